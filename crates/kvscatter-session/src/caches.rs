@@ -70,8 +70,8 @@ impl Caches {
     ) -> Result<(LogitsTensor, CacheTraffic), SessionError> {
         self.states.start(feed);
         // This is recorded before the run, because a run that fails may have written rows.
-        for (written, sample) in self.written.iter_mut().zip(&feed.samples) {
-            *written = (*written).max(sample.start + feed.width);
+        for (batch_index, sample) in feed.samples.iter().enumerate() {
+            self.record(batch_index, sample.start + feed.width);
         }
         let at: Vec<usize> = self.tensors.iter().map(Tensor::address).collect();
         let (logits, present_at) =
@@ -156,34 +156,79 @@ impl Caches {
         }
     }
 
+    /// Returns the positions of the rows that a sample of `tokens` tokens needs in each cache.
+    pub(crate) fn needed(&self, batch_index: usize, tokens: usize, rings: &[RingTrack]) -> Vec<Range<usize>> {
+        let needed = |ring: &Option<usize>| match ring.and_then(|ring| rings.get(ring)) {
+            Some(ring) => ring.needed(batch_index, tokens),
+            None => 0..tokens,
+        };
+        self.ring_of.iter().map(needed).collect()
+    }
+
+    /// Returns the index of a cache's size in the list of rings, or `None` for a linear cache.
+    pub(crate) fn ring(&self, cache: usize) -> Option<usize> {
+        self.ring_of.get(cache).copied().flatten()
+    }
+
+    /// Calls a function with the rows of a sample at these positions, in order.
+    pub(crate) fn visit_rows<E>(
+        &self,
+        cache: usize,
+        batch_index: usize,
+        positions: Range<usize>,
+        visit: &mut dyn FnMut(&[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let (Some(cache), Some(rows)) = (self.tensors.get(cache), self.rows.get(cache)) else {
+            return Ok(());
+        };
+        let mut runs = rows.runs(batch_index, positions);
+        runs.try_for_each(|run| visit(cache.bytes().get(run).unwrap_or_default()))
+    }
+
+    /// Returns the bytes of a cache, and the ranges of a sample's rows at these positions, in order.
+    pub(crate) fn rows_mut(
+        &mut self,
+        cache: usize,
+        batch_index: usize,
+        positions: Range<usize>,
+    ) -> (&mut [u8], Vec<Range<usize>>) {
+        match (self.tensors.get_mut(cache), self.rows.get(cache)) {
+            (Some(cache), Some(rows)) => (cache.bytes_mut(), rows.runs(batch_index, positions).collect()),
+            _ => (&mut [], Vec::new()),
+        }
+    }
+
+    /// Records that positions before `end` of a batch index may be written.
+    pub(crate) fn record(&mut self, batch_index: usize, end: usize) {
+        if let Some(written) = self.written.get_mut(batch_index) {
+            *written = end.max(*written);
+        }
+    }
+
     /// Copies the rows and states that a sample of `tokens` tokens needs to another batch index.
     pub(crate) fn copy_sample(&mut self, from: usize, to: usize, tokens: usize, rings: &[RingTrack]) {
-        let needed = |ring: &Option<usize>| needed(*ring, from, tokens, rings);
-        for ((cache, rows), ring) in self.tensors.iter_mut().zip(&self.rows).zip(&self.ring_of) {
-            let positions = needed(ring);
+        let positions = self.needed(from, tokens, rings);
+        for ((cache, rows), positions) in self.tensors.iter_mut().zip(&self.rows).zip(&positions) {
+            let positions = positions.clone();
             let runs = rows.runs(from, positions.clone()).zip(rows.runs(to, positions));
             runs.for_each(|(from, to)| cache.bytes_mut().copy_within(from, to.start));
         }
         self.states.copy(from, to);
-        self.clean(to, tokens, |ring| needed(&ring));
+        self.clean(to, tokens, &positions);
     }
 
-    /// Sets all rows of a batch index to zero except those that `kept` returns for a linear cache or for a ring. The
-    /// sample there has `tokens` tokens.
-    pub(crate) fn clean(
-        &mut self,
-        batch_index: usize,
-        tokens: usize,
-        kept: impl Fn(Option<usize>) -> Range<usize>,
-    ) {
+    /// Sets all rows of a batch index to zero except those at the positions `kept` of each cache. The sample there has
+    /// `tokens` tokens.
+    pub(crate) fn clean(&mut self, batch_index: usize, tokens: usize, kept: &[Range<usize>]) {
         let Some(written) = self.written.get_mut(batch_index) else { return };
         let written = std::mem::replace(written, tokens);
         if written == 0 {
             return;
         }
-        for ((cache, rows), ring) in self.tensors.iter_mut().zip(&self.rows).zip(&self.ring_of) {
+        let caches = self.tensors.iter_mut().zip(&self.rows).zip(&self.ring_of);
+        for (((cache, rows), ring), kept) in caches.zip(kept) {
             let end = match ring {
-                Some(_) => kept(*ring).start + rows.capacity(),
+                Some(_) => kept.start + rows.capacity(),
                 None => written,
             };
             zero(cache, rows, batch_index, tokens..end);
@@ -208,16 +253,6 @@ impl Caches {
             zero(cache, rows, batch_index, from..end);
         }
     }
-}
-
-/// Returns the positions of the rows that a sample needs in a linear cache, or in a ring.
-pub(crate) fn needed(
-    ring: Option<usize>,
-    batch_index: usize,
-    tokens: usize,
-    rings: &[RingTrack],
-) -> Range<usize> {
-    ring.and_then(|ring| rings.get(ring)).map_or(0..tokens, |ring| ring.needed(batch_index, tokens))
 }
 
 /// Writes the first bytes to a run of a cache, and returns the others.

@@ -17,6 +17,8 @@ pub(crate) enum Decoder {
 /// A decoder whose caches are written in place, and the sample of each prompt.
 pub(crate) struct Static {
     session: KvSession,
+    /// The sample of a saved prompt, before the prompts are added.
+    prefix: Option<Sample>,
     samples: Vec<Option<Sample>>,
     copied: u64,
 }
@@ -48,7 +50,7 @@ impl Decoder {
         let (batch, capacity) = (options.batch.or(batch), options.capacity.or(slots));
         let options = SessionOptions { batch, capacity, ..options };
         let session = KvSession::of_interface(engine, &file, interface, options)?;
-        Ok(Self::Static(Box::new(Static { session, samples: Vec::new(), copied: 0 })))
+        Ok(Self::Static(Box::new(Static { session, prefix: None, samples: Vec::new(), copied: 0 })))
     }
 
     pub(crate) fn memory(&self) -> Option<MemoryReport> {
@@ -87,10 +89,29 @@ impl Decoder {
         }
     }
 
+    /// Loads a saved prompt, which all prompts continue.
+    pub(crate) fn load(&mut self, path: &Path) -> Result<(), SessionError> {
+        let Self::Static(of) = self else { return Err(SessionError::SavedUseless) };
+        of.prefix = Some(of.session.load(path)?);
+        Ok(())
+    }
+
+    /// Saves the sample of the first prompt.
+    pub(crate) fn save(&mut self, path: &Path) -> Result<(), SessionError> {
+        match self {
+            Self::Static(of) => {
+                of.samples.first().copied().flatten().map_or(Ok(()), |sample| of.session.save(sample, path))
+            }
+            Self::Growing(_) => Err(SessionError::SavedUseless),
+        }
+    }
+
     /// Adds a sample for each prompt.
     pub(crate) fn start(&mut self, prompts: usize) -> Result<(), SessionError> {
         if let Self::Static(of) = self {
-            of.samples = (0..prompts).map(|_| of.session.add().map(Some)).collect::<Result<_, _>>()?;
+            let first = of.prefix.take().map_or_else(|| of.session.add(), Ok)?;
+            let others = of.session.fork(first, prompts.saturating_sub(1))?;
+            of.samples = std::iter::once(first).chain(others).map(Some).collect();
         }
         Ok(())
     }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use kvscatter::ElementType;
+use kvscatter_onnx::Fingerprint;
 use kvscatter_onnx::convert::RingSize;
 use kvscatter_onnx::decoder::Growth;
 
@@ -403,6 +404,76 @@ pub enum SessionError {
     /// The function of [`interrupt_when`](crate::KvSession::interrupt_when) has ended a step.
     #[error("the step was interrupted")]
     Interrupted,
+    /// The sample of a file was saved with another model.
+    #[error("{}: the sample was saved with model {saved}, and this model is {model}", path.display())]
+    SavedModel {
+        /// The path of the file.
+        path: PathBuf,
+        /// The fingerprint of the model that the sample was saved with.
+        saved: Fingerprint,
+        /// The fingerprint of the session's model.
+        model: Fingerprint,
+    },
+    /// The file has another number of caches and states than the model.
+    #[error("{}: the file has {got} caches and states, and the model has {expected}", path.display())]
+    SavedTensors {
+        /// The path of the file.
+        path: PathBuf,
+        /// The number of caches and states in the file.
+        got: usize,
+        /// The number of caches and states of the model.
+        expected: usize,
+    },
+    /// A cache or state has another layout in the file than in the session.
+    #[error(
+        "{}: {name:?} is {}, and must be {expected}",
+        path.display(),
+        saved.as_deref().unwrap_or("not in the file")
+    )]
+    SavedLayout {
+        /// The path of the file.
+        path: PathBuf,
+        /// The name of the input.
+        name: String,
+        /// The layout in the file, or `None` if the file does not contain this input.
+        saved: Option<String>,
+        /// The layout in the session, with as many rows as the file has tokens.
+        expected: String,
+    },
+    /// The sample of a file has more tokens than fit.
+    #[error("{}: the sample has {tokens} tokens, and the capacity is {capacity} tokens", path.display())]
+    SavedTooLong {
+        /// The path of the file.
+        path: PathBuf,
+        /// The number of tokens of the sample.
+        tokens: usize,
+        /// The maximum number of tokens of a sample in this session.
+        capacity: usize,
+    },
+    /// The vocabulary does not contain a token of the file.
+    #[error("{}: token {index} is {token}, which the model does not have{}", path.display(), known(*vocabulary))]
+    SavedToken {
+        /// The path of the file.
+        path: PathBuf,
+        /// The index of the token, counted from 0.
+        index: usize,
+        /// The id of the token.
+        token: i64,
+        /// The number of tokens in the vocabulary, or `None` if it is not known.
+        vocabulary: Option<usize>,
+    },
+    /// The file has fewer rows of a ring than the next token sees.
+    #[error("{}: {name:?} has {rows} rows, and a window of {window} needs {}", path.display(), window.saturating_sub(1))]
+    SavedRows {
+        /// The path of the file.
+        path: PathBuf,
+        /// The name of the cache's past input.
+        name: String,
+        /// The number of rows.
+        rows: usize,
+        /// The window of the ring.
+        window: usize,
+    },
     /// The prompts have different lengths, but growing caches need the same length for all samples.
     #[error("prompts of {first} and {other} tokens: a cache that grows takes one length; {growth}")]
     Ragged {
@@ -457,6 +528,16 @@ pub enum SessionError {
     /// The caller gives a capacity, but the caches grow.
     #[error("the caches grow with every step, so no capacity can be given")]
     CapacityUseless,
+
+    /// A prompt is to be saved or loaded, but the caches grow.
+    #[error("the caches grow with every step, so no prompt can be saved or loaded")]
+    SavedUseless,
+    /// Several prompts are to be saved to one file.
+    #[error("{prompts} prompts cannot be saved: a file has one prompt")]
+    SavePrompts {
+        /// The number of prompts.
+        prompts: usize,
+    },
 
     // The engine.
     /// The engine cannot load the model.
@@ -591,6 +672,12 @@ impl SessionError {
             Self::UndoMemory { .. } => "undo_memory",
             Self::NanLogits { .. } => "nan_logits",
             Self::Interrupted => "interrupted",
+            Self::SavedModel { .. } => "saved_model",
+            Self::SavedTensors { .. } => "saved_tensors",
+            Self::SavedLayout { .. } => "saved_layout",
+            Self::SavedTooLong { .. } => "saved_too_long",
+            Self::SavedToken { .. } => "saved_token",
+            Self::SavedRows { .. } => "saved_rows_missing",
             Self::Ragged { .. } => "ragged",
             Self::PromptEmpty { .. } => "prompt_empty",
             Self::NoPrompts => "no_prompts",
@@ -598,6 +685,8 @@ impl SessionError {
             Self::PromptTokenUnknown { .. } => "prompt_token_unknown",
             Self::PromptTooLong { .. } => "prompt_too_long",
             Self::CapacityUseless => "capacity_useless",
+            Self::SavedUseless => "saved_useless",
+            Self::SavePrompts { .. } => "save_prompts",
             Self::Load { .. } => "load",
             Self::Run { .. } => "run",
             Self::CacheLost { .. } => "cache_lost",
@@ -635,13 +724,16 @@ fn known(vocabulary: Option<usize>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Growth, ModelSize, PathBuf, RingSize, Sample, SavedError, SessionError, SessionSetting};
+    use super::{
+        Fingerprint, Growth, ModelSize, PathBuf, RingSize, Sample, SavedError, SessionError, SessionSetting,
+    };
 
     #[test]
     fn names_are_stable() {
         let (sample, element) = (Sample { batch_index: 0, serial: 0 }, kvscatter::ElementType::Float32);
         let name = || "x".to_owned();
         let ring = "capacity=1 window=1 chunk=1 rewind=0".parse().unwrap();
+        let print = Fingerprint::from_bits(1);
         let named = [
             (SessionError::Onnx(kvscatter_onnx::OnnxError::GraphMissing), "graph_missing"),
             (SessionError::Saved(SavedError::NotSaved), "saved_not_saved"),
@@ -698,6 +790,26 @@ mod tests {
             (SessionError::UndoMemory { needed: 1 }, "undo_memory"),
             (SessionError::NanLogits { sample, index: 1 }, "nan_logits"),
             (SessionError::Interrupted, "interrupted"),
+            (SessionError::SavedModel { path: PathBuf::new(), saved: print, model: print }, "saved_model"),
+            (SessionError::SavedTensors { path: PathBuf::new(), got: 1, expected: 2 }, "saved_tensors"),
+            (
+                SessionError::SavedLayout {
+                    path: PathBuf::new(),
+                    name: name(),
+                    saved: None,
+                    expected: name(),
+                },
+                "saved_layout",
+            ),
+            (SessionError::SavedTooLong { path: PathBuf::new(), tokens: 2, capacity: 1 }, "saved_too_long"),
+            (
+                SessionError::SavedToken { path: PathBuf::new(), index: 0, token: 1, vocabulary: None },
+                "saved_token",
+            ),
+            (
+                SessionError::SavedRows { path: PathBuf::new(), name: name(), rows: 1, window: 3 },
+                "saved_rows_missing",
+            ),
             (SessionError::Ragged { first: 1, other: 1, growth: Growth::Joined }, "ragged"),
             (SessionError::PromptEmpty { prompt: 1 }, "prompt_empty"),
             (SessionError::NoPrompts, "no_prompts"),
@@ -711,6 +823,8 @@ mod tests {
                 "prompt_too_long",
             ),
             (SessionError::CapacityUseless, "capacity_useless"),
+            (SessionError::SavedUseless, "saved_useless"),
+            (SessionError::SavePrompts { prompts: 2 }, "save_prompts"),
             (SessionError::Load { path: PathBuf::new(), engine: name(), message: name() }, "load"),
             (SessionError::Run { engine: name(), message: name() }, "run"),
             (SessionError::CacheLost { cache: name() }, "cache_lost"),

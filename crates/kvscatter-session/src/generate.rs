@@ -2,14 +2,15 @@
 
 use std::fmt;
 use std::ops::ControlFlow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use kvscatter_onnx::decoder::Growth;
 
 use crate::decoder::Decoder;
 use crate::opening::check_tokens;
-use crate::{Engine, MemoryReport, SessionError, SessionOptions};
+use crate::saved::check_target;
+use crate::{Engine, MemoryReport, SessionError, SessionOptions, saved_tokens};
 
 /// The options of greedy generation. Greedy generation always chooses the most likely token.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,6 +66,10 @@ pub struct Generated {
 /// A loaded decoder that generates the tokens after prompts.
 pub struct Generator {
     decoder: Decoder,
+    /// The number of tokens of the saved prompt that all prompts continue.
+    prefix: usize,
+    /// The file that the prompt is saved to.
+    save: Option<PathBuf>,
 }
 
 impl Generator {
@@ -102,6 +107,39 @@ impl Generator {
         Self::of_slots(engine, model.as_ref(), prompts.len(), slots, options)
     }
 
+    /// Loads a model like [`open_for`](Self::open_for), for prompts that continue a saved prompt.
+    /// [`save_prompt`](Self::save_prompt) or [`KvSession::save`](crate::KvSession::save) saves such a prompt.
+    ///
+    /// # Errors
+    /// - Returns [`SessionError::SavedUseless`] for caches that grow.
+    /// - Returns the errors of [`open`](Self::open) and of [`KvSession::load`](crate::KvSession::load).
+    pub fn open_after(
+        engine: &dyn Engine,
+        model: impl AsRef<Path>,
+        saved: &Path,
+        prompts: &[Vec<i64>],
+        greedy: &GreedyOptions,
+        options: SessionOptions,
+    ) -> Result<Self, SessionError> {
+        let prefix = saved_tokens(saved)?.len();
+        let slots = prompts.iter().map(|prompt| greedy.slots(prompt).saturating_add(prefix).max(1)).max();
+        let mut generator = Self::of_slots(engine, model.as_ref(), prompts.len(), slots, options)?;
+        generator.decoder.load(saved)?;
+        Ok(Self { prefix, ..generator })
+    }
+
+    /// Saves the prompt to a file as soon as its tokens are in the caches, together with the saved prompt that it
+    /// continues. [`generate`](Self::generate) then takes one prompt.
+    pub fn save_prompt(&mut self, path: impl Into<PathBuf>) {
+        self.save = Some(path.into());
+    }
+
+    /// Returns the number of tokens of the saved prompt that all prompts continue.
+    #[must_use]
+    pub fn prefix(&self) -> usize {
+        self.prefix
+    }
+
     fn of_slots(
         engine: &dyn Engine,
         model: &Path,
@@ -112,7 +150,8 @@ impl Generator {
         if prompts == 0 {
             return Err(SessionError::NoPrompts);
         }
-        Ok(Self { decoder: Decoder::open(engine, model, prompts, slots, options)? })
+        let decoder = Decoder::open(engine, model, prompts, slots, options)?;
+        Ok(Self { decoder, prefix: 0, save: None })
     }
 
     /// Returns the memory that the caches take, or `None` for growing caches.
@@ -153,12 +192,14 @@ impl Generator {
     /// - [`SessionError::PromptTokenUnknown`] for a token that is not in the vocabulary;
     /// - [`SessionError::PromptTooLong`] if a prompt and its new tokens exceed the capacity;
     /// - [`SessionError::BatchFull`] if there are more prompts than the batch has room for;
-    /// - [`SessionError::Ragged`] for prompts of different lengths with growing caches.
+    /// - [`SessionError::Ragged`] for prompts of different lengths with growing caches;
+    /// - [`SessionError::SavePrompts`] if several prompts are to be saved, and [`SessionError::SavedUseless`] if the
+    ///   caches grow.
     ///
     /// Returns one of these after it has run the model:
     ///
     /// - [`SessionError::Run`] with the engine's message, or another error of
-    ///   [`KvSession::step`](crate::KvSession::step);
+    ///   [`KvSession::step`](crate::KvSession::step) or [`KvSession::save`](crate::KvSession::save);
     /// - [`SessionError::MemoryLimit`] if growing caches have grown too large;
     /// - [`SessionError::NotANumber`] for logits that are missing or all NaN.
     pub fn generate(
@@ -176,6 +217,9 @@ impl Generator {
         let started = Instant::now();
         let feeds: Vec<Option<&[i64]>> = prompts.iter().map(|prompt| Some(prompt.as_slice())).collect();
         let chosen = self.decoder.step(&feeds, greedy.chunk)?;
+        if let Some(path) = &self.save {
+            self.decoder.save(path)?;
+        }
         batch.generated.prompt_tokens = prompts.iter().map(Vec::len).sum();
         batch.generated.prefill = started.elapsed();
         batch.take(&chosen);
@@ -216,15 +260,24 @@ impl Generator {
                 token,
                 vocabulary,
             })?;
-            let slots = greedy.slots(tokens);
+            let slots = greedy.slots(tokens).saturating_add(self.prefix);
             if let Some(capacity) = self.capacity().filter(|capacity| slots > *capacity) {
-                let (tokens, generated) = (tokens.len(), greedy.tokens);
+                let (tokens, generated) = (self.prefix + tokens.len(), greedy.tokens);
                 return Err(SessionError::PromptTooLong { prompt, tokens, generated, capacity });
             }
         }
         let batch = self.decoder.batch();
         if prompts.len() > batch {
             return Err(SessionError::BatchFull { batch });
+        }
+        if self.save.is_some() && self.growth().is_some() {
+            return Err(SessionError::SavedUseless);
+        }
+        if let Some(path) = &self.save {
+            if prompts.len() > 1 {
+                return Err(SessionError::SavePrompts { prompts: prompts.len() });
+            }
+            check_target(path)?;
         }
         let lengths = || prompts.iter().map(Vec::len);
         if let (Some(growth), Some(first)) = (self.growth(), lengths().next())

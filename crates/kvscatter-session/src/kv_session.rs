@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::Path;
 
-use kvscatter_onnx::ModelFile;
+use kvscatter_onnx::{Fingerprint, ModelFile};
 
 use crate::batch::Batch;
 use crate::caches::Caches;
@@ -56,8 +56,11 @@ impl Default for SessionOptions {
 /// tokens, rows and states, and the session goes on. Several steps can be undone together with
 /// [`begin`](Self::begin).
 ///
-/// Samples can be copied with [`fork`](Self::fork) and [`reorder`](Self::reorder).
+/// Samples can be copied with [`fork`](Self::fork) and [`reorder`](Self::reorder), and kept in files with
+/// [`save`](Self::save) and [`load`](Self::load).
 pub struct KvSession {
+    pub(crate) model: ModelFile,
+    pub(crate) fingerprint: Option<Fingerprint>,
     pub(crate) runner: Runner,
     pub(crate) samples: Batch,
     pub(crate) caches: Caches,
@@ -117,6 +120,8 @@ impl KvSession {
         let inputs = Inputs::new(&runner, batch, capacity)?;
         let undo = || (0..batch).map(|_| Undo::default()).collect();
         Ok(Self {
+            model: model.clone(),
+            fingerprint: None,
             runner,
             samples,
             caches,

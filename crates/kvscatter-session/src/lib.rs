@@ -31,8 +31,8 @@ mod ring_track;
 mod rows;
 mod runner;
 mod sample;
-#[cfg_attr(not(test), expect(dead_code, unused_imports, reason = "sessions will save and load samples"))]
 mod saved;
+mod saves;
 mod states;
 mod tensor;
 mod transaction;
@@ -52,6 +52,7 @@ pub use rows::Rows;
 pub use runner::{LogitsTensor, Runner};
 pub use sample::Sample;
 pub use saved::SavedError;
+pub use saves::saved_tokens;
 pub use tensor::{Memory, Tensor};
 pub use transaction::Transaction;
 

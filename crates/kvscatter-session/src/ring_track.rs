@@ -53,20 +53,22 @@ impl RingTrack {
         self.size.ring().least_start(self.high(batch_index))
     }
 
-    /// Returns the position up to which rows can be written before one is lost that a sample of `tokens` tokens
-    /// needs, also after it has been truncated by the ring's rewind.
-    ///
-    /// Position `p` overwrites position `p - capacity`.
-    pub(crate) fn limit(&self, batch_index: usize, tokens: usize) -> usize {
-        let needed = match self.size.window {
+    /// Returns the first position whose row a sample of `tokens` tokens needs, also after it has been truncated by the
+    /// ring's rewind.
+    pub(crate) fn first_needed(&self, tokens: usize) -> usize {
+        match self.size.window {
             0 | 1 => tokens,
             window => tokens.saturating_sub(self.size.rewind).saturating_sub(window - 1),
-        };
-        self.high(batch_index).max(needed.saturating_add(self.size.capacity))
+        }
     }
 
-    /// Returns the positions of the rows that a sample of `tokens` tokens needs, as [`limit`](Self::limit) counts
-    /// them.
+    /// Returns the position up to which rows can be written before one is lost that a sample of `tokens` tokens
+    /// [needs](Self::first_needed). Position `p` overwrites position `p - capacity`.
+    pub(crate) fn limit(&self, batch_index: usize, tokens: usize) -> usize {
+        self.high(batch_index).max(self.first_needed(tokens).saturating_add(self.size.capacity))
+    }
+
+    /// Returns the positions of the rows that a sample of `tokens` tokens has of those that it needs.
     pub(crate) fn needed(&self, batch_index: usize, tokens: usize) -> Range<usize> {
         self.limit(batch_index, tokens).saturating_sub(self.size.capacity).min(tokens)..tokens
     }

@@ -48,7 +48,7 @@ impl States {
 
     /// Appends the states of a sample to `bytes`.
     pub(crate) fn copy_out(&self, batch_index: usize, bytes: &mut Vec<u8>) {
-        for state in &self.current {
+        for state in 0..self.current.len() {
             bytes.extend_from_slice(self.of(state, batch_index));
         }
     }
@@ -84,8 +84,18 @@ impl States {
         }
     }
 
-    fn of<'t>(&self, state: &'t Tensor, batch_index: usize) -> &'t [u8] {
-        state.bytes().get(of_sample(state, batch_index, batch(state))).unwrap_or_default()
+    /// Returns the bytes of a sample in the state with this index.
+    pub(crate) fn of(&self, state: usize, batch_index: usize) -> &[u8] {
+        let state = self.current.get(state);
+        let bytes = state.and_then(|state| state.bytes().get(of_sample(state, batch_index, batch(state))));
+        bytes.unwrap_or_default()
+    }
+
+    /// Returns the bytes of the state with this index, and the range of a sample.
+    pub(crate) fn of_mut(&mut self, state: usize, batch_index: usize) -> Option<(&mut [u8], Range<usize>)> {
+        let state = self.current.get_mut(state)?;
+        let range = of_sample(state, batch_index, batch(state));
+        Some((state.bytes_mut(), range))
     }
 }
 

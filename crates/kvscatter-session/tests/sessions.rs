@@ -101,7 +101,7 @@ fn errors_come_before_anything_is_written() {
         ),
         (&[(second, &[1, 256])], "sample 1: token 1 is 256, which the model does not have: it has 0 to 255"),
         (&[(second, &[-1])], "sample 1: token 0 is -1, which the model does not have: it has 0 to 255"),
-        (&[(second, &[1]), (second, &[2])], "sample 1 is given tokens twice in one step"),
+        (&[(second, &[1]), (second, &[2])], "sample 1 is listed twice"),
         (&[(second, &[])], "sample 1 has no tokens: at least 1 is needed"),
         (&[], "no sample is given tokens"),
         (&[(foreign(), &[1])], "sample 0 is not in this batch: it was removed, or never added here"),

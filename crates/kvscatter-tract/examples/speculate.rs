@@ -7,8 +7,8 @@
 //!
 //! A draft is copied from the text after the previous occurrence of the last two tokens ("prompt lookup"), so
 //! no second model is needed. One step verifies the whole draft. The model's logits after every drafted token
-//! show how many tokens of the draft the model would have chosen. The sample is then truncated after these
-//! tokens, which moves no byte of the cache. The result has the same tokens as decoding one by one. Only the
+//! show how many tokens of the draft the model would have chosen. The sample keeps these and undoes the others, which
+//! moves no byte of a linear cache. The result has the same tokens as decoding one by one. Only the
 //! number of steps differs, which this program prints.
 
 use std::collections::VecDeque;
@@ -16,7 +16,7 @@ use std::env;
 use std::error::Error;
 use std::path::{Path, PathBuf};
 
-use kvscatter_session::{KvSession, Logits, Sample, SessionOptions, argmax};
+use kvscatter_session::{KvSession, Sample, SessionError, SessionOptions, argmax};
 use kvscatter_tract::Tract;
 
 /// The size of the batch, the number of tokens generated for each prompt, and the maximum number of drafted
@@ -59,11 +59,7 @@ struct Running {
     end: usize,
 }
 
-fn decode(
-    model: &Path,
-    prompts: &[Vec<i64>],
-    drafted: usize,
-) -> Result<Decoded, kvscatter_session::SessionError> {
+fn decode(model: &Path, prompts: &[Vec<i64>], drafted: usize) -> Result<Decoded, SessionError> {
     let options = SessionOptions { batch: Some(PLACES), ..SessionOptions::default() };
     let mut session = KvSession::open(&Tract, model, options)?;
     let mut decoded = Decoded { texts: vec![Vec::new(); prompts.len()], steps: 0 };
@@ -86,55 +82,34 @@ fn decode(
     Ok(decoded)
 }
 
-/// Runs the model once. Each sample gets its tokens that are not in the cache yet, and a draft.
-fn step(
-    session: &mut KvSession,
-    running: &mut [Running],
-    drafted: usize,
-) -> Result<(), kvscatter_session::SessionError> {
+/// Runs the model once. Each sample gets its tokens that are not in the cache yet, and a draft. It keeps the tokens of
+/// the draft that the model would have chosen, and one more token, which the next step feeds.
+fn step(session: &mut KvSession, running: &mut [Running], drafted: usize) -> Result<(), SessionError> {
     let mut fed = Vec::new();
     for it in running.iter() {
-        let new = it.text.get(session.cached_tokens(it.sample)?..).unwrap_or_default();
+        let new = &it.text[session.cached_tokens(it.sample)?..];
         // All tokens of the draft and one more may be accepted. They must not exceed the requested number.
         let draft = draft(&it.text, drafted.min(it.end - it.text.len() - 1));
-        fed.push((it.sample, [new, draft].concat(), draft.to_vec()));
+        fed.push((it.sample, [new, draft].concat(), new.len()));
+        session.begin(it.sample)?;
     }
     let tokens: Vec<_> = fed.iter().map(|(sample, tokens, _)| (*sample, tokens.as_slice())).collect();
     let logits = session.step(&tokens)?;
-    for (it, (sample, tokens, draft)) in running.iter_mut().zip(fed) {
-        let chosen = accepted(&logits, sample, tokens.len() - draft.len() - 1, &draft);
-        // The last accepted token was not fed. Drafted tokens that were not accepted are removed from the
-        // cache.
-        it.text.extend(chosen);
-        session.truncate(sample, it.text.len() - 1)?;
+    for (it, (sample, tokens, new)) in running.iter_mut().zip(&fed) {
+        let chosen = |index| logits.after(*sample, index).map_or(0, argmax) as i64;
+        let accepted = (*new..tokens.len()).take_while(|&index| tokens[index] == chosen(index - 1)).count();
+        session.accept(*sample, new + accepted)?;
+        it.text.extend((new - 1..new + accepted).map(chosen));
     }
     Ok(())
 }
 
-/// Returns the tokens that the model chooses after the token with index `first`. These are the drafted tokens
-/// that the model would have chosen, and one more token.
-fn accepted(logits: &Logits, sample: Sample, first: usize, draft: &[i64]) -> Vec<i64> {
-    let mut chosen = Vec::new();
-    while let Some(logits) = logits.after(sample, first + chosen.len()) {
-        let token = i64::try_from(argmax(logits)).unwrap_or(i64::MAX);
-        let is_drafted = draft.get(chosen.len()) == Some(&token);
-        chosen.push(token);
-        if !is_drafted {
-            break;
-        }
-    }
-    chosen
-}
-
 /// Returns the text after the latest earlier occurrence of the last two tokens.
 fn draft(text: &[i64], most: usize) -> &[i64] {
-    let Some((last, before)) = text.split_last_chunk::<2>().map(|(_, last)| (last, &text[..text.len() - 1]))
-    else {
-        return &[];
-    };
-    let seen = before.windows(last.len()).rposition(|pair| pair == last);
-    let follows = seen.and_then(|at| text.get(at + last.len()..)).unwrap_or_default();
-    follows.get(..most.min(follows.len())).unwrap_or_default()
+    let Some((before, last)) = text.split_last_chunk::<2>() else { return &[] };
+    let seen = text[..before.len() + 1].windows(2).rposition(|pair| pair == last);
+    let follows = seen.map_or(&[][..], |at| &text[at + 2..]);
+    &follows[..most.min(follows.len())]
 }
 
 #[test]

@@ -27,6 +27,9 @@ use prompts::Prompts;
 /// The default engine needs the cargo feature tract, and --engine ort needs the feature onnxruntime. To build
 /// both, in a clone of the repository: cargo install --locked --path crates/kvscatter-cli --features full
 ///
+/// A long prompt that many prompts have in common is paid for once: --save-prefix keeps its caches in a file, and
+/// --prefix continues from there. The file belongs to the model, also if that is converted with other capacities.
+///
 /// The first lines of the output are the tokens of each sample, in the order of the prompts and in the form
 /// that --batch-file reads. Then follow the tokens per second, the bytes that a step wrote into the caches,
 /// and the memory of the caches.
@@ -41,6 +44,8 @@ Examples:
       --prompt-ids 1,2,3
   kvscatter generate static.onnx --prompt-ids 5,7 --prompt-ids 9 --tokens 64
   kvscatter generate static.onnx --batch-file prompts.txt --eos 2 --json
+  kvscatter generate static.onnx --prompt-ids 5,7,1,9 --save-prefix five.kv
+  kvscatter generate static.onnx --prefix five.kv --prompt-ids 8
   kvscatter generate static.onnx --prompt-ids 1,2,3 --engine ort \\
       --ort-lib venv/lib/python3.11/site-packages"
 )]
@@ -50,6 +55,14 @@ pub(crate) struct Generate {
 
     #[command(flatten)]
     prompts: Prompts,
+
+    /// A file of --save-prefix, whose tokens come before those of every prompt
+    #[arg(long, value_name = "FILE")]
+    prefix: Option<PathBuf>,
+
+    /// Save the prompt with its caches to this file, for --prefix
+    #[arg(long, value_name = "FILE")]
+    save_prefix: Option<PathBuf>,
 
     /// The most tokens to generate for each prompt
     #[arg(long, value_name = "N", default_value = "16", value_parser = integer::<NonZeroUsize>)]
@@ -101,19 +114,34 @@ pub(crate) fn run(args: Generate, output: &mut Output) -> Result<Outcome, Comman
     };
     let bar = progress(args.tokens.get());
     let greedy = GreedyOptions { tokens: args.tokens.get(), eos: args.eos, chunk: args.chunk.get() };
-    let generator = Generator::open_for(&*engine, &args.model, &prompts, &greedy, options)?;
+    let mut generator = match &args.prefix {
+        Some(saved) => Generator::open_after(&*engine, &args.model, saved, &prompts, &greedy, options)?,
+        None => Generator::open_for(&*engine, &args.model, &prompts, &greedy, options)?,
+    };
+    if let Some(path) = &args.save_prefix {
+        generator.save_prompt(path);
+    }
     check_eos(&greedy.eos, generator.vocabulary())?;
     let (memory, capacity, growth) = (generator.memory(), generator.capacity(), generator.growth());
+    let prefix =
+        args.prefix.map(|path| show::Prefix { path: path.display().to_string(), tokens: generator.prefix() });
     let generated = generator.generate(&prompts, &greedy, &mut |progress| {
         bar.set_position(u64::try_from(progress.tokens).unwrap_or(u64::MAX));
         ControlFlow::Continue(())
     });
     bar.finish_and_clear();
+    let generated = generated?;
+    let saved = args.save_prefix.map(|path| show::Prefix {
+        path: path.display().to_string(),
+        tokens: prefix.as_ref().map_or(0, |prefix| prefix.tokens) + generated.prompt_tokens,
+    });
     let generation = show::Generation {
         model: args.model.display().to_string(),
         runtime: EngineInfo::of(&*engine),
         prompts,
-        generated: generated?,
+        generated,
+        prefix,
+        saved,
         memory,
         capacity,
         growth,

@@ -103,6 +103,62 @@ fn a_sample_is_what_it_is_alone() {
     assert_eq!(tokens(folder.run_with_input(&line, &folder.read("prompts.txt"))), alone);
 }
 
+/// A saved prompt is continued as if it had been fed, by every prompt, and a saved continuation is, too.
+#[test]
+fn a_saved_prompt_is_continued() {
+    let folder = Folder::with_testdata();
+    let generate = |options: &str| folder.run(&format!("generate {STATIC} --tokens 6 {options}"));
+    let whole = tokens(generate("--prompt-ids 5,9,200,17,33,4,8 --prompt-ids 5,9,200,17,33,7"));
+    let text = generate("--prompt-ids 5,9,200 --save-prefix three.kv").passed();
+    assert!(text.contains("\nsaved        3 tokens in three.kv\n"), "{text}");
+    let text = generate("--prefix three.kv --prompt-ids 17,33 --save-prefix five.kv").passed();
+    assert!(text.contains("\nprefix       3 tokens in three.kv\nprefill      2 tokens in "), "{text}");
+    assert!(text.contains("\nsaved        5 tokens in five.kv\n"), "{text}");
+    assert_eq!(tokens(generate("--prefix five.kv --prompt-ids 4,8 --prompt-ids 7")), whole);
+    let document = json(generate("--prefix five.kv --prompt-ids 7 --json"));
+    assert_eq!(document["prefix"], serde_json::json!({"path": "five.kv", "tokens": 5}));
+    assert_eq!(document["saved"], serde_json::Value::Null);
+    // A file that is saved again replaces the old one.
+    let text = generate("--prompt-ids 5,9,200,17 --save-prefix three.kv").passed();
+    assert!(text.contains("\nsaved        4 tokens in three.kv\n"), "{text}");
+}
+
+#[test]
+fn a_prompt_that_cannot_be_saved_or_continued_is_refused() {
+    let folder = Folder::with_testdata();
+    let generate =
+        |model: &str, options: &str| folder.run(&format!("generate {model} --prompt-ids 7 {options}"));
+    generate(STATIC, "--save-prefix one.kv").passed();
+    folder.write("cut.kv", &folder.read("one.kv")[..300]);
+    let mut flipped = folder.read("one.kv");
+    let last = flipped.len() - 1;
+    flipped[last] ^= 1;
+    folder.write("flipped.kv", &flipped);
+    folder.write("text.kv", b"no saved sample at all, but a text");
+    folder.run(&format!("convert {GROWING} -o converted.onnx --max-seq 32")).passed();
+    for (model, options, expected) in [
+        (STATIC, "--prefix none.kv", "none.kv"),
+        (STATIC, "--prefix cut.kv", "cut.kv: the header"),
+        (STATIC, "--prefix flipped.kv", "the file is damaged"),
+        (STATIC, "--prefix text.kv", "text.kv: "),
+        (
+            STATIC,
+            "--prefix one.kv --tokens 64",
+            "2 tokens and 64 to be generated exceed the capacity of 64 tokens",
+        ),
+        (STATIC, "--save-prefix text.kv", "text.kv: the file exists and is not a saved sample"),
+        (STATIC, "--save-prefix .", ".: not a regular file"),
+        (STATIC, "--prompt-ids 8 --save-prefix two.kv", "2 prompts cannot be saved: a file has one prompt"),
+        ("converted.onnx", "--prefix one.kv", "one.kv: the sample was saved with model "),
+        (GROWING, "--save-prefix two.kv --engine tract", ""),
+    ] {
+        let error = generate(model, options).refused();
+        assert!(error.contains(expected), "{options}: {error}");
+    }
+    assert_eq!(folder.read("text.kv"), b"no saved sample at all, but a text");
+    assert!(!folder.path("two.kv").exists());
+}
+
 #[test]
 fn a_sample_ends_with_the_token_that_ends_it() {
     let folder = Folder::with_testdata();

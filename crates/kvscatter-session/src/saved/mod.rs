@@ -31,4 +31,4 @@ mod writer;
 pub use error::SavedError;
 pub(crate) use reader::SavedFile;
 pub(crate) use sample::{SavedKind, SavedSample, SavedTensor};
-pub(crate) use writer::write;
+pub(crate) use writer::{check_target, write};

@@ -1,6 +1,7 @@
 //! What a file of a saved sample contains, except the values.
 
 use std::collections::BTreeSet;
+use std::fmt;
 
 use kvscatter::ElementType;
 use kvscatter_onnx::Fingerprint;
@@ -114,6 +115,21 @@ impl SavedTensor {
                 Err(SavedError::Ring { tensor: tensor(), rows, capacity, window })
             }
             _ => Ok(()),
+        }
+    }
+}
+
+/// Writes the type, the shape and the kind, such as `float [1, 2, 5, 16], linear along dimension 2`.
+impl fmt::Display for SavedTensor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { element, shape, kind, .. } = self;
+        write!(f, "{element} {shape:?}, ")?;
+        match kind {
+            SavedKind::Linear { axis } => write!(f, "linear along dimension {axis}"),
+            SavedKind::Ring { axis, window, .. } => {
+                write!(f, "a ring along dimension {axis} for a window of {window}")
+            }
+            SavedKind::State => f.write_str("a state"),
         }
     }
 }

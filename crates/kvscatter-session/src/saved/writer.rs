@@ -25,15 +25,22 @@ pub(crate) type Runs<'r> = dyn Fn(usize, &mut dyn FnMut(&[u8]) -> io::Result<()>
 /// Errors have the path. A file of another kind is not replaced ([`SavedError::NotReplaced`]).
 pub(crate) fn write(path: &Path, sample: &SavedSample, runs: &Runs<'_>) -> Result<(), SavedError> {
     let write = || {
-        check_target(path)?;
+        replaceable(path)?;
         let header = Header::new(sample)?;
         file::replace(path, |file| fill(file, header, sample, runs))
     };
     write().map_err(|error: SavedError| error.in_file(path))
 }
 
-/// Checks that the path leads to no file, to an empty file or to a saved sample.
-fn check_target(path: &Path) -> Result<(), SavedError> {
+/// Checks that [`write`] may replace what is at a path: no file, an empty file or a saved sample.
+///
+/// # Errors
+/// Errors have the path.
+pub(crate) fn check_target(path: &Path) -> Result<(), SavedError> {
+    replaceable(path).map_err(|error| error.in_file(path))
+}
+
+fn replaceable(path: &Path) -> Result<(), SavedError> {
     match std::fs::metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Ok(meta) if meta.is_file() && meta.len() == 0 => return Ok(()),

@@ -15,6 +15,7 @@ use std::path::Path;
 use exact::{Exact, Expected, FAULTS, Plan};
 use kvscatter_oracle::cases::Random;
 use kvscatter_session::{KvSession, Logits, Sample, SessionError, SessionOptions};
+use tempfile::TempDir;
 
 /// The number of histories of each model.
 fn histories() -> usize {
@@ -23,31 +24,36 @@ fn histories() -> usize {
 
 #[test]
 fn every_logit_is_that_of_the_tokens_alone_in_linear_caches() {
-    run_all(&models::linear());
+    run_all(&models::linear(48), &models::linear(40));
 }
 
 #[test]
 fn every_logit_is_that_of_the_tokens_alone_in_rings() {
     for (layers, chunk, rewind) in [(1, 3, 2), (2, 1, 0), (2, 4, 1), (2, 2, 3)] {
-        run_all(&models::rings(layers, chunk, rewind));
+        run_all(&models::rings(layers, 48, chunk, rewind), &models::rings(layers, 40, 3, 1));
     }
 }
 
 #[test]
 fn every_logit_is_that_of_the_tokens_alone_with_states() {
-    run_all(&models::with_state());
+    run_all(&models::with_state(), &models::with_state());
 }
 
-fn run_all(model: &models::Made) {
+/// Runs histories of a model. Samples are saved and loaded again, also into a session of another batch, whose model has
+/// other capacities.
+fn run_all(model: &models::Made, other: &models::Made) {
     let mut counts = Counts::default();
     for batch in [1, 2, 4] {
-        let mut world = World::open(&model.path(), batch);
+        let mut world = World::open(&model.path(), &other.path(), batch);
         for history in 0..histories() {
             world.play(&mut Random::new(batch as u64, history), &mut counts);
         }
     }
     eprintln!("{counts:?}");
-    assert!(counts.steps > 0 && counts.failed > 0 && counts.undone > 0 && counts.copied > 0, "{counts:?}");
+    assert!(
+        counts.steps > 0 && counts.failed > 0 && counts.undone > 0 && counts.copied > 0 && counts.loaded > 0,
+        "{counts:?}"
+    );
 }
 
 #[derive(Debug, Default)]
@@ -57,13 +63,16 @@ struct Counts {
     undone: usize,
     copied: usize,
     refused: usize,
+    loaded: usize,
 }
 
 /// A session and what its samples must contain.
 struct World {
     session: KvSession,
+    other: KvSession,
     plan: Plan,
     live: Vec<Live>,
+    folder: TempDir,
 }
 
 #[derive(Clone)]
@@ -85,13 +94,15 @@ struct Begun {
 }
 
 impl World {
-    fn open(model: &Path, batch: usize) -> Self {
+    fn open(model: &Path, other: &Path, batch: usize) -> Self {
         let plan = Plan::default();
         let options = SessionOptions { batch: Some(batch), refuse_nan: true, ..SessionOptions::default() };
         let mut session = KvSession::open(&Exact(plan.clone()), model, options).unwrap();
         let interrupts = plan.clone();
         session.interrupt_when(move || interrupts.interrupts());
-        Self { session, plan, live: Vec::new() }
+        let options = SessionOptions { batch: Some(3), ..SessionOptions::default() };
+        let other = KvSession::open(&Exact(Plan::default()), other, options).unwrap();
+        Self { session, other, plan, live: Vec::new(), folder: tempfile::tempdir().unwrap() }
     }
 
     /// Runs one random history. The session keeps the rows of earlier histories.
@@ -109,6 +120,7 @@ impl World {
                 7 => self.accept(r, counts),
                 8 => self.fork(r, counts),
                 9 => self.reorder(r, counts),
+                10 if r.below(8) == 0 => self.save(r, counts),
                 _ => self.step(r, counts),
             }
             self.check();
@@ -279,6 +291,40 @@ impl World {
             }
             Err(error) => assert!(matches!(error, SessionError::NoRoom { .. }), "{error}"),
         }
+    }
+
+    /// Saves a sample, and loads it into this session and into another one.
+    fn save(&mut self, r: &mut Random, counts: &mut Counts) {
+        let Some(at) = self.pick(r) else { return };
+        let path = self.folder.path().join("sample");
+        let of = self.live[at].clone();
+        self.session.save(of.sample, &path).unwrap();
+        let furthest = of.expected.tokens.len();
+        match self.session.load(&path) {
+            Ok(sample) => {
+                self.live.push(Live { sample, begun: None, furthest, ..of.clone() });
+                counts.loaded += 1;
+            }
+            Err(error) => assert!(matches!(error, SessionError::BatchFull { .. }), "{error}"),
+        }
+        let placed = self.other.add().unwrap();
+        match self.other.load(&path) {
+            Ok(sample) if furthest < self.other.capacity() => {
+                let mut expected = of.expected;
+                let next = r.below(200) as i64;
+                let logits = self.other.step(&[(sample, &[next]), (placed, &[1, 2])]).unwrap();
+                expected.extend(self.other.interface(), &[next]);
+                assert!(expected.scores(furthest, logits.last(sample).unwrap()));
+                self.other.remove(sample).unwrap();
+                counts.loaded += 1;
+            }
+            Ok(sample) => self.other.remove(sample).unwrap(),
+            Err(error) => {
+                assert!(matches!(error, SessionError::SavedTooLong { .. }), "{error}");
+                assert!(furthest > self.other.capacity());
+            }
+        }
+        self.other.remove(placed).unwrap();
     }
 
     fn step(&mut self, r: &mut Random, counts: &mut Counts) {

@@ -30,13 +30,13 @@ fn load(name: &str) -> Model {
     Model::load(&path).unwrap()
 }
 
-/// Returns a model with linear caches of 64 slots.
-pub(crate) fn linear() -> Made {
-    Made::of(&load("mobius-llama-static"))
+/// Returns a model with linear caches.
+pub(crate) fn linear(max_seq: usize) -> Made {
+    Made::of(&convert(&load("mobius-llama-dynamic"), ConvertOptions::new(max_seq)).unwrap().model)
 }
 
-/// Returns a model whose first layers have rings for a window of 3. The other layers have linear caches of 48 slots.
-pub(crate) fn rings(layers: usize, chunk: usize, rewind: usize) -> Made {
+/// Returns a model whose first layers have rings for a window of 3. The other layers have linear caches.
+pub(crate) fn rings(layers: usize, max_seq: usize, chunk: usize, rewind: usize) -> Made {
     let mut model = load("mobius-llama-dynamic");
     let nodes = model.proto_mut().graph.get_or_insert_default().node.iter_mut();
     for node in nodes.filter(|node| node.op_type.as_deref() == Some("Attention")).take(layers) {
@@ -48,7 +48,7 @@ pub(crate) fn rings(layers: usize, chunk: usize, rewind: usize) -> Made {
         });
     }
     let windowed = WindowedCaches::Ring { chunk: Some(chunk), rewind };
-    let converted = convert(&model, ConvertOptions::new(48).windowed(windowed)).unwrap();
+    let converted = convert(&model, ConvertOptions::new(max_seq).windowed(windowed)).unwrap();
     assert_eq!(converted.rings.values().sum::<usize>(), 2 * layers);
     Made::of(&converted.model)
 }

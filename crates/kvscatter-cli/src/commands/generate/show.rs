@@ -18,12 +18,24 @@ pub(super) struct Generation {
     pub(super) runtime: EngineInfo,
     pub(super) prompts: Vec<Vec<i64>>,
     pub(super) generated: Generated,
+    /// The saved prompt that all prompts continue.
+    pub(super) prefix: Option<Prefix>,
+    /// The prompt that was saved.
+    pub(super) saved: Option<Prefix>,
     /// The memory of caches that are written in place.
     pub(super) memory: Option<MemoryReport>,
     /// The slots of each sample in these caches.
     pub(super) capacity: Option<usize>,
     /// The reason why the caches grow, if they do.
     pub(super) growth: Option<Growth>,
+}
+
+/// A prompt in a file.
+#[derive(Serialize)]
+pub(super) struct Prefix {
+    pub(super) path: String,
+    /// The number of its tokens.
+    pub(super) tokens: usize,
 }
 
 impl Generation {
@@ -36,14 +48,18 @@ impl Generation {
             writeln!(output, "{}", ids.join(","))?;
         }
         writeln!(output)?;
+        let file =
+            |prefix: &Prefix| format!("{} in {}", count(prefix.tokens, "token"), one_line(&prefix.path));
         let lines = [
-            ("engine", one_line(&self.runtime.to_string())),
-            ("prefill", self.prefill()),
-            ("decode", self.decode()),
-            ("cache write", self.write()),
-            ("caches", self.caches()),
+            Some(("engine", one_line(&self.runtime.to_string()))),
+            self.prefix.as_ref().map(|prefix| ("prefix", file(prefix))),
+            Some(("prefill", self.prefill())),
+            self.saved.as_ref().map(|saved| ("saved", file(saved))),
+            Some(("decode", self.decode())),
+            Some(("cache write", self.write())),
+            Some(("caches", self.caches())),
         ];
-        for (name, line) in lines {
+        for (name, line) in lines.into_iter().flatten() {
             writeln!(output, "{name:<13}{}", hanging(13, &line))?;
         }
         Ok(())
@@ -143,7 +159,11 @@ struct GenerateDocument<'a> {
     model: &'a str,
     engine: &'a EngineInfo,
     samples: Vec<Sample<'a>>,
+    /// `null` without --prefix.
+    prefix: Option<&'a Prefix>,
     prefill: Phase,
+    /// `null` without --save-prefix.
+    saved: Option<&'a Prefix>,
     decode: Decode,
     cache_write: CacheWrite,
     /// `null` if the caches grow.
@@ -207,7 +227,9 @@ impl<'a> GenerateDocument<'a> {
             model: &generation.model,
             engine: &generation.runtime,
             samples: samples.map(|(prompt, tokens)| Sample { prompt, tokens }).collect(),
+            prefix: generation.prefix.as_ref(),
             prefill: Phase::new(generated.prompt_tokens, generated.prefill),
+            saved: generation.saved.as_ref(),
             decode: Decode { steps: generated.steps, phase: Phase::new(generated.decoded, generated.decode) },
             cache_write: CacheWrite {
                 bytes_per_step: generated.written_per_step,
