@@ -106,8 +106,8 @@ impl ExternalData {
         self.open_entry(&entry, expected).map_err(|error| error.in_file(entry.location))
     }
 
-    /// Calls `visit` with the `expected` bytes of the tensor that these entries describe, in parts. The bytes count, and
-    /// a checksum is not compared.
+    /// Calls `visit` with the `expected` bytes of the tensor that these entries describe, in parts. The bytes
+    /// count, and a checksum is not compared.
     pub(crate) fn visit_bytes(
         &self,
         entries: &[StringStringEntryProto],

@@ -5,10 +5,11 @@
 //! types of inner values, metadata and the places of values in other files do not count. Values that are in the model
 //! count as a part of the graph, so moving them to another file changes the fingerprint.
 //!
-//! A conversion depends on sizes that do not change what caches contain, such as the number of slots. A converted model
-//! therefore has an entry of metadata with two hashes: that of the exported graph and the other options, and that of
-//! its own graph. If its own graph still has the second hash, the first one takes its place in the fingerprint. If the graph was edited, the
-//! entry has no effect. [`lower`](crate::lower()) writes the second hash again.
+//! A conversion depends on sizes that do not change what caches contain, such as the number of slots. A converted
+//! model therefore has an entry of metadata with two hashes: that of the exported graph and the other options, and
+//! that of the converted graph. If the graph still has the second hash, the first one takes its place in the
+//! fingerprint. If the graph was edited, the entry has no effect.
+//! [`lower`](crate::lower()) writes the second hash again.
 
 mod message;
 

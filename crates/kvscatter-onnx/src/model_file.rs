@@ -87,14 +87,14 @@ impl ModelFile {
 
     /// Returns the fingerprint of the model's graph and weights.
     ///
-    /// The first call reads the model and all its values again, and computes the fingerprint. Weights in other files are
-    /// read in small parts. Later calls, also those of clones, return the same fingerprint.
+    /// The first call reads the model and all its values again, and computes the fingerprint. Weights in other
+    /// files are read in small parts. Later calls, also those of clones, return the same fingerprint.
     ///
-    /// Models that [`convert`](crate::convert::convert()) makes of one exported model have one fingerprint, with any
-    /// number of slots, with rings of any size and without rings. The other options of a conversion count. [`lower`](crate::lower()) keeps the fingerprint of a
-    /// converted model. Otherwise any change of the graph, of a name of an input, an output or a value, or of a weight
-    /// changes the fingerprint. Names of nodes, documentation, other metadata, and the place of a weight in another
-    /// file do not count.
+    /// Models that [`convert`](crate::convert::convert()) makes of one exported model have one fingerprint, with
+    /// any number of slots, with rings of any size and without rings. The other options of a conversion count.
+    /// [`lower`](crate::lower()) keeps the fingerprint of a converted model. Otherwise any change of the graph, of a
+    /// name of an input, an output or a value, or of a weight changes the fingerprint. Names of nodes, documentation,
+    /// other metadata, and the place of a weight in another file do not count.
     ///
     /// # Errors
     /// Errors are wrapped in [`OnnxError::InFile`].

@@ -13,7 +13,7 @@ use super::header::{Header, MAX_HEADER, Place};
 use super::sample::{Parts, SavedSample, TOKENS};
 
 /// The number of bytes that are read or written, and hashed, at a time. They fit into the second level of the
-/// processor's cache.
+/// processor's cache. Pieces of 64 KiB are a tenth slower.
 pub(super) const PIECE: usize = 256 << 10;
 
 /// An open file with a sample. The header and the ids of the tokens are checked, the other values are not yet.
