@@ -73,6 +73,16 @@ impl Indices {
         self.values.as_deref()
     }
 
+    /// Returns the value at an index, which must not be negative.
+    ///
+    /// # Errors
+    /// Returns `PositionError` for a negative value.
+    pub(crate) fn size(&self, index: usize) -> Result<usize, Failure> {
+        let value = self.values().unwrap_or_default()[index];
+        let index = (!self.is_one).then_some(index);
+        usize::try_from(value).map_err(|_| Failure::NegativeSize { argument: self.argument, index, value })
+    }
+
     pub(crate) fn starts(&self) -> Positions<'_> {
         self.values().into()
     }
