@@ -83,6 +83,14 @@ impl Indices {
         usize::try_from(value).map_err(|_| Failure::NegativeSize { argument: self.argument, index, value })
     }
 
+    /// Returns all values, none of which may be negative.
+    ///
+    /// # Errors
+    /// Returns `PositionError` for the first negative value.
+    pub(crate) fn sizes(&self) -> Result<Vec<usize>, Failure> {
+        (0..self.values().unwrap_or_default().len()).map(|index| self.size(index)).collect()
+    }
+
     pub(crate) fn starts(&self) -> Positions<'_> {
         self.values().into()
     }
