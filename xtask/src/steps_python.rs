@@ -20,11 +20,12 @@ const BENCH: &str = "crates/kvscatter-python/bench";
 const TYPING_TESTS: &str = "crates/kvscatter-python/tests/typing";
 
 /// The folders that ruff checks.
-const SOURCES: [&str; 5] = [
+const SOURCES: [&str; 6] = [
     CRATE,
     "crates/kvscatter-cuda/bench",
     "crates/kvscatter-onnx/python-tests",
     "crates/kvscatter-ort/python-tests",
+    "examples/models",
     "xtask",
 ];
 

@@ -70,6 +70,8 @@ pub(crate) enum Failure {
     /// An integer that does not fit 64 bits, or 32 bits if the specification requires that, with its index
     /// in a list.
     IntegerRange { argument: &'static str, index: Option<usize>, value: String, bits: u32 },
+    /// A size or an index below 0, with its index in a list.
+    NegativeSize { argument: &'static str, index: Option<usize>, value: i64 },
     /// Indices that do not have exactly one dimension.
     IndexRank { argument: &'static str, rank: usize },
     /// A keyword argument of the wrong type.
@@ -287,6 +289,16 @@ impl Failure {
                     None => description,
                 };
                 indexed.field("value", Field::Digits(value))
+            }
+            Self::NegativeSize { argument, index, value } => {
+                let of_list = index.map_or_else(String::new, |index| format!("[{index}]"));
+                let message = format!("{argument}{of_list} = {value}: must not be negative");
+                let description =
+                    of(Class::Position, "negative_size", argument, message).field("value", value);
+                match index {
+                    Some(index) => description.field("index", index),
+                    None => description,
+                }
             }
             Self::IndexRank { argument, rank } => {
                 let message = format!(

@@ -73,6 +73,24 @@ impl Indices {
         self.values.as_deref()
     }
 
+    /// Returns the value at an index, which must not be negative.
+    ///
+    /// # Errors
+    /// Returns `PositionError` for a negative value.
+    pub(crate) fn size(&self, index: usize) -> Result<usize, Failure> {
+        let value = self.values().unwrap_or_default()[index];
+        let index = (!self.is_one).then_some(index);
+        usize::try_from(value).map_err(|_| Failure::NegativeSize { argument: self.argument, index, value })
+    }
+
+    /// Returns all values, none of which may be negative.
+    ///
+    /// # Errors
+    /// Returns `PositionError` for the first negative value.
+    pub(crate) fn sizes(&self) -> Result<Vec<usize>, Failure> {
+        (0..self.values().unwrap_or_default().len()).map(|index| self.size(index)).collect()
+    }
+
     pub(crate) fn starts(&self) -> Positions<'_> {
         self.values().into()
     }

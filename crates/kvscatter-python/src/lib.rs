@@ -3,7 +3,7 @@
 //! The modules translate arguments and call the core. `array` describes a tensor of any library in the
 //! core's types, `indices` copies positions, `write` calls the core, and `error` turns the core's errors
 //! into exceptions. `cuda` does the same for arrays on a device. `session` and `generate` run decoders in
-//! the ONNX Runtime of this Python, which `runtime` loads.
+//! the ONNX Runtime of this Python, which `runtime` loads, and `signals` lets Ctrl-C interrupt a session.
 //!
 //! The module is also the plugin for ONNX Runtime, because it exports the functions of `kvscatter-ort`.
 
@@ -22,6 +22,7 @@ mod integer;
 mod kv_cache_operation;
 mod kv_cache_update;
 mod logits;
+mod memory_report;
 mod model;
 mod new_array;
 mod numbers;
@@ -39,9 +40,12 @@ mod runtime;
 mod scatter;
 mod session;
 mod session_error;
+mod shared_session;
+mod signals;
 mod strided;
 mod timing;
 mod torch;
+mod transaction;
 mod write;
 
 use pyo3::prelude::*;
@@ -80,6 +84,8 @@ mod _native {
     use crate::session::PyKvSession;
     #[pymodule_export]
     use crate::timing::{time_memcpy, time_rust_call};
+    #[pymodule_export]
+    use crate::transaction::PyTransaction;
 
     use pyo3::prelude::*;
 

@@ -76,19 +76,8 @@ impl Numbers {
     }
 
     /// Returns a value that must not be negative.
-    pub(crate) fn size(&self, py: Python<'_>, sample: usize) -> PyResult<usize> {
-        let value = self.at(sample);
-        usize::try_from(value).map_err(|_| {
-            let argument = self.argument;
-            let mut fields = vec![("value", Field::Int(value))];
-            let place = if self.is_one {
-                String::new()
-            } else {
-                fields.push(("index", Field::Size(sample)));
-                format!("[{sample}]")
-            };
-            let message = format!("{argument}{place} = {value}: must not be negative");
-            raise(py, Class::Position, "negative_size", Some(argument), message, &fields)
-        })
+    pub(crate) fn size(&self, sample: usize) -> PyResult<usize> {
+        let place = if self.is_one { 0 } else { sample };
+        Ok(self.indices.size(place)?)
     }
 }

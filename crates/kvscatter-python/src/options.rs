@@ -57,6 +57,16 @@ pub(crate) fn length(value: &Bound<'_, PyAny>) -> PyResult<usize> {
     Bounds { argument: "length", class: Class::Position, min: 0, ..COUNT }.size(value)
 }
 
+/// Raises `PositionError` for a number out of range, because it is a position among the tokens since `begin`.
+pub(crate) fn accepted(value: &Bound<'_, PyAny>) -> PyResult<usize> {
+    Bounds { argument: "tokens", class: Class::Position, min: 0, ..COUNT }.size(value)
+}
+
+/// Unlike most other counts, this may be 0.
+pub(crate) fn copies(value: &Bound<'_, PyAny>) -> PyResult<usize> {
+    Bounds { argument: "copies", min: 0, ..COUNT }.size(value)
+}
+
 /// Raises `PositionError` for a number out of range, because it is an index among the tokens of a step.
 pub(crate) fn token(value: &Bound<'_, PyAny>) -> PyResult<usize> {
     Bounds { argument: "token", class: Class::Position, min: 0, ..COUNT }.size(value)

@@ -88,12 +88,11 @@ fn convert<'py>(
     let batch = Numbers::batch_of([&values, &rows]);
     numbers::for_each_sample(py, [&values, &rows], |sample| {
         let refused = |error| error::core_of_sample(py, error, argument, batch.map(|_| sample));
-        function(values.at(sample), rows.size(py, sample)?).map_err(refused)
+        function(values.at(sample), rows.size(sample)?).map_err(refused)
     })
 }
 
 fn cache(capacity: &Bound<'_, PyAny>, mode: Mode) -> PyResult<(usize, Mode)> {
-    let py = capacity.py();
-    let capacity = Numbers::one("capacity", capacity)?.size(py, 0)?;
+    let capacity = Numbers::one("capacity", capacity)?.size(0)?;
     Ok((capacity, mode))
 }

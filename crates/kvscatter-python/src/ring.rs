@@ -59,7 +59,7 @@ fn ring(capacity: &Bound<'_, PyAny>, window: &Bound<'_, PyAny>) -> PyResult<Ring
 }
 
 fn size(number: &Bound<'_, PyAny>, argument: &'static str) -> PyResult<usize> {
-    Numbers::one(argument, number)?.size(number.py(), 0)
+    Numbers::one(argument, number)?.size(0)
 }
 
 /// Calls a function with the sizes of each sample.
@@ -76,7 +76,7 @@ fn sizes<'py, const N: usize>(
     numbers::for_each_sample(py, numbers, |sample| {
         let mut sizes = [0; N];
         for (size, numbers) in sizes.iter_mut().zip(numbers) {
-            *size = numbers.size(py, sample)?;
+            *size = numbers.size(sample)?;
         }
         Ok(signed(function(sizes)))
     })

@@ -1,25 +1,30 @@
 //! The class `KvSession`, which runs a decoder with static caches in this Python's ONNX Runtime.
 
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Arc;
 
-use kvscatter_session::{KvSession, MemoryReport, Sample, SessionError, SessionOptions};
+use kvscatter_session::{KvSession, Sample, SessionOptions};
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyMapping, PyTuple, PyType};
+use pyo3::types::{PyMapping, PyTuple};
 
 use crate::indices::Indices;
 use crate::logits::{PyLogits, PySample};
+use crate::memory_report::memory_report;
 use crate::runtime::Plugin;
-use crate::session_error::{closed, raise};
+use crate::session_error::raise;
+use crate::shared_session::SharedSession;
+use crate::transaction::PyTransaction;
 use crate::{options, runtime};
 
-/// A decoder with static caches in ONNX Runtime. Samples of its batch can be added, extended, truncated and
-/// removed.
+/// A decoder with static caches in ONNX Runtime. Samples of its batch can be added, extended, truncated, copied
+/// and removed.
 ///
 /// The caches are allocated once and written in place. The session counts the cached tokens of each sample,
 /// and computes `write_indices`, `position_ids`, masks and `nonpad_kv_seqlen` from these counts. Samples may
 /// have different lengths, and a step may add a different number of tokens to each.
+///
+/// A step happens as a whole or not at all. After an exception every sample is as it was before the call, and the
+/// session can be used. `begin` and `transaction` do the same for several steps.
 ///
 /// Other Python threads can run while the model runs. Calls of one session wait for each other. Use the
 /// session as a context manager, or call `close`, to free its memory early.
@@ -32,6 +37,7 @@ use crate::{options, runtime};
 ///     threads: The number of threads of one operator. By default ONNX Runtime chooses it.
 ///     memory: The maximum number of bytes of the caches. This limit is necessary because a file can declare
 ///         any size.
+///     refuse_nan: Whether a step whose logits contain NaN raises an exception.
 ///     onnxruntime: The library of ONNX Runtime, or a folder that contains it. The default is the library of
 ///         the installed package `onnxruntime`, and otherwise the library that `KVSCATTER_ORT_LIB` or
 ///         `ORT_DYLIB_PATH` names. A process can load only one library. Loading it runs its code.
@@ -48,16 +54,15 @@ pub(crate) struct PyKvSession {
     batch: usize,
     capacity: usize,
     engine: String,
-    /// The session, or `None` after it was closed.
-    open: Mutex<Option<KvSession>>,
+    shared: Arc<SharedSession>,
 }
 
 #[pymethods]
 impl PyKvSession {
     #[new]
-    #[pyo3(signature = (path, *, batch=None, capacity=None, threads=None, memory=SessionOptions::default().memory, onnxruntime=None, plugin=Plugin::OfPackage(true)))]
+    #[pyo3(signature = (path, *, batch=None, capacity=None, threads=None, memory=SessionOptions::default().memory, refuse_nan=false, onnxruntime=None, plugin=Plugin::OfPackage(true)))]
     #[pyo3(text_signature = "(path, *, batch=None, capacity=None, threads=None, memory=17179869184, \
-        onnxruntime=None, plugin=True)")]
+        refuse_nan=False, onnxruntime=None, plugin=True)")]
     #[expect(clippy::too_many_arguments, reason = "the options of a session, by keyword")]
     fn new(
         py: Python<'_>,
@@ -66,15 +71,17 @@ impl PyKvSession {
         #[pyo3(from_py_with = options::capacity)] capacity: Option<usize>,
         #[pyo3(from_py_with = options::threads)] threads: Option<usize>,
         #[pyo3(from_py_with = options::memory)] memory: u64,
+        refuse_nan: bool,
         onnxruntime: Option<PathBuf>,
         plugin: Plugin,
     ) -> PyResult<Self> {
         let engine = runtime::load(py, onnxruntime, plugin)?;
-        let options = SessionOptions { batch, capacity, threads, memory, ..SessionOptions::default() };
+        let options = SessionOptions { batch, capacity, threads, memory, refuse_nan };
         let session =
             py.detach(|| KvSession::open(&engine, &path, options)).map_err(|error| raise(py, &error))?;
         let (batch, capacity) = (session.batch(), session.capacity());
-        Ok(Self { batch, capacity, engine: runtime::label(&engine), open: Mutex::new(Some(session)) })
+        let (engine, shared) = (runtime::label(&engine), Arc::new(SharedSession::new(session)));
+        Ok(Self { batch, capacity, engine, shared })
     }
 
     /// The maximum number of samples.
@@ -100,32 +107,33 @@ impl PyKvSession {
     /// first step.
     #[getter]
     fn vocabulary(&self, py: Python<'_>) -> PyResult<Option<usize>> {
-        self.with(py, |session| Ok(session.vocabulary()))
+        self.shared.with(py, |session| Ok(session.vocabulary()))
     }
 
     /// The samples of the batch, by batch index.
     #[getter]
     fn samples(&self, py: Python<'_>) -> PyResult<Vec<PySample>> {
-        self.with(py, |session| Ok(session.samples().map(PySample).collect()))
+        self.shared.with(py, |session| Ok(session.samples().map(PySample).collect()))
     }
 
     /// The number of bytes that the last step wrote into the caches, including padding.
     #[getter]
     fn bytes_written(&self, py: Python<'_>) -> PyResult<u64> {
-        self.with(py, |session| Ok(session.bytes_written()))
+        self.shared.with(py, |session| Ok(session.bytes_written()))
     }
 
     /// The bytes of caches that ONNX Runtime copied in the last step instead of writing in place. It should
     /// be 0.
     #[getter]
     fn bytes_copied(&self, py: Python<'_>) -> PyResult<u64> {
-        self.with(py, |session| Ok(session.bytes_copied()))
+        self.shared.with(py, |session| Ok(session.bytes_copied()))
     }
 
     /// Whether `close` has been called.
     #[getter]
     fn closed(&self, py: Python<'_>) -> bool {
-        py.detach(|| self.open.lock().unwrap_or_else(PoisonError::into_inner).is_none())
+        // A session that runs is open.
+        self.shared.with_open(py, |session| session.is_none()).unwrap_or(false)
     }
 
     /// Adds an empty sample at the first free batch index.
@@ -133,7 +141,7 @@ impl PyKvSession {
     /// Raises:
     ///     OptionError: The batch is full.
     fn add(&self, py: Python<'_>) -> PyResult<PySample> {
-        self.with(py, |session| session.add().map(PySample))
+        self.shared.with(py, |session| session.add().map(PySample))
     }
 
     /// Removes a sample, which frees its batch index. The other samples keep theirs.
@@ -141,15 +149,17 @@ impl PyKvSession {
     /// Raises:
     ///     OptionError: The sample is not in this batch.
     fn remove(&self, py: Python<'_>, sample: &PySample) -> PyResult<()> {
-        self.with(py, |session| session.remove(sample.0))
+        self.shared.with(py, |session| session.remove(sample.0))
     }
 
-    /// Forgets a sample's tokens from `length` on, without moving a byte.
+    /// Drops a sample's tokens from `length` on.
     ///
-    /// Speculative decoding uses this for tokens that were not accepted.
+    /// No byte moves, unless rows of a ring were overwritten since `begin`.
     ///
     /// Raises:
-    ///     PositionError: The sample has fewer tokens than `length`, or `length` is negative.
+    ///     PositionError: `length` is negative, the sample has fewer tokens, or it had more at `begin`. If the model
+    ///         has rings, a ring no longer has the rows that the next tokens would see. If it has states, `length` is
+    ///         neither 0 nor the number of tokens at `begin`.
     ///     OptionError: The sample is not in this batch.
     fn truncate(
         &self,
@@ -157,7 +167,7 @@ impl PyKvSession {
         sample: &PySample,
         #[pyo3(from_py_with = options::length)] length: usize,
     ) -> PyResult<()> {
-        self.with(py, |session| session.truncate(sample.0, length))
+        self.shared.with(py, |session| session.truncate(sample.0, length))
     }
 
     /// Returns the number of tokens of a sample that are in the cache.
@@ -165,14 +175,141 @@ impl PyKvSession {
     /// Raises:
     ///     OptionError: The sample is not in this batch.
     fn cached_tokens(&self, py: Python<'_>, sample: &PySample) -> PyResult<usize> {
-        self.with(py, |session| session.cached_tokens(sample.0))
+        self.shared.with(py, |session| session.cached_tokens(sample.0))
+    }
+
+    /// Returns the ids of the cached tokens of a sample, in order.
+    ///
+    /// Raises:
+    ///     OptionError: The sample is not in this batch.
+    fn tokens(&self, py: Python<'_>, sample: &PySample) -> PyResult<Vec<i64>> {
+        self.shared.with(py, |session| session.tokens(sample.0).map(<[i64]>::to_vec))
+    }
+
+    /// Sets a point that a sample can go back to. Any number of steps may follow, until `commit`, `rollback` or
+    /// `accept` ends it.
+    ///
+    /// This copies the sample's states, if the model has any, and no rows. A later step copies a row of a ring before
+    /// it overwrites it, if the ring has no slack for it. `memory` returns the bytes of these copies.
+    ///
+    /// Raises:
+    ///     OptionError: The sample is not in this batch, or has such a point already.
+    fn begin(&self, py: Python<'_>, sample: &PySample) -> PyResult<()> {
+        self.shared.with(py, |session| session.begin(sample.0))
+    }
+
+    /// Returns the number of cached tokens at `begin`, or None if the sample has no such point.
+    ///
+    /// Raises:
+    ///     OptionError: The sample is not in this batch.
+    fn begun(&self, py: Python<'_>, sample: &PySample) -> PyResult<Option<usize>> {
+        self.shared.with(py, |session| session.begun(sample.0))
+    }
+
+    /// Keeps everything since `begin`.
+    ///
+    /// Raises:
+    ///     OptionError: The sample is not in this batch, or has no point of `begin`.
+    fn commit(&self, py: Python<'_>, sample: &PySample) -> PyResult<()> {
+        self.shared.with(py, |session| session.commit(sample.0))
+    }
+
+    /// Returns a sample to the point of `begin`. Its next logits are the same as if the steps since then had not
+    /// happened.
+    ///
+    /// Raises:
+    ///     OptionError: The sample is not in this batch, or has no point of `begin`.
+    fn rollback(&self, py: Python<'_>, sample: &PySample) -> PyResult<()> {
+        self.shared.with(py, |session| session.rollback(sample.0))
+    }
+
+    /// Keeps the first `tokens` tokens that were fed since `begin`, and undoes the others.
+    ///
+    /// Speculative decoding uses this to keep the drafted tokens that the model would have chosen. After an exception
+    /// the point of `begin` is still there.
+    ///
+    /// Raises:
+    ///     PositionError: `tokens` is negative, or fewer tokens were fed. If the model has rings, more tokens were fed
+    ///         than a ring has slots. If it has states, only a part would be kept. The last two are errors of
+    ///         `truncate`, and their `value` and `min` count all cached tokens of the sample.
+    ///     OptionError: The sample is not in this batch, or has no point of `begin`.
+    fn accept(
+        &self,
+        py: Python<'_>,
+        sample: &PySample,
+        #[pyo3(from_py_with = options::accepted)] tokens: usize,
+    ) -> PyResult<()> {
+        self.shared.with(py, |session| session.accept(sample.0, tokens))
+    }
+
+    /// Returns a context manager that keeps the steps of its block, or undoes them if the block raises an exception.
+    ///
+    /// It calls `begin` for each sample at the start of the block. At its end it calls `commit`, or `rollback` after
+    /// an exception, for each sample that still has a point of `begin`. The block can also end a sample's point itself
+    /// or remove the sample. The exception is raised further.
+    ///
+    /// Raises:
+    ///     OptionError: At the start of the block, a sample is not in this batch, or has a point of `begin` already.
+    ///         No sample then has a new point.
+    #[pyo3(signature = (*samples), text_signature = "($self, *samples)")]
+    fn transaction(&self, samples: Vec<Py<PySample>>) -> PyTransaction {
+        let samples = samples.iter().map(|sample| sample.get().0).collect();
+        PyTransaction { session: Arc::clone(&self.shared), samples }
+    }
+
+    /// Adds samples with the same past as `sample`, and returns them.
+    ///
+    /// The rows that the past needs are copied, and no others. The copies have no point of `begin`.
+    ///
+    /// Args:
+    ///     sample: The sample to copy.
+    ///     copies: The number of samples to add. It may be 0.
+    ///
+    /// Raises:
+    ///     OptionError: The sample is not in this batch, `copies` is negative, or fewer batch indices are free. No
+    ///         sample is then added.
+    fn fork(
+        &self,
+        py: Python<'_>,
+        sample: &PySample,
+        #[pyo3(from_py_with = options::copies)] copies: usize,
+    ) -> PyResult<Vec<PySample>> {
+        let copies = self.shared.with(py, |session| session.fork(sample.0, copies))?;
+        Ok(copies.into_iter().map(PySample).collect())
+    }
+
+    /// Replaces samples by continuations of them, as a beam search does between two steps.
+    ///
+    /// The result has one sample for each entry of `parents`, which continues the sample of `samples` with that
+    /// index. The first child of a sample is that sample itself, and moves no byte. Other children are copies. Samples
+    /// without children are removed.
+    ///
+    /// Args:
+    ///     samples: The samples to replace, a sequence. Other samples do not change.
+    ///     parents: Indices into `samples`, a sequence of integers or an integer array of one dimension.
+    ///
+    /// Raises:
+    ///     PositionError: A parent is not an index into `samples`. Negative indices do not count from the end.
+    ///     OptionError: A sample is not in this batch or is listed twice, or the copies need more batch indices than
+    ///         are free.
+    fn reorder(
+        &self,
+        py: Python<'_>,
+        samples: Vec<Py<PySample>>,
+        parents: &Bound<'_, PyAny>,
+    ) -> PyResult<Vec<PySample>> {
+        let samples: Vec<_> = samples.iter().map(|sample| sample.get().0).collect();
+        let parents = Indices::of(Some(parents), "parents")?.sizes()?;
+        let children = self.shared.with(py, |session| session.reorder(&samples, &parents))?;
+        Ok(children.into_iter().map(PySample).collect())
     }
 
     /// Gives samples their next tokens, any number for each. Samples that are not in the dict stay
     /// unchanged.
     ///
     /// A step is one run of the model. It takes more runs if the padding of a sample would not fit after its
-    /// tokens, or if the model returns the logits of the last token only.
+    /// tokens, or if the model returns the logits of the last token only. Ctrl-C interrupts between two runs. After
+    /// any exception, every sample is as it was before the step.
     ///
     /// Args:
     ///     tokens: A dict from samples to their tokens. The tokens are a sequence of integers, or an integer
@@ -186,12 +323,11 @@ impl PyKvSession {
     ///         raised before the model runs.
     ///     OptionError: A sample is not in this batch, a sample has no tokens, or there is no sample. This
     ///         is raised before the model runs.
-    ///     SessionError: ONNX Runtime failed. The counts of cached tokens are unchanged, but rows beyond
-    ///         them may have been written.
+    ///     SessionError: ONNX Runtime failed, or the logits contain NaN and the session refuses that.
     fn step(&self, py: Python<'_>, tokens: &Bound<'_, PyMapping>) -> PyResult<PyLogits> {
         let token_lists = tokens_of(tokens)?;
         let token_lists = borrowed(&token_lists);
-        self.with(py, |session| session.step(&token_lists).map(PyLogits))
+        self.shared.with_signals(py, |session| session.step(&token_lists).map(PyLogits))
     }
 
     /// Works like `step`, in runs of at most `chunk` tokens of each sample, and keeps only the logits after
@@ -212,17 +348,20 @@ impl PyKvSession {
     ) -> PyResult<PyLogits> {
         let token_lists = tokens_of(tokens)?;
         let token_lists = borrowed(&token_lists);
-        self.with(py, |session| session.prefill(&token_lists, chunk).map(PyLogits))
+        self.shared.with_signals(py, |session| session.prefill(&token_lists, chunk).map(PyLogits))
     }
 
-    /// Returns the memory of the caches as a `MemoryReport`.
+    /// Returns the memory of the caches and of copied rows as a `MemoryReport`.
     fn memory<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        memory(py, &self.with(py, |session| Ok(session.memory()))?)
+        memory_report(py, &self.shared.with(py, |session| Ok(session.memory()))?)
     }
 
     /// Frees the memory of the model and the caches after running calls have ended. It may be called again.
-    fn close(&self, py: Python<'_>) {
-        py.detach(|| drop(self.open.lock().unwrap_or_else(PoisonError::into_inner).take()));
+    ///
+    /// Raises:
+    ///     SessionError: A signal handler calls this during a step of the session.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        self.shared.with_open(py, |session| drop(session.take()))
     }
 
     fn __enter__(slf: Py<Self>) -> Py<Self> {
@@ -230,8 +369,8 @@ impl PyKvSession {
     }
 
     #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) {
-        self.close(py);
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) -> PyResult<()> {
+        self.close(py)
     }
 
     fn __repr__(&self) -> String {
@@ -241,23 +380,6 @@ impl PyKvSession {
 
 /// The default number of tokens of a prompt in one run of the model.
 pub(crate) const CHUNK: usize = 512;
-
-impl PyKvSession {
-    /// Calls a function with the session. Other threads run Python meanwhile, because another call may use
-    /// the session for long.
-    fn with<T: Send>(
-        &self,
-        py: Python<'_>,
-        call: impl FnOnce(&mut KvSession) -> Result<T, SessionError> + Send,
-    ) -> PyResult<T> {
-        let called = py.detach(|| {
-            // A call that panicked has not set a length that it did not reach.
-            let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-            open.as_mut().map(call)
-        });
-        called.ok_or_else(|| closed(py))?.map_err(|error| raise(py, &error))
-    }
-}
 
 /// Copies the tokens, because another thread may change an array at any time.
 fn tokens_of(tokens: &Bound<'_, PyMapping>) -> PyResult<Vec<(Sample, Indices)>> {
@@ -270,22 +392,4 @@ fn tokens_of(tokens: &Bound<'_, PyMapping>) -> PyResult<Vec<(Sample, Indices)>> 
 
 fn borrowed(given: &[(Sample, Indices)]) -> Vec<(Sample, &[i64])> {
     given.iter().map(|(sample, tokens)| (*sample, tokens.values().unwrap_or_default())).collect()
-}
-
-fn memory<'py>(py: Python<'py>, report: &MemoryReport) -> PyResult<Bound<'py, PyAny>> {
-    static CACHE: PyOnceLock<Py<PyType>> = PyOnceLock::new();
-    static REPORT: PyOnceLock<Py<PyType>> = PyOnceLock::new();
-    let caches = report.caches.iter().map(|cache| {
-        let shape = PyTuple::new(py, &cache.shape)?;
-        let fields = (&cache.past, cache.element.numpy_name(), shape, cache.layer, cache.bytes);
-        CACHE.import(py, "kvscatter._session", "CacheMemory")?.call1(fields)
-    });
-    let caches = PyTuple::new(py, caches.collect::<PyResult<Vec<_>>>()?)?;
-    let layers = PyTuple::new(py, &report.layers)?;
-    REPORT.import(py, "kvscatter._session", "MemoryReport")?.call1((
-        caches,
-        layers,
-        report.per_token,
-        report.total,
-    ))
 }

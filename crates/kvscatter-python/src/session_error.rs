@@ -30,6 +30,13 @@ pub(crate) fn closed(py: Python<'_>) -> PyErr {
     raise_of(py, Class::Session, "closed", None, "the session is closed".to_owned(), &[])
 }
 
+/// Creates the exception for a call from a signal handler that runs during another call of the session.
+#[cold]
+pub(crate) fn busy(py: Python<'_>) -> PyErr {
+    let message = "a signal handler cannot call a session during its step".to_owned();
+    raise_of(py, Class::Session, "busy", None, message, &[])
+}
+
 /// Returns the suffix of an error's message, which names the keyword that the error is about, if any.
 fn keyword(error: &SessionError) -> &'static str {
     match error.about() {
@@ -45,9 +52,10 @@ type Described = (Class, Option<&'static str>, Vec<(&'static str, Field)>);
 
 fn describe(error: &SessionError) -> Described {
     match error {
-        SessionError::NoSuchSample { sample } | SessionError::SampleTwice { sample } => {
-            option("sample", vec![("index", sample.batch_index().into())])
-        }
+        SessionError::NoSuchSample { sample }
+        | SessionError::SampleTwice { sample }
+        | SessionError::Begun { sample }
+        | SessionError::NotBegun { sample } => option("sample", vec![("index", sample.batch_index().into())]),
         SessionError::NoTokens { sample } => option("tokens", vec![("index", sample.batch_index().into())]),
         SessionError::NoSamples => option("tokens", vec![]),
         SessionError::NoPrompts => option("prompts", vec![]),
@@ -58,6 +66,9 @@ fn describe(error: &SessionError) -> Described {
         SessionError::NoChunk => option("chunk", vec![]),
         SessionError::CapacityOpen | SessionError::CapacityUseless => option("capacity", vec![]),
         SessionError::BatchFull { batch } => option("batch", vec![("expected", (*batch).into())]),
+        SessionError::NoRoom { needed, free, .. } => {
+            option("batch", vec![("value", (*needed).into()), ("max", (*free).into())])
+        }
         SessionError::SizeFixed { setting, fixed, got } => {
             option(setting.name(), vec![("got", (*got).into()), ("expected", (*fixed).into())])
         }
@@ -84,6 +95,26 @@ fn describe(error: &SessionError) -> Described {
             "length",
             vec![("index", sample.batch_index().into()), ("value", (*to).into()), ("min", (*least).into())],
         ),
+        SessionError::TruncateBegun { sample, to, begun } => position(
+            "length",
+            vec![("index", sample.batch_index().into()), ("value", (*to).into()), ("min", (*begun).into())],
+        ),
+        SessionError::TruncateState { sample, to, .. } => {
+            position("length", vec![("index", sample.batch_index().into()), ("value", (*to).into())])
+        }
+        SessionError::AcceptBeyond { sample, accepted, fed } => position(
+            "tokens",
+            vec![
+                ("index", sample.batch_index().into()),
+                ("value", (*accepted).into()),
+                ("max", (*fed).into()),
+            ],
+        ),
+        SessionError::NoSuchParent { index, parent, samples } => {
+            let max = samples.checked_sub(1).map(|max| ("max", max.into()));
+            let fields = [("index", (*index).into()), ("value", (*parent).into())];
+            position("parents", fields.into_iter().chain(max).collect())
+        }
         SessionError::TokenUnknown { index, token, .. } => {
             position("tokens", vec![("index", (*index).into()), ("value", (*token).into())])
         }
@@ -99,6 +130,10 @@ fn describe(error: &SessionError) -> Described {
                 ("capacity", (*capacity).into()),
             ],
         ),
+        SessionError::NanLogits { index, .. } => {
+            (Class::Session, Some("tokens"), vec![("index", (*index).into())])
+        }
+        SessionError::UndoMemory { needed } => (Class::Session, None, vec![("needed", digits(*needed))]),
         // Errors of the model or of the engine.
         _ => (Class::Session, None, vec![]),
     }

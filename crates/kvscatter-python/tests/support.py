@@ -1,10 +1,11 @@
 """Helpers for several test modules: bitwise comparison of arrays, views with guards around them, calls that
-must fail."""
+must fail, edited models."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -74,3 +75,18 @@ def refused(
     assert (error.kind, error.argument) == (kind, argument), message
     assert message[0].islower() and "\n" not in message
     return error
+
+
+def edited(model: Path, into: Path, edit: Mapping[str, Callable[[Array], Array]]) -> Path:
+    """Saves a model whose initializers of these names are edited, with its weights in the file."""
+    # Some environments do not have the package.
+    import onnx
+    from onnx import numpy_helper
+
+    changed = onnx.load(model)
+    for initializer in changed.graph.initializer:
+        if initializer.name in edit:
+            values = edit[initializer.name](numpy_helper.to_array(initializer))
+            initializer.CopyFrom(numpy_helper.from_array(values, initializer.name))
+    onnx.save(changed, into)
+    return into

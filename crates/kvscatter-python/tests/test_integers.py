@@ -122,6 +122,8 @@ SESSION: dict[str, Callable[[Any], object]] = {
 ELSEWHERE = {
     "_native.CudaStatus.check.words": "needs a write on a device: tests/cuda/test_refused.py",
     "_native.KvSession.truncate.length": "needs a sample: below",
+    "_native.KvSession.accept.tokens": "needs a sample: below",
+    "_native.KvSession.fork.copies": "needs a sample: below",
     "_native.KvSession.prefill.chunk": "needs a sample: below",
     "_native.Logits.after.token": "needs logits: below",
 }
@@ -161,9 +163,12 @@ def test_an_integer_argument_of_a_session(name: str) -> None:
 def test_integer_arguments_about_a_sample() -> None:
     with KvSession(MODEL, threads=1) as session:
         sample = session.add()
+        session.begin(sample)
         scores = session.step({sample: [1, 2]})
         about: dict[str, Callable[[Any], object]] = {
             "_native.KvSession.truncate.length": lambda value: session.truncate(sample, value),
+            "_native.KvSession.accept.tokens": lambda value: session.accept(sample, value),
+            "_native.KvSession.fork.copies": lambda value: session.fork(sample, value),
             "_native.KvSession.prefill.chunk": lambda value: session.prefill({sample: [1]}, chunk=value),
             "_native.Logits.after.token": lambda value: scores.after(sample, value),
         }

@@ -29,7 +29,13 @@ class MemoryReport:
     layers: tuple[int, ...]
     """The bytes of each layer's caches."""
     per_token: int
-    """The bytes of one token of one sample, in all caches."""
+    """The bytes of one token of one sample, in all caches. In a ring, later tokens take the place of earlier ones."""
+    rings: int
+    """The number of caches that are rings."""
+    states: int
+    """The bytes of all states, such as those of convolutions. A session has them twice."""
+    undo: int
+    """The bytes allocated for copies of rows and states, with which samples go back."""
     total: int
     """The bytes of all caches."""
 

@@ -56,7 +56,7 @@ class Error(Exception):
     min: int | None = None
     """The smallest allowed ``value``, ``rank`` or ``offset``."""
     max: int | None = None
-    """The largest allowed ``value``."""
+    """The largest allowed ``value``, such as the number of free batch indices."""
     got: int | None = None
     """A size or a count that was given."""
     expected: int | tuple[int, ...] | None = None
@@ -184,8 +184,8 @@ class CudaError(Error, RuntimeError):
 
 
 class SessionError(Error, RuntimeError):
-    """A decoder cannot run, because of the model, because of ONNX Runtime, or because the session is
-    closed."""
+    """A decoder cannot run, because of the model, because of ONNX Runtime, because the session is closed or
+    busy, or because its logits contain NaN and it refuses that."""
 
 
 def _again(of: type[Error], args: tuple[object, ...]) -> Error:

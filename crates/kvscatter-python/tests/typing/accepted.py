@@ -100,7 +100,7 @@ def on_cuda(array: OnDevice, other: jax.Array) -> None:
 
 
 def run(session: kvscatter.KvSession) -> None:
-    with kvscatter.KvSession("model.onnx", batch=2, onnxruntime="folder") as opened:
+    with kvscatter.KvSession("model.onnx", batch=2, refuse_nan=True, onnxruntime="folder") as opened:
         assert_type(opened, kvscatter.KvSession)
     sample = session.add()
     scores = session.step({sample: [1, np.int64(2)], session.add(): np.array([3])})
@@ -108,6 +108,15 @@ def run(session: kvscatter.KvSession) -> None:
     assert_type(session.prefill({sample: (1, 2)}, chunk=1).last(sample), NDArray[np.float32])
     assert_type(scores.after(sample, 0), NDArray[np.float32])
     assert_type(session.memory().caches[0].shape, tuple[int, ...])
+    assert_type(session.memory().undo, int)
+    session.begin(sample)
+    assert_type(session.begun(sample), int | None)
+    session.accept(sample, 1)
+    with session.transaction(sample, *session.samples):
+        assert_type(session.tokens(sample), list[int])
+    beams = [sample, *session.fork(sample, copies=2)]
+    assert_type(session.reorder(beams, np.array([2, 0, 0])), list[kvscatter.Sample])
+    assert_type(session.reorder((sample,), [0]), list[kvscatter.Sample])
     assert_type(kvscatter.generate("model.onnx", [[1], np.array([2])], 8, eos=[0]).samples, list[list[int]])
     kvscatter.generate("model.onnx", [[1]], 8, progress=print)
 

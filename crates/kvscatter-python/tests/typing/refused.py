@@ -34,4 +34,7 @@ def refused_on_cuda(cache: NDArray[np.float16], write: cuda.Write) -> None:
 def refused_of_a_session(session: kvscatter.KvSession) -> None:
     session.step({0: [1]})  # type: ignore[dict-item]  # pyright: ignore[reportArgumentType]
     session.step({session.add(): "text"})  # type: ignore[dict-item]  # pyright: ignore[reportArgumentType]
+    session.begin(0)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    session.transaction([session.add()])  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    session.reorder(session.add(), [0])  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     session.batch = 2  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]

@@ -1,0 +1,549 @@
+"""Undoes steps and copies samples, and compares every logit bit for bit with a session in which only the remaining
+steps have happened."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import kvscatter
+from kvscatter import KvSession, Sample, errors
+from support import edited
+
+TESTDATA = Path(__file__).parents[3] / "testdata"
+STATIC = TESTDATA / "mobius-llama-static/model.onnx"
+GROUP_QUERY = TESTDATA / "genai-llama-gqa/model.onnx"
+MODELS = [STATIC, GROUP_QUERY]
+# The batch is never 1, because ONNX Runtime may sum the products of a single row in another order.
+BATCH, CAPACITY = 4, 64
+
+A, B = [5, 9, 200, 17, 33], [101, 7]
+DRAFT = [1, 2, 3, 250]
+# The token whose embedding is NaN in the model of `nan_model`.
+POISON = 77
+
+Logits = NDArray[np.float32]
+Steps = list[list[int]]
+
+
+@pytest.fixture(params=MODELS, ids=["static", "group_query"])
+def session(request: pytest.FixtureRequest) -> Iterator[KvSession]:
+    with KvSession(request.param, batch=BATCH, capacity=CAPACITY, threads=1) as opened:
+        yield opened
+
+
+def replayed(model: Path, steps: Steps, index: int = 0) -> Logits:
+    """Returns the logits after the last of these steps of a sample with this batch index, alone in a new session."""
+    with KvSession(model, batch=BATCH, capacity=CAPACITY, threads=1) as fresh:
+        sample = [fresh.add() for _ in range(index + 1)][-1]
+        return [fresh.step({sample: tokens}).last(sample).copy() for tokens in steps][-1]
+
+
+def model_of(session: KvSession) -> Path:
+    return STATIC if "_cache" in session.memory().caches[0].past else GROUP_QUERY
+
+
+def check(session: KvSession, sample: Sample, steps: Steps) -> None:
+    """Feeds one more token, and checks that the logits are those of a sample with these steps only."""
+    assert session.tokens(sample) == [token for tokens in steps for token in tokens]
+    got = session.step({sample: [42]}).last(sample)
+    want = replayed(model_of(session), [*steps, [42]], sample.batch_index)
+    np.testing.assert_array_equal(got, want)
+
+
+def refused(call: Callable[[], object]) -> errors.Error:
+    with pytest.raises(errors.Error) as caught:
+        call()
+    return caught.value
+
+
+def test_a_rollback_undoes_all_steps_since_begin(session: KvSession) -> None:
+    other, sample = session.add(), session.add()
+    session.step({other: B, sample: A})
+    session.begin(sample)
+    assert (session.begun(sample), session.begun(other)) == (len(A), None)
+    session.step({sample: DRAFT, other: [9]})
+    session.step({sample: [7]})
+    assert session.tokens(sample) == [*A, *DRAFT, 7]
+    session.rollback(sample)
+    assert (session.begun(sample), session.cached_tokens(sample)) == (None, len(A))
+    check(session, sample, [A])
+    # The step of the other sample has happened.
+    check(session, other, [B, [9]])
+
+
+@pytest.mark.parametrize("accepted", range(len(DRAFT) + 1))
+def test_accept_keeps_the_first_tokens(session: KvSession, accepted: int) -> None:
+    sample = session.add()
+    session.step({sample: A})
+    session.begin(sample)
+    session.step({sample: DRAFT})
+    session.accept(sample, np.int64(accepted))  # type: ignore[arg-type]
+    assert session.begun(sample) is None
+    check(session, sample, [A, DRAFT[:accepted]] if accepted else [A])
+
+
+def test_a_commit_keeps_all_and_the_next_point_is_a_new_one(session: KvSession) -> None:
+    sample = session.add()
+    session.begin(sample)
+    assert session.begun(sample) == 0
+    session.step({sample: A})
+    session.commit(sample)
+    session.begin(sample)
+    session.step({sample: DRAFT})
+    session.truncate(sample, len(A) + 1)
+    session.rollback(sample)
+    check(session, sample, [A])
+
+
+def test_copies_go_separate_ways(session: KvSession) -> None:
+    unused, sample = session.add(), session.add()
+    session.step({sample: A})
+    session.begin(sample)
+    first, second = session.fork(sample, 2)
+    assert session.samples == [unused, sample, first, second]
+    assert [session.begun(each) for each in (first, second)] == [None, None]
+    session.step({sample: [1], first: [2], second: DRAFT})
+    session.rollback(sample)
+    session.remove(unused)
+    check(session, first, [A, [2]])
+    check(session, second, [A, DRAFT])
+    check(session, sample, [A])
+    assert session.fork(sample, 0) == []
+    empty = session.add()
+    session.remove(first)
+    (copy,) = session.fork(empty, 1)
+    check(session, copy, [])
+
+
+@pytest.mark.parametrize(
+    "parents", [[0, 1, 2], [2, 0, 1], [1, 1, 1], [2, 2, 0], [0, 0, 1, 2], [2, 1, 2, 2], [1], []]
+)
+def test_beams_continue_their_parents(session: KvSession, parents: list[int]) -> None:
+    steps = [[A, [1]], [B, [2]], [[8], [3]]]
+    beams = [session.add() for _ in steps]
+    for step in range(2):
+        session.step({beam: own[step] for beam, own in zip(beams, steps, strict=True)})
+    children = session.reorder(beams, np.array(parents, np.int32))
+    assert len(children) == len(set(children)) == len(parents)
+    assert set(session.samples) == set(children)
+    for index, (parent, child) in enumerate(zip(parents, children, strict=True)):
+        if parent not in parents[:index]:
+            assert child == beams[parent]
+        check(session, child, steps[parent])
+    for beam in set(beams) - set(children):
+        assert refused(lambda beam=beam: session.tokens(beam)).kind == "no_such_sample"
+
+
+def test_other_samples_keep_their_place(session: KvSession) -> None:
+    other, first, second = (session.add() for _ in range(3))
+    session.step({other: A, first: B, second: [8]})
+    first, second = session.reorder((second, first), (0, 0))
+    assert sorted(sample.batch_index for sample in (first, second)) == [1, 2]
+    for sample, steps in ((other, [A]), (first, [[8]]), (second, [[8]])):
+        check(session, sample, steps)
+
+
+def test_random_histories(session: KvSession) -> None:
+    """Each sample has the logits of a sample that was only fed the tokens that it still has."""
+    choose = random.Random(23)
+    steps: dict[Sample, Steps] = {}
+    begun: dict[Sample, Steps] = {}
+    for _ in range(150):
+        samples = session.samples
+        sample = choose.choice(samples) if samples else None
+        action = choose.choice(["add", "begin", "end", "fork", "reorder", "remove", *["step"] * 6])
+        if sample is None or (action == "add" and len(samples) < BATCH):
+            steps[session.add()] = []
+        elif action == "begin" and sample not in begun:
+            session.begin(sample)
+            begun[sample] = list(steps[sample])
+        elif action == "end" and sample in begun:
+            if choose.random() < 0.3:
+                session.commit(sample)
+                del begun[sample]
+            else:
+                session.rollback(sample)
+                steps[sample] = begun.pop(sample)
+        elif action == "fork" and len(samples) < BATCH:
+            for copy in session.fork(sample, BATCH - len(samples)):
+                steps[copy] = list(steps[sample])
+        elif action == "reorder":
+            parents = [choose.randrange(len(samples)) for _ in range(choose.randint(1, BATCH))]
+            children = session.reorder(samples, parents)
+            steps = {
+                child: list(steps[samples[parent]]) for child, parent in zip(children, parents, strict=True)
+            }
+            begun = {child: own for child, own in begun.items() if child in steps}
+        elif action == "remove":
+            session.remove(sample)
+            del steps[sample]
+            begun.pop(sample, None)
+        elif action == "step":
+            fed = {
+                each: [choose.randrange(256) for _ in range(choose.randint(1, 4))]
+                for each in choose.sample(samples, choose.randint(1, len(samples)))
+                if session.cached_tokens(each) < CAPACITY - 4
+            }
+            if fed:
+                session.step(fed)
+            for each, tokens in fed.items():
+                steps[each].append(tokens)
+        assert set(session.samples) == set(steps)
+        for each, own in steps.items():
+            assert session.tokens(each) == [token for tokens in own for token in tokens]
+            before = begun.get(each)
+            assert session.begun(each) == (None if before is None else sum(map(len, before)))
+    assert steps
+    for each, own in steps.items():
+        check(session, each, own)
+
+
+# The kind, the class, the argument, the fields, and a call that causes the error. The first sample has five tokens and
+# a point after two of them. The second is empty.
+Call = Callable[[KvSession, Sample, Sample], object]
+REFUSED: list[tuple[str, type[errors.Error], str, dict[str, Any], Call]] = [
+    ("begun", errors.OptionError, "sample", {"index": 0}, lambda it, a, b: it.begin(a)),
+    ("not_begun", errors.OptionError, "sample", {"index": 1}, lambda it, a, b: it.commit(b)),
+    ("not_begun", errors.OptionError, "sample", {"index": 1}, lambda it, a, b: it.rollback(b)),
+    ("not_begun", errors.OptionError, "sample", {"index": 1}, lambda it, a, b: it.accept(b, 0)),
+    (
+        "accept_beyond",
+        errors.PositionError,
+        "tokens",
+        {"index": 0, "value": 4, "max": 3},
+        lambda it, a, b: it.accept(a, 4),
+    ),
+    (
+        "truncate_begun",
+        errors.PositionError,
+        "length",
+        {"index": 0, "value": 1, "min": 2},
+        lambda it, a, b: it.truncate(a, 1),
+    ),
+    (
+        "integer_range",
+        errors.PositionError,
+        "tokens",
+        {"value": -1, "min": 0, "max": 2**63 - 1},
+        lambda it, a, b: it.accept(a, -1),
+    ),
+    (
+        "integer_range",
+        errors.PositionError,
+        "tokens",
+        {"value": 2**70, "min": 0, "max": 2**63 - 1},
+        lambda it, a, b: it.accept(a, 2**70),
+    ),
+    (
+        "no_room",
+        errors.OptionError,
+        "batch",
+        {"value": 3, "max": 2},
+        lambda it, a, b: it.fork(a, 3),
+    ),
+    (
+        "no_room",
+        errors.OptionError,
+        "batch",
+        {"value": 2**63 - 1, "max": 2},
+        lambda it, a, b: it.fork(a, 2**63 - 1),
+    ),
+    (
+        "integer_range",
+        errors.OptionError,
+        "copies",
+        {"value": -1, "min": 0, "max": 2**63 - 1},
+        lambda it, a, b: it.fork(a, -1),
+    ),
+    (
+        "no_room",
+        errors.OptionError,
+        "batch",
+        {"value": 4, "max": 3},
+        lambda it, a, b: it.reorder([b, a], [1, 1, 1, 1, 1]),
+    ),
+    (
+        "no_such_parent",
+        errors.PositionError,
+        "parents",
+        {"index": 1, "value": 2, "max": 1},
+        lambda it, a, b: it.reorder([a, b], [0, 2]),
+    ),
+    (
+        "no_such_parent",
+        errors.PositionError,
+        "parents",
+        {"index": 0, "value": 0},
+        lambda it, a, b: it.reorder([], [0]),
+    ),
+    (
+        "negative_size",
+        errors.PositionError,
+        "parents",
+        {"index": 1, "value": -1},
+        lambda it, a, b: it.reorder([a, b], [0, -1]),
+    ),
+    (
+        "integer_range",
+        errors.PositionError,
+        "parents",
+        {"index": 0, "value": 2**64},
+        lambda it, a, b: it.reorder([a], [2**64]),
+    ),
+    ("sample_twice", errors.OptionError, "sample", {"index": 0}, lambda it, a, b: it.reorder([a, a], [0])),
+    ("not_integers", errors.ElementTypeError, "parents", {}, lambda it, a, b: it.reorder([a], [0.5])),  # type: ignore[list-item]
+    ("not_integers", errors.ElementTypeError, "parents", {}, lambda it, a, b: it.reorder([a], 0)),  # type: ignore[arg-type]
+    ("keyword_type", errors.ElementTypeError, "copies", {}, lambda it, a, b: it.fork(a, 1.0)),  # type: ignore[arg-type]
+    ("keyword_type", errors.ElementTypeError, "tokens", {}, lambda it, a, b: it.accept(a, None)),  # type: ignore[arg-type]
+]
+
+
+@pytest.mark.parametrize(("kind", "of", "argument", "fields", "call"), REFUSED)
+def test_a_refused_call_changes_nothing(
+    kind: str, of: type[errors.Error], argument: str, fields: dict[str, Any], call: Call
+) -> None:
+    with KvSession(STATIC, batch=BATCH, threads=1) as session:
+        sample, empty = session.add(), session.add()
+        session.step({sample: A[:2]})
+        session.begin(sample)
+        session.step({sample: A[2:]})
+        error = refused(lambda: call(session, sample, empty))
+        assert (type(error), error.kind, error.argument, error.fields) == (of, kind, argument, fields)
+        assert (session.samples, session.begun(sample), session.begun(empty)) == ([sample, empty], 2, None)
+        check(session, sample, [A[:2], A[2:]])
+        session.rollback(sample)
+        check(session, sample, [A[:2]])
+
+
+def test_a_removed_sample_and_a_wrong_type() -> None:
+    with KvSession(STATIC, batch=BATCH, threads=1) as session, KvSession(STATIC, batch=BATCH) as other:
+        foreign = [other.add() for _ in range(2)][-1]
+        kept, removed = session.add(), session.add()
+        session.begin(removed)
+        session.remove(removed)
+        calls: list[Callable[[Any], object]] = [
+            session.begin,
+            session.begun,
+            session.commit,
+            session.rollback,
+            session.tokens,
+            lambda sample: session.accept(sample, 0),
+            lambda sample: session.fork(sample, 0),
+            lambda sample: session.reorder([kept, sample], [0]),
+            lambda sample: session.transaction(kept, sample).__enter__(),
+        ]
+        for call in calls:
+            for sample in (removed, foreign):
+                error = refused(lambda call=call, sample=sample: call(sample))
+                assert (error.kind, error.fields) == ("no_such_sample", {"index": 1})
+            for wrong in (0, None, "sample", [kept]):
+                with pytest.raises(TypeError):
+                    call(wrong)
+        with pytest.raises(TypeError):
+            session.reorder(kept, [0])  # type: ignore[arg-type]
+        # The new sample has no point, although an earlier one at its index had one.
+        assert session.begun(session.add()) is None
+        assert (session.samples[0], session.begun(kept)) == (kept, None)
+
+
+def test_a_closed_session_undoes_and_copies_nothing() -> None:
+    with KvSession(STATIC) as session:
+        sample = session.add()
+        transaction = session.transaction(sample)
+    calls: list[Callable[[], object]] = [
+        lambda: session.begin(sample),
+        lambda: session.begun(sample),
+        lambda: session.commit(sample),
+        lambda: session.rollback(sample),
+        lambda: session.accept(sample, 0),
+        lambda: session.tokens(sample),
+        lambda: session.fork(sample, 1),
+        lambda: session.reorder([sample], [0]),
+        transaction.__enter__,
+    ]
+    assert [refused(call).kind for call in calls] == ["closed"] * len(calls)
+
+
+class Stop(BaseException):
+    """Not an `Exception`, as `KeyboardInterrupt`."""
+
+
+def test_a_block_that_ends_keeps_its_steps(session: KvSession) -> None:
+    first, second = session.add(), session.add()
+    with session.transaction(first, second) as nothing:
+        assert nothing is None
+        assert (session.begun(first), session.begun(second)) == (0, 0)
+        session.step({first: A, second: B})
+    assert (session.begun(first), session.begun(second)) == (None, None)
+    check(session, first, [A])
+    check(session, second, [B])
+    with session.transaction():
+        pass
+
+
+@pytest.mark.parametrize("of", [ValueError, Stop])
+def test_a_block_that_raises_undoes_its_steps(session: KvSession, of: type[BaseException]) -> None:
+    first, second, other = (session.add() for _ in range(3))
+    session.step({first: A, second: B, other: [8]})
+    raised = of("why")
+    with pytest.raises(of) as caught, session.transaction(first, second):
+        session.step({first: DRAFT, other: [9]})
+        raise raised
+    assert caught.value is raised
+    for sample, steps in ((first, [A]), (second, [B]), (other, [[8], [9]])):
+        assert session.begun(sample) is None
+        check(session, sample, steps)
+
+
+def test_a_block_that_asks_for_too_much_is_undone(session: KvSession) -> None:
+    sample = session.add()
+    with pytest.raises(errors.PositionError, match="exceed the capacity"), session.transaction(sample):
+        while True:
+            session.step({sample: A})
+    check(session, sample, [])
+
+
+def test_what_a_block_has_ended_stays_as_it_is(session: KvSession) -> None:
+    committed, undone, accepted, removed = (session.add() for _ in range(4))
+    session.step(dict.fromkeys(session.samples, A))
+    with pytest.raises(LookupError), session.transaction(*session.samples):
+        session.step(dict.fromkeys(session.samples, DRAFT))
+        session.commit(committed)
+        session.rollback(undone)
+        session.accept(accepted, 1)
+        session.remove(removed)
+        raise LookupError
+    assert session.samples == [committed, undone, accepted]
+    check(session, committed, [A, DRAFT])
+    check(session, undone, [A])
+    check(session, accepted, [A, DRAFT[:1]])
+    with session.transaction(committed):
+        session.rollback(committed)
+
+
+def test_a_block_may_close_its_session() -> None:
+    for raised in (None, LookupError()):
+        session = KvSession(STATIC)
+        try:
+            with session.transaction(session.add()):
+                session.close()
+                if raised:
+                    raise raised
+        except LookupError as error:
+            assert error is raised
+        assert session.closed
+
+
+def test_a_block_inside_a_block_is_for_other_samples(session: KvSession) -> None:
+    first, second = session.add(), session.add()
+    session.step({first: A, second: B})
+    outer = session.transaction(first)
+    assert repr(outer) == "<kvscatter.Transaction: 1 samples>"
+    with outer:
+        with pytest.raises(LookupError), session.transaction(second):
+            session.step({first: [1], second: [1]})
+            raise LookupError
+        for again in (session.transaction(second, first), session.transaction(second, second), outer):
+            assert refused(again.__enter__).kind == "begun"
+            # The block of the second sample did not begin.
+            assert (session.begun(first), session.begun(second)) == (len(A), None)
+    check(session, first, [A, [1]])
+    check(session, second, [B])
+    # A manager can be used again.
+    with pytest.raises(LookupError), outer:
+        session.step({first: DRAFT})
+        raise LookupError
+    assert session.tokens(first) == [*A, 1, 42]
+
+
+def test_memory_counts_rings_states_and_copied_rows(session: KvSession) -> None:
+    sample = session.add()
+    session.begin(sample)
+    session.step({sample: A})
+    report = session.memory()
+    # The caches of these models are linear, so a sample goes back without copied rows.
+    assert (report.rings, report.states, report.undo) == (0, 0, 0)
+
+
+def test_threads_undo_their_own_samples() -> None:
+    prompts: list[list[int]] = [[thread + 1, 3, 200 - thread] for thread in range(BATCH)]
+    got: dict[int, Logits] = {}
+
+    def decode(session: KvSession, sample: Sample, prompt: list[int], into: int) -> None:
+        session.step({sample: prompt})
+        for turn in range(20):
+            with session.transaction(sample):
+                session.step({sample: DRAFT})
+                if turn % 2:
+                    session.rollback(sample)
+                else:
+                    session.accept(sample, 1)
+        got[into] = session.step({sample: [42]}).last(sample)
+
+    with KvSession(STATIC, batch=BATCH, threads=1) as session:
+        samples = [session.add() for _ in prompts]
+        running = [
+            threading.Thread(target=decode, args=(session, sample, prompt, thread), daemon=True)
+            for thread, (sample, prompt) in enumerate(zip(samples, prompts, strict=True))
+        ]
+        for thread in running:
+            thread.start()
+        for thread in running:
+            thread.join(timeout=120)
+            assert not thread.is_alive()
+    for thread, prompt in enumerate(prompts):
+        want = replayed(STATIC, [prompt, *[DRAFT[:1]] * 10, [42]], thread)
+        np.testing.assert_allclose(got[thread], want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def nan_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Returns a model in which the embedding of one token is NaN."""
+
+    def poison(embeddings: NDArray[Any]) -> NDArray[Any]:
+        rows = np.arange(len(embeddings))[:, None]
+        return np.where(rows == POISON, np.float32(np.nan), embeddings)
+
+    into = tmp_path_factory.mktemp("nan") / "model.onnx"
+    return edited(STATIC, into, {"model.embed_tokens.weight": poison})
+
+
+def test_logits_that_are_nan_are_refused_and_undone(nan_model: Path) -> None:
+    with KvSession(nan_model, batch=BATCH, threads=1, refuse_nan=True) as session:
+        sample, other = session.add(), session.add()
+        session.step({sample: A, other: B})
+        # In one run, attention multiplies the NaN of a later token by zero, so the logits before it are NaN too.
+        for chunk, index in ((3, 0), (1, 1)):
+            tokens = {other: [8, 9], sample: [1, POISON, 2]}
+            error = refused(lambda chunk=chunk, tokens=tokens: session.prefill(tokens, chunk=chunk))
+            assert (type(error), error.kind) == (errors.SessionError, "nan_logits")
+            assert (error.argument, error.fields) == ("tokens", {"index": index})
+            assert (session.tokens(sample), session.tokens(other)) == (A, B)
+        assert refused(lambda: session.step({sample: [POISON]})).kind == "nan_logits"
+        check(session, sample, [A])
+        check(session, other, [B])
+
+
+def test_logits_that_are_nan_are_returned_by_default(nan_model: Path) -> None:
+    with KvSession(nan_model, batch=BATCH, threads=1) as session:
+        sample = session.add()
+        session.step({sample: A})
+        with pytest.raises(ValueError, match="NaN"), session.transaction(sample):
+            if np.isnan(session.step({sample: [POISON]}).last(sample)).all():
+                raise ValueError("NaN")
+        check(session, sample, [A])
+    with pytest.raises(TypeError):
+        KvSession(nan_model, refuse_nan=1)  # type: ignore[arg-type]
+
+
+def test_the_class_of_transactions_is_public() -> None:
+    with KvSession(STATIC) as session:
+        assert isinstance(session.transaction(), kvscatter.Transaction)
