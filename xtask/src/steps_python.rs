@@ -34,6 +34,7 @@ const PLAIN: [&str; 4] =
     ["README.md", "crates/kvscatter-python/README.md", "docs/python.md", "docs/python/numpy.md"];
 const ONNX: &str = "docs/python/onnx.md";
 const SESSION: &str = "docs/python/session.md";
+const SESSIONS: &str = "docs/sessions.md";
 const PYTORCH: &str = "docs/python/pytorch.md";
 
 /// The package and its version as pip and file names spell them. The version is that of the workspace.
@@ -151,7 +152,7 @@ fn test() -> Step {
     commands.push(pytest(&tools, &[TESTS, "--ignore", TORCH_TESTS]));
     let no_torch = "--ignore-glob=/*/kvscatter/torch/*";
     commands.push(pytest(&tools, &["--doctest-modules", "--pyargs", "kvscatter", no_torch]));
-    commands.push(documents(&tools, &[ONNX, SESSION]));
+    commands.push(documents(&tools, &[ONNX, SESSION, SESSIONS]));
     Step::new("python-test", commands).needs(needs(&[tools]))
 }
 

@@ -28,6 +28,8 @@ use crate::{options, runtime};
 ///     eos: Tokens after which a prompt ends.
 ///     capacity, threads, memory, onnxruntime, plugin: See `KvSession`.
 ///     chunk: The maximum number of tokens of one prompt in a run of the model.
+///     prefix: A file of a saved prompt, whose tokens come before those of every prompt.
+///     save_prefix: A file that the prompt is saved to. There must be one prompt.
 ///     progress: A function that is called after every token. Its arguments are the number of tokens
 ///         generated for each prompt and the number of prompts that continue. An exception in it ends the
 ///         generation.
@@ -43,10 +45,10 @@ use crate::{options, runtime};
 ///     PositionError: The model does not have a token, or a prompt has no room for its continuation. This is
 ///         raised before the model runs.
 #[pyfunction]
-#[pyo3(signature = (path, prompts, tokens, *, eos=None, capacity=None, threads=None, memory=SessionOptions::default().memory, chunk=CHUNK, onnxruntime=None, plugin=Plugin::OfPackage(true), progress=None))]
+#[pyo3(signature = (path, prompts, tokens, *, eos=None, capacity=None, threads=None, memory=SessionOptions::default().memory, chunk=CHUNK, prefix=None, save_prefix=None, onnxruntime=None, plugin=Plugin::OfPackage(true), progress=None))]
 #[pyo3(
     text_signature = "(path, prompts, tokens, *, eos=(), capacity=None, threads=None, memory=17179869184, chunk=512, \
-    onnxruntime=None, plugin=True, progress=None)"
+    prefix=None, save_prefix=None, onnxruntime=None, plugin=True, progress=None)"
 )]
 #[expect(clippy::too_many_arguments, reason = "the options of generation, by keyword")]
 pub(crate) fn generate<'py>(
@@ -59,6 +61,8 @@ pub(crate) fn generate<'py>(
     #[pyo3(from_py_with = options::threads)] threads: Option<usize>,
     #[pyo3(from_py_with = options::memory)] memory: u64,
     #[pyo3(from_py_with = options::chunk)] chunk: usize,
+    prefix: Option<PathBuf>,
+    save_prefix: Option<PathBuf>,
     onnxruntime: Option<PathBuf>,
     plugin: Plugin,
     progress: Option<Bound<'py, PyAny>>,
@@ -82,7 +86,13 @@ pub(crate) fn generate<'py>(
         }
     };
     let generated = py.detach(|| {
-        let generator = Generator::open_for(&engine, &path, &prompts, &greedy, options)?;
+        let mut generator = match prefix {
+            Some(saved) => Generator::open_after(&engine, &path, &saved, &prompts, &greedy, options)?,
+            None => Generator::open_for(&engine, &path, &prompts, &greedy, options)?,
+        };
+        if let Some(path) = save_prefix {
+            generator.save_prompt(path);
+        }
         generator.generate(&prompts, &greedy, &mut report)
     });
     match raised {

@@ -351,6 +351,44 @@ impl PyKvSession {
         self.shared.with_signals(py, |session| session.prefill(&token_lists, chunk).map(PyLogits))
     }
 
+    /// The fingerprint of the model, 32 hexadecimal digits. Saved samples belong to it.
+    ///
+    /// It depends on the graph and on every weight, and not on capacities that `kvscatter convert` chose. The first call
+    /// reads all weights.
+    ///
+    /// Raises:
+    ///     SessionError: A file of the model has changed since the session was opened.
+    fn fingerprint(&self, py: Python<'_>) -> PyResult<String> {
+        self.shared.with(py, |session| session.fingerprint().map(|fingerprint| fingerprint.to_string()))
+    }
+
+    /// Saves a sample to a file: its tokens, the rows that they need in all caches, and its states.
+    ///
+    /// The file is a safetensors file with checksums. It replaces only a saved sample, and as a whole, also if the
+    /// process is killed.
+    ///
+    /// Raises:
+    ///     SessionError: The file cannot be written, or has other contents than a saved sample.
+    ///     OptionError: The sample is not in this batch.
+    fn save(&self, py: Python<'_>, sample: &PySample, path: PathBuf) -> PyResult<()> {
+        self.shared.with(py, |session| session.save(sample.0, path))
+    }
+
+    /// Adds a sample that `save` has saved, from a session of the same model.
+    ///
+    /// The batch and the capacities may differ. Everything is checked before a cache changes.
+    ///
+    /// Returns:
+    ///     `Sample`: the new sample.
+    ///
+    /// Raises:
+    ///     SessionError: The file is damaged, belongs to another model, or has caches of another type, shape or window.
+    ///     PositionError: The sample has more tokens than fit, or a token that the model does not have.
+    ///     OptionError: The batch is full.
+    fn load(&self, py: Python<'_>, path: PathBuf) -> PyResult<PySample> {
+        self.shared.with(py, |session| session.load(path).map(PySample))
+    }
+
     /// Returns the memory of the caches and of copied rows as a `MemoryReport`.
     fn memory<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         memory_report(py, &self.shared.with(py, |session| Ok(session.memory()))?)

@@ -115,6 +115,14 @@ fn describe(error: &SessionError) -> Described {
             let fields = [("index", (*index).into()), ("value", (*parent).into())];
             position("parents", fields.into_iter().chain(max).collect())
         }
+        SessionError::SavedTooLong { tokens, capacity, .. } => {
+            position("path", vec![("value", (*tokens).into()), ("capacity", (*capacity).into())])
+        }
+        SessionError::SavedToken { index, token, .. } => {
+            position("path", vec![("index", (*index).into()), ("value", (*token).into())])
+        }
+        SessionError::SavePrompts { prompts } => option("prompts", vec![("got", (*prompts).into())]),
+        SessionError::SavedUseless => option("prefix", vec![]),
         SessionError::TokenUnknown { index, token, .. } => {
             position("tokens", vec![("index", (*index).into()), ("value", (*token).into())])
         }
