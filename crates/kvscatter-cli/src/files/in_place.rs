@@ -8,11 +8,10 @@ use cap_std::fs::Metadata;
 use kvscatter::{ElementType, WritePlan};
 use kvscatter_onnx::file::UnfinishedFiles;
 use memmap2::{MmapMut, MmapOptions};
-use xxhash_rust::xxh3::Xxh3;
 
 use super::error::NotInPlace;
 use super::journal::{Beside, Interrupted, Rows, Subject};
-use super::{FileError, Format, Location, Problem, npy, pb, reserve, safetensors, source};
+use super::{FileError, Format, Location, Problem, journal, npy, pb, reserve, safetensors, source};
 
 /// The way in which the bytes in the file represent elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -170,24 +169,15 @@ struct FileId {
 
 impl Header {
     fn subject(&self, id: FileId) -> Subject {
-        let mut form = Xxh3::new();
-        form.update(&[u8::from(self.stored == Stored::BytePerElement)]);
-        for dim in &self.shape {
-            form.update(&wide(*dim).to_le_bytes());
-        }
         Subject {
             element: self.element.onnx_code(),
             inode: id.inode,
             file_len: id.len,
             offset: self.offset,
-            len: wide(self.len),
-            form: form.digest128(),
+            len: journal::wide(self.len),
+            form: Subject::form(self.stored == Stored::BytePerElement, &self.shape),
         }
     }
-}
-
-fn wide(number: usize) -> u64 {
-    u64::try_from(number).unwrap_or(u64::MAX)
 }
 
 impl Locked {

@@ -30,7 +30,7 @@ use kvscatter_onnx::file::folder_of;
 use super::Problem;
 use super::error::JournalProblem;
 pub(super) use format::Subject;
-pub(super) use rows::{Rows, for_each_run};
+pub(super) use rows::{Rows, for_each_run, wide};
 pub(crate) use undo::Interrupted;
 
 /// The folder of a cache file, and the names of the file and its journal there.

@@ -22,7 +22,7 @@ use std::io::{self, BufWriter, Read, Write};
 
 use xxhash_rust::xxh3::Xxh3;
 
-use super::rows::{MAX_PIECE, Rows};
+use super::rows::{MAX_PIECE, Rows, wide};
 use crate::files::error::JournalProblem;
 
 const MAGIC: [u8; 16] = *b"kvscatterjournal";
@@ -48,6 +48,18 @@ pub(in crate::files) struct Subject {
     pub(in crate::files) form: u128,
 }
 
+impl Subject {
+    /// Returns the hash of a shape, and of whether each byte contains one 4-bit element.
+    pub(in crate::files) fn form(is_byte_per_element: bool, shape: &[usize]) -> u128 {
+        let mut form = Xxh3::new();
+        form.update(&[u8::from(is_byte_per_element)]);
+        for dim in shape {
+            form.update(&wide(*dim).to_le_bytes());
+        }
+        form.digest128()
+    }
+}
+
 /// A journal whose header was read.
 pub(super) struct Journal<R> {
     source: Hashed<R>,
@@ -67,7 +79,7 @@ pub(super) fn write(to: impl Write, subject: &Subject, rows: &Rows<'_>, cache: &
     }
     out.write_all(&subject.form.to_le_bytes())?;
     rows.for_each_piece(cache, |start, old, new| {
-        let len = u64::try_from(old.len()).unwrap_or(u64::MAX);
+        let len = wide(old.len());
         out.write_all(&start.to_le_bytes())?;
         out.write_all(&len.to_le_bytes())?;
         out.write_all(old)?;

@@ -111,7 +111,8 @@ impl Run {
     }
 }
 
-fn wide(number: usize) -> u64 {
+/// Returns a number as a journal stores it.
+pub(in crate::files) fn wide(number: usize) -> u64 {
     u64::try_from(number).unwrap_or(u64::MAX)
 }
 
