@@ -41,7 +41,7 @@ impl Caches {
         let ring = |of: RingSize| rings.iter().position(|ring| ring.size() == of);
         Ok(Self {
             tensors: runner.caches(batch, capacity)?,
-            states: States::new(runner, batch)?,
+            states: States { current: runner.states(batch)?, next: runner.states(batch)? },
             rows: ports().map(|cache| Rows::of(cache, capacity)).collect(),
             ring_of: ports().map(|cache| cache.ring.and_then(ring)).collect(),
             written: vec![0; batch],

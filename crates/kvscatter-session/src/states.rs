@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use crate::{Feed, Runner, SessionError, Tensor};
+use crate::{Feed, Tensor};
 
 /// The states of a batch.
 #[derive(Debug, Default)]
@@ -17,11 +17,6 @@ pub(crate) struct States {
 }
 
 impl States {
-    /// Allocates states of zeros.
-    pub(crate) fn new(runner: &Runner, batch: usize) -> Result<Self, SessionError> {
-        Ok(Self { current: runner.states(batch)?, next: runner.states(batch)? })
-    }
-
     /// Sets the states of the samples to zero whose first token is fed.
     pub(crate) fn start(&mut self, feed: &Feed) {
         for (batch_index, sample) in feed.samples.iter().enumerate() {

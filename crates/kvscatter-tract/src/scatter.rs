@@ -169,7 +169,8 @@ impl EvalOp for Scatter {
 pub(crate) struct ScatterState {
     last: Option<Shapes>,
     copies: u64,
-    refused: Option<Tensor>,
+    /// The cache during a call. It stays here after an error and after a panic.
+    held: Option<Arc<Tensor>>,
 }
 
 /// The shapes of the last call and the write that was prepared for them.
@@ -182,9 +183,9 @@ struct Shapes {
 }
 
 impl ScatterState {
-    /// Returns the cache that the last run did not write because of an error.
-    pub(crate) fn take_refused(&mut self) -> Option<Tensor> {
-        self.refused.take()
+    /// Returns the cache of a call that failed or panicked. A part of its rows may have been written.
+    pub(crate) fn take_held(&mut self) -> Option<TValue> {
+        self.held.take().map(TValue::from_const)
     }
 
     fn run(&mut self, op: &Scatter, inputs: TVec<TValue>) -> TractResult<TVec<TValue>> {
@@ -193,20 +194,13 @@ impl ScatterState {
             return Err(op.error("takes 2 or 3 inputs").into());
         };
         let indices = inputs.next();
-        let is_shared = !cache.is_exclusive();
-        match plan(&mut self.last, op, &cache, &update, indices.as_deref()) {
-            Ok(plan) => {
-                // This copies the cache if and only if it is shared.
-                let mut present = cache.into_tensor();
-                self.copies += u64::from(is_shared);
-                write(&plan, &mut present, &update).map_err(|error| op.error(error))?;
-                Ok(tvec!(present.into()))
-            }
-            Err(error) => {
-                self.refused = (!is_shared).then(|| cache.into_tensor());
-                Err(error.into())
-            }
-        }
+        // The plan has dropped its own reference, so an error or a panic would drop a cache that is not kept here.
+        let cache = self.held.insert(cache.into_arc_tensor());
+        let plan = plan(&mut self.last, op, cache, &update, indices.as_deref())?;
+        self.copies += u64::from(Arc::strong_count(cache) > 1);
+        // This copies the cache if and only if it is shared.
+        write(&plan, Arc::make_mut(cache), &update).map_err(|error| op.error(error))?;
+        Ok(self.take_held().into_iter().collect())
     }
 }
 
@@ -260,5 +254,85 @@ impl OpState for ScatterState {
 
     fn reset_lanes(&mut self, _: &[LaneId]) -> TractResult<()> {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt;
+    use std::hash::Hasher;
+    use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+    use kvscatter::spec::onnx::TensorScatter;
+    use tract_onnx::tract_hir::internal::*;
+
+    use super::{Scatter, ScatterState};
+
+    /// The storage of a tensor that cannot be read. A read fails or panics.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    struct Unreadable {
+        panics: bool,
+    }
+
+    impl fmt::Display for Unreadable {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("unreadable")
+        }
+    }
+
+    impl TensorStorage for Unreadable {
+        fn byte_len(&self) -> usize {
+            0
+        }
+
+        fn is_empty(&self) -> bool {
+            false
+        }
+
+        fn deep_clone(&self) -> Box<dyn TensorStorage> {
+            Box::new(self.clone())
+        }
+
+        fn as_plain_ram(&self) -> Option<&PlainStorage> {
+            None
+        }
+
+        fn as_plain_ram_mut(&mut self) -> Option<&mut PlainStorage> {
+            None
+        }
+
+        fn into_plain_ram(self: Box<Self>) -> Option<PlainStorage> {
+            None
+        }
+
+        fn dyn_hash(&self, _: &mut dyn Hasher) {}
+
+        fn exotic_fact(&self, _: &[usize]) -> TractResult<Option<Box<dyn ExoticFact>>> {
+            Ok(None)
+        }
+
+        fn materialize_plain_ram(&self) -> TractResult<&PlainStorage> {
+            if self.panics {
+                resume_unwind(Box::new("a panic"));
+            }
+            bail!("unreadable")
+        }
+    }
+
+    #[test]
+    fn a_cache_is_kept_by_a_write_that_fails_or_panics() {
+        let op = Scatter { node: "write".to_owned(), write: TensorScatter::new(), takes_indices: false };
+        let mut state = ScatterState::default();
+        for panics in [false, true] {
+            let cache = Tensor::zero::<f32>(&[1, 1, 4, 2]).unwrap().into_tvalue();
+            let address = cache.as_bytes().as_ptr();
+            let update = Tensor::from_storage(f32::datum_type(), &[1, 1, 1, 2], Unreadable { panics });
+            let inputs = tvec![cache, update.into_tvalue()];
+            let ran = catch_unwind(AssertUnwindSafe(|| state.run(&op, inputs)));
+            assert_eq!(ran.is_err(), panics);
+            assert!(!ran.is_ok_and(|ran| ran.is_ok()));
+            let kept = state.take_held().expect("the cache is kept");
+            assert_eq!((kept.as_bytes().as_ptr(), kept.is_exclusive()), (address, true));
+        }
     }
 }

@@ -2,68 +2,16 @@
 //! one row changes every later logit. [`Expected`] computes the same hashes from the tokens alone, without caches.
 
 use std::panic::resume_unwind;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use kvscatter_onnx::decoder::Decoder;
 use kvscatter_onnx::{Model, ModelFile};
 use kvscatter_session::{
-    CachePort, Engine, Interface, LoadOptions, Session, SessionError, Step, StepOutput, Tensor,
+    CachePort, Engine, Interface, LoadOptions, Sample, Session, SessionError, Step, StepOutput, Tensor,
 };
 
-/// A failure that is injected in a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
-    /// The engine refuses the run and has written nothing.
-    Refuses,
-    /// The engine fails after it has written a part of the rows.
-    FailsLate,
-    /// The engine panics after it has written a part of the rows.
-    Panics,
-    /// The logits have a wrong shape.
-    WrongShape,
-    /// The logits are NaN.
-    Nan,
-    /// The step is interrupted before the run.
-    Interrupts,
-}
-
-pub(crate) const FAULTS: [Fault; 6] =
-    [Fault::Refuses, Fault::FailsLate, Fault::Panics, Fault::WrongShape, Fault::Nan, Fault::Interrupts];
-
-/// The failure of a later run, and the number of runs before it.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Plan(Arc<Mutex<Option<(usize, Fault)>>>);
-
-impl Plan {
-    pub(crate) fn set(&self, runs: usize, fault: Fault) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((runs, fault));
-    }
-
-    /// Returns `true` if no failure is waiting, and forgets it.
-    pub(crate) fn clear(&self) -> bool {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take().is_none()
-    }
-
-    /// Returns `true` if the next run is to be interrupted.
-    pub(crate) fn interrupts(&self) -> bool {
-        let mut plan = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        plan.take_if(|plan| *plan == (0, Fault::Interrupts)).is_some()
-    }
-
-    /// Returns the failure of this run.
-    fn of_run(&self) -> Option<Fault> {
-        let mut plan = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match &mut *plan {
-            Some((0, _)) => plan.take().map(|(_, fault)| fault),
-            Some((runs, _)) => {
-                *runs -= 1;
-                None
-            }
-            None => None,
-        }
-    }
-}
+use crate::random::faults::{Fault, PANIC, Plan};
+use crate::random::world::Oracle;
 
 pub(crate) struct Exact(pub(crate) Plan);
 
@@ -100,6 +48,9 @@ impl Session for ExactSession {
         if fault == Some(Fault::Refuses) {
             return Err(refused());
         }
+        if fault == Some(Fault::PanicsFirst) {
+            resume_unwind(Box::new(PANIC));
+        }
         let input = |name: &str| step.inputs.iter().find(|(input, _)| *input == name).unwrap().1;
         let (tokens, starts) = (int64s(input("input_ids")), int64s(input("write_indices")));
         let [batch, width] = *input("input_ids").shape() else { panic!() };
@@ -127,7 +78,7 @@ impl Session for ExactSession {
                         return Err(refused());
                     }
                     if fault == Some(Fault::Panics) && (sample + column + layer) % 3 == 2 {
-                        resume_unwind(Box::new("an injected panic"));
+                        resume_unwind(Box::new(PANIC));
                     }
                     context = (first_seen(&pair[0], position)..=position).fold(context, |context, seen| {
                         pair.iter().fold(context, |context, port| {
@@ -242,7 +193,7 @@ fn mix(a: u64, b: u64) -> u64 {
 /// What a sample of these tokens must score. The rows are kept by position, and no slot is computed.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Expected {
-    pub(crate) tokens: Vec<i64>,
+    tokens: Vec<i64>,
     /// The rows of each layer by position: keys and values.
     rows: Vec<Vec<[u64; 2]>>,
     /// The state after each token.
@@ -250,38 +201,45 @@ pub(crate) struct Expected {
     scores: Vec<[u8; 8]>,
 }
 
-impl Expected {
-    /// Appends tokens.
-    pub(crate) fn extend(&mut self, interface: &Interface, tokens: &[i64]) {
-        self.rows.resize(interface.caches.len() / 2, Vec::new());
+/// Computes what samples must score from their tokens.
+pub(crate) struct FromTokens;
+
+impl Oracle for FromTokens {
+    type Past = Expected;
+
+    fn tokens<'p>(&self, past: &'p Expected) -> &'p [i64] {
+        &past.tokens
+    }
+
+    fn extend(&mut self, past: &mut Expected, interface: &Interface, _: Sample, tokens: &[i64]) {
+        past.rows.resize(interface.caches.len() / 2, Vec::new());
         for &token in tokens {
-            let position = self.tokens.len();
+            let position = past.tokens.len();
             let mut context = 0;
             if !interface.states.is_empty() {
-                let state = mix(self.states.last().copied().unwrap_or_default(), token as u64);
-                self.states.push(state);
+                let state = mix(past.states.last().copied().unwrap_or_default(), token as u64);
+                past.states.push(state);
                 context = mix(context, state);
             }
             for (layer, pair) in interface.caches.chunks(2).enumerate() {
-                self.rows[layer].push([0, 1].map(|part| row([layer, part], token, position, context)));
-                let seen = &self.rows[layer][first_seen(&pair[0], position)..=position];
+                past.rows[layer].push([0, 1].map(|part| row([layer, part], token, position, context)));
+                let seen = &past.rows[layer][first_seen(&pair[0], position)..=position];
                 context = seen.iter().flatten().fold(context, |context, row| mix(context, *row));
             }
-            self.scores.push(scores(context, false));
-            self.tokens.push(token);
+            past.scores.push(scores(context, false));
+            past.tokens.push(token);
         }
     }
 
-    pub(crate) fn truncate(&mut self, to: usize) {
-        self.tokens.truncate(to);
-        self.scores.truncate(to);
-        self.states.truncate(to);
-        self.rows.iter_mut().for_each(|rows| rows.truncate(to));
+    fn truncate(&mut self, past: &mut Expected, to: usize) {
+        past.tokens.truncate(to);
+        past.scores.truncate(to);
+        past.states.truncate(to);
+        past.rows.iter_mut().for_each(|rows| rows.truncate(to));
     }
 
-    /// Returns `true` if these are the logits after the token at a position.
-    pub(crate) fn scores(&self, position: usize, logits: &[f32]) -> bool {
+    fn scores(&self, past: &Expected, position: usize, logits: &[f32]) -> bool {
         let bytes: Vec<u8> = logits[..2].iter().flat_map(|logit| logit.to_le_bytes()).collect();
-        bytes == self.scores[position] && logits[2..].iter().all(|logit| *logit == 0.0)
+        bytes == past.scores[position] && logits[2..].iter().all(|logit| *logit == 0.0)
     }
 }

@@ -10,7 +10,7 @@ use kvscatter_onnx::proto::{AttributeProto, NodeProto, ValueInfoProto};
 use kvscatter_onnx::{Model, WeightTransfer};
 use tempfile::TempDir;
 
-/// A model in a folder of its own.
+/// A model in a new folder.
 pub(crate) struct Made(TempDir);
 
 impl Made {

@@ -113,21 +113,19 @@ impl TractSession {
         }
     }
 
-    /// Returns the cache after a failed run. The cache may be in the plan, or in the node that did not write
-    /// it because of an error.
-    fn recover(&mut self, cache: &mut Cache) -> Option<TValue> {
+    /// Returns the cache after a failed run. The cache may be in the plan, or in `held`, the caches of nodes that
+    /// failed or panicked.
+    fn recover(&self, cache: &mut Cache, held: &mut Vec<TValue>) -> Option<TValue> {
         let is_it =
             |value: &TValue| value.is_plain_ram() && value.as_bytes().as_ptr().addr() == cache.address;
         if let Some(kept) = cache.kept.take() {
             return Some(kept);
         }
-        let mut values = self.state.turn_state.values.iter().flatten().flatten();
-        if let Some(value) = values.find(|value| is_it(value)) {
-            return Some(value.clone());
+        if let Some(index) = held.iter().position(is_it) {
+            return Some(held.swap_remove(index));
         }
-        let states = self.state.op_states.iter_mut().flatten();
-        let refused = states.filter_map(|state| state.downcast_mut::<ScatterState>()?.take_refused());
-        let value = refused.map(TValue::from).find(is_it);
+        let mut values = self.state.turn_state.values.iter().flatten().flatten();
+        let value = values.find(|value| is_it(value)).cloned();
         // If tract copied the cache, only the copy is left.
         let outlet = self.state.model().outputs.get(cache.output).copied();
         value.or_else(|| {
@@ -138,7 +136,12 @@ impl TractSession {
 
     /// Returns the caches to the session after a failed run.
     fn restore(&mut self, step: Step<'_>, mut caches: Vec<Cache>, error: SessionError) -> SessionError {
-        let values: Vec<_> = caches.iter_mut().map(|cache| self.recover(cache)).collect();
+        let states = self.state.op_states.iter_mut().flatten();
+        let mut held: Vec<_> =
+            states.filter_map(|state| state.downcast_mut::<ScatterState>()?.take_held()).collect();
+        let values: Vec<_> = caches.iter_mut().map(|cache| self.recover(cache, &mut held)).collect();
+        // No other reference may be left, or the caches would be copied.
+        drop(held);
         self.clear();
         let mut error = error;
         for (shared, value) in step.shared.into_iter().zip(values) {

@@ -8,11 +8,16 @@ mod attention;
 #[path = "../../../kvscatter-session/tests/churn/mod.rs"]
 mod churn;
 mod engine;
+mod histories;
 mod made;
 mod mask_columns;
 mod matmul_nbits;
 mod onnx_cases;
 mod onnxruntime;
+#[path = "../../../kvscatter-session/tests/random/mod.rs"]
+mod random;
+#[path = "../../../kvscatter-session/tests/replay/mod.rs"]
+mod replay;
 #[path = "../../../kvscatter-session/tests/churn/rings.rs"]
 mod rings;
 mod scatter;

@@ -1,0 +1,448 @@
+//! A session, what its samples must contain, and random calls of the session.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::Path;
+
+use kvscatter_oracle::cases::Random;
+use kvscatter_session::{Engine, Interface, KvSession, Sample, SessionError, SessionOptions};
+use tempfile::TempDir;
+
+use super::faults::{FAULTS, PANIC, Plan};
+
+/// Returns the number of histories of each model and batch.
+pub(crate) fn histories(default: usize) -> usize {
+    std::env::var("KVSCATTER_HISTORIES").map_or(default, |count| count.parse().unwrap())
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    histories: usize,
+    steps: usize,
+    /// The failed steps by their cause.
+    failed: BTreeMap<String, usize>,
+    undone: usize,
+    copied: usize,
+    refused: usize,
+    loaded: usize,
+}
+
+impl Counts {
+    /// Prints the counts, and checks that everything happened.
+    pub(crate) fn check(&self) {
+        eprintln!("{self:?}");
+        assert!(
+            [self.steps, self.undone, self.copied, self.loaded].iter().all(|count| *count > 0),
+            "{self:?}"
+        );
+        assert!(FAULTS.iter().all(|fault| self.failed.contains_key(&format!("{fault:?}"))), "{self:?}");
+    }
+}
+
+/// Knows what the samples of a session must score.
+pub(crate) trait Oracle {
+    /// The past of a sample.
+    type Past: Clone + Default;
+
+    /// Is called before a step.
+    fn start(&mut self) {}
+
+    /// Appends tokens that a step has fed.
+    fn extend(&mut self, past: &mut Self::Past, interface: &Interface, sample: Sample, tokens: &[i64]);
+
+    /// Keeps the first `to` tokens.
+    fn truncate(&mut self, past: &mut Self::Past, to: usize);
+
+    fn tokens<'p>(&self, past: &'p Self::Past) -> &'p [i64];
+
+    /// Returns `true` if these are the logits after the token at a position.
+    fn scores(&self, past: &Self::Past, position: usize, logits: &[f32]) -> bool;
+}
+
+/// A session and what its samples must contain.
+pub(crate) struct World<O: Oracle> {
+    session: KvSession,
+    /// Another session, into which samples are loaded as well.
+    other: Option<KvSession>,
+    /// The folder of saved samples.
+    folder: TempDir,
+    plan: Plan,
+    oracle: O,
+    live: Vec<Live<O::Past>>,
+    /// The tokens that steps feed.
+    tokens: Range<i64>,
+    /// Tokens with which a run fails in the engine.
+    traps: Vec<i64>,
+}
+
+#[derive(Clone)]
+struct Live<P> {
+    sample: Sample,
+    past: P,
+    begun: Option<Begun>,
+    /// The largest number of tokens since the sample was last empty.
+    furthest: usize,
+}
+
+/// A sample at `begin`.
+#[derive(Clone, Copy, Debug)]
+struct Begun {
+    tokens: usize,
+    furthest: usize,
+    /// The largest number of tokens since then.
+    peak: usize,
+}
+
+impl<O: Oracle> World<O> {
+    /// Opens a session whose engine injects the failures of a plan.
+    pub(crate) fn open(
+        engine: &dyn Engine,
+        model: &Path,
+        options: SessionOptions,
+        plan: Plan,
+        oracle: impl FnOnce(&KvSession) -> O,
+    ) -> Self {
+        let options = SessionOptions { refuse_nan: true, ..options };
+        let mut session = KvSession::open(engine, model, options).unwrap();
+        let interrupts = plan.clone();
+        session.interrupt_when(move || interrupts.interrupts());
+        let oracle = oracle(&session);
+        let (live, traps, folder) = (Vec::new(), Vec::new(), tempfile::tempdir().unwrap());
+        Self { session, other: None, folder, plan, oracle, live, tokens: 0..1, traps }
+    }
+
+    /// Feeds these tokens, and at times one of `traps`, with which a run fails in the engine.
+    pub(crate) fn of_tokens(self, tokens: Range<i64>, traps: &[i64]) -> Self {
+        Self { tokens, traps: traps.to_vec(), ..self }
+    }
+
+    /// Loads saved samples into this session as well.
+    pub(crate) fn loads_into(self, other: KvSession) -> Self {
+        Self { other: Some(other), ..self }
+    }
+
+    /// Runs random histories.
+    pub(crate) fn run(&mut self, seed: u64, histories: usize, counts: &mut Counts) {
+        for history in 0..histories {
+            let one = || self.run_one(&mut Random::new(seed, history), counts);
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(one)) {
+                eprintln!("history {history} of seed {seed} failed");
+                resume_unwind(panic);
+            }
+        }
+    }
+
+    /// Runs one random history. The session keeps the rows of earlier histories.
+    fn run_one(&mut self, r: &mut Random, counts: &mut Counts) {
+        for live in self.live.drain(..) {
+            self.session.remove(live.sample).unwrap();
+        }
+        counts.histories += 1;
+        for _ in 0..r.between(1, self.session.batch()) {
+            self.add();
+        }
+        self.step(r, counts);
+        for _ in 0..r.between(4, 20) {
+            match r.below(20) {
+                0 | 1 => self.add(),
+                2 => self.remove(r),
+                3 => self.truncate(r, counts),
+                4 | 5 => self.begin(r),
+                6 | 7 => self.end(r, counts),
+                8 | 9 => self.accept(r, counts),
+                10 => self.fork(r, counts),
+                11 => self.reorder(r, counts),
+                12 if r.below(8) == 0 => self.save(r, counts),
+                _ => self.step(r, counts),
+            }
+            self.check();
+        }
+        self.plan.clear();
+        let all: Vec<_> = self.live.iter().map(|live| live.sample).collect();
+        let room: Vec<_> = all.iter().filter(|sample| self.room(**sample) > 0).copied().collect();
+        if !room.is_empty() {
+            let fed: Vec<_> = room.iter().map(|sample| (*sample, vec![self.token(r)])).collect();
+            self.feed(&fed, None).unwrap();
+        }
+    }
+
+    fn token(&self, r: &mut Random) -> i64 {
+        self.tokens.start + r.below((self.tokens.end - self.tokens.start) as usize) as i64
+    }
+
+    fn room(&self, sample: Sample) -> usize {
+        self.session.capacity() - self.session.cached_tokens(sample).unwrap()
+    }
+
+    fn check(&self) {
+        for live in &self.live {
+            assert_eq!(self.session.tokens(live.sample).unwrap(), self.oracle.tokens(&live.past));
+            assert_eq!(self.session.begun(live.sample).unwrap(), live.begun.map(|begun| begun.tokens));
+        }
+        assert_eq!(self.session.samples().count(), self.live.len());
+    }
+
+    fn pick(&mut self, r: &mut Random) -> Option<usize> {
+        (!self.live.is_empty()).then(|| r.below(self.live.len()))
+    }
+
+    /// Picks a sample that has a point of `begin`, if there is one, and at times any sample.
+    fn pick_begun(&mut self, r: &mut Random) -> Option<usize> {
+        let begun = self.live.iter().position(|live| live.begun.is_some());
+        if r.below(8) == 0 { self.pick(r) } else { begun.or_else(|| self.pick(r)) }
+    }
+
+    fn add(&mut self) {
+        match self.session.add() {
+            Ok(sample) => {
+                self.live.push(Live { sample, past: O::Past::default(), begun: None, furthest: 0 });
+            }
+            Err(error) => assert!(matches!(error, SessionError::BatchFull { .. }), "{error}"),
+        }
+    }
+
+    fn remove(&mut self, r: &mut Random) {
+        let Some(at) = self.pick(r) else { return };
+        let live = self.live.swap_remove(at);
+        self.session.remove(live.sample).unwrap();
+    }
+
+    fn truncate(&mut self, r: &mut Random, counts: &mut Counts) {
+        let Some(at) = self.pick(r) else { return };
+        let rewind = self.session.interface().rings().map(|ring| ring.rewind).min();
+        let has_states = !self.session.interface().states.is_empty();
+        let live = &mut self.live[at];
+        let cached = self.oracle.tokens(&live.past).len();
+        let to =
+            if r.below(3) == 0 { r.below(cached + 1) } else { r.between(cached.saturating_sub(3), cached) };
+        match self.session.truncate(live.sample, to) {
+            Ok(()) => {
+                self.oracle.truncate(&mut live.past, to);
+                if to == 0 {
+                    live.furthest = 0;
+                }
+            }
+            Err(SessionError::TruncateBegun { begun, .. }) => assert!(to < begun && live.begun.is_some()),
+            Err(SessionError::TruncateState { .. }) => assert!(has_states && to > 0 && to < cached),
+            Err(SessionError::TruncateRing { .. }) => {
+                counts.refused += 1;
+                assert!(live.begun.is_some() || to + rewind.unwrap() < live.furthest);
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    fn begin(&mut self, r: &mut Random) {
+        let Some(at) = self.pick(r) else { return };
+        let live = &mut self.live[at];
+        match self.session.begin(live.sample) {
+            Ok(()) => {
+                let (tokens, furthest) = (self.oracle.tokens(&live.past).len(), live.furthest);
+                live.begun = Some(Begun { tokens, furthest, peak: tokens });
+            }
+            Err(error) => assert!(live.begun.is_some() && matches!(error, SessionError::Begun { .. })),
+        }
+    }
+
+    fn end(&mut self, r: &mut Random, counts: &mut Counts) {
+        let Some(at) = self.pick_begun(r) else { return };
+        let live = &mut self.live[at];
+        let commits = r.below(3) == 0;
+        let ended =
+            if commits { self.session.commit(live.sample) } else { self.session.rollback(live.sample) };
+        match (ended, live.begun.take()) {
+            (Ok(()), Some(begun)) if !commits => {
+                self.oracle.truncate(&mut live.past, begun.tokens);
+                live.furthest = begun.furthest;
+                counts.undone += 1;
+            }
+            (Ok(()), Some(_)) => {}
+            (Err(SessionError::NotBegun { .. }), None) => {}
+            (ended, begun) => panic!("{ended:?} {begun:?}"),
+        }
+    }
+
+    fn accept(&mut self, r: &mut Random, counts: &mut Counts) {
+        let Some(at) = self.pick_begun(r) else { return };
+        let least = self.session.interface().rings().map(|ring| ring.capacity - ring.chunk).min();
+        let has_states = !self.session.interface().states.is_empty();
+        let live = &mut self.live[at];
+        let Some(Begun { tokens: begun, furthest, peak }) = live.begun else {
+            assert!(matches!(self.session.accept(live.sample, 0), Err(SessionError::NotBegun { .. })));
+            return;
+        };
+        let fed = self.oracle.tokens(&live.past).len() - begun;
+        let tokens = r.below(fed + 2);
+        match self.session.accept(live.sample, tokens) {
+            Ok(()) => {
+                self.oracle.truncate(&mut live.past, begun + tokens);
+                // The rows of a longer draft than a ring has slots are not copied.
+                if least.is_none_or(|least| peak - begun <= least) {
+                    live.furthest = furthest.max(begun + tokens);
+                }
+                live.begun = None;
+                counts.undone += usize::from(tokens < fed);
+            }
+            Err(SessionError::AcceptBeyond { .. }) => assert_eq!(tokens, fed + 1),
+            Err(SessionError::TruncateState { .. }) => assert!(has_states && tokens > 0 && tokens < fed),
+            Err(SessionError::TruncateRing { .. }) => {
+                counts.refused += 1;
+                assert!(peak - begun > least.unwrap() && tokens > 0 && tokens < fed);
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    fn fork(&mut self, r: &mut Random, counts: &mut Counts) {
+        let Some(at) = self.pick(r) else { return };
+        let copies = r.below(3);
+        let of = self.live[at].clone();
+        match self.session.fork(of.sample, copies) {
+            Ok(samples) => {
+                assert_eq!(samples.len(), copies);
+                counts.copied += copies;
+                self.live.extend(samples.into_iter().map(|sample| Live {
+                    sample,
+                    begun: None,
+                    ..of.clone()
+                }));
+            }
+            Err(SessionError::NoRoom { needed, free, .. }) => assert!(needed == copies && free < copies),
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    fn reorder(&mut self, r: &mut Random, counts: &mut Counts) {
+        if self.live.is_empty() {
+            return;
+        }
+        let some = r.between(1, self.live.len());
+        let parents: Vec<usize> = (0..r.below(some + 2)).map(|_| r.below(some)).collect();
+        let samples: Vec<_> = self.live[..some].iter().map(|live| live.sample).collect();
+        match self.session.reorder(&samples, &parents) {
+            Ok(children) => {
+                let others = self.live.split_off(some);
+                let before = std::mem::replace(&mut self.live, others);
+                for (sample, parent) in children.into_iter().zip(parents) {
+                    let of = &before[parent];
+                    let begun = of.begun.filter(|_| of.sample == sample);
+                    counts.copied += usize::from(of.sample != sample);
+                    self.live.push(Live { sample, begun, ..of.clone() });
+                }
+            }
+            Err(error) => assert!(matches!(error, SessionError::NoRoom { .. }), "{error}"),
+        }
+    }
+
+    /// Saves a sample, and loads it into this session and into the other one.
+    fn save(&mut self, r: &mut Random, counts: &mut Counts) {
+        let Some(at) = self.pick(r) else { return };
+        let path = self.folder.path().join("sample");
+        let of = self.live[at].clone();
+        self.session.save(of.sample, &path).unwrap();
+        let furthest = self.oracle.tokens(&of.past).len();
+        match self.session.load(&path) {
+            Ok(sample) => {
+                self.live.push(Live { sample, begun: None, furthest, ..of.clone() });
+                counts.loaded += 1;
+            }
+            Err(error) => assert!(matches!(error, SessionError::BatchFull { .. }), "{error}"),
+        }
+        let next = self.token(r);
+        let Some(other) = &mut self.other else { return };
+        let placed = other.add().unwrap();
+        match other.load(&path) {
+            Ok(sample) if furthest < other.capacity() => {
+                let mut past = of.past;
+                let logits = other.step(&[(sample, &[next]), (placed, &[1, 2])]).unwrap();
+                self.oracle.extend(&mut past, other.interface(), sample, &[next]);
+                assert!(self.oracle.scores(&past, furthest, logits.last(sample).unwrap()));
+                other.remove(sample).unwrap();
+                counts.loaded += 1;
+            }
+            Ok(sample) => other.remove(sample).unwrap(),
+            Err(error) => {
+                assert!(matches!(error, SessionError::SavedTooLong { .. }), "{error}");
+                assert!(furthest > other.capacity());
+            }
+        }
+        other.remove(placed).unwrap();
+    }
+
+    fn step(&mut self, r: &mut Random, counts: &mut Counts) {
+        let mut fed: Vec<(Sample, Vec<i64>)> = Vec::new();
+        for live in &self.live {
+            let most = self.room(live.sample).min(if r.below(4) == 0 { 12 } else { 3 });
+            let count = r.below(most + 1);
+            if count > 0 {
+                fed.push((live.sample, (0..count).map(|_| self.token(r)).collect()));
+            }
+        }
+        if fed.is_empty() {
+            return;
+        }
+        let mut causes = Vec::new();
+        if r.below(3) == 0 {
+            let fault = r.pick(&FAULTS);
+            self.plan.set(r.below(4), fault);
+            causes.push(format!("{fault:?}"));
+        }
+        let is_trapped = !self.traps.is_empty() && r.below(8) == 0;
+        if is_trapped {
+            let (trap, of) = (r.pick(&self.traps), r.below(fed.len()));
+            let at = r.below(fed[of].1.len());
+            fed[of].1[at] = trap;
+            causes.push(format!("trap {trap}"));
+        }
+        let chunk = (r.below(3) == 0).then(|| r.between(1, 5));
+        let ran = catch_unwind(AssertUnwindSafe(|| self.feed(&fed, chunk)));
+        let is_injected = self.plan.clear() && causes.len() > usize::from(is_trapped);
+        match ran {
+            Ok(Ok(())) => {
+                assert!(!is_injected && !is_trapped);
+                counts.steps += 1;
+                return;
+            }
+            Ok(Err(error)) => assert!(
+                matches!(
+                    error,
+                    SessionError::Run { .. }
+                        | SessionError::LogitsShape { .. }
+                        | SessionError::NanLogits { .. }
+                        | SessionError::Interrupted
+                ),
+                "{error}"
+            ),
+            Err(panic) if panic.downcast_ref() == Some(&PANIC) => {}
+            Err(panic) => resume_unwind(panic),
+        }
+        assert!(is_injected || is_trapped);
+        let cause = if is_injected { causes.swap_remove(0) } else { causes.pop().unwrap() };
+        *counts.failed.entry(cause).or_default() += 1;
+    }
+
+    /// Feeds tokens, and compares all logits.
+    fn feed(&mut self, fed: &[(Sample, Vec<i64>)], chunk: Option<usize>) -> Result<(), SessionError> {
+        self.oracle.start();
+        let given: Vec<_> = fed.iter().map(|(sample, tokens)| (*sample, tokens.as_slice())).collect();
+        let logits = match chunk {
+            Some(chunk) => self.session.prefill(&given, chunk)?,
+            None => self.session.step(&given)?,
+        };
+        for (sample, tokens) in fed {
+            let live = self.live.iter_mut().find(|live| live.sample == *sample).unwrap();
+            self.oracle.extend(&mut live.past, self.session.interface(), *sample, tokens);
+            let peak = self.oracle.tokens(&live.past).len();
+            live.furthest = live.furthest.max(peak);
+            live.begun = live.begun.map(|begun| Begun { peak: begun.peak.max(peak), ..begun });
+            let before = peak - tokens.len();
+            for index in if chunk.is_some() { tokens.len() - 1 } else { 0 }..tokens.len() {
+                let logits = logits.after(*sample, index).unwrap();
+                let is_right = self.oracle.scores(&live.past, before + index, logits);
+                assert!(is_right, "token {index} of {} after {before}", tokens.len());
+            }
+        }
+        Ok(())
+    }
+}

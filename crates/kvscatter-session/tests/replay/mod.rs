@@ -1,0 +1,45 @@
+//! Random histories of sessions in real engines. Every logit must be bit for bit that of the sample's tokens alone,
+//! and failures of every kind must lose nothing.
+
+pub(crate) mod faulty;
+pub(crate) mod oracle;
+pub(crate) mod tiny;
+
+use std::path::Path;
+
+use kvscatter_onnx::Model;
+use kvscatter_session::{Engine, KvSession, LoadOptions, SessionOptions};
+
+use crate::random::faults::Plan;
+use crate::random::world::{Counts, World};
+use faulty::{Faulty, Runs};
+use oracle::Replay;
+use tiny::TOKENS;
+
+/// A model and the options of its sessions.
+#[derive(Clone, Copy)]
+pub(crate) struct Subject<'m> {
+    pub(crate) model: &'m Path,
+    pub(crate) capacity: Option<usize>,
+    /// Tokens with which a run fails.
+    pub(crate) traps: &'m [i64],
+}
+
+/// Runs this many random histories in a batch.
+pub(crate) fn run(engine: &dyn Engine, of: Subject<'_>, batch: usize, histories: usize, counts: &mut Counts) {
+    let (plan, runs) = (Plan::default(), Runs::default());
+    let options = SessionOptions {
+        batch: Some(batch),
+        capacity: of.capacity,
+        threads: Some(1),
+        ..SessionOptions::default()
+    };
+    let faulty = Faulty { engine, plan: plan.clone(), runs: runs.clone() };
+    let oracle = |session: &KvSession| {
+        let file = Model::load(of.model).unwrap().file().unwrap();
+        let alone = engine.load(&file, LoadOptions { threads: options.threads }).unwrap();
+        Replay::of(session, alone, runs)
+    };
+    let world = World::open(&faulty, of.model, options, plan, oracle);
+    world.of_tokens(TOKENS, of.traps).run(batch as u64, histories, counts);
+}

@@ -1,0 +1,291 @@
+//! The smallest decoders that have everything a session can run: two layers, one head of keys and values, positions.
+
+use std::ops::Range;
+use std::path::PathBuf;
+
+use kvscatter_onnx::convert::{ConvertOptions, WindowedCaches, convert};
+use kvscatter_onnx::proto::attribute_proto::AttributeType;
+use kvscatter_onnx::proto::tensor_shape_proto::Dimension;
+use kvscatter_onnx::proto::tensor_shape_proto::dimension::Value as DimValue;
+use kvscatter_onnx::proto::type_proto::{Tensor as TensorType, Value as TypeValue};
+use kvscatter_onnx::proto::{
+    AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, TensorShapeProto,
+    TypeProto, ValueInfoProto,
+};
+use kvscatter_onnx::{Model, WeightTransfer};
+use tempfile::TempDir;
+
+use super::Subject;
+
+/// The tokens that tests feed. Token 0 is the padding of samples without tokens.
+pub(crate) const TOKENS: Range<i64> = 1..14;
+
+/// Tokens with which a run fails. With the first, the last layer writes before its cache, or cannot write its ring.
+/// With the second, a node after all writes reads beyond its table.
+pub(crate) const TRAPS: [i64; 2] = [14, 15];
+
+/// The size of the rings of a model.
+#[derive(Clone, Copy)]
+pub(crate) struct RingSetting {
+    /// The number of layers that have rings.
+    layers: usize,
+    chunk: usize,
+    rewind: usize,
+}
+
+/// The second has as many slots as its window.
+pub(crate) const RINGS: [RingSetting; 4] = [
+    RingSetting { layers: 1, chunk: 3, rewind: 2 },
+    RingSetting { layers: 2, chunk: 1, rewind: 0 },
+    RingSetting { layers: 2, chunk: 4, rewind: 1 },
+    RingSetting { layers: 2, chunk: 2, rewind: 3 },
+];
+
+const VOCABULARY: usize = 16;
+const CAPACITY: usize = 24;
+const HIDDEN: usize = 8;
+const HEAD: usize = 4;
+const LAYERS: usize = 2;
+/// The number of slots that a window sees, this one included.
+const WINDOW: i64 = 3;
+
+const FLOAT: i32 = 1;
+const INT64: i32 = 7;
+
+/// A model in a new folder.
+pub(crate) struct Made {
+    /// The folder is deleted when this is dropped.
+    _folder: TempDir,
+    path: PathBuf,
+}
+
+impl Made {
+    fn of(model: &Model) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model.onnx");
+        model.save_with_weights(&path, WeightTransfer::Copy).unwrap();
+        Self { _folder: folder, path }
+    }
+
+    pub(crate) fn subject(&self) -> Subject<'_> {
+        Subject { model: &self.path, capacity: None, traps: &TRAPS }
+    }
+}
+
+/// Returns a decoder with linear caches.
+pub(crate) fn linear() -> Made {
+    let converted = convert(&growing(0), CAPACITY).unwrap();
+    Made::of(&with_traps(converted.model))
+}
+
+/// Returns a decoder with linear caches and the state of a convolution. Only ONNX Runtime has its operator.
+pub(crate) fn with_state() -> Made {
+    let mut model = growing(0);
+    let graph = model.proto_mut().graph.get_or_insert_default();
+    graph.input.push(value("past.conv", FLOAT, &["batch", "8", "2"]));
+    graph.output.push(value("present.conv", FLOAT, &["batch", "8", "2"]));
+    graph.initializer.push(weights("kernel", &[HIDDEN, 1, 3], 6));
+    let add = graph.node.iter_mut().find(|node| node.output[0] == "x0").unwrap();
+    add.output[0] = "rows".to_owned();
+    add.name = Some("make_rows".to_owned());
+    let at = graph.node.iter().position(|node| node.output[0] == "rows").unwrap();
+    let transpose = |from, to| NodeProto {
+        attribute: vec![AttributeProto {
+            name: Some("perm".to_owned()),
+            r#type: Some(AttributeType::INTS),
+            ints: vec![0, 2, 1],
+            ..AttributeProto::default()
+        }],
+        ..node("Transpose", &[from], &[to])
+    };
+    let mixed = NodeProto {
+        domain: Some("com.microsoft".to_owned()),
+        ..node("CausalConvWithState", &["columns", "kernel", "", "past.conv"], &["mixed", "present.conv"])
+    };
+    let nodes = [transpose("rows", "columns"), mixed, transpose("mixed", "mixed_rows")];
+    graph.node.splice(at + 1..at + 1, nodes);
+    graph.node.insert(at + 4, node("Add", &["rows", "mixed_rows"], &["x0"]));
+    Made::of(&with_traps(convert(&model, CAPACITY).unwrap().model))
+}
+
+/// Returns a decoder whose first layers have rings.
+pub(crate) fn rings(RingSetting { layers, chunk, rewind }: RingSetting) -> Made {
+    let windowed = WindowedCaches::Ring { chunk: Some(chunk), rewind };
+    let converted = convert(&growing(layers), ConvertOptions::new(CAPACITY).windowed(windowed)).unwrap();
+    assert_eq!(converted.rings.values().sum::<usize>(), 2 * layers);
+    Made::of(&with_traps(converted.model))
+}
+
+/// Returns a decoder with growing caches, whose first `windows` layers have a window.
+fn growing(windows: usize) -> Model {
+    let mut graph = GraphProto { name: Some("tiny".to_owned()), ..GraphProto::default() };
+    graph.input.push(value("input_ids", INT64, &["batch", "tokens"]));
+    graph.input.push(value("position_ids", INT64, &["batch", "tokens"]));
+    graph.output.push(value("logits", FLOAT, &["batch", "tokens", "16"]));
+    graph.initializer.push(weights("embeddings", &[VOCABULARY, HIDDEN], 1));
+    graph.initializer.push(weights("places", &[CAPACITY, HIDDEN], 2));
+    graph.initializer.push(weights("head", &[HIDDEN, VOCABULARY], 3));
+    graph.node.push(node("Gather", &["embeddings", "input_ids"], &["embedded"]));
+    graph.node.push(node("Gather", &["places", "position_ids"], &["placed"]));
+    graph.node.push(node("Add", &["embedded", "placed"], &["x0"]));
+    for layer in 0..LAYERS {
+        let of = |name: &str| format!("{name}{layer}");
+        let x = of("x");
+        for (seed, part) in [(4, "key"), (5, "value")] {
+            let (past, present) =
+                (format!("past_key_values.{layer}.{part}"), format!("present.{layer}.{part}"));
+            graph.input.push(value(&past, FLOAT, &["batch", "1", "past", "4"]));
+            graph.output.push(value(&present, FLOAT, &["batch", "1", "total", "4"]));
+            graph.initializer.push(weights(&of(part), &[HIDDEN, HEAD], 2 * seed + layer as u64));
+            graph.node.push(node("MatMul", &[&x, &of(part)], &[&format!("new_{part}{layer}")]));
+        }
+        let [key, value] = ["key", "value"].map(|part| format!("new_{part}{layer}"));
+        let [pasts, presents] = ["past_key_values", "present"]
+            .map(|name| ["key", "value"].map(|part| format!("{name}.{layer}.{part}")));
+        let mut attention = node(
+            "Attention",
+            &[&x, &key, &value, "", &pasts[0], &pasts[1]],
+            &[&of("y"), &presents[0], &presents[1]],
+        );
+        for (name, value) in [("is_causal", 1), ("q_num_heads", 2), ("kv_num_heads", 1)] {
+            attention.attribute.push(integer(name, value));
+        }
+        if layer < windows {
+            attention.attribute.push(integer("left_window_size", WINDOW - 1));
+        }
+        graph.node.push(attention);
+        graph.node.push(node("Add", &[&x, &of("y")], &[&format!("x{}", layer + 1)]));
+    }
+    graph.node.push(node("MatMul", &[&format!("x{LAYERS}"), "head"], &["logits"]));
+    let opsets = [("", 24), ("com.microsoft", 1)].map(|(domain, version)| OperatorSetIdProto {
+        domain: Some(domain.to_owned()),
+        version: Some(version),
+        ..OperatorSetIdProto::default()
+    });
+    Model::from_proto(ModelProto {
+        ir_version: Some(11),
+        opset_import: opsets.to_vec(),
+        graph: Some(graph).into(),
+        ..ModelProto::default()
+    })
+}
+
+/// Adds what makes a run fail with a token of [`TRAPS`].
+fn with_traps(mut model: Model) -> Model {
+    let graph = model.proto_mut().graph.get_or_insert_default();
+    graph.initializer.push(int64s("last_axis", &[1], [-1]));
+    graph.initializer.push(int64s("inner_axes", &[2], [1, 2]));
+    graph.initializer.push(floats("zero", &[1], [0.0]));
+    let last = graph.node.iter().rposition(|node| node.op_type.as_deref() == Some("TensorScatter")).unwrap();
+    let is_ring = graph.node[last].attribute.iter().any(|of| of.s.as_deref() == Some(b"circular"));
+    let indices = std::mem::replace(&mut graph.node[last].input[2], "trapped_indices".to_owned());
+    let mut nodes = if is_ring {
+        // A ring takes every index, so the node before the write fails.
+        let mut nodes = read_beyond(graph, TRAPS[0], &format!("x{}", LAYERS - 1), "write_zeros");
+        nodes.push(with(node("Cast", &["write_zeros"], &["no_offsets"]), "to", INT64.into()));
+        nodes.push(with(node("ReduceMax", &["no_offsets", "inner_axes"], &["offsets"]), "keepdims", 0));
+        nodes
+    } else {
+        graph.initializer.push(table("write_trap", TRAPS[0], -1000));
+        let offsets = node("ReduceMin", &["write_traps", "last_axis"], &["offsets"]);
+        vec![node("Gather", &["write_trap", "input_ids"], &["write_traps"]), with(offsets, "keepdims", 0)]
+    };
+    nodes.push(node("Add", &[&indices, "offsets"], &["trapped_indices"]));
+    graph.node.splice(last..last, nodes);
+    let logits = graph.node.iter_mut().find(|node| node.output[0] == "logits").unwrap();
+    logits.output[0] = "scored".to_owned();
+    logits.name = Some("make_scored".to_owned());
+    let nodes = read_beyond(graph, TRAPS[1], "scored", "read_zeros");
+    graph.node.extend(nodes);
+    graph.node.push(node("Add", &["scored", "read_zeros"], &["logits"]));
+    model
+}
+
+/// Returns nodes that compute zeros, `[batch, tokens, 1]`, from a table of one element. They wait for the value
+/// `after`, and read beyond the table if a token is `trap`.
+fn read_beyond(graph: &mut GraphProto, trap: i64, after: &str, zeros: &str) -> Vec<NodeProto> {
+    let of = |name: &str| format!("{name}_{trap}");
+    graph.initializer.push(table(&of("trap"), trap, 1000));
+    vec![
+        node("ReduceMax", &[after, "last_axis"], &[&of("most")]),
+        node("Mul", &[&of("most"), "zero"], &[&of("nothing")]),
+        with(node("Cast", &[&of("nothing")], &[&of("no_index")]), "to", INT64.into()),
+        node("Gather", &[&of("trap"), "input_ids"], &[&of("traps")]),
+        node("Unsqueeze", &[&of("traps"), "last_axis"], &[&of("traps_of_tokens")]),
+        node("Add", &[&of("no_index"), &of("traps_of_tokens")], &[&of("index")]),
+        node("Gather", &["zero", &of("index")], &[zeros]),
+    ]
+}
+
+/// Returns a table by token with one number that is not 0.
+fn table(name: &str, token: i64, number: i64) -> TensorProto {
+    let numbers = (0..VOCABULARY as i64).map(|of| if of == token { number } else { 0 });
+    int64s(name, &[VOCABULARY], numbers)
+}
+
+fn with(mut node: NodeProto, attribute: &str, value: i64) -> NodeProto {
+    node.attribute.push(integer(attribute, value));
+    node
+}
+
+fn node(op_type: &str, input: &[&str], output: &[&str]) -> NodeProto {
+    let owned = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
+    NodeProto {
+        name: Some(format!("make_{}", output[0])),
+        op_type: Some(op_type.to_owned()),
+        input: owned(input),
+        output: owned(output),
+        ..NodeProto::default()
+    }
+}
+
+fn integer(name: &str, value: i64) -> AttributeProto {
+    AttributeProto {
+        name: Some(name.to_owned()),
+        r#type: Some(AttributeType::INT),
+        i: Some(value),
+        ..AttributeProto::default()
+    }
+}
+
+/// Returns a value from its name, the number of its type and its dimensions. A dimension that is not a number is a
+/// symbol.
+fn value(name: &str, element: i32, dims: &[&str]) -> ValueInfoProto {
+    let dim = |dim: &&str| {
+        let value = dim.parse().map_or_else(|_| DimValue::DimParam((*dim).to_owned()), DimValue::DimValue);
+        Dimension { value: Some(value), ..Dimension::default() }
+    };
+    let shape = TensorShapeProto { dim: dims.iter().map(dim).collect(), ..TensorShapeProto::default() };
+    let tensor = TensorType { elem_type: Some(element), shape: Some(shape).into(), ..TensorType::default() };
+    let value = Some(TypeValue::TensorType(Box::new(tensor)));
+    ValueInfoProto {
+        name: Some(name.to_owned()),
+        r#type: Some(TypeProto { value, ..TypeProto::default() }).into(),
+        ..ValueInfoProto::default()
+    }
+}
+
+/// Returns irregular values from -1 to 1.
+fn weights(name: &str, dims: &[usize], seed: u64) -> TensorProto {
+    let mut random = kvscatter_oracle::cases::Random::new(seed, 0);
+    let count = dims.iter().product();
+    floats(name, dims, random.many(count, |random| random.below(20_001) as f32 / 10_000.0 - 1.0))
+}
+
+fn floats(name: &str, dims: &[usize], values: impl IntoIterator<Item = f32>) -> TensorProto {
+    tensor(name, dims, FLOAT, values.into_iter().flat_map(f32::to_le_bytes).collect())
+}
+
+fn int64s(name: &str, dims: &[usize], values: impl IntoIterator<Item = i64>) -> TensorProto {
+    tensor(name, dims, INT64, values.into_iter().flat_map(i64::to_le_bytes).collect())
+}
+
+fn tensor(name: &str, dims: &[usize], element: i32, bytes: Vec<u8>) -> TensorProto {
+    TensorProto {
+        name: Some(name.to_owned()),
+        dims: dims.iter().map(|&dim| dim as i64).collect(),
+        data_type: Some(element),
+        raw_data: Some(bytes),
+        ..TensorProto::default()
+    }
+}

@@ -1,0 +1,50 @@
+//! Random histories of sessions. `KVSCATTER_HISTORIES` sets the number of histories of each model and batch.
+
+use kvscatter_session::{KvSession, SessionError, SessionOptions};
+use kvscatter_tract::Tract;
+
+use crate::random::world::{Counts, histories};
+use crate::replay;
+use crate::replay::tiny::{self, TRAPS};
+
+#[test]
+fn every_logit_is_bit_for_bit_that_of_the_tokens_alone_in_linear_caches() {
+    let mut counts = Counts::default();
+    for batch in 1..=4 {
+        replay::run(&Tract, tiny::linear().subject(), batch, histories(10), &mut counts);
+    }
+    counts.check();
+}
+
+#[test]
+fn every_logit_is_bit_for_bit_that_of_the_tokens_alone_in_rings() {
+    let mut counts = Counts::default();
+    for (batch, size) in (1..).zip(tiny::RINGS) {
+        replay::run(&Tract, tiny::rings(size).subject(), batch, histories(10), &mut counts);
+    }
+    counts.check();
+}
+
+#[test]
+fn a_state_is_refused_by_the_name_of_its_operator() {
+    let made = tiny::with_state();
+    let opened = KvSession::open(&Tract, made.subject().model, SessionOptions::default());
+    let Err(SessionError::Load { message, .. }) = opened else { panic!("tract has no such operator") };
+    assert!(message.contains("(com.microsoft.CausalConvWithState)"), "{message}");
+}
+
+/// The second token makes tract's `Gather` panic.
+#[test]
+fn a_run_fails_in_the_last_write_and_panics_after_it_and_the_caches_are_back() {
+    let made = tiny::linear();
+    let mut session = KvSession::open(&Tract, made.subject().model, SessionOptions::default()).unwrap();
+    let sample = session.add().unwrap();
+    for (trap, message) in TRAPS.into_iter().zip(["(TensorScatter): write_indices[0]", "it panicked: "]) {
+        match session.step(&[(sample, &[1, trap])]) {
+            Err(SessionError::Run { message: words, .. }) => assert!(words.contains(message), "{words}"),
+            other => panic!("{other:?}"),
+        }
+    }
+    session.step(&[(sample, &[1])]).unwrap();
+    assert_eq!(session.bytes_copied(), 0);
+}
