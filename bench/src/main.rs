@@ -80,6 +80,7 @@ enum Command {
     Candle(candle::Arguments),
     Models(models::Arguments),
     Rings(models::rings::Arguments),
+    Sessions(models::sessions::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -88,6 +89,7 @@ fn main() -> ExitCode {
         Some(Command::Candle(arguments)) => candle::run(arguments),
         Some(Command::Models(arguments)) => models::run(arguments),
         Some(Command::Rings(arguments)) => models::rings::run(arguments),
+        Some(Command::Sessions(arguments)) => models::sessions::run(arguments),
         None => run(&arguments),
     };
     match done {

@@ -10,6 +10,7 @@ mod measure;
 mod page;
 mod results;
 pub(crate) mod rings;
+pub(crate) mod sessions;
 mod tract;
 
 use std::fs;
@@ -63,7 +64,7 @@ pub(crate) struct Arguments {
     cases: Vec<String>,
 }
 
-/// The options that this benchmark and the one of rings have in common.
+/// The options that this benchmark and those of rings and sessions have in common.
 #[derive(Args)]
 struct Options {
     /// Measures few rounds, as a test that everything works

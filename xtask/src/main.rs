@@ -161,6 +161,13 @@ enum Task {
         #[arg(value_name = "OPTION", trailing_var_arg = true, allow_hyphen_values = true)]
         options: Vec<OsString>,
     },
+    /// Measures how long sessions take to copy, save, load and undo samples, in ONNX Runtime. Add `--help` for the
+    /// options
+    #[command(disable_help_flag = true)]
+    BenchSessions {
+        #[arg(value_name = "OPTION", trailing_var_arg = true, allow_hyphen_values = true)]
+        options: Vec<OsString>,
+    },
     /// Times the adapter for candle and compares it with the core, candle and candle-nn. Add `--help` for the
     /// options
     #[command(disable_help_flag = true)]
@@ -227,6 +234,7 @@ fn main() -> ExitCode {
         Task::Bench { options } => one(steps::bench(&options)),
         Task::BenchModels { options } => one(steps::bench_models(&options)),
         Task::BenchRings { options } => one(steps::bench_rings(&options)),
+        Task::BenchSessions { options } => one(steps::bench_sessions(&options)),
         Task::BenchCandle { options } => one(steps::bench_candle(&options)),
         Task::BenchGpu { options } => one(steps_gpu::bench_gpu(&options)),
         Task::BenchGpuCheck => one(steps_gpu::check()),

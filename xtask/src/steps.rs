@@ -290,6 +290,11 @@ pub(crate) fn bench_rings(options: &[OsString]) -> Step {
     Step::new("bench-rings", with_plugin("rings", options))
 }
 
+/// Runs the benchmark of copies, files and undone steps of samples, with the plugin for ONNX Runtime.
+pub(crate) fn bench_sessions(options: &[OsString]) -> Step {
+    Step::new("bench-sessions", with_plugin("sessions", options))
+}
+
 /// Runs the benchmarks of the adapter for candle.
 pub(crate) fn bench_candle(options: &[OsString]) -> Step {
     Step::new("bench-candle", vec![run_bench(&["candle"], options)])

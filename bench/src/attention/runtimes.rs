@@ -70,8 +70,14 @@ impl Runtime<'_> {
 
     /// Saves a model with static caches, and opens it with caches for one sample.
     pub(crate) fn open(self, model: &Model) -> Result<KvSession, String> {
+        self.open_for(model, 1)
+    }
+
+    /// Opens a session for this number of samples.
+    pub(crate) fn open_for(self, model: &Model, batch: usize) -> Result<KvSession, String> {
         let path = self.saved(model)?;
-        KvSession::open(self.engine, path, SessionOptions::default()).map_err(|error| error.to_string())
+        let options = SessionOptions { batch: Some(batch), ..SessionOptions::default() };
+        KvSession::open(self.engine, path, options).map_err(|error| error.to_string())
     }
 
     fn saved(self, model: &Model) -> Result<PathBuf, String> {
