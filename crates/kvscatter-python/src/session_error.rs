@@ -122,7 +122,7 @@ fn describe(error: &SessionError) -> Described {
             position("path", vec![("index", (*index).into()), ("value", (*token).into())])
         }
         SessionError::SavePrompts { prompts } => option("prompts", vec![("got", (*prompts).into())]),
-        SessionError::SavedUseless => option("prefix", vec![]),
+        SessionError::SavedUseless => (Class::Option, None, vec![]),
         SessionError::TokenUnknown { index, token, .. } => {
             position("tokens", vec![("index", (*index).into()), ("value", (*token).into())])
         }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kvscatter_session::{KvSession, Sample, SessionError};
+use kvscatter_session::{KvSession, Sample};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
@@ -19,7 +19,7 @@ pub(crate) struct PyTransaction {
 #[pymethods]
 impl PyTransaction {
     fn __enter__(&self, py: Python<'_>) -> PyResult<()> {
-        self.session.with(py, |session| begin_all(session, &self.samples))
+        self.session.with(py, |session| session.begin_all(&self.samples))
     }
 
     #[pyo3(signature = (exception_type, *_exception))]
@@ -41,17 +41,4 @@ impl PyTransaction {
     fn __repr__(&self) -> String {
         format!("<kvscatter.Transaction: {} samples>", self.samples.len())
     }
-}
-
-/// Sets a point for each sample, or for none.
-fn begin_all(session: &mut KvSession, samples: &[Sample]) -> Result<(), SessionError> {
-    for (index, sample) in samples.iter().enumerate() {
-        if let Err(error) = session.begin(*sample) {
-            for begun in samples.iter().take(index) {
-                session.commit(*begun)?;
-            }
-            return Err(error);
-        }
-    }
-    Ok(())
 }

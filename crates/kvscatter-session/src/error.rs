@@ -149,9 +149,7 @@ pub enum SessionError {
         input: String,
     },
     /// The model has a recurrent or convolution state beside its caches.
-    #[error(
-        "input {input:?} is a recurrent or convolution state: this is supported by sessions with static caches only"
-    )]
+    #[error("input {input:?} is a recurrent or convolution state, which only sessions with static caches run")]
     State {
         /// The name of the input.
         input: String,
@@ -378,7 +376,7 @@ pub enum SessionError {
         batch: usize,
     },
     /// A parent is not an index of the list of samples.
-    #[error("parents[{index}] = {parent}: {samples} samples are given")]
+    #[error("parents[{index}] = {parent}: must be below {samples}, the number of samples")]
     NoSuchParent {
         /// The index in the list of parents, counted from 0.
         index: usize,
@@ -388,13 +386,14 @@ pub enum SessionError {
         samples: usize,
     },
     /// There is no memory for the rows with which a sample could go back.
-    #[error("no memory for {needed} bytes of rows that a step overwrites")]
+    #[error("cannot allocate {needed} bytes to copy rows that a step overwrites")]
     UndoMemory {
         /// The number of bytes.
         needed: u64,
     },
-    /// The logits after a token contain NaN, and the session refuses that.
-    #[error("{sample}: the logits after token {index} contain NaN")]
+    /// The logits after a token contain NaN, and the session refuses that. It is the first such token of the run. A later
+    /// token may have caused it, because attention may multiply hidden rows by zero.
+    #[error("{sample}: the logits after new token {index} contain NaN")]
     NanLogits {
         /// The sample.
         sample: Sample,

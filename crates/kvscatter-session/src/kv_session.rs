@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::Path;
 
-use kvscatter_onnx::{Fingerprint, ModelFile};
+use kvscatter_onnx::ModelFile;
 
 use crate::batch::Batch;
 use crate::caches::Caches;
@@ -52,15 +52,14 @@ impl Default for SessionOptions {
 /// A ring has fewer slots, and the token at position `p` is in slot `p mod capacity`. It attends to the last tokens, as
 /// many as the ring's window. Long steps are split into runs that overwrite no row that a query still needs.
 ///
-/// A step has happened as a whole or not at all. After an error, an interrupt or a panic, every sample has its earlier
-/// tokens, rows and states, and the session goes on. Several steps can be undone together with
+/// A step is atomic. After an error, an interrupt or a panic, every sample has the tokens, rows and states from before
+/// the step. Several steps can be undone together with
 /// [`begin`](Self::begin).
 ///
 /// Samples can be copied with [`fork`](Self::fork) and [`reorder`](Self::reorder), and kept in files with
 /// [`save`](Self::save) and [`load`](Self::load).
 pub struct KvSession {
     pub(crate) model: ModelFile,
-    pub(crate) fingerprint: Option<Fingerprint>,
     pub(crate) runner: Runner,
     pub(crate) samples: Batch,
     pub(crate) caches: Caches,
@@ -121,7 +120,6 @@ impl KvSession {
         let undo = || (0..batch).map(|_| Undo::default()).collect();
         Ok(Self {
             model: model.clone(),
-            fingerprint: None,
             runner,
             samples,
             caches,
@@ -246,8 +244,8 @@ impl KvSession {
     /// - [`SessionError::CacheLost`] if an earlier run has lost a cache.
     ///
     /// If a run fails, returns [`SessionError::Run`] with the engine's message, or another error of a run
-    /// that [`SessionError`] lists. Every sample is then as it was before the step, also if earlier runs of the step
-    /// did not fail.
+    /// that [`SessionError`] lists. Every sample is then as it was before the step, even if earlier runs of the step
+    /// succeeded.
     pub fn step(&mut self, tokens: &[(Sample, &[i64])]) -> Result<Logits, SessionError> {
         self.run(tokens, usize::MAX, false)
     }

@@ -53,13 +53,21 @@ impl RingTrack {
         self.size.ring().least_start(self.high(batch_index))
     }
 
+    /// Returns the first position that the next token of a sample of `tokens` tokens sees.
+    pub(crate) fn first_seen(&self, tokens: usize) -> usize {
+        match self.size.window {
+            0 | 1 => tokens,
+            window => tokens.saturating_sub(window - 1),
+        }
+    }
+
     /// Returns the first position whose row a sample of `tokens` tokens needs, also after it has been truncated by the
     /// ring's rewind.
     pub(crate) fn first_needed(&self, tokens: usize) -> usize {
-        match self.size.window {
+        self.first_seen(match self.size.window {
             0 | 1 => tokens,
-            window => tokens.saturating_sub(self.size.rewind).saturating_sub(window - 1),
-        }
+            _ => tokens.saturating_sub(self.size.rewind),
+        })
     }
 
     /// Returns the position up to which rows can be written before one is lost that a sample of `tokens` tokens

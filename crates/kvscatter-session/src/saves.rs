@@ -18,11 +18,8 @@ impl KvSession {
     /// # Errors
     /// Returns [`SessionError::Onnx`] if the model's files cannot be read, or have changed since the session was
     /// opened.
-    pub fn fingerprint(&mut self) -> Result<Fingerprint, SessionError> {
-        match self.fingerprint {
-            Some(fingerprint) => Ok(fingerprint),
-            None => Ok(*self.fingerprint.insert(self.model.fingerprint()?)),
-        }
+    pub fn fingerprint(&self) -> Result<Fingerprint, SessionError> {
+        Ok(self.model.fingerprint()?)
     }
 
     /// Saves a sample to a file: its tokens, the rows that they need in all caches, and its states.
@@ -35,7 +32,7 @@ impl KvSession {
     /// - Returns [`SessionError::CacheLost`] if an earlier run has lost a cache.
     /// - Returns [`SessionError::Saved`] if the file cannot be written, or has other contents than a saved sample.
     /// - Returns the errors of [`fingerprint`](Self::fingerprint).
-    pub fn save(&mut self, sample: Sample, path: impl AsRef<Path>) -> Result<(), SessionError> {
+    pub fn save(&self, sample: Sample, path: impl AsRef<Path>) -> Result<(), SessionError> {
         let tokens = self.tokens(sample)?.to_vec();
         self.caches.check_lost(&self.runner)?;
         let model = self.fingerprint()?;
@@ -154,8 +151,8 @@ impl KvSession {
                 && let (Some(first), Some(of)) = (rings.get_mut(ring), self.samples.rings().get(ring))
             {
                 *first = source.first.max(*first);
-                let window = of.size().window;
-                if *first > 0 && *first + window > tokens + 1 {
+                let seen = of.first_seen(tokens);
+                if *first > seen {
                     let name = interface.caches.get(cache).map(|port| port.past.clone()).unwrap_or_default();
                     return Err(SessionError::SavedRows {
                         path: path(),

@@ -93,12 +93,22 @@ impl KvSession {
     /// # Errors
     /// Returns the errors of [`begin`](Self::begin), and then sets no point.
     pub fn transaction(&mut self, samples: &[Sample]) -> Result<Transaction<'_>, SessionError> {
-        let mut transaction = Transaction { session: self, samples: Vec::with_capacity(samples.len()) };
-        for &sample in samples {
-            transaction.session.begin(sample)?;
-            transaction.samples.push(sample);
+        self.begin_all(samples)?;
+        Ok(Transaction { session: self, samples: samples.to_vec() })
+    }
+
+    /// Sets a point for each of these samples, or for none.
+    ///
+    /// # Errors
+    /// Returns the errors of [`begin`](Self::begin), and then sets no point.
+    pub fn begin_all(&mut self, samples: &[Sample]) -> Result<(), SessionError> {
+        for (index, &sample) in samples.iter().enumerate() {
+            if let Err(error) = self.begin(sample) {
+                samples.iter().take(index).for_each(|&begun| self.end(begun));
+                return Err(error);
+            }
         }
-        Ok(transaction)
+        Ok(())
     }
 
     fn point(&self, sample: Sample) -> Result<usize, SessionError> {

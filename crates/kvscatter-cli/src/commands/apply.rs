@@ -19,8 +19,8 @@ use crate::output::{Outcome, Output, count, one_line};
 /// as --update, as kvscatter plan does. The result is written to a new file. With --in-place it is written
 /// into the cache file through a memory map that changes only the planned bytes.
 ///
-/// A command that fails has changed no file. The exceptions are a command that finished its write and then
-/// could not print its report, and a command that undid an earlier write before it failed.
+/// A command that fails has changed no file, with three exceptions: the disk reported an error after the
+/// write, the report could not be printed, or the command first undid an earlier write.
 #[derive(Debug, Subcommand)]
 #[command(after_help = "\
 Examples:
@@ -38,11 +38,11 @@ Examples:
 files. It locks the file against other kvscatter commands. Do not write the file with another \
 program at the same time.
 
-Before the file changes, --in-place writes the old and the new bytes into a journal beside it, \
-.NAME.kvscatter-journal, and afterwards removes it. If the command is killed, the next command with \
---in-place undoes the write, or finds that it is complete, and prints a note. Do not move, copy or \
-change the file before that. --no-journal takes less time for large updates, and leaves a write \
-that is interrupted partly done.
+--in-place first writes the old and the new bytes to a journal in the same folder, \
+.NAME.kvscatter-journal, and removes it after the write. If the command is killed, the next command \
+with --in-place undoes the write, or finds it complete, and prints a note. Until then, do not move, \
+copy or change the file. --no-journal saves time for large updates, but an interrupted write stays \
+partly done.
 
 An output replaces an existing file, but never an input, and never a .npz or .safetensors file with \
 other entries.")]
@@ -155,7 +155,7 @@ struct Common {
     #[arg(long)]
     in_place: bool,
 
-    /// Write no journal, so an interrupted write with --in-place stays partly done
+    /// Write no journal; an interrupted write then stays partly done
     #[arg(long, requires = "in_place")]
     no_journal: bool,
 
@@ -279,7 +279,7 @@ fn note_interrupted(cache: &Location, interrupted: Option<Interrupted>, output: 
 /// Tells the user that an input may be a mixture of two states.
 fn note_in_progress(input: &Location, output: &Output) {
     if files::is_in_progress(input) {
-        output.note(&format!("{input}: a write into this file has not ended, so it may be partial"));
+        output.note(&format!("{input}: a write into this file is running or was interrupted, so the file may contain a part of it"));
     }
 }
 

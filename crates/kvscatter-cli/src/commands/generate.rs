@@ -27,8 +27,9 @@ use prompts::Prompts;
 /// The default engine needs the cargo feature tract, and --engine ort needs the feature onnxruntime. To build
 /// both, in a clone of the repository: cargo install --locked --path crates/kvscatter-cli --features full
 ///
-/// A long prompt that many prompts have in common is paid for once: --save-prefix keeps its caches in a file, and
-/// --prefix continues from there. The file belongs to the model, also if that is converted with other capacities.
+/// --save-prefix saves the caches of a prompt to a file, and --prefix continues from that file without computing
+/// the prompt again. The file works with every conversion of the same model, whatever --max-seq, --chunk or
+/// --rewind was.
 ///
 /// The first lines of the output are the tokens of each sample, in the order of the prompts and in the form
 /// that --batch-file reads. Then follow the tokens per second, the bytes that a step wrote into the caches,
@@ -44,8 +45,8 @@ Examples:
       --prompt-ids 1,2,3
   kvscatter generate static.onnx --prompt-ids 5,7 --prompt-ids 9 --tokens 64
   kvscatter generate static.onnx --batch-file prompts.txt --eos 2 --json
-  kvscatter generate static.onnx --prompt-ids 5,7,1,9 --save-prefix five.kv
-  kvscatter generate static.onnx --prefix five.kv --prompt-ids 8
+  kvscatter generate static.onnx --prompt-ids 5,7,1,9 --save-prefix prompt.kv
+  kvscatter generate static.onnx --prefix prompt.kv --prompt-ids 8
   kvscatter generate static.onnx --prompt-ids 1,2,3 --engine ort \\
       --ort-lib venv/lib/python3.11/site-packages"
 )]
@@ -56,11 +57,11 @@ pub(crate) struct Generate {
     #[command(flatten)]
     prompts: Prompts,
 
-    /// A file of --save-prefix, whose tokens come before those of every prompt
+    /// File that --save-prefix wrote; its tokens come before those of every prompt
     #[arg(long, value_name = "FILE")]
     prefix: Option<PathBuf>,
 
-    /// Save the prompt with its caches to this file, for --prefix
+    /// Save the tokens and caches of the prompt to this file (one prompt only)
     #[arg(long, value_name = "FILE")]
     save_prefix: Option<PathBuf>,
 

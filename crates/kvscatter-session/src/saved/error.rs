@@ -80,7 +80,7 @@ pub enum SavedError {
         key: String,
     },
     /// The value of an entry of the metadata has another form.
-    #[error("the metadata entry {key} is wrong: {value:?}")]
+    #[error("metadata entry {key:?} has the invalid value {value:?}")]
     EntryValue {
         /// The key of the entry.
         key: String,
@@ -102,7 +102,7 @@ pub enum SavedError {
         tensor: String,
     },
     /// The format has no such elements.
-    #[error("tensor {tensor:?} is of {element}, must be of a type of safetensors with whole bytes")]
+    #[error("tensor {tensor:?} has elements of type {element}: must be a safetensors type of whole bytes")]
     Element {
         /// The name of the tensor.
         tensor: String,

@@ -41,11 +41,10 @@ impl SavedFile {
 }
 
 impl<R: Read + Seek> SavedFile<R> {
-    /// Reads the header and the tokens of a file of `len` bytes. Allocates no more than a multiple of the header's
+    /// Reads the header and the tokens of a file of `file_len` bytes. Allocates no more than a multiple of the header's
     /// length, which is limited, and of the number of tokens that the file contains.
-    pub(super) fn from_reader(mut file: R, len: u64, path: &Path) -> Result<Self, SavedError> {
-        let got = len;
-        let data = len.checked_sub(8).ok_or(SavedError::NotSaved)?;
+    pub(super) fn from_reader(mut file: R, file_len: u64, path: &Path) -> Result<Self, SavedError> {
+        let rest = file_len.checked_sub(8).ok_or(SavedError::NotSaved)?;
         let mut header_len = [0; 8];
         file.read_exact(&mut header_len)?;
         let len = u64::from_le_bytes(header_len);
@@ -53,7 +52,7 @@ impl<R: Read + Seek> SavedFile<R> {
         let bytes = usize::try_from(len).ok().filter(|_| is_within);
         let bytes = bytes.ok_or(SavedError::HeaderTooLong { len, limit: MAX_HEADER })?;
         let start = len.saturating_add(8);
-        let data = data.checked_sub(len).ok_or(SavedError::Length { expected: start, got })?;
+        let data = rest.checked_sub(len).ok_or(SavedError::Length { expected: start, got: file_len })?;
         let mut header = vec![0; bytes];
         file.read_exact(&mut header)?;
         let Header { model, tokens: place, tensors, position: _ } = Header::decode(&header, data)?;

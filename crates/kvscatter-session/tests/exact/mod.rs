@@ -91,8 +91,10 @@ impl Session for ExactSession {
                 target.copy_from_slice(&scores(context, fault == Some(Fault::Nan)));
             }
         }
-        if let Some(Fault::FailsLate | Fault::Panics) = fault {
-            return Err(refused());
+        match fault {
+            Some(Fault::FailsLate) => return Err(refused()),
+            Some(Fault::Panics) => resume_unwind(Box::new(PANIC)),
+            _ => {}
         }
         for (port, values) in self.interface.states.iter().zip(states) {
             let present = step.outputs.iter_mut().find(|(name, _)| *name == port.present);
