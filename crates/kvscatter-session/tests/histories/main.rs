@@ -44,8 +44,8 @@ fn run_all(model: &models::Made, other: &models::Made) {
         let other = KvSession::open(&Exact(Plan::default()), other.path(), options(3)).unwrap();
         let engine = Exact(plan.clone());
         let world = World::open(&engine, &model.path(), options(batch), plan, |_| FromTokens);
-        let mut world = world.of_tokens(0..200, &[]).loads_into(other);
-        world.run(batch as u64, histories(400), &mut counts);
+        world.with(0..200, &[], Some(other)).run(batch as u64, histories(400), &mut counts);
     }
     counts.check();
+    assert!(counts.loaded > 0, "{counts:?}");
 }

@@ -41,5 +41,5 @@ pub(crate) fn run(engine: &dyn Engine, of: Subject<'_>, batch: usize, histories:
         Replay::of(session, alone, runs)
     };
     let world = World::open(&faulty, of.model, options, plan, oracle);
-    world.of_tokens(TOKENS, of.traps).run(batch as u64, histories, counts);
+    world.with(TOKENS, of.traps, None).run(batch as u64, histories, counts);
 }
