@@ -351,10 +351,11 @@ impl PyKvSession {
         self.shared.with_signals(py, |session| session.prefill(&token_lists, chunk).map(PyLogits))
     }
 
-    /// The fingerprint of the model, 32 hexadecimal digits. Saved samples belong to it.
+    /// Returns the fingerprint of the model as 32 hexadecimal digits. A saved sample can be loaded only with the
+    /// same fingerprint.
     ///
-    /// It depends on the graph and on every weight, and not on capacities that `kvscatter convert` chose. The first call
-    /// reads all weights.
+    /// It depends on the graph and on every weight, and not on capacities that `kvscatter convert` chose. The first
+    /// call reads all weights.
     ///
     /// Raises:
     ///     SessionError: A file of the model has changed since the session was opened.

@@ -53,8 +53,10 @@ impl Signals {
         let raised = Python::try_attach(|py| py.check_signals().err()).flatten();
         let mut state = self.state();
         state.thread = None;
-        state.raised = raised;
-        state.raised.is_some()
+        // A step in another thread must not forget an exception that the main thread has not taken yet.
+        let is_raised = raised.is_some();
+        state.raised = raised.or_else(|| state.raised.take());
+        is_raised
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -149,7 +149,9 @@ pub enum SessionError {
         input: String,
     },
     /// The model has a recurrent or convolution state beside its caches.
-    #[error("input {input:?} is a recurrent or convolution state, which only sessions with static caches run")]
+    #[error(
+        "input {input:?} is a recurrent or convolution state, which only sessions with static caches run"
+    )]
     State {
         /// The name of the input.
         input: String,
@@ -391,8 +393,8 @@ pub enum SessionError {
         /// The number of bytes.
         needed: u64,
     },
-    /// The logits after a token contain NaN, and the session refuses that. It is the first such token of the run. A later
-    /// token may have caused it, because attention may multiply hidden rows by zero.
+    /// The logits after a token contain NaN, and the session refuses that. It is the first such token of the run. A
+    /// later token may have caused it, because attention may multiply hidden rows by zero.
     #[error("{sample}: the logits after new token {index} contain NaN")]
     NanLogits {
         /// The sample.
@@ -462,7 +464,7 @@ pub enum SessionError {
         vocabulary: Option<usize>,
     },
     /// The file has fewer rows of a ring than the next token sees.
-    #[error("{}: {name:?} has {rows} rows, and a window of {window} needs {}", path.display(), window.saturating_sub(1))]
+    #[error("{}: {name:?} has {rows} rows, and the next token sees {needed}", path.display())]
     SavedRows {
         /// The path of the file.
         path: PathBuf,
@@ -470,8 +472,8 @@ pub enum SessionError {
         name: String,
         /// The number of rows.
         rows: usize,
-        /// The window of the ring.
-        window: usize,
+        /// The number of rows that the next token sees.
+        needed: usize,
     },
     /// The prompts have different lengths, but growing caches need the same length for all samples.
     #[error("prompts of {first} and {other} tokens: a cache that grows takes one length; {growth}")]
@@ -806,7 +808,7 @@ mod tests {
                 "saved_token",
             ),
             (
-                SessionError::SavedRows { path: PathBuf::new(), name: name(), rows: 1, window: 3 },
+                SessionError::SavedRows { path: PathBuf::new(), name: name(), rows: 1, needed: 2 },
                 "saved_rows_missing",
             ),
             (SessionError::Ragged { first: 1, other: 1, growth: Growth::Joined }, "ragged"),

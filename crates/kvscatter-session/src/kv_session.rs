@@ -168,7 +168,9 @@ impl KvSession {
     /// # Errors
     /// Returns [`SessionError::BatchFull`] if no batch index is free.
     pub fn add(&mut self) -> Result<Sample, SessionError> {
-        self.samples.add()
+        let sample = self.samples.add()?;
+        self.caches.states.clear(sample.batch_index);
+        Ok(sample)
     }
 
     /// Removes a sample and frees its batch index. The other samples keep their indices.
@@ -194,7 +196,8 @@ impl KvSession {
     ///   point of [`begin`](Self::begin).
     /// - Returns [`SessionError::TruncateRing`] if a ring no longer has the rows that the next tokens would see. A
     ///   sample can always be truncated by the ring's [rewind](kvscatter_onnx::convert::RingSize::rewind) below its
-    ///   furthest token, to 0, and to the point of [`begin`](Self::begin).
+    ///   furthest token, to 0, and to the point of [`begin`](Self::begin). It can be truncated further if the ring still
+    ///   has the rows, which runs of other samples and failed runs may have overwritten.
     pub fn truncate(&mut self, sample: Sample, tokens: usize) -> Result<(), SessionError> {
         self.check_truncation(sample, tokens)?;
         self.take_back(sample, tokens);
@@ -401,13 +404,13 @@ impl KvSession {
     pub(crate) fn check_truncation(&self, sample: Sample, to: usize) -> Result<(), SessionError> {
         let begun = self.undo(sample);
         let cached = self.cached_tokens(sample)?;
-        self.samples.check_truncation(sample, to, |ring| {
-            begun.is_some_and(|begun| begun.reaches(sample.batch_index, to, ring))
-        })?;
         let point = begun.and_then(Undo::tokens);
         if let Some(begun) = point.filter(|begun| to < *begun) {
             return Err(SessionError::TruncateBegun { sample, to, begun });
         }
+        self.samples.check_truncation(sample, to, |ring| {
+            begun.is_some_and(|begun| begun.reaches(sample.batch_index, to, ring))
+        })?;
         let keeps_state = to == 0 || to == cached || point == Some(to);
         match self.runner.interface.states.first() {
             Some(state) if !keeps_state => {

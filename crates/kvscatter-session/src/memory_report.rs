@@ -22,8 +22,8 @@ pub struct MemoryReport {
     pub rings: usize,
     /// The number of bytes of all states together, such as those of convolutions. A session has them twice.
     pub states: u64,
-    /// The number of bytes allocated for copies of rows and states, with which samples go back. In models without states, it
-    /// is 0 until a step overwrites rows of a ring that its slack does not cover.
+    /// The number of bytes allocated for copies of rows and states, with which samples go back. In models without
+    /// states, it is 0 until a step overwrites rows of a ring that its slack does not cover.
     pub undo: u64,
     /// The number of bytes of all caches together.
     pub total: u64,

@@ -154,12 +154,8 @@ impl KvSession {
                 let seen = of.first_seen(tokens);
                 if *first > seen {
                     let name = interface.caches.get(cache).map(|port| port.past.clone()).unwrap_or_default();
-                    return Err(SessionError::SavedRows {
-                        path: path(),
-                        name,
-                        rows: tokens - *first,
-                        window,
-                    });
+                    let (rows, needed) = (tokens - *first, tokens - seen);
+                    return Err(SessionError::SavedRows { path: path(), name, rows, needed });
                 }
             }
         }

@@ -70,7 +70,8 @@ impl States {
         }
     }
 
-    fn clear(&mut self, batch_index: usize) {
+    /// Sets the states of a sample to zero.
+    pub(crate) fn clear(&mut self, batch_index: usize) {
         for state in &mut self.current {
             let of_sample = of_sample(state, batch_index, batch(state));
             if let Some(state) = state.bytes_mut().get_mut(of_sample) {

@@ -73,8 +73,9 @@ impl KvSession {
     /// - Returns [`SessionError::NotBegun`] without a call of [`begin`](Self::begin).
     /// - Returns [`SessionError::AcceptBeyond`] if fewer tokens were fed.
     /// - Returns [`SessionError::TruncateState`] if the model has states, unless all tokens or none are kept.
-    /// - Returns [`SessionError::TruncateRing`] if more tokens were fed than a ring has slots, and later ones have
-    ///   overwritten rows that the kept ones need.
+    /// - Returns [`SessionError::TruncateRing`] if more rows were written since then than a ring has slots, and later
+    ///   ones have overwritten rows that the kept tokens need. Padding and failed runs count. This cannot happen for up
+    ///   to `capacity - chunk` tokens in a ring that `convert` made.
     ///
     /// After an error, the point is still set.
     pub fn accept(&mut self, sample: Sample, tokens: usize) -> Result<(), SessionError> {

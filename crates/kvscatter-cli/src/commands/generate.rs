@@ -28,8 +28,8 @@ use prompts::Prompts;
 /// both, in a clone of the repository: cargo install --locked --path crates/kvscatter-cli --features full
 ///
 /// --save-prefix saves the caches of a prompt to a file, and --prefix continues from that file without computing
-/// the prompt again. The file works with every conversion of the same model, whatever --max-seq, --chunk or
-/// --rewind was.
+/// the prompt again. The file works with every conversion of the same model, with any --max-seq, --chunk and
+/// --rewind.
 ///
 /// The first lines of the output are the tokens of each sample, in the order of the prompts and in the form
 /// that --batch-file reads. Then follow the tokens per second, the bytes that a step wrote into the caches,
@@ -134,7 +134,7 @@ pub(crate) fn run(args: Generate, output: &mut Output) -> Result<Outcome, Comman
     let generated = generated?;
     let saved = args.save_prefix.map(|path| show::Prefix {
         path: path.display().to_string(),
-        tokens: prefix.as_ref().map_or(0, |prefix| prefix.tokens) + generated.prompt_tokens,
+        tokens: prefix.as_ref().map_or(0, |prefix| prefix.tokens).saturating_add(generated.prompt_tokens),
     });
     let generation = show::Generation {
         model: args.model.display().to_string(),

@@ -339,7 +339,7 @@ fn a_folder_that_is_read_only() {
 fn inputs_of_a_write_that_has_not_ended_are_noted() {
     let folder = folder();
     plant(&folder, &Journal::new(&folder).bytes());
-    let note = "note: cache.npy: a write into this file has not ended, so it may be partial\n";
+    let note = "note: cache.npy: a write into this file is running or was interrupted, so the file may contain a part of it\n";
     let functional = NEXT.replace("--in-place", "--present-cache out.npy");
     assert_eq!(noted(&folder.run(&functional)), note);
     assert!(folder.read("out.npy")[HEADER..] == next(old())[HEADER..]);

@@ -35,21 +35,22 @@ pub(crate) fn linear(max_seq: usize) -> Made {
     Made::of(&convert(&load("mobius-llama-dynamic"), ConvertOptions::new(max_seq)).unwrap().model)
 }
 
-/// Returns a model whose first layers have rings for a window of 3. The other layers have linear caches.
-pub(crate) fn rings(layers: usize, max_seq: usize, chunk: usize, rewind: usize) -> Made {
+/// Returns a model whose first layers have rings for these windows. The other layers have linear caches.
+pub(crate) fn rings(windows: &[i64], max_seq: usize, chunk: usize, rewind: usize) -> Made {
     let mut model = load("mobius-llama-dynamic");
     let nodes = model.proto_mut().graph.get_or_insert_default().node.iter_mut();
-    for node in nodes.filter(|node| node.op_type.as_deref() == Some("Attention")).take(layers) {
+    let layers = nodes.filter(|node| node.op_type.as_deref() == Some("Attention"));
+    for (node, window) in layers.zip(windows) {
         node.attribute.push(AttributeProto {
             name: Some("left_window_size".to_owned()),
             r#type: Some(AttributeType::INT),
-            i: Some(2),
+            i: Some(window - 1),
             ..AttributeProto::default()
         });
     }
     let windowed = WindowedCaches::Ring { chunk: Some(chunk), rewind };
     let converted = convert(&model, ConvertOptions::new(max_seq).windowed(windowed)).unwrap();
-    assert_eq!(converted.rings.values().sum::<usize>(), 2 * layers);
+    assert_eq!(converted.rings.values().sum::<usize>(), 2 * windows.len());
     Made::of(&converted.model)
 }
 
