@@ -196,8 +196,8 @@ impl KvSession {
     ///   point of [`begin`](Self::begin).
     /// - Returns [`SessionError::TruncateRing`] if a ring no longer has the rows that the next tokens would see. A
     ///   sample can always be truncated by the ring's [rewind](kvscatter_onnx::convert::RingSize::rewind) below its
-    ///   furthest token, to 0, and to the point of [`begin`](Self::begin). It can be truncated further if the ring still
-    ///   has the rows, which runs of other samples and failed runs may have overwritten.
+    ///   furthest token, to 0, and to the point of [`begin`](Self::begin). It can be truncated further if the ring
+    ///   still has the rows, which runs of other samples and failed runs may have overwritten.
     pub fn truncate(&mut self, sample: Sample, tokens: usize) -> Result<(), SessionError> {
         self.check_truncation(sample, tokens)?;
         self.take_back(sample, tokens);
