@@ -1,5 +1,5 @@
-//! Random histories of a session: samples are added, extended, undone, copied, saved and removed, and runs fail at every
-//! kind of point. Every logit must be that of the sample's tokens alone.
+//! Random histories of a session: samples are added, extended, undone, copied, saved and removed, and runs fail at
+//! every kind of point. Every logit must be that of the sample's tokens alone.
 //!
 //! `KVSCATTER_HISTORIES` sets the number of histories of each model and batch.
 
