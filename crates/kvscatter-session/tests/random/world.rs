@@ -20,6 +20,8 @@ pub(crate) fn histories(default: usize) -> usize {
 pub(crate) struct Counts {
     histories: usize,
     steps: usize,
+    /// The number of steps that failed because of an injected failure.
+    injected: usize,
     /// The failed steps by their cause.
     failed: BTreeMap<String, usize>,
     undone: usize,
@@ -377,7 +379,8 @@ impl<O: Oracle> World<O> {
         }
         let mut causes = Vec::new();
         if r.below(3) == 0 {
-            let fault = r.pick(&FAULTS);
+            // All kinds take turns, so that few histories have them all.
+            let fault = FAULTS[counts.injected % FAULTS.len()];
             self.plan.set(r.below(4), fault);
             causes.push(format!("{fault:?}"));
         }
@@ -411,6 +414,7 @@ impl<O: Oracle> World<O> {
             Err(panic) => resume_unwind(panic),
         }
         assert!(is_injected || is_trapped);
+        counts.injected += usize::from(is_injected);
         let cause = if is_injected { causes.swap_remove(0) } else { causes.pop().unwrap() };
         *counts.failed.entry(cause).or_default() += 1;
     }
