@@ -462,7 +462,7 @@ fn a_killed_process_leaves_the_old_or_the_new_file() {
     let path = folder.path().join("saved");
     save(&path, &large(-1)).unwrap();
     let mut random = Random(77);
-    for _ in 0..30 {
+    for _ in 0..200 {
         let mut child = std::process::Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "--ignored", "saved::tests::saves_until_it_is_killed"])
             .env(KILLED, &path)

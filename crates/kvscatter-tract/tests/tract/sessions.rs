@@ -1,8 +1,11 @@
 //! Running batches in tract. Samples are added, extended, truncated and removed, and each gets the same
 //! logits as in a batch without other samples.
 
+use std::path::Path;
+
 use kvscatter_onnx::convert::convert;
 use kvscatter_onnx::{Model, WeightTransfer};
+use kvscatter_session::{KvSession, SessionOptions};
 use kvscatter_tract::Tract;
 
 use crate::churn::churn;
@@ -33,4 +36,18 @@ fn rings_score_each_sample_as_linear_caches_do() {
 #[test]
 fn a_ring_is_truncated_by_its_rewind_and_no_further() {
     check_truncation(&Tract, &decoder("mobius-llama-dynamic"));
+}
+
+/// A file that an earlier version has written stays readable.
+#[test]
+fn a_saved_sample_of_version_1_is_continued() {
+    let options = SessionOptions { batch: Some(2), ..SessionOptions::default() };
+    let mut session = KvSession::open(&Tract, decoder("mobius-llama-static"), options).unwrap();
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/saved/version-1.kv");
+    let (loaded, fed) = (session.load(path).unwrap(), session.add().unwrap());
+    assert_eq!(session.tokens(loaded).unwrap(), [5, 9, 200]);
+    session.step(&[(fed, &[5, 9, 200])]).unwrap();
+    let logits = session.step(&[(loaded, &[17]), (fed, &[17])]).unwrap();
+    let [loaded, fed] = [loaded, fed].map(|sample| logits.last(sample).unwrap());
+    assert!(loaded.iter().zip(fed).all(|(loaded, fed)| (loaded - fed).abs() < 1e-4));
 }
