@@ -65,6 +65,11 @@ impl Decoder {
         2 * self.layers * self.kv_heads * length * self.head_size * size_of::<f32>()
     }
 
+    /// Returns the number of heads of all caches, whose rows are each one run of memory.
+    pub(super) fn runs(&self) -> usize {
+        2 * self.layers * self.kv_heads
+    }
+
     /// Returns the window of a layer, by its index.
     pub(super) fn window(&self, layer: usize) -> Option<usize> {
         self.window.filter(|_| self.global_every.is_none_or(|every| !(layer + 1).is_multiple_of(every)))

@@ -30,7 +30,8 @@ const UNDONE: usize = 64;
 const COMMAND: &str = "cargo xtask bench-sessions --write-docs";
 
 const FORK: &str = "fork";
-const MEMCPY: &str = "memcpy";
+const MEMCPY: &str = "memcpy of the rows";
+const DENSE: &str = "memcpy of as many bytes";
 const SAVE: &str = "save";
 const LOAD: &str = "load";
 const COPY: &str = "cp";
@@ -95,9 +96,13 @@ fn measure(runtimes: &Runtimes, quick: bool) -> Result<Results, String> {
     check(&mut session, sample, &path)?;
 
     let bytes = decoder.cache_bytes(TOKENS);
-    let (from, mut to) = (vec![1_u8; bytes], vec![2_u8; bytes]);
+    let slab = decoder.cache_bytes(CAPACITY);
+    let (from, mut to) = (vec![1_u8; slab], vec![2_u8; slab]);
+    // The rows of one head in one cache, and the distance to those of the next.
+    let (run, distance) = (bytes / decoder.runs(), slab / decoder.runs());
     println!("copies of {TOKENS} tokens");
-    let forks = Group::new(&[FORK, MEMCPY], &[(FORK, MEMCPY, 1.1)], budget(41), |call| match call {
+    let targets = [(FORK, MEMCPY, 1.1)];
+    let forks = Group::new(&[FORK, MEMCPY, DENSE], &targets, budget(41), |call| match call {
         0 => {
             let start = Instant::now();
             let copies = session.fork(sample, 1).map_err(text)?;
@@ -105,7 +110,11 @@ fn measure(runtimes: &Runtimes, quick: bool) -> Result<Results, String> {
             copies.into_iter().try_for_each(|copy| session.remove(copy)).map_err(text)?;
             Ok(time)
         }
-        _ => Ok(timed(|| black_box(&mut to).copy_from_slice(black_box(&from)))),
+        1 => Ok(timed(|| {
+            let (from, to) = (black_box(&from).chunks(distance), black_box(&mut to).chunks_mut(distance));
+            from.zip(to).for_each(|(from, to)| to[..run].copy_from_slice(&from[..run]));
+        })),
+        _ => Ok(timed(|| black_box(&mut to)[..bytes].copy_from_slice(&black_box(&from)[..bytes]))),
     })?;
     drop((from, to));
     println!("files of {TOKENS} tokens");
@@ -235,8 +244,9 @@ fn generate(results: &Results) -> String {
     let [rows, file] = results.bytes.map(units::bytes);
     let mut text = format!(
         "A generated decoder of 16 layers with 8 heads of size 128 in float32 has a sample of {TOKENS} tokens, whose rows \
-         take {rows} and whose file takes {file}. *{MEMCPY}* copies as many bytes as the rows have. *{COPY}* copies the \
-         file in the same folder. Files stay in the page cache. Each *rollback* undoes {UNDONE} tokens. All ran in {} \
+         take {rows} and whose file takes {file}. The rows of each head in each cache are one run of memory. *{MEMCPY}* \
+         copies run by run, and *{DENSE}* copies one block, which is so large that it bypasses the CPU caches. *{COPY}* \
+         copies the file in the same folder. Files stay in the page cache. Each *rollback* undoes {UNDONE} tokens. All ran in {} \
          with kvscatter's plugin. Times are medians of interleaved rounds.\n\n",
         results.runtime,
     );
