@@ -23,8 +23,6 @@ mod header;
 mod reader;
 mod sample;
 #[cfg(test)]
-mod speed;
-#[cfg(test)]
 mod tests;
 mod writer;
 
