@@ -19,8 +19,15 @@ pub(crate) struct Caches {
     /// For each batch index, one more than the furthest position that may have been written since its rows were last
     /// set to zero.
     written: Vec<usize>,
-    /// The rows of samples that the current run overwrites with padding, and their positions by batch index.
-    held: (Vec<(usize, Range<usize>)>, Vec<u8>),
+    held: Held,
+}
+
+/// The rows of samples that the current run overwrites with padding.
+#[derive(Default)]
+struct Held {
+    /// The positions of the rows, by batch index.
+    positions: Vec<(usize, Range<usize>)>,
+    bytes: Vec<u8>,
 }
 
 /// The bytes that a run wrote to the caches and that the engine copied.
@@ -45,7 +52,7 @@ impl Caches {
             rows: ports().map(|cache| Rows::of(cache, capacity)).collect(),
             ring_of: ports().map(|cache| cache.ring.and_then(ring)).collect(),
             written: vec![0; batch],
-            held: (Vec::new(), Vec::new()),
+            held: Held::default(),
         })
     }
 
@@ -97,27 +104,27 @@ impl Caches {
 
     /// Copies rows of samples that the next run overwrites with padding. The positions are listed by batch index.
     pub(crate) fn hold(&mut self, positions: &[(usize, Range<usize>)]) {
-        let (held, bytes) = &mut self.held;
-        held.clear();
-        held.extend_from_slice(positions);
-        bytes.clear();
+        let held = &mut self.held;
+        held.positions.clear();
+        held.positions.extend_from_slice(positions);
+        held.bytes.clear();
         for (cache, rows) in self.tensors.iter().zip(&self.rows) {
-            for run in held.iter().flat_map(|(index, of)| rows.runs(*index, of.clone())) {
-                bytes.extend_from_slice(cache.bytes().get(run).unwrap_or_default());
+            for run in positions.iter().flat_map(|(index, of)| rows.runs(*index, of.clone())) {
+                held.bytes.extend_from_slice(cache.bytes().get(run).unwrap_or_default());
             }
         }
     }
 
     /// Writes back the rows that [`hold`](Self::hold) copied.
     pub(crate) fn release(&mut self) {
-        let (held, bytes) = &mut self.held;
-        let mut bytes = bytes.as_slice();
+        let held = &mut self.held;
+        let mut bytes = held.bytes.as_slice();
         for (cache, rows) in self.tensors.iter_mut().zip(&self.rows) {
-            for run in held.iter().flat_map(|(index, of)| rows.runs(*index, of.clone())) {
+            for run in held.positions.iter().flat_map(|(index, of)| rows.runs(*index, of.clone())) {
                 bytes = restore(cache, run, bytes);
             }
         }
-        held.clear();
+        held.positions.clear();
     }
 
     /// Returns the number of bytes that a row has in all rings of one size.

@@ -402,7 +402,7 @@ impl KvSession {
 
     /// Checks that a sample can go back to `to` tokens.
     pub(crate) fn check_truncation(&self, sample: Sample, to: usize) -> Result<(), SessionError> {
-        let begun = self.undo(sample);
+        let begun = self.begun.get(sample.batch_index);
         let cached = self.cached_tokens(sample)?;
         let point = begun.and_then(Undo::tokens);
         if let Some(begun) = point.filter(|begun| to < *begun) {
@@ -426,11 +426,6 @@ impl KvSession {
         if let Some(begun) = self.begun.get(sample.batch_index) {
             begun.restore(sample.batch_index, to, self.samples.rings_mut(), &mut self.caches);
         }
-    }
-
-    /// Returns the point that [`begin`](Self::begin) set, which may be absent.
-    pub(crate) fn undo(&self, sample: Sample) -> Option<&Undo> {
-        self.begun.get(sample.batch_index)
     }
 
     /// Checks everything about a step that can be checked before it runs.

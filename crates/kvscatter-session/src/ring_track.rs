@@ -55,10 +55,7 @@ impl RingTrack {
 
     /// Returns the first position that the next token of a sample of `tokens` tokens sees.
     pub(crate) fn first_seen(&self, tokens: usize) -> usize {
-        match self.size.window {
-            0 | 1 => tokens,
-            window => tokens.saturating_sub(window - 1),
-        }
+        self.size.ring().first_seen(tokens)
     }
 
     /// Returns the first position whose row a sample of `tokens` tokens needs, also after it has been truncated by the

@@ -30,7 +30,7 @@ impl States {
     pub(crate) fn take(&mut self, feed: &Feed) {
         for (current, next) in self.current.iter_mut().zip(&self.next) {
             for (batch_index, sample) in feed.samples.iter().enumerate() {
-                let of_sample = of_sample(next, batch_index, feed.samples.len());
+                let of_sample = of_sample(next, batch_index);
                 if !sample.tokens.is_empty()
                     && let (Some(target), Some(new)) =
                         (current.bytes_mut().get_mut(of_sample.clone()), next.bytes().get(of_sample))
@@ -51,8 +51,7 @@ impl States {
     /// Sets the states of a sample to those that [`copy_out`](Self::copy_out) appended.
     pub(crate) fn copy_in(&mut self, batch_index: usize, mut bytes: &[u8]) {
         for state in &mut self.current {
-            let batch = batch(state);
-            let of_sample = of_sample(state, batch_index, batch);
+            let of_sample = of_sample(state, batch_index);
             let Some((new, rest)) = bytes.split_at_checked(of_sample.len()) else { return };
             if let Some(target) = state.bytes_mut().get_mut(of_sample) {
                 target.copy_from_slice(new);
@@ -64,8 +63,7 @@ impl States {
     /// Copies the states of one sample to another.
     pub(crate) fn copy(&mut self, from: usize, to: usize) {
         for state in &mut self.current {
-            let batch = batch(state);
-            let (from, to) = (of_sample(state, from, batch), of_sample(state, to, batch));
+            let (from, to) = (of_sample(state, from), of_sample(state, to));
             state.bytes_mut().copy_within(from, to.start);
         }
     }
@@ -73,7 +71,7 @@ impl States {
     /// Sets the states of a sample to zero.
     pub(crate) fn clear(&mut self, batch_index: usize) {
         for state in &mut self.current {
-            let of_sample = of_sample(state, batch_index, batch(state));
+            let of_sample = of_sample(state, batch_index);
             if let Some(state) = state.bytes_mut().get_mut(of_sample) {
                 state.fill(0);
             }
@@ -83,24 +81,21 @@ impl States {
     /// Returns the bytes of a sample in the state with this index.
     pub(crate) fn of(&self, state: usize, batch_index: usize) -> &[u8] {
         let state = self.current.get(state);
-        let bytes = state.and_then(|state| state.bytes().get(of_sample(state, batch_index, batch(state))));
+        let bytes = state.and_then(|state| state.bytes().get(of_sample(state, batch_index)));
         bytes.unwrap_or_default()
     }
 
     /// Returns the bytes of the state with this index, and the range of a sample.
     pub(crate) fn of_mut(&mut self, state: usize, batch_index: usize) -> Option<(&mut [u8], Range<usize>)> {
         let state = self.current.get_mut(state)?;
-        let range = of_sample(state, batch_index, batch(state));
+        let range = of_sample(state, batch_index);
         Some((state.bytes_mut(), range))
     }
 }
 
-fn batch(state: &Tensor) -> usize {
-    state.shape().first().copied().unwrap_or_default()
-}
-
 /// Returns the bytes of one sample in a state, `[batch, …]`.
-fn of_sample(state: &Tensor, batch_index: usize, batch: usize) -> Range<usize> {
+fn of_sample(state: &Tensor, batch_index: usize) -> Range<usize> {
+    let batch = state.shape().first().copied().unwrap_or_default();
     let len = state.len().checked_div(batch).unwrap_or_default();
     batch_index * len..(batch_index + 1) * len
 }

@@ -3,14 +3,16 @@
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a helper that panics fails its test")]
 
+mod conv_state;
+
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use kvscatter::ElementType;
+use kvscatter_onnx::proto::ValueInfoProto;
 use kvscatter_onnx::proto::tensor_shape_proto::dimension::Value as DimValue;
 use kvscatter_onnx::proto::type_proto::{Tensor as TensorType, Value as TypeValue};
-use kvscatter_onnx::proto::{NodeProto, ValueInfoProto};
 use kvscatter_onnx::{Model, ModelFile, WeightTransfer};
 use kvscatter_session::{
     Engine, Generator, GreedyOptions, KvSession, LoadOptions, Memory, Session, SessionError, SessionOptions,
@@ -240,14 +242,7 @@ fn a_state_of_open_size_is_refused() {
         let state = values.iter().find(|value| value.name.as_deref() != Some("input_ids")).unwrap();
         values.push(ValueInfoProto { name: Some(name.to_owned()), ..state.clone() });
     }
-    let names = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
-    graph.node.push(NodeProto {
-        op_type: Some("CausalConvWithState".to_owned()),
-        domain: Some("com.microsoft".to_owned()),
-        input: names(&["logits", "logits", "", "past.conv"]),
-        output: names(&["mixed", "present.conv"]),
-        ..NodeProto::default()
-    });
+    graph.node.push(conv_state::node());
     // The exporter imports the domain of the operator already.
     model.save_with_weights(&file, WeightTransfer::Copy).unwrap();
     let engine = Answers(|_, batch, width| Ok(vec![logits(&[batch, width, 256])]));

@@ -104,7 +104,8 @@ impl Ring {
     }
 
     /// Returns the first position that a query at position `start` sees.
-    fn first_seen(&self, start: usize) -> usize {
+    #[must_use]
+    pub fn first_seen(&self, start: usize) -> usize {
         start.saturating_sub(self.window.saturating_sub(1))
     }
 }

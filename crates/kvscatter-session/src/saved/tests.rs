@@ -7,6 +7,7 @@ use std::{fs, io};
 
 use kvscatter::ElementType;
 use kvscatter_onnx::Fingerprint;
+use kvscatter_oracle::cases::Random;
 use safetensors::SafeTensors;
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -87,18 +88,6 @@ fn with_header(header: &str, data: &[u8]) -> Vec<u8> {
         }
     }
     [&(header.len() as u64).to_le_bytes()[..], &header, data].concat()
-}
-
-/// Random numbers (xorshift).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        usize::try_from(self.0 >> 11).unwrap() % end
-    }
 }
 
 #[test]
@@ -276,7 +265,7 @@ fn a_hundred_thousand_damaged_files() {
     let bytes = saved(&sample());
     let start = header_len(&bytes) + 8;
     let header = std::str::from_utf8(&bytes[8..start]).unwrap();
-    let mut random = Random(0x2545_f491_4f6c_dd1d);
+    let mut random = Random::new(0x2545_f491_4f6c_dd1d, 0);
     for _ in 0..60_000 {
         let mut damaged = bytes.clone();
         for _ in 0..=random.below(4) {
@@ -461,7 +450,7 @@ fn a_killed_process_leaves_the_old_or_the_new_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("saved");
     save(&path, &large(-1)).unwrap();
-    let mut random = Random(77);
+    let mut random = Random::new(77, 0);
     for _ in 0..200 {
         let mut child = std::process::Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "--ignored", "saved::tests::saves_until_it_is_killed"])

@@ -11,6 +11,7 @@ use kvscatter_session::{
 };
 
 use crate::random::faults::{Fault, PANIC, Plan};
+use crate::random::int64s;
 use crate::random::world::Oracle;
 
 pub(crate) struct Exact(pub(crate) Plan);
@@ -59,7 +60,7 @@ impl Session for ExactSession {
             let past = input(&port.past);
             states.push((0..batch).map(|sample| State(past).read(sample)).collect());
         }
-        let mut logits = Tensor::zeros(logits_type(&self.interface), &[batch, width, 256]).unwrap();
+        let mut logits = Tensor::zeros(self.interface.logits_element, &[batch, width, 256]).unwrap();
         for sample in 0..batch {
             for column in 0..width {
                 let (token, position) = (tokens[sample * width + column], starts[sample] as usize + column);
@@ -105,19 +106,11 @@ impl Session for ExactSession {
             }
         }
         if fault == Some(Fault::WrongShape) {
-            logits = Tensor::zeros(logits_type(&self.interface), &[batch, width + 1, 256]).unwrap();
+            logits = Tensor::zeros(self.interface.logits_element, &[batch, width + 1, 256]).unwrap();
         }
         let present_at = step.shared.iter().map(|shared| shared.cache.address()).collect();
         Ok(StepOutput { present_at, returned: vec![logits], elapsed: Duration::from_micros(1) })
     }
-}
-
-fn logits_type(interface: &Interface) -> kvscatter::ElementType {
-    interface.logits_element
-}
-
-fn int64s(tensor: &Tensor) -> Vec<i64> {
-    tensor.bytes().as_chunks().0.iter().map(|&chunk| i64::from_le_bytes(chunk)).collect()
 }
 
 /// A state of a batch, of which the first 8 bytes of each sample are used.

@@ -5,6 +5,8 @@
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a helper that panics fails its test")]
 
+#[path = "../conv_state/mod.rs"]
+mod conv_state;
 #[path = "../exact/mod.rs"]
 mod exact;
 mod models;

@@ -6,7 +6,7 @@ use kvscatter_onnx::convert::{ConvertOptions, WindowedCaches, convert};
 use kvscatter_onnx::proto::attribute_proto::AttributeType;
 use kvscatter_onnx::proto::tensor_shape_proto::dimension::Value as DimValue;
 use kvscatter_onnx::proto::type_proto::Value as TypeValue;
-use kvscatter_onnx::proto::{AttributeProto, NodeProto, ValueInfoProto};
+use kvscatter_onnx::proto::{AttributeProto, ValueInfoProto};
 use kvscatter_onnx::{Model, WeightTransfer};
 use tempfile::TempDir;
 
@@ -70,13 +70,6 @@ pub(crate) fn with_state() -> Made {
         }
         values.push(state);
     }
-    let names = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
-    graph.node.push(NodeProto {
-        op_type: Some("CausalConvWithState".to_owned()),
-        domain: Some("com.microsoft".to_owned()),
-        input: names(&["logits", "logits", "", "past.conv"]),
-        output: names(&["mixed", "present.conv"]),
-        ..NodeProto::default()
-    });
+    graph.node.push(crate::conv_state::node());
     Made::of(&model)
 }

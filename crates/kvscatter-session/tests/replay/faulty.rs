@@ -8,6 +8,7 @@ use kvscatter_onnx::ModelFile;
 use kvscatter_session::{Engine, LoadOptions, Session, SessionError, Step, StepOutput, Tensor};
 
 use crate::random::faults::{Fault, PANIC, Plan};
+use crate::random::int64s;
 
 pub(crate) struct Faulty<'e> {
     pub(crate) engine: &'e dyn Engine,
@@ -50,10 +51,6 @@ impl Runs {
         let run = Run { width: shape[1], first, write_indices };
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(run);
     }
-}
-
-fn int64s(tensor: &Tensor) -> Vec<i64> {
-    tensor.bytes().as_chunks().0.iter().map(|&chunk| i64::from_le_bytes(chunk)).collect()
 }
 
 impl Engine for Faulty<'_> {

@@ -19,12 +19,6 @@ pub(crate) enum Interrupted {
     Complete,
 }
 
-/// Which bytes of the journal are in the file.
-struct Found {
-    old: bool,
-    new: bool,
-}
-
 /// Reads a whole journal, compares it with the file and its tensor, and undoes the write unless it is complete.
 ///
 /// `tensor` finds the tensor of the journal in the file. The journal can be of another entry of the file than
@@ -54,21 +48,23 @@ pub(super) fn undo(
         return Err(JournalProblem::OtherTensor);
     }
     let mut now = Vec::new();
-    let mut found = Found { old: true, new: true };
-    let mut has_changed = false;
+    let (mut is_old, mut is_new, mut has_changed) = (true, true, false);
     first.for_each_piece(|start, old, new| {
         read_at(file, subject.offset.saturating_add(start), old.len(), &mut now)?;
-        found.old &= now == old;
-        found.new &= now == new;
+        is_old &= now == old;
+        is_new &= now == new;
         has_changed |= !is_between(&now, old, new);
         Ok(())
     })?;
     // The checksum is right, so the pieces count.
-    match found {
-        _ if has_changed => return Err(JournalProblem::Changed),
-        Found { old: true, .. } => return Ok(Interrupted::Undone),
-        Found { new: true, .. } => return Ok(Interrupted::Complete),
-        Found { .. } => {}
+    if has_changed {
+        return Err(JournalProblem::Changed);
+    }
+    if is_old {
+        return Ok(Interrupted::Undone);
+    }
+    if is_new {
+        return Ok(Interrupted::Complete);
     }
     open()?.for_each_piece(|start, old, _| {
         let mut file = file;
