@@ -94,6 +94,19 @@ impl Draft {
         let (cache_len, update_len) = (size(&cache_shape), size(&update_shape));
         let cache = Values::painted(elements[0], 0, cache_len);
         let update = Values::painted(elements[1], cache_len, update_len);
+        Case::new(name, call, elements, [cache_shape, update_shape], [cache, update])
+    }
+}
+
+impl Case {
+    /// Runs the oracle on a call. Types, shapes and values are those of the cache and of the update.
+    pub(crate) fn new(
+        name: String,
+        call: Call,
+        elements: [&'static Element; 2],
+        [cache_shape, update_shape]: [Vec<usize>; 2],
+        [cache, update]: [Values; 2],
+    ) -> Self {
         let expected = call
             .check_elements(elements)
             .and_then(|()| call.run_on_origins(&cache_shape, &update_shape))
@@ -101,7 +114,7 @@ impl Draft {
                 present: Values::gathered(elements[0], &present, &cache, &update),
                 skipped,
             });
-        Case { name, call, elements, cache_shape, update_shape, cache, update, expected }
+        Self { name, call, elements, cache_shape, update_shape, cache, update, expected }
     }
 }
 

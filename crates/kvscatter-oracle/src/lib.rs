@@ -8,6 +8,7 @@
 //! - [`visibility::Visibility`]: which slots of a cache a query sees.
 //! - [`ring::Ring`]: a ring of one sample, filled slot by slot.
 //! - [`cases`]: the adversarial cases that everything is tested on, and an exhaustive small domain.
+//! - [`corpus`]: small cases that are chosen by hand and named after the rules that they test.
 //!
 //! Each operator that writes a cache visits the elements of the update one at a time, computes where the
 //! element goes, and stores it there.
@@ -31,6 +32,7 @@
 pub mod ascend;
 pub mod attention;
 pub mod cases;
+pub mod corpus;
 pub mod nibbles;
 pub mod onnx;
 mod refusal;

@@ -1,0 +1,204 @@
+//! The conformance corpus: small cases that are named after the rule that they test.
+//!
+//! Unlike the random [`cases`](crate::cases), these are chosen by hand and small enough to be read. Every
+//! case belongs to one [`Rule`], and every rule has at least one case. `kvscatter cases --conformance` writes
+//! them as ONNX test directories.
+//!
+//! ```
+//! use kvscatter_oracle::corpus;
+//!
+//! let cases = corpus::cases();
+//! for rule in corpus::RULES {
+//!     println!("{}: {}", rule.id, rule.rule);
+//!     for case in cases.iter().filter(|case| case.rule == rule.id) {
+//!         println!("  {}: {}", case.name, case.what);
+//!     }
+//! }
+//! ```
+//!
+//! The values can be read, too. A float cache contains 1, 2, 3 and so on, and the update contains -1, -2, -3
+//! and so on. In cases of attention that test which slots a query sees, every key is 0, so all visible slots
+//! weigh the same. The values are powers of two, so the mean of the visible values names the slots.
+
+mod attend;
+mod attention;
+mod kv_cache_operation;
+mod kv_cache_update;
+mod masked;
+mod rules;
+mod tensor_scatter;
+mod write;
+
+pub use rules::{Basis, Operator, RULES, Rule};
+
+use crate::cases::Case;
+use crate::cases::attention::AttentionCase;
+
+/// One case of the corpus.
+#[derive(Clone, Debug)]
+pub struct CorpusCase {
+    /// The identifier of the [`Rule`].
+    pub rule: &'static str,
+    /// The name of the case below its rule. It consists of lower-case letters, digits and `-`.
+    pub name: &'static str,
+    /// What the case tests, as one sentence.
+    pub what: &'static str,
+    /// The call.
+    pub call: CorpusCall,
+}
+
+/// The call of a case.
+#[derive(Clone, Debug)]
+pub enum CorpusCall {
+    /// A node that writes a cache, and the form of the model around it.
+    Write(Box<Case>, Form),
+    /// A model of two nodes that write one cache.
+    TwoWrites(Box<[Case; 2]>, TwoWrites),
+    /// A node of ONNX `Attention` in this operator set.
+    Attention(Box<AttentionCase>, i64),
+}
+
+/// The form of a model with one node that writes a cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// Every dimension is declared, and every value is in `raw_data`.
+    Plain,
+    /// The dimensions are symbols, and the output has no shape.
+    Symbols,
+    /// The values of all tensors are in the typed fields of ONNX.
+    TypedFields,
+    /// The node has a third input with an empty name.
+    EmptyIndicesName,
+    /// The past is an output of the model, too.
+    PastIsOutput,
+    /// The update is the past itself.
+    UpdateIsPast,
+    /// The model breaks a rule of ONNX, so it must be refused.
+    Fault(Fault),
+}
+
+/// A rule of ONNX that a model breaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The model imports this operator set.
+    OperatorSet(i64),
+    /// The node has an attribute that the operator does not define.
+    UnknownAttribute,
+    /// The attribute `axis` is a string.
+    AxisIsString,
+    /// The node has one input.
+    OneInput,
+    /// The node has four inputs.
+    FourInputs,
+    /// The node has two outputs.
+    TwoOutputs,
+    /// `write_indices` is int32.
+    Int32Indices,
+    /// `write_indices` has the shape `[batch, 1]`.
+    IndicesOfRank2,
+}
+
+/// How two writes of one cache are connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TwoWrites {
+    /// Both read the past. Both presents are outputs.
+    OfOnePast,
+    /// The second reads the present of the first. Only its present is an output.
+    InARow,
+}
+
+/// Returns every case, in the order of the rules.
+#[must_use]
+pub fn cases() -> Vec<CorpusCase> {
+    let mut cases: Vec<_> = [
+        tensor_scatter::cases(),
+        attention::cases(),
+        masked::cases(),
+        kv_cache_update::cases(),
+        kv_cache_operation::cases(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    let place = |case: &CorpusCase| RULES.iter().position(|rule| rule.id == case.rule);
+    cases.sort_by_key(place);
+    cases
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::{CorpusCall, Fault, Form, Operator, RULES, cases};
+    use crate::cases::Call;
+
+    #[test]
+    fn every_rule_has_cases_and_every_case_has_a_rule() {
+        let rules: HashSet<_> = RULES.iter().map(|rule| rule.id).collect();
+        assert_eq!(rules.len(), RULES.len());
+        let tested: HashSet<_> = cases().iter().map(|case| case.rule).collect();
+        assert_eq!(rules, tested);
+    }
+
+    #[test]
+    fn names_are_unique_and_can_be_names_of_folders() {
+        let cases = cases();
+        let names: HashSet<_> = cases.iter().map(|case| (case.rule, case.name)).collect();
+        assert_eq!(names.len(), cases.len());
+        let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+        assert!(names.iter().all(|(rule, name)| rule.chars().chain(name.chars()).all(fits)));
+        assert!(cases.iter().all(|case| case.what.ends_with('.')), "a sentence ends with a full stop");
+    }
+
+    #[test]
+    fn a_case_belongs_to_the_operator_of_its_rule() {
+        for case in cases() {
+            let operator = match &case.call {
+                CorpusCall::Attention(..) => Operator::Attention,
+                CorpusCall::TwoWrites(..) => Operator::TensorScatter,
+                CorpusCall::Write(write, _) => match write.call {
+                    Call::TensorScatter { .. } => Operator::TensorScatter,
+                    Call::KvCacheUpdate { .. } => Operator::KvCacheUpdate,
+                    Call::KvCacheOperation { .. } => Operator::KvCacheOperation,
+                },
+            };
+            let rule = RULES.iter().find(|rule| rule.id == case.rule).unwrap();
+            assert_eq!(rule.operator, operator, "{}/{}", case.rule, case.name);
+        }
+    }
+
+    #[test]
+    fn only_a_case_that_is_called_refused_is_refused() {
+        for case in cases() {
+            let is_refused = match &case.call {
+                CorpusCall::Write(_, Form::Fault(_)) => true,
+                CorpusCall::Write(write, _) => write.expected.is_err(),
+                CorpusCall::TwoWrites(writes, _) => writes.iter().any(|write| write.expected.is_err()),
+                CorpusCall::Attention(attention, _) => attention.expected().is_err(),
+            };
+            assert_eq!(is_refused, case.name.starts_with("refused-"), "{}/{}", case.rule, case.name);
+        }
+    }
+
+    #[test]
+    fn a_model_has_one_fault() {
+        for case in cases() {
+            if let CorpusCall::Write(write, Form::Fault(fault)) = &case.call {
+                assert!(write.expected.is_ok(), "{}/{}", case.rule, case.name);
+                assert!(!matches!(fault, Fault::OperatorSet(24)));
+            }
+        }
+    }
+
+    #[test]
+    fn cases_are_small_enough_to_be_read() {
+        for case in cases() {
+            let elements = match &case.call {
+                CorpusCall::Write(write, _) => crate::size(&write.cache_shape),
+                CorpusCall::TwoWrites(writes, _) => crate::size(&writes[0].cache_shape),
+                CorpusCall::Attention(attention, _) => attention.inputs.k.data.len(),
+            };
+            assert!(elements <= 128, "{}/{} has {elements} elements", case.rule, case.name);
+        }
+    }
+}
