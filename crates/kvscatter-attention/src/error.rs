@@ -78,6 +78,17 @@ pub enum AttentionError {
         /// The rank that it must have: 3 or 4 for Q, that of Q for K and V, 4 for a past, and 1 for lengths.
         expected: &'static str,
     },
+    /// ONNX does not define this value of an attribute.
+    #[error("{name} = {value} is not supported")]
+    Attribute {
+        /// The name of the attribute.
+        name: &'static str,
+        /// Its value.
+        value: i64,
+    },
+    /// A node has only one of the attributes `q_num_heads` and `kv_num_heads`.
+    #[error("q_num_heads and kv_num_heads must be used together")]
+    HeadsAlone,
     /// The tensors have rank 3, but [`Attention::heads`](crate::Attention::heads) was not called.
     #[error("inputs of rank 3 need q_num_heads and kv_num_heads")]
     HeadsMissing,
@@ -174,6 +185,9 @@ pub enum AttentionError {
     /// The scratch was made for a call with other shapes or attributes.
     #[error("the scratch was made for other shapes")]
     Scratch,
+    /// Only one of `past_key` and `past_value` is given.
+    #[error("past_key and past_value must be used together")]
+    PastAlone,
     /// Lengths cannot be combined with past keys and values.
     #[error("nonpad_kv_seqlen cannot be used with past_key and past_value")]
     LengthsAndPast,

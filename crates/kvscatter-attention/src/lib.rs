@@ -115,6 +115,7 @@
 #![deny(unsafe_op_in_unsafe_fn)]
 
 mod aligned;
+mod attributes;
 mod block;
 mod chunk;
 mod element;
@@ -134,6 +135,7 @@ mod slots;
 mod streams;
 mod threads;
 
+pub use attributes::Attributes;
 pub use element::Element;
 pub use error::{AttentionError, Operand};
 pub use kernel::Float;

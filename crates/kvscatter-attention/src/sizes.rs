@@ -31,12 +31,9 @@ impl Sizes {
     /// Returns an error about the first tensor that does not fit.
     pub(crate) fn new(op: &Attention, shapes: &Shapes<'_>) -> Result<Self, AttentionError> {
         let rank = shapes.query.len();
-        let (query_heads, heads) = match (rank, op.heads) {
-            (4, _) => (None, None),
-            (3, Some((query, key))) => (Some(query), Some(key)),
-            (3, None) => return Err(AttentionError::HeadsMissing),
-            _ => return Err(AttentionError::Rank { operand: Operand::Query, rank, expected: "3 or 4" }),
-        };
+        if !matches!(rank, 3 | 4) {
+            return Err(AttentionError::Rank { operand: Operand::Query, rank, expected: "3 or 4" });
+        }
         let same_rank = |operand, shape: &[usize]| match shape.len() {
             other if other == rank => Ok(()),
             other => Err(AttentionError::Rank {
@@ -47,6 +44,11 @@ impl Sizes {
         };
         same_rank(Operand::Key, shapes.key)?;
         same_rank(Operand::Value, shapes.value)?;
+        let (query_heads, heads) = match op.heads {
+            _ if rank == 4 => (None, None),
+            Some((query, key)) => (Some(query), Some(key)),
+            None => return Err(AttentionError::HeadsMissing),
+        };
         let [batch, query_heads, queries, head_size] = by_head(Operand::Query, shapes.query, query_heads)?;
         let of_key = by_head(Operand::Key, shapes.key, heads)?;
         let of_value = by_head(Operand::Value, shapes.value, heads)?;

@@ -90,6 +90,8 @@ pub(crate) enum CommandError {
     ManyCases { count: usize, estimate: Estimate },
     #[error("{}: {cause}", .path.display())]
     Json { path: PathBuf, cause: serde_json::Error },
+    #[error("{}: rtol and atol must be at least 0", .path.display())]
+    Tolerance { path: PathBuf },
     #[error("'{name}' is none of the 24 element types")]
     ElementName { name: &'static str },
     #[error("not a case of TensorScatter: {what}")]

@@ -1,15 +1,17 @@
 //! `refused.json`: the reason why the inputs of a test directory must be refused.
 
+mod rule;
+
 use std::path::Path;
 
-use kvscatter::error::ErrorKind;
-use kvscatter_onnx::OnnxError;
 use kvscatter_onnx::test_dir::REFUSED;
 use kvscatter_oracle::Refusal;
 use serde::{Deserialize, Serialize};
 
 use crate::error::CommandError;
 use crate::{files, json};
+
+pub(crate) use rule::RefusedRule;
 
 /// The largest size of the file. A larger file is not a `refused.json`.
 const MAX_BYTES: u64 = 1 << 16;
@@ -21,22 +23,6 @@ pub(crate) struct Refused {
     pub(crate) kind: RefusedRule,
     /// The rule and the numbers that break it, for people.
     pub(crate) reason: String,
-}
-
-/// The rules of TensorScatter that inputs can break.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum RefusedRule {
-    TypesDiffer,
-    Mode,
-    Rank,
-    RankMismatch,
-    Axis,
-    Dimension,
-    UpdateTooLong,
-    IndexCount,
-    NegativeStart,
-    OutOfRange,
 }
 
 impl Refused {
@@ -112,45 +98,5 @@ impl Refused {
             _ => return Err(CommandError::NotTensorScatter { what: format!("{refusal:?}") }),
         };
         Ok(Self { kind, reason })
-    }
-}
-
-impl RefusedRule {
-    /// Returns the name of the rule in the file.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::TypesDiffer => "types-differ",
-            Self::Mode => "mode",
-            Self::Rank => "rank",
-            Self::RankMismatch => "rank-mismatch",
-            Self::Axis => "axis",
-            Self::Dimension => "dimension",
-            Self::UpdateTooLong => "update-too-long",
-            Self::IndexCount => "index-count",
-            Self::NegativeStart => "negative-start",
-            Self::OutOfRange => "out-of-range",
-        }
-    }
-
-    /// Returns the rule that an error of an evaluation reports, if it is one of these rules.
-    pub(crate) fn of(error: &OnnxError) -> Option<Self> {
-        let kind = match error.root() {
-            OnnxError::Mode { .. } => ErrorKind::UnknownMode,
-            OnnxError::Operator(rule) => rule.details().kind,
-            _ => return None,
-        };
-        match kind {
-            ErrorKind::ElementTypeMismatch => Some(Self::TypesDiffer),
-            ErrorKind::UnknownMode => Some(Self::Mode),
-            ErrorKind::Rank | ErrorKind::RankTooLow => Some(Self::Rank),
-            ErrorKind::RankMismatch => Some(Self::RankMismatch),
-            ErrorKind::AxisOutOfRange | ErrorKind::AxisIsBatch => Some(Self::Axis),
-            ErrorKind::DimensionMismatch => Some(Self::Dimension),
-            ErrorKind::UpdateLongerThanCache => Some(Self::UpdateTooLong),
-            ErrorKind::ListLength => Some(Self::IndexCount),
-            ErrorKind::NegativeStart => Some(Self::NegativeStart),
-            ErrorKind::StartOutOfRange => Some(Self::OutOfRange),
-            _ => None,
-        }
     }
 }

@@ -21,7 +21,7 @@ pub use feed::Feed;
 pub use placement::Placement;
 pub use report::{NodeReport, NotInPlace, Outcome, OutputCopy, Report, Use};
 pub use run::Evaluation;
-pub use types::MAX_RANK;
+pub use types::{MAX_RANK, check_declared};
 
 pub(crate) use memory::bytes;
 pub(crate) use op::{ConstantValue, Op};

@@ -14,7 +14,7 @@ use crate::proto::{
     AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto,
     ValueInfoProto,
 };
-use crate::{NodeLabel, OnnxError, tensor_proto};
+use crate::{NodeLabel, OnnxError, attribute, tensor_proto};
 
 /// The full name of the default domain. Models usually write it as the empty string.
 pub(crate) const DEFAULT_DOMAIN: &str = "ai.onnx";
@@ -236,6 +236,48 @@ impl<'m> Node<'m> {
     #[must_use]
     pub fn attribute(&self, name: &str) -> Option<&'m AttributeProto> {
         self.proto.attribute.iter().find(|attribute| attribute.name.as_deref() == Some(name))
+    }
+
+    /// Checks that every attribute has one of these names, and that none is given twice.
+    ///
+    /// # Errors
+    /// Returns [`OnnxError::AttributeUnknown`] or [`OnnxError::AttributeTwice`].
+    pub fn check_attributes(&self, known: &[&str]) -> Result<(), OnnxError> {
+        let mut names = BTreeSet::new();
+        for attribute in &self.proto.attribute {
+            let name = attribute.name.as_deref().unwrap_or_default();
+            if !known.contains(&name) {
+                return Err(OnnxError::AttributeUnknown { name: name.to_owned() });
+            }
+            if !names.insert(name) {
+                return Err(OnnxError::AttributeTwice { name: name.to_owned() });
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the value of an integer attribute, or `None` if the node does not have the attribute.
+    ///
+    /// # Errors
+    /// Returns [`OnnxError::AttributeType`] if the attribute has another type.
+    pub fn int(&self, name: &str) -> Result<Option<i64>, OnnxError> {
+        self.attribute(name).map(attribute::int).transpose()
+    }
+
+    /// Returns the value of a floating-point attribute, or `None` if the node does not have the attribute.
+    ///
+    /// # Errors
+    /// Returns [`OnnxError::AttributeType`] if the attribute has another type.
+    pub fn float(&self, name: &str) -> Result<Option<f32>, OnnxError> {
+        self.attribute(name).map(attribute::float).transpose()
+    }
+
+    /// Returns the bytes of a string attribute, or `None` if the node does not have the attribute.
+    ///
+    /// # Errors
+    /// Returns [`OnnxError::AttributeType`] if the attribute has another type.
+    pub fn string(&self, name: &str) -> Result<Option<&'m [u8]>, OnnxError> {
+        self.attribute(name).map(attribute::string).transpose()
     }
 
     /// Returns `true` if an integer attribute is given and is not 0.

@@ -21,6 +21,9 @@ const DATA_SET: &str = "test_data_set_";
 /// The name of the file that marks a test directory whose inputs must be rejected. This is a kvscatter
 /// extension; not part of the specification.
 pub const REFUSED: &str = "refused.json";
+/// The name of the file with the tolerance that the outputs of a test directory are compared with. This is a
+/// kvscatter extension; not part of the specification.
+pub const TOLERANCE: &str = "tolerance.json";
 
 /// A test directory: a model with its data sets.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -125,7 +128,7 @@ pub fn discover(root: &Path) -> Result<Discovered, OnnxError> {
 
 /// Returns the files that a test directory consists of.
 fn parts_of(case: &Path) -> Vec<PathBuf> {
-    let mut parts = vec![case.join(MODEL), case.join(REFUSED)];
+    let mut parts = [MODEL, REFUSED, TOLERANCE].map(|name| case.join(name)).to_vec();
     // If a test directory cannot be opened, none of its data sets is read.
     for set in TestCase::open(case).map(|case| case.data_sets).unwrap_or_default() {
         parts.extend(set.inputs.into_iter().chain(set.outputs));
@@ -136,7 +139,7 @@ fn parts_of(case: &Path) -> Vec<PathBuf> {
 /// Returns `true` if a file of this name belongs to a test directory.
 fn is_part(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str());
-    name.is_some_and(|name| name.starts_with(DATA_SET) || [MODEL, REFUSED].contains(&name))
+    name.is_some_and(|name| name.starts_with(DATA_SET) || [MODEL, REFUSED, TOLERANCE].contains(&name))
 }
 
 impl TestCase {

@@ -1,8 +1,14 @@
 //! `kvscatter verify`: runs ONNX test directories, or checks the outputs of another implementation.
 
+mod attention;
+mod cache_write;
+mod evaluate;
 mod judge;
+mod rejection;
 mod rules;
 mod scatter;
+mod single_node;
+mod tolerance;
 mod unknown;
 
 use std::collections::BTreeSet;
@@ -32,8 +38,13 @@ const UNKNOWN_SHOWN: usize = 20;
 ///
 /// The command runs every model.onnx at or below DIR on its test_data_set_* inputs, in place. It compares the
 /// outputs with the expected ones. With --actual, it compares the outputs of another implementation instead.
-/// Without a tolerance, every bit must agree, also in NaNs and zeros. A directory with a refused.json passes
-/// if the model is refused for that reason.
+/// A directory with a refused.json passes if the model is refused for that reason.
+///
+/// A model consists of TensorScatter, Identity, Constant and Add, or of one other node: Attention, or
+/// KVCacheUpdate or KVCacheOperation of the domain com.kvscatter.
+///
+/// Without a tolerance, every bit must agree, also in NaNs and zeros. A directory can have a tolerance in
+/// tolerance.json: {"rtol": 0, "atol": 1e-6}. The options --rtol and --atol replace it.
 ///
 /// Links are followed inside DIR. A link that leads out of DIR or nowhere, and a folder that cannot be read,
 /// are printed and counted as unreadable. All other directories are still checked.

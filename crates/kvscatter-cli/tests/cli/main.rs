@@ -32,3 +32,4 @@ mod run;
 mod run_decoder;
 mod support;
 mod verify;
+mod verify_operators;

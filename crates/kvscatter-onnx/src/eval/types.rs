@@ -12,6 +12,19 @@ use crate::{Dimension, OnnxError, Tensor, ValueInfo, storage_len};
 /// The maximum rank of a value, the same as NumPy's.
 pub const MAX_RANK: usize = 64;
 
+/// Checks that tensors match the declarations of a graph's inputs or outputs, as an [`Evaluator`](super::Evaluator)
+/// does. A symbolic dimension must have one size in all of them.
+///
+/// # Errors
+/// Returns [`OnnxError::ValueType`], [`OnnxError::ValueRank`], [`OnnxError::ValueDim`] or
+/// [`OnnxError::SymbolConflict`] for the first tensor that does not match.
+pub fn check_declared<'a, 'm: 'a>(
+    values: impl IntoIterator<Item = (&'a ValueInfo<'m>, &'a Tensor)>,
+) -> Result<(), OnnxError> {
+    let mut bindings = Bindings::default();
+    values.into_iter().try_for_each(|(declared, tensor)| bindings.check(declared, &TensorType::of(tensor)))
+}
+
 /// A type and a shape whose size fits a buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TensorType {

@@ -1,15 +1,16 @@
 //! Judges one test directory.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use kvscatter_onnx::eval::{Evaluator, Feed, Placement};
 use kvscatter_onnx::test_dir::{DataSet, TestCase};
 use kvscatter_onnx::{Model, Tensor};
 use serde::Serialize;
 
+use super::evaluate::{Explanation, evaluate};
+use super::rejection::Rejection;
 use super::rules::Rule;
 use super::scatter::{ScatterCall, SlotUse, Slots, WrongSlots};
+use super::tolerance;
 use crate::compare::{Mismatch, Tolerance, compare};
 use crate::error::CommandError;
 use crate::files::{self, Location};
@@ -21,7 +22,15 @@ pub(super) struct Judge<'a> {
     pub(super) folder: &'a Path,
     /// The folder with the outputs of another implementation, or `None` to run the directory here.
     pub(super) actual: Option<PathBuf>,
+    /// The tolerance that the user chose. It replaces the tolerance of the directory.
     pub(super) tolerance: Option<Tolerance>,
+}
+
+/// What a test directory contains besides its data sets.
+struct Loaded {
+    model: Model,
+    refused: Option<Refused>,
+    tolerance: Option<Tolerance>,
 }
 
 /// The verdict on one data set.
@@ -71,11 +80,11 @@ pub(super) enum Finding {
     #[error("{0}")]
     TheirFile(files::FileError),
     #[error("refused: {0}")]
-    Refused(kvscatter_onnx::OnnxError),
+    Refused(Rejection),
     #[error("accepted, but must be refused: {reason}")]
     Accepted { rule: RefusedRule, reason: String },
     #[error("refused for another reason: {error}; expected: {reason}")]
-    OtherReason { rule: RefusedRule, error: kvscatter_onnx::OnnxError, reason: String },
+    OtherReason { rule: RefusedRule, error: Box<Rejection>, reason: String },
 }
 
 impl CaseVerdict {
@@ -121,7 +130,7 @@ impl Judge<'_> {
     pub(super) fn verdicts(&self) -> Vec<CaseVerdict> {
         let name = self.folder.display().to_string();
         let unreadable = |error| CaseVerdict::unreadable(name.clone(), error);
-        let (case, model, refused) = match self.load() {
+        let (case, loaded) = match self.load() {
             Ok(loaded) => loaded,
             Err(error) => return vec![unreadable(error)],
         };
@@ -134,7 +143,7 @@ impl Judge<'_> {
                 1 => name.clone(),
                 _ => set.folder.display().to_string(),
             };
-            match self.judge(&model, refused.as_ref(), set) {
+            match self.judge(&loaded, set) {
                 Ok((rules, verdict)) => CaseVerdict { case, rules, verdict },
                 Err(error) => CaseVerdict::unreadable(case, error),
             }
@@ -142,19 +151,21 @@ impl Judge<'_> {
         sets.iter().map(line).collect()
     }
 
-    fn load(&self) -> Result<(TestCase, Model, Option<Refused>), CommandError> {
+    fn load(&self) -> Result<(TestCase, Loaded), CommandError> {
         let case = TestCase::open(self.folder)?;
         let model = Model::load(&case.model_path())?;
-        Ok((case, model, Refused::read(self.folder)?))
+        let refused = Refused::read(self.folder)?;
+        let tolerance = match self.tolerance {
+            Some(tolerance) => Some(tolerance),
+            None => tolerance::read(self.folder)?,
+        };
+        Ok((case, Loaded { model, refused, tolerance }))
     }
 
     /// Returns the rules that a data set tests, and the verdict.
-    fn judge(
-        &self,
-        model: &Model,
-        refused: Option<&Refused>,
-        set: &DataSet,
-    ) -> Result<(Vec<Rule>, Verdict), CommandError> {
+    fn judge(&self, loaded: &Loaded, set: &DataSet) -> Result<(Vec<Rule>, Verdict), CommandError> {
+        let Loaded { model, tolerance, .. } = loaded;
+        let refused = loaded.refused.as_ref();
         let expected = set.read_outputs()?;
         let (explanation, answer) = match &self.actual {
             None => {
@@ -174,10 +185,10 @@ impl Judge<'_> {
             Answer::NoOutputs(Some(finding)) => (finding, None),
             Answer::Outputs(outputs) => {
                 let outputs: Vec<_> = outputs.iter().collect();
-                let Some(mismatch) = compare(&outputs, &expected, self.tolerance) else {
+                let Some(mismatch) = compare(&outputs, &expected, *tolerance) else {
                     return Ok((rules, Verdict::Pass));
                 };
-                let wrong = wrong_slots(&mismatch, &outputs, &expected, self.tolerance, slots.as_ref());
+                let wrong = wrong_slots(&mismatch, &outputs, &expected, *tolerance, slots.as_ref());
                 (Finding::Mismatch(mismatch), wrong)
             }
         };
@@ -227,45 +238,14 @@ impl Refused {
     }
 
     /// Returns the fault of a refusal, or `None` if it has the right reason.
-    fn finding(&self, error: kvscatter_onnx::OnnxError) -> Option<Finding> {
-        let right = RefusedRule::of(&error) == Some(self.kind);
-        (!right).then(|| Finding::OtherReason { rule: self.kind, error, reason: self.reason.clone() })
+    fn finding(&self, error: Rejection) -> Option<Finding> {
+        let right = error.rule() == Some(self.kind);
+        (!right).then(|| Finding::OtherReason {
+            rule: self.kind,
+            error: error.into(),
+            reason: self.reason.clone(),
+        })
     }
-}
-
-/// The known facts of a call. The call may be right or wrong.
-#[derive(Default)]
-struct Explanation {
-    call: Option<ScatterCall>,
-    /// The uses of the slots, or `None` if the call is refused here.
-    slots: Option<Slots>,
-}
-
-/// Evaluates a data set. The outer error is about the files, and the inner error comes from the evaluation.
-fn evaluate(
-    model: &Model,
-    set: &DataSet,
-) -> Result<(Explanation, Result<Vec<Tensor>, kvscatter_onnx::OnnxError>), CommandError> {
-    let evaluator = match Evaluator::new(model) {
-        Ok(evaluator) => evaluator,
-        Err(error) => {
-            let graph = model.graph().ok();
-            let call = graph.and_then(|graph| ScatterCall::of(&graph, &set.read_inputs(&graph).ok()?));
-            return Ok((Explanation { call, slots: None }, Err(error)));
-        }
-    };
-    let graph = evaluator.graph();
-    let inputs = set.read_inputs(graph)?;
-    let call = ScatterCall::of(graph, &inputs);
-    let names = graph.input_names();
-    let feeds: BTreeMap<_, _> =
-        names.zip(inputs).map(|(name, (_, tensor))| (name, Feed::Donated(tensor))).collect();
-    let mut slots = None;
-    let evaluation = evaluator.run_observed(feeds, Placement::Auto, &mut |node, plan| {
-        slots = slots.take().or_else(|| call.as_ref()?.slots(graph, node, plan));
-    });
-    let outputs = evaluation.map(|done| done.outputs.into_iter().map(|(_, tensor)| tensor).collect());
-    Ok((Explanation { call, slots }, outputs))
 }
 
 /// The answer of an implementation to a data set.
@@ -276,7 +256,7 @@ enum Answer {
     NoOutputs(Option<Finding>),
 }
 
-fn ours(evaluated: Result<Vec<Tensor>, kvscatter_onnx::OnnxError>, refused: Option<&Refused>) -> Answer {
+fn ours(evaluated: Result<Vec<Tensor>, Rejection>, refused: Option<&Refused>) -> Answer {
     match (evaluated, refused) {
         (Ok(outputs), None) => Answer::Outputs(outputs),
         (Ok(_), Some(refused)) => Answer::NoOutputs(Some(refused.accepted())),

@@ -1,9 +1,7 @@
 //! What a node declares, and which nodes the kernel supports.
 
-use core::ffi::CStr;
-
 use kvscatter::ElementType;
-use kvscatter_attention::{Attention, Operand, Scores, Shapes, Softmax};
+use kvscatter_attention::{Attention, Operand, Shapes};
 
 use crate::node::Attributes;
 use crate::status::Failure;
@@ -32,25 +30,18 @@ impl Declaration {
             return Err(refused("Y is missing"));
         }
         together("present_key", has_present, "present_value", has(2))?;
-        let heads = [heads(attributes, c"q_num_heads")?, heads(attributes, c"kv_num_heads")?];
-        together("q_num_heads", heads[0].is_some(), "kv_num_heads", heads[1].is_some())?;
-        let operator = Attention::new()
-            .causal(one_of(attributes, c"is_causal", flag)?.unwrap_or(false))
-            .window(bound(attributes, c"left_window_size")?, bound(attributes, c"right_window_size")?)
-            .softcap(attributes.float(c"softcap")?.unwrap_or(0.0))
-            .softmax(one_of(attributes, c"softmax_precision", Softmax::from_precision)?.unwrap_or_default());
-        let operator = match attributes.float(c"scale")? {
-            Some(scale) => operator.scale(scale),
-            None => operator,
-        };
-        let operator = match heads {
-            [Some(query), Some(key)] => operator.heads(query, key),
-            _ => operator,
-        };
-        let mode =
-            one_of(attributes, c"qk_matmul_output_mode", Scores::from_mode)?.unwrap_or(Scores::Products);
-        let operator = if has_scores { operator.scores(mode) } else { operator };
-        operator.check()?;
+        let operator = kvscatter_attention::Attributes {
+            is_causal: attributes.integer(c"is_causal")?,
+            kv_num_heads: attributes.integer(c"kv_num_heads")?,
+            left_window_size: attributes.integer(c"left_window_size")?,
+            q_num_heads: attributes.integer(c"q_num_heads")?,
+            qk_matmul_output_mode: attributes.integer(c"qk_matmul_output_mode")?,
+            right_window_size: attributes.integer(c"right_window_size")?,
+            scale: attributes.float(c"scale")?,
+            softcap: attributes.float(c"softcap")?,
+            softmax_precision: attributes.integer(c"softmax_precision")?,
+        }
+        .operator(has_scores)?;
         Ok(Self { operator, has_present })
     }
 
@@ -128,35 +119,6 @@ fn together(one: &str, has_one: bool, other: &str, has_other: bool) -> Result<()
         return Ok(());
     }
     Err(refused(format!("{one} and {other} must be used together")))
-}
-
-/// Returns the meaning of an attribute's value, if the node has the attribute.
-fn one_of<T>(
-    attributes: &impl Attributes,
-    name: &CStr,
-    meaning: impl Fn(i64) -> Option<T>,
-) -> Result<Option<T>, Failure> {
-    let Some(value) = attributes.integer(name)? else { return Ok(None) };
-    meaning(value).map(Some).ok_or_else(|| unknown(name, value))
-}
-
-fn flag(value: i64) -> Option<bool> {
-    [false, true].get(usize::try_from(value).ok()?).copied()
-}
-
-/// Returns a number of heads.
-fn heads(attributes: &impl Attributes, name: &CStr) -> Result<Option<usize>, Failure> {
-    one_of(attributes, name, |value| usize::try_from(value).ok().filter(|heads| *heads > 0))
-}
-
-/// Returns the size of one side of a window. -1 sets no bound.
-fn bound(attributes: &impl Attributes, name: &CStr) -> Result<Option<usize>, Failure> {
-    let side = |value| if value == -1 { Some(None) } else { usize::try_from(value).ok().map(Some) };
-    one_of(attributes, name, side).map(Option::flatten)
-}
-
-fn unknown(name: &CStr, value: impl core::fmt::Display) -> Failure {
-    refused(format!("{} = {value} is not supported", name.to_string_lossy()))
 }
 
 #[cfg(test)]

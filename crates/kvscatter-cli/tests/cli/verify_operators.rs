@@ -1,0 +1,231 @@
+//! Tests `kvscatter verify` on test directories of KVCacheUpdate, KVCacheOperation and Attention, whose expectations
+//! come from the oracle.
+
+mod directory;
+
+use half::{bf16, f16};
+use kvscatter_oracle::attention::{Array, AttentionRefusal, Float, Mask, Positions};
+use kvscatter_oracle::cases::attention::{AttentionCase, random, refused};
+use kvscatter_oracle::cases::{Call, Case, Element, Values, cases};
+use kvscatter_oracle::tensorrt::UpdateForm;
+use kvscatter_oracle::{OutOfRange, Refusal, ascend, tensorrt};
+
+use crate::support::Folder;
+use directory::{Attribute, Directory, Expectation, Input};
+
+#[test]
+fn the_attention_cases_of_onnx_pass() {
+    let folder = Folder::with_testdata();
+    insta::assert_snapshot!(folder.run("verify testdata/onnx-attention --rtol 1e-3 --atol 1e-6"));
+    assert_eq!(folder.run("verify testdata/onnx-attention").code, Some(1));
+    // A directory may have its own tolerance, and options replace it.
+    let case = "testdata/onnx-attention/test_attention_4d_gqa_causal_nonpad_decode";
+    folder.write(&format!("{case}/tolerance.json"), br#"{"rtol": 0, "atol": 1e-6}"#);
+    folder.run(&format!("verify {case}")).passed();
+    assert_eq!(folder.run(&format!("verify {case} --atol 0")).code, Some(1));
+    for contents in ["{", r#"{"rtol": 0}"#, r#"{"rtol": 0, "atol": -1}"#, r#"{"rtol": 0, "atol": 1, "x": 1}"#]
+    {
+        folder.write(&format!("{case}/tolerance.json"), contents.as_bytes());
+        let answer = folder.run(&format!("verify {case}"));
+        assert_eq!(answer.code, Some(2), "{contents}: {answer}");
+        assert!(answer.stdout.contains("tolerance.json: "), "{contents}: {answer}");
+    }
+}
+
+/// Checks the outputs of calls of both operators that write a cache, and the rules that refused calls break.
+#[test]
+fn the_cases_of_the_oracle_pass_for_writes() {
+    let folder = Folder::new();
+    let (mut updates, mut operations) = (0, 0);
+    for case in cases(1, 2400) {
+        match write_directory(&case) {
+            Some(directory) if directory.op_type == "KVCacheUpdate" => {
+                updates += 1;
+                directory.write(&folder, &format!("cases/{}", case.name));
+            }
+            Some(directory) => {
+                operations += 1;
+                directory.write(&folder, &format!("cases/{}", case.name));
+            }
+            None => {}
+        }
+    }
+    assert!(updates > 300 && operations > 300, "{updates}, {operations}");
+    let answer = folder.run("verify cases --quiet").passed();
+    assert_eq!(answer, format!("{} cases passed, 0 failed\n", updates + operations));
+}
+
+/// Checks the outputs of calls of Attention, and the rules that refused calls break.
+#[test]
+fn the_cases_of_the_oracle_pass_for_attention() {
+    let folder = Folder::new();
+    let mut written = 0;
+    for case in random(1, 150).chain(refused(1, 150)) {
+        if let Some(directory) = attention_directory(&case) {
+            written += 1;
+            directory.write(&folder, &format!("cases/{}", case.name));
+        }
+    }
+    assert!(written > 200, "{written}");
+    let answer = folder.run("verify cases --quiet").passed();
+    assert_eq!(answer, format!("{written} cases passed, 0 failed\n"));
+}
+
+/// Returns a directory for a case of KVCacheUpdate or KVCacheOperation without extensions.
+fn write_directory(case: &Case) -> Option<Directory> {
+    let [cache, update] = [
+        (case.elements[0], &case.cache_shape, &case.cache),
+        (case.elements[1], &case.update_shape, &case.update),
+    ]
+    .map(|(element, shape, values)| tensor(element, shape, values));
+    let (op_type, attributes, inputs) = match &case.call {
+        Call::KvCacheUpdate { operator, write_indices, update_lengths, lengths: None }
+            if *operator
+                == (tensorrt::KvCacheUpdate { out_of_range: OutOfRange::Error, ..operator.clone() }) =>
+        {
+            let form = match operator.update_form {
+                UpdateForm::Padded => "padded",
+                UpdateForm::Packed => "packed_nhd",
+            };
+            let mut inputs = vec![cache, update, Input::int64s(write_indices)];
+            inputs.extend(update_lengths.as_deref().map(Input::int32s));
+            ("KVCacheUpdate", vec![("update_form", Attribute::Text(form))], inputs)
+        }
+        Call::KvCacheOperation { operator, layer_id, token_offset, seq_len, lengths: None }
+            if *operator == ascend::KvCacheOperation::default() =>
+        {
+            let [layer_id, token_offset, seq_len] =
+                [layer_id, token_offset, seq_len].map(|it| Input::int32s(it));
+            ("KVCacheOperation", vec![], vec![update, layer_id, cache, token_offset, seq_len])
+        }
+        _ => return None,
+    };
+    let expectation = match &case.expected {
+        Ok(expected) => {
+            Expectation::Outputs(vec![tensor(case.elements[0], &case.cache_shape, &expected.present)])
+        }
+        Err(refusal) => Expectation::Refused(rule(refusal)),
+    };
+    let inputs = inputs.into_iter().map(Some).collect();
+    Some(Directory {
+        op_type,
+        domain: "com.kvscatter",
+        version: 1,
+        attributes,
+        inputs,
+        expectation,
+        atol: None,
+    })
+}
+
+/// Returns a directory for a case of Attention. Rings are no cases of ONNX.
+fn attention_directory(case: &AttentionCase) -> Option<Directory> {
+    let (op, inputs) = (&case.attention, &case.inputs);
+    let lengths = match &inputs.positions {
+        Positions::Full => None,
+        Positions::Lengths(lengths) => Some(Input::int64s(lengths)),
+        Positions::Ring(_) => return None,
+    };
+    let number = |value: f64| Attribute::Float(value as f32);
+    let mut attributes = vec![
+        ("is_causal", Attribute::Int(op.is_causal.into())),
+        ("qk_matmul_output_mode", Attribute::Int(op.qk_matmul_output_mode)),
+        ("softcap", number(op.softcap.max(0.0))),
+    ];
+    let integers = [
+        ("q_num_heads", op.q_num_heads),
+        ("kv_num_heads", op.kv_num_heads),
+        ("softmax_precision", op.softmax_precision),
+        ("left_window_size", Some(op.left_window_size).filter(|size| *size != -1)),
+        ("right_window_size", Some(op.right_window_size).filter(|size| *size != -1)),
+    ];
+    attributes.extend(integers.into_iter().filter_map(|(name, value)| Some((name, Attribute::Int(value?)))));
+    attributes.extend(op.scale.map(|scale| ("scale", number(scale))));
+    let floats = |array: &Array<f64>| floats(inputs.element, array);
+    let mask = inputs.mask.as_ref().map(|mask| match mask {
+        Mask::Bool(mask) => Input::new("bool", &mask.shape, mask.data.iter().map(|&it| it.into()).collect()),
+        Mask::Float(mask) => floats(mask),
+    });
+    let [past_key, past_value] = [&inputs.past_key, &inputs.past_value].map(|past| past.as_ref().map(floats));
+    let [q, k, v] = [&inputs.q, &inputs.k, &inputs.v].map(|input| Some(floats(input)));
+    let expectation = match case.expected() {
+        Ok(it) => Expectation::Outputs([it.y, it.present_key, it.present_value].iter().map(floats).collect()),
+        Err(refusal) => Expectation::Refused(rule_of_attention(&refusal)),
+    };
+    Some(Directory {
+        op_type: "Attention",
+        domain: "",
+        version: 25,
+        attributes,
+        inputs: vec![q, k, v, mask, past_key, past_value, lengths],
+        expectation,
+        atol: Some((case.tolerance(0.0), if inputs.element == Float::F32 { 0.0 } else { 1.0 / 64.0 })),
+    })
+}
+
+fn tensor(element: &Element, shape: &[usize], values: &Values) -> Input {
+    match values {
+        Values::Bytes(bytes) => Input::new(element.name, shape, bytes.clone()),
+        Values::Strings(strings) => Input::strings(shape, strings),
+    }
+}
+
+fn floats(element: Float, array: &Array<f64>) -> Input {
+    let values = array.data.iter();
+    let bytes = match element {
+        Float::F32 => values.flat_map(|&value| (value as f32).to_le_bytes()).collect(),
+        Float::F16 => values.flat_map(|&value| f16::from_f64(value).to_le_bytes()).collect(),
+        Float::Bf16 => values.flat_map(|&value| bf16::from_f64(value).to_le_bytes()).collect(),
+    };
+    Input::new(element.name(), &array.shape, bytes)
+}
+
+/// Returns the name of a rule in `refused.json`.
+fn rule(refusal: &Refusal) -> &'static str {
+    match refusal {
+        Refusal::TypesDiffer { .. } => "types-differ",
+        Refusal::UnsupportedType { .. } => "unsupported-type",
+        Refusal::Mode { .. } => "mode",
+        Refusal::CacheRank { .. } => "rank",
+        Refusal::UpdateRank { .. } => "rank-mismatch",
+        Refusal::Axis { .. } => "axis",
+        Refusal::Dimension { .. } => "dimension",
+        Refusal::UpdateBatch { .. } => "update-batch",
+        Refusal::UpdateTooLong { .. } => "update-too-long",
+        Refusal::IndexCount { .. } => "index-count",
+        Refusal::Length { .. } => "length",
+        Refusal::NegativeStart { .. } => "negative-start",
+        Refusal::OutOfRange { .. } => "out-of-range",
+        Refusal::UpdateLengthsMissing => "update-lengths-missing",
+        Refusal::UpdateLengthsUnexpected => "update-lengths-unexpected",
+        Refusal::UpdateLengthsFirst { .. } => "update-lengths-first",
+        Refusal::UpdateLengthsDecrease { .. } => "update-lengths-decrease",
+        Refusal::UpdateLengthsTooLong { .. } => "update-lengths-too-long",
+        Refusal::UpdateLengthsTotal { .. } => "update-lengths-total",
+        Refusal::LayerId { .. } => "layer-id",
+        Refusal::SeqLen { .. } => "seq-len",
+        Refusal::SeqLenTotal { .. } => "seq-len-total",
+    }
+}
+
+/// Returns the name of a rule of Attention in `refused.json`.
+fn rule_of_attention(refusal: &AttentionRefusal) -> &'static str {
+    match refusal {
+        AttentionRefusal::Mode { .. } => "mode",
+        AttentionRefusal::SoftmaxPrecision { .. } => "softmax-precision",
+        AttentionRefusal::Window { .. } => "window",
+        AttentionRefusal::Scale => "scale",
+        AttentionRefusal::Ranks { .. } => "ranks",
+        AttentionRefusal::HeadsMissing { .. } => "heads-missing",
+        AttentionRefusal::Heads { .. } => "heads",
+        AttentionRefusal::Groups { .. } => "groups",
+        AttentionRefusal::Dimension { .. } => "dimension",
+        AttentionRefusal::PastAlone => "past-alone",
+        AttentionRefusal::PastRank { .. } => "past-rank",
+        AttentionRefusal::PastWithLengths => "past-with-lengths",
+        AttentionRefusal::MaskRank { .. } => "mask-rank",
+        AttentionRefusal::MaskDimension { .. } => "mask-dimension",
+        AttentionRefusal::LengthCount { .. } => "length-count",
+        AttentionRefusal::Length { .. } => "length",
+    }
+}
