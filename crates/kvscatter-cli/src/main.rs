@@ -17,6 +17,7 @@
     reason = "files and arguments are not trusted: every size and index is checked"
 )]
 
+mod case_tolerance;
 mod cli;
 mod commands;
 mod compare;

@@ -44,11 +44,7 @@ impl Refused {
     /// # Errors
     /// Returns [`files::FileError`] if the file cannot be written.
     pub(crate) fn write(&self, folder: &Path) -> Result<(), CommandError> {
-        let path = folder.join(REFUSED);
-        let mut text = Vec::new();
-        json::write(&mut text, self).map_err(|cause| CommandError::Json { path: path.clone(), cause })?;
-        text.push(b'\n');
-        Ok(files::write_bytes(&path, &text, &[])?)
+        json::write_file(&folder.join(REFUSED), self)
     }
 
     /// Converts the oracle's refusal.

@@ -92,6 +92,8 @@ pub enum Fault {
     FourInputs,
     /// The node has two outputs.
     TwoOutputs,
+    /// The node of `KVCacheUpdate` has the attribute `cache_mode` with the value `circular`.
+    CircularCacheMode,
     /// `write_indices` is int32.
     Int32Indices,
     /// `write_indices` has the shape `[batch, 1]`.
@@ -130,6 +132,7 @@ mod tests {
     use std::collections::HashSet;
 
     use super::{CorpusCall, Fault, Form, Operator, RULES, cases};
+    use crate::attention::Inputs;
     use crate::cases::Call;
 
     #[test]
@@ -186,6 +189,17 @@ mod tests {
             if let CorpusCall::Write(write, Form::Fault(fault)) = &case.call {
                 assert!(write.expected.is_ok(), "{}/{}", case.rule, case.name);
                 assert!(!matches!(fault, Fault::OperatorSet(24)));
+            }
+        }
+    }
+
+    #[test]
+    fn values_of_attention_have_the_element_type() {
+        for case in cases() {
+            let CorpusCall::Attention(attention, _) = &case.call else { continue };
+            let Inputs { element, q, k, v, .. } = &attention.inputs;
+            for value in [q, k, v].into_iter().flat_map(|array| &array.data).filter(|value| !value.is_nan()) {
+                assert_eq!(element.round(*value), *value, "{}/{}", case.rule, case.name);
             }
         }
     }

@@ -1,5 +1,6 @@
 //! `kvscatter cases`: writes adversarial ONNX test directories for other implementations of TensorScatter.
 
+mod corpus;
 mod model;
 
 use std::io::{self, Write};
@@ -21,6 +22,8 @@ use crate::files;
 use crate::numbers::integer;
 use crate::output::{Outcome, Output, count, one_line, progress};
 use crate::refused::Refused;
+
+use model::ModelParts;
 
 /// The most cases that are written without `--many`.
 const MANY: usize = 100_000;
@@ -51,6 +54,7 @@ const MARKED: &str =
 Examples:
   kvscatter cases -o cases                  # every idea with every type
   kvscatter cases -o cases --seed 7 --count 5000
+  kvscatter cases -o corpus --conformance   # the cases of conformance/
   kvscatter verify cases                    # check kvscatter
   kvscatter verify cases --actual results   # check your outputs
 
@@ -71,52 +75,88 @@ pub(crate) struct Cases {
     /// Write more than 100000 cases
     #[arg(long)]
     many: bool,
+
+    /// Write the conformance corpus instead: small cases, chosen by hand, with an index of their rules
+    #[arg(long, conflicts_with_all = ["seed", "count", "many"])]
+    conformance: bool,
 }
 
 #[derive(Serialize)]
 struct CasesDocument {
     folder: PathBuf,
-    seed: u64,
+    /// The seed of random cases. The corpus has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    seed: Option<u64>,
     cases: usize,
     refused: usize,
 }
 
 pub(crate) fn run(args: Cases, output: &mut Output) -> Result<Outcome, CommandError> {
     check_empty(&args.output)?;
-    let refused = write_all(&args, output.is_json())?;
+    let written = write_all(&args, output.is_json())?;
     if output.is_json() {
-        output.json(&CasesDocument { folder: args.output, seed: args.seed, cases: args.count, refused })?;
+        output.json(&CasesDocument {
+            folder: args.output,
+            seed: (!args.conformance).then_some(args.seed),
+            cases: written.cases,
+            refused: written.refused,
+        })?;
     } else {
         let folder = one_line(&args.output.display().to_string());
         writeln!(
             output,
-            "{folder}: {}, of which {refused} must be refused; check them with: kvscatter verify {folder}",
-            count(args.count, "case")
+            "{folder}: {}, of which {} must be refused; check them with: kvscatter verify {folder}",
+            count(written.cases, "case"),
+            written.refused
         )?;
     }
     Ok(Outcome::Passed)
 }
 
-/// Writes all cases, or nothing. Returns how many of them must be refused.
+/// How many cases were written, and how many of them must be refused.
+#[derive(Clone, Copy, Default)]
+struct Written {
+    cases: usize,
+    refused: usize,
+}
+
+/// Writes all cases, or nothing.
 ///
 /// The cases are made in a new folder inside the output, and moved up after all of them are complete. An
 /// error or a signal removes that folder. After an event that cannot be caught, such as a power failure, the
 /// folder remains, with its [`MARKER`].
-///
-/// The size and the time of many cases are estimated after the first [`SAMPLE`] cases, and printed unless
-/// `is_quiet`.
-fn write_all(args: &Cases, is_quiet: bool) -> Result<usize, CommandError> {
+fn write_all(args: &Cases, is_quiet: bool) -> Result<Written, CommandError> {
     let refuse = |error: io::Error| files::FileError::at_path(&args.output, error);
     let mut unfinished = UnfinishedFiles::new();
     unfinished.folders(&args.output).map_err(refuse)?;
     let folder = unfinished.folder_in(&args.output, INCOMPLETE).map_err(refuse)?;
     files::write_bytes(&folder.join(MARKER), MARKED.as_bytes(), &[])?;
+    let (names, written) = if args.conformance {
+        (corpus::entries(), unfinished.fill(|| corpus::write_all(&folder))?)
+    } else {
+        write_random(args, &folder, &unfinished, is_quiet)?
+    };
+    unfinished.complete(|| move_up(&folder, &args.output, &names)).map_err(refuse)?;
+    Ok(written)
+}
+
+/// Writes the random cases into a folder. Returns their names.
+///
+/// The size and the time of many cases are estimated after the first [`SAMPLE`] cases, and printed unless
+/// `is_quiet`.
+fn write_random(
+    args: &Cases,
+    folder: &Path,
+    unfinished: &UnfinishedFiles,
+    is_quiet: bool,
+) -> Result<(Vec<String>, Written), CommandError> {
     let bar = progress(args.count).with_style(with_time_left());
     let begun = Instant::now();
-    let (mut names, mut refused) = (Vec::new(), 0_usize);
+    let (mut names, mut written) = (Vec::new(), Written::default());
     for case in tensor_scatter(args.seed, args.count) {
         if names.len() == SAMPLE && args.count >= ANNOUNCED {
-            let estimate = Estimate::of(&folder, begun.elapsed(), SAMPLE, args.count).map_err(refuse)?;
+            let estimate = Estimate::of(folder, begun.elapsed(), SAMPLE, args.count)
+                .map_err(|error| files::FileError::at_path(&args.output, error))?;
             if args.count > MANY && !args.many {
                 return Err(CommandError::ManyCases { count: args.count, estimate });
             }
@@ -131,15 +171,14 @@ fn write_all(args: &Cases, is_quiet: bool) -> Result<usize, CommandError> {
                 });
             }
         }
-        if unfinished.fill(|| write(&case, &folder.join(&case.name)))? {
-            refused = refused.saturating_add(1);
-        }
+        let is_refused = unfinished.fill(|| write(&case, &folder.join(&case.name)))?;
+        written.refused = written.refused.saturating_add(is_refused.into());
+        written.cases = written.cases.saturating_add(1);
         names.push(case.name);
         bar.inc(1);
     }
     bar.finish_and_clear();
-    unfinished.complete(|| move_up(&folder, &args.output, &names)).map_err(refuse)?;
-    Ok(refused)
+    Ok((names, written))
 }
 
 /// Returns the style of a bar with the remaining time.
@@ -184,7 +223,7 @@ fn write(case: &Case, folder: &Path) -> Result<bool, CommandError> {
                 .map_err(kvscatter_onnx::OnnxError::from)?,
         );
     }
-    let model = model::tensor_scatter(operator.axis, &operator.mode, &inputs);
+    let model = ModelParts::tensor_scatter(operator.axis, &operator.mode, &inputs).model();
     let (outputs, refused) = match &case.expected {
         Ok(expected) => (vec![tensor(cache, &case.cache_shape, &expected.present)?], None),
         Err(refusal) => (Vec::new(), Some(Refused::from_oracle(refusal)?)),

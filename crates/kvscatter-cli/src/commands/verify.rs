@@ -8,7 +8,6 @@ mod rejection;
 mod rules;
 mod scatter;
 mod single_node;
-mod tolerance;
 mod unknown;
 
 use std::collections::BTreeSet;

@@ -6,7 +6,7 @@ use kvscatter_attention::{AttentionError, Operand};
 use serde::{Deserialize, Serialize};
 
 /// A rule of TensorScatter, KVCacheUpdate, KVCacheOperation or Attention that inputs can break. There is one rule for
-/// each refusal of the oracle.
+/// each refusal of the oracle, and one for each rule of ONNX that a node can break.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum RefusedRule {
@@ -47,6 +47,13 @@ pub(crate) enum RefusedRule {
     MaskRank,
     MaskDimension,
     LengthCount,
+    OperatorSet,
+    AttributeUnknown,
+    AttributeType,
+    InputCount,
+    OutputCount,
+    IndexType,
+    IndexRank,
 }
 
 impl RefusedRule {
@@ -88,6 +95,13 @@ impl RefusedRule {
             Self::MaskRank => "mask-rank",
             Self::MaskDimension => "mask-dimension",
             Self::LengthCount => "length-count",
+            Self::OperatorSet => "operator-set",
+            Self::AttributeUnknown => "attribute-unknown",
+            Self::AttributeType => "attribute-type",
+            Self::InputCount => "input-count",
+            Self::OutputCount => "output-count",
+            Self::IndexType => "index-type",
+            Self::IndexRank => "index-rank",
         }
     }
 
@@ -95,6 +109,8 @@ impl RefusedRule {
     pub(crate) fn of_write(error: &Error) -> Option<Self> {
         let details = error.details();
         match (details.kind, details.argument) {
+            (ErrorKind::ElementType, Some(Argument::WriteIndices)) => Some(Self::IndexType),
+            (ErrorKind::Rank, Some(Argument::WriteIndices)) => Some(Self::IndexRank),
             (ErrorKind::ElementType, _) => Some(Self::UnsupportedType),
             (ErrorKind::ElementTypeMismatch, _) => Some(Self::TypesDiffer),
             (ErrorKind::UnknownMode, _) => Some(Self::Mode),

@@ -9,6 +9,7 @@ mod bench;
 mod beside;
 #[cfg(feature = "full")]
 mod certify;
+mod conformance;
 mod convert;
 mod external;
 mod formats;

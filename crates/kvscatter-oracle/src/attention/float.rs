@@ -41,6 +41,35 @@ impl Float {
         if rounded.abs() > self.highest() { f64::INFINITY.copysign(value) } else { rounded }
     }
 
+    /// Returns the bits of a value of this type, in little-endian byte order. A NaN becomes a quiet one.
+    ///
+    /// # Panics
+    /// Panics if the value is not one of this type. [`round`](Self::round) returns such values.
+    #[must_use]
+    pub fn to_le_bytes(self, value: f64) -> Vec<u8> {
+        assert!(value.is_nan() || self.round(value) == value, "{value} is not a {}", self.name());
+        let fraction_bits = self.fraction_bits();
+        let sign = u32::from(value.is_sign_negative());
+        let exponent_bits = self.bits() - 1 - fraction_bits as u32;
+        let highest = (1 << exponent_bits) - 1;
+        let magnitude = if value.is_nan() {
+            (highest << fraction_bits) | (1 << (fraction_bits - 1))
+        } else if value.is_infinite() {
+            highest << fraction_bits
+        } else {
+            // The exponent is 0 for subnormal numbers. For others, the leading 1 of the units adds 1 to it.
+            let units = (value.abs() / self.unit_in_the_last_place(value)) as u32;
+            let exponent = (value.abs().to_bits() >> 52) as i32 - 1023 - self.lowest_exponent();
+            (exponent.max(0) as u32 * (1 << fraction_bits)) + units
+        };
+        let bits = (sign << (self.bits() - 1)) | magnitude;
+        bits.to_le_bytes()[..self.bits() as usize / 8].to_vec()
+    }
+
+    fn bits(self) -> u32 {
+        if self == Self::F32 { 32 } else { 16 }
+    }
+
     /// Returns the distance between neighbouring values of this type around `value`. Near 0 it is the smallest
     /// subnormal number.
     #[must_use]
@@ -84,6 +113,21 @@ mod tests {
             assert_eq!(Float::F32.round(value).to_bits(), f64::from(value as f32).to_bits(), "{value}");
         }
         assert!(Float::F32.round(f64::NAN).is_nan());
+    }
+
+    #[test]
+    fn bits_are_those_of_ieee_754() {
+        let values = [1.0, -0.1, 1e-40, f64::from(f32::MAX), 0.0, -0.0, f64::INFINITY, f64::NEG_INFINITY];
+        for value in values.map(|value| Float::F32.round(value)) {
+            assert_eq!(Float::F32.to_le_bytes(value), (value as f32).to_le_bytes(), "{value}");
+        }
+        let halves =
+            [(1.0, 0x3C00), (-2.5, 0xC100), (65504.0, 0x7BFF), (2f64.powi(-24), 1), (f64::NAN, 0x7E00)];
+        for (value, bits) in halves {
+            assert_eq!(Float::F16.to_le_bytes(value), u16::to_le_bytes(bits), "{value}");
+        }
+        assert_eq!(Float::Bf16.to_le_bytes(-1.5), u16::to_le_bytes(0xBFC0));
+        assert_eq!(Float::Bf16.to_le_bytes(f64::NEG_INFINITY), u16::to_le_bytes(0xFF80));
     }
 
     #[test]

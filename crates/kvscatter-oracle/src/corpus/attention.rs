@@ -208,11 +208,14 @@ fn numbers() -> Vec<CorpusCase> {
                 "large-scores",
                 "The exponentials of the scores overflow, unless the largest score is subtracted first.",
             ),
-        Attend::seen(Sizes::new(1, 1, 4)).with(|_, inputs| inputs.k.data.fill(-3e38)).lengths(&[2]).case(
-            scores,
-            "lowest-scores",
-            "The visible scores are close to the lowest number, and still above every hidden slot.",
-        ),
+        Attend::seen(Sizes::new(1, 1, 4))
+            .with(|_, inputs| inputs.k.data.fill(-2_f64.powi(126)))
+            .lengths(&[2])
+            .case(
+                scores,
+                "lowest-scores",
+                "The visible scores are close to the lowest number, and still above every hidden slot.",
+            ),
         computed().element(Float::F16).case(half, "float16", "Queries, keys and values are float16."),
         computed().element(Float::Bf16).case(half, "bfloat16", "Queries, keys and values are bfloat16."),
         Attend::seen(Sizes::new(1, 1, 12)).element(Float::Bf16).lengths(&[12]).case(

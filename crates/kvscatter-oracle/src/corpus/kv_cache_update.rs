@@ -1,7 +1,7 @@
 //! Cases of TensorRT `KVCacheUpdate`.
 
-use super::CorpusCase;
 use super::write::Write;
+use super::{CorpusCase, Fault, Form};
 use crate::OutOfRange;
 use crate::cases::Call;
 use crate::tensorrt::{KvCacheUpdate, UpdateForm};
@@ -97,6 +97,11 @@ pub(super) fn cases() -> Vec<CorpusCase> {
             types,
             "refused-different",
             "The cache is float16 and the update float32.",
+        ),
+        padded(cache, &[2, 2, 1, 2], &[1, 3]).form(Form::Fault(Fault::CircularCacheMode)).case(
+            "tensorrt-mode",
+            "refused-circular",
+            "The mode is circular.",
         ),
         padded(cache, &[2, 1, 1, 2], &[1, 3]).case(
             builder,

@@ -279,6 +279,7 @@ pub const RULES: &[Rule] = &[
         "tensorrt-types",
         "Caches are float32, float16 or bfloat16. Indices are int32 or int64.",
     ),
+    document(KvCacheUpdate, "tensorrt-mode", "The mode is linear. There is no other."),
     document(
         KvCacheUpdate,
         "tensorrt-builder",

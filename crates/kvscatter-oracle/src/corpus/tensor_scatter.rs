@@ -2,7 +2,7 @@
 
 use super::write::Write;
 use super::{CorpusCall, CorpusCase, Fault, Form, TwoWrites};
-use crate::cases::{Element, Values};
+use crate::cases::{Case, Element, Values};
 
 pub(super) fn cases() -> Vec<CorpusCase> {
     [positions(), refused_positions(), shapes(), indices(), graphs(), types(), models()].concat()
@@ -330,16 +330,26 @@ fn indices() -> Vec<CorpusCase> {
 /// Models in which the past has another use.
 fn graphs() -> Vec<CorpusCase> {
     let rule = "past-used-again";
-    let two = |name, what, how, [first, second]: [Write; 2]| {
-        let call =
-            CorpusCall::TwoWrites(Box::new([first.finish(rule, name), second.finish(rule, name)]), how);
-        CorpusCase { rule, name, what, call }
+    let two = |name, what, how, [first, second]: [Case; 2]| CorpusCase {
+        rule,
+        name,
+        what,
+        call: CorpusCall::TwoWrites(Box::new([first, second]), how),
     };
     let write = Write::linear(&[2, 1, 4, 2], 1, &[1, 3]);
-    let other = Write::linear(&[2, 1, 4, 2], 1, &[2, 0]);
-    let past = Values::Bytes((1..=6_u8).flat_map(|n| f32::from(n).to_le_bytes()).collect());
+    let floats = |numbers: std::ops::RangeInclusive<u8>, sign: f32| {
+        Values::Bytes(numbers.flat_map(|n| (f32::from(n) * sign).to_le_bytes()).collect())
+    };
+    let first = write.clone().finish(rule, "first");
+    // The second write has other rows than the first.
+    let second = |past: Values| {
+        Write::linear(&[2, 1, 4, 2], 1, &[2, 0]).values(past, floats(5..=8, -1.0)).finish(rule, "second")
+    };
+    let present = first.expected.as_ref().map_or_else(|_| first.cache.clone(), |after| after.present.clone());
+    let (of_one_past, in_a_row) = (second(first.cache.clone()), second(present));
+    let ring = floats(1..=6, 1.0);
     vec![
-        write.clone().form(Form::PastIsOutput).case(
+        write.form(Form::PastIsOutput).case(
             rule,
             "past-is-an-output",
             "The model also returns the past, so a write in place would change an output.",
@@ -348,15 +358,15 @@ fn graphs() -> Vec<CorpusCase> {
             "two-writes-of-one-past",
             "Two nodes write other rows to the same past. The second present must not contain the rows of the first.",
             TwoWrites::OfOnePast,
-            [write.clone(), other.clone()],
+            [first.clone(), of_one_past],
         ),
         two(
             "two-writes-in-a-row",
             "The second node writes to the present of the first. Both may write in place.",
             TwoWrites::InARow,
-            [write, other],
+            [first, in_a_row],
         ),
-        Write::ring(&[1, 3, 2], 3, &[1]).values(past.clone(), past).form(Form::UpdateIsPast).case(
+        Write::ring(&[1, 3, 2], 3, &[1]).values(ring.clone(), ring).form(Form::UpdateIsPast).case(
             rule,
             "update-is-the-past",
             "The past is also the update, so the ring is turned by one slot. A write in place would read rows that it has overwritten.",

@@ -112,6 +112,7 @@ impl Write {
 ///
 /// # Panics
 /// Panics if there is none, because the corpus is then wrong.
+#[expect(clippy::expect_used, reason = "the names are written in this module, and a test makes every case")]
 pub(super) fn element(name: &str) -> &'static Element {
     Element::named(name).expect("the corpus names types of ONNX")
 }

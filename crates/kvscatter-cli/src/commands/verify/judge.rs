@@ -10,7 +10,7 @@ use super::evaluate::{Explanation, evaluate};
 use super::rejection::Rejection;
 use super::rules::Rule;
 use super::scatter::{ScatterCall, SlotUse, Slots, WrongSlots};
-use super::tolerance;
+use crate::case_tolerance::CaseTolerance;
 use crate::compare::{Mismatch, Tolerance, compare};
 use crate::error::CommandError;
 use crate::files::{self, Location};
@@ -157,7 +157,7 @@ impl Judge<'_> {
         let refused = Refused::read(self.folder)?;
         let tolerance = match self.tolerance {
             Some(tolerance) => Some(tolerance),
-            None => tolerance::read(self.folder)?,
+            None => CaseTolerance::read(self.folder)?,
         };
         Ok((case, Loaded { model, refused, tolerance }))
     }

@@ -41,6 +41,11 @@ impl Rejection {
             Self::Onnx(error) | Self::InNode { fault: NodeFault::Onnx(error), .. } => match error.root() {
                 OnnxError::Mode { .. } => Some(RefusedRule::Mode),
                 OnnxError::Operator(error) => RefusedRule::of_write(error),
+                OnnxError::OpsetTooOld { .. } => Some(RefusedRule::OperatorSet),
+                OnnxError::AttributeUnknown { .. } => Some(RefusedRule::AttributeUnknown),
+                OnnxError::AttributeType { .. } => Some(RefusedRule::AttributeType),
+                OnnxError::InputCount { .. } => Some(RefusedRule::InputCount),
+                OnnxError::OutputCount { .. } => Some(RefusedRule::OutputCount),
                 _ => None,
             },
             Self::InNode { fault, .. } => match fault {

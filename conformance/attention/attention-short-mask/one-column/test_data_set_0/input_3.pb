@@ -1,0 +1,1 @@
+	B	attn_maskJ

@@ -1,0 +1,2 @@
+
+Bnew_kvJ(@eAfBgChDiEjFkGlHmInJoKpLqMrNsOtPuQvRwSx

@@ -1,0 +1,1 @@
+Bnew_kvJ@eAfBgChDiEjFkGl

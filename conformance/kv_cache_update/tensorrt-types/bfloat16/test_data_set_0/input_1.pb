@@ -1,0 +1,1 @@
+BupdateJ E!F"G#H$I%J&K'L

@@ -1,0 +1,2 @@
+
+BupdateJ E!F"G#H$I%J&K'L

@@ -1,0 +1,1 @@
+Bpresent_cacheJ01V{2W|3X}4Y~)Ns*Ot7\Å8]Ç-Rw	.Sx5Z6[Ä

@@ -1,0 +1,2 @@
+*€JL‚NƒP„R…T†V‡XˆZB
+past_cache

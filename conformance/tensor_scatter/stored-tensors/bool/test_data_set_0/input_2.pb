@@ -1,0 +1,1 @@
+:Bwrite_indices

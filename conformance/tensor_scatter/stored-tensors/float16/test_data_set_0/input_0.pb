@@ -1,0 +1,3 @@
+
+*€JL‚NƒP„R…T†V‡XˆZB
+past_cache

@@ -1,0 +1,1 @@
+2new, and longerBupdate

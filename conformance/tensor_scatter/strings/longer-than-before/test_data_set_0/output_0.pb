@@ -1,0 +1,1 @@
+2a2new, and longer2longer than the othersBpresent_cache

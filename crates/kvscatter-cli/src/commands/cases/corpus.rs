@@ -1,0 +1,163 @@
+//! Writes the conformance corpus: the cases of `kvscatter_oracle::corpus` and their index.
+
+mod attention;
+mod refused_rule;
+mod write;
+
+use std::path::Path;
+
+use kvscatter_onnx::test_dir::TestCase;
+use kvscatter_onnx::{Tensor, proto, tensor_proto};
+use kvscatter_oracle::corpus::{self, Basis, CorpusCall, CorpusCase, Operator, RULES};
+use serde::Serialize;
+
+use super::Written;
+use super::model::ModelParts;
+use crate::case_tolerance::CaseTolerance;
+use crate::error::CommandError;
+use crate::refused::Refused;
+use crate::{files, json};
+
+/// The name of the file that lists rules and cases.
+const INDEX: &str = "index.json";
+/// Rises when a field of the index changes its meaning or is removed.
+const VERSION: u32 = 1;
+
+/// What the files of a case contain.
+struct Contents {
+    parts: ModelParts,
+    inputs: Vec<Tensor>,
+    /// The expected outputs, or the reason why there are none.
+    expected: Result<Vec<Tensor>, Refused>,
+    tolerance: Option<CaseTolerance>,
+    in_place: Option<InPlace>,
+    is_typed: bool,
+}
+
+/// What a write in place means for a case.
+#[derive(Clone, Copy, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum InPlace {
+    /// The past and the present may be one buffer.
+    Yes,
+    /// The past is used again after the write, so it must not change.
+    No,
+    /// The call is refused, and the past must not change.
+    Unchanged,
+}
+
+#[derive(Serialize)]
+struct Index {
+    version: u32,
+    rules: Vec<RuleEntry>,
+    cases: Vec<CaseEntry>,
+}
+
+#[derive(Serialize)]
+struct RuleEntry {
+    id: &'static str,
+    operator: &'static str,
+    rule: &'static str,
+    basis: &'static str,
+    semantics: String,
+}
+
+#[derive(Serialize)]
+struct CaseEntry {
+    name: String,
+    folder: String,
+    operator: &'static str,
+    rule: &'static str,
+    what: &'static str,
+    expect: &'static str,
+    in_place: Option<InPlace>,
+    tolerance: Option<CaseTolerance>,
+}
+
+/// Writes all cases and the index into a folder.
+pub(super) fn write_all(folder: &Path) -> Result<Written, CommandError> {
+    let entries =
+        corpus::cases().iter().map(|case| write_case(folder, case)).collect::<Result<Vec<_>, _>>()?;
+    let written = Written {
+        cases: entries.len(),
+        refused: entries.iter().filter(|entry| entry.expect == "refused").count(),
+    };
+    let rules = RULES.iter().map(|rule| RuleEntry {
+        id: rule.id,
+        operator: rule.operator.name(),
+        rule: rule.rule,
+        basis: match rule.basis {
+            Basis::Document => "document",
+            Basis::Choice => "choice",
+        },
+        semantics: format!("docs/semantics.md#{}", rule.id),
+    });
+    let index = Index { version: VERSION, rules: rules.collect(), cases: entries };
+    json::write_file(&folder.join(INDEX), &index)?;
+    Ok(written)
+}
+
+/// Returns the names of the entries that [`write_all`] makes in the folder.
+pub(super) fn entries() -> Vec<String> {
+    Operator::ALL
+        .into_iter()
+        .map(|operator| folder_of(operator).to_owned())
+        .chain([INDEX.to_owned()])
+        .collect()
+}
+
+fn write_case(root: &Path, case: &CorpusCase) -> Result<CaseEntry, CommandError> {
+    let operator = operator(case);
+    let below = format!("{}/{}/{}", folder_of(operator), case.rule, case.name);
+    let folder = root.join(&below);
+    let contents = match &case.call {
+        CorpusCall::Write(write, form) => write::one(write, *form, case.what)?,
+        CorpusCall::TwoWrites(writes, how) => write::two(writes, *how, case.what)?,
+        CorpusCall::Attention(attention, version) => attention::contents(attention, *version, case.what)?,
+    };
+    let outputs = contents.expected.as_ref().cloned().unwrap_or_default();
+    TestCase::write(&folder, &contents.parts.model(), &[(contents.inputs.clone(), outputs)])?;
+    if contents.is_typed {
+        write_typed(&folder, &contents)?;
+    }
+    if let Err(refused) = &contents.expected {
+        refused.write(&folder)?;
+    }
+    if let Some(tolerance) = &contents.tolerance {
+        tolerance.write(&folder)?;
+    }
+    Ok(CaseEntry {
+        name: format!("{}/{}", case.rule, case.name),
+        folder: below,
+        operator: operator.name(),
+        rule: case.rule,
+        what: case.what,
+        expect: if contents.expected.is_err() { "refused" } else { "output" },
+        in_place: contents.in_place,
+        tolerance: contents.tolerance,
+    })
+}
+
+fn operator(case: &CorpusCase) -> Operator {
+    let rule = RULES.iter().find(|rule| rule.id == case.rule);
+    rule.map_or(Operator::TensorScatter, |rule| rule.operator)
+}
+
+fn folder_of(operator: Operator) -> &'static str {
+    match operator {
+        Operator::TensorScatter => "tensor_scatter",
+        Operator::Attention => "attention",
+        Operator::KvCacheUpdate => "kv_cache_update",
+        Operator::KvCacheOperation => "kv_cache_operation",
+    }
+}
+
+/// Writes the inputs again, with their values in the typed fields.
+fn write_typed(folder: &Path, contents: &Contents) -> Result<(), CommandError> {
+    for (index, (tensor, declared)) in contents.inputs.iter().zip(&contents.parts.inputs).enumerate() {
+        let message = tensor_proto::encode_typed(&declared.name, tensor);
+        let path = folder.join("test_data_set_0").join(format!("input_{index}.pb"));
+        files::write_bytes(&path, &proto::encode(&message)?, &[])?;
+    }
+    Ok(())
+}

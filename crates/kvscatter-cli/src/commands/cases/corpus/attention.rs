@@ -1,0 +1,107 @@
+//! The files of a case of attention.
+
+use kvscatter::ElementType;
+use kvscatter_onnx::Tensor;
+use kvscatter_oracle::attention::{Array, Attention, Float, Mask, Positions};
+use kvscatter_oracle::cases::attention::AttentionCase;
+
+use super::super::model::{Declared, ModelParts, Shape, float, int, node};
+use super::write::{data, int64s};
+use super::{Contents, refused_rule};
+use crate::case_tolerance::CaseTolerance;
+use crate::error::CommandError;
+use crate::refused::Refused;
+
+/// The inputs of the operator, in its order.
+const INPUTS: [&str; 7] = ["q", "k", "v", "attn_mask", "past_key", "past_value", "nonpad_kv_seqlen"];
+
+/// Returns the files of a model with one `Attention`.
+pub(super) fn contents(
+    case: &AttentionCase,
+    operator_set: i64,
+    what: &str,
+) -> Result<Contents, CommandError> {
+    let inputs = &case.inputs;
+    let numbers = |array: &Array<f64>| numbers(inputs.element, array);
+    let optional = |array: &Option<Array<f64>>| array.as_ref().map(numbers).transpose();
+    let mask = match &inputs.mask {
+        None => None,
+        Some(Mask::Bool(mask)) => {
+            let bytes = mask.data.iter().map(|&shown| u8::from(shown)).collect();
+            Some(data(ElementType::Bool, mask.shape.clone(), bytes)?)
+        }
+        Some(Mask::Float(mask)) => Some(numbers(mask)?),
+    };
+    let lengths = match &inputs.positions {
+        Positions::Lengths(lengths) => Some(int64s(lengths)?),
+        Positions::Full | Positions::Ring(_) => None,
+    };
+    let tensors = [
+        Some(numbers(&inputs.q)?),
+        Some(numbers(&inputs.k)?),
+        Some(numbers(&inputs.v)?),
+        mask,
+        optional(&inputs.past_key)?,
+        optional(&inputs.past_value)?,
+        lengths,
+    ];
+    let last = tensors.iter().rposition(Option::is_some).unwrap_or(0);
+    let named = || INPUTS.iter().zip(&tensors).take(last.saturating_add(1));
+    let names: Vec<_> = named().map(|(name, tensor)| if tensor.is_some() { *name } else { "" }).collect();
+    let declared = named().filter_map(|(name, tensor)| Some(Declared::of(name, tensor.as_ref()?))).collect();
+
+    let mut attention = node("Attention", &names, &["y"]);
+    attention.attribute = attributes(&case.attention);
+    let mut parts =
+        ModelParts { nodes: vec![attention], inputs: declared, outputs: Vec::new(), operator_set };
+    let (expected, tolerance) = match case.expected() {
+        Ok(outputs) => {
+            let y = outputs.y.data.iter().map(|&y| inputs.element.round(y)).collect();
+            let tolerance = outputs.y.data.iter().map(|&y| case.tolerance(y)).fold(0.0, f64::max);
+            let y = numbers(&Array::new(y, &outputs.y.shape))?;
+            parts.outputs.push(Declared::of("y", &y));
+            (Ok(vec![y]), Some(CaseTolerance { rtol: 0.0, atol: tolerance }))
+        }
+        Err(refusal) => {
+            let kind = refused_rule::of_attention(&refusal);
+            // The shape that the output would have, without the fault.
+            let output = tensors.first().and_then(Option::as_ref).map(|q| Declared::of("y", q));
+            parts.outputs.extend(output.map(|output| Declared { shape: Shape::Unknown, ..output }));
+            (Err(Refused { kind, reason: what.to_owned() }), None)
+        }
+    };
+    let inputs = tensors.into_iter().flatten().collect();
+    Ok(Contents { parts, inputs, expected, tolerance, in_place: None, is_typed: false })
+}
+
+/// Returns the attributes that differ from their defaults.
+fn attributes(attention: &Attention) -> Vec<kvscatter_onnx::proto::AttributeProto> {
+    let default = Attention::default();
+    let mut attributes = Vec::new();
+    if attention.is_causal {
+        attributes.push(int("is_causal", 1));
+    }
+    // The corpus has scales and softcaps that float32 represents.
+    attributes.extend(attention.scale.map(|scale| float("scale", scale as f32)));
+    if attention.softcap != default.softcap {
+        attributes.push(float("softcap", attention.softcap as f32));
+    }
+    let heads = [("q_num_heads", attention.q_num_heads), ("kv_num_heads", attention.kv_num_heads)];
+    attributes.extend(heads.into_iter().filter_map(|(name, heads)| Some(int(name, heads?))));
+    let windows = [
+        ("left_window_size", attention.left_window_size),
+        ("right_window_size", attention.right_window_size),
+    ];
+    attributes
+        .extend(windows.into_iter().filter(|(_, size)| *size != -1).map(|(name, size)| int(name, size)));
+    attributes
+}
+
+fn numbers(element: Float, array: &Array<f64>) -> Result<Tensor, CommandError> {
+    let ty = match element {
+        Float::F32 => ElementType::Float32,
+        Float::F16 => ElementType::Float16,
+        Float::Bf16 => ElementType::BFloat16,
+    };
+    data(ty, array.shape.clone(), array.data.iter().flat_map(|&value| element.to_le_bytes(value)).collect())
+}

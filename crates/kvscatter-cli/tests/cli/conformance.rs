@@ -1,0 +1,65 @@
+//! Tests that `conformance/` is what `kvscatter cases --conformance` writes, and that `kvscatter verify` passes it.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::support::Folder;
+
+/// The folder of the repository.
+fn checked_in() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../conformance")
+}
+
+#[test]
+fn the_checked_in_corpus_is_the_generated_one() {
+    let folder = Folder::new();
+    folder.run("cases -o corpus --conformance").passed();
+    let generated = files(&folder.path("corpus"));
+    let mut checked_in = files(&checked_in());
+    // The other files of the folder are not part of the corpus.
+    let entries: Vec<_> = generated.keys().filter_map(|path| path.components().next()).collect();
+    checked_in.retain(|path, _| path.components().next().is_some_and(|entry| entries.contains(&entry)));
+    let differing: Vec<_> = generated.keys().chain(checked_in.keys()).collect();
+    let differing: Vec<_> =
+        differing.into_iter().filter(|path| generated.get(*path) != checked_in.get(*path)).collect();
+    assert!(differing.is_empty(), "run cargo xtask conformance: {differing:?}");
+}
+
+#[test]
+fn kvscatter_passes_the_corpus() {
+    let folder = Folder::new();
+    let corpus = checked_in();
+    let answer = folder.run_os(&["verify".into(), "--json".into(), corpus.clone().into()]);
+    let document: serde_json::Value = serde_json::from_str(&answer.stdout).unwrap();
+    let index: serde_json::Value =
+        serde_json::from_slice(&fs::read(corpus.join("index.json")).unwrap()).unwrap();
+    assert_eq!(document["failed"], 0, "{answer}");
+    assert_eq!(document["passed"].as_u64().unwrap(), index["cases"].as_array().unwrap().len() as u64);
+}
+
+#[test]
+fn options_of_random_cases_do_not_apply_to_the_corpus() {
+    let folder = Folder::new();
+    for option in ["--seed 1", "--count 10", "--many"] {
+        let answer = folder.run(&format!("cases -o corpus --conformance {option}"));
+        assert_eq!(answer.code, Some(2), "{option}: {answer}");
+    }
+    assert!(!folder.path("corpus").exists());
+}
+
+/// Returns the contents of every file in a folder and below it.
+fn files(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let (mut files, mut folders) = (BTreeMap::new(), vec![root.to_owned()]);
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else {
+                files.insert(path.strip_prefix(root).unwrap().to_owned(), fs::read(path).unwrap());
+            }
+        }
+    }
+    files
+}
