@@ -34,7 +34,7 @@ enum Task {
     /// Runs the steps for every change: fmt, words, lint, unit and c. Needs Rust and a C compiler
     Test {
         /// Also runs deny, features, no-std, docs, kernels, linear, instructions, bench-check, package, cuda,
-        /// cuda-images, candle-cuda, models, ort, python, python-torch and bench-gpu-check
+        /// cuda-images, candle-cuda, models, conformance, ort, python, python-torch and bench-gpu-check
         #[arg(long)]
         all: bool,
     },
@@ -89,6 +89,13 @@ enum Task {
     /// Converts, lowers and certifies decoders of several exporters, and compares them with the originals in
     /// ONNX Runtime (needs Python, downloads once)
     Models,
+    /// Writes the conformance corpus, the tables of its page and the node tests for onnx (needs Python, downloads
+    /// once)
+    Conformance {
+        /// Compares with the checked-in files instead of replacing them, as `test` does
+        #[arg(long)]
+        check: bool,
+    },
     /// Exports tiny decoders of many families with the exporters that people use, converts them, and compares what
     /// they generate (needs Python and 20 GB of disk, downloads once). Add `--help` for the options
     #[command(disable_help_flag = true)]
@@ -218,6 +225,7 @@ fn main() -> ExitCode {
         Task::CandleCuda => one(steps_candle::candle_cuda()),
         Task::InstallC { prefix } => one(steps_c::install_c(&prefix)),
         Task::Models => one(steps_models::models()),
+        Task::Conformance { check } => one(steps_models::conformance(check)),
         Task::Exports { options } => one(steps_exports::exports(&options)),
         Task::Ort { every_version } => one(steps_ort::ort(every_version)),
         Task::OrtBench { options } => one(steps_ort::ort_bench(&options)),

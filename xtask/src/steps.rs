@@ -48,7 +48,7 @@ pub(crate) fn all() -> Vec<Step> {
         bench_check(),
         steps_package::package(),
     ];
-    let runtime = [steps_models::models(), steps_ort::ort(false)];
+    let runtime = [steps_models::models(), steps_models::conformance(true), steps_ort::ort(false)];
     let torch = [steps_python::torch(), steps_gpu::check()];
     light()
         .into_iter()

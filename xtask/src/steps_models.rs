@@ -10,6 +10,17 @@ const TESTS: &str = "crates/kvscatter-onnx/python-tests";
 const ATTENTION_CASES: &str = "crates/kvscatter-onnx/python-tests/support/attention_cases.py";
 const LOCK: &str = "crates/kvscatter-onnx/python-tests/requirements.txt";
 
+/// Writes the conformance corpus, the tables of its page and the node tests for onnx. With `is_check`, compares them
+/// instead. Runs the node tests with onnx's reference evaluator.
+pub(crate) fn conformance(is_check: bool) -> Step {
+    let environment = Environment::new("models", LOCK);
+    let mut program = environment.python();
+    program.arg("xtask/conformance/main.py").arg("--command").arg(target_dir().join("debug/kvscatter"));
+    program.args(is_check.then_some("--check"));
+    let needs = if environment.is_made() { &[PYTHON][..] } else { &[PYTHON, INDEX] };
+    Step::new("conformance", vec![environment.make(), command(), program]).needs(needs)
+}
+
 /// Runs the Python tests in NumPy and ONNX Runtime, and the Rust tests that need ONNX Runtime. All of them
 /// use the ONNX Runtime of the environment. Only the Rust tests use the plugin.
 pub(crate) fn models() -> Step {
