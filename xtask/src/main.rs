@@ -8,6 +8,7 @@ mod steps_c;
 mod steps_candle;
 mod steps_cuda;
 mod steps_cuda_images;
+mod steps_divergences;
 mod steps_exports;
 mod steps_gpu;
 mod steps_models;
@@ -100,6 +101,13 @@ enum Task {
     /// they generate (needs Python and 20 GB of disk, downloads once). Add `--help` for the options
     #[command(disable_help_flag = true)]
     Exports {
+        #[arg(value_name = "OPTION", trailing_var_arg = true, allow_hyphen_values = true)]
+        options: Vec<OsString>,
+    },
+    /// Runs the conformance cases in many versions of other runtimes, and collects how they differ (needs Python and
+    /// 12 GB of disk, downloads once). Add `--help` for the options
+    #[command(disable_help_flag = true)]
+    Divergences {
         #[arg(value_name = "OPTION", trailing_var_arg = true, allow_hyphen_values = true)]
         options: Vec<OsString>,
     },
@@ -227,6 +235,7 @@ fn main() -> ExitCode {
         Task::Models => one(steps_models::models()),
         Task::Conformance { check } => one(steps_models::conformance(check)),
         Task::Exports { options } => one(steps_exports::exports(&options)),
+        Task::Divergences { options } => one(steps_divergences::divergences(&options)),
         Task::Ort { every_version } => one(steps_ort::ort(every_version)),
         Task::OrtBench { options } => one(steps_ort::ort_bench(&options)),
         Task::Python => step::run(steps_python::all(), Missing::Fails),

@@ -20,8 +20,9 @@ const BENCH: &str = "crates/kvscatter-python/bench";
 const TYPING_TESTS: &str = "crates/kvscatter-python/tests/typing";
 
 /// The folders that ruff checks.
-const SOURCES: [&str; 6] = [
+const SOURCES: [&str; 7] = [
     CRATE,
+    "conformance",
     "crates/kvscatter-cuda/bench",
     "crates/kvscatter-onnx/python-tests",
     "crates/kvscatter-ort/python-tests",
