@@ -10,6 +10,7 @@ mod beside;
 #[cfg(feature = "full")]
 mod certify;
 mod convert;
+mod directory;
 mod external;
 mod formats;
 #[cfg(feature = "full")]
@@ -32,4 +33,5 @@ mod run;
 mod run_decoder;
 mod support;
 mod verify;
+mod verify_actual;
 mod verify_operators;
