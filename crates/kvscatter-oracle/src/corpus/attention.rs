@@ -1,7 +1,7 @@
 //! Cases of ONNX `Attention` over a static cache: lengths, causality, layouts, numbers and refusals.
 
-use super::CorpusCase;
 use super::attend::{Attend, Sizes, pattern};
+use super::case::CorpusCase;
 use crate::attention::{Array, Float, Mask, Positions};
 
 pub(super) fn cases() -> Vec<CorpusCase> {

@@ -1,7 +1,7 @@
 //! Cases of ONNX `TensorScatter`.
 
+use super::case::{CorpusCall, CorpusCase, Fault, Form, TwoWrites};
 use super::write::Write;
-use super::{CorpusCall, CorpusCase, Fault, Form, TwoWrites};
 use crate::cases::{Case, Element, Values};
 
 pub(super) fn cases() -> Vec<CorpusCase> {

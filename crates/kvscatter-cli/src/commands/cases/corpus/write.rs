@@ -7,8 +7,9 @@ use kvscatter_oracle::corpus::{Fault, Form, TwoWrites};
 use kvscatter_oracle::tensorrt::UpdateForm;
 
 use super::super::model::{Declared, ModelParts, OPERATOR_SET, Shape, int, node, own_node, string};
-use super::super::{element, tensor};
-use super::{Contents, InPlace, refused_rule};
+use super::super::tensors::{element, tensor};
+use super::contents::{Contents, InPlace};
+use super::refused_rule;
 use crate::error::CommandError;
 use crate::refused::Refused;
 
@@ -142,7 +143,7 @@ fn declare_symbols(parts: &mut ModelParts) {
 }
 
 /// Changes a model, so that it breaks a rule of ONNX.
-fn break_rule(fault: Fault, parts: &mut ModelParts, inputs: &mut Vec<Tensor>) -> Result<(), CommandError> {
+fn break_rule(fault: Fault, parts: &mut ModelParts, inputs: &mut [Tensor]) -> Result<(), CommandError> {
     let Some(node) = parts.nodes.first_mut() else { return Ok(()) };
     match fault {
         Fault::OperatorSet(version) => parts.operator_set = version,

@@ -24,7 +24,7 @@ pub(crate) struct Directory {
     pub(crate) inputs: Vec<Option<Input>>,
     pub(crate) expectation: Expectation,
     /// The absolute and the relative tolerance.
-    pub(crate) atol: Option<(f64, f64)>,
+    pub(crate) tolerance: Option<(f64, f64)>,
 }
 
 pub(crate) enum Attribute {
@@ -116,7 +116,7 @@ impl Directory {
             let document = serde_json::json!({ "kind": rule, "reason": "the oracle refuses it" });
             folder.write(&format!("{name}/refused.json"), document.to_string().as_bytes());
         }
-        if let Some((atol, rtol)) = self.atol {
+        if let Some((atol, rtol)) = self.tolerance {
             let document = serde_json::json!({ "rtol": rtol, "atol": atol });
             folder.write(&format!("{name}/tolerance.json"), document.to_string().as_bytes());
         }
