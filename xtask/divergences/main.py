@@ -9,6 +9,7 @@ target/divergences. A run that is finished is not repeated until the cases, the 
 
 import argparse
 import json
+import subprocess
 import sys
 from datetime import date
 from pathlib import Path
@@ -88,6 +89,17 @@ def main() -> None:
         }
         (given.root / "results.json").write_text(json.dumps(results, indent=1))
         print(f"{len(done)} runtimes: {given.root / 'results.json'}")
+    if given.write_docs:
+        # The pictures need NumPy and onnx.
+        python = environments.make(next(each for each in document.runtimes if each.name == "numpy"))
+        pages = [
+            python,
+            HERE / "pages.py",
+            given.root / "results.json",
+            given.corpus,
+            HERE.parents[1] / "docs",
+        ]
+        subprocess.run(pages, check=True)
     sys.exit(1 if failed else 0)
 
 

@@ -6,7 +6,7 @@ import platform
 import shutil
 import subprocess
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from environments import Failure
 from runtimes import Runtime
 
 HERE = Path(__file__).parent
+ADAPTERS = HERE / "adapters"
 HARNESS = HERE.parents[1] / "conformance" / "run.py"
 
 
@@ -80,7 +81,8 @@ class Runs:
     def __init__(self, root: Path, corpus: Path, command: Path, rule: str | None) -> None:
         self._folder = root / "rules" / rule if rule else root / "runs"
         self._corpus, self._command, self._rule = corpus, command, rule
-        self._sources = fingerprint([corpus, HARNESS.parent, HERE / "adapters"])
+        cases = [path for path in corpus.rglob("*") if path.suffix in (".pb", ".onnx", ".json")]
+        self._sources = fingerprint([*cases, HARNESS, *(HARNESS.parent / "harness").glob("*.py")])
 
     def is_finished(self, runtime: Runtime) -> bool:
         """Returns True if the answers are there and nothing has changed since then."""
@@ -95,7 +97,7 @@ class Runs:
         """Runs the cases. The file of what was installed is written last."""
         folder = self._folder / runtime.id
         shutil.rmtree(folder, ignore_errors=True)
-        adapter = HERE / "adapters" / str(runtime.adapter)
+        adapter = ADAPTERS / str(runtime.adapter)
         rule = ["--rule", self._rule] if self._rule else []
         rule += [word for each in runtime.left_out for word in ("--without", each)]
         run = [python, HARNESS, adapter, "--output", folder / "answers", "--corpus", self._corpus, *rule]
@@ -148,14 +150,11 @@ class Runs:
             }
 
     def _made_from(self, runtime: Runtime) -> str:
-        words = [
-            runtime.adapter,
-            *runtime.requirements,
-            *runtime.left_out,
-            *runtime.variables.values(),
-            self._sources,
-        ]
-        return hashlib.sha256(json.dumps(words).encode()).hexdigest()
+        adapter = ADAPTERS / str(runtime.adapter)
+        text = adapter.read_text()
+        used = [path for path in ADAPTERS.glob("*.py") if path == adapter or path.stem in text]
+        words = [*runtime.requirements, *runtime.left_out, *runtime.variables.values(), self._sources]
+        return hashlib.sha256(json.dumps([*words, fingerprint(used)]).encode()).hexdigest()
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -163,14 +162,10 @@ def read_json(path: Path) -> dict[str, Any]:
     return json.loads(path.read_text()) if path.exists() else {}
 
 
-def fingerprint(folders: list[Path]) -> str:
-    """Returns a hash of all files below the folders."""
-    digest = hashlib.sha256()
-    files = {path for folder in folders for path in folder.rglob("*") if path.is_file()}
-    for path in sorted(path for path in files if path.suffix in (".py", ".pb", ".onnx", ".json")):
-        digest.update(f"{path.name} {path.stat().st_size}\n".encode())
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
+def fingerprint(files: Iterable[Path]) -> str:
+    """Returns a hash of files and of their names, which does not depend on the folder that they are in."""
+    digests = sorted(hashlib.sha256(path.name.encode() + path.read_bytes()).hexdigest() for path in files)
+    return hashlib.sha256("".join(digests).encode()).hexdigest()
 
 
 def facts(corpus: Path) -> dict[str, Any]:
