@@ -65,9 +65,11 @@ pub(super) fn contents(
         }
         Err(refusal) => {
             let kind = refused_rule::of_attention(&refusal);
-            // The shape that the output would have, without the fault.
-            let output = tensors.first().and_then(Option::as_ref).map(|q| Declared::of("y", q));
-            parts.outputs.extend(output.map(|output| Declared { shape: Shape::Unknown, ..output }));
+            let query = tensors.first().and_then(Option::as_ref);
+            parts.outputs.extend(query.map(|query| Declared {
+                shape: Shape::Symbols("y_", query.shape().len()),
+                ..Declared::of("y", query)
+            }));
             (Err(Refused { kind, reason: what.to_owned() }), None)
         }
     };
