@@ -77,6 +77,15 @@ pub(super) fn contents(
     Ok(Contents { parts, inputs, expected, tolerance, in_place: None, is_typed: false })
 }
 
+/// Returns for each sample, query head and query a text with `x` for each slot that the query sees, and `-` for the
+/// others. Returns `None` for a call that must be refused.
+pub(super) fn sees(case: &AttentionCase) -> Option<Vec<String>> {
+    let attends = case.attention.attends(&case.inputs).ok()?;
+    let slots = *attends.shape.last()?;
+    let text = |row: &[bool]| row.iter().map(|&seen| if seen { 'x' } else { '-' }).collect();
+    Some(attends.data.chunks(slots.max(1)).map(text).collect())
+}
+
 /// Returns the attributes that differ from their defaults.
 fn attributes(attention: &Attention) -> Vec<kvscatter_onnx::proto::AttributeProto> {
     let default = Attention::default();
