@@ -1,4 +1,4 @@
-//! Counts of calls.
+//! What an attack returns.
 
 use std::ops::AddAssign;
 
@@ -12,6 +12,10 @@ pub(crate) struct Tally {
     /// The calls that break a rule. Their errors were compared.
     pub(crate) refused: u64,
 }
+
+/// A call that differs from the oracle. The difference has been printed.
+#[derive(Debug)]
+pub(crate) struct Differs;
 
 impl Tally {
     pub(crate) fn calls(self) -> u64 {

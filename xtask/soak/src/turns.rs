@@ -3,9 +3,9 @@
 use std::process::Command;
 use std::time::{Duration, Instant, SystemTime};
 
-use crate::attack::{Attack, Differs};
+use crate::attack::Attack;
 use crate::state::{Progress, State, StateError};
-use crate::tally::Tally;
+use crate::tally::{Differs, Tally};
 
 /// How long a turn is, at most. A seed that has been started is finished.
 const TURN: Duration = Duration::from_secs(10);
@@ -21,16 +21,18 @@ pub(crate) enum Found {
     },
 }
 
-/// Runs the attacks for this time.
+/// Runs the attacks for this time, and at least one of them.
 pub(crate) fn run(attacks: &[Attack], state: &mut State, time: Duration) -> Result<Found, StateError> {
-    let begin = Instant::now();
     let commit = commit();
+    let begin = Instant::now();
     let mut seconds = vec![0.0; attacks.len()];
     let mut calls = vec![Tally::default(); attacks.len()];
-    while begin.elapsed() < time {
+    loop {
         // The attack that is farthest from its share is next.
         let spent = |n: &usize| seconds[*n] / attacks[*n].share;
-        let Some(n) = (0..attacks.len()).min_by(|a, b| spent(a).total_cmp(&spent(b))) else { break };
+        let Some(n) = (0..attacks.len()).min_by(|a, b| spent(a).total_cmp(&spent(b))) else {
+            return Ok(Found::Nothing);
+        };
         let attack = &attacks[n];
         let mut progress = state.progress(attack.name);
         let turn = Instant::now();
@@ -58,8 +60,10 @@ pub(crate) fn run(attacks: &[Attack], state: &mut State, time: Duration) -> Resu
         if differs {
             return Ok(Found::Difference { attack: attack.name, seed });
         }
+        if begin.elapsed() >= time {
+            return Ok(Found::Nothing);
+        }
     }
-    Ok(Found::Nothing)
 }
 
 fn line(attack: &Attack, made: Tally, run: Tally, progress: &Progress, took: f64) -> String {
@@ -109,13 +113,13 @@ mod tests {
         assert_eq!(run(&good, &mut state, Duration::from_millis(20)).unwrap(), Found::Nothing);
         let first = state.progress("good");
         assert!(first.next_seed > 0);
-        assert_eq!(first.accepted, (0..first.next_seed).sum());
+        assert_eq!(first.accepted, (0..first.next_seed).sum::<u64>());
         drop(state);
         let mut state = State::open(&path).unwrap();
         assert_eq!(run(&good, &mut state, Duration::from_millis(20)).unwrap(), Found::Nothing);
         let second = state.progress("good");
         assert!(second.next_seed > first.next_seed);
-        assert_eq!(second.accepted, (0..second.next_seed).sum(), "no seed is left out or repeated");
+        assert_eq!(second.accepted, (0..second.next_seed).sum::<u64>(), "no seed is left out or repeated");
 
         let bad = [Attack::here("bad", "fails", 1.0, fails_at_three)];
         for _ in 0..2 {
