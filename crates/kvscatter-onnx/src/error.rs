@@ -230,6 +230,9 @@ pub enum OnnxError {
     /// `ScatterElements` and `ScatterND` do not support this element type, although `TensorScatter` does.
     #[error("{element} cannot be lowered: ScatterElements and ScatterND do not support it")]
     LowerType { element: ElementType },
+    /// Too many nodes would compute the indices of lowered caches.
+    #[error("the indices of this and the nodes before need more than {limit} nodes")]
+    IndexNodes { limit: usize },
     /// The node has too few or too many inputs.
     #[error("{got} inputs, expected {min} to {max}")]
     InputCount { min: usize, max: usize, got: usize },
