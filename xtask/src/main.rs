@@ -11,6 +11,7 @@ mod steps_cuda_images;
 mod steps_exports;
 mod steps_gpu;
 mod steps_models;
+mod steps_mutants;
 mod steps_ort;
 mod steps_package;
 mod steps_python;
@@ -141,6 +142,13 @@ enum Task {
         #[arg(long, value_name = "N", default_value_t = 60)]
         seconds: u32,
     },
+    /// Changes the code in small ways, one change after the other, and counts the changes that no test notices (needs
+    /// Python and cargo-mutants, and takes days). Add `--help` for the options
+    #[command(disable_help_flag = true)]
+    Mutants {
+        #[arg(value_name = "OPTION", trailing_var_arg = true, allow_hyphen_values = true)]
+        options: Vec<OsString>,
+    },
     /// Times the write and compares it with memcpy and other libraries. Add `--help` for the options
     #[command(disable_help_flag = true)]
     Bench {
@@ -231,6 +239,7 @@ fn main() -> ExitCode {
         Task::Deny => one(steps::deny()),
         Task::Asan => step::run(vec![steps::asan(), steps_c::c_asan()], Missing::Fails),
         Task::Fuzz { seconds } => one(steps::fuzz(seconds)),
+        Task::Mutants { options } => one(steps_mutants::mutants(&options)),
         Task::Bench { options } => one(steps::bench(&options)),
         Task::BenchModels { options } => one(steps::bench_models(&options)),
         Task::BenchRings { options } => one(steps::bench_rings(&options)),
