@@ -15,7 +15,7 @@ from pathlib import Path
 
 import tree
 from outcomes import Outcomes, explanations, wrong_explanations
-from run import BaselineFailed, Runner
+from run import CannotTest, Runner
 
 from report import Report
 from targets import Target, sample, targets
@@ -80,8 +80,8 @@ def run(works: list[Work], deadline: float) -> None:
         for work in works:
             try:
                 busy |= time.monotonic() < deadline and work.step(deadline)
-            except BaselineFailed as error:
-                print(f"the tests fail without a mutant: {error}", flush=True)
+            except CannotTest as error:
+                print(error, flush=True)
             print(work.report().line(), flush=True)
 
 

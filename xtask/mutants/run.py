@@ -25,10 +25,14 @@ PATIENCE = 5
 LEAST_SECONDS = 40
 # A mutant may allocate without end. Then it must fail alone, and not together with the machine.
 MEMORY = 8 << 30
+# A mutant costs an incremental build. With optimisation across a crate's parts, such a build takes longer, and the
+# linker sometimes misses a symbol.
+PROFILE = {"CARGO_PROFILE_DEV_DEBUG": "0", "CARGO_PROFILE_DEV_LTO": "off", "CARGO_INCREMENTAL": "1"}
+LINKER = "error: linking with"
 
 
-class BaselineFailed(Exception):
-    """The tests fail without a mutant, so they cannot judge one."""
+class CannotTest(Exception):
+    """The tests fail without a mutant, or the linker fails. Then they cannot judge one."""
 
 
 @dataclass
@@ -70,7 +74,12 @@ class Runner:
         made = json.loads((output / "mutants.out" / "outcomes.json").read_text())["outcomes"]
         if [each["scenario"]["Mutant"]["name"] for each in made] != [mutant]:
             raise RuntimeError(f"cargo-mutants tested another mutant than {mutant}: {output}")
-        return RESULTS[made[0]["summary"]]
+        result = RESULTS[made[0]["summary"]]
+        if result == "unviable" and LINKER in (output / "mutants.out" / made[0]["log_path"]).read_text():
+            # No change of the code does that. rustc's incremental files can be at fault.
+            shutil.rmtree(self._build(stage) / "debug" / "incremental", ignore_errors=True)
+            raise CannotTest(f"the linker failed: {output}")
+        return result
 
     def _baseline(self, stage: Stage) -> int:
         """Tests the code without a mutant, and returns how many seconds a test with one may take."""
@@ -85,17 +94,21 @@ class Runner:
             begin = time.monotonic()
             line = ["cargo", "test", "--package", self.target.package, *self._cargo(stage), *_names(stage)]
             if self._call(stage, line, log) != 0:
-                raise BaselineFailed(f"{self.target.name}, {stage.name}: {path}")
+                raise CannotTest(
+                    f"the tests fail without a mutant ({self.target.name}, {stage.name}): {path}"
+                )
         self._limits[stage.name] = max(LEAST_SECONDS, int(PATIENCE * (time.monotonic() - begin)))
         return self._limits[stage.name]
+
+    def _build(self, stage: Stage) -> Path:
+        # Other flags for the compiler need another build folder.
+        return self.root / ("build-flags" if "RUSTFLAGS" in stage.env else "build")
 
     def _cargo(self, stage: Stage) -> list[str]:
         return [*(f"--config={each}" for each in self.target.config), *stage.cargo]
 
     def _call(self, stage: Stage, line: list[str], log: object) -> int:
-        # Other flags for the compiler need another build folder.
-        build = self.root / ("build-flags" if "RUSTFLAGS" in stage.env else "build")
-        settings = {"CARGO_TARGET_DIR": str(build), "CARGO_PROFILE_DEV_DEBUG": "0", "INSTA_UPDATE": "no"}
+        settings = {"CARGO_TARGET_DIR": str(self._build(stage)), "INSTA_UPDATE": "no", **PROFILE}
         done = subprocess.run(
             line,
             cwd=self.root / "tree",
