@@ -50,7 +50,9 @@ class Runner:
     def test(self, mutant: str, position: int, count: int) -> Outcome:
         """Tests the mutant at a position of cargo-mutants' list. Only what survives a stage reaches the next."""
         begin = time.monotonic()
-        for stage in self.target.stages:
+        file, _, _ = mutant.partition(":")
+        stages = [stage for stage in self.target.stages if stage.only in file]
+        for stage in stages:
             result = self._test(stage, mutant, position, count)
             if result != "missed":
                 break

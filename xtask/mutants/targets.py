@@ -23,6 +23,8 @@ class Stage:
     # Parts of the names of tests that this stage leaves out.
     skip: list[str] = field(default_factory=list)
     env: dict[str, str] = field(default_factory=dict)
+    # A part of the path of the files whose mutants this stage tests.
+    only: str = ""
 
 
 @dataclass(frozen=True)
