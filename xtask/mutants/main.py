@@ -29,6 +29,8 @@ class Work:
     given: argparse.Namespace
     mutants: dict[str, str] = field(init=False)
     outcomes: Outcomes = field(init=False)
+    # Tests mutants of the sources with this digest.
+    runner: tuple[str, Runner] | None = None
 
     def __post_init__(self) -> None:
         self.outcomes = Outcomes(self.given.root / f"{self.target.name}.json")
@@ -52,14 +54,16 @@ class Work:
         """Tests the next few mutants. Returns `False` if there is none."""
         tree.update(self.given.root / "tree")
         self.mutants = self.target.mutants(self.given.root / "tree")
-        digest = tree.digest(self.target.package)
+        digest, sources = tree.digest(f"crates/{self.target.package}"), tree.digest()
         positions = {name: position for position, name in enumerate(self.mutants)}
-        runner = Runner(self.target, self.given.root, digest)
+        if self.runner is None or self.runner[0] != sources:
+            # Other sources may fail without a mutant.
+            self.runner = (sources, Runner(self.target, self.given.root, digest))
         pending = self.pending(digest)[: self.given.round]
         for name in pending:
             if time.monotonic() >= deadline:
                 break
-            outcome = runner.test(self.mutants[name], positions[name], len(positions))
+            outcome = self.runner[1].test(self.mutants[name], positions[name], len(positions))
             self.outcomes.add(name, outcome)
             print(f"{outcome.result:8} {outcome.seconds:6.1f} s  {name}", flush=True)
         return bool(pending)
