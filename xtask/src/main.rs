@@ -163,6 +163,7 @@ enum Task {
     Soak {
         #[command(flatten)]
         options: steps_soak::Options,
+    },
     /// Changes the code in small ways, one change after the other, and counts the changes that no test notices (needs
     /// Python and cargo-mutants, and takes days). Add `--help` for the options
     #[command(disable_help_flag = true)]
