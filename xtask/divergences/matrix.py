@@ -154,7 +154,8 @@ def versions(runtimes: list[dict[str, Any]], every: list[dict[str, Any]]) -> str
 
 def plain(text: str, limit: int = 160) -> str:
     """Returns a message in one line, without addresses and folders, which differ between runs and machines."""
-    line = " ".join(text.split())
-    line = re.sub(r"0x[0-9a-fA-F]{6,}", "0x…", line)
+    # ONNX Runtime begins with the name of the node.
+    line = " ".join(text.split()).split("Status Message: ")[-1]
+    line = re.sub(r"0x[0-9a-fA-F]{9,}", "0x…", line)
     line = re.sub(r"(?:/[\w.+-]+){2,}/", "", line)
     return line if len(line) <= limit else line[: limit - 1] + "…"

@@ -104,42 +104,33 @@ def positions(
 
 
 def attention(node: onnx.NodeProto, tensors: dict[str, np.ndarray], case: dict[str, Any]) -> str | None:
-    """Draws which slots each query sees, as the expected output names them."""
-    q, v = tensors["q"], tensors["v"]
-    if q.ndim != 4 or v.ndim != 4 or v.shape[2] > MOST or q.shape[1] > 2:
+    """Draws which slots each query sees. Slots whose keys are NaN or infinite are named."""
+    q, k, sees = tensors["q"], tensors["k"], case.get("sees")
+    slots, lengths = k.shape[-2], tensors.get("nonpad_kv_seqlen")
+    queries = q.shape[-2]
+    heads = attribute(node, "q_num_heads") or q.shape[1]
+    rows = [
+        (sample, head, query)
+        for sample in range(q.shape[0])
+        for head in range(heads)
+        for query in range(queries)
+    ]
+    if slots > 2 * MOST or len(rows) > MOST:
         return None
-    slots, lengths = v.shape[2], tensors.get("nonpad_kv_seqlen")
-    y = tensors.get("y")
-    shapes, line = [], 0
-    for sample in range(min(q.shape[0], 4)):
-        for head in range(q.shape[1]):
-            for query in range(q.shape[2]):
-                seen = None if y is None else slots_of(float(y[sample, head, query, 0]), slots)
-                if y is not None and (seen is None or v.shape[3] != 1 or np.any(tensors["k"] != 0)):
-                    return None
-                heading = f"sample {sample}" + f", head {head}" * (q.shape[1] > 1)
-                shapes.append(text(0, line * LINE + 17, heading))
-                length = f"{lengths[sample]} tokens" if lengths is not None and sample < len(lengths) else ""
-                shapes.append(
-                    text(0, line * LINE + 30, f"query {query}" + f", {length}" * bool(length), small=True)
-                )
-                for slot in range(slots):
-                    kind = "late" if seen is None else "new" if slot in seen else "old"
-                    left = LEFT + 40 + slot * (CELL + GAP)
-                    shapes.append(box(left, line * LINE, kind, "" if kind != "new" else "•", slot))
-                line += 1
-    return svg(shapes, LEFT + 40 + slots * (CELL + GAP) + 4, line * LINE, case["what"])
-
-
-def slots_of(mean: float, slots: int) -> set[int] | None:
-    """Returns the slots whose values, powers of two, have this mean. Returns None if there are none."""
-    if mean == 0:
-        return set()
-    for count in range(1, slots + 1):
-        total = round(mean * count)
-        if abs(mean * count - total) < 1e-3 and total.bit_count() == count and total < 2**slots:
-            return {slot for slot in range(slots) if total >> slot & 1}
-    return None
+    shapes, left = [], LEFT + 40
+    for line, (sample, head, query) in enumerate(rows):
+        top = line * LINE
+        shapes.append(text(0, top + 17, f"sample {sample}" + f", head {head}" * (heads > 1)))
+        known = lengths is not None and sample < len(lengths)
+        tokens = f", {lengths[sample]} tokens" if known else ""
+        shapes.append(text(0, top + 30, f"query {query}{tokens}", small=True))
+        for slot in range(slots):
+            seen = sees and sees[line][slot] == "x"
+            kind = "late" if sees is None else "new" if seen else "old"
+            bad = k.ndim == 4 and not np.isfinite(k[sample, 0, slot].astype(np.float64)).all()
+            label = "•" if seen else "NaN" if bad and np.isnan(k[sample, 0, slot, 0]) else "∞" if bad else ""
+            shapes.append(box(left + slot * (CELL + GAP), top, kind, label, slot))
+    return svg(shapes, left + slots * (CELL + GAP) + 4, len(rows) * LINE, case["what"])
 
 
 def attribute(node: onnx.NodeProto, name: str) -> Any:

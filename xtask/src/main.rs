@@ -12,9 +12,11 @@ mod steps_divergences;
 mod steps_exports;
 mod steps_gpu;
 mod steps_models;
+mod steps_mutants;
 mod steps_ort;
 mod steps_package;
 mod steps_python;
+mod steps_soak;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -156,6 +158,19 @@ enum Task {
         #[arg(long, value_name = "N", default_value_t = 60)]
         seconds: u32,
     },
+    /// Compares the core, attention, sessions, C, Python and the plugin with the oracle on new seeds, until the time is
+    /// over or something differs. The next run continues. An attack whose tools are missing is skipped
+    Soak {
+        #[command(flatten)]
+        options: steps_soak::Options,
+    },
+    /// Changes the code in small ways, one change after the other, and counts the changes that no test notices (needs
+    /// Python and cargo-mutants, and takes days). Add `--help` for the options
+    #[command(disable_help_flag = true)]
+    Mutants {
+        #[arg(value_name = "OPTION", trailing_var_arg = true, allow_hyphen_values = true)]
+        options: Vec<OsString>,
+    },
     /// Times the write and compares it with memcpy and other libraries. Add `--help` for the options
     #[command(disable_help_flag = true)]
     Bench {
@@ -248,6 +263,8 @@ fn main() -> ExitCode {
         Task::Deny => one(steps::deny()),
         Task::Asan => step::run(vec![steps::asan(), steps_c::c_asan()], Missing::Fails),
         Task::Fuzz { seconds } => one(steps::fuzz(seconds)),
+        Task::Soak { options } => step::run(steps_soak::soak(&options), Missing::Fails),
+        Task::Mutants { options } => one(steps_mutants::mutants(&options)),
         Task::Bench { options } => one(steps::bench(&options)),
         Task::BenchModels { options } => one(steps::bench_models(&options)),
         Task::BenchRings { options } => one(steps::bench_rings(&options)),

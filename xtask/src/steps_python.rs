@@ -114,6 +114,15 @@ pub(crate) fn release(out: &Path) -> Step {
     Step::new("wheel", wheel(&out)).needs(needs(&[tools()]))
 }
 
+/// Builds the wheel and installs it. Also returns the interpreter that has it.
+pub(crate) fn package(name: &'static str) -> (Step, OsString) {
+    let tools = tools();
+    let mut commands = wheel(&wheels());
+    commands.extend(installed(&tools));
+    let python = tools.python().get_program().to_owned();
+    (Step::new(name, commands).skipped_without(needs(&[tools])), python)
+}
+
 /// Times a write of NumPy, PyTorch, ONNX Runtime, JAX and this package in one process.
 pub(crate) fn peers(options: &[OsString]) -> Step {
     let environment = with_torch();

@@ -182,11 +182,6 @@ fn numbers() -> Vec<CorpusCase> {
             "scale",
             "The scale is 0.25.",
         ),
-        computed().with(|attention, _| attention.scale = Some(0.0)).case(
-            scores,
-            "scale-0",
-            "All visible slots weigh the same.",
-        ),
         computed().with(|attention, _| attention.softcap = 0.5).case(
             scores,
             "softcap",

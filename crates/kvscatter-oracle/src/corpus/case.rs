@@ -32,7 +32,7 @@ pub enum CorpusCall {
 pub enum Form {
     /// Every dimension is declared, and every value is in `raw_data`.
     Plain,
-    /// The dimensions are symbols, and the output has no shape.
+    /// Every dimension is another symbol.
     Symbols,
     /// The values of all tensors are in the typed fields of ONNX.
     TypedFields,

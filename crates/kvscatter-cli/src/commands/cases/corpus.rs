@@ -50,6 +50,9 @@ struct CaseEntry {
     expect: &'static str,
     in_place: Option<InPlace>,
     tolerance: Option<CaseTolerance>,
+    /// For each sample, query head and query, a text with `x` for each slot that the query sees.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sees: Option<Vec<String>>,
 }
 
 /// Writes all cases and the index into a folder.
@@ -113,6 +116,10 @@ fn write_case(root: &Path, case: &CorpusCase) -> Result<CaseEntry, CommandError>
         expect: if contents.expected.is_err() { "refused" } else { "output" },
         in_place: contents.in_place,
         tolerance: contents.tolerance,
+        sees: match &case.call {
+            CorpusCall::Attention(attention, _) => attention::sees(attention),
+            CorpusCall::Write(..) | CorpusCall::TwoWrites(..) => None,
+        },
     })
 }
 

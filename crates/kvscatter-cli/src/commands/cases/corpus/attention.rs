@@ -65,14 +65,25 @@ pub(super) fn contents(
         }
         Err(refusal) => {
             let kind = refused_rule::of_attention(&refusal);
-            // The shape that the output would have, without the fault.
-            let output = tensors.first().and_then(Option::as_ref).map(|q| Declared::of("y", q));
-            parts.outputs.extend(output.map(|output| Declared { shape: Shape::Unknown, ..output }));
+            let query = tensors.first().and_then(Option::as_ref);
+            parts.outputs.extend(query.map(|query| Declared {
+                shape: Shape::Symbols("y_", query.shape().len()),
+                ..Declared::of("y", query)
+            }));
             (Err(Refused { kind, reason: what.to_owned() }), None)
         }
     };
     let inputs = tensors.into_iter().flatten().collect();
     Ok(Contents { parts, inputs, expected, tolerance, in_place: None, is_typed: false })
+}
+
+/// Returns for each sample, query head and query a text with `x` for each slot that the query sees, and `-` for the
+/// others. Returns `None` for a call that must be refused.
+pub(super) fn sees(case: &AttentionCase) -> Option<Vec<String>> {
+    let attends = case.attention.attends(&case.inputs).ok()?;
+    let slots = *attends.shape.last()?;
+    let text = |row: &[bool]| row.iter().map(|&seen| if seen { 'x' } else { '-' }).collect();
+    Some(attends.data.chunks(slots.max(1)).map(text).collect())
 }
 
 /// Returns the attributes that differ from their defaults.

@@ -132,14 +132,14 @@ fn own(op_type: &str, names: &[&str], inputs: &[Tensor], past: usize) -> ModelPa
     }
 }
 
-/// Declares every dimension as a symbol, and the output without a shape.
+/// Declares every dimension as another symbol.
 fn declare_symbols(parts: &mut ModelParts) {
-    for (declared, prefix) in parts.inputs.iter_mut().zip(["past_", "update_", "indices_"]) {
+    let declared = parts.inputs.iter_mut().chain(&mut parts.outputs);
+    for (declared, prefix) in declared.zip(["past_", "update_", "indices_", "present_"]) {
         if let Shape::Known(shape) = &declared.shape {
             declared.shape = Shape::Symbols(prefix, shape.len());
         }
     }
-    parts.outputs.iter_mut().for_each(|output| output.shape = Shape::Unknown);
 }
 
 /// Changes a model, so that it breaks a rule of ONNX.
