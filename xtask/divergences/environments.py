@@ -38,7 +38,9 @@ class Environments:
             text=True,
         )
         if done.returncode:
-            raise Failure(f"no environment: {(done.stderr.strip().splitlines() or ['no message'])[-1]}")
+            lines = done.stderr.strip().splitlines() or ["no message"]
+            errors = [line for line in lines if line.startswith("ERROR: ")]
+            raise Failure(f"no environment: {[*errors, lines[-1]][0]}")
         return folder / "bin" / "python"
 
     def variables(self, runtime: Runtime) -> dict[str, str]:

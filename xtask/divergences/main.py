@@ -46,6 +46,9 @@ def main() -> None:
     )
     options.add_argument("--again", action="store_true", help="repeat finished runs")
     options.add_argument(
+        "--write-docs", action="store_true", help="write docs/divergences.md and docs/divergences.html"
+    )
+    options.add_argument(
         "--list", action="store_true", help="print the names of the runtimes, and run nothing"
     )
     given = options.parse_args()

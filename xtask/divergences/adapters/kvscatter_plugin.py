@@ -23,5 +23,7 @@ def version():
 def run(case, in_place):
     options = ort_sessions.options()
     options.add_provider_for_devices(DEVICES, {})
+    # This declares KVCacheUpdate and KVCacheOperation, whose nodes the provider then takes.
+    options.register_custom_ops_library(LIBRARY)
     session = ort.InferenceSession(str(case.model), options, enable_fallback=0)
     return ort_sessions.run(session, case, in_place)
