@@ -12,6 +12,7 @@ mod steps_divergences;
 mod steps_exports;
 mod steps_gpu;
 mod steps_models;
+mod steps_mutants;
 mod steps_ort;
 mod steps_package;
 mod steps_python;
@@ -163,6 +164,13 @@ enum Task {
         #[command(flatten)]
         options: steps_soak::Options,
     },
+    /// Changes the code in small ways, one change after the other, and counts the changes that no test notices (needs
+    /// Python and cargo-mutants, and takes days). Add `--help` for the options
+    #[command(disable_help_flag = true)]
+    Mutants {
+        #[arg(value_name = "OPTION", trailing_var_arg = true, allow_hyphen_values = true)]
+        options: Vec<OsString>,
+    },
     /// Times the write and compares it with memcpy and other libraries. Add `--help` for the options
     #[command(disable_help_flag = true)]
     Bench {
@@ -256,6 +264,7 @@ fn main() -> ExitCode {
         Task::Asan => step::run(vec![steps::asan(), steps_c::c_asan()], Missing::Fails),
         Task::Fuzz { seconds } => one(steps::fuzz(seconds)),
         Task::Soak { options } => step::run(steps_soak::soak(&options), Missing::Fails),
+        Task::Mutants { options } => one(steps_mutants::mutants(&options)),
         Task::Bench { options } => one(steps::bench(&options)),
         Task::BenchModels { options } => one(steps::bench_models(&options)),
         Task::BenchRings { options } => one(steps::bench_rings(&options)),
