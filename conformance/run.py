@@ -7,12 +7,13 @@
 
     def tensor_scatter(past_cache, update, write_indices, *, axis, mode): ...
     def attention(q, k, v, *, mask, nonpad_kv_seqlen, is_causal, scale, softcap, q_num_heads, kv_num_heads): ...
-    def kv_cache_update(past, update, write_indices, *, mode): ...
+    def kv_cache_update(cache, update, write_indices, update_lengths, *, cache_mode, update_form): ...
     def kv_cache_operation(new_kv, layer_id, past, token_offset, seq_len): ...
 
 A function returns the output. It may write into the cache and return that, or return nothing. It raises any exception
 to refuse a call. An absent input is None. A parameter that your function does not have is left out, unless the case
-sets it.
+sets it. With a parameter `in_place`, a function is asked for a plain call or to write into the cache, and may return
+`{"output": ..., "same_memory": True}`.
 
 A runtime that loads ONNX models defines this instead:
 
@@ -22,8 +23,8 @@ A runtime that loads ONNX models defines this instead:
 
 `case` is a `Case` of harness/case.py. With `in_place`, `run` writes into the memory of `case.cache`. A runtime
 whose caches are in other memory copies them into `case.cache` before it returns or fails. It returns
-`{"outputs": [...], "same_memory": True}`, or False if it made a copy. It raises NotImplementedError if it cannot be
-asked to write in place.
+`{"outputs": [...], "same_memory": True}`, or False if it made a copy. It raises `NotPossible`, of the same file, if it
+cannot be asked to write in place.
 
 The types that NumPy lacks (bfloat16, float8, 4-bit) are those of the package ml_dtypes.
 """
@@ -52,22 +53,31 @@ def main() -> None:
     options.add_argument("--corpus", type=Path, default=Path(__file__).parent, help="another folder of cases")
     options.add_argument("--only", metavar="GLOB", help="run the cases whose names match, such as 'ring-*'")
     options.add_argument("--rule", metavar="ID", help="run the cases of one rule of index.json")
+    options.add_argument(
+        "--without",
+        action="append",
+        default=[],
+        metavar="ID",
+        help="leave out the cases of a rule; repeat it",
+    )
     options.add_argument("--timeout", type=float, default=60.0, metavar="S", help="seconds for one call (60)")
     given = options.parse_args()
     index = json.loads((given.corpus / "index.json").read_text())
     selected = [
         case
         for case in index["cases"]
-        if fnmatch.fnmatch(case["name"], given.only or "*") and given.rule in (None, case["rule"])
+        if fnmatch.fnmatch(case["name"], given.only or "*")
+        and given.rule in (None, case["rule"])
+        and case["rule"] not in given.without
     ]
     if not selected:
         raise SystemExit(
             f"no case of {given.corpus} has the name {given.only or '*'} and the rule {given.rule or '*'}"
         )
-    run_cases(given, selected)
+    run_cases(given, selected, is_whole=len(selected) == len(index["cases"]))
 
 
-def run_cases(given: argparse.Namespace, selected: list[dict[str, Any]]) -> None:
+def run_cases(given: argparse.Namespace, selected: list[dict[str, Any]], is_whole: bool) -> None:
     """Runs the cases and prints what happened, and the command that judges the answers."""
     given.output.mkdir(parents=True, exist_ok=True)
     with Worker(given.kernel, given.output / "output.txt", given.timeout) as worker:
@@ -86,15 +96,15 @@ def run_cases(given: argparse.Namespace, selected: list[dict[str, Any]]) -> None
         print(f"not asked for: {', '.join(skipped)}")
     print(f"what the kernel printed: {given.output / 'output.txt'}")
     print("\nNow compare the answers with the expected ones:")
-    for words in judging(given, asked, whole=len(asked) == len(selected) and not (given.only or given.rule)):
+    for words in judging(given, asked, is_whole=is_whole and len(asked) == len(selected)):
         print(f"  kvscatter verify {words}")
 
 
-def judging(given: argparse.Namespace, asked: list[dict[str, Any]], whole: bool) -> list[str]:
+def judging(given: argparse.Namespace, asked: list[dict[str, Any]], is_whole: bool) -> list[str]:
     """Returns the arguments of the command that judges these cases and no others."""
-    if whole:
+    if is_whole:
         return [f"{given.corpus} --actual {given.output}"]
-    if not (given.only or given.rule):
+    if not (given.only or given.rule or given.without):
         groups = sorted({case["folder"].split("/")[0] for case in asked})
         return [f"{given.corpus / group} --actual {given.output / group}" for group in groups]
     folders: dict[str, list[str]] = {}

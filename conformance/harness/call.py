@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from onnx import numpy_helper
 
-from harness.case import Case, is_guarded, read_case
+from harness.case import Case, NotPossible, is_guarded, read_case
 
 
-def make_call(run: Callable[[Case, bool], Any], job: dict[str, Any]) -> dict[str, Any]:
+def make_call(run: Callable[[Case, str], Any], job: dict[str, Any]) -> dict[str, Any]:
     """Makes one call of a case, writes its outputs, and returns what happened.
 
     The kind of the call is plain, in_place, or kept. A kept call is a plain call of a model that uses the old cache
@@ -21,11 +21,11 @@ def make_call(run: Callable[[Case, bool], Any], job: dict[str, Any]) -> dict[str
     kind, outputs = job["kind"], []
     call: dict[str, Any] = {"status": "returned"}
     try:
-        outputs, same_memory = outputs_of(run(case, kind == "in_place"), case)
+        outputs, same_memory = outputs_of(run(case, kind), case)
         if kind != "plain":
             call["same_memory"] = same_memory
-    except NotImplementedError as error:
-        call = {"status": "not-possible" if kind == "in_place" else "refused", "message": one_line(error)}
+    except NotPossible as error:
+        call = {"status": "not-possible", "message": str(error)}
     except Exception as error:
         call = {"status": "refused", "message": one_line(error)}
     # A function may write into the cache that it gets. The verdict on the cache comes from its bytes.

@@ -14,6 +14,10 @@ CACHE = {"TensorScatter": 0, "KVCacheUpdate": 0, "KVCacheOperation": 2}
 GUARD, CANARY = 64, 0xA5
 
 
+class NotPossible(Exception):
+    """A runtime raises this if it cannot be asked to write in place."""
+
+
 @dataclass(frozen=True)
 class Case:
     """One call: a model and its inputs, in memory that this call alone uses."""

@@ -6,10 +6,12 @@ import multiprocessing
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from harness.call import make_call, one_line
+from harness.case import Case, NotPossible
 from harness.kernel import KERNELS, run_kernel
 
 # A kernel is loaded within this time. Frameworks may take long to import.
@@ -93,7 +95,7 @@ def work(pipe: Any, kernel: Path, log: Path) -> None:
             raise ImportError(
                 f"it defines none of run, {', '.join(function for function, _ in KERNELS.values())}"
             )
-        run = getattr(module, "run", None) or (lambda case, in_place: run_kernel(module, case, in_place))
+        run = runner(module)
     except Exception as error:
         pipe.send({"status": "refused", "message": one_line(error)})
         return
@@ -102,6 +104,19 @@ def work(pipe: Any, kernel: Path, log: Path) -> None:
         while True:
             job = pipe.recv()
             pipe.send(make_call(run, job))
+
+
+def runner(module: Any) -> Callable[[Case, str], Any]:
+    """Returns a function that makes a call of a case."""
+
+    def run(case: Case, kind: str) -> Any:
+        if hasattr(module, "run"):
+            return module.run(case, kind == "in_place")
+        if kind == "kept":
+            raise NotPossible("a function is no graph that keeps the old cache")
+        return run_kernel(module, case, kind == "in_place")
+
+    return run
 
 
 def load(kernel: Path) -> Any:

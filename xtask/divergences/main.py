@@ -9,12 +9,13 @@ target/divergences. A run that is finished is not repeated until the cases, the 
 
 import argparse
 import json
+import subprocess
 import sys
 from datetime import date
 from pathlib import Path
 
 from environments import Environments, Failure
-from runs import Run, Runs, facts
+from runs import Runs, facts
 from runtimes import Runtime, read_runtimes
 
 HERE = Path(__file__).parent
@@ -26,6 +27,7 @@ def main() -> None:
     options.add_argument("root", type=Path, help=argparse.SUPPRESS)
     options.add_argument("--command", type=Path, required=True, help=argparse.SUPPRESS)
     options.add_argument("--plugin", type=Path, required=True, help=argparse.SUPPRESS)
+    options.add_argument("--rust", type=Path, required=True, help=argparse.SUPPRESS)
     options.add_argument(
         "--corpus", type=Path, default=HERE.parents[1] / "conformance", help=argparse.SUPPRESS
     )
@@ -57,43 +59,48 @@ def main() -> None:
         print("\n".join(each.id for each in wanted))
         return
     runs = Runs(given.root, given.corpus, given.command, given.rule)
-    variables = {"KVSCATTER_ORT_LIBRARY": given.plugin}
+    variables = {"KVSCATTER_ORT_LIBRARY": given.plugin, "KVSCATTER_DIVERGENCES": given.rust}
     environments = Environments(given.root / "environments", variables)
-    failed = []
-    for runtime in wanted:
+    done, failed = [], []
+    # Unless they are wanted, runtimes only count if they are finished.
+    for runtime in wanted if given.rule else runtimes:
         try:
-            run = finish(runtime, runs, environments, given.again)
+            if runtime in wanted and (given.again or not runs.is_finished(runtime)):
+                python = environments.make(runtime)
+                print(f"{runtime.id}: runs", flush=True)
+                runs.answer(runtime, python, environments.variables(runtime), environments.installed(python))
+            if runs.is_finished(runtime):
+                done.append(runs.judge(runtime))
         except Failure as failure:
             print(f"{runtime.id}: {failure}", flush=True)
             failed.append({"runtime": runtime.id, "message": str(failure)})
             continue
-        print(f"{runtime.id}: {run.summary()}", flush=True)
-        if given.rule:
-            print("\n".join(run.lines()))
-    if not given.rule:
+        if runtime in wanted:
+            print(f"{runtime.id}: {done[-1].summary()}", flush=True)
+    if given.rule:
+        print("\n".join(line for run in done for line in [run.runtime.id, *run.lines()]))
+    else:
         results = {
             "date": date.today().isoformat(),
             **facts(given.corpus),
-            "runtimes": [run.document() for run in map(runs.finished, runtimes) if run],
+            "runtimes": [run.document() for run in done],
             "failed": failed,
             "not_run": document.not_run,
         }
         (given.root / "results.json").write_text(json.dumps(results, indent=1))
-        print(f"{len(results['runtimes'])} runtimes: {given.root / 'results.json'}")
+        print(f"{len(done)} runtimes: {given.root / 'results.json'}")
+    if given.write_docs:
+        # The pictures need NumPy and onnx.
+        python = environments.make(next(each for each in document.runtimes if each.name == "numpy"))
+        pages = [
+            python,
+            HERE / "pages.py",
+            given.root / "results.json",
+            given.corpus,
+            HERE.parents[1] / "docs",
+        ]
+        subprocess.run(pages, check=True)
     sys.exit(1 if failed else 0)
-
-
-def finish(runtime: Runtime, runs: Runs, environments: Environments, again: bool) -> Run:
-    """Returns the finished run of a runtime, which is made unless it exists."""
-    run = None if again or runtime.results else runs.finished(runtime)
-    if run:
-        return run
-    if runtime.results:
-        return runs.judge(runtime, runtime.results, {})
-    python = environments.make(runtime)
-    print(f"{runtime.id}: runs", flush=True)
-    answers = runs.answer(runtime, python, environments.variables(runtime))
-    return runs.judge(runtime, answers, environments.installed(python))
 
 
 def added(text: str) -> Runtime:

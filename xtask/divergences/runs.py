@@ -6,7 +6,7 @@ import platform
 import shutil
 import subprocess
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from environments import Failure
 from runtimes import Runtime
 
 HERE = Path(__file__).parent
+ADAPTERS = HERE / "adapters"
 HARNESS = HERE.parents[1] / "conformance" / "run.py"
 
 
@@ -25,8 +26,8 @@ class Run:
     runtime: Runtime
     # What run.json of the answers has: the name, version and operators of the adapter.
     about: dict[str, Any]
-    installed: dict[str, str]
-    python: str
+    # The versions of Python and of all packages. Empty for the answers of others.
+    installed: dict[str, Any]
     cases: list[dict[str, Any]]
 
     def summary(self) -> str:
@@ -47,6 +48,13 @@ class Run:
                 f"\n      {each}" for each in details
             )
 
+    def no_operator(self) -> dict[str, str]:
+        """Returns the first message for each operator of which every valid case was refused."""
+        valid = [case for case in self.cases if case["expect"] == "output"]
+        refused = {case["operator"]: case["message"] for case in reversed(valid)}
+        known = {case["operator"] for case in valid if case["answer"] != "refuses"}
+        return {operator: message for operator, message in refused.items() if operator not in known}
+
     def document(self) -> dict[str, Any]:
         """Returns the run's part of results.json."""
         runtime = self.runtime
@@ -59,8 +67,10 @@ class Run:
             "calls": runtime.calls,
             "note": runtime.note,
             "command": f"cargo xtask divergences --only {runtime.id}",
-            "python": self.python,
-            "packages": self.installed,
+            "python": self.installed.get("python", ""),
+            "packages": self.installed.get("packages", {}),
+            "left_out": runtime.left_out,
+            "no_operator": self.no_operator(),
             "cases": self.cases,
         }
 
@@ -71,68 +81,65 @@ class Runs:
     def __init__(self, root: Path, corpus: Path, command: Path, rule: str | None) -> None:
         self._folder = root / "rules" / rule if rule else root / "runs"
         self._corpus, self._command, self._rule = corpus, command, rule
-        self._sources = fingerprint([corpus, HARNESS.parent, HERE / "adapters"])
+        cases = [path for path in corpus.rglob("*") if path.suffix in (".pb", ".onnx", ".json")]
+        self._sources = fingerprint([*cases, HARNESS, *(HARNESS.parent / "harness").glob("*.py")])
 
-    def finished(self, runtime: Runtime) -> Run | None:
-        """Returns the run if it is finished and nothing has changed since then."""
+    def is_finished(self, runtime: Runtime) -> bool:
+        """Returns True if the answers are there and nothing has changed since then."""
+        if runtime.results:
+            return True
         path = self._folder / runtime.id / "finished.json"
-        if not path.exists():
-            return None
-        document = json.loads(path.read_text())
-        if document.pop("made_from") != self._made_from(runtime):
-            return None
-        return Run(runtime, **document)
+        return path.exists() and json.loads(path.read_text())["made_from"] == self._made_from(runtime)
 
-    def answer(self, runtime: Runtime, python: Path, variables: dict[str, str]) -> Path:
-        """Runs the cases and returns the folder of the answers."""
-        answers = self._folder / runtime.id / "answers"
-        shutil.rmtree(answers, ignore_errors=True)
-        adapter = HERE / "adapters" / str(runtime.adapter)
+    def answer(
+        self, runtime: Runtime, python: Path, variables: dict[str, str], installed: dict[str, str]
+    ) -> None:
+        """Runs the cases. The file of what was installed is written last."""
+        folder = self._folder / runtime.id
+        shutil.rmtree(folder, ignore_errors=True)
+        adapter = ADAPTERS / str(runtime.adapter)
         rule = ["--rule", self._rule] if self._rule else []
-        run = [python, HARNESS, adapter, "--output", answers, "--corpus", self._corpus, *rule]
+        rule += [word for each in runtime.left_out for word in ("--without", each)]
+        run = [python, HARNESS, adapter, "--output", folder / "answers", "--corpus", self._corpus, *rule]
         done = subprocess.run(run, env=variables, capture_output=True, text=True)
         if done.returncode:
             raise Failure((done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1])
-        return answers
+        finished = {
+            "made_from": self._made_from(runtime),
+            "python": platform.python_version(),
+            "packages": installed,
+        }
+        (folder / "finished.json").write_text(json.dumps(finished, indent=1))
 
-    def judge(self, runtime: Runtime, answers: Path, installed: dict[str, str]) -> Run:
-        """Compares the answers with the expected ones, and finishes the run."""
+    def judge(self, runtime: Runtime) -> Run:
+        """Compares the answers with the expected ones."""
+        folder = self._folder / runtime.id
+        answers = runtime.results or folder / "answers"
         judge = [self._command, "verify", self._corpus, "--actual", answers, "--json"]
         done = subprocess.run(judge, capture_output=True, text=True)
         if done.returncode not in (0, 1):
             raise Failure(f"kvscatter verify: {done.stderr.strip() or done.stdout.strip()}")
         verdicts = {verdict["case"]: verdict for verdict in json.loads(done.stdout)["cases"]}
-        about_file = answers / "run.json"
-        about = json.loads(about_file.read_text()) if about_file.exists() else {}
-        document = {
-            "about": about,
-            "installed": installed,
-            "python": platform.python_version() if installed else "",
-            "cases": list(self._cases(answers, verdicts, about.get("operators"))),
-        }
-        folder = self._folder / runtime.id
-        folder.mkdir(parents=True, exist_ok=True)
-        finished = {"made_from": self._made_from(runtime), **document}
-        (folder / "finished.json").write_text(json.dumps(finished, indent=1))
-        return Run(runtime, **document)
+        about = read_json(answers / "run.json")
+        cases = list(self._cases(answers, verdicts, bool(about)))
+        return Run(runtime, about, read_json(folder / "finished.json"), cases)
 
-    def _cases(
-        self, answers: Path, verdicts: dict[str, Any], operators: list[str] | None
-    ) -> Iterator[dict[str, Any]]:
+    def _cases(self, answers: Path, verdicts: dict[str, Any], has_run: bool) -> Iterator[dict[str, Any]]:
         for case in json.loads((self._corpus / "index.json").read_text())["cases"]:
-            if self._rule not in (None, case["rule"]) or case["operator"] not in (
-                operators or [case["operator"]]
-            ):
+            # The harness writes a file for each case that it has run. Without one, no output is a refusal.
+            path = answers / case["folder"] / "test_data_set_0" / "answer.json"
+            if self._rule not in (None, case["rule"]) or (has_run and not path.exists()):
                 continue
             verdict = verdicts[str(self._corpus / case["folder"])]
-            path = answers / case["folder"] / "test_data_set_0" / "answer.json"
-            answer = json.loads(path.read_text()) if path.exists() else {}
+            answer = read_json(path)
             plain, in_place = answer.get("plain", {}), answer.get("in_place", {})
             yield {
                 "case": case["name"],
                 "folder": case["folder"],
+                "operator": case["operator"],
                 "rule": case["rule"],
-                "answer": answer_of(verdict),
+                "expect": case["expect"],
+                "answer": verdict.get("answer", verdict["verdict"]),
                 "in_place": verdict.get("in_place"),
                 "detail": verdict.get("reason", ""),
                 "status": plain.get("status", ""),
@@ -143,25 +150,22 @@ class Runs:
             }
 
     def _made_from(self, runtime: Runtime) -> str:
-        words = [runtime.adapter, *runtime.requirements, *runtime.variables.values(), self._sources]
-        return hashlib.sha256(json.dumps(words).encode()).hexdigest()
+        adapter = ADAPTERS / str(runtime.adapter)
+        text = adapter.read_text()
+        used = [path for path in ADAPTERS.glob("*.py") if path == adapter or path.stem in text]
+        words = [*runtime.requirements, *runtime.left_out, *runtime.variables.values(), self._sources]
+        return hashlib.sha256(json.dumps([*words, fingerprint(used)]).encode()).hexdigest()
 
 
-def answer_of(verdict: dict[str, Any]) -> str:
-    """Returns the answer of a verdict."""
-    if "answer" in verdict or verdict["verdict"] == "pass":
-        return verdict.get("answer", "exact")
-    return {"wrong": "differs", "no-output": "refuses", "not-refused": "accepts"}[verdict["failure"]]
+def read_json(path: Path) -> dict[str, Any]:
+    """Returns the contents of a file, or nothing if there is none."""
+    return json.loads(path.read_text()) if path.exists() else {}
 
 
-def fingerprint(folders: list[Path]) -> str:
-    """Returns a hash of all files below the folders."""
-    digest = hashlib.sha256()
-    files = {path for folder in folders for path in folder.rglob("*") if path.is_file()}
-    for path in sorted(path for path in files if path.suffix in (".py", ".pb", ".onnx", ".json")):
-        digest.update(f"{path.name} {path.stat().st_size}\n".encode())
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
+def fingerprint(files: Iterable[Path]) -> str:
+    """Returns a hash of files and of their names, which does not depend on the folder that they are in."""
+    digests = sorted(hashlib.sha256(path.name.encode() + path.read_bytes()).hexdigest() for path in files)
+    return hashlib.sha256("".join(digests).encode()).hexdigest()
 
 
 def facts(corpus: Path) -> dict[str, Any]:

@@ -19,6 +19,8 @@ class Runtime:
     requirements: list[str] = field(default_factory=list)
     # The calls that the adapter makes, by operator.
     calls: dict[str, str] = field(default_factory=dict)
+    # Rules that the adapter's own code would answer instead of the runtime, with the reason.
+    left_out: dict[str, str] = field(default_factory=dict)
     # Environment variables of the adapter.
     variables: dict[str, str] = field(default_factory=dict)
     # Another lock file than base.txt, and another folder below the build folder. So two steps share an environment.

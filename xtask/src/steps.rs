@@ -16,6 +16,8 @@ const CODEGEN: &str = "crates/kvscatter-onnx/codegen/Cargo.toml";
 /// A separate workspace, so that building the project never builds the libraries that the benchmarks compare
 /// with.
 const BENCH: &str = "bench/Cargo.toml";
+/// A separate workspace for the same reason.
+pub(crate) const DIVERGENCES: &str = "xtask/divergences/rust/Cargo.toml";
 
 /// The names of the core's `Isa`, and the variable that limits the core to one of them.
 const INSTRUCTION_SETS: [&str; 4] = ["portable", "sse2", "avx2", "avx512"];
@@ -63,7 +65,7 @@ pub(crate) fn all() -> Vec<Step> {
 
 pub(crate) fn fmt() -> Step {
     let members = cargo("fmt --all --check");
-    let others = ["fuzz/Cargo.toml", CODEGEN, BENCH].map(|manifest| {
+    let others = ["fuzz/Cargo.toml", CODEGEN, BENCH, DIVERGENCES].map(|manifest| {
         let mut command = cargo("fmt --check --manifest-path");
         command.arg(manifest);
         command
