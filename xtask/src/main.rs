@@ -141,6 +141,15 @@ enum Task {
         #[arg(long, value_name = "N", default_value_t = 60)]
         seconds: u32,
     },
+    /// Reads models that are made to break the code that reads them, with seeds that no run had before
+    Hostile {
+        /// The number of files
+        #[arg(long, value_name = "N", default_value_t = 100_000)]
+        count: u64,
+        /// The first seed [default: the one after the last run]
+        #[arg(long, value_name = "SEED")]
+        from: Option<u64>,
+    },
     /// Times the write and compares it with memcpy and other libraries. Add `--help` for the options
     #[command(disable_help_flag = true)]
     Bench {
@@ -231,6 +240,7 @@ fn main() -> ExitCode {
         Task::Deny => one(steps::deny()),
         Task::Asan => step::run(vec![steps::asan(), steps_c::c_asan()], Missing::Fails),
         Task::Fuzz { seconds } => one(steps::fuzz(seconds)),
+        Task::Hostile { count, from } => one(steps::hostile(count, from)),
         Task::Bench { options } => one(steps::bench(&options)),
         Task::BenchModels { options } => one(steps::bench_models(&options)),
         Task::BenchRings { options } => one(steps::bench_rings(&options)),
