@@ -76,17 +76,23 @@ class Work:
         return Report(self.target.name, len(self.mutants), known, reasons, wrong)
 
 
-def run(works: list[Work], deadline: float) -> None:
-    """Tests a few mutants of each target in turn, until all are tested or the time is over."""
-    busy = True
-    while busy and time.monotonic() < deadline:
-        busy = False
+def run(works: list[Work], deadline: float) -> bool:
+    """Tests a few mutants of each target in turn, until all are tested or the time is over.
+
+    Returns `False` if a target cannot be tested.
+    """
+    is_busy, failed = True, set()
+    while is_busy and time.monotonic() < deadline:
+        is_busy = False
         for work in works:
             try:
-                busy |= time.monotonic() < deadline and work.step(deadline)
+                is_busy |= time.monotonic() < deadline and work.step(deadline)
+                failed.discard(work.target.name)
             except CannotTest as error:
                 print(error, flush=True)
+                failed.add(work.target.name)
             print(work.report().line(), flush=True)
+    return not failed
 
 
 def main() -> None:
@@ -110,6 +116,7 @@ def main() -> None:
     given.root = given.root.absolute()
     given.root.mkdir(parents=True, exist_ok=True)
     works = [Work(target, given) for target in targets() if not given.only or target.name in given.only]
+    tested = True
     if not given.report:
         # The file stays open, and with it the lock.
         lock = (given.root / "lock").open("w")
@@ -117,11 +124,11 @@ def main() -> None:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             sys.exit("another `cargo xtask mutants` runs, and there is one copy of the sources")
-        run(works, time.monotonic() + 60 * given.minutes)
+        tested = run(works, time.monotonic() + 60 * given.minutes)
     reports = [work.report() for work in works]
     for report in reports:
         print(report)
-    sys.exit(any(report.fails() for report in reports))
+    sys.exit(not tested or any(report.fails() for report in reports))
 
 
 if __name__ == "__main__":

@@ -171,6 +171,15 @@ enum Task {
         #[arg(value_name = "OPTION", trailing_var_arg = true, allow_hyphen_values = true)]
         options: Vec<OsString>,
     },
+    /// Reads models that are made to break the code that reads them, with seeds that no run had before
+    Hostile {
+        /// The number of files
+        #[arg(long, value_name = "N", default_value_t = 100_000)]
+        count: u64,
+        /// The first seed [default: the one after the last run]
+        #[arg(long, value_name = "SEED")]
+        from: Option<u64>,
+    },
     /// Times the write and compares it with memcpy and other libraries. Add `--help` for the options
     #[command(disable_help_flag = true)]
     Bench {
@@ -265,6 +274,7 @@ fn main() -> ExitCode {
         Task::Fuzz { seconds } => one(steps::fuzz(seconds)),
         Task::Soak { options } => step::run(steps_soak::soak(&options), Missing::Fails),
         Task::Mutants { options } => one(steps_mutants::mutants(&options)),
+        Task::Hostile { count, from } => one(steps::hostile(count, from)),
         Task::Bench { options } => one(steps::bench(&options)),
         Task::BenchModels { options } => one(steps::bench_models(&options)),
         Task::BenchRings { options } => one(steps::bench_rings(&options)),

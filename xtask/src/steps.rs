@@ -251,6 +251,17 @@ pub(crate) fn fuzz(seconds: u32) -> Step {
     Step::new("fuzz", vec![run("differential"), tiny, run("attention"), reader]).needs(&[NIGHTLY, TOOL])
 }
 
+/// Reads hostile models. Their seeds begin after those of the last run, unless the caller gives the first.
+pub(crate) fn hostile(count: u64, from: Option<u64>) -> Step {
+    let mut test = cargo("test --release -p kvscatter-onnx --test hostile -- --nocapture");
+    test.env("KVSCATTER_HOSTILE", count.to_string());
+    match from {
+        Some(seed) => test.env("KVSCATTER_HOSTILE_FROM", seed.to_string()),
+        None => test.env("KVSCATTER_HOSTILE_STATE", target_dir().join("hostile.seed")),
+    };
+    Step::new("hostile", vec![test])
+}
+
 /// Counts instructions and compares them with the checked-in table. The count does not depend on how busy the
 /// machine is.
 pub(crate) fn instructions(bless: bool) -> Step {

@@ -240,7 +240,7 @@ fn a_saved_prompt_is_continued() {
     let mut first = open(STATIC, 1);
     assert_eq!(first.prefix(), 0);
     first.save_prompt(&saved);
-    first.generate(&[prefix.clone()], &greedy, &mut unheard).unwrap();
+    first.generate(std::slice::from_ref(&prefix), &greedy, &mut unheard).unwrap();
 
     let prompts = [vec![1, 2, 3], vec![5]];
     let after = |name, prompts: &[Vec<i64>], greedy: &GreedyOptions| {

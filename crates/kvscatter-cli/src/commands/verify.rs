@@ -74,7 +74,11 @@ Examples:
   kvscatter verify testdata/onnx-node
   kvscatter cases -o cases --count 500 && kvscatter verify cases
 
-Test your own TensorScatter:
+Test your own kernel, in a clone of the repository:
+  python conformance/run.py my_kernel.py -o results
+  kvscatter verify conformance --actual results --quiet
+
+Test your own TensorScatter in any language:
   kvscatter cases -o cases --seed 1 --count 500
   # Run each cases/NAME/model.onnx on its test_data_set_0/input_*.pb with your
   # backend. Write results/NAME/test_data_set_0/output_0.pb or .npy. If your
