@@ -26,7 +26,8 @@ def run(case, library, *options, keeps_cache):
         if cache.exists():
             case.cache[...] = read(cache)
         if done.returncode:
-            message = done.stderr.strip()
+            # Further lines are the backtrace of the library's error.
+            message = (done.stderr.strip().splitlines() or ["no message"])[0]
             if "in-place" in options and not keeps_cache:
                 raise NotPossible(f"the cache is gone after an error: {message}")
             raise RuntimeError(message)

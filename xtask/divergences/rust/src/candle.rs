@@ -43,7 +43,8 @@ fn scatter(past: &Theirs, new: &Theirs, starts: Option<&Tensor>, axis: i64, is_r
     };
     // candle takes a slot for each element of the update.
     let slots = starts.iter().flat_map(|start| (0..rows).map(move |row| start.wrapping_add(row)));
-    let slots: Vec<i64> = slots.map(|slot| if is_ring && capacity > 0 { slot % capacity } else { slot }).collect();
+    let slots: Vec<i64> =
+        slots.map(|slot| if is_ring && capacity > 0 { slot % capacity } else { slot }).collect();
     let mut shape = vec![1; past.rank()];
     for (place, extent) in [(0, starts.len()), (axis, usize::try_from(rows)?)] {
         *shape.get_mut(place).context("axis")? = extent;
