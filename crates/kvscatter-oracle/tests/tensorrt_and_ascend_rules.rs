@@ -73,7 +73,10 @@ fn cumulative_lengths() {
         Err(Refusal::UpdateLengthsTooLong { sample: 0, rows: 5, capacity: 4 })
     );
     assert_eq!(packed(3, &[0], &[0, 2]), Err(Refusal::UpdateLengthsTotal { total: 2, tokens: 3 }));
-    let count = Refusal::IndexCount { argument: "writeIndices", given: 2, needed: 1 };
+    let count = Refusal::IndexCount { argument: "writeIndices", given: 3, needed: 1 };
+    assert_eq!(packed(2, &[0, 0, 0], &[0, 2]), Err(count));
+    // As many values as samples are plain lengths.
+    let count = Refusal::IndexCount { argument: "updateLengths", given: 2, needed: 3 };
     assert_eq!(packed(2, &[0, 0], &[0, 2]), Err(count));
     let count = Refusal::IndexCount { argument: "updateLengths", given: 0, needed: 1 };
     assert_eq!(packed(0, &[], &[]), Err(count));
