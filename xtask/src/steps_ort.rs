@@ -1,7 +1,7 @@
 //! Tests the plugin in ONNX Runtime's Python wheels of several versions.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::cargo::{cargo, command, target_dir};
@@ -38,15 +38,26 @@ pub(crate) fn ort(every_version: bool) -> Step {
     let mut too_old = python(TOO_OLD);
     too_old.arg(format!("{TESTS}/too_old.py"));
     commands.push(too_old);
-    let built = target_dir().join("debug/kvscatter");
-    let cases = target_dir().join("debug/examples/export-attention-cases");
-    commands.extend(tested.into_iter().map(|version| {
-        let mut tests = python(version);
-        tests.args(["-m", "pytest", "--quiet", TESTS]);
-        tests.env("KVSCATTER_COMMAND", &built).env("KVSCATTER_ATTENTION_CASES", &cases);
-        tests
-    }));
+    commands.extend(tested.into_iter().map(|version| tests(version, &target_dir())));
     Step::new("ort", commands).needs(needs())
+}
+
+/// Returns the newest environment, and the tests in it. The plugin and the programs that write cases are those of a
+/// development build in `folder`.
+pub(crate) fn newest(folder: &Path) -> (Environment, Command) {
+    let [.., newest] = VERSIONS;
+    let mut tests = tests(newest, folder);
+    tests.env("KVSCATTER_ORT_LIBRARY", folder.join("debug/libkvscatter_ort.so"));
+    (environment(newest), tests)
+}
+
+/// Returns the tests in one version, with the programs of a development build that write the oracle's cases.
+fn tests(version: &str, folder: &Path) -> Command {
+    let mut tests = python(version);
+    tests.args(["-m", "pytest", "--quiet", TESTS]);
+    tests.env("KVSCATTER_COMMAND", folder.join("debug/kvscatter"));
+    tests.env("KVSCATTER_ATTENTION_CASES", folder.join("debug/examples/export-attention-cases"));
+    tests
 }
 
 /// Times calls of the plugin and of the newest ONNX Runtime's built-in kernel.

@@ -124,6 +124,14 @@ pub(crate) fn peers(options: &[OsString]) -> Step {
     Step::new("peers", commands).needs(needs(&[tools(), environment]))
 }
 
+/// Returns the environment of the tests, and the tests of a package in a folder that is not installed.
+pub(crate) fn tests_of(package: &Path) -> (Environment, Command) {
+    let tools = tools();
+    let mut tests = pytest(&tools, &[TESTS, "--ignore", TORCH_TESTS]);
+    tests.env("PYTHONPATH", package);
+    (tools, tests)
+}
+
 fn build() -> Step {
     Step::new("python-wheel", wheel(&wheels())).needs(needs(&[tools()]))
 }
