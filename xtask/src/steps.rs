@@ -1,7 +1,6 @@
 //! The commands of each step.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
 use std::process::Command;
 
 use crate::cargo::{HEAVY, LIGHT, cargo, prefixed, target_dir};
@@ -19,17 +18,14 @@ const CODEGEN: &str = "crates/kvscatter-onnx/codegen/Cargo.toml";
 const BENCH: &str = "bench/Cargo.toml";
 
 /// The names of the core's `Isa`, and the variable that limits the core to one of them.
-const INSTRUCTION_SETS: [&str; 4] = ["portable", "sse2", "avx2", "avx512"];
-const MAX_ISA: &str = "KVSCATTER_MAX_ISA";
+pub(crate) const INSTRUCTION_SETS: [&str; 4] = ["portable", "sse2", "avx2", "avx512"];
+pub(crate) const MAX_ISA: &str = "KVSCATTER_MAX_ISA";
 
 /// Reduces the limits between the paths of a copy to a few bytes (`cpu/limits.rs`).
 const TINY: &str = "--cfg kvscatter_tiny";
 
 /// The setting with which tests fail if the limits are not tiny. Other flags need a separate build folder.
 const TINY_LIMITS: (&str, &str) = ("KVSCATTER_TEST_LIMITS", "tiny");
-
-const TESTS_OF_KERNELS: [&str; 2] =
-    ["test -p kvscatter --lib --tests --features=picture", "test -p kvscatter-attention --lib --tests"];
 
 /// Returns the steps of `cargo xtask test`, cheapest first, so that mistakes appear in the first minutes.
 /// These steps need Rust and a C compiler.
@@ -164,8 +160,15 @@ pub(crate) fn unit_all() -> Step {
 /// are first so small that the tests' tensors take every path. The tests that depend on the limits then run with
 /// the real ones. [`unit_core()`] and [`unit_all()`] cover the widest instruction set.
 pub(crate) fn kernels() -> Step {
-    let tiny = with_tiny_limits(target_dir());
-    let real = on_instruction_sets(TESTS_OF_KERNELS).map(|(test, isa)| {
+    const TEST: [&str; 2] =
+        ["test -p kvscatter --lib --tests --features=picture", "test -p kvscatter-attention --lib --tests"];
+    let tiny = on_instruction_sets(TEST).map(|(test, isa)| {
+        let mut test = cargo(test);
+        test.envs([("RUSTFLAGS", TINY), TINY_LIMITS, (MAX_ISA, isa)]);
+        test.arg("--target-dir").arg(target_dir().join("tiny"));
+        test
+    });
+    let real = on_instruction_sets(TEST).map(|(test, isa)| {
         let mut test = cargo(test);
         test.args(["--", "--skip=cases::", "--skip=exhaustive::"]);
         if !test.get_args().any(|argument| argument == "kvscatter-attention") {
@@ -175,16 +178,6 @@ pub(crate) fn kernels() -> Step {
         test
     });
     Step::new("kernels", tiny.chain(real).collect())
-}
-
-/// Returns the tests of [`kernels()`] with limits of a few bytes, built in `tiny` below a folder.
-pub(crate) fn with_tiny_limits(folder: PathBuf) -> impl Iterator<Item = Command> {
-    on_instruction_sets(TESTS_OF_KERNELS).map(move |(test, isa)| {
-        let mut test = cargo(test);
-        test.envs([("RUSTFLAGS", TINY), TINY_LIMITS, (MAX_ISA, isa)]);
-        test.arg("--target-dir").arg(folder.join("tiny"));
-        test
-    })
 }
 
 /// Counts the work on models that are long in one part, and compares several lengths.

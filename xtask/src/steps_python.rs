@@ -124,12 +124,15 @@ pub(crate) fn peers(options: &[OsString]) -> Step {
     Step::new("peers", commands).needs(needs(&[tools(), environment]))
 }
 
-/// Returns the environment of the tests, and the tests of a package in a folder that is not installed.
-pub(crate) fn tests_of(package: &Path) -> (Environment, Command) {
-    let tools = tools();
-    let mut tests = pytest(&tools, &[TESTS, "--ignore", TORCH_TESTS]);
-    tests.env("PYTHONPATH", package);
-    (tools, tests)
+/// Returns the commands that test a package in a folder that is not installed, also with PyTorch.
+pub(crate) fn tests_of(package: &Path) -> [Command; 4] {
+    let (tools, torch) = (tools(), with_torch());
+    let usual = pytest(&tools, &[TESTS, "--ignore", TORCH_TESTS]);
+    let [usual, with_torch] = [usual, pytest(&torch, &[TORCH_TESTS])].map(|mut tests| {
+        tests.env("PYTHONPATH", package);
+        tests
+    });
+    [tools.make(), usual, torch.make(), with_torch]
 }
 
 fn build() -> Step {
