@@ -1,4 +1,4 @@
-"""Node tests of TensorScatter that onnx lacks, as a module in the style of its own."""
+"""Node tests of TensorScatter that onnx lacks, as a module in the style of the tests of onnx."""
 
 import importlib.util
 import sys

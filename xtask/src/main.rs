@@ -8,12 +8,15 @@ mod steps_c;
 mod steps_candle;
 mod steps_cuda;
 mod steps_cuda_images;
+mod steps_divergences;
 mod steps_exports;
 mod steps_gpu;
 mod steps_models;
+mod steps_mutants;
 mod steps_ort;
 mod steps_package;
 mod steps_python;
+mod steps_soak;
 mod steps_unsafe;
 
 use std::ffi::OsString;
@@ -104,6 +107,13 @@ enum Task {
         #[arg(value_name = "OPTION", trailing_var_arg = true, allow_hyphen_values = true)]
         options: Vec<OsString>,
     },
+    /// Runs the conformance cases in many versions of other runtimes, and collects how they differ (needs Python and
+    /// 12 GB of disk, downloads once). Add `--help` for the options
+    #[command(disable_help_flag = true)]
+    Divergences {
+        #[arg(value_name = "OPTION", trailing_var_arg = true, allow_hyphen_values = true)]
+        options: Vec<OsString>,
+    },
     /// Tests the plugin in several versions of ONNX Runtime's Python wheels (needs Python, downloads once)
     Ort {
         /// Also test the minor versions between them
@@ -151,6 +161,28 @@ enum Task {
         /// Seconds for each target
         #[arg(long, value_name = "N", default_value_t = 60)]
         seconds: u32,
+    },
+    /// Compares the core, attention, sessions, C, Python and the plugin with the oracle on new seeds, until the time is
+    /// over or something differs. The next run continues. An attack whose tools are missing is skipped
+    Soak {
+        #[command(flatten)]
+        options: steps_soak::Options,
+    },
+    /// Changes the code in small ways, one change after the other, and counts the changes that no test notices (needs
+    /// Python and cargo-mutants, and takes days). Add `--help` for the options
+    #[command(disable_help_flag = true)]
+    Mutants {
+        #[arg(value_name = "OPTION", trailing_var_arg = true, allow_hyphen_values = true)]
+        options: Vec<OsString>,
+    },
+    /// Reads models that are made to break the code that reads them, with seeds that no run had before
+    Hostile {
+        /// The number of files
+        #[arg(long, value_name = "N", default_value_t = 100_000)]
+        count: u64,
+        /// The first seed [default: the one after the last run]
+        #[arg(long, value_name = "SEED")]
+        from: Option<u64>,
     },
     /// Times the write and compares it with memcpy and other libraries. Add `--help` for the options
     #[command(disable_help_flag = true)]
@@ -231,6 +263,7 @@ fn main() -> ExitCode {
         Task::Models => one(steps_models::models()),
         Task::Conformance { check } => one(steps_models::conformance(check)),
         Task::Exports { options } => one(steps_exports::exports(&options)),
+        Task::Divergences { options } => one(steps_divergences::divergences(&options)),
         Task::Ort { every_version } => one(steps_ort::ort(every_version)),
         Task::OrtBench { options } => one(steps_ort::ort_bench(&options)),
         Task::Python => step::run(steps_python::all(), Missing::Fails),
@@ -244,6 +277,9 @@ fn main() -> ExitCode {
         Task::Asan => step::run(vec![steps::asan(), steps_c::c_asan()], Missing::Fails),
         Task::UnsafeCoverage => one(steps_unsafe::unsafe_coverage()),
         Task::Fuzz { seconds } => one(steps::fuzz(seconds)),
+        Task::Soak { options } => step::run(steps_soak::soak(&options), Missing::Fails),
+        Task::Mutants { options } => one(steps_mutants::mutants(&options)),
+        Task::Hostile { count, from } => one(steps::hostile(count, from)),
         Task::Bench { options } => one(steps::bench(&options)),
         Task::BenchModels { options } => one(steps::bench_models(&options)),
         Task::BenchRings { options } => one(steps::bench_rings(&options)),

@@ -16,6 +16,8 @@ const CODEGEN: &str = "crates/kvscatter-onnx/codegen/Cargo.toml";
 /// A separate workspace, so that building the project never builds the libraries that the benchmarks compare
 /// with.
 const BENCH: &str = "bench/Cargo.toml";
+/// A separate workspace for the same reason.
+pub(crate) const DIVERGENCES: &str = "xtask/divergences/rust/Cargo.toml";
 
 /// The names of the core's `Isa`, and the variable that limits the core to one of them.
 pub(crate) const INSTRUCTION_SETS: [&str; 4] = ["portable", "sse2", "avx2", "avx512"];
@@ -63,7 +65,7 @@ pub(crate) fn all() -> Vec<Step> {
 
 pub(crate) fn fmt() -> Step {
     let members = cargo("fmt --all --check");
-    let others = ["fuzz/Cargo.toml", CODEGEN, BENCH].map(|manifest| {
+    let others = ["fuzz/Cargo.toml", CODEGEN, BENCH, DIVERGENCES].map(|manifest| {
         let mut command = cargo("fmt --check --manifest-path");
         command.arg(manifest);
         command
@@ -247,6 +249,17 @@ pub(crate) fn fuzz(seconds: u32) -> Step {
     let mut reader = run("onnx_reader");
     reader.arg(format!("-seed_inputs={SEEDS}"));
     Step::new("fuzz", vec![run("differential"), tiny, run("attention"), reader]).needs(&[NIGHTLY, TOOL])
+}
+
+/// Reads hostile models. Their seeds begin after those of the last run, unless the caller gives the first.
+pub(crate) fn hostile(count: u64, from: Option<u64>) -> Step {
+    let mut test = cargo("test --release -p kvscatter-onnx --test hostile -- --nocapture");
+    test.env("KVSCATTER_HOSTILE", count.to_string());
+    match from {
+        Some(seed) => test.env("KVSCATTER_HOSTILE_FROM", seed.to_string()),
+        None => test.env("KVSCATTER_HOSTILE_STATE", target_dir().join("hostile.seed")),
+    };
+    Step::new("hostile", vec![test])
 }
 
 /// Counts instructions and compares them with the checked-in table. The count does not depend on how busy the

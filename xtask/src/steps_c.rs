@@ -1,6 +1,7 @@
 //! Tests the C interface as C and C++ programmers use it: installed into a folder, compiled against and run.
 
 use std::env;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -122,6 +123,17 @@ pub(crate) fn c() -> Step {
     commands.extend([compile(&FIRST, Build::Static), Command::new(program(&FIRST, Build::Static))]);
     commands.extend(compile_and_run(Build::Sanitized));
     Step::new("c", commands).needs(&[GCC, GXX])
+}
+
+/// Builds the program that checks the C interface on a file of cases. Also returns the program that writes the file,
+/// and this one.
+pub(crate) fn cases(name: &'static str) -> (Step, [OsString; 2]) {
+    let mut commands = install(&prefix(Build::Shared), "dev");
+    commands.push(cargo("build --quiet -p kvscatter-oracle --example export-cases"));
+    commands.push(compile(&CASES_PROGRAM, Build::Shared));
+    let export = target_dir().join("debug/examples/export-cases");
+    let files = [export, program(&CASES_PROGRAM, Build::Shared)].map(PathBuf::into_os_string);
+    (Step::new(name, commands).skipped_without(&[GCC]), files)
 }
 
 /// Runs the interface's own tests and every program, with the address sanitizer's checks in both Rust and C

@@ -82,6 +82,18 @@ pub(crate) fn ort_bench(options: &[OsString]) -> Step {
     Step::new("ort-bench", commands).needs(needs())
 }
 
+/// Builds the plugin, and the programs that write the oracle's cases. Also returns the interpreter with the newest ONNX
+/// Runtime, the plugin and both programs.
+pub(crate) fn plugin(name: &'static str) -> (Step, [OsString; 4]) {
+    let mut commands = prepare();
+    commands.push(cargo("build --release -p kvscatter-cli"));
+    commands.push(cargo("build --release -p kvscatter-oracle --example export-attention-cases"));
+    let newest = environment(VERSIONS[VERSIONS.len() - 1]).path().join("bin/python");
+    let built = target_dir().join("release");
+    let files = [newest, library(), built.join("kvscatter"), built.join("examples/export-attention-cases")];
+    (Step::new(name, commands).skipped_without(needs()), files.map(PathBuf::into_os_string))
+}
+
 /// Creates the environments that do not exist yet, and builds the plugin with optimisation.
 fn prepare() -> Vec<Command> {
     let environments = versions().map(|version| environment(version).make());

@@ -20,8 +20,9 @@ const BENCH: &str = "crates/kvscatter-python/bench";
 const TYPING_TESTS: &str = "crates/kvscatter-python/tests/typing";
 
 /// The folders that ruff checks.
-const SOURCES: [&str; 6] = [
+const SOURCES: [&str; 7] = [
     CRATE,
+    "conformance",
     "crates/kvscatter-cuda/bench",
     "crates/kvscatter-onnx/python-tests",
     "crates/kvscatter-ort/python-tests",
@@ -111,6 +112,15 @@ pub(crate) fn torch_needs() -> &'static [Tool] {
 pub(crate) fn release(out: &Path) -> Step {
     let out = env::current_dir().map_or_else(|_| out.to_owned(), |here| here.join(out));
     Step::new("wheel", wheel(&out)).needs(needs(&[tools()]))
+}
+
+/// Builds the wheel and installs it. Also returns the interpreter that has it.
+pub(crate) fn package(name: &'static str) -> (Step, OsString) {
+    let tools = tools();
+    let mut commands = wheel(&wheels());
+    commands.extend(installed(&tools));
+    let python = tools.python().get_program().to_owned();
+    (Step::new(name, commands).skipped_without(needs(&[tools])), python)
 }
 
 /// Times a write of NumPy, PyTorch, ONNX Runtime, JAX and this package in one process.

@@ -26,6 +26,14 @@ fn refused(op: Attention, shapes: Shapes<'_>, expected: Error) {
 }
 
 #[test]
+fn an_operator_returns_what_decides_its_shapes() {
+    let op = Attention::new();
+    assert_eq!((op.head_counts(), op.has_scores()), (None, false));
+    let op = op.heads(4, 2).scores(Scores::Weights);
+    assert_eq!((op.head_counts(), op.has_scores()), (Some((4, 2)), true));
+}
+
+#[test]
 fn element_types() {
     for element in [ElementType::Float64, ElementType::Int32, ElementType::Float8E4M3Fn, ElementType::String]
     {

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::compare::Tolerance;
 use crate::error::CommandError;
-use crate::{files, json};
+use crate::{files, json_file};
 
 /// The largest size of the file. A larger file is not a `tolerance.json`.
 const MAX_BYTES: u64 = 1 << 16;
@@ -44,6 +44,6 @@ impl CaseTolerance {
     /// # Errors
     /// Returns [`CommandError::File`] if the file cannot be written.
     pub(crate) fn write(&self, folder: &Path) -> Result<(), CommandError> {
-        json::write_file(&folder.join(TOLERANCE), self)
+        json_file::write(&folder.join(TOLERANCE), self)
     }
 }

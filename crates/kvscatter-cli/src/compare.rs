@@ -35,6 +35,19 @@ pub(crate) enum Mismatch {
     },
 }
 
+impl Mismatch {
+    /// Returns the mismatch as that of this output.
+    pub(crate) fn of_output(mut self, number: usize) -> Self {
+        match &mut self {
+            Self::OutputCount { .. } => {}
+            Self::Type { output, .. } | Self::Shape { output, .. } | Self::Values { output, .. } => {
+                *output = number;
+            }
+        }
+        self
+    }
+}
+
 /// Compares outputs with the expected ones, in order. Returns `None` if they agree. Without a tolerance,
 /// every bit must agree.
 pub(crate) fn compare(

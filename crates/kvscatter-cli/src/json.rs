@@ -1,14 +1,10 @@
 //! Writes JSON that is safe to print in a terminal.
 
 use std::io::{self, Write};
-use std::path::Path;
 
 use kvscatter_text::names::misleads;
 use serde::Serialize;
 use serde_json::ser::{CompactFormatter, Formatter, PrettyFormatter, Serializer};
-
-use crate::error::CommandError;
-use crate::files;
 
 /// Writes a document. Characters that move a terminal's cursor or reverse text are written as `\u`
 /// escapes, so a parser reads the same text.
@@ -25,18 +21,6 @@ pub(crate) fn write(to: impl Write, document: &impl Serialize) -> serde_json::Re
 /// Returns the errors of [`write`].
 pub(crate) fn write_line(to: impl Write, document: &impl Serialize) -> serde_json::Result<()> {
     document.serialize(&mut Serializer::with_formatter(to, Escaping(CompactFormatter)))
-}
-
-/// Writes a document and a line feed into a file.
-///
-/// # Errors
-/// Returns [`CommandError::Json`] for a value that JSON cannot represent, and [`CommandError::File`] if the file
-/// cannot be written.
-pub(crate) fn write_file(path: &Path, document: &impl Serialize) -> Result<(), CommandError> {
-    let mut text = Vec::new();
-    write(&mut text, document).map_err(|cause| CommandError::Json { path: path.to_owned(), cause })?;
-    text.push(b'\n');
-    Ok(files::write_bytes(path, &text, &[])?)
 }
 
 /// A formatter that escapes the text of strings, and otherwise formats as the formatter `F`.

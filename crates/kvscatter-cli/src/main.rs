@@ -29,6 +29,7 @@ mod files;
 #[cfg(unix)]
 mod interrupt;
 mod json;
+mod json_file;
 mod numbers;
 mod operators;
 mod options;

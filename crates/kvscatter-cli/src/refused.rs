@@ -9,7 +9,7 @@ use kvscatter_oracle::Refusal;
 use serde::{Deserialize, Serialize};
 
 use crate::error::CommandError;
-use crate::{files, json};
+use crate::{files, json_file};
 
 pub(crate) use rule::RefusedRule;
 
@@ -44,7 +44,7 @@ impl Refused {
     /// # Errors
     /// Returns [`files::FileError`] if the file cannot be written.
     pub(crate) fn write(&self, folder: &Path) -> Result<(), CommandError> {
-        json::write_file(&folder.join(REFUSED), self)
+        json_file::write(&folder.join(REFUSED), self)
     }
 
     /// Converts the oracle's refusal.

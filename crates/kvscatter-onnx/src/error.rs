@@ -5,6 +5,7 @@ mod kind;
 use std::path::PathBuf;
 
 use kvscatter::ElementType;
+use kvscatter_text::names::one_line;
 
 use crate::convert::ConvertRefusal;
 use crate::dynamic_dim::{DynamicDim, DynamicDims};
@@ -21,7 +22,7 @@ use crate::{FoldError, NodeLabel, TensorError};
 #[expect(missing_docs, reason = "each variant's message names its fields")]
 pub enum OnnxError {
     /// An error in this file.
-    #[error("{}: {cause}", path.display())]
+    #[error("{}: {cause}", one_line(&path.to_string_lossy()))]
     InFile { path: PathBuf, cause: Box<OnnxError> },
     /// An error in this tensor.
     #[error("tensor {name:?}: {cause}")]
@@ -229,6 +230,9 @@ pub enum OnnxError {
     /// `ScatterElements` and `ScatterND` do not support this element type, although `TensorScatter` does.
     #[error("{element} cannot be lowered: ScatterElements and ScatterND do not support it")]
     LowerType { element: ElementType },
+    /// Too many nodes would compute the indices of lowered caches.
+    #[error("the indices of this and the nodes before need more than {limit} nodes")]
+    IndexNodes { limit: usize },
     /// The node has too few or too many inputs.
     #[error("{got} inputs, expected {min} to {max}")]
     InputCount { min: usize, max: usize, got: usize },

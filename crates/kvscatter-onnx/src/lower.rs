@@ -21,6 +21,10 @@ use crate::{Graph, Model, OnnxError};
 use indices::{Indices, axis_of};
 use scatter::{is_scatter, scatters};
 
+/// The maximum number of nodes that compute indices. A cache of many dimensions needs hundreds of nodes for one
+/// `TensorScatter` of a few bytes, and a node takes about 2 KiB.
+const MAX_INDEX_NODES: usize = 100_000;
+
 /// The operator that replaces `TensorScatter`.
 ///
 /// Both operators have been part of ONNX for a long time. Some engines run one of them faster than the other.
@@ -59,6 +63,7 @@ pub struct Lowered {
 /// * [`OnnxError::ScatterNested`] for a `TensorScatter` in the body of another node;
 /// * [`OnnxError::RankUnknown`] or [`OnnxError::RankTooLarge`] for a rank that cannot be lowered;
 /// * [`OnnxError::LowerType`] for an element type that the target does not support;
+/// * [`OnnxError::IndexNodes`] if more than 100,000 nodes would compute the indices;
 /// * the errors about a `TensorScatter` that breaks its own rules.
 pub fn lower(model: &Model, target: LowerTarget) -> Result<Lowered, OnnxError> {
     let graph = model.graph()?;
@@ -76,6 +81,9 @@ pub fn lower(model: &Model, target: LowerTarget) -> Result<Lowered, OnnxError> {
             LowerTarget::ScatterElements => indices.of_elements(scatter)?,
             LowerTarget::ScatterNd => indices.of_rows(scatter)?,
         };
+        if indices.count() > MAX_INDEX_NODES {
+            return Err(scatter.node.error(OnnxError::IndexNodes { limit: MAX_INDEX_NODES }));
+        }
         let inputs = [scatter.past_cache, &written, scatter.update];
         let node = match target {
             LowerTarget::ScatterElements => {

@@ -1,7 +1,7 @@
 //! Writes the cases that everything is tested on to a file. Any language can read the file without a library:
 //!
 //! ```text
-//! cargo run -p kvscatter-oracle --example export-cases -- FILE COUNT
+//! cargo run -p kvscatter-oracle --example export-cases -- FILE COUNT [SEED]
 //! ```
 //!
 //! Each of the `COUNT` cases is written once with dense tensors. If its tensors have dimensions, it is also
@@ -41,13 +41,16 @@ use kvscatter_oracle::{NegativeIndex, OutOfRange, Refusal};
 
 fn main() -> io::Result<()> {
     let arguments: Vec<_> = env::args().skip(1).collect();
-    let [path, count] = arguments.as_slice() else {
-        return Err(Error::other("usage: export-cases FILE COUNT"));
+    let (path, count, seed) = match arguments.as_slice() {
+        [path, count] => (path, count, "0"),
+        [path, count, seed] => (path, count, seed.as_str()),
+        _ => return Err(Error::other("usage: export-cases FILE COUNT [SEED]")),
     };
     let count = count.parse().map_err(|_| Error::other(format!("COUNT = {count}: must be a number")))?;
+    let seed = seed.parse().map_err(|_| Error::other(format!("SEED = {seed}: must be a number")))?;
 
     let mut out = BufWriter::new(File::create(path)?);
-    let all: Vec<_> = cases(0, count).flat_map(placements).collect();
+    let all: Vec<_> = cases(seed, count).flat_map(placements).collect();
     out.write_all(b"KVSCASE1")?;
     number(&mut out, all.len())?;
     let mut refused = 0;

@@ -1,6 +1,6 @@
 //! Ascend ATB `KVCacheOperation`.
 
-use crate::rule::{Rule, expect_count, expect_lengths};
+use crate::rule::{Rule, SampleRows, expect_count, expect_lengths, skipped};
 use crate::{NegativeIndex, OutOfRange, Outcome, Refusal, Tensor, ravel};
 
 /// `KVCacheOperation`, which does not have attributes, with the policy of kvscatter.
@@ -41,22 +41,51 @@ impl KvCacheOperation {
         seq_len: &[i32],
         lengths: Option<&[i64]>,
     ) -> Result<Outcome<E>, Refusal> {
-        let &[layers, batch, capacity, hidden] = past.shape else {
-            return Err(Refusal::CacheRank { rank: past.shape.len() });
+        let samples = self.samples(new_kv.shape, layer_id, past.shape, token_offset, seq_len, lengths)?;
+        let (batch, hidden) = (past.shape[1], past.shape[3]);
+        let mut present = past.data.to_vec();
+        let mut prefix_ntokens = 0;
+        for i in 0..batch {
+            for (j, &slot) in samples[i].slots.iter().flatten().enumerate() {
+                for column in 0..hidden {
+                    present[ravel(&[layer_id[0] as usize, i, slot, column], past.shape)] =
+                        new_kv.data[(prefix_ntokens + j) * hidden + column].clone();
+                }
+            }
+            prefix_ntokens += samples[i].rows;
+        }
+        Ok(Outcome { present, skipped: skipped(&samples) })
+    }
+
+    /// Returns where the rows of each sample go, without moving elements.
+    ///
+    /// # Errors
+    /// Returns the same errors as [`run`](Self::run).
+    pub fn samples(
+        &self,
+        new_kv: &[usize],
+        layer_id: &[i32],
+        past: &[usize],
+        token_offset: &[i32],
+        seq_len: &[i32],
+        lengths: Option<&[i64]>,
+    ) -> Result<Vec<SampleRows>, Refusal> {
+        let &[layers, batch, capacity, hidden] = past else {
+            return Err(Refusal::CacheRank { rank: past.len() });
         };
-        let (tokens, new_hidden, equal_rows) = match *new_kv.shape {
+        let (tokens, new_hidden, equal_rows) = match *new_kv {
             [tokens, hidden] => (tokens, hidden, None),
             [new_batch, _, _, _] if new_batch != batch => {
                 return Err(Refusal::Dimension { dimension: 0, cache: batch, update: new_batch });
             }
             [batch, rows, heads, head_size] => (batch * rows, heads * head_size, Some(rows)),
             _ => {
-                return Err(Refusal::UpdateRank { rank: new_kv.shape.len() });
+                return Err(Refusal::UpdateRank { rank: new_kv.len() });
             }
         };
         if new_hidden != hidden {
             return Err(Refusal::Dimension {
-                dimension: new_kv.shape.len() - 1,
+                dimension: new_kv.len() - 1,
                 cache: hidden,
                 update: new_hidden,
             });
@@ -67,11 +96,11 @@ impl KvCacheOperation {
         expect_count("layerId", layer_id.len(), 1)?;
         expect_count("tokenOffset", token_offset.len(), batch)?;
         expect_count("seqLen", seq_len.len(), batch)?;
+        expect_lengths(lengths, batch)?;
         let layer_id = layer_id[0];
         if layer_id < 0 || layer_id as usize >= layers {
             return Err(Refusal::LayerId { layer_id, layers });
         }
-        expect_lengths(lengths, batch)?;
         let rule = Rule {
             capacity,
             circular: false,
@@ -79,31 +108,19 @@ impl KvCacheOperation {
             negative_index: NegativeIndex::default(),
             lengths,
         };
-        let mut slots = Vec::new();
+        let mut samples = Vec::new();
         for (sample, &seq_len) in seq_len.iter().enumerate() {
             let fits = seq_len > 0 && seq_len as usize <= capacity;
             if !fits || equal_rows.is_some_and(|rows| rows != seq_len as usize) {
                 return Err(Refusal::SeqLen { sample, seq_len });
             }
             let start = i128::from(token_offset[sample]) - i128::from(seq_len);
-            slots.push(rule.slots(sample, start, seq_len as usize)?);
+            samples.push(rule.sample(sample, start, seq_len as usize)?);
         }
         let total = seq_len.iter().map(|&seq_len| seq_len as usize).sum();
         if total != tokens {
             return Err(Refusal::SeqLenTotal { total, tokens });
         }
-
-        let mut present = past.data.to_vec();
-        let mut prefix_ntokens = 0;
-        for i in 0..batch {
-            for (j, &slot) in slots[i].iter().flatten().enumerate() {
-                for column in 0..hidden {
-                    present[ravel(&[layer_id as usize, i, slot, column], past.shape)] =
-                        new_kv.data[(prefix_ntokens + j) * hidden + column].clone();
-                }
-            }
-            prefix_ntokens += seq_len[i] as usize;
-        }
-        Ok(Outcome { present, skipped: slots.iter().filter(|slots| slots.is_none()).count() })
+        Ok(samples)
     }
 }

@@ -112,7 +112,8 @@ impl Attention {
                     .clone()
                     .filter(|&slot| weights[slot] != 0.0)
                     .map(|slot| weights[slot] * present_value.row([sample, kv_head, slot])[d])
-                    .sum::<f64>()
+                    // Unlike `sum`, this gives 0 and not -0 if there are no slots.
+                    .fold(0.0, |sum, value| sum + value)
             }));
             qk.extend(match self.qk_matmul_output_mode {
                 0 => scores,

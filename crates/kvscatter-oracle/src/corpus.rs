@@ -22,6 +22,7 @@
 
 mod attend;
 mod attention;
+mod case;
 mod kv_cache_operation;
 mod kv_cache_update;
 mod masked;
@@ -29,85 +30,8 @@ mod rules;
 mod tensor_scatter;
 mod write;
 
+pub use case::{CorpusCall, CorpusCase, Fault, Form, TwoWrites};
 pub use rules::{Basis, Operator, RULES, Rule};
-
-use crate::cases::Case;
-use crate::cases::attention::AttentionCase;
-
-/// One case of the corpus.
-#[derive(Clone, Debug)]
-pub struct CorpusCase {
-    /// The identifier of the [`Rule`].
-    pub rule: &'static str,
-    /// The name of the case below its rule. It consists of lower-case letters, digits and `-`.
-    pub name: &'static str,
-    /// What the case tests, as one sentence.
-    pub what: &'static str,
-    /// The call.
-    pub call: CorpusCall,
-}
-
-/// The call of a case.
-#[derive(Clone, Debug)]
-pub enum CorpusCall {
-    /// A node that writes a cache, and the form of the model around it.
-    Write(Box<Case>, Form),
-    /// A model of two nodes that write one cache.
-    TwoWrites(Box<[Case; 2]>, TwoWrites),
-    /// A node of ONNX `Attention` in this operator set.
-    Attention(Box<AttentionCase>, i64),
-}
-
-/// The form of a model with one node that writes a cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
-    /// Every dimension is declared, and every value is in `raw_data`.
-    Plain,
-    /// The dimensions are symbols, and the output has no shape.
-    Symbols,
-    /// The values of all tensors are in the typed fields of ONNX.
-    TypedFields,
-    /// The node has a third input with an empty name.
-    EmptyIndicesName,
-    /// The past is an output of the model, too.
-    PastIsOutput,
-    /// The update is the past itself.
-    UpdateIsPast,
-    /// The model breaks a rule of ONNX, so it must be refused.
-    Fault(Fault),
-}
-
-/// A rule of ONNX that a model breaks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
-    /// The model imports this operator set.
-    OperatorSet(i64),
-    /// The node has an attribute that the operator does not define.
-    UnknownAttribute,
-    /// The attribute `axis` is a string.
-    AxisIsString,
-    /// The node has one input.
-    OneInput,
-    /// The node has four inputs.
-    FourInputs,
-    /// The node has two outputs.
-    TwoOutputs,
-    /// The node of `KVCacheUpdate` has the attribute `cache_mode` with the value `circular`.
-    CircularCacheMode,
-    /// `write_indices` is int32.
-    Int32Indices,
-    /// `write_indices` has the shape `[batch, 1]`.
-    IndicesOfRank2,
-}
-
-/// How two writes of one cache are connected.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TwoWrites {
-    /// Both read the past. Both presents are outputs.
-    OfOnePast,
-    /// The second reads the present of the first. Only its present is an output.
-    InARow,
-}
 
 /// Returns every case, in the order of the rules.
 #[must_use]

@@ -1,7 +1,7 @@
 //! ONNX `TensorScatter-24`.
 
-use crate::rule::{Rule, expect_count, expect_lengths};
-use crate::{NegativeIndex, OutOfRange, Outcome, Refusal, Tensor, ravel, unravel};
+use crate::rule::{Rule, SampleRows, expect_count, expect_lengths, skipped};
+use crate::{NegativeIndex, OutOfRange, Outcome, Refusal, Tensor, ravel, size, unravel};
 
 /// `TensorScatter` with the attributes as they appear in a model, and with both policies of kvscatter.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,35 +55,12 @@ impl TensorScatter {
         write_indices: Option<&[i64]>,
         lengths: Option<&[i64]>,
     ) -> Result<Outcome<E>, Refusal> {
-        let (axis, circular) = self.checked_attributes(past_cache.shape, update.shape)?;
-        let (batch, capacity) = (past_cache.shape[0], past_cache.shape[axis]);
+        let samples = self.samples(past_cache.shape, update.shape, write_indices, lengths)?;
+        let (axis, _) = self.checked_attributes(past_cache.shape, update.shape)?;
         let mut present = past_cache.data.to_vec();
-        if update.data.is_empty() && write_indices.is_none() && lengths.is_none() {
-            // An empty tensor may have any number of samples. There is nothing to write or check, so the call
-            // returns early.
-            return Ok(Outcome { present, skipped: 0 });
-        }
-        if let Some(write_indices) = write_indices {
-            expect_count("write_indices", write_indices.len(), batch)?;
-        }
-        expect_lengths(lengths, batch)?;
-        let rule = Rule {
-            capacity,
-            circular,
-            out_of_range: self.out_of_range,
-            negative_index: self.negative_index,
-            lengths,
-        };
-        let slots = (0..batch)
-            .map(|sample| {
-                let start = write_indices.map_or(0, |indices| indices[sample]);
-                rule.slots(sample, start.into(), update.shape[axis])
-            })
-            .collect::<Result<Vec<_>, _>>()?;
-
         for (flat, element) in update.data.iter().enumerate() {
             let mut index = unravel(flat, update.shape);
-            let Some(slots) = &slots[index[0]] else {
+            let Some(slots) = &samples[index[0]].slots else {
                 continue; // the sample is skipped
             };
             let Some(&slot) = slots.get(index[axis]) else {
@@ -92,7 +69,43 @@ impl TensorScatter {
             index[axis] = slot;
             present[ravel(&index, past_cache.shape)] = element.clone();
         }
-        Ok(Outcome { present, skipped: slots.iter().filter(|slots| slots.is_none()).count() })
+        Ok(Outcome { present, skipped: skipped(&samples) })
+    }
+
+    /// Returns where the rows of each sample go, without moving elements.
+    ///
+    /// # Errors
+    /// Returns the same errors as [`run`](Self::run).
+    pub fn samples(
+        &self,
+        past_cache: &[usize],
+        update: &[usize],
+        write_indices: Option<&[i64]>,
+        lengths: Option<&[i64]>,
+    ) -> Result<Vec<SampleRows>, Refusal> {
+        let (axis, circular) = self.checked_attributes(past_cache, update)?;
+        let batch = past_cache[0];
+        if size(update) == 0 && write_indices.is_none() && lengths.is_none() {
+            // An empty tensor may have any number of samples. There is nothing to write or check, so the call
+            // returns early.
+            return Ok(Vec::new());
+        }
+        if let Some(write_indices) = write_indices {
+            expect_count("write_indices", write_indices.len(), batch)?;
+        }
+        expect_lengths(lengths, batch)?;
+        let rule = Rule {
+            capacity: past_cache[axis],
+            circular,
+            out_of_range: self.out_of_range,
+            negative_index: self.negative_index,
+            lengths,
+        };
+        let sample = |sample| {
+            let start = write_indices.map_or(0, |indices| indices[sample]);
+            rule.sample(sample, start.into(), update[axis])
+        };
+        (0..batch).map(sample).collect()
     }
 
     /// Returns the axis counted from the front, and whether the mode is circular.

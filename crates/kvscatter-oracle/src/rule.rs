@@ -2,6 +2,15 @@
 
 use crate::{NegativeIndex, OutOfRange, Refusal};
 
+/// Where the rows of one sample of an update go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SampleRows {
+    /// The number of rows of the sample in the update.
+    pub rows: usize,
+    /// The slot of each row that is written, from the first row on, or `None` if the sample is skipped.
+    pub slots: Option<Vec<usize>>,
+}
+
 /// The settings that all samples of a call have in common.
 pub(crate) struct Rule<'a> {
     pub(crate) capacity: usize,
@@ -14,14 +23,8 @@ pub(crate) struct Rule<'a> {
 }
 
 impl Rule<'_> {
-    /// Returns the slot of each row that is written, for a sample with `rows` rows in the update. Returns
-    /// `None` if the sample is skipped.
-    pub(crate) fn slots(
-        &self,
-        sample: usize,
-        start: i128,
-        rows: usize,
-    ) -> Result<Option<Vec<usize>>, Refusal> {
+    /// Returns the slots of a sample that has `rows` rows in the update.
+    pub(crate) fn sample(&self, sample: usize, start: i128, rows: usize) -> Result<SampleRows, Refusal> {
         let length = self.lengths.map_or(rows as i64, |lengths| lengths[sample]);
         if length < 0 || length as u64 > rows as u64 {
             return Err(Refusal::Length { sample, length, rows });
@@ -37,11 +40,12 @@ impl Rule<'_> {
             let in_cache = |slot: i128| {
                 if self.circular { slot.rem_euclid(capacity) } else { slot }
             };
-            return Ok(Some(slots.map(|slot| in_cache(slot) as usize).collect()));
+            let slots = slots.map(|slot| in_cache(slot) as usize).collect();
+            return Ok(SampleRows { rows, slots: Some(slots) });
         };
         match self.out_of_range {
             OutOfRange::Error => Err(broken),
-            OutOfRange::SkipSample => Ok(None),
+            OutOfRange::SkipSample => Ok(SampleRows { rows, slots: None }),
         }
     }
 }
@@ -53,4 +57,9 @@ pub(crate) fn expect_count(argument: &'static str, given: usize, needed: usize) 
 /// Checks that there is one length per sample, if there are lengths.
 pub(crate) fn expect_lengths(lengths: Option<&[i64]>, batch: usize) -> Result<(), Refusal> {
     lengths.map_or(Ok(()), |lengths| expect_count("lengths", lengths.len(), batch))
+}
+
+/// Returns how many samples are skipped.
+pub(crate) fn skipped(samples: &[SampleRows]) -> usize {
+    samples.iter().filter(|sample| sample.slots.is_none()).count()
 }

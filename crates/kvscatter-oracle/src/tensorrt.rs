@@ -1,6 +1,6 @@
 //! TensorRT `KVCacheUpdate`.
 
-use crate::rule::{Rule, expect_count, expect_lengths};
+use crate::rule::{Rule, SampleRows, expect_count, expect_lengths, skipped};
 use crate::{NegativeIndex, OutOfRange, Outcome, Refusal, Tensor, ravel, unravel};
 
 /// The layout of the update.
@@ -47,14 +47,52 @@ impl KvCacheUpdate {
         update_lengths: Option<&[i32]>,
         lengths: Option<&[i64]>,
     ) -> Result<Outcome<E>, Refusal> {
-        let &[cache_batch, heads, capacity, head_size] = cache.shape else {
-            return Err(Refusal::CacheRank { rank: cache.shape.len() });
+        let samples = self.samples(cache.shape, update.shape, write_indices, update_lengths, lengths)?;
+        let token_owner: Vec<_> = samples
+            .iter()
+            .enumerate()
+            .flat_map(|(sample, rows)| (0..rows.rows).map(move |row| (sample, row)))
+            .collect();
+
+        let mut output = cache.data.to_vec();
+        for (flat, element) in update.data.iter().enumerate() {
+            let index = unravel(flat, update.shape);
+            let (sample, row) = match self.update_form {
+                UpdateForm::Padded => (index[0], index[2]),
+                UpdateForm::Packed => token_owner[index[0]],
+            };
+            let (head, column) = (index[1], index[index.len() - 1]);
+            let Some(slots) = &samples[sample].slots else {
+                continue; // the sample is skipped
+            };
+            let Some(&slot) = slots.get(row) else {
+                continue; // the row is padding
+            };
+            output[ravel(&[sample, head, slot, column], cache.shape)] = element.clone();
+        }
+        Ok(Outcome { present: output, skipped: skipped(&samples) })
+    }
+
+    /// Returns where the rows of each sample of the update go, without moving elements.
+    ///
+    /// # Errors
+    /// Returns the same errors as [`run`](Self::run).
+    pub fn samples(
+        &self,
+        cache: &[usize],
+        update: &[usize],
+        write_indices: &[i64],
+        update_lengths: Option<&[i32]>,
+        lengths: Option<&[i64]>,
+    ) -> Result<Vec<SampleRows>, Refusal> {
+        let &[cache_batch, heads, capacity, head_size] = cache else {
+            return Err(Refusal::CacheRank { rank: cache.len() });
         };
-        let heads_and_head_size = match (self.update_form, update.shape) {
+        let heads_and_head_size = match (self.update_form, update) {
             (UpdateForm::Padded, &[_, d, _, h]) => [(1, heads, d), (3, head_size, h)],
             (UpdateForm::Packed, &[_, d, h]) => [(1, heads, d), (2, head_size, h)],
             _ => {
-                return Err(Refusal::UpdateRank { rank: update.shape.len() });
+                return Err(Refusal::UpdateRank { rank: update.len() });
             }
         };
         for (dimension, cache, update) in heads_and_head_size {
@@ -64,7 +102,7 @@ impl KvCacheUpdate {
         }
         let rows = match (self.update_form, update_lengths) {
             (UpdateForm::Padded, None) => {
-                let (batch, rows) = (update.shape[0], update.shape[2]);
+                let (batch, rows) = (update[0], update[2]);
                 if rows > capacity {
                     return Err(Refusal::UpdateTooLong { capacity, rows });
                 }
@@ -77,10 +115,12 @@ impl KvCacheUpdate {
                 vec![rows; batch]
             }
             (UpdateForm::Packed, Some(update_lengths)) => {
-                if update_lengths.is_empty() {
-                    expect_count("updateLengths", 0, write_indices.len() + 1)?;
+                let count = update_lengths.len();
+                // A list with one value per sample contains plain lengths instead of cumulative ones.
+                if count == 0 || count == write_indices.len() {
+                    expect_count("updateLengths", count, write_indices.len() + 1)?;
                 }
-                let batch = update_lengths.len() - 1;
+                let batch = count - 1;
                 expect_count("writeIndices", write_indices.len(), batch)?;
                 if batch > cache_batch {
                     let argument = "writeIndices";
@@ -99,40 +139,18 @@ impl KvCacheUpdate {
             negative_index: NegativeIndex::default(),
             lengths,
         };
-        let mut slots = Vec::new();
+        let mut samples = Vec::new();
         for (sample, &rows) in rows.iter().enumerate() {
             if rows > capacity {
                 return Err(Refusal::UpdateLengthsTooLong { sample, rows, capacity });
             }
-            slots.push(rule.slots(sample, write_indices[sample].into(), rows)?);
+            samples.push(rule.sample(sample, write_indices[sample].into(), rows)?);
         }
         let total = rows.iter().sum();
-        if self.update_form == UpdateForm::Packed && total != update.shape[0] {
-            return Err(Refusal::UpdateLengthsTotal { total, tokens: update.shape[0] });
+        if self.update_form == UpdateForm::Packed && total != update[0] {
+            return Err(Refusal::UpdateLengthsTotal { total, tokens: update[0] });
         }
-        let token_owner: Vec<_> = rows
-            .iter()
-            .enumerate()
-            .flat_map(|(sample, &rows)| (0..rows).map(move |row| (sample, row)))
-            .collect();
-
-        let mut output = cache.data.to_vec();
-        for (flat, element) in update.data.iter().enumerate() {
-            let index = unravel(flat, update.shape);
-            let (sample, row) = match self.update_form {
-                UpdateForm::Padded => (index[0], index[2]),
-                UpdateForm::Packed => token_owner[index[0]],
-            };
-            let (head, column) = (index[1], index[index.len() - 1]);
-            let Some(slots) = &slots[sample] else {
-                continue; // the sample is skipped
-            };
-            let Some(&slot) = slots.get(row) else {
-                continue; // the row is padding
-            };
-            output[ravel(&[sample, head, slot, column], cache.shape)] = element.clone();
-        }
-        Ok(Outcome { present: output, skipped: slots.iter().filter(|slots| slots.is_none()).count() })
+        Ok(samples)
     }
 }
 

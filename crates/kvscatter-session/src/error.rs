@@ -730,6 +730,23 @@ mod tests {
     };
 
     #[test]
+    fn an_error_names_the_setting_that_avoids_it() {
+        let about = [
+            (SessionError::MemoryLimit { needed: None, limit: 1 }, Some(SessionSetting::Memory)),
+            (SessionError::CapacityOpen, Some(SessionSetting::Capacity)),
+            (SessionError::CapacityUseless, Some(SessionSetting::Capacity)),
+            (
+                SessionError::SizeFixed { setting: SessionSetting::Batch, fixed: 1, got: 2 },
+                Some(SessionSetting::Batch),
+            ),
+            (SessionError::NoSamples, None),
+        ];
+        for (error, setting) in about {
+            assert_eq!(error.about(), setting, "{error}");
+        }
+    }
+
+    #[test]
     fn names_are_stable() {
         let (sample, element) = (Sample { batch_index: 0, serial: 0 }, kvscatter::ElementType::Float32);
         let name = || "x".to_owned();

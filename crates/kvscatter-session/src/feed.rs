@@ -205,3 +205,47 @@ fn embedding(token: i64, column: usize) -> i64 {
 fn int(value: usize) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use kvscatter::ElementType;
+
+    use super::{Feed, MAX_EMBEDDED, SampleFeed};
+    use crate::interface::{FeedPort, Purpose};
+    use crate::{SessionError, to_f32};
+
+    fn port(size: usize) -> FeedPort {
+        let (name, element) = ("inputs_embeds".to_owned(), ElementType::Float32);
+        FeedPort { name, element, rank: 3, purpose: Purpose::Embeddings { size } }
+    }
+
+    /// The numbers were computed by another program, from the definition of `SplitMix64`.
+    #[test]
+    fn every_token_has_an_embedding_and_padding_that_of_the_last_token() {
+        let feed = Feed {
+            width: 3,
+            samples: vec![
+                SampleFeed { start: 0, padding: 0, tokens: 0..2, first_slot: 0 },
+                SampleFeed { start: 0, padding: 1, tokens: 0..2, first_slot: 1 },
+            ],
+        };
+        let tokens = [[5, 9], [9, 0]];
+        let tensor = feed.tensor(&port(4), |sample, position| tokens[sample][position], 8).unwrap();
+        const FIVE: [f32; 4] = [0.0, -1.0, 3.0, -4.0];
+        const NINE: [f32; 4] = [4.0, -4.0, -1.0, 1.0];
+        const ZERO: [f32; 4] = [-4.0, 0.0, 0.0, -2.0];
+        assert_eq!(tensor.shape(), [2, 3, 4]);
+        let values = to_f32(ElementType::Float32, tensor.bytes()).unwrap();
+        assert_eq!(values.as_ref(), [FIVE, NINE, NINE, ZERO, NINE, ZERO].concat());
+    }
+
+    #[test]
+    fn embeddings_beyond_the_limit_are_refused() {
+        let embed = |size| Feed::next(&[0], 2).tensor(&port(size), |_, _| 1, 8).map(|tensor| tensor.len());
+        assert_eq!(embed(MAX_EMBEDDED / 2 / 4096).unwrap(), 4 * MAX_EMBEDDED / 4096);
+        let refused = embed(MAX_EMBEDDED / 2 + 1).unwrap_err();
+        assert!(
+            matches!(refused, SessionError::TensorTooLarge { shape, .. } if shape == [1, 2, MAX_EMBEDDED / 2 + 1])
+        );
+    }
+}

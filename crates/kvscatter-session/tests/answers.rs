@@ -16,7 +16,7 @@ use kvscatter_onnx::proto::type_proto::{Tensor as TensorType, Value as TypeValue
 use kvscatter_onnx::{Model, ModelFile, WeightTransfer};
 use kvscatter_session::{
     Engine, Generator, GreedyOptions, KvSession, LoadOptions, Memory, Session, SessionError, SessionOptions,
-    Step, StepOutput, Tensor,
+    Step, StepOutput, Tensor, engine_label,
 };
 
 const STATIC: &str = "mobius-llama-static";
@@ -87,6 +87,13 @@ fn logits(shape: &[usize]) -> Tensor {
 fn open(engine: Answers) -> KvSession {
     let options = SessionOptions { batch: Some(2), ..SessionOptions::default() };
     KvSession::open(&engine, model(STATIC), options).unwrap()
+}
+
+#[test]
+fn an_engine_is_named_with_its_plugin() {
+    assert_eq!(Answers(|_, _, _| Ok(vec![])).plugin(), None);
+    assert_eq!(engine_label("answers", "1", None), "answers 1");
+    assert_eq!(engine_label("answers", "1", Some("kvscatter 2")), "answers 1 with plugin kvscatter 2");
 }
 
 #[test]

@@ -228,6 +228,64 @@ fn all_kinds_of_caches_generate_what_scores_say() {
     assert_eq!(generate(GROWING, 2).written_per_step, 2 * (3 + 8) * row);
 }
 
+/// Prompts that continue a saved prompt generate what they generate with it in front.
+#[test]
+fn a_saved_prompt_is_continued() {
+    let folder = tempfile::tempdir().unwrap();
+    let saved = folder.path().join("prompt.kvs");
+    let greedy = GreedyOptions { tokens: 5, eos: Vec::new(), chunk: 2 };
+    let (engine, options) = (Fake(Fault::None), SessionOptions::default());
+    let open = |name, prompts| Generator::open(&engine, model(name), prompts, options).unwrap();
+    let prefix = vec![200, 7, 9, 4];
+    let mut first = open(STATIC, 1);
+    assert_eq!(first.prefix(), 0);
+    first.save_prompt(&saved);
+    first.generate(std::slice::from_ref(&prefix), &greedy, &mut unheard).unwrap();
+
+    let prompts = [vec![1, 2, 3], vec![5]];
+    let after = |name, prompts: &[Vec<i64>], greedy: &GreedyOptions| {
+        Generator::open_after(&engine, model(name), &saved, prompts, greedy, options)
+    };
+    let generator = after(STATIC, &prompts, &greedy).unwrap();
+    assert_eq!((generator.prefix(), generator.vocabulary(), generator.growth()), (4, Some(256), None));
+    assert_eq!(generator.memory().map(|memory| memory.total), Some(4 * 2 * 64 * 32 * 4));
+    let continued = generator.generate(&prompts, &greedy, &mut unheard).unwrap().samples;
+    let whole = prompts.clone().map(|prompt| [prefix.clone(), prompt].concat());
+    assert_eq!(continued, open(STATIC, 2).generate(&whole, &greedy, &mut unheard).unwrap().samples);
+
+    // The saved tokens take slots too.
+    let message = |tokens| {
+        let greedy = GreedyOptions { tokens, ..greedy.clone() };
+        let generator = after(STATIC, &prompts, &greedy).unwrap();
+        generator.generate(&prompts, &greedy, &mut unheard).map(|_| ()).map_err(|error| error.to_string())
+    };
+    assert_eq!(message(58), Ok(()));
+    let refused = "prompt 0: 7 tokens and 59 to be generated exceed the capacity of 64 tokens; the last token takes no slot";
+    assert_eq!(message(59), Err(refused.to_owned()));
+    assert!(matches!(after(GROWING, &prompts, &greedy), Err(SessionError::SavedUseless)));
+}
+
+#[test]
+fn a_prompt_is_saved_alone_and_from_static_caches() {
+    let folder = tempfile::tempdir().unwrap();
+    let save = |name, prompts: &[Vec<i64>], path: PathBuf| {
+        let greedy = GreedyOptions { tokens: 1, eos: Vec::new(), chunk: 8 };
+        let mut generator =
+            Generator::open(&Fake(Fault::None), model(name), prompts.len(), SessionOptions::default())
+                .unwrap();
+        generator.save_prompt(&path);
+        let done = generator.generate(prompts, &greedy, &mut unheard).map(|_| ());
+        assert_eq!(path.is_file(), done.is_ok());
+        done
+    };
+    let path = folder.path().join("prompt.kvs");
+    let several = save(STATIC, &[vec![1], vec![2]], path.clone());
+    assert!(matches!(several, Err(SessionError::SavePrompts { prompts: 2 })));
+    assert!(matches!(save(GROWING, &[vec![1]], path.clone()), Err(SessionError::SavedUseless)));
+    assert!(matches!(save(STATIC, &[vec![1]], folder.path().to_owned()), Err(SessionError::Saved(_))));
+    save(STATIC, &[vec![1]], path).unwrap();
+}
+
 #[test]
 fn a_capacity_that_is_open_becomes_what_the_longest_sample_takes() {
     let greedy = GreedyOptions { tokens: 9, eos: Vec::new(), chunk: 8 };

@@ -175,6 +175,17 @@ fn hints_about_the_sequence_can_be_followed() {
 }
 
 #[test]
+fn a_ring_wraps_into_a_second_segment() {
+    let write = CIRCULAR.prepare(ElementType::UInt8, &[2, 4], &[2, 3]).unwrap();
+    let plan = write.plan(&[2_i64, 1]).unwrap();
+    let segments: Vec<_> = plan
+        .segments()
+        .map(|segment| (segment.sample, segment.slot, segment.row, segment.rows, segment.is_wrapped()))
+        .collect();
+    assert_eq!(segments, [(0, 2, 0, 2, false), (0, 0, 2, 1, true), (1, 1, 0, 3, false)]);
+}
+
+#[test]
 fn empty_dimensions_are_checked_and_not_walked() {
     let count = Error::ListLength { argument: WRITE_INDICES, got: 1, expected: 0 };
     assert_eq!(scatter(LINEAR, &[0, 4], &[0, 2], Some(&[0])), Err(count));

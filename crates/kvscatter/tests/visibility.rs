@@ -74,6 +74,16 @@ fn every_slot_contains_the_position_of_the_oracle() {
     }
 }
 
+#[test]
+fn a_rule_returns_its_cache() {
+    for (mode, capacity) in
+        MODES.into_iter().flat_map(|mode| CAPACITIES.map(move |capacity| (mode, capacity)))
+    {
+        let rule = Visibility::new(mode, capacity).causal().window(2);
+        assert_eq!((rule.mode(), rule.capacity()), (mode, capacity));
+    }
+}
+
 /// A window of `size` positions has `size - 1` to the left. Causal attention has none to the right.
 #[test]
 fn windows_and_causality_are_limits() {

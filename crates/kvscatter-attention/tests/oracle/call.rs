@@ -6,7 +6,7 @@ use kvscatter_attention::{
 };
 use kvscatter_oracle::attention as oracle;
 
-use crate::element::{Element, elements};
+use super::element::{Element, elements};
 
 /// The number of elements before and after each output that must not change.
 const GUARD: usize = 3;

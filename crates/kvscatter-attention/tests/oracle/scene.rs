@@ -6,10 +6,10 @@ use kvscatter_attention::{Attention, Scores, Softmax};
 use kvscatter_oracle::attention::{Float, Positions};
 use kvscatter_oracle::cases::attention::AttentionCase;
 
-use crate::bounds::Bounds;
-use crate::call::{Operands, Results, operator};
-use crate::element::{Element, bits, elements};
-use crate::executors::{Threads, Times};
+use super::bounds::Bounds;
+use super::call::{Operands, Results, operator};
+use super::element::{Element, bits, elements};
+use super::executors::{Threads, Times};
 
 /// How a case is run, besides once on the calling thread with a new scratch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +52,7 @@ fn check_as<T: Element>(case: &AttentionCase, ways: Ways) {
 }
 
 /// Compares results with the oracle's.
-fn compare<T: Element>(bounds: &Bounds, results: &Results<T>, name: &dyn Fn() -> String) {
+pub(crate) fn compare<T: Element>(bounds: &Bounds, results: &Results<T>, name: &dyn Fn() -> String) {
     let numbers = |results: &[T]| results.iter().map(|number| f64::from(number.to_f32())).collect::<Vec<_>>();
     bounds.check_y(numbers(&results.y).into_iter(), name);
     if let Some([key, value]) = &results.present {

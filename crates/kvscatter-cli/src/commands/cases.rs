@@ -2,6 +2,8 @@
 
 mod corpus;
 mod model;
+mod tensors;
+mod written;
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -13,7 +15,7 @@ use kvscatter::ElementType;
 use kvscatter_onnx::file::UnfinishedFiles;
 use kvscatter_onnx::test_dir::TestCase;
 use kvscatter_onnx::{Data, Tensor};
-use kvscatter_oracle::cases::{Call, Case, Element, Values, tensor_scatter};
+use kvscatter_oracle::cases::{Call, Case, tensor_scatter};
 use serde::Serialize;
 
 use crate::error::CommandError;
@@ -24,6 +26,8 @@ use crate::output::{Outcome, Output, count, one_line, progress};
 use crate::refused::Refused;
 
 use model::ModelParts;
+use tensors::{element, tensor};
+use written::Written;
 
 /// The most cases that are written without `--many`.
 const MANY: usize = 100_000;
@@ -111,13 +115,6 @@ pub(crate) fn run(args: Cases, output: &mut Output) -> Result<Outcome, CommandEr
         )?;
     }
     Ok(Outcome::Passed)
-}
-
-/// How many cases were written, and how many of them must be refused.
-#[derive(Clone, Copy, Default)]
-struct Written {
-    cases: usize,
-    refused: usize,
 }
 
 /// Writes all cases, or nothing.
@@ -233,20 +230,6 @@ fn write(case: &Case, folder: &Path) -> Result<bool, CommandError> {
         refused.write(folder)?;
     }
     Ok(refused.is_some())
-}
-
-fn element(element: &'static Element) -> Result<ElementType, CommandError> {
-    ElementType::from_name(element.name).ok_or(CommandError::ElementName { name: element.name })
-}
-
-fn tensor(element: ElementType, shape: &[usize], values: &Values) -> Result<Tensor, CommandError> {
-    let data = match values {
-        Values::Bytes(bytes) => Data::Bytes(bytes.clone()),
-        Values::Strings(strings) => {
-            Data::Strings(strings.iter().map(|text| text.as_bytes().to_vec()).collect())
-        }
-    };
-    Ok(Tensor::new(element, shape.to_vec(), data).map_err(kvscatter_onnx::OnnxError::from)?)
 }
 
 /// Checks that a folder is empty, because `verify` would also run old cases in it.

@@ -1,33 +1,42 @@
 //! `kvscatter verify`: runs ONNX test directories, or checks the outputs of another implementation.
 
+mod actual;
 mod attention;
+mod behaviour;
+mod cache;
 mod cache_write;
+mod document;
 mod evaluate;
+mod finding;
+mod in_place;
 mod judge;
 mod rejection;
 mod rules;
 mod scatter;
+mod show;
 mod single_node;
+mod theirs;
+mod totals;
 mod unknown;
+mod verdict;
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use kvscatter_onnx::test_dir::{TestCase, Unread, discover};
-use serde::Serialize;
 
-use crate::compare::{Mismatch, Tolerance};
+use crate::compare::Tolerance;
 use crate::error::CommandError;
 use crate::files;
 use crate::numbers::tolerance;
-use crate::output::{Outcome, Output, count, hanging, one_line, paragraph, progress, quoted, styled, table};
+use crate::output::{Outcome, Output, count, one_line, paragraph, progress, styled, table};
 
-use judge::{CaseVerdict, FailedCase, Failure, Finding, Judge, Verdict};
+use document::{CaseVerdictDocument, VerifyDocument};
+use judge::{CaseVerdict, Judge, Verdict};
 use rules::{RuleCount, RuleCounts};
-use scatter::{ScatterCall, WrongSlots};
+use totals::Totals;
 use unknown::unknown_folders;
 
 /// The most unknown folders that are printed. `--json` lists all of them.
@@ -52,6 +61,11 @@ const UNKNOWN_SHOWN: usize = 20;
 /// (written after the end of a ring) or old (not to be changed). The inputs and attributes of TensorScatter
 /// follow, and the command that draws the write. The summary counts the cases that break each rule.
 ///
+/// With --actual, --json contains the answer to each case: exact, differs, refuses, crashes or timeout. If the
+/// model must be refused, the answer may also name what happened instead: accepts, clamps, wraps, skips, ignores
+/// or drops-rows. The result in place is exact, copies, partly-written, differs, corrupts-past, refuses, crashes,
+/// timeout or not-possible. A case passes if its call in place copied or is not possible.
+///
 /// The exit code is 0 if every case passes, 1 if a case fails or cannot be read, and 2 if no case can be
 /// read.
 #[derive(Debug, Args)]
@@ -60,7 +74,11 @@ Examples:
   kvscatter verify testdata/onnx-node
   kvscatter cases -o cases --count 500 && kvscatter verify cases
 
-Test your own TensorScatter:
+Test your own kernel, in a clone of the repository:
+  python conformance/run.py my_kernel.py -o results
+  kvscatter verify conformance --actual results --quiet
+
+Test your own TensorScatter in any language:
   kvscatter cases -o cases --seed 1 --count 500
   # Run each cases/NAME/model.onnx on its test_data_set_0/input_*.pb with your
   # backend. Write results/NAME/test_data_set_0/output_0.pb or .npy. If your
@@ -75,6 +93,15 @@ pub(crate) struct Verify {
     ///
     /// CASE is the path of the case below DIR. If DIR is the case itself, CASE is the name of its folder.
     /// Folders in OUT that belong to no case are printed, and do not change the exit code.
+    ///
+    /// The folder may also contain answer.json with the end of the call: {"plain": {"status": "returned",
+    /// "message": "..."}}. The status is returned, refused, crashed or timeout. Without it, a case without an
+    /// output was refused.
+    ///
+    /// "in_place" in answer.json is the end of a call that may write into the memory of the past. Its status may
+    /// also be not-possible. in_place_0.pb or .npy is the whole memory of the past after that call, also after a
+    /// refusal. With "same_memory": false, the call returned other memory. in_place_0 is then that present, and
+    /// past_0 the memory of the past.
     #[arg(long, value_name = "OUT")]
     actual: Option<PathBuf>,
 
@@ -89,55 +116,6 @@ pub(crate) struct Verify {
     /// Absolute tolerance
     #[arg(long, value_name = "A", value_parser = tolerance)]
     atol: Option<f64>,
-}
-
-/// The verdict on a case, as `--json` prints it.
-#[derive(Serialize)]
-struct CaseVerdictDocument<'a> {
-    case: &'a str,
-    verdict: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    failure: Option<Failure>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reason: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    mismatch: Option<&'a Mismatch>,
-    /// The slots of the mismatch.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    wrong_slots: Option<&'a WrongSlots>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    tensor_scatter: Option<&'a ScatterCall>,
-    /// The command that draws the write.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    picture: Option<String>,
-}
-
-#[derive(Serialize)]
-struct VerifyDocument<'a> {
-    cases: Vec<CaseVerdictDocument<'a>>,
-    #[serde(flatten)]
-    totals: Totals,
-    /// The rules that a case breaks.
-    broken_rules: Vec<RuleCount>,
-    /// The folders of `--actual` that belong to no case.
-    unknown_folders: Vec<String>,
-}
-
-#[derive(Clone, Copy, Default, Serialize)]
-struct Totals {
-    passed: usize,
-    failed: usize,
-    unreadable: usize,
-    failures: Failures,
-}
-
-/// The number of failed cases of each kind.
-#[derive(Clone, Copy, Default, Serialize)]
-struct Failures {
-    wrong: usize,
-    no_output: usize,
-    not_refused: usize,
-    wrongly_refused: usize,
 }
 
 pub(crate) fn run(args: Verify, output: &mut Output) -> Result<Outcome, CommandError> {
@@ -166,7 +144,7 @@ pub(crate) fn run(args: Verify, output: &mut Output) -> Result<Outcome, CommandE
             tolerance: args.tolerance(),
         };
         for line in judge.verdicts() {
-            let is_shown = !args.quiet || !matches!(line.verdict, Verdict::Pass);
+            let is_shown = !args.quiet || !matches!(line.judged.verdict, Verdict::Pass);
             if !output.is_json() && is_shown {
                 bar.suspend(|| writeln!(output, "{line}"))?;
             }
@@ -214,11 +192,12 @@ fn conclude(
     output: &mut Output,
 ) -> Result<Outcome, CommandError> {
     let totals = Totals::of(lines);
+    let (passed, failed, unreadable) = (totals.passed, totals.failed, totals.unreadable);
     let mut rules = RuleCounts::default();
     for line in lines {
-        match &line.verdict {
-            Verdict::Fail(failed) => rules.add(&line.rules, &failed.broken()),
-            _ => rules.add(&line.rules, &[]),
+        match &line.judged.verdict {
+            Verdict::Fail(failed) => rules.add(&line.judged.rules, &failed.broken(&line.judged.rules)),
+            _ => rules.add(&line.judged.rules, &[]),
         }
     }
     if output.is_json() {
@@ -230,7 +209,7 @@ fn conclude(
         })?;
     } else {
         print_unknown(&unknown, output)?;
-        let all_pass = lines.iter().all(|line| matches!(line.verdict, Verdict::Pass));
+        let all_pass = lines.iter().all(|line| matches!(line.judged.verdict, Verdict::Pass));
         if !(is_quiet && all_pass && unknown.is_empty()) {
             writeln!(output)?;
         }
@@ -239,14 +218,13 @@ fn conclude(
             folders => format!(", {} in the outputs", count(folders, "unknown folder")),
         };
         writeln!(output, "{}", paragraph(&format!("{totals}{unknown}")))?;
+        totals.in_place().map_or(Ok(()), |counts| writeln!(output, "{}", paragraph(&counts)))?;
         print_rules(&rules.broken(), output)?;
     }
-    match totals {
-        Totals { passed: 0, failed: 0, unreadable, .. } => {
-            Err(CommandError::Unreadable { cases: unreadable })
-        }
-        Totals { failed: 0, unreadable: 0, .. } => Ok(Outcome::Passed),
-        Totals { .. } => Ok(Outcome::Failed),
+    match (passed, failed, unreadable) {
+        (0, 0, cases) => Err(CommandError::Unreadable { cases }),
+        (_, 0, 0) => Ok(Outcome::Passed),
+        _ => Ok(Outcome::Failed),
     }
 }
 
@@ -271,86 +249,9 @@ fn print_rules(rules: &[RuleCount], output: &mut Output) -> Result<(), CommandEr
     Ok(writeln!(output, "\n{}", table(&["broken rule", "failed"], &[], rows))?)
 }
 
-impl Totals {
-    fn of(lines: &[CaseVerdict]) -> Self {
-        let mut totals = Self::default();
-        let failures = &mut totals.failures;
-        for line in lines {
-            let (total, kind) = match &line.verdict {
-                Verdict::Pass => (&mut totals.passed, None),
-                Verdict::Unreadable(_) => (&mut totals.unreadable, None),
-                Verdict::Fail(failed) => {
-                    let kind = match failed.finding.failure() {
-                        Failure::Wrong => &mut failures.wrong,
-                        Failure::NoOutput => &mut failures.no_output,
-                        Failure::NotRefused => &mut failures.not_refused,
-                        Failure::WronglyRefused => &mut failures.wrongly_refused,
-                    };
-                    (&mut totals.failed, Some(kind))
-                }
-            };
-            for count in kind.into_iter().chain([total]) {
-                *count = count.saturating_add(1);
-            }
-        }
-        totals
-    }
-}
-
 impl From<Unread> for CaseVerdict {
     fn from(unread: Unread) -> Self {
         Self::unreadable(unread.path.display().to_string(), unread.cause.into())
-    }
-}
-
-impl<'a> From<&'a CaseVerdict> for CaseVerdictDocument<'a> {
-    fn from(line: &'a CaseVerdict) -> Self {
-        let passed = Self {
-            case: &line.case,
-            verdict: "pass",
-            failure: None,
-            reason: None,
-            mismatch: None,
-            wrong_slots: None,
-            tensor_scatter: None,
-            picture: None,
-        };
-        match &line.verdict {
-            Verdict::Pass => passed,
-            Verdict::Fail(failed) => Self {
-                verdict: "fail",
-                failure: Some(failed.finding.failure()),
-                reason: Some(failed.finding.to_string()),
-                mismatch: match &failed.finding {
-                    Finding::Mismatch(mismatch) => Some(mismatch),
-                    _ => None,
-                },
-                wrong_slots: failed.slots.as_ref(),
-                tensor_scatter: failed.call.as_ref(),
-                picture: failed.picture(),
-                ..passed
-            },
-            Verdict::Unreadable(error) => {
-                Self { verdict: "unreadable", reason: Some(error.to_string()), ..passed }
-            }
-        }
-    }
-}
-
-impl FailedCase {
-    /// The command that draws the write.
-    fn picture(&self) -> Option<String> {
-        let dir = self.drawn.as_ref()?;
-        Some(format!("kvscatter run {}", quoted(&dir.display().to_string())))
-    }
-
-    /// Returns the lines below the line of the case. The command stays in one line, so that it can be copied.
-    fn details(&self) -> Vec<String> {
-        let line = |text: String| hanging(INDENT, &one_line(&text));
-        let call = self.call.as_ref().map(|call| line(call.to_string()));
-        let slots = self.slots.as_ref().map(|slots| line(slots.to_string()));
-        let picture = self.picture().map(|command| format!("picture: {}", one_line(&command)));
-        [slots, call, picture].into_iter().flatten().collect()
     }
 }
 
@@ -359,49 +260,5 @@ impl Verify {
         let (rtol, atol) = (self.rtol, self.atol);
         (rtol.is_some() || atol.is_some())
             .then(|| Tolerance { rtol: rtol.unwrap_or(0.0), atol: atol.unwrap_or(0.0) })
-    }
-}
-
-impl fmt::Display for CaseVerdict {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let case = one_line(&self.case);
-        let after =
-            |text: String| hanging(INDENT, &format!("{case}: {}", one_line(&text))).trim_start().to_owned();
-        match &self.verdict {
-            Verdict::Pass => write!(f, "{}  {case}", styled("pass", anstyle::AnsiColor::Green)),
-            Verdict::Fail(failed) => {
-                let fail = styled("FAIL", anstyle::AnsiColor::Red);
-                write!(f, "{fail}  {}", after(failed.finding.to_string()))?;
-                failed.details().iter().try_for_each(|line| write!(f, "\n{:INDENT$}{line}", ""))
-            }
-            Verdict::Unreadable(error) => {
-                write!(f, "{}  {}", styled("ERR ", anstyle::AnsiColor::Yellow), after(error.to_string()))
-            }
-        }
-    }
-}
-
-/// The columns of a verdict.
-const INDENT: usize = 6;
-
-impl fmt::Display for Totals {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} passed, {} failed", count(self.passed, "case"), self.failed)?;
-        let Failures { wrong, no_output, not_refused, wrongly_refused } = self.failures;
-        let kinds = [
-            (wrong, "wrong"),
-            (no_output, "without a readable output"),
-            (not_refused, "not refused"),
-            (wrongly_refused, "wrongly refused"),
-        ];
-        let kinds: Vec<_> =
-            kinds.iter().filter(|(n, _)| *n > 0).map(|(n, kind)| format!("{n} {kind}")).collect();
-        if !kinds.is_empty() {
-            write!(f, " ({})", kinds.join(", "))?;
-        }
-        match self.unreadable {
-            0 => Ok(()),
-            unreadable => write!(f, ", {unreadable} could not be read"),
-        }
     }
 }

@@ -11,6 +11,7 @@ mod beside;
 mod certify;
 mod conformance;
 mod convert;
+mod directory;
 mod external;
 mod formats;
 #[cfg(feature = "full")]
@@ -33,4 +34,5 @@ mod run;
 mod run_decoder;
 mod support;
 mod verify;
+mod verify_actual;
 mod verify_operators;

@@ -1,8 +1,6 @@
 //! Tests `kvscatter verify` on test directories of KVCacheUpdate, KVCacheOperation and Attention, whose expectations
 //! come from the oracle.
 
-mod directory;
-
 use half::{bf16, f16};
 use kvscatter_oracle::attention::{Array, AttentionRefusal, Float, Mask, Positions};
 use kvscatter_oracle::cases::attention::{AttentionCase, random, refused};
@@ -10,8 +8,8 @@ use kvscatter_oracle::cases::{Call, Case, Element, Values, cases};
 use kvscatter_oracle::tensorrt::UpdateForm;
 use kvscatter_oracle::{OutOfRange, Refusal, ascend, tensorrt};
 
+use crate::directory::{Attribute, Directory, Expectation, Input};
 use crate::support::Folder;
-use directory::{Attribute, Directory, Expectation, Input};
 
 #[test]
 fn the_attention_cases_of_onnx_pass() {
@@ -114,7 +112,7 @@ fn write_directory(case: &Case) -> Option<Directory> {
         attributes,
         inputs,
         expectation,
-        atol: None,
+        tolerance: None,
     })
 }
 
@@ -159,7 +157,7 @@ fn attention_directory(case: &AttentionCase) -> Option<Directory> {
         attributes,
         inputs: vec![q, k, v, mask, past_key, past_value, lengths],
         expectation,
-        atol: Some((case.tolerance(0.0), if inputs.element == Float::F32 { 0.0 } else { 1.0 / 64.0 })),
+        tolerance: Some((case.tolerance(0.0), if inputs.element == Float::F32 { 0.0 } else { 1.0 / 64.0 })),
     })
 }
 

@@ -72,6 +72,7 @@ impl OnnxError {
             Self::ScatterInFunction { .. } => "scatter_in_function",
             Self::RankUnknown => "rank_unknown",
             Self::LowerType { .. } => "lower_type",
+            Self::IndexNodes { .. } => "index_nodes",
             Self::InputCount { .. } => "input_count",
             Self::OutputCount { .. } => "output_count",
             Self::InputAbsent { .. } => "input_absent",

@@ -27,9 +27,14 @@ impl<'p> Indices<'p> {
         &mut self.editor
     }
 
+    /// Returns the number of added nodes.
+    pub(super) fn count(&self) -> usize {
+        self.editor.nodes().len().saturating_sub(self.before)
+    }
+
     /// Puts the graph in order and returns the number of added nodes.
     pub(super) fn finish(self) -> Result<usize, OnnxError> {
-        let added = self.editor.nodes().len().saturating_sub(self.before);
+        let added = self.count();
         self.editor.finish().map(|()| added)
     }
 

@@ -99,6 +99,16 @@ fn files_that_are_in_use_are_named() {
     assert_eq!(tensor_proto::external_file(&pb).unwrap(), None);
 }
 
+/// A location can contain any characters, and the text of an error is one line.
+#[test]
+fn locations_cannot_mislead_a_reader() {
+    let scene = Scene::new().unwrap();
+    let error = scene.read(&[("location", "a\n\u{1b}[2J\u{202e}b\\\"c")]).unwrap_err();
+    assert!(matches!(error.root(), OnnxError::Io(_)), "{error}");
+    let text = error.to_string();
+    assert_eq!(text.split(": ").nth(1), Some("a\\n\\u{1b}[2J\\u{202e}b\\\"c"));
+}
+
 /// Returns a model with a tensor in every field of a message that can contain one, and the number of these
 /// tensors. Each tensor has a different location.
 fn everywhere() -> (ModelProto, usize) {

@@ -147,6 +147,28 @@ fn what_cannot_be_lowered() {
     assert!(matches!(error.root(), OnnxError::Operator(_)), "{error}");
 }
 
+/// Each of these small nodes needs hundreds of nodes, because every dimension of every cache is computed.
+#[test]
+fn the_number_of_added_nodes_is_limited() {
+    let link = |at: usize| if at == 0 { "past".to_owned() } else { format!("link{at}") };
+    let dims = ["?"; 64];
+    let many = |count: usize| {
+        let nodes = (0..count).map(|at| {
+            let mut scatter = node("TensorScatter", &[&link(at), "new", "at"], &link(at + 1));
+            scatter.attribute = vec![int("axis", 63)];
+            scatter
+        });
+        let float = |name: &str| value(name, ElementType::Float32, &dims);
+        let inputs = vec![float("past"), float("new"), value("at", ElementType::Int64, &["?"])];
+        model(inputs, nodes.collect(), vec![float(&link(count))])
+    };
+    let few = lower(&many(10), LowerTarget::ScatterNd).unwrap();
+    assert!((1_000..10_000).contains(&few.index_nodes), "{}", few.index_nodes);
+    let error = lower(&many(400), LowerTarget::ScatterNd).unwrap_err();
+    assert!(matches!(error.root(), OnnxError::IndexNodes { limit: 100_000 }), "{error}");
+    assert!(matches!(error, OnnxError::InNode { .. }), "{error}");
+}
+
 #[test]
 fn bodies_and_functions_are_refused_with_their_node() {
     let branch = AttributeProto {

@@ -30,13 +30,17 @@ use crate::attention::Float;
 /// Returns `count` cases that break no rule. Case `n` depends only on `seed` and `n`. All pairs of a theme and
 /// an element type occur before a pair occurs again.
 pub fn random(seed: u64, count: usize) -> impl Iterator<Item = AttentionCase> {
-    (0..count).map(move |n| {
-        let (theme, make_up) = themes::THEMES[n % themes::THEMES.len()];
-        let element = Float::ALL[(n + n / themes::THEMES.len()) % Float::ALL.len()];
-        let r = &mut Random::new(seed, n);
-        let draft = make_up(r, element);
-        draft.finish(r, format!("{n:05}_attention_{theme}"))
-    })
+    (0..count).map(move |n| random_case(seed, n))
+}
+
+/// Returns case `n` of [`random`].
+#[must_use]
+pub fn random_case(seed: u64, n: usize) -> AttentionCase {
+    let (theme, make_up) = themes::THEMES[n % themes::THEMES.len()];
+    let element = Float::ALL[(n + n / themes::THEMES.len()) % Float::ALL.len()];
+    let r = &mut Random::new(seed, n);
+    let draft = make_up(r, element);
+    draft.finish(r, format!("{n:05}_attention_{theme}"))
 }
 
 /// Returns `count` calls that break one rule each. Case `n` depends only on `seed` and `n`.

@@ -2,7 +2,7 @@ use super::{Element, Origin};
 use crate::ascend::KvCacheOperation;
 use crate::onnx::TensorScatter;
 use crate::tensorrt::KvCacheUpdate;
-use crate::{Outcome, Refusal, Tensor, size};
+use crate::{Outcome, Refusal, SampleRows, Tensor, size};
 
 /// An operator with all its attributes, and every input except the two tensors.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,6 +60,24 @@ impl Call {
             }
             Self::KvCacheOperation { operator, layer_id, token_offset, seq_len, lengths } => {
                 operator.run(update, layer_id, cache, token_offset, seq_len, lengths.as_deref())
+            }
+        }
+    }
+
+    /// Returns where the oracle writes the rows of each sample, without moving elements.
+    ///
+    /// # Errors
+    /// Returns the same errors as [`run`](Self::run).
+    pub fn samples(&self, cache: &[usize], update: &[usize]) -> Result<Vec<SampleRows>, Refusal> {
+        match self {
+            Self::TensorScatter { operator, write_indices, lengths } => {
+                operator.samples(cache, update, write_indices.as_deref(), lengths.as_deref())
+            }
+            Self::KvCacheUpdate { operator, write_indices, update_lengths, lengths } => {
+                operator.samples(cache, update, write_indices, update_lengths.as_deref(), lengths.as_deref())
+            }
+            Self::KvCacheOperation { operator, layer_id, token_offset, seq_len, lengths } => {
+                operator.samples(update, layer_id, cache, token_offset, seq_len, lengths.as_deref())
             }
         }
     }

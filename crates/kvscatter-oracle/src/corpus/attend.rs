@@ -1,6 +1,6 @@
 //! Builds a call of attention, from the few facts that a case names.
 
-use super::{CorpusCall, CorpusCase};
+use super::case::{CorpusCall, CorpusCase};
 use crate::attention::{Array, Attention, Float, Inputs, Mask, Positions};
 use crate::cases::attention::AttentionCase;
 use crate::size;

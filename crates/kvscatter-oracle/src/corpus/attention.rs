@@ -1,7 +1,7 @@
 //! Cases of ONNX `Attention` over a static cache: lengths, causality, layouts, numbers and refusals.
 
-use super::CorpusCase;
 use super::attend::{Attend, Sizes, pattern};
+use super::case::CorpusCase;
 use crate::attention::{Array, Float, Mask, Positions};
 
 pub(super) fn cases() -> Vec<CorpusCase> {
@@ -181,11 +181,6 @@ fn numbers() -> Vec<CorpusCase> {
             scores,
             "scale",
             "The scale is 0.25.",
-        ),
-        computed().with(|attention, _| attention.scale = Some(0.0)).case(
-            scores,
-            "scale-0",
-            "All visible slots weigh the same.",
         ),
         computed().with(|attention, _| attention.softcap = 0.5).case(
             scores,

@@ -1,6 +1,6 @@
 //! Cases of Ascend ATB `KVCacheOperation`.
 
-use super::CorpusCase;
+use super::case::CorpusCase;
 use super::write::Write;
 use crate::ascend::KvCacheOperation;
 use crate::cases::Call;

@@ -1,7 +1,7 @@
 //! Cases of TensorRT `KVCacheUpdate`.
 
+use super::case::{CorpusCase, Fault, Form};
 use super::write::Write;
-use super::{CorpusCase, Fault, Form};
 use crate::OutOfRange;
 use crate::cases::Call;
 use crate::tensorrt::{KvCacheUpdate, UpdateForm};

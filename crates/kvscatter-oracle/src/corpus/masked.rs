@@ -1,7 +1,7 @@
 //! Cases of ONNX `Attention` with masks: their kinds, shapes, windows and rings.
 
-use super::CorpusCase;
 use super::attend::{Attend, Sizes};
+use super::case::CorpusCase;
 use crate::attention::Float;
 use crate::visibility::Visibility;
 

@@ -1,7 +1,7 @@
 //! Cases of ONNX `TensorScatter`.
 
+use super::case::{CorpusCall, CorpusCase, Fault, Form, TwoWrites};
 use super::write::Write;
-use super::{CorpusCall, CorpusCase, Fault, Form, TwoWrites};
 use crate::cases::{Case, Element, Values};
 
 pub(super) fn cases() -> Vec<CorpusCase> {
@@ -494,7 +494,7 @@ fn models() -> Vec<CorpusCase> {
         Write::linear(&[2, 1, 3, 2], 1, &[1, 2]).form(Form::Symbols).case(
             inferred,
             "symbols",
-            "Every dimension is a symbol, and the output has no shape.",
+            "Every dimension of the inputs and of the output is another symbol.",
         ),
         Write::ring(&[2, 3, 2], 2, &[1, 2]).form(Form::Symbols).case(
             inferred,

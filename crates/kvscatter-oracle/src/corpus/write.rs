@@ -1,6 +1,6 @@
 //! Builds a call that writes a cache, from the few facts that a case names.
 
-use super::{CorpusCall, CorpusCase, Form};
+use super::case::{CorpusCall, CorpusCase, Form};
 use crate::cases::{Call, Case, Element, Values};
 use crate::onnx::TensorScatter;
 use crate::size;

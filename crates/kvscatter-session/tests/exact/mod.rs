@@ -10,9 +10,9 @@ use kvscatter_session::{
     CachePort, Engine, Interface, LoadOptions, Sample, Session, SessionError, Step, StepOutput, Tensor,
 };
 
-use crate::random::faults::{Fault, PANIC, Plan};
-use crate::random::int64s;
-use crate::random::world::Oracle;
+use super::random::faults::{Fault, PANIC, Plan};
+use super::random::int64s;
+use super::random::world::Oracle;
 
 pub(crate) struct Exact(pub(crate) Plan);
 

@@ -26,25 +26,8 @@ fn every_logit_is_that_of_the_tokens_alone_in_linear_caches() {
 
 #[test]
 fn every_logit_is_that_of_the_tokens_alone_in_rings() {
-    // In the small ones, a full sample waits for others, and its last rows are overwritten with padding.
-    let sizes: [(&[i64], _, _); 12] = [
-        (&[3], (48, 3, 2), (40, 3, 1)),
-        (&[3, 3], (48, 1, 0), (40, 3, 1)),
-        (&[3, 3], (48, 4, 1), (40, 3, 1)),
-        (&[3, 3], (48, 2, 3), (40, 3, 1)),
-        (&[1, 2], (48, 1, 0), (40, 3, 2)),
-        (&[1, 4], (48, 3, 2), (40, 1, 0)),
-        (&[6, 2], (48, 2, 5), (60, 4, 0)),
-        (&[2, 5], (48, 6, 0), (44, 2, 9)),
-        (&[1], (48, 4, 3), (44, 2, 9)),
-        (&[6, 3], (20, 1, 7), (44, 2, 0)),
-        (&[5, 1], (12, 2, 1), (44, 2, 0)),
-        (&[2], (9, 5, 2), (44, 2, 0)),
-    ];
-    for (windows, model, other) in sizes {
-        let [model, other] =
-            [model, other].map(|(max_seq, chunk, rewind)| models::rings(windows, max_seq, chunk, rewind));
-        run_all(&model, &other);
+    for (windows, model, other) in models::RINGS {
+        run_all(&models::rings(windows, model), &models::rings(windows, other));
     }
 }
 

@@ -10,6 +10,25 @@ use kvscatter_onnx::proto::{AttributeProto, ValueInfoProto};
 use kvscatter_onnx::{Model, WeightTransfer};
 use tempfile::TempDir;
 
+/// The windows of a model's first layers, and the capacity, chunk and rewind of two models with these windows. In the
+/// small ones, a full sample waits for others, and its last rows are overwritten with padding.
+pub(crate) const RINGS: [(&[i64], Sizes, Sizes); 12] = [
+    (&[3], (48, 3, 2), (40, 3, 1)),
+    (&[3, 3], (48, 1, 0), (40, 3, 1)),
+    (&[3, 3], (48, 4, 1), (40, 3, 1)),
+    (&[3, 3], (48, 2, 3), (40, 3, 1)),
+    (&[1, 2], (48, 1, 0), (40, 3, 2)),
+    (&[1, 4], (48, 3, 2), (40, 1, 0)),
+    (&[6, 2], (48, 2, 5), (60, 4, 0)),
+    (&[2, 5], (48, 6, 0), (44, 2, 9)),
+    (&[1], (48, 4, 3), (44, 2, 9)),
+    (&[6, 3], (20, 1, 7), (44, 2, 0)),
+    (&[5, 1], (12, 2, 1), (44, 2, 0)),
+    (&[2], (9, 5, 2), (44, 2, 0)),
+];
+
+type Sizes = (usize, usize, usize);
+
 /// A model in a new folder.
 pub(crate) struct Made(TempDir);
 
@@ -36,7 +55,7 @@ pub(crate) fn linear(max_seq: usize) -> Made {
 }
 
 /// Returns a model whose first layers have rings for these windows. The other layers have linear caches.
-pub(crate) fn rings(windows: &[i64], max_seq: usize, chunk: usize, rewind: usize) -> Made {
+pub(crate) fn rings(windows: &[i64], (max_seq, chunk, rewind): Sizes) -> Made {
     let mut model = load("mobius-llama-dynamic");
     let nodes = model.proto_mut().graph.get_or_insert_default().node.iter_mut();
     let layers = nodes.filter(|node| node.op_type.as_deref() == Some("Attention"));
@@ -70,6 +89,6 @@ pub(crate) fn with_state() -> Made {
         }
         values.push(state);
     }
-    graph.node.push(crate::conv_state::node());
+    graph.node.push(super::conv_state::node());
     Made::of(&model)
 }

@@ -19,14 +19,14 @@ pub(crate) fn histories(default: usize) -> usize {
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     histories: usize,
-    steps: usize,
+    pub(crate) steps: usize,
     /// The number of steps that failed because of an injected failure.
-    injected: usize,
+    pub(crate) injected: usize,
     /// The failed steps by their cause.
     failed: BTreeMap<String, usize>,
     undone: usize,
     copied: usize,
-    refused: usize,
+    pub(crate) refused: usize,
     pub(crate) loaded: usize,
 }
 

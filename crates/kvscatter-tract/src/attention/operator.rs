@@ -1,7 +1,7 @@
 //! The attributes of a node, and its optional inputs and outputs.
 
 use kvscatter::ElementType;
-use kvscatter_attention::{Attention, AttentionError, Scores, Shapes, Softmax};
+use kvscatter_attention::{Attention, AttentionError, Shapes};
 use tract_onnx::pb::NodeProto;
 
 use crate::attributes::{Attributes, given_index};
@@ -48,7 +48,6 @@ pub(super) struct Operands<'a, T> {
 
 impl AttentionNode {
     pub(super) fn of(node: &NodeProto) -> Result<Self, NodeError> {
-        let refused = |why: &str| NodeError::of(node, why);
         let known = [
             "is_causal",
             "kv_num_heads",
@@ -61,40 +60,20 @@ impl AttentionNode {
             "softmax_precision",
         ];
         let attributes = Attributes::of(node, &known)?;
-        let heads = |name: &str| match attributes.integer(name)?.map(usize::try_from) {
-            None => Ok(None),
-            Some(Ok(heads)) if heads > 0 => Ok(Some(heads)),
-            Some(_) => Err(refused(&format!("attribute {name:?} must be positive"))),
-        };
-        let heads = match (heads("q_num_heads")?, heads("kv_num_heads")?) {
-            (Some(query), Some(key)) => Some((query, key)),
-            (None, None) => None,
-            _ => return Err(refused("q_num_heads and kv_num_heads must both be present or both be absent")),
-        };
-        let bound = |name: &str| match attributes.integer(name)?.unwrap_or(-1) {
-            -1 => Ok(None),
-            bound => usize::try_from(bound)
-                .map(Some)
-                .map_err(|_| refused(&format!("attribute {name:?} must be at least -1, got {bound}"))),
-        };
-        let softmax = match attributes.integer("softmax_precision")? {
-            None => Softmax::default(),
-            Some(code) => Softmax::from_precision(code)
-                .ok_or_else(|| refused(&format!("softmax_precision {code} is not a floating-point type")))?,
-        };
-        let mode = attributes.integer("qk_matmul_output_mode")?.unwrap_or(0);
-        let scores = Scores::from_mode(mode)
-            .ok_or_else(|| refused(&format!("qk_matmul_output_mode is 0 to 3, got {mode}")))?;
         let (inputs, outputs) = (Inputs::of(node)?, Outputs::of(node)?);
-        let op = Attention::new()
-            .causal(attributes.integer("is_causal")?.unwrap_or(0) != 0)
-            .softcap(attributes.float("softcap")?.unwrap_or(0.0))
-            .window(bound("left_window_size")?, bound("right_window_size")?)
-            .softmax(softmax);
-        let op = attributes.float("scale")?.map_or(op, |scale| op.scale(scale));
-        let op = heads.map_or(op, |(query, key)| op.heads(query, key));
-        let op = if given_index(&node.output, 3).is_some() { op.scores(scores) } else { op };
-        op.check().map_err(|error| NodeError::of(node, error))?;
+        let attributes = kvscatter_attention::Attributes {
+            is_causal: attributes.integer("is_causal")?,
+            kv_num_heads: attributes.integer("kv_num_heads")?,
+            left_window_size: attributes.integer("left_window_size")?,
+            q_num_heads: attributes.integer("q_num_heads")?,
+            qk_matmul_output_mode: attributes.integer("qk_matmul_output_mode")?,
+            right_window_size: attributes.integer("right_window_size")?,
+            scale: attributes.float("scale")?,
+            softcap: attributes.float("softcap")?,
+            softmax_precision: attributes.integer("softmax_precision")?,
+        };
+        let has_scores = given_index(&node.output, 3).is_some();
+        let op = attributes.operator(has_scores).map_err(|error| NodeError::of(node, error))?;
         Ok(Self { node: label(node), op, inputs, outputs })
     }
 
@@ -113,10 +92,7 @@ impl Inputs {
             (Some(key), Some(value)) => Some((key, value)),
             (None, None) => None,
             _ => {
-                return Err(NodeError::of(
-                    node,
-                    "past_key and past_value must both be present or both be absent",
-                ));
+                return Err(NodeError::of(node, AttentionError::PastAlone));
             }
         };
         let nonpad_kv_seqlen = at(6);

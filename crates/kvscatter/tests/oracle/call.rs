@@ -1,14 +1,13 @@
 //! Executes a call of the oracle with the core.
 
 use kvscatter::spec::{ascend, onnx, tensorrt};
-use kvscatter::{Argument, ElementType, Error, Layout, Mode, NegativeIndex, OutOfRange, WritePlan};
+use kvscatter::{Argument, ElementType, Error, Layout, Mode, NegativeIndex, OutOfRange, Prepared, WritePlan};
 use kvscatter_oracle as oracle;
 use kvscatter_oracle::Refusal;
 use kvscatter_oracle::cases::Call;
 use kvscatter_oracle::tensorrt::UpdateForm;
 
-/// Prepares and plans the call, and passes the plan to `execute`. Removes hints from errors, because
-/// `tests/tensor_scatter.rs` tests the hints.
+/// Prepares and plans the call, and passes the plan to `execute`.
 pub(crate) fn with_plan<R>(
     call: &Call,
     element: ElementType,
@@ -16,7 +15,32 @@ pub(crate) fn with_plan<R>(
     update: Layout<'_>,
     execute: impl FnOnce(&WritePlan<'_>) -> Result<R, Error>,
 ) -> Result<R, Error> {
-    plan_and_execute(call, element, cache, update, execute).map_err(|error| match error {
+    let prepared = prepare(call, element, cache, update)?;
+    execute(&plan(&prepared, call)?)
+}
+
+/// Prepares the call's operator. Removes hints from errors, because `tests/tensor_scatter.rs` tests the hints.
+pub(crate) fn prepare(
+    call: &Call,
+    element: ElementType,
+    cache: Layout<'_>,
+    update: Layout<'_>,
+) -> Result<Prepared, Error> {
+    let prepared = match call {
+        Call::TensorScatter { operator, .. } => tensor_scatter(operator)?.prepare(element, cache, update),
+        Call::KvCacheUpdate { operator, .. } => {
+            let front = tensorrt::KvCacheUpdate::new().out_of_range(out_of_range(operator.out_of_range));
+            match operator.update_form {
+                UpdateForm::Padded => front.prepare(element, cache, update),
+                UpdateForm::Packed => front.prepare_packed(element, cache, update),
+            }
+        }
+        Call::KvCacheOperation { operator, .. } => {
+            let front = ascend::KvCacheOperation::new().out_of_range(out_of_range(operator.out_of_range));
+            front.prepare(element, cache, update)
+        }
+    };
+    prepared.map_err(|error| match error {
         Error::DimensionMismatch { argument, dimension, expected, got, .. } => {
             Error::DimensionMismatch { argument, dimension, expected, got, hint: None }
         }
@@ -24,38 +48,25 @@ pub(crate) fn with_plan<R>(
     })
 }
 
-fn plan_and_execute<R>(
-    call: &Call,
-    element: ElementType,
-    cache: Layout<'_>,
-    update: Layout<'_>,
-    execute: impl FnOnce(&WritePlan<'_>) -> Result<R, Error>,
-) -> Result<R, Error> {
+/// Plans the call, whose operator was prepared.
+pub(crate) fn plan<'a>(prepared: &'a Prepared, call: &'a Call) -> Result<WritePlan<'a>, Error> {
     match call {
-        Call::TensorScatter { operator, write_indices, lengths } => {
-            let prepared = tensor_scatter(operator)?.prepare(element, cache, update)?;
-            execute(&prepared.plan_with_lengths(write_indices.as_deref(), lengths.as_deref())?)
+        Call::TensorScatter { write_indices, lengths, .. } => {
+            prepared.plan_with_lengths(write_indices.as_deref(), lengths.as_deref())
         }
         Call::KvCacheUpdate { operator, write_indices, update_lengths, lengths } => {
-            let front = tensorrt::KvCacheUpdate::new().out_of_range(out_of_range(operator.out_of_range));
             match operator.update_form {
-                UpdateForm::Padded => {
-                    let prepared = front.prepare(element, cache, update)?;
-                    execute(&prepared.plan_with_lengths(write_indices, lengths.as_deref())?)
-                }
+                UpdateForm::Padded => prepared.plan_with_lengths(write_indices, lengths.as_deref()),
                 UpdateForm::Packed => {
-                    let prepared = front.prepare_packed(element, cache, update)?;
                     let update_lengths = update_lengths.as_deref().unwrap_or_default();
                     let call = tensorrt::PackedCall::new(write_indices, update_lengths);
-                    execute(&prepared.plan_with_lengths(call, lengths.as_deref())?)
+                    prepared.plan_with_lengths(call, lengths.as_deref())
                 }
             }
         }
-        Call::KvCacheOperation { operator, layer_id, token_offset, seq_len, lengths } => {
-            let front = ascend::KvCacheOperation::new().out_of_range(out_of_range(operator.out_of_range));
-            let prepared = front.prepare(element, cache, update)?;
+        Call::KvCacheOperation { layer_id, token_offset, seq_len, lengths, .. } => {
             let call = ascend::KvCacheOperationCall { layer_id, token_offset, seq_len };
-            execute(&prepared.plan_with_lengths(call, lengths.as_deref())?)
+            prepared.plan_with_lengths(call, lengths.as_deref())
         }
     }
 }
@@ -213,9 +224,8 @@ fn seq_len_error(
     capacity: usize,
     update_shape: &[usize],
 ) -> Error {
-    let fits_the_cache = (1..=capacity as i64).contains(&seq_len.into());
     let (min, max) = match *update_shape {
-        [_, rows, _, _] if fits_the_cache => (rows, rows),
+        [_, rows, _, _] => (rows.max(1), rows),
         _ => (1, capacity),
     };
     Error::LengthOutOfRange { argument: words.rows, index: sample, value: seq_len.into(), min, max }

@@ -1,50 +1,28 @@
 //! Writes the conformance corpus: the cases of `kvscatter_oracle::corpus` and their index.
 
 mod attention;
+mod contents;
 mod refused_rule;
 mod write;
 
 use std::path::Path;
 
 use kvscatter_onnx::test_dir::TestCase;
-use kvscatter_onnx::{Tensor, proto, tensor_proto};
+use kvscatter_onnx::{proto, tensor_proto};
 use kvscatter_oracle::corpus::{self, Basis, CorpusCall, CorpusCase, Operator, RULES};
 use serde::Serialize;
 
-use super::Written;
-use super::model::ModelParts;
+use super::written::Written;
 use crate::case_tolerance::CaseTolerance;
 use crate::error::CommandError;
-use crate::refused::Refused;
-use crate::{files, json};
+use crate::{files, json_file};
+
+use contents::{Contents, InPlace};
 
 /// The name of the file that lists rules and cases.
 const INDEX: &str = "index.json";
 /// Rises when a field of the index changes its meaning or is removed.
 const VERSION: u32 = 1;
-
-/// What the files of a case contain.
-struct Contents {
-    parts: ModelParts,
-    inputs: Vec<Tensor>,
-    /// The expected outputs, or the reason why there are none.
-    expected: Result<Vec<Tensor>, Refused>,
-    tolerance: Option<CaseTolerance>,
-    in_place: Option<InPlace>,
-    is_typed: bool,
-}
-
-/// What a write in place means for a case.
-#[derive(Clone, Copy, Serialize)]
-#[serde(rename_all = "kebab-case")]
-enum InPlace {
-    /// The past and the present may be one buffer.
-    Yes,
-    /// The past is used again after the write, so it must not change.
-    No,
-    /// The call is refused, and the past must not change.
-    Unchanged,
-}
 
 #[derive(Serialize)]
 struct Index {
@@ -72,6 +50,9 @@ struct CaseEntry {
     expect: &'static str,
     in_place: Option<InPlace>,
     tolerance: Option<CaseTolerance>,
+    /// For each sample, query head and query, a text with `x` for each slot that the query sees.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sees: Option<Vec<String>>,
 }
 
 /// Writes all cases and the index into a folder.
@@ -93,7 +74,7 @@ pub(super) fn write_all(folder: &Path) -> Result<Written, CommandError> {
         semantics: format!("docs/semantics.md#{}", rule.id),
     });
     let index = Index { version: VERSION, rules: rules.collect(), cases: entries };
-    json::write_file(&folder.join(INDEX), &index)?;
+    json_file::write(&folder.join(INDEX), &index)?;
     Ok(written)
 }
 
@@ -135,6 +116,10 @@ fn write_case(root: &Path, case: &CorpusCase) -> Result<CaseEntry, CommandError>
         expect: if contents.expected.is_err() { "refused" } else { "output" },
         in_place: contents.in_place,
         tolerance: contents.tolerance,
+        sees: match &case.call {
+            CorpusCall::Attention(attention, _) => attention::sees(attention),
+            CorpusCall::Write(..) | CorpusCall::TwoWrites(..) => None,
+        },
     })
 }
 

@@ -40,7 +40,6 @@ pub(super) enum Shape {
     Known(Vec<i64>),
     /// As many symbols as there are dimensions. They begin with this text.
     Symbols(&'static str, usize),
-    Unknown,
 }
 
 impl ModelParts {
@@ -101,17 +100,15 @@ impl Declared {
 
     fn value_info(&self) -> ValueInfoProto {
         let dim = |value| Dimension { value: Some(value), ..Default::default() };
-        let dims: Option<Vec<_>> = match &self.shape {
-            Shape::Known(shape) => Some(shape.iter().map(|&size| dim(DimValue::DimValue(size))).collect()),
+        let dim: Vec<_> = match &self.shape {
+            Shape::Known(shape) => shape.iter().map(|&size| dim(DimValue::DimValue(size))).collect(),
             Shape::Symbols(prefix, rank) => {
-                Some((0..*rank).map(|index| dim(DimValue::DimParam(format!("{prefix}{index}")))).collect())
+                (0..*rank).map(|index| dim(DimValue::DimParam(format!("{prefix}{index}")))).collect()
             }
-            Shape::Unknown => None,
         };
-        let shape = dims.map(|dim| TensorShapeProto { dim, ..Default::default() });
         let ty = type_proto::Tensor {
             elem_type: Some(self.element.onnx_code()),
-            shape: shape.map_or_else(Default::default, Into::into),
+            shape: TensorShapeProto { dim, ..Default::default() }.into(),
             ..Default::default()
         };
         ValueInfoProto {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use kvscatter_onnx::eval::{Evaluator, Feed, Placement};
+use kvscatter_onnx::eval::{Evaluator, Feed, NodeReport, Outcome, Placement};
 use kvscatter_onnx::test_dir::DataSet;
 use kvscatter_onnx::{Graph, Model, Node, Tensor};
 
@@ -19,6 +19,8 @@ pub(super) struct Explanation {
     pub(super) call: Option<ScatterCall>,
     /// The uses of the slots, or `None` if the call is refused here.
     pub(super) slots: Option<Slots>,
+    /// Whether a node or an output reads the past after the write.
+    pub(super) reads_past: bool,
 }
 
 /// The outputs of a graph, or the reason why there are none.
@@ -41,7 +43,7 @@ pub(super) fn evaluate(model: &Model, set: &DataSet) -> Result<(Explanation, Eva
         Err(error) => {
             let graph = model.graph().ok();
             let call = graph.and_then(|graph| ScatterCall::of(&graph, &set.read_inputs(&graph).ok()?));
-            return Ok((Explanation { call, slots: None }, Err(error.into())));
+            return Ok((Explanation { call, ..Explanation::default() }, Err(error.into())));
         }
     };
     evaluate_scatters(&evaluator, evaluator.graph(), set)
@@ -73,6 +75,9 @@ fn evaluate_scatters(
     let evaluation = evaluator.run_observed(feeds, Placement::Auto, &mut |node, plan| {
         slots = slots.take().or_else(|| call.as_ref()?.slots(graph, node, plan));
     });
+    // The evaluation owns the inputs, so it copies a cache only if the graph needs the past.
+    let is_copied = |node: &NodeReport| matches!(node.outcome, Outcome::Copied { .. });
+    let reads_past = evaluation.as_ref().is_ok_and(|done| done.report.nodes.iter().any(is_copied));
     let evaluated = evaluation.map(|done| done.outputs.into_iter().map(|(_, tensor)| tensor).collect());
-    Ok((Explanation { call, slots }, evaluated.map_err(Rejection::from)))
+    Ok((Explanation { call, slots, reads_past }, evaluated.map_err(Rejection::from)))
 }

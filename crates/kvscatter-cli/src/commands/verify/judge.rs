@@ -4,17 +4,17 @@ use std::path::{Path, PathBuf};
 
 use kvscatter_onnx::test_dir::{DataSet, TestCase};
 use kvscatter_onnx::{Model, Tensor};
-use serde::Serialize;
 
-use super::evaluate::{Explanation, evaluate};
-use super::rejection::Rejection;
+use super::evaluate::{Evaluated, Explanation, evaluate};
+use super::finding::{FailedCase, Finding};
 use super::rules::Rule;
-use super::scatter::{ScatterCall, SlotUse, Slots, WrongSlots};
+use super::scatter::{SlotUse, Slots, WrongSlots};
+use super::theirs::{Reply, Their, TheirReply};
+use super::verdict::{Answer, InPlace};
 use crate::case_tolerance::CaseTolerance;
 use crate::compare::{Mismatch, Tolerance, compare};
 use crate::error::CommandError;
-use crate::files::{self, Location};
-use crate::refused::{Refused, RefusedRule};
+use crate::refused::Refused;
 use crate::values::differing;
 
 /// A test directory, and how to judge it.
@@ -36,9 +36,17 @@ struct Loaded {
 /// The verdict on one data set.
 pub(super) struct CaseVerdict {
     pub(super) case: String,
-    /// The rules that the case tests.
+    pub(super) judged: Judged,
+}
+
+/// A verdict, with the rules that the data set tests.
+pub(super) struct Judged {
     pub(super) rules: Vec<Rule>,
     pub(super) verdict: Verdict,
+    /// The answer of another implementation.
+    pub(super) answer: Option<Answer>,
+    /// The result of its call in place.
+    pub(super) in_place: Option<InPlace>,
 }
 
 pub(super) enum Verdict {
@@ -48,80 +56,10 @@ pub(super) enum Verdict {
     Unreadable(CommandError),
 }
 
-/// A case that does not pass.
-pub(super) struct FailedCase {
-    pub(super) finding: Finding,
-    /// The call of the case, if it is known.
-    pub(super) call: Option<ScatterCall>,
-    pub(super) slots: Option<WrongSlots>,
-    /// The test directory, if `kvscatter run` can draw it.
-    pub(super) drawn: Option<PathBuf>,
-}
-
-/// The kind of a failure.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub(super) enum Failure {
-    /// The output has another type, shape or value.
-    Wrong,
-    NoOutput,
-    NotRefused,
-    /// The inputs are refused without a reason, or for another reason.
-    WronglyRefused,
-}
-
-/// The reason why a data set does not pass.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum Finding {
-    #[error(transparent)]
-    Mismatch(Mismatch),
-    #[error("no {}.pb or .npy", .stem.display())]
-    Missing { stem: PathBuf },
-    #[error("{0}")]
-    TheirFile(files::FileError),
-    #[error("refused: {0}")]
-    Refused(Rejection),
-    #[error("accepted, but must be refused: {reason}")]
-    Accepted { rule: RefusedRule, reason: String },
-    #[error("refused for another reason: {error}; expected: {reason}")]
-    OtherReason { rule: RefusedRule, error: Box<Rejection>, reason: String },
-}
-
 impl CaseVerdict {
     pub(super) fn unreadable(case: String, error: CommandError) -> Self {
-        Self { case, rules: Vec::new(), verdict: Verdict::Unreadable(error) }
-    }
-}
-
-impl FailedCase {
-    /// Returns the rules that the case breaks.
-    pub(super) fn broken(&self) -> Vec<Rule> {
-        match (&self.finding, &self.slots) {
-            (Finding::Mismatch(Mismatch::Values { .. }), Some(slots)) => {
-                let wrong = slots.elements;
-                let rules =
-                    [(wrong.written, Rule::Written), (wrong.wrapped, Rule::Wrapped), (wrong.old, Rule::Old)];
-                rules.into_iter().filter(|(count, _)| *count > 0).map(|(_, rule)| rule).collect()
-            }
-            (Finding::Mismatch(Mismatch::Values { .. }), None) => vec![Rule::Values],
-            (Finding::Mismatch(Mismatch::Type { .. }), _) => vec![Rule::ElementType],
-            (Finding::Mismatch(Mismatch::Shape { .. }), _) => vec![Rule::Shape],
-            (Finding::Accepted { rule, .. } | Finding::OtherReason { rule, .. }, _) => {
-                vec![Rule::Refused(*rule)]
-            }
-            _ => vec![Rule::Output],
-        }
-    }
-}
-
-impl Finding {
-    pub(super) fn failure(&self) -> Failure {
-        match self {
-            Self::Mismatch(_) => Failure::Wrong,
-            Self::Missing { .. } | Self::TheirFile(_) => Failure::NoOutput,
-            Self::Accepted { .. } => Failure::NotRefused,
-            Self::Refused(_) | Self::OtherReason { .. } => Failure::WronglyRefused,
-        }
+        let verdict = Verdict::Unreadable(error);
+        Self { case, judged: Judged { rules: Vec::new(), verdict, answer: None, in_place: None } }
     }
 }
 
@@ -144,7 +82,7 @@ impl Judge<'_> {
                 _ => set.folder.display().to_string(),
             };
             match self.judge(&loaded, set) {
-                Ok((rules, verdict)) => CaseVerdict { case, rules, verdict },
+                Ok(judged) => CaseVerdict { case, judged },
                 Err(error) => CaseVerdict::unreadable(case, error),
             }
         };
@@ -162,38 +100,66 @@ impl Judge<'_> {
         Ok((case, Loaded { model, refused, tolerance }))
     }
 
-    /// Returns the rules that a data set tests, and the verdict.
-    fn judge(&self, loaded: &Loaded, set: &DataSet) -> Result<(Vec<Rule>, Verdict), CommandError> {
+    fn judge(&self, loaded: &Loaded, set: &DataSet) -> Result<Judged, CommandError> {
         let Loaded { model, tolerance, .. } = loaded;
         let refused = loaded.refused.as_ref();
         let expected = set.read_outputs()?;
-        let (explanation, answer) = match &self.actual {
+        let (explanation, reply) = match &self.actual {
             None => {
                 let (explanation, evaluated) = evaluate(model, set)?;
-                (explanation, ours(evaluated, refused))
+                (explanation, TheirReply::from(ours(evaluated, refused)))
             }
             Some(actual) => {
-                // Only the outputs are judged. The evaluation here only explains them.
+                // Only the files are judged. The evaluation here only explains them.
                 let explanation = evaluate(model, set).map(|(explanation, _)| explanation);
-                (explanation.unwrap_or_default(), theirs(actual, set, &expected, refused))
+                let explanation = explanation.unwrap_or_default();
+                let reads_past = explanation.reads_past;
+                let case =
+                    Their { model, set, expected: &expected, refused, reads_past, tolerance: *tolerance };
+                (explanation, case.reply(actual))
             }
         };
-        let Explanation { call, slots } = explanation;
-        let rules = rules(refused, slots.as_ref());
-        let (finding, wrong) = match answer {
-            Answer::NoOutputs(None) => return Ok((rules, Verdict::Pass)),
-            Answer::NoOutputs(Some(finding)) => (finding, None),
-            Answer::Outputs(outputs) => {
+        let TheirReply { reply, mut answer, in_place, fault } = reply;
+        let Explanation { call, slots, .. } = explanation;
+        let mut rules = rules(refused, slots.as_ref());
+        rules.extend(in_place.map(|_| match refused {
+            Some(_) => Rule::Unchanged,
+            None if explanation.reads_past => Rule::Past,
+            None => Rule::InPlace,
+        }));
+        let (finding, wrong) = match reply {
+            Reply::Right => (None, None),
+            Reply::Wrong(finding) => (Some(finding), None),
+            Reply::Outputs(outputs) => {
                 let outputs: Vec<_> = outputs.iter().collect();
-                let Some(mismatch) = compare(&outputs, &expected, *tolerance) else {
-                    return Ok((rules, Verdict::Pass));
-                };
-                let wrong = wrong_slots(&mismatch, &outputs, &expected, *tolerance, slots.as_ref());
-                (Finding::Mismatch(mismatch), wrong)
+                let mismatch = compare(&outputs, &expected, *tolerance);
+                if self.actual.is_some() {
+                    answer = Some(if mismatch.is_none() { Answer::Exact } else { Answer::Differs });
+                }
+                let wrong = mismatch.as_ref().and_then(|mismatch| {
+                    wrong_slots(mismatch, &outputs, &expected, *tolerance, slots.as_ref())
+                });
+                (mismatch.map(Finding::Mismatch), wrong)
             }
         };
+        let finding = finding.or(fault.as_ref().map(|_| Finding::InPlace));
         let drawn = slots.map(|_| self.folder.to_owned());
-        Ok((rules, Verdict::Fail(Box::new(FailedCase { finding, call, slots: wrong, drawn }))))
+        let verdict = match finding {
+            None => Verdict::Pass,
+            Some(finding) => {
+                Verdict::Fail(Box::new(FailedCase { finding, in_place: fault, call, slots: wrong, drawn }))
+            }
+        };
+        Ok(Judged { rules, verdict, answer, in_place })
+    }
+}
+
+fn ours(evaluated: Evaluated, refused: Option<&Refused>) -> Reply {
+    match (evaluated, refused) {
+        (Ok(outputs), None) => Reply::Outputs(outputs),
+        (Ok(_), Some(refused)) => Reply::Wrong(refused.accepted()),
+        (Err(error), None) => Reply::Wrong(Finding::Refused(error)),
+        (Err(error), Some(refused)) => refused.finding(error).map_or(Reply::Right, Reply::Wrong),
     }
 }
 
@@ -230,74 +196,4 @@ fn wrong_slots(
     let Mismatch::Values { output, .. } = mismatch else { return None };
     let (actual, expected) = (actual.get(*output)?, expected.get(*output)?);
     slots?.wrong(*output, differing(actual, expected, tolerance))
-}
-
-impl Refused {
-    fn accepted(&self) -> Finding {
-        Finding::Accepted { rule: self.kind, reason: self.reason.clone() }
-    }
-
-    /// Returns the fault of a refusal, or `None` if it has the right reason.
-    fn finding(&self, error: Rejection) -> Option<Finding> {
-        let right = error.rule() == Some(self.kind);
-        (!right).then(|| Finding::OtherReason {
-            rule: self.kind,
-            error: error.into(),
-            reason: self.reason.clone(),
-        })
-    }
-}
-
-/// The answer of an implementation to a data set.
-enum Answer {
-    /// The outputs, which must be compared with the expected ones.
-    Outputs(Vec<Tensor>),
-    /// There are no outputs to compare. `None` means that the implementation was right to refuse.
-    NoOutputs(Option<Finding>),
-}
-
-fn ours(evaluated: Result<Vec<Tensor>, Rejection>, refused: Option<&Refused>) -> Answer {
-    match (evaluated, refused) {
-        (Ok(outputs), None) => Answer::Outputs(outputs),
-        (Ok(_), Some(refused)) => Answer::NoOutputs(Some(refused.accepted())),
-        (Err(error), None) => Answer::NoOutputs(Some(Finding::Refused(error))),
-        (Err(error), Some(refused)) => Answer::NoOutputs(refused.finding(error)),
-    }
-}
-
-/// Returns the answer of another implementation. If it has written no output, it has refused the inputs.
-fn theirs(actual: &Path, set: &DataSet, expected: &[Tensor], refused: Option<&Refused>) -> Answer {
-    match refused {
-        None => match read_actual(actual, set, expected) {
-            Ok(outputs) => Answer::Outputs(outputs),
-            Err(finding) => Answer::NoOutputs(Some(finding)),
-        },
-        Some(refused) => {
-            let written = find_output(&output_stem(actual, set, 0)).is_some();
-            Answer::NoOutputs(written.then(|| refused.accepted()))
-        }
-    }
-}
-
-/// Reads the expected number of outputs of another implementation.
-fn read_actual(actual: &Path, set: &DataSet, expected: &[Tensor]) -> Result<Vec<Tensor>, Finding> {
-    let read = |(output, expected): (usize, &Tensor)| {
-        let stem = output_stem(actual, set, output);
-        let location = find_output(&stem).ok_or(Finding::Missing { stem })?;
-        files::read_hinted(&location, expected.element()).map_err(Finding::TheirFile)
-    };
-    expected.iter().enumerate().map(read).collect()
-}
-
-/// Returns the path of another implementation's output, without the extension.
-fn output_stem(actual: &Path, set: &DataSet, output: usize) -> PathBuf {
-    actual.join(set.folder.file_name().unwrap_or_default()).join(format!("output_{output}"))
-}
-
-fn find_output(stem: &Path) -> Option<Location> {
-    let path = ["pb", "npy"]
-        .map(|extension| stem.with_extension(extension))
-        .into_iter()
-        .find(|path| path.exists())?;
-    Location::of_path(&path)
 }

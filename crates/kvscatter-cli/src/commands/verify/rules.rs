@@ -18,6 +18,12 @@ pub(super) enum Rule {
     Written,
     Wrapped,
     Old,
+    /// A write in place gives the expected present.
+    InPlace,
+    /// The past is unchanged if it is read after the write.
+    Past,
+    /// A call that is refused changes nothing.
+    Unchanged,
     /// Inputs that break this rule of the operator are refused.
     Refused(RefusedRule),
 }
@@ -67,6 +73,9 @@ impl RuleCount {
             Rule::Written => "written slots take the update's rows".to_owned(),
             Rule::Wrapped => "wrapped slots take the update's rows".to_owned(),
             Rule::Old => "old slots keep their values".to_owned(),
+            Rule::InPlace => "a write in place gives the expected cache".to_owned(),
+            Rule::Past => "a past that is read after the write keeps its values".to_owned(),
+            Rule::Unchanged => "a refused call in place changes nothing".to_owned(),
             Rule::Refused(rule) => format!("invalid inputs are refused: {}", rule.name()),
         }
     }
@@ -82,6 +91,9 @@ impl Serialize for Rule {
             Self::Written => serializer.serialize_str("written-slots"),
             Self::Wrapped => serializer.serialize_str("wrapped-slots"),
             Self::Old => serializer.serialize_str("old-slots"),
+            Self::InPlace => serializer.serialize_str("in-place"),
+            Self::Past => serializer.serialize_str("past"),
+            Self::Unchanged => serializer.serialize_str("unchanged-after-refusal"),
             Self::Refused(rule) => serializer.serialize_str(&format!("refused-{}", rule.name())),
         }
     }

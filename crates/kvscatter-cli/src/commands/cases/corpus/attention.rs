@@ -6,8 +6,9 @@ use kvscatter_oracle::attention::{Array, Attention, Float, Mask, Positions};
 use kvscatter_oracle::cases::attention::AttentionCase;
 
 use super::super::model::{Declared, ModelParts, Shape, float, int, node};
+use super::contents::Contents;
+use super::refused_rule;
 use super::write::{data, int64s};
-use super::{Contents, refused_rule};
 use crate::case_tolerance::CaseTolerance;
 use crate::error::CommandError;
 use crate::refused::Refused;
@@ -64,14 +65,25 @@ pub(super) fn contents(
         }
         Err(refusal) => {
             let kind = refused_rule::of_attention(&refusal);
-            // The shape that the output would have, without the fault.
-            let output = tensors.first().and_then(Option::as_ref).map(|q| Declared::of("y", q));
-            parts.outputs.extend(output.map(|output| Declared { shape: Shape::Unknown, ..output }));
+            let query = tensors.first().and_then(Option::as_ref);
+            parts.outputs.extend(query.map(|query| Declared {
+                shape: Shape::Symbols("y_", query.shape().len()),
+                ..Declared::of("y", query)
+            }));
             (Err(Refused { kind, reason: what.to_owned() }), None)
         }
     };
     let inputs = tensors.into_iter().flatten().collect();
     Ok(Contents { parts, inputs, expected, tolerance, in_place: None, is_typed: false })
+}
+
+/// Returns for each sample, query head and query a text with `x` for each slot that the query sees, and `-` for the
+/// others. Returns `None` for a call that must be refused.
+pub(super) fn sees(case: &AttentionCase) -> Option<Vec<String>> {
+    let attends = case.attention.attends(&case.inputs).ok()?;
+    let slots = *attends.shape.last()?;
+    let text = |row: &[bool]| row.iter().map(|&seen| if seen { 'x' } else { '-' }).collect();
+    Some(attends.data.chunks(slots.max(1)).map(text).collect())
 }
 
 /// Returns the attributes that differ from their defaults.
@@ -81,10 +93,9 @@ fn attributes(attention: &Attention) -> Vec<kvscatter_onnx::proto::AttributeProt
     if attention.is_causal {
         attributes.push(int("is_causal", 1));
     }
-    // The corpus has scales and softcaps that float32 represents.
-    attributes.extend(attention.scale.map(|scale| float("scale", scale as f32)));
+    attributes.extend(attention.scale.map(|scale| float("scale", float32(scale))));
     if attention.softcap != default.softcap {
-        attributes.push(float("softcap", attention.softcap as f32));
+        attributes.push(float("softcap", float32(attention.softcap)));
     }
     let heads = [("q_num_heads", attention.q_num_heads), ("kv_num_heads", attention.kv_num_heads)];
     attributes.extend(heads.into_iter().filter_map(|(name, heads)| Some(int(name, heads?))));
@@ -95,6 +106,11 @@ fn attributes(attention: &Attention) -> Vec<kvscatter_onnx::proto::AttributeProt
     attributes
         .extend(windows.into_iter().filter(|(_, size)| *size != -1).map(|(name, size)| int(name, size)));
     attributes
+}
+
+/// Returns a number of the corpus, which float32 represents.
+fn float32(value: f64) -> f32 {
+    f32::from_le_bytes(Float::F32.to_le_bytes(value).try_into().unwrap_or_default())
 }
 
 fn numbers(element: Float, array: &Array<f64>) -> Result<Tensor, CommandError> {

@@ -7,8 +7,9 @@ use kvscatter_oracle::corpus::{Fault, Form, TwoWrites};
 use kvscatter_oracle::tensorrt::UpdateForm;
 
 use super::super::model::{Declared, ModelParts, OPERATOR_SET, Shape, int, node, own_node, string};
-use super::super::{element, tensor};
-use super::{Contents, InPlace, refused_rule};
+use super::super::tensors::{element, tensor};
+use super::contents::{Contents, InPlace};
+use super::refused_rule;
 use crate::error::CommandError;
 use crate::refused::Refused;
 
@@ -131,18 +132,18 @@ fn own(op_type: &str, names: &[&str], inputs: &[Tensor], past: usize) -> ModelPa
     }
 }
 
-/// Declares every dimension as a symbol, and the output without a shape.
+/// Declares every dimension as another symbol.
 fn declare_symbols(parts: &mut ModelParts) {
-    for (declared, prefix) in parts.inputs.iter_mut().zip(["past_", "update_", "indices_"]) {
+    let declared = parts.inputs.iter_mut().chain(&mut parts.outputs);
+    for (declared, prefix) in declared.zip(["past_", "update_", "indices_", "present_"]) {
         if let Shape::Known(shape) = &declared.shape {
             declared.shape = Shape::Symbols(prefix, shape.len());
         }
     }
-    parts.outputs.iter_mut().for_each(|output| output.shape = Shape::Unknown);
 }
 
 /// Changes a model, so that it breaks a rule of ONNX.
-fn break_rule(fault: Fault, parts: &mut ModelParts, inputs: &mut Vec<Tensor>) -> Result<(), CommandError> {
+fn break_rule(fault: Fault, parts: &mut ModelParts, inputs: &mut [Tensor]) -> Result<(), CommandError> {
     let Some(node) = parts.nodes.first_mut() else { return Ok(()) };
     match fault {
         Fault::OperatorSet(version) => parts.operator_set = version,

@@ -1,0 +1,1 @@
+"""Calls kernels and runtimes on the cases. `run.py` is the program."""

@@ -1,0 +1,160 @@
+//! The models that are changed: decoders of exporters, built decoders, and graphs that can be evaluated.
+
+use std::path::Path;
+use std::sync::OnceLock;
+
+use kvscatter_onnx::Model;
+use kvscatter_onnx::convert::{ConvertOptions, WindowedCaches, convert};
+use kvscatter_onnx::proto::{self, ModelProto};
+
+use crate::dice::Dice;
+use crate::support::int;
+use crate::{families, scatters};
+
+/// A model before it is changed.
+pub(crate) struct Base {
+    pub(crate) name: String,
+    pub(crate) model: ModelProto,
+    /// The contents of `model.onnx.data`, if the model has such a file.
+    pub(crate) data: Option<&'static [u8]>,
+}
+
+/// A file of the repository, and the file with its values.
+type Exported = (&'static str, &'static [u8], Option<&'static [u8]>);
+
+macro_rules! file {
+    ($path:literal) => {
+        ($path, include_bytes!(concat!("../../../../testdata/", $path)), None)
+    };
+    ($path:literal, with data) => {
+        (
+            $path,
+            include_bytes!(concat!("../../../../testdata/", $path)),
+            Some(include_bytes!(concat!("../../../../testdata/", $path, ".data"))),
+        )
+    };
+}
+
+/// Models of at most 60 KB.
+const SMALL: &[Exported] = &[
+    file!("genai-llama-gqa/model.onnx", with data),
+    file!("decoders/genai-0.18-llama-float16/model.onnx", with data),
+    file!("decoders/genai-0.18-hunyuan/model.onnx", with data),
+    file!("mobius-llama-static/model.onnx", with data),
+    file!("mobius-llama-dynamic/model.onnx", with data),
+    file!("decoders/mobius-0.1-gpt2/model.onnx", with data),
+    file!("decoders/mobius-0.1-qwen3-float16/model.onnx", with data),
+    file!("decoders/torch-2.15-llama/model.onnx"),
+];
+
+/// Models of less than 1 KB.
+const TINY: &[Exported] = &[
+    file!("onnx-node/test_tensorscatter/model.onnx"),
+    file!("onnx-node/test_tensorscatter_3d/model.onnx"),
+    file!("onnx-node/test_tensorscatter_circular/model.onnx"),
+    file!("onnx-attention/test_attention_4d_diff_heads_mask4d_padded_kv/model.onnx"),
+    file!("onnx-attention/test_attention_4d_gqa_causal_nonpad_decode_fp16/model.onnx"),
+    file!("onnx-tensors/tensors.onnx"),
+    file!("files/kv_pair.onnx"),
+];
+
+/// Models of more than 60 KB, which take long to convert.
+const LARGE: &[Exported] = &[
+    file!("decoders/optimum-1.18-falcon/model.onnx"),
+    file!("decoders/optimum-1.18-opt/model.onnx"),
+    file!("decoders/optimum-1.18-gpt2/model.onnx"),
+    file!("decoders/optimum-1.18-gpt2-merged/model.onnx"),
+    file!("decoders/optimum-0.1-qwen3-float16/model.onnx"),
+    file!("decoders/optimum-0.1-mistral-window/model.onnx"),
+    file!("decoders/optimum-0.1-qwen3-moe/model.onnx"),
+    file!("decoders/optimum-llama-4bit/model.onnx"),
+    file!("decoders/optimum-llama-int8/model.onnx"),
+];
+
+/// The families of models that can be converted, and appear more often than the others for that reason.
+const CONVERTIBLE: [&str; 5] = [
+    "layers of Attention",
+    "layers of Concat",
+    "layers of a merged decoder",
+    "masks in a chain",
+    "layers with separate masks",
+];
+
+impl Base {
+    pub(crate) fn new(dice: &mut Dice) -> Self {
+        match dice.below(200) {
+            0..=1 => Self::exported(dice.pick(LARGE)),
+            2..=21 => Self::exported(dice.pick(SMALL)),
+            22..=27 => Self::exported(dice.pick(TINY)),
+            28..=75 => Self { name: "scatters".to_owned(), model: scatters::model(dice), data: None },
+            76..=95 => {
+                let Self { name, model, data } = dice.pick(converted());
+                Self { name: name.clone(), model: model.clone(), data: *data }
+            }
+            96..=115 => Self::family(dice, |name| name == "layers of a merged decoder"),
+            116..=155 => Self::family(dice, |name| CONVERTIBLE.contains(&name)),
+            // This family reads a file of the repository.
+            _ => Self::family(dice, |name| name != "tensors in other files"),
+        }
+    }
+
+    fn exported((name, bytes, data): &Exported) -> Self {
+        let model = proto::decode(bytes).expect("the repository's models can be read");
+        Self { name: (*name).to_owned(), model, data: *data }
+    }
+
+    fn family(dice: &mut Dice, is_wanted: impl Fn(&str) -> bool) -> Self {
+        let families: Vec<_> = families::ALL.iter().filter(|(name, ..)| is_wanted(name)).collect();
+        let (name, _, make) = *dice.pick(&families);
+        let count = if dice.chance(3) { 40 } else { 2 + dice.below(2) };
+        Self { name: format!("{count} {name}"), model: convertible(make(count)).proto().clone(), data: None }
+    }
+}
+
+/// Gives the table of embeddings as many rows as there are logits. The conversion then knows which tokens exist.
+fn convertible(mut model: Model) -> Model {
+    let tensors = &mut model.proto_mut().graph.get_or_insert_default().initializer;
+    for table in tensors.iter_mut().filter(|tensor| tensor.name.as_deref() == Some("table")) {
+        table.dims = vec![8, 8];
+        table.raw_data.get_or_insert_default().truncate(256);
+    }
+    model
+}
+
+/// Returns models that a conversion has made, with linear caches and with rings.
+fn converted() -> &'static [Base] {
+    static CONVERTED: OnceLock<Vec<Base>> = OnceLock::new();
+    CONVERTED.get_or_init(|| {
+        let family = |wanted| {
+            let (name, _, make) = *families::ALL.iter().find(|(name, ..)| *name == wanted).unwrap();
+            (name.to_owned(), convertible(make(2)))
+        };
+        let mut rings = ConvertOptions::new(32);
+        rings.windowed = WindowedCaches::Ring { chunk: Some(3), rewind: 1 };
+        let of = |(name, model), options, data| {
+            let model = convert(&model, options).unwrap().model.proto().clone();
+            Base { name: format!("converted {name}"), model, data }
+        };
+        let folder = tempfile::tempdir().unwrap();
+        vec![
+            of(family("layers of Attention"), ConvertOptions::new(16), None),
+            of(family("layers of Concat"), ConvertOptions::new(16), None),
+            of(windowed(&SMALL[0], folder.path()), rings, SMALL[0].2),
+        ]
+    })
+}
+
+/// Gives every attention of an exported decoder a window. Writes the model and its values into a folder.
+fn windowed((name, bytes, data): &Exported, folder: &Path) -> (String, Model) {
+    let path = folder.join("model.onnx");
+    std::fs::write(&path, bytes).unwrap();
+    std::fs::write(folder.join("model.onnx.data"), data.unwrap_or_default()).unwrap();
+    let mut model = Model::load(&path).unwrap();
+    for node in &mut model.proto_mut().graph.get_or_insert_default().node {
+        if node.op_type.as_deref() == Some("GroupQueryAttention") {
+            node.attribute.retain(|it| it.name.as_deref() != Some("local_window_size"));
+            node.attribute.push(int("local_window_size", 4));
+        }
+    }
+    (format!("{name} with windows"), model)
+}

@@ -1,0 +1,285 @@
+//! Everything that the commands do with a model, in the order in which they do it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use kvscatter_onnx::convert::{
+    ConvertOptions, ConvertOutcome, RingSize, WindowedCaches, check_rings, convert,
+};
+use kvscatter_onnx::declared::{self, Declared};
+use kvscatter_onnx::decoder::{CostAt, Decoder};
+use kvscatter_onnx::eval::{Evaluator, Feed, Placement};
+use kvscatter_onnx::{
+    CachePath, LowerTarget, Model, OnnxError, Tensor, WeightTransfer, lower, random_inputs, tensor_proto,
+    unmerge,
+};
+
+use crate::bounds::{Bounds, Meter, Refusal};
+use crate::case::Case;
+use crate::scene::Scene;
+
+const STRUCTURE: Bounds = Bounds::STRUCTURE;
+const REWRITE: Bounds = Bounds::REWRITE;
+const LOWER: Bounds = Bounds::LOWER;
+const EVALUATION: Bounds = Bounds::EVALUATION;
+
+/// The number of bytes that one evaluation may allocate.
+const MEMORY_LIMIT: u64 = 4 << 20;
+
+/// Runs every pass on the file of a scene.
+pub(crate) fn run(meter: &mut Meter<'_>, scene: &Scene, case: &Case) {
+    let path = scene.model();
+    let loaded = meter.pass("read", STRUCTURE, || Ok(Model::load(&path)?));
+    if loaded.is_some() && case.leads_out {
+        meter.fail("read", "a tensor names a file outside of the folder");
+    }
+    // Some callers have a model in memory and no folder.
+    let read = || meter.pass("read from memory", STRUCTURE, || Ok(Model::from_bytes(&case.bytes)?));
+    let Some(model) = loaded.or_else(read) else { return };
+    meter.pass("write again", STRUCTURE, || write_again(&model));
+    meter.pass("tensors", STRUCTURE, || tensors(&model));
+    meter.pass("fingerprint", STRUCTURE, || fingerprint(&model));
+    meter.pass("save", REWRITE, || save(scene, &model, "same.onnx"));
+    evaluate(meter, &model);
+
+    let unmerged = meter.pass("unmerge", REWRITE, || unmerge(&model)?.ok_or(Refusal::Nothing));
+    let decoder = unmerged.map_or(model, |unmerged| unmerged.model);
+    inspect(meter, &decoder);
+    if case.seed.is_multiple_of(8) {
+        // This is a conversion to many slots, which takes a second.
+        meter.pass("advice", EVALUATION, || match ConvertOutcome::near(&decoder, 2048) {
+            ConvertOutcome::Convert { .. } => Ok(()),
+            ConvertOutcome::Refused { cause, .. } => Err(cause.into()),
+        });
+    }
+    cache_paths(meter, &decoder);
+    lowered(meter, scene, &decoder, "lower");
+    for (name, options) in conversions(case.seed) {
+        let converted = meter.pass(name, EVALUATION, || Ok(convert(&decoder, options)?));
+        let Some(converted) = converted else { continue };
+        meter.pass("save a converted model", REWRITE, || {
+            save(scene, &converted.model, "converted.onnx")?;
+            let saved = Model::load(&scene.out("converted.onnx"))?;
+            let print = saved.file()?.fingerprint()?;
+            same(print, Model::load(&scene.out("converted.onnx"))?.file()?.fingerprint()?);
+            Ok(())
+        });
+        meter.pass("inspect a converted model", EVALUATION, || ask(&converted.model));
+        lowered(meter, scene, &converted.model, "lower a converted model");
+    }
+}
+
+/// Returns the options of the conversions of one file, with their names.
+fn conversions(seed: u64) -> Vec<(&'static str, ConvertOptions)> {
+    let usual = ConvertOptions::new(24);
+    let other = match seed % 8 {
+        0 => ("convert with attention kept", usual.keep_attention(true)),
+        1 => ("convert with standard weights", usual.standard_weights(true).fuse_softcap(true)),
+        2 => ("convert with masks", usual.windowed(WindowedCaches::Mask)),
+        3 => ("convert with small rings", usual.windowed(WindowedCaches::Ring { chunk: Some(1), rewind: 0 })),
+        4 => ("convert with impossible rings", usual.windowed(huge_rings())),
+        5 => ("convert to one slot", ConvertOptions::new(1)),
+        6 => ("convert to many slots", ConvertOptions::new(1 << 40)),
+        _ => ("convert to no slots", ConvertOptions::new(0)),
+    };
+    vec![("convert", usual), other]
+}
+
+fn huge_rings() -> WindowedCaches {
+    WindowedCaches::Ring { chunk: Some(usize::MAX), rewind: usize::MAX }
+}
+
+fn write_again(model: &Model) -> Result<(), Refusal> {
+    let bytes = model.to_bytes()?;
+    same(Model::from_bytes(&bytes)?.to_bytes()?, bytes);
+    Ok(())
+}
+
+/// Reads every initializer.
+fn tensors(model: &Model) -> Result<(), Refusal> {
+    let graph = model.graph()?;
+    let external = model.external_data()?;
+    let mut last = Ok(());
+    for &message in graph.initializers().values() {
+        match tensor_proto::decode(message.clone(), external.as_ref()) {
+            Ok(tensor) => same(&tensor_proto::decode(tensor_proto::encode("", &tensor), None)?, &tensor),
+            Err(error) => last = Err(error.into()),
+        }
+    }
+    last
+}
+
+fn fingerprint(model: &Model) -> Result<(), Refusal> {
+    let file = model.file()?;
+    for location in file.locations() {
+        let _ = file.read(location.as_ref(), 1, Some(8));
+    }
+    let print = file.fingerprint()?;
+    same(model.file()?.fingerprint()?, print);
+    Ok(())
+}
+
+/// Writes a model. After an error there must be no file.
+fn save(scene: &Scene, model: &Model, name: &str) -> Result<(), Refusal> {
+    scene.clear().unwrap();
+    let saved = model.save_with_weights(&scene.out(name), WeightTransfer::Copy);
+    match saved {
+        Ok(_) => assert!(scene.out(name).exists(), "the output does not exist"),
+        Err(_) => assert!(scene.is_out_empty().unwrap(), "an unfinished file remains"),
+    }
+    Ok(saved.map(|_| ())?)
+}
+
+fn evaluate(meter: &mut Meter<'_>, model: &Model) {
+    let bounds = EVALUATION;
+    let evaluator = meter.pass("prepare an evaluation", STRUCTURE, || Ok(Evaluator::new(model)?));
+    let Some(evaluator) = evaluator.map(|it| it.memory_limit(MEMORY_LIMIT)) else { return };
+    let dims = open_dims(&evaluator);
+    let inputs = meter.pass("make inputs", bounds, || {
+        Ok(random_inputs::missing_inputs(&evaluator, &BTreeMap::new(), &dims, 1)?)
+    });
+    let Some(inputs) = inputs else { return };
+    let feeds = |donated: bool| {
+        let feed =
+            |tensor| if donated { Feed::Donated(Clone::clone(tensor)) } else { Feed::Borrowed(tensor) };
+        inputs.iter().map(move |(name, tensor)| (name.as_str(), feed(tensor))).collect()
+    };
+    for (name, wrong) in wrong_feeds(&inputs) {
+        meter.pass(name, bounds, || Ok(evaluator.run(wrong, Placement::Auto).map(|_| ())?));
+    }
+    meter.pass("evaluate", bounds, || {
+        let done = evaluator.run(feeds(false), Placement::Functional)?;
+        for place in [Placement::Auto, Placement::InPlace] {
+            match evaluator.run(feeds(true), place) {
+                Ok(other) => same(&other.outputs, &done.outputs),
+                Err(error) => assert!(matches!(error.root(), OnnxError::NotInPlace { .. }), "{error}"),
+            }
+        }
+        Ok(())
+    });
+}
+
+/// Returns inputs of which one is missing, one has the name of another, and all have the values of others.
+fn wrong_feeds(inputs: &BTreeMap<String, Tensor>) -> [(&'static str, BTreeMap<&str, Feed<'_>>); 3] {
+    let names = || inputs.keys().map(String::as_str);
+    let fed = |tensor| Feed::Borrowed(tensor);
+    let rotated = names().zip(inputs.values().cycle().skip(1).map(fed)).collect();
+    let missing = names().zip(inputs.values().map(fed)).skip(1).collect();
+    let renamed = ["unknown"].into_iter().chain(names().skip(1)).zip(inputs.values().map(fed)).collect();
+    [
+        ("evaluate without an input", missing),
+        ("evaluate with an unknown input", renamed),
+        ("evaluate with others", rotated),
+    ]
+}
+
+fn open_dims(evaluator: &Evaluator<'_>) -> BTreeMap<String, usize> {
+    let axes = evaluator.required_inputs().flat_map(|input| {
+        let rank = input.shape.iter().flatten().count();
+        (0..rank).filter_map(|axis| input.dim_key(axis))
+    });
+    axes.map(|key| (key.clone(), if key == "slots" { 16 } else { key.len() % 4 })).collect()
+}
+
+fn inspect(meter: &mut Meter<'_>, model: &Model) {
+    meter.pass("graph", STRUCTURE, || {
+        let graph = model.graph()?;
+        Ok((graph.inputs()?.len(), graph.outputs()?.len()))
+    });
+    let found = meter.pass("find caches", STRUCTURE, || {
+        let graph = model.graph()?;
+        let decoder = Decoder::of(&graph)?;
+        let dims = BTreeMap::new();
+        for cache in &decoder.caches {
+            let at = CostAt { batch: 3, length: 1 << 40, capacity: usize::MAX, dims: &dims };
+            let _ = (cache.cost(&at), cache.open_dims(&dims), cache.fixed_capacity());
+            assert!(cache.axis < cache.past_shape.len());
+        }
+        Ok(())
+    });
+    if found.is_none() {
+        return;
+    }
+    meter.pass("hazards", STRUCTURE, || {
+        let graph = model.graph()?;
+        let decoder = Decoder::of(&graph)?;
+        let hazards = decoder.hazards();
+        hazards.iter().for_each(|hazard| one_line(&hazard.to_string()));
+        if hazards.is_empty() { Err(Refusal::Nothing) } else { Ok(()) }
+    });
+    meter.pass("refusals of TensorRT", STRUCTURE, || {
+        let graph = model.graph()?;
+        let refusals = Decoder::of(&graph)?.tensorrt_refusals();
+        refusals.iter().for_each(|refusal| one_line(&refusal.to_string()));
+        if refusals.is_empty() { Err(Refusal::Nothing) } else { Ok(()) }
+    });
+    meter.pass("declared attention", EVALUATION, || {
+        let graph = model.graph()?;
+        let decoder = Decoder::of(&graph)?;
+        let declared =
+            Declared { file: "config.json".to_owned(), window: Some(4), alibi: true, context: Some(16) };
+        let hazards = declared::hazards(model, &graph, &decoder, &declared);
+        hazards.iter().for_each(|hazard| one_line(&hazard.to_string()));
+        if hazards.is_empty() { Err(Refusal::Nothing) } else { Ok(()) }
+    });
+    meter.pass("rings", EVALUATION, || {
+        let graph = model.graph()?;
+        let decoder = Decoder::of(&graph)?;
+        let _ = RingSize::of_model(model).map_err(|error| one_line(&error.to_string()));
+        let rings = check_rings(model, &graph, &decoder);
+        for ring in &rings {
+            ring.outcome.as_ref().err().into_iter().for_each(|hazard| one_line(&hazard.to_string()));
+        }
+        if rings.is_empty() { Err(Refusal::Nothing) } else { Ok(()) }
+    });
+}
+
+/// Asks what `inspect` asks, of a model that was made here.
+fn ask(model: &Model) -> Result<(), Refusal> {
+    let graph = model.graph()?;
+    let decoder = Decoder::of(&graph)?;
+    let _ = (decoder.hazards(), decoder.tensorrt_refusals(), check_rings(model, &graph, &decoder));
+    Ok(())
+}
+
+fn cache_paths(meter: &mut Meter<'_>, model: &Model) {
+    let paths = meter.pass("cache paths", REWRITE, || {
+        let paths = CachePath::of(model)?;
+        let mut found = Vec::new();
+        for path in paths {
+            match path {
+                Ok(path) => found.push(path),
+                Err(error) => one_line(&error.to_string()),
+            }
+        }
+        if found.is_empty() { Err(Refusal::Nothing) } else { Ok(found) }
+    });
+    for path in paths.iter().flatten().take(2) {
+        meter.pass("graph of a cache path", STRUCTURE, || Ok(path.model.graph().map(|_| ())?));
+    }
+}
+
+fn lowered(meter: &mut Meter<'_>, scene: &Scene, model: &Model, name: &str) {
+    for target in [LowerTarget::ScatterElements, LowerTarget::ScatterNd] {
+        let made = meter.pass(name, LOWER, || Ok(lower(model, target)?));
+        let Some(made) = made else { continue };
+        meter.pass("save a lowered model", LOWER, || {
+            let graph = made.model.graph()?;
+            let names: BTreeSet<_> = graph.nodes().iter().map(|node| node.op_type()).collect();
+            assert!(
+                made.scatters > 0 && !graph.nodes().iter().any(|node| node.is("TensorScatter")),
+                "{names:?}"
+            );
+            save(scene, &made.model, "lowered.onnx")
+        });
+    }
+}
+
+#[track_caller]
+fn one_line(text: &str) {
+    assert!(!text.is_empty() && !text.contains('\n'), "{text:?} is not one line");
+}
+
+#[track_caller]
+fn same<T: PartialEq>(left: T, right: T) {
+    assert!(left == right, "two results that must be equal differ");
+}
