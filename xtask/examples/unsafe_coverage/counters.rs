@@ -77,6 +77,14 @@ impl Counters {
         Ok(Self { files: files.collect() })
     }
 
+    /// Returns counters of one file, each with its line and column.
+    #[cfg(test)]
+    pub(crate) fn of(file: &Path, counts: &[(usize, usize, u64)]) -> Self {
+        let segments =
+            counts.iter().map(|&(line, column, count)| Segment(line, column, count, true, true, false));
+        Self { files: BTreeMap::from([(file.to_owned(), FileCounters { segments: segments.collect() })]) }
+    }
+
     /// Returns the counters of a file, or `None` if it is in no program.
     pub(crate) fn file(&self, source: &Path) -> Option<&FileCounters> {
         self.files.get(source)

@@ -148,3 +148,31 @@ fn root() -> &'static Path {
     let xtask = Path::new(env!("CARGO_MANIFEST_DIR"));
     xtask.parent().unwrap_or(xtask)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn the_crates_are_those_of_the_architecture_and_are_built_with_counters() {
+        let page = include_str!("../../../ARCHITECTURE.md");
+        let (_, table) = page.split_once("These crates contain `unsafe` code:\n\n").unwrap_or_default();
+        let rows = table.lines().skip(2).take_while(|line| line.starts_with('|'));
+        let listed: BTreeSet<&str> = rows.filter_map(|row| row.split('`').nth(1)).collect();
+        assert_eq!(listed, BTreeSet::from(CRATES));
+        let script = include_str!("instrument.sh").split([' ', ')', '\n']);
+        let counted: BTreeSet<&str> = script.filter(|word| word.starts_with("kvscatter")).collect();
+        assert_eq!(counted, listed);
+    }
+
+    #[test]
+    fn a_line_of_two_blocks_is_executed_if_both_are() {
+        let counted = |count| Counters::of(Path::new("file.rs"), &[(1, 1, 5), (1, 20, count)]);
+        let blocks = blocks::find("fn f() { unsafe { a() }; unsafe { b() } }").unwrap_or_default();
+        let lines = |count| lines(&blocks, &counted(count), Path::new("file.rs"));
+        assert_eq!(lines(1), Some(vec![(1, true)]));
+        assert_eq!(lines(0), Some(vec![(1, false)]));
+    }
+}
