@@ -138,7 +138,10 @@ pub(crate) fn peers(options: &[OsString]) -> Step {
 pub(crate) fn tests_of(package: &Path) -> [Command; 4] {
     let (tools, torch) = (tools(), with_torch());
     let usual = pytest(&tools, &[TESTS, "--ignore", TORCH_TESTS]);
-    let [usual, with_torch] = [usual, pytest(&torch, &[TORCH_TESTS])].map(|mut tests| {
+    // The tests of compiled and distributed programs take long, and call the same functions.
+    let tensors = ["test_ops.py", "test_tensors.py"].map(|file| format!("{TORCH_TESTS}/{file}"));
+    let with_torch = pytest(&torch, &tensors.each_ref().map(String::as_str));
+    let [usual, with_torch] = [usual, with_torch].map(|mut tests| {
         tests.env("PYTHONPATH", package);
         tests
     });
