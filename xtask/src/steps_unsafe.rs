@@ -32,8 +32,10 @@ pub(crate) fn unsafe_coverage() -> Step {
     let mut remove = program("rm -rf");
     remove.arg(folder().join("profiles"));
     // A program of an earlier build would describe other lines.
-    let clean = cargo(&format!("clean -p kvscatter-candle {CRATES}"));
-    let tests = [remove, clean].into_iter().chain(rust()).chain(python()).map(counted);
+    let clean = cargo(&format!("clean {CRATES}"));
+    let mut clean_candle = cargo(&format!("clean -p kvscatter-candle {CRATES} --target-dir"));
+    clean_candle.arg(folder().join("candle"));
+    let tests = [remove, clean, clean_candle].into_iter().chain(rust()).chain(python()).map(counted);
     let mut report = cargo("run --quiet -p xtask --example unsafe_coverage");
     report.arg(folder());
     Step::new("unsafe-coverage", tests.chain([report]).collect()).needs(&[LLVM, GXX, PYTHON, INDEX])
@@ -52,8 +54,9 @@ fn rust() -> Vec<Command> {
     let mut cuda = cargo(&format!("test --test cuda {CRATES} -- --ignored"));
     cuda.env(steps_cuda::DRIVER_VARIABLE, driver_file);
     let simulated = [steps_cuda::make_folder(), driver, cuda];
-    let candle = steps_candle::tests(&folder().join("candle"));
-    [usual].into_iter().chain(kernels).chain(simulated).chain(candle).collect()
+    let [toolkit, mut candle] = steps_candle::tests(&folder().join("candle"));
+    candle.args(["--lib", "--tests"]);
+    [usual].into_iter().chain(kernels).chain(simulated).chain([toolkit, candle]).collect()
 }
 
 /// Returns the tests that need Python: those of the plugin, of the engine that loads ONNX Runtime, and of the
