@@ -17,6 +17,7 @@ mod steps_ort;
 mod steps_package;
 mod steps_python;
 mod steps_soak;
+mod steps_unsafe;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -152,6 +153,9 @@ enum Task {
     /// Runs the tests of the core and of attention on every instruction set, and the C programs, under the
     /// address sanitizer (needs a nightly toolchain)
     Asan,
+    /// Counts which lines in unsafe blocks the tests execute, and writes docs/unsafe-code.md (needs LLVM 19 and Python,
+    /// downloads once)
+    UnsafeCoverage,
     /// Runs the fuzz targets one after the other (needs a nightly toolchain and cargo-fuzz)
     Fuzz {
         /// Seconds for each target
@@ -271,6 +275,7 @@ fn main() -> ExitCode {
         Task::NoStd => one(steps::no_std()),
         Task::Deny => one(steps::deny()),
         Task::Asan => step::run(vec![steps::asan(), steps_c::c_asan()], Missing::Fails),
+        Task::UnsafeCoverage => one(steps_unsafe::unsafe_coverage()),
         Task::Fuzz { seconds } => one(steps::fuzz(seconds)),
         Task::Soak { options } => step::run(steps_soak::soak(&options), Missing::Fails),
         Task::Mutants { options } => one(steps_mutants::mutants(&options)),

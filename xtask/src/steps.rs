@@ -20,8 +20,8 @@ const BENCH: &str = "bench/Cargo.toml";
 pub(crate) const DIVERGENCES: &str = "xtask/divergences/rust/Cargo.toml";
 
 /// The names of the core's `Isa`, and the variable that limits the core to one of them.
-const INSTRUCTION_SETS: [&str; 4] = ["portable", "sse2", "avx2", "avx512"];
-const MAX_ISA: &str = "KVSCATTER_MAX_ISA";
+pub(crate) const INSTRUCTION_SETS: [&str; 4] = ["portable", "sse2", "avx2", "avx512"];
+pub(crate) const MAX_ISA: &str = "KVSCATTER_MAX_ISA";
 
 /// Reduces the limits between the paths of a copy to a few bytes (`cpu/limits.rs`).
 const TINY: &str = "--cfg kvscatter_tiny";

@@ -2,7 +2,7 @@
 
 use std::env;
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::cargo::{cargo, target_dir};
@@ -24,13 +24,20 @@ const MAKE: &str = "crates/kvscatter-candle/tests/fake/make.sh";
 /// functions that candle calls. The build folder is separate because every crate that depends on candle
 /// differs.
 pub(crate) fn candle_cuda() -> Step {
+    let target = folder().join("target");
+    let [make, test] = tests(&target);
+    let mut clippy = with_toolkit("clippy", &target);
+    clippy.args(["--all-targets", "--", "-Dwarnings"]);
+    let mut doc = with_toolkit("doc", &target);
+    doc.arg("--no-deps").env("RUSTDOCFLAGS", "-Dwarnings");
+    Step::new("candle-cuda", vec![make, clippy, test, doc]).needs(&[GXX])
+}
+
+/// Returns the command that makes the simulated toolkit, and the tests.
+pub(crate) fn tests(target: &Path) -> [Command; 2] {
     let mut make = Command::new("sh");
     make.arg(MAKE).arg(toolkit());
-    let mut clippy = with_toolkit("clippy");
-    clippy.args(["--all-targets", "--", "-Dwarnings"]);
-    let mut doc = with_toolkit("doc");
-    doc.arg("--no-deps").env("RUSTDOCFLAGS", "-Dwarnings");
-    Step::new("candle-cuda", vec![make, clippy, with_toolkit("test"), doc]).needs(&[GXX])
+    [make, with_toolkit("test", target)]
 }
 
 /// Runs the same tests on this machine's GPU, with all of candle.
@@ -40,9 +47,9 @@ pub(crate) fn candle_gpu() -> Step {
     Step::new("candle-gpu", vec![test]).needs(&[GPU]).skipped_without(&[NVCC])
 }
 
-fn with_toolkit(command: &str) -> Command {
+fn with_toolkit(command: &str, target: &Path) -> Command {
     let mut command = cargo(&format!("{command} -p kvscatter-candle --features cuda --target-dir"));
-    command.arg(folder().join("target"));
+    command.arg(target);
     // cudarc runs the first nvcc in `PATH`. No candle kernel is compiled for this compute capability.
     command.env("PATH", before("PATH", "bin")).env("CUDA_PATH", toolkit()).env("CUDA_COMPUTE_CAP", "80");
     command.env("LD_LIBRARY_PATH", before("LD_LIBRARY_PATH", "lib"));

@@ -30,7 +30,7 @@ const CHECKER: &str = "compute-sanitizer --error-exitcode 1 --report-api-errors 
 const MACHINES_DRIVER: &str = "libcuda.so.1";
 
 /// The variable that names the tests' driver.
-const DRIVER_VARIABLE: &str = "KVSCATTER_CUDA_DRIVER";
+pub(crate) const DRIVER_VARIABLE: &str = "KVSCATTER_CUDA_DRIVER";
 
 /// The address sanitizer must be loaded before the program that it checks. It then also sees the program's
 /// own allocations.
@@ -75,17 +75,22 @@ pub(crate) fn cuda_gpu() -> [Step; 3] {
 fn python_gpu() -> Vec<Command> {
     let package = folder().join("python");
     let build = cargo("build -p kvscatter-python");
-    let mut remove = program("rm -rf");
-    remove.arg(&package);
-    let mut sources = program("cp -r crates/kvscatter-python/python/kvscatter");
-    sources.arg(&package);
-    let mut module = program("cp");
-    module.arg(target_dir().join("debug/libkvscatter_native.so"));
-    module.arg(package.join("kvscatter/_native.abi3.so"));
     let mut tests = program("python3 -m pytest -rs -p no:cacheprovider --config-file");
     tests.args(["crates/kvscatter-python/pyproject.toml", "crates/kvscatter-python/tests/cuda"]);
     tests.env("PYTHONPATH", &package).env(DRIVER_VARIABLE, MACHINES_DRIVER);
-    vec![build, remove, make_at(&package), sources, module, tests]
+    [build].into_iter().chain(python_package(&target_dir(), &package)).chain([tests]).collect()
+}
+
+/// Returns the commands that assemble the Python package in a folder, from a development build.
+pub(crate) fn python_package(target_dir: &Path, package: &Path) -> [Command; 4] {
+    let mut remove = program("rm -rf");
+    remove.arg(package);
+    let mut sources = program("cp -r crates/kvscatter-python/python/kvscatter");
+    sources.arg(package);
+    let mut module = program("cp");
+    module.arg(target_dir.join("debug/libkvscatter_native.so"));
+    module.arg(package.join("kvscatter/_native.abi3.so"));
+    [remove, make_at(package), sources, module]
 }
 
 /// Returns the command that runs the tests, built as in the step `unit`, so that nothing is built again.

@@ -1,7 +1,7 @@
 //! Tests the plugin in ONNX Runtime's Python wheels of several versions.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::cargo::{cargo, command, target_dir};
@@ -35,18 +35,37 @@ pub(crate) fn ort(every_version: bool) -> Step {
     commands.extend(prepare());
     commands.push(command());
     commands.push(cargo("build -p kvscatter-oracle --example export-attention-cases"));
+    commands.push(too_old());
+    commands.extend(tested.into_iter().map(|version| tests(version, &target_dir())));
+    Step::new("ort", commands).needs(needs())
+}
+
+/// Returns the newest environment, and the commands that test the plugin of a development build in `folder`. One
+/// test counts bytes of memory, which the compiler's counters change.
+pub(crate) fn with_counters(folder: &Path) -> (Environment, [Command; 4]) {
+    let [.., newest] = VERSIONS;
+    let mut tests = tests(newest, folder);
+    tests.args(["--deselect", "test_lifecycle.py::test_a_thousand_loads_and_unloads_leave_nothing"]);
+    let mut commands = [environment(TOO_OLD).make(), too_old(), environment(newest).make(), tests];
+    for command in &mut commands {
+        command.env("KVSCATTER_ORT_LIBRARY", folder.join("debug/libkvscatter_ort.so"));
+    }
+    (environment(newest), commands)
+}
+
+fn too_old() -> Command {
     let mut too_old = python(TOO_OLD);
     too_old.arg(format!("{TESTS}/too_old.py"));
-    commands.push(too_old);
-    let built = target_dir().join("debug/kvscatter");
-    let cases = target_dir().join("debug/examples/export-attention-cases");
-    commands.extend(tested.into_iter().map(|version| {
-        let mut tests = python(version);
-        tests.args(["-m", "pytest", "--quiet", TESTS]);
-        tests.env("KVSCATTER_COMMAND", &built).env("KVSCATTER_ATTENTION_CASES", &cases);
-        tests
-    }));
-    Step::new("ort", commands).needs(needs())
+    too_old
+}
+
+/// Returns the tests in one version, with the programs of a development build that write the oracle's cases.
+fn tests(version: &str, folder: &Path) -> Command {
+    let mut tests = python(version);
+    tests.args(["-m", "pytest", "--quiet", TESTS]);
+    tests.env("KVSCATTER_COMMAND", folder.join("debug/kvscatter"));
+    tests.env("KVSCATTER_ATTENTION_CASES", folder.join("debug/examples/export-attention-cases"));
+    tests
 }
 
 /// Times calls of the plugin and of the newest ONNX Runtime's built-in kernel.

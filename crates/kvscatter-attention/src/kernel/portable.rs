@@ -114,3 +114,20 @@ unsafe fn weights(scores: *mut f32, count: usize) -> (f32, f32) {
     // SAFETY: The contract is the same.
     unsafe { generic::weights::<Portable>(scores, count) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// No kernel of 8 lanes adds 16 vectors at once, so no call of attention reaches this.
+    #[test]
+    fn sums_of_16_vectors_are_those_of_4() {
+        let vectors: [Portable; 16] =
+            core::array::from_fn(|vector| Portable(core::array::from_fn(|lane| (vector * 8 + lane) as f32)));
+        // SAFETY: The sums need no instruction set.
+        let all = unsafe { Portable::sums_of_16(vectors) };
+        // The lanes of a vector are eight integers that follow each other, and the first is eight times its number.
+        let expected: [f32; 16] = core::array::from_fn(|vector| (vector * 64 + 28) as f32);
+        assert_eq!(all, expected);
+    }
+}

@@ -1,0 +1,75 @@
+//! Checks that everything that SECURITY.md names as a test exists, and that its links lead to its sections.
+#![expect(clippy::unwrap_used, reason = "a helper that panics fails its test")]
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
+
+const PAGE: &str = include_str!("../../SECURITY.md");
+const COVERAGE: &str = include_str!("../../docs/unsafe-code.md");
+
+/// The column of the threat model that names tests: files, and steps of `cargo xtask`.
+const TESTS: usize = 4;
+
+#[test]
+fn every_test_of_the_threat_model_exists() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let steps = steps();
+    let rows = rows("## Threat model");
+    assert!(rows.len() > 5, "the table was not found");
+    for row in rows {
+        let tests = code(row.split('|').nth(TESTS).unwrap());
+        assert!(!tests.is_empty(), "no test in {row}");
+        for test in tests {
+            let exists = if test.contains('/') { root.join(test).exists() } else { steps.contains(test) };
+            assert!(exists, "{test} does not exist: {row}");
+        }
+    }
+}
+
+#[test]
+fn every_number_has_a_command() {
+    let steps = steps();
+    let rows = rows("## Numbers");
+    assert!(rows.len() > 3, "the table was not found");
+    for row in rows {
+        let command = code(row)[0].strip_prefix("cargo xtask ");
+        assert!(command.is_some_and(|command| steps.contains(command)), "no such command: {row}");
+    }
+}
+
+#[test]
+fn links_lead_to_sections_of_the_page() {
+    let slug = |line: &str| line.trim_start_matches('#').trim().to_lowercase().replace(' ', "-");
+    let sections: BTreeSet<String> = PAGE.lines().filter(|line| line.starts_with('#')).map(slug).collect();
+    let links = PAGE.split("](#").skip(1).map(|link| link.split(')').next().unwrap());
+    let links: BTreeSet<&str> = links.collect();
+    assert!(links.len() > 5, "the links were not found");
+    assert!(links.iter().all(|link| sections.contains(*link)), "{links:?} are not all in {sections:?}");
+}
+
+#[test]
+fn both_pages_have_the_same_coverage_of_unsafe_code() {
+    let total = COVERAGE.lines().find(|line| line.starts_with("The tests execute")).unwrap();
+    let row = rows("## Numbers").into_iter().find(|row| row.contains("cargo xtask unsafe-coverage")).unwrap();
+    assert!(row.contains(total), "{row} does not have: {total}");
+}
+
+/// Returns the rows of the table in a section, without its head.
+fn rows(section: &str) -> Vec<&'static str> {
+    let text = PAGE.split(&format!("{section}\n")).nth(1).unwrap();
+    let lines = text.lines().take_while(|line| !line.starts_with("## "));
+    lines.filter(|line| line.starts_with('|')).skip(2).collect()
+}
+
+/// Returns the text between each pair of backticks.
+fn code(text: &str) -> Vec<&str> {
+    text.split('`').skip(1).step_by(2).collect()
+}
+
+/// Returns the names of the steps of `cargo xtask`.
+fn steps() -> BTreeSet<String> {
+    let help = Command::new(env!("CARGO_BIN_EXE_xtask")).arg("--help").output().unwrap();
+    let help = String::from_utf8(help.stdout).unwrap();
+    help.lines().filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect()
+}
