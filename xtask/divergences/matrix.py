@@ -8,7 +8,7 @@ from typing import Any
 # Verdicts on an answer or on a write in place, with the worst one last. Each has a symbol and a sentence.
 VERDICTS = {
     "exact": ("✓", "gives the expected output, or refuses what must be refused"),
-    "copies": ("⧉", "gives the expected output, but copies the cache although it could write in place"),
+    "copies": ("≡", "gives the expected output, but copies the cache although it could write in place"),
     "refuses": ("⊘", "refuses a valid call"),
     "ignores": ("○", "accepts a bad call and writes nothing"),
     "skips": ("○", "accepts a bad call and leaves out the bad sample"),
@@ -19,8 +19,8 @@ VERDICTS = {
     "differs": ("✗", "gives another output"),
     "partly-written": ("½", "refuses a call after it has changed the cache"),
     "corrupts-past": ("✗", "changes a past that is still needed"),
-    "timeout": ("⏱", "does not return"),
-    "crashes": ("☠", "ends the process"),
+    "timeout": ("…", "does not return"),
+    "crashes": ("†", "ends the process"),
 }
 
 
