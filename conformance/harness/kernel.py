@@ -76,7 +76,9 @@ def call_kernel(
         unknown = [key for key in keywords if key not in parameters]
         needed = [key for key in unknown if not is_default(keywords.pop(key), defaults.get(key))]
         if needed:
-            raise TypeError(f"{name} has no parameter {', '.join(needed)}")
+            raise TypeError(
+                f"your function {name} has no parameter {', '.join(needed)}, which the case needs"
+            )
     if "in_place" in parameters:
         keywords["in_place"] = in_place
     made = function(*operands, **keywords)
