@@ -208,7 +208,7 @@ fn damaged_files_are_read_or_refused() {
 #[test]
 fn many_inputs_and_writes_take_no_more_time_than_a_few() {
     const MANY: usize = 10_000;
-    const WRITES: usize = 9_000;
+    const WRITES: usize = 6_000;
     let folder = Folder::new();
     let decoder = |path: &str| Model::load(&testdata(path)).unwrap();
     let mut growing = decoder("optimum-llama/model.onnx");
