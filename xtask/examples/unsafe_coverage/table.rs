@@ -59,6 +59,7 @@ pub(crate) fn written(files: &[File], reasons: &Reasons) -> String {
     text
 }
 
+/// Returns the share, rounded down.
 fn share(executed: usize, count: usize) -> String {
     match (executed * 1000).checked_div(count) {
         Some(thousandths) => format!("{}.{} %", thousandths / 10, thousandths % 10),
