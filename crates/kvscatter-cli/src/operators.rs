@@ -20,6 +20,9 @@ use crate::numbers::integer;
 pub(crate) use indices::Indices;
 pub(crate) use operand::{Described, Operand};
 
+/// The domain of the operators that kvscatter's plugin adds to ONNX Runtime.
+pub(crate) const PLUGIN_DOMAIN: &str = "com.kvscatter";
+
 /// An operator with everything but its tensors.
 pub(crate) enum Operator {
     TensorScatter(TensorScatter),

@@ -1,5 +1,6 @@
 //! `refused.json`: the reason why the inputs of a test directory must be refused.
 
+pub(crate) mod of_oracle;
 mod rule;
 
 use std::path::Path;
@@ -9,7 +10,7 @@ use kvscatter_oracle::Refusal;
 use serde::{Deserialize, Serialize};
 
 use crate::error::CommandError;
-use crate::{files, json_file};
+use crate::json_file;
 
 pub(crate) use rule::RefusedRule;
 
@@ -29,20 +30,15 @@ impl Refused {
     /// Reads the file in this folder, if there is one.
     ///
     /// # Errors
-    /// Returns [`files::FileError`] if the file exists and cannot be read.
+    /// Returns the errors of [`json_file::read`].
     pub(crate) fn read(folder: &Path) -> Result<Option<Self>, CommandError> {
-        let path = folder.join(REFUSED);
-        if !path.exists() {
-            return Ok(None);
-        }
-        let bytes = files::read_bytes(&path, MAX_BYTES)?;
-        serde_json::from_slice(&bytes).map(Some).map_err(|cause| CommandError::Json { path, cause })
+        json_file::read(&folder.join(REFUSED), MAX_BYTES)
     }
 
     /// Writes the file into this folder.
     ///
     /// # Errors
-    /// Returns [`files::FileError`] if the file cannot be written.
+    /// Returns the errors of [`json_file::write`].
     pub(crate) fn write(&self, folder: &Path) -> Result<(), CommandError> {
         json_file::write(&folder.join(REFUSED), self)
     }
@@ -52,47 +48,39 @@ impl Refused {
     /// # Errors
     /// Returns [`CommandError::NotTensorScatter`] if the rule belongs to another operator.
     pub(crate) fn from_oracle(refusal: &Refusal) -> Result<Self, CommandError> {
-        let (kind, reason) = match *refusal {
+        let reason = match *refusal {
             Refusal::TypesDiffer { cache, update } => {
-                (RefusedRule::TypesDiffer, format!("past_cache is {cache}, update is {update}"))
+                format!("past_cache is {cache}, update is {update}")
             }
             Refusal::Mode { ref name } => {
-                (RefusedRule::Mode, format!("mode {name:?} is neither linear nor circular"))
+                format!("mode {name:?} is neither linear nor circular")
             }
             Refusal::CacheRank { rank } => {
-                (RefusedRule::Rank, format!("past_cache has {rank} dimensions, must have at least 2"))
+                format!("past_cache has {rank} dimensions, must have at least 2")
             }
-            Refusal::UpdateRank { rank } => (
-                RefusedRule::RankMismatch,
-                format!("update has {rank} dimensions, must have as many as past_cache"),
-            ),
-            Refusal::Axis { axis, rank } => (
-                RefusedRule::Axis,
-                format!("axis {axis} is not a sequence dimension of a cache of rank {rank}"),
-            ),
-            Refusal::Dimension { dimension, cache, update } => (
-                RefusedRule::Dimension,
-                format!("dimension {dimension} is {update} in update, must be {cache} as in past_cache"),
-            ),
-            Refusal::UpdateTooLong { capacity, rows } => (
-                RefusedRule::UpdateTooLong,
-                format!("update has {rows} rows, more than the capacity of {capacity} of past_cache"),
-            ),
-            Refusal::IndexCount { argument, given, needed } => (
-                RefusedRule::IndexCount,
-                format!("{argument} has {given} values, must have {needed}, one for each sample"),
-            ),
+            Refusal::UpdateRank { rank } => {
+                format!("update has {rank} dimensions, must have as many as past_cache")
+            }
+            Refusal::Axis { axis, rank } => {
+                format!("axis {axis} is not a sequence dimension of a cache of rank {rank}")
+            }
+            Refusal::Dimension { dimension, cache, update } => {
+                format!("dimension {dimension} is {update} in update, must be {cache} as in past_cache")
+            }
+            Refusal::UpdateTooLong { capacity, rows } => {
+                format!("update has {rows} rows, more than the capacity of {capacity} of past_cache")
+            }
+            Refusal::IndexCount { argument, given, needed } => {
+                format!("{argument} has {given} values, must have {needed}, one for each sample")
+            }
             Refusal::NegativeStart { sample, start } => {
-                (RefusedRule::NegativeStart, format!("write_indices[{sample}] = {start} is negative"))
+                format!("write_indices[{sample}] = {start} is negative")
             }
-            Refusal::OutOfRange { sample, start, rows, capacity } => (
-                RefusedRule::OutOfRange,
-                format!(
-                    "write_indices[{sample}] = {start}: {start} + {rows} rows exceed the capacity of {capacity}"
-                ),
+            Refusal::OutOfRange { sample, start, rows, capacity } => format!(
+                "write_indices[{sample}] = {start}: {start} + {rows} rows exceed the capacity of {capacity}"
             ),
             _ => return Err(CommandError::NotTensorScatter { what: format!("{refusal:?}") }),
         };
-        Ok(Self { kind, reason })
+        Ok(Self { kind: of_oracle::write(refusal), reason })
     }
 }

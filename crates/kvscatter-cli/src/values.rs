@@ -6,11 +6,12 @@ use std::fmt;
 
 use kvscatter::ElementType;
 use kvscatter_onnx::{Data, Tensor};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The largest difference between two values that are equal. As in `numpy.allclose`, they are equal if `|got
 /// - expected| <= atol + rtol * |expected|`.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct Tolerance {
     pub(crate) rtol: f64,
     pub(crate) atol: f64,

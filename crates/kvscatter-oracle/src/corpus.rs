@@ -55,9 +55,8 @@ pub fn cases() -> Vec<CorpusCase> {
 mod tests {
     use std::collections::HashSet;
 
-    use super::{CorpusCall, Fault, Form, Operator, RULES, cases};
+    use super::{CorpusCall, Fault, Form, RULES, cases};
     use crate::attention::Inputs;
-    use crate::cases::Call;
 
     #[test]
     fn every_rule_has_cases_and_every_case_has_a_rule() {
@@ -80,17 +79,8 @@ mod tests {
     #[test]
     fn a_case_belongs_to_the_operator_of_its_rule() {
         for case in cases() {
-            let operator = match &case.call {
-                CorpusCall::Attention(..) => Operator::Attention,
-                CorpusCall::TwoWrites(..) => Operator::TensorScatter,
-                CorpusCall::Write(write, _) => match write.call {
-                    Call::TensorScatter { .. } => Operator::TensorScatter,
-                    Call::KvCacheUpdate { .. } => Operator::KvCacheUpdate,
-                    Call::KvCacheOperation { .. } => Operator::KvCacheOperation,
-                },
-            };
             let rule = RULES.iter().find(|rule| rule.id == case.rule).unwrap();
-            assert_eq!(rule.operator, operator, "{}/{}", case.rule, case.name);
+            assert_eq!(rule.operator, case.call.operator(), "{}/{}", case.rule, case.name);
         }
     }
 

@@ -11,10 +11,8 @@ use std::time::Instant;
 
 use clap::Args;
 use indicatif::ProgressStyle;
-use kvscatter::ElementType;
 use kvscatter_onnx::file::UnfinishedFiles;
 use kvscatter_onnx::test_dir::TestCase;
-use kvscatter_onnx::{Data, Tensor};
 use kvscatter_oracle::cases::{Call, Case, tensor_scatter};
 use serde::Serialize;
 
@@ -26,7 +24,7 @@ use crate::output::{Outcome, Output, count, one_line, progress};
 use crate::refused::Refused;
 
 use model::ModelParts;
-use tensors::{element, tensor};
+use tensors::{element, int64s, tensor, tensors};
 use written::Written;
 
 /// The most cases that are written without `--many`.
@@ -207,22 +205,13 @@ fn write(case: &Case, folder: &Path) -> Result<bool, CommandError> {
     let Call::TensorScatter { operator, write_indices, .. } = &case.call else {
         return Err(CommandError::NotTensorScatter { what: case.name.clone() });
     };
-    let [cache, update] = case.elements;
-    let (cache, update) = (element(cache)?, element(update)?);
-    let mut inputs = vec![
-        tensor(cache, &case.cache_shape, &case.cache)?,
-        tensor(update, &case.update_shape, &case.update)?,
-    ];
-    if let Some(indices) = write_indices {
-        let bytes = indices.iter().flat_map(|index| index.to_le_bytes()).collect();
-        inputs.push(
-            Tensor::new(ElementType::Int64, vec![indices.len()], Data::Bytes(bytes))
-                .map_err(kvscatter_onnx::OnnxError::from)?,
-        );
-    }
+    let mut inputs = tensors(case)?.to_vec();
+    inputs.extend(write_indices.as_deref().map(int64s).transpose()?);
     let model = ModelParts::tensor_scatter(operator.axis, &operator.mode, &inputs).model();
     let (outputs, refused) = match &case.expected {
-        Ok(expected) => (vec![tensor(cache, &case.cache_shape, &expected.present)?], None),
+        Ok(expected) => {
+            (vec![tensor(element(case.elements[0])?, &case.cache_shape, &expected.present)?], None)
+        }
         Err(refusal) => (Vec::new(), Some(Refused::from_oracle(refusal)?)),
     };
     TestCase::write(folder, &model, &[(inputs, outputs)])?;

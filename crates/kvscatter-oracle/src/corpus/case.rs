@@ -1,7 +1,8 @@
 //! One case of the corpus.
 
-use crate::cases::Case;
+use super::rules::Operator;
 use crate::cases::attention::AttentionCase;
+use crate::cases::{Call, Case};
 
 /// One case of the corpus.
 #[derive(Clone, Debug)]
@@ -25,6 +26,23 @@ pub enum CorpusCall {
     TwoWrites(Box<[Case; 2]>, TwoWrites),
     /// A node of ONNX `Attention` in this operator set.
     Attention(Box<AttentionCase>, i64),
+}
+
+impl CorpusCall {
+    /// Returns the operator that the call tests.
+    #[must_use]
+    pub fn operator(&self) -> Operator {
+        let write = match self {
+            Self::Attention(..) => return Operator::Attention,
+            Self::TwoWrites(writes, _) => &writes[0],
+            Self::Write(write, _) => write,
+        };
+        match write.call {
+            Call::TensorScatter { .. } => Operator::TensorScatter,
+            Call::KvCacheUpdate { .. } => Operator::KvCacheUpdate,
+            Call::KvCacheOperation { .. } => Operator::KvCacheOperation,
+        }
+    }
 }
 
 /// The form of a model with one node that writes a cache.

@@ -2,7 +2,6 @@
 
 mod attention;
 mod contents;
-mod refused_rule;
 mod write;
 
 use std::path::Path;
@@ -13,9 +12,9 @@ use kvscatter_oracle::corpus::{self, Basis, CorpusCall, CorpusCase, Operator, RU
 use serde::Serialize;
 
 use super::written::Written;
-use crate::case_tolerance::CaseTolerance;
+use crate::compare::Tolerance;
 use crate::error::CommandError;
-use crate::{files, json_file};
+use crate::{case_tolerance, files, json_file};
 
 use contents::{Contents, InPlace};
 
@@ -49,7 +48,7 @@ struct CaseEntry {
     what: &'static str,
     expect: &'static str,
     in_place: Option<InPlace>,
-    tolerance: Option<CaseTolerance>,
+    tolerance: Option<Tolerance>,
     /// For each sample, query head and query, a text with `x` for each slot that the query sees.
     #[serde(skip_serializing_if = "Option::is_none")]
     sees: Option<Vec<String>>,
@@ -88,7 +87,7 @@ pub(super) fn entries() -> Vec<String> {
 }
 
 fn write_case(root: &Path, case: &CorpusCase) -> Result<CaseEntry, CommandError> {
-    let operator = operator(case);
+    let operator = case.call.operator();
     let below = format!("{}/{}/{}", folder_of(operator), case.rule, case.name);
     let folder = root.join(&below);
     let contents = match &case.call {
@@ -105,7 +104,7 @@ fn write_case(root: &Path, case: &CorpusCase) -> Result<CaseEntry, CommandError>
         refused.write(&folder)?;
     }
     if let Some(tolerance) = &contents.tolerance {
-        tolerance.write(&folder)?;
+        case_tolerance::write(&folder, tolerance)?;
     }
     Ok(CaseEntry {
         name: format!("{}/{}", case.rule, case.name),
@@ -121,11 +120,6 @@ fn write_case(root: &Path, case: &CorpusCase) -> Result<CaseEntry, CommandError>
             CorpusCall::Write(..) | CorpusCall::TwoWrites(..) => None,
         },
     })
-}
-
-fn operator(case: &CorpusCase) -> Operator {
-    let rule = RULES.iter().find(|rule| rule.id == case.rule);
-    rule.map_or(Operator::TensorScatter, |rule| rule.operator)
 }
 
 fn folder_of(operator: Operator) -> &'static str {

@@ -10,11 +10,13 @@ use kvscatter_onnx::proto::{
 };
 use kvscatter_onnx::{Model, Tensor};
 
+use crate::operators::PLUGIN_DOMAIN;
+
 /// The operator set that `TensorScatter` came with.
 pub(super) const OPERATOR_SET: i64 = 24;
 
-/// The domain of the operators that kvscatter's plugin adds to ONNX Runtime, with its version.
-const OWN_DOMAIN: (&str, i64) = ("com.kvscatter", 1);
+/// The version of [`PLUGIN_DOMAIN`].
+const PLUGIN_VERSION: i64 = 1;
 
 /// The parts of a model.
 #[derive(Clone, Debug)]
@@ -65,8 +67,10 @@ impl ModelParts {
             output: self.outputs.iter().map(Declared::value_info).collect(),
             ..Default::default()
         };
-        let own = self.nodes.iter().any(|node| node.domain.as_deref() == Some(OWN_DOMAIN.0));
-        let imports = [Some(("", self.operator_set)), own.then_some(OWN_DOMAIN)].into_iter().flatten();
+        let own = self.nodes.iter().any(|node| node.domain.as_deref() == Some(PLUGIN_DOMAIN));
+        let imports = [Some(("", self.operator_set)), own.then_some((PLUGIN_DOMAIN, PLUGIN_VERSION))]
+            .into_iter()
+            .flatten();
         Model::from_proto(ModelProto {
             ir_version: Some(ir_version(self.operator_set)),
             producer_name: Some("kvscatter".to_owned()),
@@ -133,7 +137,7 @@ pub(super) fn node(op_type: &str, inputs: &[&str], outputs: &[&str]) -> NodeProt
 
 /// Returns a node of the domain that kvscatter's plugin adds to ONNX Runtime.
 pub(super) fn own_node(op_type: &str, inputs: &[&str], output: &str) -> NodeProto {
-    NodeProto { domain: Some(OWN_DOMAIN.0.to_owned()), ..node(op_type, inputs, &[output]) }
+    NodeProto { domain: Some(PLUGIN_DOMAIN.to_owned()), ..node(op_type, inputs, &[output]) }
 }
 
 pub(super) fn int(name: &str, value: i64) -> AttributeProto {

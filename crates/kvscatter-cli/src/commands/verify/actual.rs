@@ -8,8 +8,8 @@ use kvscatter_onnx::test_dir::DataSet;
 use serde::Deserialize;
 
 use super::finding::Finding;
-use crate::error::CommandError;
 use crate::files::{self, Location};
+use crate::json_file;
 
 const ANSWER: &str = "answer.json";
 /// The largest size of `answer.json`. The messages of a runtime are much shorter.
@@ -24,7 +24,7 @@ pub(super) struct Actual {
     pub(super) in_place: Option<InPlaceCall>,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 struct Document {
     plain: Option<Call>,
     in_place: Option<InPlaceCall>,
@@ -75,16 +75,10 @@ impl Actual {
     /// Returns [`Finding::TheirAnswer`] if there is an `answer.json` that cannot be read.
     pub(super) fn read(case: &Path, set: &DataSet) -> Result<Self, Finding> {
         let folder = case.join(set.folder.file_name().unwrap_or_default());
-        let path = folder.join(ANSWER);
-        if !path.exists() {
-            return Ok(Self { folder, plain: None, in_place: None });
-        }
-        let damaged = |error: CommandError| Finding::TheirAnswer(error.into());
-        let bytes = files::read_bytes(&path, MAX_BYTES).map_err(|error| damaged(error.into()))?;
-        match serde_json::from_slice(&bytes) {
-            Ok(Document { plain, in_place }) => Ok(Self { folder, plain, in_place }),
-            Err(cause) => Err(damaged(CommandError::Json { path, cause })),
-        }
+        let answer = json_file::read(&folder.join(ANSWER), MAX_BYTES);
+        let Document { plain, in_place } =
+            answer.map_err(|error| Finding::TheirAnswer(error.into()))?.unwrap_or_default();
+        Ok(Self { folder, plain, in_place })
     }
 
     /// Returns whether there is a file of this output.

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use kvscatter::spec::onnx::TensorScatter;
 use kvscatter_onnx::{Graph, Node, Tensor};
 
-use super::cache_write::DOMAIN;
+use crate::operators::PLUGIN_DOMAIN;
 
 /// The only node of a graph that writes a cache. Its past is an input of the graph.
 pub(super) struct CacheWrite<'a> {
@@ -78,8 +78,8 @@ impl<'a> CacheWrite<'a> {
 fn past_slot(node: &Node<'_>) -> Option<usize> {
     match (node.domain(), node.op_type()) {
         _ if node.is("TensorScatter") => Some(0),
-        (DOMAIN, "KVCacheUpdate") => Some(0),
-        (DOMAIN, "KVCacheOperation") => Some(2),
+        (PLUGIN_DOMAIN, "KVCacheUpdate") => Some(0),
+        (PLUGIN_DOMAIN, "KVCacheOperation") => Some(2),
         _ => None,
     }
 }

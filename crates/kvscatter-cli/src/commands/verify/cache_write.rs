@@ -9,9 +9,6 @@ use kvscatter_onnx::{Data, Dimension, OnnxError, Tensor};
 use super::rejection::NodeFault;
 use super::single_node::SingleNode;
 
-/// The domain of the plugin.
-pub(super) const DOMAIN: &str = "com.kvscatter";
-
 /// Computes `KVCacheUpdate(cache, update, write_indices, update_lengths?)`.
 pub(super) fn kv_cache_update(node: &SingleNode<'_>) -> Result<Vec<Option<Tensor>>, NodeFault> {
     node.node.check_attributes(&["cache_mode", "update_form"])?;

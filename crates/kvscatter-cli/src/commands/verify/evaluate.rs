@@ -7,11 +7,12 @@ use kvscatter_onnx::test_dir::DataSet;
 use kvscatter_onnx::{Graph, Model, Node, Tensor};
 
 use super::attention::attention;
-use super::cache_write::{self, kv_cache_operation, kv_cache_update};
+use super::cache_write::{kv_cache_operation, kv_cache_update};
 use super::rejection::Rejection;
 use super::scatter::{ScatterCall, Slots};
 use super::single_node::{self, Compute};
 use crate::error::CommandError;
+use crate::operators::PLUGIN_DOMAIN;
 
 /// The known facts of a call. The call may be right or wrong.
 #[derive(Default)]
@@ -55,8 +56,8 @@ fn compute(node: &Node<'_>) -> Option<Compute> {
         return Some(attention);
     }
     match (node.domain(), node.op_type(), node.is_function()) {
-        (cache_write::DOMAIN, "KVCacheUpdate", false) => Some(kv_cache_update),
-        (cache_write::DOMAIN, "KVCacheOperation", false) => Some(kv_cache_operation),
+        (PLUGIN_DOMAIN, "KVCacheUpdate", false) => Some(kv_cache_update),
+        (PLUGIN_DOMAIN, "KVCacheOperation", false) => Some(kv_cache_operation),
         _ => None,
     }
 }

@@ -11,7 +11,7 @@ use super::rules::Rule;
 use super::scatter::{SlotUse, Slots, WrongSlots};
 use super::theirs::{Reply, Their, TheirReply};
 use super::verdict::{Answer, InPlace};
-use crate::case_tolerance::CaseTolerance;
+use crate::case_tolerance;
 use crate::compare::{Mismatch, Tolerance, compare};
 use crate::error::CommandError;
 use crate::refused::Refused;
@@ -95,7 +95,7 @@ impl Judge<'_> {
         let refused = Refused::read(self.folder)?;
         let tolerance = match self.tolerance {
             Some(tolerance) => Some(tolerance),
-            None => CaseTolerance::read(self.folder)?,
+            None => case_tolerance::read(self.folder)?,
         };
         Ok((case, Loaded { model, refused, tolerance }))
     }

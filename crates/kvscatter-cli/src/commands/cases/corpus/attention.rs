@@ -6,12 +6,11 @@ use kvscatter_oracle::attention::{Array, Attention, Float, Mask, Positions};
 use kvscatter_oracle::cases::attention::AttentionCase;
 
 use super::super::model::{Declared, ModelParts, Shape, float, int, node};
+use super::super::tensors::{data, int64s};
 use super::contents::Contents;
-use super::refused_rule;
-use super::write::{data, int64s};
-use crate::case_tolerance::CaseTolerance;
+use crate::compare::Tolerance;
 use crate::error::CommandError;
-use crate::refused::Refused;
+use crate::refused::{Refused, of_oracle};
 
 /// The inputs of the operator, in its order.
 const INPUTS: [&str; 7] = ["q", "k", "v", "attn_mask", "past_key", "past_value", "nonpad_kv_seqlen"];
@@ -61,10 +60,10 @@ pub(super) fn contents(
             let tolerance = outputs.y.data.iter().map(|&y| case.tolerance(y)).fold(0.0, f64::max);
             let y = numbers(&Array::new(y, &outputs.y.shape))?;
             parts.outputs.push(Declared::of("y", &y));
-            (Ok(vec![y]), Some(CaseTolerance { rtol: 0.0, atol: tolerance }))
+            (Ok(vec![y]), Some(Tolerance { rtol: 0.0, atol: tolerance }))
         }
         Err(refusal) => {
-            let kind = refused_rule::of_attention(&refusal);
+            let kind = of_oracle::attention(&refusal);
             let query = tensors.first().and_then(Option::as_ref);
             parts.outputs.extend(query.map(|query| Declared {
                 shape: Shape::Symbols("y_", query.shape().len()),

@@ -4,7 +4,7 @@ use kvscatter_onnx::Tensor;
 use serde::Serialize;
 
 use super::super::model::ModelParts;
-use crate::case_tolerance::CaseTolerance;
+use crate::compare::Tolerance;
 use crate::refused::Refused;
 
 /// What the files of a case contain.
@@ -13,7 +13,7 @@ pub(super) struct Contents {
     pub(super) inputs: Vec<Tensor>,
     /// The expected outputs, or the reason why there are none.
     pub(super) expected: Result<Vec<Tensor>, Refused>,
-    pub(super) tolerance: Option<CaseTolerance>,
+    pub(super) tolerance: Option<Tolerance>,
     pub(super) in_place: Option<InPlace>,
     /// Whether the values of the inputs are in typed fields.
     pub(super) is_typed: bool,

@@ -7,11 +7,10 @@ use kvscatter_oracle::corpus::{Fault, Form, TwoWrites};
 use kvscatter_oracle::tensorrt::UpdateForm;
 
 use super::super::model::{Declared, ModelParts, OPERATOR_SET, Shape, int, node, own_node, string};
-use super::super::tensors::{element, tensor};
+use super::super::tensors::{data, element, int32s, int64s, tensor, tensors};
 use super::contents::{Contents, InPlace};
-use super::refused_rule;
 use crate::error::CommandError;
-use crate::refused::Refused;
+use crate::refused::{Refused, of_oracle};
 
 /// Returns the files of a model with one node.
 pub(super) fn one(case: &Case, form: Form, what: &str) -> Result<Contents, CommandError> {
@@ -45,7 +44,7 @@ pub(super) fn one(case: &Case, form: Form, what: &str) -> Result<Contents, Comma
     };
     let mut expected = match &case.expected {
         Ok(expected) => Ok(vec![tensor(element(case.elements[0])?, &case.cache_shape, &expected.present)?]),
-        Err(refusal) => Err(Refused { kind: refused_rule::of_write(refusal), reason: what.to_owned() }),
+        Err(refusal) => Err(Refused { kind: of_oracle::write(refusal), reason: what.to_owned() }),
     };
     let is_refused = matches!(form, Form::Fault(_)) || expected.is_err();
     let mut in_place = if is_refused { InPlace::Unchanged } else { InPlace::Yes };
@@ -71,7 +70,7 @@ pub(super) fn one(case: &Case, form: Form, what: &str) -> Result<Contents, Comma
         }
         Form::Fault(fault) => {
             break_rule(fault, &mut parts, &mut inputs)?;
-            expected = Err(Refused { kind: refused_rule::of_fault(fault), reason: what.to_owned() });
+            expected = Err(Refused { kind: of_oracle::fault(fault), reason: what.to_owned() });
         }
     }
     let is_typed = form == Form::TypedFields;
@@ -110,15 +109,6 @@ pub(super) fn two(cases: &[Case; 2], how: TwoWrites, what: &str) -> Result<Conte
         }
     }
     Ok(contents)
-}
-
-/// Returns the cache and the update.
-fn tensors(case: &Case) -> Result<[Tensor; 2], CommandError> {
-    let [cache, update] = case.elements;
-    Ok([
-        tensor(element(cache)?, &case.cache_shape, &case.cache)?,
-        tensor(element(update)?, &case.update_shape, &case.update)?,
-    ])
 }
 
 /// Returns a model of one node of our domain, whose output has the type and shape of input `past`.
@@ -190,25 +180,4 @@ fn bytes(tensor: &Tensor) -> &[u8] {
         Data::Bytes(bytes) => bytes,
         Data::Strings(_) => &[],
     }
-}
-
-pub(super) fn int64s(values: &[i64]) -> Result<Tensor, CommandError> {
-    data(
-        ElementType::Int64,
-        vec![values.len()],
-        values.iter().flat_map(|value| value.to_le_bytes()).collect(),
-    )
-}
-
-fn int32s(values: &[i32]) -> Result<Tensor, CommandError> {
-    data(
-        ElementType::Int32,
-        vec![values.len()],
-        values.iter().flat_map(|value| value.to_le_bytes()).collect(),
-    )
-}
-
-/// Returns a tensor with these bytes.
-pub(super) fn data(element: ElementType, shape: Vec<usize>, bytes: Vec<u8>) -> Result<Tensor, CommandError> {
-    Ok(Tensor::new(element, shape, Data::Bytes(bytes)).map_err(kvscatter_onnx::OnnxError::from)?)
 }

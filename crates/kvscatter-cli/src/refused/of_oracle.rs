@@ -4,10 +4,10 @@ use kvscatter_oracle::Refusal;
 use kvscatter_oracle::attention::AttentionRefusal;
 use kvscatter_oracle::corpus::Fault;
 
-use crate::refused::RefusedRule;
+use super::rule::RefusedRule;
 
 /// Returns the rule that a write breaks.
-pub(super) fn of_write(refusal: &Refusal) -> RefusedRule {
+pub(crate) fn write(refusal: &Refusal) -> RefusedRule {
     match refusal {
         Refusal::TypesDiffer { .. } => RefusedRule::TypesDiffer,
         Refusal::UnsupportedType { .. } => RefusedRule::UnsupportedType,
@@ -35,7 +35,7 @@ pub(super) fn of_write(refusal: &Refusal) -> RefusedRule {
 }
 
 /// Returns the rule that a call of attention breaks.
-pub(super) fn of_attention(refusal: &AttentionRefusal) -> RefusedRule {
+pub(crate) fn attention(refusal: &AttentionRefusal) -> RefusedRule {
     match refusal {
         AttentionRefusal::Mode { .. } => RefusedRule::Mode,
         AttentionRefusal::SoftmaxPrecision { .. } => RefusedRule::SoftmaxPrecision,
@@ -57,7 +57,7 @@ pub(super) fn of_attention(refusal: &AttentionRefusal) -> RefusedRule {
 }
 
 /// Returns the rule that a model breaks.
-pub(super) fn of_fault(fault: Fault) -> RefusedRule {
+pub(crate) fn fault(fault: Fault) -> RefusedRule {
     match fault {
         Fault::OperatorSet(_) => RefusedRule::OperatorSet,
         Fault::UnknownAttribute => RefusedRule::AttributeUnknown,
