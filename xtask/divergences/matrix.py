@@ -23,6 +23,9 @@ VERDICTS = {
     "crashes": ("†", "ends the process"),
 }
 
+# The place of each verdict in that order.
+BADNESS = {verdict: place for place, verdict in enumerate(VERDICTS)}
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -37,8 +40,7 @@ class Cell:
     @property
     def worst(self) -> str:
         """The worst verdict, or exact."""
-        order = list(VERDICTS)
-        return max((verdict for verdict, _ in self.counts), key=order.index, default="exact")
+        return max((verdict for verdict, _ in self.counts), key=BADNESS.get, default="exact")
 
     def __str__(self) -> str:
         """Describes the cell in words."""
@@ -90,8 +92,7 @@ class Matrix:
             answer = self.cell(runtime, rule)
             if answer.cases:
                 groups.setdefault(str(answer), Group(answer)).runtimes.append(runtime)
-        order = list(VERDICTS)
-        return sorted(groups.values(), key=lambda group: order.index(group.cell.worst))
+        return sorted(groups.values(), key=lambda group: BADNESS[group.cell.worst])
 
     def changes(self) -> list[tuple[dict[str, Any], dict[str, list[Group]]]]:
         """Returns the rules that versions of one runtime answer differently, with the groups of each such runtime."""
@@ -123,8 +124,8 @@ def cell(runtime: dict[str, Any], rule: dict[str, Any]) -> Cell:
         if verdicts and first is None:
             message = case["message"] if case["answer"] in ("refuses", "crashes") else case["detail"]
             first = (case["case"].removeprefix(rule["id"] + "/"), message or case["in_place_message"])
-    order = list(VERDICTS)
-    return Cell(tuple(sorted(counts.items(), key=lambda item: -order.index(item[0]))), len(cases), first)
+    worst_first = sorted(counts.items(), key=lambda item: -BADNESS[item[0]])
+    return Cell(tuple(worst_first), len(cases), first)
 
 
 def in_place(case: dict[str, Any]) -> str:
