@@ -16,6 +16,7 @@ from pathlib import Path
 import tree
 from outcomes import Outcomes, explanations, wrong_explanations
 from run import CannotTest, Runner
+from switches import Switches
 
 from report import Report
 from targets import Target, sample, targets
@@ -29,8 +30,8 @@ class Work:
     given: argparse.Namespace
     mutants: dict[str, str] = field(init=False)
     outcomes: Outcomes = field(init=False)
-    # Tests mutants of the sources with this digest.
-    runner: tuple[str, Runner] | None = None
+    # Test mutants of the sources with this digest.
+    runners: tuple[str, Switches, Runner] | None = None
 
     def __post_init__(self) -> None:
         self.outcomes = Outcomes(self.given.root / f"{self.target.name}.json")
@@ -56,14 +57,21 @@ class Work:
         self.mutants = self.target.mutants(self.given.root / "tree")
         digest, sources = tree.digest(f"crates/{self.target.package}"), tree.digest()
         positions = {name: position for position, name in enumerate(self.mutants)}
-        if self.runner is None or self.runner[0] != sources:
+        if self.runners is None or self.runners[0] != sources:
             # Other sources may fail without a mutant.
-            self.runner = (sources, Runner(self.target, self.given.root, digest))
-        pending = self.pending(digest)[: self.given.round]
-        for name in pending:
+            switches = Switches(self.target, self.given.root, digest)
+            self.runners = (sources, switches, Runner(self.target, self.given.root, digest))
+        _, switches, alone = self.runners
+        # A mutant without a switch costs a build, so it comes last.
+        pending = sorted(self.pending(digest), key=lambda name: not switches.has(positions[name]))
+        for name in pending[: self.given.round]:
             if time.monotonic() >= deadline:
                 break
-            outcome = self.runner[1].test(self.mutants[name], positions[name], len(positions))
+            mutant, position = self.mutants[name], positions[name]
+            if switches.has(position):
+                outcome = switches.test(position, mutant.partition(":")[0])
+            else:
+                outcome = alone.test(mutant, position, len(positions))
             self.outcomes.add(name, outcome)
             print(f"{outcome.result:8} {outcome.seconds:6.1f} s  {name}", flush=True)
         return bool(pending)

@@ -39,11 +39,16 @@ class Target:
     # Profile settings that make a mutant's build and tests fast together.
     config: list[str] = field(default_factory=list)
 
-    def mutants(self, tree: Path) -> dict[str, str]:
-        """Returns cargo-mutants' names of all mutants, by names that stay when lines move."""
+    def listed(self, tree: Path) -> list[dict[str, Any]]:
+        """Returns cargo-mutants' list of all mutants."""
         line = ["cargo", "mutants", "--no-config", "--list", "--json", *self.selection()]
         done = subprocess.run(line, cwd=tree, check=True, capture_output=True, text=True)
-        return named([mutant["name"] for mutant in json.loads(done.stdout)])
+        mutants: list[dict[str, Any]] = json.loads(done.stdout)
+        return mutants
+
+    def mutants(self, tree: Path) -> dict[str, str]:
+        """Returns cargo-mutants' names of all mutants, by names that stay when lines move."""
+        return named([mutant["name"] for mutant in self.listed(tree)])
 
     def selection(self) -> list[str]:
         """Returns the options of cargo-mutants that select the files."""
