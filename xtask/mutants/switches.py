@@ -47,7 +47,7 @@ class Switches:
     root: Path
     # The digest of the target's package.
     digest: str
-    _left_out: set[int] = field(default_factory=set)
+    _left_out: set[int] = field(init=False)
     _unviable: set[int] = field(default_factory=set)
     _programs: dict[str, list[Program]] = field(default_factory=dict)
 
@@ -55,6 +55,12 @@ class Switches:
         self._copy = self.root / f"{self.target.name}-switches"
         tree.update(self._copy)
         self._mutants = self.target.listed(self._copy)
+        # A function that returns `impl Trait` can return only one type, and a mutant of it is often of another one.
+        self._left_out = {
+            position
+            for position, mutant in enumerate(self._mutants)
+            if mutant["genre"] == "FnValue" and "impl " in mutant["function"]["return_type"]
+        }
         # `update` has made the copy equal to the sources, so the tool reads the same text there.
         while errors := list(self._errors(self._write())):
             self._leave_out(errors)
@@ -74,16 +80,19 @@ class Switches:
         stages = [stage for stage in self.target.stages if stage.only in file]
         result, name = "unviable", stages[0].name
         if position not in self._unviable:
-            for stage in stages:
-                result, name = self._test(stage, position), stage.name
+            for stage, done in zip(stages, [None, *stages]):
+                result, name = self._test(stage, done, position), stage.name
                 if result != "missed":
                     break
         return Outcome(result, name, round(time.monotonic() - begin, 1), self.digest)
 
-    def _test(self, stage: Stage, position: int) -> str:
+    def _test(self, stage: Stage, done: Stage | None, position: int) -> str:
+        # A stage that differs only in what it leaves out runs only what is new.
+        is_more = done is not None and (done.cargo, done.env) == (stage.cargo, stage.env)
+        new = done.skip if done and is_more else []
         for program in self._built(stage):
             limit = LEAST_SECONDS + PATIENCE * program.seconds
-            code = _run(program, stage, limit, {"KVSCATTER_MUTANT": str(position)})
+            code = _run(program, stage, new, limit, {"KVSCATTER_MUTANT": str(position)})
             if code != 0:
                 return "timeout" if code is None else "caught"
         return "missed"
@@ -100,7 +109,7 @@ class Switches:
                 if each.get("executable") and each["profile"]["test"]:
                     program = Program(each["executable"], Path(each["manifest_path"]).parent, 0.0)
                     begin = time.monotonic()
-                    if _run(program, stage, 3600, {}) != 0:
+                    if _run(program, stage, [], 3600, {}) != 0:
                         raise CannotTest(f"{self.target.name}, {stage.name}: {program.path} fails without a mutant")
                     programs.append(Program(program.path, program.folder, time.monotonic() - begin))
             self._programs[stage.name] = sorted(programs, key=lambda program: program.seconds)
@@ -148,10 +157,7 @@ class Switches:
         for code, region in errors:
             self._left_out |= set(region["mutants"])
             if region["own"] and code in TYPE_ERRORS:
-                mutant = self._mutants[region["mutants"][0]]
-                # `impl Trait` is another type for each value, but not if a function returns two of them.
-                if "impl " not in (mutant["function"] or {}).get("return_type", ""):
-                    self._unviable |= set(region["mutants"])
+                self._unviable |= set(region["mutants"])
 
     def _cargo(self, words: list[str], stage: Stage | None) -> tuple[list[dict[str, Any]], str]:
         """Runs cargo in the copy, and returns its messages, and what it printed besides."""
@@ -176,11 +182,16 @@ def _places(message: dict[str, Any]) -> Iterator[tuple[str, int]]:
             each = (each["expansion"] or {}).get("span")
 
 
-def _run(program: Program, stage: Stage, limit: float, more: dict[str, str]) -> int | None:
-    """Returns the exit status, or `None` if the time was not enough."""
+def _run(
+    program: Program, stage: Stage, tests: list[str], limit: float, more: dict[str, str]
+) -> int | None:
+    """Runs the tests whose names contain one of these parts, or all tests of the stage if there is none.
+
+    Returns the exit status, or `None` if the time was not enough.
+    """
     settings = {"INSTA_UPDATE": "no", "CARGO_MANIFEST_DIR": str(program.folder), **stage.env, **more}
     process = subprocess.Popen(
-        [program.path, *(f"--skip={part}" for part in stage.skip)],
+        [program.path, *tests, *(f"--skip={part}" for part in stage.skip)],
         cwd=program.folder,
         env={**os.environ, **settings},
         stdout=subprocess.DEVNULL,

@@ -60,8 +60,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mutants: Vec<Mutant> = serde_json::from_reader(io::stdin())?;
     let mut files: BTreeMap<&str, Vec<(u32, &Mutant)>> = BTreeMap::from([(root_file.as_str(), Vec::new())]);
     for (number, mutant) in (0..).zip(&mutants) {
+        // A file whose mutants are all left out is written as it is.
+        let switched = files.entry(&mutant.file).or_default();
         if !left_out.contains(&number) {
-            files.entry(&mutant.file).or_default().push((number, mutant));
+            switched.push((number, mutant));
         }
     }
     let mut regions: Vec<Region> = Vec::new();

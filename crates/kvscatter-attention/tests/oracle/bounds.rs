@@ -6,12 +6,16 @@ use kvscatter_oracle::cases::attention::AttentionCase;
 /// The error of a sum in float32, relative to the largest value.
 const RELATIVE: f64 = 2e-6;
 
+/// The error of a score in float32, relative to the sum of the magnitudes of its products. It changes the weight of a
+/// row by the same share.
+const OF_A_SCORE: f64 = f32::EPSILON as f64 / 2.0;
+
 /// The expected outputs of a case, and their bounds.
 pub(crate) struct Bounds {
     pub(crate) expected: Outputs,
     element: Float,
-    /// The largest value that each row of `Y` sees, for each element of `Y`.
-    largest: Vec<f64>,
+    /// The bound of each element of `Y`, before it is rounded to its type.
+    tolerances: Vec<f64>,
     /// The sums of the magnitudes of the products, for each element of the scores.
     magnitudes: Vec<f64>,
     mode: i64,
@@ -21,9 +25,10 @@ impl Bounds {
     /// Runs the oracle. The case must not break a rule.
     pub(crate) fn new(case: &AttentionCase) -> Self {
         let expected = case.expected().unwrap_or_else(|refusal| panic!("{}: {refusal:?}", case.name));
+        let magnitudes = magnitudes(case);
         Self {
-            largest: largest(case, &expected),
-            magnitudes: magnitudes(case),
+            tolerances: tolerances(case, &expected, &magnitudes),
+            magnitudes,
             element: case.inputs.element,
             mode: case.attention.qk_matmul_output_mode,
             expected,
@@ -35,7 +40,7 @@ impl Bounds {
         let expected = &self.expected.y.data;
         let mut count = 0;
         for (at, got) in got.enumerate() {
-            let (expected, tolerance) = (expected[at], RELATIVE * self.largest[at]);
+            let (expected, tolerance) = (expected[at], self.tolerances[at]);
             assert!(self.agree(got, expected, tolerance), "{}: Y[{at}] is {got}, not {expected}", name());
             count += 1;
         }
@@ -74,20 +79,25 @@ impl Bounds {
     }
 }
 
-/// Returns the largest magnitude of the values that influence each element of `Y`.
-fn largest(case: &AttentionCase, expected: &Outputs) -> Vec<f64> {
+/// Returns the bound of each element of `Y`. It follows from the largest magnitudes that the element's query sees: of a
+/// value, and of a score's products.
+fn tolerances(case: &AttentionCase, expected: &Outputs, magnitudes: &[f64]) -> Vec<f64> {
     let attends = case.attention.attends(&case.inputs).unwrap();
     let &[batch, heads, queries, total] = attends.shape.as_slice() else { unreachable!("rank 4") };
     let values = &expected.present_value;
     let (value_heads, size) = (values.shape[1], values.shape[3]);
     let of_row = |sample: usize, head: usize, query: usize| {
-        let seen = &attends.data[((sample * heads + head) * queries + query) * total..][..total];
+        let scores = ((sample * heads + head) * queries + query) * total;
         let first = (sample * value_heads + head / (heads / value_heads)) * total;
-        let rows = seen.iter().enumerate().filter(|(_, seen)| **seen);
-        rows.flat_map(|(slot, _)| &values.data[(first + slot) * size..][..size])
-            .fold(0.0, |most: f64, value| most.max(value.abs()))
+        let (mut value, mut products) = (0.0, 0.0);
+        for slot in (0..total).filter(|slot| attends.data[scores + slot]) {
+            let row = &values.data[(first + slot) * size..][..size];
+            value = row.iter().fold(value, |most: f64, value| most.max(value.abs()));
+            products = magnitudes[scores + slot].abs().max(products);
+        }
+        (RELATIVE + OF_A_SCORE * products) * value
     };
-    let mut largest = Vec::new();
+    let mut tolerances = Vec::new();
     for sample in 0..batch {
         let rows = |(outer, inner): (usize, usize), row: &dyn Fn(usize, usize) -> f64| {
             (0..outer)
@@ -100,9 +110,9 @@ fn largest(case: &AttentionCase, expected: &Outputs) -> Vec<f64> {
         } else {
             rows((heads, queries), &|head, query| of_row(sample, head, query))
         };
-        largest.extend(rows.into_iter().flat_map(|row| std::iter::repeat_n(row, size)));
+        tolerances.extend(rows.into_iter().flat_map(|row| std::iter::repeat_n(row, size)));
     }
-    largest
+    tolerances
 }
 
 /// Returns the sum of the magnitudes of the products in each score.
