@@ -11,6 +11,8 @@
 
 mod mutant;
 mod sites;
+#[cfg(test)]
+mod tests;
 mod text;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -102,6 +102,12 @@ impl Writer<'_> {
     }
 
     fn region(&mut self, start: usize, mutants: Vec<u32>, own: bool) {
-        self.regions.push(Region { file: self.file.to_owned(), start, end: self.written.len(), mutants, own });
+        self.regions.push(Region {
+            file: self.file.to_owned(),
+            start,
+            end: self.written.len(),
+            mutants,
+            own,
+        });
     }
 }
