@@ -17,8 +17,9 @@ KERNELS: dict[str, tuple[str, dict[str, Any]]] = {
     "Attention": (
         "attention",
         {
-            "is_causal": 0, "kv_num_heads": None, "q_num_heads": None, "qk_matmul_output_mode": 0, "scale": None,
-            "softcap": 0.0, "softmax_precision": None,
+            "is_causal": 0, "kv_num_heads": None, "left_window_size": -1, "q_num_heads": None,
+            "qk_matmul_output_mode": 0, "right_window_size": -1, "scale": None, "softcap": 0.0,
+            "softmax_precision": None,
         },
     ),
 }  # fmt: skip

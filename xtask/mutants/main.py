@@ -30,6 +30,8 @@ class Work:
     given: argparse.Namespace
     mutants: dict[str, str] = field(init=False)
     outcomes: Outcomes = field(init=False)
+    # Survived the first stages, and the others were not asked for.
+    skipped: set[str] = field(default_factory=set)
     # Test mutants of the sources with this digest.
     runners: tuple[str, Switches, Runner] | None = None
 
@@ -62,8 +64,9 @@ class Work:
             switches = Switches(self.target, self.given.root, digest)
             self.runners = (sources, switches, Runner(self.target, self.given.root, digest))
         _, switches, alone = self.runners
+        pending = [name for name in self.pending(digest) if name not in self.skipped]
         # A mutant without a switch costs a build, so it comes last.
-        pending = sorted(self.pending(digest), key=lambda name: not switches.has(positions[name]))
+        pending.sort(key=lambda name: not switches.has(positions[name]))
         for name in pending[: self.given.round]:
             if time.monotonic() >= deadline:
                 break
@@ -72,7 +75,10 @@ class Work:
                 outcome = switches.test(position, mutant.partition(":")[0])
             else:
                 outcome = alone.test(mutant, position, len(positions))
-            self.outcomes.add(name, outcome)
+            if outcome.result == "missed" and self.given.stages:
+                self.skipped.add(name)
+            else:
+                self.outcomes.add(name, outcome)
             print(f"{outcome.result:8} {outcome.seconds:6.1f} s  {name}", flush=True)
         return bool(pending)
 
@@ -119,11 +125,21 @@ def main() -> None:
     options.add_argument(
         "--round", type=int, default=40, metavar="N", help="mutants of a target before the next"
     )
+    options.add_argument(
+        "--stages",
+        type=int,
+        metavar="N",
+        help="run only the first N test commands of a target, and record no survivor",
+    )
     options.add_argument("--report", action="store_true", help="test nothing, and print what is known")
     given = options.parse_args()
     given.root = given.root.absolute()
     given.root.mkdir(parents=True, exist_ok=True)
-    works = [Work(target, given) for target in targets() if not given.only or target.name in given.only]
+    works = [
+        Work(target.first(given.stages), given)
+        for target in targets()
+        if not given.only or target.name in given.only
+    ]
     tested = True
     if not given.report:
         # The file stays open, and with it the lock.

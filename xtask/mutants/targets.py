@@ -5,7 +5,7 @@ import json
 import re
 import subprocess
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,10 @@ class Target:
     def mutants(self, tree: Path) -> dict[str, str]:
         """Returns cargo-mutants' names of all mutants, by names that stay when lines move."""
         return named([mutant["name"] for mutant in self.listed(tree)])
+
+    def first(self, stages: int | None) -> "Target":
+        """Returns the target with only so many stages."""
+        return replace(self, stages=self.stages[:stages])
 
     def selection(self) -> list[str]:
         """Returns the options of cargo-mutants that select the files."""

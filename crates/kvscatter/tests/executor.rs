@@ -122,3 +122,11 @@ fn an_executor_that_panics_leaves_old_or_new_elements() {
         assert_eq!(cache[3 + UPDATE..], before[3 + UPDATE..]);
     }
 }
+
+#[test]
+fn a_plan_says_on_which_threads_it_runs() {
+    let write = write();
+    let plan = write.plan(&[0_i64]).unwrap();
+    assert!(format!("{plan:?}").contains("threads: one thread"));
+    assert!(format!("{:?}", plan.with_executor(&Panics)).contains("threads: the threads of an executor"));
+}

@@ -241,3 +241,21 @@ fn indices_inside_what_is_written_are_refused() {
         assert!(unsafe { plan.write_raw(past, update) }.is_ok());
     }
 }
+
+#[test]
+fn a_buffer_without_bytes_overlaps_nothing() {
+    let mut memory = [0_u8; 8];
+    let [all, empty, first, second]: [RawBuffer; 4] =
+        at(&mut memory, &[(0, 8), (4, 0), (0, 4), (4, 4)]).try_into().unwrap();
+    for (one, other, expected) in [
+        (all, all, true),
+        (all, first, true),
+        (all, second, true),
+        (all, empty, false),
+        (empty, empty, false),
+        (first, second, false),
+    ] {
+        assert_eq!(one.overlaps(other), expected, "{one:?}, {other:?}");
+        assert_eq!(other.overlaps(one), expected, "{other:?}, {one:?}");
+    }
+}

@@ -290,3 +290,11 @@ fn lengths() {
     assert_eq!(run(LINEAR.out_of_range(OutOfRange::SkipSample), &[2, -1], &[2, 2]), of("......", 2));
     assert_eq!(run(REJECT.out_of_range(OutOfRange::SkipSample), &[2, -1], &[2, 2]), of("b.a...", 1));
 }
+
+#[test]
+fn modes_are_spelled_as_in_onnx() {
+    for (mode, name) in [(Mode::Linear, "linear"), (Mode::Circular, "circular")] {
+        assert_eq!((mode.to_string().as_str(), name.parse()), (name, Ok(mode)));
+    }
+    assert_eq!("Linear".parse::<Mode>(), Err(Error::UnknownMode));
+}

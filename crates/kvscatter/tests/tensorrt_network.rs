@@ -303,3 +303,35 @@ fn the_output_has_the_type_and_shape_of_the_cache() {
     let missing = Error::ListLength { argument: Argument::UpdateLengths, got: 0, expected: 1 };
     assert_eq!(infer(packed, unknown, unknown, None), Err(missing));
 }
+
+#[test]
+fn messages_name_the_layer_and_what_is_wrong() {
+    let error = Error::ListLength { argument: Argument::UpdateLengths, got: 0, expected: 1 };
+    let (layer, argument) = (3, Argument::Update);
+    for (error, expected) in [
+        (NetworkError::Layer { layer, error: error.clone() }, format!("layer 3: {error}").as_str()),
+        (
+            NetworkError::DynamicMaxSequenceLength { layer },
+            "layer 3: the cache's maximum sequence length must not be dynamic",
+        ),
+        (NetworkError::CacheNotNetworkInput { layer }, "layer 3: the cache must be an input of the network"),
+        (
+            NetworkError::OutputNotMarked { layer },
+            "layer 3: its output must be marked as an output of the network",
+        ),
+        (
+            NetworkError::CacheSharedByLayers { layer, first: 1 },
+            "layer 3: its cache is already written by layer 1",
+        ),
+        (
+            NetworkError::FedByLayer { layer, from: 1, argument },
+            "layer 3: update is the output of layer 1, must not come from a layer",
+        ),
+        (
+            NetworkError::CacheReadByLayer { layer, cache_of: 1, argument },
+            "layer 3: update is the cache of layer 1, which is being written",
+        ),
+    ] {
+        assert_eq!(error.to_string(), expected);
+    }
+}

@@ -5,6 +5,7 @@ mod attention;
 mod behaviour;
 mod cache;
 mod cache_write;
+mod corpus;
 mod document;
 mod evaluate;
 mod finding;
@@ -23,6 +24,7 @@ mod verdict;
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use clap::Args;
 use kvscatter_onnx::test_dir::{TestCase, Unread, discover};
@@ -33,6 +35,7 @@ use crate::files;
 use crate::numbers::tolerance;
 use crate::output::{Outcome, Output, count, one_line, paragraph, progress, styled, table};
 
+use corpus::Corpus;
 use document::{CaseVerdictDocument, VerifyDocument};
 use judge::{CaseVerdict, Judge, Verdict};
 use rules::{RuleCount, RuleCounts};
@@ -59,7 +62,9 @@ const UNKNOWN_SHOWN: usize = 20;
 ///
 /// A case that fails is printed with the first wrong element and the use of its slot: written, wrapped
 /// (written after the end of a ring) or old (not to be changed). The inputs and attributes of TensorScatter
-/// follow, and the command that draws the write. The summary counts the cases that break each rule.
+/// follow, and the command that draws the write. The summary counts the cases that break each rule. For a corpus
+/// with an index.json, such as conformance/, each case that fails is printed with what it contains and which
+/// slots its queries see, and the summary has the corpus's rules, too.
 ///
 /// With --actual, --json contains the answer to each case: exact, differs, refuses, crashes or timeout. If the
 /// model must be refused, the answer may also name what happened instead: accepts, clamps, wraps, skips, ignores
@@ -128,7 +133,8 @@ pub(crate) fn run(args: Verify, output: &mut Output) -> Result<Outcome, CommandE
         if discovered.cases.is_empty() && discovered.unread.is_empty() {
             return Err(CommandError::NoCases { dir: dir.clone() });
         }
-        cases.extend(discovered.cases.into_iter().map(|folder| (dir, folder)));
+        let corpus = Rc::new(Corpus::find(dir));
+        cases.extend(discovered.cases.into_iter().map(|folder| (dir, Rc::clone(&corpus), folder)));
         lines.extend(discovered.unread.into_iter().map(CaseVerdict::from));
     }
     if !output.is_json() {
@@ -136,14 +142,16 @@ pub(crate) fn run(args: Verify, output: &mut Output) -> Result<Outcome, CommandE
     }
     let bar = progress(cases.len());
     let mut known = BTreeSet::new();
-    for (dir, folder) in &cases {
+    for (dir, corpus, folder) in &cases {
         let below = place_below(dir, folder)?;
         let judge = Judge {
             folder,
             actual: args.actual.as_ref().map(|out| out.join(&below)),
             tolerance: args.tolerance(),
         };
-        for line in judge.verdicts() {
+        let note = corpus.as_ref().as_ref().and_then(|corpus| corpus.note(folder));
+        for mut line in judge.verdicts() {
+            line.note = note.cloned();
             let is_shown = !args.quiet || !matches!(line.judged.verdict, Verdict::Pass);
             if !output.is_json() && is_shown {
                 bar.suspend(|| writeln!(output, "{line}"))?;
@@ -220,6 +228,11 @@ fn conclude(
         writeln!(output, "{}", paragraph(&format!("{totals}{unknown}")))?;
         totals.in_place().map_or(Ok(()), |counts| writeln!(output, "{}", paragraph(&counts)))?;
         print_rules(&rules.broken(), output)?;
+        let of_corpus = lines.iter().filter_map(|line| {
+            let has_failed = matches!(line.judged.verdict, Verdict::Fail(_));
+            line.note.as_ref().map(|note| (&*note.rule, has_failed))
+        });
+        corpus::broken(of_corpus).map_or(Ok(()), |table| writeln!(output, "\n{table}"))?;
     }
     match (passed, failed, unreadable) {
         (0, 0, cases) => Err(CommandError::Unreadable { cases }),

@@ -48,6 +48,30 @@ fn options_of_random_cases_do_not_apply_to_the_corpus() {
     assert!(!folder.path("corpus").exists());
 }
 
+#[test]
+fn a_failed_case_of_the_corpus_is_printed_with_its_rule() {
+    let folder = Folder::new();
+    fs::create_dir(folder.path("nothing")).unwrap();
+    let verify = |below: &str| {
+        let cases = checked_in().join(below);
+        folder.run_os(&["verify".into(), cases.into(), "--actual".into(), folder.path("nothing").into()])
+    };
+    let answer = verify("attention/attention-lengths");
+    assert_eq!(answer.code, Some(1), "{answer}");
+    let printed = answer.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    for text in [
+        "attention-lengths/decode: refused",
+        "The samples have 1, 2 and 4 tokens in a cache of 4 slots. The queries see x---, xx--, xxxx.",
+        "rule of the corpus failed",
+        "attention-lengths 4 of 4 cases",
+    ] {
+        assert!(printed.contains(text), "{text}: {answer}");
+    }
+    // The case itself is also below the index.
+    let answer = verify("tensor_scatter/write/decode");
+    assert!(answer.stdout.contains("1 of 1 case "), "{answer}");
+}
+
 /// Returns the contents of every file in a folder and below it.
 fn files(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let (mut files, mut folders) = (BTreeMap::new(), vec![root.to_owned()]);

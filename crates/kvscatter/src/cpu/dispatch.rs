@@ -64,3 +64,41 @@ impl Instructions for Portable {
         copy_runs::<R>
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec::Vec;
+    use core::ptr::fn_addr_eq;
+
+    use super::{Isa, Kernels};
+
+    #[test]
+    fn usual_lengths_have_kernels_for_one_length() {
+        let usual = [1, 2, 4, 8, 16, 32, 64, 128, 192, 256, 512];
+        for isa in Isa::Avx512.up_to() {
+            let longest = match isa {
+                Isa::Avx512 => 512,
+                Isa::Avx2 => 256,
+                Isa::Sse2 | Isa::Portable => 128,
+            };
+            for len in 0..=1024 {
+                let kernels = Kernels::choose(isa, len);
+                let has_own = !fn_addr_eq(kernels.usual, kernels.any);
+                assert_eq!(has_own, usual.contains(&len) && len <= longest, "{isa}, {len} bytes");
+                assert_eq!(kernels.len, len);
+            }
+        }
+    }
+
+    #[test]
+    #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
+    fn every_instruction_set_has_its_own_kernels() {
+        let chosen: Vec<_> = Isa::Avx512.up_to().map(|isa| Kernels::choose(isa, 64)).collect();
+        for (at, one) in chosen.iter().enumerate() {
+            for other in chosen.iter().take(at) {
+                assert!(!fn_addr_eq(one.any, other.any));
+                assert!(!fn_addr_eq(one.stream, other.stream));
+            }
+        }
+    }
+}

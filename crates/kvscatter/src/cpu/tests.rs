@@ -27,6 +27,7 @@ use super::present::LineWriter;
 use super::{Isa, executor};
 use crate::geometry::{Loop, RowRange};
 use crate::spec::onnx::TensorScatter;
+use crate::spec::tensorrt::KvCacheUpdate;
 use crate::{ElementType, Executor, Mode, OutOfRange};
 
 /// Returns bytes whose period is not a power of two.
@@ -45,6 +46,26 @@ fn lengths() -> Vec<usize> {
 /// Returns each instruction set of this machine, up to the one that this run of the tests allows.
 fn instruction_sets() -> impl Iterator<Item = Isa> {
     Isa::allowed().up_to()
+}
+
+#[test]
+fn kernels_are_chosen_for_the_usual_number_of_rows() {
+    let usual = |tokens, capacity| {
+        let (cache, update) = ([2, 1, capacity, 4], [tokens, 1, 4]);
+        let write = KvCacheUpdate::new().prepare_packed(ElementType::Float16, &cache, &update);
+        write.unwrap().geometry().usual_rows()
+    };
+    assert_eq!([usual(1, 8), usual(2, 8), usual(3, 8), usual(9, 8)], [1, 1, 3, 8]);
+    let padded = TensorScatter::new().prepare(ElementType::Int8, &[2, 8, 4], &[2, 3, 4]).unwrap();
+    assert_eq!(padded.geometry().usual_rows(), 3);
+}
+
+#[test]
+fn four_bit_rows_of_whole_bytes_are_even() {
+    for (row, expected) in [(4, true), (3, false)] {
+        let write = TensorScatter::new().prepare(ElementType::Int4, &[2, 4, row], &[2, 2, row]).unwrap();
+        assert_eq!(write.geometry().is_even(), expected, "rows of {row} elements");
+    }
 }
 
 /// Checks a kernel on four blocks of three runs each. In the destination there are `gap` bytes between

@@ -90,6 +90,14 @@ fn layers_have_a_step_of_their_own() {
     let loops = write.device_interface().write_loops();
     assert_eq!((loops.layers.count, loops.layers.dst_stride, loops.layers.src_stride), (3, 60, 0));
     assert_eq!(moved(&loops, 2, &[0, 4]), of_blocks(|visit| plan.for_each_block(visit)));
+    // The present is dense, also if the cache is not.
+    let past = Layout::strided(&[3, 2, 5, 6], &[100, 40, 8, 1]);
+    let write = KvCacheOperation::new().prepare(ElementType::Int8, past, &[2, 1, 3, 2]).unwrap();
+    let device = write.device_interface();
+    let strides = |loops: Loops| (loops.layers.count, loops.layers.dst_stride, loops.layers.src_stride);
+    assert_eq!(strides(device.write_loops()), (3, 100, 0));
+    assert_eq!(strides(device.present_from_update_loops()), (3, 60, 0));
+    assert_eq!(strides(device.present_from_past_loops()), (3, 60, 100));
 }
 
 fn call<'a>(layer_id: &'a [i32], token_offset: &'a [i32], seq_len: &'a [i32]) -> KvCacheOperationCall<'a> {

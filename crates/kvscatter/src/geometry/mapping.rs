@@ -299,6 +299,10 @@ mod tests {
         assert_eq!((blocks[0].dst_offset, blocks[0].src_offset, blocks[0].len), (8 * 64 + 12, 64, 8));
         assert_eq!(blocks[0].loops, [Loop::ONCE, Loop::ONCE, strided(8, 64, 8)]);
         assert_eq!(blocks[0].elements(), 64);
+        // The faster kernels take such a write, and none of no rows.
+        assert_eq!(mapping.single_loop(2), Some((strided(8, 64, 8), 8)));
+        assert_eq!(mapping.outer_runs(2), mapping.single_loop(2));
+        assert_eq!(mapping.single_loop(0), None);
     }
 
     #[test]
@@ -314,6 +318,9 @@ mod tests {
         let blocks: Vec<_> = mapping.blocks(Offsets { dst: 0, src: 0 }, ROWS).collect();
         assert_eq!(blocks[0].loops, [Loop::ONCE, strided(8, 64, 4), strided(2, 4, 32)]);
         assert_eq!(blocks.len(), 1);
+        assert_eq!(mapping.single_loop(2), None);
+        assert_eq!(mapping.single_loop(1), Some((strided(8, 64, 4), 4)));
+        assert_eq!(mapping.outer_runs(1), None);
     }
 
     #[test]
@@ -333,6 +340,7 @@ mod tests {
             [(5, 6), (1005, 7)]
         );
         assert_eq!(blocks[0].loops, [strided(3, 100, 7), strided(2, 10, 30), strided(4, 2, 3)]);
+        assert_eq!(mapping.single_loop(2), None);
     }
 
     #[test]

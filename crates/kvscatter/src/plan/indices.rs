@@ -237,3 +237,27 @@ impl<'a, S: Into<Positions<'a>>> From<S> for Call<'a> {
         Self { layer_count: 0, layer: 0, positions, row_counts: None, lengths: Lengths::Full }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Integers;
+
+    #[test]
+    fn lists_of_every_type_count_their_integers() {
+        let lists = |empty: usize| {
+            [
+                Integers::from(&[0_i64, 1][empty..]),
+                Integers::from(&[0_i32, 1][empty..]),
+                Integers::from(&[0_u32, 1][empty..]),
+                Integers::from(&[0_u64, 1][empty..]),
+                Integers::from(&[0_usize, 1][empty..]),
+            ]
+        };
+        for list in lists(0) {
+            assert_eq!((list.len(), list.is_empty()), (2, false), "{list:?}");
+        }
+        for list in lists(2) {
+            assert_eq!((list.len(), list.is_empty()), (0, true), "{list:?}");
+        }
+    }
+}

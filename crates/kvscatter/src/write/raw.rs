@@ -237,7 +237,7 @@ impl RawBuffer {
     /// `wrapping_sub` then returns a high address. The result is false for a buffer of length 0.
     #[must_use]
     pub fn wraps(self) -> bool {
-        self.len > 0 && self.ptr.addr().checked_add(self.len).is_none()
+        self.ptr.addr().checked_add(self.len).is_none()
     }
 
     /// Returns `true` if the two buffers share a byte.

@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use super::corpus::CorpusRule;
 use super::finding::{Failure, Finding, InPlaceFault};
 use super::judge::{CaseVerdict, Verdict};
 use super::rules::RuleCount;
@@ -26,6 +27,9 @@ pub(super) struct VerifyDocument<'a> {
 pub(super) struct CaseVerdictDocument<'a> {
     case: &'a str,
     verdict: &'static str,
+    /// The rule of the corpus that the case tests.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rule: Option<&'a CorpusRule>,
     /// The answer of another implementation.
     #[serde(skip_serializing_if = "Option::is_none")]
     answer: Option<Answer>,
@@ -57,6 +61,7 @@ impl<'a> From<&'a CaseVerdict> for CaseVerdictDocument<'a> {
         let passed = Self {
             case: &line.case,
             verdict: "pass",
+            rule: line.note.as_ref().map(|note| &*note.rule),
             answer: line.judged.answer,
             in_place: line.judged.in_place,
             failure: None,

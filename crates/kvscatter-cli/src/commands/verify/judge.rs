@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use kvscatter_onnx::test_dir::{DataSet, TestCase};
 use kvscatter_onnx::{Model, Tensor};
 
+use super::corpus::Note;
 use super::evaluate::{Evaluated, Explanation, evaluate};
 use super::finding::{FailedCase, Finding};
 use super::rules::Rule;
@@ -36,6 +37,8 @@ struct Loaded {
 /// The verdict on one data set.
 pub(super) struct CaseVerdict {
     pub(super) case: String,
+    /// What the index of its corpus says.
+    pub(super) note: Option<Note>,
     pub(super) judged: Judged,
 }
 
@@ -59,7 +62,7 @@ pub(super) enum Verdict {
 impl CaseVerdict {
     pub(super) fn unreadable(case: String, error: CommandError) -> Self {
         let verdict = Verdict::Unreadable(error);
-        Self { case, judged: Judged { rules: Vec::new(), verdict, answer: None, in_place: None } }
+        Self { case, note: None, judged: Judged { rules: Vec::new(), verdict, answer: None, in_place: None } }
     }
 }
 
@@ -82,7 +85,7 @@ impl Judge<'_> {
                 _ => set.folder.display().to_string(),
             };
             match self.judge(&loaded, set) {
-                Ok(judged) => CaseVerdict { case, judged },
+                Ok(judged) => CaseVerdict { case, note: None, judged },
                 Err(error) => CaseVerdict::unreadable(case, error),
             }
         };

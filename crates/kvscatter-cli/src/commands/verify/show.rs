@@ -46,6 +46,9 @@ impl fmt::Display for CaseVerdict {
             Verdict::Fail(failed) => {
                 let fail = styled("FAIL", anstyle::AnsiColor::Red);
                 write!(f, "{fail}  {}", after(failed.reason()))?;
+                if let Some(note) = &self.note {
+                    write!(f, "\n{:INDENT$}{}", "", hanging(INDENT, &one_line(&note.text())))?;
+                }
                 failed.details().iter().try_for_each(|line| write!(f, "\n{:INDENT$}{line}", ""))
             }
             Verdict::Unreadable(error) => {
