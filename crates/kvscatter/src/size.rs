@@ -52,7 +52,7 @@ impl Width {
 
 #[cfg(test)]
 mod tests {
-    use super::{bytes, elements};
+    use super::{Width, bytes, elements};
 
     const MAX: usize = isize::MAX.unsigned_abs();
 
@@ -71,6 +71,12 @@ mod tests {
         assert_eq!(elements(&[0, 7], 8), Some(0));
         assert_eq!(elements(&[0, MAX, 2], 8), None);
         assert_eq!(elements(&[0, MAX], 128), None);
+    }
+
+    #[test]
+    fn two_nibbles_are_a_byte() {
+        assert_eq!((Width::Nibble.bytes(6), Width::Nibble.step(-6)), (3, -3));
+        assert_eq!((Width::Bytes(2).bytes(6), Width::Bytes(2).step(-6)), (12, -12));
     }
 
     #[test]

@@ -259,3 +259,11 @@ fn a_buffer_without_bytes_overlaps_nothing() {
         assert_eq!(other.overlaps(one), expected, "{other:?}, {one:?}");
     }
 }
+
+#[test]
+fn a_cache_overlaps_any_of_those_before_it() {
+    let mut memory = [0_u8; 64];
+    let pairs = [(0, CACHE), (32, UPDATE), (8, CACHE), (36, UPDATE), (12, CACHE), (40, UPDATE)];
+    assert_eq!(write_many(&mut memory, &pairs), overlap(Argument::PastCache, Argument::PastCache, [2, 1]));
+    assert_eq!(memory, [0; 64]);
+}

@@ -298,3 +298,28 @@ fn modes_are_spelled_as_in_onnx() {
     }
     assert_eq!("Linear".parse::<Mode>(), Err(Error::UnknownMode));
 }
+
+#[test]
+fn a_prepared_write_and_its_plan_say_what_they_do() {
+    let operator = TensorScatter::new().axis(1).mode(Mode::Circular);
+    for negative in [NegativeIndex::Modulo, NegativeIndex::Reject] {
+        let write =
+            operator.negative_index(negative).prepare(ElementType::Float16, &[2, 4, 3], &[2, 2, 3]).unwrap();
+        assert_eq!(write.negative_index(), negative);
+        let plan = write.plan(&[0_i64, 1]).unwrap();
+        assert_eq!((plan.elements(), plan.bytes()), (12, Some(24)));
+        // Unsigned indices are read, and one above the largest int64 is not.
+        assert_eq!(write.plan(&[0_u32, 1]).unwrap().elements(), 12);
+        assert_eq!(write.plan(&[0_usize, 1]).unwrap().elements(), 12);
+        assert!(write.plan(&[0_u64, u64::MAX]).is_err());
+    }
+}
+
+#[test]
+fn every_pair_of_an_array_is_written() {
+    let write = TensorScatter::new().axis(1).prepare(ElementType::UInt8, &[1, 2], &[1, 1]).unwrap();
+    let plan = write.plan(&[1_i64]).unwrap();
+    let (mut keys, mut values) = ([0_u8; 2], [0_u8; 2]);
+    let _ = plan.write_many(&mut [(&mut keys, &[1_u8]), (&mut values, &[2_u8])]).unwrap();
+    assert_eq!((keys, values), ([0, 1], [0, 2]));
+}

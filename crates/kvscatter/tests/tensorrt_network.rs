@@ -306,10 +306,10 @@ fn the_output_has_the_type_and_shape_of_the_cache() {
 
 #[test]
 fn messages_name_the_layer_and_what_is_wrong() {
-    let error = Error::ListLength { argument: Argument::UpdateLengths, got: 0, expected: 1 };
+    let broken = Error::ListLength { argument: Argument::UpdateLengths, got: 0, expected: 1 };
     let (layer, argument) = (3, Argument::Update);
     for (error, expected) in [
-        (NetworkError::Layer { layer, error: error.clone() }, format!("layer 3: {error}").as_str()),
+        (NetworkError::Layer { layer, error: broken.clone() }, format!("layer 3: {broken}").as_str()),
         (
             NetworkError::DynamicMaxSequenceLength { layer },
             "layer 3: the cache's maximum sequence length must not be dynamic",
@@ -333,5 +333,7 @@ fn messages_name_the_layer_and_what_is_wrong() {
         ),
     ] {
         assert_eq!(error.to_string(), expected);
+        let source = core::error::Error::source(&error).map(ToString::to_string);
+        assert_eq!(source, matches!(error, NetworkError::Layer { .. }).then(|| broken.to_string()));
     }
 }

@@ -335,6 +335,16 @@ mod tests {
         bytes.iter().flat_map(|byte| [byte & 15, byte >> 4]).collect()
     }
 
+    #[test]
+    #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
+    fn avx2_has_a_kernel_of_its_own() {
+        for (isa, has_own) in
+            [(Isa::Portable, false), (Isa::Sse2, false), (Isa::Avx2, true), (Isa::Avx512, true)]
+        {
+            assert_eq!(!core::ptr::fn_addr_eq(kernel(isa), kernel(Isa::Portable)), has_own, "{isa}");
+        }
+    }
+
     /// Copies three runs. Each run begins in the other half of a byte than the run before, on one side or on
     /// both.
     #[test]

@@ -8,6 +8,7 @@
     reason = "the tests choose the sizes, and overflow checks are enabled"
 )]
 
+use alloc::string::ToString;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -15,6 +16,7 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use kvscatter_oracle::cases::Random;
 use proptest::prelude::*;
 
+use super::copy::Stores;
 use super::dispatch::Kernels;
 use super::kernel::{Kernel, NO_PREFETCH, Pattern, Pointers};
 use super::limits::{
@@ -58,6 +60,24 @@ fn kernels_are_chosen_for_the_usual_number_of_rows() {
     assert_eq!([usual(1, 8), usual(2, 8), usual(3, 8), usual(9, 8)], [1, 1, 3, 8]);
     let padded = TensorScatter::new().prepare(ElementType::Int8, &[2, 8, 4], &[2, 3, 4]).unwrap();
     assert_eq!(padded.geometry().usual_rows(), 3);
+}
+
+#[test]
+fn only_large_writes_bypass_the_caches() {
+    for (bytes, expected) in [
+        (0, Stores::Cached),
+        (STREAM_MIN_BYTES - 1, Stores::Cached),
+        (STREAM_MIN_BYTES, Stores::Streamed),
+        (STREAM_MIN_BYTES + 1, Stores::Streamed),
+    ] {
+        assert_eq!(Stores::for_bytes(bytes), expected, "{bytes} bytes");
+    }
+}
+
+#[test]
+fn instruction_sets_have_names() {
+    let names: Vec<_> = Isa::Avx512.up_to().map(|isa| isa.to_string()).collect();
+    assert_eq!(names, ["portable", "sse2", "avx2", "avx512"]);
 }
 
 #[test]
