@@ -23,6 +23,8 @@ from targets import Stage, Target
 
 # rustc's errors that the text of a mutant also has without a switch: a wrong type, or a trait that is missing.
 TYPE_ERRORS = {"E0277", "E0308", "E0369", "E0425", "E0433", "E0599", "E0600", "E0063"}
+# Ends a program after the first test that fails. The option is unstable, so `RUSTC_BOOTSTRAP` must be set.
+FAIL_FAST = ["-Z", "unstable-options", "--fail-fast"]
 # A test program that runs longer than so many times its time without a mutant, plus so many seconds, does not end.
 PATIENCE = 10
 LEAST_SECONDS = 10
@@ -189,9 +191,15 @@ def _run(
 
     Returns the exit status, or `None` if the time was not enough.
     """
-    settings = {"INSTA_UPDATE": "no", "CARGO_MANIFEST_DIR": str(program.folder), **stage.env, **more}
+    settings = {
+        "INSTA_UPDATE": "no",
+        "CARGO_MANIFEST_DIR": str(program.folder),
+        "RUSTC_BOOTSTRAP": "1",
+        **stage.env,
+        **more,
+    }
     process = subprocess.Popen(
-        [program.path, *tests, *(f"--skip={part}" for part in stage.skip)],
+        [program.path, *FAIL_FAST, *tests, *(f"--skip={part}" for part in stage.skip)],
         cwd=program.folder,
         env={**os.environ, **settings},
         stdout=subprocess.DEVNULL,
