@@ -129,6 +129,9 @@ class Switches:
         if done.returncode != 0:
             raise CannotTest(f"{self.target.name}: no sources with switches: {done.stderr}")
         regions: list[dict[str, Any]] = json.loads(done.stdout)
+        # A place that no switch can express has no region.
+        written = {mutant for region in regions for mutant in region["mutants"]}
+        self._left_out |= set(range(len(self._mutants))) - written
         return regions
 
     def _errors(self, regions: list[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -730,6 +730,13 @@ mod tests {
     };
 
     #[test]
+    fn memory_is_counted_in_bytes_or_in_words() {
+        let message = |needed| SessionError::MemoryLimit { needed, limit: 7 }.to_string();
+        assert_eq!(message(Some(8)), "8 bytes of memory are needed, the limit is 7 bytes");
+        assert_eq!(message(None), "uncountably many bytes of memory are needed, the limit is 7 bytes");
+    }
+
+    #[test]
     fn an_error_names_the_setting_that_avoids_it() {
         let about = [
             (SessionError::MemoryLimit { needed: None, limit: 1 }, Some(SessionSetting::Memory)),

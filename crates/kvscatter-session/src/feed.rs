@@ -240,6 +240,27 @@ mod tests {
     }
 
     #[test]
+    fn lengths_have_the_rank_of_their_input() {
+        let samples = vec![
+            SampleFeed { start: 0, padding: 0, tokens: 0..2, first_slot: 0 },
+            SampleFeed { start: 3, padding: 0, tokens: 0..2, first_slot: 3 },
+        ];
+        let feed = Feed { width: 2, samples };
+        let shape = |rank, purpose| {
+            let port = FeedPort { name: String::new(), element: ElementType::Int64, rank, purpose };
+            let tensor = feed.tensor(&port, |_, _| 0, 8).unwrap();
+            let values = tensor.bytes().as_chunks().0.iter().map(|&bytes| i64::from_le_bytes(bytes));
+            (tensor.shape().to_vec(), values.collect::<Vec<_>>())
+        };
+        assert_eq!(shape(1, Purpose::SeqlensK), (vec![2], vec![1, 4]));
+        assert_eq!(shape(2, Purpose::SeqlensK), (vec![2, 1], vec![1, 4]));
+        assert_eq!(shape(0, Purpose::TotalLength), (vec![], vec![5]));
+        assert_eq!(shape(1, Purpose::TotalLength), (vec![1], vec![5]));
+        assert_eq!(shape(1, Purpose::WriteIndices), (vec![2], vec![0, 3]));
+        assert_eq!(shape(1, Purpose::NonpadKvSeqlen), (vec![2], vec![2, 5]));
+    }
+
+    #[test]
     fn embeddings_beyond_the_limit_are_refused() {
         let embed = |size| Feed::next(&[0], 2).tensor(&port(size), |_, _| 1, 8).map(|tensor| tensor.len());
         assert_eq!(embed(MAX_EMBEDDED / 2 / 4096).unwrap(), 4 * MAX_EMBEDDED / 4096);

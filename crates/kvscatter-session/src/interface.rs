@@ -520,3 +520,48 @@ fn size(dim: Dimension<'_>) -> Option<usize> {
         Dimension::Symbolic(_) | Dimension::Unknown => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use kvscatter::ElementType;
+
+    use super::CachePort;
+    use crate::SessionError;
+
+    fn port(dims: &[Option<usize>]) -> CachePort {
+        CachePort {
+            past: "past".to_owned(),
+            present: "present".to_owned(),
+            element: ElementType::Float32,
+            axis: 2,
+            layer: 0,
+            dims: dims.to_vec(),
+            growth: None,
+            ring: None,
+        }
+    }
+
+    /// Another decoder declares that a row has so many elements.
+    fn settled(dims: &[Option<usize>], row: Option<usize>) -> Result<Vec<usize>, usize> {
+        let mut port = port(dims);
+        match port.settle(row) {
+            Ok(()) => Ok(port.shape(9, 7)),
+            Err(SessionError::SizeOpen { axis, .. }) => Err(axis),
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    #[test]
+    fn one_open_size_follows_from_the_elements_of_a_row() {
+        assert_eq!(port(&[None, Some(3), None, Some(4)]).row(), Some(12));
+        assert_eq!(port(&[None, None, None, Some(4)]).row(), None);
+        assert_eq!(settled(&[None, Some(3), None, Some(4)], None), Ok(vec![9, 3, 7, 4]));
+        assert_eq!(settled(&[None, None, None, Some(4)], Some(12)), Ok(vec![9, 3, 7, 4]));
+        assert_eq!(settled(&[None, Some(3), None, None], Some(12)), Ok(vec![9, 3, 7, 4]));
+        // A row of 13 elements has no heads of 4, and a head of 0 elements says nothing.
+        assert_eq!(settled(&[None, None, None, Some(4)], Some(13)), Err(1));
+        assert_eq!(settled(&[None, Some(3), None, None], None), Err(3));
+        assert_eq!(settled(&[None, None, None, Some(0)], Some(0)), Err(1));
+        assert_eq!(settled(&[None, None, None, None], Some(12)), Err(1));
+    }
+}

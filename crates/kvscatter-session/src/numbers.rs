@@ -71,6 +71,10 @@ mod tests {
             let shifted = [&[0], bytes.as_slice()].concat();
             assert_eq!(to_f32(element, &shifted[1..]).unwrap(), &values[..], "{element}, shifted");
         }
+        // Two of these have the length of a float32.
+        let halves: Vec<u8> =
+            [1.5, -0.25].map(f16::from_f32).iter().flat_map(|half| half.to_le_bytes()).collect();
+        assert_eq!(to_f32(ElementType::Float16, &halves).unwrap(), &values[..2]);
         let aligned = bytemuck::cast_slice(&values);
         assert!(matches!(to_f32(ElementType::Float32, aligned), Some(Cow::Borrowed(_))));
         assert!(to_f32(ElementType::Int64, aligned).is_none());

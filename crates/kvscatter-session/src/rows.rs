@@ -102,7 +102,7 @@ mod tests {
             ring: None,
         };
         let rows = Rows::of(&cache, 5);
-        assert_eq!(rows.row(), 3 * 4 * 2);
+        assert_eq!((rows.row(), rows.capacity()), (3 * 4 * 2, 5));
         let before = vec![0_u8; 2 * 3 * 5 * 4 * 2];
         for (sample, head, slot) in [(0, 0, 0), (1, 2, 4), (1, 0, 2)] {
             let mut after = before.clone();

@@ -236,3 +236,53 @@ fn first_of(saved: &SavedTensor, expected: &SavedTensor) -> Option<usize> {
         && saved.shape.iter().zip(&expected.shape).enumerate().all(same);
     fits.then_some(first)
 }
+
+#[cfg(test)]
+mod tests {
+    use kvscatter::ElementType;
+
+    use super::first_of;
+    use crate::saved::{SavedKind, SavedTensor};
+
+    #[test]
+    fn a_tensor_with_another_layout_is_not_taken() {
+        let tensor = |element, shape: &[usize], kind| SavedTensor {
+            name: "past".to_owned(),
+            element,
+            shape: shape.to_vec(),
+            kind,
+        };
+        let (f16, f32) = (ElementType::Float16, ElementType::Float32);
+        let ring = |axis, capacity, window, first| SavedKind::Ring { axis, capacity, window, first };
+        let linear = |axis| SavedKind::Linear { axis };
+        let of = |kind| tensor(f16, &[1, 3, 7, 4], kind);
+        for (expected, saved, first) in [
+            (of(linear(2)), of(linear(2)), Some(0)),
+            // The number of rows and the capacity of a ring may differ.
+            (of(linear(2)), tensor(f16, &[1, 3, 9, 4], linear(2)), Some(0)),
+            (of(ring(2, 8, 4, 0)), tensor(f16, &[1, 3, 5, 4], ring(2, 6, 4, 3)), Some(3)),
+            (of(SavedKind::State), of(SavedKind::State), Some(0)),
+            (of(linear(2)), of(linear(1)), None),
+            (of(linear(2)), of(ring(2, 8, 4, 0)), None),
+            (of(linear(2)), of(SavedKind::State), None),
+            (of(ring(2, 8, 4, 0)), of(linear(2)), None),
+            (of(ring(2, 8, 4, 0)), of(ring(1, 8, 4, 0)), None),
+            (of(ring(2, 8, 4, 0)), of(ring(2, 8, 5, 0)), None),
+            (of(linear(2)), tensor(f32, &[1, 3, 7, 4], linear(2)), None),
+            (of(linear(2)), tensor(f16, &[1, 3, 7], linear(2)), None),
+            (of(linear(2)), tensor(f16, &[1, 2, 7, 4], linear(2)), None),
+            (of(SavedKind::State), tensor(f16, &[1, 3, 8, 4], SavedKind::State), None),
+        ] {
+            assert_eq!(first_of(&saved, &expected), first, "{saved} for {expected}");
+        }
+        let texts = [linear(2), ring(2, 6, 4, 3), SavedKind::State].map(|kind| of(kind).to_string());
+        assert_eq!(
+            texts,
+            [
+                "float16 [1, 3, 7, 4], linear along dimension 2",
+                "float16 [1, 3, 7, 4], a ring along dimension 2 for a window of 4",
+                "float16 [1, 3, 7, 4], a state",
+            ]
+        );
+    }
+}

@@ -281,9 +281,27 @@ mod tests {
     }
 
     #[test]
+    fn a_tensor_shows_its_type_shape_and_address() {
+        let mut tensor = Tensor::zeros(ElementType::Float16, &[2, 3]).unwrap();
+        let address = tensor.as_ptr().unwrap();
+        assert_eq!(address, tensor.as_mut_ptr().unwrap().cast_const());
+        assert_eq!((address.addr(), address), (tensor.address(), tensor.bytes().as_ptr()));
+        let expected = format!("Tensor {{ element: Float16, shape: [2, 3], address: {address:?}, .. }}");
+        assert_eq!(format!("{tensor:?}"), expected);
+    }
+
+    #[test]
     fn integers_come_in_the_type_of_the_input() {
         let tensor = Tensor::integers(ElementType::Int32, &[2], &[-1, 7]).unwrap();
         assert_eq!(tensor.bytes(), [255, 255, 255, 255, 7, 0, 0, 0]);
+        for (element, bytes) in [
+            (ElementType::Bool, &[1][..]),
+            (ElementType::Float32, &1_f32.to_le_bytes()),
+            (ElementType::Float16, &half::f16::ONE.to_le_bytes()),
+            (ElementType::BFloat16, &half::bf16::ONE.to_le_bytes()),
+        ] {
+            assert_eq!(Tensor::integers(element, &[1], &[1]).unwrap().bytes(), bytes, "{element}");
+        }
         assert!(matches!(
             Tensor::integers(ElementType::Int32, &[1], &[1 << 40]),
             Err(SessionError::InputType { .. })

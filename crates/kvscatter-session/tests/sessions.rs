@@ -386,3 +386,42 @@ fn caches_that_grow_stay_within_the_limit() {
         matches!(refused, Err(SessionError::MemoryLimit { needed: Some(needed), .. }) if needed == 6 * row)
     );
 }
+
+#[test]
+fn a_transaction_goes_back_unless_it_is_committed() {
+    let mut session = session(2);
+    let (first, second) = (session.add().unwrap(), session.add().unwrap());
+    session.step(&[(first, &[1, 2]), (second, &[3])]).unwrap();
+    let cached = |session: &KvSession| [first, second].map(|sample| session.cached_tokens(sample).unwrap());
+    let begun = |session: &KvSession| [first, second].map(|sample| session.begun(sample).unwrap());
+    let mut dropped = session.transaction(&[first, second]).unwrap();
+    dropped.step(&[(first, &[4]), (second, &[5, 6])]).unwrap();
+    assert_eq!((cached(&dropped), begun(&dropped)), ([3, 3], [Some(2), Some(1)]));
+    drop(dropped);
+    assert_eq!((cached(&session), begun(&session)), ([2, 1], [None, None]));
+    let mut kept = session.transaction(&[first, second]).unwrap();
+    let logits = kept.step(&[(first, &[4]), (second, &[5, 6])]).unwrap();
+    assert_eq!(logits.last(second).unwrap(), alone(&[3, 5, 6])[2]);
+    kept.commit_all();
+    assert_eq!((cached(&session), begun(&session)), ([3, 3], [None, None]));
+    // If one point cannot be set, none is.
+    session.begin(second).unwrap();
+    let refused = session.begin_all(&[first, second]);
+    assert!(matches!(refused, Err(SessionError::Begun { sample }) if sample == second));
+    assert_eq!(begun(&session), [None, Some(3)]);
+}
+
+#[test]
+fn a_full_batch_is_reordered() {
+    let mut session = session(3);
+    let samples = [session.add().unwrap(), session.add().unwrap(), session.add().unwrap()];
+    let prompts: [&[i64]; 3] = [&[1, 2], &[3], &[4, 5, 6]];
+    let given: Vec<_> = samples.into_iter().zip(prompts).collect();
+    session.step(&given).unwrap();
+    let children = session.reorder(&samples, &[2, 0, 2]).unwrap();
+    let given: Vec<_> = children.iter().map(|child| (*child, &[7][..])).collect();
+    let logits = session.step(&given).unwrap();
+    for (child, tokens) in children.into_iter().zip([&[4, 5, 6, 7][..], &[1, 2, 7], &[4, 5, 6, 7]]) {
+        assert_eq!(logits.last(child).unwrap(), *alone(tokens).last().unwrap(), "{tokens:?}");
+    }
+}

@@ -11,7 +11,7 @@ use kvscatter_oracle::cases::Random;
 use safetensors::SafeTensors;
 use xxhash_rust::xxh3::xxh3_128;
 
-use super::{SavedError, SavedFile, SavedKind, SavedSample, SavedTensor, write};
+use super::{SavedError, SavedFile, SavedKind, SavedSample, SavedTensor, reader, write};
 
 const RING: SavedKind = SavedKind::Ring { axis: 2, capacity: 6, window: 4, first: 3 };
 
@@ -468,4 +468,24 @@ fn a_killed_process_leaves_the_old_or_the_new_file() {
     save(&path, &large(-2)).unwrap();
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     assert_eq!(SavedFile::open(&path).unwrap().sample().tokens[0], -2);
+}
+
+#[test]
+fn tokens_of_several_pieces_are_read() {
+    let mut sample = sample();
+    sample.tensors.clear();
+    for tokens in [reader::PIECE / 8 - 1, reader::PIECE / 8, reader::PIECE / 8 + 1, reader::PIECE / 4 + 5] {
+        sample.tokens = (0..i64::try_from(tokens).unwrap()).collect();
+        assert!(checked(&saved(&sample)).unwrap() == sample, "{tokens} tokens");
+    }
+}
+
+#[test]
+fn a_path_through_a_file_is_no_place_for_a_sample() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    fs::write(&file, "text").unwrap();
+    assert!(super::check_target(&folder.path().join("new")).is_ok());
+    assert!(super::check_target(&file).is_err());
+    assert!(super::check_target(&file.join("new")).is_err());
 }
