@@ -169,7 +169,7 @@ enum Task {
         options: steps_soak::Options,
     },
     /// Changes the code in small ways, one change after the other, and counts the changes that no test notices (needs
-    /// Python and cargo-mutants, and takes days). Add `--help` for the options
+    /// Python and cargo-mutants, and takes hours). Add `--help` for the options
     #[command(disable_help_flag = true)]
     Mutants {
         #[arg(value_name = "OPTION", trailing_var_arg = true, allow_hyphen_values = true)]

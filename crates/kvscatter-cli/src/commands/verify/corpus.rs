@@ -74,12 +74,14 @@ impl Corpus {
 }
 
 impl Note {
-    /// Returns what the case contains, and the slots that its queries see.
-    pub(super) fn text(&self) -> String {
+    /// Returns what the case contains, and the slots that its queries see. Returns `None` if the reason for the verdict
+    /// says it already, as the reason of a refusal does.
+    pub(super) fn text_after(&self, reason: &str) -> Option<String> {
         match self.sees.as_slice() {
-            [] => self.what.clone(),
-            [one] => format!("{} The query sees {one}.", self.what),
-            all => format!("{} The queries see {}.", self.what, all.join(", ")),
+            [] if reason.contains(&self.what) => None,
+            [] => Some(self.what.clone()),
+            [one] => Some(format!("{} The query sees {one}.", self.what)),
+            all => Some(format!("{} The queries see {}.", self.what, all.join(", "))),
         }
     }
 }

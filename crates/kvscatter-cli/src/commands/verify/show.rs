@@ -45,11 +45,11 @@ impl fmt::Display for CaseVerdict {
             Verdict::Pass => write!(f, "{}  {case}", styled("pass", anstyle::AnsiColor::Green)),
             Verdict::Fail(failed) => {
                 let fail = styled("FAIL", anstyle::AnsiColor::Red);
-                write!(f, "{fail}  {}", after(failed.reason()))?;
-                if let Some(note) = &self.note {
-                    write!(f, "\n{:INDENT$}{}", "", hanging(INDENT, &one_line(&note.text())))?;
-                }
-                failed.details().iter().try_for_each(|line| write!(f, "\n{:INDENT$}{line}", ""))
+                let reason = failed.reason();
+                let note = self.note.as_ref().and_then(|note| note.text_after(&reason));
+                let note = note.map(|text| hanging(INDENT, &one_line(&text)));
+                write!(f, "{fail}  {}", after(reason))?;
+                note.iter().chain(&failed.details()).try_for_each(|line| write!(f, "\n{:INDENT$}{line}", ""))
             }
             Verdict::Unreadable(error) => {
                 write!(f, "{}  {}", styled("ERR ", anstyle::AnsiColor::Yellow), after(error.to_string()))
