@@ -75,3 +75,57 @@ fn heads(value: i64) -> Option<usize> {
 fn bound(value: i64) -> Option<Option<usize>> {
     if value == -1 { Some(None) } else { usize::try_from(value).ok().map(Some) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{Attention, AttentionError, Attributes, Scores, Softmax};
+
+    #[test]
+    fn attributes_mean_what_the_builder_sets() {
+        let none = Attributes::default();
+        let plain = Attention::new();
+        for (attributes, expected) in [
+            (none, plain),
+            (Attributes { is_causal: Some(1), ..none }, plain.causal(true)),
+            (Attributes { is_causal: Some(0), ..none }, plain),
+            (Attributes { scale: Some(0.5), softcap: Some(30.0), ..none }, plain.scale(0.5).softcap(30.0)),
+            (
+                Attributes { left_window_size: Some(0), right_window_size: Some(2), ..none },
+                plain.window(Some(0), Some(2)),
+            ),
+            (Attributes { left_window_size: Some(-1), right_window_size: Some(-1), ..none }, plain),
+            (Attributes { q_num_heads: Some(4), kv_num_heads: Some(2), ..none }, plain.heads(4, 2)),
+            (Attributes { softmax_precision: Some(11), ..none }, plain.softmax(Softmax::Float64)),
+            // The mode says nothing about a node without the output.
+            (Attributes { qk_matmul_output_mode: Some(3), ..none }, plain),
+        ] {
+            assert_eq!(attributes.operator(false), Ok(expected), "{attributes:?}");
+        }
+        assert_eq!(none.operator(true), Ok(plain.scores(Scores::Products)));
+        let weights = Attributes { qk_matmul_output_mode: Some(3), ..none };
+        assert_eq!(weights.operator(true), Ok(plain.scores(Scores::Weights)));
+        assert_ne!(plain.softmax(Softmax::Float64), plain);
+        assert_ne!(plain.window(None, Some(2)), plain.window(None, None));
+    }
+
+    #[test]
+    fn values_that_onnx_does_not_define_are_refused() {
+        let none = Attributes::default();
+        for (attributes, name, value) in [
+            (Attributes { is_causal: Some(2), ..none }, "is_causal", 2),
+            (Attributes { is_causal: Some(-1), ..none }, "is_causal", -1),
+            (Attributes { left_window_size: Some(-2), ..none }, "left_window_size", -2),
+            (Attributes { right_window_size: Some(i64::MIN), ..none }, "right_window_size", i64::MIN),
+            (Attributes { q_num_heads: Some(0), ..none }, "q_num_heads", 0),
+            (Attributes { kv_num_heads: Some(-1), ..none }, "kv_num_heads", -1),
+            (Attributes { softmax_precision: Some(2), ..none }, "softmax_precision", 2),
+            (Attributes { qk_matmul_output_mode: Some(4), ..none }, "qk_matmul_output_mode", 4),
+        ] {
+            assert_eq!(attributes.operator(false), Err(AttentionError::Attribute { name, value }));
+        }
+        for one in [Attributes { q_num_heads: Some(4), ..none }, Attributes { kv_num_heads: Some(4), ..none }]
+        {
+            assert_eq!(one.operator(false), Err(AttentionError::HeadsAlone));
+        }
+    }
+}

@@ -311,3 +311,22 @@ impl<T: Float> Values<T> {
         assert!(outputs.iter().all(|element| element.to_f32() == -777.0));
     }
 }
+
+#[test]
+fn operands_have_the_names_of_onnx() {
+    for (operand, name) in [
+        (Operand::Query, "Q"),
+        (Operand::Key, "K"),
+        (Operand::Value, "V"),
+        (Operand::Mask, "attn_mask"),
+        (Operand::PastKey, "past_key"),
+        (Operand::PastValue, "past_value"),
+        (Operand::Lengths, "nonpad_kv_seqlen"),
+        (Operand::Output, "Y"),
+        (Operand::PresentKey, "present_key"),
+        (Operand::PresentValue, "present_value"),
+        (Operand::Scores, "qk_matmul_output"),
+    ] {
+        assert_eq!(operand.to_string(), name);
+    }
+}

@@ -1,0 +1,59 @@
+//! Tests which calls use the executor. Waking a thread takes as long as a short call.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use kvscatter::{ElementType, Executor};
+use kvscatter_attention::{Attention, Inputs, Outputs, Shapes, Valid};
+
+/// Counts how often it was asked for help.
+struct Counted(AtomicUsize);
+
+impl Executor for Counted {
+    fn broadcast(&self, work: &(dyn Fn() + Sync)) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        work();
+    }
+}
+
+/// The multiplications of a query for one slot.
+const FOR_A_SLOT: usize = 64 + 64;
+const SLOTS: usize = 9000;
+
+/// Returns how often a decode with so many valid slots uses the executor.
+#[cfg(test)]
+fn used(tokens: usize, threads: usize) -> usize {
+    let (query, key, value) = ([1, 1, 1, 64], [1, 1, SLOTS, 64], [1, 1, SLOTS, 64]);
+    let shapes = Shapes {
+        element: ElementType::Float32,
+        query: &query,
+        key: &key,
+        value: &value,
+        mask: None,
+        past: None,
+    };
+    let prepared = Attention::new().prepare(&shapes).unwrap();
+    let (lengths, cache) = ([i64::try_from(tokens).unwrap()], vec![1.0_f32; SLOTS * 64]);
+    let inputs = Inputs {
+        query: &[1.0; 64],
+        key: &cache,
+        value: &cache,
+        mask: None,
+        past: None,
+        valid: Valid::Lengths(&lengths),
+    };
+    let (mut y, executor) = ([0.0; 64], Counted(AtomicUsize::new(0)));
+    let mut scratch = prepared.scratch(threads);
+    prepared.run(&inputs, &mut Outputs::new(&mut y), &mut scratch, Some(&executor)).unwrap();
+    assert!(y.iter().all(|value| (value - 1.0).abs() < 1e-5), "{y:?}");
+    executor.0.into_inner()
+}
+
+#[test]
+fn only_long_calls_use_the_executor() {
+    let least = if cfg!(kvscatter_tiny) { 1 } else { (1 << 20) / FOR_A_SLOT };
+    assert_eq!(used(least, 2), 1);
+    assert_eq!(used(SLOTS, 2), 1);
+    assert_eq!(used(least - 1, 2), 0);
+    // The caller has asked for no other thread.
+    assert_eq!(used(SLOTS, 1), 0);
+}
