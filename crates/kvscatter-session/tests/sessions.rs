@@ -425,3 +425,19 @@ fn a_full_batch_is_reordered() {
         assert_eq!(logits.last(child).unwrap(), *alone(tokens).last().unwrap(), "{tokens:?}");
     }
 }
+
+#[test]
+fn a_copy_leaves_no_row_of_a_sample_that_was_removed() {
+    let mut session = session(2);
+    let (kept, removed) = (session.add().unwrap(), session.add().unwrap());
+    let tokens: Vec<i64> = (0..40).collect();
+    session.step(&[(kept, &[1, 2, 3]), (removed, &tokens)]).unwrap();
+    session.remove(removed).unwrap();
+    let children = session.reorder(&[kept], &[0, 0]).unwrap();
+    for index in 0..4 {
+        let [parent, child] = [0, 1].map(|child| rows(&session, index, children[child]));
+        let of_tokens = 3 * child.len() / CAPACITY;
+        assert!(child[..of_tokens] == parent[..of_tokens], "cache {index}");
+        assert!(child[of_tokens..].iter().all(|byte| *byte == 0), "cache {index}");
+    }
+}

@@ -489,3 +489,14 @@ fn a_path_through_a_file_is_no_place_for_a_sample() {
     assert!(super::check_target(&file).is_err());
     assert!(super::check_target(&file.join("new")).is_err());
 }
+
+#[test]
+fn a_header_beyond_the_limit_is_not_written() {
+    let mut sample = sample();
+    sample.tensors[0].name = "x".repeat(4 << 20);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("saved");
+    let refused = save(&path, &sample).unwrap_err();
+    assert!(refused.to_string().contains("header"), "{refused}");
+    assert!(!path.exists());
+}
