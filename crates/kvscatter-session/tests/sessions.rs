@@ -12,6 +12,8 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use fake::{Fake, Fault};
+use kvscatter_onnx::proto::{NodeProto, ValueInfoProto};
+use kvscatter_onnx::{Model, WeightTransfer};
 use kvscatter_session::{
     Generator, GreedyOptions, KvSession, Progress, Sample, SessionError, SessionOptions, SessionSetting,
     argmax,
@@ -439,5 +441,42 @@ fn a_copy_leaves_no_row_of_a_sample_that_was_removed() {
         let of_tokens = 3 * child.len() / CAPACITY;
         assert!(child[..of_tokens] == parent[..of_tokens], "cache {index}");
         assert!(child[of_tokens..].iter().all(|byte| *byte == 0), "cache {index}");
+    }
+}
+
+/// An engine may run a second reader of a past before or after the write.
+#[test]
+fn a_past_that_something_else_reads_is_refused() {
+    let model_with = |operator: &str| {
+        let mut model = Model::load(&model(STATIC)).unwrap();
+        let graph = model.proto_mut().graph.get_or_insert_default();
+        let writes = |node: &&NodeProto| node.op_type.as_deref() == Some("TensorScatter");
+        let mut node = graph.node.iter().find(writes).unwrap().clone();
+        let past = node.input[0].clone();
+        if operator != "TensorScatter" {
+            node = NodeProto { input: vec![past.clone()], ..NodeProto::default() };
+        }
+        (node.op_type, node.name) = (Some(operator.to_owned()), Some("second".to_owned()));
+        node.output = vec!["second".to_owned()];
+        graph.node.push(node);
+        let of_past = graph.input.iter().find(|input| input.name.as_ref() == Some(&past)).unwrap();
+        let output = ValueInfoProto { name: Some("second".to_owned()), ..of_past.clone() };
+        graph.output.push(output);
+        (model, past)
+    };
+    for operator in ["Identity", "Erf", "TensorScatter"] {
+        let (model, past) = model_with(operator);
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model.onnx");
+        model.save_with_weights(&path, WeightTransfer::Copy).unwrap();
+        let options =
+            SessionOptions { batch: Some(1), capacity: Some(CAPACITY), ..SessionOptions::default() };
+        match KvSession::open(&Fake(Fault::None), path, options) {
+            Err(SessionError::PastRead { input, reader }) => {
+                assert_eq!(input, past);
+                assert!(reader.contains("second"), "{reader}");
+            }
+            other => panic!("{operator}: {:?}", other.err()),
+        }
     }
 }

@@ -42,7 +42,10 @@ fn of_past(flow: &Flow<'_>, cache: &Cache<'_>, writer: &Node<'_>, hazards: &mut 
             }
             if slot == Some(0) && handed_on(flow, &reader).is_some() {
                 pending.extend(reader.output(0));
-                continue;
+                // Who calls the model reads its outputs.
+                if !reader.output(0).is_some_and(|value| flow.is_output(value)) {
+                    continue;
+                }
             }
             let past = cache.past.to_owned();
             let writes = slot == Some(0) && reader.is("TensorScatter");

@@ -7,6 +7,7 @@ use kvscatter_onnx::decoder::{Decoder, Hazard, InputRole, RuntimeBug, WriterStyl
 use super::made::{Made, attention, circular, scatter};
 use crate::support::{float, int, node, testdata, value};
 
+const FLOAT: ElementType = ElementType::Float32;
 const CACHE: [&str; 4] = ["batch", "2", "64", "16"];
 
 fn kinds(hazards: &[Hazard]) -> Vec<&'static str> {
@@ -49,6 +50,12 @@ fn past_is_read_by_another_node() {
         Made::fixed().node(sum.clone()),
         // Nodes that pass on the past do not hide its reader.
         Made::fixed().node(node("Neg", &["past_k"], "turned")).node(node("ReduceSum", &["turned"], "sum")),
+        // Who calls the model reads its outputs.
+        Made::fixed().node(node("Identity", &["past_k"], "old")).output(value("old", FLOAT, &CACHE)),
+        Made::fixed()
+            .node(node("Neg", &["past_k"], "turned"))
+            .node(node("Abs", &["turned"], "old"))
+            .output(value("old", FLOAT, &CACHE)),
         Made::fixed().reading("q", "past_k"),
         Made::growing().node(sum),
     ] {
