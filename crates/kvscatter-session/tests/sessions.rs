@@ -12,6 +12,8 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use fake::{Fake, Fault};
+use kvscatter_onnx::proto::tensor_shape_proto::dimension::Value as DimValue;
+use kvscatter_onnx::proto::type_proto::Value as TypeValue;
 use kvscatter_onnx::proto::{NodeProto, ValueInfoProto};
 use kvscatter_onnx::{Model, WeightTransfer};
 use kvscatter_session::{
@@ -478,5 +480,54 @@ fn a_past_that_something_else_reads_is_refused() {
             }
             other => panic!("{operator}: {:?}", other.err()),
         }
+    }
+}
+
+/// Writes a model whose batch is fixed into a folder.
+#[cfg(test)]
+fn with_batch(name: &str, batch: i64, folder: &Path) -> PathBuf {
+    let mut model = Model::load(&model(name)).unwrap();
+    let graph = model.proto_mut().graph.get_or_insert_default();
+    for value in graph.input.iter_mut().chain(&mut graph.output) {
+        let Some(TypeValue::TensorType(tensor)) =
+            value.r#type.as_option_mut().and_then(|kind| kind.value.as_mut())
+        else {
+            continue;
+        };
+        for dimension in &mut tensor.shape.get_or_insert_default().dim {
+            if matches!(&dimension.value, Some(DimValue::DimParam(name)) if name == "batch") {
+                dimension.value = Some(DimValue::DimValue(batch));
+            }
+        }
+    }
+    // The fake engine knows a model by its folder.
+    let path = folder.join(name).join("model.onnx");
+    std::fs::create_dir(folder.join(name)).unwrap();
+    model.save_with_weights(&path, WeightTransfer::Copy).unwrap();
+    path
+}
+
+#[test]
+fn a_model_with_a_fixed_batch_takes_as_many_prompts_or_fewer() {
+    let folder = tempfile::tempdir().unwrap();
+    let greedy = GreedyOptions { tokens: 3, eos: Vec::new(), chunk: 2 };
+    for name in [STATIC, GROWING] {
+        let path = with_batch(name, 2, folder.path());
+        let open = |path: PathBuf, prompts| {
+            Generator::open(&Fake(Fault::None), path, prompts, SessionOptions::default())
+        };
+        let prompts = [vec![1, 2], vec![3, 4]];
+        for count in 1..=2 {
+            let generate = |path| {
+                let generator = open(path, count).unwrap();
+                generator.generate(&prompts[..count], &greedy, &mut unheard).unwrap().samples
+            };
+            assert_eq!(generate(path.clone()), generate(model(name)), "{name}, {count} prompts");
+        }
+        let refused = open(path, 3).map(|_| ()).unwrap_err();
+        assert!(
+            matches!(refused, SessionError::SizeFixed { setting: SessionSetting::Batch, fixed: 2, got: 3 }),
+            "{name}: {refused}"
+        );
     }
 }
