@@ -531,3 +531,26 @@ fn a_model_with_a_fixed_batch_takes_as_many_prompts_or_fewer() {
         );
     }
 }
+
+#[test]
+fn caches_that_the_engine_copies_are_counted() {
+    let greedy = GreedyOptions { tokens: 3, eos: Vec::new(), chunk: 8 };
+    let copied = |fault, name: &str| {
+        let generator = Generator::open(&Fake(fault), model(name), 1, SessionOptions::default()).unwrap();
+        generator.generate(&[vec![1, 2]], &greedy, &mut unheard).unwrap().copied
+    };
+    assert_eq!(copied(Fault::None, STATIC), 0);
+    assert_eq!(copied(Fault::None, GROWING), 0);
+    // A prompt and two steps, 4 caches of 64 slots with 32 float32 numbers.
+    assert_eq!(copied(Fault::Copied, STATIC), 3 * 4 * 64 * 32 * 4);
+}
+
+#[test]
+fn going_back_takes_no_memory_without_rings_and_states() {
+    let mut session = session(1);
+    let sample = session.add().unwrap();
+    session.step(&[(sample, &[1, 2])]).unwrap();
+    session.begin(sample).unwrap();
+    session.step(&[(sample, &[3])]).unwrap();
+    assert_eq!(session.memory().undo, 0);
+}
