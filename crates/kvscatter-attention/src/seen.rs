@@ -115,6 +115,7 @@ fn in_first_turn(row: &Range<i64>, turn: i64) -> Range<i64> {
 mod tests {
     use kvscatter::ElementType;
 
+    use super::{in_first_turn, join};
     use crate::block::Call;
     use crate::mask::Mask;
     use crate::operands::{Inputs, Outputs, Shapes, Valid};
@@ -150,6 +151,23 @@ mod tests {
             room.runs.iter().flat_map(|run| run.slots.clone()).collect::<Vec<_>>()
         });
         read.collect()
+    }
+
+    #[test]
+    fn rows_that_touch_have_no_gap() {
+        let of = |mut rows: Vec<std::ops::Range<i64>>| join(&mut rows, None);
+        assert_eq!(of(vec![0..2, 2..4]), (0..4, false));
+        assert_eq!(of(vec![2..4, 0..2]), (0..4, false));
+        assert_eq!(of(vec![0..2, 3..4]), (0..4, true));
+        assert_eq!(of(vec![3..4, 0..2]), (0..4, true));
+        assert_eq!(of(vec![5..5, 1..3]), (1..3, false));
+    }
+
+    #[test]
+    fn slots_of_a_row_lie_in_the_first_turn() {
+        for (row, expected) in [(3..5, 3..5), (10..12, 2..4), (8..9, 0..1), (6..10, 0..8), (15..17, 0..8)] {
+            assert_eq!(in_first_turn(&row, 8), expected, "{row:?}");
+        }
     }
 
     /// Returns a mask that shows `count` slots from `start` on, around the end.

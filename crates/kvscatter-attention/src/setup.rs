@@ -145,3 +145,72 @@ impl Setup {
         self.sizes.total().div_ceil(self.blocking.chunk).max(1)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use kvscatter::{ElementType, Isa};
+
+    use super::{CHUNK, Setup};
+    use crate::kernel::LANES;
+    use crate::operands::Shapes;
+    use crate::operator::{Attention, Softmax};
+
+    /// Prepares a decode with so many samples, heads and slots.
+    fn setup(op: Attention, [batch, heads, slots]: [usize; 3]) -> Setup {
+        let (query, cache) = ([batch, heads, 1, 8], [batch, heads, slots, 8]);
+        let shapes = Shapes {
+            element: ElementType::Float32,
+            query: &query,
+            key: &cache,
+            value: &cache,
+            mask: None,
+            past: None,
+        };
+        Setup::new(op, &shapes).unwrap()
+    }
+
+    #[test]
+    fn long_items_are_divided_if_threads_would_be_idle() {
+        let op = Attention::new();
+        for (sizes, threads, expected) in [
+            ([2, 3, 3 * CHUNK], 4, true),
+            // Two items for each thread keep all of them busy.
+            ([2, 3, 3 * CHUNK], 3, false),
+            ([1, 1, 3 * CHUNK], 2, true),
+            ([1, 1, 3 * CHUNK], 1, false),
+            ([1, 1, CHUNK], 2, false),
+            ([1, 1, CHUNK + 1], 2, true),
+        ] {
+            assert_eq!(setup(op, sizes).divides_items(threads), expected, "{sizes:?}, {threads} threads");
+        }
+        assert_eq!(setup(op, [1, 1, 3 * CHUNK]).max_chunks(), 3);
+        assert_eq!(setup(op, [1, 1, 3 * CHUNK + 1]).max_chunks(), 4);
+        assert_eq!(setup(op, [1, 1, 0]).max_chunks(), 1);
+        // The whole row of scores is needed at once.
+        assert_eq!(setup(op.softmax(Softmax::Float64), [1, 1, 3 * CHUNK]).max_chunks(), 1);
+    }
+
+    #[test]
+    fn rows_of_scores_lie_in_different_sets_of_a_cache() {
+        let blocking = setup(Attention::new(), [1, 1, 3 * CHUNK]).blocking;
+        assert_eq!((blocking.chunk, blocking.score_stride()), (CHUNK, CHUNK + LANES));
+        assert_eq!(CHUNK % LANES, 0);
+    }
+
+    #[test]
+    fn a_limit_of_the_instruction_set_is_kept() {
+        let own = |isa| Setup { isa, ..setup(Attention::new(), [1, 1, 8]) };
+        for (isa, limit, expected) in [
+            (Isa::Avx512, Isa::Avx512, Isa::Avx512),
+            (Isa::Avx512, Isa::Avx2, Isa::Avx2),
+            (Isa::Avx512, Isa::Portable, Isa::Portable),
+            (Isa::Avx2, Isa::Avx512, Isa::Avx2),
+            (Isa::Avx2, Isa::Avx2, Isa::Avx2),
+            (Isa::Avx2, Isa::Sse2, Isa::Portable),
+            (Isa::Portable, Isa::Avx512, Isa::Portable),
+            (Isa::Portable, Isa::Avx2, Isa::Portable),
+        ] {
+            assert_eq!(own(isa).up_to(limit).isa, expected, "{isa}, at most {limit}");
+        }
+    }
+}
