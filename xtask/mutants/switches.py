@@ -1,9 +1,10 @@
-"""Tests many mutants with one build: each is in the sources behind a switch.
+"""Tests many mutants with one build, in which each mutant has a switch that turns it on.
 
 `xtask/examples/mutant_switches` writes such sources. A mutant that they cannot contain, because its place must be
 constant or has another type then, is left to cargo-mutants.
 """
 
+import contextlib
 import json
 import os
 import resource
@@ -42,7 +43,7 @@ class Program:
 
 @dataclass
 class Switches:
-    """The mutants of a target that have a switch, in a copy of the sources of its own."""
+    """The mutants of a target that have a switch, in another copy of the sources."""
 
     target: Target
     # The folder with the copies and the build folders.
@@ -82,7 +83,7 @@ class Switches:
         stages = [stage for stage in self.target.stages if stage.only in file]
         result, name = "unviable", stages[0].name
         if position not in self._unviable:
-            for stage, done in zip(stages, [None, *stages]):
+            for stage, done in zip(stages, [None, *stages[:-1]], strict=True):
                 result, name = self._test(stage, done, position), stage.name
                 if result != "missed":
                     break
@@ -112,7 +113,9 @@ class Switches:
                     program = Program(each["executable"], Path(each["manifest_path"]).parent, 0.0)
                     begin = time.monotonic()
                     if _run(program, stage, [], 3600, {}) != 0:
-                        raise CannotTest(f"{self.target.name}, {stage.name}: {program.path} fails without a mutant")
+                        raise CannotTest(
+                            f"{self.target.name}, {stage.name}: {program.path} fails without a mutant"
+                        )
                     programs.append(Program(program.path, program.folder, time.monotonic() - begin))
             self._programs[stage.name] = sorted(programs, key=lambda program: program.seconds)
         return self._programs[stage.name]
@@ -187,9 +190,7 @@ def _places(message: dict[str, Any]) -> Iterator[tuple[str, int]]:
             each = (each["expansion"] or {}).get("span")
 
 
-def _run(
-    program: Program, stage: Stage, tests: list[str], limit: float, more: dict[str, str]
-) -> int | None:
+def _run(program: Program, stage: Stage, tests: list[str], limit: float, more: dict[str, str]) -> int | None:
     """Runs the tests whose names contain one of these parts, or all tests of the stage if there is none.
 
     Returns the exit status, or `None` if the time was not enough.
@@ -216,8 +217,6 @@ def _run(
         return None
     finally:
         # A test may have started programs.
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         process.wait()

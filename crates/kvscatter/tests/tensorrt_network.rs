@@ -309,7 +309,7 @@ fn messages_name_the_layer_and_what_is_wrong() {
     let broken = Error::ListLength { argument: Argument::UpdateLengths, got: 0, expected: 1 };
     let (layer, argument) = (3, Argument::Update);
     for (error, expected) in [
-        (NetworkError::Layer { layer, error: broken.clone() }, format!("layer 3: {broken}").as_str()),
+        (NetworkError::Layer { layer, error: broken }, format!("layer 3: {broken}").as_str()),
         (
             NetworkError::DynamicMaxSequenceLength { layer },
             "layer 3: the cache's maximum sequence length must not be dynamic",

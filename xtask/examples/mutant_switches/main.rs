@@ -1,4 +1,4 @@
-//! Writes sources that contain many of cargo-mutants' mutants at once, each behind a switch.
+//! Writes sources that contain many of cargo-mutants' mutants at once, each with a switch that turns it on.
 //!
 //! A mutant then costs one run of the tests, and no build. The environment variable `KVSCATTER_MUTANT` chooses a
 //! mutant when the tests start. Without it, the sources do what the original ones do.
