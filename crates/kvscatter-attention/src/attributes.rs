@@ -96,7 +96,7 @@ mod tests {
             (Attributes { left_window_size: Some(-1), right_window_size: Some(-1), ..none }, plain),
             (Attributes { q_num_heads: Some(4), kv_num_heads: Some(2), ..none }, plain.heads(4, 2)),
             (Attributes { softmax_precision: Some(11), ..none }, plain.softmax(Softmax::Float64)),
-            // The mode says nothing about a node without the output.
+            // A node without the output has no use for the mode.
             (Attributes { qk_matmul_output_mode: Some(3), ..none }, plain),
         ] {
             assert_eq!(attributes.operator(false), Ok(expected), "{attributes:?}");

@@ -558,7 +558,7 @@ mod tests {
         assert_eq!(settled(&[None, Some(3), None, Some(4)], None), Ok(vec![9, 3, 7, 4]));
         assert_eq!(settled(&[None, None, None, Some(4)], Some(12)), Ok(vec![9, 3, 7, 4]));
         assert_eq!(settled(&[None, Some(3), None, None], Some(12)), Ok(vec![9, 3, 7, 4]));
-        // A row of 13 elements has no heads of 4, and a head of 0 elements says nothing.
+        // A row of 13 elements has no heads of 4, and heads of 0 elements cannot be counted.
         assert_eq!(settled(&[None, None, None, Some(4)], Some(13)), Err(1));
         assert_eq!(settled(&[None, Some(3), None, None], None), Err(3));
         assert_eq!(settled(&[None, None, None, Some(0)], Some(0)), Err(1));

@@ -1,4 +1,4 @@
-//! What the index of a corpus says about its cases.
+//! The descriptions of cases in the index of a corpus.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ pub(super) struct Corpus {
     cases: BTreeMap<PathBuf, Note>,
 }
 
-/// What the index says about a case.
+/// The description of a case in the index.
 #[derive(Clone)]
 pub(super) struct Note {
     pub(super) rule: Rc<CorpusRule>,
@@ -75,7 +75,7 @@ impl Corpus {
 
 impl Note {
     /// Returns what the case contains, and the slots that its queries see. Returns `None` if the reason for the verdict
-    /// says it already, as the reason of a refusal does.
+    /// contains it, as the reason of a refusal does.
     pub(super) fn text_after(&self, reason: &str) -> Option<String> {
         match self.sees.as_slice() {
             [] if reason.contains(&self.what) => None,

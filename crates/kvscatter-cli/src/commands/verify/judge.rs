@@ -37,7 +37,7 @@ struct Loaded {
 /// The verdict on one data set.
 pub(super) struct CaseVerdict {
     pub(super) case: String,
-    /// What the index of its corpus says.
+    /// The description in the index of its corpus.
     pub(super) note: Option<Note>,
     pub(super) judged: Judged,
 }
