@@ -62,9 +62,10 @@ const UNKNOWN_SHOWN: usize = 20;
 ///
 /// A case that fails is printed with the first wrong element and the use of its slot: written, wrapped
 /// (written after the end of a ring) or old (not to be changed). The inputs and attributes of TensorScatter
-/// follow, and the command that draws the write. The summary counts the cases that break each rule. For a corpus
-/// with an index.json, such as conformance/, each case that fails is printed with what it contains and which
-/// slots its queries see, and the summary has the corpus's rules, too.
+/// follow, and the command that draws the write. The summary counts the cases that break each rule.
+///
+/// In a corpus with an index.json, such as conformance/, a case that fails is also printed with what it contains
+/// and the slots that its queries see. The summary then counts the cases of each rule of the corpus.
 ///
 /// With --actual, --json contains the answer to each case: exact, differs, refuses, crashes or timeout. If the
 /// model must be refused, the answer may also name what happened instead: accepts, clamps, wraps, skips, ignores
