@@ -55,14 +55,17 @@ class Work:
 
     def step(self, deadline: float) -> bool:
         """Tests the next few mutants. Returns `False` if there is none."""
-        tree.update(self.given.root / "tree")
-        self.mutants = self.target.mutants(self.given.root / "tree")
-        digest, sources = tree.digest(f"crates/{self.target.package}"), tree.digest()
+        # The working tree may change at any time, and this copy does not.
+        sources = self.given.root / "tree"
+        tree.update(sources)
+        self.mutants = self.target.mutants(sources)
+        digest, of_all = tree.digest(sources, f"crates/{self.target.package}/"), tree.digest(sources)
         positions = {name: position for position, name in enumerate(self.mutants)}
-        if self.runners is None or self.runners[0] != sources:
-            # Other sources may fail without a mutant.
+        if self.runners is None or self.runners[0] != of_all:
+            # Other sources may fail without a mutant, and their tests may catch more.
+            self.skipped.clear()
             switches = Switches(self.target, self.given.root, digest)
-            self.runners = (sources, switches, Runner(self.target, self.given.root, digest))
+            self.runners = (of_all, switches, Runner(self.target, self.given.root, digest))
         _, switches, alone = self.runners
         pending = [name for name in self.pending(digest) if name not in self.skipped]
         # A mutant without a switch costs a build, so it comes last.
@@ -72,7 +75,7 @@ class Work:
                 break
             mutant, position = self.mutants[name], positions[name]
             if switches.has(position):
-                outcome = switches.test(position, mutant.partition(":")[0])
+                outcome = switches.test(mutant, position)
             else:
                 outcome = alone.test(mutant, position, len(positions))
             if outcome.result == "missed" and self.given.stages:

@@ -107,10 +107,8 @@ impl<'ast> Visit<'ast> for Finder<'_> {
     fn visit_arm(&mut self, arm: &'ast Arm) {
         if let Some((_, guard)) = &arm.guard {
             let bytes = guard.span().byte_range();
-            for (number, part, mutant) in self.at(Genre::MatchArmGuard, bytes.start) {
-                if part == bytes {
-                    self.add(bytes.clone(), Form::Choice, number, mutant.replacement.clone());
-                }
+            for (number, _, mutant) in self.at(Genre::MatchArmGuard, bytes.start) {
+                self.add(bytes.clone(), Form::Choice, number, mutant.replacement.clone());
             }
         }
         visit::visit_arm(self, arm);
@@ -120,13 +118,9 @@ impl<'ast> Visit<'ast> for Finder<'_> {
         let whole = expression.span().byte_range();
         for arm in &expression.arms {
             for (number, ..) in self.at(Genre::MatchArm, arm.span().byte_range().start) {
-                if let Some((_, guard)) = &arm.guard {
-                    // As the guard `false`.
-                    self.add(guard.span().byte_range(), Form::Choice, number, "false".to_owned());
-                } else {
-                    let end = arm.pat.span().byte_range().end;
-                    self.add(end..end, Form::Guard, number, String::new());
-                }
+                // cargo-mutants leaves arms with a guard alone.
+                let end = arm.pat.span().byte_range().end;
+                self.add(end..end, Form::Guard, number, String::new());
                 self.add(whole.clone(), Form::Match, number, String::new());
             }
         }

@@ -128,7 +128,7 @@ fn shared<'m>(decoder: &Decoder<'m>, placement: Placement) -> Result<Vec<(&'m st
         if !cache.is_static() {
             Some("it is not a static cache; see kvscatter inspect")
         } else if read.contains(cache.past) {
-            Some("another node also reads it")
+            Some("another node or an output also reads it")
         } else if !cache.between.is_empty() || !cache.earlier.is_empty() || !cache.copies.is_empty() {
             Some("other nodes or outputs are between it and its present")
         } else {

@@ -10,8 +10,8 @@ use crate::decoder::roles::InputRole;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Hazard {
-    /// A node other than the writer reads the past. If the cache is written in place, this node may see old
-    /// or new rows.
+    /// A node other than the writer reads the past, or hands it on to an output. If the cache is written in place,
+    /// this node may see old or new rows. An output with the name of the past itself is not found.
     PastReadElsewhere {
         /// The name of the cache's past.
         past: String,

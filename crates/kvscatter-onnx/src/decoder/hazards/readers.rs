@@ -42,7 +42,7 @@ fn of_past(flow: &Flow<'_>, cache: &Cache<'_>, writer: &Node<'_>, hazards: &mut 
             }
             if slot == Some(0) && handed_on(flow, &reader).is_some() {
                 pending.extend(reader.output(0));
-                // Who calls the model reads its outputs.
+                // The caller of the model reads its outputs.
                 if !reader.output(0).is_some_and(|value| flow.is_output(value)) {
                     continue;
                 }

@@ -50,7 +50,7 @@ fn past_is_read_by_another_node() {
         Made::fixed().node(sum.clone()),
         // Nodes that pass on the past do not hide its reader.
         Made::fixed().node(node("Neg", &["past_k"], "turned")).node(node("ReduceSum", &["turned"], "sum")),
-        // Who calls the model reads its outputs.
+        // The caller of the model reads its outputs.
         Made::fixed().node(node("Identity", &["past_k"], "old")).output(value("old", FLOAT, &CACHE)),
         Made::fixed()
             .node(node("Neg", &["past_k"], "turned"))
