@@ -12,9 +12,10 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use fake::{Fake, Fault};
+use kvscatter_onnx::proto::attribute_proto::AttributeType;
 use kvscatter_onnx::proto::tensor_shape_proto::dimension::Value as DimValue;
 use kvscatter_onnx::proto::type_proto::Value as TypeValue;
-use kvscatter_onnx::proto::{NodeProto, ValueInfoProto};
+use kvscatter_onnx::proto::{AttributeProto, NodeProto, ValueInfoProto};
 use kvscatter_onnx::{Model, WeightTransfer};
 use kvscatter_session::{
     Generator, GreedyOptions, KvSession, Progress, Sample, SessionError, SessionOptions, SessionSetting,
@@ -553,4 +554,58 @@ fn going_back_takes_no_memory_without_rings_and_states() {
     session.begin(sample).unwrap();
     session.step(&[(sample, &[3])]).unwrap();
     assert_eq!(session.memory().undo, 0);
+}
+
+/// The graph does not show what the input is, but the indices are computed from it alone.
+#[test]
+fn an_input_that_only_the_indices_are_computed_from_is_fed_as_the_indices() {
+    let mut changed = Model::load(&model(STATIC)).unwrap();
+    let graph = changed.proto_mut().graph.get_or_insert_default();
+    for node in graph.node.iter_mut().filter(|node| node.op_type.as_deref() == Some("TensorScatter")) {
+        node.input[2] = "computed".to_owned();
+    }
+    let computed = NodeProto {
+        op_type: Some("Max".to_owned()),
+        input: vec!["write_indices".to_owned(), "write_indices".to_owned()],
+        output: vec!["computed".to_owned()],
+        ..NodeProto::default()
+    };
+    graph.node.insert(0, computed);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join(STATIC).join("model.onnx");
+    std::fs::create_dir(folder.path().join(STATIC)).unwrap();
+    changed.save_with_weights(&path, WeightTransfer::Copy).unwrap();
+    let options = SessionOptions { batch: Some(1), capacity: Some(CAPACITY), ..SessionOptions::default() };
+    let mut session = KvSession::open(&Fake(Fault::None), path, options).unwrap();
+    let sample = session.add().unwrap();
+    session.step(&[(sample, &[1, 2])]).unwrap();
+    let logits = session.step(&[(sample, &[3])]).unwrap();
+    assert_eq!(logits.last(sample).unwrap(), alone(&[1, 2, 3])[2]);
+}
+
+/// ONNX Runtime refuses padding if `sliding_window_cache` is 1.
+#[test]
+fn an_operator_that_refuses_padding_gets_none() {
+    let mut changed = Model::load(&model(OPERATOR)).unwrap();
+    let graph = changed.proto_mut().graph.get_or_insert_default();
+    for node in graph.node.iter_mut().filter(|node| node.op_type.as_deref() == Some("GroupQueryAttention")) {
+        node.attribute.push(AttributeProto {
+            name: Some("sliding_window_cache".to_owned()),
+            r#type: Some(AttributeType::INT),
+            i: Some(1),
+            ..AttributeProto::default()
+        });
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join(OPERATOR).join("model.onnx");
+    std::fs::create_dir(folder.path().join(OPERATOR)).unwrap();
+    changed.save_with_weights(&path, WeightTransfer::Copy).unwrap();
+    let options = SessionOptions { batch: Some(2), capacity: Some(CAPACITY), ..SessionOptions::default() };
+    let step = |path: PathBuf| {
+        let mut session = KvSession::open(&Fake(Fault::RefusesPadding), path, options).unwrap();
+        let (long, short) = (session.add().unwrap(), session.add().unwrap());
+        session.step(&[(long, &[1, 2, 3]), (short, &[4])]).map(|_| ())
+    };
+    assert!(matches!(step(model(OPERATOR)), Err(SessionError::Run { .. })));
+    step(path).unwrap();
 }

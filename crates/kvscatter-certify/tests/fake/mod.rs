@@ -37,6 +37,8 @@ pub(crate) enum Fault {
     WritesPast,
     /// Writes into the last slot of a static cache fail with an error.
     RefusesLastSlot,
+    /// `GroupQueryAttention` refuses samples that are padded on the right.
+    RefusesPadding,
 }
 
 pub(crate) struct Fake(pub(crate) Fault);
@@ -111,6 +113,9 @@ impl Session for FakeSession {
                     return Err(refused("several tokens in mid-cache take a batch of 1"));
                 }
                 let lengths = mask.chunks(total).map(|mask| mask.iter().sum::<i64>() as usize);
+                if self.fault == Fault::RefusesPadding && lengths.clone().any(|length| length < width) {
+                    return Err(refused("samples are padded"));
+                }
                 lengths.map(|length| if width == total { 0 } else { length - width }).collect()
             }
         };
