@@ -31,7 +31,7 @@ pub enum FoldError {
     #[error("attribute {name:?} is missing")]
     AttributeMissing { name: &'static str },
     /// The value of the attribute is not possible.
-    #[error("attribute {name:?} = {value} is not possible")]
+    #[error("attribute {name:?} = {} is not possible", value.escape_debug())]
     AttributeValue { name: &'static str, value: String },
     /// The shape does not have this axis.
     #[error("axis {axis} is out of range for rank {rank}")]
@@ -58,7 +58,7 @@ pub enum FoldError {
     #[error("an integer is divided by zero")]
     DivisionByZero,
     /// A number cannot be cast to the type.
-    #[error("converting {value} to {element} is not defined")]
+    #[error("converting {} to {element} is not defined", value.escape_debug())]
     Cast { value: String, element: ElementType },
     /// The number or the kind of the values does not match the shape and the type.
     #[error("shape {shape:?} of {element} does not match {got} values, or they are of another kind")]
@@ -75,4 +75,20 @@ pub enum FoldError {
     /// The evaluation would need more work than the limit.
     #[error("computing this needs more than {limit} bytes of values")]
     TooMuch { limit: u64 },
+}
+
+#[cfg(test)]
+mod tests {
+    use kvscatter::ElementType;
+
+    use super::FoldError;
+
+    #[test]
+    fn strings_of_a_model_do_not_break_the_line() {
+        let (name, value) = ("approximate", "a\nb".to_owned());
+        let error = FoldError::AttributeValue { name, value: value.clone() };
+        assert_eq!(error.to_string(), r#"attribute "approximate" = a\nb is not possible"#);
+        let error = FoldError::Cast { value, element: ElementType::Int64 };
+        assert_eq!(error.to_string(), r"converting a\nb to int64 is not defined");
+    }
 }

@@ -41,12 +41,16 @@ pub(crate) fn node<'m>(dice: &mut Dice, model: &'m mut ModelProto) -> Option<&'m
     dice.pick_mut(&mut graph.node)
 }
 
-/// Returns the names of all values of a graph.
+/// Returns the names of all values of a graph, or a name that none has.
 pub(crate) fn values(graph: &GraphProto) -> Vec<String> {
     let declared = graph.input.iter().filter_map(|input| input.name.clone());
     let stored = graph.initializer.iter().filter_map(|tensor| tensor.name.clone());
     let made = graph.node.iter().flat_map(|node| node.output.clone());
-    declared.chain(stored).chain(made).filter(|name| !name.is_empty()).collect()
+    let mut names: Vec<_> = declared.chain(stored).chain(made).filter(|name| !name.is_empty()).collect();
+    if names.is_empty() {
+        names.push("none".to_owned());
+    }
+    names
 }
 
 /// Chooses the declaration of an input, an output or another value.
