@@ -6,8 +6,8 @@ use kvscatter_oracle::cases::attention::AttentionCase;
 /// The error of a sum in float32, relative to the largest value.
 const RELATIVE: f64 = 2e-6;
 
-/// One rounding of a score in float32, relative to the sum of the magnitudes of its products. It changes the weight of a
-/// row by the same share. A score has several roundings, but most of them cancel each other.
+/// One rounding of a score in float32, relative to the sum of the magnitudes of its products. It changes the weight of
+/// a row by the same share. A score has several roundings, but most of them cancel each other.
 const OF_A_SCORE: f64 = f32::EPSILON as f64 / 2.0;
 
 /// The expected outputs of a case, and their bounds.
