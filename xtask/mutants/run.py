@@ -50,9 +50,7 @@ class Runner:
     def test(self, mutant: str, position: int, count: int) -> Outcome:
         """Tests the mutant at a position of cargo-mutants' list. Only what survives a stage reaches the next."""
         begin = time.monotonic()
-        file, _, _ = mutant.partition(":")
-        stages = [stage for stage in self.target.stages if stage.only in file]
-        for stage in stages:
+        for stage in self.target.stages_of(mutant):
             result = self._test(stage, mutant, position, count)
             if result == "timeout":
                 # The machine may be busier than when the limit was measured.
@@ -121,9 +119,14 @@ class Runner:
             env={**os.environ, **settings, **stage.env},
             stdout=log,
             stderr=subprocess.STDOUT,
-            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY)),
+            preexec_fn=limit_memory,
         )
         return done.returncode
+
+
+def limit_memory() -> None:
+    """Limits the memory of this process and of those that it starts."""
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
 
 
 def _names(stage: Stage, *before: str) -> list[str]:

@@ -7,7 +7,6 @@ constant or has another type then, is left to cargo-mutants.
 import contextlib
 import json
 import os
-import resource
 import signal
 import subprocess
 import time
@@ -18,7 +17,7 @@ from typing import Any
 
 import tree
 from outcomes import Outcome
-from run import MEMORY, PROFILE, CannotTest
+from run import PROFILE, CannotTest, limit_memory
 
 from targets import Stage, Target
 
@@ -37,8 +36,6 @@ class Program:
 
     path: str
     folder: Path
-    # How long it runs without a mutant.
-    seconds: float
 
 
 @dataclass
@@ -52,7 +49,8 @@ class Switches:
     digest: str
     _left_out: set[int] = field(init=False)
     _unviable: set[int] = field(default_factory=set)
-    _programs: dict[str, list[Program]] = field(default_factory=dict)
+    # The programs of each stage, with their seconds without a mutant.
+    _programs: dict[str, list[tuple[Program, float]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._copy = self.root / f"{self.target.name}-switches"
@@ -81,8 +79,7 @@ class Switches:
         """Tests the mutant at a position of cargo-mutants' list. Only what survives a stage reaches the next."""
         if self._mutants[position]["name"] != mutant:
             raise RuntimeError(f"the mutant at {position} is not {mutant}")
-        begin, (file, _, _) = time.monotonic(), mutant.partition(":")
-        stages = [stage for stage in self.target.stages if stage.only in file]
+        begin, stages = time.monotonic(), self.target.stages_of(mutant)
         result, name = "unviable", stages[0].name
         if position not in self._unviable:
             for stage, done in zip(stages, [None, *stages[:-1]], strict=True):
@@ -96,17 +93,17 @@ class Switches:
         is_more = done is not None and (done.cargo, done.env) == (stage.cargo, stage.env)
         new = done.skip if done and is_more else []
         chosen = {"KVSCATTER_MUTANT": str(position)}
-        for program in self._built(stage):
-            code = _run(program, stage, new, LEAST_SECONDS + PATIENCE * program.seconds, chosen)
+        for program, seconds in self._built(stage):
+            code = _run(program, stage, new, LEAST_SECONDS + PATIENCE * seconds, chosen)
             if code is None:
                 # The machine may be busier than when the time was measured.
-                seconds = self._measured(stage, program.path, program.folder)
+                seconds = self._measured(stage, program)
                 code = _run(program, stage, new, 2 * LEAST_SECONDS + PATIENCE * seconds, chosen)
             if code != 0:
                 return "timeout" if code is None else "caught"
         return "missed"
 
-    def _built(self, stage: Stage) -> list[Program]:
+    def _built(self, stage: Stage) -> list[tuple[Program, float]]:
         """Returns the test programs of a stage. Those that are fast come first."""
         if stage.name not in self._programs:
             words = ["test", "--no-run", "--package", self.target.package, *stage.cargo]
@@ -116,16 +113,16 @@ class Switches:
             programs = []
             for each in messages:
                 if each.get("executable") and each["profile"]["test"]:
-                    path, folder = each["executable"], Path(each["manifest_path"]).parent
-                    programs.append(Program(path, folder, self._measured(stage, path, folder)))
-            self._programs[stage.name] = sorted(programs, key=lambda program: program.seconds)
+                    program = Program(each["executable"], Path(each["manifest_path"]).parent)
+                    programs.append((program, self._measured(stage, program)))
+            self._programs[stage.name] = sorted(programs, key=lambda timed: timed[1])
         return self._programs[stage.name]
 
-    def _measured(self, stage: Stage, path: str, folder: Path) -> float:
+    def _measured(self, stage: Stage, program: Program) -> float:
         """Returns how many seconds a test program takes without a mutant."""
         begin = time.monotonic()
-        if _run(Program(path, folder, 0.0), stage, [], 3600, {}) != 0:
-            raise CannotTest(f"{self.target.name}, {stage.name}: {path} fails without a mutant")
+        if _run(program, stage, [], 3600, {}) != 0:
+            raise CannotTest(f"{self.target.name}, {stage.name}: {program.path} fails without a mutant")
         return time.monotonic() - begin
 
     def _write(self) -> list[dict[str, Any]]:
@@ -220,7 +217,7 @@ def _run(program: Program, stage: Stage, tests: list[str], limit: float, more: d
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY)),
+        preexec_fn=limit_memory,
     )
     try:
         return process.wait(limit)

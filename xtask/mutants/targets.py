@@ -50,6 +50,11 @@ class Target:
         """Returns cargo-mutants' names of all mutants, by names that stay when lines move."""
         return named([mutant["name"] for mutant in self.listed(tree)])
 
+    def stages_of(self, mutant: str) -> list[Stage]:
+        """Returns the stages that test a mutant, whose name begins with its file."""
+        file, _, _ = mutant.partition(":")
+        return [stage for stage in self.stages if stage.only in file]
+
     def first(self, stages: int | None) -> "Target":
         """Returns the target with only so many stages."""
         return replace(self, stages=self.stages[:stages])

@@ -15,12 +15,13 @@ use fake::{Fake, Fault};
 use kvscatter_onnx::proto::attribute_proto::AttributeType;
 use kvscatter_onnx::proto::tensor_shape_proto::dimension::Value as DimValue;
 use kvscatter_onnx::proto::type_proto::Value as TypeValue;
-use kvscatter_onnx::proto::{AttributeProto, NodeProto, ValueInfoProto};
+use kvscatter_onnx::proto::{AttributeProto, GraphProto, NodeProto, ValueInfoProto};
 use kvscatter_onnx::{Model, WeightTransfer};
 use kvscatter_session::{
     Generator, GreedyOptions, KvSession, Progress, Sample, SessionError, SessionOptions, SessionSetting,
     argmax,
 };
+use tempfile::TempDir;
 
 const STATIC: &str = "mobius-llama-static";
 const GROWING: &str = "mobius-llama-dynamic";
@@ -36,9 +37,28 @@ fn session(batch: usize) -> KvSession {
 }
 
 fn with_fault(batch: usize, fault: Fault) -> KvSession {
-    let options =
-        SessionOptions { batch: Some(batch), capacity: Some(CAPACITY), ..SessionOptions::default() };
-    KvSession::open(&Fake(fault), model(STATIC), options).unwrap()
+    KvSession::open(&Fake(fault), model(STATIC), sized(batch)).unwrap()
+}
+
+fn sized(batch: usize) -> SessionOptions {
+    SessionOptions { batch: Some(batch), capacity: Some(CAPACITY), ..SessionOptions::default() }
+}
+
+/// Writes a model with a changed graph. The file is gone when the folder is dropped.
+fn changed(name: &str, change: impl FnOnce(&mut GraphProto)) -> (TempDir, PathBuf) {
+    let mut model = Model::load(&model(name)).unwrap();
+    change(model.proto_mut().graph.get_or_insert_default());
+    let folder = tempfile::tempdir().unwrap();
+    // The fake engine knows a model by its folder.
+    let path = folder.path().join(name).join("model.onnx");
+    std::fs::create_dir(folder.path().join(name)).unwrap();
+    model.save_with_weights(&path, WeightTransfer::Copy).unwrap();
+    (folder, path)
+}
+
+/// Returns the nodes of an operator.
+fn nodes<'g>(graph: &'g mut GraphProto, operator: &str) -> impl Iterator<Item = &'g mut NodeProto> {
+    graph.node.iter_mut().filter(move |node| node.op_type.as_deref() == Some(operator))
 }
 
 /// Ignores the progress.
@@ -450,31 +470,22 @@ fn a_copy_leaves_no_row_of_a_sample_that_was_removed() {
 /// An engine may run a second reader of a past before or after the write.
 #[test]
 fn a_past_that_something_else_reads_is_refused() {
-    let model_with = |operator: &str| {
-        let mut model = Model::load(&model(STATIC)).unwrap();
-        let graph = model.proto_mut().graph.get_or_insert_default();
-        let writes = |node: &&NodeProto| node.op_type.as_deref() == Some("TensorScatter");
-        let mut node = graph.node.iter().find(writes).unwrap().clone();
-        let past = node.input[0].clone();
-        if operator != "TensorScatter" {
-            node = NodeProto { input: vec![past.clone()], ..NodeProto::default() };
-        }
-        (node.op_type, node.name) = (Some(operator.to_owned()), Some("second".to_owned()));
-        node.output = vec!["second".to_owned()];
-        graph.node.push(node);
-        let of_past = graph.input.iter().find(|input| input.name.as_ref() == Some(&past)).unwrap();
-        let output = ValueInfoProto { name: Some("second".to_owned()), ..of_past.clone() };
-        graph.output.push(output);
-        (model, past)
-    };
     for operator in ["Identity", "Erf", "TensorScatter"] {
-        let (model, past) = model_with(operator);
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("model.onnx");
-        model.save_with_weights(&path, WeightTransfer::Copy).unwrap();
-        let options =
-            SessionOptions { batch: Some(1), capacity: Some(CAPACITY), ..SessionOptions::default() };
-        match KvSession::open(&Fake(Fault::None), path, options) {
+        let mut past = String::new();
+        let (_folder, path) = changed(STATIC, |graph| {
+            let mut node = nodes(graph, "TensorScatter").next().unwrap().clone();
+            past.clone_from(&node.input[0]);
+            if operator != "TensorScatter" {
+                node = NodeProto { input: vec![past.clone()], ..NodeProto::default() };
+            }
+            (node.op_type, node.name) = (Some(operator.to_owned()), Some("second".to_owned()));
+            node.output = vec!["second".to_owned()];
+            graph.node.push(node);
+            let of_past = graph.input.iter().find(|input| input.name.as_ref() == Some(&past)).unwrap();
+            let output = ValueInfoProto { name: Some("second".to_owned()), ..of_past.clone() };
+            graph.output.push(output);
+        });
+        match KvSession::open(&Fake(Fault::None), path, sized(1)) {
             Err(SessionError::PastRead { input, reader }) => {
                 assert_eq!(input, past);
                 assert!(reader.contains("second"), "{reader}");
@@ -484,11 +495,9 @@ fn a_past_that_something_else_reads_is_refused() {
     }
 }
 
-/// Writes a model whose batch is fixed into a folder.
+/// Fixes the batch of all inputs and outputs.
 #[cfg(test)]
-fn with_batch(name: &str, batch: i64, folder: &Path) -> PathBuf {
-    let mut model = Model::load(&model(name)).unwrap();
-    let graph = model.proto_mut().graph.get_or_insert_default();
+fn fix_batch(graph: &mut GraphProto, batch: i64) {
     for value in graph.input.iter_mut().chain(&mut graph.output) {
         let Some(TypeValue::TensorType(tensor)) =
             value.r#type.as_option_mut().and_then(|kind| kind.value.as_mut())
@@ -501,19 +510,13 @@ fn with_batch(name: &str, batch: i64, folder: &Path) -> PathBuf {
             }
         }
     }
-    // The fake engine knows a model by its folder.
-    let path = folder.join(name).join("model.onnx");
-    std::fs::create_dir(folder.join(name)).unwrap();
-    model.save_with_weights(&path, WeightTransfer::Copy).unwrap();
-    path
 }
 
 #[test]
 fn a_model_with_a_fixed_batch_takes_as_many_prompts_or_fewer() {
-    let folder = tempfile::tempdir().unwrap();
     let greedy = GreedyOptions { tokens: 3, eos: Vec::new(), chunk: 2 };
     for name in [STATIC, GROWING] {
-        let path = with_batch(name, 2, folder.path());
+        let (_folder, path) = changed(name, |graph| fix_batch(graph, 2));
         let open = |path: PathBuf, prompts| {
             Generator::open(&Fake(Fault::None), path, prompts, SessionOptions::default())
         };
@@ -559,24 +562,17 @@ fn going_back_takes_no_memory_without_rings_and_states() {
 /// The graph does not show what the input is, but the indices are computed from it alone.
 #[test]
 fn an_input_that_only_the_indices_are_computed_from_is_fed_as_the_indices() {
-    let mut changed = Model::load(&model(STATIC)).unwrap();
-    let graph = changed.proto_mut().graph.get_or_insert_default();
-    for node in graph.node.iter_mut().filter(|node| node.op_type.as_deref() == Some("TensorScatter")) {
-        node.input[2] = "computed".to_owned();
-    }
-    let computed = NodeProto {
-        op_type: Some("Max".to_owned()),
-        input: vec!["write_indices".to_owned(), "write_indices".to_owned()],
-        output: vec!["computed".to_owned()],
-        ..NodeProto::default()
-    };
-    graph.node.insert(0, computed);
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join(STATIC).join("model.onnx");
-    std::fs::create_dir(folder.path().join(STATIC)).unwrap();
-    changed.save_with_weights(&path, WeightTransfer::Copy).unwrap();
-    let options = SessionOptions { batch: Some(1), capacity: Some(CAPACITY), ..SessionOptions::default() };
-    let mut session = KvSession::open(&Fake(Fault::None), path, options).unwrap();
+    let (_folder, path) = changed(STATIC, |graph| {
+        nodes(graph, "TensorScatter").for_each(|node| node.input[2] = "computed".to_owned());
+        let computed = NodeProto {
+            op_type: Some("Max".to_owned()),
+            input: vec!["write_indices".to_owned(), "write_indices".to_owned()],
+            output: vec!["computed".to_owned()],
+            ..NodeProto::default()
+        };
+        graph.node.insert(0, computed);
+    });
+    let mut session = KvSession::open(&Fake(Fault::None), path, sized(1)).unwrap();
     let sample = session.add().unwrap();
     session.step(&[(sample, &[1, 2])]).unwrap();
     let logits = session.step(&[(sample, &[3])]).unwrap();
@@ -586,23 +582,18 @@ fn an_input_that_only_the_indices_are_computed_from_is_fed_as_the_indices() {
 /// ONNX Runtime refuses padding if `sliding_window_cache` is 1.
 #[test]
 fn an_operator_that_refuses_padding_gets_none() {
-    let mut changed = Model::load(&model(OPERATOR)).unwrap();
-    let graph = changed.proto_mut().graph.get_or_insert_default();
-    for node in graph.node.iter_mut().filter(|node| node.op_type.as_deref() == Some("GroupQueryAttention")) {
-        node.attribute.push(AttributeProto {
-            name: Some("sliding_window_cache".to_owned()),
-            r#type: Some(AttributeType::INT),
-            i: Some(1),
-            ..AttributeProto::default()
+    let (_folder, path) = changed(OPERATOR, |graph| {
+        nodes(graph, "GroupQueryAttention").for_each(|node| {
+            node.attribute.push(AttributeProto {
+                name: Some("sliding_window_cache".to_owned()),
+                r#type: Some(AttributeType::INT),
+                i: Some(1),
+                ..AttributeProto::default()
+            });
         });
-    }
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join(OPERATOR).join("model.onnx");
-    std::fs::create_dir(folder.path().join(OPERATOR)).unwrap();
-    changed.save_with_weights(&path, WeightTransfer::Copy).unwrap();
-    let options = SessionOptions { batch: Some(2), capacity: Some(CAPACITY), ..SessionOptions::default() };
+    });
     let step = |path: PathBuf| {
-        let mut session = KvSession::open(&Fake(Fault::RefusesPadding), path, options).unwrap();
+        let mut session = KvSession::open(&Fake(Fault::RefusesPadding), path, sized(2)).unwrap();
         let (long, short) = (session.add().unwrap(), session.add().unwrap());
         session.step(&[(long, &[1, 2, 3]), (short, &[4])]).map(|_| ())
     };

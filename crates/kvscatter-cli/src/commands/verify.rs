@@ -24,7 +24,6 @@ mod verdict;
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
 
 use clap::Args;
 use kvscatter_onnx::test_dir::{TestCase, Unread, discover};
@@ -134,8 +133,11 @@ pub(crate) fn run(args: Verify, output: &mut Output) -> Result<Outcome, CommandE
         if discovered.cases.is_empty() && discovered.unread.is_empty() {
             return Err(CommandError::NoCases { dir: dir.clone() });
         }
-        let corpus = Rc::new(Corpus::find(dir));
-        cases.extend(discovered.cases.into_iter().map(|folder| (dir, Rc::clone(&corpus), folder)));
+        let corpus = Corpus::find(dir);
+        cases.extend(discovered.cases.into_iter().map(|folder| {
+            let note = corpus.as_ref().and_then(|corpus| corpus.note(&folder)).cloned();
+            (dir, folder, note)
+        }));
         lines.extend(discovered.unread.into_iter().map(CaseVerdict::from));
     }
     if !output.is_json() {
@@ -143,16 +145,15 @@ pub(crate) fn run(args: Verify, output: &mut Output) -> Result<Outcome, CommandE
     }
     let bar = progress(cases.len());
     let mut known = BTreeSet::new();
-    for (dir, corpus, folder) in &cases {
+    for (dir, folder, note) in &cases {
         let below = place_below(dir, folder)?;
         let judge = Judge {
             folder,
             actual: args.actual.as_ref().map(|out| out.join(&below)),
             tolerance: args.tolerance(),
         };
-        let note = corpus.as_ref().as_ref().and_then(|corpus| corpus.note(folder));
         for mut line in judge.verdicts() {
-            line.note = note.cloned();
+            line.note.clone_from(note);
             let is_shown = !args.quiet || !matches!(line.judged.verdict, Verdict::Pass);
             if !output.is_json() && is_shown {
                 bar.suspend(|| writeln!(output, "{line}"))?;
