@@ -93,12 +93,10 @@ mod tests {
     #[test]
     #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
     fn every_instruction_set_has_its_own_kernels() {
-        let chosen: Vec<_> = Isa::Avx512.up_to().map(|isa| Kernels::choose(isa, 64)).collect();
-        for (at, one) in chosen.iter().enumerate() {
-            for other in chosen.iter().take(at) {
-                assert!(!fn_addr_eq(one.any, other.any));
-                assert!(!fn_addr_eq(one.stream, other.stream));
-            }
+        // Only these differ for every pair: without AVX2, kernels for any length are `copy_runs::<Memcpy>`.
+        let chosen: Vec<_> = Isa::Avx512.up_to().map(|isa| Kernels::choose(isa, 64).stream).collect();
+        for (at, &one) in chosen.iter().enumerate() {
+            assert!(chosen.iter().take(at).all(|&other| !fn_addr_eq(one, other)));
         }
     }
 }
