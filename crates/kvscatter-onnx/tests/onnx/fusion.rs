@@ -16,7 +16,7 @@ use crate::support::{int, ints, model, node, testdata, value};
 const HEADS: usize = 6;
 const KV_HEADS: usize = 3;
 const SIZE: usize = 4;
-const SLOTS: usize = 16;
+pub(super) const SLOTS: usize = 16;
 
 /// One attention operation that reads two caches, with a node at each place where exporters put one. Each
 /// function adds nodes that read a value and returns the name of the result.
@@ -76,6 +76,9 @@ impl Form {
             ("by_head", &[0, 0, 6, 4]),
             ("by_kv_head", &[0, 0, self.kv_heads.try_into().unwrap(), 4]),
             ("all_heads", &[0, 6, -1, 4]),
+            ("all_heads_turned", &[0, 6, 4, -1]),
+            ("by_sample", &[-1, 6]),
+            ("for_each_head", &[1, 6, 1, 1]),
             ("flat", &[0, 0, 24]),
         ] {
             nodes.ints(name, values);
@@ -450,11 +453,113 @@ fn products_of_rank_3_are_reshaped_away() {
 
 #[test]
 fn another_order_of_heads_is_found_by_what_it_computes() {
-    let reason = kept(&Form { repeat: tiled_heads, ..Form::grouped() });
-    assert!(
-        matches!(reason, KeptReason::Differs { scale: 0.5, softcap: 0.0, difference } if difference > 0.1),
-        "{reason}"
-    );
+    let tiled_keys: Step = |nodes, keys| {
+        let apart = nodes.add("Unsqueeze", &[keys, "one"]);
+        let repeated = nodes.add("Tile", &[&apart, "times"]);
+        nodes.add("Reshape", &[&repeated, "all_heads_turned"])
+    };
+    for (what, form) in [
+        ("keys and values", Form { repeat: tiled_heads, ..Form::grouped() }),
+        ("keys", Form { repeat: as_it_is, keys: tiled_keys, values: expanded, ..Form::grouped() }),
+    ] {
+        let reason = kept(&form);
+        assert!(
+            matches!(reason, KeptReason::Differs { scale: 0.5, softcap: 0.0, difference } if difference > 0.1),
+            "{what}: {reason}"
+        );
+    }
+}
+
+#[test]
+fn queries_may_be_reshaped_without_a_transposition() {
+    let reshaped: Step = |nodes, _| nodes.add("Reshape", &["x", "all_heads"]);
+    assert_eq!(fused("reshaped", &Form { queries: reshaped, ..Form::plain() }), (0.5, 0.0, 0));
+}
+
+/// BLOOM multiplies matrices with all heads of all samples in one axis.
+#[test]
+fn samples_and_heads_may_be_merged() {
+    let mask: Step = |nodes, scores| {
+        let by_head = nodes.add("Expand", &["bias", "for_each_head"]);
+        let by_row = merge(nodes, &by_head);
+        nodes.add("Add", &[scores, &by_row])
+    };
+    let form = Form { queries: merge, keys: merge, values: merge, mask, ..Form::plain() };
+    let mut model = form.model();
+    let graph = model.proto_mut().graph.as_option_mut().unwrap();
+    // The heads are split after another node has read the result.
+    let end = graph.node.iter().position(|node| node.output[0] == "y").unwrap();
+    graph.node[end].output[0] = "rows".to_owned();
+    let mut shape = node("Shape", &["rows"], "tokens_and_size");
+    shape.attribute = vec![int("start", 1)];
+    let mut split = node("Concat", &["by_sample", "tokens_and_size"], "split");
+    split.attribute = vec![int("axis", 0)];
+    let nodes =
+        [shape, split, node("Neg", &["rows"], "negative"), node("Reshape", &["negative", "split"], "y")];
+    graph.node.splice(end + 1..=end, nodes);
+    let converted = convert(&model, SLOTS).unwrap();
+    let kept: Vec<_> = converted.kept.iter().map(|kept| kept.reason.to_string()).collect();
+    assert_eq!((converted.attention_nodes, converted.fused), (1, 1), "{kept:?}");
+    let graph = converted.model.graph().unwrap();
+    let rows = graph.nodes().iter().find(|node| node.output(0) == Some("rows")).unwrap();
+    assert_eq!(rows.op_type(), "Reshape");
+}
+
+/// Puts all heads of all samples in one axis.
+fn merge(nodes: &mut Nodes, value: &str) -> String {
+    let inner = nodes.add("Shape", &[value]);
+    nodes.attribute(int("start", 2));
+    let shape = nodes.add("Concat", &["last", &inner]);
+    nodes.attribute(int("axis", 0));
+    nodes.add("Reshape", &[value, &shape])
+}
+
+#[test]
+fn a_bias_in_float16_is_compared_with_the_precision_of_float16() {
+    let proportional: Step = |nodes, scores| {
+        let biased = with_bias(nodes, scores, |_, places| places.to_owned());
+        nodes.add("Add", &[&biased, "bias"])
+    };
+    let bent: Step = |nodes, scores| {
+        let biased = with_bias(nodes, scores, |nodes, places| nodes.add("Sqrt", &[places]));
+        nodes.add("Add", &[&biased, "bias"])
+    };
+    let form = Form { element: ElementType::Float16, mask: proportional, ..Form::plain() };
+    assert!(convert(&form.model(), SLOTS).is_ok());
+    let error = convert(&Form { mask: bent, ..form }.model(), SLOTS).unwrap_err();
+    assert!(matches!(error.root(), OnnxError::Convert(ConvertRefusal::Bias { .. })), "{error}");
+}
+
+/// Adds a number for each head and slot to the scores.
+fn with_bias(nodes: &mut Nodes, scores: &str, of_places: fn(&mut Nodes, &str) -> String) -> String {
+    nodes.floats("slopes", &[HEADS, 1, 1], 0.5);
+    let places = nodes.cast("slots", nodes.element);
+    let places = of_places(nodes, &places);
+    let bias = nodes.add("Mul", &["slopes", &places]);
+    nodes.add("Add", &[scores, &bias])
+}
+
+/// The table is not read to evaluate masks, so only its size shows that it is too short.
+#[test]
+fn a_table_of_positions_with_too_few_rows_is_named() {
+    let model = Form::plain().model();
+    assert!(convert(&model, 32).is_ok());
+    let error = convert(&model, 33).unwrap_err();
+    let expected = ConvertRefusal::Table { table: "places_table".to_owned(), rows: 32, max_seq: 33 };
+    assert!(matches!(error.root(), OnnxError::Convert(refusal) if *refusal == expected), "{error}");
+}
+
+/// A product with values that are not weights has no slots along its last axis.
+#[test]
+fn a_sum_of_values_without_a_softmax_is_refused() {
+    let summed: Step = |nodes, weights| {
+        nodes.called("sum", "MatMul", &["bias", "present.v"]);
+        nodes.called("unused", "Identity", &["sum"]);
+        weights.to_owned()
+    };
+    let error = convert(&Form { weights: summed, ..Form::plain() }.model(), SLOTS).unwrap_err();
+    let expected = ConvertRefusal::Reader { value: "present.v".to_owned() };
+    assert!(matches!(error.root(), OnnxError::Convert(refusal) if *refusal == expected), "{error}");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //!
 //! The tests of the engines compare the results with those of linear caches.
 
-use kvscatter::Mode;
+use kvscatter::{ElementType, Mode};
 use kvscatter_onnx::convert::{
     ConvertOptions, ConvertRefusal, Converted, LinearReason, LinearWindow, RingSize, UNLIMITED,
     WindowedCaches, convert,
@@ -95,6 +95,19 @@ fn a_mask_of_all_tokens_is_dropped_if_only_rings_would_read_it() {
     assert_eq!([&rings, &masks, &hybrid].map(has_mask), [false, true, true]);
     assert_eq!(masks.rings.len() + masks.linear_windows.len(), 0);
     assert_eq!(masks.model.metadata("kvscatter.rings"), None);
+}
+
+/// Positions in int64 are the number of real tokens before each new token, without a cast.
+#[test]
+fn positions_of_rings_are_not_cast() {
+    let converted = converted(&mistral(), ring(2, 2));
+    let graph = converted.model.graph().unwrap();
+    let positions = Decoder::of(&graph).unwrap().input(InputRole::PositionIds).unwrap().name;
+    let int64 = i64::from(ElementType::Int64.onnx_code());
+    let casts = graph.nodes().iter().filter(|node| node.is("Cast") && node.input(0) == Some(positions));
+    let to: Vec<_> = casts.filter_map(|cast| cast.attribute("to")?.i).collect();
+    assert!(!to.contains(&int64), "{to:?}");
+    assert!(graph.nodes().iter().any(|node| node.is("Unsqueeze") && node.input(0) == Some(positions)));
 }
 
 /// The metadata has the limit, because the graph does not show it.

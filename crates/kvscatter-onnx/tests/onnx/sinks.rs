@@ -3,10 +3,11 @@
 //! `python-tests/test_standard.py` shows in ONNX Runtime that such decoders compute the same.
 
 use kvscatter::ElementType;
-use kvscatter_onnx::convert::KeptReason;
+use kvscatter_onnx::OnnxError;
+use kvscatter_onnx::convert::{ConvertRefusal, KeptReason, convert};
 
 use crate::fusion::{
-    Form, Nodes, Step, as_it_is, capped, converted, factor_by_position, kept, op_types, tiled_heads,
+    Form, Nodes, SLOTS, Step, as_it_is, capped, converted, factor_by_position, kept, op_types, tiled_heads,
 };
 use crate::support::int;
 
@@ -104,6 +105,27 @@ fn large_sinks_do_not_hide_another_order_of_heads() {
     assert_eq!(converted(&right).fused, 1);
     let reason = kept(&Form { repeat: tiled_heads, ..right });
     assert!(matches!(reason, KeptReason::Differs { difference, .. } if difference > 0.1), "{reason}");
+}
+
+#[test]
+fn columns_that_are_no_sinks_are_refused() {
+    let refused = |form: &Form| match convert(&form.model(), SLOTS).unwrap_err().root() {
+        OnnxError::Convert(ConvertRefusal::Reader { value }) => value.clone(),
+        other => panic!("{other}"),
+    };
+    // Scores without a mask.
+    let unmasked = refused(&Form { mask: with_sinks, ..form(as_it_is) });
+    assert!(unmasked.starts_with("mul_"), "{unmasked}");
+    // Another number is subtracted from each column.
+    let columns = refused(&form(|nodes, scores| {
+        let all = with_sinks(nodes, scores);
+        nodes.called("after_total", "Add", &["total", "step"]);
+        let columns = nodes.add("Range", &["from", "after_total", "step"]);
+        let columns = nodes.cast(&columns, ElementType::Float32);
+        nodes.called("shifted", "Sub", &[&all, &columns]);
+        "shifted".to_owned()
+    }));
+    assert!(columns.starts_with("concat_"), "{columns}");
 }
 
 #[test]

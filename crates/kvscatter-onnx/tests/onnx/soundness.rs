@@ -8,7 +8,7 @@ use kvscatter_onnx::proto::tensor_shape_proto::dimension::Value as DimValue;
 use kvscatter_onnx::proto::type_proto::Value as TypeValue;
 use kvscatter_onnx::proto::{GraphProto, NodeProto};
 
-use crate::support::{int, node, testdata, value};
+use crate::support::{int, ints, node, testdata, value};
 
 /// The rings of [`ring`].
 const SIZE: RingSize = RingSize { capacity: 8, window: 4, chunk: 3, rewind: 2 };
@@ -190,6 +190,63 @@ fn masks_that_are_wrong_after_the_wrap() {
         }
     });
     assert_eq!(wrong(&wrapped), (WrongSlot { position: 8, slot: 5, is_seen: false, tokens: 1 }, None));
+}
+
+/// Replaces the mask that all rings' attention reads by `masked`, which these nodes compute from the mask.
+fn masked(added: impl FnOnce(&str) -> Vec<NodeProto>) -> Model {
+    changed(|graph| {
+        let mask = nodes(graph, "Attention").next().unwrap().input[3].clone();
+        nodes(graph, "Attention").for_each(|node| node.input[3] = "masked".to_owned());
+        let at = graph.node.iter().position(|node| node.output.contains(&mask)).unwrap();
+        graph.node.splice(at + 1..=at, added(&mask));
+    })
+}
+
+/// The sizes of a past are those of the ring, and those of one sample where the model leaves the batch open.
+#[test]
+fn a_mask_may_read_the_sizes_of_a_past() {
+    let past = checked(&ring())[0].past.clone();
+    let model = masked(|mask| {
+        let size = |at: i64, output| NodeProto {
+            attribute: vec![int("start", at), int("end", at + 1)],
+            ..node("Shape", &[&past], output)
+        };
+        let mut shape = node("Concat", &["samples", "one", "any", "slots"], "mask_shape");
+        shape.attribute.push(int("axis", 0));
+        let constant = |number, output| NodeProto {
+            attribute: vec![ints("value_ints", &[number])],
+            ..node("Constant", &[], output)
+        };
+        vec![
+            size(0, "samples"),
+            size(2, "slots"),
+            constant(1, "one"),
+            constant(-1, "any"),
+            shape,
+            node("Reshape", &[mask, "mask_shape"], "masked"),
+        ]
+    });
+    assert_eq!(outcome(&model), outcome(&changed(|_| {})));
+}
+
+/// A mask of real tokens may have one element for each slot. All slots are in use after the wrap.
+#[test]
+fn a_mask_of_real_tokens_may_count_slots() {
+    let mut model = masked(|mask| {
+        let heads = NodeProto {
+            attribute: vec![ints("value_ints", &[1, 2])],
+            ..node("Constant", &[], "heads_and_tokens")
+        };
+        let cast = NodeProto {
+            attribute: vec![int("to", ElementType::Bool.onnx_code().into())],
+            ..node("Cast", &["attention_mask"], "is_real")
+        };
+        let real = node("Unsqueeze", &["is_real", "heads_and_tokens"], "real");
+        vec![heads, cast, real, node("And", &[mask, "real"], "masked")]
+    });
+    let graph = model.proto_mut().graph.get_or_insert_default();
+    graph.input.push(value("attention_mask", ElementType::Int64, &["batch", "slots"]));
+    assert_eq!(outcome(&model), outcome(&changed(|_| {})));
 }
 
 #[test]
