@@ -69,8 +69,9 @@ const MAX_PARAMETERS: usize = 1 << 10;
 /// The cost of every node in addition to its values.
 const NODE_WORK: usize = 1 << 10;
 
-/// The cost of a call for each name, attribute and import of the function.
-const FUNCTION_WORK: usize = 1 << 8;
+/// The cost of a call for each name, attribute and import of the function. Functions that call others twice are called
+/// tens of thousands of times, and most of their time goes into looking up and checking names.
+const FUNCTION_WORK: usize = 1 << 11;
 
 /// The maximum depth of functions that call each other.
 const MAX_DEPTH: usize = 16;

@@ -382,22 +382,25 @@ mod functions {
         assert!(error.to_string().contains("Mystery"), "{error}");
     }
 
+    /// The work is in the values, or in the number of calls.
     #[test]
     fn functions_that_multiply_are_stopped() {
-        let level = |depth: usize| {
-            let (name, next) = (format!("F{depth}"), format!("F{}", depth + 1));
-            let calls = (0..200).map(|call| {
-                let output = if call == 199 { "b".to_owned() } else { format!("b{call}") };
-                let input = if call == 0 { "a".to_owned() } else { format!("b{}", call - 1) };
-                node("own", &next, &[&input], &[&output])
-            });
-            function(&name, &["a"], &["b"], calls.collect())
-        };
-        let mut functions: Vec<_> = (0..4).map(level).collect();
-        functions.push(function("F4", &["a"], &["b"], vec![node("", "Neg", &["a"], &["b"])]));
-        let model = model(node("own", "F0", &["x"], &["y"]), functions);
-        let x = Value::ints(vec![1; 1 << 18]).unwrap();
-        let error = evaluate(&model, x).unwrap_err();
-        assert!(matches!(error.root(), OnnxError::Fold(FoldError::TooMuch { .. })), "{error}");
+        for (calls, levels, elements) in [(200, 4, 1 << 18), (2, 15, 1)] {
+            let level = |depth: usize| {
+                let (name, next) = (format!("F{depth}"), format!("F{}", depth + 1));
+                let call = |call: usize| {
+                    let output = if call == calls - 1 { "b".to_owned() } else { format!("b{call}") };
+                    let input = if call == 0 { "a".to_owned() } else { format!("b{}", call - 1) };
+                    node("own", &next, &[&input], &[&output])
+                };
+                function(&name, &["a"], &["b"], (0..calls).map(call).collect())
+            };
+            let mut functions: Vec<_> = (0..levels).map(level).collect();
+            let last = format!("F{levels}");
+            functions.push(function(&last, &["a"], &["b"], vec![node("", "Neg", &["a"], &["b"])]));
+            let model = model(node("own", "F0", &["x"], &["y"]), functions);
+            let error = evaluate(&model, Value::ints(vec![1; elements]).unwrap()).unwrap_err();
+            assert!(matches!(error.root(), OnnxError::Fold(FoldError::TooMuch { .. })), "{error}");
+        }
     }
 }

@@ -542,11 +542,21 @@ fn with_bias(nodes: &mut Nodes, scores: &str, of_places: fn(&mut Nodes, &str) ->
 /// The table is not read to evaluate masks, so only its size shows that it is too short.
 #[test]
 fn a_table_of_positions_with_too_few_rows_is_named() {
-    let model = Form::plain().model();
-    assert!(convert(&model, 32).is_ok());
-    let error = convert(&model, 33).unwrap_err();
-    let expected = ConvertRefusal::Table { table: "places_table".to_owned(), rows: 32, max_seq: 33 };
-    assert!(matches!(error.root(), OnnxError::Convert(refusal) if *refusal == expected), "{error}");
+    let mut later = Form::plain().model();
+    let graph = later.proto_mut().graph.as_option_mut().unwrap();
+    let at = graph.node.iter().position(|node| node.output[0] == "where").unwrap();
+    graph.node[at].input[1] = "second".to_owned();
+    graph.node.insert(at, node("Add", &["position_ids", "one"], "second"));
+    for (what, model, most) in [("positions", Form::plain().model(), 32), ("later positions", later, 31)] {
+        assert!(convert(&model, most).is_ok(), "{what}");
+        let error = convert(&model, most + 1).unwrap_err();
+        let table = "places_table".to_owned();
+        let expected = ConvertRefusal::Table { table, rows: 32, max_seq: most + 1 };
+        assert!(
+            matches!(error.root(), OnnxError::Convert(refusal) if *refusal == expected),
+            "{what}: {error}"
+        );
+    }
 }
 
 /// A product with values that are not weights has no slots along its last axis.
