@@ -135,3 +135,19 @@ fn repeats<T>(first: &[T], second: &[T], equal: impl Fn(&T, &T) -> bool) -> bool
     second.len().is_multiple_of(first.len())
         && second.chunks(first.len()).all(|chunk| chunk.iter().zip(first).all(|(a, b)| equal(a, b)))
 }
+
+#[cfg(test)]
+mod tests {
+    use kvscatter::ElementType;
+
+    use super::agree;
+    use crate::fold::{Value, Values};
+
+    #[test]
+    fn nan_agrees_with_nan_alone() {
+        let [number, nan] = [1.0, f64::NAN]
+            .map(|it| Value::new(ElementType::Float32, vec![1], Some(Values::Floats(vec![it]))).unwrap());
+        assert!(agree(&nan, &nan) && agree(&number, &number));
+        assert!(!agree(&nan, &number) && !agree(&number, &nan));
+    }
+}
