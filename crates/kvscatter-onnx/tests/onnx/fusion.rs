@@ -3,7 +3,7 @@
 //!
 //! `python-tests/test_fuse.py` shows in ONNX Runtime that such decoders compute the same.
 
-use half::f16;
+use half::{bf16, f16};
 use kvscatter::ElementType;
 use kvscatter_onnx::convert::{ConvertOptions, ConvertRefusal, Converted, KeptReason, convert};
 use kvscatter_onnx::proto::{GraphProto, NodeProto, TensorProto};
@@ -62,7 +62,12 @@ impl Form {
         let hidden = HEADS * SIZE;
         nodes.floats("table", &[hidden, hidden], 0.1);
         nodes.floats("places_table", &[32, hidden], 0.3);
-        nodes.floats("low", &[], if self.element == ElementType::Float16 { -65504.0 } else { f32::MIN });
+        let low = match self.element {
+            ElementType::Float16 => f16::MIN.to_f32(),
+            ElementType::BFloat16 => bf16::MIN.to_f32(),
+            _ => f32::MIN,
+        };
+        nodes.floats("low", &[], low);
         nodes.floats("none", &[], 0.0);
         nodes.floats("project", &[hidden, self.kv_heads * SIZE], 0.2);
         for (name, values) in [
@@ -205,6 +210,9 @@ impl Nodes {
         let data: Vec<u8> = match self.element {
             ElementType::Float16 => {
                 (0..count).flat_map(|at| f16::from_f32(number(at)).to_le_bytes()).collect()
+            }
+            ElementType::BFloat16 => {
+                (0..count).flat_map(|at| bf16::from_f32(number(at)).to_le_bytes()).collect()
             }
             _ => (0..count).flat_map(|at| number(at).to_le_bytes()).collect(),
         };
@@ -358,6 +366,10 @@ fn every_form_of_mask_becomes_the_mask_of_the_node() {
         let sum = nodes.add("Add", &["bias", scores]);
         nodes.add("Max", &[&sum, "low"])
     };
+    let floored_first: Step = |nodes, scores| {
+        let sum = nodes.add("Add", &["bias", scores]);
+        nodes.add("Max", &["low", &sum])
+    };
     let guarded: Step = |nodes, weights| {
         let flags = nodes.add("IsNaN", &[weights]);
         nodes.add("Where", &[&flags, "none", weights])
@@ -367,6 +379,7 @@ fn every_form_of_mask_becomes_the_mask_of_the_node() {
         ("chosen", chosen, as_it_is),
         ("chosen where hidden", hidden, as_it_is),
         ("with a floor", floored, as_it_is),
+        ("with a floor before", floored_first, as_it_is),
         ("with a guard", Form::plain().mask, guarded),
     ] {
         assert_eq!(fused(what, &Form { mask, weights, ..Form::plain() }), (0.5, 0.0, 0), "{what}");
@@ -515,7 +528,13 @@ fn merge(nodes: &mut Nodes, value: &str) -> String {
 }
 
 #[test]
-fn a_bias_in_float16_is_compared_with_the_precision_of_float16() {
+fn bfloat16() {
+    let form = Form { element: ElementType::BFloat16, ..Form::grouped() };
+    assert_eq!(fused("bfloat16", &form), (0.5, 0.0, 0));
+}
+
+#[test]
+fn a_bias_is_compared_with_the_precision_of_its_type() {
     let proportional: Step = |nodes, scores| {
         let biased = with_bias(nodes, scores, |_, places| places.to_owned());
         nodes.add("Add", &[&biased, "bias"])
@@ -524,10 +543,15 @@ fn a_bias_in_float16_is_compared_with_the_precision_of_float16() {
         let biased = with_bias(nodes, scores, |nodes, places| nodes.add("Sqrt", &[places]));
         nodes.add("Add", &[&biased, "bias"])
     };
-    let form = Form { element: ElementType::Float16, mask: proportional, ..Form::plain() };
-    assert!(convert(&form.model(), SLOTS).is_ok());
-    let error = convert(&Form { mask: bent, ..form }.model(), SLOTS).unwrap_err();
-    assert!(matches!(error.root(), OnnxError::Convert(ConvertRefusal::Bias { .. })), "{error}");
+    for element in [ElementType::Float16, ElementType::BFloat16] {
+        let form = Form { element, mask: proportional, ..Form::plain() };
+        assert!(convert(&form.model(), SLOTS).is_ok(), "{element}");
+        let error = convert(&Form { mask: bent, ..form }.model(), SLOTS).unwrap_err();
+        assert!(
+            matches!(error.root(), OnnxError::Convert(ConvertRefusal::Bias { .. })),
+            "{element}: {error}"
+        );
+    }
 }
 
 /// Adds a number for each head and slot to the scores.
@@ -556,6 +580,59 @@ fn a_table_of_positions_with_too_few_rows_is_named() {
             matches!(error.root(), OnnxError::Convert(refusal) if *refusal == expected),
             "{what}: {error}"
         );
+    }
+}
+
+/// A floor would show a slot that a later mask hides.
+#[test]
+fn a_floor_of_scores_without_a_mask_is_refused() {
+    let before: Step = |nodes, scores| {
+        nodes.called("floored", "Max", &["low", scores]);
+        "floored".to_owned()
+    };
+    let after: Step = |nodes, scores| {
+        nodes.called("floored", "Max", &[scores, "low"]);
+        "floored".to_owned()
+    };
+    for scores in [before, after] {
+        let error = convert(&Form { scores, ..Form::plain() }.model(), SLOTS).unwrap_err();
+        let OnnxError::Convert(ConvertRefusal::Reader { value }) = error.root() else { panic!("{error}") };
+        assert!(value.starts_with("matmul_"), "{value}");
+    }
+}
+
+/// The parts of a cache that is split along its slots have other slots.
+#[test]
+fn caches_that_are_split_along_their_slots_are_refused() {
+    let split: Step = |nodes, value| {
+        let first = nodes.add("Split", &[value]);
+        nodes.nodes.last_mut().unwrap().output.push(format!("{first}_second"));
+        nodes.attribute(int("axis", 2));
+        nodes.attribute(int("num_outputs", 2));
+        first
+    };
+    let error = convert(&Form { repeat: split, ..Form::plain() }.model(), SLOTS).unwrap_err();
+    let expected = ConvertRefusal::Reader { value: "present.k".to_owned() };
+    assert!(matches!(error.root(), OnnxError::Convert(refusal) if *refusal == expected), "{error}");
+}
+
+/// Such factors have one entry for each slot, and a static cache has more slots.
+#[test]
+fn scores_that_are_multiplied_by_a_number_of_each_slot_are_refused() {
+    let before: Step = |nodes, scores| {
+        let by_slot = nodes.cast("slots", ElementType::Float32);
+        nodes.called("multiplied", "Mul", &[&by_slot, scores]);
+        "multiplied".to_owned()
+    };
+    let after: Step = |nodes, scores| {
+        let by_slot = nodes.cast("slots", ElementType::Float32);
+        nodes.called("divided", "Div", &[scores, &by_slot]);
+        "divided".to_owned()
+    };
+    for scores in [before, after] {
+        let error = convert(&Form { scores, ..Form::plain() }.model(), SLOTS).unwrap_err();
+        let OnnxError::Convert(ConvertRefusal::Reader { value }) = error.root() else { panic!("{error}") };
+        assert!(value.starts_with("matmul_"), "{value}");
     }
 }
 

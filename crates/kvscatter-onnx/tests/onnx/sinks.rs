@@ -116,6 +116,13 @@ fn columns_that_are_no_sinks_are_refused() {
     // Scores without a mask.
     let unmasked = refused(&Form { mask: with_sinks, ..form(as_it_is) });
     assert!(unmasked.starts_with("mul_"), "{unmasked}");
+    // The largest score of each column.
+    let largest = refused(&form(|nodes, scores| {
+        let all = with_sinks(nodes, scores);
+        nodes.called("largest", "ReduceMax", &[&all, "two"]);
+        all
+    }));
+    assert!(largest.starts_with("concat_"), "{largest}");
     // Another number is subtracted from each column.
     let columns = refused(&form(|nodes, scores| {
         let all = with_sinks(nodes, scores);
