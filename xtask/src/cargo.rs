@@ -19,7 +19,7 @@ pub(crate) const LIGHT: &str = "-p kvscatter-text -p kvscatter-oracle -p kvscatt
 /// The other crates, and the command with every feature.
 pub(crate) const HEAVY: &str = "-p kvscatter-attention -p kvscatter-tract -p kvscatter-onnxruntime -p kvscatter-certify \
                                 -p kvscatter-candle -p kvscatter-cuda -p kvscatter-ort -p kvscatter-python \
-                                -p kvscatter-soak \
+                                -p kvscatter-xla -p kvscatter-soak \
                                 -p kvscatter-cli --features kvscatter-cli/full";
 
 /// Builds the command with every feature, as the step `unit-all` does. Other packages or features would build

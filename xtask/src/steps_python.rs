@@ -36,6 +36,7 @@ const PLAIN: [&str; 4] =
 const ONNX: &str = "docs/python/onnx.md";
 const SESSION: &str = "docs/python/session.md";
 const SESSIONS: &str = "docs/sessions.md";
+const JAX: &str = "docs/python/jax.md";
 const PYTORCH: &str = "docs/python/pytorch.md";
 
 /// The package and its version as pip and file names spell them. The version is that of the workspace.
@@ -176,7 +177,7 @@ fn test() -> Step {
     commands.push(pytest(&tools, &[TESTS, "--ignore", TORCH_TESTS]));
     let no_torch = "--ignore-glob=/*/kvscatter/torch/*";
     commands.push(pytest(&tools, &["--doctest-modules", "--pyargs", "kvscatter", no_torch]));
-    commands.push(documents(&tools, &[ONNX, SESSION, SESSIONS]));
+    commands.push(documents(&tools, &[ONNX, SESSION, SESSIONS, JAX]));
     Step::new("python-test", commands).needs(needs(&[tools]))
 }
 

@@ -5,7 +5,8 @@
 //! into exceptions. `cuda` does the same for arrays on a device. `session` and `generate` run decoders in
 //! the ONNX Runtime of this Python, which `runtime` loads, and `signals` lets Ctrl-C interrupt a session.
 //!
-//! The module is also the plugin for ONNX Runtime, because it exports the functions of `kvscatter-ort`.
+//! The module is also the plugin for ONNX Runtime, because it exports the functions of `kvscatter-ort`. `xla`
+//! has the function that JAX registers with its compiler.
 
 mod array;
 mod cases;
@@ -47,6 +48,7 @@ mod timing;
 mod torch;
 mod transaction;
 mod write;
+mod xla;
 
 use pyo3::prelude::*;
 
@@ -86,6 +88,8 @@ mod _native {
     use crate::timing::{time_memcpy, time_rust_call};
     #[pymodule_export]
     use crate::transaction::PyTransaction;
+    #[pymodule_export]
+    use crate::xla::{xla_check, xla_tensor_scatter};
 
     use pyo3::prelude::*;
 

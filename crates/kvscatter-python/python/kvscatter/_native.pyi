@@ -62,6 +62,8 @@ __all__ = [
     "time_memcpy",
     "time_rust_call",
     "write_many",
+    "xla_check",
+    "xla_tensor_scatter",
 ]
 
 __version__: str
@@ -461,6 +463,10 @@ class OnnxModel:
 def error_kinds() -> list[tuple[str, type[Error], list[str]]]: ...
 def resolve_axis(axis: int, rank: int) -> int: ...
 def integer_within(argument: str, value: object, min: int, max: int) -> int: ...
+def xla_tensor_scatter() -> object: ...
+def xla_check(
+    past: Sequence[int], update: Sequence[int], counts: Sequence[int], axis: int, mode: str
+) -> int: ...
 def time_rust_call(
     write: Prepared,
     cache: SupportsDLPack,

@@ -1,0 +1,520 @@
+"""Compares ``kvscatter.jax`` with the reference, under every transformation of JAX."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpy.typing as npt
+import pytest
+from jax import export
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+from jax.test_util import check_grads
+
+import kvscatter.jax
+from kvscatter import errors, reference
+from kvscatter._dtypes import FOUR_BITS, ONNX_NAMES, dtype_named
+from kvscatter.jax import KvCache, tensor_scatter
+
+Array = npt.NDArray[Any]
+Mode = Literal["linear", "circular"]
+
+BATCH, HEADS, CAPACITY, SIZE, ROWS = 4, 4, 16, 8, 3
+STARTS = np.array([0, 5, 13, 2], np.int32)
+COLLECTIVES = re.compile("all-gather|all-reduce|all-to-all|collective-permute")
+
+
+def arrays(seed: int = 0) -> tuple[jax.Array, jax.Array]:
+    rng = np.random.default_rng(seed)
+    past = rng.standard_normal((BATCH, HEADS, CAPACITY, SIZE)).astype(np.float32)
+    return jnp.asarray(past), jnp.asarray(rng.standard_normal((BATCH, HEADS, ROWS, SIZE)).astype(np.float32))
+
+
+def expected(past: Any, update: Any, starts: Any = STARTS, **options: Any) -> Array:
+    return np.asarray(reference.tensor_scatter(np.asarray(past), np.asarray(update), starts, **options))
+
+
+def pointers(array: jax.Array) -> list[int]:
+    return [shard.data.unsafe_buffer_pointer() for shard in array.addressable_shards]
+
+
+@pytest.fixture
+def wide() -> Any:
+    """64-bit types."""
+    with jax.enable_x64(True):
+        yield
+
+
+# ── values ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("name", sorted(set(ONNX_NAMES) - {"object"}))
+@pytest.mark.usefixtures("wide")
+def test_every_type(name: str) -> None:
+    rng = random.Random(name)
+    dtype = dtype_named(name)
+    assert dtype is not None
+    bits = 4 if name in FOUR_BITS else 8 * dtype.itemsize
+    most = 2 if name == "bool" else 2 ** min(bits, 8)
+
+    def random_array(shape: tuple[int, ...]) -> Array:
+        count = int(np.prod(shape)) * (1 if bits == 4 else dtype.itemsize)
+        return np.array([rng.randrange(most) for _ in range(count)], np.uint8).view(dtype).reshape(shape)
+
+    # Every shape is another program to compile.
+    for _ in range(5):
+        rank = rng.randrange(2, 6)
+        shape = [rng.randrange(1, 6) for _ in range(rank)]
+        axis = rng.randrange(1, rank)
+        rows = rng.randrange(shape[axis] + 1)
+        mode: Mode = rng.choice(["linear", "circular"])
+        past, update = random_array(tuple(shape)), random_array((*shape[:axis], rows, *shape[axis + 1 :]))
+        span = shape[axis] - rows if mode == "linear" else 99
+        starts = [rng.randrange(span + 1) for _ in range(shape[0])]
+        lengths = rng.choice([None, [rng.randrange(rows + 1) for _ in starts]])
+        present = tensor_scatter(past, update, starts, axis=axis, mode=mode, lengths=lengths)
+        wanted = expected(past, update, starts, axis=axis, mode=mode, lengths=lengths)
+        # Some types have NaN, and JAX keeps its bits.
+        as_bytes = np.uint8 if bits == 4 else np.dtype(f"V{dtype.itemsize}")
+        assert present.dtype == dtype
+        assert (np.asarray(present).view(as_bytes) == wanted.view(as_bytes)).all()
+
+
+@pytest.mark.parametrize("name", ["int2", "uint2", "float8_e4m3", "float8_e3m4", "float8_e4m3b11fnuz"])
+def test_other_types_are_refused_by_name(name: str) -> None:
+    past = jnp.zeros((1, 2, 1), jnp.dtype(name))
+    with pytest.raises(errors.ElementTypeError, match=f"past has dtype {name}, which is not a type of Tens"):
+        tensor_scatter(past, past)
+
+
+def test_random_keys_are_refused() -> None:
+    keys = jax.random.split(jax.random.key(0), (1, 2, 1))
+    with pytest.raises(errors.ElementTypeError, match="key<fry>"):
+        tensor_scatter(keys, keys)
+
+
+@pytest.mark.parametrize(
+    "kind", [np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, list]
+)
+def test_types_of_indices(kind: Any) -> None:
+    past, update = arrays()
+    starts = kind(STARTS) if kind is list else STARTS.astype(kind)
+    assert (np.asarray(tensor_scatter(past, update, starts)) == expected(past, update)).all()
+    assert (
+        np.asarray(jax.jit(tensor_scatter)(past, update, jnp.asarray(starts))) == expected(past, update)
+    ).all()
+
+
+@pytest.mark.usefixtures("wide")
+def test_wide_indices() -> None:
+    past, update = arrays()
+    starts = np.array([0, 2**40, 2**62 + 1, -1])
+    wanted = expected(past, update, starts, mode="circular")
+    assert (np.asarray(tensor_scatter(past, update, starts, mode="circular")) == wanted).all()
+    starts = np.array([0, 2**63 + 5, 1, 1], np.uint64)
+    with pytest.raises(Exception, match=re.escape("write_indices[1] is too large: must be at most")):
+        tensor_scatter(past, update, starts).block_until_ready()
+
+
+def test_indices_keep_all_their_bits() -> None:
+    past, update = arrays()
+    with pytest.raises(
+        errors.PositionError, match=re.escape(f"write_indices[2] = {2**32}: does not fit 32 bits")
+    ):
+        tensor_scatter(past, update, [0, 0, 2**32, 0])
+
+
+@pytest.mark.parametrize("rows", [16, 512])
+def test_large_writes_use_the_threads_of_xla(rows: int) -> None:
+    shape = (8, 4, 2048, 64)
+    past, update = jnp.zeros(shape), jnp.arange(8 * 4 * rows * 64, dtype=jnp.float32).reshape(8, 4, rows, 64)
+    starts = np.arange(8, dtype=np.int32) * 100
+    wanted = expected(past, update, starts)
+    for _ in range(20):
+        assert (np.asarray(tensor_scatter(past, update, starts)) == wanted).all()
+
+
+# ── memory ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_donated_past_is_written_in_place() -> None:
+    past, update = arrays()
+    wanted, before = expected(past, update), pointers(past)
+    present = jax.jit(tensor_scatter, donate_argnums=0)(past, update, STARTS)
+    assert (np.asarray(present) == wanted).all()
+    assert past.is_deleted()
+    assert pointers(present) == before
+
+
+def test_a_past_that_is_not_donated_stays() -> None:
+    past, update = arrays()
+    old = np.array(past)
+    present = jax.jit(tensor_scatter)(past, update, STARTS)
+    assert (np.asarray(present) == expected(old, update)).all()
+    assert (np.asarray(past) == old).all()
+
+
+def test_a_loop_writes_in_place() -> None:
+    past, update = arrays()
+
+    def step(at: Any, cache: jax.Array) -> jax.Array:
+        return tensor_scatter(cache, update * at, jnp.full(BATCH, at, jnp.int32))
+
+    loop = jax.jit(lambda past: jax.lax.fori_loop(0, 8, step, past), donate_argnums=0)
+    wanted = np.array(past)
+    for at in range(8):
+        wanted = expected(wanted, update * at, [at] * BATCH)
+    # A copy in the loop would be a fusion or a copy of the whole cache.
+    text = loop.lower(past).compile().as_text()
+    assert f"copy(f32[{BATCH},{HEADS},{CAPACITY},{SIZE}]" not in text
+    before = pointers(past)
+    present = loop(past)
+    assert (np.asarray(present) == wanted).all()
+    assert pointers(present) == before
+
+
+# ── errors ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit])
+def test_positions_that_do_not_fit(transform: Callable[[Any], Any]) -> None:
+    past, update = arrays()
+    for starts, lengths, message in [
+        ([0, 0, 14, 0], None, "write_indices[2] = 14: 14 + 3 rows exceed the cache's capacity of 16"),
+        ([0, -1, 0, 0], None, "write_indices[1] = -1: must not be negative"),
+        ([0, 0, 0, 0], [0, 1, 2, 4], "lengths[3] = 4"),
+        ([0, 0, 0, 0], [0, -1, 2, 3], "lengths[1] = -1"),
+    ]:
+        call = transform(lambda *them: tensor_scatter(*them[:3], lengths=them[3] if len(them) > 3 else None))
+        lists = [jnp.array(starts)] + ([] if lengths is None else [jnp.array(lengths)])
+        with pytest.raises(Exception, match=re.escape(message)) as caught:
+            call(past, update, *lists).block_until_ready()
+        assert isinstance(caught.value, (jax.errors.JaxRuntimeError, ValueError))
+
+
+def test_what_is_known_when_a_program_is_compiled() -> None:
+    past, update = arrays()
+    for call, kind, message in [
+        (
+            lambda: tensor_scatter(past, update.astype(jnp.float16)),
+            errors.ElementTypeError,
+            "update is float16",
+        ),
+        (lambda: tensor_scatter(past, update[..., 1:]), errors.ShapeError, "update"),
+        (lambda: tensor_scatter(past[0, 0, 0], update[0, 0, 0]), errors.ShapeError, "past has 1 dimension"),
+        (lambda: tensor_scatter(past, past[:, :, :1], [0]), errors.PositionError, "write_indices has 1"),
+        (
+            lambda: tensor_scatter(past, update, [[0] * 4]),
+            errors.ShapeError,
+            "write_indices has 2 dimensions",
+        ),
+        (
+            lambda: tensor_scatter(past, update, [0.5] * 4),
+            errors.ElementTypeError,
+            "write_indices holds float64",
+        ),
+        (
+            lambda: tensor_scatter(past, update, [True] * 4),
+            errors.ElementTypeError,
+            "write_indices holds bool",
+        ),
+        (lambda: tensor_scatter(past, update, lengths=[1]), errors.PositionError, "lengths has 1"),
+        (lambda: tensor_scatter(past, update, axis=0), errors.OptionError, "axis"),
+        (lambda: tensor_scatter(past, update, axis=4), errors.OptionError, "axis"),
+        (lambda: tensor_scatter(past, update, mode="ring"), errors.OptionError, "mode"),  # type: ignore[call-overload]
+        (lambda: tensor_scatter(past, update, out_of_range="clamp"), errors.OptionError, "out_of_range"),  # type: ignore[call-overload]
+    ]:
+        with pytest.raises(kind, match=message):
+            jax.jit(call)()
+
+
+def test_programs_that_the_package_does_not_make_are_refused() -> None:
+    past, update = arrays()
+    target, same = kvscatter.jax.TARGET, jax.ShapeDtypeStruct(past.shape, past.dtype)
+    flags = jax.ShapeDtypeStruct((BATCH,), np.bool_)
+    good = {"axis": np.int64(2), "mode": "linear"}
+    starts = jnp.asarray(STARTS)
+    for operands, results, attributes, message in [
+        ((past, update), [same], good, "2 arguments, must be 3 or 4"),
+        ((past, update, starts), [same, flags, flags], good, "3 results, must be 1 or 2"),
+        ((past, update, starts), [same], {"mode": "linear"}, "attribute axis is missing"),
+        ((past, update, starts), [same], {"axis": np.int64(2), "mode": "ring"}, "must be linear or circular"),
+        ((past, update, starts), [same, same], good, "skipped is not bool"),
+        ((past, update, starts * 1.0), [same], good, "must have integers of 32 or 64 bits"),
+        ((past, update, starts[None]), [same], good, "a list has shape"),
+        ((past, update.astype(jnp.int32), starts), [same], good, "differ in type"),
+        ((past, update[..., :1], starts), [same], good, "update"),
+        ((past, update, starts[:1]), [same], good, "write_indices"),
+        # JAX uses a compiled program again if the attributes are equal, also if their types differ.
+        ((past, update, starts), [same], {**good, "axis": np.int32(1)}, "attribute axis has XLA type"),
+    ]:
+        with pytest.raises(Exception, match=message):
+            jax.block_until_ready(jax.ffi.ffi_call(target, results)(*operands, **attributes))
+    # Without an alias, one pass copies the past.
+    (present,) = jax.ffi.ffi_call(target, [same])(past, update, starts, **good)
+    assert (np.asarray(present) == expected(past, update)).all()
+
+
+# ── samples that are skipped ────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_skipped_samples_are_counted() -> None:
+    past, update = arrays()
+    starts = np.array([0, 14, -1, 13], np.int32)
+    present, skipped = jax.jit(lambda *them: tensor_scatter(*them, out_of_range="skip"))(past, update, starts)
+    assert int(skipped) == 2
+    assert (np.asarray(present) == expected(past, update, starts, out_of_range="skip")).all()
+
+
+def test_vmap_counts_for_each_item() -> None:
+    past, update = arrays()
+    starts = jnp.asarray(STARTS) + jnp.array([[0], [1], [12]])
+    _, skipped = jax.vmap(lambda starts: tensor_scatter(past, update, starts, out_of_range="skip"))(starts)
+    assert skipped.tolist() == [0, 1, 3]
+
+
+# ── transformations ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "in_axes", [(0, 0, None), (1, 0, None), (None, 2, 0), (-1, None, 0), (None, None, 0)]
+)
+def test_vmap_is_one_call(in_axes: tuple[int | None, ...]) -> None:
+    past, update = arrays()
+    items = 3
+    operands: list[jax.Array] = []
+    wanted: list[list[Array]] = [[] for _ in range(items)]
+    for operand, dim in zip((past, update, jnp.asarray(STARTS)), in_axes, strict=True):
+        each = [operand + at if dim is not None and operand.ndim > 1 else operand for at in range(items)]
+        operands.append(operand if dim is None else jnp.stack(each, dim))
+        for item, value in zip(wanted, each, strict=True):
+            item.append(np.asarray(value))
+    call = jax.jit(jax.vmap(tensor_scatter, in_axes))
+    present = call(*operands)
+    for item, (old, new, starts) in zip(np.asarray(present), wanted, strict=True):
+        assert (item == expected(old, new, starts)).all()
+    assert call.lower(*operands).as_text().count(f"@{kvscatter.jax.TARGET}") == 1
+
+
+@pytest.mark.parametrize("mode", ["linear", "circular"])
+@pytest.mark.parametrize("lengths", [None, [0, 1, 2, 3]])
+@pytest.mark.parametrize("out_of_range", ["error", "skip"])
+def test_derivatives(mode: Mode, lengths: list[int] | None, out_of_range: Any) -> None:
+    past, update = arrays()
+    starts = STARTS + (0 if mode == "linear" and out_of_range == "error" else 2)
+
+    def write(past: jax.Array, update: jax.Array) -> jax.Array:
+        result = tensor_scatter(past, update, starts, mode=mode, lengths=lengths, out_of_range=out_of_range)
+        return result[0] if out_of_range == "skip" else result
+
+    check_grads(write, (past, update), order=2)
+    # The write is linear, so its tangent is a write of tangents.
+    _, tangent = jax.jvp(write, (past, update), (update_like(past), update))
+    assert (np.asarray(tangent) == np.asarray(write(update_like(past), update))).all()
+    batched = jax.vmap(jax.grad(lambda p, u: (write(p, u) ** 2).sum(), (0, 1)))(past[None], update[None])
+    single = jax.grad(lambda p, u: (write(p, u) ** 2).sum(), (0, 1))(past, update)
+    assert all((np.asarray(a[0]) == np.asarray(b)).all() for a, b in zip(batched, single, strict=True))
+
+
+def update_like(past: jax.Array) -> jax.Array:
+    return jnp.cos(past)
+
+
+def test_integers_have_no_derivative() -> None:
+    past, update = (it.astype(jnp.int32) for it in arrays())
+    factor = jnp.float32(2)
+    gradient = jax.grad(lambda x: (tensor_scatter(past, update, STARTS) * x).sum())(factor)
+    assert float(gradient) == expected(past, update).sum()
+
+
+@pytest.mark.usefixtures("wide")
+def test_derivatives_with_wide_and_unsigned_indices() -> None:
+    past, update = arrays()
+    for starts in (STARTS.astype(np.uint32), STARTS.astype(np.int64) + 2**40):
+        write = partial(tensor_scatter, write_indices=starts, mode="circular")
+        check_grads(write, (past, update), order=1)
+
+
+def test_empty_dimensions() -> None:
+    past, update = arrays()
+    assert tensor_scatter(past, update[:, :, :0], STARTS).shape == past.shape
+    assert tensor_scatter(past[:0], update[:0], STARTS[:0]).shape == (0, HEADS, CAPACITY, SIZE)
+    assert tensor_scatter(past[:, :, :0], update[:, :, :0]).shape == (BATCH, HEADS, 0, SIZE)
+    assert jax.vmap(tensor_scatter)(past[None, :0], update[None, :0], STARTS[None, :0]).shape[1] == 0
+    check_grads(lambda *them: tensor_scatter(*them, STARTS), (past, update[:, :, :0]), order=1)
+
+
+# ── devices ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def mesh() -> Mesh:
+    assert len(jax.devices()) == 4
+    return Mesh(np.array(jax.devices()).reshape(2, 2), ("x", "y"))
+
+
+SPECS = [
+    P("x"),
+    P(None, "x"),
+    P(None, None, None, "x"),
+    P("x", "y"),
+    P(("x", "y")),
+    P(None, "x", None, "y"),
+    P(),
+]
+
+
+@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize("skips", [False, True])
+def test_sharded_caches_are_written_without_communication(spec: P, skips: bool) -> None:
+    past, update = arrays()
+    starts = STARTS + (1 if skips else 0)
+    policy: Any = "skip" if skips else "error"
+    sharded = jax.device_put(past, NamedSharding(mesh(), spec))
+    write = jax.jit(lambda *them: tensor_scatter(*them, out_of_range=policy), donate_argnums=0)
+    text = write.lower(sharded, update, starts).compile().as_text()
+    # The number of skipped samples is summed over the devices with parts of the batch.
+    assert set(COLLECTIVES.findall(text)) <= ({"all-reduce"} if skips and spec and spec[0] else set())
+    before, wanted = pointers(sharded), expected(past, update, starts, out_of_range=policy)
+    result = write(sharded, update, starts)
+    present = result[0] if skips else result
+    assert (np.asarray(present) == wanted).all()
+    assert pointers(present) == before
+    assert not skips or int(result[1]) == 1
+
+
+def test_a_sharded_sequence_is_refused() -> None:
+    past, update = arrays()
+    sharded = jax.device_put(past, NamedSharding(mesh(), P(None, None, "x")))
+    with pytest.raises(Exception, match="past is sharded along its sequence"):
+        jax.jit(tensor_scatter)(sharded, update, STARTS)
+
+
+@pytest.mark.parametrize("checks", [False, True])
+def test_shard_map(checks: bool) -> None:
+    past, update = arrays()
+    specs = P("x", "y"), P("x", "y"), P("x")
+    write = jax.shard_map(
+        tensor_scatter, mesh=mesh(), in_specs=specs, out_specs=P("x", "y"), check_vma=checks
+    )
+    assert (np.asarray(jax.jit(write)(past, update, STARTS)) == expected(past, update)).all()
+
+
+# ── export ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_export() -> None:
+    past, update = arrays()
+    allowed = [export.DisabledSafetyCheck.custom_call(kvscatter.jax.TARGET)]
+    exported = export.export(jax.jit(tensor_scatter), disabled_checks=allowed)(past, update, STARTS)
+    again = export.deserialize(exported.serialize())
+    assert (np.asarray(again.call(past, update, STARTS)) == expected(past, update)).all()
+
+
+# ── decoding ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+VOCABULARY, WINDOWS, CHUNK = 37, [None, 5, None, 3], 4
+
+
+def decoder(seed: int = 1) -> dict[str, jax.Array]:
+    keys = iter(jax.random.split(jax.random.key(seed), 8))
+    hidden = HEADS * SIZE
+    return {
+        "embedding": jax.random.normal(next(keys), (VOCABULARY, hidden)),
+        "position": jax.random.normal(next(keys), (64, hidden)),
+        "qkv": jax.random.normal(next(keys), (len(WINDOWS), hidden, 3, HEADS, SIZE)) / hidden**0.5,
+        "out": jax.random.normal(next(keys), (len(WINDOWS), hidden, hidden)) / hidden**0.5,
+    }
+
+
+def logits(weights: dict[str, jax.Array], tokens: jax.Array, positions: jax.Array, attend: Any) -> jax.Array:
+    """Runs the decoder. ``attend`` takes a layer and its new queries, keys and values."""
+    state = weights["embedding"][tokens] + weights["position"][positions]
+    for layer in range(len(WINDOWS)):
+        query, key, value = jnp.moveaxis(jnp.einsum("bth,hpnd->btpnd", state, weights["qkv"][layer]), 2, 0)
+        attention = attend(layer, query, key, value).reshape(state.shape)
+        state = state + jnp.tanh(attention @ weights["out"][layer])
+    return state @ weights["embedding"].T
+
+
+def grown(weights: dict[str, jax.Array], prompt: Array, count: int) -> Array:
+    """Decodes one sample without a cache: every step computes all tokens again."""
+    most = len(prompt) + count
+    ages = np.arange(most)[:, None] - np.arange(most)
+
+    def attend(layer: int, query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
+        mask = (ages >= 0) & (ages < (WINDOWS[layer] or most))
+        return jax.nn.dot_product_attention(query, key, value, mask=jnp.asarray(mask)[None, None])
+
+    run = jax.jit(lambda tokens: logits(weights, tokens, jnp.arange(most)[None], attend)[0].argmax(-1))
+    tokens = np.zeros((1, most), np.int32)
+    tokens[0, : len(prompt)] = prompt
+    for at in range(len(prompt), most):
+        tokens[0, at] = run(tokens)[at - 1]
+    return tokens[0, len(prompt) :]
+
+
+def step(weights: Any, cache: KvCache, tokens: jax.Array, real: Any) -> tuple[KvCache, jax.Array]:
+    """Runs the decoder on new tokens. Returns the cache and the most likely token after the last real one."""
+    rows = tokens.shape[1]
+    state = [cache]
+
+    def attend(layer: int, query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
+        state[0] = state[0].write(layer, key, value)
+        of, mask = state[0].layers[layer], state[0].visible(layer, rows)
+        return jax.nn.dot_product_attention(query, of.keys, of.values, mask=mask)
+
+    positions = cache.lengths[:, None] + jnp.arange(rows)
+    every = logits(weights, tokens, positions, attend)
+    real = jnp.broadcast_to(jnp.asarray(real), tokens.shape[:1])
+    best = jnp.take_along_axis(every, (real - 1)[:, None, None], axis=1)[:, 0].argmax(-1)
+    return state[0].advance(real), best
+
+
+@pytest.mark.parametrize("loop", ["scan", "while_loop"])
+def test_the_tokens_are_those_of_a_growing_cache(loop: str) -> None:
+    weights, count = decoder(), 20
+    prompts = [np.array([3, 1, 4, 1]), np.array([5, 9]), np.array([2])]
+    cache = KvCache.zeros(WINDOWS, batch=len(prompts), capacity=32, heads=HEADS, head_size=SIZE, chunk=CHUNK)
+    assert [layer.slots for layer in cache.layers] == [32, 8, 32, 6]
+    padded = jnp.asarray([np.pad(prompt, (0, CHUNK - len(prompt))) for prompt in prompts])
+    cache, token = jax.jit(step)(weights, cache, padded, jnp.asarray([len(prompt) for prompt in prompts]))
+
+    def one(carry: tuple[KvCache, jax.Array], _: None) -> tuple[tuple[KvCache, jax.Array], jax.Array]:
+        return step(weights, carry[0], carry[1][:, None], 1), carry[1]
+
+    def decode(cache: KvCache, token: jax.Array) -> tuple[KvCache, jax.Array]:
+        if loop == "scan":
+            (cache, _), tokens = jax.lax.scan(one, (cache, token), None, count)
+            return cache, tokens
+        tokens = jnp.zeros((count, len(prompts)), jnp.int32)
+
+        def body(carry: Any) -> Any:
+            at, cache, token, tokens = carry
+            (cache, after), _ = one((cache, token), None)
+            return at + 1, cache, after, tokens.at[at].set(token)
+
+        _, cache, _, tokens = jax.lax.while_loop(
+            lambda carry: carry[0] < count, body, (0, cache, token, tokens)
+        )
+        return cache, tokens
+
+    before = pointers(cache.layers[1].keys)
+    after, tokens = jax.jit(decode, donate_argnums=0)(cache, token)
+    assert pointers(after.layers[1].keys) == before
+    assert after.lengths.tolist() == [len(prompt) + count for prompt in prompts]
+    for prompt, decoded in zip(prompts, np.asarray(tokens).T, strict=True):
+        assert decoded.tolist() == grown(weights, prompt, count).tolist()
+
+
+def test_a_step_that_is_too_long_for_a_ring_is_refused() -> None:
+    cache = KvCache.zeros([4], batch=1, capacity=32, heads=1, head_size=1, chunk=2)
+    rows = jnp.zeros((1, 3, 1, 1))
+    with pytest.raises(errors.OptionError, match="keys have 3 rows: the ring of layer 0, of 5 slots"):
+        cache.write(0, rows, rows)

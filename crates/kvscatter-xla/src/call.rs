@@ -1,0 +1,178 @@
+//! Reads a call: its buffers, and its attributes.
+
+use core::ffi::{c_int, c_void};
+use core::slice;
+
+use kvscatter::ElementType;
+
+use crate::status::Failure;
+use crate::sys::{Attributes, BUFFER, Buffer, ByteSpan, CallFrame, EXECUTE, SCALAR, STRING, Scalar, Values};
+
+/// A call of the handler, in the stage in which it does its work.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Call<'f> {
+    pub(crate) frame: &'f CallFrame,
+}
+
+/// An argument or a result: dense memory with a shape.
+#[derive(Clone, Debug)]
+pub(crate) struct Tensor {
+    pub(crate) element: c_int,
+    pub(crate) shape: Vec<usize>,
+    pub(crate) data: *mut u8,
+}
+
+impl<'f> Call<'f> {
+    /// # Errors
+    /// Returns an error if the frame is shorter than this crate declares it, or if its stage is another one.
+    ///
+    /// # Safety
+    /// The frame satisfies F1 to F4.
+    pub(crate) unsafe fn new(frame: &'f CallFrame) -> Result<Self, Failure> {
+        if frame.struct_size < size_of::<CallFrame>() {
+            return Err(Failure::program("this XLA is older than the interface of kvscatter"));
+        }
+        if frame.stage != EXECUTE {
+            return Err(Failure::program(format!(
+                "stage {}: kvscatter has only stage {EXECUTE}",
+                frame.stage
+            )));
+        }
+        Ok(Self { frame })
+    }
+
+    pub(crate) fn arguments(&self) -> Result<Vec<Tensor>, Failure> {
+        // SAFETY: The frame satisfies F1 and F2 (the contract of `Call::new`).
+        unsafe { tensors(&self.frame.args) }
+    }
+
+    pub(crate) fn results(&self) -> Result<Vec<Tensor>, Failure> {
+        // SAFETY: The frame satisfies F1 and F2 (the contract of `Call::new`).
+        unsafe { tensors(&self.frame.rets) }
+    }
+
+    pub(crate) fn text(&self, name: &str) -> Result<&'f str, Failure> {
+        let value = self.attribute(name, STRING)?.cast::<ByteSpan>();
+        // SAFETY: An attribute of this type is a text (F1).
+        let span = unsafe { *value };
+        // SAFETY: The text has this number of bytes (F2) and lives as long as the frame (F1).
+        let bytes = unsafe { list(span.ptr, span.len) };
+        core::str::from_utf8(bytes).map_err(|_| Failure::program(format!("attribute {name} is not a text")))
+    }
+
+    /// Returns an integer of 64 bits.
+    pub(crate) fn integer(&self, name: &str) -> Result<i64, Failure> {
+        // SAFETY: The element is int64.
+        self.scalar(name, S64).map(|value| unsafe { value.cast::<i64>().read_unaligned() })
+    }
+
+    fn scalar(&self, name: &str, element: c_int) -> Result<*const c_void, Failure> {
+        let scalar = self.attribute(name, SCALAR)?.cast::<Scalar>();
+        // SAFETY: An attribute of this type is a scalar (F1).
+        let scalar = unsafe { &*scalar };
+        if scalar.element == element {
+            return Ok(scalar.value);
+        }
+        Err(Failure::program(format!(
+            "attribute {name} has XLA type {}, must have {element}",
+            scalar.element
+        )))
+    }
+
+    fn attribute(&self, name: &str, kind: c_int) -> Result<*const c_void, Failure> {
+        let Attributes { size, types, names, values, .. } = self.frame.attrs;
+        let size = usize::try_from(size).unwrap_or_default();
+        // SAFETY: The list has this length (F2), and lives as long as the frame (F1).
+        let types = unsafe { list(types, size) };
+        // SAFETY: As above.
+        let names = unsafe { list(names, size) };
+        // SAFETY: As above.
+        let values = unsafe { list(values, size) };
+        let is_named = |&span: &*const ByteSpan| {
+            // SAFETY: A name is valid (F1).
+            let span = unsafe { *span };
+            // SAFETY: The name has this number of bytes (F2).
+            unsafe { list(span.ptr, span.len) == name.as_bytes() }
+        };
+        let mut attributes = names.iter().zip(types.iter().zip(values));
+        match attributes.find(|(span, _)| is_named(span)) {
+            Some((_, (&found, &value))) if found == kind => Ok(value),
+            _ => Err(Failure::program(format!("attribute {name} is missing or has another type"))),
+        }
+    }
+}
+
+/// Reads buffers.
+///
+/// # Safety
+/// The list satisfies F1 and F2.
+unsafe fn tensors(values: &Values) -> Result<Vec<Tensor>, Failure> {
+    let size = usize::try_from(values.size).unwrap_or_default();
+    // SAFETY: The list has this length (F2, this function's contract).
+    let types = unsafe { list(values.types, size) };
+    // SAFETY: As above.
+    let values = unsafe { list(values.values, size) };
+    let tensor = |(&kind, &value): (&c_int, &*mut c_void)| {
+        if kind != BUFFER {
+            return Err(Failure::program("a value is no buffer"));
+        }
+        // SAFETY: A value of this type is a buffer (F1).
+        let buffer = unsafe { &*value.cast::<Buffer>() };
+        let rank = usize::try_from(buffer.rank).unwrap_or_default();
+        // SAFETY: The buffer has this number of dimensions (F2).
+        let dims = unsafe { list(buffer.dims, rank) };
+        let shape = dims.iter().map(|&size| usize::try_from(size));
+        let shape = shape.collect::<Result<_, _>>().map_err(|_| Failure::program("a size is negative"))?;
+        Ok(Tensor { element: buffer.element, shape, data: buffer.data.cast() })
+    };
+    types.iter().zip(values).map(tensor).collect()
+}
+
+/// Returns a list, which may be null if it is empty.
+///
+/// # Safety
+/// Unless `len` is 0, `len` values that live as long as `'a` lie at `first`.
+unsafe fn list<'a, T>(first: *const T, len: usize) -> &'a [T] {
+    // SAFETY: `len` values lie there (this function's contract).
+    if len == 0 { &[] } else { unsafe { slice::from_raw_parts(first, len) } }
+}
+
+/// The numbers of XLA's element types.
+pub(crate) const PRED: c_int = 1;
+pub(crate) const S32: c_int = 4;
+pub(crate) const S64: c_int = 5;
+pub(crate) const U32: c_int = 8;
+pub(crate) const U64: c_int = 9;
+
+/// Returns the element type with a number of XLA.
+///
+/// # Errors
+/// Returns an error for a type that `TensorScatter` does not have.
+pub(crate) fn element_type(number: c_int) -> Result<ElementType, Failure> {
+    Ok(match number {
+        PRED => ElementType::Bool,
+        2 => ElementType::Int8,
+        3 => ElementType::Int16,
+        S32 => ElementType::Int32,
+        S64 => ElementType::Int64,
+        6 => ElementType::UInt8,
+        7 => ElementType::UInt16,
+        U32 => ElementType::UInt32,
+        U64 => ElementType::UInt64,
+        10 => ElementType::Float16,
+        11 => ElementType::Float32,
+        12 => ElementType::Float64,
+        15 => ElementType::Complex64,
+        16 => ElementType::BFloat16,
+        18 => ElementType::Complex128,
+        19 => ElementType::Float8E5M2,
+        20 => ElementType::Float8E4M3Fn,
+        21 => ElementType::Int4,
+        22 => ElementType::UInt4,
+        24 => ElementType::Float8E5M2FnUz,
+        25 => ElementType::Float8E4M3FnUz,
+        32 => ElementType::Float4E2M1,
+        33 => ElementType::Float8E8M0,
+        _ => return Err(Failure::program(format!("TensorScatter has no elements of XLA type {number}"))),
+    })
+}

@@ -1,0 +1,58 @@
+//! `TensorScatter` as a custom call of XLA, the compiler of JAX.
+//!
+//! XLA calls [`tensor_scatter`] through the C interface for custom calls that it calls FFI. The Python package
+//! registers it, and `kvscatter.jax` compiles programs that call it. The core defines every write and every error
+//! about a write.
+//!
+//! # The call
+//!
+//! * The arguments are `past`, `update`, `write_indices` and, if there is a fourth one, `lengths`. The indices and
+//!   lengths are integers of 32 or 64 bits `[batch]`.
+//! * The results are `present` and, if a second one is asked for, `skipped`: bool `[batch]`, true for each sample
+//!   that does not fit. Without it, such a sample is an error.
+//! * The attributes are `axis` (int64) and `mode` (`linear` or `circular`).
+//!
+//! If `present` has the memory of `past`, the write is in place. Otherwise one pass copies the past with the update
+//! in it. Positions are checked first, so a call that returns an error changes nothing.
+//!
+//! # Layers
+//!
+//! `sys` declares the structs of XLA. `call` reads a call from them, and `status` converts errors and panics to
+//! errors of XLA. `scatter` executes the call, and `threads` uses threads of XLA.
+//!
+//! # What XLA promises
+//!
+//! `xla/ffi/api/c_api.h` promises these conditions. `SAFETY` comments cite them.
+//!
+//! - **F1** The frame of a call, and everything that it points to, is valid until the handler returns.
+//! - **F2** A list has the number of elements that is given beside it, and a text has the number of bytes.
+//! - **F3** The address in a buffer points to initialised memory of the buffer's shape and type, dense and aligned
+//!   for its type. A result may have the memory of the argument that it is an alias of. Nothing else uses the
+//!   memory of a result until the handler returns.
+//! - **F4** The functions in XLA's table are valid as long as the process. They may be called with objects that are
+//!   valid, and copy the texts that they are given.
+#![deny(unsafe_op_in_unsafe_fn)]
+
+mod call;
+mod scatter;
+mod status;
+mod sys;
+mod threads;
+
+pub use sys::{CallFrame, XlaError};
+
+/// The handler of the custom call.
+///
+/// # Safety
+/// `frame` satisfies F1 to F4.
+pub unsafe extern "C" fn tensor_scatter(frame: *mut CallFrame) -> *mut XlaError {
+    // SAFETY: `frame` satisfies F1 (this function's contract).
+    let Some(frame) = (unsafe { frame.as_mut() }) else { return core::ptr::null_mut() };
+    let run = |frame: &CallFrame| {
+        // SAFETY: The frame satisfies F1 to F4 (this function's contract).
+        let call = unsafe { call::Call::new(frame) };
+        scatter::run(&call?)
+    };
+    // SAFETY: As above.
+    unsafe { status::guarded(frame, run) }
+}
