@@ -217,6 +217,14 @@ fn heads_that_do_not_follow_their_sample_are_refused() {
 }
 
 #[test]
+fn a_batch_that_a_file_claims_is_refused_before_anything_is_made_of_it() {
+    let mut model = relaid(&MERGED);
+    let graph = graph_of(&mut model);
+    declare(graph, "input_ids", ElementType::Int64, &["1099511627776", "sequence_length"]);
+    assert!(matches!(refusal(&model), ConvertRefusal::Layout { rank: 3, axis: 1, .. }));
+}
+
+#[test]
 fn another_reader_of_a_past_in_another_layout_is_refused() {
     let mut model = relaid(&TOKENS_FIRST);
     let graph = graph_of(&mut model);
@@ -423,6 +431,13 @@ fn a_state_stays_as_it_is_and_is_named() {
         [&decoder, &after].map(|it| (it.states[0].shape.clone(), it.states[0].writer.op_type()));
     assert_eq!(before, after);
     check("with a state", &converted, [ElementType::Float32; 4]);
+}
+
+#[test]
+fn the_samples_of_a_state_may_have_another_name() {
+    let mut model = with_state();
+    declare(graph_of(&mut model), "past.conv", ElementType::Float32, &["samples", "64", "2"]);
+    assert_eq!(convert(&model, MAX_SEQ).unwrap().states.len(), 1);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use kvscatter_onnx::convert::{
     WindowedCaches, convert,
 };
 use kvscatter_onnx::decoder::{Decoder, Hazard, InputRole, WriterStyle};
-use kvscatter_onnx::{Dimension, Model, OnnxError};
+use kvscatter_onnx::{Dimension, Model, Node, OnnxError};
 
 use crate::support::{int, testdata};
 
@@ -71,6 +71,32 @@ fn layers_with_windows_get_rings_of_their_own_size() {
         let bytes = converted.bytes_per_slot.unwrap() / 4 * u64::try_from(slots).unwrap();
         assert_eq!(converted.bytes_per_sample, Some(bytes), "{windows:?}");
     }
+}
+
+/// The mask has what the attributes of the window hide. Heads follow from the shapes.
+#[test]
+fn attention_keeps_its_other_attributes() {
+    let names = |model: &Model| -> Vec<Vec<String>> {
+        let graph = model.graph().unwrap();
+        let attentions = graph.nodes().iter().filter(|node| node.is("Attention"));
+        let names =
+            |node: &Node<'_>| node.proto().attribute.iter().map(|it| it.name.clone().unwrap()).collect();
+        attentions.map(names).collect()
+    };
+    let mut exported = llama(&[3, 0]);
+    for node in &mut exported.proto_mut().graph.get_or_insert_default().node {
+        if node.op_type.as_deref() == Some("Attention") {
+            node.attribute.push(int("softmax_precision", 1));
+        }
+    }
+    let gone = ["q_num_heads", "kv_num_heads", "is_causal", "left_window_size", "right_window_size"];
+    let kept = names(&exported).into_iter().map(|mut names| {
+        names.retain(|name| !gone.contains(&name.as_str()));
+        names
+    });
+    let kept: Vec<_> = kept.collect();
+    assert!(kept.iter().all(|names| names.contains(&"softmax_precision".to_owned())));
+    assert_eq!(names(&converted(&exported, WindowedCaches::Mask).model), kept);
 }
 
 #[test]

@@ -123,6 +123,15 @@ fn columns_that_are_no_sinks_are_refused() {
         all
     }));
     assert!(largest.starts_with("concat_"), "{largest}");
+    // The weight of the first slot is dropped, and that of the sink is kept.
+    let dropped = refused(&Form {
+        weights: |nodes, weights| {
+            nodes.ints("end", &[i64::MAX]);
+            nodes.add("Slice", &[weights, "one", "end", "last"])
+        },
+        ..form(with_sinks)
+    });
+    assert!(dropped.starts_with("softmax_"), "{dropped}");
     // Another number is subtracted from each column.
     let columns = refused(&form(|nodes, scores| {
         let all = with_sinks(nodes, scores);

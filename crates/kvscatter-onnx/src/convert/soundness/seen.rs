@@ -131,12 +131,9 @@ impl<'m> Evaluation<'_, 'm> {
                 with(shape, Some(Values::flags(input.value.element, is_real)))
             }
             InputRole::Past(cache) => {
-                let cache = self.decoder.caches.get(cache)?;
-                let size = |(axis, dim): (usize, &Dimension<'_>)| match known(dim) {
-                    None if axis == cache.axis => capacity,
-                    size => size.unwrap_or(1),
-                };
-                with(cache.known_shape.iter().enumerate().map(size).collect(), None)
+                // The capacity of a ring is known. Other caches do not decide what a ring shows.
+                let dims = &self.decoder.caches.get(cache)?.known_shape;
+                with(dims.iter().map(|dim| known(dim).unwrap_or(1)).collect(), None)
             }
             _ => None,
         }
