@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
 from collections.abc import Callable
@@ -14,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from jax import export
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jax.test_util import check_grads
 
@@ -110,6 +111,12 @@ def test_types_of_indices(kind: Any) -> None:
     assert (
         np.asarray(jax.jit(tensor_scatter)(past, update, jnp.asarray(starts))) == expected(past, update)
     ).all()
+
+
+def test_lists_of_tracers() -> None:
+    past, update = arrays()
+    write = jax.jit(lambda i, j: tensor_scatter(past, update, [i, 5, j, 2]))
+    assert (np.asarray(write(0, 13)) == expected(past, update)).all()
 
 
 @pytest.mark.usefixtures("wide")
@@ -248,7 +255,7 @@ def test_programs_that_the_package_does_not_make_are_refused() -> None:
         ((past, update, starts), [same], {"axis": np.int64(2), "mode": "ring"}, "must be linear or circular"),
         ((past, update, starts), [same, same], good, "skipped is not bool"),
         ((past, update, starts * 1.0), [same], good, "must have integers of 32 or 64 bits"),
-        ((past, update, starts[None]), [same], good, "a list has shape"),
+        ((past, update, starts[None]), [same], good, "write_indices has shape"),
         ((past, update.astype(jnp.int32), starts), [same], good, "differ in type"),
         ((past, update[..., :1], starts), [same], good, "update"),
         ((past, update, starts[:1]), [same], good, "write_indices"),
@@ -348,6 +355,7 @@ def test_empty_dimensions() -> None:
     assert tensor_scatter(past[:0], update[:0], STARTS[:0]).shape == (0, HEADS, CAPACITY, SIZE)
     assert tensor_scatter(past[:, :, :0], update[:, :, :0]).shape == (BATCH, HEADS, 0, SIZE)
     assert jax.vmap(tensor_scatter)(past[None, :0], update[None, :0], STARTS[None, :0]).shape[1] == 0
+    assert jax.vmap(tensor_scatter, (0, 0, None))(past[None][:0], update[None][:0], STARTS).shape[0] == 0
     check_grads(lambda *them: tensor_scatter(*them, STARTS), (past, update[:, :, :0]), order=1)
 
 
@@ -389,21 +397,95 @@ def test_sharded_caches_are_written_without_communication(spec: P, skips: bool) 
     assert not skips or int(result[1]) == 1
 
 
-def test_a_sharded_sequence_is_refused() -> None:
+def placed(array: Any, spec: P) -> jax.Array:
+    return jax.device_put(jnp.asarray(array), NamedSharding(mesh(), spec))
+
+
+PLACES = [P(), P("x"), P("y"), P(None, "x"), P("x", "y"), P("y", "x")]
+
+
+@pytest.mark.parametrize("of_update", PLACES)
+@pytest.mark.parametrize("of_past", PLACES)
+def test_operands_and_results_may_be_placed_in_any_way(of_past: P, of_update: P) -> None:
     past, update = arrays()
-    sharded = jax.device_put(past, NamedSharding(mesh(), P(None, None, "x")))
-    with pytest.raises(Exception, match="past is sharded along its sequence"):
-        jax.jit(tensor_scatter)(sharded, update, STARTS)
+    wanted = expected(past, update)
+    for of_starts, of_present in itertools.product([P(), P("x"), P("y")], [P(), P("y"), P("x", "y")]):
+        write = jax.jit(tensor_scatter, out_shardings=NamedSharding(mesh(), of_present))
+        present = write(placed(past, of_past), placed(update, of_update), placed(STARTS, of_starts))
+        assert (np.asarray(present) == wanted).all(), (of_starts, of_present)
+
+
+def test_a_sharded_batch_that_does_not_divide_evenly() -> None:
+    past, update = (it[:3] for it in arrays())
+    sharding = NamedSharding(mesh(), P("x"))
+
+    @jax.jit
+    def write(past: jax.Array, update: jax.Array, starts: jax.Array) -> jax.Array:
+        past, starts = (jax.lax.with_sharding_constraint(it, sharding) for it in (past, starts))
+        return tensor_scatter(past, update, starts * 0 - 1 + starts)
+
+    assert (np.asarray(write(past, update, STARTS[:3] + 1)) == expected(past, update, STARTS[:3])).all()
+
+
+def test_the_sequence_of_a_sharded_operand_is_refused() -> None:
+    past, update = arrays()
+    for operands, message in [
+        ((placed(past, P(None, None, "x")), update), "past is sharded along its sequence"),
+        ((past, placed(past, P(None, None, "x"))), "update is sharded along its sequence"),
+    ]:
+        with pytest.raises(Exception, match=message):
+            jax.jit(tensor_scatter)(*operands)
+
+
+def test_plain_arrays_in_a_mesh() -> None:
+    past, update = arrays()
+    with jax.set_mesh(mesh()):
+        assert (np.asarray(jax.jit(tensor_scatter)(past, update, STARTS)) == expected(past, update)).all()
+
+
+def test_explicit_shardings_are_refused_by_name() -> None:
+    past, update = arrays()
+    explicit = Mesh(mesh().devices, ("x", "y"), axis_types=(AxisType.Explicit,) * 2)
+    with jax.set_mesh(explicit):
+        assert (np.asarray(jax.jit(tensor_scatter)(past, update, STARTS)) == expected(past, update)).all()
+        sharded = jax.device_put(past, NamedSharding(explicit, P("x")))
+        with pytest.raises(errors.OptionError, match="past has the explicit sharding"):
+            jax.jit(tensor_scatter)(sharded, update, STARTS)
+        write = jax.shard_map(tensor_scatter, in_specs=(P("x"), P("x"), P("x")), out_specs=P("x"))
+        operands = sharded, *(jax.device_put(it, NamedSharding(explicit, P("x"))) for it in (update, STARTS))
+        assert (np.asarray(jax.jit(write)(*operands)) == expected(past, update)).all()
+
+
+SPECS_OF_PARTS = P("x", "y"), P("x", "y"), P("x")
 
 
 @pytest.mark.parametrize("checks", [False, True])
 def test_shard_map(checks: bool) -> None:
     past, update = arrays()
-    specs = P("x", "y"), P("x", "y"), P("x")
     write = jax.shard_map(
-        tensor_scatter, mesh=mesh(), in_specs=specs, out_specs=P("x", "y"), check_vma=checks
+        tensor_scatter, mesh=mesh(), in_specs=SPECS_OF_PARTS, out_specs=P("x", "y"), check_vma=checks
     )
     assert (np.asarray(jax.jit(write)(past, update, STARTS)) == expected(past, update)).all()
+
+
+def test_a_loop_and_derivatives_in_shard_map() -> None:
+    past, update = arrays()
+
+    def loop(past: jax.Array, update: jax.Array, starts: jax.Array) -> jax.Array:
+        return jax.lax.fori_loop(0, 4, lambda at, cache: tensor_scatter(cache, update, starts * 0 + at), past)
+
+    mapped = jax.jit(jax.shard_map(loop, mesh=mesh(), in_specs=SPECS_OF_PARTS, out_specs=P("x", "y")))
+    wanted = np.array(past)
+    for at in range(4):
+        wanted = expected(wanted, update, [at] * BATCH)
+    assert (np.asarray(mapped(past, update, STARTS)) == wanted).all()
+    write = jax.shard_map(tensor_scatter, mesh=mesh(), in_specs=SPECS_OF_PARTS, out_specs=P("x", "y"))
+    gradient = jax.jit(jax.grad(lambda update: (write(past, update, STARTS) ** 2).sum()))(update)
+    assert (np.asarray(gradient) == 2 * np.asarray(update)).all()
+    with pytest.raises(ValueError, match="out_specs"):
+        jax.shard_map(tensor_scatter, mesh=mesh(), in_specs=SPECS_OF_PARTS, out_specs=P())(
+            past, update, STARTS
+        )
 
 
 # ── export ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -518,3 +600,29 @@ def test_a_step_that_is_too_long_for_a_ring_is_refused() -> None:
     rows = jnp.zeros((1, 3, 1, 1))
     with pytest.raises(errors.OptionError, match="keys have 3 rows: the ring of layer 0, of 5 slots"):
         cache.write(0, rows, rows)
+
+
+def test_padding_and_ended_samples_need_no_room() -> None:
+    cache = KvCache.zeros([None], batch=2, capacity=4, heads=1, head_size=1, chunk=2)
+    rows = jnp.arange(1.0, 5).reshape(2, 2, 1, 1)
+    for _ in range(2):
+        cache = cache.write(0, rows, rows).advance(2)
+    ended = cache.write(0, rows, rows, real=[0, 0])
+    assert (np.asarray(ended.layers[0].keys) == np.asarray(cache.layers[0].keys)).all()
+    assert cache.layers[0].keys[:, :, 0, 0].tolist() == [[1, 2, 1, 2], [3, 4, 3, 4]]
+    back = cache.advance([-1, -4]).write(0, rows * 5, rows, real=[1, 2])
+    assert back.layers[0].keys[:, :, 0, 0].tolist() == [[1, 2, 1, 5], [15, 20, 3, 4]]
+    with pytest.raises(Exception, match=re.escape("write_indices[0] = 4: 4 + 2 rows exceed")):
+        jax.block_until_ready(cache.write(0, rows, rows))
+
+
+def test_caches_that_no_decoder_has_are_refused() -> None:
+    sizes = {"batch": 1, "capacity": 8, "heads": 1, "head_size": 1, "chunk": 1}
+    for wrong in ({"chunk": 0}, {"capacity": 0}, {"batch": -1}):
+        with pytest.raises(errors.OptionError, match="must be from 1 to"):
+            KvCache.zeros([None], **{**sizes, **wrong})
+    with pytest.raises(errors.OptionError, match="windows = 0: must be from 1 to"):
+        KvCache.zeros([0], **sizes)
+    cache = KvCache.zeros([3], **sizes)
+    with pytest.raises(errors.ShapeError, match="both must have one shape"):
+        cache.write(0, jnp.zeros((1, 1, 1, 1)), jnp.zeros((1, 3, 1, 1)))

@@ -24,14 +24,11 @@ pub(crate) struct Tensor {
 
 impl<'f> Call<'f> {
     /// # Errors
-    /// Returns an error if the frame is shorter than this crate declares it, or if its stage is another one.
+    /// Returns an error if the stage is not [`EXECUTE`].
     ///
     /// # Safety
     /// The frame satisfies F1 to F4.
     pub(crate) unsafe fn new(frame: &'f CallFrame) -> Result<Self, Failure> {
-        if frame.struct_size < size_of::<CallFrame>() {
-            return Err(Failure::program("this XLA is older than the interface of kvscatter"));
-        }
         if frame.stage != EXECUTE {
             return Err(Failure::program(format!(
                 "stage {}: kvscatter has only stage {EXECUTE}",
@@ -57,7 +54,7 @@ impl<'f> Call<'f> {
         let span = unsafe { *value };
         // SAFETY: The text has this number of bytes (F2) and lives as long as the frame (F1).
         let bytes = unsafe { list(span.ptr, span.len) };
-        core::str::from_utf8(bytes).map_err(|_| Failure::program(format!("attribute {name} is not a text")))
+        core::str::from_utf8(bytes).map_err(|_| Failure::program(format!("attribute {name} is not UTF-8")))
     }
 
     /// Returns an integer of 64 bits.
@@ -114,7 +111,7 @@ unsafe fn tensors(values: &Values) -> Result<Vec<Tensor>, Failure> {
     let values = unsafe { list(values.values, size) };
     let tensor = |(&kind, &value): (&c_int, &*mut c_void)| {
         if kind != BUFFER {
-            return Err(Failure::program("a value is no buffer"));
+            return Err(Failure::program("an argument or a result is not a buffer"));
         }
         // SAFETY: A value of this type is a buffer (F1).
         let buffer = unsafe { &*value.cast::<Buffer>() };

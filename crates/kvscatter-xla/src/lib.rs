@@ -24,7 +24,8 @@
 //!
 //! `xla/ffi/api/c_api.h` promises these conditions. `SAFETY` comments cite them.
 //!
-//! - **F1** The frame of a call, and everything that it points to, is valid until the handler returns.
+//! - **F1** The frame of a call, and everything that it points to, is valid until the handler returns. A struct has as
+//!   many bytes as its field `struct_size`, or those of the oldest version of the interface if it has no such field.
 //! - **F2** A list has the number of elements that is given beside it, and a text has the number of bytes.
 //! - **F3** The address in a buffer points to initialised memory of the buffer's shape and type, dense and aligned
 //!   for its type. A result may have the memory of the argument that it is an alias of. Nothing else uses the
@@ -46,8 +47,14 @@ pub use sys::{CallFrame, XlaError};
 /// # Safety
 /// `frame` satisfies F1 to F4.
 pub unsafe extern "C" fn tensor_scatter(frame: *mut CallFrame) -> *mut XlaError {
-    // SAFETY: `frame` satisfies F1 (this function's contract).
-    let Some(frame) = (unsafe { frame.as_mut() }) else { return core::ptr::null_mut() };
+    // SAFETY: Every version of the frame begins with its size (F1).
+    let size = unsafe { (*frame).struct_size };
+    if size < size_of::<CallFrame>() {
+        // Only the frame leads to the function that makes an error, and XLA has always had this frame.
+        std::process::abort();
+    }
+    // SAFETY: The frame has the size of this type (checked above).
+    let frame = unsafe { &*frame };
     let run = |frame: &CallFrame| {
         // SAFETY: The frame satisfies F1 to F4 (this function's contract).
         let call = unsafe { call::Call::new(frame) };

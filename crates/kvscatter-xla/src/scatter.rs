@@ -42,9 +42,9 @@ pub(crate) fn run(call: &Call<'_>) -> Result<(), Failure> {
     let out_of_range = if skipped.is_some() { OutOfRange::SkipSample } else { OutOfRange::Error };
     let operator = TensorScatter::new().axis(call.integer("axis")?).mode(mode).out_of_range(out_of_range);
     let write = operator.prepare(element_type(past.element)?, &past.shape, &update.shape)?;
-    let lengths = lengths.map(integers).transpose()?;
+    let lengths = lengths.map(|lengths| integers(lengths, "lengths")).transpose()?;
     let pool = Pool::new(call.frame);
-    let plan = write.plan_with_lengths(integers(starts)?, lengths)?.with_executor(&pool);
+    let plan = write.plan_with_lengths(integers(starts, "write_indices")?, lengths)?.with_executor(&pool);
 
     let geometry = plan.geometry();
     let buffer = |tensor: &Tensor, bytes: Option<usize>| RawBuffer {
@@ -72,10 +72,10 @@ pub(crate) fn run(call: &Call<'_>) -> Result<(), Failure> {
 }
 
 /// Returns the elements of a list of integers.
-fn integers(tensor: &Tensor) -> Result<Integers<'_>, Failure> {
+fn integers<'t>(tensor: &'t Tensor, name: &str) -> Result<Integers<'t>, Failure> {
     let count = match *tensor.shape.as_slice() {
         [count] => count,
-        ref shape => return Err(Failure::program(format!("a list has shape {shape:?}"))),
+        ref shape => return Err(Failure::program(format!("{name} has shape {shape:?}, must be [batch]"))),
     };
     if count == 0 {
         return Ok(Integers::I64(&[]));
@@ -90,7 +90,7 @@ fn integers(tensor: &Tensor) -> Result<Integers<'_>, Failure> {
         // SAFETY: As above.
         U64 => Integers::U64(unsafe { slice::from_raw_parts(tensor.data.cast(), count) }),
         other => {
-            let message = format!("a list has XLA type {other}, must have integers of 32 or 64 bits");
+            let message = format!("{name} has XLA type {other}, must have integers of 32 or 64 bits");
             return Err(Failure::program(message));
         }
     })

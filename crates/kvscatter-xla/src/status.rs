@@ -46,7 +46,7 @@ impl From<Error> for Failure {
 /// # Safety
 /// The frame satisfies F1 to F4.
 pub(crate) unsafe fn guarded(
-    frame: &mut CallFrame,
+    frame: &CallFrame,
     run: impl FnOnce(&CallFrame) -> Result<(), Failure>,
 ) -> *mut XlaError {
     // SAFETY: An extension is valid if there is one (F1).

@@ -1,11 +1,11 @@
 //! The structs of XLA's C interface for custom calls, `xla/ffi/api/c_api.h`.
 //!
-//! The names are those of the header without `XLA_FFI_`. Fields that this crate does not read are private to the
-//! layout.
+//! The names are those of the header without `XLA_FFI_`. Some fields are here only for the layout.
 
 use core::ffi::{c_char, c_int, c_void};
+use core::mem::offset_of;
 
-/// The version of the interface that these declarations have. XLA accepts older minor versions.
+/// The oldest version of the interface that has all of these declarations. XLA accepts older minor versions.
 pub(crate) const MAJOR: c_int = 0;
 pub(crate) const MINOR: c_int = 1;
 
@@ -165,10 +165,10 @@ pub(crate) struct NumThreadsArgs {
     pub(crate) threads: *mut i64,
 }
 
-/// A function that this crate does not call.
+/// A field of the table that this crate does not use.
 type Unused = *const c_void;
 
-/// The table of functions, up to the last one that this crate calls. A newer XLA may have a longer table.
+/// The table of functions, up to the last one that every version has. [`Threads`] continues it.
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Api {
@@ -187,9 +187,28 @@ pub(crate) struct Api {
     state_get: Unused,
     device_memory_allocate: Unused,
     device_memory_free: Unused,
+}
+
+/// The table, up to the functions about threads. A newer XLA has a longer one.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct Threads {
+    pub(crate) api: Api,
     pub(crate) schedule: unsafe extern "C" fn(*mut ScheduleArgs) -> *mut XlaError,
     pub(crate) num_threads: unsafe extern "C" fn(*mut NumThreadsArgs) -> *mut XlaError,
 }
+
+// The offsets that the header has on machines of 64 bits.
+#[cfg(target_pointer_width = "64")]
+const _: () = {
+    assert!(offset_of!(CallFrame, stage) == 32 && offset_of!(CallFrame, args) == 40);
+    assert!(offset_of!(CallFrame, rets) == 80 && offset_of!(CallFrame, attrs) == 120);
+    assert!(size_of::<CallFrame>() == 168);
+    assert!(offset_of!(Buffer, data) == 24 && offset_of!(Buffer, dims) == 40 && size_of::<Buffer>() == 48);
+    assert!(offset_of!(Metadata, version) == 8 && offset_of!(Metadata, traits) == 32);
+    assert!(offset_of!(Api, error_create) == 48 && offset_of!(Threads, schedule) == 136);
+    assert!(size_of::<Scalar>() == 16 && size_of::<ErrorCreateArgs>() == 32);
+};
 
 /// A host for tests.
 #[cfg(test)]
@@ -199,19 +218,19 @@ pub(crate) mod tests {
 
     use super::{
         Api, Attributes, CallFrame, EXECUTE, ErrorCreateArgs, ErrorDestroyArgs, NumThreadsArgs, ScheduleArgs,
-        Values, Version, XlaError,
+        Threads, Values, Version, XlaError,
     };
 
-    pub(crate) fn api(
+    pub(crate) fn table(
         schedule: unsafe extern "C" fn(*mut ScheduleArgs) -> *mut XlaError,
         num_threads: unsafe extern "C" fn(*mut NumThreadsArgs) -> *mut XlaError,
-    ) -> Api {
+    ) -> Threads {
         unsafe extern "C" fn create(_: *mut ErrorCreateArgs) -> *mut XlaError {
             core::ptr::dangling_mut::<c_void>().cast()
         }
         unsafe extern "C" fn destroy(_: *mut ErrorDestroyArgs) {}
-        Api {
-            struct_size: size_of::<Api>(),
+        let api = Api {
+            struct_size: size_of::<Threads>(),
             extension: null_mut(),
             version: Version { struct_size: size_of::<Version>(), extension: null_mut(), major: 0, minor: 3 },
             internal: null(),
@@ -226,13 +245,12 @@ pub(crate) mod tests {
             state_get: null(),
             device_memory_allocate: null(),
             device_memory_free: null(),
-            schedule,
-            num_threads,
-        }
+        };
+        Threads { api, schedule, num_threads }
     }
 
     /// Returns a call without arguments.
-    pub(crate) fn frame(api: &Api) -> CallFrame {
+    pub(crate) fn frame(table: &Threads) -> CallFrame {
         let values = || Values {
             struct_size: size_of::<Values>(),
             extension: null_mut(),
@@ -243,7 +261,7 @@ pub(crate) mod tests {
         CallFrame {
             struct_size: size_of::<CallFrame>(),
             extension: null_mut(),
-            api,
+            api: (&raw const *table).cast(),
             context: null_mut(),
             stage: EXECUTE,
             args: values(),

@@ -11,7 +11,7 @@ use std::thread;
 use kvscatter::Executor;
 
 use crate::status::discard;
-use crate::sys::{Api, CallFrame, ErrorDestroyArgs, NumThreadsArgs, ScheduleArgs, XlaError};
+use crate::sys::{CallFrame, ErrorDestroyArgs, NumThreadsArgs, ScheduleArgs, Threads, XlaError};
 
 /// The threads that XLA offers a call.
 pub(crate) struct Pool<'f> {
@@ -27,18 +27,16 @@ impl<'f> Pool<'f> {
         Self { frame }
     }
 
-    fn api(&self) -> &Api {
+    /// Returns the functions about threads, or `None` if this XLA has none.
+    fn functions(&self) -> Option<&Threads> {
         // SAFETY: The table is valid (F4).
-        unsafe { &*self.frame.api }
+        let size = unsafe { (*self.frame.api).struct_size };
+        // SAFETY: The table has the size of this type, and is valid (F4).
+        (size >= size_of::<Threads>()).then(|| unsafe { &*self.frame.api.cast::<Threads>() })
     }
 
     /// Returns the number of threads, or 0 if XLA offers none.
-    fn count(&self) -> usize {
-        let api = self.api();
-        // An XLA whose table ends before these functions offers no threads.
-        if api.struct_size < size_of::<Api>() {
-            return 0;
-        }
+    fn count(&self, functions: &Threads) -> usize {
         let mut threads = 0;
         let mut args = NumThreadsArgs {
             struct_size: size_of::<NumThreadsArgs>(),
@@ -47,12 +45,12 @@ impl<'f> Pool<'f> {
             threads: &raw mut threads,
         };
         // SAFETY: The context belongs to the call, and `args` are valid (F4).
-        let error = unsafe { (api.num_threads)(&raw mut args) };
-        if self.is_ok(error) { usize::try_from(threads).unwrap_or_default() } else { 0 }
+        let error = unsafe { (functions.num_threads)(&raw mut args) };
+        if is_ok(functions, error) { usize::try_from(threads).unwrap_or_default() } else { 0 }
     }
 
     /// Asks XLA to run a job on a thread, now or later. Returns `false` if XLA refuses.
-    fn schedule(&self, job: &Arc<Job>) -> bool {
+    fn schedule(&self, functions: &Threads, job: &Arc<Job>) -> bool {
         let data = Arc::into_raw(Arc::clone(job));
         let mut args = ScheduleArgs {
             struct_size: size_of::<ScheduleArgs>(),
@@ -63,39 +61,40 @@ impl<'f> Pool<'f> {
         };
         // SAFETY: The context belongs to the call, and `args` are valid (F4). `Job::run` may be called with `data`
         // once.
-        let error = unsafe { (self.api().schedule)(&raw mut args) };
-        if self.is_ok(error) {
+        let error = unsafe { (functions.schedule)(&raw mut args) };
+        if is_ok(functions, error) {
             return true;
         }
         // SAFETY: `data` is the counted reference from above, which XLA has refused.
         drop(unsafe { Arc::from_raw(data) });
         false
     }
+}
 
-    /// Returns `true` for no error, and destroys an error.
-    fn is_ok(&self, error: *mut XlaError) -> bool {
-        if error.is_null() {
-            return true;
-        }
-        let mut args =
-            ErrorDestroyArgs { struct_size: size_of::<ErrorDestroyArgs>(), extension: null_mut(), error };
-        // SAFETY: The error is valid, and nothing uses it later (F4).
-        unsafe { (self.api().error_destroy)(&raw mut args) };
-        false
+/// Returns `true` for no error, and destroys an error.
+fn is_ok(functions: &Threads, error: *mut XlaError) -> bool {
+    if error.is_null() {
+        return true;
     }
+    let mut args =
+        ErrorDestroyArgs { struct_size: size_of::<ErrorDestroyArgs>(), extension: null_mut(), error };
+    // SAFETY: The error is valid, and nothing uses it later (F4).
+    unsafe { (functions.api.error_destroy)(&raw mut args) };
+    false
 }
 
 impl Executor for Pool<'_> {
     /// XLA may call the handler on a thread of the same pool, and may run a task only when that thread is free
     /// again. So the write does not wait for tasks that have not begun. It closes the job, and they find it closed.
     fn broadcast(&self, work: &(dyn Fn() + Sync)) {
-        let helpers = self.count().saturating_sub(1);
+        let Some(functions) = self.functions() else { return };
+        let helpers = self.count(functions).saturating_sub(1);
         // SAFETY: Only the lifetime changes. Other threads call `work` only while they are counted in an open job,
         // and dropping `close` waits until none is counted and none can enter again.
         let work: *const (dyn Fn() + Sync + 'static) = unsafe { core::mem::transmute(work) };
         let job = Arc::new(Job { work, state: AtomicUsize::new(0), panicked: Mutex::new(None) });
         let close = Close(&job);
-        let _scheduled = (0..helpers).take_while(|_| self.schedule(&job)).count();
+        let _scheduled = (0..helpers).take_while(|_| self.schedule(functions, &job)).count();
         // SAFETY: `work` is borrowed until this function returns.
         unsafe { (*work)() };
         drop(close);
@@ -168,7 +167,7 @@ mod tests {
     use kvscatter::Executor;
 
     use super::Pool;
-    use crate::sys::tests::{api, frame};
+    use crate::sys::tests::{frame, table};
     use crate::sys::{NumThreadsArgs, ScheduleArgs, XlaError};
 
     const THREADS: usize = 4;
@@ -217,9 +216,9 @@ mod tests {
 
     #[test]
     fn tasks_that_begin_late_find_the_job_closed() {
-        let api = api(keep, num_threads);
+        let table = table(keep, num_threads);
         let calls = AtomicUsize::new(0);
-        Pool::new(&frame(&api)).broadcast(&|| _ = calls.fetch_add(1, Ordering::Relaxed));
+        Pool::new(&frame(&table)).broadcast(&|| _ = calls.fetch_add(1, Ordering::Relaxed));
         let tasks = std::mem::take(&mut *LATER.lock().unwrap());
         assert_eq!((tasks.len(), calls.load(Ordering::Relaxed)), (THREADS - 1, 1));
         tasks.into_iter().for_each(Task::run);
@@ -228,7 +227,7 @@ mod tests {
 
     #[test]
     fn all_calls_have_returned_and_their_panics_are_resumed() {
-        let api = api(start, num_threads);
+        let table = table(start, num_threads);
         for _ in 0..200 {
             let (begun, ended) = (AtomicUsize::new(0), AtomicUsize::new(0));
             let caller = std::thread::current().id();
@@ -240,7 +239,7 @@ mod tests {
                     panic_any("on a thread of XLA");
                 }
             };
-            let result = catch_unwind(AssertUnwindSafe(|| Pool::new(&frame(&api)).broadcast(&work)));
+            let result = catch_unwind(AssertUnwindSafe(|| Pool::new(&frame(&table)).broadcast(&work)));
             let [begun, ended] = [begun, ended].map(AtomicUsize::into_inner);
             assert_eq!((begun, result.is_err()), (ended, begun > 1));
         }
@@ -249,9 +248,9 @@ mod tests {
 
     #[test]
     fn a_host_without_threads_leaves_the_work_to_the_caller() {
-        let api = api(refuse, num_threads);
+        let table = table(refuse, num_threads);
         let calls = AtomicUsize::new(0);
-        Pool::new(&frame(&api)).broadcast(&|| _ = calls.fetch_add(1, Ordering::Relaxed));
+        Pool::new(&frame(&table)).broadcast(&|| _ = calls.fetch_add(1, Ordering::Relaxed));
         assert_eq!(calls.into_inner(), 1);
     }
 }

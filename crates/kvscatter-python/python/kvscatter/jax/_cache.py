@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike, DTypeLike
 
-from kvscatter import errors, ring
+from kvscatter import _integers, errors, ring
 from kvscatter._typing import Mode
 from kvscatter.jax._scatter import tensor_scatter
 
@@ -26,7 +26,7 @@ class KvLayer:
     keys: jax.Array
     values: jax.Array
     window: int | None
-    """The number of tokens that a query sees, with its own. None if it sees all of them."""
+    """The number of tokens that a query sees, including its own. None if it sees all of them."""
     is_ring: bool
     """Whether position ``p`` is in slot ``p`` modulo the number of slots."""
 
@@ -80,15 +80,22 @@ class KvCache:
         """Returns an empty cache.
 
         Args:
-            windows: For each layer, the number of tokens that a query sees, with its own. None if it sees all.
-                A layer with a window is a ring if that is smaller.
+            windows: For each layer, the number of tokens that a query sees, including its own. None if it sees
+                all. A layer with a window is a ring if the ring needs fewer slots than ``capacity``.
             batch: The number of samples.
-            capacity: The largest number of tokens of a sample.
+            capacity: The number of slots of linear layers: the largest number of tokens of a sample, with the
+                padding of its last step. Rings have no limit.
             heads: The number of heads of keys and values.
             head_size: The size of each head.
             dtype: The type of keys and values.
             chunk: The largest number of rows that one step writes.
+
+        Raises:
+            OptionError: A window or a number is less than 1.
         """
+        given = {"batch": batch, "capacity": capacity, "heads": heads, "head_size": head_size, "chunk": chunk}
+        for argument, value in [*given.items(), *(("windows", it) for it in windows if it is not None)]:
+            _integers.within(argument, value, 1, 2**31 - 1)
         layers = []
         for window in windows:
             slots = capacity if window is None else min(capacity, ring.least_capacity(window, chunk))
@@ -96,16 +103,26 @@ class KvCache:
             layers.append(KvLayer(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype), window, slots < capacity))
         return cls(tuple(layers), jnp.zeros(batch, jnp.int32))
 
-    def write(self, layer: int, keys: ArrayLike, values: ArrayLike) -> KvCache:
+    def write(
+        self, layer: int, keys: ArrayLike, values: ArrayLike, *, real: ArrayLike | None = None
+    ) -> KvCache:
         """Returns the cache with new keys and values of a layer, ``[batch, rows, heads, head size]``.
 
-        They get the positions from `lengths` on, which `advance` moves when all layers are written.
+        They get the positions from `lengths` on, which `advance` moves when all layers are written. ``real`` is
+        the number of rows of each sample that are not padding, ``[batch]``. Without it, padding is written too,
+        and needs room. A sample that has ended has 0 real rows.
 
         Raises:
+            ShapeError: Keys and values differ in shape.
             OptionError: The layer is a ring, and after so many rows its queries would not see their windows.
             Error: For the reasons of ``kvscatter.jax.tensor_scatter``.
         """
         old = self.layers[layer]
+        if jnp.shape(keys) != jnp.shape(values):
+            message = (
+                f"keys are {jnp.shape(keys)}, but values are {jnp.shape(values)}: both must have one shape"
+            )
+            raise errors.ShapeError(message, "dimension_mismatch", "values")
         rows = jnp.shape(keys)[1] if jnp.ndim(keys) > 1 else 0
         mode: Mode = "circular" if old.is_ring else "linear"
         if old.is_ring and rows > (most := ring.most_rows(old.slots, old.window or 1, old.slots, old.slots)):
@@ -115,7 +132,7 @@ class KvCache:
             )
             raise errors.OptionError(message, "ring_step", "keys")
         new = [
-            tensor_scatter(past, update, self.lengths, axis=1, mode=mode)
+            tensor_scatter(past, update, self.lengths, axis=1, mode=mode, lengths=real)
             for past, update in ((old.keys, keys), (old.values, values))
         ]
         layers = list(self.layers)

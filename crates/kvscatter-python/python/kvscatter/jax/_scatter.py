@@ -79,9 +79,11 @@ def tensor_scatter(
             integers.
         ShapeError: Ranks or dimensions differ, or the update is longer than the cache.
         OptionError: The axis does not exist or is the batch, or a mode or policy does not exist.
-        jax.errors.JaxRuntimeError: A position does not fit, or a length exceeds the rows of the update. The
-            message is that of ``kvscatter.tensor_scatter``. JAX runs programs asynchronously, so the error is
-            raised when a result is used. A donated past is lost then, as after any error in JAX.
+        jax.errors.JaxRuntimeError: A position does not fit, or a length exceeds the rows of the update. JAX runs
+            programs asynchronously, and raises the error when a result is used. Some versions raise ValueError.
+            The message is that of ``kvscatter.tensor_scatter``, with the index of the sample in the call: among
+            the samples of one device, or of all items of ``vmap``. A donated past is lost then, as after any
+            error in JAX.
     """
     past, update = _array(past, "past"), _array(update, "update")
     if update.dtype != past.dtype:
@@ -111,6 +113,8 @@ def _array(value: ArrayLike, argument: str) -> jax.Array:
 
 def _integers(values: Integers, argument: str) -> jax.Array:
     """Returns indices or lengths as integers of 32 or 64 bits, ``[batch]``."""
+    if isinstance(values, Sequence) and any(isinstance(value, jax.Array) for value in values):
+        values = jnp.stack([jnp.asarray(value) for value in values])
     if not isinstance(values, jax.Array):
         values = np.asarray(values, np.int64 if np.size(values) == 0 else None)
         _check_width(values, argument)

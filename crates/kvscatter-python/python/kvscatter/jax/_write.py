@@ -1,12 +1,13 @@
 """The write as a function that JAX can transform.
 
-From the outside in, a write is a ``custom_jvp``, a ``custom_vmap``, a ``custom_partitioning`` and the custom call
-of XLA. So derivatives are composed of JAX's own operations, the items of ``vmap`` become samples of one call, and
-devices with parts of the batch or the heads write without communication.
+Each layer serves one transformation, and hides the layers inside it from the others: a ``custom_jvp`` composes
+derivatives of JAX's own operations, a ``custom_vmap`` makes the items of ``vmap`` more samples of one call, and a
+``custom_partitioning`` lets each device write its own part. The innermost layer is the custom call of XLA.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import Any, Final
@@ -17,7 +18,7 @@ import numpy as np
 from jax.custom_batching import custom_vmap
 from jax.custom_derivatives import zero_from_primal
 from jax.experimental.custom_partitioning import custom_partitioning
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from kvscatter import _native, errors
 
@@ -33,32 +34,33 @@ jax.ffi.register_ffi_target(TARGET, _native.xla_tensor_scatter(), platform="cpu"
 def write(lists: int, axis: int, mode: str, skips: bool) -> Callable[..., Results]:
     """Returns the function of a past, an update and ``lists`` lists: the indices, and perhaps the lengths.
 
-    It returns the present and, if it skips samples, whether each was skipped, ``[batch]``.
+    It returns the present and, with ``skips``, a bool for each sample, ``[batch]``.
     """
 
     @custom_vmap
-    def of_samples(past: jax.Array, update: jax.Array, *lists: jax.Array) -> Results:
-        return _partitioned(past.ndim, len(lists), axis, mode, skips)(past, update, *lists)
+    def batchable(past: jax.Array, update: jax.Array, *lists: jax.Array) -> Results:
+        return _on_devices(past, update, *lists, axis=axis, mode=mode, skips=skips)
 
-    @of_samples.def_vmap
-    def of_items(items: int, is_batched: list[bool], *operands: jax.Array) -> tuple[Results, Any]:
-        results = of_any(*(_as_samples(*it, items) for it in zip(operands, is_batched, strict=True)))
-        unfolded = (it.reshape(items, it.shape[0] // items, *it.shape[1:]) for it in results)
-        return tuple(unfolded), (True,) * len(results)
+    @batchable.def_vmap
+    def batching_rule(items: int, is_batched: list[bool], *operands: jax.Array) -> tuple[Results, Any]:
+        samples = [_as_samples(*it, items) for it in zip(operands, is_batched, strict=True)]
+        batch = operands[0].shape[is_batched[0]]
+        results = differentiable(*samples)
+        return tuple(it.reshape(items, batch, *it.shape[1:]) for it in results), (True,) * len(results)
 
     @jax.custom_jvp
-    def of_any(past: jax.Array, update: jax.Array, *lists: jax.Array) -> Results:
-        results: Results = of_samples(past, update, *lists)
+    def differentiable(past: jax.Array, update: jax.Array, *lists: jax.Array) -> Results:
+        results: Results = batchable(past, update, *lists)
         return results
 
-    @of_any.defjvp
+    @differentiable.defjvp
     def with_tangents(primals: Sequence[jax.Array], tangents: Sequence[jax.Array]) -> tuple[Results, Results]:
-        results = of_any(*primals)
+        results = differentiable(*primals)
         skipped = results[1] if skips else None
         changed = _composed(tangents[0], tangents[1], primals[2:], skipped, axis, mode)
         return results, (changed, *(zero_from_primal(it) for it in results[1:]))
 
-    return of_any
+    return differentiable
 
 
 def _as_samples(operand: jax.Array, is_batched: bool, items: int) -> jax.Array:
@@ -81,8 +83,8 @@ def _composed(
     if past.dtype == jax.dtypes.float0 or capacity == 0 or rows == 0:
         return past
     slots, starts = jnp.arange(capacity), lists[0][:, None]
-    # The row that each slot receives. The call has checked the positions of all samples that it does not skip, so
-    # they fit 32 bits.
+    # The row that each slot receives. The positions of samples that are not skipped fit 32 bits, or the program ends
+    # with an error unless nothing reads the present.
     if mode == "circular":
         row = (slots - (starts % capacity).astype(jnp.int32)) % capacity
     else:
@@ -106,22 +108,53 @@ def _call(
     return tuple(call(past, update, *lists, axis=np.int64(axis), mode=mode))
 
 
+def _on_devices(
+    past: jax.Array, update: jax.Array, *lists: jax.Array, axis: int, mode: str, skips: bool
+) -> Results:
+    """Makes the call on each device with a part of the cache."""
+    kind = jax.typeof(past)
+    _check_explicit(kind)
+    call = _partitioned(past.ndim, len(lists), axis, mode, skips)
+    results: Results = call(past, update, *lists)
+    # Inside of shard_map, the results vary over the same axes as the operands. JAX cannot know it of this call.
+    axes = frozenset[str]().union(*(_varying(operand) for operand in (past, update, *lists)))
+    return tuple(jax.lax.pcast(it, tuple(axes), to="varying") for it in results) if axes else results
+
+
+def _varying(operand: jax.Array) -> frozenset[str]:
+    kind: Any = jax.typeof(operand)
+    axes: frozenset[str] = kind.mat.varying
+    return axes
+
+
+def _check_explicit(kind: Any) -> None:
+    mesh = kind.sharding.mesh
+    if any(it == AxisType.Explicit for it in mesh.axis_types) and any(kind.sharding.spec):
+        message = (
+            f"past has the explicit sharding {kind.sharding.spec}: give the mesh axis_types of AxisType.Auto, or call "
+            "the write inside of jax.shard_map"
+        )
+        raise errors.OptionError(message, "placement", "past")
+
+
 @cache
 def _partitioned(rank: int, lists: int, axis: int, mode: str, skips: bool) -> Callable[..., Results]:
     """Returns the call with its rule for devices: a cache may be sharded along all dimensions except the
-    sequence, and each device writes its own part."""
+    sequence, and each device writes its own part.
+
+    The other operands and the results follow the cache, and XLA moves what is elsewhere.
+    """
     local = partial(_call, axis=axis, mode=mode, skips=skips)
 
     def partition(mesh: Mesh, operands: Any, results: Any) -> tuple[Mesh, Any, Any, Any]:
-        shardings = tuple(operand.sharding for operand in operands)
-        for argument, sharding in zip(("past", "update"), shardings, strict=False):
-            _check_sharding(argument, sharding, axis)
-        return mesh, local, tuple(result.sharding for result in results), shardings
+        for argument, operand in zip(("past", "update"), operands, strict=False):
+            _check_sequence(argument, _spec(operand)[axis], axis)
+        of_cache, of_samples = _placements(mesh, operands[0])
+        placed = of_cache, of_cache, *[of_samples] * lists
+        return mesh, local, (of_cache, of_samples)[: 1 + skips], placed
 
     def infer(mesh: Mesh, operands: Any, _: Any) -> tuple[NamedSharding, ...]:
-        past = operands[0].sharding
-        by_sample = NamedSharding(mesh, PartitionSpec(*past.spec[:1]))
-        return (past, by_sample)[: 1 + skips]
+        return _placements(mesh, operands[0])[: 1 + skips]
 
     def whole(past: jax.Array, update: jax.Array, *lists: jax.Array) -> Results:
         return local(past, update, *lists)
@@ -135,8 +168,32 @@ def _partitioned(rank: int, lists: int, axis: int, mode: str, skips: bool) -> Ca
     return call
 
 
-def _check_sharding(argument: str, sharding: NamedSharding, axis: int) -> None:
-    names = (*sharding.spec, *[None] * axis)[axis]
+def _placements(mesh: Mesh, past: Any) -> tuple[NamedSharding, NamedSharding]:
+    """Returns the placement of a cache, and that of a list with a value for each sample.
+
+    A batch that does not divide evenly is not split, because the devices would get samples that do not exist.
+    """
+    batch, *others = _spec(past)
+    names = batch if isinstance(batch, tuple) else () if batch is None else (batch,)
+    if past.shape[0] % math.prod(mesh.shape[name] for name in names):
+        batch = None
+    return NamedSharding(mesh, PartitionSpec(batch, *others)), NamedSharding(mesh, PartitionSpec(batch))
+
+
+def _spec(operand: Any) -> tuple[Any, ...]:
+    """Returns the mesh axes of each dimension."""
+    rank = len(operand.shape)
+    if operand.sharding.is_fully_replicated:
+        return (None,) * rank
+    if not isinstance(operand.sharding, NamedSharding):
+        message = (
+            f"past has the sharding {operand.sharding}: name its mesh with jax.set_mesh or a NamedSharding"
+        )
+        raise errors.OptionError(message, "placement", "past")
+    return (*operand.sharding.spec, *[None] * rank)[:rank]
+
+
+def _check_sequence(argument: str, names: Any, axis: int) -> None:
     if names is not None:
         message = (
             f"{argument} is sharded along its sequence (dimension {axis}), so a write would go to only one shard: "
