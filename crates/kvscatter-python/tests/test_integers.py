@@ -129,7 +129,7 @@ ELSEWHERE = {
 }
 FOR_THE_PACKAGE = tuple(
     f"_native.{name}"
-    for name in ("oracle_", "time_", "OracleCases", "OnnxModel", "integer_within", "resolve_axis")
+    for name in ("oracle_", "time_", "OracleCases", "OnnxModel", "integer_within", "resolve_axis", "xla_")
 )
 
 
