@@ -15,7 +15,8 @@ const COMPILER: &str = "xtask/examples/unsafe_coverage/instrument.sh";
 
 /// The crates that are built together. The adapter for candle is built alone, as in the step `candle-cuda`.
 const CRATES: &str = "-p kvscatter -p kvscatter-attention -p kvscatter-capi -p kvscatter-bench -p kvscatter-cli \
-                      -p kvscatter-cuda -p kvscatter-ort -p kvscatter-onnxruntime -p kvscatter-python";
+                      -p kvscatter-cuda -p kvscatter-ort -p kvscatter-onnxruntime -p kvscatter-python \
+                      -p kvscatter-xla";
 
 /// Leaves out the tests that repeat the work of others over whole domains, because counters make them take hours. Also
 /// leaves out two that limit the size of files, because the command then cannot write its counters and prints that.

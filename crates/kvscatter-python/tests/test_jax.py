@@ -451,6 +451,8 @@ def test_explicit_shardings_are_refused_by_name() -> None:
         sharded = jax.device_put(past, NamedSharding(explicit, P("x")))
         with pytest.raises(errors.OptionError, match="past has the explicit sharding"):
             jax.jit(tensor_scatter)(sharded, update, STARTS)
+        with pytest.raises(errors.OptionError, match="write_indices has the explicit sharding"):
+            jax.jit(tensor_scatter)(past, update, jax.device_put(STARTS, NamedSharding(explicit, P("x"))))
         write = jax.shard_map(tensor_scatter, in_specs=(P("x"), P("x"), P("x")), out_specs=P("x"))
         operands = sharded, *(jax.device_put(it, NamedSharding(explicit, P("x"))) for it in (update, STARTS))
         assert (np.asarray(jax.jit(write)(*operands)) == expected(past, update)).all()
@@ -466,6 +468,28 @@ def test_shard_map(checks: bool) -> None:
         tensor_scatter, mesh=mesh(), in_specs=SPECS_OF_PARTS, out_specs=P("x", "y"), check_vma=checks
     )
     assert (np.asarray(jax.jit(write)(past, update, STARTS)) == expected(past, update)).all()
+
+
+def test_shard_map_over_some_axes() -> None:
+    past, update = arrays()
+    heads = P(None, "y"), P(None, "y"), P()
+
+    def of_part(past: jax.Array, update: jax.Array, starts: jax.Array) -> jax.Array:
+        return jax.shard_map(tensor_scatter, in_specs=heads, out_specs=heads[0], axis_names={"y"})(
+            past, update, starts
+        )
+
+    with jax.set_mesh(mesh()):
+        for write, kind in (
+            (of_part, None),
+            (tensor_scatter, "nest another one over the axes that are left"),
+        ):
+            mapped = jax.jit(jax.shard_map(write, in_specs=P("x"), out_specs=P("x"), axis_names={"x"}))
+            if kind is None:
+                assert (np.asarray(mapped(past, update, STARTS)) == expected(past, update)).all()
+                continue
+            with pytest.raises(Exception, match=kind):
+                mapped(placed(past, P("x")), placed(update, P("x", "y")), STARTS)
 
 
 def test_a_loop_and_derivatives_in_shard_map() -> None:

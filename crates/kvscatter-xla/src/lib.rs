@@ -24,8 +24,9 @@
 //!
 //! `xla/ffi/api/c_api.h` promises these conditions. `SAFETY` comments cite them.
 //!
-//! - **F1** The frame of a call, and everything that it points to, is valid until the handler returns. A struct has as
-//!   many bytes as its field `struct_size`, or those of the oldest version of the interface if it has no such field.
+//! - **F1** The frame of a call, and everything that it points to, is valid until the handler returns. The frame and
+//!   the table have as many bytes as their field `struct_size`. All versions 0.x have the other structs as `sys`
+//!   declares them.
 //! - **F2** A list has the number of elements that is given beside it, and a text has the number of bytes.
 //! - **F3** The address in a buffer points to initialised memory of the buffer's shape and type, dense and aligned
 //!   for its type. A result may have the memory of the argument that it is an alias of. Nothing else uses the

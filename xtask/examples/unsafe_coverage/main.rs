@@ -24,7 +24,7 @@ use blocks::Block;
 use counters::{Counters, Executed};
 
 /// The crates with unsafe code, as `instrument.sh` and ARCHITECTURE.md list them.
-const CRATES: [&str; 11] = [
+const CRATES: [&str; 12] = [
     "kvscatter",
     "kvscatter-attention",
     "kvscatter-bench",
@@ -36,6 +36,7 @@ const CRATES: [&str; 11] = [
     "kvscatter-onnxruntime",
     "kvscatter-ort",
     "kvscatter-python",
+    "kvscatter-xla",
 ];
 
 /// A file with unsafe blocks.

@@ -14,7 +14,7 @@ from jax.typing import ArrayLike
 from kvscatter import _native, errors
 from kvscatter._dtypes import ONNX_NAMES
 from kvscatter._typing import Mode, OutOfRange
-from kvscatter.jax._write import write
+from kvscatter.jax._write import check_implicit, write
 
 __all__ = ["tensor_scatter"]
 
@@ -105,6 +105,7 @@ def tensor_scatter(
 
 def _array(value: ArrayLike, argument: str) -> jax.Array:
     array = jnp.asarray(value)
+    check_implicit(argument, array)
     if array.dtype.name not in ONNX_NAMES:
         message = f"{argument} has dtype {array.dtype}, which is not a type of TensorScatter"
         raise errors.ElementTypeError(message, "element_type", argument)
@@ -125,6 +126,7 @@ def _integers(values: Integers, argument: str) -> jax.Array:
         message = f"{argument} has {values.ndim} dimensions, must have 1: one value per sample"
         raise errors.ShapeError(message, "rank", argument, rank=values.ndim)
     array = jnp.asarray(values)
+    check_implicit(argument, array)
     return array if array.dtype.itemsize >= 4 else array.astype(jnp.int32)
 
 

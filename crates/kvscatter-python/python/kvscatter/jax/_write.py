@@ -112,8 +112,6 @@ def _on_devices(
     past: jax.Array, update: jax.Array, *lists: jax.Array, axis: int, mode: str, skips: bool
 ) -> Results:
     """Makes the call on each device with a part of the cache."""
-    kind = jax.typeof(past)
-    _check_explicit(kind)
     call = _partitioned(past.ndim, len(lists), axis, mode, skips)
     results: Results = call(past, update, *lists)
     # Inside of shard_map, the results vary over the same axes as the operands. JAX cannot know it of this call.
@@ -127,14 +125,16 @@ def _varying(operand: jax.Array) -> frozenset[str]:
     return axes
 
 
-def _check_explicit(kind: Any) -> None:
+def check_implicit(argument: str, operand: jax.Array) -> None:
+    """Refuses explicit shardings, which are part of a type that the call does not know."""
+    kind: Any = jax.typeof(operand)
     mesh = kind.sharding.mesh
     if any(it == AxisType.Explicit for it in mesh.axis_types) and any(kind.sharding.spec):
         message = (
-            f"past has the explicit sharding {kind.sharding.spec}: give the mesh axis_types of AxisType.Auto, or call "
-            "the write inside of jax.shard_map"
+            f"{argument} has the explicit sharding {kind.sharding.spec}: give the mesh axis_types of AxisType.Auto, "
+            "or call the write inside of jax.shard_map"
         )
-        raise errors.OptionError(message, "placement", "past")
+        raise errors.OptionError(message, "placement", argument)
 
 
 @cache
@@ -187,16 +187,17 @@ def _spec(operand: Any) -> tuple[Any, ...]:
         return (None,) * rank
     if not isinstance(operand.sharding, NamedSharding):
         message = (
-            f"past has the sharding {operand.sharding}: name its mesh with jax.set_mesh or a NamedSharding"
+            f"an operand has the sharding {operand.sharding}, which names no axes of a mesh: inside of a jax.shard_map "
+            "over some axes, nest another one over the axes that are left"
         )
-        raise errors.OptionError(message, "placement", "past")
+        raise errors.OptionError(message, "placement")
     return (*operand.sharding.spec, *[None] * rank)[:rank]
 
 
 def _check_sequence(argument: str, names: Any, axis: int) -> None:
     if names is not None:
         message = (
-            f"{argument} is sharded along its sequence (dimension {axis}), so a write would go to only one shard: "
-            "shard the batch, the heads or the head size"
+            f"{argument} is sharded along its sequence (dimension {axis}), perhaps because a result is, so a write "
+            "would go to only one shard: shard the batch, the heads or the head size"
         )
         raise errors.OptionError(message, "placement", argument)
