@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 import re
 from collections.abc import Callable
@@ -409,7 +408,7 @@ PLACES = [P(), P("x"), P("y"), P(None, "x"), P("x", "y"), P("y", "x")]
 def test_operands_and_results_may_be_placed_in_any_way(of_past: P, of_update: P) -> None:
     past, update = arrays()
     wanted = expected(past, update)
-    for of_starts, of_present in itertools.product([P(), P("x"), P("y")], [P(), P("y"), P("x", "y")]):
+    for of_starts, of_present in ((P(), P("y")), (P("x"), P()), (P("y"), P("x", "y"))):
         write = jax.jit(tensor_scatter, out_shardings=NamedSharding(mesh(), of_present))
         present = write(placed(past, of_past), placed(update, of_update), placed(STARTS, of_starts))
         assert (np.asarray(present) == wanted).all(), (of_starts, of_present)
