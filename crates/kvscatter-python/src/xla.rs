@@ -3,7 +3,7 @@
 use std::ffi::{CStr, c_void};
 use std::ptr::NonNull;
 
-use kvscatter::{ElementType, Mode, OutOfRange};
+use kvscatter::{ElementType, Mode, NegativeIndex, OutOfRange};
 use kvscatter_xla::{CallFrame, XlaError};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
@@ -36,9 +36,9 @@ pub(crate) fn xla_check(
     counts: Vec<usize>,
     #[pyo3(from_py_with = options::axis)] axis: i64,
     #[pyo3(from_py_with = options::mode)] mode: Mode,
+    #[pyo3(from_py_with = options::out_of_range)] out_of_range: OutOfRange,
 ) -> PyResult<usize> {
-    let operator = kvscatter::spec::onnx::TensorScatter::new().axis(axis).mode(mode);
-    let operator = operator.out_of_range(OutOfRange::SkipSample);
+    let operator = options::tensor_scatter(axis, mode, out_of_range, NegativeIndex::Modulo);
     // The rules about shapes are the same for all types.
     let write = operator.prepare(ElementType::UInt8, &past, &update);
     let write = write.map_err(|refused| error::core_present(py, refused))?;

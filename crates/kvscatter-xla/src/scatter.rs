@@ -34,11 +34,7 @@ pub(crate) fn run(call: &Call<'_>) -> Result<(), Failure> {
     if skipped.is_some_and(|it| it.element != PRED || Some(&it.shape[..]) != past.shape.get(..1)) {
         return Err(Failure::program("skipped is not bool [batch]"));
     }
-    let mode = match call.text("mode")? {
-        "linear" => Mode::Linear,
-        "circular" => Mode::Circular,
-        other => return Err(Failure::program(format!("mode is {other:?}, must be linear or circular"))),
-    };
+    let mode = call.text("mode")?.parse::<Mode>()?;
     let out_of_range = if skipped.is_some() { OutOfRange::SkipSample } else { OutOfRange::Error };
     let operator = TensorScatter::new().axis(call.integer("axis")?).mode(mode).out_of_range(out_of_range);
     let write = operator.prepare(element_type(past.element)?, &past.shape, &update.shape)?;

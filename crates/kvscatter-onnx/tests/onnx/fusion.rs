@@ -18,7 +18,7 @@ use crate::support::{int, ints, model, node, testdata, value};
 const HEADS: usize = 6;
 const KV_HEADS: usize = 3;
 const SIZE: usize = 4;
-pub(super) const SLOTS: usize = 16;
+const SLOTS: usize = 16;
 
 /// One attention operation that reads two caches, with a node at each place where exporters put one. Each
 /// function adds nodes that read a value and returns the name of the result.
@@ -324,6 +324,14 @@ pub(super) fn kept(form: &Form) -> KeptReason {
     kept.reason
 }
 
+/// Checks that a value is read in an unknown way, and returns its name.
+pub(super) fn refused_value(form: &Form) -> String {
+    match convert(&form.model(), SLOTS).unwrap_err().root() {
+        OnnxError::Convert(ConvertRefusal::Reader { value }) => value.clone(),
+        other => panic!("{other}"),
+    }
+}
+
 #[test]
 fn the_scale_is_found_wherever_exporters_put_it() {
     let half: Step = |nodes, value| nodes.number("Mul", value, 0.5);
@@ -615,8 +623,7 @@ fn a_floor_of_scores_without_a_mask_is_refused() {
         "floored".to_owned()
     };
     for scores in [before, after] {
-        let error = convert(&Form { scores, ..Form::plain() }.model(), SLOTS).unwrap_err();
-        let OnnxError::Convert(ConvertRefusal::Reader { value }) = error.root() else { panic!("{error}") };
+        let value = refused_value(&Form { scores, ..Form::plain() });
         assert!(value.starts_with("matmul_"), "{value}");
     }
 }
@@ -631,9 +638,7 @@ fn caches_that_are_split_along_their_slots_are_refused() {
         nodes.attribute(int("num_outputs", 2));
         first
     };
-    let error = convert(&Form { repeat: split, ..Form::plain() }.model(), SLOTS).unwrap_err();
-    let expected = ConvertRefusal::Reader { value: "present.k".to_owned() };
-    assert!(matches!(error.root(), OnnxError::Convert(refusal) if *refusal == expected), "{error}");
+    assert_eq!(refused_value(&Form { repeat: split, ..Form::plain() }), "present.k");
 }
 
 /// Such factors have one entry for each slot, and a static cache has more slots.
@@ -650,8 +655,7 @@ fn scores_that_are_multiplied_by_a_number_of_each_slot_are_refused() {
         "divided".to_owned()
     };
     for scores in [before, after] {
-        let error = convert(&Form { scores, ..Form::plain() }.model(), SLOTS).unwrap_err();
-        let OnnxError::Convert(ConvertRefusal::Reader { value }) = error.root() else { panic!("{error}") };
+        let value = refused_value(&Form { scores, ..Form::plain() });
         assert!(value.starts_with("matmul_"), "{value}");
     }
 }
@@ -664,9 +668,7 @@ fn a_sum_of_values_without_a_softmax_is_refused() {
         nodes.called("unused", "Identity", &["sum"]);
         weights.to_owned()
     };
-    let error = convert(&Form { weights: summed, ..Form::plain() }.model(), SLOTS).unwrap_err();
-    let expected = ConvertRefusal::Reader { value: "present.v".to_owned() };
-    assert!(matches!(error.root(), OnnxError::Convert(refusal) if *refusal == expected), "{error}");
+    assert_eq!(refused_value(&Form { weights: summed, ..Form::plain() }), "present.v");
 }
 
 #[test]

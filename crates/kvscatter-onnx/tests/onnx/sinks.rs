@@ -3,11 +3,11 @@
 //! `python-tests/test_standard.py` shows in ONNX Runtime that such decoders compute the same.
 
 use kvscatter::ElementType;
-use kvscatter_onnx::OnnxError;
-use kvscatter_onnx::convert::{ConvertRefusal, KeptReason, convert};
+use kvscatter_onnx::convert::KeptReason;
 
 use crate::fusion::{
-    Form, Nodes, SLOTS, Step, as_it_is, capped, converted, factor_by_position, kept, op_types, tiled_heads,
+    Form, Nodes, Step, as_it_is, capped, converted, factor_by_position, kept, op_types, refused_value,
+    tiled_heads,
 };
 use crate::support::int;
 
@@ -109,22 +109,18 @@ fn large_sinks_do_not_hide_another_order_of_heads() {
 
 #[test]
 fn columns_that_are_no_sinks_are_refused() {
-    let refused = |form: &Form| match convert(&form.model(), SLOTS).unwrap_err().root() {
-        OnnxError::Convert(ConvertRefusal::Reader { value }) => value.clone(),
-        other => panic!("{other}"),
-    };
     // Scores without a mask.
-    let unmasked = refused(&Form { mask: with_sinks, ..form(as_it_is) });
+    let unmasked = refused_value(&Form { mask: with_sinks, ..form(as_it_is) });
     assert!(unmasked.starts_with("mul_"), "{unmasked}");
     // The largest score of each column.
-    let largest = refused(&form(|nodes, scores| {
+    let largest = refused_value(&form(|nodes, scores| {
         let all = with_sinks(nodes, scores);
         nodes.called("largest", "ReduceMax", &[&all, "two"]);
         all
     }));
     assert!(largest.starts_with("concat_"), "{largest}");
     // The weight of the first slot is dropped, and that of the sink is kept.
-    let dropped = refused(&Form {
+    let dropped = refused_value(&Form {
         weights: |nodes, weights| {
             nodes.ints("end", &[i64::MAX]);
             nodes.add("Slice", &[weights, "one", "end", "last"])
@@ -133,7 +129,7 @@ fn columns_that_are_no_sinks_are_refused() {
     });
     assert!(dropped.starts_with("softmax_"), "{dropped}");
     // Another number is subtracted from each column.
-    let columns = refused(&form(|nodes, scores| {
+    let columns = refused_value(&form(|nodes, scores| {
         let all = with_sinks(nodes, scores);
         nodes.called("after_total", "Add", &["total", "step"]);
         let columns = nodes.add("Range", &["from", "after_total", "step"]);

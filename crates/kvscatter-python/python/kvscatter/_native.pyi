@@ -465,7 +465,12 @@ def resolve_axis(axis: int, rank: int) -> int: ...
 def integer_within(argument: str, value: object, min: int, max: int) -> int: ...
 def xla_tensor_scatter() -> object: ...
 def xla_check(
-    past: Sequence[int], update: Sequence[int], counts: Sequence[int], axis: int, mode: str
+    past: Sequence[int],
+    update: Sequence[int],
+    counts: Sequence[int],
+    axis: int,
+    mode: str,
+    out_of_range: str,
 ) -> int: ...
 def time_rust_call(
     write: Prepared,

@@ -89,15 +89,12 @@ def tensor_scatter(
     if update.dtype != past.dtype:
         message = f"update is {update.dtype}, but the cache is {past.dtype}: both must have the same type"
         raise errors.ElementTypeError(message, "element_type_mismatch", "update")
-    if out_of_range not in ("error", "skip"):
-        message = f"out_of_range = {out_of_range!r}: must be 'error' or 'skip'"
-        raise errors.OptionError(message, "choice", "out_of_range")
     starts = jnp.zeros(past.shape[:1], jnp.int32) if write_indices is None else write_indices
     lists = [_integers(starts, "write_indices")]
     if lengths is not None:
         lists.append(_integers(lengths, "lengths"))
     counts = [values.shape[0] for values in lists]
-    sequence = _native.xla_check(past.shape, update.shape, counts, axis, mode)
+    sequence = _native.xla_check(past.shape, update.shape, counts, axis, mode, out_of_range)
     skips = out_of_range == "skip"
     present, *skipped = write(len(lists), sequence, mode, skips)(past, update, *lists)
     return (present, jnp.sum(skipped[0], dtype=jnp.int32)) if skips else present
