@@ -14,11 +14,18 @@ pub(crate) struct Call<'f> {
     pub(crate) frame: &'f CallFrame,
 }
 
+/// The arguments or the results.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tensors<'f> {
+    types: &'f [c_int],
+    values: &'f [*mut c_void],
+}
+
 /// An argument or a result: dense memory with a shape.
-#[derive(Clone, Debug)]
-pub(crate) struct Tensor {
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tensor<'f> {
     pub(crate) element: c_int,
-    pub(crate) shape: Vec<usize>,
+    pub(crate) dims: &'f [i64],
     pub(crate) data: *mut u8,
 }
 
@@ -38,14 +45,14 @@ impl<'f> Call<'f> {
         Ok(Self { frame })
     }
 
-    pub(crate) fn arguments(&self) -> Result<Vec<Tensor>, Failure> {
+    pub(crate) fn arguments(&self) -> Tensors<'f> {
         // SAFETY: The frame satisfies F1 and F2 (the contract of `Call::new`).
-        unsafe { tensors(&self.frame.args) }
+        unsafe { Tensors::new(&self.frame.args) }
     }
 
-    pub(crate) fn results(&self) -> Result<Vec<Tensor>, Failure> {
+    pub(crate) fn results(&self) -> Tensors<'f> {
         // SAFETY: The frame satisfies F1 and F2 (the contract of `Call::new`).
-        unsafe { tensors(&self.frame.rets) }
+        unsafe { Tensors::new(&self.frame.rets) }
     }
 
     pub(crate) fn text(&self, name: &str) -> Result<&'f str, Failure> {
@@ -99,30 +106,44 @@ impl<'f> Call<'f> {
     }
 }
 
-/// Reads buffers.
-///
-/// # Safety
-/// The list satisfies F1 and F2.
-unsafe fn tensors(values: &Values) -> Result<Vec<Tensor>, Failure> {
-    let size = usize::try_from(values.size).unwrap_or_default();
-    // SAFETY: The list has this length (F2, this function's contract).
-    let types = unsafe { list(values.types, size) };
-    // SAFETY: As above.
-    let values = unsafe { list(values.values, size) };
-    let tensor = |(&kind, &value): (&c_int, &*mut c_void)| {
+impl<'f> Tensors<'f> {
+    /// # Safety
+    /// The list satisfies F1 and F2.
+    unsafe fn new(values: &'f Values) -> Self {
+        let size = usize::try_from(values.size).unwrap_or_default();
+        // SAFETY: The list has this length (F2, this function's contract).
+        let types = unsafe { list(values.types, size) };
+        // SAFETY: As above.
+        let values = unsafe { list(values.values, size) };
+        Self { types, values }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.values.len()
+    }
+
+    /// Returns one of them, or `None` if there are fewer.
+    pub(crate) fn get(&self, index: usize) -> Result<Option<Tensor<'f>>, Failure> {
+        let (Some(&kind), Some(&value)) = (self.types.get(index), self.values.get(index)) else {
+            return Ok(None);
+        };
         if kind != BUFFER {
             return Err(Failure::program("an argument or a result is not a buffer"));
         }
         // SAFETY: A value of this type is a buffer (F1).
-        let buffer = unsafe { &*value.cast::<Buffer>() };
+        let buffer: &'f Buffer = unsafe { &*value.cast::<Buffer>() };
         let rank = usize::try_from(buffer.rank).unwrap_or_default();
         // SAFETY: The buffer has this number of dimensions (F2).
         let dims = unsafe { list(buffer.dims, rank) };
-        let shape = dims.iter().map(|&size| usize::try_from(size));
-        let shape = shape.collect::<Result<_, _>>().map_err(|_| Failure::program("a size is negative"))?;
-        Ok(Tensor { element: buffer.element, shape, data: buffer.data.cast() })
-    };
-    types.iter().zip(values).map(tensor).collect()
+        Ok(Some(Tensor { element: buffer.element, dims, data: buffer.data.cast() }))
+    }
+}
+
+impl Tensor<'_> {
+    pub(crate) fn shape(&self) -> Result<Vec<usize>, Failure> {
+        let sizes = self.dims.iter().map(|&size| usize::try_from(size));
+        sizes.collect::<Result<_, _>>().map_err(|_| Failure::program("a size is negative"))
+    }
 }
 
 /// Returns a list, which may be null if it is empty.

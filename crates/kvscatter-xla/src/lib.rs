@@ -18,7 +18,8 @@
 //! # Layers
 //!
 //! `sys` declares the structs of XLA. `call` reads a call from them, and `status` converts errors and panics to
-//! errors of XLA. `scatter` executes the call, and `threads` uses threads of XLA.
+//! errors of XLA. `scatter` executes the call with what `prepared` has kept of earlier ones, and `threads` uses
+//! threads of XLA.
 //!
 //! # What XLA promises
 //!
@@ -36,6 +37,7 @@
 #![deny(unsafe_op_in_unsafe_fn)]
 
 mod call;
+mod prepared;
 mod scatter;
 mod status;
 mod sys;

@@ -3,9 +3,10 @@
 use core::slice;
 
 use kvscatter::spec::onnx::TensorScatter;
-use kvscatter::{Integers, Mode, OutOfRange, RawBuffer};
+use kvscatter::{Integers, OutOfRange, RawBuffer};
 
 use crate::call::{Call, PRED, S32, S64, Tensor, U32, U64, element_type};
+use crate::prepared::{Form, prepared};
 use crate::status::Failure;
 use crate::threads::Pool;
 
@@ -15,35 +16,43 @@ use crate::threads::Pool;
 /// Returns the errors of the core, and an error if the program does not make the call as the crate's documentation
 /// describes it. Nothing has been written then.
 pub(crate) fn run(call: &Call<'_>) -> Result<(), Failure> {
-    let (arguments, results) = (call.arguments()?, call.results()?);
-    let (past, update, starts, lengths) = match arguments.as_slice() {
-        [past, update, starts] => (past, update, starts, None),
-        [past, update, starts, lengths] => (past, update, starts, Some(lengths)),
-        other => return Err(Failure::program(format!("{} arguments, must be 3 or 4", other.len()))),
+    let (arguments, results) = (call.arguments(), call.results());
+    let (Some(past), Some(update), Some(starts), lengths, None) =
+        (arguments.get(0)?, arguments.get(1)?, arguments.get(2)?, arguments.get(3)?, arguments.get(4)?)
+    else {
+        return Err(Failure::program(format!("{} arguments, must be 3 or 4", arguments.len())));
     };
-    let (present, skipped) = match results.as_slice() {
-        [present] => (present, None),
-        [present, skipped] => (present, Some(skipped)),
-        other => return Err(Failure::program(format!("{} results, must be 1 or 2", other.len()))),
+    let (Some(present), skipped, None) = (results.get(0)?, results.get(1)?, results.get(2)?) else {
+        return Err(Failure::program(format!("{} results, must be 1 or 2", results.len())));
     };
-    if update.element != past.element || present.element != past.element || present.shape != past.shape {
+    if update.element != past.element || present.element != past.element || present.dims != past.dims {
         return Err(Failure::program(
             "past, update and present differ in type, or past and present in shape",
         ));
     }
-    if skipped.is_some_and(|it| it.element != PRED || Some(&it.shape[..]) != past.shape.get(..1)) {
+    if skipped.is_some_and(|it| it.element != PRED || Some(it.dims) != past.dims.get(..1)) {
         return Err(Failure::program("skipped is not bool [batch]"));
     }
-    let mode = call.text("mode")?.parse::<Mode>()?;
-    let out_of_range = if skipped.is_some() { OutOfRange::SkipSample } else { OutOfRange::Error };
-    let operator = TensorScatter::new().axis(call.integer("axis")?).mode(mode).out_of_range(out_of_range);
-    let write = operator.prepare(element_type(past.element)?, &past.shape, &update.shape)?;
-    let lengths = lengths.map(|lengths| integers(lengths, "lengths")).transpose()?;
+    let form = Form {
+        element: past.element,
+        past: past.dims,
+        update: update.dims,
+        axis: call.integer("axis")?,
+        mode: call.text("mode")?,
+        skips: skipped.is_some(),
+    };
+    let write = prepared(form, || {
+        let out_of_range = if form.skips { OutOfRange::SkipSample } else { OutOfRange::Error };
+        let operator =
+            TensorScatter::new().axis(form.axis).mode(form.mode.parse()?).out_of_range(out_of_range);
+        Ok(operator.prepare(element_type(form.element)?, &past.shape()?, &update.shape()?)?)
+    })?;
+    let lengths = lengths.map(|lengths| integers(&lengths, "lengths")).transpose()?;
     let pool = Pool::new(call.frame);
-    let plan = write.plan_with_lengths(integers(starts, "write_indices")?, lengths)?.with_executor(&pool);
+    let plan = write.plan_with_lengths(integers(&starts, "write_indices")?, lengths)?.with_executor(&pool);
 
     let geometry = plan.geometry();
-    let buffer = |tensor: &Tensor, bytes: Option<usize>| RawBuffer {
+    let buffer = |tensor: Tensor<'_>, bytes: Option<usize>| RawBuffer {
         ptr: tensor.data,
         len: bytes.unwrap_or_default(),
     };
@@ -68,11 +77,11 @@ pub(crate) fn run(call: &Call<'_>) -> Result<(), Failure> {
 }
 
 /// Returns the elements of a list of integers.
-fn integers<'t>(tensor: &'t Tensor, name: &str) -> Result<Integers<'t>, Failure> {
-    let count = match *tensor.shape.as_slice() {
-        [count] => count,
-        ref shape => return Err(Failure::program(format!("{name} has shape {shape:?}, must be [batch]"))),
+fn integers<'t>(tensor: &Tensor<'t>, name: &str) -> Result<Integers<'t>, Failure> {
+    let &[count] = tensor.dims else {
+        return Err(Failure::program(format!("{name} has shape {:?}, must be [batch]", tensor.dims)));
     };
+    let count = usize::try_from(count).unwrap_or_default();
     if count == 0 {
         return Ok(Integers::I64(&[]));
     }
