@@ -151,6 +151,20 @@ impl Cuda {
         unsafe { self.driver().read(status.0) }
     }
 
+    /// Waits until all work on a stream has run.
+    ///
+    /// [`read`](Self::read) and [`check`](crate::DeviceWrite::check) wait only for the legacy default stream.
+    ///
+    /// # Errors
+    /// Returns [`CudaError::Driver`] if the driver returns an error. The error may come from an earlier launch.
+    ///
+    /// # Safety
+    /// The stream belongs to the current context.
+    pub unsafe fn wait(&self, stream: Stream) -> Result<(), CudaError> {
+        // SAFETY: The stream belongs to the current context (this function's contract).
+        unsafe { self.driver().wait(stream.0) }
+    }
+
     pub(crate) fn driver(&self) -> &Driver {
         &self.shared.driver
     }

@@ -93,6 +93,7 @@ functions! {
         cuLaunchKernel(Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle, *mut *mut c_void, *mut *mut c_void);
         cuMemcpyDtoH_v2(*mut c_void, Address, usize);
         cuMemsetD8Async(Address, u8, usize, Handle);
+        cuStreamSynchronize(Handle);
         cuGetErrorName(c_int, *mut *const c_char);
         cuGetErrorString(c_int, *mut *const c_char);
     }
@@ -310,6 +311,16 @@ impl Driver {
         // and `stream` belongs to that context (this function's contract).
         let code = unsafe { (self.functions.cuMemsetD8Async)(address, 0, bytes, stream) };
         self.checked("cuMemsetD8Async", code)
+    }
+
+    /// Waits until all work on the stream has run.
+    ///
+    /// # Safety
+    /// The stream belongs to the current context.
+    pub(crate) unsafe fn wait(&self, stream: Handle) -> Result<(), CudaError> {
+        // SAFETY: `stream` belongs to the current context (this function's contract).
+        let code = unsafe { (self.functions.cuStreamSynchronize)(stream) };
+        self.checked("cuStreamSynchronize", code)
     }
 
     #[inline]

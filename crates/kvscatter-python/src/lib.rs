@@ -89,7 +89,7 @@ mod _native {
     #[pymodule_export]
     use crate::transaction::PyTransaction;
     #[pymodule_export]
-    use crate::xla::{xla_check, xla_tensor_scatter};
+    use crate::xla::{xla_check, xla_handlers};
 
     use pyo3::prelude::*;
 

@@ -7,22 +7,29 @@ use kvscatter::{ElementType, Mode, NegativeIndex, OutOfRange};
 use kvscatter_xla::{CallFrame, XlaError};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
-use pyo3::types::PyCapsule;
+use pyo3::types::{PyCapsule, PyDict};
 
 use crate::{error, options};
 
 /// The name of a capsule that contains a handler.
 const NAME: &CStr = c"xla._CUSTOM_CALL_TARGET";
 
-/// Returns the handler in the form in which JAX registers one.
+type Handler = unsafe extern "C" fn(*mut CallFrame) -> *mut XlaError;
+
+/// Returns the handler of each platform, in the form in which JAX registers one.
 #[pyfunction]
-pub(crate) fn xla_tensor_scatter(py: Python<'_>) -> PyResult<Bound<'_, PyCapsule>> {
-    let handler: unsafe extern "C" fn(*mut CallFrame) -> *mut XlaError = kvscatter_xla::tensor_scatter;
-    #[expect(clippy::as_conversions, reason = "a capsule contains the address of the function")]
-    let address = NonNull::new(handler as *mut c_void);
-    let address = address.ok_or_else(|| PyRuntimeError::new_err("the handler has no address"))?;
-    // SAFETY: The name and the function live as long as this module, which is never unloaded.
-    unsafe { PyCapsule::new_with_pointer(py, address, NAME) }
+pub(crate) fn xla_handlers(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
+    let handlers = PyDict::new(py);
+    let platforms: [(&str, Handler); 2] =
+        [("cpu", kvscatter_xla::tensor_scatter), ("CUDA", kvscatter_xla::tensor_scatter_cuda)];
+    for (platform, handler) in platforms {
+        #[expect(clippy::as_conversions, reason = "a capsule contains the address of the function")]
+        let address = NonNull::new(handler as *mut c_void);
+        let address = address.ok_or_else(|| PyRuntimeError::new_err("the handler has no address"))?;
+        // SAFETY: The name and the function live as long as this module, which is never unloaded.
+        handlers.set_item(platform, unsafe { PyCapsule::new_with_pointer(py, address, NAME) }?)?;
+    }
+    Ok(handlers)
 }
 
 /// Checks what a program of XLA knows when it is compiled. Returns the sequence dimension, counted from the front.

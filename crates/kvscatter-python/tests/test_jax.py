@@ -21,7 +21,7 @@ from jax.test_util import check_grads
 import kvscatter.jax
 from kvscatter import errors, reference
 from kvscatter._dtypes import FOUR_BITS, ONNX_NAMES, dtype_named
-from kvscatter.jax import KvCache, tensor_scatter
+from kvscatter.jax import KvCache, _write, tensor_scatter
 
 Array = npt.NDArray[Any]
 Mode = Literal["linear", "circular"]
@@ -245,14 +245,15 @@ def test_programs_that_the_package_does_not_make_are_refused() -> None:
     past, update = arrays()
     target, same = kvscatter.jax.TARGET, jax.ShapeDtypeStruct(past.shape, past.dtype)
     flags = jax.ShapeDtypeStruct((BATCH,), np.bool_)
-    good = {"axis": np.int64(2), "mode": "linear"}
+    good = {"axis": np.int64(2), "mode": "linear", "skips": False}
     starts = jnp.asarray(STARTS)
     for operands, results, attributes, message in [
         ((past, update), [same], good, "2 arguments, must be 3 or 4"),
         ((past, update, starts), [same, flags, flags], good, "3 results, must be 1 or 2"),
-        ((past, update, starts), [same], {"mode": "linear"}, "attribute axis is missing"),
-        ((past, update, starts), [same], {"axis": np.int64(2), "mode": "ring"}, "must be linear or circular"),
-        ((past, update, starts), [same, same], good, "skipped is not bool"),
+        ((past, update, starts), [same], {"mode": "linear", "skips": True}, "attribute axis is missing"),
+        ((past, update, starts), [same], {**good, "mode": "ring"}, "must be linear or circular"),
+        ((past, update, starts), [same, flags], good, "the second result must be skipped"),
+        ((past, update, starts), [same], {**good, "skips": True}, "the second result must be skipped"),
         ((past, update, starts * 1.0), [same], good, "must have integers of 32 or 64 bits"),
         ((past, update, starts[None]), [same], good, "write_indices has shape"),
         ((past, update.astype(jnp.int32), starts), [same], good, "differ in type"),
@@ -510,12 +511,70 @@ def test_a_loop_and_derivatives_in_shard_map() -> None:
 # ── export ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+def exported(call: Callable[..., Any], *operands: Any, **options: Any) -> Any:
+    allowed = [export.DisabledSafetyCheck.custom_call(kvscatter.jax.TARGET)]
+    return export.export(jax.jit(call), disabled_checks=allowed, **options)(*operands)
+
+
 def test_export() -> None:
     past, update = arrays()
-    allowed = [export.DisabledSafetyCheck.custom_call(kvscatter.jax.TARGET)]
-    exported = export.export(jax.jit(tensor_scatter), disabled_checks=allowed)(past, update, STARTS)
-    again = export.deserialize(exported.serialize())
+    again = export.deserialize(exported(tensor_scatter, past, update, STARTS).serialize())
     assert (np.asarray(again.call(past, update, STARTS)) == expected(past, update)).all()
+
+
+def test_exported_sizes_may_be_symbolic() -> None:
+    """The program checks symbolic sizes when it runs."""
+    batch, slots = export.symbolic_shape("batch, slots")
+    past, update = arrays()
+    program = exported(
+        tensor_scatter,
+        jax.ShapeDtypeStruct((batch, HEADS, slots, SIZE), jnp.float32),
+        jax.ShapeDtypeStruct((batch, HEADS, ROWS, SIZE), jnp.float32),
+        jax.ShapeDtypeStruct((batch,), jnp.int32),
+    )
+    assert (np.asarray(program.call(past, update, STARTS)) == expected(past, update)).all()
+    for items in (1, 3):
+        of = slice(items), slice(None), slice(8 * items)
+        found = program.call(past[of], update[:items], STARTS[:items])
+        assert (np.asarray(found) == expected(past[of], update[:items], STARTS[:items])).all()
+    with pytest.raises(Exception, match="update"):
+        jax.block_until_ready(program.call(past[:, :, : ROWS - 1], update, STARTS))
+    with pytest.raises(errors.ShapeError, match="heads|dimension|update"):
+        exported(
+            tensor_scatter,
+            jax.ShapeDtypeStruct((batch, HEADS, slots, SIZE), jnp.float32),
+            jax.ShapeDtypeStruct((batch, HEADS + 1, ROWS, SIZE), jnp.float32),
+        )
+
+
+# ── CUDA ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("out_of_range", ["error", "skip"])
+def test_programs_for_cuda_make_one_call_with_a_status(out_of_range: Any) -> None:
+    def write(*operands: Any) -> Any:
+        return tensor_scatter(*operands, out_of_range=out_of_range)
+
+    text = exported(write, *arrays(), STARTS, platforms=["cuda"]).mlir_module()
+    (call,) = (line for line in text.splitlines() if "custom_call @kvscatter" in line)
+    assert "tensor<4xui32>" in call and f"skips = {str(out_of_range == 'skip').lower()}" in call
+    assert "output_operand_alias" in call
+
+
+@pytest.mark.parametrize("mode", ["linear", "circular"])
+@pytest.mark.parametrize("dtype", [np.int8, np.int32])
+def test_samples_that_do_not_fit_are_those_of_the_cpu(mode: Any, dtype: Any) -> None:
+    """A program for CUDA computes the list that the call on the CPU reports."""
+    (limits, rows, capacity) = np.iinfo(dtype), 3, 9
+    starts = np.array([limits.min, limits.min + 1, -1, 0, 5, 6, 7, 8, 9, limits.max], dtype)
+    starts, lengths = (it.ravel() for it in np.meshgrid(starts, np.arange(rows + 1, dtype=dtype)))
+    past, update = jnp.zeros((starts.size, capacity, 2)), jnp.ones((starts.size, rows, 2))
+    for lists in ([starts], [starts, lengths]):
+        found = _write._misfits(capacity, rows, [jnp.asarray(it) for it in lists], mode)
+        call = _write.write(len(lists), 1, mode, True)
+        _, skipped = call(past, update, *(jnp.asarray(it, jnp.int32) for it in lists))
+        assert found.tolist() == skipped.tolist()
+        assert mode == "circular" or 0 < sum(found.tolist()) < starts.size
 
 
 # ── decoding ────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -1,12 +1,15 @@
 //! Reads a call: its buffers, and its attributes.
 
 use core::ffi::{c_int, c_void};
+use core::ptr::null_mut;
 use core::slice;
 
 use kvscatter::ElementType;
 
-use crate::status::Failure;
-use crate::sys::{Attributes, BUFFER, Buffer, ByteSpan, CallFrame, EXECUTE, SCALAR, STRING, Scalar, Values};
+use crate::status::{Failure, is_ok};
+use crate::sys::{
+    Attributes, BUFFER, Buffer, ByteSpan, CallFrame, EXECUTE, SCALAR, STRING, Scalar, StreamGetArgs, Values,
+};
 
 /// A call of the handler, in the stage in which it does its work.
 #[derive(Clone, Copy, Debug)]
@@ -55,6 +58,26 @@ impl<'f> Call<'f> {
         unsafe { Tensors::new(&self.frame.rets) }
     }
 
+    /// Returns the stream of a call on a GPU.
+    pub(crate) fn stream(&self) -> Result<*mut c_void, Failure> {
+        let context = self.frame.context;
+        let mut args = StreamGetArgs {
+            struct_size: size_of::<StreamGetArgs>(),
+            extension: null_mut(),
+            context,
+            stream: null_mut(),
+        };
+        // SAFETY: The table is valid (F4).
+        let api = unsafe { &*self.frame.api };
+        // SAFETY: The context belongs to the call, and `args` are valid (F4).
+        let error = unsafe { (api.stream_get)(&raw mut args) };
+        if is_ok(api, error) {
+            Ok(args.stream)
+        } else {
+            Err(Failure::program("XLA gives the call no stream"))
+        }
+    }
+
     pub(crate) fn text(&self, name: &str) -> Result<&'f str, Failure> {
         let value = self.attribute(name, STRING)?.cast::<ByteSpan>();
         // SAFETY: An attribute of this type is a text (F1).
@@ -68,6 +91,11 @@ impl<'f> Call<'f> {
     pub(crate) fn integer(&self, name: &str) -> Result<i64, Failure> {
         // SAFETY: The element is int64.
         self.scalar(name, S64).map(|value| unsafe { value.cast::<i64>().read_unaligned() })
+    }
+
+    pub(crate) fn flag(&self, name: &str) -> Result<bool, Failure> {
+        // SAFETY: The element is a byte that is 0 or 1. Others are true, as in C.
+        self.scalar(name, PRED).map(|value| unsafe { value.cast::<u8>().read() } != 0)
     }
 
     fn scalar(&self, name: &str, element: c_int) -> Result<*const c_void, Failure> {
@@ -140,6 +168,19 @@ impl<'f> Tensors<'f> {
 }
 
 impl Tensor<'_> {
+    /// Returns the length of a list of indices or lengths.
+    pub(crate) fn count(&self, name: &str) -> Result<usize, Failure> {
+        match *self.dims {
+            [count] => Ok(usize::try_from(count).unwrap_or_default()),
+            _ => Err(Failure::program(format!("{name} has shape {:?}, must be [batch]", self.dims))),
+        }
+    }
+
+    /// Returns the error for elements that a list cannot have.
+    pub(crate) fn refused(&self, name: &str, expected: &str) -> Failure {
+        Failure::program(format!("{name} has XLA type {}, must have {expected}", self.element))
+    }
+
     pub(crate) fn shape(&self) -> Result<Vec<usize>, Failure> {
         let sizes = self.dims.iter().map(|&size| usize::try_from(size));
         sizes.collect::<Result<_, _>>().map_err(|_| Failure::program("a size is negative"))

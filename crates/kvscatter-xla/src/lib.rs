@@ -1,25 +1,29 @@
 //! `TensorScatter` as a custom call of XLA, the compiler of JAX.
 //!
-//! XLA calls [`tensor_scatter`] through the C interface for custom calls that it calls FFI. The Python package
-//! registers it, and `kvscatter.jax` compiles programs that call it. The core defines every write and every error
-//! about a write.
+//! XLA calls [`tensor_scatter`] and, on CUDA devices, [`tensor_scatter_cuda`] through the C interface for custom calls
+//! that it calls FFI. The Python package registers them, and `kvscatter.jax` compiles programs that call them. The core
+//! defines every write and every error about a write.
 //!
 //! # The call
 //!
 //! * The arguments are `past`, `update`, `write_indices` and, if there is a fourth one, `lengths`. The indices and
 //!   lengths are integers of 32 or 64 bits `[batch]`.
-//! * The results are `present` and, if a second one is asked for, `skipped`: bool `[batch]`, true for each sample
-//!   that does not fit. Without it, such a sample is an error.
-//! * The attributes are `axis` (int64) and `mode` (`linear` or `circular`).
+//! * The attributes are `axis` (int64), `mode` (`linear` or `circular`), and `skips` (bool): whether a sample that does
+//!   not fit is left unchanged, and is no error.
+//! * The first result is `present`. If it has the memory of `past`, the write is in place. Otherwise one pass copies
+//!   the past with the update in it.
+//! * On the CPU, a call that skips has a second result `skipped`: bool `[batch]`, true for each sample that does not
+//!   fit. Other calls have none.
+//! * On a CUDA device, every call has a second result, the status: uint32 `[4]`, which contains the
+//!   [`StatusWords`](kvscatter_cuda::StatusWords) of the launch. The indices are int32 or int64.
 //!
-//! If `present` has the memory of `past`, the write is in place. Otherwise one pass copies the past with the update
-//! in it. Positions are checked first, so a call that returns an error changes nothing.
+//! A call that returns an error about a position has changed nothing in place.
 //!
 //! # Layers
 //!
-//! `sys` declares the structs of XLA. `call` reads a call from them, and `status` converts errors and panics to
-//! errors of XLA. `scatter` executes the call with what `prepared` has kept of earlier ones, and `threads` uses
-//! threads of XLA.
+//! `sys` declares the structs of XLA. `call` reads a call from them, and `status` converts errors and panics to errors
+//! of XLA. `scatter` finds out what a call asks for, with what `prepared` has kept of earlier ones. `cpu` executes it
+//! with the threads of XLA that `threads` finds, and `cuda` launches it on XLA's stream.
 //!
 //! # What XLA promises
 //!
@@ -34,9 +38,14 @@
 //!   memory of a result until the handler returns.
 //! - **F4** The functions in XLA's table are valid as long as the process. They may be called with objects that are
 //!   valid, and copy the texts that they are given.
+//! - **F5** On a CUDA device, the device's context is current while the handler runs, and the stream belongs to it. The
+//!   memory of F3 is memory of that context, which stays valid until the work that the handler puts on the stream has
+//!   run, and other uses of it are ordered before or after on the stream.
 #![deny(unsafe_op_in_unsafe_fn)]
 
 mod call;
+mod cpu;
+mod cuda;
 mod prepared;
 mod scatter;
 mod status;
@@ -45,11 +54,30 @@ mod threads;
 
 pub use sys::{CallFrame, XlaError};
 
-/// The handler of the custom call.
+/// The handler of the custom call on the CPU.
 ///
 /// # Safety
 /// `frame` satisfies F1 to F4.
 pub unsafe extern "C" fn tensor_scatter(frame: *mut CallFrame) -> *mut XlaError {
+    // SAFETY: The frame satisfies F1 to F4 (this function's contract).
+    unsafe { handle(frame, cpu::run) }
+}
+
+/// The handler of the custom call on a CUDA device.
+///
+/// # Safety
+/// `frame` satisfies F1 to F5.
+pub unsafe extern "C" fn tensor_scatter_cuda(frame: *mut CallFrame) -> *mut XlaError {
+    // SAFETY: The frame satisfies F1 to F5 (this function's contract).
+    unsafe { handle(frame, cuda::run) }
+}
+
+/// # Safety
+/// `frame` satisfies F1 to F4, and F5 if `run` needs it.
+unsafe fn handle(
+    frame: *mut CallFrame,
+    run: impl FnOnce(&call::Call<'_>) -> Result<(), status::Failure>,
+) -> *mut XlaError {
     // SAFETY: Every version of the frame begins with its size (F1).
     let size = unsafe { (*frame).struct_size };
     if size < size_of::<CallFrame>() {
@@ -61,7 +89,7 @@ pub unsafe extern "C" fn tensor_scatter(frame: *mut CallFrame) -> *mut XlaError 
     let run = |frame: &CallFrame| {
         // SAFETY: The frame satisfies F1 to F4 (this function's contract).
         let call = unsafe { call::Call::new(frame) };
-        scatter::run(&call?)
+        run(&call?)
     };
     // SAFETY: As above.
     unsafe { status::guarded(frame, run) }

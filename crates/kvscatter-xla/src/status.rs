@@ -8,10 +8,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use kvscatter::error::ErrorClass;
 use kvscatter::{Argument, Error};
+use kvscatter_cuda::CudaError;
 
 use crate::sys::{
-    self, CallFrame, ErrorCreateArgs, INTERNAL, INVALID_ARGUMENT, METADATA, MetadataExtension, OUT_OF_RANGE,
-    Version, XlaError,
+    self, Api, CallFrame, ErrorCreateArgs, ErrorDestroyArgs, INTERNAL, INVALID_ARGUMENT, METADATA,
+    MetadataExtension, OUT_OF_RANGE, Version, XlaError,
 };
 
 /// An error of a call, before it becomes an error of XLA.
@@ -28,15 +29,30 @@ impl Failure {
     }
 }
 
+/// Returns the name of an argument in `kvscatter.jax`.
+fn name(argument: Argument) -> &'static str {
+    match argument {
+        Argument::PastCache => "past",
+        Argument::PresentCache => "present",
+        other => other.name(),
+    }
+}
+
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        let name = |argument: Argument| match argument {
-            Argument::PastCache => "past",
-            Argument::PresentCache => "present",
-            other => other.name(),
-        };
         let code = if error.kind().class() == ErrorClass::Position { OUT_OF_RANGE } else { INVALID_ARGUMENT };
         Self { code, message: error.display_with(name).to_string() }
+    }
+}
+
+impl From<CudaError> for Failure {
+    fn from(error: CudaError) -> Self {
+        if let CudaError::Write(refused) = error {
+            return refused.into();
+        }
+        // Bad indices whose lists have changed are about a position, too.
+        let code = if matches!(error, CudaError::BadIndices { .. }) { OUT_OF_RANGE } else { INTERNAL };
+        Self { code, message: error.to_string() }
     }
 }
 
@@ -85,6 +101,18 @@ pub(crate) unsafe fn guarded(
     let api = unsafe { &*frame.api };
     // SAFETY: The function copies the text (F4).
     unsafe { (api.error_create)(&raw mut args) }
+}
+
+/// Returns `true` for no error, and destroys an error.
+pub(crate) fn is_ok(api: &Api, error: *mut XlaError) -> bool {
+    if error.is_null() {
+        return true;
+    }
+    let mut args =
+        ErrorDestroyArgs { struct_size: size_of::<ErrorDestroyArgs>(), extension: null_mut(), error };
+    // SAFETY: The error is valid, and nothing uses it later (F4).
+    unsafe { (api.error_destroy)(&raw mut args) };
+    false
 }
 
 /// Drops the payload of a panic. If the drop panics too, the second payload is leaked.

@@ -165,6 +165,16 @@ pub(crate) struct NumThreadsArgs {
     pub(crate) threads: *mut i64,
 }
 
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct StreamGetArgs {
+    pub(crate) struct_size: usize,
+    pub(crate) extension: *mut ExtensionBase,
+    pub(crate) context: *mut c_void,
+    /// The stream, which XLA returns.
+    pub(crate) stream: *mut c_void,
+}
+
 /// A field of the table that this crate does not use.
 type Unused = *const c_void;
 
@@ -180,7 +190,7 @@ pub(crate) struct Api {
     error_get_message: Unused,
     pub(crate) error_destroy: unsafe extern "C" fn(*mut ErrorDestroyArgs),
     handler_register: Unused,
-    stream_get: Unused,
+    pub(crate) stream_get: unsafe extern "C" fn(*mut StreamGetArgs) -> *mut XlaError,
     type_register: Unused,
     execution_context_get: Unused,
     state_set: Unused,
@@ -206,7 +216,8 @@ const _: () = {
     assert!(size_of::<CallFrame>() == 168);
     assert!(offset_of!(Buffer, data) == 24 && offset_of!(Buffer, dims) == 40 && size_of::<Buffer>() == 48);
     assert!(offset_of!(Metadata, version) == 8 && offset_of!(Metadata, traits) == 32);
-    assert!(offset_of!(Api, error_create) == 48 && offset_of!(Threads, schedule) == 136);
+    assert!(offset_of!(Api, error_create) == 48 && offset_of!(Api, stream_get) == 80);
+    assert!(offset_of!(Threads, schedule) == 136);
     assert!(size_of::<Scalar>() == 16 && size_of::<ErrorCreateArgs>() == 32);
 };
 
@@ -218,7 +229,7 @@ pub(crate) mod tests {
 
     use super::{
         Api, Attributes, CallFrame, EXECUTE, ErrorCreateArgs, ErrorDestroyArgs, NumThreadsArgs, ScheduleArgs,
-        Threads, Values, Version, XlaError,
+        StreamGetArgs, Threads, Values, Version, XlaError,
     };
 
     pub(crate) fn table(
@@ -227,6 +238,9 @@ pub(crate) mod tests {
     ) -> Threads {
         unsafe extern "C" fn create(_: *mut ErrorCreateArgs) -> *mut XlaError {
             core::ptr::dangling_mut::<c_void>().cast()
+        }
+        unsafe extern "C" fn no_stream(_: *mut StreamGetArgs) -> *mut XlaError {
+            null_mut()
         }
         unsafe extern "C" fn destroy(_: *mut ErrorDestroyArgs) {}
         let api = Api {
@@ -238,7 +252,7 @@ pub(crate) mod tests {
             error_get_message: null(),
             error_destroy: destroy,
             handler_register: null(),
-            stream_get: null(),
+            stream_get: no_stream,
             type_register: null(),
             execution_context_get: null(),
             state_set: null(),

@@ -10,8 +10,8 @@ use std::thread;
 
 use kvscatter::Executor;
 
-use crate::status::discard;
-use crate::sys::{CallFrame, ErrorDestroyArgs, NumThreadsArgs, ScheduleArgs, Threads, XlaError};
+use crate::status::{discard, is_ok};
+use crate::sys::{CallFrame, NumThreadsArgs, ScheduleArgs, Threads};
 
 /// The threads that XLA offers a call.
 pub(crate) struct Pool<'f> {
@@ -46,7 +46,7 @@ impl<'f> Pool<'f> {
         };
         // SAFETY: The context belongs to the call, and `args` are valid (F4).
         let error = unsafe { (functions.num_threads)(&raw mut args) };
-        if is_ok(functions, error) { usize::try_from(threads).unwrap_or_default() } else { 0 }
+        if is_ok(&functions.api, error) { usize::try_from(threads).unwrap_or_default() } else { 0 }
     }
 
     /// Asks XLA to run a job on a thread, now or later. Returns `false` if XLA refuses.
@@ -62,25 +62,13 @@ impl<'f> Pool<'f> {
         // SAFETY: The context belongs to the call, and `args` are valid (F4). `Job::run` may be called with `data`
         // once.
         let error = unsafe { (functions.schedule)(&raw mut args) };
-        if is_ok(functions, error) {
+        if is_ok(&functions.api, error) {
             return true;
         }
         // SAFETY: `data` is the counted reference from above, which XLA has refused.
         drop(unsafe { Arc::from_raw(data) });
         false
     }
-}
-
-/// Returns `true` for no error, and destroys an error.
-fn is_ok(functions: &Threads, error: *mut XlaError) -> bool {
-    if error.is_null() {
-        return true;
-    }
-    let mut args =
-        ErrorDestroyArgs { struct_size: size_of::<ErrorDestroyArgs>(), extension: null_mut(), error };
-    // SAFETY: The error is valid, and nothing uses it later (F4).
-    unsafe { (functions.api.error_destroy)(&raw mut args) };
-    false
 }
 
 impl Executor for Pool<'_> {

@@ -63,7 +63,7 @@ __all__ = [
     "time_rust_call",
     "write_many",
     "xla_check",
-    "xla_tensor_scatter",
+    "xla_handlers",
 ]
 
 __version__: str
@@ -463,7 +463,7 @@ class OnnxModel:
 def error_kinds() -> list[tuple[str, type[Error], list[str]]]: ...
 def resolve_axis(axis: int, rank: int) -> int: ...
 def integer_within(argument: str, value: object, min: int, max: int) -> int: ...
-def xla_tensor_scatter() -> object: ...
+def xla_handlers() -> dict[str, object]: ...
 def xla_check(
     past: Sequence[int],
     update: Sequence[int],

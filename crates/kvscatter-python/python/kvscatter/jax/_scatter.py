@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
+from jax.export import is_symbolic_dim
 from jax.typing import ArrayLike
 
 from kvscatter import _native, errors
@@ -93,8 +94,8 @@ def tensor_scatter(
     lists = [_integers(starts, "write_indices")]
     if lengths is not None:
         lists.append(_integers(lengths, "lengths"))
-    counts = [values.shape[0] for values in lists]
-    sequence = _native.xla_check(past.shape, update.shape, counts, axis, mode, out_of_range)
+    sizes = _known_sizes(past.shape, update.shape, [values.shape[0] for values in lists])
+    sequence = _native.xla_check(*sizes, axis, mode, out_of_range)
     skips = out_of_range == "skip"
     present, *skipped = write(len(lists), sequence, mode, skips)(past, update, *lists)
     return (present, jnp.sum(skipped[0], dtype=jnp.int32)) if skips else present
@@ -107,6 +108,18 @@ def _array(value: ArrayLike, argument: str) -> jax.Array:
         message = f"{argument} has dtype {array.dtype}, which is not a type of TensorScatter"
         raise errors.ElementTypeError(message, "element_type", argument)
     return array
+
+
+def _known_sizes(
+    past: Sequence[Any], update: Sequence[Any], counts: Sequence[Any]
+) -> tuple[list[int], list[int], list[int]]:
+    """Replaces symbolic sizes of ``jax.export`` and the sizes that must fit them by 1. The write checks these sizes
+    when the program runs."""
+    symbolic = {dim for shape in (past, update) for dim, size in enumerate(shape) if is_symbolic_dim(size)}
+    if any(is_symbolic_dim(count) for count in counts):
+        symbolic.add(0)
+    known = [[1 if dim in symbolic else size for dim, size in enumerate(shape)] for shape in (past, update)]
+    return known[0], known[1], [1 if 0 in symbolic else count for count in counts]
 
 
 def _integers(values: Integers, argument: str) -> jax.Array:

@@ -18,6 +18,7 @@ import numpy as np
 from jax.custom_batching import custom_vmap
 from jax.custom_derivatives import zero_from_primal
 from jax.experimental.custom_partitioning import custom_partitioning
+from jax.export import is_symbolic_dim
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from kvscatter import _native, errors
@@ -27,7 +28,8 @@ TARGET: Final = "kvscatter_tensor_scatter"
 
 Results = tuple[jax.Array, ...]
 
-jax.ffi.register_ffi_target(TARGET, _native.xla_tensor_scatter(), platform="cpu")
+for _platform, _handler in _native.xla_handlers().items():
+    jax.ffi.register_ffi_target(TARGET, _handler, platform=_platform)
 
 
 @cache
@@ -101,11 +103,36 @@ def _composed(
 def _call(
     past: jax.Array, update: jax.Array, *lists: jax.Array, axis: int, mode: str, skips: bool
 ) -> Results:
-    results = [jax.ShapeDtypeStruct(past.shape, past.dtype)]
-    if skips:
-        results.append(jax.ShapeDtypeStruct(past.shape[:1], np.bool_))
-    call = jax.ffi.ffi_call(TARGET, results, input_output_aliases={0: 0})
-    return tuple(call(past, update, *lists, axis=np.int64(axis), mode=mode))
+    present = jax.ShapeDtypeStruct(past.shape, past.dtype)
+    skipped = jax.ShapeDtypeStruct(past.shape[:1], np.bool_)
+    status = jax.ShapeDtypeStruct((4,), np.uint32)
+
+    def call(results: list[Any], *operands: jax.Array) -> Results:
+        write = jax.ffi.ffi_call(TARGET, results, input_output_aliases={0: 0})
+        return tuple(write(*operands, axis=np.int64(axis), mode=mode, skips=skips))
+
+    def on_cpu(*operands: jax.Array) -> Results:
+        return call([present, skipped][: 1 + skips], *operands)
+
+    def on_cuda(*operands: jax.Array) -> Results:
+        written, _ = call([present, status], *operands)
+        return (written, _misfits(past.shape[axis], update.shape[axis], operands[2:], mode))[: 1 + skips]
+
+    # JAX refuses to compile a program for a platform that has no handler.
+    results: Results = jax.lax.platform_dependent(past, update, *lists, cuda=on_cuda, default=on_cpu)
+    return results
+
+
+def _misfits(capacity: int, rows: int, lists: Sequence[jax.Array], mode: str) -> jax.Array:
+    """Returns which samples do not fit. The CPU reports it, and a GPU only counts them."""
+    wide = jax.dtypes.canonicalize_dtype(np.int64)
+    starts, *lengths = (values.astype(wide) for values in lists)
+    counts = lengths[0] if lengths else jnp.full_like(starts, rows)
+    is_bad = (counts < 0) | (counts > rows)
+    if mode == "linear":
+        last = capacity if is_symbolic_dim(capacity) else min(capacity, np.iinfo(wide).max)
+        is_bad |= (starts < 0) | (starts > last - counts)
+    return is_bad
 
 
 def _on_devices(
