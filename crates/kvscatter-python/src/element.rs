@@ -22,6 +22,23 @@ pub(crate) enum Storage {
     Pair,
 }
 
+impl Storage {
+    const ALL: [Self; 3] = [Self::Native, Self::Padded, Self::Pair];
+
+    /// Returns the name in a pickle.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Native => "native",
+            Self::Padded => "padded",
+            Self::Pair => "pair",
+        }
+    }
+
+    pub(crate) fn of_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|storage| storage.name() == name)
+    }
+}
+
 impl Element {
     pub(crate) const fn native(ty: ElementType) -> Self {
         Self { ty, storage: Storage::Native }

@@ -75,7 +75,7 @@ mod _native {
     #[pymodule_export]
     use crate::positions::module as positions;
     #[pymodule_export]
-    use crate::prepared::{PyPrepared, prepare};
+    use crate::prepared::{PyPrepared, prepare, restore_prepared};
     #[pymodule_export]
     use crate::reference::{oracle_kv_cache_operation, oracle_kv_cache_update, oracle_tensor_scatter};
     #[pymodule_export]
@@ -99,8 +99,9 @@ mod _native {
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         // ONNX Runtime loads this module by its path, as a plugin, and the interpreter keeps it loaded.
         kvscatter_ort::stay_loaded();
-        // These classes are exported under their own names by `kvscatter.cuda`.
         let py = module.py();
+        PyPrepared::make_callable(py)?;
+        // These classes are exported under their own names by `kvscatter.cuda`.
         module.add("CudaStatus", py.get_type::<CudaStatus>())?;
         module.add("CudaWrite", py.get_type::<CudaWrite>())?;
         module.add("cuda_driver_version", wrap_pyfunction!(cuda::driver_version, module)?)?;

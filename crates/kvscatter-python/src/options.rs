@@ -160,19 +160,31 @@ pub(crate) fn mode(value: &Bound<'_, PyAny>) -> PyResult<Mode> {
 }
 
 pub(crate) fn out_of_range(value: &Bound<'_, PyAny>) -> PyResult<OutOfRange> {
-    word(value, "out_of_range", &["error", "skip"], |word| match word {
-        "error" => Some(OutOfRange::Error),
-        "skip" => Some(OutOfRange::SkipSample),
-        _ => None,
+    word(value, "out_of_range", &["error", "skip"], |word| {
+        let all = [OutOfRange::Error, OutOfRange::SkipSample];
+        all.into_iter().find(|&policy| out_of_range_name(policy) == word)
     })
 }
 
+pub(crate) const fn out_of_range_name(policy: OutOfRange) -> &'static str {
+    match policy {
+        OutOfRange::SkipSample => "skip",
+        _ => "error",
+    }
+}
+
 pub(crate) fn negative_index(value: &Bound<'_, PyAny>) -> PyResult<NegativeIndex> {
-    word(value, "negative_index", &["modulo", "reject"], |word| match word {
-        "modulo" => Some(NegativeIndex::Modulo),
-        "reject" => Some(NegativeIndex::Reject),
-        _ => None,
+    word(value, "negative_index", &["modulo", "reject"], |word| {
+        let all = [NegativeIndex::Modulo, NegativeIndex::Reject];
+        all.into_iter().find(|&policy| negative_index_name(policy) == word)
     })
+}
+
+pub(crate) const fn negative_index_name(policy: NegativeIndex) -> &'static str {
+    match policy {
+        NegativeIndex::Reject => "reject",
+        _ => "modulo",
+    }
 }
 
 pub(crate) fn feeding(value: &Bound<'_, PyAny>) -> PyResult<Feeding> {

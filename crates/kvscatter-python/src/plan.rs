@@ -1,5 +1,6 @@
 //! The positions of one call, checked and stored, and their picture.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use kvscatter::picture::Picture;
@@ -9,15 +10,16 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyList, PyTuple, PyType};
 
 use crate::failure::plural;
-use crate::prepared_scatter::{PreparedScatter, ScatterIndices};
+use crate::prepared_scatter::{PreparedScatter, ScatterIndices, restore};
 use crate::{error, options};
 
 /// A write whose positions have all been checked, as `kvscatter.plan` and `Prepared.plan` return it.
 ///
 /// A plan can be inspected, and executed any number of times, such as for the keys and values of every layer
 /// with the same positions. It contains a copy of the positions and no array. A notebook shows it as a
-/// picture, and `str` returns the same as text. Copying returns the same object. It cannot be pickled, so
-/// another process must make its own.
+/// picture, and `str` returns the same as text. Copying returns the same object. It can be pickled.
+///
+/// Plans are equal if they copy the same elements between arrays of the same dtype, shapes and strides.
 #[pyclass(frozen, module = "kvscatter", name = "Plan")]
 pub(crate) struct Plan {
     write: Arc<PreparedScatter>,
@@ -28,7 +30,7 @@ pub(crate) struct Plan {
 /// Checks a call of `tensor_scatter_` without writing.
 ///
 /// Args:
-///     past_cache: The cache, or its shape.
+///     cache: The cache, or its shape.
 ///     update: The update, or its shape.
 ///     write_indices: The first slot written, one per sample. The default is 0.
 ///     axis: The sequence dimension.
@@ -52,15 +54,15 @@ pub(crate) struct Plan {
 /// · old  █ written  ▒ wrapped  × skipped   1 column = 1 slot
 #[pyfunction]
 #[pyo3(signature = (
-    past_cache, update, write_indices = None, *,
+    cache, update, write_indices = None, *,
     axis = -2, mode = Mode::Linear, lengths = None, out_of_range = OutOfRange::Error, negative_index = NegativeIndex::Modulo, dtype = None
 ))]
-#[pyo3(text_signature = "(past_cache, update, write_indices=None, *, axis=-2, mode='linear', lengths=None, \
+#[pyo3(text_signature = "(cache, update, write_indices=None, *, axis=-2, mode='linear', lengths=None, \
     out_of_range='error', negative_index='modulo', dtype=None)")]
 #[expect(clippy::too_many_arguments, reason = "those of the operator, by keyword")]
 pub(crate) fn plan(
     py: Python<'_>,
-    past_cache: &Bound<'_, PyAny>,
+    cache: &Bound<'_, PyAny>,
     update: &Bound<'_, PyAny>,
     write_indices: Option<&Bound<'_, PyAny>>,
     #[pyo3(from_py_with = options::axis)] axis: i64,
@@ -71,7 +73,7 @@ pub(crate) fn plan(
     dtype: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<Plan> {
     let operator = options::tensor_scatter(axis, mode, out_of_range, negative_index);
-    let write = PreparedScatter::new(py, operator, past_cache, update, dtype)?;
+    let write = PreparedScatter::new(py, operator, cache, update, dtype)?;
     Plan::new(py, write, write_indices, lengths)
 }
 
@@ -152,6 +154,25 @@ impl Plan {
 
     fn __deepcopy__(slf: Py<Self>, _memo: &Bound<'_, PyAny>) -> Py<Self> {
         slf
+    }
+
+    fn __eq__(&self, py: Python<'_>, other: &Self) -> PyResult<bool> {
+        let (plan, another) = (self.planned(py)?, other.planned(py)?);
+        Ok(self.write.has_forms_of(&other.write)
+            && plan.skipped() == another.skipped()
+            && plan.blocks().eq(another.blocks()))
+    }
+
+    fn __hash__(&self, py: Python<'_>) -> PyResult<u64> {
+        let mut hasher = DefaultHasher::new();
+        self.planned(py)?.for_each_block(|block| block.hash(&mut hasher));
+        Ok(hasher.finish())
+    }
+
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyTuple>)> {
+        let prepared = restore(py)?.call1(self.write.state())?;
+        let lists = PyTuple::new(py, [self.write_indices.as_deref(), self.lengths.as_deref()])?;
+        Ok((prepared.getattr("plan")?, lists))
     }
 
     fn __str__(&self, py: Python<'_>) -> PyResult<String> {

@@ -7,16 +7,16 @@ use pyo3::prelude::*;
 
 use crate::array::Array;
 use crate::plan::Plan;
-use crate::prepared_scatter::{PreparedScatter, ScatterIndices};
+use crate::prepared_scatter::{PreparedScatter, ScatterIndices, State, restore};
+use crate::prepared_tensor::PickledTensor;
 use crate::{options, prepared_scatter, write};
 
 /// A `TensorScatter` whose shapes, strides and dtype have been checked, as `kvscatter.prepare` returns it.
 ///
-/// Calling it as `prepared(cache, update, write_indices=None, lengths=None)` writes in place and returns the
-/// number of samples skipped. The arrays can be of any library, with the dtype, shapes and strides that the
-/// write was prepared for. The positions are those of `tensor_scatter_`. Any number of threads may share a
-/// prepared write. Copying returns the same object. It cannot be pickled, so another process must prepare its
-/// own.
+/// Calling it as `prepared(cache, update, write_indices=None, lengths=None)` writes in place, like `write`. The
+/// arrays can be of any library, with the dtype, shapes and strides that the write was prepared for. The positions
+/// are those of `tensor_scatter_`. Any number of threads may share a prepared write. Copying returns the same
+/// object. It can be pickled.
 ///
 /// Raises:
 ///     ShapeError, ElementTypeError: An array has another shape or other strides, or another dtype.
@@ -27,7 +27,7 @@ pub(crate) struct PyPrepared(Arc<PreparedScatter>);
 /// Checks everything about a `TensorScatter` except its positions. Call it once per shape, before a loop.
 ///
 /// Args:
-///     past_cache: An array like the cache, or its shape. Only the form of the array is kept.
+///     cache: An array like the cache, or its shape. Only the form of the array is kept.
 ///     update: An array like the update, or its shape. Either both are arrays, or both are shapes of dense
 ///         arrays.
 ///     axis, mode, out_of_range, negative_index: See `tensor_scatter_`.
@@ -50,13 +50,13 @@ pub(crate) struct PyPrepared(Arc<PreparedScatter>);
 /// array([[1., 1., 0., 0.],
 ///        [0., 1., 1., 0.]], dtype=float32)
 #[pyfunction]
-#[pyo3(signature = (past_cache, update, *, axis=-2, mode=Mode::Linear, out_of_range=OutOfRange::Error, negative_index=NegativeIndex::Modulo, dtype=None))]
-#[pyo3(text_signature = "(past_cache, update, *, axis=-2, mode='linear', \
+#[pyo3(signature = (cache, update, *, axis=-2, mode=Mode::Linear, out_of_range=OutOfRange::Error, negative_index=NegativeIndex::Modulo, dtype=None))]
+#[pyo3(text_signature = "(cache, update, *, axis=-2, mode='linear', \
     out_of_range='error', negative_index='modulo', dtype=None)")]
 #[expect(clippy::too_many_arguments, reason = "the attributes of the operator, by keyword")]
 pub(crate) fn prepare(
     py: Python<'_>,
-    past_cache: &Bound<'_, PyAny>,
+    cache: &Bound<'_, PyAny>,
     update: &Bound<'_, PyAny>,
     #[pyo3(from_py_with = options::axis)] axis: i64,
     #[pyo3(from_py_with = options::mode)] mode: Mode,
@@ -65,14 +65,30 @@ pub(crate) fn prepare(
     dtype: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<PyPrepared> {
     let operator = options::tensor_scatter(axis, mode, out_of_range, negative_index);
-    PreparedScatter::new(py, operator, past_cache, update, dtype).map(PyPrepared)
+    PreparedScatter::new(py, operator, cache, update, dtype).map(PyPrepared)
+}
+
+/// Prepares a pickled write again.
+#[pyfunction]
+pub(crate) fn restore_prepared(
+    py: Python<'_>,
+    cache: PickledTensor,
+    update: PickledTensor,
+    axis: i64,
+    #[pyo3(from_py_with = options::mode)] mode: Mode,
+    #[pyo3(from_py_with = options::out_of_range)] out_of_range: OutOfRange,
+    #[pyo3(from_py_with = options::negative_index)] negative_index: NegativeIndex,
+) -> PyResult<PyPrepared> {
+    let operator = options::tensor_scatter(axis, mode, out_of_range, negative_index);
+    PreparedScatter::restore(py, operator, cache, update).map(PyPrepared)
 }
 
 #[pymethods]
 impl PyPrepared {
-    /// Writes `update` into `cache` in place and returns the number of samples skipped.
+    /// Writes `update` into `cache` in place and returns the number of samples skipped. Calling the object does the
+    /// same.
     #[pyo3(signature = (cache, update, write_indices=None, lengths=None))]
-    fn __call__(
+    fn write(
         &self,
         py: Python<'_>,
         cache: &Bound<'_, PyAny>,
@@ -145,6 +161,10 @@ impl PyPrepared {
         slf
     }
 
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, State)> {
+        Ok((restore(py)?, self.0.state()))
+    }
+
     fn __repr__(&self) -> String {
         let PreparedScatter { cache, update, .. } = &*self.0;
         format!("<kvscatter.Prepared: {} into {}>", update.form, cache.form)
@@ -152,6 +172,14 @@ impl PyPrepared {
 }
 
 impl PyPrepared {
+    /// Lets Python call the objects of this class.
+    ///
+    /// A slot has no signature: `signature(write)` and `help(write)` would show `(*args, **kwargs)`.
+    pub(crate) fn make_callable(py: Python<'_>) -> PyResult<()> {
+        let class = py.get_type::<Self>();
+        class.setattr("__call__", class.getattr("write")?)
+    }
+
     pub(crate) fn shared(&self) -> &Arc<PreparedScatter> {
         &self.0
     }

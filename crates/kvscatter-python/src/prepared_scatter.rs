@@ -11,11 +11,12 @@ use crate::array::{Access, Array, Form};
 use crate::error::Refuse;
 use crate::failure::{Failure, class_name};
 use crate::indices::Indices;
-use crate::prepared_tensor::PreparedTensor;
-use crate::{error, torch, write};
+use crate::prepared_tensor::{PickledTensor, PreparedTensor};
+use crate::{error, options, torch, write};
 
 /// The part of a prepared write that everything made from it shares.
 pub(crate) struct PreparedScatter {
+    axis: usize,
     pub(crate) prepared: kvscatter::Prepared,
     pub(crate) cache: PreparedTensor,
     pub(crate) update: PreparedTensor,
@@ -33,6 +34,14 @@ pub(crate) fn check(
     operator
         .prepare(cache.element.stored(), cache.layout(), update.layout())
         .map_err(|refused| refuse(py, refused))
+}
+
+/// What a pickle of a prepared write contains.
+pub(crate) type State = (PickledTensor, PickledTensor, usize, &'static str, &'static str, &'static str);
+
+/// Returns the function that prepares a pickled write again.
+pub(crate) fn restore(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+    py.import("kvscatter._native")?.getattr("restore_prepared")
 }
 
 /// A cache and its update.
@@ -85,15 +94,13 @@ impl PreparedScatter {
     pub(crate) fn new(
         py: Python<'_>,
         operator: TensorScatter,
-        past_cache: &Bound<'_, PyAny>,
+        cache: &Bound<'_, PyAny>,
         update: &Bound<'_, PyAny>,
         dtype: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Arc<Self>> {
-        let tensors = (
-            PreparedTensor::of(past_cache, "past_cache", dtype)?,
-            PreparedTensor::of(update, "update", dtype)?,
-        );
-        Self::of_tensors(py, operator, tensors, error::core).map(Arc::new)
+        let tensors =
+            (PreparedTensor::of(cache, "cache", dtype)?, PreparedTensor::of(update, "update", dtype)?);
+        Self::of_tensors(py, operator, tensors, error::core_in_place).map(Arc::new)
     }
 
     /// Prepares a write for more arrays like this cache and this update.
@@ -114,7 +121,34 @@ impl PreparedScatter {
         refuse: Refuse,
     ) -> PyResult<Self> {
         let prepared = check(py, operator, &cache.form, &update.form, refuse)?;
-        Ok(Self { prepared, cache, update })
+        let axis = operator.resolve_axis(cache.form.shape.len()).map_err(|refused| refuse(py, refused))?;
+        Ok(Self { axis, prepared, cache, update })
+    }
+
+    /// Returns `true` if both are for arrays of the same forms.
+    pub(crate) fn has_forms_of(&self, other: &Self) -> bool {
+        self.cache.form == other.cache.form && self.update.form == other.update.form
+    }
+
+    /// Returns what [`restore`](Self::restore) needs, for pickle.
+    pub(crate) fn state(&self) -> State {
+        let options = [
+            self.prepared.mode().name(),
+            options::out_of_range_name(self.prepared.out_of_range()),
+            options::negative_index_name(self.prepared.negative_index()),
+        ];
+        let [mode, out_of_range, negative_index] = options;
+        (self.cache.pickled(), self.update.pickled(), self.axis, mode, out_of_range, negative_index)
+    }
+
+    pub(crate) fn restore(
+        py: Python<'_>,
+        operator: TensorScatter,
+        cache: PickledTensor,
+        update: PickledTensor,
+    ) -> PyResult<Arc<Self>> {
+        let tensors = (PreparedTensor::restore(py, cache)?, PreparedTensor::restore(py, update)?);
+        Self::of_tensors(py, operator, tensors, error::core_in_place).map(Arc::new)
     }
 
     /// Checks a call's positions.

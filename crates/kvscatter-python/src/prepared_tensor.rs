@@ -4,12 +4,13 @@ use dlpark::ffi::DLDataType;
 use dlpark::tensor::TensorRef;
 use kvscatter::{ElementType, RawBuffer};
 use numpy::{PyArrayDescr, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyList, PyTuple};
+use pyo3::types::{PyList, PyString, PyTuple};
 use smallvec::SmallVec;
 
 use crate::array::{Access, Array, Form, Shape};
-use crate::element::Element;
+use crate::element::{Element, Storage};
 use crate::failure::Failure;
 use crate::integer::{decimal, integer};
 use crate::{dlpack, strided, torch};
@@ -27,6 +28,17 @@ struct NumpyForm {
     strides: SmallVec<[isize; 6]>,
 }
 
+/// See [`PreparedTensor::pickled`].
+pub(crate) type PickledTensor = (String, String, Vec<usize>, Vec<isize>);
+
+impl NumpyForm {
+    fn of(descr: Bound<'_, PyArrayDescr>, form: &Form) -> Self {
+        let itemsize = descr.itemsize().cast_signed();
+        let strides = form.strides().iter().map(|stride| stride.wrapping_mul(itemsize)).collect();
+        Self { descr: descr.unbind(), strides }
+    }
+}
+
 impl PreparedTensor {
     /// Prepares for arrays like this one, or for a dense array of this shape.
     pub(crate) fn of(
@@ -39,9 +51,8 @@ impl PreparedTensor {
             let Some(dtype) = dtype else { return Err(Failure::DtypeKeyword { needed: true }.into()) };
             let descr = descr(dtype)?;
             let form = Form::dense(Element::of_descr(&descr, "dtype")?, shape);
-            let itemsize = descr.itemsize().cast_signed();
-            let strides = form.strides().iter().map(|stride| stride.wrapping_mul(itemsize)).collect();
-            return Ok(Self::new(form, Some(NumpyForm { descr: descr.unbind(), strides })));
+            let numpy = NumpyForm::of(descr, &form);
+            return Ok(Self::new(form, Some(numpy)));
         }
         if dtype.is_some() {
             return Err(Failure::DtypeKeyword { needed: false }.into());
@@ -55,6 +66,34 @@ impl PreparedTensor {
             strides: SmallVec::from_slice(array.strides()),
         });
         Self::new(array.form, numpy)
+    }
+
+    /// Returns the element type, its storage, the shape and the strides in elements, for pickle.
+    pub(crate) fn pickled(&self) -> PickledTensor {
+        let Form { element, shape, .. } = &self.form;
+        (
+            element.ty.numpy_name().to_owned(),
+            element.storage.name().to_owned(),
+            shape.to_vec(),
+            self.form.strides().to_vec(),
+        )
+    }
+
+    /// Prepares for arrays like those of a pickled write.
+    pub(crate) fn restore(py: Python<'_>, (ty, storage, shape, strides): PickledTensor) -> PyResult<Self> {
+        let damaged = || PyValueError::new_err("the pickle of a kvscatter object is damaged");
+        let element = ElementType::from_name(&ty).zip(Storage::of_name(&storage));
+        let element = element.map(|(ty, storage)| Element { ty, storage }).ok_or_else(damaged)?;
+        if strides.len() != shape.len() {
+            return Err(damaged());
+        }
+        let form = Form::new(element, shape.into(), strides.into());
+        // Types that NumPy does not have are those of other libraries.
+        let descr = descr(&PyString::new(py, &ty).into_any()).ok();
+        let descr =
+            descr.filter(|descr| Element::of_descr(descr, "dtype").is_ok_and(|found| found == element));
+        let numpy = descr.map(|descr| NumpyForm::of(descr, &form));
+        Ok(Self::new(form, numpy))
     }
 
     fn new(form: Form, numpy: Option<NumpyForm>) -> Self {

@@ -1,7 +1,10 @@
 """Runs the examples in the compiled module's docstrings, which doctest does not find by itself."""
 
+import dataclasses
 import doctest
+import importlib
 import inspect
+import re
 
 import pytest
 
@@ -22,3 +25,30 @@ def test_examples(text):
     example = doctest.DocTestParser().get_doctest(text, {"kvscatter": kvscatter}, "docstring", None, None)
     report = []
     assert not doctest.DocTestRunner().run(example, out=report.append).failed, "".join(report)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        ".cuda",
+        ".errors",
+        ".onnx_backend",
+        ".onnxruntime",
+        ".positions",
+        ".reference",
+        ".ring",
+        ".testing",
+    ],
+)
+def test_dir_shows_no_imports(name):
+    module = importlib.import_module(f"kvscatter{name}")
+    assert dir(module) == sorted(module.__all__)
+
+
+@pytest.mark.parametrize(
+    "of", [kvscatter.CacheMemory, kvscatter.Generated, kvscatter.MemoryReport, kvscatter.Segment]
+)
+def test_help_describes_every_field(of):
+    described = re.findall(r"(?m)^ {4}(\w+): ", inspect.getdoc(of))
+    assert described == [field.name for field in dataclasses.fields(of)]

@@ -171,7 +171,7 @@ CAUSED: list[tuple[str, type[errors.Error], str | None, dict[str, Any], Callable
         {"rows": 5, "capacity": 4},
         ascend(new=f16(2, 5, 2, 3)),
     ),
-    ("too_large", errors.ShapeError, "past_cache", {}, too_large),
+    ("too_large", errors.ShapeError, "cache", {}, too_large),
     ("cache_overlaps_itself", errors.ArrayError, "cache", {}, self_overlapping()),
     ("too_many_loops", errors.ArrayError, None, {"loops": 6}, entangled()),
     (

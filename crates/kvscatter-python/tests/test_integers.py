@@ -129,7 +129,7 @@ ELSEWHERE = {
 }
 FOR_THE_PACKAGE = tuple(
     f"_native.{name}"
-    for name in ("oracle_", "time_", "OracleCases", "OnnxModel", "integer_within", "resolve_axis", "xla_")
+    for name in ("oracle_", "time_", "OracleCases", "OnnxModel", "integer_within", "resolve_axis", "restore_", "xla_")
 )
 
 
@@ -217,7 +217,7 @@ def test_what_index_raises_reaches_the_caller(raised: type[Exception]) -> None:
 )
 def test_a_shape_is_of_integers(size: Any) -> None:
     for argument, shapes in (
-        ("past_cache", ((1, size, 2), (1, 1, 2))),
+        ("cache", ((1, size, 2), (1, 1, 2))),
         ("update", ((1, 4, 2), [1, size, 2])),
     ):
         for function in (kvscatter.prepare, kvscatter.plan):

@@ -197,11 +197,46 @@ def test_a_cache_that_shares_memory_with_its_update_is_refused() -> None:
     assert caught.value.kind == "overlap"
 
 
-def test_a_plan_is_its_own_copy_and_no_pickle() -> None:
+def test_a_plan_is_its_own_copy() -> None:
     plan = ring()
     assert copy.copy(plan) is plan and copy.deepcopy({"plan": plan})["plan"] is plan
-    with pytest.raises(TypeError, match=r"cannot pickle 'kvscatter\.Plan' object"):
-        pickle.dumps(plan)
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_a_plan_can_be_pickled(protocol: int) -> None:
+    strided = painted(2, 8, 6)[:, ::-2, 1:5], painted(2, 3, 9)[..., ::2][..., :4]
+    skipping = kvscatter.plan((2, 4, 1), (2, 1, 1), [9, 0], out_of_range="skip", dtype="int8")
+    rejecting = kvscatter.plan(*strided, [1, 3], lengths=[2, 0], mode="circular", negative_index="reject")
+    for plan in (ring(), skipping, rejecting, kvscatter.plan((1, 2), (1, 2), axis=1, dtype="int4")):
+        again = pickle.loads(pickle.dumps(plan, protocol))
+        assert again == plan and hash(again) == hash(plan)
+        assert (str(again), again.blocks, again.skipped) == (str(plan), plan.blocks, plan.skipped)
+    again = pickle.loads(pickle.dumps(rejecting, protocol))
+    expected, cache = strided[0].copy(), painted(2, 8, 6)[:, ::-2, 1:5]
+    kvscatter.tensor_scatter_(expected, strided[1], [1, 3], lengths=[2, 0], mode="circular")
+    assert again.write(cache, strided[1]) == 0
+    np.testing.assert_array_equal(cache, expected)
+
+
+def test_equal_plans_copy_the_same_elements() -> None:
+    forms = (2, 1, 8, 64), (2, 1, 3, 64)
+    same = [
+        kvscatter.plan(*forms, np.array([1, 6]), axis=2, mode="circular", dtype="float16"),
+        kvscatter.plan(*forms, [9, -2], mode="circular", dtype="float16"),
+        kvscatter.plan(*forms, [1, 6], lengths=[3, 3], mode="circular", dtype="float16"),
+    ]
+    assert {ring(), *same} == {ring()}
+    others = [
+        kvscatter.plan(*forms, [1, 5], mode="circular", dtype="float16"),
+        kvscatter.plan(*forms, [1, 6], mode="circular", dtype="int16"),
+        kvscatter.plan(*forms, [1, 6], lengths=[3, 2], mode="circular", dtype="float16"),
+        kvscatter.plan((2, 1, 9, 64), forms[1], [1, 6], mode="circular", dtype="float16"),
+        object(),
+    ]
+    assert all(ring() != other for other in others)
+    # Nothing is copied here, but one of them skips a sample.
+    nothing = kvscatter.plan((1, 4, 1), (1, 0, 1), [4], dtype="int8")
+    assert nothing != kvscatter.plan((1, 4, 1), (1, 0, 1), [5], out_of_range="skip", dtype="int8")
 
 
 def ring() -> Plan:

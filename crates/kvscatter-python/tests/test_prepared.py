@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import pickle
+import pydoc
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -41,7 +43,7 @@ def test_shapes_need_a_dtype_and_arrays_have_one() -> None:
         assert caught.value.kind == "dtype_keyword"
     with pytest.raises(kvscatter.ShapeError) as refused:
         kvscatter.prepare((1, -4, 2), (1, 1, 2), dtype=np.float64)
-    assert refused.value.argument == "past_cache"
+    assert refused.value.argument == "cache"
     with pytest.raises(kvscatter.ElementTypeError) as unknown:
         kvscatter.prepare((1, 4, 2), (1, 1, 2), dtype="bfloat17")
     assert (unknown.value.argument, unknown.value.fields) == ("dtype", {"dtype": "bfloat17"})
@@ -92,11 +94,51 @@ def test_arrays_that_it_was_not_prepared_for(cache: Any, update: Any, argument: 
     assert not cache.any()
 
 
-def test_it_is_its_own_copy_and_no_pickle() -> None:
+def test_it_is_its_own_copy() -> None:
     write = kvscatter.prepare((1, 4, 2), (1, 1, 2), dtype=np.float16)
     assert copy.copy(write) is write and copy.deepcopy({"write": write})["write"] is write
-    with pytest.raises(TypeError, match=r"cannot pickle 'kvscatter\.Prepared' object"):
-        pickle.dumps(write)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int4", "object"])
+def test_it_can_be_pickled(dtype: Any) -> None:
+    fill = "row" if dtype == "object" else 1
+    caches = [np.full((2, 4, 3), 0 * fill, dtype)[:, ::-1] for _ in range(2)]
+    update = np.full((2, 1, 3), fill, dtype)
+    write = kvscatter.prepare(
+        caches[0], update, axis=1, mode="circular", negative_index="reject", out_of_range="skip"
+    )
+    again = pickle.loads(pickle.dumps(write))
+    assert repr(again) == repr(write)
+    assert [call(cache, update, [5, -1]) for call, cache in zip((write, again), caches, strict=True)] == [
+        1,
+        1,
+    ]
+    assert caches[0][0, 1, 0] == update[0, 0, 0] and (caches[0] == caches[1]).all()
+
+
+def test_a_damaged_pickle_is_an_error() -> None:
+    _, state = kvscatter.prepare((1, 4, 2), (1, 1, 2), dtype=np.float16).__reduce__()
+    cache = state[0]
+    for damaged in (
+        ("float17", *cache[1:]),
+        (cache[0], "wide", *cache[2:]),
+        (*cache[:3], [8]),
+        (*cache[:2], [2**62, 4, 2], cache[3]),
+        (*cache[:3], [8, 0, 1]),
+        (*cache[:2], [1, 4, 3], cache[3]),
+    ):
+        with pytest.raises(ValueError):
+            _native.restore_prepared(damaged, *state[1:])
+
+
+def test_signature_and_help_show_the_call() -> None:
+    write = kvscatter.prepare((1, 4, 2), (1, 1, 2), dtype=np.float16)
+    assert str(inspect.signature(write)) == "(cache, update, write_indices=None, lengths=None)"
+    shown = pydoc.plain(pydoc.render_doc(write))
+    assert "__call__ = write(self, /, cache, update, write_indices=None, lengths=None)" in shown
+    cache, update = np.zeros((1, 4, 2), np.float16), np.ones((1, 1, 2), np.float16)
+    assert write(cache=cache, update=update, write_indices=[1]) == write.write(cache, update, [1]) == 0
+    assert np.flatnonzero(cache).tolist() == [2, 3]
 
 
 def test_strides_along_one_element_do_not_count() -> None:

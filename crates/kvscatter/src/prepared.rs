@@ -7,7 +7,9 @@ use bytemuck::NoUninit;
 use crate::cpu::{CpuKernels, Isa};
 use crate::error::Error;
 use crate::geometry::{Geometry, Operands, Samples};
-use crate::plan::{Call, CallRules, Convention, Lengths, Mode, Moves, NegativeIndex, RuleOptions};
+use crate::plan::{
+    Call, CallRules, Convention, Lengths, Mode, Moves, NegativeIndex, OutOfRange, RuleOptions,
+};
 use crate::write::{BufferPairs, WritePlan, Written};
 
 /// A write whose shapes have been checked. Create one per shape, and use it at every step.
@@ -54,6 +56,12 @@ impl Prepared {
     #[must_use]
     pub fn mode(&self) -> Mode {
         self.rules.options.mode
+    }
+
+    /// Returns what happens to a sample whose position does not fit.
+    #[must_use]
+    pub fn out_of_range(&self) -> OutOfRange {
+        self.rules.options.out_of_range
     }
 
     /// Returns how a negative index in a ring is treated.

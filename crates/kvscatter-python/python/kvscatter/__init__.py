@@ -69,3 +69,7 @@ __all__ = [
     "tensor_scatter_",
     "write_many",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -56,6 +56,7 @@ __all__ = [
     "positions",
     "prepare",
     "resolve_axis",
+    "restore_prepared",
     "ring",
     "tensor_scatter",
     "tensor_scatter_",
@@ -212,7 +213,7 @@ def kv_cache_operation_(
 ) -> int: ...
 @overload
 def prepare(
-    past_cache: SupportsDLPack,
+    cache: SupportsDLPack,
     update: SupportsDLPack,
     *,
     axis: int = -2,
@@ -223,7 +224,7 @@ def prepare(
 ) -> Prepared: ...
 @overload
 def prepare(
-    past_cache: Shape,
+    cache: Shape,
     update: Shape,
     *,
     axis: int = -2,
@@ -234,7 +235,7 @@ def prepare(
 ) -> Prepared: ...
 @overload
 def plan(
-    past_cache: SupportsDLPack,
+    cache: SupportsDLPack,
     update: SupportsDLPack,
     write_indices: Indices | None = None,
     *,
@@ -247,7 +248,7 @@ def plan(
 ) -> Plan: ...
 @overload
 def plan(
-    past_cache: Shape,
+    cache: Shape,
     update: Shape,
     write_indices: Indices | None = None,
     *,
@@ -262,6 +263,13 @@ def plan(
 @final
 class Prepared:
     def __call__(
+        self,
+        cache: SupportsDLPack,
+        update: SupportsDLPack,
+        write_indices: Indices | None = None,
+        lengths: Indices | None = None,
+    ) -> int: ...
+    def write(
         self,
         cache: SupportsDLPack,
         update: SupportsDLPack,
@@ -304,6 +312,8 @@ class Plan:
     def _repr_html_(self) -> str: ...
     def __copy__(self) -> Plan: ...
     def __deepcopy__(self, _memo: object) -> Plan: ...
+    def __eq__(self, other: object, /) -> bool: ...
+    def __hash__(self) -> int: ...
 
 # `kvscatter.cuda`
 
@@ -463,6 +473,14 @@ class OnnxModel:
 def error_kinds() -> list[tuple[str, type[Error], list[str]]]: ...
 def resolve_axis(axis: int, rank: int) -> int: ...
 def integer_within(argument: str, value: object, min: int, max: int) -> int: ...
+def restore_prepared(
+    cache: tuple[str, str, Sequence[int], Sequence[int]],
+    update: tuple[str, str, Sequence[int], Sequence[int]],
+    axis: int,
+    mode: Mode,
+    out_of_range: OutOfRange,
+    negative_index: NegativeIndex,
+) -> Prepared: ...
 def xla_handlers() -> dict[str, object]: ...
 def xla_check(
     past: Sequence[int],

@@ -49,16 +49,18 @@ class Segment:
 
     A sample has one segment. It has two if its rows wrap around a circular cache, and the second then begins
     at slot 0.
+
+    Attributes:
+        sample: The index of the sample in the batch.
+        slot: The first slot written.
+        row: The row of the sample's update that is written to ``slot``.
+        rows: The number of rows that the segment receives.
     """
 
     sample: int
-    """The index of the sample in the batch."""
     slot: int
-    """The first slot written."""
     row: int
-    """The row of the sample's update that is written to ``slot``."""
     rows: int
-    """The number of rows that the segment receives."""
 
 
 def figure(svg: str, caption: str) -> str:

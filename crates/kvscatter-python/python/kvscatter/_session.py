@@ -9,12 +9,18 @@ __all__ = ["CacheMemory", "Generated", "MemoryReport"]
 
 @dataclass(frozen=True, slots=True)
 class CacheMemory:
-    """The memory of one cache."""
+    """The memory of one cache.
+
+    Attributes:
+        past: The name of the model's input.
+        dtype: The element type, by its NumPy name.
+        shape: The dimensions.
+        layer: The number of the layer.
+        bytes: The size.
+    """
 
     past: str
-    """The name of the model's input."""
     dtype: str
-    """The element type, by its NumPy name."""
     shape: tuple[int, ...]
     layer: int
     bytes: int
@@ -22,45 +28,52 @@ class CacheMemory:
 
 @dataclass(frozen=True, slots=True)
 class MemoryReport:
-    """The memory of a session's caches, in bytes."""
+    """The memory of a session's caches, in bytes.
+
+    Attributes:
+        caches: All caches, in the order of the model's inputs.
+        layers: The bytes of each layer's caches.
+        per_token: The bytes of one token of one sample, in all caches. In a ring, later tokens take the place
+            of earlier ones.
+        rings: The number of caches that are rings.
+        states: The bytes of all states, such as those of convolutions. A session has them twice.
+        undo: The bytes allocated for copies of rows and states, with which samples go back.
+        total: The bytes of all caches.
+    """
 
     caches: tuple[CacheMemory, ...]
-    """All caches, in the order of the model's inputs."""
     layers: tuple[int, ...]
-    """The bytes of each layer's caches."""
     per_token: int
-    """The bytes of one token of one sample, in all caches. In a ring, later tokens take the place of earlier ones."""
     rings: int
-    """The number of caches that are rings."""
     states: int
-    """The bytes of all states, such as those of convolutions. A session has them twice."""
     undo: int
-    """The bytes allocated for copies of rows and states, with which samples go back."""
     total: int
-    """The bytes of all caches."""
 
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """The generated tokens, and the cost of generating them."""
+    """The generated tokens, and the cost of generating them.
+
+    Attributes:
+        samples: The tokens after each prompt, in the order of the prompts.
+        prompt_tokens: The number of tokens in all prompts.
+        prefill_seconds: The time spent on the prompts.
+        steps: The number of steps after the prompts.
+        decoded: The number of tokens that these steps generated, for all samples together.
+        decode_seconds: The time of these steps, including the choice of tokens.
+        written_per_step: The bytes that the last step wrote into the caches. If the caches grow, this counts
+            all of their bytes.
+        copied: The bytes of static caches that ONNX Runtime copied, in all steps, instead of writing them in
+            place.
+        engine: The name and version of ONNX Runtime and its plugin.
+    """
 
     samples: list[list[int]]
-    """The tokens after each prompt, in the order of the prompts."""
     prompt_tokens: int
-    """The number of tokens in all prompts."""
     prefill_seconds: float
-    """The time spent on the prompts."""
     steps: int
-    """The number of steps after the prompts."""
     decoded: int
-    """The number of tokens that these steps generated, for all samples together."""
     decode_seconds: float
-    """The time of these steps, including the choice of tokens."""
     written_per_step: int
-    """The bytes that the last step wrote into the caches. If the caches grow, this counts all of their
-    bytes."""
     copied: int
-    """The bytes of static caches that ONNX Runtime copied, in all steps, instead of writing them in
-    place."""
     engine: str
-    """The name and version of ONNX Runtime and its plugin."""

@@ -34,3 +34,7 @@ __all__ = [
     "prepare_present",
     "prepare_slots",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

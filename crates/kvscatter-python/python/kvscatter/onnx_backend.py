@@ -46,6 +46,11 @@ __all__ = [
     "supports_device",
 ]
 
+
+def __dir__() -> list[str]:
+    return __all__
+
+
 Inputs = Sequence[npt.ArrayLike] | Mapping[str, npt.ArrayLike]
 
 

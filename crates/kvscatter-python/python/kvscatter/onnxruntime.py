@@ -29,6 +29,11 @@ from kvscatter import _native
 
 __all__ = ["devices", "library", "register"]
 
+
+def __dir__() -> list[str]:
+    return __all__
+
+
 PROVIDER = "KvscatterExecutionProvider"
 OLDEST = (1, 24)
 

@@ -67,6 +67,10 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 @overload
 def length_after(start: Integer, rows: Integer) -> int: ...
 @overload

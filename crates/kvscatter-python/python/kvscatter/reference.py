@@ -36,6 +36,10 @@ from kvscatter.errors import Error, OptionError
 __all__ = ["Answer", "Refused", "answer", "kv_cache_operation", "kv_cache_update", "tensor_scatter"]
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 class Refused(Error, ValueError):
     """A call that breaks a rule of its specification.
 

@@ -44,6 +44,10 @@ from kvscatter._typing import Feeding, Indices, Integer
 __all__ = ["high_after", "least_capacity", "least_start", "most_rows"]
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 @overload
 def most_rows(capacity: Integer, window: Integer, high: Integer, start: Integer) -> int: ...
 @overload

@@ -23,3 +23,7 @@ from kvscatter.jax._scatter import tensor_scatter
 from kvscatter.jax._write import TARGET
 
 __all__ = ["TARGET", "KvCache", "KvLayer", "tensor_scatter"]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -22,3 +22,7 @@ from kvscatter.testing._failure import Failure, Problem
 from kvscatter.testing._report import Report
 
 __all__ = ["Case", "Failure", "Problem", "Report", "Row", "WrongSlot", "cases", "check"]
+
+
+def __dir__() -> list[str]:
+    return __all__

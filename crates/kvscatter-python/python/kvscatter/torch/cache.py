@@ -24,6 +24,11 @@ except ImportError as missing:
 
 __all__ = ["KvCache", "KvLayer", "KvRingLayer"]
 
+
+def __dir__() -> list[str]:
+    return __all__
+
+
 _KINDS = {"full_attention", "sliding_attention", "chunked_attention"}
 """The supported types of layers. A query sees no more of a chunk than of a window of its size."""
 

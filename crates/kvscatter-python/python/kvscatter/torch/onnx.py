@@ -21,6 +21,11 @@ from kvscatter.torch._onnx_writes import rebuilt, with_writes_as_outputs
 
 __all__ = ["OPSET", "export", "functionalize", "translations"]
 
+
+def __dir__() -> list[str]:
+    return __all__
+
+
 OPSET = 24
 """The first opset that has TensorScatter."""
 
