@@ -106,6 +106,13 @@ impl Plan {
         Ok(self.planned(py)?.skipped())
     }
 
+    /// The samples that `out_of_range="skip"` leaves unchanged, in ascending order.
+    #[getter]
+    fn skipped_samples(&self, py: Python<'_>) -> PyResult<Vec<usize>> {
+        let plan = self.planned(py)?;
+        Ok((0..plan.batch()).filter(|&sample| plan.skips(sample)).collect())
+    }
+
     /// The number of elements that the write moves. It reads and writes only these.
     #[getter]
     fn elements(&self, py: Python<'_>) -> PyResult<usize> {

@@ -129,7 +129,16 @@ ELSEWHERE = {
 }
 FOR_THE_PACKAGE = tuple(
     f"_native.{name}"
-    for name in ("oracle_", "time_", "OracleCases", "OnnxModel", "integer_within", "resolve_axis", "restore_", "xla_")
+    for name in (
+        "oracle_",
+        "time_",
+        "OracleCases",
+        "OnnxModel",
+        "integer_within",
+        "resolve_axis",
+        "restore_",
+        "xla_",
+    )
 )
 
 

@@ -218,6 +218,12 @@ def test_a_plan_can_be_pickled(protocol: int) -> None:
     np.testing.assert_array_equal(cache, expected)
 
 
+def test_skipped_samples_are_named() -> None:
+    plan = kvscatter.plan((4, 8, 1), (4, 2, 1), [6, 7, -1, 0], out_of_range="skip", dtype="int8")
+    assert (plan.skipped, plan.skipped_samples) == (2, [1, 2])
+    assert ring().skipped_samples == []
+
+
 def test_equal_plans_copy_the_same_elements() -> None:
     forms = (2, 1, 8, 64), (2, 1, 3, 64)
     same = [

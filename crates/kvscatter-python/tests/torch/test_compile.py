@@ -73,6 +73,7 @@ def test_opcheck(name: str, layout: str, dtype: torch.dtype, rest: tuple[Any, ..
 def test_opcheck_without_indices_and_with_int32() -> None:
     past, update, starts = example()
     for given in (None, starts.int()):
+        torch.library.opcheck(OPS.skips.default, (past, update, given))
         torch.library.opcheck(OPS.tensor_scatter.default, (past, update, given))
         torch.library.opcheck(OPS.tensor_scatter_.default, (past, update, given))
 

@@ -61,7 +61,14 @@ def test_in_processes(world: int, tmp_path: Path) -> None:
     run(
         world,
         tmp_path,
-        [check_one_axis, check_two_axes, check_replicated_is_cut, check_refusals, check_strided],
+        [
+            check_one_axis,
+            check_two_axes,
+            check_replicated_is_cut,
+            check_plain_positions,
+            check_refusals,
+            check_strided,
+        ],
     )
 
 
@@ -137,6 +144,25 @@ def check_replicated_is_cut(world: int) -> None:
             kvscatter.torch.tensor_scatter_(written, given, mode="circular", **replicated)
         assert communication.get_total_counts() == 0
         assert torch.equal(written.full_tensor(), want)
+
+
+def check_plain_positions(world: int) -> None:
+    """Positions that are not distributed are those of every rank, without communication."""
+    mesh = init_device_mesh("cpu", (world,))
+    cache, update, options = tensors(world + 1, world, 4)
+    lists = {name: values.tolist() for name, values in options.items()}
+    for placement in (Replicate(), Shard(0), Shard(1), Shard(3)):
+        there = [distribute_tensor(whole, mesh, [placement]) for whole in (cache, update)]
+        for given in (options, lists, {**lists, "write_indices": options["write_indices"]}):
+            want, count = kvscatter.torch.tensor_scatter(cache, update, out_of_range="skip", **options)
+            with CommDebugMode() as communication:
+                present, skipped = kvscatter.torch.tensor_scatter(*there, out_of_range="skip", **given)
+                ring = there[0].clone()
+                kvscatter.torch.tensor_scatter_(ring, there[1], mode="circular", **given)
+            assert communication.get_total_counts() == 0
+            assert torch.equal(present.full_tensor(), want) and int(skipped.full_tensor()) == int(count)
+            want = kvscatter.torch.tensor_scatter(cache, update, mode="circular", **options)
+            assert torch.equal(ring.full_tensor(), want)
 
 
 def check_strided(world: int) -> None:

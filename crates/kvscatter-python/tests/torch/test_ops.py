@@ -261,6 +261,94 @@ def test_memory_that_two_arguments_share() -> None:
     assert torch.equal(OPS.tensor_scatter(broadcast, update), OPS.tensor_scatter(broadcast.clone(), update))
 
 
+# ── samples that do not fit, tracers, and inference mode ────────────────────────────────────────────────────────
+
+
+def skipping(cache: torch.Tensor, update: torch.Tensor, *lists: Any, **more: Any) -> tuple[torch.Tensor, int]:
+    """Returns what NumPy's function does with `out_of_range="skip"`."""
+    present = cache.detach().clone()
+    lengths = lists[1] if len(lists) > 1 else None
+    skipped = kvscatter.tensor_scatter_(
+        present, update.detach(), lists[0], lengths=lengths, out_of_range="skip", **more
+    )
+    return present, skipped
+
+
+@pytest.mark.parametrize("mode", ["linear", "circular"])
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize("has_lengths", [False, True])
+def test_samples_that_do_not_fit_are_skipped(mode: Any, dtype: torch.dtype, has_lengths: bool) -> None:
+    limits = torch.iinfo(dtype)
+    starts = torch.tensor([limits.min, -1, 0, 5, 6, 7, 8, limits.max], dtype=dtype)
+    lists = [starts, torch.tensor([3, 3, 0, 3, 3, 1, 0, 2], dtype=dtype)][: 1 + has_lengths]
+    cache, update = torch.randn(8, 2, 8, 4), torch.randn(8, 2, 3, 4)
+    want, count = skipping(cache, update, *lists, mode=mode)
+    options = {"mode": mode, "lengths": lists[1] if has_lengths else None, "out_of_range": "skip"}
+    for call in (
+        kvscatter.torch.tensor_scatter,
+        torch.compile(kvscatter.torch.tensor_scatter, backend="eager", fullgraph=True),
+    ):
+        present, skipped = call(cache, update, starts, **options)
+        assert same(present, want) and int(skipped) == count == (0 if mode == "circular" else count)
+    written = cache.clone()
+    assert int(kvscatter.torch.tensor_scatter_(written, update, starts, **options)) == count
+    assert same(written, want) and (count > 2) == (mode == "linear")
+
+
+def test_skipped_samples_keep_their_gradient() -> None:
+    cache = torch.randn(3, 4, 2, dtype=torch.float64, requires_grad=True)
+    update = torch.randn(3, 2, 2, dtype=torch.float64, requires_grad=True)
+
+    def write(cache: torch.Tensor, update: torch.Tensor) -> torch.Tensor:
+        return kvscatter.torch.tensor_scatter(cache, update, [0, 3, 2], out_of_range="skip")[0]
+
+    assert torch.autograd.gradcheck(write, (cache, update), check_forward_ad=True)
+    write(cache, update).sum().backward()
+    assert update.grad is not None and update.grad.sum(dim=(1, 2)).tolist() == [4, 0, 4]
+
+
+def test_items_of_vmap_skip_their_own_samples() -> None:
+    cache, update = torch.randn(3, 2, 4, 2), torch.randn(3, 2, 2, 2)
+    starts = torch.tensor([[0, 2], [3, 2], [3, -1]])
+    present, skipped = torch.vmap(lambda *it: kvscatter.torch.tensor_scatter(*it, out_of_range="skip"))(
+        cache, update, starts
+    )
+    assert skipped.tolist() == [0, 1, 2]
+    for item in range(3):
+        assert same(present[item], skipping(cache[item], update[item], starts[item])[0])
+
+
+def test_a_policy_that_does_not_exist_is_refused() -> None:
+    cache, update = torch.zeros(1, 4, 2), torch.zeros(1, 1, 2)
+    for call in (kvscatter.torch.tensor_scatter, kvscatter.torch.tensor_scatter_):
+        with pytest.raises(kvscatter.OptionError, match="out_of_range"):
+            call(cache, update, out_of_range="clamp")
+
+
+def test_a_traced_graph_has_one_call() -> None:
+    def step(cache: torch.Tensor, update: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
+        kvscatter.torch.tensor_scatter_(cache, update, starts, mode="circular")
+        return kvscatter.torch.tensor_scatter(cache, update, starts + 1)
+
+    traced = torch.fx.symbolic_trace(step)
+    calls = [node.target for node in traced.graph.nodes if node.op == "call_function"]
+    assert {kvscatter.torch.tensor_scatter, kvscatter.torch.tensor_scatter_} <= set(calls)
+    arguments = torch.randn(2, 4, 3), torch.randn(2, 1, 3), torch.tensor([1, 2])
+    others = tuple(it.clone() for it in arguments)
+    assert same(traced(*arguments), step(*others)) and same(arguments[0], others[0])
+
+
+def test_a_cache_of_inference_mode_is_written_only_there() -> None:
+    with torch.inference_mode():
+        cache, update = torch.zeros(1, 4, 2), torch.ones(1, 1, 2)
+        kvscatter.torch.tensor_scatter_(cache, update, [1])
+    assert cache.sum() == 2
+    for call in (kvscatter.torch.tensor_scatter_, OPS.tensor_scatter_):
+        refused("tensor", "cache", lambda call=call: call(cache, update, None), of=kvscatter.ArrayError)
+    assert cache.sum() == 2
+    assert kvscatter.torch.tensor_scatter(cache, update).sum() == 4
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
 def test_cuda_tensors_name_the_module_that_writes_them() -> None:
     past, update = past_and_update(device="cuda")

@@ -24,6 +24,7 @@ from transformers import (
 )
 
 import kvscatter
+from kvscatter import errors
 from kvscatter.torch import KvCache, KvLayer, KvRingLayer
 
 WINDOW = 8
@@ -286,6 +287,56 @@ def test_reset() -> None:
     cache.reset()
     assert cache.get_seq_length() == 0
     assert torch.equal(model(tokens, past_key_values=cache).logits, first)
+
+
+@torch.no_grad()
+def test_samples_are_selected_and_repeated() -> None:
+    """Full and sliding layers go on as a cache that grows."""
+    model, tokens = gemma_3(), prompt([20, 20, 20])["input_ids"]
+    ours, theirs = KvCache(model.config, max_cache_len=64, rewind=4), DynamicCache(config=model.config)
+    assert {type(layer) for layer in ours.layers} == {KvLayer, KvRingLayer}
+
+    def step(tokens: torch.Tensor) -> None:
+        want = model(tokens, past_key_values=theirs).logits
+        got = model(tokens, past_key_values=ours).logits
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+
+    theirs.activate_past_recording()
+    step(tokens[:, :15])
+    addresses = [layer.keys.data_ptr() for layer in ours.layers]
+    for cache in (ours, theirs):
+        cache.reorder_cache(torch.tensor([2, 0, 0]))
+    step(tokens[:, 15:17])
+    assert [layer.keys.data_ptr() for layer in ours.layers] == addresses
+    for cache in (ours, theirs):
+        cache.batch_select_indices(torch.tensor([1, 2]))
+        cache.batch_repeat_interleave(2)
+    step(tokens[[0, 1, 2, 0], 17:20])
+    ours.crop(-2)
+    theirs.crop(-2)
+    step(tokens[[0, 1, 2, 0], 18:19])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("batch", [1, 3])
+def test_a_reset_cache_takes_another_batch(batch: int) -> None:
+    model, tokens = gemma_3(), prompt([20] * 3)["input_ids"]
+    cache = KvCache(model.config, max_cache_len=64)
+    model(tokens[:2], past_key_values=cache)
+    with pytest.raises(errors.ShapeError):
+        model(tokens[:batch], past_key_values=cache)
+    addresses = [layer.keys.data_ptr() for layer in cache.layers]
+    cache.reset()
+    model(tokens[:2], past_key_values=cache)
+    assert [layer.keys.data_ptr() for layer in cache.layers] == addresses
+    cache.reset()
+    for part in (slice(0, 9), slice(9, 20)):
+        got = model(tokens[:batch, part], past_key_values=cache).logits
+    want = model(tokens[:batch], use_cache=False).logits[:, 9:]
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+    cache.batch_select_indices(torch.tensor([0]))
+    cache.reset()
+    model(tokens, past_key_values=cache)
 
 
 @torch.no_grad()

@@ -12,16 +12,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
 import numpy as np
 
 try:
     import torch
+    from torch.overrides import handle_torch_function, has_torch_function
 except ImportError as missing:
     raise ImportError("kvscatter.torch needs PyTorch: pip install kvscatter[torch]") from missing
 
 from kvscatter import _integers, errors
+from kvscatter._typing import OutOfRange
 from kvscatter.torch import _derivatives as _derivatives  # registers their derivatives
 from kvscatter.torch import _ops as _ops  # registers the operators
 
@@ -38,7 +40,11 @@ __all__ = ["tensor_scatter", "tensor_scatter_"]
 
 _LAZY = ["KvCache", "KvLayer", "KvRingLayer"]
 
+_overridden: Any = handle_torch_function
+"""Calls what a tracer or a subclass of tensors has in place of a function. Its stub knows no overloads."""
 
+
+@overload
 def tensor_scatter(
     past_cache: torch.Tensor,
     update: torch.Tensor,
@@ -47,29 +53,65 @@ def tensor_scatter(
     axis: int = -2,
     mode: _ops.Mode = "linear",
     lengths: torch.Tensor | Sequence[int] | None = None,
-) -> torch.Tensor:
+    out_of_range: Literal["error"] = "error",
+) -> torch.Tensor: ...
+@overload
+def tensor_scatter(
+    past_cache: torch.Tensor,
+    update: torch.Tensor,
+    write_indices: torch.Tensor | Sequence[int] | None = None,
+    *,
+    axis: int = -2,
+    mode: _ops.Mode = "linear",
+    lengths: torch.Tensor | Sequence[int] | None = None,
+    out_of_range: Literal["skip"],
+) -> tuple[torch.Tensor, torch.Tensor]: ...
+def tensor_scatter(
+    past_cache: torch.Tensor,
+    update: torch.Tensor,
+    write_indices: torch.Tensor | Sequence[int] | None = None,
+    *,
+    axis: int = -2,
+    mode: _ops.Mode = "linear",
+    lengths: torch.Tensor | Sequence[int] | None = None,
+    out_of_range: OutOfRange = "error",
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """ONNX TensorScatter-24 in functional form. Returns a new, dense copy of ``past_cache`` that contains
     ``update``.
 
     ``past_cache`` is ``[batch, .., capacity, ..]``, with the capacity at ``axis``. ``update`` has the same
     dimensions, except for the one at ``axis``. ``write_indices`` and ``lengths`` are integers ``[batch]``, as
     a tensor or a sequence. ``write_indices`` are the slots of each sample's first row and default to zeros.
-    ``lengths`` count the rows of each sample that are written and default to all rows. ``lengths`` is a
-    kvscatter extension; not part of the specification. In mode ``"circular"``, slots are taken modulo the
-    capacity.
+    ``lengths`` count the rows of each sample that are written and default to all rows. In mode
+    ``"circular"``, slots are taken modulo the capacity. With ``out_of_range="skip"``, samples that do not fit
+    stay unchanged, and the function returns the copy and their number, as a tensor. ``lengths`` and
+    ``out_of_range`` are kvscatter extensions; not part of the specification.
 
     The function is differentiable in ``past_cache`` and ``update``. It raises the same errors as
     ``kvscatter.tensor_scatter``.
     """
-    axis = _integers.within("axis", axis, -(2**63), 2**63 - 1)
-    starts = _positions(write_indices, "write_indices", past_cache)
-    rows = _positions(lengths, "lengths", past_cache)
+    tensors = past_cache, update, write_indices, lengths
+    if has_torch_function(tensors):
+        result: torch.Tensor | tuple[torch.Tensor, torch.Tensor] = _overridden(
+            tensor_scatter,
+            tensors,
+            *tensors[:3],
+            axis=axis,
+            mode=mode,
+            lengths=lengths,
+            out_of_range=out_of_range,
+        )
+        return result
+    call = _Call.of(past_cache, update, write_indices, axis, mode, lengths, out_of_range)
+    present: torch.Tensor
     if _derivatives.is_traced_forward_mode():
-        return _derivatives.composed(past_cache, update, starts, axis, mode, rows)
-    present: torch.Tensor = torch.ops.kvscatter.tensor_scatter(past_cache, update, starts, axis, mode, rows)
-    return present
+        present = _derivatives.composed(past_cache, update, *call.rest)
+    else:
+        present = torch.ops.kvscatter.tensor_scatter(past_cache, update, *call.rest)
+    return present if call.skipped is None else (present, call.skipped)
 
 
+@overload
 def tensor_scatter_(
     cache: torch.Tensor,
     update: torch.Tensor,
@@ -78,30 +120,106 @@ def tensor_scatter_(
     axis: int = -2,
     mode: _ops.Mode = "linear",
     lengths: torch.Tensor | Sequence[int] | None = None,
-) -> None:
+    out_of_range: Literal["error"] = "error",
+) -> None: ...
+@overload
+def tensor_scatter_(
+    cache: torch.Tensor,
+    update: torch.Tensor,
+    write_indices: torch.Tensor | Sequence[int] | None = None,
+    *,
+    axis: int = -2,
+    mode: _ops.Mode = "linear",
+    lengths: torch.Tensor | Sequence[int] | None = None,
+    out_of_range: Literal["skip"],
+) -> torch.Tensor: ...
+def tensor_scatter_(
+    cache: torch.Tensor,
+    update: torch.Tensor,
+    write_indices: torch.Tensor | Sequence[int] | None = None,
+    *,
+    axis: int = -2,
+    mode: _ops.Mode = "linear",
+    lengths: torch.Tensor | Sequence[int] | None = None,
+    out_of_range: OutOfRange = "error",
+) -> torch.Tensor | None:
     """ONNX TensorScatter-24 in place. Writes ``update`` into ``cache``, strided or dense, and returns
-    nothing.
+    nothing, or with ``out_of_range="skip"`` the number of samples that were skipped, as a tensor.
 
     See `tensor_scatter` for the arguments. The function raises the same errors as
     ``kvscatter.tensor_scatter_``, and after an error nothing has been written. If gradients are recorded for
-    ``cache`` or ``update``, the write has the gradients and the cost of `tensor_scatter`.
+    ``cache`` or ``update``, the write has the gradients and the cost of `tensor_scatter`. Outside of
+    inference mode, a cache that was made in inference mode is refused.
     """
-    axis = _integers.within("axis", axis, -(2**63), 2**63 - 1)
-    starts = _positions(write_indices, "write_indices", cache)
-    rows = _positions(lengths, "lengths", cache)
+    tensors = cache, update, write_indices, lengths
+    if has_torch_function(tensors):
+        skipped: torch.Tensor | None = _overridden(
+            tensor_scatter_,
+            tensors,
+            *tensors[:3],
+            axis=axis,
+            mode=mode,
+            lengths=lengths,
+            out_of_range=out_of_range,
+        )
+        return skipped
+    call = _Call.of(cache, update, write_indices, axis, mode, lengths, out_of_range)
     _derivatives.check_not_captured(cache)
     if _derivatives.is_traced_forward_mode():
-        cache.copy_(_derivatives.composed(cache, update, starts, axis, mode, rows))
-        return
-    torch.ops.kvscatter.tensor_scatter_(cache, update, starts, axis, mode, rows)
+        cache.copy_(_derivatives.composed(cache, update, *call.rest))
+    else:
+        torch.ops.kvscatter.tensor_scatter_(cache, update, *call.rest)
+    return call.skipped
+
+
+class _Call(NamedTuple):
+    """What the operators take after the cache and the update, and the number of skipped samples."""
+
+    rest: tuple[torch.Tensor | None, int, _ops.Mode, torch.Tensor | None]
+    skipped: torch.Tensor | None
+
+    @classmethod
+    def of(
+        cls,
+        cache: torch.Tensor,
+        update: torch.Tensor,
+        write_indices: torch.Tensor | Sequence[int] | None,
+        axis: int,
+        mode: _ops.Mode,
+        lengths: torch.Tensor | Sequence[int] | None,
+        out_of_range: OutOfRange,
+    ) -> _Call:
+        axis = _integers.within("axis", axis, -(2**63), 2**63 - 1)
+        starts = _positions(write_indices, "write_indices", cache)
+        rows = _positions(lengths, "lengths", cache)
+        is_skipping = {"error": False, "skip": True}.get(out_of_range)
+        if is_skipping is None:
+            message = f'out_of_range = "{out_of_range}": must be error or skip'
+            raise errors.OptionError(message, "choice", "out_of_range", value=out_of_range)
+        if not is_skipping:
+            return cls((starts, axis, mode, rows), None)
+        skips = torch.ops.kvscatter.skips(cache.detach(), update.detach(), starts, axis, mode, rows)
+        # A sample that is skipped writes no row.
+        if starts is None:
+            starts = torch.zeros_like(skips, dtype=torch.int64)
+        if rows is None:
+            rows = torch.full_like(starts, update.shape[axis])
+        return cls((starts.where(~skips, 0), axis, mode, rows.where(~skips, 0)), skips.sum())
 
 
 def _positions(
     values: torch.Tensor | Sequence[int] | None, argument: str, cache: torch.Tensor
 ) -> torch.Tensor | None:
-    """Converts a sequence to the tensor that the operators take, on the cache's device."""
-    if values is None or isinstance(values, torch.Tensor):
-        return values
+    """Converts a sequence to the tensor that the operators take, on the cache's device. For a distributed cache, the
+    values are those of every rank."""
+    if values is not None and not isinstance(values, torch.Tensor):
+        values = _tensor(values, argument, cache)
+    if _derivatives.is_distributed(cache) and values is not None and not _derivatives.is_distributed(values):
+        return distributed.replicated(values, cache)
+    return values
+
+
+def _tensor(values: Sequence[int], argument: str, cache: torch.Tensor) -> torch.Tensor:
     if not isinstance(values, Sequence) or isinstance(values, (str, bytes, bytearray)):
         message = f"{argument} is of type {type(values).__name__}: must be a tensor or a sequence of integers"
         raise errors.ElementTypeError(message, "not_integers", argument)
@@ -122,5 +240,4 @@ if not TYPE_CHECKING:  # with this function, a type checker would accept every a
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
     def __dir__():
-        lazy = _LAZY if find_spec("transformers") else []
-        return sorted([*globals(), *lazy])
+        return [*__all__, *(_LAZY if find_spec("transformers") else [])]

@@ -35,7 +35,7 @@ def _functional(
             below, past_cache, update, *rest
         )
         return present
-    if _is_distributed(past_cache):
+    if is_distributed(past_cache):
         return _Distributed.apply(past_cache, update, *rest)  # type: ignore[no-any-return]
     return composed(past_cache, update, *rest)
 
@@ -131,8 +131,9 @@ def is_traced_forward_mode() -> bool:
     return torch.compiler.is_compiling() and forward_ad._current_level >= 0
 
 
-def _is_distributed(tensor: torch.Tensor) -> bool:
-    if not torch.distributed.is_available():
+def is_distributed(tensor: torch.Tensor) -> bool:
+    """Returns True for a `DTensor`."""
+    if type(tensor) is torch.Tensor or not torch.distributed.is_available():
         return False
     from torch.distributed.tensor import DTensor
 
@@ -179,6 +180,7 @@ def _batched(operator: Any) -> Any:
 
 _ops.tensor_scatter.register_vmap(_batched(torch.ops.kvscatter.tensor_scatter.default))
 _ops.slots.register_vmap(_batched(torch.ops.kvscatter.slots.default))
+_ops.skips.register_vmap(_batched(torch.ops.kvscatter.skips.default))
 
 
 @_ops.tensor_scatter_.register_vmap

@@ -4,7 +4,8 @@ Both are opaque to ``torch.compile`` and ``torch.export``. They have fake kernel
 and with symbolic shapes. The kernels pass memory to the compiled module, which implements the write.
 
 ``kvscatter::slots`` is the part of a write that has no derivative. It checks the call and returns the slot
-of each row. `_derivatives` composes the rest of PyTorch's own operators.
+of each row. `_derivatives` composes the rest of PyTorch's own operators. ``kvscatter::skips`` returns the
+samples that do not fit.
 """
 
 from __future__ import annotations
@@ -63,6 +64,9 @@ def tensor_scatter_(
     argument ``mode``.
     """
     memory, rows = _memory(cache, "cache"), _memory(update, "update")
+    if cache.is_inference() and not torch.is_inference_mode_enabled():
+        message = "cache was made in inference mode: outside of it, only a clone can be written in place"
+        raise errors.ArrayError(message, "tensor", "cache")
     with _set_fwd_grad_enabled(False):
         kvscatter.tensor_scatter_(
             memory, rows, write_indices, axis=axis, mode=cast(Mode, cache_mode), lengths=lengths
@@ -95,6 +99,29 @@ def slots(
     slots = max(capacity, 1)
     first = first % slots  # circular indices can be so large that adding to them would overflow
     return (first[:, None] + torch.arange(rows)).expand(past_cache.shape[0], rows) % slots
+
+
+@torch.library.custom_op("kvscatter::skips", mutates_args=())
+def skips(
+    past_cache: torch.Tensor,
+    update: torch.Tensor,
+    write_indices: torch.Tensor | None = None,
+    axis: int = -2,
+    mode: str = "linear",
+    lengths: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Checks the arguments like `tensor_scatter` with ``out_of_range="skip"``. Returns True for each sample that
+    does not fit, ``[batch]``."""
+    past, new = _memory(past_cache, "past_cache"), _memory(update, "update")
+    if 0 in past.stride():
+        past = past.contiguous()
+    with _set_fwd_grad_enabled(False):
+        plan = kvscatter.plan(
+            past, new, write_indices, axis=axis, mode=cast(Mode, mode), lengths=lengths, out_of_range="skip"
+        )
+    skipped = torch.zeros(past_cache.shape[0], dtype=torch.bool)
+    skipped[plan.skipped_samples] = True
+    return skipped
 
 
 def _memory(tensor: torch.Tensor, argument: str) -> torch.Tensor:
@@ -146,6 +173,19 @@ def _(
     _check_shapes(past_cache, update, write_indices, axis, mode, lengths)
     shape = past_cache.shape[0], update.shape[axis]
     return torch.empty(shape, dtype=torch.int64, device=past_cache.device)
+
+
+@skips.register_fake
+def _(
+    past_cache: torch.Tensor,
+    update: torch.Tensor,
+    write_indices: torch.Tensor | None = None,
+    axis: int = -2,
+    mode: str = "linear",
+    lengths: torch.Tensor | None = None,
+) -> torch.Tensor:
+    _check_shapes(past_cache, update, write_indices, axis, mode, lengths)
+    return torch.empty(past_cache.shape[:1], dtype=torch.bool, device=past_cache.device)
 
 
 def _prepared(past_cache: Sequence[int], update: Sequence[int], axis: int, mode: str = "linear") -> Prepared:

@@ -33,11 +33,57 @@ _KINDS = {"full_attention", "sliding_attention", "chunked_attention"}
 """The supported types of layers. A query sees no more of a chunk than of a window of its size."""
 
 
-class KvLayer(StaticLayer):  # type: ignore[no-untyped-call]
+class _Layer(StaticLayer):  # type: ignore[no-untyped-call]
+    """What all layers do with the samples of their batch."""
+
+    _is_reset = False
+    """Whether the next update may have another number of samples."""
+
+    def _allocate(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        """Allocates keys and values for the samples of the first update, also after `reset`."""
+        if self.is_initialized and self._is_reset:
+            self.is_initialized = key_states.shape[0] == self.batch_size
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        if self._is_reset:
+            self._is_reset = False
+
+    def reset(self) -> None:
+        """Forgets all tokens and writes zeros over them. The next update may have another number of samples,
+        and keys and values are then allocated again."""
+        super().reset()
+        self._is_reset = True
+
+    def reorder_cache(self, beam_idx: torch.Tensor) -> None:
+        """Replaces sample ``i`` by sample ``beam_idx[i]``, in place if the number of samples stays the same."""
+        self.batch_select_indices(beam_idx)
+
+    def batch_select_indices(self, indices: torch.Tensor) -> None:
+        """Keeps these samples, in this order. Indices may repeat. Keys and values are written in place if the
+        number of samples stays the same."""
+        if not self.is_initialized:
+            return
+        for name in ("keys", "values"):
+            held: torch.Tensor = getattr(self, name)
+            selected = held[indices.to(held.device)]
+            if selected.shape == held.shape:
+                held.copy_(selected)  # compiled graphs keep the address
+            else:
+                torch._dynamo.mark_static_address(selected)
+                setattr(self, name, selected)
+        self.batch_size = len(indices)
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        """Repeats each sample: sample ``i`` becomes the samples from ``i * repeats`` on."""
+        if self.is_initialized:
+            self.batch_select_indices(torch.arange(self.batch_size).repeat_interleave(repeats))
+
+
+class KvLayer(_Layer):  # type: ignore[no-untyped-call]
     """The keys and values of one layer, ``[batch, heads, max_cache_len, head_size]`` each, written in place.
 
     Lengths, masks and the time of allocation are those of `StaticLayer`. Unlike `StaticLayer`, this layer
-    can be cropped.
+    can be cropped, and samples can be selected and repeated.
     """
 
     is_croppable = True
@@ -51,8 +97,7 @@ class KvLayer(StaticLayer):  # type: ignore[no-untyped-call]
         raises `errors.PositionError` before anything is written. `StaticLayer` fails with an index error or
         a device assertion instead.
         """
-        if not self.is_initialized:
-            self.lazy_initialization(key_states, value_states)
+        self._allocate(key_states, value_states)
         assert self.keys is not None and self.values is not None, "they have been allocated above"
         start = self.cumulative_length.repeat(key_states.shape[0])  # a copy, which gradients need
         tensor_scatter_(self.keys, key_states, start)
@@ -73,7 +118,7 @@ class KvLayer(StaticLayer):  # type: ignore[no-untyped-call]
         )  # in place, because compiled graphs keep the address
 
 
-class KvRingLayer(StaticLayer):  # type: ignore[no-untyped-call]
+class KvRingLayer(_Layer):  # type: ignore[no-untyped-call]
     """The last keys and values of a layer with a sliding window or chunks, ``[batch, heads, slots, head_size]``
     each, written in place.
 
@@ -118,8 +163,7 @@ class KvRingLayer(StaticLayer):  # type: ignore[no-untyped-call]
             raise errors.PositionError(
                 message, "start_out_of_range", None, value=start, rows=rows, capacity=self.max_tokens
             )
-        if not self.is_initialized:
-            self.lazy_initialization(key_states, value_states)
+        self._allocate(key_states, value_states)
         assert self.keys is not None and self.values is not None, "they have been allocated above"
         first = self._first_seen()
         high = max(self.high, end) if start > 0 else end

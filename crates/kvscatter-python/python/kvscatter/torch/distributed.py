@@ -14,7 +14,8 @@ the cache, per mesh axis  the update               write_indices and lengths
 ``Partial()``             not supported            not supported
 ========================  =======================  ===============================
 
-If an update or indices are replicated where they should be sharded, each rank cuts out its own part. A
+If an update or indices are replicated where they should be sharded, each rank cuts out its own part. Indices
+that are not distributed are taken as replicated: all ranks must have the same ones. A
 placement that would need communication raises an error that names the required placements. The caller can
 then redistribute the tensor. There are no rules for gradients.
 """
@@ -57,7 +58,10 @@ def _strategy(schema: OpSchema) -> OpStrategy:
             _check_local(argument, spec, cache, wanted[argument])
             inputs.append(DTensorSpec(cache.mesh, wanted[argument], spec.tensor_meta))
             costs.append([0.0])
-    returns = DTensorSpec(cache.mesh, cache.placements) if schema.op._schema.returns else None
+    returns = None
+    if schema.op._schema.returns:
+        is_list = schema.op == torch.ops.kvscatter.skips.default
+        returns = DTensorSpec(cache.mesh, wanted["write_indices"] if is_list else cache.placements)
     return OpStrategy([OpSpec(returns, inputs, costs)])
 
 
@@ -105,9 +109,17 @@ def _check_local(
             raise errors.OptionError(message, "placement", argument)
 
 
+def replicated(values: torch.Tensor, cache: torch.Tensor) -> torch.Tensor:
+    """Returns values that every rank has as a distributed tensor, without communication."""
+    assert isinstance(cache, DTensor), "only a distributed cache has a mesh"
+    everywhere = [Replicate()] * cache.device_mesh.ndim
+    return DTensor.from_local(values, cache.device_mesh, everywhere, run_check=False)
+
+
 def _register() -> None:
     hashed_from = _NAMES.index("axis")  # the rule also depends on the arguments from here on
-    for op in (torch.ops.kvscatter.tensor_scatter.default, torch.ops.kvscatter.tensor_scatter_.default):
+    ops = torch.ops.kvscatter
+    for op in (ops.tensor_scatter.default, ops.tensor_scatter_.default, ops.skips.default):
         propagator = DTensor._op_dispatcher.sharding_propagator
         propagator.register_op_strategy(op, _strategy, RuntimeSchemaInfo(hashed_from))
 
