@@ -405,6 +405,28 @@ fn what_else_reads_the_cache_is_refused() {
     assert!(matches!(refusal, ConvertRefusal::Output { .. }), "{refusal}");
 }
 
+/// What a node reads of a past that is not a value prevents nothing.
+#[test]
+fn the_size_of_a_past_may_be_read() {
+    for op_type in ["Shape", "Size", "Identity"] {
+        let mut model = load("optimum-llama");
+        let graph = model.proto_mut().graph.as_option_mut().unwrap();
+        graph.node.push(node(op_type, &["past_key_values.0.key"], "read"));
+        assert!(convert(&model, MAX_SEQ).is_ok(), "{op_type}");
+    }
+}
+
+#[test]
+fn a_cache_that_is_written_in_another_way_is_refused() {
+    let mut model = load("optimum-llama");
+    let graph = model.proto_mut().graph.as_option_mut().unwrap();
+    let writer =
+        graph.node.iter_mut().find(|node| node.output.first().is_some_and(|it| it == "present.0.key"));
+    writer.unwrap().input.reverse();
+    let refusal = refused(&model, MAX_SEQ);
+    assert!(matches!(refusal, ConvertRefusal::Writer { .. }), "{refusal}");
+}
+
 #[test]
 fn positions_that_are_counted_inside_are_counted_for_each_sample() {
     let ops =

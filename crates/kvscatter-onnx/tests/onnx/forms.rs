@@ -5,6 +5,8 @@
 use kvscatter::ElementType;
 use kvscatter_onnx::convert::{ConvertRefusal, Converted, KeptState, MaskRule, convert, mask_rule};
 use kvscatter_onnx::decoder::{CachePart, Decoder, InputRole};
+use kvscatter_onnx::proto::tensor_shape_proto::dimension::Value as DimValue;
+use kvscatter_onnx::proto::type_proto::Value as TypeValue;
 use kvscatter_onnx::proto::{GraphProto, NodeProto, TensorProto};
 use kvscatter_onnx::{Dimension, Model, Node, OnnxError};
 
@@ -222,6 +224,23 @@ fn a_batch_that_a_file_claims_is_refused_before_anything_is_made_of_it() {
     let graph = graph_of(&mut model);
     declare(graph, "input_ids", ElementType::Int64, &["1099511627776", "sequence_length"]);
     assert!(matches!(refusal(&model), ConvertRefusal::Layout { rank: 3, axis: 1, .. }));
+}
+
+#[test]
+fn heads_that_share_a_dimension_with_a_fixed_batch_are_found() {
+    let mut model = relaid(&MERGED);
+    let graph = graph_of(&mut model);
+    for input in graph.input.iter_mut().chain(&mut graph.output) {
+        let Some(TypeValue::TensorType(tensor)) = &mut input.r#type.get_or_insert_default().value else {
+            continue;
+        };
+        for dim in &mut tensor.shape.get_or_insert_default().dim {
+            if matches!(&dim.value, Some(DimValue::DimParam(name)) if name == "batch_size") {
+                dim.value = Some(DimValue::DimValue(2));
+            }
+        }
+    }
+    assert!(convert(&model, MAX_SEQ).is_ok());
 }
 
 #[test]

@@ -6,7 +6,8 @@
 use half::{bf16, f16};
 use kvscatter::ElementType;
 use kvscatter_onnx::convert::{
-    ConvertOptions, ConvertRefusal, Converted, KeptReason, MaskRule, convert, mask_rule,
+    ConvertOptions, ConvertRefusal, Converted, KeptReason, LinearReason, LinearWindow, MaskRule,
+    WindowedCaches, convert, mask_rule,
 };
 use kvscatter_onnx::proto::{GraphProto, NodeProto, TensorProto};
 use kvscatter_onnx::{Model, Node, OnnxError};
@@ -579,6 +580,109 @@ fn with_bias(nodes: &mut Nodes, scores: &str, of_places: fn(&mut Nodes, &str) ->
     nodes.add("Add", &[scores, &bias])
 }
 
+/// Hides all but the last 4 positions, and adds `seen`, which is true for these.
+fn windowed(nodes: &mut Nodes, scores: &str) -> String {
+    nodes.ints("width", &[4]);
+    let edge = nodes.add("Sub", &["column", "width"]);
+    let recent = nodes.add("Greater", &["slots", &edge]);
+    nodes.called("seen", "And", &["visible", &recent]);
+    nodes.add("Where", &["seen", scores, "low"])
+}
+
+fn with_rings(model: &Model) -> Converted {
+    let windows = WindowedCaches::Ring { chunk: Some(2), rewind: 0 };
+    convert(model, ConvertOptions::new(SLOTS).windowed(windows)).unwrap()
+}
+
+/// A ring has no slot for the bias of an early position.
+#[test]
+fn a_window_with_a_bias_is_no_ring() {
+    let mask: Step = |nodes, scores| {
+        let biased = with_bias(nodes, scores, as_it_is);
+        windowed(nodes, &biased)
+    };
+    let converted = with_rings(&Form { mask, ..Form::plain() }.model());
+    let reason = LinearReason::Bias;
+    assert_eq!(converted.linear_windows, [LinearWindow { window: 4, attentions: 1, reason }]);
+    assert!(converted.rings.is_empty());
+}
+
+/// The table is as long as the cache of the model needs, and a list of all positions up to the last one grows with it.
+#[test]
+fn a_ring_does_not_make_a_decoder_endless() {
+    let windowed = Form { mask: windowed, ..Form::plain() };
+    assert_eq!(with_rings(&windowed.model()).most_tokens, Some(SLOTS));
+    let queries: Step = |nodes, queries| {
+        let last = nodes.add("ReduceMax", &["position_ids"]);
+        nodes.attribute(int("keepdims", 0));
+        let count = nodes.add("Add", &[&last, "step"]);
+        let all = nodes.add("Range", &["from", &count, "step"]);
+        let all = nodes.cast(&all, nodes.element);
+        let first = nodes.add("ReduceMin", &[&all]);
+        nodes.attribute(int("keepdims", 0));
+        nodes.add("Add", &[queries, &first])
+    };
+    let mut model = Form { queries, ..windowed }.model();
+    for node in &mut model.proto_mut().graph.as_option_mut().unwrap().node {
+        if node.output[0] == "x" {
+            node.input[1] = "words".to_owned();
+        }
+    }
+    model.proto_mut().graph.as_option_mut().unwrap().node.retain(|node| node.output[0] != "where");
+    assert_eq!(with_rings(&model).most_tokens, Some(SLOTS));
+}
+
+/// Scores whose heads and samples share a dimension, as in Bloom and Falcon.
+#[test]
+fn a_bias_of_merged_heads_is_found() {
+    let scores: Step = |nodes, scores| {
+        let sizes = nodes.add("Shape", &[scores]);
+        nodes.attribute(int("start", 2));
+        let shape = nodes.add("Concat", &["last", &sizes]);
+        nodes.attribute(int("axis", 0));
+        let merged = nodes.add("Reshape", &[scores, &shape]);
+        nodes.floats("slopes", &[HEADS, 1, 1], 0.5);
+        let places = nodes.cast("slots", nodes.element);
+        let from_one = nodes.number("Add", &places, 1.0);
+        let bias = nodes.add("Mul", &["slopes", &from_one]);
+        let whole = nodes.add("Shape", &[scores]);
+        let bias = nodes.add("Expand", &[&bias, &whole]);
+        let bias = nodes.add("Reshape", &[&bias, &shape]);
+        let biased = nodes.add("Add", &[&merged, &bias]);
+        let shape = nodes.add("Concat", &["by_sample", &sizes]);
+        nodes.attribute(int("axis", 0));
+        nodes.add("Reshape", &[&biased, &shape])
+    };
+    let model = Form { scores, ..Form::plain() }.model();
+    assert_eq!(mask_rule(&model, SLOTS), Some(MaskRule::Bias));
+    convert(&model, SLOTS).unwrap();
+}
+
+#[test]
+fn a_factor_may_be_the_same_number_for_each_head() {
+    let scores: Step = |nodes, scores| {
+        nodes.floats("half", &[], 0.5);
+        let for_each = nodes.add("Expand", &["half", "for_each_head"]);
+        nodes.add("Mul", &[scores, &for_each])
+    };
+    assert_eq!(fused("a factor for each head", &Form { scores, ..Form::plain() }).0, 0.5);
+}
+
+/// The dimensions of embeddings follow from what they are.
+#[test]
+fn embeddings_need_no_names_of_dimensions() {
+    let mut model = Form::plain().model();
+    let graph = model.proto_mut().graph.as_option_mut().unwrap();
+    graph.input[0] = value("inputs_embeds", ElementType::Float32, &["?", "?", "24"]);
+    graph.node.retain(|node| node.output[0] != "words");
+    for input in graph.node.iter_mut().flat_map(|node| &mut node.input) {
+        if ["input_ids", "words"].contains(&input.as_str()) {
+            *input = "inputs_embeds".to_owned();
+        }
+    }
+    assert!(convert(&model, SLOTS).is_ok());
+}
+
 /// The table is not read to evaluate masks, so only its size shows that it is too short.
 #[test]
 fn a_table_of_positions_with_too_few_rows_is_named() {
@@ -597,6 +701,22 @@ fn a_table_of_positions_with_too_few_rows_is_named() {
             "{what}: {error}"
         );
     }
+}
+
+/// Heads that become the inner dimension of the slots mix the values of different slots.
+#[test]
+fn a_reshape_that_regroups_slots_is_refused() {
+    let values: Step = |nodes, values| {
+        let mixed = nodes.add("Reshape", &[values, "flat_slots"]);
+        nodes.ints("flat_slots", &[0, -1, 24]);
+        let split = nodes.add("Reshape", &[&mixed, "by_slot"]);
+        nodes.ints("by_slot", &[0, -1, 6, 4]);
+        let turned = nodes.add("Transpose", &[&split]);
+        nodes.attribute(ints("perm", &[0, 2, 1, 3]));
+        turned
+    };
+    let error = convert(&Form { values, ..Form::plain() }.model(), SLOTS).unwrap_err();
+    assert!(matches!(error.root(), OnnxError::Convert(ConvertRefusal::Reader { .. })), "{error}");
 }
 
 /// A score of -1 is not hidden.

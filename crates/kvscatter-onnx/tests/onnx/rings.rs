@@ -4,8 +4,8 @@
 
 use kvscatter::{ElementType, Mode};
 use kvscatter_onnx::convert::{
-    ConvertOptions, ConvertRefusal, Converted, LinearReason, LinearWindow, RingSize, UNLIMITED,
-    WindowedCaches, convert,
+    ConvertOptions, ConvertOutcome, ConvertRefusal, Converted, LinearReason, LinearWindow, RingSize,
+    UNLIMITED, WindowedCaches, convert,
 };
 use kvscatter_onnx::decoder::{Decoder, Hazard, InputRole, WriterStyle};
 use kvscatter_onnx::{Dimension, Model, Node, OnnxError};
@@ -121,6 +121,21 @@ fn a_mask_of_all_tokens_is_dropped_if_only_rings_would_read_it() {
     assert_eq!([&rings, &masks, &hybrid].map(has_mask), [false, true, true]);
     assert_eq!(masks.rings.len() + masks.linear_windows.len(), 0);
     assert_eq!(masks.model.metadata("kvscatter.rings"), None);
+}
+
+#[test]
+fn windows_are_in_the_metadata() {
+    for (model, expected) in
+        [(llama(&[0, 0]), None), (llama(&[3, 0]), Some("3")), (llama(&[3, 6]), Some("3, 6"))]
+    {
+        for windowed in [WindowedCaches::Mask, ring(2, 2)] {
+            let converted = converted(&model, windowed);
+            let windows = converted.model.metadata("kvscatter.windows");
+            assert_eq!(windows.and_then(|text| text.split(": ").next()), expected);
+        }
+        let ConvertOutcome::Convert { windows, .. } = ConvertOutcome::at(&model, MAX_SEQ) else { panic!() };
+        assert_eq!(windows.are_any(), expected.is_some());
+    }
 }
 
 /// Positions in int64 are the number of real tokens before each new token, without a cast.
