@@ -23,6 +23,7 @@ SHADE = "#eef0f2"
 COLORS = {
     engines.OURS: "#0969da",
     engines.OURS_DLPACK: "#54aeff",
+    engines.OURS_JAX: "#0a3069",
     engines.NUMPY: "#1a7f37",
     engines.TORCH_SLICES: "#bc4c00",
     engines.TORCH_INDEX_PUT: "#d4a72c",

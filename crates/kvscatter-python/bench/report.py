@@ -31,31 +31,45 @@ def times(results: Mapping[Case, Samples]) -> str:
     """Returns a table with a row for each engine and a column for each case: the median and the range of
     four out of five rounds."""
     lines = [f"| | {' | '.join(case.label for case in results)} |", f"|---|{'--:|' * len(results)}"]
-    for name in [engines.MEMCPY, engines.RUST, engines.OURS, engines.OURS_DLPACK, *engines.PEERS]:
+    for name in [
+        engines.MEMCPY,
+        engines.RUST,
+        engines.OURS,
+        engines.OURS_DLPACK,
+        engines.OURS_JAX,
+        *engines.PEERS,
+    ]:
         cells = [spread(samples[name]) for samples in results.values()]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
 def targets(results: Mapping[Case, Samples]) -> str:
-    """Returns a table with a row for each case: the added time of the call from Python, and the ratio to the
-    best peer."""
+    """Returns a table with a row for each case: the added time of the call from Python, the ratio to the best
+    peer, and that of the call in JAX to JAX's own."""
     lines = [
         f"| | over the Rust call, at most {NUMPY_OVERHEAD} ns | by DLPack, at most {DLPACK_OVERHEAD} ns "
-        "| best peer in place | its time | of its time, at most | A/A spread |",
-        "|---|--:|--:|---|--:|--:|--:|",
+        "| best peer in place | its time | of its time, at most | in JAX, of JAX's time, at most | A/A spread |",
+        "|---|--:|--:|---|--:|--:|--:|--:|",
     ]
     for case, samples in results.items():
         best = min(engines.PEERS, key=lambda name: statistics.median(samples[name]))
         limit = 1.0 if ratio(samples, best, engines.MEMCPY) > EASY else RATIO
-        value, (least, most) = ratio(samples, engines.OURS, best), noise(samples)
+        ratios = [
+            (ratio(samples, engines.OURS, best), limit),
+            (ratio(samples, engines.OURS_JAX, engines.JAX), case.in_jax),
+        ]
+        least, most = noise(samples)
         cells = [
             case.label,
             overhead(samples, engines.OURS, NUMPY_OVERHEAD),
             overhead(samples, engines.OURS_DLPACK, DLPACK_OVERHEAD),
             best,
             f"{ratio(samples, best, engines.MEMCPY):.3g} × memcpy",
-            f"{value:.2f}, {limit:g}: {judged(limit, value * least, value * most)}",
+            *(
+                f"{value:.2f}, {limit:g}: {judged(limit, value * least, value * most)}"
+                for value, limit in ratios
+            ),
             f"{least:.2f} – {most:.2f}",
         ]
         lines.append(f"| {' | '.join(cells)} |")
