@@ -11,8 +11,8 @@ class Case:
 
     cache: tuple[int, int, int, int]
     rows: int
-    # The limit for the ratio of `kvscatter.jax` to JAX's time.
-    in_jax: float
+    # The largest allowed ratio of `kvscatter.jax`'s time to JAX's.
+    jax_limit: float
 
     @property
     def label(self) -> str:

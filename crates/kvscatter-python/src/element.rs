@@ -34,7 +34,7 @@ impl Storage {
         }
     }
 
-    pub(crate) fn of_name(name: &str) -> Option<Self> {
+    pub(crate) fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|storage| storage.name() == name)
     }
 }

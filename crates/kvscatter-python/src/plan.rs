@@ -10,7 +10,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyList, PyTuple, PyType};
 
 use crate::failure::plural;
-use crate::prepared_scatter::{PreparedScatter, ScatterIndices, restore};
+use crate::prepared_scatter::{PreparedScatter, ScatterIndices, restore_function};
 use crate::{error, options};
 
 /// A write whose positions have all been checked, as `kvscatter.plan` and `Prepared.plan` return it.
@@ -19,7 +19,8 @@ use crate::{error, options};
 /// with the same positions. It contains a copy of the positions and no array. A notebook shows it as a
 /// picture, and `str` returns the same as text. Copying returns the same object. It can be pickled.
 ///
-/// Plans are equal if they copy the same elements between arrays of the same dtype, shapes and strides.
+/// Plans are equal if they copy the same elements and skip the same samples, for arrays of the same dtype, shapes and
+/// strides.
 #[pyclass(frozen, module = "kvscatter", name = "Plan")]
 pub(crate) struct Plan {
     write: Arc<PreparedScatter>,
@@ -166,7 +167,7 @@ impl Plan {
     fn __eq__(&self, py: Python<'_>, other: &Self) -> PyResult<bool> {
         let (plan, another) = (self.planned(py)?, other.planned(py)?);
         Ok(self.write.has_forms_of(&other.write)
-            && plan.skipped() == another.skipped()
+            && (0..plan.batch()).all(|sample| plan.skips(sample) == another.skips(sample))
             && plan.blocks().eq(another.blocks()))
     }
 
@@ -177,7 +178,7 @@ impl Plan {
     }
 
     fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyTuple>)> {
-        let prepared = restore(py)?.call1(self.write.state())?;
+        let prepared = restore_function(py)?.call1(self.write.state())?;
         let lists = PyTuple::new(py, [self.write_indices.as_deref(), self.lengths.as_deref()])?;
         Ok((prepared.getattr("plan")?, lists))
     }

@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 
 use crate::array::Array;
 use crate::plan::Plan;
-use crate::prepared_scatter::{PreparedScatter, ScatterIndices, State, restore};
+use crate::prepared_scatter::{PickledScatter, PreparedScatter, ScatterIndices, restore_function};
 use crate::prepared_tensor::PickledTensor;
 use crate::{options, prepared_scatter, write};
 
@@ -161,8 +161,8 @@ impl PyPrepared {
         slf
     }
 
-    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, State)> {
-        Ok((restore(py)?, self.0.state()))
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, PickledScatter)> {
+        Ok((restore_function(py)?, self.0.state()))
     }
 
     fn __repr__(&self) -> String {
@@ -174,7 +174,8 @@ impl PyPrepared {
 impl PyPrepared {
     /// Lets Python call the objects of this class.
     ///
-    /// A slot has no signature: `signature(write)` and `help(write)` would show `(*args, **kwargs)`.
+    /// A slot has no signature: `signature(write)` and `help(write)` would show `(*args, **kwargs)`. This costs no
+    /// time.
     pub(crate) fn make_callable(py: Python<'_>) -> PyResult<()> {
         let class = py.get_type::<Self>();
         class.setattr("__call__", class.getattr("write")?)

@@ -16,6 +16,7 @@ use crate::{error, options, torch, write};
 
 /// The part of a prepared write that everything made from it shares.
 pub(crate) struct PreparedScatter {
+    /// The sequence dimension, counted from the front, for pickles.
     axis: usize,
     pub(crate) prepared: kvscatter::Prepared,
     pub(crate) cache: PreparedTensor,
@@ -37,10 +38,11 @@ pub(crate) fn check(
 }
 
 /// What a pickle of a prepared write contains.
-pub(crate) type State = (PickledTensor, PickledTensor, usize, &'static str, &'static str, &'static str);
+pub(crate) type PickledScatter =
+    (PickledTensor, PickledTensor, usize, &'static str, &'static str, &'static str);
 
 /// Returns the function that prepares a pickled write again.
-pub(crate) fn restore(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+pub(crate) fn restore_function(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     py.import("kvscatter._native")?.getattr("restore_prepared")
 }
 
@@ -131,13 +133,10 @@ impl PreparedScatter {
     }
 
     /// Returns what [`restore`](Self::restore) needs, for pickle.
-    pub(crate) fn state(&self) -> State {
-        let options = [
-            self.prepared.mode().name(),
-            options::out_of_range_name(self.prepared.out_of_range()),
-            options::negative_index_name(self.prepared.negative_index()),
-        ];
-        let [mode, out_of_range, negative_index] = options;
+    pub(crate) fn state(&self) -> PickledScatter {
+        let mode = self.prepared.mode().name();
+        let out_of_range = options::out_of_range_name(self.prepared.out_of_range());
+        let negative_index = options::negative_index_name(self.prepared.negative_index());
         (self.cache.pickled(), self.update.pickled(), self.axis, mode, out_of_range, negative_index)
     }
 

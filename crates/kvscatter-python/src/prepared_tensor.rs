@@ -82,7 +82,7 @@ impl PreparedTensor {
     /// Prepares for arrays like those of a pickled write.
     pub(crate) fn restore(py: Python<'_>, (ty, storage, shape, strides): PickledTensor) -> PyResult<Self> {
         let damaged = || PyValueError::new_err("the pickle of a kvscatter object is damaged");
-        let element = ElementType::from_name(&ty).zip(Storage::of_name(&storage));
+        let element = ElementType::from_name(&ty).zip(Storage::from_name(&storage));
         let element = element.map(|(ty, storage)| Element { ty, storage }).ok_or_else(damaged)?;
         if strides.len() != shape.len() {
             return Err(damaged());

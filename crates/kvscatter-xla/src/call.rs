@@ -94,7 +94,7 @@ impl<'f> Call<'f> {
     }
 
     pub(crate) fn flag(&self, name: &str) -> Result<bool, Failure> {
-        // SAFETY: The element is a byte that is 0 or 1. Others are true, as in C.
+        // SAFETY: The element is a bool, which is one byte (F1). It is read as an integer, which allows every value.
         self.scalar(name, PRED).map(|value| unsafe { value.cast::<u8>().read() } != 0)
     }
 
@@ -150,7 +150,7 @@ impl<'f> Tensors<'f> {
         self.values.len()
     }
 
-    /// Returns one of them, or `None` if there are fewer.
+    /// Returns the tensor at `index`, or `None` if there are fewer.
     pub(crate) fn get(&self, index: usize) -> Result<Option<Tensor<'f>>, Failure> {
         let (Some(&kind), Some(&value)) = (self.types.get(index), self.values.get(index)) else {
             return Ok(None);
@@ -167,23 +167,27 @@ impl<'f> Tensors<'f> {
     }
 }
 
+fn negative_size() -> Failure {
+    Failure::program("a size is negative")
+}
+
 impl Tensor<'_> {
     /// Returns the length of a list of indices or lengths.
     pub(crate) fn count(&self, name: &str) -> Result<usize, Failure> {
         match *self.dims {
-            [count] => Ok(usize::try_from(count).unwrap_or_default()),
+            [count] => usize::try_from(count).map_err(|_| negative_size()),
             _ => Err(Failure::program(format!("{name} has shape {:?}, must be [batch]", self.dims))),
         }
     }
 
     /// Returns the error for elements that a list cannot have.
-    pub(crate) fn refused(&self, name: &str, expected: &str) -> Failure {
+    pub(crate) fn type_error(&self, name: &str, expected: &str) -> Failure {
         Failure::program(format!("{name} has XLA type {}, must have {expected}", self.element))
     }
 
     pub(crate) fn shape(&self) -> Result<Vec<usize>, Failure> {
         let sizes = self.dims.iter().map(|&size| usize::try_from(size));
-        sizes.collect::<Result<_, _>>().map_err(|_| Failure::program("a size is negative"))
+        sizes.collect::<Result<_, _>>().map_err(|_| negative_size())
     }
 }
 

@@ -17,7 +17,7 @@ use crate::threads::Pool;
 pub(crate) fn run(call: &Call<'_>) -> Result<(), Failure> {
     let scatter = Scatter::read(call)?;
     let batch = scatter.past.dims.get(..1).unwrap_or_default();
-    scatter.check_report(scatter.skips, PRED, batch, "skipped, bool [batch], if samples are skipped")?;
+    scatter.check_report(scatter.skips, PRED, batch, "skipped, bool [batch], exactly if skips is true")?;
     let Scatter { past, update, starts, lengths, present, report, write, .. } = &scatter;
     let lengths = lengths.map(|lengths| integers(lengths, "lengths")).transpose()?;
     let pool = Pool::new(call.frame);
@@ -63,6 +63,6 @@ fn integers<'t>(tensor: Tensor<'t>, name: &str) -> Result<Integers<'t>, Failure>
         U32 => Integers::U32(unsafe { slice::from_raw_parts(tensor.data.cast(), count) }),
         // SAFETY: As above.
         U64 => Integers::U64(unsafe { slice::from_raw_parts(tensor.data.cast(), count) }),
-        _ => return Err(tensor.refused(name, "integers of 32 or 64 bits")),
+        _ => return Err(tensor.type_error(name, "integers of 32 or 64 bits")),
     })
 }

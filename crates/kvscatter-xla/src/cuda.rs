@@ -11,15 +11,15 @@ use crate::call::{Call, S32, S64, Tensor, U32};
 use crate::scatter::Scatter;
 use crate::status::Failure;
 
-/// Launches a call. If a sample that does not fit is an error, waits until the launch has run, because only the device
-/// knows the indices. A launch writes nothing then.
+/// Launches a call. If a sample that does not fit is an error, the launch writes nothing when it finds one, and this
+/// function waits for the launch and returns the error. Only the device knows the indices.
 ///
 /// # Errors
 /// Returns the errors of the core and of the driver, and an error if the program does not make the call as the crate's
 /// documentation describes it.
 pub(crate) fn run(call: &Call<'_>) -> Result<(), Failure> {
     let scatter = Scatter::read(call)?;
-    scatter.check_report(true, U32, &[4], "the status, uint32 [4]")?;
+    scatter.check_report(true, U32, &[4], "status, uint32 [4]")?;
     let Scatter { past, update, starts, lengths, present, report, skips, ref write } = scatter;
     let mut indices = DeviceCallIndices::new(list(starts, "write_indices")?);
     if let Some(lengths) = lengths {
@@ -70,7 +70,7 @@ fn list(tensor: Tensor<'_>, name: &str) -> Result<DeviceList, Failure> {
     match tensor.element {
         S32 => Ok(DeviceList::i32(address(tensor), count)),
         S64 => Ok(DeviceList::i64(address(tensor), count)),
-        _ => Err(tensor.refused(name, "signed integers of 32 or 64 bits on a CUDA device")),
+        _ => Err(tensor.type_error(name, "signed integers of 32 or 64 bits on a CUDA device")),
     }
 }
 

@@ -17,13 +17,15 @@
 //! * On a CUDA device, every call has a second result, the status: uint32 `[4]`, which contains the
 //!   [`StatusWords`](kvscatter_cuda::StatusWords) of the launch. The indices are int32 or int64.
 //!
-//! A call that returns an error about a position has changed nothing in place.
+//! A call that returns an error has changed nothing in place. The exception is an error of the CUDA driver, which may
+//! come after the launch.
 //!
 //! # Layers
 //!
 //! `sys` declares the structs of XLA. `call` reads a call from them, and `status` converts errors and panics to errors
-//! of XLA. `scatter` finds out what a call asks for, with what `prepared` has kept of earlier ones. `cpu` executes it
-//! with the threads of XLA that `threads` finds, and `cuda` launches it on XLA's stream.
+//! of XLA. `scatter` reads the tensors and the options of a call, and takes the write from `prepared` if an earlier call
+//! had the same shapes. `cpu` executes it with the threads of XLA that `threads` finds, and `cuda` launches it on XLA's
+//! stream.
 //!
 //! # What XLA promises
 //!
@@ -72,6 +74,8 @@ pub unsafe extern "C" fn tensor_scatter_cuda(frame: *mut CallFrame) -> *mut XlaE
     unsafe { handle(frame, cuda::run) }
 }
 
+/// Reads a frame and calls `run`.
+///
 /// # Safety
 /// `frame` satisfies F1 to F4, and F5 if `run` needs it.
 unsafe fn handle(

@@ -1,4 +1,7 @@
-//! Keeps what the last calls have prepared. XLA makes the same calls at each step of a program.
+//! Keeps the last writes that each thread has prepared. XLA makes the same calls at each step of a program.
+//!
+//! The plugin of ONNX Runtime (`recent.rs` in `kvscatter-ort`) knows which operator a call is for, and has a list for
+//! each. A handler of XLA knows only the call.
 
 use core::cell::RefCell;
 use core::ffi::c_int;
@@ -77,7 +80,7 @@ mod tests {
     #[test]
     fn more_forms_than_are_kept_are_prepared_again() {
         let mut count = 0;
-        for slots in (1..=KEPT as i64 + 1).chain(1..=1).chain([KEPT as i64]) {
+        for slots in (1..=KEPT as i64 + 1).chain([1, KEPT as i64]) {
             let form = Form {
                 element: 1,
                 past: &[2, slots],
@@ -93,7 +96,7 @@ mod tests {
             });
             assert_eq!(write.unwrap().geometry().capacity() as i64, slots);
         }
-        // The first form was dropped for the last one, and the form before that was kept.
+        // Form `KEPT + 1` took the place of form 1, so form 1 is prepared twice. Form `KEPT` is still there.
         assert_eq!(count, KEPT + 2);
         assert_eq!(LAST.with_borrow(Vec::len), KEPT);
     }

@@ -1,4 +1,4 @@
-//! What a call asks for, on every platform.
+//! Reads the tensors and the options of a call, the same for every platform.
 
 use core::ffi::c_int;
 use std::rc::Rc;
@@ -18,7 +18,7 @@ pub(crate) struct Scatter<'f> {
     pub(crate) starts: Tensor<'f>,
     pub(crate) lengths: Option<Tensor<'f>>,
     pub(crate) present: Tensor<'f>,
-    /// The second result.
+    /// The second result: `skipped` on the CPU, the status on a CUDA device.
     pub(crate) report: Option<Tensor<'f>>,
     /// Whether samples that do not fit are left unchanged.
     pub(crate) skips: bool,
@@ -61,10 +61,10 @@ impl<'f> Scatter<'f> {
         Ok(Self { past, update, starts, lengths, present, report, skips: form.skips, write })
     }
 
-    /// Checks the second result.
+    /// Checks the second result: if `is_wanted`, it has this type and this shape, and otherwise it is absent.
     ///
     /// # Errors
-    /// Returns an error unless there is one exactly if `is_wanted`, with this type and this shape.
+    /// Returns an error that describes the result that the call must have.
     pub(crate) fn check_report(
         &self,
         is_wanted: bool,
@@ -75,7 +75,7 @@ impl<'f> Scatter<'f> {
         match self.report {
             None if !is_wanted => Ok(()),
             Some(report) if is_wanted && report.element == element && report.dims == dims => Ok(()),
-            _ => Err(Failure::program(format!("the second result must be {what}"))),
+            _ => Err(Failure::program(format!("there must be a second result {what}"))),
         }
     }
 

@@ -50,7 +50,7 @@ impl From<CudaError> for Failure {
         if let CudaError::Write(refused) = error {
             return refused.into();
         }
-        // Bad indices whose lists have changed are about a position, too.
+        // The launch found a bad position, but the lists no longer contain it.
         let code = if matches!(error, CudaError::BadIndices { .. }) { OUT_OF_RANGE } else { INTERNAL };
         Self { code, message: error.to_string() }
     }

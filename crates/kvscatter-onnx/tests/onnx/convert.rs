@@ -405,7 +405,7 @@ fn what_else_reads_the_cache_is_refused() {
     assert!(matches!(refusal, ConvertRefusal::Output { .. }), "{refusal}");
 }
 
-/// What a node reads of a past that is not a value prevents nothing.
+/// A node that reads no values of a past, or whose result nothing uses, does not prevent a conversion.
 #[test]
 fn the_size_of_a_past_may_be_read() {
     for op_type in ["Shape", "Size", "Identity"] {

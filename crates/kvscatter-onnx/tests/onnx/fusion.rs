@@ -609,7 +609,7 @@ fn a_window_with_a_bias_is_no_ring() {
 
 /// The table is as long as the cache of the model needs, and a list of all positions up to the last one grows with it.
 #[test]
-fn a_ring_does_not_make_a_decoder_endless() {
+fn positions_limit_the_tokens_of_a_ring() {
     let windowed = Form { mask: windowed, ..Form::plain() };
     assert_eq!(with_rings(&windowed.model()).most_tokens, Some(SLOTS));
     let queries: Step = |nodes, queries| {

@@ -199,7 +199,7 @@ def lists_of(case: Case) -> list[device.Array]:
 
 @pytest.mark.parametrize("policy", ["error", "skip"])
 @pytest.mark.parametrize("is_in_place", [True, False])
-def test_what_the_cpu_does(is_in_place: bool, policy: str) -> None:
+def test_a_call_writes_and_refuses_what_the_cpu_does(is_in_place: bool, policy: str) -> None:
     host, found = Host(), {"written": 0, "skipped": 0, "refused": 0}
     for case in cases(11, 500, operators=["tensor_scatter"], dtypes=None, extensions=["lengths"]):
         lists = lists_of(case)
@@ -257,7 +257,7 @@ ATTRIBUTES: dict[str, Any] = {"axis": 1, "mode": "linear", "skips": False}
 
 
 @device.only_fake
-def test_only_errors_wait_for_the_device() -> None:
+def test_calls_that_skip_do_not_wait() -> None:
     host = Host()
     for skips in (False, True):
         arguments, results = arrays()
@@ -283,9 +283,9 @@ def test_programs_that_the_package_does_not_make_are_refused() -> None:
     arguments, [cache, words] = arrays()
     unsigned = device.copy(np.zeros(2, np.uint32))
     for given, results, attributes, message in [
-        (arguments, [cache], {}, "the second result must be the status"),
-        (arguments, [cache, words[:2]], {}, "the second result must be the status"),
-        (arguments, [cache, words.view(np.int32)], {}, "the second result must be the status"),
+        (arguments, [cache], {}, "there must be a second result status"),
+        (arguments, [cache, words[:2]], {}, "there must be a second result status"),
+        (arguments, [cache, words.view(np.int32)], {}, "there must be a second result status"),
         ([*arguments[:2], unsigned], [cache, words], {}, "write_indices has XLA type 8, must have signed"),
         ([*arguments, unsigned], [cache, words], {}, "lengths has XLA type 8, must have signed"),
         ([*arguments[:2], arguments[2][:1]], [cache, words], {}, "write_indices has 1"),

@@ -297,6 +297,15 @@ def test_lengths_have_no_word_in_onnx() -> None:
         )
 
 
+def test_skipping_has_no_word_in_onnx() -> None:
+    class Skipping(torch.nn.Module):
+        def forward(self, past: torch.Tensor, update: torch.Tensor) -> torch.Tensor:
+            return tensor_scatter(past, update, out_of_range="skip")[0]
+
+    with pytest.raises(kvscatter.OptionError, match='out_of_range = "skip" cannot be exported'):
+        export(Skipping(), (PAST, UPDATE))
+
+
 def test_opsets_without_the_operator_are_refused() -> None:
     with pytest.raises(kvscatter.OptionError, match="begins with opset 24"):
         export(InPlace(), (PAST, UPDATE, STARTS), opset_version=23)

@@ -275,9 +275,10 @@ def skipping(cache: torch.Tensor, update: torch.Tensor, *lists: Any, **more: Any
 
 
 @pytest.mark.parametrize("mode", ["linear", "circular"])
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int32, torch.int64])
 @pytest.mark.parametrize("has_lengths", [False, True])
 def test_samples_that_do_not_fit_are_skipped(mode: Any, dtype: torch.dtype, has_lengths: bool) -> None:
+    torch.compiler.reset()
     limits = torch.iinfo(dtype)
     starts = torch.tensor([limits.min, -1, 0, 5, 6, 7, 8, limits.max], dtype=dtype)
     lists = [starts, torch.tensor([3, 3, 0, 3, 3, 1, 0, 2], dtype=dtype)][: 1 + has_lengths]
@@ -293,6 +294,13 @@ def test_samples_that_do_not_fit_are_skipped(mode: Any, dtype: torch.dtype, has_
     written = cache.clone()
     assert int(kvscatter.torch.tensor_scatter_(written, update, starts, **options)) == count
     assert same(written, want) and (count > 2) == (mode == "linear")
+
+
+def test_narrow_indices_and_many_rows() -> None:
+    cache, update = torch.zeros(2, 300, 1), torch.ones(2, 200, 1)
+    starts = torch.tensor([0, 101], dtype=torch.int8)
+    skipped = kvscatter.torch.tensor_scatter_(cache, update, starts, out_of_range="skip")
+    assert int(skipped) == 1 and cache.sum(dim=(1, 2)).tolist() == [200, 0]
 
 
 def test_skipped_samples_keep_their_gradient() -> None:
@@ -333,6 +341,8 @@ def test_a_traced_graph_has_one_call() -> None:
     traced = torch.fx.symbolic_trace(step)
     calls = [node.target for node in traced.graph.nodes if node.op == "call_function"]
     assert {kvscatter.torch.tensor_scatter, kvscatter.torch.tensor_scatter_} <= set(calls)
+    traced.graph.eliminate_dead_code()
+    traced.recompile()
     arguments = torch.randn(2, 4, 3), torch.randn(2, 1, 3), torch.tensor([1, 2])
     others = tuple(it.clone() for it in arguments)
     assert same(traced(*arguments), step(*others)) and same(arguments[0], others[0])
@@ -345,6 +355,9 @@ def test_a_cache_of_inference_mode_is_written_only_there() -> None:
     assert cache.sum() == 2
     for call in (kvscatter.torch.tensor_scatter_, OPS.tensor_scatter_):
         refused("tensor", "cache", lambda call=call: call(cache, update, None), of=kvscatter.ArrayError)
+    compiled = torch.compile(kvscatter.torch.tensor_scatter_, backend="aot_eager")
+    with pytest.raises(Exception, match="inference mode"):
+        compiled(cache, update, None)
     assert cache.sum() == 2
     assert kvscatter.torch.tensor_scatter(cache, update).sum() == 4
 

@@ -318,6 +318,33 @@ def test_samples_are_selected_and_repeated() -> None:
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("make", [lambda: KvLayer(8), lambda: KvRingLayer(8, 4, 2)])
+def test_a_layer_after_reset_and_selection(make: Any) -> None:
+    def rows(batch: int, rows: int = 1, heads: int = 2) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.ones(batch, heads, rows, 4), torch.ones(batch, heads, rows, 4)
+
+    layer = make()
+    layer.update(*rows(2))
+    layer.reset()
+    # A refused update leaves the layer as it was reset.
+    with pytest.raises(kvscatter.Error):
+        layer.update(*rows(3, rows=9))
+    with pytest.raises(kvscatter.Error):
+        layer.update(rows(3)[0], rows(3, heads=3)[1])
+    layer.update(*rows(2))
+    layer.batch_select_indices(torch.tensor([True, False]))
+    assert layer.batch_size == len(layer.keys) == 1
+    layer.batch_repeat_interleave(3)
+    assert layer.batch_size == len(layer.values) == 3
+    with torch.inference_mode():
+        layer.batch_select_indices(torch.tensor([0, 2]))
+    layer.update(*rows(2))
+    select = torch.compile(lambda chosen: layer.batch_select_indices(chosen), backend="eager", fullgraph=True)
+    select(torch.tensor([1]))
+    assert layer.keys.shape[0] == 1
+
+
+@torch.no_grad()
 @pytest.mark.parametrize("batch", [1, 3])
 def test_a_reset_cache_takes_another_batch(batch: int) -> None:
     model, tokens = gemma_3(), prompt([20] * 3)["input_ids"]

@@ -113,8 +113,8 @@ def _array(value: ArrayLike, argument: str) -> jax.Array:
 def _known_sizes(
     past: Sequence[Any], update: Sequence[Any], counts: Sequence[Any]
 ) -> tuple[list[int], list[int], list[int]]:
-    """Replaces symbolic sizes of ``jax.export`` and the sizes that must fit them by 1. The write checks these sizes
-    when the program runs."""
+    """Replaces by 1, in both shapes, each dimension that is symbolic in one of them (``jax.export``). The write checks
+    these dimensions when the program runs."""
     symbolic = {dim for shape in (past, update) for dim, size in enumerate(shape) if is_symbolic_dim(size)}
     if any(is_symbolic_dim(count) for count in counts):
         symbolic.add(0)

@@ -118,13 +118,16 @@ def _call(
         written, _ = call([present, status], *operands)
         return (written, _misfits(past.shape[axis], update.shape[axis], operands[2:], mode))[: 1 + skips]
 
-    # JAX refuses to compile a program for a platform that has no handler.
+    # The default is the CPU. JAX refuses to compile for other platforms, because they have no handler.
     results: Results = jax.lax.platform_dependent(past, update, *lists, cuda=on_cuda, default=on_cpu)
     return results
 
 
 def _misfits(capacity: int, rows: int, lists: Sequence[jax.Array], mode: str) -> jax.Array:
-    """Returns which samples do not fit. The CPU reports it, and a GPU only counts them."""
+    """Returns True for each sample that does not fit, ``[batch]``.
+
+    On the CPU the call returns this list, but a launch on a GPU returns only a count. A test compares the two.
+    """
     wide = jax.dtypes.canonicalize_dtype(np.int64)
     starts, *lengths = (values.astype(wide) for values in lists)
     counts = lengths[0] if lengths else jnp.full_like(starts, rows)

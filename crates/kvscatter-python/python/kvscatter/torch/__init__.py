@@ -41,7 +41,8 @@ __all__ = ["tensor_scatter", "tensor_scatter_"]
 _LAZY = ["KvCache", "KvLayer", "KvRingLayer"]
 
 _overridden: Any = handle_torch_function
-"""Calls what a tracer or a subclass of tensors has in place of a function. Its stub knows no overloads."""
+"""Calls the replacement of a function that a tracer or a subclass of tensors has. It is `Any`, because its stub cannot
+return the types of overloads."""
 
 
 @overload
@@ -105,9 +106,9 @@ def tensor_scatter(
     call = _Call.of(past_cache, update, write_indices, axis, mode, lengths, out_of_range)
     present: torch.Tensor
     if _derivatives.is_traced_forward_mode():
-        present = _derivatives.composed(past_cache, update, *call.rest)
+        present = _derivatives.composed(past_cache, update, *call.arguments)
     else:
-        present = torch.ops.kvscatter.tensor_scatter(past_cache, update, *call.rest)
+        present = torch.ops.kvscatter.tensor_scatter(past_cache, update, *call.arguments)
     return present if call.skipped is None else (present, call.skipped)
 
 
@@ -163,19 +164,24 @@ def tensor_scatter_(
             out_of_range=out_of_range,
         )
         return skipped
+    _ops.check_inference(cache)  # compiled programs write before PyTorch refuses
     call = _Call.of(cache, update, write_indices, axis, mode, lengths, out_of_range)
     _derivatives.check_not_captured(cache)
     if _derivatives.is_traced_forward_mode():
-        cache.copy_(_derivatives.composed(cache, update, *call.rest))
+        cache.copy_(_derivatives.composed(cache, update, *call.arguments))
     else:
-        torch.ops.kvscatter.tensor_scatter_(cache, update, *call.rest)
+        torch.ops.kvscatter.tensor_scatter_(cache, update, *call.arguments)
     return call.skipped
 
 
-class _Call(NamedTuple):
-    """What the operators take after the cache and the update, and the number of skipped samples."""
+# Without this, a traced graph loses calls whose result nothing uses.
+torch.fx.node.has_side_effect(tensor_scatter_)
 
-    rest: tuple[torch.Tensor | None, int, _ops.Mode, torch.Tensor | None]
+
+class _Call(NamedTuple):
+    """The operators' arguments after the update, and the number of skipped samples, or None if these are an error."""
+
+    arguments: tuple[torch.Tensor | None, int, _ops.Mode, torch.Tensor | None]
     skipped: torch.Tensor | None
 
     @classmethod
@@ -203,7 +209,7 @@ class _Call(NamedTuple):
         if starts is None:
             starts = torch.zeros_like(skips, dtype=torch.int64)
         if rows is None:
-            rows = torch.full_like(starts, update.shape[axis])
+            rows = torch.full_like(starts, update.shape[axis], dtype=torch.int64)
         return cls((starts.where(~skips, 0), axis, mode, rows.where(~skips, 0)), skips.sum())
 
 

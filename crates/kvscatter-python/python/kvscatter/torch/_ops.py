@@ -1,6 +1,6 @@
 """``torch.ops.kvscatter.tensor_scatter`` and ``tensor_scatter_``: the write as PyTorch operators.
 
-Both are opaque to ``torch.compile`` and ``torch.export``. They have fake kernels, so they trace with static
+These are opaque to ``torch.compile`` and ``torch.export``. They have fake kernels, so they trace with static
 and with symbolic shapes. The kernels pass memory to the compiled module, which implements the write.
 
 ``kvscatter::slots`` is the part of a write that has no derivative. It checks the call and returns the slot
@@ -64,9 +64,7 @@ def tensor_scatter_(
     argument ``mode``.
     """
     memory, rows = _memory(cache, "cache"), _memory(update, "update")
-    if cache.is_inference() and not torch.is_inference_mode_enabled():
-        message = "cache was made in inference mode: outside of it, only a clone can be written in place"
-        raise errors.ArrayError(message, "tensor", "cache")
+    check_inference(cache)
     with _set_fwd_grad_enabled(False):
         kvscatter.tensor_scatter_(
             memory, rows, write_indices, axis=axis, mode=cast(Mode, cache_mode), lengths=lengths
@@ -122,6 +120,13 @@ def skips(
     skipped = torch.zeros(past_cache.shape[0], dtype=torch.bool)
     skipped[plan.skipped_samples] = True
     return skipped
+
+
+def check_inference(cache: torch.Tensor) -> None:
+    """Raises an error for a cache that can be written in place only in inference mode."""
+    if cache.is_inference() and not torch.is_inference_mode_enabled():
+        message = "cache was made in inference mode: outside of it, only a clone can be written in place"
+        raise errors.ArrayError(message, "tensor", "cache")
 
 
 def _memory(tensor: torch.Tensor, argument: str) -> torch.Tensor:

@@ -8,6 +8,7 @@ transformers 5 and imports it.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -34,10 +35,13 @@ _KINDS = {"full_attention", "sliding_attention", "chunked_attention"}
 
 
 class _Layer(StaticLayer):  # type: ignore[no-untyped-call]
-    """What all layers do with the samples of their batch."""
+    """The base of all layers. It selects, repeats and reorders samples, and allocates again if their number changes
+    after `reset`."""
 
-    _is_reset = False
-    """Whether the next update may have another number of samples."""
+    def __init__(self, max_cache_len: int) -> None:
+        super().__init__(max_cache_len)
+        self._is_reset = False
+        """Whether the next update may have another number of samples."""
 
     def _allocate(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         """Allocates keys and values for the samples of the first update, also after `reset`."""
@@ -45,7 +49,10 @@ class _Layer(StaticLayer):  # type: ignore[no-untyped-call]
             self.is_initialized = key_states.shape[0] == self.batch_size
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        if self._is_reset:
+
+    def _written(self) -> None:
+        """Notes that an update has succeeded."""
+        if self._is_reset:  # not set in every step, because compiled graphs guard what they write
             self._is_reset = False
 
     def reset(self) -> None:
@@ -59,19 +66,22 @@ class _Layer(StaticLayer):  # type: ignore[no-untyped-call]
         self.batch_select_indices(beam_idx)
 
     def batch_select_indices(self, indices: torch.Tensor) -> None:
-        """Keeps these samples, in this order. Indices may repeat. Keys and values are written in place if the
-        number of samples stays the same."""
+        """Keeps these samples, in this order. Indices may repeat. Keys and values are written in place, through a
+        copy of one tensor at a time, if the number of samples stays the same."""
         if not self.is_initialized:
             return
+        is_compiling = torch.compiler.is_compiling()
         for name in ("keys", "values"):
             held: torch.Tensor = getattr(self, name)
-            selected = held[indices.to(held.device)]
-            if selected.shape == held.shape:
-                held.copy_(selected)  # compiled graphs keep the address
-            else:
+            with nullcontext() if is_compiling else torch.inference_mode(held.is_inference()):
+                selected = held[indices.to(held.device)]
+                if selected.shape == held.shape:
+                    held.copy_(selected)  # compiled graphs keep the address
+                    continue
+            if not is_compiling:
                 torch._dynamo.mark_static_address(selected)
-                setattr(self, name, selected)
-        self.batch_size = len(indices)
+            setattr(self, name, selected)
+            self.batch_size = selected.shape[0]
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         """Repeats each sample: sample ``i`` becomes the samples from ``i * repeats`` on."""
@@ -103,6 +113,7 @@ class KvLayer(_Layer):  # type: ignore[no-untyped-call]
         tensor_scatter_(self.keys, key_states, start)
         tensor_scatter_(self.values, value_states, start)
         self.cumulative_length.add_(key_states.shape[-2])
+        self._written()
         return self.keys, self.values
 
     def crop(self, tokens_to_remove: int) -> None:
@@ -179,6 +190,7 @@ class KvRingLayer(_Layer):  # type: ignore[no-untyped-call]
             for cache, states in pairs:
                 self._write(cache, states, end)
         self.length, self.high = end, high
+        self._written()
         return keys, values
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
@@ -232,7 +244,7 @@ class KvRingLayer(_Layer):  # type: ignore[no-untyped-call]
         return tokens_to_remove
 
     def reset(self) -> None:
-        """Forgets all tokens and writes zeros over them."""
+        """Forgets all tokens and writes zeros over them. The next update may have another number of samples."""
         super().reset()
         self.length = self.high = 0
 

@@ -66,6 +66,9 @@ def export(
         shapes = _unnamed(dynamic_shapes)
         program = torch.export.export(program, args, kwargs, dynamic_shapes=shapes, strict=False)
     program, writes = with_writes_as_outputs(functionalize(program))
+    if program.graph.find_nodes(op="call_function", target=torch.ops.kvscatter.skips.default):
+        message = 'out_of_range = "skip" cannot be exported: ONNX TensorScatter writes every sample'
+        raise errors.OptionError(message, "choice", "out_of_range", value="skip")
     for node in program.graph.find_nodes(op="call_function", target=_FUNCTIONAL):
         _refuse_lengths(_arguments(node)["lengths"])
     if dynamic_shapes is not None:  # the names of dimensions are kept only if every input is described
