@@ -23,9 +23,9 @@
 //! # Layers
 //!
 //! `sys` declares the structs of XLA. `call` reads a call from them, and `status` converts errors and panics to errors
-//! of XLA. `scatter` reads the tensors and the options of a call, and takes the write from `prepared` if an earlier call
-//! had the same shapes. `cpu` executes it with the threads of XLA that `threads` finds, and `cuda` launches it on XLA's
-//! stream.
+//! of XLA. `scatter` reads the tensors and the options of a call, and takes the write from `prepared` if an earlier
+//! call had the same shapes. `cpu` executes it with the threads of XLA that `threads` finds, and `cuda` launches it on
+//! XLA's stream.
 //!
 //! # What XLA promises
 //!
