@@ -133,7 +133,7 @@ def _misfits(capacity: int, rows: int, lists: Sequence[jax.Array], mode: str) ->
     counts = lengths[0] if lengths else jnp.full_like(starts, rows)
     is_bad = (counts < 0) | (counts > rows)
     if mode == "linear":
-        last = capacity if is_symbolic_dim(capacity) else min(capacity, np.iinfo(wide).max)
+        last: Any = capacity if is_symbolic_dim(capacity) else min(capacity, np.iinfo(wide).max)
         is_bad |= (starts < 0) | (starts > last - counts)
     return is_bad
 
