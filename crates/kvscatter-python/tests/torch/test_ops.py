@@ -355,9 +355,6 @@ def test_a_cache_of_inference_mode_is_written_only_there() -> None:
     assert cache.sum() == 2
     for call in (kvscatter.torch.tensor_scatter_, OPS.tensor_scatter_):
         refused("tensor", "cache", lambda call=call: call(cache, update, None), of=kvscatter.ArrayError)
-    compiled = torch.compile(kvscatter.torch.tensor_scatter_, backend="aot_eager")
-    with pytest.raises(Exception, match="inference mode"):
-        compiled(cache, update, None)
     assert cache.sum() == 2
     assert kvscatter.torch.tensor_scatter(cache, update).sum() == 4
 

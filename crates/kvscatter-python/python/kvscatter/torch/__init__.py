@@ -150,7 +150,8 @@ def tensor_scatter_(
     See `tensor_scatter` for the arguments. The function raises the same errors as
     ``kvscatter.tensor_scatter_``, and after an error nothing has been written. If gradients are recorded for
     ``cache`` or ``update``, the write has the gradients and the cost of `tensor_scatter`. Outside of
-    inference mode, a cache that was made in inference mode is refused.
+    inference mode, a cache that was made in inference mode is refused. In compiled functions PyTorch refuses it, after
+    the write.
     """
     tensors = cache, update, write_indices, lengths
     if has_torch_function(tensors):
@@ -164,7 +165,6 @@ def tensor_scatter_(
             out_of_range=out_of_range,
         )
         return skipped
-    _ops.check_inference(cache)  # compiled programs write before PyTorch refuses
     call = _Call.of(cache, update, write_indices, axis, mode, lengths, out_of_range)
     _derivatives.check_not_captured(cache)
     if _derivatives.is_traced_forward_mode():

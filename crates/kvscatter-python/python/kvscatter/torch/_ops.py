@@ -64,7 +64,9 @@ def tensor_scatter_(
     argument ``mode``.
     """
     memory, rows = _memory(cache, "cache"), _memory(update, "update")
-    check_inference(cache)
+    if cache.is_inference() and not torch.is_inference_mode_enabled():
+        message = "cache was made in inference mode: outside of it, only a clone can be written in place"
+        raise errors.ArrayError(message, "tensor", "cache")
     with _set_fwd_grad_enabled(False):
         kvscatter.tensor_scatter_(
             memory, rows, write_indices, axis=axis, mode=cast(Mode, cache_mode), lengths=lengths
@@ -120,13 +122,6 @@ def skips(
     skipped = torch.zeros(past_cache.shape[0], dtype=torch.bool)
     skipped[plan.skipped_samples] = True
     return skipped
-
-
-def check_inference(cache: torch.Tensor) -> None:
-    """Raises an error for a cache that can be written in place only in inference mode."""
-    if cache.is_inference() and not torch.is_inference_mode_enabled():
-        message = "cache was made in inference mode: outside of it, only a clone can be written in place"
-        raise errors.ArrayError(message, "tensor", "cache")
 
 
 def _memory(tensor: torch.Tensor, argument: str) -> torch.Tensor:
