@@ -18,6 +18,7 @@ import numpy as np
 
 try:
     import torch
+    from torch.fx.node import has_side_effect
     from torch.overrides import handle_torch_function, has_torch_function
 except ImportError as missing:
     raise ImportError("kvscatter.torch needs PyTorch: pip install kvscatter[torch]") from missing
@@ -175,7 +176,7 @@ def tensor_scatter_(
 
 
 # Without this, a traced graph loses calls whose result nothing uses.
-torch.fx.node.has_side_effect(tensor_scatter_)
+has_side_effect(tensor_scatter_)
 
 
 class _Call(NamedTuple):
@@ -221,7 +222,9 @@ def _positions(
     if values is not None and not isinstance(values, torch.Tensor):
         values = _tensor(values, argument, cache)
     if _derivatives.is_distributed(cache) and values is not None and not _derivatives.is_distributed(values):
-        return distributed.replicated(values, cache)
+        from kvscatter.torch.distributed import replicated
+
+        return replicated(values, cache)
     return values
 
 
