@@ -5,38 +5,29 @@
 
 use core::cell::RefCell;
 use core::ffi::c_int;
+use std::borrow::Cow;
 use std::rc::Rc;
 
-use kvscatter::Prepared;
+use kvscatter::{Mode, Prepared};
 
 use crate::status::Failure;
 
 /// What the preparation of a write depends on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Form<'f> {
     /// The number that XLA gives the element type.
     pub(crate) element: c_int,
-    pub(crate) past: &'f [i64],
-    pub(crate) update: &'f [i64],
+    pub(crate) past: Cow<'f, [i64]>,
+    pub(crate) update: Cow<'f, [i64]>,
     pub(crate) axis: i64,
-    pub(crate) mode: &'f str,
+    pub(crate) mode: Mode,
     pub(crate) skips: bool,
 }
 
-/// A form that owns its lists.
-struct Owned {
-    element: c_int,
-    past: Box<[i64]>,
-    update: Box<[i64]>,
-    axis: i64,
-    mode: Box<str>,
-    skips: bool,
-}
-
-impl Owned {
-    fn form(&self) -> Form<'_> {
-        let Self { element, ref past, ref update, axis, ref mode, skips } = *self;
-        Form { element, past, update, axis, mode, skips }
+impl Form<'_> {
+    fn into_owned(self) -> Form<'static> {
+        let [past, update] = [self.past, self.update].map(|dims| Cow::Owned(dims.into_owned()));
+        Form { past, update, ..self }
     }
 }
 
@@ -46,34 +37,31 @@ const KEPT: usize = 16;
 
 thread_local! {
     /// The form that was prepared last is at the end.
-    static LAST: RefCell<Vec<(Owned, Rc<Prepared>)>> = const { RefCell::new(Vec::new()) };
+    static LAST: RefCell<Vec<(Form<'static>, Rc<Prepared>)>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Returns what an earlier call of this thread has prepared, or prepares it.
 pub(crate) fn prepared(
     form: Form<'_>,
-    prepare: impl FnOnce() -> Result<Prepared, Failure>,
+    prepare: impl FnOnce(&Form<'_>) -> Result<Prepared, Failure>,
 ) -> Result<Rc<Prepared>, Failure> {
     LAST.with_borrow_mut(|kept| {
-        if let Some((_, write)) = kept.iter().rev().find(|(owned, _)| owned.form() == form) {
+        if let Some((_, write)) = kept.iter().rev().find(|(known, _)| *known == form) {
             return Ok(Rc::clone(write));
         }
-        let write = Rc::new(prepare()?);
-        let Form { element, past, update, axis, mode, skips } = form;
-        let owned =
-            Owned { element, past: past.into(), update: update.into(), axis, mode: mode.into(), skips };
+        let write = Rc::new(prepare(&form)?);
         if kept.len() == KEPT {
             kept.remove(0);
         }
-        kept.push((owned, Rc::clone(&write)));
+        kept.push((form.into_owned(), Rc::clone(&write)));
         Ok(write)
     })
 }
 
 #[cfg(test)]
 mod tests {
-    use kvscatter::ElementType;
     use kvscatter::spec::onnx::TensorScatter;
+    use kvscatter::{ElementType, Mode};
 
     use super::{Form, KEPT, LAST, prepared};
 
@@ -83,13 +71,13 @@ mod tests {
         for slots in (1..=KEPT as i64 + 1).chain([1, KEPT as i64]) {
             let form = Form {
                 element: 1,
-                past: &[2, slots],
-                update: &[2, 1],
+                past: vec![2, slots].into(),
+                update: vec![2, 1].into(),
                 axis: 1,
-                mode: "linear",
+                mode: Mode::Linear,
                 skips: false,
             };
-            let write = prepared(form, || {
+            let write = prepared(form, |_| {
                 count += 1;
                 let shape = [2, usize::try_from(slots).unwrap()];
                 Ok(TensorScatter::new().axis(1).prepare(ElementType::Bool, &shape, &[2, 1])?)

@@ -46,19 +46,19 @@ impl<'f> Scatter<'f> {
         }
         let form = Form {
             element: past.element,
-            past: past.dims,
-            update: update.dims,
+            past: past.dims.into(),
+            update: update.dims.into(),
             axis: call.integer("axis")?,
-            mode: call.text("mode")?,
+            mode: call.text("mode")?.parse()?,
             skips: call.flag("skips")?,
         };
-        let write = prepared(form, || {
+        let skips = form.skips;
+        let write = prepared(form, |form| {
             let out_of_range = if form.skips { OutOfRange::SkipSample } else { OutOfRange::Error };
-            let operator =
-                TensorScatter::new().axis(form.axis).mode(form.mode.parse()?).out_of_range(out_of_range);
+            let operator = TensorScatter::new().axis(form.axis).mode(form.mode).out_of_range(out_of_range);
             Ok(operator.prepare(element_type(form.element)?, &past.shape()?, &update.shape()?)?)
         })?;
-        Ok(Self { past, update, starts, lengths, present, report, skips: form.skips, write })
+        Ok(Self { past, update, starts, lengths, present, report, skips, write })
     }
 
     /// Checks the second result: if `is_wanted`, it has this type and this shape, and otherwise it is absent.

@@ -20,8 +20,9 @@ from torch.autograd.forward_ad import (
 )  # kernels run without forward mode, so they cannot ask for tangents
 
 import kvscatter
-from kvscatter import Prepared, errors
+from kvscatter import Plan, Prepared, errors
 from kvscatter._native import resolve_axis
+from kvscatter._typing import OutOfRange
 
 Mode = Literal["linear", "circular"]
 
@@ -36,9 +37,7 @@ def tensor_scatter(
     lengths: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """The operator that ``kvscatter.torch.tensor_scatter`` calls and documents."""
-    past, rows = _memory(past_cache, "past_cache"), _memory(update, "update")
-    if 0 in past.stride():  # gradients are often broadcast, and a cache that is only read may be
-        past = past.contiguous()
+    past, rows = _past(past_cache), _memory(update, "update")
     present = torch.empty(
         past.shape, dtype=past.dtype
     )  # the call below rejects tensors on a device, so this memory is not used for them
@@ -87,11 +86,7 @@ def slots(
 
     The slots of one sample differ from each other, including those of rows that ``lengths`` leaves out.
     """
-    past, new = _memory(past_cache, "past_cache"), _memory(update, "update")
-    if 0 in past.stride():
-        past = past.contiguous()
-    with _set_fwd_grad_enabled(False):
-        kvscatter.plan(past, new, write_indices, axis=axis, mode=cast(Mode, mode), lengths=lengths)
+    _plan(past_cache, update, write_indices, axis, mode, lengths, "error")
     rows, capacity = update.shape[axis], past_cache.shape[axis]
     first = torch.zeros(1, dtype=torch.int64) if write_indices is None else write_indices.to(torch.int64)
     # In linear mode, only rows that `lengths` leaves out are past the end. A cache without slots has no
@@ -112,16 +107,39 @@ def skips(
 ) -> torch.Tensor:
     """Checks the arguments like `tensor_scatter` with ``out_of_range="skip"``. Returns True for each sample that
     does not fit, ``[batch]``."""
-    past, new = _memory(past_cache, "past_cache"), _memory(update, "update")
-    if 0 in past.stride():
-        past = past.contiguous()
-    with _set_fwd_grad_enabled(False):
-        plan = kvscatter.plan(
-            past, new, write_indices, axis=axis, mode=cast(Mode, mode), lengths=lengths, out_of_range="skip"
-        )
+    plan = _plan(past_cache, update, write_indices, axis, mode, lengths, "skip")
     skipped = torch.zeros(past_cache.shape[0], dtype=torch.bool)
     skipped[plan.skipped_samples] = True
     return skipped
+
+
+def _plan(
+    past_cache: torch.Tensor,
+    update: torch.Tensor,
+    write_indices: torch.Tensor | None,
+    axis: int,
+    mode: str,
+    lengths: torch.Tensor | None,
+    out_of_range: OutOfRange,
+) -> Plan:
+    """Checks a call without writing."""
+    past, new = _past(past_cache), _memory(update, "update")
+    with _set_fwd_grad_enabled(False):
+        return kvscatter.plan(
+            past,
+            new,
+            write_indices,
+            axis=axis,
+            mode=cast(Mode, mode),
+            lengths=lengths,
+            out_of_range=out_of_range,
+        )
+
+
+def _past(past_cache: torch.Tensor) -> torch.Tensor:
+    """Returns a cache that is only read. It may be broadcast, as gradients often are."""
+    past = _memory(past_cache, "past_cache")
+    return past.contiguous() if 0 in past.stride() else past
 
 
 def _memory(tensor: torch.Tensor, argument: str) -> torch.Tensor:
