@@ -26,6 +26,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use crate::step::{Missing, Step};
+use crate::steps_python::Torch;
 
 /// All steps of continuous integration as commands.
 ///
@@ -128,13 +129,22 @@ enum Task {
     /// Tests the Python package on every installed Python: wheel, format, lints, types, tests and examples
     /// (needs Python, downloads once)
     Python,
-    /// Tests the Python package with PyTorch (needs Python and 12 GB of disk, downloads once)
-    PythonTorch,
+    /// Tests the Python package with a version of PyTorch (needs Python and 12 GB of disk, downloads once)
+    PythonTorch {
+        #[arg(value_enum, default_value_t = Torch::Oldest)]
+        version: Torch,
+    },
     /// Builds the Python package's wheel
     Wheel {
         /// The folder for the wheel
         #[arg(long, value_name = "DIR")]
         out: PathBuf,
+    },
+    /// Measures what a sharded write costs a process, and predicts it for up to 1024 devices. Options: --quick,
+    /// --write-docs
+    Scale {
+        #[arg(value_name = "OPTION", trailing_var_arg = true, allow_hyphen_values = true)]
+        options: Vec<OsString>,
     },
     /// Times the Python package and compares it with NumPy, PyTorch, ONNX Runtime and JAX in one process.
     /// Options: --quick, --write-docs
@@ -267,9 +277,10 @@ fn main() -> ExitCode {
         Task::Ort { every_version } => one(steps_ort::ort(every_version)),
         Task::OrtBench { options } => one(steps_ort::ort_bench(&options)),
         Task::Python => step::run(steps_python::all(), Missing::Fails),
-        Task::PythonTorch => one(steps_python::torch()),
+        Task::PythonTorch { version } => one(steps_python::torch(version)),
         Task::Wheel { out } => one(steps_python::release(&out)),
-        Task::Peers { options } => one(steps_python::peers(&options)),
+        Task::Scale { options } => one(steps_python::bench("scale", &options)),
+        Task::Peers { options } => one(steps_python::bench("peers", &options)),
         Task::BenchCheck => one(steps::bench_check()),
         Task::Docs => one(steps::docs()),
         Task::NoStd => one(steps::no_std()),

@@ -5,6 +5,7 @@ use std::process::Command;
 
 use crate::cargo::{HEAVY, LIGHT, cargo, prefixed, target_dir};
 use crate::step::{NIGHTLY, Step, Tool};
+use crate::steps_python::Torch;
 use crate::{
     steps_c, steps_candle, steps_cuda, steps_cuda_images, steps_gpu, steps_models, steps_ort, steps_package,
     steps_python,
@@ -51,7 +52,7 @@ pub(crate) fn all() -> Vec<Step> {
         steps_package::package(),
     ];
     let runtime = [steps_models::models(), steps_models::conformance(true), steps_ort::ort(false)];
-    let torch = [steps_python::torch(), steps_gpu::check()];
+    let torch = [steps_python::torch(Torch::Oldest), steps_gpu::check()];
     light()
         .into_iter()
         .chain(rust)

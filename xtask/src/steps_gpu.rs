@@ -7,7 +7,8 @@ use std::process::Command;
 use crate::cargo::{cargo, target_dir};
 use crate::step::{Step, Tool};
 use crate::steps_c::GXX;
-use crate::{steps_cuda, steps_python};
+use crate::steps_cuda;
+use crate::steps_python::Torch;
 
 const FOLDER: &str = "crates/kvscatter-cuda/bench";
 const TESTS: &str = "crates/kvscatter-cuda/bench/tests";
@@ -30,7 +31,7 @@ pub(crate) fn bench_gpu(options: &[OsString]) -> Step {
 /// Checks types, runs the tests, and runs small cases with every library that works on a CPU. kvscatter runs
 /// on the simulated driver.
 pub(crate) fn check() -> Step {
-    let environment = steps_python::with_torch();
+    let environment = Torch::Oldest.environment();
     let (driver, driver_file) = steps_cuda::plain_driver();
     let mut mypy = environment.program("mypy");
     mypy.args(["--config-file", &format!("{FOLDER}/mypy.ini"), FOLDER]);
@@ -42,7 +43,7 @@ pub(crate) fn check() -> Step {
     try_out.arg("--driver").arg(driver_file);
     let commands =
         vec![environment.make(), mypy, tests, steps_cuda::make_folder(), driver, build("--quiet"), try_out];
-    Step::new("bench-gpu-check", commands).needs(steps_python::torch_needs()).skipped_without(&[GXX])
+    Step::new("bench-gpu-check", commands).needs(Torch::Oldest.needs()).skipped_without(&[GXX])
 }
 
 fn script() -> String {

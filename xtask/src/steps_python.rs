@@ -5,6 +5,8 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use clap::ValueEnum;
+
 use crate::cargo::{root, target_dir};
 use crate::python::{Environment, INDEX, PYTHON};
 use crate::step::{Step, Tool};
@@ -20,13 +22,14 @@ const BENCH: &str = "crates/kvscatter-python/bench";
 const TYPING_TESTS: &str = "crates/kvscatter-python/tests/typing";
 
 /// The folders that ruff checks.
-const SOURCES: [&str; 7] = [
+const SOURCES: [&str; 8] = [
     CRATE,
     "conformance",
     "crates/kvscatter-cuda/bench",
     "crates/kvscatter-onnx/python-tests",
     "crates/kvscatter-ort/python-tests",
     "examples/models",
+    "examples/sharded",
     "xtask",
 ];
 
@@ -45,7 +48,6 @@ const SOURCE_FOLDER: &str = concat!("kvscatter-", env!("CARGO_PKG_VERSION"));
 const WHEEL: &str = concat!("kvscatter-", env!("CARGO_PKG_VERSION"), "-*.whl");
 
 const LOCK: &str = "crates/kvscatter-python/locks/python.txt";
-const TORCH_LOCK: &str = "crates/kvscatter-python/locks/torch.txt";
 const WHEEL_LOCK: &str = "crates/kvscatter-python/locks/wheel.txt";
 
 /// The disk space of PyTorch, its CUDA libraries and the downloads of both.
@@ -63,6 +65,34 @@ const TORCH_DISK: Tool = Tool {
     ),
     install: "CARGO_TARGET_DIR can be on another disk",
 };
+
+/// The last three minor versions of PyTorch. Their lock files also have the last version of transformers 4, the
+/// first of transformers 5, and the newest.
+#[derive(Clone, Copy, ValueEnum)]
+pub(crate) enum Torch {
+    #[value(name = "2.13")]
+    Oldest,
+    #[value(name = "2.14")]
+    Middle,
+    #[value(name = "2.15")]
+    Newest,
+}
+
+impl Torch {
+    pub(crate) fn environment(self) -> Environment {
+        let (folder, lock) = match self {
+            Self::Oldest => ("python/torch-2.13", "crates/kvscatter-python/locks/torch-2.13.txt"),
+            Self::Middle => ("python/torch-2.14", "crates/kvscatter-python/locks/torch-2.14.txt"),
+            Self::Newest => ("python/torch-2.15", "crates/kvscatter-python/locks/torch-2.15.txt"),
+        };
+        Environment::new(folder, lock).gigabytes(torch_gigabytes!())
+    }
+
+    /// Returns the tools that the environment needs.
+    pub(crate) fn needs(self) -> &'static [Tool] {
+        if self.environment().is_made() { needs(&[tools()]) } else { &[PYTHON, INDEX, TORCH_DISK] }
+    }
+}
 
 /// A Python version that the wheel supports.
 struct Version {
@@ -92,21 +122,16 @@ pub(crate) fn all() -> Vec<Step> {
     [build(), lint(), test(), plugin()].into_iter().chain(versions).chain([sdist()]).collect()
 }
 
-/// Tests the package with PyTorch and with the packages that are often used with it.
-pub(crate) fn torch() -> Step {
-    let environment = with_torch();
+/// Tests the package with a version of PyTorch and with the packages that are often used with it.
+pub(crate) fn torch(version: Torch) -> Step {
+    let environment = version.environment();
     let mut commands = wheel(&wheels());
     commands.extend(installed(&environment));
     commands.push(mypy(&environment, &[TORCH_PACKAGE, BENCH]));
     commands.push(pyright(&environment, TORCH_TESTS));
     commands.push(pytest(&environment, &[TORCH_TESTS]));
     commands.push(documents(&environment, &[PYTORCH]));
-    Step::new("python-torch", commands).needs(torch_needs())
-}
-
-/// Returns the tools that [`with_torch()`] needs.
-pub(crate) fn torch_needs() -> &'static [Tool] {
-    if with_torch().is_made() { needs(&[tools()]) } else { &[PYTHON, INDEX, TORCH_DISK] }
+    Step::new("python-torch", commands).needs(version.needs())
 }
 
 /// Builds the wheel for a release.
@@ -124,20 +149,20 @@ pub(crate) fn package(name: &'static str) -> (Step, OsString) {
     (Step::new(name, commands).skipped_without(needs(&[tools])), python)
 }
 
-/// Times a write of NumPy, PyTorch, ONNX Runtime, JAX and this package in one process.
-pub(crate) fn peers(options: &[OsString]) -> Step {
-    let environment = with_torch();
+/// Runs one of the benchmarks of the package, with the newest PyTorch.
+pub(crate) fn bench(name: &'static str, options: &[OsString]) -> Step {
+    let environment = Torch::Newest.environment();
     let mut commands = wheel(&wheels());
     commands.extend(installed(&environment));
     let mut bench = environment.python();
-    bench.arg(format!("{BENCH}/peers.py")).args(options);
+    bench.arg(format!("{BENCH}/{name}.py")).args(options);
     commands.push(bench);
-    Step::new("peers", commands).needs(needs(&[tools(), environment]))
+    Step::new(name, commands).needs(Torch::Newest.needs())
 }
 
 /// Returns the commands that test a package in a folder that is not installed, also with PyTorch.
 pub(crate) fn tests_of(package: &Path) -> [Command; 4] {
-    let (tools, torch) = (tools(), with_torch());
+    let (tools, torch) = (tools(), Torch::Oldest.environment());
     let usual = pytest(&tools, &[TESTS, "--ignore", TORCH_TESTS]);
     // The tests of compiled and distributed programs take long, and call the same functions.
     let tensors = ["test_ops.py", "test_tensors.py"].map(|file| format!("{TORCH_TESTS}/{file}"));
@@ -226,10 +251,6 @@ fn sdist() -> Step {
 /// Returns the environment that builds, checks and tests the package.
 fn tools() -> Environment {
     Environment::new("python/tools", LOCK)
-}
-
-pub(crate) fn with_torch() -> Environment {
-    Environment::new("python/torch", TORCH_LOCK).gigabytes(torch_gigabytes!())
 }
 
 fn wheels() -> PathBuf {

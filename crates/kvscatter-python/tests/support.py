@@ -1,9 +1,11 @@
 """Helpers for several test modules: bitwise comparison of arrays, views with guards around them, calls that
-must fail, edited models."""
+must fail, edited models, examples."""
 
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,16 @@ import kvscatter
 from kvscatter.testing import Case
 
 Array = npt.NDArray[Any]
+
+ROOT = Path(__file__).parents[3]
+
+
+def check_example(script: Path) -> None:
+    """Runs a program whose last table docs/scale.md shows."""
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    table = done.stdout.split("\n\n")[-1]
+    assert table in (ROOT / "docs" / "scale.md").read_text(encoding="utf-8"), table
 
 
 def bits(array: Array) -> Any:

@@ -22,6 +22,7 @@ import kvscatter.jax
 from kvscatter import errors, reference
 from kvscatter._dtypes import FOUR_BITS, ONNX_NAMES, dtype_named
 from kvscatter.jax import KvCache, _write, tensor_scatter
+from support import ROOT, check_example
 
 Array = npt.NDArray[Any]
 Mode = Literal["linear", "circular"]
@@ -671,6 +672,10 @@ def test_the_tokens_are_those_of_a_growing_cache(loop: str) -> None:
     assert after.lengths.tolist() == [len(prompt) + count for prompt in prompts]
     for prompt, decoded in zip(prompts, np.asarray(tokens).T, strict=True):
         assert decoded.tolist() == grown(weights, prompt, count).tolist()
+
+
+def test_the_example_with_several_devices_decodes_the_same_tokens() -> None:
+    check_example(ROOT / "examples/sharded/jax_heads.py")
 
 
 def test_a_step_that_is_too_long_for_a_ring_is_refused() -> None:

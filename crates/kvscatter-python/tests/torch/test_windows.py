@@ -22,6 +22,7 @@ from transformers import (
     MistralConfig,
     MistralForCausalLM,
 )
+from transformers_version import CROP_KEEPS, drafts
 
 import kvscatter
 from kvscatter import errors
@@ -93,7 +94,7 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", [pytest.param(way, marks=drafts) if "lookup" in way else way for way in WAYS])
 @pytest.mark.parametrize("build", [mistral, gemma_2, gemma_3, gpt_oss, llama_4])
 def test_generates_the_same_tokens(build: Any, way: str) -> None:
     model = build()
@@ -113,6 +114,7 @@ def test_generates_the_same_tokens(build: Any, way: str) -> None:
     assert slots == {WINDOW + 2} and max(lengths) + 39 > 3 * (WINDOW + 2)
 
 
+@drafts
 def test_an_assistant_drafts() -> None:
     model, assistant, inputs = gemma_2(), mistral(), prompt([5])
     options = {"max_new_tokens": 40, "do_sample": False, "disable_compile": True}
@@ -122,6 +124,7 @@ def test_an_assistant_drafts() -> None:
     assert torch.equal(got, model.generate(**inputs, **options))
 
 
+@drafts
 def test_drafts_longer_than_the_rewind_are_refused() -> None:
     model, inputs = mistral(), {"input_ids": torch.tensor([[5, 8] * 10])}
     options = {"max_new_tokens": 20, "do_sample": False, "prompt_lookup_num_tokens": 6}
@@ -236,8 +239,11 @@ def test_exactly_the_rewind_can_be_cropped() -> None:
     cache.crop(-60)
     got = model(tokens[:, :50], past_key_values=cache).logits
     torch.testing.assert_close(got, model(tokens[:, :50], use_cache=False).logits, rtol=1e-4, atol=1e-4)
-    with pytest.raises(kvscatter.OptionError, match="^tokens_to_remove = 1: "):
+    with pytest.raises(kvscatter.OptionError, match="from -5 to 0" if CROP_KEEPS else "= 1: "):
         cache.crop(1)
+    if CROP_KEEPS:
+        cache.crop(45)
+        assert cache.get_seq_length() == 45
 
 
 @torch.no_grad()
@@ -263,7 +269,7 @@ def test_a_window_of_the_whole_cache_is_a_full_layer(max_cache_len: int, kind: t
     got = model.generate(**inputs, **options, past_key_values=cache)
     assert torch.equal(got, model.generate(**inputs, **options))
     assert {type(layer) for layer in cache.layers} == {kind}
-    assert cache.layers[0].keys.shape[2] == max_cache_len and cache.get_max_length() == max_cache_len
+    assert cache.layers[0].keys.shape[2] == cache.layers[0].get_max_length() == max_cache_len
 
 
 @torch.no_grad()
@@ -276,7 +282,7 @@ def test_memory_depends_on_the_window_alone() -> None:
     assert [layer.keys.shape for layer in cache.layers] == [(1, 2, WINDOW + 3, 8)] * 2
     model(prompt([1])["input_ids"], past_key_values=cache)
     assert [layer.keys.data_ptr() for layer in cache.layers] == addresses
-    assert cache.get_max_length() == 2**62
+    assert cache.layers[0].get_max_length() == 2**62
 
 
 @torch.no_grad()
@@ -291,29 +297,30 @@ def test_reset() -> None:
 
 @torch.no_grad()
 def test_samples_are_selected_and_repeated() -> None:
-    """Full and sliding layers go on as a cache that grows."""
+    """Full and sliding layers go on as if the selected samples had always been there."""
     model, tokens = gemma_3(), prompt([20, 20, 20])["input_ids"]
-    ours, theirs = KvCache(model.config, max_cache_len=64, rewind=4), DynamicCache(config=model.config)
-    assert {type(layer) for layer in ours.layers} == {KvLayer, KvRingLayer}
+    cache, seen = KvCache(model.config, max_cache_len=64, rewind=4), tokens[:, :0]
+    assert {type(layer) for layer in cache.layers} == {KvLayer, KvRingLayer}
 
     def step(tokens: torch.Tensor) -> None:
-        want = model(tokens, past_key_values=theirs).logits
-        got = model(tokens, past_key_values=ours).logits
+        nonlocal seen
+        seen = torch.cat([seen, tokens], 1)
+        want = model(seen, use_cache=False).logits[:, -tokens.shape[1] :]
+        got = model(tokens, past_key_values=cache).logits
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
 
-    theirs.activate_past_recording()
     step(tokens[:, :15])
-    addresses = [layer.keys.data_ptr() for layer in ours.layers]
-    for cache in (ours, theirs):
-        cache.reorder_cache(torch.tensor([2, 0, 0]))
+    addresses = [layer.keys.data_ptr() for layer in cache.layers]
+    cache.reorder_cache(torch.tensor([2, 0, 0]))
+    seen = seen[[2, 0, 0]]
     step(tokens[:, 15:17])
-    assert [layer.keys.data_ptr() for layer in ours.layers] == addresses
-    for cache in (ours, theirs):
-        cache.batch_select_indices(torch.tensor([1, 2]))
-        cache.batch_repeat_interleave(2)
+    assert [layer.keys.data_ptr() for layer in cache.layers] == addresses
+    cache.batch_select_indices(torch.tensor([1, 2]))
+    cache.batch_repeat_interleave(2)
+    seen = seen[[1, 1, 2, 2]]
     step(tokens[[0, 1, 2, 0], 17:20])
-    ours.crop(-2)
-    theirs.crop(-2)
+    cache.crop(-2)
+    seen = seen[:, :-2]
     step(tokens[[0, 1, 2, 0], 18:19])
 
 
@@ -393,7 +400,9 @@ def test_exporting_a_ring_is_refused() -> None:
         def forward(self, rows: torch.Tensor) -> torch.Tensor:
             return self.layer.update(rows, rows)[0]
 
-    for strict in (False, True):
+    for strict in (
+        (False, True) if torch.__version__ >= "2.15" else (False,)
+    ):  # an older trace stops at the error
         with pytest.raises(Exception, match="a layer with a sliding window: torch.export would"):
             torch.export.export(Step(), (torch.zeros(1, 1, 1, 2),), strict=strict)
 

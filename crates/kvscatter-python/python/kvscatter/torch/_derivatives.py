@@ -11,6 +11,7 @@ error, and it fails under the transforms of ``torch.func``.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -36,7 +37,8 @@ def _functional(
         )
         return present
     if is_distributed(past_cache):
-        return _Distributed.apply(past_cache, update, *rest)  # type: ignore[no-any-return]
+        apply: Callable[..., torch.Tensor] = _Distributed.apply  # untyped before PyTorch 2.15
+        return apply(past_cache, update, *rest)
     return composed(past_cache, update, *rest)
 
 
@@ -109,7 +111,7 @@ def _value(tensor: torch.Tensor) -> torch.Tensor:
 
 def _unpacked(tensor: torch.Tensor) -> forward_ad.UnpackedDualTensor:
     # Level 0 is the only level that PyTorch has.
-    unpacked: forward_ad.UnpackedDualTensor = forward_ad.unpack_dual(tensor, level=0)  # type: ignore[no-untyped-call]
+    unpacked: forward_ad.UnpackedDualTensor = forward_ad.unpack_dual(tensor, level=0)
     return unpacked
 
 
@@ -235,13 +237,13 @@ def _as_samples(tensor: torch.Tensor, dim: int | None, items: int) -> torch.Tens
 
 def _unfolded(info: Any, samples: torch.Tensor) -> torch.Tensor:
     sizes = info.batch_size, samples.shape[0] // info.batch_size
-    unfolded: torch.Tensor = samples.unflatten(0, sizes)  # type: ignore[no-untyped-call]
+    unfolded: torch.Tensor = samples.unflatten(0, sizes)
     return unfolded
 
 
-_LIBRARY = torch.library.Library("kvscatter", "FRAGMENT")  # type: ignore[no-untyped-call]
+_LIBRARY = torch.library.Library("kvscatter", "FRAGMENT")
 """Kept alive, because its registrations end with it."""
 
 for _key in ("AutogradCPU", "AutogradCUDA", "AutogradMeta"):
-    _LIBRARY.impl("tensor_scatter", _functional, _key, with_keyset=True)  # type: ignore[no-untyped-call]
-    _LIBRARY.impl("tensor_scatter_", _in_place, _key, with_keyset=True)  # type: ignore[no-untyped-call]
+    _LIBRARY.impl("tensor_scatter", _functional, _key, with_keyset=True)
+    _LIBRARY.impl("tensor_scatter_", _in_place, _key, with_keyset=True)

@@ -285,8 +285,8 @@ def _resolve(cache: torch.Tensor, update: torch.Tensor, *rest: Any) -> None:
     torch.ops.kvscatter.tensor_scatter_.default(cache, update.resolve_conj().resolve_neg(), *rest)
 
 
-_LIBRARY = torch.library.Library("kvscatter", "FRAGMENT")  # type: ignore[no-untyped-call]
+_LIBRARY = torch.library.Library("kvscatter", "FRAGMENT")
 """Kept alive, because its registrations end with it."""
 
 for _key in ("Conjugate", "Negative"):
-    _LIBRARY.impl("tensor_scatter_", _resolve, _key)  # type: ignore[no-untyped-call]
+    _LIBRARY.impl("tensor_scatter_", _resolve, _key)

@@ -3,11 +3,12 @@
 `KvCache` replaces `transformers.StaticCache`. Layers of full attention have the same shapes and work under
 `torch.compile` and `torch.export` where those of `StaticCache` do. Layers with a sliding window keep the
 last tokens in a ring. The keys and values of every sample are in memory that never moves. This module needs
-transformers 5 and imports it.
+transformers 4.57 or newer and imports it.
 """
 
 from __future__ import annotations
 
+import inspect
 from contextlib import nullcontext
 from typing import Any
 
@@ -17,10 +18,10 @@ from kvscatter import _integers, errors
 from kvscatter.torch import tensor_scatter_
 
 try:
-    from transformers.cache_utils import Cache, StaticLayer, get_layer_types_and_kwargs
+    from transformers.cache_utils import Cache, StaticCache, StaticLayer
 except ImportError as missing:
     raise ImportError(
-        "kvscatter.torch.KvCache needs transformers 5: pip install kvscatter[transformers]"
+        "kvscatter.torch.KvCache needs transformers 4.57: pip install kvscatter[transformers]"
     ) from missing
 
 __all__ = ["KvCache", "KvLayer", "KvRingLayer"]
@@ -33,15 +34,51 @@ def __dir__() -> list[str]:
 _KINDS = {"full_attention", "sliding_attention", "chunked_attention"}
 """The supported types of layers. A query sees no more of a chunk than of a window of its size."""
 
+_MOST_TO_CROP = 2**63 - 1 if "max_length" in inspect.signature(Cache.crop).parameters else 0
+"""The largest argument of `crop`. Before transformers 5.15, a positive number is the number of tokens that stay."""
 
-class _Layer(StaticLayer):  # type: ignore[no-untyped-call]
+
+class _Layer(StaticLayer):  # type: ignore[misc]
     """The base of all layers. It selects, repeats and reorders samples, and allocates again if their number changes
     after `reset`."""
 
+    batch_size = 0
+    max_cache_len: int
+    """The number of slots."""
+
     def __init__(self, max_cache_len: int) -> None:
         super().__init__(max_cache_len)
+        self.cumulative_length = torch.tensor(0)
+        """The number of tokens. Compiled graphs keep its address."""
         self._is_reset = False
         """Whether the next update may have another number of samples."""
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor | None = None) -> None:
+        """Allocates zeros for the samples, heads, types and devices of these keys and values."""
+        self.dtype, self.device = key_states.dtype, key_states.device
+        self.batch_size, self.num_heads = key_states.shape[:2]
+        self.keys, self.values = (
+            states.new_zeros(self.batch_size, self.num_heads, self.max_cache_len, states.shape[3])
+            for states in (key_states, key_states if value_states is None else value_states)
+        )
+        self.cumulative_length = self.cumulative_length.to(self.device)
+        if not torch.compiler.is_compiling():
+            for tensor in (self.keys, self.values, self.cumulative_length):
+                torch._dynamo.mark_static_address(tensor)
+        self.is_initialized = True
+
+    @property
+    def max_batch_size(self) -> int:
+        """The number of samples. This is the name of `batch_size` in older transformers."""
+        return self.batch_size
+
+    def get_max_length(self) -> int:
+        """Returns how many positions there can be."""
+        return self.max_cache_len
+
+    def get_max_cache_shape(self) -> int:
+        """Returns `get_max_length`, which older transformers call by this name."""
+        return self.get_max_length()
 
     def _allocate(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         """Allocates keys and values for the samples of the first update, also after `reset`."""
@@ -58,7 +95,10 @@ class _Layer(StaticLayer):  # type: ignore[no-untyped-call]
     def reset(self) -> None:
         """Forgets all tokens and writes zeros over them. The next update may have another number of samples,
         and keys and values are then allocated again."""
-        super().reset()
+        if self.is_initialized:
+            self.keys.zero_()
+            self.values.zero_()
+        self.cumulative_length.zero_()
         self._is_reset = True
 
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
@@ -89,7 +129,7 @@ class _Layer(StaticLayer):  # type: ignore[no-untyped-call]
             self.batch_select_indices(torch.arange(self.batch_size).repeat_interleave(repeats))
 
 
-class KvLayer(_Layer):  # type: ignore[no-untyped-call]
+class KvLayer(_Layer):
     """The keys and values of one layer, ``[batch, heads, max_cache_len, head_size]`` each, written in place.
 
     Lengths, masks and the time of allocation are those of `StaticLayer`. Unlike `StaticLayer`, this layer
@@ -116,20 +156,29 @@ class KvLayer(_Layer):  # type: ignore[no-untyped-call]
         self._written()
         return self.keys, self.values
 
+    def get_mask_sizes(self, query_length: int | torch.Tensor) -> tuple[int, int]:
+        """Returns the number of slots, and the position of the first one."""
+        return self.max_cache_len, 0
+
+    def get_seq_length(self) -> torch.Tensor | int:
+        """Returns the number of tokens, as a tensor once memory has been allocated."""
+        return self.cumulative_length if self.is_initialized else 0
+
     def crop(self, tokens_to_remove: int) -> None:
         """Forgets the last ``-tokens_to_remove`` tokens, or all if there are fewer. The next tokens
         overwrite them.
 
         The number is 0 or negative, as in `DynamicLayer.crop`. A positive number raises
-        `errors.OptionError`.
+        `errors.OptionError`. Before transformers 5.15, it is the number of tokens that stay.
         """
-        tokens_to_remove = _integers.within("tokens_to_remove", tokens_to_remove, -(2**63), 0)
-        self.cumulative_length.add_(tokens_to_remove).clamp_(
-            min=0
-        )  # in place, because compiled graphs keep the address
+        number = _integers.within("tokens_to_remove", tokens_to_remove, -(2**63), _MOST_TO_CROP)
+        if number > 0:
+            self.cumulative_length.clamp_(max=number)
+        else:
+            self.cumulative_length.add_(number).clamp_(min=0)
 
 
-class KvRingLayer(_Layer):  # type: ignore[no-untyped-call]
+class KvRingLayer(_Layer):
     """The last keys and values of a layer with a sliding window or chunks, ``[batch, heads, slots, head_size]``
     each, written in place.
 
@@ -193,11 +242,15 @@ class KvRingLayer(_Layer):  # type: ignore[no-untyped-call]
         self._written()
         return keys, values
 
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+    def get_mask_sizes(self, query_length: int | torch.Tensor) -> tuple[int, int]:
         """Returns the number of rows that `update` returns for ``query_length`` new rows, and the position
-        of the first one."""
+        of the first one.
+
+        Before transformers 5.4, the argument has the positions of the new rows.
+        """
+        rows = query_length.shape[0] if isinstance(query_length, torch.Tensor) else query_length
         first = self._first_seen()
-        return self.length + query_length - first, first
+        return self.length + rows - first, first
 
     def get_seq_length(self) -> int:
         """Returns the number of tokens so far, including those that the ring no longer contains."""
@@ -219,13 +272,16 @@ class KvRingLayer(_Layer):  # type: ignore[no-untyped-call]
 
         The number is 0 or negative. If the ring no longer contains the window before the remaining tokens,
         this raises `errors.OptionError` with the limit. The limit counts from the furthest token: after 5
-        removed, 1 new and 5 removed tokens, 9 of the ``rewind`` tokens are used.
+        removed, 1 new and 5 removed tokens, 9 of the ``rewind`` tokens are used. Before transformers 5.15, a
+        positive number is the number of tokens that stay.
         """
         self.length += self.check_crop(tokens_to_remove)
 
     def check_crop(self, tokens_to_remove: int) -> int:
         """Raises the errors of `crop`. Returns the number, but not below the one that removes all tokens."""
-        tokens_to_remove = _integers.within("tokens_to_remove", tokens_to_remove, -(2**63), 0)
+        tokens_to_remove = _integers.within("tokens_to_remove", tokens_to_remove, -(2**63), _MOST_TO_CROP)
+        if tokens_to_remove > 0:
+            tokens_to_remove = min(tokens_to_remove - self.length, 0)
         if -tokens_to_remove >= self.length:
             return -self.length
         if -tokens_to_remove > self.removable:
@@ -270,7 +326,7 @@ class KvRingLayer(_Layer):  # type: ignore[no-untyped-call]
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=-2)
 
 
-class KvCache(Cache):
+class KvCache(Cache):  # type: ignore[misc]
     """A cache of ``max_cache_len`` positions for the model of ``config``, in place of
     `transformers.StaticCache`.
 
@@ -283,19 +339,18 @@ class KvCache(Cache):
     """
 
     def __init__(self, config: Any, max_cache_len: int, *, rewind: int = 32) -> None:
-        kinds, options = get_layer_types_and_kwargs(config.get_text_config(decoder=True))
-        other = sorted(set(kinds) - _KINDS)
-        if other:
-            message = (
-                f"layers of type {', '.join(other)}: KvCache has layers of type {', '.join(sorted(_KINDS))}"
-            )
-            raise errors.OptionError(message, "layer_type", "config")
         max_cache_len = _integers.within("max_cache_len", max_cache_len, 1, 2**63 - 1)
         rewind = _integers.within("rewind", rewind, 0, 2**63 - 1)
-        windows = [
-            _integers.within("sliding_window", option.get("sliding_window", max_cache_len), 1, 2**63 - 1)
-            for option in options
-        ]
+        kinds = getattr(config.get_text_config(decoder=True), "layer_types", None) or ()
+        other = set(kinds) - _KINDS
+        # transformers knows which layers have a window. A `StaticCache` allocates no memory before its first write.
+        layers = [] if other else StaticCache(config, max_cache_len).layers
+        other |= {type(layer).__name__ for layer in layers} - {"StaticLayer", "StaticSlidingWindowLayer"}
+        if other:
+            found, known = (", ".join(sorted(names)) for names in (other, _KINDS))
+            message = f"layers of type {found}: KvCache has layers of type {known}"
+            raise errors.OptionError(message, "layer_type", "config")
+        windows = [_integers.within("sliding_window", layer.max_cache_len, 1, 2**63 - 1) for layer in layers]
         super().__init__(
             layers=[
                 KvRingLayer(max_cache_len, window, rewind)
