@@ -36,8 +36,8 @@ pub(crate) fn light() -> Vec<Step> {
     vec![fmt(), words(), lint(), unit_core(), unit(), steps_c::c()]
 }
 
-/// Returns the steps of `cargo xtask test --all`.
-pub(crate) fn all() -> Vec<Step> {
+/// Returns the steps that `cargo xtask test --all` runs after the [`light()`] ones.
+pub(crate) fn rest() -> Vec<Step> {
     let rust = [
         deny(),
         lint_all(),
@@ -53,9 +53,7 @@ pub(crate) fn all() -> Vec<Step> {
     ];
     let runtime = [steps_models::models(), steps_models::conformance(true), steps_ort::ort(false)];
     let torch = [steps_python::torch(Torch::Oldest), steps_gpu::check()];
-    light()
-        .into_iter()
-        .chain(rust)
+    rust.into_iter()
         .chain(steps_c::thorough())
         .chain([steps_cuda::cuda(), steps_cuda_images::check(), steps_candle::candle_cuda()])
         .chain(runtime)
