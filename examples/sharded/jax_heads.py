@@ -1,13 +1,12 @@
 """Decodes one model on several devices that share its heads, with `kvscatter.jax` and the partitioner of XLA.
 
-python jax_heads.py --devices 2 4
+python jax_heads.py
 
-The devices are parts of the host. Each has some heads of every layer and writes their keys and values into its
+The devices are simulated on the CPU. Each has some heads of every layer and writes their keys and values into its
 part of the caches. The tokens are compared with those of one device, and the communication in the compiled
 programs is counted.
 """
 
-import argparse
 import re
 from typing import Any
 
@@ -19,22 +18,23 @@ from jax.sharding import PartitionSpec as P
 
 from kvscatter.jax import KvCache
 
+DEVICES = (1, 2, 4)
 PROMPTS = [[11, 42, 7, 99, 23, 64], [5, 17]]
 NEW_TOKENS, CAPACITY = 24, 32
-VOCABULARY, HEADS, KV_HEADS, SIZE = 128, 8, 4, 16
-HIDDEN, INNER = HEADS * SIZE, 256
+VOCABULARY, HEADS, KV_HEADS, HEAD_SIZE = 128, 8, 4, 16
+HIDDEN, MLP_SIZE = HEADS * HEAD_SIZE, 256
 WINDOWS = [None, 6, None, 6]  # every second layer sees only the last tokens, which a ring keeps
 CHUNK = max(len(prompt) for prompt in PROMPTS)
 
-# The shape of each weight of a layer, and how it is sharded. The first of two matrices makes some of the heads or
-# units, and the second adds up what they contribute.
+# The shape of each weight of a layer, and how it is sharded. Weights that are sharded by their outputs need no
+# communication. Those that are sharded by their inputs need an all-reduce, which XLA adds.
 WEIGHTS = {
-    "query": ((HIDDEN, HEADS, SIZE), P(None, "heads")),
-    "key": ((HIDDEN, KV_HEADS, SIZE), P(None, "heads")),
-    "value": ((HIDDEN, KV_HEADS, SIZE), P(None, "heads")),
-    "out": ((HEADS, SIZE, HIDDEN), P("heads")),
-    "up": ((HIDDEN, INNER), P(None, "heads")),
-    "down": ((INNER, HIDDEN), P("heads")),
+    "query": ((HIDDEN, HEADS, HEAD_SIZE), P(None, "heads")),
+    "key": ((HIDDEN, KV_HEADS, HEAD_SIZE), P(None, "heads")),
+    "value": ((HIDDEN, KV_HEADS, HEAD_SIZE), P(None, "heads")),
+    "out": ((HEADS, HEAD_SIZE, HIDDEN), P("heads")),
+    "up": ((HIDDEN, MLP_SIZE), P(None, "heads")),
+    "down": ((MLP_SIZE, HIDDEN), P("heads")),
 }
 CACHE = P(None, None, "heads")  # [batch, slots, heads, head size]
 COMMUNICATION = re.compile(
@@ -42,14 +42,14 @@ COMMUNICATION = re.compile(
 )
 
 
-def normal(state: jax.Array) -> jax.Array:
-    return state * jax.lax.rsqrt(jnp.square(state).mean(-1, keepdims=True) + 1e-6)
+def rms_norm(hidden: jax.Array) -> jax.Array:
+    return hidden * jax.lax.rsqrt(jnp.square(hidden).mean(-1, keepdims=True) + 1e-6)
 
 
-def rotated(heads: jax.Array, positions: jax.Array) -> jax.Array:
+def rotary(heads: jax.Array, positions: jax.Array) -> jax.Array:
     """Turns each pair of numbers by an angle that grows with the position."""
     first, second = jnp.split(heads, 2, axis=-1)
-    angles = positions[:, :, None, None] / 10_000.0 ** (jnp.arange(SIZE // 2) / (SIZE // 2))
+    angles = positions[:, :, None, None] / 10_000.0 ** (jnp.arange(HEAD_SIZE // 2) / (HEAD_SIZE // 2))
     sine, cosine = jnp.sin(angles), jnp.cos(angles)
     return jnp.concatenate([first * cosine - second * sine, first * sine + second * cosine], axis=-1)
 
@@ -58,17 +58,19 @@ def step(weights: Any, cache: KvCache, tokens: jax.Array, real: jax.Array) -> tu
     """Feeds the next tokens of each sample, ``real`` of which are not padding. Returns the likeliest next tokens."""
     rows = tokens.shape[1]
     positions = cache.lengths[:, None] + jnp.arange(rows)
-    state = weights["embedding"][tokens]
-    for place, layer in enumerate(weights["layers"]):
+    hidden = weights["embedding"][tokens]
+    for index, layer in enumerate(weights["layers"]):
         query, key, value = (
-            jnp.einsum("brh,hnd->brnd", normal(state), layer[name]) for name in ("query", "key", "value")
+            jnp.einsum("brh,hnd->brnd", rms_norm(hidden), layer[name]) for name in ("query", "key", "value")
         )
-        cache = cache.write(place, rotated(key, positions), value, real=real)
-        held, mask = cache.layers[place], cache.visible(place, rows)
-        mixed = jax.nn.dot_product_attention(rotated(query, positions), held.keys, held.values, mask=mask)
-        state = state + jnp.einsum("brnd,ndh->brh", mixed, layer["out"])
-        state = state + jax.nn.silu(normal(state) @ layer["up"]) @ layer["down"]
-    last = jnp.take_along_axis(state, (real - 1)[:, None, None], axis=1)[:, 0]
+        cache = cache.write(index, rotary(key, positions), value, real=real)
+        stored, mask = cache.layers[index], cache.visible(index, rows)
+        attended = jax.nn.dot_product_attention(
+            rotary(query, positions), stored.keys, stored.values, mask=mask
+        )
+        hidden = hidden + jnp.einsum("brnd,ndh->brh", attended, layer["out"])
+        hidden = hidden + jax.nn.silu(rms_norm(hidden) @ layer["up"]) @ layer["down"]
+    last = jnp.take_along_axis(hidden, (real - 1)[:, None, None], axis=1)[:, 0]
     return cache.advance(real), (last @ weights["output"]).argmax(-1)
 
 
@@ -107,7 +109,7 @@ def run(devices: list[Any]) -> tuple[list[list[int]], int, int]:
         ],
     }
     cache = KvCache.zeros(
-        WINDOWS, batch=len(PROMPTS), capacity=CAPACITY, heads=KV_HEADS, head_size=SIZE, chunk=CHUNK
+        WINDOWS, batch=len(PROMPTS), capacity=CAPACITY, heads=KV_HEADS, head_size=HEAD_SIZE, chunk=CHUNK
     )
     cache = jax.tree.map(lambda array: place(array, CACHE if array.ndim == 4 else P()), cache)
     padded = jnp.array([prompt + [0] * (CHUNK - len(prompt)) for prompt in PROMPTS])
@@ -120,21 +122,16 @@ def run(devices: list[Any]) -> tuple[list[list[int]], int, int]:
             cache = cache.write(layer, rows, rows)
         return cache
 
-    rows = place(jnp.zeros((len(PROMPTS), 1, KV_HEADS, SIZE)), CACHE)
+    rows = place(jnp.zeros((len(PROMPTS), 1, KV_HEADS, HEAD_SIZE)), CACHE)
     in_writes = count(jax.jit(writes, donate_argnums=0).lower(cache, rows).compile())
     in_all = count(jax.jit(step).lower(weights, cache, token[:, None], jnp.ones_like(token)).compile())
     return np.asarray(tokens).tolist(), in_all, in_writes
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    options.add_argument("--devices", type=int, nargs="+", default=[2, 4], choices=[2, 4], metavar="N")
-    counts = [1, *options.parse_args().devices]
     jax.config.update("jax_platforms", "cpu")
-    jax.config.update("jax_num_cpu_devices", max(counts))
-    results = {devices: run(jax.devices()[:devices]) for devices in counts}
+    jax.config.update("jax_num_cpu_devices", max(DEVICES))
+    results = {devices: run(jax.devices()[:devices]) for devices in DEVICES}
     alone = results[1][0]
     for prompt, tokens in zip(PROMPTS, alone, strict=True):
         print(*prompt, "→", *tokens)

@@ -1,12 +1,11 @@
 """Decodes one model in several processes that share its heads, with PyTorch's distributed tensors over gloo.
 
-python torch_heads.py --processes 2 4
+python torch_heads.py
 
 Each process has some heads of every layer and writes their keys and values into its part of the caches. The
 tokens are compared with those of one process, and the communication is counted.
 """
 
-import argparse
 import os
 import tempfile
 from pathlib import Path
@@ -19,20 +18,21 @@ from torch.distributed.tensor.debug import CommDebugMode
 
 import kvscatter.torch
 
+PROCESSES = (1, 2, 4)
 PROMPTS = [[11, 42, 7, 99, 23, 64], [5, 17]]
 NEW_TOKENS, CAPACITY = 24, 32
-VOCABULARY, LAYERS, HEADS, KV_HEADS, SIZE = 128, 4, 8, 4, 16
-HIDDEN, INNER = HEADS * SIZE, 256
+VOCABULARY, LAYERS, HEADS, KV_HEADS, HEAD_SIZE = 128, 4, 8, 4, 16
+HIDDEN, MLP_SIZE = HEADS * HEAD_SIZE, 256
 
-# The shape of each weight, [out, in], and the dimension along which it is sharded. The first of two matrices
-# makes some of the heads or units, and the second adds up what they contribute.
+# The shape of each weight, [out, in], and its sharded dimension. Weights that are sharded by their outputs need no
+# communication. Those that are sharded by their inputs need an all-reduce.
 WEIGHTS = {
     "query": ((HIDDEN, HIDDEN), 0),
-    "key": ((KV_HEADS * SIZE, HIDDEN), 0),
-    "value": ((KV_HEADS * SIZE, HIDDEN), 0),
+    "key": ((KV_HEADS * HEAD_SIZE, HIDDEN), 0),
+    "value": ((KV_HEADS * HEAD_SIZE, HIDDEN), 0),
     "out": ((HIDDEN, HIDDEN), 1),
-    "up": ((INNER, HIDDEN), 0),
-    "down": ((HIDDEN, INNER), 1),
+    "up": ((MLP_SIZE, HIDDEN), 0),
+    "down": ((HIDDEN, MLP_SIZE), 1),
 }
 
 
@@ -50,7 +50,7 @@ class Decoder:
             for _ in range(LAYERS)
         ]
         self.embedding, self.output = torch.randn(2, VOCABULARY, HIDDEN)
-        empty = torch.zeros(len(PROMPTS), KV_HEADS, CAPACITY, SIZE)
+        empty = torch.zeros(len(PROMPTS), KV_HEADS, CAPACITY, HEAD_SIZE)
         self.caches = [(self.sharded(empty, 1), self.sharded(empty, 1)) for _ in range(LAYERS)]
         self.lengths = torch.zeros(len(PROMPTS), dtype=torch.int64)
         self.communication = CommDebugMode()
@@ -65,55 +65,57 @@ class Decoder:
         width = max(len(each) for each in tokens)
         ids = torch.tensor([each + [0] * (width - len(each)) for each in tokens])
         positions = self.lengths[:, None] + torch.arange(width)
-        state = DTensor.from_local(self.embedding[ids], self.mesh, [Replicate()], run_check=False)
+        hidden = DTensor.from_local(self.embedding[ids], self.mesh, [Replicate()], run_check=False)
         with self.communication:
             for weights, caches in zip(self.layers, self.caches, strict=True):
-                state = state + self.attention(normal(state), weights, caches, positions)
-                inner = F.silu(F.linear(normal(state), weights["up"]))
-                state = state + summed(F.linear(inner, weights["down"]))
+                hidden = hidden + self.attention(rms_norm(hidden), weights, caches, positions)
+                active = F.silu(F.linear(rms_norm(hidden), weights["up"]))
+                hidden = hidden + all_reduced(F.linear(active, weights["down"]))
         self.lengths += counts  # the next token of a sample overwrites its padding
-        last = state.to_local()[torch.arange(len(tokens)), counts - 1]
+        last = hidden.to_local()[torch.arange(len(tokens)), counts - 1]
         return (last @ self.output.T).argmax(-1).tolist()
 
     def attention(
         self,
-        state: DTensor,
+        hidden: DTensor,
         weights: dict[str, DTensor],
         caches: tuple[DTensor, DTensor],
         positions: torch.Tensor,
     ) -> DTensor:
         query, key, value = (
-            F.linear(state, weights[name]).unflatten(-1, (-1, SIZE)).transpose(1, 2)
+            F.linear(hidden, weights[name]).unflatten(-1, (-1, HEAD_SIZE)).transpose(1, 2)
             for name in ("query", "key", "value")
         )
         before = self.communication.get_total_counts()
-        for cache, rows in zip(caches, (rotated(key, positions), value), strict=True):
+        for cache, rows in zip(caches, (rotary(key, positions), value), strict=True):
             kvscatter.torch.tensor_scatter_(cache, rows, self.lengths)
         self.in_writes += self.communication.get_total_counts() - before
         # Each process needs only its own heads from here on.
         visible = torch.arange(CAPACITY) <= positions[:, None, :, None]
         keys, values = (cache.to_local() for cache in caches)
-        mixed = F.scaled_dot_product_attention(
-            rotated(query, positions).to_local(), keys, values, attn_mask=visible, enable_gqa=True
+        attended = F.scaled_dot_product_attention(
+            rotary(query, positions).to_local(), keys, values, attn_mask=visible, enable_gqa=True
         )
-        heads = DTensor.from_local(mixed.transpose(1, 2).flatten(2), self.mesh, [Shard(2)], run_check=False)
-        return summed(F.linear(heads, weights["out"]))
+        heads = DTensor.from_local(
+            attended.transpose(1, 2).flatten(2), self.mesh, [Shard(2)], run_check=False
+        )
+        return all_reduced(F.linear(heads, weights["out"]))
 
 
-def normal(state: DTensor) -> DTensor:
-    return state * state.square().mean(-1, keepdim=True).add(1e-6).rsqrt()
+def rms_norm(hidden: DTensor) -> DTensor:
+    return hidden * hidden.square().mean(-1, keepdim=True).add(1e-6).rsqrt()
 
 
-def rotated(heads: DTensor, positions: torch.Tensor) -> DTensor:
+def rotary(heads: DTensor, positions: torch.Tensor) -> DTensor:
     """Turns each pair of numbers by an angle that grows with the position."""
     first, second = heads.to_local().chunk(2, dim=-1)
-    angles = positions[:, None, :, None] / 10_000.0 ** (torch.arange(SIZE // 2) / (SIZE // 2))
+    angles = positions[:, None, :, None] / 10_000.0 ** (torch.arange(HEAD_SIZE // 2) / (HEAD_SIZE // 2))
     turned = first * angles.cos() - second * angles.sin(), first * angles.sin() + second * angles.cos()
     return DTensor.from_local(torch.cat(turned, dim=-1), heads.device_mesh, heads.placements, run_check=False)
 
 
-def summed(parts: DTensor) -> DTensor:
-    """Adds up what the processes contribute: an all-reduce."""
+def all_reduced(parts: DTensor) -> DTensor:
+    """Adds up what the processes contribute."""
     return parts.redistribute(placements=[Replicate()])
 
 
@@ -137,17 +139,14 @@ def process(rank: int, processes: int, folder: str) -> None:
     if rank == 0:
         torch.save(result, f"{folder}/result-{processes}")
     torch.distributed.barrier()
-    torch.distributed.destroy_process_group()
+    # If Python ended while gloo's threads run, the process could abort (pytorch/pytorch#179291).
+    os._exit(0)
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    options.add_argument("--processes", type=int, nargs="+", default=[2, 4], choices=[2, 4], metavar="N")
     results = {}
     with tempfile.TemporaryDirectory() as folder:
-        for processes in (1, *options.parse_args().processes):
+        for processes in PROCESSES:
             torch.multiprocessing.spawn(process, (processes, folder), nprocs=processes)
             results[processes] = torch.load(Path(folder) / f"result-{processes}")
     alone = results[1][0]

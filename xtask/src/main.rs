@@ -30,7 +30,7 @@ use crate::steps_python::Torch;
 
 /// All steps of continuous integration as commands.
 ///
-/// CI runs `cargo xtask test`, and then `cargo xtask test --all`. Each step of the two is also a separate
+/// CI runs `cargo xtask test`, and then `cargo xtask test --rest`. Each step of the two is also a separate
 /// command. Every step prints the cargo commands that it runs. All commands work in any folder of the
 /// repository and respect CARGO_TARGET_DIR.
 #[derive(Parser)]
@@ -143,7 +143,7 @@ enum Task {
         #[arg(long, value_name = "DIR")]
         out: PathBuf,
     },
-    /// Measures what a sharded write costs a process, and predicts it for up to 1024 devices. Options: --quick,
+    /// Measures what a sharded write costs a process, and predicts it for up to 1,024 devices. Options: --quick,
     /// --write-docs
     Scale {
         #[arg(value_name = "OPTION", trailing_var_arg = true, allow_hyphen_values = true)]

@@ -66,8 +66,8 @@ const TORCH_DISK: Tool = Tool {
     install: "CARGO_TARGET_DIR can be on another disk",
 };
 
-/// The last three minor versions of PyTorch. Their lock files also have the last version of transformers 4, the
-/// first of transformers 5, and the newest.
+/// The last three minor versions of PyTorch. The lock file of the oldest has the last transformers 4, that of the
+/// middle one the first transformers 5, and that of the newest the newest.
 #[derive(Clone, Copy, ValueEnum)]
 pub(crate) enum Torch {
     #[value(name = "2.13")]
@@ -86,6 +86,14 @@ impl Torch {
             Self::Newest => ("python/torch-2.15", "crates/kvscatter-python/locks/torch-2.15.txt"),
         };
         Environment::new(folder, lock).gigabytes(torch_gigabytes!())
+    }
+
+    fn step(self) -> &'static str {
+        match self {
+            Self::Oldest => "python-torch-2.13",
+            Self::Middle => "python-torch-2.14",
+            Self::Newest => "python-torch-2.15",
+        }
     }
 
     /// Returns the tools that the environment needs.
@@ -131,7 +139,7 @@ pub(crate) fn torch(version: Torch) -> Step {
     commands.push(pyright(&environment, TORCH_TESTS));
     commands.push(pytest(&environment, &[TORCH_TESTS]));
     commands.push(documents(&environment, &[PYTORCH]));
-    Step::new("python-torch", commands).needs(version.needs())
+    Step::new(version.step(), commands).needs(version.needs())
 }
 
 /// Builds the wheel for a release.

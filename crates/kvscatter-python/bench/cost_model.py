@@ -1,4 +1,4 @@
-"""What a decode step of a sharded decoder costs each device: a model of a few constants."""
+"""Predicts what the caches cost each device in a decode step: writes, reads of attention and all-reduces."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class Decoder:
     """A decoder, and what it decodes at once."""
 
     layers: int
-    hidden: int
+    hidden_size: int
     heads: int  # of keys and values
     head_size: int
     element_bytes: int
@@ -24,58 +24,63 @@ class Decoder:
 
 
 @dataclasses.dataclass(frozen=True)
-class Split:
-    """How devices share a decoder: `batch` groups have different samples, and the `heads` devices of a group have
-    different heads. With more devices than heads, several devices have the same head."""
+class Mesh:
+    """How devices share a decoder. `batch` groups of devices have different samples, and the `heads` devices of a
+    group have different heads. If there are more devices than heads, several have the same head."""
 
     batch: int
     heads: int
 
     @property
     def devices(self) -> int:
+        """The number of devices."""
         return self.batch * self.heads
 
 
 @dataclasses.dataclass(frozen=True)
-class Constants:
+class Device:
     """Times of one device, in seconds."""
 
     call: float  # a write, however small
     row: float  # one more row of one head
     read: float  # a byte that attention reads
-    calls_per_layer: int  # 1 if a call writes keys and values
-    message: float | None = None  # a message to another device, however small
-    byte: float | None = None  # a byte of a message
+    calls_per_layer: int  # 1 if a call writes both keys and values
 
 
-def rows(decoder: Decoder, split: Split) -> float:
-    """Returns how many rows a device writes into the keys of a layer, and as many into the values."""
-    return decoder.samples / split.batch * max(decoder.heads / split.heads, 1)
+@dataclasses.dataclass(frozen=True)
+class Link:
+    """Times of messages between two devices, in seconds."""
+
+    message: float  # however small
+    byte: float
 
 
-def write(of: Constants, decoder: Decoder, split: Split) -> float:
-    """Returns the seconds of all writes of a step. Devices do not wait for each other in them."""
-    return decoder.layers * (of.calls_per_layer * of.call + 2 * rows(decoder, split) * of.row)
+def rows(decoder: Decoder, mesh: Mesh) -> float:
+    """Returns the rows that a device writes into the keys of a layer. It writes as many into the values."""
+    return decoder.samples / mesh.batch * max(decoder.heads / mesh.heads, 1)
 
 
-def cache_bytes(decoder: Decoder, split: Split) -> float:
+def write_seconds(device: Device, decoder: Decoder, mesh: Mesh) -> float:
+    """Returns the time of all writes of a step."""
+    return decoder.layers * (device.calls_per_layer * device.call + 2 * rows(decoder, mesh) * device.row)
+
+
+def cache_bytes(decoder: Decoder, mesh: Mesh) -> float:
     """Returns the bytes of the caches of one device."""
-    return 2 * decoder.layers * rows(decoder, split) * decoder.tokens * decoder.row_bytes
+    return 2 * decoder.layers * rows(decoder, mesh) * decoder.tokens * decoder.row_bytes
 
 
-def read(of: Constants, decoder: Decoder, split: Split) -> float:
-    """Returns the seconds in which attention reads every key and value once."""
-    return cache_bytes(decoder, split) * of.read
+def read_seconds(device: Device, decoder: Decoder, mesh: Mesh) -> float:
+    """Returns the time in which attention reads every key and value once."""
+    return cache_bytes(decoder, mesh) * device.read
 
 
-def all_reduce(of: Constants, size: float, devices: int) -> float:
-    """Returns the seconds of a ring that adds up `size` bytes of each device."""
-    assert of.message is not None and of.byte is not None, "these devices were not measured together"
-    steps = 2 * (devices - 1)
-    return steps * (of.message + size / devices * of.byte)
+def all_reduce_seconds(link: Link, size: float, devices: int) -> float:
+    """Returns the time of one all-reduce of `size` bytes from each device, in a ring of devices."""
+    return 2 * (devices - 1) * (link.message + size / devices * link.byte)
 
 
-def all_reduces(of: Constants, decoder: Decoder, split: Split) -> float:
-    """Returns the seconds of the two sums of each layer, after attention and after the units."""
-    size = decoder.samples / split.batch * decoder.hidden * decoder.element_bytes
-    return 2 * decoder.layers * all_reduce(of, size, split.heads)
+def all_reduces_seconds(link: Link, decoder: Decoder, mesh: Mesh) -> float:
+    """Returns the time of the two all-reduces of each layer, after attention and after the MLP."""
+    size = decoder.samples / mesh.batch * decoder.hidden_size * decoder.element_bytes
+    return 2 * decoder.layers * all_reduce_seconds(link, size, mesh.heads)

@@ -11,7 +11,8 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 import engines
 from cases import Case
-from report import Samples, shown
+from generated import shown
+from report import Samples
 
 TITLE = "Time of a write from Python"
 

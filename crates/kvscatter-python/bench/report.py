@@ -1,13 +1,11 @@
 """Writes the tables."""
 
-import pathlib
-import platform
 import statistics
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
 
 import engines
 from cases import Case
+from generated import machine, shown
 
 Samples = Mapping[str, Sequence[float]]
 
@@ -24,7 +22,8 @@ BLOCKS = 8
 
 def page(results: Mapping[Case, Samples]) -> str:
     """Returns both tables and the machine as Markdown."""
-    return "\n\n".join([times(results), targets(results), f"{machine()}.", ""])
+    versions = machine("numpy", "torch", "onnxruntime", "jax")
+    return "\n\n".join([times(results), targets(results), f"{versions}; one thread each.", ""])
 
 
 def times(results: Mapping[Case, Samples]) -> str:
@@ -112,19 +111,3 @@ def spread(samples: Sequence[float]) -> str:
     """Returns the median, and the first and the last of nine deciles."""
     deciles = statistics.quantiles(samples, n=10)
     return f"{shown(statistics.median(samples))} ({shown(deciles[0])} – {shown(deciles[-1])})"
-
-
-def shown(nanoseconds: float) -> str:
-    """Returns three digits with a suitable unit."""
-    for unit, size in (("ms", 1e6), ("µs", 1e3)):
-        if abs(nanoseconds) >= size:
-            return f"{nanoseconds / size:.3g} {unit}"
-    return f"{nanoseconds:.3g} ns"
-
-
-def machine() -> str:
-    """Returns the processor, the Python version and the versions of the compared packages."""
-    lines = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
-    packages = ", ".join(f"{name} {version(name)}" for name in ("numpy", "torch", "onnxruntime", "jax"))
-    return f"{names[0]}, {len(names)} cores; Python {platform.python_version()}, {packages}; one thread each"

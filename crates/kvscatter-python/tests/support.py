@@ -22,9 +22,10 @@ Array = npt.NDArray[Any]
 ROOT = Path(__file__).parents[3]
 
 
-def check_example(script: Path) -> None:
-    """Runs a program whose last table docs/scale.md shows."""
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+def check_sharded_example(name: str) -> None:
+    """Checks that a program of ``examples/sharded`` succeeds, and that docs/scale.md shows the table it prints."""
+    program = [sys.executable, ROOT / "examples" / "sharded" / name]
+    done = subprocess.run(program, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     table = done.stdout.split("\n\n")[-1]
     assert table in (ROOT / "docs" / "scale.md").read_text(encoding="utf-8"), table

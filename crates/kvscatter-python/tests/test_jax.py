@@ -22,7 +22,7 @@ import kvscatter.jax
 from kvscatter import errors, reference
 from kvscatter._dtypes import FOUR_BITS, ONNX_NAMES, dtype_named
 from kvscatter.jax import KvCache, _write, tensor_scatter
-from support import ROOT, check_example
+from support import check_sharded_example
 
 Array = npt.NDArray[Any]
 Mode = Literal["linear", "circular"]
@@ -675,7 +675,7 @@ def test_the_tokens_are_those_of_a_growing_cache(loop: str) -> None:
 
 
 def test_the_example_with_several_devices_decodes_the_same_tokens() -> None:
-    check_example(ROOT / "examples/sharded/jax_heads.py")
+    check_sharded_example("jax_heads.py")
 
 
 def test_a_step_that_is_too_long_for_a_ring_is_refused() -> None:

@@ -22,7 +22,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 import kvscatter
 import kvscatter.torch
-from support import ROOT, check_example
+from support import check_sharded_example
 
 pytestmark = pytest.mark.skipif(
     not torch.distributed.is_available() or not torch.distributed.is_gloo_available(),
@@ -76,19 +76,7 @@ def test_in_processes(world: int, tmp_path: Path) -> None:
 
 
 def test_the_example_decodes_the_same_tokens() -> None:
-    check_example(ROOT / "examples/sharded/torch_heads.py")
-
-
-def test_tensor_parallel_models_of_transformers(tmp_path: Path) -> None:
-    pytest.importorskip("accelerate")  # which transformers needs for this
-    torch.manual_seed(0)
-    sizes = {"vocab_size": 97, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2}
-    ends = {"pad_token_id": 0, "bos_token_id": None, "eos_token_id": None}
-    config = LlamaConfig(**sizes, **ends, num_attention_heads=8, num_key_value_heads=4)
-    model = LlamaForCausalLM(config).eval()
-    model.save_pretrained(tmp_path / "model")
-    want = model.generate(**GENERATE)
-    run(2, tmp_path, [partial(check_model, path=tmp_path / "model", want=want)])
+    check_sharded_example("torch_heads.py")
 
 
 GENERATE = {
@@ -99,16 +87,27 @@ GENERATE = {
 }
 
 
+def test_tensor_parallel_models_of_transformers(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 97, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2}
+    ends = {"pad_token_id": 0, "bos_token_id": None, "eos_token_id": None}
+    config = LlamaConfig(**sizes, **ends, num_attention_heads=8, num_key_value_heads=4)
+    model = LlamaForCausalLM(config).eval()
+    model.save_pretrained(tmp_path / "model")
+    want = model.generate(**GENERATE)
+    run(2, tmp_path, [partial(check_model, path=tmp_path / "model", want=want)])
+
+
+# ── checks that every rank runs ─────────────────────────────────────────────────────────────────────────────────
+
+
 def check_model(world: int, *, path: Path, want: torch.Tensor) -> None:
-    """Each process has some of the heads, and all have the tokens of one process."""
-    os.environ["LOCAL_RANK"] = str(torch.distributed.get_rank())
+    """Each process has some of the heads, and generates the tokens of one process."""
+    os.environ["LOCAL_RANK"] = str(torch.distributed.get_rank())  # as torchrun does
     model = LlamaForCausalLM.from_pretrained(path, tp_plan="auto").eval()
     cache = kvscatter.torch.KvCache(model.config, max_cache_len=16)
     assert torch.equal(model.generate(**GENERATE, past_key_values=cache), want)
     assert {layer.keys.shape for layer in cache.layers} == {(2, 4 // world, 16, 8)}
-
-
-# ── checks that every rank runs ─────────────────────────────────────────────────────────────────────────────────
 
 
 def tensors(batch: int, heads: int, size: int) -> tuple[torch.Tensor, torch.Tensor, dict[str, Any]]:

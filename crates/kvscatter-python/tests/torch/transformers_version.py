@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 import transformers
 
-TRANSFORMERS = tuple(int(part) for part in transformers.__version__.split(".")[:2])
+VERSION = tuple(int(part) for part in transformers.__version__.split(".")[:2])
 
-drafts = pytest.mark.skipif(
-    TRANSFORMERS < (5, 9),
-    reason="this transformers refuses to draft tokens with a cache that can be compiled",
-)
-
-CROP_KEEPS = TRANSFORMERS < (5, 15)
+CROP_KEEPS = VERSION < (5, 15)
 """Whether `crop` with a positive number keeps this number of tokens."""
 
+needs_drafting = pytest.mark.skipif(
+    VERSION < (5, 15),
+    reason="this transformers does not draft tokens with caches of a fixed size or with windows",
+)
 
-def positions(first: int, rows: int) -> dict[str, Any]:
-    """Returns the positions of a step that is compiled or exported. Older models would read them from the cache,
-    which ends the graph."""
-    return {"cache_position": torch.arange(first, first + rows)} if TRANSFORMERS < (5, 4) else {}
+
+def cache_position(positions: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Returns the argument that models before transformers 5.4 need in a graph. Without it, they read the position
+    from the cache, which breaks the graph."""
+    return {"cache_position": positions} if VERSION < (5, 4) else {}

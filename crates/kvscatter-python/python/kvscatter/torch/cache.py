@@ -34,13 +34,17 @@ def __dir__() -> list[str]:
 _KINDS = {"full_attention", "sliding_attention", "chunked_attention"}
 """The supported types of layers. A query sees no more of a chunk than of a window of its size."""
 
-_MOST_TO_CROP = 2**63 - 1 if "max_length" in inspect.signature(Cache.crop).parameters else 0
-"""The largest argument of `crop`. Before transformers 5.15, a positive number is the number of tokens that stay."""
+_LARGEST_CROP = 2**63 - 1 if "max_length" in inspect.signature(Cache.crop).parameters else 0
+"""The largest argument of `crop`. Before transformers 5.15, a positive number is the number of tokens to keep."""
 
 
 class _Layer(StaticLayer):  # type: ignore[misc]
     """The base of all layers. It selects, repeats and reorders samples, and allocates again if their number changes
-    after `reset`."""
+    after `reset`.
+
+    It allocates, counts and resets itself. Older versions of `StaticLayer` count the rows that are not zero, and
+    their `reset` replaces the tensor `cumulative_length` by an integer.
+    """
 
     batch_size = 0
     max_cache_len: int
@@ -54,7 +58,8 @@ class _Layer(StaticLayer):  # type: ignore[misc]
         """Whether the next update may have another number of samples."""
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor | None = None) -> None:
-        """Allocates zeros for the samples, heads, types and devices of these keys and values."""
+        """Allocates zeros with the batch size, heads, dtype and device of these tensors. transformers 4 passes only
+        the keys."""
         self.dtype, self.device = key_states.dtype, key_states.device
         self.batch_size, self.num_heads = key_states.shape[:2]
         self.keys, self.values = (
@@ -69,15 +74,15 @@ class _Layer(StaticLayer):  # type: ignore[misc]
 
     @property
     def max_batch_size(self) -> int:
-        """The number of samples. This is the name of `batch_size` in older transformers."""
+        """`batch_size`, by its name before transformers 5.13."""
         return self.batch_size
 
     def get_max_length(self) -> int:
-        """Returns how many positions there can be."""
+        """Returns the largest number of tokens."""
         return self.max_cache_len
 
     def get_max_cache_shape(self) -> int:
-        """Returns `get_max_length`, which older transformers call by this name."""
+        """Returns `get_max_length`, by its name before transformers 5.13."""
         return self.get_max_length()
 
     def _allocate(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
@@ -132,8 +137,8 @@ class _Layer(StaticLayer):  # type: ignore[misc]
 class KvLayer(_Layer):
     """The keys and values of one layer, ``[batch, heads, max_cache_len, head_size]`` each, written in place.
 
-    Lengths, masks and the time of allocation are those of `StaticLayer`. Unlike `StaticLayer`, this layer
-    can be cropped, and samples can be selected and repeated.
+    Shapes and masks are those of `StaticLayer`. In every supported version of transformers, this layer can be
+    cropped, and its samples can be selected and repeated.
     """
 
     is_croppable = True
@@ -156,10 +161,6 @@ class KvLayer(_Layer):
         self._written()
         return self.keys, self.values
 
-    def get_mask_sizes(self, query_length: int | torch.Tensor) -> tuple[int, int]:
-        """Returns the number of slots, and the position of the first one."""
-        return self.max_cache_len, 0
-
     def get_seq_length(self) -> torch.Tensor | int:
         """Returns the number of tokens, as a tensor once memory has been allocated."""
         return self.cumulative_length if self.is_initialized else 0
@@ -169,9 +170,10 @@ class KvLayer(_Layer):
         overwrite them.
 
         The number is 0 or negative, as in `DynamicLayer.crop`. A positive number raises
-        `errors.OptionError`. Before transformers 5.15, it is the number of tokens that stay.
+        `errors.OptionError`. Before transformers 5.15, a positive number is the number of tokens to keep. 0 removes
+        nothing in every version.
         """
-        number = _integers.within("tokens_to_remove", tokens_to_remove, -(2**63), _MOST_TO_CROP)
+        number = _integers.within("tokens_to_remove", tokens_to_remove, -(2**63), _LARGEST_CROP)
         if number > 0:
             self.cumulative_length.clamp_(max=number)
         else:
@@ -273,31 +275,24 @@ class KvRingLayer(_Layer):
         The number is 0 or negative. If the ring no longer contains the window before the remaining tokens,
         this raises `errors.OptionError` with the limit. The limit counts from the furthest token: after 5
         removed, 1 new and 5 removed tokens, 9 of the ``rewind`` tokens are used. Before transformers 5.15, a
-        positive number is the number of tokens that stay.
+        positive number is the number of tokens to keep.
         """
         self.length += self.check_crop(tokens_to_remove)
 
     def check_crop(self, tokens_to_remove: int) -> int:
-        """Raises the errors of `crop`. Returns the number, but not below the one that removes all tokens."""
-        tokens_to_remove = _integers.within("tokens_to_remove", tokens_to_remove, -(2**63), _MOST_TO_CROP)
-        if tokens_to_remove > 0:
-            tokens_to_remove = min(tokens_to_remove - self.length, 0)
-        if -tokens_to_remove >= self.length:
-            return -self.length
-        if -tokens_to_remove > self.removable:
+        """Raises the errors of `crop`. Returns by how much the number of tokens changes."""
+        given = _integers.within("tokens_to_remove", tokens_to_remove, -(2**63), _LARGEST_CROP)
+        change = min(given - self.length, 0) if given > 0 else max(given, -self.length)
+        if -self.length < change < -self.removable:
+            least, most = (self.length - self.removable, self.length) if given > 0 else (-self.removable, 0)
             message = (
-                f"tokens_to_remove = {tokens_to_remove}: must be from {-self.removable} to 0, because a sliding "
-                "window keeps no more tokens: increase rewind"
+                f"tokens_to_remove = {given}: must be from {least} to {most}, because a sliding window keeps no more "
+                "tokens: increase rewind"
             )
             raise errors.OptionError(
-                message,
-                "integer_range",
-                "tokens_to_remove",
-                value=tokens_to_remove,
-                min=-self.removable,
-                max=0,
+                message, "integer_range", "tokens_to_remove", value=given, min=least, max=most
             )
-        return tokens_to_remove
+        return change
 
     def reset(self) -> None:
         """Forgets all tokens and writes zeros over them. The next update may have another number of samples."""
@@ -343,7 +338,8 @@ class KvCache(Cache):  # type: ignore[misc]
         rewind = _integers.within("rewind", rewind, 0, 2**63 - 1)
         kinds = getattr(config.get_text_config(decoder=True), "layer_types", None) or ()
         other = set(kinds) - _KINDS
-        # transformers knows which layers have a window. A `StaticCache` allocates no memory before its first write.
+        # `StaticCache` finds each layer's window in the config, and allocates nothing before its first write. For a
+        # type of layer that it does not know, transformers 4 makes a layer of full attention.
         layers = [] if other else StaticCache(config, max_cache_len).layers
         other |= {type(layer).__name__ for layer in layers} - {"StaticLayer", "StaticSlidingWindowLayer"}
         if other:
