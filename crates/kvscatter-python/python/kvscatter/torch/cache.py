@@ -100,9 +100,9 @@ class _Layer(StaticLayer):  # type: ignore[misc]
     def reset(self) -> None:
         """Forgets all tokens and writes zeros over them. The next update may have another number of samples,
         and keys and values are then allocated again."""
-        if self.is_initialized:
-            self.keys.zero_()
-            self.values.zero_()
+        for held in (self.keys, self.values):
+            if held is not None:
+                held.zero_()
         self.cumulative_length.zero_()
         self._is_reset = True
 
@@ -340,7 +340,7 @@ class KvCache(Cache):  # type: ignore[misc]
         other = set(kinds) - _KINDS
         # `StaticCache` finds each layer's window in the config, and allocates nothing before its first write. For a
         # type of layer that it does not know, transformers 4 makes a layer of full attention.
-        layers = [] if other else StaticCache(config, max_cache_len).layers
+        layers: list[Any] = [] if other else StaticCache(config, max_cache_len).layers
         other |= {type(layer).__name__ for layer in layers} - {"StaticLayer", "StaticSlidingWindowLayer"}
         if other:
             found, known = (", ".join(sorted(names)) for names in (other, _KINDS))

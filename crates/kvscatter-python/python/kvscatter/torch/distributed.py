@@ -26,7 +26,7 @@ from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
-from torch.distributed.tensor._dtensor_spec import DTensorSpec
+from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 from torch.distributed.tensor._op_schema import OpSchema, OpSpec, OpStrategy, RuntimeSchemaInfo
 
 from kvscatter import errors
@@ -112,8 +112,13 @@ def _check_local(
 def replicated(values: torch.Tensor, cache: torch.Tensor) -> torch.Tensor:
     """Returns values that every rank has as a distributed tensor, without communication."""
     assert isinstance(cache, DTensor), "only a distributed cache has a mesh"
-    everywhere = [Replicate()] * cache.device_mesh.ndim
-    return DTensor.from_local(values, cache.device_mesh, everywhere, run_check=False)
+    mesh = cache.device_mesh
+    everywhere = (Replicate(),) * mesh.ndim
+    if torch.compiler.is_compiling():
+        return DTensor.from_local(values, mesh, everywhere, run_check=False)
+    # `from_local` also records a derivative, which integers do not have, and takes longer than the write.
+    whole = TensorMeta(values.shape, values.stride(), values.dtype)
+    return DTensor(values.detach(), DTensorSpec(mesh, everywhere, whole), requires_grad=False)
 
 
 def _register() -> None:
