@@ -3,8 +3,8 @@
 python jax_heads.py
 
 The devices are simulated on the CPU. Each has some heads of every layer and writes their keys and values into its
-part of the caches. The tokens are compared with those of one device, and the communication in the compiled
-programs is counted.
+part of the caches. The tokens are compared with those of one device without caches, and the communication in the
+compiled programs is counted.
 """
 
 import re
@@ -54,24 +54,34 @@ def rotary(heads: jax.Array, positions: jax.Array) -> jax.Array:
     return jnp.concatenate([first * cosine - second * sine, first * sine + second * cosine], axis=-1)
 
 
-def step(weights: Any, cache: KvCache, tokens: jax.Array, real: jax.Array) -> tuple[KvCache, jax.Array]:
-    """Feeds the next tokens of each sample, ``real`` of which are not padding. Returns the likeliest next tokens."""
+def step(
+    weights: Any, cache: KvCache | None, tokens: jax.Array, real: jax.Array
+) -> tuple[KvCache | None, jax.Array]:
+    """Feeds the next tokens of each sample, ``real`` of which are not padding. Without a cache, these must be all
+    tokens. Returns the likeliest next tokens."""
     rows = tokens.shape[1]
-    positions = cache.lengths[:, None] + jnp.arange(rows)
+    positions = jnp.arange(rows) + (0 if cache is None else cache.lengths[:, None])
+    positions = jnp.broadcast_to(positions, tokens.shape)
     hidden = weights["embedding"][tokens]
     for index, layer in enumerate(weights["layers"]):
         query, key, value = (
             jnp.einsum("brh,hnd->brnd", rms_norm(hidden), layer[name]) for name in ("query", "key", "value")
         )
-        cache = cache.write(index, rotary(key, positions), value, real=real)
-        stored, mask = cache.layers[index], cache.visible(index, rows)
-        attended = jax.nn.dot_product_attention(
-            rotary(query, positions), stored.keys, stored.values, mask=mask
-        )
+        key = rotary(key, positions)
+        if cache is None:
+            ages = jnp.arange(rows)[:, None] - jnp.arange(rows)
+            mask = ((ages >= 0) & (ages < (WINDOWS[index] or rows)))[None, None]
+        else:
+            cache = cache.write(index, key, value, real=real)
+            key, value = cache.layers[index].keys, cache.layers[index].values
+            mask = cache.visible(index, rows)
+        attended = jax.nn.dot_product_attention(rotary(query, positions), key, value, mask=mask)
         hidden = hidden + jnp.einsum("brnd,ndh->brh", attended, layer["out"])
         hidden = hidden + jax.nn.silu(rms_norm(hidden) @ layer["up"]) @ layer["down"]
     last = jnp.take_along_axis(hidden, (real - 1)[:, None, None], axis=1)[:, 0]
-    return cache.advance(real), (last @ weights["output"]).argmax(-1)
+    if cache is not None:
+        cache = cache.advance(real)
+    return cache, (last @ weights["output"]).argmax(-1)
 
 
 def decode(weights: Any, cache: KvCache, token: jax.Array) -> jax.Array:
@@ -82,12 +92,40 @@ def decode(weights: Any, cache: KvCache, token: jax.Array) -> jax.Array:
     return jax.lax.scan(one, (cache, token), None, NEW_TOKENS)[1].T
 
 
+def make_weights() -> dict[str, Any]:
+    keys = iter(jax.random.split(jax.random.key(1), 2 + len(WINDOWS) * len(WEIGHTS)))
+    return {
+        "embedding": jax.random.normal(next(keys), (VOCABULARY, HIDDEN)),
+        "output": jax.random.normal(next(keys), (HIDDEN, VOCABULARY)),
+        "layers": [
+            {name: jax.random.normal(next(keys), shape) / HIDDEN**0.5 for name, (shape, _) in WEIGHTS.items()}
+            for _ in WINDOWS
+        ],
+    }
+
+
+def padded(sequences: list[list[int]], rows: int) -> tuple[jax.Array, jax.Array]:
+    """Returns tokens that are padded on the right, and the number of those that are not padding."""
+    tokens = [sequence + [0] * (rows - len(sequence)) for sequence in sequences]
+    return jnp.array(tokens), jnp.array([len(sequence) for sequence in sequences])
+
+
+def decode_without_caches(weights: Any) -> list[list[int]]:
+    """Returns the new tokens of each prompt. Every step computes all tokens again."""
+    sequences = [list(prompt) for prompt in PROMPTS]
+    forward = jax.jit(lambda tokens, real: step(weights, None, tokens, real)[1])
+    for _ in range(NEW_TOKENS):
+        for sequence, token in zip(sequences, forward(*padded(sequences, CAPACITY)), strict=True):
+            sequence.append(int(token))
+    return [sequence[len(prompt) :] for sequence, prompt in zip(sequences, PROMPTS, strict=True)]
+
+
 def count(compiled: Any) -> int:
     """Returns how often a compiled program communicates."""
     return len(COMMUNICATION.findall(compiled.as_text()))
 
 
-def run(devices: list[Any]) -> tuple[list[list[int]], int, int]:
+def run(weights: Any, devices: list[Any]) -> tuple[list[list[int]], int, int]:
     """Returns the new tokens of each prompt, and how often a step and all of its writes communicate."""
     mesh = jax.make_mesh(
         (len(devices),), ("heads",), devices=devices, axis_types=(jax.sharding.AxisType.Auto,)
@@ -96,25 +134,19 @@ def run(devices: list[Any]) -> tuple[list[list[int]], int, int]:
     def place(array: jax.Array, spec: P) -> jax.Array:
         return jax.device_put(array, NamedSharding(mesh, spec))
 
-    keys = iter(jax.random.split(jax.random.key(1), 2 + len(WINDOWS) * len(WEIGHTS)))
     weights = {
-        "embedding": place(jax.random.normal(next(keys), (VOCABULARY, HIDDEN)), P()),
-        "output": place(jax.random.normal(next(keys), (HIDDEN, VOCABULARY)), P()),
+        "embedding": place(weights["embedding"], P()),
+        "output": place(weights["output"], P()),
         "layers": [
-            {
-                name: place(jax.random.normal(next(keys), shape) / HIDDEN**0.5, spec)
-                for name, (shape, spec) in WEIGHTS.items()
-            }
-            for _ in WINDOWS
+            {name: place(array, WEIGHTS[name][1]) for name, array in layer.items()}
+            for layer in weights["layers"]
         ],
     }
     cache = KvCache.zeros(
         WINDOWS, batch=len(PROMPTS), capacity=CAPACITY, heads=KV_HEADS, head_size=HEAD_SIZE, chunk=CHUNK
     )
     cache = jax.tree.map(lambda array: place(array, CACHE if array.ndim == 4 else P()), cache)
-    padded = jnp.array([prompt + [0] * (CHUNK - len(prompt)) for prompt in PROMPTS])
-    lengths = jnp.array([len(prompt) for prompt in PROMPTS])
-    cache, token = jax.jit(step, donate_argnums=1)(weights, cache, padded, lengths)
+    cache, token = jax.jit(step, donate_argnums=1)(weights, cache, *padded(PROMPTS, CHUNK))
     tokens = jax.jit(decode)(weights, cache, token)
 
     def writes(cache: KvCache, rows: jax.Array) -> KvCache:
@@ -131,16 +163,17 @@ def run(devices: list[Any]) -> tuple[list[list[int]], int, int]:
 def main() -> None:
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", max(DEVICES))
-    results = {devices: run(jax.devices()[:devices]) for devices in DEVICES}
-    alone = results[1][0]
-    for prompt, tokens in zip(PROMPTS, alone, strict=True):
+    weights = make_weights()
+    expected = decode_without_caches(weights)
+    for prompt, tokens in zip(PROMPTS, expected, strict=True):
         print(*prompt, "→", *tokens)
+    results = {devices: run(weights, jax.devices()[:devices]) for devices in DEVICES}
     print("\ndevices  heads of each  communication of a step  in writes  tokens")
     for devices, (tokens, in_all, in_writes) in results.items():
-        same = "the same" if tokens == alone else "WRONG"
-        print(f"{devices:<7}  {KV_HEADS // devices:<13}  {in_all:<23}  {in_writes:<9}  {same}")
-    if any(tokens != alone or in_writes > 0 for tokens, _, in_writes in results.values()):
-        raise SystemExit("the devices do not decode as one does")
+        verdict = "correct" if tokens == expected else "WRONG"
+        print(f"{devices:<7}  {KV_HEADS // devices:<13}  {in_all:<23}  {in_writes:<9}  {verdict}")
+    if any(tokens != expected or in_writes > 0 for tokens, _, in_writes in results.values()):
+        raise SystemExit("the devices do not decode as one device without caches does")
 
 
 if __name__ == "__main__":

@@ -38,12 +38,12 @@ from cost_model import (
 
 PAGE = generated.ROOT / "docs" / "scale.md"
 
-PROCESSES = (1, 2, 4)
+PROCESSES = tuple(count for count in (1, 2, 4) if count <= (os.cpu_count() or 1))
 # The decoder whose steps are measured.
-SMALL = Decoder(layers=8, hidden_size=1024, heads=8, head_size=128, element_bytes=2, samples=64, tokens=256)
-SAMPLES = (1, 8, 32, 128)  # of the steps to which the model is fitted
+SMALL = Decoder(layers=4, hidden_size=1024, heads=8, head_size=128, element_bytes=2, samples=512, tokens=64)
+SAMPLES = (1, 16, 128, 1024)  # of the steps to which the model is fitted
 MIB = 1 << 20
-MESSAGES = (MIB >> 8, MIB >> 4, MIB, MIB << 4)  # bytes
+MESSAGES = (MIB >> 8, MIB >> 4, MIB << 2, MIB << 6)  # bytes of the all-reduces to which the model is fitted
 COPY = MIB << 8
 # Llama 3.1 70B in bfloat16.
 LARGE = Decoder(
@@ -85,8 +85,8 @@ class Process:
         torch.distributed.all_reduce(tensor, torch.distributed.ReduceOp.MAX)
         return tensor.item()
 
-    def step(self, samples: int, *, distributed: bool = True) -> Callable[[], Any]:
-        """Returns the writes of a decode step into this process's part of all caches, each time into other slots."""
+    def step(self, samples: int, *, distributed: bool = False) -> Callable[[], Any]:
+        """Returns the writes of a decode step into this process's heads of all caches, each time into other slots."""
         shape = (samples, SMALL.heads // self.processes, SMALL.tokens, SMALL.head_size)
 
         def placed(tensor: torch.Tensor) -> torch.Tensor:
@@ -113,15 +113,15 @@ class Process:
         """Returns the seconds of a step and of all-reduces, and of what the model of one process needs."""
         result: dict[str, Any] = {
             "step": self.time(self.step(SMALL.samples)),
-            "messages": {size: self.time(self.all_reduce(size)) for size in MESSAGES},
+            "messages": {size: self.time(self.all_reduce(size)) for size in (*MESSAGES, MIB)},
         }
         if self.processes == 1:
             calls = 2 * SMALL.layers
             result["writes"] = {
                 samples * SMALL.heads: self.time(self.step(samples)) / calls for samples in SAMPLES
             }
-            plain = self.time(self.step(SAMPLES[0], distributed=False)) / calls
-            result["DTensor"] = result["writes"][SAMPLES[0] * SMALL.heads] - plain
+            distributed = self.time(self.step(SAMPLES[0], distributed=True)) / calls
+            result["DTensor"] = distributed - result["writes"][SAMPLES[0] * SMALL.heads]
             source = torch.ones(COPY, dtype=torch.uint8)
             target = torch.empty_like(source)
             result["copy"] = self.time(lambda: target.copy_(source))
@@ -170,7 +170,8 @@ def shown(seconds: float) -> str:
 def text(measured: Mapping[int, dict[str, Any]]) -> str:
     """Returns the constants, the comparison and the prediction as Markdown."""
     alone = measured[1]
-    host, between = writer(alone["writes"], alone["copy"] / (2 * COPY), 2), link(measured[2]["messages"])
+    host = writer(alone["writes"], alone["copy"] / (2 * COPY), 2)
+    between = link({size: measured[2]["messages"][size] for size in MESSAGES})
     h100 = writer(H100_WRITES, 1 / H100_COPY, 1)
     tables = [constants(host, between, h100, alone["DTensor"]), comparison(host, between, measured)]
     return "\n\n".join(
@@ -194,7 +195,7 @@ def constants(host: Device, between: Link, h100: Device, distributed: float) -> 
             "| constant | this machine | an H100 |",
             "|---|--:|--:|",
             f"| a write, however small | {shown(host.call)} for keys or values | {shown(h100.call)} for both |",
-            f"| part of it that DTensors add | {shown(distributed)} | |",
+            f"| what DTensors add to it | {shown(distributed)} | |",
             f"| one more row of a head, {SMALL.row_bytes} bytes | {shown(host.row)} | {shown(h100.row)} |",
             f"| bytes read, in a copy that also writes | {1e-9 / host.read:.3g} GB/s | {1e-9 / h100.read:.4g} GB/s |",
             f"| a message, however small | {shown(between.message)} | not measured |",

@@ -28,6 +28,7 @@ def check_sharded_example(name: str) -> None:
     done = subprocess.run(program, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     table = done.stdout.split("\n\n")[-1]
+    assert table.count("correct") == 3, done.stdout
     assert table in (ROOT / "docs" / "scale.md").read_text(encoding="utf-8"), table
 
 

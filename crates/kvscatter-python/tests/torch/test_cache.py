@@ -12,8 +12,15 @@ import onnx
 import onnxruntime
 import pytest
 import torch
-from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM, StaticCache
-from transformers_version import CROP_KEEPS, cache_position, needs_drafting
+from transformers import (
+    DynamicCache,
+    LlamaConfig,
+    LlamaForCausalLM,
+    OlmoeConfig,
+    OlmoeForCausalLM,
+    StaticCache,
+)
+from transformers_version import CROP_KEEPS, VERSION, cache_position, needs_drafting
 
 import kvscatter
 from kvscatter.torch import KvCache
@@ -119,7 +126,6 @@ def test_a_cropped_cache_goes_on_as_one_that_never_saw_the_tokens(llama: LlamaFo
     cache.crop(-1)  # nothing has been allocated
     want = llama(tokens, past_key_values=cache).logits
     address = cache.layers[0].cumulative_length.data_ptr()
-    cache.crop(0)
     cache.crop(-4)
     assert cache.layers[0].is_croppable and int(cache.get_seq_length()) == 5
     torch.testing.assert_close(llama(tokens[:, 5:], past_key_values=cache).logits, want[:, 5:])
@@ -131,10 +137,56 @@ def test_a_cropped_cache_goes_on_as_one_that_never_saw_the_tokens(llama: LlamaFo
         for most, kept in ((12, 9), (3, 3)):
             cache.crop(most)
             assert int(cache.get_seq_length()) == kept
+        torch.testing.assert_close(llama(tokens[:, 3:], past_key_values=cache).logits, want[:, 3:])
         return
     with pytest.raises(kvscatter.OptionError, match="^tokens_to_remove = 3: must be from -[0-9]+ to 0$"):
         cache.crop(3)
     assert int(cache.get_seq_length()) == 9
+
+
+@torch.no_grad()
+def test_crop_of_0_is_that_of_a_growing_cache(llama: LlamaForCausalLM) -> None:
+    lengths = []
+    for cache in (KvCache(CONFIG, max_cache_len=16), DynamicCache(config=CONFIG)):
+        llama(**prompt(2, 5), past_key_values=cache)
+        cache.crop(0)
+        lengths.append(int(cache.get_seq_length()))
+    assert lengths[0] == lengths[1]
+
+
+@torch.no_grad()
+def test_initialization_forgets_all_tokens(llama: LlamaForCausalLM) -> None:
+    cache, tokens = KvCache(CONFIG, max_cache_len=16), prompt(2, 5)["input_ids"]
+    want = llama(tokens, past_key_values=cache).logits
+    length = cache.get_seq_length()
+    for layer in cache.layers:
+        layer.lazy_initialization(layer.keys, layer.values)
+    torch.testing.assert_close(llama(tokens, past_key_values=cache).logits, want)
+    assert int(length) == 5
+
+
+@pytest.mark.skipif(VERSION >= (5, 4), reason="models pass no positions to caches")
+@torch.no_grad()
+def test_positions_go_back(llama: LlamaForCausalLM) -> None:
+    cache, tokens = KvCache(CONFIG, max_cache_len=16), prompt(2, 9)["input_ids"]
+    want = llama(tokens, past_key_values=cache).logits
+    at = cache_position(torch.arange(2, 7))
+    torch.testing.assert_close(llama(tokens[:, 2:7], past_key_values=cache, **at).logits, want[:, 2:7])
+    torch.testing.assert_close(llama(tokens[:, 7:], past_key_values=cache).logits, want[:, 7:])
+
+
+@torch.no_grad()
+def test_models_that_ask_for_a_static_cache() -> None:
+    """Some models choose their mask by the class of the cache."""
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 97, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
+    sizes |= {"num_attention_heads": 4, "num_key_value_heads": 2, "num_experts": 4, "num_experts_per_tok": 2}
+    config = OlmoeConfig(**sizes, pad_token_id=0)
+    model, tokens = OlmoeForCausalLM(config).eval(), prompt(2, 12)["input_ids"]
+    cache = KvCache(config, max_cache_len=32)
+    parts = [model(part, past_key_values=cache).logits for part in tokens.split([7, 1, 1, 2, 1], dim=1)]
+    want = model(tokens, use_cache=False).logits
+    torch.testing.assert_close(torch.cat(parts, 1), want, rtol=1e-4, atol=1e-4)
 
 
 @needs_drafting

@@ -9,20 +9,23 @@ from typing import Any
 import pytest
 import torch
 from transformers import (
+    BambaConfig,
     DynamicCache,
     Gemma2Config,
     Gemma2ForCausalLM,
     Gemma3ForCausalLM,
+    Gemma3nTextConfig,
     Gemma3TextConfig,
     GptOssConfig,
     GptOssForCausalLM,
     Lfm2Config,
     Llama4ForCausalLM,
     Llama4TextConfig,
+    MambaConfig,
     MistralConfig,
     MistralForCausalLM,
 )
-from transformers_version import CROP_KEEPS, needs_drafting
+from transformers_version import CROP_KEEPS, VERSION, needs_drafting
 
 import kvscatter
 from kvscatter import errors
@@ -168,7 +171,8 @@ def test_histories_agree_with_a_model_without_a_cache(build: Any, seed: int) -> 
         torch.testing.assert_close(got.logits[real], want[real], rtol=1e-4, atol=1e-4)
         if choose.random() < 0.5:
             removed = choose.randint(0, cache.layers[0].removable)
-            cache.crop(-removed)
+            if removed > 0:
+                cache.crop(-removed)
             start -= removed
 
 
@@ -200,6 +204,8 @@ def test_rows_of_a_ring_agree_with_a_list() -> None:
             intact = all(slots[position % layer.max_cache_len] == rows[position] for position in seen)
             if window > 1:
                 assert intact == (left == 0 or len(rows) - left <= layer.removable)
+            if left == len(rows):
+                continue
             if left == 0 or len(rows) - left <= layer.removable:
                 layer.crop(left - len(rows))
                 del rows[left:]
@@ -429,6 +435,36 @@ def test_other_kinds_of_layers_are_refused() -> None:
         KvCache(config, max_cache_len=8)
 
 
+def test_recurrent_models_are_refused() -> None:
+    for config in (BambaConfig(), MambaConfig()):
+        with pytest.raises(kvscatter.OptionError, match="^layers of type .*: KvCache has "):
+            KvCache(config, max_cache_len=8)
+
+
+def test_shared_layers_of_none() -> None:
+    """Older versions of transformers make a cache without layers."""
+    config = Gemma3nTextConfig(
+        num_hidden_layers=2, num_kv_shared_layers=0, layer_types=["full_attention"] * 2
+    )
+    if VERSION < (5, 10):
+        with pytest.raises(
+            kvscatter.OptionError, match="num_kv_shared_layers = 0, which needs transformers 5.10$"
+        ):
+            KvCache(config, max_cache_len=8)
+    else:
+        assert len(KvCache(config, max_cache_len=8).layers) == 2
+
+
+def test_a_ring_does_not_go_back_to_other_positions() -> None:
+    layer, rows = KvRingLayer(16, 4, 2), torch.ones(1, 1, 2, 2)
+    layer.update(rows, rows, {"cache_position": torch.arange(2)})
+    with pytest.raises(
+        kvscatter.OptionError, match=r"^cache_position\[0\] = 1: must be 2, the number of tokens"
+    ):
+        layer.update(rows, rows, {"cache_position": torch.arange(1, 3)})
+    assert layer.length == 2
+
+
 @pytest.mark.parametrize("nonsense", [-1, 2**64, 2.5, "8", True, None])
 def test_a_rewind_that_is_none_is_refused(nonsense: Any) -> None:
     with pytest.raises((kvscatter.OptionError, kvscatter.ElementTypeError), match="^rewind "):
@@ -436,5 +472,7 @@ def test_a_rewind_that_is_none_is_refused(nonsense: Any) -> None:
 
 
 def test_a_window_of_nothing_is_refused() -> None:
+    with pytest.raises(kvscatter.OptionError, match="set sliding_window or attention_chunk_size$"):
+        KvCache(Gemma2Config(sliding_window=None), 8)
     with pytest.raises(kvscatter.OptionError, match="^sliding_window = 0: must be from 1 "):
         KvCache(MistralConfig(sliding_window=0), 8)

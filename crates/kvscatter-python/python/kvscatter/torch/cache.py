@@ -18,7 +18,7 @@ from kvscatter import _integers, errors
 from kvscatter.torch import tensor_scatter_
 
 try:
-    from transformers.cache_utils import Cache, StaticCache, StaticLayer
+    from transformers.cache_utils import Cache, DynamicLayer, StaticCache, StaticLayer
 except ImportError as missing:
     raise ImportError(
         "kvscatter.torch.KvCache needs transformers 4.57: pip install kvscatter[transformers]"
@@ -34,8 +34,20 @@ def __dir__() -> list[str]:
 _KINDS = {"full_attention", "sliding_attention", "chunked_attention"}
 """The supported types of layers. A query sees no more of a chunk than of a window of its size."""
 
-_LARGEST_CROP = 2**63 - 1 if "max_length" in inspect.signature(Cache.crop).parameters else 0
-"""The largest argument of `crop`. Before transformers 5.15, a positive number is the number of tokens to keep."""
+
+def _least_to_keep() -> int:
+    """Returns the least argument of `crop` that is the number of tokens to keep, as for `DynamicCache`: 0 before
+    transformers 5.14, 1 before 5.15, and none since."""
+    if "max_length" not in inspect.signature(Cache.crop).parameters:
+        return 2**63
+    layer, rows = DynamicLayer(), torch.zeros(1, 1, 1, 1)
+    layer.update(rows, rows)
+    layer.crop(0)
+    return 0 if layer.get_seq_length() == 0 else 1
+
+
+_LEAST_TO_KEEP = _least_to_keep()
+_LARGEST_CROP = 2**63 - 1 if _LEAST_TO_KEEP < 2**63 else 0
 
 
 class _Layer(StaticLayer):  # type: ignore[misc]
@@ -67,6 +79,7 @@ class _Layer(StaticLayer):  # type: ignore[misc]
             for states in (key_states, key_states if value_states is None else value_states)
         )
         self.cumulative_length = self.cumulative_length.to(self.device)
+        self._forget()
         if not torch.compiler.is_compiling():
             for tensor in (self.keys, self.values, self.cumulative_length):
                 torch._dynamo.mark_static_address(tensor)
@@ -92,6 +105,10 @@ class _Layer(StaticLayer):  # type: ignore[misc]
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
 
+    def _forget(self) -> None:
+        """Sets the number of tokens to 0."""
+        self.cumulative_length.zero_()
+
     def _written(self) -> None:
         """Notes that an update has succeeded."""
         if self._is_reset:  # not set in every step, because compiled graphs guard what they write
@@ -103,7 +120,7 @@ class _Layer(StaticLayer):  # type: ignore[misc]
         for held in (self.keys, self.values):
             if held is not None:
                 held.zero_()
-        self.cumulative_length.zero_()
+        self._forget()
         self._is_reset = True
 
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
@@ -154,27 +171,29 @@ class KvLayer(_Layer):
         """
         self._allocate(key_states, value_states)
         assert self.keys is not None and self.values is not None, "they have been allocated above"
-        start = self.cumulative_length.repeat(key_states.shape[0])  # a copy, which gradients need
+        positions = _positions(args)
+        first = self.cumulative_length if positions is None else positions[0]
+        start = first.repeat(key_states.shape[0])  # a copy, which gradients need
         tensor_scatter_(self.keys, key_states, start)
         tensor_scatter_(self.values, value_states, start)
-        self.cumulative_length.add_(key_states.shape[-2])
+        self.cumulative_length.copy_(first + key_states.shape[-2])
         self._written()
         return self.keys, self.values
 
     def get_seq_length(self) -> torch.Tensor | int:
         """Returns the number of tokens, as a tensor once memory has been allocated."""
-        return self.cumulative_length if self.is_initialized else 0
+        return self.cumulative_length.clone() if self.is_initialized else 0
 
     def crop(self, tokens_to_remove: int) -> None:
         """Forgets the last ``-tokens_to_remove`` tokens, or all if there are fewer. The next tokens
         overwrite them.
 
         The number is 0 or negative, as in `DynamicLayer.crop`. A positive number raises
-        `errors.OptionError`. Before transformers 5.15, a positive number is the number of tokens to keep. 0 removes
-        nothing in every version.
+        `errors.OptionError`. Before transformers 5.15, a positive number is the number of tokens to keep, and
+        before 5.14, 0 is too.
         """
         number = _integers.within("tokens_to_remove", tokens_to_remove, -(2**63), _LARGEST_CROP)
-        if number > 0:
+        if number >= _LEAST_TO_KEEP:
             self.cumulative_length.clamp_(max=number)
         else:
             self.cumulative_length.add_(number).clamp_(min=0)
@@ -218,6 +237,13 @@ class KvRingLayer(_Layer):
         if torch.compiler.is_exporting():
             message = "a layer with a sliding window: torch.export would keep the number of its tokens as a constant"
             raise errors.OptionError(message, "layer_type", "config")
+        positions = _positions(args)
+        if positions is not None and not torch.compiler.is_compiling() and int(positions[0]) != self.length:
+            first = int(positions[0])
+            message = (
+                f"cache_position[0] = {first}: must be {self.length}, the number of tokens; or call crop"
+            )
+            raise errors.OptionError(message, "cache_position", "cache_position", value=first)
         start, rows = self.length, key_states.shape[-2]
         end = start + rows
         if end > self.max_tokens:
@@ -275,16 +301,17 @@ class KvRingLayer(_Layer):
         The number is 0 or negative. If the ring no longer contains the window before the remaining tokens,
         this raises `errors.OptionError` with the limit. The limit counts from the furthest token: after 5
         removed, 1 new and 5 removed tokens, 9 of the ``rewind`` tokens are used. Before transformers 5.15, a
-        positive number is the number of tokens to keep.
+        positive number is the number of tokens to keep, and before 5.14, 0 is too.
         """
         self.length += self.check_crop(tokens_to_remove)
 
     def check_crop(self, tokens_to_remove: int) -> int:
         """Raises the errors of `crop`. Returns by how much the number of tokens changes."""
         given = _integers.within("tokens_to_remove", tokens_to_remove, -(2**63), _LARGEST_CROP)
-        change = min(given - self.length, 0) if given > 0 else max(given, -self.length)
+        keeps = given >= _LEAST_TO_KEEP
+        change = min(given - self.length, 0) if keeps else max(given, -self.length)
         if -self.length < change < -self.removable:
-            least, most = (self.length - self.removable, self.length) if given > 0 else (-self.removable, 0)
+            least, most = (self.length - self.removable, self.length) if keeps else (-self.removable, 0)
             message = (
                 f"tokens_to_remove = {given}: must be from {least} to {most}, because a sliding window keeps no more "
                 "tokens: increase rewind"
@@ -297,6 +324,9 @@ class KvRingLayer(_Layer):
     def reset(self) -> None:
         """Forgets all tokens and writes zeros over them. The next update may have another number of samples."""
         super().reset()
+
+    def _forget(self) -> None:
+        super()._forget()
         self.length = self.high = 0
 
     def _first_seen(self) -> int:
@@ -321,7 +351,23 @@ class KvRingLayer(_Layer):
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=-2)
 
 
-class KvCache(Cache):  # type: ignore[misc]
+def _positions(args: tuple[Any, ...]) -> torch.Tensor | None:
+    """Returns the positions of the new rows, which models before transformers 5.4 pass to `update`."""
+    options = args[0] if args else None
+    return options.get("cache_position") if isinstance(options, dict) else None
+
+
+def _kinds(config: Any) -> set[str]:
+    """Returns the types of layers of a config, as far as it names them."""
+    kinds = getattr(config, "layer_types", None)
+    if kinds is not None:
+        return set(kinds)
+    # Older versions name the layers of recurrent models in other ways.
+    kinds = set(getattr(config, "layers_block_type", None) or ()) - {"attention"}
+    return kinds | {"mamba" for name in ("mamba_d_state", "state_size") if hasattr(config, name)}
+
+
+class KvCache(StaticCache):  # type: ignore[misc]
     """A cache of ``max_cache_len`` positions for the model of ``config``, in place of
     `transformers.StaticCache`.
 
@@ -336,24 +382,32 @@ class KvCache(Cache):  # type: ignore[misc]
     def __init__(self, config: Any, max_cache_len: int, *, rewind: int = 32) -> None:
         max_cache_len = _integers.within("max_cache_len", max_cache_len, 1, 2**63 - 1)
         rewind = _integers.within("rewind", rewind, 0, 2**63 - 1)
-        kinds = getattr(config.get_text_config(decoder=True), "layer_types", None) or ()
-        other = set(kinds) - _KINDS
-        # `StaticCache` finds each layer's window in the config, and allocates nothing before its first write. For a
-        # type of layer that it does not know, transformers 4 makes a layer of full attention.
-        layers: list[Any] = [] if other else StaticCache(config, max_cache_len).layers
-        other |= {type(layer).__name__ for layer in layers} - {"StaticLayer", "StaticSlidingWindowLayer"}
+        layers: list[Any] = []
+        other = _kinds(config.get_text_config(decoder=True)) - _KINDS
+        if not other:
+            # It finds each layer's window in the config, and allocates nothing before its first write.
+            try:
+                layers = StaticCache(config, max_cache_len).layers
+            except TypeError as error:
+                message = "a layer of config has a window without a size: set sliding_window or attention_chunk_size"
+                raise errors.OptionError(message, "layer_type", "config") from error
+            other = {type(layer).__name__ for layer in layers} - {"StaticLayer", "StaticSlidingWindowLayer"}
         if other:
             found, known = (", ".join(sorted(names)) for names in (other, _KINDS))
             message = f"layers of type {found}: KvCache has layers of type {known}"
             raise errors.OptionError(message, "layer_type", "config")
+        if not layers:
+            message = "config has no layers, or has num_kv_shared_layers = 0, which needs transformers 5.10"
+            raise errors.OptionError(message, "layer_type", "config")
         windows = [_integers.within("sliding_window", layer.max_cache_len, 1, 2**63 - 1) for layer in layers]
-        super().__init__(
+        Cache.__init__(
+            self,
             layers=[
                 KvRingLayer(max_cache_len, window, rewind)
                 if window < max_cache_len
                 else KvLayer(max_cache_len)
                 for window in windows
-            ]
+            ],
         )
 
     def crop(self, tokens_to_remove: int) -> None:
