@@ -103,7 +103,8 @@ def test_tensor_parallel_models_of_transformers(tmp_path: Path) -> None:
 
 def check_model(world: int, *, path: Path, want: torch.Tensor) -> None:
     """Each process has some of the heads, and generates the tokens of one process."""
-    os.environ["LOCAL_RANK"] = str(torch.distributed.get_rank())  # as torchrun does
+    rank = str(torch.distributed.get_rank())
+    os.environ.update({"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": str(world)})  # as torchrun does
     model = LlamaForCausalLM.from_pretrained(path, tp_plan="auto").eval()
     cache = kvscatter.torch.KvCache(model.config, max_cache_len=16)
     assert torch.equal(model.generate(**GENERATE, past_key_values=cache), want)
