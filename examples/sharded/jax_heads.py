@@ -57,8 +57,8 @@ def rotary(heads: jax.Array, positions: jax.Array) -> jax.Array:
 def step(
     weights: Any, cache: KvCache | None, tokens: jax.Array, real: jax.Array
 ) -> tuple[KvCache | None, jax.Array]:
-    """Feeds the next tokens of each sample, ``real`` of which are not padding. Without a cache, these must be all
-    tokens. Returns the likeliest next tokens."""
+    """Feeds the next tokens of each sample, ``real`` of which are not padding. Without a cache, these are all
+    tokens of the samples. Returns the likeliest next tokens."""
     rows = tokens.shape[1]
     positions = jnp.arange(rows) + (0 if cache is None else cache.lengths[:, None])
     positions = jnp.broadcast_to(positions, tokens.shape)

@@ -3,7 +3,8 @@
     cargo xtask scale [--quick] [--write-docs]
 
 Processes on this machine communicate with gloo. The cost model is fitted to one process and to messages between
-two. Its predictions are compared with decode steps of 1, 2 and 4 processes, and extended to 1,024 devices.
+two. Its predictions are compared with decode steps of as many processes as there are cores, up to 4, and extended
+to 1,024 devices.
 """
 
 import argparse
@@ -114,7 +115,7 @@ class Process:
         return partial(torch.distributed.all_reduce, torch.ones(size // 4))
 
     def measure(self) -> dict[str, Any]:
-        """Returns the seconds of a step and of all-reduces, and of what the model of one process needs."""
+        """Returns the seconds of a step and of all-reduces and, for one process, of what the model is fitted to."""
         result: dict[str, Any] = {
             "step": self.time(self.step(SMALL.samples)),
             "messages": {size: self.time(self.all_reduce(size)) for size in (*MESSAGES, MIB)},
@@ -194,18 +195,19 @@ def text(measured: Mapping[int, dict[str, Any]]) -> str:
 
 def constants(host: Device, between: Link, h100: Device, ways: Mapping[str, float]) -> str:
     """Returns the table of the constants."""
+    copies = [f"{1e-9 / device.read:.4g} GB/s" for device in (host, h100)]
     return "\n".join(
         [
             "| constant | the CPU | an H100 |",
             "|---|--:|--:|",
-            f"| a prepared write of keys or values, however small | {shown(host.call)} | |",
+            f"| fixed time of a prepared write, of keys or values | {shown(host.call)} | |",
             f"| the same with `kvscatter.torch.tensor_scatter_` | {shown(ways[OPERATOR])} | |",
             f"| the same with DTensors | {shown(ways[DTENSORS])} | |",
-            f"| a launch that writes keys and values, in a CUDA graph | | {shown(h100.call)} |",
+            f"| fixed time of a launch for both, in a CUDA graph | | {shown(h100.call)} |",
             f"| one more row of a head, {SMALL.row_bytes} bytes | {shown(host.row)} | {shown(h100.row)} |",
-            f"| bytes of a copy, read and written | {1e-9 / host.read:.3g} GB/s | {1e-9 / h100.read:.4g} GB/s |",
-            f"| a message between processes, however small | {shown(between.message)} | not measured |",
-            f"| bytes of a message | {1e-9 / between.byte:.3g} GB/s | not measured |",
+            f"| bandwidth of a copy, bytes read plus written | {' | '.join(copies)} |",
+            f"| fixed time of a message between two processes | {shown(between.message)} | not measured |",
+            f"| bandwidth of messages | {1e-9 / between.byte:.3g} GB/s | not measured |",
         ]
     )
 

@@ -2,7 +2,7 @@
 
 `KvCache` replaces `transformers.StaticCache`. Layers of full attention have the same shapes and work under
 `torch.compile` and `torch.export` where those of `StaticCache` do. Layers with a sliding window keep the
-last tokens in a ring. The keys and values of every sample are in memory that never moves. This module needs
+last tokens in a ring. Keys and values stay in place while the number of samples stays the same. This module needs
 transformers 4.57 or newer and imports it.
 """
 
@@ -32,12 +32,12 @@ def __dir__() -> list[str]:
 
 
 _KINDS = {"full_attention", "sliding_attention", "chunked_attention"}
-"""The supported types of layers. A query sees no more of a chunk than of a window of its size."""
+"""The supported types of layers. A chunk needs no more slots than a window of the same size."""
 
 
 def _least_to_keep() -> int:
-    """Returns the least argument of `crop` that is the number of tokens to keep, as for `DynamicCache`: 0 before
-    transformers 5.14, 1 before 5.15, and none since."""
+    """Returns the least argument of `crop` that is the number of tokens to keep, as for `DynamicCache`. It is 0 before
+    transformers 5.14, and 1 in 5.14. Since 5.15 there is none, and this returns 2**63."""
     if "max_length" not in inspect.signature(Cache.crop).parameters:
         return 2**63
     layer, rows = DynamicLayer(), torch.zeros(1, 1, 1, 1)
@@ -230,7 +230,8 @@ class KvRingLayer(_Layer):
         of their positions.
 
         Both are ``[batch, heads, rows, head_size]`` and may have any strides. The result is a view of the
-        ring, or a copy if it wraps around the end of the ring. A later update overwrites the view.
+        ring. It is a copy if it wraps around the end of the ring, or if the write overwrites rows that the new queries
+        see. A later update overwrites the view.
         transformers makes masks for consecutive positions, so the order of the slots cannot be returned.
         More than ``max_cache_len`` tokens raise `errors.PositionError` before anything is written.
         """
@@ -290,7 +291,7 @@ class KvRingLayer(_Layer):
 
     @property
     def removable(self) -> int:
-        """The number of tokens that `crop` can remove without removing all."""
+        """The largest number of tokens that `crop` can remove. It can also remove all of them."""
         lost = self.high - self.max_cache_len  # positions below have been overwritten
         return self.length if lost <= 0 else self.length - lost - (self.sliding_window - 1)
 
@@ -298,7 +299,7 @@ class KvRingLayer(_Layer):
         """Forgets the last ``-tokens_to_remove`` tokens, or all if there are fewer. The next tokens
         overwrite them.
 
-        The number is 0 or negative. If the ring no longer contains the window before the remaining tokens,
+        The number is 0 or negative. If the ring no longer contains what the next query sees,
         this raises `errors.OptionError` with the limit. The limit counts from the furthest token: after 5
         removed, 1 new and 5 removed tokens, 9 of the ``rewind`` tokens are used. Before transformers 5.15, a
         positive number is the number of tokens to keep, and before 5.14, 0 is too.
@@ -371,9 +372,9 @@ class KvCache(StaticCache):  # type: ignore[misc]
     """A cache of ``max_cache_len`` positions for the model of ``config``, in place of
     `transformers.StaticCache`.
 
-    A layer that attends to a sliding window or a chunk of fewer positions is a `KvRingLayer`. Its memory
-    depends on the window and on ``rewind``. Every other layer is a `KvLayer`. Other kinds of layers raise
-    `errors.OptionError`.
+    A layer whose sliding window or chunk has fewer positions than that is a `KvRingLayer`. Its memory depends on the
+    window and on ``rewind``. A layer with a larger window or full attention is a `KvLayer`. A layer of any other type
+    raises `errors.OptionError`.
 
     ``rewind`` is how many tokens `crop` can remove once a window has moved. Assisted decoding removes at most
     as many as it drafts at once.
