@@ -459,7 +459,7 @@ def test_a_ring_does_not_go_back_to_other_positions() -> None:
     layer, rows = KvRingLayer(16, 4, 2), torch.ones(1, 1, 2, 2)
     layer.update(rows, rows, {"cache_position": torch.arange(2)})
     with pytest.raises(
-        kvscatter.OptionError, match=r"^cache_position\[0\] = 1: must be 2, the number of tokens"
+        kvscatter.OptionError, match=r"^cache_position\[0\] = 1: a ring of 2 tokens goes back"
     ):
         layer.update(rows, rows, {"cache_position": torch.arange(1, 3)})
     assert layer.length == 2

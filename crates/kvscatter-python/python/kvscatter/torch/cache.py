@@ -172,7 +172,10 @@ class KvLayer(_Layer):
         self._allocate(key_states, value_states)
         assert self.keys is not None and self.values is not None, "they have been allocated above"
         positions = _positions(args)
-        first = self.cumulative_length if positions is None else positions[0]
+        first = self.cumulative_length
+        if positions is not None:
+            # A caller may go back. After a prompt in chunks, transformers 5.0 passes a position that is one too far.
+            first = first.minimum(positions[0])
         start = first.repeat(key_states.shape[0])  # a copy, which gradients need
         tensor_scatter_(self.keys, key_states, start)
         tensor_scatter_(self.values, value_states, start)
@@ -239,11 +242,9 @@ class KvRingLayer(_Layer):
             message = "a layer with a sliding window: torch.export would keep the number of its tokens as a constant"
             raise errors.OptionError(message, "layer_type", "config")
         positions = _positions(args)
-        if positions is not None and not torch.compiler.is_compiling() and int(positions[0]) != self.length:
+        if positions is not None and not torch.compiler.is_compiling() and int(positions[0]) < self.length:
             first = int(positions[0])
-            message = (
-                f"cache_position[0] = {first}: must be {self.length}, the number of tokens; or call crop"
-            )
+            message = f"cache_position[0] = {first}: a ring of {self.length} tokens goes back only by crop"
             raise errors.OptionError(message, "cache_position", "cache_position", value=first)
         start, rows = self.length, key_states.shape[-2]
         end = start + rows
