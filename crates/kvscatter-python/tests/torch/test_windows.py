@@ -16,6 +16,7 @@ from transformers import (
     Gemma3ForCausalLM,
     Gemma3nTextConfig,
     Gemma3TextConfig,
+    GPTNeoConfig,
     GptOssConfig,
     GptOssForCausalLM,
     Lfm2Config,
@@ -24,6 +25,9 @@ from transformers import (
     MambaConfig,
     MistralConfig,
     MistralForCausalLM,
+    Qwen2MoeConfig,
+    Qwen2MoeForCausalLM,
+    RwkvConfig,
 )
 from transformers_version import CROP_KEEPS, VERSION, needs_drafting
 
@@ -435,8 +439,8 @@ def test_other_kinds_of_layers_are_refused() -> None:
         KvCache(config, max_cache_len=8)
 
 
-def test_recurrent_models_are_refused() -> None:
-    for config in (BambaConfig(), MambaConfig()):
+def test_models_that_need_another_cache_are_refused() -> None:
+    for config in (BambaConfig(), MambaConfig(), GPTNeoConfig(), RwkvConfig()):
         with pytest.raises(kvscatter.OptionError, match="^layers of type .*: KvCache has "):
             KvCache(config, max_cache_len=8)
 
@@ -455,14 +459,28 @@ def test_shared_layers_of_none() -> None:
         assert len(KvCache(config, max_cache_len=8).layers) == 2
 
 
-def test_a_ring_does_not_go_back_to_other_positions() -> None:
-    layer, rows = KvRingLayer(16, 4, 2), torch.ones(1, 1, 2, 2)
-    layer.update(rows, rows, {"cache_position": torch.arange(2)})
+def test_a_cache_with_rings_does_not_go_back_to_other_positions() -> None:
+    cache, rows = KvCache(gemma_3().config, 16), torch.ones(1, 2, 2, 8)
+    for layer in range(2):
+        cache.update(rows, rows, layer, {"cache_position": torch.arange(2)})
     with pytest.raises(
         kvscatter.OptionError, match=r"^cache_position\[0\] = 1: a ring of 2 tokens goes back"
     ):
-        layer.update(rows, rows, {"cache_position": torch.arange(1, 3)})
-    assert layer.length == 2
+        cache.update(rows, rows, 0, {"cache_position": torch.arange(1, 3)})
+    assert [int(layer.get_seq_length()) for layer in cache.layers] == [2, 2]
+
+
+@torch.no_grad()
+def test_models_that_make_masks_of_all_slots() -> None:
+    torch.manual_seed(0)
+    experts = {"moe_intermediate_size": 16, "shared_expert_intermediate_size": 16, "num_experts": 2}
+    windows = {"use_sliding_window": True, "max_window_layers": 0}
+    config = Qwen2MoeConfig(num_hidden_layers=2, num_experts_per_tok=1, **experts, **windows, **CONFIG)
+    model, tokens = Qwen2MoeForCausalLM(config).eval(), prompt([24])["input_ids"]
+    cache = KvCache(config, 40)
+    got = [model(part, past_key_values=cache).logits for part in tokens.split([14, *[1] * 10], dim=1)]
+    want = model(tokens, use_cache=False).logits
+    torch.testing.assert_close(torch.cat(got, 1), want, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("nonsense", [-1, 2**64, 2.5, "8", True, None])

@@ -171,7 +171,7 @@ class KvLayer(_Layer):
         """
         self._allocate(key_states, value_states)
         assert self.keys is not None and self.values is not None, "they have been allocated above"
-        positions = _positions(args)
+        positions = _positions(args, kwargs)
         first = self.cumulative_length
         if positions is not None:
             # A caller may go back. After a prompt in chunks, transformers 5.0 passes a position that is one too far.
@@ -241,11 +241,6 @@ class KvRingLayer(_Layer):
         if torch.compiler.is_exporting():
             message = "a layer with a sliding window: torch.export would keep the number of its tokens as a constant"
             raise errors.OptionError(message, "layer_type", "config")
-        positions = _positions(args)
-        if positions is not None and not torch.compiler.is_compiling() and int(positions[0]) < self.length:
-            first = int(positions[0])
-            message = f"cache_position[0] = {first}: a ring of {self.length} tokens goes back only by crop"
-            raise errors.OptionError(message, "cache_position", "cache_position", value=first)
         start, rows = self.length, key_states.shape[-2]
         end = start + rows
         if end > self.max_tokens:
@@ -353,10 +348,11 @@ class KvRingLayer(_Layer):
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=-2)
 
 
-def _positions(args: tuple[Any, ...]) -> torch.Tensor | None:
+def _positions(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor | None:
     """Returns the positions of the new rows, which models before transformers 5.4 pass to `update`."""
-    options = args[0] if args else None
-    return options.get("cache_position") if isinstance(options, dict) else None
+    options = args[0] if args else kwargs.get("cache_kwargs")
+    positions = options.get("cache_position") if isinstance(options, dict) else None
+    return positions if positions is not None and positions.ndim == 1 and len(positions) > 0 else None
 
 
 def _kinds(config: Any) -> set[str]:
@@ -366,7 +362,14 @@ def _kinds(config: Any) -> set[str]:
         return set(kinds)
     # Older versions name the layers of recurrent models in other ways.
     kinds = set(getattr(config, "layers_block_type", None) or ()) - {"attention"}
-    return kinds | {"mamba" for name in ("mamba_d_state", "state_size") if hasattr(config, name)}
+    kinds |= {"mamba" for name in ("mamba_d_state", "state_size") if hasattr(config, name)}
+    # GPT-Neo takes the number of slots for the number of tokens.
+    return kinds | ({config.model_type} & {"gpt_neo", "rwkv", "xlstm"})
+
+
+_OWN_MASKS = {"kyutai_speech_to_text", "mimi", "moshi", "moshi_depth", "phimoe", "qwen2_moe"}
+"""Models that make masks of all slots themselves before transformers 5.15, so that none of their layers can be a
+ring."""
 
 
 class KvCache(StaticCache):  # type: ignore[misc]
@@ -401,6 +404,8 @@ class KvCache(StaticCache):  # type: ignore[misc]
         if not layers:
             message = "config has no layers, or has num_kv_shared_layers = 0, which needs transformers 5.10"
             raise errors.OptionError(message, "layer_type", "config")
+        if _LEAST_TO_KEEP < 2**63 and config.get_text_config(decoder=True).model_type in _OWN_MASKS:
+            layers = [StaticLayer(max_cache_len) for _ in layers]
         windows = [_integers.within("sliding_window", layer.max_cache_len, 1, 2**63 - 1) for layer in layers]
         Cache.__init__(
             self,
@@ -411,6 +416,25 @@ class KvCache(StaticCache):  # type: ignore[misc]
                 for window in windows
             ],
         )
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Calls `update` of a layer. Before transformers 5.4, a model passes positions. Where they go back, full layers
+        follow them, and a cache with rings raises `errors.OptionError` before anything is written, except in a
+        compiled model."""
+        positions = _positions(args, kwargs) if layer_idx == 0 else None
+        if positions is not None and not torch.compiler.is_compiling():
+            lengths = [layer.length for layer in self.layers if isinstance(layer, KvRingLayer)]
+            if lengths and (first := int(positions[0])) < max(lengths):
+                message = (
+                    f"cache_position[0] = {first}: a ring of {max(lengths)} tokens goes back only by crop"
+                )
+                raise errors.OptionError(message, "cache_position", "cache_position", value=first)
+        written: tuple[torch.Tensor, torch.Tensor] = super().update(
+            key_states, value_states, layer_idx, *args, **kwargs
+        )
+        return written
 
     def crop(self, tokens_to_remove: int) -> None:
         """Forgets the last ``-tokens_to_remove`` tokens of every layer. If one layer refuses, no layer
