@@ -20,6 +20,7 @@ from kvscatter.testing import Case
 Array = npt.NDArray[Any]
 
 ROOT = Path(__file__).parents[3]
+TESTDATA = ROOT / "testdata"
 
 
 def check_sharded_example(name: str) -> None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import runpy
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from kvscatter import KvSession
+from support import ROOT
 
-ROOT = Path(__file__).parents[3]
 MODEL = ROOT / "testdata/mobius-llama-static/model.onnx"
 EXAMPLE = ROOT / "examples/models/beam_search.py"
 PROMPT = [5, 9, 200, 17, 33]

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,9 +13,10 @@ import pytest
 import kvscatter
 from integers import check, declared
 from kvscatter import KvSession, cuda, errors, positions, reference, ring, testing
-from support import refused
+from support import TESTDATA, refused
 
-MODEL = Path(__file__).parents[3] / "testdata/mobius-llama-static/model.onnx"
+MODEL = TESTDATA / "mobius-llama-static/model.onnx"
+
 CACHE, UPDATE = np.zeros((1, 4, 2), np.float32), np.ones((1, 1, 2), np.float32)
 PAST, NEW = np.zeros((2, 1, 4, 2), np.float16), np.zeros((1, 2), np.float16)
 PLAN = kvscatter.plan(CACHE, UPDATE)

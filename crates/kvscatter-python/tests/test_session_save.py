@@ -11,8 +11,8 @@ import pytest
 
 import kvscatter
 from kvscatter import KvSession, errors
+from support import TESTDATA
 
-TESTDATA = Path(__file__).parents[3] / "testdata"
 STATIC = TESTDATA / "mobius-llama-static/model.onnx"
 GROUP_QUERY = TESTDATA / "genai-llama-gqa/model.onnx"
 GROWING = TESTDATA / "optimum-llama/model.onnx"

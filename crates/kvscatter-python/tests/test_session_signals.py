@@ -14,9 +14,8 @@ import pytest
 from numpy.typing import NDArray
 
 from kvscatter import KvSession, Sample
-from support import edited, refused
+from support import TESTDATA, edited, refused
 
-TESTDATA = Path(__file__).parents[3] / "testdata"
 STATIC = TESTDATA / "mobius-llama-static/model.onnx"
 GROUP_QUERY = TESTDATA / "genai-llama-gqa/model.onnx"
 PROMPT = [5, 9, 200, 17, 33]

@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 
 import kvscatter
 from kvscatter import KvSession, Sample, errors
-from support import edited
+from support import TESTDATA, edited
 
-TESTDATA = Path(__file__).parents[3] / "testdata"
 STATIC = TESTDATA / "mobius-llama-static/model.onnx"
 GROUP_QUERY = TESTDATA / "genai-llama-gqa/model.onnx"
 MODELS = [STATIC, GROUP_QUERY]

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import runpy
 from collections.abc import Iterator
-from pathlib import Path
 
 import onnx
 import pytest
@@ -14,8 +13,8 @@ from onnx import numpy_helper
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from kvscatter import KvSession
+from support import ROOT
 
-ROOT = Path(__file__).parents[4]
 MODEL = ROOT / "testdata/mobius-llama-static/model.onnx"
 beam_search = runpy.run_path(str(ROOT / "examples/models/beam_search.py"))["beam_search"]
 

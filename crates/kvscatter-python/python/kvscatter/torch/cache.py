@@ -35,10 +35,14 @@ _KINDS = {"full_attention", "sliding_attention", "chunked_attention"}
 """The supported types of layers. A chunk needs no more slots than a window of the same size."""
 
 
+_BEFORE_5_15 = "max_length" in inspect.signature(Cache.crop).parameters
+"""Whether transformers is older than 5.15, so that a positive argument of `crop` is the number of tokens to keep."""
+
+
 def _least_to_keep() -> int:
     """Returns the least argument of `crop` that is the number of tokens to keep, as for `DynamicCache`. It is 0 before
     transformers 5.14, and 1 in 5.14. Since 5.15 there is none, and this returns 2**63."""
-    if "max_length" not in inspect.signature(Cache.crop).parameters:
+    if not _BEFORE_5_15:
         return 2**63
     layer, rows = DynamicLayer(), torch.zeros(1, 1, 1, 1)
     layer.update(rows, rows)
@@ -47,7 +51,7 @@ def _least_to_keep() -> int:
 
 
 _LEAST_TO_KEEP = _least_to_keep()
-_LARGEST_CROP = 2**63 - 1 if _LEAST_TO_KEEP < 2**63 else 0
+_LARGEST_CROP = 2**63 - 1 if _BEFORE_5_15 else 0
 
 
 class _Layer(StaticLayer):  # type: ignore[misc]
@@ -318,10 +322,6 @@ class KvRingLayer(_Layer):
             )
         return change
 
-    def reset(self) -> None:
-        """Forgets all tokens and writes zeros over them. The next update may have another number of samples."""
-        super().reset()
-
     def _forget(self) -> None:
         super()._forget()
         self.length = self.high = 0
@@ -388,7 +388,8 @@ class KvCache(StaticCache):  # type: ignore[misc]
         max_cache_len = _integers.within("max_cache_len", max_cache_len, 1, 2**63 - 1)
         rewind = _integers.within("rewind", rewind, 0, 2**63 - 1)
         layers: list[Any] = []
-        other = _kinds(config.get_text_config(decoder=True)) - _KINDS
+        text = config.get_text_config(decoder=True)
+        other = _kinds(text) - _KINDS
         if not other:
             # It finds each layer's window in the config, and allocates nothing before its first write.
             try:
@@ -404,7 +405,7 @@ class KvCache(StaticCache):  # type: ignore[misc]
         if not layers:
             message = "config has no layers, or has num_kv_shared_layers = 0, which needs transformers 5.10"
             raise errors.OptionError(message, "layer_type", "config")
-        if _LEAST_TO_KEEP < 2**63 and config.get_text_config(decoder=True).model_type in _OWN_MASKS:
+        if _BEFORE_5_15 and text.model_type in _OWN_MASKS:
             layers = [StaticLayer(max_cache_len) for _ in layers]
         windows = [_integers.within("sliding_window", layer.max_cache_len, 1, 2**63 - 1) for layer in layers]
         Cache.__init__(
