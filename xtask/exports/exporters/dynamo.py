@@ -23,7 +23,9 @@ class Decoder(nn.Module):
         self, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor, past: list[Tensor]
     ) -> tuple[Tensor, ...]:
         """Returns the logits, and the keys and values of each layer."""
-        cache = DynamicCache.from_legacy_cache(tuple(zip(past[::2], past[1::2], strict=True)))
+        cache = DynamicCache()
+        for layer, (keys, values) in enumerate(zip(past[::2], past[1::2], strict=True)):
+            cache.update(keys, values, layer)
         positions = {"position_ids": position_ids} if self.takes_positions else {}
         result = self.model(
             input_ids=input_ids,
@@ -32,11 +34,25 @@ class Decoder(nn.Module):
             use_cache=True,
             **positions,
         )
-        present = result.past_key_values.to_legacy_cache()
-        return (result.logits, *(cache for layer in present for cache in layer))
+        return (result.logits, *_tensors(result.past_key_values))
 
 
-def dynamo(checkpoint: Path, folder: Path) -> None:
+def opset20(checkpoint: Path, folder: Path) -> None:
+    """Exports with the operator set that is the default: attention is separate nodes."""
+    _export(checkpoint, folder, 20)
+
+
+def opset23(checkpoint: Path, folder: Path) -> None:
+    """Exports with the first operator set that has `Attention`, which reads the result of a `Concat`."""
+    _export(checkpoint, folder, 23)
+
+
+def opset24(checkpoint: Path, folder: Path) -> None:
+    """Exports with the operator set of converted models."""
+    _export(checkpoint, folder, 24)
+
+
+def _export(checkpoint: Path, folder: Path, opset: int) -> None:
     """Exports in float32."""
     model = AutoModelForCausalLM.from_pretrained(checkpoint).float().eval()
     past = _example_past(model)
@@ -53,6 +69,7 @@ def dynamo(checkpoint: Path, folder: Path) -> None:
             (ids, mask, positions, past),
             str(folder / "model.onnx"),
             dynamo=True,
+            opset_version=opset,
             dynamic_shapes=(tokens, total, tokens, caches),
             input_names=[
                 "input_ids",
@@ -68,4 +85,9 @@ def _example_past(model: PreTrainedModel) -> list[Tensor]:
     """Returns caches of the right shapes, from a run of the model."""
     with torch.no_grad():
         result = model(torch.randint(3, 200, (BATCH, PAST)), use_cache=True)
-    return [cache for layer in result.past_key_values.to_legacy_cache() for cache in layer]
+    return _tensors(result.past_key_values)
+
+
+def _tensors(cache: DynamicCache) -> list[Tensor]:
+    """Returns the keys and values of each layer."""
+    return [tensor for layer in cache.layers for tensor in (layer.keys, layer.values)]
