@@ -17,9 +17,9 @@ pub(crate) const LIGHT: &str = "-p kvscatter-text -p kvscatter-oracle -p kvscatt
                                 -p kvscatter-bench -p kvscatter-cli -p kvscatter-capi -p xtask";
 
 /// The other crates, and the command with every feature.
-pub(crate) const HEAVY: &str = "-p kvscatter-attention -p kvscatter-tract -p kvscatter-onnxruntime -p kvscatter-certify \
-                                -p kvscatter-candle -p kvscatter-cuda -p kvscatter-ort -p kvscatter-python \
-                                -p kvscatter-xla -p kvscatter-soak \
+pub(crate) const HEAVY: &str = "-p kvscatter-attention -p kvscatter-tract -p kvscatter-onnxruntime \
+                                -p kvscatter-certify -p kvscatter-candle -p kvscatter-cuda -p kvscatter-ort \
+                                -p kvscatter-python -p kvscatter-xla -p kvscatter-soak -p kvscatter-bench-peers \
                                 -p kvscatter-cli --features kvscatter-cli/full";
 
 /// Builds the command with every feature, as the step `unit-all` does. Other packages or features would build
@@ -52,4 +52,19 @@ pub(crate) fn prefixed(prefix: &str, path: &Path) -> OsString {
     let mut argument = OsString::from(prefix);
     argument.push(path);
     argument
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{HEAVY, LIGHT, root};
+
+    #[test]
+    fn every_crate_is_checked_and_tested() {
+        let checked: Vec<_> =
+            ["-p kvscatter", LIGHT, HEAVY].iter().flat_map(|list| list.split(' ')).collect();
+        for entry in root().join("crates").read_dir().unwrap() {
+            let name = entry.unwrap().file_name();
+            assert!(checked.iter().any(|word| name == *word), "LIGHT and HEAVY lack {}", name.display());
+        }
+    }
 }

@@ -38,17 +38,17 @@ use crate::steps_python::Torch;
 enum Task {
     /// Runs the steps for every change: fmt, words, lint, unit and c. Needs Rust and a C compiler
     Test {
-        /// Also runs deny, features, no-std, docs, kernels, linear, instructions, bench-check, package, cuda,
-        /// cuda-images, candle-cuda, models, conformance, ort, python, python-torch and bench-gpu-check
+        /// Also runs deny, features, no-std, docs, kernels, linear, instructions, package, cuda, cuda-images,
+        /// candle-cuda, models, conformance, ort, python, python-torch and bench-gpu-check
         #[arg(long)]
         all: bool,
         /// Runs the steps that only --all runs
         #[arg(long, conflicts_with = "all")]
         rest: bool,
     },
-    /// Checks the formatting, also outside the workspace: fuzz targets, code generator, bench
+    /// Checks the formatting, also outside the workspace: fuzz targets, code generator, divergences
     Fmt,
-    /// Runs clippy over every target of the workspace, with warnings as errors
+    /// Counts words as `words` does, and runs clippy over every target of the workspace, with warnings as errors
     Lint,
     /// Counts words that are hard to read in pages, comments and messages. The counts may only fall
     Words,
@@ -56,8 +56,8 @@ enum Task {
     Features,
     /// Runs unit, integration, property, command line and documentation tests
     Unit,
-    /// Packages every published crate, builds each from its package, and installs the command from its
-    /// package
+    /// Packages every published crate, installs the command from the packages, and checks the other crates from
+    /// theirs
     Package,
     /// Tests the core and attention on every instruction set, with limits so small that the tests take every path
     Kernels,
@@ -129,9 +129,13 @@ enum Task {
         #[arg(value_name = "OPTION", trailing_var_arg = true, allow_hyphen_values = true)]
         options: Vec<OsString>,
     },
-    /// Tests the Python package on every installed Python: wheel, format, lints, types, tests and examples
-    /// (needs Python, downloads once)
-    Python,
+    /// Tests the Python package: wheel, format, lints, types and tests, and the examples on the oldest and the newest
+    /// Python that are installed (needs Python, downloads once)
+    Python {
+        /// Also test the versions of Python and of ONNX Runtime between the oldest and the newest
+        #[arg(long)]
+        every_version: bool,
+    },
     /// Tests the Python package with a version of PyTorch (needs Python and 12 GB of disk, downloads once)
     PythonTorch {
         #[arg(value_enum, default_value_t = Torch::Oldest)]
@@ -155,8 +159,6 @@ enum Task {
         #[arg(value_name = "OPTION", trailing_var_arg = true, allow_hyphen_values = true)]
         options: Vec<OsString>,
     },
-    /// Runs clippy and the tests of bench/, which is outside the workspace. Times nothing
-    BenchCheck,
     /// Builds the documentation, with warnings as errors
     Docs,
     /// Builds the core without its default features, in a library without the standard library
@@ -254,7 +256,7 @@ fn main() -> ExitCode {
         Task::Test { rest: true, .. } => step::run(steps::rest(), Missing::IsSkipped),
         Task::Test { .. } => {
             let passed = step::run(steps::light(), Missing::IsSkipped);
-            println!("`cargo xtask test --rest` has {} more steps", steps::rest().len());
+            println!("`cargo xtask test --rest` runs the other steps of continuous integration");
             passed
         }
         Task::Fmt => one(steps::fmt()),
@@ -282,12 +284,11 @@ fn main() -> ExitCode {
         Task::Divergences { options } => one(steps_divergences::divergences(&options)),
         Task::Ort { every_version } => one(steps_ort::ort(every_version)),
         Task::OrtBench { options } => one(steps_ort::ort_bench(&options)),
-        Task::Python => step::run(steps_python::all(), Missing::Fails),
+        Task::Python { every_version } => step::run(steps_python::all(every_version), Missing::Fails),
         Task::PythonTorch { version } => one(steps_python::torch(version)),
         Task::Wheel { out } => one(steps_python::release(&out)),
         Task::Scale { options } => one(steps_python::bench("scale", &options)),
         Task::Peers { options } => one(steps_python::bench("peers", &options)),
-        Task::BenchCheck => one(steps::bench_check()),
         Task::Docs => one(steps::docs()),
         Task::NoStd => one(steps::no_std()),
         Task::Deny => one(steps::deny()),

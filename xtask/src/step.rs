@@ -101,7 +101,7 @@ impl Step {
 }
 
 impl Tool {
-    fn is_installed(&self) -> bool {
+    pub(crate) fn is_installed(&self) -> bool {
         program(self.probe)
             .stdout(Stdio::null())
             .stderr(Stdio::null())

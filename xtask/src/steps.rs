@@ -14,10 +14,7 @@ use crate::{
 /// A separate workspace, so that building the project never builds a protobuf compiler.
 const CODEGEN: &str = "crates/kvscatter-onnx/codegen/Cargo.toml";
 
-/// A separate workspace, so that building the project never builds the libraries that the benchmarks compare
-/// with.
-const BENCH: &str = "bench/Cargo.toml";
-/// A separate workspace for the same reason.
+/// A separate workspace, so that the versions of the libraries that it compares do not decide those of the project.
 pub(crate) const DIVERGENCES: &str = "xtask/divergences/rust/Cargo.toml";
 
 /// The names of the core's `Isa`, and the variable that limits the core to one of them.
@@ -49,7 +46,6 @@ pub(crate) fn rest() -> Vec<Step> {
         kernels(),
         linear(),
         instructions(false),
-        bench_check(),
         steps_package::package(),
     ];
     let runtime = [steps_models::models(), steps_models::conformance(true), steps_ort::ort(false)];
@@ -58,14 +54,14 @@ pub(crate) fn rest() -> Vec<Step> {
         .chain(steps_c::thorough())
         .chain([steps_cuda::cuda(), steps_cuda_images::check(), steps_candle::candle_cuda()])
         .chain(runtime)
-        .chain(steps_python::all())
+        .chain(steps_python::all(false))
         .chain(torch)
         .collect()
 }
 
 pub(crate) fn fmt() -> Step {
     let members = cargo("fmt --all --check");
-    let others = ["fuzz/Cargo.toml", CODEGEN, BENCH, DIVERGENCES].map(|manifest| {
+    let others = ["fuzz/Cargo.toml", CODEGEN, DIVERGENCES].map(|manifest| {
         let mut command = cargo("fmt --check --manifest-path");
         command.arg(manifest);
         command
@@ -90,10 +86,10 @@ pub(crate) fn lint() -> Step {
     Step::new("lint", vec![cargo(&format!("clippy -p kvscatter {LIGHT} --all-targets -- -Dwarnings"))])
 }
 
-/// Runs clippy over every crate with every feature, except candle's feature `cuda`, which needs CUDA.
+/// Runs clippy over the [`HEAVY`] crates, and the command with every feature. The step `candle-cuda` checks candle's
+/// feature `cuda`.
 pub(crate) fn lint_all() -> Step {
-    let clippy = cargo("clippy --workspace --all-targets --features kvscatter-cli/full -- -Dwarnings");
-    Step::new("lint-all", vec![clippy])
+    Step::new("lint-all", vec![cargo(&format!("clippy {HEAVY} --all-targets -- -Dwarnings"))])
 }
 
 /// Counts the words that should disappear from pages, comments and messages.
@@ -131,15 +127,11 @@ pub(crate) fn no_std() -> Step {
     Step::new("no-std", vec![build, link])
 }
 
+/// Builds the documentation with the features of [`lint_all()`], whose checks of dependencies it reuses.
 pub(crate) fn docs() -> Step {
-    // With all of its features, candle needs CUDA. The step `candle-cuda` checks that documentation.
-    let all = cargo("doc --workspace --exclude kvscatter-candle --lib --no-deps --all-features");
-    let candle = cargo("doc -p kvscatter-candle --lib --no-deps");
-    let commands = [all, candle].map(|mut doc| {
-        doc.env("RUSTDOCFLAGS", "-Dwarnings");
-        doc
-    });
-    Step::new("docs", commands.into())
+    let mut doc = cargo("doc --workspace --lib --no-deps --features kvscatter-cli/full");
+    doc.env("RUSTDOCFLAGS", "-Dwarnings");
+    Step::new("docs", vec![doc])
 }
 
 /// Tests the core alone, as [`kernels()`] builds it. Together with other crates, its dependencies would have
@@ -276,19 +268,6 @@ pub(crate) fn instructions(bless: bool) -> Step {
     Step::new("instructions", vec![count]).needs(&[TOOL])
 }
 
-/// Checks the benchmarks, which are a separate workspace. Nothing is timed, because times from a shared
-/// machine are not meaningful.
-pub(crate) fn bench_check() -> Step {
-    let in_folder = |command| {
-        let mut command = cargo(command);
-        command.args(["--manifest-path", BENCH, "--target-dir"]).arg(target_dir().join("bench"));
-        command
-    };
-    let mut clippy = in_folder("clippy --all-targets");
-    clippy.args(["--", "-Dwarnings"]);
-    Step::new("bench-check", vec![clippy, in_folder("test")])
-}
-
 /// Runs the benchmarks, optimised and with every engine. Results and plots go to the build folder because
 /// they describe this machine only.
 pub(crate) fn bench(options: &[OsString]) -> Step {
@@ -322,10 +301,8 @@ fn with_plugin(word: &str, options: &[OsString]) -> Vec<Command> {
 }
 
 fn run_bench(words: &[&str], options: &[OsString]) -> Command {
-    let folder = target_dir().join("bench");
-    let mut run = cargo("run --release --quiet --manifest-path");
-    run.args([BENCH, "--target-dir"]).arg(&folder).arg("--").args(words);
-    run.arg("--out").arg(&folder).args(options);
+    let mut run = cargo("run --release --quiet -p kvscatter-bench-peers --");
+    run.args(words).arg("--out").arg(target_dir().join("bench")).args(options);
     run
 }
 

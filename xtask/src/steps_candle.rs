@@ -21,10 +21,9 @@ const MAKE: &str = "crates/kvscatter-candle/tests/fake/make.sh";
 /// Checks and tests the feature `cuda`.
 ///
 /// A fake nvcc leaves out candle's own kernels. The simulated driver is that of the step `cuda`, plus the
-/// functions that candle calls. The build folder is separate because every crate that depends on candle
-/// differs.
+/// functions that candle calls. The build folder is that of all steps, which have built the dependencies without CUDA.
 pub(crate) fn candle_cuda() -> Step {
-    let target = folder().join("target");
+    let target = target_dir();
     let [make, test] = tests(&target);
     let mut clippy = with_toolkit("clippy", &target);
     clippy.args(["--all-targets", "--", "-Dwarnings"]);
@@ -65,9 +64,5 @@ fn before(variable: &str, name: &str) -> OsString {
 }
 
 fn toolkit() -> PathBuf {
-    folder().join("toolkit")
-}
-
-fn folder() -> PathBuf {
-    target_dir().join("candle-cuda")
+    target_dir().join("candle-cuda/toolkit")
 }

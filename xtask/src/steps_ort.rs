@@ -112,9 +112,11 @@ fn needs() -> &'static [Tool] {
     if are_made { &[PYTHON, GLIBC] } else { &[PYTHON, GLIBC, INDEX] }
 }
 
-/// Returns the environments of the versions that the plugin supports.
-pub(crate) fn environments() -> [Environment; VERSIONS.len()] {
-    VERSIONS.map(environment)
+/// Returns the environments of the oldest and the newest version that the plugin supports, or also of those between.
+pub(crate) fn environments(every_version: bool) -> Vec<Environment> {
+    let [oldest, between @ .., newest] = VERSIONS;
+    let between = between.into_iter().filter(|_| every_version);
+    [oldest].into_iter().chain(between).chain([newest]).map(environment).collect()
 }
 
 fn versions() -> impl Iterator<Item = &'static str> {

@@ -1,39 +1,49 @@
 //! Packages the crates, and builds them from the packages.
 
-use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::cargo::{cargo, target_dir};
-use crate::step::Step;
+use crate::step::{Step, program};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// The crates that are published, each after those that it depends on.
-const PUBLISHED: [&str; 14] = [
-    "kvscatter-text",
-    "kvscatter-oracle",
+const COMMAND: &str = "kvscatter-cli";
+
+/// The published crates that the command without features contains.
+const WITHIN: [&str; 8] = [
+    COMMAND,
     "kvscatter",
     "kvscatter-attention",
     "kvscatter-bench",
     "kvscatter-onnx",
+    "kvscatter-oracle",
     "kvscatter-session",
-    "kvscatter-tract",
-    "kvscatter-onnxruntime",
-    "kvscatter-certify",
-    "kvscatter-cuda",
-    "kvscatter-candle",
-    "kvscatter-capi",
-    "kvscatter-cli",
+    "kvscatter-text",
 ];
 
-/// Packages every published crate and builds it from its package. Then installs the command from its package,
-/// without features and with all of them, and runs both.
+/// The other published crates.
+const OTHERS: [&str; 6] = [
+    "kvscatter-candle",
+    "kvscatter-capi",
+    "kvscatter-certify",
+    "kvscatter-cuda",
+    "kvscatter-onnxruntime",
+    "kvscatter-tract",
+];
+
+/// Packages every published crate, and unpacks the packages. Then installs the command from its package, without
+/// features and with all of them, and runs both. The crates on which it depends are built from their packages too.
+/// Checks each of the [`OTHERS`] alone, because it could otherwise use features that another crate enables.
+///
+/// Cargo could build every package alone, but would then build most crates several times.
 pub(crate) fn package() -> Step {
-    let mut package = cargo("package --allow-dirty");
-    package.env(DEBUG.0, DEBUG.1);
-    package.args(PUBLISHED.iter().flat_map(|name| ["-p", name]));
-    let mut commands = vec![forget_packages(), package];
+    let mut remove = program("rm -rf");
+    remove.arg(folder());
+    let mut package = cargo("package --allow-dirty --no-verify");
+    package.args(published().flat_map(|name| ["-p", name]));
+    let mut commands = vec![remove, package];
+    commands.extend(published().map(unpack));
     for (features, model) in [("", WRITE), ("full", DECODER)] {
         let root = target_dir().join("installed");
         commands.push(install(&root, features));
@@ -41,19 +51,15 @@ pub(crate) fn package() -> Step {
         run.arg("run").args(model);
         commands.push(run);
     }
+    commands.extend(OTHERS.map(check));
     Step::new("package", commands)
 }
 
-/// Removes the sources that an earlier run unpacked. Cargo unpacks a package of a local registry once for each
-/// version, and would build the old sources.
-fn forget_packages() -> Command {
-    let home = env::var_os("CARGO_HOME").map(PathBuf::from);
-    let home = home.or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".cargo"))).unwrap_or_default();
-    let mut find = Command::new("find");
-    // The folders of local registries have names without a host, which begin with a hyphen.
-    find.arg(home.join("registry/src")).args("-mindepth 2 -maxdepth 2 -path */src/-*/kvscatter*".split(' '));
-    find.args("-prune -exec rm -r {} +".split(' '));
-    find
+/// Unpacks a package. Its files are touched because cargo compares times, and all packed files have the same time.
+fn unpack(name: &str) -> Command {
+    let mut unpack = program("tar --extract --touch --file");
+    unpack.arg(folder().join(format!("{name}-{VERSION}.crate"))).arg("--directory").arg(folder());
+    unpack
 }
 
 /// Leaves debug information out, which takes a third of the time.
@@ -66,16 +72,39 @@ const WRITE: &[&str] = &["testdata/onnx-node/test_tensorscatter_circular"];
 const DECODER: &[&str] =
     &["testdata/mobius-llama-static/model.onnx", "--dim=batch=1", "--dim=sequence_len=1", "--in-place"];
 
-/// Installs the command from its package. The other crates also come from their packages, because the
-/// registry may not have this version.
+/// Installs the command from its package.
 fn install(root: &Path, features: &str) -> Command {
-    let folder = |name: &str| target_dir().join("package").join(format!("{name}-{VERSION}"));
     let mut install = cargo("install --debug --force --locked --path");
-    install.arg(folder("kvscatter-cli")).arg("--root").arg(root).args(["--features", features]);
-    // In the folder where the crates were built from their packages, the other dependencies are built already.
-    install.arg("--target-dir").arg(target_dir()).env(DEBUG.0, DEBUG.1);
-    for name in PUBLISHED.iter().filter(|name| **name != "kvscatter-cli") {
-        install.arg("--config").arg(format!("patch.crates-io.{name}.path={:?}", folder(name)));
+    install.arg(unpacked(COMMAND)).arg("--root").arg(root).args(["--features", features]);
+    from_packages(install)
+}
+
+fn check(name: &str) -> Command {
+    let mut check = cargo("check --quiet --manifest-path");
+    check.arg(unpacked(name).join("Cargo.toml"));
+    from_packages(check)
+}
+
+/// Takes all crates of the project from their packages, because the registry may not have this version. Other
+/// dependencies are already in the usual build folder. Programs get a separate folder, because other steps can run the
+/// usual command at the same time.
+fn from_packages(mut command: Command) -> Command {
+    command.arg("--target-dir").arg(folder().join("built")).env(DEBUG.0, DEBUG.1);
+    command.arg("--config").arg(format!("build.build-dir={:?}", target_dir()));
+    for name in published() {
+        command.arg("--config").arg(format!("patch.crates-io.{name}.path={:?}", unpacked(name)));
     }
-    install
+    command
+}
+
+fn published() -> impl Iterator<Item = &'static str> {
+    WITHIN.into_iter().chain(OTHERS)
+}
+
+fn unpacked(name: &str) -> PathBuf {
+    folder().join(format!("{name}-{VERSION}"))
+}
+
+fn folder() -> PathBuf {
+    target_dir().join("package")
 }

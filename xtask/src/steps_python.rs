@@ -125,9 +125,19 @@ impl Version {
 }
 
 /// Returns every step that does not need PyTorch.
-pub(crate) fn all() -> Vec<Step> {
-    let versions = VERSIONS.iter().map(in_empty_environment);
-    [build(), lint(), test(), plugin()].into_iter().chain(versions).chain([sdist()]).collect()
+pub(crate) fn all(every_version: bool) -> Vec<Step> {
+    let versions = versions(every_version).map(in_empty_environment);
+    [build(), lint(), test(), plugin(every_version)].into_iter().chain(versions).chain([sdist()]).collect()
+}
+
+/// Returns the versions of Python. Unless `every_version` is `true`, leaves out those between the oldest and the newest
+/// that are installed, because all of them get the same wheel.
+fn versions(every_version: bool) -> impl Iterator<Item = &'static Version> {
+    let is_here = |version: &Version| !every_version && version.is_here[0].is_installed();
+    let oldest = VERSIONS.iter().position(is_here);
+    let newest = VERSIONS.iter().rposition(is_here);
+    let is_between = move |at| oldest < Some(at) && Some(at) < newest;
+    VERSIONS.iter().enumerate().filter(move |&(at, _)| !is_between(at)).map(|(_, version)| version)
 }
 
 /// Tests the package with a version of PyTorch and with the packages that are often used with it.
@@ -214,9 +224,10 @@ fn test() -> Step {
     Step::new("python-test", commands).needs(needs(&[tools]))
 }
 
-/// Tests the plugin that the wheel contains in every version of ONNX Runtime that the plugin supports.
-fn plugin() -> Step {
-    let environments = steps_ort::environments();
+/// Tests the plugin that the wheel contains in the oldest and the newest version of ONNX Runtime, or in all that the
+/// step `ort` tests. That step tests the code of the plugin in each of them.
+fn plugin(every_version: bool) -> Step {
+    let environments = steps_ort::environments(every_version);
     let commands = environments.iter().flat_map(|environment| {
         let mut commands = installed(environment);
         commands.push(pytest(environment, &[PLUGIN_TESTS]));
