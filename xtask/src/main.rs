@@ -39,7 +39,7 @@ enum Task {
     /// Runs the steps for every change: fmt, words, lint, unit and c. Needs Rust and a C compiler
     Test {
         /// Also runs deny, features, no-std, docs, kernels, linear, instructions, package, cuda, cuda-images,
-        /// candle-cuda, models, conformance, ort, python, python-torch and bench-gpu-check
+        /// candle-cuda, models, conformance, ort, python, python-torch and bench-gpu-check. Runs two steps at once
         #[arg(long)]
         all: bool,
         /// Runs the steps that only --all runs
@@ -251,9 +251,10 @@ fn main() -> ExitCode {
     let one = |step: Step| step::run(vec![step], Missing::Fails);
     let passed = match Task::parse() {
         Task::Test { all: true, .. } => {
-            step::run(steps::light().into_iter().chain(steps::rest()).collect(), Missing::IsSkipped)
+            let passed = step::run(steps::light(), Missing::IsSkipped);
+            step::run_at_once(steps::rest(), Missing::IsSkipped) && passed
         }
-        Task::Test { rest: true, .. } => step::run(steps::rest(), Missing::IsSkipped),
+        Task::Test { rest: true, .. } => step::run_at_once(steps::rest(), Missing::IsSkipped),
         Task::Test { .. } => {
             let passed = step::run(steps::light(), Missing::IsSkipped);
             println!("`cargo xtask test --rest` runs the other steps of continuous integration");

@@ -1,11 +1,15 @@
 //! Steps, which have a name and a few commands. Running steps prints them, times them and lists the results.
 
+use std::cmp::Reverse;
 use std::fmt;
+use std::fs::{self, File};
 use std::io::{self, Write};
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::cargo::root;
+use crate::cargo::{root, target_dir};
 
 /// A named list of commands, run in order until one fails.
 pub(crate) struct Step {
@@ -50,13 +54,60 @@ pub(crate) fn run(steps: Vec<Step>, missing: Missing) -> bool {
     let mut results = Vec::with_capacity(count);
     for (position, step) in steps.into_iter().enumerate() {
         println!("[{}/{count}] {}", position + 1, step.name);
-        let begin = Instant::now();
-        let line = Line { name: step.name, outcome: step.run(missing), time: begin.elapsed() };
+        let line = step.timed(missing, &Output::Inherited);
         println!("{line}\n");
         results.push(line);
     }
-    summarise(&results, begin.elapsed());
-    !results.iter().any(|line| matches!(line.outcome, Outcome::Failed))
+    summarise(results, begin.elapsed())
+}
+
+/// Runs several lists of steps at once, each in its order, as [`run()`] does. Many steps use one processor only. The
+/// output of a step is printed when the step ends, and is in a file of the build folder until then.
+pub(crate) fn run_at_once(lists: Vec<Vec<Step>>, missing: Missing) -> bool {
+    let begin = Instant::now();
+    // The lock also keeps the outputs of two steps apart.
+    let results = Mutex::new(Vec::new());
+    thread::scope(|scope| {
+        for steps in lists {
+            scope.spawn(|| {
+                for step in steps {
+                    println!("{} begins", step.name);
+                    let (line, output) = step.captured(missing);
+                    let mut results = results.lock().unwrap_or_else(PoisonError::into_inner);
+                    println!("\n{}\n{output}{line}\n", line.name);
+                    results.push(line);
+                }
+            });
+        }
+    });
+    summarise(results.into_inner().unwrap_or_else(PoisonError::into_inner), begin.elapsed())
+}
+
+/// Where a step and its commands print.
+enum Output {
+    Inherited,
+    File(File),
+}
+
+impl Output {
+    fn print(&self, line: impl fmt::Display) {
+        match self {
+            Self::Inherited => println!("{line}"),
+            // A step whose output cannot be written still runs.
+            Self::File(file) => drop(writeln!(&*file, "{line}")),
+        }
+    }
+
+    fn execute(&self, command: &mut Command) -> io::Result<()> {
+        match self {
+            Self::Inherited => io::stdout().flush()?,
+            Self::File(file) => {
+                command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file.try_clone()?);
+            }
+        }
+        let status = command.current_dir(root()).status()?;
+        if status.success() { Ok(()) } else { Err(io::Error::other(status.to_string())) }
+    }
 }
 
 impl Step {
@@ -74,13 +125,30 @@ impl Step {
         Self { skipped_without, ..self }
     }
 
-    fn run(mut self, missing: Missing) -> Outcome {
+    /// Runs the step, and returns its output too.
+    fn captured(self, missing: Missing) -> (Line, String) {
+        let folder = target_dir().join("steps");
+        let path = folder.join(format!("{}.log", self.name));
+        let Ok(file) = fs::create_dir_all(&folder).and_then(|()| File::create(&path)) else {
+            return (self.timed(missing, &Output::Inherited), String::new());
+        };
+        let line = self.timed(missing, &Output::File(file));
+        let output = fs::read(&path).unwrap_or_default();
+        (line, String::from_utf8_lossy(&output).into_owned())
+    }
+
+    fn timed(self, missing: Missing, output: &Output) -> Line {
+        let begin = Instant::now();
+        Line { name: self.name, outcome: self.run(missing, output), time: begin.elapsed() }
+    }
+
+    fn run(mut self, missing: Missing, output: &Output) -> Outcome {
         let absent = |tools: &'static [Tool]| tools.iter().find(|tool| !tool.is_installed());
         if let Some(tool) = absent(self.needs) {
             return match missing {
                 Missing::IsSkipped => Outcome::Skipped(tool),
                 Missing::Fails => {
-                    println!("  needs {}: {}", tool.name, tool.install);
+                    output.print(format_args!("  needs {}: {}", tool.name, tool.install));
                     Outcome::Failed
                 }
             };
@@ -89,10 +157,10 @@ impl Step {
             return Outcome::Skipped(tool);
         }
         for command in &mut self.commands {
-            println!("  $ {}", Shown(command));
-            if let Err(why) = execute(command) {
-                println!("  {}: {why}; to repeat it, in the repository's root:", self.name);
-                println!("  $ {}", Shown(command));
+            output.print(format_args!("  $ {}", Shown(command)));
+            if let Err(why) = output.execute(command) {
+                output.print(format_args!("  {}: {why}; to repeat it, in the repository's root:", self.name));
+                output.print(format_args!("  $ {}", Shown(command)));
                 return Outcome::Failed;
             }
         }
@@ -118,16 +186,12 @@ pub(crate) fn program(line: &str) -> Command {
     command
 }
 
-fn execute(command: &mut Command) -> io::Result<()> {
-    io::stdout().flush()?;
-    let status = command.current_dir(root()).status()?;
-    if status.success() { Ok(()) } else { Err(io::Error::other(status.to_string())) }
-}
-
-fn summarise(results: &[Line], total: Duration) {
+/// Prints the results, with the longest step first. Returns `true` if no step failed.
+fn summarise(mut results: Vec<Line>, total: Duration) -> bool {
+    results.sort_by_key(|line| Reverse(line.time));
     if results.len() > 1 {
-        println!("summary");
-        for line in results {
+        println!("summary, the longest step first");
+        for line in &results {
             println!("{line}");
         }
     }
@@ -139,6 +203,7 @@ fn summarise(results: &[Line], total: Duration) {
         count(|outcome| matches!(outcome, Outcome::Skipped(_))),
         Seconds(total),
     );
+    count(|outcome| matches!(outcome, Outcome::Failed)) == 0
 }
 
 struct Line {
@@ -209,6 +274,24 @@ mod tests {
         assert!(run(vec![step("good", &["true", "true"])], Missing::Fails));
         assert!(!run(vec![step("bad", &["false", "true"]), step("good", &["true"])], Missing::Fails));
         assert!(!run(vec![step("absent", &["./no-such-program"])], Missing::Fails));
+    }
+
+    #[test]
+    fn steps_that_run_at_once_print_in_one_piece_and_fail_alone() {
+        let script = |name, line: &str| {
+            let mut shell = Command::new("sh");
+            shell.args(["-c", line]);
+            Step::new(name, vec![shell])
+        };
+        let (line, output) =
+            script("test-of-captured", "echo out; echo err >&2; exit 3").captured(Missing::Fails);
+        assert!(matches!(line.outcome, Outcome::Failed));
+        let printed: Vec<_> = output.lines().filter(|line| !line.contains('$')).collect();
+        let why = "  test-of-captured: exit status: 3; to repeat it, in the repository's root:";
+        assert_eq!(printed, ["out", "err", why]);
+        let good = || script("test-of-good", "true");
+        assert!(run_at_once(vec![vec![good()], vec![]], Missing::Fails));
+        assert!(!run_at_once(vec![vec![good()], vec![script("test-of-bad", "false")]], Missing::Fails));
     }
 
     #[test]

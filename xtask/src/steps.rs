@@ -34,8 +34,9 @@ pub(crate) fn light() -> Vec<Step> {
     vec![fmt(), words(), lint(), unit_core(), unit(), steps_c::c()]
 }
 
-/// Returns the steps that `cargo xtask test --all` runs after the [`light()`] ones.
-pub(crate) fn rest() -> Vec<Step> {
+/// Returns the steps that `cargo xtask test --all` runs after the [`light()`] ones, as lists that can run at once.
+/// Steps that write the same files are in the same list. Cargo builds one after the other.
+pub(crate) fn rest() -> Vec<Vec<Step>> {
     let rust = [
         deny(),
         lint_all(),
@@ -48,15 +49,12 @@ pub(crate) fn rest() -> Vec<Step> {
         instructions(false),
         steps_package::package(),
     ];
-    let runtime = [steps_models::models(), steps_models::conformance(true), steps_ort::ort(false)];
+    let cuda = [steps_cuda::cuda(), steps_cuda_images::check(), steps_candle::candle_cuda()];
+    let runtime = [steps_ort::ort(false), steps_models::models(), steps_models::conformance(true)];
     let torch = [steps_python::torch(Torch::Oldest), steps_gpu::check()];
-    rust.into_iter()
-        .chain(steps_c::thorough())
-        .chain([steps_cuda::cuda(), steps_cuda_images::check(), steps_candle::candle_cuda()])
-        .chain(runtime)
-        .chain(steps_python::all(false))
-        .chain(torch)
-        .collect()
+    let rust = rust.into_iter().chain(steps_c::thorough());
+    let others = steps_python::all(false).into_iter().chain(cuda).chain(runtime).chain(torch);
+    vec![rust.collect(), others.collect()]
 }
 
 pub(crate) fn fmt() -> Step {
