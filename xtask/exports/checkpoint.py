@@ -6,7 +6,13 @@ import torch
 from families import Family
 from tokenizers import Tokenizer
 from tokenizers.models import BPE
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
 
 # Weights with this deviation make the logits of neighbouring tokens differ. With the usual 0.02 they hardly do.
 DEVIATION = 0.2
@@ -20,7 +26,8 @@ def make_model(family: Family, seed: int) -> PreTrainedModel:
     """Returns the family's model in float32 with random weights."""
     config = AutoConfig.for_model(family.model_type, **family.settings)
     torch.manual_seed(seed)
-    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
+    models = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+    model = models.from_config(config, attn_implementation="eager").float().eval()
     with torch.no_grad():
         for weight in model.parameters():
             if weight.dim() >= 2:

@@ -14,6 +14,8 @@ class Family:
 
     name: str
     model_type: str
+    environment: str
+    """The environment whose transformers makes the checkpoint and the reference."""
     settings: dict[str, Any]
 
 
@@ -30,4 +32,5 @@ def _family(name: str, table: dict[str, Any]) -> Family:
     row = dict(table["family"][name])
     common = table["common"].get(row.pop("like", ""), {})
     model_type = row.pop("model_type")
-    return Family(name, model_type, table["common"]["all"] | common | row)
+    environment = row.pop("environment", "optimum")
+    return Family(name, model_type, environment, table["common"]["all"] | common | row)

@@ -6,13 +6,17 @@
 """
 
 import argparse
+import os
 import subprocess
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from exporters import EXPORTERS, Exporter
+from families import families
 
 HERE = Path(__file__).parent
-# The environment of the reference and of the checks.
+# The environment of the checks.
 MAIN = "optimum"
 
 
@@ -38,6 +42,12 @@ def selected(names: list[str] | None) -> list[Exporter]:
     return [each for each in EXPORTERS if each.name in names or each.name in sources]
 
 
+def for_each(exporters: list[Exporter], run: Callable[[Exporter], None]) -> None:
+    """Runs a program for each exporter, as many at once as there are processors."""
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(run, exporters))
+
+
 def main() -> None:
     """Runs the programs that the arguments ask for."""
     options = argparse.ArgumentParser(prog="cargo xtask exports")
@@ -59,11 +69,15 @@ def main() -> None:
     check = Runner(given)
     given.reuse |= given.recheck
     make = Runner(given)
-    make.run(MAIN, "reference.py")
-    for exporter in exporters:
-        make.run(exporter.environment, "export.py", "--exporter", exporter.name)
-    wanted = [word for each in exporters for word in ("--exporter", each.name)]
-    check.run(MAIN, "check.py", "--command", given.command, *wanted)
+    for environment in sorted({family.environment for family in families(given.only)}):
+        make.run(environment, "reference.py", "--environment", environment)
+    sources = [each for each in exporters if each.source == "checkpoints"]
+    for stage in (sources, [each for each in exporters if each not in sources]):
+        for_each(stage, lambda each: make.run(each.environment, "export.py", "--exporter", each.name))
+    for_each(
+        exporters,
+        lambda each: check.run(MAIN, "check.py", "--command", given.command, "--exporter", each.name),
+    )
     report = [given.environments / MAIN / "bin" / "python", HERE / "report.py", given.root]
     subprocess.run([*report, *["--write-docs"] * given.write_docs], check=True)
 

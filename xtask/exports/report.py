@@ -110,9 +110,11 @@ def counts(results: Results, exporter: Exporter) -> list[str]:
     def passed(check: str) -> str:
         return f"{sum(each.get(check, '') is None for each in converted)}"
 
+    opsets = {each["opset"] for each in rows if "opset" in each}
     return [
         exporter.name,
         exporter.numbers,
+        " to ".join(f"{opset}" for opset in sorted({min(opsets), max(opsets)})) if opsets else "",
         f"{len(rows)}",
         f"{sum(each['export'] is None for each in rows)}",
         f"{len(runs)}",
@@ -136,7 +138,7 @@ def page(root: Path) -> str:
         [family.name, *(cell(results.get((name, family.name)), notes) for name in names)]
         for family in families()
     ]
-    head = ["exporter", "weights", "families", "exported", "run", "converted", "certified"]
+    head = ["exporter", "weights", "operator set", "families", "exported", "run", "converted", "certified"]
     head += ["ONNX Runtime", "tract", "checker", "TensorRT"]
     values = {
         "date": datetime.date.today().isoformat(),

@@ -43,7 +43,7 @@ EXPORTERS = [
     Exporter("optimum-4bit", "processed.four_bits", numbers="4-bit", source="optimum"),
     Exporter("optimum-int8", "processed.eight_bits", numbers="8-bit", source="optimum"),
     Exporter("optimum-1.18", "optimum_onnx.old", "optimum-1.18"),
-    Exporter("torch-dynamo-20", "dynamo.opset20"),
-    Exporter("torch-dynamo-23", "dynamo.opset23"),
-    Exporter("torch-dynamo-24", "dynamo.opset24"),
+    Exporter("torch-dynamo-20", "dynamo.opset20", "genai"),
+    Exporter("torch-dynamo-23", "dynamo.opset23", "genai"),
+    Exporter("torch-dynamo-24", "dynamo.opset24", "genai"),
 ]

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, PreTrainedModel
+from transformers.cache_utils import LinearAttentionLayer
 
 # The example has more than one of everything, because the exporter treats 1 as constant.
 BATCH, TOKENS, PAST = 2, 3, 5
@@ -54,7 +55,11 @@ def opset24(checkpoint: Path, folder: Path) -> None:
 
 def _export(checkpoint: Path, folder: Path, opset: int) -> None:
     """Exports in float32."""
-    model = AutoModelForCausalLM.from_pretrained(checkpoint).float().eval()
+    if AutoConfig.from_pretrained(checkpoint).is_encoder_decoder:
+        raise NotImplementedError("encoder-decoders are not currently supported")
+    # The usual implementation of experts has an operator for which the exporter knows nothing in ONNX.
+    model = AutoModelForCausalLM.from_pretrained(checkpoint, experts_implementation="batched_mm")
+    model = model.float().eval()
     past = _example_past(model)
     ids = torch.randint(3, 200, (BATCH, TOKENS))
     mask = torch.ones(BATCH, PAST + TOKENS, dtype=torch.int64)
@@ -89,5 +94,8 @@ def _example_past(model: PreTrainedModel) -> list[Tensor]:
 
 
 def _tensors(cache: DynamicCache) -> list[Tensor]:
-    """Returns the keys and values of each layer."""
-    return [tensor for layer in cache.layers for tensor in (layer.keys, layer.values)]
+    """Returns the keys and values of each layer that does not read those of another layer."""
+    if any(isinstance(layer, LinearAttentionLayer) for layer in cache.layers):
+        raise NotImplementedError("states other than keys and values are not currently supported")
+    layers = [layer for layer in cache.layers if layer.keys is not None]
+    return [tensor for layer in layers for tensor in (layer.keys, layer.values)]

@@ -21,3 +21,6 @@ def _build(checkpoint: Path, folder: Path, *options: str) -> None:
     result = command.main()
     if result:
         raise RuntimeError(f"mobius returned {result}")
+    # An encoder-decoder is two models.
+    for file in (folder / "decoder").glob("*"):
+        file.rename(folder / file.name)

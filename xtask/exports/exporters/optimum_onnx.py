@@ -1,6 +1,7 @@
-"""Optimum, as `optimum-cli export onnx --task text-generation-with-past` exports."""
+"""Optimum, as `optimum-cli export onnx` exports decoders with their caches, and the decoders of encoder-decoders."""
 
 import inspect
+import json
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,11 @@ def old(checkpoint: Path, folder: Path) -> None:
 def _export(checkpoint: Path, folder: Path, **options: Any) -> None:
     if "local_files_only" in inspect.signature(main_export).parameters:
         options["local_files_only"] = True
+    task = "text-generation-with-past"
+    if json.loads((checkpoint / "config.json").read_text()).get("is_encoder_decoder"):
+        task, options["no_post_process"] = "text2text-generation-with-past", True
     # Each model is compared with transformers later, over more steps.
-    main_export(
-        str(checkpoint), str(folder), task="text-generation-with-past", do_validation=False, **options
-    )
+    main_export(str(checkpoint), str(folder), task=task, do_validation=False, **options)
+    decoder = folder / "decoder_with_past_model.onnx"
+    if decoder.exists():
+        decoder.rename(folder / "model.onnx")
