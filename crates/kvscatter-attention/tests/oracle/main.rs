@@ -15,8 +15,6 @@ mod executors;
 #[cfg(test)]
 mod exhaustive;
 #[cfg(test)]
-mod onnx_cases;
-#[cfg(test)]
 mod properties;
 #[cfg(test)]
 mod rings;
