@@ -1,5 +1,5 @@
-//! Runs ONNX's own node tests of `Attention` in `kvscatter-attention` alone, from the folder in `KVSCATTER_CASES`, as in
-//! `cargo xtask models`. The tests of that crate do not read files, so that they build fast.
+//! Runs ONNX's own node tests of `Attention` in `kvscatter-attention`, from the folder in `KVSCATTER_CASES`, as in
+//! `cargo xtask models`. The tests of that crate read no files, so that they build fast.
 
 #[path = "../../../kvscatter-attention/tests/oracle/call.rs"]
 #[expect(dead_code, reason = "these cases need only some calls")]
