@@ -122,7 +122,15 @@ fn in_place_interface(
     decoder: &Decoder<'_>,
 ) -> Result<Interface, CertifyError> {
     check_not_copied(decoder)?;
-    let interface = Interface::of(model, graph, decoder).map_err(|error| not_scattered(error, decoder));
+    // If other nodes follow the operator on the way to the present, the model is certified, and its claims fail.
+    if !graph.nodes().iter().any(|node| matches!(node.op_type(), "TensorScatter" | "GroupQueryAttention"))
+        && let Some((past, why)) = decoder.unknown()
+    {
+        return Err(
+            session::SessionError::NotScattered { input: past.to_owned(), why: why.to_string() }.into()
+        );
+    }
+    let interface = Interface::of(model, decoder).map_err(|error| not_scattered(error, decoder));
     let mut interface = interface?;
     interface.check_no_states()?;
     check_elements(&interface)?;
@@ -255,7 +263,7 @@ impl Original {
         let file = model.file()?;
         let graph = about(path, model.graph())?;
         let decoder = about(path, Decoder::of(&graph))?;
-        let mut interface = about(path, Interface::of(&model, &graph, &decoder))?;
+        let mut interface = about(path, Interface::of(&model, &decoder))?;
         about(path, interface.check_no_states())?;
         about(path, check_elements(&interface))?;
         about(path, interface.settle(Some(of_model)))?;

@@ -4,9 +4,10 @@
 //! graph output that returns it with the new rows (the *present*), and the node that writes the rows. The
 //! present of one step is the past of the next.
 //!
-//! Names of inputs and outputs decide only if the graph uses two inputs in the same way. GPT-2's token ids
-//! and position ids are such inputs, because each picks rows of a table. See [`InputRole`].
+//! The graph proves the roles of most inputs. The names that exporters use decide the others: GPT-2's positions pick
+//! rows of a table, as the types of tokens do in other models. See [`InputRole`].
 
+mod assign;
 mod cache;
 mod cost;
 mod flow;
@@ -16,10 +17,13 @@ mod pairs;
 mod part;
 mod rings;
 mod roles;
+mod rotary;
+mod shown;
 mod sizes;
 mod state;
 mod tensorrt;
 mod trace;
+mod trial;
 mod writer;
 
 use std::collections::BTreeSet;
@@ -31,6 +35,7 @@ use flow::Flow;
 pub use growth::Growth;
 pub use hazards::{Hazard, PrefixMask, RuntimeBug, WrongSlot};
 pub use roles::{Input, InputRole};
+pub(crate) use shown::HIDDEN;
 pub use state::State;
 pub use tensorrt::{TensorRtRefusal, TensorRtRule};
 
@@ -77,7 +82,7 @@ impl<'m> Decoder<'m> {
             cache.known_shape = sizes::known(&flow, cache);
         }
         let logits = logits(&caches, &states, &outputs);
-        let inputs = roles::assign(&flow, inputs, &caches, &states, logits.as_ref());
+        let inputs = assign::assign(graph, &flow, inputs, &caches, &states, logits.as_ref());
         Ok(Self { caches, states, inputs, logits, flow })
     }
 

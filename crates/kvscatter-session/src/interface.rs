@@ -1,11 +1,11 @@
 //! The inputs and outputs of a decoder, the values that each input is fed, and the sizes that are known.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use kvscatter::ElementType;
 use kvscatter_onnx::convert::{MOST_TOKENS, RingSize};
 use kvscatter_onnx::decoder::{Cache, Decoder, Growth, Input, InputRole, State};
-use kvscatter_onnx::{Dimension, Graph, Model, ValueInfo};
+use kvscatter_onnx::{Dimension, Model, ValueInfo};
 
 use crate::{ModelSize, SessionError, SessionSetting};
 
@@ -100,8 +100,7 @@ pub struct FeedPort {
 /// The kind of values that an input is fed.
 ///
 /// A purpose corresponds to the [`InputRole`] that the graph shows for the input. `Past` and `Other` have no
-/// purpose, because no values can be computed for them. An input with role `Other` has a purpose if the write
-/// indices or the lengths are computed from it alone.
+/// purpose, because no values can be computed for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// The token ids, `[batch, tokens]`.
@@ -148,13 +147,12 @@ impl Interface {
     /// - Returns [`SessionError::SizesDiffer`] if inputs fix different batches.
     /// - Returns [`SessionError::RingMetadata`] or [`SessionError::RingTooSmall`] if the model declares sizes of rings
     ///   that cannot be right.
-    pub fn of(model: &Model, graph: &Graph<'_>, decoder: &Decoder<'_>) -> Result<Self, SessionError> {
+    pub fn of(model: &Model, decoder: &Decoder<'_>) -> Result<Self, SessionError> {
         let logits = decoder.logits.as_ref().ok_or(SessionError::NoLogits)?;
         let caches = cache_ports(decoder, &rings(model)?);
         let is_other = |input: &&Input<'_>| !matches!(input.role, InputRole::Past(_) | InputRole::State(_));
         let others = decoder.inputs.iter().filter(is_other);
-        let computed = computed(graph, decoder);
-        let mut feeds = others.map(|input| FeedPort::of(input, &computed)).collect::<Result<Vec<_>, _>>()?;
+        let mut feeds = others.map(FeedPort::of).collect::<Result<Vec<_>, _>>()?;
         if caches.iter().any(CachePort::is_written_by_operator) {
             let masks = feeds.iter_mut().filter(|feed| feed.purpose == Purpose::Mask);
             masks.for_each(|mask| mask.purpose = Purpose::LengthMask);
@@ -403,13 +401,9 @@ impl StatePort {
 }
 
 impl FeedPort {
-    fn of(input: &Input<'_>, computed: &BTreeMap<&str, InputRole>) -> Result<Self, SessionError> {
+    fn of(input: &Input<'_>) -> Result<Self, SessionError> {
         let value = &input.value;
-        let role = match input.role {
-            InputRole::Other => computed.get(value.name).copied().unwrap_or(InputRole::Other),
-            role => role,
-        };
-        let purpose = match role {
+        let purpose = match input.role {
             InputRole::TokenIds => Purpose::Tokens,
             InputRole::Embeddings => Purpose::Embeddings {
                 size: known(value, 2)
@@ -442,36 +436,6 @@ impl FeedPort {
             }),
         }
     }
-}
-
-/// Returns the roles of inputs that have no role in the graph, but from which alone the write indices or the
-/// lengths of attention are computed.
-///
-/// Such an input is fed as if it were the write indices or the lengths. If this is wrong, the results are
-/// wrong, and a comparison detects that.
-fn computed<'m>(graph: &Graph<'m>, decoder: &Decoder<'m>) -> BTreeMap<&'m str, InputRole> {
-    let others: BTreeSet<&str> = decoder
-        .inputs
-        .iter()
-        .filter(|input| {
-            input.role == InputRole::Other && input.value.shape.as_ref().is_some_and(|shape| shape.len() == 1)
-        })
-        .map(|input| input.value.name)
-        .collect();
-    let indices =
-        decoder.caches.iter().filter(|cache| cache.is_static()).filter_map(|cache| cache.writer?.input(2));
-    let lengths = graph.nodes().iter().filter(|node| node.is("Attention")).filter_map(|node| node.input(6));
-    let mut roles = BTreeMap::new();
-    for (role, values) in [
-        (InputRole::WriteIndices, indices.collect::<Vec<_>>()),
-        (InputRole::NonpadKvSeqlen, lengths.collect()),
-    ] {
-        let sources = decoder.sources(values);
-        if let [only] = sources.intersection(&others).copied().collect::<Vec<_>>().as_slice() {
-            roles.entry(*only).or_insert(role);
-        }
-    }
-    roles
 }
 
 /// Returns the size that the model fixes, or the requested size if the model does not fix it.

@@ -25,7 +25,7 @@ fn interface(model: &Model) -> Result<Interface, SessionError> {
     }
     check_embeddings(&decoder)?;
     check_readers(&decoder)?;
-    Interface::of(model, &graph, &decoder)
+    Interface::of(model, &decoder)
 }
 
 /// Checks that a decoder takes token ids. A session has no embedding table.

@@ -559,7 +559,45 @@ fn going_back_takes_no_memory_without_rings_and_states() {
     assert_eq!(session.memory().undo, 0);
 }
 
-/// The graph does not show what the input is, but the indices are computed from it alone.
+/// Positions and flags would give wrong tokens without an error.
+#[test]
+fn an_input_of_unknown_meaning_is_refused_by_name() {
+    // The types of tokens pick rows that are added to the embeddings.
+    let types = changed(OPERATOR, |graph| {
+        let at =
+            graph.node.iter().position(|node| node.input.iter().any(|name| name == "input_ids")).unwrap();
+        let embedded = std::mem::replace(&mut graph.node[at].output[0], "of_tokens".to_owned());
+        let mut rows = graph.node[at].clone();
+        rows.name = None;
+        rows.input[1] = "token_type_ids".to_owned();
+        rows.output[0] = "of_types".to_owned();
+        let sum = NodeProto {
+            op_type: Some("Add".to_owned()),
+            input: vec!["of_tokens".to_owned(), "of_types".to_owned()],
+            output: vec![embedded],
+            ..NodeProto::default()
+        };
+        graph.node.splice(at + 1..at + 1, [rows, sum]);
+        let tokens = graph.input.iter().find(|input| input.name.as_deref() == Some("input_ids")).unwrap();
+        graph.input.push(ValueInfoProto { name: Some("token_type_ids".to_owned()), ..tokens.clone() });
+    });
+    // Tokens of one block see each other. The model has no mask of real tokens.
+    let blocks = changed(STATIC, |graph| {
+        let tokens = graph.input.iter().find(|input| input.name.as_deref() == Some("input_ids")).unwrap();
+        let mut blocks = ValueInfoProto { name: Some("block_sequence_ids".to_owned()), ..tokens.clone() };
+        if let Some(TypeValue::TensorType(tensor)) = &mut blocks.r#type.get_or_insert_default().value {
+            let slots = i64::try_from(CAPACITY).unwrap();
+            tensor.shape.get_or_insert_default().dim[1].value = Some(DimValue::DimValue(slots));
+        }
+        graph.input.push(blocks);
+    });
+    for ((_folder, path), name) in [(types, "token_type_ids"), (blocks, "block_sequence_ids")] {
+        let error = KvSession::open(&Fake(Fault::None), path, sized(1)).unwrap_err();
+        assert!(matches!(&error, SessionError::InputUnknown { input } if input == name), "{error}");
+    }
+}
+
+/// The indices that are computed from the input are its numbers.
 #[test]
 fn an_input_that_only_the_indices_are_computed_from_is_fed_as_the_indices() {
     let (_folder, path) = changed(STATIC, |graph| {

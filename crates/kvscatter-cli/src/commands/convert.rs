@@ -10,7 +10,9 @@ use kvscatter_onnx::convert::{
     self, ConvertOptions, Converted, KeptAttention, KeptOperator, KeptReason, LinearWindow, RingSize,
     StandardWeights, UNLIMITED, WindowedCaches,
 };
+use kvscatter_onnx::decoder::Decoder;
 use kvscatter_onnx::{DataFile, Model};
+use kvscatter_session::{Interface, SessionError};
 use kvscatter_text::units;
 use serde::Serialize;
 
@@ -144,6 +146,10 @@ struct ConvertDocument<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     merged: Option<BranchDocument<'a>>,
     states: Vec<StateDocument<'a>>,
+    /// The inputs whose meaning the graph does not show.
+    unknown_inputs: &'a [String],
+    /// The reason why sessions do not run the model; `null` if they do.
+    refusal: Option<String>,
     cost: Cost,
     files: Vec<WeightFileDocument>,
 }
@@ -354,7 +360,7 @@ pub(crate) fn run(args: Convert, output: &mut Output) -> Result<Outcome, Command
     })?;
     let files = converted.model.save_with_weights(&args.output, args.weights.into())?;
     if output.is_json() {
-        output.json(&document(&args, &converted, &files))?;
+        output.json(&document(&args, &converted, &files)?)?;
     } else {
         show(&args, &converted, &files, output)?;
         Cost::new(&converted, args.max_seq).show(output)?;
@@ -435,7 +441,18 @@ fn show(
         );
         writeln!(output, "\n{}", paragraph(&one_line(&text)))?;
     }
+    if let Some(refusal) = refusal(converted)? {
+        let text =
+            format!("generate, certify and KvSession refuse this model: {refusal}. Run it in your own loop.");
+        writeln!(output, "\n{}", paragraph(&one_line(&text)))?;
+    }
     Ok(())
+}
+
+/// Returns the reason why sessions do not run a converted model, or `None` if its inputs can be fed.
+fn refusal(converted: &Converted) -> Result<Option<SessionError>, CommandError> {
+    let graph = converted.model.graph()?;
+    Ok(Interface::of(&converted.model, &Decoder::of(&graph)?).err())
 }
 
 /// Returns the number of caches of each size.
@@ -524,8 +541,12 @@ fn readers(converted: &Converted) -> String {
     }
 }
 
-fn document<'a>(args: &Convert, converted: &'a Converted, files: &[DataFile]) -> ConvertDocument<'a> {
-    ConvertDocument {
+fn document<'a>(
+    args: &Convert,
+    converted: &'a Converted,
+    files: &[DataFile],
+) -> Result<ConvertDocument<'a>, CommandError> {
+    Ok(ConvertDocument {
         model: args.model.display().to_string(),
         output: args.output.display().to_string(),
         max_seq: args.max_seq,
@@ -568,9 +589,11 @@ fn document<'a>(args: &Convert, converted: &'a Converted, files: &[DataFile]) ->
             .iter()
             .map(|state| StateDocument { past: &state.past, present: &state.present })
             .collect(),
+        unknown_inputs: &converted.unknown_inputs,
+        refusal: refusal(converted)?.map(|refusal| refusal.to_string()),
         cost: Cost::new(converted, args.max_seq),
         files: files.iter().map(WeightFileDocument::from).collect(),
-    }
+    })
 }
 
 #[cfg(test)]

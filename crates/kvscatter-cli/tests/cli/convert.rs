@@ -2,7 +2,7 @@
 
 use kvscatter_onnx::Model;
 
-use crate::support::Folder;
+use crate::support::{Folder, with_token_types};
 
 const CONCAT: &str = "testdata/optimum-llama/model.onnx";
 const ATTENTION: &str = "testdata/mobius-llama-dynamic/model.onnx";
@@ -28,6 +28,21 @@ fn json() {
     let folder = Folder::with_testdata();
     let beside = "testdata/mobius-llama-dynamic/static.onnx";
     insta::assert_snapshot!(folder.run(&format!("convert {ATTENTION} -o {beside} --max-seq 64 --json")));
+}
+
+#[test]
+fn an_input_of_unknown_meaning_is_reported() {
+    let folder = Folder::with_testdata();
+    let beside = with_token_types(&folder);
+    let line = format!("convert {beside} -o testdata/genai-llama-gqa/static.onnx --max-seq 16");
+    let text = folder.run(&line).passed();
+    assert!(text.contains("refuse this model: input \"token_type_ids\""), "{text}");
+    let document: serde_json::Value =
+        serde_json::from_str(&folder.run(&format!("{line} --json")).passed()).unwrap();
+    assert_eq!(document["unknown_inputs"], serde_json::json!(["token_type_ids"]));
+    assert!(document["refusal"].as_str().unwrap().contains("token_type_ids"));
+    let text = folder.run(&format!("inspect {beside}")).passed();
+    assert!(text.lines().any(|line| line.contains("token_type_ids") && line.contains("other")), "{text}");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Tests `kvscatter run` with whole decoders and other models that run in an engine.
 
-use crate::support::{Folder, f32s, npy_f32, npy_i64};
+use crate::support::{Folder, f32s, npy, npy_f32, npy_i64, with_token_types};
 
 const STATIC: &str = "testdata/mobius-llama-static/model.onnx";
 const GROWING: &str = "testdata/optimum-llama/model.onnx";
@@ -49,6 +49,26 @@ fn the_rest_follows_from_what_is_given() {
     let written: Vec<usize> =
         rows.filter(|(_, row)| row.iter().any(|value| *value != 0.5)).map(|(row, _)| row).collect();
     assert_eq!(written, [5, 6, 7, 64, 65, 66]);
+}
+
+#[test]
+fn an_input_of_unknown_meaning_must_be_given() {
+    let folder = Folder::with_testdata();
+    let converted = "testdata/genai-llama-gqa/static.onnx";
+    let exported = with_token_types(&folder);
+    folder.run(&format!("convert {exported} -o {converted} --max-seq 16")).passed();
+    let run = format!("run {converted} --dim batch_size=1 --dim sequence_length=2");
+    for line in [
+        run.as_str(),
+        &format!("generate {converted} --prompt-ids 5,7"),
+        &format!("certify {converted} --engine tract"),
+    ] {
+        let refused = folder.run(line).refused();
+        assert!(refused.contains("\"token_type_ids\""), "{line}: {refused}");
+    }
+    folder.write("types.npy", &npy("<i8", &[1, 2], &[0; 16]));
+    let text = folder.run(&format!("{run} -i token_type_ids=types.npy")).passed();
+    assert!(text.contains("token_type_ids"), "{text}");
 }
 
 /// Runs an export with growing caches as it is. No output is claimed to be in place. KVSCATTER_ORT_LIB names

@@ -13,7 +13,7 @@ use super::rule::CacheWindow;
 use super::visibility::Padding;
 use super::windows::{LinearReason, LinearWindow};
 use super::{ConvertOptions, caches, form, metadata, rewrite, tables};
-use crate::decoder::{Cache, Cost, CostAt, Decoder, WriterStyle};
+use crate::decoder::{Cache, Cost, CostAt, Decoder, InputRole, WriterStyle};
 use crate::fold::Fold;
 use crate::standard::StandardWeights;
 use crate::{Graph, Model, OnnxError, TakenBranch, merged, opset, standard};
@@ -68,6 +68,9 @@ pub struct Converted {
     pub branch: Option<TakenBranch>,
     /// The states that the model has beside its caches. They are not changed.
     pub states: Vec<KeptState>,
+    /// The inputs whose meaning the graph does not show. They are not changed, and only a caller who knows their values
+    /// can run the model.
+    pub unknown_inputs: Vec<String>,
 }
 
 /// A recurrent or convolution state of a converted model.
@@ -199,6 +202,12 @@ fn convert_standard(
             .states
             .iter()
             .map(|state| KeptState { past: state.past.to_owned(), present: state.present.to_owned() })
+            .collect(),
+        unknown_inputs: decoder
+            .inputs
+            .iter()
+            .filter(|input| input.role == InputRole::Other)
+            .map(|input| input.value.name.to_owned())
             .collect(),
         write_indices: rewritten.inputs.write_indices,
         nonpad_kv_seqlen: rewritten.inputs.nonpad_kv_seqlen,

@@ -31,7 +31,8 @@
 //!
 //! Operators with quantized weights stay, unless [`ConvertOptions::standard_weights`] asks for operators of ONNX.
 //!
-//! The conversion uses only the structure of the graph, never names. It does not change weights, and it does
+//! The conversion uses the structure of the graph. Names count only for the roles of inputs
+//! ([`InputRole`](crate::decoder::InputRole)). It does not change weights, and it does
 //! not read weights that are stored in other files. Standard weights have the same values in another order, and
 //! are read and written when the model is saved.
 

@@ -11,12 +11,9 @@ use super::probe::{Distance, Inputs, LAST, Probe, SAMPLES};
 use super::refusal::ConvertRefusal;
 use super::rule::{Bias, Rule};
 use super::sites::{Layout, MaskKind, Site, Sites};
+use crate::decoder::HIDDEN;
 use crate::fold::{Fold, MAX_VALUES, Value, Values, round};
 use crate::{Node, OnnxError};
-
-/// The largest number that counts as hiding a slot when it is added to the slot's score. With this number,
-/// the weight of the slot underflows in float32 for all scores that differ by much less than 1e4.
-pub(super) const HIDDEN: f64 = -1e4;
 
 /// The largest number that masks together may add to all scores of a token. It rounds scores in float32 to multiples of
 /// 1/512, and a larger one rounds more. ALiBi that is counted from the first token adds no more to texts of 32,768

@@ -37,7 +37,7 @@ impl Engine for Exact {
     fn load(&self, file: &ModelFile, _: LoadOptions) -> Result<Box<dyn Session>, SessionError> {
         let model = Model::load(file.path())?;
         let graph = model.graph()?;
-        let interface = Interface::of(&model, &graph, &Decoder::of(&graph)?)?;
+        let interface = Interface::of(&model, &Decoder::of(&graph)?)?;
         Ok(Box::new(ExactSession { interface, plan: self.0.clone() }))
     }
 }

@@ -1,7 +1,7 @@
 //! Evaluates which slots of a ring the tokens of a step see.
 
-use crate::convert::visibility::{HIDDEN, Limits, element_of};
-use crate::decoder::{Decoder, Input, InputRole};
+use crate::convert::visibility::{Limits, element_of};
+use crate::decoder::{Decoder, HIDDEN, Input, InputRole};
 use crate::fold::{Fold, MAX_VALUES, Value, Values};
 use crate::{Dimension, ExternalData, Graph};
 

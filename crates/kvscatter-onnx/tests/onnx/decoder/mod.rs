@@ -5,6 +5,7 @@ mod cost;
 mod hazards;
 mod hostile;
 mod made;
+mod proven;
 mod styles;
 mod tensorrt;
 

@@ -1,0 +1,258 @@
+//! Decides which role each input of a decoder has.
+//!
+//! An input has a role only if the graph proves it, or if it has the name that exporters give to inputs of the role.
+//! Any other input stays [`InputRole::Other`], because wrong values for it would give wrong results without an error.
+
+use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet};
+
+use kvscatter::ElementType;
+
+use super::cache::Cache;
+use super::flow::Flow;
+use super::roles::{Input, InputRole, is_float, through, uses};
+use super::rotary;
+use super::shown::{self, SlotMask, Trial};
+use super::state::State;
+use super::trace::{MAX_STEPS, Path};
+use super::trial::{Counts, MAX_TRIALS, Setting};
+use crate::{Dimension, Graph, Node, ValueInfo};
+
+/// How a graph uses an input.
+#[derive(Clone, Debug, Default)]
+struct Evidence {
+    /// The role that an operator gives to the input.
+    role: Option<InputRole>,
+    /// The number of rows of each table from which the input picks rows.
+    tables: Vec<usize>,
+    /// Whether the input picks single elements of a table.
+    picks_elements: bool,
+    /// Whether queries or keys are rotated by angles that are computed from the input.
+    is_angle: bool,
+}
+
+impl Evidence {
+    fn is_index(&self) -> bool {
+        self.is_angle || self.picks_elements || !self.tables.is_empty()
+    }
+}
+
+/// Assigns a role to every input. Each role except [`InputRole::Past`], [`InputRole::State`] and
+/// [`InputRole::Other`] is given to at most one input, unless operators give it to several.
+pub(super) fn assign<'m>(
+    graph: &Graph<'m>,
+    flow: &Flow<'m>,
+    inputs: Vec<ValueInfo<'m>>,
+    caches: &[Cache<'m>],
+    states: &[State<'m>],
+    logits: Option<&ValueInfo<'m>>,
+) -> Vec<Input<'m>> {
+    let caches_by_name = caches.iter().enumerate().map(|(at, cache)| (cache.past, InputRole::Past(at)));
+    let states_by_name = states.iter().enumerate().map(|(at, state)| (state.past, InputRole::State(at)));
+    let pasts: BTreeMap<_, _> = caches_by_name.chain(states_by_name).collect();
+    let masks = shown::masks(flow, caches);
+    let evidence = evidence(flow, &masks);
+    let inputs = inputs.into_iter().map(|value| {
+        let by_operator = evidence.get(value.name).and_then(|seen| seen.role).filter(|role| {
+            // A mask of two dimensions may be of all tokens, or of each token and slot.
+            *role != InputRole::AttentionMask || rank(&value) != Some(2)
+        });
+        let role = pasts.get(value.name).copied().or(by_operator).unwrap_or(InputRole::Other);
+        Input { value, role }
+    });
+    let mut roles = Roles { inputs: inputs.collect(), evidence, none: Evidence::default() };
+
+    let vocabulary = logits.and_then(|logits| known(logits.shape.as_ref()?.last()));
+    let picks_token = |seen: &Evidence| vocabulary.is_some_and(|rows| seen.tables.contains(&rows));
+    let is_indices = |input: &Input<'_>, seen: &Evidence| is_integer(input) && !seen.is_angle;
+    roles.give(InputRole::TokenIds, "input_ids", is_indices, |_, _, seen| picks_token(seen));
+    let is_position = |input: &Input<'_>, _: &Evidence| is_integer(input);
+    roles.give(InputRole::PositionIds, "position_ids", is_position, |_, _, seen| seen.is_angle);
+    let is_mask = |input: &Input<'_>, seen: &Evidence| rank(&input.value) == Some(2) && !seen.is_index();
+    roles.give(InputRole::AttentionMask, "attention_mask", is_mask, |_, _, _| false);
+    if !roles.has(InputRole::TokenIds) {
+        // The states of an encoder have another length.
+        let second = |value: &ValueInfo<'m>| value.shape.as_ref()?.get(1).copied();
+        let tokens = logits.and_then(second).filter(|dim| *dim != Dimension::Unknown);
+        let counts_new = |input: &Input<'m>| tokens.is_some() && second(&input.value) == tokens;
+        let is_vectors =
+            |input: &Input<'_>, _: &Evidence| rank(&input.value) == Some(3) && is_float(input.value.element);
+        roles.give(InputRole::Embeddings, "inputs_embeds", is_vectors, |_, input, _| counts_new(input));
+    }
+    if !roles.inputs.iter().any(|input| input.role.is_tokens()) {
+        // Every decoder takes tokens, so they are the only input that picks rows.
+        roles.give(InputRole::TokenIds, "input_ids", is_indices, |_, _, seen| !seen.tables.is_empty());
+    }
+
+    let left = Cell::new(MAX_TRIALS);
+    let setting = Setting { graph, flow, caches, states, logits, masks: &masks, left };
+    let is_per_sample = |input: &Input<'_>, _: &Evidence| is_integer(input) && rank(&input.value) == Some(1);
+    let written = caches.iter().filter(|cache| cache.is_static()).filter_map(|cache| cache.writer?.input(2));
+    let lengths = flow.nodes().iter().filter(|node| node.is("Attention")).filter_map(|node| node.input(6));
+    for (role, name, values) in [
+        (InputRole::WriteIndices, "write_indices", written.collect::<BTreeSet<_>>()),
+        (InputRole::NonpadKvSeqlen, "nonpad_kv_seqlen", lengths.collect()),
+    ] {
+        roles.give(role, name, is_per_sample, |inputs, input, _| {
+            let passes_on =
+                |trial: Trial<'_, '_>| values.iter().all(|value| trial.passes_on(input.value.name, value));
+            !values.is_empty() && setting.trial(inputs, input, Counts::Nothing).is_some_and(passes_on)
+        });
+    }
+    roles.give(InputRole::PositionIds, "position_ids", is_position, |inputs, input, _| {
+        rank(&input.value) == Some(2)
+            && setting
+                .trial(inputs, input, Counts::New)
+                .is_some_and(|trial| trial.limits_slots(input.value.name))
+    });
+    roles.give(InputRole::AttentionMask, "attention_mask", is_mask, |inputs, input, _| {
+        let trial = setting.trial(inputs, input, Counts::Total);
+        trial.is_some_and(|trial| trial.marks_real_tokens(input.value.name))
+    });
+    roles.inputs
+}
+
+/// The inputs with the roles that are known so far.
+struct Roles<'m> {
+    inputs: Vec<Input<'m>>,
+    evidence: BTreeMap<&'m str, Evidence>,
+    none: Evidence,
+}
+
+impl<'m> Roles<'m> {
+    fn has(&self, role: InputRole) -> bool {
+        self.inputs.iter().any(|input| input.role == role)
+    }
+
+    /// Gives a role that no input has yet to the candidate with the name that exporters use, or else to the only
+    /// candidate for which the graph proves it.
+    fn give(
+        &mut self,
+        role: InputRole,
+        name: &str,
+        is_candidate: impl Fn(&Input<'m>, &Evidence) -> bool,
+        is_proven: impl Fn(&[Input<'m>], &Input<'m>, &Evidence) -> bool,
+    ) {
+        if self.has(role) {
+            return;
+        }
+        let seen = |input: &Input<'m>| self.evidence.get(input.value.name).unwrap_or(&self.none);
+        let candidates = || {
+            let inputs = self.inputs.iter().enumerate();
+            inputs.filter(|(_, input)| input.role == InputRole::Other && is_candidate(input, seen(input)))
+        };
+        let mut proven = candidates().filter(|(_, input)| is_proven(&self.inputs, input, seen(input)));
+        let named = candidates().find(|(_, input)| input.value.name == name);
+        let chosen = named.or_else(|| proven.next().filter(|_| proven.next().is_none()));
+        let chosen = chosen.map(|(at, _)| at);
+        if let Some(input) = chosen.and_then(|at| self.inputs.get_mut(at)) {
+            input.role = role;
+        }
+    }
+}
+
+/// Returns how the nodes of a graph use its inputs.
+fn evidence<'m>(flow: &Flow<'m>, masks: &[SlotMask<'m>]) -> BTreeMap<&'m str, Evidence> {
+    let masks: BTreeSet<&str> = masks.iter().map(SlotMask::value).collect();
+    let mut evidence: BTreeMap<&'m str, Evidence> = BTreeMap::new();
+    for (input, role, node) in uses(flow) {
+        // Attention that reads no cache has masks of another length, such as that of an encoder.
+        let reads_mask = || node.proto().input.iter().any(|name| masks.contains(name.as_str()));
+        if role != InputRole::AttentionMask || reads_mask() {
+            evidence.entry(input).or_default().role.get_or_insert(role);
+        }
+    }
+    let mut picked = BTreeMap::new();
+    for node in flow.nodes() {
+        if let Some((rows, index)) = table(flow, node) {
+            evidence.entry(index).or_default().tables.push(rows);
+            picked.extend(node.output(0).map(|rows| (rows, index)));
+        }
+        if let Some(index) = picked_by_element(flow, node) {
+            evidence.entry(index).or_default().picks_elements = true;
+            picked.extend(node.output(0).map(|elements| (elements, index)));
+        }
+    }
+    for input in become_angles(flow).into_iter().chain(rotary::rotated_by(flow, picked)) {
+        evidence.entry(input).or_default().is_angle = true;
+    }
+    evidence
+}
+
+/// Returns the number of rows of a table and the graph input that picks rows from it.
+fn table<'m>(flow: &Flow<'m>, node: &Node<'m>) -> Option<(usize, &'m str)> {
+    let picks_rows = (node.is("Gather") && node.attribute("axis").and_then(|axis| axis.i).unwrap_or(0) == 0)
+        || (node.domain(), node.op_type()) == ("com.microsoft", "GatherBlockQuantized");
+    if !picks_rows {
+        return None;
+    }
+    // OPT adds 2 to its positions before it uses them as indices.
+    let is_index = |node: &Node<'_>| !matches!(node.op_type(), "Slice" | "Pad" | "Transpose");
+    let picked = through(flow, node.input(1)?, is_index)?;
+    // The table of a quantised embedding may be reshaped weights of the logits. Its scales have the same rows.
+    let is_quantised = node.op_type() == "GatherBlockQuantized";
+    let scales = if is_quantised { node.input(2) } else { None };
+    let rows = |table: &'m str| {
+        let path = Path::back(flow, table);
+        let dims = flow.constant_dims(path.source).filter(|dims| dims.len() == 2)?;
+        usize::try_from(*dims.get(path.axis_at_source(0)?)?).ok()
+    };
+    Some((rows(node.input(0)?).or_else(|| rows(scales?))?, picked))
+}
+
+/// Returns the graph input that picks single elements of a table. GPT-J's positions pick elements of its
+/// table of sines.
+fn picked_by_element<'m>(flow: &Flow<'m>, node: &Node<'m>) -> Option<&'m str> {
+    if !node.is("GatherElements") {
+        return None;
+    }
+    let mut index = node.input(1)?;
+    for _ in 0..MAX_STEPS {
+        if flow.is_input(index) {
+            return Some(index);
+        }
+        let (maker, _) = flow.maker(index)?;
+        let is_handed_on = matches!(
+            maker.op_type(),
+            "Identity" | "Cast" | "Reshape" | "Squeeze" | "Unsqueeze" | "Flatten" | "Expand" | "Tile"
+        );
+        index = maker.input(0).filter(|_| is_handed_on)?;
+    }
+    None
+}
+
+/// Returns the graph inputs from which a sine or cosine is computed. These are positions, in models that
+/// compute their rotary embeddings.
+///
+/// Nodes are visited backwards, so each node is visited once, after all nodes that read its outputs.
+fn become_angles<'m>(flow: &Flow<'m>) -> Vec<&'m str> {
+    let mut angles: BTreeSet<&str> = BTreeSet::new();
+    for node in flow.nodes().iter().rev() {
+        let is_one = match node.op_type() {
+            "Cos" | "Sin" => true,
+            "Identity" | "Cast" | "Reshape" | "Squeeze" | "Unsqueeze" | "Flatten" | "Expand"
+            | "Transpose" | "Mul" | "MatMul" | "Einsum" | "Add" | "Sub" | "Div" | "Clip" | "Concat"
+            | "Slice" | "Where" => node.output(0).is_some_and(|output| angles.contains(output)),
+            _ => false,
+        };
+        if is_one {
+            angles.extend(node.proto().input.iter().map(String::as_str));
+        }
+    }
+    flow.inputs().filter(|input| angles.contains(input)).collect()
+}
+
+fn known(dim: Option<&Dimension<'_>>) -> Option<usize> {
+    match dim {
+        Some(&Dimension::Known(size)) => Some(size),
+        _ => None,
+    }
+}
+
+fn rank(value: &ValueInfo<'_>) -> Option<usize> {
+    value.shape.as_ref().map(Vec::len)
+}
+
+fn is_integer(input: &Input<'_>) -> bool {
+    matches!(input.value.element, ElementType::Int64 | ElementType::Int32)
+}

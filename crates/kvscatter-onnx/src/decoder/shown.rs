@@ -1,0 +1,303 @@
+//! Evaluates which slots of its caches a decoder shows to the tokens of a step, to prove what an input means.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use kvscatter::ElementType;
+
+use super::cache::{Cache, CachePart};
+use super::flow::Flow;
+use super::part;
+use crate::fold::{Fold, MAX_VALUES, Value, Values};
+use crate::graph::DEFAULT_DOMAIN;
+use crate::{Graph, Node};
+
+/// The largest number that counts as hiding a slot when it is added to the slot's score. With this number,
+/// the weight of the slot underflows in float32 for all scores that differ by much less than 1e4.
+pub(crate) const HIDDEN: f64 = -1e4;
+
+/// A step of samples that have `past` cached tokens and `new` new ones.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Step {
+    pub(super) past: usize,
+    pub(super) new: usize,
+}
+
+/// A step of a decoder, with the values of its inputs. What an input means is proven by changing its values.
+pub(super) struct Trial<'a, 'm> {
+    pub(super) graph: &'a Graph<'m>,
+    /// The masks that are computed from the tried input.
+    pub(super) masks: Vec<SlotMask<'m>>,
+    pub(super) step: Step,
+    /// The values of all inputs.
+    pub(super) feeds: Vec<(&'m str, Value)>,
+}
+
+/// A value that decides which slots a token sees.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SlotMask<'m> {
+    value: &'m str,
+    kind: SlotMaskKind<'m>,
+}
+
+/// How attention reads a mask.
+#[derive(Clone, Copy, Debug)]
+enum SlotMaskKind<'m> {
+    /// Its booleans are `true` for visible slots, and its floats are added to the scores.
+    Scores,
+    /// Its integers are not 0 for visible slots.
+    Slots,
+    /// The scores are kept where it is `shows`. Elsewhere they become the filler.
+    Condition { shows: bool, filler: &'m str },
+    /// It is the number of slots in use, less a number.
+    Length { less: i64 },
+}
+
+/// What a mask shows.
+#[derive(Debug, PartialEq, Eq)]
+enum Shown {
+    /// Whether each token sees each slot, `[new, slots]`. A slot that is not visible in all heads is hidden.
+    Slots(Vec<bool>),
+    /// The number of slots in use.
+    Length(i64),
+}
+
+/// What a value has for each slot.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum PerSlot {
+    Key,
+    Score,
+}
+
+impl Step {
+    pub(super) fn total(self) -> usize {
+        self.past.saturating_add(self.new)
+    }
+}
+
+/// Finds the masks of all attention that reads these caches, by following the keys to the scores.
+pub(super) fn masks<'m>(flow: &Flow<'m>, caches: &[Cache<'m>]) -> Vec<SlotMask<'m>> {
+    let has_keys = |cache: &&Cache<'_>| cache.part != CachePart::Value;
+    let mut per_slot: BTreeMap<&str, PerSlot> =
+        caches.iter().filter(has_keys).map(|cache| (cache.written, PerSlot::Key)).collect();
+    let writers: BTreeSet<usize> =
+        caches.iter().filter_map(|cache| cache.writer).map(|node| node.index()).collect();
+    let mut masks = Vec::new();
+    for node in flow.nodes() {
+        let of = |slot| per_slot.get(node.input(slot)?).copied();
+        let inputs = node.proto().input.iter().filter_map(|name| per_slot.get(name.as_str()));
+        let any = inputs.copied().max();
+        let result = match node.op_type() {
+            op_type if op_type.ends_with("Attention") => {
+                if writers.contains(&node.index()) || of(1) == Some(PerSlot::Key) {
+                    masks.extend(of_attention(node));
+                }
+                None
+            }
+            "Add" if any == Some(PerSlot::Score) => {
+                let operand = node.input(usize::from(of(0) == Some(PerSlot::Score)));
+                masks.extend(operand.map(|value| SlotMask { value, kind: SlotMaskKind::Scores }));
+                any
+            }
+            "Where" if any == Some(PerSlot::Score) => {
+                let shows = of(1) == Some(PerSlot::Score);
+                let filler = node.input(if shows { 2 } else { 1 });
+                masks.extend(node.input(0).zip(filler).map(|(value, filler)| SlotMask {
+                    value,
+                    kind: SlotMaskKind::Condition { shows, filler },
+                }));
+                any
+            }
+            _ if any == Some(PerSlot::Score) => any.filter(|_| keeps_scores(node)),
+            _ if part::is_product(node) => any.map(|_| PerSlot::Score),
+            _ => any.filter(|_| part::hands_on(node)),
+        };
+        if let Some(has) = result {
+            per_slot.extend(node.proto().output.iter().map(|name| (name.as_str(), has)));
+        }
+    }
+    masks
+}
+
+/// Returns the masks that are computed from an input.
+pub(super) fn reading<'m>(flow: &Flow<'m>, masks: &[SlotMask<'m>], input: &'m str) -> Vec<SlotMask<'m>> {
+    let mut computed = BTreeSet::from([input]);
+    for node in flow.nodes() {
+        // A shape contains no elements of the input.
+        if !node.is("Shape") && node.reads().iter().any(|name| computed.contains(name)) {
+            computed.extend(node.proto().output.iter().map(String::as_str));
+        }
+    }
+    masks.iter().filter(|mask| computed.contains(mask.value)).copied().collect()
+}
+
+/// Returns the masks that a node of attention reads.
+fn of_attention<'m>(node: &Node<'m>) -> Vec<SlotMask<'m>> {
+    let slots: &[(usize, SlotMaskKind<'m>)] = match (node.domain(), node.op_type()) {
+        (DEFAULT_DOMAIN, "Attention") => &[(3, SlotMaskKind::Scores), (6, SlotMaskKind::Length { less: 0 })],
+        ("com.microsoft", "MultiHeadAttention") => &[(4, SlotMaskKind::Slots), (5, SlotMaskKind::Scores)],
+        ("com.microsoft", "GroupQueryAttention") => {
+            &[(5, SlotMaskKind::Length { less: 1 }), (10, SlotMaskKind::Scores)]
+        }
+        _ => &[],
+    };
+    slots.iter().filter_map(|&(slot, kind)| Some(SlotMask { value: node.input(slot)?, kind })).collect()
+}
+
+/// Returns `true` if the result of a node is scores if an input is.
+fn keeps_scores(node: &Node<'_>) -> bool {
+    node.domain() == DEFAULT_DOMAIN
+        && matches!(
+            node.op_type(),
+            "Identity"
+                | "Cast"
+                | "Reshape"
+                | "Squeeze"
+                | "Unsqueeze"
+                | "Transpose"
+                | "Concat"
+                | "Mul"
+                | "Div"
+                | "Tanh"
+                | "Max"
+                | "Clip"
+        )
+}
+
+impl<'m> Trial<'_, 'm> {
+    /// Returns `true` if the mask of real tokens is what an input contains: 1 shows a slot as far as the other rules
+    /// do, 0 hides it from all tokens, and lengths count the ones.
+    pub(super) fn marks_real_tokens(&self, input: &str) -> bool {
+        let total = self.step.total();
+        let shown = |padding: Option<usize>| {
+            let numbers = (0..total).map(|slot| i64::from(Some(slot) != padding));
+            self.shown(input, &numbers.collect::<Vec<_>>())
+        };
+        let all = shown(None);
+        let mut is_read = false;
+        for padding in [0, total / 2] {
+            for masks in all.iter().zip(shown(Some(padding))) {
+                match masks {
+                    (None, None) => {}
+                    (Some(Shown::Slots(before)), Some(Shown::Slots(after))) => {
+                        let slots = (0..total).cycle();
+                        let expected = before.iter().zip(slots).map(|(&sees, slot)| sees && slot != padding);
+                        if !expected.eq(after.iter().copied()) {
+                            return false;
+                        }
+                        is_read |= *before != after;
+                    }
+                    (Some(Shown::Length(before)), Some(Shown::Length(after))) => {
+                        if *before != to_i64(total) || after != before.saturating_sub(1) {
+                            return false;
+                        }
+                        is_read = true;
+                    }
+                    _ => return false,
+                }
+            }
+        }
+        is_read
+    }
+
+    /// Returns `true` if the last slot that each token sees is the number that an input contains for the token.
+    pub(super) fn limits_slots(&self, input: &str) -> bool {
+        let (new, total) = (self.step.new, self.step.total());
+        let early: Vec<_> = (0..new).collect();
+        let late = early.iter().map(|token| total.saturating_sub(token.saturating_add(1))).collect();
+        [early, late].into_iter().all(|positions: Vec<usize>| {
+            let numbers: Vec<_> = positions.iter().copied().map(to_i64).collect();
+            let mut shown = self.shown(input, &numbers).into_iter().flatten().peekable();
+            let last = |row: &[bool]| row.iter().rposition(|&sees| sees);
+            shown.peek().is_some()
+                && shown.all(|shown| match shown {
+                    Shown::Slots(sees) => {
+                        sees.chunks(total.max(1)).map(last).eq(positions.iter().copied().map(Some))
+                    }
+                    Shown::Length(_) => false,
+                })
+        })
+    }
+
+    /// Returns `true` if each number of a value is the number that an input contains.
+    pub(super) fn passes_on(&self, input: &str, value: &str) -> bool {
+        [1, 2].into_iter().all(|number| {
+            let fold = self.fold(input, &[number]);
+            let ints = fold.and_then(|mut fold| fold.known(value).ok()??.as_ints().map(<[i64]>::to_vec));
+            ints.is_some_and(|ints| !ints.is_empty() && ints.iter().all(|&it| it == number))
+        })
+    }
+
+    /// Returns what each mask shows if each sample of an input has these numbers, or `None` for a mask that is not
+    /// known.
+    fn shown(&self, input: &str, numbers: &[i64]) -> Vec<Option<Shown>> {
+        let Some(mut fold) = self.fold(input, numbers) else { return Vec::new() };
+        self.masks.iter().map(|mask| mask.shown(self.step, &mut fold)).collect()
+    }
+
+    fn fold(&self, input: &str, numbers: &[i64]) -> Option<Fold<'_, 'm>> {
+        let mut fold = Fold::new(self.graph, None);
+        for (name, value) in &self.feeds {
+            let value = if *name == input { filled(value, numbers)? } else { value.clone() };
+            fold.set(name, value).ok()?;
+        }
+        Some(fold)
+    }
+}
+
+/// Returns a value that repeats these numbers, or `None` if it would be too large.
+pub(super) fn filled(value: &Value, numbers: &[i64]) -> Option<Value> {
+    if value.len() > MAX_VALUES {
+        return None;
+    }
+    let numbers = numbers.iter().copied().cycle().take(value.len());
+    let data = match value.element {
+        ElementType::Int64 | ElementType::Int32 => Values::Ints(numbers.collect()),
+        element => Values::flags(element, numbers.map(|number| number != 0)),
+    };
+    Value::new(value.element, value.shape.clone(), Some(data)).ok()
+}
+
+impl<'m> SlotMask<'m> {
+    pub(super) fn value(&self) -> &'m str {
+        self.value
+    }
+
+    fn shown(&self, step: Step, fold: &mut Fold<'_, '_>) -> Option<Shown> {
+        if let SlotMaskKind::Condition { filler, .. } = self.kind {
+            let filler = fold.known(filler).ok()??.as_floats()?;
+            if filler.iter().any(|&number| number > HIDDEN) {
+                return None;
+            }
+        }
+        let Value { shape, data, .. } = fold.known(self.value).ok()??;
+        let sees: Vec<bool> = match (self.kind, data.as_ref()?) {
+            (SlotMaskKind::Length { less }, Values::Ints(lengths)) => {
+                let length = lengths.first().filter(|first| lengths.iter().all(|length| length == *first))?;
+                return Some(Shown::Length(length.saturating_add(less)));
+            }
+            (SlotMaskKind::Scores, Values::Floats(added)) => {
+                added.iter().map(|&added| added > HIDDEN).collect()
+            }
+            (SlotMaskKind::Scores, Values::Bools(flags)) => flags.clone(),
+            (SlotMaskKind::Condition { shows, .. }, Values::Bools(flags)) => {
+                flags.iter().map(|&flag| flag == shows).collect()
+            }
+            (SlotMaskKind::Slots, Values::Ints(flags)) => flags.iter().map(|&flag| flag != 0).collect(),
+            _ => return None,
+        };
+        let size = |from_last: usize| shape.iter().rev().nth(from_last).copied().unwrap_or(1);
+        let (columns, rows) = (size(0), size(1));
+        if columns != step.total() || ![1, step.new].contains(&rows) {
+            return None;
+        }
+        let mut shown = vec![true; step.new.saturating_mul(columns)];
+        for head in sees.chunks(rows.saturating_mul(columns).max(1)) {
+            shown.iter_mut().zip(head.iter().cycle()).for_each(|(shown, &sees)| *shown &= sees);
+        }
+        Some(Shown::Slots(shown))
+    }
+}
+
+fn to_i64(size: usize) -> i64 {
+    i64::try_from(size).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,164 @@
+//! Makes up a small step of a decoder, in which the meaning of one input is tried.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+
+use super::cache::Cache;
+use super::flow::Flow;
+use super::roles::{Input, InputRole};
+use super::shown::{self, SlotMask, Step, Trial};
+use super::state::State;
+use crate::fold::{MAX_VALUES, Value};
+use crate::{Dimension, Graph, ValueInfo};
+
+/// The number of new tokens if the model leaves it open.
+const NEW: usize = 3;
+
+/// The number of cached tokens if the model leaves it open.
+const PAST: usize = 4;
+
+/// The maximum number of trials for one decoder, because each of them evaluates the graph.
+pub(super) const MAX_TRIALS: usize = 16;
+
+/// The things that the second dimension of the tried input counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Counts {
+    New,
+    Total,
+    Nothing,
+}
+
+/// A decoder whose inputs are tried.
+pub(super) struct Setting<'a, 'm> {
+    pub(super) graph: &'a Graph<'m>,
+    pub(super) flow: &'a Flow<'m>,
+    pub(super) caches: &'a [Cache<'m>],
+    pub(super) states: &'a [State<'m>],
+    pub(super) logits: Option<&'a ValueInfo<'m>>,
+    /// All masks of the caches.
+    pub(super) masks: &'a [SlotMask<'m>],
+    /// The number of trials that are left. Each of them evaluates the graph.
+    pub(super) left: Cell<usize>,
+}
+
+/// The sizes of a step.
+struct Sizes<'m> {
+    step: Step,
+    symbols: BTreeMap<&'m str, usize>,
+}
+
+impl<'m> Setting<'_, 'm> {
+    /// Returns a step after which static caches are full. Returns `None` if no more trials are left, if the step
+    /// would be too large, if an input does not declare its rank, or if the tried input does not have one row for each
+    /// sample.
+    pub(super) fn trial<'t>(
+        &'t self,
+        inputs: &[Input<'m>],
+        tried: &Input<'m>,
+        counts: Counts,
+    ) -> Option<Trial<'t, 'm>> {
+        self.left.set(self.left.get().checked_sub(1)?);
+        let counts = |input: &Input<'_>| match input.role {
+            InputRole::TokenIds | InputRole::Embeddings | InputRole::PositionIds => Counts::New,
+            InputRole::AttentionMask => Counts::Total,
+            _ if input.value.name == tried.value.name => counts,
+            _ => Counts::Nothing,
+        };
+        let sizes = self.sizes(inputs, counts);
+        // The sizes come from an untrusted file.
+        if sizes.step.new.saturating_mul(sizes.step.total()) > MAX_VALUES {
+            return None;
+        }
+        if let Some(Dimension::Symbolic(symbol)) = tried.value.shape.as_ref()?.first()
+            && sizes.symbols.contains_key(symbol)
+        {
+            return None;
+        }
+        let feed = |input: &Input<'m>| {
+            let open = self.open(input.role, sizes.step, counts(input));
+            let shape = self.dims(input)?.iter().enumerate().map(|(axis, dim)| {
+                let by_symbol = match *dim {
+                    Dimension::Known(size) => return size,
+                    Dimension::Symbolic(symbol) => sizes.symbols.get(symbol).copied(),
+                    Dimension::Unknown => None,
+                };
+                by_symbol.or(open.filter(|(open, _)| *open == axis).map(|(_, size)| size)).unwrap_or(1)
+            });
+            let value = Value::shaped(input.value.element, shape.collect()).ok()?;
+            let numbers = numbers(input.role, sizes.step);
+            let value = if numbers.is_empty() { value } else { shown::filled(&value, &numbers)? };
+            Some((input.value.name, value))
+        };
+        let feeds = inputs.iter().map(feed).collect::<Option<_>>()?;
+        let masks = shown::reading(self.flow, self.masks, tried.value.name);
+        Some(Trial { graph: self.graph, masks, step: sizes.step, feeds })
+    }
+
+    fn dims<'i>(&'i self, input: &'i Input<'m>) -> Option<&'i [Dimension<'m>]> {
+        match input.role {
+            InputRole::Past(cache) => Some(&self.caches.get(cache)?.known_shape),
+            InputRole::State(state) => Some(&self.states.get(state)?.shape),
+            _ => input.value.shape.as_deref(),
+        }
+    }
+
+    /// Returns the axis of an input that counts tokens or slots, and its size.
+    fn open(&self, role: InputRole, step: Step, counts: Counts) -> Option<(usize, usize)> {
+        match (role, counts) {
+            (InputRole::Past(cache), _) => {
+                let cache = self.caches.get(cache)?;
+                Some((cache.axis, if cache.is_static() { step.total() } else { step.past }))
+            }
+            (_, Counts::New) => Some((1, step.new)),
+            (_, Counts::Total) => Some((1, step.total())),
+            (_, Counts::Nothing) => None,
+        }
+    }
+
+    fn sizes(&self, inputs: &[Input<'m>], counts: impl Fn(&Input<'_>) -> Counts) -> Sizes<'m> {
+        let second = |value: &ValueInfo<'m>| value.shape.as_ref()?.get(1).copied();
+        let counted = |what: Counts| {
+            let inputs = inputs.iter().filter(|input| counts(input) == what);
+            inputs.filter_map(|input| second(&input.value)).collect::<Vec<_>>()
+        };
+        let (mut pasts, mut totals, mut news) = (Vec::new(), counted(Counts::Total), counted(Counts::New));
+        for cache in self.caches {
+            let slots = if cache.is_static() { &mut totals } else { &mut pasts };
+            slots.push(cache.capacity());
+            totals.extend(cache.present_info.shape.as_ref().and_then(|shape| shape.get(cache.axis)));
+        }
+        let known = |dims: &[Dimension<'_>]| {
+            dims.iter().find_map(|dim| if let Dimension::Known(size) = dim { Some(*size) } else { None })
+        };
+        let total = known(&totals);
+        let new = known(&news).unwrap_or(NEW).min(total.unwrap_or(usize::MAX));
+        let past = known(&pasts).or(total.map(|total| total.saturating_sub(new))).unwrap_or(PAST);
+        let step = Step { past, new };
+        // The logits may be those of the last token only.
+        news.extend(self.logits.and_then(second));
+        let mut symbols = BTreeMap::new();
+        for (dims, size) in [(pasts, past), (totals, step.total()), (news, new)] {
+            for dim in dims {
+                if let Dimension::Symbolic(symbol) = dim {
+                    symbols.entry(symbol).or_insert(size);
+                }
+            }
+        }
+        Sizes { step, symbols }
+    }
+}
+
+/// Returns the numbers of one sample of an input, or none if the input has another role.
+fn numbers(role: InputRole, step: Step) -> Vec<i64> {
+    let numbers = match role {
+        InputRole::WriteIndices => step.past..step.past.saturating_add(1),
+        InputRole::NonpadKvSeqlen | InputRole::TotalSequenceLength => {
+            step.total()..step.total().saturating_add(1)
+        }
+        InputRole::SeqlensK => step.total().saturating_sub(1)..step.total(),
+        InputRole::PositionIds => step.past..step.total(),
+        InputRole::AttentionMask => 1..2,
+        _ => 0..0,
+    };
+    numbers.map(|number| i64::try_from(number).unwrap_or(i64::MAX)).collect()
+}

@@ -1,0 +1,332 @@
+//! Tests that an input has a role only if the graph proves it, or if it has the name that exporters use.
+
+use kvscatter::ElementType::{self, Bool, Float32, Int64};
+use kvscatter_onnx::decoder::{Decoder, InputRole};
+use kvscatter_onnx::proto::{NodeProto, ValueInfoProto};
+
+use super::made::Made;
+use crate::fusion::Nodes;
+use crate::support::{int, ints, model, node, value};
+
+/// A decoder of one layer with token ids and caches that grow, to which a test adds inputs.
+struct Layer {
+    inputs: Vec<ValueInfoProto>,
+    nodes: Nodes,
+    /// The hidden states, `[batch, tokens, 8]`.
+    states: String,
+    /// The mask of attention, or an empty string. Causality is an attribute without a mask.
+    mask: String,
+    /// The number of tokens in the vocabulary, or a symbol.
+    vocabulary: &'static str,
+}
+
+impl Layer {
+    fn new() -> Self {
+        let mut nodes = Nodes { element: Float32, nodes: Vec::new(), initializers: Vec::new() };
+        nodes.floats("embeddings", &[64, 8], 0.25);
+        nodes.floats("head", &[8, 64], 0.25);
+        for (name, numbers) in [("zero", &[0][..]), ("one", &[1]), ("last", &[-1]), ("two", &[2])] {
+            nodes.ints(name, numbers);
+        }
+        nodes.called("embedded", "Gather", &["embeddings", "input_ids"]);
+        let inputs = vec![value("input_ids", Int64, &["batch", "tokens"])];
+        Self { inputs, nodes, states: "embedded".to_owned(), mask: String::new(), vocabulary: "64" }
+    }
+
+    fn input(&mut self, name: &str, element: ElementType, dims: &[&str]) {
+        self.inputs.push(value(name, element, dims));
+    }
+
+    /// Adds an input of one number for each token, and one row of a table for each number to the hidden states.
+    fn picks(&mut self, name: &str) {
+        self.input(name, Int64, &["batch", "tokens"]);
+        self.adds_rows(name);
+    }
+
+    fn adds_rows(&mut self, index: &str) {
+        let table = format!("table.{index}");
+        self.nodes.floats(&table, &[64, 8], 0.5);
+        let rows = self.nodes.add("Gather", &[&table, index]);
+        self.states = self.nodes.add("Add", &[&self.states, &rows]);
+    }
+
+    /// Adds `slots`, `[total]`, and `places`, the slots of the new tokens, `[tokens, 1]`.
+    fn counts_slots(&mut self) {
+        for (of, axis, output) in [("past_k", 2, "past_size"), ("input_ids", 1, "new_size")] {
+            self.nodes.called(output, "Shape", &[of]);
+            self.nodes.attribute(int("start", axis));
+            self.nodes.attribute(int("end", axis + 1));
+        }
+        self.nodes.called("total_size", "Add", &["past_size", "new_size"]);
+        for (size, number) in
+            [("past_size", "past"), ("total_size", "total"), ("zero", "from"), ("one", "by")]
+        {
+            self.nodes.called(number, "Squeeze", &[size]);
+        }
+        self.nodes.called("slots", "Range", &["from", "total", "by"]);
+        self.nodes.called("new_slots", "Range", &["past", "total", "by"]);
+        self.nodes.called("places", "Unsqueeze", &["new_slots", "last"]);
+    }
+
+    /// Adds `causal`, `[tokens, total]`.
+    fn is_causal(&mut self) {
+        self.counts_slots();
+        self.nodes.called("causal", "LessOrEqual", &["slots", "places"]);
+    }
+
+    /// Adds an input of one number for each slot, as flags of `[batch, 1, total]`.
+    fn flags(&mut self, name: &str) -> String {
+        self.input(name, Int64, &["batch", "total"]);
+        let flags = self.nodes.cast(name, Bool);
+        self.nodes.add("Unsqueeze", &[&flags, "one"])
+    }
+
+    /// Gives attention a mask of `[batch, tokens, total]`, or of fewer dimensions.
+    fn masks(&mut self, op_type: &str, inputs: &[&str]) {
+        let mask = self.nodes.add(op_type, inputs);
+        self.mask = self.nodes.add("Unsqueeze", &[&mask, "one"]);
+    }
+
+    /// Returns the role of each input except the caches.
+    fn roles(mut self) -> Vec<(String, InputRole)> {
+        let states = self.states.as_str();
+        let mut attention = node("Attention", &[states, states, states, &self.mask, "past_k", "past_v"], "y");
+        attention.output.extend(["present_k".to_owned(), "present_v".to_owned()]);
+        attention.attribute = vec![int("q_num_heads", 2), int("kv_num_heads", 2)];
+        attention.attribute.extend(self.mask.is_empty().then(|| int("is_causal", 1)));
+        self.nodes.nodes.extend([attention, node("MatMul", &["y", "head"], "logits")]);
+        let cache = |name, length| value(name, Float32, &["batch", "2", length, "4"]);
+        self.inputs.extend(["past_k", "past_v"].map(|name| cache(name, "past")));
+        let logits = value("logits", Float32, &["batch", "tokens", self.vocabulary]);
+        let outputs = vec![logits, cache("present_k", "total"), cache("present_v", "total")];
+        let mut model = model(self.inputs, self.nodes.nodes, outputs);
+        model.proto_mut().graph.get_or_insert_default().initializer = self.nodes.initializers;
+        super::roles(&Decoder::of(&model.graph().unwrap()).unwrap())
+    }
+}
+
+/// Checks the roles of the inputs that a test adds to a layer.
+#[track_caller]
+fn check(what: &str, add: impl FnOnce(&mut Layer), expected: &[(&str, InputRole)]) {
+    let mut layer = Layer::new();
+    add(&mut layer);
+    let mut found = layer.roles();
+    found.retain(|(name, role)| (name.as_str(), *role) != ("input_ids", InputRole::TokenIds));
+    let expected: Vec<_> = expected.iter().map(|&(name, role)| (name.to_owned(), role)).collect();
+    assert_eq!(found, expected, "{what}");
+}
+
+#[test]
+fn an_input_that_only_picks_rows_is_positions_by_its_name_alone() {
+    use InputRole::{Other, PositionIds};
+    for name in ["token_type_ids", "places", "cache_position"] {
+        check(name, |layer| layer.picks(name), &[(name, Other)]);
+    }
+    check("positions", |layer| layer.picks("position_ids"), &[("position_ids", PositionIds)]);
+    for names in [["token_type_ids", "position_ids"], ["position_ids", "token_type_ids"]] {
+        let role = |name| if name == "position_ids" { PositionIds } else { Other };
+        check(
+            "both",
+            |layer| names.map(|name| layer.picks(name)).into_iter().collect(),
+            &names.map(|name| (name, role(name))),
+        );
+    }
+    let language = |layer: &mut Layer| {
+        layer.input("language_id", Int64, &["batch", "1"]);
+        layer.adds_rows("language_id");
+    };
+    check("language", language, &[("language_id", Other)]);
+}
+
+#[test]
+fn positions_are_proven_by_a_comparison_with_slots() {
+    let compared = |op_type: &'static str| {
+        move |layer: &mut Layer| {
+            layer.counts_slots();
+            layer.picks("at");
+            let column = layer.nodes.add("Unsqueeze", &["at", "last"]);
+            layer.masks(op_type, &["slots", &column]);
+        }
+    };
+    check("last", compared("LessOrEqual"), &[("at", InputRole::PositionIds)]);
+    // A token does not see its own slot, or only slots from its own on.
+    check("before", compared("Less"), &[("at", InputRole::Other)]);
+    check("after", compared("GreaterOrEqual"), &[("at", InputRole::Other)]);
+    // The slots up to the number are visible in addition to those before the token.
+    let prefix = |layer: &mut Layer| {
+        layer.is_causal();
+        layer.input("prefix", Int64, &["batch", "1"]);
+        let column = layer.nodes.add("Unsqueeze", &["prefix", "last"]);
+        let inside = layer.nodes.add("LessOrEqual", &["slots", &column]);
+        layer.masks("Or", &["causal", &inside]);
+    };
+    check("prefix", prefix, &[("prefix", InputRole::Other)]);
+}
+
+#[test]
+fn positions_are_proven_by_a_rotation_with_rows_of_tables() {
+    let picked = |layer: &mut Layer| {
+        layer.input("at", Int64, &["batch", "tokens"]);
+        for table in ["cosines", "sines"] {
+            layer.nodes.floats(&format!("table.{table}"), &[64, 8], 0.5);
+            layer.nodes.called(table, "Gather", &[&format!("table.{table}"), "at"]);
+        }
+        layer.nodes.floats("weights", &[8, 8], 0.5);
+        layer.nodes.called("keys", "MatMul", &["embedded", "weights"]);
+        layer.nodes.called("scaled", "Mul", &["keys", "cosines"]);
+    };
+    let rotated = |layer: &mut Layer| {
+        picked(layer);
+        layer.nodes.called("half", "Slice", &["keys", "zero", "two", "two"]);
+        layer.nodes.called("negative", "Neg", &["half"]);
+        layer.nodes.called("turned", "Concat", &["negative", "half"]);
+        layer.nodes.attribute(int("axis", -1));
+        let other = layer.nodes.add("Mul", &["turned", "sines"]);
+        layer.states = layer.nodes.add("Add", &["scaled", &other]);
+    };
+    check("rotated", rotated, &[("at", InputRole::PositionIds)]);
+    // The rows of an adapter may scale and shift the states.
+    let adapted = |layer: &mut Layer| {
+        picked(layer);
+        layer.states = layer.nodes.add("Add", &["scaled", "sines"]);
+    };
+    check("adapted", adapted, &[("at", InputRole::Other)]);
+}
+
+#[test]
+fn a_mask_is_proven_by_the_slots_that_it_hides() {
+    use InputRole::{AttentionMask, Other};
+    let of = |add: fn(&mut Layer, &str)| {
+        move |layer: &mut Layer| {
+            layer.is_causal();
+            let flags = layer.flags("marks");
+            add(layer, &flags);
+        }
+    };
+    let cases: [(&str, fn(&mut Layer, &str), InputRole); 5] = [
+        ("real tokens", |layer, flags| layer.masks("And", &["causal", flags]), AttentionMask),
+        (
+            "padding",
+            |layer, flags| {
+                let real = layer.nodes.add("Not", &[flags]);
+                layer.masks("And", &["causal", &real]);
+            },
+            Other,
+        ),
+        ("seen by all", |layer, flags| layer.masks("Or", &["causal", flags]), Other),
+        (
+            "blocks",
+            |layer, _| {
+                layer.nodes.called("own", "Gather", &["marks", "new_slots"]);
+                layer.nodes.attribute(int("axis", 1));
+                let own = layer.nodes.add("Unsqueeze", &["own", "two"]);
+                let all = layer.nodes.add("Unsqueeze", &["marks", "one"]);
+                let same = layer.nodes.add("Equal", &[&own, &all]);
+                layer.masks("Or", &["causal", &same]);
+            },
+            Other,
+        ),
+        ("nothing", |layer, _| layer.masks("Identity", &["causal"]), Other),
+    ];
+    for (what, add, role) in cases {
+        check(what, of(add), &[("marks", role)]);
+    }
+    // Numbers that are added to scores are not flags.
+    let added = |layer: &mut Layer| {
+        layer.input("marks", Float32, &["batch", "total"]);
+        layer.masks("Unsqueeze", &["marks", "one"]);
+    };
+    check("added", added, &[("marks", Other)]);
+    check(
+        "by name",
+        |layer| layer.input("attention_mask", Int64, &["batch", "total"]),
+        &[("attention_mask", AttentionMask)],
+    );
+}
+
+/// The attention of a decoder to an encoder reads no cache.
+#[test]
+fn the_mask_of_an_encoder_is_no_attention_mask() {
+    for length in ["encoder", "total"] {
+        let cross = |layer: &mut Layer| {
+            for name in ["encoder_k", "encoder_v"] {
+                layer.input(name, Float32, &["batch", "2", length, "4"]);
+            }
+            layer.input("encoder_attention_mask", Int64, &["batch", length]);
+            let flags = layer.nodes.cast("encoder_attention_mask", Bool);
+            let mask = layer.nodes.add("Unsqueeze", &[&flags, "middle"]);
+            layer.nodes.ints("middle", &[1, 2]);
+            layer.nodes.ints("by_head", &[0, 0, 2, 4]);
+            let queries = layer.nodes.add("Reshape", &["embedded", "by_head"]);
+            let queries = layer.nodes.add("Transpose", &[&queries]);
+            layer.nodes.attribute(ints("perm", &[0, 2, 1, 3]));
+            let result = layer.nodes.add("Attention", &[&queries, "encoder_k", "encoder_v", &mask]);
+            layer.nodes.ints("flat", &[0, -1, 8]);
+            let result = layer.nodes.add("Reshape", &[&result, "flat"]);
+            layer.states = layer.nodes.add("Add", &["embedded", &result]);
+        };
+        let expected =
+            ["encoder_k", "encoder_v", "encoder_attention_mask"].map(|name| (name, InputRole::Other));
+        check(length, cross, &expected);
+    }
+}
+
+#[test]
+fn a_mask_is_proven_by_the_lengths_that_are_counted_in_it() {
+    for (sum, role) in [("ReduceSum", InputRole::AttentionMask), ("ReduceMax", InputRole::Other)] {
+        let mut axes = node("Constant", &[], "axes");
+        axes.attribute = vec![ints("value_ints", &[1])];
+        let mut count = node(sum, &["marks", "axes"], "count");
+        count.attribute = vec![int("keepdims", 0)];
+        let made = Made::fixed()
+            .input(value("marks", Int64, &["batch", "64"]))
+            .before(vec![axes, count])
+            .reading("nonpad", "count");
+        assert_eq!(role_in(made, "marks"), role, "{sum}");
+    }
+}
+
+#[test]
+fn indices_are_proven_by_their_values() {
+    let computed = |op_type: &str| {
+        let indices: NodeProto = node(op_type, &["at", "at"], "computed");
+        let mut made = Made::fixed().input(value("at", Int64, &["batch"])).before(vec![indices]);
+        made.inputs.retain(|input| input.name.as_deref() != Some("write_indices"));
+        role_in(made.reading("write_indices", "computed"), "at")
+    };
+    assert_eq!(computed("Max"), InputRole::WriteIndices);
+    assert_eq!(computed("Add"), InputRole::Other);
+}
+
+fn role_in(made: Made, name: &str) -> InputRole {
+    let model = made.model();
+    let roles = super::roles(&Decoder::of(&model.graph().unwrap()).unwrap());
+    roles.into_iter().find(|(input, _)| input == name).unwrap().1
+}
+
+#[test]
+fn tokens_pick_rows_of_the_vocabulary_or_are_the_only_input_that_picks() {
+    use InputRole::{Other, TokenIds};
+    let roles = |vocabulary, names: &[&str]| {
+        let mut layer = Layer::new();
+        layer.vocabulary = vocabulary;
+        names[1..].iter().for_each(|name| layer.picks(name));
+        layer.inputs[0] = value(names[0], Int64, &["batch", "tokens"]);
+        layer.nodes.nodes[0].input[1] = names[0].to_owned();
+        layer.roles().into_iter().map(|(_, role)| role).collect::<Vec<_>>()
+    };
+    assert_eq!(roles("64", &["ids"]), [TokenIds]);
+    assert_eq!(roles("vocabulary", &["ids"]), [TokenIds]);
+    assert_eq!(roles("60", &["ids"]), [TokenIds]);
+    assert_eq!(roles("64", &["ids", "types"]), [Other, Other]);
+    assert_eq!(roles("vocabulary", &["ids", "types"]), [Other, Other]);
+    assert_eq!(roles("vocabulary", &["input_ids", "types"]), [TokenIds, Other]);
+    // With embeddings, other inputs that pick rows are no tokens.
+    let mut layer = Layer::new();
+    layer.vocabulary = "vocabulary";
+    layer.inputs[0] = value("inputs_embeds", Float32, &["batch", "tokens", "8"]);
+    layer.nodes.nodes[0] = node("Identity", &["inputs_embeds"], "embedded");
+    layer.picks("token_type_ids");
+    let expected = [("inputs_embeds", InputRole::Embeddings), ("token_type_ids", Other)];
+    assert_eq!(layer.roles(), expected.map(|(name, role)| (name.to_owned(), role)));
+}
