@@ -127,7 +127,7 @@ fn an_input_that_only_picks_rows_is_positions_by_its_name_alone() {
         let role = |name| if name == "position_ids" { PositionIds } else { Other };
         check(
             "both",
-            |layer| names.map(|name| layer.picks(name)).into_iter().collect(),
+            |layer| names.iter().for_each(|name| layer.picks(name)),
             &names.map(|name| (name, role(name))),
         );
     }
@@ -193,6 +193,9 @@ fn positions_are_proven_by_a_rotation_with_rows_of_tables() {
     check("adapted", adapted, &[("at", InputRole::Other)]);
 }
 
+/// What the flags of an input mean, how attention uses them, and the role of the input.
+type Case = (&'static str, fn(&mut Layer, &str), InputRole);
+
 #[test]
 fn a_mask_is_proven_by_the_slots_that_it_hides() {
     use InputRole::{AttentionMask, Other};
@@ -203,7 +206,7 @@ fn a_mask_is_proven_by_the_slots_that_it_hides() {
             add(layer, &flags);
         }
     };
-    let cases: [(&str, fn(&mut Layer, &str), InputRole); 5] = [
+    let cases: [Case; 5] = [
         ("real tokens", |layer, flags| layer.masks("And", &["causal", flags]), AttentionMask),
         (
             "padding",
