@@ -6,6 +6,7 @@ import os
 import numpy as np
 import onnx
 import pytest
+from onnx import helper, numpy_helper
 
 from support import runs
 from support.command import TESTDATA, convert
@@ -92,6 +93,48 @@ def test_prompts_in_chunks_and_chunks_in_mid_cache(converted, order, unread):
 @FUTURE
 def test_left_padded_prompts_share_one_write_index(converted, unread):
     runs.left_padded(converted.original, converted.model, converted.references, unread)
+
+
+def with_window(path, window, counted):
+    """Writes a decoder whose causal mask has a window of slots or of real tokens."""
+    model = onnx.load(TESTDATA / "mobius-llama-dynamic" / "model.onnx")
+    attentions = [node for node in model.graph.node if node.op_type == "Attention"]
+    exported = attentions[0].input[3]
+    for node in attentions:
+        node.input[3] = "windowed"
+    constants = {"axis": np.array(1), "size": np.array(window)}
+    constants |= {name: np.array([value]) for name, value in [("one", 1), ("two", 2), ("end", 2**62)]}
+    constants = [numpy_helper.from_array(value, name) for name, value in constants.items()]
+    model.graph.initializer.extend(constants)
+    nodes = [
+        helper.make_node("Equal", ["attention_mask", "attention_mask"], ["all"]),
+        helper.make_node("Cast", ["all"], ["slots"], to=onnx.TensorProto.INT64),
+        helper.make_node(
+            "CumSum", ["attention_mask" if counted == "tokens" else "slots", "axis"], ["counts"]
+        ),
+        helper.make_node("Shape", ["input_ids"], ["new"], start=1),
+        helper.make_node("Neg", ["new"], ["first"]),
+        helper.make_node("Slice", ["counts", "first", "end", "one"], ["own"]),
+        helper.make_node("Unsqueeze", ["own", "two"], ["rows"]),
+        helper.make_node("Unsqueeze", ["counts", "one"], ["columns"]),
+        helper.make_node("Sub", ["rows", "columns"], ["distance"]),
+        helper.make_node("Less", ["distance", "size"], ["near"]),
+        helper.make_node("Unsqueeze", ["near", "one"], ["near_by_head"]),
+        helper.make_node("And", [exported, "near_by_head"], ["windowed"]),
+    ]
+    first = list(model.graph.node).index(attentions[0])
+    for offset, node in enumerate(nodes):
+        model.graph.node.insert(first + offset, node)
+    onnx.save(model, path)
+    return path
+
+
+@pytest.mark.parametrize("counted", ["slots", "tokens"])
+@pytest.mark.parametrize("window", [2, 5, 12])
+def test_padding_between_tokens_counts_in_a_window_as_exported(window, counted, tmp_path):
+    original = with_window(tmp_path / "original.onnx", window, counted)
+    static = convert(original, tmp_path / "static.onnx", SLOTS)
+    runs.padded_between(original, static, runs.references(original))
 
 
 def test_one_sample_alone(converted):

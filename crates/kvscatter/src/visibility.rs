@@ -8,6 +8,9 @@
 //! slot `p mod capacity`. A query at position `q` sees a cached position `p` if `q - left <= p <= q + right`.
 //! A side without a limit is unbounded.
 //!
+//! The rule knows no padding. A caller hides the slots with padding, and decides what positions count. If they count
+//! slots, padding between two tokens takes the place of a token in a window. If they count real tokens, it does not.
+//!
 //! The rule is the one of ONNX `Attention` for a linear cache: `is_causal` is a right limit of 0,
 //! `left_window_size` and `right_window_size` are the limits, and query `i` of `n` has position
 //! `nonpad_kv_seqlen - n + i`. Rings are a kvscatter extension.

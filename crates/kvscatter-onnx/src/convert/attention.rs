@@ -10,7 +10,7 @@ use super::fusion::Operands;
 use super::probe::Probe;
 use super::refusal::ConvertRefusal;
 use super::rewriter::Rewriter;
-use super::rule::Rule;
+use super::rule::{Rule, Rules};
 use super::visibility::{Effect, Limits, Masks};
 use crate::decoder::{Decoder, WriterStyle};
 use crate::edit::NewNode;
@@ -36,7 +36,7 @@ struct Attention<'m> {
     /// Whether queries, keys and values are `[batch, tokens, heads * head size]`.
     is_flat: bool,
     /// What the mask adds.
-    rule: Rule,
+    rules: Rules,
     /// The type of the queries.
     element: ElementType,
 }
@@ -75,24 +75,24 @@ impl<'m> Attentions<'m> {
                 [4, 4, 4] => false,
                 _ => return Err(form("queries, keys and values of different ranks")),
             };
-            let (limits, rule) = (Limits::of(&node), Rule::default());
-            attentions.push(Attention { node, limits, is_flat, rule, element });
+            let (limits, rules) = (Limits::of(&node), Rules::default());
+            attentions.push(Attention { node, limits, is_flat, rules, element });
         }
         Ok(Self(attentions))
     }
 
     /// Returns the rule of each node.
     pub(super) fn rules(&self) -> impl Iterator<Item = &Rule> {
-        self.0.iter().map(|attention| &attention.rule)
+        self.0.iter().map(|attention| attention.rules.rule())
     }
 
     /// Returns the presents with keys and values that each node reads after the conversion, and its rule.
     pub(super) fn readers(&self) -> impl Iterator<Item = ([&'m str; 2], &Rule)> {
-        self.0.iter().map(|attention| (attention.presents(), &attention.rule))
+        self.0.iter().map(|attention| (attention.presents(), attention.rules.rule()))
     }
 
-    pub(super) fn rules_mut(&mut self) -> impl Iterator<Item = &mut Rule> {
-        self.0.iter_mut().map(|attention| &mut attention.rule)
+    pub(super) fn rules_mut(&mut self) -> impl Iterator<Item = &mut Rules> {
+        self.0.iter_mut().map(|attention| &mut attention.rules)
     }
 
     pub(super) fn len(&self) -> usize {
@@ -100,34 +100,50 @@ impl<'m> Attentions<'m> {
     }
 
     /// Finds the rule of each node on a probe, which must be the longest one. [`check`](Self::check) reports the
-    /// error of a mask that cannot be evaluated.
-    pub(super) fn find_rules(&mut self, probe: &Probe, fold: &mut Fold<'_, 'm>) {
+    /// error of a mask that has no rule.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Fold::value`].
+    pub(super) fn find_rules(&mut self, probe: &Probe, fold: &mut Fold<'_, 'm>) -> Result<(), OnnxError> {
         let mut found: BTreeMap<_, Rule> = BTreeMap::new();
         for attention in &mut self.0 {
             let mask = (attention.node.input(MASK), attention.limits);
-            attention.rule = match found.get(&mask) {
+            let rule = match found.get(&mask) {
                 Some(rule) => rule.clone(),
                 None => {
                     let rule = attention.masks(fold).and_then(|masks| masks.rule(probe, fold));
-                    let Ok((rule, _)) = rule else { continue };
+                    let rule = match rule {
+                        Ok((rule, _)) => rule,
+                        Err(error) if matches!(error.root(), OnnxError::Convert(_)) => continue,
+                        Err(error) => return Err(attention.node.error_within(error)),
+                    };
                     found.insert(mask, rule.clone());
                     rule
                 }
             };
+            attention.rules = Rules::new(rule);
         }
+        Ok(())
     }
 
-    /// Checks that the mask of each node follows the rule for all real tokens.
+    /// Checks that the mask of each node follows a rule for all real tokens, and keeps the rules that it follows.
     ///
     /// # Errors
     /// Returns [`ConvertRefusal::Visibility`], [`ConvertRefusal::Bias`] or an error of the evaluation.
-    pub(super) fn check(&self, probe: &Probe, fold: &mut Fold<'_, 'm>) -> Result<(), OnnxError> {
+    pub(super) fn check(&mut self, probe: &Probe, fold: &mut Fold<'_, 'm>) -> Result<(), OnnxError> {
         // Layers share their masks, so each mask is compared once.
-        let mut seen = BTreeSet::new();
-        for attention in self.0.iter().filter(|it| seen.insert((it.node.input(MASK), it.limits))) {
-            let checked =
-                attention.masks(fold).and_then(|masks| masks.check(probe, &attention.rule, ONLY_MASK, fold));
-            checked.map_err(|error| attention.node.error_within(error))?;
+        let mut checked: BTreeMap<_, Rules> = BTreeMap::new();
+        for attention in &mut self.0 {
+            let mask = (attention.node.input(MASK), attention.limits);
+            if let Some(rules) = checked.get(&mask) {
+                attention.rules = rules.clone();
+                continue;
+            }
+            let kept = attention
+                .masks(fold)
+                .and_then(|masks| attention.rules.keep(|rule| masks.check(probe, rule, ONLY_MASK, fold)));
+            kept.map_err(|error| attention.node.error_within(error))?;
+            checked.insert(mask, attention.rules.clone());
         }
         Ok(())
     }
@@ -215,7 +231,7 @@ impl<'m> Attention<'m> {
                 && !attribute.name.as_deref().is_some_and(|name| Limits::ATTRIBUTES.contains(&name))
         });
         let caches = [&queries, presents[0], presents[1]];
-        let (new, _) = static_attention(rewriter, caches, &self.rule, self.element)?;
+        let (new, _) = static_attention(rewriter, caches, self.rules.rule(), self.element)?;
         let new = new.attributes(kept.cloned());
         if !self.is_flat {
             rewriter.editor.add(new.outputs(&[output]));

@@ -147,7 +147,9 @@ fn standardized(model: &Model, max_seq: usize) -> Result<Option<(Model, Padding)
     inputs.check_size(max_seq)?;
     let external = model.external_data()?;
     let mut fold = Fold::new(&graph, external.as_ref());
-    let probe = Probe::new(inputs.batch().unwrap_or(SAMPLES), 3, inputs.new_tokens().unwrap_or(2));
+    let new = inputs.new_tokens().unwrap_or(2.min(max_seq));
+    let past = 3.min(max_seq.saturating_sub(new));
+    let probe = Probe::new(inputs.batch().unwrap_or(SAMPLES), past, new);
     probe.feed(&inputs, &mut fold)?;
     let mut standard = model.clone();
     standard::standardize(standard.proto_mut(), &graph, &decoder, &mut fold)?;

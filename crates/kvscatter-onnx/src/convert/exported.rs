@@ -3,15 +3,18 @@
 use std::collections::BTreeSet;
 
 use super::attention::Attentions;
-use super::probe::{Distance, Inputs, Probe};
+use super::probe::{Inputs, Probe};
 use super::refusal::ConvertRefusal;
-use super::rule::{CacheWindow, Rule};
-use super::sites::Sites;
+use super::rule::{CacheWindow, Rule, Rules};
+use super::sites::{self, Site, Sites};
 use super::tables::{self, ShortTable};
 use super::visibility::{self, Padding};
 use crate::decoder::{Cache, Decoder, InputRole};
 use crate::fold::Fold;
 use crate::{ExternalData, Graph, Model, OnnxError};
+
+/// A number of slots that no other axis is likely to have as its size.
+const MANY: usize = 1009;
 
 /// An exported decoder with its inputs, its attention operations and its probes.
 pub(super) struct Exported<'a, 'm> {
@@ -46,10 +49,21 @@ impl<'a, 'm> Exported<'a, 'm> {
         let inputs = Inputs::of(decoder)?;
         inputs.check_size(max_seq)?;
         let external = model.external_data()?;
-        let mut fold = Fold::new(graph, external.as_ref());
-        let sites = Sites::find(graph, decoder, &inputs, max_seq, &mut fold)?;
-        let attentions = Attentions::find(decoder, &mut fold)?;
-        let probes = visibility::probes(&inputs, max_seq, padding, 1);
+        let find = |most| {
+            let probe = sites::shape_probe(decoder, &inputs, most);
+            let mut fold = Fold::new(graph, external.as_ref());
+            probe.feed(&inputs, &mut fold)?;
+            let sites = Sites::find(graph, decoder, &probe, &mut fold);
+            let found = sites.and_then(|sites| Ok((sites, Attentions::find(decoder, &mut fold)?)));
+            found.map_err(|cause| probe.capacity(cause))
+        };
+        // Tables of positions and masks may have no row beyond `max_seq`. Fewer slots are tried then, although two axes
+        // are then more likely to have the same size.
+        let (sites, attentions) = match find(if inputs.fits(MANY) { MANY } else { max_seq.min(MANY) }) {
+            Err(error) if max_seq < MANY && !matches!(error.root(), OnnxError::Convert(_)) => find(max_seq),
+            found => found,
+        }?;
+        let probes = visibility::probes(&inputs, max_seq, padding, 1, &BTreeSet::new());
         Ok(Self { model, graph, decoder, max_seq, inputs, sites, attentions, probes, padding, external })
     }
 
@@ -58,19 +72,27 @@ impl<'a, 'm> Exported<'a, 'm> {
         if let Some(longest) = self.probes.last() {
             let mut fold = Fold::new(self.graph, self.external.as_ref());
             longest.feed(&self.inputs, &mut fold)?;
-            visibility::find_rules(&mut self.sites, longest, &mut fold);
-            self.attentions.find_rules(longest, &mut fold);
+            let found = visibility::find_rules(&mut self.sites, longest, &mut fold);
+            let found = found.and_then(|()| self.attentions.find_rules(longest, &mut fold));
+            found.map_err(|cause| longest.capacity(cause))?;
         }
-        let heads = self.rules().filter_map(|rule| Some(rule.bias.as_ref()?.slopes.len())).max();
-        let Some(heads) = heads else { return self.check_rules().map_err(|(_, error)| error) };
-        self.probes = visibility::probes(&self.inputs, self.max_seq, self.padding, heads);
-        // Exporters count slots or real tokens. Padding between two slots shows which.
-        let Err((by_slots, error)) = self.check_rules() else { return Ok(()) };
-        for bias in self.rules_mut().filter_map(|rule| rule.bias.as_mut()) {
-            bias.distance = Distance::Tokens;
+        let heads = self.rules().filter_map(|rule| Some(rule.bias.as_ref()?.slopes.len())).max().unwrap_or(1);
+        let windows = self.rules().filter_map(|rule| Some(rule.window?.size)).collect();
+        self.probes = visibility::probes(&self.inputs, self.max_seq, self.padding, heads, &windows);
+        // Exporters count slots or real tokens. Padding between two tokens shows which.
+        if self.padding == Padding::Anywhere {
+            self.rules_mut().for_each(Rules::count_either);
         }
-        // The better fit has the better explanation.
-        self.check_rules().map_err(|(by_tokens, other)| if by_tokens > by_slots { other } else { error })
+        let Self { graph, external, inputs, probes, sites, attentions, .. } = self;
+        for probe in &*probes {
+            let mut fold = Fold::new(graph, external.as_ref());
+            let fed = probe.feed(inputs, &mut fold);
+            let checked = fed.and_then(|()| visibility::check_sites(sites, probe, &mut fold));
+            checked
+                .and_then(|()| attentions.check(probe, &mut fold))
+                .map_err(|cause| probe.capacity(cause))?;
+        }
+        Ok(())
     }
 
     /// Checks that all tables of positions have rows for the longest text.
@@ -88,31 +110,20 @@ impl<'a, 'm> Exported<'a, 'm> {
         }
     }
 
-    /// Checks the rules on every probe. An error comes with the index of its probe.
-    fn check_rules(&self) -> Result<(), (usize, OnnxError)> {
-        for (index, probe) in self.probes.iter().enumerate() {
-            let checked = self.fold(probe).and_then(|mut fold| {
-                visibility::check_sites(&self.sites, probe, &mut fold)?;
-                self.attentions.check(probe, &mut fold)
-            });
-            checked.map_err(|cause| (index, probe.capacity(cause)))?;
-        }
-        Ok(())
-    }
-
     /// Returns the rule of each attention operation.
     pub(super) fn rules(&self) -> impl Iterator<Item = &Rule> {
-        self.sites.sites.iter().map(|site| &site.rule).chain(self.attentions.rules())
+        self.sites.sites.iter().map(Site::rule).chain(self.attentions.rules())
     }
 
     /// Returns the window of each attention operation, with the past of the cache that has its keys. Equal ones are
     /// returned once, in the order of the caches.
     pub(super) fn windows(&self) -> Vec<CacheWindow> {
         let mut windows: BTreeSet<(&str, Option<usize>)> = BTreeSet::new();
-        windows.extend(self.sites.sites.iter().map(|site| (site.past, site.rule.window)));
+        let size = |rule: &Rule| Some(rule.window?.size);
+        windows.extend(self.sites.sites.iter().map(|site| (site.past, size(site.rule()))));
         let past = |keys| Some(self.decoder.caches.iter().find(|cache| cache.written == keys)?.past);
         let readers = self.attentions.readers();
-        windows.extend(readers.filter_map(|([keys, _], rule)| Some((past(keys)?, rule.window))));
+        windows.extend(readers.filter_map(|([keys, _], rule)| Some((past(keys)?, size(rule)))));
         let of_cache = |cache: &Cache<'m>| {
             let of_past = windows.range((cache.past, None)..).take_while(|(past, _)| *past == cache.past);
             of_past.map(|&(past, window)| CacheWindow { past: past.to_owned(), window }).collect::<Vec<_>>()
@@ -120,8 +131,8 @@ impl<'a, 'm> Exported<'a, 'm> {
         self.decoder.caches.iter().flat_map(of_cache).collect()
     }
 
-    fn rules_mut(&mut self) -> impl Iterator<Item = &mut Rule> {
-        self.sites.sites.iter_mut().map(|site| &mut site.rule).chain(self.attentions.rules_mut())
+    fn rules_mut(&mut self) -> impl Iterator<Item = &mut Rules> {
+        self.sites.sites.iter_mut().map(|site| &mut site.rules).chain(self.attentions.rules_mut())
     }
 
     /// Creates an evaluation of the decoder on this probe.

@@ -34,7 +34,7 @@ pub fn mask_rule(model: &Model, tokens: usize) -> Option<MaskRule> {
     match check(model, tokens) {
         Ok(rules) if rules.iter().any(|rule| rule.bias.is_some()) => Some(MaskRule::Bias),
         Ok(rules) => {
-            let windows: BTreeSet<_> = rules.iter().filter_map(|rule| rule.window).collect();
+            let windows: BTreeSet<_> = rules.iter().filter_map(|rule| Some(rule.window?.size)).collect();
             Some(if windows.is_empty() { MaskRule::Causal } else { MaskRule::Windows(windows) })
         }
         Err(error) => match error.root() {

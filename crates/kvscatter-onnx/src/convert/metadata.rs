@@ -6,6 +6,7 @@ use super::exported::Exported;
 use super::probe::{Distance, Probe};
 use super::rewriter::StaticInputs;
 use super::ring::{self, Rings};
+use super::visibility::Padding;
 use crate::decoder::InputRole;
 use crate::proto::{ModelProto, NodeProto, set_metadata};
 
@@ -75,7 +76,11 @@ pub(super) fn write(
             ),
         );
     }
-    let real = mask.map(|mask| format!(" and {mask}[b, j] is not 0")).unwrap_or_default();
+    let zeros = match exported.padding {
+        Padding::Anywhere if rings.is_empty() => ", which may be 0 between two tokens",
+        _ => "",
+    };
+    let real = mask.map(|mask| format!(" and {mask}[b, j] is not 0{zeros}")).unwrap_or_default();
     if rings.most_tokens.is_none() {
         set(
             "visibility",
@@ -84,16 +89,25 @@ pub(super) fn write(
             ),
         );
     }
-    let windows: BTreeSet<_> = exported.rules().filter_map(|rule| rule.window).collect();
+    let windows = [Distance::Slots, Distance::Tokens].into_iter().filter_map(|distance| {
+        let windows = exported.rules().filter_map(|rule| rule.window.filter(|it| it.distance == distance));
+        let sizes: BTreeSet<_> = windows.map(|window| window.size).collect();
+        let sizes: Vec<_> = sizes.iter().map(ToString::to_string).collect();
+        let shown = match distance {
+            Distance::Slots => format!("j > {write_indices}[b] + i - W"),
+            Distance::Tokens => {
+                format!("fewer than W of the slots j + 1 to {write_indices}[b] + i contain real tokens")
+            }
+        };
+        let text = || {
+            let sizes = sizes.join(", ");
+            format!("{sizes}: in a layer with a window of W, {linear}slot j is also hidden unless {shown}")
+        };
+        (!sizes.is_empty()).then(text)
+    });
+    let windows: Vec<_> = windows.collect();
     if !windows.is_empty() {
-        let windows: Vec<_> = windows.iter().map(ToString::to_string).collect();
-        set(
-            "windows",
-            &format!(
-                "{}: in a layer with a window of W, {linear}slot j is also hidden unless j > {write_indices}[b] + i - W",
-                windows.join(", ")
-            ),
-        );
+        set("windows", &windows.join("; "));
     }
     if !rings.is_empty() {
         let positions =

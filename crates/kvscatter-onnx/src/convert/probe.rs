@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use kvscatter::visibility::Visibility;
-use kvscatter::{ElementType, Mode};
+use kvscatter::ElementType;
 
 use super::refusal::ConvertRefusal;
 use super::ring::Slots;
@@ -18,9 +17,6 @@ pub(super) const SAMPLES: usize = 3;
 /// The number of new tokens of the probe that fills the last slots, if the model does not fix it. No other probe has
 /// larger masks.
 pub(super) const LAST: usize = 3;
-
-/// A number of slots that no other axis is likely to have as its size.
-pub(super) const MANY: usize = 1009;
 
 /// A step in which every sample has `past` cached tokens and `new` new tokens. `padding` marks the tokens that are not
 /// real.
@@ -75,12 +71,25 @@ impl Probe {
         Self { batch, past, new, padding: Vec::new() }
     }
 
+    /// Returns probes of this size in which each of these paddings pads one sample, the first ones together.
+    pub(super) fn each_padded(&self, paddings: &[Vec<Range<usize>>]) -> Vec<Self> {
+        let padded = |paddings: &[Vec<_>]| self.clone().padded_in(paddings.iter().map(Vec::as_slice));
+        paddings.chunks(self.batch.max(1)).map(padded).collect()
+    }
+
     /// Marks the slots `padding[b]` of each sample `b` as padding.
-    pub(super) fn padded(mut self, padding: &[Range<usize>]) -> Self {
+    pub(super) fn padded(self, padding: &[Range<usize>]) -> Self {
+        self.padded_in(padding.iter().map(std::slice::from_ref))
+    }
+
+    /// Marks the slots in all ranges of each sample as padding.
+    fn padded_in<'p>(mut self, padding: impl Iterator<Item = &'p [Range<usize>]>) -> Self {
         let total = self.total();
         self.padding.resize(self.batch.saturating_mul(total), false);
         for (row, padding) in self.padding.chunks_mut(total.max(1)).zip(padding) {
-            row.iter_mut().take(padding.end).skip(padding.start).for_each(|slot| *slot = true);
+            for padding in padding {
+                row.iter_mut().take(padding.end).skip(padding.start).for_each(|slot| *slot = true);
+            }
         }
         self
     }
@@ -90,34 +99,27 @@ impl Probe {
         self.past.saturating_add(self.new)
     }
 
+    /// Returns the slot of a new token.
+    pub(super) fn slot_of(&self, token: usize) -> usize {
+        self.past.saturating_add(token)
+    }
+
     /// Returns `true` if a slot of this sample contains a real token.
     pub(super) fn is_real(&self, sample: usize, slot: usize) -> bool {
         let at = sample.saturating_mul(self.total()).saturating_add(slot);
         slot < self.total() && !self.padding.get(at).copied().unwrap_or_default()
     }
 
-    /// Returns `true` if the rule makes a slot visible to a new token: causality and the window do, and the
-    /// slot contains a real token.
-    pub(super) fn is_visible(&self, sample: usize, token: usize, slot: usize, window: Option<usize>) -> bool {
-        let [tokens, query] =
-            [self.total(), self.past.saturating_add(token)].map(|it| i64::try_from(it).unwrap_or(i64::MAX));
-        let causal = Visibility::new(Mode::Linear, self.total()).causal();
-        let rule = window.map_or(causal, |size| causal.window(size));
-        rule.sees(tokens, query, slot) && self.is_real(sample, slot)
-    }
-
-    /// Returns the distance of each slot from a new token. Slots before the token have negative distances.
-    pub(super) fn distances(&self, sample: usize, token: usize, distance: Distance) -> Vec<f64> {
-        let own = self.past.saturating_add(token);
-        let mut counted = 0_usize;
-        let mut places = Vec::with_capacity(self.total());
-        for slot in 0..self.total() {
+    /// Returns the position of each slot of a sample: the number of slots before it, or of real tokens. Padding that
+    /// does not count has the position of the last real token before it, or -1 if there is none.
+    pub(super) fn places(&self, sample: usize, distance: Distance) -> Vec<i64> {
+        let mut place = -1_i64;
+        let places = (0..self.total()).map(|slot| {
             let counts = distance == Distance::Slots || self.is_real(sample, slot);
-            counted = counted.saturating_add(usize::from(counts));
-            places.push(fold::to_float(counted));
-        }
-        let own = places.get(own).copied().unwrap_or_default();
-        places.into_iter().map(|place| place - own).collect()
+            place = place.saturating_add(i64::from(counts));
+            place
+        });
+        places.collect()
     }
 
     /// Feeds the inputs of the exported decoder to a fold, one evaluation of a graph.
@@ -282,13 +284,23 @@ impl<'m> Inputs<'m> {
         if let Some(new) = self.new_tokens().filter(|new| *new > max_seq) {
             return Err(ConvertRefusal::NewTokens { new, max_seq }.into());
         }
-        let (batch, new) = (self.batch().unwrap_or(SAMPLES), self.new_tokens().unwrap_or(LAST));
-        let limit = fold::MAX_VALUES;
-        let slots = max_seq.max(MANY);
-        match batch.checked_mul(new).and_then(|rows| rows.checked_mul(slots)) {
-            Some(size) if size <= limit => Ok(()),
-            _ => Err(ConvertRefusal::MaskSize { batch, new, max_seq, limit }.into()),
+        if self.fits(max_seq) {
+            return Ok(());
         }
+        let (batch, new) = self.step();
+        Err(ConvertRefusal::MaskSize { batch, new, max_seq, limit: fold::MAX_VALUES }.into())
+    }
+
+    /// Returns `true` if the masks of a step with this many slots are small enough to evaluate.
+    pub(super) fn fits(&self, slots: usize) -> bool {
+        let (batch, new) = self.step();
+        let size = batch.checked_mul(new).and_then(|rows| rows.checked_mul(slots));
+        size.is_some_and(|size| size <= fold::MAX_VALUES)
+    }
+
+    /// Returns the numbers of samples and of new tokens of the probe that fills the last slots.
+    fn step(&self) -> (usize, usize) {
+        (self.batch().unwrap_or(SAMPLES), self.new_tokens().unwrap_or(LAST))
     }
 
     /// Returns the size of the batch if the model fixes it.

@@ -87,10 +87,12 @@ pub enum ConvertRefusal {
     MaskUnknown,
     /// The mask hides a slot that the [rule](crate::convert) shows, or shows one that the rule hides.
     #[error(
-        "the mask {} slot {slot} from the token at {position}: only causal attention is converted, over all real \
-         tokens or over the last ones of a window (no chunk or prefix)", if *.hidden { "hides" } else { "does not hide" }
+        "the mask {} slot {slot} from the token at {position}{}: only causal attention is converted, over all real \
+         tokens or over the last slots or real tokens of a window (no chunk or prefix)",
+        if *.hidden { "hides" } else { "does not hide" },
+        if *.padding > 0 { format!(" with padding in {} of the slots before it", .padding) } else { String::new() }
     )]
-    Visibility { position: usize, slot: usize, hidden: bool },
+    Visibility { position: usize, slot: usize, hidden: bool, padding: usize },
     /// The mask adds another number than a bias that is proportional to the distance of slot and token, as that
     /// of T5 does.
     #[error(

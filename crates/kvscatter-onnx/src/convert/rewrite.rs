@@ -104,8 +104,8 @@ fn rewrite_masks(rewriter: &mut Rewriter<'_, '_, '_>, sites: &Sites<'_>) -> Resu
         sites.sites.iter().flat_map(|site| site.masks.iter().enumerate().map(move |mask| (site, mask)))
     {
         let hides = at == site.hiding();
-        let bias = site.rule.bias.as_ref().filter(|_| at == site.biased);
-        let rule = Rule { window: site.rule.window, bias: bias.cloned() };
+        let bias = site.rule().bias.as_ref().filter(|_| at == site.biased);
+        let rule = Rule { window: site.rule().window, bias: bias.cloned() };
         let place = places.entry(mask.node.index()).or_insert_with(|| (hides, rule.clone()));
         if *place != (hides, rule) {
             return Err(mask.node.error(ConvertRefusal::Reader { value: mask.output.to_owned() }));
@@ -135,7 +135,7 @@ fn rewrite_masks(rewriter: &mut Rewriter<'_, '_, '_>, sites: &Sites<'_>) -> Resu
         // row NaN, and the next layer would write NaN into its cache.
         let filler = lowest(element).ok_or(ConvertRefusal::ScoresType { element })?;
         let filler = rewriter.editor.float(element, filler)?;
-        let visible = rewriter.visible(mask.layout, site.rule.window)?;
+        let visible = rewriter.visible(mask.layout, site.rule().window)?;
         rewriter.editor.node_with_outputs("Where", &[&visible, &biased, &filler], &[mask.output]);
     }
     for (output, scores) in passed {

@@ -6,12 +6,14 @@ mod ring;
 use kvscatter::ElementType;
 
 use super::caches::{AXIS, RANK};
-use super::probe::Inputs;
+use super::probe::{Distance, Inputs};
 use super::ring::Slots;
+use super::rule::Window;
 use super::sites::Layout;
 use super::visibility::Padding;
 use crate::decoder::{Decoder, InputRole};
 use crate::edit::{Editor, NewNode};
+use crate::fold::to_float;
 use crate::{Dimension, OnnxError};
 
 /// The names of the inputs that a caller of the converted decoder has to know.
@@ -38,6 +40,15 @@ pub(super) struct Rewriter<'e, 'p, 'm> {
     pub(super) batch: Dimension<'m>,
     write_indices: String,
     nonpad_kv_seqlen: Option<String>,
+}
+
+/// The names of values with the places of slots and tokens.
+struct Places {
+    /// The place of each slot, `[slots]` or `[batch, 1, slots]`.
+    slots: String,
+    /// The place of each new token, `[batch, new tokens, 1]`.
+    tokens: String,
+    element: ElementType,
 }
 
 impl<'e, 'p, 'm> Rewriter<'e, 'p, 'm> {
@@ -97,9 +108,14 @@ impl<'e, 'p, 'm> Rewriter<'e, 'p, 'm> {
     /// Adds the slot of each new token, `write_indices[b] + i`, int64 `[batch, new tokens]`. Returns the
     /// name.
     pub(super) fn positions(&mut self) -> Result<String, OnnxError> {
-        let update = || self.decoder.caches.iter().find_map(|cache| Some((cache.update?, AXIS)));
-        let (counted, axis) = self.inputs.counts_new_tokens().or_else(update).unwrap_or_default();
-        let new = self.editor.size(counted, axis)?;
+        let new = match self.inputs.new_tokens() {
+            Some(new) => self.editor.scalar_i64(i64::try_from(new).unwrap_or(i64::MAX))?,
+            None => {
+                let update = || self.decoder.caches.iter().find_map(|cache| Some((cache.update?, AXIS)));
+                let (counted, axis) = self.inputs.counts_new_tokens().or_else(update).unwrap_or_default();
+                self.editor.size(counted, axis)?
+            }
+        };
         let tokens = self.editor.range(&new)?;
         let one = self.editor.ints(&[1])?;
         let first = self.node("Unsqueeze", &[&self.write_indices.clone(), &one])?;
@@ -108,7 +124,7 @@ impl<'e, 'p, 'm> Rewriter<'e, 'p, 'm> {
 
     /// Adds the visibility of slots for scores of this layout: bool `[batch, 1.., new tokens, slots]`, or
     /// `[batch * heads, new tokens, slots]`. Returns the name.
-    pub(super) fn visible(&mut self, layout: Layout, window: Option<usize>) -> Result<String, OnnxError> {
+    pub(super) fn visible(&mut self, layout: Layout, window: Option<Window>) -> Result<String, OnnxError> {
         match layout {
             Layout::Separate { rank } => self.visible_at_rank(rank, window),
             Layout::Merged { heads } => {
@@ -121,10 +137,10 @@ impl<'e, 'p, 'm> Rewriter<'e, 'p, 'm> {
         }
     }
 
-    fn visible_at_rank(&mut self, rank: usize, window: Option<usize>) -> Result<String, OnnxError> {
+    fn visible_at_rank(&mut self, rank: usize, window: Option<Window>) -> Result<String, OnnxError> {
         let visible = match window {
             None => self.visible_to_tokens()?,
-            Some(size) => self.visible_in_window(size)?,
+            Some(window) => self.visible_in_window(window)?,
         };
         let heads: Vec<i64> = (1..).take(rank.saturating_sub(3)).collect();
         if heads.is_empty() {
@@ -148,14 +164,38 @@ impl<'e, 'p, 'm> Rewriter<'e, 'p, 'm> {
         self.node("And", &[&causal, &real])
     }
 
-    /// Adds the nodes that also hide what is `size` or more slots before a token.
-    fn visible_in_window(&mut self, size: usize) -> Result<String, OnnxError> {
+    /// Adds the nodes that also hide what is before the window of a token.
+    fn visible_in_window(&mut self, window: Window) -> Result<String, OnnxError> {
         let visible = self.visible_to_tokens()?;
-        let (slots, positions) = (self.slots()?, self.positions_by_slot()?);
-        let size = self.editor.scalar_i64(i64::try_from(size).unwrap_or(i64::MAX))?;
-        let before = self.node("Sub", &[&positions, &size])?;
+        let Places { slots, tokens, element } = self.places(window.distance)?;
+        let size = match element {
+            ElementType::Int64 => self.editor.scalar_i64(i64::try_from(window.size).unwrap_or(i64::MAX))?,
+            element => self.editor.float(element, to_float(window.size))?,
+        };
+        let before = self.node("Sub", &[&tokens, &size])?;
         let near = self.node("Greater", &[&slots, &before])?;
         self.node("And", &[&visible, &near])
+    }
+
+    /// Adds the places whose differences are distances.
+    fn places(&mut self, distance: Distance) -> Result<Places, OnnxError> {
+        let mask = self.decoder.input(InputRole::AttentionMask).map(|mask| mask.name);
+        let (Distance::Tokens, Some(mask)) = (distance, mask) else {
+            let (slots, tokens) = (self.slots()?, self.positions_by_slot()?);
+            return Ok(Places { slots, tokens, element: ElementType::Int64 });
+        };
+        let real = self.editor.shared(NewNode::cast(mask, ElementType::Bool))?;
+        // Counts are exact in float32, and tract sums no integers of this kind.
+        let element = ElementType::Float32;
+        let real = self.editor.shared(NewNode::cast(&real, element))?;
+        let one = self.editor.scalar_i64(1)?;
+        let counts = self.node("CumSum", &[&real, &one])?;
+        let positions = self.positions()?;
+        let own = NewNode::new("GatherElements", &[&counts, &positions]).int("axis", 1);
+        let own = self.editor.shared(own)?;
+        let (second, last) = (self.editor.ints(&[1])?, self.editor.ints(&[2])?);
+        let slots = self.node("Unsqueeze", &[&counts, &second])?;
+        Ok(Places { slots, tokens: self.node("Unsqueeze", &[&own, &last])?, element })
     }
 
     /// Adds the numbers of all slots, int64 `[slots]`. Returns the name.

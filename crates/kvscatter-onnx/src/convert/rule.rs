@@ -1,14 +1,27 @@
 //! The rule of what attention adds to the score of each slot.
 
+use kvscatter::visibility::Visibility;
+use kvscatter::{ElementType, Mode};
+
 use super::probe::{Distance, Probe};
+use crate::OnnxError;
+use crate::fold::int_to_float;
 
 /// What attention adds to the score of each slot. The score of a hidden slot does not count.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Rule {
-    /// The number of slots that a token sees, itself included, or `None` if it sees all.
-    pub(super) window: Option<usize>,
+    /// The window, or `None` if a token sees all real tokens before it.
+    pub(super) window: Option<Window>,
     /// What is added to the scores of visible slots, or `None` if nothing is.
     pub(super) bias: Option<Bias>,
+}
+
+/// A window of the last slots or the last real tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Window {
+    /// The number of slots or real tokens that a token sees, itself included.
+    pub(super) size: usize,
+    pub(super) distance: Distance,
 }
 
 /// A bias that is proportional to the distance of a slot from the token, as in `ALiBi`.
@@ -24,6 +37,14 @@ pub(super) struct Bias {
     pub(super) distance: Distance,
 }
 
+/// The rules that an attention operation may follow, at least one. They differ in what counts as distance, slots or
+/// real tokens, which only padding between two tokens shows.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Rules {
+    first: Rule,
+    others: Vec<Rule>,
+}
+
 /// The window of attention that reads a cache.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CacheWindow {
@@ -36,15 +57,31 @@ pub struct CacheWindow {
 impl Rule {
     /// Returns the distance of each slot from a new token, or `None` for a hidden slot.
     pub(super) fn row(&self, probe: &Probe, sample: usize, token: usize) -> Vec<Option<f64>> {
-        let slots = self.distances(probe, sample, token).into_iter().enumerate();
-        let visible = |slot| probe.is_visible(sample, token, slot, self.window);
-        slots.map(|(slot, distance)| visible(slot).then_some(distance)).collect()
+        let visible = self.visible(probe, sample, token).into_iter();
+        let distances = self.distances(probe, sample, token);
+        visible.zip(distances).map(|(visible, distance)| visible.then_some(distance)).collect()
     }
 
-    /// Returns the distance of each slot from a new token, for visible and hidden slots.
+    /// Returns which slots a new token sees. They contain real tokens, and causality and the window show them.
+    pub(super) fn visible(&self, probe: &Probe, sample: usize, token: usize) -> Vec<bool> {
+        let causal = Visibility::new(Mode::Linear, probe.total()).causal();
+        let rule = self.window.map_or(causal, |window| causal.window(window.size));
+        let places = probe.places(sample, self.window.map_or(Distance::Slots, |window| window.distance));
+        let tokens = i64::try_from(probe.total()).unwrap_or(i64::MAX);
+        let seen = places.get(probe.slot_of(token)).map(|&own| rule.positions(tokens, own));
+        let is_seen = |place| seen.as_ref().is_some_and(|seen| seen.contains(place));
+        let slots = places.iter().enumerate();
+        slots.map(|(slot, place)| is_seen(place) && probe.is_real(sample, slot)).collect()
+    }
+
+    /// Returns the distance of each slot from a new token, for visible and hidden slots. Slots before the token have
+    /// negative distances.
     pub(super) fn distances(&self, probe: &Probe, sample: usize, token: usize) -> Vec<f64> {
         let distance = self.bias.as_ref().map_or(Distance::Slots, |bias| bias.distance);
-        probe.distances(sample, token, distance)
+        let places = probe.places(sample, distance);
+        let own = places.get(probe.slot_of(token)).copied().unwrap_or_default();
+        let distances = places.into_iter().map(|place| place.saturating_sub(own));
+        distances.map(|distance| int_to_float(ElementType::Float64, distance)).collect()
     }
 
     /// Returns what one head adds for each step of the distance. All heads share it if there is one slope.
@@ -54,6 +91,48 @@ impl Rule {
             [slope] => *slope,
             slopes => slopes.get(head).copied().unwrap_or_default(),
         }
+    }
+}
+
+impl Rules {
+    /// Creates the rules of a decoder in which no padding shows what counts. Slots then count.
+    pub(super) fn new(rule: Rule) -> Self {
+        Self { first: rule, others: Vec::new() }
+    }
+
+    /// Returns the rule to convert. Slots count unless a check has shown that real tokens do.
+    pub(super) fn rule(&self) -> &Rule {
+        &self.first
+    }
+
+    /// Adds the rules in which real tokens count: for the window, for the bias, or for both.
+    pub(super) fn count_either(&mut self) {
+        let (distance, Rule { window, bias }) = (Distance::Tokens, &self.first);
+        let windows = [*window, window.map(|window| Window { distance, ..window })];
+        let biases = [bias.clone(), bias.clone().map(|bias| Bias { distance, ..bias })];
+        let mut rules: Vec<Rule> = Vec::new();
+        for (window, bias) in windows.iter().flat_map(|window| biases.iter().map(move |bias| (window, bias)))
+        {
+            let rule = Rule { window: *window, bias: bias.clone() };
+            if !rules.contains(&rule) {
+                rules.push(rule);
+            }
+        }
+        self.others = rules.into_iter().skip(1).collect();
+    }
+
+    /// Keeps the rules that a check accepts.
+    ///
+    /// # Errors
+    /// Returns the error about the first rule if the check accepts none.
+    pub(super) fn keep(&mut self, check: impl Fn(&Rule) -> Result<(), OnnxError>) -> Result<(), OnnxError> {
+        self.others.retain(|rule| check(rule).is_ok());
+        check(&self.first).or_else(|error| {
+            let mut others = std::mem::take(&mut self.others).into_iter();
+            self.first = others.next().ok_or(error)?;
+            self.others = others.collect();
+            Ok(())
+        })
     }
 }
 

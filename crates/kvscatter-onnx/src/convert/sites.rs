@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use kvscatter::ElementType;
 
-use super::probe::{Inputs, MANY, Probe};
+use super::probe::{Inputs, Probe};
 use super::refusal::ConvertRefusal;
-use super::rule::Rule;
+use super::rule::{Rule, Rules};
 use crate::decoder::Decoder;
 use crate::fold::{Fold, Value, lowest};
 use crate::{Dimension, Graph, Node, OnnxError};
@@ -29,7 +29,7 @@ pub(super) struct Site<'m> {
     /// Whether the scores of the slots are followed by the score of a sink, which no mask changes.
     pub(super) has_sink: bool,
     /// What the masks add together.
-    pub(super) rule: Rule,
+    pub(super) rules: Rules,
     /// The index of the mask that adds the bias of the rule.
     pub(super) biased: usize,
 }
@@ -125,7 +125,8 @@ struct Walk<'w, 'g, 'm> {
 }
 
 impl<'m> Sites<'m> {
-    /// Follows every cache that `Concat` writes to the end of its attention operation.
+    /// Follows every cache that `Concat` writes to the end of its attention operation. The fold must have been fed with
+    /// a [`shape_probe`].
     ///
     /// # Errors
     /// * Returns [`ConvertRefusal::Reader`] if a node reads a value with one entry for each slot in an
@@ -135,36 +136,17 @@ impl<'m> Sites<'m> {
     pub(super) fn find(
         graph: &Graph<'m>,
         decoder: &Decoder<'m>,
-        inputs: &Inputs<'m>,
-        max_seq: usize,
-        fold: &mut Fold<'_, 'm>,
-    ) -> Result<Self, OnnxError> {
-        // Tables of positions and masks may have fewer than `MANY` rows. Fewer slots are tried then, although
-        // two axes are then more likely to have the same size.
-        match Self::find_in(graph, decoder, inputs, shape_probe(decoder, inputs, MANY), fold) {
-            Err(OnnxError::Capacity { .. }) => {
-                Self::find_in(graph, decoder, inputs, shape_probe(decoder, inputs, max_seq.min(MANY)), fold)
-            }
-            sites => sites,
-        }
-    }
-
-    fn find_in(
-        graph: &Graph<'m>,
-        decoder: &Decoder<'m>,
-        inputs: &Inputs<'m>,
-        probe: Probe,
+        probe: &Probe,
         fold: &mut Fold<'_, 'm>,
     ) -> Result<Self, OnnxError> {
         let caches = &decoder.caches;
-        probe.feed(inputs, fold)?;
-        let mut walk = Walk { fold, probe: &probe, sites: Self::default() };
+        let mut walk = Walk { fold, probe, sites: Self::default() };
         for cache in caches {
             let state = State::Cache { past: cache.past, axis: cache.axis };
             walk.sites.states.insert(cache.written, state);
         }
         for node in graph.nodes() {
-            walk.visit(node).map_err(|error| probe.capacity(node.error_within(error)))?;
+            walk.visit(node).map_err(|error| node.error_within(error))?;
         }
         let presents: BTreeSet<_> = caches.iter().map(|cache| cache.present).collect();
         let mut outputs = graph.output_names();
@@ -182,7 +164,7 @@ impl<'m> Sites<'m> {
 
 /// Returns a probe whose number of tokens identifies the axis of the slots. It has at most `most` tokens, and
 /// no dimension of a cache has that size.
-fn shape_probe(decoder: &Decoder<'_>, inputs: &Inputs<'_>, most: usize) -> Probe {
+pub(super) fn shape_probe(decoder: &Decoder<'_>, inputs: &Inputs<'_>, most: usize) -> Probe {
     // Neither number is a usual number of heads, so each identifies its axis.
     let (batch, new) =
         (inputs.batch().unwrap_or(11), inputs.new_tokens().unwrap_or(17.min(most.div_ceil(2))));
@@ -200,7 +182,12 @@ fn shape_probe(decoder: &Decoder<'_>, inputs: &Inputs<'_>, most: usize) -> Probe
 
 impl<'m> Site<'m> {
     fn new(past: &'m str, masks: &[Mask<'m>], has_sink: bool) -> Self {
-        Self { past, masks: masks.to_vec(), has_sink, rule: Rule::default(), biased: 0 }
+        Self { past, masks: masks.to_vec(), has_sink, rules: Rules::default(), biased: 0 }
+    }
+
+    /// Returns what the masks add together.
+    pub(super) fn rule(&self) -> &Rule {
+        self.rules.rule()
     }
 
     /// Returns a key that is equal for sites with equal masks.
@@ -211,7 +198,7 @@ impl<'m> Site<'m> {
     /// Returns the index of the mask whose place the visibility takes. A bias comes first, because hidden scores
     /// must stay finite.
     pub(super) fn hiding(&self) -> usize {
-        if self.rule.bias.is_some() { self.masks.len().saturating_sub(1) } else { 0 }
+        if self.rule().bias.is_some() { self.masks.len().saturating_sub(1) } else { 0 }
     }
 
     /// Wraps an error with the last masking node, unless the error already names a node.

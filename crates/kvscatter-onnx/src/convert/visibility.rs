@@ -2,6 +2,7 @@
 //! padding, and a bias that is proportional to the distance of slot and token.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use kvscatter::visibility::Visibility;
 use kvscatter::{ElementType, Mode};
@@ -9,7 +10,7 @@ use kvscatter::{ElementType, Mode};
 use super::caches::RANK;
 use super::probe::{Distance, Inputs, LAST, Probe, SAMPLES};
 use super::refusal::ConvertRefusal;
-use super::rule::{Bias, Rule};
+use super::rule::{Bias, Rule, Rules, Window};
 use super::sites::{Layout, MaskKind, Site, Sites};
 use crate::decoder::HIDDEN;
 use crate::fold::{Fold, MAX_VALUES, Value, Values, round};
@@ -22,6 +23,9 @@ const MAX_BASE: f64 = 16_384.0;
 
 /// The length of the longest prefill that is evaluated. Its masks have `LONG * LONG` elements.
 const LONG: usize = 256;
+
+/// The number of tokens that the probe with padding around windows has beside the longest window.
+const BESIDE: usize = 8;
 
 /// The number of roundings that a bias is the result of. Exporters multiply, scale and cast it, and the slope is
 /// rounded as well.
@@ -42,11 +46,18 @@ pub(super) enum Padding {
 /// Returns probes on which other rules give other masks than the rule.
 ///
 /// * Prefill, chunks, and padding on the left, on the right and in between.
+/// * Padding on both sides of where each window begins.
 /// * A long prefill, the middle of the capacity, and the end of the capacity in chunks and by one token.
 ///   These find windows, thresholds and tables that end. The last probe is the longest.
 ///
 /// A mask may have this many heads. Probes have fewer samples or tokens if its elements would not be computed.
-pub(super) fn probes(inputs: &Inputs<'_>, max_seq: usize, padding: Padding, heads: usize) -> Vec<Probe> {
+pub(super) fn probes(
+    inputs: &Inputs<'_>,
+    max_seq: usize,
+    padding: Padding,
+    heads: usize,
+    windows: &BTreeSet<usize>,
+) -> Vec<Probe> {
     let batch = inputs.batch();
     let samples = batch.unwrap_or(SAMPLES);
     let new = |wanted: usize| inputs.new_tokens().unwrap_or(wanted);
@@ -62,18 +73,25 @@ pub(super) fn probes(inputs: &Inputs<'_>, max_seq: usize, padding: Padding, head
         let (batch, few) = size.unwrap_or((batch.unwrap_or(1), 1));
         Probe::new(batch, past, inputs.new_tokens().unwrap_or(few))
     };
+    let ending = |total: usize, wanted: usize| {
+        let probe = probe(total.saturating_sub(new(wanted)), wanted);
+        Probe::new(probe.batch, total.saturating_sub(probe.new), probe.new)
+    };
     let mut probes = vec![probe(0, 4), probe(6, 3)];
-    probes.extend(match padding {
-        Padding::Anywhere => vec![
-            probe(6, 3).padded(&[0..2, 0..0, 0..4]),
-            probe(6, 3).padded(&[0..0, 3..5, 1..2]),
-            probe(0, 5).padded(&[0..3, 0..1, 4..5]),
+    match padding {
+        Padding::Anywhere => {
+            probes.extend(ending(9, 3).each_padded(&once([0..2, 0..0, 0..4, 0..0, 3..5, 1..2])));
+            probes.extend(ending(5, 5).each_padded(&once([0..3, 0..1, 4..5])));
             // The fewest tokens with padding in between.
-            probe(0, 3).padded(&[1..2, 0..0, 0..1]),
-        ],
-        Padding::Right => vec![probe(0, 5).padded(&[2..5, 4..5, 0..0])],
-        Padding::Nowhere => Vec::new(),
-    });
+            probes.extend(ending(3, 3).each_padded(&once([1..2, 0..0, 0..1])));
+            if let Some(&widest) = windows.last() {
+                let probe = ending(max_seq.min(widest.saturating_add(BESIDE)), 3);
+                probes.extend(probe.each_padded(&around_windows(probe.total(), windows)));
+            }
+        }
+        Padding::Right => probes.extend(ending(5, 5).each_padded(&once([2..5, 4..5, 0..0]))),
+        Padding::Nowhere => {}
+    }
     probes.extend([
         probe(1, 1),
         probe(0, max_seq.min(LONG)),
@@ -86,36 +104,74 @@ pub(super) fn probes(inputs: &Inputs<'_>, max_seq: usize, padding: Padding, head
     probes
 }
 
+/// Returns the padding of samples that are padded in one place.
+fn once<const SAMPLES: usize>(padding: [Range<usize>; SAMPLES]) -> [Vec<Range<usize>>; SAMPLES] {
+    padding.map(|padding| vec![padding])
+}
+
+/// Returns the padding of samples with this many tokens, so that the last tokens have padding in their windows and on
+/// both sides of where their windows begin. One sample is padded on the left.
+fn around_windows(total: usize, windows: &BTreeSet<usize>) -> Vec<Vec<Range<usize>>> {
+    let left = 0..total.saturating_sub(windows.last().copied().unwrap_or_default()) / 2;
+    let within = total.saturating_sub(2)..total.saturating_sub(1);
+    // The slots `first..end`, counted from the first slot of the last token's window.
+    let at = |first: isize, end: isize| {
+        let begins = windows.iter().filter_map(move |&window| total.checked_sub(window));
+        begins.map(move |begin| begin.saturating_add_signed(first)..begin.saturating_add_signed(end))
+    };
+    vec![
+        vec![within.clone()],
+        at(-1, 0).collect(),
+        at(0, 1).collect(),
+        // Padding moves the beginning of a window of real tokens.
+        at(-2, -1).chain([within.clone()]).collect(),
+        at(-1, 1).chain([within]).collect(),
+        vec![left],
+    ]
+}
+
 /// Finds the rule of every site on a probe, which must be the longest one.
 ///
-/// [`check_sites`] reports the error of a mask that cannot be evaluated. Errors then come in the order of the
-/// probes.
-pub(super) fn find_rules<'m>(sites: &mut Sites<'m>, probe: &Probe, fold: &mut Fold<'_, 'm>) {
+/// [`check_sites`] reports the error of a mask that has no rule. Errors then come in the order of the probes.
+///
+/// # Errors
+/// Returns the errors of [`Fold::value`], for example if a table has no row for the last slot.
+pub(super) fn find_rules<'m>(
+    sites: &mut Sites<'m>,
+    probe: &Probe,
+    fold: &mut Fold<'_, 'm>,
+) -> Result<(), OnnxError> {
     // Layers share masks, so each combination is evaluated once.
     let mut found: BTreeMap<_, (Rule, usize)> = BTreeMap::new();
     for site in &mut sites.sites {
         let key = site.key();
-        (site.rule, site.biased) = match found.get(&key) {
+        let (rule, biased) = match found.get(&key) {
             Some(rule) => rule.clone(),
             None => {
                 let rule = Masks::of_site(site, probe, fold).and_then(|masks| masks.rule(probe, fold));
-                let Ok(rule) = rule else { continue };
+                let rule = match rule {
+                    Ok(rule) => rule,
+                    Err(error) if matches!(error.root(), OnnxError::Convert(_)) => continue,
+                    Err(error) => return Err(site.error_within(error)),
+                };
                 found.insert(key, rule.clone());
                 rule
             }
         };
+        (site.rules, site.biased) = (Rules::new(rule), biased);
     }
+    Ok(())
 }
 
-/// Checks that the masks of every site follow its rule: they hide the same slots from real tokens, and add the
-/// same bias to the others.
+/// Checks that the masks of every site follow one of its rules: they hide the same slots from real tokens, and add the
+/// same bias to the others. The site keeps the rules that they follow.
 ///
 /// # Errors
 /// * Returns [`ConvertRefusal::Visibility`] with the first token and slot that differ.
 /// * Returns [`ConvertRefusal::Bias`] for a mask that adds another number.
 /// * Returns the errors of [`Fold::value`].
 pub(super) fn check_sites<'m>(
-    sites: &Sites<'m>,
+    sites: &mut Sites<'m>,
     probe: &Probe,
     fold: &mut Fold<'_, 'm>,
 ) -> Result<(), OnnxError> {
@@ -126,14 +182,18 @@ pub(super) fn check_sites<'m>(
         }
     }
     // Layers share masks, so each combination is compared once.
-    let mut seen = BTreeSet::new();
-    for site in &sites.sites {
-        if !seen.insert(site.key()) {
+    let mut checked: BTreeMap<_, Rules> = BTreeMap::new();
+    for site in &mut sites.sites {
+        let key = site.key();
+        if let Some(rules) = checked.get(&key) {
+            site.rules = rules.clone();
             continue;
         }
         let masks = Masks::of_site(site, probe, fold);
-        let checked = masks.and_then(|masks| masks.check(probe, &site.rule, site.biased, fold));
-        checked.map_err(|error| site.error_within(error))?;
+        let kept =
+            masks.and_then(|masks| site.rules.keep(|rule| masks.check(probe, rule, site.biased, fold)));
+        kept.map_err(|error| site.error_within(error))?;
+        checked.insert(key, site.rules.clone());
     }
     Ok(())
 }
@@ -272,7 +332,7 @@ impl Masks {
             let slot = probe.total().saturating_sub(seen).saturating_sub(1);
             if self.score(&row, &bases, (&rule, biased), (0, slot))?.is_hidden {
                 // A token that does not see itself is an error that `check` reports.
-                rule.window = (seen > 0).then_some(seen);
+                rule.window = (seen > 0).then_some(Window { size: seen, distance: Distance::Slots });
                 break;
             }
         }
@@ -318,17 +378,20 @@ impl Masks {
         for sample in 0..probe.batch {
             for token in (0..probe.new).filter(|&token| is_real(sample, token)) {
                 let row = Row { probe, sample, token, distances: rule.distances(probe, sample, token) };
+                let visible = rule.visible(probe, sample, token);
                 let position = row.own();
                 for head in 0..self.heads() {
                     let bases = self.bases(&row, head)?;
-                    for slot in 0..probe.total() {
+                    for (slot, &is_visible) in visible.iter().enumerate() {
                         let score = self.score(&row, &bases, (rule, biased), (head, slot))?;
                         if let Some((added, linear)) = score.other.filter(|_| !score.is_hidden) {
                             return Err(ConvertRefusal::Bias { head, position, slot, added, linear }.into());
                         }
                         let hidden = score.is_hidden;
-                        if hidden == probe.is_visible(sample, token, slot, rule.window) {
-                            return Err(ConvertRefusal::Visibility { position, slot, hidden }.into());
+                        if hidden == is_visible {
+                            let padding = (0..position).filter(|&slot| !probe.is_real(sample, slot)).count();
+                            let refusal = ConvertRefusal::Visibility { position, slot, hidden, padding };
+                            return Err(refusal.into());
                         }
                     }
                 }
@@ -413,7 +476,7 @@ struct Row<'p> {
 impl Row<'_> {
     /// Returns the slot of the token.
     fn own(&self) -> usize {
-        self.probe.past.saturating_add(self.token)
+        self.probe.slot_of(self.token)
     }
 }
 
@@ -508,6 +571,73 @@ mod tests {
             assert_eq!(mask.as_bools(), Some(rule(probe, capacity).as_slice()), "{probe:?}");
         });
         assert_eq!(compared, 252);
+    }
+
+    /// A window keeps its meaning with padding anywhere, whether it counts slots or real tokens.
+    #[test]
+    fn a_converted_window_shows_real_tokens_what_the_exported_one_does() {
+        let (max_seq, mut compared) = (24, 0);
+        let counts = [Distance::Slots, Distance::Tokens].into_iter();
+        for (distance, size) in counts.flat_map(|distance| [2, 3, 12, 20].map(move |size| (distance, size))) {
+            let exported = with_window(size, distance);
+            let options = ConvertOptions::new(max_seq).windowed(WindowedCaches::Mask);
+            let converted =
+                convert(&exported, options).unwrap_or_else(|it| panic!("{size} {distance:?}: {it}"));
+            assert!(converted.windows.iter().all(|it| it.window == Some(size)), "{:?}", converted.windows);
+            let [before, after] = [&exported, &converted.model].map(|model| model.graph().unwrap());
+            let inputs = Inputs::of(&Decoder::of(&before).unwrap()).unwrap();
+            for holes in (0..max_seq).collect::<Vec<_>>().chunks(SAMPLES) {
+                let holes: Vec<_> = holes.iter().map(|&first| first..first + 1 + size % 3).collect();
+                let probe = Probe::new(SAMPLES, max_seq / 2, max_seq / 2).padded(&holes);
+                let mut fold = Fold::new(&before, None);
+                probe.feed(&inputs, &mut fold).unwrap();
+                let before = fold.value(mask_of(&before)).unwrap();
+                let after = mask(&after, &inputs, &probe, Slots::linear(max_seq));
+                assert_eq!(before.shape, after.shape);
+                let rows =
+                    before.as_bools().unwrap().chunks(max_seq).zip(after.as_bools().unwrap().chunks(max_seq));
+                for (row, (before, after)) in rows.enumerate() {
+                    let (sample, own) = (row / probe.new, probe.past + row % probe.new);
+                    if probe.is_real(sample, own) {
+                        assert_eq!(before[..=own], after[..=own], "{distance:?} {size} {probe:?}");
+                        assert!(after[own + 1..].iter().all(|is_seen| !is_seen));
+                        compared += 1;
+                    }
+                }
+            }
+        }
+        assert_eq!(compared, 2112);
+    }
+
+    /// Returns a decoder whose mask has a window of slots or of real tokens. Its attention is causal.
+    fn with_window(size: usize, distance: Distance) -> Model {
+        let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/mobius-llama-dynamic"));
+        let mut model = Model::load(&folder.join("model.onnx")).unwrap();
+        let name = mask_of(&model.graph().unwrap()).to_owned();
+        let mut editor = Editor::new(model.proto_mut()).unwrap();
+        let with_window = editor.fresh("with_window");
+        editor.replace_uses(&name, &with_window);
+        let counted = match distance {
+            Distance::Tokens => "attention_mask".to_owned(),
+            Distance::Slots => {
+                let ones = editor.node("Equal", &["attention_mask", "attention_mask"]);
+                editor.add(NewNode::cast(&ones, ElementType::Int64))
+            }
+        };
+        let [one, two, end] = [1, 2, i64::MAX].map(|number| editor.ints(&[number]).unwrap());
+        let [axis, size] = [1, size].map(|it| editor.scalar_i64(i64::try_from(it).unwrap()).unwrap());
+        let counts = editor.node("CumSum", &[&counted, &axis]);
+        let new = editor.add(NewNode::new("Shape", &["input_ids"]).int("start", 1));
+        let first = editor.node("Neg", &[&new]);
+        let own = editor.node("Slice", &[&counts, &first, &end, &one]);
+        let [own, slots] =
+            [(&own, &two), (&counts, &one)].map(|(it, axis)| editor.node("Unsqueeze", &[it, axis]));
+        let distance = editor.node("Sub", &[&own, &slots]);
+        let near = editor.node("Less", &[&distance, &size]);
+        let near = editor.node("Unsqueeze", &[&near, &one]);
+        editor.node_with_outputs("And", &[&name, &near], &[&with_window]);
+        editor.finish().unwrap();
+        model
     }
 
     /// The nodes that compute what a query sees in a ring state the rule a second time as well. Without positions, the
@@ -651,10 +781,14 @@ mod tests {
 
     /// Returns the mask that the attention of a converted decoder reads.
     fn mask(graph: &Graph<'_>, inputs: &Inputs<'_>, probe: &Probe, slots: Slots<'_>) -> Value {
-        let attention = graph.nodes().iter().find(|node| node.is("Attention")).unwrap();
         let mut fold = Fold::new(graph, None);
         probe.feed_static(&Decoder::of(graph).unwrap(), inputs, slots, false, &mut fold).unwrap();
-        fold.value(attention.input(3).unwrap()).unwrap().clone()
+        fold.value(mask_of(graph)).unwrap().clone()
+    }
+
+    /// Returns the name of the mask of the first attention.
+    fn mask_of<'m>(graph: &Graph<'m>) -> &'m str {
+        graph.nodes().iter().find(|node| node.is("Attention")).unwrap().input(3).unwrap()
     }
 
     /// Returns the mask by the rule and by which tokens are real.

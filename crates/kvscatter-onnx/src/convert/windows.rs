@@ -68,7 +68,7 @@ impl Rings {
         let least_chunk = exported.inputs.new_tokens().unwrap_or(1);
         let max_seq = exported.max_seq;
         let ring = |rule: &Rule| {
-            let window = rule.window?;
+            let window = rule.window?.size;
             let ring = RingSize::new(window, chunk.unwrap_or(window.min(CHUNK)).max(least_chunk), rewind);
             Some(match ring.capacity {
                 _ if rule.bias.is_some() => Err(LinearReason::Bias),
@@ -91,7 +91,8 @@ impl Rings {
             add_one(&mut rings.readers, *size);
         }
         let reason = |rule| ring(rule).map(|ring| ring.err().unwrap_or(LinearReason::Reader));
-        let linear = rings.linear(exported.rules().filter_map(|rule| Some((rule.window?, reason(rule)?))));
+        let linear =
+            rings.linear(exported.rules().filter_map(|rule| Some((rule.window?.size, reason(rule)?))));
         (rings, linear)
     }
 

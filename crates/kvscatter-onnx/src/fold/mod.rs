@@ -50,7 +50,7 @@ use crate::{ExternalData, Graph, Node, OnnxError};
 
 pub use error::FoldError;
 
-pub(crate) use number::{lowest, round, to_float};
+pub(crate) use number::{int_to_float, lowest, round, to_float};
 pub(crate) use value::{MAX_VALUES, Value};
 pub(crate) use values::Values;
 pub(crate) use work::Budget;

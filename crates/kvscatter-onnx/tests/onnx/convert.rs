@@ -3,8 +3,12 @@
 //! `python-tests/test_convert.py` shows in ONNX Runtime that a converted model computes the same.
 
 use kvscatter::ElementType;
-use kvscatter_onnx::convert::{CacheWindow, ConvertOptions, ConvertRefusal, Converted, convert};
+use kvscatter_onnx::convert::{
+    CacheWindow, ConvertOptions, ConvertRefusal, Converted, WindowedCaches, convert,
+};
 use kvscatter_onnx::decoder::{Decoder, InputRole, WriterStyle};
+use kvscatter_onnx::proto::tensor_shape_proto::dimension::Value as DimValue;
+use kvscatter_onnx::proto::type_proto::Value as TypeValue;
 use kvscatter_onnx::proto::{GraphProto, ModelProto, NodeProto, TensorProto};
 use kvscatter_onnx::{Data, Dimension, Model, Node, OnnxError, Tensor, tensor_proto};
 
@@ -158,7 +162,7 @@ fn the_contract_is_in_the_metadata() {
     assert_eq!(
         value("visibility"),
         "slot j is visible to new token i of sample b if and only if j <= write_indices[b] + i and \
-         attention_mask[b, j] is not 0"
+         attention_mask[b, j] is not 0, which may be 0 between two tokens"
     );
 }
 
@@ -202,18 +206,27 @@ fn names_that_are_taken_are_avoided_and_names_mean_nothing() {
 fn a_mask_that_keeps_another_rule_is_found_by_what_it_computes() {
     // A token does not see itself.
     let model = changed("optimum-llama", "LessOrEqual", |node| node.op_type = Some("Less".to_owned()));
-    assert_eq!(refused(&model, MAX_SEQ), ConvertRefusal::Visibility { position: 0, slot: 0, hidden: true });
+    assert_eq!(
+        refused(&model, MAX_SEQ),
+        ConvertRefusal::Visibility { position: 0, slot: 0, hidden: true, padding: 0 }
+    );
     // Later tokens are visible.
     let model =
         changed("optimum-llama", "LessOrEqual", |node| node.op_type = Some("GreaterOrEqual".to_owned()));
-    assert_eq!(refused(&model, MAX_SEQ), ConvertRefusal::Visibility { position: 0, slot: 1, hidden: false });
+    assert_eq!(
+        refused(&model, MAX_SEQ),
+        ConvertRefusal::Visibility { position: 0, slot: 1, hidden: false, padding: 0 }
+    );
     // Padding is visible.
     let model = changed("mobius-llama-dynamic", "Cast", |node| node.op_type = Some("IsNaN".to_owned()));
     assert!(convert(&model, MAX_SEQ).is_err());
     let model = changed("mobius-llama-dynamic", "Attention", |node| {
         node.attribute.retain(|attribute| attribute.name.as_deref() != Some("is_causal"));
     });
-    assert_eq!(refused(&model, MAX_SEQ), ConvertRefusal::Visibility { position: 0, slot: 1, hidden: false });
+    assert_eq!(
+        refused(&model, MAX_SEQ),
+        ConvertRefusal::Visibility { position: 0, slot: 1, hidden: false, padding: 0 }
+    );
     // Nothing is masked, because the mask exists but is not used.
     let model = changed("mobius-llama-dynamic", "Attention", |node| node.input[3].clear());
     assert!(matches!(refused(&model, MAX_SEQ), ConvertRefusal::Visibility { hidden: false, .. }));
@@ -232,6 +245,97 @@ fn windows() {
         assert_eq!(converted.windows, expected);
         let kept = convert(&window, ConvertOptions::new(max_seq).keep_attention(true)).unwrap();
         assert_eq!(kept.windows, expected);
+    }
+}
+
+/// How a decoder counts the places of new tokens and of slots in a window.
+const BY_SLOTS: [&str; 2] = ["own_slots", "slot_numbers"];
+const BY_TOKENS: [&str; 2] = ["own_tokens", "token_numbers"];
+const BY_POSITIONS: [&str; 2] = ["position_ids", "slot_numbers"];
+
+/// Returns a decoder whose causal mask has a window. The window hides a slot whose place is this far from a token's.
+fn llama_with_window(window: i64, [own, slots]: [&str; 2]) -> Model {
+    let mut model = load("mobius-llama-dynamic");
+    let graph = model.proto_mut().graph.as_option_mut().unwrap();
+    let first = graph.node.iter().position(|node| node.op_type.as_deref() == Some("Attention")).unwrap();
+    let exported = graph.node[first].input[3].clone();
+    for node in graph.node.iter_mut().filter(|node| node.input.get(3) == Some(&exported)) {
+        "windowed".clone_into(&mut node.input[3]);
+    }
+    let mut nodes = vec![
+        node("Equal", &["attention_mask", "attention_mask"], "all"),
+        node("Cast", &["all"], "ones"),
+        node("CumSum", &["ones", "axis_1"], "counts"),
+        node("Sub", &["counts", "axis_1"], "slot_numbers"),
+        node("CumSum", &["attention_mask", "axis_1"], "token_numbers"),
+        node("Shape", &["input_ids"], "sizes"),
+        node("Slice", &["sizes", "one", "two"], "new"),
+        node("Neg", &["new"], "first"),
+        node("Slice", &["slot_numbers", "first", "end", "one"], "own_slots"),
+        node("Slice", &["token_numbers", "first", "end", "one"], "own_tokens"),
+        node("Unsqueeze", &[own, "two"], "rows"),
+        node("Unsqueeze", &[slots, "one"], "columns"),
+        node("Sub", &["rows", "columns"], "distance"),
+        node("Less", &["distance", "window"], "near"),
+        node("Unsqueeze", &["near", "one"], "near_by_head"),
+        node("And", &[&exported, "near_by_head"], "windowed"),
+    ];
+    nodes[1].attribute.push(int("to", i64::from(ElementType::Int64.onnx_code())));
+    graph.node.splice(first..first, nodes);
+    let constants = [("axis_1", 1), ("window", window)].map(|(name, value)| ints(name, &[], &[value]));
+    graph.initializer.extend(constants);
+    let constants =
+        [("one", 1), ("two", 2), ("end", i64::MAX)].map(|(name, value)| ints(name, &[1], &[value]));
+    graph.initializer.extend(constants);
+    model
+}
+
+/// Only padding between two tokens shows a difference, so probes must have it in every window.
+#[test]
+fn a_window_of_real_tokens_stays_one() {
+    let options = ConvertOptions::new(MAX_SEQ).windowed(WindowedCaches::Mask);
+    for (window, counted) in
+        [2, 4, 12, 16, 22, 23].into_iter().flat_map(|it| [(it, BY_SLOTS), (it, BY_TOKENS)])
+    {
+        for is_fixed in [false, true] {
+            let mut model = llama_with_window(window, counted);
+            if is_fixed {
+                fix_sizes(&mut model);
+            }
+            let converted =
+                convert(&model, options).unwrap_or_else(|it| panic!("{window} {counted:?}: {it}"));
+            let rule = converted.model.metadata("kvscatter.windows").unwrap();
+            assert!(rule.starts_with(&format!("{window}: ")), "{rule}");
+            assert_eq!(rule.contains("contain real tokens"), counted == BY_TOKENS, "{rule}");
+        }
+    }
+}
+
+#[test]
+fn a_window_that_counts_something_else_is_refused() {
+    for (window, is_fixed) in [2, 4, 12, 16, 22].into_iter().flat_map(|it| [(it, false), (it, true)]) {
+        let mut model = llama_with_window(window, BY_POSITIONS);
+        if is_fixed {
+            fix_sizes(&mut model);
+        }
+        let refusal = refused(&model, MAX_SEQ);
+        let is_named = matches!(refusal, ConvertRefusal::Visibility { hidden: false, padding: 1.., .. });
+        assert!(is_named && refusal.to_string().contains("padding"), "{window}: {refusal}");
+    }
+}
+
+/// Fixes the batch and the number of new tokens to 1.
+fn fix_sizes(model: &mut Model) {
+    for input in &mut model.proto_mut().graph.get_or_insert_default().input {
+        let Some(TypeValue::TensorType(tensor)) = &mut input.r#type.get_or_insert_default().value else {
+            continue;
+        };
+        for dim in &mut tensor.shape.get_or_insert_default().dim {
+            let names = ["batch", "batch_size", "sequence_len", "sequence_length"];
+            if matches!(&dim.value, Some(DimValue::DimParam(name)) if names.contains(&name.as_str())) {
+                dim.value = Some(DimValue::DimValue(1));
+            }
+        }
     }
 }
 
@@ -269,6 +373,10 @@ fn a_bias_that_is_proportional_to_the_distance_is_converted() {
     assert_eq!(convert(&shifted, MAX_SEQ).unwrap().attention_nodes, 2);
     // There is no distance in a cache of one slot.
     assert_eq!(convert(&load(FALCON), 1).unwrap().attention_nodes, 2);
+    // One sample with one new token also shows what counts.
+    let mut fixed = load(FALCON);
+    fix_sizes(&mut fixed);
+    assert!(bias(&convert(&fixed, MAX_SEQ).unwrap()).unwrap().ends_with("counted in real tokens"));
 }
 
 #[test]
@@ -297,15 +405,9 @@ fn other_biases_are_refused() {
     }
     // It is that of another sample. Only padding makes a difference.
     let back = node("Slice", &[BIAS, "last", "before_first", "batch_axis", "last"], "biased");
-    let ints = |name: &str, value: i64| TensorProto {
-        name: Some(name.to_owned()),
-        dims: vec![1],
-        data_type: Some(ElementType::Int64.onnx_code()),
-        int64_data: vec![value],
-        ..TensorProto::default()
-    };
-    let ints = vec![ints("last", -1), ints("before_first", i64::MIN), ints("batch_axis", 0)];
-    let refusal = refused(&falcon_with(vec![back], ints), MAX_SEQ);
+    let constants = [("last", -1), ("before_first", i64::MIN), ("batch_axis", 0)];
+    let constants = constants.map(|(name, value)| ints(name, &[1], &[value])).to_vec();
+    let refusal = refused(&falcon_with(vec![back], constants), MAX_SEQ);
     assert!(matches!(refusal, ConvertRefusal::Bias { .. }), "{refusal}");
     // The slope of one head is greater beyond some position.
     for (head, bend) in [(0, 20_u8), (3, 15)] {
@@ -335,6 +437,56 @@ fn floats(name: &str, dims: &[i64], values: &[f32]) -> TensorProto {
         data_type: Some(ElementType::Float32.onnx_code()),
         float_data: values.to_vec(),
         ..TensorProto::default()
+    }
+}
+
+fn ints(name: &str, dims: &[i64], values: &[i64]) -> TensorProto {
+    TensorProto {
+        name: Some(name.to_owned()),
+        dims: dims.to_vec(),
+        data_type: Some(ElementType::Int64.onnx_code()),
+        int64_data: values.to_vec(),
+        ..TensorProto::default()
+    }
+}
+
+/// A mask may look up each slot in a table, as this bias of `GroupQueryAttention` does. No slot is beyond the capacity.
+#[test]
+fn a_table_of_biases_needs_a_row_for_each_slot_and_no_more() {
+    for (rows, max_seq) in [(16, 16), (17, 16), (600, 16), (3, 3), (1, 1), (100, 128), (15, 16)] {
+        let mut model = load("genai-llama-gqa");
+        let graph = model.proto_mut().graph.as_option_mut().unwrap();
+        let is_grouped = |node: &NodeProto| node.op_type.as_deref() == Some("GroupQueryAttention");
+        for node in graph.node.iter_mut().filter(|node| is_grouped(node)) {
+            node.input.resize(10, String::new());
+            node.input.push("bias".to_owned());
+        }
+        let first = graph.node.iter().position(is_grouped).unwrap();
+        let nodes = [
+            node("Shape", &["attention_mask"], "all"),
+            node("Shape", &["input_ids"], "sizes"),
+            node("Slice", &["all", "one", "two"], "total"),
+            node("Slice", &["sizes", "one", "two"], "new"),
+            node("Squeeze", &["total", "none"], "limit"),
+            node("Range", &["zero", "limit", "step"], "slots"),
+            node("Gather", &["table", "slots"], "of_slots"),
+            node("Concat", &["one", "one", "new", "total"], "shape"),
+            node("Expand", &["of_slots", "shape"], "bias"),
+        ];
+        let count = nodes.len();
+        graph.node.splice(first..first, nodes);
+        graph.node[first + count - 2].attribute.push(int("axis", 0));
+        graph.initializer.extend([("zero", 0), ("step", 1)].map(|(name, value)| ints(name, &[], &[value])));
+        let constants = [("one", 1), ("two", 2), ("none", 0)].map(|(name, value)| ints(name, &[1], &[value]));
+        graph.initializer.extend(constants);
+        let biases: Vec<_> = (0..rows).map(|row: i16| f32::from(row) / 4.0).collect();
+        graph.initializer.push(floats("table", &[i64::from(rows)], &biases));
+        let rows = usize::try_from(rows).unwrap();
+        match convert(&model, max_seq) {
+            Ok(_) => assert!(rows >= max_seq, "{rows} rows, {max_seq} slots"),
+            Err(OnnxError::Capacity { tokens, .. }) if rows < tokens && tokens <= max_seq => {}
+            Err(error) => panic!("{rows} rows, {max_seq} slots: {error}"),
+        }
     }
 }
 

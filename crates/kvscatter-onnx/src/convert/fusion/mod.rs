@@ -55,8 +55,8 @@ impl Fusions {
             probe.feed_static(&decoder, &exported.inputs, Slots::linear(capacity), false, &mut fold)?;
             Ok(fold)
         };
-        let probes = proof::probes(&exported.inputs, exported.padding);
-        let folds = probes.iter().map(|probe| fed(probe, proof::capacity(probe)));
+        let probes = proof::probes(&exported.inputs, exported.padding, exported.max_seq);
+        let folds = probes.iter().map(|probe| fed(probe, proof::capacity(probe, exported.max_seq)));
         let mut folds = folds.collect::<Result<Vec<_>, OnnxError>>()?;
         let at_lengths = exported.probes.iter().map(|probe| fed(probe, exported.max_seq));
         let at_lengths = at_lengths.collect::<Result<Vec<_>, OnnxError>>()?;

@@ -151,7 +151,7 @@ impl<'f, 'g, 'm, 's> Finder<'f, 'g, 'm, 's> {
         let adds_to_scores =
             |node: &&Node<'m>| node.is("Add") && node.reads().iter().any(|value| sites.has_slots(value));
         let biased = graph.nodes().iter().filter(adds_to_scores).filter_map(|node| node.output(0)).collect();
-        let rule = |site: &'f Site<'s>| Some((site.masks.get(site.hiding())?.output, &site.rule));
+        let rule = |site: &'f Site<'s>| Some((site.masks.get(site.hiding())?.output, site.rule()));
         let rules = sites.sites.iter().filter_map(rule).collect();
         Self { graph, sites, fold, others, presents, biased, rules, makers, readers }
     }

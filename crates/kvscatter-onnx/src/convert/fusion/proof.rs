@@ -9,6 +9,7 @@ use super::question::Question;
 use super::region::Region;
 use super::{KeptReason, Operands};
 use crate::convert::attention::over_caches;
+use crate::convert::caches::AXIS;
 use crate::convert::probe::{Inputs, Probe, SAMPLES};
 use crate::convert::visibility::Padding;
 use crate::edit::Editor;
@@ -30,18 +31,20 @@ const OUTPUT: &str = "output";
 const REMEMBERED: usize = 4;
 
 /// Returns the steps on which both are evaluated: several tokens with a hidden slot among the visible ones if there
-/// may be one, and one token.
-pub(super) fn probes(inputs: &Inputs<'_>, padding: Padding) -> Vec<Probe> {
-    let batch = inputs.batch().unwrap_or(SAMPLES);
-    let new = |wanted| inputs.new_tokens().unwrap_or(wanted);
-    let several = Probe::new(batch, 3, new(2));
+/// may be one, and one token. A sample has at most `max_seq` tokens.
+pub(super) fn probes(inputs: &Inputs<'_>, padding: Padding, max_seq: usize) -> Vec<Probe> {
+    let probe = |past: usize, wanted: usize| {
+        let new = inputs.new_tokens().unwrap_or(wanted.min(max_seq));
+        Probe::new(inputs.batch().unwrap_or(SAMPLES), past.min(max_seq.saturating_sub(new)), new)
+    };
+    let several = probe(3, 2);
     let several = if padding == Padding::Nowhere { several } else { several.padded(&[1..2, 0..0]) };
-    vec![several, Probe::new(batch, 8, new(1))]
+    vec![several, probe(8, 1)]
 }
 
-/// Returns the number of slots of a probe's caches. Two slots are empty after the step.
-pub(super) fn capacity(probe: &Probe) -> usize {
-    probe.total().saturating_add(2)
+/// Returns the number of slots of a probe's caches. Two slots are empty after the step if `max_seq` allows it.
+pub(super) fn capacity(probe: &Probe, max_seq: usize) -> usize {
+    probe.total().saturating_add(2).min(max_seq)
 }
 
 /// The proofs of one converted model, which share a budget of work.
@@ -199,7 +202,8 @@ impl Proof<'_, '_> {
     /// Evaluates the `Attention` node.
     fn fused(&self, random: &[Value; 3]) -> Result<Value, KeptReason> {
         let probe = self.probe;
-        let mask = self.mask()?;
+        let [_, keys, _] = random;
+        let mask = self.mask(keys.shape.get(AXIS).copied().unwrap_or_default())?;
         let length = i64::try_from(probe.total()).unwrap_or(i64::MAX);
         let others = [mask, Value::ints(vec![length; probe.batch])?];
         let inputs = NAMES.into_iter().zip(random.iter().chain(&others).cloned()).collect();
@@ -212,9 +216,9 @@ impl Proof<'_, '_> {
         self.evaluate(&model, inputs, OUTPUT)
     }
 
-    /// Returns the mask of the `Attention` node by the rule.
-    fn mask(&self) -> Result<Value, KeptReason> {
-        let (probe, slots) = (self.probe, capacity(self.probe));
+    /// Returns the mask of the `Attention` node by the rule, for caches of this many slots.
+    fn mask(&self, slots: usize) -> Result<Value, KeptReason> {
+        let probe = self.probe;
         let Operands { rule, element, .. } = self.operands;
         let heads = rule.bias.as_ref().map_or(1, |bias| bias.slopes.len());
         let mut added = Vec::new();

@@ -10,9 +10,8 @@ use super::super::probe::Distance;
 use super::super::refusal::ConvertRefusal;
 use super::super::rule::{Bias, Rule};
 use super::super::sites::Layout;
-use super::Rewriter;
+use super::{Places, Rewriter};
 use crate::OnnxError;
-use crate::decoder::InputRole;
 use crate::edit::NewNode;
 use crate::fold::lowest;
 
@@ -67,23 +66,7 @@ impl Rewriter<'_, '_, '_> {
     /// Adds the distance of each slot from each new token, `[batch, new tokens, slots]`, as int64, or as float32 if
     /// real tokens are counted. Returns the name.
     fn distances(&mut self, distance: Distance) -> Result<String, OnnxError> {
-        let mask = self.decoder.input(InputRole::AttentionMask).map(|mask| mask.name);
-        let (places, own) = match (distance, mask) {
-            (Distance::Tokens, Some(mask)) => {
-                let real = self.editor.shared(NewNode::cast(mask, ElementType::Bool))?;
-                // Counts are exact in float32, and tract sums no integers of this kind.
-                let real = self.editor.shared(NewNode::cast(&real, ElementType::Float32))?;
-                let one = self.editor.scalar_i64(1)?;
-                let counts = self.node("CumSum", &[&real, &one])?;
-                let positions = self.positions()?;
-                let own = NewNode::new("GatherElements", &[&counts, &positions]).int("axis", 1);
-                let own = self.editor.shared(own)?;
-                let (second, last) = (self.editor.ints(&[1])?, self.editor.ints(&[2])?);
-                let places = self.node("Unsqueeze", &[&counts, &second])?;
-                (places, self.node("Unsqueeze", &[&own, &last])?)
-            }
-            _ => (self.slots()?, self.positions_by_slot()?),
-        };
-        self.node("Sub", &[&places, &own])
+        let Places { slots, tokens, .. } = self.places(distance)?;
+        self.node("Sub", &[&slots, &tokens])
     }
 }
