@@ -23,6 +23,7 @@ DECODERS = [
     "decoders/optimum-1.18-opt",
     "decoders/optimum-1.18-falcon",
     "decoders/torch-2.15-llama",
+    "decoders/torch-2.15-gemma3",
     "decoders/mobius-0.1-gpt2",
     "decoders/mobius-0.1-qwen3-float16",
     "decoders/optimum-llama-4bit",

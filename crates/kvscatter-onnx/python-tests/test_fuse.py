@@ -112,8 +112,37 @@ def capped(graph, scores):
     return graph("Mul", bent, graph.constant(1.5))
 
 
-def decoder(dtype, queries=1.0, keys=1.0, scores=1.0, cap=False, mask=by_sum, layers=2) -> onnx.ModelProto:
-    """Makes a decoder of two layers with growing caches and grouped heads."""
+def of_repeated_heads(graph, query, key, value):
+    return graph("Attention", query, graph.repeated(key), graph.repeated(value), "visible", scale=0.25)
+
+
+def of_shared_heads(graph, query, key, value):
+    return graph("Attention", query, key, value, "bias", softcap=1.5 if CAPS_BEFORE_MASK else 0.0)
+
+
+def of_rank_3(graph, query, key, value):
+    rows = [graph("Transpose", it, perm=[0, 2, 1, 3]) for it in (query, key, value)]
+    rows = [graph("Reshape", it, graph.ints(0, 0, -1)) for it in rows]
+    flat = graph("Attention", *rows, "visible", q_num_heads=HEADS, kv_num_heads=KV_HEADS)
+    return graph.heads(flat, HEADS)
+
+
+def of_heads_in_another_order(graph, query, key, value):
+    """Repeats all heads in a row. The node keeps reading the copy."""
+    copies = []
+    for cache in (key, value):
+        wide = graph("Expand", graph("Unsqueeze", cache, graph.ints(1)), graph.ints(1, 2, 1, 1, 1))
+        copies.append(graph("Reshape", wide, graph.ints(0, HEADS, -1, SIZE)))
+    return graph("Attention", query, *copies, "visible")
+
+
+def decoder(
+    dtype, queries=1.0, keys=1.0, scores=1.0, cap=False, mask=by_sum, layers=2, attend=None
+) -> onnx.ModelProto:
+    """Makes a decoder of two layers with growing caches and grouped heads.
+
+    Its attention is separate nodes, or what ``attend`` makes of queries and caches.
+    """
     graph = Graph(dtype)
     element = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     past = graph("Squeeze", graph("Shape", "past_key_values.0.key", start=2, end=3), graph.ints(0))
@@ -143,15 +172,18 @@ def decoder(dtype, queries=1.0, keys=1.0, scores=1.0, cap=False, mask=by_sum, la
             for part in ("key", "value")
         )
         caches += [f"{layer}.key", f"{layer}.value"]
-        key = graph("Transpose", graph.repeated(key), perm=[0, 1, 3, 2])
-        factors = {}
-        for name, tensor, factor in (("query", query, queries), ("key", key, keys)):
-            factors[name] = graph("Mul", tensor, graph.constant(factor)) if factor != 1 else tensor
-        products = graph("MatMul", factors["query"], factors["key"])
-        products = graph("Div", products, graph.constant(1 / scores)) if scores != 1 else products
-        products = capped(graph, products) if cap else products
-        weights = graph("Softmax", mask(graph, products), axis=-1)
-        attended = graph("MatMul", weights, graph.repeated(value))
+        if attend:
+            attended = attend(graph, query, key, value)
+        else:
+            key = graph("Transpose", graph.repeated(key), perm=[0, 1, 3, 2])
+            factors = {}
+            for name, tensor, factor in (("query", query, queries), ("key", key, keys)):
+                factors[name] = graph("Mul", tensor, graph.constant(factor)) if factor != 1 else tensor
+            products = graph("MatMul", factors["query"], factors["key"])
+            products = graph("Div", products, graph.constant(1 / scores)) if scores != 1 else products
+            products = capped(graph, products) if cap else products
+            weights = graph("Softmax", mask(graph, products), axis=-1)
+            attended = graph("MatMul", weights, graph.repeated(value))
         flat = graph("Reshape", graph("Transpose", attended, perm=[0, 2, 1, 3]), graph.ints(0, 0, HIDDEN))
         hidden = graph("Add", hidden, graph("MatMul", flat, graph.weight(HIDDEN, HIDDEN)))
     graph("MatMul", hidden, graph.weight(HIDDEN, VOCABULARY), out="logits")
@@ -165,7 +197,9 @@ def decoder(dtype, queries=1.0, keys=1.0, scores=1.0, cap=False, mask=by_sum, la
     outputs = [info("logits", element, "batch", "tokens", VOCABULARY)]
     outputs += [info(f"present.{name}", element, "batch", KV_HEADS, "all", SIZE) for name in caches]
     made = helper.make_graph(graph.nodes, "decoder", inputs, outputs, graph.constants)
-    return helper.make_model(made, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    return helper.make_model(
+        made, opset_imports=[helper.make_opsetid("", 23 if attend else 21)], ir_version=10
+    )
 
 
 FORMS = {
@@ -202,9 +236,29 @@ def test_one_node_computes_what_many_did(form, dtype, tmp_path):
         assert nodes.count("Attention") == count
         assert nodes.count("Softmax") == 2 - count
         assert nodes.count("Expand") == (0 if count else 4)
-        batch = Batch(static, references)
-        batch.step(LENGTHS, 0)
-        while batch.read.max() < SLOTS:
-            batch.step((1, 1, 1), 0)
-        runs.left_padded(original, static, references, 0)
-        runs.padded_between(original, static, references)
+        computes_the_same(original, static, references)
+
+
+def computes_the_same(original, static, references):
+    batch = Batch(static, references)
+    batch.step(LENGTHS, 0)
+    while batch.read.max() < SLOTS:
+        batch.step((1, 1, 1), 0)
+    runs.left_padded(original, static, references, 0)
+    runs.padded_between(original, static, references)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16], ids=["float32", "float16"])
+@pytest.mark.parametrize("attend", [of_repeated_heads, of_shared_heads, of_rank_3, of_heads_in_another_order])
+def test_attention_over_concat_reads_static_caches(attend, dtype, tmp_path):
+    original, static = tmp_path / "original.onnx", tmp_path / "static.onnx"
+    onnx.save(decoder(dtype, attend=attend), original)
+    kvscatter("convert", original, "-o", static, "--max-seq", SLOTS)
+    onnx.checker.check_model(static, full_check=True)
+    nodes = [node for node in onnx.load(static).graph.node if node.op_type == "Attention"]
+    reads_caches = attend is not of_heads_in_another_order
+    for layer, node in enumerate(nodes):
+        whole = [f"present.{layer}.key", f"present.{layer}.value"]
+        assert (node.input[1:3] == whole) == reads_caches
+        assert node.input[6] == "nonpad_kv_seqlen"
+    computes_the_same(original, static, runs.references(original))

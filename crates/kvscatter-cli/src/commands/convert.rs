@@ -495,7 +495,7 @@ fn kept(all: &[KeptAttention]) -> Vec<String> {
     let is_unproved = |kept: &&KeptAttention| matches!(kept.reason, KeptReason::Unproved);
     let examined = all.iter().filter(|kept| !is_unproved(kept));
     let mut lines: Vec<_> = examined
-        .map(|kept| one_line(&format!("Kept the separate nodes of {:?}: {}", kept.output, kept.reason)))
+        .map(|kept| one_line(&format!("Kept the nodes of {:?}: {}", kept.output, kept.reason)))
         .collect();
     if all.iter().any(|kept| matches!(kept.reason, KeptReason::Softcap)) {
         lines.push(
@@ -505,7 +505,7 @@ fn kept(all: &[KeptAttention]) -> Vec<String> {
     let unproved = all.iter().filter(is_unproved).count();
     if unproved > 0 {
         let unproved = count(unproved, "attention operation");
-        lines.push(format!("Kept the separate nodes of {unproved}: {}", KeptReason::Unproved));
+        lines.push(format!("Kept the nodes of {unproved}: {}", KeptReason::Unproved));
     }
     lines
 }
@@ -607,8 +607,8 @@ mod tests {
         assert_eq!(
             kept(&reasons.into_iter().enumerate().map(layer).collect::<Vec<_>>()),
             [
-                "Kept the separate nodes of \"y1\": scaled",
-                "Kept the separate nodes of 2 attention operations: not examined, since earlier proofs used up the \
+                "Kept the nodes of \"y1\": scaled",
+                "Kept the nodes of 2 attention operations: not examined, since earlier proofs used up the \
                  work that one conversion may do",
             ]
         );

@@ -6,12 +6,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use kvscatter::ElementType;
 
 use super::caches::RANK;
-use super::fusion::Operands;
+use super::fusion::{KeptAttention, Operands};
 use super::probe::Probe;
 use super::refusal::ConvertRefusal;
 use super::rewriter::Rewriter;
 use super::rule::{Rule, Rules};
+use super::sites::Reading;
 use super::visibility::{Effect, Limits, Masks};
+use super::whole::WholeCaches;
 use crate::decoder::{Decoder, WriterStyle};
 use crate::edit::NewNode;
 use crate::fold::Fold;
@@ -19,19 +21,27 @@ use crate::{Node, OnnxError};
 
 /// The indices of the operator's inputs.
 const MASK: usize = 3;
+const PASTS: [usize; 2] = [4, 5];
 const NONPAD_KV_SEQLEN: usize = 6;
 /// The index of the mask among the masks of a node.
 const ONLY_MASK: usize = 0;
 /// The index of the output with the products of queries and keys.
 const PRODUCTS: usize = 3;
 
-/// The `Attention` nodes that append to a cache.
+/// The `Attention` nodes that append to a cache, or read one.
 #[derive(Debug, Default)]
-pub(super) struct Attentions<'m>(Vec<Attention<'m>>);
+pub(super) struct Attentions<'m> {
+    nodes: Vec<Attention<'m>>,
+    /// The nodes that keep reading a copy of a cache.
+    pub(super) kept: Vec<KeptAttention>,
+}
 
 #[derive(Debug)]
 struct Attention<'m> {
     node: Node<'m>,
+    /// The past of the cache with the keys.
+    past: &'m str,
+    source: Source<'m>,
     limits: Limits,
     /// Whether queries, keys and values are `[batch, tokens, heads * head size]`.
     is_flat: bool,
@@ -41,62 +51,119 @@ struct Attention<'m> {
     element: ElementType,
 }
 
+/// Where a node has its keys and values from, in this order.
+#[derive(Clone, Copy, Debug)]
+enum Source<'m> {
+    /// It appends new rows to its pasts and returns these presents.
+    Appended([&'m str; 2]),
+    /// Its keys and values are these presents, or repeat their heads.
+    Presents([&'m str; 2]),
+    /// Its keys and values are computed from presents in another way.
+    Computed([&'m str; 2]),
+}
+
 impl<'m> Attentions<'m> {
-    /// Finds the nodes, each once. The inputs must have been fed to the fold.
+    /// Finds the nodes that append, each once. The inputs must have been fed to the fold.
     ///
     /// # Errors
     /// Returns [`ConvertRefusal::AttentionForm`] if a node has an unsupported input or output, and the errors
     /// of [`Fold::shape`].
     pub(super) fn find(decoder: &Decoder<'m>, fold: &mut Fold<'_, 'm>) -> Result<Self, OnnxError> {
         let mut attentions: Vec<Attention<'m>> = Vec::new();
+        let pasts: BTreeMap<_, _> = decoder.caches.iter().map(|cache| (cache.written, cache.past)).collect();
         let mut seen = BTreeSet::new();
         for cache in decoder.caches.iter().filter(|cache| matches!(cache.style, WriterStyle::AttentionPast)) {
             let Some(node) = cache.writer else { continue };
             if !seen.insert(node.index()) {
                 continue;
             }
-            let form = |what| node.error(ConvertRefusal::AttentionForm { what });
-            for (is_there, what) in [
-                (node.input(NONPAD_KV_SEQLEN).is_some(), "nonpad_kv_seqlen beside a past"),
-                (node.output(PRODUCTS).is_some(), "the output qk_matmul_output"),
-                (node.output(1).is_none() || node.output(2).is_none(), "a past without both presents"),
-            ] {
-                if is_there {
-                    return Err(form(what));
-                }
-            }
-            let mut ranks = Vec::new();
-            for slot in 0..3 {
-                ranks.push(fold.shape(node.input(slot).unwrap_or_default())?.len());
-            }
-            let element = fold.value(node.input(0).unwrap_or_default())?.element;
-            let is_flat = match *ranks {
-                [3, 3, 3] => true,
-                [4, 4, 4] => false,
-                _ => return Err(form("queries, keys and values of different ranks")),
-            };
-            let (limits, rules) = (Limits::of(&node), Rules::default());
-            attentions.push(Attention { node, limits, is_flat, rules, element });
+            let presents = [1, 2].map(|slot| node.output(slot).unwrap_or_default());
+            check_form(
+                &node,
+                &[
+                    (node.input(NONPAD_KV_SEQLEN).is_some(), "nonpad_kv_seqlen beside a past"),
+                    (node.output(PRODUCTS).is_some(), "the output qk_matmul_output"),
+                    (presents.contains(&""), "a past without both presents"),
+                ],
+            )?;
+            let past = pasts.get(presents[0]).copied().unwrap_or(cache.past);
+            attentions.push(Attention::new(node, past, Source::Appended(presents), fold)?);
         }
-        Ok(Self(attentions))
+        Ok(Self { nodes: attentions, kept: Vec::new() })
+    }
+
+    /// Adds the nodes that read caches to which other nodes append.
+    ///
+    /// # Errors
+    /// Returns [`ConvertRefusal::AttentionForm`] if a node has an unsupported input, output or attribute, and the
+    /// errors of [`Fold::shape`].
+    pub(super) fn find_readers(
+        &mut self,
+        decoder: &Decoder<'m>,
+        readings: &[Reading<'m>],
+        fold: &mut Fold<'_, 'm>,
+        whole: &mut WholeCaches<'_, 'm>,
+    ) -> Result<(), OnnxError> {
+        let caches: BTreeMap<_, _> = decoder.caches.iter().map(|cache| (cache.past, cache)).collect();
+        for reading in readings {
+            let Reading { node, pasts, .. } = reading;
+            check_form(
+                node,
+                &[
+                    (node.input(PASTS[0]).or(node.input(PASTS[1])).is_some(), "a past beside another cache"),
+                    (node.input(NONPAD_KV_SEQLEN).is_some(), "nonpad_kv_seqlen beside a growing cache"),
+                    (
+                        (1..=PRODUCTS).any(|slot| node.output(slot).is_some()),
+                        "a second output without a past",
+                    ),
+                    // Such limits count from the first slot, so that a token of a later step does not see itself.
+                    (Limits::of(node) != Limits::default(), "is_causal or a window without a past"),
+                ],
+            )?;
+            let [Some(keys), Some(values)] = pasts.map(|past| caches.get(past).copied()) else { continue };
+            let source = match whole.check(reading, [keys, values]) {
+                Ok(()) => Source::Presents([keys.present, values.present]),
+                Err(reason) => {
+                    let output = node.output(0).unwrap_or_default().to_owned();
+                    self.kept.push(KeptAttention { output, reason });
+                    Source::Computed([(1, keys), (2, values)].map(|(slot, cache)| {
+                        let read = node.input(slot).unwrap_or_default();
+                        if read == cache.written { cache.present } else { read }
+                    }))
+                }
+            };
+            self.nodes.push(Attention::new(*node, keys.past, source, fold)?);
+        }
+        Ok(())
     }
 
     /// Returns the rule of each node.
     pub(super) fn rules(&self) -> impl Iterator<Item = &Rule> {
-        self.0.iter().map(|attention| attention.rules.rule())
+        self.nodes.iter().map(|attention| attention.rules.rule())
     }
 
-    /// Returns the presents with keys and values that each node reads after the conversion, and its rule.
+    /// Returns the rule of each node, with the past of the cache that has its keys.
+    pub(super) fn by_past(&self) -> impl Iterator<Item = (&'m str, &Rule)> {
+        self.nodes.iter().map(|attention| (attention.past, attention.rules.rule()))
+    }
+
+    /// Returns the presents with keys and values that each node reads after the conversion, and its rule. A node that
+    /// reads values that are computed from presents is left out.
     pub(super) fn readers(&self) -> impl Iterator<Item = ([&'m str; 2], &Rule)> {
-        self.0.iter().map(|attention| (attention.presents(), attention.rules.rule()))
+        self.nodes.iter().filter_map(|attention| match attention.source {
+            Source::Appended(presents) | Source::Presents(presents) => {
+                Some((presents, attention.rules.rule()))
+            }
+            Source::Computed(_) => None,
+        })
     }
 
     pub(super) fn rules_mut(&mut self) -> impl Iterator<Item = &mut Rules> {
-        self.0.iter_mut().map(|attention| &mut attention.rules)
+        self.nodes.iter_mut().map(|attention| &mut attention.rules)
     }
 
     pub(super) fn len(&self) -> usize {
-        self.0.len()
+        self.nodes.len()
     }
 
     /// Finds the rule of each node on a probe, which must be the longest one. [`check`](Self::check) reports the
@@ -106,7 +173,7 @@ impl<'m> Attentions<'m> {
     /// Returns the errors of [`Fold::value`].
     pub(super) fn find_rules(&mut self, probe: &Probe, fold: &mut Fold<'_, 'm>) -> Result<(), OnnxError> {
         let mut found: BTreeMap<_, Rule> = BTreeMap::new();
-        for attention in &mut self.0 {
+        for attention in &mut self.nodes {
             let mask = (attention.node.input(MASK), attention.limits);
             let rule = match found.get(&mask) {
                 Some(rule) => rule.clone(),
@@ -133,7 +200,7 @@ impl<'m> Attentions<'m> {
     pub(super) fn check(&mut self, probe: &Probe, fold: &mut Fold<'_, 'm>) -> Result<(), OnnxError> {
         // Layers share their masks, so each mask is compared once.
         let mut checked: BTreeMap<_, Rules> = BTreeMap::new();
-        for attention in &mut self.0 {
+        for attention in &mut self.nodes {
             let mask = (attention.node.input(MASK), attention.limits);
             if let Some(rules) = checked.get(&mask) {
                 attention.rules = rules.clone();
@@ -151,7 +218,7 @@ impl<'m> Attentions<'m> {
     /// Adds one `TensorScatter` for keys and one for values before each node, which then reads the static
     /// cache.
     pub(super) fn rewrite(&self, rewriter: &mut Rewriter<'_, '_, '_>) -> Result<(), OnnxError> {
-        self.0.iter().try_for_each(|attention| attention.rewrite(rewriter))
+        self.nodes.iter().try_for_each(|attention| attention.rewrite(rewriter))
     }
 }
 
@@ -198,7 +265,38 @@ pub(super) fn over_caches([queries, keys, values]: [&str; 3], mask: &str, nonpad
     NewNode::new("Attention", &[queries, keys, values, mask, "", "", nonpad_kv_seqlen])
 }
 
+/// Returns an error for the first form of a node that there is.
+fn check_form(node: &Node<'_>, forms: &[(bool, &'static str)]) -> Result<(), OnnxError> {
+    match forms.iter().find(|(is_there, _)| *is_there) {
+        Some((_, what)) => Err(node.error(ConvertRefusal::AttentionForm { what })),
+        None => Ok(()),
+    }
+}
+
 impl<'m> Attention<'m> {
+    fn new(
+        node: Node<'m>,
+        past: &'m str,
+        source: Source<'m>,
+        fold: &mut Fold<'_, 'm>,
+    ) -> Result<Self, OnnxError> {
+        let mut ranks = Vec::new();
+        for slot in 0..3 {
+            ranks.push(fold.shape(node.input(slot).unwrap_or_default())?.len());
+        }
+        let element = fold.value(node.input(0).unwrap_or_default())?.element;
+        let is_flat = match *ranks {
+            [3, 3, 3] => true,
+            [4, 4, 4] => false,
+            _ => {
+                let what = "queries, keys and values of different ranks";
+                return Err(node.error(ConvertRefusal::AttentionForm { what }));
+            }
+        };
+        let (limits, rules) = (Limits::of(&node), Rules::default());
+        Ok(Self { node, past, source, limits, is_flat, rules, element })
+    }
+
     fn masks(&self, fold: &mut Fold<'_, 'm>) -> Result<Masks, OnnxError> {
         let mask = self.node.input(MASK).map(|name| fold.value(name).cloned()).transpose()?;
         let effect = match mask.as_ref().map(|mask| mask.element) {
@@ -208,32 +306,34 @@ impl<'m> Attention<'m> {
         Ok(Masks::of_node(mask.map(|mask| (mask, effect)), RANK, self.limits))
     }
 
-    /// Returns the presents with keys and values.
-    fn presents(&self) -> [&'m str; 2] {
-        [1, 2].map(|slot| self.node.output(slot).unwrap_or_default())
-    }
-
     fn rewrite(&self, rewriter: &mut Rewriter<'_, '_, '_>) -> Result<(), OnnxError> {
         let node = &self.node;
         let input = |slot| node.input(slot).unwrap_or_default();
         let heads = |name| node.attribute(name).and_then(|attribute| attribute.i).unwrap_or_default();
         let (of_queries, of_keys) = (heads("q_num_heads"), heads("kv_num_heads"));
         rewriter.editor.remove_node(node.index());
-        let queries = self.by_head(rewriter, input(0), of_queries)?;
-        let presents = self.presents();
-        for (slot, past, present) in [(1, 4, presents[0]), (2, 5, presents[1])] {
-            let update = self.by_head(rewriter, input(slot), of_keys)?;
-            rewriter.scatter(input(past), &update, present);
+        if let Source::Appended(presents) = self.source {
+            for ((slot, past), present) in [(1, PASTS[0]), (2, PASTS[1])].into_iter().zip(presents) {
+                let update = self.by_head(rewriter, input(slot), of_keys)?;
+                rewriter.scatter(input(past), &update, present);
+            }
         }
         let output = node.output(0).unwrap_or_default();
-        let kept = node.proto().attribute.iter().filter(|attribute| {
-            !matches!(attribute.name.as_deref(), Some("q_num_heads" | "kv_num_heads"))
-                && !attribute.name.as_deref().is_some_and(|name| Limits::ATTRIBUTES.contains(&name))
-        });
-        let caches = [&queries, presents[0], presents[1]];
-        let (new, _) = static_attention(rewriter, caches, self.rules.rule(), self.element)?;
+        let mut dropped = Limits::ATTRIBUTES.to_vec();
+        let (Source::Appended(operands) | Source::Presents(operands) | Source::Computed(operands)) =
+            self.source;
+        let is_flat = self.is_flat && !matches!(self.source, Source::Computed(_));
+        let mut queries = input(0).to_owned();
+        if is_flat {
+            queries = self.by_head(rewriter, &queries, of_queries)?;
+            dropped.extend(["q_num_heads", "kv_num_heads"]);
+        }
+        let kept = node.proto().attribute.iter();
+        let kept = kept.filter(|it| it.name.as_deref().is_none_or(|name| !dropped.contains(&name)));
+        let [keys, values] = operands;
+        let (new, _) = static_attention(rewriter, [&queries, keys, values], self.rules.rule(), self.element)?;
         let new = new.attributes(kept.cloned());
-        if !self.is_flat {
+        if !is_flat {
             rewriter.editor.add(new.outputs(&[output]));
             return Ok(());
         }

@@ -40,7 +40,8 @@ pub struct Converted {
     pub attention_nodes: usize,
     /// The number of `Attention` nodes that took the place of separate nodes.
     pub fused: usize,
-    /// The attention operations of separate nodes that could not become one node. It is empty if the
+    /// The attention operations that keep their nodes: those of separate nodes that could not become one node, and
+    /// `Attention` nodes that still read a copy of a cache. It has none of separate nodes if the
     /// [options](ConvertOptions) keep all of them.
     pub kept: Vec<KeptAttention>,
     /// The name of the input with the first slot written for each sample, int64 `[batch]`.
@@ -198,7 +199,7 @@ fn convert_standard(
         attentions: exported.sites.sites.len().saturating_add(exported.attentions.len()),
         attention_nodes: exported.attentions.len().saturating_add(fusions.fused.len()),
         fused: fusions.fused.len(),
-        kept: fusions.kept,
+        kept: exported.attentions.kept.into_iter().chain(fusions.kept).collect(),
         attention_mask: rewritten.inputs.attention_mask,
         states: decoder
             .states

@@ -9,6 +9,7 @@ use super::rule::{CacheWindow, Rule, Rules};
 use super::sites::{self, Site, Sites};
 use super::tables::{self, ShortTable};
 use super::visibility::{self, Padding};
+use super::whole::WholeCaches;
 use crate::decoder::{Cache, Decoder, InputRole};
 use crate::fold::Fold;
 use crate::{ExternalData, Graph, Model, OnnxError};
@@ -53,8 +54,14 @@ impl<'a, 'm> Exported<'a, 'm> {
             let probe = sites::shape_probe(decoder, &inputs, most);
             let mut fold = Fold::new(graph, external.as_ref());
             probe.feed(&inputs, &mut fold)?;
-            let sites = Sites::find(graph, decoder, &probe, &mut fold);
-            let found = sites.and_then(|sites| Ok((sites, Attentions::find(decoder, &mut fold)?)));
+            let found = Sites::find(graph, decoder, &probe, &mut fold).and_then(|sites| {
+                let mut attentions = Attentions::find(decoder, &mut fold)?;
+                if !sites.readings.is_empty() {
+                    let mut whole = WholeCaches::new(graph, &inputs, external.as_ref())?;
+                    attentions.find_readers(decoder, &sites.readings, &mut fold, &mut whole)?;
+                }
+                Ok((sites, attentions))
+            });
             found.map_err(|cause| probe.capacity(cause))
         };
         // Tables of positions and masks may have no row beyond `max_seq`. Fewer slots are tried then, although two axes
@@ -121,9 +128,7 @@ impl<'a, 'm> Exported<'a, 'm> {
         let mut windows: BTreeSet<(&str, Option<usize>)> = BTreeSet::new();
         let size = |rule: &Rule| Some(rule.window?.size);
         windows.extend(self.sites.sites.iter().map(|site| (site.past, size(site.rule()))));
-        let past = |keys| Some(self.decoder.caches.iter().find(|cache| cache.written == keys)?.past);
-        let readers = self.attentions.readers();
-        windows.extend(readers.filter_map(|([keys, _], rule)| Some((past(keys)?, size(rule)))));
+        windows.extend(self.attentions.by_past().map(|(past, rule)| (past, size(rule))));
         let of_cache = |cache: &Cache<'m>| {
             let of_past = windows.range((cache.past, None)..).take_while(|(past, _)| *past == cache.past);
             of_past.map(|&(past, window)| CacheWindow { past: past.to_owned(), window }).collect::<Vec<_>>()

@@ -18,6 +18,10 @@
 //! The converted decoder computes one mask by this rule in each step and uses it instead of the exported
 //! masks.
 //!
+//! An `Attention` that reads caches after `Concat` appended to them reads the static caches instead. Its keys and
+//! values may repeat each head, as PyTorch's exporter writes them. If they are computed from the caches in another
+//! way, as by a cast, the node keeps reading what is computed.
+//!
 //! This crate evaluates both decoders to check the conversion, so no runtime is needed. The inputs of one
 //! evaluation are called a *probe*: a few samples with cached tokens, new tokens and padding. On every probe,
 //! the exported masks must follow the rule, and all other values that the arithmetic of both decoders uses
@@ -58,6 +62,7 @@ mod sites;
 mod soundness;
 mod tables;
 mod visibility;
+mod whole;
 mod windows;
 
 pub use conversion::{Converted, KeptState, convert};

@@ -81,10 +81,21 @@ pub(super) struct Neutral<'m> {
     pub(super) operand: &'m str,
 }
 
+/// An `Attention` without pasts, whose keys and values are computed from caches that already have the new rows.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reading<'m> {
+    pub(super) node: Node<'m>,
+    /// The pasts of the caches of keys and values.
+    pub(super) pasts: [&'m str; 2],
+    /// Whether keys or values are multiplied by a number, which may differ between lengths.
+    pub(super) is_scaled: bool,
+}
+
 /// The sites, and every value that contains one entry for each slot.
 #[derive(Debug, Default)]
 pub(super) struct Sites<'m> {
     pub(super) sites: Vec<Site<'m>>,
+    pub(super) readings: Vec<Reading<'m>>,
     pub(super) neutral: Vec<Neutral<'m>>,
     states: BTreeMap<&'m str, State<'m>>,
 }
@@ -92,8 +103,8 @@ pub(super) struct Sites<'m> {
 /// The meaning of a value that contains one entry for each slot of the cache.
 #[derive(Clone, Debug)]
 enum State<'m> {
-    /// Keys or values with their slots along this axis.
-    Cache { past: &'m str, axis: usize },
+    /// Keys or values with their slots along this axis, which may be multiplied by a number.
+    Cache { past: &'m str, axis: usize, is_scaled: bool },
     /// Scores of the keys of a cache with their slots along the last axis.
     Scores { past: &'m str, masks: Vec<Mask<'m>> },
     /// Masked scores with the slots along the last axis, and after them the score of a sink, which has no
@@ -125,8 +136,8 @@ struct Walk<'w, 'g, 'm> {
 }
 
 impl<'m> Sites<'m> {
-    /// Follows every cache that `Concat` writes to the end of its attention operation. The fold must have been fed with
-    /// a [`shape_probe`].
+    /// Follows every cache to the end of each attention operation that reads it. The fold must have been fed with a
+    /// [`shape_probe`].
     ///
     /// # Errors
     /// * Returns [`ConvertRefusal::Reader`] if a node reads a value with one entry for each slot in an
@@ -142,7 +153,7 @@ impl<'m> Sites<'m> {
         let caches = &decoder.caches;
         let mut walk = Walk { fold, probe, sites: Self::default() };
         for cache in caches {
-            let state = State::Cache { past: cache.past, axis: cache.axis };
+            let state = State::Cache { past: cache.past, axis: cache.axis, is_scaled: false };
             walk.sites.states.insert(cache.written, state);
         }
         for node in graph.nodes() {
@@ -256,19 +267,24 @@ impl<'m> Walk<'_, '_, 'm> {
                 | "Reshape" | "Flatten" | "Tile",
                 [Some(state @ (Cache { .. } | Scores { .. } | Weights | Flags)), rest @ ..],
             ) if rest.iter().all(Option::is_none) => self.moved(node, state)?,
-            ("Split", [Some(Cache { past, axis }), rest @ ..]) if rest.iter().all(Option::is_none) => {
-                self.parts(node, past, *axis)?
+            ("Split", [Some(state @ Cache { axis, .. }), rest @ ..]) if rest.iter().all(Option::is_none) => {
+                self.parts(node, state, *axis)?
             }
             ("Mul" | "Div", [Some(state), None]) if !self.spans_slots(b)? => self.scaled(node, state, b)?,
             ("Mul", [None, Some(state)]) if !self.spans_slots(a)? => self.scaled(node, state, a)?,
             ("Tanh", [Some(state @ Scores { masks, .. })]) if masks.is_empty() => self.moved(node, state)?,
-            ("MatMul", [None, Some(Cache { past, axis })]) if self.rank(b)? == axis.saturating_add(1) => {
+            ("MatMul", [None, Some(Cache { past, axis, .. })]) if self.rank(b)? == axis.saturating_add(1) => {
                 Next::State(Scores { past, masks: Vec::new() })
             }
             ("MatMul", [Some(Weights), Some(Cache { axis, .. })])
                 if self.rank(b)? == axis.saturating_add(2) =>
             {
                 Next::End
+            }
+            ("Attention", [None, Some(keys @ Cache { .. }), Some(values @ Cache { .. }), rest @ ..])
+                if rest.iter().all(Option::is_none) =>
+            {
+                self.reading(node, [(b, keys), (c, values)])?
             }
             ("Add", [Some(Scores { past, masks }), None]) => self.added(node, (past, masks), a, b)?,
             ("Add", [None, Some(Scores { past, masks })]) => self.added(node, (past, masks), b, a)?,
@@ -326,20 +342,22 @@ impl<'m> Walk<'_, '_, 'm> {
         let (Some(axis), None) = (axes.next(), axes.next()) else { return Ok(Next::Unknown) };
         let is_last = axis.saturating_add(1) == shape.len();
         Ok(match state {
-            State::Cache { past, .. } => Next::State(State::Cache { past, axis }),
+            State::Cache { past, is_scaled, .. } => {
+                Next::State(State::Cache { past, axis, is_scaled: *is_scaled })
+            }
             _ if is_last => Next::State(state.clone()),
             _ => Next::Unknown,
         })
     }
 
     /// Returns the state of keys and values that one cache contains.
-    fn parts(&mut self, split: &Node<'m>, past: &'m str, axis: usize) -> Result<Next<'m>, OnnxError> {
+    fn parts(&mut self, split: &Node<'m>, state: &State<'m>, axis: usize) -> Result<Next<'m>, OnnxError> {
         for output in split.proto().output.iter().filter(|output| !output.is_empty()) {
             if self.fold.shape(output)?.get(axis) != Some(&self.probe.total()) {
                 return Ok(Next::Unknown);
             }
         }
-        Ok(Next::State(State::Cache { past, axis }))
+        Ok(Next::State(state.clone()))
     }
 
     /// Returns `true` if a reshape changes what follows the axis of the slots.
@@ -416,8 +434,31 @@ impl<'m> Walk<'_, '_, 'm> {
                 let scaled = |mask: &Mask<'m>| Mask { is_scaled: mask.is_scaled || !is_one, ..*mask };
                 self.moved(node, &State::Scores { past, masks: masks.iter().map(scaled).collect() })
             }
+            State::Cache { past, axis, .. } => {
+                self.moved(node, &State::Cache { past, axis: *axis, is_scaled: true })
+            }
             _ => self.moved(node, state),
         }
+    }
+
+    /// Ends the walk at an `Attention` that reads keys and values. In rank 3 and 4, slots are the axis before the last.
+    fn reading(
+        &mut self,
+        node: &Node<'m>,
+        operands: [(&'m str, &State<'m>); 2],
+    ) -> Result<Next<'m>, OnnxError> {
+        let mut reading = Reading { node: *node, pasts: [""; 2], is_scaled: false };
+        for (found, (value, state)) in reading.pasts.iter_mut().zip(operands) {
+            match state {
+                State::Cache { past, axis, is_scaled } if axis.saturating_add(2) == self.rank(value)? => {
+                    *found = past;
+                    reading.is_scaled |= is_scaled;
+                }
+                _ => return Ok(Next::Unknown),
+            }
+        }
+        self.sites.readings.push(reading);
+        Ok(Next::End)
     }
 
     /// Returns the state of scores to which an operand is added.

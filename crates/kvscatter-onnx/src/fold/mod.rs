@@ -113,7 +113,12 @@ impl<'g, 'm> Fold<'g, 'm> {
         Self::with(graph, None, Some(Rc::clone(budget)))
     }
 
-    fn with(graph: &'g Graph<'m>, external: Option<&'g ExternalData>, budget: Option<Rc<Budget>>) -> Self {
+    /// Creates an evaluation like [`new`](Self::new), whose work may also be charged to a budget.
+    pub(crate) fn with(
+        graph: &'g Graph<'m>,
+        external: Option<&'g ExternalData>,
+        budget: Option<Rc<Budget>>,
+    ) -> Self {
         Self {
             body: Body::of_graph(graph),
             functions: Rc::new(Functions::new(graph.functions())),

@@ -14,6 +14,7 @@ mod fusion_work;
 mod lower;
 mod merged;
 mod models;
+mod over_concat;
 mod placement;
 mod random_inputs;
 mod rings;

@@ -4,10 +4,11 @@ use kvscatter::ElementType;
 
 use crate::OnnxError;
 
-/// An attention operation of separate nodes that did not become one `Attention` node, and the reason.
+/// An attention operation that keeps its nodes, and the reason.
 #[derive(Debug)]
 pub struct KeptAttention {
-    /// The name of the value that the attention computes: the product of weights and values.
+    /// The name of the value that the attention computes: the product of weights and values, or the output of an
+    /// `Attention` node.
     pub output: String,
     /// The reason.
     pub reason: KeptReason,

@@ -197,6 +197,7 @@ fn decoders_of_other_exporters() {
         ("optimum-1.18-falcon", &concat, ElementType::Float32, &all[..2]),
         ("optimum-1.18-gpt2", &concat, ElementType::Float32, &all),
         ("torch-2.15-llama", &concat, ElementType::Float32, &all),
+        ("torch-2.15-gemma3", &concat, ElementType::Float32, &all),
     ] {
         let model = load(&format!("decoders/{name}"));
         let decoder = Decoder::of(&model.graph().unwrap()).unwrap();

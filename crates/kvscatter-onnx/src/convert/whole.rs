@@ -1,0 +1,105 @@
+//! Determines whether the keys and values of an `Attention` are whole caches.
+//!
+//! Exporters repeat each head of a cache for the queries that share it. `Attention` does this by itself, so it can read
+//! the cache instead. The nodes between are evaluated on a cache whose numbers all differ.
+
+use std::iter::repeat_n;
+use std::rc::Rc;
+
+use super::fusion::KeptReason;
+use super::probe::{Inputs, Probe};
+use super::sites::Reading;
+use crate::decoder::Cache;
+use crate::fold::{Budget, Fold, MAX_VALUES, Value, Values, to_float};
+use crate::{ExternalData, Graph, OnnxError};
+
+/// The number of samples of the evaluation if the model does not fix it.
+const BATCH: usize = 2;
+
+/// An evaluation of the exported graph on a small probe. Its work has a common limit for all caches.
+pub(super) struct WholeCaches<'g, 'm>(Fold<'g, 'm>);
+
+impl<'g, 'm> WholeCaches<'g, 'm> {
+    pub(super) fn new(
+        graph: &'g Graph<'m>,
+        inputs: &Inputs<'m>,
+        external: Option<&'g ExternalData>,
+    ) -> Result<Self, OnnxError> {
+        let mut fold = Fold::with(graph, external, Some(Rc::new(Budget::new())));
+        let new = inputs.new_tokens().unwrap_or(1);
+        Probe::new(inputs.batch().unwrap_or(BATCH), 1, new).feed(inputs, &mut fold)?;
+        Ok(Self(fold))
+    }
+
+    /// Checks that keys and values are these caches, and repeat their heads equally many times.
+    ///
+    /// # Errors
+    /// Returns the reason why the node cannot read the caches in their place.
+    pub(super) fn check(&mut self, reading: &Reading<'m>, caches: [&Cache<'m>; 2]) -> Result<(), KeptReason> {
+        let heads = reading.node.attribute("kv_num_heads").and_then(|heads| usize::try_from(heads.i?).ok());
+        let mut times = Vec::new();
+        for (slot, cache) in (1..).zip(caches) {
+            times.push(self.repetition(cache, reading.node.input(slot).unwrap_or_default(), heads)?);
+        }
+        match *times {
+            [Some(keys), Some(values)] if keys == values && !reading.is_scaled => Ok(()),
+            _ => Err(KeptReason::Form { what: "keys or values are not a whole cache" }),
+        }
+    }
+
+    /// Returns how many times keys or values have each head of a cache in a row, or `None` if they are something else.
+    /// They are `[batch, heads, slots, head size]`, or `[batch, slots, heads * head size]` with this number of heads.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Fold::value`].
+    fn repetition(
+        &mut self,
+        cache: &Cache<'m>,
+        read: &str,
+        heads: Option<usize>,
+    ) -> Result<Option<usize>, OnnxError> {
+        let Value { element, ref shape, .. } = *self.0.value(cache.written)?;
+        let shape = shape.clone();
+        let count = shape.iter().copied().fold(1, usize::saturating_mul);
+        let &[_, own_heads, slots, size] = shape.as_slice() else { return Ok(None) };
+        if count > MAX_VALUES || self.0.value(read)?.element != element {
+            return Ok(None);
+        }
+        let numbers: Vec<_> = (0..count).map(to_float).collect();
+        self.0
+            .set(cache.written, Value::new(element, shape.clone(), Some(Values::Floats(numbers.clone())))?)?;
+        let value = self.0.value(read)?;
+        let (heads, is_flat) = match *value.shape.as_slice() {
+            [_, heads, _, _] => (Some(heads), false),
+            _ => (heads, true),
+        };
+        let times = heads.and_then(|heads| heads.checked_div(own_heads)).unwrap_or_default();
+        // The model may claim any number of heads, but no more of them than there are numbers.
+        let found = value.as_floats().filter(|found| Some(found.len()) == count.checked_mul(times));
+        let is_whole = found.is_some_and(|found| {
+            rows(&numbers, [own_heads, slots, size], times, is_flat).into_iter().flatten().eq(found)
+        });
+        // The numbers are not needed for other caches.
+        self.0.set(cache.written, Value::shaped(element, shape)?)?;
+        Ok(is_whole.then_some(times))
+    }
+}
+
+/// Returns the rows of a cache, each head repeated this many times. They are in the order of
+/// `[batch, slots, heads, head size]` if `is_flat`, and of `[batch, heads, slots, head size]` otherwise.
+fn rows(numbers: &[f64], [heads, slots, size]: [usize; 3], times: usize, is_flat: bool) -> Vec<&[f64]> {
+    let of_head = slots.saturating_mul(size).max(1);
+    let mut rows = Vec::new();
+    for sample in numbers.chunks(heads.saturating_mul(of_head).max(1)) {
+        let by_head = sample.chunks(of_head).flat_map(|head| repeat_n(head, times));
+        if !is_flat {
+            rows.extend(by_head);
+            continue;
+        }
+        let by_head: Vec<_> = by_head.collect();
+        for slot in 0..slots {
+            rows.extend(by_head.iter().filter_map(|head| head.chunks(size.max(1)).nth(slot)));
+        }
+    }
+    rows
+}
