@@ -226,6 +226,11 @@ impl<'m> Node<'m> {
         self.proto.output.get(slot).map(String::as_str).filter(|name| !name.is_empty())
     }
 
+    /// Returns the values at all outputs that are not absent.
+    pub(crate) fn outputs(&self) -> impl Iterator<Item = &'m str> + use<'m> {
+        self.proto.output.iter().map(String::as_str).filter(|name| !name.is_empty())
+    }
+
     /// Returns the label that identifies the node in messages.
     #[must_use]
     pub fn label(&self) -> NodeLabel {

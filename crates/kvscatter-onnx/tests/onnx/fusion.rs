@@ -632,6 +632,23 @@ fn positions_limit_the_tokens_of_a_ring() {
     assert_eq!(with_rings(&model).most_tokens, Some(SLOTS));
 }
 
+/// Both layers read the cache of the first one, and share the nodes that repeat its heads.
+#[test]
+fn layers_that_share_a_cache_become_one_node_each() {
+    let mut model = Model::load(&testdata("optimum-llama/model.onnx")).unwrap();
+    let graph = model.proto_mut().graph.as_option_mut().unwrap();
+    let is_dropped = |name: &str| name.starts_with("past_key_values.1") || name.starts_with("present.1");
+    graph.input.retain(|input| !is_dropped(input.name.as_deref().unwrap()));
+    graph.output.retain(|output| !is_dropped(output.name.as_deref().unwrap()));
+    graph.node.retain(|node| !is_dropped(&node.output[0]));
+    for read in graph.node.iter_mut().flat_map(|node| &mut node.input) {
+        *read = read.replace("present.1", "present.0");
+    }
+    let converted = convert(&model, SLOTS).unwrap();
+    assert!(converted.kept.is_empty(), "{:?}", converted.kept);
+    assert_eq!((converted.caches, converted.attentions, converted.fused), (2, 2, 2));
+}
+
 /// Scores whose heads and samples share a dimension, as in Bloom and Falcon.
 #[test]
 fn a_bias_of_merged_heads_is_found() {

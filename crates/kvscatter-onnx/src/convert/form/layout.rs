@@ -250,13 +250,8 @@ impl Heads {
         else {
             return Ok(None);
         };
-        let makers: BTreeMap<_, _> = graph
-            .nodes()
-            .iter()
-            .flat_map(|node| {
-                (0..node.proto().output.len()).filter_map(|slot| Some((node.output(slot)?, *node)))
-            })
-            .collect();
+        let makers: BTreeMap<_, _> =
+            graph.nodes().iter().flat_map(|node| node.outputs().map(|output| (output, *node))).collect();
         for layout in merged() {
             let dims = layout.cache.known_shape.iter().enumerate();
             let size = |(axis, dim): (usize, &Dimension<'_>)| match *dim {

@@ -141,8 +141,7 @@ impl<'f, 'g, 'm, 's> Finder<'f, 'g, 'm, 's> {
         let mut makers = BTreeMap::new();
         let mut readers = BTreeMap::new();
         for node in graph.nodes() {
-            makers
-                .extend((0..node.proto().output.len()).filter_map(|slot| Some((node.output(slot)?, *node))));
+            makers.extend(node.outputs().map(|output| (output, *node)));
             for value in node.reads() {
                 readers.entry(value).and_modify(|reader| *reader = None).or_insert(Some(*node));
             }

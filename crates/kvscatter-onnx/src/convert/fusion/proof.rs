@@ -73,6 +73,11 @@ impl<'a> Proofs<'a> {
         operands: &Operands,
         folds: &mut [Fold<'_, '_>],
     ) -> Result<(), KeptReason> {
+        if region.nodes.is_empty() {
+            return Err(KeptReason::Form {
+                what: "its nodes do not lead from its queries and caches to its result",
+            });
+        }
         if let Some(value) = region.escaped {
             return Err(KeptReason::Read { value: value.to_owned() });
         }

@@ -1,66 +1,117 @@
 //! The nodes of each attention operation, from its queries and caches to its result.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::Operands;
 use crate::{Graph, Node};
 
+/// The maximum number of nodes between the operands and the result of an attention operation. It bounds the time for a
+/// hostile graph.
+const MAX_NODES: usize = 1024;
+
 /// The nodes that one attention operation consists of.
 #[derive(Debug, Default)]
 pub(super) struct Region<'m> {
-    /// The nodes in order. The last one computes the result.
+    /// The nodes in order. It is empty if the result is not computed from the operands, or by too many nodes.
     pub(super) nodes: Vec<Node<'m>>,
-    /// A value inside of the region that a node outside of it reads, or that the graph returns.
+    /// A value inside of the region that a node outside of all regions reads, or that the graph returns. It may also be
+    /// scores or weights that another region has as well.
     pub(super) escaped: Option<&'m str>,
+    /// The values inside of the region that depend on queries and caches.
+    scores: BTreeSet<&'m str>,
 }
 
 /// Returns the region of each attention operation.
 ///
-/// One walk finds all of them, in time proportional to the graph. The shape of a query or of a cache is not
-/// part of a region, because it is known without one.
+/// Layers that share a cache or queries share nodes, such as those that repeat heads. Such nodes are in several
+/// regions. The shape of a query or of a cache is not part of a region, because it is known without one.
 pub(super) fn regions<'m>(graph: &Graph<'m>, attentions: &[&Operands]) -> Vec<Region<'m>> {
-    let mut regions: Vec<Region<'m>> = attentions.iter().map(|_| Region::default()).collect();
-    let mut caches: BTreeMap<&str, usize> = BTreeMap::new();
-    let mut queries: BTreeMap<&str, usize> = BTreeMap::new();
-    let mut ends: BTreeMap<&str, usize> = BTreeMap::new();
-    for (at, operands) in attentions.iter().enumerate() {
-        caches.extend([&operands.keys, &operands.values].map(|it| (it.as_str(), at)));
-        queries.insert(&operands.queries, at);
-        ends.insert(&operands.output, at);
+    let paths = Paths::new(graph, attentions);
+    let mut regions: Vec<_> = attentions.iter().map(|operands| paths.region(operands)).collect();
+    let mut inside: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+    let mut owned = BTreeSet::new();
+    for (at, (region, operands)) in regions.iter().zip(attentions).enumerate() {
+        owned.extend(region.nodes.iter().map(Node::index));
+        let outputs = region.nodes.iter().flat_map(Node::outputs).filter(|it| *it != operands.output);
+        outputs.for_each(|output| inside.entry(output).or_default().push(at));
     }
-    // The region of each value that is computed inside of one.
-    let mut inside: BTreeMap<&str, usize> = BTreeMap::new();
-    for node in graph.nodes() {
-        let reads = node.reads();
-        let asks_for_shape = node.is("Shape") || node.is("Size");
-        let of = |starts: &BTreeMap<&str, usize>| {
-            let starting = reads.iter().filter_map(|value| starts.get(value).copied());
-            starting.max().filter(|_| !asks_for_shape)
-        };
-        let within = reads.iter().filter_map(|value| inside.get(value).copied()).max();
-        // Several attention operations may share their queries, so the caches come first.
-        let within = within.max(of(&caches)).or_else(|| of(&queries));
-        let Some(region) = within else { continue };
-        let outputs: Vec<_> = (0..node.proto().output.len()).filter_map(|slot| node.output(slot)).collect();
-        let is_end = outputs.iter().any(|output| ends.get(output) == Some(&region));
-        let is_outside = !is_end
-            && outputs.iter().any(|it| [&caches, &queries, &ends].iter().any(|known| known.contains_key(it)));
-        for &value in &reads {
-            let of = inside.get(value).filter(|of| is_outside || **of != region);
-            if let Some(other) = of.and_then(|&of| regions.get_mut(of)) {
-                other.escaped = Some(value);
+    let outside = graph.nodes().iter().filter(|node| !owned.contains(&node.index()));
+    let read: BTreeSet<_> = outside.flat_map(Node::reads).chain(graph.output_names()).collect();
+    for (value, of) in inside {
+        for &at in &of {
+            if let Some(region) = regions.get_mut(at)
+                && (read.contains(value) || (of.len() > 1 && region.scores.contains(value)))
+            {
+                region.escaped = Some(value);
             }
-        }
-        let Some(region_of_node) = regions.get_mut(region).filter(|_| !is_outside) else { continue };
-        region_of_node.nodes.push(*node);
-        if !is_end {
-            inside.extend(outputs.into_iter().map(|output| (output, region)));
-        }
-    }
-    for output in graph.output_names() {
-        if let Some(region) = inside.get(output).and_then(|&region| regions.get_mut(region)) {
-            region.escaped = Some(output);
         }
     }
     regions
+}
+
+/// The values that are computed from the queries and caches of attention operations, up to their results.
+struct Paths<'g, 'm> {
+    nodes: &'g [Node<'m>],
+    producers: BTreeMap<&'m str, usize>,
+    /// The queries, caches and results of all attention operations.
+    ends: BTreeSet<&'g str>,
+}
+
+impl<'g, 'm> Paths<'g, 'm> {
+    fn new(graph: &'g Graph<'m>, attentions: &[&'g Operands]) -> Self {
+        let starts: BTreeSet<_> = attentions.iter().flat_map(|operands| starts(operands)).collect();
+        let ends = starts
+            .iter()
+            .copied()
+            .chain(attentions.iter().map(|operands| operands.output.as_str()))
+            .collect();
+        let mut paths = Self { nodes: graph.nodes(), producers: BTreeMap::new(), ends };
+        for (index, node) in graph.nodes().iter().enumerate() {
+            let is_inside = |value: &str| paths.producers.contains_key(value) && !paths.ends.contains(value);
+            if is_reached(node, |value| starts.contains(value), is_inside) {
+                paths.producers.extend(node.outputs().map(|output| (output, index)));
+            }
+        }
+        paths
+    }
+
+    /// Returns the nodes between the operands and the result of an attention operation.
+    fn region(&self, operands: &Operands) -> Region<'m> {
+        let mut before = BTreeSet::new();
+        let mut pending = vec![operands.output.as_str()];
+        while let Some(value) = pending.pop() {
+            let is_end = self.ends.contains(value) && value != operands.output;
+            let Some(&index) = self.producers.get(value).filter(|_| !is_end) else { continue };
+            let Some(node) = self.nodes.get(index).filter(|_| before.insert(index)) else { continue };
+            if before.len() > MAX_NODES {
+                return Region::default();
+            }
+            pending.extend(node.reads());
+        }
+        // What does not depend on these operands is given.
+        let [mut of_queries, mut of_caches] = [BTreeSet::new(), BTreeSet::new()];
+        let mut region = Region::default();
+        for node in before.iter().filter_map(|&index| self.nodes.get(index)) {
+            let [queries, caches @ ..] = starts(operands);
+            let reads_queries = is_reached(node, |it| it == queries, |it| of_queries.contains(it));
+            let reads_caches = is_reached(node, |it| caches.contains(&it), |it| of_caches.contains(it));
+            of_queries.extend(node.outputs().filter(|_| reads_queries));
+            of_caches.extend(node.outputs().filter(|_| reads_caches));
+            region.scores.extend(node.outputs().filter(|_| reads_queries && reads_caches));
+            if reads_queries || reads_caches {
+                region.nodes.push(*node);
+            }
+        }
+        if of_caches.contains(operands.output.as_str()) { region } else { Region::default() }
+    }
+}
+
+fn starts(operands: &Operands) -> [&str; 3] {
+    [&operands.queries, &operands.keys, &operands.values].map(String::as_str)
+}
+
+/// Returns `true` if a node reads a value inside of a region, or more than the shape of a value at its start.
+fn is_reached(node: &Node<'_>, is_start: impl Fn(&str) -> bool, is_inside: impl Fn(&str) -> bool) -> bool {
+    let asks_for_shape = node.is("Shape") || node.is("Size");
+    node.reads().iter().any(|value| is_inside(value) || (!asks_for_shape && is_start(value)))
 }
