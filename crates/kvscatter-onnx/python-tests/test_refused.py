@@ -197,9 +197,3 @@ def test_the_model_is_not_written_over(tmp_path):
     assert "model.onnx" in done.stderr
     assert model.read_bytes() == LLAMA.read_bytes()
     assert list(tmp_path.iterdir()) == [model]
-
-
-def test_a_folder_that_is_not_there(tmp_path):
-    done = kvscatter("convert", LLAMA, "-o", tmp_path / "no" / "model.onnx", "--max-seq", 16, exit_code=2)
-    assert len(done.stderr.splitlines()) == 1
-    assert list(tmp_path.iterdir()) == []

@@ -121,6 +121,7 @@ impl Transfer<'_> {
         let io = |error| OnnxError::Io(error).in_file(self.to);
         let is_same =
             Identity::of(self.from).is_ok_and(|from| Identity::of(self.to).is_ok_and(|to| from == to));
+        made.folders(self.to).map_err(io)?;
         let folder = Dir::open_ambient_dir(self.to, ambient_authority()).map_err(io)?;
         locations
             .iter()

@@ -121,8 +121,6 @@ fn nothing_is_left_behind_by_a_refusal() {
     let lines = [
         format!("{apply} --present-cache out.npy"),
         format!("{apply} --present-cache absent/out.npy"),
-        "apply tensor-scatter --past-cache cache.npy --update update.npy --axis 1 --present-cache no/out.npy"
-            .to_owned(),
         "apply tensor-scatter --past-cache . --update update.npy --present-cache out.npy".to_owned(),
     ];
     let answers: Vec<_> =

@@ -147,7 +147,6 @@ fn refusals() {
         format!("convert {CONCAT} -o out.onnx --max-seq 0"),
         format!("convert {CONCAT} -o {CONCAT} --max-seq 64"),
         format!("convert {ATTENTION} -o {ATTENTION}.data --max-seq 64"),
-        format!("convert {CONCAT} -o absent/out.onnx --max-seq 64"),
         // The table of rotary positions is too short.
         format!("convert {ATTENTION} -o out.onnx --max-seq 129"),
         "convert testdata/mobius-llama-static/model.onnx -o out.onnx --max-seq 64".to_owned(),

@@ -32,7 +32,6 @@ fn refusals() {
         format!("lower {STATIC} --to gather -o out.onnx"),
         format!("lower {STATIC} --to scatter-nd -o {STATIC}"),
         format!("lower {STATIC} --to scatter-nd -o {STATIC}.data"),
-        format!("lower {STATIC} --to scatter-nd -o absent/out.onnx"),
         "lower testdata/optimum-llama/model.onnx --to scatter-nd -o out.onnx".to_owned(),
         "lower absent.onnx --to scatter-nd -o out.onnx".to_owned(),
     ];

@@ -45,6 +45,34 @@ fn f32s_of(folder: &Folder, name: &str) -> Vec<f32> {
 }
 
 #[test]
+fn missing_folders_are_created() {
+    let folder = Folder::with_testdata();
+    folder.write("cache.npy", &npy_f32(&[1, 4], [0.0; 4]));
+    folder.write("update.npy", &npy_f32(&[1, 1], [1.0]));
+    let (model, data) = ("testdata/optimum-llama/model.onnx", "testdata/decoders/mobius-0.1-gpt2/model.onnx");
+    for (line, output) in [
+        (format!("convert {model} --max-seq 8 -o"), "a/new/model.onnx"),
+        (format!("convert {data} --max-seq 8 -o"), "b/new/model.onnx"),
+        ("lower testdata/mobius-llama-static/model.onnx --to scatter-nd -o".to_owned(), "c/new/model.onnx"),
+        (format!("{APPLY} --present-cache"), "d/new/out.npy"),
+        (format!("{PLAN} --svg"), "e/new/plan.svg"),
+        (
+            "generate testdata/mobius-llama-static/model.onnx --prompt-ids 1 --tokens 1 --save-prefix"
+                .to_owned(),
+            "f/new/prefix",
+        ),
+    ] {
+        if is_built(&line) {
+            folder.run(&format!("{line} {output}")).passed();
+            assert!(folder.path(output).is_file(), "{line}");
+        }
+    }
+    // A refused command leaves no folder.
+    folder.run("convert testdata/mobius-llama-static/model.onnx --max-seq 8 -o g/new/model.onnx").refused();
+    assert!(!folder.path("g").exists());
+}
+
+#[test]
 fn the_mode_of_an_existing_file_is_kept() {
     let folder = folder();
     folder.write("out.npy", b"old");

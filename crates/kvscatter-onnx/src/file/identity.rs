@@ -18,15 +18,30 @@ impl Identity {
     /// Returns the identity of the file that this path leads to. Follows symbolic links.
     ///
     /// # Errors
-    /// Returns the error of the file system. The file need not exist, but its folder must.
+    /// Returns the error of the file system. Neither the file nor its folder need exist.
     pub fn of(path: &Path) -> io::Result<Self> {
         match existing(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let folder = folder_of(path).canonicalize()?;
+                let folder = full_path(folder_of(path))?;
                 Ok(Self::Path(folder.join(path.file_name().unwrap_or_default())))
             }
             identity => identity,
         }
+    }
+}
+
+/// Returns the full path of a folder. The parts that do not exist are taken as they are written.
+fn full_path(folder: &Path) -> io::Result<PathBuf> {
+    match (folder.canonicalize(), folder.parent()) {
+        (Err(error), Some(parent)) if error.kind() == io::ErrorKind::NotFound => {
+            let mut path = full_path(if parent == Path::new("") { Path::new(".") } else { parent })?;
+            match folder.file_name() {
+                Some(name) => path.push(name),
+                None => _ = path.pop(),
+            }
+            Ok(path)
+        }
+        (path, _) => path,
     }
 }
 
@@ -69,6 +84,7 @@ mod tests {
         }
         assert_ne!(of("a"), of("b"));
         assert_eq!(of("sub/../new"), of("new"));
+        assert_eq!(of("sub/missing/../a/new"), of("sub/a/new"));
         assert_ne!(of("new"), of("newer"));
     }
 }

@@ -124,13 +124,14 @@ impl UnfinishedFiles {
         make()
     }
 
-    /// Creates a file with a new name.
+    /// Creates a file with a new name. Creates the folder if it is missing.
     pub(crate) fn file_in(&mut self, folder: &Path) -> io::Result<(File, PathBuf)> {
         self.file_with_prefix(folder, ".tmp")
     }
 
-    /// Creates a file with a new name that begins with `prefix`.
+    /// Creates a file with a new name that begins with `prefix`. Creates the folder if it is missing.
     pub(crate) fn file_with_prefix(&mut self, folder: &Path, prefix: &str) -> io::Result<(File, PathBuf)> {
+        self.folders(folder)?;
         let mut list = locked(&LIST);
         let (file, path) = builder(prefix, 0o666).tempfile_in(folder)?.keep().map_err(|error| error.error)?;
         list.push(Entry { owner: self.owner, path: path.clone(), removal: Removal::File });
