@@ -5,7 +5,7 @@
 //! such parts if the graph shows that it does not contain them. It reports nothing about attention that it
 //! does not understand.
 
-use crate::convert::{MaskRule, mask_rule};
+use crate::convert::{MaskRule, mask_rule, seen_in_static};
 use crate::decoder::{Decoder, Hazard, InputRole, WriterStyle};
 use crate::{Graph, Model, Node};
 
@@ -36,6 +36,8 @@ enum Attention<'m> {
     GroupQuery(Vec<Node<'m>>),
     /// Masks, which are evaluated if [`mask_rule`] supports them.
     Masked,
+    /// `Attention` nodes over static caches, which are evaluated.
+    Static,
 }
 
 /// Returns a hazard for each declared part of the attention that the decoder does not contain.
@@ -48,7 +50,7 @@ pub fn hazards(model: &Model, graph: &Graph<'_>, decoder: &Decoder<'_>, declared
     // A window that is as long as the longest text hides nothing.
     let window = declared.window.filter(|&window| window < context);
     let lost = [
-        window.and_then(|window| attention.window(model, &declared.file, window)),
+        window.and_then(|window| attention.window(model, graph, decoder, &declared.file, window)),
         declared.alibi.then(|| attention.alibi(model, &declared.file)).flatten(),
         declared.context.and_then(|context| context_of(graph, decoder, &declared.file, context)),
     ];
@@ -60,14 +62,25 @@ impl<'m> Attention<'m> {
         let all = |is: fn(&WriterStyle) -> bool| decoder.caches.iter().all(|cache| is(&cache.style));
         if all(|style| *style == WriterStyle::GroupQueryAttention) {
             Self::GroupQuery(decoder.caches.iter().filter_map(|cache| cache.writer).collect())
+        } else if all(|style| matches!(style, WriterStyle::TensorScatter(_))) {
+            Self::Static
         } else {
             Self::Masked
         }
     }
 
     /// Returns a hazard if no attention has the window, or if one has a window of another length.
-    fn window(&self, model: &Model, file: &str, window: usize) -> Option<Hazard> {
+    fn window(
+        &self,
+        model: &Model,
+        graph: &Graph<'_>,
+        decoder: &Decoder<'_>,
+        file: &str,
+        window: usize,
+    ) -> Option<Hazard> {
         let file = file.to_owned();
+        // A window that is longer by 1 hides a slot from the last of these tokens.
+        let tokens = window.checked_add(2)?;
         match self {
             Self::GroupQuery(nodes) => {
                 let windows = || nodes.iter().filter_map(|node| Some((node, window_of(node)?)));
@@ -77,16 +90,22 @@ impl<'m> Attention<'m> {
                 let (node, found) = windows().find(|(_, found)| differs(*found, window))?;
                 Some(Hazard::WindowDiffers { file, window, node: Some(node.label()), found })
             }
-            Self::Masked => {
-                // A window that is longer by 1 hides a slot from the last of these tokens.
-                match mask_rule(model, window.checked_add(2)?)? {
-                    MaskRule::Causal => Some(Hazard::WindowMissing { file, window }),
-                    MaskRule::Windows(windows) => {
-                        let found = windows.into_iter().find(|&found| differs(found, window))?;
-                        Some(Hazard::WindowDiffers { file, window, node: None, found })
-                    }
-                    _ => None,
+            Self::Masked => match mask_rule(model, tokens)? {
+                MaskRule::Causal => Some(Hazard::WindowMissing { file, window }),
+                MaskRule::Windows(windows) => {
+                    let found = windows.into_iter().find(|&found| differs(found, window))?;
+                    Some(Hazard::WindowDiffers { file, window, node: None, found })
                 }
+                _ => None,
+            },
+            Self::Static => {
+                let seen = seen_in_static(model, graph, decoder, tokens)?;
+                let mut windows = seen.into_values().filter(|(_, found)| *found < tokens).peekable();
+                if windows.peek().is_none() {
+                    return Some(Hazard::WindowMissing { file, window });
+                }
+                let (node, found) = windows.find(|(_, found)| differs(*found, window))?;
+                Some(Hazard::WindowDiffers { file, window, node: Some(node), found })
             }
         }
     }
@@ -98,6 +117,7 @@ impl<'m> Attention<'m> {
             Self::Masked => {
                 matches!(mask_rule(model, BIAS_TOKENS), Some(MaskRule::Causal | MaskRule::Windows(_)))
             }
+            Self::Static => false,
         };
         is_missing.then(|| Hazard::AlibiMissing { file: file.to_owned() })
     }

@@ -10,6 +10,8 @@
 mod assign;
 mod cache;
 mod cost;
+mod cut;
+mod encoder;
 mod flow;
 mod growth;
 mod hazards;
@@ -18,17 +20,19 @@ mod part;
 mod rings;
 mod roles;
 mod rotary;
+mod samples;
 mod shown;
 mod sizes;
 mod state;
 mod tensorrt;
 mod trace;
 mod trial;
+mod unused;
 mod writer;
 
 use std::collections::BTreeSet;
 
-use crate::{Graph, OnnxError, ValueInfo};
+use crate::{Graph, Node, OnnxError, ValueInfo};
 pub use cache::{Cache, CachePart, UnknownStyle, WriterStyle};
 pub use cost::{Cost, CostAt};
 use flow::Flow;
@@ -53,6 +57,9 @@ pub struct Decoder<'m> {
     /// The output with the scores of the next token: the first floating-point output of rank 3 that is not a
     /// cache.
     pub logits: Option<ValueInfo<'m>>,
+    /// The names of the inputs that an encoder computes: its states, or keys and values of them. They are empty unless
+    /// the decoder belongs to an encoder-decoder.
+    pub from_encoder: Vec<&'m str>,
     flow: Flow<'m>,
 }
 
@@ -83,7 +90,9 @@ impl<'m> Decoder<'m> {
         }
         let logits = logits(&caches, &states, &outputs);
         let inputs = assign::assign(graph, &flow, inputs, &caches, &states, logits.as_ref());
-        Ok(Self { caches, states, inputs, logits, flow })
+        samples::find(&mut caches, &inputs, logits.as_ref());
+        let from_encoder = encoder::inputs(&flow, &inputs);
+        Ok(Self { caches, states, inputs, logits, from_encoder, flow })
     }
 
     /// Returns the past of the first cache whose writer is not known, and the reason.
@@ -93,6 +102,22 @@ impl<'m> Decoder<'m> {
             WriterStyle::Unknown(why) => Some((cache.past, why)),
             _ => None,
         })
+    }
+
+    /// Returns the first attention that takes the cache of another layer as its past, and the name of that value.
+    pub(crate) fn shares(&self) -> Option<(Node<'m>, &'m str)> {
+        self.caches.iter().find_map(|cache| {
+            let mut readers = self.flow.readers(cache.written).map(|(reader, _)| reader);
+            Some((
+                readers.find(|reader| writer::appends_to(&self.flow, reader, cache.written))?,
+                cache.written,
+            ))
+        })
+    }
+
+    /// Returns the first cache whose attention has a result that reaches no output.
+    pub(crate) fn unused(&self) -> Option<&Cache<'m>> {
+        unused::caches(&self.flow, &self.caches).into_iter().next()
     }
 
     /// Returns `true` if a node rounds the activations that it multiplies with weights to 8 bits, as

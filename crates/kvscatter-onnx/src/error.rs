@@ -27,8 +27,8 @@ pub enum OnnxError {
     /// An error in this tensor.
     #[error("tensor {name:?}: {cause}")]
     InTensor { name: String, cause: Box<OnnxError> },
-    /// An error in this node.
-    #[error("{node}: {cause}")]
+    /// An error in this node. The cause names another node if the node is a function of the model.
+    #[error("{node}: {}{cause}", if matches!(**cause, Self::InNode { .. }) { "in this function, " } else { "" })]
     InNode { node: Box<NodeLabel>, cause: Box<OnnxError> },
 
     // Files.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::refusal::ConvertRefusal;
-use crate::decoder::{Cache, Decoder, InputRole, WriterStyle};
+use crate::decoder::{Cache, Decoder, InputRole, UnknownStyle, WriterStyle};
 use crate::{Dimension, Graph, Node, OnnxError, standard};
 
 /// The rank of a static cache, whose shape is `[batch, heads, max_seq, head size]`.
@@ -23,7 +23,20 @@ pub(super) fn check_written(
     if max_seq == 0 || i32::try_from(max_seq).is_err() {
         return Err(ConvertRefusal::MaxSeq { max_seq }.into());
     }
+    if let Some(&input) = decoder.from_encoder.first() {
+        return Err(ConvertRefusal::EncoderDecoder { input: input.to_owned() }.into());
+    }
     each(decoder, written)?;
+    if let Some(cache) = decoder.unused() {
+        let refusal = ConvertRefusal::ResultUnused { past: cache.past.to_owned() };
+        return Err(match &cache.writer {
+            Some(writer) => writer.error(refusal),
+            None => refusal.into(),
+        });
+    }
+    if let Some((node, present)) = decoder.shares() {
+        return Err(node.error(ConvertRefusal::SharedCache { present: present.to_owned() }));
+    }
     match graph.nodes().iter().find(|node| has_graph(node)) {
         Some(node) => Err(node.error(ConvertRefusal::Subgraph)),
         None => Ok(()),
@@ -69,7 +82,11 @@ fn written(cache: &Cache<'_>) -> Option<ConvertRefusal> {
         WriterStyle::TensorScatter(_) => return Some(ConvertRefusal::AlreadyStatic { past }),
         // These nodes become standard ones first.
         _ if cache.writer.as_ref().is_some_and(standard::replaces) => {}
-        WriterStyle::GroupQueryAttention | WriterStyle::Unknown(_) => {
+        WriterStyle::Unknown(why @ UnknownStyle::Cut { .. }) => {
+            return Some(ConvertRefusal::Cut { past, reason: why.to_string() });
+        }
+        WriterStyle::Unknown(why) => return Some(ConvertRefusal::Writer { past, reason: why.to_string() }),
+        WriterStyle::GroupQueryAttention => {
             return Some(ConvertRefusal::Writer { past, reason: cache.style.to_string() });
         }
         WriterStyle::Concat | WriterStyle::AttentionPast => {}

@@ -1,6 +1,6 @@
 //! The steps of a conversion: check, rewrite, compare.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::equivalence::Comparison;
 use super::exported::Exported;
@@ -16,7 +16,7 @@ use super::{ConvertOptions, caches, form, metadata, rewrite, tables};
 use crate::decoder::{Cache, Cost, CostAt, Decoder, InputRole, WriterStyle};
 use crate::fold::Fold;
 use crate::standard::StandardWeights;
-use crate::{Graph, Model, OnnxError, TakenBranch, merged, opset, standard};
+use crate::{Graph, Model, NodeLabel, OnnxError, TakenBranch, merged, opset, standard};
 
 /// A decoder with a static cache, and a summary of the conversion.
 #[derive(Debug)]
@@ -336,21 +336,76 @@ fn compare(exported: &Exported<'_, '_>, converted: &Model, slots: Slots<'_>) -> 
     Ok(())
 }
 
-/// Converts an error about a node of `changed` to an error about the node of `original` that produces the
-/// same value, because the user has only the original.
+/// Converts an error about a node of `changed` to an error about a node of `original`, because the user has only the
+/// original.
 fn about(original: &Graph<'_>, changed: &Graph<'_>, error: OnnxError) -> OnnxError {
     match error {
         OnnxError::InNode { node, cause } => {
-            let there = changed.nodes().iter().find(|it| it.label() == *node).and_then(|it| it.output(0));
-            let makes = |output: &&str| {
-                original.nodes().iter().find(|it| it.proto().output.iter().any(|name| name == output))
-            };
-            let node = there.as_ref().and_then(makes).map_or(node, |node| Box::new(node.label()));
+            let node = counterpart(original, changed, &node).map_or(node, Box::new);
             OnnxError::InNode { node, cause }
         }
         OnnxError::Capacity { tokens, cause } => {
             OnnxError::Capacity { tokens, cause: Box::new(about(original, changed, *cause)) }
         }
         other => other,
+    }
+}
+
+/// Returns the node of `original` that produces the same value as a node of `changed`. For a node that was added, it
+/// is the node that produces the first value computed from the added one.
+fn counterpart(original: &Graph<'_>, changed: &Graph<'_>, node: &NodeLabel) -> Option<NodeLabel> {
+    let producers = original.nodes().iter().flat_map(|node| node.outputs().map(move |output| (output, node)));
+    let producers: BTreeMap<_, _> = producers.collect();
+    let mut computed = BTreeSet::new();
+    for next in changed.nodes().iter().skip_while(|it| it.label() != *node) {
+        if !computed.is_empty() && next.reads().is_disjoint(&computed) {
+            continue;
+        }
+        if let Some(there) = next.outputs().find_map(|output| producers.get(output)) {
+            return Some(there.label());
+        }
+        computed.extend(next.outputs());
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::counterpart;
+    use crate::Model;
+    use crate::proto::{GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto};
+
+    /// Creates a model from `x` to the output of the last node. Each node is an operator, its input and its output.
+    fn model(nodes: &[[&str; 3]]) -> Model {
+        let value = |name: &str| ValueInfoProto { name: Some(name.to_owned()), ..ValueInfoProto::default() };
+        let node = |[op_type, input, output]: &[&str; 3]| NodeProto {
+            op_type: Some((*op_type).to_owned()),
+            input: vec![(*input).to_owned()],
+            output: vec![(*output).to_owned()],
+            ..NodeProto::default()
+        };
+        let last = nodes.last().map(|[_, _, output]| value(output));
+        let graph = GraphProto {
+            input: vec![value("x")],
+            node: nodes.iter().map(node).collect(),
+            output: last.into_iter().collect(),
+            ..GraphProto::default()
+        };
+        let import = OperatorSetIdProto { version: Some(24), ..OperatorSetIdProto::default() };
+        Model::from_proto(ModelProto {
+            graph: graph.into(),
+            opset_import: vec![import],
+            ..ModelProto::default()
+        })
+    }
+
+    #[test]
+    fn an_added_node_has_the_node_that_it_leads_to_as_its_counterpart() {
+        let original = model(&[["Neg", "x", "a"], ["Abs", "a", "b"], ["Exp", "b", "c"]]);
+        let changed =
+            model(&[["Neg", "x", "a"], ["Relu", "a", "new"], ["Abs", "new", "b"], ["Exp", "b", "c"]]);
+        let (original, changed) = (original.graph().unwrap(), changed.graph().unwrap());
+        let of = |at: usize| counterpart(&original, &changed, &changed.nodes()[at].label()).unwrap().op_type;
+        assert_eq!([0, 1, 2, 3].map(of), ["Neg", "Abs", "Abs", "Exp"]);
     }
 }

@@ -73,6 +73,7 @@ pub use outcome::{ConvertOutcome, Windows};
 pub use refusal::ConvertRefusal;
 pub use ring::{MOST_TOKENS, RingSize, RingSizeError, UNLIMITED};
 pub use rule::CacheWindow;
+pub(crate) use soundness::seen_in_static;
 pub use soundness::{CheckedRing, check_rings};
 pub use windows::{LinearReason, LinearWindow};
 

@@ -55,7 +55,32 @@ impl Windows {
     }
 }
 
+/// A number of tokens that no probe of a fixed length exceeds. Masks that follow the rule up to here follow it in short
+/// texts.
+const SHORT: usize = 16;
+
 impl ConvertOutcome {
+    /// Returns `true` if the conversion is refused and another number of slots may succeed.
+    #[must_use]
+    pub fn depends_on_slots(&self) -> bool {
+        let Self::Refused { cause, .. } = self else { return false };
+        match cause.root() {
+            OnnxError::Capacity { .. } => true,
+            OnnxError::Convert(refusal) => match refusal {
+                ConvertRefusal::MaxSeq { .. }
+                | ConvertRefusal::PastFixed { .. }
+                | ConvertRefusal::NewTokens { .. }
+                | ConvertRefusal::MaskSize { .. }
+                | ConvertRefusal::Table { .. } => true,
+                ConvertRefusal::Visibility { position, .. } | ConvertRefusal::Bias { position, .. } => {
+                    *position >= SHORT
+                }
+                _ => false,
+            },
+            _ => false,
+        }
+    }
+
     /// Tries to convert a decoder to this many slots.
     #[must_use]
     pub fn at(model: &Model, max_seq: usize) -> Self {

@@ -253,6 +253,10 @@ impl<'m> Inputs<'m> {
             };
             let dims = shape.map_or(by_role.len(), <[_]>::len);
             let length = |axis: usize| match (shape.and_then(|shape| shape.get(axis)), by_role.get(axis)) {
+                (Some(&Dimension::Known(size)), Some(Some(Length::Total))) => {
+                    let name = input.value.name.to_owned();
+                    Err(ConvertRefusal::InputFixed { name, axis, size }.into())
+                }
                 (Some(&Dimension::Known(size)), _) => Ok(Length::Known(size)),
                 (_, Some(&Some(length))) => Ok(length),
                 (Some(Dimension::Symbolic(symbol)), _) if symbols.contains_key(symbol) => {

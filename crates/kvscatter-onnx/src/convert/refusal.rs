@@ -34,11 +34,25 @@ pub enum ConvertRefusal {
     #[error("past {past:?} is written by TensorScatter already: the cache is static")]
     AlreadyStatic { past: String },
     /// The cache is written in an unknown way.
-    #[error("past {past:?} is not written by Concat or Attention: {reason}")]
+    #[error("past {past:?} cannot become static: {reason}")]
     Writer { past: String, reason: String },
+    /// A `Slice` drops rows of the cache.
+    #[error("past {past:?} cannot become static: {reason}. Export the model with caches that keep all rows")]
+    Cut { past: String, reason: String },
     /// A node between past and present produces another tensor of the cache's size.
     #[error("{node} between past {past:?} and its present copies the cache")]
     Between { past: String, node: Box<NodeLabel> },
+    /// An attention takes the cache of another layer as its past.
+    #[error(
+        "the past of this attention is {present:?}, the cache of another layer: such shared caches are not converted"
+    )]
+    SharedCache { present: String },
+    /// No output depends on the attention over the cache.
+    #[error("no output depends on the attention over past {past:?}: the export lost a part of the model")]
+    ResultUnused { past: String },
+    /// The decoder belongs to an encoder-decoder.
+    #[error("input {input:?} comes from an encoder: only decoders without an encoder are converted")]
+    EncoderDecoder { input: String },
     /// Several nodes write one cache.
     #[error("past {past:?} is written more than once")]
     WrittenTwice { past: String },
@@ -55,6 +69,11 @@ pub enum ConvertRefusal {
     Subgraph,
 
     // The inputs.
+    /// The model fixes a length that differs from step to step.
+    #[error(
+        "dimension {axis} of input {name:?} has a fixed size of {size}, but its length grows with every step"
+    )]
+    InputFixed { name: String, axis: usize, size: usize },
     /// One symbol is used for two different lengths.
     #[error("dimension {axis} of {name:?} is {symbol:?}, which has another meaning elsewhere")]
     Symbol { name: String, axis: usize, symbol: String },

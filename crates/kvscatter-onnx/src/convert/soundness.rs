@@ -66,6 +66,56 @@ pub fn check_rings(model: &Model, graph: &Graph<'_>, decoder: &Decoder<'_>) -> V
     decoder.rings().flat_map(|ring| checker.ring(ring)).collect()
 }
 
+/// Returns the number of tokens that the last of `tokens` tokens sees in each attention over static caches. Returns
+/// `None` if a cache is a ring, has fewer slots, or is read in a way that is not evaluated.
+///
+/// `decoder` must have been found in the graph of `model`.
+pub(crate) fn seen_in_static(
+    model: &Model,
+    graph: &Graph<'_>,
+    decoder: &Decoder<'_>,
+    tokens: usize,
+) -> Option<BTreeMap<usize, (NodeLabel, usize)>> {
+    let external = model.external_data().ok().flatten();
+    let evaluation = Evaluation { graph, decoder, external: external.as_ref() };
+    let new = decoder.inputs.iter().find_map(fixed_tokens).unwrap_or(1);
+    let step = Step { start: tokens.checked_sub(new)?, new };
+    let mut seen = BTreeMap::new();
+    for cache in &decoder.caches {
+        let capacity = cache.fixed_capacity().filter(|&capacity| !cache.is_ring() && tokens <= capacity)?;
+        let write_indices = cache.writer?.input(WRITE_INDICES)?;
+        for reader in decoder.readers(cache) {
+            if !reader.node.is("Attention")
+                || reader.node.input(PAST_KEYS).is_some()
+                || !is_small(new, capacity)
+            {
+                return None;
+            }
+            if reader.slot != Some(KEYS) {
+                continue;
+            }
+            let rows = evaluation.seen(&Reading::of(&reader.node, capacity, write_indices), step).ok()?;
+            seen.insert(reader.node.index(), (reader.node.label(), seen_before(rows.last()?, tokens)));
+        }
+    }
+    Some(seen)
+}
+
+/// Returns the number of new tokens if the model fixes it.
+fn fixed_tokens(input: &Input<'_>) -> Option<usize> {
+    match (input.role, input.value.shape.as_deref()) {
+        (InputRole::TokenIds | InputRole::Embeddings | InputRole::PositionIds, Some([_, new, ..])) => {
+            known(new)
+        }
+        _ => None,
+    }
+}
+
+/// Returns how many of the last slots in use a token sees without a gap.
+fn seen_before(row: &[bool], total: usize) -> usize {
+    row.iter().take(total).rev().take_while(|&&is_seen| is_seen).count()
+}
+
 /// The reason why a ring is not sound.
 #[derive(Clone, Debug)]
 enum Fault {
@@ -100,14 +150,8 @@ struct Checker<'a, 'm> {
 
 impl<'a, 'm> Checker<'a, 'm> {
     fn new(graph: &'a Graph<'m>, decoder: &'a Decoder<'m>, external: Option<&'a ExternalData>) -> Self {
-        let tokens = |input: &Input<'_>| match (input.role, input.value.shape.as_deref()) {
-            (InputRole::TokenIds | InputRole::Embeddings | InputRole::PositionIds, Some([_, new, ..])) => {
-                known(new)
-            }
-            _ => None,
-        };
         let read = decoder.rings().flat_map(|ring| {
-            let readers = decoder.ring_readers(ring).into_iter();
+            let readers = decoder.readers(ring).into_iter();
             readers.map(|reader| ((reader.node.index(), reader.slot), ring.fixed_capacity()))
         });
         let linear = |cache: &Cache<'_>| cache.fixed_capacity().filter(|_| !cache.is_ring());
@@ -115,7 +159,7 @@ impl<'a, 'm> Checker<'a, 'm> {
             decoder,
             evaluation: Evaluation { graph, decoder, external },
             declared: Vec::new(),
-            fixed_new: decoder.inputs.iter().find_map(tokens),
+            fixed_new: decoder.inputs.iter().find_map(fixed_tokens),
             most_tokens: decoder.caches.iter().filter_map(linear).min().unwrap_or(usize::MAX),
             capacities: read.collect(),
             seen: BTreeMap::new(),
@@ -125,7 +169,7 @@ impl<'a, 'm> Checker<'a, 'm> {
     /// Checks one ring for each node that reads it.
     fn ring(&mut self, ring: &Cache<'m>) -> Vec<CheckedRing> {
         let past = ring.past.to_owned();
-        let readers = self.decoder.ring_readers(ring);
+        let readers = self.decoder.readers(ring);
         if readers.is_empty() {
             let hazard = Fault::Unchecked("no node reads it".to_owned()).hazard(ring, None);
             return vec![CheckedRing { past, reader: None, outcome: Err(hazard) }];
@@ -161,13 +205,7 @@ impl<'a, 'm> Checker<'a, 'm> {
         if [KEYS, VALUES].map(ring_at) != [Some(capacity); 2] {
             return Err(unchecked("its keys and values are not in two rings of one size"));
         }
-        let reading = Reading {
-            capacity,
-            mask: attention.input(MASK),
-            lengths: attention.input(NONPAD_KV_SEQLEN),
-            limits: Limits::of(attention),
-            write_indices,
-        };
+        let reading = Reading::of(attention, capacity, write_indices);
         if let Some(seen) = self.seen.get(&reading) {
             return seen.clone();
         }
@@ -223,7 +261,7 @@ impl<'a, 'm> Checker<'a, 'm> {
         let step = Step { start, new };
         let seen = self.evaluation.seen(reading, step).map_err(Fault::Unchecked)?;
         let last = seen.last().map(Vec::as_slice).unwrap_or_default();
-        match last.iter().take(total).rev().take_while(|&&is_seen| is_seen).count() {
+        match seen_before(last, total) {
             0 => Err(Fault::Mask(WrongSlot {
                 position: total.saturating_sub(1),
                 slot: total.saturating_sub(1),
@@ -256,6 +294,18 @@ impl<'a, 'm> Checker<'a, 'm> {
 /// Returns `true` if the masks of a step have few enough elements.
 fn is_small(new: usize, capacity: usize) -> bool {
     new > 0 && new.saturating_mul(capacity) <= MAX_ELEMENTS
+}
+
+impl<'m> Reading<'m> {
+    fn of(attention: &Node<'m>, capacity: usize, write_indices: &'m str) -> Self {
+        Self {
+            capacity,
+            mask: attention.input(MASK),
+            lengths: attention.input(NONPAD_KV_SEQLEN),
+            limits: Limits::of(attention),
+            write_indices,
+        }
+    }
 }
 
 impl Fault {

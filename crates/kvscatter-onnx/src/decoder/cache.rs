@@ -37,6 +37,8 @@ pub struct Cache<'m> {
     pub present_info: ValueInfo<'m>,
     /// The index of the past's sequence dimension, counted from 0.
     pub axis: usize,
+    /// The index of the past's batch dimension, counted from 0. It is not 0 if one tensor has several caches.
+    pub batch_axis: usize,
     /// Whether the cache contains keys or values.
     pub part: CachePart,
     /// The nodes between the past and the writer, and between the writer and the present.
@@ -91,6 +93,16 @@ pub enum UnknownStyle {
     Reshaped {
         /// The operator of that node.
         op_type: String,
+    },
+    /// A `Slice` before or after the writer drops rows, as in a cache that keeps only a window.
+    Cut {
+        /// The number of rows that the `Slice` keeps, or `None` if the graph does not show it. They are the last rows.
+        rows: Option<usize>,
+    },
+    /// One tensor has the caches of several layers, or keys and values.
+    Stacked {
+        /// The index of the batch dimension.
+        batch: usize,
     },
 }
 
@@ -201,6 +213,11 @@ impl fmt::Display for UnknownStyle {
             Self::Pieces { count } => write!(f, "a Concat of {count} tensors"),
             Self::AxisZero => f.write_str("the sequence is axis 0"),
             Self::Reshaped { op_type } => write!(f, "{op_type} changes its shape"),
+            Self::Cut { rows: Some(rows) } => write!(f, "a Slice keeps only its last {rows} rows"),
+            Self::Cut { rows: None } => f.write_str("a Slice drops some of its rows"),
+            Self::Stacked { batch } => {
+                write!(f, "one tensor has several caches, with the batch at axis {batch}")
+            }
         }
     }
 }

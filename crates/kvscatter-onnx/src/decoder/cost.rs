@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use kvscatter::ElementType;
 
-use super::cache::{Cache, WriterStyle};
+use super::cache::{Cache, UnknownStyle, WriterStyle};
 use crate::Dimension;
 
 /// The sizes for which costs are computed.
@@ -25,8 +25,8 @@ pub struct CostAt<'a> {
 pub struct Cost {
     /// The bytes of one token of one sample.
     pub per_token: u64,
-    /// The current bytes of the cache. A growing cache has `length` tokens of every sample, and a static
-    /// cache has its whole capacity.
+    /// The current bytes of the cache. A growing cache has `length` tokens of every sample, or fewer if a node cuts
+    /// it. A static cache has its whole capacity.
     pub size: u64,
     /// The bytes of the cache at its static capacity: the current one, or the one after a conversion.
     pub static_size: u64,
@@ -52,20 +52,27 @@ impl<'m> Cache<'m> {
     #[must_use]
     pub fn cost(&self, at: &CostAt<'_>) -> Option<Cost> {
         let fixed = self.fixed_capacity();
-        let capacity = fixed.unwrap_or(at.capacity);
+        let most = match self.style {
+            WriterStyle::Unknown(UnknownStyle::Cut { rows: Some(rows) }) => rows,
+            _ => usize::MAX,
+        };
+        let (length, capacity) = (at.length.min(most), fixed.unwrap_or(at.capacity).min(most));
         let rows = |rows: usize| self.bytes(rows, at);
         let per_token = self.bytes_of(1, 1, at)?;
         let is_fixed = fixed.is_some() || self.is_static();
-        let size = rows(if is_fixed { capacity } else { at.length })?;
+        let size = rows(if is_fixed { capacity } else { length })?;
         let static_size = rows(capacity)?;
         let new = rows(1)?;
-        let whole = rows(if is_fixed { capacity } else { at.length.checked_add(1)? })?;
+        let whole = rows(if is_fixed { capacity } else { length.checked_add(1)? })?;
         let copies = u64::try_from(self.between.len()).ok()?.checked_mul(whole)?;
+        let is_scattered = self.writer.is_some_and(|writer| writer.is("TensorScatter"));
         let written = match self.style {
-            WriterStyle::Concat | WriterStyle::AttentionPast | WriterStyle::GroupQueryAttention => {
-                Some(whole)
-            }
+            WriterStyle::Concat
+            | WriterStyle::AttentionPast
+            | WriterStyle::GroupQueryAttention
+            | WriterStyle::Unknown(UnknownStyle::Cut { .. }) => Some(whole),
             WriterStyle::TensorScatter(_) => Some(new),
+            WriterStyle::Unknown(UnknownStyle::Stacked { .. }) if is_scattered => Some(new),
             WriterStyle::Unknown(_) => None,
         };
         Some(Cost {
@@ -106,11 +113,8 @@ impl<'m> Cache<'m> {
 
     /// Returns the dimensions of one token of one sample.
     fn row_dims(&self) -> impl Iterator<Item = (usize, Dimension<'m>)> {
-        // If one tensor contains keys and values, the batch is its second dimension: [2, batch, heads,
-        // length, head size].
-        let batch = if self.part == super::CachePart::Both { 1 } else { 0 };
         let dims = self.known_shape.iter().copied().enumerate();
-        dims.filter(move |(axis, _)| *axis != batch && *axis != self.axis)
+        dims.filter(|(axis, _)| *axis != self.batch_axis && *axis != self.axis)
     }
 
     fn size(&self, axis: usize, dim: Dimension<'_>, dims: &BTreeMap<String, usize>) -> Option<usize> {

@@ -2,8 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use kvscatter::ElementType;
+
 use crate::edit::names::{captures, subgraphs};
+use crate::proto::TensorProto;
 use crate::{Graph, Node, ValueInfo};
+
+/// The largest number of integers that [`Flow::ints`] returns.
+const MAX_INTS: usize = 8;
 
 /// An index of a graph that can be walked in both directions.
 #[derive(Clone, Debug)]
@@ -15,9 +21,8 @@ pub(super) struct Flow<'m> {
     outputs: BTreeSet<&'m str>,
     /// The inputs without an initializer, and their indices among the graph's inputs.
     inputs: BTreeMap<&'m str, usize>,
-    /// The initializers and the outputs of `Constant` nodes, with their dimensions. Numbers have no
-    /// dimensions.
-    constants: BTreeMap<&'m str, &'m [i64]>,
+    /// The initializers and the outputs of `Constant` nodes. A `Constant` may have numbers in place of a tensor.
+    constants: BTreeMap<&'m str, Option<&'m TensorProto>>,
     /// The declarations of the values that `TensorScatter` nodes read, and of the results of
     /// `GroupQueryAttention`.
     declared: BTreeMap<&'m str, ValueInfo<'m>>,
@@ -50,10 +55,10 @@ impl<'m> Flow<'m> {
         }
         let initializers = graph.initializers();
         let mut constants: BTreeMap<_, _> =
-            initializers.iter().map(|(&name, &tensor)| (name, tensor.dims.as_slice())).collect();
+            initializers.iter().map(|(&name, &tensor)| (name, Some(tensor))).collect();
         for node in nodes.iter().filter(|node| node.is("Constant")) {
-            let dims = node.attribute("value").map(|value| value.t.dims.as_slice());
-            constants.extend(node.output(0).map(|name| (name, dims.unwrap_or_default())));
+            let tensor = node.attribute("value").and_then(|value| value.t.as_option());
+            constants.extend(node.output(0).map(|name| (name, tensor)));
         }
         let scatters = nodes.iter().filter(|node| node.is("TensorScatter"));
         let attentions = nodes.iter().filter(|node| node.op_type() == "GroupQueryAttention");
@@ -133,6 +138,19 @@ impl<'m> Flow<'m> {
 
     /// Returns the dimensions of a constant, which are empty for numbers.
     pub(super) fn constant_dims(&self, value: &str) -> Option<&'m [i64]> {
-        self.constants.get(value).copied()
+        self.constants.get(value).map(|tensor| tensor.map(|it| it.dims.as_slice()).unwrap_or_default())
+    }
+
+    /// Returns the elements of a small constant of int64, or `None` if the value is another one or is stored in another
+    /// file.
+    pub(super) fn ints(&self, value: &str) -> Option<Vec<i64>> {
+        let tensor = (*self.constants.get(value)?)?;
+        if tensor.data_type != Some(ElementType::Int64.onnx_code()) {
+            return None;
+        }
+        let raw = tensor.raw_data.iter().flat_map(|raw| raw.as_chunks().0).map(|it| i64::from_le_bytes(*it));
+        let ints: Vec<_> =
+            raw.chain(tensor.int64_data.iter().copied()).take(MAX_INTS.saturating_add(1)).collect();
+        (1..=MAX_INTS).contains(&ints.len()).then_some(ints)
     }
 }

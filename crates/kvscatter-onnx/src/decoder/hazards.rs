@@ -9,6 +9,7 @@ mod text;
 
 use super::Decoder;
 use super::growth::Growth;
+use super::unused;
 pub use hazard::{Hazard, PrefixMask, RuntimeBug, WrongSlot};
 
 impl Decoder<'_> {
@@ -39,6 +40,8 @@ impl Decoder<'_> {
                 _ => {}
             }
         }
+        let unused = unused::caches(&self.flow, &self.caches).into_iter();
+        hazards.extend(unused.map(|cache| Hazard::ResultUnused { past: cache.past.to_owned() }));
         conventions::of(self, &mut hazards);
         scales::of(&self.flow, &mut hazards);
         runtimes::of(self, &mut hazards);

@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use kvscatter::ElementType;
 
 use super::cache::{Cache, CachePart, UnknownStyle, WriterStyle};
+use super::cut;
 use super::flow::Flow;
+use super::samples;
 use super::trace::{MAX_STEPS, Path};
 use super::writer::{Axis, CacheWrite, Writer, earlier};
 use crate::edit::names::reads;
@@ -49,7 +51,7 @@ pub(super) fn find<'m>(
             });
             continue;
         };
-        let Some(cache) = cache(past, output, &node, write, &from_past, &tail)? else { continue };
+        let Some(cache) = cache(flow, past, output, &node, write, &from_past, &tail)? else { continue };
         insert(&mut caches, &mut places, cache);
     }
     for (index, outputs) in unknown {
@@ -120,6 +122,7 @@ fn insert<'m>(caches: &mut Vec<Cache<'m>>, places: &mut BTreeMap<&'m str, usize>
 
 /// Returns the cache, or `None` if the value looks like a cache but cannot be one.
 fn cache<'m>(
+    flow: &Flow<'m>,
     past: &ValueInfo<'m>,
     present: &ValueInfo<'m>,
     node: &Node<'m>,
@@ -143,6 +146,11 @@ fn cache<'m>(
     if matches!(write.axis, Axis::At(_)) && node.is("Concat") && shape.len() < 3 {
         return Ok(None);
     }
+    if matches!(style, WriterStyle::Unknown(UnknownStyle::Stacked { .. }))
+        && shape.len() < samples::STACK_RANK
+    {
+        return Ok(None);
+    }
     check_rank(past.name, node, &style, &write.axis, shape.len())?;
     let at_writer = match write.axis {
         Axis::At(axis) => from_front(axis, shape.len()),
@@ -152,6 +160,11 @@ fn cache<'m>(
     let axis = axis.filter(|&axis| axis < shape.len()).unwrap_or_else(|| open_axis(&shape, present));
     if axis == 0 && style == WriterStyle::Concat {
         style = WriterStyle::Unknown(UnknownStyle::AxisZero);
+    }
+    if style.growth().is_some()
+        && let Some(rows) = cut::rows(flow, &steps, axis, shape.len())
+    {
+        style = WriterStyle::Unknown(UnknownStyle::Cut { rows });
     }
     if past.shape.is_none()
         && let Some(dim) = shape.get_mut(axis)
@@ -170,6 +183,7 @@ fn cache<'m>(
         past_shape: shape,
         present_info: present.clone(),
         axis,
+        batch_axis: 0,
         part: CachePart::Unknown,
         between: copying(steps, past.element),
         earlier: from_past.earlier.clone(),
@@ -230,7 +244,7 @@ fn of_unknown_operator<'m>(
                 axis: Axis::Open,
             };
             let from_past = PathFromPast { past: past.name, paths: vec![path.clone()], earlier: Vec::new() };
-            caches.extend(cache(past, present, node, write, &from_past, tail).ok().flatten());
+            caches.extend(cache(flow, past, present, node, write, &from_past, tail).ok().flatten());
         }
     }
     caches

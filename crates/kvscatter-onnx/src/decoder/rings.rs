@@ -1,4 +1,4 @@
-//! Finds the nodes that read rings.
+//! Finds the nodes that read caches.
 
 use std::collections::BTreeSet;
 
@@ -6,12 +6,12 @@ use super::Decoder;
 use super::cache::Cache;
 use crate::Node;
 
-/// The largest number of values that are followed from one ring.
+/// The largest number of values that are followed from one cache.
 const MAX_VALUES: usize = 64;
 
-/// A node that reads a ring, or a ring of another type.
+/// A node that reads a cache, or a cache of another type.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct RingReader<'m> {
+pub(crate) struct CacheReader<'m> {
     pub(crate) node: Node<'m>,
     /// The index of the node's input, or `None` if a subgraph reads the value.
     pub(crate) slot: Option<usize>,
@@ -23,10 +23,10 @@ impl<'m> Decoder<'m> {
         self.caches.iter().filter(|cache| cache.is_ring())
     }
 
-    /// Returns the nodes that read a ring, after nodes that keep its shape.
-    pub(crate) fn ring_readers(&self, ring: &Cache<'m>) -> Vec<RingReader<'m>> {
+    /// Returns the nodes that read a cache, after nodes that keep its shape.
+    pub(crate) fn readers(&self, cache: &Cache<'m>) -> Vec<CacheReader<'m>> {
         let mut readers = Vec::new();
-        let mut pending = vec![ring.written];
+        let mut pending = vec![cache.written];
         let mut seen = BTreeSet::new();
         while let Some(value) = pending.pop() {
             if seen.len() >= MAX_VALUES || !seen.insert(value) {
@@ -38,7 +38,7 @@ impl<'m> Decoder<'m> {
                 }
                 match keeps_slots(&node) && slot == Some(0) {
                     true => pending.extend(node.output(0)),
-                    false => readers.push(RingReader { node, slot }),
+                    false => readers.push(CacheReader { node, slot }),
                 }
             }
         }
@@ -46,7 +46,7 @@ impl<'m> Decoder<'m> {
     }
 }
 
-/// Returns `true` for nodes that keep the shape of a ring.
+/// Returns `true` for nodes that keep the shape of a cache.
 fn keeps_slots(node: &Node<'_>) -> bool {
     node.is("Identity") || node.is("Cast")
 }

@@ -3,6 +3,7 @@
 use kvscatter::ElementType;
 
 use super::cache::{Cache, UnknownStyle, WriterStyle};
+use crate::graph::DEFAULT_DOMAIN;
 use crate::{Dimension, Node, ValueInfo};
 
 /// A recurrent or convolution state. A step reads all of it and returns all of it.
@@ -28,13 +29,16 @@ pub struct State<'m> {
 /// The operators whose second output is a state.
 const OPERATORS: [&str; 2] = ["CausalConvWithState", "LinearAttention"];
 
+/// Returns `true` if the second output of a node is a state.
+pub(super) fn is_operator(node: &Node<'_>) -> bool {
+    [DEFAULT_DOMAIN, "com.microsoft"].contains(&node.domain()) && OPERATORS.contains(&node.op_type())
+}
+
 /// Takes the states out of what was found as caches.
 pub(super) fn take<'m>(caches: &mut Vec<Cache<'m>>) -> Vec<State<'m>> {
     let mut states = Vec::new();
     caches.retain(|cache| match (&cache.style, cache.writer) {
-        (WriterStyle::Unknown(UnknownStyle::Operator { op_type, .. }), Some(writer))
-            if OPERATORS.contains(&op_type.as_str()) =>
-        {
+        (WriterStyle::Unknown(UnknownStyle::Operator { .. }), Some(writer)) if is_operator(&writer) => {
             states.push(State {
                 past: cache.past,
                 present: cache.present,

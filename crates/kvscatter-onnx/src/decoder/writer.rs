@@ -2,6 +2,7 @@
 
 use super::cache::{UnknownStyle, WriterStyle};
 use super::flow::Flow;
+use super::state;
 use super::trace::Path;
 use crate::eval::Op;
 use crate::graph::DEFAULT_DOMAIN;
@@ -72,7 +73,8 @@ const OTHERS: &[(&str, &str, usize, usize, Option<i64>)] = &[
 impl<'m> Writer<'m> {
     /// Determines how a node's output `slot` is written as a cache.
     pub(super) fn of(flow: &Flow<'m>, node: &Node<'m>, slot: usize) -> Result<Self, OnnxError> {
-        if node.is_function() {
+        // An operator that a runtime may lack has its definition in the model as a function.
+        if node.is_function() && !state::is_operator(node) {
             return Ok(Self::UnknownOperator);
         }
         let known = |write: Option<CacheWrite<'m>>| write.map_or(Self::NoCache, Self::Known);
@@ -120,8 +122,10 @@ impl<'m> CacheWrite<'m> {
             |value: &&'m str| flow.is_input(Path::back(flow, value).source) || is_written(flow, value);
         // Only `MAX_PIECES` inputs are examined, so that the cost of a long list is bounded.
         let listed: Vec<_> = inputs.take(MAX_PIECES).collect();
-        let at = listed.iter().position(from_outside)?;
         let axis = node.attribute("axis").and_then(|axis| axis.i)?;
+        let Some(at) = listed.iter().position(from_outside) else {
+            return Self::stack(flow, &listed).filter(|_| axis == 0);
+        };
         let style = match (at, listed.len()) {
             (0, 2) => WriterStyle::Concat,
             (_, 2) => WriterStyle::Unknown(UnknownStyle::NewFirst),
@@ -133,6 +137,15 @@ impl<'m> CacheWrite<'m> {
             update: listed.get(1).copied().filter(|_| at == 0 && listed.len() == 2),
             axis: Axis::At(axis),
         })
+    }
+
+    /// Describes a `Concat` that puts layers together again, each of which was taken from one input.
+    fn stack(flow: &Flow<'m>, layers: &[&'m str]) -> Option<Self> {
+        let mut pasts = layers.iter().map(|layer| stacked_past(flow, layer));
+        let past = pasts.next()??;
+        let style = WriterStyle::Unknown(UnknownStyle::Stacked { batch: 1 });
+        let is_one = pasts.all(|other| other == Some(past));
+        is_one.then_some(Self { style, past: Some(past), update: None, axis: Axis::Open })
     }
 
     fn tensor_scatter(node: &Node<'m>) -> Result<Self, OnnxError> {
@@ -149,6 +162,12 @@ impl<'m> CacheWrite<'m> {
     }
 }
 
+/// Returns `true` if an attention takes a value as its past.
+pub(super) fn appends_to<'m>(flow: &Flow<'m>, attention: &Node<'m>, value: &str) -> bool {
+    let is_past = |slot| matches!(Writer::of(flow, attention, slot), Ok(Writer::Known(write)) if write.past == Some(value));
+    attention.op_type().ends_with("Attention") && (1..=2).any(is_past)
+}
+
 /// The largest number of inputs of a `Concat` that are examined.
 const MAX_PIECES: usize = 8;
 
@@ -158,6 +177,22 @@ pub(super) fn earlier<'m>(flow: &Flow<'m>, value: &'m str) -> Option<(Node<'m>, 
     let (node, slot) = flow.maker(value)?;
     let is_writer = slot == 0 && (node.is("TensorScatter") || node.is("Concat"));
     Some((node, node.input(0).filter(|_| is_writer)?))
+}
+
+/// Returns the graph input from which a `Gather` takes the layer that a node writes rows to.
+fn stacked_past<'m>(flow: &Flow<'m>, written: &'m str) -> Option<&'m str> {
+    let (writer, _) = flow.maker(Path::back(flow, written).source)?;
+    let is_writer = writer.is("Concat")
+        || writer.is("TensorScatter")
+        || OTHERS.iter().any(|row| (row.0, row.1) == (writer.domain(), writer.op_type()));
+    let slots = 0..if is_writer { writer.proto().input.len().min(MAX_PIECES) } else { 0 };
+    slots.into_iter().find_map(|slot| {
+        let (gather, _) = flow.maker(Path::back(flow, writer.input(slot)?).source)?;
+        let is_layer =
+            gather.is("Gather") && gather.attribute("axis").and_then(|axis| axis.i).unwrap_or(0) == 0;
+        let past = Path::back(flow, gather.input(0).filter(|_| is_layer)?).source;
+        flow.is_input(past).then_some(past)
+    })
 }
 
 /// Returns `true` if a value is a cache that another node has already written.

@@ -8,7 +8,7 @@ use kvscatter::ElementType;
 #[expect(missing_docs, reason = "each variant's message names its fields")]
 pub enum FoldError {
     /// The evaluation does not support this operator.
-    #[error("this operator is not supported")]
+    #[error("kvscatter cannot evaluate this operator")]
     NoRule,
     /// The value was requested before and could not be computed then.
     #[error("{name:?} was needed before and could not be computed")]

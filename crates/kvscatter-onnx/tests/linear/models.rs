@@ -100,6 +100,7 @@ fn attention_layers(count: usize) -> Model {
     let (tokens, table, gather) = embedded();
     let (mut all, mut outputs) = (vec![tokens], vec![]);
     let mut nodes = vec![gather];
+    let mut queries = "x".to_owned();
     for layer in 0..count {
         let names = ["past_k", "past_v", "k", "v"].map(|what| format!("{what}{layer}"));
         for past in &names[..2] {
@@ -108,13 +109,14 @@ fn attention_layers(count: usize) -> Model {
         for present in &names[2..] {
             outputs.push(value(present, FLOAT, &["batch", "2", "total", "4"]));
         }
-        let mut attention =
-            node("Attention", &["x", "x", "x", "", &names[0], &names[1]], &format!("y{layer}"));
+        let result = format!("y{layer}");
+        let mut attention = node("Attention", &[&queries, "x", "x", "", &names[0], &names[1]], &result);
+        queries = result;
         attention.output.extend(names[2..].iter().cloned());
         attention.attribute = vec![int("q_num_heads", 2), int("kv_num_heads", 2), int("is_causal", 1)];
         nodes.push(attention);
     }
-    outputs.push(value("y0", FLOAT, &["batch", "tokens", "8"]));
+    outputs.push(value(&queries, FLOAT, &["batch", "tokens", "8"]));
     let mut model = model(all, nodes, outputs);
     graph(&mut model).initializer = vec![table];
     model

@@ -6,13 +6,13 @@ use kvscatter::ElementType;
 use kvscatter_onnx::convert::{
     CacheWindow, ConvertOptions, ConvertRefusal, Converted, WindowedCaches, convert,
 };
-use kvscatter_onnx::decoder::{Decoder, InputRole, WriterStyle};
+use kvscatter_onnx::decoder::{Decoder, Hazard, InputRole, WriterStyle};
 use kvscatter_onnx::proto::tensor_shape_proto::dimension::Value as DimValue;
 use kvscatter_onnx::proto::type_proto::Value as TypeValue;
 use kvscatter_onnx::proto::{GraphProto, ModelProto, NodeProto, TensorProto};
 use kvscatter_onnx::{Data, Dimension, Model, Node, OnnxError, Tensor, tensor_proto};
 
-use crate::support::{int, node, testdata, value};
+use crate::support::{int, int64, node, testdata, value};
 
 /// Decoders whose caches `Concat` appends to, and those with `Attention` that appends to them.
 const CONCAT: [&str; 6] = [
@@ -512,6 +512,112 @@ fn a_refusal_names_the_node_as_the_file_has_it() {
     assert_eq!(there.op_type.as_deref(), Some(node.op_type.as_str()));
 }
 
+/// The node that fails is one of those that take the place of `GroupQueryAttention`.
+#[test]
+fn a_refusal_about_an_added_node_names_a_node_of_the_file() {
+    let mut model = changed("genai-llama-gqa", "GroupQueryAttention", |node| {
+        let heads = node.attribute.iter_mut().find(|it| it.name.as_deref() == Some("num_heads"));
+        heads.unwrap().i = Some(5);
+    });
+    let inputs = &mut model.proto_mut().graph.as_option_mut().unwrap().input;
+    for past in inputs.iter_mut().filter(|input| input.name.as_deref().unwrap().starts_with("past")) {
+        let name = past.name.clone().unwrap();
+        *past = value(&name, ElementType::Float32, &["batch_size", "2", "past_sequence_length", "16"]);
+    }
+    let error = convert(&model, MAX_SEQ).unwrap_err();
+    let OnnxError::InNode { node, .. } = &error else { panic!("{error}") };
+    let there = &graph(model.proto()).node[node.index];
+    assert_eq!(there.name.as_deref(), Some(node.name.as_str()), "{error}");
+    assert_eq!(node.op_type, "GroupQueryAttention", "{error}");
+}
+
+/// The second layer takes the cache of the first one as its past.
+#[test]
+fn group_query_attention_over_the_cache_of_another_layer_is_refused() {
+    let mut model = load("genai-llama-gqa");
+    let graph = model.proto_mut().graph.as_option_mut().unwrap();
+    let is_dropped = |name: &Option<String>| name.as_deref().is_some_and(|name| name.contains(".1."));
+    graph.input.retain(|input| !is_dropped(&input.name));
+    graph.output.retain(|output| !is_dropped(&output.name));
+    let mut nodes =
+        graph.node.iter_mut().filter(|node| node.op_type.as_deref() == Some("GroupQueryAttention"));
+    let second = nodes.nth(1).unwrap();
+    for (slot, part) in [(3, "key"), (4, "value")] {
+        second.input[slot] = format!("present.0.{part}");
+    }
+    let name = second.name.clone().unwrap();
+    let error = convert(&model, MAX_SEQ).unwrap_err();
+    let OnnxError::InNode { node, .. } = &error else { panic!("{error}") };
+    let present = "present.0.key".to_owned();
+    assert_eq!((&node.name, refused(&model, MAX_SEQ)), (&name, ConvertRefusal::SharedCache { present }));
+    let decoder = model.graph().unwrap();
+    let hazards = Decoder::of(&decoder).unwrap().hazards();
+    let kinds: Vec<_> = hazards.iter().map(Hazard::kind).filter(|kind| *kind != "operator-writes").collect();
+    assert_eq!(kinds, ["shared-cache"; 2]);
+}
+
+/// The attention of the last layer reaches no output, as in the LFM2 export of ONNX Runtime GenAI.
+#[test]
+fn attention_whose_result_is_lost_is_refused() {
+    for (decoder, result) in [
+        ("optimum-llama", "/model/layers.{}/self_attn/MatMul_1_output_0"),
+        ("genai-llama-gqa", "/model/layers.{}/attn/GroupQueryAttention/output_0"),
+    ] {
+        let [first, last] = ["0", "1"].map(|layer| result.replace("{}", layer));
+        let mut model = load(decoder);
+        let graph = model.proto_mut().graph.as_option_mut().unwrap();
+        let mut reads = graph.node.iter_mut().flat_map(|node| &mut node.input).filter(|read| **read == last);
+        reads.next().unwrap().clone_from(&first);
+        let past = "past_key_values.1.key".to_owned();
+        assert_eq!(refused(&model, MAX_SEQ), ConvertRefusal::ResultUnused { past }, "{decoder}");
+        let graph = model.graph().unwrap();
+        let hazards = Decoder::of(&graph).unwrap().hazards();
+        let unused: Vec<_> = hazards.iter().filter(|it| it.kind() == "result-unused").collect();
+        assert_eq!(unused.iter().filter_map(|it| it.cache()).filter(|it| it.contains(".1.")).count(), 2);
+        assert_eq!(unused.len(), 2, "{unused:?}");
+    }
+}
+
+#[test]
+fn a_decoder_of_an_encoder_decoder_is_refused_by_the_input_of_the_encoder() {
+    // Keys of the encoder, or states from which each layer computes them.
+    for (name, dims) in [
+        ("encoder_key", &["batch_size", "2", "encoder_length", "16"][..]),
+        ("encoder_hidden_states", &["batch_size", "encoder_length", "64"]),
+    ] {
+        let mut model = load("optimum-llama");
+        let graph = model.proto_mut().graph.as_option_mut().unwrap();
+        graph.input.push(value(name, ElementType::Float32, dims));
+        graph.initializer.push(floats("weights", &[64, 64], &[0.0; 64 * 64]));
+        let keys = match dims.len() {
+            4 => node("Identity", &[name], "keys"),
+            _ => node("MatMul", &[name, "weights"], "keys"),
+        };
+        let embedded = "/model/embed_tokens/Gather_output_0";
+        graph.node.extend([
+            keys,
+            node("Transpose", &["keys"], "turned"),
+            node("MatMul", &[embedded, "turned"], "products"),
+        ]);
+        let input = name.to_owned();
+        assert_eq!(refused(&model, MAX_SEQ), ConvertRefusal::EncoderDecoder { input });
+        let graph = model.graph().unwrap();
+        assert_eq!(Decoder::of(&graph).unwrap().from_encoder, [name]);
+    }
+    let model = load("optimum-llama");
+    assert!(Decoder::of(&model.graph().unwrap()).unwrap().from_encoder.is_empty());
+}
+
+#[test]
+fn a_mask_of_a_fixed_length_is_refused() {
+    let mut model = load("optimum-llama");
+    let graph = model.proto_mut().graph.as_option_mut().unwrap();
+    let mask = graph.input.iter_mut().find(|input| input.name.as_deref() == Some("attention_mask")).unwrap();
+    *mask = value("attention_mask", ElementType::Int64, &["batch_size", "12"]);
+    let name = "attention_mask".to_owned();
+    assert_eq!(refused(&model, MAX_SEQ), ConvertRefusal::InputFixed { name, axis: 1, size: 12 });
+}
+
 #[test]
 fn caches_that_have_no_static_form() {
     assert!(matches!(refused(&load("mobius-llama-static"), MAX_SEQ), ConvertRefusal::AlreadyStatic { .. }));
@@ -577,6 +683,46 @@ fn a_cache_that_is_written_in_another_way_is_refused() {
     writer.unwrap().input.reverse();
     let refusal = refused(&model, MAX_SEQ);
     assert!(matches!(refusal, ConvertRefusal::Writer { .. }), "{refusal}");
+}
+
+/// transformers' `DynamicCache(config)` keeps as many rows of a layer with a window as the next step needs.
+#[test]
+fn a_cache_that_is_cut_is_refused() {
+    let mut model = load("optimum-llama");
+    let graph = model.proto_mut().graph.as_option_mut().unwrap();
+    let present = "present.0.key";
+    for node in &mut graph.node {
+        let values = node.input.iter_mut().chain(&mut node.output);
+        values.filter(|value| *value == present).for_each(|value| *value = "joined".to_owned());
+    }
+    for (name, number) in [("start", -7), ("end", i64::MAX), ("axis", 2)] {
+        graph.initializer.push(tensor_proto::encode(name, &int64(&[1], &[number])));
+    }
+    graph.node.push(node("Slice", &["joined", "start", "end", "axis"], present));
+    let past = "past_key_values.0.key".to_owned();
+    assert_eq!(
+        refused(&model, MAX_SEQ),
+        ConvertRefusal::Cut { past, reason: "a Slice keeps only its last 7 rows".to_owned() }
+    );
+}
+
+/// Llama's caches become one tensor of all layers, `[layers, batch, length, width]`.
+#[test]
+fn a_stack_of_caches_is_refused() {
+    let mut model = load("optimum-llama");
+    let graph = model.proto_mut().graph.as_option_mut().unwrap();
+    for declared in graph.input.iter_mut().chain(&mut graph.output) {
+        let name = declared.name.clone().unwrap();
+        if name.ends_with("key") || name.ends_with("value") {
+            let length = if name.starts_with("past") { "past_sequence_length" } else { "all" };
+            *declared = value(&name, ElementType::Float32, &["2", "batch_size", length, "16"]);
+        }
+    }
+    let refusal = refused(&model, MAX_SEQ);
+    assert!(
+        refusal.to_string().ends_with("one tensor has several caches, with the batch at axis 1"),
+        "{refusal}"
+    );
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Tests the comparison of decoders with what the files beside them declare.
 
 use kvscatter_onnx::Model;
-use kvscatter_onnx::convert::{MaskRule, mask_rule};
+use kvscatter_onnx::convert::{ConvertOptions, MaskRule, WindowedCaches, convert, mask_rule};
 use kvscatter_onnx::declared::{Declared, hazards};
 use kvscatter_onnx::decoder::{Decoder, Hazard};
 
@@ -64,7 +64,10 @@ fn windows_in_masks() {
         (WINDOWED, 3, false),
         (WINDOWED, 4, false),
         (WINDOWED, 5, false),
-        ("mobius-llama-static", 32, false),
+        ("mobius-llama-static", 32, true),
+        // The caches have 64 slots.
+        ("mobius-llama-static", 62, true),
+        ("mobius-llama-static", 63, false),
     ] {
         let missing = Hazard::WindowMissing { file: "config.json".to_owned(), window: length };
         let expected = if is_missing { vec![missing] } else { vec![] };
@@ -72,6 +75,10 @@ fn windows_in_masks() {
     }
     let differs = Hazard::WindowDiffers { file: "config.json".to_owned(), window: 64, node: None, found: 4 };
     assert_eq!(found(&load(WINDOWED), &window(64)), [differs]);
+    let converted = convert(&load(WINDOWED), ConvertOptions::new(64).windowed(WindowedCaches::Mask)).unwrap();
+    assert_eq!(found(&converted.model, &window(4)), []);
+    let [hazard] = found(&converted.model, &window(32)).try_into().unwrap();
+    assert!(matches!(hazard, Hazard::WindowDiffers { window: 32, node: Some(_), found: 4, .. }), "{hazard}");
     // A window that is as long as the longest text hides nothing.
     assert_eq!(found(&load(LLAMA), &Declared { context: Some(32), ..window(32) }), []);
 }

@@ -7,10 +7,10 @@ use kvscatter_onnx::convert::{ConvertRefusal, Converted, KeptState, MaskRule, co
 use kvscatter_onnx::decoder::{CachePart, Decoder, InputRole};
 use kvscatter_onnx::proto::tensor_shape_proto::dimension::Value as DimValue;
 use kvscatter_onnx::proto::type_proto::Value as TypeValue;
-use kvscatter_onnx::proto::{GraphProto, NodeProto, TensorProto};
+use kvscatter_onnx::proto::{FunctionProto, GraphProto, NodeProto, TensorProto};
 use kvscatter_onnx::{Dimension, Model, Node, OnnxError};
 
-use crate::support::{int, ints, node, testdata, value};
+use crate::support::{int, ints, node, opset, testdata, value};
 
 const MAX_SEQ: usize = 24;
 
@@ -450,6 +450,30 @@ fn a_state_stays_as_it_is_and_is_named() {
         [&decoder, &after].map(|it| (it.states[0].shape.clone(), it.states[0].writer.op_type()));
     assert_eq!(before, after);
     check("with a state", &converted, [ElementType::Float32; 4]);
+}
+
+/// mobius defines the operators of states in the model, for runtimes that lack them.
+#[test]
+fn a_state_of_an_operator_that_the_model_defines() {
+    let mut model = with_state();
+    let inputs = ["input", "weight", "bias", "past"].map(str::to_owned).to_vec();
+    model.proto_mut().functions.push(FunctionProto {
+        name: Some("CausalConvWithState".to_owned()),
+        domain: Some("com.microsoft".to_owned()),
+        input: inputs,
+        output: ["mixed", "present"].map(str::to_owned).to_vec(),
+        node: vec![node("Conv", &["input", "weight"], "mixed"), node("Identity", &["past"], "present")],
+        opset_import: vec![opset("", 24)],
+        ..FunctionProto::default()
+    });
+    let graph = model.graph().unwrap();
+    assert_eq!(Decoder::of(&graph).unwrap().states.len(), 1);
+    let error = convert(&model, MAX_SEQ).unwrap_err().to_string();
+    assert!(
+        error.contains("(CausalConvWithState, domain com.microsoft, version 1): in this function, node 0"),
+        "{error}"
+    );
+    assert!(error.ends_with("kvscatter cannot evaluate this operator"), "{error}");
 }
 
 #[test]

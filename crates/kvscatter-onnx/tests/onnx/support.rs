@@ -61,6 +61,15 @@ pub(crate) fn int(name: &str, value: i64) -> AttributeProto {
     }
 }
 
+pub(crate) fn tensor(name: &str, value: &Tensor) -> AttributeProto {
+    AttributeProto {
+        name: Some(name.to_owned()),
+        r#type: Some(AttributeType::TENSOR),
+        t: kvscatter_onnx::tensor_proto::encode("", value).into(),
+        ..AttributeProto::default()
+    }
+}
+
 pub(crate) fn float(name: &str, value: f32) -> AttributeProto {
     AttributeProto {
         name: Some(name.to_owned()),

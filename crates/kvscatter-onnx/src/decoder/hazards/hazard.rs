@@ -25,12 +25,25 @@ pub enum Hazard {
         /// The node that reads it.
         reader: NodeLabel,
     },
+    /// The attention of another layer takes the present as its past, so both layers share one cache.
+    SharedCache {
+        /// The name of the cache's present.
+        present: String,
+        /// The attention of the other layer.
+        reader: NodeLabel,
+    },
     /// Several outputs return the present, so all but one of them are copies.
     PresentGivenTwice {
         /// The name of the cache's present.
         present: String,
         /// The names of the other outputs that return it.
         copies: Vec<String>,
+    },
+    /// No output depends on the attention over the cache. The exporter lost a part of the model, so its results are
+    /// not those of the original model.
+    ResultUnused {
+        /// The name of the cache's past.
+        past: String,
     },
     /// Two nodes write to the same past, neither to the result of the other. The rows of one node are lost,
     /// or the cache is copied.

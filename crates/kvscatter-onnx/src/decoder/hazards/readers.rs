@@ -8,6 +8,7 @@ use crate::decoder::cache::Cache;
 use crate::decoder::flow::Flow;
 use crate::decoder::part::{hands_on, is_product};
 use crate::decoder::trace::handed_on;
+use crate::decoder::writer::appends_to;
 
 /// The largest number of values that are followed from one cache.
 const MAX_VALUES: usize = 64;
@@ -85,8 +86,11 @@ fn of_present(flow: &Flow<'_>, cache: &Cache<'_>, writer: &Node<'_>, hazards: &m
             } else if hands_on(&reader) || handed_on(flow, &reader).is_some() {
                 pending.extend(reader.output(0));
             } else {
-                let present = cache.present.to_owned();
-                hazards.push(Hazard::PresentReadElsewhere { present, reader: reader.label() });
+                let (present, label) = (cache.present.to_owned(), reader.label());
+                hazards.push(match appends_to(flow, &reader, value) {
+                    true => Hazard::SharedCache { present, reader: label },
+                    false => Hazard::PresentReadElsewhere { present, reader: label },
+                });
             }
         }
     }

@@ -14,7 +14,9 @@ impl Hazard {
         match self {
             Self::PastReadElsewhere { .. } => "past-read-elsewhere",
             Self::PresentReadElsewhere { .. } => "present-read-elsewhere",
+            Self::SharedCache { .. } => "shared-cache",
             Self::PresentGivenTwice { .. } => "present-given-twice",
+            Self::ResultUnused { .. } => "result-unused",
             Self::WrittenTwice { .. } => "written-twice",
             Self::WrittenInTurn { .. } => "written-in-turn",
             Self::CircularPrefixMask { .. } => "circular-prefix-mask",
@@ -47,6 +49,7 @@ impl Hazard {
     pub fn cache(&self) -> Option<&str> {
         match self {
             Self::PastReadElsewhere { past, .. }
+            | Self::ResultUnused { past }
             | Self::WrittenTwice { past, .. }
             | Self::WrittenInTurn { past, .. }
             | Self::CircularPrefixMask { past, .. }
@@ -60,9 +63,9 @@ impl Hazard {
             | Self::OperatorWrites { past, .. }
             | Self::NoWriteIndices { past, .. }
             | Self::MixedWriteIndices { past, .. } => Some(past),
-            Self::PresentReadElsewhere { present, .. } | Self::PresentGivenTwice { present, .. } => {
-                Some(present)
-            }
+            Self::PresentReadElsewhere { present, .. }
+            | Self::SharedCache { present, .. }
+            | Self::PresentGivenTwice { present, .. } => Some(present),
             Self::MixedStyles { .. }
             | Self::MixedCapacities { .. }
             | Self::TwoConventions { .. }
@@ -82,6 +85,7 @@ impl Hazard {
         match self {
             Self::PastReadElsewhere { reader: node, .. }
             | Self::PresentReadElsewhere { reader: node, .. }
+            | Self::SharedCache { reader: node, .. }
             | Self::WrittenTwice { second: node, .. }
             | Self::WrittenInTurn { second: node, .. }
             | Self::CircularPrefixMask { attention: node, .. }
@@ -96,6 +100,7 @@ impl Hazard {
             Self::RingTooSmall { .. }
             | Self::RingDiffers { .. }
             | Self::PresentGivenTwice { .. }
+            | Self::ResultUnused { .. }
             | Self::TypesDiffer { .. }
             | Self::Grows { .. }
             | Self::MixedStyles { .. }
@@ -122,9 +127,19 @@ impl fmt::Display for Hazard {
             Self::PresentReadElsewhere { present, reader } => {
                 write!(f, "{present:?} is read by {}, which is not an attention", ShortLabel(reader))
             }
+            Self::SharedCache { present, reader } => {
+                let reader = ShortLabel(reader);
+                write!(f, "{present:?} is the past of {reader}: this layer reads the cache of another layer")
+            }
             Self::PresentGivenTwice { present, copies } => {
                 let copies = list(copies.iter().map(|copy| format!("{copy:?}")));
                 write!(f, "{present:?} is also returned as {copies}: only one of them can be in place")
+            }
+            Self::ResultUnused { past } => {
+                write!(
+                    f,
+                    "no output depends on the attention over {past:?}, so the export lost a part of the model"
+                )
             }
             Self::WrittenTwice { past, first, second } => {
                 let (first, second) = (ShortLabel(first), ShortLabel(second));

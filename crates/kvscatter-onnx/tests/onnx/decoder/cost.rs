@@ -7,6 +7,7 @@ use kvscatter_onnx::Model;
 use kvscatter_onnx::decoder::{Cost, CostAt, Decoder};
 
 use super::made::Made;
+use super::styles::cut;
 use crate::support::{node, testdata, value};
 
 fn costs(model: &Model, batch: usize, length: usize, capacity: usize) -> Vec<Option<Cost>> {
@@ -37,6 +38,37 @@ fn of_the_styles() {
     let there_and_back = vec![node("Neg", &["past_k"], "once"), node("Neg", &["once"], "twice")];
     let between = Made::fixed().reading("past_k", "twice").before(there_and_back).model();
     assert_eq!(costs(&between, 3, 100, 128)[0].unwrap().copied, Some(3 * ROW + 2 * 3 * 64 * ROW));
+}
+
+#[test]
+fn of_a_cache_that_is_cut() {
+    const ROW: u64 = 2 * 16 * 4;
+    let cost = |length| costs(&cut(Some(-7), i64::MAX, 2).model(), 1, length, 128)[1].unwrap();
+    let [short, long] = [cost(3), cost(100)];
+    assert_eq!((short.size, long.size, long.static_size), (3 * ROW, 7 * ROW, 7 * ROW));
+    assert_eq!(long.copied, Some(2 * 8 * ROW), "the Concat and the Slice copy");
+}
+
+/// One tensor has the caches of 3 layers.
+#[test]
+fn of_a_stack_of_layers() {
+    const ROW: u64 = 3 * 16 * 4;
+    for batch in ["batch", "1"] {
+        let shape = ["3", batch, "64", "16"];
+        let mut made = Made::fixed().output(value("logits", ElementType::Float32, &[batch, "s", "32"]));
+        for name in ["past_k", "past_v"] {
+            made = made.input(value(name, ElementType::Float32, &shape));
+        }
+        for name in ["present_k", "present_v"] {
+            made = made.output(value(name, ElementType::Float32, &shape));
+        }
+        let model = made.node(node("Relu", &["q"], "logits")).model();
+        let decoder = Decoder::of(&model.graph().unwrap()).unwrap();
+        assert_eq!((decoder.caches[0].batch_axis, decoder.unknown().is_some()), (1, true));
+        let cost = costs(&model, 5, 100, 128)[0].unwrap();
+        let expected = (ROW, 5 * 64 * ROW, Some(5 * ROW));
+        assert_eq!((cost.per_token, cost.size, cost.copied), expected, "{batch}");
+    }
 }
 
 #[test]

@@ -4,7 +4,7 @@ use kvscatter::ElementType;
 use kvscatter_onnx::decoder::{CachePart, Decoder, UnknownStyle, WriterStyle};
 
 use super::made::Made;
-use crate::support::{graph, int, node, value};
+use crate::support::{graph, int, int64, node, tensor, value};
 
 const FLOAT: ElementType = ElementType::Float32;
 
@@ -126,16 +126,64 @@ fn a_branch_that_holds_the_decoder() {
 
 #[test]
 fn a_sliding_window_is_joined_and_cut() {
-    let cut = node("Slice", &["joined", "one", "end"], "present_k");
+    for (start, end, axis, expected) in [
+        (Some(-7), i64::MAX, 2, "unknown: a Slice keeps only its last 7 rows"),
+        (Some(-7), i64::MAX, -2, "unknown: a Slice keeps only its last 7 rows"),
+        (Some(-7), -1, 2, "unknown: a Slice drops some of its rows"),
+        (Some(1), i64::MAX, 2, "unknown: a Slice drops some of its rows"),
+        (None, i64::MAX, 2, "unknown: a Slice drops some of its rows"),
+        (Some(0), i64::MAX, 2, "Concat"),
+        (Some(1), i64::MAX, 1, "Concat"),
+    ] {
+        let model = cut(start, end, axis).model();
+        let decoder = Decoder::of(&model.graph().unwrap()).unwrap();
+        let cache = decoder.caches.iter().find(|cache| cache.past == "past_k").unwrap();
+        assert_eq!((cache.style.to_string().as_str(), cache.between.len()), (expected, 1));
+    }
+}
+
+/// Creates a layer whose keys are cut after the new rows were appended. A start that is `None` is an input.
+pub(super) fn cut(start: Option<i64>, end: i64, axis: i64) -> Made {
+    let constant = |name: &str, number: i64| {
+        let mut constant = node("Constant", &[], name);
+        constant.attribute = vec![tensor("value", &int64(&[1], &[number]))];
+        constant
+    };
+    let mut constants = vec![constant("end", end), constant("axis", axis)];
+    constants.extend(start.map(|start| constant("start", start)));
     let made = Made::growing()
         .making("present_k", "joined")
         .reading("present_k", "joined")
-        .node(cut)
-        .input(value("one", ElementType::Int64, &["1"]))
-        .input(value("end", ElementType::Int64, &["1"]))
+        .before(constants)
+        .node(node("Slice", &["joined", "start", "end", "axis"], "present_k"))
         .output(value("present_k", FLOAT, &["batch", "2", "past", "16"]));
-    let model = made.model();
-    let decoder = Decoder::of(&model.graph().unwrap()).unwrap();
-    let cache = decoder.caches.iter().find(|cache| cache.past == "past_k").unwrap();
-    assert_eq!((&cache.style, cache.between.len()), (&WriterStyle::Concat, 1));
+    if start.is_none() { made.input(value("start", ElementType::Int64, &["1"])) } else { made }
+}
+
+/// Models of sherpa-onnx take each layer from one cache, and put the layers together again.
+#[test]
+fn layers_that_are_put_together_again() {
+    let mut nodes = vec![node("Relu", &["new_k"], "rows")];
+    for layer in ["0", "1"] {
+        let [taken, joined, stacked] = ["taken", "joined", "stacked"].map(|what| format!("{what}{layer}"));
+        let mut join = node("Concat", &[&taken, "rows"], &joined);
+        join.attribute = vec![int("axis", 1)];
+        nodes.extend([
+            node("Gather", &["past_k", "layer"], &taken),
+            join,
+            node("Unsqueeze", &[&joined, "layer"], &stacked),
+        ]);
+    }
+    let mut stack = node("Concat", &["stacked0", "stacked1"], "present_k");
+    stack.attribute = vec![int("axis", 0)];
+    let made = Made::growing()
+        .input(value("layer", ElementType::Int64, &[]))
+        .input(value("past_k", FLOAT, &["2", "batch", "past", "16"]))
+        .output(value("present_k", FLOAT, &["2", "batch", "all", "16"]))
+        .before(nodes)
+        .change("present_k", |node| *node = stack);
+    assert_eq!(
+        keys(made),
+        ("unknown: one tensor has several caches, with the batch at axis 1".to_owned(), 2)
+    );
 }

@@ -1,0 +1,41 @@
+//! Finds the batch dimension of each cache.
+
+use super::cache::{Cache, CachePart, UnknownStyle, WriterStyle};
+use super::roles::Input;
+use crate::{Dimension, ValueInfo};
+
+/// The rank of `[layers, batch, length, width]`, the stack of caches with the fewest dimensions.
+pub(super) const STACK_RANK: usize = 4;
+
+/// The rank of `[2, batch, heads, length, head size]`, a stack of keys and values.
+const PAIR_RANK: usize = 5;
+
+/// Sets the batch dimension of each cache. A cache in which it is not the first is a stack of several caches, unless
+/// its writer is not known for another reason.
+pub(super) fn find(caches: &mut [Cache<'_>], inputs: &[Input<'_>], logits: Option<&ValueInfo<'_>>) {
+    let tokens = inputs.iter().find(|input| input.role.is_tokens()).map(|input| &input.value);
+    let samples = tokens.or(logits).and_then(|value| value.shape.as_ref()?.first().copied());
+    for cache in caches {
+        let batch = match cache.style {
+            WriterStyle::Unknown(UnknownStyle::Stacked { batch }) => batch,
+            _ if cache.part == CachePart::Both && cache.known_shape.len() == PAIR_RANK => 1,
+            _ => samples.and_then(|samples| stacked(cache, samples)).unwrap_or(0),
+        };
+        cache.batch_axis = batch;
+        if batch > 0 && !matches!(cache.style, WriterStyle::Unknown(_)) {
+            cache.style = WriterStyle::Unknown(UnknownStyle::Stacked { batch });
+        }
+    }
+}
+
+/// Returns the batch dimension of a stack of caches, or `None` if the cache may be an ordinary one.
+///
+/// The first dimension of a stack is a number that is not that of the samples, and a later dimension is.
+fn stacked(cache: &Cache<'_>, samples: Dimension<'_>) -> Option<usize> {
+    let shape = &cache.known_shape;
+    let is_counted = matches!(shape.first(), Some(first @ Dimension::Known(_)) if *first != samples);
+    if !is_counted || samples == Dimension::Unknown || shape.len() < STACK_RANK {
+        return None;
+    }
+    shape.iter().take(cache.axis).position(|dim| *dim == samples)
+}
