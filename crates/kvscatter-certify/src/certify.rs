@@ -301,14 +301,18 @@ fn check_not_copied(decoder: &Decoder<'_>) -> Result<(), CertifyError> {
     decoder.caches.iter().find_map(growing).map_or(Ok(()), Err)
 }
 
-/// Explains an input without a known purpose: an operator other than `TensorScatter` uses it to write a
-/// cache.
+/// Explains an input without a known purpose, or of another batch: it comes from an encoder, or an operator other than
+/// `TensorScatter` writes a cache.
 fn not_scattered(error: session::SessionError, decoder: &Decoder<'_>) -> CertifyError {
-    match (error, decoder.unknown()) {
-        (session::SessionError::InputUnknown { .. }, Some((past, why))) => {
-            session::SessionError::NotScattered { input: past.to_owned(), why: why.to_string() }.into()
-        }
-        (error, _) => error.into(),
+    use session::SessionError::{EncoderDecoder, InputUnknown, NotScattered, SizesDiffer};
+
+    if !matches!(error, InputUnknown { .. } | SizesDiffer { .. }) {
+        return error.into();
+    }
+    match (decoder.from_encoder.first(), decoder.unknown()) {
+        (Some(&input), _) => EncoderDecoder { input: input.to_owned() }.into(),
+        (_, Some((past, why))) => NotScattered { input: past.to_owned(), why: why.to_string() }.into(),
+        _ => error.into(),
     }
 }
 

@@ -95,6 +95,12 @@ pub enum SessionError {
         /// The reason, as text for the message.
         why: String,
     },
+    /// The decoder belongs to an encoder-decoder.
+    #[error("input {input:?} comes from an encoder: only decoders without an encoder are run")]
+    EncoderDecoder {
+        /// The name of the input.
+        input: String,
+    },
     /// A node other than the writer reads the past. It may read old or new rows, because past and present are
     /// one buffer.
     #[error(
@@ -634,6 +640,7 @@ impl SessionError {
             Self::NotStatic { .. } => "not_static",
             Self::MixedWriters { .. } => "mixed_writers",
             Self::NotScattered { .. } => "not_scattered",
+            Self::EncoderDecoder { .. } => "encoder_decoder",
             Self::PastRead { .. } => "past_read",
             Self::CacheElement { .. } => "cache_element",
             Self::NoWriteIndices => "no_write_indices",
@@ -770,6 +777,7 @@ mod tests {
             (SessionError::NotStatic { input: name(), growth: Growth::Joined }, "not_static"),
             (SessionError::MixedWriters { input: name() }, "mixed_writers"),
             (SessionError::NotScattered { input: name(), why: name() }, "not_scattered"),
+            (SessionError::EncoderDecoder { input: name() }, "encoder_decoder"),
             (SessionError::PastRead { input: name(), reader: name() }, "past_read"),
             (SessionError::CacheElement { input: name(), element }, "cache_element"),
             (SessionError::NoWriteIndices, "no_write_indices"),

@@ -23,6 +23,9 @@ fn interface(model: &Model) -> Result<Interface, SessionError> {
     if let Some((past, why)) = decoder.unknown() {
         return Err(SessionError::NotScattered { input: past.to_owned(), why: why.to_string() });
     }
+    if let Some(&input) = decoder.from_encoder.first() {
+        return Err(SessionError::EncoderDecoder { input: input.to_owned() });
+    }
     check_embeddings(&decoder)?;
     check_readers(&decoder)?;
     Interface::of(model, &decoder)
