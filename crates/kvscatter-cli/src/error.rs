@@ -100,6 +100,9 @@ pub(crate) enum CommandError {
     OutputUnknown { name: String, have: Vec<String> },
     #[error("the model leaves sizes open: give {} (or the inputs themselves with --input)", dim_options(.open))]
     OpenSizes { open: Vec<DynamicDim> },
+    /// The inputs cannot be generated, because the graph is not a decoder whose caches are known.
+    #[error("give {} with --input NAME=FILE; values cannot be generated for this model, because {}", .missing.join(", "), files::plain(.cause))]
+    InputsNeeded { missing: Vec<String>, cause: kvscatter_onnx::OnnxError },
     #[error("{option} names '{name}' twice")]
     Twice { option: &'static str, name: String },
     #[error("{}: a test directory contains its inputs; to use {option}, name its model file instead", .dir.display())]

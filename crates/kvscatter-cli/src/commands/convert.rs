@@ -238,6 +238,10 @@ const CONTEXTS: [usize; 4] = [8, 64, 512, 4096];
 /// ratio in ONNX Runtime, and that with the plugin. The measurement is in docs/models.md.
 const MEASURED: [(usize, f64, f64); 2] = [(128, 5.3, 0.9), (4095, 0.5, 0.3)];
 
+/// What runs a decoder with states, in the words of docs/models.md.
+const WHO_RUNS_STATES: &str = "In your own loop, feed all samples equally many tokens, and no padding. KvSession and \
+                               generate choose such runs themselves. certify refuses decoders with states";
+
 impl RingDocument {
     fn new(RingSize { capacity, window, chunk, rewind, .. }: RingSize, caches: usize) -> Self {
         Self { capacity, window, chunk, rewind, caches }
@@ -434,8 +438,7 @@ fn show(
     if let Some(first) = converted.states.first() {
         let text = format!(
             "{} stays as it is, such as {:?}. Start with zeros, and feed the state of each step to the next one. A \
-             state contains all tokens of a sample, so feed all samples equally many tokens and no padding. \
-             generate, certify and KvSession do not run such decoders.",
+             state contains all tokens of a sample. {WHO_RUNS_STATES}.",
             count(converted.states.len(), "state"),
             first.past
         );
@@ -598,7 +601,7 @@ fn document<'a>(
 
 #[cfg(test)]
 mod tests {
-    use super::{KeptAttention, KeptReason, MEASURED, kept};
+    use super::{KeptAttention, KeptReason, MEASURED, WHO_RUNS_STATES, kept};
 
     #[test]
     fn attention_that_was_not_examined_takes_one_line() {
@@ -612,6 +615,12 @@ mod tests {
                  work that one conversion may do",
             ]
         );
+    }
+
+    #[test]
+    fn the_page_names_the_same_programs_that_run_states() {
+        let page = include_str!("../../../../docs/models.md").replace('`', "");
+        assert!(page.contains(WHO_RUNS_STATES));
     }
 
     /// The ratios agree with the generated table of the page, which has the speedup next to each time.

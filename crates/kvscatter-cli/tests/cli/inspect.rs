@@ -60,6 +60,35 @@ fn a_cache_that_attention_joins() {
 }
 
 #[test]
+fn another_size_is_not_named_where_none_helps() {
+    let copied = changed("optimum-llama", |graph| {
+        let at = graph.node.iter().position(|node| node.output[0] == "present.0.key").unwrap();
+        graph.node[at].output[0] = "joined".to_owned();
+        graph.node.insert(at + 1, node("Neg", &["joined"], "present.0.key"));
+    });
+    let copied = copied.run("inspect model.onnx").passed();
+    assert!(copied.contains("cannot be made static: node ") && !copied.contains("--max-seq"), "{copied}");
+}
+
+/// The states of an encoder become keys of the decoder.
+#[test]
+fn an_input_that_an_encoder_computes() {
+    let decoder = changed("optimum-llama", |graph| {
+        let mut states = graph.input[0].clone();
+        states.name = Some("states".to_owned());
+        let cache = graph.input.iter().find(|input| input.name.as_deref() == Some("past_key_values.0.key"));
+        states.r#type = cache.unwrap().r#type.clone();
+        graph.input.push(states);
+        graph.node.push(node("MatMul", &["past_key_values.0.key", "states"], "products"));
+    });
+    let text = decoder.run("inspect model.onnx").passed();
+    let row = text.lines().find(|line| line.starts_with("states ")).unwrap();
+    assert!(row.contains("from an encoder"), "{text}");
+    let error = decoder.run("convert model.onnx -o out.onnx --max-seq 8").refused();
+    assert!(error.contains("input \"states\" comes from an encoder"), "{error}");
+}
+
+#[test]
 fn a_decoder_that_was_merged() {
     let folder = folder();
     let line = "inspect testdata/decoders/optimum-1.18-gpt2-merged/model.onnx --length 32";

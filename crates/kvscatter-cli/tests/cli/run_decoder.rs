@@ -1,6 +1,9 @@
 //! Tests `kvscatter run` with whole decoders and other models that run in an engine.
 
-use crate::support::{Folder, f32s, npy, npy_f32, npy_i64, with_token_types};
+use kvscatter_onnx::Model;
+use kvscatter_onnx::proto::{NodeProto, ValueInfoProto};
+
+use crate::support::{Folder, f32s, npy, npy_f32, npy_i64, testdata, with_token_types};
 
 const STATIC: &str = "testdata/mobius-llama-static/model.onnx";
 const GROWING: &str = "testdata/optimum-llama/model.onnx";
@@ -127,6 +130,34 @@ fn test_directories_in_an_engine() {
     assert_eq!(answer.code, Some(1), "{answer}");
     assert!(answer.stdout.contains("1 of 40 elements differ"), "{answer}");
     folder.run("run testdata/onnx-node/test_tensorscatter --engine tract --atol 1e30").passed();
+}
+
+#[test]
+fn the_inputs_of_a_present_without_a_past_must_be_given() {
+    let mut model = Model::load(&testdata("optimum-llama/model.onnx")).unwrap();
+    let graph = model.proto_mut().graph.get_or_insert_default();
+    let cache = graph.input.iter().find(|input| input.name.as_deref() == Some("past_key_values.0.key"));
+    let cache = cache.unwrap().clone();
+    let value = |name: &&str| ValueInfoProto { name: Some((*name).to_owned()), ..cache.clone() };
+    let owned = |names: [&str; 3]| names.map(str::to_owned).to_vec();
+    graph.input = ["q", "k", "v"].iter().map(value).collect();
+    graph.output = ["y", "present_k", "present_v"].iter().map(value).collect();
+    graph.node = vec![NodeProto {
+        op_type: Some("Attention".to_owned()),
+        input: owned(["q", "k", "v"]),
+        output: owned(["y", "present_k", "present_v"]),
+        ..NodeProto::default()
+    }];
+    graph.initializer.clear();
+    graph.value_info.clear();
+    model.proto_mut().opset_import[0].version = Some(24);
+    let folder = Folder::new();
+    model.save(&folder.path("model.onnx")).unwrap();
+    folder.write("q.npy", &npy_f32(&[1, 2, 1, 16], [0.0; 32]));
+    let error = folder.run("run model.onnx --engine tract -i q=q.npy").refused();
+    let expected = "error: give \"k\", \"v\" with --input NAME=FILE; values cannot be generated for this model, because node \
+                    0 (Attention, domain ai.onnx, version 24): \"present_k\" is written like a cache, but no input is its past";
+    assert_eq!(error.trim_end(), expected);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use kvscatter_onnx::NodeLabel;
 use kvscatter_onnx::convert::{CacheWindow, CheckedRing, ConvertOutcome, Windows};
-use kvscatter_onnx::decoder::{Cache, Cost, Hazard, Input, InputRole, TensorRtRefusal};
+use kvscatter_onnx::decoder::{Cache, Cost, Decoder, Hazard, Input, InputRole, TensorRtRefusal};
 use serde::Serialize;
 
 use super::facts::{Inspected, Sizes, total};
@@ -136,7 +136,7 @@ impl<'a> InspectDocument<'a> {
             capacity: sizes.capacity,
             caches: caches.iter().map(|cache| CacheDocument::new(cache, sizes)).collect(),
             total: CostDocument::new(total(caches.iter().map(|cache| cache.cost(&sizes.at())))),
-            inputs: inputs.map(InputDocument::new).collect(),
+            inputs: inputs.map(|input| InputDocument::new(decoder, input)).collect(),
             logits: decoder.logits.as_ref().map(|logits| logits.name),
             merged: inspected.branch.map(BranchDocument::from),
             hazards: hazards.iter().map(HazardDocument::new).collect(),
@@ -177,10 +177,10 @@ impl CostDocument {
 }
 
 impl<'a> InputDocument<'a> {
-    fn new(input: &'a Input<'_>) -> Self {
+    fn new(decoder: &Decoder<'_>, input: &'a Input<'_>) -> Self {
         Self {
             name: input.value.name,
-            is: role(input.role),
+            is: role(decoder, input),
             element: input.value.element.onnx_name(),
             shape: input.value.shape.as_ref().map(|shape| shape.iter().map(dim).collect()),
         }

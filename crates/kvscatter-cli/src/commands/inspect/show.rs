@@ -206,7 +206,7 @@ fn inputs(inspected: &Inspected<'_>) -> String {
             shape.map_or_else(|| "of any shape".to_owned(), |shape| format!("[{}]", shape.join(", ")));
         vec![
             input.value.name.to_owned(),
-            role(input.role).to_owned(),
+            role(inspected.decoder, input).to_owned(),
             format!("{} {shape}", input.value.element.onnx_name()),
         ]
     });
@@ -290,10 +290,12 @@ fn next_steps(inspected: &Inspected<'_>) -> Vec<String> {
             "kvscatter convert MODEL -o OUT --max-seq {max_seq} makes the growing caches static. Choose --max-seq no \
              larger than your longest text, because ONNX Runtime's own attention reads all slots in every step."
         ))),
-        Some(ConvertOutcome::Refused { max_seq, cause }) => {
-            let text = format!(
-                "The growing caches cannot be made static with {max_seq} slots (try another --max-seq): {cause}"
-            );
+        Some(outcome @ ConvertOutcome::Refused { max_seq, cause }) => {
+            let size = match outcome.depends_on_slots() {
+                true => format!(" with {max_seq} slots (try another --max-seq)"),
+                false => String::new(),
+            };
+            let text = format!("The growing caches cannot be made static{size}: {cause}");
             steps.push(hanging(0, &one_line(&text)));
         }
         None => {}

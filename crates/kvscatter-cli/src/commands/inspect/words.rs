@@ -1,7 +1,7 @@
 //! The names of the terms of a decoder in text and in JSON.
 
 use kvscatter_onnx::Dimension;
-use kvscatter_onnx::decoder::{CachePart, InputRole, UnknownStyle, WriterStyle};
+use kvscatter_onnx::decoder::{CachePart, Decoder, Input, InputRole, UnknownStyle, WriterStyle};
 
 /// Returns a dimension as the model declares it.
 pub(super) fn dim(dim: &Dimension<'_>) -> String {
@@ -21,8 +21,8 @@ pub(super) fn part(part: CachePart) -> &'static str {
     }
 }
 
-pub(super) fn role(role: InputRole) -> &'static str {
-    match role {
+pub(super) fn role(decoder: &Decoder<'_>, input: &Input<'_>) -> &'static str {
+    match input.role {
         InputRole::Past(_) => "past",
         InputRole::State(_) => "state",
         InputRole::AttentionMask => "attention mask",
@@ -33,6 +33,7 @@ pub(super) fn role(role: InputRole) -> &'static str {
         InputRole::NonpadKvSeqlen => "nonpad_kv_seqlen",
         InputRole::SeqlensK => "seqlens_k",
         InputRole::TotalSequenceLength => "total_sequence_length",
+        InputRole::Other if decoder.from_encoder.contains(&input.value.name) => "from an encoder",
         InputRole::Other => "other",
     }
 }

@@ -28,7 +28,11 @@ pub(super) fn missing_inputs(
     dims: &BTreeMap<String, usize>,
     seed: u64,
 ) -> Result<BTreeMap<String, Tensor>, CommandError> {
-    let mut decoder = Decoder::of(graph)?;
+    let mut decoder = Decoder::of(graph).map_err(|cause| {
+        let names = graph.input_names().filter(|name| !graph.initializers().contains_key(name));
+        let missing = names.filter(|name| !given.contains_key(name)).map(|name| format!("{name:?}"));
+        CommandError::InputsNeeded { missing: missing.collect(), cause }
+    })?;
     let inputs: Vec<ValueInfo<'_>> = decoder.inputs.iter().map(|input| input.value.clone()).collect();
     decoder.inputs.retain(|input| input.role != InputRole::Other || !given.contains_key(input.value.name));
     let interface = Interface::of(model, &decoder)?;
