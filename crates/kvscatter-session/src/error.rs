@@ -96,7 +96,10 @@ pub enum SessionError {
         why: String,
     },
     /// The decoder belongs to an encoder-decoder.
-    #[error("input {input:?} comes from an encoder: only decoders without an encoder are run")]
+    #[error(
+        "the model belongs to an encoder-decoder, since input {input:?} comes from an encoder: only decoders without an \
+         encoder are run"
+    )]
     EncoderDecoder {
         /// The name of the input.
         input: String,

@@ -51,7 +51,10 @@ pub enum ConvertRefusal {
     #[error("no output depends on the attention over past {past:?}: the export lost a part of the model")]
     ResultUnused { past: String },
     /// The decoder belongs to an encoder-decoder.
-    #[error("input {input:?} comes from an encoder: only decoders without an encoder are converted")]
+    #[error(
+        "the model belongs to an encoder-decoder, since input {input:?} comes from an encoder: only decoders without an \
+         encoder are converted"
+    )]
     EncoderDecoder { input: String },
     /// Several nodes write one cache.
     #[error("past {past:?} is written more than once")]
