@@ -99,9 +99,9 @@ impl ModelFile {
     /// # Errors
     /// Errors are wrapped in [`OnnxError::InFile`].
     ///
-    /// * Returns [`OnnxError::FileChanged`] if a file was replaced since the model was read, or if its length or the
-    ///   time of its last change differs. A change of the same length within the resolution of that time is not
-    ///   detected.
+    /// * Returns [`OnnxError::FileChanged`] if a file was replaced since the model was read, or if its length or a
+    ///   time of its last change differs. On Unix, a new hard link or another permission counts as a change. A change
+    ///   of the same length within the resolution of that time is not detected.
     /// * Returns [`OnnxError::ExternalLimit`] if tensors overlap so much that they have more than twice as many bytes
     ///   as their files. Tensors with the same bytes count once.
     /// * Returns the errors of reading the model and external data.

@@ -5,16 +5,22 @@ use std::time::SystemTime;
 
 use crate::OnnxError;
 
-/// The length, the time of the last change and the inode of a file.
+/// The length, the times of the last change and the inode of a file.
+///
+/// The file system sets the time of change (`ctime`), which no program can set back as it can the time of modification.
+/// So an edit in place is also detected if it keeps the length and the time of modification. Changes of links,
+/// permissions and the owner count, too. Systems other than Unix have no such time.
 ///
 /// Two stamps of one path are equal if the file was not changed. They may also be equal if the file was overwritten
-/// with as many bytes within the resolution of the file system's times, or if its time was set back.
+/// with as many bytes within the resolution of the file system's times.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Stamp {
     len: u64,
     modified: Option<SystemTime>,
     #[cfg(unix)]
     inode: (u64, u64),
+    #[cfg(unix)]
+    changed: (i64, i64),
 }
 
 impl Stamp {
@@ -28,6 +34,8 @@ impl Stamp {
             modified: meta.modified().ok(),
             #[cfg(unix)]
             inode: (meta.dev(), meta.ino()),
+            #[cfg(unix)]
+            changed: (meta.ctime(), meta.ctime_nsec()),
         })
     }
 
