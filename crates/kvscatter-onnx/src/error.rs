@@ -38,13 +38,16 @@ pub enum OnnxError {
     /// The path leads to a folder, a pipe, a device or a socket.
     #[error("not a regular file")]
     NotRegularFile,
+    /// The path of a model leads to a folder. `has_model` is true if the folder contains `model.onnx`.
+    #[error("a folder: pass {} in it", if *has_model { "model.onnx" } else { "a model's file" })]
+    ModelFolder { has_model: bool },
     /// The file is larger than the limit for reading it.
     #[error("{size} bytes exceed the limit of {limit}")]
     FileTooLarge { size: u64, limit: u64 },
     /// The file became shorter while it was read.
     #[error("read {got} bytes of {expected}: the file changed while it was read")]
     FileShrank { expected: u64, got: u64 },
-    /// The file is not the one that was there when the model was read, or its length or time of change differs.
+    /// The file is not the one that was there when the model was read, or its length or a time of change differs.
     #[error("the file has changed since the model was read")]
     FileChanged,
     /// The bytes are not a protobuf message of this type.

@@ -62,11 +62,14 @@ impl Model {
     /// # Errors
     /// Errors are wrapped in [`OnnxError::InFile`]:
     ///
-    /// * [`OnnxError::Io`], [`OnnxError::NotRegularFile`], [`OnnxError::FileTooLarge`] and the errors of
-    ///   [`from_bytes`](Self::from_bytes);
+    /// * [`OnnxError::ModelFolder`], [`OnnxError::Io`], [`OnnxError::NotRegularFile`],
+    ///   [`OnnxError::FileTooLarge`] and the errors of [`from_bytes`](Self::from_bytes);
     /// * [`OnnxError::ExternalEscape`], [`OnnxError::NotRegularFile`] and the other errors about external
     ///   data, wrapped in [`OnnxError::InTensor`] as well.
     pub fn load(path: &Path) -> Result<Self, OnnxError> {
+        if path.is_dir() {
+            return Err(OnnxError::ModelFolder { has_model: path.join("model.onnx").is_file() }.in_file(path));
+        }
         let (bytes, stamp) = file::read_stamped(path, proto::MAX_MESSAGE_BYTES)?;
         let proto = decode(&bytes).map_err(|error| error.in_file(path))?;
         let (path_of, stamp) = (Some(path.to_owned()), Some(stamp));

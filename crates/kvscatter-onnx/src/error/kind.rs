@@ -14,6 +14,7 @@ impl OnnxError {
             }
             Self::Io(_) => "io",
             Self::NotRegularFile => "not_regular_file",
+            Self::ModelFolder { .. } => "model_folder",
             Self::FileTooLarge { .. } => "file_too_large",
             Self::FileShrank { .. } => "file_shrank",
             Self::FileChanged => "file_changed",
