@@ -129,6 +129,9 @@ fn describe(error: &SessionError) -> Described {
         SessionError::PromptTokenUnknown { index, token, .. } => {
             position("prompts", vec![("index", (*index).into()), ("value", (*token).into())])
         }
+        SessionError::EosUnknown { index, token, .. } => {
+            position("eos", vec![("index", (*index).into()), ("value", (*token).into())])
+        }
         SessionError::PromptTooLong { prompt, tokens, generated, capacity } => position(
             "prompts",
             vec![

@@ -500,6 +500,8 @@ def test_ctrl_c_interrupts_a_generation() -> None:
         ("prompt_empty", errors.OptionError, [A, []], {}),
         ("integer_range", errors.OptionError, [A], {"chunk": 0}),
         ("prompt_token_unknown", errors.PositionError, [[1, 999]], {}),
+        ("eos_unknown", errors.PositionError, [A], {"eos": [1, 256]}),
+        ("eos_unknown", errors.PositionError, [A], {"eos": [-5]}),
         ("prompt_too_long", errors.PositionError, [[1] * 60], {}),
         ("not_integers", errors.ElementTypeError, ["text"], {}),
         ("not_integers", errors.ElementTypeError, [A], {"eos": 1}),

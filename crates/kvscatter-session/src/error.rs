@@ -521,6 +521,16 @@ pub enum SessionError {
         /// The number of tokens in the vocabulary, or `None` if it is not known.
         vocabulary: Option<usize>,
     },
+    /// The vocabulary does not contain a token that ends a sample.
+    #[error("eos[{index}] is {token}, which the model does not have{}", known(*vocabulary))]
+    EosUnknown {
+        /// The index of the token in the list, counted from 0.
+        index: usize,
+        /// The id of the token.
+        token: i64,
+        /// The number of tokens in the vocabulary, or `None` if it is not known.
+        vocabulary: Option<usize>,
+    },
     /// A prompt and the tokens to be generated after it exceed the capacity.
     #[error(
         "prompt {prompt}: {tokens} tokens and {generated} to be generated exceed the capacity of {capacity} tokens; the last token takes no slot"
@@ -694,6 +704,7 @@ impl SessionError {
             Self::NoPrompts => "no_prompts",
             Self::NotANumber { .. } => "not_a_number",
             Self::PromptTokenUnknown { .. } => "prompt_token_unknown",
+            Self::EosUnknown { .. } => "eos_unknown",
             Self::PromptTooLong { .. } => "prompt_too_long",
             Self::CapacityUseless => "capacity_useless",
             Self::SavedUseless => "saved_useless",
@@ -854,6 +865,7 @@ mod tests {
                 SessionError::PromptTokenUnknown { prompt: 1, index: 1, token: 1, vocabulary: None },
                 "prompt_token_unknown",
             ),
+            (SessionError::EosUnknown { index: 1, token: 1, vocabulary: None }, "eos_unknown"),
             (
                 SessionError::PromptTooLong { prompt: 1, tokens: 1, generated: 1, capacity: 1 },
                 "prompt_too_long",

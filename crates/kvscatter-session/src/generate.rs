@@ -190,6 +190,7 @@ impl Generator {
     /// - [`SessionError::NoChunk`] for a chunk of 0;
     /// - [`SessionError::PromptEmpty`] for a prompt without tokens;
     /// - [`SessionError::PromptTokenUnknown`] for a token that is not in the vocabulary;
+    /// - [`SessionError::EosUnknown`] for a token of [`GreedyOptions::eos`] that is not in the vocabulary;
     /// - [`SessionError::PromptTooLong`] if a prompt and its new tokens exceed the capacity;
     /// - [`SessionError::BatchFull`] if there are more prompts than the batch has room for;
     /// - [`SessionError::Ragged`] for prompts of different lengths with growing caches;
@@ -198,6 +199,7 @@ impl Generator {
     ///
     /// Returns one of these after it has run the model:
     ///
+    /// - [`SessionError::EosUnknown`] if the model does not declare its vocabulary;
     /// - [`SessionError::Run`] with the engine's message, or another error of
     ///   [`KvSession::step`](crate::KvSession::step) or [`KvSession::save`](crate::KvSession::save);
     /// - [`SessionError::MemoryLimit`] if growing caches have grown too large;
@@ -217,6 +219,7 @@ impl Generator {
         let started = Instant::now();
         let feeds: Vec<Option<&[i64]>> = prompts.iter().map(|prompt| Some(prompt.as_slice())).collect();
         let chosen = self.decoder.step(&feeds, greedy.chunk)?;
+        self.check_eos(greedy)?;
         if let Some(path) = &self.save {
             self.decoder.save(path)?;
         }
@@ -242,6 +245,17 @@ impl Generator {
         Ok(batch.generated)
     }
 
+    /// Checks the tokens that end a sample. If the model does not declare its vocabulary, the size is known after the
+    /// first step.
+    fn check_eos(&self, greedy: &GreedyOptions) -> Result<(), SessionError> {
+        let vocabulary = self.vocabulary();
+        check_tokens(&greedy.eos, vocabulary, |index, token| SessionError::EosUnknown {
+            index,
+            token,
+            vocabulary,
+        })
+    }
+
     fn check(&self, prompts: &[Vec<i64>], greedy: &GreedyOptions) -> Result<(), SessionError> {
         if prompts.is_empty() {
             return Err(SessionError::NoPrompts);
@@ -249,6 +263,7 @@ impl Generator {
         if greedy.chunk == 0 {
             return Err(SessionError::NoChunk);
         }
+        self.check_eos(greedy)?;
         let vocabulary = self.vocabulary();
         for (prompt, tokens) in prompts.iter().enumerate() {
             if tokens.is_empty() {

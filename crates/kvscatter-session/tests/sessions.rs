@@ -392,6 +392,14 @@ fn prompts_that_cannot_be_continued_are_refused() {
         "prompts of 1 and 2 tokens: a cache that grows takes one length; kvscatter inspect shows whether it can be made static"
     );
     assert_eq!(message_of(STATIC, &vec![vec![1]; 3], 1), "the batch of 2 is full");
+    for eos in [256, 1_000_000, -5] {
+        let greedy = GreedyOptions { tokens: 1, eos: vec![255, eos], chunk: 8 };
+        let refused = open(STATIC, 1).unwrap().generate(&[vec![1]], &greedy, &mut unheard).unwrap_err();
+        assert_eq!(
+            refused.to_string(),
+            format!("eos[1] is {eos}, which the model does not have: it has 0 to 255")
+        );
+    }
     let greedy = GreedyOptions { tokens: 5, eos: Vec::new(), chunk: 8 };
     assert!(open(STATIC, 1).unwrap().generate(&[vec![1; 60]], &greedy, &mut unheard).is_ok());
 }
