@@ -30,6 +30,10 @@ pub trait Engine {
 
     /// Loads a model with its external data. The caller has already checked every location of that data.
     ///
+    /// The engine must compute with the values of the file, also of initializers that are inputs too. Sessions never
+    /// feed such inputs. An engine that replaces values, such as one with adapters, would break
+    /// [`KvSession::load`](crate::KvSession::load), which identifies a model by its file.
+    ///
     /// # Errors
     /// Returns [`SessionError::Load`] with the engine's message.
     fn load(&self, model: &ModelFile, options: LoadOptions) -> Result<Box<dyn Session>, SessionError>;

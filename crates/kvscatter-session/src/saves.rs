@@ -24,6 +24,10 @@ impl KvSession {
 
     /// Saves a sample to a file: its tokens, the rows that they need in all caches, and its states.
     ///
+    /// The tokens and the fingerprint identify the rows, because nothing else determines them. A session opens no model
+    /// that takes embeddings, images or other unknown inputs, and an initializer that is also an input keeps the value
+    /// of the file, which is a part of the fingerprint.
+    ///
     /// The file is a safetensors file. It appears whole, or the old file stays, also if the process is killed. It
     /// replaces only a saved sample. Every byte is covered by a checksum.
     ///

@@ -15,7 +15,7 @@ use fake::{Fake, Fault};
 use kvscatter_onnx::proto::attribute_proto::AttributeType;
 use kvscatter_onnx::proto::tensor_shape_proto::dimension::Value as DimValue;
 use kvscatter_onnx::proto::type_proto::Value as TypeValue;
-use kvscatter_onnx::proto::{AttributeProto, GraphProto, NodeProto, ValueInfoProto};
+use kvscatter_onnx::proto::{AttributeProto, GraphProto, NodeProto, TensorProto, ValueInfoProto};
 use kvscatter_onnx::{Model, WeightTransfer};
 use kvscatter_session::{
     Generator, GreedyOptions, KvSession, Progress, Sample, SessionError, SessionOptions, SessionSetting,
@@ -288,6 +288,34 @@ fn a_saved_prompt_is_continued() {
     let refused = "prompt 0: 7 tokens and 59 to be generated exceed the capacity of 64 tokens; the last token takes no slot";
     assert_eq!(message(59), Err(refused.to_owned()));
     assert!(matches!(after(GROWING, &prompts, &greedy), Err(SessionError::SavedUseless)));
+}
+
+/// An adapter could replace such an initializer. A session uses the value of the file, which identifies the model.
+#[test]
+fn the_value_of_an_initializer_that_is_an_input_is_a_part_of_the_model() {
+    let of_value = |value: f32| {
+        changed(STATIC, |graph| {
+            let like = graph.input.iter().find(|input| input.name.as_deref() == Some("key_cache.0"));
+            graph.input.push(ValueInfoProto { name: Some("adapter".to_owned()), ..like.unwrap().clone() });
+            graph.initializer.push(TensorProto {
+                name: Some("adapter".to_owned()),
+                dims: vec![1, 64, 32],
+                data_type: Some(1),
+                raw_data: Some(value.to_le_bytes().repeat(64 * 32)),
+                ..TensorProto::default()
+            });
+        })
+    };
+    let [(folder, path), (_other_folder, other)] = [of_value(1.0), of_value(2.0)];
+    let open = |path| KvSession::open(&Fake(Fault::None), path, sized(1)).unwrap();
+    let mut session = open(&path);
+    assert!(session.interface().feeds.iter().all(|feed| feed.name != "adapter"));
+    let sample = session.add().unwrap();
+    session.step(&[(sample, &[1, 2])]).unwrap();
+    let saved = folder.path().join("saved");
+    session.save(sample, &saved).unwrap();
+    assert!(matches!(open(&other).load(&saved), Err(SessionError::SavedModel { .. })));
+    open(&path).load(&saved).unwrap();
 }
 
 #[test]
