@@ -1,6 +1,7 @@
 //! Runs a model in ONNX Runtime with the session's tensors bound to its inputs and outputs.
 
 use std::ffi::c_void;
+use std::ops::Range;
 use std::path::Path;
 use std::ptr::{self, NonNull};
 use std::time::Instant;
@@ -66,6 +67,10 @@ fn least_version(session: &RuntimeSession) -> Option<Version> {
 }
 
 impl Session for OrtSession {
+    fn takes_some_samples(&self) -> bool {
+        true
+    }
+
     fn run(&mut self, mut step: Step<'_>) -> Result<StepOutput, SessionError> {
         let engine = self.engine.clone();
         let refused = |error: &ort::Error| SessionError::Run {
@@ -101,30 +106,32 @@ impl Session for OrtSession {
 /// it first.
 fn bind(session: &RuntimeSession, step: &mut Step<'_>) -> Result<IoBinding, ort::Error> {
     let mut binding = session.create_binding()?;
-    for (name, tensor) in &step.inputs {
+    let some = step.samples.as_ref();
+    let inputs = step.inputs.iter().map(|input| (input, None));
+    for ((name, tensor), samples) in inputs.chain(step.of_batch.iter().map(|input| (input, some))) {
         // ONNX Runtime does not write to tensors that are bound only as inputs.
         let data = tensor.as_ptr().ok_or_else(foreign_memory)?.cast_mut();
         // SAFETY: `data` is the memory of `tensor`, which `step` borrows, and the binding is dropped before
         // `step`.
-        let value = unsafe { borrow(session, tensor, data) }?;
+        let value = unsafe { borrow(session, tensor, data, samples) }?;
         binding.bind_input(*name, &value)?;
     }
     for shared in &mut step.shared {
         let data = shared.cache.as_mut_ptr().ok_or_else(foreign_memory)?;
         // SAFETY: `data` is the memory of `shared.cache`, which `step` borrows, and the binding is dropped
         // before `step`.
-        let past = unsafe { borrow(session, shared.cache, data) }?;
+        let past = unsafe { borrow(session, shared.cache, data, some) }?;
         binding.bind_input(shared.past, &past)?;
         // SAFETY: `data` comes from `as_mut_ptr` of `shared.cache`, which `step` borrows exclusively. The
         // only other value that uses this memory is the past of the same binding.
-        let present = unsafe { borrow(session, shared.cache, data) }?;
+        let present = unsafe { borrow(session, shared.cache, data, some) }?;
         binding.bind_output(shared.present, present)?;
     }
     for (name, tensor) in &mut step.outputs {
         let data = tensor.as_mut_ptr().ok_or_else(foreign_memory)?;
         // SAFETY: `data` is the memory of `tensor`, which `step` borrows, and the binding is dropped before
         // `step`.
-        let value = unsafe { borrow(session, tensor, data) }?;
+        let value = unsafe { borrow(session, tensor, data, some) }?;
         binding.bind_output(*name, value)?;
     }
     for name in &step.returned {
@@ -137,15 +144,25 @@ fn foreign_memory() -> ort::Error {
     ort::Error::new("a tensor is in another engine's memory")
 }
 
-/// Creates an ONNX Runtime value in the memory of `tensor`, which is at `data`.
+/// Creates an ONNX Runtime value in the memory of `tensor`, which is at `data`. It has all samples or some of them.
 ///
 /// # Safety
 /// `data` must point to the `tensor.len()` bytes of `tensor`. Until the value and every binding that contains
 /// it are dropped, these bytes must be allocated, and only ONNX Runtime may use them. ONNX Runtime writes
 /// them only if the value is bound as an output. In that case `data` must come from [`Tensor::as_mut_ptr`].
-unsafe fn borrow(session: &RuntimeSession, tensor: &Tensor, data: *mut u8) -> Result<DynTensor, ort::Error> {
-    let shape: Vec<i64> = tensor
-        .shape()
+unsafe fn borrow(
+    session: &RuntimeSession,
+    tensor: &Tensor,
+    data: *mut u8,
+    samples: Option<&Range<usize>>,
+) -> Result<DynTensor, ort::Error> {
+    let whole = || Some((0..tensor.len(), tensor.shape().to_vec()));
+    let part = samples.map_or_else(whole, |samples| tensor.part(samples));
+    let (bytes, shape) = part.ok_or_else(|| {
+        ort::Error::new(format!("a tensor of shape {:?} has no samples {samples:?}", tensor.shape()))
+    })?;
+    let data = data.wrapping_add(bytes.start);
+    let shape: Vec<i64> = shape
         .iter()
         .map(|&dim| i64::try_from(dim).map_err(|_| ort::Error::new(format!("dimension {dim} is too large"))))
         .collect::<Result<_, _>>()?;
@@ -153,14 +170,15 @@ unsafe fn borrow(session: &RuntimeSession, tensor: &Tensor, data: *mut u8) -> Re
         .ok_or_else(|| ort::Error::new(format!("tensors of {} are not supported", tensor.element())))?;
     let memory = MemoryInfo::default();
     let mut value: *mut OrtValue = ptr::null_mut();
-    // SAFETY: `data` points to `tensor.len()` bytes that outlive the value (this function's contract).
-    // `shape` has `shape.len()` elements. ONNX Runtime copies the shape and checks it against the number of
-    // bytes. `value` receives the result.
+    // SAFETY: `data` points to `bytes.len()` bytes of the tensor, because `bytes` is a range of its
+    // `tensor.len()` bytes. They outlive the value (this function's contract). `shape` has `shape.len()`
+    // elements. ONNX Runtime copies the shape and checks it against the number of bytes. `value` receives the
+    // result.
     let status = unsafe {
         (ort::api().CreateTensorWithDataAsOrtValue)(
             memory.ptr(),
             data.cast::<c_void>(),
-            tensor.len(),
+            bytes.len(),
             shape.as_ptr(),
             shape.len(),
             element.into(),

@@ -307,9 +307,9 @@ impl PyKvSession {
     /// Gives samples their next tokens, any number for each. Samples that are not in the dict stay
     /// unchanged.
     ///
-    /// A step is one run of the model. It takes more runs if the padding of a sample would not fit after its
-    /// tokens, or if the model returns the logits of the last token only. Ctrl-C interrupts between two runs. After
-    /// any exception, every sample is as it was before the step.
+    /// A step is one run of the model or several, each of neighbouring samples. It takes more runs if the padding
+    /// of a sample would not fit after its tokens, or if the model returns the logits of the last token only. Ctrl-C
+    /// interrupts between two runs. After any exception, every sample is as it was before the step.
     ///
     /// Args:
     ///     tokens: A dict from samples to their tokens. The tokens are a sequence of integers, or an integer

@@ -1,5 +1,5 @@
-"""Undoes steps and copies samples, and compares every logit bit for bit with a session in which only the remaining
-steps have happened."""
+"""Undoes steps and copies samples, and compares every logit with a session in which only the remaining steps have
+happened: bit for bit, but for `GroupQueryAttention` up to the order of a sum."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ from support import TESTDATA, edited
 STATIC = TESTDATA / "mobius-llama-static/model.onnx"
 GROUP_QUERY = TESTDATA / "genai-llama-gqa/model.onnx"
 MODELS = [STATIC, GROUP_QUERY]
-# The batch is never 1, because ONNX Runtime may sum the products of a single row in another order.
 BATCH, CAPACITY = 4, 64
+# ONNX Runtime sums the products of a single row in another order than those of several rows. In the decoder with
+# `GroupQueryAttention`, a step of one sample has one row. Its logits are below 1.
+ORDER_OF_SUMS = 2e-7
 
 A, B = [5, 9, 200, 17, 33], [101, 7]
 DRAFT = [1, 2, 3, 250]
@@ -38,9 +40,9 @@ def session(request: pytest.FixtureRequest) -> Iterator[KvSession]:
         yield opened
 
 
-def replayed(model: Path, steps: Steps, index: int = 0) -> Logits:
+def replayed(model: Path, steps: Steps, index: int = 0, plugin: bool = True) -> Logits:
     """Returns the logits after the last of these steps of a sample with this batch index, alone in a new session."""
-    with KvSession(model, batch=BATCH, capacity=CAPACITY, threads=1) as fresh:
+    with KvSession(model, batch=BATCH, capacity=CAPACITY, threads=1, plugin=plugin) as fresh:
         sample = [fresh.add() for _ in range(index + 1)][-1]
         return [fresh.step({sample: tokens}).last(sample).copy() for tokens in steps][-1]
 
@@ -49,12 +51,13 @@ def model_of(session: KvSession) -> Path:
     return STATIC if "_cache" in session.memory().caches[0].past else GROUP_QUERY
 
 
-def check(session: KvSession, sample: Sample, steps: Steps) -> None:
+def check(session: KvSession, sample: Sample, steps: Steps, plugin: bool = True) -> None:
     """Feeds one more token, and checks that the logits are those of a sample with these steps only."""
     assert session.tokens(sample) == [token for tokens in steps for token in tokens]
     got = session.step({sample: [42]}).last(sample)
-    want = replayed(model_of(session), [*steps, [42]], sample.batch_index)
-    np.testing.assert_array_equal(got, want)
+    model = model_of(session)
+    want = replayed(model, [*steps, [42]], sample.batch_index, plugin)
+    np.testing.assert_allclose(got, want, rtol=0, atol=ORDER_OF_SUMS if model == GROUP_QUERY else 0)
 
 
 def refused(call: Callable[[], object]) -> errors.Error:
@@ -515,20 +518,23 @@ def nan_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return edited(STATIC, into, {"model.embed_tokens.weight": poison})
 
 
-def test_logits_that_are_nan_are_refused_and_undone(nan_model: Path) -> None:
-    with KvSession(nan_model, batch=BATCH, threads=1, refuse_nan=True) as session:
+# ONNX Runtime's attention multiplies the NaN of a later token of a run by zero, so earlier tokens of the run are NaN.
+@pytest.mark.parametrize(("plugin", "indices"), [(True, (1, 1)), (False, (0, 1))])
+def test_logits_that_are_nan_are_refused_and_undone(
+    nan_model: Path, plugin: bool, indices: tuple[int, int]
+) -> None:
+    with KvSession(nan_model, batch=BATCH, threads=1, refuse_nan=True, plugin=plugin) as session:
         sample, other = session.add(), session.add()
         session.step({sample: A, other: B})
-        # In one run, attention multiplies the NaN of a later token by zero, so the logits before it are NaN too.
-        for chunk, index in ((3, 0), (1, 1)):
+        for chunk, index in zip((3, 1), indices, strict=True):
             tokens = {other: [8, 9], sample: [1, POISON, 2]}
             error = refused(lambda chunk=chunk, tokens=tokens: session.prefill(tokens, chunk=chunk))
             assert (type(error), error.kind) == (errors.SessionError, "nan_logits")
             assert (error.argument, error.fields) == ("tokens", {"index": index})
             assert (session.tokens(sample), session.tokens(other)) == (A, B)
         assert refused(lambda: session.step({sample: [POISON]})).kind == "nan_logits"
-        check(session, sample, [A])
-        check(session, other, [B])
+        check(session, sample, [A], plugin)
+        check(session, other, [B], plugin)
 
 
 def test_logits_that_are_nan_are_returned_by_default(nan_model: Path) -> None:

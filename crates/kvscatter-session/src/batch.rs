@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use kvscatter_onnx::convert::RingSize;
 
+use crate::model_runs::ModelRun;
 use crate::ring_track::RingTrack;
-use crate::{Feed, Sample, SessionError};
+use crate::{Sample, SessionError};
 
 /// Maps batch indices to samples.
 pub(crate) struct Batch {
@@ -117,10 +118,10 @@ impl Batch {
 
     /// Records the rows that a run writes, padding included. Call this before the run, because a run that fails may
     /// have written them.
-    pub(crate) fn record(&mut self, feed: &Feed) {
+    pub(crate) fn record(&mut self, run: &ModelRun) {
         for ring in &mut self.rings {
-            for (batch_index, sample) in feed.samples.iter().enumerate() {
-                ring.record(batch_index, sample.start, feed.width);
+            for (batch_index, sample) in run.fed() {
+                ring.record(batch_index, sample.start, run.feed.width);
             }
         }
     }

@@ -5,9 +5,10 @@ use std::ops::Range;
 use kvscatter_onnx::convert::RingSize;
 
 use crate::memory_report::bytes;
+use crate::model_runs::ModelRun;
 use crate::ring_track::RingTrack;
 use crate::states::States;
-use crate::{Feed, LogitsTensor, Rows, Runner, SessionError, Tensor};
+use crate::{LogitsTensor, Rows, Runner, SessionError, Tensor};
 
 /// The caches of a batch, `[batch, …, capacity, …]`, and its states.
 pub(crate) struct Caches {
@@ -60,8 +61,8 @@ impl Caches {
     ///
     /// These rows contain padding, truncated tokens, or tokens of an earlier sample with the same batch
     /// index. Attention masks them, but an engine may still multiply them by zero, and 0 × NaN is NaN.
-    pub(crate) fn zero_stale(&mut self, feed: &Feed, rings: &[RingTrack]) {
-        for (batch_index, sample) in feed.samples.iter().enumerate() {
+    pub(crate) fn zero_stale(&mut self, run: &ModelRun, rings: &[RingTrack]) {
+        for (batch_index, sample) in run.fed() {
             if !sample.tokens.is_empty() {
                 self.zero_from(batch_index, sample.start, rings);
             }
@@ -72,23 +73,29 @@ impl Caches {
     pub(crate) fn run(
         &mut self,
         runner: &mut Runner,
-        feed: &Feed,
+        run: &ModelRun,
         inputs: &[(String, Tensor)],
     ) -> Result<(LogitsTensor, CacheTraffic), SessionError> {
-        self.states.start(feed);
+        let width = run.feed.width;
+        self.states.start(run);
         // This is recorded before the run, because a run that fails may have written rows.
-        for (batch_index, sample) in feed.samples.iter().enumerate() {
-            self.record(batch_index, sample.start + feed.width);
+        for (batch_index, sample) in run.fed() {
+            self.record(batch_index, sample.start + width);
         }
-        let at: Vec<usize> = self.tensors.iter().map(Tensor::address).collect();
+        let part = |cache: &Tensor| {
+            let bytes = cache.part(&run.samples).map(|(bytes, _)| bytes).unwrap_or_default();
+            (cache.address() + bytes.start, bytes.len())
+        };
+        let parts: Vec<_> = self.tensors.iter().map(part).collect();
+        let some = (run.samples.len() < self.written.len()).then(|| run.samples.clone());
         let (logits, present_at) =
-            runner.in_place_with_states(inputs, &mut self.tensors, &mut self.states, feed.width)?;
-        self.states.take(feed);
-        let moved = self.tensors.iter().zip(at).zip(present_at).filter(|((_, at), present)| at != present);
-        let rows = self.written.len() * feed.width;
+            runner.in_place_with_states(inputs, &mut self.tensors, &mut self.states, some, width)?;
+        self.states.take(run);
+        let moved = parts.iter().zip(present_at).filter(|((at, _), present)| at != present);
+        let rows = run.samples.len() * width;
         let wrote = CacheTraffic {
             written: self.rows.iter().map(|of| bytes(of.row() * rows)).sum(),
-            copied: moved.map(|((cache, _), _)| bytes(cache.len())).sum(),
+            copied: moved.map(|((_, len), _)| bytes(*len)).sum(),
         };
         Ok((logits, wrote))
     }

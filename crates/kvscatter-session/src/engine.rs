@@ -4,6 +4,7 @@
 //! The caller owns every tensor, so it can read them all after a run and check every claim about memory. It
 //! passes a cache either as one tensor that past and present share, or as two tensors.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use kvscatter::ElementType;
@@ -70,6 +71,11 @@ pub trait Session: Send {
         Tensor::zeros(element, shape)
     }
 
+    /// Returns `true` if a run can cover some samples of a batch ([`Step::samples`]).
+    fn takes_some_samples(&self) -> bool {
+        false
+    }
+
     /// Runs the model once.
     ///
     /// # Errors
@@ -81,12 +87,20 @@ pub trait Session: Send {
 
 /// The tensors of one run, with the names of the inputs and outputs.
 ///
-/// Every input of the model must be named once, in `inputs` or in `shared`. Outputs that are not named are
+/// Every input of the model must be named once, in `inputs`, `of_batch` or `shared`. Outputs that are not named are
 /// not returned. The borrows ensure that no tensor is read as one input and written as another output.
 #[derive(Debug, Default)]
 pub struct Step<'a> {
     /// The names and tensors of inputs that are only read.
     pub inputs: Vec<(&'a str, &'a Tensor)>,
+    /// The samples that the run covers, or `None` for all samples.
+    ///
+    /// If this is set, the tensors in `of_batch`, `shared` and `outputs` have the samples of a whole batch in their
+    /// first dimension, and the run reads and writes the [part](Tensor::part) of these samples. The tensors in
+    /// `inputs` have these samples only.
+    pub samples: Option<Range<usize>>,
+    /// The names and tensors of other inputs that are only read. A run of some samples reads their part.
+    pub of_batch: Vec<(&'a str, &'a Tensor)>,
     /// The caches whose present overwrites their past.
     pub shared: Vec<InPlaceCache<'a>>,
     /// The names of outputs that are written to tensors of the caller. The shapes must be exact.

@@ -3,7 +3,8 @@
 use std::ops::Range;
 
 use crate::interface::{FeedPort, Purpose};
-use crate::{Feed, Runner, SampleFeed, SessionError, Tensor};
+use crate::model_runs::ModelRun;
+use crate::{Runner, SessionError, Tensor};
 
 /// The inputs of a step except the caches.
 ///
@@ -31,40 +32,47 @@ impl Inputs {
         Ok(Self { tensors, marked: vec![0..0; batch], capacity })
     }
 
-    /// Returns the tensors of a step, which are the same as those of [`Feed::tensors`].
+    /// Returns the tensors of a run. `token(batch_index, position)` returns a token of a sample.
+    ///
+    /// Masks have all samples of the batch, and only those of the run are up to date. The other tensors are the same as
+    /// those of [`Feed::tensors`](crate::Feed::tensors).
     ///
     /// # Errors
-    /// Returns the errors of [`Feed::tensors`]. The tensors of the next step are right after an error, too.
-    pub(crate) fn of_step(
+    /// Returns the errors of [`Feed::tensors`](crate::Feed::tensors). The tensors of the next run are right after an
+    /// error, too.
+    pub(crate) fn of_run(
         &mut self,
-        feed: &Feed,
+        run: &ModelRun,
         ports: &[FeedPort],
         token: impl Fn(usize, usize) -> i64,
     ) -> Result<&[(String, Tensor)], SessionError> {
         let Self { tensors, marked, capacity } = self;
         for ((_, tensor), port) in tensors.iter_mut().zip(ports) {
             if port.purpose == Purpose::Mask {
-                mark(tensor, marked, &feed.samples, *capacity)?;
+                mark(tensor, marked, run, *capacity)?;
             }
         }
-        *marked = feed.samples.iter().map(SampleFeed::valid).collect();
+        for ((_, sample), marked) in run.fed().zip(marked.iter_mut().skip(run.samples.start)) {
+            *marked = sample.valid();
+        }
+        let token = |index, position| token(run.samples.start + index, position);
         for ((_, tensor), port) in tensors.iter_mut().zip(ports) {
             if port.purpose != Purpose::Mask {
-                *tensor = feed.tensor(port, &token, *capacity)?;
+                *tensor = run.feed.tensor(port, token, *capacity)?;
             }
         }
         Ok(tensors)
     }
 }
 
-/// Writes the elements of a mask, `[batch, capacity]`, that differ from those of the last step.
+/// Writes the elements of a mask, `[batch, capacity]`, that differ from those of the last run.
 fn mark(
     mask: &mut Tensor,
     before: &[Range<usize>],
-    samples: &[SampleFeed],
+    run: &ModelRun,
     capacity: usize,
 ) -> Result<(), SessionError> {
-    for (index, (before, sample)) in before.iter().zip(samples).enumerate() {
+    for ((index, sample), before) in run.fed().zip(before.iter().skip(run.samples.start)) {
         let after = sample.valid();
         for (slots, value) in [(without(before, &after), 0), (without(&after, before), 1)] {
             for slots in slots {
@@ -86,6 +94,7 @@ mod tests {
     use kvscatter::ElementType::{self, Bool, Float32, Int32, Int64};
 
     use super::{Inputs, without};
+    use crate::model_runs::ModelRun;
     use crate::{
         Feed, FeedPort, Interface, Purpose, Runner, SampleFeed, Session, SessionError, Step, StepOutput,
         Tensor,
@@ -135,6 +144,12 @@ mod tests {
         SampleFeed { start, padding: 0, tokens, first_slot }
     }
 
+    /// Returns a run of the samples from this batch index on.
+    fn run(first: usize, width: usize, samples: &[SampleFeed]) -> ModelRun {
+        let feed = Feed { width, samples: samples.to_vec() };
+        ModelRun { samples: first..first + samples.len(), feed, overwritten: Vec::new() }
+    }
+
     fn bytes(inputs: &[(String, Tensor)]) -> Vec<(&str, &[usize], &[u8])> {
         inputs.iter().map(|(name, tensor)| (name.as_str(), tensor.shape(), tensor.bytes())).collect()
     }
@@ -153,11 +168,11 @@ mod tests {
             (1, [sample(0, 0, 0..1), sample(5, 4, 0..2)], 1),
             (1, [sample(0, 3, 0..0), sample(0, 0, 0..1)], 1),
         ] {
-            let feed = Feed { width, samples: samples.to_vec() };
-            let alone = feed.tensors(&runner.interface, |_, _| token, CAPACITY);
-            let got = inputs.of_step(&feed, feeds, |_, _| token);
+            let run = run(0, width, &samples);
+            let alone = run.feed.tensors(&runner.interface, |_, _| token, CAPACITY);
+            let got = inputs.of_run(&run, feeds, |_, _| token);
             match (alone, got) {
-                (Ok(alone), Ok(got)) => assert_eq!(bytes(got), bytes(&alone), "{feed:?}"),
+                (Ok(alone), Ok(got)) => assert_eq!(bytes(got), bytes(&alone), "{run:?}"),
                 (Err(SessionError::InputType { .. }), Err(SessionError::InputType { .. })) => {
                     assert_eq!(token, 2, "no bool is 2");
                 }
@@ -166,13 +181,36 @@ mod tests {
         }
     }
 
+    /// The mask of a sample is up to date when the sample runs, also if others ran since.
+    #[test]
+    fn a_run_of_some_samples_changes_their_masks_only() {
+        let runner = runner();
+        let mut inputs = Inputs::new(&runner, 2, CAPACITY).unwrap();
+        let samples = [sample(0, 0, 0..2), sample(0, 0, 0..3)];
+        let mask = |inputs: &[(String, Tensor)]| {
+            let longs = inputs[1].1.bytes().as_chunks().0.iter().map(|&bytes| i64::from_le_bytes(bytes));
+            longs.collect::<Vec<_>>()
+        };
+        for (first, samples, expected) in [
+            (1, &samples[1..], [0, 0, 0, 0, 0, 0, 1, 1, 1, 0, 0, 0]),
+            (0, &samples[..1], [1, 1, 0, 0, 0, 0, 1, 1, 1, 0, 0, 0]),
+            (1, &[sample(1, 0, 1..2)], [1, 1, 0, 0, 0, 0, 1, 1, 0, 0, 0, 0]),
+        ] {
+            let run = run(first, 3, samples);
+            let token = |index, _| i64::from(index == first);
+            let got = inputs.of_run(&run, &runner.interface.feeds, token).unwrap();
+            assert_eq!(mask(got), expected);
+            assert_eq!((got[0].1.shape(), got[0].1.bytes()), (&[1, 3][..], &[1, 1, 1][..]));
+        }
+    }
+
     #[test]
     fn masks_stay_at_their_addresses() {
         let runner = runner();
         let mut inputs = Inputs::new(&runner, 1, CAPACITY).unwrap();
         let mut addresses = |length| {
-            let feed = Feed { width: 1, samples: vec![sample(length, 0, length..length + 1)] };
-            let tensors = inputs.of_step(&feed, &runner.interface.feeds, |_, _| 1).unwrap();
+            let run = run(0, 1, &[sample(length, 0, length..length + 1)]);
+            let tensors = inputs.of_run(&run, &runner.interface.feeds, |_, _| 1).unwrap();
             [1, 3, 4].map(|index| tensors[index].1.address())
         };
         assert_eq!(addresses(0), addresses(1));

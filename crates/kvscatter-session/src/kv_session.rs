@@ -230,9 +230,11 @@ impl KvSession {
     /// A sample gets one token when it decodes, or several tokens of a prompt or of a draft. The numbers of
     /// tokens may differ between samples. Samples that are not in the list are unchanged.
     ///
-    /// The model usually runs once for the whole batch, with the width of the longest list. It runs more
-    /// often if the padding of a sample does not fit into its cache, or if the model returns logits only for
-    /// the last token.
+    /// A run covers neighbouring samples, and has the width of the longest list among them. The session chooses the
+    /// runs that cost least: a run counts as 5 rows, and its rows of padding count, too. If the model fixes its batch,
+    /// or the engine cannot run a [part of a batch](crate::Session::takes_some_samples), every run covers the whole
+    /// batch. There are more runs if the padding of a sample does not fit into its cache, or if the model returns
+    /// logits only for the last token.
     ///
     /// # Errors
     /// Returns one of these before the first run:
@@ -338,16 +340,9 @@ impl KvSession {
             }
         }
         let counts: Vec<usize> = given.iter().map(|tokens| tokens.len()).collect();
-        let interface = &self.runner.interface;
-        let limits = Limits {
-            capacity: self.capacity(),
-            width: if interface.is_decode_only { 1 } else { chunk },
-            is_exact: interface.last_logits_only || interface.refuses_padding || !interface.states.is_empty(),
-            writer: interface.writer(),
-        };
         let mut kept = Logits::none(tokens.iter().map(|(sample, tokens)| (*sample, tokens.len())));
         (self.written, self.copied) = (0, 0);
-        for run in model_runs(&before, self.samples.rings(), &counts, limits) {
+        for run in model_runs(&before, self.samples.rings(), &counts, self.limits(chunk)) {
             if self.interrupt.as_mut().is_some_and(|is_interrupted| is_interrupted()) {
                 return Err(SessionError::Interrupted);
             }
@@ -370,9 +365,20 @@ impl KvSession {
             if self.refuse_nan {
                 check_numbers(&run, &before, tokens, &logits)?;
             }
-            kept.take(&run.feed, &before, &logits, only_last);
+            kept.take(&run, &before, &logits, only_last);
         }
         Ok(Some(kept))
+    }
+
+    fn limits(&self, width: usize) -> Limits {
+        let interface = &self.runner.interface;
+        Limits {
+            capacity: self.capacity(),
+            width: if interface.is_decode_only { 1 } else { width },
+            is_exact: interface.last_logits_only || interface.refuses_padding || !interface.states.is_empty(),
+            is_whole: !self.runner.takes_some_samples(),
+            writer: interface.writer(),
+        }
     }
 
     fn run_model(
@@ -380,19 +386,19 @@ impl KvSession {
         run: &ModelRun,
         token: impl Fn(usize, usize) -> i64,
     ) -> Result<LogitsTensor, SessionError> {
-        let inputs = self.inputs.of_step(&run.feed, &self.runner.interface.feeds, token)?;
+        let inputs = self.inputs.of_run(run, &self.runner.interface.feeds, token)?;
         let rings = self.samples.rings();
-        let points = self.begun.iter_mut().zip(&mut self.step);
-        for ((batch_index, sample), (begun, step)) in run.feed.samples.iter().enumerate().zip(points) {
+        let points = self.begun.iter_mut().zip(&mut self.step).skip(run.samples.start);
+        for ((batch_index, sample), (begun, step)) in run.fed().zip(points) {
             let end = sample.start + run.feed.width;
             for undo in [begun, step] {
                 undo.copy_rows(batch_index, end, rings, &self.caches)?;
             }
         }
-        self.caches.zero_stale(&run.feed, rings);
-        self.samples.record(&run.feed);
+        self.caches.zero_stale(run, rings);
+        self.samples.record(run);
         self.caches.hold(&run.overwritten);
-        let ran = self.caches.run(&mut self.runner, &run.feed, inputs);
+        let ran = self.caches.run(&mut self.runner, run, inputs);
         self.caches.release();
         let (logits, wrote) = ran?;
         self.written += wrote.written;
@@ -521,11 +527,13 @@ fn check_numbers(
     given: &[(Sample, &[i64])],
     logits: &LogitsTensor,
 ) -> Result<(), SessionError> {
-    for &(sample, _) in given {
-        let fed = run.feed.samples.get(sample.batch_index).map(|fed| fed.tokens.clone()).unwrap_or_default();
-        let first = before.get(sample.batch_index).copied().unwrap_or_default();
-        for (column, position) in fed.enumerate() {
-            let logits = logits.after(sample.batch_index, column);
+    for (index, (batch_index, fed)) in run.fed().enumerate() {
+        let Some(&(sample, _)) = given.iter().find(|(sample, _)| sample.batch_index == batch_index) else {
+            continue;
+        };
+        let first = before.get(batch_index).copied().unwrap_or_default();
+        for (column, position) in fed.tokens.clone().enumerate() {
+            let logits = logits.after(index, column);
             if logits.is_some_and(|logits| logits.iter().any(|logit| logit.is_nan())) {
                 return Err(SessionError::NanLogits { sample, index: position - first });
             }

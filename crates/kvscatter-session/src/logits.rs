@@ -1,6 +1,7 @@
 //! The logits that a step returns.
 
-use crate::{Feed, LogitsTensor, Sample};
+use crate::model_runs::ModelRun;
+use crate::{LogitsTensor, Sample};
 
 /// The logits of a step by sample. Each token has `vocabulary` logits.
 #[derive(Clone, Debug, PartialEq)]
@@ -57,19 +58,19 @@ impl Logits {
 
     /// Adds the logits of a run. `cached` contains the number of cached tokens of each sample before the
     /// step. With `only_last`, only the logits after the last token of a sample are kept.
-    pub(crate) fn take(&mut self, feed: &Feed, cached: &[usize], logits: &LogitsTensor, only_last: bool) {
+    pub(crate) fn take(&mut self, run: &ModelRun, cached: &[usize], logits: &LogitsTensor, only_last: bool) {
         self.vocabulary = logits.vocabulary;
         for of in &mut self.samples {
             let batch_index = of.sample.batch_index;
-            let (Some(fed), Some(before)) = (feed.samples.get(batch_index), cached.get(batch_index)) else {
-                continue;
-            };
+            let index = batch_index.checked_sub(run.samples.start);
+            let fed = index.and_then(|index| Some((index, run.feed.samples.get(index)?)));
+            let (Some((index, fed)), Some(before)) = (fed, cached.get(batch_index)) else { continue };
             for position in fed.tokens.clone() {
                 let token = position - before;
                 if only_last && token + 1 < of.tokens {
                     continue;
                 }
-                let Some(values) = logits.after(batch_index, position - fed.tokens.start) else { continue };
+                let Some(values) = logits.after(index, position - fed.tokens.start) else { continue };
                 // A model may return logits only for the last token of each run. The kept logits must not
                 // have gaps.
                 if of.values.len() != token.saturating_sub(of.first) * logits.vocabulary {

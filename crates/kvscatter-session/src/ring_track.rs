@@ -18,6 +18,12 @@ impl RingTrack {
         Self { size, high: vec![0; batch] }
     }
 
+    /// Returns the same rings for some batch indices.
+    pub(crate) fn part(&self, batch_indices: Range<usize>) -> Self {
+        let high = self.high.get(batch_indices).unwrap_or_default().to_vec();
+        Self { size: self.size, high }
+    }
+
     pub(crate) fn size(&self) -> RingSize {
         self.size
     }

@@ -2,11 +2,12 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::ops::Range;
 
 use kvscatter::ElementType;
 
 use crate::engine::{InPlaceCache, Session, Step};
-use crate::interface::Interface;
+use crate::interface::{Interface, Purpose};
 use crate::numbers;
 use crate::states::States;
 use crate::{SessionError, Tensor};
@@ -93,22 +94,41 @@ impl Runner {
         caches: &mut [Tensor],
         width: usize,
     ) -> Result<(LogitsTensor, Vec<usize>), SessionError> {
-        self.in_place_with_states(inputs, caches, &mut States::default(), width)
+        self.in_place_with_states(inputs, caches, &mut States::default(), None, width)
+    }
+
+    /// Returns `true` if a run can cover some samples of the batch.
+    pub(crate) fn takes_some_samples(&self) -> bool {
+        self.interface.batch.is_none() && self.session.takes_some_samples()
     }
 
     /// Runs one step like [`in_place`](Self::in_place). It reads the current states and writes the next ones.
+    ///
+    /// With `samples`, the run covers these samples. The caches, the states and the masks are those of the whole batch,
+    /// and the other inputs are those of the samples.
     pub(crate) fn in_place_with_states(
         &mut self,
         inputs: &[(String, Tensor)],
         caches: &mut [Tensor],
         states: &mut States,
+        samples: Option<Range<usize>>,
         width: usize,
     ) -> Result<(LogitsTensor, Vec<usize>), SessionError> {
         let (ports, state_ports) = (&self.interface.caches, &self.interface.states);
-        let mut read: Vec<_> = inputs.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
-        read.extend(state_ports.iter().map(|port| port.past.as_str()).zip(&states.current));
+        let batch = samples.as_ref().map_or_else(|| inputs_batch(inputs), Range::len);
+        let is_mask =
+            |name: &str| self.interface.feeds.iter().any(|of| of.purpose == Purpose::Mask && of.name == name);
+        let read = inputs.iter().map(|(name, tensor)| (name.as_str(), tensor));
+        let past = state_ports.iter().map(|port| port.past.as_str()).zip(&states.current);
+        let (of_batch, read) = read
+            .map(|input| (is_mask(input.0), input))
+            .chain(past.map(|input| (true, input)))
+            .partition::<Vec<_>, _>(|(is_of_batch, _)| *is_of_batch && samples.is_some());
+        let inputs = |of: Vec<(bool, _)>| of.into_iter().map(|(_, input)| input).collect();
         let step = Step {
-            inputs: read,
+            inputs: inputs(read),
+            of_batch: inputs(of_batch),
+            samples,
             outputs: state_ports.iter().map(|port| port.present.as_str()).zip(&mut states.next).collect(),
             shared: ports
                 .iter()
@@ -118,7 +138,7 @@ impl Runner {
             returned: vec![&self.interface.logits],
         };
         let ran = self.session.run(step)?;
-        Ok((logits(&self.interface, ran.returned, inputs_batch(inputs), width)?, ran.present_at))
+        Ok((logits(&self.interface, ran.returned, batch, width)?, ran.present_at))
     }
 
     /// Runs one step that leaves the pasts unchanged and writes the presents to other memory.

@@ -5,7 +5,8 @@
 
 use std::ops::Range;
 
-use crate::{Feed, Tensor};
+use crate::Tensor;
+use crate::model_runs::ModelRun;
 
 /// The states of a batch.
 #[derive(Debug, Default)]
@@ -18,8 +19,8 @@ pub(crate) struct States {
 
 impl States {
     /// Sets the states of the samples to zero whose first token is fed.
-    pub(crate) fn start(&mut self, feed: &Feed) {
-        for (batch_index, sample) in feed.samples.iter().enumerate() {
+    pub(crate) fn start(&mut self, run: &ModelRun) {
+        for (batch_index, sample) in run.fed() {
             if !sample.tokens.is_empty() && sample.tokens.start == 0 {
                 self.clear(batch_index);
             }
@@ -27,9 +28,9 @@ impl States {
     }
 
     /// Takes the new states of the samples that got tokens.
-    pub(crate) fn take(&mut self, feed: &Feed) {
+    pub(crate) fn take(&mut self, run: &ModelRun) {
         for (current, next) in self.current.iter_mut().zip(&self.next) {
-            for (batch_index, sample) in feed.samples.iter().enumerate() {
+            for (batch_index, sample) in run.fed() {
                 let of_sample = of_sample(next, batch_index);
                 if !sample.tokens.is_empty()
                     && let (Some(target), Some(new)) =
@@ -95,7 +96,5 @@ impl States {
 
 /// Returns the bytes of one sample in a state, `[batch, …]`.
 fn of_sample(state: &Tensor, batch_index: usize) -> Range<usize> {
-    let batch = state.shape().first().copied().unwrap_or_default();
-    let len = state.len().checked_div(batch).unwrap_or_default();
-    batch_index * len..(batch_index + 1) * len
+    state.part(&(batch_index..batch_index + 1)).map(|(bytes, _)| bytes).unwrap_or_default()
 }

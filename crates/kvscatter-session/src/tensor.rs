@@ -190,6 +190,21 @@ impl Tensor {
         self.len
     }
 
+    /// Returns the place of some samples of a tensor whose first dimension is the batch: their bytes and their shape.
+    ///
+    /// Returns `None` if the tensor does not have these samples, or if they share a byte with others.
+    #[must_use]
+    pub fn part(&self, samples: &Range<usize>) -> Option<(Range<usize>, Vec<usize>)> {
+        let batch = *self.shape.first()?;
+        let sample = self.len.checked_div(batch)?;
+        if samples.end > batch || sample * batch != self.len {
+            return None;
+        }
+        let mut shape = self.shape.clone();
+        *shape.first_mut()? = samples.len();
+        Some((samples.start * sample..samples.end * sample, shape))
+    }
+
     /// Returns the address of the first byte, which shows whether two tensors use the same memory.
     #[must_use]
     pub fn address(&self) -> usize {

@@ -83,6 +83,10 @@ impl Engine for Fake {
 }
 
 impl Session for FakeSession {
+    fn takes_some_samples(&self) -> bool {
+        true
+    }
+
     fn run(&mut self, mut step: Step<'_>) -> Result<StepOutput, SessionError> {
         let int64s = |name: &str| -> Vec<i64> {
             let (_, tensor) = step.inputs.iter().find(|(input, _)| *input == name).unwrap();
@@ -93,12 +97,15 @@ impl Session for FakeSession {
         let batch = step.inputs.iter().find(|(name, _)| *name == "input_ids").unwrap().1.shape()[0];
         let width = tokens.len() / batch;
         let names = names(self.kind == Kind::Static);
+        let samples = step.samples.clone().unwrap_or(0..batch);
         let mut caches: Vec<Cache> = names
             .iter()
             .map(|(past, _)| {
                 let shared = step.shared.iter().find(|shared| shared.past == *past);
                 let apart = step.inputs.iter().find(|(name, _)| name == past);
-                Cache::read(shared.map(|shared| &*shared.cache).or(apart.map(|(_, tensor)| *tensor)).unwrap())
+                let tensor =
+                    shared.map(|shared| &*shared.cache).or(apart.map(|(_, tensor)| *tensor)).unwrap();
+                Cache { first: samples.start, ..Cache::read(tensor) }
             })
             .collect();
         let refused =
@@ -160,10 +167,10 @@ impl Session for FakeSession {
         }
         let logits = self.logits(&mut caches, &starts, width);
         self.hand_over(&mut step, &names, &caches);
-        let present_at = step
-            .shared
-            .iter()
-            .map(|shared| shared.cache.address() + if self.fault == Fault::Copied { 1 << 20 } else { 0 });
+        let present_at = step.shared.iter().map(|shared| {
+            let (part, _) = shared.cache.part(&samples).unwrap();
+            shared.cache.address() + part.start + if self.fault == Fault::Copied { 1 << 20 } else { 0 }
+        });
         Ok(StepOutput {
             present_at: present_at.collect(),
             returned: vec![logits],
@@ -266,12 +273,14 @@ struct Cache {
     batch: usize,
     slots: usize,
     rows: Vec<[f32; ROW]>,
+    /// The batch index of the first sample of the run.
+    first: usize,
 }
 
 impl Cache {
     fn read(tensor: &Tensor) -> Self {
         let (batch, slots) = sizes(tensor);
-        let mut cache = Self { batch, slots, rows: vec![[0.0; ROW]; batch * slots] };
+        let mut cache = Self { batch, slots, rows: vec![[0.0; ROW]; batch * slots], first: 0 };
         let values: Vec<f32> =
             tensor.bytes().as_chunks().0.iter().map(|&chunk| f32::from_le_bytes(chunk)).collect();
         cache.each(tensor.shape().len(), |value, at| *value = values[at]);
@@ -281,7 +290,7 @@ impl Cache {
     fn store(&self, tensor: &mut Tensor) {
         let rank = tensor.shape().len();
         assert_eq!(sizes(tensor), (self.batch, self.slots));
-        let mut copy = Self { batch: self.batch, slots: self.slots, rows: self.rows.clone() };
+        let mut copy = Self { rows: self.rows.clone(), ..*self };
         let bytes = tensor.bytes_mut();
         copy.each(rank, |value, at| bytes[at * 4..at * 4 + 4].copy_from_slice(&value.to_le_bytes()));
     }
@@ -297,7 +306,7 @@ impl Cache {
     }
 
     fn row(&mut self, sample: usize, slot: usize) -> &mut [f32; ROW] {
-        &mut self.rows[sample * self.slots + slot]
+        &mut self.rows[(self.first + sample) * self.slots + slot]
     }
 
     /// Visits every element, with its index in a tensor of this rank.

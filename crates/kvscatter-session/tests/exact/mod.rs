@@ -43,6 +43,10 @@ impl Engine for Exact {
 }
 
 impl Session for ExactSession {
+    fn takes_some_samples(&self) -> bool {
+        true
+    }
+
     fn run(&mut self, mut step: Step<'_>) -> Result<StepOutput, SessionError> {
         let fault = self.plan.of_run();
         let refused = || SessionError::Run { engine: "exact 1".to_owned(), message: "no".to_owned() };
@@ -52,13 +56,15 @@ impl Session for ExactSession {
         if fault == Some(Fault::PanicsFirst) {
             resume_unwind(Box::new(PANIC));
         }
-        let input = |name: &str| step.inputs.iter().find(|(input, _)| *input == name).unwrap().1;
+        let inputs = || step.inputs.iter().chain(&step.of_batch);
+        let input = |name: &str| inputs().find(|(input, _)| *input == name).unwrap().1;
         let (tokens, starts) = (int64s(input("input_ids")), int64s(input("write_indices")));
         let [batch, width] = *input("input_ids").shape() else { panic!() };
+        let first = step.samples.as_ref().map_or(0, |samples| samples.start);
         let mut states: Vec<Vec<u64>> = Vec::new();
         for port in &self.interface.states {
             let past = input(&port.past);
-            states.push((0..batch).map(|sample| State(past).read(sample)).collect());
+            states.push((first..first + batch).map(|sample| State(past).read(sample)).collect());
         }
         let mut logits = Tensor::zeros(self.interface.logits_element, &[batch, width, 256]).unwrap();
         for sample in 0..batch {
@@ -73,7 +79,7 @@ impl Session for ExactSession {
                     for (part, port) in pair.iter().enumerate() {
                         let shared = step.shared.iter_mut().find(|shared| shared.past == port.past);
                         let mut rows = Rows::of(port, shared.unwrap().cache);
-                        rows.write(sample, position, row([layer, part], token, position, context));
+                        rows.write(first + sample, position, row([layer, part], token, position, context));
                     }
                     if fault == Some(Fault::FailsLate) && (sample + column + layer) % 3 == 2 {
                         return Err(refused());
@@ -84,7 +90,7 @@ impl Session for ExactSession {
                     context = (first_seen(&pair[0], position)..=position).fold(context, |context, seen| {
                         pair.iter().fold(context, |context, port| {
                             let shared = step.shared.iter_mut().find(|shared| shared.past == port.past);
-                            mix(context, Rows::of(port, shared.unwrap().cache).read(sample, seen))
+                            mix(context, Rows::of(port, shared.unwrap().cache).read(first + sample, seen))
                         })
                     });
                 }
@@ -100,15 +106,17 @@ impl Session for ExactSession {
         for (port, values) in self.interface.states.iter().zip(states) {
             let present = step.outputs.iter_mut().find(|(name, _)| *name == port.present);
             let tensor = &mut present.unwrap().1;
-            for (sample, value) in values.into_iter().enumerate() {
-                let len = tensor.len() / batch;
+            for (sample, value) in (first..).zip(values) {
+                let len = tensor.len() / tensor.shape()[0];
                 tensor.bytes_mut()[sample * len..][..8].copy_from_slice(&value.to_le_bytes());
             }
         }
         if fault == Some(Fault::WrongShape) {
             logits = Tensor::zeros(self.interface.logits_element, &[batch, width + 1, 256]).unwrap();
         }
-        let present_at = step.shared.iter().map(|shared| shared.cache.address()).collect();
+        let part = |cache: &Tensor| cache.part(&(first..first + batch)).unwrap().0;
+        let at = step.shared.iter().map(|shared| shared.cache.address() + part(shared.cache).start);
+        let present_at = at.collect();
         Ok(StepOutput { present_at, returned: vec![logits], elapsed: Duration::from_micros(1) })
     }
 }

@@ -1,5 +1,6 @@
 //! An engine that runs models in another one, records the runs and injects failures.
 
+use std::ops::Range;
 use std::panic::resume_unwind;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -25,9 +26,11 @@ pub(crate) struct Runs(Arc<Mutex<Vec<Run>>>);
 pub(crate) struct Run {
     /// The number of tokens of each sample, padding included.
     pub(crate) width: usize,
-    /// The first token by batch index.
+    /// The batch indices that the run covers.
+    pub(crate) samples: Range<usize>,
+    /// The first token of each of these samples.
     pub(crate) first: Vec<i64>,
-    /// The first slots that are written, by batch index, if the model takes them.
+    /// The first slots that are written for them, if the model takes these.
     pub(crate) write_indices: Option<Vec<i64>>,
 }
 
@@ -48,7 +51,8 @@ impl Runs {
         let (shape, tokens) = input("input_ids").unwrap();
         let first = tokens.iter().step_by(shape[1]).copied().collect();
         let write_indices = input("write_indices").map(|(_, values)| values);
-        let run = Run { width: shape[1], first, write_indices };
+        let samples = step.samples.clone().unwrap_or(0..shape[0]);
+        let run = Run { width: shape[1], samples, first, write_indices };
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(run);
     }
 }
@@ -81,6 +85,10 @@ struct FaultySession {
 impl Session for FaultySession {
     fn zeros(&self, element: ElementType, shape: &[usize]) -> Result<Tensor, SessionError> {
         self.session.zeros(element, shape)
+    }
+
+    fn takes_some_samples(&self) -> bool {
+        self.session.takes_some_samples()
     }
 
     fn run(&mut self, step: Step<'_>) -> Result<StepOutput, SessionError> {

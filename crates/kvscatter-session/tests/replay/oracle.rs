@@ -39,6 +39,8 @@ pub(crate) struct Past {
 #[derive(Clone, Debug)]
 struct Logged {
     width: usize,
+    /// The batch indices that the run covered.
+    samples: Range<usize>,
     batch_index: usize,
     /// The number of tokens before the run.
     start: usize,
@@ -97,8 +99,8 @@ impl Replay {
             let (start, fed) = if batch_index == run.batch_index { (run.start, fed) } else { (0, 0) };
             SampleFeed { start, padding: 0, tokens: start..start + fed, first_slot: 0 }
         };
-        let feed = Feed { width: run.width, samples: (0..self.batch).map(sample).collect() };
-        let token = |batch_index, position| match batch_index == run.batch_index {
+        let feed = Feed { width: run.width, samples: run.samples.clone().map(sample).collect() };
+        let token = |index, position| match run.samples.start + index == run.batch_index {
             true => run.fed[position - run.start],
             false => 0,
         };
@@ -106,10 +108,15 @@ impl Replay {
         let [states, next] = &mut self.states;
         let mut read: Vec<_> = inputs.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
         let ports = &self.interface.states;
-        read.extend(ports.iter().map(|port| port.past.as_str()).zip(&*states));
+        let past = ports.iter().map(|port| port.past.as_str()).zip(&*states);
+        let is_whole = run.samples.len() == self.batch;
+        let mut of_batch = Vec::new();
+        if is_whole { &mut read } else { &mut of_batch }.extend(past);
         let caches = self.interface.caches.iter().zip(&mut self.caches);
         let step = Step {
             inputs: read,
+            samples: (!is_whole).then(|| run.samples.clone()),
+            of_batch,
             shared: caches
                 .map(|(port, cache)| InPlaceCache { past: &port.past, present: &port.present, cache })
                 .collect(),
@@ -133,7 +140,8 @@ impl Replay {
         assert_eq!(width, run.width);
         let bits: Vec<u32> =
             logits.bytes().as_chunks().0.iter().map(|&chunk| u32::from_le_bytes(chunk)).collect();
-        let of_sample = bits.chunks(vocabulary).skip(run.batch_index * width).take(run.kept);
+        let first = (run.batch_index - run.samples.start) * width;
+        let of_sample = bits.chunks(vocabulary).skip(first).take(run.kept);
         of_sample.map(<[u32]>::to_vec).collect()
     }
 }
@@ -156,19 +164,21 @@ impl Oracle for Replay {
         for run in self.runs.all() {
             // Tokens of the tests are above 0, and a sample without tokens is padded with token 0.
             let batch_index = sample.batch_index();
-            if left.is_empty() || run.first[batch_index] == 0 {
+            if left.is_empty() || !run.samples.contains(&batch_index) {
+                continue;
+            }
+            let index = batch_index - run.samples.start;
+            if run.first[index] == 0 {
                 continue;
             }
             let (fed, rest) = left.split_at(run.width.min(left.len()));
             let start = past.tokens.len();
-            let first_slot = run.write_indices.as_ref().map(|all| all[batch_index] as usize);
-            assert!(
-                fed[0] == run.first[batch_index] && first_slot.is_none_or(|slot| slot == start),
-                "{run:?}"
-            );
+            let first_slot = run.write_indices.as_ref().map(|all| all[index] as usize);
+            assert!(fed[0] == run.first[index] && first_slot.is_none_or(|slot| slot == start), "{run:?}");
             let (kept, fed) = (fed.len(), fed.to_vec());
             past.tokens.extend(&fed);
-            past.log.push(Logged { width: run.width, batch_index, start, fed, kept });
+            let (width, samples) = (run.width, run.samples);
+            past.log.push(Logged { width, samples, batch_index, start, fed, kept });
             left = rest;
         }
         assert!(left.is_empty(), "{left:?} were never fed");
