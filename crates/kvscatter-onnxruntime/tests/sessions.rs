@@ -5,6 +5,10 @@
 
 #[path = "../../kvscatter-session/tests/churn/mod.rs"]
 mod churn;
+#[path = "../../kvscatter-session/tests/poison/mod.rs"]
+mod poison;
+#[path = "../../kvscatter-session/tests/poison/decoder.rs"]
+mod poisoned_decoder;
 #[path = "../../kvscatter-session/tests/churn/rings.rs"]
 mod rings;
 
@@ -21,6 +25,7 @@ use kvscatter_onnx::proto::{
 use kvscatter_onnx::{Model, WeightTransfer};
 use kvscatter_onnxruntime::OnnxRuntime;
 use kvscatter_session::{Generator, GreedyOptions, KvSession, SessionError, SessionOptions};
+use poisoned_decoder::poisoned;
 
 fn testdata(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata").join(name).join("model.onnx")
@@ -180,17 +185,12 @@ fn padding_brings_no_token_of_its_own() {
     }
 }
 
-/// Returns a folder with the exported static decoder, in which the embedding of a token is NaN.
-fn poisoned(token: usize) -> tempfile::TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    let from = testdata("mobius-llama-static");
-    std::fs::copy(&from, folder.path().join("model.onnx")).unwrap();
-    let mut values = std::fs::read(from.with_file_name("model.onnx.data")).unwrap();
-    // The embedding, [256, 64], is at the beginning of the file.
-    let row = &mut values[token * 64 * 4..(token + 1) * 64 * 4];
-    row.as_chunks_mut().0.iter_mut().for_each(|value| *value = f32::NAN.to_le_bytes());
-    std::fs::write(folder.path().join("model.onnx.data"), values).unwrap();
-    folder
+#[test]
+#[ignore = "needs ONNX Runtime"]
+fn nan_of_a_later_token_spares_earlier_tokens() {
+    let engine = OnnxRuntime::load(None).unwrap();
+    let folder = poisoned(13);
+    poison::nan_spares_earlier_tokens(&engine, &folder.path().join("model.onnx"), None, 13, 1e-4);
 }
 
 /// All of these decoders have the same weights. The last declares no head size, which follows from its

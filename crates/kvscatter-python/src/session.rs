@@ -308,8 +308,9 @@ impl PyKvSession {
     /// unchanged.
     ///
     /// A step is one run of the model or several, each of neighbouring samples. It takes more runs if the padding
-    /// of a sample would not fit after its tokens, or if the model returns the logits of the last token only. Ctrl-C
-    /// interrupts between two runs. After any exception, every sample is as it was before the step.
+    /// of a sample would not fit after its tokens, or if the model returns the logits of the last token only. It is
+    /// repeated with single tokens if the logits after one of several tokens are NaN. Ctrl-C interrupts between two
+    /// runs. After any exception, every sample is as it was before the step.
     ///
     /// Args:
     ///     tokens: A dict from samples to their tokens. The tokens are a sequence of integers, or an integer

@@ -1,5 +1,6 @@
 //! A static-cache decoder and the batch that runs on it.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::Path;
 
@@ -8,6 +9,7 @@ use kvscatter_onnx::ModelFile;
 use crate::batch::Batch;
 use crate::caches::Caches;
 use crate::inputs::Inputs;
+use crate::logits::are_nan;
 use crate::model_runs::{Limits, ModelRun, model_runs};
 use crate::opening::{check_tokens, check_types, check_writers, read};
 use crate::tensor::check_value;
@@ -236,6 +238,10 @@ impl KvSession {
     /// batch. There are more runs if the padding of a sample does not fit into its cache, or if the model returns
     /// logits only for the last token.
     ///
+    /// If all logits after one of several tokens are NaN, the step runs again with single tokens, because the NaN of a
+    /// later token can reach the tokens before it in one run. So tokens that [`accept`](Self::accept) keeps have the
+    /// rows that they have without the others.
+    ///
     /// # Errors
     /// Returns one of these before the first run:
     ///
@@ -258,7 +264,8 @@ impl KvSession {
     /// Feeds tokens like [`step`](Self::step), in runs of at most `chunk` tokens of each sample. Keeps only
     /// the logits after the last token of each sample.
     ///
-    /// Use this method for long prompts, because the logits of all their tokens would be large.
+    /// Use this method for long prompts, because the logits of all their tokens would be large. Unlike a step, a
+    /// prefill is not repeated after NaN, so tokens before one of NaN may have rows of NaN.
     ///
     /// # Errors
     /// - Returns [`SessionError::NoChunk`] for a chunk of 0.
@@ -310,28 +317,33 @@ impl KvSession {
         only_last: bool,
     ) -> Result<Logits, SessionError> {
         self.check(tokens)?;
-        let step = Unfinished::begin(self, tokens);
-        let logits = step.session.run_all(tokens, chunk, only_last)?;
-        match logits {
-            Some(logits) => {
+        let mut suspects = BTreeSet::new();
+        loop {
+            let step = Unfinished::begin(self, tokens);
+            if let Some(logits) = step.session.run_all(tokens, chunk, only_last, &mut suspects)? {
                 step.end(tokens);
-                Ok(logits)
-            }
-            None => {
-                drop(step);
-                self.run(tokens, chunk, only_last)
+                return Ok(logits);
             }
         }
     }
 
-    /// Runs the model for a step. Returns `None` if the step must run again, because the model returns logits of the
-    /// last column only, although it does not declare that, so padded samples have none.
+    /// Runs the model for a step. Returns `None` if the step must run again:
+    ///
+    /// - The model returns logits of the last column only, although it does not declare that, so padded samples have
+    ///   none.
+    /// - A sample got several tokens, and all logits after one of them are NaN. Engines may multiply rows of later
+    ///   tokens by zero, so a NaN of a later token may have reached the rows and logits of the earlier ones. Such
+    ///   samples are added to `suspects`, and get single tokens until one has logits of NaN by itself.
+    ///
+    /// A prefill is not repeated, because it keeps no logits of earlier tokens.
     fn run_all(
         &mut self,
         tokens: &[(Sample, &[i64])],
         chunk: usize,
         only_last: bool,
+        suspects: &mut BTreeSet<usize>,
     ) -> Result<Option<Logits>, SessionError> {
+        let is_repeated = !suspects.is_empty();
         let before = self.samples.all_cached_tokens();
         let mut given: Vec<&[i64]> = vec![&[]; self.batch()];
         for (sample, tokens) in tokens {
@@ -339,35 +351,62 @@ impl KvSession {
                 *given = tokens;
             }
         }
-        let counts: Vec<usize> = given.iter().map(|tokens| tokens.len()).collect();
+        let mut cached = before.clone();
+        let mut left: Vec<usize> = given.iter().map(|tokens| tokens.len()).collect();
         let mut kept = Logits::none(tokens.iter().map(|(sample, tokens)| (*sample, tokens.len())));
         (self.written, self.copied) = (0, 0);
-        for run in model_runs(&before, self.samples.rings(), &counts, self.limits(chunk)) {
-            if self.interrupt.as_mut().is_some_and(|is_interrupted| is_interrupted()) {
-                return Err(SessionError::Interrupted);
+        let token = |batch_index: usize, position: usize| {
+            let before = before.get(batch_index).copied().unwrap_or_default();
+            let tokens = given.get(batch_index);
+            tokens.and_then(|tokens| tokens.get(position - before)).copied().unwrap_or_default()
+        };
+        while left.iter().any(|left| *left > 0) {
+            let limits = self.limits(if suspects.is_empty() { chunk } else { 1 });
+            let is_careful = !suspects.is_empty();
+            for run in model_runs(&cached, self.samples.rings(), &left, limits) {
+                if self.interrupt.as_mut().is_some_and(|is_interrupted| is_interrupted()) {
+                    return Err(SessionError::Interrupted);
+                }
+                let logits = self.run_model(&run, token)?;
+                if self.runner.interface.vocabulary.replace(logits.vocabulary) != Some(logits.vocabulary) {
+                    self.check_known(tokens)?;
+                }
+                if logits.are_last_only() && !self.runner.interface.last_logits_only {
+                    self.runner.interface.last_logits_only = true;
+                    return Ok(None);
+                }
+                let is_poisoned = |sample: Sample| {
+                    let several = given.get(sample.batch_index).is_some_and(|tokens| tokens.len() > 1);
+                    several && !only_last && !is_repeated
+                };
+                if self.refuse_nan
+                    && let Some((sample, index)) = nan(&run, &before, tokens, &logits)
+                {
+                    if !is_poisoned(sample) {
+                        return Err(SessionError::NanLogits { sample, index });
+                    }
+                    suspects.insert(sample.batch_index);
+                    return Ok(None);
+                }
+                kept.take(&run, &before, &logits, only_last);
+                let lists = cached.iter_mut().zip(&mut left).skip(run.samples.start);
+                for ((index, (batch_index, fed)), (cached, left)) in run.fed().enumerate().zip(lists) {
+                    *cached += fed.tokens.len();
+                    *left -= fed.tokens.len();
+                    let is_nan = || logits.last(index).is_some_and(|logits| are_nan(&logits));
+                    if *left == 0 || (!fed.tokens.is_empty() && is_nan()) {
+                        suspects.remove(&batch_index);
+                    }
+                }
+                if is_careful && suspects.is_empty() {
+                    break;
+                }
             }
-            let token = |batch_index: usize, position: usize| {
-                let before = before.get(batch_index).copied().unwrap_or_default();
-                given
-                    .get(batch_index)
-                    .and_then(|tokens| tokens.get(position - before))
-                    .copied()
-                    .unwrap_or_default()
-            };
-            let logits = self.run_model(&run, token)?;
-            if self.runner.interface.vocabulary.replace(logits.vocabulary) != Some(logits.vocabulary) {
-                self.check_known(tokens)?;
-            }
-            if logits.are_last_only() && !self.runner.interface.last_logits_only {
-                self.runner.interface.last_logits_only = true;
-                return Ok(None);
-            }
-            if self.refuse_nan {
-                check_numbers(&run, &before, tokens, &logits)?;
-            }
-            kept.take(&run, &before, &logits, only_last);
         }
-        Ok(Some(kept))
+        if !only_last && !is_repeated {
+            suspects.extend(kept.poisoned());
+        }
+        Ok(suspects.is_empty().then_some(kept))
     }
 
     fn limits(&self, width: usize) -> Limits {
@@ -520,13 +559,13 @@ impl Drop for Unfinished<'_> {
     }
 }
 
-/// Checks that the logits after the tokens of a run contain no NaN.
-fn check_numbers(
+/// Returns the first sample of a run with NaN in its logits, and the index of the token among its new tokens.
+fn nan(
     run: &ModelRun,
     before: &[usize],
     given: &[(Sample, &[i64])],
     logits: &LogitsTensor,
-) -> Result<(), SessionError> {
+) -> Option<(Sample, usize)> {
     for (index, (batch_index, fed)) in run.fed().enumerate() {
         let Some(&(sample, _)) = given.iter().find(|(sample, _)| sample.batch_index == batch_index) else {
             continue;
@@ -535,9 +574,9 @@ fn check_numbers(
         for (column, position) in fed.tokens.clone().enumerate() {
             let logits = logits.after(index, column);
             if logits.is_some_and(|logits| logits.iter().any(|logit| logit.is_nan())) {
-                return Err(SessionError::NanLogits { sample, index: position - first });
+                return Some((sample, position - first));
             }
         }
     }
-    Ok(())
+    None
 }

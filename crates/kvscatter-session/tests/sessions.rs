@@ -7,6 +7,7 @@ mod churn;
 #[path = "../../kvscatter-certify/tests/fake/mod.rs"]
 #[expect(dead_code, reason = "most faults are planted in certificates only")]
 mod fake;
+mod poison;
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -180,6 +181,14 @@ fn nan_of_what_is_forgotten_reaches_nobody() {
     assert_eq!(session.step(&[(next, &[3])]).unwrap().last(next).unwrap(), alone(&[3])[0]);
     let all = [1, 2, 3, 4, 7, 8, 9, 10, 11];
     assert_eq!(session.step(&[(long, &[11])]).unwrap().last(long).unwrap(), alone(&all)[8]);
+}
+
+#[test]
+fn nan_of_a_later_token_spares_earlier_tokens() {
+    for name in [STATIC, OPERATOR] {
+        let engine = Fake(Fault::NanToken);
+        poison::nan_spares_earlier_tokens(&engine, &model(name), Some(CAPACITY), 13, 0.0);
+    }
 }
 
 #[test]

@@ -27,6 +27,8 @@ pub(crate) enum Fault {
     Clobbered,
     /// Rows of padding are NaN.
     NanInPadding,
+    /// Rows of token 13 are NaN.
+    NanToken,
     /// A query sees one slot less in steps that do not write from slot 0.
     LengthOffByOne,
     /// The first sample's write index is used for all samples.
@@ -198,10 +200,12 @@ impl FakeSession {
         };
         let slot = (start + column).min(cache.slots - 1);
         let is_padding = column > 0 && position == 0;
+        let is_nan = (self.fault == Fault::NanInPadding && is_padding)
+            || (self.fault == Fault::NanToken && token == 13);
         let row = cache.row(sample, slot);
         for (element, value) in row.iter_mut().enumerate() {
             let phase = token as f32 * 0.37 + position as f32 * 1.7 + (index * ROW + element) as f32 * 0.61;
-            *value = if self.fault == Fault::NanInPadding && is_padding { f32::NAN } else { phase.sin() };
+            *value = if is_nan { f32::NAN } else { phase.sin() };
         }
     }
 

@@ -15,6 +15,10 @@ mod mask_columns;
 mod matmul_nbits;
 mod onnx_cases;
 mod onnxruntime;
+#[path = "../../../kvscatter-session/tests/poison/mod.rs"]
+mod poison;
+#[path = "../../../kvscatter-session/tests/poison/decoder.rs"]
+mod poisoned_decoder;
 #[path = "../../../kvscatter-session/tests/random/mod.rs"]
 mod random;
 #[path = "../../../kvscatter-session/tests/replay/mod.rs"]

@@ -9,6 +9,8 @@ use kvscatter_session::{KvSession, SessionOptions};
 use kvscatter_tract::Tract;
 
 use crate::churn::churn;
+use crate::poison::nan_spares_earlier_tokens;
+use crate::poisoned_decoder::poisoned;
 use crate::rings::{check_truncation, churn_rings};
 use crate::support::decoder;
 
@@ -36,6 +38,12 @@ fn rings_score_each_sample_as_linear_caches_do() {
 #[test]
 fn a_ring_is_truncated_by_its_rewind_and_no_further() {
     check_truncation(&Tract, &decoder("mobius-llama-dynamic"));
+}
+
+#[test]
+fn nan_of_a_later_token_spares_earlier_tokens() {
+    let folder = poisoned(13);
+    nan_spares_earlier_tokens(&Tract, &folder.path().join("model.onnx"), None, 13, 1e-4);
 }
 
 /// A file that an earlier version has written stays readable.
