@@ -11,12 +11,12 @@ use pyo3::exceptions::{
 };
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyType};
 
 use crate::array::{Access, Array, Form, Owner};
 use crate::element::Element;
 use crate::failure::{Failure, MemoryKind, class_name};
+use crate::lazy::Lazy;
 use crate::torch;
 
 pub(crate) fn array<'py>(
@@ -217,7 +217,7 @@ fn check_library(
 /// Returns `true` if the object is a tracer, which JAX passes to a function while it compiles or transforms
 /// the function.
 fn is_tracer(object: &Bound<'_, PyAny>) -> PyResult<bool> {
-    static TRACER: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    static TRACER: Lazy<Py<PyType>> = Lazy::new();
     object.is_instance(TRACER.import(object.py(), "jax.core", "Tracer")?)
 }
 

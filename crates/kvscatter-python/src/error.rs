@@ -3,8 +3,9 @@
 use kvscatter::error::{ErrorClass, ErrorDetails, ErrorField, ErrorKind};
 use kvscatter::{Argument, ElementType, Error};
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyInt, PyTuple, PyType};
+
+use crate::lazy::Lazy;
 
 /// The exception classes of `kvscatter.errors`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -183,7 +184,7 @@ fn fields_of(details: &ErrorDetails, name: fn(Argument) -> &'static str) -> Vec<
 
 impl Class {
     fn python(self, py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
-        static CLASSES: [PyOnceLock<Py<PyType>>; 8] = [const { PyOnceLock::new() }; 8];
+        static CLASSES: [Lazy<Py<PyType>>; 8] = [const { Lazy::new() }; 8];
         let (index, name) = match self {
             Self::Shape => (0, "ShapeError"),
             Self::Option => (1, "OptionError"),

@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use kvscatter_session::{Generated, Generator, GreedyOptions, Progress, SessionOptions};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
 
 use crate::indices::Indices;
+use crate::lazy::Lazy;
 use crate::runtime::Plugin;
 use crate::session::CHUNK;
 use crate::session_error::raise;
@@ -111,7 +111,7 @@ fn report_progress(py: Python<'_>, progress: Option<&Py<PyAny>>, at: Progress) -
 }
 
 fn python_generated(py: Python<'_>, generated: Generated, engine: String) -> PyResult<Bound<'_, PyAny>> {
-    static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    static CLASS: Lazy<Py<PyType>> = Lazy::new();
     CLASS.import(py, "kvscatter._session", "Generated")?.call1((
         generated.samples,
         generated.prompt_tokens,

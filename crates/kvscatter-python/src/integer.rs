@@ -2,8 +2,9 @@
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyInt};
+
+use crate::lazy::Lazy;
 
 /// Returns the integer of a value, or `None` if it is not an integer. Booleans are not accepted, although
 /// they are integers in Python.
@@ -12,7 +13,7 @@ use pyo3::types::{PyBool, PyInt};
 /// Returns what `__index__` raises, except for a `TypeError`. NumPy raises that error for arrays and
 /// booleans.
 pub(crate) fn integer<'py>(value: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyInt>>> {
-    static INDEX: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    static INDEX: Lazy<Py<PyAny>> = Lazy::new();
     if value.is_instance_of::<PyBool>() {
         return Ok(None);
     }

@@ -22,6 +22,7 @@ mod indices;
 mod integer;
 mod kv_cache_operation;
 mod kv_cache_update;
+mod lazy;
 mod logits;
 mod memory_report;
 mod model;
@@ -94,12 +95,14 @@ mod _native {
     use pyo3::prelude::*;
 
     use crate::cuda::{self, CudaStatus, CudaWrite};
+    use crate::lazy;
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         // ONNX Runtime loads this module by its path, as a plugin, and the interpreter keeps it loaded.
         kvscatter_ort::stay_loaded();
         let py = module.py();
+        lazy::initialize_libraries(py)?;
         PyPrepared::make_callable(py)?;
         // These classes are exported under their own names by `kvscatter.cuda`.
         module.add("CudaStatus", py.get_type::<CudaStatus>())?;

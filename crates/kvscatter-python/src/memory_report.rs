@@ -2,13 +2,14 @@
 
 use kvscatter_session::MemoryReport;
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyTuple, PyType};
+
+use crate::lazy::Lazy;
 
 /// Creates the `MemoryReport` of a session.
 pub(crate) fn memory_report<'py>(py: Python<'py>, report: &MemoryReport) -> PyResult<Bound<'py, PyAny>> {
-    static CACHE: PyOnceLock<Py<PyType>> = PyOnceLock::new();
-    static REPORT: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    static CACHE: Lazy<Py<PyType>> = Lazy::new();
+    static REPORT: Lazy<Py<PyType>> = Lazy::new();
     let caches = report.caches.iter().map(|cache| {
         let shape = PyTuple::new(py, &cache.shape)?;
         let fields = (&cache.past, cache.element.numpy_name(), shape, cache.layer, cache.bytes);

@@ -11,11 +11,11 @@ use kvscatter_onnx::eval::{Evaluation, Evaluator, Feed, Placement};
 use kvscatter_onnx::{Data, Model, NodeLabel, OnnxError, Tensor};
 use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyDict, PyType};
 use self_cell::self_cell;
 
 use crate::error::core;
+use crate::lazy::Lazy;
 
 self_cell!(
     /// A model with the evaluator that borrows it.
@@ -124,7 +124,7 @@ fn python_tensor(py: Python<'_>, tensor: Tensor) -> (&'static str, Vec<usize>, O
 /// as its cause.
 #[cold]
 fn raise(py: Python<'_>, error: OnnxError) -> PyErr {
-    static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    static CLASS: Lazy<Py<PyType>> = Lazy::new();
     let about = |error: &OnnxError| {
         let fields = PyDict::new(py);
         set_fields(error, &fields)?;
@@ -146,7 +146,9 @@ fn raise(py: Python<'_>, error: OnnxError) -> PyErr {
 fn set_fields(error: &OnnxError, fields: &Bound<'_, PyDict>) -> PyResult<()> {
     match error {
         OnnxError::InFile { path, cause } => {
-            fields.set_item("file", path)?;
+            static PATH: Lazy<Py<PyType>> = Lazy::new();
+            let class = PATH.import(fields.py(), "pathlib", "Path")?;
+            fields.set_item("file", class.call1((path.as_os_str(),))?)?;
             set_fields(cause, fields)
         }
         OnnxError::InTensor { name, cause } => {

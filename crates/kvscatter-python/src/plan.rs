@@ -6,10 +6,10 @@ use std::sync::Arc;
 use kvscatter::picture::Picture;
 use kvscatter::{Block, Loop, Mode, NegativeIndex, OutOfRange, Segment, WritePlan};
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyList, PyTuple, PyType};
 
 use crate::failure::plural;
+use crate::lazy::Lazy;
 use crate::prepared_scatter::{PreparedScatter, ScatterIndices, restore_function};
 use crate::{error, options};
 
@@ -241,7 +241,7 @@ fn summary(plan: &WritePlan<'_>) -> String {
 
 /// Converts a block, without the loops that have a single iteration.
 fn python_block<'py>(py: Python<'py>, block: Block) -> PyResult<Bound<'py, PyAny>> {
-    static BLOCK: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    static BLOCK: Lazy<Py<PyType>> = Lazy::new();
     let Block { len, dst_offset, src_offset, loops, .. } = block;
     let loops = loops.into_iter().filter(|each| each.count != 1).map(|each| python_loop(py, each));
     let loops = PyTuple::new(py, loops.collect::<PyResult<Vec<_>>>()?)?;
@@ -249,12 +249,12 @@ fn python_block<'py>(py: Python<'py>, block: Block) -> PyResult<Bound<'py, PyAny
 }
 
 fn python_loop(py: Python<'_>, Loop { count, dst_stride, src_stride }: Loop) -> PyResult<Bound<'_, PyAny>> {
-    static LOOP: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    static LOOP: Lazy<Py<PyType>> = Lazy::new();
     LOOP.import(py, MODULE, "Loop")?.call1((count, dst_stride, src_stride))
 }
 
 fn python_segment(py: Python<'_>, segment: Segment) -> PyResult<Bound<'_, PyAny>> {
-    static SEGMENT: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    static SEGMENT: Lazy<Py<PyType>> = Lazy::new();
     let Segment { sample, slot, row, rows, .. } = segment;
     SEGMENT.import(py, MODULE, "Segment")?.call1((sample, slot, row, rows))
 }

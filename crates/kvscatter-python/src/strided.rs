@@ -6,9 +6,9 @@ use std::slice;
 use kvscatter::RawBuffer;
 use numpy::npyffi::{NPY_ARRAY_WRITEABLE, PyArrayObject_fields};
 use numpy::{PyArrayDescr, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
+use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
-use pyo3::types::PyType;
+use pyo3::types::PyDict;
 
 use crate::array::{Access, Array, Form, Owner, Shape, Strides};
 use crate::element::Element;
@@ -61,9 +61,14 @@ pub(crate) fn is_exact(array: &Bound<'_, PyUntypedArray>) -> bool {
 }
 
 fn is_masked(array: &Bound<'_, PyUntypedArray>) -> PyResult<bool> {
-    static MASKED: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    let py = array.py();
+    let modules = py.import(intern!(py, "sys"))?.getattr(intern!(py, "modules"))?.cast_into::<PyDict>()?;
+    // Without this module, there is no masked array. It takes long to import, so it is not imported here.
+    let Some(module) = modules.get_item(intern!(py, "numpy.ma"))? else { return Ok(false) };
+    // While the module is imported, it lacks the class.
+    let Some(masked) = module.getattr_opt(intern!(py, "MaskedArray"))? else { return Ok(false) };
     // The check uses only the class, so it runs no Python code of the array.
-    array.get_type().is_subclass(MASKED.import(array.py(), "numpy.ma", "MaskedArray")?)
+    array.get_type().is_subclass(&masked)
 }
 
 pub(crate) fn is_writable(array: &Bound<'_, PyUntypedArray>) -> bool {

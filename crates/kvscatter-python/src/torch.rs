@@ -1,5 +1,6 @@
 //! PyTorch's tensors: their properties besides memory, and quick access to the memory.
 
+use std::convert::Infallible;
 use std::ffi::{c_int, c_void};
 
 use dlpark::ffi::{DLDevice, DLPACK_MAJOR_VERSION, DLPackExchangeAPI, DLTensor};
@@ -7,10 +8,10 @@ use dlpark::tensor::TensorRef;
 use pyo3::exceptions::PyModuleNotFoundError;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyCapsule, PyCapsuleMethods, PyTuple, PyType};
 
 use crate::failure::Failure;
+use crate::lazy::Lazy;
 
 /// Checks for properties of a tensor that a write would ignore.
 pub(crate) fn check(tensor: &Bound<'_, PyAny>, argument: &'static str) -> PyResult<()> {
@@ -33,9 +34,9 @@ pub(crate) fn check_gradient(tensor: &Bound<'_, PyAny>, argument: &'static str) 
 
 /// Returns `true` if forward-mode differentiation is active and the tensor has a tangent.
 fn has_tangent(tensor: &Bound<'_, PyAny>) -> PyResult<bool> {
-    static FORWARD_AD: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
+    static FORWARD_AD: Lazy<Py<PyModule>> = Lazy::new();
     let py = tensor.py();
-    let module = FORWARD_AD.get_or_try_init(py, || py.import("torch.autograd.forward_ad").map(Bound::unbind));
+    let module = FORWARD_AD.get_or_try_make(py, || py.import("torch.autograd.forward_ad").map(Bound::unbind));
     let module = match module {
         Ok(module) => module.bind(py),
         // A module that calls itself PyTorch but has no forward mode has no tangents.
@@ -86,8 +87,8 @@ pub(crate) fn note_all_written(tensors: &Bound<'_, PyTuple>) -> PyResult<()> {
 }
 
 fn increment<'py>(tensor: &Bound<'py, PyAny>) -> PyResult<&'py Increment> {
-    static INCREMENT: PyOnceLock<Increment> = PyOnceLock::new();
-    INCREMENT.get_or_try_init(tensor.py(), || Increment::of(tensor))
+    static INCREMENT: Lazy<Increment> = Lazy::new();
+    INCREMENT.get_or_try_make(tensor.py(), || Increment::of(tensor))
 }
 
 /// The function `torch.autograd.graph.increment_version`, or the C function that it calls, which takes half
@@ -154,14 +155,15 @@ pub(crate) fn look<R>(
 /// Returns the class if the object is exactly a `torch.Tensor`, not a parameter and not a placeholder for
 /// other tensors.
 fn tensor_class(object: &Bound<'_, PyAny>) -> Option<&'static TensorClass> {
-    static CLASS: PyOnceLock<TensorClass> = PyOnceLock::new();
+    static CLASS: Lazy<TensorClass> = Lazy::new();
     let py = object.py();
     let class = object.get_type();
     let known = match CLASS.get(py) {
         Some(known) => known,
         None if class.name().ok()? == "Tensor" && class.module().ok()? == "torch" => {
             let describe = describe(&class)?;
-            CLASS.get_or_init(py, || TensorClass { class: class.clone().unbind(), describe })
+            let made = || Ok::<_, Infallible>(TensorClass { class: class.clone().unbind(), describe });
+            CLASS.get_or_try_make(py, made).ok()?
         }
         None => return None,
     };

@@ -33,6 +33,14 @@ def check_sharded_example(name: str) -> None:
     assert table in (ROOT / "docs" / "scale.md").read_text(encoding="utf-8"), table
 
 
+def first_calls(by: str, *names: str) -> None:
+    """Checks that first calls of ``first_calls.py`` end although a signal handler or a finalizer repeats them."""
+    program = [sys.executable, Path(__file__).with_name("first_calls.py"), by, *names]
+    done = subprocess.run(program, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[0] for line in done.stdout.splitlines()] == list(names)
+
+
 def bits(array: Array) -> Any:
     """Returns the bits of an array, so that NaNs with the same payload are equal and zeros of different
     signs are not."""

@@ -21,7 +21,6 @@ The names of providers are enough from onnxruntime 1.25 on. For 1.24, options ta
 
 from __future__ import annotations
 
-import threading
 from types import ModuleType
 from typing import Any
 
@@ -36,8 +35,6 @@ def __dir__() -> list[str]:
 
 PROVIDER = "KvscatterExecutionProvider"
 OLDEST = (1, 24)
-
-_registration = threading.Lock()
 
 
 def register() -> str:
@@ -78,10 +75,15 @@ def library() -> str:
 
 def _registered() -> list[Any]:
     runtime = _runtime()
-    with _registration:
-        if not _devices(runtime):
+    if not _devices(runtime):
+        try:
             runtime.register_execution_provider_library(PROVIDER, library())
-        return _devices(runtime)
+        except Exception:
+            # Another thread or a signal handler may have registered it meanwhile. A lock would not help, because a
+            # handler would wait for the code that it interrupts.
+            if not _devices(runtime):
+                raise
+    return _devices(runtime)
 
 
 def _devices(runtime: ModuleType) -> list[Any]:

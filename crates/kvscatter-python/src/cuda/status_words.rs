@@ -3,15 +3,15 @@
 use kvscatter::RawBuffer;
 use kvscatter_cuda::StatusWords;
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyTuple, PyType};
 
 use crate::array::Array;
 use crate::failure::{Failure, STATUS_BYTES, class_name};
+use crate::lazy::Lazy;
 
 /// Converts the words to `kvscatter.cuda.StatusWords`.
 pub(crate) fn to_python(py: Python<'_>, words: StatusWords) -> PyResult<Bound<'_, PyAny>> {
-    static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    static CLASS: Lazy<Py<PyType>> = Lazy::new();
     let StatusWords { bad_samples, first_sample, first_value } = words;
     CLASS.import(py, "kvscatter._status", "StatusWords")?.call1((bad_samples, first_sample, first_value))
 }

@@ -15,7 +15,7 @@ from torch.distributed.tensor import Replicate, distribute_tensor
 from torch.overrides import TorchFunctionMode
 
 import kvscatter
-from support import refused
+from support import first_calls, refused
 
 DTYPES = [
     torch.bool, torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.int8, torch.int16, torch.int32,
@@ -232,3 +232,8 @@ def test_what_differs_from_the_first_pair_is_named() -> None:
     pairs = [(torch.zeros(1, 4, 2), torch.ones(1, 1, 2)), (torch.zeros(1, 4, 3), torch.ones(1, 1, 3))]
     error = refused("prepared", "cache", lambda: kvscatter.write_many(pairs, [0]))
     assert "cache (pair 1) has shape (1, 4, 3), must have (1, 4, 2)" in str(error)
+
+
+@pytest.mark.parametrize("by", ["signal", "finalizer"])
+def test_the_first_write_may_be_repeated_while_it_runs(by: str) -> None:
+    first_calls(by, "tensor")
