@@ -228,6 +228,28 @@ def test_the_fake_kernel_refuses_what_the_real_one_does(
     assert (fake.value.kind, fake.value.argument) == (real.value.kind, real.value.argument)
 
 
+@pytest.mark.parametrize("function", [kvscatter.torch.tensor_scatter, kvscatter.torch.tensor_scatter_])
+@pytest.mark.parametrize("more", [{}, {"out_of_range": "skip"}], ids=["error", "skip"])
+@pytest.mark.parametrize("elsewhere", ["cache", "update", "write_indices", "lengths"])
+def test_tensors_with_and_without_memory_are_refused(
+    function: Any, more: dict[str, str], elsewhere: str
+) -> None:
+    cache, update = past_and_update()
+    tensors = {"cache": cache, "update": update, "write_indices": torch.tensor([1, 2])}
+    tensors["lengths"] = torch.tensor([2, 1])
+    tensors[elsewhere] = tensors[elsewhere].to("meta")
+    argument = "update" if elsewhere == "cache" else elsewhere
+    error = refused(
+        "device",
+        argument,
+        lambda: function(*list(tensors.values())[:3], lengths=tensors["lengths"], **more),
+        of=kvscatter.DeviceError,
+    )
+    got, other = ("cpu", "meta") if elsewhere == "cache" else ("meta", "cpu")
+    assert str(error).startswith(f"{argument} is on {got}, but the cache is on {other}: ")
+    assert error.device == got and not cache.any()
+
+
 def test_sparse_tensors() -> None:
     past, update = past_and_update()
     for arguments in [(past.to_sparse(), update), (past, update.to_sparse())]:

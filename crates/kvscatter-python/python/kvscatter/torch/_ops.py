@@ -224,6 +224,14 @@ def _check_shapes(
 ) -> None:
     """Checks everything that does not depend on values. Symbolic sizes are checked when the traced program
     knows them."""
+    for argument, tensor in (("update", update), ("write_indices", write_indices), ("lengths", lengths)):
+        # PyTorch calls this function instead of the kernel if any of the tensors has no memory.
+        if tensor is not None and tensor.device != past_cache.device:
+            message = (
+                f"{argument} is on {tensor.device}, but the cache is on {past_cache.device}: "
+                "all must be on the same device"
+            )
+            raise errors.DeviceError(message, "device", argument, device=str(tensor.device))
     if past_cache.dtype != update.dtype:
         message = (
             f"update is {update.dtype}, but the cache is {past_cache.dtype}: both must have the same type"
