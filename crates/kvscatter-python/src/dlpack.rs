@@ -65,12 +65,18 @@ fn described<'py>(
         return Err(Failure::Tensor { argument, why: "is exported as a copy: a write would be lost" }.into());
     }
     let unreadable = |why: dlpark::tensor::Error| match why {
-        // PyTorch exports tensors without memory, such as those of a trace, with the address 0.
-        dlpark::tensor::Error::NullData if is_of(object, "torch") => Failure::NoMemory {
-            argument,
-            class: class_name(&object.get_type()),
-            advice: "such tensors are for torch.ops.kvscatter, which kvscatter.torch registers",
-        },
+        // PyTorch exports tensors without memory with the address 0.
+        dlpark::tensor::Error::NullData if is_of(object, "torch") => {
+            let class = class_name(&object.get_type());
+            let advice = match &*class {
+                "torch.Tensor" | "torch.nn.parameter.Parameter" => {
+                    "its storage has 0 bytes, so give it memory again before the write"
+                }
+                // The tensors of a trace have other classes.
+                _ => "such tensors are for torch.ops.kvscatter, which kvscatter.torch registers",
+            };
+            Failure::NoMemory { argument, class, advice }
+        }
         why => Failure::Export { argument, why: why.to_string() },
     };
     let described = tensor.validate().map_err(unreadable)?;

@@ -1,5 +1,7 @@
 //! Errors in Python arguments that are detected before the core is called.
 
+use std::fmt;
+
 use kvscatter::error::ErrorKind;
 use pyo3::prelude::*;
 use pyo3::types::PyType;
@@ -62,18 +64,18 @@ pub(crate) enum Failure {
     /// Two arguments that share memory.
     Overlap { argument: &'static str, with: &'static str },
     /// Indices that are not integers.
-    NotIntegers { argument: &'static str, got: String },
+    NotIntegers { name: Name, got: String },
     /// Indices that are neither an array nor a sequence.
-    NotASequence { argument: &'static str, class: String },
+    NotASequence { name: Name, class: String },
     /// An element of `pairs` that is not a tuple of two.
     NotAPair { index: usize, class: String },
     /// An integer that does not fit 64 bits, or 32 bits if the specification requires that, with its index
     /// in a list.
-    IntegerRange { argument: &'static str, index: Option<usize>, value: String, bits: u32 },
+    IntegerRange { name: Name, index: Option<usize>, value: String, bits: u32 },
     /// A size or an index below 0, with its index in a list.
     NegativeSize { argument: &'static str, index: Option<usize>, value: i64 },
     /// Indices that do not have exactly one dimension.
-    IndexRank { argument: &'static str, rank: usize },
+    IndexRank { name: Name, rank: usize },
     /// A keyword argument of the wrong type.
     Keyword { argument: &'static str, class: String, expected: &'static str },
     /// An axis that does not fit 64 bits.
@@ -91,6 +93,27 @@ pub(crate) enum Failure {
 pub(crate) enum MemoryKind {
     Host,
     Cuda,
+}
+
+/// An argument, or one of the lists that it contains.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Name {
+    pub(crate) argument: &'static str,
+    /// The index of the list.
+    pub(crate) list: Option<usize>,
+}
+
+impl From<&'static str> for Name {
+    fn from(argument: &'static str) -> Self {
+        Self { argument, list: None }
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.argument)?;
+        self.list.map_or(Ok(()), |index| write!(f, "[{index}]"))
+    }
 }
 
 /// The size of a status on a device.
@@ -266,24 +289,24 @@ impl Failure {
                 let message = format!("{argument} shares memory with {with}");
                 of(Class::Array, ErrorKind::Overlap.name(), argument, message).field("with_", with)
             }
-            Self::NotIntegers { argument, got } => {
-                let message = format!("{argument} holds {got}: must hold integers");
-                of(Class::ElementType, "not_integers", argument, message)
+            Self::NotIntegers { name, got } => {
+                let message = format!("{name} holds {got}: must hold integers");
+                of(Class::ElementType, "not_integers", name.argument, message)
             }
-            Self::NotASequence { argument, class } => {
+            Self::NotASequence { name, class } => {
                 let message =
-                    format!("{argument} is of type {class}: must be an array or a sequence of integers");
-                of(Class::ElementType, "not_integers", argument, message)
+                    format!("{name} is of type {class}: must be an array or a sequence of integers");
+                of(Class::ElementType, "not_integers", name.argument, message)
             }
             Self::NotAPair { index, class } => {
                 let message =
                     format!("pairs[{index}] is of type {class}: must be a tuple of a cache and its update");
                 of(Class::ElementType, "not_a_pair", "pairs", message)
             }
-            Self::IntegerRange { argument, index, value, bits } => {
+            Self::IntegerRange { name, index, value, bits } => {
                 let of_list = index.map_or_else(String::new, |index| format!("[{index}]"));
-                let message = format!("{argument}{of_list} = {value}: must fit {bits} bits");
-                let description = of(Class::Position, "integer_range", argument, message);
+                let message = format!("{name}{of_list} = {value}: must fit {bits} bits");
+                let description = of(Class::Position, "integer_range", name.argument, message);
                 let indexed = match index {
                     Some(index) => description.field("index", index),
                     None => description,
@@ -300,12 +323,10 @@ impl Failure {
                     None => description,
                 }
             }
-            Self::IndexRank { argument, rank } => {
-                let message = format!(
-                    "{argument} has {rank} dimension{}, must have 1: one value per sample",
-                    plural(rank)
-                );
-                of(Class::Shape, ErrorKind::Rank.name(), argument, message).field("rank", rank)
+            Self::IndexRank { name, rank } => {
+                let advice = if name.list.is_none() { ": one value per sample" } else { "" };
+                let message = format!("{name} has {rank} dimension{}, must have 1{advice}", plural(rank));
+                of(Class::Shape, ErrorKind::Rank.name(), name.argument, message).field("rank", rank)
             }
             Self::Keyword { argument, class, expected } => {
                 let message = format!("{argument} is of type {class}: must be {expected}");

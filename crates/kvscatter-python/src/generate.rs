@@ -5,9 +5,11 @@ use std::path::PathBuf;
 
 use kvscatter_session::{Generated, Generator, GreedyOptions, Progress, SessionOptions};
 use pyo3::exceptions::PyTypeError;
+use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::PyType;
+use pyo3::types::{PyBytes, PyString, PyType};
 
+use crate::failure::{Failure, Name, class_name};
 use crate::indices::Indices;
 use crate::lazy::Lazy;
 use crate::runtime::Plugin;
@@ -72,8 +74,7 @@ pub(crate) fn generate<'py>(
     }
     let progress = progress.map(Bound::unbind);
     let list = |values: Indices| values.values().unwrap_or_default().to_vec();
-    let prompts = prompts.try_iter()?.map(|prompt| Ok(list(Indices::of(Some(&prompt?), "prompts")?)));
-    let prompts = prompts.collect::<PyResult<Vec<Vec<i64>>>>()?;
+    let prompts: Vec<Vec<i64>> = lists(prompts)?.into_iter().map(list).collect();
     let greedy = GreedyOptions { tokens, eos: list(Indices::of(eos, "eos")?), chunk };
     let engine = runtime::load(py, onnxruntime, plugin)?;
     let options = SessionOptions { batch: None, capacity, threads, memory, ..SessionOptions::default() };
@@ -99,6 +100,20 @@ pub(crate) fn generate<'py>(
         Some(error) => Err(error),
         None => python_generated(py, generated.map_err(|error| raise(py, &error))?, runtime::label(&engine)),
     }
+}
+
+/// Reads the token ids of each prompt.
+fn lists(prompts: &Bound<'_, PyAny>) -> PyResult<Vec<Indices>> {
+    let argument = "prompts";
+    let is_text = prompts.is_instance_of::<PyString>() || prompts.is_instance_of::<PyBytes>();
+    if is_text || !prompts.hasattr(intern!(prompts.py(), "__iter__"))? {
+        let class = class_name(&prompts.get_type());
+        let expected = "a sequence of prompts, each of which is a sequence of token ids";
+        return Err(Failure::Keyword { argument, class, expected }.into());
+    }
+    let of =
+        |(index, prompt): (_, PyResult<_>)| Indices::of_list(&prompt?, Name { argument, list: Some(index) });
+    prompts.try_iter()?.enumerate().map(of).collect()
 }
 
 /// Runs pending signal handlers, such as that of Ctrl-C, and calls the callback for progress.

@@ -14,7 +14,7 @@ use pyo3::types::{PyByteArray, PyBytes, PySequence, PyString};
 use smallvec::SmallVec;
 
 use crate::array::Array;
-use crate::failure::{Failure, class_name};
+use crate::failure::{Failure, Name, class_name};
 use crate::integer::{decimal, integer};
 use crate::{strided, torch};
 
@@ -42,8 +42,16 @@ impl Indices {
     /// - `ShapeError` for another rank
     /// - `PositionError` for integers that do not fit 64 bits
     pub(crate) fn of(object: Option<&Bound<'_, PyAny>>, argument: &'static str) -> PyResult<Self> {
+        match object {
+            Some(object) => Self::of_list(object, argument.into()),
+            None => Ok(Self { argument, is_one: false, values: None, source: NO_BUFFER }),
+        }
+    }
+
+    /// Reads an integer array of one dimension or a sequence of integers, like [`of`](Self::of).
+    pub(crate) fn of_list(object: &Bound<'_, PyAny>, name: Name) -> PyResult<Self> {
+        let argument = name.argument;
         let of = |values, source| Ok(Self { argument, is_one: false, values, source });
-        let Some(object) = object else { return of(None, NO_BUFFER) };
         let numpy = object.cast::<PyUntypedArray>();
         let quick = match &numpy {
             Ok(array) => strided::i64s(array).map(|(values, source)| (Values::from_slice(values), source)),
@@ -53,10 +61,10 @@ impl Indices {
             return of(Some(values), source);
         }
         if numpy.is_err() && !object.hasattr(intern!(object.py(), "__dlpack__"))? {
-            return of(Some(of_sequence(object, argument)?), NO_BUFFER);
+            return of(Some(of_sequence(object, name)?), NO_BUFFER);
         }
         let array = Array::read(object, argument)?;
-        let values = of_array(&array)?;
+        let values = of_array(&array, name)?;
         let size = array.element().bits().wrapping_div(8);
         let source = array.buffer(Some(array.form.extent().wrapping_mul(size)));
         of(Some(values), source)
@@ -64,7 +72,7 @@ impl Indices {
 
     /// Reads a single integer. Anything else raises the error for a bad element of a sequence.
     pub(crate) fn one(object: &Bound<'_, PyAny>, argument: &'static str) -> PyResult<Self> {
-        let value = number(object, argument, None)?;
+        let value = number(object, argument.into(), None)?;
         Ok(Self { argument, is_one: true, values: Some(Values::from_slice(&[value])), source: NO_BUFFER })
     }
 
@@ -107,7 +115,7 @@ impl Indices {
     pub(crate) fn i32s(&self) -> Result<SmallVec<[i32; 64]>, Failure> {
         let narrow = |(index, &value): (usize, &i64)| {
             let unfit = || Failure::IntegerRange {
-                argument: self.argument,
+                name: self.argument.into(),
                 index: (!self.is_one).then_some(index),
                 value: value.to_string(),
                 bits: 32,
@@ -144,10 +152,9 @@ fn i64s(tensor: &TensorRef<'_>) -> Option<(Values, RawBuffer)> {
     Some((Values::from_slice(values), RawBuffer { ptr: first.cast_mut().cast(), len: size_of_val(values) }))
 }
 
-fn of_array(array: &Array<'_>) -> PyResult<Values> {
-    let argument = array.argument;
+fn of_array(array: &Array<'_>, name: Name) -> PyResult<Values> {
     let [count] = *array.form.shape else {
-        return Err(Failure::IndexRank { argument, rank: array.form.shape.len() }.into());
+        return Err(Failure::IndexRank { name, rank: array.form.shape.len() }.into());
     };
     // The strides of an empty array have no meaning, and `np.array([])` is float64.
     if count == 0 {
@@ -163,7 +170,7 @@ fn of_array(array: &Array<'_>) -> PyResult<Values> {
         ElementType::UInt32 => read::<u32>,
         ElementType::UInt16 => read::<u16>,
         ElementType::UInt8 => read::<u8>,
-        _ => return Err(Failure::NotIntegers { argument, got: array.element().to_string() }.into()),
+        _ => return Err(Failure::NotIntegers { name, got: array.element().to_string() }.into()),
     };
     let [stride] = *array.form.strides() else { return Ok(Values::new()) };
     let size = array.element().bits().wrapping_div(8).cast_signed();
@@ -176,7 +183,7 @@ fn of_array(array: &Array<'_>) -> PyResult<Values> {
         // SAFETY: `index` is less than `count`. By the shape and strides that its library states, an element
         // of the type that `read` takes lies there. The array is borrowed for this call.
         let value = unsafe { read(at) };
-        let too_large = |_| too_large(argument, Some(index), value.to_string());
+        let too_large = |_| too_large(name, Some(index), value.to_string());
         values.push(i64::try_from(value).map_err(too_large)?);
     }
     Ok(values)
@@ -189,8 +196,8 @@ unsafe fn read<T: Into<i128>>(at: *const u8) -> i128 {
     unsafe { at.cast::<T>().read_unaligned() }.into()
 }
 
-fn of_sequence(object: &Bound<'_, PyAny>, argument: &'static str) -> PyResult<Values> {
-    let refused = || Failure::NotASequence { argument, class: class_name(&object.get_type()) };
+fn of_sequence(object: &Bound<'_, PyAny>, name: Name) -> PyResult<Values> {
+    let refused = || Failure::NotASequence { name, class: class_name(&object.get_type()) };
     let is_text = object.is_instance_of::<PyString>()
         || object.is_instance_of::<PyBytes>()
         || object.is_instance_of::<PyByteArray>();
@@ -200,16 +207,16 @@ fn of_sequence(object: &Bound<'_, PyAny>, argument: &'static str) -> PyResult<Va
     // A sequence is required, because sets have no order and the keys of a dict are not meant to be in the
     // order of the samples.
     let items = object.cast::<PySequence>().map_err(|_| refused())?.try_iter()?;
-    items.enumerate().map(|(index, item)| number(&item?, argument, Some(index))).collect()
+    items.enumerate().map(|(index, item)| number(&item?, name, Some(index))).collect()
 }
 
 /// Reads a single integer. `index` is its index if it is in a list.
-fn number(item: &Bound<'_, PyAny>, argument: &'static str, index: Option<usize>) -> PyResult<i64> {
-    let not_an_integer = || Failure::NotIntegers { argument, got: class_name(&item.get_type()) };
+fn number(item: &Bound<'_, PyAny>, name: Name, index: Option<usize>) -> PyResult<i64> {
+    let not_an_integer = || Failure::NotIntegers { name, got: class_name(&item.get_type()) };
     let integer = integer(item)?.ok_or_else(not_an_integer)?;
-    integer.extract().map_err(|_| too_large(argument, index, decimal(item)).into())
+    integer.extract().map_err(|_| too_large(name, index, decimal(item)).into())
 }
 
-fn too_large(argument: &'static str, index: Option<usize>, value: String) -> Failure {
-    Failure::IntegerRange { argument, index, value, bits: 64 }
+fn too_large(name: Name, index: Option<usize>, value: String) -> Failure {
+    Failure::IntegerRange { name, index, value, bits: 64 }
 }

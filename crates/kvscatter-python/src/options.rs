@@ -101,12 +101,19 @@ impl Bounds<'_> {
     /// Returns the value in a type that can represent all values within the bounds.
     pub(crate) fn number<T: TryFrom<i128>>(&self, value: &Bound<'_, PyAny>) -> PyResult<T> {
         let Self { argument, class, min, max } = *self;
-        let fits = integer(value, argument)?.filter(|number| (min..=max).contains(number));
+        let given = integer(value, argument)?;
+        let fits = given.filter(|number| (min..=max).contains(number));
         if let Some(number) = fits.and_then(|number| T::try_from(number).ok()) {
             return Ok(number);
         }
         let value_text = decimal(value);
-        let message = format!("{argument} = {value_text}: must be from {min} to {max}");
+        // A limit of 64 bits is of no interest if the value is beyond the other one.
+        let limits = match given {
+            Some(given) if given > max && min == i128::from(i64::MIN) => format!("at most {max}"),
+            Some(given) if given < min && max >= i128::from(i64::MAX) => format!("at least {min}"),
+            _ => format!("from {min} to {max}"),
+        };
+        let message = format!("{argument} = {value_text}: must be {limits}");
         let fields = [("value", value_text), ("min", min.to_string()), ("max", max.to_string())];
         let fields = fields.map(|(name, digits)| (name, Field::Digits(digits)));
         Err(raise(value.py(), class, "integer_range", Some(argument), message, &fields))

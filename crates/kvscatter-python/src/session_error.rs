@@ -10,7 +10,7 @@ use crate::error::{Class, Field, raise as raise_of};
 #[cold]
 pub(crate) fn raise(py: Python<'_>, error: &SessionError) -> PyErr {
     let (class, argument, fields) = describe(error);
-    raise_of(py, class, error.kind(), argument, format!("{error}{}", keyword(error)), &fields)
+    raise_of(py, class, error.kind(), argument, format!("{error}{}", suffix(error)), &fields)
 }
 
 /// Creates the exception for a missing or unusable ONNX Runtime or plugin.
@@ -37,8 +37,12 @@ pub(crate) fn busy(py: Python<'_>) -> PyErr {
     raise_of(py, Class::Session, "busy", None, message, &[])
 }
 
-/// Returns the suffix of an error's message, which names the keyword that the error is about, if any.
-fn keyword(error: &SessionError) -> &'static str {
+/// Returns the suffix of an error's message: the keyword that the error is about, or where the command is that the
+/// message names.
+fn suffix(error: &SessionError) -> &'static str {
+    if matches!(error, SessionError::NotStatic { .. } | SessionError::Ragged { .. }) {
+        return " (the command kvscatter is in the crate kvscatter-cli, not in this package)";
+    }
     match error.about() {
         Some(SessionSetting::Memory) => " (memory=)",
         Some(SessionSetting::Capacity) => " (capacity=)",

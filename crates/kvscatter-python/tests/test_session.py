@@ -301,7 +301,7 @@ def test_what_is_no_sample_is_a_type_error(session: KvSession) -> None:
     ("kind", "of", "options", "expected"),
     [
         ("size_fixed", errors.OptionError, {"capacity": 65}, "capacity is fixed to 64, got 65 (capacity=)"),
-        ("integer_range", errors.OptionError, {"batch": 0}, "batch = 0: must be from 1 to"),
+        ("integer_range", errors.OptionError, {"batch": 0}, "batch = 0: must be at least 1"),
         ("memory_limit", errors.OptionError, {"memory": 1000}, "the limit is 1000 bytes (memory=)"),
         ("runtime_unusable", errors.SessionError, {"onnxruntime": TESTDATA}, "no libonnxruntime in it"),
     ],
@@ -513,6 +513,35 @@ def test_generation_that_cannot_be(
     with pytest.raises(of) as caught:
         kvscatter.generate(STATIC, prompts, 8, **options)
     assert caught.value.kind == kind
+
+
+@pytest.mark.parametrize(
+    ("prompts", "message"),
+    [
+        (
+            "text",
+            "prompts is of type str: must be a sequence of prompts, each of which is a sequence of token ids",
+        ),
+        (
+            5,
+            "prompts is of type int: must be a sequence of prompts, each of which is a sequence of token ids",
+        ),
+        ([A, "text"], "prompts[1] is of type str: must be an array or a sequence of integers"),
+        ([1, 2], "prompts[0] is of type int: must be an array or a sequence of integers"),
+        ([A, [1, "text"]], "prompts[1] holds str: must hold integers"),
+        ([A, [1, 2**63]], "prompts[1][1] = 9223372036854775808: must fit 64 bits"),
+        ([np.ones((1, 2), int)], "prompts[0] has 2 dimensions, must have 1"),
+    ],
+)
+def test_an_error_names_the_prompt(prompts: Any, message: str) -> None:
+    with pytest.raises(errors.Error) as caught:
+        kvscatter.generate(STATIC, prompts, 8)
+    assert (str(caught.value), caught.value.argument) == (message, "prompts")
+
+
+def test_an_error_that_names_the_command_says_where_it_is() -> None:
+    with pytest.raises(errors.SessionError, match="kvscatter inspect .*crate kvscatter-cli"):
+        KvSession(GROWING)
 
 
 def test_caches_that_grow_take_one_length_and_no_capacity() -> None:

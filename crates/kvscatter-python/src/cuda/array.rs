@@ -97,7 +97,7 @@ impl<'py> DeviceArray<'py> {
         let Array { argument, form, .. } = &self.array;
         let list = self.of_integers()?;
         let [count] = *form.shape else {
-            return Err(Failure::IndexRank { argument, rank: form.shape.len() });
+            return Err(Failure::IndexRank { name: (*argument).into(), rank: form.shape.len() });
         };
         // An empty list may have any address.
         let address = if count == 0 { 0 } else { self.dense()?.address };

@@ -139,7 +139,7 @@ def test_a_cropped_cache_goes_on_as_one_that_never_saw_the_tokens(llama: LlamaFo
             assert int(cache.get_seq_length()) == kept
         torch.testing.assert_close(llama(tokens[:, 3:], past_key_values=cache).logits, want[:, 3:])
         return
-    with pytest.raises(kvscatter.OptionError, match="^tokens_to_remove = 3: must be from -[0-9]+ to 0$"):
+    with pytest.raises(kvscatter.OptionError, match="^tokens_to_remove = 3: must be at most 0$"):
         cache.crop(3)
     assert int(cache.get_seq_length()) == 9
 

@@ -15,6 +15,7 @@ from torch.distributed.tensor import Replicate, distribute_tensor
 from torch.overrides import TorchFunctionMode
 
 import kvscatter
+import kvscatter.torch
 from support import first_calls, refused
 
 DTYPES = [
@@ -81,6 +82,14 @@ def test_tensors_that_stand_for_others_have_no_memory() -> None:
                 error = refused("no_memory", argument, partial(call, *given), of=kvscatter.ArrayError)
                 assert f".{name}, which has no memory" in str(error) and "torch.ops.kvscatter" in str(error)
     assert not cache.any()
+
+
+def test_a_tensor_whose_storage_is_empty() -> None:
+    cache, update = torch.zeros(1, 4, 2), torch.ones(1, 1, 2)
+    cache.untyped_storage().resize_(0)
+    for call in (kvscatter.tensor_scatter_, kvscatter.torch.tensor_scatter_):
+        error = refused("no_memory", "cache", partial(call, cache, update, [1]), of=kvscatter.ArrayError)
+        assert "its storage has 0 bytes" in str(error)
 
 
 class Interrupts(TorchFunctionMode):

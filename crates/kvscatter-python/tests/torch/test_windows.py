@@ -251,7 +251,7 @@ def test_exactly_the_rewind_can_be_cropped() -> None:
     cache.crop(-60)
     got = model(tokens[:, :50], past_key_values=cache).logits
     torch.testing.assert_close(got, model(tokens[:, :50], use_cache=False).logits, rtol=1e-4, atol=1e-4)
-    limits = "must be from 45 to 50, because" if CROP_KEEPS else "must be from -[0-9]+ to 0$"
+    limits = "must be from 45 to 50, because" if CROP_KEEPS else "must be at most 0$"
     with pytest.raises(kvscatter.OptionError, match=f"^tokens_to_remove = 1: {limits}"):
         cache.crop(1)
     if CROP_KEEPS:
@@ -492,5 +492,5 @@ def test_a_rewind_that_is_none_is_refused(nonsense: Any) -> None:
 def test_a_window_of_nothing_is_refused() -> None:
     with pytest.raises(kvscatter.OptionError, match="set sliding_window or attention_chunk_size$"):
         KvCache(Gemma2Config(sliding_window=None), 8)
-    with pytest.raises(kvscatter.OptionError, match="^sliding_window = 0: must be from 1 "):
+    with pytest.raises(kvscatter.OptionError, match="^sliding_window = 0: must be at least 1$"):
         KvCache(MistralConfig(sliding_window=0), 8)
