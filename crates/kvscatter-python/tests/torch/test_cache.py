@@ -20,7 +20,7 @@ from transformers import (
     OlmoeForCausalLM,
     StaticCache,
 )
-from transformers_version import CROP_KEEPS, VERSION, cache_position, needs_drafting
+from transformers_version import CACHE, CROP_KEEPS, VERSION, cache_position, needs_drafting
 
 import kvscatter
 from kvscatter.torch import KvCache
@@ -67,7 +67,7 @@ def test_generates_the_same_tokens(
     options = {"max_new_tokens": new, "do_sample": False}
     want = llama.generate(**inputs, **options)
     cache = KvCache(CONFIG, max_cache_len=length + new)
-    got = llama.generate(**inputs, **options, past_key_values=cache, disable_compile=True)
+    got = llama.generate(**inputs, **options, **{CACHE: cache}, disable_compile=True)
     assert torch.equal(got, want)
     assert int(cache.get_seq_length()) == length + new - 1
 
@@ -206,7 +206,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(llama: LlamaFor
     cache = KvCache(CONFIG, max_cache_len=8)
     llama(**prompt(2, 5), past_key_values=cache)
     keys = cache.layers[0].keys.clone()
-    with pytest.raises(kvscatter.PositionError, match="capacity of 8"):
+    with pytest.raises(kvscatter.PositionError, match="tokens: 5 [+] 4 rows exceed max_cache_len = 8$"):
         llama(prompt(2, 4)["input_ids"], past_key_values=cache)
     assert torch.equal(cache.layers[0].keys, keys) and int(cache.get_seq_length()) == 5
 

@@ -337,6 +337,63 @@ def test_samples_are_selected_and_repeated() -> None:
     step(tokens[[0, 1, 2, 0], 18:19])
 
 
+def compiled_crop(layer: Any) -> None:
+    torch.compile(lambda: layer.crop(-2), backend="eager", fullgraph=True)()
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("make", [lambda: KvLayer(16), lambda: KvRingLayer(16, 4, 4)])
+@pytest.mark.parametrize(
+    ("drop", "left"),
+    [
+        (lambda layer: layer.crop(-2), 4),
+        (lambda layer: (layer.crop(-1), layer.crop(-1)), 4),
+        (lambda layer: layer.crop(-100), 0),
+        (compiled_crop, 4),
+        (lambda layer: layer.reset(), 0),
+        (lambda layer: (layer.reorder_cache(torch.tensor([1, 0])), layer.crop(-2)), 4),
+        (lambda layer: (layer.batch_select_indices(torch.tensor([1])), layer.crop(-2)), 4),
+        (lambda layer: (layer.crop(-2), layer.batch_repeat_interleave(2)), 4),
+    ],
+)
+def test_no_later_token_sees_a_row_that_was_dropped(make: Any, mode: Any, drop: Any, left: int) -> None:
+    """The rows of a rejected draft may be NaN. A mask would hide them, but 0 times NaN is NaN."""
+    layer, rows = make(), torch.ones(2, 2, 6, 4)
+    rows[:, :, 4:] = torch.nan
+    with mode():
+        layer.update(rows[:, :, :3], rows[:, :, :3])
+        layer.update(rows[:, :, 3:], rows[:, :, 3:])
+    # Compiled programs cannot write tensors of inference mode outside of it.
+    with mode() if drop is compiled_crop else torch.no_grad():
+        drop(layer)
+        assert int(layer.get_seq_length()) == left
+    with mode():
+        row = torch.ones(layer.keys.shape[0], 2, 1, 4)
+        for _ in range(7):
+            assert all(seen.isfinite().all() for seen in layer.update(row, row))
+
+
+@torch.no_grad()
+def test_positions_that_go_back_drop_the_tokens_after_them() -> None:
+    layer, new, dropped = KvLayer(8), torch.ones(1, 2, 2, 4), torch.full((1, 2, 4, 4), torch.nan)
+    layer.update(dropped, dropped)
+    keys, values = layer.update(new, new, {"cache_position": torch.tensor([0, 1])})
+    assert int(layer.get_seq_length()) == 2
+    assert keys.sum() == values.sum() == new.sum()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("make", [lambda: KvLayer(8), lambda: KvRingLayer(8, 4, 2)])
+def test_values_that_do_not_fit_leave_the_keys_as_they_are(make: Any) -> None:
+    layer, rows = make(), torch.ones(1, 2, 1, 4)
+    layer.update(rows, rows)
+    keys = layer.keys.clone()
+    for values, error in ((rows[..., :3], kvscatter.ShapeError), (rows.double(), kvscatter.ElementTypeError)):
+        with pytest.raises(error):
+            layer.update(rows * 2, values)
+        assert torch.equal(layer.keys, keys) and int(layer.get_seq_length()) == 1
+
+
 @torch.no_grad()
 @pytest.mark.parametrize("make", [lambda: KvLayer(8), lambda: KvRingLayer(8, 4, 2)])
 def test_a_layer_after_reset_and_selection(make: Any) -> None:

@@ -8,6 +8,9 @@ import transformers
 
 VERSION = tuple(int(part) for part in transformers.__version__.split(".")[:2])
 
+CACHE = "cache" if VERSION >= (5, 24) else "past_key_values"
+"""The name of the argument of models and of `generate` that takes a cache."""
+
 CROP_KEEPS = VERSION < (5, 15)
 """Whether `crop` with a positive number keeps this number of tokens."""
 

@@ -70,7 +70,7 @@ def _is_recorded(*tensors: torch.Tensor) -> bool:
     An exported program keeps its writes unchanged, because it is differentiated when it runs. The transforms
     of ``torch.func`` are part of the program, so they are recorded there too.
     """
-    if _may_have_tangents() and any(_unpacked(tensor).tangent is not None for tensor in tensors):
+    if may_have_tangents() and any(_unpacked(tensor).tangent is not None for tensor in tensors):
         return True
     if not torch.is_grad_enabled() or not any(tensor.requires_grad for tensor in tensors):
         return False
@@ -106,7 +106,7 @@ def composed(
 
 def _value(tensor: torch.Tensor) -> torch.Tensor:
     """Returns ``tensor`` without its history and without a tangent."""
-    return (_unpacked(tensor).primal if _may_have_tangents() else tensor).detach()
+    return (_unpacked(tensor).primal if may_have_tangents() else tensor).detach()
 
 
 def _unpacked(tensor: torch.Tensor) -> forward_ad.UnpackedDualTensor:
@@ -115,7 +115,7 @@ def _unpacked(tensor: torch.Tensor) -> forward_ad.UnpackedDualTensor:
     return unpacked
 
 
-def _may_have_tangents() -> bool:
+def may_have_tangents() -> bool:
     """Returns True if tensors may have tangents.
 
     This is checked first, because unpacking a tensor is slow and a traced graph would record it as an

@@ -9,13 +9,15 @@ transformers 4.57 or newer and imports it.
 from __future__ import annotations
 
 import inspect
-from contextlib import nullcontext
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Literal
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
+import kvscatter
 from kvscatter import _integers, errors
-from kvscatter.torch import tensor_scatter_
+from kvscatter.torch import _derivatives, tensor_scatter_
 
 try:
     from transformers.cache_utils import Cache, DynamicLayer, StaticCache, StaticLayer
@@ -53,6 +55,12 @@ def _least_to_keep() -> int:
 _LEAST_TO_KEEP = _least_to_keep()
 _LARGEST_CROP = 2**63 - 1 if _BEFORE_5_15 else 0
 
+_KEPT_WRITES = 8
+"""The number of layouts whose writes a layer keeps. Keys and values of a prompt and of a token may have four."""
+
+_C: Any = torch._C
+"""PyTorch's stubs lack the functions that report whether something records the operators that are called."""
+
 
 class _Layer(StaticLayer):  # type: ignore[misc]
     """The base of all layers. It selects, repeats and reorders samples, and allocates again if their number changes
@@ -65,6 +73,7 @@ class _Layer(StaticLayer):  # type: ignore[misc]
     batch_size = 0
     max_cache_len: int
     """The number of slots."""
+    _mode: Literal["linear", "circular"]
 
     def __init__(self, max_cache_len: int) -> None:
         super().__init__(max_cache_len)
@@ -72,6 +81,8 @@ class _Layer(StaticLayer):  # type: ignore[misc]
         """The number of tokens. Compiled graphs keep its address."""
         self._is_reset = False
         """Whether the next update may have another number of samples."""
+        self._prepared: dict[tuple[object, ...], kvscatter.Prepared] = {}
+        """The last writes, by the layouts of a cache and of its new rows."""
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor | None = None) -> None:
         """Allocates zeros with the batch size, heads, dtype and device of these tensors. transformers 4 passes only
@@ -118,12 +129,47 @@ class _Layer(StaticLayer):  # type: ignore[misc]
         if self._is_reset:  # not set in every step, because compiled graphs guard what they write
             self._is_reset = False
 
+    def _write(self, key_states: torch.Tensor, value_states: torch.Tensor, slot: int | torch.Tensor) -> None:
+        """Writes new rows of every sample from this slot on."""
+        assert self.keys is not None and self.values is not None, "they have been allocated"
+        pairs, samples = ((self.keys, key_states), (self.values, value_states)), key_states.shape[0]
+        if _is_plain(self.keys, self.values, key_states, value_states):
+            # A prepared write takes a microsecond, and the operator takes 30. Both are prepared first, so that an
+            # update that does not fit changes nothing.
+            writes, slots = [self._prepare(cache, states) for cache, states in pairs], [int(slot)] * samples
+            for write, (cache, states) in zip(writes, pairs, strict=True):
+                write(cache, states, slots)
+            return
+        if isinstance(slot, torch.Tensor):
+            starts = slot.repeat(samples)  # a copy, which gradients need
+        else:
+            starts = torch.full((samples,), slot, dtype=torch.int64, device=key_states.device)
+        for cache, states in pairs:
+            tensor_scatter_(cache, states, starts, mode=self._mode)
+
+    def _prepare(self, cache: torch.Tensor, states: torch.Tensor) -> kvscatter.Prepared:
+        """Returns the write of these rows. It is the same in every step of a loop."""
+        layouts = cache.shape, cache.stride(), states.shape, states.stride(), states.dtype
+        write = self._prepared.get(layouts)
+        if write is None:
+            write = kvscatter.prepare(cache, states, mode=self._mode)
+            if len(self._prepared) == _KEPT_WRITES:
+                self._prepared.clear()
+            self._prepared[layouts] = write
+        return write
+
+    def _clear(self, first: int, end: int) -> None:
+        """Writes zeros over slots whose tokens were dropped. Attention multiplies slots that a mask hides by 0, and 0
+        times NaN or infinity is NaN."""
+        for held in (self.keys, self.values):
+            if held is not None and first < end:
+                with _in_place(held):
+                    held[:, :, first:end].zero_()
+
     def reset(self) -> None:
         """Forgets all tokens and writes zeros over them. The next update may have another number of samples,
         and keys and values are then allocated again."""
-        for held in (self.keys, self.values):
-            if held is not None:
-                held.zero_()
+        self._clear(0, self.max_cache_len)
         self._forget()
         self._is_reset = True
 
@@ -136,15 +182,14 @@ class _Layer(StaticLayer):  # type: ignore[misc]
         copy of one tensor at a time, if the number of samples stays the same."""
         if not self.is_initialized:
             return
-        is_compiling = torch.compiler.is_compiling()
         for name in ("keys", "values"):
             held: torch.Tensor = getattr(self, name)
-            with nullcontext() if is_compiling else torch.inference_mode(held.is_inference()):
+            with _in_place(held):
                 selected = held[indices.to(held.device)]
                 if selected.shape == held.shape:
                     held.copy_(selected)  # compiled graphs keep the address
                     continue
-            if not is_compiling:
+            if not torch.compiler.is_compiling():
                 torch._dynamo.mark_static_address(selected)
             setattr(self, name, selected)
             self.batch_size = selected.shape[0]
@@ -163,6 +208,7 @@ class KvLayer(_Layer):
     """
 
     is_croppable = True
+    _mode = "linear"
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
@@ -172,19 +218,29 @@ class KvLayer(_Layer):
         Both are ``[batch, heads, rows, head_size]`` and may have any strides. If they do not fit, this
         raises `errors.PositionError` before anything is written. `StaticLayer` fails with an index error or
         a device assertion instead.
+
+        Before transformers 5.4, a model passes positions, and may go back to an earlier one. The tokens after the new
+        ones are then dropped, as by `crop`. In a compiled model they stay in their slots, as in `StaticLayer`.
         """
-        self._allocate(key_states, value_states)
-        assert self.keys is not None and self.values is not None, "they have been allocated above"
-        positions = _positions(args, kwargs)
-        first = self.cumulative_length
-        if positions is not None:
-            # A caller may go back. After a prompt in chunks, transformers 5.0 passes a position that is one too far.
-            first = first.minimum(positions[0])
-        start = first.repeat(key_states.shape[0])  # a copy, which gradients need
-        tensor_scatter_(self.keys, key_states, start)
-        tensor_scatter_(self.values, value_states, start)
-        self.cumulative_length.copy_(first + key_states.shape[-2])
+        positions, rows = _positions(args, kwargs), key_states.shape[-2]
+        if _is_traced(key_states):
+            self._allocate(key_states, value_states)
+            first = self.cumulative_length
+            if positions is not None:
+                # After a prompt in chunks, transformers 5.0 passes a position that is one too far.
+                first = first.minimum(positions[0])
+            self._write(key_states, value_states, first)
+            self.cumulative_length.copy_(first + rows)
+        else:
+            tokens = int(self.cumulative_length)
+            start = tokens if positions is None else min(tokens, int(positions[0]))
+            end = _end(start, rows, self.max_cache_len)
+            self._allocate(key_states, value_states)
+            self._write(key_states, value_states, start)
+            self._clear(end, tokens)
+            self.cumulative_length.fill_(end)
         self._written()
+        assert self.keys is not None and self.values is not None, "they have been allocated above"
         return self.keys, self.values
 
     def get_seq_length(self) -> torch.Tensor | int:
@@ -200,10 +256,21 @@ class KvLayer(_Layer):
         before 5.14, 0 is too.
         """
         number = _integers.within("tokens_to_remove", tokens_to_remove, -(2**63), _LARGEST_CROP)
+        tokens = self.cumulative_length.clone()
         if number >= _LEAST_TO_KEEP:
             self.cumulative_length.clamp_(max=number)
         else:
             self.cumulative_length.add_(number).clamp_(min=0)
+        if not self.is_initialized:
+            return
+        assert self.keys is not None and self.values is not None, "they have been allocated"
+        if _is_traced(self.keys):
+            slots = torch.arange(self.max_cache_len, device=self.keys.device)
+            dropped = (slots >= self.cumulative_length)[:, None]
+            self.keys.masked_fill_(dropped, 0)
+            self.values.masked_fill_(dropped, 0)
+        else:
+            self._clear(int(self.cumulative_length), int(tokens))
 
 
 class KvRingLayer(_Layer):
@@ -218,6 +285,7 @@ class KvRingLayer(_Layer):
     """
 
     is_sliding = True
+    _mode = "circular"
 
     def __init__(self, max_cache_len: int, sliding_window: int, rewind: int) -> None:
         slots = min(sliding_window - 1 + max(rewind, 1), max_cache_len)
@@ -246,27 +314,20 @@ class KvRingLayer(_Layer):
             message = "a layer with a sliding window: torch.export would keep the number of its tokens as a constant"
             raise errors.OptionError(message, "layer_type", "config")
         start, rows = self.length, key_states.shape[-2]
-        end = start + rows
-        if end > self.max_tokens:
-            message = f"the cache has {start} tokens: {start} + {rows} rows exceed max_cache_len = {self.max_tokens}"
-            raise errors.PositionError(
-                message, "start_out_of_range", None, value=start, rows=rows, capacity=self.max_tokens
-            )
+        end = _end(start, rows, self.max_tokens)
         self._allocate(key_states, value_states)
         assert self.keys is not None and self.values is not None, "they have been allocated above"
         first = self._first_seen()
         high = max(self.high, end) if start > 0 else end
         pairs = (self.keys, key_states), (self.values, value_states)
         if high - first <= self.max_cache_len:  # the inequality of the Rust module `ring`
-            for cache, states in pairs:
-                self._write(cache, states, end)
+            self._write_before(end, key_states, value_states)
             keys, values = (self._rows(cache, first, end) for cache, _ in pairs)
         else:
             # The write overwrites rows that the new queries see, so these are copied first. They are still
             # there, because `crop` refuses to go back further.
             keys, values = (self._rows(cache, first, start, states) for cache, states in pairs)
-            for cache, states in pairs:
-                self._write(cache, states, end)
+            self._write_before(end, key_states, value_states)
         self.length, self.high = end, high
         self._written()
         return keys, values
@@ -330,12 +391,13 @@ class KvRingLayer(_Layer):
         """Returns the first position that the next query sees."""
         return max(self.length - self.sliding_window + 1, 0)
 
-    def _write(self, cache: torch.Tensor, states: torch.Tensor, end: int) -> None:
+    def _write_before(self, end: int, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         """Writes rows before position ``end``, or the last ones if there are more than slots."""
-        states = states[:, :, -self.max_cache_len :]
-        slot = (end - states.shape[-2]) % self.max_cache_len
-        starts = torch.full((states.shape[0],), slot, dtype=torch.int64, device=cache.device)
-        tensor_scatter_(cache, states, starts, mode="circular")
+        if key_states.shape[-2] > self.max_cache_len:
+            key_states, value_states = (
+                states[:, :, -self.max_cache_len :] for states in (key_states, value_states)
+            )
+        self._write(key_states, value_states, (end - key_states.shape[-2]) % self.max_cache_len)
 
     def _rows(self, cache: torch.Tensor, first: int, end: int, *newer: torch.Tensor) -> torch.Tensor:
         """Returns the rows of the positions ``first`` to ``end - 1``, and ``newer`` rows after them."""
@@ -346,6 +408,47 @@ class KvRingLayer(_Layer):
             pieces.append(cache[:, :, :wrapped])
         pieces.extend(newer)
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=-2)
+
+
+def _end(start: int, rows: int, max_cache_len: int) -> int:
+    """Returns the position after new rows. They must be within ``max_cache_len``."""
+    end = start + rows
+    if end > max_cache_len:
+        message = (
+            f"the cache has {start} tokens: {start} + {rows} rows exceed max_cache_len = {max_cache_len}"
+        )
+        raise errors.PositionError(
+            message, "start_out_of_range", None, value=start, rows=rows, capacity=max_cache_len
+        )
+    return end
+
+
+def _is_traced(tensor: torch.Tensor) -> bool:
+    """Returns True if the number of tokens is not known, because operators are recorded or because tensors have no
+    memory."""
+    return _are_operators_recorded() or type(tensor) is FakeTensor or tensor.is_meta
+
+
+def _is_plain(*tensors: torch.Tensor) -> bool:
+    """Returns True if tensors are only memory of the CPU, so that a write needs none of PyTorch's operators."""
+    if _are_operators_recorded() or _derivatives.may_have_tangents():
+        return False
+    for tensor in tensors:
+        if type(tensor) is not torch.Tensor or tensor.requires_grad or not tensor.is_cpu:
+            return False
+    return not tensors[0].is_inference() or torch.is_inference_mode_enabled()
+
+
+def _are_operators_recorded() -> bool:
+    """Returns True if a program is compiled, exported or traced, or if a mode sees every operator."""
+    if torch.compiler.is_compiling():  # compilers do not trace the rest
+        return True
+    return _C._len_torch_dispatch_stack() > 0 or _C._get_tracing_state() is not None
+
+
+def _in_place(tensor: torch.Tensor) -> AbstractContextManager[None]:
+    """Returns a context in which a tensor can be written in place, also if it was made in inference mode."""
+    return nullcontext() if torch.compiler.is_compiling() else torch.inference_mode(tensor.is_inference())
 
 
 def _positions(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor | None:
