@@ -6,6 +6,7 @@ use crate::aligned::padded;
 use crate::block::{Block, Call, Row};
 use crate::kernel::{Float, LANES, Rows, Stream, Streams};
 use crate::operator::{Scores, Softmax};
+use crate::partial::Partial;
 use crate::room::Room;
 use crate::setup::Blocking;
 use crate::streams::{Start, Sweep, sweeps};
@@ -37,8 +38,9 @@ impl<T: Float> Call<'_, T> {
         let used = used.next_multiple_of(LANES);
         for sweep in sweeps(read, steps) {
             for (head, keys) in self.streams(block, &sweep, Part::Key).enumerate() {
-                let queries = rows_of(&mut room.queries, query_size, head * rows, rows);
-                let scores = rows_of(&mut room.scores, score_stride, head * rows, rows);
+                let of_head = head * rows..(head + 1) * rows;
+                let queries = rows_of(&mut room.queries, query_size, of_head.clone());
+                let scores = rows_of(&mut room.scores, score_stride, of_head);
                 // SAFETY: `Setup` has an instruction set of the machine (A4). The assertion in `streams` proves that
                 // the slots are in K or the past (A2). The queries are padded with zeros. The runs end inside the
                 // chunk, so the scores have an element for each key.
@@ -69,23 +71,60 @@ impl<T: Float> Call<'_, T> {
 
     /// Sums the weighted values of a chunk in `room.part`.
     fn sum_values(&self, block: &Block, room: &mut Room) {
-        let (steps, score_stride) = (self.setup.blocking.steps, self.setup.blocking.score_stride());
-        let size = self.setup.sizes.value_size;
-        let (row_size, rows) = (padded(size), block.rows.len());
-        room.part.sums.fill(0.0);
-        for sweep in sweeps(&room.runs, steps) {
+        let rows = block.rows.len();
+        let Room { runs, scores, group, part, .. } = room;
+        part.sums.fill(0.0);
+        for sweep in sweeps(runs, self.setup.blocking.steps) {
             for (head, values) in self.streams(block, &sweep, Part::Value).enumerate() {
-                let weights = rows_of(&mut room.scores, score_stride, head * rows, rows);
-                let group = rows_of(&mut room.group, row_size, head * rows, rows);
-                let sums = rows_of(&mut room.part.sums, row_size, head * rows, rows);
-                // SAFETY: The instruction set and the slots are as for the products. The weights have an element for
-                // each slot. The rows of the group and of the sums are padded to a multiple of `LANES`.
-                unsafe { (self.kernels.weighted_sums)(weights, values, size, group, sums) };
+                self.add_values(values, head * rows..(head + 1) * rows, [scores, group, &mut part.sums]);
             }
         }
-        for (sum, group) in room.part.sums.iter_mut().zip(room.group.iter_mut()) {
-            *sum += core::mem::take(group);
+        if add_groups(&mut part.sums, group) {
+            return;
         }
+        // The rows of a block read the same values. A value that a row does not see has the weight 0 there, and 0 times
+        // NaN or infinity is NaN. So a row whose sums are not numbers is summed alone, without such values.
+        let row_size = padded(self.setup.sizes.value_size);
+        for row in 0..block.heads.len() * rows {
+            // If the sum of the weights is NaN, the row is NaN.
+            let Partial { weight, sums, .. } = &room.part;
+            if weight[row] > 0.0 && !is_finite(&sums[row * row_size..][..row_size]) {
+                self.sum_values_with_weight(block, row, room);
+            }
+        }
+    }
+
+    /// Sums the values of one row of a chunk that have a weight other than 0, in the order of [`Self::sum_values`].
+    #[cold]
+    fn sum_values_with_weight(&self, block: &Block, row: usize, room: &mut Room) {
+        let row_size = padded(self.setup.sizes.value_size);
+        let of_row = row * row_size..(row + 1) * row_size;
+        let Room { runs, scores, group, part, .. } = room;
+        part.sums[of_row.clone()].fill(0.0);
+        for sweep in sweeps(runs, self.setup.blocking.steps) {
+            let Some(values) = self.streams(block, &sweep, Part::Value).nth(row / block.rows.len()) else {
+                continue;
+            };
+            let mut step = 0;
+            while step < values.count {
+                let weights = &scores[row * self.setup.blocking.score_stride()..];
+                let values = values.part(step, |index| weights[index] != 0.0);
+                self.add_values(values, row..row + 1, [scores, group, &mut part.sums]);
+                step += values.count;
+            }
+        }
+        add_groups(&mut part.sums[of_row.clone()], &mut group[of_row]);
+    }
+
+    /// Adds weighted values of one head to rows of this head, whose lists begin with those of the first row of a block.
+    fn add_values(&self, values: Streams<T>, rows: Range<usize>, [weights, group, sums]: [&mut [f32]; 3]) {
+        let size = self.setup.sizes.value_size;
+        let weights = rows_of(weights, self.setup.blocking.score_stride(), rows.clone());
+        let group = rows_of(group, padded(size), rows.clone());
+        let sums = rows_of(sums, padded(size), rows);
+        // SAFETY: The instruction set and the slots are as for the products. The weights have an element for each slot.
+        // The rows of the group and of the sums are padded to a multiple of `LANES`.
+        unsafe { (self.kernels.weighted_sums)(weights, values, size, group, sums) };
     }
 
     /// Returns the keys or values of a sweep for each head of the block.
@@ -172,8 +211,27 @@ enum Part {
 }
 
 /// Returns rows of a list whose rows are `stride` numbers apart.
-fn rows_of(list: &mut [f32], stride: usize, first: usize, count: usize) -> Rows {
-    Rows { first: list.as_mut_ptr().wrapping_add(first * stride), stride, count }
+fn rows_of(list: &mut [f32], stride: usize, rows: Range<usize>) -> Rows {
+    Rows { first: list.as_mut_ptr().wrapping_add(rows.start * stride), stride, count: rows.len() }
+}
+
+/// Adds the sums of unfinished groups, and clears these. Returns whether every sum is finite. Both lists are
+/// [`padded`].
+fn add_groups(sums: &mut [f32], groups: &mut [f32]) -> bool {
+    // 0 times a finite number is 0, and 0 times NaN or infinity is NaN. The compiler uses vectors for these sums.
+    let mut zeros = [0.0; LANES];
+    for (sums, groups) in sums.as_chunks_mut::<LANES>().0.iter_mut().zip(groups.as_chunks_mut::<LANES>().0) {
+        for ((sum, group), zero) in sums.iter_mut().zip(groups).zip(&mut zeros) {
+            *sum += core::mem::take(group);
+            *zero += *sum * 0.0;
+        }
+    }
+    zeros == [0.0; LANES]
+}
+
+/// Returns whether no number is NaN or infinite. Without an early exit, the compiler uses vectors.
+fn is_finite(numbers: &[f32]) -> bool {
+    numbers.iter().fold(true, |all, number| all & number.is_finite())
 }
 
 /// Converts scores to weights in float64, like [`Weights`](crate::kernel::Weights).

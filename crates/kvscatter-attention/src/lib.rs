@@ -92,7 +92,8 @@
 //! share the positions of one head. Short calls use one thread.
 //!
 //! # Guarantees
-//! - Keys and values that no query sees have no influence on `Y`, even if they are NaN.
+//! - A query reads only the keys and values that it sees. All others have no influence on its result, even if they are
+//!   NaN or infinite.
 //! - The bits of a result do not depend on the number of threads, on the capacity, or on the slot of a ring in
 //!   which a token lies.
 //! - The mask of a ring gives the bits of a linear cache with the same window, if the mask hides a slot from each
@@ -104,8 +105,7 @@
 //!   scores of ordinary size. A result in a half type is that result rounded.
 //!
 //! # Limits
-//! - If one query sees a key or value that is NaN or infinite, the outputs of all queries of its sample that
-//!   share the head of keys may become NaN.
+//! - A call takes longer if it reads values that are NaN or infinite.
 //! - `qk_matmul_output` needs memory for a score of every slot, and so does a softmax in float64. In modes 0 and
 //!   1, the operator reads every key.
 //! - The results of two instruction sets may differ in the last bits.

@@ -15,7 +15,7 @@ mod element;
 #[path = "../../../crates/kvscatter-attention/tests/oracle/executors.rs"]
 mod executors;
 #[path = "../../../crates/kvscatter-attention/tests/oracle/scene.rs"]
-#[expect(clippy::unwrap_used, dead_code, reason = "a failed test panics, and calls are short here")]
+#[expect(clippy::unwrap_used, reason = "a failed test panics, and calls are short here")]
 mod scene;
 mod shapes;
 mod values;

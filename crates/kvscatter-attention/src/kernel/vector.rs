@@ -118,6 +118,22 @@ impl<T: Copy> Streams<T> {
         self
     }
 
+    /// Returns the slots from the step `first` on, up to the next step that reads other streams. A step reads the
+    /// streams for whose index `is_read` returns `true`.
+    pub(crate) fn part(&self, first: usize, is_read: impl Fn(usize) -> bool) -> Self {
+        let reads = |step| -> [bool; STREAMS] {
+            core::array::from_fn(|at| self.used().get(at).is_some_and(|stream| is_read(stream.index + step)))
+        };
+        let streams = reads(first);
+        let count = (first..self.count).take_while(|step| reads(*step) == streams).count();
+        let mut part = Self { used: 0, count, before: self.before + first, ..*self };
+        for (stream, _) in self.used().iter().zip(streams).filter(|(_, is_read)| *is_read) {
+            part.all[part.used] = stream.after(first);
+            part.used += 1;
+        }
+        part
+    }
+
     /// Returns the streams that are read.
     #[inline(always)]
     pub(crate) fn used(&self) -> &[Stream<T>] {

@@ -1,7 +1,7 @@
 //! Results that must have the same bits.
 
 use half::{bf16, f16};
-use kvscatter::Executor;
+use kvscatter::{Executor, Isa};
 use kvscatter_attention::{Attention, Scores};
 use kvscatter_oracle::cases::Random;
 
@@ -209,6 +209,50 @@ fn samples_do_not_influence_each_other() {
             }
             let poisoned = poisoned.run(&op).unwrap().y;
             assert!(bits(&y) == bits(&poisoned[sample * y.len()..][..y.len()]), "{sample}");
+        }
+    }
+}
+
+#[test]
+fn a_token_that_is_nan_changes_no_row_before_it() {
+    check_last_token::<f32>();
+    check_last_token::<f16>();
+    check_last_token::<bf16>();
+}
+
+/// Replaces the last token of a prompt, which is padding in many batches.
+fn check_last_token<T: Element>() {
+    for (n, (query_heads, queries)) in
+        [(1, 2), (1, 8), (2, 8), (1, 17), (2, 24), (16, 24), (2, 33)].into_iter().enumerate()
+    {
+        let r = &mut Random::new(36, n);
+        let sizes = Sizes { batch: 1, query_heads, heads: 1, queries, keys: queries, ..LONG };
+        let clean = Operands::<T>::random(r, sizes);
+        let op = Attention::new().causal(true);
+        for isa in [Isa::Avx512, Isa::Avx2, Isa::Portable] {
+            let prepared = clean.prepare(&op).unwrap().up_to(isa);
+            let run = |operands: &Operands<T>| {
+                operands.run_on(&prepared, &op, false, &mut prepared.scratch(1), None).unwrap().y
+            };
+            let expected = run(&clean);
+            for (last, [in_key, in_value]) in [f64::NAN, f64::INFINITY]
+                .into_iter()
+                .flat_map(|last| [[true, false], [false, true], [true, true]].map(|places| (last, places)))
+            {
+                let mut operands = clean.clone();
+                for (tensor, is_changed) in [(&mut operands.key, in_key), (&mut operands.value, in_value)] {
+                    let rest = tensor.data.len() - tensor.shape[3];
+                    tensor.data[rest..].iter_mut().filter(|_| is_changed).for_each(|it| *it = T::of(last));
+                }
+                let y = run(&operands);
+                let of_head = queries * sizes.value_size;
+                for (y, expected) in y.chunks_exact(of_head).zip(expected.chunks_exact(of_head)) {
+                    let before = of_head - sizes.value_size;
+                    assert!(bits(&y[..before]) == bits(&expected[..before]), "{sizes:?} {isa} {last}");
+                    let is_nan = y[before..].iter().all(|element| element.to_f32().is_nan());
+                    assert!(is_nan || !last.is_nan(), "{sizes:?} {isa}");
+                }
+            }
         }
     }
 }

@@ -4,7 +4,8 @@ use half::{bf16, f16};
 use kvscatter::Executor;
 use kvscatter_attention::{Attention, Scores, Softmax};
 use kvscatter_oracle::attention::{Float, Positions};
-use kvscatter_oracle::cases::attention::AttentionCase;
+use kvscatter_oracle::cases::Random;
+use kvscatter_oracle::cases::attention::{AttentionCase, paint_for_row};
 
 use super::bounds::Bounds;
 use super::call::{Operands, Results, operator};
@@ -37,10 +38,12 @@ fn check_as<T: Element>(case: &AttentionCase, ways: Ways) {
     let is_ring = matches!(case.inputs.positions, Positions::Ring(_));
     let scored = op.scores(Scores::from_mode(case.attention.qk_matmul_output_mode).unwrap());
     let ops = [Some(op), Some(op.softmax(Softmax::Float64)), (!is_ring).then_some(scored)];
+    let painted = PaintedRow::some(case, if ways == Ways::All { 3 } else { 1 });
     for op in ops.into_iter().flatten() {
         let name = || format!("{} {op:?}", case.name);
         let results = operands.run(&op).unwrap_or_else(|error| panic!("{}: {error}", name()));
         compare(&bounds, &results, &name);
+        painted.iter().for_each(|painted| painted.check(&op, &results, &name));
         let ways: &[(&dyn Executor, usize)] = match ways {
             Ways::Two => &[(&Times(2), 2)],
             Ways::All => {
@@ -48,6 +51,65 @@ fn check_as<T: Element>(case: &AttentionCase, ways: Ways) {
             }
         };
         check_ways(&operands, &op, &results, ways, &name);
+    }
+}
+
+/// A row of a case, and the operands with NaN or infinity in every key and value that this row does not see. Other rows
+/// see some of them.
+struct PaintedRow<T> {
+    /// The sample, the query head and the query.
+    at: [usize; 3],
+    /// The numbers of query heads and of queries.
+    counts: [usize; 2],
+    is_rank_3: bool,
+    /// Whether `qk_matmul_output` contains no score of a hidden slot.
+    has_masked_scores: bool,
+    operands: Operands<T>,
+}
+
+impl<T: Element> PaintedRow<T> {
+    /// Chooses a number of rows of a case.
+    fn some(case: &AttentionCase, count: usize) -> Vec<Self> {
+        let &[batch, heads, queries, _] = case.attention.attends(&case.inputs).unwrap().shape.as_slice()
+        else {
+            unreachable!("rank 4")
+        };
+        if batch * heads * queries == 0 {
+            return Vec::new();
+        }
+        let r = &mut Random::new(91, case.name.bytes().map(usize::from).sum());
+        let row = |r: &mut Random| {
+            let (mut case, at) = (case.clone(), [r.below(batch), r.below(heads), r.below(queries)]);
+            paint_for_row(r, &mut case, at);
+            let operands = Operands::new(&case.inputs).unwrap();
+            Self {
+                at,
+                counts: [heads, queries],
+                is_rank_3: case.inputs.q.shape.len() == 3,
+                has_masked_scores: case.attention.qk_matmul_output_mode >= 2,
+                operands,
+            }
+        };
+        r.many(count, row)
+    }
+
+    /// Checks that the row has the bits of `expected`.
+    fn check(&self, op: &Attention, expected: &Results<T>, name: &dyn Fn() -> String) {
+        let ([sample, head, query], [heads, queries]) = (self.at, self.counts);
+        let results = self.operands.run(op).unwrap();
+        let by_head = (sample * heads + head) * queries + query;
+        let at = if self.is_rank_3 { (sample * queries + query) * heads + head } else { by_head };
+        let batch = self.operands.query.shape[0];
+        let bits_of = |list: &[T], at: usize| {
+            let size = list.len() / (batch * heads * queries);
+            bits(&list[at * size..][..size])
+        };
+        let row = || format!("{}: hidden from the row {:?}", name(), self.at);
+        assert!(bits_of(&results.y, at) == bits_of(&expected.y, at), "Y, {}", row());
+        if self.has_masked_scores {
+            let scores = |results: &Results<T>| results.scores.as_deref().map(|all| bits_of(all, by_head));
+            assert!(scores(&results) == scores(expected), "QK, {}", row());
+        }
     }
 }
 

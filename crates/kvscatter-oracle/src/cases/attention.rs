@@ -22,7 +22,7 @@ mod refused;
 mod themes;
 
 pub use self::case::AttentionCase;
-pub use self::draft::paint;
+pub use self::draft::{paint, paint_for_row};
 pub use self::exhaustive::exhaustive;
 use super::Random;
 use crate::attention::Float;

@@ -73,6 +73,17 @@ pub(super) fn values(r: &mut Random, element: Float, range: f64, shape: &[usize]
 
 /// Overwrites every key and value that no row attends with NaN or infinity, unless the call must be refused.
 pub fn paint(r: &mut Random, case: &mut AttentionCase) {
+    paint_hidden(r, case, |_| true);
+}
+
+/// Overwrites every key and value that the row `[sample, query head, query]` does not attend with NaN or infinity,
+/// unless the call must be refused. Other rows may attend some of them.
+pub fn paint_for_row(r: &mut Random, case: &mut AttentionCase, row: [usize; 3]) {
+    paint_hidden(r, case, |other| other == row);
+}
+
+/// Overwrites every key and value that none of the rows attends for which `counts` returns `true`.
+fn paint_hidden(r: &mut Random, case: &mut AttentionCase, counts: impl Fn([usize; 3]) -> bool) {
     let Ok(attends) = case.attention.attends(&case.inputs) else { return };
     case.painted = true;
     let Inputs { k, v, past_key, past_value, .. } = &mut case.inputs;
@@ -81,11 +92,11 @@ pub fn paint(r: &mut Random, case: &mut AttentionCase) {
     let kv_heads = case.attention.kv_num_heads.map_or_else(|| k.shape[1], |heads| heads as usize);
     let group = q_heads / kv_heads;
     for (sample, kv_head) in (0..attends.shape[0]).flat_map(|b| (0..kv_heads).map(move |head| (b, head))) {
+        let heads = kv_head * group..(kv_head + 1) * group;
+        let rows = heads.flat_map(|head| (0..attends.shape[2]).map(move |query| [sample, head, query]));
+        let rows: Vec<_> = rows.filter(|row| counts(*row)).collect();
         for slot in 0..attends.shape[3] {
-            let attended = (0..group).any(|head| {
-                (0..attends.shape[2]).any(|query| attends.row([sample, kv_head * group + head, query])[slot])
-            });
-            if attended {
+            if rows.iter().any(|row| attends.row(*row)[slot]) {
                 continue;
             }
             let arrays = if slot < past {
