@@ -14,7 +14,8 @@
 A function returns the output. It may write into the cache and return that, or return nothing. It raises any exception
 to refuse a call. An absent input is None. A parameter that your function does not have is left out, unless the case
 sets it. With a parameter `in_place`, a function is asked for a plain call or to write into the cache, and may return
-`{"output": ..., "same_memory": True}`.
+`{"output": ..., "same_memory": True}`. `attention` may return `(y, present_key, present_value)`, which the rule
+attention-present-without-past needs.
 
 A runtime that loads ONNX models defines this instead:
 

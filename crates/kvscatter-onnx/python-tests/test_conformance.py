@@ -117,8 +117,8 @@ class Answers:
             text=True,
         )
         verdicts = json.loads(done.stdout)["cases"]
-        failed = {verdict["case"].split("/")[-1] for verdict in verdicts if verdict["verdict"] != "pass"}
-        return failed & self.cases.keys()
+        failed = [verdict["case"] for verdict in verdicts if verdict["verdict"] != "pass"]
+        return {n for n, case in self.cases.items() if any(path.endswith(case["folder"]) for path in failed)}
 
     def in_place_bytes(self):
         """Returns the cases whose buffer after the call in place is not what it must be."""
@@ -152,6 +152,19 @@ def test_a_kernel_that_clamps_fails(corpus, tmp_path):
     answers = Answers(corpus, tmp_path, CLAMPS)
     wrong = answers.differing()
     assert wrong and all(answers.cases[name]["in_place"] == "unchanged" for name in wrong)
+
+
+@pytest.mark.parametrize(
+    ("rule", "part", "replacement"),
+    [
+        ("ring-negative-index", "(start + row)", "(start % 2**32 + row)"),
+        ("ring-negative-index", "(start + row)", "(start % 2**64 + row)"),
+        ("axis", "update.shape[axis]", "update.shape[-2]"),
+    ],
+)
+def test_a_planted_fault_fails_the_rule_that_it_breaks(tmp_path, rule, part, replacement):
+    answers = Answers(ROOT / "conformance", tmp_path, (part, replacement), options=["--rule", rule])
+    assert answers.differing()
 
 
 def test_a_copy_is_recorded(corpus, tmp_path):

@@ -18,7 +18,8 @@
 //!
 //! The values can be read, too. A float cache contains 1, 2, 3 and so on, and the update contains -1, -2, -3
 //! and so on. In cases of attention that test which slots a query sees, every key is 0, so all visible slots
-//! weigh the same. The values are powers of two, so the mean of the visible values names the slots.
+//! weigh the same. The values are powers of two, so the mean of the visible values names the slots. In long caches, the
+//! value of a slot is its index.
 
 mod attend;
 mod attention;
@@ -30,7 +31,7 @@ mod rules;
 mod tensor_scatter;
 mod write;
 
-pub use case::{CorpusCall, CorpusCase, Fault, Form, TwoWrites};
+pub use case::{AttentionForm, CorpusCall, CorpusCase, Fault, Form, TwoWrites};
 pub use rules::{Basis, Operator, RULES, Rule};
 
 /// Returns every case, in the order of the rules.
@@ -121,12 +122,16 @@ mod tests {
     #[test]
     fn cases_are_small_enough_to_be_read() {
         for case in cases() {
-            let elements = match &case.call {
-                CorpusCall::Write(write, _) => crate::size(&write.cache_shape),
-                CorpusCall::TwoWrites(writes, _) => crate::size(&writes[0].cache_shape),
-                CorpusCall::Attention(attention, _) => attention.inputs.k.data.len(),
+            let (elements, most) = match &case.call {
+                CorpusCall::Write(write, _) => (crate::size(&write.cache_shape), 128),
+                CorpusCall::TwoWrites(writes, _) => (crate::size(&writes[0].cache_shape), 128),
+                CorpusCall::Attention(attention, _) => {
+                    let keys = &attention.inputs.k.data;
+                    // Long caches have keys of 0 and values that follow from the slot.
+                    (keys.len(), if keys.iter().all(|key| *key == 0.0) { 1 << 13 } else { 128 })
+                }
             };
-            assert!(elements <= 128, "{}/{} has {elements} elements", case.rule, case.name);
+            assert!(elements <= most, "{}/{} has {elements} elements", case.rule, case.name);
         }
     }
 }

@@ -63,7 +63,7 @@ fn a_failed_case_of_the_corpus_is_printed_with_its_rule() {
         "attention-lengths/decode: no ",
         "The samples have 1, 2 and 4 tokens in a cache of 4 slots. The queries see x---, xx--, xxxx.",
         "rule of the corpus failed",
-        "attention-lengths 4 of 4 cases",
+        "attention-lengths 6 of 6 cases",
     ] {
         assert!(printed.contains(text), "{text}: {answer}");
     }

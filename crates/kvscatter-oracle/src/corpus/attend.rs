@@ -1,6 +1,6 @@
 //! Builds a call of attention, from the few facts that a case names.
 
-use super::case::{CorpusCall, CorpusCase};
+use super::case::{AttentionForm, CorpusCall, CorpusCase};
 use crate::attention::{Array, Attention, Float, Inputs, Mask, Positions};
 use crate::cases::attention::AttentionCase;
 use crate::size;
@@ -10,7 +10,7 @@ use crate::size;
 pub(super) struct Attend {
     attention: Attention,
     inputs: Inputs,
-    operator_set: i64,
+    form: AttentionForm,
 }
 
 /// The numbers that a call needs: samples, query heads, key heads, queries and slots.
@@ -48,6 +48,18 @@ impl Attend {
         )
     }
 
+    /// A call over a long cache: keys are 0, and the `size` elements of the value of a slot are its index.
+    pub(super) fn counted(sizes: Sizes, size: usize) -> Self {
+        let Sizes { batch, q_heads, kv_heads, queries, slots } = sizes;
+        let rows = batch * kv_heads;
+        let indices = (0..rows * slots).flat_map(|row| std::iter::repeat_n((row % slots) as f64, size));
+        Self::new(
+            Array::new(vec![1.0; batch * q_heads * queries * size], &[batch, q_heads, queries, size]),
+            Array::new(vec![0.0; rows * slots * size], &[batch, kv_heads, slots, size]),
+            Array::new(indices.collect(), &[batch, kv_heads, slots, size]),
+        )
+    }
+
     /// A call with different queries, keys and values, with heads of 4 elements and values of `value_size`.
     pub(super) fn computed(sizes: Sizes, value_size: usize) -> Self {
         let Sizes { batch, q_heads, kv_heads, queries, slots } = sizes;
@@ -69,7 +81,8 @@ impl Attend {
             past_value: None,
             positions: Positions::Full,
         };
-        Self { attention: Attention::default(), inputs, operator_set: 24 }
+        let form = AttentionForm { operator_set: 24, has_present: false };
+        Self { attention: Attention::default(), inputs, form }
     }
 
     /// Sets `nonpad_kv_seqlen`.
@@ -104,7 +117,13 @@ impl Attend {
     }
 
     pub(super) fn operator_set(mut self, version: i64) -> Self {
-        self.operator_set = version;
+        self.form.operator_set = version;
+        self
+    }
+
+    /// Requests the outputs `present_key` and `present_value`.
+    pub(super) fn present(mut self) -> Self {
+        self.form.has_present = true;
         self
     }
 
@@ -131,9 +150,9 @@ impl Attend {
     }
 
     pub(super) fn case(self, rule: &'static str, name: &'static str, what: &'static str) -> CorpusCase {
-        let Self { attention, inputs, operator_set } = self;
+        let Self { attention, inputs, form } = self;
         let case = AttentionCase { name: format!("{rule}/{name}"), attention, inputs, painted: false };
-        CorpusCase { rule, name, what, call: CorpusCall::Attention(Box::new(case), operator_set) }
+        CorpusCase { rule, name, what, call: CorpusCall::Attention(Box::new(case), form) }
     }
 }
 

@@ -5,7 +5,7 @@ use super::case::CorpusCase;
 use crate::attention::{Array, Float, Mask, Positions};
 
 pub(super) fn cases() -> Vec<CorpusCase> {
-    [visible(), nothing_visible(), hidden_values(), layouts(), numbers(), refused()].concat()
+    [visible(), nothing_visible(), hidden_values(), layouts(), presents(), numbers(), refused()].concat()
 }
 
 fn visible() -> Vec<CorpusCase> {
@@ -27,6 +27,16 @@ fn visible() -> Vec<CorpusCase> {
             lengths,
             "more-samples-than-slots",
             "There are more samples than slots.",
+        ),
+        Attend::counted(Sizes::new(2, 1, 3), 64).lengths(&[1, 3]).case(
+            lengths,
+            "heads-of-64",
+            "A cache of three slots and heads of 64 elements: fewer slots than a kernel reads at a time.",
+        ),
+        Attend::counted(Sizes::new(4, 1, 128).heads(8, 8), 2).lengths(&[32, 64, 96, 48]).case(
+            lengths,
+            "128-slots",
+            "Four samples of different lengths in a cache of 128 slots and eight heads.",
         ),
         Attend::seen(Sizes::new(1, 2, 5)).lengths(&[5]).causal().case(
             causal,
@@ -121,53 +131,74 @@ fn hidden_values() -> Vec<CorpusCase> {
                 "nan-in-a-sample-without-tokens",
                 "Sample 0 has no tokens, and all its slots contain NaN.",
             ),
+        Attend::computed(Sizes::new(1, 3, 5), 2).lengths(&[4]).causal().poison(0, &[3], f64::NAN, f64::NAN).case(
+            rule,
+            "nan-in-the-last-token",
+            "The last token is NaN, and so is the result of its query. The two queries before it do not see it.",
+        ),
     ]
 }
 
 fn layouts() -> Vec<CorpusCase> {
     let shared = "attention-shared-heads";
     let layouts = "attention-layouts";
-    let flat = |sizes: Sizes| {
-        Attend::computed(sizes, 2).with(|attention, inputs| {
-            let Sizes { batch, q_heads, kv_heads, queries, slots } = sizes;
-            attention.q_num_heads = Some(q_heads as i64);
-            attention.kv_num_heads = Some(kv_heads as i64);
-            inputs.q = pattern(3, &[batch, queries, q_heads * 4]);
-            inputs.k = pattern(5, &[batch, slots, kv_heads * 4]);
-            inputs.v = pattern(7, &[batch, slots, kv_heads * 2]);
-        })
-    };
     vec![
-        Attend::computed(Sizes::new(1, 1, 4).heads(4, 2), 4).lengths(&[3]).case(
+        Attend::computed(Sizes::new(1, 1, 5).heads(4, 2), 3).lengths(&[3]).case(
             shared,
             "two-for-each",
             "Query heads 0 and 1 read key head 0. Heads that take turns (0, 1, 0, 1) give another result.",
         ),
-        Attend::computed(Sizes::new(2, 2, 4).heads(3, 1), 4).lengths(&[2, 4]).causal().case(
+        Attend::computed(Sizes::new(2, 2, 5).heads(3, 1), 1).lengths(&[2, 4]).causal().case(
             shared,
             "one-for-all",
             "All three query heads read one key head.",
         ),
-        flat(Sizes::new(2, 2, 4).heads(2, 2)).lengths(&[3, 4]).causal().case(
+        flat(Sizes::new(1, 3, 5).heads(2, 2)).lengths(&[4]).causal().case(
             layouts,
             "rank-3",
             "Heads are inside the last dimension of inputs and output.",
         ),
-        flat(Sizes::new(1, 1, 4).heads(4, 2)).lengths(&[3]).case(
+        flat(Sizes::new(2, 1, 5).heads(6, 3)).lengths(&[3, 4]).case(
             layouts,
             "rank-3-shared-heads",
-            "Four query heads share two key heads.",
+            "Six query heads share three key heads.",
         ),
-        Attend::computed(Sizes::new(1, 2, 4), 6).lengths(&[4]).case(
+        Attend::computed(Sizes::new(1, 2, 5), 6).lengths(&[4]).case(
             layouts,
             "larger-values",
             "Keys have 4 elements and values 6.",
         ),
-        Attend::computed(Sizes::new(1, 2, 4), 1).lengths(&[3]).case(
+        Attend::computed(Sizes::new(1, 2, 5), 1).lengths(&[3]).case(
             layouts,
             "smaller-values",
             "Keys have 4 elements and values 1.",
         ),
+    ]
+}
+
+/// A call whose inputs have rank 3, with heads of 4 elements and values of 2.
+fn flat(sizes: Sizes) -> Attend {
+    Attend::computed(sizes, 2).with(|attention, inputs| {
+        let Sizes { batch, q_heads, kv_heads, queries, slots } = sizes;
+        attention.q_num_heads = Some(q_heads as i64);
+        attention.kv_num_heads = Some(kv_heads as i64);
+        inputs.q = pattern(3, &[batch, queries, q_heads * 4]);
+        inputs.k = pattern(5, &[batch, slots, kv_heads * 4]);
+        inputs.v = pattern(7, &[batch, slots, kv_heads * 2]);
+    })
+}
+
+fn presents() -> Vec<CorpusCase> {
+    let rule = "attention-present-without-past";
+    let computed = || Attend::computed(Sizes::new(2, 3, 3).heads(4, 2), 5).causal().present();
+    vec![
+        computed().case(rule, "rank-4", "The presents are the keys and the values."),
+        flat(Sizes::new(2, 3, 3).heads(4, 2)).causal().present().case(
+            rule,
+            "rank-3",
+            "Heads are inside the last dimension of the inputs. The presents have rank 4.",
+        ),
+        computed().operator_set(23).case(rule, "operator-set-23", "The same in operator set 23."),
     ]
 }
 
@@ -176,7 +207,16 @@ fn numbers() -> Vec<CorpusCase> {
     let half = "attention-half-types";
     let computed = || Attend::computed(Sizes::new(2, 2, 5).heads(2, 1), 3).lengths(&[3, 5]).causal();
     vec![
-        computed().case(scores, "default-scale", "The scale is 1 over the square root of the head size."),
+        computed()
+            .with(|_, inputs| {
+                inputs.q = pattern(3, &[2, 2, 2, 6]);
+                inputs.k = pattern(5, &[2, 1, 5, 6]);
+            })
+            .case(
+                scores,
+                "default-scale",
+                "The scale is 1 over the square root of the head size, which is 6.",
+            ),
         computed().with(|attention, _| attention.scale = Some(0.25)).case(
             scores,
             "scale",

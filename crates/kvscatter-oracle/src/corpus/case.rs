@@ -24,8 +24,8 @@ pub enum CorpusCall {
     Write(Box<Case>, Form),
     /// A model of two nodes that write one cache.
     TwoWrites(Box<[Case; 2]>, TwoWrites),
-    /// A node of ONNX `Attention` in this operator set.
-    Attention(Box<AttentionCase>, i64),
+    /// A node of ONNX `Attention`.
+    Attention(Box<AttentionCase>, AttentionForm),
 }
 
 impl CorpusCall {
@@ -43,6 +43,15 @@ impl CorpusCall {
             Call::KvCacheOperation { .. } => Operator::KvCacheOperation,
         }
     }
+}
+
+/// The form of a model with one `Attention`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AttentionForm {
+    /// The model imports this operator set.
+    pub operator_set: i64,
+    /// Whether `present_key` and `present_value` are outputs, too.
+    pub has_present: bool,
 }
 
 /// The form of a model with one node that writes a cache.

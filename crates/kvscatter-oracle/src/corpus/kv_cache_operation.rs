@@ -11,7 +11,7 @@ pub(super) fn cases() -> Vec<CorpusCase> {
     let seq_len = "ascend-seq-len";
     let layer = "ascend-layer";
     let rank_4 = "ascend-rank-4";
-    let past = &[2, 2, 4, 4];
+    let past = &[3, 2, 5, 4];
     let flat = |lists: Lists| tokens(past, lists);
     vec![
         flat(Lists { layer_id: &[0], token_offset: &[1, 4], seq_len: &[1, 1] }).case(
@@ -29,7 +29,7 @@ pub(super) fn cases() -> Vec<CorpusCase> {
             "one-and-three",
             "Sample 0 has one token and sample 1 three.",
         ),
-        flat(Lists { layer_id: &[0], token_offset: &[4, 4], seq_len: &[4, 1] }).case(
+        flat(Lists { layer_id: &[0], token_offset: &[5, 5], seq_len: &[5, 1] }).case(
             range,
             "last-row",
             "tokenOffset is maxSeqLen, which fills the last row.",
@@ -39,7 +39,7 @@ pub(super) fn cases() -> Vec<CorpusCase> {
             "refused-below-seq-len",
             "Sample 1 would begin at row -1, which is in sample 0.",
         ),
-        flat(Lists { layer_id: &[0], token_offset: &[1, 5], seq_len: &[1, 1] }).case(
+        flat(Lists { layer_id: &[0], token_offset: &[1, 6], seq_len: &[1, 1] }).case(
             range,
             "refused-above-capacity",
             "Sample 1 would end after the last row.",
@@ -57,12 +57,12 @@ pub(super) fn cases() -> Vec<CorpusCase> {
         flat(Lists { layer_id: &[1], token_offset: &[1, 2], seq_len: &[1, 1] }).case(
             layer,
             "second",
-            "Layer 0 does not change.",
+            "Layers 0 and 2 do not change.",
         ),
-        flat(Lists { layer_id: &[2], token_offset: &[1, 2], seq_len: &[1, 1] }).case(
+        flat(Lists { layer_id: &[3], token_offset: &[1, 2], seq_len: &[1, 1] }).case(
             layer,
             "refused-above",
-            "There is no layer 2.",
+            "There is no layer 3.",
         ),
         flat(Lists { layer_id: &[-1], token_offset: &[1, 2], seq_len: &[1, 1] }).case(
             layer,
@@ -90,10 +90,10 @@ pub(super) fn cases() -> Vec<CorpusCase> {
             "The cache is float32.",
         ),
         flat(Lists { layer_id: &[0], token_offset: &[2, 3], seq_len: &[2, 2] })
-            .update_shape(&[2, 2, 2, 2])
-            .case(rank_4, "two-tokens", "newKv has two samples of two tokens, with two heads of 2 elements."),
+            .update_shape(&[2, 2, 4, 1])
+            .case(rank_4, "two-tokens", "newKv has two samples of two tokens, with four heads of 1 element."),
         flat(Lists { layer_id: &[0], token_offset: &[1, 3], seq_len: &[1, 3] })
-            .update_shape(&[2, 2, 2, 2])
+            .update_shape(&[2, 2, 4, 1])
             .case(rank_4, "refused-ragged", "seqLen is 1 and 3, but both samples of newKv have two tokens."),
     ]
 }

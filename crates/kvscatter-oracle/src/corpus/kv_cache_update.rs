@@ -13,26 +13,26 @@ pub(super) fn cases() -> Vec<CorpusCase> {
     let smaller = "tensorrt-smaller-batch";
     let types = "tensorrt-types";
     let builder = "tensorrt-builder";
-    let cache = &[2, 2, 4, 2];
+    let cache = &[2, 3, 4, 5];
     vec![
-        padded(cache, &[2, 2, 1, 2], &[1, 3]).case(
+        padded(cache, &[2, 3, 1, 5], &[1, 3]).case(
             write,
             "decode",
-            "Each sample gets one row in both heads.",
+            "Each sample gets one row in all three heads.",
         ),
-        padded(cache, &[2, 2, 3, 2], &[0, 1]).case(write, "prefill", "Each sample gets three rows."),
-        padded(cache, &[2, 2, 2, 2], &[2, 2]).case(end, "last-slot", "The last row goes to the last slot."),
-        padded(cache, &[2, 2, 2, 2], &[0, 3]).case(
+        padded(cache, &[2, 3, 3, 5], &[0, 1]).case(write, "prefill", "Each sample gets three rows."),
+        padded(cache, &[2, 3, 2, 5], &[2, 2]).case(end, "last-slot", "The last row goes to the last slot."),
+        padded(cache, &[2, 3, 2, 5], &[0, 3]).case(
             end,
             "refused-one-row-too-many",
             "The first row of sample 1 fits, and the second does not.",
         ),
-        padded(cache, &[2, 2, 1, 2], &[0, 4]).case(
+        padded(cache, &[2, 3, 1, 5], &[0, 4]).case(
             end,
             "refused-capacity",
             "The index of sample 1 is s_max.",
         ),
-        padded(cache, &[2, 2, 1, 2], &[0, -1]).case(
+        padded(cache, &[2, 3, 1, 5], &[0, -1]).case(
             negative,
             "refused-minus-one",
             "The index of sample 1 is -1.",
@@ -67,63 +67,63 @@ pub(super) fn cases() -> Vec<CorpusCase> {
             "refused-above-capacity",
             "Sample 0 has five rows for 4 slots.",
         ),
-        padded(&[3, 2, 4, 2], &[2, 2, 1, 2], &[1, 3]).case(
+        padded(&[3, 2, 4, 5], &[2, 2, 1, 5], &[1, 3]).case(
             smaller,
             "two-of-three",
             "Sample 2 does not change.",
         ),
-        packed(&[3, 2, 4, 2], 3, &[1, 0], &[0, 1, 3]).case(smaller, "packed", "Sample 2 does not change."),
-        padded(cache, &[2, 2, 0, 2], &[4, 0]).case(
+        packed(&[3, 2, 4, 5], 3, &[1, 0], &[0, 1, 3]).case(smaller, "packed", "Sample 2 does not change."),
+        padded(cache, &[2, 3, 0, 5], &[4, 0]).case(
             "tensorrt-no-rows",
             "at-the-end",
             "Index 4 is s_max. Nothing follows it, so it is valid.",
         ),
-        padded(cache, &[2, 2, 1, 2], &[1, 3]).element("float16").case(
+        padded(cache, &[2, 3, 1, 5], &[1, 3]).element("float16").case(
             types,
             "float16",
             "The cache is float16.",
         ),
-        padded(cache, &[2, 2, 1, 2], &[1, 3]).element("bfloat16").case(
+        padded(cache, &[2, 3, 1, 5], &[1, 3]).element("bfloat16").case(
             types,
             "bfloat16",
             "The cache is bfloat16.",
         ),
-        padded(cache, &[2, 2, 1, 2], &[1, 3]).element("int8").case(
+        padded(cache, &[2, 3, 1, 5], &[1, 3]).element("int8").case(
             types,
             "refused-int8",
             "The cache is int8.",
         ),
-        padded(cache, &[2, 2, 1, 2], &[1, 3]).types("float16", "float").case(
+        padded(cache, &[2, 3, 1, 5], &[1, 3]).types("float16", "float").case(
             types,
             "refused-different",
             "The cache is float16 and the update float32.",
         ),
-        padded(cache, &[2, 2, 1, 2], &[1, 3]).form(Form::Fault(Fault::CircularCacheMode)).case(
+        padded(cache, &[2, 3, 1, 5], &[1, 3]).form(Form::Fault(Fault::CircularCacheMode)).case(
             "tensorrt-mode",
             "refused-circular",
             "The mode is circular.",
         ),
-        padded(cache, &[2, 1, 1, 2], &[1, 3]).case(
+        padded(cache, &[2, 1, 1, 5], &[1, 3]).case(
             builder,
             "refused-heads",
-            "The update has one head for two.",
+            "The update has one head for three.",
         ),
-        padded(cache, &[2, 2, 1, 1], &[1, 3]).case(
+        padded(cache, &[2, 3, 1, 1], &[1, 3]).case(
             builder,
             "refused-head-size",
-            "The update has heads of 1 element for 2.",
+            "The update has heads of 1 element for 5.",
         ),
-        padded(cache, &[2, 2, 5, 2], &[0, 0]).case(
+        padded(cache, &[2, 3, 5, 5], &[0, 0]).case(
             builder,
             "refused-longer",
             "The update has five rows for 4 slots.",
         ),
-        padded(cache, &[3, 2, 1, 2], &[0, 0, 0]).case(
+        padded(cache, &[3, 3, 1, 5], &[0, 0, 0]).case(
             builder,
             "refused-larger-batch",
             "The update has three samples for two.",
         ),
-        padded(cache, &[2, 2, 1, 2], &[0]).case(
+        padded(cache, &[2, 3, 1, 5], &[0]).case(
             builder,
             "refused-index-count",
             "There is one index for two samples.",

@@ -33,6 +33,16 @@ fn kinds() -> Vec<CorpusCase> {
             "with-causality",
             "A slot is seen if the mask, the length and causality show it.",
         ),
+        first_slots([511, 512, 513]).case(
+            boolean,
+            "512-slots",
+            "No lengths: the mask shows the first 511, 512 and 513 slots.",
+        ),
+        first_slots([1023, 1024, 1025]).case(
+            boolean,
+            "1024-slots",
+            "No lengths: the mask shows the first 1023, 1024 and 1025 slots.",
+        ),
         seen(1).bias(&[1, 4], &[0.0, HIDDEN, 0.0, 0.0]).case(float, "minus-infinity", "Slot 1 is hidden."),
         seen(1).bias(&[1, 4], &[0.0, 1.0, -1.0, 0.5]).case(float, "added", "The mask changes the weights."),
         seen(1).lengths(&[3]).bias(&[1, 4], &[0.0, 1.0, 0.0, 9.0]).case(
@@ -56,6 +66,13 @@ fn kinds() -> Vec<CorpusCase> {
             "Every slot that the length shows has the lowest value, so these slots weigh the same.",
         ),
     ]
+}
+
+/// A call of three samples whose mask shows the first slots, up to the largest number of them.
+fn first_slots(shown: [usize; 3]) -> Attend {
+    let slots = shown.into_iter().fold(0, usize::max);
+    let row = |shown: usize| "x".repeat(shown) + &"-".repeat(slots - shown);
+    Attend::counted(Sizes::new(3, 1, slots), 1).shows(&[3, 1, 1, slots], &shown.map(row).concat())
 }
 
 fn shapes() -> Vec<CorpusCase> {

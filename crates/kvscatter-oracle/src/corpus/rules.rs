@@ -187,7 +187,7 @@ pub const RULES: &[Rule] = &[
     choice(
         Attention,
         "attention-hidden-values",
-        "A slot that no query sees has no influence, not even if it contains NaN or infinity.",
+        "A slot has no influence on a query that does not see it, not even if it contains NaN or infinity.",
     ),
     document(Attention, "attention-boolean-mask", "A slot is hidden where a boolean mask is false."),
     document(
@@ -234,6 +234,11 @@ pub const RULES: &[Rule] = &[
         Attention,
         "attention-layouts",
         "Inputs of rank 3 and 4 have the same meaning. Keys and values may have different sizes.",
+    ),
+    choice(
+        Attention,
+        "attention-present-without-past",
+        "Without a past, present_key and present_value are the keys and the values, in rank 4.",
     ),
     document(
         Attention,

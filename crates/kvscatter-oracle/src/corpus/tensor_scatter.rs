@@ -19,6 +19,11 @@ fn positions() -> Vec<CorpusCase> {
     vec![
         Write::linear(&[2, 2, 4, 2], 1, &[1, 3]).case(write, "decode", "Each sample gets one row in both heads."),
         Write::linear(&[2, 1, 5, 2], 3, &[0, 2]).case(write, "prefill", "Each sample gets three rows."),
+        Write::linear(&[2, 3, 5, 4], 1, &[1, 4]).case(
+            write,
+            "different-sizes",
+            "No two dimensions are equal, and neither are those of the update.",
+        ),
         Write::linear(&[3, 4, 2], 2, &[1, 2, 0]).case(write, "rank-3", "The cache has no heads."),
         Write::linear(&[1, 1, 1, 1], 1, &[0]).case(write, "one-element", "The cache has one element."),
         Write::ring(&[2, 2, 4, 2], 2, &[1, 2]).case(
@@ -76,6 +81,11 @@ fn positions() -> Vec<CorpusCase> {
             "below-minus-capacity",
             "Index -4 is slot 0, and -5 and -9 are slot 3.",
         ),
+        Write::ring(&[3, 5, 2], 1, &[-1, -5, -7]).case(
+            negative,
+            "five-slots",
+            "The capacity is no power of two. The indices are slots 4, 0 and 3, and not 0, 1 and 4, as unsigned numbers of 32 or 64 bits would be.",
+        ),
         Write::ring(&[1, 1, 3, 2], 2, &[i64::MAX]).case(extreme, "largest", "The largest int64, plus 1, overflows."),
         Write::ring(&[1, 1, 3, 2], 2, &[i64::MIN]).case(extreme, "smallest", "The smallest int64 has no absolute value."),
     ]
@@ -102,7 +112,7 @@ fn refused_positions() -> Vec<CorpusCase> {
             "refused-smallest",
             "The index is the smallest int64.",
         ),
-        Write::linear(&[2, 2, 4, 2], 2, &[2, 2]).case(
+        Write::linear(&[2, 3, 5, 2], 2, &[3, 3]).case(
             end,
             "last-slot",
             "The last row goes to the last slot.",
@@ -176,17 +186,17 @@ fn shapes() -> Vec<CorpusCase> {
             "one-of-rank-4",
             "The layout [batch, sequence, heads, head size].",
         ),
-        Write::ring(&[2, 4, 2, 2], 1, &[1, 3]).axis(1).update_shape(&[2, 2, 2, 2]).case(
+        Write::ring(&[2, 5, 3, 4], 1, &[1, 4]).axis(1).update_shape(&[2, 2, 3, 4]).case(
             axis,
             "one-of-rank-4-ring",
-            "The same layout in a ring. Sample 1 wraps.",
+            "The same layout in a ring, with sizes that differ. Sample 1 wraps.",
         ),
         Write::linear(&[2, 4, 2, 2], 1, &[1, 3]).axis(-3).case(
             axis,
             "minus-three-of-rank-4",
             "The same axis, counted from the end.",
         ),
-        Write::linear(&[2, 2, 2, 4], 1, &[1, 3]).axis(-1).case(
+        Write::linear(&[2, 3, 2, 4], 1, &[1, 3]).axis(-1).case(
             axis,
             "last",
             "The sequence is the last dimension.",

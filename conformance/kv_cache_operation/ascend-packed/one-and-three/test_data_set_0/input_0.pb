@@ -1,2 +1,2 @@
 
-Bnew_kvJ @eAfBgChDiEjFkGlHmInJoKpLqMrNsOt
+Bnew_kvJ xyžzŸ{ |¡}¢~£¤€¥¦‚§ƒ¨„©…ª†«‡¬

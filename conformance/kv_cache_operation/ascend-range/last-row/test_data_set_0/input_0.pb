@@ -1,2 +1,2 @@
-
-Bnew_kvJ(@eAfBgChDiEjFkGlHmInJoKpLqMrNsOtPuQvRwSx
+
+Bnew_kvJ0xyžzŸ{ |¡}¢~£¤€¥¦‚§ƒ¨„©…ª†«‡¬ˆ­‰®Š¯‹°Œ±²Ž³´

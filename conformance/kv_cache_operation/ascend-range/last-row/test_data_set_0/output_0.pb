@@ -1,2 +1,2 @@
-
-BpresentJÄ@eAfBgChDiEjFkGlHmInJoKpLqMrNsOt56789:;<=>?@PuQvRwSx E!F"G#H$I%J&K'L(M)N*O+P,Q-R.S/T0U1V2W3X4Y5Z6[7\8]9^:_;`<a=b>c?d
+
+BpresentJxùyûzü{†|°}¢~£§Ä•Å¶ÇßÉ®Ñ©Ö™Ü´á¨à≠âÆäØã∞9:;<=>?@ABCD E!F"G#Hå±ç≤é≥è¥(M)N*O+P,Q-R.S/T0U1V2W3X4Y5Z6[7\8]9^:_;`<a=b>c?d@eAfBgChDiEjFkGlHmInJoKpLqMrNsOtPuQvRwSxTyUzV{W|X}Y~Z[Ä\Å]Ç^É_Ñ`ÖaÜbácàdâeäfãgåhçiéjèkêlëmínìoîpïqñrósòtôuövõwú

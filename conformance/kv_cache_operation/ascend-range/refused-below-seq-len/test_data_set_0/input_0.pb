@@ -1,2 +1,2 @@
 
-Bnew_kvJ@eAfBgChDiEjFkGlHmInJoKp
+Bnew_kvJxùyûzü{†|°}¢~£§Ä•Å¶ÇßÉ®

@@ -1,2 +1,2 @@
 
-Bnew_kvJ@eAfBgCh
+Bnew_kvJxùyûzü{†

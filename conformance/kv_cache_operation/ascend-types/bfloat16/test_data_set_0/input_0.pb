@@ -1,1 +1,1 @@
-Bnew_kvJ@eAfBgChDiEjFkGl
+Bnew_kvJxùyûzü{†|°}¢~£§

@@ -1,1 +1,1 @@
-Bnew_kvJ@ABCDEFG
+Bnew_kvJxyz{|}~

@@ -1,2 +1,2 @@
-BpresentJ@@ABC	
-DEFG !"#$%&'()*+,-./0123456789:;<=>?
+BpresentJxxyz{	
+|}~ !"#$%&'()*+,-./0123456789:;<=>?@ABCDEFGHIJKLMNOPQRSTUVWXYZ[\]^_`abcdefghijklmnopqrstuvw

@@ -1,2 +1,2 @@
 
-Bnew_kvJ@eAfBgChDiEjFkGl
+Bnew_kvJxùyûzü{†|°}¢~£§

@@ -93,7 +93,7 @@ fn write_case(root: &Path, case: &CorpusCase) -> Result<CaseEntry, CommandError>
     let contents = match &case.call {
         CorpusCall::Write(write, form) => write::one(write, *form, case.what)?,
         CorpusCall::TwoWrites(writes, how) => write::two(writes, *how, case.what)?,
-        CorpusCall::Attention(attention, version) => attention::contents(attention, *version, case.what)?,
+        CorpusCall::Attention(attention, form) => attention::contents(attention, *form, case.what)?,
     };
     let outputs = contents.expected.as_ref().cloned().unwrap_or_default();
     TestCase::write(&folder, &contents.parts.model(), &[(contents.inputs.clone(), outputs)])?;

@@ -4,6 +4,7 @@ use kvscatter::ElementType;
 use kvscatter_onnx::Tensor;
 use kvscatter_oracle::attention::{Array, Attention, Float, Mask, Positions};
 use kvscatter_oracle::cases::attention::AttentionCase;
+use kvscatter_oracle::corpus::AttentionForm;
 
 use super::super::model::{Declared, ModelParts, Shape, float, int, node};
 use super::super::tensors::{data, int64s};
@@ -15,10 +16,13 @@ use crate::refused::{Refused, of_oracle};
 /// The inputs of the operator, in its order.
 const INPUTS: [&str; 7] = ["q", "k", "v", "attn_mask", "past_key", "past_value", "nonpad_kv_seqlen"];
 
+/// The outputs of the operator, in its order.
+const OUTPUTS: [&str; 3] = ["y", "present_key", "present_value"];
+
 /// Returns the files of a model with one `Attention`.
 pub(super) fn contents(
     case: &AttentionCase,
-    operator_set: i64,
+    form: AttentionForm,
     what: &str,
 ) -> Result<Contents, CommandError> {
     let inputs = &case.inputs;
@@ -50,17 +54,24 @@ pub(super) fn contents(
     let names: Vec<_> = named().map(|(name, tensor)| if tensor.is_some() { *name } else { "" }).collect();
     let declared = named().filter_map(|(name, tensor)| Some(Declared::of(name, tensor.as_ref()?))).collect();
 
-    let mut attention = node("Attention", &names, &["y"]);
+    let outputs = if form.has_present { &OUTPUTS[..] } else { &OUTPUTS[..1] };
+    let mut attention = node("Attention", &names, outputs);
     attention.attribute = attributes(&case.attention);
-    let mut parts =
-        ModelParts { nodes: vec![attention], inputs: declared, outputs: Vec::new(), operator_set };
+    let mut parts = ModelParts {
+        nodes: vec![attention],
+        inputs: declared,
+        outputs: Vec::new(),
+        operator_set: form.operator_set,
+    };
     let (expected, tolerance) = match case.expected() {
-        Ok(outputs) => {
-            let y = outputs.y.data.iter().map(|&y| inputs.element.round(y)).collect();
-            let tolerance = outputs.y.data.iter().map(|&y| case.tolerance(y)).fold(0.0, f64::max);
-            let y = numbers(&Array::new(y, &outputs.y.shape))?;
-            parts.outputs.push(Declared::of("y", &y));
-            (Ok(vec![y]), Some(Tolerance { rtol: 0.0, atol: tolerance }))
+        Ok(made) => {
+            let y = made.y.data.iter().map(|&y| inputs.element.round(y)).collect();
+            let tolerance = made.y.data.iter().map(|&y| case.tolerance(y)).fold(0.0, f64::max);
+            let arrays = [Array::new(y, &made.y.shape), made.present_key, made.present_value];
+            let tensors = arrays.iter().take(outputs.len()).map(numbers).collect::<Result<Vec<_>, _>>()?;
+            let declared = outputs.iter().zip(&tensors).map(|(name, tensor)| Declared::of(name, tensor));
+            parts.outputs.extend(declared);
+            (Ok(tensors), Some(Tolerance { rtol: 0.0, atol: tolerance }))
         }
         Err(refusal) => {
             let kind = of_oracle::attention(&refusal);
@@ -77,10 +88,10 @@ pub(super) fn contents(
 }
 
 /// Returns for each sample, query head and query a text with `x` for each slot that the query sees, and `-` for the
-/// others. Returns `None` for a call that must be refused.
+/// others. Returns `None` for a call that must be refused, and for a cache of more slots than a person can read.
 pub(super) fn sees(case: &AttentionCase) -> Option<Vec<String>> {
     let attends = case.attention.attends(&case.inputs).ok()?;
-    let slots = *attends.shape.last()?;
+    let slots = attends.shape.last().copied().filter(|slots| *slots <= 64)?;
     let text = |row: &[bool]| row.iter().map(|&seen| if seen { 'x' } else { '-' }).collect();
     Some(attends.data.chunks(slots.max(1)).map(text).collect())
 }
