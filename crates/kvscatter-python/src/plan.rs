@@ -19,8 +19,8 @@ use crate::{error, options};
 /// with the same positions. It contains a copy of the positions and no array. A notebook shows it as a
 /// picture, and `str` returns the same as text. Copying returns the same object. It can be pickled.
 ///
-/// Plans are equal if they copy the same elements and skip the same samples, for arrays of the same dtype, shapes and
-/// strides.
+/// Plans are equal if they write the same slots and skip the same samples, for arrays of the same dtype, shapes and
+/// strides and the same sequence dimension.
 #[pyclass(frozen, module = "kvscatter", name = "Plan")]
 pub(crate) struct Plan {
     write: Arc<PreparedScatter>,
@@ -110,8 +110,7 @@ impl Plan {
     /// The samples that `out_of_range="skip"` leaves unchanged, in ascending order.
     #[getter]
     fn skipped_samples(&self, py: Python<'_>) -> PyResult<Vec<usize>> {
-        let plan = self.planned(py)?;
-        Ok((0..plan.batch()).filter(|&sample| plan.skips(sample)).collect())
+        Ok(self.planned(py)?.skipped_samples().collect())
     }
 
     /// The number of elements that the write moves. It reads and writes only these.
@@ -166,14 +165,18 @@ impl Plan {
 
     fn __eq__(&self, py: Python<'_>, other: &Self) -> PyResult<bool> {
         let (plan, another) = (self.planned(py)?, other.planned(py)?);
+        // Without lists, every sample is written from slot 0. There may be more samples than can be visited.
+        let has_no_list = |plan: &Self| plan.write_indices.is_none() && plan.lengths.is_none();
         Ok(self.write.has_forms_of(&other.write)
-            && (0..plan.batch()).all(|sample| plan.skips(sample) == another.skips(sample))
-            && plan.blocks().eq(another.blocks()))
+            && (has_no_list(self) && has_no_list(other)
+                || plan.skipped_samples().eq(another.skipped_samples())
+                    && plan.segments().eq(another.segments())))
     }
 
     fn __hash__(&self, py: Python<'_>) -> PyResult<u64> {
-        let mut hasher = DefaultHasher::new();
-        self.planned(py)?.for_each_block(|block| block.hash(&mut hasher));
+        let (plan, mut hasher) = (self.planned(py)?, DefaultHasher::new());
+        plan.elements().hash(&mut hasher);
+        plan.segments().take(HASHED).for_each(|segment| segment.hash(&mut hasher));
         Ok(hasher.finish())
     }
 
@@ -222,15 +225,15 @@ impl Plan {
     }
 }
 
+/// The number of segments in a hash. A plan may have more than can be visited.
+const HASHED: usize = 64;
 /// The default number of lanes of a picture.
 const SHOWN: usize = 64;
 /// The number of lanes of a picture that a notebook shows on its own. A lane is 52 pixels high.
 const SHOWN_IN_NOTEBOOK: usize = 16;
 
 fn summary(plan: &WritePlan<'_>) -> String {
-    let mut blocks = 0_usize;
-    plan.for_each_block(|_| blocks = blocks.wrapping_add(1));
-    let (elements, skipped) = (plan.elements(), plan.skipped());
+    let (elements, blocks, skipped) = (plan.elements(), plan.block_count(), plan.skipped());
     let bytes = plan.bytes().map_or_else(String::new, |bytes| format!(" ({bytes} byte{})", plural(bytes)));
     let moved = format!("{elements} element{}{bytes} in {blocks} block{}", plural(elements), plural(blocks));
     match skipped {

@@ -127,9 +127,11 @@ impl PreparedScatter {
         Ok(Self { axis, prepared, cache, update })
     }
 
-    /// Returns `true` if both are for arrays of the same forms.
+    /// Returns `true` if both are for arrays of the same forms and along the same dimension.
     pub(crate) fn has_forms_of(&self, other: &Self) -> bool {
-        self.cache.form == other.cache.form && self.update.form == other.update.form
+        self.axis == other.axis
+            && self.cache.form == other.cache.form
+            && self.update.form == other.update.form
     }
 
     /// Returns what [`restore`](Self::restore) needs, for pickle.

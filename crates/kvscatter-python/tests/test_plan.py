@@ -245,6 +245,16 @@ def test_equal_plans_copy_the_same_elements() -> None:
     assert nothing != kvscatter.plan((1, 4, 1), (1, 0, 1), [5], out_of_range="skip", dtype="int8")
 
 
+def test_a_plan_of_a_huge_batch_is_compared_and_described_at_once() -> None:
+    def huge(rows: int) -> Plan:
+        return kvscatter.plan((2**40, 2, 3), (2**40, rows, 3), dtype="uint8")
+
+    assert huge(1) == huge(1) and hash(huge(1)) == hash(huge(1))
+    assert huge(1) != huge(2)
+    assert repr(huge(1)) == f"<kvscatter.Plan: {3 * 2**40} elements ({3 * 2**40} bytes) in {2**40} blocks>"
+    assert huge(1).skipped_samples == []
+
+
 def ring() -> Plan:
     return kvscatter.plan((2, 1, 8, 64), (2, 1, 3, 64), [1, 6], mode="circular", dtype="float16")
 

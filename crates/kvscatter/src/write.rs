@@ -163,6 +163,14 @@ impl<'a> WritePlan<'a> {
         self.moves.skips(sample)
     }
 
+    /// Returns the samples that [`OutOfRange::SkipSample`](crate::OutOfRange::SkipSample) leaves unchanged, in
+    /// ascending order.
+    pub fn skipped_samples(&self) -> impl Iterator<Item = usize> + use<'a> {
+        let moves = self.moves;
+        // A batch of which no sample is skipped may be too large to be searched.
+        (0..moves.batch()).filter(move |sample| moves.skips(*sample)).take(moves.skipped())
+    }
+
     /// Returns the number of elements that the write moves. A write in place reads and writes only these
     /// elements.
     #[must_use]
@@ -189,6 +197,20 @@ impl<'a> WritePlan<'a> {
     pub fn blocks(&self) -> impl Iterator<Item = Block> + use<'a> {
         let (geometry, first) = (self.geometry(), self.offsets());
         self.moves.row_ranges().flat_map(move |(rows, _)| geometry.write_mapping().blocks(first, rows))
+    }
+
+    /// Returns the number of [`blocks`](Self::blocks). The time of this follows the lists of the call, and not the
+    /// batch.
+    #[must_use]
+    pub fn block_count(&self) -> usize {
+        let blocks = |(rows, _)| self.geometry().write_mapping().block_count(rows);
+        let mut ranges = self.moves.row_ranges();
+        if self.moves.lists().next().is_none() {
+            // Every sample has one range, because it is written from slot 0. G1: a block moves at least one element of
+            // the update, so the product does not wrap.
+            return ranges.next().map_or(0, blocks).wrapping_mul(self.batch());
+        }
+        ranges.map(blocks).sum()
     }
 
     /// Returns the slots of each sample that are written, in the order of the update's rows.

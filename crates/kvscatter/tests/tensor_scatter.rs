@@ -203,6 +203,14 @@ fn empty_dimensions_are_checked_and_not_walked() {
 }
 
 #[test]
+fn blocks_of_a_huge_batch_are_counted_and_not_visited() {
+    let huge = 1 << 40;
+    let write = LINEAR.prepare(ElementType::UInt8, &[huge, 2, 4], &[huge, 1, 4]).unwrap();
+    let plan = write.plan(None::<&[i64]>).unwrap();
+    assert_eq!((plan.block_count(), plan.skipped_samples().next()), (huge, None));
+}
+
+#[test]
 fn sizes_that_no_buffer_has_are_refused() {
     let of = |cache: &[usize], update: &[usize]| {
         LINEAR.prepare(ElementType::Complex128, cache, update).map(|_| ()).unwrap_err()

@@ -291,7 +291,7 @@ impl Report {
             bytes: plan.bytes(),
             samples: plan.batch(),
             skipped: plan.skipped(),
-            blocks: plan.blocks().count(),
+            blocks: plan.block_count(),
             interrupted: None,
         }
     }

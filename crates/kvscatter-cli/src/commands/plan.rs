@@ -308,10 +308,7 @@ impl PlanDocument {
             capacity: geometry.capacity(),
             samples: plan.batch(),
             skipped: plan.skipped(),
-            skipped_samples: (0..plan.batch())
-                .filter(|&sample| plan.skips(sample))
-                .take(plan.skipped().min(LISTED))
-                .collect(),
+            skipped_samples: plan.skipped_samples().take(LISTED).collect(),
             layer: has_layers.then(|| plan.layer()),
             elements: plan.elements(),
             bytes: plan.bytes(),

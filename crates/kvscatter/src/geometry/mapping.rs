@@ -187,8 +187,12 @@ impl Mapping {
     /// Returns an iterator over the blocks that move these rows.
     pub(crate) fn blocks(&self, first: Offsets, rows: RowRange) -> impl Iterator<Item = Block> + use<'_> {
         let block = self.block(first, rows);
-        let splits = if self.is_empty(rows) { 0 } else { self.splits() };
-        (0..splits).map(move |index| self.at_split(block, index))
+        (0..self.block_count(rows)).map(move |index| self.at_split(block, index))
+    }
+
+    /// Returns the number of blocks that move these rows.
+    pub(crate) fn block_count(&self, rows: RowRange) -> usize {
+        if self.is_empty(rows) { 0 } else { self.splits() }
     }
 
     /// Returns the offsets of the first of these rows, if sample 0 begins at `first`.

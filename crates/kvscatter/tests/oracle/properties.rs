@@ -82,6 +82,9 @@ proptest! {
             let mut visited = Vec::new();
             plan.for_each_block(|block| visited.push(*block));
             assert_eq!(blocks, visited);
+            assert_eq!(blocks.len(), plan.block_count());
+            let skipped: Vec<_> = (0..plan.batch()).filter(|sample| plan.skips(*sample)).collect();
+            assert_eq!(plan.skipped_samples().collect::<Vec<_>>(), skipped);
             let mut moved = Vec::new();
             for block in &blocks {
                 let before = moved.len();
