@@ -249,6 +249,44 @@ impl<'a> WritePlan<'a> {
 /// The lengths of the buffers are those of the prepared shapes. For a dense tensor the length is exact. For a
 /// strided tensor it is the minimum.
 impl WritePlan<'_> {
+    /// Checks everything that [`write`](Self::write) checks, and writes nothing.
+    ///
+    /// A write of the same buffers then returns no error. So caches whose element types or rows differ, such as the
+    /// codes and the scales of a quantised cache, can be written as a whole or not at all. Make a plan for each of
+    /// them from the same positions, check all plans, and then write.
+    ///
+    /// ```
+    /// use kvscatter::ElementType;
+    /// use kvscatter::spec::onnx::TensorScatter;
+    ///
+    /// let codes = TensorScatter::new().prepare(ElementType::Int8, &[1, 4, 64], &[1, 1, 64])?;
+    /// let scales = TensorScatter::new().prepare(ElementType::Float32, &[1, 4, 2], &[1, 1, 2])?;
+    /// let (mut code_cache, mut scale_cache) = ([0_i8; 256], [0.0_f32; 8]);
+    /// let (new_codes, new_scales) = ([1_i8; 64], [0.5_f32; 2]);
+    ///
+    /// let (codes, scales) = (codes.plan(&[3])?, scales.plan(&[3])?);
+    /// codes.check(&code_cache, &new_codes)?;
+    /// scales.check(&scale_cache, &new_scales)?;
+    /// let _ = codes.write(&mut code_cache, &new_codes)?;
+    /// let _ = scales.write(&mut scale_cache, &new_scales)?;
+    /// # Ok::<(), kvscatter::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Returns the errors of [`write`](Self::write).
+    pub fn check<T: NoUninit>(&self, cache: &[T], update: &[T]) -> Result<(), Error> {
+        self.cpu.check::<T>(&self.moves, 0, [cache.len(), update.len()])
+    }
+
+    /// Checks everything that [`write_bytes`](Self::write_bytes) checks, and writes nothing. See
+    /// [`check`](Self::check).
+    ///
+    /// # Errors
+    /// Returns the errors of [`write_bytes`](Self::write_bytes).
+    pub fn check_bytes(&self, cache: &[u8], update: &[u8]) -> Result<(), Error> {
+        self.cpu.check_bytes(&self.moves, [cache.len(), update.len()])
+    }
+
     /// Writes the update into the cache.
     ///
     /// # Errors
@@ -288,6 +326,9 @@ impl WritePlan<'_> {
     ///
     /// This method checks every length before the first byte moves. The pairs must not change between that
     /// check and the write (see [`BufferPairs`]).
+    ///
+    /// The pairs have the shapes and the element type of the plan. [`check`](Self::check) shows how other caches are
+    /// written with them.
     ///
     /// Strings and 4-bit elements have separate methods. Write each pair of them with
     /// [`write_bytes`](Self::write_bytes) or [`write_cloned`](Self::write_cloned).

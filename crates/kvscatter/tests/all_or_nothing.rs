@@ -158,3 +158,23 @@ fn packed_nibbles_and_strings_have_their_own_ways() {
     assert_eq!(plan.write_bytes(&mut [0; 3], &[0]), refused(ElementType::String, 8));
     assert_eq!(plan.write(&mut [0_u128; 3], &[0]), refused(ElementType::String, 128));
 }
+
+/// A plan can be checked before caches of other shapes and element types are written.
+#[test]
+fn a_checked_write_returns_no_error() {
+    let codes = TensorScatter::new().prepare(ElementType::Int4, &[2, 4, 3], &[2, 2, 3]).unwrap();
+    let (write, starts) = (prepared(), [1_i64, 2]);
+    let (wide, narrow) = (write.plan(&starts).unwrap(), codes.plan(&starts).unwrap());
+    let (cache, update, bytes) = ([7_u16; CACHE], [9_u16; UPDATE], [0x77_u8; CACHE / 2]);
+    assert_eq!(wide.check(&cache, &update), Ok(()));
+    assert_eq!(narrow.check_bytes(&bytes, &bytes[..UPDATE / 2]), Ok(()));
+    for (checked, written) in [
+        (wide.check(&cache[1..], &update), wide.write(&mut { cache }[1..], &update)),
+        (wide.check(&cache, &update[1..]), wide.write(&mut { cache }, &update[1..])),
+        (wide.check(&bytes, &bytes), wide.write(&mut { bytes }, &bytes)),
+        (narrow.check(&bytes, &bytes), narrow.write(&mut { bytes }, &bytes)),
+        (narrow.check_bytes(&bytes, &bytes), narrow.write_bytes(&mut { bytes }, &bytes)),
+    ] {
+        assert_eq!(Err(checked.unwrap_err()), written);
+    }
+}

@@ -109,6 +109,13 @@ impl CpuKernels {
         }
     }
 
+    /// Checks that elements have a fixed width and that buffers of so many bytes hold the tensors.
+    #[inline(always)]
+    pub(crate) fn check_bytes(&self, moves: &Moves<'_>, lens: [usize; 2]) -> Result<(), Error> {
+        self.check_fixed_width(moves.geometry())?;
+        moves.geometry().check_buffers(0, lens, LengthUnit::Bytes)
+    }
+
     /// Returns `true` if writing a present reads bytes of it first. A store of 4 bits must read the byte to
     /// keep its other half.
     pub(crate) fn reads_present(&self) -> bool {
@@ -142,9 +149,8 @@ impl CpuKernels {
         cache: &mut [u8],
         update: &[u8],
     ) -> Result<(), Error> {
-        self.check_fixed_width(moves.geometry())?;
-        moves.geometry().check_buffers(0, [cache.len(), update.len()], LengthUnit::Bytes)?;
-        // SAFETY: K1 holds for the moves of a plan. V1: both lengths have been compared with the geometry of
+        self.check_bytes(moves, [cache.len(), update.len()])?;
+        // SAFETY: K1 holds for the moves of a plan. V1: `check_bytes` has compared both lengths with the geometry of
         // `moves`, whose elements have a fixed width. The update is borrowed, and the cache is borrowed
         // exclusively.
         unsafe { self.write_raw(moves, threads, cache, update) };
