@@ -35,7 +35,7 @@ pub(crate) fn light() -> Vec<Step> {
 }
 
 /// Returns the steps that `cargo xtask test --all` runs after the [`light()`] ones, as lists that can run at once.
-/// Steps that write the same files are in the same list. Cargo builds one after the other.
+/// Steps that write the same files are in the same list. Cargo's lock keeps two builds apart.
 pub(crate) fn rest() -> Vec<Vec<Step>> {
     let rust = [
         deny(),

@@ -92,8 +92,8 @@
 //! share the positions of one head. Short calls use one thread.
 //!
 //! # Guarantees
-//! - A query reads only the keys and values that it sees. All others have no influence on its result, even if they are
-//!   NaN or infinite.
+//! - The result of a query depends only on the keys and values that it sees. All others have no influence on it, even
+//!   if they are NaN or infinite.
 //! - The bits of a result do not depend on the number of threads, on the capacity, or on the slot of a ring in
 //!   which a token lies.
 //! - The mask of a ring gives the bits of a linear cache with the same window, if the mask hides a slot from each

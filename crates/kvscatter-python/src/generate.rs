@@ -45,7 +45,8 @@ use crate::{options, runtime};
 ///     SessionError, OptionError: For the same reasons as `KvSession`. `OptionError` is also raised if there
 ///         are no prompts or one is empty.
 ///     PositionError: The model does not have a token of a prompt or of `eos`, or a prompt has no room for its
-///         continuation. This is raised before the model runs.
+///         continuation. This is raised before the model runs, except for `eos` if the model does not declare its
+///         vocabulary.
 #[pyfunction]
 #[pyo3(signature = (path, prompts, tokens, *, eos=None, capacity=None, threads=None, memory=SessionOptions::default().memory, chunk=CHUNK, prefix=None, save_prefix=None, onnxruntime=None, plugin=Plugin::OfPackage(true), progress=None))]
 #[pyo3(

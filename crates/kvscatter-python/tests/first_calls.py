@@ -1,7 +1,7 @@
 """Calls kvscatter while a first call of it runs: `python first_calls.py (signal | finalizer) CALL...`.
 
-Whenever a call runs code of Python, such as an import, a signal handler or the finalizer of an object repeats the
-call. If the call waits for itself, the program prints where, and fails.
+Whenever a call runs Python code (an import, for example), a signal handler or the finalizer of an object repeats
+the call. If the call waits for itself, the program prints where, and fails.
 """
 
 from __future__ import annotations

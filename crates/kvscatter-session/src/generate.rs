@@ -199,7 +199,7 @@ impl Generator {
     ///
     /// Returns one of these after it has run the model:
     ///
-    /// - [`SessionError::EosUnknown`] if the model does not declare its vocabulary;
+    /// - [`SessionError::EosUnknown`] for such a token, if the model does not declare its vocabulary;
     /// - [`SessionError::Run`] with the engine's message, or another error of
     ///   [`KvSession::step`](crate::KvSession::step) or [`KvSession::save`](crate::KvSession::save);
     /// - [`SessionError::MemoryLimit`] if growing caches have grown too large;

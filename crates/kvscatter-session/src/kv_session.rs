@@ -233,14 +233,14 @@ impl KvSession {
     /// tokens may differ between samples. Samples that are not in the list are unchanged.
     ///
     /// A run covers neighbouring samples, and has the width of the longest list among them. The session chooses the
-    /// runs that cost least: a run counts as 5 rows, and its rows of padding count, too. If the model fixes its batch,
-    /// or the engine cannot run a [part of a batch](crate::Session::takes_some_samples), every run covers the whole
-    /// batch. There are more runs if the padding of a sample does not fit into its cache, or if the model returns
-    /// logits only for the last token.
+    /// runs that cost least: each run costs as much as 5 rows, and a row of padding as much as any other. If the model
+    /// fixes its batch, or the engine cannot run a [part of a batch](crate::Session::takes_some_samples), every run
+    /// covers the whole batch. There are more runs if the padding of a sample does not fit into its cache, or if the
+    /// model returns logits only for the last token.
     ///
-    /// If all logits after one of several tokens are NaN, the step runs again with single tokens, because the NaN of a
-    /// later token can reach the tokens before it in one run. So tokens that [`accept`](Self::accept) keeps have the
-    /// rows that they have without the others.
+    /// If a sample got several tokens and all logits after one of them are NaN, the step runs again and feeds this
+    /// sample single tokens, because the NaN of a later token can reach the tokens before it in one run. So tokens
+    /// that [`accept`](Self::accept) keeps have the rows that they have without the others.
     ///
     /// # Errors
     /// Returns one of these before the first run:

@@ -95,7 +95,7 @@ pub(crate) fn model_runs(
 /// Divides the batch into parts that runs cover, each from a sample with tokens to another one, so that the runs cost
 /// least.
 ///
-/// In larger parts there are fewer runs, but samples are padded, also those in between that get no tokens.
+/// A larger part takes fewer runs, but its samples are padded, including those in between that get no tokens.
 fn parts(cached: &[usize], counts: &[usize], limits: Limits) -> Vec<Range<usize>> {
     if limits.is_whole {
         return std::iter::once(0..counts.len()).collect();

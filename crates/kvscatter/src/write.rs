@@ -199,8 +199,8 @@ impl<'a> WritePlan<'a> {
         self.moves.row_ranges().flat_map(move |(rows, _)| geometry.write_mapping().blocks(first, rows))
     }
 
-    /// Returns the number of [`blocks`](Self::blocks). The time of this follows the lists of the call, and not the
-    /// batch.
+    /// Returns the number of [`blocks`](Self::blocks). The time grows with the lists of the call, and not with
+    /// the batch.
     #[must_use]
     pub fn block_count(&self) -> usize {
         let blocks = |(rows, _)| self.geometry().write_mapping().block_count(rows);

@@ -118,8 +118,8 @@ impl<T: Copy> Streams<T> {
         self
     }
 
-    /// Returns the slots from the step `first` on, up to the next step that reads other streams. A step reads the
-    /// streams for whose index `is_read` returns `true`.
+    /// Returns the steps from `first` on that read the same streams as `first`. A step reads a stream if `is_read`
+    /// returns `true` for the index of the stream's slot in this step.
     pub(crate) fn part(&self, first: usize, is_read: impl Fn(usize) -> bool) -> Self {
         let reads = |step| -> [bool; STREAMS] {
             core::array::from_fn(|at| self.used().get(at).is_some_and(|stream| is_read(stream.index + step)))

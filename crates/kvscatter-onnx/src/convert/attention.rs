@@ -51,7 +51,7 @@ struct Attention<'m> {
     element: ElementType,
 }
 
-/// Where a node has its keys and values from, in this order.
+/// The origin of the keys and the values of a node, in this order.
 #[derive(Clone, Copy, Debug)]
 enum Source<'m> {
     /// It appends new rows to its pasts and returns these presents.
@@ -116,7 +116,7 @@ impl<'m> Attentions<'m> {
                         (1..=PRODUCTS).any(|slot| node.output(slot).is_some()),
                         "a second output without a past",
                     ),
-                    // Such limits count from the first slot, so that a token of a later step does not see itself.
+                    // Such limits count from slot 0, so a token of a later step would not see itself.
                     (Limits::of(node) != Limits::default(), "is_causal or a window without a past"),
                 ],
             )?;
@@ -265,7 +265,7 @@ pub(super) fn over_caches([queries, keys, values]: [&str; 3], mask: &str, nonpad
     NewNode::new("Attention", &[queries, keys, values, mask, "", "", nonpad_kv_seqlen])
 }
 
-/// Returns an error for the first form of a node that there is.
+/// Returns an error for the first of these unsupported forms that a node has.
 fn check_form(node: &Node<'_>, forms: &[(bool, &'static str)]) -> Result<(), OnnxError> {
     match forms.iter().find(|(is_there, _)| *is_there) {
         Some((_, what)) => Err(node.error(ConvertRefusal::AttentionForm { what })),

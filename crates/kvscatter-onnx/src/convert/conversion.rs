@@ -41,8 +41,8 @@ pub struct Converted {
     /// The number of `Attention` nodes that took the place of separate nodes.
     pub fused: usize,
     /// The attention operations that keep their nodes: those of separate nodes that could not become one node, and
-    /// `Attention` nodes that still read a copy of a cache. It has none of separate nodes if the
-    /// [options](ConvertOptions) keep all of them.
+    /// `Attention` nodes that still read a copy of a cache. If the [options](ConvertOptions) keep all separate nodes,
+    /// the list does not contain these.
     pub kept: Vec<KeptAttention>,
     /// The name of the input with the first slot written for each sample, int64 `[batch]`.
     pub write_indices: String,

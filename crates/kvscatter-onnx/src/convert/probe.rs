@@ -71,7 +71,8 @@ impl Probe {
         Self { batch, past, new, padding: Vec::new() }
     }
 
-    /// Returns probes of this size in which each of these paddings pads one sample, the first ones together.
+    /// Returns probes of this size with one padded sample for each of these paddings, in order. Each probe takes as
+    /// many paddings as it has samples.
     pub(super) fn each_padded(&self, paddings: &[Vec<Range<usize>>]) -> Vec<Self> {
         let padded = |paddings: &[Vec<_>]| self.clone().padded_in(paddings.iter().map(Vec::as_slice));
         paddings.chunks(self.batch.max(1)).map(padded).collect()

@@ -24,7 +24,7 @@ const MAX_BASE: f64 = 16_384.0;
 /// The length of the longest prefill that is evaluated. Its masks have `LONG * LONG` elements.
 const LONG: usize = 256;
 
-/// The number of tokens that the probe with padding around windows has beside the longest window.
+/// The number of tokens by which the probe with padding around windows is longer than the longest window.
 const BESIDE: usize = 8;
 
 /// The number of roundings that a bias is the result of. Exporters multiply, scale and cast it, and the slope is

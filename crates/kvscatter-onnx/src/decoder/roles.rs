@@ -27,7 +27,7 @@ pub struct Input<'m> {
 /// - Embeddings are the only floats of rank 3 with as many rows as the logits, if no input has token ids.
 /// - Positions rotate queries or keys, or are the last slot that attention shows to each token.
 /// - The attention mask hides exactly the slots in which it is 0, or its ones are counted as lengths.
-/// - Write indices and lengths are computed as the same number from the input.
+/// - The first slots or the lengths that operators take equal the numbers of the input.
 ///
 /// The slots that attention shows are evaluated in a small step. Any other input is [`Other`](Self::Other), because a
 /// wrong value for it would give wrong results without an error.

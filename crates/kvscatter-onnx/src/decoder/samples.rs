@@ -10,8 +10,8 @@ pub(super) const STACK_RANK: usize = 4;
 /// The rank of `[2, batch, heads, length, head size]`, a stack of keys and values.
 const PAIR_RANK: usize = 5;
 
-/// Sets the batch dimension of each cache. A cache in which it is not the first is a stack of several caches, unless
-/// its writer is not known for another reason.
+/// Sets the batch dimension of each cache. If it is not the first dimension, the cache is marked as a stack of several
+/// caches, but a writer that is unknown for another reason keeps that reason.
 pub(super) fn find(caches: &mut [Cache<'_>], inputs: &[Input<'_>], logits: Option<&ValueInfo<'_>>) {
     let tokens = inputs.iter().find(|input| input.role.is_tokens()).map(|input| &input.value);
     let samples = tokens.or(logits).and_then(|value| value.shape.as_ref()?.first().copied());
@@ -30,7 +30,7 @@ pub(super) fn find(caches: &mut [Cache<'_>], inputs: &[Input<'_>], logits: Optio
 
 /// Returns the batch dimension of a stack of caches, or `None` if the cache may be an ordinary one.
 ///
-/// The first dimension of a stack is a number that is not that of the samples, and a later dimension is.
+/// The first dimension of a stack is a fixed number other than the number of samples, which is a later dimension.
 fn stacked(cache: &Cache<'_>, samples: Dimension<'_>) -> Option<usize> {
     let shape = &cache.known_shape;
     let is_counted = matches!(shape.first(), Some(first @ Dimension::Known(_)) if *first != samples);

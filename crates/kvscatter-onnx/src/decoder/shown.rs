@@ -164,8 +164,8 @@ fn keeps_scores(node: &Node<'_>) -> bool {
 }
 
 impl<'m> Trial<'_, 'm> {
-    /// Returns `true` if the mask of real tokens is what an input contains: 1 shows a slot as far as the other rules
-    /// do, 0 hides it from all tokens, and lengths count the ones.
+    /// Returns `true` if an input contains the mask of real tokens: 1 shows a slot as far as the other rules do, 0
+    /// hides it from all tokens, and lengths count the ones.
     pub(super) fn marks_real_tokens(&self, input: &str) -> bool {
         let total = self.step.total();
         let shown = |padding: Option<usize>| {
@@ -199,7 +199,7 @@ impl<'m> Trial<'_, 'm> {
         is_read
     }
 
-    /// Returns `true` if the last slot that each token sees is the number that an input contains for the token.
+    /// Returns `true` if an input contains, for each token, the index of the last slot that the token sees.
     pub(super) fn limits_slots(&self, input: &str) -> bool {
         let (new, total) = (self.step.new, self.step.total());
         let early: Vec<_> = (0..new).collect();

@@ -88,7 +88,7 @@ impl<'g, 'm> Paths<'g, 'm> {
             }
             pending.extend(node.reads());
         }
-        // What does not depend on these operands is given.
+        // A node that does not depend on these operands is outside of the region, which reads its outputs.
         let [mut of_queries, mut of_caches] = [BTreeSet::new(), BTreeSet::new()];
         let mut region = Region::default();
         for node in before.iter().filter_map(|&index| self.nodes.get(index)) {

@@ -82,7 +82,7 @@ class _Layer(StaticLayer):  # type: ignore[misc]
         self._is_reset = False
         """Whether the next update may have another number of samples."""
         self._prepared: dict[tuple[object, ...], kvscatter.Prepared] = {}
-        """The last writes, by the layouts of a cache and of its new rows."""
+        """The prepared writes, by the layouts of a cache and of its new rows."""
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor | None = None) -> None:
         """Allocates zeros with the batch size, heads, dtype and device of these tensors. transformers 4 passes only
