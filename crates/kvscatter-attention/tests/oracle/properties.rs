@@ -250,7 +250,9 @@ fn check_last_token<T: Element>() {
                     let before = of_head - sizes.value_size;
                     assert!(bits(&y[..before]) == bits(&expected[..before]), "{sizes:?} {isa} {last}");
                     let is_nan = y[before..].iter().all(|element| element.to_f32().is_nan());
-                    assert!(is_nan || !last.is_nan(), "{sizes:?} {isa}");
+                    // Infinity alone may give infinity, or a weight of 0.
+                    let must_be_nan = last.is_nan() || (in_key && in_value);
+                    assert!(is_nan || !must_be_nan, "{sizes:?} {isa}");
                 }
             }
         }
