@@ -39,7 +39,7 @@ pub enum OnnxError {
     #[error("not a regular file")]
     NotRegularFile,
     /// The path of a model leads to a folder. `has_model` is true if the folder contains `model.onnx`.
-    #[error("a folder: pass {} in it", if *has_model { "model.onnx" } else { "a model's file" })]
+    #[error("a folder: pass the path of {} in it", if *has_model { "model.onnx" } else { "a model's file" })]
     ModelFolder { has_model: bool },
     /// The file is larger than the limit for reading it.
     #[error("{size} bytes exceed the limit of {limit}")]

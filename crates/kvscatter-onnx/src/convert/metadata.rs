@@ -77,7 +77,7 @@ pub(super) fn write(
         );
     }
     let zeros = match exported.padding {
-        Padding::Anywhere if rings.is_empty() => ", which may be 0 between two tokens",
+        Padding::Anywhere if rings.is_empty() => " (zeros between two tokens are allowed)",
         _ => "",
     };
     let real = mask.map(|mask| format!(" and {mask}[b, j] is not 0{zeros}")).unwrap_or_default();

@@ -74,7 +74,8 @@ pub enum ConvertRefusal {
     // The inputs.
     /// The model fixes a length that differs from step to step.
     #[error(
-        "dimension {axis} of input {name:?} has a fixed size of {size}, but its length grows with every step"
+        "dimension {axis} of input {name:?} has a fixed size of {size}, but its length grows with every step: export \
+         the model with an open size"
     )]
     InputFixed { name: String, axis: usize, size: usize },
     /// One symbol is used for two different lengths.

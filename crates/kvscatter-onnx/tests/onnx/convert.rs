@@ -162,7 +162,7 @@ fn the_contract_is_in_the_metadata() {
     assert_eq!(
         value("visibility"),
         "slot j is visible to new token i of sample b if and only if j <= write_indices[b] + i and \
-         attention_mask[b, j] is not 0, which may be 0 between two tokens"
+         attention_mask[b, j] is not 0 (zeros between two tokens are allowed)"
     );
 }
 
@@ -290,9 +290,9 @@ fn llama_with_window(window: i64, [own, slots]: [&str; 2]) -> Model {
     model
 }
 
-/// Only padding between two tokens shows a difference, so probes must have it in every window.
+/// Only padding between two tokens shows what a window counts, so probes must have such padding in every window.
 #[test]
-fn a_window_of_real_tokens_stays_one() {
+fn a_converted_window_counts_what_the_exported_one_does() {
     let options = ConvertOptions::new(MAX_SEQ).windowed(WindowedCaches::Mask);
     for (window, counted) in
         [2, 4, 12, 16, 22, 23].into_iter().flat_map(|it| [(it, BY_SLOTS), (it, BY_TOKENS)])

@@ -66,7 +66,10 @@ fn bytes_that_are_no_model() {
     assert_refused!(Model::load(&testdata("absent.onnx")), OnnxError::Io(_));
     assert_refused!(Model::load(&testdata("")), OnnxError::ModelFolder { has_model: false });
     let error = Model::load(&testdata("mobius-llama-static")).unwrap_err();
-    assert!(error.to_string().ends_with("mobius-llama-static: a folder: pass model.onnx in it"), "{error}");
+    assert!(
+        error.to_string().ends_with("mobius-llama-static: a folder: pass the path of model.onnx in it"),
+        "{error}"
+    );
 }
 
 /// A sequence of sequences of …: `ModelProto.graph.input.type`, then `sequence_type` (4) and `elem_type` (1)
