@@ -11,7 +11,7 @@ use super::probe::Probe;
 use super::refusal::ConvertRefusal;
 use super::rewriter::Rewriter;
 use super::rule::{Rule, Rules};
-use super::sites::Reading;
+use super::sites::OverConcat;
 use super::visibility::{Effect, Limits, Masks};
 use super::whole::WholeCaches;
 use crate::decoder::{Decoder, WriterStyle};
@@ -100,13 +100,13 @@ impl<'m> Attentions<'m> {
     pub(super) fn find_readers(
         &mut self,
         decoder: &Decoder<'m>,
-        readings: &[Reading<'m>],
+        over_concat: &[OverConcat<'m>],
         fold: &mut Fold<'_, 'm>,
         whole: &mut WholeCaches<'_, 'm>,
     ) -> Result<(), OnnxError> {
         let caches: BTreeMap<_, _> = decoder.caches.iter().map(|cache| (cache.past, cache)).collect();
-        for reading in readings {
-            let Reading { node, pasts, .. } = reading;
+        for attention in over_concat {
+            let OverConcat { node, pasts, .. } = attention;
             check_form(
                 node,
                 &[
@@ -121,7 +121,7 @@ impl<'m> Attentions<'m> {
                 ],
             )?;
             let [Some(keys), Some(values)] = pasts.map(|past| caches.get(past).copied()) else { continue };
-            let source = match whole.check(reading, [keys, values]) {
+            let source = match whole.check(attention, [keys, values]) {
                 Ok(()) => Source::Presents([keys.present, values.present]),
                 Err(reason) => {
                     let output = node.output(0).unwrap_or_default().to_owned();

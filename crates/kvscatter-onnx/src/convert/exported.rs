@@ -56,9 +56,9 @@ impl<'a, 'm> Exported<'a, 'm> {
             probe.feed(&inputs, &mut fold)?;
             let found = Sites::find(graph, decoder, &probe, &mut fold).and_then(|sites| {
                 let mut attentions = Attentions::find(decoder, &mut fold)?;
-                if !sites.readings.is_empty() {
+                if !sites.over_concat.is_empty() {
                     let mut whole = WholeCaches::new(graph, &inputs, external.as_ref())?;
-                    attentions.find_readers(decoder, &sites.readings, &mut fold, &mut whole)?;
+                    attentions.find_readers(decoder, &sites.over_concat, &mut fold, &mut whole)?;
                 }
                 Ok((sites, attentions))
             });

@@ -83,7 +83,7 @@ pub(super) struct Neutral<'m> {
 
 /// An `Attention` without pasts, whose keys and values are computed from caches that already have the new rows.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Reading<'m> {
+pub(super) struct OverConcat<'m> {
     pub(super) node: Node<'m>,
     /// The pasts of the caches of keys and values.
     pub(super) pasts: [&'m str; 2],
@@ -95,7 +95,7 @@ pub(super) struct Reading<'m> {
 #[derive(Debug, Default)]
 pub(super) struct Sites<'m> {
     pub(super) sites: Vec<Site<'m>>,
-    pub(super) readings: Vec<Reading<'m>>,
+    pub(super) over_concat: Vec<OverConcat<'m>>,
     pub(super) neutral: Vec<Neutral<'m>>,
     states: BTreeMap<&'m str, State<'m>>,
 }
@@ -284,7 +284,7 @@ impl<'m> Walk<'_, '_, 'm> {
             ("Attention", [None, Some(keys @ Cache { .. }), Some(values @ Cache { .. }), rest @ ..])
                 if rest.iter().all(Option::is_none) =>
             {
-                self.reading(node, [(b, keys), (c, values)])?
+                self.find_over_concat(node, [(b, keys), (c, values)])?
             }
             ("Add", [Some(Scores { past, masks }), None]) => self.added(node, (past, masks), a, b)?,
             ("Add", [None, Some(Scores { past, masks })]) => self.added(node, (past, masks), b, a)?,
@@ -442,22 +442,22 @@ impl<'m> Walk<'_, '_, 'm> {
     }
 
     /// Ends the walk at an `Attention` that reads keys and values. In rank 3 and 4, slots are the axis before the last.
-    fn reading(
+    fn find_over_concat(
         &mut self,
         node: &Node<'m>,
         operands: [(&'m str, &State<'m>); 2],
     ) -> Result<Next<'m>, OnnxError> {
-        let mut reading = Reading { node: *node, pasts: [""; 2], is_scaled: false };
-        for (found, (value, state)) in reading.pasts.iter_mut().zip(operands) {
+        let mut attention = OverConcat { node: *node, pasts: [""; 2], is_scaled: false };
+        for (found, (value, state)) in attention.pasts.iter_mut().zip(operands) {
             match state {
                 State::Cache { past, axis, is_scaled } if axis.saturating_add(2) == self.rank(value)? => {
                     *found = past;
-                    reading.is_scaled |= is_scaled;
+                    attention.is_scaled |= is_scaled;
                 }
                 _ => return Ok(Next::Unknown),
             }
         }
-        self.sites.readings.push(reading);
+        self.sites.over_concat.push(attention);
         Ok(Next::End)
     }
 

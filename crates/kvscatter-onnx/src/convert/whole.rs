@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use super::fusion::KeptReason;
 use super::probe::{Inputs, Probe};
-use super::sites::Reading;
+use super::sites::OverConcat;
 use crate::decoder::Cache;
 use crate::fold::{Budget, Fold, MAX_VALUES, Value, Values, to_float};
 use crate::{ExternalData, Graph, OnnxError};
@@ -35,14 +35,18 @@ impl<'g, 'm> WholeCaches<'g, 'm> {
     ///
     /// # Errors
     /// Returns the reason why the node cannot read the caches in their place.
-    pub(super) fn check(&mut self, reading: &Reading<'m>, caches: [&Cache<'m>; 2]) -> Result<(), KeptReason> {
-        let heads = reading.node.attribute("kv_num_heads").and_then(|heads| usize::try_from(heads.i?).ok());
+    pub(super) fn check(
+        &mut self,
+        attention: &OverConcat<'m>,
+        caches: [&Cache<'m>; 2],
+    ) -> Result<(), KeptReason> {
+        let heads = attention.node.attribute("kv_num_heads").and_then(|heads| usize::try_from(heads.i?).ok());
         let mut times = Vec::new();
         for (slot, cache) in (1..).zip(caches) {
-            times.push(self.repetition(cache, reading.node.input(slot).unwrap_or_default(), heads)?);
+            times.push(self.repetition(cache, attention.node.input(slot).unwrap_or_default(), heads)?);
         }
         match *times {
-            [Some(keys), Some(values)] if keys == values && !reading.is_scaled => Ok(()),
+            [Some(keys), Some(values)] if keys == values && !attention.is_scaled => Ok(()),
             _ => Err(KeptReason::Form { what: "keys or values are not a whole cache" }),
         }
     }
