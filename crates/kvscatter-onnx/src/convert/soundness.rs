@@ -17,7 +17,7 @@ use kvscatter::visibility::Visibility;
 
 use super::ring::RingSize;
 use super::visibility::Limits;
-use crate::decoder::{Cache, Decoder, Hazard, Input, InputRole, PrefixMask, WrongSlot};
+use crate::decoder::{Cache, Decoder, Hazard, InputRole, PrefixMask, WrongSlot};
 use crate::{ExternalData, Graph, Model, Node, NodeLabel};
 use seen::{Evaluation, Reading, Step, known, to_i64};
 
@@ -63,11 +63,13 @@ pub fn check_rings(model: &Model, graph: &Graph<'_>, decoder: &Decoder<'_>) -> V
     let external = model.external_data().ok().flatten();
     let mut checker = Checker::new(graph, decoder, external.as_ref());
     checker.declared = RingSize::of_model(model).unwrap_or_default();
-    decoder.rings().flat_map(|ring| checker.ring(ring)).collect()
+    let mut outcomes = ByMask::default();
+    decoder.rings().flat_map(|ring| checker.ring(ring, &mut outcomes)).collect()
 }
 
 /// Returns the number of tokens that the last of `tokens` tokens sees in each attention over static caches. Returns
-/// `None` if a cache is a ring, has fewer slots, or is read in a way that is not evaluated.
+/// `None` if a cache is a ring, has fewer slots, or is read in a way that is not evaluated, and for a decoder with more
+/// masks than any real one.
 ///
 /// `decoder` must have been found in the graph of `model`.
 pub(crate) fn seen_in_static(
@@ -78,9 +80,9 @@ pub(crate) fn seen_in_static(
 ) -> Option<BTreeMap<usize, (NodeLabel, usize)>> {
     let external = model.external_data().ok().flatten();
     let evaluation = Evaluation { graph, decoder, external: external.as_ref() };
-    let new = decoder.inputs.iter().find_map(fixed_tokens).unwrap_or(1);
+    let new = fixed_tokens(decoder).unwrap_or(1);
     let step = Step { start: tokens.checked_sub(new)?, new };
-    let mut seen = BTreeMap::new();
+    let (mut seen, mut by_mask) = (BTreeMap::new(), ByMask::default());
     for cache in &decoder.caches {
         let capacity = cache.fixed_capacity().filter(|&capacity| !cache.is_ring() && tokens <= capacity)?;
         let write_indices = cache.writer?.input(WRITE_INDICES)?;
@@ -94,21 +96,23 @@ pub(crate) fn seen_in_static(
             if reader.slot != Some(KEYS) {
                 continue;
             }
-            let rows = evaluation.seen(&Reading::of(&reader.node, capacity, write_indices), step).ok()?;
-            seen.insert(reader.node.index(), (reader.node.label(), seen_before(rows.last()?, tokens)));
+            let by_last =
+                |mask: &Reading<'_>| Some(seen_before(evaluation.seen(mask, step).ok()?.last()?, tokens));
+            let by_last = by_mask.result(Reading::of(&reader.node, capacity, write_indices), by_last)??;
+            seen.insert(reader.node.index(), (reader.node.label(), by_last));
         }
     }
     Some(seen)
 }
 
 /// Returns the number of new tokens if the model fixes it.
-fn fixed_tokens(input: &Input<'_>) -> Option<usize> {
-    match (input.role, input.value.shape.as_deref()) {
+pub(super) fn fixed_tokens(decoder: &Decoder<'_>) -> Option<usize> {
+    decoder.inputs.iter().find_map(|input| match (input.role, input.value.shape.as_deref()) {
         (InputRole::TokenIds | InputRole::Embeddings | InputRole::PositionIds, Some([_, new, ..])) => {
             known(new)
         }
         _ => None,
-    }
+    })
 }
 
 /// Returns how many of the last slots in use a token sees without a gap.
@@ -133,6 +137,9 @@ enum Fault {
     Unchecked(String),
 }
 
+/// The outcomes of checks, by mask.
+type Outcomes<'m> = ByMask<'m, Result<RingSize, Fault>>;
+
 struct Checker<'a, 'm> {
     decoder: &'a Decoder<'m>,
     evaluation: Evaluation<'a, 'm>,
@@ -144,8 +151,25 @@ struct Checker<'a, 'm> {
     most_tokens: usize,
     /// The capacity of the ring at each input of a node that reads one.
     capacities: BTreeMap<(usize, Option<usize>), Option<usize>>,
-    /// Layers share masks, so each combination is evaluated once.
-    seen: BTreeMap<Reading<'m>, Result<RingSize, Fault>>,
+}
+
+/// The results of evaluating masks. Layers share masks, so each is evaluated once.
+struct ByMask<'m, T>(BTreeMap<Reading<'m>, T>);
+
+impl<T> Default for ByMask<'_, T> {
+    fn default() -> Self {
+        Self(BTreeMap::new())
+    }
+}
+
+impl<'m, T: Clone> ByMask<'m, T> {
+    /// Returns the result for a mask, or `None` if [`MAX_MASKS`] others were evaluated.
+    fn result(&mut self, mask: Reading<'m>, evaluate: impl FnOnce(&Reading<'m>) -> T) -> Option<T> {
+        if !self.0.contains_key(&mask) && self.0.len() >= MAX_MASKS {
+            return None;
+        }
+        Some(self.0.entry(mask).or_insert_with_key(evaluate).clone())
+    }
 }
 
 impl<'a, 'm> Checker<'a, 'm> {
@@ -159,15 +183,14 @@ impl<'a, 'm> Checker<'a, 'm> {
             decoder,
             evaluation: Evaluation { graph, decoder, external },
             declared: Vec::new(),
-            fixed_new: decoder.inputs.iter().find_map(fixed_tokens),
+            fixed_new: fixed_tokens(decoder),
             most_tokens: decoder.caches.iter().filter_map(linear).min().unwrap_or(usize::MAX),
             capacities: read.collect(),
-            seen: BTreeMap::new(),
         }
     }
 
     /// Checks one ring for each node that reads it.
-    fn ring(&mut self, ring: &Cache<'m>) -> Vec<CheckedRing> {
+    fn ring(&self, ring: &Cache<'m>, outcomes: &mut Outcomes<'m>) -> Vec<CheckedRing> {
         let past = ring.past.to_owned();
         let readers = self.decoder.readers(ring);
         if readers.is_empty() {
@@ -177,7 +200,7 @@ impl<'a, 'm> Checker<'a, 'm> {
         let checked = readers.into_iter().map(|reader| {
             let reads = reader.node.is("Attention") && matches!(reader.slot, Some(KEYS | VALUES));
             let outcome = match reads {
-                true => self.attention(ring, &reader.node),
+                true => self.attention(ring, &reader.node, outcomes),
                 false => {
                     Err(Fault::Unchecked("only Attention that reads it directly is evaluated".to_owned()))
                 }
@@ -189,7 +212,12 @@ impl<'a, 'm> Checker<'a, 'm> {
     }
 
     /// Checks one attention that reads a ring.
-    fn attention(&mut self, ring: &Cache<'m>, attention: &Node<'m>) -> Result<RingSize, Fault> {
+    fn attention(
+        &self,
+        ring: &Cache<'m>,
+        attention: &Node<'m>,
+        outcomes: &mut Outcomes<'m>,
+    ) -> Result<RingSize, Fault> {
         let unchecked = |reason: &str| Fault::Unchecked(reason.to_owned());
         let capacity = ring.fixed_capacity().filter(|&capacity| capacity > 0);
         let capacity = capacity.ok_or_else(|| unchecked("the model leaves its capacity open"))?;
@@ -206,15 +234,9 @@ impl<'a, 'm> Checker<'a, 'm> {
             return Err(unchecked("its keys and values are not in two rings of one size"));
         }
         let reading = Reading::of(attention, capacity, write_indices);
-        if let Some(seen) = self.seen.get(&reading) {
-            return seen.clone();
-        }
-        if self.seen.len() >= MAX_MASKS {
-            return Err(Fault::Unchecked(format!("the decoder has more than {MAX_MASKS} different masks")));
-        }
-        let outcome = self.masks(&reading);
-        self.seen.insert(reading, outcome.clone());
-        outcome
+        outcomes.result(reading, |mask| self.masks(mask)).unwrap_or_else(|| {
+            Err(Fault::Unchecked(format!("the decoder has more than {MAX_MASKS} different masks")))
+        })
     }
 
     /// Finds the window of an attention, and checks steps of several sizes.

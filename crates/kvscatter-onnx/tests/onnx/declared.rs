@@ -79,8 +79,56 @@ fn windows_in_masks() {
     assert_eq!(found(&converted.model, &window(4)), []);
     let [hazard] = found(&converted.model, &window(32)).try_into().unwrap();
     assert!(matches!(hazard, Hazard::WindowDiffers { window: 32, node: Some(_), found: 4, .. }), "{hazard}");
+    // Caches of keys that no attention reads have no window either.
+    let mut unread = load("mobius-llama-static");
+    let nodes = &mut unread.proto_mut().graph.get_or_insert_default().node;
+    let update =
+        nodes.iter().find(|node| node.op_type.as_deref() == Some("TensorScatter")).unwrap().input[1].clone();
+    for node in nodes.iter_mut().filter(|node| node.op_type.as_deref() == Some("Attention")) {
+        node.input[1].clone_from(&update);
+    }
+    let missing = Hazard::WindowMissing { file: "config.json".to_owned(), window: 32 };
+    assert_eq!(found(&unread, &window(32)), [missing]);
     // A window that is as long as the longest text hides nothing.
     assert_eq!(found(&load(LLAMA), &Declared { context: Some(32), ..window(32) }), []);
+}
+
+/// Returns a static decoder in which `count` more nodes read the first cache of keys. Each sees this many slots before
+/// its own.
+fn with_readers(count: usize, limit: impl Fn(usize) -> i64) -> Model {
+    let mut model = load("mobius-llama-static");
+    let nodes = &mut model.proto_mut().graph.get_or_insert_default().node;
+    let first = nodes.iter().find(|node| node.op_type.as_deref() == Some("Attention")).unwrap().clone();
+    nodes.extend((0..count).map(|at| {
+        let mut reader = first.clone();
+        (reader.name, reader.output) = (None, vec![format!("read{at}")]);
+        reader.attribute.push(int("left_window_size", limit(at)));
+        reader
+    }));
+    model
+}
+
+#[test]
+fn each_mask_is_evaluated_once() {
+    let allocations = |readers| {
+        let model = with_readers(readers, |_| 40);
+        let graph = model.graph().unwrap();
+        let decoder = Decoder::of(&graph).unwrap();
+        allocation_counter::measure(|| drop(hazards(&model, &graph, &decoder, &window(32)))).count_total
+    };
+    let [few, many] = [1, 100].map(allocations);
+    // The label of a node takes a few allocations, and an evaluation takes hundreds.
+    assert!(many < few + 99 * 10, "{few} allocations for 1 more node, and {many} for 100");
+}
+
+/// A file may have any number of masks, and each takes an evaluation of the graph.
+#[test]
+fn decoders_with_too_many_masks_are_not_evaluated() {
+    let found = |readers: usize| {
+        found(&with_readers(readers, |at| 40 + i64::try_from(at).unwrap()), &window(32)).len()
+    };
+    // The decoder itself has one mask.
+    assert_eq!([15, 16].map(found), [1, 0]);
 }
 
 #[test]
