@@ -3,8 +3,10 @@
 use super::conversion::{Converted, convert};
 use super::refusal::ConvertRefusal;
 use super::rule::CacheWindow;
+use super::soundness;
 use super::windows::LinearWindow;
-use crate::{Model, OnnxError};
+use crate::decoder::Decoder;
+use crate::{Model, OnnxError, merged};
 
 /// The result of trying to convert a decoder with growing caches.
 #[derive(Debug)]
@@ -22,6 +24,8 @@ pub enum ConvertOutcome {
         max_seq: usize,
         /// The error that [`convert`](super::convert()) returned.
         cause: OnnxError,
+        /// Whether another number of slots may succeed.
+        depends_on_slots: bool,
     },
 }
 
@@ -55,38 +59,17 @@ impl Windows {
     }
 }
 
-/// A number of tokens that no probe of a fixed length exceeds. Masks that follow the rule up to here follow it in short
-/// texts.
+/// A number of tokens that no short probe exceeds, unless the model fixes the number of new tokens. Masks that follow
+/// the rule up to here follow it in short texts.
 const SHORT: usize = 16;
 
 impl ConvertOutcome {
-    /// Returns `true` if the conversion is refused and another number of slots may succeed.
-    #[must_use]
-    pub fn depends_on_slots(&self) -> bool {
-        let Self::Refused { cause, .. } = self else { return false };
-        match cause.root() {
-            OnnxError::Capacity { .. } => true,
-            OnnxError::Convert(refusal) => match refusal {
-                ConvertRefusal::MaxSeq { .. }
-                | ConvertRefusal::PastFixed { .. }
-                | ConvertRefusal::NewTokens { .. }
-                | ConvertRefusal::MaskSize { .. }
-                | ConvertRefusal::Table { .. } => true,
-                ConvertRefusal::Visibility { position, .. } | ConvertRefusal::Bias { position, .. } => {
-                    *position >= SHORT
-                }
-                _ => false,
-            },
-            _ => false,
-        }
-    }
-
     /// Tries to convert a decoder to this many slots.
     #[must_use]
     pub fn at(model: &Model, max_seq: usize) -> Self {
         match convert(model, max_seq) {
             Ok(converted) => Self::Convert { max_seq, windows: Windows::new(converted) },
-            Err(cause) => Self::Refused { max_seq, cause },
+            Err(cause) => Self::Refused { max_seq, depends_on_slots: depends_on_slots(&cause, model), cause },
         }
     }
 
@@ -102,4 +85,31 @@ impl ConvertOutcome {
             fits => fits,
         }
     }
+}
+
+/// Returns `true` if a conversion is refused and another number of slots may succeed.
+fn depends_on_slots(cause: &OnnxError, model: &Model) -> bool {
+    match cause.root() {
+        OnnxError::Capacity { .. } => true,
+        OnnxError::Convert(refusal) => match refusal {
+            ConvertRefusal::MaxSeq { .. }
+            | ConvertRefusal::PastFixed { .. }
+            | ConvertRefusal::NewTokens { .. }
+            | ConvertRefusal::MaskSize { .. }
+            | ConvertRefusal::Table { .. } => true,
+            ConvertRefusal::Visibility { position, .. } | ConvertRefusal::Bias { position, .. } => {
+                // A step of fixed length fills that many slots of every cache.
+                *position >= fixed_tokens(model).unwrap_or_default().max(SHORT)
+            }
+            _ => false,
+        },
+        _ => false,
+    }
+}
+
+/// Returns the number of new tokens if the model, or the branch that is converted, fixes it.
+fn fixed_tokens(model: &Model) -> Option<usize> {
+    let unmerged = merged::unmerge(model).ok()?;
+    let graph = unmerged.as_ref().map_or(model, |unmerged| &unmerged.model).graph().ok()?;
+    soundness::fixed_tokens(&Decoder::of(&graph).ok()?)
 }

@@ -4,7 +4,7 @@
 
 use kvscatter::ElementType;
 use kvscatter_onnx::convert::{
-    CacheWindow, ConvertOptions, ConvertRefusal, Converted, WindowedCaches, convert,
+    CacheWindow, ConvertOptions, ConvertOutcome, ConvertRefusal, Converted, WindowedCaches, convert,
 };
 use kvscatter_onnx::decoder::{Decoder, Hazard, InputRole, WriterStyle};
 use kvscatter_onnx::proto::tensor_shape_proto::dimension::Value as DimValue;
@@ -300,7 +300,7 @@ fn a_converted_window_counts_what_the_exported_one_does() {
         for is_fixed in [false, true] {
             let mut model = llama_with_window(window, counted);
             if is_fixed {
-                fix_sizes(&mut model);
+                fix_sizes(&mut model, 1);
             }
             let converted =
                 convert(&model, options).unwrap_or_else(|it| panic!("{window} {counted:?}: {it}"));
@@ -316,7 +316,7 @@ fn a_window_that_counts_something_else_is_refused() {
     for (window, is_fixed) in [2, 4, 12, 16, 22].into_iter().flat_map(|it| [(it, false), (it, true)]) {
         let mut model = llama_with_window(window, BY_POSITIONS);
         if is_fixed {
-            fix_sizes(&mut model);
+            fix_sizes(&mut model, 1);
         }
         let refusal = refused(&model, MAX_SEQ);
         let is_named = matches!(refusal, ConvertRefusal::Visibility { hidden: false, padding: 1.., .. });
@@ -324,16 +324,54 @@ fn a_window_that_counts_something_else_is_refused() {
     }
 }
 
-/// Fixes the batch and the number of new tokens to 1.
-fn fix_sizes(model: &mut Model) {
+/// A decoder with a fixed number of new tokens has no caches with fewer slots.
+#[test]
+fn fewer_slots_are_proposed_only_if_they_may_succeed() {
+    for (hidden, tokens, depends) in [
+        (20, None, true),
+        (20, Some(16), true),
+        (20, Some(20), true),
+        (20, Some(21), false),
+        (8, None, false),
+    ] {
+        let mut model = llama_with_window(hidden, BY_SLOTS);
+        let nodes = &mut model.proto_mut().graph.as_option_mut().unwrap().node;
+        let at = nodes.iter().position(|node| node.output == ["near"]).unwrap();
+        // One token does not see itself.
+        let changed = [
+            node("Equal", &["rows", "window"], "is_row"),
+            node("Equal", &["columns", "window"], "is_column"),
+            node("And", &["is_row", "is_column"], "is_hidden"),
+            node("Not", &["is_hidden"], "near"),
+        ];
+        nodes.splice(at..=at, changed);
+        if let Some(tokens) = tokens {
+            fix_sizes(&mut model, tokens);
+        }
+        let outcome = ConvertOutcome::at(&model, MAX_SEQ);
+        let ConvertOutcome::Refused { cause, depends_on_slots, .. } = &outcome else {
+            panic!("{hidden} {tokens:?}")
+        };
+        let OnnxError::Convert(ConvertRefusal::Visibility { position, .. }) = cause.root() else {
+            panic!("{cause}")
+        };
+        assert_eq!(i64::try_from(*position).unwrap(), hidden, "{tokens:?}");
+        assert_eq!(*depends_on_slots, depends, "{hidden} {tokens:?}");
+    }
+}
+
+/// Fixes the batch to 1, and the number of new tokens.
+fn fix_sizes(model: &mut Model, tokens: i64) {
     for input in &mut model.proto_mut().graph.get_or_insert_default().input {
         let Some(TypeValue::TensorType(tensor)) = &mut input.r#type.get_or_insert_default().value else {
             continue;
         };
         for dim in &mut tensor.shape.get_or_insert_default().dim {
-            let names = ["batch", "batch_size", "sequence_len", "sequence_length"];
-            if matches!(&dim.value, Some(DimValue::DimParam(name)) if names.contains(&name.as_str())) {
-                dim.value = Some(DimValue::DimValue(1));
+            let Some(DimValue::DimParam(name)) = &dim.value else { continue };
+            match name.as_str() {
+                "batch" | "batch_size" => dim.value = Some(DimValue::DimValue(1)),
+                "sequence_len" | "sequence_length" => dim.value = Some(DimValue::DimValue(tokens)),
+                _ => {}
             }
         }
     }
@@ -375,7 +413,7 @@ fn a_bias_that_is_proportional_to_the_distance_is_converted() {
     assert_eq!(convert(&load(FALCON), 1).unwrap().attention_nodes, 2);
     // One sample with one new token also shows what counts.
     let mut fixed = load(FALCON);
-    fix_sizes(&mut fixed);
+    fix_sizes(&mut fixed, 1);
     assert!(bias(&convert(&fixed, MAX_SEQ).unwrap()).unwrap().ends_with("counted in real tokens"));
 }
 

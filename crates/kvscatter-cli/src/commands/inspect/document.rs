@@ -217,7 +217,7 @@ impl AdviceDocument {
     fn new(advice: &ConvertOutcome, batch: usize) -> Self {
         let (max_seq, refused, windows) = match advice {
             ConvertOutcome::Convert { max_seq, windows } => (*max_seq, None, windows.clone()),
-            ConvertOutcome::Refused { max_seq, cause } => {
+            ConvertOutcome::Refused { max_seq, cause, .. } => {
                 (*max_seq, Some(cause.to_string()), Windows::default())
             }
         };

@@ -290,8 +290,8 @@ fn next_steps(inspected: &Inspected<'_>) -> Vec<String> {
             "kvscatter convert MODEL -o OUT --max-seq {max_seq} makes the growing caches static. Choose --max-seq no \
              larger than your longest text, because ONNX Runtime's own attention reads all slots in every step."
         ))),
-        Some(outcome @ ConvertOutcome::Refused { max_seq, cause }) => {
-            let size = match outcome.depends_on_slots() {
+        Some(ConvertOutcome::Refused { max_seq, cause, depends_on_slots }) => {
+            let size = match depends_on_slots {
                 true => format!(" with {max_seq} slots (try another --max-seq)"),
                 false => String::new(),
             };
