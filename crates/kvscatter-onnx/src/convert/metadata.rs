@@ -126,12 +126,16 @@ pub(super) fn write(
             ),
         );
     }
-    let bias = exported.rules().find_map(|rule| rule.bias.as_ref());
-    if let Some(bias) = bias {
-        let counted = match bias.distance {
-            Distance::Slots => String::new(),
-            Distance::Tokens => ", counted in real tokens".to_owned(),
-        };
+    let is_counted = |distance| {
+        exported.rules().any(|rule| rule.bias.as_ref().is_some_and(|bias| bias.distance == distance))
+    };
+    let counted = match [Distance::Slots, Distance::Tokens].map(is_counted) {
+        [false, false] => None,
+        [true, false] => Some(""),
+        [false, true] => Some(", counted in real tokens"),
+        [true, true] => Some(", counted in slots in some layers and in real tokens in others"),
+    };
+    if let Some(counted) = counted {
         set(
             "bias",
             &format!(

@@ -2,6 +2,8 @@
 //!
 //! `python-tests/test_convert.py` shows in ONNX Runtime that a converted model computes the same.
 
+use std::collections::BTreeSet;
+
 use kvscatter::ElementType;
 use kvscatter_onnx::convert::{
     CacheWindow, ConvertOptions, ConvertOutcome, ConvertRefusal, Converted, WindowedCaches, convert,
@@ -415,6 +417,41 @@ fn a_bias_that_is_proportional_to_the_distance_is_converted() {
     let mut fixed = load(FALCON);
     fix_sizes(&mut fixed, 1);
     assert!(bias(&convert(&fixed, MAX_SEQ).unwrap()).unwrap().ends_with("counted in real tokens"));
+}
+
+/// The second layer gets its own nodes for the bias, in which all slots count.
+#[test]
+fn the_metadata_has_the_distance_of_every_bias() {
+    let mut model = load(FALCON);
+    let nodes = &mut model.proto_mut().graph.as_option_mut().unwrap().node;
+    let sum = nodes.iter().position(|node| node.op_type.as_deref() == Some("CumSum")).unwrap();
+    let last = nodes.iter().position(|node| node.input.iter().any(|it| it == BIAS)).unwrap();
+    let mask = nodes[last].output[0].clone();
+    let mut of_slots = nodes[sum..=last].to_vec();
+    let outputs: BTreeSet<_> = of_slots.iter().flat_map(|node| node.output.clone()).collect();
+    for name in of_slots.iter_mut().flat_map(|node| node.input.iter_mut().chain(&mut node.output)) {
+        if outputs.contains(name) {
+            *name += "/slots";
+        }
+    }
+    // The nodes after these read the mask to hide padding.
+    for name in of_slots.iter_mut().take(5).flat_map(|node| &mut node.input) {
+        if name == "attention_mask" {
+            "ones".clone_into(name);
+        }
+    }
+    let reader = nodes.iter_mut().rfind(|node| node.input.contains(&mask)).unwrap();
+    reader.input.iter_mut().filter(|it| **it == mask).for_each(|it| *it += "/slots");
+    let mut ones = node("Cast", &["same"], "ones");
+    ones.attribute.push(int("to", i64::from(ElementType::Int64.onnx_code())));
+    of_slots.splice(0..0, [node("Equal", &["attention_mask", "attention_mask"], "same"), ones]);
+    nodes.splice(sum..sum, of_slots);
+    let converted = convert(&model, MAX_SEQ).unwrap();
+    let bias = converted.model.metadata("kvscatter.bias").unwrap();
+    assert!(
+        bias.ends_with("(ALiBi), counted in slots in some layers and in real tokens in others"),
+        "{bias}"
+    );
 }
 
 #[test]
