@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use kvscatter_onnx::convert::RingSize;
-use kvscatter_onnx::decoder::{Cache, Decoder, Growth, InputRole};
+use kvscatter_onnx::decoder::{Decoder, InputRole};
 use kvscatter_onnx::{Dimension, Graph, Model, ModelFile};
 use kvscatter_session::{self as session, Engine, Interface, Rows, Runner};
 
@@ -57,7 +57,7 @@ pub fn certify(
     let file = model.file()?;
     let graph = about(&options.model, model.graph())?;
     let decoder = about(&options.model, Decoder::of(&graph))?;
-    let interface = about(&options.model, in_place_interface(&model, &graph, &decoder))?;
+    let interface = about(&options.model, in_place_interface(&model, &decoder))?;
     let original = options.original.as_deref().map(|path| Original::read(path, &interface)).transpose()?;
     let of_original = original.as_ref().map(|original| &original.interface);
     let setting = setting(options, &interface, of_original, attention_sees_positions(&graph, &decoder))?;
@@ -116,22 +116,8 @@ pub fn certify(
 }
 
 /// Returns a decoder's inputs and outputs, if its caches can be written in place and filled with canaries.
-fn in_place_interface(
-    model: &Model,
-    graph: &Graph<'_>,
-    decoder: &Decoder<'_>,
-) -> Result<Interface, CertifyError> {
-    check_not_copied(decoder)?;
-    // If other nodes follow the operator on the way to the present, the model is certified, and its claims fail.
-    if !graph.nodes().iter().any(|node| matches!(node.op_type(), "TensorScatter" | "GroupQueryAttention"))
-        && let Some((past, why)) = decoder.unknown()
-    {
-        return Err(
-            session::SessionError::NotScattered { input: past.to_owned(), why: why.to_string() }.into()
-        );
-    }
-    let interface = Interface::of(model, decoder).map_err(|error| not_scattered(error, decoder));
-    let mut interface = interface?;
+fn in_place_interface(model: &Model, decoder: &Decoder<'_>) -> Result<Interface, CertifyError> {
+    let mut interface = Interface::in_place(model, decoder)?;
     interface.check_no_states()?;
     check_elements(&interface)?;
     interface.settle(None)?;
@@ -290,30 +276,6 @@ impl Original {
 /// Adds the path of the model to an error.
 fn about<T>(path: &Path, result: Result<T, impl Into<CertifyError>>) -> Result<T, CertifyError> {
     result.map_err(|cause| CertifyError::InModel { path: path.to_owned(), cause: Box::new(cause.into()) })
-}
-
-/// Checks that every cache can be written in place.
-fn check_not_copied(decoder: &Decoder<'_>) -> Result<(), CertifyError> {
-    let growing = |cache: &Cache<'_>| {
-        let growth = cache.style.growth().filter(|growth| *growth == Growth::Joined)?;
-        Some(CertifyError::NotStatic { input: cache.past.to_owned(), style: cache.style.to_string(), growth })
-    };
-    decoder.caches.iter().find_map(growing).map_or(Ok(()), Err)
-}
-
-/// Explains an input without a known purpose, or of another batch: it comes from an encoder, or an operator other than
-/// `TensorScatter` writes a cache.
-fn not_scattered(error: session::SessionError, decoder: &Decoder<'_>) -> CertifyError {
-    use session::SessionError::{EncoderDecoder, InputUnknown, NotScattered, SizesDiffer};
-
-    if !matches!(error, InputUnknown { .. } | SizesDiffer { .. }) {
-        return error.into();
-    }
-    match (decoder.from_encoder.first(), decoder.unknown()) {
-        (Some(&input), _) => EncoderDecoder { input: input.to_owned() }.into(),
-        (_, Some((past, why))) => NotScattered { input: past.to_owned(), why: why.to_string() }.into(),
-        _ => error.into(),
-    }
 }
 
 /// Checks that every cache has an element type that has canaries.

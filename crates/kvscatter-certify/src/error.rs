@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 
 use kvscatter::ElementType;
-use kvscatter_onnx::decoder::Growth;
 
 /// The reason why a model cannot be certified.
 ///
@@ -26,9 +25,6 @@ pub enum CertifyError {
     Io { path: PathBuf, cause: std::io::Error },
 
     // Errors about the model.
-    /// A cache is not static, because its present is longer than its past. There is nothing to certify.
-    #[error("cache {input:?} is not static, its style is {style}: {growth}")]
-    NotStatic { input: String, style: String, growth: Growth },
     /// The original is the model itself, so equal logits would not prove anything.
     #[error("{}: the original has the same files as the model: give the model that it was made from", path.display())]
     OriginalIsModel { path: PathBuf },

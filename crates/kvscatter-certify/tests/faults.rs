@@ -12,8 +12,9 @@ use fake::{Fake, Fault};
 use kvscatter_certify::certificate::{Certificate, Check, Fill, LogitsReference, SecondOpinion, Verdict};
 use kvscatter_certify::{CertifyError, CertifyOptions, certify};
 use kvscatter_onnx::decoder::Growth;
+use kvscatter_onnx::proto::NodeProto;
 use kvscatter_onnx::{LowerTarget, Model, WeightTransfer, lower};
-use kvscatter_session::{self as session, SessionSetting};
+use kvscatter_session::{self as session, KvSession, SessionOptions, SessionSetting};
 use support::testdata;
 
 const STATIC: &str = "mobius-llama-static/model.onnx";
@@ -233,24 +234,41 @@ fn what_does_not_fit_is_refused_before_anything_runs() {
     assert!(matches!(error, CertifyError::OriginalIsModel { .. }), "{error}");
     let error = of(&|options| options.model = testdata(GROWING));
     let CertifyError::InModel { cause, .. } = &error else { panic!("{error}") };
-    assert!(matches!(&**cause, CertifyError::NotStatic { growth: Growth::Joined, .. }), "{error}");
+    let CertifyError::Session(cause) = &**cause else { panic!("{error}") };
+    assert!(matches!(cause, session::SessionError::NotStatic { growth: Growth::Joined, .. }), "{error}");
     let error = of(&|options| options.model = testdata(OPERATOR));
     assert!(matches!(error, CertifyError::Session(session::SessionError::CapacityOpen)), "{error}");
 }
 
 /// `lower` replaces TensorScatter in a static export by other nodes and keeps the inputs.
 #[test]
-fn a_lowered_model_is_refused_for_what_writes_its_caches() {
+fn a_model_is_refused_for_the_caches_that_sessions_do_not_run() {
     let folder = tempfile::tempdir().unwrap();
-    let lowered = folder.path().join("lowered.onnx");
-    let model = Model::load(&testdata(STATIC)).unwrap();
-    lower(&model, LowerTarget::ScatterNd)
-        .unwrap()
-        .model
-        .save_with_weights(&lowered, WeightTransfer::Copy)
-        .unwrap();
-    let error = certify(&Fake(Fault::None), &CertifyOptions { model: lowered, ..options(None) }, &mut |_| {});
-    let message = error.unwrap_err().to_string();
-    let message = message.split_once("lowered.onnx: ").unwrap().1;
-    assert_eq!(message, "cache \"key_cache.0\" is not written in a way that can be run: ScatterND writes it");
+    let lowered = lower(&Model::load(&testdata(STATIC)).unwrap(), LowerTarget::ScatterNd).unwrap().model;
+    // The other caches are written by TensorScatter and passed on unchanged.
+    let mut flattened = Model::load(&testdata(STATIC)).unwrap();
+    let nodes = &mut flattened.proto_mut().graph.get_or_insert_default().node;
+    let at = nodes.iter().position(|node| node.op_type.as_deref() == Some("TensorScatter")).unwrap();
+    let present = std::mem::replace(&mut nodes[at].output[0], "written".to_owned());
+    let flatten = NodeProto {
+        op_type: Some("Flatten".to_owned()),
+        input: vec!["written".to_owned()],
+        output: vec![present],
+        ..NodeProto::default()
+    };
+    nodes.insert(at + 1, flatten);
+    for (model, why) in [(lowered, "ScatterND writes it"), (flattened, "Flatten changes its shape")] {
+        let path = folder.path().join("model.onnx");
+        model.save_with_weights(&path, WeightTransfer::Copy).unwrap();
+        let error = certify(
+            &Fake(Fault::None),
+            &CertifyOptions { model: path.clone(), ..options(None) },
+            &mut |_| {},
+        );
+        let message = error.unwrap_err().to_string();
+        let message = message.split_once("model.onnx: ").unwrap().1;
+        assert_eq!(message, format!("cache \"key_cache.0\" is not written in a way that can be run: {why}"));
+        let refused = KvSession::check_model(&Model::load(&path).unwrap(), SessionOptions::default());
+        assert_eq!(message, refused.unwrap_err().to_string());
+    }
 }

@@ -11,7 +11,7 @@ use crate::caches::Caches;
 use crate::inputs::Inputs;
 use crate::logits::are_nan;
 use crate::model_runs::{Limits, ModelRun, model_runs};
-use crate::opening::{check_tokens, check_types, check_writers, read};
+use crate::opening::{check_tokens, read, sizes};
 use crate::tensor::check_value;
 use crate::undo::Undo;
 use crate::{
@@ -105,15 +105,7 @@ impl KvSession {
         mut interface: Interface,
         options: SessionOptions,
     ) -> Result<Self, SessionError> {
-        check_writers(&interface)?;
-        interface.settle(None)?;
-        let batch = interface.batch_or(options.batch)?.unwrap_or(1);
-        let capacity = interface.capacity_or(options.capacity)?.ok_or(SessionError::CapacityOpen)?;
-        if batch == 0 || capacity == 0 {
-            return Err(SessionError::Empty { batch, capacity });
-        }
-        check_types(&interface, capacity)?;
-        MemoryReport::check(&interface, batch, capacity, options.memory)?;
+        let (batch, capacity) = sizes(&mut interface, options)?;
         let session = engine.load(model, LoadOptions { threads: options.threads })?;
         let runner = Runner::new(session, interface);
         let samples = Batch::new(batch, capacity, runner.interface.rings());

@@ -7,7 +7,9 @@ use kvscatter_onnx::decoder::{Decoder, Growth, Hazard, InputRole};
 use kvscatter_onnx::{Model, ModelFile};
 
 use crate::tensor::check_value;
-use crate::{CachePort, CacheWriter, Interface, Purpose, SessionError};
+use crate::{
+    CachePort, CacheWriter, Interface, KvSession, MemoryReport, Purpose, SessionError, SessionOptions,
+};
 
 /// Returns the checked file of a decoder, with its inputs and outputs. The model itself is dropped because it
 /// can be large.
@@ -16,19 +18,66 @@ pub(crate) fn read(path: &Path) -> Result<(ModelFile, Interface), SessionError> 
     Ok((model.file()?, interface(&model)?))
 }
 
-/// Returns a decoder's inputs and outputs if its caches can be run in place.
+/// Returns the inputs and outputs of a decoder that a session or a generator may run.
 fn interface(model: &Model) -> Result<Interface, SessionError> {
     let graph = model.graph()?;
     let decoder = Decoder::of(&graph)?;
-    if let Some((past, why)) = decoder.unknown() {
-        return Err(SessionError::NotScattered { input: past.to_owned(), why: why.to_string() });
-    }
-    if let Some(&input) = decoder.from_encoder.first() {
-        return Err(SessionError::EncoderDecoder { input: input.to_owned() });
-    }
+    check_known(&decoder)?;
     check_embeddings(&decoder)?;
     check_readers(&decoder)?;
     Interface::of(model, &decoder)
+}
+
+impl KvSession {
+    /// Makes the checks of [`open`](Self::open) that need no engine.
+    ///
+    /// # Errors
+    /// Returns the errors of [`open`](Self::open), except those of the engine and of the system.
+    pub fn check_model(model: &Model, options: SessionOptions) -> Result<(), SessionError> {
+        sizes(&mut interface(model)?, options).map(drop)
+    }
+}
+
+impl Interface {
+    /// Determines the inputs and outputs of a decoder without an encoder, if one operator writes all caches in place.
+    ///
+    /// # Errors
+    /// - Returns [`SessionError::NotScattered`] for a cache whose writer is not known.
+    /// - Returns [`SessionError::EncoderDecoder`] for an input that comes from an encoder.
+    /// - Returns [`SessionError::NotStatic`] or [`SessionError::MixedWriters`] for caches that grow or are written by
+    ///   different operators.
+    /// - Returns the errors of [`of`](Self::of).
+    pub fn in_place(model: &Model, decoder: &Decoder<'_>) -> Result<Self, SessionError> {
+        check_known(decoder)?;
+        let interface = Self::of(model, decoder)?;
+        check_in_place(&interface)?;
+        Ok(interface)
+    }
+}
+
+/// Checks that one operator writes all caches in place.
+fn check_in_place(interface: &Interface) -> Result<(), SessionError> {
+    let find = |growth| interface.caches.iter().find(|cache| cache.growth == growth);
+    if let Some(cache) = find(Some(Growth::Joined)) {
+        return Err(SessionError::NotStatic { input: cache.past.clone(), growth: Growth::Joined });
+    }
+    match (interface.writer(), find(None)) {
+        (CacheWriter::GroupQueryAttention, Some(cache)) => {
+            Err(SessionError::MixedWriters { input: cache.past.clone() })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Checks that known operators write all caches of a decoder without an encoder.
+fn check_known(decoder: &Decoder<'_>) -> Result<(), SessionError> {
+    if let Some((past, why)) = decoder.unknown() {
+        return Err(SessionError::NotScattered { input: past.to_owned(), why: why.to_string() });
+    }
+    match decoder.from_encoder.first() {
+        Some(&input) => Err(SessionError::EncoderDecoder { input: input.to_owned() }),
+        None => Ok(()),
+    }
 }
 
 /// Checks that a decoder takes token ids. A session has no embedding table.
@@ -56,25 +105,33 @@ fn check_readers(decoder: &Decoder<'_>) -> Result<(), SessionError> {
     }
 }
 
+/// Checks that a session can write the caches, and returns its batch and capacity.
+pub(crate) fn sizes(
+    interface: &mut Interface,
+    options: SessionOptions,
+) -> Result<(usize, usize), SessionError> {
+    check_writers(interface)?;
+    interface.settle(None)?;
+    let batch = interface.batch_or(options.batch)?.unwrap_or(1);
+    let capacity = interface.capacity_or(options.capacity)?.ok_or(SessionError::CapacityOpen)?;
+    if batch == 0 || capacity == 0 {
+        return Err(SessionError::Empty { batch, capacity });
+    }
+    check_types(interface, capacity)?;
+    MemoryReport::check(interface, batch, capacity, options.memory)?;
+    Ok((batch, capacity))
+}
+
 /// Checks that one operator writes all caches in place, that they have rows of whole bytes, and that an input
 /// determines the slots of each sample.
-pub(crate) fn check_writers(interface: &Interface) -> Result<(), SessionError> {
-    let caches = || interface.caches.iter();
-    if let Some(cache) = caches().find(|cache| cache.growth == Some(Growth::Joined)) {
-        return Err(SessionError::NotStatic { input: cache.past.clone(), growth: Growth::Joined });
-    }
-    let writer = interface.writer();
-    let is_written_otherwise =
-        |cache: &&CachePort| cache.growth.is_none() && writer != CacheWriter::TensorScatter;
-    if let Some(cache) = caches().find(is_written_otherwise) {
-        return Err(SessionError::MixedWriters { input: cache.past.clone() });
-    }
+fn check_writers(interface: &Interface) -> Result<(), SessionError> {
+    check_in_place(interface)?;
     let has_whole_rows = |cache: &CachePort| cache.element.bits().is_some_and(|bits| bits >= 8);
-    if let Some(cache) = caches().find(|cache| !has_whole_rows(cache)) {
+    if let Some(cache) = interface.caches.iter().find(|cache| !has_whole_rows(cache)) {
         return Err(SessionError::CacheElement { input: cache.past.clone(), element: cache.element });
     }
     let takes = |purpose| interface.takes(purpose);
-    match writer {
+    match interface.writer() {
         CacheWriter::TensorScatter if !takes(Purpose::WriteIndices) => Err(SessionError::NoWriteIndices),
         CacheWriter::GroupQueryAttention if !takes(Purpose::LengthMask) && !takes(Purpose::SeqlensK) => {
             Err(SessionError::NoLengths)
@@ -85,7 +142,7 @@ pub(crate) fn check_writers(interface: &Interface) -> Result<(), SessionError> {
 
 /// Checks that the types of inputs can represent every value that the session will feed. Tokens are checked
 /// by [`KvSession::check_known`].
-pub(crate) fn check_types(interface: &Interface, capacity: usize) -> Result<(), SessionError> {
+fn check_types(interface: &Interface, capacity: usize) -> Result<(), SessionError> {
     let capacity = i64::try_from(capacity).unwrap_or(i64::MAX);
     interface.feeds.iter().try_for_each(|feed| {
         let most = match feed.purpose {

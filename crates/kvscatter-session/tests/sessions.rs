@@ -57,6 +57,14 @@ fn changed(name: &str, change: impl FnOnce(&mut GraphProto)) -> (TempDir, PathBu
     (folder, path)
 }
 
+/// Returns the error of opening a model. Its check returns the same error.
+fn refused(path: &Path, options: SessionOptions) -> SessionError {
+    let error = KvSession::open(&Fake(Fault::None), path, options).map(|_| ()).unwrap_err();
+    let checked = KvSession::check_model(&Model::load(path).unwrap(), options).unwrap_err();
+    assert_eq!(checked.to_string(), error.to_string());
+    error
+}
+
 /// Returns the nodes of an operator.
 fn nodes<'g>(graph: &'g mut GraphProto, operator: &str) -> impl Iterator<Item = &'g mut NodeProto> {
     graph.node.iter_mut().filter(move |node| node.op_type.as_deref() == Some(operator))
@@ -210,20 +218,20 @@ fn memory_is_told_by_cache_layer_and_token() {
 
 #[test]
 fn what_a_model_does_not_have_is_refused() {
-    let open = |name, options| KvSession::open(&Fake(Fault::None), model(name), options).map(|_| ());
+    let refused = |name, options| refused(&model(name), options);
     let options = SessionOptions::default();
-    assert!(matches!(open(GROWING, options), Err(SessionError::NotStatic { .. })));
-    assert!(matches!(open(OPERATOR, options), Err(SessionError::CapacityOpen)));
-    let open = |options| open(STATIC, options);
+    assert!(matches!(refused(GROWING, options), SessionError::NotStatic { .. }));
+    assert!(matches!(refused(OPERATOR, options), SessionError::CapacityOpen));
+    let refused = |options| refused(STATIC, options);
     let other = SessionOptions { capacity: Some(65), ..options };
     assert!(matches!(
-        open(other),
-        Err(SessionError::SizeFixed { setting: SessionSetting::Capacity, fixed: 64, got: 65 })
+        refused(other),
+        SessionError::SizeFixed { setting: SessionSetting::Capacity, fixed: 64, got: 65 }
     ));
-    assert!(matches!(open(SessionOptions { batch: Some(0), ..options }), Err(SessionError::Empty { .. })));
+    assert!(matches!(refused(SessionOptions { batch: Some(0), ..options }), SessionError::Empty { .. }));
     for batch in [1 << 20, usize::MAX] {
-        let refused = open(SessionOptions { batch: Some(batch), ..options });
-        assert!(matches!(refused, Err(SessionError::MemoryLimit { .. })), "{batch}");
+        let error = refused(SessionOptions { batch: Some(batch), ..options });
+        assert!(matches!(error, SessionError::MemoryLimit { .. }), "{batch}");
     }
 }
 
@@ -531,12 +539,12 @@ fn a_past_that_something_else_reads_is_refused() {
             let output = ValueInfoProto { name: Some("second".to_owned()), ..of_past.clone() };
             graph.output.push(output);
         });
-        match KvSession::open(&Fake(Fault::None), path, sized(1)) {
-            Err(SessionError::PastRead { input, reader }) => {
+        match refused(&path, sized(1)) {
+            SessionError::PastRead { input, reader } => {
                 assert_eq!(input, past);
                 assert!(reader.contains("second"), "{reader}");
             }
-            other => panic!("{operator}: {:?}", other.err()),
+            other => panic!("{operator}: {other}"),
         }
     }
 }
@@ -638,7 +646,7 @@ fn an_input_of_unknown_meaning_is_refused_by_name() {
         graph.input.push(blocks);
     });
     for ((_folder, path), name) in [(types, "token_type_ids"), (blocks, "block_sequence_ids")] {
-        let error = KvSession::open(&Fake(Fault::None), path, sized(1)).unwrap_err();
+        let error = refused(&path, sized(1));
         assert!(matches!(&error, SessionError::InputUnknown { input } if input == name), "{error}");
     }
 }

@@ -10,9 +10,8 @@ use kvscatter_onnx::convert::{
     self, ConvertOptions, Converted, KeptAttention, KeptOperator, KeptReason, LinearWindow, RingSize,
     StandardWeights, UNLIMITED, WindowedCaches,
 };
-use kvscatter_onnx::decoder::Decoder;
 use kvscatter_onnx::{DataFile, Model};
-use kvscatter_session::{Interface, SessionError};
+use kvscatter_session::{KvSession, SessionError, SessionOptions};
 use kvscatter_text::units;
 use serde::Serialize;
 
@@ -364,7 +363,7 @@ pub(crate) fn run(args: Convert, output: &mut Output) -> Result<Outcome, Command
     })?;
     let files = converted.model.save_with_weights(&args.output, args.weights.into())?;
     if output.is_json() {
-        output.json(&document(&args, &converted, &files)?)?;
+        output.json(&document(&args, &converted, &files))?;
     } else {
         show(&args, &converted, &files, output)?;
         Cost::new(&converted, args.max_seq).show(output)?;
@@ -444,18 +443,18 @@ fn show(
         );
         writeln!(output, "\n{}", paragraph(&one_line(&text)))?;
     }
-    if let Some(refusal) = refusal(converted)? {
-        let text =
-            format!("generate, certify and KvSession refuse this model: {refusal}. Run it in your own loop.");
+    if let Some(refusal) = refusal(converted) {
+        let text = format!("KvSession and generate refuse this model: {refusal}. Run it in your own loop.");
         writeln!(output, "\n{}", paragraph(&one_line(&text)))?;
     }
     Ok(())
 }
 
-/// Returns the reason why sessions do not run a converted model, or `None` if its inputs can be fed.
-fn refusal(converted: &Converted) -> Result<Option<SessionError>, CommandError> {
-    let graph = converted.model.graph()?;
-    Ok(Interface::of(&converted.model, &Decoder::of(&graph)?).err())
+/// Returns the reason why sessions do not run a converted model, or `None` if they do. The limit of memory is an option
+/// of each session, so it is no reason.
+fn refusal(converted: &Converted) -> Option<SessionError> {
+    let options = SessionOptions { memory: u64::MAX, ..SessionOptions::default() };
+    KvSession::check_model(&converted.model, options).err()
 }
 
 /// Returns the number of caches of each size.
@@ -544,12 +543,8 @@ fn readers(converted: &Converted) -> String {
     }
 }
 
-fn document<'a>(
-    args: &Convert,
-    converted: &'a Converted,
-    files: &[DataFile],
-) -> Result<ConvertDocument<'a>, CommandError> {
-    Ok(ConvertDocument {
+fn document<'a>(args: &Convert, converted: &'a Converted, files: &[DataFile]) -> ConvertDocument<'a> {
+    ConvertDocument {
         model: args.model.display().to_string(),
         output: args.output.display().to_string(),
         max_seq: args.max_seq,
@@ -593,10 +588,10 @@ fn document<'a>(
             .map(|state| StateDocument { past: &state.past, present: &state.present })
             .collect(),
         unknown_inputs: &converted.unknown_inputs,
-        refusal: refusal(converted)?.map(|refusal| refusal.to_string()),
+        refusal: refusal(converted).map(|refusal| refusal.to_string()),
         cost: Cost::new(converted, args.max_seq),
         files: files.iter().map(WeightFileDocument::from).collect(),
-    })
+    }
 }
 
 #[cfg(test)]

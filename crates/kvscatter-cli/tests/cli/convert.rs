@@ -1,6 +1,10 @@
 //! Tests what `kvscatter convert` writes, prints and refuses. A refusal leaves no file.
 
 use kvscatter_onnx::Model;
+use kvscatter_onnx::proto::tensor_shape_proto::Dimension;
+use kvscatter_onnx::proto::tensor_shape_proto::dimension::Value as DimValue;
+use kvscatter_onnx::proto::type_proto::Value as TypeValue;
+use kvscatter_session::{KvSession, SessionError, SessionOptions};
 
 use crate::support::{Folder, with_token_types};
 
@@ -43,6 +47,35 @@ fn an_input_of_unknown_meaning_is_reported() {
     assert!(document["refusal"].as_str().unwrap().contains("token_type_ids"));
     let text = folder.run(&format!("inspect {beside}")).passed();
     assert!(text.lines().any(|line| line.contains("token_type_ids") && line.contains("other")), "{text}");
+}
+
+/// The graph shows that an input contains embeddings, but sessions have no table of them.
+#[test]
+fn a_refusal_of_sessions_is_reported_with_their_reason() {
+    let folder = Folder::with_testdata();
+    let mut model = Model::load(&folder.path("testdata/genai-llama-gqa/model.onnx")).unwrap();
+    let graph = model.proto_mut().graph.as_option_mut().unwrap();
+    let at = graph.node.iter().position(|node| node.input.iter().any(|name| name == "input_ids")).unwrap();
+    let table = &mut graph.node[at];
+    (table.op_type, table.input) = (Some("Identity".to_owned()), vec!["inputs_embeds".to_owned()]);
+    let tokens = graph.input.iter_mut().find(|input| input.name.as_deref() == Some("input_ids")).unwrap();
+    tokens.name = Some("inputs_embeds".to_owned());
+    let Some(TypeValue::TensorType(tensor)) = &mut tokens.r#type.get_or_insert_default().value else {
+        panic!()
+    };
+    tensor.elem_type = Some(1);
+    let size = Dimension { value: Some(DimValue::DimValue(64)), ..Dimension::default() };
+    tensor.shape.get_or_insert_default().dim.push(size);
+    model.save(&folder.path("testdata/genai-llama-gqa/embeddings.onnx")).unwrap();
+    let line = "convert testdata/genai-llama-gqa/embeddings.onnx -o testdata/genai-llama-gqa/static.onnx --max-seq 16";
+    let json = folder.run(&format!("{line} --json")).passed();
+    let document: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let converted = Model::load(&folder.path("testdata/genai-llama-gqa/static.onnx")).unwrap();
+    let error = KvSession::check_model(&converted, SessionOptions::default()).unwrap_err();
+    assert!(matches!(error, SessionError::Embeddings { .. }), "{error}");
+    assert_eq!(document["refusal"], error.to_string());
+    let text = folder.run(line).passed();
+    assert!(text.contains("KvSession and generate refuse this model: "), "{text}");
 }
 
 #[test]
