@@ -8,6 +8,7 @@ mod churn;
 #[expect(dead_code, reason = "most faults are planted in certificates only")]
 mod fake;
 mod poison;
+mod token_types;
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -23,6 +24,7 @@ use kvscatter_session::{
     argmax,
 };
 use tempfile::TempDir;
+use token_types::add_token_types;
 
 const STATIC: &str = "mobius-llama-static";
 const GROWING: &str = "mobius-llama-dynamic";
@@ -616,25 +618,7 @@ fn going_back_takes_no_memory_without_rings_and_states() {
 /// Positions and flags would give wrong tokens without an error.
 #[test]
 fn an_input_of_unknown_meaning_is_refused_by_name() {
-    // The types of tokens pick rows that are added to the embeddings.
-    let types = changed(OPERATOR, |graph| {
-        let at =
-            graph.node.iter().position(|node| node.input.iter().any(|name| name == "input_ids")).unwrap();
-        let embedded = std::mem::replace(&mut graph.node[at].output[0], "of_tokens".to_owned());
-        let mut rows = graph.node[at].clone();
-        rows.name = None;
-        rows.input[1] = "token_type_ids".to_owned();
-        rows.output[0] = "of_types".to_owned();
-        let sum = NodeProto {
-            op_type: Some("Add".to_owned()),
-            input: vec!["of_tokens".to_owned(), "of_types".to_owned()],
-            output: vec![embedded],
-            ..NodeProto::default()
-        };
-        graph.node.splice(at + 1..at + 1, [rows, sum]);
-        let tokens = graph.input.iter().find(|input| input.name.as_deref() == Some("input_ids")).unwrap();
-        graph.input.push(ValueInfoProto { name: Some("token_type_ids".to_owned()), ..tokens.clone() });
-    });
+    let types = changed(OPERATOR, add_token_types);
     // Tokens of one block see each other. The model has no mask of real tokens.
     let blocks = changed(STATIC, |graph| {
         let tokens = graph.input.iter().find(|input| input.name.as_deref() == Some("input_ids")).unwrap();

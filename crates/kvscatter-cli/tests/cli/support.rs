@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use kvscatter_onnx::Model;
-use kvscatter_onnx::proto::{NodeProto, ValueInfoProto};
 use tempfile::TempDir;
+
+use crate::token_types::add_token_types;
 
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_kvscatter");
 
@@ -216,24 +217,11 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Writes a decoder with the types of tokens, which pick rows as the tokens do, and returns its path.
+/// Writes a decoder with the types of tokens, and returns its path.
 pub(crate) fn with_token_types(folder: &Folder) -> String {
     let path = "testdata/genai-llama-gqa/types.onnx";
     let mut model = Model::load(&folder.path("testdata/genai-llama-gqa/model.onnx")).unwrap();
-    let graph = model.proto_mut().graph.get_or_insert_default();
-    let at = graph.node.iter().position(|node| node.input.iter().any(|name| name == "input_ids")).unwrap();
-    let mut rows = graph.node[at].clone();
-    let embedded = std::mem::replace(&mut graph.node[at].output[0], "of_tokens".to_owned());
-    (rows.name, rows.input[1], rows.output[0]) = (None, "token_type_ids".to_owned(), "of_types".to_owned());
-    let sum = NodeProto {
-        op_type: Some("Add".to_owned()),
-        input: vec!["of_tokens".to_owned(), "of_types".to_owned()],
-        output: vec![embedded],
-        ..NodeProto::default()
-    };
-    graph.node.splice(at + 1..at + 1, [rows, sum]);
-    let tokens = graph.input.iter().find(|input| input.name.as_deref() == Some("input_ids")).unwrap();
-    graph.input.push(ValueInfoProto { name: Some("token_type_ids".to_owned()), ..tokens.clone() });
+    add_token_types(model.proto_mut().graph.get_or_insert_default());
     model.save(&folder.path(path)).unwrap();
     path.to_owned()
 }
