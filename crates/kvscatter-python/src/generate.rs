@@ -30,6 +30,9 @@ use crate::{options, runtime};
 ///     eos: Tokens after which a prompt ends.
 ///     capacity, threads, memory, onnxruntime, plugin: See `KvSession`.
 ///     chunk: The maximum number of tokens of one prompt in a run of the model.
+///     draft: The maximum number of drafted tokens of each sample in a step. A draft is copied from the text after
+///         the last tokens occurred before (prompt lookup), and one step verifies it. A step drafts only as far
+///         as this makes it likely to give more tokens for its cost.
 ///     prefix: A file of a saved prompt, whose tokens come before those of every prompt.
 ///     save_prefix: A file that the prompt is saved to. There must be one prompt.
 ///     progress: A function that is called after every token. Its arguments are the number of tokens
@@ -48,10 +51,10 @@ use crate::{options, runtime};
 ///         continuation. This is raised before the model runs, except for `eos` if the model does not declare its
 ///         vocabulary.
 #[pyfunction]
-#[pyo3(signature = (path, prompts, tokens, *, eos=None, capacity=None, threads=None, memory=SessionOptions::default().memory, chunk=CHUNK, prefix=None, save_prefix=None, onnxruntime=None, plugin=Plugin::OfPackage(true), progress=None))]
+#[pyo3(signature = (path, prompts, tokens, *, eos=None, capacity=None, threads=None, memory=SessionOptions::default().memory, chunk=CHUNK, draft=0, prefix=None, save_prefix=None, onnxruntime=None, plugin=Plugin::OfPackage(true), progress=None))]
 #[pyo3(
     text_signature = "(path, prompts, tokens, *, eos=(), capacity=None, threads=None, memory=17179869184, chunk=512, \
-    prefix=None, save_prefix=None, onnxruntime=None, plugin=True, progress=None)"
+    draft=0, prefix=None, save_prefix=None, onnxruntime=None, plugin=True, progress=None)"
 )]
 #[expect(clippy::too_many_arguments, reason = "the options of generation, by keyword")]
 pub(crate) fn generate<'py>(
@@ -64,6 +67,7 @@ pub(crate) fn generate<'py>(
     #[pyo3(from_py_with = options::threads)] threads: Option<usize>,
     #[pyo3(from_py_with = options::memory)] memory: u64,
     #[pyo3(from_py_with = options::chunk)] chunk: usize,
+    #[pyo3(from_py_with = options::draft)] draft: usize,
     prefix: Option<PathBuf>,
     save_prefix: Option<PathBuf>,
     onnxruntime: Option<PathBuf>,
@@ -92,6 +96,7 @@ pub(crate) fn generate<'py>(
             Some(saved) => Generator::open_after(&engine, &path, &saved, &prompts, &greedy, options)?,
             None => Generator::open_for(&engine, &path, &prompts, &greedy, options)?,
         };
+        generator.draft(draft);
         if let Some(path) = save_prefix {
             generator.save_prompt(path);
         }
@@ -134,6 +139,8 @@ fn python_generated(py: Python<'_>, generated: Generated, engine: String) -> PyR
         generated.prefill.as_secs_f64(),
         generated.steps,
         generated.decoded,
+        generated.drafted,
+        generated.accepted,
         generated.decode.as_secs_f64(),
         generated.written_per_step,
         generated.copied,

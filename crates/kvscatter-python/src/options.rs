@@ -47,6 +47,11 @@ pub(crate) fn tokens(value: &Bound<'_, PyAny>) -> PyResult<usize> {
     Bounds { argument: "tokens", min: 0, ..COUNT }.size(value)
 }
 
+/// Unlike most other counts, this may be 0.
+pub(crate) fn draft(value: &Bound<'_, PyAny>) -> PyResult<usize> {
+    Bounds { argument: "draft", min: 0, ..COUNT }.size(value)
+}
+
 /// Accepts every unsigned number of 64 bits.
 pub(crate) fn memory(value: &Bound<'_, PyAny>) -> PyResult<u64> {
     Bounds { argument: "memory", min: 0, max: u64::MAX.into(), ..COUNT }.number(value)

@@ -114,7 +114,7 @@ SESSION: dict[str, Callable[[Any], object]] = {
         f"_native.generate.{name}": lambda value, name=name: kvscatter.generate(
             MODEL, [[1]], 1, **{name: value}
         )
-        for name in ("capacity", "threads", "memory", "chunk")
+        for name in ("capacity", "threads", "memory", "chunk", "draft")
     },
     "_native.generate.tokens": lambda value: kvscatter.generate(MODEL, [[1]], value),
 }

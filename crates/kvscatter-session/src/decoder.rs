@@ -6,6 +6,7 @@ use std::path::Path;
 use kvscatter_onnx::decoder::Growth;
 
 use crate::growing::Growing;
+use crate::lookup::{Draft, paying};
 use crate::opening::read;
 use crate::{Engine, KvSession, MemoryReport, Sample, SessionError, SessionOptions, argmax};
 
@@ -141,6 +142,65 @@ impl Decoder {
                 feeds.iter().enumerate().map(choose).collect()
             }
         }
+    }
+
+    /// Returns the largest number of drafted tokens that [`verify`](Self::verify) takes.
+    pub(crate) fn most_drafted(&self) -> usize {
+        match self {
+            Self::Static(of) => of.session.most_drafted(),
+            Self::Growing(_) => 0,
+        }
+    }
+
+    /// Returns the cached tokens of the sample of each prompt.
+    pub(crate) fn texts(&self) -> Result<Vec<Vec<i64>>, SessionError> {
+        let Self::Static(of) = self else { return Ok(Vec::new()) };
+        let text = |sample: &Option<Sample>| match sample {
+            Some(sample) => of.session.tokens(*sample).map(<[i64]>::to_vec),
+            None => Ok(Vec::new()),
+        };
+        of.samples.iter().map(text).collect()
+    }
+
+    /// Returns how many tokens of each draft a step should verify. Prompts without a draft get no token.
+    pub(crate) fn paying(&self, drafts: &[Option<Draft>]) -> Vec<usize> {
+        let Self::Static(of) = self else { return vec![0; drafts.len()] };
+        let samples = || of.samples.iter().zip(drafts).map(|(sample, draft)| (*sample).zip(draft.as_ref()));
+        paying(drafts, |lengths| {
+            let counts = samples().zip(lengths);
+            let counts = counts.filter_map(|(of, length)| Some((of?.0, length.saturating_add(1))));
+            of.session.costs(&counts.collect::<Vec<_>>())
+        })
+    }
+
+    /// Feeds each prompt that has not ended its last token and a draft. Returns the drafted tokens that the model would
+    /// have chosen, and the token that it chooses after them. The others are undone.
+    pub(crate) fn verify(&mut self, feeds: &[Option<Vec<i64>>]) -> Result<Vec<Vec<i64>>, SessionError> {
+        let Self::Static(of) = self else { return Ok(Vec::new()) };
+        let samples: Vec<_> =
+            of.samples.iter().zip(feeds).map(|(sample, feed)| (*sample).zip(feed.as_deref())).collect();
+        let given: Vec<(Sample, &[i64])> = samples.iter().flatten().copied().collect();
+        for (sample, _) in &given {
+            of.session.begin(*sample)?;
+        }
+        let logits = of.session.step(&given)?;
+        of.copied += of.session.bytes_copied();
+        let mut all = Vec::new();
+        for (prompt, sample) in samples.into_iter().enumerate() {
+            let mut chosen = Vec::new();
+            if let Some((sample, fed)) = sample {
+                for index in 0..fed.len() {
+                    let token = choose(prompt, logits.after(sample, index))?;
+                    chosen.push(token);
+                    if fed.get(index + 1) != Some(&token) {
+                        break;
+                    }
+                }
+                of.session.accept(sample, chosen.len())?;
+            }
+            all.push(chosen);
+        }
+        Ok(all)
     }
 
     /// Returns the bytes that the last step wrote into the caches.

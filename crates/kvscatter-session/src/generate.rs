@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use kvscatter_onnx::decoder::Growth;
 
 use crate::decoder::Decoder;
+use crate::lookup::{Draft, Lookup};
 use crate::opening::check_tokens;
 use crate::saved::check_target;
 use crate::{Engine, MemoryReport, SessionError, SessionOptions, saved_tokens};
@@ -34,7 +35,8 @@ impl GreedyOptions {
 /// The progress of a generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// The number of tokens generated so far for each sample. The maximum is [`GreedyOptions::tokens`].
+    /// The number of tokens generated so far for each sample. With [drafts](Generator::draft), some samples have more.
+    /// The maximum is [`GreedyOptions::tokens`].
     pub tokens: usize,
     /// The number of samples that have not ended.
     pub samples: usize,
@@ -53,6 +55,10 @@ pub struct Generated {
     pub steps: usize,
     /// The number of tokens that these steps generated for all samples together.
     pub decoded: usize,
+    /// The number of drafted tokens that these steps verified.
+    pub drafted: usize,
+    /// The number of drafted tokens that the model would have chosen.
+    pub accepted: usize,
     /// The time of these steps, including the choice of tokens.
     pub decode: Duration,
     /// The number of bytes that the last step wrote into the caches. Every step writes a growing cache as a
@@ -70,6 +76,8 @@ pub struct Generator {
     prefix: usize,
     /// The file that the prompt is saved to.
     save: Option<PathBuf>,
+    /// The maximum number of drafted tokens of a sample in a step.
+    draft: usize,
 }
 
 impl Generator {
@@ -134,6 +142,21 @@ impl Generator {
         self.save = Some(path.into());
     }
 
+    /// Lets [`generate`](Self::generate) draft up to `most` tokens of each sample in a step, and verify them together.
+    /// By default it drafts none.
+    ///
+    /// A draft is copied from the text after the last tokens occurred before (prompt lookup). A step drafts only for
+    /// samples, and only as many tokens, as make more tokens likely for what the step costs. The choice depends on the
+    /// tokens so far, not on time, so the same call always takes the same steps. A text without repetitions is
+    /// generated without drafts.
+    ///
+    /// The tokens are those of a generation without drafts, as far as the model computes the same logits for several
+    /// tokens of a sample in a run as for one. Caches that grow, models with states, and models that take one token in
+    /// a run or return logits for the last token only have no drafts.
+    pub fn draft(&mut self, most: usize) {
+        self.draft = most;
+    }
+
     /// Returns the number of tokens of the saved prompt that all prompts continue.
     #[must_use]
     pub fn prefix(&self) -> usize {
@@ -151,7 +174,7 @@ impl Generator {
             return Err(SessionError::NoPrompts);
         }
         let decoder = Decoder::open(engine, model, prompts, slots, options)?;
-        Ok(Self { decoder, prefix: 0, save: None })
+        Ok(Self { decoder, prefix: 0, save: None, draft: 0 })
     }
 
     /// Returns the memory that the caches take, or `None` for growing caches.
@@ -180,7 +203,7 @@ impl Generator {
 
     /// Generates the tokens after prompts of token ids, all in one batch.
     ///
-    /// `progress` is called each time when every sample that has not ended has one more token. If it returns
+    /// `progress` is called after every step, when every sample that has not ended has at least one more token. If it returns
     /// [`ControlFlow::Break`], the generation ends and returns the tokens so far.
     ///
     /// # Errors
@@ -225,20 +248,37 @@ impl Generator {
         }
         batch.generated.prompt_tokens = prompts.iter().map(Vec::len).sum();
         batch.generated.prefill = started.elapsed();
-        batch.take(&chosen);
+        batch.take(chosen.into_iter().map(|token| token.into_iter().collect()).collect());
+        let most = self.draft.min(self.decoder.most_drafted());
+        if most > 0 {
+            batch.look_up(self.decoder.texts()?);
+        }
         let started = Instant::now();
-        for tokens in 1..=greedy.tokens {
-            let samples = batch.active();
-            let flow = progress(Progress { tokens, samples });
-            if flow.is_break() || samples == 0 || tokens == greedy.tokens {
+        while progress(batch.progress()).is_continue() {
+            let is_running = batch.is_running();
+            if !is_running.contains(&true) {
                 break;
             }
-            self.decoder.end_all_but(&batch.is_active)?;
-            let chosen = self.decoder.step(&batch.feeds(), usize::MAX)?;
+            self.decoder.end_all_but(&is_running)?;
+            let drafts = batch.drafts(most);
+            let feeds = batch.feeds(&drafts, &self.decoder.paying(&drafts));
+            let drafted = feeds.iter().flatten().map(|feed| feed.len() - 1).sum::<usize>();
+            let chosen = if drafted > 0 {
+                self.decoder.verify(&feeds)?
+            } else {
+                let feeds: Vec<_> = feeds.iter().map(|feed| feed.as_deref()).collect();
+                let chosen = self.decoder.step(&feeds, usize::MAX)?;
+                chosen.into_iter().map(|token| token.into_iter().collect()).collect()
+            };
             batch.generated.steps += 1;
-            batch.generated.decoded += samples;
+            batch.generated.drafted += drafted;
+            if drafted > 0 {
+                let fed = chosen.iter().filter(|chosen| !chosen.is_empty());
+                batch.generated.accepted += fed.map(|chosen| chosen.len() - 1).sum::<usize>();
+            }
             batch.generated.written_per_step = self.decoder.written();
-            batch.take(&chosen);
+            batch.learn(&drafts, &chosen);
+            batch.generated.decoded += batch.take(chosen);
         }
         batch.generated.decode = started.elapsed();
         batch.generated.copied = self.decoder.copied();
@@ -317,6 +357,8 @@ impl fmt::Debug for Generator {
 struct Batch<'g> {
     greedy: &'g GreedyOptions,
     is_active: Vec<bool>,
+    /// The texts of the samples, if the generation drafts.
+    lookups: Vec<Lookup>,
     generated: Generated,
 }
 
@@ -328,35 +370,75 @@ impl<'g> Batch<'g> {
             prefill: Duration::ZERO,
             steps: 0,
             decoded: 0,
+            drafted: 0,
+            accepted: 0,
             decode: Duration::ZERO,
             written_per_step: 0,
             copied: 0,
         };
-        Self { greedy, is_active: vec![true; prompts], generated }
+        Self { greedy, is_active: vec![true; prompts], lookups: Vec::new(), generated }
     }
 
-    fn active(&self) -> usize {
-        self.is_active.iter().filter(|is_active| **is_active).count()
+    fn progress(&self) -> Progress {
+        let samples = || self.generated.samples.iter().zip(&self.is_active);
+        let of_active = samples().filter(|(_, is_active)| **is_active).map(|(sample, _)| sample.len());
+        let tokens = of_active.clone().min().or_else(|| samples().map(|(sample, _)| sample.len()).max());
+        Progress { tokens: tokens.unwrap_or_default(), samples: of_active.count() }
     }
 
-    fn take(&mut self, chosen: &[Option<i64>]) {
-        for ((sample, is_active), chosen) in
-            self.generated.samples.iter_mut().zip(&mut self.is_active).zip(chosen)
-        {
-            if let Some(token) = chosen {
-                sample.push(*token);
-                *is_active = !self.greedy.eos.contains(token);
-            }
+    /// Returns which samples get more tokens.
+    fn is_running(&self) -> Vec<bool> {
+        let samples = self.generated.samples.iter().zip(&self.is_active);
+        samples.map(|(sample, is_active)| *is_active && sample.len() < self.greedy.tokens).collect()
+    }
+
+    /// Prepares drafts of samples with these texts before the generated tokens.
+    fn look_up(&mut self, texts: Vec<Vec<i64>>) {
+        let samples = texts.into_iter().zip(&self.generated.samples);
+        self.lookups = samples.map(|(text, sample)| Lookup::new([text, sample.clone()].concat())).collect();
+    }
+
+    /// Returns a draft of up to `most` tokens for each sample that gets more tokens.
+    fn drafts(&self, most: usize) -> Vec<Option<Draft>> {
+        let draft = |(index, is_running): (usize, bool)| {
+            let left = self.greedy.tokens - self.generated.samples.get(index)?.len();
+            // The model chooses one more token than those that it accepts.
+            let draft = |lookup: &Lookup| lookup.draft(most.min(left.saturating_sub(1)));
+            is_running.then(|| self.lookups.get(index).map(draft).unwrap_or_default())
+        };
+        self.is_running().into_iter().enumerate().map(draft).collect()
+    }
+
+    /// Returns the last token of each sample that has a draft, and as many tokens of the draft.
+    fn feeds(&self, drafts: &[Option<Draft>], lengths: &[usize]) -> Vec<Option<Vec<i64>>> {
+        let samples = self.generated.samples.iter().zip(drafts).zip(lengths);
+        let feed = |((sample, draft), length): ((&Vec<i64>, &Option<Draft>), &usize)| {
+            let drafted = draft.as_ref()?.tokens.iter().take(*length);
+            Some(sample.last().into_iter().chain(drafted).copied().collect())
+        };
+        samples.map(feed).collect()
+    }
+
+    /// Records whether the drafts were right.
+    fn learn(&mut self, drafts: &[Option<Draft>], chosen: &[Vec<i64>]) {
+        for ((lookup, draft), chosen) in self.lookups.iter_mut().zip(drafts).zip(chosen) {
+            draft.iter().for_each(|draft| lookup.extend(draft, chosen));
         }
     }
 
-    /// Returns the last token of each sample that has not ended, and `None` for the others.
-    fn feeds(&self) -> Vec<Option<&[i64]>> {
-        let samples = self.generated.samples.iter().zip(&self.is_active);
-        samples
-            .map(|(sample, is_active)| {
-                sample.last_chunk::<1>().filter(|_| *is_active).map(<[i64; 1]>::as_slice)
-            })
-            .collect()
+    /// Adds the tokens that the model chose, up to one that ends the sample. Returns their number.
+    fn take(&mut self, chosen: Vec<Vec<i64>>) -> usize {
+        let mut taken = 0;
+        let samples = self.generated.samples.iter_mut().zip(&mut self.is_active);
+        for ((sample, is_active), chosen) in samples.zip(chosen) {
+            for token in chosen {
+                if *is_active {
+                    sample.push(token);
+                    *is_active = !self.greedy.eos.contains(&token);
+                    taken += 1;
+                }
+            }
+        }
+        taken
     }
 }

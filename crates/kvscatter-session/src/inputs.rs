@@ -136,6 +136,7 @@ mod tests {
             is_decode_only: false,
             refuses_padding: false,
             most_tokens: None,
+            has_quantised_weights: false,
         };
         Runner::new(Box::new(Unrun), interface)
     }

@@ -34,6 +34,8 @@ pub struct Interface {
     pub refuses_padding: bool,
     /// The number of tokens that a sample can have if all caches are rings, as the model's metadata declares it.
     pub most_tokens: Option<usize>,
+    /// Whether the model has weights of at most 8 bits. Several rows of a run then share less of its cost.
+    pub has_quantised_weights: bool,
 }
 
 /// The operator that writes all caches of a model in place. It determines the runs that the model takes.
@@ -200,6 +202,7 @@ impl Interface {
             is_decode_only,
             refuses_padding: decoder.caches.iter().any(Cache::refuses_padding),
             most_tokens: model.metadata(MOST_TOKENS).and_then(|tokens| tokens.parse().ok()),
+            has_quantised_weights: has_quantised_weights(model),
         })
     }
 
@@ -472,6 +475,14 @@ fn cache_ports(decoder: &Decoder<'_>, rings: &[RingSize]) -> Vec<CachePort> {
         port
     };
     decoder.caches.iter().map(port).collect()
+}
+
+fn has_quantised_weights(model: &Model) -> bool {
+    let initializers = model.proto().graph.as_option().map_or(&[][..], |graph| &graph.initializer).iter();
+    let is_quantised =
+        |element: ElementType| element != ElementType::Bool && element.bits().is_some_and(|bits| bits <= 8);
+    let mut matrices = initializers.filter(|tensor| tensor.dims.len() > 1);
+    matrices.any(|of| of.data_type.and_then(ElementType::from_onnx_code).is_some_and(is_quantised))
 }
 
 fn known(value: &ValueInfo<'_>, axis: usize) -> Option<usize> {

@@ -10,7 +10,7 @@ use crate::batch::Batch;
 use crate::caches::Caches;
 use crate::inputs::Inputs;
 use crate::logits::are_nan;
-use crate::model_runs::{Limits, ModelRun, model_runs};
+use crate::model_runs::{Limits, ModelRun, costs, model_runs};
 use crate::opening::{check_tokens, read, sizes};
 use crate::tensor::check_value;
 use crate::undo::Undo;
@@ -399,6 +399,27 @@ impl KvSession {
             suspects.extend(kept.poisoned());
         }
         Ok(suspects.is_empty().then_some(kept))
+    }
+
+    /// Returns the cost of a step that feeds each sample this many tokens, as [`costs`] counts it.
+    pub(crate) fn costs(&self, tokens: &[(Sample, usize)]) -> Vec<f64> {
+        let mut counts = vec![0; self.batch()];
+        for (sample, tokens) in tokens {
+            counts.get_mut(sample.batch_index).into_iter().for_each(|count| *count = *tokens);
+        }
+        let cached = self.samples.all_cached_tokens();
+        let runs = model_runs(&cached, self.samples.rings(), &counts, self.limits(usize::MAX));
+        costs(&runs, self.runner.interface.has_quantised_weights)
+    }
+
+    /// Returns the largest number of drafted tokens that one step can verify, and of which any number can be kept.
+    pub(crate) fn most_drafted(&self) -> usize {
+        let interface = &self.runner.interface;
+        if interface.is_decode_only || interface.last_logits_only || !interface.states.is_empty() {
+            return 0;
+        }
+        let of_rings = interface.rings().map(|ring| ring.capacity.saturating_sub(ring.chunk));
+        of_rings.min().unwrap_or(usize::MAX).saturating_sub(1)
     }
 
     fn limits(&self, width: usize) -> Limits {

@@ -22,6 +22,7 @@ mod inputs;
 mod interface;
 mod kv_session;
 mod logits;
+mod lookup;
 mod memory_report;
 mod model_runs;
 mod numbers;

@@ -13,11 +13,18 @@ use std::ops::Range;
 use crate::ring_track::RingTrack;
 use crate::{CacheWriter, Feed, SampleFeed};
 
-/// The cost of a run besides its rows, as a number of rows. A run reads all weights once, for any number of rows.
-///
-/// In ONNX Runtime on one thread, a run of layers of the size of SmolLM2-135M takes as much time besides its rows as 12
-/// rows take, with weights in float32. With 4-bit weights it is 2 to 13 rows, which depends on the kernel.
+/// The cost of a run besides its rows, as a number of rows, for the division of a step. A run reads all weights once,
+/// for any number of rows. [`costs`] has the costs that were measured.
 const RUN_COST: usize = 5;
+
+/// The costs of a run besides its rows, as numbers of rows: of a run with one row, and of one with more rows.
+///
+/// These were measured in ONNX Runtime on one thread, for linear layers of 256 to 1,024 rows and columns and more.
+/// Weights in float32 cost 9 to 11 rows, and half of this leaves room for attention, whose rows share nothing but keys
+/// and values. With 4-bit weights it depends on the kernel. One that computes in int8 costs 1 to 2 rows. One that
+/// unpacks the weights for runs of several rows costs 3 to 6 rows for one row, and 9 to 12 for more.
+const FLOAT_COSTS: &[[f64; 2]] = &[[5.0, 5.0]];
+const QUANTISED_COSTS: &[[f64; 2]] = &[[1.0, 1.0], [3.0, 11.0]];
 
 /// One run of the model.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,6 +99,16 @@ pub(crate) fn model_runs(
     model_runs
 }
 
+/// Returns the cost of runs in rows, once for each way in which engines compute with the weights.
+pub(crate) fn costs(runs: &[ModelRun], has_quantised_weights: bool) -> Vec<f64> {
+    let ways = if has_quantised_weights { QUANTISED_COSTS } else { FLOAT_COSTS };
+    let rows = || runs.iter().map(|run| run.samples.len() * run.feed.width);
+    let cost = |[one, more]: &[f64; 2]| {
+        rows().map(|rows| rows as f64 + if rows == 1 { *one } else { *more }).sum::<f64>()
+    };
+    ways.iter().map(cost).collect()
+}
+
 /// Divides the batch into parts that runs cover, each from a sample with tokens to another one, so that the runs cost
 /// least.
 ///
@@ -153,7 +170,7 @@ enum Sharing {
     Any,
     /// Other prompts, in a run from slot 0.
     Prompts,
-    /// Samples with single tokens.
+    /// Samples with any number of tokens, in runs of single tokens.
     SingleTokens,
     None,
 }
@@ -162,8 +179,10 @@ impl Sharing {
     fn of(cached: usize, tokens: usize, limits: Limits) -> Self {
         match limits.writer {
             CacheWriter::TensorScatter => Self::Any,
-            CacheWriter::GroupQueryAttention if tokens.min(limits.width) == 1 => Self::SingleTokens,
-            CacheWriter::GroupQueryAttention if cached == 0 && tokens <= limits.width => Self::Prompts,
+            CacheWriter::GroupQueryAttention if cached > 0 || tokens.min(limits.width) == 1 => {
+                Self::SingleTokens
+            }
+            CacheWriter::GroupQueryAttention if tokens <= limits.width => Self::Prompts,
             CacheWriter::GroupQueryAttention => Self::None,
         }
     }
@@ -183,7 +202,8 @@ impl Part {
 
     /// Returns the cost of the runs, in rows.
     fn cost(&self, limits: Limits) -> usize {
-        let runs = self.tokens.div_ceil(limits.width);
+        let is_single = self.sharing == Sharing::SingleTokens && self.samples.len() > 1;
+        let runs = self.tokens.div_ceil(if is_single { 1 } else { limits.width });
         runs.saturating_mul(RUN_COST).saturating_add(self.samples.len().saturating_mul(self.tokens))
     }
 }

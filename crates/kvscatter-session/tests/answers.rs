@@ -21,6 +21,7 @@ use kvscatter_session::{
 
 const STATIC: &str = "mobius-llama-static";
 const GROWING: &str = "mobius-llama-dynamic";
+const OPERATOR: &str = "genai-llama-gqa";
 
 fn model(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata").join(name).join("model.onnx")
@@ -319,5 +320,60 @@ fn tensor<'g>(values: &'g mut [ValueInfoProto], name: &str) -> &'g mut TensorTyp
     match value.r#type.as_option_mut().unwrap().value.as_mut() {
         Some(TypeValue::TensorType(tensor)) => tensor,
         other => panic!("{name} is {other:?}"),
+    }
+}
+
+/// Returns the token at a position of a text that repeats itself with changes.
+fn written(position: i64) -> i64 {
+    if position % 17 == 16 { 200 + position % 50 } else { position % 6 }
+}
+
+#[test]
+fn drafts_change_the_steps_and_not_the_tokens() {
+    let text = Answers(|step, batch, width| {
+        // The first prompt has 20 tokens, and drafts have up to 4.
+        assert!(width <= 5 || width == 20, "{width}");
+        let positions = step.inputs.iter().find(|(name, _)| *name == "position_ids");
+        // Without positions, each token is followed by the next of six.
+        let next: Vec<i64> = match positions {
+            Some(_) => fed(step, "position_ids").iter().map(|position| written(position + 1)).collect(),
+            None => fed(step, "input_ids").iter().map(|token| (token + 1) % 6).collect(),
+        };
+        let values: Vec<i64> =
+            next.iter().flat_map(|next| (0..256).map(move |token| i64::from(token == *next))).collect();
+        Ok(vec![Tensor::integers(ElementType::Float32, &[batch, width, 256], &values)?])
+    });
+    let generate = |name, lengths: &[i64], draft, eos: &[i64]| {
+        let capacity = (name != GROWING).then_some(64);
+        let options = SessionOptions { capacity, ..SessionOptions::default() };
+        let mut generator = Generator::open(&text, model(name), lengths.len(), options).unwrap();
+        generator.draft(draft);
+        let greedy = GreedyOptions { tokens: 40, eos: eos.to_vec(), chunk: 20 };
+        let prompts: Vec<_> = lengths.iter().map(|end| (0..*end).map(written).collect()).collect();
+        let mut seen = Vec::new();
+        let generated = generator.generate(&prompts, &greedy, &mut |progress| {
+            seen.push(progress.tokens);
+            ControlFlow::Continue(())
+        });
+        assert!(seen.is_sorted_by(|a, b| a < b) && seen.first() == Some(&1), "{seen:?}");
+        let generated = generated.unwrap();
+        assert!(!eos.is_empty() || seen.last() == Some(&40));
+        (generated.samples, generated.steps, generated.decoded, generated.drafted, generated.accepted)
+    };
+    for (name, lengths) in [(STATIC, [20, 7].as_slice()), (OPERATOR, &[20]), (GROWING, &[20, 20])] {
+        let generate = |draft, eos: &[i64]| generate(name, lengths, draft, eos);
+        let plain = generate(0, &[]);
+        assert_eq!((plain.1, plain.2, plain.3, plain.4), (39, 39 * lengths.len(), 0, 0), "{name}");
+        let drafted = generate(4, &[]);
+        assert_eq!((&drafted.0, drafted.2), (&plain.0, plain.2), "{name}");
+        assert_eq!(generate(4, &[]), drafted, "{name}");
+        match name {
+            GROWING => assert_eq!(drafted, plain),
+            _ => assert!(drafted.1 < 35 && drafted.3 > drafted.4 && drafted.4 > 10, "{name} {drafted:?}"),
+        }
+        // A token that ends its sample is the last, also among accepted tokens.
+        for eos in plain.0[0].iter().skip(20) {
+            assert_eq!(generate(4, &[*eos]).0, generate(0, &[*eos]).0, "{name} {eos}");
+        }
     }
 }

@@ -79,6 +79,7 @@ def generate(
     threads: int | None = None,
     memory: int = 17179869184,
     chunk: int = 512,
+    draft: int = 0,
     prefix: str | PathLike[str] | None = None,
     save_prefix: str | PathLike[str] | None = None,
     onnxruntime: str | PathLike[str] | None = None,

@@ -60,6 +60,8 @@ class Generated:
         prefill_seconds: The time spent on the prompts.
         steps: The number of steps after the prompts.
         decoded: The number of tokens that these steps generated, for all samples together.
+        drafted: The number of drafted tokens that these steps verified.
+        accepted: The number of drafted tokens that the model would have chosen.
         decode_seconds: The time of these steps, including the choice of tokens.
         written_per_step: The bytes that the last step wrote into the caches. If the caches grow, this counts
             all of their bytes.
@@ -73,6 +75,8 @@ class Generated:
     prefill_seconds: float
     steps: int
     decoded: int
+    drafted: int
+    accepted: int
     decode_seconds: float
     written_per_step: int
     copied: int

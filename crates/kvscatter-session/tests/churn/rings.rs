@@ -1,11 +1,14 @@
 //! Running batches of decoders with rings, for any engine. A reference has linear caches with a mask.
 
+use std::ops::ControlFlow;
 use std::path::Path;
 
 use kvscatter_onnx::convert::{ConvertOptions, WindowedCaches, convert};
 use kvscatter_onnx::proto::{AttributeProto, attribute_proto::AttributeType};
 use kvscatter_onnx::{Model, WeightTransfer};
-use kvscatter_session::{Engine, KvSession, SessionError, SessionOptions};
+use kvscatter_session::{
+    Engine, Generated, Generator, GreedyOptions, KvSession, SessionError, SessionOptions,
+};
 
 use super::churn::churn_as;
 
@@ -31,7 +34,20 @@ pub(crate) fn churn_rings(engine: &dyn Engine, decoder: &Path, seeds: u64) {
                 path
             });
         (0..seeds).for_each(|seed| churn_as(engine, &ring, &linear, None, seed, 1e-4));
+        let (plain, drafted) = (generate(engine, &linear, 0), generate(engine, &ring, 6));
+        assert_eq!(drafted.samples, plain.samples);
+        // A run of a ring with a chunk of 1 has one token.
+        assert_eq!(drafted.drafted > 0, chunk > 1, "{drafted:?}");
     }
+}
+
+/// Continues two prompts, with drafts of up to `most` tokens.
+fn generate(engine: &dyn Engine, model: &Path, most: usize) -> Generated {
+    let prompts = [vec![2; 6], vec![223, 181, 181, 181, 188, 10, 181, 188, 10]];
+    let mut generator = Generator::open(engine, model, 2, SessionOptions::default()).unwrap();
+    generator.draft(most);
+    let greedy = GreedyOptions { tokens: 38, eos: Vec::new(), chunk: 8 };
+    generator.generate(&prompts, &greedy, &mut |_| ControlFlow::Continue(())).unwrap()
 }
 
 /// A truncation beyond the rewind is an error that names the limit, and one to 0 starts over.

@@ -1,0 +1,221 @@
+"""Compares generation with and without drafts, and prints the tables of docs/python/session.md.
+
+    pip install kvscatter onnx onnx-ir onnxruntime
+    python crates/kvscatter-python/bench/drafts.py [--quick]
+
+A generated decoder of 8 layers runs in ONNX Runtime on one thread. Its next token depends on the position and on the
+kind of the last token, so that each kind is a given text. All times are times of the processor. Generations with and
+without drafts take turns.
+"""
+
+import argparse
+import logging
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+import kvscatter
+
+HIDDEN, INNER, LAYERS, HEADS, KV_HEADS, SIZE = 256, 1024, 8, 4, 2, 64
+CAPACITY = 512
+KIND = 256  # tokens of one kind
+TEXTS = ("no repetition", "half repeated", "edited copies", "one phrase")
+BATCHES = {
+    "no repetition": (0,),
+    "half repeated": (1,),
+    "edited copies": (2,),
+    "one phrase": (3,),
+    "one of each": (0, 1, 2, 3),
+}
+WEIGHTS = ("float32", "4 bits")
+CACHES = ("GroupQueryAttention", "TensorScatter")
+PROMPT, TOKENS = 32, 320
+
+
+def texts() -> list[npt.NDArray[np.int64]]:
+    """Returns a text of each kind, one token by position."""
+    random = np.random.default_rng(1)
+    fresh = random.integers(0, KIND, CAPACITY + 1)
+    # Passages of 30 new tokens take turns with copies of 30 earlier ones.
+    half = fresh.copy()
+    for start in range(30, CAPACITY, 60):
+        end = min(start + 30, half.size)
+        source = random.integers(0, start - 29)
+        half[start:end] = half[source : source + end - start]
+    phrase = np.resize(random.integers(0, KIND, 24), CAPACITY + 1)
+    # A third of the tokens of every copy differ.
+    edited = np.where(random.random(CAPACITY + 1) < 1 / 3, fresh, phrase)
+    return [of + kind * KIND for kind, of in enumerate((fresh, half, edited, phrase))]
+
+
+class Decoder:
+    """Builds a decoder with caches that are written in place."""
+
+    def __init__(self, caches: str) -> None:
+        self.nodes: list[onnx.NodeProto] = []
+        self.initializers: list[onnx.TensorProto] = []
+        self.inputs: list[onnx.ValueInfoProto] = []
+        self.outputs: list[onnx.ValueInfoProto] = []
+        self.random = np.random.default_rng(0)
+        self.caches = caches
+
+    def constant(self, name: str, value: npt.NDArray[np.generic]) -> str:
+        self.initializers.append(numpy_helper.from_array(value, name))
+        return name
+
+    def node(self, operator: str, inputs: list[str], outputs: list[str], **attributes: object) -> str:
+        self.nodes.append(helper.make_node(operator, inputs, outputs, name=f"make_{outputs[0]}", **attributes))
+        return outputs[0]
+
+    def linear(self, value: str, name: str, rows: int, columns: int, scale: float) -> str:
+        weights = (self.random.standard_normal((rows, columns)) * scale).astype(np.float32)
+        return self.node("MatMul", [value, self.constant(f"{name}_weights", weights)], [name])
+
+    def declare(self, of: list[onnx.ValueInfoProto], name: str, element: int, shape: list[str | int]) -> str:
+        of.append(helper.make_tensor_value_info(name, element, shape))
+        return name
+
+    def attention(self, layer: int, query: str, key: str, value: str) -> str:
+        is_operator = self.caches == CACHES[0]
+        shape: list[str | int] = ["batch", KV_HEADS, "past", SIZE]
+        total: list[str | int] = ["batch", KV_HEADS, "total", SIZE]
+        if not is_operator:
+            shape = total = ["batch", CAPACITY, KV_HEADS * SIZE]
+        pasts = [f"past_key_values.{layer}.{part}" for part in ("key", "value")]
+        presents = [f"present.{layer}.{part}" for part in ("key", "value")]
+        for past, present in zip(pasts, presents, strict=True):
+            self.declare(self.inputs, past, TensorProto.FLOAT, shape)
+            self.declare(self.outputs, present, TensorProto.FLOAT, total)
+        result = f"attended{layer}"
+        if is_operator:
+            inputs = [query, key, value, *pasts, "lengths", "longest"]
+            return self.node(
+                "GroupQueryAttention",
+                inputs,
+                [result, *presents],
+                domain="com.microsoft",
+                num_heads=HEADS,
+                kv_num_heads=KV_HEADS,
+            )
+        for past, present, rows in zip(pasts, presents, (key, value), strict=True):
+            self.node("TensorScatter", [past, rows, "write_indices"], [present], axis=1)
+        inputs = [query, *presents, "", "", "", "nonpad_kv_seqlen"]
+        return self.node(
+            "Attention", inputs, [result], is_causal=1, q_num_heads=HEADS, kv_num_heads=KV_HEADS
+        )
+
+    def build(self) -> onnx.ModelProto:
+        ids = self.declare(self.inputs, "input_ids", TensorProto.INT64, ["batch", "tokens"])
+        positions = self.declare(self.inputs, "position_ids", TensorProto.INT64, ["batch", "tokens"])
+        if self.caches == CACHES[0]:
+            mask = self.declare(self.inputs, "attention_mask", TensorProto.INT64, ["batch", "total"])
+            one = self.constant("one", np.array([1]))
+            counted = self.node("ReduceSum", [mask, one], ["counted"], keepdims=0)
+            self.node("Cast", [self.node("Sub", [counted, one], ["less"])], ["lengths"], to=TensorProto.INT32)
+            total = self.node("Gather", [self.node("Shape", [mask], ["shape"]), "index"], ["total_length"])
+            self.constant("index", np.array(1))
+            self.node("Cast", [total], ["longest"], to=TensorProto.INT32)
+        else:
+            for name in ("write_indices", "nonpad_kv_seqlen"):
+                self.declare(self.inputs, name, TensorProto.INT64, ["batch"])
+        # The row of a kind and a position is the code of the token after it.
+        vocabulary = KIND * len(TEXTS)
+        codes = self.random.standard_normal((vocabulary, HIDDEN)).astype(np.float32)
+        rows = np.concatenate([codes[text[1:]] for text in texts()])
+        kind = self.node("Div", [ids, self.constant("kind_size", np.array(KIND))], ["kind"])
+        first = self.node("Mul", [kind, self.constant("capacity", np.array(CAPACITY))], ["first"])
+        index = self.node("Add", [first, positions], ["row"])
+        x = self.node("Gather", [self.constant("rows", rows), index], ["x"])
+        for layer in range(LAYERS):
+            query = self.linear(x, f"query{layer}", HIDDEN, HEADS * SIZE, 0.02)
+            key, value = (
+                self.linear(x, f"{part}{layer}", HIDDEN, KV_HEADS * SIZE, 0.02) for part in ("key", "value")
+            )
+            attended = self.attention(layer, query, key, value)
+            mixed = self.linear(attended, f"mixed{layer}", HEADS * SIZE, HIDDEN, 0.002)
+            x = self.node("Add", [x, mixed], [f"x{layer}"])
+            inner = self.node("Relu", [self.linear(x, f"inner{layer}", HIDDEN, INNER, 0.02)], [f"relu{layer}"])
+            x = self.node("Add", [x, self.linear(inner, f"outer{layer}", INNER, HIDDEN, 0.001)], [f"y{layer}"])
+        self.node("MatMul", [x, self.constant("head", np.ascontiguousarray(codes.T))], ["logits"])
+        self.declare(self.outputs, "logits", TensorProto.FLOAT, ["batch", "tokens", vocabulary])
+        graph = helper.make_graph(self.nodes, "decoder", self.inputs, self.outputs, self.initializers)
+        opsets = [helper.make_opsetid("", 24), helper.make_opsetid("com.microsoft", 1)]
+        return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+def quantised(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Returns the model with weights of 4 bits."""
+    from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
+
+    logging.disable(logging.INFO)
+    quantizer = MatMulNBitsQuantizer(model, block_size=32, is_symmetric=True, accuracy_level=4)
+    quantizer.process()
+    return quantizer.model.model
+
+
+def decode_seconds(model: Path, kinds: tuple[int, ...], tokens: int, draft: int) -> tuple[float, object]:
+    """Returns the time of the processor after the prompts, and the tokens."""
+    times: list[float] = []
+    prompts = [texts()[kind][:PROMPT] for kind in kinds]
+    generated = kvscatter.generate(
+        model,
+        prompts,
+        tokens,
+        capacity=CAPACITY,
+        threads=1,
+        draft=draft,
+        progress=lambda *_: times.append(time.process_time()),
+    )
+    assert generated.decoded == len(kinds) * (tokens - 1)
+    return times[-1] - times[0], (generated.samples, generated.steps, generated.drafted, generated.accepted)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="measures one round")
+    parser.add_argument("--draft", type=int, default=8, help="the most drafted tokens of a sample in a step")
+    options = parser.parse_args()
+    rounds = 1 if options.quick else 5
+    print("| weights | caches | text | batch | plain, tokens/s | with drafts | ratio | steps | accepted |")
+    print("|---|---|---|--:|--:|--:|--:|--:|--:|")
+    with tempfile.TemporaryDirectory() as folder:
+        for weights in WEIGHTS:
+            for caches in CACHES:
+                model = Decoder(caches).build()
+                if weights != WEIGHTS[0]:
+                    model = quantised(model)
+                path = Path(folder) / "model.onnx"
+                onnx.save(model, path)
+                for text, kinds in BATCHES.items():
+                    for batch in (1, 4) if len(kinds) == 1 else (4,):
+                        samples = kinds * (batch // len(kinds))
+                        row(path, f"{weights} | {caches} | {text}", samples, rounds, options.draft)
+
+
+def row(model: Path, label: str, kinds: tuple[int, ...], rounds: int, draft: int) -> None:
+    """Measures one row of the table and prints it."""
+    seconds: dict[int, list[float]] = {0: [], draft: []}
+    results: dict[int, object] = {}
+    for _ in range(rounds):
+        for most, of in seconds.items():
+            taken, results[most] = decode_seconds(model, kinds, TOKENS, most)
+            of.append(taken)
+    (plain, *_), (drafted, steps, tried, accepted) = results[0], results[draft]  # type: ignore[misc]
+    assert plain == drafted, label
+    rates = [len(kinds) * (TOKENS - 1) / statistics.median(of) for of in seconds.values()]
+    ratio = statistics.median(a / b for a, b in zip(*seconds.values(), strict=True))
+    print(
+        f"| {label} | {len(kinds)} | {rates[0]:,.0f} | {rates[1]:,.0f} | {ratio:.2f} "
+        f"| {steps} of {TOKENS - 1} | {accepted} of {tried} |",
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    main()
