@@ -9,7 +9,6 @@ use kvscatter_onnx::ModelFile;
 use crate::batch::Batch;
 use crate::caches::Caches;
 use crate::inputs::Inputs;
-use crate::logits::are_nan;
 use crate::model_runs::{Limits, ModelRun, costs, model_runs};
 use crate::opening::{check_tokens, read, sizes};
 use crate::tensor::check_value;
@@ -225,14 +224,14 @@ impl KvSession {
     /// tokens may differ between samples. Samples that are not in the list are unchanged.
     ///
     /// A run covers neighbouring samples, and has the width of the longest list among them. The session chooses the
-    /// runs that cost least: each run costs as much as 5 rows, and a row of padding as much as any other. If the model
+    /// runs that cost least: each run reads all weights, and a row of padding costs as much as any other. If the model
     /// fixes its batch, or the engine cannot run a [part of a batch](crate::Session::takes_some_samples), every run
     /// covers the whole batch. There are more runs if the padding of a sample does not fit into its cache, or if the
     /// model returns logits only for the last token.
     ///
-    /// If a sample got several tokens and all logits after one of them are NaN, the step runs again and feeds this
-    /// sample single tokens, because the NaN of a later token can reach the tokens before it in one run. So tokens
-    /// that [`accept`](Self::accept) keeps have the rows that they have without the others.
+    /// If a run feeds a sample several tokens and the logits after one of them contain NaN, the step runs again and
+    /// feeds this sample single tokens, because the NaN of a later token can reach the tokens before it in one run. So
+    /// tokens that [`accept`](Self::accept) keeps have the rows that they have without the others.
     ///
     /// # Errors
     /// Returns one of these before the first run:
@@ -282,8 +281,8 @@ impl KvSession {
         self.interrupt = Some(Box::new(is_interrupted));
     }
 
-    /// Returns the number of bytes that the model wrote into the caches in the last step, padding included.
-    /// Zeros that the session wrote before the step are not included.
+    /// Returns the number of bytes that the model wrote into the caches in the last step, padding and runs that were
+    /// repeated included. Zeros that the session wrote before the step are not included.
     #[must_use]
     pub fn bytes_written(&self) -> u64 {
         self.written
@@ -309,6 +308,7 @@ impl KvSession {
         only_last: bool,
     ) -> Result<Logits, SessionError> {
         self.check(tokens)?;
+        (self.written, self.copied) = (0, 0);
         let mut suspects = BTreeSet::new();
         loop {
             let step = Unfinished::begin(self, tokens);
@@ -323,11 +323,11 @@ impl KvSession {
     ///
     /// - The model returns logits of the last column only, although it does not declare that, so padded samples have
     ///   none.
-    /// - A sample got several tokens, and all logits after one of them are NaN. Engines may multiply rows of later
-    ///   tokens by zero, so a NaN of a later token may have reached the rows and logits of the earlier ones. Such
-    ///   samples are added to `suspects`, and get single tokens until one has logits of NaN by itself.
+    /// - A run fed a sample several tokens, and the logits after one of them contain NaN. Engines may multiply rows of
+    ///   later tokens by zero, so a NaN of a later token may have reached the rows and logits of the earlier ones. Such
+    ///   samples are added to `suspects`, which get single tokens in runs after those of the other samples.
     ///
-    /// A prefill is not repeated, because it keeps no logits of earlier tokens.
+    /// A prefill is not repeated after NaN, because it keeps no logits of earlier tokens.
     fn run_all(
         &mut self,
         tokens: &[(Sample, &[i64])],
@@ -335,7 +335,6 @@ impl KvSession {
         only_last: bool,
         suspects: &mut BTreeSet<usize>,
     ) -> Result<Option<Logits>, SessionError> {
-        let is_repeated = !suspects.is_empty();
         let before = self.samples.all_cached_tokens();
         let mut given: Vec<&[i64]> = vec![&[]; self.batch()];
         for (sample, tokens) in tokens {
@@ -344,18 +343,21 @@ impl KvSession {
             }
         }
         let mut cached = before.clone();
-        let mut left: Vec<usize> = given.iter().map(|tokens| tokens.len()).collect();
         let mut kept = Logits::none(tokens.iter().map(|(sample, tokens)| (*sample, tokens.len())));
-        (self.written, self.copied) = (0, 0);
         let token = |batch_index: usize, position: usize| {
             let before = before.get(batch_index).copied().unwrap_or_default();
             let tokens = given.get(batch_index);
             tokens.and_then(|tokens| tokens.get(position - before)).copied().unwrap_or_default()
         };
-        while left.iter().any(|left| *left > 0) {
-            let limits = self.limits(if suspects.is_empty() { chunk } else { 1 });
-            let is_careful = !suspects.is_empty();
-            for run in model_runs(&cached, self.samples.rings(), &left, limits) {
+        let mut new_suspects = BTreeSet::new();
+        for (are_suspects, width) in [(false, chunk), (true, 1)] {
+            let counts = given.iter().enumerate();
+            let counts = counts.map(|(index, given)| match suspects.contains(&index) == are_suspects {
+                true => given.len(),
+                false => 0,
+            });
+            let counts: Vec<usize> = counts.collect();
+            for run in model_runs(&cached, self.samples.rings(), &counts, self.limits(width)) {
                 if self.interrupt.as_mut().is_some_and(|is_interrupted| is_interrupted()) {
                     return Err(SessionError::Interrupted);
                 }
@@ -367,38 +369,31 @@ impl KvSession {
                     self.runner.interface.last_logits_only = true;
                     return Ok(None);
                 }
-                let is_poisoned = |sample: Sample| {
-                    let several = given.get(sample.batch_index).is_some_and(|tokens| tokens.len() > 1);
-                    several && !only_last && !is_repeated
-                };
-                if self.refuse_nan
-                    && let Some((sample, index)) = nan(&run, &before, tokens, &logits)
-                {
-                    if !is_poisoned(sample) {
+                for (index, (batch_index, fed)) in run.fed().enumerate() {
+                    let is_repeatable = !only_last && fed.tokens.len() > 1;
+                    if !is_repeatable && !self.refuse_nan {
+                        continue;
+                    }
+                    let Some(nan) = logits.first_nan(index, fed.tokens.len()) else { continue };
+                    let sample = tokens.iter().find(|(sample, _)| sample.batch_index == batch_index);
+                    if is_repeatable {
+                        new_suspects.insert(batch_index);
+                    } else if let (Some(&(sample, _)), Some(before), false) =
+                        (sample, before.get(batch_index), new_suspects.contains(&batch_index))
+                    {
+                        let index = fed.tokens.start - before + nan;
                         return Err(SessionError::NanLogits { sample, index });
                     }
-                    suspects.insert(sample.batch_index);
-                    return Ok(None);
                 }
                 kept.take(&run, &before, &logits, only_last);
-                let lists = cached.iter_mut().zip(&mut left).skip(run.samples.start);
-                for ((index, (batch_index, fed)), (cached, left)) in run.fed().enumerate().zip(lists) {
-                    *cached += fed.tokens.len();
-                    *left -= fed.tokens.len();
-                    let is_nan = || logits.last(index).is_some_and(|logits| are_nan(&logits));
-                    if *left == 0 || (!fed.tokens.is_empty() && is_nan()) {
-                        suspects.remove(&batch_index);
-                    }
-                }
-                if is_careful && suspects.is_empty() {
-                    break;
+                for (batch_index, fed) in run.fed() {
+                    cached.get_mut(batch_index).into_iter().for_each(|cached| *cached += fed.tokens.len());
                 }
             }
         }
-        if !only_last && !is_repeated {
-            suspects.extend(kept.poisoned());
-        }
-        Ok(suspects.is_empty().then_some(kept))
+        let is_final = new_suspects.is_empty();
+        suspects.append(&mut new_suspects);
+        Ok(is_final.then_some(kept))
     }
 
     /// Returns the cost of a step that feeds each sample this many tokens, as [`costs`] counts it.
@@ -570,26 +565,4 @@ impl Drop for Unfinished<'_> {
             undo.clear();
         }
     }
-}
-
-/// Returns the first sample of a run with NaN in its logits, and the index of the token among its new tokens.
-fn nan(
-    run: &ModelRun,
-    before: &[usize],
-    given: &[(Sample, &[i64])],
-    logits: &LogitsTensor,
-) -> Option<(Sample, usize)> {
-    for (index, (batch_index, fed)) in run.fed().enumerate() {
-        let Some(&(sample, _)) = given.iter().find(|(sample, _)| sample.batch_index == batch_index) else {
-            continue;
-        };
-        let first = before.get(batch_index).copied().unwrap_or_default();
-        for (column, position) in fed.tokens.clone().enumerate() {
-            let logits = logits.after(index, column);
-            if logits.is_some_and(|logits| logits.iter().any(|logit| logit.is_nan())) {
-                return Some((sample, position - first));
-            }
-        }
-    }
-    None
 }

@@ -83,17 +83,4 @@ impl Logits {
             }
         }
     }
-
-    /// Returns the batch indices of the samples that got several tokens, and have a token after which all logits are
-    /// NaN.
-    pub(crate) fn poisoned(&self) -> impl Iterator<Item = usize> {
-        let several = self.samples.iter().filter(|of| of.tokens > 1);
-        let poisoned = several.filter(|of| of.values.chunks(self.vocabulary.max(1)).any(are_nan));
-        poisoned.map(|of| of.sample.batch_index)
-    }
-}
-
-/// Returns `true` if all logits after a token are NaN.
-pub(crate) fn are_nan(logits: &[f32]) -> bool {
-    logits.iter().all(|logit| logit.is_nan())
 }

@@ -50,6 +50,14 @@ impl LogitsTensor {
         numbers::to_f32(self.tensor.element(), self.tensor.bytes().get(first..first.checked_add(len)?)?)
     }
 
+    /// Returns the index of the first of a sample's first `tokens` tokens whose logits contain NaN.
+    pub(crate) fn first_nan(&self, sample: usize, tokens: usize) -> Option<usize> {
+        let is_nan = |token: usize| {
+            self.after(sample, token).is_some_and(|logits| logits.iter().any(|logit| logit.is_nan()))
+        };
+        (0..tokens).find(|token| is_nan(*token))
+    }
+
     /// Returns the logits after the last token of a sample.
     pub(crate) fn last(&self, sample: usize) -> Option<Cow<'_, [f32]>> {
         self.after(sample, self.width.checked_sub(1)?)

@@ -5,6 +5,7 @@
 
 mod conv_state;
 
+use std::cell::RefCell;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -375,5 +376,65 @@ fn drafts_change_the_steps_and_not_the_tokens() {
         for eos in plain.0[0].iter().skip(20) {
             assert_eq!(generate(4, &[*eos]).0, generate(0, &[*eos]).0, "{name} {eos}");
         }
+    }
+}
+
+/// A model whose queries see their own row. In a run, the NaN of token 13 reaches all rows of its sample.
+fn nan_in_runs(step: &mut Step<'_>, batch: usize, width: usize) -> Result<Vec<Tensor>, SessionError> {
+    WIDTHS.with_borrow_mut(|widths| widths.push(width));
+    let tokens = fed(step, "input_ids");
+    let mut logits = Tensor::zeros(ElementType::Float32, &[batch, width, 256])?;
+    let (all, _) = logits.bytes_mut().as_chunks_mut();
+    for (fed, logits) in tokens.chunks(width).zip(all.chunks_mut(width * 256)) {
+        for (token, logits) in fed.iter().zip(logits.chunks_mut(256)) {
+            logits[0] = if fed.contains(&13) { f32::NAN } else { *token as f32 }.to_le_bytes();
+        }
+    }
+    Ok(vec![logits])
+}
+
+thread_local! {
+    /// The widths of the runs of [`nan_in_runs`].
+    static WIDTHS: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+}
+
+#[test]
+fn a_step_with_nan_repeats_what_nan_may_have_reached() {
+    let folder = tempfile::tempdir().unwrap();
+    let single = folder.path().join("model.onnx");
+    decode_only(STATIC).save_with_weights(&single, WeightTransfer::Copy).unwrap();
+    let whole = model(STATIC);
+    let lists: [&[i64]; 2] = [&[1, 2, 3, 4], &[5, 13, 6, 13, 7]];
+    // The sample and the token that an error names, which are the first with NaN by itself.
+    for (model, lists, widths, named) in [
+        // Several tokens of NaN, and a sample without them.
+        (&whole, lists, vec![5, 4, 1, 1, 1, 1, 1], (1, 1)),
+        (&whole, [&[1, 13], &[13, 2]], vec![2, 1, 1], (1, 0)),
+        // A token that is alone in its run is NaN by itself.
+        (&whole, [&[13], &[13]], vec![1], (0, 0)),
+        (&single, lists, vec![1; 5], (1, 1)),
+    ] {
+        WIDTHS.take();
+        let options = SessionOptions { batch: Some(2), ..SessionOptions::default() };
+        let mut session = KvSession::open(&Answers(nan_in_runs), model, options).unwrap();
+        let samples = [session.add().unwrap(), session.add().unwrap()];
+        let given = [(samples[0], lists[0]), (samples[1], lists[1])];
+        let logits = session.step(&given).unwrap();
+        assert_eq!(WIDTHS.take(), widths, "{lists:?}");
+        for (sample, list) in given {
+            for (index, token) in list.iter().enumerate() {
+                let got = logits.after(sample, index).unwrap()[0];
+                assert!(got == *token as f32 || (*token == 13 && got.is_nan()), "{list:?} {index}: {got}");
+            }
+        }
+        // All runs write a row of each sample in four caches, for every token.
+        let rows = 2 * widths.iter().sum::<usize>() as u64;
+        assert_eq!(session.bytes_written(), rows * 4 * 32 * 4, "{lists:?}");
+        let options = SessionOptions { refuse_nan: true, ..options };
+        let mut session = KvSession::open(&Answers(nan_in_runs), model, options).unwrap();
+        let samples = [session.add().unwrap(), session.add().unwrap()];
+        let refused = session.step(&[(samples[0], lists[0]), (samples[1], lists[1])]).unwrap_err();
+        let SessionError::NanLogits { sample, index } = refused else { panic!("{refused}") };
+        assert_eq!((sample, index), (samples[named.0], named.1), "{lists:?}");
     }
 }

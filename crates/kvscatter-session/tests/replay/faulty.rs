@@ -112,8 +112,6 @@ impl Session for FaultySession {
             Some(Fault::Nan) => {
                 let logits = logits.bytes_mut().as_chunks_mut().0;
                 logits.iter_mut().for_each(|logit| *logit = f32::NAN.to_le_bytes());
-                // The session runs the step again, or it fails.
-                self.runs.clear();
             }
             _ => {}
         }

@@ -6,7 +6,7 @@ use kvscatter_session::{
     CacheWriter, Feed, InPlaceCache, Interface, KvSession, Rows, Sample, SampleFeed, Session, Step, Tensor,
 };
 
-use super::faulty::Runs;
+use super::faulty::{Run, Runs};
 use crate::random::world::Oracle;
 
 pub(crate) struct Replay {
@@ -146,6 +146,32 @@ impl Replay {
     }
 }
 
+/// Returns the runs that fed these tokens to a sample, or `None` if these runs do not feed all of them.
+fn logged(runs: &[Run], sample: Sample, mut start: usize, tokens: &[i64]) -> Option<Vec<Logged>> {
+    let (mut left, mut log) = (tokens, Vec::new());
+    for run in runs {
+        // Tokens of the tests are above 0, and a sample without tokens is padded with token 0.
+        let batch_index = sample.batch_index();
+        if left.is_empty() || !run.samples.contains(&batch_index) {
+            continue;
+        }
+        let index = batch_index - run.samples.start;
+        if run.first[index] == 0 {
+            continue;
+        }
+        let (fed, rest) = left.split_at(run.width.min(left.len()));
+        let first_slot = run.write_indices.as_ref().map(|all| all[index] as usize);
+        if fed[0] != run.first[index] || first_slot.is_some_and(|slot| slot != start) {
+            return None;
+        }
+        let (width, samples, kept) = (run.width, run.samples.clone(), fed.len());
+        log.push(Logged { width, samples, batch_index, start, fed: fed.to_vec(), kept });
+        start += kept;
+        left = rest;
+    }
+    left.is_empty().then_some(log)
+}
+
 /// Returns the bytes of one sample in a cache or a state.
 fn of_sample(tensor: &Tensor, batch_index: usize) -> Range<usize> {
     let len = tensor.len() / tensor.shape()[0];
@@ -160,28 +186,12 @@ impl Oracle for Replay {
     }
 
     fn extend(&mut self, past: &mut Past, _: &Interface, sample: Sample, tokens: &[i64]) {
-        let mut left = tokens;
-        for run in self.runs.all() {
-            // Tokens of the tests are above 0, and a sample without tokens is padded with token 0.
-            let batch_index = sample.batch_index();
-            if left.is_empty() || !run.samples.contains(&batch_index) {
-                continue;
-            }
-            let index = batch_index - run.samples.start;
-            if run.first[index] == 0 {
-                continue;
-            }
-            let (fed, rest) = left.split_at(run.width.min(left.len()));
-            let start = past.tokens.len();
-            let first_slot = run.write_indices.as_ref().map(|all| all[index] as usize);
-            assert!(fed[0] == run.first[index] && first_slot.is_none_or(|slot| slot == start), "{run:?}");
-            let (kept, fed) = (fed.len(), fed.to_vec());
-            past.tokens.extend(&fed);
-            let (width, samples) = (run.width, run.samples);
-            past.log.push(Logged { width, samples, batch_index, start, fed, kept });
-            left = rest;
-        }
-        assert!(left.is_empty(), "{left:?} were never fed");
+        let runs = self.runs.all();
+        let start = past.tokens.len();
+        // After NaN, a session runs a step again. The last runs that feed all tokens count.
+        let fed = (0..runs.len()).rev().find_map(|first| logged(&runs[first..], sample, start, tokens));
+        past.log.extend(fed.unwrap_or_else(|| panic!("{tokens:?} were never fed: {runs:?}")));
+        past.tokens.extend(tokens);
         self.replay(past);
     }
 
