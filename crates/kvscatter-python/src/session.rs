@@ -116,7 +116,7 @@ impl PyKvSession {
         self.shared.with(py, |session| Ok(session.samples().map(PySample).collect()))
     }
 
-    /// The number of bytes that the last step wrote into the caches, including padding.
+    /// The number of bytes that the last step wrote into the caches, including padding and repeated runs.
     #[getter]
     fn bytes_written(&self, py: Python<'_>) -> PyResult<u64> {
         self.shared.with(py, |session| Ok(session.bytes_written()))
@@ -309,7 +309,7 @@ impl PyKvSession {
     ///
     /// A step is one run of the model or several, each of neighbouring samples. It takes more runs if the padding
     /// of a sample would not fit after its tokens, or if the model returns the logits of the last token only. It is
-    /// repeated with single tokens if the logits after one of several tokens are NaN. Ctrl-C interrupts between two
+    /// repeated with single tokens if the logits after one of several tokens contain NaN. Ctrl-C interrupts between two
     /// runs. After any exception, every sample is as it was before the step.
     ///
     /// Args:

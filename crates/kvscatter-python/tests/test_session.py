@@ -445,6 +445,23 @@ def test_generate_runs_what_a_static_cache_is_compared_with() -> None:
     assert (len(one), one[:4]) == (8, again)
 
 
+@pytest.mark.parametrize(("model", "prompts"), [(STATIC, [[9], A]), (GROUP_QUERY, [[9]]), (GROWING, [[9]])])
+def test_drafts_take_fewer_steps_to_the_same_tokens(model: Path, prompts: list[list[int]]) -> None:
+    plain = kvscatter.generate(model, prompts, 30)
+    drafted = kvscatter.generate(model, prompts, 30, draft=6)
+    assert (drafted.samples, drafted.decoded) == (plain.samples, plain.decoded)
+    assert (plain.steps, plain.drafted, plain.accepted) == (29, 0, 0)
+    if model == GROWING:
+        assert (drafted.steps, drafted.drafted) == (29, 0)
+    else:
+        assert drafted.accepted <= drafted.drafted
+        assert drafted.drafted > 0
+    if prompts == [[9]]:
+        assert drafted.steps == plain.steps - drafted.accepted
+    again = kvscatter.generate(model, prompts, 30, draft=6)
+    assert (again.steps, again.drafted) == (drafted.steps, drafted.drafted)
+
+
 def test_generate_tells_its_progress() -> None:
     reported: list[tuple[int, int]] = []
     whole = kvscatter.generate(STATIC, [A, B], 5, progress=lambda *at: reported.append(at)).samples
@@ -499,6 +516,7 @@ def test_ctrl_c_interrupts_a_generation() -> None:
         ("no_prompts", errors.OptionError, [], {}),
         ("prompt_empty", errors.OptionError, [A, []], {}),
         ("integer_range", errors.OptionError, [A], {"chunk": 0}),
+        ("integer_range", errors.OptionError, [A], {"draft": -1}),
         ("prompt_token_unknown", errors.PositionError, [[1, 999]], {}),
         ("eos_unknown", errors.PositionError, [A], {"eos": [1, 256]}),
         ("eos_unknown", errors.PositionError, [A], {"eos": [-5]}),
