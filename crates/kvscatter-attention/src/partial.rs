@@ -55,9 +55,10 @@ impl Total {
             }
             let max = most.max(part_most);
             let (factor, part_factor) = (weight_of(*most, max), weight_of(part_most, max));
+            // A weight that is NaN stays so, and makes the row NaN.
             *weight = *weight * factor + f64::from(part_weight) * part_factor;
             for (sum, part) in sums.iter_mut().zip(part_sums) {
-                *sum = *sum * factor + f64::from(*part) * part_factor;
+                *sum = scaled(*sum, factor) + scaled(f64::from(*part), part_factor);
             }
             *most = max;
         }
@@ -84,8 +85,14 @@ fn dimensions(setup: &Setup) -> [usize; 2] {
     [heads * rows, padded(setup.sizes.value_size)]
 }
 
-/// Returns `exp(score - max)`.
+/// Returns `exp(score - max)`, and 0 below the smallest normal float32, like the kernels.
 fn weight_of(score: f32, max: f32) -> f64 {
     // The difference of two infinities would be NaN.
-    if score == max { 1.0 } else { (f64::from(score) - f64::from(max)).exp() }
+    let weight = if score == max { 1.0 } else { (f64::from(score) - f64::from(max)).exp() };
+    if weight < f64::from(f32::MIN_POSITIVE) { 0.0 } else { weight }
+}
+
+/// Returns a weighted sum. A sum of weight 0 has no influence, even if it is NaN or infinite.
+fn scaled(sum: f64, weight: f64) -> f64 {
+    if weight == 0.0 { 0.0 } else { sum * weight }
 }

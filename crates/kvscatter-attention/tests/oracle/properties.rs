@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 use kvscatter::{Executor, Isa};
-use kvscatter_attention::{Attention, Scores};
+use kvscatter_attention::{Attention, Scores, Softmax};
 use kvscatter_oracle::cases::Random;
 
 use crate::call::{AnyMask, Operands, Tensor};
@@ -189,8 +189,8 @@ fn samples_do_not_influence_each_other() {
         for (sample, length) in lengths.into_iter().enumerate() {
             let mut alone = together.clone();
             for tensor in [&mut alone.query, &mut alone.key, &mut alone.value] {
-                let part = tensor.data.len() / 3;
-                tensor.data = tensor.data[sample * part..][..part].to_vec();
+                let size = tensor.data.len() / 3;
+                tensor.data = tensor.data[sample * size..][..size].to_vec();
                 tensor.shape[0] = 1;
             }
             alone.lengths = Some(vec![length]);
@@ -199,12 +199,12 @@ fn samples_do_not_influence_each_other() {
             // What the other samples contain has no influence, either.
             let mut poisoned = together.clone();
             for tensor in [&mut poisoned.query, &mut poisoned.key, &mut poisoned.value] {
-                let part = tensor.data.len() / 3;
+                let size = tensor.data.len() / 3;
                 tensor
                     .data
                     .iter_mut()
                     .enumerate()
-                    .filter(|(at, _)| at / part != sample)
+                    .filter(|(at, _)| at / size != sample)
                     .for_each(|(_, element)| *element = f32::NAN);
             }
             let poisoned = poisoned.run(&op).unwrap().y;
@@ -253,6 +253,48 @@ fn check_last_token<T: Element>() {
                     // Infinity alone may give infinity, or a weight of 0.
                     let must_be_nan = last.is_nan() || (in_key && in_value);
                     assert!(is_nan || !must_be_nan, "{sizes:?} {isa}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_value_of_weight_0_has_no_influence_in_any_chunk() {
+    // In float32, exp(-120) is 0, and in float64 it is not.
+    check_low_bias::<f32>(&[-3e38, -1e30, -120.0]);
+    check_low_bias::<f16>(&[-6e4]);
+    check_low_bias::<bf16>(&[-120.0]);
+}
+
+/// Adds finite biases that leave no weight to some slots, and replaces the values of these slots.
+fn check_low_bias<T: Element>(biases: &[f64]) {
+    // One chunk, the first of three, the second, and all but a few slots of all three.
+    for (n, (keys, low)) in
+        [(40, 3..40), (2100, 0..1024), (2100, 1024..2048), (2100, 5..2100)].into_iter().enumerate()
+    {
+        let r = &mut Random::new(37, n);
+        let clean = Operands::<T>::random(r, Sizes { keys, ..LONG });
+        for (op, bias) in [Attention::new(), Attention::new().softmax(Softmax::Float64)]
+            .into_iter()
+            .flat_map(|op| biases.iter().map(move |bias| (op, *bias)))
+        {
+            let mut with_bias = clean.clone();
+            let mask = (0..keys).map(|slot| T::of(if low.contains(&slot) { bias } else { 0.0 })).collect();
+            with_bias.mask = Some(AnyMask::Float(Tensor { shape: vec![1, keys], data: mask }));
+            let mut with_nan = with_bias.clone();
+            let rows = with_nan.value.data.chunks_exact_mut(LONG.value_size).enumerate();
+            rows.filter(|(at, _)| low.contains(&(at % keys))).for_each(|(_, row)| row.fill(T::of(f64::NAN)));
+            for isa in [Isa::Avx512, Isa::Avx2, Isa::Portable] {
+                let prepared = with_bias.prepare(&op).unwrap().up_to(isa);
+                let mut scratch = prepared.scratch(3);
+                let mut run = |operands: &Operands<T>, executor| {
+                    operands.run_on(&prepared, &op, false, &mut scratch, executor).unwrap().y
+                };
+                let expected = run(&with_bias, None);
+                for executor in [None, Some(&Threads(3) as &dyn Executor)] {
+                    let y = run(&with_nan, executor);
+                    assert!(bits(&y) == bits(&expected), "{low:?} of {keys}, {bias}, {isa}, {op:?}");
                 }
             }
         }
