@@ -113,26 +113,26 @@ impl<'a, T: Float> Call<'a, T> {
         room.total.clear();
         for number in 0..self.chunks(&room.positions) {
             if self.chunk(&block, number, room) {
-                room.total.add(&room.part);
+                room.total.add(&room.partial);
             }
         }
         self.store(&block, room);
     }
 
-    /// Computes one chunk of an item, counted from the first one of the item, and stores its result in `part`.
-    pub(crate) fn part(&self, item: usize, chunk: usize, room: &mut Room, part: &mut Partial) {
+    /// Stores the result of one chunk of an item, counted from the first one of the item, in `partial`.
+    pub(crate) fn partial(&self, item: usize, chunk: usize, room: &mut Room, partial: &mut Partial) {
         let block = self.block(item);
-        part.weight.fill(0.0);
+        partial.weight.fill(0.0);
         self.start(&block, room);
         if chunk < self.chunks(&room.positions) && self.chunk(&block, chunk, room) {
-            core::mem::swap(part, &mut room.part);
+            core::mem::swap(partial, &mut room.partial);
         }
     }
 
     /// Computes an item from the results of its chunks.
-    pub(crate) fn join(&self, item: usize, parts: &[Partial], room: &mut Room) {
+    pub(crate) fn join(&self, item: usize, partials: &[Partial], room: &mut Room) {
         room.total.clear();
-        parts.iter().for_each(|part| room.total.add(part));
+        partials.iter().for_each(|partial| room.total.add(partial));
         self.store(&self.block(item), room);
     }
 

@@ -12,7 +12,7 @@ use crate::setup::Blocking;
 use crate::streams::{Start, Sweep, sweeps};
 
 impl<T: Float> Call<'_, T> {
-    /// Computes the result of one chunk in `room.part`. Returns `false` if no row sees any of its positions.
+    /// Computes the result of one chunk in `room.partial`. Returns `false` if no row sees any of its positions.
     pub(crate) fn chunk(&self, block: &Block, number: usize, room: &mut Room) -> bool {
         let Blocking { chunk, steps, .. } = self.setup.blocking;
         let score_stride = self.setup.blocking.score_stride();
@@ -37,7 +37,7 @@ impl<T: Float> Call<'_, T> {
         };
         let used = used.next_multiple_of(LANES);
         for sweep in sweeps(read, steps) {
-            for (head, keys) in self.streams(block, &sweep, Part::Key).enumerate() {
+            for (head, keys) in self.streams(block, &sweep, Source::Keys).enumerate() {
                 let of_head = head * rows..(head + 1) * rows;
                 let queries = rows_of(&mut room.queries, query_size, of_head.clone());
                 let scores = rows_of(&mut room.scores, score_stride, of_head);
@@ -59,7 +59,7 @@ impl<T: Float> Call<'_, T> {
                 // is a multiple of `LANES`.
                 unsafe { (self.kernels.weights)(scores.as_mut_ptr(), used) }
             };
-            (room.part.most[at], room.part.weight[at]) = (most, weight);
+            (room.partial.most[at], room.partial.weight[at]) = (most, weight);
             if self.setup.op.scores == Some(Scores::Weights) {
                 let weights = scores.iter().map(|score| if weight == 0.0 { 0.0 } else { score / weight });
                 self.store_scores(block, row, weights, 0.0);
@@ -69,17 +69,17 @@ impl<T: Float> Call<'_, T> {
         true
     }
 
-    /// Sums the weighted values of a chunk in `room.part`.
+    /// Sums the weighted values of a chunk in `room.partial`.
     fn sum_values(&self, block: &Block, room: &mut Room) {
         let rows = block.rows.len();
-        let Room { runs, scores, group, part, .. } = room;
-        part.sums.fill(0.0);
+        let Room { runs, scores, group, partial, .. } = room;
+        partial.sums.fill(0.0);
         for sweep in sweeps(runs, self.setup.blocking.steps) {
-            for (head, values) in self.streams(block, &sweep, Part::Value).enumerate() {
-                self.add_values(values, head * rows..(head + 1) * rows, [scores, group, &mut part.sums]);
+            for (head, values) in self.streams(block, &sweep, Source::Values).enumerate() {
+                self.add_values(values, head * rows..(head + 1) * rows, [scores, group, &mut partial.sums]);
             }
         }
-        if add_groups(&mut part.sums, group) {
+        if add_groups(&mut partial.sums, group) {
             return;
         }
         // The rows of a block read the same values. A value that a row does not see has the weight 0 there, and 0 times
@@ -87,7 +87,7 @@ impl<T: Float> Call<'_, T> {
         let row_size = padded(self.setup.sizes.value_size);
         for row in 0..block.heads.len() * rows {
             // If the sum of the weights is NaN, the row is NaN.
-            let Partial { weight, sums, .. } = &room.part;
+            let Partial { weight, sums, .. } = &room.partial;
             if weight[row] > 0.0 && !is_finite(&sums[row * row_size..][..row_size]) {
                 self.sum_values_with_weight(block, row, room);
             }
@@ -99,21 +99,21 @@ impl<T: Float> Call<'_, T> {
     fn sum_values_with_weight(&self, block: &Block, row: usize, room: &mut Room) {
         let row_size = padded(self.setup.sizes.value_size);
         let of_row = row * row_size..(row + 1) * row_size;
-        let Room { runs, scores, group, part, .. } = room;
-        part.sums[of_row.clone()].fill(0.0);
+        let Room { runs, scores, group, partial, .. } = room;
+        partial.sums[of_row.clone()].fill(0.0);
         for sweep in sweeps(runs, self.setup.blocking.steps) {
-            let Some(values) = self.streams(block, &sweep, Part::Value).nth(row / block.rows.len()) else {
+            let Some(values) = self.streams(block, &sweep, Source::Values).nth(row / block.rows.len()) else {
                 continue;
             };
             let mut step = 0;
             while step < values.count {
                 let weights = &scores[row * self.setup.blocking.score_stride()..];
-                let values = values.part(step, |index| weights[index] != 0.0);
-                self.add_values(values, row..row + 1, [scores, group, &mut part.sums]);
+                let values = values.steps_from(step, |index| weights[index] != 0.0);
+                self.add_values(values, row..row + 1, [scores, group, &mut partial.sums]);
                 step += values.count;
             }
         }
-        add_groups(&mut part.sums[of_row.clone()], &mut group[of_row]);
+        add_groups(&mut partial.sums[of_row.clone()], &mut group[of_row]);
     }
 
     /// Adds weighted values of one head to rows of this head, whose lists begin with those of the first row of a block.
@@ -122,17 +122,22 @@ impl<T: Float> Call<'_, T> {
         let weights = rows_of(weights, self.setup.blocking.score_stride(), rows.clone());
         let group = rows_of(group, padded(size), rows.clone());
         let sums = rows_of(sums, padded(size), rows);
-        // SAFETY: The instruction set and the slots are as for the products. The weights have an element for each slot.
-        // The rows of the group and of the sums are padded to a multiple of `LANES`.
+        // SAFETY: The instruction set (A4) and the slots (A2) are as for the products. The weights have an element for
+        // each slot. The rows of the group and of the sums are padded to a multiple of `LANES`.
         unsafe { (self.kernels.weighted_sums)(weights, values, size, group, sums) };
     }
 
     /// Returns the keys or values of a sweep for each head of the block.
-    fn streams(&self, block: &Block, sweep: &Sweep, part: Part) -> impl Iterator<Item = Streams<T>> + use<T> {
+    fn streams(
+        &self,
+        block: &Block,
+        sweep: &Sweep,
+        source: Source,
+    ) -> impl Iterator<Item = Streams<T>> + use<T> {
         let sizes = &self.setup.sizes;
-        let (size, new, past) = match part {
-            Part::Key => (sizes.head_size, self.inputs.key, self.inputs.past.map(|past| past[0])),
-            Part::Value => (sizes.value_size, self.inputs.value, self.inputs.past.map(|past| past[1])),
+        let (size, new, past) = match source {
+            Source::Keys => (sizes.head_size, self.inputs.key, self.inputs.past.map(|past| past[0])),
+            Source::Values => (sizes.value_size, self.inputs.value, self.inputs.past.map(|past| past[1])),
         };
         let heads = block.heads.len();
         // A block of several heads has no past, so the heads of all its slots are equally far apart.
@@ -205,9 +210,9 @@ impl<T: Float> Call<'_, T> {
 
 /// Keys or values.
 #[derive(Clone, Copy)]
-enum Part {
-    Key,
-    Value,
+enum Source {
+    Keys,
+    Values,
 }
 
 /// Returns rows of a list whose rows are `stride` numbers apart.

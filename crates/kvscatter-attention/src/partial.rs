@@ -1,4 +1,4 @@
-//! The results of attention over a part of the positions, for each row of a block.
+//! The results of attention over one chunk and over several, for each row of a block.
 
 use crate::aligned::{Aligned, padded};
 use crate::setup::{Blocking, Setup};
@@ -45,20 +45,20 @@ impl Total {
     }
 
     /// Adds the result of a chunk. Chunks must be added in the order of their positions.
-    pub(crate) fn add(&mut self, part: &Partial) {
+    pub(crate) fn add(&mut self, partial: &Partial) {
         let size = self.row_size();
         let totals = self.most.iter_mut().zip(&mut self.weight).zip(self.sums.chunks_exact_mut(size));
-        let parts = part.most.iter().zip(&part.weight).zip(part.sums.chunks_exact(size));
-        for (((most, weight), sums), ((&part_most, &part_weight), part_sums)) in totals.zip(parts) {
-            if part_weight == 0.0 {
+        let added = partial.most.iter().zip(&partial.weight).zip(partial.sums.chunks_exact(size));
+        for (((most, weight), sums), ((&added_most, &added_weight), added_sums)) in totals.zip(added) {
+            if added_weight == 0.0 {
                 continue;
             }
-            let max = most.max(part_most);
-            let (factor, part_factor) = (weight_of(*most, max), weight_of(part_most, max));
+            let max = most.max(added_most);
+            let (factor, added_factor) = (weight_of(*most, max), weight_of(added_most, max));
             // A weight that is NaN stays so, and makes the row NaN.
-            *weight = *weight * factor + f64::from(part_weight) * part_factor;
-            for (sum, part) in sums.iter_mut().zip(part_sums) {
-                *sum = scaled(*sum, factor) + scaled(f64::from(*part), part_factor);
+            *weight = *weight * factor + f64::from(added_weight) * added_factor;
+            for (sum, added) in sums.iter_mut().zip(added_sums) {
+                *sum = scaled(*sum, factor) + scaled(f64::from(*added), added_factor);
             }
             *most = max;
         }

@@ -68,10 +68,10 @@ impl Prepared {
     pub fn scratch(&self, threads: usize) -> Scratch {
         let items = self.0.items();
         let threads = threads.clamp(1, MAX_THREADS).min(items.saturating_mul(self.0.max_chunks()));
-        let parts = if self.0.divides_items(threads) { items * self.0.max_chunks() } else { 0 };
+        let partials = if self.0.divides_items(threads) { items * self.0.max_chunks() } else { 0 };
         Scratch {
             rooms: (0..threads).map(|_| Room::new(&self.0)).collect(),
-            parts: (0..parts).map(|_| Partial::new(&self.0)).collect(),
+            partials: (0..partials).map(|_| Partial::new(&self.0)).collect(),
             made_for: self.0.dimensions(),
         }
     }

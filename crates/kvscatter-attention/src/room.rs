@@ -21,8 +21,8 @@ pub(crate) struct Room {
     /// Whether the mask changes a score of the chunk.
     pub(crate) has_bias: bool,
     /// The result of one chunk.
-    pub(crate) part: Partial,
-    /// The weighted sums of a group of positions, padded like those of `part`.
+    pub(crate) partial: Partial,
+    /// The weighted sums of a group of positions, padded like those of `partial`.
     pub(crate) group: Aligned,
     /// The result of all chunks so far.
     pub(crate) total: Total,
@@ -51,7 +51,7 @@ impl Room {
             scores: Aligned::zeros(all * setup.blocking.score_stride()),
             bias: if setup.mask.is_some() { vec![0.0; all * chunk] } else { Vec::new() },
             has_bias: false,
-            part: Partial::new(setup),
+            partial: Partial::new(setup),
             group: Aligned::zeros(all * padded(value_size)),
             total: Total::new(setup),
             row: vec![0.0; value_size],
@@ -71,6 +71,6 @@ pub struct Scratch {
     /// One for each thread.
     pub(crate) rooms: Vec<Room>,
     /// The results of the chunks of each item, if an item is divided between threads.
-    pub(crate) parts: Vec<Partial>,
+    pub(crate) partials: Vec<Partial>,
     pub(crate) made_for: Dimensions,
 }

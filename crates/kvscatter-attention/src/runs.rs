@@ -44,7 +44,7 @@ impl<T: Float> Call<'_, T> {
                 match (start, is_seen) {
                     (None, true) => start = Some(offset),
                     (Some(first), false) => {
-                        room.runs.push(run.part(first..offset));
+                        room.runs.push(run.slice(first..offset));
                         start = None;
                     }
                     _ => {}

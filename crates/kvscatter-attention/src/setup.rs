@@ -121,7 +121,7 @@ impl Setup {
         Self { isa, ..self }
     }
 
-    /// Returns the number of parts that threads can claim.
+    /// Returns the number of blocks that threads can claim.
     pub(crate) fn items(&self) -> usize {
         let Sizes { batch, heads, value_size, .. } = self.sizes;
         // Empty outputs may have any number of rows.

@@ -17,16 +17,16 @@ impl Slots {
         self.index + self.slots.len()
     }
 
-    /// Returns the part of the run with these indices, which may be empty.
+    /// Returns the slots of the run with these indices, which may be none.
     pub(crate) fn within(&self, indices: &Range<usize>) -> Self {
         let start = indices.start.clamp(self.index, self.end());
         let end = indices.end.clamp(start, self.end());
-        self.part(start - self.index..end - self.index)
+        self.slice(start - self.index..end - self.index)
     }
 
-    /// Returns a part of the run, by the distance from its first slot.
-    pub(crate) fn part(&self, part: Range<usize>) -> Self {
-        let slots = self.slots.start + part.start..self.slots.start + part.end;
-        Self { index: self.index + part.start, is_past: self.is_past, slots }
+    /// Returns the slots at these distances from the first slot of the run.
+    pub(crate) fn slice(&self, distances: Range<usize>) -> Self {
+        let slots = self.slots.start + distances.start..self.slots.start + distances.end;
+        Self { index: self.index + distances.start, is_past: self.is_past, slots }
     }
 }

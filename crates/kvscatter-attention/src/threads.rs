@@ -32,17 +32,17 @@ pub(crate) fn run<T: Float>(call: &Call<'_, T>, scratch: &mut Scratch, executor:
         share(executor, &mut scratch.rooms, items, |item, room| call.item(item, room));
         return;
     }
-    let used = scratch.parts.len().min(items * chunks);
-    let parts = Shared::new(&mut scratch.parts[..used]);
-    share(executor, &mut scratch.rooms, parts.count, |index, room| {
+    let used = scratch.partials.len().min(items * chunks);
+    let partials = Shared::new(&mut scratch.partials[..used]);
+    share(executor, &mut scratch.rooms, partials.count, |index, room| {
         // SAFETY: Each index is claimed once.
-        if let Some(part) = unsafe { parts.get(index) } {
-            call.part(index / chunks, index % chunks, room, part);
+        if let Some(partial) = unsafe { partials.get(index) } {
+            call.partial(index / chunks, index % chunks, room, partial);
         }
     });
     if let Some(room) = scratch.rooms.first_mut() {
-        for (item, parts) in scratch.parts[..used].chunks_exact(chunks).enumerate() {
-            call.join(item, parts, room);
+        for (item, partials) in scratch.partials[..used].chunks_exact(chunks).enumerate() {
+            call.join(item, partials, room);
         }
     }
 }

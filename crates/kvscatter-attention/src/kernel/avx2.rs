@@ -106,9 +106,9 @@ impl Load<f32> for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn load_part(at: *const f32, count: usize) -> Self {
+    unsafe fn load_first(at: *const f32, count: usize) -> Self {
         // SAFETY: The contract is the same.
-        unsafe { part(at, count) }
+        unsafe { load_first(at, count) }
     }
 }
 
@@ -120,9 +120,9 @@ impl Load<f16> for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn load_part(at: *const f16, count: usize) -> Self {
+    unsafe fn load_first(at: *const f16, count: usize) -> Self {
         // SAFETY: The contract is the same.
-        unsafe { part(at, count) }
+        unsafe { load_first(at, count) }
     }
 }
 
@@ -136,19 +136,19 @@ impl Load<bf16> for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn load_part(at: *const bf16, count: usize) -> Self {
+    unsafe fn load_first(at: *const bf16, count: usize) -> Self {
         // SAFETY: The contract is the same.
-        unsafe { part(at, count) }
+        unsafe { load_first(at, count) }
     }
 }
 
-/// Loads a part of a vector through an array.
+/// Loads the first elements of a vector through an array.
 ///
 /// # Safety
 /// `at` must be valid for reads of `count` elements, and `count` at most 8. The machine must have the
 /// instruction set.
 #[inline(always)]
-unsafe fn part<T: Copy + Default>(at: *const T, count: usize) -> Avx2
+unsafe fn load_first<T: Copy + Default>(at: *const T, count: usize) -> Avx2
 where
     Avx2: Load<T>,
 {

@@ -133,7 +133,7 @@ impl Load<f32> for Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn load_part(at: *const f32, count: usize) -> Self {
+    unsafe fn load_first(at: *const f32, count: usize) -> Self {
         // SAFETY: Only the first `count` elements are read, which `at` is valid for. The machine has the
         // instruction set.
         Self(unsafe { _mm512_maskz_loadu_ps(first(count), at) })
@@ -148,7 +148,7 @@ impl Load<f16> for Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn load_part(at: *const f16, count: usize) -> Self {
+    unsafe fn load_first(at: *const f16, count: usize) -> Self {
         // SAFETY: Only the first `count` elements are read, which `at` is valid for. The machine has the
         // instruction set.
         let narrow = unsafe { _mm256_maskz_loadu_epi16(first(count), at.cast()) };
@@ -167,7 +167,7 @@ impl Load<bf16> for Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn load_part(at: *const bf16, count: usize) -> Self {
+    unsafe fn load_first(at: *const bf16, count: usize) -> Self {
         // SAFETY: Only the first `count` elements are read, which `at` is valid for. The machine has the
         // instruction set.
         let narrow = unsafe { _mm256_maskz_loadu_epi16(first(count), at.cast()) };

@@ -130,7 +130,7 @@ unsafe fn tile<V: Load<T>, T: Copy, const R: usize, const K: usize, const B: usi
         }
         if column < size {
             for (k, key) in keys.iter().enumerate() {
-                let key = V::load_part(key.first.wrapping_add(at * key.stride + column), size - column);
+                let key = V::load_first(key.first.wrapping_add(at * key.stride + column), size - column);
                 for (r, sums) in sums.iter_mut().enumerate() {
                     sums[k] = V::load(query(r, column)).mul_add(key, sums[k]);
                 }
@@ -267,7 +267,7 @@ unsafe fn columns<V: Load<T>, T: Copy, const R: usize, const C: usize>(
                 for at in slots.clone() {
                     for stream in values.used() {
                         let slot = stream.after(at);
-                        let value = V::load_part(slot.first.wrapping_add(column), size - column);
+                        let value = V::load_first(slot.first.wrapping_add(column), size - column);
                         total = value.mul_add(V::splat(weight(row, slot.index).read()), total);
                     }
                 }

@@ -85,7 +85,7 @@ impl<T: Element> Load<T> for Portable {
     }
 
     #[inline(always)]
-    unsafe fn load_part(at: *const T, count: usize) -> Self {
+    unsafe fn load_first(at: *const T, count: usize) -> Self {
         let mut lanes = [0.0; 8];
         for (index, lane) in lanes.iter_mut().enumerate().take(count) {
             // SAFETY: `at` is valid for reads of `count` elements, by the contract of this method.

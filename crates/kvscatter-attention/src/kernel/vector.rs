@@ -78,7 +78,7 @@ pub(crate) trait Load<T>: Vector {
     ///
     /// # Safety
     /// `at` must be valid for reads of `count` elements. `count` must be at most `LANES`.
-    unsafe fn load_part(at: *const T, count: usize) -> Self;
+    unsafe fn load_first(at: *const T, count: usize) -> Self;
 }
 
 /// The largest number of streams that are read in turn.
@@ -120,18 +120,20 @@ impl<T: Copy> Streams<T> {
 
     /// Returns the steps from `first` on that read the same streams as `first`. A step reads a stream if `is_read`
     /// returns `true` for the index of the stream's slot in this step.
-    pub(crate) fn part(&self, first: usize, is_read: impl Fn(usize) -> bool) -> Self {
+    ///
+    /// The result has no slot that `self` does not have, so the proof that the slots can be read (A2) covers it.
+    pub(crate) fn steps_from(&self, first: usize, is_read: impl Fn(usize) -> bool) -> Self {
         let reads = |step| -> [bool; STREAMS] {
             core::array::from_fn(|at| self.used().get(at).is_some_and(|stream| is_read(stream.index + step)))
         };
         let streams = reads(first);
         let count = (first..self.count).take_while(|step| reads(*step) == streams).count();
-        let mut part = Self { used: 0, count, before: self.before + first, ..*self };
+        let mut steps = Self { used: 0, count, before: self.before + first, ..*self };
         for (stream, _) in self.used().iter().zip(streams).filter(|(_, is_read)| *is_read) {
-            part.all[part.used] = stream.after(first);
-            part.used += 1;
+            steps.all[steps.used] = stream.after(first);
+            steps.used += 1;
         }
-        part
+        steps
     }
 
     /// Returns the streams that are read.
