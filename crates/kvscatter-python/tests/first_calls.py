@@ -1,7 +1,8 @@
 """Calls kvscatter while a first call of it runs: `python first_calls.py (signal | finalizer) CALL...`.
 
 Whenever a call runs Python code (an import, for example), a signal handler or the finalizer of an object repeats
-the call. If the call waits for itself, the program prints where, and fails.
+the call. The program fails if nothing repeats a call. If a call waits for itself, the program prints where, and fails.
+Each call runs in its own process, because a call can make values that later ones need.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import builtins
 import faulthandler
 import gc
+import os
 import signal
 import sys
 from collections import UserList
@@ -102,8 +104,19 @@ class Found:
 
 
 def main(how: str, names: list[str]) -> None:
-    call: Callable[[], object] = list
-    repeats = 0
+    for name in names:
+        child = os.fork()  # an import takes longer than all calls
+        if child == 0:
+            check(how, name)
+            return
+        _, status = os.waitpid(child, 0)
+        if status != 0:
+            sys.exit(f"{name} failed")
+
+
+def check(how: str, name: str) -> None:
+    """Makes a call, and repeats it while it runs."""
+    call, repeats = CALLS[name](), 0
 
     def run() -> None:
         with suppress(kvscatter.Error, ModelError):
@@ -133,13 +146,12 @@ def main(how: str, names: list[str]) -> None:
     signal.signal(signal.SIGUSR1, repeat)
     builtins.__import__ = importing
     gc.freeze()
-    for name in names:
-        call, repeats = CALLS[name](), 0
-        faulthandler.dump_traceback_later(60, exit=True)
-        sys.setprofile(hook)
-        run()
-        sys.setprofile(None)
-        print(name, repeats, flush=True)
+    faulthandler.dump_traceback_later(60, exit=True)
+    sys.setprofile(hook)
+    run()
+    sys.setprofile(None)
+    assert repeats > 0, f"nothing repeated {name}"
+    print(name)
 
 
 if __name__ == "__main__":
