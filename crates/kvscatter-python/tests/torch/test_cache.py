@@ -23,7 +23,7 @@ from transformers import (
 from transformers_version import CACHE, CROP_KEEPS, VERSION, cache_position, needs_drafting
 
 import kvscatter
-from kvscatter.torch import KvCache
+from kvscatter.torch import KvCache, KvLayer, KvRingLayer
 from kvscatter.torch import onnx as kvscatter_onnx
 
 CONFIG = LlamaConfig(
@@ -199,6 +199,37 @@ def test_candidates_that_are_rejected_are_cropped(llama: LlamaForCausalLM, monke
     got = llama.generate(**inputs, **options, prompt_lookup_num_tokens=3, past_key_values=KvCache(CONFIG, 20))
     assert torch.equal(got, llama.generate(**inputs, **options))
     assert min(cropped) < 0
+
+
+ROWS = {
+    "of another size": lambda cache: torch.ones(2, 2, 1, 3),
+    "of another dtype": lambda cache: torch.ones(2, 2, 1, 4).double(),
+    "of fewer samples": lambda cache: torch.ones(1, 2, 1, 4),
+    "that are too many": lambda cache: torch.ones(2, 2, 2, 4),
+    "of the cache": lambda cache: cache[:, :, 2:3],
+    "that are sparse": lambda cache: torch.ones(2, 2, 1, 4).to_sparse(),
+}
+
+
+@pytest.mark.parametrize("with_gradients", [False, True])
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("new_layer", [lambda: KvLayer(8), lambda: KvRingLayer(32, 6, 2)])
+def test_an_update_that_fails_changes_nothing(new_layer: Any, rows: str, with_gradients: bool) -> None:
+    layer = new_layer()
+    layer.update(torch.rand(2, 2, 3, 4), torch.rand(2, 2, 3, 4))
+
+    def contents() -> tuple[Any, ...]:
+        return layer.keys.tolist(), layer.values.tolist(), int(layer.get_seq_length())
+
+    before = contents()
+    keys = torch.ones(2, 2, 1, 4, requires_grad=with_gradients)
+    with pytest.raises(kvscatter.Error):
+        layer.update(keys, ROWS[rows](layer.values))
+    with pytest.raises(kvscatter.Error):
+        layer.update(ROWS[rows](layer.keys), keys)
+    assert contents() == before
+    layer.update(keys, keys)
+    assert contents() != before
 
 
 @torch.no_grad()

@@ -115,6 +115,10 @@ class _Layer(StaticLayer):  # type: ignore[misc]
 
     def _allocate(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         """Allocates keys and values for the samples of the first update, also after `reset`."""
+        of_keys, of_values = key_states.shape[:3], value_states.shape[:3]
+        if of_keys != of_values:
+            message = f"value_states is {[*of_values]} without its last dimension: must be {[*of_keys]}, as key_states"
+            raise errors.ShapeError(message, "dimension_mismatch", "value_states")
         if self.is_initialized and self._is_reset:
             self.is_initialized = key_states.shape[0] == self.batch_size
         if not self.is_initialized:
@@ -130,20 +134,26 @@ class _Layer(StaticLayer):  # type: ignore[misc]
             self._is_reset = False
 
     def _write(self, key_states: torch.Tensor, value_states: torch.Tensor, slot: int | torch.Tensor) -> None:
-        """Writes new rows of every sample from this slot on."""
+        """Writes new rows of every sample from this slot on, or raises an error and writes nothing."""
         assert self.keys is not None and self.values is not None, "they have been allocated"
         pairs, samples = ((self.keys, key_states), (self.values, value_states)), key_states.shape[0]
+        # The values are first written with lengths of 0, which writes nothing and raises the errors of the write. It
+        # does not compare positions, which are those of the keys.
         if _is_plain(self.keys, self.values, key_states, value_states):
-            # A prepared write takes a microsecond, and the operator takes 30. Both are prepared first, so that an
-            # update that does not fit changes nothing.
-            writes, slots = [self._prepare(cache, states) for cache, states in pairs], [int(slot)] * samples
-            for write, (cache, states) in zip(writes, pairs, strict=True):
-                write(cache, states, slots)
+            # A prepared write takes a microsecond, and the operator takes 30.
+            write_keys, write_values = [self._prepare(cache, states) for cache, states in pairs]
+            slots = [int(slot)] * samples
+            write_values(*pairs[1], slots, [0] * samples)
+            write_keys(*pairs[0], slots)
+            write_values(*pairs[1], slots)
             return
         if isinstance(slot, torch.Tensor):
             starts = slot.repeat(samples)  # a copy, which gradients need
         else:
             starts = torch.full((samples,), slot, dtype=torch.int64, device=key_states.device)
+        if not _is_traced(key_states):  # operators that are recorded have been checked
+            with torch.no_grad():
+                tensor_scatter_(*pairs[1], starts, mode=self._mode, lengths=torch.zeros_like(starts))
         for cache, states in pairs:
             tensor_scatter_(cache, states, starts, mode=self._mode)
 
