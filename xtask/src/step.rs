@@ -3,8 +3,9 @@
 use std::cmp::Reverse;
 use std::fmt;
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::process::{Command, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -61,26 +62,46 @@ pub(crate) fn run(steps: Vec<Step>, missing: Missing) -> bool {
     summarise(results, begin.elapsed())
 }
 
-/// Runs several lists of steps at once, each in its order, as [`run()`] does. Many steps use one processor only. The
-/// output of a step is printed when the step ends, and is in a file of the build folder until then.
+/// Runs several lists of steps at once, each in its order, as [`run()`] does. Many steps use one processor only.
+///
+/// The output of a step goes to a file of the build folder. It is printed from there while the step runs, so that little
+/// of it is missing if this program is killed.
 pub(crate) fn run_at_once(lists: Vec<Vec<Step>>, missing: Missing) -> bool {
     let begin = Instant::now();
-    // The lock also keeps the outputs of two steps apart.
+    let log = Mutex::new(Log { out: io::stdout(), name: "" });
     let results = Mutex::new(Vec::new());
     thread::scope(|scope| {
         for steps in lists {
             scope.spawn(|| {
                 for step in steps {
-                    println!("{} begins", step.name);
-                    let (line, output) = step.captured(missing);
-                    let mut results = results.lock().unwrap_or_else(PoisonError::into_inner);
-                    println!("\n{}\n{output}{line}\n", line.name);
-                    results.push(line);
+                    let line = step.logged(missing, &log, PERIOD);
+                    log.lock().unwrap_or_else(PoisonError::into_inner).print(line.name, &format!("{line}\n"));
+                    results.lock().unwrap_or_else(PoisonError::into_inner).push(line);
                 }
             });
         }
     });
     summarise(results.into_inner().unwrap_or_else(PoisonError::into_inner), begin.elapsed())
+}
+
+/// The time between two prints of the output of a step.
+const PERIOD: Duration = Duration::from_secs(10);
+
+/// The outputs of steps that run at once.
+struct Log<W> {
+    out: W,
+    /// The step whose output was printed last.
+    name: &'static str,
+}
+
+impl<W: Write> Log<W> {
+    /// Prints lines of a step, after its name if the lines before are those of another step.
+    fn print(&mut self, name: &'static str, lines: &str) {
+        let heading = if self.name == name { String::new() } else { format!("\n[{name}]\n") };
+        self.name = name;
+        // Without a reader of the output, the steps still run.
+        drop(write!(self.out, "{heading}{lines}").and_then(|()| self.out.flush()));
+    }
 }
 
 /// Where a step and its commands print.
@@ -125,16 +146,39 @@ impl Step {
         Self { skipped_without, ..self }
     }
 
-    /// Runs the step, and returns its output too.
-    fn captured(self, missing: Missing) -> (Line, String) {
-        let folder = target_dir().join("steps");
-        let path = folder.join(format!("{}.log", self.name));
-        let Ok(file) = fs::create_dir_all(&folder).and_then(|()| File::create(&path)) else {
-            return (self.timed(missing, &Output::Inherited), String::new());
+    /// Runs the step, and prints its output after each period.
+    fn logged<W: Write + Send>(self, missing: Missing, log: &Mutex<Log<W>>, period: Duration) -> Line {
+        let (name, folder) = (self.name, target_dir().join("steps"));
+        let path = folder.join(format!("{name}.log"));
+        let files = fs::create_dir_all(&folder)
+            .and_then(|()| File::create(&path))
+            .and_then(|to| File::open(&path).map(|from| (to, from)));
+        let Ok((to, mut from)) = files else {
+            return self.timed(missing, &Output::Inherited);
         };
-        let line = self.timed(missing, &Output::File(file));
-        let output = fs::read(&path).unwrap_or_default();
-        (line, String::from_utf8_lossy(&output).into_owned())
+        let mut output = Vec::new();
+        let mut print = |is_whole: bool| {
+            // What cannot be read stays in the file.
+            drop(from.read_to_end(&mut output));
+            let end = output.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
+            let lines: Vec<_> = output.drain(..if is_whole { output.len() } else { end }).collect();
+            if !lines.is_empty() {
+                let lines = String::from_utf8_lossy(&lines);
+                log.lock().unwrap_or_else(PoisonError::into_inner).print(name, &lines);
+            }
+        };
+        let (running, ended) = mpsc::channel::<()>();
+        thread::scope(|scope| {
+            scope.spawn(move || {
+                while ended.recv_timeout(period) == Err(RecvTimeoutError::Timeout) {
+                    print(false);
+                }
+                print(true);
+            });
+            let line = self.timed(missing, &Output::File(to));
+            drop(running);
+            line
+        })
     }
 
     fn timed(self, missing: Missing, output: &Output) -> Line {
@@ -259,6 +303,8 @@ fn quoted(word: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use super::*;
 
     #[test]
@@ -276,22 +322,48 @@ mod tests {
         assert!(!run(vec![step("absent", &["./no-such-program"])], Missing::Fails));
     }
 
+    fn script(name: &'static str, line: &str) -> Step {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", line]);
+        Step::new(name, vec![shell])
+    }
+
     #[test]
-    fn steps_that_run_at_once_print_in_one_piece_and_fail_alone() {
-        let script = |name, line: &str| {
-            let mut shell = Command::new("sh");
-            shell.args(["-c", line]);
-            Step::new(name, vec![shell])
-        };
-        let (line, output) =
-            script("test-of-captured", "echo out; echo err >&2; exit 3").captured(Missing::Fails);
-        assert!(matches!(line.outcome, Outcome::Failed));
-        let printed: Vec<_> = output.lines().filter(|line| !line.contains('$')).collect();
-        let why = "  test-of-captured: exit status: 3; to repeat it, in the repository's root:";
-        assert_eq!(printed, ["out", "err", why]);
+    fn steps_that_run_at_once_fail_alone() {
         let good = || script("test-of-good", "true");
         assert!(run_at_once(vec![vec![good()], vec![]], Missing::Fails));
         assert!(!run_at_once(vec![vec![good()], vec![script("test-of-bad", "false")]], Missing::Fails));
+    }
+
+    /// The step waits until its first line is printed, and at most ten seconds.
+    #[test]
+    fn the_output_of_a_step_is_printed_while_the_step_runs() {
+        struct Printed(String, PathBuf);
+        impl Write for Printed {
+            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+                self.0.push_str(&String::from_utf8_lossy(bytes));
+                if self.0.contains("\nearly\n") {
+                    File::create(&self.1)?;
+                }
+                Ok(bytes.len())
+            }
+
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let marker = std::env::temp_dir().join(format!("kvscatter-xtask-early-{}", std::process::id()));
+        let path = marker.display();
+        let wait = format!("for i in $(seq 1000); do test -e {path} && exit 3; sleep 0.01; done");
+        let log = Mutex::new(Log { out: Printed(String::new(), marker.clone()), name: "" });
+        let step = script("test-of-logged", &format!("echo early; echo err >&2; {wait}"));
+        let line = step.logged(Missing::Fails, &log, Duration::from_millis(10));
+        assert!(matches!(line.outcome, Outcome::Failed), "the line was printed too late");
+        fs::remove_file(marker).unwrap();
+        let printed = log.into_inner().unwrap().out.0;
+        let printed: Vec<_> = printed.trim().lines().filter(|line| !line.contains('$')).collect();
+        let why = "  test-of-logged: exit status: 3; to repeat it, in the repository's root:";
+        assert_eq!(printed, ["[test-of-logged]", "early", "err", why]);
     }
 
     #[test]
