@@ -40,6 +40,14 @@ pub(crate) fn cargo(line: &str) -> Command {
     command
 }
 
+/// Puts the programs and libraries that a command builds into another folder, because a step that runs at the same time
+/// can use or write those in the usual one. Everything else is in the usual build folder, and is not built again.
+pub(crate) fn with_results_in(folder: &Path, mut command: Command) -> Command {
+    command.arg("--target-dir").arg(folder);
+    command.arg("--config").arg(format!("build.build-dir={:?}", target_dir()));
+    command
+}
+
 pub(crate) fn target_dir() -> PathBuf {
     match (env::var_os("CARGO_TARGET_DIR"), env::current_dir()) {
         (Some(folder), Ok(here)) => here.join(folder),

@@ -1,7 +1,7 @@
 //! Converts, lowers and certifies decoders, and compares them with programs that share no code with the
 //! command.
 
-use crate::cargo::{HEAVY, cargo, command, target_dir};
+use crate::cargo::{HEAVY, cargo, command, target_dir, with_results_in};
 use crate::python::{Environment, INDEX, PYTHON};
 use crate::step::Step;
 
@@ -40,8 +40,10 @@ pub(crate) fn models() -> Step {
     }
     // A plugin that another step has built would be beside the command.
     tests.env("KVSCATTER_ORT_PLUGIN", "none");
-    engine.env("KVSCATTER_ORT_PLUGIN", target_dir().join("debug/libkvscatter_ort.so"));
-    let plugin = cargo("build -p kvscatter-ort");
+    // `unit-all` also builds the plugin, and can run at the same time.
+    let built = target_dir().join("models-plugin");
+    engine.env("KVSCATTER_ORT_PLUGIN", built.join("debug/libkvscatter_ort.so"));
+    let plugin = with_results_in(&built, cargo("build -p kvscatter-ort"));
     let needs = if environment.is_made() { &[PYTHON][..] } else { &[PYTHON, INDEX] };
     Step::new("models", vec![environment.make(), command(), tests, write_cases, plugin, engine]).needs(needs)
 }

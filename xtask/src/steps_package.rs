@@ -3,47 +3,43 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::cargo::{cargo, target_dir};
+use crate::cargo::{cargo, target_dir, with_results_in};
 use crate::step::{Step, program};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 const COMMAND: &str = "kvscatter-cli";
 
-/// The published crates that the command without features contains.
-const WITHIN: [&str; 8] = [
+/// The published crates.
+const PUBLISHED: [&str; 14] = [
     COMMAND,
     "kvscatter",
     "kvscatter-attention",
     "kvscatter-bench",
-    "kvscatter-onnx",
-    "kvscatter-oracle",
-    "kvscatter-session",
-    "kvscatter-text",
-];
-
-/// The other published crates.
-const OTHERS: [&str; 6] = [
     "kvscatter-candle",
     "kvscatter-capi",
     "kvscatter-certify",
     "kvscatter-cuda",
+    "kvscatter-onnx",
     "kvscatter-onnxruntime",
+    "kvscatter-oracle",
+    "kvscatter-session",
+    "kvscatter-text",
     "kvscatter-tract",
 ];
 
 /// Packages every published crate, and unpacks the packages. Then installs the command from its package, without
 /// features and with all of them, and runs both. The crates on which it depends are built from their packages too.
-/// Checks each of the [`OTHERS`] alone, because it could otherwise use features that another crate enables.
+/// Checks each of the other crates alone, because it could otherwise use features that another crate enables.
 ///
 /// Cargo could build every package alone, but would then build most crates several times.
 pub(crate) fn package() -> Step {
     let mut remove = program("rm -rf");
     remove.arg(folder());
     let mut package = cargo("package --allow-dirty --no-verify");
-    package.args(published().flat_map(|name| ["-p", name]));
+    package.args(PUBLISHED.into_iter().flat_map(|name| ["-p", name]));
     let mut commands = vec![remove, package];
-    commands.extend(published().map(unpack));
+    commands.extend(PUBLISHED.map(unpack));
     for (features, model) in [("", WRITE), ("full", DECODER)] {
         let root = target_dir().join("installed");
         commands.push(install(&root, features));
@@ -51,7 +47,7 @@ pub(crate) fn package() -> Step {
         run.arg("run").args(model);
         commands.push(run);
     }
-    commands.extend(OTHERS.map(check));
+    commands.extend(PUBLISHED.into_iter().filter(|name| *name != COMMAND).map(check));
     Step::new("package", commands)
 }
 
@@ -85,20 +81,14 @@ fn check(name: &str) -> Command {
     from_packages(check)
 }
 
-/// Takes all crates of the project from their packages, because the registry may not have this version. Other
-/// dependencies are already in the usual build folder. Programs get a separate folder, because other steps can run the
-/// usual command at the same time.
-fn from_packages(mut command: Command) -> Command {
-    command.arg("--target-dir").arg(folder().join("built")).env(DEBUG.0, DEBUG.1);
-    command.arg("--config").arg(format!("build.build-dir={:?}", target_dir()));
-    for name in published() {
+/// Takes all crates of the project from their packages, because the registry may not have this version.
+fn from_packages(command: Command) -> Command {
+    let mut command = with_results_in(&folder().join("built"), command);
+    command.env(DEBUG.0, DEBUG.1);
+    for name in PUBLISHED {
         command.arg("--config").arg(format!("patch.crates-io.{name}.path={:?}", unpacked(name)));
     }
     command
-}
-
-fn published() -> impl Iterator<Item = &'static str> {
-    WITHIN.into_iter().chain(OTHERS)
 }
 
 fn unpacked(name: &str) -> PathBuf {
