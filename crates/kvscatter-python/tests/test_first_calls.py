@@ -7,8 +7,8 @@ import pytest
 from support import first_calls
 
 NAMES = [
-    *("array", "subclass", "sequence", "index", "refused", "blocks", "segments", "driver"),
-    *("model", "open", "memory", "step", "generate", "register"),
+    *("subclass", "sequence", "index", "refused", "blocks", "segments", "driver"),
+    *("model", "open", "memory", "generate", "register"),
 ]
 
 
