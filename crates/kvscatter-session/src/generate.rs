@@ -203,8 +203,8 @@ impl Generator {
 
     /// Generates the tokens after prompts of token ids, all in one batch.
     ///
-    /// `progress` is called after every step, when every sample that has not ended has at least one more token. If it returns
-    /// [`ControlFlow::Break`], the generation ends and returns the tokens so far.
+    /// `progress` is called after every step. Every sample that has not ended then has at least one more token. If it
+    /// returns [`ControlFlow::Break`], the generation ends and returns the tokens so far.
     ///
     /// # Errors
     /// Returns one of these before the first run:
@@ -401,9 +401,10 @@ impl<'g> Batch<'g> {
     /// Returns a draft of up to `most` tokens for each sample that gets more tokens.
     fn drafts(&self, most: usize) -> Vec<Option<Draft>> {
         let draft = |(index, is_running): (usize, bool)| {
-            let left = self.greedy.tokens - self.generated.samples.get(index)?.len();
             // The model chooses one more token than those that it accepts.
-            let draft = |lookup: &Lookup| lookup.draft(most.min(left.saturating_sub(1)));
+            let done = self.generated.samples.get(index)?.len().saturating_add(1);
+            let most = most.min(self.greedy.tokens.saturating_sub(done));
+            let draft = |lookup: &Lookup| lookup.draft(most);
             is_running.then(|| self.lookups.get(index).map(draft).unwrap_or_default())
         };
         self.is_running().into_iter().enumerate().map(draft).collect()
