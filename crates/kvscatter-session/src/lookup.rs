@@ -266,7 +266,7 @@ mod tests {
             (vec![draft(0.5, 6)], &[1]),
             (vec![draft(0.7, 6)], &[3]),
             (vec![None, Some(Draft::default()), None], &[0, 0, 0]),
-            // A run of its own for one of four costs too much, and one for each of them does not pay either.
+            // A separate run for one of four samples costs more than its draft gains.
             (vec![draft(0.9, 6), draft(0.0, 6), Some(Draft::default()), draft(0.0, 6)], &[0, 0, 0, 0]),
             (vec![draft(0.9, 12), None, None, Some(Draft::default())], &[12, 0, 0, 0]),
             (vec![draft(1.0, 20), draft(1.0, 20), draft(0.0, 20)], &[20, 20, 0]),

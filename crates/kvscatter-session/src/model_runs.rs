@@ -21,8 +21,8 @@ const RUN_COST: usize = 5;
 ///
 /// These were measured in ONNX Runtime on one thread, for the linear layers of decoders with hidden sizes of 256 to
 /// 1,024. A run with weights in float32 costs 9 to 11 rows. Half of this is left for attention, whose cost grows with
-/// the rows. With 4-bit weights it depends on the kernel. A run costs 1 to 2 rows if the kernel computes in int8. If the
-/// kernel unpacks the weights for several rows, a run of one row costs 3 to 6 rows, and a run of more costs 9 to 12.
+/// the rows. With 4-bit weights it depends on the kernel. A run costs 1 to 2 rows if the kernel computes in int8. If it
+/// unpacks the weights for several rows, a run of one row costs 3 to 6 rows, and a run of more costs 9 to 12.
 const FLOAT_COSTS: &[[f64; 2]] = &[[5.0, 5.0]];
 const QUANTISED_COSTS: &[[f64; 2]] = &[[1.0, 1.0], [3.0, 11.0]];
 
