@@ -5,6 +5,7 @@
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 
 use kvscatter::ElementType;
 
@@ -16,6 +17,7 @@ use super::shown::{self, SlotMask, Trial};
 use super::state::State;
 use super::trace::{MAX_STEPS, Path};
 use super::trial::{Counts, MAX_TRIALS, Setting};
+use crate::fold::Budget;
 use crate::{Dimension, Graph, Node, ValueInfo};
 
 /// How a graph uses an input.
@@ -62,55 +64,71 @@ pub(super) fn assign<'m>(
     });
     let mut roles = Roles { inputs: inputs.collect(), evidence, none: Evidence::default() };
 
+    // Names come first, so that no proof takes an input away from its name.
+    for (role, name, fits) in NAMES {
+        roles.give(role, |_, input, _| input.value.name == name && fits(&input.value));
+    }
     let vocabulary = logits.and_then(|logits| known(logits.shape.as_ref()?.last()));
-    let picks_token = |seen: &Evidence| vocabulary.is_some_and(|rows| seen.tables.contains(&rows));
-    let is_indices = |input: &Input<'_>, seen: &Evidence| is_integer(input) && !seen.is_angle;
-    roles.give(InputRole::TokenIds, "input_ids", is_indices, |_, _, seen| picks_token(seen));
-    let is_position = |input: &Input<'_>, _: &Evidence| is_integer(input);
-    roles.give(InputRole::PositionIds, "position_ids", is_position, |_, _, seen| seen.is_angle);
-    let is_mask = |input: &Input<'_>, seen: &Evidence| rank(&input.value) == Some(2) && !seen.is_index();
-    roles.give(InputRole::AttentionMask, "attention_mask", is_mask, |_, _, _| false);
-    if !roles.has(InputRole::TokenIds) {
-        // The states of an encoder have another length.
-        let second = |value: &ValueInfo<'m>| value.shape.as_ref()?.get(1).copied();
-        let tokens = logits.and_then(second).filter(|dim| *dim != Dimension::Unknown);
-        let counts_new = |input: &Input<'m>| tokens.is_some() && second(&input.value) == tokens;
-        let is_vectors =
-            |input: &Input<'_>, _: &Evidence| rank(&input.value) == Some(3) && is_float(input.value.element);
-        roles.give(InputRole::Embeddings, "inputs_embeds", is_vectors, |_, input, _| counts_new(input));
-    }
-    if !roles.inputs.iter().any(|input| input.role.is_tokens()) {
-        // Every decoder takes tokens, so they are the only input that picks rows.
-        roles.give(InputRole::TokenIds, "input_ids", is_indices, |_, _, seen| !seen.tables.is_empty());
-    }
+    roles.give(InputRole::TokenIds, |_, input, seen| {
+        let picks_token = vocabulary.is_some_and(|rows| seen.tables.contains(&rows));
+        is_integer(&input.value) && !seen.is_angle && picks_token
+    });
+    roles.give(InputRole::PositionIds, |_, input, seen| is_integer(&input.value) && seen.is_angle);
+    // Every decoder takes tokens, so they are the only input that picks rows.
+    roles.give(InputRole::TokenIds, |_, input, seen| {
+        is_integer(&input.value) && !seen.is_angle && !seen.tables.is_empty()
+    });
+    // The states of an encoder have another length.
+    let second = |value: &ValueInfo<'m>| value.shape.as_ref()?.get(1).copied();
+    let tokens = logits.and_then(second).filter(|dim| *dim != Dimension::Unknown);
+    roles.give(InputRole::Embeddings, |_, input, _| {
+        is_vectors(&input.value) && tokens.is_some() && second(&input.value) == tokens
+    });
 
-    let left = Cell::new(MAX_TRIALS);
-    let setting = Setting { graph, flow, caches, states, logits, masks: &masks, left };
-    let is_per_sample = |input: &Input<'_>, _: &Evidence| is_integer(input) && rank(&input.value) == Some(1);
+    let (left, budget) = (Cell::new(MAX_TRIALS), Rc::new(Budget::new()));
+    let setting = Setting { graph, flow, caches, states, logits, masks: &masks, left, budget };
     let written = caches.iter().filter(|cache| cache.is_static()).filter_map(|cache| cache.writer?.input(2));
     let lengths = flow.nodes().iter().filter(|node| node.is("Attention")).filter_map(|node| node.input(6));
-    for (role, name, values) in [
-        (InputRole::WriteIndices, "write_indices", written.collect::<BTreeSet<_>>()),
-        (InputRole::NonpadKvSeqlen, "nonpad_kv_seqlen", lengths.collect()),
+    for (role, values) in [
+        (InputRole::WriteIndices, written.collect::<BTreeSet<_>>()),
+        (InputRole::NonpadKvSeqlen, lengths.collect()),
     ] {
-        roles.give(role, name, is_per_sample, |inputs, input, _| {
+        roles.give(role, |inputs, input, _| {
             let passes_on =
                 |trial: Trial<'_, '_>| values.iter().all(|value| trial.passes_on(input.value.name, value));
-            !values.is_empty() && setting.trial(inputs, input, Counts::Nothing).is_some_and(passes_on)
+            is_per_sample(&input.value)
+                && !values.is_empty()
+                && setting.trial(inputs, input, Counts::Nothing).is_some_and(passes_on)
         });
     }
-    roles.give(InputRole::PositionIds, "position_ids", is_position, |inputs, input, _| {
-        rank(&input.value) == Some(2)
+    roles.give(InputRole::PositionIds, |inputs, input, _| {
+        is_integer(&input.value)
+            && rank(&input.value) == Some(2)
             && setting
                 .trial(inputs, input, Counts::New)
                 .is_some_and(|trial| trial.limits_slots(input.value.name))
     });
-    roles.give(InputRole::AttentionMask, "attention_mask", is_mask, |inputs, input, _| {
-        let trial = setting.trial(inputs, input, Counts::Total);
-        trial.is_some_and(|trial| trial.marks_real_tokens(input.value.name))
+    roles.give(InputRole::AttentionMask, |inputs, input, seen| {
+        is_by_slot(&input.value)
+            && !seen.is_index()
+            && setting
+                .trial(inputs, input, Counts::Total)
+                .is_some_and(|trial| trial.marks_real_tokens(input.value.name))
     });
     roles.inputs
 }
+
+/// A role, the name that exporters give to inputs of the role, and whether an input has a fitting type and shape.
+type Name = (InputRole, &'static str, fn(&ValueInfo<'_>) -> bool);
+
+const NAMES: [Name; 6] = [
+    (InputRole::TokenIds, "input_ids", is_integer),
+    (InputRole::Embeddings, "inputs_embeds", is_vectors),
+    (InputRole::PositionIds, "position_ids", is_integer),
+    (InputRole::AttentionMask, "attention_mask", is_by_slot),
+    (InputRole::WriteIndices, "write_indices", is_per_sample),
+    (InputRole::NonpadKvSeqlen, "nonpad_kv_seqlen", is_per_sample),
+];
 
 /// The inputs with the roles that are known so far.
 struct Roles<'m> {
@@ -120,32 +138,20 @@ struct Roles<'m> {
 }
 
 impl<'m> Roles<'m> {
-    fn has(&self, role: InputRole) -> bool {
-        self.inputs.iter().any(|input| input.role == role)
-    }
-
-    /// Gives a role that no input has yet to the candidate with the name that exporters use, or else to the only
-    /// candidate for which the graph proves it.
-    fn give(
-        &mut self,
-        role: InputRole,
-        name: &str,
-        is_candidate: impl Fn(&Input<'m>, &Evidence) -> bool,
-        is_proven: impl Fn(&[Input<'m>], &Input<'m>, &Evidence) -> bool,
-    ) {
-        if self.has(role) {
+    /// Gives a role to the input that fits, if there is exactly one and no input has the role. Embeddings take the
+    /// place of token ids.
+    fn give(&mut self, role: InputRole, fits: impl Fn(&[Input<'m>], &Input<'m>, &Evidence) -> bool) {
+        let is_taken = |input: &Input<'m>| input.role == role || input.role.is_tokens() && role.is_tokens();
+        if self.inputs.iter().any(is_taken) {
             return;
         }
-        let seen = |input: &Input<'m>| self.evidence.get(input.value.name).unwrap_or(&self.none);
-        let candidates = || {
-            let inputs = self.inputs.iter().enumerate();
-            inputs.filter(|(_, input)| input.role == InputRole::Other && is_candidate(input, seen(input)))
+        let fits = |input: &Input<'m>| {
+            let seen = self.evidence.get(input.value.name).unwrap_or(&self.none);
+            input.role == InputRole::Other && fits(&self.inputs, input, seen)
         };
-        let mut proven = candidates().filter(|(_, input)| is_proven(&self.inputs, input, seen(input)));
-        let named = candidates().find(|(_, input)| input.value.name == name);
-        let chosen = named.or_else(|| proven.next().filter(|_| proven.next().is_none()));
-        let chosen = chosen.map(|(at, _)| at);
-        if let Some(input) = chosen.and_then(|at| self.inputs.get_mut(at)) {
+        let mut fitting = self.inputs.iter().enumerate().filter(|(_, input)| fits(input)).map(|(at, _)| at);
+        let only = fitting.next().filter(|_| fitting.next().is_none());
+        if let Some(input) = only.and_then(|at| self.inputs.get_mut(at)) {
             input.role = role;
         }
     }
@@ -173,7 +179,9 @@ fn evidence<'m>(flow: &Flow<'m>, masks: &[SlotMask<'m>]) -> BTreeMap<&'m str, Ev
             picked.extend(node.output(0).map(|elements| (elements, index)));
         }
     }
-    for input in become_angles(flow).into_iter().chain(rotary::rotated_by(flow, picked)) {
+    let mut angles = rotary::computed(flow);
+    angles.append(&mut picked);
+    for input in rotary::rotated_by(flow, angles) {
         evidence.entry(input).or_default().is_angle = true;
     }
     evidence
@@ -221,27 +229,6 @@ fn picked_by_element<'m>(flow: &Flow<'m>, node: &Node<'m>) -> Option<&'m str> {
     None
 }
 
-/// Returns the graph inputs from which a sine or cosine is computed. These are positions, in models that
-/// compute their rotary embeddings.
-///
-/// Nodes are visited backwards, so each node is visited once, after all nodes that read its outputs.
-fn become_angles<'m>(flow: &Flow<'m>) -> Vec<&'m str> {
-    let mut angles: BTreeSet<&str> = BTreeSet::new();
-    for node in flow.nodes().iter().rev() {
-        let is_one = match node.op_type() {
-            "Cos" | "Sin" => true,
-            "Identity" | "Cast" | "Reshape" | "Squeeze" | "Unsqueeze" | "Flatten" | "Expand"
-            | "Transpose" | "Mul" | "MatMul" | "Einsum" | "Add" | "Sub" | "Div" | "Clip" | "Concat"
-            | "Slice" | "Where" => node.output(0).is_some_and(|output| angles.contains(output)),
-            _ => false,
-        };
-        if is_one {
-            angles.extend(node.proto().input.iter().map(String::as_str));
-        }
-    }
-    flow.inputs().filter(|input| angles.contains(input)).collect()
-}
-
 fn known(dim: Option<&Dimension<'_>>) -> Option<usize> {
     match dim {
         Some(&Dimension::Known(size)) => Some(size),
@@ -253,6 +240,18 @@ fn rank(value: &ValueInfo<'_>) -> Option<usize> {
     value.shape.as_ref().map(Vec::len)
 }
 
-fn is_integer(input: &Input<'_>) -> bool {
-    matches!(input.value.element, ElementType::Int64 | ElementType::Int32)
+fn is_integer(value: &ValueInfo<'_>) -> bool {
+    matches!(value.element, ElementType::Int64 | ElementType::Int32)
+}
+
+fn is_vectors(value: &ValueInfo<'_>) -> bool {
+    rank(value) == Some(3) && is_float(value.element)
+}
+
+fn is_by_slot(value: &ValueInfo<'_>) -> bool {
+    rank(value) == Some(2)
+}
+
+fn is_per_sample(value: &ValueInfo<'_>) -> bool {
+    is_integer(value) && rank(value) == Some(1)
 }

@@ -109,6 +109,18 @@ impl<'m> Flow<'m> {
         self.makers.get_key_value(value).map(|(&name, _)| name)
     }
 
+    /// Returns these values and everything that is computed from their elements.
+    pub(super) fn computed_from(&self, values: impl IntoIterator<Item = &'m str>) -> BTreeSet<&'m str> {
+        let mut computed: BTreeSet<&str> = values.into_iter().collect();
+        // A shape contains no elements.
+        for node in self.nodes.iter().filter(|node| !node.is("Shape")) {
+            if node.reads().iter().any(|name| computed.contains(name)) {
+                computed.extend(node.outputs());
+            }
+        }
+        computed
+    }
+
     pub(super) fn outputs(&self) -> impl Iterator<Item = &'m str> {
         self.outputs.iter().copied()
     }

@@ -65,7 +65,8 @@ fn by_writer(flow: &Flow<'_>, cache: &Cache<'_>, writer: &Node<'_>) -> Option<Ca
     }
 }
 
-fn by_reader(flow: &Flow<'_>, node: &Node<'_>, slot: usize) -> Option<CachePart> {
+/// Returns the part of attention that a node reads at `slot`, if the node is attention or a product.
+pub(super) fn by_reader(flow: &Flow<'_>, node: &Node<'_>, slot: usize) -> Option<CachePart> {
     if node.op_type().ends_with("Attention") {
         return match slot {
             1 => Some(CachePart::Key),
@@ -106,6 +107,12 @@ fn comes_from_softmax(flow: &Flow<'_>, value: &str) -> bool {
 /// Returns `true` if a node may be between a cache and its product. Such nodes repeat, transpose or scale
 /// heads.
 pub(super) fn hands_on(node: &Node<'_>) -> bool {
+    let computes = ["Neg", "Mul", "Div", "Where", "QuantizeLinear", "DequantizeLinear", "TensorScatter"];
+    moves(node) || computes.iter().any(|op_type| node.is(op_type))
+}
+
+/// Returns `true` if a node moves, repeats or drops elements of its first input. A `Concat` puts others next to them.
+pub(super) fn moves(node: &Node<'_>) -> bool {
     node.domain() == DEFAULT_DOMAIN
         && matches!(
             node.op_type(),
@@ -121,13 +128,8 @@ pub(super) fn hands_on(node: &Node<'_>) -> bool {
                 | "Concat"
                 | "Slice"
                 | "Gather"
+                | "GatherElements"
+                | "GatherND"
                 | "Split"
-                | "Neg"
-                | "Mul"
-                | "Div"
-                | "Where"
-                | "QuantizeLinear"
-                | "DequantizeLinear"
-                | "TensorScatter"
         )
 }

@@ -1,20 +1,44 @@
-//! Finds the inputs that pick the angles of rotary embeddings from tables of sines and cosines.
+//! Finds the inputs from which the angles of rotary embeddings are computed or picked.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::flow::Flow;
-use super::part::hands_on;
+use super::part::{hands_on, moves};
 use super::trace::MAX_STEPS;
-use crate::Node;
 use crate::graph::DEFAULT_DOMAIN;
 
-/// Returns the inputs whose picks rotate vectors. `picked` contains the values that are picked from tables, with the
-/// input that picks them.
+/// Returns the sines and cosines of angles that are computed from one input, with that input.
+pub(super) fn computed<'m>(flow: &Flow<'m>) -> BTreeMap<&'m str, &'m str> {
+    // The input from which each value is computed, or `None` if there are several.
+    let mut sources: BTreeMap<&str, Option<&str>> = flow.inputs().map(|input| (input, Some(input))).collect();
+    let mut waves = BTreeMap::new();
+    for node in flow.nodes().iter().filter(|node| node.domain() == DEFAULT_DOMAIN) {
+        let operands = match node.op_type() {
+            // The condition only chooses.
+            "Where" => 1..3,
+            "Mul" | "MatMul" | "Einsum" | "Add" | "Sub" | "Div" | "Concat" => 0..node.proto().input.len(),
+            "Cos" | "Sin" | "Clip" => 0..1,
+            _ if moves(node) => 0..1,
+            _ => continue,
+        };
+        let mut of = operands.filter_map(|slot| sources.get(node.input(slot)?).copied());
+        let Some(first) = of.next() else { continue };
+        let source = first.filter(|_| of.all(|other| other == first));
+        sources.extend(node.outputs().map(|output| (output, source)));
+        if matches!(node.op_type(), "Cos" | "Sin") {
+            waves.extend(node.output(0).zip(source));
+        }
+    }
+    waves
+}
+
+/// Returns the inputs whose angles rotate vectors. `angles` contains sines and cosines, with the input from which they
+/// are computed or that picks them from a table.
 ///
-/// A rotation adds or subtracts two products. Each product has one picked factor, and the other factors are different
-/// parts or orders of one vector. `RotaryEmbedding` takes both picked values as inputs.
-pub(super) fn rotated_by<'m>(flow: &Flow<'m>, picked: BTreeMap<&'m str, &'m str>) -> BTreeSet<&'m str> {
-    let mut factors = picked;
+/// A rotation adds or subtracts two products. Each product has one sine or cosine, and the other factors are different
+/// parts or orders of one vector. `RotaryEmbedding` takes both as inputs.
+pub(super) fn rotated_by<'m>(flow: &Flow<'m>, angles: BTreeMap<&'m str, &'m str>) -> BTreeSet<&'m str> {
+    let mut factors = angles;
     let mut products: BTreeMap<&str, (&str, &str)> = BTreeMap::new();
     let mut found = BTreeSet::new();
     for node in flow.nodes() {
@@ -22,13 +46,18 @@ pub(super) fn rotated_by<'m>(flow: &Flow<'m>, picked: BTreeMap<&'m str, &'m str>
         let [of_left, of_right] = [left, right].map(|name| factors.get(name).copied());
         match node.op_type() {
             "RotaryEmbedding" if node.domain() == DEFAULT_DOMAIN => found.extend(of_right),
-            "Mul" if !flow.is_constant(left) && !flow.is_constant(right) => {
-                let product = match (of_left, of_right) {
+            "Mul" => {
+                let factor = match (of_left, of_right) {
                     (Some(index), None) => Some((index, right)),
                     (None, Some(index)) => Some((index, left)),
                     _ => None,
                 };
-                products.extend(node.output(0).zip(product));
+                match factor {
+                    Some((index, scale)) if flow.is_constant(scale) => {
+                        factors.extend(node.output(0).map(|scaled| (scaled, index)));
+                    }
+                    factor => products.extend(node.output(0).zip(factor)),
+                }
             }
             "Add" | "Sub" => {
                 if let (Some((index, first)), Some((other, second))) =
@@ -56,27 +85,8 @@ fn origin<'m>(flow: &Flow<'m>, value: &'m str) -> &'m str {
     let mut value = value;
     for _ in 0..MAX_STEPS {
         let Some((node, _)) = flow.maker(value) else { break };
-        let Some(before) = node.input(0).filter(|_| rearranges(&node)) else { break };
+        let Some(before) = node.input(0).filter(|_| moves(&node) || node.is("Neg")) else { break };
         value = before;
     }
     value
-}
-
-fn rearranges(node: &Node<'_>) -> bool {
-    node.domain() == DEFAULT_DOMAIN
-        && matches!(
-            node.op_type(),
-            "Identity"
-                | "Cast"
-                | "Concat"
-                | "Flatten"
-                | "Gather"
-                | "Neg"
-                | "Reshape"
-                | "Slice"
-                | "Split"
-                | "Squeeze"
-                | "Transpose"
-                | "Unsqueeze"
-        )
 }

@@ -1,13 +1,15 @@
 //! Evaluates which slots of its caches a decoder shows to the tokens of a step, to prove what an input means.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 
 use kvscatter::ElementType;
 
 use super::cache::{Cache, CachePart};
 use super::flow::Flow;
 use super::part;
-use crate::fold::{Fold, MAX_VALUES, Value, Values};
+use super::roles::is_float;
+use crate::fold::{Budget, Fold, Value, Values, int_to_float};
 use crate::graph::DEFAULT_DOMAIN;
 use crate::{Graph, Node};
 
@@ -25,6 +27,8 @@ pub(super) struct Step {
 /// A step of a decoder, with the values of its inputs. What an input means is proven by changing its values.
 pub(super) struct Trial<'a, 'm> {
     pub(super) graph: &'a Graph<'m>,
+    /// The work that all trials of the decoder may still do together.
+    pub(super) budget: &'a Rc<Budget>,
     /// The masks that are computed from the tried input.
     pub(super) masks: Vec<SlotMask<'m>>,
     pub(super) step: Step,
@@ -55,8 +59,10 @@ enum SlotMaskKind<'m> {
 /// What a mask shows.
 #[derive(Debug, PartialEq, Eq)]
 enum Shown {
-    /// Whether each token sees each slot, `[new, slots]`. A slot that is not visible in all heads is hidden.
-    Slots(Vec<bool>),
+    /// Whether each slot is visible, `[heads of all samples, rows, columns]`. There is one row for each new token, or
+    /// one for all of them. There is one column for each slot, unless the mask is that of a ring or the same for all
+    /// slots.
+    Slots { rows: usize, columns: usize, sees: Vec<bool> },
     /// The number of slots in use.
     Length(i64),
 }
@@ -66,6 +72,13 @@ enum Shown {
 enum PerSlot {
     Key,
     Score,
+}
+
+impl Shown {
+    /// Returns `true` for the mask of a cache that has another number of slots than the other caches.
+    fn is_of_ring(&self, total: usize) -> bool {
+        matches!(self, Self::Slots { columns, .. } if ![1, total].contains(columns))
+    }
 }
 
 impl Step {
@@ -120,13 +133,7 @@ pub(super) fn masks<'m>(flow: &Flow<'m>, caches: &[Cache<'m>]) -> Vec<SlotMask<'
 
 /// Returns the masks that are computed from an input.
 pub(super) fn reading<'m>(flow: &Flow<'m>, masks: &[SlotMask<'m>], input: &'m str) -> Vec<SlotMask<'m>> {
-    let mut computed = BTreeSet::from([input]);
-    for node in flow.nodes() {
-        // A shape contains no elements of the input.
-        if !node.is("Shape") && node.reads().iter().any(|name| computed.contains(name)) {
-            computed.extend(node.proto().output.iter().map(String::as_str));
-        }
-    }
+    let computed = flow.computed_from([input]);
     masks.iter().filter(|mask| computed.contains(mask.value)).copied().collect()
 }
 
@@ -144,57 +151,50 @@ fn of_attention<'m>(node: &Node<'m>) -> Vec<SlotMask<'m>> {
 }
 
 /// Returns `true` if the result of a node is scores if an input is.
-fn keeps_scores(node: &Node<'_>) -> bool {
-    node.domain() == DEFAULT_DOMAIN
-        && matches!(
-            node.op_type(),
-            "Identity"
-                | "Cast"
-                | "Reshape"
-                | "Squeeze"
-                | "Unsqueeze"
-                | "Transpose"
-                | "Concat"
-                | "Mul"
-                | "Div"
-                | "Tanh"
-                | "Max"
-                | "Clip"
-        )
+pub(super) fn keeps_scores(node: &Node<'_>) -> bool {
+    part::moves(node) || ["Mul", "Div", "Tanh", "Max", "Clip"].iter().any(|op_type| node.is(op_type))
 }
 
 impl<'m> Trial<'_, 'm> {
-    /// Returns `true` if an input contains the mask of real tokens: 1 shows a slot as far as the other rules do, 0
-    /// hides it from all tokens, and lengths count the ones.
+    /// Returns `true` if an input contains the mask of real tokens: other numbers than 0 show a slot as far as the
+    /// other rules do, 0 hides it from all tokens, and lengths count the ones.
     pub(super) fn marks_real_tokens(&self, input: &str) -> bool {
         let total = self.step.total();
-        let shown = |padding: Option<usize>| {
-            let numbers = (0..total).map(|slot| i64::from(Some(slot) != padding));
-            self.shown(input, &numbers.collect::<Vec<_>>())
+        let shown = |number: &dyn Fn(usize) -> i64| {
+            self.shown(input, &(0..total).map(number).collect::<Vec<_>>()).filter(|shown| !shown.is_empty())
         };
-        let all = shown(None);
+        let Some(all) = shown(&|_| 1) else { return false };
+        // The numbers of documents, or of kinds of tokens, differ between real tokens.
+        let Some(mixed) = shown(&|slot| if slot % 2 == 0 { 1 } else { 2 }) else { return false };
+        let is_same = |(ones, mixed)| matches!(ones, &Shown::Length(_)) || ones == mixed;
+        if !all.iter().zip(&mixed).all(is_same) {
+            return false;
+        }
         let mut is_read = false;
-        for padding in [0, total / 2] {
-            for masks in all.iter().zip(shown(Some(padding))) {
-                match masks {
-                    (None, None) => {}
-                    (Some(Shown::Slots(before)), Some(Shown::Slots(after))) => {
-                        let slots = (0..total).cycle();
-                        let expected = before.iter().zip(slots).map(|(&sees, slot)| sees && slot != padding);
-                        if !expected.eq(after.iter().copied()) {
-                            return false;
-                        }
-                        is_read |= *before != after;
-                    }
-                    (Some(Shown::Length(before)), Some(Shown::Length(after))) => {
-                        if *before != to_i64(total) || after != before.saturating_sub(1) {
-                            return false;
-                        }
-                        is_read = true;
-                    }
-                    _ => return false,
+        // The last one is a new token, whose number must not hide other slots from it.
+        for padding in [0, total / 2, self.step.past] {
+            let Some(padded) = shown(&|slot| i64::from(slot != padding)) else { return false };
+            let is_hidden = |(before, after): (&Shown, &Shown)| match (before, after) {
+                (&Shown::Slots { columns, sees: ref before, .. }, Shown::Slots { sees: after, .. }) => {
+                    let column = padding.checked_rem(columns).filter(|_| columns > 1);
+                    let is_right = |((before, after), at): ((&bool, &bool), usize)| match Some(at) == column {
+                        false => before == after,
+                        true if columns == total => !after,
+                        // The slot of a ring may have another token.
+                        true => before >= after,
+                    };
+                    before.len() == after.len()
+                        && before.iter().zip(after).zip((0..columns).cycle()).all(is_right)
                 }
+                (Shown::Length(before), Shown::Length(after)) => {
+                    *before == to_i64(total) && *after == before.saturating_sub(1)
+                }
+                _ => false,
+            };
+            if !all.iter().zip(&padded).all(is_hidden) {
+                return false;
             }
+            is_read |= padded != all;
         }
         is_read
     }
@@ -206,15 +206,18 @@ impl<'m> Trial<'_, 'm> {
         let late = early.iter().map(|token| total.saturating_sub(token.saturating_add(1))).collect();
         [early, late].into_iter().all(|positions: Vec<usize>| {
             let numbers: Vec<_> = positions.iter().copied().map(to_i64).collect();
-            let mut shown = self.shown(input, &numbers).into_iter().flatten().peekable();
+            let shown = self.shown(input, &numbers).unwrap_or_default();
+            let mut shown = shown.iter().filter(|shown| !shown.is_of_ring(total)).peekable();
             let last = |row: &[bool]| row.iter().rposition(|&sees| sees);
-            shown.peek().is_some()
-                && shown.all(|shown| match shown {
-                    Shown::Slots(sees) => {
-                        sees.chunks(total.max(1)).map(last).eq(positions.iter().copied().map(Some))
-                    }
-                    Shown::Length(_) => false,
-                })
+            let is_limit = |shown: &Shown| match shown {
+                Shown::Slots { rows, columns, sees } => {
+                    let places = positions.iter().copied().map(Some).cycle();
+                    (*rows, *columns) == (new, total)
+                        && sees.chunks(total.max(1)).map(last).zip(places).all(|(last, place)| last == place)
+                }
+                Shown::Length(_) => false,
+            };
+            shown.peek().is_some() && shown.all(is_limit)
         })
     }
 
@@ -227,15 +230,14 @@ impl<'m> Trial<'_, 'm> {
         })
     }
 
-    /// Returns what each mask shows if each sample of an input has these numbers, or `None` for a mask that is not
-    /// known.
-    fn shown(&self, input: &str, numbers: &[i64]) -> Vec<Option<Shown>> {
-        let Some(mut fold) = self.fold(input, numbers) else { return Vec::new() };
+    /// Returns what each mask shows if each sample of an input has these numbers, or `None` if a mask is not known.
+    fn shown(&self, input: &str, numbers: &[i64]) -> Option<Vec<Shown>> {
+        let mut fold = self.fold(input, numbers)?;
         self.masks.iter().map(|mask| mask.shown(self.step, &mut fold)).collect()
     }
 
     fn fold(&self, input: &str, numbers: &[i64]) -> Option<Fold<'_, 'm>> {
-        let mut fold = Fold::new(self.graph, None);
+        let mut fold = Fold::within(self.budget, self.graph);
         for (name, value) in &self.feeds {
             let value = if *name == input { filled(value, numbers)? } else { value.clone() };
             fold.set(name, value).ok()?;
@@ -244,14 +246,14 @@ impl<'m> Trial<'_, 'm> {
     }
 }
 
-/// Returns a value that repeats these numbers, or `None` if it would be too large.
+/// Returns a value that repeats these numbers. The caller limits its size.
 pub(super) fn filled(value: &Value, numbers: &[i64]) -> Option<Value> {
-    if value.len() > MAX_VALUES {
-        return None;
-    }
     let numbers = numbers.iter().copied().cycle().take(value.len());
     let data = match value.element {
         ElementType::Int64 | ElementType::Int32 => Values::Ints(numbers.collect()),
+        element if is_float(element) => {
+            Values::Floats(numbers.map(|number| int_to_float(element, number)).collect())
+        }
         element => Values::flags(element, numbers.map(|number| number != 0)),
     };
     Value::new(value.element, value.shape.clone(), Some(data)).ok()
@@ -287,14 +289,12 @@ impl<'m> SlotMask<'m> {
         };
         let size = |from_last: usize| shape.iter().rev().nth(from_last).copied().unwrap_or(1);
         let (columns, rows) = (size(0), size(1));
-        if columns != step.total() || ![1, step.new].contains(&rows) {
+        if ![1, step.new].contains(&rows) {
             return None;
         }
-        let mut shown = vec![true; step.new.saturating_mul(columns)];
-        for head in sees.chunks(rows.saturating_mul(columns).max(1)) {
-            shown.iter_mut().zip(head.iter().cycle()).for_each(|(shown, &sees)| *shown &= sees);
-        }
-        Some(Shown::Slots(shown))
+        // The masks of all attention are compared at once.
+        fold.charge(sees.len().saturating_mul(size_of::<f64>())).ok()?;
+        Some(Shown::Slots { rows, columns, sees })
     }
 }
 

@@ -2,13 +2,14 @@
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use super::cache::Cache;
 use super::flow::Flow;
 use super::roles::{Input, InputRole};
 use super::shown::{self, SlotMask, Step, Trial};
 use super::state::State;
-use crate::fold::{MAX_VALUES, Value};
+use crate::fold::{Budget, MAX_VALUES, Value};
 use crate::{Dimension, Graph, ValueInfo};
 
 /// The number of new tokens if the model leaves it open.
@@ -17,7 +18,7 @@ const NEW: usize = 3;
 /// The number of cached tokens if the model leaves it open.
 const PAST: usize = 4;
 
-/// The maximum number of trials for one decoder, because each of them evaluates the graph.
+/// The maximum number of trials for one decoder, because each of them walks through the graph.
 pub(super) const MAX_TRIALS: usize = 16;
 
 /// The things that the second dimension of the tried input counts.
@@ -37,8 +38,10 @@ pub(super) struct Setting<'a, 'm> {
     pub(super) logits: Option<&'a ValueInfo<'m>>,
     /// All masks of the caches.
     pub(super) masks: &'a [SlotMask<'m>],
-    /// The number of trials that are left. Each of them evaluates the graph.
+    /// The number of trials that are left. Each of them walks through the graph.
     pub(super) left: Cell<usize>,
+    /// The work that all trials may still do together.
+    pub(super) budget: Rc<Budget>,
 }
 
 /// The sizes of a step.
@@ -48,9 +51,9 @@ struct Sizes<'m> {
 }
 
 impl<'m> Setting<'_, 'm> {
-    /// Returns a step after which static caches are full. Returns `None` if no more trials are left, if the step
-    /// would be too large, if an input does not declare its rank, or if the tried input does not have one row for each
-    /// sample.
+    /// Returns a step after which static caches are full. Returns `None` if no more trials are left, if the step or
+    /// its values would be too large, if an input does not declare its rank, or if the tried input does not have one
+    /// row for each sample.
     pub(super) fn trial<'t>(
         &'t self,
         inputs: &[Input<'m>],
@@ -74,6 +77,8 @@ impl<'m> Setting<'_, 'm> {
         {
             return None;
         }
+        // Only inputs with numbers take memory.
+        let elements_left = Cell::new(MAX_VALUES);
         let feed = |input: &Input<'m>| {
             let open = self.open(input.role, sizes.step, counts(input));
             let shape = self.dims(input)?.iter().enumerate().map(|(axis, dim)| {
@@ -86,12 +91,15 @@ impl<'m> Setting<'_, 'm> {
             });
             let value = Value::shaped(input.value.element, shape.collect()).ok()?;
             let numbers = numbers(input.role, sizes.step);
+            if !numbers.is_empty() || input.value.name == tried.value.name {
+                elements_left.set(elements_left.get().checked_sub(value.len())?);
+            }
             let value = if numbers.is_empty() { value } else { shown::filled(&value, &numbers)? };
             Some((input.value.name, value))
         };
         let feeds = inputs.iter().map(feed).collect::<Option<_>>()?;
         let masks = shown::reading(self.flow, self.masks, tried.value.name);
-        Some(Trial { graph: self.graph, masks, step: sizes.step, feeds })
+        Some(Trial { graph: self.graph, budget: &self.budget, masks, step: sizes.step, feeds })
     }
 
     fn dims<'i>(&'i self, input: &'i Input<'m>) -> Option<&'i [Dimension<'m>]> {
