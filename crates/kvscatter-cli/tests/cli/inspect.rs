@@ -70,7 +70,7 @@ fn another_size_is_not_named_where_none_helps() {
     assert!(copied.contains("cannot be made static: node ") && !copied.contains("--max-seq"), "{copied}");
 }
 
-/// The states of an encoder become keys of the decoder.
+/// The states of an encoder become keys and values of the decoder.
 #[test]
 fn an_input_that_an_encoder_computes() {
     let decoder = changed("optimum-llama", |graph| {
@@ -79,7 +79,11 @@ fn an_input_that_an_encoder_computes() {
         let cache = graph.input.iter().find(|input| input.name.as_deref() == Some("past_key_values.0.key"));
         states.r#type = cache.unwrap().r#type.clone();
         graph.input.push(states);
-        graph.node.push(node("MatMul", &["past_key_values.0.key", "states"], "products"));
+        graph.node.extend([
+            node("MatMul", &["past_key_values.0.key", "states"], "products"),
+            node("Softmax", &["products"], "weights"),
+            node("MatMul", &["weights", "states"], "attended"),
+        ]);
     });
     let text = decoder.run("inspect model.onnx").passed();
     let row = text.lines().find(|line| line.starts_with("states ")).unwrap();

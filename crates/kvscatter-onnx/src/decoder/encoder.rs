@@ -3,13 +3,24 @@
 use std::collections::BTreeSet;
 
 use super::flow::Flow;
-use super::part::is_product;
+use super::part::{by_reader, is_product, moves};
 use super::roles::{Input, InputRole, is_float};
+use super::shown::keeps_scores;
 use super::trace::{Path, handed_on};
 use crate::Node;
+use crate::decoder::CachePart;
 
 /// The largest number of values that are followed from one input.
 const MAX_VALUES: usize = 64;
+
+/// What a value is in attention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Stage {
+    /// States, keys or values.
+    Rows,
+    Scores,
+    Weights,
+}
 
 /// Returns the inputs from which keys or values are projected, and those that are keys or values themselves. No node
 /// writes rows to them, so an encoder computes them once for each text.
@@ -18,31 +29,53 @@ pub(super) fn inputs<'m>(flow: &Flow<'m>, inputs: &[Input<'m>]) -> Vec<&'m str> 
         let rank = input.value.shape.as_ref().map_or(0, Vec::len);
         input.role == InputRole::Other && is_float(input.value.element) && rank >= 3
     };
-    let names = inputs.iter().filter(is_state).map(|input| input.value.name);
-    names.filter(|name| are_keys(flow, name)).collect()
+    let mut names = inputs.iter().filter(is_state).map(|input| input.value.name).peekable();
+    if names.peek().is_none() {
+        return Vec::new();
+    }
+    let of_decoder = inputs.iter().filter(|input| input.role != InputRole::Other);
+    let of_decoder = flow.computed_from(of_decoder.map(|input| input.value.name));
+    names.filter(|name| is_attended(flow, name, &of_decoder)).collect()
 }
 
-/// Returns `true` if an attention reads a value, or a projection of it, as its keys or values.
-fn are_keys<'m>(flow: &Flow<'m>, input: &'m str) -> bool {
-    let mut pending = vec![input];
+/// Returns `true` if an attention reads a value, or a projection of it, as its keys or values. If it consists of
+/// separate nodes, the weights of keys must multiply values that are not `of_decoder`, because other matrices are
+/// multiplied by tokens, too.
+fn is_attended<'m>(flow: &Flow<'m>, input: &'m str, of_decoder: &BTreeSet<&str>) -> bool {
+    let mut pending = vec![(input, Stage::Rows)];
     let mut seen = BTreeSet::new();
-    while let Some(value) = pending.pop() {
-        if seen.len() >= MAX_VALUES || !seen.insert(value) {
+    while let Some((value, stage)) = pending.pop() {
+        if seen.len() >= MAX_VALUES || !seen.insert((value, stage)) {
             continue;
         }
         for (node, slot) in flow.readers(value).take(MAX_VALUES) {
             let Some(slot) = slot else { continue };
-            let is_passed = (slot == 0 && passes(flow, &node)) || is_projected(flow, &node, slot);
-            match is_passed {
-                true => pending.extend(node.outputs()),
-                false
-                    if is_product(&node)
-                        || node.op_type().ends_with("Attention") && matches!(slot, 1 | 2) =>
-                {
-                    return true;
+            let is_second = slot == 1 || node.is("Einsum");
+            let next = match stage {
+                Stage::Rows if slot == 0 && passes(flow, &node) || is_projected(flow, &node, slot) => {
+                    Some(stage)
                 }
-                false => {}
-            }
+                Stage::Rows => match by_reader(flow, &node, slot) {
+                    Some(_) if !is_product(&node) => return true,
+                    Some(CachePart::Value) if is_second => return true,
+                    Some(CachePart::Key) if is_second => Some(Stage::Scores),
+                    _ => None,
+                },
+                Stage::Scores if node.is("Softmax") => Some(Stage::Weights),
+                Stage::Scores if keeps_scores(&node) || ["Add", "Where"].iter().any(|op| node.is(op)) => {
+                    Some(stage)
+                }
+                Stage::Weights if is_product(&node) => match node.input(usize::from(slot == 0)) {
+                    Some(values) if !of_decoder.contains(values) => return true,
+                    _ => None,
+                },
+                Stage::Weights if moves(&node) || ["Dropout", "Where"].iter().any(|op| node.is(op)) => {
+                    Some(stage)
+                }
+                Stage::Scores | Stage::Weights => None,
+            };
+            pending
+                .extend(next.into_iter().flat_map(|next| node.outputs().map(move |output| (output, next))));
         }
     }
     false
@@ -50,7 +83,7 @@ fn are_keys<'m>(flow: &Flow<'m>, input: &'m str) -> bool {
 
 /// Returns `true` if a node passes on elements of its first input.
 fn passes(flow: &Flow<'_>, node: &Node<'_>) -> bool {
-    handed_on(flow, node).is_some() || ["Gather", "Split", "Expand", "Tile"].into_iter().any(|op| node.is(op))
+    handed_on(flow, node).is_some() || (moves(node) && !node.is("Concat"))
 }
 
 /// Returns `true` if a node multiplies its input at `slot` by weights, or adds a constant to it.

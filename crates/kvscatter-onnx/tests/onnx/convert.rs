@@ -673,13 +673,32 @@ fn a_decoder_of_an_encoder_decoder_is_refused_by_the_input_of_the_encoder() {
             keys,
             node("Transpose", &["keys"], "turned"),
             node("MatMul", &[embedded, "turned"], "products"),
+            node("Softmax", &["products"], "attended"),
+            node("MatMul", &["attended", "keys"], "seen"),
         ]);
         let input = name.to_owned();
         assert_eq!(refused(&model, MAX_SEQ), ConvertRefusal::EncoderDecoder { input });
         let graph = model.graph().unwrap();
         assert_eq!(Decoder::of(&graph).unwrap().from_encoder, [name]);
     }
-    let model = load("optimum-llama");
+    assert!(Decoder::of(&load("optimum-llama").graph().unwrap()).unwrap().from_encoder.is_empty());
+    // Matrices that change the weights for each sample, and a pool of queries, are multiplied by tokens.
+    let mut model = load("optimum-llama");
+    let graph = model.proto_mut().graph.as_option_mut().unwrap();
+    let embedded = "/model/embed_tokens/Gather_output_0";
+    for (name, dims) in [("low", ["64", "8"]), ("high", ["8", "64"]), ("queries", ["4", "64"])] {
+        graph.input.push(value(name, ElementType::Float32, &["batch_size", dims[0], dims[1]]));
+    }
+    graph.node.extend([
+        node("MatMul", &[embedded, "low"], "narrow"),
+        node("MatMul", &["narrow", "high"], "wide"),
+        node("Softmax", &["wide"], "chosen"),
+        node("MatMul", &["chosen", embedded], "mixed"),
+        node("Transpose", &[embedded], "tokens"),
+        node("MatMul", &["queries", "tokens"], "products"),
+        node("Softmax", &["products"], "weights"),
+        node("MatMul", &["weights", embedded], "pooled"),
+    ]);
     assert!(Decoder::of(&model.graph().unwrap()).unwrap().from_encoder.is_empty());
 }
 
