@@ -11,18 +11,24 @@ pub(super) const STACK_RANK: usize = 4;
 const PAIR_RANK: usize = 5;
 
 /// Sets the batch dimension of each cache. If it is not the first dimension, the cache is marked as a stack of several
-/// caches, but a writer that is unknown for another reason keeps that reason.
+/// caches, but a writer that is unknown for another reason keeps that reason. The tokens show the batch of a stack, and
+/// otherwise its writer does.
 pub(super) fn find(caches: &mut [Cache<'_>], inputs: &[Input<'_>], logits: Option<&ValueInfo<'_>>) {
     let tokens = inputs.iter().find(|input| input.role.is_tokens()).map(|input| &input.value);
     let samples = tokens.or(logits).and_then(|value| value.shape.as_ref()?.first().copied());
     for cache in caches {
-        let batch = match cache.style {
+        let of_writer = match cache.style {
             WriterStyle::Unknown(UnknownStyle::Stacked { batch }) => batch,
             _ if cache.part == CachePart::Both && cache.known_shape.len() == PAIR_RANK => 1,
-            _ => samples.and_then(|samples| stacked(cache, samples)).unwrap_or(0),
+            _ => 0,
         };
+        let batch = samples.and_then(|samples| stacked(cache, samples)).unwrap_or(of_writer);
         cache.batch_axis = batch;
-        if batch > 0 && !matches!(cache.style, WriterStyle::Unknown(_)) {
+        let keeps_reason = match &cache.style {
+            WriterStyle::Unknown(why) => !matches!(why, UnknownStyle::Stacked { .. }),
+            _ => false,
+        };
+        if batch > 0 && !keeps_reason {
             cache.style = WriterStyle::Unknown(UnknownStyle::Stacked { batch });
         }
     }

@@ -2,11 +2,16 @@
 
 use std::collections::BTreeSet;
 
-use super::cache::{Cache, WriterStyle};
+use super::cache::{Cache, CachePart, WriterStyle};
 use super::flow::Flow;
 
 /// Returns the caches whose attention has a result that reaches neither an output nor another cache.
+///
+/// There are none if no attention reads any cache, because a graph for the first step of a text only fills them.
 pub(super) fn caches<'c, 'm>(flow: &Flow<'m>, caches: &'c [Cache<'m>]) -> Vec<&'c Cache<'m>> {
+    if caches.iter().all(|cache| cache.part == CachePart::Unknown) {
+        return Vec::new();
+    }
     let presents: BTreeSet<_> =
         caches.iter().flat_map(|cache| cache.copies.iter().copied().chain([cache.present])).collect();
     // Each node is followed once, because one node may produce all caches from all inputs.

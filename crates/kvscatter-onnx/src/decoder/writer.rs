@@ -139,7 +139,8 @@ impl<'m> CacheWrite<'m> {
         })
     }
 
-    /// Describes a `Concat` that puts layers together again, each of which was taken from one input.
+    /// Describes a `Concat` that puts layers together again, each of which was taken from one input. The batch is
+    /// axis 1 unless the sizes show another one.
     fn stack(flow: &Flow<'m>, layers: &[&'m str]) -> Option<Self> {
         let mut pasts = layers.iter().map(|layer| stacked_past(flow, layer));
         let past = pasts.next()??;

@@ -25,6 +25,12 @@ fn what_is_right_has_none() {
     let shapes =
         Made::fixed().node(node("Shape", &["past_k"], "shape")).node(node("Size", &["present_v"], "n"));
     assert_eq!(shapes.hazards(), []);
+    // A prefill starts with empty caches, so its attention reads the new rows alone.
+    for made in [Made::fixed(), Made::growing()] {
+        let prefill =
+            made.change("y", |node| node.input = ["q", "new_k", "new_v"].map(str::to_owned).to_vec());
+        assert_eq!(prefill.hazards(), []);
+    }
 }
 
 #[test]

@@ -178,12 +178,17 @@ fn layers_that_are_put_together_again() {
     stack.attribute = vec![int("axis", 0)];
     let made = Made::growing()
         .input(value("layer", ElementType::Int64, &[]))
-        .input(value("past_k", FLOAT, &["2", "batch", "past", "16"]))
-        .output(value("present_k", FLOAT, &["2", "batch", "all", "16"]))
+        .output(value("logits", FLOAT, &["batch", "s", "32"]))
         .before(nodes)
+        .node(node("Relu", &["q"], "logits"))
         .change("present_k", |node| *node = stack);
-    assert_eq!(
-        keys(made),
-        ("unknown: one tensor has several caches, with the batch at axis 1".to_owned(), 2)
-    );
+    // The second stack has two kinds of keys for each layer.
+    for (stack, batch) in [(&["2", "batch"][..], 1), (&["2", "2", "batch"], 2)] {
+        let shape = |length| [stack, &[length, "16"]].concat();
+        let made = made.clone();
+        let made = made.input(value("past_k", FLOAT, &shape("past")));
+        let made = made.output(value("present_k", FLOAT, &shape("all")));
+        let style = format!("unknown: one tensor has several caches, with the batch at axis {batch}");
+        assert_eq!(keys(made), (style, stack.len()));
+    }
 }
