@@ -89,6 +89,10 @@ pub(crate) struct Generate {
     #[arg(long, value_name = "N", default_value = "512", value_parser = integer::<NonZeroUsize>)]
     chunk: NonZeroUsize,
 
+    /// Draft up to this many tokens of each sample in a step, copied from its text, where a step then costs less
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = integer::<usize>)]
+    draft: usize,
+
     /// Slots of each sample, if the model leaves this size open [default: as many as the longest sample needs]
     #[arg(long, value_name = "N", value_parser = integer::<NonZeroUsize>)]
     capacity: Option<NonZeroUsize>,
@@ -122,6 +126,7 @@ pub(crate) fn run(args: Generate, output: &mut Output) -> Result<Outcome, Comman
     if let Some(path) = &args.save_prefix {
         generator.save_prompt(path);
     }
+    generator.draft(args.draft);
     check_eos(&greedy.eos, generator.vocabulary())?;
     let (memory, capacity, growth) = (generator.memory(), generator.capacity(), generator.growth());
     let prefix =

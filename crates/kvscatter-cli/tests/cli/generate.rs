@@ -85,6 +85,22 @@ fn the_same_as_json() {
     assert_eq!(document["caches"]["caches"][3]["shape"], serde_json::json!([2, 64, 32]));
 }
 
+/// The text of this prompt repeats itself.
+#[test]
+fn drafts_take_fewer_steps_to_the_same_tokens() {
+    let folder = Folder::with_testdata();
+    let line = format!("generate {STATIC} --prompt-ids 9 --tokens 30");
+    let [plain, drafted] = ["", " --draft 6"].map(|draft| json(folder.run(&format!("{line}{draft} --json"))));
+    assert_eq!(plain["samples"], drafted["samples"]);
+    let number = |document: &serde_json::Value, name: &str| document["decode"][name].as_u64().unwrap();
+    assert_eq!(["steps", "drafted", "accepted"].map(|name| number(&plain, name)), [29, 0, 0]);
+    let [steps, of, accepted] = ["steps", "drafted", "accepted"].map(|name| number(&drafted, name));
+    assert_eq!(steps + accepted, 29);
+    assert!(accepted > 15, "{drafted}");
+    let text = folder.run(&format!("{line} --draft 6")).passed();
+    assert!(text.contains(&format!("; {accepted} of {of} drafted tokens accepted\n")), "{text}");
+}
+
 /// Checks that the other samples, the size of chunks and the form of the prompts change no token.
 #[test]
 fn a_sample_is_what_it_is_alone() {

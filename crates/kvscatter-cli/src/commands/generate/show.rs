@@ -71,17 +71,16 @@ impl Generation {
     }
 
     fn decode(&self) -> String {
-        let Generated { steps, decoded, decode, .. } = self.generated;
-        match steps {
-            0 => "no step, because the prefill gave all tokens".to_owned(),
-            _ => format!(
-                "{} in {}, {}{}",
-                count(decoded, "token"),
-                count(steps, "step"),
-                time(decode),
-                rate(decoded, decode)
-            ),
+        let Generated { steps, decoded, drafted, accepted, decode, .. } = self.generated;
+        if steps == 0 {
+            return "no step, because the prefill gave all tokens".to_owned();
         }
+        let (tokens, steps) = (count(decoded, "token"), count(steps, "step"));
+        let drafts = match drafted {
+            0 => String::new(),
+            _ => format!("; {accepted} of {} accepted", count(drafted, "drafted token")),
+        };
+        format!("{tokens} in {steps}, {}{}{drafts}", time(decode), rate(decoded, decode))
     }
 
     fn write(&self) -> String {
@@ -188,6 +187,8 @@ struct Phase {
 #[derive(Serialize)]
 struct Decode {
     steps: usize,
+    drafted: usize,
+    accepted: usize,
     #[serde(flatten)]
     phase: Phase,
 }
@@ -230,7 +231,12 @@ impl<'a> GenerateDocument<'a> {
             prefix: generation.prefix.as_ref(),
             prefill: Phase::new(generated.prompt_tokens, generated.prefill),
             saved: generation.saved.as_ref(),
-            decode: Decode { steps: generated.steps, phase: Phase::new(generated.decoded, generated.decode) },
+            decode: Decode {
+                steps: generated.steps,
+                drafted: generated.drafted,
+                accepted: generated.accepted,
+                phase: Phase::new(generated.decoded, generated.decode),
+            },
             cache_write: CacheWrite {
                 bytes_per_step: generated.written_per_step,
                 bytes_copied: generated.copied,
