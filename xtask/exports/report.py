@@ -35,7 +35,7 @@ UNKNOWN = re.compile(
 # Parts of reasons that differ between models, and what the page has in their place.
 SHORTER = {
     r"\s+": " ",
-    r"\S*/(checkpoints|converted|exports)/\S*": "…",
+    r"\S*/(checkpoints|converted|exports)/\S*|/\S*\.onnx\b": "…",
     r"^…:? ": "",
     r'node \d+ "[^"]*" \((\w+)[^)]*\)': r"`\1`",
     r"(Name:)?'/\S*'|\"[^\" ]*\"|0x[0-9a-f]+|node_\w+": "…",

@@ -64,8 +64,8 @@ pub(crate) fn run(steps: Vec<Step>, missing: Missing) -> bool {
 
 /// Runs several lists of steps at once, each in its order, as [`run()`] does. Many steps use one processor only.
 ///
-/// The output of a step goes to a file of the build folder, and is printed from there while the step runs. So little of
-/// it is missing if this program is killed.
+/// The output of a step goes to a file of the build folder, and is printed from there while the step runs. If this
+/// program is killed, only the output of the last seconds has not been printed.
 pub(crate) fn run_at_once(lists: Vec<Vec<Step>>, missing: Missing) -> bool {
     let begin = Instant::now();
     let log = Mutex::new(Log { out: io::stdout(), name: "" });

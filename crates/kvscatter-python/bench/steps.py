@@ -3,9 +3,9 @@
     pip install kvscatter onnx onnx-ir onnxruntime
     python crates/kvscatter-python/bench/steps.py [--quick] [--write-docs]
 
-A generated decoder of 8 layers runs in ONNX Runtime on one thread. Its next token depends on the position and on the
-kind of the last token, so that each kind of token is a given text. All times are times of the processor, and what is
-compared takes turns.
+A generated decoder of 8 layers runs in ONNX Runtime on one thread. Its next token depends only on the position and
+on the kind of the last token, so each kind of prompt is continued with a given text. All times are CPU times.
+Measurements that are compared take turns.
 """
 
 import argparse

@@ -30,16 +30,16 @@ use crate::{options, runtime};
 ///     eos: Tokens after which a prompt ends.
 ///     capacity, threads, memory, onnxruntime, plugin: See `KvSession`.
 ///     chunk: The maximum number of tokens of one prompt in a run of the model.
-///     draft: The maximum number of drafted tokens of each sample in a step. A draft is copied from the text after
-///         the last tokens occurred before (prompt lookup), and one step verifies it. A step drafts only as far
-///         as this makes it likely to give more tokens for its cost.
+///     draft: The maximum number of drafted tokens of each sample in a step, which verifies them. If the last tokens
+///         of a sample occurred earlier in its text, the draft is a copy of what followed them there (prompt
+///         lookup). Each step drafts as many tokens as are expected to give the most tokens for its cost.
 ///     prefix: A file of a saved prompt, whose tokens come before those of every prompt.
 ///     save_prefix: A file that the prompt is saved to. There must be one prompt.
-///     progress: A function that is called after every token. Its arguments are the number of tokens
-///         generated for each prompt and the number of prompts that continue. An exception in it ends the
-///         generation.
+///     progress: A function that is called after the prompts and after every later step. Its arguments are the
+///         number of tokens generated for each prompt (with drafts, the smallest number among the prompts that
+///         have not ended) and the number of prompts that have not ended. An exception in it ends the generation.
 ///
-/// Ctrl-C interrupts between two tokens.
+/// Ctrl-C interrupts between two steps.
 ///
 /// Returns:
 ///     `Generated`: the tokens after each prompt, and the cost of generating them.

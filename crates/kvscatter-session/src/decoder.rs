@@ -173,8 +173,8 @@ impl Decoder {
         })
     }
 
-    /// Feeds each prompt that has not ended its last token and a draft. Returns the drafted tokens that the model would
-    /// have chosen, and the token that it chooses after them. The others are undone.
+    /// Runs the last token and the draft of each prompt that has not ended. Returns the accepted tokens of each draft,
+    /// followed by the token that the model chooses after them. Undoes the tokens that were not accepted.
     pub(crate) fn verify(&mut self, feeds: &[Option<Vec<i64>>]) -> Result<Vec<Vec<i64>>, SessionError> {
         let Self::Static(of) = self else { return Ok(Vec::new()) };
         let samples: Vec<_> =

@@ -35,8 +35,9 @@ impl GreedyOptions {
 /// The progress of a generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// The number of tokens generated so far for each sample. With [drafts](Generator::draft), some samples have more.
-    /// The maximum is [`GreedyOptions::tokens`].
+    /// The number of tokens generated so far for each sample that has not ended. With [drafts](Generator::draft), this
+    /// is the smallest of their numbers. If all samples have ended, it is the largest number of all. The maximum is
+    /// [`GreedyOptions::tokens`].
     pub tokens: usize,
     /// The number of samples that have not ended.
     pub samples: usize,
@@ -145,14 +146,14 @@ impl Generator {
     /// Lets [`generate`](Self::generate) draft up to `most` tokens of each sample in a step, and verify them together.
     /// By default it drafts none.
     ///
-    /// A draft is copied from the text after the last tokens occurred before (prompt lookup). A step drafts only for
-    /// samples, and only as many tokens, as make more tokens likely for what the step costs. The choice depends on the
-    /// tokens so far, not on time, so the same call always takes the same steps. A text without repetitions is
-    /// generated without drafts.
+    /// If the last tokens of a sample occurred earlier in its text, the draft is a copy of what followed them there
+    /// (prompt lookup). For each step, the generation chooses which samples draft and how many tokens, so that the
+    /// step is expected to give the most tokens for its cost. The choice depends on the tokens so far, not on time, so
+    /// the same call always takes the same steps. A text without repetitions is generated without drafts.
     ///
-    /// The tokens are those of a generation without drafts, as far as the model computes the same logits for several
-    /// tokens of a sample in a run as for one. Caches that grow, models with states, and models that take one token in
-    /// a run or return logits for the last token only have no drafts.
+    /// The result has the same tokens as without drafts, if the model computes the same logits for several tokens of a
+    /// sample in one run as for single tokens. `most` has no effect if the caches grow, if the model has states, if it
+    /// takes one token in a run, or if it returns logits for the last token only.
     pub fn draft(&mut self, most: usize) {
         self.draft = most;
     }
@@ -203,8 +204,8 @@ impl Generator {
 
     /// Generates the tokens after prompts of token ids, all in one batch.
     ///
-    /// `progress` is called after every step. Every sample that has not ended then has at least one more token. If it
-    /// returns [`ControlFlow::Break`], the generation ends and returns the tokens so far.
+    /// `progress` is called after the prompts and after every later step. If it returns [`ControlFlow::Break`], the
+    /// generation ends and returns the tokens so far.
     ///
     /// # Errors
     /// Returns one of these before the first run:

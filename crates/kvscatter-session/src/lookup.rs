@@ -4,31 +4,32 @@
 //! compares the tokens that both are expected to give with what both [cost](crate::model_runs::costs). It depends on
 //! the tokens alone, so that the same call always takes the same steps.
 //!
-//! A step without drafts shows as well what a draft would have been worth. So drafts stop and start again without
-//! attempts that cost something.
+//! A step without drafts also shows whether a draft would have been right. So no step has to draft only to find out
+//! whether drafts pay again.
 
-/// The shortest and the longest repetition that count.
+/// The shortest and the longest repetition that count, in tokens.
 const REPETITION: [usize; 2] = [2, 8];
-/// The number of later tokens after which an outcome counts about a third.
+/// The number of later outcomes after which an outcome counts only about a third.
 const MEMORY: f64 = 16.0;
 /// A step with drafts must be expected to be better by this factor, because its cost is an estimate.
 const MARGIN: f64 = 1.1;
 
-/// The text of a sample, and how often the tokens that followed a repetition were those of its first occurrence.
+/// The text of a sample, and how often a token that followed a repetition was the one that followed the earlier
+/// occurrence.
 #[derive(Clone, Debug)]
 pub(crate) struct Lookup {
     text: Vec<i64>,
-    /// For repetitions of at least 2, 4 and 8 tokens.
+    /// For repetitions of 2 or 3 tokens, of 4 to 7, and of at least 8.
     chances: [Chance; 3],
 }
 
-/// The text that followed the last tokens of a sample before.
+/// The tokens that followed an earlier occurrence of the last tokens of a sample.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Draft {
     pub(crate) tokens: Vec<i64>,
     /// The number of repeated tokens before the draft.
     repeated: usize,
-    /// By the number of drafted tokens that a step feeds, from 0 on: how many of them are expected to be right.
+    /// The number of tokens that are expected to be right if a step feeds the first `n` of them, by `n` from 0 on.
     gains: Vec<f64>,
 }
 

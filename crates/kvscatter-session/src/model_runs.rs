@@ -17,12 +17,14 @@ use crate::{CacheWriter, Feed, SampleFeed};
 /// for any number of rows. [`costs`] has the costs that were measured.
 const RUN_COST: usize = 5;
 
-/// The costs of a run besides its rows, as numbers of rows: of a run with one row, and of one with more rows.
+/// The cost of a run besides its rows, as a number of rows. Each pair has the cost of a run with one row, and of a run
+/// with more rows. There is one pair for each way in which engines compute with the weights.
 ///
 /// These were measured in ONNX Runtime on one thread, for the linear layers of decoders with hidden sizes of 256 to
-/// 1,024. A run with weights in float32 costs 9 to 11 rows. Half of this is left for attention, whose cost grows with
-/// the rows. With 4-bit weights it depends on the kernel. A run costs 1 to 2 rows if the kernel computes in int8. If it
-/// unpacks the weights for several rows, a run of one row costs 3 to 6 rows, and a run of more costs 9 to 12.
+/// 1,024. A run with weights in float32 costs 9 to 11 rows. The constant is half of this, because attention makes each
+/// row more expensive. With 4-bit weights, the cost depends on the kernel. A run costs 1 to 2 rows if the kernel
+/// computes in int8. If it unpacks the weights for several rows, a run of one row costs 3 to 6 rows, and a run of more
+/// costs 9 to 12.
 const FLOAT_COSTS: &[[f64; 2]] = &[[5.0, 5.0]];
 const QUANTISED_COSTS: &[[f64; 2]] = &[[1.0, 1.0], [3.0, 11.0]];
 

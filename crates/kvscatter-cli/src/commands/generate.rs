@@ -89,7 +89,7 @@ pub(crate) struct Generate {
     #[arg(long, value_name = "N", default_value = "512", value_parser = integer::<NonZeroUsize>)]
     chunk: NonZeroUsize,
 
-    /// Draft up to this many tokens of each sample in a step, copied from its text, where a step then costs less
+    /// Draft up to this many tokens of each sample in a step, copied from its text, if this lowers the cost per token
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = integer::<usize>)]
     draft: usize,
 

@@ -64,7 +64,7 @@ pub(super) fn assign<'m>(
     });
     let mut roles = Roles { inputs: inputs.collect(), evidence, none: Evidence::default() };
 
-    // Names come first, so that no proof takes an input away from its name.
+    // Names are checked first, so that no proof gives another role to an input with one of these names.
     for (role, name, fits) in NAMES {
         roles.give(role, |_, input, _| input.value.name == name && fits(&input.value));
     }
@@ -74,7 +74,7 @@ pub(super) fn assign<'m>(
         is_integer(&input.value) && !seen.is_angle && picks_token
     });
     roles.give(InputRole::PositionIds, |_, input, seen| is_integer(&input.value) && seen.is_angle);
-    // Every decoder takes tokens, so they are the only input that picks rows.
+    // Every decoder takes tokens. So if only one input picks rows, it has the tokens.
     roles.give(InputRole::TokenIds, |_, input, seen| {
         is_integer(&input.value) && !seen.is_angle && !seen.tables.is_empty()
     });
@@ -138,8 +138,8 @@ struct Roles<'m> {
 }
 
 impl<'m> Roles<'m> {
-    /// Gives a role to the input that fits, if there is exactly one and no input has the role. Embeddings take the
-    /// place of token ids.
+    /// Gives a role to the input that fits, if there is exactly one and no input has the role. A
+    /// decoder has either token ids or embeddings.
     fn give(&mut self, role: InputRole, fits: impl Fn(&[Input<'m>], &Input<'m>, &Evidence) -> bool) {
         let is_taken = |input: &Input<'m>| input.role == role || input.role.is_tokens() && role.is_tokens();
         if self.inputs.iter().any(is_taken) {

@@ -38,9 +38,9 @@ pub(super) fn inputs<'m>(flow: &Flow<'m>, inputs: &[Input<'m>]) -> Vec<&'m str> 
     names.filter(|name| is_attended(flow, name, &of_decoder)).collect()
 }
 
-/// Returns `true` if an attention reads a value, or a projection of it, as its keys or values. If it consists of
-/// separate nodes, the weights of keys must multiply values that are not `of_decoder`, because other matrices are
-/// multiplied by tokens, too.
+/// Returns `true` if an attention reads a value, or a projection of it, as its keys or values. `of_decoder` contains
+/// what is computed from the inputs with a role. If the attention consists of separate nodes, the weights of
+/// keys must multiply values that are not among these, because tokens are also multiplied by other matrices.
 fn is_attended<'m>(flow: &Flow<'m>, input: &'m str, of_decoder: &BTreeSet<&str>) -> bool {
     let mut pending = vec![(input, Stage::Rows)];
     let mut seen = BTreeSet::new();

@@ -18,12 +18,11 @@ pub struct Input<'m> {
 
 /// What a decoder uses an input for.
 ///
-/// An input has a role if an operator takes it in this role, or if it has the name that exporters use for it
-/// (`input_ids`, `inputs_embeds`, `position_ids`, `attention_mask`, `write_indices`, `nonpad_kv_seqlen`) and a fitting
-/// type and shape, or if the graph proves the role. No proof takes an input away from its name.
+/// An input has a role if an operator such as `TensorScatter`, `RotaryEmbedding` or `GroupQueryAttention` takes it in
+/// this role, or if it has the name that exporters use for the role (`input_ids`, `inputs_embeds`, `position_ids`,
+/// `attention_mask`, `write_indices`, `nonpad_kv_seqlen`) and a fitting type and shape. If neither gives a role, the
+/// graph can prove one:
 ///
-///
-/// - Operators are `TensorScatter`, `RotaryEmbedding`, `GroupQueryAttention` and others.
 /// - Token ids pick rows of a table with a row for each token of the vocabulary, or are the only input that picks rows.
 /// - Embeddings are the only floats of rank 3 with as many rows as the logits, if no input has token ids.
 /// - Positions rotate queries or keys by sines and cosines that are computed or picked from them, or are the last slot
@@ -32,7 +31,7 @@ pub struct Input<'m> {
 /// - The first slots or the lengths that operators take equal the numbers of the input.
 ///
 /// The slots that attention shows are evaluated in a small step. Such a proof fails if a mask that is computed from the
-/// input cannot be evaluated, because it depends on another input without a role. Any other input is
+/// input cannot be evaluated, for example if it also depends on another input without a role. Any other input is
 /// [`Other`](Self::Other), because a wrong value for it would give wrong results without an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum InputRole {

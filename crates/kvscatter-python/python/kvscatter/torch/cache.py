@@ -137,8 +137,8 @@ class _Layer(StaticLayer):  # type: ignore[misc]
         """Writes new rows of every sample from this slot on, or raises an error and writes nothing."""
         assert self.keys is not None and self.values is not None, "they have been allocated"
         pairs, samples = ((self.keys, key_states), (self.values, value_states)), key_states.shape[0]
-        # The values are first written with lengths of 0, which writes nothing and raises the errors of the write. It
-        # does not compare positions, which are those of the keys.
+        # The values are first written with lengths of 0. This writes nothing, and raises all errors of the write except
+        # those for positions. The write of the keys checks the positions, which are the same.
         if _is_plain(self.keys, self.values, key_states, value_states):
             # A prepared write takes a microsecond, and the operator takes 30.
             write_keys, write_values = [self._prepare(cache, states) for cache, states in pairs]
