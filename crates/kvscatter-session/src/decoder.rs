@@ -175,8 +175,13 @@ impl Decoder {
 
     /// Runs the last token and the draft of each prompt that has not ended. Returns the accepted tokens of each draft,
     /// followed by the token that the model chooses after them. Undoes the tokens that were not accepted.
-    pub(crate) fn verify(&mut self, feeds: &[Option<Vec<i64>>]) -> Result<Vec<Vec<i64>>, SessionError> {
-        let Self::Static(of) = self else { return Ok(Vec::new()) };
+    ///
+    /// Returns `None` and undoes all if the run shows that the model returns logits for the last token only.
+    pub(crate) fn verify(
+        &mut self,
+        feeds: &[Option<Vec<i64>>],
+    ) -> Result<Option<Vec<Vec<i64>>>, SessionError> {
+        let Self::Static(of) = self else { return Ok(None) };
         let samples: Vec<_> =
             of.samples.iter().zip(feeds).map(|(sample, feed)| (*sample).zip(feed.as_deref())).collect();
         let given: Vec<(Sample, &[i64])> = samples.iter().flatten().copied().collect();
@@ -185,6 +190,10 @@ impl Decoder {
         }
         let logits = of.session.step(&given)?;
         of.copied += of.session.bytes_copied();
+        if of.session.most_drafted() == 0 {
+            given.iter().try_for_each(|(sample, _)| of.session.rollback(*sample))?;
+            return Ok(None);
+        }
         let mut all = Vec::new();
         for (prompt, sample) in samples.into_iter().enumerate() {
             let mut chosen = Vec::new();
@@ -200,7 +209,7 @@ impl Decoder {
             }
             all.push(chosen);
         }
-        Ok(all)
+        Ok(Some(all))
     }
 
     /// Returns the bytes that the last step wrote into the caches.

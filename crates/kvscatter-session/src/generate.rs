@@ -153,7 +153,8 @@ impl Generator {
     ///
     /// The result has the same tokens as without drafts, if the model computes the same logits for several tokens of a
     /// sample in one run as for single tokens. `most` has no effect if the caches grow, if the model has states, if it
-    /// takes one token in a run, or if it returns logits for the last token only.
+    /// takes one token in a run, if it returns logits for the last token only, or with
+    /// [`refuse_nan`](SessionOptions::refuse_nan), which would refuse the NaN of a wrong draft.
     pub fn draft(&mut self, most: usize) {
         self.draft = most;
     }
@@ -250,8 +251,7 @@ impl Generator {
         batch.generated.prompt_tokens = prompts.iter().map(Vec::len).sum();
         batch.generated.prefill = started.elapsed();
         batch.take(chosen.into_iter().map(|token| token.into_iter().collect()).collect());
-        let most = self.draft.min(self.decoder.most_drafted());
-        if most > 0 {
+        if self.draft > 0 {
             batch.look_up(self.decoder.texts()?);
         }
         let started = Instant::now();
@@ -261,22 +261,21 @@ impl Generator {
                 break;
             }
             self.decoder.end_all_but(&is_running)?;
-            let drafts = batch.drafts(most);
+            let drafts = batch.drafts(self.draft.min(self.decoder.most_drafted()));
             let feeds = batch.feeds(&drafts, &self.decoder.paying(&drafts));
             let drafted = feeds.iter().flatten().map(|feed| feed.len() - 1).sum::<usize>();
-            let chosen = if drafted > 0 {
-                self.decoder.verify(&feeds)?
+            let verified = if drafted > 0 { self.decoder.verify(&feeds)? } else { None };
+            let chosen = if let Some(chosen) = verified {
+                batch.generated.drafted += drafted;
+                let fed = chosen.iter().filter(|chosen| !chosen.is_empty());
+                batch.generated.accepted += fed.map(|chosen| chosen.len() - 1).sum::<usize>();
+                chosen
             } else {
-                let feeds: Vec<_> = feeds.iter().map(|feed| feed.as_deref()).collect();
-                let chosen = self.decoder.step(&feeds, usize::MAX)?;
+                let last: Vec<_> = feeds.iter().map(|feed| feed.as_ref()?.get(..1)).collect();
+                let chosen = self.decoder.step(&last, usize::MAX)?;
                 chosen.into_iter().map(|token| token.into_iter().collect()).collect()
             };
             batch.generated.steps += 1;
-            batch.generated.drafted += drafted;
-            if drafted > 0 {
-                let fed = chosen.iter().filter(|chosen| !chosen.is_empty());
-                batch.generated.accepted += fed.map(|chosen| chosen.len() - 1).sum::<usize>();
-            }
             batch.generated.written_per_step = self.decoder.written();
             batch.learn(&drafts, &chosen);
             batch.generated.decoded += batch.take(chosen);
@@ -405,7 +404,7 @@ impl<'g> Batch<'g> {
             // The model chooses one more token than those that it accepts.
             let done = self.generated.samples.get(index)?.len().saturating_add(1);
             let most = most.min(self.greedy.tokens.saturating_sub(done));
-            let draft = |lookup: &Lookup| lookup.draft(most);
+            let draft = |lookup: &Lookup| lookup.draft(most).before(&self.greedy.eos);
             is_running.then(|| self.lookups.get(index).map(draft).unwrap_or_default())
         };
         self.is_running().into_iter().enumerate().map(draft).collect()

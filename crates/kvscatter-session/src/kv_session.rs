@@ -410,7 +410,8 @@ impl KvSession {
     /// Returns the largest number of drafted tokens that one step can verify, and of which any number can be kept.
     pub(crate) fn most_drafted(&self) -> usize {
         let interface = &self.runner.interface;
-        if interface.is_decode_only || interface.last_logits_only || !interface.states.is_empty() {
+        let has_all_logits = !interface.is_decode_only && !interface.last_logits_only;
+        if !has_all_logits || !interface.states.is_empty() || self.refuse_nan {
             return 0;
         }
         let of_rings = interface.rings().map(|ring| ring.capacity.saturating_sub(ring.chunk));

@@ -33,6 +33,17 @@ pub(crate) struct Draft {
     gains: Vec<f64>,
 }
 
+impl Draft {
+    /// Returns the draft up to the first of these tokens. The model would choose nothing after it.
+    pub(crate) fn before(mut self, ends: &[i64]) -> Self {
+        if let Some(end) = self.tokens.iter().position(|token| ends.contains(token)) {
+            self.tokens.truncate(end);
+            self.gains.truncate(end.saturating_add(1));
+        }
+        self
+    }
+}
+
 /// Counts of outcomes, of which older ones count less.
 #[derive(Clone, Copy, Debug, Default)]
 struct Chance {
@@ -157,7 +168,7 @@ pub(crate) fn paying(drafts: &[Option<Draft>], mut costs: impl FnMut(&[usize]) -
                 let ratios = costs.iter().zip(&plain).map(|(cost, plain)| tokens / samples * plain / cost);
                 ratios.fold(f64::INFINITY, f64::min)
             };
-            // Every drafted token costs at least its row.
+            // A drafted token hardly ever costs less than its row.
             let least: Vec<_> = plain.iter().map(|plain| plain + rows).collect();
             if value(&least) <= most {
                 continue;

@@ -374,9 +374,33 @@ fn drafts_change_the_steps_and_not_the_tokens() {
         }
         // A token that ends its sample is the last, also among accepted tokens.
         for eos in plain.0[0].iter().skip(20) {
-            assert_eq!(generate(4, &[*eos]).0, generate(0, &[*eos]).0, "{name} {eos}");
+            let drafted = generate(4, &[*eos]);
+            assert_eq!(drafted.0, generate(0, &[*eos]).0, "{name} {eos}");
+            assert!(lengths.len() > 1 || drafted.2 == drafted.1 + drafted.4, "{name} {eos} {drafted:?}");
         }
     }
+}
+
+/// The first run with several tokens shows that such a model cannot verify drafts.
+#[test]
+fn a_model_that_returns_the_last_logits_only_has_no_drafts() {
+    let last = Answers(|step, batch, width| {
+        let tokens = fed(step, "input_ids");
+        let next = |tokens: &[i64]| tokens.last().map_or(0, |token| (token + 1) % 6);
+        let values: Vec<i64> = tokens
+            .chunks(width)
+            .flat_map(|tokens| (0..256).map(move |token| i64::from(token == next(tokens))))
+            .collect();
+        Ok(vec![Tensor::integers(ElementType::Float32, &[batch, 1, 256], &values)?])
+    });
+    let generate = |draft| {
+        let mut generator = Generator::open(&last, model(STATIC), 1, SessionOptions::default()).unwrap();
+        generator.draft(draft);
+        let greedy = GreedyOptions { tokens: 40, eos: vec![], chunk: 20 };
+        let generated = generator.generate(&[vec![0]], &greedy, &mut |_| ControlFlow::Continue(())).unwrap();
+        (generated.samples, generated.steps, generated.drafted, generated.accepted)
+    };
+    assert_eq!(generate(4), generate(0));
 }
 
 /// A model whose queries see their own row. In a run, the NaN of token 13 reaches all rows of its sample.

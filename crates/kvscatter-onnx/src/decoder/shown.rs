@@ -37,14 +37,14 @@ pub(super) struct Trial<'a, 'm> {
 }
 
 /// A value that decides which slots a token sees.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct SlotMask<'m> {
     value: &'m str,
     kind: SlotMaskKind<'m>,
 }
 
 /// How attention reads a mask.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum SlotMaskKind<'m> {
     /// Its booleans are `true` for visible slots, and its floats are added to the scores.
     Scores,
@@ -131,10 +131,11 @@ pub(super) fn masks<'m>(flow: &Flow<'m>, caches: &[Cache<'m>]) -> Vec<SlotMask<'
     masks
 }
 
-/// Returns the masks that are computed from an input.
+/// Returns the masks that are computed from an input. Layers share masks, so each is returned once.
 pub(super) fn reading<'m>(flow: &Flow<'m>, masks: &[SlotMask<'m>], input: &'m str) -> Vec<SlotMask<'m>> {
     let computed = flow.computed_from([input]);
-    masks.iter().filter(|mask| computed.contains(mask.value)).copied().collect()
+    let read: BTreeSet<_> = masks.iter().filter(|mask| computed.contains(mask.value)).copied().collect();
+    read.into_iter().collect()
 }
 
 /// Returns the masks that a node of attention reads.

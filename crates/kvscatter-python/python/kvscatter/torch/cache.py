@@ -134,7 +134,8 @@ class _Layer(StaticLayer):  # type: ignore[misc]
             self._is_reset = False
 
     def _write(self, key_states: torch.Tensor, value_states: torch.Tensor, slot: int | torch.Tensor) -> None:
-        """Writes new rows of every sample from this slot on, or raises an error and writes nothing."""
+        """Writes new rows of every sample from this slot on, or raises an error and writes nothing. If a derivative of
+        the values cannot be recorded, the keys have been written."""
         assert self.keys is not None and self.values is not None, "they have been allocated"
         pairs, samples = ((self.keys, key_states), (self.values, value_states)), key_states.shape[0]
         # The values are first written with lengths of 0. This writes nothing, and raises all errors of the write except
