@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::path::Path;
 
-use kvscatter_onnx::ModelFile;
+use kvscatter_onnx::{Model, ModelFile};
 
 use crate::batch::Batch;
 use crate::caches::Caches;
 use crate::inputs::Inputs;
 use crate::model_runs::{Limits, ModelRun, costs, model_runs};
-use crate::opening::{check_tokens, read, sizes};
+use crate::opening::{check_tokens, check_types, check_writers, interface, read};
 use crate::tensor::check_value;
 use crate::undo::Undo;
 use crate::{
@@ -96,6 +96,14 @@ impl KvSession {
     ) -> Result<Self, SessionError> {
         let (file, interface) = read(model.as_ref())?;
         Self::of_interface(engine, &file, interface, options)
+    }
+
+    /// Makes the checks of [`open`](Self::open) that need no engine.
+    ///
+    /// # Errors
+    /// Returns the errors of [`open`](Self::open), except those of the engine and of the system.
+    pub fn check_model(model: &Model, options: SessionOptions) -> Result<(), SessionError> {
+        sizes(&mut interface(model)?, options).map(drop)
     }
 
     pub(crate) fn of_interface(
@@ -566,4 +574,18 @@ impl Drop for Unfinished<'_> {
             undo.clear();
         }
     }
+}
+
+/// Checks that a session can write the caches, and returns its batch and capacity.
+fn sizes(interface: &mut Interface, options: SessionOptions) -> Result<(usize, usize), SessionError> {
+    check_writers(interface)?;
+    interface.settle(None)?;
+    let batch = interface.batch_or(options.batch)?.unwrap_or(1);
+    let capacity = interface.capacity_or(options.capacity)?.ok_or(SessionError::CapacityOpen)?;
+    if batch == 0 || capacity == 0 {
+        return Err(SessionError::Empty { batch, capacity });
+    }
+    check_types(interface, capacity)?;
+    MemoryReport::check(interface, batch, capacity, options.memory)?;
+    Ok((batch, capacity))
 }

@@ -7,9 +7,7 @@ use kvscatter_onnx::decoder::{Decoder, Growth, Hazard, InputRole};
 use kvscatter_onnx::{Model, ModelFile};
 
 use crate::tensor::check_value;
-use crate::{
-    CachePort, CacheWriter, Interface, KvSession, MemoryReport, Purpose, SessionError, SessionOptions,
-};
+use crate::{CachePort, CacheWriter, Interface, Purpose, SessionError};
 
 /// Returns the checked file of a decoder, with its inputs and outputs. The model itself is dropped because it
 /// can be large.
@@ -19,23 +17,13 @@ pub(crate) fn read(path: &Path) -> Result<(ModelFile, Interface), SessionError> 
 }
 
 /// Returns the inputs and outputs of a decoder that a session or a generator may run.
-fn interface(model: &Model) -> Result<Interface, SessionError> {
+pub(crate) fn interface(model: &Model) -> Result<Interface, SessionError> {
     let graph = model.graph()?;
     let decoder = Decoder::of(&graph)?;
-    check_known(&decoder)?;
+    check_caches_known(&decoder)?;
     check_embeddings(&decoder)?;
     check_readers(&decoder)?;
     Interface::of(model, &decoder)
-}
-
-impl KvSession {
-    /// Makes the checks of [`open`](Self::open) that need no engine.
-    ///
-    /// # Errors
-    /// Returns the errors of [`open`](Self::open), except those of the engine and of the system.
-    pub fn check_model(model: &Model, options: SessionOptions) -> Result<(), SessionError> {
-        sizes(&mut interface(model)?, options).map(drop)
-    }
 }
 
 impl Interface {
@@ -48,7 +36,7 @@ impl Interface {
     ///   different operators.
     /// - Returns the errors of [`of`](Self::of).
     pub fn in_place(model: &Model, decoder: &Decoder<'_>) -> Result<Self, SessionError> {
-        check_known(decoder)?;
+        check_caches_known(decoder)?;
         let interface = Self::of(model, decoder)?;
         check_in_place(&interface)?;
         Ok(interface)
@@ -70,7 +58,7 @@ fn check_in_place(interface: &Interface) -> Result<(), SessionError> {
 }
 
 /// Checks that known operators write all caches of a decoder without an encoder.
-fn check_known(decoder: &Decoder<'_>) -> Result<(), SessionError> {
+fn check_caches_known(decoder: &Decoder<'_>) -> Result<(), SessionError> {
     if let Some((past, why)) = decoder.unknown() {
         return Err(SessionError::NotScattered { input: past.to_owned(), why: why.to_string() });
     }
@@ -105,26 +93,9 @@ fn check_readers(decoder: &Decoder<'_>) -> Result<(), SessionError> {
     }
 }
 
-/// Checks that a session can write the caches, and returns its batch and capacity.
-pub(crate) fn sizes(
-    interface: &mut Interface,
-    options: SessionOptions,
-) -> Result<(usize, usize), SessionError> {
-    check_writers(interface)?;
-    interface.settle(None)?;
-    let batch = interface.batch_or(options.batch)?.unwrap_or(1);
-    let capacity = interface.capacity_or(options.capacity)?.ok_or(SessionError::CapacityOpen)?;
-    if batch == 0 || capacity == 0 {
-        return Err(SessionError::Empty { batch, capacity });
-    }
-    check_types(interface, capacity)?;
-    MemoryReport::check(interface, batch, capacity, options.memory)?;
-    Ok((batch, capacity))
-}
-
 /// Checks that one operator writes all caches in place, that they have rows of whole bytes, and that an input
 /// determines the slots of each sample.
-fn check_writers(interface: &Interface) -> Result<(), SessionError> {
+pub(crate) fn check_writers(interface: &Interface) -> Result<(), SessionError> {
     check_in_place(interface)?;
     let has_whole_rows = |cache: &CachePort| cache.element.bits().is_some_and(|bits| bits >= 8);
     if let Some(cache) = interface.caches.iter().find(|cache| !has_whole_rows(cache)) {
@@ -142,7 +113,7 @@ fn check_writers(interface: &Interface) -> Result<(), SessionError> {
 
 /// Checks that the types of inputs can represent every value that the session will feed. Tokens are checked
 /// by [`KvSession::check_known`].
-fn check_types(interface: &Interface, capacity: usize) -> Result<(), SessionError> {
+pub(crate) fn check_types(interface: &Interface, capacity: usize) -> Result<(), SessionError> {
     let capacity = i64::try_from(capacity).unwrap_or(i64::MAX);
     interface.feeds.iter().try_for_each(|feed| {
         let most = match feed.purpose {
