@@ -145,6 +145,7 @@ pub(crate) fn run(args: Generate, output: &mut Output) -> Result<Outcome, Comman
         model: args.model.display().to_string(),
         runtime: EngineInfo::of(&*engine),
         prompts,
+        may_draft: args.draft > 0,
         generated,
         prefix,
         saved,

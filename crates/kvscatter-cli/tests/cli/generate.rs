@@ -99,6 +99,8 @@ fn drafts_take_fewer_steps_to_the_same_tokens() {
     assert!(accepted > 15, "{drafted}");
     let text = folder.run(&format!("{line} --draft 6")).passed();
     assert!(text.contains(&format!("; {accepted} of {of} drafted tokens accepted\n")), "{text}");
+    let text = folder.run(&format!("generate {STATIC} --prompt-ids 9 --tokens 3 --draft 6")).passed();
+    assert!(text.contains("; no token was drafted\n"), "{text}");
 }
 
 /// Checks that the other samples, the size of chunks and the form of the prompts change no token.

@@ -17,6 +17,8 @@ pub(super) struct Generation {
     pub(super) model: String,
     pub(super) runtime: EngineInfo,
     pub(super) prompts: Vec<Vec<i64>>,
+    /// Whether steps may draft tokens.
+    pub(super) may_draft: bool,
     pub(super) generated: Generated,
     /// The saved prompt that all prompts continue.
     pub(super) prefix: Option<Prefix>,
@@ -77,7 +79,8 @@ impl Generation {
         }
         let (tokens, steps) = (count(decoded, "token"), count(steps, "step"));
         let drafts = match drafted {
-            0 => String::new(),
+            _ if !self.may_draft => String::new(),
+            0 => "; no token was drafted".to_owned(),
             _ => format!("; {accepted} of {} accepted", count(drafted, "drafted token")),
         };
         format!("{tokens} in {steps}, {}{}{drafts}", time(decode), rate(decoded, decode))
