@@ -87,11 +87,7 @@ impl TensorInfo {
 
     /// Returns the dimensions, if all of them are known.
     pub(crate) fn sizes(&self) -> Option<Vec<usize>> {
-        let size = |dimension: &Dimension<'_>| match dimension {
-            Dimension::Known(size) => Some(*size),
-            _ => None,
-        };
-        self.shape.as_ref()?.iter().map(size).collect()
+        self.shape.as_ref()?.iter().map(|dimension| dimension.size()).collect()
     }
 
     /// Returns `true` if the node has this input.

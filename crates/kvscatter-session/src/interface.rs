@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use kvscatter::ElementType;
 use kvscatter_onnx::convert::{MOST_TOKENS, RingSize};
 use kvscatter_onnx::decoder::{Cache, Decoder, Growth, Input, InputRole, State};
-use kvscatter_onnx::{Dimension, Model, ValueInfo};
+use kvscatter_onnx::{Model, ValueInfo};
 
 use crate::{ModelSize, SessionError, SessionSetting};
 
@@ -196,8 +196,8 @@ impl Interface {
                 .shape
                 .as_ref()
                 .and_then(|shape| shape.get(1))
-                .is_some_and(|dim| size(*dim) == Some(1)),
-            vocabulary: last.and_then(|last| size(*last)),
+                .is_some_and(|dim| dim.size() == Some(1)),
+            vocabulary: last.and_then(|last| last.size()),
             batch,
             is_decode_only,
             refuses_padding: decoder.caches.iter().any(Cache::refuses_padding),
@@ -319,7 +319,7 @@ impl Interface {
 
 impl CachePort {
     fn of(cache: &Cache<'_>, layer: usize, rings: &[RingSize]) -> Self {
-        let dims: Vec<_> = cache.known_shape.iter().map(|dim| size(*dim)).collect();
+        let dims: Vec<_> = cache.known_shape.iter().map(|dim| dim.size()).collect();
         let capacity = dims.get(cache.axis).copied().flatten();
         Self {
             past: cache.past.to_owned(),
@@ -391,7 +391,7 @@ impl StatePort {
             past: state.past.to_owned(),
             present: state.present.to_owned(),
             element: state.element,
-            inner: state.shape.iter().skip(1).map(|dim| size(*dim)).collect(),
+            inner: state.shape.iter().skip(1).map(|dim| dim.size()).collect(),
         }
     }
 
@@ -486,14 +486,7 @@ fn has_quantised_weights(model: &Model) -> bool {
 }
 
 fn known(value: &ValueInfo<'_>, axis: usize) -> Option<usize> {
-    value.shape.as_ref().and_then(|shape| shape.get(axis)).and_then(|dim| size(*dim))
-}
-
-fn size(dim: Dimension<'_>) -> Option<usize> {
-    match dim {
-        Dimension::Known(size) => Some(size),
-        Dimension::Symbolic(_) | Dimension::Unknown => None,
-    }
+    value.shape.as_ref().and_then(|shape| shape.get(axis)).and_then(|dim| dim.size())
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use super::refusal::ConvertRefusal;
 use super::rule::{Rule, Rules};
 use crate::decoder::Decoder;
 use crate::fold::{Fold, Value, lowest};
-use crate::{Dimension, Graph, Node, OnnxError};
+use crate::{Graph, Node, OnnxError};
 
 /// The smallest factor by which masked scores may be multiplied. With this factor, a hidden score is still
 /// far below every visible one.
@@ -179,12 +179,8 @@ pub(super) fn shape_probe(decoder: &Decoder<'_>, inputs: &Inputs<'_>, most: usiz
     // Neither number is a usual number of heads, so each identifies its axis.
     let (batch, new) =
         (inputs.batch().unwrap_or(11), inputs.new_tokens().unwrap_or(17.min(most.div_ceil(2))));
-    let known = |dim: &Dimension<'_>| match *dim {
-        Dimension::Known(size) => Some(size),
-        _ => None,
-    };
     let dims = decoder.caches.iter().flat_map(|cache| &cache.past_shape);
-    let sizes: BTreeSet<_> = dims.filter_map(known).chain([batch, new]).collect();
+    let sizes: BTreeSet<_> = dims.filter_map(|dim| dim.size()).chain([batch, new]).collect();
     let is_size = |total: &usize| sizes.contains(total);
     // Odd numbers are tried, because sizes are rarely odd.
     let total = (new..=most).rev().filter(|total| !total.is_multiple_of(2)).find(|total| !is_size(total));

@@ -19,7 +19,7 @@ use super::ring::RingSize;
 use super::visibility::Limits;
 use crate::decoder::{Cache, Decoder, Hazard, InputRole, PrefixMask, WrongSlot};
 use crate::{ExternalData, Graph, Model, Node, NodeLabel};
-use seen::{Evaluation, Reading, Step, known, to_i64};
+use seen::{Evaluation, Reading, Step, to_i64};
 
 /// The largest number of different masks that are evaluated. Decoders have one for each kind of layer.
 const MAX_MASKS: usize = 16;
@@ -109,7 +109,7 @@ pub(crate) fn seen_in_static(
 pub(super) fn fixed_tokens(decoder: &Decoder<'_>) -> Option<usize> {
     decoder.inputs.iter().find_map(|input| match (input.role, input.value.shape.as_deref()) {
         (InputRole::TokenIds | InputRole::Embeddings | InputRole::PositionIds, Some([_, new, ..])) => {
-            known(new)
+            new.size()
         }
         _ => None,
     })

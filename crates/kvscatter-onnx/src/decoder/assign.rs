@@ -68,7 +68,7 @@ pub(super) fn assign<'m>(
     for (role, name, fits) in NAMES {
         roles.give(role, |_, input, _| input.value.name == name && fits(&input.value));
     }
-    let vocabulary = logits.and_then(|logits| known(logits.shape.as_ref()?.last()));
+    let vocabulary = logits.and_then(|logits| logits.shape.as_ref()?.last()?.size());
     roles.give(InputRole::TokenIds, |_, input, seen| {
         let picks_token = vocabulary.is_some_and(|rows| seen.tables.contains(&rows));
         is_integer(&input.value) && !seen.is_angle && picks_token
@@ -138,8 +138,8 @@ struct Roles<'m> {
 }
 
 impl<'m> Roles<'m> {
-    /// Gives a role to the input that fits, if there is exactly one and no input has the role. A
-    /// decoder has either token ids or embeddings.
+    /// Gives a role to the input that fits, if there is exactly one and no input has the role. A decoder has either
+    /// token ids or embeddings.
     fn give(&mut self, role: InputRole, fits: impl Fn(&[Input<'m>], &Input<'m>, &Evidence) -> bool) {
         let is_taken = |input: &Input<'m>| input.role == role || input.role.is_tokens() && role.is_tokens();
         if self.inputs.iter().any(is_taken) {
@@ -227,13 +227,6 @@ fn picked_by_element<'m>(flow: &Flow<'m>, node: &Node<'m>) -> Option<&'m str> {
         index = maker.input(0).filter(|_| is_handed_on)?;
     }
     None
-}
-
-fn known(dim: Option<&Dimension<'_>>) -> Option<usize> {
-    match dim {
-        Some(&Dimension::Known(size)) => Some(size),
-        _ => None,
-    }
 }
 
 fn rank(value: &ValueInfo<'_>) -> Option<usize> {

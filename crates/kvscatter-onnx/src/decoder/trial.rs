@@ -135,9 +135,7 @@ impl<'m> Setting<'_, 'm> {
             slots.push(cache.capacity());
             totals.extend(cache.present_info.shape.as_ref().and_then(|shape| shape.get(cache.axis)));
         }
-        let known = |dims: &[Dimension<'_>]| {
-            dims.iter().find_map(|dim| if let Dimension::Known(size) = dim { Some(*size) } else { None })
-        };
+        let known = |dims: &[Dimension<'_>]| dims.iter().find_map(|dim| dim.size());
         let total = known(&totals);
         let new = known(&news).unwrap_or(NEW).min(total.unwrap_or(usize::MAX));
         let past = known(&pasts).or(total.map(|total| total.saturating_sub(new))).unwrap_or(PAST);

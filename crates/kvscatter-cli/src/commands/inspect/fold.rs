@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use kvscatter_onnx::Dimension;
 use kvscatter_onnx::decoder::Cache;
 
 use super::words;
@@ -21,7 +20,8 @@ pub(super) fn groups<'a>(caches: &'a [Cache<'a>]) -> Vec<Group<'a>> {
     let mut places = BTreeMap::new();
     let mut groups: Vec<Vec<&Cache<'_>>> = Vec::new();
     for cache in caches {
-        let shape: Vec<_> = cache.known_shape.iter().map(size).collect();
+        // Exporters have several names for one size, so only numbers distinguish caches.
+        let shape: Vec<_> = cache.known_shape.iter().map(|dim| dim.size()).collect();
         let patterns = (pattern(cache.past), pattern(cache.present));
         let style = cache.style.to_string();
         let kind = (patterns, style, shape, cache.axis, cache.part, cache.element, cache.between.len());
@@ -59,15 +59,6 @@ pub(super) fn shape(caches: &[&Cache<'_>]) -> Vec<String> {
         |axis: usize| caches.iter().all(|cache| cache.known_shape.get(axis) == first.known_shape.get(axis));
     let dims = first.known_shape.iter().enumerate();
     dims.map(|(axis, dim)| if one_name(axis) { words::dim(dim) } else { "?".to_owned() }).collect()
-}
-
-/// Returns a size that distinguishes caches. Exporters have several names for one size, so this is a number
-/// only.
-fn size(dim: &Dimension<'_>) -> Option<usize> {
-    match dim {
-        Dimension::Known(size) => Some(*size),
-        _ => None,
-    }
 }
 
 /// Splits a name into alternating pieces of text and numbers. Text comes first.

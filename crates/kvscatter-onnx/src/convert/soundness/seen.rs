@@ -3,7 +3,7 @@
 use crate::convert::visibility::{Limits, element_of};
 use crate::decoder::{Decoder, HIDDEN, Input, InputRole};
 use crate::fold::{Fold, MAX_VALUES, Value, Values};
-use crate::{Dimension, ExternalData, Graph};
+use crate::{ExternalData, Graph};
 
 /// A decoder whose masks are evaluated.
 pub(super) struct Evaluation<'a, 'm> {
@@ -100,7 +100,7 @@ impl<'m> Evaluation<'_, 'm> {
         let total = step.start.saturating_add(step.new);
         let with = |shape: Vec<usize>, data| Value::new(input.value.element, shape, data).ok();
         let sized = |open: &[usize]| -> Vec<usize> {
-            let declared = |axis: usize| shape.and_then(|shape| known(shape.get(axis)?));
+            let declared = |axis: usize| shape.and_then(|shape| shape.get(axis)?.size());
             open.iter().enumerate().map(|(axis, &size)| declared(axis).unwrap_or(size)).collect()
         };
         // Larger inputs do not match their shape, and are not fed.
@@ -133,7 +133,7 @@ impl<'m> Evaluation<'_, 'm> {
             InputRole::Past(cache) => {
                 // The capacity of a ring is known. Other caches do not decide what a ring shows.
                 let dims = &self.decoder.caches.get(cache)?.known_shape;
-                with(dims.iter().map(|dim| known(dim).unwrap_or(1)).collect(), None)
+                with(dims.iter().map(|dim| dim.size().unwrap_or(1)).collect(), None)
             }
             _ => None,
         }
@@ -202,13 +202,6 @@ fn ints(fold: &mut Fold<'_, '_>, name: &str) -> Result<Vec<i64>, String> {
 
 fn value(fold: &mut Fold<'_, '_>, name: &str) -> Result<Value, String> {
     fold.value(name).cloned().map_err(|error| format!("its mask cannot be evaluated: {error}"))
-}
-
-pub(super) fn known(dim: &Dimension<'_>) -> Option<usize> {
-    match dim {
-        Dimension::Known(size) => Some(*size),
-        _ => None,
-    }
 }
 
 pub(super) fn to_i64(size: usize) -> i64 {
