@@ -14,7 +14,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,7 @@ CACHES = ("GroupQueryAttention", "TensorScatter")
 PROMPT, TOKENS, DRAFT = 32, 320, 8
 
 
+@cache
 def texts() -> list[npt.NDArray[np.int64]]:
     """Returns a text of each kind, one token by position."""
     random = np.random.default_rng(1)

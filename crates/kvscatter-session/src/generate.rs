@@ -250,7 +250,7 @@ impl Generator {
         }
         batch.generated.prompt_tokens = prompts.iter().map(Vec::len).sum();
         batch.generated.prefill = started.elapsed();
-        batch.take(chosen.into_iter().map(|token| token.into_iter().collect()).collect());
+        batch.take(chosen);
         if self.draft > 0 {
             batch.look_up(self.decoder.texts()?);
         }
@@ -428,7 +428,7 @@ impl<'g> Batch<'g> {
     }
 
     /// Adds the tokens that the model chose, up to one that ends the sample. Returns their number.
-    fn take(&mut self, chosen: Vec<Vec<i64>>) -> usize {
+    fn take(&mut self, chosen: impl IntoIterator<Item = impl IntoIterator<Item = i64>>) -> usize {
         let mut taken = 0;
         let samples = self.generated.samples.iter_mut().zip(&mut self.is_active);
         for ((sample, is_active), chosen) in samples.zip(chosen) {

@@ -383,10 +383,12 @@ impl KvSession {
                         continue;
                     }
                     let Some(nan) = logits.first_nan(index, fed.tokens.len()) else { continue };
-                    let sample = tokens.iter().find(|(sample, _)| sample.batch_index == batch_index);
                     if is_repeatable {
                         new_suspects.insert(batch_index);
-                    } else if let (Some(&(sample, _)), Some(before), false) =
+                        continue;
+                    }
+                    let sample = tokens.iter().find(|(sample, _)| sample.batch_index == batch_index);
+                    if let (Some(&(sample, _)), Some(before), false) =
                         (sample, before.get(batch_index), new_suspects.contains(&batch_index))
                     {
                         let index = fed.tokens.start - before + nan;

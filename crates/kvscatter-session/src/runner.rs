@@ -132,10 +132,10 @@ impl Runner {
             .map(|input| (is_mask(input.0), input))
             .chain(past.map(|input| (true, input)))
             .partition::<Vec<_>, _>(|(is_of_batch, _)| *is_of_batch && samples.is_some());
-        let inputs = |of: Vec<(bool, _)>| of.into_iter().map(|(_, input)| input).collect();
+        let without_flags = |of: Vec<(bool, _)>| of.into_iter().map(|(_, input)| input).collect();
         let step = Step {
-            inputs: inputs(read),
-            of_batch: inputs(of_batch),
+            inputs: without_flags(read),
+            of_batch: without_flags(of_batch),
             samples,
             outputs: state_ports.iter().map(|port| port.present.as_str()).zip(&mut states.next).collect(),
             shared: ports

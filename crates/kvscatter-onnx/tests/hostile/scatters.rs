@@ -5,7 +5,7 @@ use kvscatter_onnx::proto::attribute_proto::AttributeType;
 use kvscatter_onnx::proto::{AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto};
 
 use crate::dice::Dice;
-use crate::support::{float, int, ints, model as whole, node, string, value};
+use crate::support::{float, int, int64s, ints, model as whole, node, string, value};
 
 /// Makes a graph that is valid in most cases.
 pub(crate) fn model(dice: &mut Dice) -> ModelProto {
@@ -133,16 +133,6 @@ fn scatter(dice: &mut Dice, axis: usize, rank: usize) -> NodeProto {
 
 fn borrowed(dims: &[String]) -> Vec<&str> {
     dims.iter().map(String::as_str).collect()
-}
-
-pub(crate) fn int64s(name: &str, dims: &[i64], values: &[i64]) -> TensorProto {
-    TensorProto {
-        name: Some(name.to_owned()),
-        dims: dims.to_vec(),
-        data_type: Some(ElementType::Int64.onnx_code()),
-        int64_data: values.to_vec(),
-        ..TensorProto::default()
-    }
 }
 
 pub(crate) fn tensor(name: &str, tensor: TensorProto) -> AttributeProto {

@@ -14,7 +14,7 @@ use kvscatter_onnx::proto::type_proto::Value as TypeValue;
 use kvscatter_onnx::proto::{GraphProto, ModelProto, NodeProto, TensorProto};
 use kvscatter_onnx::{Data, Dimension, Model, Node, OnnxError, Tensor, tensor_proto};
 
-use crate::support::{int, int64, node, testdata, value};
+use crate::support::{int, int64, int64s, node, testdata, value};
 
 /// Decoders whose caches `Concat` appends to, and those with `Attention` that appends to them.
 const CONCAT: [&str; 6] = [
@@ -284,10 +284,10 @@ fn llama_with_window(window: i64, [own, slots]: [&str; 2]) -> Model {
     ];
     nodes[1].attribute.push(int("to", i64::from(ElementType::Int64.onnx_code())));
     graph.node.splice(first..first, nodes);
-    let constants = [("axis_1", 1), ("window", window)].map(|(name, value)| ints(name, &[], &[value]));
+    let constants = [("axis_1", 1), ("window", window)].map(|(name, value)| int64s(name, &[], &[value]));
     graph.initializer.extend(constants);
     let constants =
-        [("one", 1), ("two", 2), ("end", i64::MAX)].map(|(name, value)| ints(name, &[1], &[value]));
+        [("one", 1), ("two", 2), ("end", i64::MAX)].map(|(name, value)| int64s(name, &[1], &[value]));
     graph.initializer.extend(constants);
     model
 }
@@ -481,7 +481,7 @@ fn other_biases_are_refused() {
     // It is that of another sample. Only padding makes a difference.
     let back = node("Slice", &[BIAS, "last", "before_first", "batch_axis", "last"], "biased");
     let constants = [("last", -1), ("before_first", i64::MIN), ("batch_axis", 0)];
-    let constants = constants.map(|(name, value)| ints(name, &[1], &[value])).to_vec();
+    let constants = constants.map(|(name, value)| int64s(name, &[1], &[value])).to_vec();
     let refusal = refused(&falcon_with(vec![back], constants), MAX_SEQ);
     assert!(matches!(refusal, ConvertRefusal::Bias { .. }), "{refusal}");
     // The slope of one head is greater beyond some position.
@@ -515,16 +515,6 @@ fn floats(name: &str, dims: &[i64], values: &[f32]) -> TensorProto {
     }
 }
 
-fn ints(name: &str, dims: &[i64], values: &[i64]) -> TensorProto {
-    TensorProto {
-        name: Some(name.to_owned()),
-        dims: dims.to_vec(),
-        data_type: Some(ElementType::Int64.onnx_code()),
-        int64_data: values.to_vec(),
-        ..TensorProto::default()
-    }
-}
-
 /// A mask may look up each slot in a table, as this bias of `GroupQueryAttention` does. No slot is beyond the capacity.
 #[test]
 fn a_table_of_biases_needs_a_row_for_each_slot_and_no_more() {
@@ -551,8 +541,9 @@ fn a_table_of_biases_needs_a_row_for_each_slot_and_no_more() {
         let count = nodes.len();
         graph.node.splice(first..first, nodes);
         graph.node[first + count - 2].attribute.push(int("axis", 0));
-        graph.initializer.extend([("zero", 0), ("step", 1)].map(|(name, value)| ints(name, &[], &[value])));
-        let constants = [("one", 1), ("two", 2), ("none", 0)].map(|(name, value)| ints(name, &[1], &[value]));
+        graph.initializer.extend([("zero", 0), ("step", 1)].map(|(name, value)| int64s(name, &[], &[value])));
+        let constants =
+            [("one", 1), ("two", 2), ("none", 0)].map(|(name, value)| int64s(name, &[1], &[value]));
         graph.initializer.extend(constants);
         let biases: Vec<_> = (0..rows).map(|row: i16| f32::from(row) / 4.0).collect();
         graph.initializer.push(floats("table", &[i64::from(rows)], &biases));

@@ -8,8 +8,8 @@ use kvscatter_onnx::proto::tensor_shape_proto::Dimension;
 use kvscatter_onnx::proto::tensor_shape_proto::dimension::Value as DimValue;
 use kvscatter_onnx::proto::type_proto::{self, Value as TypeValue};
 use kvscatter_onnx::proto::{
-    AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorShapeProto, TypeProto,
-    ValueInfoProto,
+    AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, TensorShapeProto,
+    TypeProto, ValueInfoProto,
 };
 use kvscatter_onnx::{Data, Model, Tensor};
 
@@ -85,6 +85,17 @@ pub(crate) fn ints(name: &str, values: &[i64]) -> AttributeProto {
         r#type: Some(AttributeType::INTS),
         ints: values.to_vec(),
         ..AttributeProto::default()
+    }
+}
+
+/// Creates an initializer of integers.
+pub(crate) fn int64s(name: &str, dims: &[i64], values: &[i64]) -> TensorProto {
+    TensorProto {
+        name: Some(name.to_owned()),
+        dims: dims.to_vec(),
+        data_type: Some(ElementType::Int64.onnx_code()),
+        int64_data: values.to_vec(),
+        ..TensorProto::default()
     }
 }
 

@@ -9,7 +9,8 @@ use super::Trick;
 use super::extras::entry;
 use crate::dice::Dice;
 use crate::parts::{main_graph, tensor};
-use crate::scatters::{int64s, tensor as of_tensor};
+use crate::scatters::tensor as of_tensor;
+use crate::support::int64s;
 
 pub(super) const ALL: &[Trick] = &[
     ("values in another file", valid),

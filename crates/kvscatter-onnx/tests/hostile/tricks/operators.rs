@@ -5,8 +5,7 @@ use kvscatter_onnx::proto::ModelProto;
 use super::Trick;
 use crate::dice::Dice;
 use crate::parts::{graph, main_graph, node, values};
-use crate::scatters::int64s;
-use crate::support::{int, ints, node as new_node, opset, string};
+use crate::support::{int, int64s, ints, node as new_node, opset, string};
 
 pub(super) const ALL: &[Trick] = &[
     ("another operator", operator),

@@ -7,7 +7,7 @@ use super::Trick;
 use super::extras::entry;
 use crate::dice::Dice;
 use crate::parts::{graph, tensor};
-use crate::scatters::int64s;
+use crate::support::int64s;
 
 pub(super) const ALL: &[Trick] = &[
     ("other values", values),
