@@ -10,9 +10,9 @@ pub(super) const STACK_RANK: usize = 4;
 /// The rank of `[2, batch, heads, length, head size]`, a stack of keys and values.
 const PAIR_RANK: usize = 5;
 
-/// Sets the batch dimension of each cache. If it is not the first dimension, the cache is marked as a stack of several
-/// caches, but a writer that is unknown for another reason keeps that reason. The batch of a stack is the dimension with
-/// the size of the batch of the tokens. If there is none, the writer determines it.
+/// Sets the batch dimension of each cache. If it is not the first dimension, the cache is marked as a stack of
+/// several caches, but a writer that is unknown for another reason keeps that reason. The batch of a stack is the
+/// dimension with the size of the batch of the tokens. If there is none, the writer determines it.
 pub(super) fn find(caches: &mut [Cache<'_>], inputs: &[Input<'_>], logits: Option<&ValueInfo<'_>>) {
     let tokens = inputs.iter().find(|input| input.role.is_tokens()).map(|input| &input.value);
     let samples = tokens.or(logits).and_then(|value| value.shape.as_ref()?.first().copied());
