@@ -24,7 +24,7 @@ use kvscatter_onnx::proto::{
 };
 use kvscatter_onnx::{Model, WeightTransfer};
 use kvscatter_onnxruntime::OnnxRuntime;
-use kvscatter_session::{Generator, GreedyOptions, KvSession, SessionError, SessionOptions};
+use kvscatter_session::{Generator, GenerateOptions, KvSession, SessionError, SessionOptions};
 use poisoned_decoder::poisoned;
 
 fn testdata(name: &str) -> PathBuf {
@@ -200,11 +200,11 @@ fn nan_of_a_later_token_spares_earlier_tokens() {
 fn exports_of_one_decoder_generate_the_same_tokens() {
     let engine = OnnxRuntime::load(None).unwrap();
     let prompts = [vec![1, 2, 3], vec![200, 7, 9]];
-    let greedy = GreedyOptions { tokens: 20, eos: Vec::new(), chunk: 2 };
+    let greedy = GenerateOptions { max_new_tokens: Some(20), chunk: 2, ..GenerateOptions::default() };
     let [first, others @ ..] =
         ["mobius-llama-static", "mobius-llama-dynamic", "optimum-llama", "genai-llama-gqa"].map(|name| {
             let options = SessionOptions::default();
-            let generator = Generator::open_for(&engine, testdata(name), &prompts, &greedy, options).unwrap();
+            let mut generator = Generator::open_for(&engine, testdata(name), &prompts, &greedy, options).unwrap();
             generator.generate(&prompts, &greedy, &mut |_| ControlFlow::Continue(())).unwrap().samples
         });
     assert!(others.iter().all(|samples| *samples == first), "{first:?} {others:?}");

@@ -1,9 +1,11 @@
-//! Greedy generation in one call.
+//! Generation in one call.
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
-use kvscatter_session::{Generated, Generator, GreedyOptions, Progress, SessionOptions};
+use kvscatter_session::{
+    End, Event, GenerateOptions, Generated, Generator, Progress, Sampling, SessionOptions,
+};
 use pyo3::exceptions::PyTypeError;
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -17,7 +19,7 @@ use crate::session::CHUNK;
 use crate::session_error::raise;
 use crate::{options, runtime};
 
-/// Continues prompts with the most likely tokens, all in one batch, in ONNX Runtime.
+/// Continues prompts, all in one batch, in ONNX Runtime. By default, every token is the most likely one.
 ///
 /// A decoder with static caches takes prompts of different lengths, and so does one whose caches
 /// `GroupQueryAttention` writes. A decoder whose caches grow runs as it was exported, and its prompts must have
@@ -26,7 +28,19 @@ use crate::{options, runtime};
 /// Args:
 ///     path: The model, an ONNX file.
 ///     prompts: The token ids of each prompt: sequences of integers, or integer arrays of one dimension.
-///     tokens: The maximum number of tokens to generate for each prompt.
+///     max_new_tokens: The maximum number of tokens to generate for each prompt. With None, a prompt ends with a token
+///         of `eos` or when the cache is full.
+///     do_sample: Whether to draw tokens at random. `temperature`, `top_k`, `top_p`, `min_p` and `seed` have no effect
+///         without it.
+///     temperature: The number that divides the logits, above 0. Below 1 it makes likely tokens more likely.
+///     top_k: The number of most likely tokens that may be drawn. 0 allows all tokens.
+///     top_p: Allows the fewest most likely tokens whose probabilities sum to at least this number, above 0 and at
+///         most 1.
+///     min_p: Allows tokens that have at least this part of the probability of the most likely token, from 0 to 1.
+///     repetition_penalty: The number that divides the positive logits of tokens that occurred before, and multiplies
+///         the negative ones, above 0. Above 1 it makes repetitions less likely.
+///     seed: The seed of the random numbers. The same seed gives the same tokens after a prompt, whatever the other
+///         prompts are. Equal prompts in one call get different tokens.
 ///     eos: Tokens after which a prompt ends.
 ///     capacity, threads, memory, onnxruntime, plugin: See `KvSession`.
 ///     chunk: The maximum number of tokens of one prompt in a run of the model.
@@ -51,9 +65,10 @@ use crate::{options, runtime};
 ///         continuation. This is raised before the model runs, except for `eos` if the model does not declare its
 ///         vocabulary.
 #[pyfunction]
-#[pyo3(signature = (path, prompts, tokens, *, eos=None, capacity=None, threads=None, memory=SessionOptions::default().memory, chunk=CHUNK, draft=0, prefix=None, save_prefix=None, onnxruntime=None, plugin=Plugin::OfPackage(true), progress=None))]
+#[pyo3(signature = (path, prompts, max_new_tokens=None, *, do_sample=false, temperature=1.0, top_k=50, top_p=1.0, min_p=0.0, repetition_penalty=1.0, seed=0, eos=None, capacity=None, threads=None, memory=SessionOptions::default().memory, chunk=CHUNK, draft=0, prefix=None, save_prefix=None, onnxruntime=None, plugin=Plugin::OfPackage(true), progress=None))]
 #[pyo3(
-    text_signature = "(path, prompts, tokens, *, eos=(), capacity=None, threads=None, memory=17179869184, chunk=512, \
+    text_signature = "(path, prompts, max_new_tokens=None, *, do_sample=False, temperature=1.0, top_k=50, top_p=1.0, \
+    min_p=0.0, repetition_penalty=1.0, seed=0, eos=(), capacity=None, threads=None, memory=17179869184, chunk=512, \
     draft=0, prefix=None, save_prefix=None, onnxruntime=None, plugin=True, progress=None)"
 )]
 #[expect(clippy::too_many_arguments, reason = "the options of generation, by keyword")]
@@ -61,7 +76,14 @@ pub(crate) fn generate<'py>(
     py: Python<'py>,
     path: PathBuf,
     prompts: &Bound<'py, PyAny>,
-    #[pyo3(from_py_with = options::tokens)] tokens: usize,
+    #[pyo3(from_py_with = options::max_new_tokens)] max_new_tokens: Option<usize>,
+    do_sample: bool,
+    #[pyo3(from_py_with = options::temperature)] temperature: f32,
+    #[pyo3(from_py_with = options::top_k)] top_k: usize,
+    #[pyo3(from_py_with = options::top_p)] top_p: f32,
+    #[pyo3(from_py_with = options::min_p)] min_p: f32,
+    #[pyo3(from_py_with = options::repetition_penalty)] repetition_penalty: f32,
+    #[pyo3(from_py_with = options::seed)] seed: u64,
     eos: Option<&Bound<'py, PyAny>>,
     #[pyo3(from_py_with = options::capacity)] capacity: Option<usize>,
     #[pyo3(from_py_with = options::threads)] threads: Option<usize>,
@@ -80,11 +102,18 @@ pub(crate) fn generate<'py>(
     let progress = progress.map(Bound::unbind);
     let list = |values: Indices| values.values().unwrap_or_default().to_vec();
     let prompts: Vec<Vec<i64>> = lists(prompts)?.into_iter().map(list).collect();
-    let greedy = GreedyOptions { tokens, eos: list(Indices::of(eos, "eos")?), chunk };
+    let sampling = Sampling { temperature, top_k, top_p, min_p, seed };
+    let generation = GenerateOptions {
+        max_new_tokens,
+        eos: list(Indices::of(eos, "eos")?),
+        chunk,
+        repetition_penalty,
+        sampling: do_sample.then_some(sampling),
+    };
     let engine = runtime::load(py, onnxruntime, plugin)?;
     let options = SessionOptions { batch: None, capacity, threads, memory, ..SessionOptions::default() };
     let mut raised = None;
-    let mut report = |at: Progress| match Python::attach(|py| report_progress(py, progress.as_ref(), at)) {
+    let mut watch = |event: Event<'_>| match Python::attach(|py| report(py, progress.as_ref(), &event)) {
         Ok(()) => ControlFlow::Continue(()),
         Err(error) => {
             raised = Some(error);
@@ -93,14 +122,14 @@ pub(crate) fn generate<'py>(
     };
     let generated = py.detach(|| {
         let mut generator = match prefix {
-            Some(saved) => Generator::open_after(&engine, &path, &saved, &prompts, &greedy, options)?,
-            None => Generator::open_for(&engine, &path, &prompts, &greedy, options)?,
+            Some(saved) => Generator::open_after(&engine, &path, &saved, &prompts, &generation, options)?,
+            None => Generator::open_for(&engine, &path, &prompts, &generation, options)?,
         };
         generator.draft(draft);
         if let Some(path) = save_prefix {
             generator.save_prompt(path);
         }
-        generator.generate(&prompts, &greedy, &mut report)
+        generator.generate(&prompts, &generation, &mut watch)
     });
     match raised {
         Some(error) => Err(error),
@@ -122,12 +151,15 @@ fn lists(prompts: &Bound<'_, PyAny>) -> PyResult<Vec<Indices>> {
     prompts.try_iter()?.enumerate().map(of).collect()
 }
 
-/// Runs pending signal handlers, such as that of Ctrl-C, and calls the callback for progress.
-fn report_progress(py: Python<'_>, progress: Option<&Py<PyAny>>, at: Progress) -> PyResult<()> {
+/// Runs pending signal handlers, such as that of Ctrl-C, and calls the callback for progress after a step.
+fn report(py: Python<'_>, progress: Option<&Py<PyAny>>, event: &Event<'_>) -> PyResult<()> {
     py.check_signals()?;
-    match progress {
-        Some(progress) => progress.call1(py, (at.tokens, at.samples)).map(drop),
-        None => Ok(()),
+    match (progress, event) {
+        (Some(progress), Event::Tokens(new)) => {
+            let Progress { tokens, samples } = new.progress();
+            progress.call1(py, (tokens, samples)).map(drop)
+        }
+        _ => Ok(()),
     }
 }
 
@@ -135,6 +167,7 @@ fn python_generated(py: Python<'_>, generated: Generated, engine: String) -> PyR
     static CLASS: Lazy<Py<PyType>> = Lazy::new();
     CLASS.import(py, "kvscatter._session", "Generated")?.call1((
         generated.samples,
+        generated.ends.into_iter().map(End::name).collect::<Vec<_>>(),
         generated.prompt_tokens,
         generated.prefill.as_secs_f64(),
         generated.steps,

@@ -4,13 +4,14 @@ use kvscatter::picture::Picture;
 use kvscatter::ring::Feeding;
 use kvscatter::spec::onnx::TensorScatter;
 use kvscatter::{Mode, NegativeIndex, OutOfRange};
-use kvscatter_session::LoadOptions;
+use kvscatter_session::{GenerateSetting, LoadOptions};
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
 use crate::error::{self, Class, Field, raise};
 use crate::failure::{Failure, class_name};
 use crate::integer::{self, decimal};
+use crate::session_error;
 
 /// Accepts any integer. An axis that does not fit 64 bits does not exist either, so it has the same error.
 pub(crate) fn axis(value: &Bound<'_, PyAny>) -> PyResult<i64> {
@@ -43,8 +44,34 @@ pub(crate) fn chunk(value: &Bound<'_, PyAny>) -> PyResult<usize> {
 }
 
 /// Unlike most other counts, this may be 0.
-pub(crate) fn tokens(value: &Bound<'_, PyAny>) -> PyResult<usize> {
-    Bounds { argument: "tokens", min: 0, ..COUNT }.size(value)
+pub(crate) fn max_new_tokens(value: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
+    Bounds { argument: "max_new_tokens", min: 0, ..COUNT }.optional(value)
+}
+
+/// 0 means no limit.
+pub(crate) fn top_k(value: &Bound<'_, PyAny>) -> PyResult<usize> {
+    Bounds { argument: "top_k", min: 0, ..COUNT }.size(value)
+}
+
+pub(crate) fn temperature(value: &Bound<'_, PyAny>) -> PyResult<f32> {
+    real(value, GenerateSetting::Temperature)
+}
+
+pub(crate) fn top_p(value: &Bound<'_, PyAny>) -> PyResult<f32> {
+    real(value, GenerateSetting::TopP)
+}
+
+pub(crate) fn min_p(value: &Bound<'_, PyAny>) -> PyResult<f32> {
+    real(value, GenerateSetting::MinP)
+}
+
+pub(crate) fn repetition_penalty(value: &Bound<'_, PyAny>) -> PyResult<f32> {
+    real(value, GenerateSetting::RepetitionPenalty)
+}
+
+/// Accepts every unsigned number of 64 bits.
+pub(crate) fn seed(value: &Bound<'_, PyAny>) -> PyResult<u64> {
+    Bounds { argument: "seed", min: 0, max: u64::MAX.into(), ..COUNT }.number(value)
 }
 
 /// Unlike most other counts, this may be 0.
@@ -137,6 +164,15 @@ const fn wide(size: usize) -> i128 {
 fn integer(value: &Bound<'_, PyAny>, argument: &str) -> PyResult<Option<i128>> {
     let integer = integer::integer(value)?.ok_or_else(|| not_an_integer(value, argument))?;
     Ok(integer.extract().ok())
+}
+
+/// Accepts a number in the range of an option. It is checked also if another argument makes it ineffective.
+fn real(value: &Bound<'_, PyAny>, setting: GenerateSetting) -> PyResult<f32> {
+    let Ok(number) = value.extract() else {
+        let (argument, class) = (setting.name(), class_name(&value.get_type()));
+        return Err(Failure::Keyword { argument, class, expected: "a number" }.into());
+    };
+    setting.check(number).map(|()| number).map_err(|error| session_error::raise(value.py(), &error))
 }
 
 fn not_an_integer(value: &Bound<'_, PyAny>, argument: &str) -> PyErr {

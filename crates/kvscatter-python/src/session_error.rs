@@ -68,6 +68,7 @@ fn describe(error: &SessionError) -> Described {
             option("prompts", vec![("got", (*other).into()), ("expected", (*first).into())])
         }
         SessionError::NoChunk => option("chunk", vec![]),
+        SessionError::OptionRange { setting, .. } => option(setting.name(), vec![]),
         SessionError::CapacityOpen | SessionError::CapacityUseless => option("capacity", vec![]),
         SessionError::BatchFull { batch } => option("batch", vec![("expected", (*batch).into())]),
         SessionError::NoRoom { needed, free, .. } => {

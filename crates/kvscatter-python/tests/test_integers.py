@@ -21,7 +21,7 @@ CACHE, UPDATE = np.zeros((1, 4, 2), np.float32), np.ones((1, 1, 2), np.float32)
 PAST, NEW = np.zeros((2, 1, 4, 2), np.float16), np.zeros((1, 2), np.float16)
 PLAN = kvscatter.plan(CACHE, UPDATE)
 
-OPTIONAL = {"batch", "capacity", "threads"}
+OPTIONAL = {"batch", "capacity", "threads", "max_new_tokens"}
 """The arguments that may be None in functions of sessions."""
 
 WITHOUT_A_SESSION: dict[str, Callable[[Any], object]] = {
@@ -112,11 +112,13 @@ SESSION: dict[str, Callable[[Any], object]] = {
     },
     **{
         f"_native.generate.{name}": lambda value, name=name: kvscatter.generate(
-            MODEL, [[1]], 1, **{name: value}
+            MODEL, [[1]], **{name: value}
         )
-        for name in ("capacity", "threads", "memory", "chunk", "draft")
+        for name in (
+            *("max_new_tokens", "capacity", "threads", "memory", "chunk", "draft"),
+            *("top_k", "seed"),
+        )
     },
-    "_native.generate.tokens": lambda value: kvscatter.generate(MODEL, [[1]], value),
 }
 
 ELSEWHERE = {

@@ -1,6 +1,7 @@
 //! The two kinds of decoders that can generate: those whose caches are written in place, with one sample for
 //! each prompt, and those with growing caches.
 
+use std::borrow::Cow;
 use std::path::Path;
 
 use kvscatter_onnx::decoder::Growth;
@@ -8,20 +9,36 @@ use kvscatter_onnx::decoder::Growth;
 use crate::growing::Growing;
 use crate::lookup::{Draft, paying};
 use crate::opening::read;
-use crate::{Engine, KvSession, MemoryReport, Sample, SessionError, SessionOptions, argmax};
+use crate::{Engine, KvSession, Logits, LogitsTensor, MemoryReport, Sample, SessionError, SessionOptions};
 
 pub(crate) enum Decoder {
     Static(Box<Static>),
     Growing(Box<Growing>),
 }
 
-/// A decoder whose caches are written in place, and the sample of each prompt.
+/// A decoder whose caches are written in place. Its session keeps the samples of the last generation, or that of a
+/// saved prompt.
 pub(crate) struct Static {
     session: KvSession,
-    /// The sample of a saved prompt, before the prompts are added.
-    prefix: Option<Sample>,
-    samples: Vec<Option<Sample>>,
+    /// The sample of each prompt.
+    samples: Vec<Sample>,
     copied: u64,
+}
+
+/// The logits of a step.
+pub(crate) enum StepLogits {
+    Static(Logits, Vec<Sample>),
+    Growing(LogitsTensor),
+}
+
+impl StepLogits {
+    /// Returns the logits after the last token of a prompt.
+    pub(crate) fn last(&self, prompt: usize) -> Option<Cow<'_, [f32]>> {
+        match self {
+            Self::Static(logits, samples) => logits.last(*samples.get(prompt)?).map(Cow::Borrowed),
+            Self::Growing(logits) => logits.last(prompt),
+        }
+    }
 }
 
 impl Decoder {
@@ -51,7 +68,7 @@ impl Decoder {
         let (batch, capacity) = (options.batch.or(batch), options.capacity.or(slots));
         let options = SessionOptions { batch, capacity, ..options };
         let session = KvSession::of_interface(engine, &file, interface, options)?;
-        Ok(Self::Static(Box::new(Static { session, prefix: None, samples: Vec::new(), copied: 0 })))
+        Ok(Self::Static(Box::new(Static { session, samples: Vec::new(), copied: 0 })))
     }
 
     pub(crate) fn memory(&self) -> Option<MemoryReport> {
@@ -93,54 +110,47 @@ impl Decoder {
     /// Loads a saved prompt, which all prompts continue.
     pub(crate) fn load(&mut self, path: &Path) -> Result<(), SessionError> {
         let Self::Static(of) = self else { return Err(SessionError::SavedUseless) };
-        of.prefix = Some(of.session.load(path)?);
-        Ok(())
+        of.session.load(path).map(drop)
     }
 
     /// Saves the sample of the first prompt.
     pub(crate) fn save(&mut self, path: &Path) -> Result<(), SessionError> {
         match self {
-            Self::Static(of) => {
-                of.samples.first().copied().flatten().map_or(Ok(()), |sample| of.session.save(sample, path))
-            }
+            Self::Static(of) => of.samples.first().map_or(Ok(()), |sample| of.session.save(*sample, path)),
             Self::Growing(_) => Err(SessionError::SavedUseless),
         }
     }
 
-    /// Adds a sample for each prompt.
-    pub(crate) fn start(&mut self, prompts: usize) -> Result<(), SessionError> {
-        if let Self::Static(of) = self {
-            let first = of.prefix.take().map_or_else(|| of.session.add(), Ok)?;
-            let others = of.session.fork(first, prompts.saturating_sub(1))?;
-            of.samples = std::iter::once(first).chain(others).map(Some).collect();
-        }
-        Ok(())
-    }
-
-    /// Removes the samples whose prompts have ended.
-    pub(crate) fn end_all_but(&mut self, is_active: &[bool]) -> Result<(), SessionError> {
-        let Self::Static(of) = self else { return Ok(()) };
-        for (sample, _) in of.samples.iter_mut().zip(is_active).filter(|(_, is_active)| !**is_active) {
-            sample.take().map_or(Ok(()), |sample| of.session.remove(sample))?;
-        }
-        Ok(())
-    }
-
-    /// Feeds the prompts that have not ended, and chooses the next token of each.
-    pub(crate) fn step(
-        &mut self,
-        feeds: &[Option<&[i64]>],
-        chunk: usize,
-    ) -> Result<Vec<Option<i64>>, SessionError> {
+    /// Returns the maximum number of tokens of a sample that can be cached.
+    pub(crate) fn most_tokens(&self) -> usize {
         match self {
-            Self::Static(of) => of.step(feeds, chunk),
-            Self::Growing(growing) => {
-                let logits = growing.feed(feeds, chunk)?;
-                let choose = |(prompt, feed): (usize, &Option<&[i64]>)| {
-                    feed.map(|_| choose(prompt, logits.last(prompt).as_deref())).transpose()
-                };
-                feeds.iter().enumerate().map(choose).collect()
-            }
+            Self::Static(of) => of.session.capacity(),
+            Self::Growing(growing) => growing.most_tokens(),
+        }
+    }
+
+    /// Returns the number of tokens of a prompt that one step takes, of at most `chunk`.
+    pub(crate) fn chunk(&self, chunk: usize) -> usize {
+        let interface = match self {
+            Self::Static(of) => of.session.interface(),
+            Self::Growing(growing) => growing.interface(),
+        };
+        if interface.is_decode_only { 1 } else { chunk }
+    }
+
+    /// Prepares a sample for each prompt. Returns the number of its tokens that are cached.
+    pub(crate) fn start(&mut self, prompts: &[Vec<i64>]) -> Result<Vec<usize>, SessionError> {
+        match self {
+            Self::Static(of) => of.start(prompts),
+            Self::Growing(growing) => growing.start().map(|()| vec![0; prompts.len()]),
+        }
+    }
+
+    /// Feeds the prompts that are listed.
+    pub(crate) fn step(&mut self, feeds: &[Option<&[i64]>]) -> Result<StepLogits, SessionError> {
+        match self {
+            Self::Static(of) => of.step(feeds),
+            Self::Growing(growing) => growing.feed(feeds).map(StepLogits::Growing),
         }
     }
 
@@ -152,60 +162,48 @@ impl Decoder {
         }
     }
 
-    /// Returns the cached tokens of the sample of each prompt.
-    pub(crate) fn texts(&self) -> Result<Vec<Vec<i64>>, SessionError> {
-        let Self::Static(of) = self else { return Ok(Vec::new()) };
-        let text = |sample: &Option<Sample>| match sample {
-            Some(sample) => of.session.tokens(*sample).map(<[i64]>::to_vec),
-            None => Ok(Vec::new()),
-        };
-        of.samples.iter().map(text).collect()
-    }
-
     /// Returns how many tokens of each draft a step should verify. Prompts without a draft get no token.
     pub(crate) fn paying(&self, drafts: &[Option<Draft>]) -> Vec<usize> {
         let Self::Static(of) = self else { return vec![0; drafts.len()] };
-        let samples = || of.samples.iter().zip(drafts).map(|(sample, draft)| (*sample).zip(draft.as_ref()));
         paying(drafts, |lengths| {
-            let counts = samples().zip(lengths);
-            let counts = counts.filter_map(|(of, length)| Some((of?.0, length.saturating_add(1))));
+            let samples =
+                of.samples.iter().zip(drafts).zip(lengths).filter(|((_, draft), _)| draft.is_some());
+            let counts = samples.map(|((sample, _), length)| (*sample, length.saturating_add(1)));
             of.session.costs(&counts.collect::<Vec<_>>())
         })
     }
 
     /// Runs the last token and the draft of each prompt that has not ended. Returns the accepted tokens of each draft,
-    /// followed by the token that the model chooses after them. Undoes the tokens that were not accepted.
+    /// followed by the token that `choose` chooses after them. Undoes the tokens that were not accepted.
     ///
     /// Returns `None` and undoes all if the run shows that the model returns logits for the last token only.
     pub(crate) fn verify(
         &mut self,
         feeds: &[Option<Vec<i64>>],
+        choose: &mut dyn FnMut(usize, Option<&[f32]>) -> Result<i64, SessionError>,
     ) -> Result<Option<Vec<Vec<i64>>>, SessionError> {
         let Self::Static(of) = self else { return Ok(None) };
-        let samples: Vec<_> =
-            of.samples.iter().zip(feeds).map(|(sample, feed)| (*sample).zip(feed.as_deref())).collect();
-        let given: Vec<(Sample, &[i64])> = samples.iter().flatten().copied().collect();
-        for (sample, _) in &given {
-            of.session.begin(*sample)?;
-        }
-        let logits = of.session.step(&given)?;
-        of.copied += of.session.bytes_copied();
-        if of.session.most_drafted() == 0 {
-            given.iter().try_for_each(|(sample, _)| of.session.rollback(*sample))?;
+        let given: Vec<(Sample, &[i64])> = of.given(feeds.iter().map(Option::as_deref));
+        let samples: Vec<_> = given.iter().map(|(sample, _)| *sample).collect();
+        // After an error, the samples go back.
+        let mut session = of.session.transaction(&samples)?;
+        let logits = session.step(&given)?;
+        of.copied += session.bytes_copied();
+        if session.most_drafted() == 0 {
             return Ok(None);
         }
         let mut all = Vec::new();
-        for (prompt, sample) in samples.into_iter().enumerate() {
-            let mut chosen = Vec::new();
-            if let Some((sample, fed)) = sample {
-                for index in 0..fed.len() {
-                    let token = choose(prompt, logits.after(sample, index))?;
-                    chosen.push(token);
-                    if fed.get(index + 1) != Some(&token) {
-                        break;
-                    }
+        for (prompt, (sample, fed)) in of.samples.iter().zip(feeds).enumerate() {
+            let (mut chosen, fed) = (Vec::new(), fed.as_deref().unwrap_or_default());
+            for index in 0..fed.len() {
+                let token = choose(prompt, logits.after(*sample, index))?;
+                chosen.push(token);
+                if fed.get(index + 1) != Some(&token) {
+                    break;
                 }
-                of.session.accept(sample, chosen.len())?;
+            }
+            if !fed.is_empty() {
+                session.accept(*sample, chosen.len())?;
             }
             all.push(chosen);
         }
@@ -230,21 +228,66 @@ impl Decoder {
 }
 
 impl Static {
-    fn step(&mut self, feeds: &[Option<&[i64]>], chunk: usize) -> Result<Vec<Option<i64>>, SessionError> {
-        let samples = self.samples.iter().zip(feeds);
-        let given: Vec<(Sample, &[i64])> =
-            samples.filter_map(|(sample, feed)| (*sample).zip(*feed)).collect();
-        let logits = self.session.prefill(&given, chunk)?;
-        self.copied += self.session.bytes_copied();
-        let choose = |(prompt, sample): (usize, &Option<Sample>)| {
-            sample.map(|sample| choose(prompt, logits.last(sample))).transpose()
-        };
-        self.samples.iter().enumerate().map(choose).collect()
+    /// Keeps the samples of the last generation that prompts continue. Returns the number of cached tokens of each
+    /// prompt.
+    fn start(&mut self, prompts: &[Vec<i64>]) -> Result<Vec<usize>, SessionError> {
+        self.copied = 0;
+        self.samples.clear();
+        let kept: Vec<_> = self.session.samples().collect();
+        let sources: Vec<_> =
+            prompts.iter().enumerate().map(|(index, prompt)| self.source(&kept, index, prompt)).collect();
+        // The batch indices of the others become free first.
+        for sample in kept.iter().filter(|kept| !sources.iter().flatten().any(|(sample, _)| sample == *kept))
+        {
+            self.session.remove(*sample)?;
+        }
+        let mut samples = vec![None; prompts.len()];
+        for sample in kept {
+            let of_sample =
+                || sources.iter().enumerate().filter_map(|(prompt, source)| Some((prompt, (*source)?)));
+            let users = || {
+                of_sample()
+                    .filter(|(_, (source, _))| *source == sample)
+                    .map(|(prompt, (_, reused))| (prompt, reused))
+            };
+            let Some(longest) = users().map(|(_, reused)| reused).max() else { continue };
+            self.session.truncate(sample, longest)?;
+            let copies = self.session.fork(sample, users().count().saturating_sub(1))?;
+            for ((prompt, reused), sample) in users().zip(std::iter::once(sample).chain(copies)) {
+                self.session.truncate(sample, reused)?;
+                samples.get_mut(prompt).into_iter().for_each(|of| *of = Some(sample));
+            }
+        }
+        for sample in samples {
+            let sample = sample.map_or_else(|| self.session.add(), Ok)?;
+            self.samples.push(sample);
+        }
+        Ok(sources.into_iter().map(|source| source.map_or(0, |(_, reused)| reused)).collect())
     }
-}
 
-fn choose(prompt: usize, logits: Option<&[f32]>) -> Result<i64, SessionError> {
-    let logits = logits.filter(|logits| logits.iter().any(|logit| !logit.is_nan()));
-    let best = argmax(logits.ok_or(SessionError::NotANumber { prompt })?);
-    Ok(i64::try_from(best).unwrap_or(i64::MAX))
+    /// Returns the sample that has most of the first tokens of a prompt, and their number. The last token is computed
+    /// in any case, because its logits are needed.
+    fn source(&self, kept: &[Sample], index: usize, prompt: &[i64]) -> Option<(Sample, usize)> {
+        let reused = |sample: Sample| {
+            let cached = self.session.tokens(sample).unwrap_or_default();
+            let equal = cached.iter().zip(prompt).take_while(|(cached, token)| cached == token).count();
+            let reused = equal.min(prompt.len().saturating_sub(1));
+            let is_possible = reused > 0 && self.session.check_truncation(sample, reused).is_ok();
+            is_possible.then_some((sample, reused))
+        };
+        let sources =
+            kept.iter().enumerate().filter_map(|(kept, sample)| Some((kept == index, reused(*sample)?)));
+        sources.max_by_key(|(is_same, (_, reused))| (*reused, *is_same)).map(|(_, source)| source)
+    }
+
+    fn step(&mut self, feeds: &[Option<&[i64]>]) -> Result<StepLogits, SessionError> {
+        let logits = self.session.prefill(&self.given(feeds.iter().copied()), usize::MAX)?;
+        self.copied += self.session.bytes_copied();
+        Ok(StepLogits::Static(logits, self.samples.clone()))
+    }
+
+    /// Returns the samples that get tokens.
+    fn given<'f>(&self, feeds: impl Iterator<Item = Option<&'f [i64]>>) -> Vec<(Sample, &'f [i64])> {
+        self.samples.iter().zip(feeds).filter_map(|(sample, feed)| Some((*sample, feed?))).collect()
+    }
 }

@@ -8,7 +8,7 @@ use kvscatter_onnx::Fingerprint;
 use kvscatter_onnx::convert::RingSize;
 use kvscatter_onnx::decoder::Growth;
 
-use crate::{Sample, SavedError};
+use crate::{GenerateSetting, Sample, SavedError};
 
 /// An error of loading or running a decoder.
 ///
@@ -503,8 +503,8 @@ pub enum SessionError {
     /// The list of prompts is empty.
     #[error("no prompt is given")]
     NoPrompts,
-    /// The logits after a prompt are missing or all NaN, so none of them is the largest.
-    #[error("prompt {prompt}: the logits after its last token are missing or not numbers")]
+    /// The logits after a prompt are missing, or each of them is NaN or -inf, so no token can be chosen.
+    #[error("prompt {prompt}: the logits after its last token are missing, NaN or -inf")]
     NotANumber {
         /// The index of the prompt, counted from 0.
         prompt: usize,
@@ -531,19 +531,25 @@ pub enum SessionError {
         /// The number of tokens in the vocabulary, or `None` if it is not known.
         vocabulary: Option<usize>,
     },
-    /// A prompt and the tokens to be generated after it exceed the capacity.
-    #[error(
-        "prompt {prompt}: {tokens} tokens and {generated} to be generated exceed the capacity of {capacity} tokens; the last token takes no slot"
-    )]
+    /// A prompt, or a prompt and the tokens to be generated after it, exceed the capacity.
+    #[error("prompt {prompt}: {}", excess(*tokens, *generated, *capacity))]
     PromptTooLong {
         /// The index of the prompt, counted from 0.
         prompt: usize,
         /// The number of tokens of the prompt.
         tokens: usize,
-        /// The number of tokens to be generated.
+        /// The number of tokens to be generated, which is at least 1. The last one takes no slot.
         generated: usize,
         /// The number of slots of each cache.
         capacity: usize,
+    },
+    /// An option of generation is outside its range.
+    #[error("{setting} is {value}, must be {}", setting.range())]
+    OptionRange {
+        /// The option.
+        setting: GenerateSetting,
+        /// The value that was given.
+        value: f32,
     },
     /// The caller gives a capacity, but the caches grow.
     #[error("the caches grow with every step, so no capacity can be given")]
@@ -706,6 +712,7 @@ impl SessionError {
             Self::PromptTokenUnknown { .. } => "prompt_token_unknown",
             Self::EosUnknown { .. } => "eos_unknown",
             Self::PromptTooLong { .. } => "prompt_too_long",
+            Self::OptionRange { .. } => "option_range",
             Self::CapacityUseless => "capacity_useless",
             Self::SavedUseless => "saved_useless",
             Self::SavePrompts { .. } => "save_prompts",
@@ -732,6 +739,17 @@ fn counted(bytes: Option<u64>) -> String {
     bytes.map_or_else(|| "uncountably many".to_owned(), |bytes| bytes.to_string())
 }
 
+/// Formats the number of tokens that exceed a capacity, and how many fit.
+fn excess(tokens: usize, generated: usize, capacity: usize) -> String {
+    match capacity.checked_sub(tokens) {
+        None => format!("{tokens} tokens exceed the capacity of {capacity} tokens"),
+        Some(free) => format!(
+            "{tokens} tokens and {generated} to be generated exceed the capacity of {capacity} tokens; {} can be generated",
+            free.saturating_add(1)
+        ),
+    }
+}
+
 /// Formats ranks, such as `1 or 2`.
 fn ranks(ranks: &[usize]) -> String {
     ranks.iter().map(ToString::to_string).collect::<Vec<_>>().join(" or ")
@@ -747,7 +765,8 @@ fn known(vocabulary: Option<usize>) -> String {
 #[cfg(test)]
 mod tests {
     use super::{
-        Fingerprint, Growth, ModelSize, PathBuf, RingSize, Sample, SavedError, SessionError, SessionSetting,
+        Fingerprint, GenerateSetting, Growth, ModelSize, PathBuf, RingSize, Sample, SavedError, SessionError,
+        SessionSetting,
     };
 
     #[test]
@@ -870,6 +889,7 @@ mod tests {
                 SessionError::PromptTooLong { prompt: 1, tokens: 1, generated: 1, capacity: 1 },
                 "prompt_too_long",
             ),
+            (SessionError::OptionRange { setting: GenerateSetting::TopP, value: 2.0 }, "option_range"),
             (SessionError::CapacityUseless, "capacity_useless"),
             (SessionError::SavedUseless, "saved_useless"),
             (SessionError::SavePrompts { prompts: 2 }, "save_prompts"),

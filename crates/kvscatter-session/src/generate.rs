@@ -1,4 +1,4 @@
-//! Greedy generation with caches that are written in place, and with growing caches.
+//! Generation with caches that are written in place, and with growing caches.
 
 use std::fmt;
 use std::ops::ControlFlow;
@@ -8,39 +8,46 @@ use std::time::{Duration, Instant};
 use kvscatter_onnx::decoder::Growth;
 
 use crate::decoder::Decoder;
-use crate::lookup::{Draft, Lookup};
+use crate::lookup::Draft;
 use crate::opening::check_tokens;
 use crate::saved::check_target;
-use crate::{Engine, MemoryReport, SessionError, SessionOptions, saved_tokens};
+use crate::texts::Text;
+use crate::{
+    End, Engine, Event, GenerateSetting, MemoryReport, NewTokens, Sampling, SessionError, SessionOptions,
+    saved_tokens,
+};
 
-/// The options of greedy generation. Greedy generation always chooses the most likely token.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GreedyOptions {
-    /// The maximum number of tokens that are generated for each prompt.
-    pub tokens: usize,
+/// The options of generation. By default, every token is the most likely one.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GenerateOptions {
+    /// The maximum number of tokens that are generated for each prompt. If `None`, a sample ends with an end token or
+    /// when the cache is full. Neither may ever happen if all caches are rings.
+    pub max_new_tokens: Option<usize>,
     /// The tokens that end a sample.
     pub eos: Vec<i64>,
     /// The maximum number of tokens of one prompt that are fed in one run of the model.
     pub chunk: usize,
+    /// The number that divides the positive logits of tokens that are in the prompt or were generated, and multiplies
+    /// the negative ones. Above 1 it makes repetitions less likely, and 1 changes nothing.
+    pub repetition_penalty: f32,
+    /// How tokens are drawn at random. If `None`, every token is the most likely one.
+    pub sampling: Option<Sampling>,
 }
 
-impl GreedyOptions {
-    /// Returns the number of slots that a prompt and its new tokens take. The last generated token is not fed,
-    /// so it needs no slot.
-    fn slots(&self, prompt: &[i64]) -> usize {
-        prompt.len().saturating_add(self.tokens.saturating_sub(1))
+impl Default for GenerateOptions {
+    /// Returns options without a maximum number of tokens, end tokens, a penalty and sampling, and with a chunk of 512
+    /// tokens.
+    fn default() -> Self {
+        Self { max_new_tokens: None, eos: Vec::new(), chunk: 512, repetition_penalty: 1.0, sampling: None }
     }
 }
 
-/// The progress of a generation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Progress {
-    /// The number of tokens generated so far for each sample that has not ended. With [drafts](Generator::draft), this
-    /// is the smallest of their numbers. If all samples have ended, it is the largest number of all. The maximum is
-    /// [`GreedyOptions::tokens`].
-    pub tokens: usize,
-    /// The number of samples that have not ended.
-    pub samples: usize,
+impl GenerateOptions {
+    /// Returns the number of slots that a prompt of this many tokens and its new tokens take, or `None` if there may be
+    /// any number of new tokens. The last generated token is not fed, so it needs no slot.
+    fn slots(&self, prompt: usize) -> Option<usize> {
+        self.max_new_tokens.map(|tokens| prompt.saturating_add(tokens.saturating_sub(1)).max(1))
+    }
 }
 
 /// The generated tokens and their cost.
@@ -48,7 +55,12 @@ pub struct Progress {
 pub struct Generated {
     /// The tokens after each prompt, in the order of the prompts.
     pub samples: Vec<Vec<i64>>,
-    /// The number of tokens of all prompts together.
+    /// Why each of these samples ended.
+    pub ends: Vec<End>,
+    /// The number of tokens of each prompt, and of the saved prompt before it, that were in the caches and were not
+    /// computed again.
+    pub reused: Vec<usize>,
+    /// The number of tokens of all prompts together that were computed.
     pub prompt_tokens: usize,
     /// The time of the prefill, including the choice of the first tokens.
     pub prefill: Duration,
@@ -73,8 +85,8 @@ pub struct Generated {
 /// A loaded decoder that generates the tokens after prompts.
 pub struct Generator {
     decoder: Decoder,
-    /// The number of tokens of the saved prompt that all prompts continue.
-    prefix: usize,
+    /// The saved prompt that all prompts continue.
+    prefix: Vec<i64>,
     /// The file that the prompt is saved to.
     save: Option<PathBuf>,
     /// The maximum number of drafted tokens of a sample in a step.
@@ -109,10 +121,10 @@ impl Generator {
         engine: &dyn Engine,
         model: impl AsRef<Path>,
         prompts: &[Vec<i64>],
-        greedy: &GreedyOptions,
+        generation: &GenerateOptions,
         options: SessionOptions,
     ) -> Result<Self, SessionError> {
-        let slots = prompts.iter().map(|prompt| greedy.slots(prompt).max(1)).max();
+        let slots = generation.slots(longest(prompts));
         Self::of_slots(engine, model.as_ref(), prompts.len(), slots, options)
     }
 
@@ -127,11 +139,11 @@ impl Generator {
         model: impl AsRef<Path>,
         saved: &Path,
         prompts: &[Vec<i64>],
-        greedy: &GreedyOptions,
+        generation: &GenerateOptions,
         options: SessionOptions,
     ) -> Result<Self, SessionError> {
-        let prefix = saved_tokens(saved)?.len();
-        let slots = prompts.iter().map(|prompt| greedy.slots(prompt).saturating_add(prefix).max(1)).max();
+        let prefix = saved_tokens(saved)?;
+        let slots = generation.slots(longest(prompts).saturating_add(prefix.len()));
         let mut generator = Self::of_slots(engine, model.as_ref(), prompts.len(), slots, options)?;
         generator.decoder.load(saved)?;
         Ok(Self { prefix, ..generator })
@@ -162,7 +174,7 @@ impl Generator {
     /// Returns the number of tokens of the saved prompt that all prompts continue.
     #[must_use]
     pub fn prefix(&self) -> usize {
-        self.prefix
+        self.prefix.len()
     }
 
     fn of_slots(
@@ -176,7 +188,7 @@ impl Generator {
             return Err(SessionError::NoPrompts);
         }
         let decoder = Decoder::open(engine, model, prompts, slots, options)?;
-        Ok(Self { decoder, prefix: 0, save: None, draft: 0 })
+        Ok(Self { decoder, prefix: Vec::new(), save: None, draft: 0 })
     }
 
     /// Returns the memory that the caches take, or `None` for growing caches.
@@ -205,17 +217,28 @@ impl Generator {
 
     /// Generates the tokens after prompts of token ids, all in one batch.
     ///
-    /// `progress` is called after the prompts and after every later step. If it returns [`ControlFlow::Break`], the
-    /// generation ends and returns the tokens so far.
+    /// `watch` is called before each part of the prompts, after the prompts and after every later step. It can end
+    /// samples with [`NewTokens::stop`]. If it returns [`ControlFlow::Break`], the generation ends and returns the
+    /// tokens so far.
+    ///
+    /// The caches keep the samples of the last call. If a prompt begins with the tokens of such a sample, only the
+    /// tokens after them are computed, and [`Generated::reused`] counts the others. So each turn of a chat passes its
+    /// whole text and computes only what is new. The last token of a prompt is always computed. Tokens are computed
+    /// again if the sample cannot be [truncated](crate::KvSession::truncate) to them, which happens in models with
+    /// rings or states, and nothing is kept in growing caches. The tokens are the same as those of a new generator, if
+    /// the model computes the same rows for several tokens of a sample in one run as for single tokens.
+    ///
+    /// After an error, the generator can generate again, except after [`SessionError::CacheLost`].
     ///
     /// # Errors
     /// Returns one of these before the first run:
     ///
     /// - [`SessionError::NoPrompts`] if there is no prompt;
     /// - [`SessionError::NoChunk`] for a chunk of 0;
+    /// - [`SessionError::OptionRange`] for an option outside its [range](GenerateSetting::range);
     /// - [`SessionError::PromptEmpty`] for a prompt without tokens;
     /// - [`SessionError::PromptTokenUnknown`] for a token that is not in the vocabulary;
-    /// - [`SessionError::EosUnknown`] for a token of [`GreedyOptions::eos`] that is not in the vocabulary;
+    /// - [`SessionError::EosUnknown`] for a token of [`GenerateOptions::eos`] that is not in the vocabulary;
     /// - [`SessionError::PromptTooLong`] if a prompt and its new tokens exceed the capacity;
     /// - [`SessionError::BatchFull`] if there are more prompts than the batch has room for;
     /// - [`SessionError::Ragged`] for prompts of different lengths with growing caches;
@@ -227,83 +250,127 @@ impl Generator {
     /// - [`SessionError::EosUnknown`] for such a token, if the model does not declare its vocabulary;
     /// - [`SessionError::Run`] with the engine's message, or another error of
     ///   [`KvSession::step`](crate::KvSession::step) or [`KvSession::save`](crate::KvSession::save);
-    /// - [`SessionError::MemoryLimit`] if growing caches have grown too large;
-    /// - [`SessionError::NotANumber`] for logits that are missing or all NaN.
+    /// - [`SessionError::MemoryLimit`] if growing caches have no room for the prompts;
+    /// - [`SessionError::NotANumber`] for logits that are missing, NaN or -inf.
     pub fn generate(
-        mut self,
+        &mut self,
         prompts: &[Vec<i64>],
-        greedy: &GreedyOptions,
-        progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+        options: &GenerateOptions,
+        watch: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
     ) -> Result<Generated, SessionError> {
-        self.check(prompts, greedy)?;
-        let mut batch = Batch::new(prompts.len(), greedy);
-        if greedy.tokens == 0 {
-            return Ok(batch.generated);
+        self.check(prompts, options)?;
+        let prompts: Vec<_> =
+            prompts.iter().map(|prompt| [self.prefix.as_slice(), prompt].concat()).collect();
+        let mut batch = Batch::new(&prompts, options, self.decoder.most_tokens());
+        if !batch.is_running() {
+            return Ok(batch.finish());
         }
-        self.decoder.start(prompts.len())?;
         let started = Instant::now();
-        let feeds: Vec<Option<&[i64]>> = prompts.iter().map(|prompt| Some(prompt.as_slice())).collect();
-        let chosen = self.decoder.step(&feeds, greedy.chunk)?;
-        self.check_eos(greedy)?;
+        batch.generated.reused = self.decoder.start(&prompts)?;
+        let is_done = self.prefill(&mut batch, watch)?;
+        batch.generated.prefill = started.elapsed();
+        if is_done {
+            if self.draft > 0 {
+                batch.look_up();
+            }
+            let started = Instant::now();
+            while watch(Event::Tokens(NewTokens { texts: &mut batch.texts })).is_continue()
+                && batch.is_running()
+            {
+                self.step(&mut batch)?;
+            }
+            batch.generated.decode = started.elapsed();
+        }
+        batch.generated.copied = self.decoder.copied();
+        Ok(batch.finish())
+    }
+
+    /// Computes the prompts and chooses the first tokens. Returns `false` if `watch` ends the generation.
+    fn prefill(
+        &mut self,
+        batch: &mut Batch<'_>,
+        watch: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
+    ) -> Result<bool, SessionError> {
+        let chunk = self.decoder.chunk(batch.options.chunk);
+        let mut left = batch.uncached();
+        let mut chosen = vec![Vec::new(); left.len()];
+        let total = batch.prompts.iter().map(Vec::len).sum::<usize>();
+        while left.iter().any(|left| !left.is_empty()) {
+            let done = total - left.iter().map(|left| left.len()).sum::<usize>();
+            if watch(Event::Prefill { done, total }).is_break() {
+                return Ok(false);
+            }
+            let parts: Vec<_> = left.iter().map(|left| left.split_at(chunk.min(left.len()))).collect();
+            let feeds: Vec<_> =
+                parts.iter().map(|(feed, _)| Some(*feed).filter(|feed| !feed.is_empty())).collect();
+            let logits = self.decoder.step(&feeds)?;
+            batch.generated.prompt_tokens += feeds.iter().flatten().map(|feed| feed.len()).sum::<usize>();
+            left = parts.into_iter().map(|(_, rest)| rest).collect();
+            for (prompt, ((chosen, rest), feed)) in chosen.iter_mut().zip(&left).zip(feeds).enumerate() {
+                if feed.is_some() && rest.is_empty() {
+                    chosen.push(batch.choose(prompt, logits.last(prompt).as_deref())?);
+                }
+            }
+        }
+        self.check_eos(batch.options)?;
         if let Some(path) = &self.save {
             self.decoder.save(path)?;
+            self.save = None;
         }
-        batch.generated.prompt_tokens = prompts.iter().map(Vec::len).sum();
-        batch.generated.prefill = started.elapsed();
-        batch.take(chosen);
-        if self.draft > 0 {
-            batch.look_up(self.decoder.texts()?);
-        }
-        let started = Instant::now();
-        while progress(batch.progress()).is_continue() {
-            let is_running = batch.is_running();
-            if !is_running.contains(&true) {
-                break;
-            }
-            self.decoder.end_all_but(&is_running)?;
-            let drafts = batch.drafts(self.draft.min(self.decoder.most_drafted()));
-            let feeds = batch.feeds(&drafts, &self.decoder.paying(&drafts));
-            let drafted = feeds.iter().flatten().map(|feed| feed.len() - 1).sum::<usize>();
-            let verified = if drafted > 0 { self.decoder.verify(&feeds)? } else { None };
-            let chosen = if let Some(chosen) = verified {
-                batch.generated.drafted += drafted;
-                let fed = chosen.iter().filter(|chosen| !chosen.is_empty());
-                batch.generated.accepted += fed.map(|chosen| chosen.len() - 1).sum::<usize>();
-                chosen
-            } else {
-                let last: Vec<_> = feeds.iter().map(|feed| feed.as_ref()?.get(..1)).collect();
-                let chosen = self.decoder.step(&last, usize::MAX)?;
-                chosen.into_iter().map(|token| token.into_iter().collect()).collect()
+        batch.extend(&vec![None; chosen.len()], &chosen);
+        Ok(true)
+    }
+
+    /// Gives each sample that has not ended its next token, or several with drafts.
+    fn step(&mut self, batch: &mut Batch<'_>) -> Result<(), SessionError> {
+        let drafts = batch.drafts(self.draft.min(self.decoder.most_drafted()));
+        let feeds = batch.feeds(&drafts, &self.decoder.paying(&drafts));
+        let drafted = feeds.iter().flatten().map(|feed| feed.len() - 1).sum::<usize>();
+        let verified = match drafted {
+            0 => None,
+            _ => self.decoder.verify(&feeds, &mut |prompt, logits| batch.choose(prompt, logits))?,
+        };
+        let chosen = if let Some(chosen) = verified {
+            batch.generated.drafted += drafted;
+            let fed = chosen.iter().filter(|chosen| !chosen.is_empty());
+            batch.generated.accepted += fed.map(|chosen| chosen.len() - 1).sum::<usize>();
+            chosen
+        } else {
+            let last: Vec<_> = feeds.iter().map(|feed| feed.as_ref()?.get(..1)).collect();
+            let logits = self.decoder.step(&last)?;
+            let choose = |(prompt, feed): (usize, &Option<&[i64]>)| match feed {
+                Some(_) => Ok(vec![batch.choose(prompt, logits.last(prompt).as_deref())?]),
+                None => Ok(Vec::new()),
             };
-            batch.generated.steps += 1;
-            batch.generated.written_per_step = self.decoder.written();
-            batch.learn(&drafts, &chosen);
-            batch.generated.decoded += batch.take(chosen);
-        }
-        batch.generated.decode = started.elapsed();
-        batch.generated.copied = self.decoder.copied();
-        Ok(batch.generated)
+            last.iter().enumerate().map(choose).collect::<Result<_, SessionError>>()?
+        };
+        batch.generated.steps += 1;
+        batch.generated.written_per_step = self.decoder.written();
+        batch.generated.decoded += batch.extend(&drafts, &chosen);
+        Ok(())
     }
 
     /// Checks the tokens that end a sample. If the model does not declare its vocabulary, the size is known after the
     /// first step.
-    fn check_eos(&self, greedy: &GreedyOptions) -> Result<(), SessionError> {
+    fn check_eos(&self, options: &GenerateOptions) -> Result<(), SessionError> {
         let vocabulary = self.vocabulary();
-        check_tokens(&greedy.eos, vocabulary, |index, token| SessionError::EosUnknown {
+        check_tokens(&options.eos, vocabulary, |index, token| SessionError::EosUnknown {
             index,
             token,
             vocabulary,
         })
     }
 
-    fn check(&self, prompts: &[Vec<i64>], greedy: &GreedyOptions) -> Result<(), SessionError> {
+    fn check(&self, prompts: &[Vec<i64>], options: &GenerateOptions) -> Result<(), SessionError> {
         if prompts.is_empty() {
             return Err(SessionError::NoPrompts);
         }
-        if greedy.chunk == 0 {
+        if options.chunk == 0 {
             return Err(SessionError::NoChunk);
         }
-        self.check_eos(greedy)?;
+        GenerateSetting::RepetitionPenalty.check(options.repetition_penalty)?;
+        options.sampling.as_ref().map_or(Ok(()), Sampling::check)?;
+        self.check_eos(options)?;
         let vocabulary = self.vocabulary();
         for (prompt, tokens) in prompts.iter().enumerate() {
             if tokens.is_empty() {
@@ -315,9 +382,10 @@ impl Generator {
                 token,
                 vocabulary,
             })?;
-            let slots = greedy.slots(tokens).saturating_add(self.prefix);
+            let tokens = self.prefix.len().saturating_add(tokens.len());
+            let slots = options.slots(tokens).unwrap_or(tokens);
             if let Some(capacity) = self.capacity().filter(|capacity| slots > *capacity) {
-                let (tokens, generated) = (self.prefix + tokens.len(), greedy.tokens);
+                let generated = options.max_new_tokens.unwrap_or(1);
                 return Err(SessionError::PromptTooLong { prompt, tokens, generated, capacity });
             }
         }
@@ -344,6 +412,11 @@ impl Generator {
     }
 }
 
+/// Returns the number of tokens of the longest prompt.
+fn longest(prompts: &[Vec<i64>]) -> usize {
+    prompts.iter().map(Vec::len).max().unwrap_or_default()
+}
+
 impl fmt::Debug for Generator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Generator")
@@ -353,19 +426,29 @@ impl fmt::Debug for Generator {
     }
 }
 
-/// The tokens generated so far and the samples that have not ended.
+/// The texts of a generation and their cost.
 struct Batch<'g> {
-    greedy: &'g GreedyOptions,
-    is_active: Vec<bool>,
-    /// The texts of the samples, if the generation drafts.
-    lookups: Vec<Lookup>,
+    options: &'g GenerateOptions,
+    /// The prompts, with the saved prompt before each.
+    prompts: &'g [Vec<i64>],
+    texts: Vec<Text>,
     generated: Generated,
 }
 
 impl<'g> Batch<'g> {
-    fn new(prompts: usize, greedy: &'g GreedyOptions) -> Self {
+    /// Creates the texts after prompts. `most` is the number of tokens of a sample that can be cached.
+    fn new(prompts: &'g [Vec<i64>], options: &'g GenerateOptions, most: usize) -> Self {
+        let text = |(index, prompt): (usize, &Vec<i64>)| {
+            let equal = prompts.iter().take(index).filter(|other| *other == prompt).count();
+            // The last token takes no slot.
+            let room = most.saturating_sub(prompt.len()).saturating_add(1);
+            Text::new(options, prompt, room, equal)
+        };
+        let texts = prompts.iter().enumerate().map(text).collect();
         let generated = Generated {
-            samples: vec![Vec::new(); prompts],
+            samples: Vec::new(),
+            ends: Vec::new(),
+            reused: vec![0; prompts.len()],
             prompt_tokens: 0,
             prefill: Duration::ZERO,
             steps: 0,
@@ -376,70 +459,60 @@ impl<'g> Batch<'g> {
             written_per_step: 0,
             copied: 0,
         };
-        Self { greedy, is_active: vec![true; prompts], lookups: Vec::new(), generated }
+        Self { options, prompts, texts, generated }
     }
 
-    fn progress(&self) -> Progress {
-        let samples = || self.generated.samples.iter().zip(&self.is_active);
-        let of_active = samples().filter(|(_, is_active)| **is_active).map(|(sample, _)| sample.len());
-        let tokens = of_active.clone().min().or_else(|| samples().map(|(sample, _)| sample.len()).max());
-        Progress { tokens: tokens.unwrap_or_default(), samples: of_active.count() }
+    fn is_running(&self) -> bool {
+        self.texts.iter().any(|text| text.end.is_none())
     }
 
-    /// Returns which samples get more tokens.
-    fn is_running(&self) -> Vec<bool> {
-        let samples = self.generated.samples.iter().zip(&self.is_active);
-        samples.map(|(sample, is_active)| *is_active && sample.len() < self.greedy.tokens).collect()
+    /// Returns the tokens of the prompts that are not cached.
+    fn uncached(&self) -> Vec<&'g [i64]> {
+        let prompts = self.prompts.iter().zip(&self.generated.reused);
+        prompts.map(|(prompt, reused)| prompt.get(*reused..).unwrap_or_default()).collect()
     }
 
-    /// Prepares drafts of samples with these texts before the generated tokens.
-    fn look_up(&mut self, texts: Vec<Vec<i64>>) {
-        let samples = texts.into_iter().zip(&self.generated.samples);
-        self.lookups = samples.map(|(text, sample)| Lookup::new([text, sample.clone()].concat())).collect();
+    /// Chooses the next token of the sample of a prompt.
+    fn choose(&mut self, prompt: usize, logits: Option<&[f32]>) -> Result<i64, SessionError> {
+        let text = self.texts.get_mut(prompt).ok_or(SessionError::NoPrompts)?;
+        text.choose(prompt, logits)
     }
 
-    /// Returns a draft of up to `most` tokens for each sample that gets more tokens.
+    /// Prepares drafts.
+    fn look_up(&mut self) {
+        self.texts.iter_mut().zip(self.prompts).for_each(|(text, prompt)| text.look_up(prompt));
+    }
+
+    /// Returns a draft of up to `most` tokens for each sample that has not ended.
     fn drafts(&self, most: usize) -> Vec<Option<Draft>> {
-        let draft = |(index, is_running): (usize, bool)| {
-            // The model chooses one more token than those that it accepts.
-            let done = self.generated.samples.get(index)?.len().saturating_add(1);
-            let most = most.min(self.greedy.tokens.saturating_sub(done));
-            let draft = |lookup: &Lookup| lookup.draft(most).before(&self.greedy.eos);
-            is_running.then(|| self.lookups.get(index).map(draft).unwrap_or_default())
-        };
-        self.is_running().into_iter().enumerate().map(draft).collect()
+        self.texts.iter().map(|text| text.draft(most, &self.options.eos)).collect()
     }
 
     /// Returns the last token of each sample that has a draft, and as many tokens of the draft.
     fn feeds(&self, drafts: &[Option<Draft>], lengths: &[usize]) -> Vec<Option<Vec<i64>>> {
-        let samples = self.generated.samples.iter().zip(drafts).zip(lengths);
-        let feed = |((sample, draft), length): ((&Vec<i64>, &Option<Draft>), &usize)| {
+        let texts = self.texts.iter().zip(drafts).zip(lengths);
+        let feed = |((text, draft), length): ((&Text, &Option<Draft>), &usize)| {
             let drafted = draft.as_ref()?.tokens.iter().take(*length);
-            Some(sample.last().into_iter().chain(drafted).copied().collect())
+            Some(text.tokens.last().into_iter().chain(drafted).copied().collect())
         };
-        samples.map(feed).collect()
+        texts.map(feed).collect()
     }
 
-    /// Records whether the drafts were right.
-    fn learn(&mut self, drafts: &[Option<Draft>], chosen: &[Vec<i64>]) {
-        for ((lookup, draft), chosen) in self.lookups.iter_mut().zip(drafts).zip(chosen) {
-            draft.iter().for_each(|draft| lookup.extend(draft, chosen));
+    /// Adds the tokens of a step, for which `drafts` was drafted. Returns their number.
+    fn extend(&mut self, drafts: &[Option<Draft>], chosen: &[Vec<i64>]) -> usize {
+        let none = Draft::default();
+        let drafts = drafts.iter().map(|draft| draft.as_ref().unwrap_or(&none));
+        for ((text, chosen), draft) in self.texts.iter_mut().zip(chosen).zip(drafts) {
+            text.extend(draft, chosen, &self.options.eos);
         }
+        chosen.iter().map(Vec::len).sum()
     }
 
-    /// Adds the tokens that the model chose, up to one that ends the sample. Returns their number.
-    fn take(&mut self, chosen: impl IntoIterator<Item = impl IntoIterator<Item = i64>>) -> usize {
-        let mut taken = 0;
-        let samples = self.generated.samples.iter_mut().zip(&mut self.is_active);
-        for ((sample, is_active), chosen) in samples.zip(chosen) {
-            for token in chosen {
-                if *is_active {
-                    sample.push(token);
-                    *is_active = !self.greedy.eos.contains(&token);
-                    taken += 1;
-                }
-            }
+    fn finish(mut self) -> Generated {
+        for text in self.texts {
+            self.generated.samples.push(text.tokens);
+            self.generated.ends.push(text.end.unwrap_or(End::Stopped));
         }
-        taken
+        self.generated
     }
 }

@@ -60,28 +60,29 @@ impl Growing {
         bytes(self.samples.bytes())
     }
 
-    /// Gives all samples the same number of tokens, in runs of at most `chunk` tokens. Returns the logits of
-    /// the last run.
+    /// Returns the number of tokens of a sample for which the limit has room.
+    pub(crate) fn most_tokens(&self) -> usize {
+        let token = MemoryReport::of(self.interface(), self.batch(), 1).total;
+        self.memory.checked_div(token).and_then(|tokens| usize::try_from(tokens).ok()).unwrap_or(usize::MAX)
+    }
+
+    /// Drops all tokens.
+    pub(crate) fn start(&mut self) -> Result<(), SessionError> {
+        self.samples = OutOfPlace::new(&self.runner, self.batch(), None)?;
+        Ok(())
+    }
+
+    /// Gives all samples the same number of tokens in one run. Returns the logits.
     ///
     /// A sample without a feed gets token 0, because all samples must have the same length.
-    pub(crate) fn feed(
-        &mut self,
-        feeds: &[Option<&[i64]>],
-        chunk: usize,
-    ) -> Result<LogitsTensor, SessionError> {
-        let longest = feeds.iter().flatten().map(|feed| feed.len()).max().unwrap_or_default();
-        let chunk = if self.interface().is_decode_only { 1 } else { chunk.clamp(1, longest.max(1)) };
-        let mut logits = None;
+    pub(crate) fn feed(&mut self, feeds: &[Option<&[i64]>]) -> Result<LogitsTensor, SessionError> {
+        let width = feeds.iter().flatten().map(|feed| feed.len()).max().ok_or(SessionError::NoSamples)?;
         let start = self.samples.cached_tokens();
-        for first in (0..longest).step_by(chunk) {
-            let width = chunk.min(longest - first);
-            MemoryReport::check(self.interface(), self.batch(), start + first + width, self.memory)?;
-            let token = |sample: usize, position: usize| {
-                let feed = feeds.get(sample).copied().flatten().unwrap_or_default();
-                feed.get(position - start).copied().unwrap_or_default()
-            };
-            logits = Some(self.samples.step(&mut self.runner, width, token)?);
-        }
-        logits.ok_or(SessionError::NoSamples)
+        MemoryReport::check(self.interface(), self.batch(), start + width, self.memory)?;
+        let token = |sample: usize, position: usize| {
+            let feed = feeds.get(sample).copied().flatten().unwrap_or_default();
+            feed.get(position - start).copied().unwrap_or_default()
+        };
+        self.samples.step(&mut self.runner, width, token)
     }
 }

@@ -32,17 +32,19 @@ mod ring_track;
 mod rows;
 mod runner;
 mod sample;
+mod sampling;
 mod saved;
 mod saves;
 mod states;
 mod tensor;
+mod texts;
 mod transaction;
 mod undo;
 
 pub use engine::{Engine, InPlaceCache, LoadOptions, Session, Step, StepOutput, engine_label};
 pub use error::{ModelSize, SessionError, SessionSetting};
 pub use feed::{Feed, SampleFeed};
-pub use generate::{Generated, Generator, GreedyOptions, Progress};
+pub use generate::{GenerateOptions, Generated, Generator};
 pub use interface::{CachePort, CacheWriter, FeedPort, Interface, Purpose, StatePort};
 pub use kv_session::{KvSession, SessionOptions};
 pub use logits::Logits;
@@ -52,9 +54,11 @@ pub use out_of_place::OutOfPlace;
 pub use rows::Rows;
 pub use runner::{LogitsTensor, Runner};
 pub use sample::Sample;
+pub use sampling::{GenerateSetting, Sampling};
 pub use saved::SavedError;
 pub use saves::saved_tokens;
 pub use tensor::{Memory, Tensor};
+pub use texts::{End, Event, NewTokens, Progress};
 pub use transaction::Transaction;
 
 /// The examples of this crate's README are tested with those of the crate.

@@ -16,8 +16,8 @@ use kvscatter_onnx::proto::tensor_shape_proto::dimension::Value as DimValue;
 use kvscatter_onnx::proto::type_proto::{Tensor as TensorType, Value as TypeValue};
 use kvscatter_onnx::{Model, ModelFile, WeightTransfer};
 use kvscatter_session::{
-    Engine, Generator, GreedyOptions, KvSession, LoadOptions, Memory, Session, SessionError, SessionOptions,
-    Step, StepOutput, Tensor, engine_label,
+    Engine, Event, GenerateOptions, Generator, KvSession, LoadOptions, Memory, Session, SessionError,
+    SessionOptions, Step, StepOutput, Tensor, engine_label,
 };
 
 const STATIC: &str = "mobius-llama-static";
@@ -272,8 +272,8 @@ fn scores_that_are_no_numbers_choose_no_token() {
     });
     for name in [STATIC, GROWING] {
         let generate = |prompts: &[Vec<i64>]| {
-            let generator = Generator::open(&engine, model(name), 2, SessionOptions::default()).unwrap();
-            let greedy = GreedyOptions { tokens: 3, eos: Vec::new(), chunk: 8 };
+            let mut generator = Generator::open(&engine, model(name), 2, SessionOptions::default()).unwrap();
+            let greedy = GenerateOptions { max_new_tokens: Some(3), chunk: 8, ..GenerateOptions::default() };
             generator.generate(prompts, &greedy, &mut |_| ControlFlow::Continue(()))
         };
         let refused = generate(&[vec![1, 2], vec![3, 4]]);
@@ -292,8 +292,8 @@ fn a_model_of_one_token_a_step_takes_its_prompts_so() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("model.onnx");
         decode_only(name).save_with_weights(&file, WeightTransfer::Copy).unwrap();
-        let generator = Generator::open(&engine, &file, 2, SessionOptions::default()).unwrap();
-        let greedy = GreedyOptions { tokens: 3, eos: Vec::new(), chunk: 8 };
+        let mut generator = Generator::open(&engine, &file, 2, SessionOptions::default()).unwrap();
+        let greedy = GenerateOptions { max_new_tokens: Some(3), chunk: 8, ..GenerateOptions::default() };
         let generated = generator
             .generate(&[vec![1, 2, 3], vec![4, 5, 6]], &greedy, &mut |_| ControlFlow::Continue(()))
             .unwrap();
@@ -349,11 +349,18 @@ fn drafts_change_the_steps_and_not_the_tokens() {
         let options = SessionOptions { capacity, ..SessionOptions::default() };
         let mut generator = Generator::open(&text, model(name), lengths.len(), options).unwrap();
         generator.draft(draft);
-        let greedy = GreedyOptions { tokens: 40, eos: eos.to_vec(), chunk: 20 };
+        let greedy = GenerateOptions {
+            max_new_tokens: Some(40),
+            eos: eos.to_vec(),
+            chunk: 20,
+            ..GenerateOptions::default()
+        };
         let prompts: Vec<_> = lengths.iter().map(|end| (0..*end).map(written).collect()).collect();
         let mut seen = Vec::new();
-        let generated = generator.generate(&prompts, &greedy, &mut |progress| {
-            seen.push(progress.tokens);
+        let generated = generator.generate(&prompts, &greedy, &mut |event| {
+            if let Event::Tokens(new) = event {
+                seen.push(new.progress().tokens);
+            }
             ControlFlow::Continue(())
         });
         assert!(seen.is_sorted_by(|a, b| a < b) && seen.first() == Some(&1), "{seen:?}");
@@ -396,7 +403,7 @@ fn a_model_that_returns_the_last_logits_only_has_no_drafts() {
     let generate = |draft| {
         let mut generator = Generator::open(&last, model(STATIC), 1, SessionOptions::default()).unwrap();
         generator.draft(draft);
-        let greedy = GreedyOptions { tokens: 40, eos: vec![], chunk: 20 };
+        let greedy = GenerateOptions { max_new_tokens: Some(40), chunk: 20, ..GenerateOptions::default() };
         let generated = generator.generate(&[vec![0]], &greedy, &mut |_| ControlFlow::Continue(())).unwrap();
         (generated.samples, generated.steps, generated.drafted, generated.accepted)
     };

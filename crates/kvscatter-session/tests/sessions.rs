@@ -20,7 +20,7 @@ use kvscatter_onnx::proto::type_proto::Value as TypeValue;
 use kvscatter_onnx::proto::{AttributeProto, GraphProto, NodeProto, TensorProto, ValueInfoProto};
 use kvscatter_onnx::{Model, WeightTransfer};
 use kvscatter_session::{
-    Generator, GreedyOptions, KvSession, Progress, Sample, SessionError, SessionOptions, SessionSetting,
+    End, Event, GenerateOptions, Generator, KvSession, Sample, SessionError, SessionOptions, SessionSetting,
     argmax,
 };
 use tempfile::TempDir;
@@ -73,7 +73,7 @@ fn nodes<'g>(graph: &'g mut GraphProto, operator: &str) -> impl Iterator<Item = 
 }
 
 /// Ignores the progress.
-fn unheard(_: Progress) -> ControlFlow<()> {
+fn unheard(_: Event<'_>) -> ControlFlow<()> {
     ControlFlow::Continue(())
 }
 
@@ -240,15 +240,17 @@ fn what_a_model_does_not_have_is_refused() {
 #[test]
 fn all_kinds_of_caches_generate_what_scores_say() {
     let prompts = [vec![1, 2, 3], vec![200, 7, 9]];
-    let greedy = GreedyOptions { tokens: 9, eos: Vec::new(), chunk: 2 };
+    let greedy = GenerateOptions { max_new_tokens: Some(9), chunk: 2, ..GenerateOptions::default() };
     let generate = |name, chunk| {
         let mut seen = Vec::new();
-        let greedy = GreedyOptions { chunk, ..greedy.clone() };
+        let greedy = GenerateOptions { chunk, ..greedy.clone() };
         let options = SessionOptions::default();
-        let generator =
+        let mut generator =
             Generator::open_for(&Fake(Fault::None), model(name), &prompts, &greedy, options).unwrap();
-        let generated = generator.generate(&prompts, &greedy, &mut |progress| {
-            seen.push(progress.tokens);
+        let generated = generator.generate(&prompts, &greedy, &mut |event| {
+            if let Event::Tokens(new) = event {
+                seen.push(new.progress().tokens);
+            }
             ControlFlow::Continue(())
         });
         assert_eq!(seen, (1..=9).collect::<Vec<_>>());
@@ -278,7 +280,7 @@ fn all_kinds_of_caches_generate_what_scores_say() {
 fn a_saved_prompt_is_continued() {
     let folder = tempfile::tempdir().unwrap();
     let saved = folder.path().join("prompt.kvs");
-    let greedy = GreedyOptions { tokens: 5, eos: Vec::new(), chunk: 2 };
+    let greedy = GenerateOptions { max_new_tokens: Some(5), chunk: 2, ..GenerateOptions::default() };
     let (engine, options) = (Fake(Fault::None), SessionOptions::default());
     let open = |name, prompts| Generator::open(&engine, model(name), prompts, options).unwrap();
     let prefix = vec![200, 7, 9, 4];
@@ -288,10 +290,10 @@ fn a_saved_prompt_is_continued() {
     first.generate(std::slice::from_ref(&prefix), &greedy, &mut unheard).unwrap();
 
     let prompts = [vec![1, 2, 3], vec![5]];
-    let after = |name, prompts: &[Vec<i64>], greedy: &GreedyOptions| {
+    let after = |name, prompts: &[Vec<i64>], greedy: &GenerateOptions| {
         Generator::open_after(&engine, model(name), &saved, prompts, greedy, options)
     };
-    let generator = after(STATIC, &prompts, &greedy).unwrap();
+    let mut generator = after(STATIC, &prompts, &greedy).unwrap();
     assert_eq!((generator.prefix(), generator.vocabulary(), generator.growth()), (4, Some(256), None));
     assert_eq!(generator.memory().map(|memory| memory.total), Some(4 * 2 * 64 * 32 * 4));
     let continued = generator.generate(&prompts, &greedy, &mut unheard).unwrap().samples;
@@ -300,12 +302,13 @@ fn a_saved_prompt_is_continued() {
 
     // The saved tokens take slots too.
     let message = |tokens| {
-        let greedy = GreedyOptions { tokens, ..greedy.clone() };
-        let generator = after(STATIC, &prompts, &greedy).unwrap();
+        let greedy = GenerateOptions { max_new_tokens: Some(tokens), ..greedy.clone() };
+        let mut generator = after(STATIC, &prompts, &greedy).unwrap();
         generator.generate(&prompts, &greedy, &mut unheard).map(|_| ()).map_err(|error| error.to_string())
     };
     assert_eq!(message(58), Ok(()));
-    let refused = "prompt 0: 7 tokens and 59 to be generated exceed the capacity of 64 tokens; the last token takes no slot";
+    let refused =
+        "prompt 0: 7 tokens and 59 to be generated exceed the capacity of 64 tokens; 58 can be generated";
     assert_eq!(message(59), Err(refused.to_owned()));
     assert!(matches!(after(GROWING, &prompts, &greedy), Err(SessionError::SavedUseless)));
 }
@@ -342,7 +345,7 @@ fn the_value_of_an_initializer_that_is_an_input_is_a_part_of_the_model() {
 fn a_prompt_is_saved_alone_and_from_static_caches() {
     let folder = tempfile::tempdir().unwrap();
     let save = |name, prompts: &[Vec<i64>], path: PathBuf| {
-        let greedy = GreedyOptions { tokens: 1, eos: Vec::new(), chunk: 8 };
+        let greedy = GenerateOptions { max_new_tokens: Some(1), chunk: 8, ..GenerateOptions::default() };
         let mut generator =
             Generator::open(&Fake(Fault::None), model(name), prompts.len(), SessionOptions::default())
                 .unwrap();
@@ -361,7 +364,7 @@ fn a_prompt_is_saved_alone_and_from_static_caches() {
 
 #[test]
 fn a_capacity_that_is_open_becomes_what_the_longest_sample_takes() {
-    let greedy = GreedyOptions { tokens: 9, eos: Vec::new(), chunk: 8 };
+    let greedy = GenerateOptions { max_new_tokens: Some(9), chunk: 8, ..GenerateOptions::default() };
     let open = |name, prompts: &[Vec<i64>], options| {
         Generator::open_for(&Fake(Fault::None), model(name), prompts, &greedy, options)
     };
@@ -382,7 +385,7 @@ fn a_capacity_that_is_open_becomes_what_the_longest_sample_takes() {
 fn a_sample_ends_behind_its_end_token_and_the_others_go_on() {
     let open = |name| Generator::open(&Fake(Fault::None), model(name), 2, SessionOptions::default()).unwrap();
     let prompts = [vec![1, 2, 3], vec![200, 7, 9]];
-    let greedy = GreedyOptions { tokens: 9, eos: Vec::new(), chunk: 8 };
+    let greedy = GenerateOptions { max_new_tokens: Some(9), chunk: 8, ..GenerateOptions::default() };
     let whole = open(STATIC).generate(&prompts, &greedy, &mut unheard).unwrap().samples;
     let eos = whole[0][3];
     let cut = |tokens: &[i64]| {
@@ -390,7 +393,7 @@ fn a_sample_ends_behind_its_end_token_and_the_others_go_on() {
         tokens[..end].to_vec()
     };
     for name in [STATIC, GROWING] {
-        let greedy = GreedyOptions { eos: vec![eos], ..greedy.clone() };
+        let greedy = GenerateOptions { eos: vec![eos], ..greedy.clone() };
         let ended = open(name).generate(&prompts, &greedy, &mut unheard).unwrap().samples;
         assert_eq!(ended, [cut(&whole[0]), cut(&whole[1])], "{name}");
     }
@@ -399,12 +402,12 @@ fn a_sample_ends_behind_its_end_token_and_the_others_go_on() {
 #[test]
 fn a_generation_that_is_stopped_ends_with_what_there_is() {
     let generate = |stop: usize| {
-        let generator =
+        let mut generator =
             Generator::open(&Fake(Fault::None), model(STATIC), 1, SessionOptions::default()).unwrap();
-        let greedy = GreedyOptions { tokens: 9, eos: Vec::new(), chunk: 8 };
-        let mut stop_at = |progress: Progress| match progress.tokens == stop {
-            true => ControlFlow::Break(()),
-            false => ControlFlow::Continue(()),
+        let greedy = GenerateOptions { max_new_tokens: Some(9), chunk: 8, ..GenerateOptions::default() };
+        let mut stop_at = |event: Event<'_>| match event {
+            Event::Tokens(new) if new.progress().tokens == stop => ControlFlow::Break(()),
+            _ => ControlFlow::Continue(()),
         };
         generator.generate(&[vec![1, 2, 3]], &greedy, &mut stop_at).unwrap()
     };
@@ -422,8 +425,8 @@ fn prompts_that_cannot_be_continued_are_refused() {
         |name, prompts| Generator::open(&Fake(Fault::None), model(name), prompts, SessionOptions::default());
     assert!(matches!(open(STATIC, 0).map(|_| ()), Err(SessionError::NoPrompts)));
     let message_of = |name, prompts: &[Vec<i64>], tokens| {
-        let greedy = GreedyOptions { tokens, eos: Vec::new(), chunk: 8 };
-        let generator = open(name, 2).unwrap();
+        let greedy = GenerateOptions { max_new_tokens: Some(tokens), chunk: 8, ..GenerateOptions::default() };
+        let mut generator = open(name, 2).unwrap();
         generator.generate(prompts, &greedy, &mut unheard).map(|_| ()).unwrap_err().to_string()
     };
     assert_eq!(message_of(STATIC, &[vec![1], vec![]], 1), "prompt 1 is empty: at least one token is needed");
@@ -433,7 +436,7 @@ fn prompts_that_cannot_be_continued_are_refused() {
     );
     assert_eq!(
         message_of(STATIC, &[vec![1; 60]], 6),
-        "prompt 0: 60 tokens and 6 to be generated exceed the capacity of 64 tokens; the last token takes no slot"
+        "prompt 0: 60 tokens and 6 to be generated exceed the capacity of 64 tokens; 5 can be generated"
     );
     assert_eq!(
         message_of(GROWING, &[vec![1], vec![1, 2]], 1),
@@ -441,14 +444,19 @@ fn prompts_that_cannot_be_continued_are_refused() {
     );
     assert_eq!(message_of(STATIC, &vec![vec![1]; 3], 1), "the batch of 2 is full");
     for eos in [256, 1_000_000, -5] {
-        let greedy = GreedyOptions { tokens: 1, eos: vec![255, eos], chunk: 8 };
+        let greedy = GenerateOptions {
+            max_new_tokens: Some(1),
+            eos: vec![255, eos],
+            chunk: 8,
+            ..GenerateOptions::default()
+        };
         let refused = open(STATIC, 1).unwrap().generate(&[vec![1]], &greedy, &mut unheard).unwrap_err();
         assert_eq!(
             refused.to_string(),
             format!("eos[1] is {eos}, which the model does not have: it has 0 to 255")
         );
     }
-    let greedy = GreedyOptions { tokens: 5, eos: Vec::new(), chunk: 8 };
+    let greedy = GenerateOptions { max_new_tokens: Some(5), chunk: 8, ..GenerateOptions::default() };
     assert!(open(STATIC, 1).unwrap().generate(&[vec![1; 60]], &greedy, &mut unheard).is_ok());
 }
 
@@ -456,13 +464,16 @@ fn prompts_that_cannot_be_continued_are_refused() {
 fn caches_that_grow_stay_within_the_limit() {
     let row = 4 * 32 * 4;
     let options = SessionOptions { memory: 5 * row, ..SessionOptions::default() };
-    let generate = |tokens| {
-        let generator = Generator::open(&Fake(Fault::None), model(GROWING), 1, options).unwrap();
-        let greedy = GreedyOptions { tokens, eos: Vec::new(), chunk: 8 };
-        generator.generate(&[vec![1, 2, 3]], &greedy, &mut unheard).map(|_| ())
+    let generate = |prompt: usize, max_new_tokens| {
+        let mut generator = Generator::open(&Fake(Fault::None), model(GROWING), 1, options).unwrap();
+        let options = GenerateOptions { max_new_tokens, ..GenerateOptions::default() };
+        let generated = generator.generate(&[vec![1; prompt]], &options, &mut unheard);
+        generated.map(|generated| (generated.samples[0].len(), generated.ends[0]))
     };
-    generate(3).unwrap();
-    let refused = generate(4);
+    assert_eq!(generate(3, Some(3)).unwrap(), (3, End::Length));
+    assert_eq!(generate(3, Some(4)).unwrap(), (3, End::Full));
+    assert_eq!(generate(5, None).unwrap(), (1, End::Full));
+    let refused = generate(6, None);
     assert!(
         matches!(refused, Err(SessionError::MemoryLimit { needed: Some(needed), .. }) if needed == 6 * row)
     );
@@ -570,7 +581,7 @@ fn fix_batch(graph: &mut GraphProto, batch: i64) {
 
 #[test]
 fn a_model_with_a_fixed_batch_takes_as_many_prompts_or_fewer() {
-    let greedy = GreedyOptions { tokens: 3, eos: Vec::new(), chunk: 2 };
+    let greedy = GenerateOptions { max_new_tokens: Some(3), chunk: 2, ..GenerateOptions::default() };
     for name in [STATIC, GROWING] {
         let (_folder, path) = changed(name, |graph| fix_batch(graph, 2));
         let open = |path: PathBuf, prompts| {
@@ -579,7 +590,7 @@ fn a_model_with_a_fixed_batch_takes_as_many_prompts_or_fewer() {
         let prompts = [vec![1, 2], vec![3, 4]];
         for count in 1..=2 {
             let generate = |path| {
-                let generator = open(path, count).unwrap();
+                let mut generator = open(path, count).unwrap();
                 generator.generate(&prompts[..count], &greedy, &mut unheard).unwrap().samples
             };
             assert_eq!(generate(path.clone()), generate(model(name)), "{name}, {count} prompts");
@@ -594,9 +605,9 @@ fn a_model_with_a_fixed_batch_takes_as_many_prompts_or_fewer() {
 
 #[test]
 fn caches_that_the_engine_copies_are_counted() {
-    let greedy = GreedyOptions { tokens: 3, eos: Vec::new(), chunk: 8 };
+    let greedy = GenerateOptions { max_new_tokens: Some(3), chunk: 8, ..GenerateOptions::default() };
     let copied = |fault, name: &str| {
-        let generator = Generator::open(&Fake(fault), model(name), 1, SessionOptions::default()).unwrap();
+        let mut generator = Generator::open(&Fake(fault), model(name), 1, SessionOptions::default()).unwrap();
         generator.generate(&[vec![1, 2]], &greedy, &mut unheard).unwrap().copied
     };
     assert_eq!(copied(Fault::None, STATIC), 0);

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use kvscatter_onnx::DEFAULT_MEMORY_LIMIT;
-use kvscatter_session::{Generator, GreedyOptions, SessionOptions};
+use kvscatter_session::{Event, GenerateOptions, Generator, SessionOptions};
 
 use crate::engines::{self, EngineInfo, EngineName, OrtFiles};
 use crate::error::CommandError;
@@ -43,7 +43,7 @@ kvscatter generate [OPTIONS] --prompt-ids <ID,...> <MODEL>
 Examples:
   kvscatter generate testdata/mobius-llama-static/model.onnx \\
       --prompt-ids 1,2,3
-  kvscatter generate static.onnx --prompt-ids 5,7 --prompt-ids 9 --tokens 64
+  kvscatter generate static.onnx --prompt-ids 5,7 --prompt-ids 9 --max-new-tokens 64
   kvscatter generate static.onnx --batch-file prompts.txt --eos 2 --json
   kvscatter generate static.onnx --prompt-ids 5,7,1,9 --save-prefix prompt.kv
   kvscatter generate static.onnx --prefix prompt.kv --prompt-ids 8
@@ -66,8 +66,14 @@ pub(crate) struct Generate {
     save_prefix: Option<PathBuf>,
 
     /// The most tokens to generate for each prompt
-    #[arg(long, value_name = "N", default_value = "16", value_parser = integer::<NonZeroUsize>)]
-    tokens: NonZeroUsize,
+    #[arg(
+        long,
+        visible_alias = "tokens",
+        value_name = "N",
+        default_value = "16",
+        value_parser = integer::<NonZeroUsize>
+    )]
+    max_new_tokens: NonZeroUsize,
 
     /// A token that ends a sample; it is the last one printed
     #[arg(long, value_name = "ID", value_parser = prompts::id, allow_hyphen_values = true)]
@@ -117,22 +123,29 @@ pub(crate) fn run(args: Generate, output: &mut Output) -> Result<Outcome, Comman
         memory: args.memory,
         ..SessionOptions::default()
     };
-    let bar = progress(args.tokens.get());
-    let greedy = GreedyOptions { tokens: args.tokens.get(), eos: args.eos, chunk: args.chunk.get() };
+    let bar = progress(args.max_new_tokens.get());
+    let generation = GenerateOptions {
+        max_new_tokens: Some(args.max_new_tokens.get()),
+        eos: args.eos,
+        chunk: args.chunk.get(),
+        ..GenerateOptions::default()
+    };
     let mut generator = match &args.prefix {
-        Some(saved) => Generator::open_after(&*engine, &args.model, saved, &prompts, &greedy, options)?,
-        None => Generator::open_for(&*engine, &args.model, &prompts, &greedy, options)?,
+        Some(saved) => Generator::open_after(&*engine, &args.model, saved, &prompts, &generation, options)?,
+        None => Generator::open_for(&*engine, &args.model, &prompts, &generation, options)?,
     };
     if let Some(path) = &args.save_prefix {
         generator.save_prompt(path);
     }
     generator.draft(args.draft);
-    check_eos(&greedy.eos, generator.vocabulary())?;
+    check_eos(&generation.eos, generator.vocabulary())?;
     let (memory, capacity, growth) = (generator.memory(), generator.capacity(), generator.growth());
     let prefix =
         args.prefix.map(|path| show::Prefix { path: path.display().to_string(), tokens: generator.prefix() });
-    let generated = generator.generate(&prompts, &greedy, &mut |progress| {
-        bar.set_position(u64::try_from(progress.tokens).unwrap_or(u64::MAX));
+    let generated = generator.generate(&prompts, &generation, &mut |event| {
+        if let Event::Tokens(new) = event {
+            bar.set_position(u64::try_from(new.progress().tokens).unwrap_or(u64::MAX));
+        }
         ControlFlow::Continue(())
     });
     bar.finish_and_clear();
@@ -141,7 +154,7 @@ pub(crate) fn run(args: Generate, output: &mut Output) -> Result<Outcome, Comman
         path: path.display().to_string(),
         tokens: prefix.as_ref().map_or(0, |prefix| prefix.tokens).saturating_add(generated.prompt_tokens),
     });
-    let generation = show::Generation {
+    let done = show::Generation {
         model: args.model.display().to_string(),
         runtime: EngineInfo::of(&*engine),
         prompts,
@@ -153,7 +166,7 @@ pub(crate) fn run(args: Generate, output: &mut Output) -> Result<Outcome, Comman
         capacity,
         growth,
     };
-    generation.show(output)?;
+    done.show(output)?;
     Ok(Outcome::Passed)
 }
 

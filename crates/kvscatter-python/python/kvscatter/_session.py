@@ -56,6 +56,8 @@ class Generated:
 
     Attributes:
         samples: The tokens after each prompt, in the order of the prompts.
+        ends: Why each sample ended: `"eos"` with an end token, `"length"` with `max_new_tokens` tokens, `"full"` with
+            a full cache, or `"stopped"` by the caller.
         prompt_tokens: The number of tokens in all prompts.
         prefill_seconds: The time spent on the prompts.
         steps: The number of steps after the prompts.
@@ -71,6 +73,7 @@ class Generated:
     """
 
     samples: list[list[int]]
+    ends: list[str]
     prompt_tokens: int
     prefill_seconds: float
     steps: int

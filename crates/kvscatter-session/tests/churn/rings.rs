@@ -7,7 +7,7 @@ use kvscatter_onnx::convert::{ConvertOptions, WindowedCaches, convert};
 use kvscatter_onnx::proto::{AttributeProto, attribute_proto::AttributeType};
 use kvscatter_onnx::{Model, WeightTransfer};
 use kvscatter_session::{
-    Engine, Generated, Generator, GreedyOptions, KvSession, SessionError, SessionOptions,
+    Engine, GenerateOptions, Generated, Generator, KvSession, SessionError, SessionOptions,
 };
 
 use super::churn::churn_as;
@@ -46,7 +46,7 @@ fn generate(engine: &dyn Engine, model: &Path, most: usize) -> Generated {
     let prompts = [vec![2; 6], vec![223, 181, 181, 181, 188, 10, 181, 188, 10]];
     let mut generator = Generator::open(engine, model, 2, SessionOptions::default()).unwrap();
     generator.draft(most);
-    let greedy = GreedyOptions { tokens: 38, eos: Vec::new(), chunk: 8 };
+    let greedy = GenerateOptions { max_new_tokens: Some(38), chunk: 8, ..GenerateOptions::default() };
     generator.generate(&prompts, &greedy, &mut |_| ControlFlow::Continue(())).unwrap()
 }
 

@@ -9,6 +9,7 @@
 mod conv_state;
 #[path = "../exact/mod.rs"]
 mod exact;
+mod kept;
 mod models;
 #[path = "../random/mod.rs"]
 mod random;
