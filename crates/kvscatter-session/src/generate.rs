@@ -149,8 +149,8 @@ impl Generator {
         Ok(Self { prefix, ..generator })
     }
 
-    /// Saves the prompt to a file as soon as its tokens are in the caches, together with the saved prompt that it
-    /// continues. [`generate`](Self::generate) then takes one prompt.
+    /// Lets the next call of [`generate`](Self::generate) save its prompt to a file as soon as its tokens are in the
+    /// caches, together with the saved prompt that it continues. This call takes one prompt.
     pub fn save_prompt(&mut self, path: impl Into<PathBuf>) {
         self.save = Some(path.into());
     }
@@ -163,10 +163,10 @@ impl Generator {
     /// step is expected to give the most tokens for its cost. The choice depends on the tokens so far, not on time, so
     /// the same call always takes the same steps. A text without repetitions is generated without drafts.
     ///
-    /// The result has the same tokens as without drafts, if the model computes the same logits for several tokens of a
-    /// sample in one run as for single tokens. `most` has no effect if the caches grow, if the model has states, if it
-    /// takes one token in a run, if it returns logits for the last token only, or with
-    /// [`refuse_nan`](SessionOptions::refuse_nan), which would refuse the NaN of a wrong draft.
+    /// The result has the same tokens as without drafts, also with [sampling](GenerateOptions::sampling), if the model
+    /// computes the same logits for several tokens of a sample in one run as for single tokens. `most` has no effect if
+    /// the caches grow, if the model has states, if it takes one token in a run, if it returns logits for the last token
+    /// only, or with [`refuse_nan`](SessionOptions::refuse_nan), which would refuse the NaN of a wrong draft.
     pub fn draft(&mut self, most: usize) {
         self.draft = most;
     }
@@ -223,10 +223,10 @@ impl Generator {
     ///
     /// The caches keep the samples of the last call. If a prompt begins with the tokens of such a sample, only the
     /// tokens after them are computed, and [`Generated::reused`] counts the others. So each turn of a chat passes its
-    /// whole text and computes only what is new. The last token of a prompt is always computed. Tokens are computed
-    /// again if the sample cannot be [truncated](crate::KvSession::truncate) to them, which happens in models with
-    /// rings or states, and nothing is kept in growing caches. The tokens are the same as those of a new generator, if
-    /// the model computes the same rows for several tokens of a sample in one run as for single tokens.
+    /// whole text and computes only what is new. The last token of a prompt is always computed. All tokens of a prompt
+    /// are computed again if the sample cannot be [truncated](crate::KvSession::truncate) to the common ones, which
+    /// happens in models with rings or states. Growing caches keep nothing. The tokens are the same as those of a new
+    /// generator, if the model computes the same rows for several tokens of a sample in one run as for single tokens.
     ///
     /// After an error, the generator can generate again, except after [`SessionError::CacheLost`].
     ///
@@ -474,8 +474,8 @@ impl<'g> Batch<'g> {
 
     /// Chooses the next token of the sample of a prompt.
     fn choose(&mut self, prompt: usize, logits: Option<&[f32]>) -> Result<i64, SessionError> {
-        let text = self.texts.get_mut(prompt).ok_or(SessionError::NoPrompts)?;
-        text.choose(prompt, logits)
+        let token = self.texts.get_mut(prompt).zip(logits).and_then(|(text, logits)| text.choose(logits));
+        token.ok_or(SessionError::NotANumber { prompt })
     }
 
     /// Prepares drafts.

@@ -1,8 +1,8 @@
 //! The texts of a generation, and what its caller sees of them after each step.
 
+use crate::GenerateOptions;
 use crate::lookup::{Draft, Lookup};
 use crate::sampling::Chooser;
-use crate::{GenerateOptions, SessionError};
 
 /// The reason why a sample ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -125,10 +125,9 @@ impl Text {
         Self { tokens: Vec::new(), before: 0, most, end_at_most, end, chooser, lookup: None }
     }
 
-    /// Chooses the token after the ones that the sample got in a run.
-    pub(crate) fn choose(&mut self, prompt: usize, logits: Option<&[f32]>) -> Result<i64, SessionError> {
-        let token = logits.and_then(|logits| self.chooser.choose(logits));
-        token.ok_or(SessionError::NotANumber { prompt })
+    /// Chooses the next token, or returns `None` if no logit is a number above -inf.
+    pub(crate) fn choose(&mut self, logits: &[f32]) -> Option<i64> {
+        self.chooser.choose(logits)
     }
 
     /// Prepares drafts for a text with this prompt.

@@ -5,7 +5,7 @@
 
 mod conv_state;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -16,8 +16,8 @@ use kvscatter_onnx::proto::tensor_shape_proto::dimension::Value as DimValue;
 use kvscatter_onnx::proto::type_proto::{Tensor as TensorType, Value as TypeValue};
 use kvscatter_onnx::{Model, ModelFile, WeightTransfer};
 use kvscatter_session::{
-    Engine, Event, GenerateOptions, Generator, KvSession, LoadOptions, Memory, Session, SessionError,
-    SessionOptions, Step, StepOutput, Tensor, engine_label,
+    Engine, Event, GenerateOptions, Generator, KvSession, LoadOptions, Memory, Sampling, Session,
+    SessionError, SessionOptions, Step, StepOutput, Tensor, engine_label,
 };
 
 const STATIC: &str = "mobius-llama-static";
@@ -329,30 +329,42 @@ fn written(position: i64) -> i64 {
     if position % 17 == 16 { 200 + position % 50 } else { position % 6 }
 }
 
+thread_local! {
+    /// Whether [`next_written`] refuses to verify drafts.
+    static REFUSES_DRAFTS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The most likely token after a position is that of the text. Without positions, each token is followed by the next of
+/// six.
+fn next_written(step: &mut Step<'_>, batch: usize, width: usize) -> Result<Vec<Tensor>, SessionError> {
+    // The first prompt has 20 tokens, and drafts have up to 4.
+    assert!(width <= 5 || width == 20, "{width}");
+    if REFUSES_DRAFTS.get() && (2..=5).contains(&width) {
+        return Err(SessionError::Run { engine: "answers 1".to_owned(), message: "no".to_owned() });
+    }
+    let positions = step.inputs.iter().find(|(name, _)| *name == "position_ids");
+    let next: Vec<i64> = match positions {
+        Some(_) => fed(step, "position_ids").iter().map(|position| written(position + 1)).collect(),
+        None => fed(step, "input_ids").iter().map(|token| (token + 1) % 6).collect(),
+    };
+    let values: Vec<i64> =
+        next.iter().flat_map(|next| (0..256).map(move |token| i64::from(token == *next))).collect();
+    Ok(vec![Tensor::integers(ElementType::Float32, &[batch, width, 256], &values)?])
+}
+
 #[test]
 fn drafts_change_the_steps_and_not_the_tokens() {
-    let text = Answers(|step, batch, width| {
-        // The first prompt has 20 tokens, and drafts have up to 4.
-        assert!(width <= 5 || width == 20, "{width}");
-        let positions = step.inputs.iter().find(|(name, _)| *name == "position_ids");
-        // Without positions, each token is followed by the next of six.
-        let next: Vec<i64> = match positions {
-            Some(_) => fed(step, "position_ids").iter().map(|position| written(position + 1)).collect(),
-            None => fed(step, "input_ids").iter().map(|token| (token + 1) % 6).collect(),
-        };
-        let values: Vec<i64> =
-            next.iter().flat_map(|next| (0..256).map(move |token| i64::from(token == *next))).collect();
-        Ok(vec![Tensor::integers(ElementType::Float32, &[batch, width, 256], &values)?])
-    });
-    let generate = |name, lengths: &[i64], draft, eos: &[i64]| {
+    let generate = |name, lengths: &[i64], draft, eos: &[i64], sampling| {
         let capacity = (name != GROWING).then_some(64);
         let options = SessionOptions { capacity, ..SessionOptions::default() };
-        let mut generator = Generator::open(&text, model(name), lengths.len(), options).unwrap();
+        let mut generator =
+            Generator::open(&Answers(next_written), model(name), lengths.len(), options).unwrap();
         generator.draft(draft);
         let greedy = GenerateOptions {
             max_new_tokens: Some(40),
             eos: eos.to_vec(),
             chunk: 20,
+            sampling,
             ..GenerateOptions::default()
         };
         let prompts: Vec<_> = lengths.iter().map(|end| (0..*end).map(written).collect()).collect();
@@ -369,7 +381,14 @@ fn drafts_change_the_steps_and_not_the_tokens() {
         (generated.samples, generated.steps, generated.decoded, generated.drafted, generated.accepted)
     };
     for (name, lengths) in [(STATIC, [20, 7].as_slice()), (OPERATOR, &[20]), (GROWING, &[20, 20])] {
-        let generate = |draft, eos: &[i64]| generate(name, lengths, draft, eos);
+        // Most drawn tokens are the most likely ones.
+        for seed in 0..4 {
+            let sampling = Some(Sampling { temperature: 0.15, seed, ..Sampling::default() });
+            let [plain, drafted] = [0, 4].map(|draft| generate(name, lengths, draft, &[], sampling));
+            assert_eq!(drafted.0, plain.0, "{name} {seed}");
+            assert!(name == GROWING || drafted.4 > 0, "{name} {seed} {drafted:?}");
+        }
+        let generate = |draft, eos: &[i64]| generate(name, lengths, draft, eos, None);
         let plain = generate(0, &[]);
         assert_eq!((plain.1, plain.2, plain.3, plain.4), (39, 39 * lengths.len(), 0, 0), "{name}");
         let drafted = generate(4, &[]);
@@ -386,6 +405,27 @@ fn drafts_change_the_steps_and_not_the_tokens() {
             assert!(lengths.len() > 1 || drafted.2 == drafted.1 + drafted.4, "{name} {eos} {drafted:?}");
         }
     }
+}
+
+#[test]
+fn a_generator_goes_on_after_a_step_with_drafts_has_failed() {
+    let open = || {
+        let mut generator =
+            Generator::open(&Answers(next_written), model(STATIC), 2, SessionOptions::default()).unwrap();
+        generator.draft(4);
+        generator
+    };
+    let prompts = [(0..20).map(written).collect(), (0..7).map(written).collect()];
+    let options = GenerateOptions { max_new_tokens: Some(40), ..GenerateOptions::default() };
+    let mut generator = open();
+    let generate = |generator: &mut Generator| {
+        generator.generate(&prompts, &options, &mut |_| ControlFlow::Continue(()))
+    };
+    REFUSES_DRAFTS.set(true);
+    assert!(matches!(generate(&mut generator), Err(SessionError::Run { .. })));
+    REFUSES_DRAFTS.set(false);
+    let again = generate(&mut generator).unwrap();
+    assert_eq!((again.samples, again.reused), (generate(&mut open()).unwrap().samples, vec![19, 6]));
 }
 
 /// The first run with several tokens shows that such a model cannot verify drafts.

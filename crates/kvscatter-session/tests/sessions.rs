@@ -20,8 +20,8 @@ use kvscatter_onnx::proto::type_proto::Value as TypeValue;
 use kvscatter_onnx::proto::{AttributeProto, GraphProto, NodeProto, TensorProto, ValueInfoProto};
 use kvscatter_onnx::{Model, WeightTransfer};
 use kvscatter_session::{
-    End, Event, GenerateOptions, Generator, KvSession, Sample, SessionError, SessionOptions, SessionSetting,
-    argmax,
+    End, Event, GenerateOptions, Generator, KvSession, Sample, Sampling, SessionError, SessionOptions,
+    SessionSetting, argmax,
 };
 use tempfile::TempDir;
 use token_types::add_token_types;
@@ -417,6 +417,171 @@ fn a_generation_that_is_stopped_ends_with_what_there_is() {
         assert_eq!(stopped.samples[0], whole.samples[0][..stop]);
         assert_eq!((stopped.steps, stopped.decoded), (stop - 1, stop - 1));
     }
+}
+
+#[test]
+fn a_chat_computes_only_its_new_tokens() {
+    for name in [STATIC, OPERATOR, GROWING] {
+        let capacity = (name != GROWING).then_some(CAPACITY);
+        let options = SessionOptions { capacity, ..SessionOptions::default() };
+        let open = || Generator::open(&Fake(Fault::None), model(name), 2, options).unwrap();
+        let greedy = GenerateOptions { max_new_tokens: Some(4), chunk: 2, ..GenerateOptions::default() };
+        let mut kept = open();
+        let mut turn = |prompts: &[Vec<i64>], reused: &[usize]| {
+            let generated = kept.generate(prompts, &greedy, &mut unheard).unwrap();
+            let fresh = open().generate(prompts, &greedy, &mut unheard).unwrap();
+            assert_eq!(generated.samples, fresh.samples, "{name} {prompts:?}");
+            let reused = if name == GROWING { &vec![0; prompts.len()] } else { reused };
+            assert_eq!(generated.reused, reused, "{name} {prompts:?}");
+            let tokens = prompts.iter().map(Vec::len).sum::<usize>();
+            assert_eq!(generated.prompt_tokens, tokens - reused.iter().sum::<usize>());
+            [&prompts[0], generated.samples[0].as_slice()].concat()
+        };
+        let text = turn(&[vec![1, 2, 3]], &[0]);
+        let second = [&text[..], &[9, 8]].concat();
+        // The last generated token is not in the cache.
+        turn(std::slice::from_ref(&second), &[6]);
+        // The logits after the last token are needed again.
+        let text = turn(std::slice::from_ref(&second), &[8]);
+        let edited = [&text[..5], &[50]].concat();
+        turn(std::slice::from_ref(&edited), &[5]);
+        // Two prompts continue one sample, of which the first also continues the other prompt.
+        let branches = [[&edited[..], &[7]].concat(), [&edited[..2], &[60, 61, 62, 63, 64]].concat()];
+        turn(&branches, &[6, 2]);
+        // The prompts have other places, and one is new.
+        turn(&[branches[1].clone(), vec![100; 7]], &[6, 0]);
+    }
+}
+
+#[test]
+fn prompts_that_continue_a_saved_prompt_reuse_it_in_every_call() {
+    let folder = tempfile::tempdir().unwrap();
+    let saved = folder.path().join("prompt.kvs");
+    let greedy = GenerateOptions { max_new_tokens: Some(3), ..GenerateOptions::default() };
+    let options = SessionOptions::default();
+    let mut first = Generator::open(&Fake(Fault::None), model(STATIC), 1, options).unwrap();
+    first.save_prompt(&saved);
+    first.generate(&[vec![200, 7, 9, 4]], &greedy, &mut unheard).unwrap();
+    let prompts = [vec![1, 2], vec![3]];
+    let mut after =
+        Generator::open_after(&Fake(Fault::None), model(STATIC), &saved, &prompts, &greedy, options).unwrap();
+    let once = after.generate(&prompts, &greedy, &mut unheard).unwrap();
+    assert_eq!((once.reused.as_slice(), once.prompt_tokens), (&[4, 4][..], 3));
+    let again = after.generate(&prompts, &greedy, &mut unheard).unwrap();
+    assert_eq!((again.samples, again.reused.as_slice()), (once.samples, &[5, 4][..]));
+}
+
+#[test]
+fn events_have_the_progress_and_the_new_tokens() {
+    let prompts = [vec![1, 2, 3, 4, 5], vec![200, 7, 9]];
+    let options = GenerateOptions { max_new_tokens: Some(6), chunk: 2, ..GenerateOptions::default() };
+    for name in [STATIC, GROWING] {
+        let prompts = if name == GROWING { [prompts[0].clone(), vec![9; 5]] } else { prompts.clone() };
+        let mut generator =
+            Generator::open(&Fake(Fault::None), model(name), 2, SessionOptions::default()).unwrap();
+        let (mut parts, mut streamed) = (Vec::new(), [Vec::new(), Vec::new()]);
+        let generated = generator.generate(&prompts, &options, &mut |event| {
+            match event {
+                Event::Prefill { done, total } => parts.push((done, total)),
+                Event::Tokens(mut new) => {
+                    (0..2).for_each(|prompt| streamed[prompt].extend_from_slice(new.of(prompt)));
+                    assert_eq!(new.end(0), (streamed[0].len() == 6).then_some(End::Length));
+                    // The last of three tokens is dropped.
+                    if streamed[1].len() == 3 && !new.of(1).is_empty() {
+                        new.stop(1, 0);
+                        assert_eq!((new.end(1), new.progress().samples), (Some(End::Stopped), 1));
+                    }
+                }
+            }
+            ControlFlow::Continue(())
+        });
+        let generated = generated.unwrap();
+        let parts_of = if name == GROWING { [(0, 10), (4, 10), (8, 10)] } else { [(0, 8), (4, 8), (7, 8)] };
+        assert_eq!(parts, parts_of, "{name}");
+        assert_eq!(generated.samples[0], streamed[0], "{name}");
+        assert_eq!(generated.samples[1], streamed[1][..2], "{name}");
+        assert_eq!(generated.ends, [End::Length, End::Stopped]);
+        // An interrupted prefill keeps what it has computed.
+        let new = prompts.clone().map(|prompt| [&[50], prompt.as_slice()].concat());
+        let mut events = 0;
+        let stopped = generator.generate(&new, &options, &mut |_| {
+            events += 1;
+            if events == 2 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        let stopped = stopped.unwrap();
+        assert_eq!((stopped.samples, stopped.ends), (vec![vec![]; 2], vec![End::Stopped; 2]));
+        assert_eq!((stopped.prompt_tokens, stopped.steps), (4, 0));
+        let whole = generator.generate(&new, &options, &mut unheard).unwrap();
+        assert_eq!(whole.reused, if name == GROWING { [0, 0] } else { [2, 2] });
+    }
+}
+
+#[test]
+fn a_sample_without_a_limit_ends_with_an_end_token_or_the_cache() {
+    let mut generator =
+        Generator::open(&Fake(Fault::None), model(STATIC), 1, SessionOptions::default()).unwrap();
+    let mut generate = |prompt: &[i64], options: &GenerateOptions| {
+        let generated = generator.generate(&[prompt.to_vec()], options, &mut unheard)?;
+        Ok::<_, SessionError>((generated.samples[0].clone(), generated.ends[0]))
+    };
+    let options = GenerateOptions::default();
+    let prompt = vec![1; 60];
+    let (tokens, end) = generate(&prompt, &options).unwrap();
+    assert_eq!((tokens.len(), end), (5, End::Full));
+    let eos = GenerateOptions { eos: vec![tokens[0]], ..options.clone() };
+    assert_eq!(generate(&prompt, &eos).unwrap(), (tokens[..1].to_vec(), End::Eos));
+    let whole = [prompt, tokens].concat();
+    assert_eq!(generate(&whole[..64], &options).unwrap(), (whole[64..].to_vec(), End::Full));
+    let refused = generate(&whole, &options).unwrap_err().to_string();
+    assert_eq!(refused, "prompt 0: 65 tokens exceed the capacity of 64 tokens");
+    assert_eq!(generate(&whole[..64], &options).unwrap().1, End::Full);
+    // Nothing determines a capacity.
+    let open = Generator::open_for(
+        &Fake(Fault::None),
+        model(OPERATOR),
+        &[vec![1]],
+        &options,
+        SessionOptions::default(),
+    );
+    assert!(matches!(open, Err(SessionError::CapacityOpen)));
+}
+
+/// The fake engine computes the same logits for a sample in a batch as alone.
+#[test]
+fn a_sampled_text_depends_on_the_seed_and_its_prompt_alone() {
+    let generate = |prompts: &[&[i64]], seed| {
+        let sampling = Some(Sampling { temperature: 3.0, seed, ..Sampling::default() });
+        let options = GenerateOptions { max_new_tokens: Some(12), sampling, ..GenerateOptions::default() };
+        let prompts: Vec<_> = prompts.iter().map(|prompt| prompt.to_vec()).collect();
+        let mut generator =
+            Generator::open(&Fake(Fault::None), model(STATIC), 4, SessionOptions::default()).unwrap();
+        generator.generate(&prompts, &options, &mut unheard).unwrap().samples
+    };
+    let (a, b): (&[i64], &[i64]) = (&[1, 2, 3], &[200, 7]);
+    let (alone, together) = (generate(&[a], 5), generate(&[b, a, a, b], 5));
+    assert_eq!(together[1], alone[0]);
+    assert_eq!(together[0], generate(&[b], 5)[0]);
+    assert_ne!(together[1], together[2]);
+    assert_ne!(generate(&[a], 6), alone);
+    assert_eq!(generate(&[a], 5), alone);
+}
+
+#[test]
+fn a_penalty_changes_the_tokens() {
+    let generate = |repetition_penalty| {
+        let options =
+            GenerateOptions { max_new_tokens: Some(20), repetition_penalty, ..GenerateOptions::default() };
+        let mut generator =
+            Generator::open(&Fake(Fault::None), model(STATIC), 1, SessionOptions::default()).unwrap();
+        let mut samples = generator.generate(&[vec![9, 9, 9]], &options, &mut unheard).unwrap().samples;
+        let mut tokens = samples.remove(0);
+        tokens.sort_unstable();
+        tokens.dedup();
+        tokens
+    };
+    let penalised = generate(1e9);
+    assert!(generate(1.0).len() < 20);
+    assert!(penalised.len() == 20 && !penalised.contains(&9), "{penalised:?}");
 }
 
 #[test]

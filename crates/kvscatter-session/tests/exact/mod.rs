@@ -204,6 +204,35 @@ pub(crate) struct Expected {
     scores: Vec<[u8; 8]>,
 }
 
+impl Expected {
+    pub(crate) fn extend(&mut self, interface: &Interface, tokens: &[i64]) {
+        self.rows.resize(interface.caches.len() / 2, Vec::new());
+        for &token in tokens {
+            let position = self.tokens.len();
+            let mut context = 0;
+            if !interface.states.is_empty() {
+                let state = mix(self.states.last().copied().unwrap_or_default(), token as u64);
+                self.states.push(state);
+                context = mix(context, state);
+            }
+            for (layer, pair) in interface.caches.chunks(2).enumerate() {
+                self.rows[layer].push([0, 1].map(|part| row([layer, part], token, position, context)));
+                let seen = &self.rows[layer][first_seen(&pair[0], position)..=position];
+                context = seen.iter().flatten().fold(context, |context, row| mix(context, *row));
+            }
+            self.scores.push(scores(context, false));
+            self.tokens.push(token);
+        }
+    }
+
+    /// Returns the token with the largest logit after the last token.
+    pub(crate) fn best(&self) -> i64 {
+        let (logits, _) = self.scores.last().unwrap().as_chunks();
+        let [a, b] = [0, 1].map(|token| f32::from_le_bytes(logits[token]));
+        i64::from(b > a)
+    }
+}
+
 /// Computes what samples must score from their tokens.
 pub(crate) struct FromTokens;
 
@@ -215,23 +244,7 @@ impl Oracle for FromTokens {
     }
 
     fn extend(&mut self, past: &mut Expected, interface: &Interface, _: Sample, tokens: &[i64]) {
-        past.rows.resize(interface.caches.len() / 2, Vec::new());
-        for &token in tokens {
-            let position = past.tokens.len();
-            let mut context = 0;
-            if !interface.states.is_empty() {
-                let state = mix(past.states.last().copied().unwrap_or_default(), token as u64);
-                past.states.push(state);
-                context = mix(context, state);
-            }
-            for (layer, pair) in interface.caches.chunks(2).enumerate() {
-                past.rows[layer].push([0, 1].map(|part| row([layer, part], token, position, context)));
-                let seen = &past.rows[layer][first_seen(&pair[0], position)..=position];
-                context = seen.iter().flatten().fold(context, |context, row| mix(context, *row));
-            }
-            past.scores.push(scores(context, false));
-            past.tokens.push(token);
-        }
+        past.extend(interface, tokens);
     }
 
     fn truncate(&mut self, past: &mut Expected, to: usize) {

@@ -1,12 +1,14 @@
-//! Random calls of a generator that keeps its samples. Each must generate the tokens of a new generator, also after
+//! Random calls of a generator that keeps its samples. Each must generate what the tokens alone determine, also after
 //! errors and interruptions.
 
 use std::ops::ControlFlow;
 
 use kvscatter_oracle::cases::Random;
-use kvscatter_session::{Event, GenerateOptions, Generated, Generator, SessionError, SessionOptions};
+use kvscatter_session::{
+    End, Event, GenerateOptions, Generated, Generator, Interface, KvSession, SessionError, SessionOptions,
+};
 
-use super::exact::Exact;
+use super::exact::{Exact, Expected};
 use super::models;
 use super::random::faults::{Fault, Plan};
 
@@ -37,67 +39,82 @@ fn kept_samples_generate_the_tokens_of_new_ones() {
 
 fn calls(model: &models::Made) -> Counts {
     let mut counts = Counts::default();
-    for seed in 0..20 {
-        let random = &mut Random::new(42, seed);
-        let plan = Plan::default();
-        let open = |plan: &Plan| {
-            let engine = Exact(plan.clone());
-            Generator::open(&engine, model.path(), BATCH, SessionOptions::default()).unwrap()
-        };
-        let mut generator = open(&plan);
+    let plan = Plan::default();
+    let engine = Exact(plan.clone());
+    let session = KvSession::open(&engine, model.path(), SessionOptions::default()).unwrap();
+    let mut generator = Generator::open(&engine, model.path(), BATCH, SessionOptions::default()).unwrap();
+    let capacity = generator.capacity().unwrap();
+    let (random, mut texts) = (&mut Random::new(42, 0), Vec::new());
+    for call in 0..80 {
         generator.draft(random.below(4));
-        let capacity = generator.capacity().unwrap();
-        let mut texts: Vec<Vec<i64>> = Vec::new();
-        for _ in 0..10 {
-            let prompts: Vec<_> =
-                (0..random.between(1, BATCH)).map(|_| prompt(random, &texts, capacity)).collect();
-            let room = capacity + 1 - prompts.iter().map(Vec::len).max().unwrap();
-            let options = GenerateOptions {
-                max_new_tokens: if random.below(9) == 0 {
-                    None
-                } else {
-                    Some(random.between(1, room.min(6)))
-                },
-                eos: if random.below(4) == 0 { vec![1] } else { Vec::new() },
-                chunk: random.between(1, 5),
-                ..GenerateOptions::default()
-            };
-            let fresh =
-                open(&Plan::default()).generate(&prompts, &options, &mut |_| ControlFlow::Continue(()));
-            let fresh = fresh.unwrap().samples;
-            if random.below(5) == 0 {
-                plan.set(random.below(6), FAULTS[random.below(FAULTS.len())]);
-            }
-            let stop = if random.below(5) == 0 { random.below(6) } else { usize::MAX };
-            let kept = generate(&mut generator, &prompts, &options, stop);
-            plan.clear();
-            let Ok(kept) = kept else {
-                counts.failed += 1;
-                continue;
-            };
-            let tokens = prompts.iter().map(Vec::len).sum::<usize>();
-            let reused = kept.reused.iter().sum::<usize>();
-            if kept.samples.iter().all(|sample| !sample.is_empty()) {
-                assert_eq!(reused + kept.prompt_tokens, tokens, "{seed} {kept:?}");
-            }
-            counts.stopped += usize::from(kept.samples != fresh);
-            for (((prompt, kept), reused), fresh) in
-                prompts.iter().zip(&kept.samples).zip(&kept.reused).zip(&fresh)
-            {
-                assert!(*reused < prompt.len());
-                assert_eq!(kept[..], fresh[..kept.len()], "{seed} {prompt:?}");
-            }
-            assert!(stop != usize::MAX || kept.samples == fresh, "{seed}");
-            (counts.reused, counts.tokens) = (counts.reused + reused, counts.tokens + tokens);
-            texts = prompts
-                .iter()
-                .zip(&kept.samples)
-                .map(|(prompt, sample)| [&prompt[..], sample].concat())
-                .collect();
+        let prompts: Vec<_> =
+            (0..random.between(1, BATCH)).map(|_| prompt(random, &texts, capacity)).collect();
+        let room = capacity + 1 - prompts.iter().map(Vec::len).max().unwrap();
+        let options = GenerateOptions {
+            max_new_tokens: if random.below(9) == 0 { None } else { Some(random.between(1, room.min(6))) },
+            eos: if random.below(4) == 0 { vec![1] } else { Vec::new() },
+            chunk: random.between(1, 5),
+            ..GenerateOptions::default()
+        };
+        if random.below(5) == 0 {
+            plan.set(random.below(6), FAULTS[random.below(FAULTS.len())]);
         }
+        let stop = if random.below(5) == 0 { random.below(6) } else { usize::MAX };
+        let kept = generate(&mut generator, &prompts, &options, stop);
+        plan.clear();
+        let Ok(kept) = kept else {
+            counts.failed += 1;
+            continue;
+        };
+        let tokens = prompts.iter().map(Vec::len).sum::<usize>();
+        let reused = kept.reused.iter().sum::<usize>();
+        if kept.samples.iter().all(|sample| !sample.is_empty()) {
+            assert_eq!(reused + kept.prompt_tokens, tokens, "{call} {kept:?}");
+        }
+        for (((prompt, sample), reused), end) in
+            prompts.iter().zip(&kept.samples).zip(&kept.reused).zip(&kept.ends)
+        {
+            assert!(*reused < prompt.len());
+            let (expected, reason) = expected(prompt, &options, session.interface(), capacity);
+            assert_eq!(sample[..], expected[..sample.len()], "{call} {prompt:?}");
+            match end {
+                End::Stopped => counts.stopped += 1,
+                _ => assert_eq!((sample.len(), *end), (expected.len(), reason), "{call} {prompt:?}"),
+            }
+            assert!(stop != usize::MAX || *end != End::Stopped, "{call}");
+        }
+        (counts.reused, counts.tokens) = (counts.reused + reused, counts.tokens + tokens);
+        texts = prompts
+            .iter()
+            .zip(&kept.samples)
+            .map(|(prompt, sample)| [&prompt[..], sample].concat())
+            .collect();
     }
-    assert!(counts.failed > 10 && counts.stopped > 10, "{counts:?}");
+    assert!(counts.failed > 3 && counts.stopped > 3, "{counts:?}");
     counts
+}
+
+/// Returns what a prompt determines.
+fn expected(
+    prompt: &[i64],
+    options: &GenerateOptions,
+    interface: &Interface,
+    capacity: usize,
+) -> (Vec<i64>, End) {
+    let (mut text, mut tokens) = (Expected::default(), Vec::new());
+    text.extend(interface, prompt);
+    loop {
+        let token = text.best();
+        tokens.push(token);
+        if options.eos.contains(&token) {
+            return (tokens, End::Eos);
+        } else if options.max_new_tokens == Some(tokens.len()) {
+            return (tokens, End::Length);
+        } else if prompt.len() + tokens.len() > capacity {
+            return (tokens, End::Full);
+        }
+        text.extend(interface, &[token]);
+    }
 }
 
 /// Returns a new prompt, or an earlier text, whole or cut, with new tokens after it.
