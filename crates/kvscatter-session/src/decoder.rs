@@ -2,6 +2,7 @@
 //! each prompt, and those with growing caches.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use kvscatter_onnx::decoder::Growth;
@@ -146,6 +147,16 @@ impl Decoder {
         }
     }
 
+    /// Drops the cached tokens of a prompt.
+    pub(crate) fn forget(&mut self, prompt: usize) -> Result<(), SessionError> {
+        match self {
+            Self::Static(of) => {
+                of.samples.get(prompt).map_or(Ok(()), |sample| of.session.truncate(*sample, 0))
+            }
+            Self::Growing(_) => Ok(()),
+        }
+    }
+
     /// Feeds the prompts that are listed.
     pub(crate) fn step(&mut self, feeds: &[Option<&[i64]>]) -> Result<StepLogits, SessionError> {
         match self {
@@ -233,36 +244,40 @@ impl Static {
     fn start(&mut self, prompts: &[Vec<i64>]) -> Result<Vec<usize>, SessionError> {
         self.copied = 0;
         self.samples.clear();
-        let kept: Vec<_> = self.session.samples().collect();
-        let sources: Vec<_> =
-            prompts.iter().enumerate().map(|(index, prompt)| self.source(&kept, index, prompt)).collect();
-        // The batch indices of the others become free first.
-        for sample in kept.iter().filter(|kept| !sources.iter().flatten().any(|(sample, _)| sample == *kept))
-        {
-            self.session.remove(*sample)?;
-        }
-        let mut samples = vec![None; prompts.len()];
-        for sample in kept {
-            let of_sample =
-                || sources.iter().enumerate().filter_map(|(prompt, source)| Some((prompt, (*source)?)));
-            let users = || {
-                of_sample()
-                    .filter(|(_, (source, _))| *source == sample)
-                    .map(|(prompt, (_, reused))| (prompt, reused))
-            };
-            let Some(longest) = users().map(|(_, reused)| reused).max() else { continue };
-            self.session.truncate(sample, longest)?;
-            let copies = self.session.fork(sample, users().count().saturating_sub(1))?;
-            for ((prompt, reused), sample) in users().zip(std::iter::once(sample).chain(copies)) {
-                self.session.truncate(sample, reused)?;
-                samples.get_mut(prompt).into_iter().for_each(|of| *of = Some(sample));
+        let mut users: BTreeMap<Sample, Vec<(usize, usize)>> =
+            self.session.samples().map(|sample| (sample, Vec::new())).collect();
+        let kept: Vec<_> = users.keys().copied().collect();
+        for (index, prompt) in prompts.iter().enumerate() {
+            if let Some((sample, reused)) = self.source(&kept, index, prompt) {
+                users.entry(sample).or_default().push((index, reused));
             }
         }
-        for sample in samples {
-            let sample = sample.map_or_else(|| self.session.add(), Ok)?;
-            self.samples.push(sample);
+        // Copies and new samples can take the batch indices of the others.
+        for (sample, _) in users.iter().filter(|(_, users)| users.is_empty()) {
+            self.session.remove(*sample)?;
         }
-        Ok(sources.into_iter().map(|source| source.map_or(0, |(_, reused)| reused)).collect())
+        let mut started = vec![None; prompts.len()];
+        for (sample, users) in users {
+            let Some(longest) = users.iter().map(|(_, reused)| *reused).max() else { continue };
+            self.session.truncate(sample, longest)?;
+            let copies = self.session.fork(sample, users.len().saturating_sub(1))?;
+            for ((index, mut reused), sample) in users.into_iter().zip(std::iter::once(sample).chain(copies))
+            {
+                // A copy has fewer rows of a ring.
+                if self.session.truncate(sample, reused).is_err() {
+                    reused = 0;
+                    self.session.truncate(sample, reused)?;
+                }
+                started.get_mut(index).into_iter().for_each(|of| *of = Some((sample, reused)));
+            }
+        }
+        let mut cached = Vec::new();
+        for of in started {
+            let (sample, reused) = of.map_or_else(|| self.session.add().map(|sample| (sample, 0)), Ok)?;
+            self.samples.push(sample);
+            cached.push(reused);
+        }
+        Ok(cached)
     }
 
     /// Returns the sample that has most of the first tokens of a prompt, and their number. The last token is computed
@@ -275,9 +290,8 @@ impl Static {
             let is_possible = reused > 0 && self.session.check_truncation(sample, reused).is_ok();
             is_possible.then_some((sample, reused))
         };
-        let sources =
-            kept.iter().enumerate().filter_map(|(kept, sample)| Some((kept == index, reused(*sample)?)));
-        sources.max_by_key(|(is_same, (_, reused))| (*reused, *is_same)).map(|(_, source)| source)
+        let sources = kept.iter().filter_map(|sample| reused(*sample));
+        sources.max_by_key(|(sample, reused)| (*reused, sample.batch_index == index))
     }
 
     fn step(&mut self, feeds: &[Option<&[i64]>]) -> Result<StepLogits, SessionError> {

@@ -265,11 +265,24 @@ impl Generator {
         if !batch.is_running() {
             return Ok(batch.finish());
         }
+        let done = self.run(&mut batch, watch);
+        if let Err(SessionError::NotANumber { prompt }) = done {
+            // NaN of one token may have reached the rows of those before it.
+            self.decoder.forget(prompt)?;
+        }
+        done.map(|()| batch.finish())
+    }
+
+    fn run(
+        &mut self,
+        batch: &mut Batch<'_>,
+        watch: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
+    ) -> Result<(), SessionError> {
         let started = Instant::now();
-        batch.generated.reused = self.decoder.start(&prompts)?;
-        let is_done = self.prefill(&mut batch, watch)?;
+        batch.generated.reused = self.decoder.start(batch.prompts)?;
+        let is_complete = self.prefill(batch, watch)?;
         batch.generated.prefill = started.elapsed();
-        if is_done {
+        if is_complete {
             if self.draft > 0 {
                 batch.look_up();
             }
@@ -277,12 +290,12 @@ impl Generator {
             while watch(Event::Tokens(NewTokens { texts: &mut batch.texts })).is_continue()
                 && batch.is_running()
             {
-                self.step(&mut batch)?;
+                self.step(batch)?;
             }
             batch.generated.decode = started.elapsed();
         }
         batch.generated.copied = self.decoder.copied();
-        Ok(batch.finish())
+        Ok(())
     }
 
     /// Computes the prompts and chooses the first tokens. Returns `false` if `watch` ends the generation.

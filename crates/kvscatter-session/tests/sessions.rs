@@ -453,6 +453,20 @@ fn a_chat_computes_only_its_new_tokens() {
     }
 }
 
+/// This engine multiplies masked rows by zero, so the NaN of token 13 reaches the rows before it.
+#[test]
+fn a_prompt_of_nan_is_not_kept() {
+    let greedy = GenerateOptions { max_new_tokens: Some(3), ..GenerateOptions::default() };
+    let open =
+        || Generator::open(&Fake(Fault::NanToken), model(STATIC), 1, SessionOptions::default()).unwrap();
+    let mut generator = open();
+    let refused = generator.generate(&[vec![1, 2, 3, 13]], &greedy, &mut unheard);
+    assert!(matches!(refused, Err(SessionError::NotANumber { prompt: 0 })));
+    let good = [vec![1, 2, 3, 4]];
+    let after = generator.generate(&good, &greedy, &mut unheard).unwrap();
+    assert_eq!(after.samples, open().generate(&good, &greedy, &mut unheard).unwrap().samples);
+}
+
 #[test]
 fn prompts_that_continue_a_saved_prompt_reuse_it_in_every_call() {
     let folder = tempfile::tempdir().unwrap();

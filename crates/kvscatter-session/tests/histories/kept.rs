@@ -37,6 +37,28 @@ fn kept_samples_generate_the_tokens_of_new_ones() {
     assert!(states.reused > 0 && states.reused < linear.reused, "{states:?} {linear:?}");
 }
 
+/// A copy of a sample has fewer rows of a ring than the sample itself.
+#[test]
+fn a_copy_that_cannot_be_truncated_is_computed_again() {
+    let model = models::rings(&[3], (48, 6, 0));
+    let engine = Exact(Plan::default());
+    let session = KvSession::open(&engine, model.path(), SessionOptions::default()).unwrap();
+    let text: Vec<i64> = (0..20).collect();
+    let options = GenerateOptions { max_new_tokens: Some(3), ..GenerateOptions::default() };
+    let reused = (1..20).map(|length| {
+        let mut generator = Generator::open(&engine, model.path(), BATCH, SessionOptions::default()).unwrap();
+        generate(&mut generator, std::slice::from_ref(&text), &options, usize::MAX).unwrap();
+        let prompts = [[&text[..], &[100]].concat(), [&text[..length], &[101]].concat()];
+        let generated = generate(&mut generator, &prompts, &options, usize::MAX).unwrap();
+        for (prompt, sample) in prompts.iter().zip(&generated.samples) {
+            assert_eq!(*sample, expected(prompt, &options, session.interface(), 48).0, "{length}");
+        }
+        assert_eq!(generated.reused[0], 20);
+        generated.reused[1]
+    });
+    assert!(reused.eq([0; 19]));
+}
+
 fn calls(model: &models::Made) -> Counts {
     let mut counts = Counts::default();
     let plan = Plan::default();
