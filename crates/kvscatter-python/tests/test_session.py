@@ -435,6 +435,27 @@ def test_generate_continues_ragged_prompts_as_each_alone() -> None:
     assert ended == want[0][: want[0].index(end) + 1]
 
 
+def test_generate_without_a_limit_ends_with_a_token_or_the_cache() -> None:
+    full = kvscatter.generate(STATIC, [A])
+    assert (len(full.samples[0]), full.ends) == (65 - len(A), ["full"])
+    ended = kvscatter.generate(STATIC, [A], eos=full.samples[0][:1])
+    assert (ended.samples, ended.ends) == ([full.samples[0][:1]], ["eos"])
+    assert kvscatter.generate(STATIC, [A], 3).ends == ["length"]
+
+
+def test_generate_draws_tokens() -> None:
+    def draw(prompts: list[list[int]], **options: Any) -> list[list[int]]:
+        return kvscatter.generate(STATIC, prompts, 12, do_sample=True, temperature=3.0, **options).samples
+
+    [first, second] = draw([A, A], seed=5)
+    assert draw([A], seed=5) == [first]
+    assert second != first and draw([A], seed=6) != [first]
+    [greedy] = kvscatter.generate(STATIC, [A], 12).samples
+    assert draw([A], top_k=1) == draw([A], top_p=1e-6) == draw([A], min_p=1.0) == [greedy] != [first]
+    [penalised] = kvscatter.generate(STATIC, [A], 12, repetition_penalty=1e9).samples
+    assert len({*penalised, *A}) == 12 + len({*A})
+
+
 def test_generate_runs_what_a_static_cache_is_compared_with() -> None:
     ragged = kvscatter.generate(GROUP_QUERY, [A, B], 8)
     assert (ragged.samples, ragged.copied) == (kvscatter.generate(STATIC, [A, B], 8).samples, 0)
@@ -521,6 +542,13 @@ def test_ctrl_c_interrupts_a_generation() -> None:
         ("eos_unknown", errors.PositionError, [A], {"eos": [1, 256]}),
         ("eos_unknown", errors.PositionError, [A], {"eos": [-5]}),
         ("prompt_too_long", errors.PositionError, [[1] * 60], {}),
+        *(
+            ("option_range", errors.OptionError, [A], {name: value})
+            for name in ("temperature", "top_p", "repetition_penalty")
+            for value in (0.0, -1, float("nan"), float("inf"))
+        ),
+        ("option_range", errors.OptionError, [A], {"min_p": 1.5}),
+        ("keyword_type", errors.ElementTypeError, [A], {"temperature": "hot"}),
         ("not_integers", errors.ElementTypeError, ["text"], {}),
         ("not_integers", errors.ElementTypeError, [A], {"eos": 1}),
     ],
