@@ -26,6 +26,9 @@ pub(crate) struct Static {
     copied: u64,
 }
 
+/// Chooses the next token of a prompt from its logits.
+pub(crate) type Choose<'c> = dyn FnMut(usize, Option<&[f32]>) -> Result<i64, SessionError> + 'c;
+
 /// The logits of a step.
 pub(crate) enum StepLogits {
     Static(Logits, Vec<Sample>),
@@ -191,7 +194,7 @@ impl Decoder {
     pub(crate) fn verify(
         &mut self,
         feeds: &[Option<Vec<i64>>],
-        choose: &mut dyn FnMut(usize, Option<&[f32]>) -> Result<i64, SessionError>,
+        choose: &mut Choose<'_>,
     ) -> Result<Option<Vec<Vec<i64>>>, SessionError> {
         let Self::Static(of) = self else { return Ok(None) };
         let given: Vec<(Sample, &[i64])> = of.given(feeds.iter().map(Option::as_deref));

@@ -242,6 +242,9 @@ mod tests {
         GenerateOptions { repetition_penalty, sampling: Some(sampling), ..GenerateOptions::default() }
     }
 
+    /// Logits, a prompt, a penalty, options and the probabilities.
+    type Case<'c> = (&'c [f32], &'c [i64], f32, Sampling, &'c [f64]);
+
     /// The probabilities are those of transformers 5.24.0, with torch 2.15.
     #[test]
     fn probabilities_are_those_of_transformers() {
@@ -251,7 +254,7 @@ mod tests {
         let three = &[0.23122, 0.0, 0.0, 0.0, 0.0, 0.62853, 0.0, 0.14024][..];
         let only_best = &[0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0][..];
         let (none, p) = (&[][..], |top_p| Sampling { top_p, ..ALL });
-        let cases: [(&[f32], &[i64], f32, Sampling, &[f64]); 18] = [
+        let cases: [Case<'_>; 18] = [
             (a, none, 1.0, ALL, &[0.19152, 0.07046, 0.04273, 0.00954, 0.03328, 0.5206, 0.01572, 0.11616]),
             (
                 a,
