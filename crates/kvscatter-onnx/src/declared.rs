@@ -5,9 +5,14 @@
 //! such parts if the graph shows that it does not contain them. It reports nothing about attention that it
 //! does not understand.
 
+mod config;
+
 use crate::convert::{MaskRule, mask_rule, seen_in_static};
 use crate::decoder::{Decoder, Hazard, InputRole, WriterStyle};
 use crate::{Graph, Model, Node};
+
+pub(crate) use config::context;
+pub use config::hazards_beside;
 
 /// The number of tokens on which masks are searched for a bias.
 const BIAS_TOKENS: usize = 16;

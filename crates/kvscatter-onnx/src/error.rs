@@ -10,6 +10,7 @@ use kvscatter_text::names::one_line;
 use crate::convert::ConvertRefusal;
 use crate::dynamic_dim::{DynamicDim, DynamicDims};
 use crate::eval::NotInPlace;
+use crate::source::FolderError;
 use crate::standard::NoStandardForm;
 use crate::{FoldError, NodeLabel, TensorError};
 
@@ -41,6 +42,18 @@ pub enum OnnxError {
     /// The path of a model leads to a folder. `has_model` is true if the folder contains `model.onnx`.
     #[error("a folder: pass the path of {} in it", if *has_model { "model.onnx" } else { "a model's file" })]
     ModelFolder { has_model: bool },
+    /// The folder of an export contains no decoder, or several.
+    #[error(transparent)]
+    Folder(#[from] FolderError),
+    /// The caches of the decoder grow, and it cannot be converted.
+    #[error("its caches cannot be made static: {cause}")]
+    NotConverted { cause: Box<OnnxError> },
+    /// The conversion of a model cannot be kept in this folder.
+    #[error("cannot keep the converted model in {}: {cause}", one_line(&folder.to_string_lossy()))]
+    NotKept { folder: PathBuf, cause: Box<OnnxError> },
+    /// No folder for conversions is known.
+    #[error("no folder for conversions is known, as neither KVSCATTER_CACHE, XDG_CACHE_HOME nor HOME is set")]
+    NoCacheFolder,
     /// The file is larger than the limit for reading it.
     #[error("{size} bytes exceed the limit of {limit}")]
     FileTooLarge { size: u64, limit: u64 },

@@ -55,6 +55,7 @@
 
 mod attribute;
 mod cache_path;
+mod config_file;
 pub mod convert;
 pub mod declared;
 pub mod decoder;
@@ -77,6 +78,7 @@ mod opset;
 pub mod proto;
 pub mod random_inputs;
 mod save;
+pub mod source;
 mod standard;
 mod tensor;
 pub mod tensor_proto;

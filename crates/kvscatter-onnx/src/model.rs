@@ -71,7 +71,12 @@ impl Model {
             return Err(OnnxError::ModelFolder { has_model: path.join("model.onnx").is_file() }.in_file(path));
         }
         let (bytes, stamp) = file::read_stamped(path, proto::MAX_MESSAGE_BYTES)?;
-        let proto = decode(&bytes).map_err(|error| error.in_file(path))?;
+        Self::read(path, &bytes, stamp)
+    }
+
+    /// Reads a model from the bytes of a file with this stamp, like [`load`](Self::load).
+    pub(crate) fn read(path: &Path, bytes: &[u8], stamp: Stamp) -> Result<Self, OnnxError> {
+        let proto = decode(bytes).map_err(|error| error.in_file(path))?;
         let (path_of, stamp) = (Some(path.to_owned()), Some(stamp));
         let model = Self { proto, path: path_of, stamp, is_as_read: true, computed: BTreeMap::new() };
         model.check_locations(folder_of(path)).map_err(|error| error.in_file(path))?;
@@ -165,6 +170,21 @@ impl Model {
         ModelFile::new(path, stamp.clone(), folder, locations).map_err(|error| error.in_file(path))
     }
 
+    /// Returns the stamps of the files of external data. There are none for a model that was created in memory.
+    ///
+    /// # Errors
+    /// Returns the errors of [`file`](Self::file) about these files.
+    pub(crate) fn stamps(&self) -> Result<BTreeMap<String, Stamp>, OnnxError> {
+        let Some(path) = &self.path else { return Ok(BTreeMap::new()) };
+        let folder = Folder::open(folder_of(path))?;
+        let locations = self.locations(Some(&folder)).map_err(|error| error.in_file(path))?;
+        let stamp = |location: String| {
+            let stamp = folder.stamp(Path::new(&location)).map_err(|error| error.in_file(&location));
+            stamp.map(|stamp| (location, stamp))
+        };
+        locations.into_iter().map(stamp).collect()
+    }
+
     /// Returns the paths of the files of external data, each once, as the model names them.
     ///
     /// These files must not be overwritten while the model is in use. The list is empty for a model that was
@@ -188,29 +208,6 @@ impl Model {
     /// Returns [`OnnxError::Io`] wrapped in [`OnnxError::InFile`] if the folder can no longer be opened.
     pub fn external_data(&self) -> Result<Option<ExternalData>, OnnxError> {
         self.folder().map(ExternalData::open).transpose()
-    }
-
-    /// Reads a regular file of at most `limit` bytes from the model's folder. Returns `None` if there is no
-    /// such file, or if the model was created in memory.
-    ///
-    /// # Errors
-    /// Returns [`OnnxError::ExternalEscape`], [`OnnxError::NotRegularFile`], [`OnnxError::FileTooLarge`] or
-    /// [`OnnxError::Io`], wrapped in [`OnnxError::InFile`].
-    pub fn read_beside(&self, name: &Path, limit: u64) -> Result<Option<Vec<u8>>, OnnxError> {
-        let Some(path) = self.folder() else { return Ok(None) };
-        let folder = Folder::open(path)?;
-        let read = || {
-            // A path is checked before it is opened, because opening some devices has an effect.
-            if folder.size(name)?.is_none() {
-                return Ok(None);
-            }
-            let (file, size) = folder.file(name)?;
-            if size > limit {
-                return Err(OnnxError::FileTooLarge { size, limit });
-            }
-            file::read_exactly(file, size).map(Some)
-        };
-        read().map_err(|error: OnnxError| error.in_file(name))
     }
 
     /// Computes the hash of the model's graph as it is when it was [saved](Self::save_with_weights).

@@ -134,6 +134,5 @@ impl ModelFile {
 }
 
 fn stamp_of(folder: &Folder, location: &str) -> Result<Stamp, OnnxError> {
-    let opened = folder.file(Path::new(location));
-    opened.and_then(|(file, _)| Stamp::of(&file.into_std())).map_err(|error| error.in_file(location))
+    folder.stamp(Path::new(location)).map_err(|error| error.in_file(location))
 }

@@ -1,6 +1,5 @@
 //! `kvscatter inspect`: shows the caches of a decoder, their cost, and what is wrong with them.
 
-mod config;
 mod document;
 mod facts;
 mod fold;
@@ -14,7 +13,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use kvscatter_onnx::convert::{ConvertOutcome, check_rings};
 use kvscatter_onnx::decoder::{Cache, Decoder};
-use kvscatter_onnx::{Model, unmerge};
+use kvscatter_onnx::{Model, declared, unmerge};
 
 use crate::commands::named::{Dim, unique};
 use crate::error::CommandError;
@@ -88,7 +87,7 @@ pub(crate) fn run(args: Inspect, output: &mut Output) -> Result<Outcome, Command
     let rings = check_rings(model, &graph, &decoder);
     let mut hazards: Vec<_> = rings.iter().filter_map(|ring| ring.outcome.as_ref().err().cloned()).collect();
     hazards.extend(decoder.hazards());
-    hazards.extend(config::hazards(model, &graph, &decoder));
+    hazards.extend(declared::hazards_beside(model, &graph, &decoder));
     let grows = decoder.caches.iter().any(|cache| cache.style.growth().is_some());
     let inspected = Inspected {
         model: args.model.display().to_string(),

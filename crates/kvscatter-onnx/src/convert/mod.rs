@@ -69,6 +69,7 @@ pub use conversion::{Converted, KeptState, convert};
 pub use fusion::{KeptAttention, KeptReason};
 pub use mask_rule::{MaskRule, mask_rule};
 pub use options::{ConvertOptions, WindowedCaches};
+pub(crate) use outcome::near;
 pub use outcome::{ConvertOutcome, Windows};
 pub use refusal::ConvertRefusal;
 pub use ring::{MOST_TOKENS, RingSize, RingSizeError, UNLIMITED};

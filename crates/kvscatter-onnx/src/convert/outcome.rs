@@ -69,7 +69,7 @@ impl ConvertOutcome {
     pub fn at(model: &Model, max_seq: usize) -> Self {
         match convert(model, max_seq) {
             Ok(converted) => Self::Convert { max_seq, windows: Windows::new(converted) },
-            Err(cause) => Self::Refused { max_seq, depends_on_slots: depends_on_slots(&cause, model), cause },
+            Err(cause) => Self::refused(model, max_seq, cause),
         }
     }
 
@@ -77,14 +77,26 @@ impl ConvertOutcome {
     /// with the number of their rows.
     #[must_use]
     pub fn near(model: &Model, max_seq: usize) -> Self {
-        let advice = Self::at(model, max_seq);
-        let Self::Refused { cause, .. } = &advice else { return advice };
-        let OnnxError::Convert(ConvertRefusal::Table { rows, .. }) = *cause.root() else { return advice };
-        match Self::at(model, rows) {
-            Self::Refused { .. } => advice,
-            fits => fits,
+        match near(model, max_seq) {
+            Ok((max_seq, converted)) => Self::Convert { max_seq, windows: Windows::new(converted) },
+            Err(cause) => Self::refused(model, max_seq, cause),
         }
     }
+
+    fn refused(model: &Model, max_seq: usize, cause: OnnxError) -> Self {
+        Self::Refused { max_seq, depends_on_slots: depends_on_slots(&cause, model), cause }
+    }
+}
+
+/// Converts a decoder to this many slots, or to the number of rows if a table of positions has fewer. Returns the number
+/// of slots with the conversion.
+pub(crate) fn near(model: &Model, max_seq: usize) -> Result<(usize, Converted), OnnxError> {
+    let error = match convert(model, max_seq) {
+        Ok(converted) => return Ok((max_seq, converted)),
+        Err(error) => error,
+    };
+    let OnnxError::Convert(ConvertRefusal::Table { rows, .. }) = *error.root() else { return Err(error) };
+    convert(model, rows).map(|converted| (rows, converted)).map_err(|_| error)
 }
 
 /// Returns `true` if a conversion is refused and another number of slots may succeed.

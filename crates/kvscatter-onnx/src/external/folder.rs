@@ -1,11 +1,15 @@
 //! The folder of a model, through which all files that a model names are read.
 
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::io::ErrorKind;
 use std::path::{Component, Path, PathBuf};
 
 use cap_std::ambient_authority;
 use cap_std::fs::{Dir, File};
 
-use crate::{OnnxError, file};
+use crate::OnnxError;
+use crate::file::{self, Stamp};
 
 /// A folder from which only regular files can be read.
 ///
@@ -41,9 +45,39 @@ impl Folder {
         match self.0.metadata(relative(location)?) {
             Ok(metadata) if metadata.is_file() => Ok(Some(metadata.len())),
             Ok(_) => Err(OnnxError::NotRegularFile),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
             Err(error) => Err(cause(error, location)),
         }
+    }
+
+    /// Returns the stamp of a regular file.
+    pub(crate) fn stamp(&self, location: &Path) -> Result<Stamp, OnnxError> {
+        self.file(location).and_then(|(file, _)| Stamp::of(&file.into_std()))
+    }
+
+    /// Reads a regular file of at most `limit` bytes. Returns `None` if there is no such file.
+    pub(crate) fn read(&self, location: &Path, limit: u64) -> Result<Option<Vec<u8>>, OnnxError> {
+        // A path is checked before it is opened, because opening some devices has an effect.
+        if self.size(location)?.is_none() {
+            return Ok(None);
+        }
+        let (file, size) = self.file(location)?;
+        if size > limit {
+            return Err(OnnxError::FileTooLarge { size, limit });
+        }
+        file::read_exactly(file, size).map(Some)
+    }
+
+    /// Returns the names in a folder inside this one. There are none if it does not exist.
+    pub(crate) fn names(&self, inside: &Path) -> Result<BTreeSet<OsString>, OnnxError> {
+        let entries = match self.0.read_dir(relative(inside)?) {
+            Err(error) if [ErrorKind::NotFound, ErrorKind::NotADirectory].contains(&error.kind()) => {
+                return Ok(BTreeSet::new());
+            }
+            entries => entries.map_err(|error| cause(error, inside))?,
+        };
+        let name = |entry: std::io::Result<cap_std::fs::DirEntry>| Ok(entry?.file_name());
+        entries.map(name).collect::<Result<_, _>>().map_err(OnnxError::Io)
     }
 
     /// Returns the path of a file in the folder, with every symbolic link resolved.
@@ -65,6 +99,6 @@ fn escape(location: &Path, is_link: bool) -> OnnxError {
 fn cause(error: std::io::Error, location: &Path) -> OnnxError {
     // If cap-std prevents a path from leaving the folder, the error has no system error code. Errors of the
     // system have one.
-    let is_escape = error.kind() == std::io::ErrorKind::PermissionDenied && error.raw_os_error().is_none();
+    let is_escape = error.kind() == ErrorKind::PermissionDenied && error.raw_os_error().is_none();
     if is_escape { escape(location, true) } else { OnnxError::Io(error) }
 }

@@ -39,6 +39,27 @@ impl Stamp {
         })
     }
 
+    /// Returns the stamp as a text that a later process can compare. It has no number of the device, which may change when the
+    /// system starts. The time of change (`ctime`) is left out unless `with_change`.
+    pub(crate) fn text(&self, with_change: bool) -> String {
+        let modified = match self.modified.map(|time| time.duration_since(SystemTime::UNIX_EPOCH)) {
+            None => "unknown".to_owned(),
+            Some(Ok(after)) => after.as_nanos().to_string(),
+            Some(Err(before)) => format!("-{}", before.duration().as_nanos()),
+        };
+        let mut text = format!("{} bytes, modified {modified}", self.len);
+        #[cfg(unix)]
+        {
+            text.push_str(&format!(", inode {}", self.inode.1));
+            if with_change {
+                text.push_str(&format!(", changed {}.{:09}", self.changed.0, self.changed.1));
+            }
+        }
+        #[cfg(not(unix))]
+        let _ = with_change;
+        text
+    }
+
     /// Returns the number of bytes of the file.
     pub(crate) fn len(&self) -> u64 {
         self.len

@@ -271,7 +271,7 @@ fn an_engine_is_given_a_file_as_it_was_read() {
     let len = u64::try_from(whole.len()).unwrap();
     assert_eq!(read("external.bin", 0, None).unwrap(), whole);
     assert_eq!(read("external.bin", 1, Some(2)).unwrap(), whole[1..3]);
-    assert_eq!(read("external.bin", len, None).unwrap(), []);
+    assert!(read("external.bin", len, None).unwrap().is_empty());
     assert_refused!(read("external.bin", len + 1, None), OnnxError::ExternalRange { .. });
     assert_refused!(read("external.bin", 1, Some(len)), OnnxError::ExternalRange { .. });
     assert_refused!(read("external.bin", 1, Some(u64::MAX)), OnnxError::ExternalRange { .. });

@@ -1,57 +1,58 @@
-//! Reads the configuration files beside a model.
-//!
-//! The files are untrusted. Only regular files of the model's folder are read, up to a limit. A file that
-//! cannot be read is a hazard of the inspection, and no failure.
+//! Reads what the configuration files of a model declare.
 
 use std::path::Path;
 
-use kvscatter_onnx::declared::{self, Declared};
-use kvscatter_onnx::decoder::{Decoder, Hazard};
-use kvscatter_onnx::{Graph, Model, OnnxError};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
-/// The largest configuration file that is read, in bytes.
-const LIMIT: u64 = 1 << 20;
+use crate::config_file::{self, Object, flag, number, wrong};
+use crate::declared::{self, Declared};
+use crate::decoder::{Decoder, Hazard};
+use crate::file::folder_of;
+use crate::{Graph, Model};
 
-type Object = Map<String, Value>;
 type Parse = fn(&Object) -> Result<Declared, String>;
 
 /// The files of transformers and of ONNX Runtime GenAI.
 const FILES: [(&str, Parse); 2] = [("config.json", transformers), ("genai_config.json", genai)];
 
-/// Returns the hazards that result from the files beside a model.
-pub(super) fn hazards(model: &Model, graph: &Graph<'_>, decoder: &Decoder<'_>) -> Vec<Hazard> {
+/// Returns the hazards that result from `config.json` and `genai_config.json` beside a model.
+///
+/// The files are untrusted. Only regular files of the model's folder are read, up to 1 MiB each. A file that cannot be
+/// read is a hazard, and no failure. A model that was created in memory has no files.
+///
+/// `decoder` must have been found in the graph of `model`.
+#[must_use]
+pub fn hazards_beside(model: &Model, graph: &Graph<'_>, decoder: &Decoder<'_>) -> Vec<Hazard> {
+    let Some(path) = model.path() else { return Vec::new() };
     let mut hazards = Vec::new();
     for (file, parse) in FILES {
-        match read(model, file, parse) {
+        match read(folder_of(path), file, parse) {
             Ok(None) => {}
-            Ok(Some(read)) => {
-                let read = Declared { file: file.to_owned(), ..read };
-                hazards.extend(declared::hazards(model, graph, decoder, &read));
-            }
+            Ok(Some(declared)) => hazards.extend(declared::hazards(model, graph, decoder, &declared)),
             Err(reason) => hazards.push(Hazard::FileUnread { file: file.to_owned(), reason }),
         }
     }
     hazards
 }
 
+/// Returns the smallest number of tokens that the configuration files of a folder allow for a text, or `None` if no
+/// file declares it.
+///
+/// # Errors
+/// Returns the name of a file that cannot be read, and the reason.
+pub(crate) fn context(folder: &Path) -> Result<Option<usize>, (&'static str, String)> {
+    let mut least = None;
+    for (file, parse) in FILES {
+        let declared = read(folder, file, parse).map_err(|reason| (file, reason))?;
+        least = least.into_iter().chain(declared.and_then(|declared| declared.context)).min();
+    }
+    Ok(least)
+}
+
 /// Reads and parses a file. Returns `None` if it does not exist, and the reason if it is invalid.
-fn read(model: &Model, file: &str, parse: Parse) -> Result<Option<Declared>, String> {
-    let bytes = match model.read_beside(Path::new(file), LIMIT) {
-        Ok(Some(bytes)) => bytes,
-        Ok(None) => return Ok(None),
-        Err(error) => {
-            return Err(match error.root() {
-                OnnxError::ExternalEscape { .. } => {
-                    "it is a link that leads out of the model's folder".into()
-                }
-                cause => cause.to_string(),
-            });
-        }
-    };
-    let value: Value = serde_json::from_slice(&bytes).map_err(|error| error.to_string())?;
-    let Value::Object(object) = value else { return Err("it is not an object".to_owned()) };
-    parse(&object).map(Some)
+fn read(folder: &Path, file: &str, parse: Parse) -> Result<Option<Declared>, String> {
+    let Some(object) = config_file::read(folder, file)? else { return Ok(None) };
+    parse(&object).map(|declared| Some(Declared { file: file.to_owned(), ..declared }))
 }
 
 /// Parses `config.json` of transformers. A model of several parts has the decoder in `text_config`.
@@ -64,7 +65,7 @@ fn transformers(file: &Object) -> Result<Declared, String> {
         None => number(config, "n_positions")?,
         found => found,
     };
-    Ok(Declared { file: String::new(), window: window(config)?, alibi: alibi(config)?, context })
+    Ok(Declared { window: window(config)?, alibi: alibi(config)?, context, ..Declared::default() })
 }
 
 /// Parses `genai_config.json` of ONNX Runtime GenAI.
@@ -105,39 +106,6 @@ fn alibi(config: &Object) -> Result<bool, String> {
 
 fn model_type(config: &Object) -> &str {
     config.get("model_type").and_then(Value::as_str).unwrap_or_default()
-}
-
-/// Returns a number of tokens or layers. `null`, 0 and negative numbers mean that there is none.
-fn number(config: &Object, key: &str) -> Result<Option<usize>, String> {
-    match config.get(key) {
-        None | Some(Value::Null) => Ok(None),
-        Some(value) if value.as_i64().is_some_and(|number| number <= 0) => Ok(None),
-        Some(value) => match value.as_u64().map(usize::try_from) {
-            Some(Ok(number)) => Ok(Some(number)),
-            _ => Err(wrong(key, value, "a whole number")),
-        },
-    }
-}
-
-fn flag(config: &Object, key: &str) -> Result<Option<bool>, String> {
-    match config.get(key) {
-        None | Some(Value::Null) => Ok(None),
-        Some(Value::Bool(flag)) => Ok(Some(*flag)),
-        Some(other) => Err(wrong(key, other, "true or false")),
-    }
-}
-
-/// Returns the error about a value of another type. Only numbers are short enough to repeat.
-fn wrong(key: &str, value: &Value, expected: &str) -> String {
-    let found = match value {
-        Value::Number(number) => number.to_string(),
-        Value::Bool(flag) => flag.to_string(),
-        Value::String(_) => "a string".to_owned(),
-        Value::Array(_) => "a list".to_owned(),
-        Value::Object(_) => "an object".to_owned(),
-        Value::Null => "null".to_owned(),
-    };
-    format!("{key} is {found}, expected {expected}")
 }
 
 #[cfg(test)]

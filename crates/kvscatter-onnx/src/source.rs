@@ -1,0 +1,37 @@
+//! Finds the decoder in the folder of an export, and converts it once if its caches grow.
+//!
+//! [`ModelSource::find`] takes the path of an .onnx file or of a folder:
+//!
+//! * If the folder has a `genai_config.json`, the decoder is the file that `model.decoder.filename` names.
+//! * Otherwise it is the only .onnx file of the folder. If there is none, it is the only one in the folder `onnx`, or
+//!   else `decoder/model.onnx`.
+//! * Optimum's `decoder_model_merged.onnx`, `decoder_with_past_model.onnx` and `decoder_model.onnx` are forms of one
+//!   decoder. The first of them that exists is used.
+//!
+//! The folder is untrusted. No file outside of it is read or used, also not through a link.
+//!
+//! [`ModelSource::prepare`] returns the model to run. If its caches grow, or if `GroupQueryAttention` writes them, that
+//! is a [conversion](crate::convert::convert()), which is kept in a [cache folder](default_cache). Every conversion is
+//! a folder with three kinds of files: `model.onnx`, the files of its weights, and `source.json`, which describes what
+//! it was made from.
+//!
+//! * A conversion is used again only if `source.json` still describes the exported model and the files of the
+//!   conversion. The exported model and the converted one are compared by a hash of all bytes. Weights in other files
+//!   can have many gigabytes, so they are compared by length, time of modification and inode. A conversion that does not match is made again and
+//!   replaced.
+//! * Weights are hard links to the files of the export. They take no space, and a change of the export's weights in
+//!   place also changes them. If the file system cannot create a link, as to a file on another disk, they are copied.
+//!   The time of change (`ctime`) is then compared, too. It is not for links, because each new link changes it.
+//! * A conversion is made in a folder with another name, which is renamed at the end. So several threads and processes
+//!   may prepare one model at once, and no unfinished conversion is used.
+//! * Making a conversion removes others whose exported model no longer exists, and what killed processes have left.
+
+mod cache;
+mod error;
+mod find;
+mod prepare;
+
+pub use cache::default_cache;
+pub use error::FolderError;
+pub use find::ModelSource;
+pub use prepare::{DEFAULT_MAX_SEQ, Preparation, PrepareOptions, Prepared};

@@ -1,0 +1,163 @@
+//! Returns the model to run: the exported one, or a conversion of it that is kept.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use kvscatter_text::names::one_line;
+use kvscatter_text::units;
+
+use super::cache::{Cache, Request};
+use super::{FolderError, ModelSource, default_cache};
+use crate::decoder::Decoder;
+use crate::{Model, OnnxError, convert, declared, file, merged, proto};
+
+/// The most slots of a conversion if its options give no number.
+///
+/// All slots are allocated when a model is loaded, for every sample. With 4,096 slots, the caches of SmolLM2 135M take
+/// 180 MiB in float32, and those of an 8B model of Llama's shape take 1 GiB, or 512 MiB in float16.
+pub const DEFAULT_MAX_SEQ: usize = 4096;
+
+/// How a model is made ready to run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PrepareOptions {
+    /// Whether a model whose caches grow is converted. It otherwise runs as it was exported.
+    pub convert: bool,
+    /// The slots of each sample in a conversion. The default is the number of tokens that the model supports, and at
+    /// most [`DEFAULT_MAX_SEQ`].
+    pub max_seq: Option<usize>,
+    /// The folder of conversions. The default is [`default_cache`].
+    pub cache: Option<PathBuf>,
+}
+
+impl Default for PrepareOptions {
+    fn default() -> Self {
+        Self { convert: true, max_seq: None, cache: None }
+    }
+}
+
+/// A model that is ready to run. `Display` says in one line which one it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Prepared {
+    /// The path of the .onnx file to run.
+    pub model: PathBuf,
+    /// The folder of the export, with its tokenizer and configuration.
+    pub folder: PathBuf,
+    /// What was done.
+    pub what: Preparation,
+}
+
+/// What was done to make a model ready to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Preparation {
+    /// The exported model runs as it is.
+    AsItIs,
+    /// The model was converted.
+    Converted {
+        /// The slots of each sample.
+        max_seq: usize,
+        /// The time that the conversion took.
+        time: Duration,
+        /// The bytes of weights that were copied, because they cannot be linked.
+        copied: u64,
+    },
+    /// An earlier conversion is used.
+    Reused {
+        /// The slots of each sample.
+        max_seq: usize,
+    },
+}
+
+impl ModelSource {
+    /// Returns the model to run. If the caches of the exported model grow, or if `GroupQueryAttention` writes them, that
+    /// is a conversion. It is made at the first call and used again later, as the [module](super) describes.
+    ///
+    /// A model with static caches runs as it is, and so does every model if [`PrepareOptions::convert`] is `false`.
+    ///
+    /// # Errors
+    /// * Returns [`OnnxError::NotConverted`] wrapped in [`OnnxError::InFile`] if the model cannot be converted. It may
+    ///   still run as it was exported.
+    /// * Returns [`OnnxError::NotKept`] if the conversion cannot be written, and [`OnnxError::NoCacheFolder`] if no folder
+    ///   for it is known.
+    /// * Returns [`OnnxError::Folder`] wrapped in [`OnnxError::InFile`] if a configuration file is wrong, which is only read
+    ///   if the options give no number of slots.
+    /// * Returns the errors of [`Model::load`], of [`Model::file`] and of [`Decoder::of`].
+    pub fn prepare(self, options: &PrepareOptions) -> Result<Prepared, OnnxError> {
+        let (model, what) = match options.convert {
+            true => self.converted(options)?,
+            false => (None, Preparation::AsItIs),
+        };
+        Ok(Prepared { model: model.unwrap_or(self.model), folder: self.folder, what })
+    }
+
+    /// Returns the path of the converted model, or `None` if the exported model runs as it is.
+    fn converted(&self, options: &PrepareOptions) -> Result<(Option<PathBuf>, Preparation), OnnxError> {
+        let (bytes, stamp) = file::read_stamped(&self.model, proto::MAX_MESSAGE_BYTES)?;
+        let started = Instant::now();
+        let slots = self.slots(options);
+        let root = options.cache.clone().map_or_else(default_cache, Ok);
+        if let (Ok(slots), Ok(root)) = (&slots, &root)
+            && let Some(kept) = (Cache { root }).find(&Request::new(&self.model, &bytes, *slots)?)
+        {
+            return Ok((Some(kept.model), Preparation::Reused { max_seq: kept.max_seq }));
+        }
+        let model = Model::read(&self.model, &bytes, stamp)?;
+        if !grows(&model).map_err(|error| error.in_file(&self.model))? {
+            return Ok((None, Preparation::AsItIs));
+        }
+        let (slots, root) = (slots?, root?);
+        let request = Request::new(&self.model, &bytes, slots)?;
+        drop(bytes);
+        let stamps = model.stamps()?;
+        let (max_seq, converted) = match slots {
+            (most, true) => convert::near(&model, most),
+            (max_seq, false) => convert::convert(&model, max_seq).map(|converted| (max_seq, converted)),
+        }
+        .map_err(|cause| OnnxError::NotConverted { cause: Box::new(cause) }.in_file(&self.model))?;
+        let kept = (Cache { root: &root }).keep(&request, stamps, &converted.model, max_seq);
+        let kept = kept.map_err(|cause| OnnxError::NotKept { folder: root, cause: Box::new(cause) })?;
+        let what =
+            Preparation::Converted { max_seq: kept.max_seq, time: started.elapsed(), copied: kept.copied };
+        Ok((Some(kept.model), what))
+    }
+
+    /// Returns the number of slots, and whether it may be smaller if the model supports fewer tokens.
+    fn slots(&self, options: &PrepareOptions) -> Result<(usize, bool), OnnxError> {
+        if let Some(max_seq) = options.max_seq {
+            return Ok((max_seq, false));
+        }
+        let context = declared::context(&self.folder).map_err(|(file, reason)| {
+            OnnxError::Folder(FolderError::Config { reason }).in_file(self.folder.join(file))
+        })?;
+        Ok((context.map_or(DEFAULT_MAX_SEQ, |context| context.min(DEFAULT_MAX_SEQ)), true))
+    }
+}
+
+/// Returns `true` if caches of a decoder grow.
+fn grows(model: &Model) -> Result<bool, OnnxError> {
+    if merged::unmerge(model)?.is_some() {
+        return Ok(true);
+    }
+    let graph = model.graph()?;
+    Ok(Decoder::of(&graph)?.caches.iter().any(|cache| cache.style.growth().is_some()))
+}
+
+impl fmt::Display for Prepared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = one_line(&self.model.to_string_lossy());
+        match self.what {
+            Preparation::AsItIs => write!(f, "{path} runs as it was exported"),
+            Preparation::Converted { max_seq, time, copied } => {
+                let time = units::time(time.as_secs_f64() * 1e9);
+                write!(f, "converted in {time} to static caches of {max_seq} slots, kept in {path}")?;
+                match copied {
+                    0 => Ok(()),
+                    copied => write!(f, " with a copy of {} of weights", units::bytes(copied)),
+                }
+            }
+            Preparation::Reused { max_seq } => {
+                write!(f, "using the conversion to static caches of {max_seq} slots in {path}")
+            }
+        }
+    }
+}
