@@ -103,7 +103,9 @@ enum Origin {
 impl Request {
     /// Describes a request for the model of this path and these bytes.
     pub(super) fn new(path: &Path, bytes: &[u8], slots: (usize, bool)) -> Result<Self, OnnxError> {
-        let path = path.canonicalize().map_err(|error| OnnxError::Io(error).in_file(path))?;
+        // If the file is a link, its weights are in the folder of the link.
+        let folder = folder_of(path).canonicalize().map_err(|error| OnnxError::Io(error).in_file(path))?;
+        let path = folder.join(path.file_name().unwrap_or_default());
         Ok(Self { path, hash: hash(bytes), slots })
     }
 
@@ -147,7 +149,7 @@ impl Cache<'_> {
         self.clean();
         let new = made.folder_in(self.root, UNFINISHED).map_err(OnnxError::Io)?;
         let files = converted.save_with_weights(&new.join(MODEL), WeightTransfer::Link)?;
-        let record = Record::new(request, stamps, &new, &files, max_seq)?;
+        let record = Record::new(request, stamps, &new, max_seq)?;
         let text = serde_json::to_vec_pretty(&record).map_err(|error| OnnxError::Io(error.into()))?;
         file::write(&new.join(RECORD), &text).map_err(OnnxError::Io)?;
         let target = self.root.join(request.name());
@@ -210,19 +212,16 @@ impl Record {
         request: &Request,
         stamps: BTreeMap<String, Stamp>,
         new: &Path,
-        files: &[DataFile],
         max_seq: usize,
     ) -> Result<Self, OnnxError> {
-        let kept = Folder::open(new)?;
+        let (exported, kept) = (Folder::open(folder_of(&request.path))?, Folder::open(new)?);
         let mut weights = Vec::with_capacity(stamps.len());
         for (location, stamp) in stamps {
-            let file = files
-                .iter()
-                .find(|file| file.path.strip_prefix(new).is_ok_and(|inside| inside == Path::new(&location)));
-            let origin = match file.map(|file| file.origin) {
+            let path = Path::new(&location);
+            let origin = match kept.size(path)? {
                 None => Origin::Unused,
-                Some(DataFileOrigin::Linked) => Origin::Linked,
-                Some(_) => Origin::Copied { stamp: kept.stamp(Path::new(&location))?.text(true) },
+                Some(_) if kept.stamp(path)? == exported.stamp(path)? => Origin::Linked,
+                Some(_) => Origin::Copied { stamp: kept.stamp(path)?.text(true) },
             };
             weights.push(Weights {
                 exported: stamp.text(!matches!(origin, Origin::Linked)),

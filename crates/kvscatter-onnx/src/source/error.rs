@@ -19,6 +19,14 @@ pub enum FolderError {
     /// A configuration file names a model that does not exist.
     #[error("names {:?} as the decoder, but the folder does not contain this file", .model)]
     ModelMissing { model: String },
+    /// The path of the model is absolute, contains `..`, or is a link that leads out of the folder.
+    #[error(
+        "the decoder {:?} {} of the folder{}",
+        .model,
+        if *.is_link { "is a link that leads out" } else { "is out" },
+        if *.is_link { ": copy it with its link targets (cp -rL)" } else { "" }
+    )]
+    LeadsOut { model: String, is_link: bool },
     /// A configuration file names no model.
     #[error("names no file of a decoder (model.decoder.filename)")]
     NoDecoder,

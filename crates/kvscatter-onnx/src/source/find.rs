@@ -36,9 +36,8 @@ impl ModelSource {
     /// # Errors
     /// Errors are wrapped in [`OnnxError::InFile`].
     ///
-    /// * Returns [`OnnxError::Folder`] if the folder contains no model, several models or an encoder, or if its
-    ///   `genai_config.json` is wrong.
-    /// * Returns [`OnnxError::ExternalEscape`] if the model's file is not inside the folder.
+    /// * Returns [`OnnxError::Folder`] if the folder contains no model, several models or an encoder, if its
+    ///   `genai_config.json` is wrong, or if the model's file is not inside the folder.
     /// * Returns [`OnnxError::NotRegularFile`] if it is no regular file, and [`OnnxError::Io`] if the folder cannot be
     ///   read.
     pub fn find(path: &Path) -> Result<Self, OnnxError> {
@@ -47,18 +46,21 @@ impl ModelSource {
         }
         let config = path.join(GENAI);
         let in_config = |error: FolderError| OnnxError::Folder(error).in_file(&config);
-        let location = match config_file::read(path, GENAI)
-            .map_err(|reason| in_config(FolderError::Config { reason }))?
-        {
-            Some(object) => PathBuf::from(decoder_of(&object).map_err(in_config)?),
-            None => listed(path).map_err(|error| error.into_root().in_file(path))?,
+        let object = config_file::read(path, GENAI);
+        let (location, named_in) = match object.map_err(|reason| in_config(FolderError::Config { reason }))? {
+            Some(object) => (PathBuf::from(decoder_of(&object).map_err(in_config)?), config.as_path()),
+            None => (listed(path).map_err(|error| error.into_root().in_file(path))?, path),
         };
-        let size = Folder::open(path)?.size(&location);
-        match size.map_err(|error| error.in_file(path.join(&location)))? {
-            Some(_) => Ok(Self { model: path.join(location), folder: path.to_owned() }),
-            None => {
-                Err(in_config(FolderError::ModelMissing { model: location.to_string_lossy().into_owned() }))
+        match Folder::open(path)?.size(&location) {
+            Ok(Some(_)) => Ok(Self { model: path.join(location), folder: path.to_owned() }),
+            Ok(None) => {
+                let model = location.to_string_lossy().into_owned();
+                Err(OnnxError::Folder(FolderError::ModelMissing { model }).in_file(named_in))
             }
+            Err(OnnxError::ExternalEscape { location: model, is_link }) => {
+                Err(OnnxError::Folder(FolderError::LeadsOut { model, is_link }).in_file(named_in))
+            }
+            Err(error) => Err(error.in_file(path.join(location))),
         }
     }
 }
@@ -96,11 +98,11 @@ fn listed(path: &Path) -> Result<PathBuf, OnnxError> {
         return Err(OnnxError::Folder(FolderError::EncoderDecoder { encoder: encoder.clone() }));
     }
     let names = folder.names(Path::new("."))?;
-    for inside in [".", ONNX] {
-        let mut models = folder.names(Path::new(inside))?;
+    for inside in [None, Some(ONNX)] {
+        let mut models = inside.map_or(Ok(names.clone()), |inside| folder.names(Path::new(inside)))?;
         models.retain(|name| has_extension(name, &["onnx"]));
         if !models.is_empty() {
-            return Ok(Path::new(inside).join(only(&models)?));
+            return Ok(Path::new(inside.unwrap_or_default()).join(only(&models)?));
         }
     }
     let original = names.iter().find(|name| has_extension(name, &["safetensors", "gguf", "bin", "pt"]));

@@ -1,7 +1,7 @@
 //! Returns the model to run: the exported one, or a conversion of it that is kept.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use kvscatter_text::names::one_line;
@@ -10,6 +10,7 @@ use kvscatter_text::units;
 use super::cache::{Cache, Request};
 use super::{FolderError, ModelSource, default_cache};
 use crate::decoder::Decoder;
+use crate::file::folder_of;
 use crate::{Model, OnnxError, convert, declared, file, merged, proto};
 
 /// The most slots of a conversion if its options give no number.
@@ -144,9 +145,10 @@ fn grows(model: &Model) -> Result<bool, OnnxError> {
 
 impl fmt::Display for Prepared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let path = one_line(&self.model.to_string_lossy());
+        let shown = |path: &Path| one_line(&path.to_string_lossy());
+        let path = shown(folder_of(&self.model));
         match self.what {
-            Preparation::AsItIs => write!(f, "{path} runs as it was exported"),
+            Preparation::AsItIs => write!(f, "{} runs as it was exported", shown(&self.model)),
             Preparation::Converted { max_seq, time, copied } => {
                 let time = units::time(time.as_secs_f64() * 1e9);
                 write!(f, "converted in {time} to static caches of {max_seq} slots, kept in {path}")?;

@@ -21,6 +21,7 @@ mod rings;
 mod save;
 mod sinks;
 mod soundness;
+mod source;
 mod support;
 mod tensors;
 mod test_dirs;

@@ -1,0 +1,394 @@
+//! Tests that the decoder of a folder is found, and that its conversion is kept and used again.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use kvscatter_onnx::convert::ConvertRefusal;
+use kvscatter_onnx::decoder::Decoder;
+use kvscatter_onnx::source::{FolderError, ModelSource, Preparation, PrepareOptions, Prepared};
+use kvscatter_onnx::{Model, OnnxError};
+
+use crate::support::testdata;
+
+/// Creates a folder with these files, which are empty unless they have contents.
+fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, contents) in files {
+        let path = folder.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, contents).unwrap();
+    }
+    folder
+}
+
+fn genai(decoder: &str) -> String {
+    format!(r#"{{"model": {{"decoder": {{"filename": {decoder:?}}}}}}}"#)
+}
+
+#[test]
+fn the_decoder_of_a_folder_is_found() {
+    let onnx =
+        |names: &[&str]| names.iter().map(|name| ((*name).to_owned(), String::new())).collect::<Vec<_>>();
+    let optimum = ["decoder_model.onnx", "decoder_with_past_model.onnx", "decoder_model_merged.onnx"];
+    let with_config = |decoder: &str| {
+        [onnx(&["a.onnx", "b.onnx", "sub/c.onnx"]), vec![("genai_config.json".to_owned(), genai(decoder))]]
+            .concat()
+    };
+    for (files, expected) in [
+        (onnx(&["model.onnx", "model.onnx.data", "tokenizer.json"]), "model.onnx"),
+        (onnx(&["static.ONNX", "README.md"]), "static.ONNX"),
+        (with_config("b.onnx"), "b.onnx"),
+        (with_config("sub/c.onnx"), "sub/c.onnx"),
+        (onnx(&optimum), "decoder_model_merged.onnx"),
+        (onnx(&optimum[..2]), "decoder_with_past_model.onnx"),
+        (onnx(&["config.json", "onnx/model.onnx"]), "onnx/model.onnx"),
+        (onnx(&["onnx/decoder_model.onnx"]), "onnx/decoder_model.onnx"),
+        (onnx(&["decoder/model.onnx", "vision/model.onnx"]), "decoder/model.onnx"),
+    ] {
+        let files: Vec<_> = files.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
+        let folder = folder(&files);
+        let found = ModelSource::find(folder.path()).unwrap();
+        let expected = ModelSource { model: folder.path().join(expected), folder: folder.path().to_owned() };
+        assert_eq!(found, expected);
+    }
+}
+
+#[test]
+fn the_tokenizer_of_a_file_is_beside_it_or_above_a_folder_onnx() {
+    let folder = folder(&[
+        ("a/onnx/m.onnx", ""),
+        ("b/onnx/m.onnx", ""),
+        ("b/onnx/tokenizer.json", ""),
+        ("c/m.onnx", ""),
+    ]);
+    for (file, expected) in [("a/onnx/m.onnx", "a"), ("b/onnx/m.onnx", "b/onnx"), ("c/m.onnx", "c")] {
+        let model = folder.path().join(file);
+        let found = ModelSource::find(&model).unwrap();
+        assert_eq!(found, ModelSource { model, folder: folder.path().join(expected) });
+    }
+    let bare = ModelSource::find(Path::new("absent.onnx")).unwrap();
+    assert_eq!(bare, ModelSource { model: "absent.onnx".into(), folder: ".".into() });
+}
+
+#[test]
+fn a_folder_without_one_decoder_is_refused_in_one_line() {
+    let deep = format!("{}1{}", "[".repeat(100_000), "]".repeat(100_000));
+    let huge = " ".repeat(2 << 20);
+    let encoder =
+        r#"{"model": {"encoder": {"filename": "e.onnx"}, "decoder": {"filename": "d.onnx"}}}"#.to_owned();
+    let config =
+        |text: String| vec![("genai_config.json".to_owned(), text), ("a.onnx".to_owned(), String::new())];
+    let onnx =
+        |names: &[&str]| names.iter().map(|name| ((*name).to_owned(), String::new())).collect::<Vec<_>>();
+    let none = "contains no .onnx file, and neither do the folders onnx and decoder in it";
+    for (files, expected) in [
+        (onnx(&["README.md"]), format!("FOLDER: {none}")),
+        (
+            onnx(&["model.safetensors"]),
+            format!("FOLDER: {none}; export the model of model.safetensors to ONNX first"),
+        ),
+        (
+            onnx(&["b.onnx", "a.onnx"]),
+            "FOLDER: contains 2 models (a.onnx, b.onnx): pass the path of one".to_owned(),
+        ),
+        (
+            onnx(&["onnx/model.onnx", "onnx/model_q4.onnx"]),
+            "FOLDER: contains 2 models (model.onnx, model_q4.onnx): pass the path of one".to_owned(),
+        ),
+        (
+            onnx(&["encoder_model.onnx", "decoder_model.onnx"]),
+            "FOLDER: contains an encoder (encoder_model.onnx): only decoders without an encoder run"
+                .to_owned(),
+        ),
+        (
+            onnx(&["encoder/model.onnx", "decoder/model.onnx"]),
+            "FOLDER: contains an encoder (encoder/model.onnx): only decoders without an encoder run"
+                .to_owned(),
+        ),
+        (
+            config(encoder),
+            "CONFIG: contains an encoder (e.onnx): only decoders without an encoder run".to_owned(),
+        ),
+        (
+            config(genai("model.onnx")),
+            "CONFIG: names \"model.onnx\" as the decoder, but the folder does not contain this file"
+                .to_owned(),
+        ),
+        (config(genai("../a.onnx")), "CONFIG: the decoder \"../a.onnx\" is out of the folder".to_owned()),
+        (config(genai("/a.onnx")), "CONFIG: the decoder \"/a.onnx\" is out of the folder".to_owned()),
+        (config(genai(".")), "FOLDER/.: not a regular file".to_owned()),
+        (config("{}".to_owned()), "CONFIG: names no file of a decoder (model.decoder.filename)".to_owned()),
+        (config(genai("")), "CONFIG: names no file of a decoder (model.decoder.filename)".to_owned()),
+        (config("[]".to_owned()), "CONFIG: it is not an object".to_owned()),
+        (config("GGUF".to_owned()), "CONFIG: expected value at line 1 column 1".to_owned()),
+        (config(deep), "CONFIG: recursion limit exceeded at line 1 column 128".to_owned()),
+        (config(huge), "CONFIG: 2097152 bytes exceed the limit of 1048576".to_owned()),
+    ] {
+        let files: Vec<_> = files.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
+        let folder = folder(&files);
+        let root = folder.path().display().to_string();
+        let error = ModelSource::find(folder.path()).unwrap_err().to_string();
+        let config = format!("{root}/genai_config.json");
+        assert_eq!(error, expected.replace("FOLDER", &root).replace("CONFIG", &config));
+    }
+    let many: Vec<_> = (10..30).map(|at| (format!("{at}.onnx"), "")).collect();
+    let many: Vec<_> = many.iter().map(|(name, text)| (name.as_str(), *text)).collect();
+    let error = ModelSource::find(folder(&many).path()).unwrap_err();
+    assert!(
+        matches!(error.root(), OnnxError::Folder(FolderError::SeveralModels { models }) if models.len() == 20)
+    );
+    assert!(error.to_string().ends_with("16.onnx, 17.onnx, ...): pass the path of one"), "{error}");
+}
+
+/// A link of a stranger's folder could lead to any file.
+#[cfg(unix)]
+#[test]
+fn no_link_leads_out_of_the_folder() {
+    use std::os::unix::fs::symlink;
+    let outside = folder(&[("model.onnx", ""), ("genai_config.json", &genai("model.onnx"))]);
+    let is_refused = |folder: &tempfile::TempDir| {
+        let error = ModelSource::find(folder.path()).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("is a link that leads out of the "), "{text}");
+    };
+    let by_name = folder(&[]);
+    symlink(outside.path().join("model.onnx"), by_name.path().join("model.onnx")).unwrap();
+    is_refused(&by_name);
+    let by_config = folder(&[("genai_config.json", &genai("sub/model.onnx"))]);
+    symlink(outside.path(), by_config.path().join("sub")).unwrap();
+    is_refused(&by_config);
+    let config = folder(&[("model.onnx", "")]);
+    symlink(outside.path().join("genai_config.json"), config.path().join("genai_config.json")).unwrap();
+    is_refused(&config);
+    let inside = folder(&[("blobs/1", "")]);
+    symlink("blobs/1", inside.path().join("model.onnx")).unwrap();
+    assert_eq!(ModelSource::find(inside.path()).unwrap().model, inside.path().join("model.onnx"));
+}
+
+/// A folder with an export, and an empty folder for conversions.
+struct Scene {
+    export: tempfile::TempDir,
+    cache: tempfile::TempDir,
+}
+
+impl Scene {
+    fn new(testdata_folder: &str, config: &str) -> Self {
+        let export = tempfile::tempdir().unwrap();
+        for name in ["model.onnx", "model.onnx.data"] {
+            let from = testdata(&format!("{testdata_folder}/{name}"));
+            if from.exists() {
+                fs::copy(from, export.path().join(name)).unwrap();
+            }
+        }
+        fs::write(export.path().join("config.json"), config).unwrap();
+        Self { export, cache: tempfile::tempdir().unwrap() }
+    }
+
+    fn gqa() -> Self {
+        Self::new("genai-llama-gqa", r#"{"max_position_embeddings": 32}"#)
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.export.path().join(name)
+    }
+
+    fn options(&self) -> PrepareOptions {
+        PrepareOptions { cache: Some(self.cache.path().join("conversions")), ..PrepareOptions::default() }
+    }
+
+    fn prepare_with(&self, options: &PrepareOptions) -> Result<Prepared, OnnxError> {
+        ModelSource::find(self.export.path())?.prepare(options)
+    }
+
+    fn prepare(&self) -> Prepared {
+        self.prepare_with(&self.options()).unwrap()
+    }
+
+    /// Prepares the model and checks that this makes a conversion, which is the only one.
+    #[track_caller]
+    fn converts(&self) -> Prepared {
+        let prepared = self.prepare();
+        assert!(matches!(prepared.what, Preparation::Converted { .. }), "{prepared}");
+        assert_eq!(fs::read_dir(self.cache.path().join("conversions")).unwrap().count(), 1);
+        prepared
+    }
+
+    #[track_caller]
+    fn reuses(&self) {
+        let prepared = self.prepare();
+        assert!(matches!(prepared.what, Preparation::Reused { .. }), "{prepared}");
+    }
+}
+
+fn capacity(path: &Path) -> Option<usize> {
+    let model = Model::load(path).unwrap();
+    model.file().unwrap();
+    let graph = model.graph().unwrap();
+    Decoder::of(&graph).unwrap().caches[0].fixed_capacity()
+}
+
+#[test]
+fn a_conversion_is_made_once_and_keeps_the_place_of_the_tokenizer() {
+    let scene = Scene::gqa();
+    let converted = scene.converts();
+    assert_eq!(converted.folder, scene.export.path());
+    assert_eq!(capacity(&converted.model), Some(32));
+    let reused = scene.prepare();
+    assert_eq!(reused, Prepared { what: Preparation::Reused { max_seq: 32 }, ..converted.clone() });
+    let kept = converted.model.parent().unwrap().display();
+    assert_eq!(reused.to_string(), format!("using the conversion to static caches of 32 slots in {kept}"));
+    let text = converted.to_string();
+    assert!(text.ends_with(&format!(" to static caches of 32 slots, kept in {kept}")), "{text}");
+    #[cfg(unix)]
+    {
+        use kvscatter_onnx::file::Identity;
+        let of = |path: PathBuf| Identity::of(&path).unwrap();
+        assert_eq!(of(converted.model.with_file_name("model.onnx.data")), of(scene.file("model.onnx.data")));
+    }
+
+    // Other options have another conversion, and both stay.
+    let longer = PrepareOptions { max_seq: Some(40), ..scene.options() };
+    let prepared = scene.prepare_with(&longer).unwrap();
+    assert_eq!(capacity(&prepared.model), Some(40));
+    scene.reuses();
+    assert_eq!(scene.prepare_with(&longer).unwrap().what, Preparation::Reused { max_seq: 40 });
+
+    let exported = scene.prepare_with(&PrepareOptions { convert: false, ..scene.options() }).unwrap();
+    assert_eq!((exported.model, exported.what), (scene.file("model.onnx"), Preparation::AsItIs));
+}
+
+#[test]
+fn a_static_model_runs_as_it_is_and_needs_no_folder_for_conversions() {
+    let scene = Scene::new("mobius-llama-static", "not JSON");
+    let options = PrepareOptions { cache: Some("/dev/null/none".into()), ..PrepareOptions::default() };
+    let prepared = scene.prepare_with(&options).unwrap();
+    assert_eq!((&prepared.model, prepared.what), (&scene.file("model.onnx"), Preparation::AsItIs));
+    assert!(prepared.to_string().ends_with("/model.onnx runs as it was exported"));
+}
+
+/// Without a number of slots, the configuration and the tables of the graph limit it.
+#[test]
+fn the_default_number_of_slots_is_what_the_model_supports() {
+    let slots = |export: &str, config: &str| match Scene::new(export, config).prepare().what {
+        Preparation::Converted { max_seq, .. } => max_seq,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(slots("optimum-llama", r#"{"max_position_embeddings": 131072}"#), 4096);
+    assert_eq!(slots("optimum-llama", r#"{"n_positions": 48}"#), 48);
+    // The table of positions has fewer rows.
+    assert_eq!(slots("decoders/optimum-1.18-gpt2", "{}"), 32);
+}
+
+#[test]
+fn a_changed_export_is_converted_again() {
+    let scene = Scene::gqa();
+    scene.converts();
+    let weights = scene.file("model.onnx.data");
+    let with_time = |path: &Path, seconds: u64| {
+        let file = fs::File::options().write(true).open(path).unwrap();
+        file.set_modified(std::time::UNIX_EPOCH + std::time::Duration::from_secs(seconds)).unwrap();
+    };
+    // The weights are changed in place.
+    let mut bytes = fs::read(&weights).unwrap();
+    bytes[0] ^= 1;
+    fs::write(&weights, &bytes).unwrap();
+    with_time(&weights, 1_000_000);
+    let converted = scene.converts();
+    scene.reuses();
+    assert!(fs::read(converted.model.with_file_name("model.onnx.data")).unwrap() == bytes);
+    // Another file takes the place of the weights, with the same length and time.
+    let other = scene.file("other");
+    fs::write(&other, &bytes).unwrap();
+    with_time(&other, 1_000_000);
+    fs::rename(&other, &weights).unwrap();
+    scene.converts();
+    scene.reuses();
+    // The graph changes, and its time does not.
+    let mut model = Model::load(&scene.file("model.onnx")).unwrap();
+    model.proto_mut().producer_name = Some("another".to_owned());
+    model.save(&scene.file("model.onnx")).unwrap();
+    scene.converts();
+    scene.reuses();
+}
+
+#[test]
+fn a_damaged_conversion_is_made_again() {
+    let scene = Scene::gqa();
+    let kept = scene.converts().model.parent().unwrap().to_owned();
+    let damages: [fn(&Path); 7] = [
+        |kept| fs::write(kept.join("model.onnx"), b"").unwrap(),
+        |kept| fs::remove_file(kept.join("model.onnx")).unwrap(),
+        |kept| fs::remove_file(kept.join("model.onnx.data")).unwrap(),
+        |kept| {
+            fs::remove_file(kept.join("model.onnx.data")).unwrap();
+            fs::write(kept.join("model.onnx.data"), b"other").unwrap();
+        },
+        |kept| fs::write(kept.join("source.json"), b"{\"converter\": 1}").unwrap(),
+        |kept| fs::write(kept.join("source.json"), "[".repeat(1000)).unwrap(),
+        |kept| {
+            fs::remove_dir_all(kept).unwrap();
+            fs::write(kept, b"a file").unwrap();
+        },
+    ];
+    for damage in damages {
+        damage(&kept);
+        scene.converts();
+        scene.reuses();
+    }
+    // Other versions of the converter may make another model.
+    let record = fs::read_to_string(kept.join("source.json")).unwrap();
+    fs::write(kept.join("source.json"), record.replace("form 1", "form 0")).unwrap();
+    scene.converts();
+}
+
+#[test]
+fn threads_that_prepare_one_model_get_one_conversion() {
+    let scene = Scene::gqa();
+    let prepared: Vec<_> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..3).map(|_| scope.spawn(|| scene.prepare())).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    assert!(prepared.iter().all(|one| one.model == prepared[0].model && capacity(&one.model) == Some(32)));
+    assert_eq!(fs::read_dir(scene.cache.path().join("conversions")).unwrap().count(), 1);
+    scene.reuses();
+}
+
+#[test]
+fn a_conversion_goes_when_its_export_is_gone() {
+    let scene = Scene::gqa();
+    let first = scene.converts();
+    let moved = Scene { export: Scene::gqa().export, cache: scene.cache };
+    drop(scene.export);
+    let second = moved.converts();
+    assert_ne!(first.model, second.model);
+}
+
+#[test]
+fn a_model_that_cannot_be_converted_names_the_reason() {
+    let scene = Scene::gqa();
+    let error =
+        scene.prepare_with(&PrepareOptions { max_seq: Some(1 << 40), ..scene.options() }).unwrap_err();
+    let OnnxError::NotConverted { cause } = error.root() else { panic!("{error}") };
+    assert!(matches!(cause.root(), OnnxError::Convert(ConvertRefusal::MaxSeq { .. })), "{cause}");
+    let start = format!("{}: its caches cannot be made static: ", scene.file("model.onnx").display());
+    assert!(error.to_string().starts_with(&start), "{error}");
+
+    fs::write(scene.file("config.json"), r#"{"n_positions": "many"}"#).unwrap();
+    let error = scene.prepare_with(&scene.options()).unwrap_err().to_string();
+    assert!(error.ends_with("/config.json: n_positions is a string, expected a whole number"), "{error}");
+    fs::remove_file(scene.file("config.json")).unwrap();
+
+    let cache = scene.file("model.onnx").join("cache");
+    let options = PrepareOptions { cache: Some(cache), max_seq: Some(8), ..PrepareOptions::default() };
+    let error = scene.prepare_with(&options).unwrap_err();
+    assert!(matches!(error.root(), OnnxError::NotKept { .. }), "{error}");
+    let start = format!("cannot keep the converted model in {}/cache: ", scene.file("model.onnx").display());
+    assert!(error.to_string().starts_with(&start), "{error}");
+
+    fs::remove_file(scene.file("model.onnx.data")).unwrap();
+    let error = scene.prepare_with(&scene.options()).unwrap_err().to_string();
+    assert!(error.contains("model.onnx.data: No such file"), "{error}");
+    let error = ModelSource::find(Path::new("absent")).unwrap().prepare(&scene.options()).unwrap_err();
+    assert!(error.to_string().starts_with("absent: No such file"), "{error}");
+    assert!(!scene.cache.path().join("conversions").exists());
+}
