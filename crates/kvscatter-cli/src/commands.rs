@@ -12,6 +12,7 @@ mod lower;
 mod merged;
 mod named;
 mod plan;
+mod prepare;
 mod run;
 mod verify;
 mod weights;

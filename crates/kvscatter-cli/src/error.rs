@@ -21,6 +21,9 @@ pub(crate) enum CommandError {
     Write(#[from] kvscatter::Error),
     #[error("{}", files::plain(.0))]
     Onnx(#[from] kvscatter_onnx::OnnxError),
+    /// A model that cannot be converted, and that runs as it was exported.
+    #[error("{}; --no-convert runs the model as it was exported", files::plain(.0))]
+    NoConvert(kvscatter_onnx::OnnxError),
     #[error(transparent)]
     Bench(#[from] kvscatter_bench::BenchError),
     #[error("--processes: another measuring process failed: {0}")]

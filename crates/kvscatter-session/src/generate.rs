@@ -5,11 +5,12 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use kvscatter_onnx::Model;
 use kvscatter_onnx::decoder::Growth;
 
 use crate::decoder::Decoder;
 use crate::lookup::Draft;
-use crate::opening::check_tokens;
+use crate::opening::{check_tokens, interface};
 use crate::saved::check_target;
 use crate::texts::Text;
 use crate::{
@@ -109,6 +110,14 @@ impl Generator {
         options: SessionOptions,
     ) -> Result<Self, SessionError> {
         Self::of_slots(engine, model.as_ref(), prompts, None, options)
+    }
+
+    /// Checks that a model can generate as it is, without loading it. Its caches may grow.
+    ///
+    /// # Errors
+    /// Returns the errors of [`open`](Self::open) about the model.
+    pub fn check_model(model: &Model) -> Result<(), SessionError> {
+        interface(model).map(drop)
     }
 
     /// Loads a model with room for these prompts and for the tokens that [`generate`](Self::generate) adds to

@@ -11,6 +11,7 @@ use clap::Args;
 use kvscatter_onnx::DEFAULT_MEMORY_LIMIT;
 use kvscatter_session::{Event, GenerateOptions, Generator, SessionOptions};
 
+use super::prepare::Preparing;
 use crate::engines::{self, EngineInfo, EngineName, OrtFiles};
 use crate::error::CommandError;
 use crate::numbers::integer;
@@ -21,8 +22,11 @@ use prompts::Prompts;
 ///
 /// Every next token is the most likely one. All prompts run as one batch, and their lengths may differ.
 /// Static caches are allocated once and written in place, each sample at its own position. So are caches that
-/// GroupQueryAttention writes, which needs --engine ort. A model whose caches grow runs as it was exported, and
-/// all its prompts must have one length.
+/// GroupQueryAttention writes, which needs --engine ort.
+///
+/// A model whose caches grow, or are written by GroupQueryAttention, is converted once. The conversion is kept in the
+/// folder of KVSCATTER_CACHE, else in kvscatter in XDG_CACHE_HOME, else in ~/.cache/kvscatter. With --no-convert, the
+/// model runs as it was exported. If its caches grow, all prompts must then have one length.
 ///
 /// The default engine needs the cargo feature tract, and --engine ort needs the feature onnxruntime. To build
 /// both, in a clone of the repository: cargo install --locked --path crates/kvscatter-cli --features full
@@ -51,8 +55,11 @@ Examples:
       --ort-lib venv/lib/python3.11/site-packages"
 )]
 pub(crate) struct Generate {
-    /// The .onnx file of a decoder
+    /// The .onnx file of a decoder, or the folder of an export
     model: PathBuf,
+
+    #[command(flatten)]
+    preparing: Preparing,
 
     #[command(flatten)]
     prompts: Prompts,
@@ -116,6 +123,7 @@ pub(crate) fn run(args: Generate, output: &mut Output) -> Result<Outcome, Comman
     let prompts = args.prompts.read()?;
     let ort = OrtFiles { lib: args.ort_lib.as_deref(), plugin: args.ort_plugin.as_deref() };
     let engine = engines::open(args.engine, ort)?;
+    let prepared = args.preparing.prepare(&args.model, output)?;
     let options = SessionOptions {
         batch: None,
         capacity: args.capacity.map(NonZeroUsize::get),
@@ -131,8 +139,8 @@ pub(crate) fn run(args: Generate, output: &mut Output) -> Result<Outcome, Comman
         ..GenerateOptions::default()
     };
     let mut generator = match &args.prefix {
-        Some(saved) => Generator::open_after(&*engine, &args.model, saved, &prompts, &generation, options)?,
-        None => Generator::open_for(&*engine, &args.model, &prompts, &generation, options)?,
+        Some(saved) => Generator::open_after(&*engine, &prepared.model, saved, &prompts, &generation, options)?,
+        None => Generator::open_for(&*engine, &prepared.model, &prompts, &generation, options)?,
     };
     if let Some(path) = &args.save_prefix {
         generator.save_prompt(path);

@@ -168,7 +168,7 @@ fn a_prompt_that_cannot_be_saved_or_continued_is_refused() {
         (STATIC, "--save-prefix .", ".: not a regular file"),
         (STATIC, "--prompt-ids 8 --save-prefix two.kv", "2 prompts cannot be saved: a file has one prompt"),
         ("converted.onnx", "--prefix one.kv", "one.kv: the sample was saved with model "),
-        (GROWING, "--save-prefix two.kv --engine tract", ""),
+        (GROWING, "--save-prefix two.kv --no-convert", ""),
     ] {
         let error = generate(model, options).refused();
         assert!(error.contains(expected), "{options}: {error}");
@@ -205,8 +205,9 @@ fn a_converted_decoder_gives_the_tokens_of_another_export() {
 #[test]
 fn what_tract_does_not_run_says_why() {
     let folder = Folder::with_testdata();
-    let refused =
-        |model: &str| folder.run(&format!("generate {model} --prompt-ids 1,2,3 --tokens 4")).refused();
+    let refused = |model: &str| {
+        folder.run(&format!("generate {model} --no-convert --prompt-ids 1,2,3 --tokens 4")).refused()
+    };
     for (name, why) in NOT_IN_TRACT {
         let error = refused(&format!("testdata/{name}/model.onnx"));
         assert!(error.contains("tract 0.23.9 cannot ") && error.contains(why), "{name}: {error}");

@@ -121,7 +121,8 @@ impl Folder {
     }
 
     fn answer_in(&self, command: &mut Command) -> Answer {
-        let output = command.current_dir(self.0.path()).env_remove("CLICOLOR_FORCE").output().unwrap();
+        command.current_dir(self.0.path()).env_remove("CLICOLOR_FORCE");
+        let output = command.env("KVSCATTER_CACHE", self.path("cache")).output().unwrap();
         Answer {
             code: output.status.code(),
             stdout: String::from_utf8(output.stdout).unwrap(),
