@@ -55,10 +55,10 @@ Examples:
   kvscatter certify static.onnx --prompt 100,7,30 --steps 64 --json
   kvscatter certify static.onnx --ort-lib venv/lib/python3.11/site-packages")]
 pub(crate) struct Certify {
-    /// The .onnx file to certify
+    /// The .onnx file to certify, or the folder of an export
     model: PathBuf,
 
-    /// The .onnx file that the model was made from, which must give the same logits
+    /// The .onnx file or the folder that the model was made from, which must give the same logits
     #[arg(long, value_name = "ORIG")]
     original: Option<PathBuf>,
 

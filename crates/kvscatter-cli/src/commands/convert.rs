@@ -10,6 +10,7 @@ use kvscatter_onnx::convert::{
     self, ConvertOptions, Converted, KeptAttention, KeptOperator, KeptReason, LinearWindow, RingSize,
     StandardWeights, UNLIMITED, WindowedCaches,
 };
+use kvscatter_onnx::source::ModelSource;
 use kvscatter_onnx::{DataFile, Model};
 use kvscatter_session::{KvSession, SessionError, SessionOptions};
 use kvscatter_text::units;
@@ -59,7 +60,7 @@ Examples:
   kvscatter certify static.onnx \\
       --original testdata/genai-llama-gqa/model.onnx")]
 pub(crate) struct Convert {
-    /// The decoder, an .onnx file
+    /// The decoder, an .onnx file or the folder of an export
     model: PathBuf,
 
     /// The file for the converted decoder; separate files of weights are copied or linked next to it
@@ -351,6 +352,7 @@ impl Cost {
 }
 
 pub(crate) fn run(args: Convert, output: &mut Output) -> Result<Outcome, CommandError> {
+    let args = Convert { model: ModelSource::find(&args.model)?.model, ..args };
     let model = Model::load(&args.model)?;
     let options = ConvertOptions::new(args.max_seq)
         .keep_attention(args.keep_attention)

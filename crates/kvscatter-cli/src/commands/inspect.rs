@@ -13,6 +13,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use kvscatter_onnx::convert::{ConvertOutcome, check_rings};
 use kvscatter_onnx::decoder::{Cache, Decoder};
+use kvscatter_onnx::source::ModelSource;
 use kvscatter_onnx::{Model, declared, unmerge};
 
 use crate::commands::named::{Dim, unique};
@@ -40,7 +41,7 @@ Examples:
   kvscatter inspect decoder.onnx --target tensorrt
   kvscatter inspect decoder.onnx --json")]
 pub(crate) struct Inspect {
-    /// An .onnx file; only tables of positions are read from its external data
+    /// An .onnx file, or the folder of an export; only tables of positions are read from its external data
     ///
     /// If config.json or genai_config.json is in the folder of the file, the command also compares the graph with
     /// the sliding window, the bias by position and the context that it declares.
@@ -75,6 +76,7 @@ enum Target {
 }
 
 pub(crate) fn run(args: Inspect, output: &mut Output) -> Result<Outcome, CommandError> {
+    let args = Inspect { model: ModelSource::find(&args.model)?.model, ..args };
     unique("--dim", args.dims.iter().map(|dim| &dim.name))?;
     let model = Model::load(&args.model)?;
     let in_file =

@@ -4,6 +4,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use kvscatter_onnx::source::ModelSource;
 use kvscatter_onnx::{DataFile, LowerTarget, Lowered, Model, lower};
 use serde::Serialize;
 
@@ -30,7 +31,7 @@ Examples:
 ScatterElements takes an index for every element of the update, and ScatterND takes an index for \
 every row. Which of them is faster depends on the engine.")]
 pub(crate) struct Lower {
-    /// The model, an .onnx file
+    /// The model, an .onnx file or the folder of an export
     model: PathBuf,
 
     /// The file for the new model; separate files of weights are copied or linked next to it
@@ -85,6 +86,7 @@ struct LowerDocument {
 }
 
 pub(crate) fn run(args: Lower, output: &mut Output) -> Result<Outcome, CommandError> {
+    let args = Lower { model: ModelSource::find(&args.model)?.model, ..args };
     let model = Model::load(&args.model)?;
     let lowered = lower(&model, args.to.target()).map_err(|cause| kvscatter_onnx::OnnxError::InFile {
         path: args.model.clone(),

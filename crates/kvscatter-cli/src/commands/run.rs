@@ -10,8 +10,9 @@ mod subject;
 
 use std::path::{Path, PathBuf};
 
-use kvscatter_onnx::Model;
+use kvscatter_onnx::source::{FolderError, ModelSource};
 use kvscatter_onnx::test_dir::TestCase;
+use kvscatter_onnx::{Model, OnnxError};
 
 use crate::commands::named::unique;
 use crate::error::CommandError;
@@ -22,10 +23,31 @@ pub(crate) use args::Run;
 use record::{Input, RunRecord};
 use subject::Subject;
 
-pub(crate) fn run(args: Run, output: &mut Output) -> Result<Outcome, CommandError> {
-    let records = if args.model.is_dir() { run_test_dir(&args)? } else { vec![run_model(&args)?] };
+pub(crate) fn run(mut args: Run, output: &mut Output) -> Result<Outcome, CommandError> {
+    let records = if is_test_dir(&args.model) {
+        run_test_dir(&args)?
+    } else {
+        args.model = found(&args.model)?;
+        vec![run_model(&args)?]
+    };
     show::show(&records, output)?;
     Ok(if records.iter().all(RunRecord::is_right) { Outcome::Passed } else { Outcome::Failed })
+}
+
+/// Returns `true` if a path is a folder with data sets.
+fn is_test_dir(path: &Path) -> bool {
+    let is_set =
+        |entry: std::fs::DirEntry| entry.file_name().as_encoded_bytes().starts_with(b"test_data_set_");
+    std::fs::read_dir(path).is_ok_and(|entries| entries.flatten().any(is_set))
+}
+
+/// Returns the model's file of a path, which may be the folder of an export.
+fn found(path: &Path) -> Result<PathBuf, CommandError> {
+    let found = ModelSource::find(path).map_err(|error| match error.root() {
+        OnnxError::Folder(FolderError::NoModel { .. }) => CommandError::NoModel { dir: path.to_owned() },
+        _ => error.into(),
+    })?;
+    Ok(found.model)
 }
 
 fn run_model(args: &Run) -> Result<RunRecord, CommandError> {

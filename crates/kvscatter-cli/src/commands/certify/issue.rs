@@ -9,6 +9,7 @@ use kvscatter_certify::certificate::{Certificate, Machine, Verdict};
 use kvscatter_certify::{CertifyOptions, Progress, certify, report};
 use kvscatter_onnx::Model;
 use kvscatter_onnx::file::OutputFileKind;
+use kvscatter_onnx::source::ModelSource;
 
 use super::{Certify, show};
 use crate::engines::{self, OrtFiles};
@@ -17,6 +18,9 @@ use crate::files;
 use crate::output::{Outcome, Output, quoted};
 
 pub(crate) fn run(args: Certify, output: &mut Output) -> Result<Outcome, CommandError> {
+    let find = |path: &PathBuf| ModelSource::find(path).map(|source| source.model);
+    let original = args.original.as_ref().map(find).transpose()?;
+    let args = Certify { model: find(&args.model)?, original, ..args };
     let inputs = args.inputs()?;
     let inputs: Vec<&Path> = inputs.iter().map(PathBuf::as_path).collect();
     if let Some(html) = &args.html {

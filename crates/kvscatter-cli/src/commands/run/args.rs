@@ -12,7 +12,7 @@ use crate::numbers::{integer, tolerance};
 
 /// Run a model once with its caches in place, and show which slots changed
 ///
-/// MODEL is an .onnx file. Inputs that --input does not give are generated from the seed, with valid indices,
+/// MODEL is an .onnx file or the folder of an export. Inputs that --input does not give are generated from the seed, with valid indices,
 /// and printed. TESTDIR is a folder with a model.onnx and test_data_set_* folders. Its outputs are compared
 /// with the expected ones.
 ///
@@ -37,7 +37,7 @@ Examples:
       --dim batch=2 --dim sequence_len=3 -o logits=logits.npy
   kvscatter run test_attention_4d --engine ort --rtol 1e-4")]
 pub(crate) struct Run {
-    /// An .onnx file, or a test directory
+    /// An .onnx file, a test directory, or the folder of an export
     #[arg(value_name = "MODEL|TESTDIR")]
     pub(super) model: PathBuf,
 
