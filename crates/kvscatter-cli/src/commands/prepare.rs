@@ -25,7 +25,7 @@ pub(super) struct Preparing {
 }
 
 impl Preparing {
-    /// Returns the model to run. A note says whether it is a conversion.
+    /// Returns the model to run, and prints a note if it is a conversion.
     pub(super) fn prepare(&self, path: &Path, output: &Output) -> Result<Prepared, CommandError> {
         let source = ModelSource::find(path)?;
         let model = source.model.clone();

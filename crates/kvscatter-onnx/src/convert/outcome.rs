@@ -88,8 +88,8 @@ impl ConvertOutcome {
     }
 }
 
-/// Converts a decoder to this many slots, or to the number of rows if a table of positions has fewer. Returns the number
-/// of slots with the conversion.
+/// Converts a decoder to this many slots, or to the number of rows if a table of positions has fewer. Returns
+/// the number of slots with the conversion.
 pub(crate) fn near(model: &Model, max_seq: usize) -> Result<(usize, Converted), OnnxError> {
     let error = match convert(model, max_seq) {
         Ok(converted) => return Ok((max_seq, converted)),

@@ -28,8 +28,8 @@ const ABANDONED: Duration = Duration::from_secs(24 * 60 * 60);
 const CONVERTER: &str = concat!(env!("CARGO_PKG_VERSION"), ", form 1");
 
 /// Returns the folder in which conversions are kept, which need not exist: that of the environment variable
-/// `KVSCATTER_CACHE`, else `kvscatter` in `XDG_CACHE_HOME` if that is an absolute path, else `.cache/kvscatter` in the home
-/// folder.
+/// `KVSCATTER_CACHE`, else `kvscatter` in `XDG_CACHE_HOME` if that is an absolute path, else `.cache/kvscatter` in the
+/// home folder.
 ///
 /// # Errors
 /// Returns [`OnnxError::NoCacheFolder`] if the environment names none of them.

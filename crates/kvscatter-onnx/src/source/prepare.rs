@@ -37,7 +37,7 @@ impl Default for PrepareOptions {
     }
 }
 
-/// A model that is ready to run. `Display` says in one line which one it is.
+/// A model that is ready to run. `Display` describes it in one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prepared {
     /// The path of the .onnx file to run.
@@ -70,18 +70,18 @@ pub enum Preparation {
 }
 
 impl ModelSource {
-    /// Returns the model to run. If the caches of the exported model grow, or if `GroupQueryAttention` writes them, that
-    /// is a conversion. It is made at the first call and used again later, as the [module](super) describes.
+    /// Returns the model to run. If the caches of the exported model grow, or if `GroupQueryAttention` writes them,
+    /// that is a conversion. It is made at the first call and used again later, as the [module](super) describes.
     ///
     /// A model with static caches runs as it is, and so does every model if [`PrepareOptions::convert`] is `false`.
     ///
     /// # Errors
     /// * Returns [`OnnxError::NotConverted`] wrapped in [`OnnxError::InFile`] if the model cannot be converted. It may
     ///   still run as it was exported.
-    /// * Returns [`OnnxError::NotKept`] if the conversion cannot be written, and [`OnnxError::NoCacheFolder`] if no folder
-    ///   for it is known.
-    /// * Returns [`OnnxError::Folder`] wrapped in [`OnnxError::InFile`] if a configuration file is wrong, which is only read
-    ///   if the options give no number of slots.
+    /// * Returns [`OnnxError::NotKept`] if the conversion cannot be written, and [`OnnxError::NoCacheFolder`] if no
+    ///   folder for it is known.
+    /// * Returns [`OnnxError::Folder`] wrapped in [`OnnxError::InFile`] if a configuration file is wrong, which is only
+    ///   read if the options give no number of slots.
     /// * Returns the errors of [`Model::load`], of [`Model::file`] and of [`Decoder::of`].
     pub fn prepare(self, options: &PrepareOptions) -> Result<Prepared, OnnxError> {
         let (model, what) = match options.convert {
