@@ -16,6 +16,7 @@ mod steps_mutants;
 mod steps_ort;
 mod steps_package;
 mod steps_python;
+mod steps_real;
 mod steps_soak;
 mod steps_unsafe;
 
@@ -226,6 +227,13 @@ enum Task {
         #[arg(value_name = "OPTION", trailing_var_arg = true, allow_hyphen_values = true)]
         options: Vec<OsString>,
     },
+    /// Times models with real weights in ONNX Runtime, tract, onnxruntime-genai, transformers and llama.cpp (needs
+    /// Python and 20 GB of disk, downloads once). Add `--help` for the options
+    #[command(disable_help_flag = true)]
+    BenchReal {
+        #[arg(value_name = "OPTION", trailing_var_arg = true, allow_hyphen_values = true)]
+        options: Vec<OsString>,
+    },
     /// Times the adapter for candle and compares it with the core, candle and candle-nn. Add `--help` for the
     /// options
     #[command(disable_help_flag = true)]
@@ -303,6 +311,7 @@ fn main() -> ExitCode {
         Task::BenchModels { options } => one(steps::bench_models(&options)),
         Task::BenchRings { options } => one(steps::bench_rings(&options)),
         Task::BenchSessions { options } => one(steps::bench_sessions(&options)),
+        Task::BenchReal { options } => one(steps_real::bench_real(&options)),
         Task::BenchCandle { options } => one(steps::bench_candle(&options)),
         Task::BenchGpu { options } => one(steps_gpu::bench_gpu(&options)),
         Task::BenchGpuCheck => one(steps_gpu::check()),

@@ -23,8 +23,7 @@ pub(crate) fn exports(options: &[OsString]) -> Step {
         // This needs none of the environments, which take minutes to make.
         return Step::new("exports", vec![program(&format!("python3 {PROGRAM} --help"))]).needs(&[PYTHON]);
     }
-    let environments = ENVIRONMENTS
-        .map(|(name, lock)| Environment::new(format!("exports/environments/{name}"), lock).gigabytes(6));
+    let environments = ENVIRONMENTS.map(|(name, lock)| made_from(name, lock));
     let root = target_dir().join("exports");
     let mut run = environments[0].python();
     run.arg(PROGRAM).arg(&root);
@@ -36,4 +35,14 @@ pub(crate) fn exports(options: &[OsString]) -> Step {
     let build = cargo("build --release -p kvscatter-cli --features full");
     let commands = environments.iter().map(Environment::make).chain([build, run]).collect();
     Step::new("exports", commands).needs(needs)
+}
+
+/// Returns one of the environments by its name.
+pub(crate) fn environment(name: &str) -> Environment {
+    let lock = ENVIRONMENTS.iter().find(|(each, _)| *each == name).map_or("", |(_, lock)| lock);
+    made_from(name, lock)
+}
+
+fn made_from(name: &str, lock: &'static str) -> Environment {
+    Environment::new(format!("exports/environments/{name}"), lock).gigabytes(6)
 }

@@ -143,8 +143,7 @@ fn versions(every_version: bool) -> impl Iterator<Item = &'static Version> {
 /// Tests the package with a version of PyTorch and with the packages that are often used with it.
 pub(crate) fn torch(version: Torch) -> Step {
     let environment = version.environment();
-    let mut commands = wheel(&wheels());
-    commands.extend(installed(&environment));
+    let mut commands = wheel_in(&environment);
     commands.push(mypy(&environment, &[TORCH_PACKAGE, BENCH]));
     commands.push(pyright(&environment, TORCH_TESTS));
     commands.push(pytest(&environment, &[TORCH_TESTS]));
@@ -161,17 +160,22 @@ pub(crate) fn release(out: &Path) -> Step {
 /// Builds the wheel and installs it. Also returns the interpreter that has it.
 pub(crate) fn package(name: &'static str) -> (Step, OsString) {
     let tools = tools();
-    let mut commands = wheel(&wheels());
-    commands.extend(installed(&tools));
+    let commands = wheel_in(&tools);
     let python = tools.python().get_program().to_owned();
     (Step::new(name, commands).skipped_without(needs(&[tools])), python)
+}
+
+/// Returns the commands that build the wheel and install it into an environment.
+pub(crate) fn wheel_in(environment: &Environment) -> Vec<Command> {
+    let mut commands = wheel(&wheels());
+    commands.extend(installed(environment));
+    commands
 }
 
 /// Runs one of the benchmarks of the package, with the newest PyTorch.
 pub(crate) fn bench(name: &'static str, options: &[OsString]) -> Step {
     let environment = Torch::Newest.environment();
-    let mut commands = wheel(&wheels());
-    commands.extend(installed(&environment));
+    let mut commands = wheel_in(&environment);
     let mut bench = environment.python();
     bench.arg(format!("{BENCH}/{name}.py")).args(options);
     commands.push(bench);
