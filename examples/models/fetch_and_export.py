@@ -151,8 +151,8 @@ def export(checkpoint: Path, folder: Path, name: str, gigabytes: float, python: 
             command += ["-p", PRECISIONS[name], "-e", "cpu", "-c", cache]
         run(folder.name, command, folder.parent)
         # Exporters leave out some of the files that a folder of a model has.
-        for file in checkpoint.glob("*.js*n*"):
-            if not (unfinished / file.name).exists() and file.suffix in (".json", ".jinja"):
+        for file in checkpoint.iterdir():
+            if file.suffix in (".json", ".jinja") and not (unfinished / file.name).exists():
                 shutil.copy(file, unfinished)
 
 

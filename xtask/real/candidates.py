@@ -14,7 +14,10 @@ HERE = Path(__file__).parent
 GENAI, IN_PLACE = "onnxruntime-genai", "GroupQueryAttention in place"
 OURS, OURS_TRACT, OURS_MOBIUS = "kvscatter, ONNX Runtime", "kvscatter, tract", "kvscatter, mobius"
 DYNAMIC, STATIC, LLAMA = "transformers, dynamic cache", "transformers, static cache", "llama.cpp"
-CAPACITY = "8192"
+# Slots of converted models, and room in the caches of the other engines.
+CAPACITY = 8192
+# The longest part of a prompt that runs at once, in engines that let their caller choose.
+CHUNK = 512
 
 
 @dataclass(frozen=True)
@@ -28,9 +31,9 @@ class Tools:
     threads: int
     repository: Path = HERE.parents[1]
 
-    def worker(self, engine: str, model: Path, capacity: int, chunk: int) -> list[Any]:
+    def worker(self, engine: str, model: Path) -> list[Any]:
         """Returns the command that runs an engine."""
-        numbers = [self.threads, capacity, chunk]
+        numbers = [self.threads, CAPACITY, CHUNK]
         if engine == "tract":
             return [self.tract, model, *numbers]
         python = self.llama if engine == "llama" else sys.executable
@@ -65,10 +68,6 @@ class Candidate:
     engine: str
     model: Path
     timed: bool = True
-
-    def command(self, tools: Tools, capacity: int, chunk: int) -> list[Any]:
-        """Returns the command of its process."""
-        return tools.worker(self.engine, self.model, capacity, chunk)
 
 
 @dataclass(frozen=True)

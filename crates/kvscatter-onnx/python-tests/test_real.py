@@ -15,6 +15,7 @@ sys.path += [
 import candidates  # noqa: E402
 import drive  # noqa: E402
 import fetch_and_export as source  # noqa: E402
+import main  # noqa: E402
 import page  # noqa: E402
 
 
@@ -118,6 +119,23 @@ def test_the_plot_has_a_line_for_each_engine():
     words = [each.text for each in drawn.iter("{http://www.w3.org/2000/svg}text")]
     assert {"Small, float32", "kvscatter, tract", "llama.cpp", "4", "20"} <= {*words}
     assert len(list(drawn.iter("{http://www.w3.org/2000/svg}circle"))) == 4
+
+
+def test_the_page_needs_a_whole_run_on_a_quiet_machine():
+    main.check_quality({"whole": True, "busy": 0.01})
+    with pytest.raises(drive.Failure, match="without --quick"):
+        main.check_quality({"whole": False, "busy": 0})
+    with pytest.raises(drive.Failure, match="other programs used 30% of the processors"):
+        main.check_quality({"whole": True, "busy": 0.3})
+
+
+def test_a_conversion_with_other_tokens_or_logits_fails():
+    found = results()
+    found["groups"][0]["logits"] = [{"prompt": 5, "difference": 0.04, "same": 128}]
+    assert main.failures(found) == [
+        "Small, float32, kvscatter, tract: another token after a prompt of 1,500 and 127 tokens",
+        "Small, float32: logits differ by 0.04, at most 0.03",
+    ]
 
 
 def test_a_process_that_ends_gives_its_last_line_as_the_reason(tmp_path):
