@@ -75,6 +75,7 @@ fn with_negative_numbers(command: clap::Command) -> clap::Command {
         TypeId::of::<NonZeroUsize>(),
         TypeId::of::<u64>(),
         TypeId::of::<i64>(),
+        TypeId::of::<f32>(),
         TypeId::of::<f64>(),
         TypeId::of::<Duration>(),
         TypeId::of::<Starts>(),

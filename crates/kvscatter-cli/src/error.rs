@@ -36,8 +36,11 @@ pub(crate) enum CommandError {
     OnnxRuntime(#[from] kvscatter_onnxruntime::RuntimeError),
     #[error("{}{}", files::plain(.0), options::of_session(.0))]
     Session(#[from] kvscatter_session::SessionError),
+    #[cfg(feature = "text")]
+    #[error(transparent)]
+    Text(#[from] crate::text::TextError),
     /// A part of the command needs a cargo feature that this build does not have.
-    #[cfg(not(all(feature = "certify", feature = "onnxruntime", feature = "tract")))]
+    #[cfg(not(all(feature = "certify", feature = "onnxruntime", feature = "text", feature = "tract")))]
     #[error(
         "this kvscatter was built without {what}; build it in a clone of the repository with: cargo install --locked \
          --path crates/kvscatter-cli --features {feature} (or: cargo run --release --features {feature} -- ...)"

@@ -4,14 +4,70 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::ptr;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+#[cfg(feature = "text")]
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 use std::thread;
 
 use kvscatter_onnx::file::remove_unfinished;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use signal_hook::{flag, low_level};
+
+/// Whether a signal came before, so that the next one ends the command at once.
+static IS_SECOND: OnceLock<Arc<AtomicBool>> = OnceLock::new();
+
+/// Whether SIGINT ends a part of the work and not the command.
+#[cfg(feature = "text")]
+static IS_CAUGHT: AtomicBool = AtomicBool::new(false);
+
+/// Whether SIGINT came while it was caught.
+#[cfg(feature = "text")]
+static HAS_ONE: AtomicBool = AtomicBool::new(false);
+
+/// A time in which SIGINT ends a part of the work, such as the text that is generated. A second SIGINT ends the command.
+#[cfg(feature = "text")]
+pub(crate) struct Interrupts(());
+
+#[cfg(feature = "text")]
+impl Interrupts {
+    pub(crate) fn catch() -> Self {
+        IS_CAUGHT.store(true, Ordering::SeqCst);
+        Self(())
+    }
+
+    /// Returns whether SIGINT came.
+    pub(crate) fn has_one(&self) -> bool {
+        HAS_ONE.load(Ordering::SeqCst)
+    }
+
+    /// Ends the command as SIGINT does, if it came.
+    pub(crate) fn end(self) {
+        if self.has_one() {
+            end_by(SIGINT);
+        }
+    }
+}
+
+#[cfg(feature = "text")]
+impl Drop for Interrupts {
+    fn drop(&mut self) {
+        IS_CAUGHT.store(false, Ordering::SeqCst);
+        if HAS_ONE.swap(false, Ordering::SeqCst)
+            && let Some(is_second) = IS_SECOND.get()
+        {
+            is_second.store(false, Ordering::SeqCst);
+        }
+    }
+}
+
+/// Removes unfinished files and ends the process by a signal.
+fn end_by(signal: i32) {
+    let _ending = remove_unfinished();
+    // This call does not return, because the signal ends the process.
+    let _ = low_level::emulate_default_handler(signal);
+}
 
 /// Makes SIGINT, SIGTERM and SIGHUP remove unfinished files before they end the command. A second signal ends
 /// it at once.
@@ -28,7 +84,7 @@ pub(crate) fn clean_up_on_signals() -> io::Result<()> {
             handled.push(signal);
         }
     }
-    let is_second = Arc::new(AtomicBool::new(false));
+    let is_second = Arc::clone(IS_SECOND.get_or_init(Arc::default));
     for &signal in &handled {
         // The order matters: the first signal sets the flag that the second one reads.
         flag::register_conditional_default(signal, Arc::clone(&is_second))?;
@@ -37,9 +93,12 @@ pub(crate) fn clean_up_on_signals() -> io::Result<()> {
     let mut signals = Signals::new(&handled)?;
     thread::Builder::new().name("signals".to_owned()).spawn(move || {
         for signal in signals.forever() {
-            let _ending = remove_unfinished();
-            // This call does not return, because the signal ends the process.
-            let _ = low_level::emulate_default_handler(signal);
+            #[cfg(feature = "text")]
+            if signal == SIGINT && IS_CAUGHT.load(Ordering::SeqCst) {
+                HAS_ONE.store(true, Ordering::SeqCst);
+                continue;
+            }
+            end_by(signal);
         }
     })?;
     Ok(())

@@ -26,7 +26,8 @@ mod error;
 mod estimate;
 mod failure;
 mod files;
-#[cfg(unix)]
+#[cfg(any(unix, feature = "text"))]
+#[cfg_attr(not(unix), path = "interrupt_not_unix.rs")]
 mod interrupt;
 mod json;
 mod json_file;
@@ -36,6 +37,8 @@ mod options;
 mod output;
 mod refused;
 mod table;
+#[cfg(feature = "text")]
+mod text;
 mod usage;
 mod values;
 

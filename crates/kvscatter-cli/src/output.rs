@@ -38,6 +38,12 @@ impl Output {
         self.json
     }
 
+    /// Returns whether the reader of standard output has closed it.
+    #[cfg(feature = "text")]
+    pub(crate) fn is_unread(&self) -> bool {
+        self.unread
+    }
+
     /// Prints a picture that fits the terminal, with the labels on both sides of its lanes.
     pub(crate) fn picture(&mut self, picture: &Picture) -> io::Result<()> {
         self.fitted(|width| picture.text().width(width).to_string())

@@ -61,8 +61,8 @@ fn what_is_advised_succeeds() {
         }
         // Messages of other commands name `inspect`, which tries the conversion.
         for line in [
-            format!("generate {model} --prompt-ids 1,2,3 --tokens 2"),
-            format!("generate {model} --prompt-ids 1,2,3 --prompt-ids 4 --tokens 2"),
+            format!("generate {model} --prompt-ids 1,2,3 --tokens 2 --no-convert"),
+            format!("generate {model} --prompt-ids 1,2,3 --prompt-ids 4 --tokens 2 --no-convert"),
             format!("certify {model} --engine tract"),
             format!("run {model} --in-place"),
             format!("convert {model} -o {out} --max-seq 1000000"),
@@ -109,7 +109,9 @@ fn a_cache_that_an_operator_writes_itself() {
 fn caches_that_grow_are_generated_with_and_say_what_can_be_done() {
     let folder = Folder::with_testdata();
     let generate = |options: &str| {
-        folder.run(&format!("generate testdata/optimum-llama/model.onnx --engine ort --tokens 4 {options}"))
+        folder.run(&format!(
+            "generate testdata/optimum-llama/model.onnx --engine ort --no-convert --tokens 4 {options}"
+        ))
     };
     let why = "kvscatter inspect shows whether it can be made static";
     let printed = generate("--prompt-ids 1,2,3").passed();
@@ -137,7 +139,7 @@ fn caches_that_grow_are_generated_with_and_say_what_can_be_done() {
 fn caches_of_an_operator_are_generated_with_in_place() {
     let folder = Folder::with_testdata();
     let generate = |options: &str| {
-        let line = "generate testdata/genai-llama-gqa/model.onnx --engine ort --tokens 4 --prompt-ids 1,2,3 --prompt-ids 9";
+        let line = "generate testdata/genai-llama-gqa/model.onnx --engine ort --no-convert --tokens 4 --prompt-ids 1,2,3 --prompt-ids 9";
         folder.run(&format!("{line} {options}"))
     };
     let printed = generate("").passed();

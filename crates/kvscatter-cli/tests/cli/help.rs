@@ -62,12 +62,23 @@ fn every_example_in_the_help_parses() {
             let command = line.split(" #").flat_map(|line| line.split("&&")).next().unwrap();
             // Benchmarks get almost no time.
             let quick = if page == "bench" { " --seconds 0" } else { "" };
-            let error = folder.run(&format!("{command}{quick}")).stderr;
+            let error = folder.run_args(&words(&format!("{command}{quick}"))).stderr;
             assert!(!error.contains("see --help"), "{command}: {error}");
             examples += 1;
         }
         assert!(examples >= 2, "{page}");
     }
+}
+
+/// Splits a line at the spaces that are not between single quotes.
+fn words(line: &str) -> Vec<&str> {
+    line.split('\'')
+        .enumerate()
+        .flat_map(|(index, part)| match index % 2 {
+            0 => part.split_whitespace().collect(),
+            _ => vec![part],
+        })
+        .collect()
 }
 
 #[test]
@@ -126,6 +137,18 @@ fn usage_errors_are_one_line() {
         "apply tensor-scatter --cache 2,4,1 --update b.npy --in-place",
         "bench --shape 8 8 4096 128",
         "generate m.onnx --prompt-ids 1 2 3",
+        "generate m.onnx --prompt-ids 1 --prompt a",
+        "generate m.onnx --prompt a --prompt-file b",
+        "generate m.onnx --prompt-ids 1 --chat",
+        "generate m.onnx --prompt-ids 1 --stop a",
+        "generate m.onnx --prompt a --stop=",
+        "generate m.onnx --prompt a --system b",
+        "generate m.onnx --prompt a --capacity 8 --max-seq 8",
+        "generate m.onnx --prompt a --max-seq 8 --no-convert",
+        "generate m.onnx --prompt a --temperature -1",
+        "generate m.onnx --prompt a --top-p 0",
+        "generate m.onnx --prompt a --min-p 2",
+        "generate m.onnx --prompt a --repetition-penalty 0",
     ];
     let answers: Vec<_> =
         lines.iter().map(|line| format!("$ kvscatter {line}\n{}\n", folder.run(line).refused())).collect();
@@ -134,7 +157,18 @@ fn usage_errors_are_one_line() {
 
 /// Options that take whole numbers, with the smallest number that the parser of each accepts.
 const NUMBERS: [(&str, &[(&str, i32)]); 6] = [
-    ("generate m.onnx --prompt-ids 1", &[("tokens", 1), ("chunk", 1), ("capacity", 1), ("memory", 0)]),
+    (
+        "generate m.onnx --prompt-ids 1",
+        &[
+            ("max-new-tokens", 1),
+            ("chunk", 1),
+            ("capacity", 1),
+            ("memory", 0),
+            ("max-seq", 1),
+            ("top-k", 0),
+            ("seed", 0),
+        ],
+    ),
     (
         "certify m.onnx",
         &[

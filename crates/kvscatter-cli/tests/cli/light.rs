@@ -10,6 +10,8 @@ fn a_missing_feature_is_named_with_the_words_that_build_it() {
         (format!("run {decoder} --dim batch=1 --dim sequence_len=1"), "the engine tract", "tract"),
         (format!("run {decoder} --engine ort"), "the engine ONNX Runtime", "onnxruntime"),
         (format!("generate {decoder} --prompt-ids 1"), "the engine tract", "tract"),
+        (format!("generate {decoder} --prompt a"), "tokenizers", "text"),
+        (format!("generate {decoder} --chat"), "tokenizers", "text"),
         (format!("certify {decoder}"), "certify", "certify"),
     ] {
         let expected = format!(

@@ -51,6 +51,8 @@ mod run;
 mod run_decoder;
 #[cfg_attr(feature = "full", expect(dead_code, reason = "the commands that need no engine use all of it"))]
 mod support;
+#[cfg(feature = "full")]
+mod text;
 #[path = "../../../kvscatter-session/tests/token_types/mod.rs"]
 mod token_types;
 #[cfg(not(feature = "full"))]

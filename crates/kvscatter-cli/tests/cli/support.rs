@@ -122,6 +122,7 @@ impl Folder {
 
     fn answer_in(&self, command: &mut Command) -> Answer {
         command.current_dir(self.0.path()).env_remove("CLICOLOR_FORCE");
+        // Conversions are kept in this folder, and not in that of the user.
         let output = command.env("KVSCATTER_CACHE", self.path("cache")).output().unwrap();
         Answer {
             code: output.status.code(),

@@ -1,4 +1,4 @@
-//! Prompts as token ids, from the command line, a file or standard input.
+//! Prompts as texts or token ids, from the command line, a file or standard input.
 
 use std::path::{Path, PathBuf};
 
@@ -6,6 +6,8 @@ use clap::Args;
 
 use crate::error::CommandError;
 use crate::files;
+#[cfg(feature = "text")]
+use crate::text::TextError;
 
 /// The size limit of a file of prompts. A person or a tokenizer writes far less.
 const MAX_BYTES: u64 = 1 << 24;
@@ -17,15 +19,38 @@ const SHOWN: usize = 40;
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 #[derive(Debug, Args)]
-#[group(required = true, multiple = false)]
+#[group(required = true, multiple = true)]
 pub(super) struct Prompts {
+    /// A prompt as text; repeat the option for more samples
+    #[arg(long, value_name = "TEXT")]
+    prompt: Vec<String>,
+
+    /// A file with one prompt as text; - is standard input
+    #[arg(long, value_name = "FILE", allow_hyphen_values = true, conflicts_with = "prompt")]
+    prompt_file: Option<PathBuf>,
+
+    /// Apply the model's chat template to each prompt, or read turns from the terminal or standard input
+    #[arg(long)]
+    chat: bool,
+
     /// A prompt as token ids; repeat the option for more samples
-    #[arg(long, value_name = "ID,...", value_parser = ids, allow_hyphen_values = true)]
+    #[arg(
+        long,
+        value_name = "ID,...",
+        value_parser = ids,
+        allow_hyphen_values = true,
+        conflicts_with_all = ["prompt", "prompt_file", "chat", "batch_file"]
+    )]
     prompt_ids: Vec<Ids>,
 
     /// A file with one prompt a line, as ids separated by commas or blanks; # begins a comment, - is standard
     /// input
-    #[arg(long, value_name = "FILE", allow_hyphen_values = true)]
+    #[arg(
+        long,
+        value_name = "FILE",
+        allow_hyphen_values = true,
+        conflicts_with_all = ["prompt", "prompt_file", "chat"]
+    )]
     batch_file: Option<PathBuf>,
 }
 
@@ -34,12 +59,62 @@ pub(super) struct Prompts {
 struct Ids(Vec<i64>);
 
 impl Prompts {
-    /// Returns the prompts. There is at least one, and none of them is empty.
+    /// Returns whether the prompts are texts and not token ids.
+    pub(super) fn are_texts(&self) -> bool {
+        self.chat || self.prompt_file.is_some() || !self.prompt.is_empty()
+    }
+
+    /// Returns the prompts that are token ids. There is at least one, and none of them is empty.
     pub(super) fn read(&self) -> Result<Vec<Vec<i64>>, CommandError> {
         match &self.batch_file {
             None => Ok(self.prompt_ids.iter().map(|ids| ids.0.clone()).collect()),
             Some(path) if path == Path::new("-") => lines("standard input", &files::read_stdin(MAX_BYTES)?),
             Some(path) => lines(&path.display().to_string(), &files::read_bytes(path, MAX_BYTES)?),
+        }
+    }
+}
+
+#[cfg(feature = "text")]
+impl Prompts {
+    pub(super) fn is_chat(&self) -> bool {
+        self.chat
+    }
+
+    /// Returns the prompts that are texts. There is none in a chat that reads its turns.
+    ///
+    /// # Errors
+    /// Returns [`TextError::PromptEmpty`] and [`TextError::NotUtf8`], and the errors of the file.
+    pub(super) fn texts(&self) -> Result<Vec<String>, CommandError> {
+        let texts = match &self.prompt_file {
+            None => self.prompt.clone(),
+            Some(path) => vec![self.file(path)?],
+        };
+        match texts.iter().position(String::is_empty) {
+            None => Ok(texts),
+            Some(prompt) => Err(TextError::PromptEmpty { what: self.name(prompt) }.into()),
+        }
+    }
+
+    /// Reads a prompt. A line feed at its end belongs to the file and not to the prompt.
+    fn file(&self, path: &Path) -> Result<String, CommandError> {
+        let bytes = match path == Path::new("-") {
+            true => files::read_stdin(MAX_BYTES)?,
+            false => files::read_bytes(path, MAX_BYTES)?,
+        };
+        let bytes = bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&bytes);
+        let text = std::str::from_utf8(bytes).map_err(|_| TextError::NotUtf8 { what: self.name(0) })?;
+        let line = text.strip_suffix('\n').map(|line| line.strip_suffix('\r').unwrap_or(line));
+        Ok(line.unwrap_or(text).to_owned())
+    }
+
+    /// Returns the name of a prompt in errors.
+    pub(super) fn name(&self, prompt: usize) -> String {
+        match &self.prompt_file {
+            Some(path) if path == Path::new("-") => "standard input".to_owned(),
+            Some(path) => path.display().to_string(),
+            None if self.prompt.is_empty() => "the chat".to_owned(),
+            None if self.prompt.len() == 1 => "--prompt".to_owned(),
+            None => format!("--prompt number {}", prompt.saturating_add(1)),
         }
     }
 }

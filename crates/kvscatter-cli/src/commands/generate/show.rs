@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use kvscatter_onnx::convert::UNLIMITED;
 use kvscatter_onnx::decoder::Growth;
-use kvscatter_session::{CacheSize, Generated, MemoryReport};
+use kvscatter_session::{CacheSize, End, Generated, MemoryReport};
 use kvscatter_text::units;
 use serde::Serialize;
 
@@ -17,6 +17,8 @@ pub(super) struct Generation {
     pub(super) model: String,
     pub(super) runtime: EngineInfo,
     pub(super) prompts: Vec<Vec<i64>>,
+    /// The texts of prompts and samples, if the prompts are texts.
+    pub(super) texts: Option<Texts>,
     /// Whether steps may draft tokens.
     pub(super) may_draft: bool,
     pub(super) generated: Generated,
@@ -32,6 +34,13 @@ pub(super) struct Generation {
     pub(super) growth: Option<Growth>,
 }
 
+/// Prompts as texts, and the texts after them.
+#[derive(Default)]
+pub(super) struct Texts {
+    pub(super) prompts: Vec<String>,
+    pub(super) samples: Vec<String>,
+}
+
 /// A prompt in a file.
 #[derive(Serialize)]
 pub(super) struct Prefix {
@@ -41,15 +50,27 @@ pub(super) struct Prefix {
 }
 
 impl Generation {
+    /// Prints the generation. Texts have been printed, so the lines about them go to standard error.
     pub(super) fn show(&self, output: &mut Output) -> io::Result<()> {
         if output.is_json() {
             return output.json(&GenerateDocument::new(self));
+        }
+        if self.texts.is_some() {
+            output.flush()?;
+            // Nobody may read standard error, and the text was printed.
+            let _ = self.lines(&mut io::stderr());
+            return Ok(());
         }
         for tokens in &self.generated.samples {
             let ids: Vec<String> = tokens.iter().map(ToString::to_string).collect();
             writeln!(output, "{}", ids.join(","))?;
         }
-        writeln!(output)?;
+        self.lines(output)
+    }
+
+    /// Writes an empty line, and lines about the times and the caches.
+    fn lines(&self, to: &mut impl Write) -> io::Result<()> {
+        writeln!(to)?;
         let file =
             |prefix: &Prefix| format!("{} in {}", count(prefix.tokens, "token"), one_line(&prefix.path));
         let lines = [
@@ -58,18 +79,33 @@ impl Generation {
             Some(("prefill", self.prefill())),
             self.saved.as_ref().map(|saved| ("saved", file(saved))),
             Some(("decode", self.decode())),
+            self.end().map(|end| ("end", end.to_owned())),
             Some(("cache write", self.write())),
             Some(("caches", self.caches())),
         ];
         for (name, line) in lines.into_iter().flatten() {
-            writeln!(output, "{name:<13}{}", hanging(13, &line))?;
+            writeln!(to, "{name:<13}{}", hanging(13, &line))?;
         }
         Ok(())
     }
 
     fn prefill(&self) -> String {
-        let Generated { prompt_tokens, prefill, .. } = self.generated;
-        format!("{} in {}{}", count(prompt_tokens, "token"), time(prefill), rate(prompt_tokens, prefill))
+        let Generated { prompt_tokens, prefill, ref reused, .. } = self.generated;
+        let prefix = self.prefix.as_ref().map_or(0, |prefix| prefix.tokens);
+        // The tokens of a saved prompt have a line of their own.
+        let reused = reused.iter().map(|reused| reused.saturating_sub(prefix)).fold(0, usize::saturating_add);
+        let reused = match reused {
+            0 => String::new(),
+            reused => format!("; {} reused from the caches", count(reused, "token")),
+        };
+        let tokens = count(prompt_tokens, "token");
+        format!("{tokens} in {}{}{reused}", time(prefill), rate(prompt_tokens, prefill))
+    }
+
+    /// Returns why a text ended early.
+    fn end(&self) -> Option<&'static str> {
+        let is_full = self.texts.is_some() && self.generated.ends.contains(&End::Full);
+        is_full.then_some("the cache is full, so a text ended early (--max-seq)")
     }
 
     fn decode(&self) -> String {
@@ -178,6 +214,18 @@ struct GenerateDocument<'a> {
 struct Sample<'a> {
     prompt: &'a [i64],
     tokens: &'a [i64],
+    #[serde(flatten)]
+    text: Option<SampleText<'a>>,
+}
+
+/// What a sample of a prompt that is a text has in addition.
+#[derive(Serialize)]
+struct SampleText<'a> {
+    prompt_text: &'a str,
+    text: &'a str,
+    end: &'static str,
+    /// The tokens of the prompt that were in the caches and were not computed again.
+    reused: usize,
 }
 
 #[derive(Serialize)]
@@ -226,11 +274,25 @@ struct Cache<'a> {
 impl<'a> GenerateDocument<'a> {
     fn new(generation: &'a Generation) -> Self {
         let generated = &generation.generated;
-        let samples = generation.prompts.iter().zip(&generated.samples);
+        let samples = generation.prompts.iter().zip(&generated.samples).enumerate();
+        let text = |sample: usize| {
+            let texts = generation.texts.as_ref()?;
+            Some(SampleText {
+                prompt_text: texts.prompts.get(sample)?,
+                text: texts.samples.get(sample)?,
+                end: generated.ends.get(sample)?.name(),
+                reused: *generated.reused.get(sample)?,
+            })
+        };
+        let sample = |(sample, (prompt, tokens)): (usize, (&'a Vec<i64>, &'a Vec<i64>))| Sample {
+            prompt,
+            tokens,
+            text: text(sample),
+        };
         Self {
             model: &generation.model,
             engine: &generation.runtime,
-            samples: samples.map(|(prompt, tokens)| Sample { prompt, tokens }).collect(),
+            samples: samples.map(sample).collect(),
             prefix: generation.prefix.as_ref(),
             prefill: Phase::new(generated.prompt_tokens, generated.prefill),
             saved: generation.saved.as_ref(),

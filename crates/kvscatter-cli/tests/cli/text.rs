@@ -1,0 +1,323 @@
+//! Tests `kvscatter generate` with prompts that are texts. The tokenizer of `testdata/text` gives meanings to the tokens
+//! of a decoder with random weights.
+
+use serde_json::{Value, json};
+
+use crate::support::{Answer, Folder};
+
+/// The ids of `Once`, after the token that begins a text.
+const ONCE: &str = "0,4,5,6,7";
+
+/// The text after `Once`, up to its end token. The escape character is printed as `\u{1b}`.
+const TEXT: &str = " upon a timeé\n\u{1b}é\nEND! x";
+const PRINTED: &str = " upon a timeé\n\\u{1b}é\nEND! x";
+
+/// The text after a chat with the turn `H`.
+const ANSWER: &str = "H ha, ha, ha, ha, ha";
+
+/// Returns a folder with a model and its tokenizer in the folder `m`.
+fn folder() -> Folder {
+    let folder = Folder::with_testdata();
+    for (from, names) in [
+        ("mobius-llama-static", ["model.onnx", "model.onnx.data"].as_slice()),
+        ("text", &["tokenizer.json", "tokenizer_config.json", "generation_config.json"]),
+    ] {
+        for name in names {
+            folder.write(&format!("m/{name}"), &folder.read(&format!("testdata/{from}/{name}")));
+        }
+    }
+    folder
+}
+
+fn generate(folder: &Folder, options: &[&str]) -> Answer {
+    folder.run_args(&[&["generate", "m"], options].concat())
+}
+
+/// Returns the text, and checks that the lines about the run are on standard error.
+#[track_caller]
+fn text(answer: Answer) -> String {
+    assert_eq!(answer.code, Some(0), "{answer}");
+    let lines = ["\nengine       tract ", "\nprefill      ", "\ndecode       ", "\ncaches       "];
+    assert!(lines.iter().all(|line| answer.stderr.contains(line)), "{answer}");
+    answer.stdout
+}
+
+#[track_caller]
+fn document(answer: Answer) -> Value {
+    serde_json::from_str(&answer.passed()).unwrap()
+}
+
+#[test]
+fn a_text_is_continued_until_its_end() {
+    let folder = folder();
+    assert_eq!(text(generate(&folder, &["--prompt", "Once"])), format!("{PRINTED}\n"));
+    assert_eq!(text(folder.run("generate m/model.onnx --prompt Once")), format!("{PRINTED}\n"));
+    folder.write("prompt.txt", b"\xef\xbb\xbfOnce\r\n");
+    assert_eq!(text(generate(&folder, &["--prompt-file", "prompt.txt"])), format!("{PRINTED}\n"));
+    let answer = folder.run_with_input("generate m --prompt-file -", b"Once");
+    assert_eq!(text(answer), format!("{PRINTED}\n"));
+    // The same tokens as those after the ids.
+    let of_text = document(generate(&folder, &["--prompt", "Once", "--json"]));
+    let line = format!("generate m/model.onnx --prompt-ids {ONCE} --eos 255 --tokens 60 --json");
+    let of_ids = document(folder.run(&line));
+    let sample = &of_text["samples"][0];
+    assert_eq!(sample["tokens"], of_ids["samples"][0]["tokens"]);
+    assert_eq!(sample["prompt"], of_ids["samples"][0]["prompt"]);
+    assert_eq!(
+        [&sample["prompt_text"], &sample["text"], &sample["end"]],
+        [&json!("Once"), &json!(TEXT), &json!("eos")]
+    );
+    assert_eq!(of_ids["samples"][0].get("text"), None);
+}
+
+#[test]
+fn a_text_ends_where_it_is_asked_to() {
+    let folder = folder();
+    for (options, expected, end) in [
+        (&["--max-new-tokens", "2"][..], " upon a", "length"),
+        // The third token gives the first half of a character.
+        (&["--tokens", "4"], " upon a time\u{fffd}", "length"),
+        (&["--tokens", "1000"], TEXT, "eos"),
+        (&["--stop", "time"], " upon a ", "stopped"),
+        (&["--stop", "é\nE", "--stop", "D"], " upon a timeé\n\u{1b}", "stopped"),
+        (&["--stop", "none", "--stop", "x y"], TEXT, "eos"),
+        (&["--eos", "209"], " upon a", "eos"),
+        (&["--eos", "40", "--eos", "26"], " upon a timeé", "eos"),
+    ] {
+        let sample =
+            &document(generate(&folder, &[&["--prompt", "Once", "--json"], options].concat()))["samples"][0];
+        assert_eq!(
+            (sample["text"].as_str(), sample["end"].as_str()),
+            (Some(expected), Some(end)),
+            "{options:?}"
+        );
+    }
+    // Without an end token, the text fills the cache.
+    folder.write("m/generation_config.json", b"{\"eos_token_id\": []}");
+    let answer = generate(&folder, &["--prompt", "Once"]);
+    assert!(answer.stderr.contains("\nend          the cache is full"), "{answer}");
+    let document = document(generate(&folder, &["--prompt", "Once", "--json"]));
+    assert_eq!(document["samples"][0]["end"], "full");
+    assert_eq!(document["samples"][0]["tokens"].as_array().unwrap().len(), 60);
+    folder.write("m/generation_config.json", b"{}");
+    assert_eq!(
+        text(generate(&folder, &["--prompt", "Once"])),
+        format!("{PRINTED}\n"),
+        "the tokenizer's end token"
+    );
+}
+
+#[test]
+fn several_texts_are_printed_under_headings() {
+    let folder = folder();
+    let printed = text(generate(&folder, &["--prompt", "Once", "--prompt", "H\n", "--tokens", "3"]));
+    let alone = text(generate(&folder, &["--prompt", "H\n", "--tokens", "3"]));
+    assert_eq!(printed, format!("--- 1: Once\n upon a time\n\n--- 2: H\\n\n{alone}"));
+}
+
+#[test]
+fn tokens_are_drawn_with_a_seed() {
+    let folder = folder();
+    let drawn = |options: &str| {
+        let line = format!("generate m --prompt Once --tokens 12 --json {options}");
+        document(folder.run(&line))["samples"][0]["tokens"].clone()
+    };
+    let greedy = drawn("");
+    assert_eq!(drawn("--seed 1"), drawn("--seed 1 --temperature 1 --top-k 50 --top-p 1 --min-p 0"));
+    assert_ne!(drawn("--seed 1"), drawn("--seed 2"));
+    assert_ne!(drawn("--seed 1"), greedy);
+    for options in
+        ["--temperature 0 --seed 1", "--top-k 1", "--min-p 1", "--top-p 1e-6", "--repetition-penalty 1"]
+    {
+        assert_eq!(drawn(options), greedy, "{options}");
+    }
+    assert_ne!(drawn("--repetition-penalty 5"), greedy);
+}
+
+#[test]
+fn a_chat_follows_its_template() {
+    let folder = folder();
+    assert_eq!(text(generate(&folder, &["--chat", "--prompt", "H"])), format!("{ANSWER}\n"));
+    let sample = |options: &[&str]| {
+        let options = [&["--prompt", "H", "--json", "--tokens", "1"], options].concat();
+        document(generate(&folder, &options))["samples"][0].clone()
+    };
+    assert_eq!(sample(&["--chat"])["prompt"], json!([253, 72, 255, 254]));
+    assert_eq!(sample(&["--chat", "--system", "O"])["prompt"], json!([252, 4, 255, 253, 72, 255, 254]));
+    assert_eq!(sample(&[])["prompt"], json!([0, 72]));
+    folder.write("m/chat_template.jinja", b"{{ bos_token }}{{ messages[0].content }}");
+    assert_eq!(sample(&["--chat"])["prompt"], json!([0, 72]));
+}
+
+/// The second turn gives the same tokens as its whole text, of which most are in the caches.
+#[test]
+fn a_turn_of_a_chat_computes_only_its_own_tokens() {
+    let folder = folder();
+    let answer = folder.run_with_input("generate m --chat --max-new-tokens 14", b"H\n\nH\n");
+    let document = document(folder.run_with_input("generate m --chat --max-new-tokens 14 --json", b"H\n\nH"));
+    let turns = &document["samples"];
+    assert_eq!(turns.as_array().unwrap().len(), 2);
+    assert_eq!([&turns[0]["reused"], &turns[1]["reused"]], [0, 14]);
+    assert_eq!(document["prefill"]["tokens"], 4 + 5);
+    let ids = "253,72,255,254,72,61,132,61,132,61,132,61,132,61,255,253,72,255,254";
+    assert_eq!(turns[1]["prompt"].to_string(), format!("[{ids}]"));
+    let whole = document_of_ids(&folder, ids);
+    assert_eq!(turns[1]["tokens"], whole["samples"][0]["tokens"]);
+    assert!(answer.stdout.starts_with(&format!("{ANSWER}\n")), "{answer}");
+    assert_eq!(
+        answer.stdout.matches('\n').count(),
+        2 + turns[1]["text"].as_str().unwrap().matches('\n').count()
+    );
+    assert!(answer.stderr.contains("; 14 tokens reused from the caches\n"), "{answer}");
+    // Nothing is said without a turn.
+    assert_eq!(folder.run_with_input("generate m --chat", b"").passed(), "");
+}
+
+fn document_of_ids(folder: &Folder, ids: &str) -> Value {
+    let line = format!("generate m/model.onnx --prompt-ids {ids} --eos 193 --eos 255 --tokens 14 --json");
+    document(folder.run(&line))
+}
+
+/// The prompt continues the text of the saved one, so it does not begin a text.
+#[test]
+fn a_saved_text_is_continued() {
+    let folder = folder();
+    text(generate(&folder, &["--prompt", "On", "--save-prefix", "on.kv", "--tokens", "1"]));
+    assert_eq!(text(generate(&folder, &["--prefix", "on.kv", "--prompt", "ce"])), format!("{PRINTED}\n"));
+}
+
+#[test]
+fn an_export_with_growing_caches_is_converted_once() {
+    let folder = folder();
+    folder.write("m/model.onnx", &folder.read("testdata/optimum-llama/model.onnx"));
+    std::fs::remove_file(folder.path("m/model.onnx.data")).unwrap();
+    // The weights are those of the other model.
+    let first = generate(&folder, &["--prompt", "Once", "--max-seq", "64"]);
+    assert_eq!((first.code, first.stdout.as_str()), (Some(0), format!("{PRINTED}\n").as_str()), "{first}");
+    assert!(first.stderr.starts_with("note: converted in "), "{first}");
+    let second = generate(&folder, &["--prompt", "Once", "--max-seq", "64"]);
+    assert_eq!(second.stdout, first.stdout);
+    assert!(second.stderr.starts_with("note: using the conversion to static caches of 64 slots"), "{second}");
+    let refused = generate(&folder, &["--prompt", "Once", "--no-convert"]).refused();
+    assert!(refused.contains("tract 0.23.9 cannot load"), "{refused}");
+}
+
+#[test]
+fn text_refusals() {
+    let folder = folder();
+    let tokenizer = String::from_utf8(folder.read("m/tokenizer.json")).unwrap();
+    let long = "O".repeat(70);
+    folder.write("bytes.txt", b"\xff");
+    folder.write("empty.txt", b"\n");
+    let mut printed = String::new();
+    let mut refuse = |change: Option<(&str, &[u8])>, options: &[&str]| {
+        let before = change.map(|(name, content)| {
+            let before = std::fs::read(folder.path(name)).ok();
+            folder.write(name, content);
+            (name, before)
+        });
+        let line = generate(&folder, options).refused();
+        let shown = options.join(" ").replace(&long, "OOO...");
+        let changed = change.map(|(name, _)| format!(" ({name})")).unwrap_or_default();
+        printed += &format!("{shown}{changed}\n{line}\n\n");
+        match before {
+            Some((name, Some(content))) => folder.write(name, &content),
+            Some((name, None)) => std::fs::remove_file(folder.path(name)).unwrap(),
+            None => {}
+        }
+    };
+    for options in [
+        &["--prompt", ""][..],
+        &["--prompt", "O", "--prompt", ""],
+        &["--prompt-file", "absent.txt"],
+        &["--prompt-file", "bytes.txt"],
+        &["--prompt-file", "empty.txt"],
+        &["--prompt", "O", "--prompt", &long],
+        &["--prompt", "O", "--eos", "256"],
+        &["--prompt", "O", "--eos", "</s>"],
+        &["--prompt", "O", "--engine", "ort", "--ort-lib", "bytes.txt"],
+    ] {
+        refuse(None, options);
+    }
+    // Each refusal comes before the engine loads the model, whose weights are missing.
+    std::fs::remove_file(folder.path("m/model.onnx.data")).unwrap();
+    let other = tokenizer.replace(r#""H": 72"#, r#""H": 7200"#);
+    let prompt = ["--prompt", "O"];
+    let chat = ["--prompt", "O", "--chat"];
+    for (name, content, options) in [
+        ("m/tokenizer.json", "{", &prompt[..]),
+        ("m/tokenizer.json", &other, &prompt),
+        ("m/generation_config.json", "{\"eos_token_id\": 256}", &prompt),
+        ("m/generation_config.json", "{\"eos_token_id\": \"</s>\"}", &prompt),
+        ("m/tokenizer_config.json", "[", &prompt),
+        ("m/chat_template.jinja", "{{ raise_exception('only tools') }}", &chat),
+        ("m/chat_template.jinja", "{% for tool in tools.values() %}{% endfor %}", &chat),
+        ("m/chat_template.jinja", "{{ lookup(messages) }}", &chat),
+        (
+            "m/chat_template.jinja",
+            "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+            &chat,
+        ),
+        ("m/chat_template.jinja", "{% if %}", &chat),
+        ("m/tokenizer_config.json", "{}", &chat),
+    ] {
+        refuse(Some((name, content.as_bytes())), options);
+    }
+    std::fs::remove_file(folder.path("m/tokenizer.json")).unwrap();
+    refuse(None, &prompt);
+    std::fs::remove_file(folder.path("m/model.onnx")).unwrap();
+    refuse(None, &prompt);
+    insta::assert_snapshot!(printed);
+}
+
+/// Sends SIGINT to a command that generates a long text, and to one that answers in a chat.
+#[cfg(target_os = "linux")]
+mod interrupted {
+    use std::io::{Read, Write};
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::{Child, Command, Stdio};
+
+    use rustix::process::{Pid, Signal, kill_process};
+
+    use super::folder;
+    use crate::support::{BINARY, Folder};
+
+    /// Starts a command after a conversion to so many slots that a text does not end by itself.
+    fn start(folder: &Folder, options: &[&str]) -> Child {
+        folder.write("m/model.onnx", &folder.read("testdata/optimum-llama/model.onnx"));
+        folder.write("m/generation_config.json", b"{\"eos_token_id\": []}");
+        let mut command = Command::new("env");
+        // A command inherits ignored signals, and these tests may run under `nohup`.
+        command.args(["--default-signal=INT", BINARY, "generate", "m", "--max-seq", "100000"]);
+        command.args(options).current_dir(folder.path("")).env("KVSCATTER_CACHE", folder.path("cache"));
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    }
+
+    fn interrupt_after_text(child: &mut Child) {
+        child.stdout.as_mut().unwrap().read_exact(&mut [0; 8]).unwrap();
+        kill_process(Pid::from_child(child), Signal::INT).unwrap();
+    }
+
+    #[test]
+    fn a_text_ends_with_its_summary_and_the_signal() {
+        let folder = folder();
+        let mut child = start(&folder, &["--prompt", "Once"]);
+        interrupt_after_text(&mut child);
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.signal(), Some(Signal::INT.as_raw()), "{output:?}");
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert!(stderr.contains("\ndecode       ") && output.stdout.ends_with(b"\n"), "{stderr}");
+    }
+
+    #[test]
+    fn a_chat_goes_on_after_the_answer_that_was_ended() {
+        let folder = folder();
+        let mut child = start(&folder, &["--chat"]);
+        child.stdin.as_mut().unwrap().write_all(b"H\n").unwrap();
+        interrupt_after_text(&mut child);
+        drop(child.stdin.take());
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        assert!(String::from_utf8(output.stderr).unwrap().contains("\ndecode       "));
+    }
+}
