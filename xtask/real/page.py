@@ -102,9 +102,8 @@ def checks(groups: list[Results]) -> str:
         for name, found in group["checks"].items():
             if found:
                 lines.append(f"| {group['title']} | {name} | {agreement(found)} |")
-        for each in group["logits"]:
-            what = f"logits differ from those of its export by at most {each['difference']:.2g}"
-            lines.append(f"| {group['title']} | kvscatter, ONNX Runtime | {what} after {each['prompt']:,} |")
+        ours = f"| {group['title']} | kvscatter, ONNX Runtime |"
+        lines += [f"{ours} {difference(each)} |" for each in group["logits"]]
     head = ["| model | engine | tokens that equal those of transformers in float32 |", "|---|---|---|"]
     return "\n".join([*head, *lines]) if lines else ""
 
@@ -112,6 +111,15 @@ def checks(groups: list[Results]) -> str:
 def agreement(found: list[Results]) -> str:
     """Returns how many tokens equal those of transformers, for each prompt."""
     return ", ".join(f"{each['same']} of {each['of']} after {each['prompt']:,}" for each in found)
+
+
+def difference(found: Results) -> str:
+    """Returns how far the logits of a conversion are from those of its export."""
+    return (
+        f"{found['same']} of {found['of']} tokens of the export after {found['prompt']:,}; logits differ by at most "
+        f"{found['rounded']:.2g}, without rounding to 8 bits by {found['exact']:.2g}. The rounding alone moves logits "
+        f"of the export by {found['rounding']:.2g}"
+    )
 
 
 def remarks(groups: list[Results]) -> list[str]:

@@ -131,7 +131,7 @@ def test_the_page_needs_a_whole_run_on_a_quiet_machine():
 
 def test_a_conversion_with_other_tokens_or_logits_fails():
     found = results()
-    found["groups"][0]["logits"] = [{"prompt": 5, "difference": 0.04, "same": 128}]
+    found["groups"][0]["logits"] = [{"prompt": 5, "rounded": 0.9, "exact": 0.04}]
     assert main.failures(found) == [
         "Small, float32, kvscatter, tract: another token after a prompt of 1,500 and 127 tokens",
         "Small, float32: logits differ by 0.04, at most 0.03",
