@@ -7,7 +7,6 @@ mod facts;
 mod narrow;
 mod operator;
 mod state;
-mod threads;
 mod valid_columns;
 
 use tract_onnx::model::ParsingContext;

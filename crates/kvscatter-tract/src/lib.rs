@@ -68,15 +68,18 @@
 //! * tract folds constants of any size when it loads a model. Run untrusted models in a process whose memory
 //!   is limited.
 #![warn(missing_debug_implementations)]
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod attention;
 mod attributes;
 mod element;
 mod engine;
 mod error;
+mod lay_out;
 mod matmul_nbits;
+mod product;
 mod scatter;
+mod threads;
 
 use tract_onnx::Onnx;
 

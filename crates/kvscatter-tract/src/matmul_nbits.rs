@@ -6,13 +6,11 @@
 //! both operands and moves axes of the packed weights. It then changes their shape but not the order of their
 //! bytes (`AxisOp::change_tensor`). tract also rounds the scales of these blocks to float16.
 //!
-//! This operator dequantises the weights when the model is loaded. Each weight takes 4 bytes of memory, 8
-//! times what a 4-bit weight takes in the file.
+//! The weights stay codes. A [`ConstantProduct`] dequantises them within the product.
 
 use tract_onnx::model::ParsingContext;
 use tract_onnx::pb::NodeProto;
 use tract_onnx::tract_core::ops::cast::cast;
-use tract_onnx::tract_core::ops::einsum::EinSum;
 use tract_onnx::tract_core::ops::math::add;
 use tract_onnx::tract_hir::internal::*;
 use tract_onnx::tract_hir::ops::logic::wire_with_rank_broadcast;
@@ -20,6 +18,9 @@ use tract_onnx::tract_hir::ops::logic::wire_with_rank_broadcast;
 use crate::attributes::{Attributes, given_index};
 use crate::element;
 use crate::error::{NodeError, label};
+use crate::lay_out::ConstantProduct;
+use crate::product::{Codes, Product, Zeros};
+use kvscatter::Isa;
 
 const DOMAIN: &str = "com.microsoft";
 
@@ -31,9 +32,9 @@ pub(crate) fn build(
     Ok((expand(MatMulNBits::of(node)?), vec![]))
 }
 
-/// The operator of one node.
+/// The operator of one node, whose weights are constants of the plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct MatMulNBits {
+pub(crate) struct MatMulNBits {
     node: String,
     format: Format,
     /// The number of inputs of the node that are present.
@@ -57,18 +58,26 @@ struct Format {
 }
 
 /// The constants of a node, checked against its [`Format`].
-struct Weights<'a> {
-    format: Format,
+struct Weights {
     /// The codes, column by column. Each column has blocks of whole bytes, and the lowest bits of a byte come
     /// first.
-    codes: &'a [u8],
+    codes: Arc<Tensor>,
     /// The scale of each block of each column.
-    scales: &'a [f32],
-    /// The code that means 0, for each block of each column.
-    zero_points: &'a [f32],
+    scales: Tensor,
+    zero_points: ZeroPoints,
     /// For each row, the index of the block whose scale and zero point it uses. `None` if every row uses the
     /// block in which it is stored.
     groups: Option<Vec<usize>>,
+}
+
+/// The code that means 0.
+enum ZeroPoints {
+    /// Half of the range, in all blocks.
+    Middle,
+    /// An integer for each block of each column.
+    Codes(Vec<u8>),
+    /// Any number for each block of each column.
+    Floats(Tensor),
 }
 
 impl MatMulNBits {
@@ -197,28 +206,57 @@ impl MatMulNBits {
         }
     }
 
-    /// Returns the weights as a float32 matrix of `[n, k]`.
-    fn dequantise(&self, model: &TypedModel, inputs: &[OutletId]) -> TractResult<Tensor> {
-        let codes = self.constant("weights", model, inputs, 1)?;
+    /// Returns the constants of a node.
+    fn weights(&self, constant: &dyn Fn(&str, usize) -> TractResult<Arc<Tensor>>) -> TractResult<Weights> {
+        let codes = constant("weights", 1)?;
         self.check_type("weights", &codes, &[DatumType::U8], "uint8")?;
         self.check_len("weights", &codes, self.format.code_bytes())?;
-        let scales = self.constant("scales", model, inputs, 2)?;
-        let scales = self.checked_floats("scales", &scales, "float or float16")?;
-        let zero_points = self.checked_zero_points(model, inputs)?;
+        let scales = constant("scales", 2)?;
+        let scales = self.checked_floats("scales", &scales, "float or float16")?.into_owned();
+        let zero_points = self.checked_zero_points(constant)?;
         let groups = match self.groups {
-            Some(index) => Some(self.checked_groups(&*self.constant("g_idx", model, inputs, index)?)?),
+            Some(index) => Some(self.checked_groups(&*constant("g_idx", index)?)?),
             None => None,
         };
-        let (codes, scales) = (codes.try_as_plain_ram()?, scales.try_as_plain_ram()?);
-        let weights = Weights {
-            format: self.format,
-            codes: codes.as_slice()?,
-            scales: scales.as_slice()?,
-            zero_points: &zero_points,
-            groups,
+        Ok(Weights { codes, scales, zero_points, groups })
+    }
+
+    /// Lays out the weights.
+    fn product(&self, weights: &Weights) -> TractResult<Product> {
+        let Format { k, n, bits, block_size } = self.format;
+        let (codes, scales) = (weights.codes.try_as_plain_ram()?, weights.scales.try_as_plain_ram()?);
+        let floats = match &weights.zero_points {
+            ZeroPoints::Floats(floats) => Some(floats.try_as_plain_ram()?),
+            _ => None,
         };
-        let values = weights.dequantise().ok_or_else(|| self.error("its weights do not fit into memory"))?;
-        Ok(tract_ndarray::Array2::from_shape_vec((self.format.n, self.format.k), values)?.into_tensor())
+        let zeros = match (&weights.zero_points, &floats) {
+            (ZeroPoints::Codes(zeros), _) => Zeros::Codes(zeros),
+            (_, Some(floats)) => Zeros::Floats(floats.as_slice()?),
+            _ => Zeros::Same(1 << (bits - 1)),
+        };
+        let codes =
+            Codes { depth: k, bits, block_size, codes: codes.as_slice()?, zeros, scales: scales.as_slice()? };
+        let isa = Isa::allowed();
+        let product = match &weights.groups {
+            None => Product::of_codes(n, &codes, isa),
+            Some(groups) => self
+                .format
+                .dequantise(&codes, groups)
+                .and_then(|values| Product::of_floats([k, n], [1, k], &values, isa)),
+        };
+        Ok(product.ok_or_else(|| self.error("its weights do not fit into memory"))?)
+    }
+
+    /// Returns the patch that lays out the weights.
+    pub(crate) fn lay_out(
+        &self,
+        model: &TypedModel,
+        node: &TypedNode,
+    ) -> TractResult<Option<TypedModelPatch>> {
+        let weights = self.weights(&|what, index| self.constant(what, model, &node.inputs, index))?;
+        let rank = model.outlet_fact(node.inputs[0])?.rank();
+        let op = ConstantProduct::of_last_axis(self.product(&weights)?, rank);
+        Ok(Some(TypedModelPatch::replace_single_op(model, node, &node.inputs[..1], op)?))
     }
 
     /// Checks that an input has one number for each block of each column, and returns these in float32.
@@ -233,19 +271,18 @@ impl MatMulNBits {
         floats.cast_to::<f32>()
     }
 
-    /// Returns the code that means 0 for each block of each column. Without zero points, this code is half of
-    /// the range.
-    fn checked_zero_points(&self, model: &TypedModel, inputs: &[OutletId]) -> TractResult<Vec<f32>> {
+    /// Returns the code that means 0 for each block of each column.
+    fn checked_zero_points(
+        &self,
+        constant: &dyn Fn(&str, usize) -> TractResult<Arc<Tensor>>,
+    ) -> TractResult<ZeroPoints> {
         const WHAT: &str = "zero points";
         let format = self.format;
-        let Some(index) = self.zero_points else {
-            let middle = f32::from(1_u8 << (format.bits - 1));
-            return Ok(vec![middle; self.format.all_blocks().unwrap_or_default()]);
-        };
-        let given = self.constant(WHAT, model, inputs, index)?;
+        let Some(index) = self.zero_points else { return Ok(ZeroPoints::Middle) };
+        let given = constant(WHAT, index)?;
         if given.datum_type() != DatumType::U8 {
             let floats = self.checked_floats(WHAT, &given, "uint8, float or float16")?;
-            return Ok(floats.try_as_plain_ram()?.as_slice()?.to_vec());
+            return Ok(ZeroPoints::Floats(floats.into_owned()));
         }
         // If there is a `g_idx`, ONNX Runtime 1.31 does not read packed zero points as the operator's
         // definition requires. No reference for the correct result is available.
@@ -255,7 +292,8 @@ impl MatMulNBits {
         self.check_len(WHAT, &given, format.n.checked_mul(format.zero_point_bytes()))?;
         let packed = given.try_as_plain_ram()?;
         let columns = packed.as_slice::<u8>()?.chunks_exact(format.zero_point_bytes());
-        Ok(columns.flat_map(|column| format.unpack(column).take(format.blocks())).collect())
+        let codes = columns.flat_map(|column| format.unpack(column).take(format.blocks()));
+        Ok(ZeroPoints::Codes(codes.collect()))
     }
 
     /// Checks `g_idx`, and returns for each row the block whose scale and zero point it uses.
@@ -304,33 +342,30 @@ impl Format {
     }
 
     /// Returns the codes in these bytes, in order.
-    fn unpack(self, bytes: &[u8]) -> impl Iterator<Item = f32> {
+    fn unpack(self, bytes: &[u8]) -> impl Iterator<Item = u8> {
         let (bits, mask) = (self.bits, u8::MAX >> (8 - self.bits));
         let codes = move |byte: &u8| {
             let byte = *byte;
-            (0..8 / bits).map(move |index| f32::from((byte >> (index * bits)) & mask))
+            (0..8 / bits).map(move |index| (byte >> (index * bits)) & mask)
         };
         bytes.iter().flat_map(codes)
     }
-}
 
-impl Weights<'_> {
-    /// Computes `(code - zero point) × scale` for every weight, column by column. Returns `None` if there is
-    /// not enough memory.
-    fn dequantise(&self) -> Option<Vec<f32>> {
-        let Format { k, n, block_size, .. } = self.format;
+    /// Computes `(code - zero point) × scale` for every weight, column by column. `groups` has the block of each row.
+    /// Returns `None` if there is not enough memory.
+    fn dequantise(&self, codes: &Codes<'_>, groups: &[usize]) -> Option<Vec<f32>> {
         let mut values = Vec::new();
-        values.try_reserve_exact(n.checked_mul(k)?).ok()?;
-        let codes = self.codes.chunks_exact(self.format.blocks() * self.format.block_bytes());
-        let scales = self.scales.chunks_exact(self.format.blocks());
-        let zero_points = self.zero_points.chunks_exact(self.format.blocks());
-        for ((codes, scales), zero_points) in codes.zip(scales).zip(zero_points) {
-            for (row, code) in self.format.unpack(codes).take(k).enumerate() {
-                let block = match &self.groups {
-                    Some(groups) => *groups.get(row)?,
-                    None => row / block_size,
+        values.try_reserve_exact(self.n.checked_mul(self.k)?).ok()?;
+        let blocks = self.blocks();
+        for (column, bytes) in codes.codes.chunks_exact(blocks * self.block_bytes()).enumerate() {
+            for (group, code) in groups.iter().zip(self.unpack(bytes)) {
+                let block = column * blocks + group;
+                let zero = match codes.zeros {
+                    Zeros::Same(zero) => f32::from(zero),
+                    Zeros::Codes(zeros) => f32::from(*zeros.get(block)?),
+                    Zeros::Floats(zeros) => *zeros.get(block)?,
                 };
-                values.push((code - zero_points.get(block)?) * scales.get(block)?);
+                values.push((f32::from(code) - zero) * codes.scales.get(block)?);
             }
         }
         Some(values)
@@ -372,18 +407,57 @@ impl Expansion for MatMulNBits {
         if let Some(bias) = bias {
             self.check_bias(model.outlet_fact(bias)?)?;
         }
-        let weights = self.dequantise(model, inputs)?;
-        let weights = model.add_const(format!("{prefix}.weights"), weights)?;
-        let a = model.wire_node(format!("{prefix}.a"), cast(f32::datum_type()), &[a])?;
-        let leading: String = ('a'..='h').take(fact.rank().saturating_sub(1)).collect();
-        let axes = [format!("{leading}k"), "nk".to_owned()];
-        let axes = AxesMapping::from_strs(&axes, &[format!("{leading}n")])?;
-        let product = EinSum::new(axes, f32::datum_type());
-        let mut y = model.wire_node(format!("{prefix}.product"), product, &[a[0], weights])?;
+        // The weights are checked here, and laid out when the plan is optimised.
+        self.weights(&|what, index| self.constant(what, model, inputs, index))?;
+        let mut operands: TVec<OutletId> = inputs.into();
+        operands[0] = model.wire_node(format!("{prefix}.a"), cast(f32::datum_type()), &[a])?[0];
+        if let Some(index) = self.bias {
+            operands.remove(index);
+        }
+        let mut y = model.wire_node(format!("{prefix}.product"), self.clone(), &operands)?;
         if let Some(bias) = bias {
             let bias = model.wire_node(format!("{prefix}.bias"), cast(f32::datum_type()), &[bias])?;
             y = wire_with_rank_broadcast(format!("{prefix}.sum"), model, add(), &[y[0], bias[0]])?;
         }
         model.wire_node(prefix, cast(fact.datum_type), &y)
     }
+}
+
+impl Op for MatMulNBits {
+    fn name(&self) -> StaticName {
+        "MatMulNBits".into()
+    }
+
+    op_as_typed_op!();
+}
+
+/// The bias is not an input here, because a later node adds it.
+impl EvalOp for MatMulNBits {
+    op_out_of_plan!();
+
+    /// Lays out the weights in each call. Optimised plans lay them out once.
+    fn eval(&self, context: &EvalContext<'_>, inputs: TVec<TValue>) -> TractResult<TVec<TValue>> {
+        let weights = self.weights(&|what, index| {
+            let input = inputs.get(index).ok_or_else(|| self.error(format!("{what} are missing")))?;
+            Ok(input.clone().into_arc_tensor())
+        })?;
+        let x = inputs.into_iter().next().context("activations are missing")?;
+        ConstantProduct::of_last_axis(self.product(&weights)?, x.rank()).eval(context, tvec!(x))
+    }
+}
+
+impl TypedOp for MatMulNBits {
+    fn output_facts(&self, inputs: &[&TypedFact]) -> TractResult<TVec<TypedFact>> {
+        let mut shape = inputs.first().context("activations are missing")?.shape.to_tvec();
+        if let Some(last) = shape.last_mut() {
+            *last = self.format.n.to_dim();
+        }
+        Ok(tvec!(f32::fact(shape)))
+    }
+
+    fn codegen(&self, model: &TypedModel, node: &TypedNode) -> TractResult<Option<TypedModelPatch>> {
+        self.lay_out(model, node)
+    }
+
+    as_op!();
 }

@@ -6,7 +6,7 @@ use tract_onnx::tract_hir::internal::*;
 
 use super::facts;
 use super::operator::{AttentionNode, Operands};
-use super::threads::Threads;
+use crate::threads::Threads;
 
 /// The state of a node between runs.
 #[derive(Debug, Default)]

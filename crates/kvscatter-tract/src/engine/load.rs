@@ -13,6 +13,7 @@ use tract_onnx::tract_hir::internal::*;
 use super::session::TractSession;
 use super::weights::Weights;
 use super::{prune, rotary};
+use crate::lay_out::lay_out;
 
 /// Loads a model with its external data.
 pub(super) fn load(file: &ModelFile, options: LoadOptions) -> TractResult<TractSession> {
@@ -30,6 +31,8 @@ pub(super) fn load(file: &ModelFile, options: LoadOptions) -> TractResult<TractS
     let inputs = model.inputs.iter().map(|outlet| model.node(outlet.node).name.clone()).collect();
     let executor = options.threads.filter(|threads| *threads > 1).map(multithread::Executor::multithread);
     let run = RunOptions { executor, ..RunOptions::default() };
+    let mut model = model.into_typed()?.into_decluttered()?;
+    lay_out(&mut model)?;
     let plan = model.into_optimized()?.into_runnable_with_options(&run)?;
     TractSession::new(&plan, inputs, outputs)
 }

@@ -3,16 +3,16 @@
 use tract_linalg::multithread::{Executor, current_tract_executor};
 
 /// The threads that tract uses for its matrix products.
-pub(super) struct Threads(Executor);
+pub(crate) struct Threads(Executor);
 
 impl Threads {
     /// Returns the threads of the plan that is running on this thread.
-    pub(super) fn current() -> Self {
+    pub(crate) fn current() -> Self {
         Self(current_tract_executor())
     }
 
     /// Returns the number of threads. It is 1 for rayon's global pool, which the kernels do not use.
-    pub(super) fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         match &self.0 {
             Executor::MultiThread(pool) => pool.current_num_threads(),
             Executor::SingleThread | Executor::RayonGlobal => 1,
@@ -20,7 +20,7 @@ impl Threads {
     }
 
     /// Returns the executor if there is more than one thread. The kernels decide which calls are large enough.
-    pub(super) fn executor(&self) -> Option<&dyn kvscatter::Executor> {
+    pub(crate) fn executor(&self) -> Option<&dyn kvscatter::Executor> {
         (self.count() > 1).then_some(self as &dyn kvscatter::Executor)
     }
 }

@@ -1,0 +1,241 @@
+//! Lays out the constant weights of a plan's products when the model is loaded.
+//!
+//! tract's own plans pack constant weights too, but they choose kernels that compute columns of 8 rows and more if
+//! the number of rows is a symbol, and one row then takes the time of eight. They also keep a constant that two nodes
+//! read as it is, and transpose it in every step.
+
+use std::sync::Arc;
+
+use kvscatter::Isa;
+use tract_onnx::tract_core::ops::dummy::Dummy;
+use tract_onnx::tract_core::ops::einsum::EinSum;
+use tract_onnx::tract_core::ops::konst::Const;
+use tract_onnx::tract_hir::internal::*;
+
+use crate::matmul_nbits::MatMulNBits;
+use crate::product::Product;
+use crate::threads::Threads;
+
+/// Replaces each product with constant weights of a decluttered model by a [`ConstantProduct`]. The weights of one
+/// product at a time are in memory twice.
+pub(crate) fn lay_out(model: &mut TypedModel) -> TractResult<()> {
+    for id in model.eval_order()? {
+        let node = model.node(id);
+        let patch = if let Some(op) = node.op_as::<MatMulNBits>() {
+            op.lay_out(model, node)?
+        } else if let Some(op) = node.op_as::<EinSum>() {
+            of_einsum(op, model, node)?
+        } else {
+            None
+        };
+        let Some(patch) = patch else { continue };
+        let constants: TVec<usize> = node.inputs.iter().map(|input| input.node).collect();
+        patch.apply(model)?;
+        constants.into_iter().for_each(|constant| release(model, constant));
+    }
+    Ok(())
+}
+
+/// Frees a constant that no node reads any more.
+fn release(model: &mut TypedModel, constant: usize) {
+    let is_output = model.outputs.iter().any(|outlet| outlet.node == constant);
+    let node = &mut model.nodes[constant];
+    if !is_output && node.op_is::<Const>() && node.outputs.iter().all(|output| output.successors.is_empty()) {
+        node.op = Box::new(Dummy);
+        node.outputs.clear();
+    }
+}
+
+/// A product whose weights are laid out.
+#[derive(Clone, Debug)]
+pub(crate) struct ConstantProduct {
+    product: Arc<Product>,
+    /// The axes of the activations: first those of the rows, then those of the depth.
+    input_axes: TVec<usize>,
+    /// How many axes of the activations are axes of the rows.
+    row_axes: usize,
+    /// The sizes of the axes of the weights' columns.
+    columns: TVec<usize>,
+    /// For each axis of the result, its index among the axes of the rows and then of the columns.
+    output_axes: TVec<usize>,
+}
+
+impl ConstantProduct {
+    /// Multiplies the last of `rank` axes of the activations.
+    pub(crate) fn of_last_axis(product: Product, rank: usize) -> Self {
+        let [_, columns] = product.shape();
+        Self {
+            product: Arc::new(product),
+            input_axes: (0..rank).collect(),
+            row_axes: rank.saturating_sub(1),
+            columns: tvec!(columns),
+            output_axes: (0..rank).collect(),
+        }
+    }
+
+    /// Returns the shape of the result for a shape of activations.
+    fn output_shape<D: DimLike>(&self, input: &[D]) -> TVec<D> {
+        let rows = self.input_axes.iter().take(self.row_axes).map(|axis| input[*axis].clone());
+        let all: TVec<D> = rows.chain(self.columns.iter().map(|size| D::from(*size))).collect();
+        self.output_axes.iter().map(|axis| all[*axis].clone()).collect()
+    }
+}
+
+/// Products are equal if they have the same weights in memory.
+impl PartialEq for ConstantProduct {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.product, &other.product)
+            && (&self.input_axes, self.row_axes) == (&other.input_axes, other.row_axes)
+            && (&self.columns, &self.output_axes) == (&other.columns, &other.output_axes)
+    }
+}
+
+impl Eq for ConstantProduct {}
+
+impl Op for ConstantProduct {
+    fn name(&self) -> StaticName {
+        "ConstantProduct".into()
+    }
+
+    op_as_typed_op!();
+}
+
+impl EvalOp for ConstantProduct {
+    op_out_of_plan!();
+
+    fn eval(&self, _: &EvalContext<'_>, inputs: TVec<TValue>) -> TractResult<TVec<TValue>> {
+        let x = args_1!(inputs);
+        let shape = self.output_shape(x.shape());
+        let x = permuted(x, &self.input_axes)?;
+        let rows = x.shape().iter().take(self.row_axes);
+        let shape_of_product: TVec<usize> = rows.chain(&self.columns).copied().collect();
+        let mut y = Tensor::zero::<f32>(&shape_of_product)?;
+        let threads = Threads::current();
+        let x = x.try_as_plain_ram()?;
+        self.product.run(x.as_slice()?, y.try_as_plain_ram_mut()?.as_slice_mut()?, threads.executor());
+        let y = permuted(y.into_tvalue(), &self.output_axes)?;
+        debug_assert_eq!(y.shape(), &*shape);
+        Ok(tvec!(y))
+    }
+}
+
+impl TypedOp for ConstantProduct {
+    fn output_facts(&self, inputs: &[&TypedFact]) -> TractResult<TVec<TypedFact>> {
+        let [x] = inputs else { bail!("takes the activations, got {} inputs", inputs.len()) };
+        Ok(tvec!(f32::fact(self.output_shape(&x.shape.to_tvec()))))
+    }
+
+    as_op!();
+}
+
+/// Moves the axes of a tensor. Axes of size 1 take no copy.
+fn permuted(tensor: TValue, axes: &[usize]) -> TractResult<TValue> {
+    if axes.is_sorted() {
+        return Ok(tensor);
+    }
+    let shape: TVec<usize> = axes.iter().map(|axis| tensor.shape()[*axis]).collect();
+    if axes.iter().filter(|axis| tensor.shape()[**axis] != 1).is_sorted() {
+        return Ok(tensor.into_tensor().into_shape(&shape)?.into_tvalue());
+    }
+    Ok(tensor.into_tensor().permute_axes(axes)?.into_tvalue())
+}
+
+/// Returns the patch that replaces the product of a matrix of float32 constants, or `None` if the node is another
+/// product.
+fn of_einsum(op: &EinSum, model: &TypedModel, node: &TypedNode) -> TractResult<Option<TypedModelPatch>> {
+    let facts = model.node_input_facts(node.id)?;
+    let ([a, b], true) = (&*facts, op.operating_dt == f32::datum_type() && op.q_params.is_none()) else {
+        return Ok(None);
+    };
+    let (x, weights) = match (&a.konst, &b.konst) {
+        (None, Some(weights)) => (0, weights),
+        (Some(weights), None) => (1, weights),
+        _ => return Ok(None),
+    };
+    let is_float = |fact: &TypedFact| fact.datum_type == f32::datum_type() && fact.exotic_fact.is_none();
+    if !facts.iter().all(|fact| is_float(fact)) || !weights.is_plain_ram() {
+        return Ok(None);
+    }
+    let Some(mut axes) = Axes::of(op, x, weights) else { return Ok(None) };
+    axes.rows.sort_by_key(|[_, of_output]| *of_output);
+    axes.depth.sort_by_key(|[of_input, _]| *of_input);
+    axes.columns.sort_by_key(|[_, of_output]| *of_output);
+    let size = |axes: &[[usize; 2]], side: usize| -> usize {
+        axes.iter().map(|axis| weights.shape()[axis[side]]).product()
+    };
+    let [depth, columns] = [size(&axes.depth, 1), size(&axes.columns, 0)];
+    if depth < 2 || columns < 2 {
+        return Ok(None);
+    }
+    let Some(product) = axes.product(weights, [depth, columns])? else {
+        bail!("weights do not fit into memory")
+    };
+    let outputs: TVec<usize> =
+        axes.rows.iter().map(|axis| axis[1]).chain(axes.columns.iter().map(|axis| axis[1])).collect();
+    let output_axes =
+        (0..outputs.len()).map(|axis| outputs.iter().position(|of| *of == axis).unwrap_or(axis));
+    let op = ConstantProduct {
+        product: Arc::new(product),
+        input_axes: axes.rows.iter().chain(&axes.depth).map(|axis| axis[0]).collect(),
+        row_axes: axes.rows.len(),
+        columns: axes.columns.iter().map(|axis| weights.shape()[axis[0]]).collect(),
+        output_axes: output_axes.collect(),
+    };
+    let mut patch = TypedModelPatch::new("lay out constant weights");
+    let x = patch.tap_model(model, node.inputs[x])?;
+    let y = patch.wire_node(&node.name, op, &[x])?;
+    patch.shunt_outside(model, node.id.into(), y[0])?;
+    Ok(Some(patch))
+}
+
+/// The axes of a product, by what they index.
+#[derive(Default)]
+struct Axes {
+    /// Axes of the rows, in the activations and in the result.
+    rows: TVec<[usize; 2]>,
+    /// Axes of the depth, in the activations and in the weights.
+    depth: TVec<[usize; 2]>,
+    /// Axes of the columns, in the weights and in the result.
+    columns: TVec<[usize; 2]>,
+}
+
+impl Axes {
+    /// Returns the axes of a product, or `None` if there is more than one matrix of weights.
+    fn of(op: &EinSum, x: usize, weights: &Tensor) -> Option<Self> {
+        let mut axes = Self::default();
+        for axis in op.axes.iter_all_axes() {
+            let [in_x, in_weights, in_y] = [&axis.inputs[x], &axis.inputs[1 - x], &axis.outputs[0]];
+            let in_weights: TVec<usize> = in_weights
+                .iter()
+                .copied()
+                .filter(|axis| weights.shape()[*axis] != 1 || in_x.is_empty())
+                .collect();
+            match (&**in_x, &*in_weights, &**in_y) {
+                ([x], [weights], []) => axes.depth.push([*x, *weights]),
+                ([x], [], [y]) => axes.rows.push([*x, *y]),
+                ([], [weights], [y]) => axes.columns.push([*weights, *y]),
+                ([], [only], []) if weights.shape()[*only] == 1 => {}
+                _ => return None,
+            }
+        }
+        Some(axes)
+    }
+
+    /// Lays out the weights, or returns `None` if there is not enough memory.
+    fn product(&self, weights: &Arc<Tensor>, shape: [usize; 2]) -> TractResult<Option<Product>> {
+        let isa = Isa::allowed();
+        let strides = weights.strides();
+        if let ([[_, depth]], [[columns, _]]) = (&*self.depth, &*self.columns) {
+            let strides = [strides[*depth], strides[*columns]].map(usize::try_from);
+            let [Ok(depth), Ok(columns)] = strides else { return Ok(None) };
+            let plain = weights.try_as_plain_ram()?;
+            return Ok(Product::of_floats(shape, [depth, columns], plain.as_slice()?, isa));
+        }
+        let mut order: TVec<usize> = self.depth.iter().map(|axis| axis[1]).collect();
+        order.extend(self.columns.iter().map(|axis| axis[0]));
+        order.extend((0..weights.rank()).filter(|axis| !order.contains(axis)).collect::<TVec<_>>());
+        let moved = (**weights).clone().permute_axes(&order)?;
+        let plain = moved.try_as_plain_ram()?;
+        Ok(Product::of_floats(shape, [shape[1], 1], plain.as_slice()?, isa))
+    }
+}

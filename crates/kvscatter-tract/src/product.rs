@@ -1,0 +1,398 @@
+//! Products of activations with constant weights.
+//!
+//! The weights are laid out once, in panels of 32 columns. A panel stores the weights of all its columns for the
+//! first row of the matrix, then those for the second row, and so on. So a product reads each panel in the order of
+//! its memory, for one row of activations and for many. Weights of 2, 4 or 8 bits stay codes, and a product decodes
+//! them in registers, or one panel at a time if there are many rows.
+//!
+//! # Precision
+//! Sums are float32. The error of a result is at most `(depth + 2) × 2^-24` times the sum of its terms' absolute
+//! values. For codes it is at most `(block size + blocks + 4) × 2^-24` times the sum of
+//! `|activation| × |code - zero point| × |scale|`. If zero points are floats, `|code| + |zero point|` takes the place
+//! of the difference.
+
+mod kernel;
+mod level;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use kvscatter::Isa;
+
+use kernel::{COLUMNS, Coded, Decode, Floats, MAX_ROWS, Row, Words};
+use level::Level;
+
+/// The largest number of rows of activations that are multiplied while a panel is in the CPU's caches.
+const ROWS: usize = 128;
+
+/// The number of rows of the weights that are multiplied at once. Their part of a panel takes 128 KiB.
+const DEPTH: usize = 1024;
+
+/// The largest number of rows for which a kernel decodes the codes itself. With more rows, decoding each code once
+/// takes less time.
+const FEW_ROWS: usize = MAX_ROWS;
+
+/// The number of multiplications from which threads share a product.
+const SHARED: usize = 1 << 16;
+
+/// A product with constant weights, which are laid out for an instruction set.
+pub(crate) struct Product {
+    /// The number of rows of the weights.
+    depth: usize,
+    /// The number of columns of the weights.
+    columns: usize,
+    weights: Weights,
+    level: Level,
+}
+
+/// The weights, panel by panel. Columns after the last one are 0.
+enum Weights {
+    Floats(Vec<Row>),
+    Codes(CodedWeights),
+}
+
+struct CodedWeights {
+    bits: u8,
+    block_size: usize,
+    /// The number of blocks of a column.
+    blocks: usize,
+    words: Vec<Words>,
+    zeros: PanelZeros,
+    scales: Vec<Row>,
+}
+
+enum PanelZeros {
+    Same(u8),
+    Codes(Vec<Words>),
+    Floats(Vec<Row>),
+}
+
+/// Weights that are codes, column by column.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Codes<'a> {
+    /// The number of rows of the weights.
+    pub(crate) depth: usize,
+    /// The number of bits of a code: 2, 4 or 8.
+    pub(crate) bits: u8,
+    /// The number of weights of a column that share a scale and a zero point. It is a power of two of at least 16.
+    pub(crate) block_size: usize,
+    /// The codes of each column, in blocks of whole bytes. The lowest bits of a byte come first.
+    pub(crate) codes: &'a [u8],
+    pub(crate) zeros: Zeros<'a>,
+    /// The scale of each block of each column.
+    pub(crate) scales: &'a [f32],
+}
+
+/// The code that means 0.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Zeros<'a> {
+    /// The same for all weights.
+    Same(u8),
+    /// An integer for each block of each column.
+    Codes(&'a [u8]),
+    /// Any number for each block of each column.
+    Floats(&'a [f32]),
+}
+
+impl Product {
+    /// Lays out float32 weights. `row_stride` and `column_stride` are the distances in `weights` between rows and
+    /// between columns. Returns `None` if a weight is missing or there is not enough memory.
+    pub(crate) fn of_floats(
+        [depth, columns]: [usize; 2],
+        [row_stride, column_stride]: [usize; 2],
+        weights: &[f32],
+        isa: Isa,
+    ) -> Option<Self> {
+        let last = depth.checked_sub(1)?.checked_mul(row_stride)?;
+        let last = last.checked_add(columns.checked_sub(1)?.checked_mul(column_stride)?)?;
+        weights.get(last)?;
+        let mut rows = with_room(columns.div_ceil(COLUMNS).checked_mul(depth)?)?;
+        for first in (0..columns).step_by(COLUMNS) {
+            let used = COLUMNS.min(columns - first);
+            for row in 0..depth {
+                let mut to = Row::ZERO;
+                let from =
+                    weights.iter().skip(row * row_stride + first * column_stride).step_by(column_stride);
+                to.0.iter_mut().zip(from).take(used).for_each(|(to, from)| *to = *from);
+                rows.push(to);
+            }
+        }
+        Some(Self { depth, columns, weights: Weights::Floats(rows), level: Level::of(isa) })
+    }
+
+    /// Lays out codes. Returns `None` if a number is missing or there is not enough memory.
+    pub(crate) fn of_codes(columns: usize, codes: &Codes<'_>, isa: Isa) -> Option<Self> {
+        let Codes { depth, bits, block_size, .. } = *codes;
+        let blocks = depth.div_ceil(block_size);
+        let bytes = blocks.checked_mul(block_size * usize::from(bits) / 8)?;
+        let words = panels(columns, bytes / 4, Words::ZERO, |column, word, panel, lane| {
+            let at = column * bytes + word * 4;
+            panel.0[lane] = u32::from_le_bytes(*codes.codes.get(at..)?.first_chunk()?);
+            Some(())
+        })?;
+        let rows = |numbers: &[f32]| {
+            panels(columns, blocks, Row::ZERO, |column, block, panel, lane| {
+                panel.0[lane] = *numbers.get(column * blocks + block)?;
+                Some(())
+            })
+        };
+        let zeros = match codes.zeros {
+            Zeros::Same(zero) => PanelZeros::Same(zero),
+            Zeros::Floats(zeros) => PanelZeros::Floats(rows(zeros)?),
+            Zeros::Codes(zeros) => {
+                let words = panels(columns, blocks.div_ceil(4), Words::ZERO, |column, word, panel, lane| {
+                    let of_column = zeros.get(column * blocks..)?.get(..blocks)?;
+                    let mut bytes = [0; 4];
+                    bytes.iter_mut().zip(of_column.iter().skip(word * 4)).for_each(|(to, from)| *to = *from);
+                    panel.0[lane] = u32::from_le_bytes(bytes);
+                    Some(())
+                });
+                PanelZeros::Codes(words?)
+            }
+        };
+        let scales = rows(codes.scales)?;
+        let weights = Weights::Codes(CodedWeights { bits, block_size, blocks, words, zeros, scales });
+        Some(Self { depth, columns, weights, level: Level::of(isa) })
+    }
+
+    /// Returns the number of rows and of columns of the weights.
+    pub(crate) const fn shape(&self) -> [usize; 2] {
+        [self.depth, self.columns]
+    }
+
+    /// Multiplies: `y[row][column]` is the sum of `x[row][k] * weight[k][column]`. Both are contiguous. Each row of a
+    /// result has the same bits, however many rows and threads there are.
+    pub(crate) fn run(&self, x: &[f32], y: &mut [f32], executor: Option<&dyn kvscatter::Executor>) {
+        let pieces = x.chunks(ROWS * self.depth).zip(y.chunks_mut(ROWS * self.columns));
+        pieces.for_each(|(x, y)| self.run_piece(x, y, executor));
+    }
+
+    fn run_piece(&self, x: &[f32], y: &mut [f32], executor: Option<&dyn kvscatter::Executor>) {
+        let rows = y.len() / self.columns;
+        let executor = executor.filter(|_| rows * self.depth * self.columns >= SHARED);
+        let groups = Groups::new(x, self.depth, self.padded_depth());
+        let panels = self.columns.div_ceil(COLUMNS);
+        let mut sums = vec![Row::ZERO; panels * rows];
+        // A thread that is late leaves at most this part to do.
+        let share = if executor.is_some() { panels.div_ceil(16) } else { panels };
+        share_out(sums.chunks_mut(share * rows), executor, |index, sums| {
+            let mut decoded = Vec::new();
+            for (panel, sums) in sums.chunks_mut(rows).enumerate() {
+                self.multiply(index * share + panel, &groups, sums, &mut decoded);
+            }
+        });
+        let executor = executor.filter(|_| rows >= ROWS);
+        share_out(y.chunks_mut(self.columns), executor, |row, y| {
+            for (y, sums) in y.chunks_mut(COLUMNS).zip(sums.iter().skip(row).step_by(rows)) {
+                y.copy_from_slice(&sums.0[..y.len()]);
+            }
+        });
+    }
+
+    /// Returns the number of rows of the weights with those that fill the last block.
+    fn padded_depth(&self) -> usize {
+        match &self.weights {
+            Weights::Floats(_) => self.depth,
+            Weights::Codes(codes) => codes.blocks * codes.block_size,
+        }
+    }
+
+    /// Multiplies all rows with one panel.
+    fn multiply(&self, panel: usize, groups: &Groups, sums: &mut [Row], decoded: &mut Vec<Row>) {
+        match &self.weights {
+            Weights::Floats(weights) => {
+                let weights = &weights[panel * self.depth..][..self.depth];
+                for (index, weights) in weights.chunks(DEPTH).enumerate() {
+                    groups.each(
+                        index * DEPTH,
+                        weights.len(),
+                        sums,
+                        &FloatCall { level: self.level, weights },
+                    );
+                }
+            }
+            Weights::Codes(coded) => {
+                let codes = coded.panel(panel);
+                if groups.rows <= FEW_ROWS {
+                    let call = CodedCall { level: self.level, codes, decoded: None };
+                    return groups.each(0, groups.depth, sums, &call);
+                }
+                let step = (DEPTH / coded.block_size).max(1);
+                for first_block in (0..coded.blocks).step_by(step) {
+                    let depth = step.min(coded.blocks - first_block) * coded.block_size;
+                    decoded.resize(depth, Row::ZERO);
+                    self.level.run(Decode { codes, first_block, to: decoded });
+                    let call = CodedCall {
+                        level: self.level,
+                        codes,
+                        decoded: Some((first_block, decoded.as_slice())),
+                    };
+                    groups.each(first_block * coded.block_size, depth, sums, &call);
+                }
+            }
+        }
+    }
+}
+
+impl CodedWeights {
+    fn panel(&self, panel: usize) -> kernel::Codes<'_> {
+        let words = self.words.len() / self.scales.len() * self.blocks;
+        let zeros = match &self.zeros {
+            PanelZeros::Same(zero) => kernel::Zeros::Same(*zero),
+            PanelZeros::Codes(words) => {
+                let count = self.blocks.div_ceil(4);
+                kernel::Zeros::Codes(&words[panel * count..][..count])
+            }
+            PanelZeros::Floats(zeros) => kernel::Zeros::Floats(&zeros[panel * self.blocks..][..self.blocks]),
+        };
+        kernel::Codes {
+            bits: self.bits,
+            block_size: self.block_size,
+            words: &self.words[panel * words..][..words],
+            zeros,
+            scales: &self.scales[panel * self.blocks..][..self.blocks],
+        }
+    }
+}
+
+impl std::fmt::Debug for Product {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Product")
+            .field("depth", &self.depth)
+            .field("columns", &self.columns)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Rows of activations, in groups that a kernel multiplies at once. A group stores the first number of each of its
+/// rows, then the second number of each, and so on.
+struct Groups {
+    numbers: Vec<f32>,
+    rows: usize,
+    /// The number of numbers of a row.
+    depth: usize,
+}
+
+/// A kernel's call with some rows.
+trait RowsCall {
+    fn call<const R: usize>(&self, x: &[[f32; R]], sums: &mut [Row; R]);
+}
+
+struct FloatCall<'a> {
+    level: Level,
+    weights: &'a [Row],
+}
+
+struct CodedCall<'a> {
+    level: Level,
+    codes: kernel::Codes<'a>,
+    decoded: Option<(usize, &'a [Row])>,
+}
+
+impl RowsCall for FloatCall<'_> {
+    fn call<const R: usize>(&self, x: &[[f32; R]], sums: &mut [Row; R]) {
+        self.level.run(Floats { x, weights: self.weights, sums });
+    }
+}
+
+impl RowsCall for CodedCall<'_> {
+    fn call<const R: usize>(&self, x: &[[f32; R]], sums: &mut [Row; R]) {
+        self.level.run(Coded { x, codes: self.codes, decoded: self.decoded, sums });
+    }
+}
+
+impl Groups {
+    /// Groups the rows, and adds zeros to each until it has `depth` numbers.
+    fn new(x: &[f32], columns: usize, depth: usize) -> Self {
+        let rows = x.len() / columns;
+        let mut numbers = vec![0.0; rows * depth];
+        let (mut x, mut to) = (x, numbers.as_mut_slice());
+        for size in group_sizes(rows) {
+            let (group, others) = x.split_at(size * columns);
+            let (to_group, to_others) = to.split_at_mut(size * depth);
+            for (index, row) in group.chunks_exact(columns).enumerate() {
+                to_group.iter_mut().skip(index).step_by(size).zip(row).for_each(|(to, from)| *to = *from);
+            }
+            (x, to) = (others, to_others);
+        }
+        Self { numbers, rows, depth }
+    }
+
+    /// Calls a kernel for each group, with `depth` numbers of its rows from `first` on.
+    fn each(&self, first: usize, depth: usize, sums: &mut [Row], call: &impl RowsCall) {
+        let (mut numbers, mut sums) = (self.numbers.as_slice(), sums);
+        for size in group_sizes(self.rows) {
+            let (group, others) = numbers.split_at(size * self.depth);
+            let (to, to_others) = sums.split_at_mut(size);
+            let x = &group[first * size..][..depth * size];
+            match size {
+                MAX_ROWS => one::<MAX_ROWS>(x, to, call),
+                2 => one::<2>(x, to, call),
+                _ => one::<1>(x, to, call),
+            }
+            (numbers, sums) = (others, to_others);
+        }
+    }
+}
+
+fn one<const R: usize>(x: &[f32], sums: &mut [Row], call: &impl RowsCall) {
+    if let Some(sums) = sums.first_chunk_mut() {
+        call.call::<R>(x.as_chunks().0, sums);
+    }
+}
+
+/// Returns the number of rows of each group, which is the largest power of two that fits.
+fn group_sizes(rows: usize) -> impl Iterator<Item = usize> {
+    let mut left = rows;
+    std::iter::from_fn(move || {
+        let size = MAX_ROWS.min(1 << left.checked_ilog2()?);
+        left -= size;
+        Some(size)
+    })
+}
+
+/// Calls `work` with each part and its index. Threads of the executor take the parts in turn.
+fn share_out<'a, T: Send + 'a>(
+    parts: impl Iterator<Item = T> + Send,
+    executor: Option<&dyn kvscatter::Executor>,
+    work: impl Fn(usize, T) + Sync,
+) {
+    let mut parts = parts.enumerate();
+    let Some(executor) = executor else { return parts.for_each(|(index, part)| work(index, part)) };
+    let parts = Mutex::new(&mut parts);
+    let next = || {
+        let mut parts: MutexGuard<'_, _> = parts.lock().unwrap_or_else(PoisonError::into_inner);
+        parts.next()
+    };
+    executor.broadcast(&|| {
+        while let Some((index, part)) = next() {
+            work(index, part);
+        }
+    });
+}
+
+/// Collects `count` values for each panel. `fill` sets one lane of one value from a column.
+fn panels<T: Copy>(
+    columns: usize,
+    count: usize,
+    zero: T,
+    fill: impl Fn(usize, usize, &mut T, usize) -> Option<()>,
+) -> Option<Vec<T>> {
+    let mut values = with_room(columns.div_ceil(COLUMNS).checked_mul(count)?)?;
+    for first in (0..columns).step_by(COLUMNS) {
+        for index in 0..count {
+            let mut value = zero;
+            for lane in 0..COLUMNS.min(columns - first) {
+                fill(first + lane, index, &mut value, lane)?;
+            }
+            values.push(value);
+        }
+    }
+    Some(values)
+}
+
+/// Returns an empty vector with room for `count` values, or `None` if there is not enough memory.
+fn with_room<T>(count: usize) -> Option<Vec<T>> {
+    let mut values = Vec::new();
+    values.try_reserve_exact(count).ok()?;
+    Some(values)
+}
