@@ -1,8 +1,6 @@
 //! Lays out the constant weights of a plan's products when the model is loaded.
 //!
-//! tract's own plans pack constant weights too, but they choose kernels that compute columns of 8 rows and more if
-//! the number of rows is a symbol, and one row then takes the time of eight. They also keep a constant that two nodes
-//! read as it is, and transpose it in every step.
+//! This happens after tract has simplified the model, so that constants are folded, and before it chooses kernels.
 
 use std::sync::Arc;
 

@@ -10,8 +10,10 @@
 //!     Rings need no attribute. `TensorScatter` with mode `circular` writes them in place, a mask shows the slots of
 //!     a window, and the lengths are at most the capacity. With more slots than the window, the results have the
 //!     bits of a linear cache.
-//!   * `MatMulNBits` replaces tract's operator, because tract 0.23.9 returns wrong products for it.
-//! * [`Tract`] implements [`Engine`](kvscatter_session::Engine) with tract. A run takes the caches and
+//!   * `MatMulNBits` replaces tract's operator, because tract 0.23.9 returns wrong products for it. Its weights stay
+//!     codes in memory.
+//! * [`Tract`] lays out constant float32 weights once, when it loads a model. A product with them reads each weight
+//!   once per run, uses the threads of the plan, and gives a row the same bits in every batch. [`Tract`] implements [`Engine`](kvscatter_session::Engine) with tract. A run takes the caches and
 //!   returns them, even if it fails.
 //!
 //! [`register`] takes a type of `tract-onnx`, and this crate requires one exact version of `tract-onnx`. Use
@@ -61,8 +63,8 @@
 //! * tract has 13 of the 24 element types. It has no bfloat16, no complex numbers, no 8-bit or 4-bit floats
 //!   and no 4-bit integers.
 //! * `Attention` takes float32 and float16.
-//! * `MatMulNBits` dequantises its weights when a model is loaded, so each weight takes 4 bytes of memory. It
-//!   rejects `g_idx` if the zero points are packed or the weights do not have 4 bits.
+//! * `MatMulNBits` rejects `g_idx` if the zero points are packed or the weights do not have 4 bits. With `g_idx`, each
+//!   weight takes 4 bytes of memory. Plans that are not optimised lay out its weights in every run.
 //! * tract keeps the sizes of a failed run, and the number of valid slots is one of them. If a run of your plan
 //!   fails, call `reset_turn` on its state before you run it again. [`Tract`] does this.
 //! * tract folds constants of any size when it loads a model. Run untrusted models in a process whose memory

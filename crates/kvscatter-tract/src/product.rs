@@ -396,3 +396,156 @@ fn with_room<T>(count: usize) -> Option<Vec<T>> {
     values.try_reserve_exact(count).ok()?;
     Some(values)
 }
+
+#[cfg(test)]
+mod tests {
+    use kvscatter::Isa;
+
+    use super::{Codes, Product, Zeros};
+
+    const ISAS: [Isa; 3] = [Isa::Portable, Isa::Avx2, Isa::Avx512];
+
+    /// Three threads that take parts of the work.
+    struct Three;
+
+    impl kvscatter::Executor for Three {
+        fn broadcast(&self, work: &(dyn Fn() + Sync)) {
+            std::thread::scope(|scope| (0..3).for_each(|_| _ = scope.spawn(work)));
+        }
+    }
+
+    /// Returns a number between -1 and 1 with all digits of a float32.
+    fn number(index: usize) -> f32 {
+        let bits = index.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40;
+        bits as f32 / (1 << 23) as f32 - 1.0
+    }
+
+    fn numbers(count: usize, first: usize) -> Vec<f32> {
+        (first..first + count).map(number).collect()
+    }
+
+    /// Compares each result with sums in float64. `weight` returns a weight and the size that bounds its error, and
+    /// `terms` is the number of roundings. Then compares the bits with those of each row alone, and of three threads.
+    fn check(product: &Product, rows: &[usize], terms: usize, weight: impl Fn(usize, usize) -> (f64, f64)) {
+        let [depth, columns] = product.shape();
+        let weights: Vec<(f64, f64)> = (0..columns)
+            .flat_map(|column| (0..depth).map(move |row| (row, column)))
+            .map(|(row, column)| weight(row, column))
+            .collect();
+        for &rows in rows {
+            let x = numbers(rows * depth, 7);
+            let mut y = vec![f32::NAN; rows * columns];
+            product.run(&x, &mut y, None);
+            for (x, y) in x.chunks(depth).zip(y.chunks(columns)).step_by(rows.div_ceil(5)) {
+                for (weights, y) in weights.chunks(depth).zip(y) {
+                    let (mut sum, mut size) = (0.0, 0.0);
+                    for (x, (weight, bound)) in x.iter().zip(weights) {
+                        sum += f64::from(*x) * weight;
+                        size += f64::from(x.abs()) * bound;
+                    }
+                    let (error, bound) = ((f64::from(*y) - sum).abs(), terms as f64 * size * 2_f64.powi(-24));
+                    assert!(
+                        error <= bound,
+                        "{product:?}: {rows} rows, {y} is not {sum}, {error:e} > {bound:e}"
+                    );
+                }
+            }
+            let bits = |y: &[f32]| y.iter().map(|y| y.to_bits()).collect::<Vec<_>>();
+            let mut others = vec![f32::NAN; y.len()];
+            for (x, y) in x.chunks(depth).zip(others.chunks_mut(columns)) {
+                product.run(x, y, None);
+            }
+            assert_eq!(bits(&others), bits(&y), "{product:?}: each of {rows} rows alone");
+            others.fill(f32::NAN);
+            product.run(&x, &mut others, Some(&Three));
+            assert_eq!(bits(&others), bits(&y), "{product:?}: {rows} rows with threads");
+        }
+    }
+
+    #[test]
+    fn products_with_floats_are_those_of_float64_on_every_instruction_set() {
+        for [depth, columns] in [[1, 1], [3, 33], [1, 64], [17, 31], [64, 32], [1027, 65]] {
+            let weights = numbers(depth * columns, 3);
+            for isa in ISAS {
+                for strides in [[columns, 1], [1, depth]] {
+                    let product = Product::of_floats([depth, columns], strides, &weights, isa).unwrap();
+                    // The kernels take rows in groups of 4, 2 and 1, and at most 128 in a piece.
+                    check(&product, &[1, 4, 7, 131], depth + 2, |row, column| {
+                        let weight = f64::from(weights[row * strides[0] + column * strides[1]]);
+                        (weight, weight.abs())
+                    });
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn products_with_codes_are_those_of_float64_on_every_instruction_set() {
+        // The last depth takes more than one part of a panel.
+        for (bits, block_size, depth, columns) in [
+            (2, 16, 33, 37),
+            (4, 16, 48, 32),
+            (4, 32, 100, 65),
+            (4, 64, 64, 3),
+            (4, 128, 2300, 33),
+            (8, 16, 31, 33),
+            (8, 128, 200, 40),
+            (2, 64, 1100, 34),
+            (4, 2048, 2100, 5),
+        ] {
+            let blocks = depth.div_ceil(block_size);
+            let count = columns * blocks;
+            let codes: Vec<u8> =
+                (0..count * block_size * bits / 8).map(|index| (index * 89 + index / 7) as u8).collect();
+            let scales: Vec<f32> = (0..count).map(|index| 0.01 + number(index).abs()).collect();
+            let integers: Vec<u8> = (0..count).map(|index| (index * 5 % (1 << bits)) as u8).collect();
+            let floats: Vec<f32> = integers.iter().map(|zero| f32::from(*zero) + 0.3).collect();
+            let code = |row: usize, column: usize| {
+                let at = (column * blocks * block_size + row) * bits;
+                f64::from((codes[at / 8] >> (at % 8)) & (u8::MAX >> (8 - bits)))
+            };
+            for zeros in [Zeros::Same(1 << (bits - 1)), Zeros::Codes(&integers), Zeros::Floats(&floats)] {
+                let given =
+                    Codes { depth, bits: bits as u8, block_size, codes: &codes, zeros, scales: &scales };
+                for isa in ISAS {
+                    let product = Product::of_codes(columns, &given, isa).unwrap();
+                    // The kernels decode codes themselves for up to 4 rows.
+                    check(&product, &[3, 7], block_size + blocks + 4, |row, column| {
+                        let block = column * blocks + row / block_size;
+                        let (code, scale) = (code(row, column), f64::from(scales[block]));
+                        match zeros {
+                            Zeros::Same(zero) => weight(code, f64::from(zero), scale),
+                            Zeros::Codes(zeros) => weight(code, f64::from(zeros[block]), scale),
+                            Zeros::Floats(zeros) => {
+                                let zero = f64::from(zeros[block]);
+                                ((code - zero) * scale, (code + zero) * scale)
+                            }
+                        }
+                    });
+                }
+            }
+        }
+    }
+
+    fn weight(code: f64, zero: f64, scale: f64) -> (f64, f64) {
+        ((code - zero) * scale, (code - zero).abs() * scale)
+    }
+
+    #[test]
+    fn weights_that_are_missing_are_refused() {
+        assert!(Product::of_floats([3, 4], [4, 1], &[0.0; 11], Isa::Portable).is_none());
+        assert!(Product::of_floats([0, 4], [4, 1], &[], Isa::Portable).is_none());
+        let codes = [0; 16];
+        let codes = |scales| Codes {
+            depth: 32,
+            bits: 4,
+            block_size: 32,
+            codes: &codes,
+            zeros: Zeros::Same(8),
+            scales,
+        };
+        assert!(Product::of_codes(1, &codes(&[]), Isa::Portable).is_none());
+        assert!(Product::of_codes(2, &codes(&[1.0, 1.0]), Isa::Portable).is_none());
+        assert!(Product::of_codes(1, &codes(&[1.0]), Isa::Portable).is_some());
+    }
+}
