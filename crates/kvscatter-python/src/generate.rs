@@ -39,8 +39,8 @@ use crate::{options, runtime};
 ///     min_p: Allows tokens that have at least this part of the probability of the most likely token, from 0 to 1.
 ///     repetition_penalty: The number that divides the positive logits of tokens that occurred before, and multiplies
 ///         the negative ones, above 0. Above 1 it makes repetitions less likely.
-///     seed: The seed of the random numbers. The same seed gives the same tokens after a prompt, whatever the other
-///         prompts are. Equal prompts in one call get different tokens.
+///     seed: The seed of the random numbers. The same seed gives the same tokens after a prompt, also with other
+///         prompts in the batch. Equal prompts in one call get different tokens.
 ///     eos: Tokens after which a prompt ends.
 ///     capacity, threads, memory, onnxruntime, plugin: See `KvSession`.
 ///     chunk: The maximum number of tokens of one prompt in a run of the model.

@@ -174,8 +174,8 @@ impl Generator {
     ///
     /// The result has the same tokens as without drafts, also with [sampling](GenerateOptions::sampling), if the model
     /// computes the same logits for several tokens of a sample in one run as for single tokens. `most` has no effect if
-    /// the caches grow, if the model has states, if it takes one token in a run, if it returns logits for the last token
-    /// only, or with [`refuse_nan`](SessionOptions::refuse_nan), which would refuse the NaN of a wrong draft.
+    /// the caches grow, if the model has states, if it takes one token in a run, if it returns logits for the last
+    /// token only, or with [`refuse_nan`](SessionOptions::refuse_nan), which would refuse the NaN of a wrong draft.
     pub fn draft(&mut self, most: usize) {
         self.draft = most;
     }
