@@ -24,7 +24,7 @@ use kvscatter_onnx::proto::{
 };
 use kvscatter_onnx::{Model, WeightTransfer};
 use kvscatter_onnxruntime::OnnxRuntime;
-use kvscatter_session::{Generator, GenerateOptions, KvSession, SessionError, SessionOptions};
+use kvscatter_session::{GenerateOptions, Generator, KvSession, SessionError, SessionOptions};
 use poisoned_decoder::poisoned;
 
 fn testdata(name: &str) -> PathBuf {
@@ -204,7 +204,8 @@ fn exports_of_one_decoder_generate_the_same_tokens() {
     let [first, others @ ..] =
         ["mobius-llama-static", "mobius-llama-dynamic", "optimum-llama", "genai-llama-gqa"].map(|name| {
             let options = SessionOptions::default();
-            let mut generator = Generator::open_for(&engine, testdata(name), &prompts, &greedy, options).unwrap();
+            let mut generator =
+                Generator::open_for(&engine, testdata(name), &prompts, &greedy, options).unwrap();
             generator.generate(&prompts, &greedy, &mut |_| ControlFlow::Continue(())).unwrap().samples
         });
     assert!(others.iter().all(|samples| *samples == first), "{first:?} {others:?}");
