@@ -38,6 +38,7 @@ const PLAIN: [&str; 4] =
     ["README.md", "crates/kvscatter-python/README.md", "docs/python.md", "docs/python/numpy.md"];
 const ONNX: &str = "docs/python/onnx.md";
 const SESSION: &str = "docs/python/session.md";
+const TEXT: &str = "docs/python/text.md";
 const SESSIONS: &str = "docs/sessions.md";
 const JAX: &str = "docs/python/jax.md";
 const PYTORCH: &str = "docs/python/pytorch.md";
@@ -224,7 +225,7 @@ fn test() -> Step {
     commands.push(pytest(&tools, &[TESTS, "--ignore", TORCH_TESTS]));
     let no_torch = "--ignore-glob=/*/kvscatter/torch/*";
     commands.push(pytest(&tools, &["--doctest-modules", "--pyargs", "kvscatter", no_torch]));
-    commands.push(documents(&tools, &[ONNX, SESSION, SESSIONS, JAX]));
+    commands.push(documents(&tools, &[ONNX, SESSION, TEXT, SESSIONS, JAX]));
     Step::new("python-test", commands).needs(needs(&[tools]))
 }
 

@@ -221,6 +221,7 @@ def decode_seconds(model: Path, kinds: tuple[int, ...], draft: int) -> tuple[flo
         model,
         [texts()[kind][:PROMPT] for kind in kinds],
         TOKENS,
+        convert=False,
         capacity=CAPACITY,
         threads=1,
         draft=draft,

@@ -48,6 +48,10 @@ pub(crate) fn max_new_tokens(value: &Bound<'_, PyAny>) -> PyResult<Option<usize>
     Bounds { argument: "max_new_tokens", min: 0, ..COUNT }.optional(value)
 }
 
+pub(crate) fn max_seq(value: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
+    Bounds { argument: "max_seq", ..COUNT }.optional(value)
+}
+
 /// 0 means no limit.
 pub(crate) fn top_k(value: &Bound<'_, PyAny>) -> PyResult<usize> {
     Bounds { argument: "top_k", min: 0, ..COUNT }.size(value)

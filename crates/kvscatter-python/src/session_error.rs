@@ -1,5 +1,6 @@
 //! Converts the errors of sessions to exceptions of the classes in [`error`](crate::error).
 
+use kvscatter_onnx::OnnxError;
 use kvscatter_onnxruntime::RuntimeError;
 use kvscatter_session::{SessionError, SessionSetting};
 use pyo3::prelude::*;
@@ -37,11 +38,23 @@ pub(crate) fn busy(py: Python<'_>) -> PyErr {
     raise_of(py, Class::Session, "busy", None, message, &[])
 }
 
+/// Creates the exception for a call of a generator during another call of it.
+#[cold]
+pub(crate) fn generator_busy(py: Python<'_>) -> PyErr {
+    let message = "the generator is busy: read or close its stream, or wait for the other call".to_owned();
+    raise_of(py, Class::Session, "busy", None, message, &[])
+}
+
 /// Returns the suffix of an error's message: the keyword that the error is about, or where the command is that the
 /// message names.
 fn suffix(error: &SessionError) -> &'static str {
     if matches!(error, SessionError::NotStatic { .. } | SessionError::Ragged { .. }) {
         return " (the command kvscatter is in the crate kvscatter-cli, not in this package)";
+    }
+    if let SessionError::Onnx(error) = error
+        && matches!(error.root(), OnnxError::NotConverted { .. })
+    {
+        return " (convert=)";
     }
     match error.about() {
         Some(SessionSetting::Memory) => " (memory=)",

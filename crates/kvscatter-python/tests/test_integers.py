@@ -21,8 +21,16 @@ CACHE, UPDATE = np.zeros((1, 4, 2), np.float32), np.ones((1, 1, 2), np.float32)
 PAST, NEW = np.zeros((2, 1, 4, 2), np.float16), np.zeros((1, 2), np.float16)
 PLAN = kvscatter.plan(CACHE, UPDATE)
 
-OPTIONAL = {"batch", "capacity", "threads", "max_new_tokens"}
+OPTIONAL = {"batch", "capacity", "threads", "max_new_tokens", "max_seq"}
 """The arguments that may be None in functions of sessions."""
+
+CHAT = [{"role": "user", "content": "a"}]
+
+
+def in_generator(call: Callable[[kvscatter.Generator], object]) -> object:
+    with kvscatter.Generator(MODEL, threads=1) as generator:
+        return call(generator)
+
 
 WITHOUT_A_SESSION: dict[str, Callable[[Any], object]] = {
     **{
@@ -111,14 +119,24 @@ SESSION: dict[str, Callable[[Any], object]] = {
         for name in ("batch", "capacity", "threads", "memory")
     },
     **{
-        f"_native.generate.{name}": lambda value, name=name: kvscatter.generate(
-            MODEL, [[1]], **{name: value}
+        f"_native.{of}.{name}": lambda value, name=name: kvscatter.generate(MODEL, [[1]], **{name: value})
+        for of, names in (
+            ("Generation", ("max_new_tokens", "top_k", "seed", "chunk", "draft")),
+            ("KeptGenerator", ("capacity", "threads", "memory")),
+            ("prepare_model", ("max_seq",)),
         )
-        for name in (
-            *("max_new_tokens", "capacity", "threads", "memory", "chunk", "draft"),
-            *("top_k", "seed"),
-        )
+        for name in names
     },
+    "_native.KeptGenerator.batch": lambda value: kvscatter.Generator(MODEL, batch=value),
+    "_generate.generate.max_new_tokens": lambda value: kvscatter.generate(MODEL, "a", value),
+    "_generate.chat.max_new_tokens": lambda value: kvscatter.chat(MODEL, CHAT, value),
+    "_generate.Generator.batch": lambda value: kvscatter.Generator(MODEL, batch=value),
+    "_generate.Generator.generate.max_new_tokens": lambda value: in_generator(
+        lambda generator: generator.generate([[1]], value)
+    ),
+    "_generate.Generator.chat.max_new_tokens": lambda value: in_generator(
+        lambda generator: generator.chat(CHAT, value)
+    ),
 }
 
 ELSEWHERE = {
@@ -147,6 +165,7 @@ FOR_THE_PACKAGE = tuple(
 def test_every_integer_argument_is_in_a_table() -> None:
     modules = (
         "_native.pyi",
+        "_generate.py",
         "positions.py",
         "reference.py",
         "ring.py",
@@ -154,7 +173,7 @@ def test_every_integer_argument_is_in_a_table() -> None:
         "testing/_check.py",
     )
     public = {name for name in declared(*modules) if not name.startswith(FOR_THE_PACKAGE)}
-    public.remove("_native.generate.progress")  # a function that takes integers
+    public -= {"_native.Generation.progress", "_native.KeptGenerator.generate.watch"}  # functions
     assert public == WITHOUT_A_SESSION.keys() | SESSION.keys() | ELSEWHERE.keys()
 
 

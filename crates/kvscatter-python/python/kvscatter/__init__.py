@@ -1,6 +1,7 @@
 """Writes new keys and values into a KV cache in place, exactly as ONNX, TensorRT and Ascend define it."""
 
 from kvscatter import cuda, errors, onnxruntime, positions, ring
+from kvscatter._generate import Generator, chat, generate
 from kvscatter._native import (
     KvSession,
     Logits,
@@ -9,7 +10,6 @@ from kvscatter._native import (
     Sample,
     Transaction,
     __version__,
-    generate,
     kv_cache_operation_,
     kv_cache_update_,
     plan,
@@ -20,6 +20,7 @@ from kvscatter._native import (
 )
 from kvscatter._plan import Block, Loop, Segment
 from kvscatter._session import CacheMemory, Generated, MemoryReport
+from kvscatter._stream import Stream
 from kvscatter.errors import (
     ArrayError,
     CudaError,
@@ -41,6 +42,7 @@ __all__ = [
     "ElementTypeError",
     "Error",
     "Generated",
+    "Generator",
     "KvSession",
     "Logits",
     "Loop",
@@ -53,8 +55,10 @@ __all__ = [
     "Segment",
     "SessionError",
     "ShapeError",
+    "Stream",
     "Transaction",
     "__version__",
+    "chat",
     "cuda",
     "errors",
     "generate",

@@ -3,6 +3,7 @@ those of `positions` and `ring`, which the modules of these names document."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike
+from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias, final, overload
 
 import numpy as np
@@ -29,6 +30,8 @@ from kvscatter.errors import Error
 __all__ = [
     "CudaStatus",
     "CudaWrite",
+    "Generation",
+    "KeptGenerator",
     "KvSession",
     "Logits",
     "OnnxModel",
@@ -45,7 +48,6 @@ __all__ = [
     "cuda_prepare_present",
     "cuda_prepare_slots",
     "error_kinds",
-    "generate",
     "integer_within",
     "kv_cache_operation_",
     "kv_cache_update_",
@@ -55,6 +57,7 @@ __all__ = [
     "plan",
     "positions",
     "prepare",
+    "prepare_model",
     "resolve_axis",
     "restore_prepared",
     "ring",
@@ -68,31 +71,6 @@ __all__ = [
 ]
 
 __version__: str
-
-def generate(
-    path: str | PathLike[str],
-    prompts: Iterable[Indices],
-    max_new_tokens: int | None = None,
-    *,
-    do_sample: bool = False,
-    temperature: float = 1.0,
-    top_k: int = 50,
-    top_p: float = 1.0,
-    min_p: float = 0.0,
-    repetition_penalty: float = 1.0,
-    seed: int = 0,
-    eos: Indices = (),
-    capacity: int | None = None,
-    threads: int | None = None,
-    memory: int = 17179869184,
-    chunk: int = 512,
-    draft: int = 0,
-    prefix: str | PathLike[str] | None = None,
-    save_prefix: str | PathLike[str] | None = None,
-    onnxruntime: str | PathLike[str] | None = None,
-    plugin: bool | str | PathLike[str] = True,
-    progress: Callable[[int, int], object] | None = None,
-) -> Generated: ...
 
 @final
 class KvSession:
@@ -479,6 +457,62 @@ class OnnxModel:
     def run(
         self, feeds: Sequence[tuple[str, str, Sequence[int], NDArray[np.uint8] | Sequence[bytes]]]
     ) -> list[tuple[str, list[int], NDArray[np.uint8] | list[bytes]]]: ...
+
+def prepare_model(
+    path: str | PathLike[str], convert: bool, max_seq: int | None
+) -> tuple[Path, Path, Literal["nothing", "converted", "reused"], str]: ...
+
+@final
+class Generation:
+    def __new__(
+        cls,
+        max_new_tokens: int | None = None,
+        *,
+        do_sample: bool = False,
+        temperature: float = 1.0,
+        top_k: int = 50,
+        top_p: float = 1.0,
+        min_p: float = 0.0,
+        repetition_penalty: float = 1.0,
+        seed: int = 0,
+        eos: Indices | None = (),
+        chunk: int = 512,
+        draft: int = 0,
+        progress: Callable[[int, int], object] | None = None,
+    ) -> Generation: ...
+    def with_eos(self, eos: Indices) -> Generation: ...
+
+@final
+class KeptGenerator:
+    def __new__(
+        cls,
+        path: str | PathLike[str],
+        *,
+        batch: int | None = 1,
+        prompts: Iterable[Indices] | None = None,
+        generation: Generation | None = None,
+        prefix: str | PathLike[str] | None = None,
+        capacity: int | None = None,
+        threads: int | None = None,
+        memory: int = 17179869184,
+        onnxruntime: str | PathLike[str] | None = None,
+        plugin: bool | str | PathLike[str] = True,
+    ) -> KeptGenerator: ...
+    @property
+    def capacity(self) -> int | None: ...
+    @property
+    def engine(self) -> str: ...
+    @property
+    def vocabulary(self) -> int | None: ...
+    def generate(
+        self,
+        prompts: Iterable[Indices],
+        generation: Generation,
+        *,
+        watch: Callable[[list[list[int]]], Sequence[tuple[int, int]]] | None = None,
+        save_prefix: str | PathLike[str] | None = None,
+    ) -> Generated: ...
+    def close(self) -> None: ...
 
 def error_kinds() -> list[tuple[str, type[Error], list[str]]]: ...
 def resolve_axis(axis: int, rank: int) -> int: ...

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 __all__ = ["CacheMemory", "Generated", "MemoryReport"]
 
@@ -58,7 +58,8 @@ class Generated:
         samples: The tokens after each prompt, in the order of the prompts.
         ends: Why each sample ended: `"eos"` with an end token, `"length"` with `max_new_tokens` tokens, `"full"` with
             a full cache, or `"stopped"` by the caller.
-        prompt_tokens: The number of tokens in all prompts.
+        prompt_tokens: The number of tokens of all prompts that were computed. A `Generator` does not compute cached
+            tokens again.
         prefill_seconds: The time spent on the prompts.
         steps: The number of steps after the prompts.
         decoded: The number of tokens that these steps generated, for all samples together.
@@ -70,6 +71,7 @@ class Generated:
         copied: The bytes of static caches that ONNX Runtime copied, in all steps, instead of writing them in
             place.
         engine: The name and version of ONNX Runtime and its plugin.
+        texts: The text after each prompt, without special tokens, or None if the prompts are token ids.
     """
 
     samples: list[list[int]]
@@ -84,3 +86,16 @@ class Generated:
     written_per_step: int
     copied: int
     engine: str
+    texts: list[str] | None = None
+
+    @property
+    def text(self) -> str:
+        """The text after the only prompt."""
+        if self.texts is None or len(self.texts) != 1:
+            prompts = "token ids" if self.texts is None else f"{len(self.texts)} texts"
+            raise AttributeError(f"text needs one prompt that is a text, and the prompts were {prompts}")
+        return self.texts[0]
+
+    def with_texts(self, texts: list[str]) -> Generated:
+        """Returns the same with texts."""
+        return replace(self, texts=texts)

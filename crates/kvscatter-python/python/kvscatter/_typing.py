@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Literal, Protocol, SupportsIndex, TypeAlias, TypeVar
+from collections.abc import Callable, Sequence
+from os import PathLike
+from typing import Any, Literal, Protocol, SupportsIndex, TypeAlias, TypedDict, TypeVar
 
 import numpy as np
 
@@ -13,9 +14,12 @@ __all__ = [
     "CudaStream",
     "CupyStream",
     "Feeding",
+    "GenerateOptions",
     "Indices",
     "Integer",
     "Mode",
+    "ModelAndGenerateOptions",
+    "ModelOptions",
     "NegativeIndex",
     "OutOfRange",
     "Shape",
@@ -102,3 +106,35 @@ Feeding: TypeAlias = Literal["without_padding", "padded_on_the_right", "idle"]
 Mode: TypeAlias = Literal["linear", "circular"]
 OutOfRange: TypeAlias = Literal["error", "skip"]
 NegativeIndex: TypeAlias = Literal["modulo", "reject"]
+
+
+class ModelOptions(TypedDict, total=False):
+    """The options with which a model is loaded."""
+
+    convert: bool
+    max_seq: int | None
+    capacity: int | None
+    threads: int | None
+    memory: int
+    onnxruntime: str | PathLike[str] | None
+    plugin: bool | str | PathLike[str]
+
+
+class GenerateOptions(TypedDict, total=False):
+    """The options of a generation, except for those that its functions name themselves."""
+
+    do_sample: bool
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    repetition_penalty: float
+    seed: int
+    eos: Indices | None
+    chunk: int
+    draft: int
+    progress: Callable[[int, int], object] | None
+
+
+class ModelAndGenerateOptions(ModelOptions, GenerateOptions, total=False):
+    """The options of a generation that also loads the model."""

@@ -119,6 +119,17 @@ def run(session: kvscatter.KvSession) -> None:
     assert_type(session.reorder((sample,), [0]), list[kvscatter.Sample])
     assert_type(kvscatter.generate("model.onnx", [[1], np.array([2])], 8, eos=[0]).samples, list[list[int]])
     kvscatter.generate("model.onnx", [[1]], 8, progress=print)
+    assert_type(kvscatter.generate("folder", "text", stop="\n").text, str)
+    assert_type(kvscatter.generate("folder", ["text"], top_p=0.9).texts, list[str] | None)
+    assert_type(next(kvscatter.generate("folder", "text", stream=True)), str)
+    assert_type(next(kvscatter.generate("folder", ["text"], stream=True)), tuple[int, str])
+    messages = [{"role": "user", "content": "text"}]
+    assert_type(kvscatter.chat("folder", messages, threads=1), str)
+    with kvscatter.Generator("folder", batch=2, max_seq=64) as generator:
+        assert_type(generator.capacity, int | None)
+        assert_type(generator.tokenizer.encode("text"), list[int])
+        assert_type(generator.generate(["a", "b"], 3, seed=1), kvscatter.Generated)
+        assert_type(generator.chat(messages, stream=True), kvscatter.Stream[str])
 
 
 def refused(error: kvscatter.PositionError) -> None:

@@ -22,6 +22,8 @@ def refused(cache: NDArray[np.float16], update: NDArray[np.float16]) -> None:
     kvscatter.Prepared()(cache)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     reference.answer(reference.tensor_scatter, cache)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     kvscatter.generate("model.onnx", [1, 2], 8)  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
+    kvscatter.generate("folder", "text", temprature=1.0)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
+    kvscatter.Generator("folder", top_k=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 
 
 def refused_on_cuda(cache: NDArray[np.float16], write: cuda.Write) -> None:
