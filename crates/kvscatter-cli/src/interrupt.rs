@@ -26,7 +26,8 @@ static IS_CAUGHT: AtomicBool = AtomicBool::new(false);
 #[cfg(feature = "text")]
 static HAS_ONE: AtomicBool = AtomicBool::new(false);
 
-/// A time in which SIGINT ends a part of the work, such as the text that is generated. A second SIGINT ends the command.
+/// A time in which SIGINT ends a part of the work, such as the text that is generated. A second SIGINT ends the
+/// command.
 #[cfg(feature = "text")]
 pub(crate) struct Interrupts(());
 

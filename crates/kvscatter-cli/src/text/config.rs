@@ -79,8 +79,8 @@ impl Config {
         template.as_str().ok_or_else(|| TextError::NoTemplate { folder: files.folder() })
     }
 
-    /// Returns the tokens that end a text: those of `generation_config.json`, else those of `genai_config.json`, else the
-    /// end token of the tokenizer. A model may have none.
+    /// Returns the tokens that end a text: those of `generation_config.json`, else those of `genai_config.json`, else
+    /// the end token of the tokenizer. A model may have none.
     ///
     /// # Errors
     /// Returns an error for a value that is not a token, and the errors of the files.

@@ -1,7 +1,7 @@
 //! Text for models of tokens: the tokenizer, the end tokens and the chat template in the files beside a model.
 //!
-//! The files may come from strangers. Their sizes are limited, and a template gets limited time and memory and no access
-//! to files.
+//! The files may come from strangers. Their sizes are limited, and a template gets limited time and memory and no
+//! access to files.
 
 mod config;
 mod error;

@@ -12,7 +12,8 @@ use crate::files;
 /// The character that a decoder returns for bytes that are not (yet) a character.
 const REPLACEMENT: char = char::REPLACEMENT_CHARACTER;
 
-/// The tokens that a [`TextStream`] decodes together. A decoder may need the token before a token, but not a whole text.
+/// The tokens that a [`TextStream`] decodes together. A decoder may need the token before a token, but not a whole
+/// text.
 const WINDOW: usize = 8;
 
 /// Reads a tokenizer that neither truncates nor pads.
@@ -41,8 +42,8 @@ pub(crate) struct Tokenizer {
 }
 
 impl Tokenizer {
-    /// Reads `tokenizer.json`. As in transformers, it does not truncate or pad, and `add_bos_token` and `add_eos_token` of
-    /// the configuration replace the tokens that it would add to a text.
+    /// Reads `tokenizer.json`. As in transformers, it does not truncate or pad, and `add_bos_token` and
+    /// `add_eos_token` of the configuration replace the tokens that it would add to a text.
     ///
     /// # Errors
     /// Returns [`TextError::NoTokenizer`] if there is no such file, and an error if it is not a tokenizer.
@@ -91,8 +92,8 @@ impl Tokenizer {
         self.inner.token_to_id(token).map(i64::from)
     }
 
-    /// Checks that a model has the tokens of this tokenizer. Added tokens may be missing, because some models lack those
-    /// of other media. A prompt cannot contain them.
+    /// Checks that a model has the tokens of this tokenizer. Added tokens may be missing, because some models lack
+    /// those of other media. A prompt cannot contain them.
     ///
     /// # Errors
     /// Returns [`TextError::OtherVocabulary`] for the last token that the model lacks.
@@ -185,8 +186,8 @@ impl TextStream<'_> {
         Ok(piece)
     }
 
-    /// Forgets tokens that no later token depends on. Some decoders remove the blank before the first token, so at least
-    /// one token with a text stays.
+    /// Forgets tokens that no later token depends on. Some decoders remove the blank before the first token, so at
+    /// least one token with a text stays.
     fn shorten(&mut self) -> Result<(), TextError> {
         if self.window.len() >= WINDOW {
             let rest = self.window.get(self.last_start..).unwrap_or_default();

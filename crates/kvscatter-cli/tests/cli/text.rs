@@ -1,5 +1,5 @@
-//! Tests `kvscatter generate` with prompts that are texts. The tokenizer of `testdata/text` gives meanings to the tokens
-//! of a decoder with random weights.
+//! Tests `kvscatter generate` with prompts that are texts. The tokenizer of `testdata/text` gives meanings to the
+//! tokens of a decoder with random weights.
 
 use serde_json::{Value, json};
 
@@ -169,7 +169,7 @@ fn a_turn_of_a_chat_computes_only_its_own_tokens() {
         2 + turns[1]["text"].as_str().unwrap().matches('\n').count()
     );
     assert!(answer.stderr.contains("; 14 tokens reused from the caches\n"), "{answer}");
-    // Nothing is said without a turn.
+    // Nothing is printed without a turn.
     assert_eq!(folder.run_with_input("generate m --chat", b"").passed(), "");
 }
 

@@ -57,7 +57,7 @@ impl Generation {
         }
         if self.texts.is_some() {
             output.flush()?;
-            // Nobody may read standard error, and the text was printed.
+            // The text was printed, so a closed standard error is no error.
             let _ = self.lines(&mut io::stderr());
             return Ok(());
         }
@@ -92,7 +92,7 @@ impl Generation {
     fn prefill(&self) -> String {
         let Generated { prompt_tokens, prefill, ref reused, .. } = self.generated;
         let prefix = self.prefix.as_ref().map_or(0, |prefix| prefix.tokens);
-        // The tokens of a saved prompt have a line of their own.
+        // The tokens of a saved prompt have another line.
         let reused = reused.iter().map(|reused| reused.saturating_sub(prefix)).fold(0, usize::saturating_add);
         let reused = match reused {
             0 => String::new(),

@@ -95,7 +95,7 @@ impl<'w> Writer<'w> {
         Ok(())
     }
 
-    /// Returns whether the reader of standard output has left, so that nobody reads the rest of the text.
+    /// Returns whether the reader of standard output has closed it, so that the rest of the text is not needed.
     pub(super) fn is_unread(&self) -> bool {
         self.is_printed() && self.output.is_unread()
     }
