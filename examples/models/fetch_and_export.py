@@ -146,10 +146,11 @@ def export(checkpoint: Path, folder: Path, name: str, gigabytes: float, python: 
         if name == "mobius":
             command = [python, "-m", "mobius", "build", "--config", checkpoint, unfinished]
         else:
-            cache = folder.parent / "builder-cache"
+            cache = unfinished / "cache"
             command = [python, "-m", "onnxruntime_genai.models.builder", "-i", checkpoint, "-o", unfinished]
             command += ["-p", PRECISIONS[name], "-e", "cpu", "-c", cache]
         run(folder.name, command, folder.parent)
+        remove(unfinished / "cache")
         # Exporters leave out some of the files that a folder of a model has.
         for file in checkpoint.iterdir():
             if file.suffix in (".json", ".jinja") and not (unfinished / file.name).exists():
@@ -178,13 +179,22 @@ class partial:
         self._path, self._unfinished = path, path.with_name(f"{path.name}.unfinished")
 
     def __enter__(self) -> Path:
-        self._unfinished.unlink() if self._unfinished.is_file() else shutil.rmtree(self._unfinished, True)
+        remove(self._unfinished)
         return self._unfinished
 
     def __exit__(self, kind: type | None, *_: object) -> None:
         if kind is None:
-            shutil.rmtree(self._path, ignore_errors=True)
+            remove(self._path)
             self._unfinished.rename(self._path)
+        remove(self._unfinished)
+
+
+def remove(path: Path) -> None:
+    """Removes a file or a folder, if it exists."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def run(name: str, command: list[Any], folder: Path) -> None:

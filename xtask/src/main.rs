@@ -228,7 +228,7 @@ enum Task {
         options: Vec<OsString>,
     },
     /// Times models with real weights in ONNX Runtime, tract, onnxruntime-genai, transformers and llama.cpp (needs
-    /// Python and 20 GB of disk, downloads once). Add `--help` for the options
+    /// Python and 25 GB of disk, downloads once). Add `--help` for the options
     #[command(disable_help_flag = true)]
     BenchReal {
         #[arg(value_name = "OPTION", trailing_var_arg = true, allow_hyphen_values = true)]
