@@ -483,7 +483,7 @@ mod tests {
     fn products_with_codes_are_those_of_float64_on_every_instruction_set() {
         // The last depth takes more than one part of a panel.
         for (bits, block_size, depth, columns) in [
-            (2, 16, 33, 37),
+            (2, 16, 33_usize, 37),
             (4, 16, 48, 32),
             (4, 32, 100, 65),
             (4, 64, 64, 3),
