@@ -13,8 +13,8 @@
 //!   * `MatMulNBits` replaces tract's operator, because tract 0.23.9 returns wrong products for it. Its weights stay
 //!     codes in memory.
 //! * [`Tract`] lays out constant float32 weights once, when it loads a model. A product with them reads each weight
-//!   once per run, uses the threads of the plan, and gives a row the same bits in every batch. [`Tract`] implements [`Engine`](kvscatter_session::Engine) with tract. A run takes the caches and
-//!   returns them, even if it fails.
+//!   once per run, uses the threads of the plan, and gives a row the same bits in every batch. [`Tract`] implements
+//!   [`Engine`](kvscatter_session::Engine) with tract. A run takes the caches and returns them, even if it fails.
 //!
 //! [`register`] takes a type of `tract-onnx`, and this crate requires one exact version of `tract-onnx`. Use
 //! the re-export [`kvscatter_tract::tract_onnx`](tract_onnx).

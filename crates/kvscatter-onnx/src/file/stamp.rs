@@ -39,8 +39,8 @@ impl Stamp {
         })
     }
 
-    /// Returns the stamp as a text that a later process can compare. It has no number of the device, which may change when
-    /// the system starts. The time of change (`ctime`) is left out unless `with_change`.
+    /// Returns the stamp as a text that a later process can compare. It has no number of the device, which may change
+    /// when the system starts. The time of change (`ctime`) is left out unless `with_change`.
     pub(crate) fn text(&self, with_change: bool) -> String {
         let modified = match self.modified.map(|time| time.duration_since(SystemTime::UNIX_EPOCH)) {
             None => "unknown".to_owned(),

@@ -201,7 +201,8 @@ pub(crate) struct Expected {
     rows: Vec<Vec<[u64; 2]>>,
     /// The state after each token.
     states: Vec<u64>,
-    scores: Vec<[u8; 8]>,
+    /// The first logits after each token: those of the tokens 0 and 1.
+    pub(crate) scores: Vec<[u8; 8]>,
 }
 
 impl Expected {
@@ -223,13 +224,6 @@ impl Expected {
             self.scores.push(scores(context, false));
             self.tokens.push(token);
         }
-    }
-
-    /// Returns the token with the largest logit after the last token.
-    pub(crate) fn best(&self) -> i64 {
-        let (logits, _) = self.scores.last().unwrap().as_chunks();
-        let [a, b] = [0, 1].map(|token| f32::from_le_bytes(logits[token]));
-        i64::from(b > a)
     }
 }
 

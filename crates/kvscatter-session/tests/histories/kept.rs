@@ -116,6 +116,13 @@ fn calls(model: &models::Made) -> Counts {
     counts
 }
 
+/// Returns the more likely one of the tokens 0 and 1.
+fn best(scores: &[u8; 8]) -> i64 {
+    let (logits, _) = scores.as_chunks();
+    let [a, b] = [0, 1].map(|token| f32::from_le_bytes(logits[token]));
+    i64::from(b > a)
+}
+
 /// Returns what a prompt determines.
 fn expected(
     prompt: &[i64],
@@ -126,7 +133,7 @@ fn expected(
     let (mut text, mut tokens) = (Expected::default(), Vec::new());
     text.extend(interface, prompt);
     loop {
-        let token = text.best();
+        let token = best(text.scores.last().unwrap());
         tokens.push(token);
         if options.eos.contains(&token) {
             return (tokens, End::Eos);

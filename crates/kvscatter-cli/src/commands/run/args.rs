@@ -13,8 +13,8 @@ use crate::numbers::{integer, tolerance};
 /// Run a model once with its caches in place, and show which slots changed
 ///
 /// MODEL is an .onnx file or the folder of an export. Inputs that --input does not give are generated from the
-/// seed, with valid indices, and printed. TESTDIR is a folder with a model.onnx and test_data_set_* folders. Its outputs are compared
-/// with the expected ones.
+/// seed, with valid indices, and printed. TESTDIR is a folder with a model.onnx and test_data_set_* folders. Its
+/// outputs are compared with the expected ones.
 ///
 /// A model of TensorScatter nodes needs no engine: the command evaluates the nodes itself and draws the
 /// writes. Every other model, such as a whole decoder, runs in an engine. The engine is tract unless --engine
