@@ -128,14 +128,12 @@ fn refusals() {
     folder.write("far.npy", &npy_i64(&[9, 9]));
     folder.write("garbage.onnx", &[0xff; 100]);
     folder.write("empty/readme", b"");
-    folder.write("testdata/onnx-node/no_sets/model.onnx", &folder.read(&format!("{CIRCULAR}/model.onnx")));
     let linear = "testdata/onnx-node/test_tensorscatter/model.onnx";
     let lines = [
         "absent.onnx".to_owned(),
         "garbage.onnx".to_owned(),
         "empty".to_owned(),
         "testdata/onnx-node".to_owned(),
-        "testdata/onnx-node/no_sets".to_owned(),
         format!("{linear} --dim b=2 --dim b=3"),
         format!("{linear} --dim =3"),
         format!("{linear} -i =past.npy"),
