@@ -8,7 +8,7 @@ use kvscatter_onnx::Fingerprint;
 use kvscatter_onnx::convert::RingSize;
 use kvscatter_onnx::decoder::Growth;
 
-use crate::{GenerateSetting, Sample, SavedError};
+use crate::{Sample, SavedError};
 
 /// An error of loading or running a decoder.
 ///
@@ -637,6 +637,49 @@ impl SessionSetting {
             Self::Capacity => "capacity",
             Self::Memory => "memory",
         }
+    }
+}
+
+/// An option of generation that has a range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum GenerateSetting {
+    /// [`Sampling::temperature`].
+    Temperature,
+    /// [`Sampling::top_p`].
+    TopP,
+    /// [`Sampling::min_p`].
+    MinP,
+    /// [`GenerateOptions::repetition_penalty`].
+    RepetitionPenalty,
+}
+
+impl GenerateSetting {
+    /// Returns the name of the field.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Temperature => "temperature",
+            Self::TopP => "top_p",
+            Self::MinP => "min_p",
+            Self::RepetitionPenalty => "repetition_penalty",
+        }
+    }
+
+    /// Returns the values that the option may have, such as `above 0 and at most 1`.
+    #[must_use]
+    pub fn range(self) -> &'static str {
+        match self {
+            Self::Temperature | Self::RepetitionPenalty => "finite and above 0",
+            Self::TopP => "above 0 and at most 1",
+            Self::MinP => "from 0 to 1",
+        }
+    }
+}
+
+impl fmt::Display for GenerateSetting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
     }
 }
 

@@ -14,42 +14,9 @@ use crate::opening::{check_tokens, interface};
 use crate::saved::check_target;
 use crate::texts::Text;
 use crate::{
-    End, Engine, Event, GenerateSetting, MemoryReport, NewTokens, Sampling, SessionError, SessionOptions,
-    saved_tokens,
+    End, Engine, Event, GenerateOptions, GenerateSetting, MemoryReport, NewTokens, Sampling, SessionError,
+    SessionOptions, saved_tokens,
 };
-
-/// The options of generation. By default, every token is the most likely one.
-#[derive(Clone, Debug, PartialEq)]
-pub struct GenerateOptions {
-    /// The maximum number of tokens that are generated for each prompt. If `None`, a sample ends with an end token or
-    /// when the cache is full. Neither may ever happen if all caches are rings.
-    pub max_new_tokens: Option<usize>,
-    /// The tokens that end a sample.
-    pub eos: Vec<i64>,
-    /// The maximum number of tokens of one prompt that are fed in one run of the model.
-    pub chunk: usize,
-    /// The number that divides the positive logits of tokens that are in the prompt or were generated, and multiplies
-    /// the negative ones. Above 1 it makes repetitions less likely, and 1 changes nothing.
-    pub repetition_penalty: f32,
-    /// How tokens are drawn at random. If `None`, every token is the most likely one.
-    pub sampling: Option<Sampling>,
-}
-
-impl Default for GenerateOptions {
-    /// Returns options without a maximum number of tokens, end tokens, a penalty and sampling, and with a chunk of 512
-    /// tokens.
-    fn default() -> Self {
-        Self { max_new_tokens: None, eos: Vec::new(), chunk: 512, repetition_penalty: 1.0, sampling: None }
-    }
-}
-
-impl GenerateOptions {
-    /// Returns the number of slots that a prompt of this many tokens and its new tokens take, or `None` if there may be
-    /// any number of new tokens. The last generated token is not fed, so it needs no slot.
-    fn slots(&self, prompt: usize) -> Option<usize> {
-        self.max_new_tokens.map(|tokens| prompt.saturating_add(tokens.saturating_sub(1)).max(1))
-    }
-}
 
 /// The generated tokens and their cost.
 #[derive(Clone, Debug, PartialEq, Eq)]

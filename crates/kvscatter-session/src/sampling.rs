@@ -2,98 +2,11 @@
 
 use std::borrow::Cow;
 use std::collections::HashSet;
-use std::fmt;
 
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::{Rng, SeedableRng};
 
-use crate::{GenerateOptions, SessionError, argmax};
-
-/// The options of a random choice of tokens.
-///
-/// The options have the meaning and the order of transformers' `generate`: the temperature, then `top_k`, `top_p` and
-/// `min_p`. Each of the last three chooses among the tokens that the options before it keep.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Sampling {
-    /// The number that divides the logits, above 0. Below 1 it makes likely tokens more likely.
-    pub temperature: f32,
-    /// The number of most likely tokens that are kept, with those that are as likely as the last of them. 0 keeps all
-    /// tokens.
-    pub top_k: usize,
-    /// Keeps the fewest most likely tokens whose probabilities sum to at least this number. It is above 0, and 1 keeps
-    /// all tokens.
-    pub top_p: f32,
-    /// Keeps tokens that have at least this part of the probability of the most likely token. 0 keeps all tokens.
-    pub min_p: f32,
-    /// The seed of the random numbers.
-    ///
-    /// Each sample has a separate sequence of numbers. It depends on the seed and on the number of equal prompts before
-    /// it in the same call. So a text does not depend on the other prompts, and equal prompts get different texts.
-    pub seed: u64,
-}
-
-impl Default for Sampling {
-    /// Returns the defaults of transformers' `generate`, and the seed 0.
-    fn default() -> Self {
-        Self { temperature: 1.0, top_k: 50, top_p: 1.0, min_p: 0.0, seed: 0 }
-    }
-}
-
-/// An option of generation that has a range.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum GenerateSetting {
-    /// [`Sampling::temperature`].
-    Temperature,
-    /// [`Sampling::top_p`].
-    TopP,
-    /// [`Sampling::min_p`].
-    MinP,
-    /// [`GenerateOptions::repetition_penalty`].
-    RepetitionPenalty,
-}
-
-impl GenerateSetting {
-    /// Returns the name of the field.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Temperature => "temperature",
-            Self::TopP => "top_p",
-            Self::MinP => "min_p",
-            Self::RepetitionPenalty => "repetition_penalty",
-        }
-    }
-
-    /// Returns the values that the option may have, such as `above 0 and at most 1`.
-    #[must_use]
-    pub fn range(self) -> &'static str {
-        match self {
-            Self::Temperature | Self::RepetitionPenalty => "finite and above 0",
-            Self::TopP => "above 0 and at most 1",
-            Self::MinP => "from 0 to 1",
-        }
-    }
-
-    /// Checks a value of the option.
-    ///
-    /// # Errors
-    /// Returns [`SessionError::OptionRange`] for a value outside the [range](Self::range).
-    pub fn check(self, value: f32) -> Result<(), SessionError> {
-        let is_valid = match self {
-            Self::Temperature | Self::RepetitionPenalty => value > 0.0 && value.is_finite(),
-            Self::TopP => value > 0.0 && value <= 1.0,
-            Self::MinP => (0.0..=1.0).contains(&value),
-        };
-        if is_valid { Ok(()) } else { Err(SessionError::OptionRange { setting: self, value }) }
-    }
-}
-
-impl fmt::Display for GenerateSetting {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
+use crate::{GenerateOptions, Sampling, argmax};
 
 /// Chooses the tokens of one sample.
 pub(crate) struct Chooser {
@@ -142,13 +55,6 @@ impl Chooser {
 }
 
 impl Sampling {
-    /// Checks the options.
-    pub(crate) fn check(&self) -> Result<(), SessionError> {
-        GenerateSetting::Temperature.check(self.temperature)?;
-        GenerateSetting::TopP.check(self.top_p)?;
-        GenerateSetting::MinP.check(self.min_p)
-    }
-
     /// Returns the token at a point of the distribution, which is at least 0 and less than 1.
     ///
     /// The distribution is in the order of the tokens and not of their probabilities. So small differences between
@@ -232,8 +138,8 @@ fn uniform(random: &mut Pcg64Mcg) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{Chooser, GenerateSetting, Sampling, random, uniform};
-    use crate::GenerateOptions;
+    use super::{Chooser, Sampling, random, uniform};
+    use crate::{GenerateOptions, GenerateSetting};
 
     const NONE: f32 = f32::NEG_INFINITY;
     const ALL: Sampling = Sampling { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 0 };

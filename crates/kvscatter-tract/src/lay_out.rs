@@ -10,9 +10,9 @@ use tract_onnx::tract_core::ops::einsum::EinSum;
 use tract_onnx::tract_core::ops::konst::Const;
 use tract_onnx::tract_hir::internal::*;
 
+use crate::constant_product::ConstantProduct;
 use crate::matmul_nbits::MatMulNBits;
 use crate::product::Product;
-use crate::threads::Threads;
 
 /// Replaces each product with constant weights of a decluttered model by a [`ConstantProduct`]. The weights of one
 /// product at a time are in memory twice.
@@ -42,100 +42,6 @@ fn release(model: &mut TypedModel, constant: usize) {
         node.op = Box::new(Dummy);
         node.outputs.clear();
     }
-}
-
-/// A product whose weights are laid out.
-#[derive(Clone, Debug)]
-pub(crate) struct ConstantProduct {
-    product: Arc<Product>,
-    /// The axes of the activations: first those of the rows, then those of the depth.
-    input_axes: TVec<usize>,
-    /// How many axes of the activations are axes of the rows.
-    row_axes: usize,
-    /// The sizes of the axes of the weights' columns.
-    columns: TVec<usize>,
-    /// For each axis of the result, its index among the axes of the rows and then of the columns.
-    output_axes: TVec<usize>,
-}
-
-impl ConstantProduct {
-    /// Multiplies the last of `rank` axes of the activations.
-    pub(crate) fn of_last_axis(product: Product, rank: usize) -> Self {
-        let [_, columns] = product.shape();
-        Self {
-            product: Arc::new(product),
-            input_axes: (0..rank).collect(),
-            row_axes: rank.saturating_sub(1),
-            columns: tvec!(columns),
-            output_axes: (0..rank).collect(),
-        }
-    }
-
-    /// Returns the shape of the result for a shape of activations.
-    fn output_shape<D: DimLike>(&self, input: &[D]) -> TVec<D> {
-        let rows = self.input_axes.iter().take(self.row_axes).map(|axis| input[*axis].clone());
-        let all: TVec<D> = rows.chain(self.columns.iter().map(|size| D::from(*size))).collect();
-        self.output_axes.iter().map(|axis| all[*axis].clone()).collect()
-    }
-}
-
-/// Products are equal if they have the same weights in memory.
-impl PartialEq for ConstantProduct {
-    fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.product, &other.product)
-            && (&self.input_axes, self.row_axes) == (&other.input_axes, other.row_axes)
-            && (&self.columns, &self.output_axes) == (&other.columns, &other.output_axes)
-    }
-}
-
-impl Eq for ConstantProduct {}
-
-impl Op for ConstantProduct {
-    fn name(&self) -> StaticName {
-        "ConstantProduct".into()
-    }
-
-    op_as_typed_op!();
-}
-
-impl EvalOp for ConstantProduct {
-    op_out_of_plan!();
-
-    fn eval(&self, _: &EvalContext<'_>, inputs: TVec<TValue>) -> TractResult<TVec<TValue>> {
-        let x = args_1!(inputs);
-        let shape = self.output_shape(x.shape());
-        let x = permuted(x, &self.input_axes)?;
-        let rows = x.shape().iter().take(self.row_axes);
-        let shape_of_product: TVec<usize> = rows.chain(&self.columns).copied().collect();
-        let mut y = Tensor::zero::<f32>(&shape_of_product)?;
-        let threads = Threads::current();
-        let x = x.try_as_plain_ram()?;
-        self.product.run(x.as_slice()?, y.try_as_plain_ram_mut()?.as_slice_mut()?, threads.executor());
-        let y = permuted(y.into_tvalue(), &self.output_axes)?;
-        debug_assert_eq!(y.shape(), &*shape);
-        Ok(tvec!(y))
-    }
-}
-
-impl TypedOp for ConstantProduct {
-    fn output_facts(&self, inputs: &[&TypedFact]) -> TractResult<TVec<TypedFact>> {
-        let [x] = inputs else { bail!("takes the activations, got {} inputs", inputs.len()) };
-        Ok(tvec!(f32::fact(self.output_shape(&x.shape.to_tvec()))))
-    }
-
-    as_op!();
-}
-
-/// Moves the axes of a tensor. Axes of size 1 take no copy.
-fn permuted(tensor: TValue, axes: &[usize]) -> TractResult<TValue> {
-    if axes.is_sorted() {
-        return Ok(tensor);
-    }
-    let shape: TVec<usize> = axes.iter().map(|axis| tensor.shape()[*axis]).collect();
-    if axes.iter().filter(|axis| tensor.shape()[**axis] != 1).is_sorted() {
-        return Ok(tensor.into_tensor().into_shape(&shape)?.into_tvalue());
-    }
-    Ok(tensor.into_tensor().permute_axes(axes)?.into_tvalue())
 }
 
 /// Returns the patch that replaces the product of a matrix of float32 constants, or `None` if the node is another

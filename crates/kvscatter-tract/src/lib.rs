@@ -74,6 +74,7 @@
 
 mod attention;
 mod attributes;
+mod constant_product;
 mod element;
 mod engine;
 mod error;

@@ -16,9 +16,9 @@ use tract_onnx::tract_hir::internal::*;
 use tract_onnx::tract_hir::ops::logic::wire_with_rank_broadcast;
 
 use crate::attributes::{Attributes, given_index};
+use crate::constant_product::ConstantProduct;
 use crate::element;
 use crate::error::{NodeError, label};
-use crate::lay_out::ConstantProduct;
 use crate::product::{Codes, Product, Zeros};
 use kvscatter::Isa;
 

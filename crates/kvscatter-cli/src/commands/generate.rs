@@ -1,10 +1,13 @@
 //! `kvscatter generate`: continues prompts with a decoder whose caches are written in place.
 
+mod args;
 #[cfg(feature = "text")]
 mod chat;
 mod prompts;
 mod sampling;
 mod show;
+#[cfg(feature = "text")]
+mod texter;
 #[cfg(feature = "text")]
 mod texts;
 #[cfg(feature = "text")]
@@ -12,143 +15,17 @@ mod writer;
 
 use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
-use std::path::PathBuf;
 
-use clap::Args;
-use kvscatter_onnx::DEFAULT_MEMORY_LIMIT;
-use kvscatter_onnx::source::{ModelSource, Prepared};
-use kvscatter_session::{Engine, Event, GenerateOptions, Generated, Generator, SessionOptions};
+use kvscatter_onnx::source::ModelSource;
+use kvscatter_session::Event;
 
-use super::prepare::Preparing;
-use crate::engines::{self, EngineInfo, EngineName, OrtFiles};
 use crate::error::CommandError;
-use crate::numbers::integer;
 use crate::output::{Outcome, Output, progress};
-use prompts::Prompts;
-use sampling::SamplingArgs;
+pub(crate) use args::Generate;
+use args::check_eos;
 
 /// The most new tokens after prompts of token ids.
 const DEFAULT_TOKENS: usize = 16;
-
-/// Continue prompts with a decoder (needs the features text and tract or onnxruntime)
-///
-/// MODEL is the folder of an exported model with its tokenizer.json, or an .onnx file. If its caches grow or
-/// GroupQueryAttention writes them, it is converted once to static caches, and the conversion is kept in the
-/// user's cache folder ($KVSCATTER_CACHE, else $XDG_CACHE_HOME/kvscatter, else ~/.cache/kvscatter).
-///
-/// --prompt prints the text as it is generated, until the model ends it or the cache is full. Several prompts run
-/// as one batch. --chat applies the model's chat template. Without --prompt it reads turns from the terminal or
-/// from standard input, a line each, and computes only the tokens of each turn. Ctrl-C ends the answer, and Ctrl-D
-/// ends the chat. The lines about times and caches go to standard error.
-///
-/// --prompt-ids and --batch-file take token ids and need no tokenizer. They print the new tokens of each prompt in
-/// the form that --batch-file reads, and then the lines about times and caches.
-///
-/// By default, every token is the most likely one. An option of sampling draws tokens at random. The same seed
-/// gives the same text.
-///
-/// --save-prefix saves the caches of a prompt to a file, and --prefix continues from that file without computing
-/// the prompt again. The file works with every conversion of the same model, with any --max-seq, --chunk and
-/// --rewind.
-///
-/// The default engine needs the cargo feature tract, and --engine ort needs the feature onnxruntime. To build
-/// all features, in a clone of the repository: cargo install --locked --path crates/kvscatter-cli --features full
-#[derive(Debug, Args)]
-#[command(
-    override_usage = "\
-kvscatter generate [OPTIONS] --prompt <TEXT> <MODEL>
-       kvscatter generate [OPTIONS] --chat <MODEL>
-       kvscatter generate [OPTIONS] --prompt-ids <ID,...> <MODEL>",
-    after_help = "\
-Examples:
-  kvscatter generate SmolLM2 --prompt 'The capital of France is'
-  kvscatter generate SmolLM2 --chat
-  kvscatter generate SmolLM2 --chat --prompt 'Hi' --temperature 0.7 --top-p 0.9
-  kvscatter generate SmolLM2 --prompt-file story.txt --max-new-tokens 200
-  kvscatter generate testdata/mobius-llama-static/model.onnx \\
-      --prompt-ids 1,2,3
-  kvscatter generate static.onnx --batch-file prompts.txt --eos 2 --json
-  kvscatter generate static.onnx --prompt-ids 5,7,1,9 --save-prefix prompt.kv
-  kvscatter generate static.onnx --prefix prompt.kv --prompt-ids 8
-  kvscatter generate static.onnx --prompt-ids 1,2,3 --engine ort \\
-      --ort-lib venv/lib/python3.11/site-packages"
-)]
-pub(crate) struct Generate {
-    /// The folder of an exported model, or the .onnx file of a decoder
-    model: PathBuf,
-
-    #[command(flatten)]
-    prompts: Prompts,
-
-    /// The message of the system, before the first turn of the chat
-    #[arg(long, value_name = "TEXT", requires = "chat")]
-    system: Option<String>,
-
-    /// The most tokens to generate for each prompt [default: as many as the cache has room for, and 16 after
-    /// token ids]
-    #[arg(long, visible_alias = "tokens", value_name = "N", value_parser = integer::<NonZeroUsize>)]
-    max_new_tokens: Option<NonZeroUsize>,
-
-    /// A token that ends a sample [default: those of generation_config.json, genai_config.json or the tokenizer,
-    /// and none after token ids]
-    #[arg(long, value_name = "ID", value_parser = prompts::id, allow_hyphen_values = true)]
-    eos: Vec<i64>,
-
-    /// End a text before this text
-    #[arg(
-        long,
-        value_name = "TEXT",
-        value_parser = clap::builder::NonEmptyStringValueParser::new(),
-        conflicts_with_all = ["prompt_ids", "batch_file"]
-    )]
-    stop: Vec<String>,
-
-    #[command(flatten)]
-    preparing: Preparing,
-
-    /// File that --save-prefix wrote; its tokens come before those of every prompt
-    #[arg(long, value_name = "FILE", conflicts_with = "chat")]
-    prefix: Option<PathBuf>,
-
-    /// Save the tokens and caches of the prompt to this file (one prompt only)
-    #[arg(long, value_name = "FILE")]
-    save_prefix: Option<PathBuf>,
-
-    /// The engine that runs the model
-    #[arg(long, default_value = "tract")]
-    engine: EngineName,
-
-    /// The library of ONNX Runtime, or a folder with its package [default: as for certify]
-    #[arg(long, value_name = "PATH")]
-    ort_lib: Option<PathBuf>,
-
-    /// The plugin for ONNX Runtime, or none [default: as for certify]
-    #[arg(long, value_name = "PATH|none")]
-    ort_plugin: Option<PathBuf>,
-
-    /// The most tokens of a prompt in one run of the model; rings may take fewer
-    #[arg(long, value_name = "N", default_value = "512", value_parser = integer::<NonZeroUsize>)]
-    chunk: NonZeroUsize,
-
-    /// Draft up to this many tokens of each sample in a step, copied from its text, if this lowers the cost per token
-    #[arg(long, value_name = "N", default_value_t = 0, value_parser = integer::<usize>)]
-    draft: usize,
-
-    /// Slots of each sample, if the model leaves this size open [default: as many as the longest sample needs]
-    #[arg(long, value_name = "N", value_parser = integer::<NonZeroUsize>)]
-    capacity: Option<NonZeroUsize>,
-
-    /// Threads of each operator [default: the engine's choice]
-    #[arg(long, value_name = "N", value_parser = engines::threads)]
-    threads: Option<NonZeroUsize>,
-
-    /// The most bytes that the caches may take
-    #[arg(long, value_name = "BYTES", default_value_t = DEFAULT_MEMORY_LIMIT, value_parser = integer::<u64>)]
-    memory: u64,
-
-    #[command(flatten)]
-    sampling: SamplingArgs,
-}
 
 pub(crate) fn run(args: Generate, output: &mut Output) -> Result<Outcome, CommandError> {
     if args.prompts.are_texts() {
@@ -174,94 +51,4 @@ pub(crate) fn run(args: Generate, output: &mut Output) -> Result<Outcome, Comman
     bar.finish_and_clear();
     args.generation(&*engine, &generator, prompts, generated?).show(output)?;
     Ok(Outcome::Passed)
-}
-
-impl Generate {
-    fn open_engine(&self) -> Result<Box<dyn Engine>, CommandError> {
-        engines::open(
-            self.engine,
-            OrtFiles { lib: self.ort_lib.as_deref(), plugin: self.ort_plugin.as_deref() },
-        )
-    }
-
-    fn options(&self, max_new_tokens: Option<usize>, eos: Vec<i64>) -> GenerateOptions {
-        GenerateOptions {
-            max_new_tokens,
-            eos,
-            chunk: self.chunk.get(),
-            repetition_penalty: self.sampling.repetition_penalty,
-            sampling: self.sampling.sampling(),
-        }
-    }
-
-    fn capacity(&self) -> Option<usize> {
-        self.capacity.map(NonZeroUsize::get)
-    }
-
-    fn open_generator(
-        &self,
-        engine: &dyn Engine,
-        prepared: &Prepared,
-        prompts: &[Vec<i64>],
-        generation: &GenerateOptions,
-        capacity: Option<usize>,
-    ) -> Result<Generator, CommandError> {
-        let options = SessionOptions {
-            batch: None,
-            capacity,
-            threads: self.threads.map(NonZeroUsize::get),
-            memory: self.memory,
-            ..SessionOptions::default()
-        };
-        let model = &prepared.model;
-        let mut generator = match &self.prefix {
-            Some(saved) => Generator::open_after(engine, model, saved, prompts, generation, options)?,
-            None => Generator::open_for(engine, model, prompts, generation, options)?,
-        };
-        if let Some(path) = &self.save_prefix {
-            generator.save_prompt(path);
-        }
-        generator.draft(self.draft);
-        Ok(generator)
-    }
-
-    /// Returns a finished generation to print.
-    fn generation(
-        &self,
-        engine: &dyn Engine,
-        generator: &Generator,
-        prompts: Vec<Vec<i64>>,
-        generated: Generated,
-    ) -> show::Generation {
-        let prefix = self
-            .prefix
-            .as_ref()
-            .map(|path| show::Prefix { path: path.display().to_string(), tokens: generator.prefix() });
-        let saved = self.save_prefix.as_ref().map(|path| show::Prefix {
-            path: path.display().to_string(),
-            tokens: prefix.as_ref().map_or(0, |prefix| prefix.tokens).saturating_add(generated.prompt_tokens),
-        });
-        show::Generation {
-            model: self.model.display().to_string(),
-            runtime: EngineInfo::of(engine),
-            prompts,
-            texts: None,
-            may_draft: self.draft > 0,
-            generated,
-            prefix,
-            saved,
-            memory: generator.memory(),
-            capacity: generator.capacity(),
-            growth: generator.growth(),
-        }
-    }
-}
-
-/// Refuses an end token that is not in the vocabulary.
-fn check_eos(eos: &[i64], vocabulary: Option<usize>) -> Result<(), CommandError> {
-    let Some(vocabulary) = vocabulary else { return Ok(()) };
-    match eos.iter().find(|id| usize::try_from(**id).is_ok_and(|id| id >= vocabulary)) {
-        None => Ok(()),
-        Some(&id) => Err(CommandError::EosUnknown { id, vocabulary }),
-    }
 }

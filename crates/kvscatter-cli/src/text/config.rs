@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use serde_json::Value;
 
 use super::template::ChatTemplate;
-use super::{ModelFiles, TextError, Tokenizer};
+use super::{ModelFiles, TextError};
 use crate::error::CommandError;
 
 /// The special tokens that a chat template can name.
@@ -80,21 +80,21 @@ impl Config {
     }
 
     /// Returns the tokens that end a text: those of `generation_config.json`, else those of `genai_config.json`, else
-    /// the end token of the tokenizer. A model may have none.
+    /// the end token of the tokenizer. A model may have none. `id_of` is the tokenizer's id of a token.
     ///
     /// # Errors
     /// Returns an error for a value that is not a token, and the errors of the files.
     pub(crate) fn end_tokens(
         &self,
         files: &ModelFiles,
-        tokenizer: &Tokenizer,
+        id_of: impl Fn(&str) -> Option<i64>,
         vocabulary: Option<usize>,
     ) -> Result<Vec<i64>, CommandError> {
         let named = match of_file(files, "generation_config.json", "eos_token_id", "/eos_token_id")? {
             Some(named) => Some(named),
             None => match of_file(files, "genai_config.json", "model.eos_token_id", "/model/eos_token_id")? {
                 Some(named) => Some(named),
-                None => self.of_tokenizer(tokenizer)?,
+                None => self.of_tokenizer(id_of)?,
             },
         };
         let Some(EndTokens { path, key, ids }) = named else { return Ok(Vec::new()) };
@@ -112,9 +112,9 @@ impl Config {
         }
     }
 
-    fn of_tokenizer(&self, tokenizer: &Tokenizer) -> Result<Option<EndTokens>, TextError> {
+    fn of_tokenizer(&self, id_of: impl Fn(&str) -> Option<i64>) -> Result<Option<EndTokens>, TextError> {
         let Some(token) = self.token("eos_token") else { return Ok(None) };
-        match tokenizer.id(token) {
+        match id_of(token) {
             Some(id) => Ok(Some(EndTokens { path: self.path.clone(), key: "eos_token", ids: vec![id] })),
             None => Err(TextError::EndTokenUnknown { path: self.path.clone(), token: token.to_owned() }),
         }
@@ -145,8 +145,8 @@ mod tests {
     use serde_json::{Value, json};
     use tempfile::TempDir;
 
-    use super::{Config, ModelFiles, Tokenizer};
-    use crate::text::{Message, Role};
+    use super::{Config, ModelFiles};
+    use crate::text::{Message, Role, Tokenizer};
 
     fn folder(files: &[(&str, Value)]) -> TempDir {
         let folder = TempDir::new().unwrap();
@@ -169,7 +169,8 @@ mod tests {
         let files = ModelFiles::new(folder.path().to_owned());
         let tokens = || {
             let config = Config::read(&files)?;
-            config.end_tokens(&files, &Tokenizer::read(&files, &config)?, Some(8))
+            let tokenizer = Tokenizer::read(&files, &config)?;
+            config.end_tokens(&files, |token| tokenizer.id(token), Some(8))
         };
         let name = format!("{}/", folder.path().display());
         tokens().map_err(|error| error.to_string().replace(&name, ""))

@@ -5,7 +5,7 @@ use std::io::{self, BufRead, IsTerminal, Read, Write};
 use kvscatter_session::Generated;
 
 use super::show::Texts;
-use super::texts::{Texter, Turns, check_length, system};
+use super::texter::{Texter, Turns, check_length, system};
 use crate::error::CommandError;
 use crate::interrupt::Interrupts;
 use crate::output::Output;

@@ -2,18 +2,19 @@
 
 use std::io::Write;
 use std::num::NonZeroUsize;
-use std::ops::ControlFlow;
 use std::path::Path;
 
 use kvscatter_onnx::Model;
 use kvscatter_onnx::decoder::Decoder;
 use kvscatter_onnx::source::{DEFAULT_MAX_SEQ, ModelSource};
-use kvscatter_session::{Engine, GenerateOptions, Generated, Generator, Interface};
+use kvscatter_session::Interface;
 use kvscatter_text::names::one_line;
 
+use super::args::{Generate, check_eos};
+use super::chat;
 use super::show::Texts;
-use super::writer::{Writer, print};
-use super::{Generate, chat, check_eos};
+use super::texter::{Texter, Turns, check_length, system};
+use super::writer::print;
 use crate::error::CommandError;
 use crate::interrupt::Interrupts;
 use crate::output::{Outcome, Output};
@@ -34,7 +35,7 @@ pub(super) fn run(args: &Generate, output: &mut Output) -> Result<Outcome, Comma
     let prepared = args.preparing.prepare(source, output)?;
     let sizes = Sizes::of(&prepared.model)?;
     let eos = match args.eos.as_slice() {
-        [] => config.end_tokens(&files, &tokenizer, sizes.vocabulary)?,
+        [] => config.end_tokens(&files, |token| tokenizer.id(token), sizes.vocabulary)?,
         given => given.to_vec(),
     };
     check_eos(&eos, sizes.vocabulary)?;
@@ -98,11 +99,6 @@ fn encoded(
     Ok(prompts)
 }
 
-/// Returns the message of the system, if there is one.
-pub(super) fn system(args: &Generate) -> Option<Message> {
-    args.system.clone().map(|content| Message { role: Role::System, content })
-}
-
 /// The sizes that a model declares. They are read before an engine loads the weights.
 struct Sizes {
     vocabulary: Option<usize>,
@@ -132,22 +128,6 @@ impl Sizes {
     }
 }
 
-/// Checks that a prompt fits into the cache.
-pub(super) fn check_length(
-    args: &Generate,
-    what: &str,
-    tokens: &[i64],
-    room: Option<usize>,
-) -> Result<(), TextError> {
-    match room.filter(|room| tokens.len() > *room) {
-        None => Ok(()),
-        Some(capacity) => {
-            let hint = if args.preparing.is_off() { "" } else { " (--max-seq)" };
-            Err(TextError::PromptTooLong { what: what.to_owned(), tokens: tokens.len(), capacity, hint })
-        }
-    }
-}
-
 /// Prints each text under a heading.
 fn print_all(prompts: &[String], texts: &[String], output: &mut Output) -> Result<(), CommandError> {
     for (number, (prompt, text)) in prompts.iter().zip(texts).enumerate() {
@@ -162,69 +142,4 @@ fn print_all(prompts: &[String], texts: &[String], output: &mut Output) -> Resul
         writeln!(output)?;
     }
     Ok(())
-}
-
-/// Prompts and the texts after them. The turns of a chat are such prompts, too.
-pub(super) struct Turns {
-    /// The tokens of the prompts.
-    pub(super) ids: Vec<Vec<i64>>,
-    pub(super) texts: Texts,
-    /// `None` without a prompt.
-    pub(super) generated: Option<Generated>,
-}
-
-/// A decoder that generates texts.
-pub(super) struct Texter<'a> {
-    pub(super) args: &'a Generate,
-    pub(super) tokenizer: &'a Tokenizer,
-    generator: Generator,
-    options: GenerateOptions,
-    /// The slots of each sample, if they are known.
-    pub(super) room: Option<usize>,
-}
-
-impl Texter<'_> {
-    /// Generates the texts after prompts.
-    pub(super) fn generate(
-        &mut self,
-        prompts: &[Vec<i64>],
-        interrupts: &Interrupts,
-        output: &mut Output,
-    ) -> Result<(Generated, Vec<String>), CommandError> {
-        let most = self.options.max_new_tokens.unwrap_or(usize::MAX);
-        let options = GenerateOptions { max_new_tokens: self.fitting(prompts), ..self.options.clone() };
-        let (stops, chunk) = (&self.args.stop, options.chunk);
-        let mut writer = Writer::new(self.tokenizer, prompts.len(), stops, &options.eos, most, chunk, output);
-        let mut failed = None;
-        let generated = self.generator.generate(prompts, &options, &mut |event| match writer.take(event) {
-            Ok(()) if !interrupts.has_one() && !writer.is_unread() => ControlFlow::Continue(()),
-            Ok(()) => ControlFlow::Break(()),
-            Err(error) => {
-                failed = Some(error);
-                ControlFlow::Break(())
-            }
-        });
-        let texts = writer.finish();
-        match failed {
-            Some(error) => Err(error),
-            None => Ok((generated?, texts?)),
-        }
-    }
-
-    /// Returns the most new tokens, if the cache has room for as many after each prompt. Otherwise a text ends when the
-    /// cache is full.
-    fn fitting(&self, prompts: &[Vec<i64>]) -> Option<usize> {
-        let longest = prompts.iter().map(Vec::len).max().unwrap_or(0).saturating_add(self.generator.prefix());
-        let capacity = self.generator.capacity().unwrap_or(usize::MAX);
-        let room = capacity.saturating_sub(longest).saturating_add(1);
-        self.options.max_new_tokens.filter(|most| *most <= room)
-    }
-
-    /// Prints what the generation took, or the whole document with `--json`.
-    fn show(&self, engine: &dyn Engine, turns: Turns, output: &mut Output) -> Result<(), CommandError> {
-        let Some(generated) = turns.generated else { return Ok(()) };
-        let mut generation = self.args.generation(engine, &self.generator, turns.ids, generated);
-        generation.texts = Some(turns.texts);
-        Ok(generation.show(output)?)
-    }
 }
