@@ -67,6 +67,10 @@ impl EvalOp for ConstantProduct {
     fn eval(&self, _: &EvalContext<'_>, inputs: TVec<TValue>) -> TractResult<TVec<TValue>> {
         let x = args_1!(inputs);
         let shape = self.output_shape(x.shape());
+        // The size may be a symbol that is known in a run only.
+        let [expected, _] = self.product.shape();
+        let depth: usize = self.input_axes.iter().skip(self.row_axes).map(|axis| x.shape()[*axis]).product();
+        ensure!(depth == expected, "activations must have {expected} columns, got {depth}");
         let x = permuted(x, &self.input_axes)?;
         let rows = x.shape().iter().take(self.row_axes);
         let shape_of_product: TVec<usize> = rows.chain(&self.columns).copied().collect();

@@ -350,7 +350,8 @@ fn group_sizes(rows: usize) -> impl Iterator<Item = usize> {
     })
 }
 
-/// Calls `work` with each part and its index. Threads of the executor take the parts in turn.
+/// Calls `work` with each part and its index. Threads of the executor take the parts in turn, and the caller takes the
+/// rest.
 fn share_out<'a, T: Send + 'a>(
     parts: impl Iterator<Item = T> + Send,
     executor: Option<&dyn kvscatter::Executor>,
@@ -363,11 +364,14 @@ fn share_out<'a, T: Send + 'a>(
         let mut parts: MutexGuard<'_, _> = parts.lock().unwrap_or_else(PoisonError::into_inner);
         parts.next()
     };
-    executor.broadcast(&|| {
+    let work = || {
         while let Some((index, part)) = next() {
             work(index, part);
         }
-    });
+    };
+    executor.broadcast(&work);
+    // The executor may have called nothing.
+    work();
 }
 
 /// Collects `count` values for each panel. `fill` sets one lane of one value from a column.
@@ -414,6 +418,13 @@ mod tests {
         }
     }
 
+    /// Threads that never take work.
+    struct Never;
+
+    impl kvscatter::Executor for Never {
+        fn broadcast(&self, _: &(dyn Fn() + Sync)) {}
+    }
+
     /// Returns a number between -1 and 1 with all digits of a float32.
     fn number(index: usize) -> f32 {
         let bits = index.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40;
@@ -456,9 +467,11 @@ mod tests {
                 product.run(x, y, None);
             }
             assert_eq!(bits(&others), bits(&y), "{product:?}: each of {rows} rows alone");
-            others.fill(f32::NAN);
-            product.run(&x, &mut others, Some(&Three));
-            assert_eq!(bits(&others), bits(&y), "{product:?}: {rows} rows with threads");
+            for threads in [&Three as &dyn kvscatter::Executor, &Never] {
+                others.fill(f32::NAN);
+                product.run(&x, &mut others, Some(threads));
+                assert_eq!(bits(&others), bits(&y), "{product:?}: {rows} rows with threads");
+            }
         }
     }
 

@@ -401,6 +401,18 @@ fn what_is_not_as_defined_is_refused_with_the_reason() {
 }
 
 #[test]
+fn columns_that_only_a_run_knows_are_checked() {
+    let case = Case::of(4, 32, 64);
+    let mut model = case.model();
+    model.graph.as_mut().unwrap().input[0] = value("x", case.element, &["batch", "tokens", "k"]);
+    let plan = plan(&model).unwrap();
+    for k in [32, 128] {
+        let refused = words(plan.run(tvec!(Tensor::zero::<f32>(&[1, 2, k]).unwrap().into_tvalue())));
+        assert_eq!(refused, format!("activations must have 64 columns, got {k}"));
+    }
+}
+
+#[test]
 fn levels_of_accuracy_are_kept_since_float32_is_the_best_of_them() {
     for level in 0..=4 {
         let case = Case::of(4, 32, 64);
