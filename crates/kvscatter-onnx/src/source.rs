@@ -17,11 +17,10 @@
 //!
 //! * A conversion is used again only if `source.json` still describes the exported model and the files of the
 //!   conversion. The exported model and the converted one are compared by a hash of all bytes. Weights in other files
-//!   can have many gigabytes, so they are compared by length, time of modification and inode. A conversion that does
-//!   not match is made again and replaced.
-//! * Weights are hard links to the files of the export. They take no space, and a change of the export's weights in
-//!   place also changes them. If the file system cannot create a link, as to a file on another disk, they are copied.
-//!   The time of change (`ctime`) is then compared, too. It is not for links, because each new link changes it.
+//!   can have many gigabytes, so they are compared by length, times of modification and change, and inode. A conversion
+//!   that does not match is made again and replaced.
+//! * Weights are copied. Hard links would take no space, but ONNX's own loader and checker refuse files with two names,
+//!   so they would refuse the export, too.
 //! * A conversion is made in a folder with another name, which is renamed at the end. So several threads and processes
 //!   may prepare one model at once, and no unfinished conversion is used.
 //! * Making a conversion removes others whose exported model no longer exists, and what killed processes have left.

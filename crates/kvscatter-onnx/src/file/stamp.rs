@@ -40,23 +40,20 @@ impl Stamp {
     }
 
     /// Returns the stamp as a text that a later process can compare. It has no number of the device, which may change
-    /// when the system starts. The time of change (`ctime`) is left out unless `with_change`.
-    pub(crate) fn text(&self, with_change: bool) -> String {
+    /// when the system starts.
+    pub(crate) fn text(&self) -> String {
         let modified = match self.modified.map(|time| time.duration_since(SystemTime::UNIX_EPOCH)) {
             None => "unknown".to_owned(),
             Some(Ok(after)) => after.as_nanos().to_string(),
             Some(Err(before)) => format!("-{}", before.duration().as_nanos()),
         };
+        #[cfg_attr(not(unix), expect(unused_mut, reason = "only Unix has more"))]
         let mut text = format!("{} bytes, modified {modified}", self.len);
         #[cfg(unix)]
         {
-            text.push_str(&format!(", inode {}", self.inode.1));
-            if with_change {
-                text.push_str(&format!(", changed {}.{:09}", self.changed.0, self.changed.1));
-            }
+            let (seconds, nanoseconds) = self.changed;
+            text.push_str(&format!(", inode {}, changed {seconds}.{nanoseconds:09}", self.inode.1));
         }
-        #[cfg(not(unix))]
-        let _ = with_change;
         text
     }
 

@@ -84,20 +84,8 @@ struct Weights {
     location: String,
     /// The stamp of the exported file.
     exported: String,
-    #[serde(flatten)]
-    origin: Origin,
-}
-
-/// How a conversion got a file of weights.
-#[derive(Deserialize, Serialize)]
-#[serde(rename_all = "lowercase", tag = "origin")]
-enum Origin {
-    /// The file is a hard link to the exported file.
-    Linked,
-    /// The file is a copy with this stamp.
-    Copied { stamp: String },
-    /// The converted model has no values in the file.
-    Unused,
+    /// The stamp of its copy. `None` if the converted model has no values in the file.
+    copy: Option<String>,
 }
 
 impl Request {
@@ -148,7 +136,7 @@ impl Cache<'_> {
         made.folders(self.root).map_err(OnnxError::Io)?;
         self.clean();
         let new = made.folder_in(self.root, UNFINISHED).map_err(OnnxError::Io)?;
-        let files = converted.save_with_weights(&new.join(MODEL), WeightTransfer::Link)?;
+        let files = converted.save_with_weights(&new.join(MODEL), WeightTransfer::Copy)?;
         let record = Record::new(request, stamps, &new, max_seq)?;
         let text = serde_json::to_vec_pretty(&record).map_err(|error| OnnxError::Io(error.into()))?;
         file::write(&new.join(RECORD), &text).map_err(OnnxError::Io)?;
@@ -214,20 +202,15 @@ impl Record {
         new: &Path,
         max_seq: usize,
     ) -> Result<Self, OnnxError> {
-        let (exported, kept) = (Folder::open(folder_of(&request.path))?, Folder::open(new)?);
+        let kept = Folder::open(new)?;
         let mut weights = Vec::with_capacity(stamps.len());
         for (location, stamp) in stamps {
             let path = Path::new(&location);
-            let origin = match kept.size(path)? {
-                None => Origin::Unused,
-                Some(_) if kept.stamp(path)? == exported.stamp(path)? => Origin::Linked,
-                Some(_) => Origin::Copied { stamp: kept.stamp(path)?.text(true) },
+            let copy = match kept.size(path)? {
+                None => None,
+                Some(_) => Some(kept.stamp(path)?.text()),
             };
-            weights.push(Weights {
-                exported: stamp.text(!matches!(origin, Origin::Linked)),
-                location,
-                origin,
-            });
+            weights.push(Weights { exported: stamp.text(), location, copy });
         }
         let converted = file::read(&new.join(MODEL), proto::MAX_MESSAGE_BYTES)?;
         Ok(Self {
@@ -253,15 +236,11 @@ impl Record {
         for weights in &self.weights {
             let location = Path::new(&weights.location);
             let stamp = exported.stamp(location).ok()?;
-            let is_same = match &weights.origin {
-                Origin::Linked => {
-                    stamp.text(false) == weights.exported && kept.stamp(location).ok()? == stamp
-                }
-                Origin::Copied { stamp: copy } => {
-                    stamp.text(true) == weights.exported && kept.stamp(location).ok()?.text(true) == *copy
-                }
-                Origin::Unused => stamp.text(true) == weights.exported,
-            };
+            let is_same = stamp.text() == weights.exported
+                && match &weights.copy {
+                    Some(copy) => kept.stamp(location).ok()?.text() == *copy,
+                    None => true,
+                };
             if !is_same {
                 return Some(false);
             }

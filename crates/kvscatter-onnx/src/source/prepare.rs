@@ -59,7 +59,7 @@ pub enum Preparation {
         max_seq: usize,
         /// The time that the conversion took.
         time: Duration,
-        /// The bytes of weights that were copied, because they cannot be linked.
+        /// The bytes of weights that were copied.
         copied: u64,
     },
     /// An earlier conversion is used.
