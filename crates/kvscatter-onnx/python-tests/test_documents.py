@@ -32,11 +32,14 @@ def test_the_page_shows_the_code_of_the_example():
 
 
 def commands(page: str) -> list[str]:
-    """Returns the lines of shell blocks that run the command on decoders, installed or built."""
+    """Returns the lines of shell blocks that run the command on decoders, installed or built. Blocks that install
+    packages to fetch weights are left out.
+    """
     blocks = re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
     lines = [
         re.sub(r"cargo run --release (--features \S+ )?-- ", "kvscatter ", line)
         for block in blocks
+        if "fetch_and_export.py" not in block
         for line in block.splitlines()
     ]
     ours = re.compile("kvscatter (inspect|convert|certify|lower|generate|run) (testdata|target)/")
