@@ -5,9 +5,7 @@
 use std::sync::Arc;
 
 use kvscatter::Isa;
-use tract_onnx::tract_core::ops::dummy::Dummy;
 use tract_onnx::tract_core::ops::einsum::EinSum;
-use tract_onnx::tract_core::ops::konst::Const;
 use tract_onnx::tract_hir::internal::*;
 
 use crate::constant_product::ConstantProduct;
@@ -26,22 +24,10 @@ pub(crate) fn lay_out(model: &mut TypedModel) -> TractResult<()> {
         } else {
             None
         };
-        let Some(patch) = patch else { continue };
-        let constants: TVec<usize> = node.inputs.iter().map(|input| input.node).collect();
-        patch.apply(model)?;
-        constants.into_iter().for_each(|constant| release(model, constant));
+        // This also frees the constant, if no other node reads it.
+        patch.map_or(Ok(()), |patch| patch.apply(model))?;
     }
     Ok(())
-}
-
-/// Frees a constant that no node reads any more.
-fn release(model: &mut TypedModel, constant: usize) {
-    let is_output = model.outputs.iter().any(|outlet| outlet.node == constant);
-    let node = &mut model.nodes[constant];
-    if !is_output && node.op_is::<Const>() && node.outputs.iter().all(|output| output.successors.is_empty()) {
-        node.op = Box::new(Dummy);
-        node.outputs.clear();
-    }
 }
 
 /// Returns the patch that replaces the product of a matrix of float32 constants, or `None` if the node is another

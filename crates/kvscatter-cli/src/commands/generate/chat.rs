@@ -4,15 +4,13 @@ use std::io::{self, BufRead, IsTerminal, Read, Write};
 
 use kvscatter_session::Generated;
 
+use super::prompts::MAX_BYTES;
 use super::show::Texts;
 use super::texter::{Texter, Turns, check_length, system};
 use crate::error::CommandError;
 use crate::interrupt::Interrupts;
 use crate::output::Output;
 use crate::text::{ChatTemplate, Message, Role};
-
-/// The size limit of a turn.
-const MAX_BYTES: u64 = 1 << 24;
 
 /// Answers turn after turn until the input ends. The generator keeps its cache, so a turn computes only the tokens that
 /// the text of the chat has more than before.

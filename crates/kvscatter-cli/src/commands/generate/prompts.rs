@@ -9,8 +9,8 @@ use crate::files;
 #[cfg(feature = "text")]
 use crate::text::TextError;
 
-/// The size limit of a file of prompts. A person or a tokenizer writes far less.
-const MAX_BYTES: u64 = 1 << 24;
+/// The size limit of a file of prompts and of a turn of a chat. A person or a tokenizer writes far less.
+pub(super) const MAX_BYTES: u64 = 1 << 24;
 
 /// The most characters of a word that an error shows.
 const SHOWN: usize = 40;
