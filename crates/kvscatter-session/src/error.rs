@@ -644,13 +644,13 @@ impl SessionSetting {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum GenerateSetting {
-    /// [`Sampling::temperature`].
+    /// [`Sampling::temperature`](crate::Sampling::temperature).
     Temperature,
-    /// [`Sampling::top_p`].
+    /// [`Sampling::top_p`](crate::Sampling::top_p).
     TopP,
-    /// [`Sampling::min_p`].
+    /// [`Sampling::min_p`](crate::Sampling::min_p).
     MinP,
-    /// [`GenerateOptions::repetition_penalty`].
+    /// [`GenerateOptions::repetition_penalty`](crate::GenerateOptions::repetition_penalty).
     RepetitionPenalty,
 }
 
