@@ -106,6 +106,7 @@ impl Session for OrtSession {
 /// it first.
 fn bind(session: &RuntimeSession, step: &mut Step<'_>) -> Result<IoBinding, ort::Error> {
     let mut binding = session.create_binding()?;
+    let memory = MemoryInfo::default();
     let some = step.samples.as_ref();
     let inputs = step.inputs.iter().map(|input| (input, None));
     for ((name, tensor), samples) in inputs.chain(step.of_batch.iter().map(|input| (input, some))) {
@@ -113,29 +114,26 @@ fn bind(session: &RuntimeSession, step: &mut Step<'_>) -> Result<IoBinding, ort:
         let data = tensor.as_ptr().ok_or_else(foreign_memory)?.cast_mut();
         // SAFETY: `data` is the memory of `tensor`, which `step` borrows, and the binding is dropped before
         // `step`.
-        let value = unsafe { borrow(session, tensor, data, samples) }?;
+        let value = unsafe { borrow(session, &memory, tensor, data, samples) }?;
         binding.bind_input(*name, &value)?;
     }
     for shared in &mut step.shared {
         let data = shared.cache.as_mut_ptr().ok_or_else(foreign_memory)?;
-        // SAFETY: `data` is the memory of `shared.cache`, which `step` borrows, and the binding is dropped
-        // before `step`.
-        let past = unsafe { borrow(session, shared.cache, data, some) }?;
-        binding.bind_input(shared.past, &past)?;
-        // SAFETY: `data` comes from `as_mut_ptr` of `shared.cache`, which `step` borrows exclusively. The
-        // only other value that uses this memory is the past of the same binding.
-        let present = unsafe { borrow(session, shared.cache, data, some) }?;
-        binding.bind_output(shared.present, present)?;
+        // SAFETY: `data` comes from `as_mut_ptr` of `shared.cache`, which `step` borrows exclusively, and the
+        // binding is dropped before `step`. No other value uses this memory.
+        let cache = unsafe { borrow(session, &memory, shared.cache, data, some) }?;
+        binding.bind_input(shared.past, &cache)?;
+        binding.bind_output(shared.present, cache)?;
     }
     for (name, tensor) in &mut step.outputs {
         let data = tensor.as_mut_ptr().ok_or_else(foreign_memory)?;
         // SAFETY: `data` is the memory of `tensor`, which `step` borrows, and the binding is dropped before
         // `step`.
-        let value = unsafe { borrow(session, tensor, data, some) }?;
+        let value = unsafe { borrow(session, &memory, tensor, data, some) }?;
         binding.bind_output(*name, value)?;
     }
     for name in &step.returned {
-        binding.bind_output_to_device(*name, &MemoryInfo::default())?;
+        binding.bind_output_to_device(*name, &memory)?;
     }
     Ok(binding)
 }
@@ -152,6 +150,7 @@ fn foreign_memory() -> ort::Error {
 /// them only if the value is bound as an output. In that case `data` must come from [`Tensor::as_mut_ptr`].
 unsafe fn borrow(
     session: &RuntimeSession,
+    memory: &MemoryInfo,
     tensor: &Tensor,
     data: *mut u8,
     samples: Option<&Range<usize>>,
@@ -168,7 +167,6 @@ unsafe fn borrow(
         .collect::<Result<_, _>>()?;
     let element = runtime_element(tensor.element())
         .ok_or_else(|| ort::Error::new(format!("tensors of {} are not supported", tensor.element())))?;
-    let memory = MemoryInfo::default();
     let mut value: *mut OrtValue = ptr::null_mut();
     // SAFETY: `data` points to `bytes.len()` bytes of the tensor, because `bytes` is a range of its
     // `tensor.len()` bytes. They outlive the value (this function's contract). `shape` has `shape.len()`
