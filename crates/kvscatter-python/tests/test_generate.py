@@ -158,6 +158,9 @@ def test_no_piece_ends_in_the_middle_of_a_character() -> None:
         (["c", "b"], ["abc"], ["a", ""], True),
         (["aab"], ["a", "a", "a", "b"], ["", "", "a", "", ""], True),
         (["\n\n"], ["a\n", "b\n", "\n"], ["a", "\nb", "", ""], True),
+        ([" upon a", "pon"], [" upon a time"], [" u", ""], True),
+        ([" upon a", "pon"], [" up", "on a"], ["", " u", ""], True),
+        (["pon", "upon"], ["upon"], ["", ""], True),
         ([], ["a", "b"], ["a", "b", ""], False),
     ],
 )

@@ -284,7 +284,8 @@ class Pieces:
 class Stops:
     """Ends a text before the first of some other texts.
 
-    None of them is returned, also if it is split over several pieces.
+    None of them is returned, also if it is split over several pieces. If some overlap, the one that ends first counts,
+    so that the result does not depend on the pieces.
     """
 
     def __init__(self, texts: Sequence[str]) -> None:
@@ -301,10 +302,11 @@ class Stops:
         if self.has_stopped:
             return ""
         text, self._held = self._held + piece, ""
-        found = [at for stop in self._texts if (at := text.find(stop)) >= 0]
+        found = [(at + len(stop), at) for stop in self._texts if (at := text.find(stop)) >= 0]
         if found:
             self.has_stopped = True
-            return text[: min(found)]
+            _end, at = min(found)
+            return text[:at]
         longest = max(map(len, self._texts), default=0)
         for at in range(max(0, len(text) - longest + 1), len(text)):
             if any(stop.startswith(text[at:]) for stop in self._texts):
