@@ -239,6 +239,67 @@ def test_a_stream_that_ends_early_ends_its_thread(generator: Generator, end: str
     assert generator.generate("Once", 3).text == "".join(generator.generate("Once", 3, stream=True))
 
 
+def read_by_two(stream: Iterator[str]) -> list[list[str] | BaseException]:
+    """Reads a stream in two threads. Returns the pieces of each, or its exception."""
+    results: list[list[str] | BaseException] = []
+
+    def read() -> None:
+        try:
+            results.append(list(stream))
+        except BaseException as error:
+            results.append(error)
+
+    readers = [threading.Thread(target=read, daemon=True) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    for reader in readers:
+        reader.join(60)
+        assert not reader.is_alive()
+    return results
+
+
+def test_two_threads_read_one_stream(generator: Generator) -> None:
+    pieces = list(generator.generate("Once", 40, eos=(), stream=True))
+    for _ in range(5):
+        stream = generator.generate("Once", 40, eos=(), stream=True)
+        results = read_by_two(stream)
+        read = [piece for result in results if isinstance(result, list) for piece in result]
+        assert (len(results), sorted(read)) == (2, sorted(pieces))
+        assert stream.generated is not None and stream.generated.text == "".join(pieces)
+
+
+def test_one_of_two_readers_gets_an_exception(generator: Generator) -> None:
+    def progress(tokens: int, _samples: int) -> None:
+        if tokens == 9:
+            raise LookupError("of progress")
+
+    results = read_by_two(generator.generate("Once", eos=(), stream=True, progress=progress))
+    assert sorted(type(result).__name__ for result in results) == ["LookupError", "list"]
+
+
+def test_a_closed_stream_ends_its_readers(generator: Generator) -> None:
+    runs, goes_on = threading.Event(), threading.Event()
+
+    def progress(tokens: int, _samples: int) -> None:
+        runs.set()
+        assert goes_on.wait(60)
+
+    stream = generator.generate("Once", eos=(), stream=True, progress=progress)
+
+    def close() -> None:
+        assert runs.wait(60)
+        # This call ends after the run of the model.
+        threading.Timer(0.1, goes_on.set).start()
+        stream.close()
+
+    closer = threading.Thread(target=close)
+    closer.start()
+    results = read_by_two(stream)
+    closer.join()
+    assert all(isinstance(result, list) for result in results), results
+    assert not threads()
+
+
 def test_ctrl_c_ends_a_stream(generator: Generator) -> None:
     started = threading.Event()
 

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from queue import SimpleQueue
 from types import TracebackType
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 from kvscatter._session import Generated
 from kvscatter._text import Pieces, Stops, Tokenizer
@@ -70,50 +70,73 @@ class _Closed(Exception):
     """Ends the generation of a stream that was closed."""
 
 
-class _Work:
-    """The thread that generates. It computes at most one piece more than its caller has read.
+Item: TypeAlias = tuple[tuple[int, str], bool] | Generated | BaseException | None
 
-    A finalizer may close it anywhere, so it uses only queues that finalizers can use.
+
+class _Work:
+    """The thread that generates. It computes at most one step more than its readers have taken.
+
+    A finalizer may close it anywhere, so it waits for no lock, and uses only queues that finalizers can use.
     """
 
     def __init__(self, run: Callable[[Watch], Generated], texts: Texts) -> None:
         self._run, self._texts = run, texts
-        # The pieces of each step, at last the result or an exception.
-        self.steps: SimpleQueue[list[tuple[int, str]] | Generated | BaseException] = SimpleQueue()
+        # Pieces, each with whether it is the last one of its step. Then the result or an exception, and None after the
+        # stream was closed.
+        self._pieces: SimpleQueue[Item] = SimpleQueue()
         self._permits: SimpleQueue[None] = SimpleQueue()
         self._is_closed = False
+        self._unstarted = threading.Lock()
         self._thread = threading.Thread(target=self._work, name="kvscatter generation", daemon=True)
 
-    def start(self) -> None:
-        self._thread.start()
-
-    def permit(self) -> None:
-        """Allows one more piece."""
-        self._permits.put(None)
+    def take(self) -> tuple[int, str] | Generated | None:
+        """Waits for the next piece, the result or an exception. Returns None after the stream was closed."""
+        # The first reader starts the thread. Nothing releases this lock.
+        if self._unstarted.acquire(blocking=False):
+            self._thread.start()
+        item = self._pieces.get()
+        if isinstance(item, BaseException):
+            raise item
+        if isinstance(item, tuple):
+            piece, is_last = item
+            if is_last:
+                self._permits.put(None)
+            return piece
+        if item is None:
+            # Other readers may wait.
+            self._pieces.put(None)
+        return item
 
     def close(self) -> None:
         """Ends the generation after the current run of the model."""
         self._is_closed = True
-        self.permit()
+        self._permits.put(None)
+        self._pieces.put(None)
         if self._thread.ident is not None and self._thread is not threading.current_thread():
             self._thread.join()
 
     def _work(self) -> None:
         try:
             generated = self._run(self._watch)
-            self.steps.put(self._texts.finish())
-            self.steps.put(generated)
+            self._put(self._texts.finish())
+            self._pieces.put(generated)
+        except _Closed:
+            pass
         except BaseException as error:
-            self.steps.put(error)
+            self._pieces.put(error)
 
     def _watch(self, new: list[list[int]]) -> list[tuple[int, int]]:
         pieces, ends = self._texts.push(new)
         if pieces:
-            self.steps.put(pieces)
+            self._put(pieces)
             self._permits.get()
         if self._is_closed:
             raise _Closed
         return ends
+
+    def _put(self, pieces: list[tuple[int, str]]) -> None:
+        for number, piece in enumerate(pieces, 1):
+            self._pieces.put((piece, number == len(pieces)))
 
 
 class Stream(Iterator[Piece], Generic[Piece]):
@@ -122,8 +145,9 @@ class Stream(Iterator[Piece], Generic[Piece]):
     The pieces together are the whole text, and no piece ends in the middle of a character. For a list of prompts, the
     iterator returns pairs of the index of a prompt and a piece of the text after it.
 
-    A thread generates while the stream is read, at most one piece ahead. It starts at the first piece. It ends at the
-    end of the text, after an exception, when the stream is closed or deleted, and when Python exits.
+    A thread generates while the stream is read, at most one step ahead. It starts at the first piece. It ends at the
+    end of the text, after an exception, when the stream is closed or deleted, and when Python exits. If several threads
+    read a stream, each piece goes to one of them, and so does an exception.
 
     Attributes:
         generated: The result of the generation after the last piece, before that None.
@@ -142,28 +166,31 @@ class Stream(Iterator[Piece], Generic[Piece]):
         self._work: _Work | None = work
         self._texts = texts
         self._piece_of: Callable[[tuple[int, str]], Piece] = piece_of
-        self._ready: list[tuple[int, str]] = []
-        self._is_started = False
         self._finalizer: Callable[[], object] = weakref.finalize(self, work.close)
 
     def __iter__(self) -> Stream[Piece]:
         return self
 
     def __next__(self) -> Piece:
-        while not self._ready:
-            if self._work is None:
-                raise StopIteration
-            try:
-                self._read(self._work)
-            except BaseException:
-                # Ctrl-C, or an error of the generation.
-                self.close()
-                raise
-        return self._piece_of(self._ready.pop(0))
+        work = self._work
+        if work is None:
+            raise StopIteration
+        try:
+            taken = work.take()
+        except BaseException:
+            # Ctrl-C, or an error of the generation.
+            self.close()
+            raise
+        if isinstance(taken, tuple):
+            return self._piece_of(taken)
+        if taken is not None:
+            self.generated = taken.with_texts(self._texts.texts())
+        self.close()
+        raise StopIteration
 
     def close(self) -> None:
         """Ends the generation, and returns when it has ended."""
-        self._work, self._ready = None, []
+        self._work = None
         self._finalizer()
 
     def __enter__(self) -> Stream[Piece]:
@@ -176,18 +203,3 @@ class Stream(Iterator[Piece], Generic[Piece]):
         _trace: TracebackType | None,
     ) -> None:
         self.close()
-
-    def _read(self, work: _Work) -> None:
-        """Waits for the next step."""
-        if not self._is_started:
-            self._is_started = True
-            work.start()
-        step: Any = work.steps.get()
-        if isinstance(step, BaseException):
-            raise step
-        if isinstance(step, Generated):
-            self.close()
-            self.generated = step.with_texts(self._texts.texts())
-        else:
-            self._ready = step
-            work.permit()
