@@ -29,6 +29,8 @@ GROWING = TESTDATA / "optimum-llama/model.onnx"
 TEXT = TESTDATA / "text"
 PROMPTS = ["Once", "Hello, é!"]
 CHAT = [{"role": "user", "content": "Hi"}]
+ENDLESS = "{% for i in range(99999) %}" * 3 + "{% endfor %}" * 3
+"""A chat template that runs for years."""
 NO_END: dict[str, Any] = {"eos": (), "threads": 1}
 """Options with which texts are long, because no token ends them."""
 
@@ -395,6 +397,9 @@ def test_a_chat_template_writes_the_text_that_transformers_writes(files: Path, n
         ("{% for i in range(99999) %}x{% endfor %}", "writes more than 9999 characters"),
         ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "maximum recursion depth exceeded"),
         ("{{ missing.name }}", "'missing' is undefined"),
+        ("x" * (1 << 18) + "y", "has more than 262144 characters"),
+        ("{{ 9 ** 9999 }}", "an integer of more than 4096 bits"),
+        ("{{ 2 ** 2222 * 2 ** 2222 }}", "an integer of more than 4096 bits"),
     ],
 )
 def test_a_bad_template_is_one_line(
@@ -406,9 +411,16 @@ def test_a_bad_template_is_one_line(
     assert error.kind == "template" and message in str(error) and "chat_template.jinja" in str(error)
 
 
+def test_the_time_of_a_template_is_limited(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvscatter._text.MAX_SECONDS", 0.1)
+    (files / "chat_template.jinja").write_text(ENDLESS)
+    before = sys.gettrace()
+    error = failure(lambda: TextFiles(files).chat_template()(CHAT))
+    assert "takes more than 0.1 seconds" in str(error) and sys.gettrace() is before
+
+
 def test_ctrl_c_ends_a_template(files: Path) -> None:
-    loop = "{% for i in range(99999) %}"
-    (files / "chat_template.jinja").write_text(loop * 3 + "{% endfor %}" * 3)
+    (files / "chat_template.jinja").write_text(ENDLESS)
     template = TextFiles(files).chat_template()
 
     def interrupt(_number: int, _frame: object) -> None:

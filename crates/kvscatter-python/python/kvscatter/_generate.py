@@ -167,8 +167,8 @@ def chat(
     """Returns the model's answer to a chat. For a chat of several turns, use ``Generator``.
 
     The chat template of the model makes one text of the messages, as transformers' ``apply_chat_template`` does with
-    ``add_generation_prompt=True``. It is a program of the model's author. It has no access to files, but its time and
-    memory are not limited.
+    ``add_generation_prompt=True``. It is a program of the model's author. It has no access to files, and its time is
+    limited. Its memory is not.
 
     Args:
         path: The folder of the model, or the model in it.

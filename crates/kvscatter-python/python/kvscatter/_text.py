@@ -1,7 +1,8 @@
 """Text for models of tokens: the tokenizer, the end tokens and the chat template in the files of a model.
 
 The files may come from strangers, and their sizes are limited. A chat template is a program. The sandbox of jinja2
-gives it no access to files and limits `range`, and the length of its text is limited. Its time and memory are not.
+gives it no access to files and limits `range`. Its time, its integers and the length of its text are limited, too. Its
+memory is not.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import datetime
 import importlib
 import json
 import stat
+import sys
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -23,8 +26,15 @@ MAX_TOKENIZER = 1 << 28
 """The size limit of a tokenizer in bytes. The largest ones have about 35 MB."""
 MAX_CONFIG = 1 << 24
 """The size limit of the other files."""
+MAX_TEMPLATE = 1 << 18
+"""The maximum number of characters of a chat template, which limits the time of its translation. The longest ones have
+about 30,000."""
 MAX_TEXT = 64 << 20
 """The maximum number of characters that a chat template may write."""
+MAX_SECONDS = 10.0
+"""The maximum time in which a chat template may write a text."""
+MAX_BITS = 1 << 12
+"""The maximum number of bits of a product or power of integers in a chat template."""
 WINDOW = 8
 """The number of tokens that `Pieces` decodes together. A decoder may need the token before a token, but not a whole
 text."""
@@ -360,17 +370,26 @@ class _Refused(Exception):
     """The error that a template raises with ``raise_exception``."""
 
 
+class _TooLong(BaseException):
+    """Ends a template that takes too long. jinja2 catches some exceptions of other classes."""
+
+
 def _template(
     place: str, source: str, tokens: Mapping[str, str]
 ) -> Callable[[Sequence[Mapping[str, Any]]], str]:
     """Checks a template's syntax, and returns the function that applies it."""
     jinja2 = _package("jinja2")
+    if len(source) > MAX_TEMPLATE:
+        fail("template", f"{place}: the chat template has more than {MAX_TEMPLATE} characters")
     try:
         template = _environment().from_string(source)
     except (jinja2.TemplateError, RecursionError, MemoryError, SyntaxError) as error:
         _fails(place, error)
 
     def apply(messages: Sequence[Mapping[str, Any]]) -> str:
+        return _in_time(place, lambda: write(messages))
+
+    def write(messages: Sequence[Mapping[str, Any]]) -> str:
         context = {
             **tokens,
             "messages": messages,
@@ -398,6 +417,25 @@ def _template(
     return apply
 
 
+def _in_time(place: str, call: Callable[[], str]) -> str:
+    """Calls a function, and ends it when a statement of Python begins after `MAX_SECONDS`."""
+    end = time.monotonic() + MAX_SECONDS
+
+    def check(_frame: object, _event: str, _argument: object) -> Any:
+        if time.monotonic() > end:
+            raise _TooLong
+        return check
+
+    before = sys.gettrace()
+    try:
+        sys.settrace(check)
+        return call()
+    except _TooLong:
+        fail("template", f"{place}: the chat template takes more than {MAX_SECONDS:g} seconds")
+    finally:
+        sys.settrace(before)
+
+
 def _fails(place: str, error: BaseException) -> NoReturn:
     line = getattr(error, "lineno", None)
     trace = error.__traceback__
@@ -416,6 +454,7 @@ def _environment() -> Any:
     extensions, sandbox = _package("jinja2.ext"), _package("jinja2.sandbox")
 
     extension: Any = extensions.Extension
+    sandboxed: Any = sandbox.ImmutableSandboxedEnvironment
 
     class Tracking(extension):  # type: ignore[misc]
         """Accepts the tag that marks answers in transformers, and does not change the text."""
@@ -426,7 +465,19 @@ def _environment() -> Any:
             next(parser.stream)
             return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
-    environment = sandbox.ImmutableSandboxedEnvironment(
+    class Sandbox(sandboxed):  # type: ignore[misc]
+        """Refuses integers whose computation would take long."""
+
+        intercepted_binops = frozenset(["*", "**"])
+
+        def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+            if isinstance(left, int) and isinstance(right, int):
+                bits = left.bit_length(), right.bit_length()
+                if (bits[0] * right if operator == "**" else sum(bits)) > MAX_BITS:
+                    raise OverflowError(f"an integer of more than {MAX_BITS} bits")
+            return super().call_binop(context, operator, left, right)
+
+    environment = Sandbox(
         trim_blocks=True, lstrip_blocks=True, extensions=[Tracking, extensions.loopcontrols]
     )
     environment.filters["tojson"] = _tojson
