@@ -390,6 +390,7 @@ def test_a_chat_template_writes_the_text_that_transformers_writes(files: Path, n
         ("{% for %}", "line 1: the chat template fails: "),
         ("\n{{ 1 / 0 }}", "line 2: the chat template fails: division by zero"),
         ("{{ raise_exception('Roles\nmust alternate') }}", "refuses this chat: Roles must alternate"),
+        ("{{ raise_exception('\x1b]0;x\x07\u202e') }}", r"refuses this chat: \x1b]0;x\x07\u202e"),
         ("{{ ''.__class__.__mro__ }}", "access to attribute '__class__' of 'str' object is unsafe"),
         ("{% include '/etc/passwd' %}", "no loader for this environment specified"),
         ("{{ messages.append(1) }}", "access to attribute 'append' of 'list' object is unsafe"),

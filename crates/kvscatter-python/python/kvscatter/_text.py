@@ -47,8 +47,10 @@ REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
 def fail(kind: str, message: str) -> NoReturn:
-    """Raises the error about a file of a model. Its message has one line."""
-    raise SessionError(" ".join(message.split()), kind)
+    """Raises the error about a file of a model. Its message has one line, and cannot control a terminal."""
+    line = " ".join(message.split())
+    escaped = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
+    raise SessionError("".join(escaped), kind)
 
 
 class TextFiles:
