@@ -533,6 +533,36 @@ def test_the_configuration_chooses_the_ends_of_a_text(files: Path) -> None:
     assert tokens(f'{{{ends}, "add_bos_token": true, "add_eos_token": true}}') == [0, 4, 255]
 
 
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"eos_token": "END"},
+        {"pad_token": {"content": "END", "special": False}},
+        {"additional_special_tokens": ["END"]},
+        {"extra_special_tokens": {"image_token": "END"}},
+        {"added_tokens_decoder": {"40": {"content": "END", "special": True}}},
+    ],
+)
+def test_the_configuration_makes_tokens_special(files: Path, config: dict[str, Any]) -> None:
+    """As in transformers, but a token that the tokenizer does not have is not added."""
+
+    def decoded(content: dict[str, Any]) -> tuple[str, list[int]]:
+        written("tokenizer_config.json", json.dumps({**content, "cls_token": "<none>"}))(files)
+        tokenizer = TextFiles(files).tokenizer()
+        return tokenizer.decode([4, 40, 5]), tokenizer.encode("nEND")
+
+    assert decoded({}) == ("OENDn", [0, 5, 43, 51, 42])
+    assert decoded(config) == ("On", [0, 5, 40])
+
+
+def test_end_tokens_that_are_not_special_have_a_text(generator: Generator) -> None:
+    tokens = generator.generate("Once", 3, eos=()).samples[0]
+    ended = generator.generate("Once", eos=tokens[2:])
+    assert (ended.ends, ended.samples[0]) == (["eos"], tokens)
+    assert ended.text == generator.tokenizer.decode(tokens) != generator.tokenizer.decode(tokens[:2])
+    assert "".join(generator.generate("Once", eos=tokens[2:], stream=True)) == ended.text
+
+
 WRONG: list[tuple[str, str | None, Callable[[Path], object]]] = [
     ("prompt_too_long", "prompts", lambda folder: kvscatter.generate(folder, "a" * 64)),
     ("prompt_too_long", "prompts", lambda folder: list(kvscatter.generate(folder, "a" * 64, stream=True))),

@@ -75,7 +75,8 @@ class TextFiles:
                 f"{self.folder}: contains no tokenizer.json, which turns text into tokens; copy it from the model's "
                 "source, or give token ids",
             )
-        return Tokenizer(path, text, self._ends_of_text(self.config))
+        config = self.config
+        return Tokenizer(path, text, self._ends_of_text(config), _special_tokens(config))
 
     def end_tokens(self, tokenizer: Tokenizer) -> list[int]:
         """Returns the tokens that end a text: those of ``generation_config.json``, else those of ``genai_config.json``,
@@ -94,7 +95,7 @@ class TextFiles:
                 return ids
             path = self.folder / file
             fail("end_token", f"{path}: {'.'.join(keys)} must be a token id or a list of token ids")
-        text = _token(self.config, "eos_token")
+        text = _token(self.config.get("eos_token"))
         if text is None:
             return []
         token = tokenizer.id(text)
@@ -110,7 +111,7 @@ class TextFiles:
         source = _read(path, MAX_CONFIG)
         if source is None:
             path, source = self._config_path, self._own_template(config.get("chat_template"))
-        tokens = {name: token for name in SPECIAL if (token := _token(config, name)) is not None}
+        tokens = {name: token for name in SPECIAL if (token := _token(config.get(name))) is not None}
         return _template(str(path), source, tokens)
 
     def _own_template(self, template: object) -> str:
@@ -148,7 +149,7 @@ class TextFiles:
         if not any(isinstance(add, bool) for add in adds):
             return None
         bos, eos = (
-            _token(config, f"{name}_token") if add is True else None
+            _token(config.get(f"{name}_token")) if add is True else None
             for name, add in zip(("bos", "eos"), adds, strict=True)
         )
         return bos, eos
@@ -157,7 +158,13 @@ class TextFiles:
 class Tokenizer:
     """The tokenizer of a model, as ``kvscatter.Generator.tokenizer`` has it."""
 
-    def __init__(self, path: Path, text: str, ends_of_text: tuple[str | None, str | None] | None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        text: str,
+        ends_of_text: tuple[str | None, str | None] | None,
+        special: Iterable[str] = (),
+    ) -> None:
         self.path = path
         tokenizers = _package("tokenizers")
         try:
@@ -169,6 +176,10 @@ class Tokenizer:
             fail("tokenizer", f"{path}: not a tokenizer: {error}")
         added = self._inner.get_added_tokens_decoder()
         self._special = {token for token, added_token in added.items() if added_token.special}
+        # Tokens that are special already may have other properties, which stay.
+        more = {text: id for text in special if (id := self.id(text)) is not None and id not in self._special}
+        self._inner.add_special_tokens(list(more))
+        self._special.update(more.values())
         self._ends = ends_of_text and tuple(
             [] if token is None or (known := self.id(token)) is None else [known] for token in ends_of_text
         )
@@ -352,9 +363,22 @@ def _read(path: Path, limit: int) -> str | None:
         fail("file", f"{path}: not UTF-8")
 
 
-def _token(config: Mapping[str, Any], name: str) -> str | None:
-    """Returns a special token, which is a string or an object with its content."""
-    token = config.get(name)
+def _special_tokens(config: Mapping[str, Any]) -> list[str]:
+    """Returns the tokens that a configuration makes special, as in transformers."""
+    tokens = [config.get(name) for name in SPECIAL]
+    for name in ("additional_special_tokens", "extra_special_tokens"):
+        more = config.get(name)
+        tokens += more.values() if isinstance(more, dict) else more if isinstance(more, list) else []
+    added = config.get("added_tokens_decoder")
+    if isinstance(added, dict):
+        tokens += [
+            token for token in added.values() if isinstance(token, dict) and token.get("special") is True
+        ]
+    return [text for token in tokens if (text := _token(token)) is not None]
+
+
+def _token(token: object) -> str | None:
+    """Returns the text of a special token, which is a string or an object with its content."""
     if isinstance(token, dict):
         token = token.get("content")
     return token if isinstance(token, str) else None
