@@ -1,12 +1,14 @@
 //! Generation with a decoder in this Python's ONNX Runtime. The modules of the package call it.
 
 use std::ops::ControlFlow;
-use std::path::PathBuf;
-use std::sync::{Mutex, TryLockError};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, OnceLock, TryLockError};
 
+use kvscatter_onnx::decoder::Decoder;
 use kvscatter_onnx::source::{ModelSource, Preparation, PrepareOptions};
 use kvscatter_session::{
-    End, Event, GenerateOptions, Generated, Generator, Progress, Sampling, SessionError, SessionOptions,
+    End, Event, GenerateOptions, Generated, Generator, Interface, Progress, Sampling, SessionError,
+    SessionOptions, saved_tokens,
 };
 use pyo3::exceptions::PyTypeError;
 use pyo3::intern;
@@ -21,31 +23,197 @@ use crate::session::CHUNK;
 use crate::session_error::{closed, generator_busy, raise};
 use crate::{options, runtime};
 
-/// Finds the decoder of a path and converts it if its caches are not static. Returns the path of the model to run, the
-/// folder of its tokenizer, what was done (`"nothing"`, `"converted"` or `"reused"`), and a line that describes it.
-#[pyfunction]
-pub(crate) fn prepare_model(
-    py: Python<'_>,
-    path: PathBuf,
-    convert: bool,
-    #[pyo3(from_py_with = options::max_seq)] max_seq: Option<usize>,
-) -> PyResult<(PathBuf, PathBuf, &'static str, String)> {
-    let options = PrepareOptions { convert, max_seq, ..PrepareOptions::default() };
-    let prepared = py.detach(|| ModelSource::find(&path)?.prepare(&options));
-    let prepared = prepared.map_err(|error| raise(py, &SessionError::Onnx(error)))?;
-    let description = prepared.to_string();
-    let what = match prepared.what {
-        Preparation::AsItIs => "nothing",
-        Preparation::Converted { .. } => "converted",
-        Preparation::Reused { .. } => "reused",
-    };
-    Ok((prepared.model, prepared.folder, what, description))
+/// A decoder that was exported, and the options with which it is converted and loaded.
+#[pyclass(frozen, module = "kvscatter._native")]
+pub(crate) struct Model {
+    source: ModelSource,
+    preparation: PrepareOptions,
+    session: SessionOptions,
+    onnxruntime: Option<PathBuf>,
+    plugin: Plugin,
+    declared: OnceLock<Declared>,
+}
+
+/// What a file declares before an engine loads it.
+#[derive(Clone, Copy, Default)]
+struct Declared {
+    vocabulary: Option<usize>,
+    /// The number of tokens that a sample may have. It is not known if the caches grow.
+    capacity: Option<usize>,
+    grows: bool,
+}
+
+#[pymethods]
+impl Model {
+    /// Finds the decoder of a path. Nothing is converted or loaded.
+    #[new]
+    #[pyo3(signature = (path, *, convert=true, max_seq=None, capacity=None, threads=None, memory=SessionOptions::default().memory, onnxruntime=None, plugin=Plugin::OfPackage(true)))]
+    #[pyo3(text_signature = "(path, *, convert=True, max_seq=None, capacity=None, threads=None, \
+        memory=17179869184, onnxruntime=None, plugin=True)")]
+    #[expect(clippy::too_many_arguments, reason = "the options of a session, by keyword")]
+    fn new(
+        py: Python<'_>,
+        path: PathBuf,
+        convert: bool,
+        #[pyo3(from_py_with = options::max_seq)] max_seq: Option<usize>,
+        #[pyo3(from_py_with = options::capacity)] capacity: Option<usize>,
+        #[pyo3(from_py_with = options::threads)] threads: Option<usize>,
+        #[pyo3(from_py_with = options::memory)] memory: u64,
+        onnxruntime: Option<PathBuf>,
+        plugin: Plugin,
+    ) -> PyResult<Self> {
+        let source = py.detach(|| ModelSource::find(&path));
+        let source = source.map_err(|error| raise(py, &SessionError::Onnx(error)))?;
+        let preparation = PrepareOptions { convert, max_seq, ..PrepareOptions::default() };
+        let session = SessionOptions { batch: None, capacity, threads, memory, ..SessionOptions::default() };
+        Ok(Self { source, preparation, session, onnxruntime, plugin, declared: OnceLock::new() })
+    }
+
+    /// The folder of the tokenizer.
+    #[getter]
+    fn folder(&self) -> PathBuf {
+        self.source.folder.clone()
+    }
+
+    /// The number of tokens that the model knows, if it declares it.
+    #[getter]
+    fn vocabulary(&self, py: Python<'_>) -> Option<usize> {
+        self.declared(py).vocabulary
+    }
+
+    /// Whether opening the model converts it, as far as its file tells.
+    #[getter]
+    fn is_converted(&self, py: Python<'_>) -> bool {
+        self.preparation.convert && self.declared(py).grows
+    }
+
+    /// Checks a generation before the model is converted and loaded. If it is converted, `open` checks the length of
+    /// the prompts.
+    #[pyo3(signature = (prompts, generation, *, prefix=None, save_prefix=None))]
+    fn check(
+        &self,
+        py: Python<'_>,
+        prompts: &Prompts,
+        generation: &Generation,
+        prefix: Option<PathBuf>,
+        save_prefix: Option<PathBuf>,
+    ) -> PyResult<()> {
+        let (declared, is_converted) = (self.declared(py), self.is_converted(py));
+        let check = || {
+            let capacity = declared.capacity.filter(|_| !is_converted);
+            Declared { capacity, ..declared }.check(&prompts.0, &generation.options, prefix.as_deref())?;
+            save_prefix.map_or(Ok(()), |path| Generator::check_save(&path, &prompts.0))
+        };
+        py.detach(check).map_err(|error| raise(py, &error))
+    }
+
+    /// Loads the model, after a conversion if its caches are not static.
+    ///
+    /// It has room for `batch` prompts. If `prompts` is given instead, it has room for these and for the tokens that
+    /// `generation` adds to them, after the saved prompt of `prefix`. Before the model is loaded, `report` is called
+    /// with what was done (`"nothing"`, `"converted"` or `"reused"`) and a line that describes it.
+    #[pyo3(signature = (report, *, batch=Some(1), prompts=None, generation=None, prefix=None))]
+    #[pyo3(text_signature = "($self, report, *, batch=1, prompts=None, generation=None, prefix=None)")]
+    fn open(
+        &self,
+        py: Python<'_>,
+        report: &Bound<'_, PyAny>,
+        #[pyo3(from_py_with = options::batch)] batch: Option<usize>,
+        prompts: Option<&Prompts>,
+        generation: Option<&Generation>,
+        prefix: Option<PathBuf>,
+    ) -> PyResult<KeptGenerator> {
+        let engine = runtime::load(py, self.onnxruntime.clone(), self.plugin.clone())?;
+        let prepared = py.detach(|| self.source.clone().prepare(&self.preparation));
+        let prepared = prepared.map_err(|error| raise(py, &SessionError::Onnx(error)))?;
+        let what = match prepared.what {
+            Preparation::AsItIs => "nothing",
+            Preparation::Converted { .. } => "converted",
+            Preparation::Reused { .. } => "reused",
+        };
+        report.call1((what, prepared.to_string()))?;
+        let options = generation.map(|generation| generation.options.clone()).unwrap_or_default();
+        let (path, session) = (&prepared.model, self.session);
+        let open = || {
+            let Some(Prompts(prompts)) = prompts else {
+                return Generator::open(&engine, path, batch.unwrap_or(1), session);
+            };
+            if prepared.what != Preparation::AsItIs {
+                let declared = Declared::read(path, session).unwrap_or_default();
+                declared.check(prompts, &options, prefix.as_deref())?;
+            }
+            match prefix {
+                Some(saved) => Generator::open_after(&engine, path, &saved, prompts, &options, session),
+                None => Generator::open_for(&engine, path, prompts, &options, session),
+            }
+        };
+        let generator = py.detach(open).map_err(|error| raise(py, &error))?;
+        let (capacity, engine) = (generator.capacity(), runtime::label(&engine));
+        Ok(KeptGenerator { capacity, engine, open: Mutex::new(Some(generator)) })
+    }
+}
+
+impl Model {
+    /// Reads what the model declares. If this fails, the error comes when the model is converted or loaded.
+    fn declared(&self, py: Python<'_>) -> Declared {
+        let read = || Declared::read(&self.source.model, self.session).unwrap_or_default();
+        py.detach(|| *self.declared.get_or_init(read))
+    }
+}
+
+impl Declared {
+    fn read(path: &Path, options: SessionOptions) -> Result<Self, SessionError> {
+        let model = kvscatter_onnx::Model::load(path)?;
+        let graph = model.graph()?;
+        let interface = Interface::of(&model, &Decoder::of(&graph)?)?;
+        let capacity = if interface.is_copied() { None } else { interface.capacity_or(options.capacity)? };
+        Ok(Self { vocabulary: interface.vocabulary, capacity, grows: interface.growth().is_some() })
+    }
+
+    /// Checks prompts, which follow a saved prompt if there is a prefix.
+    fn check(
+        self,
+        prompts: &[Vec<i64>],
+        options: &GenerateOptions,
+        prefix: Option<&Path>,
+    ) -> Result<(), SessionError> {
+        let prefix = prefix.map_or(Ok(0), |path| saved_tokens(path).map(|saved| saved.len()))?;
+        options.check(prompts, prefix, self.vocabulary, self.capacity)
+    }
+}
+
+/// Prompts of token ids.
+#[pyclass(frozen, module = "kvscatter._native")]
+pub(crate) struct Prompts(Vec<Vec<i64>>);
+
+#[pymethods]
+impl Prompts {
+    /// Reads the token ids of each prompt.
+    #[new]
+    fn new(prompts: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let argument = "prompts";
+        let is_text = prompts.is_instance_of::<PyString>() || prompts.is_instance_of::<PyBytes>();
+        if is_text || !prompts.hasattr(intern!(prompts.py(), "__iter__"))? {
+            let class = class_name(&prompts.get_type());
+            let expected = "a text, or a sequence of texts or of sequences of token ids";
+            return Err(Failure::Keyword { argument, class, expected }.into());
+        }
+        let of = |(index, prompt): (_, PyResult<_>)| {
+            Indices::of_list(&prompt?, Name { argument, list: Some(index) }).map(list)
+        };
+        prompts.try_iter()?.enumerate().map(of).collect::<PyResult<_>>().map(Self)
+    }
+
+    fn __len__(&self) -> usize {
+        self.0.len()
+    }
 }
 
 /// The checked options of a generation.
 #[pyclass(frozen, module = "kvscatter._native")]
 pub(crate) struct Generation {
     options: GenerateOptions,
+    has_eos: bool,
     draft: usize,
     progress: Option<Py<PyAny>>,
 }
@@ -84,20 +252,24 @@ impl Generation {
             repetition_penalty,
             sampling: do_sample.then_some(sampling),
         };
-        Ok(Self { options, draft, progress: progress.map(Bound::unbind) })
+        Ok(Self { options, has_eos: eos.is_some(), draft, progress: progress.map(Bound::unbind) })
+    }
+
+    /// Whether the options name the end tokens, or that there are none.
+    #[getter]
+    fn has_eos(&self) -> bool {
+        self.has_eos
     }
 
     /// Returns the same options with other end tokens.
     fn with_eos(&self, py: Python<'_>, eos: &Bound<'_, PyAny>) -> PyResult<Self> {
         let options = GenerateOptions { eos: list(Indices::of(Some(eos), "eos")?), ..self.options.clone() };
-        Ok(Self { options, draft: self.draft, progress: self.progress.as_ref().map(|it| it.clone_ref(py)) })
+        let progress = self.progress.as_ref().map(|it| it.clone_ref(py));
+        Ok(Self { options, has_eos: true, draft: self.draft, progress })
     }
 }
 
 /// A loaded decoder whose caches keep the samples of the last call.
-///
-/// It has room for `batch` prompts. If `prompts` is given instead, it has room for these and for the tokens that
-/// `generation` adds to them, after the saved prompt of `prefix`.
 #[pyclass(frozen, module = "kvscatter._native")]
 pub(crate) struct KeptGenerator {
     capacity: Option<usize>,
@@ -108,40 +280,6 @@ pub(crate) struct KeptGenerator {
 
 #[pymethods]
 impl KeptGenerator {
-    #[new]
-    #[pyo3(signature = (path, *, batch=Some(1), prompts=None, generation=None, prefix=None, capacity=None, threads=None, memory=SessionOptions::default().memory, onnxruntime=None, plugin=Plugin::OfPackage(true)))]
-    #[pyo3(text_signature = "(path, *, batch=1, prompts=None, generation=None, prefix=None, capacity=None, \
-        threads=None, memory=17179869184, onnxruntime=None, plugin=True)")]
-    #[expect(clippy::too_many_arguments, reason = "the options of a session, by keyword")]
-    fn new(
-        py: Python<'_>,
-        path: PathBuf,
-        #[pyo3(from_py_with = options::batch)] batch: Option<usize>,
-        prompts: Option<&Bound<'_, PyAny>>,
-        generation: Option<&Generation>,
-        prefix: Option<PathBuf>,
-        #[pyo3(from_py_with = options::capacity)] capacity: Option<usize>,
-        #[pyo3(from_py_with = options::threads)] threads: Option<usize>,
-        #[pyo3(from_py_with = options::memory)] memory: u64,
-        onnxruntime: Option<PathBuf>,
-        plugin: Plugin,
-    ) -> PyResult<Self> {
-        let prompts = prompts.map(lists).transpose()?;
-        let options = generation.map(|generation| generation.options.clone()).unwrap_or_default();
-        let engine = runtime::load(py, onnxruntime, plugin)?;
-        let of = SessionOptions { batch: None, capacity, threads, memory, ..SessionOptions::default() };
-        let generator = py.detach(|| match (&prompts, prefix) {
-            (Some(prompts), Some(saved)) => {
-                Generator::open_after(&engine, &path, &saved, prompts, &options, of)
-            }
-            (Some(prompts), None) => Generator::open_for(&engine, &path, prompts, &options, of),
-            (None, _) => Generator::open(&engine, &path, batch.unwrap_or(1), of),
-        });
-        let generator = generator.map_err(|error| raise(py, &error))?;
-        let (capacity, engine) = (generator.capacity(), runtime::label(&engine));
-        Ok(Self { capacity, engine, open: Mutex::new(Some(generator)) })
-    }
-
     /// The maximum number of tokens of a sample, or None if the caches grow.
     #[getter]
     fn capacity(&self) -> Option<usize> {
@@ -169,12 +307,12 @@ impl KeptGenerator {
     fn generate<'py>(
         &self,
         py: Python<'py>,
-        prompts: &Bound<'py, PyAny>,
+        prompts: &Prompts,
         generation: &Generation,
         watch: Option<Py<PyAny>>,
         save_prefix: Option<PathBuf>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let prompts = lists(prompts)?;
+        let prompts = &prompts.0;
         let mut raised = None;
         let mut report = |event: Event<'_>| {
             let reported = Python::attach(|py| generation.report(py, watch.as_ref(), prompts.len(), event));
@@ -191,7 +329,7 @@ impl KeptGenerator {
             if let Some(path) = save_prefix {
                 generator.save_prompt(path);
             }
-            generator.generate(&prompts, &generation.options, &mut report)
+            generator.generate(prompts, &generation.options, &mut report)
         });
         match raised {
             Some(error) => Err(error),
@@ -260,21 +398,6 @@ impl Generation {
         }
         Ok(())
     }
-}
-
-/// Reads the token ids of each prompt.
-fn lists(prompts: &Bound<'_, PyAny>) -> PyResult<Vec<Vec<i64>>> {
-    let argument = "prompts";
-    let is_text = prompts.is_instance_of::<PyString>() || prompts.is_instance_of::<PyBytes>();
-    if is_text || !prompts.hasattr(intern!(prompts.py(), "__iter__"))? {
-        let class = class_name(&prompts.get_type());
-        let expected = "a text, or a sequence of texts or of sequences of token ids";
-        return Err(Failure::Keyword { argument, class, expected }.into());
-    }
-    let of = |(index, prompt): (_, PyResult<_>)| {
-        Indices::of_list(&prompt?, Name { argument, list: Some(index) }).map(list)
-    };
-    prompts.try_iter()?.enumerate().map(of).collect()
 }
 
 fn list(values: Indices) -> Vec<i64> {

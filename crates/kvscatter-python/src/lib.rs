@@ -60,7 +60,7 @@ mod _native {
     #[pymodule_export]
     use crate::error::error_kinds;
     #[pymodule_export]
-    use crate::generate::{Generation, KeptGenerator, prepare_model};
+    use crate::generate::{Generation, KeptGenerator, Model, Prompts};
     #[pymodule_export]
     use crate::kv_cache_operation::kv_cache_operation_;
     #[pymodule_export]

@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use crate::session_error::no_runtime;
 
 /// The value of the argument `plugin`.
-#[derive(FromPyObject)]
+#[derive(Clone, FromPyObject)]
 pub(crate) enum Plugin {
     /// Whether this module is used as the plugin.
     #[pyo3(annotation = "bool")]

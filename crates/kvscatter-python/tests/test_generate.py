@@ -80,6 +80,24 @@ def test_without_a_limit_a_text_ends_at_an_end_token_or_when_the_cache_is_full(f
     assert kvscatter.generate(folder, "Once", **NO_END).ends == ["full"]
 
 
+def test_a_text_continues_a_saved_text(folder: Path, tmp_path: Path) -> None:
+    """The token that begins a text comes once."""
+    saved = tmp_path / "once.kvs"
+    kvscatter.generate(folder, "Once", 1, save_prefix=saved, threads=1)
+    whole = kvscatter.generate(folder, ["Once upon", "Once"], 9, threads=1)
+    assert kvscatter.generate(folder, " upon", 9, prefix=saved, threads=1).samples == whole.samples[:1]
+
+
+def test_prompts_of_any_length_end_for_the_same_reasons(folder: Path) -> None:
+    prompts = ["", "a", "a" * 55]
+    assert kvscatter.generate(folder, prompts, 8, **NO_END).ends == ["length"] * 3
+    assert kvscatter.generate(folder, prompts, **NO_END).ends == ["full"] * 3
+
+
+def test_a_seed_has_no_effect_without_sampling(generator: Generator) -> None:
+    assert generator.generate("Once", 5, seed=3).samples == generator.generate("Once", 5).samples
+
+
 @pytest.mark.parametrize("options", [{}, {"draft": 5}, {"do_sample": True, "seed": 3}])
 def test_the_pieces_of_a_stream_are_the_text(generator: Generator, options: dict[str, Any]) -> None:
     texts = generator.generate(PROMPTS, 40, eos=(), **options).texts
@@ -367,7 +385,6 @@ def test_a_folder_is_converted_once(
         assert generator.capacity == 40
         assert generator.generate("Once", 5).texts is not None
     refused("capacity_useless", "capacity", lambda: Generator(folder, max_seq=40, capacity=40))
-    refused("capacity_useless", "capacity", lambda: Generator(folder, capacity=40))
     refused("max_seq_useless", "max_seq", lambda: Generator(folder, max_seq=40, convert=False))
 
 
@@ -464,7 +481,10 @@ def written(name: str, content: str | bytes | None) -> Callable[[Path], None]:
         (written("tokenizer.json", b"\xff"), "file", "tokenizer.json: not UTF-8"),
         (written("tokenizer_config.json", "{"), "json", "tokenizer_config.json: not JSON: "),
         (written("tokenizer_config.json", "[" * 100_000), "json", "tokenizer_config.json: not JSON: "),
-        (written("tokenizer_config.json", "[]"), "json", "tokenizer_config.json: must be an object"),
+        *(
+            (written(f"{name}_config.json", "[]"), "json", f"{name}_config.json: must be an object")
+            for name in ("tokenizer", "generation")
+        ),
         (written("tokenizer_config.json", " " * (1 << 24) + "{}"), "file", "has more than 16777216 bytes"),
         (
             written("tokenizer_config.json", '{"chat_template": 3}'),
@@ -476,6 +496,11 @@ def written(name: str, content: str | bytes | None) -> Callable[[Path], None]:
             written("generation_config.json", '{"eos_token_id": "x"}'),
             "end_token",
             "generation_config.json: eos_token_id must be a token id or a list of token ids",
+        ),
+        (
+            written("generation_config.json", '{"eos_token_id": [7, 256]}'),
+            "end_token",
+            "generation_config.json: eos_token_id is 256, but the model has 256 tokens; eos= chooses other end tokens",
         ),
     ],
 )
@@ -506,7 +531,7 @@ def test_a_tokenizer_of_another_model_is_refused(folder: Path, tmp_path: Path) -
 def test_the_end_tokens_are_those_of_the_first_file_that_has_some(files: Path) -> None:
     def tokens() -> list[int]:
         read = TextFiles(files)
-        return read.end_tokens(read.tokenizer())
+        return read.end_tokens(read.tokenizer(), None)
 
     assert tokens() == [255, 193]
     written("generation_config.json", '{"eos_token_id": null}')(files)
@@ -587,6 +612,70 @@ def test_a_wrong_call(folder: Path, kind: str, argument: str, call: Callable[[Pa
     assert not threads()
 
 
+EARLY: list[tuple[str, Callable[[Path], None] | None, Callable[[Path], object]]] = [
+    ("no_tokenizer", written("tokenizer.json", None), lambda folder: kvscatter.generate(folder, "a")),
+    ("no_template", written("tokenizer_config.json", "{}"), lambda folder: kvscatter.chat(folder, CHAT)),
+    ("template", written("chat_template.jinja", "{{ 1 / 0 }}"), lambda folder: kvscatter.chat(folder, CHAT)),
+    (
+        "end_token",
+        written("generation_config.json", '{"eos_token_id": 256}'),
+        lambda folder: kvscatter.generate(folder, "a"),
+    ),
+    ("folder", written("config.json", "[]"), lambda folder: kvscatter.generate(folder, "a")),
+    ("folder", written("genai_config.json", "[]"), lambda folder: kvscatter.generate(folder, "a")),
+    ("eos_unknown", None, lambda folder: kvscatter.generate(folder, "a", eos=[256])),
+    ("prompt_token_unknown", None, lambda folder: kvscatter.generate(folder, [[1, 256]])),
+    ("prompt_empty", None, lambda folder: kvscatter.generate(folder, [[1], []])),
+    ("not_integers", None, lambda folder: kvscatter.generate(folder, [["a"]])),  # type: ignore[list-item]
+    ("no_prompts", None, lambda folder: kvscatter.generate(folder, [])),
+    ("integer_range", None, lambda folder: kvscatter.generate(folder, "a", threads=0)),
+    ("integer_range", None, lambda folder: Generator(folder, batch=0)),
+    ("capacity_useless", None, lambda folder: Generator(folder, capacity=40)),
+    ("option_range", None, lambda folder: kvscatter.generate(folder, "a", top_p=2.0)),
+    ("save_prompts", None, lambda folder: kvscatter.generate(folder, ["a", "b"], save_prefix="x.kvs")),
+    ("io", None, lambda folder: kvscatter.generate(folder, "a", prefix="missing.kvs")),
+    ("runtime_unusable", None, lambda folder: kvscatter.generate(folder, "a", onnxruntime="missing")),
+]
+
+
+@pytest.mark.parametrize(("kind", "change", "call"), EARLY, ids=[kind for kind, *_ in EARLY])
+def test_errors_come_before_a_conversion(
+    tmp_path: Path,
+    kind: str,
+    change: Callable[[Path], None] | None,
+    call: Callable[[Path], object],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("KVSCATTER_CACHE", str(tmp_path / "cache"))
+    folder = shutil.copytree(TEXT, shutil.copytree(GROWING.parent, tmp_path / "m"), dirs_exist_ok=True)
+    if change is not None:
+        change(folder)
+    with pytest.raises(kvscatter.Error) as caught:
+        call(folder)
+    assert caught.value.kind == kind, caught.value
+    assert not (tmp_path / "cache").exists()
+
+
+def test_errors_come_before_the_weights_are_read(files: Path) -> None:
+    refused("prompt_too_long", "prompts", lambda: kvscatter.generate(files, "a" * 64))
+    refused("eos_unknown", "eos", lambda: kvscatter.generate(files, "a", eos=[256]))
+    with pytest.raises(errors.SessionError, match="model.onnx.data"):
+        kvscatter.generate(files, "a")
+    # Loading a conversion begins with a check of its memory.
+    small: dict[str, Any] = {"max_seq": 40, "memory": 1}
+    refused("prompt_too_long", "prompts", lambda: kvscatter.generate(GROWING, [[1] * 41], **small))
+    with pytest.raises(errors.OptionError, match="memory="):
+        kvscatter.generate(GROWING, [[1]], **small)
+
+
+def test_a_text_without_tokens_is_refused(folder: Path, files: Path) -> None:
+    assert kvscatter.generate(folder, "", 3, threads=1).texts is not None
+    written("tokenizer_config.json", '{"add_bos_token": false}')(files)
+    for prompts in ("", ["a", ""]):
+        error = refused("prompt_empty", "prompts", lambda prompts=prompts: kvscatter.generate(files, prompts))
+        assert str(error) == f"prompt {len(prompts) // 2} is empty: at least one token is needed"
+
+
 def test_an_argument_that_does_not_exist_is_refused(folder: Path, generator: Generator) -> None:
     calls: list[Callable[[], object]] = [
         lambda: kvscatter.generate(folder, "a", temprature=1.0),  # type: ignore[call-overload]
@@ -614,4 +703,4 @@ def test_a_model_that_cannot_be_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(errors.SessionError, match="contains no .onnx file"):
         kvscatter.generate(tmp_path, "a")
     with pytest.raises(errors.SessionError, match=r"cannot be made static: .* \(convert=\)$"):
-        kvscatter.generate(GROWING, "a", max_seq=1 << 40)
+        kvscatter.generate(GROWING, [[1]], max_seq=1 << 40)

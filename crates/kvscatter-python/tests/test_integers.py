@@ -122,12 +122,11 @@ SESSION: dict[str, Callable[[Any], object]] = {
         f"_native.{of}.{name}": lambda value, name=name: kvscatter.generate(MODEL, [[1]], **{name: value})
         for of, names in (
             ("Generation", ("max_new_tokens", "top_k", "seed", "chunk", "draft")),
-            ("KeptGenerator", ("capacity", "threads", "memory")),
-            ("prepare_model", ("max_seq",)),
+            ("Model", ("max_seq", "capacity", "threads", "memory")),
         )
         for name in names
     },
-    "_native.KeptGenerator.batch": lambda value: kvscatter.Generator(MODEL, batch=value),
+    "_native.Model.open.batch": lambda value: kvscatter.Generator(MODEL, batch=value),
     "_generate.generate.max_new_tokens": lambda value: kvscatter.generate(MODEL, "a", value),
     "_generate.chat.max_new_tokens": lambda value: kvscatter.chat(MODEL, CHAT, value),
     "_generate.Generator.batch": lambda value: kvscatter.Generator(MODEL, batch=value),

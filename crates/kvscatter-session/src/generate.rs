@@ -10,12 +10,11 @@ use kvscatter_onnx::decoder::Growth;
 
 use crate::decoder::Decoder;
 use crate::lookup::Draft;
-use crate::opening::{check_tokens, interface};
+use crate::opening::interface;
 use crate::saved::check_target;
 use crate::texts::Text;
 use crate::{
-    End, Engine, Event, GenerateOptions, GenerateSetting, MemoryReport, NewTokens, Sampling, SessionError,
-    SessionOptions, saved_tokens,
+    End, Engine, Event, GenerateOptions, MemoryReport, NewTokens, SessionError, SessionOptions, saved_tokens,
 };
 
 /// The generated tokens and their cost.
@@ -129,6 +128,18 @@ impl Generator {
     /// caches, together with the saved prompt that it continues. This call takes one prompt.
     pub fn save_prompt(&mut self, path: impl Into<PathBuf>) {
         self.save = Some(path.into());
+    }
+
+    /// Checks that [`save_prompt`](Self::save_prompt) can save the prompt to a file.
+    ///
+    /// # Errors
+    /// - Returns [`SessionError::SavePrompts`] for several prompts.
+    /// - Returns [`SessionError::Saved`] if the file exists and is not a saved prompt.
+    pub fn check_save(path: &Path, prompts: &[Vec<i64>]) -> Result<(), SessionError> {
+        match prompts.len() {
+            0 | 1 => Ok(check_target(path)?),
+            prompts => Err(SessionError::SavePrompts { prompts }),
+        }
     }
 
     /// Lets [`generate`](Self::generate) draft up to `most` tokens of each sample in a step, and verify them together.
@@ -301,7 +312,8 @@ impl Generator {
                 }
             }
         }
-        self.check_eos(batch.options)?;
+        // If the model does not declare its vocabulary, the size is known after the first step.
+        batch.options.check_eos(self.vocabulary())?;
         if let Some(path) = &self.save {
             self.decoder.save(path)?;
             self.save = None;
@@ -339,45 +351,8 @@ impl Generator {
         Ok(())
     }
 
-    /// Checks the tokens that end a sample. If the model does not declare its vocabulary, the size is known after the
-    /// first step.
-    fn check_eos(&self, options: &GenerateOptions) -> Result<(), SessionError> {
-        let vocabulary = self.vocabulary();
-        check_tokens(&options.eos, vocabulary, |index, token| SessionError::EosUnknown {
-            index,
-            token,
-            vocabulary,
-        })
-    }
-
     fn check(&self, prompts: &[Vec<i64>], options: &GenerateOptions) -> Result<(), SessionError> {
-        if prompts.is_empty() {
-            return Err(SessionError::NoPrompts);
-        }
-        if options.chunk == 0 {
-            return Err(SessionError::NoChunk);
-        }
-        GenerateSetting::RepetitionPenalty.check(options.repetition_penalty)?;
-        options.sampling.as_ref().map_or(Ok(()), Sampling::check)?;
-        self.check_eos(options)?;
-        let vocabulary = self.vocabulary();
-        for (prompt, tokens) in prompts.iter().enumerate() {
-            if tokens.is_empty() {
-                return Err(SessionError::PromptEmpty { prompt });
-            }
-            check_tokens(tokens, vocabulary, |index, token| SessionError::PromptTokenUnknown {
-                prompt,
-                index,
-                token,
-                vocabulary,
-            })?;
-            let tokens = self.prefix.len().saturating_add(tokens.len());
-            let slots = options.slots(tokens).unwrap_or(tokens);
-            if let Some(capacity) = self.capacity().filter(|capacity| slots > *capacity) {
-                let generated = options.max_new_tokens.unwrap_or(1);
-                return Err(SessionError::PromptTooLong { prompt, tokens, generated, capacity });
-            }
-        }
+        options.check(prompts, self.prefix.len(), self.vocabulary(), self.capacity())?;
         let batch = self.decoder.batch();
         if prompts.len() > batch {
             return Err(SessionError::BatchFull { batch });
@@ -386,10 +361,7 @@ impl Generator {
             return Err(SessionError::SavedUseless);
         }
         if let Some(path) = &self.save {
-            if prompts.len() > 1 {
-                return Err(SessionError::SavePrompts { prompts: prompts.len() });
-            }
-            check_target(path)?;
+            Self::check_save(path, prompts)?;
         }
         let lengths = || prompts.iter().map(Vec::len);
         if let (Some(growth), Some(first)) = (self.growth(), lengths().next())

@@ -1,5 +1,6 @@
 //! The options of generation.
 
+use crate::opening::check_tokens;
 use crate::{GenerateSetting, SessionError};
 
 /// The options of generation. By default, every token is the most likely one.
@@ -28,6 +29,57 @@ impl Default for GenerateOptions {
 }
 
 impl GenerateOptions {
+    /// Checks these options and prompts, which follow a saved prompt of `prefix` tokens. The numbers of tokens that the
+    /// model knows and that a sample may have are checked if they are given, so this needs no loaded model.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Generator::generate`](crate::Generator::generate) about options, tokens and lengths of
+    /// prompts.
+    pub fn check(
+        &self,
+        prompts: &[Vec<i64>],
+        prefix: usize,
+        vocabulary: Option<usize>,
+        capacity: Option<usize>,
+    ) -> Result<(), SessionError> {
+        if prompts.is_empty() {
+            return Err(SessionError::NoPrompts);
+        }
+        if self.chunk == 0 {
+            return Err(SessionError::NoChunk);
+        }
+        GenerateSetting::RepetitionPenalty.check(self.repetition_penalty)?;
+        self.sampling.as_ref().map_or(Ok(()), Sampling::check)?;
+        self.check_eos(vocabulary)?;
+        for (prompt, tokens) in prompts.iter().enumerate() {
+            if tokens.is_empty() {
+                return Err(SessionError::PromptEmpty { prompt });
+            }
+            check_tokens(tokens, vocabulary, |index, token| SessionError::PromptTokenUnknown {
+                prompt,
+                index,
+                token,
+                vocabulary,
+            })?;
+            let tokens = prefix.saturating_add(tokens.len());
+            let slots = self.slots(tokens).unwrap_or(tokens);
+            if let Some(capacity) = capacity.filter(|capacity| slots > *capacity) {
+                let generated = self.max_new_tokens.unwrap_or(1);
+                return Err(SessionError::PromptTooLong { prompt, tokens, generated, capacity });
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks the tokens that end a sample.
+    pub(crate) fn check_eos(&self, vocabulary: Option<usize>) -> Result<(), SessionError> {
+        check_tokens(&self.eos, vocabulary, |index, token| SessionError::EosUnknown {
+            index,
+            token,
+            vocabulary,
+        })
+    }
+
     /// Returns the number of slots that a prompt of this many tokens and its new tokens take, or `None` if there may be
     /// any number of new tokens. The last generated token is not fed, so it needs no slot.
     pub(crate) fn slots(&self, prompt: usize) -> Option<usize> {

@@ -83,8 +83,9 @@ def generate(
         max_new_tokens: The maximum number of tokens to generate for each prompt. With None, a prompt ends with an end
             token or when the cache is full.
         stream: Whether to return the text piece by piece while it is generated.
-        stop: A text or several, before which a generated text ends.
-        prefix: A file of a saved prompt, whose tokens come before those of every prompt.
+        stop: A text or several, before which a generated text ends. If some overlap, the one that ends first counts.
+        prefix: A file of a saved prompt, whose tokens come before those of every prompt. The tokens that begin a text
+            are not added again.
         save_prefix: A file that the prompt is saved to. There must be one prompt.
         convert: Whether to convert the model. False runs it as it was exported.
         max_seq: The number of slots of a conversion. The default is the number of tokens that the model supports, at
@@ -128,11 +129,8 @@ def generate(
     """
     of_model, of_generation = _split("generate", options)
     generation = _native.Generation(max_new_tokens, **of_generation)
-    model = _Model(path, of_model)
-    asked = _Asked.of_prompts(model, prompts, stop, stream)
-    generation = asked.with_end_tokens(model, generation, of_generation.get("eos"))
-    opened = model.open(prompts=asked.ids, generation=generation, prefix=prefix)
-    return asked.run(model, opened, generation, save_prefix=save_prefix, closes=True)
+    asked = _Asked.of_prompts(_Model(path, of_model), prompts, stop, stream, continues=prefix is not None)
+    return asked.run(generation, prefix=prefix, save_prefix=save_prefix)
 
 
 @overload
@@ -186,11 +184,8 @@ def chat(
     """
     of_model, of_generation = _split("chat", options)
     generation = _native.Generation(max_new_tokens, **of_generation)
-    model = _Model(path, of_model)
-    asked = _Asked.of_messages(model, messages, stop, stream)
-    generation = asked.with_end_tokens(model, generation, of_generation.get("eos"))
-    opened = model.open(prompts=asked.ids, generation=generation)
-    return asked.answer(asked.run(model, opened, generation, closes=True))
+    asked = _Asked.of_messages(_Model(path, of_model), messages, stop, stream)
+    return asked.answer(asked.run(generation))
 
 
 class Generator:
@@ -215,7 +210,7 @@ class Generator:
     def __init__(self, path: str | PathLike[str], *, batch: int = 1, **options: Unpack[ModelOptions]) -> None:
         _check_names("Generator", options, ModelOptions)
         self._model = _Model(path, options)
-        self._opened = self._model.open(batch=batch)
+        self._opened = self._model.native.open(_report, batch=batch)
         self._streams: weakref.WeakSet[Stream[Any]] = weakref.WeakSet()
 
     @property
@@ -275,9 +270,7 @@ class Generator:
         """Continues prompts like the function ``generate``. The options are those from ``do_sample`` on."""
         _check_names("generate", options, GenerateOptions)
         generation = _native.Generation(max_new_tokens, **options)
-        asked = _Asked.of_prompts(self._model, prompts, stop, stream)
-        generation = asked.with_end_tokens(self._model, generation, options.get("eos"))
-        return self._run(asked, generation)
+        return self._run(_Asked.of_prompts(self._model, prompts, stop, stream), generation)
 
     @overload
     def chat(
@@ -312,7 +305,6 @@ class Generator:
         _check_names("chat", options, GenerateOptions)
         generation = _native.Generation(max_new_tokens, **options)
         asked = _Asked.of_messages(self._model, messages, stop, stream)
-        generation = asked.with_end_tokens(self._model, generation, options.get("eos"))
         return asked.answer(self._run(asked, generation))
 
     def close(self) -> None:
@@ -328,58 +320,66 @@ class Generator:
         self.close()
 
     def _run(self, asked: _Asked, generation: _native.Generation) -> Any:
-        result = asked.run(self._model, self._opened, generation)
+        result = asked.run(generation, self._opened)
         if isinstance(result, Stream):
             self._streams.add(result)
         return result
 
 
 class _Model:
-    """The model to run, and the files beside the model that was exported."""
+    """An exported model and the files beside it. It is converted and loaded when it is opened."""
 
     def __init__(self, path: str | PathLike[str], options: Mapping[str, Any]) -> None:
-        self._options = dict(options)
-        convert, max_seq = self._options.pop("convert", True), self._options.pop("max_seq", None)
-        capacity = self._options.get("capacity")
-        if max_seq is not None and not convert:
+        max_seq, capacity = options.get("max_seq"), options.get("capacity")
+        if max_seq is not None and not options.get("convert", True):
             raise OptionError("max_seq has no effect with convert=False", "max_seq_useless", "max_seq")
         if max_seq is not None and capacity is not None:
             message = "capacity cannot be given with max_seq, which sets it"
             raise OptionError(message, "capacity_useless", "capacity")
-        self.path, folder, done, description = _native.prepare_model(path, convert, max_seq)
-        if capacity is not None and done != "nothing":
+        self.native = _native.Model(path, **options)
+        if capacity is not None and self.native.is_converted:
             message = (
-                f"capacity = {capacity}: the model was converted, and max_seq sets the slots of a conversion"
+                f"capacity = {capacity}: the model is converted, and max_seq sets the slots of a conversion"
             )
             raise OptionError(message, "capacity_useless", "capacity")
-        level = logging.WARNING if done == "converted" else logging.INFO
-        logging.getLogger("kvscatter").log(level, "%s", description)
-        self._files = TextFiles(Path(folder))
+        self.files = TextFiles(Path(self.native.folder))
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        return self._files.tokenizer()
-
-    @cached_property
-    def end_tokens(self) -> list[int]:
-        return self._files.end_tokens(self.tokenizer)
+        return self.files.tokenizer()
 
     @cached_property
     def template(self) -> Callable[[Sequence[Mapping[str, Any]]], str]:
-        return self._files.chat_template()
+        return self.files.chat_template()
 
-    def open(self, **options: Any) -> _native.KeptGenerator:
-        return _native.KeptGenerator(self.path, **options, **self._options)
+
+def _report(done: str, description: str) -> None:
+    """Logs how a model was prepared."""
+    level = logging.WARNING if done == "converted" else logging.INFO
+    logging.getLogger("kvscatter").log(level, "%s", description)
 
 
 class _Asked:
     """The prompts of a call as token ids, and how their continuations are returned."""
 
-    def __init__(self, ids: Any, *, is_text: bool, is_one: bool, stop: Sequence[str], stream: bool) -> None:
-        self.ids, self._is_text, self._is_one, self._stop, self._stream = ids, is_text, is_one, stop, stream
+    def __init__(
+        self,
+        model: _Model,
+        ids: Any,
+        *,
+        is_text: bool,
+        is_one: bool,
+        stop: Sequence[str],
+        stream: bool,
+    ) -> None:
+        self._model, self._prompts = model, _native.Prompts(ids)
+        self._is_text, self._is_one, self._stop, self._stream = is_text, is_one, stop, stream
 
     @classmethod
-    def of_prompts(cls, model: _Model, prompts: Any, stop: object, stream: bool) -> _Asked:
+    def of_prompts(
+        cls, model: _Model, prompts: Any, stop: object, stream: bool, *, continues: bool = False
+    ) -> _Asked:
+        """Reads prompts. If they continue a saved prompt, the tokens that begin a text are in that."""
         stops = _stops(stop)
         is_one = isinstance(prompts, str)
         texts = [prompts] if is_one else prompts
@@ -389,11 +389,11 @@ class _Asked:
             for name, given in (("stream", stream), ("stop", bool(stops))):
                 if given:
                     raise OptionError(f"{name} needs prompts that are texts", "not_text", name)
-            return cls(texts, is_text=False, is_one=False, stop=(), stream=False)
+            return cls(model, texts, is_text=False, is_one=False, stop=(), stream=False)
         for index, text in enumerate(texts):
             _check_text(f"prompts[{index}]", "prompts", text)
-        ids = [model.tokenizer.encode(text) for text in texts]
-        return cls(ids, is_text=True, is_one=is_one, stop=stops, stream=stream)
+        encode = model.tokenizer.encode_template if continues else model.tokenizer.encode
+        return cls(model, map(encode, texts), is_text=True, is_one=is_one, stop=stops, stream=stream)
 
     @classmethod
     def of_messages(cls, model: _Model, messages: Any, stop: object, stream: bool) -> _Asked:
@@ -411,42 +411,39 @@ class _Asked:
                 if key not in message:
                     raise OptionError(f"{name} has no {key}", "message", "messages")
                 _check_text(f"{name}[{key!r}]", "messages", message[key])
-        text = model.template(listed)
-        ids = [model.tokenizer.encode_template(text)]
-        return cls(ids, is_text=True, is_one=True, stop=stops, stream=stream)
-
-    def with_end_tokens(
-        self, model: _Model, generation: _native.Generation, eos: Indices | None
-    ) -> _native.Generation:
-        """Returns the options, with the model's end tokens for texts without others."""
-        if not self._is_text or eos is not None:
-            return generation
-        return generation.with_eos(model.end_tokens)
+        ids = model.tokenizer.encode_template(model.template(listed))
+        return cls(model, [ids], is_text=True, is_one=True, stop=stops, stream=stream)
 
     def run(
         self,
-        model: _Model,
-        opened: _native.KeptGenerator,
         generation: _native.Generation,
+        opened: _native.KeptGenerator | None = None,
         *,
+        prefix: str | PathLike[str] | None = None,
         save_prefix: str | PathLike[str] | None = None,
-        closes: bool = False,
     ) -> Any:
-        """Generates, or returns the stream that does. Closes the generator at the end if it was opened for this."""
+        """Generates, or returns the stream that does. Opens the model for this call if it is not open."""
+        model, prompts = self._model, self._prompts
+        if self._is_text:
+            vocabulary = (opened or model.native).vocabulary
+            model.tokenizer.check_vocabulary(vocabulary)
+            if not generation.has_eos:
+                generation = generation.with_eos(model.files.end_tokens(model.tokenizer, vocabulary))
+        closes = opened is None
+        if opened is None:
+            model.native.check(prompts, generation, prefix=prefix, save_prefix=save_prefix)
+            opened = model.native.open(_report, prompts=prompts, generation=generation, prefix=prefix)
 
         def run(watch: Watch | None) -> Generated:
             try:
-                return opened.generate(self.ids, generation, watch=watch, save_prefix=save_prefix)
+                return opened.generate(prompts, generation, watch=watch, save_prefix=save_prefix)
             finally:
                 if closes:
                     opened.close()
 
         if not self._is_text:
             return run(None)
-        vocabulary = opened.vocabulary
-        if vocabulary is not None:
-            model.tokenizer.check_vocabulary(vocabulary)
-        texts = Texts(model.tokenizer, len(self.ids), self._stop)
+        texts = Texts(model.tokenizer, len(prompts), self._stop)
         if self._stream:
             return Stream(run, texts, _text_of) if self._is_one else Stream(run, texts, _pair)
         generated = run(lambda new: texts.push(new)[1])

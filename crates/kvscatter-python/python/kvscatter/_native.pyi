@@ -34,10 +34,12 @@ __all__ = [
     "KeptGenerator",
     "KvSession",
     "Logits",
+    "Model",
     "OnnxModel",
     "OracleCases",
     "Plan",
     "Prepared",
+    "Prompts",
     "Sample",
     "Transaction",
     "__version__",
@@ -57,7 +59,6 @@ __all__ = [
     "plan",
     "positions",
     "prepare",
-    "prepare_model",
     "resolve_axis",
     "restore_prepared",
     "ring",
@@ -458,9 +459,48 @@ class OnnxModel:
         self, feeds: Sequence[tuple[str, str, Sequence[int], NDArray[np.uint8] | Sequence[bytes]]]
     ) -> list[tuple[str, list[int], NDArray[np.uint8] | list[bytes]]]: ...
 
-def prepare_model(
-    path: str | PathLike[str], convert: bool, max_seq: int | None
-) -> tuple[Path, Path, Literal["nothing", "converted", "reused"], str]: ...
+@final
+class Model:
+    def __new__(
+        cls,
+        path: str | PathLike[str],
+        *,
+        convert: bool = True,
+        max_seq: int | None = None,
+        capacity: int | None = None,
+        threads: int | None = None,
+        memory: int = 17179869184,
+        onnxruntime: str | PathLike[str] | None = None,
+        plugin: bool | str | PathLike[str] = True,
+    ) -> Model: ...
+    @property
+    def folder(self) -> Path: ...
+    @property
+    def vocabulary(self) -> int | None: ...
+    @property
+    def is_converted(self) -> bool: ...
+    def check(
+        self,
+        prompts: Prompts,
+        generation: Generation,
+        *,
+        prefix: str | PathLike[str] | None = None,
+        save_prefix: str | PathLike[str] | None = None,
+    ) -> None: ...
+    def open(
+        self,
+        report: Callable[[Literal["nothing", "converted", "reused"], str], object],
+        *,
+        batch: int | None = 1,
+        prompts: Prompts | None = None,
+        generation: Generation | None = None,
+        prefix: str | PathLike[str] | None = None,
+    ) -> KeptGenerator: ...
+
+@final
+class Prompts:
+    def __new__(cls, prompts: Iterable[Indices]) -> Prompts: ...
+    def __len__(self) -> int: ...
 
 @final
 class Generation:
@@ -480,24 +520,12 @@ class Generation:
         draft: int = 0,
         progress: Callable[[int, int], object] | None = None,
     ) -> Generation: ...
+    @property
+    def has_eos(self) -> bool: ...
     def with_eos(self, eos: Indices) -> Generation: ...
 
 @final
 class KeptGenerator:
-    def __new__(
-        cls,
-        path: str | PathLike[str],
-        *,
-        batch: int | None = 1,
-        prompts: Iterable[Indices] | None = None,
-        generation: Generation | None = None,
-        prefix: str | PathLike[str] | None = None,
-        capacity: int | None = None,
-        threads: int | None = None,
-        memory: int = 17179869184,
-        onnxruntime: str | PathLike[str] | None = None,
-        plugin: bool | str | PathLike[str] = True,
-    ) -> KeptGenerator: ...
     @property
     def capacity(self) -> int | None: ...
     @property
@@ -506,7 +534,7 @@ class KeptGenerator:
     def vocabulary(self) -> int | None: ...
     def generate(
         self,
-        prompts: Iterable[Indices],
+        prompts: Prompts,
         generation: Generation,
         *,
         watch: Callable[[list[list[int]]], Sequence[tuple[int, int]]] | None = None,

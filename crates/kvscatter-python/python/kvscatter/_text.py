@@ -14,7 +14,7 @@ import stat
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -78,9 +78,9 @@ class TextFiles:
         config = self.config
         return Tokenizer(path, text, self._ends_of_text(config), _special_tokens(config))
 
-    def end_tokens(self, tokenizer: Tokenizer) -> list[int]:
+    def end_tokens(self, tokenizer: Tokenizer, vocabulary: int | None) -> list[int]:
         """Returns the tokens that end a text: those of ``generation_config.json``, else those of ``genai_config.json``,
-        else the end token of the tokenizer. A model may have none."""
+        else the end token of the tokenizer. A model may have none. ``vocabulary`` is the number of its tokens."""
         for file, keys in (
             ("generation_config.json", ("eos_token_id",)),
             ("genai_config.json", ("model", "eos_token_id")),
@@ -91,17 +91,17 @@ class TextFiles:
             if value is None:
                 continue
             ids = value if isinstance(value, list) else [value]
-            if all(type(token) is int and token >= 0 for token in ids):
-                return ids
-            path = self.folder / file
-            fail("end_token", f"{path}: {'.'.join(keys)} must be a token id or a list of token ids")
+            place = f"{self.folder / file}: {'.'.join(keys)}"
+            if not all(type(token) is int and token >= 0 for token in ids):
+                fail("end_token", f"{place} must be a token id or a list of token ids")
+            return _known(ids, vocabulary, place)
         text = _token(self.config.get("eos_token"))
         if text is None:
             return []
         token = tokenizer.id(text)
         if token is None:
             fail("end_token", f"{self._config_path}: the end token {text!r} is not in the tokenizer")
-        return [token]
+        return _known([token], vocabulary, f"{self._config_path}: eos_token")
 
     def chat_template(self) -> Callable[[Sequence[Mapping[str, Any]]], str]:
         """Reads the chat template. The result returns the text of a chat and of the beginning of the next answer, as
@@ -195,7 +195,8 @@ class Tokenizer:
         return [*before, *self._encode(text, special=False), *after]
 
     def encode_template(self, text: str) -> list[int]:
-        """Returns the tokens of a text that contains its special tokens, such as that of a chat template."""
+        """Returns the tokens of a text that contains its special tokens, such as that of a chat template, or that
+        continues another one."""
         return self._encode(text, special=False)
 
     def decode(self, tokens: Iterable[int]) -> str:
@@ -212,22 +213,23 @@ class Tokenizer:
         known: int | None = self._inner.token_to_id(token)
         return known
 
-    def check_vocabulary(self, vocabulary: int) -> None:
-        """Checks that a model has the tokens of this tokenizer. Added tokens may be missing, because some models lack
-        those of other media."""
-        added = self._inner.get_added_tokens_decoder()
-        beyond = {
-            token: text
-            for text, token in self._inner.get_vocab(with_added_tokens=False).items()
-            if token >= vocabulary and token not in added
-        }
-        if beyond:
-            last = max(beyond)
+    def check_vocabulary(self, vocabulary: int | None) -> None:
+        """Checks that a model has the tokens of this tokenizer, if their number is known. Added tokens may be missing,
+        because some models lack those of other media."""
+        last, text = self._last
+        if vocabulary is not None and last >= vocabulary:
             fail(
                 "other_vocabulary",
-                f"{self.path}: has the token {beyond[last]!r} with id {last}, but the model has {vocabulary} tokens; "
+                f"{self.path}: has the token {text!r} with id {last}, but the model has {vocabulary} tokens; "
                 "it belongs to another model",
             )
+
+    @cached_property
+    def _last(self) -> tuple[int, str]:
+        """The last token that was not added."""
+        added = self._inner.get_added_tokens_decoder()
+        tokens = self._inner.get_vocab(with_added_tokens=False).items()
+        return max(((token, text) for text, token in tokens if token not in added), default=(-1, ""))
 
     def is_silent(self, token: int) -> bool:
         """Returns whether a token has no text, because it is special or because the tokenizer does not have it."""
@@ -361,6 +363,17 @@ def _read(path: Path, limit: int) -> str | None:
         return content.decode()
     except UnicodeDecodeError:
         fail("file", f"{path}: not UTF-8")
+
+
+def _known(ids: list[int], vocabulary: int | None, place: str) -> list[int]:
+    """Checks end tokens, which a file names at a place."""
+    for token in ids:
+        if vocabulary is not None and token >= vocabulary:
+            message = (
+                f"{place} is {token}, but the model has {vocabulary} tokens; eos= chooses other end tokens"
+            )
+            fail("end_token", message)
+    return ids
 
 
 def _special_tokens(config: Mapping[str, Any]) -> list[str]:
