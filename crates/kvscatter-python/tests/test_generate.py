@@ -510,6 +510,14 @@ def test_a_wrong_file_is_named(files: Path, change: Callable[[Path], None], kind
     assert (error.kind, message in str(error)) == (kind, True), str(error)
 
 
+def test_a_tokenizer_that_panics_is_named(files: Path) -> None:
+    content = json.loads((files / "tokenizer.json").read_text())
+    content["post_processor"]["special_tokens"] = {}
+    (files / "tokenizer.json").write_text(json.dumps(content))
+    error = failure(lambda: kvscatter.generate(files, "a"))
+    assert error.kind == "encode" and "tokenizer.json: cannot encode this text: " in str(error)
+
+
 def test_a_pipe_is_not_read(files: Path) -> None:
     import os
 

@@ -13,7 +13,8 @@ import json
 import stat
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NoReturn
@@ -167,13 +168,10 @@ class Tokenizer:
     ) -> None:
         self.path = path
         tokenizers = _package("tokenizers")
-        try:
+        with _errors_of_package("tokenizer", f"{path}: not a tokenizer"):
             self._inner = tokenizers.Tokenizer.from_str(text)
             self._inner.no_padding()
             self._inner.no_truncation()
-        # The package raises nothing more specific.
-        except Exception as error:
-            fail("tokenizer", f"{path}: not a tokenizer: {error}")
         added = self._inner.get_added_tokens_decoder()
         self._special = {token for token, added_token in added.items() if added_token.special}
         # Tokens that are special already may have other properties, which stay.
@@ -202,10 +200,8 @@ class Tokenizer:
     def decode(self, tokens: Iterable[int]) -> str:
         """Returns the text of tokens, without the special ones."""
         known = [token for token in tokens if not self.is_silent(token)]
-        try:
+        with _errors_of_package("decode", f"{self.path}: cannot decode the tokens {known[-WINDOW:]}"):
             text: str = self._inner.decode(known, skip_special_tokens=True)
-        except Exception as error:
-            fail("decode", f"{self.path}: cannot decode the tokens {known[-WINDOW:]}: {error}")
         return text
 
     def id(self, token: str) -> int | None:
@@ -249,11 +245,21 @@ class Tokenizer:
             return False
 
     def _encode(self, text: str, *, special: bool) -> list[int]:
-        try:
+        with _errors_of_package("encode", f"{self.path}: cannot encode this text"):
             ids: list[int] = self._inner.encode(text, add_special_tokens=special).ids
-        except Exception as error:
-            fail("encode", f"{self.path}: cannot encode this text: {error}")
         return ids
+
+
+@contextmanager
+def _errors_of_package(kind: str, failure: str) -> Iterator[None]:
+    """Reports the errors of the package `tokenizers`. Some files make it panic."""
+    try:
+        yield
+    # The package raises nothing more specific.
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        fail(kind, f"{failure}: {error}")
 
 
 class Pieces:
