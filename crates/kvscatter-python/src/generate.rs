@@ -6,6 +6,7 @@ use std::sync::{Mutex, OnceLock, TryLockError};
 
 use kvscatter_onnx::decoder::Decoder;
 use kvscatter_onnx::source::{ModelSource, Preparation, PrepareOptions};
+use kvscatter_onnx::unmerge;
 use kvscatter_session::{
     End, Event, GenerateOptions, Generated, Generator, Interface, Progress, Sampling, SessionError,
     SessionOptions, saved_tokens,
@@ -162,8 +163,10 @@ impl Model {
 }
 
 impl Declared {
+    /// Reads a decoder, or the decoder with a past of a merged one.
     fn read(path: &Path, options: SessionOptions) -> Result<Self, SessionError> {
         let model = kvscatter_onnx::Model::load(path)?;
+        let model = unmerge(&model)?.map_or(model, |unmerged| unmerged.model);
         let graph = model.graph()?;
         let interface = Interface::of(&model, &Decoder::of(&graph)?)?;
         let capacity = if interface.is_copied() { None } else { interface.capacity_or(options.capacity)? };

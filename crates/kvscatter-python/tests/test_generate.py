@@ -664,6 +664,16 @@ def test_errors_come_before_a_conversion(
     assert not (tmp_path / "cache").exists()
 
 
+def test_a_merged_decoder_is_checked_before_its_conversion(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KVSCATTER_CACHE", str(tmp_path / "cache"))
+    merged = TESTDATA / "decoders/optimum-1.18-gpt2-merged"
+    refused("prompt_token_unknown", "prompts", lambda: kvscatter.generate(merged, [[64]]))
+    refused("capacity_useless", "capacity", lambda: Generator(merged, capacity=40))
+    assert not (tmp_path / "cache").exists()
+
+
 def test_errors_come_before_the_weights_are_read(files: Path) -> None:
     refused("prompt_too_long", "prompts", lambda: kvscatter.generate(files, "a" * 64))
     refused("eos_unknown", "eos", lambda: kvscatter.generate(files, "a", eos=[256]))
