@@ -150,7 +150,7 @@ fn foreign_memory() -> ort::Error {
 /// them only if the value is bound as an output. In that case `data` must come from [`Tensor::as_mut_ptr`].
 unsafe fn borrow(
     session: &RuntimeSession,
-    memory: &MemoryInfo,
+    memory: &MemoryInfo<'_>,
     tensor: &Tensor,
     data: *mut u8,
     samples: Option<&Range<usize>>,

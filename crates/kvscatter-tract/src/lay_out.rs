@@ -129,3 +129,72 @@ impl Axes {
         Ok(Product::of_floats(shape, [shape[1], 1], plain.as_slice()?, isa))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tract_onnx::tract_core::ops::einsum::EinSum;
+    use tract_onnx::tract_hir::internal::*;
+
+    use super::lay_out;
+    use crate::constant_product::ConstantProduct;
+
+    /// Returns small whole numbers, whose products and sums float32 contains exactly.
+    fn tensor(shape: &[usize]) -> Tensor {
+        let values: Vec<f32> =
+            (0..shape.iter().product()).map(|index| (index * 7 % 11) as f32 - 5.0).collect();
+        Tensor::from_shape(shape, &values).unwrap()
+    }
+
+    /// Returns the number of products that were laid out, with the results before and after.
+    fn results(
+        equation: &str,
+        activations: &[usize],
+        weights: &[usize],
+        constant: usize,
+    ) -> (usize, [Tensor; 2]) {
+        let mut model = TypedModel::default();
+        let x = model.add_source("x", f32::datum_type().fact(activations)).unwrap();
+        let weights = model.add_const("weights", tensor(weights)).unwrap();
+        let inputs = if constant == 0 { [weights, x] } else { [x, weights] };
+        let op = EinSum::new(equation.parse().unwrap(), f32::datum_type());
+        let y = model.wire_node("y", op, &inputs).unwrap();
+        model.select_output_outlets(&y).unwrap();
+        let run = |model: &TypedModel| {
+            let plan = model.clone().into_runnable().unwrap();
+            plan.run(tvec![tensor(activations).into_tvalue()]).unwrap().remove(0).into_tensor()
+        };
+        let before = run(&model);
+        lay_out(&mut model).unwrap();
+        let made = model.nodes().iter().filter(|node| node.op_is::<ConstantProduct>()).count();
+        (made, [before, run(&model)])
+    }
+
+    #[test]
+    fn products_of_one_constant_matrix_are_laid_out_with_axes_in_any_order() {
+        type Case = (&'static str, &'static [usize], &'static [usize], usize, usize);
+        let cases: &[Case] = &[
+            ("mk,kn->mn", &[3, 40], &[40, 70], 1, 1),
+            ("mk,nk->mn", &[3, 40], &[70, 40], 1, 1),
+            ("mk,kn->nm", &[3, 40], &[40, 70], 1, 1),
+            ("kn,mk->mn", &[3, 40], &[40, 70], 0, 1),
+            ("km,kn->mn", &[40, 3], &[40, 70], 1, 1),
+            ("bmk,kn->bmn", &[2, 3, 40], &[40, 70], 1, 1),
+            ("bmk,kn->mbn", &[2, 3, 40], &[40, 70], 1, 1),
+            ("bmk,bkn->bmn", &[2, 3, 40], &[1, 40, 70], 1, 1),
+            ("bsk,khd->bhsd", &[2, 3, 40], &[40, 5, 8], 1, 1),
+            ("bsk,hkd->bshd", &[2, 3, 40], &[5, 40, 8], 1, 1),
+            ("bshd,hdn->bsn", &[2, 3, 5, 8], &[5, 8, 70], 1, 1),
+            ("bshd,dhn->nbs", &[2, 3, 5, 8], &[8, 5, 70], 1, 1),
+            ("k,kn->n", &[40], &[40, 70], 1, 1),
+            // A matrix of weights for each sample, a vector of weights, and an outer product stay as they are.
+            ("bmk,bkn->bmn", &[2, 3, 40], &[2, 40, 70], 1, 0),
+            ("mk,kn->mn", &[3, 40], &[40, 1], 1, 0),
+            ("mk,kn->mn", &[3, 1], &[1, 70], 1, 0),
+        ];
+        for &(equation, activations, weights, constant, laid_out) in cases {
+            let (made, [before, after]) = results(equation, activations, weights, constant);
+            assert_eq!(made, laid_out, "{equation} of {activations:?} and {weights:?}");
+            assert_eq!(before, after, "{equation} of {activations:?} and {weights:?}");
+        }
+    }
+}

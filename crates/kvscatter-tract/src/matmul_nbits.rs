@@ -183,10 +183,8 @@ impl MatMulNBits {
                 self.error(format!("activations must be of float or float16, got {:?}", fact.datum_type))
             );
         }
-        // tract labels axes with letters, which limits their number.
-        let columns = fact.shape.last().filter(|_| fact.rank() <= 8);
-        match columns.map(|columns| columns.to_usize()) {
-            None => Err(self.error(format!("activations must have a rank of 1 to 8, got {}", fact.rank()))),
+        match fact.shape.last().map(|columns| columns.to_usize()) {
+            None => Err(self.error("activations must have a rank of at least 1, got 0")),
             Some(Ok(got)) if got != self.format.k => {
                 Err(self.error(format!("activations must have K = {} columns, got {got}", self.format.k)))
             }
