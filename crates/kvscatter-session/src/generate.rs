@@ -222,7 +222,7 @@ impl Generator {
     ///
     /// - [`SessionError::NoPrompts`] if there is no prompt;
     /// - [`SessionError::NoChunk`] for a chunk of 0;
-    /// - [`SessionError::OptionRange`] for an option outside its [range](GenerateSetting::range);
+    /// - [`SessionError::OptionRange`] for an option outside its [range](crate::GenerateSetting::range);
     /// - [`SessionError::PromptEmpty`] for a prompt without tokens;
     /// - [`SessionError::PromptTokenUnknown`] for a token that is not in the vocabulary;
     /// - [`SessionError::EosUnknown`] for a token of [`GenerateOptions::eos`] that is not in the vocabulary;
