@@ -6,7 +6,7 @@ use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::atomic::AtomicBool;
 #[cfg(feature = "text")]
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
 use std::thread;
 
@@ -18,13 +18,16 @@ use signal_hook::{flag, low_level};
 /// Whether a signal came before, so that the next one ends the command at once.
 static IS_SECOND: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 
-/// Whether SIGINT ends a part of the work and not the command.
+/// What SIGINT does: [`ENDS_COMMAND`], [`ENDS_PART`], or nothing more, because it came ([`CAME`]). It is one value, so
+/// that a signal at the end of a part either belongs to the part or ends the command.
 #[cfg(feature = "text")]
-static IS_CAUGHT: AtomicBool = AtomicBool::new(false);
-
-/// Whether SIGINT came while it was caught.
+static SIGINT_STATE: AtomicU8 = AtomicU8::new(ENDS_COMMAND);
 #[cfg(feature = "text")]
-static HAS_ONE: AtomicBool = AtomicBool::new(false);
+const ENDS_COMMAND: u8 = 0;
+#[cfg(feature = "text")]
+const ENDS_PART: u8 = 1;
+#[cfg(feature = "text")]
+const CAME: u8 = 2;
 
 /// A time in which SIGINT ends a part of the work, such as the text that is generated. A second SIGINT ends the
 /// command.
@@ -34,13 +37,13 @@ pub(crate) struct Interrupts(());
 #[cfg(feature = "text")]
 impl Interrupts {
     pub(crate) fn catch() -> Self {
-        IS_CAUGHT.store(true, Ordering::SeqCst);
+        SIGINT_STATE.store(ENDS_PART, SeqCst);
         Self(())
     }
 
     /// Returns whether SIGINT came.
     pub(crate) fn has_one(&self) -> bool {
-        HAS_ONE.load(Ordering::SeqCst)
+        SIGINT_STATE.load(SeqCst) == CAME
     }
 
     /// Ends the command as SIGINT does, if it came.
@@ -54,11 +57,10 @@ impl Interrupts {
 #[cfg(feature = "text")]
 impl Drop for Interrupts {
     fn drop(&mut self) {
-        IS_CAUGHT.store(false, Ordering::SeqCst);
-        if HAS_ONE.swap(false, Ordering::SeqCst)
+        if SIGINT_STATE.swap(ENDS_COMMAND, SeqCst) == CAME
             && let Some(is_second) = IS_SECOND.get()
         {
-            is_second.store(false, Ordering::SeqCst);
+            is_second.store(false, SeqCst);
         }
     }
 }
@@ -95,8 +97,7 @@ pub(crate) fn clean_up_on_signals() -> io::Result<()> {
     thread::Builder::new().name("signals".to_owned()).spawn(move || {
         for signal in signals.forever() {
             #[cfg(feature = "text")]
-            if signal == SIGINT && IS_CAUGHT.load(Ordering::SeqCst) {
-                HAS_ONE.store(true, Ordering::SeqCst);
+            if signal == SIGINT && SIGINT_STATE.compare_exchange(ENDS_PART, CAME, SeqCst, SeqCst).is_ok() {
                 continue;
             }
             end_by(signal);
