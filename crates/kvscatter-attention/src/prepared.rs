@@ -73,6 +73,7 @@ impl Prepared {
             rooms: (0..threads).map(|_| Room::new(&self.0)).collect(),
             partials: (0..partials).map(|_| Partial::new(&self.0)).collect(),
             made_for: self.0.dimensions(),
+            min_shared: threads::MIN_MULTIPLICATIONS,
         }
     }
 

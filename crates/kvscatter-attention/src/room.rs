@@ -73,4 +73,17 @@ pub struct Scratch {
     /// The results of the chunks of each item, if an item is divided between threads.
     pub(crate) partials: Vec<Partial>,
     pub(crate) made_for: Dimensions,
+    /// The smallest number of multiplications for which a call uses the executor.
+    pub(crate) min_shared: usize,
+}
+
+impl Scratch {
+    /// Sets the smallest number of multiplications for which a call uses the executor.
+    ///
+    /// The default is 2^20, which take about as long as waking a thread. Set less for an executor whose threads are
+    /// awake between two calls.
+    #[must_use]
+    pub fn share_from(self, multiplications: usize) -> Self {
+        Self { min_shared: multiplications, ..self }
+    }
 }

@@ -8,9 +8,9 @@ use crate::block::Call;
 use crate::kernel::Float;
 use crate::room::{Room, Scratch};
 
-/// The smallest number of multiplications for which a call uses the executor. They take about 20 microseconds
-/// on one thread, and waking a thread takes as long.
-const MIN_MULTIPLICATIONS: usize = if cfg!(kvscatter_tiny) { 1 } else { 1 << 20 };
+/// The smallest number of multiplications for which a call uses the executor, unless a scratch has another. They take
+/// about 20 microseconds on one thread, and waking a thread takes as long.
+pub(crate) const MIN_MULTIPLICATIONS: usize = if cfg!(kvscatter_tiny) { 1 } else { 1 << 20 };
 
 /// Computes every item of a call. Threads claim items, or chunks of items if there are few, until none are left.
 /// The calling thread computes those that no other thread has claimed.
@@ -21,7 +21,7 @@ pub(crate) fn run<T: Float>(call: &Call<'_, T>, scratch: &mut Scratch, executor:
     let items = call.setup.items();
     let threads = scratch.rooms.len();
     let Some(room) = scratch.rooms.first_mut() else { return };
-    let is_long = threads > 1 && call.has_multiplications(MIN_MULTIPLICATIONS, room);
+    let is_long = threads > 1 && call.has_multiplications(scratch.min_shared, room);
     let Some(executor) = executor.filter(|_| is_long) else {
         (0..items).for_each(|item| call.item(item, room));
         return;

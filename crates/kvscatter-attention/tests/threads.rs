@@ -19,9 +19,10 @@ impl Executor for Counted {
 const FOR_A_SLOT: usize = 64 + 64;
 const SLOTS: usize = 9000;
 
-/// Returns how often a decode with so many valid slots uses the executor.
+/// Returns how often a decode with so many valid slots uses the executor. It shares calls from `least` multiplications
+/// on, or from the default on.
 #[cfg(test)]
-fn used(tokens: usize, threads: usize) -> usize {
+fn used(tokens: usize, threads: usize, least: Option<usize>) -> usize {
     let (query, key, value) = ([1, 1, 1, 64], [1, 1, SLOTS, 64], [1, 1, SLOTS, 64]);
     let shapes = Shapes {
         element: ElementType::Float32,
@@ -42,7 +43,11 @@ fn used(tokens: usize, threads: usize) -> usize {
         valid: Valid::Lengths(&lengths),
     };
     let (mut y, executor) = ([0.0; 64], Counted(AtomicUsize::new(0)));
-    let mut scratch = prepared.scratch(threads);
+    let scratch = prepared.scratch(threads);
+    let mut scratch = match least {
+        Some(least) => scratch.share_from(least),
+        None => scratch,
+    };
     prepared.run(&inputs, &mut Outputs::new(&mut y), &mut scratch, Some(&executor)).unwrap();
     let expected = if tokens == 0 { 0.0 } else { 1.0 };
     assert!(y.iter().all(|value: &f32| (value - expected).abs() < 1e-5), "{y:?}");
@@ -52,9 +57,12 @@ fn used(tokens: usize, threads: usize) -> usize {
 #[test]
 fn only_long_calls_use_the_executor() {
     let least = if cfg!(kvscatter_tiny) { 1 } else { (1 << 20) / FOR_A_SLOT };
-    assert_eq!(used(least, 2), 1);
-    assert_eq!(used(SLOTS, 2), 1);
-    assert_eq!(used(least - 1, 2), 0);
+    assert_eq!(used(least, 2, None), 1);
+    assert_eq!(used(SLOTS, 2, None), 1);
+    assert_eq!(used(least - 1, 2, None), 0);
     // The caller has asked for no other thread.
-    assert_eq!(used(SLOTS, 1), 0);
+    assert_eq!(used(SLOTS, 1, None), 0);
+    // The caller has chosen which calls are long.
+    assert_eq!(used(64, 2, Some(64 * FOR_A_SLOT)), 1);
+    assert_eq!(used(63, 2, Some(64 * FOR_A_SLOT)), 0);
 }
