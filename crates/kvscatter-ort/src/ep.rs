@@ -4,18 +4,22 @@
 
 use core::ffi::{CStr, c_char};
 use core::ptr::{null, null_mut};
+use core::slice;
+use std::sync::Arc;
 
 use ort_sys::{
-    OrtEpDevice, OrtGraph, OrtHardwareDevice, OrtHardwareDeviceType, OrtKeyValuePairs, OrtLogger,
+    OrtEpDevice, OrtGraph, OrtHardwareDevice, OrtHardwareDeviceType, OrtKeyValuePairs, OrtLogger, OrtNode,
     OrtSessionOptions, OrtStatusPtr,
 };
 
-use crate::graph_node::GraphNode;
+use crate::layer::{self, CompiledLayer, NamedGraph, NamedNode, Workspace};
 use crate::options::{EpOptions, NAME};
 use crate::registry::Registry;
 use crate::runtime::RuntimeApi;
 use crate::status::{Failure, catch_panic, guarded};
-use crate::sys::{self, API_VERSION, OrtDataTransferImpl, OrtEpGraphSupportInfo, OrtKernelRegistry};
+use crate::sys::{
+    self, API_VERSION, NodeComputeInfo, OrtDataTransferImpl, OrtEpGraphSupportInfo, OrtKernelRegistry,
+};
 
 const VENDOR: &CStr = c"kvscatter";
 /// The PCI number of the vendor. 0 means that the vendor has none.
@@ -185,6 +189,8 @@ struct Ep {
     runtime: RuntimeApi,
     options: EpOptions,
     registry: *const OrtKernelRegistry,
+    /// The memory in which the layers of the session work.
+    workspace: Arc<Workspace>,
 }
 
 impl Ep {
@@ -193,8 +199,8 @@ impl Ep {
             ort_version_supported: API_VERSION,
             GetName: Self::name,
             GetCapability: Self::capability,
-            Compile: None,
-            ReleaseNodeComputeInfos: None,
+            Compile: Self::compile,
+            ReleaseNodeComputeInfos: Self::release_nodes,
             GetPreferredDataLayout: None,
             ShouldConvertDataLayoutForOp: None,
             SetDynamicOptions: None,
@@ -206,14 +212,14 @@ impl Ep {
             GetKernelRegistry: Self::kernel_registry,
             IsConcurrentRunSupported: None,
         };
-        Self { base, runtime, options, registry }
+        Self { base, runtime, options, registry, workspace: Arc::new(Workspace::new()) }
     }
 
     unsafe extern "system" fn name(_this: *const sys::Ep) -> *const c_char {
         NAME.as_ptr()
     }
 
-    /// Takes every node that has a kernel and that the kernel supports.
+    /// Takes every node that has a kernel and that the kernel supports. The nodes of a layer are taken as one group.
     unsafe extern "system" fn capability(
         this: *mut sys::Ep,
         graph: *const OrtGraph,
@@ -222,29 +228,93 @@ impl Ep {
         // SAFETY: The runtime passes the address of a provider of ours, which it has not released yet (R4).
         let Self { runtime, options, .. } = *unsafe { &*this.cast::<Self>() };
         guarded(runtime.api, || {
-            let mut count = 0;
-            // SAFETY: `graph` is valid until this returns (R2), and `count` takes the result (R1).
-            runtime.check(unsafe { (runtime.api.Graph_GetNumNodes)(graph, &raw mut count) })?;
-            let mut nodes = vec![null(); count];
-            // SAFETY: `graph` is valid until this returns (R2), and `nodes` has room for `count` results
-            // (R1).
-            runtime.check(unsafe { (runtime.api.Graph_GetNodes)(graph, nodes.as_mut_ptr(), count) })?;
-            for node in nodes {
+            // SAFETY: `graph` is valid until this returns (R2).
+            let graph = unsafe { NamedGraph::read(runtime, graph) }?;
+            let mut taken = vec![false; graph.nodes.len()];
+            for (taken, node) in taken.iter_mut().zip(&graph.nodes) {
                 let mut kernel = null();
-                // SAFETY: `info` and `node` are valid until this returns (R2), and `kernel` takes the result
-                // (R1).
-                let status =
-                    unsafe { (runtime.ep.EpGraphSupportInfo_LookUpKernel)(info, node, &raw mut kernel) };
+                // SAFETY: `info` and the node are valid until this returns (R2), and `kernel` takes the result (R1).
+                let status = unsafe {
+                    (runtime.ep.EpGraphSupportInfo_LookUpKernel)(info, node.node.as_ptr(), &raw mut kernel)
+                };
                 runtime.check(status)?;
-                // SAFETY: `node` is valid until this returns (R2).
-                let described = unsafe { GraphNode::new(runtime, node) };
-                if !kernel.is_null() && options.takes(&described)? {
-                    // SAFETY: `info` and `node` are valid until this returns (R2).
-                    runtime.check(unsafe { (runtime.ep.EpGraphSupportInfo_AddSingleNode)(info, node) })?;
+                *taken = !kernel.is_null() && options.takes(&node.node)?;
+            }
+            // The nodes that a layer may have. The runtime takes no group with a node that another provider or another
+            // group has, such as a transposition between two layers.
+            let is_free =
+                |node: &NamedNode<'_>| Ok(options.fuses && !node.node.is_of_another_provider(NAME)?);
+            let mut free = graph.nodes.iter().map(is_free).collect::<Result<Vec<_>, Failure>>()?;
+            for attention in 0..graph.nodes.len() {
+                let layer =
+                    if taken[attention] { layer::find(&graph, attention, |node| free[node])? } else { None };
+                let Some(layer) = layer.filter(|layer| layer.kernels.iter().all(|node| taken[*node])) else {
+                    continue;
+                };
+                let nodes: Vec<_> = layer.nodes.iter().map(|node| graph.nodes[*node].node.as_ptr()).collect();
+                // SAFETY: `info` and the nodes are valid until this returns (R2). There are `nodes.len()` of them.
+                let status = unsafe {
+                    (runtime.ep.EpGraphSupportInfo_AddNodesToFuse)(info, nodes.as_ptr(), nodes.len(), null())
+                };
+                runtime.check(status)?;
+                for node in layer.nodes {
+                    (free[node], taken[node]) = (false, false);
                 }
+            }
+            for (_, node) in taken.iter().zip(&graph.nodes).filter(|(taken, _)| **taken) {
+                let node = node.node.as_ptr();
+                // SAFETY: `info` and `node` are valid until this returns (R2).
+                runtime.check(unsafe { (runtime.ep.EpGraphSupportInfo_AddSingleNode)(info, node) })?;
             }
             Ok(())
         })
+    }
+
+    /// Makes the nodes that take the places of groups.
+    unsafe extern "system" fn compile(
+        this: *mut sys::Ep,
+        graphs: *const *const OrtGraph,
+        fused: *const *const OrtNode,
+        count: usize,
+        infos: *mut *mut NodeComputeInfo,
+        _contexts: *mut *mut OrtNode,
+    ) -> OrtStatusPtr {
+        // SAFETY: The runtime passes the address of a provider of ours, which it has not released yet (R4).
+        let Self { runtime, workspace, .. } = unsafe { &*this.cast::<Self>() };
+        guarded(runtime.api, || {
+            // SAFETY: `graphs` has `count` elements (R5), which live until this returns (R2).
+            let graphs = unsafe { list(graphs, count) };
+            // SAFETY: `fused` has `count` elements (R5), which live until this returns (R2).
+            let fused = unsafe { list(fused, count) };
+            let layers: Result<Vec<_>, _> = graphs
+                .iter()
+                .zip(fused)
+                // SAFETY: The graph and the node are valid until this returns (R2).
+                .map(|(graph, fused)| unsafe {
+                    CompiledLayer::new(*runtime, *graph, *fused, Arc::clone(workspace))
+                })
+                .collect();
+            for (index, layer) in layers?.into_iter().enumerate() {
+                let info = infos.wrapping_add(index);
+                // SAFETY: `infos` has room for `count` results (R3), and `index` is below that.
+                unsafe { info.write(layer.into_raw()) };
+            }
+            Ok(())
+        })
+    }
+
+    unsafe extern "system" fn release_nodes(
+        _this: *mut sys::Ep,
+        infos: *mut *mut NodeComputeInfo,
+        count: usize,
+    ) {
+        catch_panic(|| {
+            // SAFETY: `infos` has `count` elements (R5), which live until this returns (R2).
+            for info in unsafe { list(infos, count) } {
+                // SAFETY: `compile` made `info`, and the runtime releases it once, after its last use (R4).
+                unsafe { CompiledLayer::release(*info) };
+            }
+        });
     }
 
     unsafe extern "system" fn kernel_registry(
@@ -257,4 +327,16 @@ impl Ep {
         unsafe { out.write(registry) };
         OrtStatusPtr(null_mut())
     }
+}
+
+/// Returns a list of the runtime. The address of an empty one may be NULL.
+///
+/// # Safety
+/// `first` points to `count` elements that are valid for `'a`.
+unsafe fn list<'a, T>(first: *const T, count: usize) -> &'a [T] {
+    if count == 0 {
+        return &[];
+    }
+    // SAFETY: The elements are valid by this function's contract.
+    unsafe { slice::from_raw_parts(first, count) }
 }

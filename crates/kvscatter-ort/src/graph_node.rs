@@ -8,9 +8,10 @@ use core::ptr::null;
 
 use ort_sys::{OrtNode, OrtOpAttr, OrtOpAttrType, OrtStatusPtr, OrtValueInfo};
 
-use crate::node::{Attributes, mistyped};
+use crate::node::{Attributes, decode, mistyped};
 use crate::runtime::RuntimeApi;
 use crate::status::Failure;
+use crate::sys::ONNX_DOMAIN;
 use crate::tensor_info::TensorInfo;
 
 /// A node of a graph.
@@ -35,6 +36,24 @@ impl<'a> GraphNode<'a> {
         Self { runtime, raw, call: PhantomData }
     }
 
+    /// Returns the node of the runtime.
+    pub(crate) fn as_ptr(&self) -> *const OrtNode {
+        self.raw
+    }
+
+    /// Returns whether the operator is this one of ONNX's domain.
+    ///
+    /// # Errors
+    /// Returns the status of a function of the runtime that fails.
+    pub(crate) fn is(&self, operator: &CStr) -> Result<bool, Failure> {
+        let mut domain = null();
+        // SAFETY: `self.raw` is valid by the contract of `new`, and `domain` takes the result (R1).
+        self.runtime.check(unsafe { (self.runtime.api.Node_GetDomain)(self.raw, &raw mut domain) })?;
+        // SAFETY: `domain` is a string of the node, which ends in a zero byte and lives as long as the node (R5).
+        let domain = unsafe { CStr::from_ptr(domain) };
+        Ok(self.operator()? == operator && (domain == ONNX_DOMAIN || domain == c"ai.onnx"))
+    }
+
     /// Returns the name of the operator.
     ///
     /// # Errors
@@ -45,6 +64,22 @@ impl<'a> GraphNode<'a> {
         self.runtime.check(unsafe { (self.runtime.api.Node_GetOperatorType)(self.raw, &raw mut name) })?;
         // SAFETY: `name` is a string of the node, which ends in a zero byte and lives as long as the node (R5).
         Ok(unsafe { CStr::from_ptr(name) })
+    }
+
+    /// Returns whether the runtime has given the node to another provider than `ours`.
+    ///
+    /// # Errors
+    /// Returns the status of a function of the runtime that fails.
+    pub(crate) fn is_of_another_provider(&self, ours: &CStr) -> Result<bool, Failure> {
+        let mut name = null();
+        // SAFETY: `self.raw` is valid by the contract of `new`, and `name` takes the result (R1).
+        self.runtime.check(unsafe { (self.runtime.api.Node_GetEpName)(self.raw, &raw mut name) })?;
+        if name.is_null() {
+            return Ok(false);
+        }
+        // SAFETY: `name` is a string of the node, which ends in a zero byte and lives as long as the node (R5).
+        let name = unsafe { CStr::from_ptr(name) };
+        Ok(!name.is_empty() && name != ours)
     }
 
     /// Returns the types and shapes of the inputs. They are unknown for an absent input.
@@ -65,6 +100,58 @@ impl<'a> GraphNode<'a> {
         let Self { runtime, .. } = *self;
         let outputs = self.values(runtime.api.Node_GetNumOutputs, runtime.api.Node_GetOutputs)?;
         Ok(outputs.into_iter().map(|output| !output.is_null()).collect())
+    }
+
+    /// Returns the names of the inputs, which are empty for absent ones.
+    ///
+    /// # Errors
+    /// Returns the status of a function of the runtime that fails.
+    pub(crate) fn input_names(&self) -> Result<Vec<String>, Failure> {
+        let api = self.runtime.api;
+        self.names(api.Node_GetNumInputs, api.Node_GetInputs)
+    }
+
+    /// Returns the names of the values that the node's subgraphs read.
+    ///
+    /// # Errors
+    /// Returns the status of a function of the runtime that fails.
+    pub(crate) fn implicit_input_names(&self) -> Result<Vec<String>, Failure> {
+        let api = self.runtime.api;
+        self.names(api.Node_GetNumImplicitInputs, api.Node_GetImplicitInputs)
+    }
+
+    /// Returns the names of the outputs, which are empty for absent ones.
+    ///
+    /// # Errors
+    /// Returns the status of a function of the runtime that fails.
+    pub(crate) fn output_names(&self) -> Result<Vec<String>, Failure> {
+        let api = self.runtime.api;
+        self.names(api.Node_GetNumOutputs, api.Node_GetOutputs)
+    }
+
+    fn names(&self, count_of: CountFn, list: ListFn) -> Result<Vec<String>, Failure> {
+        // SAFETY: The values are parts of the node, which is valid by the contract of `new`.
+        self.values(count_of, list)?
+            .into_iter()
+            .map(|value| unsafe { value_name(self.runtime, value) })
+            .collect()
+    }
+
+    /// Returns the string attribute of this name, if the node has it and it is short.
+    ///
+    /// # Errors
+    /// Returns an error if the attribute is not a string, or longer than 15 bytes.
+    pub(crate) fn short_string(&self, name: &CStr) -> Result<Option<String>, Failure> {
+        let bytes = self.attribute::<[u8; 16]>(name, OrtOpAttrType::ORT_OP_ATTR_STRING, "a short string")?;
+        Ok(bytes.map(|bytes| decode(bytes.split(|byte| *byte == 0).next().unwrap_or_default())))
+    }
+
+    /// Returns the first four integers of the attribute of this name, if the node has it and it has no more.
+    ///
+    /// # Errors
+    /// Returns an error if the attribute has another type or more integers.
+    pub(crate) fn four_integers(&self, name: &CStr) -> Result<Option<[i64; 4]>, Failure> {
+        self.attribute(name, OrtOpAttrType::ORT_OP_ATTR_INTS, "four integers")
     }
 
     /// Returns the inputs or the outputs, with NULL for an absent one.
@@ -120,6 +207,24 @@ impl<'a> GraphNode<'a> {
         runtime.check(status).map_err(|_| mistyped(name, words))?;
         Ok(Some(value))
     }
+}
+
+/// Returns the name of a value, which is empty for NULL.
+///
+/// # Errors
+/// Returns the status of a function of the runtime that fails.
+///
+/// # Safety
+/// `value` is NULL, or an object of the runtime that is valid until this returns.
+pub(crate) unsafe fn value_name(runtime: RuntimeApi, value: *const OrtValueInfo) -> Result<String, Failure> {
+    if value.is_null() {
+        return Ok(String::new());
+    }
+    let mut name = null();
+    // SAFETY: `value` is valid by this function's contract, and `name` takes the result (R1).
+    runtime.check(unsafe { (runtime.api.GetValueInfoName)(value, &raw mut name) })?;
+    // SAFETY: `name` is a string of `value`, which ends in a zero byte and lives as long as `value` (R5).
+    Ok(unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned())
 }
 
 impl Attributes for GraphNode<'_> {

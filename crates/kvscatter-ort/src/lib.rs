@@ -4,7 +4,8 @@
 //!
 //! * **An execution provider**, [`CreateEpFactories`]: `KvscatterExecutionProvider` takes ONNX
 //!   `TensorScatter-24` for every element type that the runtime supports, and ONNX `Attention` of operator
-//!   sets 23 to 25 for the types and inputs that `kvscatter_attention` supports.
+//!   sets 23 to 25 for the types and inputs that `kvscatter_attention` supports. If a session chooses it, the provider
+//!   takes the nodes of a layer as one.
 //! * **Custom operators**, [`RegisterCustomOps`]: `TensorScatter`, `KVCacheUpdate` and `KVCacheOperation` of
 //!   the domain `com.kvscatter`, which run on the runtime's own CPU provider.
 //!
@@ -23,9 +24,11 @@
 //! - `sys` declares the structs that no binding declares. `status` converts the results of all functions that
 //!   the runtime calls to statuses. `runtime` uses both to negotiate the version.
 //! - `ep`, `options`, `registry`, `graph_node` and `kernel` are the execution provider.
+//! - `layer` finds the nodes of a layer in a graph for `ep`, and executes a call of the node that replaces them, with
+//!   the parts that `operators` and `write` use.
 //! - `registration`, `custom_ops` and `inference` are the custom operators.
-//! - `operators` reads a node through `node` and `tensor_info`, and a call through `context`. It executes a
-//!   write through `write`. Every operator uses `recent` and `threads`.
+//! - `operators` reads a node through `node` and `tensor_info`, and a call through `context` and `input`. It
+//!   executes a write through `write`. Every operator uses `recent` and `threads`.
 //!
 //! The core defines every write and every error about a write. `kvscatter_attention` does so for attention.
 //!
@@ -47,7 +50,7 @@
 //!   are valid as long.
 //! - **R3** An address that the runtime passes for a result points to a variable of that type. If a number
 //!   beside it gives a count, it points to that many variables. Only this call writes them.
-//! - **R4** The runtime passes an object of this crate (factory, provider, operator, kernel) by the address
+//! - **R4** The runtime passes an object of this crate (factory, provider, operator, kernel, layer) by the address
 //!   that it was given. Threads may share the object until the runtime calls its release function. The
 //!   runtime calls the release function once, after the last use of the object.
 //! - **R5** A list that the runtime passes or returns has the number of elements that is given beside it. A
@@ -61,7 +64,9 @@ mod custom_ops;
 mod ep;
 mod graph_node;
 mod inference;
+mod input;
 mod kernel;
+mod layer;
 mod node;
 mod operators;
 mod options;

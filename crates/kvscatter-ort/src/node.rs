@@ -198,7 +198,7 @@ pub(crate) fn mistyped(name: &CStr, wanted: &str) -> Failure {
 }
 
 /// Decodes a string that the runtime wrote with a NUL after it. The string itself may contain other NULs.
-fn decode(buffer: &[u8]) -> String {
+pub(crate) fn decode(buffer: &[u8]) -> String {
     String::from_utf8_lossy(buffer.strip_suffix(b"\0").unwrap_or(buffer)).into_owned()
 }
 

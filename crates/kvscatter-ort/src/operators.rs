@@ -1,10 +1,10 @@
 //! The operators. Each operator reads a node's attributes, checks the types and shapes that the model
 //! declares for its inputs, and executes one call. Its messages use the names of its specification.
 
-mod attention;
+pub(crate) mod attention;
 mod kv_cache_operation;
 mod kv_cache_update;
-mod tensor_scatter;
+pub(crate) mod tensor_scatter;
 
 use core::ffi::CStr;
 use std::borrow::Cow;

@@ -21,13 +21,20 @@ pub(crate) const NAME: &CStr = c"KvscatterExecutionProvider";
 pub(crate) struct EpOptions {
     /// Whether the provider takes `Attention` nodes. It is `on` if the session does not choose.
     pub(crate) takes_attention: bool,
+    /// Whether the provider computes the writes and the attention of a layer as one node. It is `off` if the session
+    /// does not choose, because the runtime cannot save a model with such nodes, and no function of the runtime returns
+    /// whether a session will be saved.
+    pub(crate) fuses: bool,
 }
 
 impl Default for EpOptions {
     fn default() -> Self {
-        Self { takes_attention: true }
+        Self { takes_attention: true, fuses: false }
     }
 }
+
+/// Options of a session with which the runtime refuses nodes that a provider compiles, as layers are.
+const WITHOUT_COMPILED_NODES: [&str; 2] = ["session.disable_model_compile", "ep.context_enable"];
 
 impl EpOptions {
     /// Reads the options of a session.
@@ -61,12 +68,24 @@ impl EpOptions {
         };
         // The runtime keeps the options of a provider among those of the session, with this prefix.
         let prefix = format!("ep.{}.", NAME.to_string_lossy().to_lowercase());
-        let mut read = Self::default();
-        for index in 0..count {
-            if let Some(option) = text(keys, index).strip_prefix(&prefix) {
-                read.set(option, &text(values, index))?;
+        let entries = (0..count).map(|index| (text(keys, index), text(values, index)));
+        Self::of_entries(&prefix, entries)
+    }
+
+    /// Reads the options among the entries of a session.
+    fn of_entries(
+        prefix: &str,
+        entries: impl Iterator<Item = (impl AsRef<str>, impl AsRef<str>)>,
+    ) -> Result<Self, Failure> {
+        let (mut read, mut may_compile) = (Self::default(), true);
+        for (key, value) in entries {
+            let (key, value) = (key.as_ref(), value.as_ref());
+            if let Some(option) = key.strip_prefix(prefix) {
+                read.set(option, value)?;
             }
+            may_compile &= !(WITHOUT_COMPILED_NODES.contains(&key) && value == "1");
         }
+        read.fuses &= may_compile;
         Ok(read)
     }
 
@@ -83,20 +102,24 @@ impl EpOptions {
 
     fn set(&mut self, option: &str, value: &str) -> Result<(), Failure> {
         let provider = NAME.to_string_lossy();
-        match (option, value) {
-            ("attention", "on") => self.takes_attention = true,
-            ("attention", "off") => self.takes_attention = false,
-            ("attention", _) => {
-                return Err(Failure::invalid_argument(format!(
-                    "{provider}: attention must be 'on' or 'off', got '{value}'"
-                )));
-            }
+        let chosen = match option {
+            "attention" => &mut self.takes_attention,
+            "fusion" => &mut self.fuses,
             _ => {
                 return Err(Failure::invalid_argument(format!(
-                    "{provider} has no option {option}, its only option is attention"
+                    "{provider} has no option {option}, its options are attention and fusion"
                 )));
             }
-        }
+        };
+        *chosen = match value {
+            "on" => true,
+            "off" => false,
+            _ => {
+                return Err(Failure::invalid_argument(format!(
+                    "{provider}: {option} must be 'on' or 'off', got '{value}'"
+                )));
+            }
+        };
         Ok(())
     }
 }
@@ -106,13 +129,24 @@ mod tests {
     use super::EpOptions;
 
     #[test]
-    fn attention_is_on_or_off() {
-        let mut options = EpOptions::default();
-        assert!(options.takes_attention);
-        assert!(options.set("attention", "off").is_ok());
-        assert!(!options.takes_attention);
-        assert!(options.set("attention", "on").is_ok());
-        assert!(options.takes_attention);
+    fn options_are_on_or_off() {
+        let read = |entries: &[(&str, &str)]| EpOptions::of_entries("ep.", entries.iter().copied()).ok();
+        let is = |takes_attention, fuses| Some(EpOptions { takes_attention, fuses });
+        assert_eq!(read(&[]), is(true, false));
+        assert_eq!(read(&[("ep.attention", "off"), ("fusion", "on")]), is(false, false));
+        assert_eq!(read(&[("ep.fusion", "on"), ("other", "1")]), is(true, true));
+        assert_eq!(read(&[("ep.fusion", "on"), ("ep.attention", "maybe")]), None);
+    }
+
+    #[test]
+    fn layers_are_not_fused_in_sessions_that_may_not_compile() {
+        for key in ["session.disable_model_compile", "ep.context_enable"] {
+            for (value, fuses) in [("1", false), ("0", true)] {
+                let entries = [("kvscatter.fusion", "on"), (key, value)].into_iter();
+                let read = EpOptions::of_entries("kvscatter.", entries).ok();
+                assert_eq!(read, Some(EpOptions { takes_attention: true, fuses }), "{key} {value}");
+            }
+        }
     }
 
     #[test]
@@ -124,7 +158,7 @@ mod tests {
         );
         assert_eq!(
             refused("threads", "2"),
-            "KvscatterExecutionProvider has no option threads, its only option is attention"
+            "KvscatterExecutionProvider has no option threads, its options are attention and fusion"
         );
     }
 }

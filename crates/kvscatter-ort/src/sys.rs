@@ -48,6 +48,8 @@ opaque! {
     OrtKernelDef
     /// A type of values, such as a tensor of floats.
     OrtDataType
+    /// What the runtime knows of a node that takes the place of several.
+    OrtNodeComputeContext
     /// The list of the nodes that an execution provider takes.
     OrtEpGraphSupportInfo
     /// Functions that copy between devices.
@@ -68,8 +70,15 @@ pub(crate) struct EpApi {
         options: *const OrtKeyValuePairs,
         device: *mut *mut OrtEpDevice,
     ) -> OrtStatusPtr,
-    /// `ReleaseEpDevice` (1.22), `EpGraphSupportInfo_AddNodesToFuse` (1.23)
-    _device_and_fusion: [Unused; 2],
+    /// `ReleaseEpDevice` (1.22)
+    _device: Unused,
+    /// 1.23. `options` may be NULL.
+    pub(crate) EpGraphSupportInfo_AddNodesToFuse: unsafe extern "system" fn(
+        info: *mut OrtEpGraphSupportInfo,
+        nodes: *const *const OrtNode,
+        count: usize,
+        options: *const c_void,
+    ) -> OrtStatusPtr,
     /// 1.23
     pub(crate) EpGraphSupportInfo_AddSingleNode:
         unsafe extern "system" fn(info: *mut OrtEpGraphSupportInfo, node: *const OrtNode) -> OrtStatusPtr,
@@ -155,6 +164,23 @@ pub(crate) struct KernelImpl {
     pub(crate) SetSharedPrePackedWeight: Unused,
 }
 
+/// `OrtNodeComputeInfo` (1.23), the functions of a node that takes the place of several.
+#[repr(C)]
+pub(crate) struct NodeComputeInfo {
+    pub(crate) ort_version_supported: u32,
+    pub(crate) CreateState: unsafe extern "system" fn(
+        this: *mut NodeComputeInfo,
+        context: *mut OrtNodeComputeContext,
+        state: *mut *mut c_void,
+    ) -> OrtStatusPtr,
+    pub(crate) Compute: unsafe extern "system" fn(
+        this: *mut NodeComputeInfo,
+        state: *mut c_void,
+        context: *mut OrtKernelContext,
+    ) -> OrtStatusPtr,
+    pub(crate) ReleaseState: unsafe extern "system" fn(this: *mut NodeComputeInfo, state: *mut c_void),
+}
+
 /// `OrtEp` (1.22), the execution provider of one session.
 #[repr(C)]
 pub(crate) struct Ep {
@@ -166,8 +192,17 @@ pub(crate) struct Ep {
         graph: *const OrtGraph,
         info: *mut OrtEpGraphSupportInfo,
     ) -> OrtStatusPtr,
-    pub(crate) Compile: Unused,
-    pub(crate) ReleaseNodeComputeInfos: Unused,
+    /// `graphs` are the nodes of each group that is fused, and `fused` are the nodes that take their places.
+    pub(crate) Compile: unsafe extern "system" fn(
+        this: *mut Ep,
+        graphs: *const *const OrtGraph,
+        fused: *const *const OrtNode,
+        count: usize,
+        infos: *mut *mut NodeComputeInfo,
+        contexts: *mut *mut OrtNode,
+    ) -> OrtStatusPtr,
+    pub(crate) ReleaseNodeComputeInfos:
+        unsafe extern "system" fn(this: *mut Ep, infos: *mut *mut NodeComputeInfo, count: usize),
     pub(crate) GetPreferredDataLayout: Unused,
     pub(crate) ShouldConvertDataLayoutForOp: Unused,
     pub(crate) SetDynamicOptions: Unused,
@@ -244,7 +279,7 @@ pub(crate) type ReleaseEpFactoryFn = unsafe extern "C" fn(factory: *mut EpFactor
 mod tests {
     use core::mem::{offset_of, size_of};
 
-    use super::{Ep, EpApi, EpFactory, KernelImpl};
+    use super::{Ep, EpApi, EpFactory, KernelImpl, NodeComputeInfo};
 
     const WORD: usize = size_of::<usize>();
 
@@ -252,6 +287,7 @@ mod tests {
     #[test]
     fn entries_lie_where_the_header_has_them() {
         assert_eq!(offset_of!(EpApi, CreateEpDevice), 0);
+        assert_eq!(offset_of!(EpApi, EpGraphSupportInfo_AddNodesToFuse), 2 * WORD);
         assert_eq!(offset_of!(EpApi, EpGraphSupportInfo_AddSingleNode), 3 * WORD);
         assert_eq!(offset_of!(EpApi, CreateKernelRegistry), 18 * WORD);
         assert_eq!(offset_of!(EpApi, KernelRegistry_AddKernel), 20 * WORD);
@@ -271,7 +307,11 @@ mod tests {
     fn structs_are_those_of_1_24() {
         assert_eq!((offset_of!(KernelImpl, Compute), size_of::<KernelImpl>()), (WORD, 5 * WORD));
         assert_eq!((offset_of!(Ep, GetCapability), offset_of!(Ep, GetKernelRegistry)), (2 * WORD, 13 * WORD));
-        assert_eq!(size_of::<Ep>(), 15 * WORD);
+        assert_eq!((offset_of!(Ep, Compile), size_of::<Ep>()), (3 * WORD, 15 * WORD));
+        assert_eq!(
+            (offset_of!(NodeComputeInfo, Compute), size_of::<NodeComputeInfo>()),
+            (2 * WORD, 4 * WORD)
+        );
         assert_eq!(offset_of!(EpFactory, GetSupportedDevices), 3 * WORD);
         assert_eq!(offset_of!(EpFactory, CreateDataTransfer), 11 * WORD);
         assert_eq!(offset_of!(EpFactory, GetHardwareDeviceIncompatibilityDetails), 14 * WORD);

@@ -1,4 +1,5 @@
-//! Makes a write from two tensors in four steps: prepare, check the runtime's memory, plan, execute.
+//! Makes a write from two tensors in five steps: prepare, check the runtime's memory, plan, request the output and
+//! execute.
 //!
 //! Operators get a [`CheckedWrite`], and only a checked write can execute a plan. An operator therefore
 //! cannot omit a check.
@@ -10,9 +11,10 @@ use core::ptr;
 
 use kvscatter::error::LengthUnit;
 use kvscatter::spec::same_element_type;
-use kvscatter::{ElementType, Error, Geometry, Prepared, RawBuffer, WritePlan};
+use kvscatter::{Argument, ElementType, Error, Prepared, RawBuffer, WritePlan};
 
-use crate::context::{Context, InputTensor};
+use crate::context::Context;
+use crate::input::InputTensor;
 use crate::recent::RecentlyPrepared;
 use crate::status::Failure;
 
@@ -42,56 +44,117 @@ impl PreparedWrites {
     ) -> Result<(), Failure> {
         let prepare = || {
             let prepared = prepare(common_element(cache, update)?, &cache.sizes()?, &update.sizes()?)?;
-            check_memory(context, prepared.geometry(), cache, update)?;
+            check_memory(context, cache, prepared.geometry().cache_bytes())?;
+            check_memory(context, update, prepared.geometry().update_bytes())?;
             Ok(prepared)
         };
         let tensors = [cache.signature(), update.signature()].into_iter();
-        self.recent.with(tensors, prepare, |prepared| run(CheckedWrite { prepared, context, cache, update }))
+        self.recent.with(tensors, prepare, |prepared| {
+            run(CheckedWrite::new(prepared, context, cache, update.bytes()?, 0))
+        })
     }
 }
 
-/// A write that is prepared for the type and the shapes of two tensors, and whose buffer lengths the runtime
-/// has confirmed.
+/// A write of an update to a cache of a call. No write is executed before the lengths of all its buffers are compared
+/// with those that it was prepared for.
+#[derive(Clone, Copy)]
 pub(crate) struct CheckedWrite<'a> {
     prepared: &'a Prepared,
     context: &'a Context<'a>,
     cache: &'a InputTensor<'a>,
-    update: &'a InputTensor<'a>,
+    update: &'a [u8],
+    output: usize,
 }
 
-impl CheckedWrite<'_> {
-    /// Executes a plan of this write. If the output has the memory of the cache, this writes in place, and
-    /// otherwise in one pass over both. The output is requested here, after every index has been checked.
+impl<'a> CheckedWrite<'a> {
+    /// Creates a write. Output `output` of the node is the cache after the write.
+    pub(crate) fn new(
+        prepared: &'a Prepared,
+        context: &'a Context<'a>,
+        cache: &'a InputTensor<'a>,
+        update: &'a [u8],
+        output: usize,
+    ) -> Self {
+        Self { prepared, context, cache, update, output }
+    }
+
+    /// Requests the output and executes a plan of this write. The caller has checked every index.
     ///
     /// # Errors
-    /// Returns the status of a function of the runtime that fails, or an error of the core.
+    /// Returns the errors of [`request`](Self::request) and [`execute`](RequestedWrite::execute). Nothing has been
+    /// written then.
     pub(crate) fn write(&self, plan: &WritePlan<'_>) -> Result<(), Failure> {
-        let Self { context, cache, update, .. } = *self;
+        let requested = self.request()?;
+        // SAFETY: An operator borrows the update and the lists of the plan, which the core compares with the output. It
+        // borrows no other input.
+        unsafe { requested.execute(plan) }.map(drop)
+    }
+
+    /// Requests the output.
+    ///
+    /// # Errors
+    /// Returns the status of a function of the runtime that fails, or [`Error::BufferLength`] if a buffer does not have
+    /// the length that the write was prepared for.
+    pub(crate) fn request(&self) -> Result<RequestedWrite<'a>, Failure> {
         let geometry = self.prepared.geometry();
-        assert!(ptr::eq(plan.geometry(), geometry), "the plan of another write");
-        let present = context.output(0, cache.shape)?;
-        let buffer = |ptr: *mut u8, len: Option<usize>| RawBuffer { ptr, len: len.unwrap_or(0) };
-        let update = buffer(update.data, geometry.update_bytes());
+        let past = self.cache.memory()?;
+        check_len(self.cache.role, past.len, geometry.cache_bytes())?;
+        check_len(Argument::Update, self.update.len(), geometry.update_bytes())?;
+        let present = self.context.output(self.output, self.cache.shape())?;
+        check_len(Argument::PresentCache, present.len, geometry.present_bytes())?;
+        Ok(RequestedWrite { write: *self, past, present })
+    }
+}
+
+/// A write whose output is requested.
+pub(crate) struct RequestedWrite<'a> {
+    write: CheckedWrite<'a>,
+    past: RawBuffer,
+    present: RawBuffer,
+}
+
+impl RequestedWrite<'_> {
+    /// Returns the memory of the output, which has the type and the shape of the cache.
+    pub(crate) fn present(&self) -> RawBuffer {
+        self.present
+    }
+
+    /// Returns whether the output has the memory of the cache.
+    pub(crate) fn is_in_place(&self) -> bool {
+        self.present == self.past
+    }
+
+    /// Executes a plan of this write. If the output has the memory of the cache, this writes in place, and
+    /// otherwise in one pass over both. Returns the memory of the output.
+    ///
+    /// # Errors
+    /// Returns [`Error::Overlap`] if the output shares memory with the update or the indices, or with a part of the
+    /// cache. Nothing has been written then.
+    ///
+    /// # Safety
+    /// Nothing else borrows memory that the output shares.
+    pub(crate) unsafe fn execute(self, plan: &WritePlan<'_>) -> Result<RawBuffer, Failure> {
+        let is_in_place = self.is_in_place();
+        let Self { write: CheckedWrite { prepared, context, update, .. }, past, present } = self;
+        assert!(ptr::eq(plan.geometry(), prepared.geometry()), "the plan of another write");
         let threads = context.threads();
         let plan = plan.with_executor(&threads);
+        let update = RawBuffer { ptr: update.as_ptr().cast_mut(), len: update.len() };
         // No operator here skips samples, so the number of skipped ones is always 0.
-        if present == cache.data {
-            let cache = buffer(present, geometry.cache_bytes());
-            // SAFETY: The input tensors are initialised and valid until the call returns, and the output is
-            // valid for writes (R2). `check_memory` compared the lengths of the buffers. Input and output
-            // have the same address, so the runtime reuses the input's buffer after its last reader, or the
-            // program has bound both to it. The core rejects overlaps with the update and with positions,
-            // which a program may have bound to the same memory.
-            let _ = unsafe { plan.write_raw(cache, update) }?;
+        if is_in_place {
+            // SAFETY: The cache is initialised and valid until the call returns, and the output is valid for writes
+            // (R2). The lengths are those that follow from the type and the shape of the input and that the runtime
+            // gives for the output. Both are one buffer, so the runtime reuses the input's buffer after its last
+            // reader, or the program has bound both to it. The core rejects overlaps with the update and with
+            // positions, which a program may have bound to the same memory. Nothing else uses it, by this function's
+            // contract.
+            let _ = unsafe { plan.write_raw(present, update) }?;
         } else {
-            let past = buffer(cache.data, geometry.cache_bytes());
-            let present = buffer(present, geometry.present_bytes());
-            // SAFETY: The inputs are initialised and valid until the call returns, and the output is valid
-            // for writes (R2). `check_memory` compared the lengths of the buffers, and the output has the
-            // type and the shape of the cache. The core rejects overlaps with the inputs.
+            // SAFETY: The cache is initialised and valid until the call returns, and the output is valid for writes
+            // (R2). The lengths are as above. The core rejects overlaps of the output with the inputs.
             let _ = unsafe { plan.write_present_raw(past, update, present) }?;
         }
-        Ok(())
+        Ok(present)
     }
 }
 
@@ -105,23 +168,30 @@ impl Deref for CheckedWrite<'_> {
 
 /// Returns the element type of both tensors. The runtime has checked that they agree if the model declares
 /// both types.
-fn common_element(cache: &InputTensor<'_>, update: &InputTensor<'_>) -> Result<ElementType, Failure> {
+pub(crate) fn common_element(
+    cache: &InputTensor<'_>,
+    update: &InputTensor<'_>,
+) -> Result<ElementType, Failure> {
     Ok(same_element_type(cache.element()?, update.role, update.element()?)?)
 }
 
-/// Checks that the runtime and the core compute the same size for the memory of each tensor.
-fn check_memory(
+/// Checks that the runtime and the core compute the same size for the memory of a tensor.
+///
+/// # Errors
+/// Returns [`Error::BufferLength`] if the sizes differ.
+pub(crate) fn check_memory(
     context: &Context<'_>,
-    geometry: &Geometry,
-    cache: &InputTensor<'_>,
-    update: &InputTensor<'_>,
+    tensor: &InputTensor<'_>,
+    expected: Option<usize>,
 ) -> Result<(), Failure> {
-    for (tensor, expected) in [(cache, geometry.cache_bytes()), (update, geometry.update_bytes())] {
-        let (argument, expected, got) = (tensor.role, expected.unwrap_or(0), context.bytes(tensor)?);
-        if got != expected {
-            let unit = LengthUnit::Bytes;
-            return Err(Error::BufferLength { argument, pair: 0, got, expected, unit, exact: true }.into());
-        }
+    check_len(tensor.role, context.bytes(tensor)?, expected)
+}
+
+fn check_len(argument: Argument, got: usize, expected: Option<usize>) -> Result<(), Failure> {
+    let expected = expected.unwrap_or(0);
+    if got == expected {
+        return Ok(());
     }
-    Ok(())
+    let unit = LengthUnit::Bytes;
+    Err(Error::BufferLength { argument, pair: 0, got, expected, unit, exact: true }.into())
 }

@@ -3,7 +3,6 @@
 The custom operators are tested first, because some runtimes never unload the library of a provider.
 """
 
-import ctypes
 import gc
 import itertools
 import json
@@ -17,33 +16,19 @@ import numpy as np
 import onnxruntime as ort
 from onnx import TensorProto
 
-from support import models
+from support import heap, models
 from support.sessions import LIBRARY, PROVIDER, plugin
 
 # Pools and tables of the runtime fill up in the first blocks.
 WARM_UP, BLOCKS, BLOCK = 3, 5, 200
 
 
-class MallInfo(ctypes.Structure):
-    """glibc's ``struct mallinfo2``, which has ten sizes."""
-
-    _fields_ = [
-        (name, ctypes.c_size_t)
-        for name in "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()
-    ]
-
-
-libc = ctypes.CDLL(None)
-libc.mallinfo2.restype = MallInfo
-
-
 def held() -> dict[str, int]:
     gc.collect()
-    libc.malloc_trim(0)
-    info = libc.mallinfo2()
+    heap.libc.malloc_trim(0)
     pages = pathlib.Path("/proc/self/statm").read_text().split()
     return {
-        "heap": info.uordblks + info.hblkhd,
+        "heap": heap.used(),
         "resident": int(pages[1]) * 4096,
         "mappings": len(pathlib.Path("/proc/self/maps").read_text().splitlines()),
         "handles": len(list(pathlib.Path("/proc/self/fd").iterdir())),

@@ -1,8 +1,8 @@
 //! ONNX `Attention` of operator sets 23 to 25, over caches as they are in memory.
 
-mod call;
-mod declaration;
-mod memory;
+pub(crate) mod call;
+pub(crate) mod declaration;
+pub(crate) mod memory;
 
 use core::ffi::CStr;
 

@@ -7,7 +7,8 @@ use kvscatter::spec::tensorrt::{self, AttentionIoForm, PackedCall};
 use kvscatter::{Argument, ElementType, Integers};
 
 use super::{Operator, partial};
-use crate::context::{Context, InputTensor};
+use crate::context::Context;
+use crate::input::InputTensor;
 use crate::node::Node;
 use crate::status::Failure;
 use crate::tensor_info::TensorInfo;

@@ -7,7 +7,8 @@ use kvscatter::spec::onnx;
 use kvscatter::{Argument, Error, Mode, NegativeIndex};
 
 use super::{Operator, partial};
-use crate::context::{Context, InputTensor};
+use crate::context::Context;
+use crate::input::InputTensor;
 use crate::node::Node;
 use crate::status::Failure;
 use crate::tensor_info::TensorInfo;
@@ -24,16 +25,7 @@ impl Operator for TensorScatter {
     const NAME: &'static CStr = c"TensorScatter";
 
     fn new(node: &Node<'_>) -> Result<Self, Failure> {
-        let mut operator = onnx::TensorScatter::new().negative_index(NegativeIndex::Reject);
-        if let Some(axis) = node.integer(c"axis")? {
-            operator = operator.axis(axis);
-        }
-        if let Some(name) = node.string(c"mode")? {
-            let mode = name
-                .parse::<Mode>()
-                .map_err(|_| Failure::fail(format!("mode must be 'linear' or 'circular', got '{name}'")))?;
-            operator = operator.mode(mode);
-        }
+        let operator = operator(node.integer(c"axis")?, node.string(c"mode")?)?;
         Ok(Self { operator, writes: PreparedWrites::new() })
     }
 
@@ -65,8 +57,26 @@ impl Operator for TensorScatter {
     }
 }
 
+/// Creates the operator from the attributes of a node.
+///
+/// # Errors
+/// Returns an error if the mode does not exist.
+pub(crate) fn operator(axis: Option<i64>, mode: Option<String>) -> Result<onnx::TensorScatter, Failure> {
+    let mut operator = onnx::TensorScatter::new().negative_index(NegativeIndex::Reject);
+    if let Some(axis) = axis {
+        operator = operator.axis(axis);
+    }
+    if let Some(name) = mode {
+        let mode = name
+            .parse::<Mode>()
+            .map_err(|_| Failure::fail(format!("mode must be 'linear' or 'circular', got '{name}'")))?;
+        operator = operator.mode(mode);
+    }
+    Ok(operator)
+}
+
 /// Returns the values of an optional input.
-fn list<'a>(tensor: Option<&InputTensor<'a>>) -> Result<Option<Cow<'a, [i64]>>, Failure> {
+pub(crate) fn list<'a>(tensor: Option<&InputTensor<'a>>) -> Result<Option<Cow<'a, [i64]>>, Failure> {
     tensor.map(InputTensor::list).transpose()
 }
 

@@ -10,10 +10,15 @@ use kvscatter_attention::{Float, Inputs, Mask, Operand, Outputs, Prepared, Scrat
 
 use super::declaration::Declaration;
 use super::memory::{OutputMemory, addresses, check_separate};
-use crate::context::{Context, InputTensor, Role};
+use crate::context::Context;
+use crate::input::InputTensor;
 use crate::recent::Signature;
 use crate::status::Failure;
 use crate::threads::thread_count;
+
+/// The smallest number of multiplications for which a call uses the threads of the session. Between two nodes of a run,
+/// these threads do not sleep, unless the session turns spinning off.
+const MIN_SHARED: usize = 1 << 16;
 
 /// The inputs of a call.
 pub(super) struct Tensors<'a> {
@@ -25,7 +30,7 @@ pub(super) struct Tensors<'a> {
     lengths: Option<Tensor<'a>>,
 }
 
-type Tensor<'a> = InputTensor<'a, Operand>;
+pub(crate) type Tensor<'a> = InputTensor<'a, Operand>;
 
 impl<'a> Tensors<'a> {
     /// Requests the inputs from the runtime.
@@ -60,7 +65,7 @@ impl<'a> Tensors<'a> {
 }
 
 /// A call that is prepared for the types and shapes of its inputs, with the memory that it works in.
-pub(super) struct PreparedCall {
+pub(crate) struct PreparedCall {
     prepared: Prepared,
     scratch: Scratch,
     output: Vec<i64>,
@@ -89,20 +94,32 @@ impl PreparedCall {
             mask: mask.as_deref(),
             past: past.as_ref().map(|past| past.each_ref().map(Vec::as_slice)),
         };
-        let prepared = declaration.operator.prepare(&shapes)?;
-        for tensor in tensors.prepared() {
-            let (got, expected) = (context.bytes(tensor)?, tensor.element()?.storage_len(&tensor.sizes()?));
-            if Some(got) != expected {
-                return Err(tensor.role.failure(format!("has {got} bytes, its shape requires {expected:?}")));
-            }
-        }
+        let call = Self::for_shapes(declaration, &shapes)?;
+        tensors.prepared().try_for_each(|tensor| context.check_memory(tensor))?;
+        Ok(call)
+    }
+
+    /// Prepares a call for inputs of these shapes, whose memory the caller checks.
+    ///
+    /// # Errors
+    /// Returns an error if the shapes disagree.
+    pub(crate) fn for_shapes(declaration: &Declaration, shapes: &Shapes<'_>) -> Result<Self, Failure> {
+        let prepared = declaration.operator.prepare(shapes)?;
         Ok(Self {
-            scratch: prepared.scratch(thread_count()),
+            scratch: prepared.scratch(thread_count()).share_from(MIN_SHARED),
             output: shape(&prepared.output_shape()),
             present: prepared.present_shapes().map(|sizes| shape(&sizes)),
             scores: shape(&prepared.scores_shape()),
             prepared,
         })
+    }
+
+    /// Checks the valid slots of a call, as [`compute`](Self::compute) does.
+    ///
+    /// # Errors
+    /// Returns an error if a length does not fit.
+    pub(crate) fn check_valid(&self, valid: Valid<'_>) -> Result<(), Failure> {
+        Ok(self.prepared.check_valid(valid)?)
     }
 
     /// Computes the outputs. A call that has run before with these shapes allocates nothing but the outputs.
@@ -146,7 +163,7 @@ impl PreparedCall {
             valid: lengths.as_deref().map_or(Valid::All, Valid::Lengths),
         };
 
-        self.prepared.check_valid(inputs.valid)?;
+        self.check_valid(inputs.valid)?;
         let request = |index, operand, shape| OutputMemory::<T>::request(context, index, operand, shape);
         let output = request(0, Operand::Output, &self.output)?;
         let present = if declaration.has_present {
@@ -160,7 +177,7 @@ impl PreparedCall {
             false => None,
         };
         let all = [&output].into_iter().chain(present.iter().flatten()).chain(&scores);
-        check_separate(all, memory_of(&inputs))?;
+        check_separate(all.map(OutputMemory::addresses), memory_of(&inputs))?;
         // SAFETY: `check_separate` has accepted the memory of `output`, which is used only here.
         let mut outputs = Outputs::uninit(unsafe { output.into_slice() });
         if let Some([key, value]) = present {
@@ -173,18 +190,32 @@ impl PreparedCall {
             // SAFETY: `check_separate` has accepted the memory of `scores`, which is used only here.
             outputs = outputs.scores_uninit(unsafe { scores.into_slice() });
         }
-        Ok(self.prepared.run(&inputs, &mut outputs, &mut self.scratch, Some(&context.threads()))?)
+        self.compute(context, &inputs, &mut outputs)
+    }
+
+    /// Computes the outputs of a call.
+    ///
+    /// # Errors
+    /// Returns an error if an operand does not have the prepared type or length, or if a length of a sample does not
+    /// fit. Nothing has been written then.
+    pub(crate) fn compute<T: Float>(
+        &mut self,
+        context: &Context<'_>,
+        inputs: &Inputs<'_, T>,
+        outputs: &mut Outputs<'_, T>,
+    ) -> Result<(), Failure> {
+        Ok(self.prepared.run(inputs, outputs, &mut self.scratch, Some(&context.threads()))?)
     }
 }
 
 /// The elements of a mask.
-enum MaskElements<'a, T: Float> {
+pub(crate) enum MaskElements<'a, T: Float> {
     Bool(Cow<'a, [u8]>),
     Float(Cow<'a, [T]>),
 }
 
 impl<'a, T: Float> MaskElements<'a, T> {
-    fn of(tensor: &Tensor<'a>) -> Result<Self, Failure> {
+    pub(crate) fn of(tensor: &Tensor<'a>) -> Result<Self, Failure> {
         tensor.check_element(const { &[ElementType::Bool, T::ELEMENT] })?;
         if tensor.has_element(ElementType::Bool) {
             tensor.elements().map(Self::Bool)
@@ -193,7 +224,7 @@ impl<'a, T: Float> MaskElements<'a, T> {
         }
     }
 
-    fn as_mask(&self) -> Mask<'_, T> {
+    pub(crate) fn as_mask(&self) -> Mask<'_, T> {
         match self {
             Self::Bool(elements) => Mask::Bool(elements),
             Self::Float(elements) => Mask::Float(elements),

@@ -13,9 +13,9 @@ pub(crate) const FLOATS: [ElementType; 3] =
 
 /// The attributes of a node, and the optional outputs that it has.
 #[derive(Debug)]
-pub(super) struct Declaration {
-    pub(super) operator: Attention,
-    pub(super) has_present: bool,
+pub(crate) struct Declaration {
+    pub(crate) operator: Attention,
+    pub(crate) has_present: bool,
 }
 
 impl Declaration {
@@ -23,7 +23,7 @@ impl Declaration {
     ///
     /// # Errors
     /// Returns an error for a value that the kernel does not support, and for one of two presents alone.
-    pub(super) fn read(attributes: &impl Attributes, outputs: &[bool]) -> Result<Self, Failure> {
+    pub(crate) fn read(attributes: &impl Attributes, outputs: &[bool]) -> Result<Self, Failure> {
         let has = |index: usize| outputs.get(index).is_some_and(|is_present| *is_present);
         let (has_present, has_scores) = (has(1), has(3));
         if !has(0) {
@@ -49,7 +49,7 @@ impl Declaration {
     ///
     /// # Errors
     /// Returns an error for inputs that the kernel does not support, and for those that make every call fail.
-    pub(super) fn check_inputs(&self, inputs: &[TensorInfo]) -> Result<(), Failure> {
+    pub(crate) fn check_inputs(&self, inputs: &[TensorInfo]) -> Result<(), Failure> {
         let absent = TensorInfo::default();
         let [query, key, value, mask, past_key, past_value, lengths] =
             [0, 1, 2, 3, 4, 5, 6].map(|index| inputs.get(index).unwrap_or(&absent));

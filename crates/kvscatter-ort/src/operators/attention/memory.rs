@@ -2,17 +2,19 @@
 //!
 //! The conditions R1 to R6 that comments cite are defined in the crate's documentation.
 
+use core::fmt::Display;
 use core::mem::MaybeUninit;
 use core::ops::Range;
 use core::slice;
 
+use kvscatter::RawBuffer;
 use kvscatter_attention::Operand;
 
 use crate::context::Context;
 use crate::status::Failure;
 
 /// The memory of one output, which may contain anything.
-pub(super) struct OutputMemory<T> {
+pub(crate) struct OutputMemory<T> {
     operand: Operand,
     data: *mut MaybeUninit<T>,
     count: usize,
@@ -24,60 +26,62 @@ impl<T> OutputMemory<T> {
     /// # Errors
     /// Returns the status of a function of the runtime that fails, or an error for memory that is not aligned,
     /// which a program may have bound.
-    pub(super) fn request(
+    pub(crate) fn request(
         context: &Context<'_>,
         index: usize,
         operand: Operand,
         shape: &[i64],
     ) -> Result<Self, Failure> {
-        let data = context.output(index, shape)?.cast();
+        let RawBuffer { ptr, len } = context.output(index, shape)?;
+        let (data, width) = (ptr.cast::<MaybeUninit<T>>(), size_of::<T>());
         let count = shape.iter().map(|&size| usize::try_from(size).unwrap_or(0)).product();
-        let memory = Self { operand, data, count };
-        if count > 0 && !memory.data.is_aligned() {
-            let width = size_of::<T>();
+        if Some(len) != usize::checked_mul(count, width) {
+            return Err(Failure::fail(format!(
+                "{operand} has {len} bytes, its shape requires {count} elements of {width}"
+            )));
+        }
+        if count > 0 && !data.is_aligned() {
             return Err(Failure::fail(format!("{operand} must begin at a multiple of {width} bytes")));
         }
-        Ok(memory)
+        Ok(Self { operand, data, count })
     }
 
     /// Returns the elements.
     ///
     /// # Safety
     /// This is called once for the memory of a call, after [`check_separate`] has accepted it.
-    pub(super) unsafe fn into_slice<'a>(self) -> &'a mut [MaybeUninit<T>] {
+    pub(crate) unsafe fn into_slice<'a>(self) -> &'a mut [MaybeUninit<T>] {
         if self.count == 0 {
             return &mut [];
         }
-        // SAFETY: The runtime returned an output of this shape, which is valid for writes until the call
-        // returns (R2), and `request` has checked the alignment. Nothing else refers to the memory, by this
-        // function's contract.
+        // SAFETY: The runtime returned an output, which is valid for writes until the call returns (R2), and
+        // `request` has checked its length and its alignment. Nothing else refers to the memory, by this function's
+        // contract.
         unsafe { slice::from_raw_parts_mut(self.data, self.count) }
     }
 
-    fn addresses(&self) -> Range<usize> {
+    /// Returns the operand and its addresses.
+    pub(crate) fn addresses(&self) -> (Operand, Range<usize>) {
         let first = self.data.addr();
-        first..first.saturating_add(self.count.saturating_mul(size_of::<T>()))
+        (self.operand, first..first.saturating_add(self.count.saturating_mul(size_of::<T>())))
     }
 }
 
-/// Checks that no output shares memory with an input or with another output. A program may have bound them so.
+/// Checks that no output shares memory with an input or with another output. A program may have bound them so. `N` is
+/// the type of their names.
 ///
 /// # Errors
 /// Returns an error that names both.
-pub(super) fn check_separate<'i, T: 'i>(
-    outputs: impl Iterator<Item = &'i OutputMemory<T>> + Clone,
-    inputs: impl Iterator<Item = (Operand, Range<usize>)> + Clone,
+pub(crate) fn check_separate<N: Display>(
+    outputs: impl Iterator<Item = (N, Range<usize>)> + Clone,
+    inputs: impl Iterator<Item = (N, Range<usize>)> + Clone,
 ) -> Result<(), Failure> {
     let mut others = outputs.clone();
-    for output in outputs {
+    for (output, memory) in outputs {
         others.next();
-        let others = others.clone().map(|other| (other.operand, other.addresses()));
-        let memory = output.addresses();
-        if let Some((with, _)) = inputs.clone().chain(others).find(|(_, other)| overlaps(&memory, other)) {
-            return Err(Failure::fail(format!(
-                "the buffer of {} shares memory with that of {with}",
-                output.operand
-            )));
+        let mut all = inputs.clone().chain(others.clone());
+        if let Some((with, _)) = all.find(|(_, other)| overlaps(&memory, other)) {
+            return Err(Failure::fail(format!("the buffer of {output} shares memory with that of {with}")));
         }
     }
     Ok(())
@@ -110,7 +114,9 @@ mod tests {
         };
         let refusal = |outputs: &[OutputMemory<u32>], input: core::ops::Range<usize>| {
             let input = (Operand::Key, addresses(&memory[input]));
-            check_separate(outputs.iter(), [input].into_iter()).err().map(|refused| refused.to_string())
+            check_separate(outputs.iter().map(OutputMemory::addresses), [input].into_iter())
+                .err()
+                .map(|refused| refused.to_string())
         };
         let (y, present) = (Operand::Output, Operand::PresentKey);
         assert_eq!(refusal(&[output(y, 4, 4), output(present, 8, 4)], 0..4), None);

@@ -1,0 +1,94 @@
+//! Rotates new rows, and puts rows into the order in which they are used.
+
+use core::mem::MaybeUninit;
+
+use kvscatter_attention::Float;
+
+use super::Rows;
+use super::call::Call;
+use super::heads::Heads;
+use super::rotation::Angles;
+use crate::status::Failure;
+
+/// Rows of a call, and the order in which they are used.
+#[derive(Clone, Copy)]
+pub(super) struct Arrangement {
+    pub(super) rows: Heads,
+    is_rotated: bool,
+    to_by_token: bool,
+}
+
+impl Arrangement {
+    pub(super) fn new(of: &Rows<usize>, rows: Heads, to_by_token: bool) -> Self {
+        Self { rows, is_rotated: of.rotation.is_some(), to_by_token }
+    }
+
+    /// Returns the number of elements of memory that [`apply`](Self::apply) needs.
+    pub(super) fn memory(self) -> usize {
+        if self.keeps() { 0 } else { self.rows.len() }
+    }
+
+    fn keeps(self) -> bool {
+        !self.is_rotated && self.rows.keeps_order(self.to_by_token)
+    }
+
+    /// Returns the rows of the tensor `from` in the order that is wanted. They are in `memory`, unless the tensor has
+    /// this order already.
+    ///
+    /// # Errors
+    /// Returns an error if an input of the rotation does not fit, or if the tensor does not have the rows.
+    pub(super) fn apply<'m, T: Float>(
+        self,
+        call: &Call<'_>,
+        of: &Rows<usize>,
+        from: &'m [T],
+        memory: &'m mut [u64],
+    ) -> Result<&'m [T], Failure> {
+        let Self { rows, to_by_token, .. } = self;
+        let too_few = || Failure::fail("an input has fewer elements than its shape requires");
+        if self.keeps() {
+            let first = rows.first_element();
+            return from.get(first..first + rows.len()).ok_or_else(too_few);
+        }
+        let named = |failure| Failure::fail(format!("RotaryEmbedding: {failure}"));
+        let rotation = of.rotation.as_ref();
+        let angles =
+            rotation.map(|rotation| Angles::<T>::read(call, rotation, rows)).transpose().map_err(named)?;
+        let to = elements_mut::<T>(memory, rows.len());
+        for place @ [sample, token, _] in rows.places() {
+            let [first, at] = [rows.source(place), rows.dense(to_by_token, place)];
+            let row = from.get(first..first + rows.size).zip(to.get_mut(at..at + rows.size));
+            let (from, to) = row.ok_or_else(too_few)?;
+            match &angles {
+                None => to.copy_from_slice(from),
+                Some(angles) => {
+                    let of_row = angles.of(sample * rows.tokens + token).map_err(named)?;
+                    angles.rotate(of_row, from, to);
+                }
+            }
+        }
+        Ok(to)
+    }
+}
+
+/// Copies rows, which `from` has head after head, to the order token after token.
+pub(super) fn by_token<T: Float>(rows: Heads, from: &[T], to: &mut [MaybeUninit<T>]) {
+    for place in rows.places() {
+        let [first, at] = [false, true].map(|by_token| rows.dense(by_token, place));
+        let from = from.get(first..first + rows.size).unwrap_or_default();
+        let to = to.get_mut(at..at + rows.size).unwrap_or_default();
+        to.iter_mut().zip(from).for_each(|(to, from)| {
+            to.write(*from);
+        });
+    }
+}
+
+/// Returns the size of memory for so many elements of at most 4 bytes.
+pub(super) fn words(elements: usize) -> usize {
+    elements.div_ceil(2)
+}
+
+/// Returns the first elements of memory that has at least so many.
+pub(super) fn elements_mut<T: Float>(memory: &mut [u64], count: usize) -> &mut [T] {
+    bytemuck::cast_slice_mut(memory).get_mut(..count).unwrap_or_default()
+}

@@ -1,0 +1,105 @@
+//! Rotates rows by their positions, as ONNX `RotaryEmbedding` does.
+
+use std::borrow::Cow;
+
+use kvscatter::ElementType;
+use kvscatter_attention::Float;
+
+use super::Rotation;
+use super::call::Call;
+use super::heads::Heads;
+use crate::input::{Named, Role};
+use crate::status::Failure;
+
+/// The angles of a call.
+pub(super) struct Angles<'a, T: Float> {
+    /// The cosines and sines of each position, `[positions, rotated elements / 2]`.
+    cos: Cow<'a, [T]>,
+    sin: Cow<'a, [T]>,
+    /// The position of each row of each sample, `[batch, tokens]`.
+    positions: Cow<'a, [i64]>,
+    /// Half the number of elements of a head that are rotated.
+    half: usize,
+    is_interleaved: bool,
+}
+
+impl<'a, T: Float> Angles<'a, T> {
+    /// Reads the inputs of a rotation of these rows.
+    ///
+    /// # Errors
+    /// Returns an error if an input has another type or shape than the operator requires.
+    pub(super) fn read(call: &Call<'a>, rotation: &Rotation<usize>, rows: Heads) -> Result<Self, Failure> {
+        let cos = call.input(rotation.cos, Named("cos_cache"))?;
+        let sin = call.input(rotation.sin, Named("sin_cache"))?;
+        let positions = call.input(rotation.positions, Named("position_ids"))?;
+        for angles in [&cos, &sin] {
+            angles.check_element(const { &[T::ELEMENT] })?;
+        }
+        positions.check_element(const { &[ElementType::Int64] })?;
+        let size = if rotation.size == 0 { rows.size } else { rotation.size };
+        let half = size / 2;
+        if !size.is_multiple_of(2) || size > rows.size {
+            return Err(Failure::fail(format!("{size} elements of {} cannot be rotated", rows.size)));
+        }
+        let expected = [rows.batch, rows.tokens].map(|size| size as i64);
+        if positions.shape() != expected {
+            let shape = positions.shape();
+            return Err(positions.role.failure(format!("has shape {shape:?}, must be {expected:?}")));
+        }
+        for angles in [&cos, &sin] {
+            if !matches!(angles.shape(), &[_, columns] if columns == half as i64) {
+                let shape = angles.shape();
+                return Err(angles.role.failure(format!("has shape {shape:?}, must have {half} columns")));
+            }
+        }
+        Ok(Self {
+            cos: cos.elements()?,
+            sin: sin.elements()?,
+            positions: positions.elements()?,
+            half,
+            is_interleaved: rotation.is_interleaved,
+        })
+    }
+
+    /// Returns the cosines and sines of a row.
+    ///
+    /// # Errors
+    /// Returns an error if the angles do not include its position.
+    pub(super) fn of(&self, row: usize) -> Result<[&[T]; 2], Failure> {
+        let position = self.positions.get(row).copied().unwrap_or(-1);
+        let of_position = || {
+            let first = usize::try_from(position).ok()?.checked_mul(self.half)?;
+            let end = first.checked_add(self.half)?;
+            Some([self.cos.get(first..end)?, self.sin.get(first..end)?])
+        };
+        of_position().ok_or_else(|| {
+            let count = self.cos.len().min(self.sin.len()).checked_div(self.half).unwrap_or_default();
+            Failure::fail(format!("position_ids has position {position}, must be from 0 to below {count}"))
+        })
+    }
+
+    /// Rotates the elements of a head. The elements after the rotated ones are copied.
+    pub(super) fn rotate(&self, [cos, sin]: [&[T]; 2], from: &[T], to: &mut [T]) {
+        let rotated = 2 * self.half;
+        let (from, rest) = from.split_at(rotated);
+        let (to, to_rest) = to.split_at_mut(rotated);
+        to_rest.copy_from_slice(rest);
+        let turn = |x: T, y: T, cos: T, sin: T| {
+            let [x, y, cos, sin] = [x, y, cos, sin].map(T::to_f32);
+            [T::of_f32(x * cos - y * sin), T::of_f32(x * sin + y * cos)]
+        };
+        if self.is_interleaved {
+            let pairs = from.as_chunks::<2>().0.iter().zip(to.as_chunks_mut::<2>().0);
+            for ((&[x, y], to), (&cos, &sin)) in pairs.zip(cos.iter().zip(sin)) {
+                *to = turn(x, y, cos, sin);
+            }
+            return;
+        }
+        let (x, y) = from.split_at(self.half);
+        let (to_x, to_y) = to.split_at_mut(self.half);
+        let to = to_x.iter_mut().zip(to_y);
+        for (((&x, &y), to), (&cos, &sin)) in x.iter().zip(y).zip(to).zip(cos.iter().zip(sin)) {
+            [*to.0, *to.1] = turn(x, y, cos, sin);
+        }
+    }
+}
