@@ -78,6 +78,13 @@ pub(crate) fn devices(environment: &Environment, with_plugin: bool) -> impl Iter
     environment.devices().filter(move |device| device.ep().is_ok_and(|name| name == provider))
 }
 
+/// Returns the options of the plugin's devices. Other devices ignore them.
+///
+/// The plugin may fuse the nodes of a layer, because sessions of this engine are not saved as optimized models.
+pub(crate) fn options() -> [(String, String); 1] {
+    [(format!("{PROVIDER}.fusion"), "on".to_owned())]
+}
+
 /// Returns what ONNX Runtime knows about a device's plugin under a key.
 fn metadata(device: &Device<'_>, key: &CStr) -> Option<String> {
     let api = ort::api();

@@ -43,7 +43,8 @@ impl OrtSession {
             builder = builder.with_intra_threads(threads).map_err(|error| refused(error.into()))?;
         }
         let devices = plugin::devices(environment, with_plugin);
-        builder = builder.with_devices(devices, None).map_err(|error| refused(error.into()))?;
+        let provider = plugin::options();
+        builder = builder.with_devices(devices, Some(&provider)).map_err(|error| refused(error.into()))?;
         let session = builder.commit_from_file(model).map_err(refused)?;
         // The plugin brings kernels, which are right in every version.
         if !with_plugin
