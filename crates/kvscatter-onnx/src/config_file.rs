@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use crate::OnnxError;
 use crate::external::Folder;
 
-/// The largest file that is read, in bytes.
+/// The largest file beside a model that is read, in bytes.
 const LIMIT: u64 = 1 << 20;
 
 pub(crate) type Object = Map<String, Value>;
@@ -15,11 +15,16 @@ pub(crate) type Object = Map<String, Value>;
 /// Reads a regular file of a folder, which must contain an object. Returns `None` if it does not exist, and the reason
 /// if it cannot be read. The parser limits how deep values may be nested.
 pub(crate) fn read(folder: &Path, file: &str) -> Result<Option<Object>, String> {
+    read_within(folder, file, LIMIT)
+}
+
+/// Reads a file of at most `limit` bytes as [`read`] does.
+pub(crate) fn read_within(folder: &Path, file: &str, limit: u64) -> Result<Option<Object>, String> {
     let reason = |error: OnnxError| match error.root() {
         OnnxError::ExternalEscape { .. } => "it is a link that leads out of the model's folder".to_owned(),
         cause => cause.to_string(),
     };
-    let read = Folder::open(folder).and_then(|folder| folder.read(Path::new(file), LIMIT));
+    let read = Folder::open(folder).and_then(|folder| folder.read(Path::new(file), limit));
     let Some(bytes) = read.map_err(reason)? else { return Ok(None) };
     match serde_json::from_slice(&bytes) {
         Ok(Value::Object(object)) => Ok(Some(object)),

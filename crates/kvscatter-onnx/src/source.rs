@@ -33,4 +33,4 @@ mod prepare;
 pub use cache::default_cache;
 pub use error::FolderError;
 pub use find::ModelSource;
-pub use prepare::{DEFAULT_MAX_SEQ, Preparation, PrepareOptions, Prepared};
+pub use prepare::{DEFAULT_MAX_SEQ, Preparation, PrepareOptions, Prepared, default_max_seq};

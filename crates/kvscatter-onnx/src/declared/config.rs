@@ -10,10 +10,21 @@ use crate::decoder::{Decoder, Hazard};
 use crate::file::folder_of;
 use crate::{Graph, Model};
 
-type Parse = fn(&Object) -> Result<Declared, String>;
+type Parse<T> = fn(&Object) -> Result<T, String>;
+
+/// A configuration file.
+struct File {
+    name: &'static str,
+    declared: Parse<Declared>,
+    /// Returns the number of tokens that a text may have. Reads no other field, whose type may be wrong.
+    context: Parse<Option<usize>>,
+}
 
 /// The files of transformers and of ONNX Runtime GenAI.
-const FILES: [(&str, Parse); 2] = [("config.json", transformers), ("genai_config.json", genai)];
+const FILES: [File; 2] = [
+    File { name: "config.json", declared: transformers, context: context_of_transformers },
+    File { name: "genai_config.json", declared: genai, context: context_of_genai },
+];
 
 /// Returns the hazards that result from `config.json` and `genai_config.json` beside a model.
 ///
@@ -25,10 +36,13 @@ const FILES: [(&str, Parse); 2] = [("config.json", transformers), ("genai_config
 pub fn hazards_beside(model: &Model, graph: &Graph<'_>, decoder: &Decoder<'_>) -> Vec<Hazard> {
     let Some(path) = model.path() else { return Vec::new() };
     let mut hazards = Vec::new();
-    for (file, parse) in FILES {
-        match read(folder_of(path), file, parse) {
+    for File { name: file, declared, .. } in FILES {
+        match read(folder_of(path), file, declared) {
             Ok(None) => {}
-            Ok(Some(declared)) => hazards.extend(declared::hazards(model, graph, decoder, &declared)),
+            Ok(Some(declared)) => {
+                let declared = Declared { file: file.to_owned(), ..declared };
+                hazards.extend(declared::hazards(model, graph, decoder, &declared));
+            }
             Err(reason) => hazards.push(Hazard::FileUnread { file: file.to_owned(), reason }),
         }
     }
@@ -42,39 +56,50 @@ pub fn hazards_beside(model: &Model, graph: &Graph<'_>, decoder: &Decoder<'_>) -
 /// Returns the name of a file that cannot be read, and the reason.
 pub(crate) fn context(folder: &Path) -> Result<Option<usize>, (&'static str, String)> {
     let mut least = None;
-    for (file, parse) in FILES {
-        let declared = read(folder, file, parse).map_err(|reason| (file, reason))?;
-        least = least.into_iter().chain(declared.and_then(|declared| declared.context)).min();
+    for File { name, context, .. } in FILES {
+        let context = read(folder, name, context).map_err(|reason| (name, reason))?;
+        least = least.into_iter().chain(context.flatten()).min();
     }
     Ok(least)
 }
 
 /// Reads and parses a file. Returns `None` if it does not exist, and the reason if it is invalid.
-fn read(folder: &Path, file: &str, parse: Parse) -> Result<Option<Declared>, String> {
-    let Some(object) = config_file::read(folder, file)? else { return Ok(None) };
-    parse(&object).map(|declared| Some(Declared { file: file.to_owned(), ..declared }))
+fn read<T>(folder: &Path, file: &str, parse: Parse<T>) -> Result<Option<T>, String> {
+    config_file::read(folder, file)?.map(|object| parse(&object)).transpose()
 }
 
-/// Parses `config.json` of transformers. A model of several parts has the decoder in `text_config`.
+/// Parses `config.json` of transformers.
 fn transformers(file: &Object) -> Result<Declared, String> {
-    let config = match file.get("text_config") {
+    let (config, context) = (decoder_of(file), context_of_transformers(file)?);
+    Ok(Declared { window: window(config)?, alibi: alibi(config)?, context, ..Declared::default() })
+}
+
+fn context_of_transformers(file: &Object) -> Result<Option<usize>, String> {
+    let config = decoder_of(file);
+    match number(config, "max_position_embeddings")? {
+        None => number(config, "n_positions"),
+        found => Ok(found),
+    }
+}
+
+/// Returns the configuration of the decoder, which a model of several parts has in `text_config`.
+fn decoder_of(file: &Object) -> &Object {
+    match file.get("text_config") {
         Some(Value::Object(text)) => text,
         _ => file,
-    };
-    let context = match number(config, "max_position_embeddings")? {
-        None => number(config, "n_positions")?,
-        found => found,
-    };
-    Ok(Declared { window: window(config)?, alibi: alibi(config)?, context, ..Declared::default() })
+    }
 }
 
 /// Parses `genai_config.json` of ONNX Runtime GenAI.
 fn genai(file: &Object) -> Result<Declared, String> {
-    let context = match file.get("model") {
-        Some(Value::Object(model)) => number(model, "context_length")?,
-        _ => None,
-    };
-    Ok(Declared { context, ..Declared::default() })
+    Ok(Declared { context: context_of_genai(file)?, ..Declared::default() })
+}
+
+fn context_of_genai(file: &Object) -> Result<Option<usize>, String> {
+    match file.get("model") {
+        Some(Value::Object(model)) => number(model, "context_length"),
+        _ => Ok(None),
+    }
 }
 
 /// Returns the window, if at least one layer has one.

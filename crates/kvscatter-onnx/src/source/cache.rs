@@ -69,8 +69,8 @@ pub(super) struct Kept {
 #[derive(Deserialize, Serialize)]
 struct Record {
     converter: String,
-    /// The path of the exported model, which people can read.
-    model: String,
+    /// The path of the exported model, or `None` if it is not UTF-8.
+    model: Option<String>,
     /// The hashes of the exported and the converted model.
     exported: String,
     converted: String,
@@ -183,7 +183,8 @@ impl Cache<'_> {
             let is_garbage = match name.to_str() {
                 Some(name) if name.starts_with(UNFINISHED) => is_old(),
                 Some(name) if name.parse::<Fingerprint>().is_ok() => {
-                    Record::read(&path).is_some_and(|record| !Path::new(&record.model).exists())
+                    let model = Record::read(&path).and_then(|record| record.model);
+                    model.is_some_and(|model| !Path::new(&model).exists())
                 }
                 _ => false,
             };
@@ -215,7 +216,7 @@ impl Record {
         let converted = file::read(&new.join(MODEL), proto::MAX_MESSAGE_BYTES)?;
         Ok(Self {
             converter: CONVERTER.to_owned(),
-            model: request.path.to_string_lossy().into_owned(),
+            model: request.path.to_str().map(str::to_owned),
             exported: request.hash.to_string(),
             converted: hash(&converted).to_string(),
             max_seq,
@@ -225,7 +226,8 @@ impl Record {
 
     /// Reads the description of the conversion in a folder. Returns `None` if there is no valid one.
     fn read(folder: &Path) -> Option<Self> {
-        let object = config_file::read(folder, RECORD).ok()??;
+        // It lists the files of weights, and a model may have any number of them.
+        let object = config_file::read_within(folder, RECORD, proto::MAX_MESSAGE_BYTES).ok()??;
         serde_json::from_value(Value::Object(object)).ok()
     }
 

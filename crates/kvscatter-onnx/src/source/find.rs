@@ -38,10 +38,11 @@ impl ModelSource {
     ///
     /// * Returns [`OnnxError::Folder`] if the folder contains no model, several models or an encoder, if its
     ///   `genai_config.json` is wrong, or if the model's file is not inside the folder.
-    /// * Returns [`OnnxError::NotRegularFile`] if it is no regular file, and [`OnnxError::Io`] if the folder cannot be
-    ///   read.
+    /// * Returns [`OnnxError::NotRegularFile`] if it is no regular file, and [`OnnxError::Io`] if the path does not
+    ///   exist or the folder cannot be read.
     pub fn find(path: &Path) -> Result<Self, OnnxError> {
-        if !path.is_dir() {
+        let metadata = path.metadata().map_err(|error| OnnxError::Io(error).in_file(path))?;
+        if !metadata.is_dir() {
             return Ok(Self { model: path.to_owned(), folder: folder_of_file(path).to_owned() });
         }
         let config = path.join(GENAI);

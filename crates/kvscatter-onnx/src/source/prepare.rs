@@ -127,11 +127,20 @@ impl ModelSource {
         if let Some(max_seq) = options.max_seq {
             return Ok((max_seq, false));
         }
-        let context = declared::context(&self.folder).map_err(|(file, reason)| {
-            OnnxError::Folder(FolderError::Config { reason }).in_file(self.folder.join(file))
-        })?;
-        Ok((context.map_or(DEFAULT_MAX_SEQ, |context| context.min(DEFAULT_MAX_SEQ)), true))
+        Ok((default_max_seq(&self.folder)?, true))
     }
+}
+
+/// Returns the slots of each sample if no option gives them: the number of tokens that the configuration files of an
+/// export's folder declare, and at most [`DEFAULT_MAX_SEQ`].
+///
+/// # Errors
+/// Returns [`OnnxError::Folder`] wrapped in [`OnnxError::InFile`] if a configuration file is wrong.
+pub fn default_max_seq(folder: &Path) -> Result<usize, OnnxError> {
+    let context = declared::context(folder).map_err(|(file, reason)| {
+        OnnxError::Folder(FolderError::Config { reason }).in_file(folder.join(file))
+    })?;
+    Ok(context.map_or(DEFAULT_MAX_SEQ, |context| context.min(DEFAULT_MAX_SEQ)))
 }
 
 /// Returns `true` if caches of a decoder grow.

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use kvscatter_onnx::convert::ConvertRefusal;
 use kvscatter_onnx::decoder::Decoder;
 use kvscatter_onnx::source::{FolderError, ModelSource, Preparation, PrepareOptions, Prepared};
+use kvscatter_onnx::proto::tensor_proto::DataLocation;
+use kvscatter_onnx::proto::{StringStringEntryProto, TensorProto};
 use kvscatter_onnx::{Model, OnnxError};
 
 use crate::support::testdata;
@@ -66,8 +68,8 @@ fn the_tokenizer_of_a_file_is_beside_it_or_above_a_folder_onnx() {
         let found = ModelSource::find(&model).unwrap();
         assert_eq!(found, ModelSource { model, folder: folder.path().join(expected) });
     }
-    let bare = ModelSource::find(Path::new("absent.onnx")).unwrap();
-    assert_eq!(bare, ModelSource { model: "absent.onnx".into(), folder: ".".into() });
+    let bare = ModelSource::find(Path::new("Cargo.toml")).unwrap();
+    assert_eq!(bare, ModelSource { model: "Cargo.toml".into(), folder: ".".into() });
 }
 
 #[test]
@@ -270,7 +272,9 @@ fn the_default_number_of_slots_is_what_the_model_supports() {
         other => panic!("{other:?}"),
     };
     assert_eq!(slots("optimum-llama", r#"{"max_position_embeddings": 131072}"#), 4096);
-    assert_eq!(slots("optimum-llama", r#"{"n_positions": 48}"#), 48);
+    // Fields that the conversion does not use may have any type.
+    let config = r#"{"n_positions": 48, "sliding_window": "none", "layer_types": 1, "alibi": "no"}"#;
+    assert_eq!(slots("optimum-llama", config), 48);
     // The table of positions has fewer rows.
     assert_eq!(slots("decoders/optimum-1.18-gpt2", "{}"), 32);
 }
@@ -337,6 +341,56 @@ fn a_damaged_conversion_is_made_again() {
     scene.converts();
 }
 
+/// The description of this conversion is longer than 1 MiB.
+#[test]
+fn a_conversion_of_a_model_with_many_files_of_weights_is_used_again() {
+    let scene = Scene::gqa();
+    let inside = vec!["d".repeat(250); 12].join("/");
+    fs::create_dir_all(scene.file(&inside)).unwrap();
+    let mut model = Model::load(&scene.file("model.onnx")).unwrap();
+    let graph = model.proto_mut().graph.get_or_insert_default();
+    for number in 0..380 {
+        let location = format!("{inside}/{number}");
+        fs::write(scene.file(&location), [0; 4]).unwrap();
+        let entry = |key: &str, value: &str| StringStringEntryProto {
+            key: Some(key.to_owned()),
+            value: Some(value.to_owned()),
+            ..StringStringEntryProto::default()
+        };
+        graph.initializer.push(TensorProto {
+            name: Some(format!("unused {number}")),
+            dims: vec![1],
+            data_type: Some(1),
+            data_location: Some(DataLocation::EXTERNAL),
+            external_data: vec![entry("location", &location), entry("length", "4")],
+            ..TensorProto::default()
+        });
+    }
+    model.save(&scene.file("model.onnx")).unwrap();
+    let record = scene.converts().model.with_file_name("source.json");
+    assert!(fs::metadata(record).unwrap().len() > 1 << 20);
+    scene.reuses();
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn the_name_of_an_export_need_not_be_utf_8() {
+    use std::os::unix::ffi::OsStringExt;
+
+    let scene = Scene::gqa();
+    let named = scene.export.path().join(std::ffi::OsString::from_vec(b"\xff".to_vec()));
+    fs::create_dir(&named).unwrap();
+    for name in ["model.onnx", "model.onnx.data", "config.json"] {
+        fs::copy(scene.file(name), named.join(name)).unwrap();
+    }
+    let prepare = || ModelSource::find(&named).unwrap().prepare(&scene.options()).unwrap().what;
+    assert!(matches!(prepare(), Preparation::Converted { .. }));
+    assert_eq!(prepare(), Preparation::Reused { max_seq: 32 });
+    // The next conversion removes those whose export is gone.
+    scene.prepare();
+    assert_eq!(prepare(), Preparation::Reused { max_seq: 32 });
+}
+
 #[test]
 fn threads_that_prepare_one_model_get_one_conversion() {
     let scene = Scene::gqa();
@@ -384,7 +438,7 @@ fn a_model_that_cannot_be_converted_names_the_reason() {
     fs::remove_file(scene.file("model.onnx.data")).unwrap();
     let error = scene.prepare_with(&scene.options()).unwrap_err().to_string();
     assert!(error.contains("model.onnx.data: No such file"), "{error}");
-    let error = ModelSource::find(Path::new("absent")).unwrap().prepare(&scene.options()).unwrap_err();
+    let error = ModelSource::find(Path::new("absent")).unwrap_err();
     assert!(error.to_string().starts_with("absent: No such file"), "{error}");
     assert!(!scene.cache.path().join("conversions").exists());
 }
