@@ -29,6 +29,8 @@ pub struct Generated {
     pub reused: Vec<usize>,
     /// The number of tokens of all prompts together that were computed.
     pub prompt_tokens: usize,
+    /// The number of tokens that [`Generator::save_prompt`] saved, or `None` if nothing was saved.
+    pub saved: Option<usize>,
     /// The time of the prefill, including the choice of the first tokens.
     pub prefill: Duration,
     /// The number of steps after the prefill.
@@ -58,6 +60,8 @@ pub struct Generator {
     save: Option<PathBuf>,
     /// The maximum number of drafted tokens of a sample in a step.
     draft: usize,
+    /// Whether a sample that does not fit ends when the cache is full.
+    may_fill: bool,
 }
 
 impl Generator {
@@ -125,7 +129,8 @@ impl Generator {
     }
 
     /// Lets the next call of [`generate`](Self::generate) save its prompt to a file as soon as its tokens are in the
-    /// caches, together with the saved prompt that it continues. This call takes one prompt.
+    /// caches, together with the saved prompt that it continues. This call takes one prompt. It saves nothing if it
+    /// ends earlier, and [`Generated::saved`] shows this.
     pub fn save_prompt(&mut self, path: impl Into<PathBuf>) {
         self.save = Some(path.into());
     }
@@ -158,6 +163,13 @@ impl Generator {
         self.draft = most;
     }
 
+    /// Lets [`generate`](Self::generate) take prompts that leave no room for
+    /// [`max_new_tokens`](GenerateOptions::max_new_tokens) new tokens. Their samples end with [`End::Full`] when the
+    /// cache is full. By default, such a prompt is an error.
+    pub fn fill_cache(&mut self) {
+        self.may_fill = true;
+    }
+
     /// Returns the number of tokens of the saved prompt that all prompts continue.
     #[must_use]
     pub fn prefix(&self) -> usize {
@@ -175,7 +187,7 @@ impl Generator {
             return Err(SessionError::NoPrompts);
         }
         let decoder = Decoder::open(engine, model, prompts, slots, options)?;
-        Ok(Self { decoder, prefix: Vec::new(), save: None, draft: 0 })
+        Ok(Self { decoder, prefix: Vec::new(), save: None, draft: 0, may_fill: false })
     }
 
     /// Returns the memory that the caches take, or `None` for growing caches.
@@ -226,7 +238,8 @@ impl Generator {
     /// - [`SessionError::PromptEmpty`] for a prompt without tokens;
     /// - [`SessionError::PromptTokenUnknown`] for a token that is not in the vocabulary;
     /// - [`SessionError::EosUnknown`] for a token of [`GenerateOptions::eos`] that is not in the vocabulary;
-    /// - [`SessionError::PromptTooLong`] if a prompt and its new tokens exceed the capacity;
+    /// - [`SessionError::PromptTooLong`] if a prompt and its new tokens exceed the capacity, or a prompt alone after
+    ///   [`fill_cache`](Self::fill_cache);
     /// - [`SessionError::BatchFull`] if there are more prompts than the batch has room for;
     /// - [`SessionError::Ragged`] for prompts of different lengths with growing caches;
     /// - [`SessionError::SavePrompts`] if several prompts are to be saved, and [`SessionError::SavedUseless`] if the
@@ -249,10 +262,11 @@ impl Generator {
         let prompts: Vec<_> =
             prompts.iter().map(|prompt| [self.prefix.as_slice(), prompt].concat()).collect();
         let mut batch = Batch::new(&prompts, options, self.decoder.most_tokens());
+        let save = self.save.take();
         if !batch.is_running() {
             return Ok(batch.finish());
         }
-        let done = self.run(&mut batch, watch);
+        let done = self.run(&mut batch, save.as_deref(), watch);
         if let Err(SessionError::NotANumber { prompt }) = done {
             // NaN of one token may have reached the rows of those before it.
             self.decoder.forget(prompt)?;
@@ -263,11 +277,12 @@ impl Generator {
     fn run(
         &mut self,
         batch: &mut Batch<'_>,
+        save: Option<&Path>,
         watch: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
     ) -> Result<(), SessionError> {
         let started = Instant::now();
         batch.generated.reused = self.decoder.start(batch.prompts)?;
-        let is_complete = self.prefill(batch, watch)?;
+        let is_complete = self.prefill(batch, save, watch)?;
         batch.generated.prefill = started.elapsed();
         if is_complete {
             if self.draft > 0 {
@@ -289,6 +304,7 @@ impl Generator {
     fn prefill(
         &mut self,
         batch: &mut Batch<'_>,
+        save: Option<&Path>,
         watch: &mut dyn FnMut(Event<'_>) -> ControlFlow<()>,
     ) -> Result<bool, SessionError> {
         let chunk = self.decoder.chunk(batch.options.chunk);
@@ -314,9 +330,9 @@ impl Generator {
         }
         // If the model does not declare its vocabulary, the size is known after the first step.
         batch.options.check_eos(self.vocabulary())?;
-        if let Some(path) = &self.save {
+        if let Some(path) = save {
             self.decoder.save(path)?;
-            self.save = None;
+            batch.generated.saved = batch.prompts.first().map(Vec::len);
         }
         batch.extend(&vec![None; chosen.len()], &chosen);
         Ok(true)
@@ -352,7 +368,9 @@ impl Generator {
     }
 
     fn check(&self, prompts: &[Vec<i64>], options: &GenerateOptions) -> Result<(), SessionError> {
-        options.check(prompts, self.prefix.len(), self.vocabulary(), self.capacity())?;
+        let without_limit = GenerateOptions { max_new_tokens: None, ..options.clone() };
+        let checked = if self.may_fill { &without_limit } else { options };
+        checked.check(prompts, self.prefix.len(), self.vocabulary(), self.capacity())?;
         let batch = self.decoder.batch();
         if prompts.len() > batch {
             return Err(SessionError::BatchFull { batch });
@@ -411,6 +429,7 @@ impl<'g> Batch<'g> {
             ends: Vec::new(),
             reused: vec![0; prompts.len()],
             prompt_tokens: 0,
+            saved: None,
             prefill: Duration::ZERO,
             steps: 0,
             decoded: 0,

@@ -360,6 +360,26 @@ fn a_prompt_is_saved_alone_and_from_static_caches() {
     assert!(matches!(save(GROWING, &[vec![1]], path.clone()), Err(SessionError::SavedUseless)));
     assert!(matches!(save(STATIC, &[vec![1]], folder.path().to_owned()), Err(SessionError::Saved(_))));
     save(STATIC, &[vec![1]], path).unwrap();
+
+    // A call that ends before its prompt is in the caches saves nothing, and the next one does not either.
+    let path = folder.path().join("interrupted.kvs");
+    let mut generator =
+        Generator::open(&Fake(Fault::None), model(STATIC), 1, SessionOptions::default()).unwrap();
+    let greedy = GenerateOptions { max_new_tokens: Some(1), chunk: 2, ..GenerateOptions::default() };
+    generator.save_prompt(&path);
+    let mut interrupt = |event: Event<'_>| match event {
+        Event::Prefill { done: 2, .. } => ControlFlow::Break(()),
+        _ => ControlFlow::Continue(()),
+    };
+    let prompt = [vec![1, 2, 3]];
+    let interrupted = generator.generate(&prompt, &greedy, &mut interrupt).unwrap();
+    assert_eq!((interrupted.saved, interrupted.prompt_tokens), (None, 2));
+    assert_eq!((interrupted.samples, interrupted.ends), (vec![vec![]], vec![End::Stopped]));
+    assert_eq!(generator.generate(&prompt, &greedy, &mut unheard).unwrap().saved, None);
+    assert!(!path.exists());
+    generator.save_prompt(&path);
+    assert_eq!(generator.generate(&prompt, &greedy, &mut unheard).unwrap().saved, Some(3));
+    assert!(path.is_file());
 }
 
 #[test]
@@ -637,6 +657,21 @@ fn prompts_that_cannot_be_continued_are_refused() {
     }
     let greedy = GenerateOptions { max_new_tokens: Some(5), chunk: 8, ..GenerateOptions::default() };
     assert!(open(STATIC, 1).unwrap().generate(&[vec![1; 60]], &greedy, &mut unheard).is_ok());
+}
+
+#[test]
+fn a_sample_may_fill_the_cache_while_another_gets_all_its_tokens() {
+    let mut generator =
+        Generator::open(&Fake(Fault::None), model(STATIC), 2, SessionOptions::default()).unwrap();
+    generator.fill_cache();
+    let greedy = GenerateOptions { max_new_tokens: Some(6), ..GenerateOptions::default() };
+    let generated = generator.generate(&[vec![1; 60], vec![1]], &greedy, &mut unheard).unwrap();
+    assert_eq!(generated.samples.iter().map(Vec::len).collect::<Vec<_>>(), [5, 6]);
+    assert_eq!(generated.ends, [End::Full, End::Length]);
+    let refused = generator.generate(&[vec![1; 65]], &greedy, &mut unheard).unwrap_err();
+    let SessionError::PromptTooLong { tokens: 65, generated: 1, capacity: 64, .. } = refused else {
+        panic!("{refused}")
+    };
 }
 
 #[test]
