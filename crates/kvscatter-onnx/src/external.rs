@@ -18,9 +18,10 @@ pub(crate) use folder::Folder;
 
 /// The folder of a model. External data is read only from this folder.
 ///
-/// Locations are relative and contain no `..`. Symbolic links are followed if they stay inside the folder.
-/// Every step of a path is resolved against an open handle of the folder. A process that replaces a folder
-/// with a link while a file is read therefore cannot lead a path out of the folder.
+/// Locations are relative and contain no `..`. Symbolic links are followed if they stay inside the folder, or inside
+/// the model's repository in the cache of the Hugging Face Hub. Every step of a path is resolved against an open handle
+/// of the folder. A process that replaces a folder with a link while a file is read therefore cannot lead a path out of
+/// the folder.
 #[derive(Debug)]
 pub struct ExternalData {
     folder: Arc<Folder>,

@@ -128,7 +128,7 @@ impl Transfer<'_> {
             .map(|location| {
                 let in_location = |error: OnnxError| error.in_file(location);
                 let (file, bytes) = self.source.file(Path::new(location)).map_err(in_location)?;
-                let inside = self.source.resolve(Path::new(location)).map_err(in_location)?;
+                let resolved = self.source.resolve(Path::new(location)).map_err(in_location)?;
                 if is_same {
                     return Ok(DataFile {
                         path: self.to.join(location),
@@ -137,9 +137,8 @@ impl Transfer<'_> {
                     });
                 }
                 let path = self.place_for(location, &folder, made)?;
-                let origin = self
-                    .place(file, bytes, &self.from.join(inside), &path, made)
-                    .map_err(|error| error.in_file(&path))?;
+                let origin =
+                    self.place(file, bytes, &resolved, &path, made).map_err(|error| error.in_file(&path))?;
                 Ok(DataFile { path, bytes, origin })
             })
             .collect()

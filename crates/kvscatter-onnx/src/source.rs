@@ -8,7 +8,8 @@
 //! * Optimum's `decoder_model_merged.onnx`, `decoder_with_past_model.onnx` and `decoder_model.onnx` are forms of one
 //!   decoder. The first of them that exists is used.
 //!
-//! The folder is untrusted. No file outside of it is read or used, also not through a link.
+//! The folder is untrusted. No file outside of it is read or used, also not through a link. A snapshot in the cache of
+//! the Hugging Face Hub has links to other files of its repository, which are used.
 //!
 //! [`ModelSource::prepare`] returns the model to run. If its caches grow, or if `GroupQueryAttention` writes them, that
 //! is a [conversion](crate::convert::convert()), which is kept in a [cache folder](default_cache). Every conversion is

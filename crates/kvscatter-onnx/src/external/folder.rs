@@ -16,23 +16,39 @@ use crate::file::{self, Stamp};
 /// Locations are relative and contain no `..`. Symbolic links are followed if they stay inside the folder.
 /// Every step of a path is resolved against an open handle of the folder. A process that replaces a folder
 /// with a link therefore cannot lead a path out of the folder.
+///
+/// In the cache of the Hugging Face Hub, the files of a model are links to files in the folder `blobs` of its
+/// repository. Links may lead to all files of this repository.
 #[derive(Debug)]
-pub(crate) struct Folder(Dir);
+pub(crate) struct Folder {
+    /// The folder that no path leaves.
+    root: Dir,
+    root_path: PathBuf,
+    /// The path of the model's folder in it, which is usually empty.
+    inside: PathBuf,
+}
 
 impl Folder {
     pub(crate) fn open(path: &Path) -> Result<Self, OnnxError> {
         // The parent of a bare file name is the empty path.
         let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
-        Dir::open_ambient_dir(path, ambient_authority())
-            .map(Self)
-            .map_err(|cause| OnnxError::Io(cause).in_file(path))
+        let (root_path, inside) = repository_of(path).unwrap_or_else(|| (path.to_owned(), PathBuf::new()));
+        match Dir::open_ambient_dir(&root_path, ambient_authority()) {
+            Ok(root) => Ok(Self { root, root_path, inside }),
+            Err(cause) => Err(OnnxError::Io(cause).in_file(path)),
+        }
+    }
+
+    /// Returns the path of a location in the root.
+    fn path(&self, location: &Path) -> Result<PathBuf, OnnxError> {
+        relative(location).map(|location| self.inside.join(location))
     }
 
     /// Opens a regular file and returns it with its size.
     pub(crate) fn file(&self, location: &Path) -> Result<(File, u64), OnnxError> {
         let file = self
-            .0
-            .open_with(relative(location)?, &file::read_only())
+            .root
+            .open_with(self.path(location)?, &file::read_only())
             .map_err(|cause| self::cause(cause, location))?;
         let size = file::regular_size(&file)?;
         Ok((file, size))
@@ -42,7 +58,7 @@ impl Folder {
     ///
     /// The file is not opened, because opening some devices has an effect.
     pub(crate) fn size(&self, location: &Path) -> Result<Option<u64>, OnnxError> {
-        match self.0.metadata(relative(location)?) {
+        match self.root.metadata(self.path(location)?) {
             Ok(metadata) if metadata.is_file() => Ok(Some(metadata.len())),
             Ok(_) => Err(OnnxError::NotRegularFile),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
@@ -70,7 +86,7 @@ impl Folder {
 
     /// Returns the names in a folder inside this one. There are none if it does not exist.
     pub(crate) fn names(&self, inside: &Path) -> Result<BTreeSet<OsString>, OnnxError> {
-        let entries = match self.0.read_dir(relative(inside)?) {
+        let entries = match self.root.read_dir(self.path(inside)?) {
             Err(error) if [ErrorKind::NotFound, ErrorKind::NotADirectory].contains(&error.kind()) => {
                 return Ok(BTreeSet::new());
             }
@@ -80,10 +96,23 @@ impl Folder {
         entries.map(name).collect::<Result<_, _>>().map_err(OnnxError::Io)
     }
 
-    /// Returns the path of a file in the folder, with every symbolic link resolved.
+    /// Returns the path of a file of the folder, with every symbolic link inside the folder resolved.
     pub(crate) fn resolve(&self, location: &Path) -> Result<PathBuf, OnnxError> {
-        self.0.canonicalize(relative(location)?).map_err(|error| cause(error, location))
+        let resolved =
+            self.root.canonicalize(self.path(location)?).map_err(|error| cause(error, location))?;
+        Ok(self.root_path.join(resolved))
     }
+}
+
+/// Returns the repository in the cache of the Hugging Face Hub that contains a folder, and the path of the folder in
+/// it: `models--OWNER--NAME` and `snapshots/COMMIT`, or a folder below.
+fn repository_of(folder: &Path) -> Option<(PathBuf, PathBuf)> {
+    let folder = folder.canonicalize().ok()?;
+    folder.ancestors().find_map(|root| {
+        let inside = folder.strip_prefix(root).ok()?;
+        let is_repository = root.file_name()?.as_encoded_bytes().starts_with(b"models--");
+        (is_repository && inside.starts_with("snapshots")).then(|| (root.to_owned(), inside.to_owned()))
+    })
 }
 
 /// Returns the location if it is relative and has no `..`.

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 
 use kvscatter_onnx::convert::ConvertRefusal;
 use kvscatter_onnx::decoder::Decoder;
-use kvscatter_onnx::source::{FolderError, ModelSource, Preparation, PrepareOptions, Prepared};
 use kvscatter_onnx::proto::tensor_proto::DataLocation;
 use kvscatter_onnx::proto::{StringStringEntryProto, TensorProto};
+use kvscatter_onnx::source::{FolderError, ModelSource, Preparation, PrepareOptions, Prepared};
 use kvscatter_onnx::{Model, OnnxError};
 
 use crate::support::testdata;
@@ -165,6 +165,40 @@ fn no_link_leads_out_of_the_folder() {
     let inside = folder(&[("blobs/1", "")]);
     symlink("blobs/1", inside.path().join("model.onnx")).unwrap();
     assert_eq!(ModelSource::find(inside.path()).unwrap().model, inside.path().join("model.onnx"));
+}
+
+/// The cache of the Hugging Face Hub has links from `snapshots` to `blobs`.
+#[cfg(unix)]
+#[test]
+fn a_snapshot_of_the_hub_is_a_folder_of_a_model() {
+    use std::os::unix::fs::symlink;
+    let scene = Scene::gqa();
+    let repository = scene.cache.path().join("models--owner--name");
+    let snapshot = repository.join("snapshots/0123abc");
+    fs::create_dir_all(snapshot.join("onnx")).unwrap();
+    fs::create_dir(repository.join("blobs")).unwrap();
+    for (blob, name) in [
+        ("model.onnx", "onnx/model.onnx"),
+        ("model.onnx.data", "onnx/model.onnx.data"),
+        ("config.json", "config.json"),
+    ] {
+        fs::copy(scene.file(blob), repository.join("blobs").join(blob)).unwrap();
+        let up = if name.starts_with("onnx/") { "../../../blobs" } else { "../../blobs" };
+        symlink(format!("{up}/{blob}"), snapshot.join(name)).unwrap();
+    }
+    let prepare = || ModelSource::find(&snapshot).and_then(|source| source.prepare(&scene.options()));
+    let prepared = prepare().unwrap();
+    assert!(matches!(prepared.what, Preparation::Converted { max_seq: 32, .. }), "{prepared}");
+    assert_eq!((capacity(&prepared.model), &prepared.folder), (Some(32), &snapshot));
+    let weights = prepared.model.with_file_name("model.onnx.data");
+    assert_eq!(fs::read(weights).unwrap(), fs::read(scene.file("model.onnx.data")).unwrap());
+    assert_eq!(prepare().unwrap().what, Preparation::Reused { max_seq: 32 });
+    Model::load(&snapshot.join("onnx/model.onnx")).unwrap().file().unwrap();
+    // No link leads out of the repository.
+    fs::remove_file(snapshot.join("onnx/model.onnx.data")).unwrap();
+    symlink(scene.file("model.onnx.data"), snapshot.join("onnx/model.onnx.data")).unwrap();
+    let error = prepare().unwrap_err().to_string();
+    assert!(error.contains("model.onnx.data"), "{error}");
 }
 
 /// A folder with an export, and an empty folder for conversions.
