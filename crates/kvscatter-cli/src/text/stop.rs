@@ -1,4 +1,4 @@
-//! Ends a text before the first of some other texts.
+//! Ends a text before the first of some other texts. The first is the one that ends first.
 
 /// Texts that end a generated text. None of them is printed, also if it is split over several pieces.
 #[derive(Clone, Debug, Default)]
@@ -27,7 +27,12 @@ impl Stops {
             return String::new();
         }
         let mut text = std::mem::take(&mut self.held) + piece;
-        if let Some(at) = self.texts.iter().filter_map(|stop| text.find(stop.as_str())).min() {
+        // The stop that ends first counts, so the text does not depend on its pieces. A longer one contains another.
+        let ends = self.texts.iter().filter_map(|stop| {
+            let at = text.find(stop.as_str())?;
+            Some((at.saturating_add(stop.len()), at))
+        });
+        if let Some((_, at)) = ends.min() {
             self.has_stopped = true;
             text.truncate(at);
             return text;
@@ -68,6 +73,10 @@ mod tests {
             (&["END"], &["one E"], &["one ", "E"], false),
             // The earliest stop counts, and not the first in the list.
             (&["c", "b"], &["abc"], &["a", ""], true),
+            // Of two stops that overlap, the one that ends first counts, however the text comes.
+            (&[" upon a", "pon"], &[" upon a time"], &[" u", ""], true),
+            (&[" upon a", "pon"], &[" up", "on", " a"], &["", " u", "", ""], true),
+            (&["pon", " upon"], &[" u", "pon a"], &["", "", ""], true),
             (&["aab"], &["a", "a", "a", "b"], &["", "", "a", "", ""], true),
             (&["ж!"], &["ж", "ж", "!"], &["", "ж", "", ""], true),
             (&["\n\n"], &["a\n", "b\n", "\n"], &["a", "\nb", "", ""], true),
