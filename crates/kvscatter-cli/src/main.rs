@@ -56,6 +56,10 @@ use usage::UsageError;
 
 fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args_os().collect();
+    #[cfg(feature = "text")]
+    if arguments.get(1).is_some_and(|argument| argument == text::EVALUATE_TEMPLATE) {
+        return text::evaluate_template();
+    }
     let as_json = cli::asks_for_json(&arguments);
     let cli = match cli::parse(&arguments) {
         Ok(cli) => cli,

@@ -41,8 +41,8 @@ impl Config {
     }
 
     /// Returns the special tokens by their names.
-    pub(super) fn special_tokens(&self) -> BTreeMap<&'static str, String> {
-        SPECIAL.iter().filter_map(|name| Some((*name, self.token(name)?.to_owned()))).collect()
+    pub(super) fn special_tokens(&self) -> BTreeMap<String, String> {
+        SPECIAL.iter().filter_map(|name| Some(((*name).to_owned(), self.token(name)?.to_owned()))).collect()
     }
 
     /// Returns the tokens that the configuration puts before and after every text. Returns `None` if it leaves this to
@@ -66,7 +66,7 @@ impl Config {
             Some(file) => file,
             None => (self.path.clone(), self.own_template(files)?.to_owned()),
         };
-        Ok(ChatTemplate::new(path.display().to_string(), source, self.special_tokens())?)
+        Ok(ChatTemplate::new(path.display().to_string(), source, self.special_tokens()))
     }
 
     fn own_template(&self, files: &ModelFiles) -> Result<&str, TextError> {
@@ -232,7 +232,7 @@ mod tests {
             let hello = Message { role: Role::User, content: "Hello".to_owned() };
             let template = Config::read(&files).and_then(|config| config.chat_template(&files));
             let name = format!("{}/", folder.path().display());
-            let text = template.and_then(|template| Ok(template.apply(&[hello])?));
+            let text = template.and_then(|template| Ok(template.apply_here(&[hello])?));
             text.map_err(|error| error.to_string().replace(&name, "").replace(&name[..name.len() - 1], "."))
         };
         for (files, expected) in [

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use super::jinja::MAX_TEXT;
+use super::process::Ended;
 use crate::output::count;
 
 /// The reason why text cannot be generated with the files beside a model.
@@ -46,10 +48,11 @@ pub(crate) enum TextError {
     /// A template that called `raise_exception`.
     #[error("{place}: the chat template refuses this chat: {message}")]
     TemplateRefuses { place: String, message: String },
-    #[error("{place}: the chat template takes too long, so it was stopped")]
-    TemplateTime { place: String },
-    #[error("{place}: the chat template needs more than {} MiB, so it was stopped", .limit >> 20)]
-    TemplateMemory { place: String, limit: u64 },
+    /// A template that exceeds a limit.
+    #[error("{place}: the chat template {ended}")]
+    TemplateEnded { place: String, ended: Ended },
+    #[error("{place}: the chat template writes a text of more than {} MiB, so it was stopped", MAX_TEXT >> 20)]
+    TemplateLong { place: String },
     #[error("{what}: is empty")]
     PromptEmpty { what: String },
     #[error("{what} has {}, but the cache has room for {capacity}{hint}", count(*.tokens, "token"))]

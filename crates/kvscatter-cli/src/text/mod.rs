@@ -5,6 +5,8 @@
 
 mod config;
 mod error;
+mod jinja;
+mod process;
 mod python_json;
 mod stop;
 mod template;
@@ -12,8 +14,10 @@ mod tokenizer;
 
 pub(crate) use config::Config;
 pub(crate) use error::TextError;
+pub(crate) use jinja::{Message, Role};
+pub(crate) use process::{ARGUMENT as EVALUATE_TEMPLATE, serve as evaluate_template};
 pub(crate) use stop::Stops;
-pub(crate) use template::{ChatTemplate, Message, Role};
+pub(crate) use template::ChatTemplate;
 pub(crate) use tokenizer::{TextStream, Tokenizer};
 
 use std::path::PathBuf;

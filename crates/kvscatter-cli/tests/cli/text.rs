@@ -202,6 +202,52 @@ fn an_export_with_growing_caches_is_converted_once() {
     assert!(refused.contains("tract 0.23.9 cannot load"), "{refused}");
 }
 
+/// Applies templates that would overflow the stack, or take hours or all memory.
+#[test]
+fn a_hostile_template_is_one_error() {
+    let folder = folder();
+    let many = |body: &str| {
+        let range = "range(100000)";
+        format!("{{% for a in {range} %}}{{% for b in {range} %}}{body}{{% endfor %}}{{% endfor %}}")
+    };
+    let doubled = |start: &str, twice: &str| {
+        format!("{{% set ns = namespace(x={start}) %}}{}", many(&format!("{{% set ns.x = {twice} %}}")))
+    };
+    let memory = "the chat template needs more than 64 MiB of stack or 1024 MiB of memory, so it was stopped";
+    let time = "the chat template takes too long, so it was stopped";
+    let deep = format!("{{{{ 1{} }}}}", "+1".repeat(100_000));
+    let mut hostile = vec![
+        (deep.clone(), memory),
+        (format!("{{{{ {}1 }}}}", "not ".repeat(100_000)), memory),
+        (format!("{{% if 1 %}}{}{{% endif %}}", "{% elif 1 %}".repeat(50_000)), memory),
+        (format!("{{{{ {}", "[".repeat(100_000)), "template exceeds maximum recursion limits"),
+        (many(""), time),
+        (
+            many("{{ 'x' * 900000 }}"),
+            "the chat template writes a text of more than 16 MiB, so it was stopped",
+        ),
+        ("{% macro f(n) %}{{ f(n + 1) }}{% endmacro %}{{ f(0) }}".to_owned(), "recursion limit exceeded"),
+    ];
+    if cfg!(target_os = "linux") {
+        hostile.extend([
+            ("{{ ('a'|indent(10**10))[0] }}".to_owned(), memory),
+            ("{{ '%1000000000s'|format('a') }}".to_owned(), memory),
+            (doubled("['a']", "ns.x + ns.x"), memory),
+            (doubled("'x' * 900000", "ns.x ~ ns.x"), memory),
+        ]);
+    }
+    for (template, expected) in hostile {
+        folder.write("m/chat_template.jinja", template.as_bytes());
+        let error = generate(&folder, &["--chat", "--prompt", "H"]).refused();
+        let shown: String = template.chars().take(120).collect();
+        assert!(error.contains(expected), "{shown}: {error}");
+    }
+    // The syntax is checked before a turn is read.
+    folder.write("m/chat_template.jinja", deep.as_bytes());
+    let error = folder.run_with_input("generate m --chat", b"").refused();
+    assert!(error.contains(memory), "{error}");
+}
+
 #[test]
 fn text_refusals() {
     let folder = folder();

@@ -30,6 +30,9 @@ pub(super) fn run(args: &Generate, output: &mut Output) -> Result<Outcome, Comma
     let tokenizer = Tokenizer::read(&files, &config)?;
     let template = if args.prompts.is_chat() { Some(config.chat_template(&files)?) } else { None };
     let texts = args.prompts.texts()?;
+    if let Some(template) = template.as_ref().filter(|_| texts.is_empty()) {
+        template.check()?;
+    }
     let prompts = encoded(args, &tokenizer, template.as_ref(), &texts)?;
     let engine = args.open_engine()?;
     let prepared = args.preparing.prepare(source, output)?;
