@@ -1,6 +1,6 @@
 //! Reads the end tokens, the special tokens and the chat template of a model.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use serde_json::Value;
@@ -36,13 +36,26 @@ impl Config {
 
     /// Returns a token, which is a string or an object with its content.
     fn token(&self, name: &str) -> Option<&str> {
-        let token = self.content.get(name)?;
-        token.as_str().or_else(|| token.get("content")?.as_str())
+        self.content.get(name).and_then(text_of)
     }
 
     /// Returns the special tokens by their names.
     pub(super) fn special_tokens(&self) -> BTreeMap<String, String> {
         SPECIAL.iter().filter_map(|name| Some(((*name).to_owned(), self.token(name)?.to_owned()))).collect()
+    }
+
+    /// Returns the tokens that transformers makes special, in addition to those of `tokenizer.json`. In lists without
+    /// roles, tokens that `tokenizer.json` has added (`is_added`) stay as they are.
+    pub(super) fn all_special_tokens(&self, is_added: impl Fn(&str) -> bool) -> BTreeSet<String> {
+        let lists = ["additional_special_tokens", "extra_special_tokens"];
+        let listed = lists.iter().filter_map(|name| self.content.get(name)?.as_array()).flatten();
+        let listed = listed.filter_map(text_of).filter(|token| !is_added(token));
+        let added = self.content.get("added_tokens_decoder").and_then(Value::as_object);
+        let added = added.into_iter().flat_map(|added| added.values());
+        let added =
+            added.filter(|token| token.get("special") == Some(&Value::Bool(true))).filter_map(text_of);
+        let named = SPECIAL.iter().filter_map(|name| self.token(name));
+        named.chain(listed).chain(added).map(str::to_owned).collect()
     }
 
     /// Returns the tokens that the configuration puts before and after every text. Returns `None` if it leaves this to
@@ -119,6 +132,10 @@ impl Config {
             None => Err(TextError::EndTokenUnknown { path: self.path.clone(), token: token.to_owned() }),
         }
     }
+}
+
+fn text_of(token: &Value) -> Option<&str> {
+    token.as_str().or_else(|| token.get("content")?.as_str())
 }
 
 /// Returns the end tokens in a file. Returns `None` if there is no such file, or if it has no such key.

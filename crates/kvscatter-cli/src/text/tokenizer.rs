@@ -4,6 +4,7 @@ use std::panic;
 use std::path::PathBuf;
 
 use serde::de::IgnoredAny;
+use tokenizers::AddedToken;
 
 use super::{Config, MAX_TOKENIZER, ModelFiles, TextError};
 use crate::error::CommandError;
@@ -42,8 +43,9 @@ pub(crate) struct Tokenizer {
 }
 
 impl Tokenizer {
-    /// Reads `tokenizer.json`. As in transformers, it does not truncate or pad, and `add_bos_token` and
-    /// `add_eos_token` of the configuration replace the tokens that it would add to a text.
+    /// Reads `tokenizer.json`. As in transformers, it does not truncate or pad, `add_bos_token` and `add_eos_token` of
+    /// the configuration replace the tokens that it would add to a text, and the special tokens that the configuration
+    /// names have no text.
     ///
     /// # Errors
     /// Returns [`TextError::NoTokenizer`] if there is no such file, and an error if it is not a tokenizer.
@@ -51,7 +53,14 @@ impl Tokenizer {
         let path = files.find("tokenizer.json");
         let path = path.ok_or_else(|| TextError::NoTokenizer { folder: files.folder() })?;
         let bytes = files::read_bytes(&path, MAX_TOKENIZER)?;
-        let inner = parsed(&bytes).map_err(|problem| TextError::Tokenizer { path: path.clone(), problem })?;
+        let problem = |problem: String| TextError::Tokenizer { path: path.clone(), problem };
+        let mut inner = parsed(&bytes).map_err(problem)?;
+        let added = inner.get_added_vocabulary();
+        let mut special = config.all_special_tokens(|token| added.get_vocab().contains_key(token));
+        // Tokens that are special keep their other properties, and tokens that the model lacks would get new ids.
+        special.retain(|token| !added.is_special_token(token) && inner.token_to_id(token).is_some());
+        let special = special.into_iter().map(|token| AddedToken::from(token, true));
+        inner.add_special_tokens(special).map_err(|error| problem(error.to_string()))?;
         let id = |token: Option<&str>| token.and_then(|token| inner.token_to_id(token)).into_iter().collect();
         let ends_of_text = config.ends_of_text().map(|tokens| tokens.map(id));
         Ok(Self { path, inner, ends_of_text })
@@ -98,10 +107,10 @@ impl Tokenizer {
     /// # Errors
     /// Returns [`TextError::OtherVocabulary`] for the last token that the model lacks.
     pub(crate) fn check_vocabulary(&self, vocabulary: usize) -> Result<(), TextError> {
-        let is_beyond = |id: u32| usize::try_from(id).map_or(true, |id| id >= vocabulary);
-        let last = self.inner.get_vocab(false).into_iter().max_by_key(|(_, id)| *id);
-        match last.filter(|(_, id)| is_beyond(*id) && !self.inner.get_added_tokens_decoder().contains_key(id))
-        {
+        let added = self.inner.get_added_tokens_decoder();
+        let own = self.inner.get_vocab(false).into_iter().filter(|(_, id)| !added.contains_key(id));
+        let last = own.max_by_key(|(_, id)| *id);
+        match last.filter(|(_, id)| usize::try_from(*id).map_or(true, |id| id >= vocabulary)) {
             None => Ok(()),
             Some((token, id)) => {
                 Err(TextError::OtherVocabulary { path: self.path.clone(), token, id, vocabulary })
@@ -369,18 +378,59 @@ mod tests {
             "id": 15, "content": "<image>", "single_word": false, "lstrip": false, "rstrip": false, "normalized": false,
             "special": true
         }]});
-        let tokenizer = tokenizer(&folder, tokens, decoder, added);
-        // The largest token is 14, and the model need not have the added one.
-        for vocabulary in [15, 16, 1000] {
-            tokenizer.check_vocabulary(vocabulary).unwrap();
+        // The vocabulary may contain the added token, as that of GPT-2 does.
+        for tokens in [tokens, &[tokens, &["<image>"]].concat()] {
+            let tokenizer = tokenizer(&folder, tokens, decoder.clone(), added.clone());
+            // The largest token is 14, and the model need not have the added one.
+            for vocabulary in [15, 16, 1000] {
+                tokenizer.check_vocabulary(vocabulary).unwrap();
+            }
+            let error = tokenizer.check_vocabulary(14).unwrap_err().to_string();
+            let expected =
+                "has the token \"n't\" with id 14, but the model has 14 tokens; it belongs to another model";
+            assert!(error.ends_with(expected), "{error}");
         }
-        let error = tokenizer.check_vocabulary(14).unwrap_err().to_string();
-        assert!(
-            error.ends_with(
-                "has the token \"n't\" with id 14, but the model has 14 tokens; it belongs to another model"
+    }
+
+    /// Compares with `decode(skip_special_tokens=True)` and `encode(add_special_tokens=False)` of transformers 5.24.
+    #[test]
+    fn tokens_without_a_text_are_those_of_transformers() {
+        let folder = TempDir::new().unwrap();
+        let [(_, decoder), ..] = decoders();
+        let added = |special: bool| {
+            json!({"added_tokens": [{
+                "id": 2, "content": "<e>", "single_word": false, "lstrip": true, "rstrip": false, "normalized": false,
+                "special": special
+            }]})
+        };
+        let (own, none) = ([2, 3], [3]);
+        for (other, config, text, tokens) in [
+            (json!({"added_tokens": []}), json!({"eos_token": "<e>"}), "b", &own[..]),
+            (json!({"added_tokens": []}), json!({"eos_token": {"content": "<e>"}}), "b", &own),
+            (json!({"added_tokens": []}), json!({"additional_special_tokens": ["<e>"]}), "b", &own),
+            (json!({"added_tokens": []}), json!({}), "<e>b", &none),
+            (json!({"added_tokens": []}), json!({"eos_token": "<unknown>"}), "<e>b", &none),
+            (added(true), json!({}), "b", &own),
+            (added(true), json!({"eos_token": "<e>"}), "b", &own),
+            (added(false), json!({}), "<e>b", &own),
+            (added(false), json!({"eos_token": "<e>"}), "b", &own),
+            (added(false), json!({"extra_special_tokens": ["<e>"]}), "<e>b", &own),
+            (
+                added(false),
+                json!({"added_tokens_decoder": {"2": {"content": "<e>", "special": true}}}),
+                "b",
+                &own,
             ),
-            "{error}"
-        );
+        ] {
+            drop(tokenizer(&folder, &["a", "<e>", "b"], decoder.clone(), other.clone()));
+            std::fs::write(folder.path().join("tokenizer_config.json"), config.to_string()).unwrap();
+            let tokenizer = read(folder.path()).unwrap();
+            assert_eq!(pieces(&tokenizer, &[2, 3]).concat(), text, "{other} {config}");
+            assert_eq!(tokenizer.encode_template("<e>b").unwrap(), tokens, "{other} {config}");
+            if other == added(true) {
+                assert!(tokenizer.inner.get_added_tokens_decoder()[&2].lstrip, "{config}");
+            }
+        }
     }
 
     /// Cuts and changes a tokenizer at every tenth byte. Each is refused in one line or read, and none panics.
