@@ -25,12 +25,6 @@ pub(super) struct Preparing {
 }
 
 impl Preparing {
-    /// Returns `true` if no model is converted.
-    #[cfg(feature = "text")]
-    pub(super) fn is_off(&self) -> bool {
-        self.no_convert
-    }
-
     /// Returns the model to run, and prints a note if it is a conversion.
     pub(super) fn prepare(&self, source: ModelSource, output: &Output) -> Result<Prepared, CommandError> {
         let model = source.model.clone();

@@ -55,6 +55,12 @@ pub(crate) enum TextError {
     TemplateLong { place: String },
     #[error("{what}: is empty")]
     PromptEmpty { what: String },
-    #[error("{what} has {}, but the cache has room for {capacity}{hint}", count(*.tokens, "token"))]
-    PromptTooLong { what: String, tokens: usize, capacity: usize, hint: &'static str },
+    #[error(
+        "{what} has {}{}, but the cache has room for {capacity}{sized_by}", count(*.tokens, "token"), after(*.prefix)
+    )]
+    PromptTooLong { what: String, tokens: usize, prefix: usize, capacity: usize, sized_by: &'static str },
+}
+
+fn after(prefix: usize) -> String {
+    if prefix == 0 { String::new() } else { format!(" after the {prefix} of --prefix") }
 }

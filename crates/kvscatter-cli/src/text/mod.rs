@@ -1,7 +1,7 @@
 //! Text for models of tokens: the tokenizer, the end tokens and the chat template in the files beside a model.
 //!
 //! The files may come from strangers. Their sizes are limited, and a template gets limited time and memory and no
-//! access to files.
+//! access to files. They may be links to files in other folders, because only their text is used.
 
 mod config;
 mod error;
@@ -36,7 +36,7 @@ const MAX_CONFIG: u64 = 1 << 24;
 /// The folder that contains the files of a model.
 #[derive(Debug)]
 pub(crate) struct ModelFiles {
-    folder: PathBuf,
+    pub(crate) folder: PathBuf,
 }
 
 impl ModelFiles {

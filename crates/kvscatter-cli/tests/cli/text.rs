@@ -1,7 +1,10 @@
 //! Tests `kvscatter generate` with prompts that are texts. The tokenizer of `testdata/text` gives meanings to the
 //! tokens of a decoder with random weights.
 
-use serde_json::{Value, json};
+use kvscatter_onnx::Model;
+use kvscatter_onnx::proto::tensor_shape_proto::dimension::Value as Dim;
+use kvscatter_onnx::proto::type_proto::Value;
+use serde_json::json;
 
 use crate::support::{Answer, Folder};
 
@@ -13,7 +16,7 @@ const TEXT: &str = " upon a timeé\n\u{1b}é\nEND! x";
 const PRINTED: &str = " upon a timeé\n\\u{1b}é\nEND! x";
 
 /// The text after a chat with the turn `H`.
-const ANSWER: &str = "H ha, ha, ha, ha, ha";
+const ANSWER: &str = "H ha, ha, ha, ha, ha.";
 
 /// Returns a folder with a model and its tokenizer in the folder `m`.
 fn folder() -> Folder {
@@ -43,7 +46,7 @@ fn text(answer: Answer) -> String {
 }
 
 #[track_caller]
-fn document(answer: Answer) -> Value {
+fn document(answer: Answer) -> serde_json::Value {
     serde_json::from_str(&answer.passed()).unwrap()
 }
 
@@ -81,8 +84,9 @@ fn a_text_ends_where_it_is_asked_to() {
         (&["--stop", "time"], " upon a ", "stopped"),
         (&["--stop", "é\nE", "--stop", "D"], " upon a timeé\n\u{1b}", "stopped"),
         (&["--stop", "none", "--stop", "x y"], TEXT, "eos"),
-        (&["--eos", "209"], " upon a", "eos"),
-        (&["--eos", "40", "--eos", "26"], " upon a timeé", "eos"),
+        // The text of an end token that is not special is kept, as in transformers.
+        (&["--eos", "209"], " upon a time", "eos"),
+        (&["--eos", "40", "--eos", "26"], " upon a timeé\n", "eos"),
     ] {
         let sample =
             &document(generate(&folder, &[&["--prompt", "Once", "--json"], options].concat()))["samples"][0];
@@ -113,6 +117,51 @@ fn several_texts_are_printed_under_headings() {
     let printed = text(generate(&folder, &["--prompt", "Once", "--prompt", "H\n", "--tokens", "3"]));
     let alone = text(generate(&folder, &["--prompt", "H\n", "--tokens", "3"]));
     assert_eq!(printed, format!("--- 1: Once\n upon a time\n\n--- 2: H\\n\n{alone}"));
+}
+
+#[test]
+fn one_text_of_a_batch_may_fill_the_cache() {
+    let folder = folder();
+    folder.write("m/generation_config.json", b"{\"eos_token_id\": []}");
+    let long = "O".repeat(60);
+    let options = ["--prompt", &long, "--prompt", "Once", "--max-new-tokens", "10", "--json"];
+    let document = document(generate(&folder, &options));
+    let ended = |sample: usize| {
+        let sample = &document["samples"][sample];
+        (sample["end"].clone(), sample["tokens"].as_array().unwrap().len())
+    };
+    assert_eq!([ended(0), ended(1)], [(json!("full"), 4), (json!("length"), 10)]);
+}
+
+/// The model leaves the slots open, and its configuration declares 48 tokens.
+#[test]
+fn open_caches_have_the_slots_that_the_model_declares() {
+    let folder = folder();
+    let mut model = Model::load(&folder.path("m/model.onnx")).unwrap();
+    let graph = model.proto_mut().graph.get_or_insert_default();
+    for value in graph.input.iter_mut().chain(&mut graph.output) {
+        let Some(Value::TensorType(tensor)) = &mut value.r#type.get_or_insert_default().value else {
+            panic!()
+        };
+        for dim in &mut tensor.shape.get_or_insert_default().dim {
+            if dim.value == Some(Dim::DimValue(64)) {
+                dim.value = Some(Dim::DimParam("slots".to_owned()));
+            }
+        }
+    }
+    model.save(&folder.path("m/model.onnx")).unwrap();
+    folder.write("m/config.json", b"{\"max_position_embeddings\": 48}");
+    let capacity = |line: &str| {
+        let answer = folder.run_with_input(&format!("generate m --json {line}"), b"H\nH\n");
+        document(answer)["caches"]["capacity"].clone()
+    };
+    assert_eq!(capacity("--prompt Once"), 48);
+    assert_eq!(capacity("--prompt Once --max-new-tokens 3"), 5 + 2);
+    assert_eq!(capacity("--prompt Once --capacity 20"), 20);
+    // A chat has any number of turns.
+    assert_eq!(capacity("--chat --max-new-tokens 3"), 48);
+    let refused = generate(&folder, &["--prompt", &"O".repeat(48)]).refused();
+    assert_eq!(refused, "error: --prompt has 49 tokens, but the cache has room for 48 (--capacity)");
 }
 
 #[test]
@@ -158,8 +207,8 @@ fn a_turn_of_a_chat_computes_only_its_own_tokens() {
     let turns = &document["samples"];
     assert_eq!(turns.as_array().unwrap().len(), 2);
     assert_eq!([&turns[0]["reused"], &turns[1]["reused"]], [0, 14]);
-    assert_eq!(document["prefill"]["tokens"], 4 + 5);
-    let ids = "253,72,255,254,72,61,132,61,132,61,132,61,132,61,255,253,72,255,254";
+    assert_eq!(document["prefill"]["tokens"], 4 + 6);
+    let ids = "253,72,255,254,72,61,132,61,132,61,132,61,132,61,193,255,253,72,255,254";
     assert_eq!(turns[1]["prompt"].to_string(), format!("[{ids}]"));
     let whole = document_of_ids(&folder, ids);
     assert_eq!(turns[1]["tokens"], whole["samples"][0]["tokens"]);
@@ -173,7 +222,64 @@ fn a_turn_of_a_chat_computes_only_its_own_tokens() {
     assert_eq!(folder.run_with_input("generate m --chat", b"").passed(), "");
 }
 
-fn document_of_ids(folder: &Folder, ids: &str) -> Value {
+#[test]
+fn the_turns_before_an_error_are_reported() {
+    let folder = folder();
+    let run = |options: &str| {
+        let line = format!("generate m --chat --max-new-tokens 2{options}");
+        let answer = folder.run_with_input(&line, b"H\n\xff\n");
+        assert_eq!(answer.code, Some(2), "{answer}");
+        answer
+    };
+    let answer = run("");
+    assert_eq!(answer.stdout, "H ha\n");
+    assert!(answer.stderr.contains("\nprefill      4 tokens in "), "{answer}");
+    assert!(answer.stderr.ends_with("\nerror: standard input, line 2: not UTF-8\n"), "{answer}");
+    let answer = run(" --json");
+    let document: serde_json::Value = serde_json::from_str(&answer.stdout).unwrap();
+    assert_eq!(document["samples"][0]["text"], "H ha");
+    let error: serde_json::Value = serde_json::from_str(&answer.stderr).unwrap();
+    assert_eq!(error["error"]["message"], "standard input, line 2: not UTF-8");
+}
+
+/// The cache of the Hugging Face Hub has links to files out of the folder of a model.
+#[cfg(unix)]
+#[test]
+fn a_file_of_a_text_is_a_regular_file_or_a_link_to_one() {
+    use std::os::unix::fs::symlink;
+
+    let folder = folder();
+    folder.write("m/chat_template.jinja", b"{{ messages[0].content }}");
+    let names = ["tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja"];
+    for name in names {
+        folder.write(&format!("blobs/{name}"), &folder.read(&format!("m/{name}")));
+        std::fs::remove_file(folder.path(&format!("m/{name}"))).unwrap();
+        symlink(format!("../blobs/{name}"), folder.path(&format!("m/{name}"))).unwrap();
+    }
+    let chat = ["--chat", "--prompt", "Once", "--tokens", "2"];
+    assert_eq!(text(generate(&folder, &chat)), " upon a\n");
+    let huge = std::fs::File::create(folder.path("huge")).unwrap();
+    huge.set_len(1 << 40).unwrap();
+    let pipe = folder.path("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(pipe).status().unwrap().success());
+    for name in names {
+        let link = folder.path(&format!("m/{name}"));
+        for (target, problem) in [
+            ("../pipe", "not a regular file"),
+            ("/dev/zero", "not a regular file"),
+            ("../huge", "has 1099511627776 bytes, must have at most "),
+        ] {
+            std::fs::remove_file(&link).unwrap();
+            symlink(target, &link).unwrap();
+            let refused = generate(&folder, &chat).refused();
+            assert!(refused.starts_with(&format!("error: m/{name}: {problem}")), "{refused}");
+        }
+        std::fs::remove_file(&link).unwrap();
+        symlink(format!("../blobs/{name}"), &link).unwrap();
+    }
+}
+
+fn document_of_ids(folder: &Folder, ids: &str) -> serde_json::Value {
     let line = format!("generate m/model.onnx --prompt-ids {ids} --eos 193 --eos 255 --tokens 14 --json");
     document(folder.run(&line))
 }
@@ -184,6 +290,9 @@ fn a_saved_text_is_continued() {
     let folder = folder();
     text(generate(&folder, &["--prompt", "On", "--save-prefix", "on.kv", "--tokens", "1"]));
     assert_eq!(text(generate(&folder, &["--prefix", "on.kv", "--prompt", "ce"])), format!("{PRINTED}\n"));
+    let refused = generate(&folder, &["--prefix", "on.kv", "--prompt", &"O".repeat(62)]).refused();
+    let expected = "error: --prompt has 62 tokens after the 3 of --prefix, but the cache has room for 64";
+    assert_eq!(refused, expected);
 }
 
 #[test]
@@ -313,6 +422,8 @@ fn text_refusals() {
     refuse(None, &prompt);
     std::fs::remove_file(folder.path("m/model.onnx")).unwrap();
     refuse(None, &prompt);
+    std::fs::remove_dir_all(folder.path("m")).unwrap();
+    refuse(None, &prompt);
     insta::assert_snapshot!(printed);
 }
 
@@ -334,7 +445,7 @@ mod interrupted {
         folder.write("m/generation_config.json", b"{\"eos_token_id\": []}");
         let mut command = Command::new("env");
         // A command inherits ignored signals, and these tests may run under `nohup`.
-        command.args(["--default-signal=INT", BINARY, "generate", "m", "--max-seq", "100000"]);
+        command.args(["--default-signal=INT", BINARY, "generate", "m", "--max-seq", "20000"]);
         command.args(options).current_dir(folder.path("")).env("KVSCATTER_CACHE", folder.path("cache"));
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
     }
@@ -353,6 +464,18 @@ mod interrupted {
         assert_eq!(output.status.signal(), Some(Signal::INT.as_raw()), "{output:?}");
         let stderr = String::from_utf8(output.stderr).unwrap();
         assert!(stderr.contains("\ndecode       ") && output.stdout.ends_with(b"\n"), "{stderr}");
+    }
+
+    #[test]
+    fn a_text_that_has_ended_is_printed_while_others_go_on() {
+        let folder = folder();
+        let mut child = start(&folder, &["--prompt", "Once", "--prompt", "H", "--stop", "time"]);
+        let mut printed = [0; 21];
+        child.stdout.as_mut().unwrap().read_exact(&mut printed).unwrap();
+        assert_eq!(&printed, b"--- 1: Once\n upon a \n");
+        kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert!(output.stdout.starts_with(b"\n--- 2: H\nEND"), "{output:?}");
     }
 
     #[test]

@@ -197,15 +197,17 @@ impl Generate {
             .prefix
             .as_ref()
             .map(|path| show::Prefix { path: path.display().to_string(), tokens: generator.prefix() });
-        let saved = self.save_prefix.as_ref().map(|path| show::Prefix {
-            path: path.display().to_string(),
-            tokens: prefix.as_ref().map_or(0, |prefix| prefix.tokens).saturating_add(generated.prompt_tokens),
-        });
+        let saved = self
+            .save_prefix
+            .as_ref()
+            .zip(generated.saved)
+            .map(|(path, tokens)| show::Prefix { path: path.display().to_string(), tokens });
         show::Generation {
             model: self.model.display().to_string(),
             runtime: EngineInfo::of(engine),
             prompts,
             texts: None,
+            sized_by: "",
             may_draft: self.draft > 0,
             generated,
             prefix,

@@ -5,22 +5,21 @@ use std::io::{self, BufRead, IsTerminal, Read, Write};
 use kvscatter_session::Generated;
 
 use super::prompts::MAX_BYTES;
-use super::show::Texts;
-use super::texter::{Texter, Turns, check_length, system};
+use super::texter::{Texter, Turns, system};
 use crate::error::CommandError;
 use crate::interrupt::Interrupts;
 use crate::output::Output;
 use crate::text::{ChatTemplate, Message, Role};
 
-/// Answers turn after turn until the input ends. The generator keeps its cache, so a turn computes only the tokens that
-/// the text of the chat has more than before.
+/// Answers turn after turn until the input ends, and adds them to `turns`. The generator keeps its cache, so a turn
+/// computes only the tokens that the text of the chat has more than before.
 pub(super) fn run(
     texter: &mut Texter<'_>,
     template: &ChatTemplate,
+    turns: &mut Turns,
     output: &mut Output,
-) -> Result<Turns, CommandError> {
+) -> Result<(), CommandError> {
     let mut messages: Vec<Message> = system(texter.args).into_iter().collect();
-    let mut turns = Turns { ids: Vec::new(), texts: Texts::default(), generated: None };
     for line in 1.. {
         let Some(turn) = read_turn(line)? else { break };
         if turn.trim().is_empty() {
@@ -28,18 +27,19 @@ pub(super) fn run(
         }
         messages.push(Message { role: Role::User, content: turn.clone() });
         let ids = texter.tokenizer.encode_template(&template.apply(&messages)?)?;
-        check_length(texter.args, "the chat", &ids, texter.room)?;
+        texter.room.check("the chat", &ids)?;
         let interrupts = Interrupts::catch();
-        let (generated, mut samples) = texter.generate(std::slice::from_ref(&ids), &interrupts, output)?;
+        let (generated, mut samples) =
+            texter.generate(std::slice::from_ref(&ids), &[], &interrupts, output)?;
         drop(interrupts);
         let answer = samples.pop().unwrap_or_default();
         messages.push(Message { role: Role::Assistant, content: answer.clone() });
         turns.ids.push(ids);
         turns.texts.prompts.push(turn);
         turns.texts.samples.push(answer);
-        turns.generated = Some(joined(turns.generated, generated));
+        turns.generated = Some(joined(turns.generated.take(), generated));
     }
-    Ok(turns)
+    Ok(())
 }
 
 /// Reads a line, after a prompt if a person types it. Returns `None` at the end of the input.
@@ -87,6 +87,7 @@ fn joined(first: Option<Generated>, mut next: Generated) -> Generated {
     ] {
         *sum = sum.saturating_add(more);
     }
+    all.saved = all.saved.or(next.saved);
     all.prefill = all.prefill.saturating_add(next.prefill);
     all.decode = all.decode.saturating_add(next.decode);
     if next.steps > 0 {

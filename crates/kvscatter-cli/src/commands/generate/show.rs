@@ -19,6 +19,8 @@ pub(super) struct Generation {
     pub(super) prompts: Vec<Vec<i64>>,
     /// The texts of prompts and samples, if the prompts are texts.
     pub(super) texts: Option<Texts>,
+    /// The option that sets the slots of texts, in parentheses, or an empty string.
+    pub(super) sized_by: &'static str,
     /// Whether steps may draft tokens.
     pub(super) may_draft: bool,
     pub(super) generated: Generated,
@@ -79,7 +81,7 @@ impl Generation {
             Some(("prefill", self.prefill())),
             self.saved.as_ref().map(|saved| ("saved", file(saved))),
             Some(("decode", self.decode())),
-            self.end().map(|end| ("end", end.to_owned())),
+            self.end().map(|end| ("end", end)),
             Some(("cache write", self.write())),
             Some(("caches", self.caches())),
         ];
@@ -103,15 +105,19 @@ impl Generation {
     }
 
     /// Returns why a text ended early.
-    fn end(&self) -> Option<&'static str> {
+    fn end(&self) -> Option<String> {
         let is_full = self.texts.is_some() && self.generated.ends.contains(&End::Full);
-        is_full.then_some("the cache is full, so a text ended early (--max-seq)")
+        is_full.then(|| format!("the cache is full, so a text ended early{}", self.sized_by))
     }
 
     fn decode(&self) -> String {
-        let Generated { steps, decoded, drafted, accepted, decode, .. } = self.generated;
-        if steps == 0 {
-            return "no step, because the prefill gave all tokens".to_owned();
+        let Generated { steps, decoded, drafted, accepted, decode, ref samples, .. } = self.generated;
+        match steps {
+            0 if samples.iter().all(Vec::is_empty) => {
+                return "no step, because the prefill was ended".to_owned();
+            }
+            0 => return "no step, because the prefill gave all tokens".to_owned(),
+            _ => {}
         }
         let (tokens, steps) = (count(decoded, "token"), count(steps, "step"));
         let drafts = match drafted {
@@ -200,7 +206,7 @@ struct GenerateDocument<'a> {
     /// `null` without --prefix.
     prefix: Option<&'a Prefix>,
     prefill: Phase,
-    /// `null` without --save-prefix.
+    /// `null` without --save-prefix, and if the prefill was ended.
     saved: Option<&'a Prefix>,
     decode: Decode,
     cache_write: CacheWrite,

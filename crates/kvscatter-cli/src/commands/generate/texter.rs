@@ -13,6 +13,7 @@ use crate::output::Output;
 use crate::text::{Message, Role, TextError, Tokenizer};
 
 /// Prompts and the texts after them. The turns of a chat are such prompts, too.
+#[derive(Default)]
 pub(super) struct Turns {
     /// The tokens of the prompts.
     pub(super) ids: Vec<Vec<i64>>,
@@ -27,45 +28,45 @@ pub(super) struct Texter<'a> {
     pub(super) tokenizer: &'a Tokenizer,
     pub(super) generator: Generator,
     pub(super) options: GenerateOptions,
-    /// The slots of each sample, if they are known.
-    pub(super) room: Option<usize>,
+    pub(super) room: Room,
+}
+
+/// The room for the tokens of a sample.
+pub(super) struct Room {
+    /// The slots of each sample, if they are known before the model is loaded.
+    pub(super) slots: Option<usize>,
+    /// The tokens of the saved prompt before every prompt.
+    pub(super) prefix: usize,
+    /// The option that sets the slots, in parentheses, or an empty string.
+    pub(super) sized_by: &'static str,
 }
 
 impl Texter<'_> {
-    /// Generates the texts after prompts.
+    /// Generates the texts after prompts. `headings` are the prompts as texts, if there are several.
     pub(super) fn generate(
         &mut self,
         prompts: &[Vec<i64>],
+        headings: &[String],
         interrupts: &Interrupts,
         output: &mut Output,
     ) -> Result<(Generated, Vec<String>), CommandError> {
-        let most = self.options.max_new_tokens.unwrap_or(usize::MAX);
-        let options = GenerateOptions { max_new_tokens: self.fitting(prompts), ..self.options.clone() };
-        let (stops, chunk) = (&self.args.stop, options.chunk);
-        let mut writer = Writer::new(self.tokenizer, prompts.len(), stops, &options.eos, most, chunk, output);
+        let (stops, chunk) = (&self.args.stop, self.options.chunk);
+        let mut writer = Writer::new(self.tokenizer, prompts.len(), headings, stops, chunk, output);
         let mut failed = None;
-        let generated = self.generator.generate(prompts, &options, &mut |event| match writer.take(event) {
-            Ok(()) if !interrupts.has_one() && !writer.is_unread() => ControlFlow::Continue(()),
-            Ok(()) => ControlFlow::Break(()),
-            Err(error) => {
-                failed = Some(error);
-                ControlFlow::Break(())
-            }
-        });
+        let generated =
+            self.generator.generate(prompts, &self.options, &mut |event| match writer.take(event) {
+                Ok(()) if !interrupts.has_one() && !writer.is_unread() => ControlFlow::Continue(()),
+                Ok(()) => ControlFlow::Break(()),
+                Err(error) => {
+                    failed = Some(error);
+                    ControlFlow::Break(())
+                }
+            });
         let texts = writer.finish();
         match failed {
             Some(error) => Err(error),
             None => Ok((generated?, texts?)),
         }
-    }
-
-    /// Returns the most new tokens, if the cache has room for as many after each prompt. Otherwise a text ends when the
-    /// cache is full.
-    fn fitting(&self, prompts: &[Vec<i64>]) -> Option<usize> {
-        let longest = prompts.iter().map(Vec::len).max().unwrap_or(0).saturating_add(self.generator.prefix());
-        let capacity = self.generator.capacity().unwrap_or(usize::MAX);
-        let room = capacity.saturating_sub(longest).saturating_add(1);
-        self.options.max_new_tokens.filter(|most| *most <= room)
     }
 
     /// Prints what the generation took, or the whole document with `--json`.
@@ -78,6 +79,7 @@ impl Texter<'_> {
         let Some(generated) = turns.generated else { return Ok(()) };
         let mut generation = self.args.generation(engine, &self.generator, turns.ids, generated);
         generation.texts = Some(turns.texts);
+        generation.sized_by = self.room.sized_by;
         Ok(generation.show(output)?)
     }
 }
@@ -87,18 +89,19 @@ pub(super) fn system(args: &Generate) -> Option<Message> {
     args.system.clone().map(|content| Message { role: Role::System, content })
 }
 
-/// Checks that a prompt fits into the cache.
-pub(super) fn check_length(
-    args: &Generate,
-    what: &str,
-    tokens: &[i64],
-    room: Option<usize>,
-) -> Result<(), TextError> {
-    match room.filter(|room| tokens.len() > *room) {
-        None => Ok(()),
-        Some(capacity) => {
-            let hint = if args.preparing.is_off() { "" } else { " (--max-seq)" };
-            Err(TextError::PromptTooLong { what: what.to_owned(), tokens: tokens.len(), capacity, hint })
+impl Room {
+    /// Checks that a prompt fits into the cache.
+    pub(super) fn check(&self, what: &str, tokens: &[i64]) -> Result<(), TextError> {
+        let &Self { slots, prefix, sized_by } = self;
+        match slots.filter(|slots| tokens.len().saturating_add(prefix) > *slots) {
+            None => Ok(()),
+            Some(capacity) => Err(TextError::PromptTooLong {
+                what: what.to_owned(),
+                tokens: tokens.len(),
+                prefix,
+                capacity,
+                sized_by,
+            }),
         }
     }
 }

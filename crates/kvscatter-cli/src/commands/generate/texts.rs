@@ -1,27 +1,21 @@
 //! Generates texts after prompts that are texts.
 
-use std::io::Write;
 use std::num::NonZeroUsize;
 use std::path::Path;
 
 use kvscatter_onnx::Model;
 use kvscatter_onnx::decoder::Decoder;
-use kvscatter_onnx::source::{DEFAULT_MAX_SEQ, ModelSource};
-use kvscatter_session::Interface;
-use kvscatter_text::names::one_line;
+use kvscatter_onnx::source::{ModelSource, Preparation, default_max_seq};
+use kvscatter_session::{Interface, saved_tokens};
 
 use super::args::{Generate, check_eos};
 use super::chat;
 use super::show::Texts;
-use super::texter::{Texter, Turns, check_length, system};
-use super::writer::print;
+use super::texter::{Room, Texter, Turns, system};
 use crate::error::CommandError;
 use crate::interrupt::Interrupts;
 use crate::output::{Outcome, Output};
 use crate::text::{ChatTemplate, Config, Message, ModelFiles, Role, TextError, Tokenizer};
-
-/// The most characters of a prompt that the heading of its text shows.
-const HEADING: usize = 60;
 
 pub(super) fn run(args: &Generate, output: &mut Output) -> Result<Outcome, CommandError> {
     let source = ModelSource::find(&args.model)?;
@@ -45,26 +39,41 @@ pub(super) fn run(args: &Generate, output: &mut Output) -> Result<Outcome, Comma
     if let Some(vocabulary) = sizes.vocabulary {
         tokenizer.check_vocabulary(vocabulary)?;
     }
-    let capacity = args.capacity().or(sizes.default_capacity(args.max_new_tokens));
-    let room = sizes.capacity.or(capacity);
+    let capacity = match args.capacity() {
+        // The texts of a chat that reads its turns may have any length.
+        None if sizes.is_open() && (args.max_new_tokens.is_none() || prompts.is_empty()) => {
+            let default = default_max_seq(&files.folder)?;
+            Some(sizes.most_tokens.map_or(default, |most| most.min(default)))
+        }
+        given => given,
+    };
+    let room = Room {
+        slots: sizes.capacity.or(capacity),
+        prefix: args.prefix.as_deref().map(saved_tokens).transpose()?.map_or(0, |tokens| tokens.len()),
+        sized_by: match prepared.what {
+            Preparation::AsItIs if sizes.is_open() => " (--capacity)",
+            Preparation::AsItIs => "",
+            Preparation::Converted { .. } | Preparation::Reused { .. } => " (--max-seq)",
+        },
+    };
     for (prompt, tokens) in prompts.iter().enumerate() {
-        check_length(args, &args.prompts.name(prompt), tokens, room)?;
+        room.check(&args.prompts.name(prompt), tokens)?;
     }
     let options = args.options(args.max_new_tokens.map(NonZeroUsize::get), eos);
     let loaded = if prompts.is_empty() { &[Vec::new()] } else { prompts.as_slice() };
-    let generator = args.open_generator(&*engine, &prepared, loaded, &options, capacity)?;
+    let mut generator = args.open_generator(&*engine, &prepared, loaded, &options, capacity)?;
+    generator.fill_cache();
     let mut texter = Texter { args, tokenizer: &tokenizer, generator, options, room };
     match template {
         Some(template) if texts.is_empty() => {
-            let turns = chat::run(&mut texter, &template, output)?;
+            let mut turns = Turns::default();
+            let ended = chat::run(&mut texter, &template, &mut turns, output);
             texter.show(&*engine, turns, output)?;
+            ended?;
         }
         _ => {
             let interrupts = Interrupts::catch();
-            let (generated, samples) = texter.generate(&prompts, &interrupts, output)?;
-            if samples.len() > 1 && !output.is_json() {
-                print_all(&texts, &samples, output)?;
-            }
+            let (generated, samples) = texter.generate(&prompts, &texts, &interrupts, output)?;
             let turns =
                 Turns { ids: prompts, texts: Texts { prompts: texts, samples }, generated: Some(generated) };
             texter.show(&*engine, turns, output)?;
@@ -124,25 +133,8 @@ impl Sizes {
         })
     }
 
-    /// Returns the slots of each sample if neither the model nor the arguments say how many are needed.
-    fn default_capacity(&self, tokens: Option<NonZeroUsize>) -> Option<usize> {
-        let is_open = self.capacity.is_none() && !self.grows && tokens.is_none();
-        is_open.then(|| self.most_tokens.map_or(DEFAULT_MAX_SEQ, |most| most.min(DEFAULT_MAX_SEQ)))
+    /// Returns whether the model leaves the slots of each sample open.
+    fn is_open(&self) -> bool {
+        self.capacity.is_none() && !self.grows
     }
-}
-
-/// Prints each text under a heading.
-fn print_all(prompts: &[String], texts: &[String], output: &mut Output) -> Result<(), CommandError> {
-    for (number, (prompt, text)) in prompts.iter().zip(texts).enumerate() {
-        let line = one_line(prompt);
-        let (shown, more) = match line.char_indices().nth(HEADING) {
-            None => (line.as_str(), ""),
-            Some((end, _)) => (line.get(..end).unwrap_or_default(), "..."),
-        };
-        let before = if number == 0 { "" } else { "\n" };
-        writeln!(output, "{before}--- {}: {shown}{more}", number.saturating_add(1))?;
-        print(output, text)?;
-        writeln!(output)?;
-    }
-    Ok(())
 }

@@ -4,11 +4,14 @@ use std::io::Write;
 
 use indicatif::ProgressBar;
 use kvscatter_session::{Event, NewTokens};
-use kvscatter_text::names::printable;
+use kvscatter_text::names::{one_line, printable};
 
 use crate::error::CommandError;
 use crate::output::{Output, progress};
 use crate::text::{Stops, TextError, TextStream, Tokenizer};
+
+/// The most characters of a prompt that the heading of its text shows.
+const HEADING: usize = 60;
 
 /// The text of one sample so far.
 struct SampleText<'t> {
@@ -16,16 +19,16 @@ struct SampleText<'t> {
     stops: Stops,
     /// The text without the end that may still change.
     text: String,
-    tokens: usize,
 }
 
-/// The texts of a generation. If there is only one, it is printed as it is generated.
+/// The texts of a generation. If there is only one, it is printed as it is generated. Otherwise each is printed under a
+/// heading as soon as it and those before it have ended.
 pub(super) struct Writer<'w> {
     samples: Vec<SampleText<'w>>,
-    /// The tokens that end a sample. They have no text.
-    eos: &'w [i64],
-    /// The most tokens of a sample.
-    most: usize,
+    /// The prompts of the samples, if there are several.
+    headings: &'w [String],
+    /// The number of samples that were printed under headings.
+    printed: usize,
     /// The most tokens of a prompt in one run of the model. A longer prefill shows a bar.
     chunk: usize,
     bar: Option<ProgressBar>,
@@ -36,23 +39,18 @@ impl<'w> Writer<'w> {
     pub(super) fn new(
         tokenizer: &'w Tokenizer,
         samples: usize,
+        headings: &'w [String],
         stops: &[String],
-        eos: &'w [i64],
-        most: usize,
         chunk: usize,
         output: &'w mut Output,
     ) -> Self {
-        let sample = || SampleText {
-            stream: tokenizer.stream(),
-            stops: Stops::new(stops),
-            text: String::new(),
-            tokens: 0,
-        };
+        let sample =
+            || SampleText { stream: tokenizer.stream(), stops: Stops::new(stops), text: String::new() };
         let samples = std::iter::repeat_with(sample).take(samples).collect();
-        Self { samples, eos, most, chunk, bar: None, output }
+        Self { samples, headings, printed: 0, chunk, bar: None, output }
     }
 
-    /// Takes what a generation reports. Ends samples that have reached a stop text or the most tokens.
+    /// Takes what a generation reports. Ends samples that have reached a stop text.
     ///
     /// # Errors
     /// Returns the errors of the tokenizer and of standard output.
@@ -78,26 +76,25 @@ impl<'w> Writer<'w> {
         for (prompt, sample) in self.samples.iter_mut().enumerate() {
             let tokens = new.of(prompt).to_vec();
             for (token, kept) in tokens.into_iter().zip(1..) {
-                if self.eos.contains(&token) {
-                    break;
-                }
                 let piece = sample.push(token)?;
                 if is_printed {
                     print(self.output, &piece)?;
                 }
-                let is_long = sample.tokens >= self.most && new.end(prompt).is_none();
-                if is_long || sample.stops.has_stopped() {
+                if sample.stops.has_stopped() {
                     new.stop(prompt, kept);
                     break;
                 }
             }
+        }
+        while self.printed < self.samples.len() && new.end(self.printed).is_some() {
+            self.end_next()?;
         }
         Ok(())
     }
 
     /// Returns whether the reader of standard output has closed it, so that the rest of the text is not needed.
     pub(super) fn is_unread(&self) -> bool {
-        self.is_printed() && self.output.is_unread()
+        !self.output.is_json() && self.output.is_unread()
     }
 
     fn is_printed(&self) -> bool {
@@ -108,28 +105,51 @@ impl<'w> Writer<'w> {
         self.bar.take().iter().for_each(ProgressBar::finish_and_clear);
     }
 
-    /// Completes and returns the texts. Ends the line of a text that was printed.
+    /// Completes the text of the next sample, and prints what was not printed.
+    fn end_next(&mut self) -> Result<(), CommandError> {
+        let (number, is_printed) = (self.printed, self.is_printed());
+        self.printed = number.saturating_add(1);
+        let Some(sample) = self.samples.get_mut(number) else { return Ok(()) };
+        let piece = sample.finish()?;
+        if is_printed {
+            let end = if sample.text.ends_with('\n') { "" } else { "\n" };
+            return print(self.output, &(piece + end));
+        }
+        if !self.output.is_json() {
+            let heading = self.headings.get(number).map_or(String::new(), |prompt| shortened(prompt));
+            let before = if number == 0 { "" } else { "\n" };
+            writeln!(self.output, "{before}--- {}: {heading}", self.printed)?;
+            print(self.output, &sample.text)?;
+            writeln!(self.output)?;
+        }
+        Ok(())
+    }
+
+    /// Completes and returns the texts. Prints what was not printed.
     ///
     /// # Errors
     /// Returns the errors of [`take`](Self::take).
     pub(super) fn finish(mut self) -> Result<Vec<String>, CommandError> {
         self.clear_bar();
-        let is_printed = self.is_printed();
-        for sample in &mut self.samples {
-            let piece = sample.finish()?;
-            if is_printed {
-                let end = if sample.text.ends_with('\n') { "" } else { "\n" };
-                print(self.output, &(piece + end))?;
-            }
+        while self.printed < self.samples.len() {
+            self.end_next()?;
         }
         Ok(self.samples.into_iter().map(|sample| sample.text).collect())
+    }
+}
+
+/// Returns the beginning of a prompt in one line.
+fn shortened(prompt: &str) -> String {
+    let line = one_line(prompt);
+    match line.char_indices().nth(HEADING) {
+        None => line,
+        Some((end, _)) => format!("{}...", line.get(..end).unwrap_or_default()),
     }
 }
 
 impl SampleText<'_> {
     /// Takes the next token. Returns the text that is certain now.
     fn push(&mut self, token: i64) -> Result<String, TextError> {
-        self.tokens = self.tokens.saturating_add(1);
         let piece = self.stops.push(&self.stream.push(token)?);
         self.text.push_str(&piece);
         Ok(piece)
@@ -145,7 +165,7 @@ impl SampleText<'_> {
 }
 
 /// Prints a part of a text at once. A text comes from a model, so it must not control the terminal.
-pub(super) fn print(output: &mut Output, piece: &str) -> Result<(), CommandError> {
+fn print(output: &mut Output, piece: &str) -> Result<(), CommandError> {
     if !piece.is_empty() {
         output.write_all(printable(piece).as_bytes())?;
         output.flush()?;
