@@ -135,8 +135,3 @@ pub use write::{BufferPairs, CacheMemory, RawBuffer, WritePlan, Written};
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
-
-/// Tests the examples of the repository's README.
-#[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
-struct RepositoryReadme;
