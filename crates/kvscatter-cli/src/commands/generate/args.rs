@@ -24,8 +24,8 @@ use crate::numbers::integer;
 ///
 /// --prompt prints the text as it is generated, until the model ends it or the cache is full. Several prompts run
 /// as one batch. --chat applies the model's chat template. Without --prompt it reads turns from the terminal or
-/// from standard input, a line each, and computes only the tokens of each turn. Ctrl-C ends the answer, and Ctrl-D
-/// ends the chat. The lines about times and caches go to standard error.
+/// from standard input, a line each, and usually computes only the tokens of each turn. Ctrl-C ends the answer, and
+/// Ctrl-D ends the chat. The lines about times and caches go to standard error.
 ///
 /// --prompt-ids and --batch-file take token ids and need no tokenizer. They print the new tokens of each prompt in
 /// the form that --batch-file reads, and then the lines about times and caches.
@@ -34,8 +34,8 @@ use crate::numbers::integer;
 /// gives the same text.
 ///
 /// --save-prefix saves the caches of a prompt to a file, and --prefix continues from that file without computing
-/// the prompt again. The file works with every conversion of the same model, with any --max-seq, --chunk and
-/// --rewind.
+/// the prompt again. The file works with every conversion of the same model, also if kvscatter convert made them
+/// with other values of --max-seq, --chunk or --rewind.
 ///
 /// The default engine needs the cargo feature tract, and --engine ort needs the feature onnxruntime. To build
 /// all features, in a clone of the repository: cargo install --locked --path crates/kvscatter-cli --features full
@@ -66,7 +66,7 @@ pub(crate) struct Generate {
     #[command(flatten)]
     pub(super) prompts: Prompts,
 
-    /// The message of the system, before the first turn of the chat
+    /// The system message, before the first turn of the chat
     #[arg(long, value_name = "TEXT", requires = "chat")]
     pub(super) system: Option<String>,
 
@@ -104,11 +104,13 @@ pub(crate) struct Generate {
     #[arg(long, default_value = "tract")]
     pub(super) engine: EngineName,
 
-    /// The library of ONNX Runtime, or a folder with its package [default: as for certify]
+    /// The library of ONNX Runtime, or a folder with its package [default: $KVSCATTER_ORT_LIB, else
+    /// $ORT_DYLIB_PATH, else that of the active Python]
     #[arg(long, value_name = "PATH")]
     pub(super) ort_lib: Option<PathBuf>,
 
-    /// The plugin for ONNX Runtime, or none [default: as for certify]
+    /// The plugin for ONNX Runtime, or none [default: $KVSCATTER_ORT_PLUGIN, else the one beside this command, if
+    /// any]
     #[arg(long, value_name = "PATH|none")]
     pub(super) ort_plugin: Option<PathBuf>,
 
@@ -120,7 +122,8 @@ pub(crate) struct Generate {
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = integer::<usize>)]
     pub(super) draft: usize,
 
-    /// Slots of each sample, if the model leaves this size open [default: as many as the longest sample needs]
+    /// Slots of each sample, if the model leaves this size open [default: as many as the longest prompt and its new
+    /// tokens need, or without a limit of new tokens those that the model supports, at most 4096]
     #[arg(long, value_name = "N", value_parser = integer::<NonZeroUsize>)]
     pub(super) capacity: Option<NonZeroUsize>,
 
