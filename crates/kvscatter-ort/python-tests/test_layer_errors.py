@@ -6,7 +6,7 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 
-from support.layers import ANGLES, BATCH, HEADS, LAYERS, SIZE, SLOTS, feed, layer
+from support.layers import ANGLES, BATCH, HEADS, LAYERS, SIZE, SLOTS, feed, layer, run
 from support.sessions import plugin
 
 
@@ -46,6 +46,30 @@ def test_an_error_changes_no_cache(change, message):
     with pytest.raises(Exception, match=message):
         session.run_with_iobinding(binding)
     assert {name: cache.numpy().tobytes() for name, cache in caches.items()} == before
+
+
+@pytest.mark.parametrize(
+    ("chosen", "change", "message"),
+    [
+        (
+            {"packed": True, "reads_sizes": True},
+            {"sizes": np.array([4, 2, 2, 0])},
+            r"Split: \[4, 2, 2, 0\] must be three sizes that add up to 8",
+        ),
+        (
+            {"rotation": {}, "sines": 4},
+            {},
+            r"sin_cache.* has shape \[4, 4\], must be \[12, 4\] like cos_cache",
+        ),
+    ],
+)
+def test_inputs_that_the_separate_nodes_refuse_are_refused(chosen, change, message):
+    session, several = plugin(layer(**chosen), fusion="on"), plugin(layer(**chosen))
+    inputs = feed(session, 1) | change
+    with pytest.raises(Exception, match=message):
+        run(session, inputs, False)
+    with pytest.raises(Exception, match=r"Split|RotaryEmbedding"):
+        run(several, inputs, False)
 
 
 def overlapping(arrays: dict[str, np.ndarray], output: str, other: str) -> dict[str, np.ndarray]:

@@ -150,6 +150,15 @@ def test_a_cache_that_is_also_another_input_is_not_fused():
         assert got[output].tobytes() == values.tobytes()
 
 
+@pytest.mark.parametrize("names", [(b"co\0q", b"co\0s"), ("余弦".encode("gbk"), "正弦".encode("gbk"))])
+def test_layers_of_a_graph_with_indistinct_names_are_not_fused(names):
+    """ONNX Runtime accepts any bytes as a name, but a provider gets C strings."""
+    model = layer(rotation={}, angles=("CCCC", "SSSS"))
+    for placeholder, name in zip((b"CCCC", b"SSSS"), names, strict=True):
+        model = model.replace(placeholder, name)
+    assert sorted(assignment(plugin(model, fusion="on"))[PROVIDER]) == KERNELS
+
+
 def test_runs_at_the_same_time_do_not_share_working_memory():
     session = plugin(layer(packed=True, rotation={}), fusion="on")
     inputs = [feed(session, 1 + seed % 4, seed=seed) for seed in range(16)]

@@ -102,38 +102,38 @@ impl<'a> GraphNode<'a> {
         Ok(outputs.into_iter().map(|output| !output.is_null()).collect())
     }
 
-    /// Returns the names of the inputs, which are empty for absent ones.
+    /// Returns the inputs, which have an empty name if they are absent.
     ///
     /// # Errors
     /// Returns the status of a function of the runtime that fails.
-    pub(crate) fn input_names(&self) -> Result<Vec<String>, Failure> {
+    pub(crate) fn named_inputs(&self) -> Result<Vec<NamedValue>, Failure> {
         let api = self.runtime.api;
-        self.names(api.Node_GetNumInputs, api.Node_GetInputs)
+        self.named(api.Node_GetNumInputs, api.Node_GetInputs)
     }
 
-    /// Returns the names of the values that the node's subgraphs read.
+    /// Returns the values that the node's subgraphs read.
     ///
     /// # Errors
     /// Returns the status of a function of the runtime that fails.
-    pub(crate) fn implicit_input_names(&self) -> Result<Vec<String>, Failure> {
+    pub(crate) fn named_implicit_inputs(&self) -> Result<Vec<NamedValue>, Failure> {
         let api = self.runtime.api;
-        self.names(api.Node_GetNumImplicitInputs, api.Node_GetImplicitInputs)
+        self.named(api.Node_GetNumImplicitInputs, api.Node_GetImplicitInputs)
     }
 
-    /// Returns the names of the outputs, which are empty for absent ones.
+    /// Returns the outputs, which have an empty name if they are absent.
     ///
     /// # Errors
     /// Returns the status of a function of the runtime that fails.
-    pub(crate) fn output_names(&self) -> Result<Vec<String>, Failure> {
+    pub(crate) fn named_outputs(&self) -> Result<Vec<NamedValue>, Failure> {
         let api = self.runtime.api;
-        self.names(api.Node_GetNumOutputs, api.Node_GetOutputs)
+        self.named(api.Node_GetNumOutputs, api.Node_GetOutputs)
     }
 
-    fn names(&self, count_of: CountFn, list: ListFn) -> Result<Vec<String>, Failure> {
+    fn named(&self, count_of: CountFn, list: ListFn) -> Result<Vec<NamedValue>, Failure> {
         // SAFETY: The values are parts of the node, which is valid by the contract of `new`.
         self.values(count_of, list)?
             .into_iter()
-            .map(|value| unsafe { value_name(self.runtime, value) })
+            .map(|value| unsafe { NamedValue::read(self.runtime, value) })
             .collect()
     }
 
@@ -209,22 +209,35 @@ impl<'a> GraphNode<'a> {
     }
 }
 
-/// Returns the name of a value, which is empty for NULL.
-///
-/// # Errors
-/// Returns the status of a function of the runtime that fails.
-///
-/// # Safety
-/// `value` is NULL, or an object of the runtime that is valid until this returns.
-pub(crate) unsafe fn value_name(runtime: RuntimeApi, value: *const OrtValueInfo) -> Result<String, Failure> {
-    if value.is_null() {
-        return Ok(String::new());
+/// A value of a graph.
+pub(crate) struct NamedValue {
+    /// The name, which ends before the first zero byte and has U+FFFD in place of what is not UTF-8. So two values may
+    /// have the same.
+    pub(crate) name: String,
+    /// The address of the runtime's object, which differs from those of the other values of the graph.
+    pub(crate) address: usize,
+}
+
+impl NamedValue {
+    /// Reads a value, which has an empty name if it is NULL.
+    ///
+    /// # Errors
+    /// Returns the status of a function of the runtime that fails.
+    ///
+    /// # Safety
+    /// `value` is NULL, or an object of the runtime that is valid until this returns.
+    pub(crate) unsafe fn read(runtime: RuntimeApi, value: *const OrtValueInfo) -> Result<Self, Failure> {
+        let address = value.addr();
+        if value.is_null() {
+            return Ok(Self { name: String::new(), address });
+        }
+        let mut name = null();
+        // SAFETY: `value` is valid by this function's contract, and `name` takes the result (R1).
+        runtime.check(unsafe { (runtime.api.GetValueInfoName)(value, &raw mut name) })?;
+        // SAFETY: `name` is a string of `value`, which ends in a zero byte and lives as long as `value` (R5).
+        let name = unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned();
+        Ok(Self { name, address })
     }
-    let mut name = null();
-    // SAFETY: `value` is valid by this function's contract, and `name` takes the result (R1).
-    runtime.check(unsafe { (runtime.api.GetValueInfoName)(value, &raw mut name) })?;
-    // SAFETY: `name` is a string of `value`, which ends in a zero byte and lives as long as `value` (R5).
-    Ok(unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned())
 }
 
 impl Attributes for GraphNode<'_> {

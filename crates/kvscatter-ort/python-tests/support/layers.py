@@ -33,9 +33,16 @@ def layer(
     extra=(),
     past_v="past_v",
     slots=SLOTS,
+    reads_sizes=False,
+    sines=ANGLES,
+    angles=("cos", "sin"),
 ):
-    """Returns a model of one layer, whose queries, keys and values are inputs. ``extra`` names values that are
-    outputs too. ``past_v`` is the input that the new values are written to, and ``slots`` the capacity."""
+    """Returns a model of one layer, whose queries, keys and values are inputs.
+
+    ``extra`` names values that are outputs too, ``past_v`` the input that the new values are written to, and ``angles``
+    the cosines and sines. ``slots`` is the capacity, and ``sines`` the number of rows of the sines. ``reads_sizes``
+    makes an input of the sizes of the parts that are split.
+    """
     widths = {"q": HEADS, "k": KV_HEADS, "v": KV_HEADS}
     inputs, initializers, nodes = {}, {}, []
 
@@ -45,7 +52,9 @@ def layer(
     if packed:
         heads = HEADS + 2 * KV_HEADS
         inputs["qkv"] = [BATCH, "tokens", heads * SIZE]
-        initializers |= {"shape": [0, 0, heads, SIZE], "sizes": [HEADS, KV_HEADS, KV_HEADS]}
+        initializers["shape"] = [0, 0, heads, SIZE]
+        if not reads_sizes:
+            initializers["sizes"] = [HEADS, KV_HEADS, KV_HEADS]
         node("Reshape", ["qkv", "shape"], ["all"])
         node("Split", ["all", "sizes"], list(widths), axis=2)
     else:
@@ -58,8 +67,8 @@ def layer(
     rows = {name: name if by_head else f"{name}_by_head" for name in widths}
     if rotation is not None:
         for name in ("q", "k"):
-            angles = [rows[name], "cos", "sin", "positions"]
-            node("RotaryEmbedding", angles, [f"{name}_rotated"], **rotation)
+            rotated = [rows[name], *angles, "positions"]
+            node("RotaryEmbedding", rotated, [f"{name}_rotated"], **rotation)
             rows[name] = f"{name}_rotated"
     for name, past in (("k", "past_k"), ("v", past_v)):
         written = [past, rows[name], f"starts_{name}"]
@@ -74,8 +83,10 @@ def layer(
     floats = inputs | {"past_k": cache, past_v: cache}
     if rotation is not None:
         columns = rotation.get("rotary_embedding_dim", SIZE) // 2
-        floats |= {"cos": [ANGLES, columns], "sin": [ANGLES, columns]}
+        floats |= {angles[0]: [ANGLES, columns], angles[1]: [sines, columns]}
     integers = {"starts_k": [BATCH], "starts_v": [BATCH], "lengths": [BATCH]}
+    if reads_sizes:
+        integers["sizes"] = ["parts"]
     if rotation is not None:
         integers["positions"] = [BATCH, "tokens"]
     values = [models.value(name, code, shape) for name, shape in floats.items()]
@@ -103,9 +114,10 @@ def feed(session: ort.InferenceSession, tokens: int, dtype=np.float32, seed: int
     positions = starts[:, None] + np.arange(tokens)
     made = {}
     for value in session.get_inputs():
-        shape = [tokens if size == "tokens" else size for size in value.shape]
+        shape = [{"tokens": tokens, "parts": 3}.get(size, size) for size in value.shape]
         made[value.name] = random.standard_normal(shape).astype(dtype)
     integers = {"starts_k": starts, "starts_v": starts, "lengths": starts + tokens, "positions": positions}
+    integers["sizes"] = np.array([HEADS, KV_HEADS, KV_HEADS])
     integers["mask"] = (columns <= positions[:, None, :, None]) & (columns != 1)
     return {name: integers.get(name, made[name]) for name in made}
 

@@ -10,7 +10,7 @@ use ort_sys::{OrtGraph, OrtKernelContext, OrtNode, OrtStatusPtr};
 use super::compute::{LayerKernel, Names};
 use super::{NamedGraph, Workspace, find};
 use crate::context::Context;
-use crate::graph_node::GraphNode;
+use crate::graph_node::{GraphNode, NamedValue};
 use crate::operators::attention::declaration::Declaration;
 use crate::runtime::RuntimeApi;
 use crate::status::{Failure, guarded};
@@ -49,7 +49,8 @@ impl CompiledLayer {
         let graph = unsafe { NamedGraph::read(runtime, graph) }?;
         // SAFETY: `fused` is valid by this function's contract, and is not used longer.
         let fused = unsafe { GraphNode::new(runtime, fused) };
-        let names = Names { inputs: fused.input_names()?, outputs: fused.output_names()? };
+        let names = |values: Vec<NamedValue>| values.into_iter().map(|value| value.name).collect();
+        let names = Names { inputs: names(fused.named_inputs()?), outputs: names(fused.named_outputs()?) };
         let inputs = names.inputs.len();
         let index = |names: &[String], name: &String| names.iter().position(|other| other == name);
         let mut found = None;

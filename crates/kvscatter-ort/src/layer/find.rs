@@ -12,7 +12,7 @@ const BY_HEAD: [i64; 4] = [0, 2, 1, 3];
 /// Returns the layer of an `Attention` node, which the provider takes. The layer has only nodes that are `free`.
 ///
 /// Returns `None` if the node does not attend to two caches that the graph has as inputs and, after a write, as
-/// outputs, or if the layer uses a cache for something else too.
+/// outputs, if the layer uses a cache for something else too, or if two values of the graph have the same name.
 ///
 /// # Errors
 /// Returns the status of a function of the runtime that fails.
@@ -21,6 +21,9 @@ pub(crate) fn find(
     attention: usize,
     free: impl Fn(usize) -> bool,
 ) -> Result<Option<Layer<String>>, Failure> {
+    if !graph.has_unique_names {
+        return Ok(None);
+    }
     let graph = &FreeNodes { graph, is_free: &free };
     let Some(node) = graph.node(attention) else { return Ok(None) };
     if !node.node.is(Attention::NAME)? || node.input(4).is_some() {

@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 
 use ort_sys::{OrtGraph, OrtStatusPtr, OrtValueInfo};
 
-use crate::graph_node::{GraphNode, value_name};
+use crate::graph_node::{GraphNode, NamedValue};
 use crate::runtime::RuntimeApi;
 use crate::status::Failure;
 
@@ -19,6 +19,8 @@ type ListFn = unsafe extern "system" fn(*const OrtGraph, *mut *const OrtValueInf
 
 /// The nodes of a graph, and which of them write and read each value.
 pub(crate) struct NamedGraph<'a> {
+    /// Whether all values have different names. Otherwise names say nothing about them.
+    pub(crate) has_unique_names: bool,
     pub(crate) nodes: Vec<NamedNode<'a>>,
     producers: HashMap<String, usize>,
     /// The nodes that read each value. A node that reads it twice is there twice.
@@ -67,17 +69,25 @@ impl<'a> NamedGraph<'a> {
         runtime.check(unsafe { (api.Graph_GetNodes)(graph, raw.as_mut_ptr(), count) })?;
         let (mut nodes, mut producers) = (Vec::with_capacity(count), HashMap::new());
         let mut readers: HashMap<String, Vec<usize>> = HashMap::new();
+        let (mut addresses, mut has_unique_names) = (HashMap::new(), true);
+        let mut name_of = |NamedValue { name, address }: NamedValue| {
+            has_unique_names &= *addresses.entry(name.clone()).or_insert(address) == address;
+            name
+        };
         for (index, raw) in raw.into_iter().enumerate() {
             // SAFETY: `raw` is a part of `graph`, which is valid for `'a` by this function's contract.
             let node = unsafe { GraphNode::new(runtime, raw) };
-            let (inputs, outputs) = (node.input_names()?, node.output_names()?);
-            for name in inputs.iter().chain(&node.implicit_input_names()?) {
+            let mut names = |values: Vec<NamedValue>| values.into_iter().map(&mut name_of).collect();
+            let (inputs, implicit): (Vec<_>, Vec<_>) =
+                (names(node.named_inputs()?), names(node.named_implicit_inputs()?));
+            let outputs: Vec<String> = names(node.named_outputs()?);
+            for name in inputs.iter().chain(&implicit) {
                 readers.entry(name.clone()).or_default().push(index);
             }
             producers.extend(outputs.iter().map(|name| (name.clone(), index)));
             nodes.push(NamedNode { node, inputs, outputs });
         }
-        let names = |count_of: CountFn, list: ListFn| -> Result<HashSet<String>, Failure> {
+        let mut names = |count_of: CountFn, list: ListFn| -> Result<HashSet<String>, Failure> {
             let mut count = 0;
             // SAFETY: `graph` is valid by this function's contract, and `count` takes the result (R1).
             runtime.check(unsafe { count_of(graph, &raw mut count) })?;
@@ -85,11 +95,12 @@ impl<'a> NamedGraph<'a> {
             // SAFETY: `graph` is valid by this function's contract, and `values` has room for `count` results (R1).
             runtime.check(unsafe { list(graph, values.as_mut_ptr(), count) })?;
             // SAFETY: The values are parts of `graph`, which is valid by this function's contract.
-            values.into_iter().map(|value| unsafe { value_name(runtime, value) }).collect()
+            let values = values.into_iter().map(|value| unsafe { NamedValue::read(runtime, value) });
+            values.map(|value| value.map(&mut name_of)).collect()
         };
         let inputs = names(api.Graph_GetNumInputs, api.Graph_GetInputs)?;
         let outputs = names(api.Graph_GetNumOutputs, api.Graph_GetOutputs)?;
-        Ok(Self { nodes, producers, readers, inputs, outputs })
+        Ok(Self { has_unique_names, nodes, producers, readers, inputs, outputs })
     }
 
     /// Returns the number of the node that computes a value.

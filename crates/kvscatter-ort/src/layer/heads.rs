@@ -46,8 +46,10 @@ impl Heads {
             let parts: Result<Vec<_>, _> = parts.iter().map(|&part| usize::try_from(part)).collect();
             let parts = parts.unwrap_or_default();
             let sum = parts.iter().try_fold(0, |sum: usize, part| sum.checked_add(*part));
-            let (true, Some(&part)) = (sum == Some(all), parts.get(number)) else {
-                return Err(Failure::fail(format!("Split: the sizes {parts:?} must add up to {all}")));
+            let (true, 3, Some(&part)) = (sum == Some(all), parts.len(), parts.get(number)) else {
+                return Err(Failure::fail(format!(
+                    "Split: {parts:?} must be three sizes that add up to {all}"
+                )));
             };
             (rows.heads, rows.first) = (part, parts.iter().take(number).sum());
         }

@@ -52,6 +52,12 @@ impl<'a, T: Float> Angles<'a, T> {
                 return Err(angles.role.failure(format!("has shape {shape:?}, must have {half} columns")));
             }
         }
+        if sin.shape() != cos.shape() {
+            let (shape, expected) = (sin.shape(), cos.shape());
+            return Err(sin
+                .role
+                .failure(format!("has shape {shape:?}, must be {expected:?} like cos_cache")));
+        }
         Ok(Self {
             cos: cos.elements()?,
             sin: sin.elements()?,

@@ -2,6 +2,8 @@
 
 use std::sync::{Mutex, PoisonError};
 
+use crate::status::Failure;
+
 /// The most bytes that a session keeps between two calls.
 const MAX_KEPT: usize = 16 << 20;
 
@@ -19,17 +21,24 @@ impl Workspace {
 
     /// Calls `work` with parts of these sizes, which contain anything. Keeps the memory for the next call if it is not
     /// too large.
+    ///
+    /// # Errors
+    /// Returns an error if the memory cannot be allocated, or the error of `work`.
     pub(super) fn with<R, const N: usize>(
         &self,
         sizes: [usize; N],
-        work: impl FnOnce([&mut [u64]; N]) -> R,
-    ) -> R {
+        work: impl FnOnce([&mut [u64]; N]) -> Result<R, Failure>,
+    ) -> Result<R, Failure> {
         let needed = sizes.iter().sum();
         let mut memory = core::mem::take(&mut *self.idle.lock().unwrap_or_else(PoisonError::into_inner));
         if memory.len() < needed {
             // The old memory is freed before the new one is allocated.
-            drop(memory);
-            memory = vec![0; needed];
+            memory = Vec::new();
+            memory.try_reserve_exact(needed).map_err(|_| {
+                let bytes = needed.saturating_mul(size_of::<u64>());
+                Failure::fail(format!("kvscatter: {bytes} bytes of working memory cannot be allocated"))
+            })?;
+            memory.resize(needed, 0);
         }
         let mut rest = &mut *memory;
         let result = work(sizes.map(|size| rest.split_off_mut(..size).unwrap_or_default()));
@@ -56,32 +65,44 @@ mod tests {
     fn parts_are_separate_and_have_the_sizes_that_were_asked_for() {
         let workspace = Workspace::new();
         for sizes in [[3, 0, 2], [1, 4, 0], [0, 0, 0]] {
-            let got = workspace.with(sizes, |parts| {
+            let work = |parts: [&mut [u64]; 3]| {
+                let got = parts.each_ref().map(|part| part.len());
                 for (index, part) in (1..).zip(parts) {
                     part.fill(index);
                 }
-                sizes
-            });
-            assert_eq!(got, sizes);
+                Ok(got)
+            };
+            assert_eq!(workspace.with(sizes, work).ok(), Some(sizes));
         }
         assert_eq!(workspace.kept(), 5, "the largest memory so far is used again");
         let parts = workspace.with([2, 3], |parts| {
             let [one, two] = parts;
             one.fill(1);
             two.fill(2);
-            [one.to_vec(), two.to_vec()]
+            Ok([one.to_vec(), two.to_vec()])
         });
-        assert_eq!(parts, [vec![1, 1], vec![2, 2, 2]]);
+        assert_eq!(parts.ok(), Some([vec![1, 1], vec![2, 2, 2]]));
+    }
+
+    #[test]
+    fn memory_that_cannot_be_allocated_is_an_error() {
+        let workspace = Workspace::new();
+        let refused = workspace.with([usize::MAX / 16, 0], |_| Ok(()));
+        assert!(refused.is_err_and(|failure| failure.to_string().contains("cannot be allocated")));
     }
 
     #[test]
     fn calls_at_the_same_time_have_different_memory_and_one_is_kept() {
         let workspace = Workspace::new();
-        workspace.with([4], |[outer]| {
+        let outer = workspace.with([4], |[outer]| {
             outer.fill(1);
-            workspace.with([6], |[inner]| inner.fill(2));
-            assert_eq!(outer, [1; 4]);
+            workspace.with([6], |[inner]| {
+                inner.fill(2);
+                Ok(())
+            })?;
+            Ok(outer.to_vec())
         });
+        assert_eq!(outer.ok(), Some(vec![1; 4]));
         assert_eq!(workspace.kept(), 6);
     }
 
@@ -89,9 +110,9 @@ mod tests {
     fn memory_above_the_limit_is_not_kept() {
         let workspace = Workspace::new();
         let limit = MAX_KEPT / size_of::<u64>();
-        workspace.with([limit, 1], |_| ());
+        assert!(workspace.with([limit, 1], |_| Ok(())).is_ok());
         assert_eq!(workspace.kept(), 0);
-        workspace.with([limit], |_| ());
+        assert!(workspace.with([limit], |_| Ok(())).is_ok());
         assert_eq!(workspace.kept(), limit);
     }
 }
