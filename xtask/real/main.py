@@ -225,8 +225,13 @@ def measured(given: argparse.Namespace, tools: Tools) -> dict[str, Any]:
     if given.write_docs:
         check_quality(results)
     bench, stolen = Bench(given, tools), host.Stolen()
-    results["groups"] = [bench.run(group) for group in groups]
-    results["stolen"] = stolen.share()
+    results["groups"] = []
+    for group in groups:
+        results["groups"].append(bench.run(group))
+        results["stolen"] = stolen.share()
+        # A run that is interrupted keeps its groups, but is not good enough for the page.
+        found = results | {"whole": results["whole"] and group is groups[-1]}
+        (given.root / "results.json").write_text(json.dumps(found, indent=1))
     return results
 
 
@@ -251,7 +256,6 @@ def main() -> None:
             results = measured(given, tools)
             if given.prepare:
                 return
-            file.write_text(json.dumps(results, indent=1))
         if given.write_docs:
             check_quality(results)
         failed = failures(results)
