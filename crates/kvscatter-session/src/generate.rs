@@ -368,8 +368,9 @@ impl Generator {
     }
 
     fn check(&self, prompts: &[Vec<i64>], options: &GenerateOptions) -> Result<(), SessionError> {
-        let without_limit = GenerateOptions { max_new_tokens: None, ..options.clone() };
-        let checked = if self.may_fill { &without_limit } else { options };
+        let without_limit =
+            self.may_fill.then(|| GenerateOptions { max_new_tokens: None, ..options.clone() });
+        let checked = without_limit.as_ref().unwrap_or(options);
         checked.check(prompts, self.prefix.len(), self.vocabulary(), self.capacity())?;
         let batch = self.decoder.batch();
         if prompts.len() > batch {
