@@ -19,6 +19,15 @@ pub fn printable(text: &str) -> String {
     })
 }
 
+/// Returns a text of at most `most` characters, or its first `most` characters and `...`.
+#[must_use]
+pub fn beginning(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
+        None => text.to_owned(),
+        Some((end, _)) => format!("{}...", text.get(..end).unwrap_or_default()),
+    }
+}
+
 fn escaped(text: &str, is_escaped: impl Fn(char) -> bool) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
@@ -44,7 +53,15 @@ pub fn misleads(c: char) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{one_line, printable};
+    use super::{beginning, one_line, printable};
+
+    #[test]
+    fn a_long_text_is_cut_between_characters() {
+        for (text, expected) in [("", ""), ("κλε", "κλε"), ("κλει", "κλε...")] {
+            assert_eq!(beginning(text, 3), expected);
+        }
+        assert_eq!(beginning("a", 0), "...");
+    }
 
     #[test]
     fn nothing_in_a_name_can_move_the_cursor_or_the_text() {

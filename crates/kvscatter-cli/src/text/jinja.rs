@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
+use kvscatter_text::names::beginning;
 use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, Output, State, Value};
 use serde::{Deserialize, Serialize};
@@ -21,7 +22,7 @@ pub(super) const MAX_TEXT: usize = 16 << 20;
 /// The most calls of macros inside each other.
 const MAX_DEPTH: usize = 100;
 
-/// The most characters of a problem.
+/// The most characters of a problem, which may repeat a text of any length.
 const MAX_PROBLEM: usize = 1000;
 
 /// The author of a message.
@@ -93,7 +94,7 @@ impl Refusal {
         let mut source = std::error::Error::source(error);
         while let Some(cause) = source {
             if let Some(Raised(message)) = cause.downcast_ref() {
-                return Self::Raised { message: cut(message) };
+                return Self::Raised { message: beginning(message, MAX_PROBLEM) };
             }
             source = cause.source();
         }
@@ -102,17 +103,9 @@ impl Refusal {
             (ErrorKind::WriteFailure, _) => Self::Length,
             (kind, detail) => {
                 let problem = detail.map_or_else(|| kind.to_string(), |detail| format!("{kind}: {detail}"));
-                Self::Failed { line: error.line().unwrap_or(1), problem: cut(&problem) }
+                Self::Failed { line: error.line().unwrap_or(1), problem: beginning(&problem, MAX_PROBLEM) }
             }
         }
-    }
-}
-
-/// Returns the beginning of a problem, which may repeat a text of any length.
-fn cut(problem: &str) -> String {
-    match problem.char_indices().nth(MAX_PROBLEM) {
-        None => problem.to_owned(),
-        Some((end, _)) => format!("{}...", problem.get(..end).unwrap_or_default()),
     }
 }
 

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use kvscatter_text::names::beginning;
 
 use crate::error::CommandError;
 use crate::files;
@@ -12,7 +13,7 @@ use crate::text::TextError;
 /// The size limit of a file of prompts and of a turn of a chat. A person or a tokenizer writes far less.
 pub(super) const MAX_BYTES: u64 = 1 << 24;
 
-/// The most characters of a word that an error shows.
+/// The most characters of a word that an error shows, because a whole file may be one word.
 const SHOWN: usize = 40;
 
 /// The mark that some editors write at the start of a text in UTF-8.
@@ -124,15 +125,7 @@ pub(super) fn id(text: &str) -> Result<i64, String> {
     match text.parse() {
         Ok(id @ 0..) => Ok(id),
         Ok(_) => Err(format!("'{text}' is not a token id: must be at least 0")),
-        Err(_) => Err(format!("'{}' is not a token id", beginning(text))),
-    }
-}
-
-/// Returns the part of a word that an error shows, because a whole file may be one word.
-fn beginning(word: &str) -> String {
-    match word.char_indices().nth(SHOWN) {
-        None => word.to_owned(),
-        Some((end, _)) => format!("{}...", word.get(..end).unwrap_or_default()),
+        Err(_) => Err(format!("'{}' is not a token id", beginning(text, SHOWN))),
     }
 }
 

@@ -4,7 +4,7 @@ use std::io::Write;
 
 use indicatif::ProgressBar;
 use kvscatter_session::{Event, NewTokens};
-use kvscatter_text::names::{one_line, printable};
+use kvscatter_text::names::{beginning, one_line, printable};
 
 use crate::error::CommandError;
 use crate::output::{Output, progress};
@@ -116,7 +116,10 @@ impl<'w> Writer<'w> {
             return print(self.output, &(piece + end));
         }
         if !self.output.is_json() {
-            let heading = self.headings.get(number).map_or(String::new(), |prompt| shortened(prompt));
+            let heading = self
+                .headings
+                .get(number)
+                .map_or(String::new(), |prompt| beginning(&one_line(prompt), HEADING));
             let before = if number == 0 { "" } else { "\n" };
             writeln!(self.output, "{before}--- {}: {heading}", self.printed)?;
             print(self.output, &sample.text)?;
@@ -135,15 +138,6 @@ impl<'w> Writer<'w> {
             self.end_next()?;
         }
         Ok(self.samples.into_iter().map(|sample| sample.text).collect())
-    }
-}
-
-/// Returns the beginning of a prompt in one line.
-fn shortened(prompt: &str) -> String {
-    let line = one_line(prompt);
-    match line.char_indices().nth(HEADING) {
-        None => line,
-        Some((end, _)) => format!("{}...", line.get(..end).unwrap_or_default()),
     }
 }
 
