@@ -1,7 +1,7 @@
 //! The folder of conversions.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -17,6 +17,9 @@ use crate::{DataFile, DataFileOrigin, Fingerprint, Model, OnnxError, WeightTrans
 /// The names of the converted model and of its description.
 const MODEL: &str = "model.onnx";
 const RECORD: &str = "source.json";
+
+/// The name of the file that a process locks while it installs a conversion.
+const LOCK: &str = ".lock";
 
 /// The prefix of the names of unfinished conversions.
 const UNFINISHED: &str = ".tmp-";
@@ -152,18 +155,19 @@ impl Cache<'_> {
     }
 
     /// Renames a conversion to its final name. A conversion that is damaged or out of date makes room for it.
+    ///
+    /// One process at a time does this, so that none moves away what another one has just kept. File systems without
+    /// locks do not order them.
     fn install(&self, new: &Path, target: &Path, request: &Request) -> io::Result<()> {
-        const ATTEMPTS: usize = 8;
-        let is_in_the_way = || target.symlink_metadata().is_ok() && self.find(request).is_none();
-        for _ in 0..ATTEMPTS {
-            if fs::rename(new, target).is_ok() {
-                return Ok(());
-            }
-            if is_in_the_way() {
-                // Another process may do the same, so a failure is no error.
-                let aside = tempfile::Builder::new().prefix(UNFINISHED).tempdir_in(self.root)?;
-                let _ = fs::rename(target, aside.path().join("old"));
-            }
+        let lock = File::create(self.root.join(LOCK))?;
+        let _ = lock.lock();
+        if self.find(request).is_some() {
+            // An error, so that the caller removes `new`.
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        if target.symlink_metadata().is_ok() {
+            let aside = tempfile::Builder::new().prefix(UNFINISHED).tempdir_in(self.root)?;
+            fs::rename(target, aside.path().join("old"))?;
         }
         fs::rename(new, target)
     }

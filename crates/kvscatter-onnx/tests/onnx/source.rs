@@ -245,8 +245,14 @@ impl Scene {
     fn converts(&self) -> Prepared {
         let prepared = self.prepare();
         assert!(matches!(prepared.what, Preparation::Converted { .. }), "{prepared}");
-        assert_eq!(fs::read_dir(self.cache.path().join("conversions")).unwrap().count(), 1);
+        assert_eq!(self.conversions(), 1);
         prepared
+    }
+
+    /// Returns the number of folders with a conversion, or with an unfinished one.
+    fn conversions(&self) -> usize {
+        let entries = fs::read_dir(self.cache.path().join("conversions")).unwrap();
+        entries.filter(|entry| entry.as_ref().unwrap().file_type().unwrap().is_dir()).count()
     }
 
     #[track_caller]
@@ -428,13 +434,21 @@ fn the_name_of_an_export_need_not_be_utf_8() {
 #[test]
 fn threads_that_prepare_one_model_get_one_conversion() {
     let scene = Scene::gqa();
-    let prepared: Vec<_> = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..3).map(|_| scope.spawn(|| scene.prepare())).collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
-    });
-    assert!(prepared.iter().all(|one| one.model == prepared[0].model && capacity(&one.model) == Some(32)));
-    assert_eq!(fs::read_dir(scene.cache.path().join("conversions")).unwrap().count(), 1);
-    scene.reuses();
+    for damage in [false, true] {
+        if damage {
+            let kept = scene.prepare().model;
+            fs::write(kept.with_file_name("source.json"), "{").unwrap();
+        }
+        let prepared: Vec<_> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..3).map(|_| scope.spawn(|| scene.prepare())).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert!(
+            prepared.iter().all(|one| one.model == prepared[0].model && capacity(&one.model) == Some(32))
+        );
+        assert_eq!(scene.conversions(), 1);
+        scene.reuses();
+    }
 }
 
 #[test]
