@@ -6,12 +6,16 @@
 #![warn(missing_debug_implementations)]
 #![deny(unsafe_code, reason = "only calls to the library need any")]
 
+#[expect(unsafe_code, reason = "the library's interface is C and takes pointers to our tensors")]
+mod binding;
+mod element;
 mod error;
 mod locate;
+#[expect(unsafe_code, reason = "the library's tensors are pointers")]
+mod memory;
 mod message;
 #[expect(unsafe_code, reason = "the library's interface is C")]
 mod plugin;
-#[expect(unsafe_code, reason = "the library's interface is C and takes pointers to our tensors")]
 mod session;
 mod version;
 

@@ -4,9 +4,15 @@
 use std::path::Path;
 
 use kvscatter::ElementType;
+use kvscatter_onnx::proto::tensor_shape_proto::Dimension;
+use kvscatter_onnx::proto::tensor_shape_proto::dimension::Value as DimValue;
+use kvscatter_onnx::proto::type_proto::{Tensor as TensorType, Value as TypeValue};
+use kvscatter_onnx::proto::{
+    GraphProto, ModelProto, OperatorSetIdProto, TensorProto, TensorShapeProto, TypeProto, ValueInfoProto,
+};
 use kvscatter_onnx::{Model, ModelFile};
 use kvscatter_onnxruntime::OnnxRuntime;
-use kvscatter_session::{Engine, InPlaceCache, LoadOptions, SessionError, Step, Tensor};
+use kvscatter_session::{Engine, InPlaceCache, LoadOptions, Session, SessionError, Step, Tensor};
 
 const CACHES: [(&str, &str); 4] = [
     ("key_cache.0", "updated_key_cache.0"),
@@ -71,6 +77,111 @@ fn shared_memory_gives_the_same_caches_and_logits_as_memory_apart() {
         assert!(shared.bytes()[written(64 + 9..64 + 11)].iter().any(|byte| *byte != 0));
     }
     assert!(past.iter().all(|cache| cache.bytes().iter().all(|byte| *byte == 0)));
+}
+
+/// A session keeps the bindings of its last run. Each run here has other tensors, some in the memory of freed ones, or
+/// the same tensor with other values.
+#[test]
+#[ignore = "needs ONNX Runtime"]
+fn a_run_reads_and_writes_the_tensors_of_its_own_step() {
+    let engine = OnnxRuntime::load(None).unwrap();
+    let load = || engine.load(&model(), LoadOptions { threads: Some(1) }).unwrap();
+    let int64s = |shape: &[usize], values: &[i64]| Tensor::int64s(shape, values).unwrap();
+    let run = |session: &mut dyn Session, caches: &mut [Tensor], tokens: &Tensor, at: i64| {
+        let positions = int64s(&[2, 1], &[at, at]);
+        let (indices, lengths) = (int64s(&[2], &[at, at]), int64s(&[2], &[at + 1, at + 1]));
+        let names = ["input_ids", "position_ids", "write_indices", "nonpad_kv_seqlen"];
+        let shared = CACHES.iter().zip(caches);
+        let step = Step {
+            inputs: names.into_iter().zip([tokens, &positions, &indices, &lengths]).collect(),
+            shared: shared.map(|((past, present), cache)| InPlaceCache { past, present, cache }).collect(),
+            returned: vec!["logits"],
+            ..Step::default()
+        };
+        session.run(step).unwrap().returned.remove(0)
+    };
+    let zeros = || CACHES.map(|_| Tensor::zeros(ElementType::Float32, &[2, 64, 32]).unwrap());
+    let (mut kept, mut session) = (zeros(), load());
+    let mut tokens = int64s(&[2, 1], &[0, 0]);
+    let mut all = Vec::new();
+    for at in 0..4 {
+        if at == 2 {
+            kept = kept.map(|cache| {
+                let mut moved = Tensor::zeros(ElementType::Float32, cache.shape()).unwrap();
+                moved.bytes_mut().copy_from_slice(cache.bytes());
+                moved
+            });
+        }
+        tokens.bytes_mut()[0] = 7 + at as u8;
+        let logits = run(session.as_mut(), &mut kept, &tokens, at);
+        all.push((logits.bytes().to_vec(), logits));
+    }
+    // Logits that the caller has kept are not overwritten.
+    assert!(all.iter().all(|(copy, logits)| copy == logits.bytes()));
+
+    let mut expected = zeros();
+    for (at, (logits, _)) in all.iter().enumerate() {
+        let tokens = int64s(&[2, 1], &[7 + at as i64, 0]);
+        assert_eq!(run(load().as_mut(), &mut expected, &tokens, at as i64).bytes(), logits, "step {at}");
+    }
+    assert!(kept.iter().zip(&expected).all(|(kept, expected)| kept.bytes() == expected.bytes()));
+}
+
+/// ONNX Runtime returns an input that is an output in the memory of the input.
+#[test]
+#[ignore = "needs ONNX Runtime"]
+fn outputs_have_memory_of_their_own() {
+    let dim = TensorShapeProto {
+        dim: vec![Dimension { value: Some(DimValue::DimValue(2)), ..Dimension::default() }],
+        ..TensorShapeProto::default()
+    };
+    let of = TensorType { elem_type: Some(1), shape: Some(dim).into(), ..TensorType::default() };
+    let r#type = TypeProto { value: Some(TypeValue::TensorType(Box::new(of))), ..TypeProto::default() };
+    let value = |name: &str| ValueInfoProto {
+        name: Some(name.to_owned()),
+        r#type: r#type.clone().into(),
+        ..ValueInfoProto::default()
+    };
+    let names = ["given", "weights"];
+    let weights = TensorProto {
+        name: Some("weights".to_owned()),
+        data_type: Some(1),
+        dims: vec![2],
+        float_data: vec![3.0, 4.0],
+        ..TensorProto::default()
+    };
+    let graph = GraphProto {
+        name: Some("returns".to_owned()),
+        input: vec![value("given")],
+        initializer: vec![weights],
+        output: names.map(value).to_vec(),
+        ..GraphProto::default()
+    };
+    let model = Model::from_proto(ModelProto {
+        ir_version: Some(10),
+        graph: graph.into(),
+        opset_import: vec![OperatorSetIdProto { version: Some(21), ..OperatorSetIdProto::default() }],
+        ..ModelProto::default()
+    });
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.onnx");
+    model.save(&path).unwrap();
+    let engine = OnnxRuntime::load(None).unwrap();
+    let file = Model::load(&path).unwrap().file().unwrap();
+    let mut session = engine.load(&file, LoadOptions::default()).unwrap();
+    let given = Tensor::integers(ElementType::Float32, &[2], &[1, 2]).unwrap();
+    let step = Step { inputs: vec![("given", &given)], returned: names.to_vec(), ..Step::default() };
+    let mut returned = session.run(step).unwrap().returned;
+    for (tensor, expected) in returned.iter().zip([[1, 2], [3, 4]]) {
+        let expected = Tensor::integers(ElementType::Float32, &[2], &expected).unwrap();
+        assert_eq!(tensor.bytes(), expected.bytes());
+    }
+    assert_ne!(returned[0].address(), given.address());
+    returned.iter_mut().for_each(|tensor| tensor.bytes_mut().fill(0));
+    let step = Step { inputs: vec![("given", &given)], returned: names.to_vec(), ..Step::default() };
+    let again = session.run(step).unwrap().returned;
+    drop((session, returned));
+    assert_eq!(again[1].bytes(), Tensor::integers(ElementType::Float32, &[2], &[3, 4]).unwrap().bytes());
 }
 
 #[test]
