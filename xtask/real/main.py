@@ -86,7 +86,14 @@ class Bench:
         for name, reason in left_out.items():
             print(f"{group.title}: {name} left out: {reason}", flush=True)
         logits = self.logits(group, prompts) if group.logits else []
-        found = {"candidates": rows, "checks": checks, "logits": logits, "left_out": left_out}
+        operators = self.operators(group) if group.logits else {}
+        found = {
+            "candidates": rows,
+            "checks": checks,
+            "logits": logits,
+            "operators": operators,
+            "left_out": left_out,
+        }
         return {"id": group.id, "title": group.title, "notes": group.notes, **found}
 
     def start(self, name: str, command: list[Any]) -> Process:
@@ -151,6 +158,13 @@ class Bench:
         for each in results:
             print(f"{group.title}: {page.difference(each)}", flush=True)
         return results
+
+    def operators(self, group: Group) -> dict[str, Any]:
+        """Returns the times of the operators of a step at the first length."""
+        numbers = [self._tools.threads, CAPACITY, self._plan.lengths[0]]
+        program = Path(__file__).with_name("operators.py")
+        command = [sys.executable, program, *group.logits, self._tools.root, *numbers]
+        return json.loads(drive.output(command, "", self._tools.threads))
 
 
 def failures(results: dict[str, Any]) -> list[str]:

@@ -22,6 +22,7 @@ LOOKS = {
     "transformers, dynamic cache": ("#bf3989", 2),
 }
 Results = dict[str, Any]
+NONE = {"count": 0, "us": 0}
 
 
 def write(results: Results, folder: Path, docs: bool) -> None:
@@ -42,6 +43,7 @@ def tables(results: Results) -> str:
     parts = [
         times(results["groups"]),
         checks(results["groups"]),
+        *operators(results["groups"]),
         *remarks(results["groups"]),
         machine(results),
     ]
@@ -120,6 +122,38 @@ def difference(found: Results) -> str:
         f"{found['rounded']:.2g}, without rounding to 8 bits by {found['exact']:.2g}. The rounding alone moves logits "
         f"of the export by {found['rounding']:.2g}"
     )
+
+
+def operators(groups: list[Results]) -> list[str]:
+    """Returns a table for each group whose operators were timed. The longest are first."""
+    tables = []
+    for group in groups:
+        export, converted = (group.get("operators", {}).get(name, {}) for name in ("export", "converted"))
+        names = {*export, *converted}
+        both = {name: export.get(name, NONE)["us"] + converted.get(name, NONE)["us"] for name in names}
+        if names:
+            lines = [
+                "| operator of a decode step | nodes | µs | converted: nodes | µs |",
+                "|---|--:|--:|--:|--:|",
+            ]
+            order = sorted(names, key=lambda name: (-both[name], name))
+            lines += [
+                f"| {name} | {cells(export.get(name))} | {cells(converted.get(name))} |" for name in order
+            ]
+            totals = (total(export), total(converted))
+            lines.append(f"| all | {' | '.join(map(cells, totals))} |")
+            tables.append(f"{group['title']}, in ONNX Runtime's profiler:\n\n" + "\n".join(lines))
+    return tables
+
+
+def total(operators: Results) -> Results:
+    """Returns the sums of the operators of a model."""
+    return {key: sum(found[key] for found in operators.values()) for key in NONE}
+
+
+def cells(found: Results | None) -> str:
+    """Returns the number of nodes and their time."""
+    return f"{found['count']} | {found['us']:,.0f}" if found else "|"
 
 
 def remarks(groups: list[Results]) -> list[str]:
