@@ -1,26 +1,30 @@
 //! Binds the tensors of a step to a model's inputs and outputs.
 
+use std::collections::BTreeSet;
 use std::ffi::c_void;
 use std::ops::Range;
 use std::ptr::{self, NonNull};
+use std::time::Instant;
 
 use kvscatter::ElementType;
 use ort::AsPointer;
 use ort::memory::MemoryInfo;
 use ort::session::{IoBinding, Session};
 use ort::sys::OrtValue;
-use ort::value::DynTensor;
+use ort::value::{DynTensor, DynTensorValueType};
 
-use kvscatter_session::{SessionError, Step, Tensor};
+use kvscatter_session::{SessionError, Step, StepOutput, Tensor};
 
 use crate::element::runtime_element;
-use crate::memory;
+use crate::memory::{self, OutputMemory};
+use crate::message::one_line;
 
 /// The bindings of a session. They stay from step to step, because a decoder has a hundred tensors, and most have the
 /// same memory in every step.
 ///
-/// Between steps, values in the binding can point to tensors that no longer exist. ONNX Runtime uses them only in a
-/// run, and [`bind`](Self::bind) comes before every run.
+/// Binding copies no data, because every tensor and every device of a session is in main memory. A run reads the values
+/// that the memory has at that time. Between steps, the binding can have pointers to tensors that no longer exist.
+/// ONNX Runtime uses them only in a run, and [`run`](Self::run) replaces them before.
 pub(crate) struct Binding {
     binding: IoBinding,
     /// What is bound, in the order of [`entries`].
@@ -31,7 +35,7 @@ pub(crate) struct Binding {
 struct Bound {
     input: Option<String>,
     output: Option<String>,
-    /// The memory that is bound, or `None` if that is not known.
+    /// The memory that was bound. `None` if nothing was, if binding failed, or if ONNX Runtime allocates the output.
     region: Option<Region>,
 }
 
@@ -57,10 +61,42 @@ impl Binding {
         Ok(Self { binding: session.create_binding()?, bound: Vec::new() })
     }
 
-    /// Binds every tensor of a step.
-    ///
-    /// The result may be used for one run, while `step` still borrows its tensors.
-    pub(crate) fn bind(&mut self, session: &Session, step: &mut Step<'_>) -> Result<&IoBinding, ort::Error> {
+    /// Binds every tensor of a step, and runs the model.
+    pub(crate) fn run(
+        &mut self,
+        session: &mut Session,
+        mut step: Step<'_>,
+        engine: &str,
+    ) -> Result<StepOutput, SessionError> {
+        let refused =
+            |message: &str| SessionError::Run { engine: engine.to_owned(), message: one_line(message) };
+        // If this fails, nothing may run.
+        self.bind(session, &mut step).map_err(|error| refused(&error.to_string()))?;
+        let start = Instant::now();
+        let outputs = session.run_binding(&self.binding);
+        let elapsed = start.elapsed();
+        let mut outputs = outputs.map_err(|error| refused(&error.to_string()))?;
+        let mut output = |name: &str| {
+            let value = outputs.remove(name).and_then(|value| value.downcast::<DynTensorValueType>().ok());
+            value.ok_or_else(|| refused(&format!("output {name:?} is not a tensor")))
+        };
+        let mut present_at = Vec::with_capacity(step.shared.len());
+        for shared in &step.shared {
+            present_at.push(output(shared.present)?.data_ptr().addr());
+        }
+        let bound = self.bound.iter().filter_map(|bound| bound.region.as_ref());
+        let mut taken: Vec<_> = bound.map(|region| region.address..region.address + region.len).collect();
+        let mut returned = Vec::with_capacity(step.returned.len());
+        for name in &step.returned {
+            let tensor = memory::output(output(name)?, &taken)?;
+            taken.push(tensor.address()..tensor.address() + tensor.len());
+            returned.push(tensor);
+        }
+        Ok(StepOutput { returned, present_at, elapsed })
+    }
+
+    /// Binds every tensor of a step. After an error, the next call binds what is missing.
+    fn bind(&mut self, session: &Session, step: &mut Step<'_>) -> Result<(), ort::Error> {
         let entries = entries(step)?;
         let has_same_names = entries.len() == self.bound.len()
             && entries.iter().zip(&self.bound).all(|(entry, bound)| {
@@ -68,6 +104,8 @@ impl Binding {
             });
         if !has_same_names {
             self.binding.clear();
+            self.bound.clear();
+            check_names(&entries)?;
             let unbound = |Entry { input, output, .. }: &Entry<'_>| Bound {
                 input: input.map(str::to_owned),
                 output: output.map(str::to_owned),
@@ -78,7 +116,8 @@ impl Binding {
         let memory = MemoryInfo::default();
         for (entry, bound) in entries.into_iter().zip(&mut self.bound) {
             let Some((region, data)) = entry.tensor else {
-                // The value of the last run would be written again.
+                // A run leaves its value in the binding. If it stayed, the next run would write to it, although a
+                // caller may still have it as `OutputMemory`.
                 entry.output.map_or(Ok(()), |name| self.binding.bind_output_to_device(name, &memory))?;
                 continue;
             };
@@ -86,10 +125,11 @@ impl Binding {
                 continue;
             }
             bound.region = None;
-            // SAFETY: `data` is the memory of a tensor of `step`. A run uses the value only if a later call finds the
-            // same memory in its own step, and otherwise that call replaces it. Both steps borrow the memory during
-            // their run, exclusively if it is bound as an output, and `entries` has used `as_mut_ptr` for it.
-            let value = unsafe { value(session, &memory, &region, data) }?;
+            // SAFETY: The run of this step uses the value while `step` borrows the tensor. If it is bound as an output,
+            // the borrow is exclusive, and `entries` has used `as_mut_ptr`. Before each later run, this function checks
+            // that the tensor of that step has the same memory, and replaces the value if not. If it fails, nothing
+            // runs.
+            let value = unsafe { create_value(session, &memory, &region, data) }?;
             if let Some(name) = entry.input {
                 self.binding.bind_input(name, &value)?;
             }
@@ -98,44 +138,48 @@ impl Binding {
             }
             bound.region = Some(region);
         }
-        Ok(&self.binding)
+        Ok(())
     }
+}
 
-    /// Returns outputs of the last step as tensors. No two of them, and no tensor of the step, have the same memory.
-    pub(crate) fn tensors(&self, values: Vec<DynTensor>) -> Result<Vec<Tensor>, SessionError> {
-        let bound = self.bound.iter().filter_map(|bound| bound.region.as_ref());
-        let mut taken: Vec<_> = bound.map(|region| region.address..region.address + region.len).collect();
-        let tensor = |value| {
-            let tensor = memory::output(value, &taken)?;
-            taken.push(tensor.address()..tensor.address() + tensor.len());
-            Ok(tensor)
-        };
-        values.into_iter().map(tensor).collect()
+/// Checks that no two tensors have the same name.
+fn check_names(entries: &[Entry<'_>]) -> Result<(), ort::Error> {
+    let [mut inputs, mut outputs] = [BTreeSet::new(), BTreeSet::new()];
+    for entry in entries {
+        let is_new_input = entry.input.is_none_or(|name| inputs.insert(name));
+        let is_new_output = entry.output.is_none_or(|name| outputs.insert(name));
+        for (name, is_new) in [(entry.input, is_new_input), (entry.output, is_new_output)] {
+            if !is_new {
+                return Err(ort::Error::new(format!(
+                    "two tensors have the name {:?}",
+                    name.unwrap_or_default()
+                )));
+            }
+        }
     }
+    Ok(())
 }
 
 /// Returns what a step binds.
 fn entries<'s>(step: &'s mut Step<'_>) -> Result<Vec<Entry<'s>>, ort::Error> {
-    let some = step.samples.clone();
+    let samples = step.samples.clone();
+    let samples = samples.as_ref();
     let mut entries = Vec::new();
-    let inputs = step.inputs.iter().map(|input| (input, None));
-    for ((name, tensor), samples) in inputs.chain(step.of_batch.iter().map(|input| (input, some.as_ref()))) {
+    let of_run = step.inputs.iter().map(|input| (input, None));
+    for ((name, tensor), samples) in of_run.chain(step.of_batch.iter().map(|input| (input, samples))) {
+        let returned = || tensor.memory::<OutputMemory>().map(OutputMemory::as_ptr);
         // ONNX Runtime does not write to tensors that are bound only as inputs.
-        let data = tensor.as_ptr().map(<*const u8>::cast_mut);
+        let data = tensor.as_ptr().or_else(returned).map(<*const u8>::cast_mut);
         entries.push(Entry { input: Some(name), output: None, tensor: Some(part(tensor, data, samples)?) });
     }
     for shared in &mut step.shared {
         let data = shared.cache.as_mut_ptr();
-        let tensor = Some(part(shared.cache, data, some.as_ref())?);
+        let tensor = Some(part(shared.cache, data, samples)?);
         entries.push(Entry { input: Some(shared.past), output: Some(shared.present), tensor });
     }
     for (name, tensor) in &mut step.outputs {
         let data = tensor.as_mut_ptr();
-        entries.push(Entry {
-            input: None,
-            output: Some(name),
-            tensor: Some(part(tensor, data, some.as_ref())?),
-        });
+        entries.push(Entry { input: None, output: Some(name), tensor: Some(part(tensor, data, samples)?) });
     }
     for name in &step.returned {
         entries.push(Entry { input: None, output: Some(name), tensor: None });
@@ -143,16 +187,15 @@ fn entries<'s>(step: &'s mut Step<'_>) -> Result<Vec<Entry<'s>>, ort::Error> {
     Ok(entries)
 }
 
-/// Returns the region of all samples of a tensor or of some, and a pointer to it. `data` points to the tensor.
+/// Returns the region of a tensor or of some of its samples, and a pointer to it. `data` points to the tensor.
 fn part(
     tensor: &Tensor,
     data: Option<*mut u8>,
     samples: Option<&Range<usize>>,
 ) -> Result<(Region, *mut u8), ort::Error> {
-    let data = data.ok_or_else(|| ort::Error::new("a tensor is in another engine's memory"))?;
+    let data = data.ok_or_else(|| ort::Error::new("a tensor is in memory that this engine cannot use"))?;
     let whole = || Some((0..tensor.len(), tensor.shape().to_vec()));
-    let part = samples.map_or_else(whole, |samples| tensor.part(samples));
-    let (bytes, shape) = part.ok_or_else(|| {
+    let (bytes, shape) = samples.map_or_else(whole, |samples| tensor.part(samples)).ok_or_else(|| {
         ort::Error::new(format!("a tensor of shape {:?} has no samples {samples:?}", tensor.shape()))
     })?;
     let shape = shape
@@ -160,7 +203,9 @@ fn part(
         .map(|&dim| i64::try_from(dim).map_err(|_| ort::Error::new(format!("dimension {dim} is too large"))))
         .collect::<Result<_, _>>()?;
     let data = data.wrapping_add(bytes.start);
-    Ok((Region { address: data.addr(), len: bytes.len(), shape, element: tensor.element() }, data))
+    // A value that was made for an earlier tensor at this address may be used for this one.
+    let address = data.expose_provenance();
+    Ok((Region { address, len: bytes.len(), shape, element: tensor.element() }, data))
 }
 
 /// Creates an ONNX Runtime value in the memory at `data`, which is that of `region`.
@@ -168,7 +213,7 @@ fn part(
 /// # Safety
 /// In every run that uses the value, these bytes must be allocated, and only ONNX Runtime may use them. It writes them
 /// only if the value is bound as an output. In that case `data` must come from [`Tensor::as_mut_ptr`].
-unsafe fn value(
+unsafe fn create_value(
     session: &Session,
     memory: &MemoryInfo<'_>,
     region: &Region,

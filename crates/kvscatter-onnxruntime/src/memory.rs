@@ -11,9 +11,16 @@ use crate::element::core_element;
 
 /// The memory of an output that ONNX Runtime has allocated. It is freed when both this and the binding of the output
 /// are gone.
-struct OutputMemory {
+pub(crate) struct OutputMemory {
     value: DynTensor,
     len: usize,
+}
+
+impl OutputMemory {
+    /// Returns a pointer to the bytes that may be used only to read.
+    pub(crate) fn as_ptr(&self) -> *const u8 {
+        self.value.data_ptr().cast()
+    }
 }
 
 impl Memory for OutputMemory {
@@ -23,8 +30,8 @@ impl Memory for OutputMemory {
         }
         // SAFETY: `value` is a dense tensor of `len` bytes in main memory, which its run has written ([`output`]
         // computes `len` from its type and shape). `value` keeps the memory, and nothing else writes it: no tensor of
-        // the step and no other output has it, and later runs write the output to other memory.
-        unsafe { slice::from_raw_parts(self.value.data_ptr().cast::<u8>(), self.len) }
+        // the step and no other output has it, and later runs write the output to other memory (`Binding::bind`).
+        unsafe { slice::from_raw_parts(self.as_ptr(), self.len) }
     }
 
     fn bytes_mut(&mut self) -> &mut [u8] {
@@ -36,10 +43,10 @@ impl Memory for OutputMemory {
     }
 }
 
-/// Returns an output of a run as a tensor. It is copied if its memory is one of the `taken` addresses, because a model
-/// can return one of its inputs.
+/// Returns an output of a run as a tensor. It is copied if its memory overlaps one of the `taken` addresses, because a
+/// model can return one of its inputs.
 pub(crate) fn output(value: DynTensor, taken: &[Range<usize>]) -> Result<Tensor, SessionError> {
-    // Strings are the only type without a counterpart.
+    // Types without a counterpart are an error, as strings are.
     let element = core_element(*value.data_type()).unwrap_or(ElementType::String);
     let shape: Vec<usize> =
         value.shape().iter().map(|&dim| usize::try_from(dim).unwrap_or(usize::MAX)).collect();

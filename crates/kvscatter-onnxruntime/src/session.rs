@@ -1,10 +1,8 @@
 //! Runs a model in ONNX Runtime with the session's tensors bound to its inputs and outputs.
 
 use std::path::Path;
-use std::time::Instant;
 
 use ort::session::Session as RuntimeSession;
-use ort::value::DynTensorValueType;
 
 use kvscatter_session::{LoadOptions, Session, SessionError, Step, StepOutput};
 
@@ -68,34 +66,7 @@ impl Session for OrtSession {
         true
     }
 
-    fn run(&mut self, mut step: Step<'_>) -> Result<StepOutput, SessionError> {
-        let engine = self.engine.clone();
-        let refused = |error: &ort::Error| SessionError::Run {
-            engine: engine.clone(),
-            message: one_line(&error.to_string()),
-        };
-        let bound = self.binding.bind(&self.session, &mut step).map_err(|error| refused(&error))?;
-        let start = Instant::now();
-        let outputs = self.session.run_binding(bound);
-        let elapsed = start.elapsed();
-        let mut outputs = outputs.map_err(|error| refused(&error))?;
-        let mut output = |name: &str| {
-            let value = outputs.remove(name).and_then(|value| value.downcast::<DynTensorValueType>().ok());
-            value.ok_or_else(|| SessionError::Run {
-                engine: engine.clone(),
-                message: format!("output {name:?} is not a tensor"),
-            })
-        };
-        let mut present_at = Vec::with_capacity(step.shared.len());
-        for shared in &step.shared {
-            present_at.push(output(shared.present)?.data_ptr().addr());
-        }
-        let mut values = Vec::with_capacity(step.returned.len());
-        for name in &step.returned {
-            values.push(output(name)?);
-        }
-        drop(outputs);
-        let returned = self.binding.tensors(values)?;
-        Ok(StepOutput { returned, present_at, elapsed })
+    fn run(&mut self, step: Step<'_>) -> Result<StepOutput, SessionError> {
+        self.binding.run(&mut self.session, step, &self.engine)
     }
 }

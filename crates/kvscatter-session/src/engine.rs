@@ -124,10 +124,11 @@ pub struct InPlaceCache<'a> {
 /// The results of a run.
 #[derive(Debug)]
 pub struct StepOutput {
-    /// The outputs of [`Step::returned`], in that order. They are copied after the time was measured.
+    /// The outputs of [`Step::returned`], in that order. They can be in the engine's memory, and they can be inputs of
+    /// later steps in the same engine.
     pub returned: Vec<Tensor>,
     /// The address that the engine reports for each present of [`Step::shared`], in that order.
     pub present_at: Vec<usize>,
-    /// The time of the run, without its preparation and without copying the returned outputs.
+    /// The time of the run, without its preparation and without taking its outputs.
     pub elapsed: Duration,
 }
