@@ -2,6 +2,7 @@
 
 mod cargo;
 mod python;
+mod seconds;
 mod step;
 mod steps;
 mod steps_c;
@@ -39,14 +40,17 @@ use crate::steps_python::Torch;
 enum Task {
     /// Runs the steps for every change: fmt, words, lint, unit and c. Needs Rust and a C compiler
     Test {
-        /// Also runs deny, features, no-std, docs, kernels, linear, instructions, package, cuda, cuda-images,
-        /// candle-cuda, models, conformance, ort, python, python-torch and bench-gpu-check. Runs two steps at once
+        /// Also runs deny, features, no-std, docs, kernels, instructions, package, models, conformance, ort and
+        /// python. Runs two steps at once
         #[arg(long)]
         all: bool,
         /// Runs the steps that only --all runs
         #[arg(long, conflicts_with = "all")]
         rest: bool,
     },
+    /// Runs the steps that are too long for every change: linear, cuda, cuda-images, candle-cuda, python-torch and
+    /// bench-gpu-check. Runs two steps at once
+    Nightly,
     /// Checks the formatting, also outside the workspace: fuzz targets, code generator, divergences
     Fmt,
     /// Counts words as `words` does, and runs clippy over every target of the workspace, with warnings as errors
@@ -83,7 +87,7 @@ enum Task {
     CudaGpu,
     /// Compiles the CUDA kernels into the checked-in images (needs Python and gcc, downloads once)
     CudaImages {
-        /// Compares with the checked-in images instead of replacing them, as `test` does
+        /// Compares with the checked-in images instead of replacing them, as `nightly` does
         #[arg(long)]
         check: bool,
     },
@@ -260,14 +264,15 @@ fn main() -> ExitCode {
     let passed = match Task::parse() {
         Task::Test { all: true, .. } => {
             let passed = step::run(steps::light(), Missing::IsSkipped);
-            step::run_at_once(steps::rest(), Missing::IsSkipped) && passed
+            steps::run_rest() && passed
         }
-        Task::Test { rest: true, .. } => step::run_at_once(steps::rest(), Missing::IsSkipped),
+        Task::Test { rest: true, .. } => steps::run_rest(),
         Task::Test { .. } => {
             let passed = step::run(steps::light(), Missing::IsSkipped);
             println!("`cargo xtask test --rest` runs the other steps of continuous integration");
             passed
         }
+        Task::Nightly => step::run_at_once(steps::nightly(), Missing::IsSkipped),
         Task::Fmt => one(steps::fmt()),
         Task::Lint => step::run(vec![steps::words(), steps::lint(), steps::lint_all()], Missing::Fails),
         Task::Words => one(steps::words()),

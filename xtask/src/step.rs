@@ -10,7 +10,10 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
+
 use crate::cargo::{root, target_dir};
+use crate::seconds::{self, Spent};
 
 /// A named list of commands, run in order until one fails.
 pub(crate) struct Step {
@@ -119,16 +122,32 @@ impl Output {
         }
     }
 
-    fn execute(&self, command: &mut Command) -> io::Result<()> {
+    /// Runs a command, and adds the time that it used to `processor`.
+    fn execute(&self, command: &mut Command, processor: &mut Duration) -> io::Result<()> {
         match self {
             Self::Inherited => io::stdout().flush()?,
             Self::File(file) => {
                 command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file.try_clone()?);
             }
         }
-        let status = command.current_dir(root()).status()?;
+        let mut child = command.current_dir(root()).spawn()?;
+        // The system forgets the times of a process when its parent has waited for it, so they are read before that.
+        let pid = Pid::from_child(&child);
+        if waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT).is_ok() {
+            *processor +=
+                processor_time(&fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap_or_default());
+        }
+        let status = child.wait()?;
         if status.success() { Ok(()) } else { Err(io::Error::other(status.to_string())) }
     }
+}
+
+/// Returns the time that a process and those that it has waited for have used, from the text of its `/proc/PID/stat`.
+fn processor_time(stat: &str) -> Duration {
+    // The fields after the name, which is in parentheses and may contain spaces: state, ppid, …, utime, stime, cutime
+    // and cstime in hundredths of a second.
+    let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace().skip(11).take(4);
+    Duration::from_millis(10) * fields.filter_map(|field| field.parse::<u32>().ok()).sum::<u32>()
 }
 
 impl Step {
@@ -183,10 +202,12 @@ impl Step {
 
     fn timed(self, missing: Missing, output: &Output) -> Line {
         let begin = Instant::now();
-        Line { name: self.name, outcome: self.run(missing, output), time: begin.elapsed() }
+        let (name, mut processor) = (self.name, Duration::ZERO);
+        let outcome = self.run(missing, output, &mut processor);
+        Line { name, outcome, spent: Spent { time: begin.elapsed(), processor } }
     }
 
-    fn run(mut self, missing: Missing, output: &Output) -> Outcome {
+    fn run(mut self, missing: Missing, output: &Output, processor: &mut Duration) -> Outcome {
         let absent = |tools: &'static [Tool]| tools.iter().find(|tool| !tool.is_installed());
         if let Some(tool) = absent(self.needs) {
             return match missing {
@@ -202,7 +223,7 @@ impl Step {
         }
         for command in &mut self.commands {
             output.print(format_args!("  $ {}", Shown(command)));
-            if let Err(why) = output.execute(command) {
+            if let Err(why) = output.execute(command, processor) {
                 output.print(format_args!("  {}: {why}; to repeat it, in the repository's root:", self.name));
                 output.print(format_args!("  $ {}", Shown(command)));
                 return Outcome::Failed;
@@ -210,6 +231,15 @@ impl Step {
         }
         Outcome::Passed
     }
+}
+
+/// Checks that the last runs of these steps have together used at most `budget` of processors, and prints the sum.
+pub(crate) fn is_within(budget: Duration, steps: &[Step]) -> bool {
+    let known = seconds::read();
+    let sum: Duration =
+        steps.iter().filter_map(|step| known.get(step.name)).map(|spent| spent.processor).sum();
+    println!("all steps used {} of processors, the budget is {}", Seconds(sum), Seconds(budget));
+    sum <= budget
 }
 
 impl Tool {
@@ -230,9 +260,14 @@ pub(crate) fn program(line: &str) -> Command {
     command
 }
 
-/// Prints the results, with the longest step first. Returns `true` if no step failed.
+/// Prints the results, with the longest step first, and records their times. Returns `true` if no step failed.
 fn summarise(mut results: Vec<Line>, total: Duration) -> bool {
-    results.sort_by_key(|line| Reverse(line.time));
+    results.sort_by_key(|line| Reverse(line.spent.time));
+    let passed = results.iter().filter(|line| matches!(line.outcome, Outcome::Passed));
+    let times: Vec<_> = passed.map(|line| (line.name, line.spent)).collect();
+    if let Err(error) = seconds::record(&times) {
+        println!("the times are not in {}: {error}", seconds::file().display());
+    }
     if results.len() > 1 {
         println!("summary, the longest step first");
         for line in &results {
@@ -253,15 +288,18 @@ fn summarise(mut results: Vec<Line>, total: Duration) -> bool {
 struct Line {
     name: &'static str,
     outcome: Outcome,
-    time: Duration,
+    spent: Spent,
 }
 
 impl fmt::Display for Line {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "  {:<20}", self.name)?;
         match &self.outcome {
-            Outcome::Passed => write!(f, "passed in {}", Seconds(self.time)),
-            Outcome::Failed => write!(f, "FAILED after {}", Seconds(self.time)),
+            Outcome::Passed => {
+                let Spent { time, processor } = self.spent;
+                write!(f, "passed in {}, {} of processors", Seconds(time), Seconds(processor))
+            }
+            Outcome::Failed => write!(f, "FAILED after {}", Seconds(self.spent.time)),
             Outcome::Skipped(tool) => write!(f, "skipped: needs {}: {}", tool.name, tool.install),
         }
     }
@@ -320,6 +358,17 @@ mod tests {
         assert!(run(vec![step("good", &["true", "true"])], Missing::Fails));
         assert!(!run(vec![step("bad", &["false", "true"]), step("good", &["true"])], Missing::Fails));
         assert!(!run(vec![step("absent", &["./no-such-program"])], Missing::Fails));
+    }
+
+    #[test]
+    fn the_processor_time_of_a_step_is_that_of_its_programs() {
+        let stat = "7 (a) b) S 1 2 3 4 5 6 7 8 9 10 100 20 3 1 20 0";
+        assert_eq!(processor_time(stat), Duration::from_millis(1240));
+        assert_eq!(processor_time(""), Duration::ZERO);
+        let busy = "end=$(($(date +%s) + 2)); while [ $(date +%s) -lt $end ]; do :; done";
+        let line = script("test-of-time", busy).timed(Missing::Fails, &Output::Inherited);
+        let Spent { time, processor } = line.spent;
+        assert!(Duration::ZERO < processor && processor < time * 4, "{processor:?} of {time:?}");
     }
 
     fn script(name: &'static str, line: &str) -> Step {

@@ -2,9 +2,10 @@
 
 use std::ffi::OsString;
 use std::process::Command;
+use std::time::Duration;
 
 use crate::cargo::{HEAVY, LIGHT, cargo, prefixed, target_dir};
-use crate::step::{NIGHTLY, Step, Tool};
+use crate::step::{self, Missing, NIGHTLY, Step, Tool};
 use crate::steps_python::Torch;
 use crate::{
     steps_c, steps_candle, steps_cuda, steps_cuda_images, steps_gpu, steps_models, steps_ort, steps_package,
@@ -28,6 +29,10 @@ const TINY: &str = "--cfg kvscatter_tiny";
 /// The setting with which tests fail if the limits are not tiny. Other flags need a separate build folder.
 const TINY_LIMITS: (&str, &str) = ("KVSCATTER_TEST_LIMITS", "tiny");
 
+/// The time of processors that the steps of `cargo xtask test --all` may use together. Load changes it little, a slower
+/// processor more.
+const BUDGET: Duration = Duration::from_mins(90);
+
 /// Returns the steps of `cargo xtask test`, cheapest first, so that mistakes appear in the first minutes.
 /// These steps need Rust and a C compiler.
 pub(crate) fn light() -> Vec<Step> {
@@ -45,16 +50,28 @@ pub(crate) fn rest() -> Vec<Vec<Step>> {
         docs(),
         unit_all(),
         kernels(),
-        linear(),
         instructions(false),
         steps_package::package(),
     ];
-    let cuda = [steps_cuda::cuda(), steps_cuda_images::check(), steps_candle::candle_cuda()];
     let runtime = [steps_ort::ort(false), steps_models::models(), steps_models::conformance(true)];
-    let torch = [steps_python::torch(Torch::Oldest), steps_gpu::check()];
     let rust = rust.into_iter().chain(steps_c::thorough());
-    let others = steps_python::all(false).into_iter().chain(cuda).chain(runtime).chain(torch);
-    vec![rust.collect(), others.collect()]
+    vec![rust.collect(), steps_python::all(false).into_iter().chain(runtime).collect()]
+}
+
+/// Runs the steps of [`rest()`], and checks the time that they and the [`light()`] ones have used. Returns `true` if
+/// none failed.
+pub(crate) fn run_rest() -> bool {
+    let passed = step::run_at_once(rest(), Missing::IsSkipped);
+    let all: Vec<_> = light().into_iter().chain(rest().into_iter().flatten()).collect();
+    step::is_within(BUDGET, &all) && passed
+}
+
+/// Returns the steps that are too long for every change, as lists that can run at once. They test what changes seldom:
+/// PyTorch, CUDA, candle's feature `cuda`, and how work grows with long models.
+pub(crate) fn nightly() -> Vec<Vec<Step>> {
+    let rust = [linear(), steps_cuda::cuda(), steps_cuda_images::check(), steps_candle::candle_cuda()];
+    let torch = [steps_python::torch(Torch::Oldest), steps_gpu::check()];
+    vec![rust.into_iter().collect(), torch.into_iter().collect()]
 }
 
 pub(crate) fn fmt() -> Step {

@@ -1,0 +1,63 @@
+//! The times of the last run of each step, in a file of the build folder.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::PathBuf;
+use std::time::Duration;
+use std::{fs, io};
+
+use crate::cargo::target_dir;
+
+/// How long a step took.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Spent {
+    pub(crate) time: Duration,
+    /// The time of processors that its programs used, or zero on systems without `/proc`.
+    pub(crate) processor: Duration,
+}
+
+/// Returns the file, a table with a line for each step.
+pub(crate) fn file() -> PathBuf {
+    target_dir().join("steps").join("seconds.tsv")
+}
+
+/// Replaces the times of these steps.
+pub(crate) fn record(steps: &[(&str, Spent)]) -> io::Result<()> {
+    let mut all = read();
+    all.extend(steps.iter().map(|&(name, spent)| (name.to_owned(), spent)));
+    let mut text = "step\tseconds\tprocessor seconds\n".to_owned();
+    for (name, Spent { time, processor }) in all {
+        let [time, processor] = [time, processor].map(|time| time.as_secs_f64());
+        writeln!(text, "{name}\t{time:.1}\t{processor:.1}").map_err(io::Error::other)?;
+    }
+    fs::create_dir_all(target_dir().join("steps"))?;
+    fs::write(file(), text)
+}
+
+/// Returns the times of the steps that the file has.
+pub(crate) fn read() -> BTreeMap<String, Spent> {
+    parse(&fs::read_to_string(file()).unwrap_or_default())
+}
+
+fn parse(text: &str) -> BTreeMap<String, Spent> {
+    let seconds = |word: &str| Duration::try_from_secs_f64(word.parse().ok()?).ok();
+    let line = |line: &str| {
+        let mut words = line.split('\t');
+        let name = words.next()?.to_owned();
+        let [time, processor] = [seconds(words.next()?)?, seconds(words.next()?)?];
+        Some((name, Spent { time, processor }))
+    };
+    text.lines().filter_map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_that_are_no_times_are_left_out() {
+        let text = "step\tseconds\tprocessor seconds\nunit\t1.5\t3.0\nfmt\t-1\t2\nlint\t2\n";
+        let [time, processor] = [1.5, 3.0].map(Duration::from_secs_f64);
+        assert_eq!(parse(text), BTreeMap::from([("unit".to_owned(), Spent { time, processor })]));
+    }
+}
