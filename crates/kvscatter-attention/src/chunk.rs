@@ -1,4 +1,7 @@
 //! One chunk of the positions of a block.
+//!
+//! A slot that a row does not see has the weight 0 in this row, and 0 times NaN is NaN. So a row is summed again if one
+//! of its sums is not finite, without the values of weight 0.
 
 use core::ops::Range;
 

@@ -1,4 +1,6 @@
 //! The results of attention over one chunk and over several, for each row of a block.
+//!
+//! Each result is the largest score, the sum of the weights and the weighted sum of the values.
 
 use crate::aligned::{Aligned, padded};
 use crate::setup::{Blocking, Setup};

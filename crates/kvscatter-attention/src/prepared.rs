@@ -1,4 +1,4 @@
-//! A call that is prepared for one set of shapes.
+//! A call that is prepared for one set of shapes. It checks the buffers and lengths of each call, and runs it.
 
 use kvscatter::{Executor, Isa};
 

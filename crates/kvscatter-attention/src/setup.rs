@@ -1,4 +1,7 @@
 //! What is known about a call when its shapes are known.
+//!
+//! This file decides how a call is divided: the rows that are processed together, the chunks of positions, and the
+//! order of heads and slots.
 
 use kvscatter::visibility::Visibility;
 use kvscatter::{ElementType, Isa};

@@ -1,4 +1,6 @@
-//! The sizes of a call.
+//! The sizes of a call. Shapes are checked against each other here.
+//!
+//! After that, every tensor is batch × heads × length × size with strides, for tensors of rank 3 and 4.
 
 use kvscatter::Mode;
 use kvscatter::visibility::Visibility;

@@ -5,6 +5,9 @@
 //! read, then the second, and so on. The positions after the last stream are cut in the same way. The order depends on
 //! the positions that are read, and not on the slots in which they lie. So the bits of a sum are the same in every slot
 //! of a ring.
+//!
+//! The length of a stream is odd, because with a power of two all streams would share a few sets of the first-level
+//! CPU cache.
 
 use crate::kernel::STREAMS;
 use crate::slots::Slots;

@@ -1,4 +1,6 @@
 //! Divides a call between the threads of an executor.
+//!
+//! Threads get blocks, or chunks of blocks if there are fewer than two blocks for each thread.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 

@@ -6,6 +6,9 @@
 //!
 //! Before some runs, the caches are filled with *canaries*: finite values that differ from row to row. A slot
 //! that has lost its canary was written.
+//!
+//! `drive` has the scenarios and their expected results, and the claims that only they need. `evidence` has the claims
+//! about the graph, the memory and the times. `certificate` is the document, and `report` renders it.
 #![warn(missing_debug_implementations)]
 #![deny(unsafe_code, reason = "only the measurement of memory needs unsafe code")]
 

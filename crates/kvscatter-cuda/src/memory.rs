@@ -1,4 +1,5 @@
-//! Describes memory on a device by address and length. Nothing here dereferences an address.
+//! Describes memory on a device by address and length, and checks which buffers overlap. Nothing here dereferences an
+//! address.
 
 use std::ptr;
 

@@ -1,4 +1,4 @@
-//! Finds the widest move that divides every address, stride and run.
+//! Finds the widest move that divides every address, stride and run: 16 to 1 bytes, or elements of 4 bits.
 //!
 //! The comments cite G1, an invariant that the documentation of kvscatter defines.
 

@@ -1,4 +1,4 @@
-//! The fingerprint of a model: a hash of its graph and its weights.
+//! The fingerprint of a model: a hash of its graph and its weights (XXH3, 128 bits).
 //!
 //! Everything that an engine computes with counts: operator sets, functions, the names and types of inputs and outputs,
 //! nodes with their attributes, and the values of all tensors. Names of nodes and graphs, documentation, the producer,

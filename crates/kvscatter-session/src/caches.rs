@@ -1,4 +1,6 @@
 //! The caches of a session and the rows of one sample in all of them.
+//!
+//! A run may overwrite rows of samples without tokens. They are copied before it and written back after it.
 
 use std::ops::Range;
 

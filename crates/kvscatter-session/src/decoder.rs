@@ -1,5 +1,6 @@
 //! The two kinds of decoders that can generate: those whose caches are written in place, with one sample for
-//! each prompt, and those with growing caches.
+//! each prompt, and those with growing caches. For each call, this module chooses the samples of the last call that the
+//! prompts continue.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

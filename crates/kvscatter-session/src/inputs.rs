@@ -1,4 +1,5 @@
-//! The inputs of a running batch that are not caches.
+//! The inputs of a running batch that are not caches. The masks of the last step are kept, and only the
+//! elements that differ are written.
 
 use std::ops::Range;
 

@@ -1,4 +1,6 @@
 //! A static-cache decoder and the batch that runs on it.
+//!
+//! A step is atomic. It is checked, divided into runs of the model, and undone if a run fails.
 
 use std::collections::BTreeSet;
 use std::fmt;

@@ -1,4 +1,7 @@
 //! How far the samples of a batch were written in the rings of one size.
+//!
+//! Each size has its own count, because a sample that goes back may have got back the rows of one ring and not of
+//! another.
 
 use std::ops::Range;
 

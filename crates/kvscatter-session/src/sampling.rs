@@ -1,4 +1,7 @@
 //! The choice of the next token: the most likely one, or a random one.
+//!
+//! Random numbers depend on the seed and on the number of equal prompts before a prompt, so that a text does not depend
+//! on the other prompts.
 
 use std::borrow::Cow;
 use std::collections::HashSet;

@@ -1,4 +1,4 @@
-//! Tensors that an engine reads and writes in place.
+//! Tensors that an engine reads and writes in place. Their memory is the crate's or an engine's.
 
 use std::any::Any;
 use std::fmt;

@@ -3,7 +3,12 @@
 //!
 //! Paths in a `use`, in code, in a macro and in an attribute count. Each path is followed through names of
 //! modules, imports and re-exports to the file that defines the item. Three things do not count: code for
-//! tests, names inside string literals, and methods called on a value.
+//! tests, names inside string literals, and methods called on a value. The test also does not see macros by textual
+//! scope, and re-exported functions that a parent calls where a variable has the same name.
+//!
+//! A parent imports a child if its code uses an item of the child, but not if it only re-exports the item. A path that
+//! hides what it imports is an error: `use crate::*`, another name for the crate, or a name that the root does not
+//! define.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot read the sources must fail")]
 
 mod forms;

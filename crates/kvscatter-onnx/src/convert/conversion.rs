@@ -1,4 +1,9 @@
-//! The steps of a conversion: check, rewrite, compare.
+//! The passes of a conversion, in order.
+//!
+//! A merged decoder loses its other branch. The operator set is raised, caches get one form, and operators of ONNX
+//! Runtime become standard ones. The exported masks are checked on probes. The graph is rewritten and compared with the
+//! exported one. Then separate nodes become `Attention`, and caches with windows become rings, each followed by another
+//! comparison.
 
 use std::collections::{BTreeMap, BTreeSet};
 

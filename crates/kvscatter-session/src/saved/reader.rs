@@ -1,4 +1,5 @@
-//! Reads the file of a saved sample.
+//! Reads the file of a saved sample. All checksums are compared before values are copied, and again while they are
+//! copied.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};

@@ -1,4 +1,5 @@
-//! Writes the file of a saved sample.
+//! Writes the file of a saved sample. Each piece is hashed just before it is written, and the header is written last,
+//! so the values are read once.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};

@@ -1,4 +1,5 @@
-//! A node's state between runs, and one call of the operator on tract's tensors.
+//! A node's state between runs, and one call of the operator on tract's tensors. The state keeps the prepared call and
+//! its scratch.
 
 use half::f16;
 use kvscatter_attention::{Float, Inputs, Mask, Outputs, Prepared, Scratch, Valid};

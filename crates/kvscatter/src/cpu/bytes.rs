@@ -1,6 +1,9 @@
 //! The kernels for elements of whole bytes. They write in place and in the functional form, on one thread or
 //! many.
 //!
+//! This file decides whether one thread or the host's threads write, and whether stores go through the CPU caches
+//! or bypass them.
+//!
 //! The crate documentation defines P1 and P3, `cpu/mod.rs` defines K1, and `cpu/kernel.rs` defines V1 and V2.
 
 use super::Isa;

@@ -1,5 +1,8 @@
 //! Copies the rows of one mapping by calling a kernel, for a whole write or for a thread's share of it.
 //!
+//! The rows of several samples are collected into a batch, which one call of a kernel copies. A sample whose runs
+//! do not have the usual length uses the kernel for any length.
+//!
 //! The crate documentation defines G1, and `cpu/kernel.rs` defines V1 to V3.
 
 use core::mem::MaybeUninit;

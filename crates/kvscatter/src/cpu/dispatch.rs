@@ -1,4 +1,7 @@
 //! Chooses the kernels of a mapping by instruction set and by the length of its runs.
+//!
+//! The usual lengths are compiled as constants, if the instruction set has enough registers for them. A kernel for
+//! any length copies all other runs.
 
 use super::Isa;
 use super::kernel::{CopyRun, Fixed, Instructions, Kernel, Memcpy, copy_runs};

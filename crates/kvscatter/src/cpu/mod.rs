@@ -5,7 +5,8 @@
 //! here check both against the geometry, and P1 and K1 establish the rest. The crate documentation defines G1
 //! and P1 to P3, [`CpuKernels`] defines K1, and `kernel.rs` defines V1 to V3.
 //!
-//! `ARCHITECTURE.md` has a table of the files.
+//! `bytes.rs` and `present.rs` handle the moves of a call, `copy.rs` collects rows, and `kernel.rs` and `x86.rs` copy
+//! them. `nibbles.rs` moves 4-bit elements that straddle bytes. The comment of each file describes what it decides.
 
 mod bytes;
 mod copy;
