@@ -1,7 +1,7 @@
 //! The numbers that decide how bytes move. They do not change what is written.
 //!
 //! Some of the numbers were measured on an Intel Xeon. The comment of a measured number names the values that
-//! it was compared with, and `docs/rejected.md` has the figures. The others are round numbers between values
+//! it was compared with, and `docs/decisions.md` has the figures. The others are round numbers between values
 //! that were measured.
 //!
 //! Tests compile with `--cfg kvscatter_tiny`, which makes the numbers so small that tensors of a few bytes

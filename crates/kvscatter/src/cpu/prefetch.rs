@@ -1,5 +1,7 @@
 //! Prefetches of destinations, and the fence after streamed stores. On architectures other than x86-64 these
 //! functions do nothing.
+//!
+//! This file decides into which CPU cache destinations are prefetched.
 
 pub(super) use self::machine::{fence, prefetch_line};
 
@@ -19,7 +21,7 @@ impl Hint {
     /// On AMD it is the first-level CPU cache. Cold rows gain at least as much as from prefetching into the
     /// second-level CPU cache, and rows that are already in the second-level CPU cache then wait once less.
     /// On Intel, prefetching into the first-level CPU cache would cost cold rows most of the gain.
-    /// `docs/rejected.md` has the figures of both.
+    /// `docs/decisions.md` has the figures of both.
     pub(super) fn here() -> Self {
         if machine::is_amd() { Self::L1 } else { Self::L2 }
     }

@@ -1,5 +1,8 @@
 //! The functional form for elements of whole bytes. It writes all of a present, from a past and an update.
 //!
+//! This file decides how a sample is copied: in pieces before, in and after the update, as a whole copy that the
+//! update then overwrites, or in the order of addresses past the CPU caches.
+//!
 //! The crate documentation defines P1, `cpu/mod.rs` defines K1, and `cpu/kernel.rs` defines V1 to V3.
 
 use core::mem::MaybeUninit;
@@ -243,7 +246,7 @@ impl SlabRange {
 /// Stores consecutive bytes from several sources past the CPU caches, in whole lines.
 ///
 /// If a line is stored in part, the processor must read it first, and all later stores wait for that read
-/// (`docs/rejected.md` has the cost). A line that takes bytes from several sources is therefore assembled
+/// (`docs/decisions.md` has the cost). A line that takes bytes from several sources is therefore assembled
 /// before it is stored. All appended bytes are in the destination after [`finish`](Self::finish).
 pub(super) struct LineWriter {
     /// The kernel for runs of whole lines.
