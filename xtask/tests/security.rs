@@ -1,36 +1,36 @@
-//! Checks that everything that SECURITY.md names as a test exists, and that its links lead to its sections.
+//! Checks that everything that SECURITY.md names as a test exists, and that its links lead to files and sections.
 #![expect(clippy::unwrap_used, reason = "a helper that panics fails its test")]
 
 use std::collections::BTreeSet;
+use std::fs;
 use std::path::Path;
 use std::process::Command;
 
 const PAGE: &str = include_str!("../../SECURITY.md");
 const COVERAGE: &str = include_str!("../../docs/unsafe-code.md");
 
-/// The column of the threat model that names tests: files, and steps of `cargo xtask`.
+/// The column of the threats that names tests: files, and steps of `cargo xtask`.
 const TESTS: usize = 4;
 
 #[test]
-fn every_test_of_the_threat_model_exists() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+fn every_named_test_exists() {
     let steps = steps();
-    let rows = rows("## Threat model");
+    let rows = rows("## Threats");
     assert!(rows.len() > 5, "the table was not found");
     for row in rows {
         let tests = code(row.split('|').nth(TESTS).unwrap());
         assert!(!tests.is_empty(), "no test in {row}");
         for test in tests {
-            let exists = if test.contains('/') { root.join(test).exists() } else { steps.contains(test) };
+            let exists = if test.contains('/') { root().join(test).exists() } else { steps.contains(test) };
             assert!(exists, "{test} does not exist: {row}");
         }
     }
 }
 
 #[test]
-fn every_number_has_a_command() {
+fn every_result_has_a_command() {
     let steps = steps();
-    let rows = rows("## Numbers");
+    let rows = rows("## Results of long tests");
     assert!(rows.len() > 3, "the table was not found");
     for row in rows {
         let command = code(row)[0].strip_prefix("cargo xtask ");
@@ -39,19 +39,22 @@ fn every_number_has_a_command() {
 }
 
 #[test]
-fn links_lead_to_sections_of_the_page() {
-    let slug = |line: &str| line.trim_start_matches('#').trim().to_lowercase().replace(' ', "-");
-    let sections: BTreeSet<String> = PAGE.lines().filter(|line| line.starts_with('#')).map(slug).collect();
-    let links = PAGE.split("](#").skip(1).map(|link| link.split(')').next().unwrap());
-    let links: BTreeSet<&str> = links.collect();
-    assert!(links.len() > 5, "the links were not found");
-    assert!(links.iter().all(|link| sections.contains(*link)), "{links:?} are not all in {sections:?}");
+fn links_lead_to_files_and_sections() {
+    let targets = PAGE.split("](").skip(1).map(|link| link.split(')').next().unwrap());
+    let links: BTreeSet<_> = targets.map(|target| target.split_once('#').unwrap_or((target, ""))).collect();
+    assert!(links.len() > 3, "the links were not found");
+    for (file, section) in links {
+        let file = if file.is_empty() { "SECURITY.md" } else { file };
+        let text = fs::read_to_string(root().join(file)).unwrap();
+        assert!(section.is_empty() || sections(&text).contains(section), "{file} has no section {section}");
+    }
 }
 
 #[test]
 fn both_pages_have_the_same_coverage_of_unsafe_code() {
     let total = COVERAGE.lines().find(|line| line.starts_with("The tests execute")).unwrap();
-    let row = rows("## Numbers").into_iter().find(|row| row.contains("cargo xtask unsafe-coverage")).unwrap();
+    let rows = rows("## Results of long tests");
+    let row = rows.iter().find(|row| row.contains("cargo xtask unsafe-coverage")).unwrap();
     assert!(row.contains(total), "{row} does not have: {total}");
 }
 
@@ -60,6 +63,12 @@ fn rows(section: &str) -> Vec<&'static str> {
     let text = PAGE.split(&format!("{section}\n")).nth(1).unwrap();
     let lines = text.lines().take_while(|line| !line.starts_with("## "));
     lines.filter(|line| line.starts_with('|')).skip(2).collect()
+}
+
+/// Returns the names by which links lead to the sections of a page.
+fn sections(page: &str) -> BTreeSet<String> {
+    let name = |line: &str| line.trim_start_matches('#').trim().to_lowercase().replace(' ', "-");
+    page.lines().filter(|line| line.starts_with('#')).map(name).collect()
 }
 
 /// Returns the text between each pair of backticks.
@@ -72,4 +81,8 @@ fn steps() -> BTreeSet<String> {
     let help = Command::new(env!("CARGO_BIN_EXE_xtask")).arg("--help").output().unwrap();
     let help = String::from_utf8(help.stdout).unwrap();
     help.lines().filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect()
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
 }
