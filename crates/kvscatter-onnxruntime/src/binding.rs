@@ -144,17 +144,12 @@ impl Binding {
 
 /// Checks that no two tensors have the same name.
 fn check_names(entries: &[Entry<'_>]) -> Result<(), ort::Error> {
-    let [mut inputs, mut outputs] = [BTreeSet::new(), BTreeSet::new()];
-    for entry in entries {
-        let is_new_input = entry.input.is_none_or(|name| inputs.insert(name));
-        let is_new_output = entry.output.is_none_or(|name| outputs.insert(name));
-        for (name, is_new) in [(entry.input, is_new_input), (entry.output, is_new_output)] {
-            if !is_new {
-                return Err(ort::Error::new(format!(
-                    "two tensors have the name {:?}",
-                    name.unwrap_or_default()
-                )));
-            }
+    let mut seen = BTreeSet::new();
+    for (is_input, name) in entries.iter().flat_map(|entry| [(true, entry.input), (false, entry.output)]) {
+        if let Some(name) = name
+            && !seen.insert((is_input, name))
+        {
+            return Err(ort::Error::new(format!("two tensors have the name {name:?}")));
         }
     }
     Ok(())
