@@ -38,18 +38,19 @@ use crate::steps_python::Torch;
 #[derive(Parser)]
 #[command(bin_name = "cargo xtask", disable_help_subcommand = true)]
 enum Task {
-    /// Runs the steps for every change: fmt, words, lint, unit and c. Needs Rust and a C compiler
+    /// Runs the steps for every change: fmt, unit and c. Needs Rust and a C compiler
     Test {
-        /// Also runs deny, features, no-std, docs, kernels, instructions, package, models, conformance, ort and
-        /// python. Runs two steps at once
+        /// Also runs deny, lint, features, no-std, docs, kernels, models, conformance, ort and python, and lists the
+        /// files of packages. Runs two steps at once
         #[arg(long)]
         all: bool,
         /// Runs the steps that only --all runs
         #[arg(long, conflicts_with = "all")]
         rest: bool,
     },
-    /// Runs the steps that are too long for every change: linear, cuda, cuda-images, candle-cuda, python-torch and
-    /// bench-gpu-check. Runs two steps at once
+    /// Runs the steps that are too long for every change: lint and unit of candle, XLA, CUDA and the benchmarks,
+    /// linear, cuda, cuda-images, candle-cuda, instructions, c-valgrind, package, python-torch and bench-gpu-check.
+    /// Runs two steps at once
     Nightly,
     /// Checks the formatting, also outside the workspace: fuzz targets, code generator, divergences
     Fmt,
@@ -274,10 +275,12 @@ fn main() -> ExitCode {
         }
         Task::Nightly => step::run_at_once(steps::nightly(), Missing::IsSkipped),
         Task::Fmt => one(steps::fmt()),
-        Task::Lint => step::run(vec![steps::words(), steps::lint(), steps::lint_all()], Missing::Fails),
+        Task::Lint => step::run(vec![steps::words(), steps::lint(), steps::lint_nightly()], Missing::Fails),
         Task::Words => one(steps::words()),
         Task::Features => one(steps::features()),
-        Task::Unit => step::run(vec![steps::unit_core(), steps::unit(), steps::unit_all()], Missing::Fails),
+        Task::Unit => {
+            step::run(vec![steps::unit(), steps::unit_all(), steps::unit_nightly()], Missing::Fails)
+        }
         Task::Package => one(steps_package::package()),
         Task::Kernels => one(steps::kernels()),
         Task::Linear => one(steps::linear()),

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::process::Command;
 use std::time::Duration;
 
-use crate::cargo::{HEAVY, LIGHT, cargo, prefixed, target_dir};
+use crate::cargo::{HEAVY, LIGHT, SELDOM, cargo, prefixed, target_dir};
 use crate::step::{self, Missing, NIGHTLY, Step, Tool};
 use crate::steps_python::Torch;
 use crate::{
@@ -36,23 +36,13 @@ const BUDGET: Duration = Duration::from_mins(90);
 /// Returns the steps of `cargo xtask test`, cheapest first, so that mistakes appear in the first minutes.
 /// These steps need Rust and a C compiler.
 pub(crate) fn light() -> Vec<Step> {
-    vec![fmt(), words(), lint(), unit_core(), unit(), steps_c::c()]
+    vec![fmt(), unit(), steps_c::c()]
 }
 
 /// Returns the steps that `cargo xtask test --all` runs after the [`light()`] ones, as lists that can run at once.
 /// Steps that write the same files are in the same list. Cargo's lock keeps two builds apart.
 pub(crate) fn rest() -> Vec<Vec<Step>> {
-    let rust = [
-        deny(),
-        lint_all(),
-        features(),
-        no_std(),
-        docs(),
-        unit_all(),
-        kernels(),
-        instructions(false),
-        steps_package::package(),
-    ];
+    let rust = [deny(), lint(), features(), no_std(), docs(), unit_all(), kernels(), steps_package::lists()];
     let runtime = [steps_ort::ort(false), steps_models::models(), steps_models::conformance(true)];
     let rust = rust.into_iter().chain(steps_c::thorough());
     vec![rust.collect(), steps_python::all(false).into_iter().chain(runtime).collect()]
@@ -67,9 +57,19 @@ pub(crate) fn run_rest() -> bool {
 }
 
 /// Returns the steps that are too long for every change, as lists that can run at once. They test what changes seldom:
-/// PyTorch, CUDA, candle's feature `cuda`, and how work grows with long models.
+/// candle, XLA, CUDA and PyTorch, the benchmarks, packages as users build them, and how work grows with long models.
 pub(crate) fn nightly() -> Vec<Vec<Step>> {
-    let rust = [linear(), steps_cuda::cuda(), steps_cuda_images::check(), steps_candle::candle_cuda()];
+    let rust = [
+        lint_nightly(),
+        unit_nightly(),
+        linear(),
+        steps_cuda::cuda(),
+        steps_cuda_images::check(),
+        steps_candle::candle_cuda(),
+        instructions(false),
+        steps_c::c_valgrind(),
+        steps_package::package(),
+    ];
     let torch = [steps_python::torch(Torch::Oldest), steps_gpu::check()];
     vec![rust.into_iter().collect(), torch.into_iter().collect()]
 }
@@ -96,15 +96,19 @@ pub(crate) fn deny() -> Step {
     Step::new("deny", vec![check]).needs(&[TOOL])
 }
 
-/// Runs clippy over the core and the [`LIGHT`] crates.
+/// Runs clippy over the [`LIGHT`] and the [`HEAVY`] crates, and over the tests of the command without features.
 pub(crate) fn lint() -> Step {
-    Step::new("lint", vec![cargo(&format!("clippy -p kvscatter {LIGHT} --all-targets -- -Dwarnings"))])
+    let all = clippy(&format!("{LIGHT} {HEAVY}"));
+    Step::new("lint", vec![all, clippy("-p kvscatter-features -p kvscatter-cli")])
 }
 
-/// Runs clippy over the [`HEAVY`] crates, and the command with every feature. The step `candle-cuda` checks candle's
-/// feature `cuda`.
-pub(crate) fn lint_all() -> Step {
-    Step::new("lint-all", vec![cargo(&format!("clippy {HEAVY} --all-targets -- -Dwarnings"))])
+/// Runs clippy over the [`SELDOM`] crates. The step `candle-cuda` checks candle's feature `cuda`.
+pub(crate) fn lint_nightly() -> Step {
+    Step::new("lint-nightly", vec![clippy(SELDOM)])
+}
+
+fn clippy(packages: &str) -> Command {
+    cargo(&format!("clippy {packages} --all-targets -- -Dwarnings"))
 }
 
 /// Counts the words that should disappear from pages, comments and messages.
@@ -112,7 +116,7 @@ pub(crate) fn words() -> Step {
     Step::new("words", vec![cargo("test --quiet -p xtask --test words")])
 }
 
-/// Checks the core with the features that [`lint()`] and [`unit_core()`] do not cover.
+/// Checks the core with the features that [`lint()`] and [`unit()`] do not cover.
 pub(crate) fn features() -> Step {
     let clippy = |features| {
         let mut command = cargo("clippy -p kvscatter --lib --no-default-features --features");
@@ -142,17 +146,11 @@ pub(crate) fn no_std() -> Step {
     Step::new("no-std", vec![build, link])
 }
 
-/// Builds the documentation with the features of [`lint_all()`], whose checks of dependencies it reuses.
+/// Builds the documentation with the features of [`lint()`], whose checks of dependencies it reuses.
 pub(crate) fn docs() -> Step {
-    let mut doc = cargo("doc --workspace --lib --no-deps --features kvscatter-cli/full");
+    let mut doc = cargo(&format!("doc --lib --no-deps {LIGHT} {HEAVY}"));
     doc.env("RUSTDOCFLAGS", "-Dwarnings");
     Step::new("docs", vec![doc])
-}
-
-/// Tests the core alone, as [`kernels()`] builds it. Together with other crates, its dependencies would have
-/// more features and would be built again.
-pub(crate) fn unit_core() -> Step {
-    Step::new("unit-core", vec![cargo("test -p kvscatter --features=picture")])
 }
 
 /// Tests the [`LIGHT`] crates, with the command built without optional features.
@@ -163,6 +161,11 @@ pub(crate) fn unit() -> Step {
 /// Tests the [`HEAVY`] crates, and the command with every feature.
 pub(crate) fn unit_all() -> Step {
     Step::new("unit-all", vec![cargo(&format!("test {HEAVY}"))])
+}
+
+/// Tests the [`SELDOM`] crates.
+pub(crate) fn unit_nightly() -> Step {
+    Step::new("unit-nightly", vec![cargo(&format!("test {SELDOM}"))])
 }
 
 /// Runs the tests of the core and of attention on every instruction set for which they have kernels. The limits

@@ -31,9 +31,7 @@ pub(crate) fn models() -> Step {
     let cases = target_dir().join("attention-cases");
     let mut write_cases = environment.python();
     write_cases.arg(ATTENTION_CASES).arg(&cases);
-    // The ignored tests of kvscatter-cuda need a driver, so the step `cuda` runs them.
-    let packages = HEAVY.replace("-p kvscatter-cuda ", "");
-    let mut engine = cargo(&format!("test {packages} --tests -- --ignored"));
+    let mut engine = cargo(&format!("test {HEAVY} --tests -- --ignored"));
     engine.env("KVSCATTER_CASES", cases);
     for command in [&mut tests, &mut engine] {
         command.env("KVSCATTER_ORT_LIB", environment.path());
@@ -43,7 +41,7 @@ pub(crate) fn models() -> Step {
     // `unit-all` also builds the plugin, and can run at the same time.
     let built = target_dir().join("models-plugin");
     engine.env("KVSCATTER_ORT_PLUGIN", built.join("debug/libkvscatter_ort.so"));
-    let plugin = with_results_in(&built, cargo("build -p kvscatter-ort"));
+    let plugin = with_results_in(&built, cargo("build -p kvscatter-features -p kvscatter-ort"));
     let needs = if environment.is_made() { &[PYTHON][..] } else { &[PYTHON, INDEX] };
     Step::new("models", vec![environment.make(), command(), tests, write_cases, plugin, engine]).needs(needs)
 }

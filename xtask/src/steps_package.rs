@@ -28,17 +28,18 @@ const PUBLISHED: [&str; 14] = [
     "kvscatter-tract",
 ];
 
-/// Packages every published crate, and unpacks the packages. Then installs the command from its package, without
-/// features and with all of them, and runs both. The crates on which it depends are built from their packages too.
-/// Checks each of the other crates alone, because it could otherwise use features that another crate enables.
+/// Packages every published crate, which checks that each manifest is complete. Prints how many files each package has.
+pub(crate) fn lists() -> Step {
+    Step::new("package-lists", pack().into())
+}
+
+/// Also unpacks the packages. Then installs the command from its package, without features and with all of them, and
+/// runs both. The crates on which it depends are built from their packages too. Checks each of the other crates alone,
+/// because it could otherwise use features that another crate enables.
 ///
 /// Cargo could build every package alone, but would then build most crates several times.
 pub(crate) fn package() -> Step {
-    let mut remove = program("rm -rf");
-    remove.arg(folder());
-    let mut package = cargo("package --allow-dirty --no-verify");
-    package.args(PUBLISHED.into_iter().flat_map(|name| ["-p", name]));
-    let mut commands = vec![remove, package];
+    let mut commands = Vec::from(pack());
     commands.extend(PUBLISHED.map(unpack));
     for (features, model) in [("", WRITE), ("full", DECODER)] {
         let root = target_dir().join("installed");
@@ -49,6 +50,14 @@ pub(crate) fn package() -> Step {
     }
     commands.extend(PUBLISHED.into_iter().filter(|name| *name != COMMAND).map(check));
     Step::new("package", commands)
+}
+
+fn pack() -> [Command; 2] {
+    let mut remove = program("rm -rf");
+    remove.arg(folder());
+    let mut package = cargo("package --allow-dirty --no-verify");
+    package.args(PUBLISHED.into_iter().flat_map(|name| ["-p", name]));
+    [remove, package]
 }
 
 /// Unpacks a package. Its files are touched because cargo compares times, and all packed files have the same time.
