@@ -9,7 +9,7 @@ use kvscatter_onnx::Data;
 use serde::Serialize;
 
 use crate::error::CommandError;
-use crate::files::{self, InPlaceFile, Interrupted, Location, Stored};
+use crate::files::{self, InPlaceFile, Location, Stored};
 use crate::operators::{Described, KvCacheOperation, KvCacheUpdate, Operator, TensorScatter, element_type};
 use crate::output::{Outcome, Output, count, one_line};
 
@@ -19,8 +19,8 @@ use crate::output::{Outcome, Output, count, one_line};
 /// as --update, as kvscatter plan does. The result is written to a new file. With --in-place it is written
 /// into the cache file through a memory map that changes only the planned bytes.
 ///
-/// A command that fails has changed no file, with three exceptions: the disk reported an error after the
-/// write, the report could not be printed, or the command first undid an earlier write.
+/// A command that fails has changed no file, with two exceptions: the disk reported an error after the write,
+/// or the report could not be printed.
 #[derive(Debug, Subcommand)]
 #[command(after_help = "\
 Examples:
@@ -38,11 +38,9 @@ Examples:
 files. It locks the file against other kvscatter commands. Do not write the file with another \
 program at the same time.
 
---in-place first writes the old and the new bytes to a journal in the same folder, \
-.NAME.kvscatter-journal, and removes it after the write. If the command is killed, the next command \
-with --in-place undoes the write, or finds it complete, and prints a note. Until then, do not move, \
-copy or change the file. --no-journal saves time for large updates, but an interrupted write stays \
-partly done.
+--in-place checks everything and reserves space on the disk before it changes the first byte. \
+A kill or a power loss during the write may still leave the file half written. Without --in-place, \
+the result is complete or there is none.
 
 An output replaces an existing file, but never an input, and never a .npz or .safetensors file with \
 other entries.")]
@@ -155,10 +153,6 @@ struct Common {
     #[arg(long)]
     in_place: bool,
 
-    /// Write no journal; an interrupted write then stays partly done
-    #[arg(long, requires = "in_place")]
-    no_journal: bool,
-
     /// Element type of .npy files that give only its width, as files of ml_dtypes do: bfloat16,
     /// float8_e4m3fn, int4, …
     #[arg(long = "type", value_name = "TYPE", ignore_case = true, hide_possible_values = true, value_parser = element_type())]
@@ -174,7 +168,6 @@ struct Request {
     output: Option<Location>,
     /// The name of the result in the specification.
     output_name: &'static str,
-    journal: bool,
     ty: Option<ElementType>,
 }
 
@@ -188,16 +181,13 @@ struct Report {
     samples: usize,
     skipped: usize,
     blocks: usize,
-    /// The result of an earlier write that was interrupted.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    interrupted: Option<Interrupted>,
 }
 
 pub(crate) fn run(apply: Apply, output: &mut Output) -> Result<Outcome, CommandError> {
     let request = Request::from(apply);
     let report = match &request.output {
-        Some(location) => functional(&request, location, output)?,
-        None => in_place(&request, output)?,
+        Some(location) => functional(&request, location)?,
+        None => in_place(&request)?,
     };
     if output.is_json() {
         output.json(&report)?;
@@ -208,9 +198,7 @@ pub(crate) fn run(apply: Apply, output: &mut Output) -> Result<Outcome, CommandE
 }
 
 /// Reads both tensors, writes the update into the copy in memory, and stores the copy.
-fn functional(request: &Request, location: &Location, output: &Output) -> Result<Report, CommandError> {
-    note_in_progress(&request.cache, output);
-    note_in_progress(&request.update, output);
+fn functional(request: &Request, location: &Location) -> Result<Report, CommandError> {
     let mut cache = files::read(&request.cache, request.ty)?;
     let update = files::read(&request.update, request.ty)?;
     let described = [&cache, &update]
@@ -227,15 +215,9 @@ fn functional(request: &Request, location: &Location, output: &Output) -> Result
 
 /// Maps the bytes of the cache in its file and writes the update into the map. Nothing is stored before every
 /// check has passed.
-fn in_place(request: &Request, output: &Output) -> Result<Report, CommandError> {
-    // The update can be the cache itself, so an interrupted write ends before the update is read.
-    let earlier = files::end_interrupted(&request.cache)?;
-    note_interrupted(&request.cache, earlier, output);
-    note_in_progress(&request.update, output);
+fn in_place(request: &Request) -> Result<Report, CommandError> {
     let update = files::read(&request.update, request.ty)?;
     let place = InPlaceFile::open(&request.cache, request.ty)?;
-    note_interrupted(&request.cache, place.interrupted(), output);
-    let interrupted = place.interrupted().or(earlier);
     let mut described = [
         Described { element: place.element(), shape: place.shape().to_vec() },
         Described { element: update.element(), shape: update.shape().to_vec() },
@@ -257,30 +239,9 @@ fn in_place(request: &Request, output: &Output) -> Result<Report, CommandError> 
         bytes = &unpacked;
     }
     request.operator.with_plan(&described, |plan| {
-        let report = Report { interrupted, ..Report::new(plan, &request.cache, true) };
-        place.write(plan, bytes, request.journal, |cache| -> Result<(), CommandError> {
-            let _ = plan.write_bytes(cache, bytes)?;
-            Ok(())
-        })?;
-        Ok(report)
+        place.write::<CommandError>(plan, bytes)?;
+        Ok(Report::new(plan, &request.cache, true))
     })
-}
-
-/// Tells the user that an earlier write was interrupted, and how it has ended.
-fn note_interrupted(cache: &Location, interrupted: Option<Interrupted>, output: &Output) {
-    let end = match interrupted {
-        None => return,
-        Some(Interrupted::Undone) => "and has been undone",
-        Some(Interrupted::Complete) => "after its last byte, and is complete",
-    };
-    output.note(&format!("{cache}: an earlier write was interrupted {end}"));
-}
-
-/// Tells the user that an input may be a mixture of two states.
-fn note_in_progress(input: &Location, output: &Output) {
-    if files::is_in_progress(input) {
-        output.note(&format!("{input}: a write into this file is running or was interrupted, so the file may contain a part of it"));
-    }
 }
 
 impl Report {
@@ -292,7 +253,6 @@ impl Report {
             samples: plan.batch(),
             skipped: plan.skipped(),
             blocks: plan.block_count(),
-            interrupted: None,
         }
     }
 
@@ -325,7 +285,6 @@ impl From<Apply> for Request {
                 update: args.update,
                 output: args.present_cache,
                 output_name: "present_cache",
-                journal: !args.common.no_journal,
                 ty: args.common.ty,
             },
             Apply::KvCacheUpdate(args) => Self {
@@ -334,7 +293,6 @@ impl From<Apply> for Request {
                 update: args.update,
                 output: args.output,
                 output_name: "output",
-                journal: !args.common.no_journal,
                 ty: args.common.ty,
             },
             Apply::KvCacheOperation(args) => Self {
@@ -343,7 +301,6 @@ impl From<Apply> for Request {
                 update: args.new_kv,
                 output: args.present,
                 output_name: "present",
-                journal: !args.common.no_journal,
                 ty: args.common.ty,
             },
         }

@@ -51,12 +51,6 @@ pub(crate) enum Problem {
     NoRoom { bytes: usize, cause: io::Error },
     #[error("another process is updating this file")]
     Locked,
-    #[error(
-        "a write was interrupted, and its journal {} {problem}; to keep the file as it is, remove the journal", .journal.display()
-    )]
-    Journal { journal: PathBuf, problem: JournalProblem },
-    #[error("cannot write the journal {}: {}; --no-journal writes without one", .journal.display(), plain_io(.cause))]
-    JournalNotWritten { journal: PathBuf, cause: io::Error },
 
     #[error(transparent)]
     Tensor(#[from] TensorError),
@@ -175,28 +169,6 @@ pub(crate) enum NotInPlace {
     TypedData,
     #[error("strings vary in length, so they cannot be updated in place")]
     Strings,
-}
-
-/// The reason why the journal of a write that was interrupted cannot be used. Each message continues "its
-/// journal".
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum JournalProblem {
-    #[error("cannot be used: {}", plain_io(.0))]
-    Io(#[from] io::Error),
-    #[error("is not a regular file")]
-    NotAFile,
-    #[error("may have been written by another user")]
-    OtherUsers,
-    #[error("is damaged")]
-    Damaged,
-    #[error("has version {version}: must be {known}")]
-    Version { version: u32, known: u32 },
-    #[error("belongs to another file")]
-    OtherFile,
-    #[error("belongs to a tensor that the file does not have")]
-    OtherTensor,
-    #[error("does not fit the file, which has changed since then")]
-    Changed,
 }
 
 /// Returns the message of the operating system without Rust's `(os error 2)`.

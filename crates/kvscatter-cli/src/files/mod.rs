@@ -4,7 +4,6 @@
 
 mod error;
 mod in_place;
-mod journal;
 mod location;
 mod nibbles;
 mod npy;
@@ -24,8 +23,7 @@ use kvscatter_onnx::Tensor;
 
 use error::Problem;
 pub(crate) use error::{FileError, plain};
-pub(crate) use in_place::{InPlaceFile, Stored, end_interrupted, is_in_progress};
-pub(crate) use journal::Interrupted;
+pub(crate) use in_place::{InPlaceFile, Stored};
 use location::Format;
 pub(crate) use location::{Location, LocationError};
 pub(crate) use nibbles::{pack, unpack};

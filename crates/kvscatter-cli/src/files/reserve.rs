@@ -10,8 +10,6 @@ use std::ops::Range;
 
 use kvscatter::WritePlan;
 
-use super::journal::for_each_run;
-
 /// Reserves ranges of a file. Ranges in neighbouring pages are reserved in one call.
 struct Pages<'a> {
     file: &'a File,
@@ -28,9 +26,16 @@ const PAGE: u64 = 4096;
 /// Returns the errors of the file system. No byte has changed then.
 pub(super) fn reserve(file: &File, offset: u64, plan: &WritePlan<'_>) -> io::Result<()> {
     let mut pages = Pages { file, wanted: None, result: Ok(()) };
-    for_each_run(plan, |bits, _| {
-        let [start, end] = [bits.start / 8, bits.end.div_ceil(8)].map(|byte| offset.saturating_add(byte));
-        pages.add(start..end);
+    // A plan of strings writes no bytes.
+    let Some(width) = plan.geometry().element().bits() else { return Ok(()) };
+    // P1: every run is inside its buffer, whose size in bits fits u64.
+    let wide = |number: usize| u64::try_from(number).unwrap_or(u64::MAX);
+    let bits = |elements: usize| wide(elements).saturating_mul(wide(width));
+    plan.for_each_block(|block| {
+        block.for_each_run(|to, _| {
+            let [start, end] = [bits(to) / 8, bits(to.saturating_add(block.len)).div_ceil(8)];
+            pages.add(offset.saturating_add(start)..offset.saturating_add(end));
+        });
     });
     pages.ask();
     pages.result
@@ -120,7 +125,7 @@ mod tests {
     /// Writes 8193 4-bit rows into each of 16 samples of 512 KiB, in a file with a hole after its first 100
     /// bytes.
     #[test]
-    fn what_is_planned_is_reserved_and_nothing_changes() {
+    fn planned_bytes_are_reserved_and_nothing_changes() {
         let write =
             TensorScatter::new().axis(1).prepare(ElementType::Int4, &[16, 1 << 20], &[16, 8193]).unwrap();
         let starts = [5_i64; 16];

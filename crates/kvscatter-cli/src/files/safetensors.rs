@@ -51,19 +51,6 @@ pub(super) fn find(file: &File, file_len: u64, asked: Option<&str>) -> Result<Te
     located(info, data_offset)
 }
 
-/// Reads the header and finds the entry whose data has this offset in the file and this length.
-pub(super) fn find_at(
-    file: &File,
-    file_len: u64,
-    offset: u64,
-    len: u64,
-) -> Result<Option<TensorEntry>, Problem> {
-    let (metadata, data_offset) = header(file, file_len)?;
-    let mut entries = metadata.tensors().into_values().filter_map(|info| located(info, data_offset).ok());
-    let is_it = |entry: &TensorEntry| entry.offset == offset && u64::try_from(entry.len) == Ok(len);
-    Ok(entries.find(is_it))
-}
-
 /// Returns the names of the tensors in a file.
 pub(super) fn names(path: &Path) -> Result<Vec<String>, Problem> {
     let (file, file_len) = source::open(path)?;

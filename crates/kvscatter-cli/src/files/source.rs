@@ -13,10 +13,18 @@ use super::Problem;
 /// Opens a file, and returns it with its length. The length comes from the open file, because the path may
 /// lead to another file by now.
 pub(super) fn open(path: &Path) -> Result<(File, u64), Problem> {
+    open_with(path, OpenOptions::new().read(true))
+}
+
+/// Opens a file for reading and writing.
+pub(super) fn open_for_writing(path: &Path) -> Result<File, Problem> {
+    open_with(path, OpenOptions::new().read(true).write(true)).map(|(file, _)| file)
+}
+
+fn open_with(path: &Path, options: &mut OpenOptions) -> Result<(File, u64), Problem> {
     // Without this flag, opening a pipe waits for its other end.
-    let mut options = OpenOptions::new();
-    options.read(true).nonblock(true);
-    let file = cap_std::fs::File::open_ambient_with(path, &options, ambient_authority())?.into_std();
+    options.nonblock(true);
+    let file = cap_std::fs::File::open_ambient_with(path, options, ambient_authority())?.into_std();
     let meta = file.metadata()?;
     // A device has no length to compare claims with.
     if meta.is_file() { Ok((file, meta.len())) } else { Err(Problem::NotAFile) }

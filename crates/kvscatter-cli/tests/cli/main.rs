@@ -34,8 +34,6 @@ mod in_place;
 #[cfg(not(feature = "full"))]
 mod inspect;
 mod interrupted;
-#[cfg(not(feature = "full"))]
-mod journal;
 mod json;
 #[cfg(not(feature = "full"))]
 mod light;

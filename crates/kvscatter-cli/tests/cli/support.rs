@@ -38,13 +38,6 @@ impl Folder {
         Self(TempDir::new().unwrap())
     }
 
-    /// Makes a folder in a file system in memory, if there is one. Writing and reading files then takes less
-    /// time.
-    #[cfg(target_os = "linux")]
-    pub(crate) fn in_memory() -> Self {
-        Self(TempDir::new_in("/dev/shm").or_else(|_| TempDir::new()).unwrap())
-    }
-
     /// Makes a folder with a copy of the repository's test data as `testdata`.
     pub(crate) fn with_testdata() -> Self {
         let folder = Self::new();
