@@ -13,13 +13,11 @@ mod steps_divergences;
 mod steps_exports;
 mod steps_gpu;
 mod steps_models;
-mod steps_mutants;
 mod steps_ort;
 mod steps_package;
 mod steps_python;
 mod steps_real;
 mod steps_soak;
-mod steps_unsafe;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -174,9 +172,6 @@ enum Task {
     /// Runs the tests of the core and of attention on every instruction set, and the C programs, under the
     /// address sanitizer (needs a nightly toolchain)
     Asan,
-    /// Counts which lines in unsafe blocks the tests execute, and writes docs/unsafe-code.md (needs LLVM 19 and Python,
-    /// downloads once)
-    UnsafeCoverage,
     /// Runs the fuzz targets one after the other (needs a nightly toolchain and cargo-fuzz)
     Fuzz {
         /// Seconds for each target
@@ -188,13 +183,6 @@ enum Task {
     Soak {
         #[command(flatten)]
         options: steps_soak::Options,
-    },
-    /// Changes the code in small ways, one change after the other, and counts the changes that no test notices (needs
-    /// Python and cargo-mutants, and takes hours). Add `--help` for the options
-    #[command(disable_help_flag = true)]
-    Mutants {
-        #[arg(value_name = "OPTION", trailing_var_arg = true, allow_hyphen_values = true)]
-        options: Vec<OsString>,
     },
     /// Reads models that are made to break the code that reads them, with seeds that no run had before
     Hostile {
@@ -310,10 +298,8 @@ fn main() -> ExitCode {
         Task::NoStd => one(steps::no_std()),
         Task::Deny => one(steps::deny()),
         Task::Asan => step::run(vec![steps::asan(), steps_c::c_asan()], Missing::Fails),
-        Task::UnsafeCoverage => one(steps_unsafe::unsafe_coverage()),
         Task::Fuzz { seconds } => one(steps::fuzz(seconds)),
         Task::Soak { options } => step::run(steps_soak::soak(&options), Missing::Fails),
-        Task::Mutants { options } => one(steps_mutants::mutants(&options)),
         Task::Hostile { count, from } => one(steps::hostile(count, from)),
         Task::Bench { options } => one(steps::bench(&options)),
         Task::BenchModels { options } => one(steps::bench_models(&options)),

@@ -24,19 +24,14 @@ const MAKE: &str = "crates/kvscatter-candle/tests/fake/make.sh";
 /// functions that candle calls. The build folder is that of all steps, which have built the dependencies without CUDA.
 pub(crate) fn candle_cuda() -> Step {
     let target = target_dir();
-    let [make, test] = tests(&target);
+    let mut make = Command::new("sh");
+    make.arg(MAKE).arg(toolkit());
+    let test = with_toolkit("test", &target);
     let mut clippy = with_toolkit("clippy", &target);
     clippy.args(["--all-targets", "--", "-Dwarnings"]);
     let mut doc = with_toolkit("doc", &target);
     doc.arg("--no-deps").env("RUSTDOCFLAGS", "-Dwarnings");
     Step::new("candle-cuda", vec![make, clippy, test, doc]).needs(&[GXX])
-}
-
-/// Returns the command that makes the simulated toolkit, and the tests.
-pub(crate) fn tests(target: &Path) -> [Command; 2] {
-    let mut make = Command::new("sh");
-    make.arg(MAKE).arg(toolkit());
-    [make, with_toolkit("test", target)]
 }
 
 /// Runs the same tests on this machine's GPU, with all of candle.

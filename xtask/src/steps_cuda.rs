@@ -30,7 +30,7 @@ const CHECKER: &str = "compute-sanitizer --error-exitcode 1 --report-api-errors 
 const MACHINES_DRIVER: &str = "libcuda.so.1";
 
 /// The variable that names the tests' driver.
-pub(crate) const DRIVER_VARIABLE: &str = "KVSCATTER_CUDA_DRIVER";
+const DRIVER_VARIABLE: &str = "KVSCATTER_CUDA_DRIVER";
 
 /// The address sanitizer must be loaded before the program that it checks. It then also sees the program's
 /// own allocations.
@@ -78,17 +78,17 @@ fn python_gpu() -> Vec<Command> {
     let mut tests = program("python3 -m pytest -rs -p no:cacheprovider --config-file");
     tests.args(["crates/kvscatter-python/pyproject.toml", "crates/kvscatter-python/tests/cuda"]);
     tests.env("PYTHONPATH", &package).env(DRIVER_VARIABLE, MACHINES_DRIVER);
-    [build].into_iter().chain(python_package(&target_dir(), &package)).chain([tests]).collect()
+    [build].into_iter().chain(python_package(&package)).chain([tests]).collect()
 }
 
 /// Returns the commands that assemble the Python package in a folder, from a development build.
-pub(crate) fn python_package(target_dir: &Path, package: &Path) -> [Command; 4] {
+fn python_package(package: &Path) -> [Command; 4] {
     let mut remove = program("rm -rf");
     remove.arg(package);
     let mut sources = program("cp -r crates/kvscatter-python/python/kvscatter");
     sources.arg(package);
     let mut module = program("cp");
-    module.arg(target_dir.join("debug/libkvscatter_native.so"));
+    module.arg(target_dir().join("debug/libkvscatter_native.so"));
     module.arg(package.join("kvscatter/_native.abi3.so"));
     [remove, make_at(package), sources, module]
 }

@@ -1,7 +1,7 @@
 //! Tests the plugin in ONNX Runtime's Python wheels of several versions.
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use crate::cargo::{cargo, command, target_dir};
@@ -36,21 +36,8 @@ pub(crate) fn ort(every_version: bool) -> Step {
     commands.push(command());
     commands.push(cargo("build -p kvscatter-oracle --example export-attention-cases"));
     commands.push(too_old());
-    commands.extend(tested.into_iter().map(|version| tests(version, &target_dir())));
+    commands.extend(tested.into_iter().map(|version| tests(version)));
     Step::new("ort", commands).needs(needs())
-}
-
-/// Returns the newest environment, and the commands that test the plugin of a development build in `folder`. One
-/// test counts bytes of memory, which the compiler's counters change.
-pub(crate) fn with_counters(folder: &Path) -> (Environment, [Command; 4]) {
-    let [.., newest] = VERSIONS;
-    let mut tests = tests(newest, folder);
-    tests.args(["--deselect", "test_lifecycle.py::test_a_thousand_loads_and_unloads_leave_nothing"]);
-    let mut commands = [environment(TOO_OLD).make(), too_old(), environment(newest).make(), tests];
-    for command in &mut commands {
-        command.env("KVSCATTER_ORT_LIBRARY", folder.join("debug/libkvscatter_ort.so"));
-    }
-    (environment(newest), commands)
 }
 
 fn too_old() -> Command {
@@ -60,7 +47,8 @@ fn too_old() -> Command {
 }
 
 /// Returns the tests in one version, with the programs of a development build that write the oracle's cases.
-fn tests(version: &str, folder: &Path) -> Command {
+fn tests(version: &str) -> Command {
+    let folder = target_dir();
     let mut tests = python(version);
     tests.args(["-m", "pytest", "--quiet", TESTS]);
     tests.env("KVSCATTER_COMMAND", folder.join("debug/kvscatter"));

@@ -183,20 +183,6 @@ pub(crate) fn bench(name: &'static str, options: &[OsString]) -> Step {
     Step::new(name, commands).needs(Torch::Newest.needs())
 }
 
-/// Returns the commands that test a package in a folder that is not installed, also with PyTorch.
-pub(crate) fn tests_of(package: &Path) -> [Command; 4] {
-    let (tools, torch) = (tools(), Torch::Oldest.environment());
-    let usual = pytest(&tools, &[TESTS, "--ignore", TORCH_TESTS]);
-    // The tests of compiled and distributed programs take long, and call the same functions.
-    let tensors = ["test_ops.py", "test_tensors.py"].map(|file| format!("{TORCH_TESTS}/{file}"));
-    let with_torch = pytest(&torch, &tensors.each_ref().map(String::as_str));
-    let [usual, with_torch] = [usual, with_torch].map(|mut tests| {
-        tests.env("PYTHONPATH", package);
-        tests
-    });
-    [tools.make(), usual, torch.make(), with_torch]
-}
-
 fn build() -> Step {
     Step::new("python-wheel", wheel(&wheels())).needs(needs(&[tools()]))
 }

@@ -7,7 +7,6 @@ use std::path::Path;
 use std::process::Command;
 
 const PAGE: &str = include_str!("../../SECURITY.md");
-const COVERAGE: &str = include_str!("../../docs/unsafe-code.md");
 
 /// The column of the threats that names tests: files, and steps of `cargo xtask`.
 const TESTS: usize = 4;
@@ -29,12 +28,14 @@ fn every_named_test_exists() {
 
 #[test]
 fn every_result_has_a_command() {
+    const OTHER_TOOLS: [&str; 2] = ["cargo mutants", "llvm-cov"];
     let steps = steps();
     let rows = rows("## Results of long tests");
     assert!(rows.len() > 3, "the table was not found");
     for row in rows {
-        let command = code(row)[0].strip_prefix("cargo xtask ");
-        assert!(command.is_some_and(|command| steps.contains(command)), "no such command: {row}");
+        let command = code(row)[0];
+        let is_step = command.strip_prefix("cargo xtask ").is_some_and(|step| steps.contains(step));
+        assert!(is_step || OTHER_TOOLS.contains(&command), "no such command: {row}");
     }
 }
 
@@ -42,20 +43,12 @@ fn every_result_has_a_command() {
 fn links_lead_to_files_and_sections() {
     let targets = PAGE.split("](").skip(1).map(|link| link.split(')').next().unwrap());
     let links: BTreeSet<_> = targets.map(|target| target.split_once('#').unwrap_or((target, ""))).collect();
-    assert!(links.len() > 3, "the links were not found");
+    assert!(!links.is_empty(), "the links were not found");
     for (file, section) in links {
         let file = if file.is_empty() { "SECURITY.md" } else { file };
         let text = fs::read_to_string(root().join(file)).unwrap();
         assert!(section.is_empty() || sections(&text).contains(section), "{file} has no section {section}");
     }
-}
-
-#[test]
-fn both_pages_have_the_same_coverage_of_unsafe_code() {
-    let total = COVERAGE.lines().find(|line| line.starts_with("The tests execute")).unwrap();
-    let rows = rows("## Results of long tests");
-    let row = rows.iter().find(|row| row.contains("cargo xtask unsafe-coverage")).unwrap();
-    assert!(row.contains(total), "{row} does not have: {total}");
 }
 
 /// Returns the rows of the table in a section, without its head.
