@@ -53,27 +53,18 @@ impl fmt::Display for Operand {
 /// An error of this crate. A call that returns an error has written nothing.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "each variant's message names its fields")]
 pub enum AttentionError {
     /// The kernels do not support the element type.
     #[error("elements of type {element} are not supported, use float, float16 or bfloat16")]
-    ElementType {
-        /// The element type of the queries, keys and values.
-        element: ElementType,
-    },
+    ElementType { element: ElementType },
     /// The elements of a call do not have the type that was prepared.
     #[error("Q has elements of type {got}, but the call was prepared for {expected}")]
-    OtherElementType {
-        /// The element type of the call.
-        got: ElementType,
-        /// The element type that was prepared.
-        expected: ElementType,
-    },
+    OtherElementType { got: ElementType, expected: ElementType },
     /// A tensor has the wrong number of dimensions.
     #[error("{operand} has rank {rank}, must be {expected}")]
     Rank {
-        /// The tensor.
         operand: Operand,
-        /// Its rank.
         rank: usize,
         /// The rank that it must have: 3 or 4 for Q, that of Q for K and V, 4 for a past, and 1 for lengths.
         expected: &'static str,
@@ -83,7 +74,6 @@ pub enum AttentionError {
     Attribute {
         /// The name of the attribute.
         name: &'static str,
-        /// Its value.
         value: i64,
     },
     /// A node has only one of the attributes `q_num_heads` and `kv_num_heads`.
@@ -97,7 +87,6 @@ pub enum AttentionError {
     Heads {
         /// The attributes `q_num_heads` and `kv_num_heads`.
         got: (usize, usize),
-        /// The second dimensions of Q and K.
         expected: (usize, usize),
     },
     /// The scale is negative, infinite or not a number. ONNX multiplies queries and keys by its square root.
@@ -114,70 +103,38 @@ pub enum AttentionError {
     },
     /// The last dimension of a tensor of rank 3 is not a multiple of the number of heads.
     #[error("{operand} has {hidden} elements a token, which is not a multiple of {heads} heads")]
-    HiddenSize {
-        /// The tensor.
-        operand: Operand,
-        /// The size of its last dimension.
-        hidden: usize,
-        /// The number of heads.
-        heads: usize,
-    },
+    HiddenSize { operand: Operand, hidden: usize, heads: usize },
     /// A dimension differs from the one that another tensor requires.
     #[error("{operand} is {got:?} as [batch, heads, length, size], must be {expected:?}")]
     Shape {
-        /// The tensor.
         operand: Operand,
         /// Its shape as `[batch, heads, length, size]`.
         got: [usize; 4],
-        /// The shape that the other tensors require.
         expected: [usize; 4],
     },
     /// The number of query heads is not a multiple of the number of key heads.
     #[error("{query} heads of Q are not a multiple of {key} heads of K")]
-    Group {
-        /// The number of query heads.
-        query: usize,
-        /// The number of key heads.
-        key: usize,
-    },
+    Group { query: usize, key: usize },
     /// The mask does not broadcast to `[batch, query heads, queries, keys]`. Its last dimension may be smaller.
     #[error("attn_mask has shape {got:?}, which does not broadcast to {expected:?}")]
     MaskShape {
-        /// The shape of the mask.
         got: Vec<usize>,
         /// `[batch, query heads, queries, keys]`.
         expected: [usize; 4],
     },
     /// The product of the dimensions of a tensor exceeds `isize::MAX` bytes.
     #[error("{operand} is too large for this machine's address space")]
-    TooLarge {
-        /// The tensor.
-        operand: Operand,
-    },
+    TooLarge { operand: Operand },
     /// An operand was prepared and is missing, or it is given and was not prepared.
     #[error("{operand} must be {}", if *is_expected { "given" } else { "absent" })]
-    Presence {
-        /// The operand.
-        operand: Operand,
-        /// Whether it must be given.
-        is_expected: bool,
-    },
+    Presence { operand: Operand, is_expected: bool },
     /// A buffer has the wrong number of elements.
     #[error("{operand} has {got} element{}, must have {expected}", if *got == 1 { "" } else { "s" })]
-    Length {
-        /// The tensor or list.
-        operand: Operand,
-        /// The number of its elements.
-        got: usize,
-        /// The number of elements that the shape requires.
-        expected: usize,
-    },
+    Length { operand: Operand, got: usize, expected: usize },
     /// A length lies outside the cache.
     #[error("nonpad_kv_seqlen[{index}] = {value}: must be between 0 and {max}")]
     LengthOutOfRange {
-        /// The index of the sample.
         index: usize,
-        /// The length.
         value: i64,
         /// The number of slots, or `i64::MAX` for a ring.
         max: i64,
@@ -193,8 +150,5 @@ pub enum AttentionError {
     LengthsAndPast,
     /// A ring has no past, and no output of scores.
     #[error("a ring cannot be used with {operand}")]
-    Ring {
-        /// The operand.
-        operand: Operand,
-    },
+    Ring { operand: Operand },
 }

@@ -13,8 +13,11 @@ use crate::launch_argument::{FirstBad, LaunchArgument};
 /// Every error of `prepare` and `launch` is returned before the device gets any work. The exception is a
 /// [`Driver`](Self::Driver) error of a write that takes several launches, as
 /// [`DeviceWrite::launch`](crate::DeviceWrite::launch) describes.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
+#[cfg_attr(test, derive(strum::VariantNames))]
+#[strum(serialize_all = "snake_case")]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "each variant's message names its fields")]
 pub enum CudaError {
     /// The buffers, the lists, or an index that a launch has used violate a rule of the prepared operator.
     #[error(transparent)]
@@ -24,22 +27,15 @@ pub enum CudaError {
         "cannot use the CUDA driver {}: {why}; install NVIDIA's driver for the GPU, or start the container with GPU access",
         .library.display()
     )]
-    NoDriver {
-        /// The file that was loaded.
-        library: PathBuf,
-        /// The system's message.
-        why: String,
-    },
+    NoDriver { library: PathBuf, why: String },
     /// The driver returned an error.
     #[error("{call}: {name} ({code}): {text}{}", captured(call, *code))]
     Driver {
-        /// The name of the function that was called.
         call: &'static str,
         /// The number of the error, a `CUresult`.
         code: i32,
         /// The name of the error, such as `CUDA_ERROR_ILLEGAL_ADDRESS`.
         name: String,
-        /// The driver's description of the error.
         text: String,
     },
     /// The device is too old for the kernels.
@@ -56,12 +52,7 @@ pub enum CudaError {
     },
     /// The driver rejects both forms of the kernels.
     #[error("this device or driver cannot run the kernels: machine code: {machine_code}; PTX: {ptx}")]
-    Kernels {
-        /// The error for the kernels as machine code.
-        machine_code: Box<Self>,
-        /// The error for the kernels as PTX, which the driver compiles itself.
-        ptx: Box<Self>,
-    },
+    Kernels { machine_code: Box<Self>, ptx: Box<Self> },
     /// No device has been chosen on this thread.
     #[error(
         "no CUDA context is current on this thread: choose a device here first, with Cuda::set_device or torch.cuda.set_device"
@@ -72,30 +63,18 @@ pub enum CudaError {
         "the strides need {loops} loops besides samples and rows, the kernels have {}: make one side contiguous",
         crate::abi::OTHER_LOOPS
     )]
-    Loops {
-        /// The number of loops that the layouts need.
-        loops: usize,
-    },
+    #[strum(serialize = "too_many_loops")]
+    Loops { loops: usize },
     /// A number does not fit the kernels' 32-bit arithmetic.
     #[error("{what} = {got}: a launch takes at most {max}")]
-    TooLarge {
-        /// The quantity that is too large.
-        what: CountKind,
-        /// The quantity's value.
-        got: usize,
-        /// The largest value that a launch supports.
-        max: usize,
-    },
+    TooLarge { what: CountKind, got: usize, max: usize },
     /// A buffer is too small for its tensor, or null.
     #[error("{}", room(*tensor, *index, *address, *bytes, *needed))]
+    #[strum(serialize = "buffer_length")]
     Buffer {
-        /// The tensor's role in its pair or triple.
         tensor: TensorRole,
-        /// The index of the pair or the triple in the call.
         index: usize,
-        /// The buffer's address.
         address: u64,
-        /// The size in bytes.
         bytes: usize,
         /// The size of the tensor in bytes, including its gaps.
         needed: usize,
@@ -106,23 +85,16 @@ pub enum CudaError {
         "cache {pair} has {bytes} bytes at {address:#x}: 4-bit rows that straddle bytes need a buffer that begins on a word and has {needed} bytes"
     )]
     WholeWords {
-        /// The index of the cache's pair in the call.
         pair: usize,
-        /// The cache's address.
         address: u64,
-        /// The size in bytes.
         bytes: usize,
         /// The size that the cache needs in bytes, in whole words.
         needed: usize,
     },
     /// A present shares memory with another tensor of the call.
     #[error("present {triple} shares memory with a tensor of triple {with}: a present is written completely")]
-    Presents {
-        /// The index of the present's triple in the call.
-        triple: usize,
-        /// The index of the other tensor's triple.
-        with: usize,
-    },
+    #[strum(serialize = "overlap")]
+    Presents { triple: usize, with: usize },
     /// The samples of a `KVCacheOperation` update with four dimensions are not adjacent. Its tokens are read
     /// as one list.
     #[error("the samples of newKv are not adjacent: all its tokens must be evenly spaced")]
@@ -132,45 +104,24 @@ pub enum CudaError {
     SlotMapping(SlotMappingError),
     /// A call with a slot mapping has a list other than the slots, or no slots.
     #[error("{}", presence(.list, *.given))]
-    List {
-        /// The list, the layer or the status.
-        list: LaunchArgument,
-        /// Whether the list was given.
-        given: bool,
-    },
+    List { list: LaunchArgument, given: bool },
     /// An address is null or not aligned.
     #[error("{}", misaligned(.list, *.address, *.alignment))]
-    Address {
-        /// The list, the layer or the status.
-        list: LaunchArgument,
-        /// The address of the argument.
-        address: u64,
-        /// The number of which the address must be a multiple.
-        alignment: u64,
-    },
+    #[strum(serialize = "misaligned")]
+    Address { list: LaunchArgument, address: u64, alignment: u64 },
     /// A list reaches past the end of the address space.
     #[error("{}", wraps(.list, *.address, *.bytes))]
-    ListWraps {
-        /// The list, the layer or the status.
-        list: LaunchArgument,
-        /// The address of the argument.
-        address: u64,
-        /// The size in bytes.
-        bytes: usize,
-    },
+    #[strum(serialize = "address_space")]
+    ListWraps { list: LaunchArgument, address: u64, bytes: usize },
     /// A list, the layer or the status shares memory with a cache or a present of the launch.
     #[error("{}", overlap(.list, *.pair))]
-    Overlap {
-        /// The list, the layer or the status.
-        list: LaunchArgument,
-        /// The index of the cache's pair or the present's triple in the call.
-        pair: usize,
-    },
+    Overlap { list: LaunchArgument, pair: usize },
     /// The status shares memory with a list, an update or a past, which a launch reads while it writes the
     /// status.
     #[error(
         "the status shares memory with a list, an update or a past, which a launch reads while it writes the status"
     )]
+    #[strum(serialize = "overlap")]
     StatusShared,
     /// Launches have counted bad indices, but the lists do not contain them. The lists have been overwritten
     /// since then or were not read, or another write uses the same status.
@@ -178,12 +129,7 @@ pub enum CudaError {
         "bad indices in {bad_samples} sample{} since the status was cleared, first {first}; the lists were not read, have changed since the launch, or belong to another write",
         if *bad_samples == 1 { "" } else { "s" }
     )]
-    BadIndices {
-        /// The value of [`StatusWords::bad_samples`](crate::StatusWords::bad_samples).
-        bad_samples: u32,
-        /// The first bad index of the first of these launches.
-        first: FirstBad,
-    },
+    BadIndices { bad_samples: u32, first: FirstBad },
 }
 
 impl CudaError {
@@ -201,22 +147,7 @@ impl CudaError {
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Write(error) => error.kind().name(),
-            Self::NoDriver { .. } => "no_driver",
-            Self::Driver { .. } => "driver",
-            Self::ComputeCapability { .. } => "compute_capability",
-            Self::Kernels { .. } => "kernels",
-            Self::NoContext => "no_context",
-            Self::Loops { .. } => "too_many_loops",
-            Self::TooLarge { .. } => "too_large",
-            Self::Buffer { .. } => "buffer_length",
-            Self::WholeWords { .. } => "whole_words",
-            Self::SamplesNotAdjacent => "samples_not_adjacent",
-            Self::SlotMapping(_) => "slot_mapping",
-            Self::List { .. } => "list",
-            Self::Address { .. } => "misaligned",
-            Self::ListWraps { .. } => "address_space",
-            Self::Presents { .. } | Self::Overlap { .. } | Self::StatusShared => "overlap",
-            Self::BadIndices { .. } => "bad_indices",
+            _ => self.into(),
         }
     }
 
@@ -318,7 +249,8 @@ fn overlap(list: impl Display, pair: usize) -> String {
 
 /// A tensor of a [`BufferPair`](crate::BufferPair) or a [`PresentBuffers`](crate::PresentBuffers), named
 /// after its field.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, strum::Display)]
+#[strum(serialize_all = "snake_case")]
 #[non_exhaustive]
 pub enum TensorRole {
     /// The cache that is written in place.
@@ -331,46 +263,26 @@ pub enum TensorRole {
     Present,
 }
 
-impl Display for TensorRole {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Cache => "cache",
-            Self::Update => "update",
-            Self::Past => "past",
-            Self::Present => "present",
-        })
-    }
-}
-
 /// A property that shapes of a slot mapping cannot have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, strum::Display)]
 #[non_exhaustive]
 pub enum SlotMappingError {
     /// The operator has lists besides its positions.
+    #[strum(to_string = "a slot mapping has only positions, and this operator has another list")]
     Lists,
     /// The cache is a ring.
+    #[strum(to_string = "a slot mapping takes a linear cache, and this one is a ring")]
     Ring,
     /// The update does not have exactly one sample.
+    #[strum(
+        to_string = "the update has {0} samples: a slot mapping takes a cache of [1, slots, ...] and an update of [1, tokens, ...]"
+    )]
     Samples(usize),
 }
 
-impl Display for SlotMappingError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Lists => {
-                f.write_str("a slot mapping has only positions, and this operator has another list")
-            }
-            Self::Ring => f.write_str("a slot mapping takes a linear cache, and this one is a ring"),
-            Self::Samples(samples) => write!(
-                f,
-                "the update has {samples} samples: a slot mapping takes a cache of [1, slots, ...] and an update of [1, tokens, ...]"
-            ),
-        }
-    }
-}
-
 /// A quantity that must fit the kernels' 32-bit arithmetic.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, strum::Display)]
+#[strum(serialize_all = "snake_case")]
 #[non_exhaustive]
 pub enum CountKind {
     /// The number of samples of the update, or of tokens of a slot mapping.
@@ -380,34 +292,25 @@ pub enum CountKind {
     /// The number of layers of the cache.
     Layers,
     /// The number of elements of any other dimension, after merging.
+    #[strum(to_string = "elements of a dimension")]
     Elements,
     /// The number of moves of at most 16 bytes that one contiguous run takes, or of its 4-bit elements.
+    #[strum(to_string = "units of a run")]
     Units,
     /// The number of contiguous runs that are written in one cache.
+    #[strum(to_string = "runs of a cache in one launch")]
     Runs,
     /// The number of groups of 32 words in a present whose 4-bit rows straddle bytes.
+    #[strum(to_string = "groups of 32 words of a present")]
     Words,
-}
-
-impl Display for CountKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Samples => "samples",
-            Self::Capacity => "capacity",
-            Self::Layers => "layers",
-            Self::Elements => "elements of a dimension",
-            Self::Units => "units of a run",
-            Self::Runs => "runs of a cache in one launch",
-            Self::Words => "groups of 32 words of a present",
-        })
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use kvscatter::{Argument, Error as CoreError};
+    use strum::VariantNames;
 
-    use super::{CountKind, CudaError, SlotMappingError, TensorRole};
+    use super::CudaError;
     use crate::launch_argument::{FirstBad, LaunchArgument};
 
     /// Checks that only the name differs.
@@ -445,48 +348,11 @@ mod tests {
 
     #[test]
     fn kinds_are_named_after_variants_or_the_fact_that_other_surfaces_name() {
-        let (list, text) = (LaunchArgument::Positions, String::new);
-        let driver = || CudaError::Driver { call: "call", code: 1, name: text(), text: text() };
-        let errors = [
-            driver(),
-            CudaError::NoDriver { library: "library".into(), why: text() },
-            CudaError::ComputeCapability { major: 7, minor: 0 },
-            CudaError::Kernels { machine_code: Box::new(driver()), ptx: Box::new(driver()) },
-            CudaError::NoContext,
-            CudaError::Loops { loops: 5 },
-            CudaError::TooLarge { what: CountKind::Runs, got: 2, max: 1 },
-            CudaError::Buffer { tensor: TensorRole::Cache, index: 0, address: 0, bytes: 0, needed: 1 },
-            CudaError::WholeWords { pair: 0, address: 0, bytes: 0, needed: 1 },
-            CudaError::Presents { triple: 0, with: 1 },
-            CudaError::SamplesNotAdjacent,
-            CudaError::SlotMapping(SlotMappingError::Ring),
-            CudaError::List { list, given: true },
-            CudaError::Address { list, address: 12, alignment: 8 },
-            CudaError::ListWraps { list, address: 0xffff, bytes: 16 },
-            CudaError::Overlap { list, pair: 3 },
-            CudaError::StatusShared,
-            CudaError::BadIndices { bad_samples: 1, first: FirstBad { list, sample: None, value: 0 } },
-        ];
-        for error in errors {
-            let debug = format!("{error:?}");
-            let variant = debug.split([' ', '(']).next().unwrap();
-            let snake_case: String = variant
-                .chars()
-                .flat_map(|letter| {
-                    let separator = letter.is_uppercase().then_some('_');
-                    separator.into_iter().chain(letter.to_lowercase())
-                })
-                .collect();
-            let expected = match variant {
-                "Loops" => "too_many_loops",
-                "Buffer" => "buffer_length",
-                "Presents" | "StatusShared" => "overlap",
-                "Address" => "misaligned",
-                "ListWraps" => "address_space",
-                _ => snake_case.trim_start_matches('_'),
-            };
-            assert_eq!(error.kind(), expected, "{variant}");
-        }
+        let kinds = "write no_driver driver compute_capability kernels no_context too_many_loops too_large \
+            buffer_length whole_words overlap samples_not_adjacent slot_mapping list misaligned address_space \
+            overlap overlap bad_indices";
+        assert_eq!(CudaError::VARIANTS.join(" "), kinds);
+        assert_eq!(CudaError::Loops { loops: 5 }.kind(), "too_many_loops");
         let of_core = CoreError::LayerOutOfRange { argument: Argument::LayerId, value: 9, layers: 1 };
         assert_eq!(CudaError::Write(of_core).kind(), "layer_out_of_range");
     }
