@@ -111,7 +111,7 @@ unsafe fn read_indices<'a>(
         // SAFETY: This function's contract requires C1, so `values` points to `count` numbers of 64 bits.
         64 => Ok(Some(Integers::I64(unsafe { array(values.cast(), count, argument.into()) }?))),
         0 if values.is_null() && count == 0 => Ok(None),
-        _ => Err(FailureKind::IndexWidth { argument, bits, only: None }.into()),
+        _ => Err(FailureKind::IndexWidth { argument, bits, only_32: false }.into()),
     }
 }
 
@@ -125,6 +125,6 @@ pub(crate) fn as_i32<'a>(
     match indices {
         None => Ok(&[]),
         Some(Integers::I32(values)) => Ok(values),
-        Some(_) => Err(FailureKind::IndexWidth { argument, bits: 64, only: Some(32) }.into()),
+        Some(_) => Err(FailureKind::IndexWidth { argument, bits: 64, only_32: true }.into()),
     }
 }

@@ -18,27 +18,58 @@ pub(crate) struct Failure {
     pair: Option<usize>,
 }
 
-/// An error of the core, or a mistake that only C permits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// An error of the core, or a mistake that only C permits. Its message is one lower-case line without a full stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum FailureKind {
+    #[error("{}", CoreMessage(*.0))]
     Core(Error),
+    #[error("{subject} is NULL")]
     NullPointer { subject: Subject },
+    #[error("the address of {subject} is not a multiple of {alignment} bytes")]
     Misaligned { subject: Subject, alignment: usize },
+    #[error(
+        "struct_size of {} is {got}, must be {expected}: set it to the sizeof of the struct",
+        Name(*argument)
+    )]
     StructSize { argument: &'static CStr, got: usize, expected: usize },
+    #[error(
+        "{} has type {code}, must be between {} and {}",
+        Name(*argument),
+        ELEMENT_TYPES.0,
+        ELEMENT_TYPES.1
+    )]
     ElementType { argument: &'static CStr, code: i32 },
+    #[error("a cache cannot have DLPack type code {code} with {bits} bits and {lanes} lanes")]
     DlpackType { code: u8, bits: u8, lanes: u16 },
+    #[error("{} has {rank} dimensions, must have 0 to {max}", Name(*argument))]
     RankLimit { argument: &'static CStr, rank: i64, max: u32 },
+    #[error("dimension {dimension} of {} is {value}: must not be negative", Name(*argument))]
     NegativeDimension { argument: &'static CStr, dimension: usize, value: i64 },
+    #[error("{} = {value}: must be between 0 and {max}", Name(*option))]
     UnknownOption { option: &'static CStr, value: i32, max: usize },
+    #[error("{} is not an argument of {operator}: set it to zero", Name(*argument))]
     UnexpectedArgument { argument: &'static CStr, operator: &'static str },
-    IndexWidth { argument: &'static CStr, bits: i32, only: Option<i32> },
+    #[error(
+        "{} has indices of {bits} bits, must have {}",
+        Name(*argument),
+        if *only_32 { "32" } else { "32 or 64" }
+    )]
+    IndexWidth { argument: &'static CStr, bits: i32, only_32: bool },
+    #[error("{} {got}, was prepared with {expected}", AspectOf(*aspect, Name(*argument)))]
     TensorMismatch { argument: &'static CStr, aspect: Aspect, got: i64, expected: i64 },
+    #[error("{subject} is larger than any array: at most {} bytes", isize::MAX)]
     TooLarge { subject: Subject },
+    #[error("{subject} at {address:#x} has {bytes} bytes, which reach beyond the address space")]
     AddressSpace { subject: Subject, address: usize, bytes: usize },
+    #[error("the buffer of {} shares memory with pairs", Name(*argument))]
     PairsOverlap { argument: &'static CStr },
+    #[error("the tensor is on DLPack device type {device}, must be on {expected} (kDLCPU)")]
     Device { device: i32, expected: i32 },
+    #[error("byte_offset = {offset}: the tensor's data with this offset is outside the address space")]
     ByteOffset { offset: u64 },
+    #[error("the visitor returned {value}, which stopped the visit")]
     Stopped { value: i32 },
+    #[error("the library panicked, which is a bug: please report it")]
     Panic,
 }
 
@@ -109,8 +140,8 @@ impl FailureKind {
             Self::UnexpectedArgument { argument, .. } => {
                 Fields::new(KVS_ERROR_UNEXPECTED_ARGUMENT).named(argument)
             }
-            Self::IndexWidth { argument, bits, only } => {
-                let limit = only.unwrap_or(if bits > 32 { 64 } else { 32 });
+            Self::IndexWidth { argument, bits, only_32 } => {
+                let limit = if bits > 32 && !only_32 { 64 } else { 32 };
                 Fields::new(KVS_ERROR_INDEX_WIDTH).named(argument).value(bits).limit(limit)
             }
             Self::TensorMismatch { argument, got, expected, .. } => {
@@ -157,92 +188,31 @@ impl fmt::Display for Failure {
     }
 }
 
-impl fmt::Display for FailureKind {
+/// The core's message, or other advice if only a Rust program can follow the core's advice.
+struct CoreMessage(Error);
+
+impl fmt::Display for CoreMessage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            Self::Core(error) => write_core_error(error, f),
-            Self::NullPointer { subject } => write!(f, "{subject} is NULL"),
-            Self::Misaligned { subject, alignment } => {
-                write!(f, "the address of {subject} is not a multiple of {alignment} bytes")
-            }
-            Self::StructSize { argument, got, expected } => {
-                write!(
-                    f,
-                    "struct_size of {} is {got}, must be {expected}: set it to the sizeof of the struct",
-                    Name(argument)
-                )
-            }
-            Self::ElementType { argument, code } => {
-                let (first, last) = ELEMENT_TYPES;
-                write!(f, "{} has type {code}, must be between {first} and {last}", Name(argument))
-            }
-            Self::DlpackType { code, bits, lanes } => {
-                write!(f, "a cache cannot have DLPack type code {code} with {bits} bits and {lanes} lanes")
-            }
-            Self::RankLimit { argument, rank, max } => {
-                write!(f, "{} has {rank} dimensions, must have 0 to {max}", Name(argument))
-            }
-            Self::NegativeDimension { argument, dimension, value } => {
-                write!(f, "dimension {dimension} of {} is {value}: must not be negative", Name(argument))
-            }
-            Self::UnknownOption { option, value, max } => {
-                write!(f, "{} = {value}: must be between 0 and {max}", Name(option))
-            }
-            Self::UnexpectedArgument { argument, operator } => {
-                write!(f, "{} is not an argument of {operator}: set it to zero", Name(argument))
-            }
-            Self::IndexWidth { argument, bits, only } => {
-                write!(f, "{} has indices of {bits} bits, must have ", Name(argument))?;
-                match only {
-                    Some(only) => only.fmt(f),
-                    None => f.write_str("32 or 64"),
-                }
-            }
-            Self::TensorMismatch { argument, aspect, got, expected } => {
-                aspect.write_subject(Name(argument), f)?;
-                write!(f, " {got}, was prepared with {expected}")
-            }
-            Self::TooLarge { subject } => {
-                write!(f, "{subject} is larger than any array: at most {} bytes", isize::MAX)
-            }
-            Self::AddressSpace { subject, address, bytes } => {
-                write!(f, "{subject} at {address:#x} has {bytes} bytes, which reach beyond the address space")
-            }
-            Self::PairsOverlap { argument } => {
-                write!(f, "the buffer of {} shares memory with pairs", Name(argument))
-            }
-            Self::Device { device, expected } => {
-                write!(f, "the tensor is on DLPack device type {device}, must be on {expected} (kDLCPU)")
-            }
-            Self::ByteOffset { offset } => {
-                write!(
-                    f,
-                    "byte_offset = {offset}: the tensor's data with this offset is outside the address space"
-                )
-            }
-            Self::Stopped { value } => write!(f, "the visitor returned {value}, which stopped the visit"),
-            Self::Panic => f.write_str("the library panicked, which is a bug: please report it"),
+        match self.0.kind() {
+            ErrorKind::ElementWidth => f.write_str(
+                "the tensors contain strings, which this library cannot copy: use kvs_for_each_block and move the strings yourself",
+            ),
+            _ => self.0.fmt(f),
         }
     }
 }
 
-/// Writes the core's message, or other advice if only a Rust program can follow the core's advice.
-fn write_core_error(error: Error, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    match error.kind() {
-        ErrorKind::ElementWidth => f.write_str(
-            "the tensors contain strings, which this library cannot copy: use kvs_for_each_block and move the strings yourself",
-        ),
-        _ => fmt::Display::fmt(&error, f),
-    }
-}
+/// The beginning of a sentence about a property of a tensor.
+struct AspectOf(Aspect, Name);
 
-impl Aspect {
-    fn write_subject(self, argument: Name, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Type => write!(f, "{argument} has type"),
-            Self::Rank => write!(f, "the rank of {argument} is"),
-            Self::Dimension(at) => write!(f, "dimension {at} of {argument} is"),
-            Self::Stride(at) => write!(f, "stride {at} of {argument} is"),
+impl fmt::Display for AspectOf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(aspect, argument) = self;
+        match aspect {
+            Aspect::Type => write!(f, "{argument} has type"),
+            Aspect::Rank => write!(f, "the rank of {argument} is"),
+            Aspect::Dimension(dimension) => write!(f, "dimension {dimension} of {argument} is"),
+            Aspect::Stride(dimension) => write!(f, "stride {dimension} of {argument} is"),
         }
     }
 }
