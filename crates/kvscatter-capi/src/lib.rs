@@ -7,7 +7,7 @@
 //!
 //! # Modules
 //!
-//! A module imports only modules that this table names before it. `tests/layers.rs` checks that.
+//! A module imports only modules that this table names before it. A test of `xtask` checks that.
 //!
 //! | for | modules, in order |
 //! |---|---|

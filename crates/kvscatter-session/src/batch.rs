@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use kvscatter_onnx::convert::RingSize;
 
+use crate::error::SessionError;
 use crate::model_runs::ModelRun;
 use crate::ring_track::RingTrack;
-use crate::{Sample, SessionError};
+use crate::sample::Sample;
 
 /// Maps batch indices to samples.
 pub(crate) struct Batch {
@@ -35,7 +36,8 @@ impl Batch {
         Self { capacity, rings, entries: (0..batch).map(|_| None).collect() }
     }
 
-    pub(crate) fn batch(&self) -> usize {
+    /// Returns the number of samples that fit.
+    pub(crate) fn size(&self) -> usize {
         self.entries.len()
     }
 
@@ -45,7 +47,7 @@ impl Batch {
 
     /// Adds an empty sample at the first free batch index.
     pub(crate) fn add(&mut self) -> Result<Sample, SessionError> {
-        let batch = self.batch();
+        let batch = self.size();
         let (batch_index, free) = self
             .entries
             .iter_mut()
@@ -54,7 +56,7 @@ impl Batch {
             .ok_or(SessionError::BatchFull { batch })?;
         let serial = NEXT.fetch_add(1, Ordering::Relaxed);
         *free = Some(Entry { serial, tokens: Vec::new() });
-        Ok(Sample { batch_index, serial })
+        Ok(Sample::new(batch_index, serial))
     }
 
     /// Returns the number of free batch indices.
@@ -64,7 +66,7 @@ impl Batch {
 
     pub(crate) fn remove(&mut self, sample: Sample) -> Result<(), SessionError> {
         self.tokens(sample)?;
-        if let Some(entry) = self.entries.get_mut(sample.batch_index) {
+        if let Some(entry) = self.entries.get_mut(sample.batch_index()) {
             *entry = None;
         }
         Ok(())
@@ -72,8 +74,8 @@ impl Batch {
 
     /// Returns the ids of the cached tokens of a sample.
     pub(crate) fn tokens(&self, sample: Sample) -> Result<&[i64], SessionError> {
-        let entry = self.entries.get(sample.batch_index).and_then(Option::as_ref);
-        let entry = entry.filter(|entry| entry.serial == sample.serial);
+        let entry = self.entries.get(sample.batch_index()).and_then(Option::as_ref);
+        let entry = entry.filter(|entry| entry.serial == sample.serial());
         entry.map(|entry| entry.tokens.as_slice()).ok_or(SessionError::NoSuchSample { sample })
     }
 
@@ -83,14 +85,14 @@ impl Batch {
 
     /// Appends cached tokens of a sample. They must have passed [`check_room`](Self::check_room).
     pub(crate) fn extend(&mut self, sample: Sample, tokens: &[i64]) {
-        if let Some(Some(entry)) = self.entries.get_mut(sample.batch_index) {
+        if let Some(Some(entry)) = self.entries.get_mut(sample.batch_index()) {
             entry.tokens.extend_from_slice(tokens);
         }
     }
 
     /// Drops the tokens of a sample from `to` on. [`check_truncation`](Self::check_truncation) must have passed.
     pub(crate) fn shorten(&mut self, sample: Sample, to: usize) {
-        if let Some(Some(entry)) = self.entries.get_mut(sample.batch_index) {
+        if let Some(Some(entry)) = self.entries.get_mut(sample.batch_index()) {
             entry.tokens.truncate(to);
         }
     }
@@ -109,7 +111,7 @@ impl Batch {
             return Err(SessionError::TruncateBeyond { sample, to, cached });
         }
         let lost = self.rings.iter().filter(|ring| !is_restored(ring));
-        let least = lost.map(|ring| (ring.least_start(sample.batch_index), ring.size())).max();
+        let least = lost.map(|ring| (ring.least_start(sample.batch_index()), ring.size())).max();
         match least.filter(|(least, _)| to > 0 && to < cached && to < *least) {
             Some((least, ring)) => Err(SessionError::TruncateRing { sample, to, cached, least, ring }),
             None => Ok(()),
@@ -152,7 +154,7 @@ impl Batch {
     pub(crate) fn iter(&self) -> impl Iterator<Item = Sample> {
         let entries = self.entries.iter().enumerate();
         entries.filter_map(|(batch_index, entry)| {
-            entry.as_ref().map(|entry| Sample { batch_index, serial: entry.serial })
+            entry.as_ref().map(|entry| Sample::new(batch_index, entry.serial))
         })
     }
 }
@@ -160,7 +162,7 @@ impl Batch {
 #[cfg(test)]
 mod tests {
     use super::Batch;
-    use crate::SessionError;
+    use crate::error::SessionError;
 
     #[test]
     fn a_batch_index_that_is_used_again_is_another_sample() {

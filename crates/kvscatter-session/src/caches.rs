@@ -6,16 +6,21 @@ use std::ops::Range;
 
 use kvscatter_onnx::convert::RingSize;
 
+use crate::error::SessionError;
 use crate::memory_report::bytes;
 use crate::model_runs::ModelRun;
 use crate::ring_track::RingTrack;
+use crate::rows::Rows;
+use crate::runner::{LogitsTensor, Runner};
 use crate::states::States;
-use crate::{LogitsTensor, Rows, Runner, SessionError, Tensor};
+use crate::tensor::Tensor;
 
 /// The caches of a batch, `[batch, …, capacity, …]`, and its states.
 pub(crate) struct Caches {
-    pub(crate) tensors: Vec<Tensor>,
-    pub(crate) states: States,
+    tensors: Vec<Tensor>,
+    /// The names of the past inputs.
+    names: Vec<String>,
+    states: States,
     rows: Vec<Rows>,
     /// For each cache, the index of its size in the list of rings, or `None` for a linear cache.
     ring_of: Vec<Option<usize>>,
@@ -51,7 +56,8 @@ impl Caches {
         let ring = |of: RingSize| rings.iter().position(|ring| ring.size() == of);
         Ok(Self {
             tensors: runner.caches(batch, capacity)?,
-            states: States { current: runner.states(batch)?, next: runner.states(batch)? },
+            names: ports().map(|cache| cache.past.clone()).collect(),
+            states: States::new(runner.states(batch)?, runner.states(batch)?),
             rows: ports().map(|cache| Rows::of(cache, capacity)).collect(),
             ring_of: ports().map(|cache| cache.ring.and_then(ring)).collect(),
             written: vec![0; batch],
@@ -103,12 +109,24 @@ impl Caches {
     }
 
     /// Checks that the engine has not lost a cache in an earlier run.
-    pub(crate) fn check_lost(&self, runner: &Runner) -> Result<(), SessionError> {
-        let mut caches = self.tensors.iter().zip(&runner.interface.caches);
+    pub(crate) fn check_lost(&self) -> Result<(), SessionError> {
+        let mut caches = self.tensors.iter().zip(&self.names);
         match caches.find(|(cache, _)| cache.bytes().len() != cache.len()) {
-            Some((_, port)) => Err(SessionError::CacheLost { cache: port.past.clone() }),
+            Some((_, name)) => Err(SessionError::CacheLost { cache: name.clone() }),
             None => Ok(()),
         }
+    }
+
+    pub(crate) fn tensor(&self, cache: usize) -> Option<&Tensor> {
+        self.tensors.get(cache)
+    }
+
+    pub(crate) fn states(&self) -> &States {
+        &self.states
+    }
+
+    pub(crate) fn states_mut(&mut self) -> &mut States {
+        &mut self.states
     }
 
     /// Copies rows of samples that the next run overwrites with padding. The positions are listed by batch index.

@@ -8,10 +8,17 @@ use std::path::Path;
 
 use kvscatter_onnx::decoder::Growth;
 
+use crate::engine::Engine;
+use crate::error::SessionError;
 use crate::growing::Growing;
+use crate::kv_session::KvSession;
+use crate::logits::Logits;
 use crate::lookup::{Draft, paying};
+use crate::memory_report::MemoryReport;
 use crate::opening::read;
-use crate::{Engine, KvSession, Logits, LogitsTensor, MemoryReport, Sample, SessionError, SessionOptions};
+use crate::runner::LogitsTensor;
+use crate::sample::Sample;
+use crate::session_options::SessionOptions;
 
 pub(crate) enum Decoder {
     Static(Box<Static>),
@@ -295,7 +302,7 @@ impl Static {
             is_possible.then_some((sample, reused))
         };
         let sources = kept.iter().filter_map(|sample| reused(*sample));
-        sources.max_by_key(|(sample, reused)| (*reused, sample.batch_index == index))
+        sources.max_by_key(|(sample, reused)| (*reused, sample.batch_index() == index))
     }
 
     fn step(&mut self, feeds: &[Option<&[i64]>]) -> Result<StepLogits, SessionError> {

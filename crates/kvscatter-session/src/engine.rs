@@ -10,7 +10,8 @@ use std::time::Duration;
 use kvscatter::ElementType;
 use kvscatter_onnx::ModelFile;
 
-use crate::{SessionError, Tensor};
+use crate::error::SessionError;
+use crate::tensor::Tensor;
 
 /// A program that runs ONNX models.
 pub trait Engine {

@@ -7,7 +7,8 @@ use kvscatter_onnx::Fingerprint;
 use kvscatter_onnx::convert::RingSize;
 use kvscatter_onnx::decoder::Growth;
 
-use crate::{Sample, SavedError};
+use crate::sample::Sample;
+use crate::saved::SavedError;
 
 /// An error of loading or running a decoder.
 ///

@@ -4,8 +4,9 @@ use std::ops::Range;
 
 use kvscatter::ElementType;
 
+use crate::error::SessionError;
 use crate::interface::{FeedPort, Interface, Purpose};
-use crate::{SessionError, Tensor};
+use crate::tensor::Tensor;
 
 /// The largest number of elements of the embeddings of a step: 512 tokens of a hidden size of 32,768, four times.
 const MAX_EMBEDDED: usize = 1 << 26;
@@ -211,8 +212,9 @@ mod tests {
     use kvscatter::ElementType;
 
     use super::{Feed, MAX_EMBEDDED, SampleFeed};
+    use crate::error::SessionError;
     use crate::interface::{FeedPort, Purpose};
-    use crate::{SessionError, to_f32};
+    use crate::numbers::to_f32;
 
     fn port(size: usize) -> FeedPort {
         let (name, element) = ("inputs_embeds".to_owned(), ElementType::Float32);

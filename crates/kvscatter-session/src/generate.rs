@@ -9,13 +9,16 @@ use kvscatter_onnx::Model;
 use kvscatter_onnx::decoder::Growth;
 
 use crate::decoder::Decoder;
+use crate::engine::Engine;
+use crate::error::SessionError;
+use crate::generate_options::GenerateOptions;
 use crate::lookup::Draft;
+use crate::memory_report::MemoryReport;
 use crate::opening::interface;
 use crate::saved::check_target;
-use crate::texts::Text;
-use crate::{
-    End, Engine, Event, GenerateOptions, MemoryReport, NewTokens, SessionError, SessionOptions, saved_tokens,
-};
+use crate::saves::saved_tokens;
+use crate::session_options::SessionOptions;
+use crate::texts::{End, Event, NewTokens, Text};
 
 /// The generated tokens and their cost.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! The options of generation.
 
+use crate::error::{GenerateSetting, SessionError};
 use crate::opening::check_tokens;
-use crate::{GenerateSetting, SessionError};
 
 /// The options of generation. By default, every token is the most likely one.
 #[derive(Clone, Debug, PartialEq)]

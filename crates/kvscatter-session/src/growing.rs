@@ -2,11 +2,13 @@
 
 use kvscatter_onnx::ModelFile;
 
-use crate::memory_report::bytes;
-use crate::{
-    Engine, Interface, LoadOptions, LogitsTensor, MemoryReport, OutOfPlace, Runner, SessionError,
-    SessionOptions, SessionSetting,
-};
+use crate::engine::{Engine, LoadOptions};
+use crate::error::{SessionError, SessionSetting};
+use crate::interface::Interface;
+use crate::memory_report::{MemoryReport, bytes};
+use crate::out_of_place::OutOfPlace;
+use crate::runner::{LogitsTensor, Runner};
+use crate::session_options::SessionOptions;
 
 /// A decoder that returns every cache with the new rows appended (`Concat`, `Attention`'s past).
 ///

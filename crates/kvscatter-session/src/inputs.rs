@@ -3,9 +3,11 @@
 
 use std::ops::Range;
 
+use crate::error::SessionError;
 use crate::interface::{FeedPort, Purpose};
 use crate::model_runs::ModelRun;
-use crate::{Runner, SessionError, Tensor};
+use crate::runner::Runner;
+use crate::tensor::Tensor;
 
 /// The inputs of a step except the caches.
 ///
@@ -95,11 +97,13 @@ mod tests {
     use kvscatter::ElementType::{self, Bool, Float32, Int32, Int64};
 
     use super::{Inputs, without};
+    use crate::engine::{Session, Step, StepOutput};
+    use crate::error::SessionError;
+    use crate::feed::{Feed, SampleFeed};
+    use crate::interface::{FeedPort, Interface, Purpose};
     use crate::model_runs::ModelRun;
-    use crate::{
-        Feed, FeedPort, Interface, Purpose, Runner, SampleFeed, Session, SessionError, Step, StepOutput,
-        Tensor,
-    };
+    use crate::runner::Runner;
+    use crate::tensor::Tensor;
 
     const CAPACITY: usize = 6;
 

@@ -7,7 +7,7 @@ use kvscatter_onnx::convert::{MOST_TOKENS, RingSize};
 use kvscatter_onnx::decoder::{Cache, Decoder, Growth, Input, InputRole, State};
 use kvscatter_onnx::{Model, ValueInfo};
 
-use crate::{ModelSize, SessionError, SessionSetting};
+use crate::error::{ModelSize, SessionError, SessionSetting};
 
 /// A decoder's inputs and outputs.
 #[derive(Clone, Debug)]
@@ -494,7 +494,7 @@ mod tests {
     use kvscatter::ElementType;
 
     use super::CachePort;
-    use crate::SessionError;
+    use crate::error::SessionError;
 
     fn port(dims: &[Option<usize>]) -> CachePort {
         CachePort {

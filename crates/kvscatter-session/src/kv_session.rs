@@ -1,49 +1,25 @@
 //! A static-cache decoder and the batch that runs on it.
-//!
-//! A step is atomic. It is checked, divided into runs of the model, and undone if a run fails.
 
-use std::collections::BTreeSet;
 use std::fmt;
 use std::path::Path;
 
-use kvscatter_onnx::{Model, ModelFile};
+use kvscatter_onnx::{Fingerprint, Model, ModelFile};
 
-use crate::batch::Batch;
-use crate::caches::Caches;
+use crate::engine::{Engine, LoadOptions};
+use crate::error::SessionError;
 use crate::inputs::Inputs;
-use crate::model_runs::{Limits, ModelRun, costs, model_runs};
-use crate::opening::{check_tokens, check_types, check_writers, interface, read};
-use crate::tensor::check_value;
-use crate::undo::Undo;
-use crate::{
-    Engine, Interface, LoadOptions, Logits, LogitsTensor, MemoryReport, Purpose, Runner, Sample,
-    SessionError, Tensor,
-};
-
-/// The options of [`KvSession::open`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SessionOptions {
-    /// The number of samples that fit in the batch. If `None`, this is the model's batch, or 1 if the model
-    /// does not fix it.
-    pub batch: Option<usize>,
-    /// The number of slots of each cache. It is required if the model leaves the capacity open.
-    pub capacity: Option<usize>,
-    /// The number of threads that compute one operator. If `None`, the engine chooses the number.
-    pub threads: Option<usize>,
-    /// The maximum number of bytes that the caches may take. The limit is needed because their size comes
-    /// from the model's file, which may contain any number.
-    pub memory: u64,
-    /// Whether a step whose logits contain NaN fails with [`SessionError::NanLogits`].
-    pub refuse_nan: bool,
-}
-
-impl Default for SessionOptions {
-    /// Returns options for one sample, the capacity of the model, the threads that the engine chooses, caches of at
-    /// most 16 GiB, and logits that are not checked.
-    fn default() -> Self {
-        Self { batch: None, capacity: None, threads: None, memory: 1 << 34, refuse_nan: false }
-    }
-}
+use crate::interface::Interface;
+use crate::logits::Logits;
+use crate::memory_report::MemoryReport;
+use crate::opening::{check_types, check_writers, interface, read};
+use crate::runner::Runner;
+use crate::sample::Sample;
+use crate::sample_store::SampleStore;
+use crate::saved::SavedFile;
+use crate::saves;
+use crate::session_options::SessionOptions;
+use crate::steps::Steps;
+use crate::tensor::Tensor;
 
 /// A static-cache decoder and a running batch. Samples can be added, extended, truncated and removed.
 ///
@@ -62,19 +38,9 @@ impl Default for SessionOptions {
 /// Samples can be copied with [`fork`](Self::fork) and [`reorder`](Self::reorder), and kept in files with
 /// [`save`](Self::save) and [`load`](Self::load).
 pub struct KvSession {
-    pub(crate) model: ModelFile,
-    pub(crate) runner: Runner,
-    pub(crate) samples: Batch,
-    pub(crate) caches: Caches,
-    /// The point that [`begin`](Self::begin) set, by batch index.
-    pub(crate) begun: Vec<Undo>,
-    /// The point before the current step, by batch index.
-    step: Vec<Undo>,
-    inputs: Inputs,
-    interrupt: Option<Box<dyn FnMut() -> bool + Send>>,
-    refuse_nan: bool,
-    written: u64,
-    copied: u64,
+    model: ModelFile,
+    store: SampleStore,
+    steps: Steps,
 }
 
 impl KvSession {
@@ -117,48 +83,34 @@ impl KvSession {
         let (batch, capacity) = sizes(&mut interface, options)?;
         let session = engine.load(model, LoadOptions { threads: options.threads })?;
         let runner = Runner::new(session, interface);
-        let samples = Batch::new(batch, capacity, runner.interface.rings());
-        let caches = Caches::new(&runner, batch, capacity, samples.rings())?;
+        let store = SampleStore::new(&runner, batch, capacity)?;
         let inputs = Inputs::new(&runner, batch, capacity)?;
-        let undo = || (0..batch).map(|_| Undo::default()).collect();
-        Ok(Self {
-            model: model.clone(),
-            runner,
-            samples,
-            caches,
-            begun: undo(),
-            step: undo(),
-            inputs,
-            interrupt: None,
-            refuse_nan: options.refuse_nan,
-            written: 0,
-            copied: 0,
-        })
+        Ok(Self { model: model.clone(), store, steps: Steps::new(runner, inputs, options.refuse_nan) })
     }
 
     /// Returns the number of samples that fit in the batch.
     #[must_use]
     pub fn batch(&self) -> usize {
-        self.samples.batch()
+        self.store.batch().size()
     }
 
     /// Returns the maximum number of tokens of a sample that can be cached.
     #[must_use]
     pub fn capacity(&self) -> usize {
-        self.samples.capacity()
+        self.store.batch().capacity()
     }
 
     /// Returns the number of tokens in the vocabulary. If the model does not declare it, returns `None`
     /// before the first step.
     #[must_use]
     pub fn vocabulary(&self) -> Option<usize> {
-        self.runner.interface.vocabulary
+        self.interface().vocabulary
     }
 
     /// Returns the model's inputs and outputs.
     #[must_use]
     pub fn interface(&self) -> &Interface {
-        &self.runner.interface
+        self.steps.interface()
     }
 
     /// Adds an empty sample at the first free batch index.
@@ -171,9 +123,7 @@ impl KvSession {
     /// # Errors
     /// Returns [`SessionError::BatchFull`] if no batch index is free.
     pub fn add(&mut self) -> Result<Sample, SessionError> {
-        let sample = self.samples.add()?;
-        self.caches.states.clear(sample.batch_index);
-        Ok(sample)
+        self.store.add()
     }
 
     /// Removes a sample and frees its batch index. The other samples keep their indices.
@@ -181,9 +131,7 @@ impl KvSession {
     /// # Errors
     /// Returns [`SessionError::NoSuchSample`] if the sample is not in this batch.
     pub fn remove(&mut self, sample: Sample) -> Result<(), SessionError> {
-        self.samples.remove(sample)?;
-        self.end(sample);
-        Ok(())
+        self.store.remove(sample)
     }
 
     /// Keeps the first `tokens` cached tokens of a sample and drops the others.
@@ -202,9 +150,7 @@ impl KvSession {
     ///   furthest token, to 0, and to the point of [`begin`](Self::begin). It can be truncated further if the ring
     ///   still has the rows, which runs of other samples and failed runs may have overwritten.
     pub fn truncate(&mut self, sample: Sample, tokens: usize) -> Result<(), SessionError> {
-        self.check_truncation(sample, tokens)?;
-        self.take_back(sample, tokens);
-        Ok(())
+        self.store.truncate(sample, tokens)
     }
 
     /// Returns the number of cached tokens of a sample.
@@ -212,7 +158,7 @@ impl KvSession {
     /// # Errors
     /// Returns [`SessionError::NoSuchSample`] if the sample is not in this batch.
     pub fn cached_tokens(&self, sample: Sample) -> Result<usize, SessionError> {
-        self.samples.cached_tokens(sample)
+        self.store.batch().cached_tokens(sample)
     }
 
     /// Returns the ids of the cached tokens of a sample, in order.
@@ -220,12 +166,12 @@ impl KvSession {
     /// # Errors
     /// Returns [`SessionError::NoSuchSample`] if the sample is not in this batch.
     pub fn tokens(&self, sample: Sample) -> Result<&[i64], SessionError> {
-        self.samples.tokens(sample)
+        self.store.batch().tokens(sample)
     }
 
     /// Returns the samples of the batch, by batch index.
     pub fn samples(&self) -> impl Iterator<Item = Sample> {
-        self.samples.iter()
+        self.store.batch().iter()
     }
 
     /// Feeds samples their next tokens, and returns the logits after these tokens.
@@ -259,7 +205,7 @@ impl KvSession {
     /// that [`SessionError`] lists. Every sample is then as it was before the step, even if earlier runs of the step
     /// succeeded.
     pub fn step(&mut self, tokens: &[(Sample, &[i64])]) -> Result<Logits, SessionError> {
-        self.run(tokens, usize::MAX, false)
+        self.steps.step(&mut self.store, tokens, usize::MAX, false)
     }
 
     /// Feeds tokens like [`step`](Self::step), in runs of at most `chunk` tokens of each sample. Keeps only
@@ -275,260 +221,205 @@ impl KvSession {
         if chunk == 0 {
             return Err(SessionError::NoChunk);
         }
-        self.run(tokens, chunk, true)
+        self.steps.step(&mut self.store, tokens, chunk, true)
     }
 
     /// Returns the memory that the caches take, and that of the rows that were copied in order to go back.
     #[must_use]
     pub fn memory(&self) -> MemoryReport {
-        let undo = self.begun.iter().chain(&self.step).map(Undo::allocated).sum();
-        MemoryReport { undo, ..MemoryReport::of(&self.runner.interface, self.batch(), self.capacity()) }
+        let undo = self.store.undo_bytes();
+        MemoryReport { undo, ..MemoryReport::of(self.interface(), self.batch(), self.capacity()) }
     }
 
     /// Sets a function that is called before every run of a step. If it returns `true`, the step fails with
     /// [`SessionError::Interrupted`].
     pub fn interrupt_when(&mut self, is_interrupted: impl FnMut() -> bool + Send + 'static) {
-        self.interrupt = Some(Box::new(is_interrupted));
+        self.steps.interrupt_when(is_interrupted);
     }
 
     /// Returns the number of bytes that the model wrote into the caches in the last step, padding and runs that were
     /// repeated included. Zeros that the session wrote before the step are not included.
     #[must_use]
     pub fn bytes_written(&self) -> u64 {
-        self.written
+        self.steps.bytes_written()
     }
 
     /// Returns the number of bytes of caches that the engine copied in the last step instead of writing in
     /// place.
     #[must_use]
     pub fn bytes_copied(&self) -> u64 {
-        self.copied
+        self.steps.bytes_copied()
     }
 
     /// Returns the cache with this index in [`Interface::caches`], as the last step left it.
     #[must_use]
     pub fn cache(&self, index: usize) -> Option<&Tensor> {
-        self.caches.tensors.get(index)
+        self.store.caches().tensor(index)
     }
 
-    fn run(
-        &mut self,
-        tokens: &[(Sample, &[i64])],
-        chunk: usize,
-        only_last: bool,
-    ) -> Result<Logits, SessionError> {
-        self.check(tokens)?;
-        (self.written, self.copied) = (0, 0);
-        let mut suspects = BTreeSet::new();
-        loop {
-            let step = Unfinished::begin(self, tokens);
-            if let Some(logits) = step.session.run_all(tokens, chunk, only_last, &mut suspects)? {
-                step.end(tokens);
-                return Ok(logits);
-            }
-        }
-    }
-
-    /// Runs the model for a step. Returns `None` if the step must run again:
+    /// Sets a point that a sample can go back to. Any number of steps may follow, until [`commit`](Self::commit),
+    /// [`rollback`](Self::rollback) or [`accept`](Self::accept).
     ///
-    /// - The model returns logits of the last column only, although it does not declare that, so padded samples have
-    ///   none.
-    /// - A run fed a sample several tokens, and the logits after one of them contain NaN. Engines may multiply rows of
-    ///   later tokens by zero, so a NaN of a later token may have reached the rows and logits of the earlier ones. Such
-    ///   samples are added to `suspects`, which get single tokens in runs after those of the other samples.
+    /// This copies the sample's states, if the model has any, and no rows. A later step copies a row of a ring before
+    /// it overwrites it, if the ring's slack does not cover the row. [`memory`](Self::memory) returns the bytes of
+    /// these copies.
     ///
-    /// A prefill is not repeated after NaN, because it keeps no logits of earlier tokens.
-    fn run_all(
-        &mut self,
-        tokens: &[(Sample, &[i64])],
-        chunk: usize,
-        only_last: bool,
-        suspects: &mut BTreeSet<usize>,
-    ) -> Result<Option<Logits>, SessionError> {
-        let before = self.samples.all_cached_tokens();
-        let mut given: Vec<&[i64]> = vec![&[]; self.batch()];
-        for (sample, tokens) in tokens {
-            if let Some(given) = given.get_mut(sample.batch_index) {
-                *given = tokens;
-            }
-        }
-        let mut cached = before.clone();
-        let mut kept = Logits::none(tokens.iter().map(|(sample, tokens)| (*sample, tokens.len())));
-        let token = |batch_index: usize, position: usize| {
-            let before = before.get(batch_index).copied().unwrap_or_default();
-            let tokens = given.get(batch_index);
-            tokens.and_then(|tokens| tokens.get(position - before)).copied().unwrap_or_default()
-        };
-        let mut new_suspects = BTreeSet::new();
-        for (are_suspects, width) in [(false, chunk), (true, 1)] {
-            let counts = given.iter().enumerate();
-            let counts = counts.map(|(index, given)| match suspects.contains(&index) == are_suspects {
-                true => given.len(),
-                false => 0,
-            });
-            let counts: Vec<usize> = counts.collect();
-            for run in model_runs(&cached, self.samples.rings(), &counts, self.limits(width)) {
-                if self.interrupt.as_mut().is_some_and(|is_interrupted| is_interrupted()) {
-                    return Err(SessionError::Interrupted);
-                }
-                let logits = self.run_model(&run, token)?;
-                if self.runner.interface.vocabulary.replace(logits.vocabulary) != Some(logits.vocabulary) {
-                    self.check_known(tokens)?;
-                }
-                if logits.are_last_only() && !self.runner.interface.last_logits_only {
-                    self.runner.interface.last_logits_only = true;
-                    return Ok(None);
-                }
-                for (index, (batch_index, fed)) in run.fed().enumerate() {
-                    let is_repeatable = !only_last && fed.tokens.len() > 1;
-                    if !is_repeatable && !self.refuse_nan {
-                        continue;
-                    }
-                    let Some(nan) = logits.first_nan(index, fed.tokens.len()) else { continue };
-                    if is_repeatable {
-                        new_suspects.insert(batch_index);
-                        continue;
-                    }
-                    let sample = tokens.iter().find(|(sample, _)| sample.batch_index == batch_index);
-                    if let (Some(&(sample, _)), Some(before), false) =
-                        (sample, before.get(batch_index), new_suspects.contains(&batch_index))
-                    {
-                        let index = fed.tokens.start - before + nan;
-                        return Err(SessionError::NanLogits { sample, index });
-                    }
-                }
-                kept.take(&run, &before, &logits, only_last);
-                for (batch_index, fed) in run.fed() {
-                    cached.get_mut(batch_index).into_iter().for_each(|cached| *cached += fed.tokens.len());
-                }
-            }
-        }
-        let is_final = new_suspects.is_empty();
-        suspects.append(&mut new_suspects);
-        Ok(is_final.then_some(kept))
+    /// [`transaction`](Self::transaction) does the same with a guard.
+    ///
+    /// # Errors
+    /// - Returns [`SessionError::NoSuchSample`] if the sample is not in this batch.
+    /// - Returns [`SessionError::Begun`] if the sample has such a point already.
+    pub fn begin(&mut self, sample: Sample) -> Result<(), SessionError> {
+        self.store.begin(sample)
     }
 
-    /// Returns the cost of a step that feeds each sample this many tokens, as [`costs`] counts it.
-    pub(crate) fn costs(&self, tokens: &[(Sample, usize)]) -> Vec<f64> {
-        let mut counts = vec![0; self.batch()];
-        for (sample, tokens) in tokens {
-            counts.get_mut(sample.batch_index).into_iter().for_each(|count| *count = *tokens);
-        }
-        let cached = self.samples.all_cached_tokens();
-        let runs = model_runs(&cached, self.samples.rings(), &counts, self.limits(usize::MAX));
-        costs(&runs, self.runner.interface.has_quantised_weights)
+    /// Returns the number of cached tokens at [`begin`](Self::begin), or `None` if the sample has no such point.
+    ///
+    /// # Errors
+    /// Returns [`SessionError::NoSuchSample`] if the sample is not in this batch.
+    pub fn begun(&self, sample: Sample) -> Result<Option<usize>, SessionError> {
+        self.store.begun(sample)
     }
 
-    /// Returns the largest number of drafted tokens that one step can verify, and of which any number can be kept.
-    pub(crate) fn most_drafted(&self) -> usize {
-        let interface = &self.runner.interface;
-        let has_all_logits = !interface.is_decode_only && !interface.last_logits_only;
-        if !has_all_logits || !interface.states.is_empty() || self.refuse_nan {
-            return 0;
-        }
-        let of_rings = interface.rings().map(|ring| ring.capacity.saturating_sub(ring.chunk));
-        of_rings.min().unwrap_or(usize::MAX).saturating_sub(1)
+    /// Keeps everything since [`begin`](Self::begin).
+    ///
+    /// # Errors
+    /// - Returns [`SessionError::NoSuchSample`] if the sample is not in this batch.
+    /// - Returns [`SessionError::NotBegun`] without a call of [`begin`](Self::begin).
+    pub fn commit(&mut self, sample: Sample) -> Result<(), SessionError> {
+        self.store.commit(sample)
     }
 
-    fn limits(&self, width: usize) -> Limits {
-        let interface = &self.runner.interface;
-        Limits {
-            capacity: self.capacity(),
-            width: if interface.is_decode_only { 1 } else { width },
-            is_exact: interface.last_logits_only || interface.refuses_padding || !interface.states.is_empty(),
-            is_whole: !self.runner.takes_some_samples(),
-            writer: interface.writer(),
-        }
+    /// Returns a sample to the point that [`begin`](Self::begin) set. Its next logits are the same as if the steps
+    /// since then had not happened.
+    ///
+    /// The time depends on the number of rows that were copied, and not on the capacity. Nothing is allocated.
+    ///
+    /// # Errors
+    /// - Returns [`SessionError::NoSuchSample`] if the sample is not in this batch.
+    /// - Returns [`SessionError::NotBegun`] without a call of [`begin`](Self::begin).
+    pub fn rollback(&mut self, sample: Sample) -> Result<(), SessionError> {
+        self.store.rollback(sample)
     }
 
-    fn run_model(
-        &mut self,
-        run: &ModelRun,
-        token: impl Fn(usize, usize) -> i64,
-    ) -> Result<LogitsTensor, SessionError> {
-        let inputs = self.inputs.of_run(run, &self.runner.interface.feeds, token)?;
-        let rings = self.samples.rings();
-        let points = self.begun.iter_mut().zip(&mut self.step).skip(run.samples.start);
-        for ((batch_index, sample), (begun, step)) in run.fed().zip(points) {
-            let end = sample.start + run.feed.width;
-            for undo in [begun, step] {
-                undo.copy_rows(batch_index, end, rings, &self.caches)?;
-            }
-        }
-        self.caches.zero_stale(run, rings);
-        self.samples.record(run);
-        self.caches.hold(&run.overwritten);
-        let ran = self.caches.run(&mut self.runner, run, inputs);
-        self.caches.release();
-        let (logits, wrote) = ran?;
-        self.written += wrote.written;
-        self.copied += wrote.copied;
-        Ok(logits)
+    /// Keeps the first `tokens` tokens that were fed since [`begin`](Self::begin), and undoes the others.
+    ///
+    /// Speculative decoding uses this to keep the drafted tokens that the model would have chosen.
+    ///
+    /// # Errors
+    /// - Returns [`SessionError::NoSuchSample`] if the sample is not in this batch.
+    /// - Returns [`SessionError::NotBegun`] without a call of [`begin`](Self::begin).
+    /// - Returns [`SessionError::AcceptBeyond`] if fewer tokens were fed.
+    /// - Returns [`SessionError::TruncateState`] if the model has states, unless all tokens or none are kept.
+    /// - Returns [`SessionError::TruncateRing`] if more rows were written since then than a ring has slots, and later
+    ///   ones have overwritten rows that the kept tokens need. Padding and failed runs count. This cannot happen for up
+    ///   to `capacity - chunk` tokens in a ring that `convert` made.
+    ///
+    /// After an error, the point is still set.
+    pub fn accept(&mut self, sample: Sample, tokens: usize) -> Result<(), SessionError> {
+        self.store.accept(sample, tokens)
+    }
+
+    /// Adds `copies` samples with the same past as `sample`.
+    ///
+    /// The rows that the past needs are copied, in all caches, and no others. The copies have no point of
+    /// [`begin`](Self::begin).
+    ///
+    /// # Errors
+    /// - Returns [`SessionError::NoSuchSample`] if the sample is not in this batch.
+    /// - Returns [`SessionError::NoRoom`] if fewer than `copies` batch indices are free. No sample is then added.
+    /// - Returns [`SessionError::CacheLost`] if an earlier run has lost a cache.
+    pub fn fork(&mut self, sample: Sample, copies: usize) -> Result<Vec<Sample>, SessionError> {
+        self.store.fork(sample, copies)
+    }
+
+    /// Replaces the samples of a beam search. The result has one sample for each entry of `parents`, which continues
+    /// the sample of `samples` with that index.
+    ///
+    /// The first child of a sample is that sample itself, so it keeps its batch index and moves no byte. Other children
+    /// are copies. Samples without children are removed first, so that copies can take their batch indices.
+    ///
+    /// # Errors
+    /// - Returns [`SessionError::NoSuchSample`] for a sample that is not in this batch.
+    /// - Returns [`SessionError::SampleTwice`] for a sample that is listed twice.
+    /// - Returns [`SessionError::NoSuchParent`] for a parent that is not an index of `samples`.
+    /// - Returns [`SessionError::NoRoom`] if the copies need more batch indices than are free.
+    /// - Returns [`SessionError::CacheLost`] if an earlier run has lost a cache.
+    ///
+    /// After an error nothing has changed.
+    pub fn reorder(&mut self, samples: &[Sample], parents: &[usize]) -> Result<Vec<Sample>, SessionError> {
+        self.store.reorder(samples, parents)
+    }
+
+    /// Returns the fingerprint of the model, which identifies what its caches mean.
+    ///
+    /// The first call reads all weights, and later calls return the same value.
+    ///
+    /// # Errors
+    /// Returns [`SessionError::Onnx`] if the model's files cannot be read, or have changed since the session was
+    /// opened.
+    pub fn fingerprint(&self) -> Result<Fingerprint, SessionError> {
+        Ok(self.model.fingerprint()?)
+    }
+
+    /// Saves a sample to a file: its tokens, the rows that they need in all caches, and its states.
+    ///
+    /// The tokens and the fingerprint identify the rows, because nothing else determines them. A session opens no model
+    /// that takes embeddings, images or other unknown inputs, and an initializer that is also an input keeps the value
+    /// of the file, which is a part of the fingerprint.
+    ///
+    /// The file is a safetensors file. It appears whole, or the old file stays, also if the process is killed. It
+    /// replaces only a saved sample. Every byte is covered by a checksum.
+    ///
+    /// # Errors
+    /// - Returns [`SessionError::NoSuchSample`] if the sample is not in this batch.
+    /// - Returns [`SessionError::CacheLost`] if an earlier run has lost a cache.
+    /// - Returns [`SessionError::Saved`] if the file cannot be written, or has other contents than a saved sample.
+    /// - Returns the errors of [`fingerprint`](Self::fingerprint).
+    pub fn save(&self, sample: Sample, path: impl AsRef<Path>) -> Result<(), SessionError> {
+        self.tokens(sample)?;
+        self.store.check_lost()?;
+        let model = self.fingerprint()?;
+        saves::save(&self.store, self.interface(), model, sample, path.as_ref())
+    }
+
+    /// Adds a sample that [`save`](Self::save) has saved, from a session of the same model.
+    ///
+    /// The batch and the capacities may differ. A ring can have another capacity, and must have the same window.
+    /// Everything is checked before the first byte of a cache changes.
+    ///
+    /// # Errors
+    /// - Returns [`SessionError::Saved`] if the file is damaged, or not a saved sample.
+    /// - Returns [`SessionError::SavedModel`] if the sample was saved with another model.
+    /// - Returns [`SessionError::SavedLayout`] if a cache or state has another type, shape or window.
+    /// - Returns [`SessionError::SavedTooLong`] if the sample has more tokens than fit.
+    /// - Returns [`SessionError::SavedToken`] if the vocabulary does not contain a token.
+    /// - Returns [`SessionError::SavedRows`] if the file has fewer rows of a ring than its window needs.
+    /// - Returns [`SessionError::BatchFull`] if no batch index is free.
+    /// - Returns [`SessionError::CacheLost`] if an earlier run has lost a cache.
+    /// - Returns the errors of [`fingerprint`](Self::fingerprint).
+    pub fn load(&mut self, path: impl AsRef<Path>) -> Result<Sample, SessionError> {
+        let path = path.as_ref();
+        self.store.check_lost()?;
+        let mut file = SavedFile::open(path)?;
+        let model = self.fingerprint()?;
+        saves::load(&mut self.store, self.steps.interface(), model, &mut file, path)
     }
 
     /// Checks that a sample can go back to `to` tokens.
     pub(crate) fn check_truncation(&self, sample: Sample, to: usize) -> Result<(), SessionError> {
-        let begun = self.begun.get(sample.batch_index);
-        let cached = self.cached_tokens(sample)?;
-        let point = begun.and_then(Undo::tokens);
-        if let Some(begun) = point.filter(|begun| to < *begun) {
-            return Err(SessionError::TruncateBegun { sample, to, begun });
-        }
-        self.samples.check_truncation(sample, to, |ring| {
-            begun.is_some_and(|begun| begun.reaches(sample.batch_index, to, ring))
-        })?;
-        let keeps_state = to == 0 || to == cached || point == Some(to);
-        match self.runner.interface.states.first() {
-            Some(state) if !keeps_state => {
-                Err(SessionError::TruncateState { sample, to, cached, input: state.past.clone() })
-            }
-            _ => Ok(()),
-        }
+        self.store.check_truncation(sample, to)
     }
 
-    /// Makes a sample shorter. [`check_truncation`](Self::check_truncation) must have passed.
-    pub(crate) fn take_back(&mut self, sample: Sample, to: usize) {
-        self.samples.shorten(sample, to);
-        if let Some(begun) = self.begun.get(sample.batch_index) {
-            begun.restore(sample.batch_index, to, self.samples.rings_mut(), &mut self.caches);
-        }
+    /// Returns the cost of a step that feeds each sample this many tokens, once for each way in which engines compute
+    /// with the weights.
+    pub(crate) fn costs(&self, tokens: &[(Sample, usize)]) -> Vec<f64> {
+        self.steps.costs(&self.store, tokens)
     }
 
-    /// Checks everything about a step that can be checked before it runs.
-    fn check(&self, given: &[(Sample, &[i64])]) -> Result<(), SessionError> {
-        if given.is_empty() {
-            return Err(SessionError::NoSamples);
-        }
-        self.caches.check_lost(&self.runner)?;
-        let mut seen = vec![false; self.batch()];
-        for &(sample, tokens) in given {
-            self.samples.check_room(sample, tokens.len())?;
-            if tokens.is_empty() {
-                return Err(SessionError::NoTokens { sample });
-            }
-            if seen.get_mut(sample.batch_index).is_some_and(|seen| std::mem::replace(seen, true)) {
-                return Err(SessionError::SampleTwice { sample });
-            }
-        }
-        self.check_known(given)
-    }
-
-    /// Checks that the tokens are in the vocabulary, if its size is known, and that the inputs' types can
-    /// represent them.
-    fn check_known(&self, given: &[(Sample, &[i64])]) -> Result<(), SessionError> {
-        let vocabulary = self.vocabulary();
-        for &(sample, tokens) in given {
-            check_tokens(tokens, vocabulary, |index, token| SessionError::TokenUnknown {
-                sample,
-                index,
-                token,
-                vocabulary,
-            })?;
-            for feed in self.interface().feeds.iter().filter(|feed| feed.purpose == Purpose::Tokens) {
-                tokens.iter().try_for_each(|token| check_value(feed.element, *token))?;
-            }
-        }
-        Ok(())
+    /// Returns the largest number of drafted tokens that one step can verify, and of which any number can be kept.
+    pub(crate) fn most_drafted(&self) -> usize {
+        self.steps.most_drafted()
     }
 }
 
@@ -538,45 +429,6 @@ impl fmt::Debug for KvSession {
             .field("batch", &self.batch())
             .field("capacity", &self.capacity())
             .finish_non_exhaustive()
-    }
-}
-
-/// A step that has begun. If it does not end, every sample goes back to where it was before the step.
-struct Unfinished<'s> {
-    session: &'s mut KvSession,
-    has_ended: bool,
-}
-
-impl<'s> Unfinished<'s> {
-    fn begin(session: &'s mut KvSession, given: &[(Sample, &[i64])]) -> Self {
-        let tokens = session.samples.all_cached_tokens();
-        for (sample, _) in given {
-            let index = sample.batch_index;
-            if let (Some(undo), Some(tokens)) = (session.step.get_mut(index), tokens.get(index)) {
-                undo.set(index, *tokens, session.samples.rings(), &session.caches);
-            }
-        }
-        Self { session, has_ended: false }
-    }
-
-    fn end(mut self, given: &[(Sample, &[i64])]) {
-        for (sample, tokens) in given {
-            self.session.samples.extend(*sample, tokens);
-        }
-        self.has_ended = true;
-    }
-}
-
-impl Drop for Unfinished<'_> {
-    fn drop(&mut self) {
-        let session = &mut *self.session;
-        session.caches.release();
-        for (batch_index, undo) in session.step.iter_mut().enumerate() {
-            if let Some(tokens) = undo.tokens().filter(|_| !self.has_ended) {
-                undo.restore(batch_index, tokens, session.samples.rings_mut(), &mut session.caches);
-            }
-            undo.clear();
-        }
     }
 }
 

@@ -6,11 +6,28 @@
 //! - [`Generator`] generates the tokens after prompts, with such a decoder.
 //! - [`Engine`] loads a model, and [`Session`] runs the model on [`Tensor`]s.
 //! - [`Interface`] describes the model's inputs and outputs. [`Feed`] describes the tokens of one step.
+//!
+//! # Modules
+//!
+//! A module imports only modules that this table names before it, and from the module that defines an item. A test of
+//! `xtask` checks that.
+//!
+//! | for | modules, in order |
+//! |---|---|
+//! | errors | `sample`, `saved`, `error` |
+//! | a model's inputs, and tensors | `interface`, `tensor`, `numbers`, `opening` |
+//! | engines | `engine`, `rows`, `memory_report` |
+//! | the tokens of a run | `feed`, `ring_track`, `model_runs` |
+//! | one run of a model | `states`, `runner`, `inputs`, `logits` |
+//! | caches in two buffers | `out_of_place`, `session_options`, `growing` |
+//! | samples, their rows and how they go back | `batch`, `caches`, `undo`, `sample_store` |
+//! | a session | `steps`, `saves`, `kv_session`, `transaction` |
+//! | the choice of tokens | `generate_options`, `sampling`, `lookup`, `texts` |
+//! | generation | `decoder`, `generate` |
 #![warn(missing_debug_implementations)]
 #![forbid(unsafe_code)]
 
 mod batch;
-mod branches;
 mod caches;
 mod decoder;
 mod engine;
@@ -33,10 +50,13 @@ mod ring_track;
 mod rows;
 mod runner;
 mod sample;
+mod sample_store;
 mod sampling;
 mod saved;
 mod saves;
+mod session_options;
 mod states;
+mod steps;
 mod tensor;
 mod texts;
 mod transaction;
@@ -48,7 +68,7 @@ pub use feed::{Feed, SampleFeed};
 pub use generate::{Generated, Generator};
 pub use generate_options::{GenerateOptions, Sampling};
 pub use interface::{CachePort, CacheWriter, FeedPort, Interface, Purpose, StatePort};
-pub use kv_session::{KvSession, SessionOptions};
+pub use kv_session::KvSession;
 pub use logits::Logits;
 pub use memory_report::{CacheSize, MemoryReport};
 pub use numbers::{argmax, to_f32};
@@ -58,6 +78,7 @@ pub use runner::{LogitsTensor, Runner};
 pub use sample::Sample;
 pub use saved::SavedError;
 pub use saves::saved_tokens;
+pub use session_options::SessionOptions;
 pub use tensor::{Memory, Tensor};
 pub use texts::{End, Event, NewTokens, Progress};
 pub use transaction::Transaction;

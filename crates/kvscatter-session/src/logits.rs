@@ -1,7 +1,8 @@
 //! The logits that a step returns.
 
 use crate::model_runs::ModelRun;
-use crate::{LogitsTensor, Sample};
+use crate::runner::LogitsTensor;
+use crate::sample::Sample;
 
 /// The logits of a step by sample. Each token has `vocabulary` logits.
 #[derive(Clone, Debug, PartialEq)]
@@ -61,7 +62,7 @@ impl Logits {
     pub(crate) fn take(&mut self, run: &ModelRun, cached: &[usize], logits: &LogitsTensor, only_last: bool) {
         self.vocabulary = logits.vocabulary;
         for of in &mut self.samples {
-            let batch_index = of.sample.batch_index;
+            let batch_index = of.sample.batch_index();
             let index = batch_index.checked_sub(run.samples.start);
             let fed = index.and_then(|index| Some((index, run.feed.samples.get(index)?)));
             let (Some((index, fed)), Some(before)) = (fed, cached.get(batch_index)) else { continue };

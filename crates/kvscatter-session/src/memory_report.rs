@@ -2,7 +2,8 @@
 
 use kvscatter::ElementType;
 
-use crate::{Interface, SessionError};
+use crate::error::SessionError;
+use crate::interface::Interface;
 
 /// The number of bytes that a sample needs besides its caches, for its state and its part of the inputs of a
 /// step.

@@ -10,8 +10,9 @@
 
 use std::ops::Range;
 
+use crate::feed::{Feed, SampleFeed};
+use crate::interface::CacheWriter;
 use crate::ring_track::RingTrack;
-use crate::{CacheWriter, Feed, SampleFeed};
 
 /// The cost of a run besides its rows, as a number of rows, for the division of a step. A run reads all weights once,
 /// for any number of rows. [`costs`] has the costs that were measured.
@@ -274,7 +275,9 @@ mod tests {
 
     use super::{Limits, ModelRun};
     use crate::batch::Batch;
-    use crate::{CacheWriter, Feed, Sample};
+    use crate::feed::Feed;
+    use crate::interface::CacheWriter;
+    use crate::sample::Sample;
 
     const WIDE: Limits = Limits {
         capacity: 8,

@@ -6,8 +6,9 @@ use std::path::Path;
 use kvscatter_onnx::decoder::{Decoder, Growth, Hazard, InputRole};
 use kvscatter_onnx::{Model, ModelFile};
 
+use crate::error::SessionError;
+use crate::interface::{CachePort, CacheWriter, Interface, Purpose};
 use crate::tensor::check_value;
-use crate::{CachePort, CacheWriter, Interface, Purpose, SessionError};
 
 /// Returns the checked file of a decoder, with its inputs and outputs. The model itself is dropped because it
 /// can be large.

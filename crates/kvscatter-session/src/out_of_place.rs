@@ -1,7 +1,10 @@
 //! A decoder that runs step by step with past and present in separate memory. It is a baseline for writing in
 //! place.
 
-use crate::{Feed, LogitsTensor, Runner, SessionError, Tensor};
+use crate::error::SessionError;
+use crate::feed::Feed;
+use crate::runner::{LogitsTensor, Runner};
+use crate::tensor::Tensor;
 
 /// A batch of samples of the same length. Every step reads whole caches and writes new ones, which then
 /// replace the old ones.

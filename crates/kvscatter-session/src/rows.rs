@@ -5,7 +5,7 @@ use std::ops::Range;
 use kvscatter::Mode;
 use kvscatter::visibility::Visibility;
 
-use crate::CachePort;
+use crate::interface::CachePort;
 
 /// The layout of a dense cache's rows: `batch × outer × capacity` runs of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,7 +87,7 @@ mod tests {
     use kvscatter::ElementType;
 
     use super::Rows;
-    use crate::CachePort;
+    use crate::interface::CachePort;
 
     #[test]
     fn a_row_of_four_dimensions_is_a_run_in_every_head() {

@@ -7,10 +7,11 @@ use std::ops::Range;
 use kvscatter::ElementType;
 
 use crate::engine::{InPlaceCache, Session, Step};
+use crate::error::SessionError;
 use crate::interface::{Interface, Purpose};
 use crate::numbers;
 use crate::states::States;
-use crate::{SessionError, Tensor};
+use crate::tensor::Tensor;
 
 /// A loaded decoder.
 pub struct Runner {
@@ -123,11 +124,12 @@ impl Runner {
         width: usize,
     ) -> Result<(LogitsTensor, Vec<usize>), SessionError> {
         let (ports, state_ports) = (&self.interface.caches, &self.interface.states);
+        let (current, next) = states.of_run();
         let batch = samples.as_ref().map_or_else(|| inputs_batch(inputs), Range::len);
         let is_mask =
             |name: &str| self.interface.feeds.iter().any(|of| of.purpose == Purpose::Mask && of.name == name);
         let read = inputs.iter().map(|(name, tensor)| (name.as_str(), tensor));
-        let past = state_ports.iter().map(|port| port.past.as_str()).zip(&states.current);
+        let past = state_ports.iter().map(|port| port.past.as_str()).zip(current);
         let (of_batch, read) = read
             .map(|input| (is_mask(input.0), input))
             .chain(past.map(|input| (true, input)))
@@ -137,7 +139,7 @@ impl Runner {
             inputs: without_flags(read),
             of_batch: without_flags(of_batch),
             samples,
-            outputs: state_ports.iter().map(|port| port.present.as_str()).zip(&mut states.next).collect(),
+            outputs: state_ports.iter().map(|port| port.present.as_str()).zip(next).collect(),
             shared: ports
                 .iter()
                 .zip(caches)
@@ -212,7 +214,7 @@ mod tests {
     use kvscatter::ElementType;
 
     use super::LogitsTensor;
-    use crate::Tensor;
+    use crate::tensor::Tensor;
 
     /// Logits of 2 samples, for the last `tokens` of 3 tokens. The value is 10 × sample + token.
     fn logits(tokens: usize) -> LogitsTensor {

@@ -8,12 +8,20 @@ use std::fmt;
 /// handle, so an old handle never refers to a new sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Sample {
-    pub(crate) batch_index: usize,
+    batch_index: usize,
     /// A number that is different for every sample of a process.
-    pub(crate) serial: u64,
+    serial: u64,
 }
 
 impl Sample {
+    pub(crate) fn new(batch_index: usize, serial: u64) -> Self {
+        Self { batch_index, serial }
+    }
+
+    pub(crate) fn serial(self) -> u64 {
+        self.serial
+    }
+
     /// Returns the sample's index in the batch dimension of every tensor.
     #[must_use]
     pub fn batch_index(self) -> usize {

@@ -9,7 +9,8 @@ use std::collections::HashSet;
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::{Rng, SeedableRng};
 
-use crate::{GenerateOptions, Sampling, argmax};
+use crate::generate_options::{GenerateOptions, Sampling};
+use crate::numbers::argmax;
 
 /// Chooses the tokens of one sample.
 pub(crate) struct Chooser {
@@ -142,7 +143,8 @@ fn uniform(random: &mut Pcg64Mcg) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::{Chooser, Sampling, random, uniform};
-    use crate::{GenerateOptions, GenerateSetting};
+    use crate::error::GenerateSetting;
+    use crate::generate_options::GenerateOptions;
 
     const NONE: f32 = f32::NEG_INFINITY;
     const ALL: Sampling = Sampling { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 0 };

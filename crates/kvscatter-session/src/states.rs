@@ -5,19 +5,29 @@
 
 use std::ops::Range;
 
-use crate::Tensor;
 use crate::model_runs::ModelRun;
+use crate::tensor::Tensor;
 
 /// The states of a batch.
 #[derive(Debug, Default)]
 pub(crate) struct States {
     /// The states before the next run, `[batch, …]`.
-    pub(crate) current: Vec<Tensor>,
+    current: Vec<Tensor>,
     /// The states that the last run returned.
-    pub(crate) next: Vec<Tensor>,
+    next: Vec<Tensor>,
 }
 
 impl States {
+    /// Takes two tensors for each state, both of zeros.
+    pub(crate) fn new(current: Vec<Tensor>, next: Vec<Tensor>) -> Self {
+        Self { current, next }
+    }
+
+    /// Returns the states before a run, and the tensors for the states after it.
+    pub(crate) fn of_run(&mut self) -> (&[Tensor], &mut [Tensor]) {
+        (&self.current, &mut self.next)
+    }
+
     /// Sets the states of the samples to zero whose first token is fed.
     pub(crate) fn start(&mut self, run: &ModelRun) {
         for (batch_index, sample) in run.fed() {

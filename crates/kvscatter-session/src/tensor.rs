@@ -8,7 +8,7 @@ use bytemuck::{Pod, Zeroable};
 use half::{bf16, f16};
 use kvscatter::ElementType;
 
-use crate::SessionError;
+use crate::error::SessionError;
 
 /// A block of 64 bytes, the alignment of ONNX Runtime's own tensors.
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -271,7 +271,7 @@ mod tests {
     use kvscatter::ElementType;
 
     use super::Tensor;
-    use crate::SessionError;
+    use crate::error::SessionError;
 
     #[test]
     fn memory_is_aligned_zeroed_and_of_the_right_length() {

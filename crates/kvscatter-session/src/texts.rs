@@ -1,6 +1,6 @@
 //! The texts of a generation, and what its caller sees of them after each step.
 
-use crate::GenerateOptions;
+use crate::generate_options::GenerateOptions;
 use crate::lookup::{Draft, Lookup};
 use crate::sampling::Chooser;
 

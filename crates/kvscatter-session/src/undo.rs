@@ -8,8 +8,8 @@
 //! from [`limit`](RingTrack::limit) on whose older row belongs to the sample at the point. These are at most as many
 //! rows as the window and the rewind have, for any number of steps.
 
-use crate::SessionError;
 use crate::caches::Caches;
+use crate::error::SessionError;
 use crate::memory_report::bytes;
 use crate::ring_track::RingTrack;
 
@@ -47,7 +47,7 @@ impl Undo {
             old.rows.clear();
         }
         self.states.clear();
-        caches.states.copy_out(batch_index, &mut self.states);
+        caches.states().copy_out(batch_index, &mut self.states);
     }
 
     /// Removes the point.
@@ -130,7 +130,7 @@ impl Undo {
             ring.set_high(batch_index, ring.high(batch_index).min(undone));
         }
         if to == tokens {
-            caches.states.copy_in(batch_index, &self.states);
+            caches.states_mut().copy_in(batch_index, &self.states);
         }
     }
 }

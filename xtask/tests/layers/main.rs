@@ -1,5 +1,5 @@
 //! Checks the direction of imports. The core's imports must go down the table of layers in ARCHITECTURE.md,
-//! and no crate may have circular imports.
+//! those of two other crates must follow the table in their `lib.rs`, and no crate may have circular imports.
 //!
 //! Paths in a `use`, in code, in a macro and in an attribute count. Each path is followed through names of
 //! modules, imports and re-exports to the file that defines the item. Three things do not count: code for
@@ -52,6 +52,31 @@ fn the_table_of_layers_lists_the_modules_of_the_core() {
     assert_eq!(modules, listed);
 }
 
+#[test]
+fn modules_import_from_modules_that_the_table_in_their_lib_rs_names_before_them() {
+    for name in ["kvscatter-capi", "kvscatter-session"] {
+        let files = files(format!("crates/{name}"));
+        let lines = files["lib.rs"].lines().filter_map(|line| line.strip_prefix("//! "));
+        let layers: Vec<_> = modules(lines, "| for | modules, in order |")
+            .into_iter()
+            .flatten()
+            .map(|module| vec![module])
+            .collect();
+        let declared: BTreeSet<_> =
+            files["lib.rs"].lines().filter_map(|line| line.strip_prefix("mod ")?.strip_suffix(';')).collect();
+        assert_eq!(layers.iter().flatten().map(String::as_str).collect::<BTreeSet<_>>(), declared, "{name}");
+
+        let Imports { edges, faults } = imports(&files);
+        let through_the_root = |((_, to), path): &(&(Module, Module), &String)| {
+            path.strip_prefix("crate::")
+                .is_some_and(|path| path.split("::").next() != to.first().map(|to| &**to))
+        };
+        let rooted = edges.iter().filter(through_the_root).map(described);
+        let faults: Vec<_> = faults.into_iter().chain(upward(&edges, &layers)).chain(rooted).collect();
+        assert!(faults.is_empty(), "{name}: {faults:#?}");
+    }
+}
+
 /// Returns the imports that do not go down. The crate's root is above every layer.
 fn upward(edges: &Edges, layers: &[Vec<String>]) -> Vec<String> {
     let rank = |module: &Module| match module.first() {
@@ -92,22 +117,24 @@ fn described(((from, to), path): (&(Module, Module), &String)) -> String {
     format!("{} imports {}: {path}", full_name(from), full_name(to))
 }
 
-/// Returns the layers of ARCHITECTURE.md, lowest first, from the names in the second column of the table.
+/// Returns the layers of ARCHITECTURE.md, lowest first.
 fn layers() -> Vec<Vec<String>> {
     let page = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
-    let table =
-        page.lines().skip_while(|line| !line.starts_with("| layer | modules in `crates/kvscatter/src` |"));
-    let rows = table.skip(2).take_while(|line| line.starts_with('|'));
-    let mut layers: Vec<Vec<String>> = rows
-        .map(|row| {
-            let modules = row.split('|').nth(2).unwrap();
-            let quoted = modules.split('`').skip(1).step_by(2);
-            quoted.map(|name| name.trim_end_matches('/').trim_end_matches(".rs").to_owned()).collect()
-        })
-        .collect();
+    let mut layers = modules(page.lines(), "| layer | modules in `crates/kvscatter/src` |");
     layers.reverse();
     assert!(layers.len() > 3, "{layers:?}");
     layers
+}
+
+/// Returns the modules in the second column of the table that begins with a heading, by row.
+fn modules<'l>(lines: impl Iterator<Item = &'l str>, heading: &str) -> Vec<Vec<String>> {
+    let rows = lines.skip_while(|line| !line.starts_with(heading)).skip(2);
+    rows.take_while(|line| line.starts_with('|'))
+        .map(|row| {
+            let quoted = row.split('|').nth(2).unwrap().split('`').skip(1).step_by(2);
+            quoted.map(|name| name.trim_end_matches('/').trim_end_matches(".rs").to_owned()).collect()
+        })
+        .collect()
 }
 
 fn root() -> PathBuf {

@@ -1,0 +1,256 @@
+//! The steps of a batch. A step is checked, divided into runs of the model, and undone if a run fails.
+
+use std::collections::BTreeSet;
+
+use crate::error::SessionError;
+use crate::inputs::Inputs;
+use crate::interface::{Interface, Purpose};
+use crate::logits::Logits;
+use crate::model_runs::{Limits, ModelRun, costs, model_runs};
+use crate::opening::check_tokens;
+use crate::runner::{LogitsTensor, Runner};
+use crate::sample::Sample;
+use crate::sample_store::SampleStore;
+use crate::tensor::check_value;
+
+/// A decoder that runs steps on the samples of a [`SampleStore`].
+pub(crate) struct Steps {
+    runner: Runner,
+    inputs: Inputs,
+    interrupt: Option<Box<dyn FnMut() -> bool + Send>>,
+    refuse_nan: bool,
+    written: u64,
+    copied: u64,
+}
+
+impl Steps {
+    pub(crate) fn new(runner: Runner, inputs: Inputs, refuse_nan: bool) -> Self {
+        Self { runner, inputs, interrupt: None, refuse_nan, written: 0, copied: 0 }
+    }
+
+    pub(crate) fn interface(&self) -> &Interface {
+        &self.runner.interface
+    }
+
+    /// Sets a function that is called before every run. If it returns `true`, the step fails.
+    pub(crate) fn interrupt_when(&mut self, is_interrupted: impl FnMut() -> bool + Send + 'static) {
+        self.interrupt = Some(Box::new(is_interrupted));
+    }
+
+    /// Returns the bytes that the model wrote into the caches in the last step.
+    pub(crate) fn bytes_written(&self) -> u64 {
+        self.written
+    }
+
+    /// Returns the bytes of caches that the engine copied in the last step.
+    pub(crate) fn bytes_copied(&self) -> u64 {
+        self.copied
+    }
+
+    /// Feeds samples their next tokens, in runs of at most `chunk` tokens of each sample. Returns the logits after
+    /// these tokens, or after the last token of each sample with `only_last`.
+    pub(crate) fn step(
+        &mut self,
+        store: &mut SampleStore,
+        tokens: &[(Sample, &[i64])],
+        chunk: usize,
+        only_last: bool,
+    ) -> Result<Logits, SessionError> {
+        self.check(store, tokens)?;
+        (self.written, self.copied) = (0, 0);
+        let mut suspects = BTreeSet::new();
+        loop {
+            let step = UnfinishedStep::begin(store, tokens);
+            if let Some(logits) = self.run_all(step.store, tokens, chunk, only_last, &mut suspects)? {
+                step.end(tokens);
+                return Ok(logits);
+            }
+        }
+    }
+
+    /// Runs the model for a step. Returns `None` if the step must run again:
+    ///
+    /// - The model returns logits of the last column only, although it does not declare that, so padded samples have
+    ///   none.
+    /// - A run fed a sample several tokens, and the logits after one of them contain NaN. Engines may multiply rows of
+    ///   later tokens by zero, so a NaN of a later token may have reached the rows and logits of the earlier ones. Such
+    ///   samples are added to `suspects`, which get single tokens in runs after those of the other samples.
+    ///
+    /// A prefill is not repeated after NaN, because it keeps no logits of earlier tokens.
+    fn run_all(
+        &mut self,
+        store: &mut SampleStore,
+        tokens: &[(Sample, &[i64])],
+        chunk: usize,
+        only_last: bool,
+        suspects: &mut BTreeSet<usize>,
+    ) -> Result<Option<Logits>, SessionError> {
+        let before = store.batch().all_cached_tokens();
+        let mut given: Vec<&[i64]> = vec![&[]; store.batch().size()];
+        for (sample, tokens) in tokens {
+            if let Some(given) = given.get_mut(sample.batch_index()) {
+                *given = tokens;
+            }
+        }
+        let mut cached = before.clone();
+        let mut kept = Logits::none(tokens.iter().map(|(sample, tokens)| (*sample, tokens.len())));
+        let token = |batch_index: usize, position: usize| {
+            let before = before.get(batch_index).copied().unwrap_or_default();
+            let tokens = given.get(batch_index);
+            tokens.and_then(|tokens| tokens.get(position - before)).copied().unwrap_or_default()
+        };
+        let mut new_suspects = BTreeSet::new();
+        for (are_suspects, width) in [(false, chunk), (true, 1)] {
+            let counts = given.iter().enumerate();
+            let counts = counts.map(|(index, given)| match suspects.contains(&index) == are_suspects {
+                true => given.len(),
+                false => 0,
+            });
+            let counts: Vec<usize> = counts.collect();
+            let limits = self.limits(store, width);
+            for run in model_runs(&cached, store.batch().rings(), &counts, limits) {
+                if self.interrupt.as_mut().is_some_and(|is_interrupted| is_interrupted()) {
+                    return Err(SessionError::Interrupted);
+                }
+                let logits = self.run(store, &run, token)?;
+                if self.runner.interface.vocabulary.replace(logits.vocabulary) != Some(logits.vocabulary) {
+                    self.check_known(tokens)?;
+                }
+                if logits.are_last_only() && !self.runner.interface.last_logits_only {
+                    self.runner.interface.last_logits_only = true;
+                    return Ok(None);
+                }
+                for (index, (batch_index, fed)) in run.fed().enumerate() {
+                    let is_repeatable = !only_last && fed.tokens.len() > 1;
+                    if !is_repeatable && !self.refuse_nan {
+                        continue;
+                    }
+                    let Some(nan) = logits.first_nan(index, fed.tokens.len()) else { continue };
+                    if is_repeatable {
+                        new_suspects.insert(batch_index);
+                        continue;
+                    }
+                    let sample = tokens.iter().find(|(sample, _)| sample.batch_index() == batch_index);
+                    if let (Some(&(sample, _)), Some(before), false) =
+                        (sample, before.get(batch_index), new_suspects.contains(&batch_index))
+                    {
+                        let index = fed.tokens.start - before + nan;
+                        return Err(SessionError::NanLogits { sample, index });
+                    }
+                }
+                kept.take(&run, &before, &logits, only_last);
+                for (batch_index, fed) in run.fed() {
+                    cached.get_mut(batch_index).into_iter().for_each(|cached| *cached += fed.tokens.len());
+                }
+            }
+        }
+        let is_final = new_suspects.is_empty();
+        suspects.append(&mut new_suspects);
+        Ok(is_final.then_some(kept))
+    }
+
+    /// Returns the cost of a step that feeds each sample this many tokens, as [`costs`] counts it.
+    pub(crate) fn costs(&self, store: &SampleStore, tokens: &[(Sample, usize)]) -> Vec<f64> {
+        let mut counts = vec![0; store.batch().size()];
+        for (sample, tokens) in tokens {
+            counts.get_mut(sample.batch_index()).into_iter().for_each(|count| *count = *tokens);
+        }
+        let cached = store.batch().all_cached_tokens();
+        let runs = model_runs(&cached, store.batch().rings(), &counts, self.limits(store, usize::MAX));
+        costs(&runs, self.runner.interface.has_quantised_weights)
+    }
+
+    /// Returns the largest number of drafted tokens that one step can verify, and of which any number can be kept.
+    pub(crate) fn most_drafted(&self) -> usize {
+        let interface = &self.runner.interface;
+        let has_all_logits = !interface.is_decode_only && !interface.last_logits_only;
+        if !has_all_logits || !interface.states.is_empty() || self.refuse_nan {
+            return 0;
+        }
+        let of_rings = interface.rings().map(|ring| ring.capacity.saturating_sub(ring.chunk));
+        of_rings.min().unwrap_or(usize::MAX).saturating_sub(1)
+    }
+
+    fn limits(&self, store: &SampleStore, width: usize) -> Limits {
+        let interface = &self.runner.interface;
+        Limits {
+            capacity: store.batch().capacity(),
+            width: if interface.is_decode_only { 1 } else { width },
+            is_exact: interface.last_logits_only || interface.refuses_padding || !interface.states.is_empty(),
+            is_whole: !self.runner.takes_some_samples(),
+            writer: interface.writer(),
+        }
+    }
+
+    fn run(
+        &mut self,
+        store: &mut SampleStore,
+        run: &ModelRun,
+        token: impl Fn(usize, usize) -> i64,
+    ) -> Result<LogitsTensor, SessionError> {
+        let inputs = self.inputs.of_run(run, &self.runner.interface.feeds, token)?;
+        let (logits, traffic) = store.run(&mut self.runner, run, inputs)?;
+        self.written += traffic.written;
+        self.copied += traffic.copied;
+        Ok(logits)
+    }
+
+    /// Checks everything about a step that can be checked before it runs.
+    fn check(&self, store: &SampleStore, given: &[(Sample, &[i64])]) -> Result<(), SessionError> {
+        if given.is_empty() {
+            return Err(SessionError::NoSamples);
+        }
+        store.check_lost()?;
+        let mut seen = vec![false; store.batch().size()];
+        for &(sample, tokens) in given {
+            store.batch().check_room(sample, tokens.len())?;
+            if tokens.is_empty() {
+                return Err(SessionError::NoTokens { sample });
+            }
+            if seen.get_mut(sample.batch_index()).is_some_and(|seen| std::mem::replace(seen, true)) {
+                return Err(SessionError::SampleTwice { sample });
+            }
+        }
+        self.check_known(given)
+    }
+
+    /// Checks that the tokens are in the vocabulary, if its size is known, and that the inputs' types can
+    /// represent them.
+    fn check_known(&self, given: &[(Sample, &[i64])]) -> Result<(), SessionError> {
+        let vocabulary = self.interface().vocabulary;
+        for &(sample, tokens) in given {
+            check_tokens(tokens, vocabulary, |index, token| SessionError::TokenUnknown {
+                sample,
+                index,
+                token,
+                vocabulary,
+            })?;
+            for feed in self.interface().feeds.iter().filter(|feed| feed.purpose == Purpose::Tokens) {
+                tokens.iter().try_for_each(|token| check_value(feed.element, *token))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A step that has begun. If it does not end, every sample goes back to where it was before the step.
+struct UnfinishedStep<'s> {
+    store: &'s mut SampleStore,
+}
+
+impl<'s> UnfinishedStep<'s> {
+    fn begin(store: &'s mut SampleStore, tokens: &[(Sample, &[i64])]) -> Self {
+        store.begin_step(tokens);
+        Self { store }
+    }
+
+    fn end(self, tokens: &[(Sample, &[i64])]) {
+        self.store.end_step(tokens);
+    }
+}
+
+impl Drop for UnfinishedStep<'_> {
+    fn drop(&mut self) {
+        self.store.undo_step();
+    }
+}
