@@ -9,12 +9,12 @@ target/divergences. A run that is finished is not repeated until the cases, the 
 
 import argparse
 import json
-import subprocess
 import sys
 from datetime import date
 from pathlib import Path
 
 from environments import Environments, Failure
+from page_markdown import write_page
 from runs import Runs, facts
 from runtimes import Runtime, read_runtimes
 
@@ -45,9 +45,7 @@ def main() -> None:
         help="add the answers in a folder, which conformance/run.py or another program has written",
     )
     options.add_argument("--again", action="store_true", help="repeat finished runs")
-    options.add_argument(
-        "--write-docs", action="store_true", help="write docs/divergences.md and docs/divergences.html"
-    )
+    options.add_argument("--write-docs", action="store_true", help="write docs/divergences.md")
     options.add_argument(
         "--list", action="store_true", help="print the names of the runtimes, and run nothing"
     )
@@ -93,16 +91,7 @@ def main() -> None:
         (given.root / "results.json").write_text(json.dumps(results, indent=1))
         print(f"{len(done)} runtimes: {given.root / 'results.json'}")
     if given.write_docs:
-        # The pictures need NumPy and onnx.
-        python = environments.make(next(each for each in document.runtimes if each.name == "numpy"))
-        pages = [
-            python,
-            HERE / "pages.py",
-            given.root / "results.json",
-            given.corpus,
-            HERE.parents[1] / "docs",
-        ]
-        subprocess.run(pages, check=True)
+        write_page(given.root / "results.json", given.corpus, HERE.parents[1] / "docs" / "divergences.md")
     sys.exit(1 if failed else 0)
 
 

@@ -34,8 +34,6 @@ class Cell:
     # How many cases have each verdict except exact.
     counts: tuple[tuple[str, int], ...]
     cases: int
-    # The first case that is not exact: its name and what is wrong.
-    first: tuple[str, str] | None
 
     @property
     def worst(self) -> str:
@@ -114,18 +112,14 @@ class Matrix:
 def cell(runtime: dict[str, Any], rule: dict[str, Any]) -> Cell:
     """Returns the verdicts of a runtime on the cases of a rule. A runtime without the operator was not asked."""
     if rule["operator"] in runtime["no_operator"]:
-        return Cell((), 0, None)
+        return Cell((), 0)
     cases = [case for case in runtime["cases"] if case["rule"] == rule["id"]]
     counts: Counter[str] = Counter()
-    first = None
     for case in cases:
         verdicts = {case["answer"], in_place(case)} - {"exact", "not-possible"}
         counts.update(verdicts)
-        if verdicts and first is None:
-            message = case["message"] if case["answer"] in ("refuses", "crashes") else case["detail"]
-            first = (case["case"].removeprefix(rule["id"] + "/"), message or case["in_place_message"])
     worst_first = sorted(counts.items(), key=lambda item: -BADNESS[item[0]])
-    return Cell(tuple(worst_first), len(cases), first)
+    return Cell(tuple(worst_first), len(cases))
 
 
 def in_place(case: dict[str, Any]) -> str:
