@@ -19,21 +19,15 @@ def with_tables(text: str, corpus: Path) -> str:
 
 
 def table(index: dict, operator: str) -> str:
-    """Returns the rules of an operator with their cases."""
-    lines = [f"### {operator}\n", "| rule | basis | cases |", "|---|---|---|"]
+    """Returns the rules of an operator with the folders of their cases."""
+    lines = [f"### {operator}\n", "| rule | basis | cases |", "|---|---|--:|"]
     for rule in index["rules"]:
         if rule["operator"] == operator:
-            cases = [case for case in index["cases"] if case["rule"] == rule["id"]]
-            links = ", ".join(link(case) for case in cases)
+            cases = [case["folder"] for case in index["cases"] if case["rule"] == rule["id"]]
             anchor = f'<a id="{rule["id"]}"></a>[`{rule["id"]}`](../{rule["semantics"]})'
-            lines.append(f"| {anchor}<br>{rule['rule']} | {rule['basis']} | {links} |")
+            folder = f"[{len(cases)}]({Path(cases[0]).parent})"
+            lines.append(f"| {anchor}<br>{rule['rule']} | {rule['basis']} | {folder} |")
     return "\n".join(lines) + "\n\n"
-
-
-def link(case: dict) -> str:
-    """Returns a link to the folder of a case."""
-    name = case["name"].removeprefix(case["rule"] + "/")
-    return f"[{name}]({case['folder']})"
 
 
 def check_links(corpus: Path, semantics: Path) -> None:
