@@ -27,6 +27,8 @@ FAILED = {
     "tract": "✓ not in tract",
     "checker": "✓ invalid",
 }
+# The columns of the table of families. The names of the exporters begin with them.
+TOOLS = ("genai", "mobius", "optimum", "torch-dynamo")
 # The messages of exporters about a family that it does not know.
 UNKNOWN = re.compile(
     "not currently supported|unsupported architecture|not recognize this architecture|Unknown model_type"
@@ -73,7 +75,7 @@ def _shorten(reason: str) -> str:
     """Leaves out what differs between models: paths, names and numbers of nodes, and addresses."""
     for pattern, short in SHORTER.items():
         reason = re.sub(pattern, short, reason)
-    return reason if len(reason) <= 300 else reason[:299] + "…"
+    return reason if len(reason) <= 160 else reason[:159] + "…"
 
 
 def read(root: Path) -> Results:
@@ -98,6 +100,15 @@ def cell(results: dict[str, Any] | None, notes: Notes) -> str:
         if reason is not None:
             return f"{words}{notes.mark(reason)}"
     return "✓" if results.get("transformers", True) else "✓ᵃ"
+
+
+def together(marks: dict[str, str]) -> str:
+    """Returns the marks of an exporter's variants: the most frequent one, and the variants with others."""
+    variants: dict[str, list[str]] = {}
+    for variant, mark in marks.items():
+        variants.setdefault(mark, []).append(variant)
+    usual, *others = sorted(variants, key=lambda mark: -len(variants[mark]))
+    return "; ".join([usual, *(f"{', '.join(variants[mark])}: {mark}" for mark in others)])
 
 
 def counts(results: Results, exporter: Exporter) -> list[str]:
@@ -133,11 +144,17 @@ def table(head: list[str], rows: list[list[str]]) -> str:
 def page(root: Path) -> str:
     """Returns the whole page."""
     results, notes = read(root), Notes()
-    names = [exporter.name for exporter in EXPORTERS]
-    rows = [
-        [family.name, *(cell(results.get((name, family.name)), notes) for name in names)]
-        for family in families()
-    ]
+    variants = {tool: [each.name for each in EXPORTERS if each.name.startswith(tool)] for tool in TOOLS}
+    rows = []
+    for family in families():
+        marks = {
+            tool: {
+                name.removeprefix(tool).lstrip("-") or "plain": cell(results.get((name, family.name)), notes)
+                for name in names
+            }
+            for tool, names in variants.items()
+        }
+        rows.append([family.name, *map(together, marks.values())])
     head = ["exporter", "weights", "operator set", "families", "exported", "run", "converted", "certified"]
     head += ["ONNX Runtime", "tract", "checker", "TensorRT"]
     values = {
@@ -145,7 +162,7 @@ def page(root: Path) -> str:
         "machine": f"{_processor()}, {platform.system()}, Python {platform.python_version()}",
         "versions": versions(root),
         "counts": table(head, [counts(results, exporter) for exporter in EXPORTERS]),
-        "families": table(["family", *names], rows),
+        "families": table(["family", *TOOLS], rows),
         "ties": str(ties(results)),
         "notes": str(notes),
     }
