@@ -2,7 +2,7 @@
 
 import pathlib
 
-from names import AGAIN, MEMCPY, NO_STATUS, OURS, SKIP_ALL
+from names import AGAIN, OURS, SKIP_ALL
 from results import Result, Run
 from targets import WORDS, Verdict, summary, verdicts
 
@@ -18,12 +18,9 @@ def page(run: Run) -> str:
     )
     parts = [
         f"{run.machine}. {bandwidth}",
-        "**Replayed** from a CUDA graph: microseconds of the device per write.",
-        replayed(run),
-        "**Eager**, called from Python: microseconds of the device per write, and of the host per launch.",
-        eager(run),
-        "**All libraries**: replayed / eager, microseconds per write.",
-        everyone(run),
+        "Microseconds per write, *replayed* from a CUDA graph and *eager*, called from Python. × compares with the "
+        "best peer.",
+        times(run),
         "**Targets**, set for an H200:",
         targets(verdicts(run)),
     ]
@@ -40,62 +37,26 @@ def left_out(run: Run) -> str:
     return "\n".join(f"- left out: {name}: {why}" for name, why in run.skipped.items())
 
 
-def replayed(run: Run) -> str:
+def times(run: Run) -> str:
     """Returns a table with a row for each case."""
-    what = "replayed"
-    lines = [
-        "| | kvscatter | of the copy bandwidth | × cudaMemcpyAsync | best peer | its time | × | no status | SkipAll "
-        "| A/A |",
-        "|---|--:|--:|--:|---|--:|--:|--:|--:|--:|",
-    ]
+    heads = ["", "replayed", "of the copy bandwidth", "SkipAll", "best peer", "×", "A/A"]
+    heads += ["eager", "host", "host, from Rust", "best peer", "×", "A/A"]
+    lines = [row(heads), "|---|--:|--:|--:|---|--:|--:|--:|--:|--:|---|--:|--:|"]
     for result in run.results:
-        time, peer = result.median(OURS, what), result.best_peer(what)
+        time, rust = result.median(OURS, "replayed"), sorted(result.host_in_rust)
         share = 2 * result.case.copied_bytes / time / run.copy_bandwidth if time else None
         cells = [
             result.case.label,
             shown(time),
             f"{share:.0%}" if share is not None else NONE,
-            shown(result.ratio(OURS, MEMCPY, what)),
-            *beside(result, peer, what),
-            shown(result.median(NO_STATUS, what)),
-            shown(result.median(SKIP_ALL, what)),
-            spread(result, what),
-        ]
-        lines.append(row(cells))
-    return "\n".join(lines)
-
-
-def eager(run: Run) -> str:
-    """Returns a table with a row for each case."""
-    what = "eager"
-    lines = [
-        "| | kvscatter | host | host, called from Rust | best peer | its time | × | A/A |",
-        "|---|--:|--:|--:|---|--:|--:|--:|",
-    ]
-    for result in run.results:
-        rust = sorted(result.host_in_rust)
-        cells = [
-            result.case.label,
-            shown(result.median(OURS, what)),
+            shown(result.median(SKIP_ALL, "replayed")),
+            *compared(result, "replayed"),
+            shown(result.median(OURS, "eager")),
             shown(result.median(OURS, "host")),
             shown(rust[len(rust) // 2] if rust else None),
-            *beside(result, result.best_peer(what), what),
-            spread(result, what),
+            *compared(result, "eager"),
         ]
         lines.append(row(cells))
-    return "\n".join(lines)
-
-
-def everyone(run: Run) -> str:
-    """Returns a table with a row for each case and a column for each way to write."""
-    names = list(dict.fromkeys(name for result in run.results for name in result.samples))
-    lines = [row(["", *names]), f"|---|{'--:|' * len(names)}"]
-    for result in run.results:
-        times = [
-            f"{shown(result.median(name, 'replayed'))} / {shown(result.median(name, 'eager'))}"
-            for name in names
-        ]
-        lines.append(row([result.case.label, *times]))
     return "\n".join(lines)
 
 
@@ -113,17 +74,11 @@ def targets(found: list[Verdict]) -> str:
     return "\n".join(lines)
 
 
-def beside(result: Result, peer: str | None, what: str) -> list[str]:
-    """Returns the best peer, its time, and the ratio of our time to it."""
-    if peer is None:
-        return [NONE, NONE, NONE]
-    return [peer, shown(result.median(peer, what)), shown(result.ratio(OURS, peer, what))]
-
-
-def spread(result: Result, what: str) -> str:
-    """Returns the spread of the write compared with itself."""
-    found = result.spread(AGAIN, OURS, what)
-    return f"{found[0]:.2f} – {found[1]:.2f}" if found else NONE
+def compared(result: Result, what: str) -> list[str]:
+    """Returns the best peer, the ratio of our time to its time, and the spread of the write compared with itself."""
+    peer, found = result.best_peer(what), result.spread(AGAIN, OURS, what)
+    spread = f"{found[0]:.2f} – {found[1]:.2f}" if found else NONE
+    return [peer or NONE, shown(result.ratio(OURS, peer, what) if peer else None), spread]
 
 
 def shown(value: float | None) -> str:

@@ -74,7 +74,6 @@ def test_as_on_a_device(tmp_path: pathlib.Path) -> None:
     ("page", "count"),
     [
         ("docs/python/cuda.md", 7 + 5),
-        ("docs/cuda.md", 4),
         ("crates/kvscatter-python/README.md", 3),
     ],
 )
