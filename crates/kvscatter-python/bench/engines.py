@@ -21,7 +21,7 @@ import kvscatter.jax
 from kvscatter import _native
 
 OURS = "kvscatter, NumPy"
-OURS_AGAIN = "kvscatter, NumPy, again"
+OURS_AGAIN = "kvscatter, NumPy again"
 OURS_DLPACK = "kvscatter, PyTorch by DLPack"
 RUST = "the Rust call"
 MEMCPY = "memcpy of the update"

@@ -2,9 +2,37 @@
 
 import pathlib
 import platform
+import statistics
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 
 ROOT = pathlib.Path(__file__).parents[3]
+
+BLOCKS = 8
+
+# The times of each engine, one for each round.
+Samples = Mapping[str, Sequence[float]]
+
+
+def ratio(samples: Samples, of: str, to: str) -> float:
+    """Returns the median ratio of rounds. A slow moment of the machine affects both times of a round."""
+    return statistics.median(a / b for a, b in zip(samples[of], samples[to], strict=True))
+
+
+def noise(samples: Samples, engine: str) -> tuple[float, float]:
+    """Returns the smallest and the largest of 1 and the median ratios, by blocks of rounds, of an engine to itself.
+    Its second samples are those of `ENGINE again`."""
+    size = len(samples[engine]) // BLOCKS
+    blocks = [{name: times[at * size :][:size] for name, times in samples.items()} for at in range(BLOCKS)]
+    medians = [ratio(block, f"{engine} again", engine) for block in blocks]
+    return min(1.0, *medians), max(1.0, *medians)
+
+
+def judged(limit: float, least: float, most: float) -> str:
+    """Returns the verdict on the limit, which is "inside the spread" if the noise could reverse it."""
+    if most <= limit:
+        return "met"
+    return "missed" if least > limit else "inside the spread"
 
 
 def write(page: pathlib.Path, command: str, text: str) -> None:

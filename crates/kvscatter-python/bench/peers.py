@@ -16,12 +16,10 @@ import numpy as np
 
 import engines
 import generated
-import plot
 import report
 from cases import CASES, Case
 
 PAGE = generated.ROOT / "docs" / "python.md"
-PLOT = generated.ROOT / "docs" / "python" / "peers.svg"
 
 SAMPLE = 200_000  # nanoseconds of a sample, which repeats the call to fill them
 WARM_UP = 3
@@ -78,12 +76,10 @@ def measure(case: Case, seconds: float) -> dict[str, list[float]]:
 
 
 def main() -> None:
-    """Prints the table and, with `--write-docs`, updates the page and the plot."""
+    """Prints the tables and, with `--write-docs`, updates the page."""
     options = argparse.ArgumentParser(prog="cargo xtask peers")
     options.add_argument("--quick", action="store_true", help="a second a case, to see that things work")
-    options.add_argument(
-        "--write-docs", action="store_true", help="rewrite the table of docs/python.md and its plot"
-    )
+    options.add_argument("--write-docs", action="store_true", help="rewrite the tables of docs/python.md")
     given = options.parse_args()
     random.seed(1)
     results = {}
@@ -96,9 +92,7 @@ def main() -> None:
     text = report.page(results)
     print(f"\n{text}")
     if given.write_docs:
-        plot.write(PLOT, results)
-        picture = f"![{plot.TITLE}: one line per case, one point per engine]({PLOT.relative_to(PAGE.parent)})"
-        generated.write(PAGE, "cargo xtask peers", f"{picture}\n\n{text}")
+        generated.write(PAGE, "cargo xtask peers", text)
 
 
 if __name__ == "__main__":

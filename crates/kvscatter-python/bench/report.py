@@ -5,9 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import engines
 from cases import Case
-from generated import machine, shown
-
-Samples = Mapping[str, Sequence[float]]
+from generated import Samples, judged, machine, noise, ratio, shown
 
 # Limits for a prepared call minus the Rust call inside it, in nanoseconds.
 NUMPY_OVERHEAD = 350
@@ -16,8 +14,6 @@ DLPACK_OVERHEAD = 800
 # the limit is 1.
 RATIO = 1.03
 EASY = 1.2
-
-BLOCKS = 8
 
 
 def page(results: Mapping[Case, Samples]) -> str:
@@ -58,7 +54,7 @@ def targets(results: Mapping[Case, Samples]) -> str:
             (ratio(samples, engines.OURS, best), limit),
             (ratio(samples, engines.OURS_JAX, engines.JAX), case.jax_limit),
         ]
-        least, most = noise(samples)
+        least, most = noise(samples, engines.OURS)
         cells = [
             case.label,
             overhead(samples, engines.OURS, NUMPY_OVERHEAD),
@@ -79,32 +75,8 @@ def overhead(samples: Samples, name: str, limit: float) -> str:
     """Returns the time that a call adds to the Rust call, by rounds. Its uncertainty is proportional to the
     call's own time."""
     value = statistics.median(a - b for a, b in zip(samples[name], samples[engines.RUST], strict=True))
-    least, most = (statistics.median(samples[name]) * (strays - 1) for strays in noise(samples))
+    least, most = (statistics.median(samples[name]) * (strays - 1) for strays in noise(samples, engines.OURS))
     return f"{shown(value)}: {judged(limit, value + least, value + most)}"
-
-
-def ratio(samples: Samples, of: str, to: str) -> float:
-    """Returns the median ratio of rounds. A slow moment of the machine affects both times of a round."""
-    return statistics.median(a / b for a, b in zip(samples[of], samples[to], strict=True))
-
-
-def noise(samples: Samples) -> tuple[float, float]:
-    """Returns the smallest and the largest of 1 and the median ratios, by blocks of rounds, of the prepared
-    call to itself."""
-    size = len(samples[engines.OURS]) // BLOCKS
-    blocks = [
-        {name: samples[name][at * size : (at + 1) * size] for name in (engines.OURS, engines.OURS_AGAIN)}
-        for at in range(BLOCKS)
-    ]
-    medians = [ratio(block, engines.OURS_AGAIN, engines.OURS) for block in blocks]
-    return min(1.0, *medians), max(1.0, *medians)
-
-
-def judged(limit: float, least: float, most: float) -> str:
-    """Returns the verdict on the limit, which is "inside the spread" if the noise could reverse it."""
-    if most <= limit:
-        return "met"
-    return "missed" if least > limit else "inside the spread"
 
 
 def spread(samples: Sequence[float]) -> str:
