@@ -24,7 +24,7 @@ pub(crate) const HEAVY: &str = "-p kvscatter-features -p kvscatter-attention -p 
 
 /// The crates that only `cargo xtask nightly` tests.
 pub(crate) const SELDOM: &str = "-p kvscatter-features -p kvscatter-candle -p kvscatter-cuda -p kvscatter-xla \
-                                 -p kvscatter-soak -p kvscatter-bench-peers";
+                                 -p kvscatter-bench-peers";
 
 /// Builds the command with every feature, as the step `unit-all` does.
 pub(crate) fn command() -> Command {

@@ -1,53 +1,103 @@
-//! Compares everything with the oracle for hours, with seeds that go on where the last run stopped.
+//! Repeats the random tests for hours, with a new seed in each round.
 
 use std::ffi::OsString;
+use std::process::Command;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::cargo::{cargo, target_dir};
-use crate::step::Step;
+use crate::step::{self, Missing, Step};
 use crate::{steps_c, steps_ort, steps_python};
 
-/// How long to run, and which attacks.
+/// How long to run, and which tests.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// How long all attacks run together
+    /// How long to begin new rounds
     #[arg(long, value_name = "N", default_value_t = 10.0)]
     minutes: f64,
-    /// Runs only this attack: core, attention, sessions, c, python or plugin. Can be given several times
-    #[arg(long, value_name = "ATTACK")]
+    /// Runs only these tests: core, sessions, c, python or plugin. Can be given several times
+    #[arg(long, value_name = "TESTS")]
     only: Vec<String>,
-    /// Runs one seed, and does not record it
+    /// Runs one round with this seed, which a failed round has printed
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
 }
 
-/// Builds the programs of each attack, and runs the attacks. The programs of an attack are not built if its tools are
-/// missing, and the attack is then skipped.
-pub(crate) fn soak(options: &Options) -> Vec<Step> {
-    let is_chosen = |name: &str| options.only.is_empty() || options.only.iter().any(|only| only == name);
+/// Builds the programs of all chosen tests, and runs rounds until one fails or the time is over. Tests whose tools are
+/// missing are skipped. Returns `true` if no round failed.
+pub(crate) fn soak(options: &Options) -> bool {
+    let chosen = |name: &str| options.only.is_empty() || options.only.iter().any(|only| only == name);
     let (c, c_files) = steps_c::cases("soak-c");
     let (python, package) = steps_python::package("soak-python");
     let (plugin, plugin_files) = steps_ort::plugin("soak-plugin");
-
-    let mut run = cargo("run --quiet --profile soak -p kvscatter-soak -- --state");
-    run.arg(target_dir().join("soak/state.toml")).args(["--minutes", &options.minutes.to_string()]);
-    let mut steps = Vec::new();
-    let programs: [(&str, Step, Vec<OsString>); 3] = [
-        ("c", c, c_files.into()),
-        ("python", python, vec![package]),
-        ("plugin", plugin, plugin_files.into()),
-    ];
-    for (name, step, files) in programs {
-        if is_chosen(name) {
-            steps.push(step);
-            run.arg(format!("--{name}")).args(files);
+    let builds = [("c", c), ("python", python), ("plugin", plugin)];
+    let builds = builds.into_iter().filter(|(name, _)| chosen(name)).map(|(_, step)| step);
+    if !step::run(builds.collect(), Missing::IsSkipped) {
+        return false;
+    }
+    let begin = Instant::now();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+    for seed in options.seed.unwrap_or(now).. {
+        println!("seed {seed}");
+        let mut round = Vec::new();
+        if chosen("core") {
+            round.push(Step::new("core", vec![random_tests("kvscatter", "oracle", seed)]));
+        }
+        if chosen("sessions") {
+            round.push(Step::new("sessions", vec![random_tests("kvscatter-session", "histories", seed)]));
+        }
+        if chosen("c") && c_files.iter().all(is_there) {
+            round.push(Step::new("c", c_cases(&c_files, seed).into()));
+        }
+        if chosen("python") && is_there(&package) {
+            round.push(Step::new("python", vec![script(&package, "package", seed)]));
+        }
+        if chosen("plugin") && plugin_files.iter().all(is_there) {
+            round.push(Step::new("plugin", vec![plugin_cases(&plugin_files, seed)]));
+        }
+        if !step::run(round, Missing::Fails) {
+            println!("`cargo xtask soak --seed {seed}` repeats this round");
+            return false;
+        }
+        if options.seed.is_some() || begin.elapsed() >= Duration::from_secs_f64(60.0 * options.minutes) {
+            break;
         }
     }
-    for only in &options.only {
-        run.args(["--only", only]);
-    }
-    if let Some(seed) = options.seed {
-        run.args(["--seed", &seed.to_string()]);
-    }
-    steps.push(Step::new("soak", vec![run]));
-    steps
+    true
+}
+
+/// Runs a crate's random tests, with about a minute's cases of this seed. Arithmetic must not overflow in any of them.
+fn random_tests(package: &str, test: &str, seed: u64) -> Command {
+    let mut tests = cargo(&format!("test --quiet --profile soak -p {package} --test {test}"));
+    // proptest reads the first two variables.
+    tests.env("PROPTEST_CASES", "20000").env("PROPTEST_RNG_SEED", seed.to_string());
+    tests.env("KVSCATTER_HISTORIES", "4000").env("KVSCATTER_SEED", seed.to_string());
+    tests
+}
+
+/// Writes the oracle's cases to a file, and checks the C interface on them.
+fn c_cases([export, check]: &[OsString; 2], seed: u64) -> [Command; 2] {
+    let file = target_dir().join("soak-cases.bin");
+    let mut write = Command::new(export);
+    write.arg(&file).args(["20000", &seed.to_string()]);
+    let mut run = Command::new(check);
+    run.arg(file);
+    [write, run]
+}
+
+/// Checks the plugin in ONNX Runtime, on writes and calls of attention.
+fn plugin_cases([python, library, command, export]: &[OsString; 4], seed: u64) -> Command {
+    let mut plugin = script(python, "plugin", seed);
+    plugin.env("KVSCATTER_ORT_LIBRARY", library).env("KVSCATTER_COMMAND", command);
+    plugin.env("KVSCATTER_ATTENTION_CASES", export);
+    plugin
+}
+
+fn script(python: &OsString, name: &str, seed: u64) -> Command {
+    let mut script = Command::new(python);
+    script.arg(format!("xtask/soak/{name}.py")).arg(seed.to_string());
+    script
+}
+
+fn is_there(file: &OsString) -> bool {
+    std::path::Path::new(file).exists()
 }

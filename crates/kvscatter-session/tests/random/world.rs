@@ -117,8 +117,10 @@ impl<O: Oracle> World<O> {
         Self { tokens, traps: traps.to_vec(), other, ..self }
     }
 
-    /// Runs random histories.
+    /// Runs random histories. The variable `KVSCATTER_SEED` chooses others.
     pub(crate) fn run(&mut self, seed: u64, histories: usize, counts: &mut Counts) {
+        let more = std::env::var("KVSCATTER_SEED").map_or(0, |seed| seed.parse::<u64>().unwrap());
+        let seed = seed + (more << 8);
         for history in 0..histories {
             let one = || self.run_one(&mut Random::new(seed, history), counts);
             if let Err(panic) = catch_unwind(AssertUnwindSafe(one)) {

@@ -21,8 +21,15 @@ use crate::view::AsLayout;
 /// A call, and the shapes of its cache and its update.
 type Sized = (Call, Vec<usize>, Vec<usize>);
 
+/// `PROPTEST_CASES` changes the number of cases.
+fn config() -> ProptestConfig {
+    let usual = ProptestConfig::default();
+    let cases = 12 * usual.cases;
+    ProptestConfig { cases, max_global_rejects: cases, failure_persistence: None, ..usual }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 3000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(config())]
 
     #[test]
     fn tensor_scatter(sized in tensor_scatter_call(), seed: u64) {
