@@ -31,6 +31,14 @@ pub(crate) enum Field {
     Sizes(&'static [usize]),
 }
 
+/// The class, the argument and the fields of an exception.
+pub(crate) type Described = (Class, Option<&'static str>, Vec<(&'static str, Field)>);
+
+/// Returns the fields of an exception that are all sizes.
+pub(crate) fn sizes<const N: usize>(fields: [(&'static str, usize); N]) -> Vec<(&'static str, Field)> {
+    fields.map(|(name, size)| (name, size.into())).into()
+}
+
 /// Creates an exception of this package. `kind` and the names of fields are in `snake_case`.
 #[cold]
 pub(crate) fn raise(

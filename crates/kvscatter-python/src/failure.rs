@@ -10,81 +10,104 @@ use crate::element::Element;
 use crate::error::{Class, Field, raise};
 
 /// An error in a Python argument. The errors of the core are in [`error`](crate::error).
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Failure {
-    /// An object that is neither a NumPy array nor has `__dlpack__`.
+    #[error("{argument} is of type {class}: must be a NumPy array or have __dlpack__")]
     NotAnArray { argument: &'static str, class: String },
-    /// A type that ONNX does not have.
+    #[error(
+        "{argument} has dtype {dtype}, which is not a type of TensorScatter: use dtype=object for strings, and a \
+         view of the same width for other data"
+    )]
     Dtype { argument: &'static str, dtype: String },
-    /// A type that NumPy does not know.
+    #[error("dtype = {dtype}: NumPy does not know it; bfloat16, float8 and 4-bit types come with ml_dtypes")]
     DtypeName { dtype: String },
-    /// A byte order that is not the machine's.
+    #[error("{argument} has dtype {dtype}, which is not in this machine's byte order")]
     ByteOrder { argument: &'static str, dtype: String },
-    /// Two arrays with different types that must have the same.
+    #[error("{argument} is {element}, but the cache is {cache}: both must have the same type")]
     DtypeMismatch { argument: &'static str, element: Element, cache: Element },
-    /// A NumPy stride that is not a multiple of the element size.
+    #[error(
+        "{argument} has a stride of {stride} bytes in dimension {dimension}, which is not a multiple of the element \
+         size {itemsize}"
+    )]
     Strides { argument: &'static str, dimension: usize, stride: isize, itemsize: usize },
-    /// An array that is read-only.
+    #[error("{argument} is read-only: it cannot be written in place")]
     ReadOnly { argument: &'static str },
-    /// An array of a library whose arrays are never written.
+    #[error("{argument} is a {library} array, which is immutable: {}", instead_of_immutable(.argument, *.kind))]
     Immutable { argument: &'static str, library: &'static str, kind: MemoryKind },
-    /// An array in the memory of another device. `is` is `None` if this package cannot use that device at
-    /// all.
+    /// `is` is `None` if this package cannot use the device at all.
+    #[error("{argument} is on {device}: {}", usable_device(*.is, *.wanted))]
     Device { argument: &'static str, device: String, is: Option<MemoryKind>, wanted: MemoryKind },
-    /// A CUDA device that is not the current one.
+    #[error(
+        "{argument} is on cuda:{device}, but the current device of this thread is cuda:{current}: make \
+         cuda:{device} current first"
+    )]
     NotCurrent { argument: &'static str, device: i32, current: i32 },
-    /// An object that is not an array on a device.
+    #[error(
+        "{argument} is of type {class}: must be an array on a CUDA device, with __dlpack__ or \
+         __cuda_array_interface__"
+    )]
     NotOnDevice { argument: &'static str, class: String },
-    /// A `__cuda_array_interface__` that lacks a required entry.
+    #[error("{argument} cannot be read through __cuda_array_interface__: {why}")]
     Interface { argument: &'static str, why: &'static str },
-    /// Indices on a device whose width the kernels do not read.
+    #[error("{argument} holds {got}: must hold {expected} on a device")]
     DeviceIntegers { argument: &'static str, got: Element, expected: &'static str },
-    /// An empty list of pairs.
+    #[error("{argument} is empty: pass at least one")]
     NoPairs { argument: &'static str },
-    /// A status, or a copy of one, with the wrong size.
+    /// The argument is a status, or a copy of one.
+    #[error("{argument} has {got} bytes, must have {STATUS_BYTES}")]
     StatusBytes { argument: &'static str, got: usize },
-    /// An array of a library for which this package cannot allocate a status or find the current stream.
+    /// This package cannot get the argument from the library of the caches.
+    #[error("{argument} is needed{}, and the first cache is of {library}", needed_from_library(.argument))]
     Unknown { argument: &'static str, library: String },
     /// A tensor whose gradient would be lost, or that is more than plain memory.
+    #[error("{argument} {why}")]
     Tensor { argument: &'static str, why: &'static str },
     /// A tensor without memory, such as one of a trace.
+    #[error("{argument} is of type {class}, which has no memory: {advice}")]
     NoMemory { argument: &'static str, class: String, advice: &'static str },
-    /// An array that its library cannot export.
+    #[error("{argument} cannot be read through DLPack: {why}")]
     Export { argument: &'static str, why: String },
-    /// An array whose dtype, shape or layout differs from what the write was prepared for.
+    #[error(
+        "{argument}{} has {what} {got}, must have {expected}: all calls and pairs of a write must have one form; \
+         prepare another write for this one",
+        of_pair(*.pair)
+    )]
     Prepared { argument: &'static str, pair: usize, what: &'static str, got: String, expected: String },
-    /// A result whose shape is not that of the past.
+    #[error("{argument} has shape {got}, must have past_cache's {expected}")]
     OutShape { argument: &'static str, got: String, expected: String },
-    /// A result of a functional write that is not dense.
+    #[error("{argument} must be C-contiguous")]
     NotContiguous { argument: &'static str },
-    /// An array whose memory or shape was changed by code that ran during the call.
+    /// Code that ran during the call changed the memory or the shape of the array.
+    #[error("{argument} was moved or reshaped while the call read another argument")]
     Moved { argument: &'static str },
-    /// An object array that contains an object that is not a string.
+    #[error("{argument} contains {class}: object arrays must contain only str")]
     NotAString { argument: &'static str, class: String },
-    /// Two arguments that share memory.
+    #[error("{argument} shares memory with {with}")]
     Overlap { argument: &'static str, with: &'static str },
-    /// Indices that are not integers.
+    #[error("{name} holds {got}: must hold integers")]
     NotIntegers { name: Name, got: String },
-    /// Indices that are neither an array nor a sequence.
+    #[error("{name} is of type {class}: must be an array or a sequence of integers")]
     NotASequence { name: Name, class: String },
-    /// An element of `pairs` that is not a tuple of two.
+    #[error("pairs[{index}] is of type {class}: must be a tuple of a cache and its update")]
     NotAPair { index: usize, class: String },
-    /// An integer that does not fit 64 bits, or 32 bits if the specification requires that, with its index
-    /// in a list.
+    #[error("{name}{} = {value}: must fit {bits} bits", in_brackets(*.index))]
     IntegerRange { name: Name, index: Option<usize>, value: String, bits: u32 },
-    /// A size or an index below 0, with its index in a list.
+    #[error("{argument}{} = {value}: must not be negative", in_brackets(*.index))]
     NegativeSize { argument: &'static str, index: Option<usize>, value: i64 },
-    /// Indices that do not have exactly one dimension.
+    #[error("{name} has {rank} dimension{}, must have 1{}", plural(*.rank), .name.advice())]
     IndexRank { name: Name, rank: usize },
-    /// A keyword argument of the wrong type.
+    #[error("{argument} is of type {class}: must be {expected}")]
     Keyword { argument: &'static str, class: String, expected: &'static str },
-    /// An axis that does not fit 64 bits.
+    /// The axis does not fit 64 bits.
+    #[error("axis = {value} is not a dimension of any cache")]
     Axis { value: String },
-    /// A keyword argument that is not one of a few words.
+    #[error("{argument} = {value:?}: must be {}", .choices.join(" or "))]
     Choice { argument: &'static str, value: String, choices: &'static [&'static str] },
-    /// A `dtype` that is missing with shapes, or given with arrays.
-    DtypeKeyword { needed: bool },
-    /// A dimension that is negative or too large for any buffer.
+    #[error("dtype is required with shapes")]
+    DtypeMissing,
+    #[error("dtype is not allowed with arrays, which have their own")]
+    DtypeUseless,
+    #[error("{argument}[{dimension}] = {value}: dimensions must be integers from 0 to {}", isize::MAX)]
     Dimension { argument: &'static str, dimension: usize, value: String },
 }
 
@@ -103,6 +126,123 @@ pub(crate) struct Name {
     pub(crate) list: Option<usize>,
 }
 
+/// The size of a status on a device.
+pub(crate) const STATUS_BYTES: usize = size_of::<kvscatter_cuda::StatusWords>();
+
+/// The class, the kind, the argument and the fields of an exception.
+type Described = (Class, &'static str, &'static str, Vec<(&'static str, Field)>);
+
+impl Failure {
+    fn describe(self) -> Described {
+        use Class::{Array, ElementType, Position, Shape};
+
+        let size = |name, size: usize| vec![(name, size.into())];
+        let text = |name, text: String| vec![(name, text.into())];
+        match self {
+            Self::NotAnArray { argument, .. } | Self::NotOnDevice { argument, .. } => {
+                (ElementType, "not_an_array", argument, vec![])
+            }
+            Self::Dtype { argument, dtype } => {
+                (ElementType, ErrorKind::ElementType.name(), argument, text("dtype", dtype))
+            }
+            Self::DtypeName { dtype } => {
+                (ElementType, ErrorKind::ElementType.name(), "dtype", text("dtype", dtype))
+            }
+            Self::ByteOrder { argument, dtype } => {
+                (ElementType, "byte_order", argument, text("dtype", dtype))
+            }
+            Self::DtypeMismatch { argument, element, cache } => {
+                let fields = vec![("element", element.ty.into()), ("cache", cache.ty.into())];
+                (ElementType, ErrorKind::ElementTypeMismatch.name(), argument, fields)
+            }
+            Self::Strides { argument, dimension, itemsize, .. } => {
+                let fields = vec![("dimension", dimension.into()), ("itemsize", itemsize.into())];
+                (Array, "strides", argument, fields)
+            }
+            Self::ReadOnly { argument } => (Array, "read_only", argument, vec![]),
+            Self::Immutable { argument, .. } => (Array, "immutable", argument, vec![]),
+            Self::Device { argument, device, .. } => {
+                (Class::Device, "device", argument, text("device", device))
+            }
+            Self::NotCurrent { argument, device, .. } => {
+                (Class::Device, "device", argument, text("device", format!("cuda:{device}")))
+            }
+            Self::Interface { argument, .. } | Self::Export { argument, .. } => {
+                (Array, "export", argument, vec![])
+            }
+            Self::NoPairs { argument } => (Class::Option, "no_pairs", argument, vec![]),
+            Self::StatusBytes { argument, got } => {
+                let fields = vec![("got", got.into()), ("expected", STATUS_BYTES.into())];
+                (Shape, "status_bytes", argument, fields)
+            }
+            Self::Unknown { argument, .. } => (Class::Option, "unknown", argument, vec![]),
+            Self::Tensor { argument, .. } => (Array, "tensor", argument, vec![]),
+            Self::NoMemory { argument, .. } => (Array, "no_memory", argument, vec![]),
+            Self::Prepared { argument, pair, what, got, expected } => {
+                let class = if what == "dtype" { ElementType } else { Shape };
+                let texts = [("what", what.into()), ("got", got.into()), ("expected", expected.into())];
+                (class, "prepared", argument, [("pair", pair.into())].into_iter().chain(texts).collect())
+            }
+            Self::OutShape { argument, got, expected } => {
+                (Shape, "out_shape", argument, vec![("got", got.into()), ("expected", expected.into())])
+            }
+            Self::NotContiguous { argument } => (Array, "not_contiguous", argument, vec![]),
+            Self::Moved { argument } => (Array, "moved", argument, vec![]),
+            Self::NotAString { argument, .. } => (ElementType, "not_a_string", argument, vec![]),
+            Self::Overlap { argument, with } => {
+                (Array, ErrorKind::Overlap.name(), argument, vec![("with_", with.into())])
+            }
+            Self::DeviceIntegers { argument, .. }
+            | Self::NotIntegers { name: Name { argument, .. }, .. }
+            | Self::NotASequence { name: Name { argument, .. }, .. } => {
+                (ElementType, "not_integers", argument, vec![])
+            }
+            Self::NotAPair { .. } => (ElementType, "not_a_pair", "pairs", vec![]),
+            Self::IntegerRange { name, index, value, .. } => {
+                let index = index.map(|index| ("index", index.into()));
+                let fields = index.into_iter().chain([("value", Field::Digits(value))]).collect();
+                (Position, "integer_range", name.argument, fields)
+            }
+            Self::NegativeSize { argument, index, value } => {
+                let index = index.map(|index| ("index", index.into()));
+                (
+                    Position,
+                    "negative_size",
+                    argument,
+                    index.into_iter().chain([("value", value.into())]).collect(),
+                )
+            }
+            Self::IndexRank { name, rank } => {
+                (Shape, ErrorKind::Rank.name(), name.argument, size("rank", rank))
+            }
+            Self::Keyword { argument, .. } => (ElementType, "keyword_type", argument, vec![]),
+            Self::Axis { value } => {
+                let kind = ErrorKind::AxisOutOfRange.name();
+                (Class::Option, kind, "axis", vec![("axis", Field::Digits(value))])
+            }
+            Self::Choice { argument, value, .. } => (Class::Option, "choice", argument, text("value", value)),
+            Self::DtypeMissing | Self::DtypeUseless => (Class::Option, "dtype_keyword", "dtype", vec![]),
+            Self::Dimension { argument, dimension, .. } => {
+                (Shape, "dimension", argument, size("dimension", dimension))
+            }
+        }
+    }
+}
+
+impl From<Failure> for PyErr {
+    fn from(failure: Failure) -> Self {
+        let message = failure.to_string();
+        let (class, kind, argument, fields) = failure.describe();
+        Python::attach(|py| raise(py, class, kind, Some(argument), message, &fields))
+    }
+}
+
+impl Name {
+    fn advice(self) -> &'static str {
+        if self.list.is_none() { ": one value per sample" } else { "" }
+    }
+}
+
 impl From<&'static str> for Name {
     fn from(argument: &'static str) -> Self {
         Self { argument, list: None }
@@ -111,252 +251,39 @@ impl From<&'static str> for Name {
 
 impl fmt::Display for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.argument)?;
-        self.list.map_or(Ok(()), |index| write!(f, "[{index}]"))
+        write!(f, "{}{}", self.argument, in_brackets(self.list))
     }
 }
 
-/// The size of a status on a device.
-pub(crate) const STATUS_BYTES: usize = size_of::<kvscatter_cuda::StatusWords>();
-
-/// The exception that a failure becomes.
-struct Description {
-    class: Class,
-    kind: &'static str,
-    argument: &'static str,
-    message: String,
-    /// The values that a caller may read without parsing the message.
-    fields: Vec<(&'static str, Field)>,
-}
-
-impl Description {
-    fn new(class: Class, kind: &'static str, argument: &'static str, message: String) -> Self {
-        Self { class, kind, argument, message, fields: Vec::new() }
-    }
-
-    fn field(mut self, name: &'static str, field: impl Into<Field>) -> Self {
-        self.fields.push((name, field.into()));
-        self
+fn instead_of_immutable(argument: &str, kind: MemoryKind) -> &'static str {
+    match (kind, argument) {
+        (MemoryKind::Cuda, _) => "use memory of PyTorch, CuPy or your own",
+        (MemoryKind::Host, "out") => "omit out to get a new array",
+        (MemoryKind::Host, _) => "use tensor_scatter, which returns a new array",
     }
 }
 
-impl Failure {
-    #[expect(clippy::too_many_lines, reason = "a table: one arm for each variant")]
-    fn describe(self) -> Description {
-        let of = Description::new;
-        match self {
-            Self::NotAnArray { argument, class } => {
-                let message =
-                    format!("{argument} is of type {class}: must be a NumPy array or have __dlpack__");
-                of(Class::ElementType, "not_an_array", argument, message)
-            }
-            Self::Dtype { argument, dtype } => {
-                let message = format!(
-                    "{argument} has dtype {dtype}, which is not a type of TensorScatter: use dtype=object for strings, and a view of the same width for other data"
-                );
-                of(Class::ElementType, ErrorKind::ElementType.name(), argument, message).field("dtype", dtype)
-            }
-            Self::DtypeName { dtype } => {
-                let message = format!(
-                    "dtype = {dtype}: NumPy does not know it; bfloat16, float8 and 4-bit types come with ml_dtypes"
-                );
-                of(Class::ElementType, ErrorKind::ElementType.name(), "dtype", message).field("dtype", dtype)
-            }
-            Self::ByteOrder { argument, dtype } => {
-                let message =
-                    format!("{argument} has dtype {dtype}, which is not in this machine's byte order");
-                of(Class::ElementType, "byte_order", argument, message).field("dtype", dtype)
-            }
-            Self::DtypeMismatch { argument, element, cache } => {
-                let message = format!(
-                    "{argument} is {element}, but the cache is {cache}: both must have the same type"
-                );
-                of(Class::ElementType, ErrorKind::ElementTypeMismatch.name(), argument, message)
-                    .field("element", element.ty)
-                    .field("cache", cache.ty)
-            }
-            Self::Strides { argument, dimension, stride, itemsize } => {
-                let message = format!(
-                    "{argument} has a stride of {stride} bytes in dimension {dimension}, which is not a multiple of the element size {itemsize}"
-                );
-                of(Class::Array, "strides", argument, message)
-                    .field("dimension", dimension)
-                    .field("itemsize", itemsize)
-            }
-            Self::ReadOnly { argument } => {
-                let message = format!("{argument} is read-only: it cannot be written in place");
-                of(Class::Array, "read_only", argument, message)
-            }
-            Self::Immutable { argument, library, kind } => {
-                let advice = match (kind, argument) {
-                    (MemoryKind::Cuda, _) => "use memory of PyTorch, CuPy or your own",
-                    (MemoryKind::Host, "out") => "omit out to get a new array",
-                    (MemoryKind::Host, _) => "use tensor_scatter, which returns a new array",
-                };
-                let message = format!("{argument} is a {library} array, which is immutable: {advice}");
-                of(Class::Array, "immutable", argument, message)
-            }
-            Self::Device { argument, device, is, wanted } => {
-                let advice = match (wanted, is) {
-                    (MemoryKind::Cuda, _) => "must be on a CUDA device",
-                    (MemoryKind::Host, Some(_)) => "use kvscatter.cuda for arrays on CUDA devices",
-                    (MemoryKind::Host, None) => "must be in the memory of the CPU",
-                };
-                let message = format!("{argument} is on {device}: {advice}");
-                of(Class::Device, "device", argument, message).field("device", device)
-            }
-            Self::NotCurrent { argument, device, current } => {
-                let device = format!("cuda:{device}");
-                let message = format!(
-                    "{argument} is on {device}, but the current device of this thread is cuda:{current}: make {device} current first"
-                );
-                of(Class::Device, "device", argument, message).field("device", device)
-            }
-            Self::NotOnDevice { argument, class } => {
-                let message = format!(
-                    "{argument} is of type {class}: must be an array on a CUDA device, with __dlpack__ or __cuda_array_interface__"
-                );
-                of(Class::ElementType, "not_an_array", argument, message)
-            }
-            Self::Interface { argument, why } => {
-                let message = format!("{argument} cannot be read through __cuda_array_interface__: {why}");
-                of(Class::Array, "export", argument, message)
-            }
-            Self::DeviceIntegers { argument, got, expected } => {
-                let message = format!("{argument} holds {got}: must hold {expected} on a device");
-                of(Class::ElementType, "not_integers", argument, message)
-            }
-            Self::NoPairs { argument } => {
-                let message = format!("{argument} is empty: pass at least one");
-                of(Class::Option, "no_pairs", argument, message)
-            }
-            Self::StatusBytes { argument, got } => {
-                let message = format!("{argument} has {got} bytes, must have {STATUS_BYTES}");
-                of(Class::Shape, "status_bytes", argument, message)
-                    .field("got", got)
-                    .field("expected", STATUS_BYTES)
-            }
-            Self::Unknown { argument, library } => {
-                let why = match argument {
-                    "stream" => {
-                        ", as in launch(stream): the current stream is known for PyTorch and CuPy only"
-                    }
-                    _ => ": only PyTorch and CuPy can allocate one",
-                };
-                let message = format!("{argument} is needed{why}, and the first cache is of {library}");
-                of(Class::Option, "unknown", argument, message)
-            }
-            Self::Tensor { argument, why } => {
-                of(Class::Array, "tensor", argument, format!("{argument} {why}"))
-            }
-            Self::NoMemory { argument, class, advice } => {
-                let message = format!("{argument} is of type {class}, which has no memory: {advice}");
-                of(Class::Array, "no_memory", argument, message)
-            }
-            Self::Export { argument, why } => {
-                let message = format!("{argument} cannot be read through DLPack: {why}");
-                of(Class::Array, "export", argument, message)
-            }
-            Self::Prepared { argument, pair, what, got, expected } => {
-                let class = if what == "dtype" { Class::ElementType } else { Class::Shape };
-                let of_pair = if pair > 0 { format!(" (pair {pair})") } else { String::new() };
-                let message = format!(
-                    "{argument}{of_pair} has {what} {got}, must have {expected}: all calls and pairs of a write must have one form; prepare another write for this one"
-                );
-                of(class, "prepared", argument, message)
-                    .field("pair", pair)
-                    .field("what", what)
-                    .field("got", got)
-                    .field("expected", expected)
-            }
-            Self::OutShape { argument, got, expected } => {
-                let message = format!("{argument} has shape {got}, must have past_cache's {expected}");
-                of(Class::Shape, "out_shape", argument, message).field("got", got).field("expected", expected)
-            }
-            Self::NotContiguous { argument } => {
-                of(Class::Array, "not_contiguous", argument, format!("{argument} must be C-contiguous"))
-            }
-            Self::Moved { argument } => {
-                let message =
-                    format!("{argument} was moved or reshaped while the call read another argument");
-                of(Class::Array, "moved", argument, message)
-            }
-            Self::NotAString { argument, class } => {
-                let message = format!("{argument} contains {class}: object arrays must contain only str");
-                of(Class::ElementType, "not_a_string", argument, message)
-            }
-            Self::Overlap { argument, with } => {
-                let message = format!("{argument} shares memory with {with}");
-                of(Class::Array, ErrorKind::Overlap.name(), argument, message).field("with_", with)
-            }
-            Self::NotIntegers { name, got } => {
-                let message = format!("{name} holds {got}: must hold integers");
-                of(Class::ElementType, "not_integers", name.argument, message)
-            }
-            Self::NotASequence { name, class } => {
-                let message =
-                    format!("{name} is of type {class}: must be an array or a sequence of integers");
-                of(Class::ElementType, "not_integers", name.argument, message)
-            }
-            Self::NotAPair { index, class } => {
-                let message =
-                    format!("pairs[{index}] is of type {class}: must be a tuple of a cache and its update");
-                of(Class::ElementType, "not_a_pair", "pairs", message)
-            }
-            Self::IntegerRange { name, index, value, bits } => {
-                let of_list = index.map_or_else(String::new, |index| format!("[{index}]"));
-                let message = format!("{name}{of_list} = {value}: must fit {bits} bits");
-                let description = of(Class::Position, "integer_range", name.argument, message);
-                let indexed = match index {
-                    Some(index) => description.field("index", index),
-                    None => description,
-                };
-                indexed.field("value", Field::Digits(value))
-            }
-            Self::NegativeSize { argument, index, value } => {
-                let of_list = index.map_or_else(String::new, |index| format!("[{index}]"));
-                let message = format!("{argument}{of_list} = {value}: must not be negative");
-                let description =
-                    of(Class::Position, "negative_size", argument, message).field("value", value);
-                match index {
-                    Some(index) => description.field("index", index),
-                    None => description,
-                }
-            }
-            Self::IndexRank { name, rank } => {
-                let advice = if name.list.is_none() { ": one value per sample" } else { "" };
-                let message = format!("{name} has {rank} dimension{}, must have 1{advice}", plural(rank));
-                of(Class::Shape, ErrorKind::Rank.name(), name.argument, message).field("rank", rank)
-            }
-            Self::Keyword { argument, class, expected } => {
-                let message = format!("{argument} is of type {class}: must be {expected}");
-                of(Class::ElementType, "keyword_type", argument, message)
-            }
-            Self::Axis { value } => {
-                let message = format!("axis = {value} is not a dimension of any cache");
-                of(Class::Option, ErrorKind::AxisOutOfRange.name(), "axis", message)
-                    .field("axis", Field::Digits(value))
-            }
-            Self::Choice { argument, value, choices } => {
-                let message = format!("{argument} = {value:?}: must be {}", choices.join(" or "));
-                of(Class::Option, "choice", argument, message).field("value", value)
-            }
-            Self::DtypeKeyword { needed } => {
-                let message = match needed {
-                    true => "dtype is required with shapes",
-                    false => "dtype is not allowed with arrays, which have their own",
-                };
-                of(Class::Option, "dtype_keyword", "dtype", message.to_owned())
-            }
-            Self::Dimension { argument, dimension, value } => {
-                let message = format!(
-                    "{argument}[{dimension}] = {value}: dimensions must be integers from 0 to {}",
-                    isize::MAX
-                );
-                of(Class::Shape, "dimension", argument, message).field("dimension", dimension)
-            }
-        }
+fn usable_device(is: Option<MemoryKind>, wanted: MemoryKind) -> &'static str {
+    match (wanted, is) {
+        (MemoryKind::Cuda, _) => "must be on a CUDA device",
+        (MemoryKind::Host, Some(_)) => "use kvscatter.cuda for arrays on CUDA devices",
+        (MemoryKind::Host, None) => "must be in the memory of the CPU",
     }
+}
+
+fn needed_from_library(argument: &str) -> &'static str {
+    match argument {
+        "stream" => ", as in launch(stream): the current stream is known for PyTorch and CuPy only",
+        _ => ": only PyTorch and CuPy can allocate one",
+    }
+}
+
+fn of_pair(pair: usize) -> String {
+    if pair > 0 { format!(" (pair {pair})") } else { String::new() }
+}
+
+fn in_brackets(index: Option<usize>) -> String {
+    index.map_or_else(String::new, |index| format!("[{index}]"))
 }
 
 /// Returns the plural ending of a noun for this count.
@@ -367,11 +294,4 @@ pub(crate) fn plural(count: usize) -> &'static str {
 /// Returns the name of a class as messages show it.
 pub(crate) fn class_name(class: &Bound<'_, PyType>) -> String {
     class.fully_qualified_name().map_or_else(|_| "an object".to_owned(), |name| name.to_string())
-}
-
-impl From<Failure> for PyErr {
-    fn from(failure: Failure) -> Self {
-        let Description { class, kind, argument, message, fields } = failure.describe();
-        Python::attach(|py| raise(py, class, kind, Some(argument), message, &fields))
-    }
 }

@@ -48,14 +48,14 @@ impl PreparedTensor {
     ) -> PyResult<Self> {
         if object.is_instance_of::<PyTuple>() || object.is_instance_of::<PyList>() {
             let shape = shape(object, argument)?;
-            let Some(dtype) = dtype else { return Err(Failure::DtypeKeyword { needed: true }.into()) };
+            let Some(dtype) = dtype else { return Err(Failure::DtypeMissing.into()) };
             let descr = descr(dtype)?;
             let form = Form::dense(Element::of_descr(&descr, "dtype")?, shape);
             let numpy = NumpyForm::of(descr, &form);
             return Ok(Self::new(form, Some(numpy)));
         }
         if dtype.is_some() {
-            return Err(Failure::DtypeKeyword { needed: false }.into());
+            return Err(Failure::DtypeUseless.into());
         }
         Ok(Self::of_array(Array::read(object, argument)?))
     }

@@ -5,7 +5,7 @@ use kvscatter_onnxruntime::RuntimeError;
 use kvscatter_session::{SessionError, SessionSetting};
 use pyo3::prelude::*;
 
-use crate::error::{Class, Field, raise as raise_of};
+use crate::error::{Class, Described, Field, raise as raise_of, sizes};
 
 /// Creates the exception for an error of a session.
 #[cold]
@@ -64,116 +64,85 @@ fn suffix(error: &SessionError) -> &'static str {
     }
 }
 
-/// The class, the argument and the fields of an exception.
-type Described = (Class, Option<&'static str>, Vec<(&'static str, Field)>);
-
 fn describe(error: &SessionError) -> Described {
-    match error {
+    match *error {
         SessionError::NoSuchSample { sample }
         | SessionError::SampleTwice { sample }
         | SessionError::Begun { sample }
-        | SessionError::NotBegun { sample } => option("sample", vec![("index", sample.batch_index().into())]),
-        SessionError::NoTokens { sample } => option("tokens", vec![("index", sample.batch_index().into())]),
-        SessionError::NoSamples => option("tokens", vec![]),
-        SessionError::NoPrompts => option("prompts", vec![]),
-        SessionError::PromptEmpty { prompt } => option("prompts", vec![("index", (*prompt).into())]),
-        SessionError::Ragged { first, other, .. } => {
-            option("prompts", vec![("got", (*other).into()), ("expected", (*first).into())])
-        }
-        SessionError::NoChunk => option("chunk", vec![]),
-        SessionError::OptionRange { setting, .. } => option(setting.name(), vec![]),
-        SessionError::CapacityOpen | SessionError::CapacityUseless => option("capacity", vec![]),
-        SessionError::BatchFull { batch } => option("batch", vec![("expected", (*batch).into())]),
-        SessionError::NoRoom { needed, free, .. } => {
-            option("batch", vec![("value", (*needed).into()), ("max", (*free).into())])
-        }
+        | SessionError::NotBegun { sample } => option("sample", [("index", sample.batch_index())]),
+        SessionError::NoTokens { sample } => option("tokens", [("index", sample.batch_index())]),
+        SessionError::NoSamples => option("tokens", []),
+        SessionError::NoPrompts => option("prompts", []),
+        SessionError::PromptEmpty { prompt } => option("prompts", [("index", prompt)]),
+        SessionError::Ragged { first, other, .. } => option("prompts", [("got", other), ("expected", first)]),
+        SessionError::NoChunk => option("chunk", []),
+        SessionError::OptionRange { setting, .. } => option(setting.name(), []),
+        SessionError::CapacityOpen | SessionError::CapacityUseless => option("capacity", []),
+        SessionError::BatchFull { batch } => option("batch", [("expected", batch)]),
+        SessionError::NoRoom { needed, free, .. } => option("batch", [("value", needed), ("max", free)]),
         SessionError::SizeFixed { setting, fixed, got } => {
-            option(setting.name(), vec![("got", (*got).into()), ("expected", (*fixed).into())])
+            option(setting.name(), [("got", got), ("expected", fixed)])
         }
-        SessionError::Empty { batch: 0, .. } => option("batch", vec![("got", 0_usize.into())]),
-        SessionError::Empty { .. } => option("capacity", vec![("got", 0_usize.into())]),
+        SessionError::Empty { batch: 0, .. } => option("batch", [("got", 0)]),
+        SessionError::Empty { .. } => option("capacity", [("got", 0)]),
         SessionError::MemoryLimit { needed, limit } => {
             let needed = needed.map(|needed| ("needed", digits(needed)));
-            option("memory", needed.into_iter().chain([("limit", digits(*limit))]).collect())
+            let fields = needed.into_iter().chain([("limit", digits(limit))]).collect();
+            (Class::Option, Some("memory"), fields)
         }
-        SessionError::CapacityExceeded { sample, cached, tokens, capacity } => position(
-            "tokens",
-            vec![
-                ("index", sample.batch_index().into()),
-                ("value", (*cached).into()),
-                ("rows", (*tokens).into()),
-                ("capacity", (*capacity).into()),
-            ],
-        ),
-        SessionError::TruncateBeyond { sample, to, cached } => position(
-            "length",
-            vec![("index", sample.batch_index().into()), ("value", (*to).into()), ("max", (*cached).into())],
-        ),
-        SessionError::TruncateRing { sample, to, least, .. } => position(
-            "length",
-            vec![("index", sample.batch_index().into()), ("value", (*to).into()), ("min", (*least).into())],
-        ),
-        SessionError::TruncateBegun { sample, to, begun } => position(
-            "length",
-            vec![("index", sample.batch_index().into()), ("value", (*to).into()), ("min", (*begun).into())],
-        ),
+        SessionError::CapacityExceeded { sample, cached, tokens, capacity } => {
+            let index = sample.batch_index();
+            let fields = [("index", index), ("value", cached), ("rows", tokens), ("capacity", capacity)];
+            position("tokens", fields)
+        }
+        SessionError::TruncateBeyond { sample, to, cached } => {
+            position("length", [("index", sample.batch_index()), ("value", to), ("max", cached)])
+        }
+        SessionError::TruncateRing { sample, to, least: min, .. }
+        | SessionError::TruncateBegun { sample, to, begun: min } => {
+            position("length", [("index", sample.batch_index()), ("value", to), ("min", min)])
+        }
         SessionError::TruncateState { sample, to, .. } => {
-            position("length", vec![("index", sample.batch_index().into()), ("value", (*to).into())])
+            position("length", [("index", sample.batch_index()), ("value", to)])
         }
-        SessionError::AcceptBeyond { sample, accepted, fed } => position(
-            "tokens",
-            vec![
-                ("index", sample.batch_index().into()),
-                ("value", (*accepted).into()),
-                ("max", (*fed).into()),
-            ],
-        ),
+        SessionError::AcceptBeyond { sample, accepted, fed } => {
+            position("tokens", [("index", sample.batch_index()), ("value", accepted), ("max", fed)])
+        }
         SessionError::NoSuchParent { index, parent, samples } => {
             let max = samples.checked_sub(1).map(|max| ("max", max.into()));
-            let fields = [("index", (*index).into()), ("value", (*parent).into())];
-            position("parents", fields.into_iter().chain(max).collect())
+            let fields = sizes([("index", index), ("value", parent)]).into_iter().chain(max).collect();
+            (Class::Position, Some("parents"), fields)
         }
         SessionError::SavedTooLong { tokens, capacity, .. } => {
-            position("path", vec![("value", (*tokens).into()), ("capacity", (*capacity).into())])
+            position("path", [("value", tokens), ("capacity", capacity)])
         }
-        SessionError::SavedToken { index, token, .. } => {
-            position("path", vec![("index", (*index).into()), ("value", (*token).into())])
-        }
-        SessionError::SavePrompts { prompts } => option("prompts", vec![("got", (*prompts).into())]),
+        SessionError::SavePrompts { prompts } => option("prompts", [("got", prompts)]),
         SessionError::SavedUseless => (Class::Option, None, vec![]),
-        SessionError::TokenUnknown { index, token, .. } => {
-            position("tokens", vec![("index", (*index).into()), ("value", (*token).into())])
+        SessionError::SavedToken { index, token, .. } => token_error("path", index, token),
+        SessionError::TokenUnknown { index, token, .. } => token_error("tokens", index, token),
+        SessionError::PromptTokenUnknown { index, token, .. } => token_error("prompts", index, token),
+        SessionError::EosUnknown { index, token, .. } => token_error("eos", index, token),
+        SessionError::PromptTooLong { prompt, tokens, generated, capacity } => {
+            let fields = [("index", prompt), ("value", tokens), ("rows", generated), ("capacity", capacity)];
+            position("prompts", fields)
         }
-        SessionError::PromptTokenUnknown { index, token, .. } => {
-            position("prompts", vec![("index", (*index).into()), ("value", (*token).into())])
-        }
-        SessionError::EosUnknown { index, token, .. } => {
-            position("eos", vec![("index", (*index).into()), ("value", (*token).into())])
-        }
-        SessionError::PromptTooLong { prompt, tokens, generated, capacity } => position(
-            "prompts",
-            vec![
-                ("index", (*prompt).into()),
-                ("value", (*tokens).into()),
-                ("rows", (*generated).into()),
-                ("capacity", (*capacity).into()),
-            ],
-        ),
-        SessionError::NanLogits { index, .. } => {
-            (Class::Session, Some("tokens"), vec![("index", (*index).into())])
-        }
-        SessionError::UndoMemory { needed } => (Class::Session, None, vec![("needed", digits(*needed))]),
+        SessionError::NanLogits { index, .. } => (Class::Session, Some("tokens"), sizes([("index", index)])),
+        SessionError::UndoMemory { needed } => (Class::Session, None, vec![("needed", digits(needed))]),
         // Errors of the model or of the engine.
         _ => (Class::Session, None, vec![]),
     }
 }
 
-fn option(argument: &'static str, fields: Vec<(&'static str, Field)>) -> Described {
-    (Class::Option, Some(argument), fields)
+fn option<const N: usize>(argument: &'static str, fields: [(&'static str, usize); N]) -> Described {
+    (Class::Option, Some(argument), sizes(fields))
 }
 
-fn position(argument: &'static str, fields: Vec<(&'static str, Field)>) -> Described {
-    (Class::Position, Some(argument), fields)
+fn position<const N: usize>(argument: &'static str, fields: [(&'static str, usize); N]) -> Described {
+    (Class::Position, Some(argument), sizes(fields))
+}
+
+fn token_error(argument: &'static str, index: usize, token: i64) -> Described {
+    (Class::Position, Some(argument), vec![("index", index.into()), ("value", token.into())])
 }
 
 fn digits(number: u64) -> Field {

@@ -6,10 +6,7 @@ use kvscatter_cuda::{CountKind, CudaError, FirstBad, LaunchArgument, SlotMapping
 use pyo3::prelude::*;
 
 use super::operator::Operator;
-use crate::error::{Class, Field, raise as raise_of};
-
-/// The class, the argument and the fields of an exception.
-type Described = (Class, Option<&'static str>, Vec<(&'static str, Field)>);
+use crate::error::{Class, Described, Field, raise as raise_of, sizes};
 
 /// Creates the exception for an error about this operator.
 #[cold]
@@ -60,15 +57,15 @@ fn of_tensors(operator: &Operator, error: &CudaError) -> Option<Described> {
         CudaError::Buffer { tensor, index, bytes, needed, .. } => (
             Class::Array,
             Some(tensor_argument(operator, *tensor)),
-            numbers([("pair", *index), ("len", *bytes), ("needed", *needed)]),
+            sizes([("pair", *index), ("len", *bytes), ("needed", *needed)]),
         ),
         CudaError::WholeWords { pair, bytes, needed, .. } => (
             Class::Array,
             Some(operator.written),
-            numbers([("pair", *pair), ("len", *bytes), ("needed", *needed)]),
+            sizes([("pair", *pair), ("len", *bytes), ("needed", *needed)]),
         ),
         CudaError::Presents { triple, with } => {
-            (Class::Array, Some(operator.written), numbers([("pair", *triple), ("with_pair", *with)]))
+            (Class::Array, Some(operator.written), sizes([("pair", *triple), ("with_pair", *with)]))
         }
         CudaError::SamplesNotAdjacent => (Class::Array, Some(operator.update), vec![]),
         CudaError::SlotMapping(why) => {
@@ -89,7 +86,7 @@ fn of_lists(operator: &Operator, error: &CudaError) -> Option<Described> {
     let (class, list, fields) = match error {
         CudaError::List { list, .. } => (Class::Option, list, vec![]),
         CudaError::Address { list, .. } => (Class::Array, list, vec![]),
-        CudaError::ListWraps { list, bytes, .. } => (Class::Array, list, numbers([("len", *bytes)])),
+        CudaError::ListWraps { list, bytes, .. } => (Class::Array, list, sizes([("len", *bytes)])),
         CudaError::Overlap { list, pair } => {
             let fields = vec![("with_", Field::Name(operator.written.into())), ("with_pair", (*pair).into())];
             (Class::Array, list, fields)
@@ -103,10 +100,6 @@ fn of_lists(operator: &Operator, error: &CudaError) -> Option<Described> {
         _ => return None,
     };
     Some((class, Some(operator.list(*list)), fields))
-}
-
-fn numbers<const N: usize>(fields: [(&'static str, usize); N]) -> Vec<(&'static str, Field)> {
-    fields.map(|(name, number)| (name, number.into())).into()
 }
 
 fn tensor_argument(operator: &Operator, tensor: TensorRole) -> &'static str {
