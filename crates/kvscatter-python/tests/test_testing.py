@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import base64
+import html
 import subprocess
 import sys
-import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from typing import Any
 
@@ -64,10 +63,6 @@ def test_the_reference_and_the_package_pass(operator: Any, extensions: Any) -> N
     options = {"operator": operator, "extensions": extensions, "n": 2000, "seed": 3}
     testing.check(getattr(reference, operator), **options).assert_passed()
     testing.check(getattr(kvscatter, f"{operator}_"), in_place=True, **options).assert_passed()
-
-
-def test_the_functional_form_passes() -> None:
-    testing.check(kvscatter.tensor_scatter, extensions=("lengths", "negative_index"), n=2000).assert_passed()
 
 
 def only(report: Report, name: str) -> list[Failure]:
@@ -289,7 +284,6 @@ def test_faults_of_the_other_operators_are_named_too(operator: Any) -> None:
     assert set(report.kinds) == {"wrong_row"}
     text = str(report)
     assert "writeIndices" in text if operator == "kv_cache_update" else "layer, sample" in text
-    ET.fromstring(report.svg())
 
 
 def example() -> Report:
@@ -319,16 +313,9 @@ def test_the_picture_as_text() -> None:
     assert glyphs <= {KEPT, WRITTEN, "○", "!", "×", "?"} and glyphs & {"○", "!", "×"}
 
 
-def test_the_picture_for_notebooks() -> None:
+def test_a_notebook_shows_the_text() -> None:
     report = example()
-    svg = report.svg()
-    root = ET.fromstring(svg)
-    texts = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
-    assert report.failures[0].case.name in texts
-    assert f"{report.total - len(report.failures)} of 60 cases passed, {len(report.failures)} failed" in texts
-    html = report._repr_html_()
-    data = html.partition("base64,")[2].partition('"')[0]
-    assert base64.b64decode(data).decode() == svg
+    assert html.unescape(report._repr_html_()) == f"<pre>{report}</pre>"
 
 
 def test_cases_are_the_same_for_a_seed_and_cover_every_type() -> None:

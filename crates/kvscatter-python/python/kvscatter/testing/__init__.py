@@ -1,4 +1,4 @@
-"""Tests for your kernel: adversarial calls with their expected results, and a picture of the failures.
+"""Tests for your kernel: adversarial calls with their expected results, and a drawing of the failures as text.
 
 >>> import numpy as np
 >>> from kvscatter import testing

@@ -1,15 +1,14 @@
-"""The results of a check, as text and as a picture."""
+"""The results of a check, as text."""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from html import escape
 from typing import Final
 
-from kvscatter._notebook import image
 from kvscatter.testing._compare import MEANINGS
 from kvscatter.testing._failure import Failure
-from kvscatter.testing._svg import draw
 
 WORDS: Final = {
     "not_written": "rows not written",
@@ -25,12 +24,12 @@ WORDS: Final = {
 }
 
 SHOWN: Final = 6
-"""The number of failures in a picture. Failures of different kinds come first."""
+"""The number of failures that the text shows. Failures of different kinds come first."""
 
 
 @dataclass(frozen=True, repr=False)
 class Report:
-    """The results of a check. ``str`` draws them as text, and a notebook shows them as a picture."""
+    """The results of a check. ``str`` draws them as text, which a notebook shows."""
 
     total: int
     """The number of cases that ran."""
@@ -52,12 +51,12 @@ class Report:
         )
 
     def assert_passed(self) -> None:
-        """Raises ``AssertionError`` with the picture unless every case passed."""
+        """Raises ``AssertionError`` with the text unless every case passed."""
         if not self.passed:
             raise AssertionError(str(self))
 
     def shown(self) -> tuple[Failure, ...]:
-        """Returns the failures that the picture shows, beginning with the first of each combination of
+        """Returns the failures that the text shows, beginning with the first of each combination of
         kinds."""
         firsts = {failure.kinds: failure for failure in reversed(self.failures)}
         chosen = sorted(firsts.values(), key=self.failures.index)
@@ -90,12 +89,8 @@ class Report:
     def __repr__(self) -> str:
         return f"<kvscatter.testing.Report: {self.summary()[0]}>"
 
-    def svg(self) -> str:
-        """Returns the report as an SVG picture."""
-        return draw(self.summary(), self.shown(), self._hidden())
-
     def _repr_html_(self) -> str:
-        return image(self.svg(), alt=self.summary()[0])
+        return f"<pre>{escape(str(self))}</pre>"
 
     def _hidden(self) -> int:
         return len(self.failures) - len(self.shown())
