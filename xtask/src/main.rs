@@ -47,8 +47,8 @@ enum Task {
         rest: bool,
     },
     /// Runs the steps that are too long for every change: lint and unit of candle, XLA, CUDA and the benchmarks,
-    /// linear, cuda, cuda-images, candle-cuda, instructions, c-valgrind, package, python-torch and bench-gpu-check.
-    /// Runs two steps at once
+    /// linear, cuda, cuda-images, candle-cuda, instructions, c-valgrind, package, the build of the source distribution,
+    /// ort --every-version, python-torch and bench-gpu-check. Runs two steps at once
     Nightly,
     /// Checks the formatting, also outside the workspace: fuzz targets, code generator, divergences
     Fmt,
@@ -101,8 +101,8 @@ enum Task {
     /// Converts, lowers and certifies decoders of several exporters, and compares them with the originals in
     /// ONNX Runtime (needs Python, downloads once)
     Models,
-    /// Writes the conformance corpus, the tables of its page and the node tests for onnx (needs Python, downloads
-    /// once)
+    /// Writes the conformance corpus and the tables of its page, and node tests for onnx into the build folder (needs
+    /// Python, downloads once)
     Conformance {
         /// Compares with the checked-in files instead of replacing them, as `test` does
         #[arg(long)]
@@ -122,9 +122,9 @@ enum Task {
         #[arg(value_name = "OPTION", trailing_var_arg = true, allow_hyphen_values = true)]
         options: Vec<OsString>,
     },
-    /// Tests the plugin in several versions of ONNX Runtime's Python wheels (needs Python, downloads once)
+    /// Tests the plugin in the oldest and the newest of ONNX Runtime's Python wheels (needs Python, downloads once)
     Ort {
-        /// Also test the minor versions between them
+        /// Also test the minor versions between them, and one that is too old
         #[arg(long)]
         every_version: bool,
     },
@@ -136,7 +136,8 @@ enum Task {
     /// Tests the Python package: wheel, format, lints, types and tests, and the examples on the oldest and the newest
     /// Python that are installed (needs Python, downloads once)
     Python {
-        /// Also test the versions of Python and of ONNX Runtime between the oldest and the newest
+        /// Also test the versions of Python and of ONNX Runtime between the oldest and the newest, and build the source
+        /// distribution
         #[arg(long)]
         every_version: bool,
     },

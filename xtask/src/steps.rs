@@ -57,7 +57,8 @@ pub(crate) fn run_rest() -> bool {
 }
 
 /// Returns the steps that are too long for every change, as lists that can run at once. They test what changes seldom:
-/// candle, XLA, CUDA and PyTorch, the benchmarks, packages as users build them, and how work grows with long models.
+/// candle, XLA, CUDA and PyTorch, the benchmarks, packages as users build them, all versions of ONNX Runtime, and how
+/// work grows with long models.
 pub(crate) fn nightly() -> Vec<Vec<Step>> {
     let rust = [
         lint_nightly(),
@@ -70,8 +71,13 @@ pub(crate) fn nightly() -> Vec<Vec<Step>> {
         steps_c::c_valgrind(),
         steps_package::package(),
     ];
-    let torch = [steps_python::torch(Torch::Oldest), steps_gpu::check()];
-    vec![rust.into_iter().collect(), torch.into_iter().collect()]
+    let python = [
+        steps_python::sdist_build(),
+        steps_ort::ort(true),
+        steps_python::torch(Torch::Oldest),
+        steps_gpu::check(),
+    ];
+    vec![rust.into_iter().collect(), python.into_iter().collect()]
 }
 
 pub(crate) fn fmt() -> Step {

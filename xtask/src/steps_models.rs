@@ -2,29 +2,29 @@
 //! command.
 
 use crate::cargo::{HEAVY, cargo, command, target_dir, with_results_in};
-use crate::python::{Environment, INDEX, PYTHON};
 use crate::step::Step;
+use crate::steps_python;
 
 const TESTS: &str = "crates/kvscatter-onnx/python-tests";
 /// The script that writes ONNX's own tests of the operator, which tract's replacement must pass.
 const ATTENTION_CASES: &str = "crates/kvscatter-onnx/python-tests/support/attention_cases.py";
-const LOCK: &str = "crates/kvscatter-onnx/python-tests/requirements.txt";
 
-/// Writes the conformance corpus, the tables of its page and the node tests for onnx. With `is_check`, compares them
-/// instead. Runs the node tests with onnx's reference evaluator.
+/// Writes the conformance corpus and the tables of its page. With `is_check`, compares them instead. Writes node tests
+/// for onnx into the build folder, and runs them with its reference evaluator.
 pub(crate) fn conformance(is_check: bool) -> Step {
-    let environment = Environment::new("models", LOCK);
+    let environment = steps_python::tools();
     let mut program = environment.python();
     program.arg("xtask/conformance/main.py").arg("--command").arg(target_dir().join("debug/kvscatter"));
+    program.arg("--node-tests").arg(target_dir().join("conformance/tensorscatter.py"));
     program.args(is_check.then_some("--check"));
-    let needs = if environment.is_made() { &[PYTHON][..] } else { &[PYTHON, INDEX] };
+    let needs = steps_python::needs(&[steps_python::tools()]);
     Step::new("conformance", vec![environment.make(), command(), program]).needs(needs)
 }
 
 /// Runs the Python tests in NumPy and ONNX Runtime, and the Rust tests that need ONNX Runtime. All of them
 /// use the ONNX Runtime of the environment. Only the Rust tests use the plugin.
 pub(crate) fn models() -> Step {
-    let environment = Environment::new("models", LOCK);
+    let environment = steps_python::tools();
     let mut tests = environment.python();
     tests.args(["-m", "pytest", "--quiet", TESTS]);
     tests.env("KVSCATTER_COMMAND", target_dir().join("debug/kvscatter"));
@@ -42,6 +42,6 @@ pub(crate) fn models() -> Step {
     let built = target_dir().join("models-plugin");
     engine.env("KVSCATTER_ORT_PLUGIN", built.join("debug/libkvscatter_ort.so"));
     let plugin = with_results_in(&built, cargo("build -p kvscatter-features -p kvscatter-ort"));
-    let needs = if environment.is_made() { &[PYTHON][..] } else { &[PYTHON, INDEX] };
+    let needs = steps_python::needs(&[steps_python::tools()]);
     Step::new("models", vec![environment.make(), command(), tests, write_cases, plugin, engine]).needs(needs)
 }

@@ -8,12 +8,11 @@ use crate::cargo::{cargo, command, target_dir};
 use crate::python::{Environment, INDEX, PYTHON};
 use crate::step::{Step, Tool};
 
-/// The first version that supports such plugins, the first with a built-in `TensorScatter`, the last before
-/// operator set 25, and the newest.
-const VERSIONS: [&str; 4] = ["1.24.4", "1.25.1", "1.31.1", "1.32.0"];
+/// The oldest and the newest version that the plugin supports.
+const ENDS: [&str; 2] = ["1.24.4", "1.32.0"];
 
-/// The other minor versions, which `cargo xtask ort --every-version` also tests.
-const OTHER_VERSIONS: [&str; 5] = ["1.26.0", "1.27.0", "1.28.0", "1.29.0", "1.30.0"];
+/// The minor versions between them. 1.25 is the first with a built-in `TensorScatter`.
+const BETWEEN: [&str; 7] = ["1.25.1", "1.26.0", "1.27.0", "1.28.0", "1.29.0", "1.30.0", "1.31.1"];
 
 /// The newest version that the plugin must reject.
 const TOO_OLD: &str = "1.23.2";
@@ -27,23 +26,26 @@ const GLIBC: Tool = Tool {
     install: "run the tests on Linux with glibc",
 };
 
-/// Runs the Python tests, in one virtual environment for each version.
+/// Runs the Python tests in the oldest and the newest version. With `every_version`, also runs them in those between,
+/// and loads the plugin in one that is too old.
 pub(crate) fn ort(every_version: bool) -> Step {
-    let others = if every_version { &OTHER_VERSIONS[..] } else { &[] };
-    let tested: Vec<_> = VERSIONS.iter().chain(others).copied().collect();
-    let mut commands: Vec<_> = others.iter().map(|version| environment(version).make()).collect();
-    commands.extend(prepare());
-    commands.push(command());
+    let tested = versions(every_version);
+    let mut commands: Vec<_> = tested.iter().map(|version| environment(version).make()).collect();
+    commands.extend([build(), command()]);
     commands.push(cargo("build -p kvscatter-oracle --example export-attention-cases"));
-    commands.push(too_old());
-    commands.extend(tested.into_iter().map(|version| tests(version)));
-    Step::new("ort", commands).needs(needs())
+    let mut environments = environments(every_version);
+    if every_version {
+        commands.extend(too_old());
+        environments.push(environment(TOO_OLD));
+    }
+    commands.extend(tested.into_iter().map(tests));
+    Step::new("ort", commands).needs(needs(&environments))
 }
 
-fn too_old() -> Command {
+fn too_old() -> [Command; 2] {
     let mut too_old = python(TOO_OLD);
     too_old.arg(format!("{TESTS}/too_old.py"));
-    too_old
+    [environment(TOO_OLD).make(), too_old]
 }
 
 /// Returns the tests in one version, with the programs of a development build that write the oracle's cases.
@@ -58,31 +60,29 @@ fn tests(version: &str) -> Command {
 
 /// Times calls of the plugin and of the newest ONNX Runtime's built-in kernel.
 pub(crate) fn ort_bench(options: &[OsString]) -> Step {
-    let mut commands = prepare();
-    commands.extend(VERSIONS.last().map(|newest| {
-        let mut bench = python(newest);
-        bench.arg(format!("{TESTS}/bench.py")).args(options);
-        bench
-    }));
-    Step::new("ort-bench", commands).needs(needs())
+    let [_, newest] = ENDS;
+    let mut bench = python(newest);
+    bench.arg(format!("{TESTS}/bench.py")).args(options);
+    let environment = environment(newest);
+    Step::new("ort-bench", vec![environment.make(), build(), bench]).needs(needs(&[environment]))
 }
 
 /// Builds the plugin, and the programs that write the oracle's cases. Also returns the interpreter with the newest ONNX
 /// Runtime, the plugin and both programs.
 pub(crate) fn plugin(name: &'static str) -> (Step, [OsString; 4]) {
-    let mut commands = prepare();
-    commands.push(cargo("build --release -p kvscatter-cli"));
-    commands.push(cargo("build --release -p kvscatter-oracle --example export-attention-cases"));
-    let newest = environment(VERSIONS[VERSIONS.len() - 1]).path().join("bin/python");
+    let [_, newest] = ENDS;
+    let environment = environment(newest);
+    let commands = vec![
+        environment.make(),
+        build(),
+        cargo("build --release -p kvscatter-cli"),
+        cargo("build --release -p kvscatter-oracle --example export-attention-cases"),
+    ];
+    let python = environment.path().join("bin/python");
     let built = target_dir().join("release");
-    let files = [newest, library(), built.join("kvscatter"), built.join("examples/export-attention-cases")];
-    (Step::new(name, commands).skipped_without(needs()), files.map(PathBuf::into_os_string))
-}
-
-/// Creates the environments that do not exist yet, and builds the plugin with optimisation.
-fn prepare() -> Vec<Command> {
-    let environments = versions().map(|version| environment(version).make());
-    environments.chain([build()]).collect()
+    let files = [python, library(), built.join("kvscatter"), built.join("examples/export-attention-cases")];
+    let step = Step::new(name, commands).skipped_without(needs(&[environment]));
+    (step, files.map(PathBuf::into_os_string))
 }
 
 /// Builds the plugin with optimisation.
@@ -95,20 +95,19 @@ pub(crate) fn library() -> PathBuf {
     target_dir().join("release/libkvscatter_ort.so")
 }
 
-fn needs() -> &'static [Tool] {
-    let are_made = versions().all(|version| environment(version).is_made());
+fn needs(environments: &[Environment]) -> &'static [Tool] {
+    let are_made = environments.iter().all(Environment::is_made);
     if are_made { &[PYTHON, GLIBC] } else { &[PYTHON, GLIBC, INDEX] }
 }
 
 /// Returns the environments of the oldest and the newest version that the plugin supports, or also of those between.
 pub(crate) fn environments(every_version: bool) -> Vec<Environment> {
-    let [oldest, between @ .., newest] = VERSIONS;
-    let between = between.into_iter().filter(|_| every_version);
-    [oldest].into_iter().chain(between).chain([newest]).map(environment).collect()
+    versions(every_version).into_iter().map(environment).collect()
 }
 
-fn versions() -> impl Iterator<Item = &'static str> {
-    VERSIONS.into_iter().chain([TOO_OLD])
+fn versions(every_version: bool) -> Vec<&'static str> {
+    let between = if every_version { &BETWEEN[..] } else { &[] };
+    [&ENDS[..1], between, &ENDS[1..]].concat()
 }
 
 fn environment(version: &str) -> Environment {

@@ -7,9 +7,9 @@ use std::process::Command;
 
 use clap::ValueEnum;
 
-use crate::cargo::{root, target_dir};
+use crate::cargo::{cargo, root, target_dir};
 use crate::python::{Environment, INDEX, PYTHON};
-use crate::step::{Step, Tool};
+use crate::step::{Step, Tool, program};
 use crate::steps_ort;
 
 const CRATE: &str = "crates/kvscatter-python";
@@ -128,7 +128,8 @@ impl Version {
 /// Returns every step that does not need PyTorch.
 pub(crate) fn all(every_version: bool) -> Vec<Step> {
     let versions = versions(every_version).map(in_empty_environment);
-    [build(), lint(), test(), plugin(every_version)].into_iter().chain(versions).chain([sdist()]).collect()
+    let steps = [build(), lint(), test(), plugin(every_version)].into_iter().chain(versions).chain([sdist()]);
+    steps.chain(every_version.then(sdist_build)).collect()
 }
 
 /// Returns the versions of Python. Unless `every_version` is `true`, leaves out those between the oldest and the newest
@@ -236,30 +237,57 @@ fn in_empty_environment(version: &'static Version) -> Step {
     Step::new(version.step, commands).needs(needs(&[environment])).skipped_without(&version.is_here)
 }
 
-/// Unpacks the source distribution, and installs it in an environment with only the build tools.
+/// Packs the source distribution, and checks that it has every source file of its crates and that Cargo accepts its
+/// manifests.
 fn sdist() -> Step {
+    let [remove, pack, unpack] = unpacked_sdist();
+    let mut files = Command::new("python3");
+    files.arg("xtask/python/sdist_files.py").arg(sdist_folder());
+    let mut tree =
+        cargo("tree --quiet --offline --locked --package kvscatter-python --depth 0 --manifest-path");
+    tree.arg(sdist_folder().join(CRATE).join("Cargo.toml"));
     let tools = tools();
-    let folder = target_dir().join("python/sdist");
-    let mut pack = maturin(&tools, "sdist");
-    pack.arg("--out").arg(&folder);
-    let mut unpack = Command::new("tar");
-    // The files are touched because cargo compares times, and all packed files have the same time.
-    unpack.args(["--extract", "--touch", "--file"]).arg(folder.join(format!("{SOURCE_FOLDER}.tar.gz")));
-    unpack.arg("--directory").arg(&folder);
+    Step::new("python-sdist", vec![tools.make(), remove, pack, unpack, files, tree]).needs(needs(&[tools]))
+}
+
+/// Installs the source distribution in an environment with only the build tools.
+pub(crate) fn sdist_build() -> Step {
+    let tools = tools();
+    let [remove, pack, unpack] = unpacked_sdist();
     let mut install = pip(&tools, "install --no-index --no-build-isolation");
-    install.arg(folder.join(SOURCE_FOLDER)).env("PATH", tools.search_path());
+    install.arg(sdist_folder()).env("PATH", tools.search_path());
     // A separate build folder is needed because cargo identifies these crates by their paths within the
     // workspace. In the same folder it would confuse them with the original crates.
     install.env("CARGO_TARGET_DIR", target_dir().join("python/sdist-build"));
     // This second build of the package only needs to be fast, because the wheel's tests have used the
     // optimised build.
     install.env("MATURIN_PEP517_ARGS", "--profile=dev");
-    let commands = vec![tools.make(), pack, unpack, uninstall(&tools), install, documents(&tools, &PLAIN)];
-    Step::new("python-sdist", commands).needs(needs(&[tools]))
+    let prepare = [tools.make(), remove, pack, unpack, uninstall(&tools)];
+    let commands = prepare.into_iter().chain([install, documents(&tools, &PLAIN)]).collect();
+    Step::new("python-sdist-build", commands).needs(needs(&[tools]))
 }
 
-/// Returns the environment that builds, checks and tests the package.
-fn tools() -> Environment {
+/// Returns the commands that pack the source distribution, and unpack it into [`sdist_folder()`].
+fn unpacked_sdist() -> [Command; 3] {
+    let folder = target_dir().join("python/sdist");
+    // Files of an earlier archive would hide that this one lacks them.
+    let mut remove = program("rm -rf");
+    remove.arg(&folder);
+    let mut pack = maturin(&tools(), "sdist");
+    pack.arg("--out").arg(&folder);
+    let mut unpack = Command::new("tar");
+    // The files are touched because cargo compares times, and all packed files have the same time.
+    unpack.args(["--extract", "--touch", "--file"]);
+    unpack.arg(folder.join(format!("{SOURCE_FOLDER}.tar.gz"))).arg("--directory").arg(&folder);
+    [remove, pack, unpack]
+}
+
+fn sdist_folder() -> PathBuf {
+    target_dir().join("python/sdist").join(SOURCE_FOLDER)
+}
+
+/// Returns the environment that builds, checks and tests the package, and tests conversions of models.
+pub(crate) fn tools() -> Environment {
     Environment::new("python/tools", LOCK)
 }
 
@@ -352,6 +380,7 @@ fn documents(environment: &Environment, files: &[&str]) -> Command {
     documents
 }
 
-fn needs(environments: &[Environment]) -> &'static [Tool] {
+/// Returns the tools that make these environments, or use them if they exist.
+pub(crate) fn needs(environments: &[Environment]) -> &'static [Tool] {
     if environments.iter().all(Environment::is_made) { &[PYTHON] } else { &[PYTHON, INDEX] }
 }
