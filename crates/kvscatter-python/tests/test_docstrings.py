@@ -27,6 +27,11 @@ def test_examples(text):
     assert not doctest.DocTestRunner().run(example, out=report.append).failed, "".join(report)
 
 
+@pytest.mark.parametrize("module", [kvscatter.positions, kvscatter.ring])
+def test_every_function_has_an_example(module):
+    assert all(">>>" in inspect.getdoc(getattr(module, name)) for name in module.__all__)
+
+
 @pytest.mark.parametrize(
     "name",
     [

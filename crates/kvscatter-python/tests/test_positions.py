@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 from collections.abc import Callable
 from typing import Any
 
@@ -20,12 +19,6 @@ CONVENTIONS: list[tuple[Callable[..., Any], Callable[..., Any], int]] = [
     (positions.token_offset, positions.start_from_token_offset, 7),
     (positions.seqlens_k, positions.start_from_seqlens_k, 6),
 ]
-
-
-def test_the_examples_of_the_module_are_true() -> None:
-    failed, attempted = doctest.testmod(positions)
-    assert failed == 0
-    assert attempted >= len(positions.__all__)
 
 
 @pytest.mark.parametrize(("there", "back", "between"), CONVENTIONS)

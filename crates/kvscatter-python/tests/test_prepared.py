@@ -149,25 +149,6 @@ def test_strides_along_one_element_do_not_count() -> None:
     assert np.flatnonzero(cache).tolist() == [4, 5]
 
 
-def test_skipped_samples_are_counted() -> None:
-    cache, update = np.zeros((3, 4, 1)), np.ones((3, 1, 1))
-    write = kvscatter.prepare(cache, update, out_of_range="skip")
-    assert write(cache, update, [0, 4, -1]) == 2
-    assert write.many([(cache, update)], [9, 9, 9]) == 3
-    assert write.into(cache, update, np.empty_like(cache), [9, 9, 0]) == 2
-    assert cache.ravel().tolist() == [1, *[0] * 11]
-
-
-def test_lengths_leave_padding_out() -> None:
-    cache, update = np.zeros((2, 6, 1)), np.ones((2, 4, 1))
-    write = kvscatter.prepare(cache, update, mode="circular")
-    write(cache, update, [4, 5], [3, 0])
-    assert cache[..., 0].tolist() == [[1, 0, 0, 0, 1, 1], [0] * 6]
-    with pytest.raises(kvscatter.PositionError) as caught:
-        write(cache, update, [0, 0], [5, 0])
-    assert (caught.value.argument, caught.value.index, caught.value.value) == ("lengths", 0, 5)
-
-
 def test_many_is_all_or_nothing() -> None:
     caches = [np.zeros((2, 4, 2), np.float16) for _ in range(4)]
     updates = [np.full((2, 1, 2), n + 1, np.float16) for n in range(4)]

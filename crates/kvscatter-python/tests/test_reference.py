@@ -4,7 +4,6 @@ elements than exist."""
 from __future__ import annotations
 
 import copy
-import doctest
 import pickle
 from collections.abc import Callable
 from typing import Any
@@ -109,14 +108,6 @@ def test_lengths_and_skipped_samples() -> None:
     assert skipped == 1
     with pytest.raises(TypeError, match="is not a function of kvscatter.reference"):
         reference.answer(kvscatter.tensor_scatter, *given, axis=1)
-
-
-def test_the_examples_of_the_docstrings() -> None:
-    from kvscatter import onnx_backend, testing
-
-    for module in (reference, testing, onnx_backend):
-        result = doctest.testmod(module)
-        assert result.attempted > 0 and result.failed == 0, module
 
 
 Call = Callable[[], Any]
