@@ -1,6 +1,7 @@
 //! The calls that were prepared for the shapes with which a kernel was called last.
 
 use std::cell::UnsafeCell;
+use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::status::Failure;
@@ -27,41 +28,70 @@ impl<P> RecentlyPrepared<P> {
         Self { entries: [const { RecentEntry::empty() }; MAX_ENTRIES], latest: AtomicUsize::new(0) }
     }
 
-    /// Calls `run` with what is prepared for these tensors. If none of the recent calls is for them, `prepare`
-    /// makes a new one. A kernel has the same inputs in every call, so they need no names here.
+    /// Returns what is prepared for these tensors. If none of the recent calls is for them, `prepare` makes a new one.
+    /// A kernel has the same inputs in every call, so they need no names here.
     ///
     /// # Errors
-    /// Returns an error if `prepare` or `run` does.
-    pub(crate) fn with<'t>(
+    /// Returns an error if `prepare` does.
+    pub(crate) fn get<'t>(
         &self,
         tensors: impl Iterator<Item = Signature<'t>> + Clone,
         prepare: impl FnOnce() -> Result<P, Failure>,
-        run: impl FnOnce(&mut P) -> Result<(), Failure>,
-    ) -> Result<(), Failure> {
+    ) -> Result<Recent<'_, P>, Failure> {
         let latest = self.latest.load(Ordering::Relaxed);
         let entries = || self.entries.iter().enumerate().cycle().skip(latest).take(MAX_ENTRIES);
         for (index, entry) in entries() {
-            if let Some(mut guard) = entry.try_lock()
-                && let Some(call) = guard.call()
+            if let Some((call, lock)) = entry.try_lock()
+                && let Some(call) = call
                 && call.is_for(tensors.clone())
             {
                 if index != latest {
                     self.latest.store(index, Ordering::Relaxed);
                 }
-                return run(&mut call.prepared);
+                return Ok(Recent::Kept { prepared: &mut call.prepared, _lock: lock });
             }
         }
-        let mut call = KeyedCall { key: key(tensors), prepared: prepare()? };
-        let result = run(&mut call.prepared);
+        let call = KeyedCall { key: key(tensors), prepared: prepare()? };
         // The entry after the latest is the oldest, unless an entry was locked when it should have been
         // filled.
-        if let Some((index, mut guard)) =
-            entries().skip(1).find_map(|(index, entry)| Some((index, entry.try_lock()?)))
-        {
-            guard.fill(call);
-            self.latest.store(index, Ordering::Relaxed);
+        let oldest = entries().skip(1).find_map(|(index, entry)| Some((index, entry.try_lock()?)));
+        Ok(match oldest {
+            Some((index, (place, lock))) => {
+                self.latest.store(index, Ordering::Relaxed);
+                Recent::Kept { prepared: &mut place.insert(call).prepared, _lock: lock }
+            }
+            None => Recent::Owned(call.prepared),
+        })
+    }
+}
+
+/// What is prepared for a call. No other call uses it before this is dropped.
+pub(crate) enum Recent<'a, P> {
+    Kept {
+        prepared: &'a mut P,
+        _lock: EntryLock<'a>,
+    },
+    /// All entries were locked.
+    Owned(P),
+}
+
+impl<P> Deref for Recent<'_, P> {
+    type Target = P;
+
+    fn deref(&self) -> &P {
+        match self {
+            Self::Kept { prepared, .. } => prepared,
+            Self::Owned(prepared) => prepared,
         }
-        result
+    }
+}
+
+impl<P> DerefMut for Recent<'_, P> {
+    fn deref_mut(&mut self) -> &mut P {
+        match self {
+            Self::Kept { prepared, .. } => prepared,
+            Self::Owned(prepared) => prepared,
+        }
     }
 }
 
@@ -74,8 +104,8 @@ struct RecentEntry<P> {
     call: UnsafeCell<Option<KeyedCall<P>>>,
 }
 
-// SAFETY: Only a `RecentEntryGuard` reaches the call, and `is_locked` lets only one guard exist at a time.
-// The guard may be on any thread, because `P` is `Send`.
+// SAFETY: Only the owner of an `EntryLock` reaches the call, and `is_locked` lets only one lock exist at a time.
+// The lock may be on any thread, because `P` is `Send`.
 unsafe impl<P: Send> Sync for RecentEntry<P> {}
 
 impl<P> RecentEntry<P> {
@@ -83,33 +113,27 @@ impl<P> RecentEntry<P> {
         Self { is_locked: AtomicBool::new(false), call: UnsafeCell::new(None) }
     }
 
-    fn try_lock(&self) -> Option<RecentEntryGuard<'_, P>> {
-        (!self.is_locked.swap(true, Ordering::Acquire)).then(|| RecentEntryGuard { entry: self })
+    /// Returns the call and its lock. The call must not be used after the lock is dropped.
+    #[expect(clippy::mut_from_ref, reason = "the lock that is returned makes the reference exclusive")]
+    fn try_lock(&self) -> Option<(&mut Option<KeyedCall<P>>, EntryLock<'_>)> {
+        if self.is_locked.swap(true, Ordering::Acquire) {
+            return None;
+        }
+        let lock = EntryLock { is_locked: &self.is_locked };
+        // SAFETY: `is_locked` lets no other lock of this entry exist, and every caller uses the call only as long as
+        // it has the lock.
+        Some((unsafe { &mut *self.call.get() }, lock))
     }
 }
 
-/// A locked entry. Dropping it unlocks the entry.
-struct RecentEntryGuard<'a, P> {
-    entry: &'a RecentEntry<P>,
+/// The lock of an entry. Dropping it unlocks the entry.
+pub(crate) struct EntryLock<'a> {
+    is_locked: &'a AtomicBool,
 }
 
-impl<P> RecentEntryGuard<'_, P> {
-    fn call(&mut self) -> Option<&mut KeyedCall<P>> {
-        // SAFETY: `is_locked` lets no other `RecentEntryGuard` of this entry exist, and the result borrows
-        // this one mutably.
-        unsafe { &mut *self.entry.call.get() }.as_mut()
-    }
-
-    fn fill(&mut self, call: KeyedCall<P>) {
-        // SAFETY: `is_locked` lets no other `RecentEntryGuard` of this entry exist, and `&mut self` means
-        // that nothing borrows this one.
-        unsafe { *self.entry.call.get() = Some(call) };
-    }
-}
-
-impl<P> Drop for RecentEntryGuard<'_, P> {
+impl Drop for EntryLock<'_> {
     fn drop(&mut self) {
-        self.entry.is_locked.store(false, Ordering::Release);
+        self.is_locked.store(false, Ordering::Release);
     }
 }
 
@@ -148,7 +172,7 @@ fn key_head(code: i32, shape: &[i64]) -> [i64; 2] {
 mod tests {
     use std::cell::Cell;
 
-    use super::{MAX_ENTRIES, RecentlyPrepared, Signature};
+    use super::{MAX_ENTRIES, Recent, RecentlyPrepared, Signature};
     use crate::status::Failure;
 
     fn refuse() -> Failure {
@@ -159,17 +183,11 @@ mod tests {
     fn shapes_that_repeat_are_prepared_once() {
         let (recent, prepared) = (RecentlyPrepared::new(), Cell::new(0));
         let call = |cache: Signature<'_>, update: Signature<'_>, value: usize| {
-            let mut seen = None;
             let prepare = || {
                 prepared.set(prepared.get() + 1);
                 Ok(value)
             };
-            let ran = recent.with([cache, update].into_iter(), prepare, |it| {
-                seen = Some(*it);
-                Ok(())
-            });
-            assert!(ran.is_ok());
-            seen
+            recent.get([cache, update].into_iter(), prepare).ok().map(|value| *value)
         };
         let cache: Signature<'_> = (1, &[2, 8, 16]);
         let lengths: Vec<[i64; 3]> = (1..=9).map(|rows| [2, rows, 16]).collect();
@@ -204,29 +222,19 @@ mod tests {
         for round in 0..2 {
             for (index, list) in lists.iter().enumerate() {
                 let prepare = || if round == 0 { Ok(index) } else { Err(refuse()) };
-                let ran = recent.with(list.iter().copied(), prepare, |it| {
-                    assert_eq!(*it, index);
-                    Ok(())
-                });
-                assert!(ran.is_ok(), "{list:?}");
+                let got = recent.get(list.iter().copied(), prepare).ok().map(|index| *index);
+                assert_eq!(got, Some(index), "{list:?}");
             }
         }
     }
 
     #[test]
-    fn what_is_refused_is_not_kept() {
+    fn only_prepared_calls_are_kept() {
         let recent = RecentlyPrepared::new();
         let tensors = [(1, [1, 1].as_slice()), (1, &[1, 2])];
-        let tensors = || tensors.into_iter();
-        assert!(recent.with(tensors(), || Err(refuse()), |_: &mut u8| Ok(())).is_err());
-        let mut ran = false;
-        let run = |_: &mut u8| {
-            ran = true;
-            Err(refuse())
-        };
-        assert!(recent.with(tensors(), || Ok(0), run).is_err(), "prepared, but its indices are refused");
-        assert!(ran);
-        assert!(recent.with(tensors(), || Err(refuse()), |_| Ok(())).is_ok(), "and kept all the same");
+        assert!(recent.get(tensors.into_iter(), || Err(refuse())).is_err());
+        assert!(recent.get(tensors.into_iter(), || Ok(0)).is_ok());
+        assert!(recent.get(tensors.into_iter(), || Err::<i32, _>(refuse())).is_ok());
     }
 
     /// A call that can lock no entry prepares the write itself.
@@ -234,34 +242,19 @@ mod tests {
     fn calls_do_not_wait_for_an_entry() {
         let recent = RecentlyPrepared::new();
         let shapes: Vec<[i64; 2]> = (0..20).map(|rows| [1, rows]).collect();
-        let depth = Cell::new(0);
-        fn nest(recent: &RecentlyPrepared<usize>, shapes: &[[i64; 2]], depth: &Cell<usize>) {
-            let Some((first, rest)) = shapes.split_first() else { return };
-            let tensors = || [(1, [1, 99].as_slice()), (1, first)].into_iter();
-            for _ in 0..2 {
-                let ran = recent.with(
-                    tensors(),
-                    || Ok(rest.len()),
-                    |it| {
-                        assert_eq!(*it, rest.len());
-                        depth.set(depth.get() + 1);
-                        Ok(())
-                    },
-                );
-                assert!(ran.is_ok());
-            }
-            let ran = recent.with(
-                tensors(),
-                || Ok(rest.len()),
-                |_| {
-                    nest(recent, rest, depth);
-                    Ok(())
-                },
-            );
-            assert!(ran.is_ok());
+        let get = |rows: usize, shape: &[i64; 2]| {
+            let tensors = [(1, [1, 99].as_slice()), (1, shape)].into_iter();
+            recent.get(tensors, || Ok(rows)).ok().unwrap()
+        };
+        let held: Vec<_> = shapes.iter().enumerate().map(|(rows, shape)| get(rows, shape)).collect();
+        let kept = |held: &Recent<'_, usize>| matches!(held, Recent::Kept { .. });
+        assert_eq!(held.iter().filter(|held| kept(held)).count(), MAX_ENTRIES);
+        for (rows, (shape, held)) in shapes.iter().zip(&held).enumerate() {
+            let again = get(rows, shape);
+            assert_eq!((**held, *again, kept(&again)), (rows, rows, false));
         }
-        nest(&recent, &shapes, &depth);
-        assert_eq!(depth.get(), 40);
+        drop(held);
+        assert!(kept(&get(0, &shapes[0])));
     }
 
     /// Every entry returns the write for the shapes that the thread asked for.
@@ -274,15 +267,9 @@ mod tests {
                 let (recent, shapes) = (&recent, &shapes);
                 threads.spawn(move || {
                     for shape in shapes.iter().cycle().skip(first).step_by(5).take(5_000) {
-                        let asked = recent.with(
-                            [(1, [1, 99].as_slice()), (1, shape)].into_iter(),
-                            || Ok(*shape),
-                            |prepared| {
-                                assert_eq!(prepared, shape);
-                                Ok(())
-                            },
-                        );
-                        assert!(asked.is_ok());
+                        let tensors = [(1, [1, 99].as_slice()), (1, shape)].into_iter();
+                        let got = recent.get(tensors, || Ok(*shape));
+                        assert_eq!(got.ok().as_deref(), Some(shape));
                     }
                 });
             }

@@ -1,12 +1,11 @@
 //! Makes a write from two tensors in five steps: prepare, check the runtime's memory, plan, request the output and
 //! execute.
 //!
-//! Operators get a [`CheckedWrite`], and only a checked write can execute a plan. An operator therefore
+//! Operators make a [`CheckedWrite`], and only a checked write can execute a plan. An operator therefore
 //! cannot omit a check.
 //!
 //! The conditions R1 to R6 that comments cite are defined in the crate's documentation.
 
-use core::ops::Deref;
 use core::ptr;
 
 use kvscatter::error::LengthUnit;
@@ -15,7 +14,7 @@ use kvscatter::{Argument, ElementType, Error, Prepared, RawBuffer, WritePlan};
 
 use crate::context::Context;
 use crate::input::InputTensor;
-use crate::recent::RecentlyPrepared;
+use crate::recent::{Recent, RecentlyPrepared};
 use crate::status::Failure;
 
 /// The recent writes of one operator.
@@ -28,29 +27,24 @@ impl PreparedWrites {
         Self { recent: RecentlyPrepared::new() }
     }
 
-    /// Calls `run` with the write that is prepared for these tensors. If none of the recent writes is for
-    /// them, `prepare` makes a new one from their element type and the sizes of both.
+    /// Returns the write that is prepared for these tensors. If none of the recent writes is for them, `prepare` makes a
+    /// new one from their element type and the sizes of both.
     ///
     /// # Errors
-    /// Returns an error if `prepare` or `run` does. Also returns [`Error::BufferLength`] if the runtime's
-    /// memory for a tensor has a size other than the core computes from its type and shape.
-    pub(crate) fn with<'a>(
+    /// Returns an error if `prepare` does. Also returns [`Error::BufferLength`] if the runtime's memory for a tensor has
+    /// a size other than the core computes from its type and shape.
+    pub(crate) fn get(
         &self,
-        context: &'a Context<'_>,
-        cache: &'a InputTensor<'_>,
-        update: &'a InputTensor<'_>,
+        context: &Context<'_>,
+        cache: &InputTensor<'_>,
+        update: &InputTensor<'_>,
         prepare: impl FnOnce(ElementType, &[usize], &[usize]) -> Result<Prepared, Error>,
-        run: impl FnOnce(CheckedWrite<'_>) -> Result<(), Failure>,
-    ) -> Result<(), Failure> {
-        let prepare = || {
+    ) -> Result<Recent<'_, Prepared>, Failure> {
+        self.recent.get([cache.signature(), update.signature()].into_iter(), || {
             let prepared = prepare(common_element(cache, update)?, &cache.sizes()?, &update.sizes()?)?;
             check_memory(context, cache, prepared.geometry().cache_bytes())?;
             check_memory(context, update, prepared.geometry().update_bytes())?;
             Ok(prepared)
-        };
-        let tensors = [cache.signature(), update.signature()].into_iter();
-        self.recent.with(tensors, prepare, |prepared| {
-            run(CheckedWrite::new(prepared, context, cache, update.bytes()?, 0))
         })
     }
 }
@@ -155,14 +149,6 @@ impl RequestedWrite<'_> {
             let _ = unsafe { plan.write_present_raw(past, update, present) }?;
         }
         Ok(present)
-    }
-}
-
-impl Deref for CheckedWrite<'_> {
-    type Target = Prepared;
-
-    fn deref(&self) -> &Prepared {
-        self.prepared
     }
 }
 

@@ -68,14 +68,9 @@ impl LayerKernel {
     }
 
     fn compute_as<T: Float>(&self, context: &Context<'_>, call: &Call<'_>) -> Result<(), Failure> {
-        self.recent.with(
-            call.signatures(),
-            || PreparedLayer::new::<T>(self, context, call),
-            |prepared| {
-                let sizes = prepared.sizes;
-                self.workspace.with(sizes, |memory| prepared.run::<T>(self, context, call, memory))
-            },
-        )
+        let prepare = || PreparedLayer::new::<T>(self, context, call);
+        let mut prepared = self.recent.get(call.signatures(), prepare)?;
+        self.workspace.with(prepared.sizes, |memory| prepared.run::<T>(self, context, call, memory))
     }
 
     /// Checks that the outputs share no memory with an input or with each other, except that a cache may be written in

@@ -48,11 +48,9 @@ impl Operator for Attention {
 
     fn compute(&self, context: &Context<'_>) -> Result<(), Failure> {
         let tensors = Tensors::read(context)?;
-        self.recent.with(
-            tensors.signatures(),
-            || PreparedCall::new(&self.declaration, context, &tensors),
-            |call| call.run(&self.declaration, context, &tensors),
-        )
+        let prepare = || PreparedCall::new(&self.declaration, context, &tensors);
+        let mut prepared = self.recent.get(tensors.signatures(), prepare)?;
+        prepared.run(&self.declaration, context, &tensors)
     }
 
     /// Checks nothing, because [`check_node`](Self::check_node) has decided that the provider takes the node.

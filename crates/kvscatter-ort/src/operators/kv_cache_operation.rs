@@ -10,7 +10,7 @@ use crate::context::Context;
 use crate::node::Node;
 use crate::status::Failure;
 use crate::tensor_info::TensorInfo;
-use crate::write::PreparedWrites;
+use crate::write::{CheckedWrite, PreparedWrites};
 
 /// The operator `KVCacheOperation(new_kv, layer_id, past, token_offset, seq_len)`. It has no attributes, and
 /// its output is `past`.
@@ -43,17 +43,11 @@ impl Operator for KvCacheOperation {
         let past = &context.input(2, Argument::Past)?;
         let token_offset = context.input(3, Argument::TokenOffset)?;
         let seq_len = context.input(4, Argument::SeqLen)?;
-        self.writes.with(
-            context,
-            past,
-            new_kv,
-            |element, past, new_kv| OPERATOR.prepare(element, past, new_kv),
-            |write| {
-                let (layer_id, token_offset, seq_len) =
-                    (&layer_id.list()?, &token_offset.list()?, &seq_len.list()?);
-                write.write(&write.plan(KvCacheOperationCall { layer_id, token_offset, seq_len })?)
-            },
-        )
+        let prepare = |element, past: &[usize], new_kv: &[usize]| OPERATOR.prepare(element, past, new_kv);
+        let prepared = self.writes.get(context, past, new_kv, prepare)?;
+        let (layer_id, token_offset, seq_len) = (&layer_id.list()?, &token_offset.list()?, &seq_len.list()?);
+        let plan = prepared.plan(KvCacheOperationCall { layer_id, token_offset, seq_len })?;
+        CheckedWrite::new(&prepared, context, past, new_kv.bytes()?, 0).write(&plan)
     }
 
     fn check(&self, inputs: &[TensorInfo]) -> Result<(), Failure> {

@@ -12,7 +12,7 @@ use crate::input::InputTensor;
 use crate::node::Node;
 use crate::status::Failure;
 use crate::tensor_info::TensorInfo;
-use crate::write::PreparedWrites;
+use crate::write::{CheckedWrite, PreparedWrites};
 
 /// The operator `KVCacheUpdate(cache, update, write_indices, update_lengths?)`, with the attributes
 /// `cache_mode` and `update_form`.
@@ -63,22 +63,16 @@ impl Operator for KvCacheUpdate {
             AttentionIoForm::PaddedBhnd => None,
             AttentionIoForm::PackedNhd => Some(context.input(3, Argument::UpdateLengths)?.list()?),
         };
-        self.writes.with(
-            context,
-            cache,
-            update,
-            |element, cache, update| match self.form {
-                AttentionIoForm::PaddedBhnd => OPERATOR.prepare(element, cache, update),
-                AttentionIoForm::PackedNhd => OPERATOR.prepare_packed(element, cache, update),
-            },
-            |write| {
-                let plan = match &lengths {
-                    None => write.plan(write_indices),
-                    Some(lengths) => write.plan(PackedCall::new(write_indices, lengths)),
-                };
-                write.write(&plan?)
-            },
-        )
+        let prepare = |element, cache: &[usize], update: &[usize]| match self.form {
+            AttentionIoForm::PaddedBhnd => OPERATOR.prepare(element, cache, update),
+            AttentionIoForm::PackedNhd => OPERATOR.prepare_packed(element, cache, update),
+        };
+        let prepared = self.writes.get(context, cache, update, prepare)?;
+        let plan = match &lengths {
+            None => prepared.plan(write_indices),
+            Some(lengths) => prepared.plan(PackedCall::new(write_indices, lengths)),
+        };
+        CheckedWrite::new(&prepared, context, cache, update.bytes()?, 0).write(&plan?)
     }
 
     fn check(&self, inputs: &[TensorInfo]) -> Result<(), Failure> {

@@ -12,7 +12,7 @@ use crate::input::InputTensor;
 use crate::node::Node;
 use crate::status::Failure;
 use crate::tensor_info::TensorInfo;
-use crate::write::PreparedWrites;
+use crate::write::{CheckedWrite, PreparedWrites};
 
 /// The operator `TensorScatter(past_cache, update, write_indices?, lengths?)`. It follows the runtime's
 /// rules, so a negative index is an error.
@@ -34,16 +34,12 @@ impl Operator for TensorScatter {
         let update = &context.input(1, Argument::Update)?;
         let write_indices = context.optional_input(2, Argument::WriteIndices)?;
         let lengths = context.optional_input(3, Argument::Lengths)?;
-        self.writes.with(
-            context,
-            cache,
-            update,
-            |element, cache, update| self.operator.prepare(element, cache, update),
-            |write| {
-                let (write_indices, lengths) = (list(write_indices.as_ref())?, list(lengths.as_ref())?);
-                write.write(&write.plan_with_lengths(write_indices.as_deref(), lengths.as_deref())?)
-            },
-        )
+        let prepare =
+            |element, cache: &[usize], update: &[usize]| self.operator.prepare(element, cache, update);
+        let prepared = self.writes.get(context, cache, update, prepare)?;
+        let (write_indices, lengths) = (list(write_indices.as_ref())?, list(lengths.as_ref())?);
+        let plan = prepared.plan_with_lengths(write_indices.as_deref(), lengths.as_deref())?;
+        CheckedWrite::new(&prepared, context, cache, update.bytes()?, 0).write(&plan)
     }
 
     fn check(&self, inputs: &[TensorInfo]) -> Result<(), Failure> {
