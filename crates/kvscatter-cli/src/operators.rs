@@ -13,7 +13,7 @@ use kvscatter::spec::ascend::{self, KvCacheOperationCall};
 use kvscatter::spec::onnx;
 use kvscatter::spec::same_element_type;
 use kvscatter::spec::tensorrt::{self, PackedCall};
-use kvscatter::{Argument, ElementType, Lengths, Mode, Positions, WritePlan};
+use kvscatter::{Argument, ElementType, Lengths, Mode, Prepared, WritePlan};
 
 use crate::error::CommandError;
 use crate::numbers::integer;
@@ -28,6 +28,19 @@ pub(crate) enum Operator {
     TensorScatter(TensorScatter),
     KvCacheUpdate(KvCacheUpdate),
     KvCacheOperation(KvCacheOperation),
+}
+
+/// A prepared write with the index inputs of one call.
+pub(crate) struct PreparedCall {
+    write: Prepared,
+    indices: IndexInputs,
+    lengths: Option<Vec<i64>>,
+}
+
+enum IndexInputs {
+    TensorScatter { write_indices: Option<Vec<i64>> },
+    KvCacheUpdate { write_indices: Vec<i64>, update_lengths: Option<Vec<i32>> },
+    KvCacheOperation { layer_id: Vec<i32>, token_offset: Vec<i32>, seq_len: Vec<i32> },
 }
 
 /// Attributes and index inputs of ONNX TensorScatter.
@@ -161,57 +174,48 @@ pub(crate) fn mode() -> impl TypedValueParser<Value = Mode> {
 }
 
 impl Operator {
-    /// Loads the indices, plans the write for `[cache, update]`, and calls `then` with the plan.
+    /// Prepares the write for `[cache, update]`, and loads the indices.
     ///
     /// # Errors
-    /// Returns the errors of the operator's `prepare` and `plan`, of loading the indices, and of `then`.
-    pub(crate) fn with_plan<R>(
-        &self,
-        [cache, update]: &[Described; 2],
-        then: impl FnOnce(&WritePlan<'_>) -> Result<R, CommandError>,
-    ) -> Result<R, CommandError> {
+    /// Returns the errors of the operator's `prepare` and of loading the indices.
+    pub(crate) fn prepare(&self, [cache, update]: &[Described; 2]) -> Result<PreparedCall, CommandError> {
         let element = same_element_type(cache.element, self.update_argument(), update.element)?;
         let hinted = |rule| self.hinted(rule, cache, update);
         match self {
             Self::TensorScatter(options) => {
                 let write =
                     options.operator().prepare(element, &cache.shape, &update.shape).map_err(hinted)?;
-                let indices =
+                let write_indices =
                     load(&options.write_indices, "write_indices", onnx::TensorScatter::INDEX_TYPES)?;
-                let lengths = options.extensions.lengths()?;
-                then(&write.plan_with_lengths(starts(&indices), these(&lengths))?)
+                let indices = IndexInputs::TensorScatter { write_indices };
+                Ok(PreparedCall { write, indices, lengths: options.extensions.lengths()? })
             }
             Self::KvCacheUpdate(options) => {
                 let operator = options.operator();
-                let indices =
+                let write_indices =
                     options.write_indices.load("writeIndices", tensorrt::KvCacheUpdate::INDEX_TYPES)?;
-                let packed =
+                let update_lengths =
                     load(&options.update_lengths, "updateLengths", tensorrt::KvCacheUpdate::LENGTH_TYPES)?;
                 let lengths = options.extensions.lengths()?;
-                match packed {
-                    None => {
-                        let write = operator.prepare(element, &cache.shape, &update.shape).map_err(hinted)?;
-                        then(&write.plan_with_lengths(&indices, these(&lengths))?)
-                    }
-                    Some(packed) => {
-                        let packed = narrow("updateLengths", &packed)?;
-                        let write =
-                            operator.prepare_packed(element, &cache.shape, &update.shape).map_err(hinted)?;
-                        then(&write.plan_with_lengths(PackedCall::new(&indices, &packed), these(&lengths))?)
-                    }
-                }
+                let update_lengths =
+                    update_lengths.map(|lengths| narrow("updateLengths", &lengths)).transpose()?;
+                let write = match update_lengths {
+                    None => operator.prepare(element, &cache.shape, &update.shape),
+                    Some(_) => operator.prepare_packed(element, &cache.shape, &update.shape),
+                };
+                let indices = IndexInputs::KvCacheUpdate { write_indices, update_lengths };
+                Ok(PreparedCall { write: write.map_err(hinted)?, indices, lengths })
             }
             Self::KvCacheOperation(options) => {
                 let write =
                     options.operator().prepare(element, &cache.shape, &update.shape).map_err(hinted)?;
                 let types = ascend::KvCacheOperation::INDEX_TYPES;
                 let int32 = |indices: &Indices, argument| narrow(argument, &indices.load(argument, types)?);
-                let layer_id = &int32(&options.layer_id, "layerId")?;
-                let token_offset = &int32(&options.token_offset, "tokenOffset")?;
-                let seq_len = &int32(&options.seq_len, "seqLen")?;
-                let lengths = options.extensions.lengths()?;
-                let call = KvCacheOperationCall { layer_id, token_offset, seq_len };
-                then(&write.plan_with_lengths(call, these(&lengths))?)
+                let layer_id = int32(&options.layer_id, "layerId")?;
+                let token_offset = int32(&options.token_offset, "tokenOffset")?;
+                let seq_len = int32(&options.seq_len, "seqLen")?;
+                let indices = IndexInputs::KvCacheOperation { layer_id, token_offset, seq_len };
+                Ok(PreparedCall { write, indices, lengths: options.extensions.lengths()? })
             }
         }
     }
@@ -277,6 +281,31 @@ impl Operator {
     }
 }
 
+impl PreparedCall {
+    /// Plans the write.
+    ///
+    /// # Errors
+    /// Returns the errors of the operator's `plan`.
+    pub(crate) fn plan(&self) -> Result<WritePlan<'_>, kvscatter::Error> {
+        let lengths = Lengths::from(self.lengths.as_ref());
+        match &self.indices {
+            IndexInputs::TensorScatter { write_indices } => {
+                self.write.plan_with_lengths(write_indices.as_ref(), lengths)
+            }
+            IndexInputs::KvCacheUpdate { write_indices, update_lengths: None } => {
+                self.write.plan_with_lengths(write_indices, lengths)
+            }
+            IndexInputs::KvCacheUpdate { write_indices, update_lengths: Some(update_lengths) } => {
+                self.write.plan_with_lengths(PackedCall::new(write_indices, update_lengths), lengths)
+            }
+            IndexInputs::KvCacheOperation { layer_id, token_offset, seq_len } => {
+                let call = KvCacheOperationCall { layer_id, token_offset, seq_len };
+                self.write.plan_with_lengths(call, lengths)
+            }
+        }
+    }
+}
+
 impl TensorScatter {
     fn operator(&self) -> onnx::TensorScatter {
         onnx::TensorScatter::new()
@@ -325,14 +354,6 @@ fn load(
     accepted: &[ElementType],
 ) -> Result<Option<Vec<i64>>, CommandError> {
     indices.as_ref().map(|indices| indices.load(argument, accepted)).transpose()
-}
-
-fn starts(indices: &Option<Vec<i64>>) -> Positions<'_> {
-    indices.as_ref().into()
-}
-
-fn these(lengths: &Option<Vec<i64>>) -> Lengths<'_> {
-    lengths.as_ref().into()
 }
 
 /// Converts to the int32 of the specification. A list on the command line may have larger values.

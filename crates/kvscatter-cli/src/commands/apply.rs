@@ -203,14 +203,13 @@ fn functional(request: &Request, location: &Location) -> Result<Report, CommandE
     let update = files::read(&request.update, request.ty)?;
     let described = [&cache, &update]
         .map(|tensor| Described { element: tensor.element(), shape: tensor.shape().to_vec() });
-    let report = request.operator.with_plan(&described, |plan| {
-        let _ = cache.write(plan, &update)?;
-        Ok(Report::new(plan, location, false))
-    })?;
+    let call = request.operator.prepare(&described)?;
+    let plan = call.plan()?;
+    let _ = cache.write(&plan, &update)?;
     let inputs: Vec<_> =
         [request.cache.path(), request.update.path()].into_iter().chain(request.operator.files()).collect();
     files::write_tensors(&[(location.clone(), request.output_name, &cache)], &inputs)?;
-    Ok(report)
+    Ok(Report::new(&plan, location, false))
 }
 
 /// Maps the bytes of the cache in its file and writes the update into the map. Nothing is stored before every
@@ -231,17 +230,17 @@ fn in_place(request: &Request) -> Result<Report, CommandError> {
     if place.stored() == Stored::BytePerElement {
         // The elements move as the bytes that they are stored in. Before that, the operator must accept their
         // real type.
-        request.operator.with_plan(&described, |_| Ok(()))?;
+        request.operator.prepare(&described)?.plan()?;
         for side in &mut described {
             side.element = ElementType::UInt8;
         }
         unpacked = files::unpack(bytes, update.elements());
         bytes = &unpacked;
     }
-    request.operator.with_plan(&described, |plan| {
-        place.write::<CommandError>(plan, bytes)?;
-        Ok(Report::new(plan, &request.cache, true))
-    })
+    let call = request.operator.prepare(&described)?;
+    let plan = call.plan()?;
+    place.write::<CommandError>(&plan, bytes)?;
+    Ok(Report::new(&plan, &request.cache, true))
 }
 
 impl Report {

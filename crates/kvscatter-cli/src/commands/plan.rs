@@ -209,47 +209,46 @@ impl<O: Args> Planned<O> {
             return Err(CommandError::NoRing { window: window.get() });
         }
         let [cache, update] = described.clone().map(|side| side.shape);
-        operator.with_plan(&described, |plan| {
-            let picture = |lanes| {
-                let picture = Picture::new(plan, lanes);
-                let Some(window) = self.visible else { return picture };
-                let rule = Visibility::new(operator.mode(), picture.capacity).causal();
-                picture.visible(window.map_or(rule, |size| rule.window(size.get())))
-            };
-            let ring =
-                |lanes| window.map(|window| RingPicture::new(&Picture::new(plan, lanes), window.get()));
-            if self.svg.as_deref() == Some(Path::new("-")) {
-                write!(output, "{}", picture(SVG_LANES).svg())?;
-                return Ok(Outcome::Passed);
-            }
-            if let Some(path) = &self.svg {
-                let operands = [self.cache.path(), self.update.path()].into_iter().flatten();
-                let inputs: Vec<_> = operands.chain(operator.files()).collect();
-                let svg = picture(SVG_LANES).svg().to_string();
-                files::write_page(path, &svg, OutputFileKind::Svg, &inputs)?;
-            }
-            if output.is_json() {
-                let ring = ring(Picture::MAX_LANES).map(RingDocument::from);
-                let document = PlanDocument::new(plan, operator.has_layers(), cache, update);
-                output.json(&PlanDocument { ring, ..document })?;
-                return Ok(Outcome::Passed);
-            }
-            let element = plan.geometry().element();
-            writeln!(output, "{}\n", hanging(0, &format!("{element} cache {cache:?}, update {update:?}")))?;
-            output.picture(&picture(SHOWN))?;
+        let call = operator.prepare(&described)?;
+        let plan = &call.plan()?;
+        let picture = |lanes| {
+            let picture = Picture::new(plan, lanes);
+            let Some(window) = self.visible else { return picture };
+            let rule = Visibility::new(operator.mode(), picture.capacity).causal();
+            picture.visible(window.map_or(rule, |size| rule.window(size.get())))
+        };
+        let ring = |lanes| window.map(|window| RingPicture::new(&Picture::new(plan, lanes), window.get()));
+        if self.svg.as_deref() == Some(Path::new("-")) {
+            write!(output, "{}", picture(SVG_LANES).svg())?;
+            return Ok(Outcome::Passed);
+        }
+        if let Some(path) = &self.svg {
+            let operands = [self.cache.path(), self.update.path()].into_iter().flatten();
+            let inputs: Vec<_> = operands.chain(operator.files()).collect();
+            let svg = picture(SVG_LANES).svg().to_string();
+            files::write_page(path, &svg, OutputFileKind::Svg, &inputs)?;
+        }
+        if output.is_json() {
+            let ring = ring(Picture::MAX_LANES).map(RingDocument::from);
+            let document = PlanDocument::new(plan, operator.has_layers(), cache, update);
+            output.json(&PlanDocument { ring, ..document })?;
+            return Ok(Outcome::Passed);
+        }
+        let element = plan.geometry().element();
+        writeln!(output, "{}\n", hanging(0, &format!("{element} cache {cache:?}, update {update:?}")))?;
+        output.picture(&picture(SHOWN))?;
+        writeln!(output)?;
+        if let Some(ring) = ring(SHOWN_RINGS) {
+            output.ring_picture(&ring)?;
             writeln!(output)?;
-            if let Some(ring) = ring(SHOWN_RINGS) {
-                output.ring_picture(&ring)?;
-                writeln!(output)?;
-            }
-            print_blocks(plan, output)?;
-            let samples = plan.geometry().cache_batch();
-            if let Some(path) = self.svg.as_ref().filter(|_| samples > SVG_LANES) {
-                let path = one_line(&path.display().to_string());
-                writeln!(output, "{path}: the first {SVG_LANES} of {samples} samples")?;
-            }
-            Ok(Outcome::Passed)
-        })
+        }
+        print_blocks(plan, output)?;
+        let samples = plan.geometry().cache_batch();
+        if let Some(path) = self.svg.as_ref().filter(|_| samples > SVG_LANES) {
+            let path = one_line(&path.display().to_string());
+            writeln!(output, "{path}: the first {SVG_LANES} of {samples} samples")?;
+        }
+        Ok(Outcome::Passed)
     }
 }
 
