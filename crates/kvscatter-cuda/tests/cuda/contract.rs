@@ -3,11 +3,12 @@
 //! Samples with a bad index stay as they are and are counted. If a list does not assign each row of the
 //! update to a sample, or the layer does not exist, everything stays as it was.
 
+use kvscatter_cuda::StatusWords;
 use kvscatter_oracle::cases::{Call, Case};
 use kvscatter_oracle::tensorrt::UpdateForm;
 use kvscatter_oracle::{OutOfRange, Refusal};
 
-use crate::abi::{LAYER, LENGTH, ROW_COUNT, StatusWords};
+use crate::abi::{LAYER, LENGTH, ROW_COUNT};
 
 /// The expected status after one launch, and the expected contents of the caches.
 #[derive(Debug)]

@@ -1,7 +1,7 @@
 //! Calls the functions of the simulated driver for tests. They make it fail, count its calls, and set the
 //! generation of its device.
 
-use std::ffi::{CString, c_char, c_double, c_int, c_uint};
+use std::ffi::{CStr, CString, c_char, c_double, c_int, c_uint};
 
 use libloading::Symbol;
 
@@ -63,6 +63,15 @@ pub(crate) fn all_calls() -> u32 {
 /// Returns the number of words that kernels have exchanged while this thread waited for them.
 pub(crate) fn exchanges() -> u32 {
     counted("fake_exchanges")
+}
+
+/// Returns the name of the kernel of this thread's last launch.
+pub(crate) fn kernel() -> String {
+    let kernel = function::<unsafe extern "C" fn() -> *const c_char>("fake_kernel");
+    // SAFETY: `kernel` takes no arguments and returns a name of the simulated driver.
+    let name = unsafe { kernel() };
+    // SAFETY: The name ends with a zero and is never freed.
+    unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned()
 }
 
 /// Returns the number of threads in a block of this thread's last launch.

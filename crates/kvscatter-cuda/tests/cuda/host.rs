@@ -1,5 +1,7 @@
-//! Compares the host code with the oracle and the core, for the same bytes and the same errors as on the CPU.
+//! Compares every kernel and the host code with the oracle and the core: whole buffers with the bytes before
+//! and after them, the exact status, and the same errors as on the CPU.
 
+use std::collections::HashSet;
 use std::path::Path;
 use std::sync::OnceLock;
 
@@ -7,17 +9,20 @@ use kvscatter::spec::{ascend, tensorrt};
 use kvscatter::{Argument, ElementType, Error as CoreError, Layout, Prepared};
 use kvscatter_cuda::{
     BufferPair, Cuda, CudaError, DeviceBuffer, DeviceCallIndices, DeviceList, DeviceStatus, DeviceWrite,
-    PresentBuffers, StatusWords, Stream as OfCaller,
+    LaunchConfig, PresentBuffers, StatusWords, Stream as OfCaller,
 };
-use kvscatter_oracle::OutOfRange;
-use kvscatter_oracle::cases::{Call, Case, Random, View, cases};
+use kvscatter_oracle::cases::{
+    Call, Case, Element, Random, SmallCase, Values, View, cases, exhaustive, exhaustive_extensions,
+};
 use kvscatter_oracle::tensorrt::UpdateForm;
+use kvscatter_oracle::{OutOfRange, Refusal};
 
 use crate::abi::ROW_COUNT;
+use crate::contract;
 use crate::core_call::{tensor_scatter, with_plan};
 use crate::device::{Memory, Stream, device, path};
+use crate::fake::{is_fake, kernel};
 use crate::scene::{List, Lists, Scene, cache_view, status_of, update_view};
-use crate::{abi, contract};
 
 /// Returns the host code on the tests' driver, with the tests' context current.
 pub(crate) fn cuda() -> &'static Cuda {
@@ -98,6 +103,9 @@ fn indices(lists: &Lists) -> DeviceCallIndices {
     indices
 }
 
+/// The widths of the kernels, in bytes.
+const WIDTHS: [usize; 5] = [16, 8, 4, 2, 1];
+
 /// The number of cases of each kind.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Seen {
@@ -108,13 +116,15 @@ struct Seen {
     present_nibbles: usize,
     counts: usize,
     apart: usize,
+    /// The kernels that the simulated driver ran.
+    kernels: HashSet<String>,
 }
 
 #[test]
 #[ignore = "needs a driver: cargo xtask cuda"]
 fn every_case_is_written_as_the_oracle_writes_it() {
     let mut seen = Seen::default();
-    for (number, case) in cases(30, 9_000).enumerate() {
+    for (number, case) in cases(30, 9_000).chain(small_cases()).enumerate() {
         let random = &mut Random::new(31, number);
         if contract::of(&case).is_some() {
             check(&case, random, &mut seen);
@@ -122,9 +132,44 @@ fn every_case_is_written_as_the_oracle_writes_it() {
             check_refused(&case, random, &mut seen);
         }
     }
-    let Seen { in_place, present, bad, nibbles, present_nibbles, counts, apart } = seen;
+    let Seen { in_place, present, bad, nibbles, present_nibbles, counts, apart, kernels } = seen;
     let all = [in_place, present, bad, nibbles, present_nibbles, counts, apart];
     assert!(all.iter().all(|&cases| cases > 50), "{all:?}");
+    let forms = ["write", "write_many", "write_lists", "present"];
+    let of_widths = forms.iter().flat_map(|form| WIDTHS.map(|width| format!("kvscatter_{form}_{width}")));
+    for kernel in of_widths.chain(["write", "present"].map(|form| format!("kvscatter_{form}_nibbles"))) {
+        assert!(!is_fake() || kernels.contains(&kernel), "no case reaches {kernel}");
+    }
+}
+
+/// Returns every n-th of all calls of a small domain, which combines lengths, starts and policies in every way.
+fn small_cases() -> impl Iterator<Item = Case> {
+    let elements = ["int8", "float16", "uint4"].map(|name| Element::named(name).unwrap());
+    let small = exhaustive().step_by(61).chain(exhaustive_extensions().step_by(53));
+    small.enumerate().map(move |(number, SmallCase { call, cache_shape, update_shape })| Case {
+        name: format!("{number:05}_small"),
+        // The contract derives the expected result from the call.
+        expected: Err(Refusal::UpdateLengthsMissing),
+        call,
+        elements: [elements[number % elements.len()]; 2],
+        cache_shape,
+        update_shape,
+        cache: Values::Bytes(Vec::new()),
+        update: Values::Bytes(Vec::new()),
+    })
+}
+
+/// Returns the default spread over a device, or one of any values, also of those that no launch can have.
+fn launch_config(random: &mut Random) -> LaunchConfig {
+    let mut value = || random.pick(&[0, 1, 2, 3, 64, u32::MAX]);
+    let any = LaunchConfig {
+        small_table_jobs: value(),
+        max_threads_per_block: value(),
+        min_threads_per_block: value(),
+        max_vectors_per_thread: value(),
+        min_blocks_per_multiprocessor: value(),
+    };
+    random.pick(&[LaunchConfig::DEFAULT, any])
 }
 
 fn check(case: &Case, random: &mut Random, seen: &mut Seen) {
@@ -185,7 +230,7 @@ impl Steps<'_> {
                 seen.in_place += 1;
                 seen.nibbles += usize::from(write.width().is_none());
                 seen.bad += usize::from(self.on_cpu.is_err());
-                self.run(write, random);
+                self.run(write, random, seen);
                 let [expected, _] = scene.expected(self.is_refusing_all);
                 for memory in &caches {
                     assert_eq!(memory.read(), expected, "{:#?}", scene.case);
@@ -222,7 +267,7 @@ impl Steps<'_> {
             .unwrap_or_else(|error| panic!("{error} {:?}", scene.case));
         seen.present += 1;
         seen.present_nibbles += usize::from(write.width().is_none());
-        self.run(write, random);
+        self.run(write, random, seen);
         let [_, expected] = scene.expected(self.is_refusing_all);
         let guards = vec![0xEE; guard];
         for memory in &presents {
@@ -231,9 +276,9 @@ impl Steps<'_> {
         assert_eq!(past.read(), scene.past, "{:?}", scene.case);
     }
 
-    fn run(&self, write: DeviceWrite, random: &mut Random) {
+    fn run(&self, write: DeviceWrite, random: &mut Random, seen: &mut Seen) {
         let (scene, indices) = (self.scene, indices(self.lists));
-        let write = write.skip_all(self.is_refusing_all);
+        let write = write.skip_all(self.is_refusing_all).with_launch_config(&launch_config(random));
         let memory = Memory::of(&[0xAA; size_of::<StatusWords>()]);
         let status = DeviceStatus::at(memory.address).unwrap();
         let stream = Stream::new();
@@ -248,8 +293,11 @@ impl Steps<'_> {
             unsafe { write.launch(of_caller, &indices, Some(status)) }.unwrap();
         }
         stream.synchronize();
+        if is_fake() {
+            seen.kernels.insert(kernel());
+        }
 
-        assert_eq!(words(&memory), scene.status(launches), "{:?}", scene.case);
+        assert_eq!(status_of(&memory), scene.status(launches), "{:?}", scene.case);
         // SAFETY: The 16 bytes of the status, and of each list `len` values of its width, are memory of the
         // context, and the launches have run.
         let checked = unsafe { write.check(status, &indices) };
@@ -259,7 +307,7 @@ impl Steps<'_> {
             (expected, found) => panic!("{found:?} instead of {expected:?}: {:?}", scene.case),
         }
         // SAFETY: The 16 bytes of the status are memory of the context, and the launches have run.
-        assert_eq!(unsafe { cuda().read(status) }.unwrap(), words_of(scene.status(launches)));
+        assert_eq!(unsafe { cuda().read(status) }.unwrap(), scene.status(launches));
     }
 
     /// Returns the CPU's error. It is never about a start if the rows of a packed update are bad too.
@@ -309,13 +357,4 @@ fn check_refused(case: &Case, random: &mut Random, seen: &mut Seen) {
     stream.synchronize();
     assert_eq!(cache.read(), vec![0xEE; cache_bytes]);
     seen.counts += 1;
-}
-
-fn words(memory: &Memory) -> abi::StatusWords {
-    status_of(memory)
-}
-
-fn words_of(words: abi::StatusWords) -> StatusWords {
-    let abi::StatusWords { bad_samples, first_sample, first_value } = words;
-    StatusWords { bad_samples, first_sample, first_value }
 }

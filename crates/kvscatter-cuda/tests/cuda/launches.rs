@@ -7,12 +7,12 @@ use allocation_counter::measure;
 use kvscatter::spec::onnx::TensorScatter;
 use kvscatter::{Argument, ElementType, Error as CoreError};
 use kvscatter_cuda::{
-    BufferPair, CudaError, DeviceBuffer, DeviceCallIndices, DeviceList, PresentBuffers, Stream as OfCaller,
+    BufferPair, CudaError, DeviceBuffer, DeviceCallIndices, DeviceList, DeviceWrite, LaunchConfig,
+    PresentBuffers, StatusWords, Stream as OfCaller,
 };
 
-use crate::abi::StatusWords;
 use crate::device::{Memory, Stream, device};
-use crate::fake::{all_calls, calls, exchanges, is_fake};
+use crate::fake::{all_calls, calls, exchanges, is_fake, threads};
 use crate::host::cuda;
 use crate::rig::{ROW, Rig, SAMPLES, SLOTS, buffer, shapes, written};
 use crate::scene::status_of;
@@ -79,6 +79,24 @@ fn any_number_of_presents_is_filled() {
         }
         rig.assert_written(&[]);
     }
+}
+
+#[test]
+#[ignore = "needs a driver: cargo xtask cuda"]
+fn the_launch_config_limits_the_threads() {
+    if !is_fake() {
+        return;
+    }
+    let rig = Rig::new(2);
+    let threads_of = |write: &DeviceWrite| {
+        rig.run(write, [0, 0]);
+        threads()
+    };
+    let by_default = threads_of(&rig.write());
+    assert!(by_default > 1);
+    assert_eq!(threads_of(&rig.write().with_launch_config(&LaunchConfig::DEFAULT)), by_default);
+    let alone = LaunchConfig { max_threads_per_block: 1, ..LaunchConfig::DEFAULT };
+    assert_eq!(threads_of(&rig.write().with_launch_config(&alone)), 1);
 }
 
 /// Checks that launches count at every replay, with the indices at that time.

@@ -8,16 +8,10 @@
 
 #[cfg(test)]
 #[path = "../../src/abi.rs"]
-#[expect(
-    dead_code,
-    unreachable_pub,
-    reason = "modules of the host code, for launches that the host code never makes"
-)]
+#[expect(dead_code, unreachable_pub, reason = "a module of the host code, for the bits of a status")]
 mod abi;
 #[cfg(test)]
 mod checks;
-#[cfg(test)]
-mod choices;
 #[cfg(test)]
 mod contract;
 #[cfg(test)]
@@ -35,13 +29,7 @@ mod host;
 #[cfg(test)]
 mod hostile;
 #[cfg(test)]
-mod kernels;
-#[cfg(test)]
-mod launch;
-#[cfg(test)]
 mod launches;
-#[cfg(test)]
-mod raw;
 #[cfg(test)]
 mod rig;
 #[cfg(test)]

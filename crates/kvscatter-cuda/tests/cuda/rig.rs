@@ -5,10 +5,9 @@ use kvscatter::spec::onnx::TensorScatter;
 use kvscatter::{ElementType, Prepared};
 use kvscatter_cuda::{
     BufferPair, CudaError, DeviceBuffer, DeviceCallIndices, DeviceList, DeviceStatus, DeviceWrite,
-    PresentBuffers, Stream as OfCaller,
+    PresentBuffers, StatusWords, Stream as OfCaller,
 };
 
-use crate::abi::StatusWords;
 use crate::device::{Memory, Stream};
 use crate::host::cuda;
 use crate::scene::status_of;

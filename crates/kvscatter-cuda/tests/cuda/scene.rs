@@ -1,8 +1,8 @@
 //! Places a case in the memory of a device, with the expected memory after the launch.
 
+use kvscatter_cuda::StatusWords;
 use kvscatter_oracle::cases::{Call as Operator, Case, Element, Origin, Placed, Random, Values, View};
 
-use crate::abi::StatusWords;
 use crate::contract::{self, Contract};
 use crate::device::Memory;
 
@@ -14,8 +14,6 @@ pub(crate) struct Scene<'a> {
     pub(crate) views: [View; 2],
     pub(crate) stored: &'static Element,
     pub(crate) bits: usize,
-    /// The number of elements before the first element, guards included.
-    pub(crate) begins: [usize; 2],
     /// The number of caches that are written from one update.
     pub(crate) jobs: usize,
     pub(crate) past: Vec<u8>,
@@ -31,7 +29,6 @@ impl<'a> Scene<'a> {
     /// Returns `None` if the host rejects the case and launches nothing.
     pub(crate) fn new(case: &'a Case, views: [View; 2], random: &mut Random) -> Option<Self> {
         let contract = contract::of(case)?;
-        let begins = views.each_ref().map(|view| view.buffer().start + view.offset());
         let answered = contract.written.as_ref().unwrap_or(case);
         let [cache, update] = views.clone();
         let placed = answered.placed(cache, update);
@@ -43,7 +40,7 @@ impl<'a> Scene<'a> {
         };
         let (stored, jobs) = (placed.stored[0], random.between(1, 3));
         let (bits, new) = (stored.bits.unwrap(), bytes(&placed.new));
-        Some(Self { case, contract, views, stored, bits, begins, jobs, past, new, in_place, present, kept })
+        Some(Self { case, contract, views, stored, bits, jobs, past, new, in_place, present, kept })
     }
 
     /// Returns the expected buffer of the cache and the expected present. A launch may skip all samples

@@ -32,6 +32,9 @@ unsigned fake_exchanges() { return exchanges; }
 // Returns the number of threads in a block of the last launch.
 unsigned fake_threads() { return last_threads; }
 
+// Returns the name of the kernel of the last launch.
+const char* fake_kernel() { return last_kernel; }
+
 // Sets the device and the newest PTX for the calling thread. The defaults are sm_90 and PTX 9.0.
 void fake_device(int new_capability, double new_ptx) {
     capability = new_capability;
@@ -321,6 +324,7 @@ int cuLaunchKernel(Function* function, unsigned grid_x, unsigned grid_y, unsigne
         return INVALID_VALUE;
     if (shared_bytes || !arguments || extra) return INVALID_VALUE;
     last_threads = (unsigned)threads;
+    last_kernel = found->kernel->name;
     if (!found->is_loaded) {
         REFUSE_WHILE_CAPTURING(); // Loading it now allocates.
         found->is_loaded = true;

@@ -51,6 +51,7 @@ inline const Kernel* kernel_named(const char* name) {
 inline thread_local unsigned exchanges = 0;
 // The number of threads in a block of this thread's last launch.
 inline thread_local unsigned last_threads = 0;
+inline thread_local const char* last_kernel = "";
 
 // Everything that a launch passes by value. It is copied at the call, as a driver does.
 struct Launch {
