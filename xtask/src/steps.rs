@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use crate::cargo::{HEAVY, LIGHT, SELDOM, cargo, prefixed, target_dir};
 use crate::step::{self, Missing, NIGHTLY, Step, Tool};
-use crate::steps_python::Torch;
 use crate::{
     steps_c, steps_candle, steps_cuda, steps_cuda_images, steps_gpu, steps_models, steps_ort, steps_package,
     steps_python,
@@ -71,13 +70,8 @@ pub(crate) fn nightly() -> Vec<Vec<Step>> {
         steps_c::c_valgrind(),
         steps_package::package(),
     ];
-    let python = [
-        steps_python::sdist_build(),
-        steps_ort::ort(true),
-        steps_python::torch(Torch::Oldest),
-        steps_gpu::check(),
-    ];
-    vec![rust.into_iter().collect(), python.into_iter().collect()]
+    let python = steps_python::nightly().into_iter().chain([steps_ort::ort(true), steps_gpu::check()]);
+    vec![rust.into_iter().collect(), python.collect()]
 }
 
 pub(crate) fn fmt() -> Step {

@@ -1,9 +1,9 @@
 //! Converts, lowers and certifies decoders, and compares them with programs that share no code with the
 //! command.
 
-use crate::cargo::{HEAVY, cargo, command, target_dir, with_results_in};
+use crate::cargo::{HEAVY, cargo, command, target_dir};
 use crate::step::Step;
-use crate::steps_python;
+use crate::{steps_ort, steps_python};
 
 const TESTS: &str = "crates/kvscatter-onnx/python-tests";
 /// The script that writes ONNX's own tests of the operator, which tract's replacement must pass.
@@ -38,10 +38,8 @@ pub(crate) fn models() -> Step {
     }
     // A plugin that another step has built would be beside the command.
     tests.env("KVSCATTER_ORT_PLUGIN", "none");
-    // `unit-all` also builds the plugin, and can run at the same time.
-    let built = target_dir().join("models-plugin");
-    engine.env("KVSCATTER_ORT_PLUGIN", built.join("debug/libkvscatter_ort.so"));
-    let plugin = with_results_in(&built, cargo("build -p kvscatter-features -p kvscatter-ort"));
+    let (plugin, library) = steps_ort::development_plugin();
+    engine.env("KVSCATTER_ORT_PLUGIN", library);
     let needs = steps_python::needs(&[steps_python::tools()]);
     Step::new("models", vec![environment.make(), command(), tests, write_cases, plugin, engine]).needs(needs)
 }

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::cargo::{cargo, command, target_dir};
+use crate::cargo::{cargo, command, target_dir, with_results_in};
 use crate::python::{Environment, INDEX, PYTHON};
 use crate::step::{Step, Tool};
 
@@ -19,6 +19,9 @@ const TOO_OLD: &str = "1.23.2";
 
 const TESTS: &str = "crates/kvscatter-ort/python-tests";
 
+/// The variable with the plugin's file.
+const LIBRARY: &str = "KVSCATTER_ORT_LIBRARY";
+
 /// The tests read the memory after a run from `/proc` and from glibc's statistics of its heap.
 const GLIBC: Tool = Tool {
     name: "glibc 2.33 or newer",
@@ -26,19 +29,24 @@ const GLIBC: Tool = Tool {
     install: "run the tests on Linux with glibc",
 };
 
-/// Runs the Python tests in the oldest and the newest version. With `every_version`, also runs them in those between,
-/// and loads the plugin in one that is too old.
+/// Runs the Python tests in the oldest and the newest version, with a development build of the plugin. With
+/// `every_version`, the build is optimised, runs in the versions between too, and is loaded in one that is too old.
 pub(crate) fn ort(every_version: bool) -> Step {
     let tested = versions(every_version);
     let mut commands: Vec<_> = tested.iter().map(|version| environment(version).make()).collect();
-    commands.extend([build(), command()]);
+    let (build, library) = if every_version { (build(), library()) } else { development_plugin() };
+    commands.extend([build, command()]);
     commands.push(cargo("build -p kvscatter-oracle --example export-attention-cases"));
     let mut environments = environments(every_version);
     if every_version {
         commands.extend(too_old());
         environments.push(environment(TOO_OLD));
     }
-    commands.extend(tested.into_iter().map(tests));
+    commands.extend(tested.into_iter().map(|version| {
+        let mut tests = tests(version);
+        tests.env(LIBRARY, &library);
+        tests
+    }));
     Step::new("ort", commands).needs(needs(&environments))
 }
 
@@ -85,6 +93,14 @@ pub(crate) fn plugin(name: &'static str) -> (Step, [OsString; 4]) {
     (step, files.map(PathBuf::into_os_string))
 }
 
+/// Returns the command that builds the plugin for tests, and its file. The file is in a folder of its own, because a
+/// step that runs at the same time can replace the one in the usual folder.
+pub(crate) fn development_plugin() -> (Command, PathBuf) {
+    let folder = target_dir().join("plugin");
+    let build = with_results_in(&folder, cargo("build -p kvscatter-features -p kvscatter-ort"));
+    (build, folder.join("debug/libkvscatter_ort.so"))
+}
+
 /// Builds the plugin with optimisation.
 pub(crate) fn build() -> Command {
     cargo("build --release -p kvscatter-ort")
@@ -118,6 +134,6 @@ fn environment(version: &str) -> Environment {
 fn python(version: &str) -> Command {
     let mut python = environment(version).python();
     // The runtime's telemetry allocates, and has a thread that sends.
-    python.env("KVSCATTER_ORT_LIBRARY", library()).env("ORT_DISABLE_TELEMETRY", "1");
+    python.env(LIBRARY, library()).env("ORT_DISABLE_TELEMETRY", "1");
     python
 }

@@ -184,8 +184,18 @@ pub(crate) fn bench(name: &'static str, options: &[OsString]) -> Step {
     Step::new(name, commands).needs(Torch::Newest.needs())
 }
 
+/// Builds the wheel for the tests that follow. It shares its build with the tests of the crates.
 fn build() -> Step {
-    Step::new("python-wheel", wheel(&wheels())).needs(needs(&[tools()]))
+    let tools = tools();
+    let mut build = maturin(&tools, "build --features shared-build");
+    build.arg("--out").arg(wheels());
+    Step::new("python-wheel", vec![script("notices"), tools.make(), build]).needs(needs(&[tools]))
+}
+
+/// Tests the wheel and the source distribution as users install them.
+pub(crate) fn nightly() -> [Step; 4] {
+    let optimised = Step::new("python-wheel-optimised", wheel(&wheels())).needs(needs(&[tools()]));
+    [optimised, test(), torch(Torch::Oldest), sdist_build()]
 }
 
 /// Checks the format, lints and types, and that the stub matches the compiled module.
@@ -251,7 +261,7 @@ fn sdist() -> Step {
 }
 
 /// Installs the source distribution in an environment with only the build tools.
-pub(crate) fn sdist_build() -> Step {
+fn sdist_build() -> Step {
     let tools = tools();
     let [remove, pack, unpack] = unpacked_sdist();
     let mut install = pip(&tools, "install --no-index --no-build-isolation");
@@ -299,17 +309,18 @@ fn wheels() -> PathBuf {
 /// and that the wheel contains no paths of this machine.
 fn wheel(out: &Path) -> Vec<Command> {
     let tools = tools();
-    let script = |name: &str| {
-        let mut python = Command::new("python3");
-        python.arg(format!("xtask/python/{name}.py"));
-        python
-    };
     let mut build = maturin(&tools, "build --release");
     build.args(["--config", &other_names()]).arg("--out").arg(out);
     let mut no_paths = script("no_paths");
     no_paths.arg(out.join(WHEEL)).arg(root()).arg(target_dir());
     no_paths.args([toolchain_folder("CARGO_HOME", ".cargo"), toolchain_folder("RUSTUP_HOME", ".rustup")]);
     vec![script("notices"), tools.make(), build, no_paths]
+}
+
+fn script(name: &str) -> Command {
+    let mut python = Command::new("python3");
+    python.arg(format!("xtask/python/{name}.py"));
+    python
 }
 
 /// Returns the setting that replaces this machine's folders in the compiled module by other names.
