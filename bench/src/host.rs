@@ -5,7 +5,7 @@ use std::fs;
 use std::process::Command;
 
 use kvscatter_bench::Machine;
-use kvscatter_text::units;
+use kvscatter_onnx::text::units;
 use serde::{Deserialize, Serialize};
 
 /// The environment variable that limits the library's instructions.

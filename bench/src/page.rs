@@ -2,7 +2,7 @@
 
 use kvscatter_bench::engines::HAND_LOOP;
 use kvscatter_bench::{MedianSpread, Spread, Variation};
-use kvscatter_text::units;
+use kvscatter_onnx::text::units;
 
 use crate::plots::Figure;
 use crate::results::{CaseResults, EngineResults, Note, Results, RowResults};

@@ -2,7 +2,7 @@
 
 use comfy_table::{CellAlignment, Table, presets};
 use kvscatter_bench::{MedianSpread, Spread, Variation};
-use kvscatter_text::units;
+use kvscatter_onnx::text::units;
 
 use crate::results::{CaseResults, EngineResults, Note, Results};
 use crate::target::{Status, Verdict};

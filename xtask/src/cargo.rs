@@ -13,7 +13,7 @@ pub(crate) fn root() -> &'static Path {
 
 /// The crates that `cargo xtask test` tests. They need neither an inference engine nor Python. Every list begins with
 /// the package that enables the same features of dependencies in each build.
-pub(crate) const LIGHT: &str = "-p kvscatter-features -p kvscatter -p kvscatter-text -p kvscatter-oracle \
+pub(crate) const LIGHT: &str = "-p kvscatter-features -p kvscatter -p kvscatter-oracle \
                                 -p kvscatter-onnx -p kvscatter-session -p kvscatter-bench -p kvscatter-cli \
                                 -p kvscatter-capi -p xtask";
 

@@ -11,7 +11,7 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 const COMMAND: &str = "kvscatter-cli";
 
 /// The published crates.
-const PUBLISHED: [&str; 14] = [
+const PUBLISHED: [&str; 13] = [
     COMMAND,
     "kvscatter",
     "kvscatter-attention",
@@ -24,7 +24,6 @@ const PUBLISHED: [&str; 14] = [
     "kvscatter-onnxruntime",
     "kvscatter-oracle",
     "kvscatter-session",
-    "kvscatter-text",
     "kvscatter-tract",
 ];
 

@@ -2,7 +2,7 @@
 
 use comfy_table::{CellAlignment, Table, presets};
 use kvscatter_bench::Spread;
-use kvscatter_text::units;
+use kvscatter_onnx::text::units;
 
 use super::results::{CaseResults, Results, RowResults};
 use super::subjects;

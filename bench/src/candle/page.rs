@@ -1,6 +1,6 @@
 //! The tables, and the generated part of `docs/candle.md`.
 
-use kvscatter_text::units;
+use kvscatter_onnx::text::units;
 
 use super::caches::PAIRS;
 use super::results::{Measured, Results, TARGET, Time};

@@ -1,6 +1,6 @@
 //! The table, the plots and the generated part of `docs/models.md`.
 
-use kvscatter_text::units;
+use kvscatter_onnx::text::units;
 
 use super::results::Measured;
 use super::results::{self, Results, TARGET};

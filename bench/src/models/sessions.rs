@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use kvscatter_bench::{Budget, MedianSpread, Spread, Timings, measure_calls};
 use kvscatter_onnx::convert::{ConvertOptions, convert};
+use kvscatter_onnx::text::units;
 use kvscatter_session::{KvSession, Sample};
-use kvscatter_text::units;
 use serde::{Deserialize, Serialize};
 
 use super::Options;

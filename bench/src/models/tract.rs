@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use kvscatter_bench::{Budget, MedianSpread, Spread, Timings, measure_calls};
 use kvscatter_onnx::convert::convert;
+use kvscatter_onnx::text::units;
 use kvscatter_onnx::{Model, WeightTransfer};
 use kvscatter_session::{KvSession, Sample, SessionOptions};
-use kvscatter_text::units;
 use kvscatter_tract::Tract;
 use serde::{Deserialize, Serialize};
 

@@ -1,7 +1,7 @@
 //! The cases that other libraries do not take.
 
 use kvscatter_bench::{Case, Unsupported};
-use kvscatter_text::units;
+use kvscatter_onnx::text::units;
 
 /// The most bytes that an engine may use for one case, if its library always allocates its results.
 const OWN_MEMORY_BYTES: usize = 3 << 29;

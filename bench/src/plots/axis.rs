@@ -1,6 +1,6 @@
 //! Logarithmic axes with readable ticks.
 
-use kvscatter_text::units;
+use kvscatter_onnx::text::units;
 
 /// A logarithmic axis.
 pub(super) struct Axis {

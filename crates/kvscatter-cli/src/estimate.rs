@@ -6,7 +6,7 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use kvscatter_text::units;
+use kvscatter_onnx::text::units;
 
 use crate::output::count;
 

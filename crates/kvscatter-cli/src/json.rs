@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use kvscatter_text::names::misleads;
+use kvscatter_onnx::text::names::misleads;
 use serde::Serialize;
 use serde_json::ser::{CompactFormatter, Formatter, PrettyFormatter, Serializer};
 

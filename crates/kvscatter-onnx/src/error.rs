@@ -4,8 +4,8 @@ mod kind;
 
 use std::path::PathBuf;
 
+use crate::text::names::one_line;
 use kvscatter::ElementType;
-use kvscatter_text::names::one_line;
 
 use crate::convert::ConvertRefusal;
 use crate::dynamic_dim::{DynamicDim, DynamicDims};

@@ -83,6 +83,7 @@ mod standard;
 mod tensor;
 pub mod tensor_proto;
 pub mod test_dir;
+pub mod text;
 mod visit;
 mod weights;
 

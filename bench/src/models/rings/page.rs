@@ -2,7 +2,7 @@
 
 use std::slice;
 
-use kvscatter_text::units;
+use kvscatter_onnx::text::units;
 
 use super::results::{CAPACITY, Column, LINEAR, Measured, RING_MASK, RINGS, Results, WINDOW};
 use crate::models::results::GROUP_QUERY;

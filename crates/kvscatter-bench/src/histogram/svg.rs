@@ -7,7 +7,7 @@ use super::text::label;
 use super::{Histogram, Lane};
 use crate::engines::{KVSCATTER, SINGLE, UNWRAPPED};
 use crate::ink::{Area, Drawn, GREY, GRID, INK, Look, OURS, write};
-use kvscatter_text::units::time;
+use kvscatter_onnx::text::units::time;
 
 const WIDTH: i32 = 760;
 /// The left and right ends of the panels. Engines are named to the left of them.

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::{Axis, Histogram, Lane};
-use kvscatter_text::units::time;
+use kvscatter_onnx::text::units::time;
 
 const BLOCKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 

@@ -251,7 +251,7 @@ mod tests {
             let page = html(certificate);
             assert!(parse(&page).errors.borrow().is_empty());
             assert!(!names(&page).iter().any(|name| name == "script" || name == "img"), "{page}");
-            assert!(!page.contains(|c| c != '\n' && kvscatter_text::names::misleads(c)), "{page}");
+            assert!(!page.contains(|c| c != '\n' && kvscatter_onnx::text::names::misleads(c)), "{page}");
             assert!(names(&page).len() <= plain.len() + 8, "{page}");
         }
         let shown = hostile.iter().filter(|certificate| html(certificate).contains("&lt;script&gt;")).count();

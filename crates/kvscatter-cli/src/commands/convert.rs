@@ -11,9 +11,9 @@ use kvscatter_onnx::convert::{
     StandardWeights, UNLIMITED, WindowedCaches,
 };
 use kvscatter_onnx::source::ModelSource;
+use kvscatter_onnx::text::units;
 use kvscatter_onnx::{DataFile, Model};
 use kvscatter_session::{KvSession, SessionError, SessionOptions};
-use kvscatter_text::units;
 use serde::Serialize;
 
 use super::merged::{self, BranchDocument};

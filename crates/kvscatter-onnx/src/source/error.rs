@@ -1,6 +1,6 @@
 //! Errors about folders of models.
 
-use kvscatter_text::names::one_line;
+use crate::text::names::one_line;
 
 /// The reason why no decoder is taken from a folder.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

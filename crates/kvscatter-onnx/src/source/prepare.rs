@@ -4,8 +4,8 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use kvscatter_text::names::one_line;
-use kvscatter_text::units;
+use crate::text::names::one_line;
+use crate::text::units;
 
 use super::cache::{Cache, Request};
 use super::{FolderError, ModelSource, default_cache};

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use kvscatter_bench::Timings;
 use kvscatter_onnx::file::UnfinishedFiles;
+use kvscatter_onnx::text::units;
 use kvscatter_onnx::{CachePath, CachePathError, Model};
 use kvscatter_session::{CachePort, Engine, InPlaceCache, LoadOptions, Session, Step, Tensor};
-use kvscatter_text::units;
 
 use super::subject::Timed;
 use crate::CertifyError;

@@ -2,7 +2,7 @@
 
 use maud::{Escaper, Render};
 
-use kvscatter_text::names::one_line;
+use kvscatter_onnx::text::names::one_line;
 
 /// Text from files. It is shown unchanged, except for characters that would move or reverse the text around
 /// them.

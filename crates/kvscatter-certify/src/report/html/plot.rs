@@ -46,7 +46,7 @@ impl Plot<'_> {
                 @for row in 0..=rows as usize {
                     @let time = step * row as f64;
                     path.gridline d=(format!("M{LEFT} {:.1}H{RIGHT}", y(time))) {}
-                    text.end x=(LEFT - 8.0) y=(format!("{:.1}", y(time) + 4.0)) { (kvscatter_text::units::time(time)) }
+                    text.end x=(LEFT - 8.0) y=(format!("{:.1}", y(time) + 4.0)) { (kvscatter_onnx::text::units::time(time)) }
                 }
                 @for &length in &lengths {
                     path.gridline d=(format!("M{:.1} {BOTTOM}v5", x(length))) {}

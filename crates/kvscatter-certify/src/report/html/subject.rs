@@ -1,6 +1,6 @@
 //! The part of the page about the model, its files, the runtime, the machine and the caches.
 
-use kvscatter_text::units;
+use kvscatter_onnx::text::units;
 use maud::{Markup, html};
 
 use super::plain::Plain;

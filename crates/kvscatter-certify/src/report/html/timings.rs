@@ -1,6 +1,6 @@
 //! The part of the page about times, bytes moved and peak memory.
 
-use kvscatter_text::units;
+use kvscatter_onnx::text::units;
 use maud::{Markup, html};
 
 use super::plain::Plain;

@@ -9,7 +9,7 @@ use kvscatter_bench::{
     Case, EngineOutcome, Form, Histogram, Machine, MedianSpread, Outcome, Pages, RatioRange, Reference,
     Report, Spread, Temperature, UpdateLayout, Variation,
 };
-use kvscatter_text::units;
+use kvscatter_onnx::text::units;
 
 use crate::error::CommandError;
 use crate::output::{Output, columns, count, hanging, one_line, table};

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use kvscatter_onnx::convert::UNLIMITED;
 use kvscatter_onnx::decoder::Growth;
+use kvscatter_onnx::text::units;
 use kvscatter_session::{CacheSize, End, Generated, MemoryReport};
-use kvscatter_text::units;
 use serde::Serialize;
 
 use crate::engines::EngineInfo;

@@ -3,8 +3,8 @@
 use std::io::Write;
 
 use indicatif::ProgressBar;
+use kvscatter_onnx::text::names::{beginning, one_line, printable};
 use kvscatter_session::{Event, NewTokens};
-use kvscatter_text::names::{beginning, one_line, printable};
 
 use crate::error::CommandError;
 use crate::output::{Output, progress};

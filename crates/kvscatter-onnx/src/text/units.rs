@@ -12,6 +12,11 @@ pub fn time(nanoseconds: f64) -> String {
 
 /// Formats a number of bytes, such as `256 B`, `1.50 KiB` or `480 MiB`.
 #[must_use]
+#[expect(
+    clippy::arithmetic_side_effects,
+    clippy::as_conversions,
+    reason = "a unit is not 0, and a number of three digits may be rounded"
+)]
 pub fn bytes(bytes: u64) -> String {
     let units = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
     match units.into_iter().find(|(scale, _)| bytes >= *scale) {
