@@ -2,7 +2,7 @@
 //!
 //! The tables follow the schemas of the operators (onnx 1.23, `onnx.defs.get_all_schemas_with_history()`).
 //! Most operators only gained types, or attributes whose defaults keep the old meaning. The `adapt` module
-//! rewrites the other operators, or returns an error if an operator has no equivalent.
+//! rewrites other operators of decoders, and returns an error for the rest.
 
 mod adapt;
 mod operators;

@@ -7,6 +7,18 @@ use crate::edit::NewNode;
 use crate::edit::names::Names;
 use crate::proto::{AttributeProto, NodeProto};
 
+/// Operators of images and signals that changed their meaning, with the version of the change.
+const NOT_ADAPTED: [(&str, i64); 8] = [
+    ("Resize", 13),
+    ("BatchNormalization", 14),
+    ("RoiAlign", 16),
+    ("DFT", 20),
+    ("GridSample", 20),
+    ("GroupNormalization", 21),
+    ("AveragePool", 22),
+    ("MaxPool", 22),
+];
+
 /// An upgrade from one operator set to a newer one, in a graph or a function.
 pub(super) struct Adapter {
     from: i64,
@@ -38,13 +50,11 @@ impl Adapter {
             "Split" if self.crosses(18) => self.split(node)?,
             "Softmax" | "LogSoftmax" | "Hardmax" if self.crosses(13) => self.softmax(node),
             "Dropout" if self.crosses(12) => self.dropout(node)?,
-            "BatchNormalization" if self.crosses(14) => self.batch_normalization(node)?,
-            "Resize" if self.crosses(13) => self.resize(node)?,
-            "RoiAlign" if self.crosses(16) => self.roi_align(node),
-            "DFT" if self.crosses(20) => self.dft(node)?,
-            "GridSample" if self.crosses(20) => self.grid_sample(node)?,
-            "GroupNormalization" if self.crosses(21) => self.group_normalization(node)?,
-            "AveragePool" | "MaxPool" if self.crosses(22) => self.pool(node)?,
+            op_type
+                if NOT_ADAPTED.iter().any(|&(name, version)| name == op_type && self.crosses(version)) =>
+            {
+                return Err(self.changed("it is not rewritten, because decoders do not have it"));
+            }
             _ => self.done.push(node),
         }
         Ok(std::mem::take(&mut self.done))
@@ -118,99 +128,12 @@ impl Adapter {
     ///
     /// If nothing is dropped, older versions do not define the mask, and newer versions do.
     fn dropout(&mut self, mut node: NodeProto) -> Result<(), OnnxError> {
-        if has_more_outputs(&mut node) {
+        if node.output.iter().skip(1).any(|output| !output.is_empty()) {
             return Err(self.changed("its mask is different"));
         }
+        node.output.truncate(1);
         take(&mut node, "ratio");
         self.done.push(node);
-        Ok(())
-    }
-
-    /// Change of version 14: training is an attribute. Earlier it followed from the number of outputs.
-    fn batch_normalization(&mut self, mut node: NodeProto) -> Result<(), OnnxError> {
-        if has_more_outputs(&mut node) {
-            return Err(self.changed("its outputs for training are different"));
-        }
-        self.done.push(node);
-        Ok(())
-    }
-
-    /// Change of version 13: optional inputs are absent. Earlier they were empty tensors.
-    fn resize(&mut self, mut node: NodeProto) -> Result<(), OnnxError> {
-        let mode = find(&node, "coordinate_transformation_mode").map(attribute::string).transpose()?;
-        let uses_roi = match mode {
-            Some(b"tf_half_pixel_for_nn") => {
-                return Err(self.changed("tf_half_pixel_for_nn no longer exists"));
-            }
-            mode => mode == Some(b"tf_crop_and_resize"),
-        };
-        if !uses_roi {
-            set_input(&mut node, 1, String::new());
-        }
-        if node.input.get(3).is_some_and(|sizes| !sizes.is_empty()) {
-            set_input(&mut node, 2, String::new());
-        }
-        self.done.push(node);
-        Ok(())
-    }
-
-    /// Change of version 16: the default coordinates are different.
-    fn roi_align(&mut self, node: NodeProto) {
-        let node = NewNode::from(node).string("coordinate_transformation_mode", "output_half_pixel");
-        self.add(node);
-    }
-
-    /// Change of version 20: `axis` is the third input instead of an attribute, and has another default.
-    fn dft(&mut self, mut node: NodeProto) -> Result<(), OnnxError> {
-        let axis = take(&mut node, "axis").map_or(Ok(1), |axis| attribute::int(&axis))?;
-        let axis = self.add(NewNode::new("Constant", &[]).int("value_int", axis).called("axis"));
-        set_input(&mut node, 2, axis);
-        self.done.push(node);
-        Ok(())
-    }
-
-    /// Change of version 20: two modes are renamed.
-    fn grid_sample(&mut self, node: NodeProto) -> Result<(), OnnxError> {
-        let renamed = match find(&node, "mode").map(attribute::string).transpose()? {
-            Some(b"bilinear") => Some("linear"),
-            Some(b"bicubic") => Some("cubic"),
-            _ => None,
-        };
-        let node = NewNode::from(node);
-        self.add(match renamed {
-            Some(mode) => node.string("mode", mode),
-            None => node,
-        });
-        Ok(())
-    }
-
-    /// Change of version 21: scale and bias have one element for each channel. Earlier they had one for each
-    /// group.
-    fn group_normalization(&mut self, mut node: NodeProto) -> Result<(), OnnxError> {
-        let groups = find(&node, "num_groups").map_or(Ok(1), attribute::int)?;
-        let values = node.input.first().cloned().unwrap_or_default();
-        let channels = self.add(NewNode::new("Shape", &[&values]).int("start", 1).int("end", 2));
-        let groups = self.ints(&[groups]);
-        let each = self.add(NewNode::new("Div", &[&channels, &groups]));
-        let shape = self.add(NewNode::new("Concat", &[&groups, &each]).int("axis", 0));
-        let (last, flat) = (self.ints(&[1]), self.ints(&[-1]));
-        for position in [1, 2] {
-            let by_group = node.input.get(position).cloned().unwrap_or_default();
-            let column = self.add(NewNode::new("Unsqueeze", &[&by_group, &last]));
-            let repeated = self.add(NewNode::new("Expand", &[&column, &shape]));
-            let by_channel = self.add(NewNode::new("Reshape", &[&repeated, &flat]));
-            set_input(&mut node, position, by_channel);
-        }
-        self.done.push(node);
-        Ok(())
-    }
-
-    /// Change of version 22: with `ceil_mode`, a window that begins in the padding is omitted.
-    fn pool(&mut self, node: NodeProto) -> Result<(), OnnxError> {
-        match find(&node, "ceil_mode").map_or(Ok(0), attribute::int)? {
-            0 => self.done.push(node),
-            _ => return Err(self.changed("with ceil_mode it may have fewer windows")),
-        }
         Ok(())
     }
 
@@ -226,22 +149,9 @@ impl Adapter {
     }
 }
 
-fn find<'n>(node: &'n NodeProto, name: &str) -> Option<&'n AttributeProto> {
-    node.attribute.iter().find(|attribute| attribute.name.as_deref() == Some(name))
-}
-
 fn take(node: &mut NodeProto, name: &str) -> Option<AttributeProto> {
     let place = node.attribute.iter().position(|attribute| attribute.name.as_deref() == Some(name))?;
     Some(node.attribute.remove(place))
-}
-
-/// Returns `true` if an output other than the first has a name. If not, removes the other outputs.
-fn has_more_outputs(node: &mut NodeProto) -> bool {
-    let more = node.output.iter().skip(1).any(|output| !output.is_empty());
-    if !more {
-        node.output.truncate(1);
-    }
-    more
 }
 
 /// Sets an input. Missing inputs before it become absent.
