@@ -78,9 +78,6 @@ pub enum OnnxError {
     /// A different file already exists at the path for a file of values.
     #[error("already exists with other contents, and the model's values would be written to it")]
     DataFileDiffers,
-    /// A weight was not transposed correctly. This is an error of this library.
-    #[error("element [{row}, {column}] was not moved to its place when the weight was transposed")]
-    Misplaced { row: usize, column: usize },
     /// The model and its values would be written to the same path.
     #[error("the model and its values would be written to the same file: give the model another name")]
     DataFileIsModel,

@@ -29,24 +29,6 @@ pub struct ExternalData {
     left: Cell<u64>,
 }
 
-/// The bytes of one tensor in an open file.
-#[derive(Debug)]
-pub(crate) struct ExternalBytes<'e> {
-    file: File,
-    location: &'e str,
-    /// The position of the first byte in the file.
-    offset: u64,
-}
-
-impl ExternalBytes<'_> {
-    /// Fills a buffer with the tensor's bytes from a position on.
-    pub(crate) fn read_at(&mut self, position: u64, buffer: &mut [u8]) -> Result<(), OnnxError> {
-        let start = SeekFrom::Start(self.offset.saturating_add(position));
-        let read = self.file.seek(start).and_then(|_| self.file.read_exact(buffer));
-        read.map_err(|error| OnnxError::Io(error).in_file(self.location))
-    }
-}
-
 /// The parsed `external_data` of a tensor.
 #[derive(Debug)]
 struct Entry<'a> {
@@ -87,24 +69,14 @@ impl ExternalData {
         entries: &[StringStringEntryProto],
         expected: u64,
     ) -> Result<Vec<u8>, OnnxError> {
-        let ExternalBytes { file, location, .. } = self.open_bytes(entries, expected)?;
-        self.charge(expected)
-            .and_then(|()| file::read_exactly(file, expected))
-            .map_err(|error| error.in_file(location))
-    }
-
-    /// Opens the `expected` bytes of the tensor that these entries describe, to read them in parts. The bytes
-    /// that are read do not count, except those of a checksum.
-    pub(crate) fn open_bytes<'e>(
-        &self,
-        entries: &'e [StringStringEntryProto],
-        expected: u64,
-    ) -> Result<ExternalBytes<'e>, OnnxError> {
         let entry = Entry::parse(entries)?;
-        if let Some(got) = entry.length.filter(|&got| got != expected) {
-            return Err(OnnxError::ExternalLength { expected, got });
-        }
-        self.open_entry(&entry, expected).map_err(|error| error.in_file(entry.location))
+        entry.check_length(expected)?;
+        let read = || {
+            let file = self.open_entry(&entry, expected)?;
+            self.charge(expected)?;
+            file::read_exactly(file, expected)
+        };
+        read().map_err(|error| error.in_file(entry.location))
     }
 
     /// Calls `visit` with the `expected` bytes of the tensor that these entries describe, in parts. The bytes
@@ -117,9 +89,10 @@ impl ExternalData {
     ) -> Result<(), OnnxError> {
         const PART: u64 = 256 << 10;
         let entry = Entry { checksum: None, ..Entry::parse(entries)? };
+        entry.check_length(expected)?;
         let mut read = || {
             self.charge(expected)?;
-            let ExternalBytes { mut file, .. } = self.open_entry(&entry, expected)?;
+            let mut file = self.open_entry(&entry, expected)?;
             let mut part = vec![0; usize::try_from(expected.min(PART)).unwrap_or_default()];
             let mut left = expected;
             while left > 0 {
@@ -131,13 +104,11 @@ impl ExternalData {
             }
             Ok(())
         };
-        if let Some(got) = entry.length.filter(|&got| got != expected) {
-            return Err(OnnxError::ExternalLength { expected, got });
-        }
         read().map_err(|error: OnnxError| error.in_file(entry.location))
     }
 
-    fn open_entry<'e>(&self, entry: &Entry<'e>, expected: u64) -> Result<ExternalBytes<'e>, OnnxError> {
+    /// Opens a file at the first of the `expected` bytes.
+    fn open_entry(&self, entry: &Entry<'_>, expected: u64) -> Result<File, OnnxError> {
         let (mut file, size) = self.folder.file(Path::new(entry.location))?;
         entry.check_range(expected, size)?;
         if let Some(checksum) = entry.checksum {
@@ -145,7 +116,7 @@ impl ExternalData {
             check_sum(&mut file, size, checksum, entry.location)?;
         }
         file.seek(SeekFrom::Start(entry.offset)).map_err(OnnxError::Io)?;
-        Ok(ExternalBytes { file, location: entry.location, offset: entry.offset })
+        Ok(file)
     }
 
     fn charge(&self, wanted: u64) -> Result<(), OnnxError> {
@@ -184,6 +155,13 @@ impl<'a> Entry<'a> {
     }
 
     /// Checks that a file of this size contains this many bytes for the tensor.
+    fn check_length(&self, expected: u64) -> Result<(), OnnxError> {
+        match self.length {
+            Some(got) if got != expected => Err(OnnxError::ExternalLength { expected, got }),
+            _ => Ok(()),
+        }
+    }
+
     fn check_range(&self, expected: u64, size: u64) -> Result<(), OnnxError> {
         // Without a length, the data extends to the end of the file.
         let reaches_end = self.length.is_some() || self.offset.checked_add(expected) == Some(size);
@@ -246,21 +224,6 @@ pub(crate) fn located<'t>(message: &'t TensorProto, folder: &Folder) -> Result<&
     };
     check().map_err(|error| error.in_file(entry.location))?;
     Ok(entry.location)
-}
-
-/// Makes a tensor refer to bytes of a file in the model's folder.
-pub(crate) fn refer(message: &mut TensorProto, location: &str, offset: u64, length: u64) {
-    let entry = |key: &str, value: String| StringStringEntryProto {
-        key: Some(key.to_owned()),
-        value: Some(value),
-        ..StringStringEntryProto::default()
-    };
-    message.data_location = Some(DataLocation::EXTERNAL);
-    message.external_data = vec![
-        entry("location", location.to_owned()),
-        entry("offset", offset.to_string()),
-        entry("length", length.to_string()),
-    ];
 }
 
 fn number(key: &'static str, value: &str) -> Result<u64, OnnxError> {

@@ -83,15 +83,14 @@ pub struct ParseFingerprintError {
 pub(crate) struct GraphHash(u128);
 
 impl GraphHash {
-    /// Computes the hash. Initializers for which `is_computed` is true count as external data, which they become when
-    /// the model is saved.
-    pub(crate) fn of(model: &ModelProto, is_computed: impl Fn(&str) -> bool) -> Result<Self, OnnxError> {
-        message::hash(model, is_computed).map(Self)
+    /// Computes the hash of a model's graph.
+    pub(crate) fn of(model: &ModelProto) -> Result<Self, OnnxError> {
+        message::hash(model).map(Self)
     }
 
     /// Returns the hash of an exported graph together with the options of a conversion that change how values are
     /// rounded.
-    pub(crate) fn with_options(self, options: [bool; 3]) -> Self {
+    pub(crate) fn with_options(self, options: [bool; 2]) -> Self {
         let mut bytes = self.0.to_le_bytes().to_vec();
         bytes.push(FORM);
         bytes.extend(options.map(u8::from));
@@ -124,7 +123,7 @@ impl GraphHash {
 /// # Errors
 /// Returns the errors about external data, wrapped in [`OnnxError::InTensor`].
 pub(crate) fn of_model(model: &ModelProto, external: &ExternalData) -> Result<Fingerprint, OnnxError> {
-    let own = GraphHash::of(model, |_| false)?;
+    let own = GraphHash::of(model)?;
     let mut hash = Xxh3Default::new();
     let graph = match own.of_exported(model) {
         Some(exported) => {

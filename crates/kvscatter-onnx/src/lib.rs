@@ -85,7 +85,6 @@ pub mod tensor_proto;
 pub mod test_dir;
 pub mod text;
 mod visit;
-mod weights;
 
 /// The default limit on the number of bytes of values that are allocated or read from other files: 16 GiB.
 pub const DEFAULT_MEMORY_LIMIT: u64 = 16 << 30;

@@ -8,8 +8,7 @@ use crate::external::Folder;
 use crate::file::{self, Stamp, folder_of};
 use crate::fingerprint::GraphHash;
 use crate::proto::{self, ModelProto, TensorProto};
-use crate::visit::{visit_beside_initializers, visit_tensors};
-use crate::weights::{ComputedWeight, Strips};
+use crate::visit::visit_tensors;
 use crate::{ExternalData, Graph, ModelFile, OnnxError, external};
 
 /// A model and, if it was loaded from a file, the path of that file. External data is in the same folder.
@@ -21,16 +20,6 @@ pub struct Model {
     stamp: Option<Stamp>,
     /// Whether the file still contains this model.
     is_as_read: bool,
-    /// The initializers of the graph whose values are computed when the model is written, by name. The message
-    /// has their types and shapes only.
-    computed: BTreeMap<String, ComputedWeight>,
-}
-
-/// Which tensors of a model are visited.
-#[derive(Clone, Copy, Debug)]
-enum Tensors {
-    All,
-    BesideInitializers,
 }
 
 impl Model {
@@ -51,7 +40,7 @@ impl Model {
     /// The model has no folder, so its external data cannot be read.
     #[must_use]
     pub fn from_proto(proto: ModelProto) -> Self {
-        Self { proto, path: None, stamp: None, is_as_read: false, computed: BTreeMap::new() }
+        Self { proto, path: None, stamp: None, is_as_read: false }
     }
 
     /// Reads a model from a regular file of at most 2 GiB (protobuf's limit), and remembers the path.
@@ -78,28 +67,17 @@ impl Model {
     pub(crate) fn read(path: &Path, bytes: &[u8], stamp: Stamp) -> Result<Self, OnnxError> {
         let proto = decode(bytes).map_err(|error| error.in_file(path))?;
         let (path_of, stamp) = (Some(path.to_owned()), Some(stamp));
-        let model = Self { proto, path: path_of, stamp, is_as_read: true, computed: BTreeMap::new() };
+        let model = Self { proto, path: path_of, stamp, is_as_read: true };
         model.check_locations(folder_of(path)).map_err(|error| error.in_file(path))?;
         Ok(model)
     }
 
     /// Encodes the model. Unknown fields are placed at the end of their message.
     ///
-    /// Weights that a [conversion](crate::convert::ConvertOptions::standard_weights) left to be computed become
-    /// part of the message. [`save_with_weights`](Self::save_with_weights) writes them to another file instead.
-    ///
     /// # Errors
-    /// * Returns [`OnnxError::Encode`] if the model takes more than 2 GiB (protobuf's limit).
-    /// * Returns the errors about external data, wrapped in [`OnnxError::InTensor`], for weights that are
-    ///   computed.
+    /// Returns [`OnnxError::Encode`] if the model takes more than 2 GiB (protobuf's limit).
     pub fn to_bytes(&self) -> Result<Vec<u8>, OnnxError> {
-        if self.computed.is_empty() {
-            return proto::encode(&self.proto);
-        }
-        match self.external_data()? {
-            Some(external) => proto::encode(&self.embedded(&external)?),
-            None => proto::encode(&self.proto),
-        }
+        proto::encode(&self.proto)
     }
 
     /// Writes the whole model to a file, or writes nothing on failure.
@@ -117,13 +95,10 @@ impl Model {
 
     /// Creates another model whose external data is in the folder of this model.
     pub(crate) fn with_proto(&self, proto: ModelProto) -> Self {
-        Self { proto, path: self.path.clone(), stamp: None, is_as_read: false, computed: BTreeMap::new() }
+        Self { proto, path: self.path.clone(), stamp: None, is_as_read: false }
     }
 
     /// Returns the message.
-    ///
-    /// Weights that a [conversion](crate::convert::ConvertOptions::standard_weights) left to be computed have no
-    /// values in it.
     #[must_use]
     pub fn proto(&self) -> &ModelProto {
         &self.proto
@@ -192,8 +167,7 @@ impl Model {
     #[must_use]
     pub fn external_files(&self) -> Vec<PathBuf> {
         let Some(folder) = self.folder() else { return Vec::new() };
-        let sources = self.computed.values().filter_map(|computed| external::path(computed.source(), folder));
-        let mut files: BTreeSet<_> = sources.collect();
+        let mut files = BTreeSet::new();
         let Ok(()) = visit_tensors::<Infallible>(&self.proto, &mut |tensor| {
             files.extend(external::path(tensor, folder));
             Ok(())
@@ -210,36 +184,9 @@ impl Model {
         self.folder().map(ExternalData::open).transpose()
     }
 
-    /// Computes the hash of the model's graph as it is when it was [saved](Self::save_with_weights).
+    /// Computes the hash of the model's graph.
     pub(crate) fn graph_hash(&self) -> Result<GraphHash, OnnxError> {
-        GraphHash::of(&self.proto, |name| self.computed.contains_key(name))
-    }
-
-    /// Returns the initializers whose values are computed when the model is written.
-    pub(crate) fn computed(&self) -> &BTreeMap<String, ComputedWeight> {
-        &self.computed
-    }
-
-    /// Sets the initializers whose values are computed when the model is written. The graph has these
-    /// initializers, without values.
-    pub(crate) fn set_computed(&mut self, computed: BTreeMap<String, ComputedWeight>) {
-        self.computed = computed;
-    }
-
-    /// Returns the message with the values of all computed weights.
-    fn embedded(&self, external: &ExternalData) -> Result<ModelProto, OnnxError> {
-        let mut proto = self.proto.clone();
-        let mut strips = Strips::default();
-        for tensor in &mut proto.graph.get_or_insert_default().initializer {
-            let name = tensor.name.as_deref().unwrap_or_default();
-            let Some(computed) = self.computed.get(name) else { continue };
-            let values = tensor.raw_data.get_or_insert_default();
-            computed.compute(external, &mut strips, &mut |part| {
-                values.extend_from_slice(part);
-                Ok(())
-            })?;
-        }
-        Ok(proto)
+        GraphHash::of(&self.proto)
     }
 
     /// Returns the file that the model was read from, or `None` for a model that was created in memory.
@@ -250,20 +197,8 @@ impl Model {
     /// Returns the files that contain values of the model's tensors, each once. If `folder` is given, checks
     /// that they exist in it.
     pub(crate) fn locations(&self, folder: Option<&Folder>) -> Result<BTreeSet<String>, OnnxError> {
-        self.locations_of(Tensors::All, folder)
-    }
-
-    /// Returns the same as [`locations`](Self::locations), without the initializers of the graph.
-    pub(crate) fn locations_beside_initializers(
-        &self,
-        folder: Option<&Folder>,
-    ) -> Result<BTreeSet<String>, OnnxError> {
-        self.locations_of(Tensors::BesideInitializers, folder)
-    }
-
-    fn locations_of(&self, tensors: Tensors, folder: Option<&Folder>) -> Result<BTreeSet<String>, OnnxError> {
         let mut locations = BTreeSet::new();
-        self.visit_external(tensors, &mut |tensor| {
+        self.visit_external(&mut |tensor| {
             let location = match folder {
                 Some(folder) => external::located(tensor, folder)?,
                 None => {
@@ -281,7 +216,7 @@ impl Model {
 
     fn check_locations(&self, path: &Path) -> Result<(), OnnxError> {
         let mut folder = None;
-        self.visit_external(Tensors::All, &mut |tensor| {
+        self.visit_external(&mut |tensor| {
             let folder = match &mut folder {
                 Some(folder) => folder,
                 none => none.insert(Folder::open(path)?),
@@ -293,19 +228,14 @@ impl Model {
     /// Calls `visit` for every tensor with external data. An error names the tensor.
     fn visit_external(
         &self,
-        tensors: Tensors,
         visit: &mut impl FnMut(&TensorProto) -> Result<(), OnnxError>,
     ) -> Result<(), OnnxError> {
-        let mut visit = |tensor: &TensorProto| {
+        visit_tensors(&self.proto, &mut |tensor| {
             if !external::is_external(tensor) {
                 return Ok(());
             }
             visit(tensor).map_err(|error| error.in_tensor(tensor.name.as_deref().unwrap_or_default()))
-        };
-        match tensors {
-            Tensors::All => visit_tensors(&self.proto, &mut visit),
-            Tensors::BesideInitializers => visit_beside_initializers(&self.proto, &mut visit),
-        }
+        })
     }
 
     fn folder(&self) -> Option<&Path> {

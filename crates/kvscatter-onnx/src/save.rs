@@ -1,9 +1,7 @@
 //! Saves a model together with the files that contain its tensors' values.
 
-mod computed;
 mod data_file;
 
-use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::io::{self, Read};
 use std::path::{Component, Path, PathBuf};
@@ -16,7 +14,7 @@ pub use data_file::{DataFile, DataFileOrigin};
 
 use crate::external::Folder;
 use crate::file::{self, Identity, OutputFileKind, UnfinishedFiles, folder_of};
-use crate::{Model, OnnxError, proto};
+use crate::{Model, OnnxError};
 
 /// How files of values are transferred to another folder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,10 +36,6 @@ impl Model {
     /// If the model was read from the same folder, both models share the files of external data. Either
     /// everything is written, or no new file remains. Values are not loaded into memory as a whole.
     ///
-    /// If a [conversion](crate::convert::ConvertOptions::standard_weights) left weights to be computed, all
-    /// external data of the graph's initializers is written to one new file. It is named after the model, with
-    /// `.data` added, and `weights` does not apply to it.
-    ///
     /// # Errors
     /// If an error is returned, nothing was written. Errors are wrapped in [`OnnxError::InFile`].
     ///
@@ -49,7 +43,6 @@ impl Model {
     /// * Returns [`OnnxError::OtherKind`] if `path` leads to a file that is not a model.
     /// * Returns [`OnnxError::DataFileDiffers`] if a different file already exists at the path of a file of
     ///   values.
-    /// * Returns [`OnnxError::Misplaced`], wrapped in [`OnnxError::InTensor`], if a computed weight is wrong.
     /// * Returns [`OnnxError::DataFileIsModel`] if the model and its values would get the same path.
     /// * Returns [`OnnxError::Encode`] if the model is too large, and [`OnnxError::Io`] if the file system
     ///   returns an error.
@@ -67,19 +60,12 @@ impl Model {
         }
         OutputFileKind::Model.check(path).map_err(|error| error.in_file(path))?;
         let mut made = UnfinishedFiles::new();
-        let (proto, written) = match self.path().filter(|_| !self.computed().is_empty()) {
-            Some(from) => {
-                let computed = computed::write(self, from, path, &identity, &mut made)?;
-                (Cow::Owned(computed.proto), Some(computed.file))
-            }
-            None => (Cow::Borrowed(self.proto()), None),
-        };
-        let bytes = proto::encode(proto.as_ref()).map_err(|error| error.in_file(path))?;
+        let bytes = self.to_bytes().map_err(|error| error.in_file(path))?;
         let in_model = |error: OnnxError| match self.path() {
             Some(from) => error.in_file(from),
             None => error,
         };
-        let mut files = match self.path() {
+        let files = match self.path() {
             Some(from) => {
                 let transfer = Transfer {
                     source: Folder::open(folder_of(from)).map_err(in_model)?,
@@ -88,16 +74,12 @@ impl Model {
                     output: &identity,
                     weights,
                 };
-                let locations = match written.is_some() {
-                    true => self.locations_beside_initializers(Some(&transfer.source)),
-                    false => self.locations(Some(&transfer.source)),
-                };
-                transfer.place_all(&locations.map_err(in_model)?, &mut made)?
+                let locations = self.locations(Some(&transfer.source)).map_err(in_model)?;
+                transfer.place_all(&locations, &mut made)?
             }
             None => self.locations(None).map(|_| Vec::new())?,
         };
         file::write_with(made, path, &bytes).map_err(|error| OnnxError::Io(error).in_file(path))?;
-        files.extend(written);
         Ok(files)
     }
 }

@@ -8,16 +8,7 @@ pub(crate) fn visit_tensors<E>(
     model: &ModelProto,
     visit: &mut impl FnMut(&TensorProto) -> Result<(), E>,
 ) -> Result<(), E> {
-    model.graph.initializer.iter().try_for_each(&mut *visit)?;
-    visit_beside_initializers(model, visit)
-}
-
-/// Calls `visit` for the same tensors as [`visit_tensors`], without the initializers of the graph.
-pub(crate) fn visit_beside_initializers<E>(
-    model: &ModelProto,
-    visit: &mut impl FnMut(&TensorProto) -> Result<(), E>,
-) -> Result<(), E> {
-    visit_graph_beside_initializers(&model.graph, visit)?;
+    visit_graph(&model.graph, visit)?;
     for training in &model.training_info {
         visit_graph(&training.initialization, visit)?;
         visit_graph(&training.algorithm, visit)?;
@@ -36,13 +27,6 @@ fn visit_graph<E>(
     visit: &mut impl FnMut(&TensorProto) -> Result<(), E>,
 ) -> Result<(), E> {
     graph.initializer.iter().try_for_each(&mut *visit)?;
-    visit_graph_beside_initializers(graph, visit)
-}
-
-fn visit_graph_beside_initializers<E>(
-    graph: &GraphProto,
-    visit: &mut impl FnMut(&TensorProto) -> Result<(), E>,
-) -> Result<(), E> {
     graph.sparse_initializer.iter().try_for_each(|sparse| visit_sparse(sparse, visit))?;
     visit_nodes(&graph.node, visit)
 }

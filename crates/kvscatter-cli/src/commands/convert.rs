@@ -1,14 +1,13 @@
 //! `kvscatter convert`: converts a decoder with growing caches into one whose caches are written in place.
 
-use std::collections::BTreeMap;
 use std::io::Write;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use kvscatter_onnx::convert::{
-    self, ConvertOptions, Converted, KeptAttention, KeptOperator, KeptReason, LinearWindow, RingSize,
-    StandardWeights, UNLIMITED, WindowedCaches,
+    self, ConvertOptions, Converted, KeptAttention, KeptReason, LinearWindow, RingSize, UNLIMITED,
+    WindowedCaches,
 };
 use kvscatter_onnx::source::ModelSource;
 use kvscatter_onnx::text::units;
@@ -36,8 +35,7 @@ use crate::output::{Outcome, Output, count, hanging, one_line, paragraph, table}
 /// picture.
 ///
 /// A bias that is proportional to the distance of slot and token (ALiBi) is computed with the mask. The model is
-/// raised to operator set 24, and its metadata describes the new inputs. Weights are not changed, except with
-/// --standard.
+/// raised to operator set 24, and its metadata describes the new inputs. Weights are not changed.
 ///
 /// GroupQueryAttention and other operators of ONNX Runtime become standard ones. The command evaluates both on
 /// random values, and refuses the model if the results differ.
@@ -99,15 +97,6 @@ pub(crate) struct Convert {
     #[arg(long, conflicts_with = "keep_attention")]
     fuse_softcap: bool,
 
-    /// Also express quantized weights in operators of ONNX
-    ///
-    /// MatMulNBits becomes DequantizeLinear and MatMul, and GatherBlockQuantized becomes Gather and
-    /// DequantizeLinear of the rows. The weights keep their values, but in another order. All weights in other files
-    /// are written to a new file, which is named after the output with .data added. Operators without a standard
-    /// form, such as QMoE, stay and are listed.
-    #[arg(long, conflicts_with = "weights")]
-    standard: bool,
-
     /// How to place files of weights if the output is in another folder
     #[arg(long, value_enum, default_value_t)]
     weights: WeightFiles,
@@ -136,9 +125,6 @@ struct ConvertDocument<'a> {
     attention_nodes: usize,
     fused: usize,
     kept: Vec<KeptDocument<'a>>,
-    /// What became of operators that are not ONNX's, with `--standard`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    standard: Option<StandardDocument<'a>>,
     write_indices: &'a str,
     attention_mask: Option<&'a str>,
     nonpad_kv_seqlen: Option<&'a str>,
@@ -184,21 +170,6 @@ struct KeptDocument<'a> {
 struct StateDocument<'a> {
     past: &'a str,
     present: &'a str,
-}
-
-/// The operators that are not ONNX's.
-#[derive(Serialize)]
-struct StandardDocument<'a> {
-    /// The number of nodes that were replaced, by operator.
-    replaced: &'a BTreeMap<String, usize>,
-    kept: Vec<KeptOperatorDocument>,
-}
-
-/// An operator that has no form in operators of ONNX.
-#[derive(Serialize)]
-struct KeptOperatorDocument {
-    node: String,
-    reason: String,
 }
 
 /// The cost of a static cache, which does not depend on how much of it is in use.
@@ -357,8 +328,7 @@ pub(crate) fn run(args: Convert, output: &mut Output) -> Result<Outcome, Command
     let options = ConvertOptions::new(args.max_seq)
         .keep_attention(args.keep_attention)
         .fuse_softcap(args.fuse_softcap)
-        .windowed(windowed(&args)?)
-        .standard_weights(args.standard);
+        .windowed(windowed(&args)?);
     let converted = convert::convert(&model, options).map_err(|cause| kvscatter_onnx::OnnxError::InFile {
         path: args.model.clone(),
         cause: Box::new(cause),
@@ -411,8 +381,6 @@ fn show(
         writeln!(output, "{became}")?;
     }
     kept(&converted.kept).iter().try_for_each(|line| writeln!(output, "{}", hanging(2, line)))?;
-    let standard = converted.standard_weights.iter().flat_map(standard);
-    standard.into_iter().try_for_each(|line| writeln!(output, "{}", hanging(2, &line)))?;
     let input =
         |name: &str, what: &str, contract: &str| vec![name.to_owned(), what.to_owned(), contract.to_owned()];
     let first = match converted.rings.is_empty() {
@@ -514,26 +482,6 @@ fn kept(all: &[KeptAttention]) -> Vec<String> {
     lines
 }
 
-/// Returns lines about the operators that became operators of ONNX, and about those that stay. Operators with the
-/// same reason take one line.
-fn standard(weights: &StandardWeights) -> Vec<String> {
-    let became = |(operator, &nodes): (&String, &usize)| match operator.as_str() {
-        "MatMulNBits" => format!("{} became DequantizeLinear and MatMul.", count(nodes, "MatMulNBits node")),
-        _ => format!("{} became Gather and DequantizeLinear.", count(nodes, &format!("{operator} node"))),
-    };
-    let mut lines: Vec<_> = weights.replaced.iter().map(became).collect();
-    let mut kept: BTreeMap<(&str, String), usize> = BTreeMap::new();
-    for KeptOperator { node, reason } in &weights.kept {
-        let nodes = kept.entry((&node.op_type, reason.to_string())).or_default();
-        *nodes = nodes.saturating_add(1);
-    }
-    let stays = |((operator, reason), nodes): ((&str, String), usize)| {
-        one_line(&format!("Kept {}: {reason}", count(nodes, &format!("{operator} node"))))
-    };
-    lines.extend(kept.into_iter().map(stays));
-    lines
-}
-
 /// Returns the number of attention operations of each kind.
 fn readers(converted: &Converted) -> String {
     let nodes = count(converted.attention_nodes, "Attention node");
@@ -569,17 +517,6 @@ fn document<'a>(args: &Convert, converted: &'a Converted, files: &[DataFile]) ->
             .iter()
             .map(|kept| KeptDocument { output: &kept.output, reason: kept.reason.to_string() })
             .collect(),
-        standard: converted.standard_weights.as_ref().map(|weights| StandardDocument {
-            replaced: &weights.replaced,
-            kept: weights
-                .kept
-                .iter()
-                .map(|kept| KeptOperatorDocument {
-                    node: kept.node.to_string(),
-                    reason: kept.reason.to_string(),
-                })
-                .collect(),
-        }),
         write_indices: &converted.write_indices,
         attention_mask: converted.attention_mask.as_deref(),
         nonpad_kv_seqlen: converted.nonpad_kv_seqlen.as_deref(),

@@ -58,6 +58,5 @@ fn origin(origin: DataFileOrigin) -> &'static str {
         DataFileOrigin::Kept => "kept",
         DataFileOrigin::Linked => "linked",
         DataFileOrigin::Copied => "copied",
-        DataFileOrigin::Written => "written",
     }
 }

@@ -79,23 +79,6 @@ fn a_refusal_of_sessions_is_reported_with_their_reason() {
 }
 
 #[test]
-fn quantized_weights_in_operators_of_onnx() {
-    let folder = Folder::with_testdata();
-    let mut model = Model::load(&folder.path("testdata/decoders/optimum-llama-4bit/model.onnx")).unwrap();
-    let graph = model.proto_mut().graph.as_option_mut().unwrap();
-    // The first of the products gets an order of columns, which has no standard form.
-    let product = graph.node.iter_mut().find(|node| node.op_type.as_deref() == Some("MatMulNBits")).unwrap();
-    let zero_points = product.input[3].clone();
-    product.input.push(zero_points);
-    model.save(&folder.path("changed.onnx")).unwrap();
-    insta::assert_snapshot!(folder.run("convert changed.onnx -o static.onnx --max-seq 64 --standard"));
-    let json = folder.run("convert changed.onnx -o static.onnx --max-seq 64 --standard --json").passed();
-    let document: serde_json::Value = serde_json::from_str(&json).unwrap();
-    assert_eq!(document["standard"]["replaced"]["MatMulNBits"], 14);
-    assert!(document["standard"]["kept"][0]["reason"].as_str().unwrap().starts_with("g_idx"));
-}
-
-#[test]
 fn attention_that_is_kept() {
     let folder = Folder::with_testdata();
     insta::assert_snapshot!(

@@ -20,15 +20,13 @@ use super::windows::{LinearReason, LinearWindow};
 use super::{ConvertOptions, caches, form, metadata, rewrite, tables};
 use crate::decoder::{Cache, Cost, CostAt, Decoder, InputRole, WriterStyle};
 use crate::fold::Fold;
-use crate::standard::StandardWeights;
 use crate::{Graph, Model, NodeLabel, OnnxError, TakenBranch, merged, opset, standard};
 
 /// A decoder with a static cache, and a summary of the conversion.
 #[derive(Debug)]
 pub struct Converted {
     /// The decoder. Weights that the exported model keeps in other files stay in those files, and this model
-    /// refers to them. Standard weights are computed when the model is
-    /// [saved](Model::save_with_weights).
+    /// refers to them.
     pub model: Model,
     /// The number of caches that became static.
     pub caches: usize,
@@ -57,9 +55,6 @@ pub struct Converted {
     /// The name of the input that marks the slots of real tokens, now `[batch, max_seq]`. It is `None` if the
     /// decoder has no such input.
     pub attention_mask: Option<String>,
-    /// What became of the operators that are not ONNX's, if the [options](ConvertOptions) ask for standard
-    /// weights.
-    pub standard_weights: Option<StandardWeights>,
     /// The sizes of the rings, each with the number of its caches.
     pub rings: BTreeMap<RingSize, usize>,
     /// The number of tokens that a sample can have if all caches are rings, and `None` otherwise. It is
@@ -112,8 +107,8 @@ pub fn convert(model: &Model, options: impl Into<ConvertOptions>) -> Result<Conv
     let standard_graph = standard.graph()?;
     let mut converted = convert_standard(&standard, &standard_graph, options, padding)
         .map_err(|error| about(&graph, &standard_graph, error))?;
-    let ConvertOptions { keep_attention, fuse_softcap, standard_weights, .. } = options;
-    let exported = model.graph_hash()?.with_options([keep_attention, fuse_softcap, standard_weights]);
+    let ConvertOptions { keep_attention, fuse_softcap, .. } = options;
+    let exported = model.graph_hash()?.with_options([keep_attention, fuse_softcap]);
     exported.set(converted.model.graph_hash()?, converted.model.proto_mut());
     Ok(Converted { branch: unmerged.as_ref().map(|unmerged| unmerged.branch.clone()), ..converted })
 }
@@ -188,10 +183,6 @@ fn convert_standard(
     let (rings, linear_windows) = rewritten.use_rings(&exported, &fusions.fused, options)?;
     metadata::write(&exported, &rewritten.inputs, &rings, rewritten.model.proto_mut());
     let slots = Slots { max_seq, rings: &rings };
-    let standard_weights = match options.standard_weights {
-        true => Some(standard::weights::replace(&mut rewritten.model)?),
-        false => None,
-    };
     Ok(Converted {
         caches: decoder.caches.len(),
         bytes_per_slot: bytes(&decoder, slots, |cost| cost.per_token),
@@ -219,7 +210,6 @@ fn convert_standard(
             .collect(),
         write_indices: rewritten.inputs.write_indices,
         nonpad_kv_seqlen: rewritten.inputs.nonpad_kv_seqlen,
-        standard_weights,
         model: rewritten.model,
         branch: None,
     })

@@ -33,12 +33,11 @@
 //! Attention that consists of separate nodes then becomes one `Attention` node that reads the caches, wherever
 //! the node computes the same on random queries and caches. [`ConvertOptions`] can leave it as it is.
 //!
-//! Operators with quantized weights stay, unless [`ConvertOptions::standard_weights`] asks for operators of ONNX.
+//! Operators with quantized weights stay.
 //!
 //! The conversion uses the structure of the graph. Names count only for the roles of inputs
 //! ([`InputRole`](crate::decoder::InputRole)). It does not change weights, and it does
-//! not read weights that are stored in other files. Standard weights have the same values in another order, and
-//! are read and written when the model is saved.
+//! not read weights that are stored in other files.
 
 mod attention;
 mod caches;
@@ -78,4 +77,4 @@ pub(crate) use soundness::seen_in_static;
 pub use soundness::{CheckedRing, check_rings};
 pub use windows::{LinearReason, LinearWindow};
 
-pub use crate::standard::{KeptOperator, NoStandardForm, StandardWeights};
+pub use crate::standard::NoStandardForm;

@@ -15,10 +15,6 @@ pub struct ConvertOptions {
     /// `softcap`. ONNX Runtime before 1.27 caps scores after the mask, so that hidden slots count, and returns
     /// other results than the separate nodes. Its users need kvscatter's plugin.
     pub fuse_softcap: bool,
-    /// Whether operators with quantized weights become operators of ONNX: `MatMulNBits` becomes
-    /// `DequantizeLinear` and `MatMul`, and `GatherBlockQuantized` becomes `Gather` and `DequantizeLinear`. The
-    /// weights keep their values, but in another order, so that they are written to a new file.
-    pub standard_weights: bool,
     /// How the caches of layers with a window are kept.
     pub windowed: WindowedCaches,
 }
@@ -57,13 +53,7 @@ impl ConvertOptions {
     /// Returns the default options for this many slots of each sample.
     #[must_use]
     pub fn new(max_seq: usize) -> Self {
-        Self {
-            max_seq,
-            keep_attention: false,
-            fuse_softcap: false,
-            standard_weights: false,
-            windowed: WindowedCaches::default(),
-        }
+        Self { max_seq, keep_attention: false, fuse_softcap: false, windowed: WindowedCaches::default() }
     }
 
     /// Sets whether attention that consists of separate nodes stays as it is.
@@ -76,12 +66,6 @@ impl ConvertOptions {
     #[must_use]
     pub fn fuse_softcap(self, fuse_softcap: bool) -> Self {
         Self { fuse_softcap, ..self }
-    }
-
-    /// Sets whether operators with quantized weights become operators of ONNX.
-    #[must_use]
-    pub fn standard_weights(self, standard_weights: bool) -> Self {
-        Self { standard_weights, ..self }
     }
 
     /// Sets how the caches of layers with a window are kept.

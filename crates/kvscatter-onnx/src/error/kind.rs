@@ -27,7 +27,6 @@ impl OnnxError {
             Self::OverInput => "over_input",
             Self::OtherKind { .. } => "other_kind",
             Self::DataFileDiffers => "data_file_differs",
-            Self::Misplaced { .. } => "misplaced",
             Self::DataFileIsModel => "data_file_is_model",
             Self::Tensor(_) => "tensor",
             Self::UndefinedType => "undefined_type",

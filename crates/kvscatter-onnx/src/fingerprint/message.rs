@@ -12,7 +12,7 @@ use crate::{OnnxError, external};
 /// Returns the hash of a model's graph, functions and operator sets.
 ///
 /// Messages are copied and encoded one by one, and large values are not copied.
-pub(super) fn hash(model: &ModelProto, is_computed: impl Fn(&str) -> bool) -> Result<u128, OnnxError> {
+pub(super) fn hash(model: &ModelProto) -> Result<u128, OnnxError> {
     let mut hash = Parts(Xxh3Default::new());
     let mut opsets = model.opset_import.iter().map(encode).collect::<Result<Vec<_>, _>>()?;
     // Their order has no meaning.
@@ -30,11 +30,6 @@ pub(super) fn hash(model: &ModelProto, is_computed: impl Fn(&str) -> bool) -> Re
         })?;
     }
     hash.list(&graph.initializer, |hash, tensor| {
-        if is_computed(tensor.name.as_deref().unwrap_or_default()) {
-            hash.part(&header(tensor)?);
-            hash.part(&[]);
-            return Ok(());
-        }
         hash.part(&if external::is_external(tensor) {
             header(tensor)?
         } else {

@@ -30,8 +30,6 @@ pub enum DataFileOrigin {
     Linked,
     /// The file was copied.
     Copied,
-    /// The file is new, because values were computed for the saved model.
-    Written,
 }
 
 /// Returns `true` if two files contain the same bytes.

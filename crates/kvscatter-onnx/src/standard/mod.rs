@@ -24,7 +24,6 @@ mod rule;
 mod sunk;
 #[cfg(test)]
 mod tests;
-pub(crate) mod weights;
 
 use std::collections::BTreeSet;
 
@@ -40,7 +39,6 @@ use crate::proto::ModelProto;
 use crate::{Dimension, Graph, Node, OnnxError};
 
 pub use error::NoStandardForm;
-pub use weights::{KeptOperator, StandardWeights};
 
 /// Returns `true` if [`standardize`] replaces a node.
 pub(crate) fn replaces(node: &Node<'_>) -> bool {

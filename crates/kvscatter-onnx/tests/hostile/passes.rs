@@ -73,7 +73,7 @@ fn conversions(seed: u64) -> Vec<(&'static str, ConvertOptions)> {
     let usual = ConvertOptions::new(24);
     let other = match seed % 8 {
         0 => ("convert with attention kept", usual.keep_attention(true)),
-        1 => ("convert with standard weights", usual.standard_weights(true).fuse_softcap(true)),
+        1 => ("convert with softcap fused", usual.fuse_softcap(true)),
         2 => ("convert with masks", usual.windowed(WindowedCaches::Mask)),
         3 => ("convert with small rings", usual.windowed(WindowedCaches::Ring { chunk: Some(1), rewind: 0 })),
         4 => ("convert with impossible rings", usual.windowed(huge_rings())),

@@ -12,7 +12,7 @@ use kvscatter_onnx::decoder::{Decoder, Hazard, InputRole, WriterStyle};
 use kvscatter_onnx::proto::tensor_shape_proto::dimension::Value as DimValue;
 use kvscatter_onnx::proto::type_proto::Value as TypeValue;
 use kvscatter_onnx::proto::{GraphProto, ModelProto, NodeProto, TensorProto};
-use kvscatter_onnx::{Data, Dimension, Model, Node, OnnxError, Tensor, tensor_proto};
+use kvscatter_onnx::{Dimension, Model, Node, OnnxError, tensor_proto};
 
 use crate::support::{int, int64, int64s, node, testdata, value};
 
@@ -56,47 +56,6 @@ fn changed(decoder: &str, op_type: &str, change: impl FnOnce(&mut NodeProto)) ->
     let graph = model.proto_mut().graph.as_option_mut().unwrap();
     change(graph.node.iter_mut().find(|node| node.op_type.as_deref() == Some(op_type)).unwrap());
     model
-}
-
-/// ONNX Runtime GenAI packs a table that the last product also reads, and changes its shape for the rows.
-#[test]
-fn quantized_weights_stay_or_become_standard() {
-    let mut model = load("decoders/optimum-llama-4bit");
-    let graph = model.proto_mut().graph.as_option_mut().unwrap();
-    let at = graph.node.iter().position(|node| node.input.iter().any(|input| input == "input_ids")).unwrap();
-    let reshape = node("Reshape", &["table", "table_shape"], "packed");
-    let output = graph.node[at].output[0].clone();
-    let mut gather = node("GatherBlockQuantized", &["packed", "input_ids", "table_scales"], &output);
-    gather.attribute = vec![int("block_size", 32), int("bits", 4)];
-    gather.domain = Some("com.microsoft".to_owned());
-    graph.node.splice(at..=at, [reshape, gather]);
-    let constant = |name: &str, element: ElementType, shape: &[usize], bytes: Vec<u8>| {
-        let value = Tensor::new(element, shape.to_vec(), Data::Bytes(bytes)).unwrap();
-        tensor_proto::encode(name, &value)
-    };
-    let shape = [256_i64, 32].map(i64::to_le_bytes).concat();
-    graph.initializer.extend([
-        constant("table", ElementType::UInt8, &[256, 2, 16], vec![0x57; 256 * 32]),
-        constant("table_scales", ElementType::Float32, &[256, 2], vec![0; 256 * 2 * 4]),
-        constant("table_shape", ElementType::Int64, &[2], shape),
-    ]);
-    let foreign = |model: &Model| {
-        let graph = model.graph().unwrap();
-        graph.nodes().iter().filter(|node| node.domain() == "com.microsoft").count()
-    };
-
-    let converted = convert(&model, MAX_SEQ).unwrap();
-    assert_eq!((converted.standard_weights.is_none(), foreign(&converted.model)), (true, 16));
-
-    let converted = convert(&model, ConvertOptions::new(MAX_SEQ).standard_weights(true)).unwrap();
-    assert_eq!(foreign(&converted.model), 0);
-    let weights = converted.standard_weights.unwrap();
-    assert!(weights.kept.is_empty(), "{weights:?}");
-    let replaced: Vec<_> = weights.replaced.iter().map(|(name, &count)| (name.as_str(), count)).collect();
-    assert_eq!(replaced, [("GatherBlockQuantized", 1), ("MatMulNBits", 15)]);
-    let graph = converted.model.graph().unwrap();
-    let decoder = Decoder::of(&graph).unwrap();
-    assert_eq!(decoder.input(InputRole::TokenIds).unwrap().name, "input_ids");
 }
 
 #[test]
