@@ -1,7 +1,5 @@
 //! Errors of reading, evaluating and converting ONNX files.
 
-mod kind;
-
 use std::path::PathBuf;
 
 use crate::text::names::one_line;
@@ -18,7 +16,9 @@ use crate::{FoldError, NodeLabel, TensorError};
 ///
 /// Three variants contain the place of an error and wrap its cause: [`InFile`](Self::InFile),
 /// [`InTensor`](Self::InTensor) and [`InNode`](Self::InNode). [`root`](Self::root) returns that cause.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
+#[cfg_attr(test, derive(strum::VariantNames))]
+#[strum(serialize_all = "snake_case")]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "each variant's message names its fields")]
 pub enum OnnxError {
@@ -391,6 +391,12 @@ impl OnnxError {
         error
     }
 
+    /// Returns the stable name of the [`root`](Self::root) cause, such as `input_missing`.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        self.root().into()
+    }
+
     /// Converts the error into its root cause, for a caller that names the file, tensor or node itself.
     pub(crate) fn into_root(self) -> Self {
         match self {
@@ -407,5 +413,35 @@ impl OnnxError {
 
     pub(crate) fn in_tensor(self, name: &str) -> Self {
         Self::InTensor { name: name.to_owned(), cause: Box::new(self) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use strum::VariantNames;
+
+    use super::OnnxError;
+
+    /// The names are an interface: scripts compare them.
+    #[test]
+    fn names_are_stable() {
+        let names = "in_file in_tensor in_node io not_regular_file model_folder folder not_converted not_kept \
+            no_cache_folder file_too_large file_shrank file_changed decode encode over_input other_kind \
+            data_file_differs data_file_is_model tensor undefined_type unsupported_type negative_dim segment \
+            two_fields wrong_field entry_count entry_range capacity convert no_standard_form \
+            external_without_folder external_strings external_location_missing external_key_twice \
+            external_number external_escape external_length external_range external_checksum external_limit \
+            not_as_read other_format graph_missing opset_twice opset_missing duplicate_name name_missing \
+            name_too_long value_missing node_order cycle not_a_float type_missing not_a_tensor merged_twice \
+            unsupported_operator function opset_too_old opset_too_new operator_unknown operator_changed \
+            nothing_to_lower scatter_nested scatter_in_function rank_unknown lower_type index_nodes input_count \
+            output_count input_absent attribute_unknown attribute_twice attribute_type mode constant_attributes \
+            sparse operator add_type add_types broadcast memory_limit not_in_place rank_too_large input_missing \
+            input_unknown value_type value_rank value_dim symbol_conflict fold shape_unknown dims_missing \
+            dim_unused no_valid_indices cache_none cache_not_fed_back cache_not_fed cache_shape_missing \
+            cache_rank cache_does_not_grow dims_differ link_leads_out test_file_missing test_file_count";
+        assert_eq!(OnnxError::VARIANTS.join(" "), names);
+        let error = OnnxError::OpsetTooOld { version: 23, min: 24 };
+        assert_eq!(error.in_tensor("x").in_file("x.onnx").kind(), "opset_too_old");
     }
 }

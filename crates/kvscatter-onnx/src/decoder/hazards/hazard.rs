@@ -7,7 +7,9 @@ use crate::decoder::cache::WriterStyle;
 use crate::decoder::roles::InputRole;
 
 /// A property of the graph that prevents a cache from being written in place, or makes its use incorrect.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, strum::IntoStaticStr)]
+#[cfg_attr(test, derive(strum::VariantNames))]
+#[strum(serialize_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Hazard {
     /// A node other than the writer reads the past, or hands it on to an output. If the cache is written in place,
@@ -120,6 +122,7 @@ pub enum Hazard {
         reason: String,
     },
     /// A node between past and present makes another tensor of the cache's size.
+    #[strum(serialize = "node-between")]
     Between {
         /// The name of the cache's past.
         past: String,
@@ -244,6 +247,7 @@ pub enum Hazard {
         reason: String,
     },
     /// A runtime has a known bug that affects a node of this model.
+    #[strum(serialize = "runtime")]
     RuntimeBug {
         /// The known bug.
         bug: RuntimeBug,

@@ -11,36 +11,7 @@ impl Hazard {
     /// Returns a stable name for the kind of hazard, for use by programs.
     #[must_use]
     pub fn kind(&self) -> &'static str {
-        match self {
-            Self::PastReadElsewhere { .. } => "past-read-elsewhere",
-            Self::PresentReadElsewhere { .. } => "present-read-elsewhere",
-            Self::SharedCache { .. } => "shared-cache",
-            Self::PresentGivenTwice { .. } => "present-given-twice",
-            Self::ResultUnused { .. } => "result-unused",
-            Self::WrittenTwice { .. } => "written-twice",
-            Self::WrittenInTurn { .. } => "written-in-turn",
-            Self::CircularPrefixMask { .. } => "circular-prefix-mask",
-            Self::RingMask { .. } => "ring-mask",
-            Self::RingTooSmall { .. } => "ring-too-small",
-            Self::RingDiffers { .. } => "ring-differs",
-            Self::RingUnchecked { .. } => "ring-unchecked",
-            Self::Between { .. } => "node-between",
-            Self::TypesDiffer { .. } => "types-differ",
-            Self::Grows { .. } => "grows",
-            Self::OperatorWrites { .. } => "operator-writes",
-            Self::MixedStyles { .. } => "mixed-styles",
-            Self::MixedCapacities { .. } => "mixed-capacities",
-            Self::MixedWriteIndices { .. } => "mixed-write-indices",
-            Self::NoWriteIndices { .. } => "no-write-indices",
-            Self::TwoConventions { .. } => "two-conventions",
-            Self::TensorWideScale { .. } => "tensor-wide-scale",
-            Self::WindowMissing { .. } => "window-missing",
-            Self::WindowDiffers { .. } => "window-differs",
-            Self::AlibiMissing { .. } => "alibi-missing",
-            Self::ContextShorter { .. } => "context-shorter",
-            Self::FileUnread { .. } => "file-unread",
-            Self::RuntimeBug { .. } => "runtime",
-        }
+        self.into()
     }
 
     /// Returns the affected cache, or `None` if several caches are affected. The result is the name of the
@@ -340,4 +311,22 @@ fn position(role: InputRole) -> &'static str {
 
 fn list(each: impl Iterator<Item = String>) -> String {
     each.collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use strum::VariantNames;
+
+    use super::Hazard;
+
+    /// The names are an interface: scripts compare them.
+    #[test]
+    fn kinds_are_stable() {
+        let kinds = "past-read-elsewhere present-read-elsewhere shared-cache present-given-twice result-unused written- \
+            twice written-in-turn circular-prefix-mask ring-mask ring-too-small ring-differs ring-unchecked \
+            node-between types-differ grows operator-writes mixed-styles mixed-capacities mixed-write-indices \
+            no-write-indices two-conventions tensor-wide-scale window-missing window-differs alibi-missing \
+            context-shorter file-unread runtime";
+        assert_eq!(Hazard::VARIANTS.join(" "), kinds);
+    }
 }
