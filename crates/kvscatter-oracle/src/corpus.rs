@@ -1,14 +1,15 @@
 //! The conformance corpus: small cases that are named after the rule that they test.
 //!
 //! Unlike the random [`cases`](crate::cases), these are chosen by hand and small enough to be read. Every
-//! case belongs to one [`Rule`], and every rule has at least one case. `kvscatter cases --conformance` writes
+//! case belongs to one [`Rule`], and every rule has at least one case. Most are lines of
+//! `rules.txt`. `kvscatter cases --conformance` writes
 //! them as ONNX test directories.
 //!
 //! ```
 //! use kvscatter_oracle::corpus;
 //!
 //! let cases = corpus::cases();
-//! for rule in corpus::RULES {
+//! for rule in corpus::RULES.iter() {
 //!     println!("{}: {}", rule.id, rule.rule);
 //!     for case in cases.iter().filter(|case| case.rule == rule.id) {
 //!         println!("  {}: {}", case.name, case.what);
@@ -24,11 +25,9 @@
 mod attend;
 mod attention;
 mod case;
-mod kv_cache_operation;
-mod kv_cache_update;
-mod masked;
 mod rules;
 mod tensor_scatter;
+mod text;
 mod write;
 
 pub use case::{AttentionForm, CorpusCall, CorpusCase, Fault, Form, TwoWrites};
@@ -37,16 +36,7 @@ pub use rules::{Basis, Operator, RULES, Rule};
 /// Returns every case, in the order of the rules.
 #[must_use]
 pub fn cases() -> Vec<CorpusCase> {
-    let mut cases: Vec<_> = [
-        tensor_scatter::cases(),
-        attention::cases(),
-        masked::cases(),
-        kv_cache_update::cases(),
-        kv_cache_operation::cases(),
-    ]
-    .into_iter()
-    .flatten()
-    .collect();
+    let mut cases = [text::rules_and_cases().1, tensor_scatter::cases(), attention::cases()].concat();
     let place = |case: &CorpusCase| RULES.iter().position(|rule| rule.id == case.rule);
     cases.sort_by_key(place);
     cases

@@ -1,9 +1,13 @@
 //! Builds a call that writes a cache, from the few facts that a case names.
 
-use super::case::{CorpusCall, CorpusCase, Form};
+use super::case::{CorpusCall, CorpusCase, Fault, Form};
+use super::text::{Fields, wrong};
+use crate::OutOfRange;
+use crate::ascend::KvCacheOperation;
 use crate::cases::{Call, Case, Element, Values};
 use crate::onnx::TensorScatter;
 use crate::size;
+use crate::tensorrt::{KvCacheUpdate, UpdateForm};
 
 /// A call that writes a cache.
 #[derive(Clone)]
@@ -17,78 +21,51 @@ pub(super) struct Write {
 }
 
 impl Write {
-    /// A `TensorScatter` in linear mode over a float cache. `rows` replaces dimension -2 of the cache's shape.
-    pub(super) fn linear(cache_shape: &[usize], rows: usize, write_indices: &[i64]) -> Self {
-        let operator = TensorScatter::default();
-        let write_indices = Some(write_indices.to_vec());
-        let update_shape = with_rows(cache_shape, -2, rows);
-        Self::new(Call::TensorScatter { operator, write_indices, lengths: None }, cache_shape, &update_shape)
-    }
-
-    /// The same in circular mode.
-    pub(super) fn ring(cache_shape: &[usize], rows: usize, write_indices: &[i64]) -> Self {
-        Self::linear(cache_shape, rows, write_indices).mode("circular")
-    }
-
-    /// A call over a float cache.
-    pub(super) fn new(call: Call, cache_shape: &[usize], update_shape: &[usize]) -> Self {
-        Self {
-            call,
-            elements: [element("float"); 2],
-            cache_shape: cache_shape.to_vec(),
-            update_shape: update_shape.to_vec(),
-            values: None,
-            form: Form::Plain,
-        }
-    }
-
-    pub(super) fn mode(mut self, name: &str) -> Self {
-        if let Call::TensorScatter { operator, .. } = &mut self.call {
-            name.clone_into(&mut operator.mode);
-        }
-        self
-    }
-
-    /// Changes the axis. `rows` is then a number of that dimension.
-    pub(super) fn axis(mut self, axis: i64) -> Self {
-        if let Call::TensorScatter { operator, .. } = &mut self.call {
-            let rows = with_rows_of(&self.update_shape, operator.axis);
-            operator.axis = axis;
-            self.update_shape = with_rows(&self.cache_shape, axis, rows);
-        }
-        self
-    }
-
-    pub(super) fn without_indices(mut self) -> Self {
-        if let Call::TensorScatter { write_indices, .. } = &mut self.call {
-            *write_indices = None;
-        }
-        self
-    }
-
-    pub(super) fn update_shape(mut self, shape: &[usize]) -> Self {
-        self.update_shape = shape.to_vec();
-        self
-    }
-
-    /// Changes the element types of the cache and of the update.
-    pub(super) fn types(mut self, cache: &str, update: &str) -> Self {
-        self.elements = [element(cache), element(update)];
-        self
-    }
-
-    pub(super) fn element(self, name: &str) -> Self {
-        self.types(name, name)
+    /// Reads a call, which `rules.txt` describes.
+    pub(super) fn read(text: &str) -> Self {
+        let mut fields = Fields::new(text);
+        let cache_shape: Vec<usize> = fields.list("cache").unwrap_or_default();
+        let (call, update_shape, usual_type) = match fields.kind {
+            "padded" => (kv_cache_update(UpdateForm::Padded, &mut fields), None, "float"),
+            "packed" => (kv_cache_update(UpdateForm::Packed, &mut fields), None, "float"),
+            "operation" => {
+                let seq_len: Vec<i32> = fields.list("rows").unwrap_or_default();
+                let tokens = seq_len.iter().map(|&rows| rows as usize).sum();
+                let call = Call::KvCacheOperation {
+                    operator: KvCacheOperation::default(),
+                    layer_id: fields.list("layer").unwrap_or_default(),
+                    token_offset: fields.list("ends").unwrap_or_default(),
+                    seq_len,
+                    lengths: None,
+                };
+                (call, cache_shape.last().map(|&hidden| vec![tokens, hidden]), "float16")
+            }
+            kind => {
+                let mode = match kind {
+                    "linear" => "linear",
+                    "ring" => "circular",
+                    _ => wrong(text),
+                };
+                let mode = fields.text("mode").unwrap_or(mode).to_owned();
+                let axis = fields.value("axis").unwrap_or(-2);
+                let operator = TensorScatter { axis, mode, ..TensorScatter::default() };
+                let rows = fields.value("rows").map(|rows| with_rows(&cache_shape, axis, rows));
+                let write_indices = fields.list("at");
+                (Call::TensorScatter { operator, write_indices, lengths: None }, rows, "float")
+            }
+        };
+        let update_shape = fields.list("update").or(update_shape).unwrap_or_else(|| wrong(text));
+        let cache_type = fields.text("type").unwrap_or(usual_type);
+        let types = [cache_type, fields.text("update_type").unwrap_or(cache_type)];
+        let elements = types.map(|name| Element::named(name).unwrap_or_else(|| wrong(text)));
+        let form = fields.text("form").map_or(Form::Plain, form);
+        fields.finish();
+        Self { call, elements, cache_shape, update_shape, values: None, form }
     }
 
     /// Changes the values of the cache and of the update.
     pub(super) fn values(mut self, cache: Values, update: Values) -> Self {
         self.values = Some([cache, update]);
-        self
-    }
-
-    pub(super) fn form(mut self, form: Form) -> Self {
-        self.form = form;
         self
     }
 
@@ -108,13 +85,34 @@ impl Write {
     }
 }
 
-/// Returns the type with this ONNX name.
-///
-/// # Panics
-/// Panics if there is none, because the corpus is then wrong.
-#[expect(clippy::expect_used, reason = "the names are written in this module, and a test makes every case")]
-pub(super) fn element(name: &str) -> &'static Element {
-    Element::named(name).expect("the corpus names types of ONNX")
+fn kv_cache_update(update_form: UpdateForm, fields: &mut Fields<'_>) -> Call {
+    Call::KvCacheUpdate {
+        operator: KvCacheUpdate { update_form, out_of_range: OutOfRange::Error },
+        write_indices: fields.list("at").unwrap_or_default(),
+        update_lengths: fields.list("lengths"),
+        lengths: None,
+    }
+}
+
+fn form(name: &str) -> Form {
+    let fault = match name {
+        "symbols" => return Form::Symbols,
+        "typed-fields" => return Form::TypedFields,
+        "empty-indices-name" => return Form::EmptyIndicesName,
+        "past-is-output" => return Form::PastIsOutput,
+        "update-is-past" => return Form::UpdateIsPast,
+        "operator-set-23" => Fault::OperatorSet(23),
+        "unknown-attribute" => Fault::UnknownAttribute,
+        "axis-is-string" => Fault::AxisIsString,
+        "one-input" => Fault::OneInput,
+        "four-inputs" => Fault::FourInputs,
+        "two-outputs" => Fault::TwoOutputs,
+        "circular-cache-mode" => Fault::CircularCacheMode,
+        "int32-indices" => Fault::Int32Indices,
+        "indices-of-rank-2" => Fault::IndicesOfRank2,
+        _ => wrong(name),
+    };
+    Form::Fault(fault)
 }
 
 /// Returns the numbers 1, 2, 3 and so on, times `sign`, for the type float. Other types are painted, with
@@ -128,18 +126,12 @@ fn readable(element: &Element, first: usize, count: usize, sign: i8) -> Values {
     }
 }
 
+/// Returns the shape with `rows` along the axis, if the axis exists.
 fn with_rows(cache_shape: &[usize], axis: i64, rows: usize) -> Vec<usize> {
     let mut shape = cache_shape.to_vec();
-    if let Some(dimension) = place(axis, shape.len()).and_then(|place| shape.get_mut(place)) {
+    let place = usize::try_from(if axis < 0 { axis + shape.len() as i64 } else { axis });
+    if let Some(dimension) = place.ok().and_then(|place| shape.get_mut(place)) {
         *dimension = rows;
     }
     shape
-}
-
-fn with_rows_of(update_shape: &[usize], axis: i64) -> usize {
-    place(axis, update_shape.len()).and_then(|place| update_shape.get(place)).copied().unwrap_or(1)
-}
-
-fn place(axis: i64, rank: usize) -> Option<usize> {
-    usize::try_from(if axis < 0 { axis + rank as i64 } else { axis }).ok()
 }
