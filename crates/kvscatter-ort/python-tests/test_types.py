@@ -1,4 +1,7 @@
-"""Every element type that ONNX Runtime has tensors of, in place and functional, linear and in a ring."""
+"""Element types: those that the built-in kernel takes too, those that only the plugin takes, and the others.
+
+test_cases.py moves every type.
+"""
 
 import re
 
@@ -6,38 +9,15 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 
-from support import documents, models
-from support.elements import BUILTIN, FLOAT, PLUGIN_ONLY, pack
-from support.sessions import CARRIED, NOT_CARRIED, PROVIDER, assignment, builtin, plugin, run
+from support import models
+from support.elements import BUILTIN, FLOAT, PLUGIN_ONLY
+from support.sessions import NOT_CARRIED, PROVIDER, assignment, builtin, plugin, run
 from support.tensors import Tensor, same
 
 UNSUPPORTED = "Could not find an implementation|not currently registered or supported"
 
 # Rows have 3 elements, so 4-bit rows straddle bytes.
 CACHE, UPDATE = (3, 2, 5, 3), (3, 2, 2, 3)
-
-
-def expected(past: Tensor, update: Tensor, indices, mode) -> bytes:
-    present = documents.tensor_scatter(past.array(), update.array(), indices, mode=mode)
-    return pack(present, past.element)
-
-
-@pytest.mark.parametrize("mode, indices", [("linear", [3, 0, 1]), ("circular", [4, 9, 2**63 - 1])])
-@pytest.mark.parametrize("element", CARRIED, ids=str)
-def test_bits_move_as_they_are(element, mode, indices):
-    past, update = Tensor.painted(element, CACHE, 1), Tensor.painted(element, UPDATE, 2)
-    want, before = expected(past, update, indices, mode), past.bytes()
-    session = plugin(models.tensor_scatter(element.code, mode=mode))
-    assert assignment(session) == {PROVIDER: ["TensorScatter"]}
-    inputs = {"past_cache": past, "update": update, "write_indices": Tensor.of(indices)}
-
-    present = Tensor.garbage(element, CACHE)
-    run(session, inputs, {"present_cache": present})
-    same(present, want)
-    same(past, before)
-
-    run(session, inputs, {"present_cache": past})
-    same(past, want)
 
 
 @pytest.mark.needs_builtin

@@ -2,11 +2,13 @@
 
 import gc
 import os
+from collections.abc import Callable
 
 import onnxruntime as ort
+import pytest
 
 from support.elements import ALL, BY_NAME
-from support.tensors import Tensor
+from support.tensors import Tensor, same
 
 PROVIDER = "KvscatterExecutionProvider"
 LIBRARY = os.environ["KVSCATTER_ORT_LIBRARY"]
@@ -92,3 +94,27 @@ def run(session: ort.InferenceSession, inputs: dict[str, Tensor], outputs: dict[
     for name, tensor in outputs.items():
         binding.bind_output(name, "cpu", 0, tensor.element.code, tensor.shape, tensor.address)
     session.run_with_iobinding(binding)
+
+
+def check(
+    session: ort.InferenceSession, inputs: dict[str, Tensor], past: str, present: str, want: bytes
+) -> None:
+    """Checks one call in the functional form, and then one in place. ``past`` and ``present`` are names."""
+    cache = inputs[past]
+    before, apart = cache.bytes(), Tensor.garbage(cache.element, cache.shape)
+    run(session, inputs, {present: apart})
+    same(apart, want)
+    same(cache, before)
+    run(session, inputs, {present: cache})
+    same(cache, want)
+
+
+def refused(
+    make: Callable[[], ort.InferenceSession], inputs: dict[str, Tensor], past: str, present: str
+) -> str:
+    """Checks that a call in place, or making its session, fails and changes no byte. Returns the message."""
+    before = inputs[past].bytes()
+    with pytest.raises(Exception) as caught:
+        run(make(), inputs, {present: inputs[past]})
+    same(inputs[past], before)
+    return str(caught.value)
