@@ -47,8 +47,8 @@ enum Task {
         rest: bool,
     },
     /// Runs the steps that are too long for every change: lint and unit of candle, XLA, CUDA and the benchmarks,
-    /// linear, cuda, cuda-images, candle-cuda, instructions, c-valgrind, package, the build of the source distribution,
-    /// ort --every-version, python-torch and bench-gpu-check. Runs two steps at once
+    /// linear, cuda, cuda-images, candle-cuda, instructions, c-valgrind, package, the Python package as users install
+    /// it, with accelerators and PyTorch, ort --every-version and bench-gpu-check. Runs two steps at once
     Nightly,
     /// Checks the formatting, also outside the workspace: fuzz targets, code generator, divergences
     Fmt,
@@ -136,8 +136,8 @@ enum Task {
     /// Tests the Python package: wheel, format, lints, types and tests, and the examples on the oldest and the newest
     /// Python that are installed (needs Python, downloads once)
     Python {
-        /// Also test the versions of Python and of ONNX Runtime between the oldest and the newest, and build the source
-        /// distribution
+        /// Also test the versions of Python and of ONNX Runtime between the oldest and the newest, JAX and CUDA, and
+        /// build the source distribution
         #[arg(long)]
         every_version: bool,
     },

@@ -18,6 +18,8 @@ const TESTS: &str = "crates/kvscatter-python/tests";
 const PLUGIN_TESTS: &str = "crates/kvscatter-python/tests/test_onnxruntime.py";
 const TORCH_PACKAGE: &str = "crates/kvscatter-python/python/kvscatter/torch";
 const TORCH_TESTS: &str = "crates/kvscatter-python/tests/torch";
+const XLA_TESTS: &str = "crates/kvscatter-python/tests/test_jax.py";
+const CUDA_TESTS: &str = "crates/kvscatter-python/tests/test_cuda.py";
 const BENCH: &str = "crates/kvscatter-python/bench";
 const TYPING_TESTS: &str = "crates/kvscatter-python/tests/typing";
 
@@ -129,7 +131,8 @@ impl Version {
 pub(crate) fn all(every_version: bool) -> Vec<Step> {
     let versions = versions(every_version).map(in_empty_environment);
     let steps = [build(), lint(), test(), plugin(every_version)].into_iter().chain(versions).chain([sdist()]);
-    steps.chain(every_version.then(sdist_build)).collect()
+    let others = every_version.then(|| [accelerators(), sdist_build()]);
+    steps.chain(others.into_iter().flatten()).collect()
 }
 
 /// Returns the versions of Python. Unless `every_version` is `true`, leaves out those between the oldest and the newest
@@ -193,9 +196,9 @@ fn build() -> Step {
 }
 
 /// Tests the wheel and the source distribution as users install them.
-pub(crate) fn nightly() -> [Step; 4] {
+pub(crate) fn nightly() -> [Step; 5] {
     let optimised = Step::new("python-wheel-optimised", wheel(&wheels())).needs(needs(&[tools()]));
-    [optimised, test(), torch(Torch::Oldest), sdist_build()]
+    [optimised, test(), accelerators(), torch(Torch::Oldest), sdist_build()]
 }
 
 /// Checks the format, lints and types, and that the stub matches the compiled module.
@@ -219,11 +222,23 @@ fn lint() -> Step {
 fn test() -> Step {
     let tools = tools();
     let mut commands = installed(&tools);
-    commands.push(pytest(&tools, &[TESTS, "--ignore", TORCH_TESTS]));
+    let ignored = [TORCH_TESTS, XLA_TESTS, CUDA_TESTS].map(|tests| format!("--ignore={tests}"));
+    let mut tests = pytest(&tools, &[TESTS]);
+    tests.args(ignored);
+    commands.push(tests);
     let no_torch = "--ignore-glob=/*/kvscatter/torch/*";
     commands.push(pytest(&tools, &["--doctest-modules", "--pyargs", "kvscatter", no_torch]));
-    commands.push(documents(&tools, &[ONNX, SESSION, TEXT, SESSIONS, JAX]));
+    commands.push(documents(&tools, &[ONNX, SESSION, TEXT, SESSIONS]));
     Step::new("python-test", commands).needs(needs(&[tools]))
+}
+
+/// Tests the package on accelerators: the custom call of XLA, on the CPU, and CUDA arrays, on a simulated driver.
+fn accelerators() -> Step {
+    let tools = tools();
+    let mut commands = installed(&tools);
+    commands.push(pytest(&tools, &[XLA_TESTS, CUDA_TESTS]));
+    commands.push(documents(&tools, &[JAX]));
+    Step::new("python-accelerators", commands).needs(needs(&[tools]))
 }
 
 /// Tests the plugin that the wheel contains in the oldest and the newest version of ONNX Runtime, or in all that the
