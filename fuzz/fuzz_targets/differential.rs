@@ -1,5 +1,5 @@
-//! Makes an operator, shapes, strides and indices from the input. The core and the oracle must agree on every
-//! byte or on the error.
+//! Makes an operator, shapes, strides and indices from the input, and chooses an instruction set and limits. The
+//! core and the oracle must agree on every byte or on the error.
 
 #![no_main]
 
@@ -14,16 +14,17 @@ use libfuzzer_sys::fuzz_target;
 
 #[path = "../../crates/kvscatter/tests/oracle/call.rs"]
 mod call;
-#[path = "../../crates/kvscatter/tests/oracle/executors.rs"]
-#[expect(dead_code, reason = "inputs are small here")]
-mod executors;
 #[path = "../../crates/kvscatter/tests/oracle/scene.rs"]
 #[expect(dead_code, reason = "the element type is the input's choice here")]
 mod scene;
+#[path = "../../crates/kvscatter/tests/oracle/variants.rs"]
+#[expect(dead_code, reason = "inputs are small here")]
+mod variants;
 #[path = "../../crates/kvscatter/tests/oracle/view.rs"]
 mod view;
 
 use scene::{PAINTED, Scene};
+use variants::Variant;
 use view::AsLayout;
 
 /// The number of guard elements. It is even, so that a buffer of nibbles begins on a byte.
@@ -41,6 +42,7 @@ fn run(u: &mut Unstructured<'_>) -> Result<()> {
         _ => tensor_scatter(u)?,
     };
     let element = u.choose(Element::all())?;
+    let variant = *u.choose(&Variant::for_small())?;
     let (cache, sane) = view(u, &cache_shape)?;
     let (update, _) = view(u, &update_shape)?;
     if cache.total().max(size(&cache_shape)) + update.total().max(size(&update_shape)) >= PAINTED {
@@ -56,7 +58,7 @@ fn run(u: &mut Unstructured<'_>) -> Result<()> {
         Err(Error::CacheOverlapsItself { .. }) => assert!(!sane, "{cache:?}"),
         prepared => {
             assert!(prepared.is_err() || are_apart(cache.places()), "{cache:?}");
-            Scene { call: &call, cache, update, outcome }.check(element);
+            Scene { call: &call, cache, update, outcome }.check_on(element, &[variant], variants::ODD);
         }
     }
     Ok(())

@@ -4,7 +4,7 @@ use core::fmt;
 
 use bytemuck::NoUninit;
 
-use crate::cpu::{CpuKernels, Isa};
+use crate::cpu::{CpuKernels, Isa, Limits, Tuning};
 use crate::error::Error;
 use crate::geometry::{Geometry, Operands, Samples};
 use crate::plan::{
@@ -30,7 +30,7 @@ impl Prepared {
     /// Returns the same errors as `Geometry::new`.
     pub(crate) fn new(operands: &Operands<'_>, options: RuleOptions) -> Result<Self, Error> {
         let geometry = Geometry::new(operands)?;
-        let cpu = CpuKernels::new(&geometry);
+        let cpu = CpuKernels::new(&geometry, Tuning::up_to(Isa::allowed()));
         Ok(Self { rules: CallRules::new(geometry, options), cpu })
     }
 
@@ -43,7 +43,34 @@ impl Prepared {
     /// Returns the instruction set of the kernels.
     #[must_use]
     pub fn isa(&self) -> Isa {
-        self.cpu.isa
+        self.cpu.tuning.isa
+    }
+
+    /// Returns this handle with kernels that use at most this instruction set, to compare several in one
+    /// process.
+    ///
+    /// ```
+    /// # use kvscatter::{ElementType, Isa, spec::onnx::TensorScatter};
+    /// # let scatter = TensorScatter::new().prepare(ElementType::Float16, &[1, 4, 8], &[1, 1, 8])?;
+    /// assert_eq!(scatter.with_isa(Isa::Portable).isa(), Isa::Portable);
+    /// # Ok::<(), kvscatter::Error>(())
+    /// ```
+    #[must_use]
+    pub fn with_isa(self, isa: Isa) -> Self {
+        let limits = self.cpu.tuning.limits;
+        self.with_tuning(Tuning { limits, ..Tuning::up_to(isa) })
+    }
+
+    /// Returns this handle with limits so small that tensors of a few bytes take every path.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn with_tiny_limits(self) -> Self {
+        let isa = self.isa();
+        self.with_tuning(Tuning { isa, limits: &Limits::TINY })
+    }
+
+    pub(crate) fn with_tuning(self, tuning: Tuning) -> Self {
+        Self { cpu: CpuKernels::new(self.geometry(), tuning), ..self }
     }
 
     /// Returns the convention that defines the meaning of the lists of a call.

@@ -469,6 +469,7 @@ impl fmt::Debug for WritePlan<'_> {
             .field("layer", &self.layer())
             .field("elements", &self.elements())
             .field("skipped", &self.skipped())
+            .field("isa", &self.cpu.tuning.isa)
             .field("threads", &self.threads)
             .finish_non_exhaustive()
     }

@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::{env, thread};
+use std::thread;
 
 use kvscatter::spec::onnx::TensorScatter;
 use kvscatter::{ElementType, Executor, Prepared};
@@ -50,16 +50,19 @@ impl Executor for Counted {
     }
 }
 
-/// `cargo xtask kernels` compiles the suite with tiny limits and sets `KVSCATTER_TEST_LIMITS=tiny`. This test
-/// checks that both agree, so that the tests which need tiny limits to take every path really have them.
 #[test]
-fn the_limits_are_those_that_the_suite_names() {
-    let write = TensorScatter::new().prepare(ElementType::Int8, &[1, 4, 8], &[1, 2, 8]).unwrap();
-    let (mut cache, host) = ([0_u8; 32], Counted::default());
-    let _ = write.plan(&[1]).unwrap().with_executor(&host).write(&mut cache, &[1; 16]).unwrap();
-    let tiny = env::var("KVSCATTER_TEST_LIMITS").map_or(cfg!(kvscatter_tiny), |limits| limits == "tiny");
-    assert_eq!(host.0.into_inner(), usize::from(tiny), "16 bytes are shared with tiny limits only");
-    assert_eq!(cfg!(kvscatter_tiny), tiny);
+fn only_writes_from_the_limit_on_are_shared() {
+    for (has_tiny_limits, limit) in [(false, 512 << 10), (true, 4)] {
+        for (bytes, expected) in [(limit - 1, 0), (limit, 1)] {
+            let write = TensorScatter::new().axis(1).prepare(ElementType::Int8, &[1, bytes], &[1, bytes]);
+            let write = write.unwrap();
+            let write = if has_tiny_limits { write.with_tiny_limits() } else { write };
+            let (mut cache, update, host) = (vec![0_u8; bytes], vec![1; bytes], Counted::default());
+            let _ = write.plan(&[0]).unwrap().with_executor(&host).write(&mut cache, &update).unwrap();
+            assert_eq!(host.0.into_inner(), expected, "{bytes} bytes");
+            assert_eq!(cache, update);
+        }
+    }
 }
 
 #[test]

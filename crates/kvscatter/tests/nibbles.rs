@@ -1,11 +1,19 @@
 //! Tests P3 with 4-bit elements on many threads: a byte that two samples share belongs to one thread.
 
+#[cfg(test)]
+#[path = "oracle/variants.rs"]
+#[expect(dead_code, reason = "writes are large here and run on a pool")]
+mod variants;
+
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use kvscatter::spec::onnx::TensorScatter;
-use kvscatter::{ElementType, Executor, Layout, Mode, WritePlan};
+use kvscatter::{ElementType, Executor, Layout, Mode, Prepared};
 use rayon::{ThreadPool, ThreadPoolBuilder};
+
+#[cfg(test)]
+use self::variants::Variant;
 
 struct Pool {
     asked: AtomicUsize,
@@ -23,32 +31,37 @@ impl Executor for Pool {
 static POOL: LazyLock<ThreadPool> =
     LazyLock::new(|| ThreadPoolBuilder::new().num_threads(3).build().unwrap());
 
-/// Compares whole buffers, in place and functional, with the result of one thread. Returns how often the pool
-/// was used for each form.
+/// Compares whole buffers, in place and functional, with the result of one thread, with every variant. `shared`
+/// has how often the pool is used for each form.
 ///
 /// The comparison is repeated several times, because a race does not always give a wrong result.
 #[cfg(test)]
-fn check(plan: &WritePlan<'_>, [cache_len, update_len, present_len]: [usize; 3]) -> [usize; 2] {
+fn check(
+    write: &Prepared,
+    starts: &[i64],
+    [cache_len, update_len, present_len]: [usize; 3],
+    shared: [usize; 2],
+) {
     let [past, update] = [paint(cache_len, 0), paint(update_len, 99)];
     let unset = vec![0xEE; present_len];
     let [mut want_cache, mut want_present] = [past.clone(), unset.clone()];
+    let plan = write.plan(starts).unwrap();
     let _ = plan.write_bytes(&mut want_cache, &update).unwrap();
     let _ = plan.write_present_bytes(&past, &update, &mut want_present).unwrap();
     assert!(want_cache != past && want_present != unset);
 
-    let mut asked = [0; 2];
-    for _ in 0..8 {
+    for variant in Variant::for_large().into_iter().flat_map(|variant| [variant; 8]) {
         let pool = Pool { asked: AtomicUsize::new(0) };
-        let plan = plan.with_executor(&pool);
+        let write = variant.of(write);
+        let plan = write.plan(starts).unwrap().with_executor(&pool);
         let [mut cache, mut present] = [past.clone(), unset.clone()];
         let _ = plan.write_bytes(&mut cache, &update).unwrap();
-        asked[0] = pool.asked.swap(0, Ordering::Relaxed);
+        let in_place = pool.asked.swap(0, Ordering::Relaxed);
         let _ = plan.write_present_bytes(&past, &update, &mut present).unwrap();
-        asked[1] = pool.asked.load(Ordering::Relaxed);
-        assert!(cache == want_cache, "in place, {plan:?}");
-        assert!(present == want_present, "functional, {plan:?}");
+        assert_eq!([in_place, pool.asked.into_inner()], shared, "{variant:?}");
+        assert!(cache == want_cache, "in place, {variant:?}");
+        assert!(present == want_present, "functional, {variant:?}");
     }
-    asked
 }
 
 /// Returns bytes with a period that no stride shares.
@@ -74,7 +87,7 @@ fn pairs_of_samples() {
         let ring =
             TensorScatter::new().mode(Mode::Circular).prepare(ElementType::Int4, &cache, &update).unwrap();
         let lens = [bytes(cache), bytes(update), bytes(cache)];
-        assert_eq!(check(&ring.plan(&starts).unwrap(), lens), [1, 1], "{cache:?}");
+        check(&ring, &starts, lens, [1, 1]);
     }
 }
 
@@ -83,8 +96,7 @@ fn pairs_of_samples() {
 fn single_samples() {
     let (cache, update) = ([5, 2, 2048, 65], [5, 2, 1999, 65]);
     let write = TensorScatter::new().prepare(ElementType::Int4, &cache, &update).unwrap();
-    let plan = write.plan(&[0, 49, 7, 13, 22]).unwrap();
-    assert_eq!(check(&plan, [bytes(cache), bytes(update), bytes(cache)]), [1, 1]);
+    check(&write, &[0, 49, 7, 13, 22], [bytes(cache), bytes(update), bytes(cache)], [1, 1]);
 }
 
 /// The samples of a view may be interleaved, as they are here, so the write in place uses one thread. The
@@ -98,5 +110,5 @@ fn a_view_stays_on_one_thread() {
     let update = [batch, 8999, size];
     let write = TensorScatter::new().axis(1).prepare(ElementType::Int4, cache, &update).unwrap();
     let lens = [bytes(shape), bytes(update), bytes(shape)];
-    assert_eq!(check(&write.plan(&[0, 1, 2]).unwrap(), lens), [0, 1]);
+    check(&write, &[0, 1, 2], lens, [0, 1]);
 }

@@ -6,10 +6,10 @@
 //!
 //! The crate documentation defines P1 and P3, `cpu/mod.rs` defines K1, and `cpu/kernel.rs` defines V1 and V2.
 
-use super::Isa;
 use super::copy::{BlockBatch, Copier, Stores};
 use super::executor::{self, Share, Threads};
 use super::kernel::Pointers;
+use super::limits::{Limits, Tuning};
 use super::present::{PresentKernels, PresentWrite};
 use crate::error::LengthUnit;
 use crate::geometry::Geometry;
@@ -20,6 +20,7 @@ use crate::size::Width;
 #[derive(Clone, Debug)]
 pub(super) struct ByteKernels {
     width: Width,
+    limits: &'static Limits,
     /// The number of bytes in one row, over all outer and inner dimensions.
     row_bytes: usize,
     write: Copier,
@@ -28,11 +29,11 @@ pub(super) struct ByteKernels {
 
 impl ByteKernels {
     /// Creates the kernels for elements of this width and for the number of rows that samples usually bring.
-    /// `isa` is an instruction set that the machine has (V2).
-    pub(super) fn new(isa: Isa, width: Width, geometry: &Geometry, rows: usize) -> Self {
+    pub(super) fn new(tuning: Tuning, width: Width, geometry: &Geometry, rows: usize) -> Self {
         let row_bytes = width.bytes(geometry.row_elements());
-        let write = Copier::new(isa, geometry.write_mapping(), width, rows);
-        Self { width, row_bytes, write, present: PresentKernels::new(isa, width, geometry, rows) }
+        let write = Copier::new(tuning, geometry.write_mapping(), width, rows);
+        let present = PresentKernels::new(tuning, width, geometry, rows);
+        Self { width, limits: tuning.limits, row_bytes, write, present }
     }
 
     /// Returns `true` if elements are as wide as `T`. The result is always false for a type of size 0.
@@ -58,8 +59,8 @@ impl ByteKernels {
         let first = moves.geometry().write_offsets(moves.layer());
         let pointers = Pointers { dst: cache, src: update }.offset(self.width, first);
         let bytes = self.width.bytes(moves.elements());
-        let stores = Stores::for_bytes(bytes);
-        match threads.for_bytes(bytes) {
+        let stores = Stores::for_bytes(bytes, self.limits);
+        match threads.for_bytes(bytes, self.limits) {
             Some(executor) => {
                 let write = |share: &mut Share<'_>| {
                     // SAFETY: V1: by K1 and P1 every run lies inside both buffers, which are valid and do not
@@ -107,7 +108,7 @@ impl ByteKernels {
         // three buffers are as long as the geometry's and valid, and neither source overlaps the present. By
         // P3 no other thread writes the rows that this share takes.
         let run = |share: &mut Share<'_>| unsafe { write.run(share) };
-        match threads.for_bytes(bytes) {
+        match threads.for_bytes(bytes, self.limits) {
             Some(executor) => executor::share(executor, bytes, run),
             None => run(&mut Share::All),
         }

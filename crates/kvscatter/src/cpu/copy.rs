@@ -11,7 +11,7 @@ use super::Isa;
 use super::dispatch::Kernels;
 use super::executor::Share;
 use super::kernel::{Kernel, NO_PREFETCH, Pattern, Pointers};
-use super::limits::{PREFETCH_DISTANCE, PREFETCH_MAX_RUN, SAMPLES_PER_CALL, STREAM_MIN_BYTES, THREAD_GRAIN};
+use super::limits::{Limits, MAX_SAMPLES_PER_CALL, Tuning};
 use super::prefetch::{self, Hint};
 use crate::geometry::{Block, Loop, Mapping, Offsets, RowRange};
 use crate::size::Width;
@@ -21,6 +21,7 @@ use crate::size::Width;
 pub(crate) struct Copier {
     mapping: Mapping,
     kernels: Kernels,
+    limits: &'static Limits,
     /// The usual number of rows of a sample. It is 0 if these rows are not one block without outer loops.
     usual_rows: usize,
     /// The pattern of the block of `usual_rows` rows.
@@ -35,8 +36,8 @@ pub(super) enum Stores {
 }
 
 impl Stores {
-    pub(super) fn for_bytes(bytes: usize) -> Self {
-        if bytes < STREAM_MIN_BYTES { Self::Cached } else { Self::Streamed }
+    pub(super) fn for_bytes(bytes: usize, limits: &Limits) -> Self {
+        if bytes < limits.stream_min_bytes { Self::Cached } else { Self::Streamed }
     }
 
     /// Makes streamed stores visible to other threads before any later store.
@@ -49,12 +50,12 @@ impl Stores {
 
 impl Copier {
     /// Creates a copier for a mapping of elements of this width that usually moves `rows` rows of a sample.
-    /// `isa` is an instruction set that the machine has (V2).
-    pub(super) fn new(isa: Isa, mapping: &Mapping, width: Width, rows: usize) -> Self {
+    pub(super) fn new(Tuning { isa, limits }: Tuning, mapping: &Mapping, width: Width, rows: usize) -> Self {
         let mapping = mapping.in_bytes(width);
         let kernels = Kernels::choose(isa, mapping.run_of(rows));
-        let prefetches = isa != Isa::Portable && kernels.len <= PREFETCH_MAX_RUN;
-        let prefetch_distance = PREFETCH_DISTANCE
+        let prefetches = isa != Isa::Portable && kernels.len <= limits.prefetch_max_run;
+        let prefetch_distance = limits
+            .prefetch_distance
             .checked_div(kernels.len)
             .filter(|_| prefetches)
             .map_or(NO_PREFETCH, |runs| runs.max(1));
@@ -63,6 +64,7 @@ impl Copier {
         Self {
             mapping,
             kernels,
+            limits,
             usual_rows,
             pattern: Pattern { runs, len, prefetch_distance, hint: Hint::here() },
         }
@@ -86,9 +88,9 @@ impl Copier {
     ) {
         let kernel = match stores {
             Stores::Cached => self.kernels.usual,
-            Stores::Streamed => self.kernels.stream,
+            Stores::Streamed => self.kernel(self.pattern.len, stores),
         };
-        let mut block_pointers = [const { MaybeUninit::uninit() }; SAMPLES_PER_CALL];
+        let mut block_pointers = [const { MaybeUninit::uninit() }; MAX_SAMPLES_PER_CALL];
         let mut batch = BlockBatch {
             copier: self,
             pointers,
@@ -137,7 +139,9 @@ impl Copier {
         let outer = self.mapping.outer().filter(|_| row_bytes > 0 && rows.count > 0);
         let Some(Loop { count: outer, .. }) = outer else {
             // SAFETY: V1 holds for every run that the share takes, and it takes these rows.
-            return share.rows(rows, row_bytes, |rows| unsafe { self.copy(pointers, rows, stores) });
+            return share.rows(rows, row_bytes, self.limits.thread_grain, |rows| unsafe {
+                self.copy(pointers, rows, stores)
+            });
         };
         let inner_row = row_bytes.checked_div(outer).unwrap_or(row_bytes);
         // G1: these rows are a part of a tensor.
@@ -149,10 +153,12 @@ impl Copier {
                 unsafe { self.copy_block(pointers, &block, stores) };
             }
         };
-        if bytes > THREAD_GRAIN {
-            (0..outer).for_each(|first| share.rows(rows, inner_row, |rows| copy(rows, first, 1)));
+        if bytes > self.limits.thread_grain {
+            (0..outer).for_each(|first| {
+                share.rows(rows, inner_row, self.limits.thread_grain, |rows| copy(rows, first, 1))
+            });
         } else {
-            share.groups(outer, bytes, THREAD_GRAIN, |first, count| copy(rows, first, count));
+            share.groups(outer, bytes, self.limits.thread_grain, |first, count| copy(rows, first, count));
         }
     }
 
@@ -160,6 +166,7 @@ impl Copier {
     ///
     /// # Safety
     /// V1 holds for every run of the block, where its offsets count from `pointers`.
+    #[inline(always)]
     pub(super) unsafe fn copy_block(&self, pointers: Pointers, block: &Block, stores: Stores) {
         let block = block.with_innermost_loop();
         let [outer, middle, runs] = block.loops;
@@ -169,7 +176,7 @@ impl Copier {
         outer_loops.for_each_run(|dst, src| {
             let begin = Pointers { dst: pointers.dst.wrapping_add(dst), src: pointers.src.wrapping_add(src) };
             // SAFETY: V1 holds for every run of the block, and these are the runs of one iteration of its two
-            // outer loops. V2: `new` takes an instruction set that the machine has. V3: the kernel takes runs
+            // outer loops. V2: `Tuning` has an instruction set of the machine. V3: the kernel takes runs
             // of `block.len` bytes.
             unsafe { kernel(&[begin], &pattern) };
         });
@@ -184,9 +191,9 @@ impl Copier {
     /// Returns a kernel that takes runs of this length at any address (V3).
     pub(super) fn kernel(&self, len: usize, stores: Stores) -> Kernel {
         match stores {
-            Stores::Streamed => self.kernels.stream,
-            Stores::Cached if len == self.kernels.len => self.kernels.usual,
-            Stores::Cached => self.kernels.any,
+            Stores::Streamed if len >= self.limits.stream_min_run => self.kernels.stream,
+            _ if len == self.kernels.len => self.kernels.usual,
+            _ => self.kernels.any,
         }
     }
 }
@@ -197,7 +204,7 @@ pub(super) struct BlockBatch<'a> {
     pointers: Pointers,
     stores: Stores,
     kernel: Kernel,
-    block_pointers: &'a mut [MaybeUninit<Pointers>; SAMPLES_PER_CALL],
+    block_pointers: &'a mut [MaybeUninit<Pointers>; MAX_SAMPLES_PER_CALL],
     /// The number of initialised elements of `block_pointers`.
     count: usize,
 }
@@ -222,7 +229,7 @@ impl BlockBatch<'_> {
             next.write(begin);
         }
         self.count = self.count.wrapping_add(1);
-        if self.count == SAMPLES_PER_CALL {
+        if self.count == self.copier.limits.samples_per_call {
             // SAFETY: V1 holds for every run of these rows. It also holds, until `finish`, for the rows that
             // were put into the batch before.
             unsafe { self.finish() };
@@ -240,8 +247,8 @@ impl BlockBatch<'_> {
             let block_pointers = unsafe { block_pointers.assume_init_ref() };
             // SAFETY: V1 holds for every run of the rows in the batch. The pattern's runs are these runs,
             // because `copy` adds rows only if their number is `usual_rows` and not 0, and `Copier::new` made
-            // the pattern from the one block that they form. V2: `Copier::new` takes an instruction set that
-            // the machine has. V3: `kernel` is the kernel for the length of the pattern's runs, or it takes
+            // the pattern from the one block that they form. V2: `Tuning` has an instruction set of the
+            // machine. V3: `kernel` is the kernel for the length of the pattern's runs, or it takes
             // all runs.
             unsafe { (self.kernel)(block_pointers, &self.copier.pattern) };
         }

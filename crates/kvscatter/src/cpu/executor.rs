@@ -6,7 +6,7 @@ use core::fmt;
 use core::ops::Range;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-use super::limits::{PARALLEL_MIN_BYTES, THREAD_GRAIN};
+use super::limits::Limits;
 use crate::geometry::RowRange;
 
 /// Threads of the calling program that help with one write.
@@ -59,8 +59,8 @@ pub(crate) struct Threads<'a>(pub(crate) Option<&'a dyn Executor>);
 
 impl<'a> Threads<'a> {
     /// Returns the executor if there is one and a write of this many bytes is faster with it.
-    pub(crate) fn for_bytes(self, bytes: usize) -> Option<&'a dyn Executor> {
-        self.0.filter(|_| bytes >= PARALLEL_MIN_BYTES)
+    pub(crate) fn for_bytes(self, bytes: usize, limits: &Limits) -> Option<&'a dyn Executor> {
+        self.0.filter(|_| bytes >= limits.parallel_min_bytes)
     }
 }
 
@@ -165,9 +165,10 @@ impl<'a> Share<'a> {
         }
     }
 
-    /// Visits the rows that this thread claims. A row has `row` bytes.
-    pub(super) fn rows(&mut self, rows: RowRange, row: usize, mut visit: impl FnMut(RowRange)) {
-        let max = THREAD_GRAIN.checked_div(row).unwrap_or(1).max(1);
+    /// Visits the rows that this thread claims, at most `max` bytes at once, but at least one row. A row has
+    /// `row` bytes.
+    pub(super) fn rows(&mut self, rows: RowRange, row: usize, max: usize, mut visit: impl FnMut(RowRange)) {
+        let max = max.checked_div(row).unwrap_or(1).max(1);
         let mut rest = rows;
         while rest.count > 0 {
             let count = rest.count.min(max);

@@ -8,12 +8,15 @@ use core::fmt;
 /// that was chosen when it was prepared ([`Prepared::isa`](crate::Prepared::isa)), normally the detected one.
 ///
 /// With the feature `std`, the environment variable `KVSCATTER_MAX_ISA` can select a narrower one:
-/// `portable`, `sse2`, `avx2` or `avx512`. The variable is for tests, and for finding out which kernel has a
-/// fault. It is read once, and any other value sets no limit.
+/// `portable`, `sse2`, `avx2` or `avx512`. The variable is for finding out which kernel has a fault. It is read
+/// once, and any other value sets no limit. [`Prepared::with_isa`](crate::Prepared::with_isa) sets a limit for
+/// one handle.
 ///
 /// A write may use less than this. 4-bit rows that straddle bytes use at most AVX2, and strings are cloned
 /// without a kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+///
+/// An instruction set is greater than those that it contains.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Isa {
     /// The instructions of the compiler's target, without any that are specific to one architecture.
@@ -27,8 +30,6 @@ pub enum Isa {
 }
 
 impl Isa {
-    /// All instruction sets, narrowest first.
-    #[cfg(any(feature = "std", test))]
     const ALL: [Self; 4] = [Self::Portable, Self::Sse2, Self::Avx2, Self::Avx512];
 
     /// Returns the widest instruction set that this machine has. Without the feature `std`, returns the
@@ -74,11 +75,9 @@ impl Isa {
         Self::detected()
     }
 
-    /// Returns the narrower instruction sets and this one.
-    #[cfg(any(feature = "std", test))]
-    pub(super) fn up_to(self) -> impl Iterator<Item = Self> {
-        let mut done = false;
-        Self::ALL.into_iter().take_while(move |&isa| !core::mem::replace(&mut done, isa == self))
+    /// Returns the narrower instruction sets and this one, narrowest first.
+    pub fn up_to(self) -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().filter(move |isa| *isa <= self)
     }
 
     fn name(self) -> &'static str {

@@ -34,6 +34,7 @@ use self::bytes::ByteKernels;
 pub use self::executor::Executor;
 pub(crate) use self::executor::Threads;
 pub use self::isa::Isa;
+pub(crate) use self::limits::{Limits, Tuning};
 use self::nibbles::NibbleKernels;
 use crate::error::{Error, LengthUnit};
 use crate::geometry::Geometry;
@@ -47,7 +48,7 @@ use crate::size::Width;
 /// passes its own moves. Lengths that fit the geometry of the moves therefore also fit the kernels.
 #[derive(Clone, Debug)]
 pub(crate) struct CpuKernels {
-    pub(crate) isa: Isa,
+    pub(crate) tuning: Tuning,
     kind: KernelKind,
 }
 
@@ -62,18 +63,16 @@ enum KernelKind {
 }
 
 impl CpuKernels {
-    /// Chooses kernels for an instruction set that the machine has, which establishes V2.
-    pub(crate) fn new(geometry: &Geometry) -> Self {
-        let isa = Isa::allowed();
+    pub(crate) fn new(geometry: &Geometry, tuning: Tuning) -> Self {
         let rows = geometry.usual_rows();
-        let bytes = |width| KernelKind::Bytes(Box::new(ByteKernels::new(isa, width, geometry, rows)));
+        let bytes = |width| KernelKind::Bytes(Box::new(ByteKernels::new(tuning, width, geometry, rows)));
         let kind = match geometry.element().bits() {
             None => KernelKind::Clone,
             Some(4) if geometry.is_even() => bytes(Width::Nibble),
-            Some(4) => KernelKind::Nibbles(NibbleKernels::new(isa, geometry, rows)),
+            Some(4) => KernelKind::Nibbles(NibbleKernels::new(tuning, geometry, rows)),
             Some(bits) => bytes(Width::Bytes(bits.div_euclid(8))),
         };
-        Self { isa, kind }
+        Self { tuning, kind }
     }
 
     /// Checks that elements are as wide as `T` and that buffers of these lengths hold the tensors.

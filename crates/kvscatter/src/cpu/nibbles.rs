@@ -15,6 +15,7 @@ use core::hint;
 
 use super::executor::Threads;
 use super::kernel::{CopyRun, Overlapping};
+use super::limits::{Limits, Tuning};
 use super::{Isa, parts};
 use crate::error::LengthUnit;
 use crate::geometry::{Block, Geometry, Loop, Offsets, SampleRows, Source};
@@ -31,6 +32,7 @@ const VECTOR_BYTES: usize = 32;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NibbleKernels {
     kernel: NibbleKernel,
+    limits: &'static Limits,
     /// The number of rows that a sample usually brings to a write in place. It is 0 if these rows are not one
     /// loop.
     usual_rows: usize,
@@ -54,29 +56,28 @@ struct NibbleRuns {
 type NibbleKernel = unsafe fn(&mut [u8], usize, &[u8], usize, &NibbleRuns);
 
 impl NibbleKernels {
-    /// Creates the kernels for the number of rows that samples usually bring. `isa` is an instruction set that
-    /// the machine has (V2).
-    pub(super) fn new(isa: Isa, geometry: &Geometry, rows: usize) -> Self {
+    /// Creates the kernels for the number of rows that samples usually bring.
+    pub(super) fn new(Tuning { isa, limits }: Tuning, geometry: &Geometry, rows: usize) -> Self {
         let usual = geometry.write_mapping().single_loop(rows);
         let (usual_rows, (runs, len)) = usual.map_or((0, (Loop::ONCE, 0)), |usual| (rows, usual));
-        Self { kernel: kernel(isa), usual_rows, usual: NibbleRuns { runs, len } }
+        Self { kernel: kernel(isa), limits, usual_rows, usual: NibbleRuns { runs, len } }
     }
 
     /// Writes in place.
-    pub(super) fn write(self, moves: &Moves<'_>, threads: Threads<'_>, cache: &mut [u8], update: &[u8]) {
+    pub(super) fn write(&self, moves: &Moves<'_>, threads: Threads<'_>, cache: &mut [u8], update: &[u8]) {
         let geometry = moves.geometry();
         let bytes = moves.elements().div_ceil(2);
         let written = bytes.checked_div(moves.batch()).unwrap_or(0);
-        let executor = threads.for_bytes(bytes).filter(|_| geometry.is_cache_dense());
+        let executor = threads.for_bytes(bytes, self.limits).filter(|_| geometry.is_cache_dense());
         let layer = moves.layer();
         let first = geometry.write_offsets(layer);
-        parts::share(geometry, cache, written, executor, |mine| {
+        parts::share(geometry, cache, [written, self.limits.thread_grain], executor, |mine| {
             moves.for_each_row_range(|rows| {
                 let Some(part) = mine.part_of(layer, rows.sample) else { return };
                 let first = Offsets { dst: first.dst.wrapping_sub(part.first), ..first };
                 if rows.count == self.usual_rows {
                     let Offsets { dst: to, src: from } = geometry.write_mapping().offsets(first, rows);
-                    // SAFETY: V2: `new` takes an instruction set that the machine has.
+                    // SAFETY: V2: `Tuning` has an instruction set of the machine.
                     unsafe { (self.kernel)(part.bytes, to, update, from, &self.usual) };
                 } else {
                     geometry
@@ -89,7 +90,7 @@ impl NibbleKernels {
 
     /// Writes all of `present`: the update where the plan writes, and the past everywhere else.
     pub(super) fn write_present(
-        self,
+        &self,
         moves: &Moves<'_>,
         threads: Threads<'_>,
         present: &mut [u8],
@@ -98,8 +99,8 @@ impl NibbleKernels {
     ) {
         let geometry = moves.geometry();
         let written = geometry.sample_elements().div_ceil(2);
-        let executor = threads.for_bytes(geometry.present_len(LengthUnit::Bytes));
-        parts::share(geometry, present, written, executor, |mine| {
+        let executor = threads.for_bytes(geometry.present_len(LengthUnit::Bytes), self.limits);
+        parts::share(geometry, present, [written, self.limits.thread_grain], executor, |mine| {
             moves.for_each_sample(|SampleRows { layer, sample, pieces }| {
                 let Some(part) = mine.part_of(layer, sample) else { return };
                 for (source, rows) in pieces {
@@ -117,12 +118,12 @@ impl NibbleKernels {
         clear_padding(present, geometry.present_len(LengthUnit::Elements));
     }
 
-    fn copy(self, block: &Block, dst: &mut [u8], src: &[u8]) {
+    fn copy(&self, block: &Block, dst: &mut [u8], src: &[u8]) {
         let [outer, middle, runs] = block.loops;
         let pattern = NibbleRuns { runs, len: block.len };
         let outer_loops = Block { loops: [Loop::ONCE, outer, middle], ..*block };
         outer_loops.for_each_run(|to, from| {
-            // SAFETY: V2: `new` takes an instruction set that the machine has.
+            // SAFETY: V2: `Tuning` has an instruction set of the machine.
             unsafe { (self.kernel)(dst, to, src, from, &pattern) };
         });
     }

@@ -14,25 +14,24 @@ use core::slice;
 
 use super::Executor;
 use super::executor::{self, Share};
-use super::limits::THREAD_GRAIN;
 use crate::geometry::Geometry;
 
 /// Calls `work` on the threads of `executor`. Each call must walk over all samples in order and ask for the
 /// part of each sample. If there is no executor, calls `work` once with all of `dst` as the only part.
 ///
 /// If there is an executor, `dst` is a dense tensor of the cache's shape. A sample receives about `written`
-/// bytes.
+/// bytes, and a part about `grain`.
 pub(super) fn share(
     geometry: &Geometry,
     dst: &mut [u8],
-    written: usize,
+    [written, grain]: [usize; 2],
     executor: Option<&dyn Executor>,
     work: impl Fn(&mut ThreadParts<'_, '_>) + Sync,
 ) {
     match executor {
         None => work(&mut ThreadParts::new(&DestinationParts::one(geometry, dst), &mut Share::All)),
         Some(executor) => {
-            let parts = DestinationParts::many(geometry, dst, written);
+            let parts = DestinationParts::many(geometry, dst, [written, grain]);
             executor::share(executor, parts.len, |share| work(&mut ThreadParts::new(&parts, share)));
         }
     }
@@ -62,10 +61,10 @@ impl<'a> DestinationParts<'a> {
         Self { dst, len, batch: geometry.cache_batch(), samples: usize::MAX, bytes: len, borrowed }
     }
 
-    fn many(geometry: &Geometry, dst: &'a mut [u8], written: usize) -> Self {
+    fn many(geometry: &Geometry, dst: &'a mut [u8], [written, grain]: [usize; 2]) -> Self {
         let elements = geometry.sample_elements();
         let min = if elements.is_multiple_of(2) { 1 } else { 2 };
-        let times = THREAD_GRAIN.checked_div(written.saturating_mul(min)).unwrap_or(1).max(1);
+        let times = grain.checked_div(written.saturating_mul(min)).unwrap_or(1).max(1);
         let samples = times.saturating_mul(min);
         // The product is even unless it saturates. If it saturates, no buffer has a second part.
         let bytes = samples.saturating_mul(elements).div_euclid(2);
@@ -144,15 +143,16 @@ mod tests {
     /// Two threads that ask in turns get every byte once between them, and every sample whole.
     #[test]
     fn parts_cover_the_buffer_and_share_no_byte() {
-        for (batch, capacity, written) in
-            [(7, 65, 1), (6, 65, 1 << 20), (5, 64, 1 << 20), (4, 1, 1), (1, 3, 1)]
+        let sizes = [(7, 65, 1), (6, 65, 1 << 20), (5, 64, 1 << 20), (4, 1, 1), (1, 3, 1)];
+        for ((batch, capacity, written), grain) in
+            sizes.into_iter().flat_map(|sizes| [(sizes, 3), (sizes, 128 << 10)])
         {
             let shape = [batch, capacity, 1];
             let write = TensorScatter::new().axis(1).prepare(ElementType::Int4, &shape, &shape).unwrap();
             // Use three layers, although no operator has layers for elements of 4 bits.
             let elements = 3 * batch * capacity;
             let mut buffer = vec![0_u8; elements.div_ceil(2)];
-            let parts = DestinationParts::many(write.geometry(), &mut buffer, written);
+            let parts = DestinationParts::many(write.geometry(), &mut buffer, [written, grain]);
             let taken = AtomicUsize::new(0);
             let mut shares = [0..20, 20..usize::BITS].map(|chunks| Share::of(&taken, chunks, parts.len));
             let mut threads = shares.each_mut().map(|share| ThreadParts::new(&parts, share));

@@ -8,11 +8,10 @@
 use core::mem::MaybeUninit;
 use core::ptr;
 
-use super::Isa;
 use super::copy::{Copier, Stores};
 use super::executor::Share;
 use super::kernel::{Kernel, NO_PREFETCH, Pattern, Pointers};
-use super::limits::{SLAB_OVERWRITE_MAX, SLAB_STREAM_MAX, SLAB_STREAM_MIN, SLAB_TILE};
+use super::limits::{Limits, Tuning};
 use super::prefetch::{Hint, LINE};
 use crate::error::LengthUnit;
 use crate::geometry::{Block, Geometry, Loop, RowRange, SampleRows, Source};
@@ -33,13 +32,12 @@ pub(super) struct PresentKernels {
 
 impl PresentKernels {
     /// Creates the kernels for elements of this width and for the number of rows that samples usually bring.
-    /// `isa` is an instruction set that the machine has (V2).
-    pub(super) fn new(isa: Isa, width: Width, geometry: &Geometry, rows: usize) -> Self {
+    pub(super) fn new(tuning: Tuning, width: Width, geometry: &Geometry, rows: usize) -> Self {
         let (capacity, row_bytes) = (geometry.capacity(), width.bytes(geometry.row_elements()));
-        let from_update = Copier::new(isa, geometry.present_mapping(Source::Update), width, rows);
-        let from_past = Copier::new(isa, geometry.present_mapping(Source::Past), width, capacity);
-        let stores = Stores::for_bytes(geometry.present_len(LengthUnit::Bytes));
-        let slabs = Slabs::new(&from_past, &from_update, rows, capacity, stores);
+        let from_update = Copier::new(tuning, geometry.present_mapping(Source::Update), width, rows);
+        let from_past = Copier::new(tuning, geometry.present_mapping(Source::Past), width, capacity);
+        let stores = Stores::for_bytes(geometry.present_len(LengthUnit::Bytes), tuning.limits);
+        let slabs = Slabs::new(tuning.limits, [&from_past, &from_update], [rows, capacity], stores);
         Self { width, row_bytes, from_update, from_past, stores, slabs }
     }
 }
@@ -181,6 +179,8 @@ pub(super) struct Slabs {
     /// The number of bytes in one slab. It is not 0.
     bytes: usize,
     order: Order,
+    /// The largest number of bytes of slabs that are written together. It is at least one slab.
+    group_bytes: usize,
 }
 
 /// How slabs are written.
@@ -200,11 +200,10 @@ struct SlabRange {
 }
 
 impl Slabs {
-    pub(super) fn new(
-        from_past: &Copier,
-        from_update: &Copier,
-        rows: usize,
-        capacity: usize,
+    fn new(
+        limits: &Limits,
+        [from_past, from_update]: [&Copier; 2],
+        [rows, capacity]: [usize; 2],
         stores: Stores,
     ) -> Option<Self> {
         let (Loop { count, dst_stride: dst, src_stride: src }, bytes) =
@@ -212,27 +211,27 @@ impl Slabs {
         let update = from_update.mapping();
         let contiguous = dst == src && usize::try_from(dst) == Ok(bytes) && bytes > 0;
         let alike = update.outer().is_some_and(|outer| outer.count == count);
-        let order = match stores {
+        let (order, group_bytes) = match stores {
             Stores::Streamed
-                if (SLAB_STREAM_MIN..=SLAB_STREAM_MAX).contains(&bytes)
+                if (limits.slab_stream_min..=limits.slab_stream_max).contains(&bytes)
                     && update.outer_runs(rows).is_some() =>
             {
-                Order::Sequential
+                (Order::Sequential, limits.slab_stream_max)
             }
             // An update of most of the slots would write most bytes twice.
-            _ if bytes < SLAB_OVERWRITE_MAX && rows <= capacity.div_euclid(2) => Order::Overwrite,
+            _ if bytes < limits.slab_overwrite_max && rows <= capacity.div_euclid(2) => {
+                (Order::Overwrite, limits.slab_tile)
+            }
             _ => return None,
         };
-        (contiguous && alike).then_some(Self { count, bytes, order })
+        (contiguous && alike).then_some(Self { count, bytes, order, group_bytes })
     }
 
     /// Visits the groups of slabs that a share takes.
     fn for_each(self, share: &mut Share<'_>, mut visit: impl FnMut(SlabRange)) {
-        let bytes = match self.order {
-            Order::Overwrite => SLAB_TILE,
-            Order::Sequential => SLAB_STREAM_MAX,
-        };
-        share.groups(self.count, self.bytes, bytes, |first, count| visit(SlabRange { first, count }));
+        share.groups(self.count, self.bytes, self.group_bytes, |first, count| {
+            visit(SlabRange { first, count })
+        });
     }
 }
 

@@ -1,5 +1,5 @@
-//! Tests of every kernel, and of every number in [`limits`](super::limits) at its boundaries. They compare
-//! whole buffers with a loop that copies single bytes.
+//! Tests of every kernel, and of every number in [`limits`](super::limits) at its boundaries, on each
+//! instruction set of this machine. They compare whole buffers with a loop that copies single bytes.
 //!
 //! The crate documentation defines P3, and `cpu/kernel.rs` defines V1 to V3.
 #![expect(
@@ -19,18 +19,16 @@ use proptest::prelude::*;
 use super::copy::Stores;
 use super::dispatch::Kernels;
 use super::kernel::{Kernel, NO_PREFETCH, Pattern, Pointers};
-use super::limits::{
-    INLINE_MAX_RUN, PARALLEL_MIN_BYTES, PREFETCH_DISTANCE, PREFETCH_MAX_RUN, SAMPLES_PER_CALL,
-    SLAB_OVERWRITE_MAX, SLAB_STREAM_MAX, SLAB_STREAM_MIN, SLAB_TILE, STREAM_MIN_BYTES, STREAM_MIN_RUN,
-    THREAD_GRAIN,
-};
+use super::limits::{INLINE_MAX_RUN, Limits, Tuning};
 use super::prefetch::{self, Hint, LINE};
 use super::present::LineWriter;
 use super::{Isa, executor};
 use crate::geometry::{Loop, RowRange};
 use crate::spec::onnx::TensorScatter;
 use crate::spec::tensorrt::KvCacheUpdate;
-use crate::{ElementType, Executor, Mode, OutOfRange};
+use crate::{ElementType, Executor, Mode, OutOfRange, Prepared};
+
+const LIMITS: [&Limits; 2] = [&Limits::REAL, &Limits::TINY];
 
 /// Returns bytes whose period is not a power of two.
 fn paint(from: usize, count: usize) -> Vec<u8> {
@@ -41,11 +39,12 @@ fn paint(from: usize, count: usize) -> Vec<u8> {
 /// its two neighbours.
 fn lengths() -> Vec<usize> {
     let compiled = (0..=9).map(|power| 1 << power).chain([192]);
-    let limits = [INLINE_MAX_RUN, PREFETCH_MAX_RUN, STREAM_MIN_RUN, SLAB_OVERWRITE_MAX, PREFETCH_DISTANCE];
-    compiled.chain(limits).flat_map(|len: usize| [len - 1, len, len + 1]).collect()
+    let chosen = LIMITS.into_iter().flat_map(|limits| {
+        [limits.prefetch_max_run, limits.stream_min_run, limits.slab_overwrite_max, limits.prefetch_distance]
+    });
+    compiled.chain([INLINE_MAX_RUN]).chain(chosen).flat_map(|len: usize| [len - 1, len, len + 1]).collect()
 }
 
-/// Returns each instruction set of this machine, up to the one that this run of the tests allows.
 fn instruction_sets() -> impl Iterator<Item = Isa> {
     Isa::allowed().up_to()
 }
@@ -64,13 +63,16 @@ fn kernels_are_chosen_for_the_usual_number_of_rows() {
 
 #[test]
 fn only_large_writes_bypass_the_caches() {
-    for (bytes, expected) in [
-        (0, Stores::Cached),
-        (STREAM_MIN_BYTES - 1, Stores::Cached),
-        (STREAM_MIN_BYTES, Stores::Streamed),
-        (STREAM_MIN_BYTES + 1, Stores::Streamed),
-    ] {
-        assert_eq!(Stores::for_bytes(bytes), expected, "{bytes} bytes");
+    for limits in LIMITS {
+        let least = limits.stream_min_bytes;
+        for (bytes, expected) in [
+            (0, Stores::Cached),
+            (least - 1, Stores::Cached),
+            (least, Stores::Streamed),
+            (least + 1, Stores::Streamed),
+        ] {
+            assert_eq!(Stores::for_bytes(bytes, limits), expected, "{bytes} bytes");
+        }
     }
 }
 
@@ -147,7 +149,7 @@ fn every_kernel_copies_every_length() {
 #[test]
 fn every_kernel_copies_from_and_to_everywhere() {
     for isa in instruction_sets() {
-        for len in [1, 256, STREAM_MIN_RUN, STREAM_MIN_RUN + 63, STREAM_MIN_RUN + 64, STREAM_MIN_RUN + 127] {
+        for len in [1, 64, 127, 128, 191, 256, 1024, 1087, 1088, 1151] {
             let kernels = Kernels::choose(isa, len);
             for at in 0..64 {
                 for (dst_at, src_at) in [(at, 0), (0, at), (at, 37)] {
@@ -170,6 +172,7 @@ struct Shape {
     /// The number of bytes before the tensor of the cache. `src_at` counts those before the update.
     dst_at: usize,
     src_at: usize,
+    limits: &'static Limits,
 }
 
 impl Shape {
@@ -181,15 +184,13 @@ impl Shape {
         [self.batch, self.heads, self.rows, self.len]
     }
 
-    /// Checks a ring in place, in the functional form and through an executor. Each sample has its start and
-    /// its number of rows, which may be 0.
+    /// Checks a ring. Each sample has its start and its number of rows, which may be 0.
     fn check_ring(&self, starts: &[i64], counts: &[i64]) {
         let write = TensorScatter::new().axis(2).mode(Mode::Circular);
         let write = write.prepare(ElementType::Int8, &self.cache(), &self.update()).unwrap();
         let full = counts.iter().all(|&count| count == self.rows as i64);
         // If all lengths are full, leave them out to test the other path through the plan.
-        let plan = if full { write.plan(starts) } else { write.plan_with_lengths(starts, counts) };
-        self.check(&plan.unwrap(), starts, counts);
+        self.check(&write, starts, counts, (!full).then_some(counts));
     }
 
     /// Checks a linear cache. Samples whose start is out of range receive nothing.
@@ -199,13 +200,15 @@ impl Shape {
         let fits = |start| (0..=(self.capacity - self.rows) as i64).contains(&start);
         let counts: Vec<_> =
             starts.iter().map(|&start| if fits(start) { self.rows as i64 } else { 0 }).collect();
-        let plan = write.plan(starts).unwrap();
-        assert_eq!(plan.skipped(), starts.iter().filter(|&&start| !fits(start)).count());
-        self.check(&plan, starts, &counts);
+        let skipped = starts.iter().filter(|&&start| !fits(start)).count();
+        assert_eq!(write.plan(starts).unwrap().skipped(), skipped);
+        self.check(&write, starts, &counts, None);
     }
 
-    fn check(&self, plan: &crate::WritePlan<'_>, starts: &[i64], counts: &[i64]) {
-        let Self { batch, heads, capacity, rows, len, dst_at, src_at } = *self;
+    /// Checks a write in place and in the functional form, on each instruction set, with and without an
+    /// executor.
+    fn check(&self, write: &Prepared, starts: &[i64], counts: &[i64], lengths: Option<&[i64]>) {
+        let Self { batch, heads, capacity, rows, len, dst_at, src_at, limits } = *self;
         let cache_len = batch * heads * capacity * len;
         let mut past = paint(0, dst_at + cache_len + 70);
         let update = paint(17, src_at + batch * heads * rows * len);
@@ -221,16 +224,21 @@ impl Shape {
             }
         }
         let before = past.clone();
-        for executor in [None, Some(&Twice as &dyn Executor)] {
-            let plan = executor.map_or(*plan, |executor| plan.with_executor(executor));
+        let variants = instruction_sets().map(|isa| write.clone().with_tuning(Tuning { isa, limits }));
+        let executors = [None, Some(&Twice as &dyn Executor)];
+        for (write, executor) in
+            variants.flat_map(|write| executors.map(|executor| (write.clone(), executor)))
+        {
+            let plan = write.plan_with_lengths(starts, lengths).unwrap();
+            let plan = executor.map_or(plan, |executor| plan.with_executor(executor));
             past.copy_from_slice(&before);
             let _ = plan.write_bytes(&mut past[dst_at..][..cache_len], &update[src_at..]).unwrap();
-            assert!(past == expected, "in place, {self:?} {starts:?} {counts:?}");
+            assert!(past == expected, "in place, {plan:?} {self:?} {starts:?} {counts:?}");
             past.copy_from_slice(&before);
             let old = &before[dst_at..][..cache_len];
             let _ =
                 plan.write_present_bytes(old, &update[src_at..], &mut past[dst_at..][..cache_len]).unwrap();
-            assert!(past == expected, "functional, {self:?} {starts:?} {counts:?}");
+            assert!(past == expected, "functional, {plan:?} {self:?} {starts:?} {counts:?}");
         }
     }
 }
@@ -261,8 +269,11 @@ fn every_row_is_taken_once() {
         }
     }
     let pool = Pool(rayon::ThreadPoolBuilder::new().num_threads(3).build().unwrap());
-    for executor in [&Never as &dyn Executor, &Twice, &pool] {
-        for row in [1, THREAD_GRAIN - 1, THREAD_GRAIN, THREAD_GRAIN + 1] {
+    let executors = [&Never as &dyn Executor, &Twice, &pool];
+    for (executor, grain) in
+        executors.into_iter().flat_map(|executor| LIMITS.map(|l| (executor, l.thread_grain)))
+    {
+        for row in [1, grain - 1, grain, grain + 1] {
             for count in [0, 1, 2, 7, 100] {
                 let taken: Vec<_> = (0..2 * count).map(|_| AtomicUsize::new(0)).collect();
                 let take = |rows: RowRange| {
@@ -272,7 +283,7 @@ fn every_row_is_taken_once() {
                 };
                 executor::share(executor, 2 * count * row, |share| {
                     for sample in 0..2 {
-                        share.rows(RowRange { sample, dst_row: 0, src_row: 0, count }, row, take);
+                        share.rows(RowRange { sample, dst_row: 0, src_row: 0, count }, row, grain, take);
                     }
                 });
                 let taken: Vec<_> = taken.into_iter().map(AtomicUsize::into_inner).collect();
@@ -287,13 +298,16 @@ fn near(limit: usize) -> impl Strategy<Value = usize> {
     limit.saturating_sub(1).max(1)..=limit + 1
 }
 
-/// Returns shapes at every kernel's length and at the ends of batches.
+/// Returns shapes at every kernel's length and at the ends of batches, with each limits.
 fn shapes() -> impl Strategy<Value = Shape> {
     let len = prop_oneof![prop::sample::select(lengths()).prop_map(|len| len.max(1)), 1_usize..=300];
-    let batch = prop_oneof![1_usize..=3, near(SAMPLES_PER_CALL), near(2 * SAMPLES_PER_CALL)];
-    let sizes = (batch, 1_usize..=3, 1_usize..=6, len, 0_usize..64, 0_usize..64);
-    sizes.prop_flat_map(|(batch, heads, capacity, len, dst_at, src_at)| {
-        let shape = move |rows| Shape { batch, heads, capacity, rows, len, dst_at, src_at };
+    let limits = prop::sample::select(&LIMITS[..]).prop_flat_map(|limits| {
+        let most = limits.samples_per_call;
+        (Just(limits), prop_oneof![1_usize..=3, near(most), near(2 * most)])
+    });
+    let sizes = (limits, 1_usize..=3, 1_usize..=6, len, 0_usize..64, 0_usize..64);
+    sizes.prop_flat_map(|((limits, batch), heads, capacity, len, dst_at, src_at)| {
+        let shape = move |rows| Shape { batch, heads, capacity, rows, len, dst_at, src_at, limits };
         (0..=capacity).prop_map(shape)
     })
 }
@@ -326,8 +340,11 @@ proptest! {
 /// Uses numbers of runs around the prefetch distance, over the blocks of a batch.
 #[test]
 fn destinations_ahead() {
-    for len in [1, 2, 64, 256, PREFETCH_MAX_RUN - 1, PREFETCH_MAX_RUN, PREFETCH_MAX_RUN + 1] {
-        let prefetch_distance = PREFETCH_DISTANCE.div_euclid(len).max(1);
+    let most = |limits: &Limits| limits.prefetch_max_run;
+    for (limits, len) in LIMITS.into_iter().flat_map(|limits| {
+        [1, 2, 64, 256, most(limits) - 1, most(limits), most(limits) + 1].map(|len| (limits, len))
+    }) {
+        let prefetch_distance = limits.prefetch_distance.div_euclid(len).max(1);
         for runs in [
             prefetch_distance.saturating_sub(1).max(1),
             prefetch_distance,
@@ -335,9 +352,11 @@ fn destinations_ahead() {
             2 * prefetch_distance + 1,
         ] {
             // All runs are in one sample, then each run is in a different sample of some batches.
-            let one = Shape { batch: 1, heads: runs, capacity: 2, rows: 1, len, dst_at: 3, src_at: 5 };
+            let one =
+                Shape { batch: 1, heads: runs, capacity: 2, rows: 1, len, dst_at: 3, src_at: 5, limits };
             one.check_ring(&[1], &[1]);
-            let many = Shape { batch: runs, heads: 1, capacity: 2, rows: 1, len, dst_at: 60, src_at: 1 };
+            let many =
+                Shape { batch: runs, heads: 1, capacity: 2, rows: 1, len, dst_at: 60, src_at: 1, limits };
             many.check_ring(&vec![1; runs], &vec![1; runs]);
         }
     }
@@ -346,10 +365,15 @@ fn destinations_ahead() {
 /// Uses sizes around the limit for threads, with pieces that end in the middle of a sample.
 #[test]
 fn sharing_and_pieces() {
-    for len in [1, THREAD_GRAIN - 1, THREAD_GRAIN, THREAD_GRAIN + 1, THREAD_GRAIN.div_euclid(2) + 1] {
-        for bytes in [PARALLEL_MIN_BYTES - 1, PARALLEL_MIN_BYTES, PARALLEL_MIN_BYTES + THREAD_GRAIN + 1] {
+    for (limits, len) in LIMITS.into_iter().flat_map(|limits| {
+        let grain = limits.thread_grain;
+        [1, grain - 1, grain, grain + 1, grain.div_euclid(2) + 1].map(|len| (limits, len))
+    }) {
+        let least = limits.parallel_min_bytes;
+        for bytes in [least - 1, least, least + limits.thread_grain + 1] {
             let rows = bytes.div_ceil(len);
-            let shape = Shape { batch: 1, heads: 1, capacity: rows + 2, rows, len, dst_at: 1, src_at: 2 };
+            let shape =
+                Shape { batch: 1, heads: 1, capacity: rows + 2, rows, len, dst_at: 1, src_at: 2, limits };
             shape.check_ring(&[1], &[rows as i64]);
             shape.check_ring(&[rows as i64], &[rows as i64]);
             shape.check_linear(&[2]);
@@ -364,11 +388,15 @@ fn sharing_and_pieces() {
 /// Uses slabs around the size limit, and numbers of slabs around those that fit in a tile.
 #[test]
 fn slabs_and_tiles() {
-    for bytes in [1, 2, SLAB_OVERWRITE_MAX - 1, SLAB_OVERWRITE_MAX, SLAB_OVERWRITE_MAX + 1] {
-        let in_tile = SLAB_TILE.div_euclid(bytes).max(1);
+    for (limits, bytes) in LIMITS.into_iter().flat_map(|limits| {
+        let most = limits.slab_overwrite_max;
+        [1, 2, most - 1, most, most + 1].map(|bytes| (limits, bytes))
+    }) {
+        let in_tile = limits.slab_tile.div_euclid(bytes).max(1);
         for heads in [in_tile.saturating_sub(1).max(1), in_tile, in_tile + 1, 2 * in_tile + 1] {
             for rows in [0, 1, bytes.div_euclid(2), bytes] {
-                let shape = Shape { batch: 2, heads, capacity: bytes, rows, len: 1, dst_at: 7, src_at: 3 };
+                let shape =
+                    Shape { batch: 2, heads, capacity: bytes, rows, len: 1, dst_at: 7, src_at: 3, limits };
                 shape.check_ring(&[0, bytes as i64 - 1], &[rows as i64; 2]);
             }
         }
@@ -379,27 +407,34 @@ fn slabs_and_tiles() {
 /// addresses.
 #[test]
 fn streaming() {
-    let row = 4 * STREAM_MIN_RUN + 17;
-    for bytes in [STREAM_MIN_BYTES - 1, STREAM_MIN_BYTES, STREAM_MIN_BYTES + 1] {
-        let one = Shape { batch: 1, heads: 1, capacity: 1, rows: 1, len: bytes, dst_at: 13, src_at: 50 };
-        one.check_ring(&[0], &[1]);
+    for limits in LIMITS {
+        let least = limits.stream_min_bytes;
+        let shape =
+            Shape { batch: 1, heads: 1, capacity: 1, rows: 1, len: 1, dst_at: 13, src_at: 50, limits };
+        for len in [least - 1, least, least + 1] {
+            Shape { len, ..shape }.check_ring(&[0], &[1]);
+        }
+        // Rows that are stored past the CPU caches, and rows that are too short for it.
+        for len in [4 * limits.stream_min_run + 17, limits.stream_min_run, limits.stream_min_run - 1] {
+            let rows = least.div_ceil(len);
+            let shape = Shape { capacity: rows + 1, rows, len, dst_at: 63, src_at: 1, ..shape };
+            shape.check_ring(&[2], &[rows as i64]);
+        }
+        // Slabs whose pieces are stored in the order of their addresses: slabs of 5 short rows, and slabs at each
+        // limit.
+        let slabs = |rows: usize, capacity: usize, len: usize, start: usize| {
+            let heads = least.div_ceil(capacity * len);
+            let shape = Shape { heads, capacity, rows, len, dst_at: 9, src_at: 4, ..shape };
+            shape.check_ring(&[start as i64], &[rows as i64]);
+        };
+        slabs(2, 5, 7, 4);
+        slabs(4, 5, 7, 3);
+        let (min, max) = (limits.slab_stream_min, limits.slab_stream_max);
+        slabs(1, min - 1, 1, 2);
+        slabs(1, min, 1, min - 1);
+        slabs(1, max, 1, max.div_euclid(2));
+        slabs(1, max + 1, 1, 5);
     }
-    let rows = STREAM_MIN_BYTES.div_ceil(row);
-    let shape = Shape { batch: 1, heads: 1, capacity: rows + 1, rows, len: row, dst_at: 63, src_at: 1 };
-    shape.check_ring(&[2], &[rows as i64]);
-    // Slabs whose pieces are stored in the order of their addresses: slabs of 5 short rows, and slabs at each
-    // limit.
-    let slabs = |rows: usize, capacity: usize, len: usize, start: i64| {
-        let heads = STREAM_MIN_BYTES.div_ceil(capacity * len);
-        let shape = Shape { batch: 1, heads, capacity, rows, len, dst_at: 9, src_at: 4 };
-        shape.check_ring(&[start], &[rows as i64]);
-    };
-    slabs(2, 5, 7, 4);
-    slabs(4, 5, 7, 3);
-    slabs(1, SLAB_STREAM_MIN - 1, 1, 2);
-    slabs(1, SLAB_STREAM_MIN, 1, SLAB_STREAM_MIN as i64 - 1);
-    slabs(1, SLAB_STREAM_MAX, 1, SLAB_STREAM_MAX as i64 / 2);
-    slabs(1, SLAB_STREAM_MAX + 1, 1, 5);
 }
 
 /// Bytes that are assembled from adjacent or separate pieces are stored unchanged, and no other bytes change.

@@ -10,7 +10,7 @@ use core::arch::x86_64::{
 use core::marker::PhantomData;
 
 use super::kernel::{CopyRun, Instructions, Kernel, Memcpy, Overlapping, Pattern, Pointers, copy_runs};
-use super::limits::{STREAM_MIN_RUN, STREAM_PREFETCH_DISTANCE};
+use super::limits::STREAM_PREFETCH_DISTANCE;
 use super::prefetch::{LINE, prefetch_line};
 
 pub(super) struct Sse2;
@@ -72,17 +72,16 @@ unsafe fn avx2<R: CopyRun>(batch: &[Pointers], pattern: &Pattern) {
     unsafe { copy_runs::<R>(batch, pattern) };
 }
 
-/// Copies runs of any length. A run of at least [`STREAM_MIN_RUN`] bytes after its first line boundary is
-/// stored past the CPU caches, so that the processor does not read the lines first. The rest of its first and
-/// of its last line uses `memcpy`, and so does a shorter run. The caller calls
-/// [`fence`](super::prefetch::fence) after the last run.
+/// Copies runs of any length. The whole lines of a run are stored past the CPU caches, so that the processor
+/// does not read them first. The rest of its first and of its last line uses `memcpy`, and so does a run
+/// without a line boundary. The caller calls [`fence`](super::prefetch::fence) after the last run.
 pub(super) struct Stream<V>(PhantomData<V>);
 
 impl<V: Vector> CopyRun for Stream<V> {
     #[inline(always)]
     unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) {
         let head = dst.align_offset(LINE);
-        let Some(body) = len.checked_sub(head).filter(|&body| body >= STREAM_MIN_RUN) else {
+        let Some(body) = len.checked_sub(head) else {
             // SAFETY: V1 holds for the same run. V2 and V3: `Memcpy` needs no instruction set and takes all
             // runs.
             return unsafe { Memcpy::copy(dst, src, len) };

@@ -3,18 +3,26 @@
 use kvscatter::{ElementType, Error};
 use kvscatter_oracle::cases::{Case, Expected, Random, Values, View, cases, tensor_scatter};
 
-use crate::call::{error, is_reachable, with_plan};
+use crate::call::{error, is_reachable, plan, prepare, with_plan};
 use crate::scene::Scene;
+use crate::variants::Variant;
 use crate::view::AsLayout;
 
-/// Checks a case with its buffers as raw bytes or strings, for all 24 types.
+/// Checks a case with its buffers as raw bytes or strings, for all 24 types, with every variant.
 fn check(case: &Case) {
     if case.expected.as_ref().is_err_and(|refusal| !is_reachable(refusal)) {
         return;
     }
     let element = ElementType::from_name(case.elements[0].name).unwrap();
     let (cache, update) = (case.cache_shape.as_slice().into(), case.update_shape.as_slice().into());
-    let actual = with_plan(&case.call, element, cache, update, |plan| {
+    let prepared = prepare(&case.call, element, cache, update);
+    let expected = case
+        .expected
+        .clone()
+        .map_err(|refusal| error(&refusal, &case.call, &case.cache_shape, &case.update_shape, element));
+    let run = |variant: Variant| {
+        let prepared = variant.of(prepared.as_ref().map_err(Clone::clone)?);
+        let plan = plan(&prepared, &case.call)?;
         let (mut in_place, mut present) = (case.cache.clone(), case.cache.clone());
         let skipped = match (&mut in_place, &mut present, &case.cache, &case.update) {
             (Values::Bytes(in_place), Values::Bytes(present), Values::Bytes(past), Values::Bytes(update)) => {
@@ -34,14 +42,12 @@ fn check(case: &Case) {
             }
             _ => unreachable!("{}", case.name),
         };
-        assert_eq!(in_place, present, "{case:?}");
+        assert_eq!(in_place, present, "{variant:?}, {case:?}");
         Ok(Expected { present: in_place, skipped })
-    });
-    let expected = case
-        .expected
-        .clone()
-        .map_err(|refusal| error(&refusal, &case.call, &case.cache_shape, &case.update_shape, element));
-    assert_eq!(actual, expected, "{case:?}");
+    };
+    for variant in Variant::for_small() {
+        assert_eq!(run(variant), expected, "{variant:?}, {case:?}");
+    }
 }
 
 #[test]

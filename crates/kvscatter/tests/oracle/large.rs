@@ -1,4 +1,5 @@
-//! Tests writes that are large enough to be shared with the real limits, with every kind of executor.
+//! Tests writes that are large enough to be shared with the real limits, with every kind of executor and every
+//! variant.
 
 use std::iter;
 use std::mem::MaybeUninit;
@@ -10,9 +11,9 @@ use kvscatter_oracle::onnx::TensorScatter;
 use kvscatter_oracle::tensorrt::{KvCacheUpdate, UpdateForm};
 use kvscatter_oracle::{NegativeIndex, OutOfRange};
 
-use crate::call::with_plan;
-use crate::executors;
+use crate::call::{plan, prepare};
 use crate::pool::POOL;
+use crate::variants::{self, Variant};
 use crate::view::AsLayout;
 
 fn tensor_scatter(axis: i64, mode: &str, write_indices: &[i64]) -> Call {
@@ -88,6 +89,9 @@ fn check(call: &Call, element: ElementType, cache: &View, update: &View) {
     let update_bytes = paint(past.len(), update.total() * width);
     let inner = |view: &View| view.buffer().start * width..view.buffer().end * width;
     let new = &update_bytes[inner(update)];
+    let words =
+        |bytes: &[u8]| -> Vec<u32> { bytes.chunks_exact(4).map(bytemuck::pod_read_unaligned).collect() };
+    let (past_words, new_words) = (words(&past[inner(cache)]), words(new));
     let outcome = call.run_on_origins(cache.shape(), update.shape()).unwrap();
     let (slots, rows) = (cache.places(), update.places());
     let of = |bytes: &[u8], place: usize| bytes[place * width..][..width].to_vec();
@@ -102,30 +106,30 @@ fn check(call: &Call, element: ElementType, cache: &View, update: &View) {
             }
         }
     }
-    let executors = executors::ODD_FOR_LARGE.iter().copied().chain(iter::once(&*POOL as &dyn Executor));
-    let checked = with_plan(call, element, cache.layout(), update.layout(), |plan| {
+    let executors = variants::ODD.iter().copied().chain([&*POOL as &dyn Executor]);
+    let prepared = prepare(call, element, cache.layout(), update.layout()).unwrap();
+    for variant in Variant::for_large() {
+        let prepared = variant.of(&prepared);
+        let plan = plan(&prepared, call).unwrap();
         assert!(plan.bytes() >= Some(2 << 20), "{plan:?}");
-        let shared = executors.map(|executor| plan.with_executor(executor));
-        for plan in iter::once(*plan).chain(shared) {
+        let shared = executors.clone().map(|executor| plan.with_executor(executor));
+        for plan in iter::once(plan).chain(shared) {
             let mut written = past.clone();
-            let _ = plan.write_bytes(&mut written[inner(cache)], new)?;
-            assert!(written == in_place, "in place, {plan:?}");
+            let _ = plan.write_bytes(&mut written[inner(cache)], new).unwrap();
+            assert!(written == in_place, "in place, {variant:?}, {plan:?}");
             let mut filled = vec![0xEE; present.len()];
-            let _ = plan.write_present_bytes(&past[inner(cache)], new, &mut filled)?;
-            assert!(filled == present, "functional, {plan:?}");
+            let _ = plan.write_present_bytes(&past[inner(cache)], new, &mut filled).unwrap();
+            assert!(filled == present, "functional, {variant:?}, {plan:?}");
             if width == 4 {
-                let words = |bytes: &[u8]| -> Vec<u32> {
-                    bytes.chunks_exact(width).map(bytemuck::pod_read_unaligned).collect()
-                };
                 let mut memory = vec![MaybeUninit::uninit(); present.len() / width];
-                let (filled, _) =
-                    plan.write_present_uninit(&words(&past[inner(cache)]), &words(new), &mut memory)?;
-                assert!(bytemuck::cast_slice::<_, u8>(filled) == present, "uninitialised, {plan:?}");
+                let (filled, _) = plan.write_present_uninit(&past_words, &new_words, &mut memory).unwrap();
+                assert!(
+                    bytemuck::cast_slice::<_, u8>(filled) == present,
+                    "uninitialised, {variant:?}, {plan:?}"
+                );
             }
         }
-        Ok(())
-    });
-    assert_eq!(checked, Ok(()));
+    }
 }
 
 /// Returns bytes with a period that no stride shares.

@@ -5,8 +5,6 @@ mod call;
 #[cfg(test)]
 mod cases;
 #[cfg(test)]
-mod executors;
-#[cfg(test)]
 mod exhaustive;
 #[cfg(test)]
 mod large;
@@ -16,5 +14,7 @@ mod pool;
 mod properties;
 #[cfg(test)]
 mod scene;
+#[cfg(test)]
+mod variants;
 #[cfg(test)]
 mod view;

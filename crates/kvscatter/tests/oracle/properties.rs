@@ -13,9 +13,9 @@ use proptest::option;
 use proptest::prelude::*;
 
 use crate::call::with_plan;
-use crate::executors;
 use crate::pool::POOL;
 use crate::scene::{PAINTED, Scene, every_width};
+use crate::variants::{self, Variant};
 use crate::view::AsLayout;
 
 /// A call, and the shapes of its cache and its update.
@@ -48,7 +48,6 @@ proptest! {
 
     /// Tests P3 on threads that run at the same time.
     #[test]
-    #[cfg_attr(not(kvscatter_tiny), ignore = "with the real limits, no write of these sizes is shared: see `large`")]
     fn on_a_pool(
         (call, cache_shape, update_shape) in prop_oneof![
             tensor_scatter_call(),
@@ -145,7 +144,7 @@ proptest! {
 }
 
 fn check(sized: &Sized, seed: u64) -> Result<(), TestCaseError> {
-    check_on(sized, seed, executors::ODD)
+    check_on(sized, seed, variants::ODD)
 }
 
 fn check_on(
@@ -154,17 +153,18 @@ fn check_on(
     executors: &[&dyn Executor],
 ) -> Result<(), TestCaseError> {
     let random = &mut Random::new(seed, 0);
+    let variants = &Variant::for_small();
     let outcome = &call.run_on_origins(cache_shape, update_shape);
     let element = random.pick(every_width(call));
     let dense = |shape: &[usize]| View::dense(shape, 2);
     Scene { call, cache: dense(cache_shape), update: dense(update_shape), outcome }
-        .check_on(element, executors);
+        .check_on(element, variants, executors);
     let cache = View::strided(cache_shape, 2, random);
     let update = View::strided(update_shape, 2, random);
     prop_assume!(cache.total() + update.total() < PAINTED);
     let merges = with_plan(call, element, cache.layout(), update.layout(), |_| Ok(()));
     if !matches!(merges, Err(kvscatter::Error::TooManyLoops { loops: 4.. })) {
-        Scene { call, cache, update, outcome }.check_on(element, executors);
+        Scene { call, cache, update, outcome }.check_on(element, variants, executors);
     }
     Ok(())
 }

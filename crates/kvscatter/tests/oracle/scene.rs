@@ -9,8 +9,8 @@ use kvscatter::{ElementType, Error, Executor, RawBuffer, WritePlan};
 use kvscatter_oracle::cases::{Call, Element, Origin, Values, View};
 use kvscatter_oracle::{Outcome, Refusal, nibbles};
 
-use crate::call::{error, is_reachable, with_plan};
-use crate::executors;
+use crate::call::{error, is_reachable, plan, prepare, with_plan};
+use crate::variants::{self, Variant};
 use crate::view::AsLayout;
 
 /// A call, the views of its tensors, and the oracle's result as indices of elements.
@@ -71,35 +71,55 @@ static PAINT: LazyLock<Paint> = LazyLock::new(|| {
     }
 });
 
+/// A plan, and the variant that it was prepared for.
+struct Way<'a> {
+    variant: Variant,
+    plan: WritePlan<'a>,
+}
+
+impl Debug for Way<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?}, {:?}", self.variant, self.plan)
+    }
+}
+
 impl Scene<'_> {
-    /// Runs the call at one width, in place and functional, on this thread and with executors. Compares whole
-    /// buffers, including the guards.
+    /// Runs the call at one width, in place and functional, on this thread and with executors, with every
+    /// variant. Compares whole buffers, including the guards.
     pub(crate) fn check(&self, element: ElementType) {
-        self.check_on(element, executors::ODD);
+        self.check_on(element, &Variant::for_small(), variants::ODD);
     }
 
-    /// Does the same with these executors.
-    pub(crate) fn check_on(&self, element: ElementType, executors: &[&dyn Executor]) {
+    /// Does the same with these variants and executors.
+    pub(crate) fn check_on(&self, element: ElementType, variants: &[Variant], executors: &[&dyn Executor]) {
         let outcome = match self.outcome {
             Ok(outcome) => outcome,
             Err(refusal) => return self.check_refused(element, refusal),
         };
-        let checked = with_plan(self.call, element, self.cache.layout(), self.update.layout(), |plan| {
+        let prepared = prepare(self.call, element, self.cache.layout(), self.update.layout());
+        let prepared = prepared.unwrap_or_else(|error| panic!("{error:?}, {self:?}"));
+        let variants: Vec<_> = variants.iter().map(|&variant| (variant, variant.of(&prepared))).collect();
+        let mut ways = Vec::new();
+        for (variant, prepared) in &variants {
+            let plan = plan(prepared, self.call).unwrap_or_else(|error| panic!("{error:?}, {self:?}"));
             assert_eq!(plan.skipped(), outcome.skipped, "skipped, {self:?}");
-            let shared = executors.iter().map(|&executor| plan.with_executor(executor));
-            let ways: Vec<_> = [*plan].into_iter().chain(shared).collect();
-            match element.bits() {
-                Some(4) => self.check_packed(plan, outcome),
-                Some(8) => self.check_words(&ways, outcome, &PAINT.bytes),
-                Some(16) => self.check_words(&ways, outcome, &PAINT.w16),
-                Some(32) => self.check_words(&ways, outcome, &PAINT.w32),
-                Some(64) => self.check_words(&ways, outcome, &PAINT.w64),
-                Some(128) => self.check_words(&ways, outcome, &PAINT.w128),
-                _ => self.check_strings(plan, outcome),
+            ways.push(Way { variant: *variant, plan });
+            // With the real limits, the tensors of a scene are too small to be shared.
+            if variant.has_tiny_limits() {
+                let shared = executors.iter().map(|&executor| plan.with_executor(executor));
+                ways.extend(shared.map(|plan| Way { variant: *variant, plan }));
             }
-            Ok(())
-        });
-        assert_eq!(checked, Ok(()), "{self:?}");
+        }
+        match element.bits() {
+            Some(4) => self.check_packed(&ways, outcome),
+            Some(8) => self.check_words(&ways, outcome, &PAINT.bytes),
+            Some(16) => self.check_words(&ways, outcome, &PAINT.w16),
+            Some(32) => self.check_words(&ways, outcome, &PAINT.w32),
+            Some(64) => self.check_words(&ways, outcome, &PAINT.w64),
+            Some(128) => self.check_words(&ways, outcome, &PAINT.w128),
+            // Strings have no kernels.
+            _ => self.check_strings(&ways[0].plan, outcome),
+        }
     }
 
     fn check_refused(&self, element: ElementType, refusal: &Refusal) {
@@ -135,7 +155,7 @@ impl Scene<'_> {
         outcome.present.iter().map(number).collect()
     }
 
-    fn check_words<W>(&self, ways: &[WritePlan<'_>], outcome: &Outcome<Origin>, paint: &[W])
+    fn check_words<W>(&self, ways: &[Way<'_>], outcome: &Outcome<Origin>, paint: &[W])
     where
         W: NoUninit + AnyBitPattern + PartialEq + Debug,
     {
@@ -144,21 +164,21 @@ impl Scene<'_> {
         let look_up = |numbers: Vec<usize>| numbers.into_iter().map(|n| paint[n]).collect::<Vec<_>>();
         let (in_place, present) = (look_up(self.after_in_place(outcome)), look_up(self.present(outcome)));
         let guard = paint[paint.len() - 1];
-        for plan in ways {
-            self.check_in_place(plan, past, update, &in_place);
-            self.check_functional(plan, &past[self.cache.buffer()], update, &present, guard);
+        for way in ways {
+            self.check_in_place(way, past, update, &in_place);
+            self.check_functional(way, &past[self.cache.buffer()], update, &present, guard);
         }
     }
 
-    fn check_in_place<W>(&self, plan: &WritePlan<'_>, past: &[W], update: &[W], expected: &[W])
+    fn check_in_place<W>(&self, way: &Way<'_>, past: &[W], update: &[W], expected: &[W])
     where
         W: NoUninit + AnyBitPattern + PartialEq + Debug,
     {
-        let buffer = self.cache.buffer();
+        let (plan, buffer) = (&way.plan, self.cache.buffer());
         let mut cache = past.to_vec();
         let written = plan.write(&mut cache[buffer.clone()], update);
         assert_eq!(written.map(|written| written.skipped), Ok(plan.skipped()), "{self:?}");
-        assert_eq!(cache, expected, "in place, {plan:?}, {self:?}");
+        assert_eq!(cache, expected, "in place, {way:?}, {self:?}");
 
         // The second buffer begins one byte after an aligned address, so its words are not aligned.
         let mut bytes = vec![0; size_of_val(past) + 1];
@@ -168,26 +188,27 @@ impl Scene<'_> {
         let _ =
             unsafe { plan.write_raw(raw(&mut bytes[buffer]), read(bytemuck::cast_slice(update))) }.unwrap();
         let expected: &[u8] = bytemuck::cast_slice(expected);
-        assert_eq!(&bytes[1..], expected, "in place, by address, {plan:?}, {self:?}");
+        assert_eq!(&bytes[1..], expected, "in place, by address, {way:?}, {self:?}");
     }
 
-    fn check_functional<W>(&self, plan: &WritePlan<'_>, past: &[W], update: &[W], expected: &[W], guard: W)
+    fn check_functional<W>(&self, way: &Way<'_>, past: &[W], update: &[W], expected: &[W], guard: W)
     where
         W: NoUninit + AnyBitPattern + PartialEq + Debug,
     {
+        let plan = &way.plan;
         let mut guarded = vec![guard; expected.len() + 2];
         let inner = 1..=expected.len();
         let _ = plan.write_present(past, update, &mut guarded[inner.clone()]).unwrap();
-        assert_eq!(guarded[inner], *expected, "functional, {plan:?}, {self:?}");
+        assert_eq!(guarded[inner], *expected, "functional, {way:?}, {self:?}");
         let guards = [guarded[0], guarded[expected.len() + 1]];
-        assert_eq!(guards, [guard; 2], "functional guards, {plan:?}, {self:?}");
+        assert_eq!(guards, [guard; 2], "functional guards, {way:?}, {self:?}");
 
         let mut memory = vec![MaybeUninit::uninit(); expected.len()];
         let (present, _) = plan.write_present_uninit(past, update, &mut memory).unwrap();
-        assert_eq!(present, expected, "functional, uninitialised, {plan:?}, {self:?}");
+        assert_eq!(present, expected, "functional, uninitialised, {way:?}, {self:?}");
     }
 
-    fn check_packed(&self, plan: &WritePlan<'_>, outcome: &Outcome<Origin>) {
+    fn check_packed(&self, ways: &[Way<'_>], outcome: &Outcome<Origin>) {
         let (cache_buffer, update_buffer) = (self.cache.buffer(), self.update.buffer());
         let past = nibbles::pack(&PAINT.nibbles[..self.cache.total()]);
         let update = nibbles::pack(&PAINT.nibbles[self.cache.total()..][..self.update.total()]);
@@ -196,20 +217,22 @@ impl Scene<'_> {
         let in_place = nibbles::pack(&look_up(self.after_in_place(outcome)));
         let present = nibbles::pack(&look_up(self.present(outcome)));
 
-        let mut cache = past.clone();
-        // SAFETY: One buffer is borrowed exclusively, and nothing writes to the other.
-        let _ =
-            unsafe { plan.write_raw(raw(&mut cache[packed(cache_buffer.clone())]), read(update)) }.unwrap();
-        assert_eq!(cache, in_place, "in place, {self:?}");
+        let (past_buffer, inner) = (&past[packed(cache_buffer.clone())], 1..=present.len());
+        for way in ways {
+            let (plan, mut cache) = (&way.plan, past.clone());
+            let buffer = raw(&mut cache[packed(cache_buffer.clone())]);
+            // SAFETY: One buffer is borrowed exclusively, and nothing writes to the other.
+            let _ = unsafe { plan.write_raw(buffer, read(update)) }.unwrap();
+            assert_eq!(cache, in_place, "in place, {way:?}, {self:?}");
 
-        let past = &past[packed(cache_buffer)];
-        let mut guarded = vec![0xA5; present.len() + 2];
-        let inner = 1..=present.len();
-        // SAFETY: The result is borrowed exclusively, and nothing writes to the others.
-        let _ = unsafe { plan.write_present_raw(read(past), read(update), raw(&mut guarded[inner.clone()])) }
-            .unwrap();
-        assert_eq!(guarded[inner], present, "functional, {self:?}");
-        assert_eq!([guarded[0], guarded[present.len() + 1]], [0xA5; 2], "functional guards, {self:?}");
+            let mut guarded = vec![0xA5; present.len() + 2];
+            let buffer = raw(&mut guarded[inner.clone()]);
+            // SAFETY: The result is borrowed exclusively, and nothing writes to the others.
+            let _ = unsafe { plan.write_present_raw(read(past_buffer), read(update), buffer) }.unwrap();
+            assert_eq!(guarded[inner.clone()], present, "functional, {way:?}, {self:?}");
+            let guards = [guarded[0], guarded[present.len() + 1]];
+            assert_eq!(guards, [0xA5; 2], "functional guards, {way:?}, {self:?}");
+        }
     }
 
     fn check_strings(&self, plan: &WritePlan<'_>, outcome: &Outcome<Origin>) {
