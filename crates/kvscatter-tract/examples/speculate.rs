@@ -74,7 +74,7 @@ fn decode(model: &Path, prompts: &[Vec<i64>], drafted: usize) -> Result<Decoded,
         }
         step(&mut session, &mut running, drafted)?;
         decoded.steps += 1;
-        for done in running.extract_if(.., |it| it.text.len() >= it.end) {
+        for done in running.extract_if(.., |sample| sample.text.len() >= sample.end) {
             session.remove(done.sample)?;
             decoded.texts[done.prompt] = done.text;
         }
