@@ -21,7 +21,7 @@ use crate::setup::Setup;
 use crate::sizes::Sizes;
 
 /// The memory of a call.
-pub(crate) struct Call<'a, T> {
+pub(crate) struct CallMemory<'a, T> {
     pub(crate) setup: &'a Setup,
     pub(crate) inputs: &'a Inputs<'a, T>,
     output: *mut T,
@@ -32,7 +32,7 @@ pub(crate) struct Call<'a, T> {
 
 // SAFETY: Threads share the inputs, and each item writes other elements of the outputs (A3), which the call borrows
 // mutably.
-unsafe impl<T: Float> Sync for Call<'_, T> {}
+unsafe impl<T: Float> Sync for CallMemory<'_, T> {}
 
 /// The rows of one item.
 #[derive(Clone, Debug)]
@@ -59,7 +59,7 @@ pub(crate) struct Row {
     pub(crate) index: usize,
 }
 
-impl<'a, T: Float> Call<'a, T> {
+impl<'a, T: Float> CallMemory<'a, T> {
     /// Joins the operands of a call, which must fit the prepared shapes.
     pub(crate) fn new(setup: &'a Setup, inputs: &'a Inputs<'a, T>, outputs: &'a mut Outputs<'_, T>) -> Self {
         Self {

@@ -6,7 +6,7 @@
 use core::ops::Range;
 
 use crate::aligned::padded;
-use crate::block::{Block, Call, Row};
+use crate::block::{Block, CallMemory, Row};
 use crate::kernel::{Float, LANES, Rows, Stream, Streams};
 use crate::operator::{Scores, Softmax};
 use crate::partial::Partial;
@@ -14,7 +14,7 @@ use crate::room::Room;
 use crate::setup::Blocking;
 use crate::streams::{Start, Sweep, sweeps};
 
-impl<T: Float> Call<'_, T> {
+impl<T: Float> CallMemory<'_, T> {
     /// Computes the result of one chunk in `room.partial`. Returns `false` if no row sees any of its positions.
     pub(crate) fn chunk(&self, block: &Block, number: usize, room: &mut Room) -> bool {
         let Blocking { chunk, steps, .. } = self.setup.blocking;

@@ -2,7 +2,7 @@
 
 use kvscatter::{Executor, Isa};
 
-use crate::block::Call;
+use crate::block::CallMemory;
 use crate::error::{AttentionError, Operand};
 use crate::kernel::Float;
 use crate::operands::{Inputs, Outputs, Shapes, Valid};
@@ -98,7 +98,7 @@ impl Prepared {
         if scratch.made_for != self.0.dimensions() {
             return Err(AttentionError::Scratch);
         }
-        let call = Call::new(&self.0, inputs, outputs);
+        let call = CallMemory::new(&self.0, inputs, outputs);
         call.copy_present();
         threads::run(&call, scratch, executor);
         Ok(())

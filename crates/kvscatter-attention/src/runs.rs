@@ -5,13 +5,13 @@ use core::ops::Range;
 use kvscatter::Mode;
 use kvscatter::visibility::Visibility;
 
-use crate::block::{Block, Call, Row};
+use crate::block::{Block, CallMemory, Row};
 use crate::kernel::Float;
 use crate::mask::Mask;
 use crate::room::Room;
 use crate::slots::Slots;
 
-impl<T: Float> Call<'_, T> {
+impl<T: Float> CallMemory<'_, T> {
     /// Stores the runs of positions that any row of the block sees in `room.runs`, and the mask of the chunk in
     /// `room.bias` if it changes a score.
     pub(crate) fn find_runs(&self, block: &Block, base: i64, positions: &Range<i64>, room: &mut Room) {

@@ -11,13 +11,13 @@
 
 use core::ops::Range;
 
-use crate::block::{Block, Call, Row};
+use crate::block::{Block, CallMemory, Row};
 use crate::kernel::Float;
 use crate::mask::Mask;
 use crate::room::Room;
 use crate::setup::Setup;
 
-impl<T: Float> Call<'_, T> {
+impl<T: Float> CallMemory<'_, T> {
     /// Stores the positions that each row of a head sees in `room.seen`, and those of the block in `room.positions`.
     pub(crate) fn find_positions(&self, block: &Block, room: &mut Room) {
         self.find_rows_with_a_slot(block, room);
@@ -116,7 +116,7 @@ mod tests {
     use kvscatter::ElementType;
 
     use super::{in_first_turn, join};
-    use crate::block::Call;
+    use crate::block::CallMemory;
     use crate::mask::Mask;
     use crate::operands::{Inputs, Outputs, Shapes, Valid};
     use crate::operator::Attention;
@@ -142,7 +142,7 @@ mod tests {
         let inputs = Inputs { query: &query, key: &cache, value: &cache, mask, past: None, valid };
         let (mut output, mut room) = (vec![0.0; queries], Room::new(&setup));
         let mut outputs = Outputs::new(&mut output);
-        let call = Call::new(&setup, &inputs, &mut outputs);
+        let call = CallMemory::new(&setup, &inputs, &mut outputs);
         let block = call.block(0);
         call.start(&block, &mut room);
         let chunks = 0..call.chunks(&room.positions);
@@ -155,12 +155,12 @@ mod tests {
 
     #[test]
     fn rows_that_touch_have_no_gap() {
-        let of = |mut rows: Vec<std::ops::Range<i64>>| join(&mut rows, None);
-        assert_eq!(of(vec![0..2, 2..4]), (0..4, false));
-        assert_eq!(of(vec![2..4, 0..2]), (0..4, false));
-        assert_eq!(of(vec![0..2, 3..4]), (0..4, true));
-        assert_eq!(of(vec![3..4, 0..2]), (0..4, true));
-        assert_eq!(of(vec![5..5, 1..3]), (1..3, false));
+        let joined = |mut rows: Vec<std::ops::Range<i64>>| join(&mut rows, None);
+        assert_eq!(joined(vec![0..2, 2..4]), (0..4, false));
+        assert_eq!(joined(vec![2..4, 0..2]), (0..4, false));
+        assert_eq!(joined(vec![0..2, 3..4]), (0..4, true));
+        assert_eq!(joined(vec![3..4, 0..2]), (0..4, true));
+        assert_eq!(joined(vec![5..5, 1..3]), (1..3, false));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 
 use kvscatter::Executor;
 
-use crate::block::Call;
+use crate::block::CallMemory;
 use crate::kernel::Float;
 use crate::room::{Room, Scratch};
 
@@ -19,7 +19,11 @@ pub(crate) const MIN_MULTIPLICATIONS: usize = if cfg!(kvscatter_tiny) { 1 } else
 ///
 /// The results of chunks are always merged in the order of their positions, so the result does not depend on
 /// the threads.
-pub(crate) fn run<T: Float>(call: &Call<'_, T>, scratch: &mut Scratch, executor: Option<&dyn Executor>) {
+pub(crate) fn run<T: Float>(
+    call: &CallMemory<'_, T>,
+    scratch: &mut Scratch,
+    executor: Option<&dyn Executor>,
+) {
     let items = call.setup.items();
     let threads = scratch.rooms.len();
     let Some(room) = scratch.rooms.first_mut() else { return };

@@ -152,7 +152,7 @@ impl CudaWriter {
                 return Err(CandleError::DType { argument, dtype });
             }
         }
-        let cache_views: Vec<_> = caches.iter().map(|cache| TensorView::of(cache)).collect();
+        let cache_views: Vec<_> = caches.iter().map(|cache| TensorView::from_tensor(cache)).collect();
         check_disjoint(caches, &cache_views)?;
         let cuda = driver()?;
         let ordinal = device.cuda_stream().context().ordinal();
@@ -171,7 +171,7 @@ impl CudaWriter {
             check_order(Argument::PastCache, &cache_views, locked)
         })?;
         Ok(Self {
-            stream: WriterStream::of(device),
+            stream: WriterStream::new(device),
             scatter,
             location,
             cuda,
@@ -217,9 +217,10 @@ impl CudaWriter {
     ) -> Result<(), CandleError> {
         let at = at.into();
         let sources = self.accept(updates, at)?;
-        let lists: Vec<_> = at.lists().map(|(argument, list)| (argument, TensorView::of(list))).collect();
+        let lists: Vec<_> =
+            at.lists().map(|(argument, list)| (argument, TensorView::from_tensor(list))).collect();
         let stream = self.stream.current()?;
-        let status = TensorView::of(&self.status);
+        let status = TensorView::from_tensor(&self.status);
         let Self { cache_views, lock_elements, launches, cuda, skip_all, log, .. } = self;
         let read = updates.iter().copied().chain(at.lists().map(|(_, list)| list));
         let locks = lock_elements.iter().map(Lock::Written).chain(read.map(Lock::Read));
@@ -267,8 +268,8 @@ impl CudaWriter {
         let stream = self.stream.current()?;
         stream.synchronize().map_err(candle_core::Error::wrap)?;
         let lists: Vec<_> =
-            self.log.lists().map(|(argument, list)| (*argument, TensorView::of(list))).collect();
-        let status = TensorView::of(&self.status);
+            self.log.lists().map(|(argument, list)| (*argument, TensorView::from_tensor(list))).collect();
+        let status = TensorView::from_tensor(&self.status);
         let read = self.log.lists().map(|(_, list)| list).chain([&self.status]).map(Lock::Read);
         with_locked(read, &stream, &mut |locked| {
             let status = DeviceStatus::at(locked.address(&status))?;
@@ -292,7 +293,7 @@ impl CudaWriter {
     /// # Errors
     /// Returns [`CandleError::Cuda`] or [`CandleError::Candle`] with an error of the driver or of candle.
     pub fn clear(&mut self) -> Result<(), CandleError> {
-        let (stream, status) = (self.stream.current()?, TensorView::of(&self.status));
+        let (stream, status) = (self.stream.current()?, TensorView::from_tensor(&self.status));
         with_locked([Lock::Written(&self.status)], &stream, &mut |locked| {
             // SAFETY: The 16 bytes of the status are memory of the current context (`with_locked`), and the
             // stream belongs to this context. The bytes are allocated until this has run, because they were
@@ -326,7 +327,7 @@ impl CudaWriter {
                 return Err(CandleError::DeviceList { argument, dtype, rank });
             }
         }
-        let sources: Vec<_> = updates.map(|(_, _, update)| TensorView::of(update)).collect();
+        let sources: Vec<_> = updates.map(|(_, _, update)| TensorView::from_tensor(update)).collect();
         let alike = |(source, known): (&TensorView, &TypedLayout)| source.typed_layout == *known;
         if self.update_layouts.len() != sources.len() || !sources.iter().zip(&self.update_layouts).all(alike)
         {

@@ -29,7 +29,7 @@ pub(crate) enum Indices<'a> {
 }
 
 impl<'a> Indices<'a> {
-    pub(crate) fn of(storage: &'a CpuStorage, layout: &Layout) -> Result<Self, CandleError> {
+    pub(crate) fn read(storage: &'a CpuStorage, layout: &Layout) -> Result<Self, CandleError> {
         check_rank(layout)?;
         let Some((first, end)) = layout.contiguous_offsets() else {
             return gathered(storage, layout).map(Self::Gathered);

@@ -107,8 +107,8 @@ impl TensorScatter {
         // With one position, a dimension of 1 is inserted at the front as the batch.
         let axis = if self.one_start && self.axis >= 0 { self.axis.saturating_add(1) } else { self.axis };
         let operator = self.operator.axis(axis);
-        let cache = CoreLayout::of(layouts.cache, self.one_start);
-        let mut update = CoreLayout::of(layouts.update, self.one_start);
+        let cache = CoreLayout::from_layout(layouts.cache, self.one_start);
+        let mut update = CoreLayout::from_layout(layouts.update, self.one_start);
         // An update of another rank does not have these rows. The core rejects it below.
         if let Some(rows) = &layouts.rows
             && update.dims.len() == cache.dims.len()
@@ -157,7 +157,7 @@ impl InplaceOp3 for TensorScatter {
         let element = element_of_storage(cache, update)?;
         let prepared =
             self.prepare(&WriteLayouts { element, cache: cache_layout, update: update_layout, rows: None })?;
-        let indices = Indices::of(write_indices, indices_layout)?;
+        let indices = Indices::read(write_indices, indices_layout)?;
         let plan = prepared.plan(indices.starts()).map_err(CandleError::from)?;
         // candle's operations return nothing, so skipped samples are not reported.
         let _ = element::write(&plan, cache, update)?;
@@ -188,7 +188,7 @@ struct CoreLayout {
 }
 
 impl CoreLayout {
-    fn of(layout: &Layout, in_a_batch: bool) -> Self {
+    fn from_layout(layout: &Layout, in_a_batch: bool) -> Self {
         let batch = in_a_batch.then_some(1);
         // A stride beyond `isize` is beyond any buffer, so the core rejects it.
         let stride = |&stride: &usize| isize::try_from(stride).unwrap_or(isize::MAX);

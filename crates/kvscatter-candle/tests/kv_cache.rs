@@ -494,7 +494,7 @@ fn an_append_that_is_refused_changes_nothing() {
 }
 
 #[test]
-fn what_cannot_be_is_an_error() {
+fn impossible_calls_are_errors() {
     assert!(ours::KvCache::new(2, 0).append(&tokens(1, 0), &tokens(1, 0)).is_err());
     assert!(ours::RotatingKvCache::new(2, 0).append(&tokens(1, 0), &tokens(1, 0)).is_err());
     assert!(ours::KvCache::new(4, 2).append(&tokens(1, 0), &tokens(1, 0)).is_err());

@@ -7,7 +7,7 @@ use std::ffi::c_void;
 use kvscatter::{Block, Loop};
 
 use crate::call::{Arguments, kvs_call};
-use crate::failure::FailureKind;
+use crate::call_error::CallErrorKind;
 use crate::guard::guarded;
 use crate::prepared::kvs_prepared;
 use crate::status::kvs_status;
@@ -72,7 +72,7 @@ pub unsafe extern "C" fn kvs_for_each_block(
         let prepared = unsafe { kvs_prepared::read(prepared) }?;
         // SAFETY: This function's contract requires C1, C2 and C6 for `call` and its pointers.
         let call = unsafe { Arguments::read(call) }?;
-        let visit = visit.ok_or(FailureKind::NullPointer { subject: c"visit".into() })?;
+        let visit = visit.ok_or(CallErrorKind::NullPointer { subject: c"visit".into() })?;
         let plan = prepared.plan(&call)?;
         let geometry = prepared.geometry();
         let offsets = (geometry.cache_offset(), geometry.update_offset());
@@ -82,7 +82,7 @@ pub unsafe extern "C" fn kvs_for_each_block(
             // `visit` returns.
             let value = unsafe { visit(user, &raw const block) };
             if value != 0 {
-                return Err(FailureKind::Stopped { value }.into());
+                return Err(CallErrorKind::Stopped { value }.into());
             }
         }
         Ok(())

@@ -7,22 +7,22 @@ use std::slice;
 
 use kvscatter::RawBuffer;
 
-use crate::failure::{Failure, FailureKind, Subject};
+use crate::call_error::{CallError, CallErrorKind, Subject};
 
 /// Checks that a pointer is not NULL, that it is aligned, and that an array of `count` values of `T` can have
 /// this address.
 #[inline]
-pub(crate) fn check_pointer<T>(pointer: *const T, count: usize, subject: Subject) -> Result<(), Failure> {
+pub(crate) fn check_pointer<T>(pointer: *const T, count: usize, subject: Subject) -> Result<(), CallError> {
     if pointer.is_null() {
-        return Err(FailureKind::NullPointer { subject }.into());
+        return Err(CallErrorKind::NullPointer { subject }.into());
     }
     if !pointer.is_aligned() {
-        return Err(FailureKind::Misaligned { subject, alignment: align_of::<T>() }.into());
+        return Err(CallErrorKind::Misaligned { subject, alignment: align_of::<T>() }.into());
     }
     let bytes = count.checked_mul(size_of::<T>()).filter(|&bytes| bytes <= isize::MAX.unsigned_abs());
-    let len = bytes.ok_or(FailureKind::TooLarge { subject })?;
+    let len = bytes.ok_or(CallErrorKind::TooLarge { subject })?;
     if (RawBuffer { ptr: pointer.cast_mut().cast(), len }).wraps() {
-        return Err(FailureKind::AddressSpace { subject, address: pointer.addr(), bytes: len }.into());
+        return Err(CallErrorKind::AddressSpace { subject, address: pointer.addr(), bytes: len }.into());
     }
     Ok(())
 }
@@ -32,7 +32,10 @@ pub(crate) fn check_pointer<T>(pointer: *const T, count: usize, subject: Subject
 /// # Safety
 /// `pointer` satisfies C1 for the lifetime `'a`.
 #[inline]
-pub(crate) unsafe fn reference<'a, T>(pointer: *const T, argument: &'static CStr) -> Result<&'a T, Failure> {
+pub(crate) unsafe fn reference<'a, T>(
+    pointer: *const T,
+    argument: &'static CStr,
+) -> Result<&'a T, CallError> {
     check_pointer(pointer, 1, argument.into())?;
     // SAFETY: `check_pointer` rejects NULL and misaligned pointers. For other pointers, this function's
     // contract requires C1.
@@ -48,7 +51,7 @@ pub(crate) unsafe fn array<'a, T>(
     pointer: *const T,
     count: usize,
     subject: Subject,
-) -> Result<&'a [T], Failure> {
+) -> Result<&'a [T], CallError> {
     if count == 0 {
         return Ok(&[]);
     }
@@ -77,7 +80,7 @@ pub(crate) unsafe trait Versioned: Sized {
 pub(crate) unsafe fn struct_size<T: Versioned>(
     pointer: *const T,
     argument: &'static CStr,
-) -> Result<usize, Failure> {
+) -> Result<usize, CallError> {
     const {
         assert!(
             T::MIN_SIZE == size_of::<T>(),
@@ -89,7 +92,7 @@ pub(crate) unsafe fn struct_size<T: Versioned>(
     // and C2 permits reading it.
     let got = unsafe { *pointer.cast::<usize>() };
     let expected = T::MIN_SIZE;
-    if got < expected { Err(FailureKind::StructSize { argument, got, expected }.into()) } else { Ok(got) }
+    if got < expected { Err(CallErrorKind::StructSize { argument, got, expected }.into()) } else { Ok(got) }
 }
 
 /// Returns a reference to a struct, or an error if its `struct_size` is smaller than its first version.
@@ -100,7 +103,7 @@ pub(crate) unsafe fn struct_size<T: Versioned>(
 pub(crate) unsafe fn structure<'a, T: Versioned>(
     pointer: *const T,
     argument: &'static CStr,
-) -> Result<&'a T, Failure> {
+) -> Result<&'a T, CallError> {
     // SAFETY: This function's contract requires C2 for `pointer`.
     unsafe { struct_size(pointer, argument) }?;
     // SAFETY: `struct_size` rejects NULL, misaligned pointers and sizes below that of `T`. For other

@@ -7,8 +7,8 @@ use std::ffi::{CStr, c_void};
 use kvscatter::Integers;
 
 use crate::boundary::{Versioned, array, structure};
+use crate::call_error::{CallError, CallErrorKind};
 use crate::executor::{CExecutor, kvs_executor};
-use crate::failure::{Failure, FailureKind};
 
 /// An index argument: `count` numbers of 32 or 64 bits (`int32_t` or `int64_t`) with the alignment of their
 /// type. An argument whose fields are all zero is not given.
@@ -73,7 +73,7 @@ impl<'a> Arguments<'a> {
     /// For the lifetime `'a`, `call` satisfies C1 and C2, the pointers in it satisfy C1, and its executor
     /// satisfies C6.
     #[inline(always)]
-    pub(crate) unsafe fn read(call: *const kvs_call) -> Result<Self, Failure> {
+    pub(crate) unsafe fn read(call: *const kvs_call) -> Result<Self, CallError> {
         // SAFETY: This function's contract requires C1 and C2 for `call`.
         let call = unsafe { structure(call, c"call") }?;
         // SAFETY: This function's contract requires C1 for `call.write_indices`.
@@ -103,7 +103,7 @@ impl<'a> Arguments<'a> {
 unsafe fn read_indices<'a>(
     given: &kvs_indices,
     argument: &'static CStr,
-) -> Result<Option<Integers<'a>>, Failure> {
+) -> Result<Option<Integers<'a>>, CallError> {
     let kvs_indices { values, count, bits } = *given;
     match bits {
         // SAFETY: This function's contract requires C1, so `values` points to `count` numbers of 32 bits.
@@ -111,7 +111,7 @@ unsafe fn read_indices<'a>(
         // SAFETY: This function's contract requires C1, so `values` points to `count` numbers of 64 bits.
         64 => Ok(Some(Integers::I64(unsafe { array(values.cast(), count, argument.into()) }?))),
         0 if values.is_null() && count == 0 => Ok(None),
-        _ => Err(FailureKind::IndexWidth { argument, bits, only_32: false }.into()),
+        _ => Err(CallErrorKind::IndexWidth { argument, bits, only_32: false }.into()),
     }
 }
 
@@ -121,10 +121,10 @@ unsafe fn read_indices<'a>(
 pub(crate) fn as_i32<'a>(
     indices: Option<Integers<'a>>,
     argument: &'static CStr,
-) -> Result<&'a [i32], Failure> {
+) -> Result<&'a [i32], CallError> {
     match indices {
         None => Ok(&[]),
         Some(Integers::I32(values)) => Ok(values),
-        Some(_) => Err(FailureKind::IndexWidth { argument, bits: 64, only_32: true }.into()),
+        Some(_) => Err(CallErrorKind::IndexWidth { argument, bits: 64, only_32: true }.into()),
     }
 }

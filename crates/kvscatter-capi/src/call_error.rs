@@ -12,15 +12,15 @@ use crate::status::kvs_status_code::*;
 
 /// An error of a function. `kvs_last_error` converts it to text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Failure {
-    kind: FailureKind,
-    /// The pair of the tensor. `None` if the failure is not about a tensor of a run.
+pub(crate) struct CallError {
+    kind: CallErrorKind,
+    /// The pair of the tensor. `None` if the error is not about a tensor of a run.
     pair: Option<usize>,
 }
 
 /// An error of the core, or a mistake that only C permits. Its message is one lower-case line without a full stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum FailureKind {
+pub(crate) enum CallErrorKind {
     #[error("{}", CoreMessage(*.0))]
     Core(Error),
     #[error("{subject} is NULL")]
@@ -29,39 +29,39 @@ pub(crate) enum FailureKind {
     Misaligned { subject: Subject, alignment: usize },
     #[error(
         "struct_size of {} is {got}, must be {expected}: set it to the sizeof of the struct",
-        Name(*argument)
+        Name(argument)
     )]
     StructSize { argument: &'static CStr, got: usize, expected: usize },
     #[error(
         "{} has type {code}, must be between {} and {}",
-        Name(*argument),
+        Name(argument),
         ELEMENT_TYPES.0,
         ELEMENT_TYPES.1
     )]
     ElementType { argument: &'static CStr, code: i32 },
     #[error("a cache cannot have DLPack type code {code} with {bits} bits and {lanes} lanes")]
     DlpackType { code: u8, bits: u8, lanes: u16 },
-    #[error("{} has {rank} dimensions, must have 0 to {max}", Name(*argument))]
+    #[error("{} has {rank} dimensions, must have 0 to {max}", Name(argument))]
     RankLimit { argument: &'static CStr, rank: i64, max: u32 },
-    #[error("dimension {dimension} of {} is {value}: must not be negative", Name(*argument))]
+    #[error("dimension {dimension} of {} is {value}: must not be negative", Name(argument))]
     NegativeDimension { argument: &'static CStr, dimension: usize, value: i64 },
-    #[error("{} = {value}: must be between 0 and {max}", Name(*option))]
+    #[error("{} = {value}: must be between 0 and {max}", Name(option))]
     UnknownOption { option: &'static CStr, value: i32, max: usize },
-    #[error("{} is not an argument of {operator}: set it to zero", Name(*argument))]
+    #[error("{} is not an argument of {operator}: set it to zero", Name(argument))]
     UnexpectedArgument { argument: &'static CStr, operator: &'static str },
     #[error(
         "{} has indices of {bits} bits, must have {}",
-        Name(*argument),
+        Name(argument),
         if *only_32 { "32" } else { "32 or 64" }
     )]
     IndexWidth { argument: &'static CStr, bits: i32, only_32: bool },
-    #[error("{} {got}, was prepared with {expected}", AspectOf(*aspect, Name(*argument)))]
+    #[error("{} {got}, was prepared with {expected}", AspectOf(*aspect, Name(argument)))]
     TensorMismatch { argument: &'static CStr, aspect: Aspect, got: i64, expected: i64 },
     #[error("{subject} is larger than any array: at most {} bytes", isize::MAX)]
     TooLarge { subject: Subject },
     #[error("{subject} at {address:#x} has {bytes} bytes, which reach beyond the address space")]
     AddressSpace { subject: Subject, address: usize, bytes: usize },
-    #[error("the buffer of {} shares memory with pairs", Name(*argument))]
+    #[error("the buffer of {} shares memory with pairs", Name(argument))]
     PairsOverlap { argument: &'static CStr },
     #[error("the tensor is on DLPack device type {device}, must be on {expected} (kDLCPU)")]
     Device { device: i32, expected: i32 },
@@ -92,8 +92,8 @@ pub(crate) enum Aspect {
     Stride(usize),
 }
 
-impl Failure {
-    /// Returns the same failure with the pair of the tensor that it is about.
+impl CallError {
+    /// Returns the same error with the pair of the tensor that it is about.
     pub(crate) fn in_pair(self, pair: usize) -> Self {
         Self { pair: Some(pair), ..self }
     }
@@ -107,7 +107,7 @@ impl Failure {
     }
 }
 
-impl FailureKind {
+impl CallErrorKind {
     fn fields(&self) -> Fields {
         match *self {
             Self::Core(error) => error.details().into(),
@@ -166,20 +166,20 @@ impl FailureKind {
     }
 }
 
-impl From<FailureKind> for Failure {
-    fn from(kind: FailureKind) -> Self {
+impl From<CallErrorKind> for CallError {
+    fn from(kind: CallErrorKind) -> Self {
         Self { kind, pair: None }
     }
 }
 
-impl From<Error> for Failure {
+impl From<Error> for CallError {
     fn from(error: Error) -> Self {
-        FailureKind::Core(error).into()
+        CallErrorKind::Core(error).into()
     }
 }
 
 /// Writes one lower-case line without a full stop.
-impl fmt::Display for Failure {
+impl fmt::Display for CallError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(pair) = self.pair.filter(|&pair| pair > 0) {
             write!(f, "pair {pair}: ")?;

@@ -7,7 +7,7 @@ use std::ffi::c_void;
 use kvscatter::ElementType;
 
 use crate::boundary::{reference, struct_size};
-use crate::failure::{Failure, FailureKind};
+use crate::call_error::{CallError, CallErrorKind};
 use crate::guard::guarded;
 use crate::status::kvs_status;
 use crate::tensor::{KVS_MAX_RANK, kvs_tensor};
@@ -71,31 +71,31 @@ pub unsafe extern "C" fn kvs_tensor_from_dlpack(
 }
 
 impl DlTensor {
-    fn to_tensor(&self, struct_size: usize) -> Result<kvs_tensor, Failure> {
+    fn to_tensor(&self, struct_size: usize) -> Result<kvs_tensor, CallError> {
         let Self { shape, strides, .. } = *self;
         if self.device_type != CPU {
-            return Err(FailureKind::Device { device: self.device_type, expected: CPU }.into());
+            return Err(CallErrorKind::Device { device: self.device_type, expected: CPU }.into());
         }
         let (element, data) = (self.element()?, self.element_0()?);
         let rank = u32::try_from(self.ndim).ok().filter(|&rank| rank <= KVS_MAX_RANK);
         let (argument, max) = (c"dl_tensor", KVS_MAX_RANK);
-        let rank = rank.ok_or(FailureKind::RankLimit { argument, rank: self.ndim.into(), max })?;
+        let rank = rank.ok_or(CallErrorKind::RankLimit { argument, rank: self.ndim.into(), max })?;
         Ok(kvs_tensor { struct_size, data, r#type: element.onnx_code(), rank, shape, strides })
     }
 
-    fn element(&self) -> Result<ElementType, Failure> {
+    fn element(&self) -> Result<ElementType, CallError> {
         let Self { code, bits, lanes, .. } = *self;
         let element = ElementType::from_dlpack(code, bits).filter(|_| lanes == 1);
-        element.ok_or(FailureKind::DlpackType { code, bits, lanes }.into())
+        element.ok_or(CallErrorKind::DlpackType { code, bits, lanes }.into())
     }
 
     /// Returns the address of element `[0, 0, …]`.
-    fn element_0(&self) -> Result<*mut c_void, Failure> {
+    fn element_0(&self) -> Result<*mut c_void, CallError> {
         let offset = usize::try_from(self.byte_offset).ok();
         let inside = offset.filter(|&offset| {
             offset == 0 || !self.data.is_null() && self.data.addr().checked_add(offset).is_some()
         });
-        let offset = inside.ok_or(FailureKind::ByteOffset { offset: self.byte_offset })?;
+        let offset = inside.ok_or(CallErrorKind::ByteOffset { offset: self.byte_offset })?;
         Ok(self.data.wrapping_byte_add(offset))
     }
 }

@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use kvscatter::Executor;
 
 use crate::boundary::reference;
-use crate::failure::{Failure, FailureKind};
+use crate::call_error::{CallError, CallErrorKind};
 use crate::guard::discard;
 
 /// Threads of your program that a call may use. Only large writes, of hundreds of kilobytes and more, use
@@ -52,14 +52,14 @@ impl CExecutor {
     /// # Safety
     /// `executor` satisfies C1. The struct that it points to satisfies C6 while the result is used.
     #[inline]
-    pub(crate) unsafe fn read(executor: *const kvs_executor) -> Result<Option<Self>, Failure> {
+    pub(crate) unsafe fn read(executor: *const kvs_executor) -> Result<Option<Self>, CallError> {
         if executor.is_null() {
             return Ok(None);
         }
         // SAFETY: This function's contract requires C1 for `executor`.
         let kvs_executor { broadcast, user } = *unsafe { reference(executor, c"executor") }?;
         let broadcast =
-            broadcast.ok_or(FailureKind::NullPointer { subject: c"executor.broadcast".into() })?;
+            broadcast.ok_or(CallErrorKind::NullPointer { subject: c"executor.broadcast".into() })?;
         Ok(Some(Self { broadcast, user }))
     }
 }

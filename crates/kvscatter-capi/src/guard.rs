@@ -4,20 +4,20 @@ use std::any::Any;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::failure::{Failure, FailureKind};
+use crate::call_error::{CallError, CallErrorKind};
 use crate::last_error;
 use crate::status::{kvs_status, kvs_status_code};
 
-/// Runs the body of a C function. A failure or a panic becomes the last error of the thread, and its number
+/// Runs the body of a C function. An error or a panic becomes the last error of the thread, and its number
 /// is returned.
 #[inline]
-pub(crate) fn guarded(body: impl FnOnce() -> Result<(), Failure>) -> kvs_status {
+pub(crate) fn guarded(body: impl FnOnce() -> Result<(), CallError>) -> kvs_status {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => kvs_status_code::KVS_OK as kvs_status,
-        Ok(Err(failure)) => last_error::record(failure),
+        Ok(Err(error)) => last_error::record(error),
         Err(payload) => {
             discard(payload);
-            last_error::record(FailureKind::Panic.into())
+            last_error::record(CallErrorKind::Panic.into())
         }
     }
 }

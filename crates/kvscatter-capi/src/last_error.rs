@@ -8,7 +8,7 @@ use std::fmt::{self, Write};
 use std::ptr;
 
 use crate::boundary::{Versioned, struct_size};
-use crate::failure::Failure;
+use crate::call_error::CallError;
 use crate::status::{kvs_status, kvs_status_code};
 
 /// Flags for the fields of a `kvs_error` that are set.
@@ -54,14 +54,14 @@ pub struct kvs_error {
 unsafe impl Versioned for kvs_error {}
 
 thread_local! {
-    static LAST: Cell<Option<Failure>> = const { Cell::new(None) };
+    static LAST: Cell<Option<CallError>> = const { Cell::new(None) };
 }
 
 /// Records the last error of this thread and returns its number.
 #[cold]
-pub(crate) fn record(failure: Failure) -> kvs_status {
-    LAST.set(Some(failure));
-    failure.fields().code as kvs_status
+pub(crate) fn record(call_error: CallError) -> kvs_status {
+    LAST.set(Some(call_error));
+    call_error.fields().code as kvs_status
 }
 
 /// Returns the error of the last function that failed on this thread. As with errno, success does not change
@@ -80,9 +80,10 @@ pub unsafe extern "C" fn kvs_last_error(out: *mut kvs_error) -> kvs_status {
     // SAFETY: This function's contract requires C2 and C3 for `out`.
     let size = match unsafe { struct_size(out, c"out") } {
         Ok(size) => size,
-        Err(failure) => return failure.fields().code as kvs_status,
+        Err(call_error) => return call_error.fields().code as kvs_status,
     };
-    let error = LAST.get().map_or(kvs_error::none(size), |failure| kvs_error::of(&failure, size));
+    let error =
+        LAST.get().map_or(kvs_error::none(size), |call_error| kvs_error::from_error(&call_error, size));
     // SAFETY: `struct_size` rejects NULL and misaligned pointers. For other pointers, this function's
     // contract requires C3.
     unsafe { out.write(error) };
@@ -95,13 +96,13 @@ impl kvs_error {
         Self { struct_size, code, fields: 0, argument, index: 0, value: 0, limit: 0, message: [0; 256] }
     }
 
-    fn of(failure: &Failure, struct_size: usize) -> Self {
+    fn from_error(call_error: &CallError, struct_size: usize) -> Self {
         use kvs_error_field::{KVS_ERROR_HAS_INDEX, KVS_ERROR_HAS_LIMIT, KVS_ERROR_HAS_VALUE};
-        let parts = failure.fields();
+        let parts = call_error.fields();
         let flag = |part: Option<i64>, flag| part.map_or(0, |_| flag as u32);
         let mut message = Message::new();
-        // Neither `Message` nor the `Display` of a failure returns an error.
-        let _ = write!(message, "{failure}");
+        // Neither `Message` nor the `Display` of a `CallError` returns an error.
+        let _ = write!(message, "{call_error}");
         Self {
             struct_size,
             code: parts.code as kvs_status,

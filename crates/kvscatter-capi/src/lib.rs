@@ -12,7 +12,7 @@
 //! | for | modules, in order |
 //! |---|---|
 //! | numbers of the header | `status`, `element` |
-//! | errors in numbers and words | `fields`, `failure` |
+//! | errors in numbers and words | `fields`, `call_error` |
 //! | reading pointers | `boundary` |
 //! | from a body's result to a status | `last_error`, `guard` |
 //! | structs of the header | `tensor`, `options`, `executor`, `call` |
@@ -45,8 +45,8 @@
 #![expect(non_camel_case_types, reason = "the names of the C header")]
 
 mod boundary;
+mod call_error;
 mod executor;
-mod failure;
 mod fields;
 mod guard;
 

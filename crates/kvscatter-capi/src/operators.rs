@@ -9,7 +9,7 @@ use kvscatter::spec::tensorrt::AttentionIoForm;
 use kvscatter::{Argument, ElementType, Error, Layout, Prepared};
 
 use crate::boundary::{check_pointer, structure};
-use crate::failure::Failure;
+use crate::call_error::CallError;
 use crate::guard::guarded;
 use crate::options::{
     kvs_kv_cache_operation_options, kvs_kv_cache_update_options, kvs_tensor_scatter_options, optional,
@@ -188,7 +188,7 @@ impl PrepareArguments {
         self,
         out: *mut *mut kvs_prepared,
         prepare: impl FnOnce(ElementType, Layout<'_>, Layout<'_>) -> Result<Prepared, Error>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), CallError> {
         let Self { operator, cache, update, present } = self;
         check_pointer(out, 1, c"out".into())?;
         // SAFETY: This function's contract requires C1 and C2 for `cache`.
@@ -211,7 +211,7 @@ impl NamedTensor {
     ///
     /// # Safety
     /// `self.tensor` satisfies C1 and C2, and the pointers in it satisfy C1.
-    unsafe fn describe(&self) -> Result<Description, Failure> {
+    unsafe fn describe(&self) -> Result<Description, CallError> {
         // SAFETY: This function's contract requires C1 and C2 for `self.tensor`.
         let tensor = unsafe { structure(self.tensor, self.argument.c_name()) }?;
         // SAFETY: This function's contract requires C1 for the shape and strides of `tensor`.

@@ -10,7 +10,7 @@ use kvscatter::spec::tensorrt::{AttentionIoForm, KvCacheUpdate};
 use kvscatter::{Mode, NegativeIndex, OutOfRange};
 
 use crate::boundary::{Versioned, structure};
-use crate::failure::{Failure, FailureKind};
+use crate::call_error::{CallError, CallErrorKind};
 
 /// How positions beyond the capacity are treated (ONNX's `mode` attribute).
 #[repr(C)]
@@ -117,7 +117,7 @@ unsafe impl Versioned for kvs_kv_cache_update_options {}
 unsafe impl Versioned for kvs_kv_cache_operation_options {}
 
 impl kvs_tensor_scatter_options {
-    pub(crate) fn operator(&self) -> Result<TensorScatter, Failure> {
+    pub(crate) fn operator(&self) -> Result<TensorScatter, CallError> {
         let negative_index = [NegativeIndex::Modulo, NegativeIndex::Reject];
         Ok(TensorScatter::new()
             .axis(self.axis)
@@ -129,7 +129,7 @@ impl kvs_tensor_scatter_options {
 
 impl kvs_kv_cache_update_options {
     /// Returns the operator and the form of its updates.
-    pub(crate) fn operator(&self) -> Result<(KvCacheUpdate, AttentionIoForm), Failure> {
+    pub(crate) fn operator(&self) -> Result<(KvCacheUpdate, AttentionIoForm), CallError> {
         choice(c"cache_mode", self.cache_mode, &[()])?; // linear, the only one there is
         let forms = [AttentionIoForm::PaddedBhnd, AttentionIoForm::PackedNhd];
         let form = choice(c"update_form", self.update_form, &forms)?;
@@ -138,7 +138,7 @@ impl kvs_kv_cache_update_options {
 }
 
 impl kvs_kv_cache_operation_options {
-    pub(crate) fn operator(&self) -> Result<KvCacheOperation, Failure> {
+    pub(crate) fn operator(&self) -> Result<KvCacheOperation, CallError> {
         Ok(KvCacheOperation::new().out_of_range(out_of_range(self.out_of_range)?))
     }
 }
@@ -147,7 +147,7 @@ impl kvs_kv_cache_operation_options {
 ///
 /// # Safety
 /// `options` satisfies C1 and C2 for the lifetime `'a`.
-pub(crate) unsafe fn optional<'a, T: Versioned>(options: *const T) -> Result<Option<&'a T>, Failure> {
+pub(crate) unsafe fn optional<'a, T: Versioned>(options: *const T) -> Result<Option<&'a T>, CallError> {
     if options.is_null() {
         return Ok(None);
     }
@@ -155,13 +155,13 @@ pub(crate) unsafe fn optional<'a, T: Versioned>(options: *const T) -> Result<Opt
     unsafe { structure(options, c"options") }.map(Some)
 }
 
-fn out_of_range(value: i32) -> Result<OutOfRange, Failure> {
+fn out_of_range(value: i32) -> Result<OutOfRange, CallError> {
     choice(c"out_of_range", value, &[OutOfRange::Error, OutOfRange::SkipSample])
 }
 
 /// Returns the meaning of a constant. Constants are numbered from 0.
-pub(crate) fn choice<T: Copy>(option: &'static CStr, value: i32, meanings: &[T]) -> Result<T, Failure> {
+pub(crate) fn choice<T: Copy>(option: &'static CStr, value: i32, meanings: &[T]) -> Result<T, CallError> {
     let meaning = usize::try_from(value).ok().and_then(|at| meanings.get(at));
     let max = meanings.len().saturating_sub(1);
-    meaning.copied().ok_or(FailureKind::UnknownOption { option, value, max }.into())
+    meaning.copied().ok_or(CallErrorKind::UnknownOption { option, value, max }.into())
 }

@@ -10,7 +10,7 @@ use kvscatter::{Call, Convention, Geometry, Integers, Prepared, WritePlan};
 
 use crate::boundary::reference;
 use crate::call::{Arguments, as_i32};
-use crate::failure::{Failure, FailureKind};
+use crate::call_error::{CallError, CallErrorKind};
 use crate::tensor::{Description, Operand};
 
 /// A write whose shapes have been checked. Create it once per shape with a prepare function, run it at every
@@ -47,7 +47,7 @@ impl kvs_prepared {
     /// # Safety
     /// `prepared` satisfies C4 for the lifetime `'a`.
     #[inline]
-    pub(crate) unsafe fn read<'a>(prepared: *const Self) -> Result<&'a Self, Failure> {
+    pub(crate) unsafe fn read<'a>(prepared: *const Self) -> Result<&'a Self, CallError> {
         // SAFETY: This function's contract requires C4, so `prepared` points to the value of a box, which
         // nothing changes.
         unsafe { reference(prepared, c"prepared") }
@@ -59,7 +59,7 @@ impl kvs_prepared {
 
     /// Plans a call, and checks its indices.
     #[inline(always)]
-    pub(crate) fn plan<'a>(&'a self, call: &'a Arguments<'a>) -> Result<WritePlan<'a>, Failure> {
+    pub(crate) fn plan<'a>(&'a self, call: &'a Arguments<'a>) -> Result<WritePlan<'a>, CallError> {
         let plan = self.write.plan_with_lengths(self.call(call)?, call.lengths)?;
         Ok(match &call.executor {
             Some(executor) => plan.with_executor(executor),
@@ -69,7 +69,7 @@ impl kvs_prepared {
 
     /// Returns the arguments of the operator, or an error if the call gives other arguments.
     #[inline(always)]
-    fn call<'a>(&self, call: &Arguments<'a>) -> Result<Call<'a>, Failure> {
+    fn call<'a>(&self, call: &Arguments<'a>) -> Result<Call<'a>, CallError> {
         let Arguments { write_indices, update_lengths, layer_id, token_offset, seq_len, .. } = *call;
         match self.write.convention() {
             Convention::EndsAndRowCounts => {
@@ -106,10 +106,10 @@ impl kvs_prepared {
     fn refuse_given<const N: usize>(
         &self,
         arguments: [(&'static CStr, Option<Integers<'_>>); N],
-    ) -> Result<(), Failure> {
+    ) -> Result<(), CallError> {
         match arguments.into_iter().find(|(_, indices)| indices.is_some()) {
             Some((argument, _)) => {
-                Err(FailureKind::UnexpectedArgument { argument, operator: self.operator }.into())
+                Err(CallErrorKind::UnexpectedArgument { argument, operator: self.operator }.into())
             }
             None => Ok(()),
         }

@@ -8,7 +8,7 @@ use kvscatter::{RawBuffer, Written};
 
 use crate::boundary::{Versioned, array, struct_size, structure};
 use crate::call::{Arguments, kvs_call};
-use crate::failure::{Failure, FailureKind};
+use crate::call_error::{CallError, CallErrorKind};
 use crate::guard::guarded;
 use crate::prepared::kvs_prepared;
 use crate::status::kvs_status;
@@ -142,7 +142,7 @@ pub unsafe extern "C" fn kvs_write_many(
         // SAFETY: This function's contract requires C2 and C3 for `written`.
         let out = unsafe { WrittenOut::new(written) }?;
         for (index, kvs_pair { cache, update }) in pairs.iter().enumerate() {
-            let in_pair = |failure: Failure| failure.in_pair(index);
+            let in_pair = |error: CallError| error.in_pair(index);
             check_exact_size(cache, prepared.cache.argument).map_err(in_pair)?;
             check_exact_size(update, prepared.update.argument).map_err(in_pair)?;
             // SAFETY: This function's contract requires C1 for the shapes and strides in `pairs`.
@@ -227,26 +227,26 @@ unsafe fn checked_pair(
     pair: usize,
     cache: &kvs_tensor,
     update: &kvs_tensor,
-) -> Result<(RawBuffer, RawBuffer), Failure> {
+) -> Result<(RawBuffer, RawBuffer), CallError> {
     // SAFETY: This function's contract requires C1 for the shape and strides of `cache`.
     let cache = unsafe { prepared.cache.checked(cache) };
     // SAFETY: This function's contract requires C1 for the shape and strides of `update`.
     let update = unsafe { prepared.update.checked(update) };
     match (cache, update) {
         (Ok(cache), Ok(update)) => Ok((cache, update)),
-        (Err(failure), _) | (_, Err(failure)) => Err(failure.in_pair(pair)),
+        (Err(error), _) | (_, Err(error)) => Err(error.in_pair(pair)),
     }
 }
 
-/// Returns the failure with the index of the only pair.
+/// Returns the error with the index of the only pair.
 #[cold]
-fn in_only_pair(failure: Failure) -> Failure {
-    failure.in_pair(0)
+fn in_only_pair(error: CallError) -> CallError {
+    error.in_pair(0)
 }
 
-fn check_exact_size(tensor: &kvs_tensor, argument: &'static CStr) -> Result<(), Failure> {
+fn check_exact_size(tensor: &kvs_tensor, argument: &'static CStr) -> Result<(), CallError> {
     let (got, expected) = (tensor.struct_size, size_of::<kvs_tensor>());
-    if got == expected { Ok(()) } else { Err(FailureKind::StructSize { argument, got, expected }.into()) }
+    if got == expected { Ok(()) } else { Err(CallErrorKind::StructSize { argument, got, expected }.into()) }
 }
 
 /// Checks that no cache overlaps `pairs`, because `pairs` is read again while bytes move. The core checks for
@@ -255,10 +255,10 @@ fn check_pairs(
     pairs: &[kvs_pair],
     argument: &'static CStr,
     mut caches: impl Iterator<Item = RawBuffer>,
-) -> Result<(), Failure> {
+) -> Result<(), CallError> {
     let pairs = RawBuffer { ptr: pairs.as_ptr().cast::<u8>().cast_mut(), len: size_of_val(pairs) };
     match caches.position(|cache| cache.overlaps(pairs)) {
-        Some(pair) => Err(Failure::from(FailureKind::PairsOverlap { argument }).in_pair(pair)),
+        Some(pair) => Err(CallError::from(CallErrorKind::PairsOverlap { argument }).in_pair(pair)),
         None => Ok(()),
     }
 }
@@ -272,7 +272,7 @@ impl WrittenOut {
     /// # Safety
     /// `written` satisfies C2 and C3 while this value lives.
     #[inline]
-    unsafe fn new(written: *mut kvs_written) -> Result<Self, Failure> {
+    unsafe fn new(written: *mut kvs_written) -> Result<Self, CallError> {
         if written.is_null() {
             return Ok(Self(None));
         }

@@ -7,8 +7,8 @@ use std::ffi::{CStr, c_void};
 use kvscatter::{ElementType, Layout, RawBuffer};
 
 use crate::boundary::{Versioned, array};
+use crate::call_error::{Aspect, CallError, CallErrorKind, Subject};
 use crate::element::kvs_element_type;
-use crate::failure::{Aspect, Failure, FailureKind, Subject};
 
 /// The largest number of dimensions that a tensor may have.
 pub const KVS_MAX_RANK: u32 = 16;
@@ -45,7 +45,7 @@ impl kvs_tensor {
     /// # Safety
     /// `self.shape` satisfies C1 for the lifetime `'a`.
     #[inline]
-    unsafe fn shape<'a>(&self, argument: &'static CStr) -> Result<&'a [i64], Failure> {
+    unsafe fn shape<'a>(&self, argument: &'static CStr) -> Result<&'a [i64], CallError> {
         // SAFETY: This function's contract requires C1 for `self.shape`.
         unsafe { array(self.shape, self.rank as usize, Subject::from(argument).part("shape")) }
     }
@@ -55,7 +55,7 @@ impl kvs_tensor {
     /// # Safety
     /// `self.strides` satisfies C1 for the lifetime `'a`.
     #[inline]
-    unsafe fn strides<'a>(&self, argument: &'static CStr) -> Result<Option<&'a [i64]>, Failure> {
+    unsafe fn strides<'a>(&self, argument: &'static CStr) -> Result<Option<&'a [i64]>, CallError> {
         if self.strides.is_null() {
             return Ok(None);
         }
@@ -82,18 +82,19 @@ impl Description {
     ///
     /// # Safety
     /// `tensor.shape` and `tensor.strides` satisfy C1.
-    pub(crate) unsafe fn read(tensor: &kvs_tensor, argument: &'static CStr) -> Result<Self, Failure> {
+    pub(crate) unsafe fn read(tensor: &kvs_tensor, argument: &'static CStr) -> Result<Self, CallError> {
         let code = tensor.r#type;
-        let element = ElementType::from_onnx_code(code).ok_or(FailureKind::ElementType { argument, code })?;
+        let element =
+            ElementType::from_onnx_code(code).ok_or(CallErrorKind::ElementType { argument, code })?;
         if tensor.rank > KVS_MAX_RANK {
             return Err(
-                FailureKind::RankLimit { argument, rank: tensor.rank.into(), max: KVS_MAX_RANK }.into()
+                CallErrorKind::RankLimit { argument, rank: tensor.rank.into(), max: KVS_MAX_RANK }.into()
             );
         }
         // SAFETY: This function's contract requires C1 for `tensor.shape`.
         let shape = unsafe { tensor.shape(argument) }?;
         if let Some((dimension, &value)) = shape.iter().enumerate().find(|(_, size)| **size < 0) {
-            return Err(FailureKind::NegativeDimension { argument, dimension, value }.into());
+            return Err(CallErrorKind::NegativeDimension { argument, dimension, value }.into());
         }
         let row_major: Vec<i64> = (0..shape.len()).map(|at| dense_stride(shape, at)).collect();
         // SAFETY: This function's contract requires C1 for `tensor.strides`.
@@ -110,14 +111,14 @@ impl Description {
     /// Returns the layout of a tensor whose address is that of its element `[0, 0, …]`. The buffer begins on
     /// a byte, so if the lowest 4-bit element shares its byte with the element before it, the buffer includes
     /// that element.
-    pub(crate) fn layout(&self) -> Result<Layout<'_>, Failure> {
+    pub(crate) fn layout(&self) -> Result<Layout<'_>, CallError> {
         if self.dense {
             return Ok(Layout::dense(&self.shape));
         }
         let layout = Layout::strided(&self.shape, &self.strides);
         let per_byte = if self.element.bits() == Some(4) { 2 } else { 1 };
         let offset = layout.min_offset().checked_next_multiple_of(per_byte);
-        Ok(layout.with_offset(offset.ok_or(FailureKind::TooLarge { subject: self.argument.into() })?))
+        Ok(layout.with_offset(offset.ok_or(CallErrorKind::TooLarge { subject: self.argument.into() })?))
     }
 }
 
@@ -177,10 +178,10 @@ impl Operand {
     /// # Safety
     /// `tensor.shape` and `tensor.strides` satisfy C1.
     #[inline]
-    pub(crate) unsafe fn checked(&self, tensor: &kvs_tensor) -> Result<RawBuffer, Failure> {
+    pub(crate) unsafe fn checked(&self, tensor: &kvs_tensor) -> Result<RawBuffer, CallError> {
         let argument = self.argument;
         let mismatch = |aspect, got, expected| {
-            Err(FailureKind::TensorMismatch { argument, aspect, got, expected }.into())
+            Err(CallErrorKind::TensorMismatch { argument, aspect, got, expected }.into())
         };
         if tensor.r#type != self.code {
             return mismatch(Aspect::Type, tensor.r#type.into(), self.code.into());
@@ -205,7 +206,7 @@ impl Operand {
         }
         if self.bytes > 0 && !tensor.data.addr().is_multiple_of(self.alignment) {
             let subject = Subject::from(argument).part("data");
-            return Err(FailureKind::Misaligned { subject, alignment: self.alignment }.into());
+            return Err(CallErrorKind::Misaligned { subject, alignment: self.alignment }.into());
         }
         Ok(self.buffer(tensor))
     }
@@ -243,8 +244,9 @@ fn first_difference(shape: &[i64], stride: impl Fn(usize) -> i64, expected: &[i6
 }
 
 /// Converts numbers to the width of the machine's addresses, which may be below 64 bits.
-fn to_native<T: TryFrom<i64>>(numbers: &[i64], argument: &'static CStr) -> Result<Vec<T>, Failure> {
-    let native =
-        |&number| T::try_from(number).map_err(|_| FailureKind::TooLarge { subject: argument.into() }.into());
+fn to_native<T: TryFrom<i64>>(numbers: &[i64], argument: &'static CStr) -> Result<Vec<T>, CallError> {
+    let native = |&number| {
+        T::try_from(number).map_err(|_| CallErrorKind::TooLarge { subject: argument.into() }.into())
+    };
     numbers.iter().map(native).collect()
 }

@@ -249,7 +249,7 @@ impl Original {
         let file = model.file()?;
         let graph = about(path, model.graph())?;
         let decoder = about(path, Decoder::of(&graph))?;
-        let mut interface = about(path, Interface::of(&model, &decoder))?;
+        let mut interface = about(path, Interface::new(&model, &decoder))?;
         about(path, interface.check_no_states())?;
         about(path, check_elements(&interface))?;
         about(path, interface.settle(Some(of_model)))?;
@@ -324,7 +324,7 @@ fn summary(
     let mut caches = Vec::with_capacity(decoder.caches.len());
     for (cache, port) in decoder.caches.iter().zip(&interface.caches) {
         let shape = port.shape(batch, setting.capacity);
-        bytes_per_token += count(Rows::of(port, setting.capacity).row());
+        bytes_per_token += count(Rows::new(port, setting.capacity).row());
         caches.push(CacheSummary {
             past: cache.past.to_owned(),
             present: cache.present.to_owned(),

@@ -39,7 +39,7 @@ pub struct BenchWrite {
     batch: usize,
 }
 
-type Failure = Box<dyn Error>;
+type BoxError = Box<dyn Error>;
 
 thread_local! {
     static LAST: RefCell<CString> = RefCell::default();
@@ -60,12 +60,12 @@ pub extern "C" fn kvscatter_bench_error() -> *const c_char {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvscatter_bench_open(driver: *const c_char) -> i32 {
     let cuda = if driver.is_null() {
-        Cuda::new().map_err(Failure::from)
+        Cuda::new().map_err(BoxError::from)
     } else {
         // SAFETY: `driver` is not null, so it points to a text that ends with a zero (this function's
         // contract).
         let path = unsafe { CStr::from_ptr(driver) };
-        path.to_str().map_err(Failure::from).and_then(|path| {
+        path.to_str().map_err(BoxError::from).and_then(|path| {
             // SAFETY: The text is the path of a CUDA driver (this function's contract).
             Ok(unsafe { Cuda::load_from(Path::new(path)) }?)
         })
@@ -158,7 +158,7 @@ pub unsafe extern "C" fn kvscatter_bench_time(
     if ok_or_record(launched).is_none() { -1 } else { i64::try_from(nanoseconds).unwrap_or(i64::MAX) }
 }
 
-fn prepare(shape: &Shape, addresses: &[u64], choices: Option<&LaunchConfig>) -> Result<BenchWrite, Failure> {
+fn prepare(shape: &Shape, addresses: &[u64], choices: Option<&LaunchConfig>) -> Result<BenchWrite, BoxError> {
     let [batch, heads, rows] =
         [usize::try_from(shape.batch)?, usize::try_from(shape.heads)?, usize::try_from(shape.rows)?];
     let [capacity, width] = [usize::try_from(shape.capacity)?, usize::try_from(shape.width)?];
@@ -193,7 +193,7 @@ fn prepare(shape: &Shape, addresses: &[u64], choices: Option<&LaunchConfig>) -> 
 /// The stream is 0 or belongs to the context that was current when the write was prepared, and that context
 /// is current now. `starts` is the address of `prepared.batch` 64-bit numbers on the device. They, the status
 /// and the buffers of the write live until the launch has run.
-unsafe fn launch(prepared: &BenchWrite, stream: u64, starts: u64, status: u64) -> Result<(), Failure> {
+unsafe fn launch(prepared: &BenchWrite, stream: u64, starts: u64, status: u64) -> Result<(), BoxError> {
     let stream = Stream::new(usize::try_from(stream)? as *mut c_void);
     let indices = DeviceCallIndices::new(DeviceList::i64(starts, prepared.batch));
     let status = if status == 0 { None } else { Some(DeviceStatus::at(status)?) };
@@ -203,7 +203,7 @@ unsafe fn launch(prepared: &BenchWrite, stream: u64, starts: u64, status: u64) -
 }
 
 /// Returns the value, or records the message for [`kvscatter_bench_error`] if there is an error.
-fn ok_or_record<T>(result: Result<T, Failure>) -> Option<T> {
+fn ok_or_record<T>(result: Result<T, BoxError>) -> Option<T> {
     result
         .inspect_err(|failure| {
             let words = CString::new(failure.to_string()).unwrap_or_default();

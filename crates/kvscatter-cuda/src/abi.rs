@@ -108,7 +108,7 @@ impl PresentLoop {
 }
 
 impl Divisor {
-    pub(crate) const fn of(count: u32) -> Self {
+    pub(crate) const fn new(count: u32) -> Self {
         Self { count, magic: magic(count) }
     }
 }

@@ -180,11 +180,11 @@ mod tests {
         let first =
             |bad_samples, first_sample| StatusWords { bad_samples, first_sample, first_value: -9 }.first();
         assert_eq!(first(0, 0), None);
-        let of = |list, sample| Some(FirstBad { list, sample, value: -9 });
-        assert_eq!(first(1, 0), of(LaunchArgument::Positions, Some(0)));
-        assert_eq!(first(9, (1 << 30) - 1), of(LaunchArgument::Positions, Some((1 << 30) - 1)));
-        assert_eq!(first(1, LENGTH | 5), of(LaunchArgument::Lengths, Some(5)));
-        assert_eq!(first(1, ROW_COUNT | 5), of(LaunchArgument::RowCounts, Some(5)));
-        assert_eq!(first(u32::MAX, LAYER), of(LaunchArgument::Layer, None));
+        let bad = |list, sample| Some(FirstBad { list, sample, value: -9 });
+        assert_eq!(first(1, 0), bad(LaunchArgument::Positions, Some(0)));
+        assert_eq!(first(9, (1 << 30) - 1), bad(LaunchArgument::Positions, Some((1 << 30) - 1)));
+        assert_eq!(first(1, LENGTH | 5), bad(LaunchArgument::Lengths, Some(5)));
+        assert_eq!(first(1, ROW_COUNT | 5), bad(LaunchArgument::RowCounts, Some(5)));
+        assert_eq!(first(u32::MAX, LAYER), bad(LaunchArgument::Layer, None));
     }
 }

@@ -62,7 +62,7 @@ pub(crate) struct AddressRanges {
 }
 
 impl AddressRanges {
-    pub(crate) fn of(buffers: impl Iterator<Item = RawBuffer>) -> Self {
+    pub(crate) fn from_buffers(buffers: impl Iterator<Item = RawBuffer>) -> Self {
         let buffers = buffers.filter(|buffer| buffer.len > 0);
         let mut ascending: Vec<[usize; 2]> = buffers.map(ends).collect();
         ascending.sort_unstable();
@@ -256,7 +256,7 @@ mod tests {
         let sets: [&[(u64, usize)]; 5] =
             [&[], &[(4, 3)], &[(9, 1), (2, 3)], &[(1, 12), (3, 1), (15, 2)], &[(5, 0), (u64::MAX - 1, 9)]];
         for set in sets {
-            let ranges = AddressRanges::of(set.iter().copied().map(raw));
+            let ranges = AddressRanges::from_buffers(set.iter().copied().map(raw));
             for (address, bytes) in
                 (0..20).chain([u64::MAX - 2]).flat_map(|at| (0..5).map(move |bytes| (at, bytes)))
             {

@@ -144,8 +144,9 @@ impl DeviceWrite {
             }
             (Unit::Nibbles, Form::Present { .. }) => LINE,
         };
-        let written_ranges =
-            AddressRanges::of(written.iter().map(|buffer| buffer.first(form.bytes(prepared.geometry()))));
+        let written_ranges = AddressRanges::from_buffers(
+            written.iter().map(|buffer| buffer.first(form.bytes(prepared.geometry()))),
+        );
         let write = Self {
             flags: flags(prepared, &form),
             cuda: cuda.clone(),
@@ -194,14 +195,14 @@ impl Touched {
     fn pairs(geometry: &Geometry, pairs: &[BufferPair]) -> Self {
         let update = |pair: &BufferPair| pair.update.first(geometry.update_bytes());
         let written = pairs.iter().map(|pair| pair.cache).collect();
-        Self { written, sources: AddressRanges::of(pairs.iter().map(update)) }
+        Self { written, sources: AddressRanges::from_buffers(pairs.iter().map(update)) }
     }
 
     fn triples(geometry: &Geometry, triples: &[PresentBuffers]) -> Self {
         let written = triples.iter().map(|triple| triple.present).collect();
         Self {
             written,
-            sources: AddressRanges::of(triples.iter().flat_map(|triple| sources(geometry, triple))),
+            sources: AddressRanges::from_buffers(triples.iter().flat_map(|triple| sources(geometry, triple))),
         }
     }
 }
@@ -262,7 +263,7 @@ fn check_triples(prepared: &Prepared, triples: &[PresentBuffers]) -> Result<(), 
         let [past, update] = sources(triple);
         prepared.device_interface().check_present(past, update, present(triple))?;
     }
-    let read = AddressRanges::of(triples.iter().flat_map(sources));
+    let read = AddressRanges::from_buffers(triples.iter().flat_map(sources));
     let mut ascending: Vec<usize> = (0..triples.len()).collect();
     ascending.sort_by_key(|&index| triples.get(index).map(|triple| present(triple).ptr.addr()));
     let mut before: Option<(usize, &PresentBuffers)> = None;

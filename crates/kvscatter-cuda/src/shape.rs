@@ -156,7 +156,7 @@ pub(crate) fn present(
         slots: in_units(scale, slots)?,
         samples: in_units(scale, samples)?,
         layers: in_units(scale, layers)?,
-        within: Divisor::of(within),
+        within: Divisor::new(within),
         past_begin: 0,
         unused: 0,
     };
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn what_thirty_two_bits_do_not_hold_is_refused() {
+    fn sizes_beyond_32_bits_are_refused() {
         let shape = |cache: &[usize], update: &[usize]| {
             let write = TensorScatter::new().axis(1).prepare(ElementType::Int8, cache, update).unwrap();
             let loops = write.device_interface().write_loops();

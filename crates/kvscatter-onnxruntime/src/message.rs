@@ -23,7 +23,7 @@ mod tests {
     use super::one_line;
 
     #[test]
-    fn what_went_wrong_is_kept_and_where_in_their_source_is_not() {
+    fn messages_keep_the_cause_without_the_place_in_the_source() {
         let message = "Non-zero status code returned while running TensorScatter node. Name:'write' Status Message: \
                        /src/tensorscatter.cc:83 virtual Status Compute() wi <= max was false. index 64 is too large\n";
         assert_eq!(one_line(message), "TensorScatter node. Name:'write': index 64 is too large");

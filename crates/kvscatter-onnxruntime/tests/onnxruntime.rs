@@ -198,7 +198,7 @@ fn outputs_have_memory_of_their_own() {
 
 #[test]
 #[ignore = "needs ONNX Runtime"]
-fn what_it_refuses_is_an_error_with_its_words() {
+fn refusals_are_errors_with_the_runtimes_message() {
     let engine = OnnxRuntime::load(None).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let empty = folder.path().join("empty.onnx");

@@ -10,7 +10,7 @@ use ort_sys::{OrtKernelContext, OrtValue};
 
 use crate::input::{InputTensor, Named, Role, is_possible};
 use crate::runtime::RuntimeApi;
-use crate::status::Failure;
+use crate::status::CallError;
 use crate::threads::ParallelFor;
 
 /// The arguments of one call of a kernel.
@@ -32,7 +32,7 @@ impl<'a> Context<'a> {
     }
 
     /// Returns an input that the operator needs.
-    pub(crate) fn input<R: Role>(&self, index: usize, role: R) -> Result<InputTensor<'a, R>, Failure> {
+    pub(crate) fn input<R: Role>(&self, index: usize, role: R) -> Result<InputTensor<'a, R>, CallError> {
         self.optional_input(index, role)?.ok_or_else(|| role.failure("is missing".to_owned()))
     }
 
@@ -41,7 +41,7 @@ impl<'a> Context<'a> {
         &self,
         index: usize,
         role: R,
-    ) -> Result<Option<InputTensor<'a, R>>, Failure> {
+    ) -> Result<Option<InputTensor<'a, R>>, CallError> {
         if index >= self.inputs {
             return Ok(None);
         }
@@ -61,7 +61,7 @@ impl<'a> Context<'a> {
     ///
     /// # Errors
     /// Returns the status of a function of the runtime that fails.
-    pub(crate) fn bytes<R: Role>(&self, tensor: &InputTensor<'_, R>) -> Result<usize, Failure> {
+    pub(crate) fn bytes<R: Role>(&self, tensor: &InputTensor<'_, R>) -> Result<usize, CallError> {
         // SAFETY: `tensor` is an input of this call (R2).
         unsafe { self.bytes_of(tensor.as_ptr()) }
     }
@@ -70,7 +70,7 @@ impl<'a> Context<'a> {
     ///
     /// # Errors
     /// Returns an error if it has another size.
-    pub(crate) fn check_memory<R: Role>(&self, tensor: &InputTensor<'_, R>) -> Result<(), Failure> {
+    pub(crate) fn check_memory<R: Role>(&self, tensor: &InputTensor<'_, R>) -> Result<(), CallError> {
         let (got, expected) = (self.bytes(tensor)?, tensor.memory()?.len);
         if got == expected {
             return Ok(());
@@ -80,7 +80,7 @@ impl<'a> Context<'a> {
 
     /// # Safety
     /// `value` is a valid tensor of the runtime.
-    unsafe fn bytes_of(&self, value: *const OrtValue) -> Result<usize, Failure> {
+    unsafe fn bytes_of(&self, value: *const OrtValue) -> Result<usize, CallError> {
         let mut bytes = 0;
         // SAFETY: `value` is valid by this function's contract, and `bytes` takes the result (R1).
         let status = unsafe { (self.runtime.api.GetTensorSizeInBytes)(value, &raw mut bytes) };
@@ -92,7 +92,7 @@ impl<'a> Context<'a> {
     ///
     /// # Errors
     /// Returns an error if an input is absent, or the status of a function of the runtime that fails.
-    pub(crate) fn inputs(&self) -> Result<Vec<InputTensor<'a, Named>>, Failure> {
+    pub(crate) fn inputs(&self) -> Result<Vec<InputTensor<'a, Named>>, CallError> {
         (0..self.inputs).map(|index| self.input(index, Named("an input"))).collect()
     }
 
@@ -106,7 +106,7 @@ impl<'a> Context<'a> {
     ///
     /// # Errors
     /// Returns the status of a function of the runtime that fails.
-    pub(crate) fn output(&self, index: usize, shape: &[i64]) -> Result<RawBuffer, Failure> {
+    pub(crate) fn output(&self, index: usize, shape: &[i64]) -> Result<RawBuffer, CallError> {
         let Self { runtime, raw, .. } = *self;
         let mut value = null_mut();
         // SAFETY: `raw` is valid by the contract of `new`, `shape` has `shape.len()` dimensions, and `value`
@@ -116,7 +116,7 @@ impl<'a> Context<'a> {
         };
         runtime.check(status)?;
         if value.is_null() {
-            return Err(Failure::fail("the runtime has no output to write to"));
+            return Err(CallError::fail("the runtime has no output to write to"));
         }
         let mut data = null_mut();
         // SAFETY: `value` is the output of this call (R2), and `data` takes the result (R1).
@@ -124,6 +124,6 @@ impl<'a> Context<'a> {
         // SAFETY: `value` is the output of this call (R2).
         let len = unsafe { self.bytes_of(value) }?;
         let memory = RawBuffer { ptr: data.cast(), len };
-        if is_possible(memory) { Ok(memory) } else { Err(Failure::fail("an output has no memory")) }
+        if is_possible(memory) { Ok(memory) } else { Err(CallError::fail("an output has no memory")) }
     }
 }

@@ -126,7 +126,7 @@ impl CustomOp {
     ///
     /// # Safety
     /// `raw` comes from [`as_ptr`](Self::as_ptr) of an operator that lives for `'a`.
-    unsafe fn of<'a>(raw: *const OrtCustomOp) -> &'a Self {
+    unsafe fn from_raw<'a>(raw: *const OrtCustomOp) -> &'a Self {
         // SAFETY: `raw` comes from `as_ptr` of an operator that lives for `'a`, by this function's contract,
         // and `CustomOp` begins with an `OrtCustomOp`.
         unsafe { &*raw.cast::<Self>() }
@@ -135,7 +135,7 @@ impl CustomOp {
 
 unsafe extern "system" fn get_name(op: *const OrtCustomOp) -> *const c_char {
     // SAFETY: `op` is live (R4).
-    unsafe { CustomOp::of(op) }.name.as_ptr()
+    unsafe { CustomOp::from_raw(op) }.name.as_ptr()
 }
 
 /// Returns NULL, which means the runtime's own provider for the CPU.
@@ -145,12 +145,12 @@ unsafe extern "system" fn get_execution_provider(_op: *const OrtCustomOp) -> *co
 
 unsafe extern "system" fn get_input_count(op: *const OrtCustomOp) -> usize {
     // SAFETY: `op` is live (R4).
-    unsafe { CustomOp::of(op) }.inputs.len()
+    unsafe { CustomOp::from_raw(op) }.inputs.len()
 }
 
 unsafe extern "system" fn get_input_type(op: *const OrtCustomOp, index: usize) -> ONNXTensorElementDataType {
     // SAFETY: `op` is live (R4).
-    match unsafe { CustomOp::of(op) }.inputs.get(index) {
+    match unsafe { CustomOp::from_raw(op) }.inputs.get(index) {
         Some(input) => input.element,
         None => ONNXTensorElementDataType::ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED,
     }
@@ -158,7 +158,7 @@ unsafe extern "system" fn get_input_type(op: *const OrtCustomOp, index: usize) -
 
 unsafe extern "system" fn get_input_characteristic(op: *const OrtCustomOp, index: usize) -> Characteristic {
     // SAFETY: `op` is live (R4).
-    match unsafe { CustomOp::of(op) }.inputs.get(index) {
+    match unsafe { CustomOp::from_raw(op) }.inputs.get(index) {
         Some(input) => input.characteristic,
         None => Characteristic::INPUT_OUTPUT_REQUIRED,
     }
@@ -177,7 +177,7 @@ unsafe extern "system" fn get_output_type(
     _index: usize,
 ) -> ONNXTensorElementDataType {
     // SAFETY: `op` is live (R4).
-    unsafe { CustomOp::of(op) }.output
+    unsafe { CustomOp::from_raw(op) }.output
 }
 
 unsafe extern "system" fn get_output_characteristic(
@@ -219,7 +219,7 @@ unsafe extern "system" fn infer_shape<const CACHE: usize>(
     context: *mut OrtShapeInferContext,
 ) -> OrtStatusPtr {
     // SAFETY: `op` is live (R4).
-    let runtime = unsafe { CustomOp::of(op) }.runtime;
+    let runtime = unsafe { CustomOp::from_raw(op) }.runtime;
     // SAFETY: `context` is valid until this returns (R2), and the operator has an input `CACHE`.
     guarded(runtime.api, || unsafe { infer(runtime, context, CACHE) })
 }
@@ -231,7 +231,7 @@ unsafe extern "system" fn create<O: Operator>(
     out: *mut *mut c_void,
 ) -> OrtStatusPtr {
     // SAFETY: `op` is live (R4).
-    let runtime = unsafe { CustomOp::of(op) }.runtime;
+    let runtime = unsafe { CustomOp::from_raw(op) }.runtime;
     guarded(runtime.api, || {
         // SAFETY: `info` is valid until this returns (R2).
         let kernel = unsafe { Kernel::<O>::new(runtime, info) }?;

@@ -16,7 +16,7 @@ use crate::layer::{self, CompiledLayer, NamedGraph, NamedNode, Workspace};
 use crate::options::{EpOptions, NAME};
 use crate::registry::Registry;
 use crate::runtime::RuntimeApi;
-use crate::status::{Failure, catch_panic, guarded};
+use crate::status::{CallError, catch_panic, guarded};
 use crate::sys::{
     self, API_VERSION, NodeComputeInfo, OrtDataTransferImpl, OrtEpGraphSupportInfo, OrtKernelRegistry,
 };
@@ -42,7 +42,7 @@ impl Factory {
     ///
     /// # Errors
     /// Returns the status of a function of the runtime that fails.
-    pub(crate) fn new(runtime: RuntimeApi) -> Result<Box<Self>, Failure> {
+    pub(crate) fn new(runtime: RuntimeApi) -> Result<Box<Self>, CallError> {
         let base = sys::EpFactory {
             ort_version_supported: API_VERSION,
             GetName: Self::name,
@@ -244,7 +244,7 @@ impl Ep {
             // group has, such as a transposition between two layers.
             let is_free =
                 |node: &NamedNode<'_>| Ok(options.fuses && !node.node.is_of_another_provider(NAME)?);
-            let mut free = graph.nodes.iter().map(is_free).collect::<Result<Vec<_>, Failure>>()?;
+            let mut free = graph.nodes.iter().map(is_free).collect::<Result<Vec<_>, CallError>>()?;
             for attention in 0..graph.nodes.len() {
                 let layer =
                     if taken[attention] { layer::find(&graph, attention, |node| free[node])? } else { None };

@@ -10,7 +10,7 @@ use ort_sys::{OrtNode, OrtOpAttr, OrtOpAttrType, OrtStatusPtr, OrtValueInfo};
 
 use crate::node::{Attributes, decode, mistyped};
 use crate::runtime::RuntimeApi;
-use crate::status::Failure;
+use crate::status::CallError;
 use crate::sys::ONNX_DOMAIN;
 use crate::tensor_info::TensorInfo;
 
@@ -45,7 +45,7 @@ impl<'a> GraphNode<'a> {
     ///
     /// # Errors
     /// Returns the status of a function of the runtime that fails.
-    pub(crate) fn is(&self, operator: &CStr) -> Result<bool, Failure> {
+    pub(crate) fn is(&self, operator: &CStr) -> Result<bool, CallError> {
         let mut domain = null();
         // SAFETY: `self.raw` is valid by the contract of `new`, and `domain` takes the result (R1).
         self.runtime.check(unsafe { (self.runtime.api.Node_GetDomain)(self.raw, &raw mut domain) })?;
@@ -58,7 +58,7 @@ impl<'a> GraphNode<'a> {
     ///
     /// # Errors
     /// Returns the status of a function of the runtime that fails.
-    pub(crate) fn operator(&self) -> Result<&'a CStr, Failure> {
+    pub(crate) fn operator(&self) -> Result<&'a CStr, CallError> {
         let mut name = null();
         // SAFETY: `self.raw` is valid by the contract of `new`, and `name` takes the result (R1).
         self.runtime.check(unsafe { (self.runtime.api.Node_GetOperatorType)(self.raw, &raw mut name) })?;
@@ -70,7 +70,7 @@ impl<'a> GraphNode<'a> {
     ///
     /// # Errors
     /// Returns the status of a function of the runtime that fails.
-    pub(crate) fn is_of_another_provider(&self, ours: &CStr) -> Result<bool, Failure> {
+    pub(crate) fn is_of_another_provider(&self, ours: &CStr) -> Result<bool, CallError> {
         let mut name = null();
         // SAFETY: `self.raw` is valid by the contract of `new`, and `name` takes the result (R1).
         self.runtime.check(unsafe { (self.runtime.api.Node_GetEpName)(self.raw, &raw mut name) })?;
@@ -86,7 +86,7 @@ impl<'a> GraphNode<'a> {
     ///
     /// # Errors
     /// Returns the status of a function of the runtime that fails.
-    pub(crate) fn inputs(&self) -> Result<Vec<TensorInfo>, Failure> {
+    pub(crate) fn inputs(&self) -> Result<Vec<TensorInfo>, CallError> {
         let Self { runtime, .. } = *self;
         let inputs = self.values(runtime.api.Node_GetNumInputs, runtime.api.Node_GetInputs)?;
         inputs.into_iter().map(|input| self.tensor_info(input)).collect()
@@ -96,7 +96,7 @@ impl<'a> GraphNode<'a> {
     ///
     /// # Errors
     /// Returns the status of a function of the runtime that fails.
-    pub(crate) fn outputs(&self) -> Result<Vec<bool>, Failure> {
+    pub(crate) fn outputs(&self) -> Result<Vec<bool>, CallError> {
         let Self { runtime, .. } = *self;
         let outputs = self.values(runtime.api.Node_GetNumOutputs, runtime.api.Node_GetOutputs)?;
         Ok(outputs.into_iter().map(|output| !output.is_null()).collect())
@@ -106,7 +106,7 @@ impl<'a> GraphNode<'a> {
     ///
     /// # Errors
     /// Returns the status of a function of the runtime that fails.
-    pub(crate) fn named_inputs(&self) -> Result<Vec<NamedValue>, Failure> {
+    pub(crate) fn named_inputs(&self) -> Result<Vec<NamedValue>, CallError> {
         let api = self.runtime.api;
         self.named(api.Node_GetNumInputs, api.Node_GetInputs)
     }
@@ -115,7 +115,7 @@ impl<'a> GraphNode<'a> {
     ///
     /// # Errors
     /// Returns the status of a function of the runtime that fails.
-    pub(crate) fn named_implicit_inputs(&self) -> Result<Vec<NamedValue>, Failure> {
+    pub(crate) fn named_implicit_inputs(&self) -> Result<Vec<NamedValue>, CallError> {
         let api = self.runtime.api;
         self.named(api.Node_GetNumImplicitInputs, api.Node_GetImplicitInputs)
     }
@@ -124,12 +124,12 @@ impl<'a> GraphNode<'a> {
     ///
     /// # Errors
     /// Returns the status of a function of the runtime that fails.
-    pub(crate) fn named_outputs(&self) -> Result<Vec<NamedValue>, Failure> {
+    pub(crate) fn named_outputs(&self) -> Result<Vec<NamedValue>, CallError> {
         let api = self.runtime.api;
         self.named(api.Node_GetNumOutputs, api.Node_GetOutputs)
     }
 
-    fn named(&self, count_of: CountFn, list: ListFn) -> Result<Vec<NamedValue>, Failure> {
+    fn named(&self, count_of: CountFn, list: ListFn) -> Result<Vec<NamedValue>, CallError> {
         // SAFETY: The values are parts of the node, which is valid by the contract of `new`.
         self.values(count_of, list)?
             .into_iter()
@@ -141,7 +141,7 @@ impl<'a> GraphNode<'a> {
     ///
     /// # Errors
     /// Returns an error if the attribute is not a string, or longer than 15 bytes.
-    pub(crate) fn short_string(&self, name: &CStr) -> Result<Option<String>, Failure> {
+    pub(crate) fn short_string(&self, name: &CStr) -> Result<Option<String>, CallError> {
         let bytes = self.attribute::<[u8; 16]>(name, OrtOpAttrType::ORT_OP_ATTR_STRING, "a short string")?;
         Ok(bytes.map(|bytes| decode(bytes.split(|byte| *byte == 0).next().unwrap_or_default())))
     }
@@ -150,12 +150,12 @@ impl<'a> GraphNode<'a> {
     ///
     /// # Errors
     /// Returns an error if the attribute has another type or more integers.
-    pub(crate) fn four_integers(&self, name: &CStr) -> Result<Option<[i64; 4]>, Failure> {
+    pub(crate) fn four_integers(&self, name: &CStr) -> Result<Option<[i64; 4]>, CallError> {
         self.attribute(name, OrtOpAttrType::ORT_OP_ATTR_INTS, "four integers")
     }
 
     /// Returns the inputs or the outputs, with NULL for an absent one.
-    fn values(&self, count_of: CountFn, list: ListFn) -> Result<Vec<*const OrtValueInfo>, Failure> {
+    fn values(&self, count_of: CountFn, list: ListFn) -> Result<Vec<*const OrtValueInfo>, CallError> {
         let mut count = 0;
         // SAFETY: `self.raw` is valid by the contract of `new`, and `count` takes the result (R1).
         self.runtime.check(unsafe { count_of(self.raw, &raw mut count) })?;
@@ -165,7 +165,7 @@ impl<'a> GraphNode<'a> {
         Ok(values)
     }
 
-    fn tensor_info(&self, value: *const OrtValueInfo) -> Result<TensorInfo, Failure> {
+    fn tensor_info(&self, value: *const OrtValueInfo) -> Result<TensorInfo, CallError> {
         let Self { runtime, .. } = *self;
         if value.is_null() {
             return Ok(TensorInfo::default());
@@ -189,7 +189,7 @@ impl<'a> GraphNode<'a> {
         name: &CStr,
         kind: OrtOpAttrType,
         words: &str,
-    ) -> Result<Option<T>, Failure> {
+    ) -> Result<Option<T>, CallError> {
         let Self { runtime, raw, .. } = *self;
         let mut attribute: *const OrtOpAttr = null();
         // SAFETY: `raw` is valid by the contract of `new`, and `attribute` takes the result (R1).
@@ -226,7 +226,7 @@ impl NamedValue {
     ///
     /// # Safety
     /// `value` is NULL, or an object of the runtime that is valid until this returns.
-    pub(crate) unsafe fn read(runtime: RuntimeApi, value: *const OrtValueInfo) -> Result<Self, Failure> {
+    pub(crate) unsafe fn read(runtime: RuntimeApi, value: *const OrtValueInfo) -> Result<Self, CallError> {
         let address = value.addr();
         if value.is_null() {
             return Ok(Self { name: String::new(), address });
@@ -241,11 +241,11 @@ impl NamedValue {
 }
 
 impl Attributes for GraphNode<'_> {
-    fn integer(&self, name: &CStr) -> Result<Option<i64>, Failure> {
+    fn integer(&self, name: &CStr) -> Result<Option<i64>, CallError> {
         self.attribute(name, OrtOpAttrType::ORT_OP_ATTR_INT, "an integer")
     }
 
-    fn float(&self, name: &CStr) -> Result<Option<f32>, Failure> {
+    fn float(&self, name: &CStr) -> Result<Option<f32>, CallError> {
         self.attribute(name, OrtOpAttrType::ORT_OP_ATTR_FLOAT, "a number")
     }
 }

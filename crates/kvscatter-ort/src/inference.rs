@@ -10,7 +10,7 @@ use core::ptr::null_mut;
 use ort_sys::OrtShapeInferContext;
 
 use crate::runtime::RuntimeApi;
-use crate::status::Failure;
+use crate::status::CallError;
 use crate::tensor_info::TensorInfo;
 
 /// Sets the shape of the output to that of the cache.
@@ -24,7 +24,7 @@ pub(crate) unsafe fn infer(
     runtime: RuntimeApi,
     raw: *mut OrtShapeInferContext,
     cache: usize,
-) -> Result<(), Failure> {
+) -> Result<(), CallError> {
     let mut info = null_mut();
     // SAFETY: `raw` is valid and has an input `cache`, by this function's contract, and `info` takes the
     // result (R1).

@@ -12,46 +12,46 @@ use ort_sys::OrtValue;
 
 use crate::recent::Signature;
 use crate::runtime::{RuntimeApi, element_code, element_type};
-use crate::status::Failure;
+use crate::status::CallError;
 
 /// The role of an input. Errors about the input name it.
 pub(crate) trait Role: Copy {
     /// Creates the failure of an input of this role. The message begins with the name of the input.
-    fn failure(self, problem: String) -> Failure;
+    fn failure(self, problem: String) -> CallError;
 
     /// Creates the failure of an input whose elements have another type than the accepted ones.
-    fn type_failure(self, element: ElementType, accepted: &'static [ElementType]) -> Failure;
+    fn type_failure(self, element: ElementType, accepted: &'static [ElementType]) -> CallError;
 
     /// Creates the failure of an input that is not a list.
-    fn list_failure(self, rank: usize) -> Failure;
+    fn list_failure(self, rank: usize) -> CallError;
 }
 
 /// An input of a write. The operator has a name for it in messages.
 impl Role for Argument {
-    fn failure(self, problem: String) -> Failure {
-        Failure::argument(self, problem)
+    fn failure(self, problem: String) -> CallError {
+        CallError::argument(self, problem)
     }
 
-    fn type_failure(self, element: ElementType, accepted: &'static [ElementType]) -> Failure {
+    fn type_failure(self, element: ElementType, accepted: &'static [ElementType]) -> CallError {
         Error::ElementType { argument: self, element, accepted }.into()
     }
 
-    fn list_failure(self, rank: usize) -> Failure {
+    fn list_failure(self, rank: usize) -> CallError {
         Error::Rank { argument: self, rank, expected: &[1] }.into()
     }
 }
 
 /// An input of attention, which is displayed with its name in a model.
 impl Role for Operand {
-    fn failure(self, problem: String) -> Failure {
-        Failure::fail(format!("{self} {problem}"))
+    fn failure(self, problem: String) -> CallError {
+        CallError::fail(format!("{self} {problem}"))
     }
 
-    fn type_failure(self, element: ElementType, accepted: &'static [ElementType]) -> Failure {
+    fn type_failure(self, element: ElementType, accepted: &'static [ElementType]) -> CallError {
         self.failure(type_problem(element, accepted))
     }
 
-    fn list_failure(self, rank: usize) -> Failure {
+    fn list_failure(self, rank: usize) -> CallError {
         self.failure(list_problem(rank))
     }
 }
@@ -61,15 +61,15 @@ impl Role for Operand {
 pub(crate) struct Named(pub(crate) &'static str);
 
 impl Role for Named {
-    fn failure(self, problem: String) -> Failure {
-        Failure::fail(format!("{} {problem}", self.0))
+    fn failure(self, problem: String) -> CallError {
+        CallError::fail(format!("{} {problem}", self.0))
     }
 
-    fn type_failure(self, element: ElementType, accepted: &'static [ElementType]) -> Failure {
+    fn type_failure(self, element: ElementType, accepted: &'static [ElementType]) -> CallError {
         self.failure(type_problem(element, accepted))
     }
 
-    fn list_failure(self, rank: usize) -> Failure {
+    fn list_failure(self, rank: usize) -> CallError {
         self.failure(list_problem(rank))
     }
 }
@@ -100,7 +100,11 @@ impl<'a, R: Role> InputTensor<'a, R> {
     ///
     /// # Safety
     /// `value` is a tensor of the runtime that is valid for `'a`.
-    pub(crate) unsafe fn new(runtime: RuntimeApi, role: R, value: *const OrtValue) -> Result<Self, Failure> {
+    pub(crate) unsafe fn new(
+        runtime: RuntimeApi,
+        role: R,
+        value: *const OrtValue,
+    ) -> Result<Self, CallError> {
         let (mut code, mut dims, mut rank) = (0_i32, ptr::null(), 0);
         let code_out = (&raw mut code).cast();
         // SAFETY: `value` is valid by this function's contract. `code`, `dims` and `rank` take the results
@@ -147,7 +151,7 @@ impl<'a, R: Role> InputTensor<'a, R> {
     ///
     /// # Errors
     /// Returns an error if no tensor can have the type or the shape, or if the program has bound no memory.
-    pub(crate) fn memory(&self) -> Result<RawBuffer, Failure> {
+    pub(crate) fn memory(&self) -> Result<RawBuffer, CallError> {
         let count = self.shape.iter().try_fold(1_usize, |product, &dim| match usize::try_from(dim) {
             Ok(dim) => product.checked_mul(dim),
             Err(_) => None,
@@ -164,7 +168,7 @@ impl<'a, R: Role> InputTensor<'a, R> {
     ///
     /// # Errors
     /// Returns the errors of [`memory`](Self::memory).
-    pub(crate) fn bytes(&self) -> Result<&'a [u8], Failure> {
+    pub(crate) fn bytes(&self) -> Result<&'a [u8], CallError> {
         let RawBuffer { ptr, len } = self.memory()?;
         if len == 0 {
             return Ok(&[]);
@@ -183,7 +187,7 @@ impl<'a, R: Role> InputTensor<'a, R> {
     ///
     /// # Errors
     /// Returns an error if no operator supports the type.
-    pub(crate) fn element(&self) -> Result<ElementType, Failure> {
+    pub(crate) fn element(&self) -> Result<ElementType, CallError> {
         element_type(self.code).ok_or_else(|| {
             self.role.failure(format!("has element type {}, which no operator supports", self.code))
         })
@@ -193,7 +197,7 @@ impl<'a, R: Role> InputTensor<'a, R> {
     ///
     /// # Errors
     /// Returns an error if a dimension is negative.
-    pub(crate) fn sizes(&self) -> Result<Vec<usize>, Failure> {
+    pub(crate) fn sizes(&self) -> Result<Vec<usize>, CallError> {
         let size = |&dim: &i64| usize::try_from(dim);
         self.shape.iter().map(size).collect::<Result<_, _>>().map_err(|_| {
             self.role.failure(format!("has shape {:?}: no dimension may be negative", self.shape))
@@ -214,7 +218,7 @@ impl<'a, R: Role> InputTensor<'a, R> {
     ///
     /// # Errors
     /// Returns an error if the tensor has another type or rank.
-    pub(crate) fn list<T: Integer>(&self) -> Result<Cow<'a, [T]>, Failure> {
+    pub(crate) fn list<T: Integer>(&self) -> Result<Cow<'a, [T]>, CallError> {
         self.check_element(const { &[T::ELEMENT] })?;
         if self.shape.len() != 1 {
             return Err(self.role.list_failure(self.shape.len()));
@@ -223,7 +227,7 @@ impl<'a, R: Role> InputTensor<'a, R> {
     }
 
     /// Returns an error if the elements are not of one of these types.
-    pub(crate) fn check_element(&self, accepted: &'static [ElementType]) -> Result<(), Failure> {
+    pub(crate) fn check_element(&self, accepted: &'static [ElementType]) -> Result<(), CallError> {
         if accepted.iter().any(|&element| self.has_element(element)) {
             return Ok(());
         }
@@ -234,7 +238,7 @@ impl<'a, R: Role> InputTensor<'a, R> {
     ///
     /// # Errors
     /// Returns an error if a dimension is negative, or if the width is not that of `T`.
-    pub(crate) fn elements<T: Pod>(&self) -> Result<Cow<'a, [T]>, Failure> {
+    pub(crate) fn elements<T: Pod>(&self) -> Result<Cow<'a, [T]>, CallError> {
         if element_type(self.code).and_then(ElementType::bits) != Some(8 * size_of::<T>()) {
             return Err(self
                 .role
@@ -295,7 +299,7 @@ mod tests {
 
     use super::InputTensor;
     use crate::runtime::element_code;
-    use crate::status::Failure;
+    use crate::status::CallError;
 
     const ARGUMENT: Argument = Argument::WriteIndices;
 
@@ -330,7 +334,7 @@ mod tests {
     fn other_tensors_are_no_lists() {
         let data = [0; 16];
         let list = |element, shape| match tensor(element, shape, &data).list::<i64>() {
-            Err(Failure::Core(error)) => Some(error),
+            Err(CallError::Core(error)) => Some(error),
             _ => None,
         };
         let (argument, element) = (ARGUMENT, ElementType::Int32);

@@ -10,7 +10,7 @@ use crate::context::Context;
 use crate::node::Node;
 use crate::operators::Operator;
 use crate::runtime::RuntimeApi;
-use crate::status::{Failure, catch_panic, guarded};
+use crate::status::{CallError, catch_panic, guarded};
 use crate::sys::{API_VERSION, KernelImpl};
 
 /// A kernel of one node, with the operator and the runtime that calls it.
@@ -28,7 +28,7 @@ impl<O: Operator> Kernel<O> {
     ///
     /// # Safety
     /// `info` is an object of the runtime and valid until this returns.
-    pub(crate) unsafe fn new(runtime: RuntimeApi, info: *const OrtKernelInfo) -> Result<Self, Failure> {
+    pub(crate) unsafe fn new(runtime: RuntimeApi, info: *const OrtKernelInfo) -> Result<Self, CallError> {
         // SAFETY: `info` is valid until this returns, by this function's contract, and `node` is not used
         // longer.
         let node = unsafe { Node::new(runtime, info) };

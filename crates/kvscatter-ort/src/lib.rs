@@ -88,7 +88,7 @@ use ort_sys::{OrtApiBase, OrtLogger, OrtSessionOptions, OrtStatusPtr};
 
 use crate::ep::Factory;
 use crate::runtime::RuntimeApi;
-use crate::status::{Failure, guarded};
+use crate::status::{CallError, guarded};
 
 pub use registration::stay_loaded;
 
@@ -115,7 +115,7 @@ pub unsafe extern "C" fn CreateEpFactories(
     };
     guarded(runtime.api, || {
         if most == 0 {
-            return Err(Failure::invalid_argument("CreateEpFactories: there is no room for a factory"));
+            return Err(CallError::invalid_argument("CreateEpFactories: there is no room for a factory"));
         }
         let factory = Factory::new(runtime)?.into_raw();
         // SAFETY: `factories` has room for `most` elements, which is above 0 (R3).

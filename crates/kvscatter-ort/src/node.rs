@@ -11,7 +11,7 @@ use ort_sys::{OrtKernelInfo, OrtStatusPtr};
 
 use crate::owned::Owned;
 use crate::runtime::RuntimeApi;
-use crate::status::Failure;
+use crate::status::CallError;
 use crate::tensor_info::TensorInfo;
 
 /// The attributes of a node that an execution provider may take, or of one that it has taken.
@@ -20,13 +20,13 @@ pub(crate) trait Attributes {
     ///
     /// # Errors
     /// Returns an error if the attribute is not an integer.
-    fn integer(&self, name: &CStr) -> Result<Option<i64>, Failure>;
+    fn integer(&self, name: &CStr) -> Result<Option<i64>, CallError>;
 
     /// Returns the floating-point attribute of this name, if the node has it.
     ///
     /// # Errors
     /// Returns an error if the attribute is not a number.
-    fn float(&self, name: &CStr) -> Result<Option<f32>, Failure>;
+    fn float(&self, name: &CStr) -> Result<Option<f32>, CallError>;
 }
 
 /// A node whose kernel is being made.
@@ -49,7 +49,7 @@ impl Node<'_> {
     ///
     /// # Errors
     /// Returns an error if the attribute is not an integer.
-    pub(crate) fn integer(&self, name: &CStr) -> Result<Option<i64>, Failure> {
+    pub(crate) fn integer(&self, name: &CStr) -> Result<Option<i64>, CallError> {
         let mut value = 0;
         // SAFETY: `self.raw` is valid by the contract of `new`, and `value` takes the result (R1).
         let status = unsafe {
@@ -66,7 +66,7 @@ impl Node<'_> {
     ///
     /// # Errors
     /// Returns an error if the attribute is not a number.
-    pub(crate) fn float(&self, name: &CStr) -> Result<Option<f32>, Failure> {
+    pub(crate) fn float(&self, name: &CStr) -> Result<Option<f32>, CallError> {
         let mut value = 0.0;
         // SAFETY: `self.raw` is valid by the contract of `new`, and `value` takes the result (R1).
         let status = unsafe {
@@ -83,7 +83,7 @@ impl Node<'_> {
     ///
     /// # Errors
     /// Returns an error if the attribute is not a string.
-    pub(crate) fn string(&self, name: &CStr) -> Result<Option<String>, Failure> {
+    pub(crate) fn string(&self, name: &CStr) -> Result<Option<String>, CallError> {
         let read = |buffer: *mut c_char, length: &mut usize| {
             // SAFETY: `self.raw` is valid by the contract of `new`. `buffer` has `length` bytes, or it is
             // NULL, which requests the length. `length` takes the length (R1).
@@ -105,7 +105,7 @@ impl Node<'_> {
     ///
     /// # Errors
     /// Returns the status of a function of the runtime that fails.
-    pub(crate) fn inputs(&self) -> Result<Vec<TensorInfo>, Failure> {
+    pub(crate) fn inputs(&self) -> Result<Vec<TensorInfo>, CallError> {
         let Self { runtime, raw, .. } = *self;
         let mut count = 0;
         // SAFETY: `raw` is valid by the contract of `new`, and `count` takes the result (R1).
@@ -135,7 +135,7 @@ impl Node<'_> {
     ///
     /// # Errors
     /// Returns the status of a function of the runtime that fails.
-    pub(crate) fn outputs(&self) -> Result<Vec<bool>, Failure> {
+    pub(crate) fn outputs(&self) -> Result<Vec<bool>, CallError> {
         let Self { runtime, raw, .. } = *self;
         let mut count = 0;
         // SAFETY: `raw` is valid by the contract of `new`, and `count` takes the result (R1).
@@ -184,17 +184,17 @@ impl Node<'_> {
 }
 
 impl Attributes for Node<'_> {
-    fn integer(&self, name: &CStr) -> Result<Option<i64>, Failure> {
+    fn integer(&self, name: &CStr) -> Result<Option<i64>, CallError> {
         self.integer(name)
     }
 
-    fn float(&self, name: &CStr) -> Result<Option<f32>, Failure> {
+    fn float(&self, name: &CStr) -> Result<Option<f32>, CallError> {
         self.float(name)
     }
 }
 
-pub(crate) fn mistyped(name: &CStr, wanted: &str) -> Failure {
-    Failure::invalid_argument(format!("attribute {} must be {wanted}", name.to_string_lossy()))
+pub(crate) fn mistyped(name: &CStr, wanted: &str) -> CallError {
+    CallError::invalid_argument(format!("attribute {} must be {wanted}", name.to_string_lossy()))
 }
 
 /// Decodes a string that the runtime wrote with a NUL after it. The string itself may contain other NULs.

@@ -14,7 +14,7 @@ use kvscatter::{Argument, Error};
 
 use crate::context::Context;
 use crate::node::Node;
-use crate::status::Failure;
+use crate::status::CallError;
 use crate::tensor_info::TensorInfo;
 
 pub(crate) use attention::{Attention, FLOATS};
@@ -31,19 +31,19 @@ pub(crate) trait Operator: Sized + Send + Sync {
     ///
     /// # Errors
     /// Returns an error if an attribute has an unknown value.
-    fn new(node: &Node<'_>) -> Result<Self, Failure>;
+    fn new(node: &Node<'_>) -> Result<Self, CallError>;
 
     /// Executes one call.
     ///
     /// # Errors
     /// Returns an error if an input does not fit. Nothing has been written then.
-    fn compute(&self, context: &Context<'_>) -> Result<(), Failure>;
+    fn compute(&self, context: &Context<'_>) -> Result<(), CallError>;
 
     /// Checks that the declared inputs do not make every call fail.
     ///
     /// # Errors
     /// Returns the error that [`compute`](Self::compute) would return in every call.
-    fn check(&self, inputs: &[TensorInfo]) -> Result<(), Failure>;
+    fn check(&self, inputs: &[TensorInfo]) -> Result<(), CallError>;
 
     /// Returns the name of an input in a model.
     fn input_name(argument: Argument) -> &'static str {
@@ -57,16 +57,16 @@ pub(crate) trait Operator: Sized + Send + Sync {
 
     /// Returns the failure with the operator's name before the message, and with the model's names in the
     /// message.
-    fn with_operator_name(failure: Failure) -> Failure {
+    fn with_operator_name(failure: CallError) -> CallError {
         match failure {
-            Failure::Core(error) => Failure::fail(Self::message(error)),
-            Failure::Argument { argument, problem } => {
-                Failure::fail(format!("{}: {} {problem}", name::<Self>(), Self::input_name(argument)))
+            CallError::Core(error) => CallError::fail(Self::message(error)),
+            CallError::Argument { argument, problem } => {
+                CallError::fail(format!("{}: {} {problem}", name::<Self>(), Self::input_name(argument)))
             }
-            Failure::Refused { code, message } => {
-                Failure::Refused { code, message: format!("{}: {message}", name::<Self>()) }
+            CallError::Refused { code, message } => {
+                CallError::Refused { code, message: format!("{}: {message}", name::<Self>()) }
             }
-            Failure::Runtime(_) => failure,
+            CallError::Runtime(_) => failure,
         }
     }
 }
@@ -86,23 +86,23 @@ mod tests {
     use kvscatter::{Argument, ElementType, Error};
 
     use super::{KvCacheOperation, KvCacheUpdate, Operator, TensorScatter};
-    use crate::status::Failure;
+    use crate::status::CallError;
 
     /// Returns the messages of an error of the core and of one that this crate makes.
     fn messages<O: Operator>() -> [String; 2] {
         let (argument, element) = (Argument::Lengths, ElementType::Int32);
         let accepted = &[ElementType::Int64];
-        [Error::ElementType { argument, element, accepted }.into(), Failure::fail("an input is missing")]
+        [Error::ElementType { argument, element, accepted }.into(), CallError::fail("an input is missing")]
             .map(|failure| O::with_operator_name(failure).to_string())
     }
 
     #[test]
     fn inputs_are_called_as_in_a_model() {
-        let message = |failure: Failure| KvCacheUpdate::with_operator_name(failure).to_string();
+        let message = |failure: CallError| KvCacheUpdate::with_operator_name(failure).to_string();
         let (argument, index, value) = (Argument::TensorRtWriteIndices, 1, -1);
         let refused = message(Error::NegativeStart { argument, index, value }.into());
         assert!(refused.starts_with("KVCacheUpdate: write_indices[1] = -1"), "{refused}");
-        let missing = message(Failure::argument(Argument::UpdateLengths, "is missing"));
+        let missing = message(CallError::argument(Argument::UpdateLengths, "is missing"));
         assert_eq!(missing, "KVCacheUpdate: update_lengths is missing");
     }
 

@@ -11,7 +11,7 @@ use crate::graph_node::GraphNode;
 use crate::operators::{Attention, Operator};
 use crate::owned::Owned;
 use crate::runtime::RuntimeApi;
-use crate::status::Failure;
+use crate::status::CallError;
 
 /// The name by which sessions request the execution provider.
 pub(crate) const NAME: &CStr = c"KvscatterExecutionProvider";
@@ -47,7 +47,7 @@ impl EpOptions {
     pub(crate) unsafe fn read(
         runtime: RuntimeApi,
         options: *const OrtSessionOptions,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self, CallError> {
         // SAFETY: `options` is valid by this function's contract, and `out` takes the result (R1).
         let entries = Owned::new(runtime, runtime.api.ReleaseKeyValuePairs, |out| unsafe {
             (runtime.api.GetSessionOptionsConfigEntries)(options, out)
@@ -76,7 +76,7 @@ impl EpOptions {
     fn of_entries(
         prefix: &str,
         entries: impl Iterator<Item = (impl AsRef<str>, impl AsRef<str>)>,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self, CallError> {
         let (mut read, mut may_compile) = (Self::default(), true);
         for (key, value) in entries {
             let (key, value) = (key.as_ref(), value.as_ref());
@@ -93,20 +93,20 @@ impl EpOptions {
     ///
     /// # Errors
     /// Returns the status of a function of the runtime that fails.
-    pub(crate) fn takes(self, node: &GraphNode<'_>) -> Result<bool, Failure> {
+    pub(crate) fn takes(self, node: &GraphNode<'_>) -> Result<bool, CallError> {
         if node.operator()? != Attention::NAME {
             return Ok(true);
         }
         Ok(self.takes_attention && Attention::check_node(node, &node.inputs()?, &node.outputs()?).is_ok())
     }
 
-    fn set(&mut self, option: &str, value: &str) -> Result<(), Failure> {
+    fn set(&mut self, option: &str, value: &str) -> Result<(), CallError> {
         let provider = NAME.to_string_lossy();
         let chosen = match option {
             "attention" => &mut self.takes_attention,
             "fusion" => &mut self.fuses,
             _ => {
-                return Err(Failure::invalid_argument(format!(
+                return Err(CallError::invalid_argument(format!(
                     "{provider} has no option {option}, its options are attention and fusion"
                 )));
             }
@@ -115,7 +115,7 @@ impl EpOptions {
             "on" => true,
             "off" => false,
             _ => {
-                return Err(Failure::invalid_argument(format!(
+                return Err(CallError::invalid_argument(format!(
                     "{provider}: {option} must be 'on' or 'off', got '{value}'"
                 )));
             }

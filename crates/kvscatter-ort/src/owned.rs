@@ -7,7 +7,7 @@ use core::ptr::{NonNull, null_mut};
 use ort_sys::OrtStatusPtr;
 
 use crate::runtime::RuntimeApi;
-use crate::status::Failure;
+use crate::status::CallError;
 
 /// An object that the runtime made. Dropping it releases it.
 pub(crate) struct Owned<T> {
@@ -25,11 +25,11 @@ impl<T> Owned<T> {
         runtime: RuntimeApi,
         release: unsafe extern "system" fn(*mut T),
         make: impl FnOnce(*mut *mut T) -> OrtStatusPtr,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self, CallError> {
         let mut raw = null_mut();
         runtime.check(make(&raw mut raw))?;
         let raw = NonNull::new(raw)
-            .ok_or_else(|| Failure::fail("kvscatter: the runtime returned NULL instead of an object"))?;
+            .ok_or_else(|| CallError::fail("kvscatter: the runtime returned NULL instead of an object"))?;
         Ok(Self { raw, release })
     }
 

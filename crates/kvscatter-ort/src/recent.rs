@@ -4,7 +4,7 @@ use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use crate::status::Failure;
+use crate::status::CallError;
 
 /// The number of prepared calls that are kept. Decoding needs one, and each chunk size of a prefill or a draft
 /// needs another. Each thread that decodes at the same time needs one too.
@@ -36,8 +36,8 @@ impl<P> RecentlyPrepared<P> {
     pub(crate) fn get<'t>(
         &self,
         tensors: impl Iterator<Item = Signature<'t>> + Clone,
-        prepare: impl FnOnce() -> Result<P, Failure>,
-    ) -> Result<Recent<'_, P>, Failure> {
+        prepare: impl FnOnce() -> Result<P, CallError>,
+    ) -> Result<Recent<'_, P>, CallError> {
         let latest = self.latest.load(Ordering::Relaxed);
         let entries = || self.entries.iter().enumerate().cycle().skip(latest).take(MAX_ENTRIES);
         for (index, entry) in entries() {
@@ -173,10 +173,10 @@ mod tests {
     use std::cell::Cell;
 
     use super::{MAX_ENTRIES, Recent, RecentlyPrepared, Signature};
-    use crate::status::Failure;
+    use crate::status::CallError;
 
-    fn refuse() -> Failure {
-        Failure::fail("refused")
+    fn refuse() -> CallError {
+        CallError::fail("refused")
     }
 
     #[test]

@@ -15,7 +15,7 @@ use ort_sys::{OrtCustomOpDomain, OrtSessionOptions};
 use crate::custom_ops::{self, CustomOp, DOMAIN};
 use crate::owned::Owned;
 use crate::runtime::RuntimeApi;
-use crate::status::Failure;
+use crate::status::CallError;
 #[cfg(target_os = "linux")]
 use crate::status::catch_panic;
 
@@ -29,7 +29,7 @@ static REGISTRATIONS: Mutex<Vec<Registration>> = Mutex::new(Vec::new());
 ///
 /// # Safety
 /// `options` is an object of the runtime and valid until this returns.
-pub(crate) unsafe fn register(runtime: RuntimeApi, options: *mut OrtSessionOptions) -> Result<(), Failure> {
+pub(crate) unsafe fn register(runtime: RuntimeApi, options: *mut OrtSessionOptions) -> Result<(), CallError> {
     let mut registrations = REGISTRATIONS.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let domain = match registrations.iter().find(|registration| registration.runtime.is_same(runtime)) {
         Some(registration) => registration.domain.as_ptr(),
@@ -57,7 +57,7 @@ struct Registration {
 unsafe impl Send for Registration {}
 
 impl Registration {
-    fn new(runtime: RuntimeApi) -> Result<Self, Failure> {
+    fn new(runtime: RuntimeApi) -> Result<Self, CallError> {
         let api = runtime.api;
         // The operators are made before the domain, so that an error drops them after the domain.
         let operators = custom_ops::all(runtime).into_boxed_slice();

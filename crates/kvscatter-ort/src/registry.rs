@@ -10,7 +10,7 @@ use crate::kernel::EpKernel;
 use crate::operators::{Attention, FLOATS, Operator, TensorScatter};
 use crate::owned::Owned;
 use crate::runtime::RuntimeApi;
-use crate::status::Failure;
+use crate::status::CallError;
 use crate::sys::{
     KernelCreateFn, ONNX_DOMAIN, OrtDataType, OrtKernelDef, OrtKernelDefBuilder, OrtKernelRegistry,
 };
@@ -27,7 +27,7 @@ impl Registry {
     ///
     /// # Errors
     /// Returns the status of a function of the runtime that fails.
-    pub(crate) fn new(runtime: RuntimeApi, provider: &'static CStr) -> Result<Self, Failure> {
+    pub(crate) fn new(runtime: RuntimeApi, provider: &'static CStr) -> Result<Self, CallError> {
         let ep = runtime.ep;
         let runtime = Box::new(runtime);
         // SAFETY: `out` takes the result (R1).
@@ -95,7 +95,7 @@ fn attention(runtime: RuntimeApi) -> KernelEntry {
 }
 
 impl KernelEntry {
-    fn define(&self, runtime: RuntimeApi, provider: &'static CStr) -> Result<Owned<OrtKernelDef>, Failure> {
+    fn define(&self, runtime: RuntimeApi, provider: &'static CStr) -> Result<Owned<OrtKernelDef>, CallError> {
         let ep = runtime.ep;
         // SAFETY: `out` takes the result (R1).
         let builder = Owned::<OrtKernelDefBuilder>::new(runtime, ep.ReleaseKernelDefBuilder, |out| unsafe {

@@ -8,7 +8,7 @@ use core::ffi::CStr;
 use kvscatter::ElementType;
 use ort_sys::{ONNXTensorElementDataType, OrtApi, OrtApiBase, OrtErrorCode, OrtStatusPtr};
 
-use crate::status::{Failure, new_status};
+use crate::status::{CallError, new_status};
 use crate::sys::{self, API_VERSION, EpApi, OLDEST_RUNTIME, OrtDataType};
 
 /// The function tables of one runtime. A process may contain several runtimes, so each object keeps the
@@ -83,8 +83,8 @@ impl RuntimeApi {
     }
 
     /// Converts the status of a call to a result that owns the status.
-    pub(crate) fn check(self, status: OrtStatusPtr) -> Result<(), Failure> {
-        Failure::from_status(self.api, status)
+    pub(crate) fn check(self, status: OrtStatusPtr) -> Result<(), CallError> {
+        CallError::from_status(self.api, status)
     }
 }
 

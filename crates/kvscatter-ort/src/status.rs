@@ -14,13 +14,13 @@ use ort_sys::{OrtApi, OrtErrorCode, OrtStatus, OrtStatusPtr};
 
 /// Runs the body of a function that the runtime calls. A panic or a failure becomes the status that the
 /// function returns.
-pub(crate) fn guarded(api: &'static OrtApi, body: impl FnOnce() -> Result<(), Failure>) -> OrtStatusPtr {
+pub(crate) fn guarded(api: &'static OrtApi, body: impl FnOnce() -> Result<(), CallError>) -> OrtStatusPtr {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => OrtStatusPtr(null_mut()),
         Ok(Err(failure)) => failure.into_status(api),
         Err(payload) => {
             discard(payload);
-            Failure::fail("kvscatter panicked, which is a bug: please report it").into_status(api)
+            CallError::fail("kvscatter panicked, which is a bug: please report it").into_status(api)
         }
     }
 }
@@ -41,7 +41,7 @@ pub(crate) fn discard(payload: Box<dyn Any + Send>) {
 }
 
 /// An error of a call, before it becomes a status.
-pub(crate) enum Failure {
+pub(crate) enum CallError {
     /// A status of the runtime that is returned unchanged.
     Runtime(Status),
     /// An error of the core, whose message comes from the operator.
@@ -62,7 +62,7 @@ pub(crate) enum Failure {
     },
 }
 
-impl Failure {
+impl CallError {
     /// Creates a failure with the code `FAIL`, which the runtime's own kernels use for inputs that do not
     /// fit.
     pub(crate) fn fail(message: impl Into<String>) -> Self {
@@ -97,19 +97,19 @@ impl Failure {
     }
 }
 
-impl From<Error> for Failure {
+impl From<Error> for CallError {
     fn from(error: Error) -> Self {
         Self::Core(error)
     }
 }
 
-impl From<AttentionError> for Failure {
+impl From<AttentionError> for CallError {
     fn from(error: AttentionError) -> Self {
         Self::fail(error.to_string())
     }
 }
 
-impl core::fmt::Display for Failure {
+impl core::fmt::Display for CallError {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
             Self::Runtime(status) => f.write_str(&status.message()),
@@ -120,7 +120,7 @@ impl core::fmt::Display for Failure {
     }
 }
 
-impl core::fmt::Debug for Failure {
+impl core::fmt::Debug for CallError {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         write!(f, "{:?}", self.to_string())
     }

@@ -10,7 +10,7 @@ use kvscatter::spec::{Dimension, PartialTensor};
 use ort_sys::OrtTensorTypeAndShapeInfo;
 
 use crate::runtime::{RuntimeApi, element_type};
-use crate::status::Failure;
+use crate::status::CallError;
 
 /// The type and shape of a tensor, as far as the model declares them.
 #[derive(Debug, Default)]
@@ -33,7 +33,7 @@ impl TensorInfo {
     pub(crate) unsafe fn new(
         runtime: RuntimeApi,
         info: *const OrtTensorTypeAndShapeInfo,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self, CallError> {
         let (mut code, mut rank) = (0_i32, 0);
         let code_out = (&raw mut code).cast();
         // SAFETY: `info` is valid by this function's contract. `code` takes the result (R1) and has the size
@@ -64,7 +64,7 @@ impl TensorInfo {
 
     /// Creates a description for a test. A dimension of `None` is unknown.
     #[cfg(test)]
-    pub(crate) fn of(element: ElementType, shape: &[Option<usize>]) -> Self {
+    pub(crate) fn with_shape(element: ElementType, shape: &[Option<usize>]) -> Self {
         let dimension = |size: &Option<usize>| size.map_or(Dimension::Unknown, Dimension::Known);
         let shape = Some(shape.iter().map(dimension).collect());
         Self { element: Some(element), shape, has_every_dimension: false }

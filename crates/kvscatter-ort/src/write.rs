@@ -15,7 +15,7 @@ use kvscatter::{Argument, ElementType, Error, Prepared, RawBuffer, WritePlan};
 use crate::context::Context;
 use crate::input::InputTensor;
 use crate::recent::{Recent, RecentlyPrepared};
-use crate::status::Failure;
+use crate::status::CallError;
 
 /// The recent writes of one operator.
 pub(crate) struct PreparedWrites {
@@ -27,19 +27,19 @@ impl PreparedWrites {
         Self { recent: RecentlyPrepared::new() }
     }
 
-    /// Returns the write that is prepared for these tensors. If none of the recent writes is for them, `prepare` makes a
-    /// new one from their element type and the sizes of both.
+    /// Returns the write that is prepared for these tensors. If none of the recent writes is for them, `prepare`
+    /// makes a new one from their element type and the sizes of both.
     ///
     /// # Errors
-    /// Returns an error if `prepare` does. Also returns [`Error::BufferLength`] if the runtime's memory for a tensor has
-    /// a size other than the core computes from its type and shape.
+    /// Returns an error if `prepare` does. Also returns [`Error::BufferLength`] if the runtime's memory for a
+    /// tensor has a size other than the core computes from its type and shape.
     pub(crate) fn get(
         &self,
         context: &Context<'_>,
         cache: &InputTensor<'_>,
         update: &InputTensor<'_>,
         prepare: impl FnOnce(ElementType, &[usize], &[usize]) -> Result<Prepared, Error>,
-    ) -> Result<Recent<'_, Prepared>, Failure> {
+    ) -> Result<Recent<'_, Prepared>, CallError> {
         self.recent.get([cache.signature(), update.signature()].into_iter(), || {
             let prepared = prepare(common_element(cache, update)?, &cache.sizes()?, &update.sizes()?)?;
             check_memory(context, cache, prepared.geometry().cache_bytes())?;
@@ -77,7 +77,7 @@ impl<'a> CheckedWrite<'a> {
     /// # Errors
     /// Returns the errors of [`request`](Self::request) and [`execute`](RequestedWrite::execute). Nothing has been
     /// written then.
-    pub(crate) fn write(&self, plan: &WritePlan<'_>) -> Result<(), Failure> {
+    pub(crate) fn write(&self, plan: &WritePlan<'_>) -> Result<(), CallError> {
         let requested = self.request()?;
         // SAFETY: An operator borrows the update and the lists of the plan, which the core compares with the output. It
         // borrows no other input.
@@ -89,7 +89,7 @@ impl<'a> CheckedWrite<'a> {
     /// # Errors
     /// Returns the status of a function of the runtime that fails, or [`Error::BufferLength`] if a buffer does not have
     /// the length that the write was prepared for.
-    pub(crate) fn request(&self) -> Result<RequestedWrite<'a>, Failure> {
+    pub(crate) fn request(&self) -> Result<RequestedWrite<'a>, CallError> {
         let geometry = self.prepared.geometry();
         let past = self.cache.memory()?;
         check_len(self.cache.role, past.len, geometry.cache_bytes())?;
@@ -127,7 +127,7 @@ impl RequestedWrite<'_> {
     ///
     /// # Safety
     /// Nothing else borrows memory that the output shares.
-    pub(crate) unsafe fn execute(self, plan: &WritePlan<'_>) -> Result<RawBuffer, Failure> {
+    pub(crate) unsafe fn execute(self, plan: &WritePlan<'_>) -> Result<RawBuffer, CallError> {
         let is_in_place = self.is_in_place();
         let Self { write: CheckedWrite { prepared, context, update, .. }, past, present } = self;
         assert!(ptr::eq(plan.geometry(), prepared.geometry()), "the plan of another write");
@@ -157,7 +157,7 @@ impl RequestedWrite<'_> {
 pub(crate) fn common_element(
     cache: &InputTensor<'_>,
     update: &InputTensor<'_>,
-) -> Result<ElementType, Failure> {
+) -> Result<ElementType, CallError> {
     Ok(same_element_type(cache.element()?, update.role, update.element()?)?)
 }
 
@@ -169,11 +169,11 @@ pub(crate) fn check_memory(
     context: &Context<'_>,
     tensor: &InputTensor<'_>,
     expected: Option<usize>,
-) -> Result<(), Failure> {
+) -> Result<(), CallError> {
     check_len(tensor.role, context.bytes(tensor)?, expected)
 }
 
-fn check_len(argument: Argument, got: usize, expected: Option<usize>) -> Result<(), Failure> {
+fn check_len(argument: Argument, got: usize, expected: Option<usize>) -> Result<(), CallError> {
     let expected = expected.unwrap_or(0);
     if got == expected {
         return Ok(());

@@ -168,7 +168,7 @@ impl Declared {
         let model = kvscatter_onnx::Model::load(path)?;
         let model = unmerge(&model)?.map_or(model, |unmerged| unmerged.model);
         let graph = model.graph()?;
-        let interface = Interface::of(&model, &Decoder::of(&graph)?)?;
+        let interface = Interface::new(&model, &Decoder::of(&graph)?)?;
         let capacity = if interface.is_copied() { None } else { interface.capacity_or(options.capacity)? };
         Ok(Self { vocabulary: interface.vocabulary, capacity, grows: interface.growth().is_some() })
     }
@@ -395,7 +395,7 @@ impl Generation {
             progress.call1(py, (tokens, samples))?;
         }
         if let Some(watch) = watch {
-            let tokens: Vec<_> = (0..prompts).map(|prompt| new.of(prompt).to_vec()).collect();
+            let tokens: Vec<_> = (0..prompts).map(|prompt| new.tokens(prompt).to_vec()).collect();
             let stops: Vec<(usize, usize)> = watch.call1(py, (tokens,))?.extract(py)?;
             stops.into_iter().for_each(|(prompt, keep)| new.stop(prompt, keep));
         }

@@ -58,7 +58,7 @@ impl Caches {
             tensors: runner.caches(batch, capacity)?,
             names: ports().map(|cache| cache.past.clone()).collect(),
             states: States::new(runner.states(batch)?, runner.states(batch)?),
-            rows: ports().map(|cache| Rows::of(cache, capacity)).collect(),
+            rows: ports().map(|cache| Rows::new(cache, capacity)).collect(),
             ring_of: ports().map(|cache| cache.ring.and_then(ring)).collect(),
             written: vec![0; batch],
             held: Held::default(),

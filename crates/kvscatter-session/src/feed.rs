@@ -145,20 +145,20 @@ impl Feed {
 
     /// Returns which slots contain tokens. Which of these a query sees is decided by the masks of the model.
     fn mask(&self, slots: usize) -> Vec<i64> {
-        let of = |sample: &SampleFeed| {
+        let mask = |sample: &SampleFeed| {
             let valid = sample.valid();
             (0..slots).map(move |slot| i64::from(valid.contains(&slot)))
         };
-        self.samples.iter().flat_map(of).collect()
+        self.samples.iter().flat_map(mask).collect()
     }
 
     /// Returns 1 for the slots up to the length of each sample.
     fn length_mask(&self) -> Vec<i64> {
-        let of = |sample: &SampleFeed| {
+        let mask = |sample: &SampleFeed| {
             let length = self.length(sample);
             (0..self.longest()).map(move |slot| i64::from(slot < length))
         };
-        self.samples.iter().flat_map(of).collect()
+        self.samples.iter().flat_map(mask).collect()
     }
 
     /// Returns the length of a sample after the step, without padding on the right.

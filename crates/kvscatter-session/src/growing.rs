@@ -64,7 +64,7 @@ impl Growing {
 
     /// Returns the number of tokens of a sample for which the limit has room.
     pub(crate) fn most_tokens(&self) -> usize {
-        let token = MemoryReport::of(self.interface(), self.batch(), 1).total;
+        let token = MemoryReport::new(self.interface(), self.batch(), 1).total;
         self.memory.checked_div(token).and_then(|tokens| usize::try_from(tokens).ok()).unwrap_or(usize::MAX)
     }
 

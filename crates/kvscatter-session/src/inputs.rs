@@ -14,7 +14,7 @@ use crate::tensor::Tensor;
 /// A mask has an element for each slot, but a step changes few of them. So the masks of the last step are
 /// kept, and a step takes the same time for every capacity.
 #[derive(Debug)]
-pub(crate) struct Inputs {
+pub(crate) struct RunInputs {
     /// The names and tensors of [`Interface::feeds`](crate::Interface::feeds), in that order.
     tensors: Vec<(String, Tensor)>,
     /// The slots that are 1 in the masks, by batch index.
@@ -22,7 +22,7 @@ pub(crate) struct Inputs {
     capacity: usize,
 }
 
-impl Inputs {
+impl RunInputs {
     /// Allocates masks of zeros.
     pub(crate) fn new(runner: &Runner, batch: usize, capacity: usize) -> Result<Self, SessionError> {
         let initial = |port: &FeedPort| match port.purpose {
@@ -96,7 +96,7 @@ fn without(slots: &Range<usize>, other: &Range<usize>) -> [Range<usize>; 2] {
 mod tests {
     use kvscatter::ElementType::{self, Bool, Float32, Int32, Int64};
 
-    use super::{Inputs, without};
+    use super::{RunInputs, without};
     use crate::engine::{Session, Step, StepOutput};
     use crate::error::SessionError;
     use crate::feed::{Feed, SampleFeed};
@@ -164,7 +164,7 @@ mod tests {
     #[test]
     fn tensors_are_those_of_the_step_alone() {
         let runner = runner();
-        let mut inputs = Inputs::new(&runner, 2, CAPACITY).unwrap();
+        let mut inputs = RunInputs::new(&runner, 2, CAPACITY).unwrap();
         let feeds = &runner.interface.feeds;
         for (width, samples, token) in [
             (2, [sample(0, 0, 0..2), sample(0, 0, 0..0)], 1),
@@ -191,7 +191,7 @@ mod tests {
     #[test]
     fn a_run_of_some_samples_changes_their_masks_only() {
         let runner = runner();
-        let mut inputs = Inputs::new(&runner, 2, CAPACITY).unwrap();
+        let mut inputs = RunInputs::new(&runner, 2, CAPACITY).unwrap();
         let samples = [sample(0, 0, 0..2), sample(0, 0, 0..3)];
         let mask = |inputs: &[(String, Tensor)]| {
             let longs = inputs[1].1.bytes().as_chunks().0.iter().map(|&bytes| i64::from_le_bytes(bytes));
@@ -213,7 +213,7 @@ mod tests {
     #[test]
     fn masks_stay_at_their_addresses() {
         let runner = runner();
-        let mut inputs = Inputs::new(&runner, 1, CAPACITY).unwrap();
+        let mut inputs = RunInputs::new(&runner, 1, CAPACITY).unwrap();
         let mut addresses = |length| {
             let run = run(0, 1, &[sample(length, 0, length..length + 1)]);
             let tensors = inputs.of_run(&run, &runner.interface.feeds, |_, _| 1).unwrap();

@@ -149,12 +149,12 @@ impl Interface {
     /// - Returns [`SessionError::SizesDiffer`] if inputs fix different batches.
     /// - Returns [`SessionError::RingMetadata`] or [`SessionError::RingTooSmall`] if the model declares sizes of rings
     ///   that cannot be right.
-    pub fn of(model: &Model, decoder: &Decoder<'_>) -> Result<Self, SessionError> {
+    pub fn new(model: &Model, decoder: &Decoder<'_>) -> Result<Self, SessionError> {
         let logits = decoder.logits.as_ref().ok_or(SessionError::NoLogits)?;
         let caches = cache_ports(decoder, &rings(model)?);
         let is_other = |input: &&Input<'_>| !matches!(input.role, InputRole::Past(_) | InputRole::State(_));
         let others = decoder.inputs.iter().filter(is_other);
-        let mut feeds = others.map(FeedPort::of).collect::<Result<Vec<_>, _>>()?;
+        let mut feeds = others.map(FeedPort::new).collect::<Result<Vec<_>, _>>()?;
         if caches.iter().any(CachePort::is_written_by_operator) {
             let masks = feeds.iter_mut().filter(|feed| feed.purpose == Purpose::Mask);
             masks.for_each(|mask| mask.purpose = Purpose::LengthMask);
@@ -188,7 +188,7 @@ impl Interface {
         let last = logits.shape.as_ref().and_then(|shape| shape.last());
         Ok(Self {
             caches,
-            states: decoder.states.iter().map(StatePort::of).collect(),
+            states: decoder.states.iter().map(StatePort::new).collect(),
             feeds,
             logits: logits.name.to_owned(),
             logits_element: logits.element,
@@ -318,7 +318,7 @@ impl Interface {
 }
 
 impl CachePort {
-    fn of(cache: &Cache<'_>, layer: usize, rings: &[RingSize]) -> Self {
+    fn new(cache: &Cache<'_>, layer: usize, rings: &[RingSize]) -> Self {
         let dims: Vec<_> = cache.known_shape.iter().map(|dim| dim.size()).collect();
         let capacity = dims.get(cache.axis).copied().flatten();
         Self {
@@ -386,7 +386,7 @@ impl CachePort {
 }
 
 impl StatePort {
-    fn of(state: &State<'_>) -> Self {
+    fn new(state: &State<'_>) -> Self {
         Self {
             past: state.past.to_owned(),
             present: state.present.to_owned(),
@@ -404,7 +404,7 @@ impl StatePort {
 }
 
 impl FeedPort {
-    fn of(input: &Input<'_>) -> Result<Self, SessionError> {
+    fn new(input: &Input<'_>) -> Result<Self, SessionError> {
         let value = &input.value;
         let purpose = match input.role {
             InputRole::TokenIds => Purpose::Tokens,
@@ -470,7 +470,7 @@ fn cache_ports(decoder: &Decoder<'_>, rings: &[RingSize]) -> Vec<CachePort> {
     let mut layers: BTreeMap<_, usize> = BTreeMap::new();
     let port = |cache: &Cache<'_>| {
         let layer = layers.entry(cache.part).or_default();
-        let port = CachePort::of(cache, *layer, rings);
+        let port = CachePort::new(cache, *layer, rings);
         *layer += 1;
         port
     };

@@ -7,7 +7,7 @@ use kvscatter_onnx::{Fingerprint, Model, ModelFile};
 
 use crate::engine::{Engine, LoadOptions};
 use crate::error::SessionError;
-use crate::inputs::Inputs;
+use crate::inputs::RunInputs;
 use crate::interface::Interface;
 use crate::logits::Logits;
 use crate::memory_report::MemoryReport;
@@ -84,7 +84,7 @@ impl KvSession {
         let session = engine.load(model, LoadOptions { threads: options.threads })?;
         let runner = Runner::new(session, interface);
         let store = SampleStore::new(&runner, batch, capacity)?;
-        let inputs = Inputs::new(&runner, batch, capacity)?;
+        let inputs = RunInputs::new(&runner, batch, capacity)?;
         Ok(Self { model: model.clone(), store, steps: Steps::new(runner, inputs, options.refuse_nan) })
     }
 
@@ -228,7 +228,7 @@ impl KvSession {
     #[must_use]
     pub fn memory(&self) -> MemoryReport {
         let undo = self.store.undo_bytes();
-        MemoryReport { undo, ..MemoryReport::of(self.interface(), self.batch(), self.capacity()) }
+        MemoryReport { undo, ..MemoryReport::new(self.interface(), self.batch(), self.capacity()) }
     }
 
     /// Sets a function that is called before every run of a step. If it returns `true`, the step fails with

@@ -48,7 +48,7 @@ pub struct CacheSize {
 impl MemoryReport {
     /// Creates the report on caches of this batch and capacity. Caches of these sizes must have been
     /// allocated or [checked](Self::check).
-    pub(crate) fn of(interface: &Interface, batch: usize, capacity: usize) -> Self {
+    pub(crate) fn new(interface: &Interface, batch: usize, capacity: usize) -> Self {
         let rings = interface.rings().count();
         let states = interface.states.iter().map(|port| port.element.storage_len(&port.shape(batch)));
         let states = bytes(states.map(Option::unwrap_or_default).fold(0, usize::saturating_add));

@@ -123,7 +123,7 @@ fn parts(cached: &[usize], counts: &[usize], limits: Limits) -> Vec<Range<usize>
     let sample = |(index, (&cached, &tokens)): (usize, (&usize, &usize))| Part {
         samples: index..index + 1,
         tokens,
-        sharing: Sharing::of(cached, tokens, limits),
+        sharing: Sharing::for_sample(cached, tokens, limits),
     };
     let active: Vec<_> =
         cached.iter().zip(counts).enumerate().map(sample).filter(|part| part.tokens > 0).collect();
@@ -179,7 +179,7 @@ enum Sharing {
 }
 
 impl Sharing {
-    fn of(cached: usize, tokens: usize, limits: Limits) -> Self {
+    fn for_sample(cached: usize, tokens: usize, limits: Limits) -> Self {
         match limits.writer {
             CacheWriter::TensorScatter => Self::Any,
             CacheWriter::GroupQueryAttention if cached > 0 || tokens.min(limits.width) == 1 => {

@@ -58,12 +58,12 @@ mod tests {
     #[test]
     fn every_type_of_logits_is_read_and_float32_where_it_lies() {
         let values = [1.5_f32, -0.25, f32::INFINITY];
-        let of = |bytes: [Vec<u8>; 3]| bytes.concat();
+        let joined = |bytes: [Vec<u8>; 3]| bytes.concat();
         let cases = [
-            (ElementType::Float32, of(values.map(|value| value.to_le_bytes().to_vec()))),
-            (ElementType::Float64, of(values.map(|value| f64::from(value).to_le_bytes().to_vec()))),
-            (ElementType::Float16, of(values.map(|value| f16::from_f32(value).to_le_bytes().to_vec()))),
-            (ElementType::BFloat16, of(values.map(|value| bf16::from_f32(value).to_le_bytes().to_vec()))),
+            (ElementType::Float32, joined(values.map(|value| value.to_le_bytes().to_vec()))),
+            (ElementType::Float64, joined(values.map(|value| f64::from(value).to_le_bytes().to_vec()))),
+            (ElementType::Float16, joined(values.map(|value| f16::from_f32(value).to_le_bytes().to_vec()))),
+            (ElementType::BFloat16, joined(values.map(|value| bf16::from_f32(value).to_le_bytes().to_vec()))),
         ];
         for (element, bytes) in cases {
             assert_eq!(to_f32(element, &bytes).unwrap(), &values[..], "{element}");

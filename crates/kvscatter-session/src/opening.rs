@@ -24,7 +24,7 @@ pub(crate) fn interface(model: &Model) -> Result<Interface, SessionError> {
     check_caches_known(&decoder)?;
     check_embeddings(&decoder)?;
     check_readers(&decoder)?;
-    Interface::of(model, &decoder)
+    Interface::new(model, &decoder)
 }
 
 impl Interface {
@@ -35,10 +35,10 @@ impl Interface {
     /// - Returns [`SessionError::EncoderDecoder`] for an input that comes from an encoder.
     /// - Returns [`SessionError::NotStatic`] or [`SessionError::MixedWriters`] for caches that grow or are written by
     ///   different operators.
-    /// - Returns the errors of [`of`](Self::of).
+    /// - Returns the errors of [`new`](Self::new).
     pub fn in_place(model: &Model, decoder: &Decoder<'_>) -> Result<Self, SessionError> {
         check_caches_known(decoder)?;
-        let interface = Self::of(model, decoder)?;
+        let interface = Self::new(model, decoder)?;
         check_in_place(&interface)?;
         Ok(interface)
     }

@@ -21,7 +21,7 @@ impl Rows {
     /// Computes the layout of a cache for samples of this many tokens. All dimensions except batch and sequence must be
     /// known.
     #[must_use]
-    pub fn of(cache: &CachePort, capacity: usize) -> Self {
+    pub fn new(cache: &CachePort, capacity: usize) -> Self {
         let product =
             |dims: &[Option<usize>]| dims.iter().map(|dim| dim.unwrap_or_default()).product::<usize>();
         let outer = cache.dims.get(1..cache.axis).map_or(1, product);
@@ -40,7 +40,8 @@ impl Rows {
     /// Returns the slots of consecutive positions, in order. The second range is empty unless a ring wraps.
     #[must_use]
     pub fn slots(self, positions: Range<usize>) -> [Range<usize>; 2] {
-        let [start, end] = [positions.start, positions.end].map(|it| i64::try_from(it).unwrap_or(i64::MAX));
+        let [start, end] =
+            [positions.start, positions.end].map(|position| i64::try_from(position).unwrap_or(i64::MAX));
         Visibility::new(self.mode, self.capacity).slots(start..end)
     }
 
@@ -101,7 +102,7 @@ mod tests {
             growth: None,
             ring: None,
         };
-        let rows = Rows::of(&cache, 5);
+        let rows = Rows::new(&cache, 5);
         assert_eq!((rows.row(), rows.capacity()), (3 * 4 * 2, 5));
         let before = vec![0_u8; 2 * 3 * 5 * 4 * 2];
         for (sample, head, slot) in [(0, 0, 0), (1, 2, 4), (1, 0, 2)] {

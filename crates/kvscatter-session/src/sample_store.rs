@@ -294,7 +294,7 @@ impl SampleStore {
 
     /// Returns the bytes of a state, and the range of a sample.
     pub(crate) fn state_mut(&mut self, state: usize, sample: Sample) -> Option<(&mut [u8], Range<usize>)> {
-        self.caches.states_mut().of_mut(state, sample.batch_index())
+        self.caches.states_mut().sample_bytes_mut(state, sample.batch_index())
     }
 
     /// Gives a new sample the tokens whose rows were read. Sets all rows to zero except those at `positions` of each

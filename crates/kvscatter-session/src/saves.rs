@@ -30,7 +30,7 @@ pub(crate) fn save(
     let saved = SavedSample { model, tokens, tensors };
     let values = |tensor: usize, visit: &mut dyn FnMut(&[u8]) -> io::Result<()>| match positions.get(tensor) {
         Some(positions) => caches.visit_rows(tensor, batch_index, positions.clone(), visit),
-        None => visit(caches.states().of(tensor.saturating_sub(positions.len()), batch_index)),
+        None => visit(caches.states().sample_bytes(tensor.saturating_sub(positions.len()), batch_index)),
     };
     Ok(saved::write(path, &saved, &values)?)
 }
@@ -233,27 +233,27 @@ mod tests {
         let (f16, f32) = (ElementType::Float16, ElementType::Float32);
         let ring = |axis, capacity, window, first| SavedKind::Ring { axis, capacity, window, first };
         let linear = |axis| SavedKind::Linear { axis };
-        let of = |kind| tensor(f16, &[1, 3, 7, 4], kind);
+        let kept_as = |kind| tensor(f16, &[1, 3, 7, 4], kind);
         for (expected, saved, first) in [
-            (of(linear(2)), of(linear(2)), Some(0)),
+            (kept_as(linear(2)), kept_as(linear(2)), Some(0)),
             // The number of rows and the capacity of a ring may differ.
-            (of(linear(2)), tensor(f16, &[1, 3, 9, 4], linear(2)), Some(0)),
-            (of(ring(2, 8, 4, 0)), tensor(f16, &[1, 3, 5, 4], ring(2, 6, 4, 3)), Some(3)),
-            (of(SavedKind::State), of(SavedKind::State), Some(0)),
-            (of(linear(2)), of(linear(1)), None),
-            (of(linear(2)), of(ring(2, 8, 4, 0)), None),
-            (of(linear(2)), of(SavedKind::State), None),
-            (of(ring(2, 8, 4, 0)), of(linear(2)), None),
-            (of(ring(2, 8, 4, 0)), of(ring(1, 8, 4, 0)), None),
-            (of(ring(2, 8, 4, 0)), of(ring(2, 8, 5, 0)), None),
-            (of(linear(2)), tensor(f32, &[1, 3, 7, 4], linear(2)), None),
-            (of(linear(2)), tensor(f16, &[1, 3, 7], linear(2)), None),
-            (of(linear(2)), tensor(f16, &[1, 2, 7, 4], linear(2)), None),
-            (of(SavedKind::State), tensor(f16, &[1, 3, 8, 4], SavedKind::State), None),
+            (kept_as(linear(2)), tensor(f16, &[1, 3, 9, 4], linear(2)), Some(0)),
+            (kept_as(ring(2, 8, 4, 0)), tensor(f16, &[1, 3, 5, 4], ring(2, 6, 4, 3)), Some(3)),
+            (kept_as(SavedKind::State), kept_as(SavedKind::State), Some(0)),
+            (kept_as(linear(2)), kept_as(linear(1)), None),
+            (kept_as(linear(2)), kept_as(ring(2, 8, 4, 0)), None),
+            (kept_as(linear(2)), kept_as(SavedKind::State), None),
+            (kept_as(ring(2, 8, 4, 0)), kept_as(linear(2)), None),
+            (kept_as(ring(2, 8, 4, 0)), kept_as(ring(1, 8, 4, 0)), None),
+            (kept_as(ring(2, 8, 4, 0)), kept_as(ring(2, 8, 5, 0)), None),
+            (kept_as(linear(2)), tensor(f32, &[1, 3, 7, 4], linear(2)), None),
+            (kept_as(linear(2)), tensor(f16, &[1, 3, 7], linear(2)), None),
+            (kept_as(linear(2)), tensor(f16, &[1, 2, 7, 4], linear(2)), None),
+            (kept_as(SavedKind::State), tensor(f16, &[1, 3, 8, 4], SavedKind::State), None),
         ] {
             assert_eq!(first_of(&saved, &expected), first, "{saved} for {expected}");
         }
-        let texts = [linear(2), ring(2, 6, 4, 3), SavedKind::State].map(|kind| of(kind).to_string());
+        let texts = [linear(2), ring(2, 6, 4, 3), SavedKind::State].map(|kind| kept_as(kind).to_string());
         assert_eq!(
             texts,
             [

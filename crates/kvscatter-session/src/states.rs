@@ -55,7 +55,7 @@ impl States {
     /// Appends the states of a sample to `bytes`.
     pub(crate) fn copy_out(&self, batch_index: usize, bytes: &mut Vec<u8>) {
         for state in 0..self.current.len() {
-            bytes.extend_from_slice(self.of(state, batch_index));
+            bytes.extend_from_slice(self.sample_bytes(state, batch_index));
         }
     }
 
@@ -90,14 +90,18 @@ impl States {
     }
 
     /// Returns the bytes of a sample in the state with this index.
-    pub(crate) fn of(&self, state: usize, batch_index: usize) -> &[u8] {
+    pub(crate) fn sample_bytes(&self, state: usize, batch_index: usize) -> &[u8] {
         let state = self.current.get(state);
         let bytes = state.and_then(|state| state.bytes().get(of_sample(state, batch_index)));
         bytes.unwrap_or_default()
     }
 
     /// Returns the bytes of the state with this index, and the range of a sample.
-    pub(crate) fn of_mut(&mut self, state: usize, batch_index: usize) -> Option<(&mut [u8], Range<usize>)> {
+    pub(crate) fn sample_bytes_mut(
+        &mut self,
+        state: usize,
+        batch_index: usize,
+    ) -> Option<(&mut [u8], Range<usize>)> {
         let state = self.current.get_mut(state)?;
         let range = of_sample(state, batch_index);
         Some((state.bytes_mut(), range))

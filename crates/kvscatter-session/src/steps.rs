@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::error::SessionError;
-use crate::inputs::Inputs;
+use crate::inputs::RunInputs;
 use crate::interface::{Interface, Purpose};
 use crate::logits::Logits;
 use crate::model_runs::{Limits, ModelRun, costs, model_runs};
@@ -16,7 +16,7 @@ use crate::tensor::check_value;
 /// A decoder that runs steps on the samples of a [`SampleStore`].
 pub(crate) struct Steps {
     runner: Runner,
-    inputs: Inputs,
+    inputs: RunInputs,
     interrupt: Option<Box<dyn FnMut() -> bool + Send>>,
     refuse_nan: bool,
     written: u64,
@@ -24,7 +24,7 @@ pub(crate) struct Steps {
 }
 
 impl Steps {
-    pub(crate) fn new(runner: Runner, inputs: Inputs, refuse_nan: bool) -> Self {
+    pub(crate) fn new(runner: Runner, inputs: RunInputs, refuse_nan: bool) -> Self {
         Self { runner, inputs, interrupt: None, refuse_nan, written: 0, copied: 0 }
     }
 

@@ -64,7 +64,7 @@ impl NewTokens<'_> {
     /// Returns the new tokens of the sample of a prompt. There are none if it ended earlier, and there may be several
     /// with [drafts](crate::Generator::draft).
     #[must_use]
-    pub fn of(&self, prompt: usize) -> &[i64] {
+    pub fn tokens(&self, prompt: usize) -> &[i64] {
         self.texts.get(prompt).and_then(|text| text.tokens.get(text.before..)).unwrap_or_default()
     }
 
@@ -95,7 +95,7 @@ impl NewTokens<'_> {
 
 impl std::fmt::Debug for NewTokens<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_list().entries((0..self.texts.len()).map(|prompt| self.of(prompt))).finish()
+        f.debug_list().entries((0..self.texts.len()).map(|prompt| self.tokens(prompt))).finish()
     }
 }
 

@@ -72,6 +72,16 @@ fn nodes<'g>(graph: &'g mut GraphProto, operator: &str) -> impl Iterator<Item = 
     graph.node.iter_mut().filter(move |node| node.op_type.as_deref() == Some(operator))
 }
 
+/// Returns a generator for this number of prompts.
+fn generator(name: &str, prompts: usize) -> Generator {
+    Generator::open(&Fake(Fault::None), model(name), prompts, SessionOptions::default()).unwrap()
+}
+
+/// Returns options for this number of new tokens, which are the most likely ones.
+fn greedy(tokens: usize) -> GenerateOptions {
+    GenerateOptions { max_new_tokens: Some(tokens), ..GenerateOptions::default() }
+}
+
 /// Ignores the progress.
 fn unheard(_: Event<'_>) -> ControlFlow<()> {
     ControlFlow::Continue(())
@@ -219,7 +229,7 @@ fn memory_is_told_by_cache_layer_and_token() {
 }
 
 #[test]
-fn what_a_model_does_not_have_is_refused() {
+fn missing_inputs_of_a_model_are_refused() {
     let refused = |name, options| refused(&model(name), options);
     let options = SessionOptions::default();
     assert!(matches!(refused(GROWING, options), SessionError::NotStatic { .. }));
@@ -240,7 +250,7 @@ fn what_a_model_does_not_have_is_refused() {
 #[test]
 fn all_kinds_of_caches_generate_what_scores_say() {
     let prompts = [vec![1, 2, 3], vec![200, 7, 9]];
-    let greedy = GenerateOptions { max_new_tokens: Some(9), chunk: 2, ..GenerateOptions::default() };
+    let greedy = GenerateOptions { chunk: 2, ..greedy(9) };
     let generate = |name, chunk| {
         let mut seen = Vec::new();
         let greedy = GenerateOptions { chunk, ..greedy.clone() };
@@ -280,7 +290,7 @@ fn all_kinds_of_caches_generate_what_scores_say() {
 fn a_saved_prompt_is_continued() {
     let folder = tempfile::tempdir().unwrap();
     let saved = folder.path().join("prompt.kvs");
-    let greedy = GenerateOptions { max_new_tokens: Some(5), chunk: 2, ..GenerateOptions::default() };
+    let greedy = GenerateOptions { chunk: 2, ..greedy(5) };
     let (engine, options) = (Fake(Fault::None), SessionOptions::default());
     let open = |name, prompts| Generator::open(&engine, model(name), prompts, options).unwrap();
     let prefix = vec![200, 7, 9, 4];
@@ -345,10 +355,8 @@ fn the_value_of_an_initializer_that_is_an_input_is_a_part_of_the_model() {
 fn a_prompt_is_saved_alone_and_from_static_caches() {
     let folder = tempfile::tempdir().unwrap();
     let save = |name, prompts: &[Vec<i64>], path: PathBuf| {
-        let greedy = GenerateOptions { max_new_tokens: Some(1), chunk: 8, ..GenerateOptions::default() };
-        let mut generator =
-            Generator::open(&Fake(Fault::None), model(name), prompts.len(), SessionOptions::default())
-                .unwrap();
+        let greedy = greedy(1);
+        let mut generator = generator(name, prompts.len());
         generator.save_prompt(&path);
         let done = generator.generate(prompts, &greedy, &mut unheard).map(|_| ());
         assert_eq!(path.is_file(), done.is_ok());
@@ -363,9 +371,8 @@ fn a_prompt_is_saved_alone_and_from_static_caches() {
 
     // A call that ends before its prompt is in the caches saves nothing, and the next one does not either.
     let path = folder.path().join("interrupted.kvs");
-    let mut generator =
-        Generator::open(&Fake(Fault::None), model(STATIC), 1, SessionOptions::default()).unwrap();
-    let greedy = GenerateOptions { max_new_tokens: Some(1), chunk: 2, ..GenerateOptions::default() };
+    let mut generator = generator(STATIC, 1);
+    let greedy = GenerateOptions { chunk: 2, ..greedy(1) };
     generator.save_prompt(&path);
     let mut interrupt = |event: Event<'_>| match event {
         Event::Prefill { done: 2, .. } => ControlFlow::Break(()),
@@ -384,7 +391,7 @@ fn a_prompt_is_saved_alone_and_from_static_caches() {
 
 #[test]
 fn a_capacity_that_is_open_becomes_what_the_longest_sample_takes() {
-    let greedy = GenerateOptions { max_new_tokens: Some(9), chunk: 8, ..GenerateOptions::default() };
+    let greedy = greedy(9);
     let open = |name, prompts: &[Vec<i64>], options| {
         Generator::open_for(&Fake(Fault::None), model(name), prompts, &greedy, options)
     };
@@ -403,9 +410,9 @@ fn a_capacity_that_is_open_becomes_what_the_longest_sample_takes() {
 
 #[test]
 fn a_sample_ends_behind_its_end_token_and_the_others_go_on() {
-    let open = |name| Generator::open(&Fake(Fault::None), model(name), 2, SessionOptions::default()).unwrap();
+    let open = |name| generator(name, 2);
     let prompts = [vec![1, 2, 3], vec![200, 7, 9]];
-    let greedy = GenerateOptions { max_new_tokens: Some(9), chunk: 8, ..GenerateOptions::default() };
+    let greedy = greedy(9);
     let whole = open(STATIC).generate(&prompts, &greedy, &mut unheard).unwrap().samples;
     let eos = whole[0][3];
     let cut = |tokens: &[i64]| {
@@ -422,9 +429,8 @@ fn a_sample_ends_behind_its_end_token_and_the_others_go_on() {
 #[test]
 fn a_generation_that_is_stopped_ends_with_what_there_is() {
     let generate = |stop: usize| {
-        let mut generator =
-            Generator::open(&Fake(Fault::None), model(STATIC), 1, SessionOptions::default()).unwrap();
-        let greedy = GenerateOptions { max_new_tokens: Some(9), chunk: 8, ..GenerateOptions::default() };
+        let mut generator = generator(STATIC, 1);
+        let greedy = greedy(9);
         let mut stop_at = |event: Event<'_>| match event {
             Event::Tokens(new) if new.progress().tokens == stop => ControlFlow::Break(()),
             _ => ControlFlow::Continue(()),
@@ -445,7 +451,7 @@ fn a_chat_computes_only_its_new_tokens() {
         let capacity = (name != GROWING).then_some(CAPACITY);
         let options = SessionOptions { capacity, ..SessionOptions::default() };
         let open = || Generator::open(&Fake(Fault::None), model(name), 2, options).unwrap();
-        let greedy = GenerateOptions { max_new_tokens: Some(4), chunk: 2, ..GenerateOptions::default() };
+        let greedy = GenerateOptions { chunk: 2, ..greedy(4) };
         let mut kept = open();
         let mut turn = |prompts: &[Vec<i64>], reused: &[usize]| {
             let generated = kept.generate(prompts, &greedy, &mut unheard).unwrap();
@@ -476,7 +482,7 @@ fn a_chat_computes_only_its_new_tokens() {
 /// This engine multiplies masked rows by zero, so the NaN of token 13 reaches the rows before it.
 #[test]
 fn a_prompt_of_nan_is_not_kept() {
-    let greedy = GenerateOptions { max_new_tokens: Some(3), ..GenerateOptions::default() };
+    let greedy = greedy(3);
     let open =
         || Generator::open(&Fake(Fault::NanToken), model(STATIC), 1, SessionOptions::default()).unwrap();
     let mut generator = open();
@@ -491,7 +497,7 @@ fn a_prompt_of_nan_is_not_kept() {
 fn prompts_that_continue_a_saved_prompt_reuse_it_in_every_call() {
     let folder = tempfile::tempdir().unwrap();
     let saved = folder.path().join("prompt.kvs");
-    let greedy = GenerateOptions { max_new_tokens: Some(3), ..GenerateOptions::default() };
+    let greedy = greedy(3);
     let options = SessionOptions::default();
     let mut first = Generator::open(&Fake(Fault::None), model(STATIC), 1, options).unwrap();
     first.save_prompt(&saved);
@@ -508,20 +514,19 @@ fn prompts_that_continue_a_saved_prompt_reuse_it_in_every_call() {
 #[test]
 fn events_have_the_progress_and_the_new_tokens() {
     let prompts = [vec![1, 2, 3, 4, 5], vec![200, 7, 9]];
-    let options = GenerateOptions { max_new_tokens: Some(6), chunk: 2, ..GenerateOptions::default() };
+    let options = GenerateOptions { chunk: 2, ..greedy(6) };
     for name in [STATIC, GROWING] {
         let prompts = if name == GROWING { [prompts[0].clone(), vec![9; 5]] } else { prompts.clone() };
-        let mut generator =
-            Generator::open(&Fake(Fault::None), model(name), 2, SessionOptions::default()).unwrap();
+        let mut generator = generator(name, 2);
         let (mut parts, mut streamed) = (Vec::new(), [Vec::new(), Vec::new()]);
         let generated = generator.generate(&prompts, &options, &mut |event| {
             match event {
                 Event::Prefill { done, total } => parts.push((done, total)),
                 Event::Tokens(mut new) => {
-                    (0..2).for_each(|prompt| streamed[prompt].extend_from_slice(new.of(prompt)));
+                    (0..2).for_each(|prompt| streamed[prompt].extend_from_slice(new.tokens(prompt)));
                     assert_eq!(new.end(0), (streamed[0].len() == 6).then_some(End::Length));
                     // The last of three tokens is dropped.
-                    if streamed[1].len() == 3 && !new.of(1).is_empty() {
+                    if streamed[1].len() == 3 && !new.tokens(1).is_empty() {
                         new.stop(1, 0);
                         assert_eq!((new.end(1), new.progress().samples), (Some(End::Stopped), 1));
                     }
@@ -552,8 +557,7 @@ fn events_have_the_progress_and_the_new_tokens() {
 
 #[test]
 fn a_sample_without_a_limit_ends_with_an_end_token_or_the_cache() {
-    let mut generator =
-        Generator::open(&Fake(Fault::None), model(STATIC), 1, SessionOptions::default()).unwrap();
+    let mut generator = generator(STATIC, 1);
     let mut generate = |prompt: &[i64], options: &GenerateOptions| {
         let generated = generator.generate(&[prompt.to_vec()], options, &mut unheard)?;
         Ok::<_, SessionError>((generated.samples[0].clone(), generated.ends[0]))
@@ -587,8 +591,7 @@ fn a_sampled_text_depends_on_the_seed_and_its_prompt_alone() {
         let sampling = Some(Sampling { temperature: 3.0, seed, ..Sampling::default() });
         let options = GenerateOptions { max_new_tokens: Some(12), sampling, ..GenerateOptions::default() };
         let prompts: Vec<_> = prompts.iter().map(|prompt| prompt.to_vec()).collect();
-        let mut generator =
-            Generator::open(&Fake(Fault::None), model(STATIC), 4, SessionOptions::default()).unwrap();
+        let mut generator = generator(STATIC, 4);
         generator.generate(&prompts, &options, &mut unheard).unwrap().samples
     };
     let (a, b): (&[i64], &[i64]) = (&[1, 2, 3], &[200, 7]);
@@ -605,8 +608,7 @@ fn a_penalty_changes_the_tokens() {
     let generate = |repetition_penalty| {
         let options =
             GenerateOptions { max_new_tokens: Some(20), repetition_penalty, ..GenerateOptions::default() };
-        let mut generator =
-            Generator::open(&Fake(Fault::None), model(STATIC), 1, SessionOptions::default()).unwrap();
+        let mut generator = generator(STATIC, 1);
         let mut samples = generator.generate(&[vec![9, 9, 9]], &options, &mut unheard).unwrap().samples;
         let mut tokens = samples.remove(0);
         tokens.sort_unstable();
@@ -624,7 +626,7 @@ fn prompts_that_cannot_be_continued_are_refused() {
         |name, prompts| Generator::open(&Fake(Fault::None), model(name), prompts, SessionOptions::default());
     assert!(matches!(open(STATIC, 0).map(|_| ()), Err(SessionError::NoPrompts)));
     let message_of = |name, prompts: &[Vec<i64>], tokens| {
-        let greedy = GenerateOptions { max_new_tokens: Some(tokens), chunk: 8, ..GenerateOptions::default() };
+        let greedy = greedy(tokens);
         let mut generator = open(name, 2).unwrap();
         generator.generate(prompts, &greedy, &mut unheard).map(|_| ()).unwrap_err().to_string()
     };
@@ -643,28 +645,22 @@ fn prompts_that_cannot_be_continued_are_refused() {
     );
     assert_eq!(message_of(STATIC, &vec![vec![1]; 3], 1), "the batch of 2 is full");
     for eos in [256, 1_000_000, -5] {
-        let greedy = GenerateOptions {
-            max_new_tokens: Some(1),
-            eos: vec![255, eos],
-            chunk: 8,
-            ..GenerateOptions::default()
-        };
-        let refused = open(STATIC, 1).unwrap().generate(&[vec![1]], &greedy, &mut unheard).unwrap_err();
+        let greedy = GenerateOptions { eos: vec![255, eos], ..greedy(1) };
+        let refused = generator(STATIC, 1).generate(&[vec![1]], &greedy, &mut unheard).unwrap_err();
         assert_eq!(
             refused.to_string(),
             format!("eos[1] is {eos}, which the model does not have: it has 0 to 255")
         );
     }
-    let greedy = GenerateOptions { max_new_tokens: Some(5), chunk: 8, ..GenerateOptions::default() };
+    let greedy = greedy(5);
     assert!(open(STATIC, 1).unwrap().generate(&[vec![1; 60]], &greedy, &mut unheard).is_ok());
 }
 
 #[test]
 fn a_sample_may_fill_the_cache_while_another_gets_all_its_tokens() {
-    let mut generator =
-        Generator::open(&Fake(Fault::None), model(STATIC), 2, SessionOptions::default()).unwrap();
+    let mut generator = generator(STATIC, 2);
     generator.fill_cache();
-    let greedy = GenerateOptions { max_new_tokens: Some(6), ..GenerateOptions::default() };
+    let greedy = greedy(6);
     let generated = generator.generate(&[vec![1; 60], vec![1]], &greedy, &mut unheard).unwrap();
     assert_eq!(generated.samples.iter().map(Vec::len).collect::<Vec<_>>(), [5, 6]);
     assert_eq!(generated.ends, [End::Full, End::Length]);
@@ -795,7 +791,7 @@ fn fix_batch(graph: &mut GraphProto, batch: i64) {
 
 #[test]
 fn a_model_with_a_fixed_batch_takes_as_many_prompts_or_fewer() {
-    let greedy = GenerateOptions { max_new_tokens: Some(3), chunk: 2, ..GenerateOptions::default() };
+    let greedy = GenerateOptions { chunk: 2, ..greedy(3) };
     for name in [STATIC, GROWING] {
         let (_folder, path) = changed(name, |graph| fix_batch(graph, 2));
         let open = |path: PathBuf, prompts| {
@@ -819,7 +815,7 @@ fn a_model_with_a_fixed_batch_takes_as_many_prompts_or_fewer() {
 
 #[test]
 fn caches_that_the_engine_copies_are_counted() {
-    let greedy = GenerateOptions { max_new_tokens: Some(3), chunk: 8, ..GenerateOptions::default() };
+    let greedy = greedy(3);
     let copied = |fault, name: &str| {
         let mut generator = Generator::open(&Fake(fault), model(name), 1, SessionOptions::default()).unwrap();
         generator.generate(&[vec![1, 2]], &greedy, &mut unheard).unwrap().copied

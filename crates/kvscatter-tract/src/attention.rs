@@ -22,7 +22,7 @@ pub(crate) fn build(
     _: &ParsingContext<'_>,
     node: &NodeProto,
 ) -> TractResult<(Box<dyn InferenceOp>, Vec<String>)> {
-    Ok((expand(AttentionNode::of(node)?), vec![]))
+    Ok((expand(AttentionNode::new(node)?), vec![]))
 }
 
 impl Expansion for AttentionNode {

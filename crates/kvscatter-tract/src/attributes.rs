@@ -17,17 +17,17 @@ impl<'a> Attributes<'a> {
     /// # Errors
     /// Returns a [`NodeError`] for an operator of another domain, and for an attribute whose name is not in
     /// `known`.
-    pub(crate) fn of(node: &'a NodeProto, known: &[&str]) -> Result<Self, NodeError> {
+    pub(crate) fn read(node: &'a NodeProto, known: &[&str]) -> Result<Self, NodeError> {
         if !is_onnx(node) {
-            return Err(NodeError::of(node, "only the operator of ONNX's own domain is known"));
+            return Err(NodeError::new(node, "only the operator of ONNX's own domain is known"));
         }
         Self::checked(node, known)
     }
 
-    /// Creates the attributes like [`of`](Self::of), for an operator of another domain.
+    /// Creates the attributes like [`read`](Self::read), for an operator of another domain.
     pub(crate) fn in_domain(node: &'a NodeProto, domain: &str, known: &[&str]) -> Result<Self, NodeError> {
         if node.domain != domain {
-            return Err(NodeError::of(node, format!("only the operator of {domain} is known")));
+            return Err(NodeError::new(node, format!("only the operator of {domain} is known")));
         }
         Self::checked(node, known)
     }
@@ -35,7 +35,7 @@ impl<'a> Attributes<'a> {
     fn checked(node: &'a NodeProto, known: &[&str]) -> Result<Self, NodeError> {
         let unknown = node.attribute.iter().find(|attribute| !known.contains(&attribute.name.as_str()));
         match unknown {
-            Some(unknown) => Err(NodeError::of(node, format!("unknown attribute {:?}", unknown.name))),
+            Some(unknown) => Err(NodeError::new(node, format!("unknown attribute {:?}", unknown.name))),
             None => Ok(Self { node }),
         }
     }
@@ -63,7 +63,7 @@ impl<'a> Attributes<'a> {
     ) -> Result<Option<&'a tract_onnx::pb::AttributeProto>, NodeError> {
         match self.node.attribute.iter().find(|attribute| attribute.name == name) {
             Some(attribute) if attribute.r#type != i32::from(expected) => {
-                Err(NodeError::of(self.node, format!("attribute {name:?} must be {words}")))
+                Err(NodeError::new(self.node, format!("attribute {name:?} must be {words}")))
             }
             attribute => Ok(attribute),
         }

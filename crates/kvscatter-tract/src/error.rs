@@ -17,7 +17,7 @@ pub(crate) struct NodeError {
 }
 
 impl NodeError {
-    pub(crate) fn of(node: &NodeProto, why: impl Display) -> Self {
+    pub(crate) fn new(node: &NodeProto, why: impl Display) -> Self {
         Self { node: label(node), op: operator(node), why: why.to_string() }
     }
 }

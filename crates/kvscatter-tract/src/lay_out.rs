@@ -46,7 +46,7 @@ fn of_einsum(op: &EinSum, model: &TypedModel, node: &TypedNode) -> TractResult<O
     if !facts.iter().all(|fact| is_float(fact)) || !weights.is_plain_ram() {
         return Ok(None);
     }
-    let Some(mut axes) = Axes::of(op, x, weights) else { return Ok(None) };
+    let Some(mut axes) = Axes::find(op, x, weights) else { return Ok(None) };
     axes.rows.sort_by_key(|[_, of_output]| *of_output);
     axes.depth.sort_by_key(|[of_input, _]| *of_input);
     axes.columns.sort_by_key(|[_, of_output]| *of_output);
@@ -91,7 +91,7 @@ struct Axes {
 
 impl Axes {
     /// Returns the axes of a product, or `None` if there is more than one matrix of weights.
-    fn of(op: &EinSum, x: usize, weights: &Tensor) -> Option<Self> {
+    fn find(op: &EinSum, x: usize, weights: &Tensor) -> Option<Self> {
         let mut axes = Self::default();
         for axis in op.axes.iter_all_axes() {
             let [in_x, in_weights, in_y] = [&axis.inputs[x], &axis.inputs[1 - x], &axis.outputs[0]];

@@ -29,7 +29,7 @@ pub(crate) fn build(
     _: &ParsingContext<'_>,
     node: &NodeProto,
 ) -> TractResult<(Box<dyn InferenceOp>, Vec<String>)> {
-    Ok((expand(MatMulNBits::of(node)?), vec![]))
+    Ok((expand(MatMulNBits::new(node)?), vec![]))
 }
 
 /// The operator of one node, whose weights are constants of the plan.
@@ -81,8 +81,8 @@ enum ZeroPoints {
 }
 
 impl MatMulNBits {
-    fn of(node: &NodeProto) -> Result<Self, NodeError> {
-        let refused = |why: String| NodeError::of(node, why);
+    fn new(node: &NodeProto) -> Result<Self, NodeError> {
+        let refused = |why: String| NodeError::new(node, why);
         let known = ["K", "N", "accuracy_level", "bits", "block_size", "weight_prepacked"];
         let attributes = Attributes::in_domain(node, DOMAIN, &known)?;
         let size = |name: &str| match attributes.integer(name)? {

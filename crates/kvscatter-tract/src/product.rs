@@ -116,7 +116,7 @@ impl Product {
                 rows.push(to);
             }
         }
-        Some(Self { depth, columns, weights: Weights::Floats(rows), level: Level::of(isa) })
+        Some(Self { depth, columns, weights: Weights::Floats(rows), level: Level::new(isa) })
     }
 
     /// Lays out codes. Returns `None` if a number is missing or there is not enough memory.
@@ -151,7 +151,7 @@ impl Product {
         };
         let scales = rows(codes.scales)?;
         let weights = Weights::Codes(CodedWeights { bits, block_size, blocks, words, zeros, scales });
-        Some(Self { depth, columns, weights, level: Level::of(isa) })
+        Some(Self { depth, columns, weights, level: Level::new(isa) })
     }
 
     /// Returns the number of rows and of columns of the weights.

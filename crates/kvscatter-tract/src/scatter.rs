@@ -18,22 +18,22 @@ pub(crate) fn build(
     _: &ParsingContext<'_>,
     node: &NodeProto,
 ) -> TractResult<(Box<dyn InferenceOp>, Vec<String>)> {
-    let attributes = Attributes::of(node, &["axis", "mode"])?;
+    let attributes = Attributes::read(node, &["axis", "mode"])?;
     let mut write = TensorScatter::new();
     if let Some(axis) = attributes.integer("axis")? {
         write = write.axis(axis);
     }
     if let Some(mode) = attributes.string("mode")? {
         let mode: Mode =
-            mode.parse().map_err(|error| NodeError::of(node, format!("{error}, got {mode:?}")))?;
+            mode.parse().map_err(|error| NodeError::new(node, format!("{error}, got {mode:?}")))?;
         write = write.mode(mode);
     }
     let inputs = node.input.len();
     if given_index(&node.input, 0).is_none() || given_index(&node.input, 1).is_none() || inputs > 3 {
-        return Err(NodeError::of(node, format!("takes 2 or 3 inputs, got {inputs}")).into());
+        return Err(NodeError::new(node, format!("takes 2 or 3 inputs, got {inputs}")).into());
     }
     if given_index(&node.output, 0).is_none() || node.output.len() != 1 {
-        return Err(NodeError::of(node, format!("has 1 output, got {}", node.output.len())).into());
+        return Err(NodeError::new(node, format!("has 1 output, got {}", node.output.len())).into());
     }
     let takes_indices = given_index(&node.input, 2).is_some();
     Ok((expand(Scatter { node: label(node), write, takes_indices }), vec![]))

@@ -6,7 +6,7 @@ use core::slice;
 
 use kvscatter::ElementType;
 
-use crate::status::{Failure, is_ok};
+use crate::status::{CallError, is_ok};
 use crate::sys::{
     Attributes, BUFFER, Buffer, ByteSpan, CallFrame, EXECUTE, SCALAR, STRING, Scalar, StreamGetArgs, Values,
 };
@@ -38,9 +38,9 @@ impl<'f> Call<'f> {
     ///
     /// # Safety
     /// The frame satisfies F1 to F4.
-    pub(crate) unsafe fn new(frame: &'f CallFrame) -> Result<Self, Failure> {
+    pub(crate) unsafe fn new(frame: &'f CallFrame) -> Result<Self, CallError> {
         if frame.stage != EXECUTE {
-            return Err(Failure::program(format!(
+            return Err(CallError::program(format!(
                 "stage {}: kvscatter has only stage {EXECUTE}",
                 frame.stage
             )));
@@ -59,7 +59,7 @@ impl<'f> Call<'f> {
     }
 
     /// Returns the stream of a call on a GPU.
-    pub(crate) fn stream(&self) -> Result<*mut c_void, Failure> {
+    pub(crate) fn stream(&self) -> Result<*mut c_void, CallError> {
         let context = self.frame.context;
         let mut args = StreamGetArgs {
             struct_size: size_of::<StreamGetArgs>(),
@@ -74,44 +74,44 @@ impl<'f> Call<'f> {
         if is_ok(api, error) {
             Ok(args.stream)
         } else {
-            Err(Failure::program("XLA gives the call no stream"))
+            Err(CallError::program("XLA gives the call no stream"))
         }
     }
 
-    pub(crate) fn text(&self, name: &str) -> Result<&'f str, Failure> {
+    pub(crate) fn text(&self, name: &str) -> Result<&'f str, CallError> {
         let value = self.attribute(name, STRING)?.cast::<ByteSpan>();
         // SAFETY: An attribute of this type is a text (F1).
         let span = unsafe { *value };
         // SAFETY: The text has this number of bytes (F2) and lives as long as the frame (F1).
         let bytes = unsafe { list(span.ptr, span.len) };
-        core::str::from_utf8(bytes).map_err(|_| Failure::program(format!("attribute {name} is not UTF-8")))
+        core::str::from_utf8(bytes).map_err(|_| CallError::program(format!("attribute {name} is not UTF-8")))
     }
 
     /// Returns an integer of 64 bits.
-    pub(crate) fn integer(&self, name: &str) -> Result<i64, Failure> {
+    pub(crate) fn integer(&self, name: &str) -> Result<i64, CallError> {
         // SAFETY: The element is int64.
         self.scalar(name, S64).map(|value| unsafe { value.cast::<i64>().read_unaligned() })
     }
 
-    pub(crate) fn flag(&self, name: &str) -> Result<bool, Failure> {
+    pub(crate) fn flag(&self, name: &str) -> Result<bool, CallError> {
         // SAFETY: The element is a bool, which is one byte (F1). It is read as an integer, which allows every value.
         self.scalar(name, PRED).map(|value| unsafe { value.cast::<u8>().read() } != 0)
     }
 
-    fn scalar(&self, name: &str, element: c_int) -> Result<*const c_void, Failure> {
+    fn scalar(&self, name: &str, element: c_int) -> Result<*const c_void, CallError> {
         let scalar = self.attribute(name, SCALAR)?.cast::<Scalar>();
         // SAFETY: An attribute of this type is a scalar (F1).
         let scalar = unsafe { &*scalar };
         if scalar.element == element {
             return Ok(scalar.value);
         }
-        Err(Failure::program(format!(
+        Err(CallError::program(format!(
             "attribute {name} has XLA type {}, must have {element}",
             scalar.element
         )))
     }
 
-    fn attribute(&self, name: &str, kind: c_int) -> Result<*const c_void, Failure> {
+    fn attribute(&self, name: &str, kind: c_int) -> Result<*const c_void, CallError> {
         let Attributes { size, types, names, values, .. } = self.frame.attrs;
         let size = usize::try_from(size).unwrap_or_default();
         // SAFETY: The list has this length (F2), and lives as long as the frame (F1).
@@ -129,7 +129,7 @@ impl<'f> Call<'f> {
         let mut attributes = names.iter().zip(types.iter().zip(values));
         match attributes.find(|(span, _)| is_named(span)) {
             Some((_, (&found, &value))) if found == kind => Ok(value),
-            _ => Err(Failure::program(format!("attribute {name} is missing or has another type"))),
+            _ => Err(CallError::program(format!("attribute {name} is missing or has another type"))),
         }
     }
 }
@@ -151,12 +151,12 @@ impl<'f> Tensors<'f> {
     }
 
     /// Returns the tensor at `index`, or `None` if there are fewer.
-    pub(crate) fn get(&self, index: usize) -> Result<Option<Tensor<'f>>, Failure> {
+    pub(crate) fn get(&self, index: usize) -> Result<Option<Tensor<'f>>, CallError> {
         let (Some(&kind), Some(&value)) = (self.types.get(index), self.values.get(index)) else {
             return Ok(None);
         };
         if kind != BUFFER {
-            return Err(Failure::program("an argument or a result is not a buffer"));
+            return Err(CallError::program("an argument or a result is not a buffer"));
         }
         // SAFETY: A value of this type is a buffer (F1).
         let buffer: &'f Buffer = unsafe { &*value.cast::<Buffer>() };
@@ -167,25 +167,25 @@ impl<'f> Tensors<'f> {
     }
 }
 
-fn negative_size() -> Failure {
-    Failure::program("a size is negative")
+fn negative_size() -> CallError {
+    CallError::program("a size is negative")
 }
 
 impl Tensor<'_> {
     /// Returns the length of a list of indices or lengths.
-    pub(crate) fn count(&self, name: &str) -> Result<usize, Failure> {
+    pub(crate) fn count(&self, name: &str) -> Result<usize, CallError> {
         match *self.dims {
             [count] => usize::try_from(count).map_err(|_| negative_size()),
-            _ => Err(Failure::program(format!("{name} has shape {:?}, must be [batch]", self.dims))),
+            _ => Err(CallError::program(format!("{name} has shape {:?}, must be [batch]", self.dims))),
         }
     }
 
     /// Returns the error for elements that a list cannot have.
-    pub(crate) fn type_error(&self, name: &str, expected: &str) -> Failure {
-        Failure::program(format!("{name} has XLA type {}, must have {expected}", self.element))
+    pub(crate) fn type_error(&self, name: &str, expected: &str) -> CallError {
+        CallError::program(format!("{name} has XLA type {}, must have {expected}", self.element))
     }
 
-    pub(crate) fn shape(&self) -> Result<Vec<usize>, Failure> {
+    pub(crate) fn shape(&self) -> Result<Vec<usize>, CallError> {
         let sizes = self.dims.iter().map(|&size| usize::try_from(size));
         sizes.collect::<Result<_, _>>().map_err(|_| negative_size())
     }
@@ -211,7 +211,7 @@ pub(crate) const U64: c_int = 9;
 ///
 /// # Errors
 /// Returns an error for a type that `TensorScatter` does not have.
-pub(crate) fn element_type(number: c_int) -> Result<ElementType, Failure> {
+pub(crate) fn element_type(number: c_int) -> Result<ElementType, CallError> {
     Ok(match number {
         PRED => ElementType::Bool,
         2 => ElementType::Int8,
@@ -236,6 +236,6 @@ pub(crate) fn element_type(number: c_int) -> Result<ElementType, Failure> {
         25 => ElementType::Float8E4M3FnUz,
         32 => ElementType::Float4E2M1,
         33 => ElementType::Float8E8M0,
-        _ => return Err(Failure::program(format!("TensorScatter has no elements of XLA type {number}"))),
+        _ => return Err(CallError::program(format!("TensorScatter has no elements of XLA type {number}"))),
     })
 }

@@ -6,7 +6,7 @@ use kvscatter::{Integers, RawBuffer};
 
 use crate::call::{Call, PRED, S32, S64, Tensor, U32, U64};
 use crate::scatter::Scatter;
-use crate::status::Failure;
+use crate::status::CallError;
 use crate::threads::Pool;
 
 /// Checks a call and executes it.
@@ -14,7 +14,7 @@ use crate::threads::Pool;
 /// # Errors
 /// Returns the errors of the core, and an error if the program does not make the call as the crate's documentation
 /// describes it. Nothing has been written then.
-pub(crate) fn run(call: &Call<'_>) -> Result<(), Failure> {
+pub(crate) fn run(call: &Call<'_>) -> Result<(), CallError> {
     let scatter = Scatter::read(call)?;
     let batch = scatter.past.dims.get(..1).unwrap_or_default();
     scatter.check_report(scatter.skips, PRED, batch, "skipped, bool [batch], exactly if skips is true")?;
@@ -49,7 +49,7 @@ pub(crate) fn run(call: &Call<'_>) -> Result<(), Failure> {
 }
 
 /// Returns the elements of a list of integers.
-fn integers<'t>(tensor: Tensor<'t>, name: &str) -> Result<Integers<'t>, Failure> {
+fn integers<'t>(tensor: Tensor<'t>, name: &str) -> Result<Integers<'t>, CallError> {
     let count = tensor.count(name)?;
     if count == 0 {
         return Ok(Integers::I64(&[]));

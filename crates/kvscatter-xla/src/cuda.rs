@@ -9,7 +9,7 @@ use kvscatter_cuda::{
 
 use crate::call::{Call, S32, S64, Tensor, U32};
 use crate::scatter::Scatter;
-use crate::status::Failure;
+use crate::status::CallError;
 
 /// Launches a call. If a sample that does not fit is an error, the launch writes nothing when it finds one, and this
 /// function waits for the launch and returns the error. Only the device knows the indices.
@@ -17,7 +17,7 @@ use crate::status::Failure;
 /// # Errors
 /// Returns the errors of the core and of the driver, and an error if the program does not make the call as the crate's
 /// documentation describes it.
-pub(crate) fn run(call: &Call<'_>) -> Result<(), Failure> {
+pub(crate) fn run(call: &Call<'_>) -> Result<(), CallError> {
     let scatter = Scatter::read(call)?;
     scatter.check_report(true, U32, &[4], "status, uint32 [4]")?;
     let Scatter { past, update, starts, lengths, present, report, skips, ref write } = scatter;
@@ -65,7 +65,7 @@ fn buffer(tensor: Tensor<'_>, bytes: Option<usize>) -> DeviceBuffer {
     DeviceBuffer::new(address(tensor), bytes.unwrap_or_default())
 }
 
-fn list(tensor: Tensor<'_>, name: &str) -> Result<DeviceList, Failure> {
+fn list(tensor: Tensor<'_>, name: &str) -> Result<DeviceList, CallError> {
     let count = tensor.count(name)?;
     match tensor.element {
         S32 => Ok(DeviceList::i32(address(tensor), count)),

@@ -80,7 +80,7 @@ pub unsafe extern "C" fn tensor_scatter_cuda(frame: *mut CallFrame) -> *mut XlaE
 /// `frame` satisfies F1 to F4, and F5 if `run` needs it.
 unsafe fn handle(
     frame: *mut CallFrame,
-    run: impl FnOnce(&call::Call<'_>) -> Result<(), status::Failure>,
+    run: impl FnOnce(&call::Call<'_>) -> Result<(), status::CallError>,
 ) -> *mut XlaError {
     // SAFETY: Every version of the frame begins with its size (F1).
     let size = unsafe { (*frame).struct_size };

@@ -10,7 +10,7 @@ use std::rc::Rc;
 
 use kvscatter::{Mode, Prepared};
 
-use crate::status::Failure;
+use crate::status::CallError;
 
 /// What the preparation of a write depends on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,8 +43,8 @@ thread_local! {
 /// Returns what an earlier call of this thread has prepared, or prepares it.
 pub(crate) fn prepared(
     form: Form<'_>,
-    prepare: impl FnOnce(&Form<'_>) -> Result<Prepared, Failure>,
-) -> Result<Rc<Prepared>, Failure> {
+    prepare: impl FnOnce(&Form<'_>) -> Result<Prepared, CallError>,
+) -> Result<Rc<Prepared>, CallError> {
     LAST.with_borrow_mut(|kept| {
         if let Some((_, write)) = kept.iter().rev().find(|(known, _)| *known == form) {
             return Ok(Rc::clone(write));

@@ -8,7 +8,7 @@ use kvscatter::{OutOfRange, Prepared};
 
 use crate::call::{Call, Tensor, element_type};
 use crate::prepared::{Form, prepared};
-use crate::status::Failure;
+use crate::status::CallError;
 
 /// The tensors of a call, and the write with its shapes. Past, update and present have one type, and past and
 /// present one shape.
@@ -29,18 +29,18 @@ impl<'f> Scatter<'f> {
     /// # Errors
     /// Returns the errors of the core about shapes, and an error if the program does not make the call as the
     /// crate's documentation describes it.
-    pub(crate) fn read(call: &Call<'f>) -> Result<Self, Failure> {
+    pub(crate) fn read(call: &Call<'f>) -> Result<Self, CallError> {
         let (arguments, results) = (call.arguments(), call.results());
         let (Some(past), Some(update), Some(starts), lengths, None) =
             (arguments.get(0)?, arguments.get(1)?, arguments.get(2)?, arguments.get(3)?, arguments.get(4)?)
         else {
-            return Err(Failure::program(format!("{} arguments, must be 3 or 4", arguments.len())));
+            return Err(CallError::program(format!("{} arguments, must be 3 or 4", arguments.len())));
         };
         let (Some(present), report, None) = (results.get(0)?, results.get(1)?, results.get(2)?) else {
-            return Err(Failure::program(format!("{} results, must be 1 or 2", results.len())));
+            return Err(CallError::program(format!("{} results, must be 1 or 2", results.len())));
         };
         if update.element != past.element || present.element != past.element || present.dims != past.dims {
-            return Err(Failure::program(
+            return Err(CallError::program(
                 "past, update and present differ in type, or past and present in shape",
             ));
         }
@@ -71,11 +71,11 @@ impl<'f> Scatter<'f> {
         element: c_int,
         dims: &[i64],
         what: &str,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), CallError> {
         match self.report {
             None if !is_wanted => Ok(()),
             Some(report) if is_wanted && report.element == element && report.dims == dims => Ok(()),
-            _ => Err(Failure::program(format!("there must be a second result {what}"))),
+            _ => Err(CallError::program(format!("there must be a second result {what}"))),
         }
     }
 

@@ -17,12 +17,12 @@ use crate::sys::{
 
 /// An error of a call, before it becomes an error of XLA.
 #[derive(Debug)]
-pub(crate) struct Failure {
+pub(crate) struct CallError {
     code: c_int,
     message: String,
 }
 
-impl Failure {
+impl CallError {
     /// Creates an error about the compiled program, which `kvscatter.jax` would not make.
     pub(crate) fn program(message: impl Into<String>) -> Self {
         Self { code: INVALID_ARGUMENT, message: message.into() }
@@ -38,14 +38,14 @@ fn name(argument: Argument) -> &'static str {
     }
 }
 
-impl From<Error> for Failure {
+impl From<Error> for CallError {
     fn from(error: Error) -> Self {
         let code = if error.kind().class() == ErrorClass::Position { OUT_OF_RANGE } else { INVALID_ARGUMENT };
         Self { code, message: error.display_with(name).to_string() }
     }
 }
 
-impl From<CudaError> for Failure {
+impl From<CudaError> for CallError {
     fn from(error: CudaError) -> Self {
         if let CudaError::Write(refused) = error {
             return refused.into();
@@ -63,7 +63,7 @@ impl From<CudaError> for Failure {
 /// The frame satisfies F1 to F4.
 pub(crate) unsafe fn guarded(
     frame: &CallFrame,
-    run: impl FnOnce(&CallFrame) -> Result<(), Failure>,
+    run: impl FnOnce(&CallFrame) -> Result<(), CallError>,
 ) -> *mut XlaError {
     // SAFETY: An extension is valid if there is one (F1).
     if unsafe { frame.extension.as_ref() }.is_some_and(|extension| extension.kind == METADATA) {
@@ -86,7 +86,7 @@ pub(crate) unsafe fn guarded(
         Err(payload) => {
             discard(payload);
             let message = "kvscatter panicked, which is a bug: please report it".to_owned();
-            Failure { code: INTERNAL, message }
+            CallError { code: INTERNAL, message }
         }
     };
     // A C string ends at the first NUL.

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_write_can_mean_is_an_error() {
+    fn positions_without_a_meaning_are_errors() {
         let unfit = |value, rows| Err(Error::InvalidPosition { value, rows });
         assert_eq!(length_after(-1, 1), unfit(-1, 1));
         assert_eq!(length_after(i64::MAX, 1), unfit(i64::MAX, 1));

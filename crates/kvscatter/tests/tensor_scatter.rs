@@ -94,15 +94,15 @@ fn an_update_longer_than_the_cache_is_refused_in_both_modes() {
 
 #[test]
 fn axis_and_rank() {
-    let at = |axis| scatter(LINEAR.axis(axis), &[2, 2, 2], &[2, 2, 2], None).map(|_| ());
+    let with_axis = |axis| scatter(LINEAR.axis(axis), &[2, 2, 2], &[2, 2, 2], None).map(|_| ());
     for axis in [1, 2, -1, -2] {
-        assert_eq!(at(axis), Ok(()));
+        assert_eq!(with_axis(axis), Ok(()));
     }
     for axis in [0, -3] {
-        assert_eq!(at(axis), Err(Error::AxisIsBatch { axis, rank: 3 }));
+        assert_eq!(with_axis(axis), Err(Error::AxisIsBatch { axis, rank: 3 }));
     }
     for axis in [3, -4, i64::MIN, i64::MAX] {
-        assert_eq!(at(axis), Err(Error::AxisOutOfRange { axis, rank: 3 }));
+        assert_eq!(with_axis(axis), Err(Error::AxisOutOfRange { axis, rank: 3 }));
     }
     for shape in [&[][..], &[3]] {
         let rank = Error::RankTooLow { argument: Argument::PastCache, rank: shape.len(), min: 2 };
@@ -212,13 +212,13 @@ fn blocks_of_a_huge_batch_are_counted_and_not_visited() {
 
 #[test]
 fn sizes_that_no_buffer_has_are_refused() {
-    let of = |cache: &[usize], update: &[usize]| {
+    let refused = |cache: &[usize], update: &[usize]| {
         LINEAR.prepare(ElementType::Complex128, cache, update).map(|_| ()).unwrap_err()
     };
     let past_cache = Error::TooLarge { argument: Argument::PastCache };
-    assert_eq!(of(&[2, usize::MAX], &[2, 1]), past_cache);
-    assert_eq!(of(&[1, 1 << 60], &[1, 1]), past_cache, "in bytes, not in elements");
-    assert_eq!(of(&[1 << 32, 1 << 32, 0], &[1 << 32, 1, 0]), past_cache, "a 0 after large dimensions");
+    assert_eq!(refused(&[2, usize::MAX], &[2, 1]), past_cache);
+    assert_eq!(refused(&[1, 1 << 60], &[1, 1]), past_cache, "in bytes, not in elements");
+    assert_eq!(refused(&[1 << 32, 1 << 32, 0], &[1 << 32, 1, 0]), past_cache, "a 0 after large dimensions");
 }
 
 #[test]
@@ -283,10 +283,10 @@ fn lengths() {
         let skipped = plan.write(&mut cache, b"abcd")?.skipped;
         Ok((cache.map(char::from).iter().collect::<String>(), skipped))
     };
-    let of = |present: &str, skipped| Ok((present.to_owned(), skipped));
-    assert_eq!(run(LINEAR, &[2, 1], &[1, 2]), of("..a.cd", 0));
-    assert_eq!(run(CIRCULAR, &[2, 2], &[1, 2]), of("..ad.c", 0), "padding overwrites no live slot");
-    assert_eq!(run(LINEAR, &[3, 0], &[0, 0]), of("......", 0));
+    let written = |present: &str, skipped| Ok((present.to_owned(), skipped));
+    assert_eq!(run(LINEAR, &[2, 1], &[1, 2]), written("..a.cd", 0));
+    assert_eq!(run(CIRCULAR, &[2, 2], &[1, 2]), written("..ad.c", 0), "padding overwrites no live slot");
+    assert_eq!(run(LINEAR, &[3, 0], &[0, 0]), written("......", 0));
     let start = Error::StartOutOfRange { argument: WRITE_INDICES, index: 0, value: 4, rows: 0, capacity: 3 };
     assert_eq!(run(LINEAR, &[4, 0], &[0, 0]), Err(start), "a length of 0 still has a start");
     for value in [-1, 3, i64::MIN, i64::MAX] {
@@ -295,8 +295,8 @@ fn lengths() {
         let skipping = LINEAR.out_of_range(OutOfRange::SkipSample);
         assert_eq!(run(skipping, &[0, 0], &[0, value]), Err(length), "a wrong length is no position");
     }
-    assert_eq!(run(LINEAR.out_of_range(OutOfRange::SkipSample), &[2, -1], &[2, 2]), of("......", 2));
-    assert_eq!(run(REJECT.out_of_range(OutOfRange::SkipSample), &[2, -1], &[2, 2]), of("b.a...", 1));
+    assert_eq!(run(LINEAR.out_of_range(OutOfRange::SkipSample), &[2, -1], &[2, 2]), written("......", 2));
+    assert_eq!(run(REJECT.out_of_range(OutOfRange::SkipSample), &[2, -1], &[2, 2]), written("b.a...", 1));
 }
 
 #[test]

@@ -216,7 +216,7 @@ struct Guarded<T>(Vec<T>);
 
 impl<T: Element> Guarded<T> {
     fn new(shape: &[usize]) -> Self {
-        Self(vec![T::of(GARBAGE); shape.iter().product::<usize>() + 2 * GUARD])
+        Self(vec![T::from_f64(GARBAGE); shape.iter().product::<usize>() + 2 * GUARD])
     }
 
     fn inner(&mut self) -> &mut [T] {
@@ -227,7 +227,7 @@ impl<T: Element> Guarded<T> {
     /// Checks the guards, or the whole buffer, and returns the elements between the guards.
     fn finish(mut self, unchanged: bool) -> Vec<T> {
         let end = self.0.len() - GUARD;
-        let is_garbage = |element: &T| element.bits() == T::of(GARBAGE).bits();
+        let is_garbage = |element: &T| element.bits() == T::from_f64(GARBAGE).bits();
         assert!(self.0[..GUARD].iter().chain(&self.0[end..]).all(is_garbage), "a guard has changed");
         assert!(!unchanged || self.0.iter().all(is_garbage), "an output has changed");
         self.inner().to_vec()

@@ -10,7 +10,7 @@ pub(crate) trait Element: Float + core::fmt::Debug {
     const TYPE: attention::Float;
 
     /// Converts a number that the type can represent.
-    fn of(value: f64) -> Self;
+    fn from_f64(value: f64) -> Self;
 
     /// Returns the number of the bits.
     fn bits(self) -> u32;
@@ -19,7 +19,7 @@ pub(crate) trait Element: Float + core::fmt::Debug {
 impl Element for f32 {
     const TYPE: attention::Float = attention::Float::F32;
 
-    fn of(value: f64) -> Self {
+    fn from_f64(value: f64) -> Self {
         value as Self
     }
 
@@ -31,7 +31,7 @@ impl Element for f32 {
 impl Element for f16 {
     const TYPE: attention::Float = attention::Float::F16;
 
-    fn of(value: f64) -> Self {
+    fn from_f64(value: f64) -> Self {
         Self::from_f64(value)
     }
 
@@ -43,7 +43,7 @@ impl Element for f16 {
 impl Element for bf16 {
     const TYPE: attention::Float = attention::Float::Bf16;
 
-    fn of(value: f64) -> Self {
+    fn from_f64(value: f64) -> Self {
         Self::from_f64(value)
     }
 
@@ -54,7 +54,7 @@ impl Element for bf16 {
 
 /// Converts numbers that the type can represent.
 pub(crate) fn elements<T: Element>(numbers: &[f64]) -> Vec<T> {
-    numbers.iter().map(|&number| T::of(number)).collect()
+    numbers.iter().map(|&number| T::from_f64(number)).collect()
 }
 
 /// Returns the bits of all elements.

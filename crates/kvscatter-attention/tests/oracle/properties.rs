@@ -74,7 +74,7 @@ fn check_rings<T: Element>() {
             let mut linear = Operands::<T>::random(r, sizes);
             linear.lengths = Some(vec![tokens as i64]);
             let mut ring = linear.clone();
-            let nan = T::of(f64::NAN);
+            let nan = T::from_f64(f64::NAN);
             for of_ring in [&mut ring.key, &mut ring.value] {
                 let size = of_ring.shape[3];
                 let of_linear = std::mem::replace(&mut of_ring.data, vec![nan; 2 * capacity * size]);
@@ -242,7 +242,10 @@ fn check_last_token<T: Element>() {
                 let mut operands = clean.clone();
                 for (tensor, is_changed) in [(&mut operands.key, in_key), (&mut operands.value, in_value)] {
                     let rest = tensor.data.len() - tensor.shape[3];
-                    tensor.data[rest..].iter_mut().filter(|_| is_changed).for_each(|it| *it = T::of(last));
+                    tensor.data[rest..]
+                        .iter_mut()
+                        .filter(|_| is_changed)
+                        .for_each(|element| *element = T::from_f64(last));
                 }
                 let y = run(&operands);
                 let of_head = queries * sizes.value_size;
@@ -280,11 +283,13 @@ fn check_low_bias<T: Element>(biases: &[f64]) {
             .flat_map(|op| biases.iter().map(move |bias| (op, *bias)))
         {
             let mut with_bias = clean.clone();
-            let mask = (0..keys).map(|slot| T::of(if low.contains(&slot) { bias } else { 0.0 })).collect();
+            let mask =
+                (0..keys).map(|slot| T::from_f64(if low.contains(&slot) { bias } else { 0.0 })).collect();
             with_bias.mask = Some(AnyMask::Float(Tensor { shape: vec![1, keys], data: mask }));
             let mut with_nan = with_bias.clone();
             let rows = with_nan.value.data.chunks_exact_mut(LONG.value_size).enumerate();
-            rows.filter(|(at, _)| low.contains(&(at % keys))).for_each(|(_, row)| row.fill(T::of(f64::NAN)));
+            rows.filter(|(at, _)| low.contains(&(at % keys)))
+                .for_each(|(_, row)| row.fill(T::from_f64(f64::NAN)));
             for isa in [Isa::Avx512, Isa::Avx2, Isa::Portable] {
                 let prepared = with_bias.prepare(&op).unwrap().up_to(isa);
                 let mut scratch = prepared.scratch(3);
@@ -302,7 +307,7 @@ fn check_low_bias<T: Element>(biases: &[f64]) {
 }
 
 #[test]
-fn what_a_scratch_was_used_for_has_no_influence() {
+fn earlier_uses_of_a_scratch_have_no_influence() {
     let r = &mut Random::new(35, 0);
     let sizes = Sizes { head_size: 37, value_size: 21, queries: 5, ..LONG };
     let masks = [
@@ -357,7 +362,7 @@ impl<T: Element> Operands<T> {
 
 impl<T: Element> Tensor<T> {
     pub(crate) fn random(r: &mut Random, shape: [usize; 4]) -> Self {
-        let element = |r: &mut Random| T::of(r.below(1 << 20) as f64 / f64::from(1 << 19) - 1.0);
+        let element = |r: &mut Random| T::from_f64(r.below(1 << 20) as f64 / f64::from(1 << 19) - 1.0);
         Self { shape: shape.to_vec(), data: r.many(shape.iter().product(), element) }
     }
 }

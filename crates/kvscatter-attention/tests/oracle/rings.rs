@@ -83,7 +83,7 @@ impl Step {
     /// Returns a cache of `slots` slots, with NaN where no query sees it.
     fn cache<T: Element>(&self, values: &Tensor<T>, slots: usize) -> Tensor<T> {
         let &[batch, heads, linear, size] = values.shape.as_slice() else { unreachable!("rank 4") };
-        let mut data = vec![T::of(f64::NAN); batch * heads * slots * size];
+        let mut data = vec![T::from_f64(f64::NAN); batch * heads * slots * size];
         for (at, sample) in self.samples.iter().enumerate() {
             let positions = (0..self.queries).flat_map(|query| self.seen(*sample, query));
             for (position, head) in positions.flat_map(|p| (0..heads).map(move |head| (p, head))) {
@@ -100,8 +100,9 @@ impl Step {
         let shape = vec![self.samples.len(), 1, self.queries, slots];
         let mut seen = vec![0; shape.iter().product()];
         let lowest = T::LOWEST;
-        let mut added: Vec<T> =
-            (0..seen.len()).map(|n| if n % 3 == 0 { T::of(f64::NEG_INFINITY) } else { lowest }).collect();
+        let mut added: Vec<T> = (0..seen.len())
+            .map(|n| if n % 3 == 0 { T::from_f64(f64::NEG_INFINITY) } else { lowest })
+            .collect();
         for (row, (sample, query)) in
             self.samples.iter().flat_map(|sample| (0..self.queries).map(move |q| (sample, q))).enumerate()
         {
@@ -109,11 +110,11 @@ impl Step {
                 let distance = (sample.start + query - position) as f64;
                 let slot = row * slots + position % slots;
                 seen[slot] = 1 + (position % 3) as u8;
-                added[slot] = T::of(if kind == Kind::Bias { -distance / 16.0 } else { 0.0 });
+                added[slot] = T::from_f64(if kind == Kind::Bias { -distance / 16.0 } else { 0.0 });
             }
             // A row of which every number is the lowest gives the mean of all slots.
             if self.seen(*sample, query).is_empty() {
-                added[row * slots..][..slots].fill(T::of(f64::NEG_INFINITY));
+                added[row * slots..][..slots].fill(T::from_f64(f64::NEG_INFINITY));
             }
         }
         match kind {
@@ -171,7 +172,7 @@ fn check<T: Element>(step: &Step, seed: usize) {
                 };
             let name = |what: &str| format!("{what} {isa:?} {op:?} {step:?}");
             let expected = run(&call(step.linear, Some(Kind::Bool)), op, 1, None);
-            let nan = bits(&[T::of(f64::NAN)])[0];
+            let nan = bits(&[T::from_f64(f64::NAN)])[0];
             assert!(!expected.contains(&nan), "{}", name("a hidden slot has an influence"));
             let ring = call(step.ring, Some(Kind::Bool));
             assert!(run(&ring, op, 1, None) == expected, "{}", name("a ring"));

@@ -29,7 +29,7 @@ pub(super) struct TypedLayout {
 }
 
 impl TensorView {
-    pub(super) fn of(tensor: &Tensor) -> Self {
+    pub(super) fn from_tensor(tensor: &Tensor) -> Self {
         let (dtype, layout) = (tensor.dtype(), tensor.layout());
         let begin = layout.start_offset().saturating_mul(dtype.size_in_bytes());
         let layout = Layout::new(layout.shape().clone(), strides(layout), 0);

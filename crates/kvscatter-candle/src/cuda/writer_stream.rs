@@ -20,7 +20,7 @@ pub(super) struct WriterStream {
 }
 
 impl WriterStream {
-    pub(super) fn of(device: &CudaDevice) -> Self {
+    pub(super) fn new(device: &CudaDevice) -> Self {
         Self { stream: device.cuda_stream(), thread: thread::current().id() }
     }
 

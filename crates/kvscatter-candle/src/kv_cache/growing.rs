@@ -188,11 +188,11 @@ impl KvCache {
         let _ = write_many(&mut [self.k.prepare_write(k, &after_k)?, self.v.prepare_write(v, &after_v)?])?;
         self.k.commit(&after_k);
         self.v.commit(&after_v);
-        let of = |cache: &Cache, like: &Tensor| match cache.current_data()? {
+        let data = |cache: &Cache, like: &Tensor| match cache.current_data()? {
             Some(data) => Ok(data),
             None => like.narrow(cache.dim, 0, 0),
         };
-        Ok((of(&self.k, k)?, of(&self.v, v)?))
+        Ok((data(&self.k, k)?, data(&self.v, v)?))
     }
 
     /// Returns the number of tokens in the cache.

@@ -126,7 +126,7 @@ impl ScatteredCacheBuilder {
     /// Returns an error if an operation of candle fails, or for a device that cannot be written.
     pub fn make_cache(&self, num_heads: usize, head_dim: usize) -> Result<ScatteredKvCache> {
         let shape = (self.batch_size(), num_heads, self.context, head_dim);
-        let zeros = || Store::of(Tensor::zeros(shape, self.dtype, &self.device)?, RING);
+        let zeros = || Store::new(Tensor::zeros(shape, self.dtype, &self.device)?, RING);
         Ok(ScatteredKvCache { k: zeros()?, v: zeros()?, context: self.context })
     }
 

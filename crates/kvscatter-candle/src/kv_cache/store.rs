@@ -42,11 +42,11 @@ impl Store {
         needs: &StoreRequirements,
         like: &Tensor,
     ) -> Result<Self, CandleError> {
-        Self::of(Tensor::zeros(shape, dtype, like.device())?, needs.scatter)
+        Self::new(Tensor::zeros(shape, dtype, like.device())?, needs.scatter)
     }
 
     /// Creates a store from a tensor that nothing else writes.
-    pub(super) fn of(tensor: Tensor, scatter: TensorScatter) -> Result<Self, CandleError> {
+    pub(super) fn new(tensor: Tensor, scatter: TensorScatter) -> Result<Self, CandleError> {
         let writer = Writer::new(scatter, &tensor)?;
         Ok(Self { tensor: Some(tensor), writer, sole: Arc::new(()) })
     }
@@ -64,7 +64,7 @@ impl Store {
     /// Copies the slots if a clone shares them.
     pub(super) fn make_sole(&mut self) -> Result<(), CandleError> {
         if !self.is_sole() {
-            *self = Self::of(self.tensor().copy()?, self.writer.scatter())?;
+            *self = Self::new(self.tensor().copy()?, self.writer.scatter())?;
         }
         Ok(())
     }

@@ -176,7 +176,7 @@ fn lists_that_are_longer_than_their_storages() {
 }
 
 #[test]
-fn what_is_for_the_cpu_says_so() {
+fn errors_of_cpu_tensors_name_the_cpu_writer() {
     let device = device();
     let [cache, _] = caches(&device);
     let (update, starts) = (row(&device, 1.), list(&device, &[0, 1]));

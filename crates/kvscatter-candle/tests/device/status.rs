@@ -135,7 +135,7 @@ fn caches_of_different_sizes_are_told_apart() {
 }
 
 #[test]
-fn what_was_found_outlives_skip_all() {
+fn found_errors_outlive_skip_all() {
     let device = device();
     let (mut writer, update) = (writer(&caches(&device)), row(&device, 1.));
     writer.write(&[&update, &update], &list(&device, &[4, 1])).unwrap();
@@ -144,7 +144,7 @@ fn what_was_found_outlives_skip_all() {
 }
 
 #[test]
-fn what_was_found_outlives_a_write_that_is_refused() {
+fn found_errors_outlive_a_refused_write() {
     let device = device();
     let shape = [2_usize, 2, 2, 2, 2, 2, 4, 2];
     let cache = Tensor::zeros(&shape, DType::F32, &device).unwrap();

@@ -136,7 +136,7 @@ fn a_writer_that_moves_to_another_thread_waits_once_for_the_first_ones_stream() 
 }
 
 #[test]
-fn what_another_thread_has_launched_is_forgotten_too() {
+fn launches_of_another_thread_are_forgotten_too() {
     let device = device();
     let caches = caches(&device);
     let (mut writer, update, positions) = (writer(&caches), row(&device, 7.), list(&device, &[9, 0]));

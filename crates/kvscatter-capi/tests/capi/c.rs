@@ -203,7 +203,7 @@ pub(crate) fn last_error() -> kvs_error {
 
 impl From<kvs_error> for Refused {
     fn from(error: kvs_error) -> Self {
-        let of = |field: kvs_error_field, number: i64| {
+        let field_value = |field: kvs_error_field, number: i64| {
             let given = error.fields & field as u32 != 0;
             assert!(given || number == 0, "{number}");
             given.then_some(number)
@@ -211,9 +211,9 @@ impl From<kvs_error> for Refused {
         Self {
             code: text(kvs_status_name(error.code)),
             argument: (!error.argument.is_null()).then(|| text(error.argument)),
-            index: of(kvs_error_field::KVS_ERROR_HAS_INDEX, error.index),
-            value: of(kvs_error_field::KVS_ERROR_HAS_VALUE, error.value),
-            limit: of(kvs_error_field::KVS_ERROR_HAS_LIMIT, error.limit),
+            index: field_value(kvs_error_field::KVS_ERROR_HAS_INDEX, error.index),
+            value: field_value(kvs_error_field::KVS_ERROR_HAS_VALUE, error.value),
+            limit: field_value(kvs_error_field::KVS_ERROR_HAS_LIMIT, error.limit),
             message: text(error.message.as_ptr()).to_owned(),
         }
     }

@@ -83,7 +83,7 @@ fn all_types_that_onnx_has() {
 }
 
 #[test]
-fn what_cannot_be_described() {
+fn wrong_tensors_are_refused() {
     let mut data = [0.0; 24];
     let good = float32(&mut data);
     let refused = |tensor: DlTensor| {

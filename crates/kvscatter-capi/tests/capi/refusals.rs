@@ -63,7 +63,7 @@ fn nothing_that_is_read_may_be_written() {
 /// Structs and arrays of the call itself are rejected without being read if they would end outside the address
 /// space.
 #[test]
-fn what_a_call_points_to_lies_in_the_address_space() {
+fn pointers_outside_the_address_space_are_refused() {
     let Scene { operator, cache, update, call } = onnx();
     let prepared = PreparedHandle::new(&operator, &cache.anywhere(), &update.anywhere()).unwrap();
     let (mut slots, mut new) = ([1_f32; 64], [7_f32; 16]);

@@ -17,13 +17,13 @@ fn least_capacity(window: usize, rows: usize, rewind: usize, feeding: i32) -> Re
 
 #[test]
 fn the_least_capacity_depends_on_the_feeding() {
-    let of = |feeding: kvs_feeding| least_capacity(8, 4, 2, feeding as i32).unwrap();
+    let capacity = |feeding: kvs_feeding| least_capacity(8, 4, 2, feeding as i32).unwrap();
     let all = [
         kvs_feeding::KVS_FEEDING_WITHOUT_PADDING,
         kvs_feeding::KVS_FEEDING_PADDED_ON_THE_RIGHT,
         kvs_feeding::KVS_FEEDING_IDLE,
     ];
-    assert_eq!(all.map(of), [11, 12, 13]);
+    assert_eq!(all.map(capacity), [11, 12, 13]);
 }
 
 #[test]

@@ -73,13 +73,13 @@ impl Scene {
     }
 
     pub(crate) fn shaped(self, cache: &[i64], update: &[i64]) -> Self {
-        let of = |tensor: OwnedTensor, shape: &[i64]| OwnedTensor { shape: shape.to_vec(), ..tensor };
-        Self { cache: of(self.cache, cache), update: of(self.update, update), ..self }
+        let reshaped = |tensor: OwnedTensor, shape: &[i64]| OwnedTensor { shape: shape.to_vec(), ..tensor };
+        Self { cache: reshaped(self.cache, cache), update: reshaped(self.update, update), ..self }
     }
 
     pub(crate) fn typed(self, code: kvs_element_type_code) -> Self {
-        let of = |tensor| OwnedTensor { code: code as kvs_element_type, ..tensor };
-        Self { cache: of(self.cache), update: of(self.update), ..self }
+        let retyped = |tensor| OwnedTensor { code: code as kvs_element_type, ..tensor };
+        Self { cache: retyped(self.cache), update: retyped(self.update), ..self }
     }
 
     /// Returns the error of the prepare function.
@@ -122,9 +122,9 @@ impl Scene {
         let memory: Vec<u64> = (0..1024).collect();
         let buffers = RefCell::new(memory.clone());
         let first = buffers.borrow_mut().as_mut_ptr();
-        let at = |tensor: &OwnedTensor, word: usize| tensor.at(first.wrapping_add(word));
+        let placed = |tensor: &OwnedTensor, word: usize| tensor.at(first.wrapping_add(word));
         let present = OwnedTensor { strides: None, ..self.cache.clone() };
-        let mut tensors = [at(&self.cache, 256), at(&self.update, 512), at(&present, 768)];
+        let mut tensors = [placed(&self.cache, 256), placed(&self.update, 512), placed(&present, 768)];
         change(&mut tensors);
         let refused = run(&prepared, tensors);
         assert!(*buffers.borrow() == memory, "X1: {refused:?}");

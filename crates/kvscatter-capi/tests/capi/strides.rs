@@ -18,10 +18,12 @@ fn prepared(cache: &OwnedTensor, update: &OwnedTensor) -> PreparedHandle {
 /// Strides of dimensions of size 1 have no effect, and a dense tensor needs no strides. Each of these tensors
 /// may therefore replace the others.
 #[test]
-fn that_lead_nowhere_do_not_matter() {
-    let of = |shape: &[i64], strides: &[i64]| OwnedTensor::strided(KVS_INT16, shape, strides);
-    let caches = [OwnedTensor::dense(KVS_INT16, &CACHE), of(&CACHE, &[8, 2, 1]), of(&CACHE, &[-77, 2, 1])];
-    let updates = [OwnedTensor::dense(KVS_INT16, &UPDATE), of(&UPDATE, &[2, 2, 1]), of(&UPDATE, &[0, 9, 1])];
+fn unused_strides_do_not_matter() {
+    let strided = |shape: &[i64], strides: &[i64]| OwnedTensor::strided(KVS_INT16, shape, strides);
+    let caches =
+        [OwnedTensor::dense(KVS_INT16, &CACHE), strided(&CACHE, &[8, 2, 1]), strided(&CACHE, &[-77, 2, 1])];
+    let updates =
+        [OwnedTensor::dense(KVS_INT16, &UPDATE), strided(&UPDATE, &[2, 2, 1]), strided(&UPDATE, &[0, 9, 1])];
     let starts = [2];
     let call = kvs_call { write_indices: wide(&starts), ..CALL };
     for (cache, update) in caches.iter().flat_map(|cache| updates.iter().map(move |update| (cache, update))) {
@@ -37,8 +39,13 @@ fn that_lead_nowhere_do_not_matter() {
 /// The strides of a tensor without elements have no effect.
 #[test]
 fn of_nothing_do_not_matter() {
-    let of = |strides: &[i64]| OwnedTensor::strided(KVS_INT16, &[2, 4, 0], strides);
-    let all = [OwnedTensor::dense(KVS_INT16, &[2, 4, 0]), of(&[0, 0, 1]), of(&[1, 1, 1]), of(&[-4, 1, 9])];
+    let strided = |strides: &[i64]| OwnedTensor::strided(KVS_INT16, &[2, 4, 0], strides);
+    let all = [
+        OwnedTensor::dense(KVS_INT16, &[2, 4, 0]),
+        strided(&[0, 0, 1]),
+        strided(&[1, 1, 1]),
+        strided(&[-4, 1, 9]),
+    ];
     let starts = [0, 3];
     let call = kvs_call { write_indices: wide(&starts), ..CALL };
     let update = OwnedTensor::dense(KVS_INT16, &[2, 1, 0]);
@@ -73,7 +80,7 @@ fn tell_caches_that_meet_from_those_that_interleave() {
 
 /// A tensor that is not dense must have strides.
 #[test]
-fn that_are_left_out_are_dense_ones() {
+fn missing_strides_are_dense() {
     let strided = OwnedTensor::strided(KVS_INT16, &CACHE, &[16, 4, 1]);
     let update = OwnedTensor::dense(KVS_INT16, &UPDATE);
     let without = kvs_tensor { strides: ptr::null(), ..strided.anywhere() };

@@ -99,7 +99,7 @@ impl MemoryChecks {
                 let check = SampleCheck {
                     place: moment.place,
                     port,
-                    rows: Rows::of(port, moment.capacity),
+                    rows: Rows::new(port, moment.capacity),
                     sample,
                     kind,
                     named: kind.named(feed, moment.feed.width),

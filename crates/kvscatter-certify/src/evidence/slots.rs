@@ -27,7 +27,7 @@ impl SlotKind {
             let ring = ring(port);
             if !kinds.iter().any(|kind| kind.ring == ring) {
                 let written = vec![vec![None; port.slots(capacity)]; batch];
-                kinds.push(Self { rows: Rows::of(port, capacity), ring, written, is_painted });
+                kinds.push(Self { rows: Rows::new(port, capacity), ring, written, is_painted });
             }
         }
         kinds.sort_by_key(|kind| kind.ring);

@@ -40,7 +40,7 @@ fn bytes_moved(interface: &Interface, capacity: usize) -> BytesMoved {
     let of_all = |of: &dyn Fn(&CachePort) -> usize| -> u64 {
         interface.caches.iter().map(of).map(|bytes| bytes as u64).sum()
     };
-    let row = of_all(&|port| batch * Rows::of(port, capacity).row());
+    let row = of_all(&|port| batch * Rows::new(port, capacity).row());
     let all = of_all(&|port| port.element.storage_len(&port.shape(batch, capacity)).unwrap_or_default());
     // Every byte that is moved is read once and written once.
     BytesMoved { batch, capacity, in_place: 2 * row, copied: 2 * all }

@@ -37,7 +37,7 @@ fn writes() -> Vec<(DeviceWrite, bool)> {
 fn any_status_over_any_lists_is_an_error() {
     const EDGES: [i64; 10] = [i64::MIN, i64::MIN + 1, -1, 0, 1, 2, 6, 1 << 31, i64::MAX - 1, i64::MAX];
     let random = &mut Random::new(61, 0);
-    let (layer, memory) = (Memory::of_i32(&[0]), Memory::of(&[0; 16]));
+    let (layer, memory) = (Memory::of_i32(&[0]), Memory::from_bytes(&[0; 16]));
     let lists = [BATCH, BATCH, BATCH + 1].map(|numbers| Memory::of_i64(&vec![0; numbers]));
     let mut write_errors = 0;
     for ((write, has_row_counts), _) in

@@ -19,7 +19,7 @@ pub(crate) struct Contract {
 }
 
 /// Returns `None` if the host rejects the shapes or the numbers of indices.
-pub(crate) fn of(case: &Case) -> Option<Contract> {
+pub(crate) fn expected(case: &Case) -> Option<Contract> {
     let Case { call, cache_shape, update_shape, elements, .. } = case;
     if call.check_elements(*elements).is_err() {
         return None;

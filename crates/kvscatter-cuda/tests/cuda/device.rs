@@ -11,7 +11,7 @@ use libloading::Library;
 pub(crate) type Handle = *mut c_void;
 
 /// The driver's error code.
-pub(crate) type Failure = c_int;
+pub(crate) type DriverCode = c_int;
 
 /// Declares the functions that every driver has, with a method for each.
 macro_rules! functions {
@@ -23,7 +23,7 @@ macro_rules! functions {
 
         #[expect(non_snake_case, clippy::too_many_arguments, reason = "the driver's")]
         impl $struct {
-            fn of(library: &'static Library) -> Self {
+            fn load(library: &'static Library) -> Self {
                 Self {
                     $($name: {
                         // SAFETY: `$name` has this type in the driver's header.
@@ -33,7 +33,7 @@ macro_rules! functions {
                 }
             }
 
-            $(pub(crate) fn $name(&self, $($argument: $type),*) -> Result<(), Failure> {
+            $(pub(crate) fn $name(&self, $($argument: $type),*) -> Result<(), DriverCode> {
                 // SAFETY: The tests of this folder pass pointers that live during the call, and addresses and
                 // handles that the driver returned or that it must reject.
                 let result = unsafe { (self.$name)($($argument),*) };
@@ -116,7 +116,7 @@ pub(crate) fn functions() -> &'static Functions {
 fn shared() -> &'static Device {
     static DEVICE: OnceLock<Device> = OnceLock::new();
     DEVICE.get_or_init(|| {
-        let functions = Functions::of(library());
+        let functions = Functions::load(library());
         let (mut device, mut context) = (0, null_mut());
         functions.cuInit(0).unwrap();
         functions.cuDeviceGet(&raw mut device, 0).unwrap();
@@ -131,7 +131,7 @@ impl Device {
     }
 
     /// Returns the driver's name for an error.
-    pub(crate) fn name(&self, failure: Failure) -> String {
+    pub(crate) fn name(&self, failure: DriverCode) -> String {
         let mut name = null();
         self.functions.cuGetErrorName(failure, &raw mut name).unwrap();
         // SAFETY: `name` is a text of the driver that ends with a zero and is never freed.
@@ -139,14 +139,14 @@ impl Device {
     }
 
     /// Returns a kernel of a module.
-    pub(crate) fn function(&self, module: Handle, name: &str) -> Result<Handle, Failure> {
+    pub(crate) fn function(&self, module: Handle, name: &str) -> Result<Handle, DriverCode> {
         let (mut function, name) = (null_mut(), CString::new(name).unwrap());
         self.functions.cuModuleGetFunction(&raw mut function, module, name.as_ptr())?;
         Ok(function)
     }
 
     /// Loads an image, which ends with a zero if it is text.
-    pub(crate) fn module(&self, image: &[u8]) -> Result<Handle, Failure> {
+    pub(crate) fn module(&self, image: &[u8]) -> Result<Handle, DriverCode> {
         let mut module = null_mut();
         self.functions.cuModuleLoadData(&raw mut module, image.as_ptr().cast())?;
         Ok(module)
@@ -162,7 +162,7 @@ pub(crate) struct Memory {
 impl Memory {
     /// Allocates memory with these bytes. It allocates at least one byte, because an allocation of none has
     /// the address 0.
-    pub(crate) fn of(bytes: &[u8]) -> Self {
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Self {
         let mut memory = Self { address: 0, bytes: bytes.len() };
         device().functions.cuMemAlloc_v2(&raw mut memory.address, bytes.len().max(1)).unwrap();
         memory.fill(bytes);
@@ -170,11 +170,11 @@ impl Memory {
     }
 
     pub(crate) fn of_i64(values: &[i64]) -> Self {
-        Self::of(&values.iter().flat_map(|value| value.to_ne_bytes()).collect::<Vec<_>>())
+        Self::from_bytes(&values.iter().flat_map(|value| value.to_ne_bytes()).collect::<Vec<_>>())
     }
 
     pub(crate) fn of_i32(values: &[i32]) -> Self {
-        Self::of(&values.iter().flat_map(|value| value.to_ne_bytes()).collect::<Vec<_>>())
+        Self::from_bytes(&values.iter().flat_map(|value| value.to_ne_bytes()).collect::<Vec<_>>())
     }
 
     pub(crate) fn fill(&self, bytes: &[u8]) {
@@ -216,7 +216,7 @@ impl Stream {
     }
 
     /// Captures the launches of `launch` on this stream, and returns their graph.
-    pub(crate) fn captured(&self, launch: impl FnOnce()) -> Result<Graph, Failure> {
+    pub(crate) fn captured(&self, launch: impl FnOnce()) -> Result<Graph, DriverCode> {
         const OF_THIS_THREAD: c_int = 1;
         let functions = &device().functions;
         functions.cuStreamBeginCapture_v2(self.0, OF_THIS_THREAD)?;

@@ -5,7 +5,7 @@ use std::ffi::{CStr, CString, c_char, c_double, c_int, c_uint};
 
 use libloading::Symbol;
 
-use crate::device::{Failure, library};
+use crate::device::{DriverCode, library};
 
 /// Returns `true` if the tests use the simulated driver, not that of a device.
 pub(crate) fn is_fake() -> bool {
@@ -28,7 +28,7 @@ fn function<F>(name: &str) -> Symbol<'static, F> {
 pub(crate) struct Failing;
 
 impl Failing {
-    pub(crate) fn of(name: &str, failure: Failure) -> Self {
+    pub(crate) fn call(name: &str, failure: DriverCode) -> Self {
         fail(name, failure);
         Self
     }
@@ -40,7 +40,7 @@ impl Drop for Failing {
     }
 }
 
-fn fail(name: &str, failure: Failure) {
+fn fail(name: &str, failure: DriverCode) {
     let name = CString::new(name).unwrap();
     let fail = function::<unsafe extern "C" fn(*const c_char, c_int)>("fake_fail");
     // SAFETY: `name` ends with a zero and lives during the call, which copies it.

@@ -9,13 +9,13 @@ use std::ptr::null_mut;
 
 use kvscatter_cuda::{BufferPair, Cuda, CudaError, DeviceBuffer, DeviceCallIndices, Stream as OfCaller};
 
-use crate::device::{Failure, Handle, device, functions, path};
+use crate::device::{DriverCode, Handle, device, functions, path};
 use crate::fake::{Failing, OfGeneration, all_calls, calls, has, is_fake};
 use crate::rig::{Rig, shapes};
 
-const OUT_OF_MEMORY: Failure = 2;
-const INVALID_HANDLE: Failure = 400;
-const ILLEGAL_ADDRESS: Failure = 700;
+const OUT_OF_MEMORY: DriverCode = 2;
+const INVALID_HANDLE: DriverCode = 400;
+const ILLEGAL_ADDRESS: DriverCode = 700;
 /// `CU_STREAM_CAPTURE_MODE_THREAD_LOCAL`.
 const OF_THIS_THREAD: c_int = 1;
 
@@ -41,7 +41,7 @@ fn every_failure_names_the_call() {
     let rig = Rig::new(1);
     let write = rig.write();
     let with = |call: &'static str, act: &dyn Fn() -> Result<(), CudaError>| {
-        let _failing = Failing::of(call, OUT_OF_MEMORY);
+        let _failing = Failing::call(call, OUT_OF_MEMORY);
         failed(call, act());
     };
     let before = all_calls();
@@ -68,7 +68,7 @@ fn every_failure_names_the_call() {
     with("cuMemcpyDtoH_v2", &|| unsafe { cuda.read(rig.status()) }.map(drop));
 
     let unknown = {
-        let _failing = Failing::of("cuLaunchKernel", 12_345);
+        let _failing = Failing::call("cuLaunchKernel", 12_345);
         rig.launch(&write).unwrap_err()
     };
     assert_eq!(unknown.to_string(), "cuLaunchKernel: unknown (12345): unknown");
@@ -123,14 +123,14 @@ fn devices_of_every_generation_get_what_they_can_run() {
 /// error, the PTX might load and hide the error.
 #[test]
 #[ignore = "needs a driver: cargo xtask cuda"]
-fn what_no_other_image_helps_is_told_as_it_is() {
+fn errors_that_no_other_image_avoids_are_returned_unchanged() {
     if !is_fake() {
         return;
     }
     let rig = Rig::new(1);
     for code in [1, 200, 209, 218, 221, 222, 2, 3, 201, 700, 719, 900, 901, 906, 999] {
         let cuda = fresh().unwrap();
-        let (before, _failing) = (calls("cuModuleLoadData"), Failing::of("cuModuleLoadData", code));
+        let (before, _failing) = (calls("cuModuleLoadData"), Failing::call("cuModuleLoadData", code));
         let refused = cuda.prepare(&shapes(), &rig.pairs());
         let loads = calls("cuModuleLoadData") - before;
         if matches!(code, 1 | 200 | 209 | 218 | 221 | 222) {
@@ -197,9 +197,9 @@ fn a_driver_that_is_not_initialised_has_no_context() {
     if !is_fake() {
         return;
     }
-    const NOT_INITIALIZED: Failure = 3;
+    const NOT_INITIALIZED: DriverCode = 3;
     let (rig, cuda) = (Rig::new(1), fresh().unwrap());
-    let _failing = Failing::of("cuCtxGetCurrent", NOT_INITIALIZED);
+    let _failing = Failing::call("cuCtxGetCurrent", NOT_INITIALIZED);
     let refused = cuda.prepare(&shapes(), &rig.pairs());
     assert!(matches!(refused, Err(CudaError::NoContext)), "{refused:?}");
     assert!(matches!(cuda.device(), Err(CudaError::NoContext)));

@@ -59,7 +59,7 @@ struct Place<'a> {
 
 impl<'a> Place<'a> {
     /// Returns a place that skips the guard by an address or by an offset. Both have the same effect.
-    fn of(view: &'a View, strides: &'a [isize], bits: usize, random: &mut Random) -> Self {
+    fn new(view: &'a View, strides: &'a [isize], bits: usize, random: &mut Random) -> Self {
         let guard = view.buffer().start;
         // An address counts whole bytes. For 4-bit elements that straddle bytes, it must be on a whole word.
         let is_address = (guard * bits).is_multiple_of(32) && random.below(2) == 0;
@@ -126,7 +126,7 @@ fn every_case_is_written_as_the_oracle_writes_it() {
     let mut seen = Seen::default();
     for (number, case) in cases(30, 9_000).chain(small_cases()).enumerate() {
         let random = &mut Random::new(31, number);
-        if contract::of(&case).is_some() {
+        if contract::expected(&case).is_some() {
             check(&case, random, &mut seen);
         } else {
             check_refused(&case, random, &mut seen);
@@ -178,8 +178,8 @@ fn check(case: &Case, random: &mut Random, seen: &mut Seen) {
     let element = ElementType::from_name(scene.stored.name).unwrap();
     let [cache, update] = &scene.views;
     let strides = [strides(cache), strides(update)];
-    let cache = Place::of(cache, &strides[0], scene.bits, random);
-    let update = Place::of(update, &strides[1], scene.bits, random);
+    let cache = Place::new(cache, &strides[0], scene.bits, random);
+    let update = Place::new(update, &strides[1], scene.bits, random);
     let call = contract::with_policy(&case.call, OutOfRange::Error);
     let prepared = match prepare(&call, element, cache.layout, update.layout) {
         Ok(prepared) => prepared,
@@ -187,7 +187,7 @@ fn check(case: &Case, random: &mut Random, seen: &mut Seen) {
     };
     let (layouts, plain) = ((cache.layout, update.layout), &call);
     let on_cpu = with_plan(plain, element, layouts.0, layouts.1, |_| Ok(()));
-    let (lists, new) = (Lists::of(case, random), Memory::of(&scene.new));
+    let (lists, new) = (Lists::from_case(case, random), Memory::from_bytes(&scene.new));
     let is_refusing_all = random.below(4) == 0;
     let steps = Steps {
         scene: &scene,
@@ -223,7 +223,7 @@ impl Steps<'_> {
     /// Runs the case in place, and returns `true` if the host accepts it.
     fn in_place(&self, random: &mut Random, seen: &mut Seen) -> bool {
         let (scene, [cache, update]) = (self.scene, &self.places);
-        let caches: Vec<_> = (0..scene.jobs).map(|_| Memory::of(&scene.past)).collect();
+        let caches: Vec<_> = (0..scene.jobs).map(|_| Memory::from_bytes(&scene.past)).collect();
         let pair = |memory| BufferPair { cache: cache.buffer(memory), update: update.buffer(self.new) };
         match cuda().prepare(self.prepared, &caches.iter().map(pair).collect::<Vec<_>>()) {
             Ok(write) => {
@@ -255,8 +255,10 @@ impl Steps<'_> {
     /// Runs the case in functional form, with presents at any byte between guards.
     fn functional(&self, random: &mut Random, seen: &mut Seen) {
         let (scene, [cache, update]) = (self.scene, &self.places);
-        let (past, bytes, guard) = (Memory::of(&scene.past), scene.kept.len(), random.pick(&[0, 0, 1, 2, 3]));
-        let presents: Vec<_> = (0..scene.jobs).map(|_| Memory::of(&vec![0xEE; bytes + 2 * guard])).collect();
+        let (past, bytes, guard) =
+            (Memory::from_bytes(&scene.past), scene.kept.len(), random.pick(&[0, 0, 1, 2, 3]));
+        let presents: Vec<_> =
+            (0..scene.jobs).map(|_| Memory::from_bytes(&vec![0xEE; bytes + 2 * guard])).collect();
         let triple = |present: &Memory| PresentBuffers {
             present: DeviceBuffer::new(present.address + guard as u64, bytes),
             past: cache.buffer(&past),
@@ -279,7 +281,7 @@ impl Steps<'_> {
     fn run(&self, write: DeviceWrite, random: &mut Random, seen: &mut Seen) {
         let (scene, indices) = (self.scene, indices(self.lists));
         let write = write.skip_all(self.is_refusing_all).with_launch_config(&launch_config(random));
-        let memory = Memory::of(&[0xAA; size_of::<StatusWords>()]);
+        let memory = Memory::from_bytes(&[0xAA; size_of::<StatusWords>()]);
         let status = DeviceStatus::at(memory.address).unwrap();
         let stream = Stream::new();
         let of_caller = OfCaller::new(stream.0);
@@ -337,7 +339,7 @@ fn check_refused(case: &Case, random: &mut Random, seen: &mut Seen) {
     }
     let buffer = |bytes: Option<usize>| {
         let bytes = bytes.unwrap().next_multiple_of(4);
-        (Memory::of(&vec![0xEE; bytes]), bytes)
+        (Memory::from_bytes(&vec![0xEE; bytes]), bytes)
     };
     let ((cache, cache_bytes), (update, update_bytes)) =
         (buffer(prepared.geometry().cache_bytes()), buffer(prepared.geometry().update_bytes()));
@@ -345,7 +347,7 @@ fn check_refused(case: &Case, random: &mut Random, seen: &mut Seen) {
         cache: DeviceBuffer::new(cache.address, cache_bytes),
         update: DeviceBuffer::new(update.address, update_bytes),
     };
-    let (lists, stream) = (Lists::of(case, random), Stream::new());
+    let (lists, stream) = (Lists::from_case(case, random), Stream::new());
     let write = cuda().prepare(&prepared, &[pair]).unwrap();
     // SAFETY: The cache, the update and the lists are memory of the context with the sizes given here, and
     // live until the end of this function.

@@ -111,7 +111,7 @@ fn buffers_that_overlap_are_refused() {
 /// Tests buffers at the end of the 64-bit address space.
 #[test]
 #[ignore = "needs a driver: cargo xtask cuda"]
-fn what_leaves_the_address_space_is_refused() {
+fn buffers_beyond_the_address_space_are_refused() {
     let (cache, update) = (u64::MAX - CACHE as u64, u64::MAX - UPDATE as u64);
     prepared(&[(cache, CACHE, 0x10, UPDATE)]).unwrap();
     prepared(&[(0x1000, CACHE, update, UPDATE)]).unwrap();
@@ -206,7 +206,7 @@ fn lists_that_an_operator_lacks_or_needs_are_named() {
     rig.assert_written(&[[Some(0), Some(0)]]);
 
     let half = ElementType::Float16;
-    let (cache, update) = (Memory::of(&[0; 64]), Memory::of(&[0; 16]));
+    let (cache, update) = (Memory::from_bytes(&[0; 64]), Memory::from_bytes(&[0; 16]));
     let pairs = [BufferPair { cache: buffer(&cache), update: buffer(&update) }];
     let layered = KvCacheOperation::new().prepare(half, &[1, 2, 4, 2], &[2, 2]).unwrap();
     let layered = cuda().prepare(&layered, &pairs).unwrap();
@@ -227,7 +227,7 @@ fn lists_that_an_operator_lacks_or_needs_are_named() {
 fn slot_mappings_take_starts_alone() {
     let half = ElementType::Float16;
     let (past, new) = ([1, 1, 4, 2], [1, 1, 2, 2]);
-    let (cache, update) = (Memory::of(&[0xEE; 32]), Memory::of(&[1; 16]));
+    let (cache, update) = (Memory::from_bytes(&[0xEE; 32]), Memory::from_bytes(&[1; 16]));
     let prepare = |prepared: &Prepared| {
         cuda().prepare_slots(prepared, &[BufferPair { cache: buffer(&cache), update: buffer(&update) }])
     };
@@ -275,7 +275,7 @@ fn slot_mappings_take_starts_alone() {
 fn odd_addresses_are_written_in_smaller_pieces() {
     for (by, width) in [(0, 8), (8, 8), (4, 4), (2, 2), (1, 1), (12, 4), (3, 1)] {
         let rig = Rig::new(1);
-        let memory = Memory::of(&[0xEE; 2 * CACHE]);
+        let memory = Memory::from_bytes(&[0xEE; 2 * CACHE]);
         let cache = DeviceBuffer::new(memory.address + by, CACHE);
         let write =
             cuda().prepare(&shapes(), &[BufferPair { cache, update: buffer(&rig.updates[0]) }]).unwrap();

@@ -71,7 +71,7 @@ fn any_number_of_caches_is_written_and_each_sample_counted_once() {
 fn any_number_of_presents_is_filled() {
     for caches in [1, 63, 64, 65, 129] {
         let rig = Rig::new(caches);
-        let presents: Vec<_> = (0..caches).map(|_| Memory::of(&[0; SAMPLES * SLOTS * ROW])).collect();
+        let presents: Vec<_> = (0..caches).map(|_| Memory::from_bytes(&[0; SAMPLES * SLOTS * ROW])).collect();
         let write = rig.present(&presents);
         assert_eq!(rig.run(&write, [1, -1]), status(1, 1, -1));
         for (number, present) in presents.iter().enumerate() {
@@ -177,7 +177,7 @@ fn words_that_rows_share_are_exchanged() {
     // and 10.
     let write = TensorScatter::new().axis(1).prepare(ElementType::UInt4, &[3, 1, 5], &[3, 1, 5]).unwrap();
     let (cache, update) =
-        (Memory::of(&[0; 8]), Memory::of(&[0xBA, 0xDC, 0xFE, 0x21, 0x43, 0x65, 0x87, 0x09]));
+        (Memory::from_bytes(&[0; 8]), Memory::from_bytes(&[0xBA, 0xDC, 0xFE, 0x21, 0x43, 0x65, 0x87, 0x09]));
     let pair = BufferPair { cache: buffer(&cache), update: buffer(&update) };
     let write = cuda().prepare(&write, &[pair]).unwrap();
     let rig = Rig::new(0);
@@ -209,7 +209,7 @@ fn writes_of_nothing_report_what_is_bad() {
     ] {
         let write = TensorScatter::new().axis(1).prepare(ElementType::Int4, &cache, &update).unwrap();
         let bytes = write.geometry().cache_bytes().unwrap();
-        let held = [0xEE, 0].map(|fill| Memory::of(&vec![fill; bytes.next_multiple_of(4)]));
+        let held = [0xEE, 0].map(|fill| Memory::from_bytes(&vec![fill; bytes.next_multiple_of(4)]));
         let [of_cache, of_present] =
             held.each_ref().map(|held| if held.bytes == 0 { nothing } else { buffer(held) });
         let in_place = BufferPair { cache: of_cache, update: nothing };

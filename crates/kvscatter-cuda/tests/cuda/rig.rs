@@ -34,10 +34,10 @@ impl Rig {
     /// Creates a rig with this number of caches, each with a separate update.
     pub(crate) fn new(caches: usize) -> Self {
         Self {
-            caches: (0..caches).map(|_| Memory::of(&[OLD; SAMPLES * SLOTS * ROW])).collect(),
-            updates: (0..caches).map(|number| Memory::of(&update(number))).collect(),
+            caches: (0..caches).map(|_| Memory::from_bytes(&[OLD; SAMPLES * SLOTS * ROW])).collect(),
+            updates: (0..caches).map(|number| Memory::from_bytes(&update(number))).collect(),
             starts: Memory::of_i64(&[0; SAMPLES]),
-            status: Memory::of(&[0; size_of::<StatusWords>()]),
+            status: Memory::from_bytes(&[0; size_of::<StatusWords>()]),
             stream: Stream::new(),
         }
     }

@@ -8,16 +8,16 @@ use std::ptr::null_mut;
 
 use flate2::read::GzDecoder;
 
-use crate::device::{Failure, Handle, Stream, device};
+use crate::device::{DriverCode, Handle, Stream, device};
 use crate::rig::Rig;
 
-const INVALID_VALUE: Failure = 1;
-const INVALID_IMAGE: Failure = 200;
-const INVALID_PTX: Failure = 218;
-const ILLEGAL_STATE: Failure = 401;
-const NOT_FOUND: Failure = 500;
-const CAPTURE_UNSUPPORTED: Failure = 900;
-const CAPTURE_INVALIDATED: Failure = 901;
+const INVALID_VALUE: DriverCode = 1;
+const INVALID_IMAGE: DriverCode = 200;
+const INVALID_PTX: DriverCode = 218;
+const ILLEGAL_STATE: DriverCode = 401;
+const NOT_FOUND: DriverCode = 500;
+const CAPTURE_UNSUPPORTED: DriverCode = 900;
+const CAPTURE_INVALIDATED: DriverCode = 901;
 
 /// Returns the checked-in PTX with its final zero.
 fn ptx() -> Vec<u8> {

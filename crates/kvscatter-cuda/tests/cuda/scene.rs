@@ -28,7 +28,7 @@ pub(crate) struct Scene<'a> {
 impl<'a> Scene<'a> {
     /// Returns `None` if the host rejects the case and launches nothing.
     pub(crate) fn new(case: &'a Case, views: [View; 2], random: &mut Random) -> Option<Self> {
-        let contract = contract::of(case)?;
+        let contract = contract::expected(case)?;
         let answered = contract.written.as_ref().unwrap_or(case);
         let [cache, update] = views.clone();
         let placed = answered.placed(cache, update);
@@ -69,8 +69,8 @@ pub(crate) struct Lists {
 }
 
 impl Lists {
-    pub(crate) fn of(case: &Case, random: &mut Random) -> Self {
-        let mut list = |values: &[i64]| List::of(values, random.below(2) == 0);
+    pub(crate) fn from_case(case: &Case, random: &mut Random) -> Self {
+        let mut list = |values: &[i64]| List::from_values(values, random.below(2) == 0);
         let call = &case.call;
         let starts = contract::starts_of(call).as_deref().map(&mut list);
         let lengths = contract::lengths(call).map(&mut list);
@@ -146,7 +146,7 @@ pub(crate) struct List {
 impl List {
     /// Returns a list of 32-bit integers if `may_be_short` is set and all values fit, and of 64-bit integers
     /// otherwise.
-    pub(crate) fn of(values: &[i64], may_be_short: bool) -> Self {
+    pub(crate) fn from_values(values: &[i64], may_be_short: bool) -> Self {
         let short: Result<Vec<i32>, _> = values.iter().map(|&value| i32::try_from(value)).collect();
         match short {
             Ok(short) if may_be_short => Self { memory: Memory::of_i32(&short), is_i64: false },

@@ -34,7 +34,7 @@ enum Place {
 
 impl Arena {
     fn new() -> Self {
-        Self { memory: Memory::of(&[0; 1024]), used: 0, places: Vec::new() }
+        Self { memory: Memory::from_bytes(&[0; 1024]), used: 0, places: Vec::new() }
     }
 
     /// Stores these bytes at an address that is `by` bytes above a multiple of 8, and returns their buffer.

@@ -43,7 +43,7 @@ const GUARD: u8 = 0xEE;
 const GUARDS: usize = 5;
 
 /// A call on the CPU and on the device.
-struct Call {
+struct SizedCall {
     write: Prepared,
     starts: Vec<i64>,
     lengths: Option<Vec<i64>>,
@@ -51,7 +51,7 @@ struct Call {
     new: Vec<u8>,
 }
 
-impl Call {
+impl SizedCall {
     /// Returns calls in rings and linear caches from any slot. Some of them do not fit.
     fn all(number: usize, Size { cache, rows, element, .. }: &Size) -> Vec<Self> {
         let update = [cache[0], cache[1], *rows, cache[3]];
@@ -60,7 +60,7 @@ impl Call {
         let lengths = random.many(cache[0], |random| random.between(0, *rows) as i64);
         let modes = [Mode::Linear, Mode::Circular].into_iter();
         let calls = modes.flat_map(|mode| [None, Some(&lengths)].map(|lengths| (mode, lengths)));
-        let of = |(mode, lengths): (Mode, Option<&Vec<i64>>)| {
+        let sized = |(mode, lengths): (Mode, Option<&Vec<i64>>)| {
             let write = TensorScatter::new().mode(mode).out_of_range(OutOfRange::SkipSample);
             let write = write.prepare(*element, cache, &update).unwrap();
             let geometry = write.geometry();
@@ -68,7 +68,7 @@ impl Call {
             let (past, new) = (painted(words, 7), painted(geometry.update_bytes().unwrap(), 3));
             Self { starts: starts.clone(), lengths: lengths.cloned(), past, new, write }
         };
-        calls.map(of).collect()
+        calls.map(sized).collect()
     }
 
     fn plan(&self) -> WritePlan<'_> {
@@ -99,8 +99,8 @@ impl Call {
         let of_present = &mut expected[place.clone()];
         let skipped = self.plan().write_present_bytes(past, &self.new, of_present).unwrap().skipped;
 
-        let [past, update] = [past, &self.new].map(Memory::of);
-        let present = Memory::of(&vec![GUARD; expected.len()]);
+        let [past, update] = [past, &self.new].map(Memory::from_bytes);
+        let present = Memory::from_bytes(&vec![GUARD; expected.len()]);
         let address = present.address + begin as u64;
         let triple = PresentBuffers {
             present: DeviceBuffer::new(address, place.len()),
@@ -122,13 +122,14 @@ fn painted(bytes: usize, by: usize) -> Vec<u8> {
 #[ignore = "needs a driver: cargo xtask cuda"]
 fn writes_of_any_size_are_those_of_the_core() {
     for (number, size) in SIZES.iter().enumerate() {
-        for call in Call::all(number, size) {
+        for call in SizedCall::all(number, size) {
             let geometry = call.write.geometry();
             let mut expected = call.past.clone();
             let of_cache = &mut expected[..geometry.cache_bytes().unwrap()];
             let skipped = call.plan().write_bytes(of_cache, &call.new).unwrap().skipped;
 
-            let (caches, update) = ([(); 3].map(|()| Memory::of(&call.past)), Memory::of(&call.new));
+            let (caches, update) =
+                ([(); 3].map(|()| Memory::from_bytes(&call.past)), Memory::from_bytes(&call.new));
             let pairs =
                 caches.each_ref().map(|cache| BufferPair { cache: buffer(cache), update: buffer(&update) });
             let write = cuda().prepare(&call.write, &pairs).unwrap();
@@ -145,7 +146,7 @@ fn writes_of_any_size_are_those_of_the_core() {
 #[ignore = "needs a driver: cargo xtask cuda"]
 fn presents_of_any_size_are_those_of_the_core() {
     for (number, size) in SIZES.iter().enumerate() {
-        for call in Call::all(number, size) {
+        for call in SizedCall::all(number, size) {
             let write = call.present(0);
             assert_eq!(write.width(), size.width, "{:?}", size.cache);
         }
@@ -163,7 +164,7 @@ fn presents_of_half_bytes_begin_anywhere_and_end_anywhere() {
         .chain((40..120).map(|slots| ([1, 1, slots, 5], 3)));
     for (number, (cache, rows)) in shapes.enumerate() {
         let size = size(cache, rows, ElementType::Int4, None);
-        for (begin, call) in Call::all(number, &size).iter().enumerate() {
+        for (begin, call) in SizedCall::all(number, &size).iter().enumerate() {
             assert_eq!(call.present(begin).width(), None);
         }
     }

@@ -21,8 +21,8 @@ fn a_slot_mapping_leaves_out_what_is_negative() {
     // The heads are not adjacent in the update, as in a fused QKV.
     let shapes = TensorScatter::new().axis(1);
     let shapes = shapes.prepare(ElementType::Float16, &[1, SLOTS, 2, 4], &[1, TOKENS, 2, 4]).unwrap();
-    let cache = Memory::of(&[0xEE; SLOTS * 16]);
-    let update = Memory::of(&(0..TOKENS * 16).map(|at| at as u8).collect::<Vec<_>>());
+    let cache = Memory::from_bytes(&[0xEE; SLOTS * 16]);
+    let update = Memory::from_bytes(&(0..TOKENS * 16).map(|at| at as u8).collect::<Vec<_>>());
     let write = prepared(&shapes, &cache, &update);
     let mut expected = vec![0xEE; SLOTS * 16];
     let mut run = |slots: [i64; TOKENS], is_i64: bool| {
@@ -67,8 +67,8 @@ fn slot_mappings_of_every_width_are_right() {
         let random = &mut Random::new(51, number);
         let paged = Paged::new(random);
         let mapping = paged.mapping(random);
-        let held = Memory::of(&whole_words(stored(element, 0..paged.elements(paged.slots))));
-        let update = Memory::of(&stored(element, paged.of_update()));
+        let held = Memory::from_bytes(&whole_words(stored(element, 0..paged.elements(paged.slots))));
+        let update = Memory::from_bytes(&stored(element, paged.of_update()));
         let is_refusing_all = random.below(4) == 0;
         let write = prepared(&paged.shapes(element), &held, &update).skip_all(is_refusing_all);
         let list = Memory::of_i64(&mapping);

@@ -15,8 +15,8 @@ const UNTOUCHED: u8 = 0xEE;
 /// Writes ones into a new cache of one byte for each slot. Returns the status and the offsets that were written.
 fn run(write: &Prepared, indices: &DeviceCallIndices, config: &LaunchConfig) -> (StatusWords, Vec<usize>) {
     let (geometry, rig) = (write.geometry(), Rig::new(0));
-    let cache = Memory::of(&vec![UNTOUCHED; geometry.cache_bytes().unwrap()]);
-    let update = Memory::of(&vec![1; geometry.update_bytes().unwrap()]);
+    let cache = Memory::from_bytes(&vec![UNTOUCHED; geometry.cache_bytes().unwrap()]);
+    let update = Memory::from_bytes(&vec![1; geometry.update_bytes().unwrap()]);
     let pair = BufferPair { cache: buffer(&cache), update: buffer(&update) };
     let write = cuda().prepare(write, &[pair]).unwrap().with_launch_config(config);
     rig.launch_with(&write, indices).unwrap();

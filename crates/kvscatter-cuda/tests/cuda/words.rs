@@ -27,10 +27,10 @@ impl Launched {
     fn new(prepared: &Prepared) -> Self {
         let geometry = prepared.geometry();
         let tensors = [geometry.cache_bytes(), geometry.update_bytes()];
-        let tensors = tensors.map(|bytes| Memory::of(&vec![0; bytes.unwrap()]));
+        let tensors = tensors.map(|bytes| Memory::from_bytes(&vec![0; bytes.unwrap()]));
         let [cache, update] = tensors.each_ref().map(buffer);
         let write = cuda().prepare(prepared, &[BufferPair { cache, update }]).unwrap();
-        Self { write, status: Memory::of(&[0; 16]), _tensors: tensors }
+        Self { write, status: Memory::from_bytes(&[0; 16]), _tensors: tensors }
     }
 
     fn at(&self) -> DeviceStatus {

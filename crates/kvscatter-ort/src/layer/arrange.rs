@@ -5,10 +5,10 @@ use core::mem::MaybeUninit;
 use kvscatter_attention::Float;
 
 use super::Rows;
-use super::call::Call;
+use super::call::LayerCall;
 use super::heads::Heads;
 use super::rotation::Angles;
-use crate::status::Failure;
+use crate::status::CallError;
 
 /// Rows of a call, and the order in which they are used.
 #[derive(Clone, Copy)]
@@ -39,18 +39,18 @@ impl Arrangement {
     /// Returns an error if an input of the rotation does not fit, or if the tensor does not have the rows.
     pub(super) fn apply<'m, T: Float>(
         self,
-        call: &Call<'_>,
+        call: &LayerCall<'_>,
         of: &Rows<usize>,
         from: &'m [T],
         memory: &'m mut [u64],
-    ) -> Result<&'m [T], Failure> {
+    ) -> Result<&'m [T], CallError> {
         let Self { rows, to_by_token, .. } = self;
-        let too_few = || Failure::fail("an input has fewer elements than its shape requires");
+        let too_few = || CallError::fail("an input has fewer elements than its shape requires");
         if self.keeps() {
             let first = rows.first_element();
             return from.get(first..first + rows.len()).ok_or_else(too_few);
         }
-        let named = |failure| Failure::fail(format!("RotaryEmbedding: {failure}"));
+        let named = |failure| CallError::fail(format!("RotaryEmbedding: {failure}"));
         let rotation = of.rotation.as_ref();
         let angles =
             rotation.map(|rotation| Angles::<T>::read(call, rotation, rows)).transpose().map_err(named)?;
@@ -62,7 +62,7 @@ impl Arrangement {
             match &angles {
                 None => to.copy_from_slice(from),
                 Some(angles) => {
-                    let of_row = angles.of(sample * rows.tokens + token).map_err(named)?;
+                    let of_row = angles.row(sample * rows.tokens + token).map_err(named)?;
                     angles.rotate(of_row, from, to);
                 }
             }

@@ -12,10 +12,10 @@ use crate::context::Context;
 use crate::input::{InputTensor, Named, Role};
 use crate::operators::{Attention, Operator, TensorScatter};
 use crate::recent::Signature;
-use crate::status::Failure;
+use crate::status::CallError;
 
 /// The inputs of a call. The lists that are checked are copied, so nothing changes them between the check and the use.
-pub(super) struct Call<'a> {
+pub(super) struct LayerCall<'a> {
     pub(super) query: InputTensor<'a, Operand>,
     pub(super) key: Cache<'a>,
     pub(super) value: Cache<'a>,
@@ -35,12 +35,12 @@ pub(super) struct Cache<'a> {
     pub(super) indices: Option<Vec<i64>>,
 }
 
-impl<'a> Call<'a> {
-    pub(super) fn read(layer: &Layer<usize>, context: &Context<'a>) -> Result<Self, Failure> {
+impl<'a> LayerCall<'a> {
+    pub(super) fn read(layer: &Layer<usize>, context: &Context<'a>) -> Result<Self, CallError> {
         let all = context.inputs()?;
         let cache = |write: &Write<usize>| {
             let indices = write.indices.map(|index| list(&all, index, Argument::WriteIndices)).transpose();
-            Ok::<_, Failure>(Cache {
+            Ok::<_, CallError>(Cache {
                 past: input(&all, write.past, Argument::PastCache)?,
                 rows: input(&all, write.rows.value, Argument::Update)?,
                 indices: indices.map_err(TensorScatter::with_operator_name)?.map(Cow::into_owned),
@@ -84,7 +84,7 @@ impl<'a> Call<'a> {
     ///
     /// # Errors
     /// Returns an error about the first input whose memory has another size.
-    pub(super) fn check_memory(&self, context: &Context<'_>) -> Result<(), Failure> {
+    pub(super) fn check_memory(&self, context: &Context<'_>) -> Result<(), CallError> {
         self.all.iter().try_for_each(|tensor| context.check_memory(tensor))
     }
 
@@ -92,7 +92,7 @@ impl<'a> Call<'a> {
     ///
     /// # Errors
     /// Returns an error if no tensor can have the type or the shape of an input.
-    pub(super) fn addresses(&self) -> Result<Vec<Range<usize>>, Failure> {
+    pub(super) fn addresses(&self) -> Result<Vec<Range<usize>>, CallError> {
         self.all.iter().map(|tensor| tensor.memory().map(addresses)).collect()
     }
 
@@ -100,7 +100,7 @@ impl<'a> Call<'a> {
     ///
     /// # Errors
     /// Returns an error if the node does not have it.
-    pub(super) fn input<R: Role>(&self, index: usize, role: R) -> Result<InputTensor<'a, R>, Failure> {
+    pub(super) fn input<R: Role>(&self, index: usize, role: R) -> Result<InputTensor<'a, R>, CallError> {
         input(&self.all, index, role)
     }
 
@@ -117,7 +117,7 @@ impl<'a> Call<'a> {
         &self,
         of: &Rows<usize>,
         rows: &InputTensor<'_, R>,
-    ) -> Result<Heads, Failure> {
+    ) -> Result<Heads, CallError> {
         let shape = match &self.packed {
             Some([shape, _]) => reshaped(shape, rows.shape())?,
             None => rows.shape().to_vec(),
@@ -136,7 +136,7 @@ fn input<'a, R: Role>(
     all: &[InputTensor<'a, Named>],
     index: usize,
     role: R,
-) -> Result<InputTensor<'a, R>, Failure> {
+) -> Result<InputTensor<'a, R>, CallError> {
     let input = all.get(index).ok_or_else(|| role.failure("is missing".to_owned()))?;
     Ok(input.with_role(role))
 }
@@ -145,6 +145,6 @@ fn list<'a, R: Role>(
     all: &[InputTensor<'a, Named>],
     index: usize,
     role: R,
-) -> Result<Cow<'a, [i64]>, Failure> {
+) -> Result<Cow<'a, [i64]>, CallError> {
     input(all, index, role)?.list()
 }

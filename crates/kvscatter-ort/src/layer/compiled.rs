@@ -13,7 +13,7 @@ use crate::context::Context;
 use crate::graph_node::{GraphNode, NamedValue};
 use crate::operators::attention::declaration::Declaration;
 use crate::runtime::RuntimeApi;
-use crate::status::{Failure, guarded};
+use crate::status::{CallError, guarded};
 use crate::sys::{API_VERSION, NodeComputeInfo, OrtNodeComputeContext};
 
 /// The node of a layer. It begins with the struct that the runtime reads.
@@ -44,7 +44,7 @@ impl CompiledLayer {
         graph: *const OrtGraph,
         fused: *const OrtNode,
         workspace: Arc<Workspace>,
-    ) -> Result<Box<Self>, Failure> {
+    ) -> Result<Box<Self>, CallError> {
         // SAFETY: `graph` is valid by this function's contract, and is not used longer.
         let graph = unsafe { NamedGraph::read(runtime, graph) }?;
         // SAFETY: `fused` is valid by this function's contract, and is not used longer.
@@ -64,8 +64,8 @@ impl CompiledLayer {
                 found = layer.map(|layer| (layer, declaration));
             }
         }
-        let (layer, declaration) =
-            found.ok_or_else(|| Failure::fail("kvscatter: the nodes of a group are not those of a layer"))?;
+        let (layer, declaration) = found
+            .ok_or_else(|| CallError::fail("kvscatter: the nodes of a group are not those of a layer"))?;
         let kernel = LayerKernel::new(layer, declaration, names, workspace);
         let base = NodeComputeInfo {
             ort_version_supported: API_VERSION,

@@ -15,7 +15,7 @@ use kvscatter::{ElementType, Layout, Prepared, WritePlan};
 use kvscatter_attention::{Float, Inputs, Operand, Outputs, Shapes};
 
 use super::arrange::{Arrangement, by_token, elements_mut, words};
-use super::call::{Cache, Call, addresses};
+use super::call::{Cache, LayerCall, addresses};
 use super::heads::{Heads, reshaped};
 use super::{Layer, Workspace, Write};
 use crate::context::Context;
@@ -25,7 +25,7 @@ use crate::operators::attention::declaration::Declaration;
 use crate::operators::attention::memory::{OutputMemory, check_separate};
 use crate::operators::{Attention, Operator, TensorScatter};
 use crate::recent::RecentlyPrepared;
-use crate::status::Failure;
+use crate::status::CallError;
 use crate::write::{CheckedWrite, RequestedWrite, check_memory, common_element};
 
 /// A layer whose values are inputs and outputs of a node, and what was prepared for its last calls.
@@ -57,8 +57,8 @@ impl LayerKernel {
     ///
     /// # Errors
     /// Returns an error if an input does not fit. Nothing has been written then.
-    pub(super) fn compute(&self, context: &Context<'_>) -> Result<(), Failure> {
-        let call = Call::read(&self.layer, context)?;
+    pub(super) fn compute(&self, context: &Context<'_>) -> Result<(), CallError> {
+        let call = LayerCall::read(&self.layer, context)?;
         match call.query.element().map_err(Attention::with_operator_name)? {
             ElementType::Float16 => self.compute_as::<f16>(context, &call),
             ElementType::BFloat16 => self.compute_as::<bf16>(context, &call),
@@ -67,7 +67,7 @@ impl LayerKernel {
         }
     }
 
-    fn compute_as<T: Float>(&self, context: &Context<'_>, call: &Call<'_>) -> Result<(), Failure> {
+    fn compute_as<T: Float>(&self, context: &Context<'_>, call: &LayerCall<'_>) -> Result<(), CallError> {
         let prepare = || PreparedLayer::new::<T>(self, context, call);
         let mut prepared = self.recent.get(call.signatures(), prepare)?;
         self.workspace.with(prepared.sizes, |memory| prepared.run::<T>(self, context, call, memory))
@@ -77,11 +77,11 @@ impl LayerKernel {
     /// place.
     fn check_separate<T>(
         &self,
-        call: &Call<'_>,
+        call: &LayerCall<'_>,
         keys: &RequestedWrite<'_>,
         values: &RequestedWrite<'_>,
         output: &OutputMemory<T>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), CallError> {
         let Self { layer, names, .. } = self;
         let outputs = [
             (layer.key.present, addresses(keys.present())),
@@ -97,7 +97,7 @@ impl LayerKernel {
         let inputs = inputs.iter().enumerate().filter(|(index, _)| !in_place.contains(&Some(*index)));
         let inputs = inputs.map(|(index, memory)| (name(&names.inputs, index), memory.clone()));
         check_separate(outputs.into_iter(), inputs)
-            .map_err(|failure| Failure::fail(format!("kvscatter: {failure}")))
+            .map_err(|failure| CallError::fail(format!("kvscatter: {failure}")))
     }
 }
 
@@ -125,7 +125,11 @@ struct PreparedRows {
 }
 
 impl PreparedLayer {
-    fn new<T: Float>(kernel: &LayerKernel, context: &Context<'_>, call: &Call<'_>) -> Result<Self, Failure> {
+    fn new<T: Float>(
+        kernel: &LayerKernel,
+        context: &Context<'_>,
+        call: &LayerCall<'_>,
+    ) -> Result<Self, CallError> {
         let LayerKernel { layer, declaration, .. } = kernel;
         call.check_memory(context)?;
         let rows = call.heads(&layer.query, &call.query).map_err(Attention::with_operator_name)?;
@@ -167,14 +171,14 @@ impl PreparedLayer {
         &mut self,
         kernel: &LayerKernel,
         context: &Context<'_>,
-        call: &Call<'_>,
+        call: &LayerCall<'_>,
         [query_memory, key_memory, value_memory, by_head]: [&mut [u64]; 4],
-    ) -> Result<(), Failure> {
+    ) -> Result<(), CallError> {
         let LayerKernel { layer, .. } = kernel;
         let Self { query, keys, values, attention, output: rows, output_shape, .. } = self;
 
         attention.check_valid(call.valid()).map_err(Attention::with_operator_name)?;
-        let mask = call.mask.as_ref().map(MaskElements::<T>::of).transpose();
+        let mask = call.mask.as_ref().map(MaskElements::<T>::read).transpose();
         let mask = mask.map_err(Attention::with_operator_name)?;
         let queries = elements::<T, _>(&call.query).map_err(Attention::with_operator_name)?;
         let queries = query.apply(call, &layer.query, &queries, query_memory)?;
@@ -231,9 +235,9 @@ impl PreparedRows {
     fn new(
         write: &Write<usize>,
         context: &Context<'_>,
-        call: &Call<'_>,
+        call: &LayerCall<'_>,
         cache: &Cache<'_>,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self, CallError> {
         let rows = call.heads(&write.rows, &cache.rows)?;
         let Heads { batch, heads, tokens, size, is_by_token, .. } = rows;
         let shape = [batch, heads, tokens, size];
@@ -255,7 +259,7 @@ impl PreparedRows {
         cache: &'a Cache<'a>,
         rows: &'a [T],
         output: usize,
-    ) -> Result<(WritePlan<'a>, RequestedWrite<'a>), Failure> {
+    ) -> Result<(WritePlan<'a>, RequestedWrite<'a>), CallError> {
         let indices = cache.indices.as_deref();
         let plan = self.write.plan_with_lengths(indices, None::<&[i64]>)?;
         let rows = bytemuck::cast_slice(rows);
@@ -264,7 +268,7 @@ impl PreparedRows {
 }
 
 /// Returns the elements of an input.
-fn elements<'a, T: Float, R: Role>(tensor: &InputTensor<'a, R>) -> Result<Cow<'a, [T]>, Failure> {
+fn elements<'a, T: Float, R: Role>(tensor: &InputTensor<'a, R>) -> Result<Cow<'a, [T]>, CallError> {
     tensor.check_element(const { &[T::ELEMENT] })?;
     tensor.elements()
 }

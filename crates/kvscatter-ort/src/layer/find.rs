@@ -4,7 +4,7 @@ use super::graph::{NamedGraph, NamedNode};
 use super::{Layer, Packed, Rotation, Rows, Write};
 use crate::node::Attributes;
 use crate::operators::{Attention, Operator, TensorScatter, tensor_scatter};
-use crate::status::Failure;
+use crate::status::CallError;
 
 /// The order of dimensions that exchanges the heads and the tokens.
 const BY_HEAD: [i64; 4] = [0, 2, 1, 3];
@@ -20,7 +20,7 @@ pub(crate) fn find(
     graph: &NamedGraph<'_>,
     attention: usize,
     free: impl Fn(usize) -> bool,
-) -> Result<Option<Layer<String>>, Failure> {
+) -> Result<Option<Layer<String>>, CallError> {
     if !graph.has_unique_names {
         return Ok(None);
     }
@@ -108,7 +108,7 @@ fn write(
     graph: &FreeNodes<'_, '_>,
     present: &str,
     nodes: &mut Vec<usize>,
-) -> Result<Option<Write<String>>, Failure> {
+) -> Result<Option<Write<String>>, CallError> {
     let Some((index, node)) = graph.producer(present) else { return Ok(None) };
     // Only `Attention` may read the present, so no input of the group depends on it.
     if !node.node.is(TensorScatter::NAME)?
@@ -135,7 +135,7 @@ fn write(
 }
 
 /// Returns the rows from which `name` is computed by a rotation and a transposition. Adds these nodes to `nodes`.
-fn rows(graph: &FreeNodes<'_, '_>, name: &str, nodes: &mut Vec<usize>) -> Result<Rows<String>, Failure> {
+fn rows(graph: &FreeNodes<'_, '_>, name: &str, nodes: &mut Vec<usize>) -> Result<Rows<String>, CallError> {
     let mut rows = Rows { value: name.to_owned(), part: 0, is_by_token: false, rotation: None };
     if graph.graph.only_reader(&rows.value).is_some()
         && let Some((index, node)) = graph.producer(&rows.value)
@@ -164,7 +164,7 @@ fn packed(
     graph: &FreeNodes<'_, '_>,
     parts: [&mut Rows<String>; 3],
     nodes: &mut Vec<usize>,
-) -> Result<Option<Packed<String>>, Failure> {
+) -> Result<Option<Packed<String>>, CallError> {
     let Some((split, node)) = graph.producer(&parts[0].value) else { return Ok(None) };
     let numbers = parts.each_ref().map(|rows| {
         let is_only_ours = rows.is_by_token && graph.graph.only_reader(&rows.value).is_some();
@@ -188,11 +188,11 @@ fn packed(
 }
 
 /// Returns whether a node is a `Reshape` in which 0 stands for a dimension of the input.
-fn reshapes(node: &NamedNode<'_>) -> Result<bool, Failure> {
+fn reshapes(node: &NamedNode<'_>) -> Result<bool, CallError> {
     Ok(node.node.is(c"Reshape")? && node.node.integer(c"allowzero")?.unwrap_or(0) == 0)
 }
 
-fn rotation(node: &NamedNode<'_>) -> Result<Option<Rotation<String>>, Failure> {
+fn rotation(node: &NamedNode<'_>) -> Result<Option<Rotation<String>>, CallError> {
     if !node.node.is(c"RotaryEmbedding")?
         || node.node.inputs()?.first().and_then(|rows| rows.rank()) != Some(4)
     {
@@ -209,6 +209,6 @@ fn rotation(node: &NamedNode<'_>) -> Result<Option<Rotation<String>>, Failure> {
 }
 
 /// Returns whether a node exchanges the heads and the tokens.
-fn exchanges(node: &NamedNode<'_>) -> Result<bool, Failure> {
+fn exchanges(node: &NamedNode<'_>) -> Result<bool, CallError> {
     Ok(node.node.is(c"Transpose")? && matches!(node.node.four_integers(c"perm"), Ok(Some(BY_HEAD))))
 }

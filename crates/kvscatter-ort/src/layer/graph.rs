@@ -9,7 +9,7 @@ use ort_sys::{OrtGraph, OrtStatusPtr, OrtValueInfo};
 
 use crate::graph_node::{GraphNode, NamedValue};
 use crate::runtime::RuntimeApi;
-use crate::status::Failure;
+use crate::status::CallError;
 
 /// A function of the runtime that counts the inputs or the outputs of a graph.
 type CountFn = unsafe extern "system" fn(*const OrtGraph, *mut usize) -> OrtStatusPtr;
@@ -59,7 +59,7 @@ impl<'a> NamedGraph<'a> {
     ///
     /// # Safety
     /// `graph` is an object of the runtime that is valid for `'a`.
-    pub(crate) unsafe fn read(runtime: RuntimeApi, graph: *const OrtGraph) -> Result<Self, Failure> {
+    pub(crate) unsafe fn read(runtime: RuntimeApi, graph: *const OrtGraph) -> Result<Self, CallError> {
         let api = runtime.api;
         let mut count = 0;
         // SAFETY: `graph` is valid by this function's contract, and `count` takes the result (R1).
@@ -87,7 +87,7 @@ impl<'a> NamedGraph<'a> {
             producers.extend(outputs.iter().map(|name| (name.clone(), index)));
             nodes.push(NamedNode { node, inputs, outputs });
         }
-        let mut names = |count_of: CountFn, list: ListFn| -> Result<HashSet<String>, Failure> {
+        let mut names = |count_of: CountFn, list: ListFn| -> Result<HashSet<String>, CallError> {
             let mut count = 0;
             // SAFETY: `graph` is valid by this function's contract, and `count` takes the result (R1).
             runtime.check(unsafe { count_of(graph, &raw mut count) })?;

@@ -3,7 +3,7 @@
 use kvscatter::ElementType;
 
 use crate::input::Role;
-use crate::status::Failure;
+use crate::status::CallError;
 
 /// The sizes of new rows, whose product of sizes fits `isize` in elements of 8 bytes.
 #[derive(Clone, Copy)]
@@ -32,7 +32,7 @@ impl Heads {
         is_by_token: bool,
         part: Option<(&[i64], usize)>,
         role: impl Role,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self, CallError> {
         let sizes: Result<Vec<_>, _> = shape.iter().map(|&size| usize::try_from(size)).collect();
         let Ok(&[batch, one, two, size]) = sizes.as_deref() else {
             return Err(role.failure(format!("has shape {shape:?}, must have rank 4")));
@@ -47,7 +47,7 @@ impl Heads {
             let parts = parts.unwrap_or_default();
             let sum = parts.iter().try_fold(0, |sum: usize, part| sum.checked_add(*part));
             let (true, 3, Some(&part)) = (sum == Some(all), parts.len(), parts.get(number)) else {
-                return Err(Failure::fail(format!(
+                return Err(CallError::fail(format!(
                     "Split: {parts:?} must be three sizes that add up to {all}"
                 )));
             };
@@ -105,9 +105,9 @@ impl Heads {
 }
 
 /// Returns the shape that `Reshape` gives to a tensor.
-pub(super) fn reshaped(shape: &[i64], from: &[i64]) -> Result<Vec<i64>, Failure> {
+pub(super) fn reshaped(shape: &[i64], from: &[i64]) -> Result<Vec<i64>, CallError> {
     let refused =
-        || Failure::fail(format!("Reshape: a tensor of shape {from:?} cannot have shape {shape:?}"));
+        || CallError::fail(format!("Reshape: a tensor of shape {from:?} cannot have shape {shape:?}"));
     let product = |dims: &[i64]| dims.iter().try_fold(1_i64, |product, &dim| product.checked_mul(dim));
     let all = product(from).ok_or_else(refused)?;
     let kept = |(index, &dim): (usize, &i64)| if dim == 0 { from.get(index).copied() } else { Some(dim) };

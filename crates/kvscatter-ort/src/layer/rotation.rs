@@ -6,10 +6,10 @@ use kvscatter::ElementType;
 use kvscatter_attention::Float;
 
 use super::Rotation;
-use super::call::Call;
+use super::call::LayerCall;
 use super::heads::Heads;
 use crate::input::{Named, Role};
-use crate::status::Failure;
+use crate::status::CallError;
 
 /// The angles of a call.
 pub(super) struct Angles<'a, T: Float> {
@@ -28,7 +28,11 @@ impl<'a, T: Float> Angles<'a, T> {
     ///
     /// # Errors
     /// Returns an error if an input has another type or shape than the operator requires.
-    pub(super) fn read(call: &Call<'a>, rotation: &Rotation<usize>, rows: Heads) -> Result<Self, Failure> {
+    pub(super) fn read(
+        call: &LayerCall<'a>,
+        rotation: &Rotation<usize>,
+        rows: Heads,
+    ) -> Result<Self, CallError> {
         let cos = call.input(rotation.cos, Named("cos_cache"))?;
         let sin = call.input(rotation.sin, Named("sin_cache"))?;
         let positions = call.input(rotation.positions, Named("position_ids"))?;
@@ -39,7 +43,7 @@ impl<'a, T: Float> Angles<'a, T> {
         let size = if rotation.size == 0 { rows.size } else { rotation.size };
         let half = size / 2;
         if !size.is_multiple_of(2) || size > rows.size {
-            return Err(Failure::fail(format!("{size} elements of {} cannot be rotated", rows.size)));
+            return Err(CallError::fail(format!("{size} elements of {} cannot be rotated", rows.size)));
         }
         let expected = [rows.batch, rows.tokens].map(|size| size as i64);
         if positions.shape() != expected {
@@ -71,7 +75,7 @@ impl<'a, T: Float> Angles<'a, T> {
     ///
     /// # Errors
     /// Returns an error if the angles do not include its position.
-    pub(super) fn of(&self, row: usize) -> Result<[&[T]; 2], Failure> {
+    pub(super) fn row(&self, row: usize) -> Result<[&[T]; 2], CallError> {
         let position = self.positions.get(row).copied().unwrap_or(-1);
         let of_position = || {
             let first = usize::try_from(position).ok()?.checked_mul(self.half)?;
@@ -80,7 +84,7 @@ impl<'a, T: Float> Angles<'a, T> {
         };
         of_position().ok_or_else(|| {
             let count = self.cos.len().min(self.sin.len()).checked_div(self.half).unwrap_or_default();
-            Failure::fail(format!("position_ids has position {position}, must be from 0 to below {count}"))
+            CallError::fail(format!("position_ids has position {position}, must be from 0 to below {count}"))
         })
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use crate::status::Failure;
+use crate::status::CallError;
 
 /// The most bytes that a session keeps between two calls.
 const MAX_KEPT: usize = 16 << 20;
@@ -27,8 +27,8 @@ impl Workspace {
     pub(super) fn with<R, const N: usize>(
         &self,
         sizes: [usize; N],
-        work: impl FnOnce([&mut [u64]; N]) -> Result<R, Failure>,
-    ) -> Result<R, Failure> {
+        work: impl FnOnce([&mut [u64]; N]) -> Result<R, CallError>,
+    ) -> Result<R, CallError> {
         let needed = sizes.iter().sum();
         let mut memory = core::mem::take(&mut *self.idle.lock().unwrap_or_else(PoisonError::into_inner));
         if memory.len() < needed {
@@ -36,7 +36,7 @@ impl Workspace {
             memory = Vec::new();
             memory.try_reserve_exact(needed).map_err(|_| {
                 let bytes = needed.saturating_mul(size_of::<u64>());
-                Failure::fail(format!("kvscatter: {bytes} bytes of working memory cannot be allocated"))
+                CallError::fail(format!("kvscatter: {bytes} bytes of working memory cannot be allocated"))
             })?;
             memory.resize(needed, 0);
         }

@@ -13,7 +13,7 @@ use super::Operator;
 use crate::context::Context;
 use crate::node::{Attributes, Node};
 use crate::recent::RecentlyPrepared;
-use crate::status::Failure;
+use crate::status::CallError;
 use crate::tensor_info::TensorInfo;
 
 /// The operator `Attention(Q, K, V, attn_mask?, past_key?, past_value?, nonpad_kv_seqlen?)`, which computes `Y`
@@ -33,7 +33,7 @@ impl Attention {
         attributes: &impl Attributes,
         inputs: &[TensorInfo],
         outputs: &[bool],
-    ) -> Result<(), Failure> {
+    ) -> Result<(), CallError> {
         Declaration::read(attributes, outputs)?.check_inputs(inputs)
     }
 }
@@ -41,12 +41,12 @@ impl Attention {
 impl Operator for Attention {
     const NAME: &'static CStr = c"Attention";
 
-    fn new(node: &Node<'_>) -> Result<Self, Failure> {
+    fn new(node: &Node<'_>) -> Result<Self, CallError> {
         let declaration = Declaration::read(node, &node.outputs()?)?;
         Ok(Self { declaration, recent: RecentlyPrepared::new() })
     }
 
-    fn compute(&self, context: &Context<'_>) -> Result<(), Failure> {
+    fn compute(&self, context: &Context<'_>) -> Result<(), CallError> {
         let tensors = Tensors::read(context)?;
         let prepare = || PreparedCall::new(&self.declaration, context, &tensors);
         let mut prepared = self.recent.get(tensors.signatures(), prepare)?;
@@ -54,7 +54,7 @@ impl Operator for Attention {
     }
 
     /// Checks nothing, because [`check_node`](Self::check_node) has decided that the provider takes the node.
-    fn check(&self, _inputs: &[TensorInfo]) -> Result<(), Failure> {
+    fn check(&self, _inputs: &[TensorInfo]) -> Result<(), CallError> {
         Ok(())
     }
 }

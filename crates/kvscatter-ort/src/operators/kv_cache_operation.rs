@@ -8,7 +8,7 @@ use kvscatter::spec::ascend::{self, KvCacheOperationCall};
 use super::{Operator, partial};
 use crate::context::Context;
 use crate::node::Node;
-use crate::status::Failure;
+use crate::status::CallError;
 use crate::tensor_info::TensorInfo;
 use crate::write::{CheckedWrite, PreparedWrites};
 
@@ -33,11 +33,11 @@ impl Operator for KvCacheOperation {
         }
     }
 
-    fn new(_node: &Node<'_>) -> Result<Self, Failure> {
+    fn new(_node: &Node<'_>) -> Result<Self, CallError> {
         Ok(Self { writes: PreparedWrites::new() })
     }
 
-    fn compute(&self, context: &Context<'_>) -> Result<(), Failure> {
+    fn compute(&self, context: &Context<'_>) -> Result<(), CallError> {
         let new_kv = &context.input(0, Argument::NewKv)?;
         let layer_id = context.input(1, Argument::LayerId)?;
         let past = &context.input(2, Argument::Past)?;
@@ -50,7 +50,7 @@ impl Operator for KvCacheOperation {
         CheckedWrite::new(&prepared, context, past, new_kv.bytes()?, 0).write(&plan)
     }
 
-    fn check(&self, inputs: &[TensorInfo]) -> Result<(), Failure> {
+    fn check(&self, inputs: &[TensorInfo]) -> Result<(), CallError> {
         let input = |index| partial(inputs, index);
         OPERATOR.infer(input(2), input(0), input(1), input(3), input(4))?;
         Ok(())

@@ -10,7 +10,7 @@ use super::{Operator, partial};
 use crate::context::Context;
 use crate::input::InputTensor;
 use crate::node::Node;
-use crate::status::Failure;
+use crate::status::CallError;
 use crate::tensor_info::TensorInfo;
 use crate::write::{CheckedWrite, PreparedWrites};
 
@@ -34,18 +34,20 @@ impl Operator for KvCacheUpdate {
         }
     }
 
-    fn new(node: &Node<'_>) -> Result<Self, Failure> {
+    fn new(node: &Node<'_>) -> Result<Self, CallError> {
         match node.string(c"cache_mode")?.as_deref() {
             None | Some("linear") => {}
             Some(other) => {
-                return Err(Failure::invalid_argument(format!("cache_mode must be 'linear', got '{other}'")));
+                return Err(CallError::invalid_argument(format!(
+                    "cache_mode must be 'linear', got '{other}'"
+                )));
             }
         }
         let form = match node.string(c"update_form")?.as_deref() {
             None | Some("padded") => AttentionIoForm::PaddedBhnd,
             Some("packed_nhd") => AttentionIoForm::PackedNhd,
             Some(other) => {
-                return Err(Failure::invalid_argument(format!(
+                return Err(CallError::invalid_argument(format!(
                     "update_form must be 'padded' or 'packed_nhd', got '{other}'"
                 )));
             }
@@ -53,11 +55,11 @@ impl Operator for KvCacheUpdate {
         Ok(Self { form, writes: PreparedWrites::new() })
     }
 
-    fn compute(&self, context: &Context<'_>) -> Result<(), Failure> {
+    fn compute(&self, context: &Context<'_>) -> Result<(), CallError> {
         let cache = &context.input(0, Argument::Cache)?;
         let update = &context.input(1, Argument::Update)?;
         let write_indices = context.input(2, Argument::TensorRtWriteIndices)?;
-        let write_indices = Indices::of(&write_indices)?;
+        let write_indices = Indices::read(&write_indices)?;
         let write_indices = write_indices.integers();
         let lengths = match self.form {
             AttentionIoForm::PaddedBhnd => None,
@@ -75,7 +77,7 @@ impl Operator for KvCacheUpdate {
         CheckedWrite::new(&prepared, context, cache, update.bytes()?, 0).write(&plan?)
     }
 
-    fn check(&self, inputs: &[TensorInfo]) -> Result<(), Failure> {
+    fn check(&self, inputs: &[TensorInfo]) -> Result<(), CallError> {
         let input = |index| partial(inputs, index);
         let update_lengths = inputs.get(3).filter(|lengths| lengths.is_present()).map(TensorInfo::partial);
         OPERATOR.infer(self.form, input(0), input(1), input(2), update_lengths)?;
@@ -90,7 +92,7 @@ enum Indices<'a> {
 }
 
 impl<'a> Indices<'a> {
-    fn of(tensor: &InputTensor<'a>) -> Result<Self, Failure> {
+    fn read(tensor: &InputTensor<'a>) -> Result<Self, CallError> {
         if tensor.has_element(ElementType::Int32) {
             tensor.list().map(Self::I32)
         } else {

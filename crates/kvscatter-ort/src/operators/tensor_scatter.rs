@@ -10,7 +10,7 @@ use super::{Operator, partial};
 use crate::context::Context;
 use crate::input::InputTensor;
 use crate::node::Node;
-use crate::status::Failure;
+use crate::status::CallError;
 use crate::tensor_info::TensorInfo;
 use crate::write::{CheckedWrite, PreparedWrites};
 
@@ -24,12 +24,12 @@ pub(crate) struct TensorScatter {
 impl Operator for TensorScatter {
     const NAME: &'static CStr = c"TensorScatter";
 
-    fn new(node: &Node<'_>) -> Result<Self, Failure> {
+    fn new(node: &Node<'_>) -> Result<Self, CallError> {
         let operator = operator(node.integer(c"axis")?, node.string(c"mode")?)?;
         Ok(Self { operator, writes: PreparedWrites::new() })
     }
 
-    fn compute(&self, context: &Context<'_>) -> Result<(), Failure> {
+    fn compute(&self, context: &Context<'_>) -> Result<(), CallError> {
         let cache = &context.input(0, Argument::PastCache)?;
         let update = &context.input(1, Argument::Update)?;
         let write_indices = context.optional_input(2, Argument::WriteIndices)?;
@@ -42,7 +42,7 @@ impl Operator for TensorScatter {
         CheckedWrite::new(&prepared, context, cache, update.bytes()?, 0).write(&plan)
     }
 
-    fn check(&self, inputs: &[TensorInfo]) -> Result<(), Failure> {
+    fn check(&self, inputs: &[TensorInfo]) -> Result<(), CallError> {
         let input = |index| partial(inputs, index);
         self.operator.infer(input(0), input(1), Some(input(2)))?;
         Ok(())
@@ -57,7 +57,7 @@ impl Operator for TensorScatter {
 ///
 /// # Errors
 /// Returns an error if the mode does not exist.
-pub(crate) fn operator(axis: Option<i64>, mode: Option<String>) -> Result<onnx::TensorScatter, Failure> {
+pub(crate) fn operator(axis: Option<i64>, mode: Option<String>) -> Result<onnx::TensorScatter, CallError> {
     let mut operator = onnx::TensorScatter::new().negative_index(NegativeIndex::Reject);
     if let Some(axis) = axis {
         operator = operator.axis(axis);
@@ -65,14 +65,14 @@ pub(crate) fn operator(axis: Option<i64>, mode: Option<String>) -> Result<onnx::
     if let Some(name) = mode {
         let mode = name
             .parse::<Mode>()
-            .map_err(|_| Failure::fail(format!("mode must be 'linear' or 'circular', got '{name}'")))?;
+            .map_err(|_| CallError::fail(format!("mode must be 'linear' or 'circular', got '{name}'")))?;
         operator = operator.mode(mode);
     }
     Ok(operator)
 }
 
 /// Returns the values of an optional input.
-pub(crate) fn list<'a>(tensor: Option<&InputTensor<'a>>) -> Result<Option<Cow<'a, [i64]>>, Failure> {
+pub(crate) fn list<'a>(tensor: Option<&InputTensor<'a>>) -> Result<Option<Cow<'a, [i64]>>, CallError> {
     tensor.map(InputTensor::list).transpose()
 }
 
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_runtime_has_no_words_for_is_in_ours() {
+    fn errors_without_a_message_of_the_runtime_have_ours() {
         let (argument, with) = (Argument::PastCache, Argument::Update);
         assert_eq!(
             runtime_message(Error::Overlap { argument, with, pair: 0, with_pair: 0 }),

@@ -82,7 +82,7 @@ impl Header {
 
     /// Returns the bytes of the header. Their number does not depend on the checksums.
     pub(super) fn encode(&self) -> Result<Vec<u8>, SavedError> {
-        let mut bytes = serde_json::to_vec(&Json::of(self)?).map_err(json)?;
+        let mut bytes = serde_json::to_vec(&Json::from_header(self)?).map_err(json)?;
         // The values begin at a multiple of 64 bytes, after 8 bytes with the length of the header.
         bytes.resize((bytes.len() + 8).next_multiple_of(64) - 8, b' ');
         let len = bytes.len() as u64;
@@ -181,7 +181,7 @@ fn parsed<T: fmt::Display>(
     value: String,
     parse: impl FnOnce(&str) -> Option<T>,
 ) -> Result<T, SavedError> {
-    let exact = parse(&value).filter(|it| it.to_string() == value);
+    let exact = parse(&value).filter(|kind| kind.to_string() == value);
     exact.ok_or_else(|| SavedError::EntryValue { key: key.to_owned(), value })
 }
 
@@ -240,7 +240,7 @@ struct Json {
 struct Pairs<T>(Vec<(String, T)>);
 
 impl Json {
-    fn of(header: &Header) -> Result<Self, SavedError> {
+    fn from_header(header: &Header) -> Result<Self, SavedError> {
         let mut metadata = vec![
             (SAVED.to_owned(), VERSION.to_owned()),
             (CHECKSUM.to_owned(), "0".repeat(DIGITS)),

@@ -103,11 +103,11 @@ fn a_sample_is_read_as_it_was_written() {
         let ranges = [10 + 8..10 + tensor.len(), 2..10];
         file.read(index, 0, &mut target, ranges).unwrap();
         let got = [&target[18..], &target[2..10]].concat();
-        let written = sample.tensors.iter().position(|it| it.name == tensor.name).unwrap();
+        let written = sample.tensors.iter().position(|other| other.name == tensor.name).unwrap();
         assert_eq!(got, values(written, tensor.len()), "{}", tensor.name);
         assert_eq!(target[..2], [0, 0]);
     }
-    read.tensors.sort_by_key(|tensor| sample.tensors.iter().position(|it| it == tensor));
+    read.tensors.sort_by_key(|tensor| sample.tensors.iter().position(|other| other == tensor));
     assert_eq!(read, sample);
     assert_eq!((header_len(&bytes) + 8) % 64, 0);
 }
@@ -166,19 +166,19 @@ fn a_sample_that_the_format_cannot_contain() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("saved");
     let changes: [(Change, &str); 12] = [
-        (|it| it.tensors[1].name = "state".to_owned(), "saved_name"),
-        (|it| it.tensors[1].name = "__metadata__".to_owned(), "saved_name"),
-        (|it| it.tensors[1].name = "kvscatter.tokens".to_owned(), "saved_name"),
-        (|it| it.tensors[0].element = ElementType::Int4, "saved_element"),
-        (|it| it.tensors[0].element = ElementType::Float4E2M1, "saved_element"),
-        (|it| it.tensors[0].element = ElementType::Complex128, "saved_element"),
-        (|it| it.tensors[0].element = ElementType::String, "saved_element"),
-        (|it| it.tensors[3].shape[0] = 2, "saved_shape"),
-        (|it| it.tensors[0].shape[3] = usize::MAX, "saved_shape"),
-        (|it| it.tensors[0].kind = SavedKind::Linear { axis: 4 }, "saved_axis"),
-        (|it| it.tensors[0].shape[2] = 6, "saved_rows"),
+        (|sample| sample.tensors[1].name = "state".to_owned(), "saved_name"),
+        (|sample| sample.tensors[1].name = "__metadata__".to_owned(), "saved_name"),
+        (|sample| sample.tensors[1].name = "kvscatter.tokens".to_owned(), "saved_name"),
+        (|sample| sample.tensors[0].element = ElementType::Int4, "saved_element"),
+        (|sample| sample.tensors[0].element = ElementType::Float4E2M1, "saved_element"),
+        (|sample| sample.tensors[0].element = ElementType::Complex128, "saved_element"),
+        (|sample| sample.tensors[0].element = ElementType::String, "saved_element"),
+        (|sample| sample.tensors[3].shape[0] = 2, "saved_shape"),
+        (|sample| sample.tensors[0].shape[3] = usize::MAX, "saved_shape"),
+        (|sample| sample.tensors[0].kind = SavedKind::Linear { axis: 4 }, "saved_axis"),
+        (|sample| sample.tensors[0].shape[2] = 6, "saved_rows"),
         (
-            |it| it.tensors[1].kind = SavedKind::Ring { axis: 2, capacity: 3, window: 4, first: 3 },
+            |sample| sample.tensors[1].kind = SavedKind::Ring { axis: 2, capacity: 3, window: 4, first: 3 },
             "saved_ring",
         ),
     ];

@@ -71,7 +71,7 @@ fn fill(
     }
     header.tokens.checksum = hash.digest128();
     for (tensor, place) in &mut header.tensors {
-        let index = sample.tensors.iter().position(|it| it.name == tensor.name);
+        let index = sample.tensors.iter().position(|other| other.name == tensor.name);
         let index = index.ok_or_else(|| SavedError::Name { tensor: tensor.name.clone() })?;
         let (expected, mut got) = (tensor.len(), 0);
         hash.reset();

@@ -37,7 +37,7 @@ impl Engine for Exact {
     fn load(&self, file: &ModelFile, _: LoadOptions) -> Result<Box<dyn Session>, SessionError> {
         let model = Model::load(file.path())?;
         let graph = model.graph()?;
-        let interface = Interface::of(&model, &Decoder::of(&graph)?)?;
+        let interface = Interface::new(&model, &Decoder::of(&graph)?)?;
         Ok(Box::new(ExactSession { interface, plan: self.0.clone() }))
     }
 }
@@ -78,7 +78,7 @@ impl Session for ExactSession {
                 for (layer, pair) in self.interface.caches.chunks(2).enumerate() {
                     for (part, port) in pair.iter().enumerate() {
                         let shared = step.shared.iter_mut().find(|shared| shared.past == port.past);
-                        let mut rows = Rows::of(port, shared.unwrap().cache);
+                        let mut rows = Rows::new(port, shared.unwrap().cache);
                         rows.write(first + sample, position, row([layer, part], token, position, context));
                     }
                     if fault == Some(Fault::FailsLate) && (sample + column + layer) % 3 == 2 {
@@ -90,7 +90,7 @@ impl Session for ExactSession {
                     context = (first_seen(&pair[0], position)..=position).fold(context, |context, seen| {
                         pair.iter().fold(context, |context, port| {
                             let shared = step.shared.iter_mut().find(|shared| shared.past == port.past);
-                            mix(context, Rows::of(port, shared.unwrap().cache).read(first + sample, seen))
+                            mix(context, Rows::new(port, shared.unwrap().cache).read(first + sample, seen))
                         })
                     });
                 }
@@ -140,7 +140,7 @@ struct Rows<'t> {
 }
 
 impl<'t> Rows<'t> {
-    fn of(port: &CachePort, cache: &'t mut Tensor) -> Self {
+    fn new(port: &CachePort, cache: &'t mut Tensor) -> Self {
         let shape = cache.shape().to_vec();
         let run = shape[port.axis + 1..].iter().product::<usize>() * port.element.bits().unwrap() / 8;
         let outer = shape[1..port.axis].iter().product();

@@ -33,7 +33,7 @@ type Sizes = (usize, usize, usize);
 pub(crate) struct Made(TempDir);
 
 impl Made {
-    fn of(model: &Model) -> Self {
+    fn new(model: &Model) -> Self {
         let made = Self(tempfile::tempdir().unwrap());
         model.save_with_weights(&made.path(), WeightTransfer::Copy).unwrap();
         made
@@ -51,7 +51,7 @@ fn load(name: &str) -> Model {
 
 /// Returns a model with linear caches.
 pub(crate) fn linear(max_seq: usize) -> Made {
-    Made::of(&convert(&load("mobius-llama-dynamic"), ConvertOptions::new(max_seq)).unwrap().model)
+    Made::new(&convert(&load("mobius-llama-dynamic"), ConvertOptions::new(max_seq)).unwrap().model)
 }
 
 /// Returns a model whose first layers have rings for these windows. The other layers have linear caches.
@@ -70,7 +70,7 @@ pub(crate) fn rings(windows: &[i64], (max_seq, chunk, rewind): Sizes) -> Made {
     let windowed = WindowedCaches::Ring { chunk: Some(chunk), rewind };
     let converted = convert(&model, ConvertOptions::new(max_seq).windowed(windowed)).unwrap();
     assert_eq!(converted.rings.values().sum::<usize>(), 2 * windows.len());
-    Made::of(&converted.model)
+    Made::new(&converted.model)
 }
 
 /// Returns a model with linear caches and the state of a convolution.
@@ -90,5 +90,5 @@ pub(crate) fn with_state() -> Made {
         values.push(state);
     }
     graph.node.push(super::conv_state::node());
-    Made::of(&model)
+    Made::new(&model)
 }

@@ -38,7 +38,7 @@ pub(crate) fn run(engine: &dyn Engine, of: Subject<'_>, batch: usize, histories:
     let oracle = |session: &KvSession| {
         let file = Model::load(of.model).unwrap().file().unwrap();
         let alone = engine.load(&file, LoadOptions { threads: options.threads }).unwrap();
-        Replay::of(session, alone, runs)
+        Replay::new(session, alone, runs)
     };
     let world = World::open(&faulty, of.model, options, plan, oracle);
     world.with(TOKENS, of.traps, None).run(batch as u64, histories, counts);

@@ -51,7 +51,7 @@ struct Logged {
 
 impl Replay {
     /// Returns an oracle for a session whose engine records its runs. `alone` is the same model in the same engine.
-    pub(crate) fn of(of: &KvSession, alone: Box<dyn Session>, runs: Runs) -> Self {
+    pub(crate) fn new(of: &KvSession, alone: Box<dyn Session>, runs: Runs) -> Self {
         let (session, interface) = (alone, of.interface().clone());
         let (batch, capacity) = (of.batch(), of.capacity());
         let zeros = |element, shape: Vec<usize>| session.zeros(element, &shape).unwrap();
@@ -59,7 +59,7 @@ impl Replay {
         let caches = ports.map(|port| zeros(port.element, port.shape(batch, capacity))).collect();
         let states = || interface.states.iter().map(|port| zeros(port.element, port.shape(batch))).collect();
         let states = [states(), states()];
-        let rows = interface.caches.iter().map(|port| Rows::of(port, capacity)).collect();
+        let rows = interface.caches.iter().map(|port| Rows::new(port, capacity)).collect();
         Self { session, interface, rows, batch, capacity, caches, states, runs }
     }
 

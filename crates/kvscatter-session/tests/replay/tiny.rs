@@ -60,7 +60,7 @@ pub(crate) struct Made {
 }
 
 impl Made {
-    fn of(model: &Model) -> Self {
+    fn new(model: &Model) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("model.onnx");
         model.save_with_weights(&path, WeightTransfer::Copy).unwrap();
@@ -75,7 +75,7 @@ impl Made {
 /// Returns a decoder with linear caches.
 pub(crate) fn linear() -> Made {
     let converted = convert(&growing(0), CAPACITY).unwrap();
-    Made::of(&with_traps(converted.model))
+    Made::new(&with_traps(converted.model))
 }
 
 /// Returns a decoder with linear caches and the state of a convolution. Only ONNX Runtime has its operator.
@@ -105,7 +105,7 @@ pub(crate) fn with_state() -> Made {
     let nodes = [transpose("rows", "columns"), mixed, transpose("mixed", "mixed_rows")];
     graph.node.splice(at + 1..at + 1, nodes);
     graph.node.insert(at + 4, node("Add", &["rows", "mixed_rows"], &["x0"]));
-    Made::of(&with_traps(convert(&model, CAPACITY).unwrap().model))
+    Made::new(&with_traps(convert(&model, CAPACITY).unwrap().model))
 }
 
 /// Returns a decoder whose first layers have rings.
@@ -113,7 +113,7 @@ pub(crate) fn rings(RingSetting { layers, chunk, rewind }: RingSetting) -> Made 
     let windowed = WindowedCaches::Ring { chunk: Some(chunk), rewind };
     let converted = convert(&growing(layers), ConvertOptions::new(CAPACITY).windowed(windowed)).unwrap();
     assert_eq!(converted.rings.values().sum::<usize>(), 2 * layers);
-    Made::of(&with_traps(converted.model))
+    Made::new(&with_traps(converted.model))
 }
 
 /// Returns a decoder with growing caches, whose first `windows` layers have a window.
@@ -129,15 +129,15 @@ fn growing(windows: usize) -> Model {
     graph.node.push(node("Gather", &["places", "position_ids"], &["placed"]));
     graph.node.push(node("Add", &["embedded", "placed"], &["x0"]));
     for layer in 0..LAYERS {
-        let of = |name: &str| format!("{name}{layer}");
-        let x = of("x");
+        let layered = |name: &str| format!("{name}{layer}");
+        let x = layered("x");
         for (seed, part) in [(4, "key"), (5, "value")] {
             let (past, present) =
                 (format!("past_key_values.{layer}.{part}"), format!("present.{layer}.{part}"));
             graph.input.push(value(&past, FLOAT, &["batch", "1", "past", "4"]));
             graph.output.push(value(&present, FLOAT, &["batch", "1", "total", "4"]));
-            graph.initializer.push(weights(&of(part), &[HIDDEN, HEAD], 2 * seed + layer as u64));
-            graph.node.push(node("MatMul", &[&x, &of(part)], &[&format!("new_{part}{layer}")]));
+            graph.initializer.push(weights(&layered(part), &[HIDDEN, HEAD], 2 * seed + layer as u64));
+            graph.node.push(node("MatMul", &[&x, &layered(part)], &[&format!("new_{part}{layer}")]));
         }
         let [key, value] = ["key", "value"].map(|part| format!("new_{part}{layer}"));
         let [pasts, presents] = ["past_key_values", "present"]
@@ -145,7 +145,7 @@ fn growing(windows: usize) -> Model {
         let mut attention = node(
             "Attention",
             &[&x, &key, &value, "", &pasts[0], &pasts[1]],
-            &[&of("y"), &presents[0], &presents[1]],
+            &[&layered("y"), &presents[0], &presents[1]],
         );
         for (name, value) in [("is_causal", 1), ("q_num_heads", 2), ("kv_num_heads", 1)] {
             attention.attribute.push(integer(name, value));
@@ -154,7 +154,7 @@ fn growing(windows: usize) -> Model {
             attention.attribute.push(integer("left_window_size", WINDOW - 1));
         }
         graph.node.push(attention);
-        graph.node.push(node("Add", &[&x, &of("y")], &[&format!("x{}", layer + 1)]));
+        graph.node.push(node("Add", &[&x, &layered("y")], &[&format!("x{}", layer + 1)]));
     }
     graph.node.push(node("MatMul", &[&format!("x{LAYERS}"), "head"], &["logits"]));
     let opsets = [("", 24), ("com.microsoft", 1)].map(|(domain, version)| OperatorSetIdProto {
@@ -204,16 +204,16 @@ fn with_traps(mut model: Model) -> Model {
 /// Returns nodes that compute zeros, `[batch, tokens, 1]`, from a table of one element. They wait for the value
 /// `after`, and read beyond the table if a token is `trap`.
 fn read_beyond(graph: &mut GraphProto, trap: i64, after: &str, zeros: &str) -> Vec<NodeProto> {
-    let of = |name: &str| format!("{name}_{trap}");
-    graph.initializer.push(table(&of("trap"), trap, 1000));
+    let named = |name: &str| format!("{name}_{trap}");
+    graph.initializer.push(table(&named("trap"), trap, 1000));
     vec![
-        node("ReduceMax", &[after, "last_axis"], &[&of("most")]),
-        node("Mul", &[&of("most"), "zero"], &[&of("nothing")]),
-        with(node("Cast", &[&of("nothing")], &[&of("no_index")]), "to", INT64.into()),
-        node("Gather", &[&of("trap"), "input_ids"], &[&of("traps")]),
-        node("Unsqueeze", &[&of("traps"), "last_axis"], &[&of("traps_of_tokens")]),
-        node("Add", &[&of("no_index"), &of("traps_of_tokens")], &[&of("index")]),
-        node("Gather", &["zero", &of("index")], &[zeros]),
+        node("ReduceMax", &[after, "last_axis"], &[&named("most")]),
+        node("Mul", &[&named("most"), "zero"], &[&named("nothing")]),
+        with(node("Cast", &[&named("nothing")], &[&named("no_index")]), "to", INT64.into()),
+        node("Gather", &[&named("trap"), "input_ids"], &[&named("traps")]),
+        node("Unsqueeze", &[&named("traps"), "last_axis"], &[&named("traps_of_tokens")]),
+        node("Add", &[&named("no_index"), &named("traps_of_tokens")], &[&named("index")]),
+        node("Gather", &["zero", &named("index")], &[zeros]),
     ]
 }
 

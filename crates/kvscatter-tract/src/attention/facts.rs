@@ -18,7 +18,7 @@ pub(super) fn facts(node: &AttentionNode, inputs: &[&TypedFact]) -> Result<TVec<
     if let Some(shapes) = operands.shapes(element, |fact| fact.shape.as_concrete()) {
         node.op.prepare(&shapes).map_err(words)?;
     }
-    let Dims { output, presents, scores } = Dims::of(node, &operands).map_err(words)?;
+    let Dims { output, presents, scores } = Dims::new(node, &operands).map_err(words)?;
     let presents = presents.into_iter().zip(node.outputs.has_presents);
     let presents = presents.filter_map(|(dims, is_given)| is_given.then_some(dims));
     let scores = node.op.has_scores().then_some(scores);
@@ -74,7 +74,7 @@ struct Dims {
 }
 
 impl Dims {
-    fn of(node: &AttentionNode, operands: &Operands<'_, &TypedFact>) -> Result<Self, AttentionError> {
+    fn new(node: &AttentionNode, operands: &Operands<'_, &TypedFact>) -> Result<Self, AttentionError> {
         let by_head = |operand, fact: &TypedFact, heads: Option<usize>| match (fact.shape.dims(), heads) {
             ([batch, heads, length, size], _) => {
                 Ok([batch.clone(), heads.clone(), length.clone(), size.clone()])

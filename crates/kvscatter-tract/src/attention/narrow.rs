@@ -27,10 +27,10 @@ const MAX_DEPTH: usize = 64;
 /// Cuts the mask of a node, for all nodes of attention that read it. Returns `None` if something else reads
 /// the mask, or if the mask cannot be cut.
 pub(super) fn narrow(model: &TypedModel, node: &TypedNode) -> TractResult<Option<TypedModelPatch>> {
-    let Some(cut) = Cut::of(model, node) else { return Ok(None) };
+    let Some(cut) = Cut::find(model, node) else { return Ok(None) };
     let outlet = model.node(cut.mask.node).outputs.get(cut.mask.slot).context("an outlet of the model")?;
     let is_reader = |inlet: &InletId| {
-        let reader = Cut::of(model, model.node(inlet.node));
+        let reader = Cut::find(model, model.node(inlet.node));
         inlet.slot == cut.inlet && reader.as_ref() == Some(&cut)
     };
     if model.outputs.contains(&cut.mask) || !outlet.successors.iter().all(is_reader) {
@@ -65,7 +65,7 @@ struct Cut {
 impl Cut {
     /// Returns `None` if a node is not an attention with lengths and a mask of all slots, or if it returns
     /// its scores, which include those of slots that are not valid.
-    fn of(model: &TypedModel, node: &TypedNode) -> Option<Self> {
+    fn find(model: &TypedModel, node: &TypedNode) -> Option<Self> {
         let attention = node.op_as::<AttentionNode>().filter(|attention| !attention.op.has_scores())?;
         let inlet = attention.inputs.mask?;
         let mask = *node.inputs.get(inlet)?;

@@ -12,8 +12,8 @@ use crate::error::{NodeError, label};
 pub(super) struct AttentionNode {
     pub(super) node: String,
     pub(super) op: Attention,
-    pub(super) inputs: Inputs,
-    pub(super) outputs: Outputs,
+    pub(super) inputs: NodeInputs,
+    pub(super) outputs: NodeOutputs,
 }
 
 /// Floats are compared with `==`. `check` has refused NaN, so every node equals itself.
@@ -21,7 +21,7 @@ impl Eq for AttentionNode {}
 
 /// The indices of the optional inputs among those that are present.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Inputs {
+pub(super) struct NodeInputs {
     pub(super) count: usize,
     pub(super) mask: Option<usize>,
     pub(super) past: Option<(usize, usize)>,
@@ -30,7 +30,7 @@ pub(super) struct Inputs {
 
 /// The optional outputs that are present.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Outputs {
+pub(super) struct NodeOutputs {
     pub(super) count: usize,
     /// Whether the node has `present_key` and `present_value`.
     pub(super) has_presents: [bool; 2],
@@ -47,7 +47,7 @@ pub(super) struct Operands<'a, T> {
 }
 
 impl AttentionNode {
-    pub(super) fn of(node: &NodeProto) -> Result<Self, NodeError> {
+    pub(super) fn new(node: &NodeProto) -> Result<Self, NodeError> {
         let known = [
             "is_causal",
             "kv_num_heads",
@@ -59,8 +59,8 @@ impl AttentionNode {
             "softcap",
             "softmax_precision",
         ];
-        let attributes = Attributes::of(node, &known)?;
-        let (inputs, outputs) = (Inputs::of(node)?, Outputs::of(node)?);
+        let attributes = Attributes::read(node, &known)?;
+        let (inputs, outputs) = (NodeInputs::new(node)?, NodeOutputs::new(node)?);
         let attributes = kvscatter_attention::Attributes {
             is_causal: attributes.integer("is_causal")?,
             kv_num_heads: attributes.integer("kv_num_heads")?,
@@ -73,7 +73,7 @@ impl AttentionNode {
             softmax_precision: attributes.integer("softmax_precision")?,
         };
         let has_scores = given_index(&node.output, 3).is_some();
-        let op = attributes.operator(has_scores).map_err(|error| NodeError::of(node, error))?;
+        let op = attributes.operator(has_scores).map_err(|error| NodeError::new(node, error))?;
         Ok(Self { node: label(node), op, inputs, outputs })
     }
 
@@ -82,25 +82,25 @@ impl AttentionNode {
     }
 }
 
-impl Inputs {
-    fn of(node: &NodeProto) -> Result<Self, NodeError> {
-        let at = |index| given_index(&node.input, index);
-        if (0..3).any(|index| at(index).is_none()) || node.input.len() > 7 {
-            return Err(NodeError::of(node, format!("takes 3 to 7 inputs, got {}", node.input.len())));
+impl NodeInputs {
+    fn new(node: &NodeProto) -> Result<Self, NodeError> {
+        let given = |index| given_index(&node.input, index);
+        if (0..3).any(|index| given(index).is_none()) || node.input.len() > 7 {
+            return Err(NodeError::new(node, format!("takes 3 to 7 inputs, got {}", node.input.len())));
         }
-        let past = match (at(4), at(5)) {
+        let past = match (given(4), given(5)) {
             (Some(key), Some(value)) => Some((key, value)),
             (None, None) => None,
             _ => {
-                return Err(NodeError::of(node, AttentionError::PastAlone));
+                return Err(NodeError::new(node, AttentionError::PastAlone));
             }
         };
-        let nonpad_kv_seqlen = at(6);
+        let nonpad_kv_seqlen = given(6);
         if past.is_some() && nonpad_kv_seqlen.is_some() {
-            return Err(NodeError::of(node, AttentionError::LengthsAndPast));
+            return Err(NodeError::new(node, AttentionError::LengthsAndPast));
         }
         let count = node.input.iter().filter(|name| !name.is_empty()).count();
-        Ok(Self { count, mask: at(3), past, nonpad_kv_seqlen })
+        Ok(Self { count, mask: given(3), past, nonpad_kv_seqlen })
     }
 
     /// Returns the inputs of a node by their roles, or `None` if one is missing.
@@ -108,7 +108,7 @@ impl Inputs {
         if all.len() != self.count {
             return None;
         }
-        let at = |index: Option<usize>| index.and_then(|index| all.get(index));
+        let optional = |index: Option<usize>| index.and_then(|index| all.get(index));
         let past = match self.past {
             Some((key, value)) => Some([all.get(key)?, all.get(value)?]),
             None => None,
@@ -117,9 +117,9 @@ impl Inputs {
             query: all.first()?,
             key: all.get(1)?,
             value: all.get(2)?,
-            mask: at(self.mask),
+            mask: optional(self.mask),
             past,
-            lengths: at(self.nonpad_kv_seqlen),
+            lengths: optional(self.nonpad_kv_seqlen),
         })
     }
 }
@@ -144,15 +144,15 @@ impl<'a, T> Operands<'a, T> {
     }
 }
 
-impl Outputs {
-    fn of(node: &NodeProto) -> Result<Self, NodeError> {
-        let at = |index| given_index(&node.output, index);
-        if at(0).is_none() || node.output.len() > 4 {
-            return Err(NodeError::of(node, format!("has 1 to 4 outputs, got {}", node.output.len())));
+impl NodeOutputs {
+    fn new(node: &NodeProto) -> Result<Self, NodeError> {
+        let given = |index| given_index(&node.output, index);
+        if given(0).is_none() || node.output.len() > 4 {
+            return Err(NodeError::new(node, format!("has 1 to 4 outputs, got {}", node.output.len())));
         }
         Ok(Self {
             count: node.output.iter().filter(|name| !name.is_empty()).count(),
-            has_presents: [at(1).is_some(), at(2).is_some()],
+            has_presents: [given(1).is_some(), given(2).is_some()],
         })
     }
 }

@@ -12,12 +12,12 @@ use crate::threads::Threads;
 /// The state of a node between runs.
 #[derive(Debug, Default)]
 pub(super) struct AttentionState {
-    last: Option<Call>,
+    last: Option<PreparedCall>,
 }
 
 /// What was prepared for the shapes of the last call.
 #[derive(Debug)]
-struct Call {
+struct PreparedCall {
     /// The shapes of all inputs.
     shapes: TVec<TVec<usize>>,
     threads: usize,
@@ -60,7 +60,8 @@ impl AttentionState {
         let operands = node.inputs.select(inputs).context("an input is missing")?;
         let inputs_of_call = translate::<T>(&operands)?;
         let threads = Threads::current();
-        let Call { prepared, scratch, .. } = self.prepare(node, inputs, &operands, threads.count())?;
+        let PreparedCall { prepared, scratch, .. } =
+            self.prepare(node, inputs, &operands, threads.count())?;
         let mut output = zeros::<T>(&prepared.output_shape())?;
         let mut presents = match node.outputs.has_presents {
             [false, false] => None,
@@ -99,8 +100,8 @@ impl AttentionState {
         inputs: &[TValue],
         operands: &Operands<'_, TValue>,
         threads: usize,
-    ) -> TractResult<&mut Call> {
-        let is_same = |last: &Call| {
+    ) -> TractResult<&mut PreparedCall> {
+        let is_same = |last: &PreparedCall| {
             last.threads == threads
                 && last.shapes.iter().map(|shape| &**shape).eq(inputs.iter().map(|tensor| tensor.shape()))
         };
@@ -113,7 +114,7 @@ impl AttentionState {
                 let prepared = node.op.prepare(&shapes).map_err(|error| node.error(error))?;
                 let scratch = prepared.scratch(threads);
                 let shapes = inputs.iter().map(|tensor| tensor.shape().into()).collect();
-                Call { shapes, threads, prepared, scratch }
+                PreparedCall { shapes, threads, prepared, scratch }
             }
         };
         Ok(self.last.insert(last))

@@ -27,7 +27,7 @@ pub(super) fn catch_panics<T>(call: impl FnOnce() -> TractResult<T>) -> Result<T
     let called = catch_unwind(AssertUnwindSafe(call));
     IS_CATCHING.set(outside);
     match called {
-        Ok(result) => result.map_err(|error| of(&error)),
+        Ok(result) => result.map_err(|error| message(&error)),
         Err(panic) => {
             let words = panic.downcast_ref::<String>().map(String::as_str);
             let words = words.or_else(|| panic.downcast_ref::<&str>().copied());
@@ -60,7 +60,7 @@ pub(super) fn label() -> String {
     format!("tract {VERSION}")
 }
 
-fn of(error: &TractError) -> String {
+fn message(error: &TractError) -> String {
     if let Some(node) = error.chain().find_map(|cause| cause.downcast_ref::<NodeError>()) {
         return line(&node.to_string());
     }

@@ -98,7 +98,7 @@ fn check_operators(graph: &GraphProto, onnx: &Onnx) -> Result<(), NodeError> {
         // the two domains.
         let is_of_known_domain = is_onnx(node) || node.domain == "com.microsoft";
         if !is_of_known_domain || !onnx.op_register.0.contains_key(&node.op_type) {
-            return Err(NodeError::of(node, "tract does not have this operator"));
+            return Err(NodeError::new(node, "tract does not have this operator"));
         }
         for inner in graphs(node) {
             check_operators(inner, onnx)?;
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_reads_goes_and_what_a_definition_counts_stays() {
+    fn unread_nodes_go_and_nodes_that_a_definition_counts_stay() {
         let mut graph = GraphProto {
             node: vec![
                 node("Split", &["x"], &["a", "unread"]),

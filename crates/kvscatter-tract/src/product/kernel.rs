@@ -62,7 +62,7 @@ impl Codes<'_> {
 }
 
 /// A kernel's call, which is compiled for each instruction set.
-pub(super) trait Call {
+pub(super) trait KernelCall {
     /// Computes with at most `LIMIT` numbers in vectors, beside those of the weights. With `FUSED`, products are added
     /// without being rounded.
     fn run<const LIMIT: usize, const FUSED: bool>(self);
@@ -103,21 +103,21 @@ macro_rules! with_width {
     };
 }
 
-impl<const R: usize> Call for Floats<'_, R> {
+impl<const R: usize> KernelCall for Floats<'_, R> {
     #[inline(always)]
     fn run<const LIMIT: usize, const FUSED: bool>(self) {
         with_width!(R, floats(self));
     }
 }
 
-impl<const R: usize> Call for Coded<'_, R> {
+impl<const R: usize> KernelCall for Coded<'_, R> {
     #[inline(always)]
     fn run<const LIMIT: usize, const FUSED: bool>(self) {
         with_width!(R, coded(self));
     }
 }
 
-impl Call for Decode<'_> {
+impl KernelCall for Decode<'_> {
     #[inline(always)]
     fn run<const LIMIT: usize, const FUSED: bool>(self) {
         match self.codes.bits {

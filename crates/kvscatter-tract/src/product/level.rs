@@ -10,7 +10,7 @@
 
 use kvscatter::Isa;
 
-use super::kernel::Call;
+use super::kernel::KernelCall;
 
 /// An instruction set that the machine has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +28,7 @@ enum Kind {
 impl Level {
     /// Returns the level for an instruction set, or a narrower one if the machine lacks an extension that the kernels
     /// need too.
-    pub(super) fn of(isa: Isa) -> Self {
+    pub(super) fn new(isa: Isa) -> Self {
         #[cfg(target_arch = "x86_64")]
         {
             use std::arch::is_x86_feature_detected as has;
@@ -45,7 +45,7 @@ impl Level {
     }
 
     /// Calls a kernel.
-    pub(super) fn run(self, call: impl Call) {
+    pub(super) fn run(self, call: impl KernelCall) {
         match self.0 {
             // SAFETY: `of` has checked that the machine has these instructions.
             #[cfg(target_arch = "x86_64")]
@@ -61,17 +61,17 @@ impl Level {
 /// Registers have 512 numbers. A quarter of them contain sums, which is enough to keep the units busy.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-fn avx512(call: impl Call) {
+fn avx512(call: impl KernelCall) {
     call.run::<128, true>();
 }
 
 /// Registers have 128 numbers. Half of them contain sums.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
-fn avx2(call: impl Call) {
+fn avx2(call: impl KernelCall) {
     call.run::<64, true>();
 }
 
-fn portable(call: impl Call) {
+fn portable(call: impl KernelCall) {
     call.run::<32, false>();
 }

@@ -31,7 +31,7 @@ struct Case {
 }
 
 /// The values of the inputs, `[batch, heads, length, size]`.
-struct Inputs {
+struct AttentionTensors {
     query: Vec<f32>,
     key: Vec<f32>,
     value: Vec<f32>,
@@ -82,11 +82,11 @@ impl Case {
         self.past + self.keys
     }
 
-    fn inputs(&self, random: &mut Random) -> Inputs {
+    fn inputs(&self, random: &mut Random) -> AttentionTensors {
         let mut numbers = |count: usize| random.many(count, number);
         let [of_query, of_key] = self.heads.map(|heads| self.batch * heads);
         let [size, value_size] = self.sizes;
-        let mut inputs = Inputs {
+        let mut inputs = AttentionTensors {
             query: numbers(of_query * self.queries * size),
             key: numbers(of_key * self.keys * size),
             value: numbers(of_key * self.keys * value_size),
@@ -108,7 +108,7 @@ impl Case {
     }
 
     /// Returns the number that is added to a score, negative infinity for a masked key.
-    fn bias(&self, inputs: &Inputs, [b, h, i, j]: [usize; 4]) -> f64 {
+    fn bias(&self, inputs: &AttentionTensors, [b, h, i, j]: [usize; 4]) -> f64 {
         let length = self.lengths.as_ref().map(|lengths| lengths[b]);
         let offset = length.map_or(self.past as i64, |length| length - self.queries as i64);
         let (place, key) = (i as i64 + offset, j as i64);
@@ -135,10 +135,10 @@ impl Case {
     }
 
     /// Returns `Y` as `[batch, heads, queries, size]`, and the scores of the mode.
-    fn reference(&self, inputs: &Inputs) -> (Vec<f64>, Vec<f64>) {
+    fn reference(&self, inputs: &AttentionTensors) -> (Vec<f64>, Vec<f64>) {
         let ([heads, key_heads], [size, value_size]) = (self.heads, self.sizes);
         let scale = self.scale.map_or(1.0 / (size as f64).sqrt(), f64::from);
-        let at = |past: &[f32], new: &[f32], width: usize, [b, g, j, d]: [usize; 4]| {
+        let value_at = |past: &[f32], new: &[f32], width: usize, [b, g, j, d]: [usize; 4]| {
             let from = |values: &[f32], length: usize, j: usize| {
                 values[((b * key_heads + g) * length + j) * width + d]
             };
@@ -155,7 +155,7 @@ impl Case {
         {
             let g = h / (heads / key_heads);
             let query = |d: usize| f64::from(inputs.query[((b * heads + h) * self.queries + i) * size + d]);
-            let key = |j, d| at(&inputs.past_key, &inputs.key, size, [b, g, j, d]);
+            let key = |j, d| value_at(&inputs.past_key, &inputs.key, size, [b, g, j, d]);
             let raw: Vec<f64> = (0..self.total())
                 .map(|j| scale * (0..size).map(|d| query(d) * key(j, d)).sum::<f64>())
                 .collect();
@@ -172,7 +172,7 @@ impl Case {
                     biased.iter().map(|score| (score - most).exp() / sum).collect()
                 }
             };
-            let value = |j, d| at(&inputs.past_value, &inputs.value, value_size, [b, g, j, d]);
+            let value = |j, d| value_at(&inputs.past_value, &inputs.value, value_size, [b, g, j, d]);
             output.extend(
                 (0..value_size).map(|d| (0..self.total()).map(|j| weights[j] * value(j, d)).sum::<f64>()),
             );
@@ -182,7 +182,7 @@ impl Case {
     }
 
     /// Runs the case in tract and returns `Y`, in the reference's layout, and the scores.
-    fn run(&self, inputs: &Inputs, datum: DatumType) -> TractResult<(Vec<f32>, Vec<f32>)> {
+    fn run(&self, inputs: &AttentionTensors, datum: DatumType) -> TractResult<(Vec<f32>, Vec<f32>)> {
         let (attention, given) = self.node(inputs, datum)?;
         let outputs =
             ["y", "scores"].into_iter().filter(|name| attention.output.iter().any(|has| has == name));
@@ -203,7 +203,7 @@ impl Case {
     }
 
     /// Returns the node and its inputs with their values.
-    fn node(&self, inputs: &Inputs, datum: DatumType) -> TractResult<(NodeProto, Given)> {
+    fn node(&self, inputs: &AttentionTensors, datum: DatumType) -> TractResult<(NodeProto, Given)> {
         let ([heads, key_heads], [size, value_size]) = (self.heads, self.sizes);
         let code = if datum == DatumType::F16 { 10 } else { 1 };
         let mut attention = node("Attention", "attend", &["q", "k", "v", "", "", "", ""], &["y", "", "", ""]);
@@ -337,7 +337,7 @@ fn float16_is_summed_in_float32() {
 }
 
 #[test]
-fn what_lies_behind_the_length_has_no_influence() {
+fn slots_after_the_length_have_no_influence() {
     let mut case = Case::random(3);
     case = Case { past: 0, keys: 9, batch: 2, lengths: Some(vec![4, 7]), mask: None, mode: None, ..case };
     let mut inputs = case.inputs(&mut Random::new(5, 1));
@@ -408,7 +408,7 @@ fn a_node_may_have_one_present() {
 }
 
 #[test]
-fn what_a_call_gets_wrong_is_said_with_the_nodes_name() {
+fn errors_of_a_call_name_the_node() {
     let right =
         Case { is_rank_3: false, past: 0, keys: 5, lengths: None, mask: None, mode: None, ..Case::random(3) };
     let batch = right.batch;

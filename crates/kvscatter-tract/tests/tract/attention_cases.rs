@@ -136,14 +136,14 @@ fn tensor<T: Element>(tensor: &OnnxTensor) -> Tensor<T> {
 }
 
 fn numbers(tensor: &OnnxTensor) -> Vec<f64> {
-    fn of<T: Element>(bytes: &[u8]) -> Vec<f64> {
+    fn values<T: Element>(bytes: &[u8]) -> Vec<f64> {
         let elements = bytes.chunks_exact(size_of::<T>()).map(bytemuck::pod_read_unaligned::<T>);
         elements.map(|element| f64::from(element.to_f32())).collect()
     }
     match (tensor.element(), tensor.data()) {
-        (ElementType::Float32, Data::Bytes(bytes)) => of::<f32>(bytes),
-        (ElementType::Float16, Data::Bytes(bytes)) => of::<f16>(bytes),
-        (ElementType::BFloat16, Data::Bytes(bytes)) => of::<bf16>(bytes),
+        (ElementType::Float32, Data::Bytes(bytes)) => values::<f32>(bytes),
+        (ElementType::Float16, Data::Bytes(bytes)) => values::<f16>(bytes),
+        (ElementType::BFloat16, Data::Bytes(bytes)) => values::<bf16>(bytes),
         (other, _) => panic!("a tensor of {other}"),
     }
 }

@@ -120,7 +120,7 @@ fn a_step_that_does_not_fit_is_refused_with_the_name_and_the_cache_is_back() {
 }
 
 #[test]
-fn what_is_asked_for_is_returned_or_written_where_the_caller_wants_it() {
+fn requested_outputs_are_returned_or_written_to_the_callers_memory() {
     let mut session = scatter();
     let cache = Tensor::zeros(ElementType::Float32, &CACHE).unwrap();
     let (rows, at) = (rows(1.0), Tensor::int64s(&[2], &[0, 1]).unwrap());

@@ -58,7 +58,7 @@ enum Input {
 }
 
 impl Case {
-    const fn of(bits: usize, block_size: usize, k: usize) -> Self {
+    const fn new(bits: usize, block_size: usize, k: usize) -> Self {
         Self {
             bits,
             block_size,
@@ -296,7 +296,7 @@ fn every_block_size_and_layout_is_the_product_with_dequantised_weights() {
         for block_size in [16, 32, 64, 128, 256] {
             for zeros in [Zeros::Absent, Zeros::Packed, Zeros::Floats] {
                 for input in INPUTS {
-                    check(Case { zeros, input, ..Case::of(bits, block_size, 256) });
+                    check(Case { zeros, input, ..Case::new(bits, block_size, 256) });
                 }
             }
         }
@@ -308,7 +308,7 @@ fn a_last_block_that_is_not_full_is_cut() {
     for bits in [2, 4, 8] {
         for (block_size, k) in [(16, 40), (32, 72), (32, 16), (64, 96), (128, 160), (256, 300)] {
             for zeros in [Zeros::Absent, Zeros::Packed, Zeros::Floats] {
-                check(Case { zeros, input: Input::Transposed, ..Case::of(bits, block_size, k) });
+                check(Case { zeros, input: Input::Transposed, ..Case::new(bits, block_size, k) });
             }
         }
     }
@@ -318,7 +318,7 @@ fn a_last_block_that_is_not_full_is_cut() {
 fn groups_bias_and_float16_are_as_defined() {
     for block_size in [16, 32, 64] {
         for input in INPUTS {
-            let plain = Case { input, zeros: Zeros::Packed, ..Case::of(4, block_size, 128) };
+            let plain = Case { input, zeros: Zeros::Packed, ..Case::new(4, block_size, 128) };
             check(Case { has_bias: true, ..plain });
             check(Case { has_groups: true, zeros: Zeros::Floats, ..plain });
             check(Case { has_groups: true, has_bias: true, zeros: Zeros::Absent, ..plain });
@@ -330,7 +330,7 @@ fn groups_bias_and_float16_are_as_defined() {
 
 /// Returns the error of loading a plan of the changed model.
 fn refused(change: impl FnOnce(&mut NodeProto, &mut Vec<TensorProto>)) -> String {
-    let case = Case { zeros: Zeros::Floats, has_groups: true, has_bias: true, ..Case::of(4, 32, 64) };
+    let case = Case { zeros: Zeros::Floats, has_groups: true, has_bias: true, ..Case::new(4, 32, 64) };
     let mut model = case.model();
     let graph = model.graph.as_mut().unwrap();
     change(graph.node.last_mut().unwrap(), &mut graph.initializer);
@@ -343,7 +343,7 @@ fn set(node: &mut NodeProto, name: &str, value: i64) {
 }
 
 #[test]
-fn what_is_not_as_defined_is_refused_with_the_reason() {
+fn undefined_forms_are_refused_with_the_reason() {
     let attribute = |name: &'static str, value| refused(move |node, _| set(node, name, value));
     let input = |index: usize, name: &str, with: TensorProto| {
         refused(|node, tensors| {
@@ -402,7 +402,7 @@ fn what_is_not_as_defined_is_refused_with_the_reason() {
 
 #[test]
 fn columns_that_only_a_run_knows_are_checked() {
-    let case = Case::of(4, 32, 64);
+    let case = Case::new(4, 32, 64);
     let mut model = case.model();
     model.graph.as_mut().unwrap().input[0] = value("x", case.element, &["batch", "tokens", "k"]);
     let plan = plan(&model).unwrap();
@@ -415,7 +415,7 @@ fn columns_that_only_a_run_knows_are_checked() {
 #[test]
 fn levels_of_accuracy_are_kept_since_float32_is_the_best_of_them() {
     for level in 0..=4 {
-        let case = Case::of(4, 32, 64);
+        let case = Case::new(4, 32, 64);
         let mut model = case.model();
         set(model.graph.as_mut().unwrap().node.last_mut().unwrap(), "accuracy_level", level);
         plan(&model).unwrap();
@@ -453,7 +453,7 @@ fn onnx_runtime_computes_what_is_expected_here() {
             for zeros in [Zeros::Absent, Zeros::Packed, Zeros::Floats] {
                 for has_groups in [false, true] {
                     let (input, has_bias) = (Input::Transposed, true);
-                    let case = Case { zeros, has_groups, has_bias, input, ..Case::of(bits, block_size, k) };
+                    let case = Case { zeros, has_groups, has_bias, input, ..Case::new(bits, block_size, k) };
                     // ONNX Runtime ignores these, reads them differently or rejects them. tract rejects the
                     // first two as well.
                     if has_groups && (bits != 4 || zeros == Zeros::Packed)

@@ -151,7 +151,7 @@ fn the_callers_own_hold_on_the_cache_makes_it_a_copy() {
 }
 
 #[test]
-fn what_a_model_gets_wrong_is_said_with_the_nodes_name() {
+fn errors_of_a_model_name_the_node() {
     let refused = |attributes, cache: &[&str], update: &[&str], at: i32| {
         let mut write = node("TensorScatter", "layer.3", &["cache", "update", "at"], &["present"]);
         write.attribute = attributes;

@@ -77,7 +77,7 @@ pub(super) fn share(executor: &dyn Executor, bytes: usize, work: impl Fn(&mut Sh
     let run = || {
         let first = first_chunk(arrived.fetch_add(1, Ordering::Relaxed));
         for chunks in [first..CHUNKS, 0..first] {
-            work(&mut Share::of(&taken, chunks, bytes));
+            work(&mut Share::new(&taken, chunks, bytes));
         }
     };
     executor.broadcast(&run);
@@ -118,7 +118,7 @@ pub(super) enum Share<'a> {
 }
 
 impl<'a> Share<'a> {
-    pub(super) fn of(taken: &'a AtomicUsize, chunks: Range<u32>, bytes: usize) -> Self {
+    pub(super) fn new(taken: &'a AtomicUsize, chunks: Range<u32>, bytes: usize) -> Self {
         let chunk_bytes = usize::try_from(CHUNKS).map_or(bytes, |chunks| bytes.div_ceil(chunks));
         Self::Claims { taken, chunks, chunk_bytes, walked: 0, current: None }
     }

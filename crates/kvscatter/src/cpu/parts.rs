@@ -154,7 +154,7 @@ mod tests {
             let mut buffer = vec![0_u8; elements.div_ceil(2)];
             let parts = DestinationParts::many(write.geometry(), &mut buffer, [written, grain]);
             let taken = AtomicUsize::new(0);
-            let mut shares = [0..20, 20..usize::BITS].map(|chunks| Share::of(&taken, chunks, parts.len));
+            let mut shares = [0..20, 20..usize::BITS].map(|chunks| Share::new(&taken, chunks, parts.len));
             let mut threads = shares.each_mut().map(|share| ThreadParts::new(&parts, share));
             let mut owners = Vec::new();
             for (layer, sample) in (0..3).flat_map(|layer| (0..batch).map(move |sample| (layer, sample))) {

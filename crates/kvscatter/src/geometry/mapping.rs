@@ -200,13 +200,13 @@ impl Mapping {
     pub(crate) fn offsets(&self, first: Offsets, rows: RowRange) -> Offsets {
         // P1: every partial sum of indices in range times strides lies inside its buffer, which `View`
         // proves. The rows of the caller are in range, so no step here wraps.
-        let at = |base: usize, sample: isize, row: isize, at_row: usize| {
+        let offset = |base: usize, sample: isize, row: isize, at_row: usize| {
             base.wrapping_add_signed(sample.wrapping_mul(rows.sample.cast_signed()))
                 .wrapping_add_signed(row.wrapping_mul(at_row.cast_signed()))
         };
         Offsets {
-            dst: at(first.dst, self.sample.dst, self.row.dst, rows.dst_row),
-            src: at(first.src, self.sample.src, self.row.src, rows.src_row),
+            dst: offset(first.dst, self.sample.dst, self.row.dst, rows.dst_row),
+            src: offset(first.src, self.sample.src, self.row.src, rows.src_row),
         }
     }
 

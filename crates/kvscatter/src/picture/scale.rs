@@ -66,16 +66,16 @@ impl Scale {
     /// one digit.
     pub(super) fn ticks(self, advance: usize) -> Vec<(usize, usize)> {
         let Some(last) = self.capacity.checked_sub(1) else { return Vec::new() };
-        let at = |slot: usize| (slot, self.columns_of(&(slot..slot.saturating_add(1))).start);
+        let tick = |slot: usize| (slot, self.columns_of(&(slot..slot.saturating_add(1))).start);
         let room = digits(last).saturating_add(2).saturating_mul(advance);
         let step = (0..usize::BITS)
             .filter_map(|power| 1_usize.checked_shl(power))
-            .find(|&step| at(step).1 >= room)
+            .find(|&step| tick(step).1 >= room)
             .unwrap_or(self.capacity);
-        let (last, end) = at(last);
+        let (last, end) = tick(last);
         let mut ticks: Vec<_> = (0..last)
             .step_by(step)
-            .map(at)
+            .map(tick)
             .filter(|(_, column)| column.saturating_add(room) <= end)
             .collect();
         ticks.push((last, end));

@@ -288,10 +288,10 @@ impl CallIndices<'_> {
             return Ok(checked);
         }
         self.check_cumulative()?; // Condition 3, with `rows_of`
-        let mut brought = 0_i64;
+        let mut total = 0_i64;
         for sample in 0..self.batch() {
             let (rows, length) = self.rows_of(sample)?; // Conditions 3 and 4
-            brought = brought.saturating_add_unsigned(u64::try_from(rows).unwrap_or(u64::MAX));
+            total = total.saturating_add_unsigned(u64::try_from(rows).unwrap_or(u64::MAX));
             match self.first_slot(sample, rows, length) {
                 // Condition 5. The sum of lengths cannot wrap, because each length is at most the capacity of
                 // its own sample.
@@ -305,7 +305,7 @@ impl CallIndices<'_> {
                 Err(error) => return Err(error),
             }
         }
-        self.rules.check_total(brought)?; // Condition 3
+        self.rules.check_total(total)?; // Condition 3
         Ok(checked)
     }
 

@@ -26,7 +26,7 @@ pub(super) fn padded<'a>(
     if ranks.0 != ranks.1 {
         return Err(mismatch);
     }
-    let roles = Roles::of(cache.dims(), axis).zip(Roles::of(update.dims(), axis));
+    let roles = Roles::new(cache.dims(), axis).zip(Roles::new(update.dims(), axis));
     let (of_cache, of_update) = roles.ok_or(mismatch)?;
     let pair = |first, of_cache, of_update| {
         let pairs = pair_dimensions(argument, first, of_cache, of_update);
@@ -112,7 +112,7 @@ pub(super) struct Roles<'a> {
 
 impl<'a> Roles<'a> {
     /// Assigns the roles. Returns `None` if `axis` is 0 or not a dimension.
-    pub(super) fn of(dims: &'a [Dim], axis: usize) -> Option<Self> {
+    pub(super) fn new(dims: &'a [Dim], axis: usize) -> Option<Self> {
         let ([sample, outer @ ..], [rows, inner @ ..]) = dims.split_at_checked(axis)? else {
             return None;
         };

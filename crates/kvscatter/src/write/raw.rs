@@ -132,7 +132,7 @@ impl WritePlan<'_> {
     /// Checks that `written` shares no byte with the index lists, because the lists are read again while
     /// bytes move.
     fn check_lists(&self, argument: Argument, pair: usize, written: RawBuffer) -> Result<(), Error> {
-        match self.moves.lists().find(|(_, values)| written.overlaps(RawBuffer::of(*values))) {
+        match self.moves.lists().find(|(_, values)| written.overlaps(RawBuffer::from_integers(*values))) {
             Some((with, _)) => Err(Error::Overlap { argument, with, pair, with_pair: pair }),
             None => Ok(()),
         }
@@ -222,7 +222,7 @@ fn check_overlap(
 impl RawBuffer {
     const NONE: Self = Self { ptr: ptr::null_mut(), len: 0 };
 
-    fn of(integers: Integers<'_>) -> Self {
+    fn from_integers(integers: Integers<'_>) -> Self {
         let (ptr, len) = integers.memory();
         Self { ptr: ptr.cast_mut(), len }
     }

@@ -107,7 +107,7 @@ pub(crate) fn error(
     update_shape: &[usize],
     element: ElementType,
 ) -> Error {
-    let words = Words::of(call);
+    let words = Words::new(call);
     match *refusal {
         Refusal::TypesDiffer { .. } | Refusal::UpdateLengthsMissing | Refusal::UpdateLengthsUnexpected => {
             unreachable!("see `is_reachable`")
@@ -255,7 +255,7 @@ impl Words {
         }
     }
 
-    fn of(call: &Call) -> Self {
+    fn new(call: &Call) -> Self {
         match call {
             Call::TensorScatter { .. } => Self {
                 cache: Argument::PastCache,

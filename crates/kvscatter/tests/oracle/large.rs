@@ -94,13 +94,13 @@ fn check(call: &Call, element: ElementType, cache: &View, update: &View) {
     let (past_words, new_words) = (words(&past[inner(cache)]), words(new));
     let outcome = call.run_on_origins(cache.shape(), update.shape()).unwrap();
     let (slots, rows) = (cache.places(), update.places());
-    let of = |bytes: &[u8], place: usize| bytes[place * width..][..width].to_vec();
+    let element_at = |bytes: &[u8], place: usize| bytes[place * width..][..width].to_vec();
     let (mut in_place, mut present) = (past.clone(), Vec::new());
     for (&slot, origin) in slots.iter().zip(&outcome.present) {
         match *origin {
-            Origin::Cache(kept) => present.extend(of(&past, slots[kept])),
+            Origin::Cache(kept) => present.extend(element_at(&past, slots[kept])),
             Origin::Update(written) => {
-                let element = of(&update_bytes, rows[written]);
+                let element = element_at(&update_bytes, rows[written]);
                 in_place[slot * width..][..width].copy_from_slice(&element);
                 present.extend(element);
             }

@@ -240,7 +240,7 @@ mod tests {
     fn timed(model: &Model) -> (Option<CachePathTimes>, Check) {
         let engine = OnnxRuntime::load(None).unwrap();
         let graph = model.graph().unwrap();
-        let mut interface = Interface::of(model, &Decoder::of(&graph).unwrap()).unwrap();
+        let mut interface = Interface::new(model, &Decoder::of(&graph).unwrap()).unwrap();
         interface.caches.iter_mut().for_each(|port| {
             port.dims.iter_mut().skip(1).for_each(|dim| *dim = dim.or(Some(16)));
         });

@@ -124,7 +124,7 @@ impl Sizes {
     fn of(path: &Path) -> Result<Self, CommandError> {
         let model = Model::load(path)?;
         let graph = model.graph()?;
-        let interface = Interface::of(&model, &Decoder::of(&graph)?)?;
+        let interface = Interface::new(&model, &Decoder::of(&graph)?)?;
         Ok(Self {
             vocabulary: interface.vocabulary,
             capacity: interface.capacity()?,

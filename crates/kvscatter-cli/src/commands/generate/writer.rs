@@ -74,7 +74,7 @@ impl<'w> Writer<'w> {
     fn tokens(&mut self, mut new: NewTokens<'_>) -> Result<(), CommandError> {
         let is_printed = self.is_printed();
         for (prompt, sample) in self.samples.iter_mut().enumerate() {
-            let tokens = new.of(prompt).to_vec();
+            let tokens = new.tokens(prompt).to_vec();
             for (token, kept) in tokens.into_iter().zip(1..) {
                 let piece = sample.push(token)?;
                 if is_printed {

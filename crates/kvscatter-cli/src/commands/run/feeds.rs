@@ -35,7 +35,7 @@ pub(super) fn missing_inputs(
     })?;
     let inputs: Vec<ValueInfo<'_>> = decoder.inputs.iter().map(|input| input.value.clone()).collect();
     decoder.inputs.retain(|input| input.role != InputRole::Other || !given.contains_key(input.value.name));
-    let interface = Interface::of(model, &decoder)?;
+    let interface = Interface::new(model, &decoder)?;
     let is_sized =
         |role: InputRole| matches!(role, InputRole::Past(_) | InputRole::State(_)) || role.is_tokens();
     let sized = decoder.inputs.iter().filter(|input| is_sized(input.role));

@@ -13,7 +13,7 @@ use super::memory::{OutputMemory, addresses, check_separate};
 use crate::context::Context;
 use crate::input::InputTensor;
 use crate::recent::Signature;
-use crate::status::Failure;
+use crate::status::CallError;
 use crate::threads::thread_count;
 
 /// The smallest number of multiplications for which a call uses the threads of the session. Between two nodes of a run,
@@ -37,7 +37,7 @@ impl<'a> Tensors<'a> {
     ///
     /// # Errors
     /// Returns an error if one of them is missing.
-    pub(super) fn read(context: &Context<'a>) -> Result<Self, Failure> {
+    pub(super) fn read(context: &Context<'a>) -> Result<Self, CallError> {
         let past_key = context.optional_input(4, Operand::PastKey)?;
         let past_value = context.optional_input(5, Operand::PastValue)?;
         Ok(Self {
@@ -48,7 +48,7 @@ impl<'a> Tensors<'a> {
             past: match (past_key, past_value) {
                 (Some(key), Some(value)) => Some([key, value]),
                 (None, None) => None,
-                _ => return Err(Failure::fail("past_key and past_value must be used together")),
+                _ => return Err(CallError::fail("past_key and past_value must be used together")),
             },
             lengths: context.optional_input(6, Operand::Lengths)?,
         })
@@ -83,8 +83,9 @@ impl PreparedCall {
         declaration: &Declaration,
         context: &Context<'_>,
         tensors: &Tensors<'_>,
-    ) -> Result<Self, Failure> {
-        let past = tensors.past.as_ref().map(|[key, value]| Ok::<_, Failure>([key.sizes()?, value.sizes()?]));
+    ) -> Result<Self, CallError> {
+        let past =
+            tensors.past.as_ref().map(|[key, value]| Ok::<_, CallError>([key.sizes()?, value.sizes()?]));
         let (mask, past) = (tensors.mask.as_ref().map(InputTensor::sizes).transpose()?, past.transpose()?);
         let shapes = Shapes {
             element: tensors.query.element()?,
@@ -103,7 +104,7 @@ impl PreparedCall {
     ///
     /// # Errors
     /// Returns an error if the shapes disagree.
-    pub(crate) fn for_shapes(declaration: &Declaration, shapes: &Shapes<'_>) -> Result<Self, Failure> {
+    pub(crate) fn for_shapes(declaration: &Declaration, shapes: &Shapes<'_>) -> Result<Self, CallError> {
         let prepared = declaration.operator.prepare(shapes)?;
         Ok(Self {
             scratch: prepared.scratch(thread_count()).share_from(MIN_SHARED),
@@ -118,7 +119,7 @@ impl PreparedCall {
     ///
     /// # Errors
     /// Returns an error if a length does not fit.
-    pub(crate) fn check_valid(&self, valid: Valid<'_>) -> Result<(), Failure> {
+    pub(crate) fn check_valid(&self, valid: Valid<'_>) -> Result<(), CallError> {
         Ok(self.prepared.check_valid(valid)?)
     }
 
@@ -131,7 +132,7 @@ impl PreparedCall {
         declaration: &Declaration,
         context: &Context<'_>,
         tensors: &Tensors<'_>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), CallError> {
         match tensors.query.element()? {
             ElementType::Float16 => self.run_as::<f16>(declaration, context, tensors),
             ElementType::BFloat16 => self.run_as::<bf16>(declaration, context, tensors),
@@ -145,10 +146,10 @@ impl PreparedCall {
         declaration: &Declaration,
         context: &Context<'_>,
         tensors: &Tensors<'_>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), CallError> {
         let Tensors { query, key, value, mask, past, lengths } = tensors;
         let (query, key, value) = (&*floats::<T>(query)?, &*floats::<T>(key)?, &*floats::<T>(value)?);
-        let mask = mask.as_ref().map(MaskElements::<T>::of).transpose()?;
+        let mask = mask.as_ref().map(MaskElements::<T>::read).transpose()?;
         let past = match past {
             Some([key, value]) => Some([floats::<T>(key)?, floats::<T>(value)?]),
             None => None,
@@ -203,7 +204,7 @@ impl PreparedCall {
         context: &Context<'_>,
         inputs: &Inputs<'_, T>,
         outputs: &mut Outputs<'_, T>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), CallError> {
         Ok(self.prepared.run(inputs, outputs, &mut self.scratch, Some(&context.threads()))?)
     }
 }
@@ -215,7 +216,7 @@ pub(crate) enum MaskElements<'a, T: Float> {
 }
 
 impl<'a, T: Float> MaskElements<'a, T> {
-    pub(crate) fn of(tensor: &Tensor<'a>) -> Result<Self, Failure> {
+    pub(crate) fn read(tensor: &Tensor<'a>) -> Result<Self, CallError> {
         tensor.check_element(const { &[ElementType::Bool, T::ELEMENT] })?;
         if tensor.has_element(ElementType::Bool) {
             tensor.elements().map(Self::Bool)
@@ -232,7 +233,7 @@ impl<'a, T: Float> MaskElements<'a, T> {
     }
 }
 
-fn floats<'a, T: Float>(tensor: &Tensor<'a>) -> Result<Cow<'a, [T]>, Failure> {
+fn floats<'a, T: Float>(tensor: &Tensor<'a>) -> Result<Cow<'a, [T]>, CallError> {
     tensor.check_element(const { &[T::ELEMENT] })?;
     tensor.elements()
 }

@@ -4,7 +4,7 @@ use kvscatter::ElementType;
 use kvscatter_attention::{Attention, Operand, Shapes};
 
 use crate::node::Attributes;
-use crate::status::Failure;
+use crate::status::CallError;
 use crate::tensor_info::TensorInfo;
 
 /// The element types of the queries, keys and values.
@@ -23,7 +23,7 @@ impl Declaration {
     ///
     /// # Errors
     /// Returns an error for a value that the kernel does not support, and for one of two presents alone.
-    pub(crate) fn read(attributes: &impl Attributes, outputs: &[bool]) -> Result<Self, Failure> {
+    pub(crate) fn read(attributes: &impl Attributes, outputs: &[bool]) -> Result<Self, CallError> {
         let has = |index: usize| outputs.get(index).is_some_and(|is_present| *is_present);
         let (has_present, has_scores) = (has(1), has(3));
         if !has(0) {
@@ -49,7 +49,7 @@ impl Declaration {
     ///
     /// # Errors
     /// Returns an error for inputs that the kernel does not support, and for those that make every call fail.
-    pub(crate) fn check_inputs(&self, inputs: &[TensorInfo]) -> Result<(), Failure> {
+    pub(crate) fn check_inputs(&self, inputs: &[TensorInfo]) -> Result<(), CallError> {
         let absent = TensorInfo::default();
         let [query, key, value, mask, past_key, past_value, lengths] =
             [0, 1, 2, 3, 4, 5, 6].map(|index| inputs.get(index).unwrap_or(&absent));
@@ -110,11 +110,11 @@ impl Declaration {
     }
 }
 
-fn refused(message: impl Into<String>) -> Failure {
-    Failure::invalid_argument(message)
+fn refused(message: impl Into<String>) -> CallError {
+    CallError::invalid_argument(message)
 }
 
-fn together(one: &str, has_one: bool, other: &str, has_other: bool) -> Result<(), Failure> {
+fn together(one: &str, has_one: bool, other: &str, has_other: bool) -> Result<(), CallError> {
     if has_one == has_other {
         return Ok(());
     }
@@ -130,7 +130,7 @@ mod tests {
 
     use super::Declaration;
     use crate::node::Attributes;
-    use crate::status::Failure;
+    use crate::status::CallError;
     use crate::tensor_info::TensorInfo;
 
     /// Attributes that a test sets.
@@ -143,11 +143,11 @@ mod tests {
     }
 
     impl Attributes for Set {
-        fn integer(&self, name: &CStr) -> Result<Option<i64>, Failure> {
+        fn integer(&self, name: &CStr) -> Result<Option<i64>, CallError> {
             Ok(self.value(name).map(|value| value as i64))
         }
 
-        fn float(&self, name: &CStr) -> Result<Option<f32>, Failure> {
+        fn float(&self, name: &CStr) -> Result<Option<f32>, CallError> {
             Ok(self.value(name).map(|value| value as f32))
         }
     }
@@ -237,7 +237,7 @@ mod tests {
     /// Returns a tensor whose dimensions are known, where they are not 0.
     fn tensor(element: ElementType, sizes: &[usize]) -> TensorInfo {
         let sizes: Vec<_> = sizes.iter().map(|&size| (size > 0).then_some(size)).collect();
-        TensorInfo::of(element, &sizes)
+        TensorInfo::with_shape(element, &sizes)
     }
 
     /// Returns inputs of rank 4 with a mask, and with the past or the lengths if there are more than four.
@@ -260,28 +260,32 @@ mod tests {
     #[test]
     fn supported_inputs_are_taken() {
         assert_eq!(check(|_| {}), Ok(()));
-        assert_eq!(check(|it| it.truncate(3)), Ok(()));
-        assert_eq!(check(|it| it[3] = tensor(Float32, &[2, 4, 3, 5])), Ok(()));
-        assert_eq!(check(|it| it[3] = tensor(Float32, &[5])), Ok(()));
-        assert_eq!(check(|it| it[3] = TensorInfo::default()), Ok(()));
-        assert_eq!(check(|it| it[0] = tensor(Float32, &[2, 4, 0, 8])), Ok(()), "one dimension is open");
+        assert_eq!(check(|inputs| inputs.truncate(3)), Ok(()));
+        assert_eq!(check(|inputs| inputs[3] = tensor(Float32, &[2, 4, 3, 5])), Ok(()));
+        assert_eq!(check(|inputs| inputs[3] = tensor(Float32, &[5])), Ok(()));
+        assert_eq!(check(|inputs| inputs[3] = TensorInfo::default()), Ok(()));
+        assert_eq!(
+            check(|inputs| inputs[0] = tensor(Float32, &[2, 4, 0, 8])),
+            Ok(()),
+            "one dimension is open"
+        );
         for element in [Float16, BFloat16] {
             assert_eq!(
-                check(|it| {
-                    it[0] = tensor(element, &[2, 4, 3, 8]);
-                    it[1] = tensor(element, &[2, 2, 5, 8]);
-                    it[2] = tensor(element, &[2, 2, 5, 6]);
+                check(|inputs| {
+                    inputs[0] = tensor(element, &[2, 4, 3, 8]);
+                    inputs[1] = tensor(element, &[2, 2, 5, 8]);
+                    inputs[2] = tensor(element, &[2, 2, 5, 6]);
                 }),
                 Ok(())
             );
         }
         let (absent, lengths) = (TensorInfo::default, tensor(Int64, &[2]));
-        assert_eq!(check(|it| it.extend([absent(), absent(), lengths])), Ok(()));
+        assert_eq!(check(|inputs| inputs.extend([absent(), absent(), lengths])), Ok(()));
         let past = [tensor(Float32, &[2, 2, 7, 8]), tensor(Float32, &[2, 2, 7, 6])];
         assert_eq!(
-            check(|it| {
-                it[3] = absent();
-                it.extend(past);
+            check(|inputs| {
+                inputs[3] = absent();
+                inputs.extend(past);
             }),
             Ok(())
         );
@@ -292,36 +296,47 @@ mod tests {
     #[test]
     fn other_inputs_are_refused() {
         let refused = |change: &dyn Fn(&mut Vec<TensorInfo>)| check(change).unwrap_err();
-        assert_eq!(refused(&|it| it[0] = tensor(Float64, &[2, 4, 3, 8])), "the type of Q is not supported");
-        assert_eq!(refused(&|it| it[2] = tensor(Float16, &[2, 2, 5, 6])), "the types of Q, K and V differ");
+        assert_eq!(
+            refused(&|inputs| inputs[0] = tensor(Float64, &[2, 4, 3, 8])),
+            "the type of Q is not supported"
+        );
+        assert_eq!(
+            refused(&|inputs| inputs[2] = tensor(Float16, &[2, 2, 5, 6])),
+            "the types of Q, K and V differ"
+        );
         let of_mask = "the type of attn_mask is neither bool nor that of Q";
-        assert_eq!(refused(&|it| it[3] = tensor(Int32, &[3, 5])), of_mask);
-        assert_eq!(refused(&|it| it[3] = tensor(Float16, &[3, 5])), of_mask);
+        assert_eq!(refused(&|inputs| inputs[3] = tensor(Int32, &[3, 5])), of_mask);
+        assert_eq!(refused(&|inputs| inputs[3] = tensor(Float16, &[3, 5])), of_mask);
         let of_ranks = "the ranks of Q, K and V are not supported";
-        assert_eq!(refused(&|it| it[1] = tensor(Float32, &[2, 5, 16])), of_ranks);
-        assert_eq!(refused(&|it| it[0] = tensor(Float32, &[2, 3])), of_ranks);
-        let without_heads = |it: &mut Vec<TensorInfo>| {
-            *it = vec![tensor(Float32, &[0, 0, 0]), tensor(Float32, &[0, 0, 0]), tensor(Float32, &[0, 0, 0])];
+        assert_eq!(refused(&|inputs| inputs[1] = tensor(Float32, &[2, 5, 16])), of_ranks);
+        assert_eq!(refused(&|inputs| inputs[0] = tensor(Float32, &[2, 3])), of_ranks);
+        let without_heads = |inputs: &mut Vec<TensorInfo>| {
+            *inputs =
+                vec![tensor(Float32, &[0, 0, 0]), tensor(Float32, &[0, 0, 0]), tensor(Float32, &[0, 0, 0])];
         };
         assert_eq!(refused(&without_heads), of_ranks);
         let of_rank = "the rank of an input is not supported";
-        assert_eq!(refused(&|it| it[3] = tensor(Bool, &[1, 1, 1, 3, 5])), of_rank);
+        assert_eq!(refused(&|inputs| inputs[3] = tensor(Bool, &[1, 1, 1, 3, 5])), of_rank);
         let (absent, past) = (TensorInfo::default, || tensor(Float32, &[2, 2, 7, 8]));
         let lengths = |sizes: &[usize]| tensor(Int64, sizes);
-        assert_eq!(refused(&|it| it.extend([absent(), absent(), lengths(&[2, 1])])), of_rank);
+        assert_eq!(refused(&|inputs| inputs.extend([absent(), absent(), lengths(&[2, 1])])), of_rank);
         assert_eq!(
-            refused(&|it| it.extend([past(), absent()])),
+            refused(&|inputs| inputs.extend([past(), absent()])),
             "past_key and past_value must be used together"
         );
         assert_eq!(
-            refused(&|it| it.extend([past(), tensor(Float32, &[2, 2, 7, 6]), lengths(&[2])])),
+            refused(&|inputs| inputs.extend([past(), tensor(Float32, &[2, 2, 7, 6]), lengths(&[2])])),
             "nonpad_kv_seqlen cannot be used with past_key and past_value"
         );
         assert_eq!(
-            refused(&|it| it.extend([absent(), absent(), lengths(&[3])])),
+            refused(&|inputs| inputs.extend([absent(), absent(), lengths(&[3])])),
             "nonpad_kv_seqlen has 3 elements, must have 2"
         );
-        assert!(refused(&|it| it[1] = tensor(Float32, &[2, 2, 5, 7])).starts_with("K is [2, 2, 5, 7]"));
-        assert!(refused(&|it| it[3] = tensor(Bool, &[2, 5])).starts_with("attn_mask has shape [2, 5]"));
+        assert!(
+            refused(&|inputs| inputs[1] = tensor(Float32, &[2, 2, 5, 7])).starts_with("K is [2, 2, 5, 7]")
+        );
+        assert!(
+            refused(&|inputs| inputs[3] = tensor(Bool, &[2, 5])).starts_with("attn_mask has shape [2, 5]")
+        );
     }
 }

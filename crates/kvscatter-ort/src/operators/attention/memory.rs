@@ -11,7 +11,7 @@ use kvscatter::RawBuffer;
 use kvscatter_attention::Operand;
 
 use crate::context::Context;
-use crate::status::Failure;
+use crate::status::CallError;
 
 /// The memory of one output, which may contain anything.
 pub(crate) struct OutputMemory<T> {
@@ -31,17 +31,17 @@ impl<T> OutputMemory<T> {
         index: usize,
         operand: Operand,
         shape: &[i64],
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self, CallError> {
         let RawBuffer { ptr, len } = context.output(index, shape)?;
         let (data, width) = (ptr.cast::<MaybeUninit<T>>(), size_of::<T>());
         let count = shape.iter().map(|&size| usize::try_from(size).unwrap_or(0)).product();
         if Some(len) != usize::checked_mul(count, width) {
-            return Err(Failure::fail(format!(
+            return Err(CallError::fail(format!(
                 "{operand} has {len} bytes, its shape requires {count} elements of {width}"
             )));
         }
         if count > 0 && !data.is_aligned() {
-            return Err(Failure::fail(format!("{operand} must begin at a multiple of {width} bytes")));
+            return Err(CallError::fail(format!("{operand} must begin at a multiple of {width} bytes")));
         }
         Ok(Self { operand, data, count })
     }
@@ -75,13 +75,13 @@ impl<T> OutputMemory<T> {
 pub(crate) fn check_separate<N: Display>(
     outputs: impl Iterator<Item = (N, Range<usize>)> + Clone,
     inputs: impl Iterator<Item = (N, Range<usize>)> + Clone,
-) -> Result<(), Failure> {
+) -> Result<(), CallError> {
     let mut others = outputs.clone();
     for (output, memory) in outputs {
         others.next();
         let mut all = inputs.clone().chain(others.clone());
         if let Some((with, _)) = all.find(|(_, other)| overlaps(&memory, other)) {
-            return Err(Failure::fail(format!("the buffer of {output} shares memory with that of {with}")));
+            return Err(CallError::fail(format!("the buffer of {output} shares memory with that of {with}")));
         }
     }
     Ok(())

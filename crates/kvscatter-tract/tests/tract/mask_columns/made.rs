@@ -246,7 +246,7 @@ fn a_long_chain_is_cut_in_the_middle() {
 
 /// The sum of all slots up to one is computed for all slots, and only then cut.
 #[test]
-fn what_reads_other_slots_is_computed_for_all() {
+fn readers_of_other_slots_are_computed_for_all() {
     let mut sums = node("CumSum", "sums", &["marks", "axis"], &["sums"]);
     sums.attribute.push(integer("reverse", 1));
     let nodes = vec![

@@ -64,7 +64,7 @@ mod tests {
     use crate::spec::{PartialTensor, onnx::TensorScatter};
     use crate::{Argument, ElementType, Error};
 
-    fn of<'a>(element: ElementType, shape: &'a [Dimension<'a>]) -> PartialTensor<'a> {
+    fn partial<'a>(element: ElementType, shape: &'a [Dimension<'a>]) -> PartialTensor<'a> {
         PartialTensor { element: Some(element), shape: Some(shape) }
     }
 
@@ -72,8 +72,8 @@ mod tests {
     const CACHE: &[Dimension<'_>] = &[Symbolic("batch"), Known(8), Known(16), Unknown];
 
     fn infer(update: &[Dimension<'_>], indices: Option<PartialTensor<'_>>) -> Result<(), Error> {
-        let output = TensorScatter::new().infer(of(F16, CACHE), of(F16, update), indices)?;
-        assert_eq!(output, of(F16, CACHE), "the output is past_cache's, names and all");
+        let output = TensorScatter::new().infer(partial(F16, CACHE), partial(F16, update), indices)?;
+        assert_eq!(output, partial(F16, CACHE), "the output is past_cache's, names and all");
         Ok(())
     }
 
@@ -112,7 +112,7 @@ mod tests {
     #[test]
     fn the_axis_is_checked_against_the_cache_alone() {
         let infer =
-            |axis| TensorScatter::new().axis(axis).infer(of(F16, CACHE), PartialTensor::default(), None);
+            |axis| TensorScatter::new().axis(axis).infer(partial(F16, CACHE), PartialTensor::default(), None);
         for axis in [1, 3, -1, -3] {
             assert!(infer(axis).is_ok(), "{axis}");
         }
@@ -129,18 +129,18 @@ mod tests {
         let argument = Argument::WriteIndices;
         let update = [Known(2), Known(8), Known(1), Unknown];
         let infer = |indices| infer(&update, Some(indices));
-        assert_eq!(infer(of(ElementType::Int64, &[Known(2)])), Ok(()));
-        assert_eq!(infer(of(ElementType::Int64, &[Symbolic("batch")])), Ok(()));
+        assert_eq!(infer(partial(ElementType::Int64, &[Known(2)])), Ok(()));
+        assert_eq!(infer(partial(ElementType::Int64, &[Symbolic("batch")])), Ok(()));
         assert_eq!(
-            infer(of(ElementType::Int64, &[Known(3)])),
+            infer(partial(ElementType::Int64, &[Known(3)])),
             Err(Error::ListLength { argument, got: 3, expected: 2 })
         );
         assert_eq!(
-            infer(of(ElementType::Int64, &[Known(2), Known(1)])),
+            infer(partial(ElementType::Int64, &[Known(2), Known(1)])),
             Err(Error::Rank { argument, rank: 2, expected: &[1] })
         );
         assert_eq!(
-            infer(of(ElementType::Int32, &[Known(2)])),
+            infer(partial(ElementType::Int32, &[Known(2)])),
             Err(Error::ElementType {
                 argument,
                 element: ElementType::Int32,
@@ -153,7 +153,7 @@ mod tests {
     fn both_tensors_have_one_type() {
         let update = PartialTensor { element: Some(ElementType::BFloat16), shape: None };
         assert_eq!(
-            TensorScatter::new().infer(of(F16, CACHE), update, None),
+            TensorScatter::new().infer(partial(F16, CACHE), update, None),
             Err(Error::ElementTypeMismatch {
                 cache: F16,
                 argument: Argument::Update,

@@ -8,7 +8,7 @@ use crate::spec::{PartialTensor, fill_unknown, same_element_type};
 
 /// The known facts about the inputs of a layer.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Inputs<'a> {
+pub(super) struct PartialInputs<'a> {
     pub(super) form: AttentionIoForm,
     pub(super) cache: PartialTensor<'a>,
     pub(super) update: PartialTensor<'a>,
@@ -36,13 +36,13 @@ impl KvCacheUpdate {
         write_indices: PartialTensor<'_>,
         update_lengths: Option<PartialTensor<'_>>,
     ) -> Result<PartialTensor<'a>, Error> {
-        let inputs = Inputs { form, cache, update, write_indices, update_lengths };
+        let inputs = PartialInputs { form, cache, update, write_indices, update_lengths };
         let mut errors = cache_errors(cache).chain(self.input_errors(inputs));
         errors.next().map_or(Ok(cache), Err)
     }
 
     /// Returns every error about the types and shapes of the inputs, except those of [`cache_errors`].
-    pub(super) fn input_errors(&self, inputs: Inputs<'_>) -> impl Iterator<Item = Error> {
+    pub(super) fn input_errors(&self, inputs: PartialInputs<'_>) -> impl Iterator<Item = Error> {
         let checks =
             [check_types(inputs), self.check_shapes(inputs), check_indices(inputs), check_lengths(inputs)];
         checks.into_iter().filter_map(Result::err)
@@ -50,8 +50,8 @@ impl KvCacheUpdate {
 
     /// Prepares the layer, with each unknown size chosen to fit. If this fails, every execution of the layer
     /// would fail.
-    fn check_shapes(&self, inputs: Inputs<'_>) -> Result<(), Error> {
-        let Inputs { form, cache, update, .. } = inputs;
+    fn check_shapes(&self, inputs: PartialInputs<'_>) -> Result<(), Error> {
+        let PartialInputs { form, cache, update, .. } = inputs;
         let accepts = |element: &ElementType| Self::ELEMENT_TYPES.contains(element);
         let known = [cache.element, update.element].into_iter().flatten().find(accepts);
         let element = known.unwrap_or(ElementType::Float16);
@@ -79,7 +79,7 @@ impl KvCacheUpdate {
     }
 }
 
-impl Inputs<'_> {
+impl PartialInputs<'_> {
     /// Returns the number of samples that the layer writes, if it is known.
     ///
     /// A packed update has no batch dimension, so its samples are counted by `write_indices`.
@@ -99,7 +99,7 @@ pub(super) fn cache_errors(cache: PartialTensor<'_>) -> impl Iterator<Item = Err
     of_type.into_iter().chain((rank != 4).then_some(Error::Rank { argument, rank, expected: &[4] }))
 }
 
-fn check_types(inputs: Inputs<'_>) -> Result<(), Error> {
+fn check_types(inputs: PartialInputs<'_>) -> Result<(), Error> {
     let argument = Argument::Update;
     let Some(element) = inputs.update.element else { return Ok(()) };
     check_element(argument, element)?;
@@ -111,7 +111,7 @@ fn check_types(inputs: Inputs<'_>) -> Result<(), Error> {
     }
 }
 
-fn check_indices(inputs: Inputs<'_>) -> Result<(), Error> {
+fn check_indices(inputs: PartialInputs<'_>) -> Result<(), Error> {
     let (argument, accepted) = (Argument::TensorRtWriteIndices, KvCacheUpdate::INDEX_TYPES);
     inputs.write_indices.check_indices(argument, accepted, inputs.samples())
 }
@@ -119,7 +119,7 @@ fn check_indices(inputs: Inputs<'_>) -> Result<(), Error> {
 /// Checks the cumulative lengths. A packed update needs one length more than it has samples, and a padded
 /// update takes none. If the number of samples or of lengths is unknown, the error contains the smallest
 /// possible number.
-fn check_lengths(inputs: Inputs<'_>) -> Result<(), Error> {
+fn check_lengths(inputs: PartialInputs<'_>) -> Result<(), Error> {
     let argument = Argument::UpdateLengths;
     let expected = inputs.samples().and_then(|samples| samples.checked_add(1));
     match (inputs.form, inputs.update_lengths) {

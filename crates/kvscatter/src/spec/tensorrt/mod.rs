@@ -115,7 +115,7 @@ impl KvCacheUpdate {
         update: impl Into<Layout<'a>>,
     ) -> Result<Prepared, Error> {
         let (cache, update) = resolve(element, cache.into(), update.into(), &[3])?;
-        let roles = Roles::of(cache.dims(), 2);
+        let roles = Roles::new(cache.dims(), 2);
         let (Some(of_cache), [tokens, heads, head_size]) = (roles, update.dims()) else {
             return Err(Error::Rank {
                 argument: Argument::Update,

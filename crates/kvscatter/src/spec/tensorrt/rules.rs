@@ -4,7 +4,7 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use super::KvCacheUpdate;
-use super::infer::{Inputs, cache_errors};
+use super::infer::{PartialInputs, cache_errors};
 use super::network::{KvCacheUpdateLayer, NetworkError, NetworkTensor, TensorSource};
 use crate::argument::Argument;
 use crate::spec::Dimension;
@@ -69,7 +69,7 @@ fn check(
     if !definition.output_is_marked {
         broken.push(NetworkError::OutputNotMarked { layer });
     }
-    let inputs = Inputs {
+    let inputs = PartialInputs {
         form,
         cache: cache.inferred,
         update: update.inferred,
