@@ -1,165 +1,120 @@
 //! Renders a certificate as one HTML page, for screens of any width, light and dark, and for paper.
 //!
-//! The page does not contain scripts and does not load fonts or pictures. All text from a model is wrapped in
-//! [`Plain`], and `maud` escapes all text. If either were forgotten, the page's content security policy would
-//! still forbid the browser to load or run anything.
+//! `page.html` is a template, which the certificate's JSON fills. The page does not contain scripts and does not load
+//! fonts or pictures. Every text that the template prints is escaped, and fits on one line. If that failed, the page's
+//! content security policy would still forbid the browser to load or run anything.
 
-mod claims;
 mod occupancy;
-mod plain;
 mod plot;
-mod subject;
-mod timings;
-mod verdict;
 
-use maud::{DOCTYPE, Markup, PreEscaped, html};
+use kvscatter_onnx::text::{names, units};
+use minijinja::value::{Value, ViaDeserialize};
+use minijinja::{Environment, UndefinedBehavior, escape_formatter};
+use serde::Serialize;
 
-use self::plain::Plain;
-use self::verdict::{class, mark};
+use self::occupancy::Figure;
+use self::plot::Plot;
 use super::words;
-use crate::certificate::{Certificate, Evidence, LogitsComparison};
+use super::words::EvidenceKind;
+use crate::certificate::{CacheSummary, Certificate, Check};
+
+/// The certificate, and what is derived from it for the page.
+#[derive(Serialize)]
+struct Page<'c> {
+    c: &'c Certificate,
+    runtime: String,
+    headline: &'static str,
+    counts: String,
+    second_opinion: String,
+    failed: Vec<&'c Check>,
+    not_judged: Vec<String>,
+    figures: Vec<[String; 3]>,
+    caches: Vec<CacheGroup<'c>>,
+    rings: Vec<String>,
+    kinds: [EvidenceKind<'c>; 3],
+    occupancy: Vec<Figure<'c>>,
+    plot: Option<Plot>,
+    limits: [&'static str; 4],
+}
+
+/// Caches that are alike except for their names.
+#[derive(Serialize)]
+struct CacheGroup<'c> {
+    like: &'c CacheSummary,
+    count: usize,
+    bytes: u64,
+}
 
 /// Returns the page.
 #[must_use]
+#[expect(clippy::expect_used, reason = "the template is a part of the program, and fits each certificate")]
 pub fn html(certificate: &Certificate) -> String {
-    let name = Plain(&certificate.model.file.name);
-    let page = html! {
-        (DOCTYPE)
-        html lang="en" {
-            head {
-                meta charset="utf-8";
-                meta name="viewport" content="width=device-width, initial-scale=1";
-                meta name="color-scheme" content="light dark";
-                meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'";
-                title { (words::verdict(certificate.verdict)) ": KV cache of " (name) }
-                style { (PreEscaped(include_str!("html/style.css"))) }
-            }
-            body {
-                main {
-                    (head(certificate))
-                    (subject::section(certificate))
-                    (claims::section(&certificate.evidence))
-                    (occupancy::section(&certificate.occupancy))
-                    (logits(&certificate.logits))
-                    @if let Some(timings) = &certificate.timings { (timings::section(timings)) }
-                    (reproduce(certificate))
-                    (limits())
-                }
-            }
-        }
+    let evidence = &certificate.evidence;
+    let decode = certificate.timings.as_ref().and_then(|timings| timings.decode.as_ref());
+    let page = Page {
+        c: certificate,
+        runtime: certificate.runtime.to_string(),
+        headline: words::headline(certificate),
+        counts: words::verdict_counts(evidence),
+        second_opinion: words::second_opinion(certificate),
+        failed: words::failed(evidence).collect(),
+        not_judged: words::not_judged(evidence).collect(),
+        figures: words::key_figures(certificate),
+        caches: cache_groups(&certificate.decoder.caches),
+        rings: words::rings(&certificate.decoder),
+        kinds: words::kinds(evidence),
+        occupancy: certificate.occupancy.iter().map(Figure::new).collect(),
+        plot: decode.filter(|times| times.at.len() > 1).and_then(Plot::new),
+        limits: words::LIMITS,
     };
-    page.into_string()
+    let environment = environment().expect("the templates are valid");
+    let template = environment.get_template(PAGE).expect("the template was added");
+    template.render(page).expect("the template prints every certificate")
 }
 
-fn head(certificate: &Certificate) -> Markup {
-    html! {
-        header {
-            p.kind { "KV cache certificate" }
-            h1 { code { (Plain(&certificate.model.file.name)) } }
-            div.verdict.(class(certificate.verdict)) role="status" {
-                p.word { (mark(certificate.verdict)) " " (words::verdict(certificate.verdict)) }
-                p { strong { (words::headline(certificate)) } " " (words::verdict_counts(&certificate.evidence)) "." }
-                (failed(&certificate.evidence))
-                p { (Plain(&words::second_opinion(certificate))) }
-                @for claim in words::not_judged(&certificate.evidence) { p { (Plain(&claim)) } }
-            }
-            p.note {
-                "kvscatter " (Plain(&certificate.tool_version)) ", "
-                (Plain(&certificate.runtime.to_string())) " on " (Plain(&certificate.runtime.device))
-                @if let Some(made_at) = &certificate.made_at { ", " time { (Plain(made_at)) } " UTC" }
-            }
-            dl.figures {
-                @for [name, figure, compared] in words::key_figures(certificate) {
-                    div { dt { (name) } dd { b { (figure) } span { (compared) } } }
-                }
-            }
-        }
-    }
+const PAGE: &str = "page.html";
+
+fn environment() -> Result<Environment<'static>, minijinja::Error> {
+    let mut environment = Environment::new();
+    environment.set_undefined_behavior(UndefinedBehavior::SemiStrict);
+    environment.set_trim_blocks(true);
+    environment.set_lstrip_blocks(true);
+    environment.set_formatter(|out, state, value| match value.as_str() {
+        Some(text) if !value.is_safe() => escape_formatter(out, state, &Value::from(names::one_line(text))),
+        _ => escape_formatter(out, state, value),
+    });
+    environment.add_filter("against", |reference: ViaDeserialize<_>| words::against(*reference));
+    environment.add_filter("bytes", units::bytes);
+    environment.add_filter("crossover", |crossover: ViaDeserialize<_>| words::crossover(*crossover));
+    environment.add_filter("difference", words::difference);
+    environment.add_filter("fill", |fill: ViaDeserialize<_>| words::fill(*fill));
+    environment.add_filter("phase", |phase: ViaDeserialize<_>| words::phase(*phase));
+    environment.add_filter("place", |failure: ViaDeserialize<_>| words::place(&failure));
+    environment.add_filter("side", |side: ViaDeserialize<_>| words::side(*side));
+    environment.add_filter("three_digits", units::three_digits);
+    environment.add_filter("time", units::time);
+    environment.add_filter("verdict", |verdict: ViaDeserialize<_>| words::verdict(*verdict));
+    environment.add_template("style.css", include_str!("html/style.css"))?;
+    environment.add_template(PAGE, include_str!("html/page.html"))?;
+    Ok(environment)
 }
 
-/// Renders the claims that do not hold, each with a link to its evidence.
-fn failed(evidence: &Evidence) -> Markup {
-    html! {
-        @if words::failed(evidence).next().is_some() {
-            ul { @for check in words::failed(evidence) {
-                li { a href={ "#" (Plain(&check.id)) } { (Plain(&check.claim)) } }
-            } }
+fn cache_groups(caches: &[CacheSummary]) -> Vec<CacheGroup<'_>> {
+    let mut groups: Vec<CacheGroup<'_>> = Vec::new();
+    for cache in caches {
+        let alike = |one: &CacheSummary| {
+            (&one.shape, &one.element, &one.style, one.ring)
+                == (&cache.shape, &cache.element, &cache.style, cache.ring)
+        };
+        match groups.iter_mut().find(|group| alike(group.like)) {
+            Some(group) => {
+                group.count += 1;
+                group.bytes += cache.bytes;
+            }
+            None => groups.push(CacheGroup { like: cache, count: 1, bytes: cache.bytes }),
         }
     }
-}
-
-fn logits(comparisons: &[LogitsComparison]) -> Markup {
-    html! {
-        section #logits {
-            h2 { "Logits" }
-            @if comparisons.is_empty() {
-                p { "No logits were compared." }
-            } @else {
-                p {
-                    "Every logit of every real token was compared with the reference. Each scenario ran with caches of "
-                    "zeros and with caches of canaries, which are finite values of at most 1 in magnitude. A difference "
-                    "between the two shows that a slot was read before it was written."
-                }
-                div.wide { table {
-                    thead { tr {
-                        th { "scenario" } th { "caches begin as" } th { "compared with" } th.n { "logits" }
-                        th.n { "largest difference" } th.n { "tolerance" } th { "where" } th.n { "same next token" }
-                    } }
-                    tbody { @for comparison in comparisons { (logits_row(comparison)) } }
-                } }
-            }
-        }
-    }
-}
-
-fn logits_row(comparison: &LogitsComparison) -> Markup {
-    let within = comparison.worst <= comparison.tolerance && comparison.not_finite == 0;
-    let same = comparison.greedy_equal == comparison.greedy_compared;
-    html! {
-        tr {
-            td { (Plain(&comparison.scenario)) }
-            td { (words::fill(comparison.fill)) }
-            td { (words::against(comparison.against)) }
-            td.n { (comparison.compared) }
-            td.n.bad[!within] {
-                (words::difference(comparison.worst))
-                @if comparison.not_finite > 0 { ", " (comparison.not_finite) " not finite" }
-            }
-            td.n { (words::difference(comparison.tolerance)) }
-            td {
-                @if let Some(at) = comparison.worst_at {
-                    "step " (at.step) ", sample " (at.sample) ", token " (at.token) ", entry " (at.entry)
-                } @else { "–" }
-            }
-            td.n.bad[!same] { (comparison.greedy_equal) " of " (comparison.greedy_compared) }
-        }
-    }
-}
-
-fn reproduce(certificate: &Certificate) -> Markup {
-    html! {
-        section #reproduce {
-            h2 { "How to repeat this" }
-            p {
-                "Run this with the files above, which their hashes identify, and with "
-                (Plain(&certificate.runtime.to_string())) ":"
-            }
-            pre { code { (Plain(&certificate.command)) } }
-            p.note {
-                "Tokens and canaries are drawn from seed " (certificate.parameters.seed) ", so structural and observed "
-                "evidence will be the same. Times depend on the machine."
-            }
-        }
-    }
-}
-
-fn limits() -> Markup {
-    html! {
-        section #limits {
-            h2 { "What this does not show" }
-            ul { @for limit in words::LIMITS { li { (limit) } } }
-        }
-    }
+    groups
 }
 
 #[cfg(test)]
@@ -167,6 +122,7 @@ mod tests {
     use html5ever::tendril::TendrilSink;
     use html5ever::{ParseOpts, parse_document};
     use markup5ever_rcdom::{Handle, NodeData, RcDom};
+    use minijinja::HtmlEscape;
     use serde_json::Value;
 
     use super::html;
@@ -319,7 +275,8 @@ mod tests {
         for certificate in [sample::passed(), sample::failed()] {
             let page = html(&certificate);
             for check in certificate.evidence.checks() {
-                assert!(page.contains(&maud::html! { (check.claim) }.into_string()), "{}", check.id);
+                let claim = HtmlEscape(&check.claim).to_string();
+                assert!(page.contains(&claim), "{}", check.id);
             }
         }
         let failed = html(&sample::failed());

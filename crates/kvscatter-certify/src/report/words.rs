@@ -5,9 +5,10 @@ use crate::certificate::{
     LogitsReference, PeakMemory, Phase, RingSummary, SecondOpinion, Timings, Verdict,
 };
 use kvscatter_onnx::text::units;
+use serde::Serialize;
 
 /// One kind of evidence: its claims, and a description of what it can prove.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize)]
 pub struct EvidenceKind<'c> {
     /// The name of the kind.
     pub name: &'static str,
