@@ -10,6 +10,8 @@ use kvscatter_onnx::convert::RingSize;
 use kvscatter_onnx::decoder::{Decoder, InputRole};
 use kvscatter_onnx::{Dimension, Graph, Model, ModelFile};
 use kvscatter_session::{self as session, Engine, Interface, Rows, Runner};
+use rand_pcg::Pcg64Mcg;
+use rand_pcg::rand_core::{Rng, SeedableRng};
 
 use crate::certificate::{
     CacheSummary, Certificate, Check, DecoderSummary, Evidence, LinearCaches, LogitsReference, Parameters,
@@ -17,7 +19,7 @@ use crate::certificate::{
 };
 use crate::drive::reference::{Reference, Sequence};
 use crate::drive::scenarios::ScenarioSetting;
-use crate::drive::values::{Numbers, can_paint};
+use crate::drive::values::can_paint;
 use crate::evidence::logits::Tolerance;
 use crate::evidence::observed::{self, Observed, Plan, WideScales};
 use crate::evidence::structural;
@@ -295,9 +297,10 @@ fn sequences(
 ) -> Result<Vec<Sequence>, CertifyError> {
     let vocabulary = reference.vocabulary()?;
     let limit = u64::try_from(vocabulary).unwrap_or(u64::MAX);
-    let mut numbers = Numbers::new(seed);
-    let mut draw =
-        |count| (0..count).map(|_| i64::try_from(numbers.below(limit)).unwrap_or_default()).collect();
+    let mut random = Pcg64Mcg::seed_from_u64(seed);
+    let mut token =
+        || random.next_u64().checked_rem(limit).and_then(|token| token.try_into().ok()).unwrap_or(0);
+    let mut draw = |count| (0..count).map(|_| token()).collect();
     let mut sequences = Vec::with_capacity(setting.prompts.len() + 1);
     for &prompt in &setting.prompts {
         let prompt: Vec<i64> = draw(prompt);

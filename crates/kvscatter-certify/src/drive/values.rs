@@ -2,31 +2,8 @@
 
 use half::{bf16, f16};
 use kvscatter::ElementType;
-
-/// The step of Weyl's sequence: 2^64 divided by the golden ratio, an odd number without a pattern.
-const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
-
-/// Reproducible pseudo-random numbers: `SplitMix64`.
-pub(crate) struct Numbers(u64);
-
-impl Numbers {
-    pub(crate) fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(GOLDEN);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^ (mixed >> 31)
-    }
-
-    /// Returns a number below `limit`, or 0 if `limit` is 0.
-    pub(crate) fn below(&mut self, limit: u64) -> u64 {
-        self.next().checked_rem(limit).unwrap_or_default()
-    }
-}
+use rand_pcg::Pcg64Mcg;
+use rand_pcg::rand_core::Rng;
 
 /// The bits of 1, 1/2 and a NaN of an 8-bit float. Subtracting one unit of the exponent field halves a
 /// number.
@@ -63,10 +40,10 @@ pub(crate) fn can_paint(element: ElementType) -> bool {
 }
 
 /// Fills bytes with finite values of at most 1 in magnitude, different from row to row.
-pub(crate) fn paint(element: ElementType, bytes: &mut [u8], numbers: &mut Numbers) {
+pub(crate) fn paint(element: ElementType, bytes: &mut [u8], random: &mut Pcg64Mcg) {
     let width = element.bits().unwrap_or(8).div_ceil(8);
     for target in bytes.chunks_exact_mut(width) {
-        let bits = numbers.next();
+        let bits = random.next_u64();
         // A 32-bit float represents these 24 bits exactly. The result is between -1 and 1.
         let unit = f64::from(u32::try_from(bits >> 40).unwrap_or_default()) / f64::from(1_u32 << 23) - 1.0;
         #[expect(clippy::cast_possible_truncation, reason = "the value is meant to be rounded")]
@@ -136,16 +113,17 @@ pub(crate) fn are_finite(element: ElementType, bytes: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use kvscatter::ElementType;
-
     use kvscatter_session::to_f32;
+    use rand_pcg::Pcg64Mcg;
+    use rand_pcg::rand_core::SeedableRng;
 
-    use super::{Numbers, are_finite, can_paint, fill_nan, paint};
+    use super::{are_finite, can_paint, fill_nan, paint};
 
     #[test]
     fn canaries_are_finite_at_most_one_and_differ_from_row_to_row() {
         for element in ElementType::ALL.into_iter().filter(|element| can_paint(*element)) {
             let mut bytes = vec![0; 1 << 12];
-            paint(element, &mut bytes, &mut Numbers::new(1));
+            paint(element, &mut bytes, &mut Pcg64Mcg::seed_from_u64(1));
             assert!(are_finite(element, &bytes), "{element}");
             let rows: std::collections::BTreeSet<&[u8]> =
                 bytes.chunks(64 * element.bits().unwrap() / 8).collect();

@@ -5,12 +5,14 @@ use std::collections::BTreeMap;
 
 use kvscatter_onnx::decoder::{Decoder, Hazard};
 use kvscatter_session::{self as session, CacheWriter, Feed, LogitsTensor, Runner, Tensor};
+use rand_pcg::Pcg64Mcg;
+use rand_pcg::rand_core::SeedableRng;
 
 use crate::CertifyError;
 use crate::certificate::{Check, Failure, Fill, LogitsComparison, LogitsReference, Occupancy, OccupancyStep};
 use crate::drive::reference::Sequence;
 use crate::drive::scenarios::Scenario;
-use crate::drive::values::{self, Numbers};
+use crate::drive::values;
 
 use super::check_builder::{CheckBuilder, Place};
 use super::logits::{Comparison, Difference, Token};
@@ -429,8 +431,8 @@ fn start_caches(
 ) -> Result<Vec<Tensor>, CertifyError> {
     let mut caches = runner.caches(batch, plan.capacity)?;
     if fill == Fill::Canaries {
-        let mut numbers = Numbers::new(plan.seed);
-        caches.iter_mut().for_each(|cache| values::paint(cache.element(), cache.bytes_mut(), &mut numbers));
+        let mut random = Pcg64Mcg::seed_from_u64(plan.seed);
+        caches.iter_mut().for_each(|cache| values::paint(cache.element(), cache.bytes_mut(), &mut random));
     }
     Ok(caches)
 }
