@@ -45,7 +45,10 @@ WRITES_FIRST = (
     "    np.moveaxis(past_cache, axis, 1)[:1, :rows] = np.moveaxis(update, axis, 1)[:1]\n    if mode ==",
 )
 CHANGES_UPDATE = ("    cache, new", "    update[...] = update[..., ::-1].copy()\n    cache, new")
-CRASHES = ("    cache, new", "    import os; os.abort() if mode == 'circular' else None\n    cache, new")
+CRASHES = (
+    "    cache, new",
+    "    import os; os.abort() if mode == 'circular' and rows == 1 else None\n    cache, new",
+)
 HANGS = ("    cache, new", "    while rows == 0: pass\n    cache, new")
 
 
@@ -53,7 +56,7 @@ HANGS = ("    cache, new", "    while rows == 0: pass\n    cache, new")
 def corpus(tmp_path_factory):
     """Returns cases of the oracle with an index like that of conformance/."""
     root = tmp_path_factory.mktemp("corpus")
-    kvscatter("cases", "-o", root / "tensor_scatter", "--seed", 24, "--count", 104)
+    kvscatter("cases", "-o", root / "tensor_scatter", "--seed", 24, "--count", 52)
     cases = []
     for folder in sorted((root / "tensor_scatter").iterdir()):
         graph = onnx.load(folder / "model.onnx").graph
@@ -120,11 +123,11 @@ class Answers:
 
 def test_a_right_kernel_passes(corpus, tmp_path):
     answers = Answers(corpus, tmp_path)
-    assert len(answers.cases) > 80
+    assert len(answers.cases) > 40
     assert answers.failed() == set()
     written = sum(case["in_place"] == "yes" for case in answers.cases.values())
-    assert answers.count("in_place", status="returned", same_memory=True) == written > 40
-    assert answers.count("plain", status="refused") == len(answers.cases) - written > 20
+    assert answers.count("in_place", status="returned", same_memory=True) == written > 20
+    assert answers.count("plain", status="refused") == len(answers.cases) - written > 10
     assert f"kvscatter verify {corpus} --actual {tmp_path / 'results'}" in answers.done.stdout
 
 
@@ -155,7 +158,7 @@ def test_a_planted_fault_fails_the_rule_that_it_breaks(tmp_path, rule, part, rep
 def test_a_copy_is_recorded(corpus, tmp_path):
     answers = Answers(corpus, tmp_path, COPIES, RETURNS)
     assert answers.failed() == set()
-    assert answers.count("in_place", status="returned", same_memory=False) > 40
+    assert answers.count("in_place", status="returned", same_memory=False) > 20
     # An empty cache has no memory, so it cannot be copied.
     assert answers.count("in_place", status="returned", same_memory=True) > 0
 
@@ -168,15 +171,15 @@ def test_a_partial_write_is_seen(corpus, tmp_path):
 
 def test_a_changed_update_is_recorded(corpus, tmp_path):
     answers = Answers(corpus, tmp_path, CHANGES_UPDATE)
-    assert answers.count("plain", changed=["update"]) > 20
+    assert answers.count("plain", changed=["update"]) > 10
     assert "the call changed update" in answers.done.stdout
 
 
 def test_a_crash_ends_one_call(corpus, tmp_path):
     answers = Answers(corpus, tmp_path, CRASHES)
     crashed = answers.count("plain", status="crashed")
-    assert crashed == answers.count("in_place", status="crashed") > 5
-    assert answers.count("plain", status="returned") > 20
+    assert crashed == answers.count("in_place", status="crashed") > 0
+    assert answers.count("plain", status="returned") > 10
     assert "Aborted" in answers.done.stdout
 
 
