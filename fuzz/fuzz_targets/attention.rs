@@ -1,5 +1,5 @@
-//! Makes attributes, shapes, masks and lengths of attention from the input. The crate and the oracle must agree
-//! on every element, or both must refuse the call. Executors must not change a bit.
+//! Makes attributes, shapes, masks and lengths of attention from the input, and chooses an instruction set and limits.
+//! The crate and the oracle must agree on every element, or both must refuse the call. Executors must not change a bit.
 
 #![no_main]
 
@@ -21,9 +21,13 @@ mod executors;
 #[path = "../../crates/kvscatter-attention/tests/oracle/scene.rs"]
 #[expect(dead_code, reason = "inputs are small here")]
 mod scene;
+#[path = "../../crates/kvscatter-attention/tests/oracle/variants.rs"]
+#[expect(dead_code, reason = "inputs are small here")]
+mod variants;
 
 use element::Element;
 use scene::Ways;
+use variants::Variant;
 
 fuzz_target!(|bytes: &[u8]| {
     // `Unstructured` reads zeros after the end of the input, so there is no error worth reporting.
@@ -31,9 +35,10 @@ fuzz_target!(|bytes: &[u8]| {
 });
 
 fn run(u: &mut Unstructured<'_>) -> Result<()> {
+    let variant = *u.choose(&Variant::for_short())?;
     let case = case(u)?;
     match case.expected() {
-        Ok(_) => scene::check(&case, Ways::Two),
+        Ok(_) => scene::check(&case, Ways::Two, &[variant]),
         Err(_) => match case.inputs.element {
             Float::F32 => check_refused::<f32>(&case),
             Float::F16 => check_refused::<f16>(&case),

@@ -9,7 +9,7 @@ use crate::operands::{Inputs, Outputs, Shapes, Valid};
 use crate::operator::Attention;
 use crate::partial::Partial;
 use crate::room::{Room, Scratch};
-use crate::setup::Setup;
+use crate::setup::{Limits, Setup};
 use crate::threads;
 
 impl Attention {
@@ -31,11 +31,17 @@ const MAX_THREADS: usize = 1024;
 pub struct Prepared(Setup);
 
 impl Prepared {
-    /// Uses at most this instruction set. This is for benchmarks and tests that compare several in one process.
+    /// Returns this call with kernels that use at most this instruction set, to compare several in one process.
+    #[must_use]
+    pub fn with_isa(self, isa: Isa) -> Self {
+        Self(Setup { isa: isa.min(Isa::allowed()), ..self.0 })
+    }
+
+    /// Returns this call with limits so small that short calls take every path.
     #[doc(hidden)]
     #[must_use]
-    pub fn up_to(self, isa: Isa) -> Self {
-        Self(self.0.up_to(isa))
+    pub fn with_tiny_limits(self) -> Self {
+        Self(self.0.with_limits(Limits::TINY))
     }
 
     /// Returns the shape of `Y`, which has the rank of the queries.
@@ -73,7 +79,7 @@ impl Prepared {
             rooms: (0..threads).map(|_| Room::new(&self.0)).collect(),
             partials: (0..partials).map(|_| Partial::new(&self.0)).collect(),
             made_for: self.0.dimensions(),
-            min_shared: threads::MIN_MULTIPLICATIONS,
+            min_shared: self.0.limits.min_shared,
         }
     }
 

@@ -13,8 +13,22 @@ use crate::operands::Shapes;
 use crate::operator::{Attention, Softmax};
 use crate::sizes::Sizes;
 
-/// The number of positions that are processed together, counted from the first one that a block sees.
-const CHUNK: usize = if cfg!(kvscatter_tiny) { 2 * LANES } else { 1024 };
+/// The numbers that decide how a call is divided. They do not change what is computed, except for rounding.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// The number of positions that are processed together, counted from the first one that a block sees.
+    pub(crate) chunk: usize,
+    /// The smallest number of multiplications for which a call uses the executor, unless a scratch has another.
+    pub(crate) min_shared: usize,
+}
+
+impl Limits {
+    /// So many multiplications take about 20 microseconds on one thread, and waking a thread takes as long.
+    pub(crate) const REAL: Self = Self { chunk: 1024, min_shared: 1 << 20 };
+
+    /// Numbers so small that short calls take every path. They are for tests.
+    pub(crate) const TINY: Self = Self { chunk: 2 * LANES, min_shared: 1 };
+}
 
 /// The largest number of rows of a head that are processed together. Each key is read from memory once for these
 /// rows.
@@ -34,6 +48,7 @@ pub(crate) struct Setup {
     pub(crate) has_past: bool,
     pub(crate) rule: Visibility,
     pub(crate) isa: Isa,
+    pub(crate) limits: Limits,
     pub(crate) blocking: Blocking,
 }
 
@@ -68,10 +83,10 @@ impl Blocking {
         self.chunk + LANES
     }
 
-    fn new(op: &Attention, sizes: &Sizes, mask: Option<&MaskLayout>, has_past: bool) -> Self {
+    fn new(op: &Attention, sizes: &Sizes, mask: Option<&MaskLayout>, has_past: bool, limits: Limits) -> Self {
         let is_whole = op.scores.is_some() || op.softmax == Softmax::Float64;
         let rows = sizes.rows().min(ROWS);
-        let chunk = if is_whole { sizes.total().next_multiple_of(LANES).max(LANES) } else { CHUNK };
+        let chunk = if is_whole { sizes.total().next_multiple_of(LANES).max(LANES) } else { limits.chunk };
         // Heads that are read together read the same slots, so a mask must hide the same slots from them.
         let interleaves =
             sizes.is_rank_3 && !has_past && !is_whole && !mask.is_some_and(MaskLayout::differs_by_head);
@@ -95,7 +110,8 @@ impl Setup {
         }
         let expected = sizes.shape(Operand::Mask);
         let mask = shapes.mask.map(|shape| MaskLayout::new(shape, expected)).transpose()?;
-        let blocking = Blocking::new(&op, &sizes, mask.as_ref(), shapes.past.is_some());
+        let limits = Limits::REAL;
+        let blocking = Blocking::new(&op, &sizes, mask.as_ref(), shapes.past.is_some(), limits);
         Ok(Self {
             op,
             sizes,
@@ -104,6 +120,7 @@ impl Setup {
             has_past: shapes.past.is_some(),
             rule: sizes.visibility(&op),
             isa: Isa::allowed(),
+            limits,
             blocking,
         })
     }
@@ -114,14 +131,9 @@ impl Setup {
         Dimensions { sizes: *sizes, blocking: *blocking, has_mask: mask.is_some(), items: self.items() }
     }
 
-    /// Uses at most this instruction set.
-    pub(crate) fn up_to(self, isa: Isa) -> Self {
-        let isa = match (isa, self.isa) {
-            (Isa::Avx512, own) | (Isa::Avx2, own @ Isa::Avx2) => own,
-            (Isa::Avx2, Isa::Avx512) => Isa::Avx2, // a machine with AVX-512 has AVX2, too
-            _ => Isa::Portable,
-        };
-        Self { isa, ..self }
+    pub(crate) fn with_limits(self, limits: Limits) -> Self {
+        let blocking = Blocking::new(&self.op, &self.sizes, self.mask.as_ref(), self.has_past, limits);
+        Self { limits, blocking, ..self }
     }
 
     /// Returns the number of blocks that threads can claim.
@@ -151,12 +163,14 @@ impl Setup {
 
 #[cfg(test)]
 mod tests {
-    use kvscatter::{ElementType, Isa};
+    use kvscatter::ElementType;
 
-    use super::{CHUNK, Setup};
+    use super::{Limits, Setup};
     use crate::kernel::LANES;
     use crate::operands::Shapes;
     use crate::operator::{Attention, Softmax};
+
+    const CHUNK: usize = Limits::REAL.chunk;
 
     /// Prepares a decode with so many samples, heads and slots.
     fn setup(op: Attention, [batch, heads, slots]: [usize; 3]) -> Setup {
@@ -198,22 +212,5 @@ mod tests {
         let blocking = setup(Attention::new(), [1, 1, 3 * CHUNK]).blocking;
         assert_eq!((blocking.chunk, blocking.score_stride()), (CHUNK, CHUNK + LANES));
         assert_eq!(CHUNK % LANES, 0);
-    }
-
-    #[test]
-    fn a_limit_of_the_instruction_set_is_kept() {
-        let own = |isa| Setup { isa, ..setup(Attention::new(), [1, 1, 8]) };
-        for (isa, limit, expected) in [
-            (Isa::Avx512, Isa::Avx512, Isa::Avx512),
-            (Isa::Avx512, Isa::Avx2, Isa::Avx2),
-            (Isa::Avx512, Isa::Portable, Isa::Portable),
-            (Isa::Avx2, Isa::Avx512, Isa::Avx2),
-            (Isa::Avx2, Isa::Avx2, Isa::Avx2),
-            (Isa::Avx2, Isa::Sse2, Isa::Portable),
-            (Isa::Portable, Isa::Avx512, Isa::Portable),
-            (Isa::Portable, Isa::Avx2, Isa::Portable),
-        ] {
-            assert_eq!(own(isa).up_to(limit).isa, expected, "{isa}, at most {limit}");
-        }
     }
 }

@@ -10,10 +10,6 @@ use crate::block::CallMemory;
 use crate::kernel::Float;
 use crate::room::{Room, Scratch};
 
-/// The smallest number of multiplications for which a call uses the executor, unless a scratch has another. They take
-/// about 20 microseconds on one thread, and waking a thread takes as long.
-pub(crate) const MIN_MULTIPLICATIONS: usize = if cfg!(kvscatter_tiny) { 1 } else { 1 << 20 };
-
 /// Computes every item of a call. Threads claim items, or chunks of items if there are few, until none are left.
 /// The calling thread computes those that no other thread has claimed.
 ///

@@ -48,7 +48,7 @@ impl<T: Float> Call<T> {
         let element: ElementType = case.element.onnx();
         let shapes = Shapes { element, query: &query, key: &cache, value: &cache, mask: None, past: None };
         let prepared = Attention::new().causal(true).prepare(&shapes).map_err(|error| error.to_string())?;
-        let prepared = prepared.up_to(isa);
+        let prepared = prepared.with_isa(isa);
         let scratch = prepared.scratch(case.threads);
         Ok(Self { prepared, scratch, output: vec![T::of_f32(0.0); query.iter().product()] })
     }

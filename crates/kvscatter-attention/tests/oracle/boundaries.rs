@@ -9,6 +9,7 @@ use kvscatter_oracle::cases::attention::{AttentionCase, paint};
 use crate::call::{Operands, Tensor, operator};
 use crate::element::{Element, bits};
 use crate::scene::{Ways, check};
+use crate::variants::Variant;
 
 /// Returns values between `-range` and `range`, or if `exact`, small multiples of `range`.
 fn values(r: &mut Random, element: Float, range: f64, exact: bool, shape: &[usize]) -> Array<f64> {
@@ -150,19 +151,22 @@ fn case(seed: u64, n: usize) -> AttentionCase {
 
 #[test]
 fn chunks_end_inside_holes_pasts_and_rings() {
+    let variants = Variant::all();
     for n in 0..96 {
         let case = case(77, n);
-        check(&case, Ways::All);
-        match case.inputs.element {
-            Float::F32 => check_ranks::<f32>(&case),
-            Float::F16 => check_ranks::<f16>(&case),
-            Float::Bf16 => check_ranks::<bf16>(&case),
+        check(&case, Ways::All, &variants);
+        for &variant in &variants {
+            match case.inputs.element {
+                Float::F32 => check_ranks::<f32>(variant, &case),
+                Float::F16 => check_ranks::<f16>(variant, &case),
+                Float::Bf16 => check_ranks::<bf16>(variant, &case),
+            }
         }
     }
 }
 
 /// Checks that a call of rank 3 has the bits of the same call in rank 4.
-fn check_ranks<T: Element>(case: &AttentionCase) {
+fn check_ranks<T: Element>(variant: Variant, case: &AttentionCase) {
     let counts = (case.attention.q_num_heads, case.attention.kv_num_heads);
     let (Some(query_heads), Some(kv_heads)) = counts else { return };
     let flat = Operands::<T>::new(&case.inputs).unwrap();
@@ -171,9 +175,9 @@ fn check_ranks<T: Element>(case: &AttentionCase) {
     by_head.query = flat.query.by_head(query_heads as usize);
     by_head.key = flat.key.by_head(kv_heads as usize);
     by_head.value = flat.value.by_head(kv_heads as usize);
-    let (a, b) = (flat.run(&op).unwrap(), by_head.run(&op).unwrap());
+    let (a, b) = (flat.run_as(variant, &op).unwrap(), by_head.run_as(variant, &op).unwrap());
     let [batch, heads, queries, size] =
         [by_head.query.shape[0], by_head.query.shape[1], by_head.query.shape[2], by_head.value.shape[3]];
     let b = Tensor { shape: vec![batch, heads, queries, size], data: b.y };
-    assert!(bits(&a.y) == bits(&b.flat().data), "{}", case.name);
+    assert!(bits(&a.y) == bits(&b.flat().data), "{} {variant:?}", case.name);
 }

@@ -6,10 +6,12 @@ use kvscatter_oracle::cases::attention::{random, refused};
 
 use crate::call::{Operands, operator};
 use crate::scene::{Ways, check};
+use crate::variants::Variant;
 
 #[test]
 fn random_cases_agree_with_the_oracle() {
-    random(20, 400).for_each(|case| check(&case, Ways::All));
+    let variants = Variant::for_short();
+    random(20, 400).for_each(|case| check(&case, Ways::All, &variants));
 }
 
 #[test]

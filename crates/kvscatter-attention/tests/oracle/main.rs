@@ -20,3 +20,5 @@ mod properties;
 mod rings;
 #[cfg(test)]
 mod scene;
+#[cfg(test)]
+mod variants;

@@ -1,13 +1,14 @@
 //! Results that must have the same bits.
 
 use half::{bf16, f16};
-use kvscatter::{Executor, Isa};
+use kvscatter::Executor;
 use kvscatter_attention::{Attention, Scores, Softmax};
 use kvscatter_oracle::cases::Random;
 
 use crate::call::{AnyMask, Operands, Tensor};
 use crate::element::{Element, bits};
 use crate::executors::{Threads, Times};
+use crate::variants::Variant;
 
 /// The sizes of generated operands of rank 4.
 #[derive(Clone, Copy)]
@@ -29,28 +30,30 @@ const LONG: Sizes =
 fn threads_do_not_change_the_result() {
     /// Few items are divided into chunks of positions, and many are not.
     const MANY: Sizes = Sizes { batch: 3, heads: 4, queries: 20, keys: 600, ..LONG };
-    for sizes in [LONG, MANY, Sizes { batch: 2, ..LONG }] {
-        check_threads::<f32>(sizes);
-        check_threads::<f16>(sizes);
-        check_threads::<bf16>(sizes);
+    for variant in Variant::all() {
+        for sizes in [LONG, MANY, Sizes { batch: 2, ..LONG }] {
+            check_threads::<f32>(variant, sizes);
+            check_threads::<f16>(variant, sizes);
+            check_threads::<bf16>(variant, sizes);
+        }
     }
 }
 
-fn check_threads<T: Element>(sizes: Sizes) {
+fn check_threads<T: Element>(variant: Variant, sizes: Sizes) {
     let r = &mut Random::new(30, 0);
     let mut operands = Operands::<T>::random(r, sizes);
     let lengths: Vec<_> = (0..sizes.batch).map(|_| r.between(sizes.keys - 100, sizes.keys) as i64).collect();
     operands.lengths = Some(lengths);
     for op in [Attention::new().causal(true), Attention::new().causal(true).window(Some(700), None)] {
-        let expected = operands.run(&op).unwrap();
-        let prepared = operands.prepare(&op).unwrap();
+        let expected = operands.run_as(variant, &op).unwrap();
+        let prepared = variant.of(operands.prepare(&op).unwrap());
         for threads in 1..=8 {
             let mut scratch = prepared.scratch(threads);
             let executors: [&dyn Executor; 5] =
                 [&Times(0), &Times(1), &Times(3), &Threads(2), &Threads(threads + 1)];
             for executor in executors {
                 let results = operands.run_on(&prepared, &op, false, &mut scratch, Some(executor)).unwrap();
-                assert!(bits(&results.y) == bits(&expected.y), "{threads} threads, {op:?}");
+                assert!(bits(&results.y) == bits(&expected.y), "{variant:?}, {threads} threads, {op:?}");
             }
         }
     }
@@ -58,13 +61,15 @@ fn check_threads<T: Element>(sizes: Sizes) {
 
 #[test]
 fn a_ring_gives_the_bits_of_a_linear_cache() {
-    check_rings::<f32>();
-    check_rings::<f16>();
-    check_rings::<bf16>();
+    for variant in Variant::all() {
+        check_rings::<f32>(variant);
+        check_rings::<f16>(variant);
+        check_rings::<bf16>(variant);
+    }
 }
 
 /// Compares rings with linear caches that contain the same positions and more.
-fn check_rings<T: Element>() {
+fn check_rings<T: Element>(variant: Variant) {
     for (n, (capacity, tokens)) in
         [(5, 1300), (100, 512), (700, 1300), (700, 701), (1030, 1700), (1100, 1024)].into_iter().enumerate()
     {
@@ -92,9 +97,12 @@ fn check_rings<T: Element>() {
             let windows = [left, left / 2, 0];
             for left in windows {
                 let op = Attention::new().causal(true).window(Some(left), None);
-                let expected = linear.run(&op).unwrap();
+                let expected = linear.run_as(variant, &op).unwrap();
                 let results = ring.run(&op.ring()).unwrap();
-                assert!(bits(&results.y) == bits(&expected.y), "{capacity} {tokens} {queries} {left}");
+                assert!(
+                    bits(&results.y) == bits(&expected.y),
+                    "{variant:?} {capacity} {tokens} {queries} {left}"
+                );
             }
         }
     }
@@ -105,7 +113,10 @@ fn the_capacity_does_not_change_the_result() {
     let r = &mut Random::new(32, 0);
     let small = Operands::<f32>::random(r, Sizes { keys: 530, ..LONG });
     let op = Attention::new().causal(true);
-    for capacity in [531, 544, 1024, 3000] {
+    for (variant, capacity) in Variant::all()
+        .into_iter()
+        .flat_map(|variant| [531, 544, 1024, 3000].map(|capacity| (variant, capacity)))
+    {
         let mut large = small.clone();
         large.lengths = Some(vec![530]);
         for tensor in [&mut large.key, &mut large.value] {
@@ -117,16 +128,20 @@ fn the_capacity_does_not_change_the_result() {
         }
         let mut exact = small.clone();
         exact.lengths = Some(vec![530]);
-        let (large_without, exact_without) = (large.run(&op).unwrap(), exact.run(&op).unwrap());
-        assert_eq!(bits(&large_without.y), bits(&exact_without.y), "{capacity}");
+        let (large_without, exact_without) =
+            (large.run_as(variant, &op).unwrap(), exact.run_as(variant, &op).unwrap());
+        assert_eq!(bits(&large_without.y), bits(&exact_without.y), "{variant:?} {capacity}");
         for (scores, of_hidden) in [(Scores::Masked, f32::NEG_INFINITY), (Scores::Weights, 0.0)] {
             let op = op.scores(scores);
-            let (large, exact) = (large.run(&op).unwrap(), exact.run(&op).unwrap());
-            assert_eq!(bits(&large.y), bits(&exact.y), "{capacity} {scores:?}");
+            let (large, exact) = (large.run_as(variant, &op).unwrap(), exact.run_as(variant, &op).unwrap());
+            assert_eq!(bits(&large.y), bits(&exact.y), "{variant:?} {capacity} {scores:?}");
             let (large, exact) = (large.scores.unwrap(), exact.scores.unwrap());
             for (large, exact) in large.chunks_exact(capacity).zip(exact.chunks_exact(530)) {
-                assert_eq!(bits(&large[..530]), bits(exact), "{capacity} {scores:?}");
-                assert!(large[530..].iter().all(|score| *score == of_hidden), "{capacity} {scores:?}");
+                assert_eq!(bits(&large[..530]), bits(exact), "{variant:?} {capacity} {scores:?}");
+                assert!(
+                    large[530..].iter().all(|score| *score == of_hidden),
+                    "{variant:?} {capacity} {scores:?}"
+                );
             }
         }
     }
@@ -134,12 +149,14 @@ fn the_capacity_does_not_change_the_result() {
 
 #[test]
 fn tensors_of_rank_3_give_the_bits_of_those_of_rank_4() {
-    check_ranks::<f32>();
-    check_ranks::<f16>();
-    check_ranks::<bf16>();
+    for variant in Variant::all() {
+        check_ranks::<f32>(variant);
+        check_ranks::<f16>(variant);
+        check_ranks::<bf16>(variant);
+    }
 }
 
-fn check_ranks<T: Element>() {
+fn check_ranks<T: Element>(variant: Variant) {
     for (n, (head_size, value_size)) in [(40, 24), (7, 33), (64, 64), (128, 1)].into_iter().enumerate() {
         for queries in [1, 2, 5, 19] {
             let sizes = Sizes { batch: 2, queries, keys: 600, head_size, value_size, ..LONG };
@@ -160,9 +177,10 @@ fn check_ranks<T: Element>() {
                 }
                 let op = Attention::new().causal(true).heads(4, 2);
                 for op in [op, op.scores(Scores::Masked)] {
-                    let (by_head, flat) = (by_head.run(&op).unwrap(), flat.run(&op).unwrap());
+                    let (by_head, flat) =
+                        (by_head.run_as(variant, &op).unwrap(), flat.run_as(variant, &op).unwrap());
                     let y = Tensor { shape: vec![2, 4, queries, value_size], data: by_head.y };
-                    assert!(bits(&y.flat().data) == bits(&flat.y), "{sizes:?} {op:?}");
+                    assert!(bits(&y.flat().data) == bits(&flat.y), "{variant:?} {sizes:?} {op:?}");
                     assert!(by_head.scores.as_deref().map(bits) == flat.scores.as_deref().map(bits));
                 }
             }
@@ -185,30 +203,32 @@ fn samples_do_not_influence_each_other() {
             }
         }
         let op = if flat { op.heads(4, 2) } else { op };
-        let expected = together.run(&op).unwrap().y;
-        for (sample, length) in lengths.into_iter().enumerate() {
-            let mut alone = together.clone();
-            for tensor in [&mut alone.query, &mut alone.key, &mut alone.value] {
-                let size = tensor.data.len() / 3;
-                tensor.data = tensor.data[sample * size..][..size].to_vec();
-                tensor.shape[0] = 1;
+        for variant in Variant::all() {
+            let expected = together.run_as(variant, &op).unwrap().y;
+            for (sample, length) in lengths.into_iter().enumerate() {
+                let mut alone = together.clone();
+                for tensor in [&mut alone.query, &mut alone.key, &mut alone.value] {
+                    let size = tensor.data.len() / 3;
+                    tensor.data = tensor.data[sample * size..][..size].to_vec();
+                    tensor.shape[0] = 1;
+                }
+                alone.lengths = Some(vec![length]);
+                let y = alone.run_as(variant, &op).unwrap().y;
+                assert!(bits(&y) == bits(&expected[sample * y.len()..][..y.len()]), "{variant:?} {sample}");
+                // What the other samples contain has no influence, either.
+                let mut poisoned = together.clone();
+                for tensor in [&mut poisoned.query, &mut poisoned.key, &mut poisoned.value] {
+                    let size = tensor.data.len() / 3;
+                    tensor
+                        .data
+                        .iter_mut()
+                        .enumerate()
+                        .filter(|(at, _)| at / size != sample)
+                        .for_each(|(_, element)| *element = f32::NAN);
+                }
+                let poisoned = poisoned.run_as(variant, &op).unwrap().y;
+                assert!(bits(&y) == bits(&poisoned[sample * y.len()..][..y.len()]), "{variant:?} {sample}");
             }
-            alone.lengths = Some(vec![length]);
-            let y = alone.run(&op).unwrap().y;
-            assert!(bits(&y) == bits(&expected[sample * y.len()..][..y.len()]), "{sample}");
-            // What the other samples contain has no influence, either.
-            let mut poisoned = together.clone();
-            for tensor in [&mut poisoned.query, &mut poisoned.key, &mut poisoned.value] {
-                let size = tensor.data.len() / 3;
-                tensor
-                    .data
-                    .iter_mut()
-                    .enumerate()
-                    .filter(|(at, _)| at / size != sample)
-                    .for_each(|(_, element)| *element = f32::NAN);
-            }
-            let poisoned = poisoned.run(&op).unwrap().y;
-            assert!(bits(&y) == bits(&poisoned[sample * y.len()..][..y.len()]), "{sample}");
         }
     }
 }
@@ -229,8 +249,8 @@ fn check_last_token<T: Element>() {
         let sizes = Sizes { batch: 1, query_heads, heads: 1, queries, keys: queries, ..LONG };
         let clean = Operands::<T>::random(r, sizes);
         let op = Attention::new().causal(true);
-        for isa in [Isa::Avx512, Isa::Avx2, Isa::Portable] {
-            let prepared = clean.prepare(&op).unwrap().up_to(isa);
+        for variant in Variant::all() {
+            let prepared = variant.of(clean.prepare(&op).unwrap());
             let run = |operands: &Operands<T>| {
                 operands.run_on(&prepared, &op, false, &mut prepared.scratch(1), None).unwrap().y
             };
@@ -251,11 +271,11 @@ fn check_last_token<T: Element>() {
                 let of_head = queries * sizes.value_size;
                 for (y, expected) in y.chunks_exact(of_head).zip(expected.chunks_exact(of_head)) {
                     let before = of_head - sizes.value_size;
-                    assert!(bits(&y[..before]) == bits(&expected[..before]), "{sizes:?} {isa} {last}");
+                    assert!(bits(&y[..before]) == bits(&expected[..before]), "{sizes:?} {variant:?} {last}");
                     let is_nan = y[before..].iter().all(|element| element.to_f32().is_nan());
                     // Infinity alone may give infinity, or a weight of 0.
                     let must_be_nan = last.is_nan() || (in_key && in_value);
-                    assert!(is_nan || !must_be_nan, "{sizes:?} {isa}");
+                    assert!(is_nan || !must_be_nan, "{sizes:?} {variant:?}");
                 }
             }
         }
@@ -290,8 +310,8 @@ fn check_low_bias<T: Element>(biases: &[f64]) {
             let rows = with_nan.value.data.chunks_exact_mut(LONG.value_size).enumerate();
             rows.filter(|(at, _)| low.contains(&(at % keys)))
                 .for_each(|(_, row)| row.fill(T::from_f64(f64::NAN)));
-            for isa in [Isa::Avx512, Isa::Avx2, Isa::Portable] {
-                let prepared = with_bias.prepare(&op).unwrap().up_to(isa);
+            for variant in Variant::all() {
+                let prepared = variant.of(with_bias.prepare(&op).unwrap());
                 let mut scratch = prepared.scratch(3);
                 let mut run = |operands: &Operands<T>, executor| {
                     operands.run_on(&prepared, &op, false, &mut scratch, executor).unwrap().y
@@ -299,7 +319,7 @@ fn check_low_bias<T: Element>(biases: &[f64]) {
                 let expected = run(&with_bias, None);
                 for executor in [None, Some(&Threads(3) as &dyn Executor)] {
                     let y = run(&with_nan, executor);
-                    assert!(bits(&y) == bits(&expected), "{low:?} of {keys}, {bias}, {isa}, {op:?}");
+                    assert!(bits(&y) == bits(&expected), "{low:?} of {keys}, {bias}, {variant:?}, {op:?}");
                 }
             }
         }
@@ -324,15 +344,18 @@ fn earlier_uses_of_a_scratch_have_no_influence() {
         }
         poisoned.lengths = Some(vec![1700]);
         let op = Attention::new().causal(true);
-        for op in [op, op.scores(Scores::Weights)] {
-            let expected = operands.run(&op).unwrap();
-            let prepared = operands.prepare(&op).unwrap();
+        for (variant, op) in Variant::all()
+            .into_iter()
+            .flat_map(|variant| [op, op.scores(Scores::Weights)].map(|op| (variant, op)))
+        {
+            let expected = operands.run_as(variant, &op).unwrap();
+            let prepared = variant.of(operands.prepare(&op).unwrap());
             for threads in [1, 3] {
                 let mut scratch = prepared.scratch(threads);
                 let executor = Some(&Times(3) as &dyn Executor);
                 poisoned.run_on(&prepared, &op, true, &mut scratch, executor).unwrap();
                 let results = operands.run_on(&prepared, &op, true, &mut scratch, executor).unwrap();
-                assert!(bits(&results.y) == bits(&expected.y), "{threads} {op:?}");
+                assert!(bits(&results.y) == bits(&expected.y), "{variant:?} {threads} {op:?}");
                 assert!(results.scores.as_deref().map(bits) == expected.scores.as_deref().map(bits));
             }
         }

@@ -1,13 +1,14 @@
 //! Rings whose positions only the mask shows, compared with linear caches.
 
 use half::{bf16, f16};
-use kvscatter::{Executor, Isa};
+use kvscatter::Executor;
 use kvscatter_attention::{Attention, Softmax};
 use kvscatter_oracle::cases::Random;
 
 use crate::call::{AnyMask, Operands, Tensor};
 use crate::element::{Element, bits};
 use crate::executors::{Threads, Times};
+use crate::variants::Variant;
 
 /// A step of samples whose queries each see a window.
 #[derive(Clone, Debug)]
@@ -163,14 +164,14 @@ fn check<T: Element>(step: &Step, seed: usize) {
     let call = |slots, kind| step.call::<T>(&mut Random::new(41, seed), slots, kind);
     let other = [Attention::new().softcap(3.0), Attention::new().softmax(Softmax::Float64)][seed % 2];
     for op in [Attention::new(), other] {
-        for isa in [Isa::Portable, Isa::Avx2, Isa::Avx512] {
+        for variant in Variant::all() {
             let run =
                 |operands: &Operands<T>, op: Attention, threads: usize, executor: Option<&dyn Executor>| {
-                    let prepared = operands.prepare(&op).unwrap().up_to(isa);
+                    let prepared = variant.of(operands.prepare(&op).unwrap());
                     let mut scratch = prepared.scratch(threads);
                     bits(&operands.run_on(&prepared, &op, false, &mut scratch, executor).unwrap().y)
                 };
-            let name = |what: &str| format!("{what} {isa:?} {op:?} {step:?}");
+            let name = |what: &str| format!("{what} {variant:?} {op:?} {step:?}");
             let expected = run(&call(step.linear, Some(Kind::Bool)), op, 1, None);
             let nan = bits(&[T::from_f64(f64::NAN)])[0];
             assert!(!expected.contains(&nan), "{}", name("a hidden slot has an influence"));

@@ -1,4 +1,5 @@
-//! Runs a case of the oracle in every way that must give the same bits, and compares it with the oracle.
+//! Runs a case of the oracle with several variants, in every way that must give the same bits, and compares it with
+//! the oracle.
 
 use half::{bf16, f16};
 use kvscatter::Executor;
@@ -11,6 +12,7 @@ use super::bounds::Bounds;
 use super::call::{Operands, Results, operator};
 use super::element::{Element, bits, elements};
 use super::executors::{Threads, Times};
+use super::variants::Variant;
 
 /// How a case is run, besides once on the calling thread with a new scratch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,15 +24,15 @@ pub(crate) enum Ways {
 }
 
 /// Checks a case that breaks no rule, in its element type.
-pub(crate) fn check(case: &AttentionCase, ways: Ways) {
+pub(crate) fn check(case: &AttentionCase, ways: Ways, variants: &[Variant]) {
     match case.inputs.element {
-        Float::F32 => check_as::<f32>(case, ways),
-        Float::F16 => check_as::<f16>(case, ways),
-        Float::Bf16 => check_as::<bf16>(case, ways),
+        Float::F32 => check_as::<f32>(case, ways, variants),
+        Float::F16 => check_as::<f16>(case, ways, variants),
+        Float::Bf16 => check_as::<bf16>(case, ways, variants),
     }
 }
 
-fn check_as<T: Element>(case: &AttentionCase, ways: Ways) {
+fn check_as<T: Element>(case: &AttentionCase, ways: Ways, variants: &[Variant]) {
     assert_eq!(case.inputs.element, T::TYPE);
     let bounds = Bounds::new(case);
     let operands = Operands::<T>::new(&case.inputs).unwrap();
@@ -39,18 +41,20 @@ fn check_as<T: Element>(case: &AttentionCase, ways: Ways) {
     let scored = op.scores(Scores::from_mode(case.attention.qk_matmul_output_mode).unwrap());
     let ops = [Some(op), Some(op.softmax(Softmax::Float64)), (!is_ring).then_some(scored)];
     let painted = PaintedRow::some(case, if ways == Ways::All { 3 } else { 1 });
-    for op in ops.into_iter().flatten() {
-        let name = || format!("{} {op:?}", case.name);
-        let results = operands.run(&op).unwrap_or_else(|error| panic!("{}: {error}", name()));
+    for (op, &variant) in
+        ops.iter().flatten().flat_map(|op| variants.iter().map(move |variant| (op, variant)))
+    {
+        let name = || format!("{} {variant:?} {op:?}", case.name);
+        let results = operands.run_as(variant, op).unwrap_or_else(|error| panic!("{}: {error}", name()));
         compare(&bounds, &results, &name);
-        painted.iter().for_each(|painted| painted.check(&op, &results, &name));
+        painted.iter().for_each(|painted| painted.check(variant, op, &results, &name));
         let ways: &[(&dyn Executor, usize)] = match ways {
             Ways::Two => &[(&Times(2), 2)],
             Ways::All => {
                 &[(&Times(0), 1), (&Times(1), 2), (&Times(3), 2), (&Threads(3), 3), (&Threads(4), 8)]
             }
         };
-        check_ways(&operands, &op, &results, ways, &name);
+        check_ways(&operands, (variant, op), &results, ways, &name);
     }
 }
 
@@ -94,9 +98,9 @@ impl<T: Element> PaintedRow<T> {
     }
 
     /// Checks that the row has the bits of `expected`.
-    fn check(&self, op: &Attention, expected: &Results<T>, name: &dyn Fn() -> String) {
+    fn check(&self, variant: Variant, op: &Attention, expected: &Results<T>, name: &dyn Fn() -> String) {
         let ([sample, head, query], [heads, queries]) = (self.at, self.counts);
-        let results = self.operands.run(op).unwrap();
+        let results = self.operands.run_as(variant, op).unwrap();
         let by_head = (sample * heads + head) * queries + query;
         let at = if self.is_rank_3 { (sample * queries + query) * heads + head } else { by_head };
         let batch = self.operands.query.shape[0];
@@ -138,12 +142,12 @@ pub(crate) fn compare<T: Element>(bounds: &Bounds, results: &Results<T>, name: &
 /// with the same scratch. All results must have the same bits.
 fn check_ways<T: Element>(
     operands: &Operands<T>,
-    op: &Attention,
+    (variant, op): (Variant, &Attention),
     expected: &Results<T>,
     executors: &[(&dyn Executor, usize)],
     name: &dyn Fn() -> String,
 ) {
-    let prepared = operands.prepare(op).unwrap();
+    let prepared = variant.of(operands.prepare(op).unwrap());
     for &(executor, threads) in executors {
         let mut scratch = prepared.scratch(threads);
         for with_present in [true, false] {

@@ -1,0 +1,43 @@
+//! The ways in which this machine computes a call: instruction sets and limits.
+
+use kvscatter::Isa;
+use kvscatter_attention::{Attention, AttentionError, Prepared};
+
+use super::call::{Operands, Results};
+use super::element::Element;
+
+/// An instruction set, with the real limits or with tiny ones.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Variant {
+    isa: Isa,
+    has_tiny_limits: bool,
+}
+
+impl Variant {
+    /// The variant that users have.
+    pub(crate) const USUAL: Self = Self { isa: Isa::Avx512, has_tiny_limits: false };
+
+    /// Returns every instruction set of this machine that has kernels, with each of the limits.
+    pub(crate) fn all() -> Vec<Self> {
+        let sets = Isa::allowed().up_to().filter(|isa| *isa != Isa::Sse2);
+        sets.flat_map(|isa| [true, false].map(|has_tiny_limits| Self { isa, has_tiny_limits })).collect()
+    }
+
+    /// Returns those with tiny limits, so that short calls take every path, and the usual one.
+    pub(crate) fn for_short() -> Vec<Self> {
+        Self::all().into_iter().filter(|variant| variant.has_tiny_limits).chain([Self::USUAL]).collect()
+    }
+
+    pub(crate) fn of(self, prepared: Prepared) -> Prepared {
+        let prepared = prepared.with_isa(self.isa);
+        if self.has_tiny_limits { prepared.with_tiny_limits() } else { prepared }
+    }
+}
+
+impl<T: Element> Operands<T> {
+    /// Prepares a call for a variant, and runs it on this thread, with every output.
+    pub(crate) fn run_as(&self, variant: Variant, op: &Attention) -> Result<Results<T>, AttentionError> {
+        let prepared = variant.of(self.prepare(op)?);
+        self.run_on(&prepared, op, true, &mut prepared.scratch(1), None)
+    }
+}
