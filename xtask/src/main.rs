@@ -38,8 +38,8 @@ use crate::steps_python::Torch;
 enum Task {
     /// Runs the steps for every change: fmt, unit and c. Needs Rust and a C compiler
     Test {
-        /// Also runs deny, lint, features, no-std, docs, kernels, models, conformance, ort and python, and lists the
-        /// files of packages. Runs two steps at once
+        /// Also runs deny, lint, features, no-std, docs, models, conformance, ort and python, and lists the files of
+        /// packages. Runs two steps at once
         #[arg(long)]
         all: bool,
         /// Runs the steps that only --all runs
@@ -63,8 +63,6 @@ enum Task {
     /// Packages every published crate, installs the command from the packages, and checks the other crates from
     /// theirs
     Package,
-    /// Tests the core and attention on every instruction set, with limits so small that the tests take every path
-    Kernels,
     /// Checks that the work on models that are long in one part grows with their length and not with its
     /// square
     Linear,
@@ -271,7 +269,6 @@ fn main() -> ExitCode {
             step::run(vec![steps::unit(), steps::unit_all(), steps::unit_nightly()], Missing::Fails)
         }
         Task::Package => one(steps_package::package()),
-        Task::Kernels => one(steps::kernels()),
         Task::Linear => one(steps::linear()),
         Task::Instructions { bless } => one(steps::instructions(bless)),
         Task::C => step::run(steps_c::all(), Missing::Fails),

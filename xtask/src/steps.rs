@@ -17,17 +17,6 @@ const CODEGEN: &str = "crates/kvscatter-onnx/codegen/Cargo.toml";
 /// A separate workspace, so that the versions of the libraries that it compares do not decide those of the project.
 pub(crate) const DIVERGENCES: &str = "xtask/divergences/rust/Cargo.toml";
 
-/// The names of the core's `Isa`, and the variable that limits the core to one of them.
-pub(crate) const INSTRUCTION_SETS: [&str; 4] = ["portable", "sse2", "avx2", WIDEST];
-const WIDEST: &str = "avx512";
-pub(crate) const MAX_ISA: &str = "KVSCATTER_MAX_ISA";
-
-/// Reduces the limits between the paths of a copy to a few bytes (`cpu/limits.rs`).
-const TINY: &str = "--cfg kvscatter_tiny";
-
-/// The setting with which tests fail if the limits are not tiny. Other flags need a separate build folder.
-const TINY_LIMITS: (&str, &str) = ("KVSCATTER_TEST_LIMITS", "tiny");
-
 /// The time of processors that the steps of `cargo xtask test --all` may use together. Load changes it little, a slower
 /// processor more.
 const BUDGET: Duration = Duration::from_mins(90);
@@ -41,7 +30,7 @@ pub(crate) fn light() -> Vec<Step> {
 /// Returns the steps that `cargo xtask test --all` runs after the [`light()`] ones, as lists that can run at once.
 /// Steps that write the same files are in the same list. Cargo's lock keeps two builds apart.
 pub(crate) fn rest() -> Vec<Vec<Step>> {
-    let rust = [deny(), lint(), features(), no_std(), docs(), unit_all(), kernels(), steps_package::lists()];
+    let rust = [deny(), lint(), features(), no_std(), docs(), unit_all(), steps_package::lists()];
     let runtime = [steps_ort::ort(false), steps_models::models(), steps_models::conformance(true)];
     let rust = rust.into_iter().chain(steps_c::thorough());
     vec![rust.collect(), steps_python::all(false).into_iter().chain(runtime).collect()]
@@ -168,32 +157,6 @@ pub(crate) fn unit_nightly() -> Step {
     Step::new("unit-nightly", vec![cargo(&format!("test {SELDOM}"))])
 }
 
-/// Runs the tests of the core and of attention on every instruction set for which they have kernels. The limits
-/// are first so small that the tests' tensors take every path. The tests that depend on the limits then run with
-/// the real ones. [`unit_core()`] and [`unit_all()`] cover the widest instruction set.
-pub(crate) fn kernels() -> Step {
-    const TEST: [&str; 2] =
-        ["test -p kvscatter --lib --tests --features=picture", "test -p kvscatter-attention --lib --tests"];
-    let tiny = on_instruction_sets(TEST).map(|(test, isa)| {
-        let mut test = cargo(test);
-        test.envs([("RUSTFLAGS", TINY), TINY_LIMITS, (MAX_ISA, isa)]);
-        test.arg("--target-dir").arg(target_dir().join("tiny"));
-        test
-    });
-    // `unit-core` and `unit-all` run the widest instruction set with real limits.
-    let narrower = on_instruction_sets(TEST).filter(|&(_, isa)| isa != WIDEST);
-    let real = narrower.map(|(test, isa)| {
-        let mut test = cargo(test);
-        test.args(["--", "--skip=cases::", "--skip=exhaustive::"]);
-        if !test.get_args().any(|argument| argument == "kvscatter-attention") {
-            test.arg("--skip=properties::");
-        }
-        test.env(MAX_ISA, isa);
-        test
-    });
-    Step::new("kernels", tiny.chain(real).collect())
-}
-
 /// Counts the work on models that are long in one part, and compares several lengths.
 ///
 /// The compiler adds the counters, and also adds them to the dependencies of the tests. The profile that its
@@ -206,37 +169,18 @@ pub(crate) fn linear() -> Step {
     Step::new("linear", vec![test])
 }
 
-/// Returns each test with each instruction set for which its crate has kernels. Attention has none for SSE2.
-fn on_instruction_sets(tests: [&'static str; 2]) -> impl Iterator<Item = (&'static str, &'static str)> {
-    let sets = tests.into_iter().flat_map(|test| INSTRUCTION_SETS.map(|isa| (test, isa)));
-    sets.filter(|(test, isa)| *isa != "sse2" || !test.contains("attention"))
-}
-
 /// Runs the tests of the core and of attention with the address sanitizer.
 ///
-/// The build is optimised because of the exhaustive tests, and keeps the checks of a debug build. The
-/// exhaustive tests take most of the time, so they run once, with the real limits on the widest instruction
-/// set. All other tests run again on every instruction set, with limits that make them take every path. The
-/// target is named so that the flags apply to the tests and not to the build scripts.
+/// The build is optimised because of the exhaustive tests, and keeps the checks of a debug build. The target is
+/// named so that the flags apply to the tests and not to the build scripts.
 pub(crate) fn asan() -> Step {
     const FLAGS: &str = "-Zsanitizer=address -Cdebug-assertions -Coverflow-checks";
-    const TEST: [&str; 2] = [
-        "+nightly test --release -p kvscatter --lib --tests --features=picture \
-         --target=x86_64-unknown-linux-gnu",
-        "+nightly test --release -p kvscatter-attention --lib --tests --target=x86_64-unknown-linux-gnu",
-    ];
-    let real = TEST.map(|test| {
-        let mut test = cargo(test);
-        test.env("RUSTFLAGS", FLAGS);
+    let tests = ["-p kvscatter --features=picture", "-p kvscatter-attention"].map(|package| {
+        let mut test = cargo("+nightly test --release --lib --tests --target=x86_64-unknown-linux-gnu");
+        test.args(package.split(' ')).env("RUSTFLAGS", FLAGS);
         test
     });
-    let tiny = on_instruction_sets(TEST).map(|(test, isa)| {
-        let mut test = cargo(test);
-        test.env("RUSTFLAGS", format!("{FLAGS} {TINY}")).envs([TINY_LIMITS, (MAX_ISA, isa)]);
-        test.arg("--target-dir").arg(target_dir().join("tiny")).args(["--", "--skip=exhaustive::"]);
-        test
-    });
-    Step::new("asan", real.into_iter().chain(tiny).collect()).needs(&[NIGHTLY])
+    Step::new("asan", tests.into()).needs(&[NIGHTLY])
 }
 
 pub(crate) fn fuzz(seconds: u32) -> Step {
@@ -253,14 +197,10 @@ pub(crate) fn fuzz(seconds: u32) -> Step {
         command.args([target, "--", "-print_final_stats=1"]).arg(format!("-max_total_time={seconds}"));
         command
     };
-    // The same fuzz target runs again on all paths of a copy.
-    let mut tiny = cargo("+nightly fuzz run --target-dir");
-    tiny.arg(target_dir().join("tiny-fuzz")).env("RUSTFLAGS", TINY);
-    tiny.args(["differential", "--", "-print_final_stats=1"]).arg(format!("-max_total_time={seconds}"));
     // Random bytes rarely form a model, so the reader starts from real models.
     let mut reader = run("onnx_reader");
     reader.arg(format!("-seed_inputs={SEEDS}"));
-    Step::new("fuzz", vec![run("differential"), tiny, run("attention"), reader]).needs(&[NIGHTLY, TOOL])
+    Step::new("fuzz", vec![run("differential"), run("attention"), reader]).needs(&[NIGHTLY, TOOL])
 }
 
 /// Reads hostile models. Their seeds begin after those of the last run, unless the caller gives the first.
