@@ -5,7 +5,6 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a helper that panics fails its test")]
 
 mod attention;
-mod attention_cases;
 #[path = "../../../kvscatter-session/tests/churn/mod.rs"]
 mod churn;
 mod engine;
