@@ -243,8 +243,6 @@ enum Task {
     /// Checks bench-gpu without a GPU: types, tests, and small cases on the CPU (needs Python and 12 GB of
     /// disk, downloads once)
     BenchGpuCheck,
-    /// Generates the checked-in code of the ONNX messages from onnx.proto
-    Codegen,
 }
 
 fn main() -> ExitCode {
@@ -307,7 +305,6 @@ fn main() -> ExitCode {
         Task::BenchCandle { options } => one(steps::bench_candle(&options)),
         Task::BenchGpu { options } => one(steps_gpu::bench_gpu(&options)),
         Task::BenchGpuCheck => one(steps_gpu::check()),
-        Task::Codegen => one(steps::codegen()),
     };
     if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -11,9 +11,6 @@ use crate::{
     steps_python,
 };
 
-/// A separate workspace, so that building the project never builds a protobuf compiler.
-const CODEGEN: &str = "crates/kvscatter-onnx/codegen/Cargo.toml";
-
 /// A separate workspace, so that the versions of the libraries that it compares do not decide those of the project.
 pub(crate) const DIVERGENCES: &str = "xtask/divergences/rust/Cargo.toml";
 
@@ -65,7 +62,7 @@ pub(crate) fn nightly() -> Vec<Vec<Step>> {
 
 pub(crate) fn fmt() -> Step {
     let members = cargo("fmt --all --check");
-    let others = ["fuzz/Cargo.toml", CODEGEN, DIVERGENCES].map(|manifest| {
+    let others = ["fuzz/Cargo.toml", DIVERGENCES].map(|manifest| {
         let mut command = cargo("fmt --check --manifest-path");
         command.arg(manifest);
         command
@@ -262,10 +259,4 @@ fn run_bench(words: &[&str], options: &[OsString]) -> Command {
     let mut run = cargo("run --release --quiet -p kvscatter-bench-peers --");
     run.args(words).arg("--out").arg(target_dir().join("bench")).args(options);
     run
-}
-
-pub(crate) fn codegen() -> Step {
-    let mut run = cargo("run --quiet --manifest-path");
-    run.args([CODEGEN, "--target-dir"]).arg(target_dir().join("codegen"));
-    Step::new("codegen", vec![run])
 }

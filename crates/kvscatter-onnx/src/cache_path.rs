@@ -10,8 +10,8 @@ use crate::decoder::{Cache, Decoder, WriterStyle};
 use crate::graph::{DEFAULT_DOMAIN, full_domain};
 use crate::proto::tensor_shape_proto::Dimension;
 use crate::proto::{
-    AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, TensorShapeProto,
-    TypeProto, ValueInfoProto, type_proto,
+    AttributeProto, GraphProto, Message, ModelProto, NodeProto, OperatorSetIdProto, TensorProto,
+    TensorShapeProto, TypeProto, ValueInfoProto, encoded_len, type_proto,
 };
 use crate::{Graph, Model, Node, NodeLabel, OnnxError, external};
 
@@ -298,9 +298,8 @@ impl<'m> Draft<'m> {
     }
 }
 
-fn has_few_bytes(message: &impl buffa::Message) -> bool {
-    let size = message.try_encoded_len().ok().and_then(|size| usize::try_from(size).ok());
-    size.is_some_and(|size| size <= CachePathError::CONSTANT_BYTES)
+fn has_few_bytes(message: &impl Message) -> bool {
+    encoded_len(message) <= CachePathError::CONSTANT_BYTES
 }
 
 fn inseparable(node: &Node<'_>) -> CachePathError {

@@ -65,10 +65,10 @@ pub enum OnnxError {
     FileChanged,
     /// The bytes are not a protobuf message of this type.
     #[error("not a {message}: {cause}")]
-    Decode { message: &'static str, cause: buffa::DecodeError },
+    Decode { message: &'static str, cause: crate::proto::DecodeError },
     /// The message takes more bytes than protobuf allows.
-    #[error("cannot write the {message}: {cause}")]
-    Encode { message: &'static str, cause: buffa::EncodeError },
+    #[error("cannot write the {message}: {bytes} bytes exceed protobuf's limit of 2 GiB")]
+    Encode { message: &'static str, bytes: usize },
     /// Writing this output would overwrite a file that is being read.
     #[error("is an input (the model or a file of its values): inputs are not overwritten")]
     OverInput,

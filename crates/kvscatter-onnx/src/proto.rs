@@ -1,58 +1,65 @@
-//! The generated messages of `onnx.proto` (ONNX 1.23.2), and the limits for decoding them.
+//! The messages of `onnx.proto`, and the limits for decoding them.
 //!
-//! Messages keep unknown fields and write them again. `cargo xtask codegen` generates `onnx.rs`, which is
-//! checked in so that a build does not need a protobuf compiler.
+//! A message keeps the bytes of the fields that are not declared here, and writes them after the others.
 
-use buffa::{DecodeOptions, Message, MessageName};
+mod field;
+mod messages;
+mod wire;
 
 use crate::OnnxError;
 
-pub use generated::*;
-
-#[rustfmt::skip]
-#[expect(
-    missing_docs,
-    clippy::allow_attributes,
-    clippy::allow_attributes_without_reason,
-    clippy::arithmetic_side_effects,
-    clippy::as_conversions,
-    clippy::derivable_impls,
-    clippy::indexing_slicing,
-    reason = "generated code: buffa's decoder checks every length against the bytes that are left"
-)]
-mod generated {
-    include!("proto/onnx.rs");
-}
+pub use field::{Message, MessageField};
+pub use messages::*;
+pub use wire::DecodeError;
+use wire::Writer;
+pub(crate) use wire::{BYTES, Reader, VARINT};
 
 /// Protobuf's own limit on the size of a message in bytes: 2 GiB - 1.
 pub const MAX_MESSAGE_BYTES: u64 = 0x7FFF_FFFF;
 
-/// The limit on the memory of elements of repeated fields, which take more bytes in memory than in the file.
-///
-/// A node with its names and attributes takes about 1 KiB. The limit therefore allows graphs of about 250,000
-/// nodes.
-const ELEMENT_MEMORY_BYTES: usize = 256 << 20;
-
 /// Decodes a message.
 ///
-/// The limits are 2 GiB for the message, 100 levels of nesting, a million unknown fields, and 256 MiB of
-/// memory beyond the message's own bytes.
+/// The limits are 2 GiB for the message, 100 levels of nesting, and 256 MiB for messages and the elements of lists
+/// in memory. The last limit does not count the bytes of strings, nor numbers, because the file contains them.
 ///
 /// # Errors
 /// Returns [`OnnxError::Decode`] if the bytes are not a message of this type or exceed a limit.
-pub fn decode<M: Message + MessageName>(bytes: &[u8]) -> Result<M, OnnxError> {
-    DecodeOptions::new()
-        .with_element_memory_limit(ELEMENT_MEMORY_BYTES)
-        .decode_from_slice(bytes)
-        .map_err(|cause| OnnxError::Decode { message: M::NAME, cause })
+pub fn decode<M: Message>(bytes: &[u8]) -> Result<M, OnnxError> {
+    if exceeds_limit(bytes.len()) {
+        return Err(OnnxError::Decode { message: M::NAME, cause: DecodeError::TooLarge });
+    }
+    let mut message = M::default();
+    let mut reader = Reader::new(bytes);
+    while !reader.rest().is_empty() {
+        message.merge_next(&mut reader).map_err(|cause| OnnxError::Decode { message: M::NAME, cause })?;
+    }
+    Ok(message)
 }
 
 /// Encodes a message, including its unknown fields.
 ///
 /// # Errors
 /// Returns [`OnnxError::Encode`] if the message takes more than 2 GiB.
-pub fn encode<M: Message + MessageName>(message: &M) -> Result<Vec<u8>, OnnxError> {
-    message.try_encode_to_vec().map_err(|cause| OnnxError::Encode { message: M::NAME, cause })
+pub fn encode<M: Message>(message: &M) -> Result<Vec<u8>, OnnxError> {
+    let mut writer = Writer::new();
+    message.write_fields(&mut writer);
+    if exceeds_limit(writer.len()) {
+        return Err(OnnxError::Encode { message: M::NAME, bytes: writer.len() });
+    }
+    let mut writer = writer.second_pass();
+    message.write_fields(&mut writer);
+    Ok(writer.into_bytes())
+}
+
+/// Returns the number of bytes that [`encode`] writes.
+pub(crate) fn encoded_len(message: &impl Message) -> usize {
+    let mut writer = Writer::new();
+    message.write_fields(&mut writer);
+    writer.len()
+}
+
+fn exceeds_limit(bytes: usize) -> bool {
+    !u64::try_from(bytes).is_ok_and(|bytes| bytes <= MAX_MESSAGE_BYTES)
 }
 
 /// Returns an entry of the `metadata_props` of a model, or `None` if there is none with this key.

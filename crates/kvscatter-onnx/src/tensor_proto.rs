@@ -16,13 +16,14 @@
 //! number of 4-bit elements, the unused nibble belongs to no element. It is read as 0 even if the file has
 //! another value.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use kvscatter::ElementType;
 
 use crate::external::{self, ExternalData};
 use crate::proto::tensor_proto::DataLocation;
-use crate::proto::{self, TensorProto};
+use crate::proto::{self, BYTES, Reader, TensorProto};
 use crate::{Data, OnnxError, Tensor, file, storage_len};
 
 /// Reads a tensor out of its message.
@@ -98,6 +99,27 @@ pub fn read_tensor_pb(bytes: &[u8]) -> Result<Tensor, OnnxError> {
 /// Returns [`OnnxError::Encode`] if the tensor takes more than 2 GiB (protobuf's limit).
 pub fn write_tensor_pb(name: &str, tensor: &Tensor) -> Result<Vec<u8>, OnnxError> {
     proto::encode(&encode(name, tensor))
+}
+
+/// Returns the range of the `raw_data` in the bytes of a `.pb` file, or `None` if there is none.
+///
+/// If the field is repeated, which its schema does not allow, the last one counts as in [`read_tensor_pb`].
+#[must_use]
+pub fn raw_data(bytes: &[u8]) -> Option<Range<usize>> {
+    const RAW_DATA: u32 = 9;
+    let mut reader = Reader::new(bytes);
+    let mut range = None;
+    while !reader.rest().is_empty() {
+        let tag = reader.tag().ok()?;
+        if (tag.number, tag.wire) == (RAW_DATA, BYTES) {
+            let value = reader.bytes().ok()?.len();
+            let end = bytes.len().checked_sub(reader.rest().len())?;
+            range = Some(end.checked_sub(value)?..end);
+        } else {
+            reader.skip(tag).ok()?;
+        }
+    }
+    range
 }
 
 /// Reads a `.pb` file. External data may be in the same folder.

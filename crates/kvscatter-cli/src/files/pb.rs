@@ -2,14 +2,11 @@
 
 use std::ops::Range;
 
-use buffa::encoding::{Tag, WireType, decode_varint, skip_field};
+use kvscatter_onnx::tensor_proto::raw_data;
 use kvscatter_onnx::{Data, Tensor, read_tensor_pb};
 
 use super::error::NotInPlace;
 use super::{Location, Problem, source};
-
-/// The field number of `TensorProto.raw_data`.
-const RAW_DATA: u32 = 9;
 
 pub(super) fn read(location: &Location) -> Result<Tensor, Problem> {
     decode(&source::read_all(location.path())?)
@@ -34,27 +31,6 @@ pub(super) fn find(bytes: &[u8]) -> Result<(Tensor, Range<usize>), Problem> {
         Some(range) if range.len() == values.len() => Ok((tensor, range)),
         _ => Err(Problem::NotInPlace(NotInPlace::TypedData)),
     }
-}
-
-/// Returns the range of the last `raw_data`. The last one counts if the field is repeated, which its schema
-/// does not allow.
-///
-/// The decoder has accepted the same bytes, so the message does not end early.
-fn raw_data(bytes: &[u8]) -> Option<Range<usize>> {
-    let mut rest = bytes;
-    let mut range = None;
-    while !rest.is_empty() {
-        let tag = Tag::decode(&mut rest).ok()?;
-        if tag.field_number() == RAW_DATA && tag.wire_type() == WireType::LengthDelimited {
-            let len = usize::try_from(decode_varint(&mut rest).ok()?).ok()?;
-            let start = bytes.len().checked_sub(rest.len())?;
-            rest = rest.get(len..)?;
-            range = Some(start..start.checked_add(len)?);
-        } else {
-            skip_field(tag, &mut rest).ok()?;
-        }
-    }
-    range
 }
 
 #[cfg(test)]

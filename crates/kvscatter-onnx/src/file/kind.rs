@@ -3,9 +3,8 @@
 use std::io::{self, Read};
 use std::path::Path;
 
-use buffa::encoding::{Tag, WireType, decode_varint, skip_field};
-
 use crate::OnnxError;
+use crate::proto::{BYTES, Reader, VARINT};
 
 /// The kind of an output whose file name does not determine its kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,19 +67,15 @@ impl OutputFileKind {
 }
 
 /// Returns `true` if the bytes are fields of a `ModelProto`, up to the graph or to the last of the bytes.
-fn begins_model(mut bytes: &[u8], has_more: bool) -> bool {
+fn begins_model(bytes: &[u8], has_more: bool) -> bool {
     const GRAPH: u32 = 7;
-    while !bytes.is_empty() {
-        let Ok(tag) = Tag::decode(&mut bytes) else { return false };
-        match (tag.field_number(), tag.wire_type()) {
-            (GRAPH, WireType::LengthDelimited) => return true,
-            (1 | 5, WireType::Varint) => {
-                if decode_varint(&mut bytes).is_err() {
-                    return has_more;
-                }
-            }
-            (2..=4 | 6 | 8 | 14 | 20 | 25 | 26, WireType::LengthDelimited) => {
-                if skip_field(tag, &mut bytes).is_err() {
+    let mut reader = Reader::new(bytes);
+    while !reader.rest().is_empty() {
+        let Ok(tag) = reader.tag() else { return false };
+        match (tag.number, tag.wire) {
+            (GRAPH, BYTES) => return true,
+            (1 | 5, VARINT) | (2..=4 | 6 | 8 | 14 | 20 | 25 | 26, BYTES) => {
+                if reader.skip(tag).is_err() {
                     return has_more;
                 }
             }

@@ -4,8 +4,8 @@ use xxhash_rust::xxh3::Xxh3Default;
 
 use crate::proto::tensor_proto::DataLocation;
 use crate::proto::{
-    AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto,
-    ValueInfoProto, encode,
+    AttributeProto, FunctionProto, GraphProto, Message, ModelProto, NodeProto, SparseTensorProto,
+    TensorProto, ValueInfoProto, encode,
 };
 use crate::{OnnxError, external};
 
@@ -85,7 +85,7 @@ impl Parts {
         self.0.update(bytes);
     }
 
-    fn encoded<M: buffa::Message + buffa::MessageName>(&mut self, message: &M) -> Result<(), OnnxError> {
+    fn encoded(&mut self, message: &impl Message) -> Result<(), OnnxError> {
         self.part(&encode(message)?);
         Ok(())
     }

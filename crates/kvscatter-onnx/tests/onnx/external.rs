@@ -216,7 +216,7 @@ fn tensors_are_found_everywhere() {
 /// as well.
 #[test]
 fn the_schema_has_no_other_place_for_a_tensor() {
-    let schema = include_str!("../../codegen/onnx.proto");
+    let schema = include_str!("../../src/proto/onnx.proto");
     let holds_tensors =
         ["TensorProto", "SparseTensorProto", "GraphProto", "FunctionProto", "TrainingInfoProto"];
     let holds_tensors = holds_tensors.into_iter().chain(["AttributeProto", "NodeProto"]);

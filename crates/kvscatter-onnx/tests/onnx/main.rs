@@ -13,6 +13,7 @@ mod fusion;
 mod fusion_work;
 mod lower;
 mod merged;
+mod messages;
 mod models;
 mod over_concat;
 mod placement;

@@ -90,7 +90,7 @@ fn nesting_is_limited() {
     assert!(Model::from_bytes(&nested(90)).is_ok());
     assert_refused!(
         Model::from_bytes(&nested(200)),
-        OnnxError::Decode { cause: buffa::DecodeError::RecursionLimitExceeded, .. }
+        OnnxError::Decode { cause: proto::DecodeError::TooDeep { limit: 100 }, .. }
     );
 }
 
@@ -106,7 +106,7 @@ fn small_files_cannot_grow_large_in_memory() {
     };
     assert_refused!(
         Model::from_bytes(&field(0x3A, &field(0x0A, &attributes))),
-        OnnxError::Decode { cause: buffa::DecodeError::ElementMemoryLimitExceeded, .. }
+        OnnxError::Decode { cause: proto::DecodeError::TooMuchMemory { limit: 0x1000_0000 }, .. }
     );
 }
 
