@@ -21,6 +21,7 @@ def page(run: Run) -> str:
         "Microseconds per write, *replayed* from a CUDA graph and *eager*, called from Python. × compares with the "
         "best peer.",
         times(run),
+        noise(run),
         "**Targets**, set for an H200:",
         targets(verdicts(run)),
     ]
@@ -39,9 +40,9 @@ def left_out(run: Run) -> str:
 
 def times(run: Run) -> str:
     """Returns a table with a row for each case."""
-    heads = ["", "replayed", "of the copy bandwidth", "SkipAll", "best peer", "×", "A/A"]
-    heads += ["eager", "host", "host, from Rust", "best peer", "×", "A/A"]
-    lines = [row(heads), "|---|--:|--:|--:|---|--:|--:|--:|--:|--:|---|--:|--:|"]
+    heads = ["", "replayed", "of the copy bandwidth", "SkipAll", "best peer", "×"]
+    heads += ["eager", "host", "host, from Rust", "best peer", "×"]
+    lines = [row(heads), "|---|--:|--:|--:|---|--:|--:|--:|--:|---|--:|"]
     for result in run.results:
         time, rust = result.median(OURS, "replayed"), sorted(result.host_in_rust)
         share = 2 * result.case.copied_bytes / time / run.copy_bandwidth if time else None
@@ -75,10 +76,20 @@ def targets(found: list[Verdict]) -> str:
 
 
 def compared(result: Result, what: str) -> list[str]:
-    """Returns the best peer, the ratio of our time to its time, and the spread of the write compared with itself."""
-    peer, found = result.best_peer(what), result.spread(AGAIN, OURS, what)
-    spread = f"{found[0]:.2f} – {found[1]:.2f}" if found else NONE
-    return [peer or NONE, shown(result.ratio(OURS, peer, what) if peer else None), spread]
+    """Returns the best peer, and the ratio of our time to its time."""
+    peer = result.best_peer(what)
+    return [peer or NONE, shown(result.ratio(OURS, peer, what) if peer else None)]
+
+
+def noise(run: Run) -> str:
+    """Returns how much the write differs from itself in all cases."""
+    texts = []
+    for what in ("replayed", "eager"):
+        spreads = [found for result in run.results if (found := result.spread(AGAIN, OURS, what))]
+        if spreads:
+            least, most = min(low for low, _ in spreads), max(high for _, high in spreads)
+            texts.append(f"{least:.2f} to {most:.2f} times {'as long ' * (not texts)}{what}")
+    return f"The write compared with itself (A/A) takes {', and '.join(texts)}." if texts else ""
 
 
 def shown(value: float | None) -> str:

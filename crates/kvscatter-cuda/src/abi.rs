@@ -218,11 +218,12 @@ pub struct StatusWords {
     /// The number of samples with a bad index, each counted once per launch. A launch whose layer is bad, or
     /// whose list of rows as a whole is bad, counts all its samples, and at least 1.
     pub bad_samples: u32,
-    /// The first bad sample of the first such launch. If bit 31 is set, its length is bad rather than its
-    /// position. If bits 31 and 30 are set, the number of rows that a packed update brings for it is bad. If
-    /// all bits are set, the layer is bad.
+    /// Bits 0 to 29 are the first bad sample of the first such launch. If bit 31 is set, its length is bad rather
+    /// than its position. If bits 31 and 30 are set, its number of rows in a packed update is bad, or the sum of all
+    /// rows if the lower bits are the number of samples. If all bits are set, the layer is bad.
     pub first_sample: u32,
-    /// The bad value. [`first`](Self::first) decodes this and `first_sample`.
+    /// The bad value. For cumulative lengths it is the sample's number of rows, or the first or last entry if that
+    /// is wrong. [`first`](Self::first) decodes this and `first_sample`.
     pub first_value: i64,
 }
 

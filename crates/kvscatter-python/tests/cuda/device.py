@@ -19,7 +19,6 @@ import pytest
 
 Array = npt.NDArray[Any]
 
-ALIGNMENT = 256
 CPU, CUDA = 1, 2
 ATTACH_GLOBAL = 1
 
