@@ -191,7 +191,7 @@ def test_without_write_indices_it_is_the_beginning(tmp_path, mode, target):
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_what_does_not_fit_together_is_refused_at_run_time(tmp_path, target):
+def test_shapes_that_do_not_fit_are_refused_at_run_time(tmp_path, target):
     """A short update or a short list of starts must not be broadcast silently."""
     after = session(lowered(model(4, 2, "linear", dims="unnamed"), tmp_path, target))
     past, update = tensors([2, 2, 5, 3], 2, 2)

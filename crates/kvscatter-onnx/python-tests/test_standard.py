@@ -194,7 +194,7 @@ def test_a_cap_needs_an_onnx_runtime_that_caps_before_it_masks(tmp_path):
     ],
     ids=["not-causal", "empty-window", "unknown"],
 )
-def test_what_has_no_standard_form_is_refused_with_its_node(tmp_path, edit, words):
+def test_a_node_without_a_standard_form_is_named(tmp_path, edit, words):
     model = onnx.load(GROUPED)
     edit(model)
     onnx.save(model, tmp_path / "original.onnx")

@@ -11,10 +11,8 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto
 
-from support import documents, models
-from support.elements import FLOAT, pack
-from support.sessions import plugin, run
-from support.tensors import Tensor, same
+from support import models
+from support.sessions import plugin
 
 PROGRAMS = pathlib.Path(__file__).parent / "programs"
 
@@ -36,15 +34,6 @@ def test_one_value_as_past_and_present_is_written_where_it_lies():
         binding.bind_cpu_input("write_indices", np.array([0, 1]) + step)
         session.run_with_iobinding(binding)
         assert list(memory) == written
-
-
-def test_what_is_not_shared_stays_as_it_was():
-    past, update = Tensor.painted(FLOAT, (2, 3, 8, 4), 1), Tensor.painted(FLOAT, (2, 3, 2, 4), 2)
-    present, before = Tensor.garbage(FLOAT, past.shape), past.bytes()
-    inputs = {"past_cache": past, "update": update, "write_indices": Tensor.of([0, 6])}
-    run(plugin(models.tensor_scatter(FLOAT.code)), inputs, {"present_cache": present})
-    same(present, pack(documents.tensor_scatter(past.array(), update.array(), [0, 6]), FLOAT))
-    same(past, before)
 
 
 def test_only_the_planned_pages_are_written():

@@ -139,7 +139,7 @@ def test_lists_that_cannot_be_right_are_refused_when_the_session_is_made(shapes)
     "new_kv", [(6, 8), ("tokens", "hidden"), (3, 2, 2, 4), ("b", "s", 2, "d"), ("b", "s", "n", 4)]
 )
 @pytest.mark.parametrize("past", [PAST, ("l", "b", "s", "h"), ("l", 3, "s", 8), ("l", "b", 6, "h")])
-def test_what_is_not_known_is_not_refused(new_kv, past):
+def test_unknown_dimensions_are_not_refused(new_kv, past):
     session = custom(models.with_shapes(model(), {"new_kv": new_kv, "past": past}))
     new = (6, 8) if len(new_kv) == 2 else (3, 2, 2, 4)
     check(session, inputs(HALF, [1], [6, 3, 2], [2, 2, 2], new=new))

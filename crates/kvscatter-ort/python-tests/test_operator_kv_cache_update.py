@@ -192,7 +192,7 @@ def test_a_rank_alone_can_be_wrong():
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_what_is_not_known_is_not_refused(packed):
+def test_unknown_dimensions_are_not_refused(packed):
     """Any dimension of shapes that fit may be unknown."""
     indices, lengths = np.array([4, 0, 3], I32), [0, 2, 2, 5] if packed else None
     if packed:

@@ -63,7 +63,7 @@ def test_another_machines_bytes() -> None:
     refused("byte_order", "cache", lambda: kvscatter.tensor_scatter_(cache, update, [0, 0]))
 
 
-def test_what_may_not_be_written() -> None:
+def test_read_only_and_overlapping_caches_are_refused() -> None:
     cache, update = cache_and_update()
     cache.setflags(write=False)
     error = refused("read_only", "cache", lambda: kvscatter.tensor_scatter_(cache, update, [0, 0]))
@@ -77,7 +77,7 @@ def test_what_may_not_be_written() -> None:
     refused("cache_overlaps_itself", "cache", lambda: kvscatter.tensor_scatter_(shared, update, [0, 0]))
 
 
-def test_what_is_no_array() -> None:
+def test_objects_without_memory_are_refused() -> None:
     cache, _ = cache_and_update()
     for nothing in (None, 3, [[1.0]], "text", b"bytes", object()):
         refused(

@@ -193,7 +193,7 @@ def test_a_library_without_a_namespace_needs_out() -> None:
     assert out.sum() == 2
 
 
-def test_what_a_namespace_raises_comes_through() -> None:
+def test_an_exception_of_a_namespace_reaches_the_caller() -> None:
     class Interrupted(Producer):
         def __array_namespace__(self) -> Any:
             raise KeyboardInterrupt

@@ -307,7 +307,7 @@ def test_every_error_of_the_core_is_mapped_with_its_fields() -> None:
         assert KINDS[kind][1] - {"accepted"} == fields.keys() - ADDED.get((kind, argument), set())
 
 
-def test_what_is_not_caused_here_cannot_be_caused() -> None:
+def test_every_kind_is_caused_or_unreachable() -> None:
     caused = {kind for kind, *_ in CAUSED}
     assert not caused & UNREACHABLE.keys()
     assert caused | UNREACHABLE.keys() == KINDS.keys()

@@ -226,7 +226,7 @@ def test_threads_are_as_many_as_a_machine_can_start() -> None:
 
 
 @pytest.mark.parametrize("raised", [RuntimeError, OverflowError])
-def test_what_index_raises_reaches_the_caller(raised: type[Exception]) -> None:
+def test_an_exception_of_index_reaches_the_caller(raised: type[Exception]) -> None:
     class Raises:
         def __index__(self) -> int:
             raise raised("of __index__")

@@ -206,7 +206,7 @@ def test_positions_that_do_not_fit(transform: Callable[[Any], Any]) -> None:
         assert isinstance(caught.value, (jax.errors.JaxRuntimeError, ValueError))
 
 
-def test_what_is_known_when_a_program_is_compiled() -> None:
+def test_types_shapes_and_options_are_refused_when_a_program_is_compiled() -> None:
     past, update = arrays()
     for call, kind, message in [
         (

@@ -113,7 +113,7 @@ def test_there_is_one_number_of_rows_per_sample() -> None:
 
 
 @pytest.mark.parametrize("value", [True, 1.0, None, "1", [1.0], [True], np.array([1.5]), np.array([True])])
-def test_what_is_no_integer_is_refused(value: Any) -> None:
+def test_values_other_than_integers_are_refused(value: Any) -> None:
     with pytest.raises(errors.ElementTypeError) as caught:
         positions.length_after(value, 1)
     assert (caught.value.kind, caught.value.argument) == ("not_integers", "start")
@@ -128,7 +128,7 @@ def test_what_is_no_integer_is_refused(value: Any) -> None:
         (np.array([2**63], np.uint64), 2**63),
     ],
 )
-def test_what_does_not_fit_64_bits_is_refused(given: Any, value: int) -> None:
+def test_integers_of_more_than_64_bits_are_refused(given: Any, value: int) -> None:
     with pytest.raises(errors.PositionError) as caught:
         positions.length_after(given, 1)
     error = caught.value

@@ -177,7 +177,7 @@ def test_many_is_all_or_nothing() -> None:
         write.many(3, [0, 0])  # type: ignore[arg-type]
 
 
-def test_what_is_timed_is_what_was_prepared() -> None:
+def test_the_timed_call_is_the_prepared_one() -> None:
     write = kvscatter.prepare((1, 64, 8), (1, 1, 8), dtype=np.int8)
     cache, update = np.zeros((1, 64, 8), np.int8), np.ones((1, 1, 8), np.int8)
     assert _native.time_rust_call(write, cache, update, [5], 1) > 0

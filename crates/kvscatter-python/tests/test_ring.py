@@ -107,7 +107,7 @@ def test_lists_have_one_number_per_sample() -> None:
 
 
 @pytest.mark.parametrize("value", [True, 1.0, None, "1"])
-def test_what_is_no_integer_is_refused(value: Any) -> None:
+def test_values_other_than_integers_are_refused(value: Any) -> None:
     with pytest.raises(errors.ElementTypeError) as caught:
         ring.most_rows(11, 8, 0, value)
     assert (caught.value.kind, caught.value.argument) == ("not_integers", "start")

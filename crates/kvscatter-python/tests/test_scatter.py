@@ -107,7 +107,7 @@ def test_an_axis_is_an_integer_and_no_truth_value() -> None:
 
 
 @pytest.mark.parametrize("argument", ["mode", "out_of_range", "negative_index"])
-def test_what_is_no_word_is_named(argument: str) -> None:
+def test_other_values_than_words_are_refused(argument: str) -> None:
     cache, update = np.zeros((1, 4, 2)), np.ones((1, 1, 2))
     nonsense: list[Any] = [None, 3, b"linear"]
     for call in (kvscatter.tensor_scatter_, kvscatter.prepare, kvscatter.plan):

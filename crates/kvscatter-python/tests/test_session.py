@@ -209,7 +209,7 @@ def test_a_sample_is_a_key(session: KvSession) -> None:
         session.step({first: A}).last(second)
 
 
-def test_what_is_seen_without_running_anything(session: KvSession) -> None:
+def test_a_new_session_has_sizes_and_no_samples(session: KvSession) -> None:
     assert (session.batch, session.capacity, session.vocabulary) == (3, CAPACITY, 256)
     assert (session.samples, session.closed, session.bytes_written) == ([], False, 0)
     assert repr(session) == "<kvscatter.KvSession: batch 3, capacity 64>"
@@ -291,7 +291,7 @@ def test_a_refused_call_changes_nothing(
     close(session.step({sample: [1]}).last(sample), alone([*A, 1])[-1])
 
 
-def test_what_is_no_sample_is_a_type_error(session: KvSession) -> None:
+def test_other_objects_than_samples_are_type_errors(session: KvSession) -> None:
     for call in [lambda: session.step({0: [1]}), lambda: session.step([1]), lambda: session.cached_tokens(0)]:  # type: ignore[dict-item,arg-type]
         with pytest.raises(TypeError):
             call()  # type: ignore[no-untyped-call]
@@ -493,7 +493,7 @@ def test_generate_tells_its_progress() -> None:
     assert reported == [(1, 1), (2, 1), (3, 0)]
 
 
-def test_what_progress_raises_ends_the_generation() -> None:
+def test_an_exception_of_progress_ends_the_generation() -> None:
     calls: list[int] = []
 
     def stop(tokens: int, samples: int) -> None:

@@ -102,7 +102,7 @@ def test_a_damaged_file_is_refused(saved: Path, tmp_path: Path) -> None:
         assert session.tokens(session.load(saved)) == PROMPT
 
 
-def test_what_cannot_be_loaded_or_saved_is_refused(saved: Path, tmp_path: Path) -> None:
+def test_files_that_cannot_be_loaded_or_saved_are_refused(saved: Path, tmp_path: Path) -> None:
     with opened(GROUP_QUERY) as session:
         with pytest.raises(errors.SessionError, match="the sample was saved with model") as caught:
             session.load(saved)

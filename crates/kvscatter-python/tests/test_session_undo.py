@@ -413,7 +413,7 @@ def test_a_block_that_asks_for_too_much_is_undone(session: KvSession) -> None:
     check(session, sample, [])
 
 
-def test_what_a_block_has_ended_stays_as_it_is(session: KvSession) -> None:
+def test_a_block_undoes_only_samples_that_it_has_not_ended(session: KvSession) -> None:
     committed, undone, accepted, removed = (session.add() for _ in range(4))
     session.step(dict.fromkeys(session.samples, A))
     with pytest.raises(LookupError), session.transaction(*session.samples):

@@ -219,7 +219,7 @@ def test_an_update_that_is_spoilt_and_a_cache_that_changes_before_the_refusal() 
     ]
 
 
-def test_what_a_kernel_raises_is_kept() -> None:
+def test_an_exception_of_the_kernel_is_in_the_report() -> None:
     def no_rings(*arguments: Any, axis: int, mode: str) -> Any:
         if mode == "circular":
             raise NotImplementedError("no rings\nat all")

@@ -8,7 +8,7 @@ BUDGET = 16 << 30
 of_each_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.label)
 
 
-def test_what_was_asked_for_is_there() -> None:
+def test_the_cases_have_the_required_sizes() -> None:
     assert {case.batch for case in DECODE} == {1, 8, 64, 256}
     assert {case.rows for case in PREFILL} == {512, 4096}
     assert {case.tensors for case in JOBS} == {64}

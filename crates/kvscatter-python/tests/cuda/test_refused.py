@@ -100,7 +100,7 @@ def test_shapes(wrap: Wrap) -> None:
         assert refused("status_bytes", "status", call).got == 8 * size
 
 
-def test_what_a_device_does_not_count() -> None:
+def test_sizes_above_the_counters_of_a_device_are_refused() -> None:
     """The memory need not exist, because nothing reads it before a launch."""
 
     def vast(*shape: int) -> Interface:
@@ -117,7 +117,7 @@ def test_what_a_device_does_not_count() -> None:
         assert str(error) == f"{what} = {error.got}: a launch takes at most {error.max}"
 
 
-def test_what_nobody_can_count_is_no_status_and_no_list() -> None:
+def test_claimed_sizes_above_memory_are_refused() -> None:
     """The arrays claim to be larger than memory."""
     cache, update = Interface(zeros(2, 4, 8)), Interface(zeros(2, 1, 8))
     for shape, kind in (
@@ -172,7 +172,7 @@ def test_caches_that_begin_anywhere_are_written(wrap: Wrap) -> None:
 
 
 @both
-def test_what_is_read_must_not_lie_in_what_is_written(wrap: Wrap) -> None:
+def test_memory_that_is_read_must_not_overlap_memory_that_is_written(wrap: Wrap) -> None:
     bytes_, cache, update = device.memory(1024), zeros(2, 4, 8), zeros(2, 1, 8)
     within = bytes_[:256].view(np.float32).reshape(2, 4, 8)
     inner = bytes_[128:192].view(np.float32).reshape(2, 1, 8)
@@ -332,7 +332,7 @@ def test_threads_without_a_context() -> None:
 
 
 @device.only_fake
-def test_what_the_driver_refuses() -> None:
+def test_errors_of_the_driver_are_raised() -> None:
     write, stream = written(Dlpack(zeros(2, 4, 8)), Dlpack(zeros(2, 1, 8)))(), Stream()
     for name, call in (
         ("cuLaunchKernel", partial(write.launch, stream)),

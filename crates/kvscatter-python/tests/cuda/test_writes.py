@@ -55,7 +55,7 @@ def prepared(case: Case, wrap: Any, cache: device.Array, update: device.Array, *
 
 @pytest.mark.parametrize("wrap", [Dlpack, Interface])
 @pytest.mark.parametrize("operator", ["tensor_scatter", "kv_cache_update", "kv_cache_operation"])
-def test_what_the_cpu_does(operator: Any, wrap: Any) -> None:
+def test_a_launch_does_the_same_as_the_cpu(operator: Any, wrap: Any) -> None:
     stream, found = Stream(), {"written": 0, "skipped": 0, "raised": 0, "refused": 0}
     drawn = cases(
         7, 400, operators=[operator], dtypes=None, extensions=["lengths", "out_of_range", "negative_index"]

@@ -233,7 +233,7 @@ def test_an_update_that_fails_changes_nothing(new_layer: Any, rows: str, with_gr
 
 
 @torch.no_grad()
-def test_what_does_not_fit_is_refused_before_anything_is_written(llama: LlamaForCausalLM) -> None:
+def test_tokens_that_do_not_fit_are_refused_before_any_write(llama: LlamaForCausalLM) -> None:
     cache = KvCache(CONFIG, max_cache_len=8)
     llama(**prompt(2, 5), past_key_values=cache)
     keys = cache.layers[0].keys.clone()
@@ -268,7 +268,7 @@ def test_a_capacity_that_is_none_is_refused_before_a_model_runs(nonsense: Any) -
         ),
     ],
 )
-def test_what_is_missing_is_said(missing: str, wanted: str, advice: str) -> None:
+def test_a_missing_package_is_named(missing: str, wanted: str, advice: str) -> None:
     program = f"import sys; sys.modules[{missing!r}] = None; from kvscatter.torch import {wanted}"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.stderr.splitlines()[-1] == f"ImportError: {advice}"

@@ -132,7 +132,7 @@ def test_vmap_takes_items_as_samples() -> None:
             assert torch.equal(got[item], one)
 
 
-def test_what_would_lose_a_derivative_is_refused() -> None:
+def test_calls_that_would_lose_a_derivative_are_refused() -> None:
     cache, update, _, tangent = tensors()
     before = cache.clone()
 

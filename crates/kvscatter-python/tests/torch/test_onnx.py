@@ -141,7 +141,7 @@ def test_indices_may_be_left_out() -> None:
     assert torch.equal(got, OPS.tensor_scatter(PAST, UPDATE))
 
 
-def test_what_the_model_returns_is_not_returned_twice() -> None:
+def test_a_cache_that_the_model_returns_is_one_output() -> None:
     program = export(Returned(), (PAST, UPDATE, STARTS), input_names=["a", "b", "c"], output_names=["x", "y"])
     got = run(program, PAST, UPDATE, STARTS)
     assert list(got) == ["x", "y"] and torch.equal(got["y"], OPS.tensor_scatter(PAST, UPDATE, STARTS))

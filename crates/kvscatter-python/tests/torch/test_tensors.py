@@ -123,7 +123,7 @@ def test_memory_that_goes_while_another_argument_is_read(rows: int) -> None:
     assert kinds == {"rank_too_low", "prepared", "moved"}
 
 
-def test_what_else_there_is_in_torch_is_no_array() -> None:
+def test_other_objects_of_torch_are_refused() -> None:
     cache = torch.zeros(2, 4, 2)
     for other in (cache.shape, cache.dtype, torch.nn.Linear(1, 1)):
         refused("not_an_array", "update", lambda other=other: kvscatter.tensor_scatter_(cache, other, [0, 0]))
@@ -158,7 +158,7 @@ def test_indices(indices: torch.Tensor) -> None:
     assert cache[..., 0].tolist() == [[0, 0, 0, 1], [0, 1, 0, 0]]
 
 
-def test_what_a_tensor_keeps_beside_its_memory_is_refused() -> None:
+def test_tensors_with_gradients_or_conjugated_views_are_refused() -> None:
     cache, update = torch.zeros(1, 4, 2), torch.ones(1, 1, 2)
     write = kvscatter.prepare(cache, update)
     negated = torch.ones(1, 1, 2, dtype=torch.complex64).conj().imag
@@ -237,7 +237,7 @@ def test_a_refused_write_is_not_counted() -> None:
     assert cache._version == version
 
 
-def test_what_differs_from_the_first_pair_is_named() -> None:
+def test_a_pair_that_differs_from_the_first_is_named() -> None:
     pairs = [(torch.zeros(1, 4, 2), torch.ones(1, 1, 2)), (torch.zeros(1, 4, 3), torch.ones(1, 1, 3))]
     error = refused("prepared", "cache", lambda: kvscatter.write_many(pairs, [0]))
     assert "cache (pair 1) has shape (1, 4, 3), must have (1, 4, 2)" in str(error)

@@ -260,7 +260,7 @@ def test_exactly_the_rewind_can_be_cropped() -> None:
 
 
 @torch.no_grad()
-def test_what_does_not_fit_is_refused_before_anything_is_written() -> None:
+def test_tokens_that_do_not_fit_are_refused_before_any_write() -> None:
     model, tokens = gpt_oss(), prompt([20])["input_ids"]
     cache = KvCache(model.config, max_cache_len=16)
     model(tokens[:, :14], past_key_values=cache)
