@@ -1,53 +1,41 @@
 //! The errors of the crate.
 
-use core::fmt;
-
 use kvscatter::ElementType;
 
 /// An input or output of the operator. It is displayed with ONNX's name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, strum::Display)]
+#[strum(serialize_all = "snake_case")]
 #[non_exhaustive]
 pub enum Operand {
     /// The queries.
+    #[strum(to_string = "Q")]
     Query,
     /// The keys.
+    #[strum(to_string = "K")]
     Key,
     /// The values.
+    #[strum(to_string = "V")]
     Value,
     /// The mask.
+    #[strum(to_string = "attn_mask")]
     Mask,
     /// The keys of earlier steps.
     PastKey,
     /// The values of earlier steps.
     PastValue,
     /// The number of valid slots of each sample, or the number of tokens of each sample of a ring.
+    #[strum(to_string = "nonpad_kv_seqlen")]
     Lengths,
     /// The result.
+    #[strum(to_string = "Y")]
     Output,
     /// The past keys followed by the new ones.
     PresentKey,
     /// The past values followed by the new ones.
     PresentValue,
     /// The products of queries and keys.
+    #[strum(to_string = "qk_matmul_output")]
     Scores,
-}
-
-impl fmt::Display for Operand {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Query => "Q",
-            Self::Key => "K",
-            Self::Value => "V",
-            Self::Mask => "attn_mask",
-            Self::PastKey => "past_key",
-            Self::PastValue => "past_value",
-            Self::Lengths => "nonpad_kv_seqlen",
-            Self::Output => "Y",
-            Self::PresentKey => "present_key",
-            Self::PresentValue => "present_value",
-            Self::Scores => "qk_matmul_output",
-        })
-    }
 }
 
 /// An error of this crate. A call that returns an error has written nothing.

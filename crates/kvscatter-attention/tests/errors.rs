@@ -314,19 +314,11 @@ impl<T: Float> Values<T> {
 
 #[test]
 fn operands_have_the_names_of_onnx() {
-    for (operand, name) in [
-        (Operand::Query, "Q"),
-        (Operand::Key, "K"),
-        (Operand::Value, "V"),
-        (Operand::Mask, "attn_mask"),
-        (Operand::PastKey, "past_key"),
-        (Operand::PastValue, "past_value"),
-        (Operand::Lengths, "nonpad_kv_seqlen"),
-        (Operand::Output, "Y"),
-        (Operand::PresentKey, "present_key"),
-        (Operand::PresentValue, "present_value"),
-        (Operand::Scores, "qk_matmul_output"),
-    ] {
-        assert_eq!(operand.to_string(), name);
-    }
+    use Operand::{
+        Key, Lengths, Mask, Output, PastKey, PastValue, PresentKey, PresentValue, Query, Scores, Value,
+    };
+    let inputs = [Query, Key, Value, Mask, PastKey, PastValue, Lengths].map(|operand| operand.to_string());
+    assert_eq!(inputs.join(" "), "Q K V attn_mask past_key past_value nonpad_kv_seqlen");
+    let outputs = [Output, PresentKey, PresentValue, Scores].map(|operand| operand.to_string());
+    assert_eq!(outputs.join(" "), "Y present_key present_value qk_matmul_output");
 }

@@ -4,21 +4,27 @@ use std::path::PathBuf;
 
 /// An error of finding or loading ONNX Runtime or the plugin. Errors of a model are
 /// [`kvscatter_session::SessionError`].
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
+#[cfg_attr(test, derive(strum::VariantNames))]
+#[strum(serialize_all = "snake_case")]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "each variant's message names its fields")]
 pub enum RuntimeError {
     /// None of the searched paths contains the library.
     #[error("no ONNX Runtime found; tried {}; its library, or a folder with it, can be given", tried.join(", "))]
+    #[strum(serialize = "runtime_missing")]
     Missing { tried: Vec<String> },
     /// The named file or folder does not contain the library.
     #[error("{}: {why}", path.display())]
+    #[strum(serialize = "runtime_unusable")]
     Unusable { path: PathBuf, why: String },
     /// The version of the library is older than [`OLDEST`](crate::OLDEST).
     #[error("{}: ONNX Runtime {version} has no TensorScatter, at least {} is needed", path.display(), crate::OLDEST)]
+    #[strum(serialize = "runtime_too_old")]
     TooOld { path: PathBuf, version: String },
     /// This process has already loaded another library.
     #[error("{}: this process already runs the ONNX Runtime of {}", path.display(), loaded.display())]
+    #[strum(serialize = "runtime_loaded")]
     Loaded { path: PathBuf, loaded: PathBuf },
     /// The named file is not kvscatter's plugin, or the library refuses it.
     #[error("{}: {why}", path.display())]
@@ -33,35 +39,22 @@ impl RuntimeError {
     ///
     /// The name does not change between versions, even if the variant gets a new name.
     #[must_use]
-    pub const fn kind(&self) -> &'static str {
-        match self {
-            Self::Missing { .. } => "runtime_missing",
-            Self::Unusable { .. } => "runtime_unusable",
-            Self::TooOld { .. } => "runtime_too_old",
-            Self::Loaded { .. } => "runtime_loaded",
-            Self::PluginUnusable { .. } => "plugin_unusable",
-            Self::PluginLoaded { .. } => "plugin_loaded",
-        }
+    pub fn kind(&self) -> &'static str {
+        self.into()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{PathBuf, RuntimeError};
+    use strum::VariantNames;
+
+    use super::RuntimeError;
 
     #[test]
     fn names_are_stable() {
-        let path = PathBuf::new;
-        let named = [
-            (RuntimeError::Missing { tried: vec![] }, "runtime_missing"),
-            (RuntimeError::Unusable { path: path(), why: String::new() }, "runtime_unusable"),
-            (RuntimeError::TooOld { path: path(), version: String::new() }, "runtime_too_old"),
-            (RuntimeError::Loaded { path: path(), loaded: path() }, "runtime_loaded"),
-            (RuntimeError::PluginUnusable { path: path(), why: String::new() }, "plugin_unusable"),
-            (RuntimeError::PluginLoaded { path: path(), loaded: path() }, "plugin_loaded"),
-        ];
-        for (error, name) in named {
-            assert_eq!(error.kind(), name, "{error:?}");
-        }
+        let names =
+            "runtime_missing runtime_unusable runtime_too_old runtime_loaded plugin_unusable plugin_loaded";
+        assert_eq!(RuntimeError::VARIANTS.join(" "), names);
+        assert_eq!(RuntimeError::Missing { tried: vec![] }.kind(), "runtime_missing");
     }
 }

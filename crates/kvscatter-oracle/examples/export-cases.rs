@@ -92,7 +92,7 @@ fn addressable(case: &Case, mut make: impl FnMut(&mut Random) -> View, random: &
 
 fn write_case(out: &mut impl Write, case: &Case, placed: &Placed) -> io::Result<()> {
     bytes(out, case.name.as_bytes())?;
-    CallTerms::of(&case.call).write(out)?;
+    CallTerms::new(&case.call).write(out)?;
     for (side, view, values) in [(0, &placed.cache, &placed.past), (1, &placed.update, &placed.new)] {
         bytes(out, case.elements[side].name.as_bytes())?;
         number(out, placed.stored[side].bits.unwrap_or_default())?;
@@ -136,7 +136,7 @@ struct Indices {
 }
 
 impl CallTerms<'_> {
-    fn of(call: &Call) -> CallTerms<'_> {
+    fn new(call: &Call) -> CallTerms<'_> {
         match call {
             Call::TensorScatter { operator, write_indices, lengths } => CallTerms {
                 operator: "TensorScatter",

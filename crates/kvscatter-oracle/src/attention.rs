@@ -82,7 +82,7 @@ impl Attention {
     /// Returns the first rule that the call breaks, in this order: attributes, ranks and heads, dimensions of
     /// `K` and `V`, past, mask, lengths.
     pub fn run(&self, inputs: &Inputs) -> Result<Outputs, AttentionRefusal> {
-        let shapes = Shapes::of(self, inputs)?;
+        let shapes = Shapes::new(self, inputs)?;
         let q = heads_outermost(&inputs.q, shapes.q_heads);
         let present_key = concatenate(inputs.past_key.as_ref(), heads_outermost(&inputs.k, shapes.kv_heads));
         let present_value =
@@ -138,7 +138,7 @@ impl Attention {
     /// # Errors
     /// Returns the first rule that the call breaks, like [`Self::run`].
     pub fn attends(&self, inputs: &Inputs) -> Result<Array<bool>, AttentionRefusal> {
-        let shapes = Shapes::of(self, inputs)?;
+        let shapes = Shapes::new(self, inputs)?;
         let rows = shapes.rows();
         let attends =
             rows.flat_map(|row| attended(&self.biases(inputs, &shapes, row), inputs.element)).collect();

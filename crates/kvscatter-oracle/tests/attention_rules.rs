@@ -176,7 +176,7 @@ fn the_lowest_value_hides_a_slot_unless_there_is_nothing_better() {
 }
 
 #[test]
-fn what_lies_in_a_hidden_slot_has_no_influence() {
+fn values_of_hidden_slots_have_no_influence() {
     let masks =
         [bool_mask(&[1, 0], &[2]), float_mask(&[0.0, HIDDEN], &[2]), float_mask(&[0.0, LOWEST], &[2])];
     for (mask, poison) in masks

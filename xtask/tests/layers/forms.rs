@@ -69,7 +69,7 @@ fn a_path_that_hides_what_it_imports_fails() {
 }
 
 #[test]
-fn what_is_no_import_is_allowed() {
+fn other_names_are_no_imports() {
     let forms = [
         "use std::fmt;",
         "use high::High;",

@@ -17,7 +17,7 @@ pub(super) struct Shapes {
 }
 
 impl Shapes {
-    pub(super) fn of(attention: &Attention, inputs: &Inputs) -> Result<Self, Refusal> {
+    pub(super) fn new(attention: &Attention, inputs: &Inputs) -> Result<Self, Refusal> {
         check_attributes(attention)?;
         let Inputs { q, k, v, .. } = inputs;
         let ranks = [q.shape.len(), k.shape.len(), v.shape.len()];
