@@ -17,9 +17,6 @@ pub(crate) struct Bounds {
     bytes_a_byte: f64,
 }
 
-/// A build without optimisation is slower.
-const SLOWER: f64 = if cfg!(debug_assertions) { 8.0 } else { 1.0 };
-
 impl Bounds {
     /// A pass that reads a file or follows a graph.
     pub(crate) const STRUCTURE: Self =
@@ -46,6 +43,8 @@ fn cpu_seconds() -> f64 {
 pub(crate) struct Meter<'c> {
     pub(crate) counts: &'c mut Counts,
     pub(crate) seed: u64,
+    /// The factor of all limits of time.
+    pub(crate) slower: f64,
     /// The number of bytes of the file.
     pub(crate) len: f64,
     pub(crate) failures: Vec<String>,
@@ -69,7 +68,7 @@ impl Meter<'_> {
         let memory = allocation_counter::measure(|| result = catch_unwind(AssertUnwindSafe(run)));
         let seconds = cpu_seconds() - start;
         let shares = [
-            ("time", seconds / (SLOWER * (bounds.seconds + bounds.seconds_a_byte * self.len))),
+            ("time", seconds / (self.slower * (bounds.seconds + bounds.seconds_a_byte * self.len))),
             ("memory", number(memory.bytes_max) / (bounds.bytes + bounds.bytes_a_byte * self.len)),
         ];
         for (what, share) in shares {

@@ -7,9 +7,9 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use crate::bounds::Meter;
-use crate::case::Case;
 use crate::counts::{Counts, number};
-use crate::passes;
+use crate::generator::Case;
+use crate::generator::dice::Dice;
 use crate::scene::Scene;
 
 /// The variable with the range of a child process, `FROM..TO`.
@@ -60,7 +60,7 @@ pub(crate) fn run(seeds: Range<u64>) {
     for seed in seeds {
         std::fs::write(now(&report), format!("{seed}")).unwrap();
         one(seed, &scene, &mut counts);
-        std::fs::write(&report, counts.to_text()).unwrap();
+        std::fs::write(&report, serde_json::to_vec(&counts).unwrap()).unwrap();
     }
 }
 
@@ -69,15 +69,17 @@ pub(crate) fn now(report: &std::path::Path) -> PathBuf {
 }
 
 fn one(seed: u64, scene: &Scene, counts: &mut Counts) {
-    let case = Case::new(seed);
+    let case = Case::new(&mut Dice::new(seed, &[]));
     let before = scene.place(&case).unwrap();
     counts.files += 1;
     counts.bytes += u64::try_from(case.bytes.len()).unwrap();
     let starts = |pass: &str| *NOW.lock().unwrap() = Some((seed, pass.to_owned(), Instant::now()));
     let len = number(u64::try_from(case.bytes.len()).unwrap());
+    // A build without optimisation is slower.
+    let slower = if cfg!(debug_assertions) { 8.0 } else { 1.0 };
     let mut meter =
-        Meter { counts, seed, len, failures: Vec::new(), passed: BTreeSet::new(), starts: &starts };
-    passes::run(&mut meter, scene, &case);
+        Meter { counts, seed, slower, len, failures: Vec::new(), passed: BTreeSet::new(), starts: &starts };
+    scene.run(&mut meter, &case);
     *NOW.lock().unwrap() = None;
     let changed = before.changed(&scene.files().unwrap());
     if !changed.is_empty() {
@@ -86,13 +88,13 @@ fn one(seed: u64, scene: &Scene, counts: &mut Counts) {
     let Meter { passed, failures, .. } = meter;
     passed.iter().for_each(|pass| counts.passed(pass));
     for failure in failures {
-        let failure = format!("{}: {failure}", case.describe());
+        let failure = format!("seed {seed}: {}: {failure}", case.describe());
         println!("FAILED {failure}\n  to repeat it: {}", repeat(seed));
         counts.failures.push(failure);
     }
     if let Some(path) = std::env::var_os("KVSCATTER_HOSTILE_KEEP") {
         std::fs::write(path, &case.bytes).unwrap();
-        println!("{}", case.describe());
+        println!("seed {seed}: {}", case.describe());
     }
 }
 

@@ -1,10 +1,11 @@
-//! What the files of a run reached, as a text that one process writes and another reads.
+//! What the files of a run reached. One process writes it as JSON, and another reads it.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
+
+use serde::{Deserialize, Serialize};
 
 /// Counts, and the most time and memory that each pass took.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(crate) struct Counts {
     pub(crate) files: u64,
     pub(crate) bytes: u64,
@@ -46,47 +47,6 @@ impl Counts {
             self.most(what, share, seed);
         }
         self.failures.extend(other.failures);
-    }
-
-    /// Writes a line for each entry.
-    pub(crate) fn to_text(&self) -> String {
-        let mut text = format!("files\t{}\nbytes\t{}\n", self.files, self.bytes);
-        for (pass, count) in &self.passed {
-            writeln!(text, "passed\t{pass}\t{count}").unwrap();
-        }
-        for (error, count) in &self.errors {
-            writeln!(text, "error\t{error}\t{count}").unwrap();
-        }
-        for (what, (share, seed)) in &self.most {
-            writeln!(text, "most\t{what}\t{share}\t{seed}").unwrap();
-        }
-        for failure in &self.failures {
-            writeln!(text, "failure\t{}", failure.replace(['\n', '\t'], " ")).unwrap();
-        }
-        text
-    }
-
-    pub(crate) fn of_text(text: &str) -> Self {
-        let mut counts = Self::default();
-        for line in text.lines() {
-            let fields: Vec<&str> = line.split('\t').collect();
-            match fields[..] {
-                ["files", count] => counts.files = count.parse().unwrap(),
-                ["bytes", count] => counts.bytes = count.parse().unwrap(),
-                ["passed", pass, count] => {
-                    counts.passed.insert(pass.to_owned(), count.parse().unwrap());
-                }
-                ["error", error, count] => {
-                    counts.errors.insert(error.to_owned(), count.parse().unwrap());
-                }
-                ["most", what, share, seed] => {
-                    counts.most.insert(what.to_owned(), (share.parse().unwrap(), seed.parse().unwrap()));
-                }
-                ["failure", failure] => counts.failures.push(failure.to_owned()),
-                _ => panic!("{line:?} is not a line of counts"),
-            }
-        }
-        counts
     }
 
     /// Returns the share of the files for which a pass succeeded, in percent.

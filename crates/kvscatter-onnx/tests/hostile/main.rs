@@ -1,6 +1,6 @@
 //! Tests models that are made to break the code that reads them.
 //!
-//! Each file follows from a seed: a decoder or another graph, changed by a few [`tricks`]. The [`passes`] do with it
+//! Each file follows from a seed: a decoder or another graph, changed by the [`generator`]. The [`passes`] do with it
 //! what the commands do. No pass may panic, hang, change a file, read outside of the folder of the model, or take more
 //! time or memory than a [limit](bounds::Bounds) that follows from the size of the file.
 //!
@@ -19,23 +19,18 @@
     reason = "the helpers of tests may fail as tests do"
 )]
 
-mod bases;
 mod bounds;
-mod case;
 mod child;
 mod counts;
-mod dice;
 #[path = "../linear/models.rs"]
 mod families;
+mod generator;
 mod parent;
-mod parts;
 mod passes;
-mod scatters;
 mod scene;
 #[path = "../onnx/support.rs"]
 #[expect(dead_code, unused_imports, unused_macros, reason = "the other tests use the rest of it")]
 mod support;
-mod tricks;
 
 /// The number of files that continuous integration reads. Their seeds begin at 0.
 const FILES: u64 = 1000;

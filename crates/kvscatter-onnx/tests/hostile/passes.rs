@@ -2,20 +2,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use kvscatter::ElementType;
 use kvscatter_onnx::convert::{
     ConvertOptions, ConvertOutcome, RingSize, WindowedCaches, check_rings, convert,
 };
 use kvscatter_onnx::declared::{self, Declared};
 use kvscatter_onnx::decoder::{CostAt, Decoder};
-use kvscatter_onnx::eval::{Evaluator, Feed, Placement};
+use kvscatter_onnx::eval::{Evaluator, Feed, NodeReport, Outcome, Placement};
 use kvscatter_onnx::{
-    CachePath, LowerTarget, Model, OnnxError, Tensor, WeightTransfer, lower, random_inputs, tensor_proto,
-    unmerge,
+    CachePath, LowerTarget, Model, OnnxError, Tensor, lower, random_inputs, tensor_proto, unmerge,
 };
 
 use crate::bounds::{Bounds, Meter, Refusal};
-use crate::case::Case;
-use crate::scene::Scene;
 
 const STRUCTURE: Bounds = Bounds::STRUCTURE;
 const REWRITE: Bounds = Bounds::REWRITE;
@@ -25,26 +23,19 @@ const EVALUATION: Bounds = Bounds::EVALUATION;
 /// The number of bytes that one evaluation may allocate.
 const MEMORY_LIMIT: u64 = 4 << 20;
 
-/// Runs every pass on the file of a scene.
-pub(crate) fn run(meter: &mut Meter<'_>, scene: &Scene, case: &Case) {
-    let path = scene.model();
-    let loaded = meter.pass("read", STRUCTURE, || Ok(Model::load(&path)?));
-    if loaded.is_some() && case.leads_out {
-        meter.fail("read", "a tensor names a file outside of the folder");
-    }
-    // Some callers have a model in memory and no folder.
-    let read = || meter.pass("read from memory", STRUCTURE, || Ok(Model::from_bytes(&case.bytes)?));
-    let Some(model) = loaded.or_else(read) else { return };
+/// Saves a model under a name.
+pub(crate) type Save<'s> = &'s dyn Fn(&Model, &str) -> Result<(), Refusal>;
+
+/// Runs every pass on a model. The seed chooses options.
+pub(crate) fn run(meter: &mut Meter<'_>, model: Model, seed: u64, save: Save<'_>) {
     meter.pass("write again", STRUCTURE, || write_again(&model));
     meter.pass("tensors", STRUCTURE, || tensors(&model));
-    meter.pass("fingerprint", STRUCTURE, || fingerprint(&model));
-    meter.pass("save", REWRITE, || save(scene, &model, "same.onnx"));
     evaluate(meter, &model);
 
     let unmerged = meter.pass("unmerge", REWRITE, || unmerge(&model)?.ok_or(Refusal::Nothing));
     let decoder = unmerged.map_or(model, |unmerged| unmerged.model);
     inspect(meter, &decoder);
-    if case.seed.is_multiple_of(8) {
+    if seed.is_multiple_of(8) {
         // This is a conversion to many slots, which takes a second.
         meter.pass("advice", EVALUATION, || match ConvertOutcome::near(&decoder, 2048) {
             ConvertOutcome::Convert { .. } => Ok(()),
@@ -52,19 +43,13 @@ pub(crate) fn run(meter: &mut Meter<'_>, scene: &Scene, case: &Case) {
         });
     }
     cache_paths(meter, &decoder);
-    lowered(meter, scene, &decoder, "lower");
-    for (name, options) in conversions(case.seed) {
+    lowered(meter, save, &decoder, "lower");
+    for (name, options) in conversions(seed) {
         let converted = meter.pass(name, EVALUATION, || Ok(convert(&decoder, options)?));
         let Some(converted) = converted else { continue };
-        meter.pass("save a converted model", REWRITE, || {
-            save(scene, &converted.model, "converted.onnx")?;
-            let saved = Model::load(&scene.out("converted.onnx"))?;
-            let print = saved.file()?.fingerprint()?;
-            same(print, Model::load(&scene.out("converted.onnx"))?.file()?.fingerprint()?);
-            Ok(())
-        });
+        meter.pass("save a converted model", REWRITE, || save(&converted.model, "converted.onnx"));
         meter.pass("inspect a converted model", EVALUATION, || ask(&converted.model));
-        lowered(meter, scene, &converted.model, "lower a converted model");
+        lowered(meter, save, &converted.model, "lower a converted model");
     }
 }
 
@@ -101,32 +86,21 @@ fn tensors(model: &Model) -> Result<(), Refusal> {
     let mut last = Ok(());
     for &message in graph.initializers().values() {
         match tensor_proto::decode(message.clone(), external.as_ref()) {
-            Ok(tensor) => same(&tensor_proto::decode(tensor_proto::encode("", &tensor), None)?, &tensor),
+            Ok(tensor) => read_back(&tensor)?,
             Err(error) => last = Err(error.into()),
         }
     }
     last
 }
 
-fn fingerprint(model: &Model) -> Result<(), Refusal> {
-    let file = model.file()?;
-    for location in file.locations() {
-        let _ = file.read(location.as_ref(), 1, Some(8));
+/// Writes a tensor in both forms and reads it again.
+pub(crate) fn read_back(tensor: &Tensor) -> Result<(), Refusal> {
+    same(&tensor_proto::decode(tensor_proto::encode("", tensor), None)?, tensor);
+    // Only raw data can store bits of a bool other than 0 and 1.
+    if tensor.element() != ElementType::Bool {
+        same(&tensor_proto::decode(tensor_proto::encode_typed("", tensor), None)?, tensor);
     }
-    let print = file.fingerprint()?;
-    same(model.file()?.fingerprint()?, print);
     Ok(())
-}
-
-/// Writes a model. After an error there must be no file.
-fn save(scene: &Scene, model: &Model, name: &str) -> Result<(), Refusal> {
-    scene.clear().unwrap();
-    let saved = model.save_with_weights(&scene.out(name), WeightTransfer::Copy);
-    match saved {
-        Ok(_) => assert!(scene.out(name).exists(), "the output does not exist"),
-        Err(_) => assert!(scene.is_out_empty().unwrap(), "an unfinished file remains"),
-    }
-    Ok(saved.map(|_| ())?)
 }
 
 fn evaluate(meter: &mut Meter<'_>, model: &Model) {
@@ -135,7 +109,14 @@ fn evaluate(meter: &mut Meter<'_>, model: &Model) {
     let Some(evaluator) = evaluator.map(|it| it.memory_limit(MEMORY_LIMIT)) else { return };
     let dims = open_dims(&evaluator);
     let inputs = meter.pass("make inputs", bounds, || {
-        Ok(random_inputs::missing_inputs(&evaluator, &BTreeMap::new(), &dims, 1)?)
+        let inputs = random_inputs::missing_inputs(&evaluator, &BTreeMap::new(), &dims, 1)?;
+        let given: BTreeMap<_, _> =
+            inputs.iter().step_by(2).map(|(name, tensor)| (name.as_str(), tensor)).collect();
+        if let Ok(rest) = random_inputs::missing_inputs(&evaluator, &given, &dims, 2) {
+            assert_eq!(rest.len() + given.len(), inputs.len());
+            assert!(rest.iter().all(|(name, tensor)| inputs[name].shape() == tensor.shape()));
+        }
+        Ok(inputs)
     });
     let Some(inputs) = inputs else { return };
     let feeds = |donated: bool| {
@@ -150,7 +131,11 @@ fn evaluate(meter: &mut Meter<'_>, model: &Model) {
         let done = evaluator.run(feeds(false), Placement::Functional)?;
         for place in [Placement::Auto, Placement::InPlace] {
             match evaluator.run(feeds(true), place) {
-                Ok(other) => same(&other.outputs, &done.outputs),
+                Ok(other) => {
+                    same(&other.outputs, &done.outputs);
+                    let is_moved = |node: &&NodeReport| matches!(node.outcome, Outcome::InPlace { .. });
+                    assert!(other.report.nodes.iter().filter(is_moved).all(NodeReport::is_in_place));
+                }
                 Err(error) => assert!(matches!(error.root(), OnnxError::NotInPlace { .. }), "{error}"),
             }
         }
@@ -193,6 +178,7 @@ fn inspect(meter: &mut Meter<'_>, model: &Model) {
             let at = CostAt { batch: 3, length: 1 << 40, capacity: usize::MAX, dims: &dims };
             let _ = (cache.cost(&at), cache.open_dims(&dims), cache.fixed_capacity());
             assert!(cache.axis < cache.past_shape.len());
+            assert_eq!(cache.past_shape.len(), cache.known_shape.len());
         }
         Ok(())
     });
@@ -203,7 +189,10 @@ fn inspect(meter: &mut Meter<'_>, model: &Model) {
         let graph = model.graph()?;
         let decoder = Decoder::of(&graph)?;
         let hazards = decoder.hazards();
-        hazards.iter().for_each(|hazard| one_line(&hazard.to_string()));
+        for hazard in &hazards {
+            one_line(&hazard.to_string());
+            let _ = (hazard.kind(), hazard.node(), hazard.cache());
+        }
         if hazards.is_empty() { Err(Refusal::Nothing) } else { Ok(()) }
     });
     meter.pass("refusals of TensorRT", STRUCTURE, || {
@@ -258,7 +247,7 @@ fn cache_paths(meter: &mut Meter<'_>, model: &Model) {
     }
 }
 
-fn lowered(meter: &mut Meter<'_>, scene: &Scene, model: &Model, name: &str) {
+fn lowered(meter: &mut Meter<'_>, save: Save<'_>, model: &Model, name: &str) {
     for target in [LowerTarget::ScatterElements, LowerTarget::ScatterNd] {
         let made = meter.pass(name, LOWER, || Ok(lower(model, target)?));
         let Some(made) = made else { continue };
@@ -269,7 +258,7 @@ fn lowered(meter: &mut Meter<'_>, scene: &Scene, model: &Model, name: &str) {
                 made.scatters > 0 && !graph.nodes().iter().any(|node| node.is("TensorScatter")),
                 "{names:?}"
             );
-            save(scene, &made.model, "lowered.onnx")
+            save(&made.model, "lowered.onnx")
         });
     }
 }
@@ -280,6 +269,6 @@ fn one_line(text: &str) {
 }
 
 #[track_caller]
-fn same<T: PartialEq>(left: T, right: T) {
+pub(crate) fn same<T: PartialEq>(left: T, right: T) {
     assert!(left == right, "two results that must be equal differ");
 }

@@ -5,9 +5,12 @@ use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use kvscatter_onnx::{Model, WeightTransfer};
 use tempfile::TempDir;
 
-use crate::case::Case;
+use crate::bounds::{Bounds, Meter, Refusal};
+use crate::generator::Case;
+use crate::passes::{self, same};
 
 /// A folder `model` with the model and files that it may read, a folder `out` for outputs, and a file beside them that
 /// no model may read.
@@ -46,13 +49,34 @@ impl Scene {
         Ok(Self { outer })
     }
 
-    pub(crate) fn model(&self) -> PathBuf {
+    fn model(&self) -> PathBuf {
         self.path("model/model.onnx")
     }
 
-    /// Returns the path of an output.
-    pub(crate) fn out(&self, name: &str) -> PathBuf {
-        self.path("out").join(name)
+    /// Runs every pass on the file of the scene.
+    pub(crate) fn run(&self, meter: &mut Meter<'_>, case: &Case) {
+        let loaded = meter.pass("read", Bounds::STRUCTURE, || Ok(Model::load(&self.model())?));
+        if loaded.is_some() && case.leads_out {
+            meter.fail("read", "a tensor names a file outside of the folder");
+        }
+        // Some callers have a model in memory and no folder.
+        let read =
+            || meter.pass("read from memory", Bounds::STRUCTURE, || Ok(Model::from_bytes(&case.bytes)?));
+        let Some(model) = loaded.or_else(read) else { return };
+        meter.pass("fingerprint", Bounds::STRUCTURE, || fingerprint(&model));
+        meter.pass("save", Bounds::REWRITE, || self.save(&model, "same.onnx"));
+        passes::run(meter, model, meter.seed, &|model, name| self.save(model, name));
+    }
+
+    /// Writes a model and reads it again. After an error there must be no file.
+    fn save(&self, model: &Model, name: &str) -> Result<(), Refusal> {
+        self.clear().unwrap();
+        let path = self.path("out").join(name);
+        if let Err(error) = model.save_with_weights(&path, WeightTransfer::Copy) {
+            assert!(self.is_out_empty().unwrap(), "an unfinished file remains");
+            return Err(error.into());
+        }
+        fingerprint(&Model::load(&path)?)
     }
 
     /// Returns a folder that stays empty.
@@ -78,7 +102,7 @@ impl Scene {
     }
 
     /// Removes all outputs.
-    pub(crate) fn clear(&self) -> std::io::Result<()> {
+    fn clear(&self) -> std::io::Result<()> {
         if !self.is_out_empty()? {
             std::fs::remove_dir_all(self.path("out"))?;
             std::fs::create_dir(self.path("out"))?;
@@ -86,7 +110,7 @@ impl Scene {
         Ok(())
     }
 
-    pub(crate) fn is_out_empty(&self) -> std::io::Result<bool> {
+    fn is_out_empty(&self) -> std::io::Result<bool> {
         Ok(std::fs::read_dir(self.path("out"))?.next().is_none())
     }
 
@@ -100,6 +124,16 @@ impl Scene {
         files.remove(&self.path("out"));
         Ok(Files(files))
     }
+}
+
+fn fingerprint(model: &Model) -> Result<(), Refusal> {
+    let file = model.file()?;
+    for location in file.locations() {
+        let _ = file.read(location.as_ref(), 1, Some(8));
+    }
+    let print = file.fingerprint()?;
+    same(model.file()?.fingerprint()?, print);
+    Ok(())
 }
 
 impl Files {

@@ -3,12 +3,13 @@
 
 use kvscatter::ElementType;
 use kvscatter_onnx::Model;
-use kvscatter_onnx::proto::attribute_proto::AttributeType;
 use kvscatter_onnx::proto::{
-    AttributeProto, FunctionProto, GraphProto, NodeProto, StringStringEntryProto, TensorProto, ValueInfoProto,
+    FunctionProto, GraphProto, NodeProto, StringStringEntryProto, TensorProto, ValueInfoProto,
 };
 
-use crate::support::{graph as body, int, ints, model, node, opset, scatter, testdata, value};
+use crate::support::{
+    bytes, graph as body, int, int64s, ints, load, model, node, opset, scatter, tensor, value,
+};
 
 /// The name of the thing, the smallest number of it, and a function that makes a model with that many.
 type Family = (&'static str, usize, fn(usize) -> Model);
@@ -76,16 +77,6 @@ fn floats(name: &str, dims: &[i64]) -> TensorProto {
         dims: dims.to_vec(),
         data_type: Some(FLOAT.onnx_code()),
         raw_data: Some(vec![0; 4 * count]),
-        ..TensorProto::default()
-    }
-}
-
-fn int64s(name: &str, dims: &[i64], values: &[i64]) -> TensorProto {
-    TensorProto {
-        name: Some(name.to_owned()),
-        dims: dims.to_vec(),
-        data_type: Some(INT.onnx_code()),
-        raw_data: Some(values.iter().flat_map(|value| value.to_le_bytes()).collect()),
         ..TensorProto::default()
     }
 }
@@ -619,14 +610,9 @@ fn large_constant(count: usize) -> Model {
     // This is more than a path may contain, for any count.
     let size = i64::try_from(1000 * count).unwrap();
     graph.initializer.push(floats("large", &[size]));
-    let value = AttributeProto {
-        name: Some("value".to_owned()),
-        r#type: Some(AttributeType::TENSOR),
-        t: floats("", &[size]).into(),
-        ..AttributeProto::default()
-    };
     let mut constant = node("Constant", &[], "huge");
-    constant.attribute = vec![value];
+    let zeros = bytes(FLOAT, &[1000 * count], &vec![0; 4000 * count]);
+    constant.attribute = vec![tensor("value", &zeros)];
     graph.node.insert(0, constant);
     for (at, layer) in
         graph.node.iter_mut().filter(|node| node.op_type.as_deref() == Some("TensorScatter")).enumerate()
@@ -641,7 +627,7 @@ fn large_constant(count: usize) -> Model {
 }
 
 fn external(count: usize) -> Model {
-    let mut model = Model::load(&testdata("mobius-llama-static/model.onnx")).unwrap();
+    let mut model = load("mobius-llama-static");
     let entry = |key: &str, value: &str| StringStringEntryProto {
         key: Some(key.to_owned()),
         value: Some(value.to_owned()),

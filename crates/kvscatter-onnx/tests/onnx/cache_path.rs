@@ -3,11 +3,7 @@
 use kvscatter_onnx::proto::NodeProto;
 use kvscatter_onnx::{CachePath, CachePathError, Model};
 
-use crate::support::testdata;
-
-fn load(name: &str) -> Model {
-    Model::load(&testdata(&format!("{name}/model.onnx"))).unwrap()
-}
+use crate::support::load;
 
 fn paths(model: &Model) -> Vec<CachePath> {
     CachePath::of(model).unwrap().into_iter().map(Result::unwrap).collect()

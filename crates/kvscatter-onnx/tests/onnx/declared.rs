@@ -5,17 +5,13 @@ use kvscatter_onnx::convert::{ConvertOptions, MaskRule, WindowedCaches, convert,
 use kvscatter_onnx::declared::{Declared, hazards};
 use kvscatter_onnx::decoder::{Decoder, Hazard};
 
-use crate::support::{int, testdata};
+use crate::support::{int, load};
 
 const LLAMA: &str = "optimum-llama";
 const WINDOWED: &str = "decoders/optimum-0.1-mistral-window";
 const ALIBI: &str = "decoders/optimum-1.18-falcon";
 const GQA: &str = "genai-llama-gqa";
 const ATTENTION: &str = "mobius-llama-dynamic";
-
-fn load(decoder: &str) -> Model {
-    Model::load(&testdata(&format!("{decoder}/model.onnx"))).unwrap()
-}
 
 fn found(model: &Model, declared: &Declared) -> Vec<Hazard> {
     let graph = model.graph().unwrap();

@@ -10,7 +10,7 @@ use kvscatter_onnx::proto::StringStringEntryProto;
 use kvscatter_onnx::proto::tensor_proto::DataLocation;
 use kvscatter_onnx::{Fingerprint, LowerTarget, Model, OnnxError, WeightTransfer, lower, unmerge};
 
-use crate::support::testdata;
+use crate::support::{load, testdata};
 
 const EXPORTED: [&str; 17] = [
     "mobius-llama-dynamic",
@@ -31,10 +31,6 @@ const EXPORTED: [&str; 17] = [
     "decoders/optimum-llama-4bit",
     "decoders/torch-2.15-llama",
 ];
-
-fn load(name: &str) -> Model {
-    Model::load(&testdata(name).join("model.onnx")).unwrap()
-}
 
 /// Writes the model into a new folder.
 fn saved(model: &Model) -> (tempfile::TempDir, PathBuf) {

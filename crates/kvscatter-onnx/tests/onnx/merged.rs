@@ -10,7 +10,7 @@ use kvscatter_onnx::decoder::{Decoder, WriterStyle};
 use kvscatter_onnx::proto::{AttributeProto, GraphProto, NodeProto, TensorProto};
 use kvscatter_onnx::{Model, OnnxError, TakenBranch, unmerge};
 
-use crate::support::{assert_refused, graph as body, int, model, node, testdata, value};
+use crate::support::{assert_refused, graph as body, int, load, model, node, value};
 
 const FLOAT: ElementType = ElementType::Float32;
 const CONCAT: [&str; 4] = [
@@ -19,10 +19,6 @@ const CONCAT: [&str; 4] = [
     "decoders/optimum-0.1-qwen3-float16",
     "decoders/optimum-1.18-opt",
 ];
-
-fn load(decoder: &str) -> Model {
-    Model::load(&testdata(&format!("{decoder}/model.onnx"))).unwrap()
-}
 
 fn graph(model: &mut Model) -> &mut GraphProto {
     model.proto_mut().graph.get_or_insert_default()

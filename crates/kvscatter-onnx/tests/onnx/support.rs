@@ -18,6 +18,11 @@ pub(crate) fn testdata(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata").join(path)
 }
 
+/// Reads a decoder of the repository's testdata.
+pub(crate) fn load(decoder: &str) -> Model {
+    Model::load(&testdata(&format!("{decoder}/model.onnx"))).unwrap()
+}
+
 /// Declares a value. In `dims`, `?` is an unknown dimension, a number is a size, and a word is a symbol.
 pub(crate) fn value(name: &str, element: ElementType, dims: &[&str]) -> ValueInfoProto {
     let dim = |dim: &&str| Dimension {
@@ -52,40 +57,29 @@ pub(crate) fn node(op_type: &str, inputs: &[&str], output: &str) -> NodeProto {
     }
 }
 
+fn attribute(name: &str, ty: AttributeType) -> AttributeProto {
+    AttributeProto { name: Some(name.to_owned()), r#type: Some(ty), ..AttributeProto::default() }
+}
+
 pub(crate) fn int(name: &str, value: i64) -> AttributeProto {
-    AttributeProto {
-        name: Some(name.to_owned()),
-        r#type: Some(AttributeType::INT),
-        i: Some(value),
-        ..AttributeProto::default()
-    }
+    AttributeProto { i: Some(value), ..attribute(name, AttributeType::INT) }
 }
 
 pub(crate) fn tensor(name: &str, value: &Tensor) -> AttributeProto {
-    AttributeProto {
-        name: Some(name.to_owned()),
-        r#type: Some(AttributeType::TENSOR),
-        t: kvscatter_onnx::tensor_proto::encode("", value).into(),
-        ..AttributeProto::default()
-    }
+    let value = kvscatter_onnx::tensor_proto::encode("", value);
+    AttributeProto { t: value.into(), ..attribute(name, AttributeType::TENSOR) }
 }
 
 pub(crate) fn float(name: &str, value: f32) -> AttributeProto {
-    AttributeProto {
-        name: Some(name.to_owned()),
-        r#type: Some(AttributeType::FLOAT),
-        f: Some(value),
-        ..AttributeProto::default()
-    }
+    AttributeProto { f: Some(value), ..attribute(name, AttributeType::FLOAT) }
 }
 
 pub(crate) fn ints(name: &str, values: &[i64]) -> AttributeProto {
-    AttributeProto {
-        name: Some(name.to_owned()),
-        r#type: Some(AttributeType::INTS),
-        ints: values.to_vec(),
-        ..AttributeProto::default()
-    }
+    AttributeProto { ints: values.to_vec(), ..attribute(name, AttributeType::INTS) }
+}
+
+pub(crate) fn string(name: &str, value: &str) -> AttributeProto {
+    AttributeProto { s: Some(value.as_bytes().to_vec()), ..attribute(name, AttributeType::STRING) }
 }
 
 /// Creates an initializer of integers.
@@ -104,21 +98,7 @@ pub(crate) fn graph(name: &str, nodes: Vec<NodeProto>, outputs: &[&str]) -> Attr
     let output = |name: &&str| ValueInfoProto { name: Some((*name).to_owned()), ..ValueInfoProto::default() };
     let body =
         GraphProto { node: nodes, output: outputs.iter().map(output).collect(), ..GraphProto::default() };
-    AttributeProto {
-        name: Some(name.to_owned()),
-        r#type: Some(AttributeType::GRAPH),
-        g: body.into(),
-        ..AttributeProto::default()
-    }
-}
-
-pub(crate) fn string(name: &str, value: &str) -> AttributeProto {
-    AttributeProto {
-        name: Some(name.to_owned()),
-        r#type: Some(AttributeType::STRING),
-        s: Some(value.as_bytes().to_vec()),
-        ..AttributeProto::default()
-    }
+    AttributeProto { g: body.into(), ..attribute(name, AttributeType::GRAPH) }
 }
 
 /// Creates a `TensorScatter` on axis 1.

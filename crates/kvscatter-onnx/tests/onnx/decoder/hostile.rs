@@ -1,5 +1,5 @@
-//! Tests graphs that are made to break the code that follows them. Each must return a decoder or an error
-//! quickly.
+//! Tests graphs of many nodes or caches. Each must return a decoder or an error quickly. `tests/hostile` changes models
+//! at random.
 
 use std::collections::BTreeMap;
 
@@ -7,14 +7,10 @@ use kvscatter::ElementType;
 use kvscatter_onnx::convert::check_rings;
 use kvscatter_onnx::decoder::{CostAt, Decoder};
 use kvscatter_onnx::proto::NodeProto;
-use kvscatter_onnx::proto::tensor_shape_proto::dimension::Value as DimValue;
-use kvscatter_onnx::proto::type_proto::Value as TypeValue;
 use kvscatter_onnx::{Model, OnnxError};
-use proptest::prelude::*;
-use proptest::sample::Index;
 
-use super::made::{Made, circular};
-use crate::support::{int, ints, model, node, testdata, value};
+use super::made::Made;
+use crate::support::{model, node, value};
 
 /// Queries everything about a model.
 fn ask(model: &Model) -> Result<usize, OnnxError> {
@@ -35,144 +31,6 @@ fn ask(model: &Model) -> Result<usize, OnnxError> {
         let _ = refusal.to_string();
     }
     Ok(decoder.caches.len())
-}
-
-/// One change to a model.
-#[derive(Clone, Debug)]
-enum Change {
-    /// A node reads another value.
-    Rewire(Index, Index, Index),
-    /// A node loses its last inputs or outputs.
-    Cut(Index, Index),
-    /// A node gets another operator.
-    Operator(Index, Index),
-    /// A node gets other attributes.
-    Attributes(Index, i64),
-    /// A node gets another domain.
-    Domain(Index),
-    /// An input or output declares another size.
-    Size(Index, Index, i64),
-    /// An output is another value.
-    Output(Index, Index),
-}
-
-const OPERATORS: [&str; 22] = [
-    "Concat",
-    "TensorScatter",
-    "Attention",
-    "Identity",
-    "Cast",
-    "Transpose",
-    "Reshape",
-    "Slice",
-    "Neg",
-    "Shape",
-    "Gather",
-    "MatMul",
-    "Softmax",
-    "ScatterND",
-    "If",
-    "Where",
-    "Add",
-    "Constant",
-    "RotaryEmbedding",
-    "Cos",
-    "GroupQueryAttention",
-    "MultiHeadAttention",
-];
-
-fn changes() -> impl Strategy<Value = Vec<Change>> {
-    let at = any::<Index>;
-    let size = prop_oneof![Just(-1), Just(0), 1..5_i64, Just(i64::MAX), Just(1 << 40)];
-    let change = prop_oneof![
-        (at(), at(), at()).prop_map(|(node, slot, value)| Change::Rewire(node, slot, value)),
-        (at(), at()).prop_map(|(node, left)| Change::Cut(node, left)),
-        (at(), at()).prop_map(|(node, op_type)| Change::Operator(node, op_type)),
-        (at(), -5..5_i64).prop_map(|(node, number)| Change::Attributes(node, number)),
-        at().prop_map(Change::Domain),
-        (at(), at(), size).prop_map(|(value, axis, size)| Change::Size(value, axis, size)),
-        (at(), at()).prop_map(|(output, value)| Change::Output(output, value)),
-    ];
-    proptest::collection::vec(change, 1..8)
-}
-
-fn apply(model: &mut Model, change: &Change) {
-    let graph = model.proto_mut().graph.get_or_insert_default();
-    let values: Vec<String> = graph
-        .input
-        .iter()
-        .filter_map(|input| input.name.clone())
-        .chain(graph.node.iter().flat_map(|node| node.output.clone()))
-        .filter(|name| !name.is_empty())
-        .collect();
-    let count = graph.node.len();
-    match change {
-        Change::Rewire(at, slot, value) => {
-            let node = &mut graph.node[at.index(count)];
-            if !node.input.is_empty() {
-                let slot = slot.index(node.input.len());
-                node.input[slot] = value.get(&values).clone();
-            }
-        }
-        Change::Cut(at, left) => {
-            let node = &mut graph.node[at.index(count)];
-            node.input.truncate(left.index(node.input.len() + 1));
-        }
-        Change::Operator(at, op_type) => {
-            graph.node[at.index(count)].op_type = Some((*op_type.get(&OPERATORS)).to_owned());
-        }
-        Change::Attributes(at, number) => {
-            let some = ["axis", "perm", "to", "is_causal", "num_heads", "kv_num_heads", "transB"];
-            let attributes = &mut graph.node[at.index(count)].attribute;
-            attributes.clear();
-            attributes.extend(
-                some.map(|name| if name == "perm" { ints(name, &[*number]) } else { int(name, *number) }),
-            );
-        }
-        Change::Domain(at) => graph.node[at.index(count)].domain = Some("com.microsoft".to_owned()),
-        Change::Size(at, axis, size) => {
-            let mut declared: Vec<_> = graph.input.iter_mut().chain(&mut graph.output).collect();
-            let at = at.index(declared.len());
-            if let Some(TypeValue::TensorType(tensor)) =
-                &mut declared[at].r#type.get_or_insert_default().value
-            {
-                let dims = &mut tensor.shape.get_or_insert_default().dim;
-                if *size < 0 {
-                    dims.truncate(axis.index(dims.len() + 1));
-                } else if !dims.is_empty() {
-                    let axis = axis.index(dims.len());
-                    dims[axis].value = Some(DimValue::DimValue(*size));
-                }
-            }
-        }
-        Change::Output(output, value) => {
-            let output = output.index(graph.output.len());
-            graph.output[output].name = Some(value.get(&values).clone());
-        }
-    }
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
-
-    #[test]
-    fn changed_models_never_panic(which in 0..7_usize, changes in changes()) {
-        let mut model = match which {
-            0 => Made::fixed().model(),
-            1 => Made::growing().model(),
-            2 => Made::attention_past().model(),
-            3 => Made::group_query().model(),
-            4 => Made::fixed().change("present_k", circular).change("present_v", circular).model(),
-            5 => Model::load(&testdata("mobius-llama-static/model.onnx")).unwrap(),
-            _ => Model::load(&testdata("genai-llama-gqa/model.onnx")).unwrap(),
-        };
-        for change in &changes {
-            apply(&mut model, change);
-        }
-        if let Err(error) = ask(&model) {
-            prop_assert!(!error.to_string().contains('\n'));
-        }
-    }
 }
 
 /// The chains are far longer than those of any exporter.

@@ -14,11 +14,7 @@ use kvscatter_onnx::decoder::{CachePart, Decoder, InputRole, WriterStyle};
 use kvscatter_onnx::proto::TensorProto;
 use kvscatter_onnx::{Dimension, Model};
 
-use crate::support::{node, testdata, value};
-
-fn load(name: &str) -> Model {
-    Model::load(&testdata(&format!("{name}/model.onnx"))).unwrap()
-}
+use crate::support::{load, node, value};
 
 /// Returns every cache as `past → present`, style, part and axis.
 fn caches(decoder: &Decoder<'_>) -> Vec<(String, WriterStyle, CachePart, usize)> {

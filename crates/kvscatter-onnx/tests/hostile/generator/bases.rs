@@ -5,16 +5,17 @@ use std::sync::OnceLock;
 
 use kvscatter_onnx::Model;
 use kvscatter_onnx::convert::{ConvertOptions, WindowedCaches, convert};
-use kvscatter_onnx::proto::{self, ModelProto};
+use kvscatter_onnx::proto;
 
-use crate::dice::Dice;
+use super::dice::Dice;
+use super::scatters;
+use crate::families;
 use crate::support::int;
-use crate::{families, scatters};
 
 /// A model before it is changed.
 pub(crate) struct Base {
     pub(crate) name: String,
-    pub(crate) model: ModelProto,
+    pub(crate) model: Vec<u8>,
     /// The contents of `model.onnx.data`, if the model has such a file.
     pub(crate) data: Option<&'static [u8]>,
 }
@@ -24,13 +25,13 @@ type Exported = (&'static str, &'static [u8], Option<&'static [u8]>);
 
 macro_rules! file {
     ($path:literal) => {
-        ($path, include_bytes!(concat!("../../../../testdata/", $path)), None)
+        ($path, include_bytes!(concat!("../../../../../testdata/", $path)), None)
     };
     ($path:literal, with data) => {
         (
             $path,
-            include_bytes!(concat!("../../../../testdata/", $path)),
-            Some(include_bytes!(concat!("../../../../testdata/", $path, ".data"))),
+            include_bytes!(concat!("../../../../../testdata/", $path)),
+            Some(include_bytes!(concat!("../../../../../testdata/", $path, ".data"))),
         )
     };
 }
@@ -60,6 +61,7 @@ const TINY: &[Exported] = &[
 
 /// Models of more than 60 KB, which take long to convert.
 const LARGE: &[Exported] = &[
+    file!("optimum-llama/model.onnx"),
     file!("decoders/optimum-1.18-falcon/model.onnx"),
     file!("decoders/optimum-1.18-opt/model.onnx"),
     file!("decoders/optimum-1.18-gpt2/model.onnx"),
@@ -86,7 +88,10 @@ impl Base {
             0..=1 => Self::exported(dice.pick(LARGE)),
             2..=21 => Self::exported(dice.pick(SMALL)),
             22..=27 => Self::exported(dice.pick(TINY)),
-            28..=75 => Self { name: "scatters".to_owned(), model: scatters::model(dice), data: None },
+            28..=75 => {
+                let model = proto::encode(&scatters::model(dice)).unwrap();
+                Self { name: "scatters".to_owned(), model, data: None }
+            }
             76..=95 => {
                 let Self { name, model, data } = dice.pick(converted());
                 Self { name: name.clone(), model: model.clone(), data: *data }
@@ -99,15 +104,18 @@ impl Base {
     }
 
     fn exported((name, bytes, data): &Exported) -> Self {
-        let model = proto::decode(bytes).expect("the repository's models can be read");
-        Self { name: (*name).to_owned(), model, data: *data }
+        Self { name: (*name).to_owned(), model: bytes.to_vec(), data: *data }
     }
 
     fn family(dice: &mut Dice, is_wanted: impl Fn(&str) -> bool) -> Self {
         let families: Vec<_> = families::ALL.iter().filter(|(name, ..)| is_wanted(name)).collect();
         let (name, _, make) = *dice.pick(&families);
         let count = if dice.chance(3) { 40 } else { 2 + dice.below(2) };
-        Self { name: format!("{count} {name}"), model: convertible(make(count)).proto().clone(), data: None }
+        Self {
+            name: format!("{count} {name}"),
+            model: convertible(make(count)).to_bytes().unwrap(),
+            data: None,
+        }
     }
 }
 
@@ -132,7 +140,7 @@ fn converted() -> &'static [Base] {
         let mut rings = ConvertOptions::new(32);
         rings.windowed = WindowedCaches::Ring { chunk: Some(3), rewind: 1 };
         let of = |(name, model), options, data| {
-            let model = convert(&model, options).unwrap().model.proto().clone();
+            let model = convert(&model, options).unwrap().model.to_bytes().unwrap();
             Base { name: format!("converted {name}"), model, data }
         };
         let folder = tempfile::tempdir().unwrap();

@@ -1,14 +1,13 @@
 //! Graphs of `TensorScatter`, `Identity`, `Add` and `Constant`, which the crate evaluates itself.
 
 use kvscatter::ElementType;
-use kvscatter_onnx::proto::attribute_proto::AttributeType;
-use kvscatter_onnx::proto::{AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto};
+use kvscatter_onnx::proto::{GraphProto, ModelProto, NodeProto};
 
-use crate::dice::Dice;
-use crate::support::{float, int, int64s, ints, model as whole, node, string, value};
+use super::dice::Dice;
+use crate::support::{float, int, int64, int64s, ints, model as whole, node, string, tensor, value};
 
 /// Makes a graph that is valid in most cases.
-pub(crate) fn model(dice: &mut Dice) -> ModelProto {
+pub(super) fn model(dice: &mut Dice) -> ModelProto {
     let mut made = GraphProto::default();
     let batch = dice.below(3) + 1;
     let batch = if dice.chance(50) { batch.to_string() } else { "batch".to_owned() };
@@ -21,12 +20,8 @@ pub(crate) fn model(dice: &mut Dice) -> ModelProto {
     for layer in 0..=dice.below(4) {
         cache(dice, &mut made, &batch, &indices, layer);
     }
-    let graph = whole(made.input, made.node, made.output).proto().clone();
-    with_initializers(graph, made.initializer)
-}
-
-fn with_initializers(mut model: ModelProto, initializers: Vec<TensorProto>) -> ModelProto {
-    model.graph.get_or_insert_default().initializer = initializers;
+    let mut model = whole(made.input, made.node, made.output).proto().clone();
+    model.graph.get_or_insert_default().initializer = made.initializer;
     model
 }
 
@@ -55,7 +50,7 @@ fn index(dice: &mut Dice, graph: &mut GraphProto, known: &[String], at: usize) -
         }
         _ => {
             let mut constant = node("Constant", &[], &format!("{name}_offset"));
-            constant.attribute = vec![tensor("value", int64s("", &[1], &[1]))];
+            constant.attribute = vec![tensor("value", &int64(&[1], &[1]))];
             graph.node.extend([constant, node("Add", &[&format!("{name}_offset"), &from], &name)]);
         }
     }
@@ -133,13 +128,4 @@ fn scatter(dice: &mut Dice, axis: usize, rank: usize) -> NodeProto {
 
 fn borrowed(dims: &[String]) -> Vec<&str> {
     dims.iter().map(String::as_str).collect()
-}
-
-pub(crate) fn tensor(name: &str, tensor: TensorProto) -> AttributeProto {
-    AttributeProto {
-        name: Some(name.to_owned()),
-        r#type: Some(AttributeType::TENSOR),
-        t: tensor.into(),
-        ..AttributeProto::default()
-    }
 }
