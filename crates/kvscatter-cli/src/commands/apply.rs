@@ -15,9 +15,9 @@ use crate::output::{Outcome, Output, count, one_line};
 
 /// Execute one operator on tensor files
 ///
-/// Options have the names of the specification. Every operator also takes its cache as --cache and its update
-/// as --update, as kvscatter plan does. The result is written to a new file. With --in-place it is written
-/// into the cache file through a memory map that changes only the planned bytes.
+/// Every operator takes its cache as --cache, its update as --update and its result as --output, and also by the
+/// names of the specification. The result is written to a new file. With --in-place it is written into the cache
+/// file through a memory map that changes only the planned bytes.
 ///
 /// A command that fails has changed no file, with two exceptions: the disk reported an error after the write,
 /// or the report could not be printed.
@@ -45,110 +45,77 @@ the result is complete or there is none.
 An output replaces an existing file, but never an input, and never a .npz or .safetensors file with \
 other entries.")]
 pub(crate) enum Apply {
-    TensorScatter(ApplyTensorScatter),
-    KvCacheUpdate(ApplyKvCacheUpdate),
-    KvCacheOperation(ApplyKvCacheOperation),
-}
-
-/// ONNX TensorScatter-24
-#[derive(Debug, Args)]
-#[command(
-    override_usage = "kvscatter apply tensor-scatter [OPTIONS] --past-cache <FILE> \\
+    /// ONNX TensorScatter-24
+    ///
+    /// The cache is (batch_size, D1, …, max_sequence_length, …, Dn), and the update has its shape, with
+    /// sequence_length rows.
+    #[command(
+        override_usage = "kvscatter apply tensor-scatter [OPTIONS] --past-cache <FILE> \\
            --update <FILE>",
-    after_help = "\
+        after_help = "\
 Examples:
   kvscatter apply tensor-scatter --past-cache k.npy --update new.npy \\
       --write-indices 3,0 --present-cache out.npy
   kvscatter apply tensor-scatter --past-cache k.npy --update new.npy \\
       --write-indices=-1,7 --mode circular --in-place"
-)]
-pub(crate) struct ApplyTensorScatter {
-    /// The cache: (batch_size, D1, …, max_sequence_length, …, Dn)
-    #[arg(long, value_name = "FILE", visible_aliases = ["cache", "past"])]
-    past_cache: Location,
-
-    /// The new rows: the shape of the cache, with sequence_length rows
-    #[arg(long, value_name = "FILE", visible_alias = "new-kv")]
-    update: Location,
-
-    /// The file for the result
-    #[arg(long, value_name = "FILE", required_unless_present = "in_place", conflicts_with = "in_place")]
-    present_cache: Option<Location>,
-
-    #[command(flatten)]
-    operator: TensorScatter,
-
-    #[command(flatten)]
-    common: Common,
-}
-
-/// TensorRT KVCacheUpdate
-#[derive(Debug, Args)]
-#[command(
-    override_usage = "kvscatter apply kv-cache-update [OPTIONS] --cache <FILE> \\
+    )]
+    TensorScatter(Applied<TensorScatter>),
+    /// TensorRT KVCacheUpdate
+    ///
+    /// The cache is [b, d, s_max, h], and the update is [b, d, s, h], or packed [tokens, d, h].
+    #[command(
+        override_usage = "kvscatter apply kv-cache-update [OPTIONS] --cache <FILE> \\
            --update <FILE> --write-indices <INDICES>",
-    after_help = "\
+        after_help = "\
 Examples:
   kvscatter apply kv-cache-update --cache k.npy --update new.npy \\
       --write-indices 3,0 --output out.npy
   kvscatter apply kv-cache-update --cache k.npy --update packed.npy \\
       --write-indices 3,0 --update-lengths 0,1,3 --in-place"
-)]
-pub(crate) struct ApplyKvCacheUpdate {
-    /// The cache: [b, d, s_max, h]
-    #[arg(long, value_name = "FILE", visible_aliases = ["past-cache", "past"])]
-    cache: Location,
-
-    /// The new rows: [b, d, s, h], or packed [tokens, d, h]
-    #[arg(long, value_name = "FILE", visible_alias = "new-kv")]
-    update: Location,
-
-    /// The file for the result
-    #[arg(long, value_name = "FILE", required_unless_present = "in_place", conflicts_with = "in_place")]
-    output: Option<Location>,
-
-    #[command(flatten)]
-    operator: KvCacheUpdate,
-
-    #[command(flatten)]
-    common: Common,
-}
-
-/// Ascend ATB KVCacheOperation
-#[derive(Debug, Args)]
-#[command(
-    override_usage = "kvscatter apply kv-cache-operation [OPTIONS] --past <FILE> \\
+    )]
+    KvCacheUpdate(Applied<KvCacheUpdate>),
+    /// Ascend ATB KVCacheOperation
+    ///
+    /// The past is [layer, batch, maxSeqLen, hiddenSize], and the new rows are [ntokens, hiddenSize], or [batch,
+    /// seq_len, head_num, head_size].
+    #[command(
+        override_usage = "kvscatter apply kv-cache-operation [OPTIONS] --past <FILE> \\
            --new-kv <FILE> --layer-id <INDEX> \\
            --token-offset <INDICES> --seq-len <INDICES>",
-    after_help = "\
+        after_help = "\
 Examples:
   kvscatter apply kv-cache-operation --past k.npy --new-kv new.npy \\
       --layer-id 0 --token-offset 5,2 --seq-len 2,1 --present out.npy
   kvscatter apply kv-cache-operation --past k.npy --new-kv new.npy \\
       --layer-id 0 --token-offset 5,2 --seq-len 2,1 --in-place"
-)]
-pub(crate) struct ApplyKvCacheOperation {
-    /// The cache: [layer, batch, maxSeqLen, hiddenSize]
-    #[arg(long, value_name = "FILE", visible_aliases = ["cache", "past-cache"])]
-    past: Location,
-
-    /// The new rows: [ntokens, hiddenSize], or [batch, seq_len, head_num, head_size]
-    #[arg(long, value_name = "FILE", visible_alias = "update")]
-    new_kv: Location,
-
-    /// The file for the result
-    #[arg(long, value_name = "FILE", required_unless_present = "in_place", conflicts_with = "in_place")]
-    present: Option<Location>,
-
-    #[command(flatten)]
-    operator: KvCacheOperation,
-
-    #[command(flatten)]
-    common: Common,
+    )]
+    KvCacheOperation(Applied<KvCacheOperation>),
 }
 
+/// An operator and the files to execute it on.
 #[derive(Debug, Args)]
-struct Common {
+pub(crate) struct Applied<O: Args> {
+    /// The cache
+    #[arg(long, value_name = "FILE", visible_aliases = ["past-cache", "past"])]
+    cache: Location,
+
+    /// The new rows
+    #[arg(long, value_name = "FILE", visible_alias = "new-kv")]
+    update: Location,
+
+    /// The file for the result
+    #[arg(
+        long,
+        value_name = "FILE",
+        visible_aliases = ["present-cache", "present"],
+        required_unless_present = "in_place",
+        conflicts_with = "in_place"
+    )]
+    output: Option<Location>,
+
+    #[command(flatten)]
+    operator: O,
+
     /// Write into the cache file, and change only the planned bytes
     #[arg(long)]
     in_place: bool,
@@ -159,7 +126,7 @@ struct Common {
     ty: Option<ElementType>,
 }
 
-/// The common arguments of the three forms of the command.
+/// The arguments of any of the three operators.
 struct Request {
     operator: Operator,
     cache: Location,
@@ -184,7 +151,11 @@ struct Report {
 }
 
 pub(crate) fn run(apply: Apply, output: &mut Output) -> Result<Outcome, CommandError> {
-    let request = Request::from(apply);
+    let request = match apply {
+        Apply::TensorScatter(args) => args.request(Operator::TensorScatter, "present_cache"),
+        Apply::KvCacheUpdate(args) => args.request(Operator::KvCacheUpdate, "output"),
+        Apply::KvCacheOperation(args) => args.request(Operator::KvCacheOperation, "present"),
+    };
     let report = match &request.output {
         Some(location) => functional(&request, location)?,
         None => in_place(&request)?,
@@ -275,33 +246,10 @@ impl Report {
     }
 }
 
-impl From<Apply> for Request {
-    fn from(apply: Apply) -> Self {
-        match apply {
-            Apply::TensorScatter(args) => Self {
-                operator: Operator::TensorScatter(args.operator),
-                cache: args.past_cache,
-                update: args.update,
-                output: args.present_cache,
-                output_name: "present_cache",
-                ty: args.common.ty,
-            },
-            Apply::KvCacheUpdate(args) => Self {
-                operator: Operator::KvCacheUpdate(args.operator),
-                cache: args.cache,
-                update: args.update,
-                output: args.output,
-                output_name: "output",
-                ty: args.common.ty,
-            },
-            Apply::KvCacheOperation(args) => Self {
-                operator: Operator::KvCacheOperation(args.operator),
-                cache: args.past,
-                update: args.new_kv,
-                output: args.present,
-                output_name: "present",
-                ty: args.common.ty,
-            },
-        }
+impl<O: Args> Applied<O> {
+    /// Returns the request. `output_name` is the specification's name of the result.
+    fn request(self, operator: impl FnOnce(O) -> Operator, output_name: &'static str) -> Request {
+        let Self { cache, update, output, ty, .. } = self;
+        Request { operator: operator(self.operator), cache, update, output, output_name, ty }
     }
 }
