@@ -1,82 +1,45 @@
 //! Writes JSON that is safe to print in a terminal.
 
-use std::io::{self, Write};
+use std::fmt::Write as _;
+use std::io::Write;
 
 use kvscatter_onnx::text::names::misleads;
 use serde::Serialize;
-use serde_json::ser::{CompactFormatter, Formatter, PrettyFormatter, Serializer};
 
 /// Writes a document. Characters that move a terminal's cursor or reverse text are written as `\u`
 /// escapes, so a parser reads the same text.
 ///
 /// # Errors
 /// Returns the errors of the writer, and an error for a value that JSON cannot represent.
-pub(crate) fn write(to: impl Write, document: &impl Serialize) -> serde_json::Result<()> {
-    document.serialize(&mut Serializer::with_formatter(to, Escaping(PrettyFormatter::new())))
+pub(crate) fn write(mut to: impl Write, document: &impl Serialize) -> serde_json::Result<()> {
+    let text = serde_json::to_string_pretty(document)?;
+    to.write_all(escaped(&text).as_bytes()).map_err(serde_json::Error::io)
 }
 
 /// Writes a document in one line, with the same escapes as [`write`].
 ///
 /// # Errors
 /// Returns the errors of [`write`].
-pub(crate) fn write_line(to: impl Write, document: &impl Serialize) -> serde_json::Result<()> {
-    document.serialize(&mut Serializer::with_formatter(to, Escaping(CompactFormatter)))
+pub(crate) fn write_line(mut to: impl Write, document: &impl Serialize) -> serde_json::Result<()> {
+    let text = serde_json::to_string(document)?;
+    to.write_all(escaped(&text).as_bytes()).map_err(serde_json::Error::io)
 }
 
-/// A formatter that escapes the text of strings, and otherwise formats as the formatter `F`.
-struct Escaping<F>(F);
-
-impl<F: Formatter> Formatter for Escaping<F> {
-    /// `serde_json` has already escaped the other control characters, quotes and backslashes, as JSON
-    /// requires.
-    fn write_string_fragment<W: ?Sized + Write>(&mut self, writer: &mut W, fragment: &str) -> io::Result<()> {
-        let mut rest = fragment;
-        while let Some((at, c)) = rest.char_indices().find(|&(_, c)| misleads(c)) {
-            let (plain, after) = rest.split_at(at);
-            writer.write_all(plain.as_bytes())?;
-            for unit in c.encode_utf16(&mut [0; 2]) {
-                write!(writer, "\\u{unit:04x}")?;
-            }
-            rest = after.get(c.len_utf8()..).unwrap_or_default();
+/// Escapes the text of strings. `serde_json` has already escaped the control characters that JSON forbids, so a line
+/// feed here is between two values.
+fn escaped(json: &str) -> String {
+    let mut escaped = String::with_capacity(json.len());
+    for c in json.chars() {
+        if c == '\n' || !misleads(c) {
+            escaped.push(c);
+            continue;
         }
-        writer.write_all(rest.as_bytes())
+        for unit in c.encode_utf16(&mut [0; 2]) {
+            // Writing to a string cannot fail.
+            let _ = write!(escaped, "\\u{unit:04x}");
+        }
     }
-
-    fn begin_array<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
-        self.0.begin_array(writer)
-    }
-
-    fn end_array<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
-        self.0.end_array(writer)
-    }
-
-    fn begin_array_value<W: ?Sized + Write>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
-        self.0.begin_array_value(writer, first)
-    }
-
-    fn end_array_value<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
-        self.0.end_array_value(writer)
-    }
-
-    fn begin_object<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
-        self.0.begin_object(writer)
-    }
-
-    fn end_object<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
-        self.0.end_object(writer)
-    }
-
-    fn begin_object_key<W: ?Sized + Write>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
-        self.0.begin_object_key(writer, first)
-    }
-
-    fn begin_object_value<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
-        self.0.begin_object_value(writer)
-    }
-
-    fn end_object_value<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
-        self.0.end_object_value(writer)
-    }
+    escaped
 }
 
 #[cfg(test)]
