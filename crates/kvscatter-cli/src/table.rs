@@ -3,8 +3,6 @@
 use std::cmp::Reverse;
 use std::io;
 
-use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, Width, presets::NOTHING};
-
 /// The blanks between two columns of a table.
 const GAP: usize = 2;
 
@@ -107,21 +105,20 @@ fn widths(headers: &[&str], rows: &[Vec<String>], columns: usize) -> Option<Vec<
 }
 
 fn as_columns(headers: &[&str], numbers: &[usize], rows: &[Vec<String>], widths: &[usize]) -> String {
-    let mut table = Table::new();
-    table.load_style(NOTHING).set_content_arrangement(ContentArrangement::Disabled).set_header(headers);
-    for row in rows {
-        table.add_row(row);
-    }
-    let gap = u16::try_from(GAP).unwrap_or(u16::MAX);
-    for (column, width) in table.column_iter_mut().zip(widths) {
-        column.set_padding((0, gap));
-        let width = u16::try_from(*width).unwrap_or(u16::MAX).saturating_add(gap);
-        column.set_constraint(ColumnConstraint::Absolute(Width::Fixed(width)));
-        if numbers.contains(&column.index) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
-    table.trim_fmt()
+    let header = headers.iter().map(|&header| header.to_owned()).collect();
+    let lines = |row: &Vec<String>| {
+        let cells: Vec<_> = row.iter().zip(widths).map(|(cell, &width)| wrapped(cell, width)).collect();
+        let line = |line: usize| {
+            let cell = |(column, (lines, &width)): (usize, (&Vec<String>, &usize))| {
+                let text = lines.get(line).map_or("", String::as_str);
+                if numbers.contains(&column) { format!("{text:>width$}") } else { format!("{text:width$}") }
+            };
+            let cells = cells.iter().zip(widths).enumerate().map(cell);
+            cells.collect::<Vec<_>>().join(&" ".repeat(GAP)).trim_end().to_owned()
+        };
+        (0..cells.iter().map(Vec::len).max().unwrap_or(0)).map(line).collect::<Vec<_>>()
+    };
+    [header].iter().chain(rows).flat_map(lines).collect::<Vec<_>>().join("\n")
 }
 
 fn as_records(headers: &[&str], rows: &[Vec<String>], columns: usize) -> String {
