@@ -4,11 +4,13 @@ use kvscatter::error::ErrorKind;
 use kvscatter::{Argument, Error};
 use kvscatter_attention::{AttentionError, Operand};
 use serde::{Deserialize, Serialize};
+use strum::IntoStaticStr;
 
 /// A rule of TensorScatter, KVCacheUpdate, KVCacheOperation or Attention that inputs can break. There is one rule for
 /// each refusal of the oracle, and one for each rule of ONNX that a node can break.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, IntoStaticStr)]
 #[serde(rename_all = "kebab-case")]
+#[strum(serialize_all = "kebab-case")]
 pub(crate) enum RefusedRule {
     TypesDiffer,
     /// Also `qk_matmul_output_mode` of Attention.
@@ -59,50 +61,7 @@ pub(crate) enum RefusedRule {
 impl RefusedRule {
     /// Returns the name of the rule in the file.
     pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::TypesDiffer => "types-differ",
-            Self::Mode => "mode",
-            Self::Rank => "rank",
-            Self::RankMismatch => "rank-mismatch",
-            Self::Axis => "axis",
-            Self::Dimension => "dimension",
-            Self::UpdateTooLong => "update-too-long",
-            Self::IndexCount => "index-count",
-            Self::NegativeStart => "negative-start",
-            Self::OutOfRange => "out-of-range",
-            Self::UnsupportedType => "unsupported-type",
-            Self::UpdateBatch => "update-batch",
-            Self::Length => "length",
-            Self::UpdateLengthsMissing => "update-lengths-missing",
-            Self::UpdateLengthsUnexpected => "update-lengths-unexpected",
-            Self::UpdateLengthsFirst => "update-lengths-first",
-            Self::UpdateLengthsDecrease => "update-lengths-decrease",
-            Self::UpdateLengthsTooLong => "update-lengths-too-long",
-            Self::UpdateLengthsTotal => "update-lengths-total",
-            Self::LayerId => "layer-id",
-            Self::SeqLen => "seq-len",
-            Self::SeqLenTotal => "seq-len-total",
-            Self::SoftmaxPrecision => "softmax-precision",
-            Self::Window => "window",
-            Self::Scale => "scale",
-            Self::Ranks => "ranks",
-            Self::HeadsMissing => "heads-missing",
-            Self::Heads => "heads",
-            Self::Groups => "groups",
-            Self::PastAlone => "past-alone",
-            Self::PastRank => "past-rank",
-            Self::PastWithLengths => "past-with-lengths",
-            Self::MaskRank => "mask-rank",
-            Self::MaskDimension => "mask-dimension",
-            Self::LengthCount => "length-count",
-            Self::OperatorSet => "operator-set",
-            Self::AttributeUnknown => "attribute-unknown",
-            Self::AttributeType => "attribute-type",
-            Self::InputCount => "input-count",
-            Self::OutputCount => "output-count",
-            Self::IndexType => "index-type",
-            Self::IndexRank => "index-rank",
-        }
+        self.into()
     }
 
     /// Returns the rule that an error of an operator that writes a cache reports, if it is one of these rules.
