@@ -1,5 +1,6 @@
-//! Tests inference of Ascend's `KVCacheOperation`, and kvscatter's extensions of it. `oracle/` compares all other writes
-//! and errors with the oracle.
+//! Tests inference of Ascend's `KVCacheOperation`, and kvscatter's extensions of it.
+//!
+//! `oracle/` compares all other writes and errors with the oracle.
 #![expect(clippy::unwrap_used, reason = "a test that cannot be set up must fail")]
 
 use kvscatter::spec::Dimension::{self, Known, Symbolic, Unknown};

@@ -1,4 +1,5 @@
-//! Tests what the oracle does not know of ONNX `TensorScatter`: hints, segments, sizes that no buffer has, padding bits.
+//! Tests what the oracle does not know of ONNX `TensorScatter`: hints, segments, padding bits, and sizes that no
+//! buffer has.
 //!
 //! `oracle/` compares all writes and errors with the oracle.
 

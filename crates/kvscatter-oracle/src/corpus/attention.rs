@@ -1,4 +1,4 @@
-//! Cases of ONNX `Attention` with values of their own, or with masks that are too long to be read.
+//! Cases of ONNX `Attention` with special values, or with masks that are too long to be read.
 
 use super::attend::Attend;
 use super::case::CorpusCase;

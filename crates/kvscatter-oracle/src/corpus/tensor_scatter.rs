@@ -1,4 +1,4 @@
-//! Cases of ONNX `TensorScatter` with values of their own, with two nodes, or for each element type.
+//! Cases of ONNX `TensorScatter` with special values, with two nodes, or for each element type.
 
 use super::case::{CorpusCall, CorpusCase, TwoWrites};
 use super::write::Write;
