@@ -3,31 +3,24 @@
 use std::fmt::{self, Display};
 
 /// An argument of a launch besides its tensors: a list, the layer, or the status.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, strum::Display)]
 #[non_exhaustive]
 pub enum LaunchArgument {
     /// The list of positions, or of the slots of a slot mapping.
+    #[strum(to_string = "the list of positions")]
     Positions,
     /// The list with the number of rows of each sample that are written.
+    #[strum(to_string = "the list of lengths")]
     Lengths,
     /// The list with the number of rows that the update brings for each sample: `updateLengths` or `seqLen`.
+    #[strum(to_string = "the list of row counts")]
     RowCounts,
     /// The number of the layer, `layerId`.
+    #[strum(to_string = "the layer")]
     Layer,
     /// The 16 bytes of the status, in which launches count bad indices.
+    #[strum(to_string = "the status")]
     Status,
-}
-
-impl Display for LaunchArgument {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Positions => "the list of positions",
-            Self::Lengths => "the list of lengths",
-            Self::RowCounts => "the list of row counts",
-            Self::Layer => "the layer",
-            Self::Status => "the status",
-        })
-    }
 }
 
 /// The first bad index that a status records.
