@@ -1,9 +1,10 @@
 //! Counts words that are hard to read, or that are used as figures of speech, in every page, comment and
 //! message, and names in code that tell a reader too little.
 //!
-//! Each line of `xtask/words.txt` has a word and its count. A word that ends in `*` counts with every continuation. A count may only fall. The test fails if a word
-//! occurs more often than its count, and also if it occurs less often, until the count is lowered. Another
-//! test limits the width of Rust comments to [`COLUMNS`], because rustfmt does not wrap comments.
+//! Each line of `xtask/words.txt` has a word and its count. A word that ends in `*` counts with every
+//! continuation. A count may only fall. The test fails if a word occurs more often than its count, and also if
+//! it occurs less often, until the count is lowered. Another test limits the width of Rust comments to
+//! [`COLUMNS`], because rustfmt does not wrap comments.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail the test they help")]
 
 use std::collections::BTreeMap;

@@ -22,9 +22,9 @@ pub enum ErrorClass {
     Buffer,
 }
 
-/// Declares [`ErrorKind`] and [`Error::tabled`] from one table. Each row contains the variant of [`Error`], its name, its
-/// class, its argument, and its other fields in order. The word before a field is the method of [`ErrorDetails`] that adds
-/// it. Fields after `-` are left out, because only the message uses them.
+/// Declares [`ErrorKind`] and [`Error::tabled`] from one table. Each row contains the variant of [`Error`], its name,
+/// its class, its argument, and its other fields in order. The word before a field is the method of [`ErrorDetails`]
+/// that adds it. Fields after `-` are left out, because only the message uses them.
 macro_rules! error_kinds {
     (@argument) => { None };
     (@argument $field:ident) => { Some($field) };
