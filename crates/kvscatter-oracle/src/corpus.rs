@@ -25,13 +25,15 @@
 mod attend;
 mod attention;
 mod case;
+mod fields;
 mod rules;
 mod tensor_scatter;
 mod text;
 mod write;
 
 pub use case::{AttentionForm, CorpusCall, CorpusCase, Fault, Form, TwoWrites};
-pub use rules::{Basis, Operator, RULES, Rule};
+pub use rules::{Basis, Operator, Rule};
+pub use text::RULES;
 
 /// Returns every case, in the order of the rules.
 #[must_use]

@@ -1,7 +1,7 @@
 //! Builds a call of attention, from the few facts that a case names.
 
 use super::case::{AttentionForm, CorpusCall, CorpusCase};
-use super::text::{Fields, list, parsed, wrong};
+use super::fields::{Fields, list, parsed, wrong};
 use crate::attention::{Array, Attention, Float, Inputs, Mask, Positions};
 use crate::cases::attention::AttentionCase;
 use crate::size;

@@ -1,9 +1,5 @@
 //! The rules of the corpus.
 
-use std::sync::LazyLock;
-
-use super::text::rules_and_cases;
-
 /// A rule of an operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule {
@@ -56,6 +52,3 @@ impl Operator {
         }
     }
 }
-
-/// Every rule, grouped by operator.
-pub static RULES: LazyLock<Vec<Rule>> = LazyLock::new(|| rules_and_cases().0);

@@ -1,11 +1,15 @@
 //! Reads the rules and their cases from `rules.txt`, which begins with a description of its format.
 
-use std::str::FromStr;
+use std::sync::LazyLock;
 
 use super::attend::Attend;
 use super::case::CorpusCase;
+use super::fields::wrong;
 use super::rules::{Basis, Operator, Rule};
 use super::write::Write;
+
+/// Every rule, grouped by operator.
+pub static RULES: LazyLock<Vec<Rule>> = LazyLock::new(|| rules_and_cases().0);
 
 const TEXT: &str = include_str!("rules.txt");
 
@@ -39,62 +43,4 @@ fn rule(line: &'static str, rule: &'static str) -> Rule {
         _ => return wrong(line),
     };
     Rule { id, operator, rule, basis }
-}
-
-/// A call: its kind, and pairs of a name and a value. Every pair must be taken.
-pub(super) struct Fields<'a> {
-    pub(super) kind: &'a str,
-    text: &'a str,
-    pairs: Vec<(&'a str, &'a str)>,
-}
-
-impl<'a> Fields<'a> {
-    pub(super) fn new(text: &'a str) -> Self {
-        let mut words = text.split(' ');
-        let kind = words.next().unwrap_or_default();
-        let pair = |word: &'a str| word.split_once('=').unwrap_or_else(|| wrong(text));
-        Self { kind, text, pairs: words.map(pair).collect() }
-    }
-
-    pub(super) fn text(&mut self, name: &str) -> Option<&'a str> {
-        let place = self.pairs.iter().position(|(other, _)| *other == name)?;
-        Some(self.pairs.remove(place).1)
-    }
-
-    pub(super) fn value<T: FromStr>(&mut self, name: &str) -> Option<T> {
-        self.text(name).map(parsed)
-    }
-
-    /// Returns a list such as `[1,2]`.
-    pub(super) fn list<T: FromStr>(&mut self, name: &str) -> Option<Vec<T>> {
-        self.text(name).map(list)
-    }
-
-    /// Returns a list of `N` numbers.
-    pub(super) fn numbers<const N: usize>(&mut self, name: &str) -> Option<[usize; N]> {
-        self.list(name).map(|list| list.try_into().unwrap_or_else(|_| wrong(self.text)))
-    }
-
-    /// Panics if a pair was not taken.
-    pub(super) fn finish(self) {
-        if !self.pairs.is_empty() {
-            wrong(self.text)
-        }
-    }
-}
-
-pub(super) fn list<T: FromStr>(text: &str) -> Vec<T> {
-    let inside = text.strip_prefix('[').and_then(|text| text.strip_suffix(']'));
-    let values = inside.unwrap_or_else(|| wrong(text)).split(',');
-    values.filter(|value| !value.is_empty()).map(parsed).collect()
-}
-
-pub(super) fn parsed<T: FromStr>(text: &str) -> T {
-    text.parse().unwrap_or_else(|_| wrong(text))
-}
-
-/// Panics, because the text does not have its format.
-#[expect(clippy::panic, reason = "the text is a part of this crate, and a test reads all of it")]
-pub(super) fn wrong<T>(text: &str) -> T {
-    panic!("wrong text of the corpus: {text}")
 }

@@ -1,7 +1,7 @@
 //! Builds a call that writes a cache, from the few facts that a case names.
 
 use super::case::{CorpusCall, CorpusCase, Fault, Form};
-use super::text::{Fields, wrong};
+use super::fields::{Fields, wrong};
 use crate::OutOfRange;
 use crate::ascend::KvCacheOperation;
 use crate::cases::{Call, Case, Element, Values};
