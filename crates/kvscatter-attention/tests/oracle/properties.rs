@@ -98,7 +98,7 @@ fn check_rings<T: Element>(variant: Variant) {
             for left in windows {
                 let op = Attention::new().causal(true).window(Some(left), None);
                 let expected = linear.run_as(variant, &op).unwrap();
-                let results = ring.run(&op.ring()).unwrap();
+                let results = ring.run_as(variant, &op.ring()).unwrap();
                 assert!(
                     bits(&results.y) == bits(&expected.y),
                     "{variant:?} {capacity} {tokens} {queries} {left}"
