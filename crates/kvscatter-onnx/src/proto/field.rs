@@ -213,71 +213,38 @@ impl<M: Message> Element for Box<M> {
     }
 }
 
-impl Element for i64 {
-    const WIRE: u8 = VARINT;
+/// Declares the numbers by their wire type, and how they are read and written.
+macro_rules! numbers {
+    ($($number:ty: $wire:ident, $read:expr, $write:expr;)*) => {$(
+        impl Element for $number {
+            const WIRE: u8 = $wire;
 
-    fn merge(&mut self, reader: &mut Reader<'_>) -> Result<bool, DecodeError> {
-        *self = reader.varint()?.cast_signed();
-        Ok(true)
-    }
+            fn merge(&mut self, reader: &mut Reader<'_>) -> Result<bool, DecodeError> {
+                let read: fn(&mut Reader<'_>) -> Result<Self, DecodeError> = $read;
+                *self = read(reader)?;
+                Ok(true)
+            }
 
-    fn write(&self, writer: &mut Writer) {
-        writer.varint(self.cast_unsigned());
-    }
+            fn write(&self, writer: &mut Writer) {
+                let write: fn(Self, &mut Writer) = $write;
+                write(*self, writer);
+            }
+        }
+    )*};
 }
 
-impl Element for u64 {
-    const WIRE: u8 = VARINT;
-
-    fn merge(&mut self, reader: &mut Reader<'_>) -> Result<bool, DecodeError> {
-        *self = reader.varint()?;
-        Ok(true)
-    }
-
-    fn write(&self, writer: &mut Writer) {
-        writer.varint(*self);
-    }
+numbers! {
+    u64: VARINT, |reader| reader.varint(), |value, writer| writer.varint(value);
+    i64: VARINT, |reader| reader.varint().map(u64::cast_signed), |value, writer| writer.varint(value.cast_unsigned());
+    i32: VARINT, |reader| reader.varint().map(low_half), |value, writer| i64::from(value).write(writer);
+    f32: FIXED32, |reader| reader.array().map(f32::from_le_bytes), |value, writer| writer.put(&value.to_le_bytes());
+    f64: FIXED64, |reader| reader.array().map(f64::from_le_bytes), |value, writer| writer.put(&value.to_le_bytes());
 }
 
-impl Element for i32 {
-    const WIRE: u8 = VARINT;
-
-    /// Reads the low 32 bits, as all implementations do.
-    fn merge(&mut self, reader: &mut Reader<'_>) -> Result<bool, DecodeError> {
-        let [a, b, c, d, ..] = reader.varint()?.to_le_bytes();
-        *self = Self::from_le_bytes([a, b, c, d]);
-        Ok(true)
-    }
-
-    fn write(&self, writer: &mut Writer) {
-        i64::from(*self).write(writer);
-    }
-}
-
-impl Element for f32 {
-    const WIRE: u8 = FIXED32;
-
-    fn merge(&mut self, reader: &mut Reader<'_>) -> Result<bool, DecodeError> {
-        *self = Self::from_le_bytes(reader.array()?);
-        Ok(true)
-    }
-
-    fn write(&self, writer: &mut Writer) {
-        writer.put(&self.to_le_bytes());
-    }
-}
-
-impl Element for f64 {
-    const WIRE: u8 = FIXED64;
-
-    fn merge(&mut self, reader: &mut Reader<'_>) -> Result<bool, DecodeError> {
-        *self = Self::from_le_bytes(reader.array()?);
-        Ok(true)
-    }
-
-    fn write(&self, writer: &mut Writer) {
-        writer.put(&self.to_le_bytes());
-    }
+/// Returns the low 32 bits. All implementations ignore the others.
+fn low_half(value: u64) -> i32 {
+    let [a, b, c, d, ..] = value.to_le_bytes();
+    i32::from_le_bytes([a, b, c, d])
 }
 
 impl Element for Vec<u8> {

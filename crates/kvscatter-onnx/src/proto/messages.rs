@@ -2,7 +2,7 @@
 //! the order in which they stand here, which is the order of their numbers.
 
 #![expect(missing_docs, reason = "onnx.proto describes the fields")]
-#![expect(clippy::upper_case_acronyms, non_camel_case_types, reason = "names of onnx.proto")]
+#![expect(non_camel_case_types, reason = "names of onnx.proto")]
 
 use super::field::{MessageField, messages};
 

@@ -9,6 +9,7 @@ use kvscatter_onnx::proto::{
 use kvscatter_onnx::{Data, ExternalData, Model, OnnxError, tensor_proto};
 use tempfile::TempDir;
 
+use crate::messages::schema;
 use crate::support::{assert_refused, testdata};
 
 /// A folder with `data.bin` (bytes 0 to 9), a sub-folder, and a neighbouring folder that must not be read.
@@ -216,23 +217,18 @@ fn tensors_are_found_everywhere() {
 /// as well.
 #[test]
 fn the_schema_has_no_other_place_for_a_tensor() {
-    let schema = include_str!("../../src/proto/onnx.proto");
-    let holds_tensors =
-        ["TensorProto", "SparseTensorProto", "GraphProto", "FunctionProto", "TrainingInfoProto"];
-    let holds_tensors = holds_tensors.into_iter().chain(["AttributeProto", "NodeProto"]);
-    let holds_tensors: Vec<_> = holds_tensors.collect();
-    let mut message = "";
-    let mut fields = Vec::new();
-    for line in schema.lines().map(str::trim) {
-        let words: Vec<_> = line.split_whitespace().collect();
-        match words.as_slice() {
-            ["message", name, ..] => message = name,
-            ["optional" | "repeated", of, name, "=", ..] if holds_tensors.contains(of) => {
-                fields.push(format!("{message}.{name}"));
-            }
-            _ => {}
-        }
-    }
+    let holds_tensors = [
+        "TensorProto",
+        "SparseTensorProto",
+        "GraphProto",
+        "FunctionProto",
+        "TrainingInfoProto",
+        "AttributeProto",
+        "NodeProto",
+    ];
+    let (fields, _) = schema();
+    let fields = fields.iter().filter(|field| holds_tensors.contains(&field.ty));
+    let mut fields: Vec<_> = fields.map(|field| format!("{}.{}", field.message, field.name)).collect();
     fields.sort();
     let known = [
         "AttributeProto.g",

@@ -9,18 +9,18 @@ use crate::support::assert_refused;
 const SCHEMA: &str = include_str!("../../src/proto/onnx.proto");
 
 /// A field of the schema, such as `repeated float float_data = 4 [packed = true];` in `TensorProto`.
-struct Field {
-    message: &'static str,
+pub(crate) struct Field {
+    pub(crate) message: &'static str,
     /// The choice that the field is in, if it is in one.
     choice: Option<&'static str>,
-    of: &'static str,
-    name: &'static str,
+    pub(crate) ty: &'static str,
+    pub(crate) name: &'static str,
     number: u8,
     is_packed: bool,
 }
 
 /// Returns the fields of all messages, and the values of all enumerations by their type.
-fn schema() -> (Vec<Field>, Vec<(&'static str, &'static str, u8)>) {
+pub(crate) fn schema() -> (Vec<Field>, Vec<(&'static str, &'static str, u8)>) {
     let (mut fields, mut values, mut scopes) = (Vec::new(), Vec::new(), Vec::new());
     let lines = SCHEMA.lines().map(|line| line.split("//").next().unwrap_or_default());
     for statement in lines.flat_map(|line| line.split_inclusive(['{', '}', ';'])) {
@@ -30,14 +30,14 @@ fn schema() -> (Vec<Field>, Vec<(&'static str, &'static str, u8)>) {
         match words.as_slice() {
             [kind @ ("message" | "oneof" | "enum"), name, "{"] => scopes.push((*kind, *name)),
             ["}"] => drop(scopes.pop()),
-            ["optional" | "repeated", of, name, "=", number, options @ ..]
-            | [of, name, "=", number, options @ ..]
+            ["optional" | "repeated", ty, name, "=", number, options @ ..]
+            | [ty, name, "=", number, options @ ..]
                 if scope("enum").is_none() && scope("message").is_some() =>
             {
                 fields.push(Field {
                     message: scope("message").unwrap(),
                     choice: scope("oneof"),
-                    of,
+                    ty,
                     name,
                     number: number.parse().unwrap(),
                     is_packed: !options.is_empty(),
@@ -92,20 +92,20 @@ fn fields_have_the_names_numbers_and_types_of_the_schema() {
     ];
     let (fields, values) = schema();
     let mut unknown = Vec::new();
-    for Field { message, choice, of, name, number, is_packed } in &fields {
+    for Field { message, choice, ty, name, number, is_packed } in &fields {
         let Some((_, read)) = messages.iter().find(|(known, _)| known == message) else {
             unknown.push((*message).to_owned());
             continue;
         };
         // Each value of an enumeration, and the value 1 of the other types: how it is shown, its wire type and bytes.
-        let values: Vec<_> = values.iter().filter(|(enumeration, ..)| enumeration == of).collect();
-        let cases: Vec<(&str, u8, Vec<u8>)> = match *of {
+        let values: Vec<_> = values.iter().filter(|(enumeration, ..)| enumeration == ty).collect();
+        let cases: Vec<(&str, u8, Vec<u8>)> = match *ty {
             "int32" | "int64" | "uint64" => vec![("1", 0, vec![1])],
             "float" => vec![("1.0", 5, 1_f32.to_le_bytes().to_vec())],
             "double" => vec![("1.0", 1, 1_f64.to_le_bytes().to_vec())],
             "string" => vec![("\"a\"", 2, b"\x01a".to_vec())],
             "bytes" => vec![("[97]", 2, b"\x01a".to_vec())],
-            _ if values.is_empty() => vec![(of, 2, vec![0])],
+            _ if values.is_empty() => vec![(ty, 2, vec![0])],
             _ => values.iter().map(|(_, name, number)| (*name, 0, vec![*number])).collect(),
         };
         for (shown, wire, value) in cases {
