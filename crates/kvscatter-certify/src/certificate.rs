@@ -170,6 +170,20 @@ pub struct Machine {
     pub os: String,
 }
 
+impl Machine {
+    /// Reads the facts about this machine.
+    #[must_use]
+    pub fn read() -> Self {
+        let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let cpu = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+        Self {
+            cpu: cpu.map_or(String::new(), |(_, name)| name.to_owned()),
+            cores: std::thread::available_parallelism().map_or(1, usize::from),
+            os: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
+        }
+    }
+}
+
 /// The caches of a decoder, at the batch and capacity of [`Parameters`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DecoderSummary {

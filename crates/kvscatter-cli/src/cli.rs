@@ -3,15 +3,12 @@
 use std::any::TypeId;
 use std::ffi::OsString;
 use std::num::NonZeroUsize;
-use std::time::Duration;
 
 use clap::{CommandFactory, FromArgMatches, Parser};
 
-use kvscatter_bench::Starts;
-
 use crate::commands::Command;
 
-/// Runs, plans, checks and times writes into KV caches, as ONNX, TensorRT and Ascend define them.
+/// Runs, plans and checks writes into KV caches, as ONNX, TensorRT and Ascend define them.
 #[derive(Debug, Parser)]
 #[command(
     name = "kvscatter",
@@ -77,8 +74,6 @@ fn with_negative_numbers(command: clap::Command) -> clap::Command {
         TypeId::of::<i64>(),
         TypeId::of::<f32>(),
         TypeId::of::<f64>(),
-        TypeId::of::<Duration>(),
-        TypeId::of::<Starts>(),
     ];
     let takes = |arg: clap::Arg| {
         let of = arg.get_value_parser().type_id();

@@ -1,7 +1,6 @@
 //! The commands and their arguments.
 
 mod apply;
-mod bench;
 mod cases;
 mod certify;
 mod completions;
@@ -36,7 +35,6 @@ pub(crate) enum Command {
     Lower(lower::Lower),
     Verify(verify::Verify),
     Cases(cases::Cases),
-    Bench(bench::Bench),
     Completions(completions::Completions),
 }
 
@@ -57,7 +55,6 @@ pub(crate) fn run(
         Command::Lower(args) => lower::run(args, output),
         Command::Verify(args) => verify::run(args, output),
         Command::Cases(args) => cases::run(args, output),
-        Command::Bench(args) => bench::run(args, output),
         Command::Completions(args) => completions::run(&args, command_line(), output),
     }
 }

@@ -24,10 +24,6 @@ pub(crate) enum CommandError {
     /// A model that cannot be converted, and that runs as it was exported.
     #[error("{}; --no-convert runs the model as it was exported", files::plain(.0))]
     NoConvert(kvscatter_onnx::OnnxError),
-    #[error(transparent)]
-    Bench(#[from] kvscatter_bench::BenchError),
-    #[error("--processes: another measuring process failed: {0}")]
-    BenchProcess(String),
     #[cfg(feature = "certify")]
     #[error("{}{}", files::plain(.0), options::of_certify(.0))]
     Certify(#[from] kvscatter_certify::CertifyError),

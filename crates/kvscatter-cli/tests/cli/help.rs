@@ -23,7 +23,6 @@ fn every_page() {
         "verify",
         "cases",
         "certify",
-        "bench",
         "completions",
     ];
     for page in pages {
@@ -54,15 +53,12 @@ fn every_example_in_the_help_parses() {
         "verify",
         "cases",
         "certify",
-        "bench",
     ] {
         let help = folder.run(&format!("{page} --help")).passed().replace("\\\n", " ");
         let mut examples = 0;
         for line in help.lines().filter_map(|line| line.strip_prefix("  kvscatter ")) {
             let command = line.split(" #").flat_map(|line| line.split("&&")).next().unwrap();
-            // Benchmarks get almost no time.
-            let quick = if page == "bench" { " --seconds 0" } else { "" };
-            let error = folder.run_args(&words(&format!("{command}{quick}"))).stderr;
+            let error = folder.run_args(&words(command)).stderr;
             assert!(!error.contains("see --help"), "{command}: {error}");
             examples += 1;
         }
@@ -135,7 +131,6 @@ fn usage_errors_are_one_line() {
         "plan tensor-scatter --cache 2,99999999999999999999,1 --update 2,1,1",
         "plan tensor-scatter --cache 2,4,1 --update 2,1,1 --write-indices 0,99999999999999999999",
         "apply tensor-scatter --cache 2,4,1 --update b.npy --in-place",
-        "bench --shape 8 8 4096 128",
         "generate m.onnx --prompt-ids 1 2 3",
         "generate m.onnx --prompt-ids 1 --prompt a",
         "generate m.onnx --prompt a --prompt-file b",
@@ -184,7 +179,6 @@ const NUMBERS: [(&str, &[(&str, i32)]); 6] = [
     ("inspect m.onnx", &[("batch", 1), ("length", 0), ("max-seq", 1)]),
     ("convert m.onnx -o o.onnx", &[("max-seq", 0)]),
     ("cases -o d", &[("seed", 0), ("count", 0)]),
-    ("bench --cold", &[("shape", 0), ("rows", 0), ("layers", 0), ("threads", 0)]),
 ];
 
 #[test]
@@ -212,7 +206,6 @@ fn wrong_numbers_are_explained() {
 fn a_forgotten_value_is_not_what_follows() {
     let folder = Folder::new();
     for (line, problem) in [
-        ("bench --shape --rows 2", "a value is required for '--shape <"),
         ("certify m.onnx --prompt --batch 2", "a value is required for '--prompt <"),
         ("plan tensor-scatter --cache --update 2,1,1", "a value is required for '--cache <"),
         ("plan tensor-scatter --cache 2,4,1 --update --type float16", "a value is required for '--update <"),

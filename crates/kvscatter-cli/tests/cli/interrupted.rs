@@ -29,7 +29,6 @@ const COMMANDS: [(&str, &str); 11] = [
     ("convert testdata/optimum-llama/model.onnx -o out.onnx --max-seq 8", "/.tmp"),
     ("convert testdata/mobius-llama-dynamic/model.onnx -o empty/out.onnx --max-seq 8", "/.tmp"),
     ("lower testdata/mobius-llama-static/model.onnx --to scatter-nd -o out.onnx", "/.tmp"),
-    ("bench --shape 1,1,64,8 --seconds 0.01 --svg out.svg", "/.tmp"),
     ("certify testdata/mobius-llama-static/model.onnx --engine tract --no-timing --html out.html", "/.tmp"),
     ("certify testdata/mobius-llama-static/model.onnx --engine tract --steps 1 --prompt 2", "/kvscatter-"),
     ("cases -o out --count 50", "input_0.pb"),

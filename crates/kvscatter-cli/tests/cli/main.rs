@@ -10,7 +10,6 @@ mod advice;
 #[cfg(not(feature = "full"))]
 mod apply;
 #[cfg(not(feature = "full"))]
-mod bench;
 #[cfg(not(feature = "full"))]
 mod beside;
 #[cfg(feature = "full")]

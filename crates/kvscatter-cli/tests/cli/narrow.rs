@@ -59,13 +59,3 @@ fn wrapped_tables_and_records() {
     ];
     insta::assert_snapshot!(answers.map(super::support::Answer::passed).join("\n"));
 }
-
-#[cfg(target_os = "linux")]
-#[test]
-fn measurements_fit() {
-    let folder = Folder::new();
-    for options in ["--processes 2", "--cold --layers 4", "--mode circular --starts wrap --threads 2"] {
-        let line = format!("bench --shape 2,2,64,16 --rows 3 --pages 4k --seconds 0 {options}");
-        assert_fits(&folder.run_in_columns(COLUMNS, &line).passed());
-    }
-}

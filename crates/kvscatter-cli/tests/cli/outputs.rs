@@ -196,7 +196,6 @@ fn a_file_of_another_kind_is_not_replaced() {
             "HTML page",
         ),
         ("plan tensor-scatter --cache 1,4,1 --update 1,1,1 --svg out", "SVG picture"),
-        ("bench --shape 1,1,4,1 --seconds 0.01 --svg out", "SVG picture"),
     ];
     for (line, kind) in lines.into_iter().filter(|(line, _)| is_built(line)) {
         for (there, bytes) in kinds {

@@ -2,13 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use kvscatter_bench::Timings;
 use kvscatter_onnx::file::UnfinishedFiles;
 use kvscatter_onnx::text::units;
 use kvscatter_onnx::{CachePath, CachePathError, Model};
 use kvscatter_session::{CachePort, Engine, InPlaceCache, LoadOptions, Session, Step, Tensor};
 
-use super::subject::Timed;
+use super::subject::{Timed, median};
 use crate::CertifyError;
 use crate::certificate::{CachePathTimes, CapacityTime, Check, Failure};
 
@@ -165,7 +164,7 @@ impl SingleCachePath<'_> {
             capacity: bound.cache.shape().get(self.path.axis).copied().unwrap_or_default(),
             cache_bytes: bound.cache.bytes().len() as u64,
             fastest_ns: samples.iter().copied().fold(f64::INFINITY, f64::min),
-            median_ns: Timings::new(samples).spread().median,
+            median_ns: median(samples),
         });
         let at: Vec<_> = at.collect();
         let fastest = |at: Option<&CapacityTime>| at.map_or(f64::NAN, |at| at.fastest_ns);

@@ -2,10 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use kvscatter_bench::Timings;
 use kvscatter_session::{Engine, Feed, InPlaceCache, Interface, LoadOptions, Session, Step, Tensor};
 
-use super::subject::{Timed, TimedModels};
+use super::subject::{Timed, TimedModels, median};
 use crate::CertifyError;
 use crate::certificate::{Crossover, DecodeTime, DecodeTimes};
 
@@ -45,7 +44,6 @@ pub(super) fn time(subject: &TimedModels<'_>) -> Result<DecodeTimes, CertifyErro
             }
         }
         fewest = fewest.min(ours.len());
-        let median = |samples: Vec<f64>| Timings::new(samples).spread().median;
         let original_ns = if theirs.is_empty() { None } else { Some(median(theirs)) };
         at.push(DecodeTime { context, model_ns: median(ours), original_ns });
     }

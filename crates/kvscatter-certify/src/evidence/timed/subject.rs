@@ -22,3 +22,9 @@ pub(crate) struct Timed<'a> {
     /// The model's inputs and outputs, with every dimension of a row known.
     pub(crate) interface: &'a Interface,
 }
+
+/// Returns the median of at least one time.
+pub(super) fn median(mut times: Vec<f64>) -> f64 {
+    times.sort_unstable_by(f64::total_cmp);
+    (times[(times.len() - 1) / 2] + times[times.len() / 2]) / 2.0
+}

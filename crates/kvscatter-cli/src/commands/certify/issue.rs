@@ -59,7 +59,6 @@ fn outcome(certificate: &Certificate) -> Outcome {
 
 impl Certify {
     fn options(&self) -> CertifyOptions {
-        let machine = kvscatter_bench::Machine::read();
         CertifyOptions {
             model: self.model.clone(),
             original: self.original.clone(),
@@ -74,11 +73,7 @@ impl Certify {
             memory: self.memory,
             is_timed: !self.no_timing,
             command: command(),
-            machine: Machine {
-                cpu: machine.cpu,
-                cores: machine.cores,
-                os: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
-            },
+            machine: Machine::read(),
             made_at: Some(humantime::format_rfc3339_seconds(SystemTime::now()).to_string()),
         }
     }
