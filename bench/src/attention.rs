@@ -1,124 +1,99 @@
-//! Measures attention over a static cache: kvscatter's kernels, directly and as ONNX Runtime's plugin, against
-//! other libraries, the memory and the multiply-adds.
+//! Measures attention over a static cache: kvscatter's kernels, directly and as ONNX Runtime's plugin, against other
+//! libraries, the memory and the multiply-adds.
 
-mod page;
-mod results;
-mod runtimes;
+mod case;
 mod scene;
 mod subjects;
-mod suite;
 
 use std::time::Duration;
 
-use kvscatter::Isa;
-use kvscatter_bench::{Budget, MedianSpread, Timings, measure_calls};
-
-pub(crate) use self::results::Results;
-use self::results::{CaseResults, Measured, RowResults};
-pub(crate) use self::runtimes::{Runtime, Runtimes};
+pub(crate) use self::case::Attention;
 use self::scene::Scene;
-use self::subjects::Run;
-use self::suite::{Parameters, Row, Suite};
-use crate::host::Host;
-pub(crate) use page::{figures, generate, summary};
+use crate::measure::{Budget, Prepared};
+use crate::results::Numbers;
+use crate::runtimes::Runtimes;
+use crate::suite::Case;
 
-const CASES: &str = include_str!("../attention.toml");
+pub(crate) const CASES: &str = include_str!("../attention.toml");
 
-/// Measures the wanted rows or cases. An empty list means all.
-pub(crate) fn measure(runtimes: &Runtimes, wanted: &[String], quick: bool) -> Result<Results, String> {
-    let mut suite = Suite::parse(CASES)?;
-    suite.select(wanted)?;
-    if quick && wanted.is_empty() {
-        suite.leave_out_slow();
+impl Case for Attention {
+    type Scene = Scene;
+    type Libraries = Runtimes;
+
+    fn name(&self) -> &str {
+        &self.name
     }
-    let mut rows = Vec::new();
-    for row in &suite.rows {
-        println!("{}; target {}\n", row.description, row.goal);
-        let mut results = RowResults::new(row);
-        for case in &row.cases {
-            let measured = measure_case(row, case, runtimes, quick)?;
-            let case = CaseResults::new(case, &measured, &row.targets);
-            println!("{}", page::case_table(&case));
-            results.cases.push(case);
+
+    fn check(&self) -> Result<(), String> {
+        let bad = |valid: &usize| *valid < self.queries || *valid > self.capacity;
+        let reason = match () {
+            () if self.heads == 0 || !self.query_heads.is_multiple_of(self.heads) => "heads disagree",
+            () if self.queries == 0 || self.threads == 0 || self.valid.is_empty() => "nothing to do",
+            () if self.valid.iter().any(bad) => "valid slots are outside the cache, or fewer than queries",
+            () => return Ok(()),
+        };
+        Err(reason.to_owned())
+    }
+
+    fn numbers(&self) -> Numbers {
+        let valid: usize = self.valid.iter().sum();
+        let numbers = [("valid", valid), ("capacity", self.capacity), ("threads", self.threads)];
+        numbers.map(|(name, number)| (name, number as f64)).into()
+    }
+
+    fn scene(&self) -> Result<Scene, String> {
+        Scene::new(self)
+    }
+
+    fn subject(name: &str, scene: &Scene, runtimes: &Runtimes) -> Prepared<Scene> {
+        subjects::prepare(name, scene, runtimes)
+    }
+
+    /// A long prefill takes so long that few rounds suffice.
+    fn budget(&self, quick: bool) -> Budget {
+        /// The number of scores from which a prefill is long.
+        const LONG: usize = 32 << 20;
+        let is_long = self.query_heads * self.seen() > LONG;
+        match (quick, is_long) {
+            (true, _) => Budget { time: Duration::from_millis(200), min_rounds: 3 },
+            (false, true) => Budget { time: Duration::ZERO, min_rounds: 5 },
+            (false, false) => Budget { time: Duration::from_secs(3), min_rounds: 11 },
         }
-        rows.push(results);
-    }
-    let isa = Isa::allowed().to_string();
-    Ok(Results { host: Host::read(), runtime: runtimes.label(), isa, quick, rows })
-}
-
-/// Checks every subject of a case, and then times all of them in turn.
-fn measure_case(row: &Row, case: &Parameters, runtimes: &Runtimes, quick: bool) -> Result<Measured, String> {
-    let mut scene = Scene::new(case)?;
-    let mut lanes: Vec<Box<dyn Run>> = Vec::new();
-    let mut places = Vec::new();
-    for name in &row.subjects {
-        let checked = subjects::prepare(name, &scene, runtimes).and_then(|mut run| {
-            run.time(&mut scene, 1).map_err(|error| error.to_string())?;
-            run.check(&scene).map_err(|why| format!("wrong, not timed: {why}"))?;
-            Ok(run)
-        });
-        places.push(checked.map(|run| {
-            lanes.push(run);
-            lanes.len() - 1
-        }));
-    }
-    if lanes.is_empty() {
-        let subjects = row.subjects.iter().cloned().zip(places.into_iter().map(|place| match place {
-            Err(why) => Err(why),
-            Ok(_) => Err("it was not timed".to_owned()),
-        }));
-        return Ok(Measured {
-            subjects: subjects.collect(),
-            noise: MedianSpread { lowest: 1.0, highest: 1.0 },
-        });
-    }
-    let budget = budget(case, quick);
-    let (times, noise) =
-        measure_calls(lanes.len(), budget, |lane, calls| lanes[lane].time(&mut scene, calls))
-            .map_err(|error| format!("{}: {error}", case.name))?;
-    let of_place = |place: Result<usize, String>| -> Result<Timings, String> { Ok(times[place?].clone()) };
-    let subjects = row.subjects.iter().cloned().zip(places.into_iter().map(of_place)).collect();
-    Ok(Measured { subjects, noise })
-}
-
-/// Returns the time and the rounds for a case. A long prefill takes so long that few rounds suffice.
-fn budget(case: &Parameters, quick: bool) -> Budget {
-    /// The number of scores from which a prefill is long.
-    const LONG: usize = 32 << 20;
-    let is_long = case.query_heads * case.seen() > LONG;
-    match (quick, is_long) {
-        (true, _) => Budget { time: Duration::from_millis(200), min_rounds: 3 },
-        (false, true) => Budget { time: Duration::ZERO, min_rounds: 5 },
-        (false, false) => Budget { time: Duration::from_secs(3), min_rounds: 11 },
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::scene::Scene;
-    use super::suite::{Parameters, Suite};
-    use super::{CASES, Runtimes, subjects};
+    use super::{Attention, CASES};
+    use crate::runtimes::Runtimes;
+    use crate::suite::{Case, Suite};
 
-    fn small(case: &Parameters) -> Parameters {
+    fn small(case: &Attention) -> Attention {
         let valid = case.valid.iter().map(|valid| valid.div_ceil(40) + 3).collect::<Vec<_>>();
-        Parameters { capacity: 120, queries: case.queries.min(3), valid, ..case.clone() }
+        Attention { capacity: 120, queries: case.queries.min(3), valid, ..case.clone() }
     }
 
     /// Runs every subject of small cases. Those that need a library which is absent are left out.
     #[test]
     fn every_subject_computes_what_the_oracle_does() {
         let runtimes = Runtimes::find(None, None).unwrap();
-        let suite = Suite::parse(CASES).unwrap();
+        let suite = Suite::<Attention>::parse(CASES).unwrap();
         let mut checked = 0;
         for row in &suite.rows {
             for case in row.cases.iter().map(small) {
                 let mut scene = Scene::new(&case).unwrap();
                 for name in &row.subjects {
-                    let Ok(mut run) = subjects::prepare(name, &scene, &runtimes) else { continue };
-                    run.time(&mut scene, 2).unwrap();
-                    run.check(&scene).unwrap_or_else(|why| panic!("{}: {name}: {why}", case.name));
-                    checked += 1;
+                    match Attention::subject(name, &scene, &runtimes) {
+                        Ok(mut subject) => {
+                            subject.time(&mut scene, 2).unwrap();
+                            subject
+                                .check(&mut scene)
+                                .unwrap_or_else(|why| panic!("{}: {name}: {why}", case.name));
+                            checked += 1;
+                        }
+                        Err(why) => assert!(!why.contains("is no subject"), "{name}"),
+                    }
                 }
             }
         }
@@ -127,18 +102,44 @@ mod tests {
 
     #[test]
     fn a_wrong_result_is_found() {
-        let suite = Suite::parse(CASES).unwrap();
+        let suite = Suite::<Attention>::parse(CASES).unwrap();
         let case = small(&suite.rows[0].cases[0]);
-        let runtimes = Runtimes::find(None, None).unwrap();
-        for name in [subjects::KVSCATTER, subjects::TRACT, subjects::CANDLE] {
+        for name in ["kvscatter", "tract", "candle"] {
             let mut scene = Scene::new(&case).unwrap();
-            let mut run = subjects::prepare(name, &scene, &runtimes).unwrap();
-            run.time(&mut scene, 1).unwrap();
-            run.check(&scene).unwrap();
-            // The result of a cache with one slot less.
-            let shorter = Parameters { valid: vec![case.valid[0] - 1], ..case.clone() };
-            let other = Scene::new(&shorter).unwrap();
-            assert!(run.check(&other).is_err(), "{name}");
+            let mut subject = Attention::subject(name, &scene, &Runtimes::none()).unwrap();
+            subject.check(&mut scene).unwrap();
+            scene.expect_one_slot_less();
+            assert!(subject.check(&mut scene).is_err(), "{name}");
         }
+    }
+
+    #[test]
+    fn an_invalid_case_is_refused() {
+        let check = |heads: usize, valid: &str| {
+            let text = format!(
+                "name = 'c'\nelement = 'float32'\nquery_heads = 8\nheads = {heads}\ncapacity = 9\nvalid = {valid}"
+            );
+            toml::from_str::<Attention>(&text).unwrap().check()
+        };
+        assert_eq!(check(4, "[9, 1]"), Ok(()));
+        for (heads, valid, expected) in [
+            (4, "[10]", "outside"),
+            (4, "[0]", "outside"),
+            (3, "[1]", "heads disagree"),
+            (4, "[]", "nothing"),
+        ] {
+            assert!(check(heads, valid).unwrap_err().contains(expected), "{heads} {valid}");
+        }
+    }
+
+    #[test]
+    fn a_query_sees_the_keys_up_to_its_own() {
+        let suite = Suite::<Attention>::parse(CASES).unwrap();
+        let seen = |name: &str| {
+            suite.rows.iter().flat_map(|row| &row.cases).find(|case| case.name == name).unwrap().seen()
+        };
+        assert_eq!(seen("8-float32-64"), 64);
+        assert_eq!(seen("prefill-512"), 512 * 513 / 2);
+        assert_eq!(seen("prefill-128-into-2000"), 128 * 2000 + 128 * 129 / 2);
     }
 }

@@ -144,3 +144,8 @@ pub(crate) fn ints(name: &str, values: &[i64]) -> AttributeProto {
     let r#type = Some(AttributeType::INTS);
     AttributeProto { name: Some(name.to_owned()), ints: values.to_vec(), r#type, ..Default::default() }
 }
+
+pub(crate) fn text(name: &str, value: &str) -> AttributeProto {
+    let r#type = Some(AttributeType::STRING);
+    AttributeProto { name: Some(name.to_owned()), s: Some(value.into()), r#type, ..Default::default() }
+}

@@ -2,11 +2,10 @@
 
 use std::env;
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 
-use kvscatter_bench::Machine;
 use kvscatter_onnx::text::units;
-use serde::{Deserialize, Serialize};
 
 /// The environment variable that limits the library's instructions.
 pub(crate) const MAX_ISA: &str = "KVSCATTER_MAX_ISA";
@@ -14,48 +13,55 @@ pub(crate) const MAX_ISA: &str = "KVSCATTER_MAX_ISA";
 /// The environment variable that limits libc's instructions.
 pub(crate) const TUNABLES: &str = "GLIBC_TUNABLES";
 
-/// Facts that a reader needs to interpret the times. Facts that the system does not report are left out.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Host {
-    /// The name and the value of each fact.
-    pub(crate) facts: Vec<(String, String)>,
+/// Returns the facts on which times depend. Facts that the system does not report are left out.
+pub(crate) fn facts() -> Vec<(String, String)> {
+    let levels: Vec<_> = data_caches().into_iter().map(|bytes| units::bytes(bytes as u64)).collect();
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let memory = kib("/proc/meminfo", "MemTotal:").map(|kib| units::bytes(kib << 10));
+    let facts = [
+        ("CPU", first("/proc/cpuinfo", "model name\t: ")),
+        ("cores", Some(cores.to_string())),
+        ("data caches", Some(levels.join(", ")).filter(|levels| !levels.is_empty())),
+        ("memory", memory),
+        ("kernel", fs::read_to_string("/proc/sys/kernel/osrelease").ok()),
+        ("libc", output("getconf", &["GNU_LIBC_VERSION"])),
+        ("compiler", output("rustc", &["--version"])),
+        ("kvscatter uses", Some(kvscatter::Isa::allowed().to_string())),
+        ("libc limited by", env::var(TUNABLES).ok()),
+        ("commit", output("git", &["log", "-1", "--format=%h, %cs"])),
+    ];
+    let known = |(name, fact): (&str, Option<String>)| Some((name.to_owned(), fact?.trim().to_owned()));
+    facts.into_iter().filter_map(known).collect()
 }
 
-impl Host {
-    pub(crate) fn read() -> Self {
-        let Machine { cpu, cores, caches } = Machine::read();
-        let levels: Vec<_> = caches.into_iter().map(|bytes| units::bytes(bytes as u64)).collect();
-        let facts = [
-            ("CPU", Some(cpu).filter(|name| !name.is_empty())),
-            ("cores", Some(cores.to_string())),
-            ("data caches", Some(levels.join(", ")).filter(|levels| !levels.is_empty())),
-            ("memory", memory()),
-            ("kernel", fs::read_to_string("/proc/sys/kernel/osrelease").ok()),
-            ("libc", output("getconf", &["GNU_LIBC_VERSION"])),
-            ("compiler", output("rustc", &["--version"])),
-            ("limited to", env::var(MAX_ISA).ok()),
-            ("libc limited by", env::var(TUNABLES).ok()),
-            ("commit", output("git", &["log", "-1", "--format=%h, %cs"])),
-        ];
-        let known = |(name, fact): (&str, Option<String>)| Some((name.to_owned(), fact?.trim().to_owned()));
-        Self { facts: facts.into_iter().filter_map(known).collect() }
-    }
-
-    /// Returns the name of the processor, as in tables and plots.
-    pub(crate) fn cpu(&self) -> &str {
-        let cpu = self.facts.iter().find(|(name, _)| name == "CPU");
-        cpu.map_or("unknown processor", |(_, cpu)| cpu)
-    }
+/// Returns the bytes of the last-level cache.
+pub(crate) fn last_level_cache() -> Option<usize> {
+    data_caches().pop()
 }
 
-fn memory() -> Option<String> {
-    let info = fs::read_to_string("/proc/meminfo").ok()?;
-    let kib: u64 = info
-        .lines()
-        .find_map(|line| line.strip_prefix("MemTotal:")?.split_whitespace().next())?
-        .parse()
-        .ok()?;
-    Some(units::bytes(kib << 10))
+/// Returns the number in a line such as `MemAvailable:   24010032 kB`.
+pub(crate) fn kib(file: &str, key: &str) -> Option<u64> {
+    first(file, key)?.trim().strip_suffix("kB")?.trim().parse().ok()
+}
+
+/// Returns the rest of the first line of a file that starts with this.
+fn first(file: &str, start: &str) -> Option<String> {
+    let text = fs::read_to_string(file).ok()?;
+    text.lines().find_map(|line| line.strip_prefix(start)).map(str::to_owned)
+}
+
+/// Returns the bytes of the data caches of a core, by level.
+fn data_caches() -> Vec<usize> {
+    let folder = Path::new("/sys/devices/system/cpu/cpu0/cache");
+    let caches = fs::read_dir(folder).into_iter().flatten().filter_map(|entry| {
+        let of = |fact: &str| fs::read_to_string(entry.as_ref().ok()?.path().join(fact)).ok();
+        let size = of("size")?;
+        let kib: usize = size.trim().strip_suffix('K')?.parse().ok()?;
+        (of("type")?.trim() != "Instruction").then_some((of("level")?.trim().parse::<u32>().ok()?, kib << 10))
+    });
+    let mut caches: Vec<_> = caches.collect();
+    caches.sort_unstable();
+    caches.into_iter().map(|(_, bytes)| bytes).collect()
 }
 
 fn output(program: &str, arguments: &[&str]) -> Option<String> {
@@ -65,12 +71,47 @@ fn output(program: &str, arguments: &[&str]) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::Host;
+    use std::fs;
+    use std::path::Path;
+
+    use super::{facts, kib};
+
+    /// Returns `true` if a generated part has times but names neither a processor nor a device with its driver.
+    fn lacks_machine(page: &str) -> bool {
+        let parts = page
+            .split("<!-- generated by ")
+            .skip(1)
+            .filter_map(|part| part.split_once("<!-- generated: end"));
+        parts.map(|(part, _)| part).any(|part| {
+            let has = |words: &[&str]| words.iter().any(|word| part.contains(word));
+            has(&[" ns", " µs", " ms", " GB/s", "tokens/s"])
+                && !has(&["| CPU | ", "CPU: ", " cores", ", driver "])
+        })
+    }
 
     #[test]
-    fn the_machine_is_named() {
-        let Host { facts } = Host::read();
-        assert!(facts.iter().any(|(name, _)| name == "cores"));
-        assert!(facts.iter().all(|(_, fact)| !fact.is_empty() && fact.trim() == fact));
+    fn every_generated_table_of_every_page_has_its_machine() {
+        let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");
+        let folders = ["", "performance", "python"].map(|folder| fs::read_dir(docs.join(folder)).unwrap());
+        let mut seen = 0;
+        for file in folders.into_iter().flatten().map(|entry| entry.unwrap().path()) {
+            if file.extension().is_some_and(|extension| extension == "md") {
+                let text = fs::read_to_string(&file).unwrap();
+                seen += text.matches("<!-- generated by ").count();
+                assert!(!lacks_machine(&text), "{}: a table lacks its machine", file.display());
+            }
+        }
+        assert!(seen >= 6, "{seen} generated parts");
+        let part = |text: &str| format!("<!-- generated by `a`: begin -->\n{text}\n<!-- generated: end -->");
+        assert!(lacks_machine(&part("| case | 3.1 ns |")) && !lacks_machine(&part("3.1 ns\n\nCPU: A")));
+    }
+
+    #[test]
+    fn the_machine_is_described() {
+        let facts = facts();
+        for name in ["cores", "memory", "kvscatter uses"] {
+            assert!(facts.iter().any(|(fact, value)| fact == name && !value.is_empty()), "{name}: {facts:?}");
+        }
+        assert!(kib("/proc/meminfo", "MemAvailable:").is_some_and(|kib| kib > 1 << 10));
     }
 }

@@ -1,408 +1,279 @@
-//! The results of a run, as in the JSON file. Tables, plots and pages are made from them.
+//! The results of every benchmark, as they are written to JSON and printed. `report.py` makes pages and plots of them.
 
-use kvscatter_bench::engines::{HAND_LOOP, MEMCPY};
-use kvscatter_bench::{
-    EngineOutcome, MedianSpread, Medians, Outcome, Parameters, Report, Spread, Timings, Variation,
-};
-use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
-use crate::host::Host;
-use crate::suite::{Flat, Plot, Row, Suite, Target, TestedTarget};
-use crate::target::{Status, Verdict, limit, status};
+use kvscatter_onnx::text::units;
+use serde::Serialize;
+
+use crate::host;
+use crate::measure::Measured;
+use crate::statistics::{MedianSpread, Spread, Timings};
+use crate::target::{Flat, Status, Target, Verdict, status};
+
+/// Numbers by their names, such as the batch of a case.
+pub(crate) type Numbers = BTreeMap<&'static str, f64>;
 
 /// The results of one run.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Serialize)]
 pub(crate) struct Results {
-    pub(crate) host: Host,
-    /// Whether times were measured with the small budget.
-    pub(crate) quick: bool,
-    /// Lines about engines that were missing.
-    pub(crate) absent: Vec<String>,
+    pub(crate) suite: &'static str,
+    /// Whether the run was complete and not quick, as pages require.
+    pub(crate) is_complete: bool,
+    /// The names and values of what a reader needs to know about the machine and the run.
+    pub(crate) facts: Vec<(String, String)>,
     pub(crate) rows: Vec<RowResults>,
-    /// Targets that tests check, and that are not timed.
-    pub(crate) tested: Vec<TestedTarget>,
 }
 
-/// The results of one row of the target table.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// The results of cases that belong together.
+#[derive(Debug, Serialize)]
 pub(crate) struct RowResults {
-    pub(crate) id: String,
-    pub(crate) description: String,
-    pub(crate) goal: String,
-    pub(crate) plot: Option<Plot>,
+    id: String,
+    description: String,
+    goal: String,
+    plot: Option<String>,
     pub(crate) cases: Vec<CaseResults>,
 }
 
-/// The results of one case with every engine.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// The results of one case.
+#[derive(Debug, Serialize)]
 pub(crate) struct CaseResults {
-    pub(crate) case: Parameters,
-    /// The instruction set that the library used. `None` if the case was not run.
-    pub(crate) isa: Option<String>,
-    /// The bytes that one call moves.
-    pub(crate) moved_bytes: usize,
-    pub(crate) engines: Vec<EngineResults>,
+    pub(crate) name: String,
+    /// What tables and plots show about the case.
+    numbers: Numbers,
+    pub(crate) subjects: Vec<SubjectResults>,
     /// The A/A spread.
-    pub(crate) noise: Option<MedianSpread>,
-    /// The medians that this process contributes to the variation.
-    #[serde(default)]
-    pub(crate) medians: Option<Medians>,
-    /// How far the medians of blocks of rounds and of processes differ. `None` if the case was not measured
-    /// in several processes.
-    #[serde(default)]
-    pub(crate) variation: Option<Variation>,
+    noise: Option<MedianSpread>,
     pub(crate) verdicts: Vec<Verdict>,
     /// Why the case could not be measured.
-    pub(crate) refused: Option<String>,
+    refused: Option<String>,
 }
 
-/// The results of one engine.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct EngineResults {
+/// The results of one subject.
+#[derive(Debug, Serialize)]
+pub(crate) struct SubjectResults {
     pub(crate) name: String,
-    /// The nanoseconds per call. `None` if the engine was not timed.
+    /// The nanoseconds per call. `None` if the subject was not timed.
     pub(crate) time: Option<Spread>,
-    pub(crate) over_memcpy: Option<Spread>,
-    pub(crate) over_hand_loop: Option<Spread>,
-    /// In cold cases, the ratio to the hand loop if the time includes reading the written rows.
-    pub(crate) with_read_over_hand_loop: Option<Spread>,
-    /// Why the engine was not timed.
-    pub(crate) note: Option<Note>,
-}
-
-/// Why an engine was not timed.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum Note {
-    Unsupported(String),
-    Wrong(String),
-    Failed(String),
+    /// The median of the ratios to each other subject within a round.
+    over: BTreeMap<String, f64>,
+    /// Why the subject was not timed.
+    note: Option<String>,
 }
 
 impl Results {
-    /// Checks that the results have every case of the suite, measured with the full budget, as pages require.
-    pub(crate) fn check_complete(&self, suite: &Suite) -> Result<(), String> {
-        if self.quick {
-            return Err("--write-docs: the results are those of a --quick run".to_owned());
-        }
-        let mut measured = self.rows.iter().flat_map(|row| &row.cases).map(|case| &case.case);
-        let expected = suite.rows.iter().flat_map(|row| &row.cases);
-        match expected.into_iter().find(|case| measured.next() != Some(*case)) {
-            Some(case) => Err(format!("--write-docs: the results lack case {} as it is now", case.name)),
-            None => Ok(()),
-        }
-    }
-}
-
-impl Results {
-    /// Returns the name of the machine in pages: its processor, and the instruction set that the library
-    /// used. Rows that are limited to a smaller set name theirs.
-    pub(crate) fn machine(&self) -> String {
-        let cpu = self.host.cpu();
-        let isa = self.rows.iter().flat_map(|row| &row.cases).find_map(|case| case.isa.as_deref());
-        isa.map_or_else(|| cpu.to_owned(), |isa| format!("{cpu}, {isa}"))
+    pub(crate) fn new(suite: &'static str, is_complete: bool, rows: Vec<RowResults>) -> Self {
+        Self { suite, is_complete, facts: host::facts(), rows }
     }
 
-    /// Returns the machine's name for file names.
-    pub(crate) fn machine_in_files(&self) -> String {
-        let machine = self.machine().to_lowercase().replace("(r)", "").replace("(tm)", "");
-        let words = machine.split(|letter: char| !letter.is_ascii_alphanumeric());
-        words.filter(|word| !word.is_empty() && *word != "processor").collect::<Vec<_>>().join("-")
+    /// Adds a fact about the run.
+    pub(crate) fn fact(mut self, name: &str, value: impl Into<String>) -> Self {
+        self.facts.push((name.to_owned(), value.into()));
+        self
+    }
+
+    /// Returns how many targets were met, and lists the others.
+    pub(crate) fn summary(&self) -> String {
+        let cases = || self.rows.iter().flat_map(|row| &row.cases);
+        let verdicts = || cases().flat_map(|case| case.verdicts.iter().map(move |verdict| (case, verdict)));
+        let count = |status| verdicts().filter(|(_, verdict)| verdict.status == status).count();
+        let (met, missed) = (count(Status::Met), count(Status::Missed));
+        let mut text = format!(
+            "{met} targets met, {missed} missed, {} undecided, {} not measured\n",
+            count(Status::Undecided),
+            count(Status::NotMeasured)
+        );
+        for (case, verdict) in verdicts().filter(|(_, verdict)| verdict.status != Status::Met) {
+            text += &format!("  {}: {}\n", case.name, verdict.line());
+        }
+        text
     }
 }
 
 impl RowResults {
-    /// Returns the row without its cases.
-    pub(crate) fn new(row: &Row) -> Self {
-        let Row { id, description, goal, plot, .. } = row;
-        Self {
-            id: id.clone(),
-            description: description.clone(),
-            goal: goal.clone(),
-            plot: *plot,
-            cases: Vec::new(),
+    /// Creates a row without cases.
+    pub(crate) fn new(id: &str, description: &str) -> Self {
+        let (id, description) = (id.to_owned(), description.to_owned());
+        Self { id, description, goal: String::new(), plot: None, cases: Vec::new() }
+    }
+
+    pub(crate) fn goal(self, goal: &str) -> Self {
+        Self { goal: goal.to_owned(), ..self }
+    }
+
+    pub(crate) fn plot(self, plot: Option<&str>) -> Self {
+        Self { plot: plot.map(str::to_owned), ..self }
+    }
+
+    /// Returns the description and the target.
+    pub(crate) fn title(&self) -> String {
+        match self.goal.as_str() {
+            "" => format!("{}\n", self.description),
+            goal => format!("{}; target {goal}\n", self.description),
         }
     }
 
-    /// Adds a case, and compares it with the first one if the row requires this.
-    pub(crate) fn push(&mut self, mut case: CaseResults, flat: Option<&Flat>) {
-        if let (Some(flat), Some(first)) = (flat, self.cases.first()) {
-            case.verdicts.push(case.against(first, flat));
-        }
+    /// Prints and adds a case.
+    pub(crate) fn push(&mut self, case: CaseResults) {
+        println!("{}", case.table());
         self.cases.push(case);
     }
 }
 
 impl CaseResults {
-    /// Summarises a report and compares it with the targets.
-    pub(crate) fn new(report: &Report, targets: &[Target]) -> Self {
-        let noise = report.noise.as_ref().map(|noise| noise.spread);
-        Self {
-            case: report.case.parameters().clone(),
-            isa: report.isa.clone(),
-            moved_bytes: report.case.moved_bytes(),
-            engines: report.entries.iter().map(|entry| EngineResults::new(report, entry)).collect(),
-            verdicts: targets.iter().map(|target| verdict(report, target, noise)).collect(),
-            noise,
-            medians: Medians::of(report),
-            variation: None,
-            refused: None,
-        }
-    }
-
-    /// Adds the measurements of fresh processes. Verdicts that one of them contradicts count as undecided.
-    pub(crate) fn compare(&mut self, others: &[Self]) {
-        let medians = [&*self].into_iter().chain(others).filter_map(|case| case.medians.clone());
-        self.variation = Variation::over(&medians.collect::<Vec<_>>());
-        for (index, verdict) in self.verdicts.iter_mut().enumerate() {
-            let (Some(ratio), Some(noise)) = (verdict.ratio, self.noise) else { continue };
-            // A limit in nanoseconds is a different ratio in each process, because the baselines differ. So
-            // each ratio is divided by its process's limit before it is compared.
-            let elsewhere = others.iter().filter_map(|case| case.verdicts.get(index));
-            let elsewhere = elsewhere.filter_map(|other| Some((other.ratio?, other.ratio? / other.limit)));
-            let own = ratio / verdict.limit;
-            let mut ratios = MedianSpread { lowest: ratio, highest: ratio };
-            let mut spread = MedianSpread { lowest: 1.0, highest: 1.0 };
-            for (ratio, part) in elsewhere {
-                ratios = ratios.joined(MedianSpread { lowest: ratio, highest: ratio });
-                spread = spread.joined(MedianSpread { lowest: part / own, highest: part / own });
+    /// Summarises times and compares them with the targets.
+    pub(crate) fn new(name: &str, measured: &Measured, targets: &[Target]) -> Self {
+        let subject = |(name, times): &(String, Result<Timings, String>)| {
+            let times = times.as_ref();
+            let over = |(other, baseline): &(String, Result<Timings, String>)| {
+                Some((other.clone(), times.ok()?.over(baseline.as_ref().ok()?)))
+            };
+            SubjectResults {
+                name: name.clone(),
+                time: times.ok().map(|times| times.spread()),
+                over: measured.subjects.iter().filter(|(other, _)| other != name).filter_map(over).collect(),
+                // Some libraries add a backtrace.
+                note: times.err().map(|why| why.lines().next().unwrap_or_default().to_owned()),
             }
-            verdict.processes = Some(ratios);
-            verdict.status = status(ratio, verdict.limit, noise.joined(spread));
+        };
+        let noise = measured.subjects.iter().any(|(_, times)| times.is_ok()).then_some(measured.noise);
+        Self {
+            name: name.to_owned(),
+            numbers: Numbers::new(),
+            subjects: measured.subjects.iter().map(subject).collect(),
+            noise,
+            verdicts: targets.iter().map(|target| verdict(measured, target)).collect(),
+            refused: None,
         }
     }
 
     /// Returns the results of a case that could not be measured.
-    pub(crate) fn refused(case: &Parameters, why: String, targets: &[Target]) -> Self {
-        let unknown = |target: &Target| Verdict {
-            engine: target.engine.clone(),
-            baseline: target.baseline.clone(),
-            limit: target.at_most,
-            ratio: None,
-            processes: None,
-            status: Status::NotMeasured,
-        };
-        Self {
-            case: case.clone(),
-            isa: None,
-            moved_bytes: 0,
-            engines: Vec::new(),
-            noise: None,
-            medians: None,
-            variation: None,
-            verdicts: targets.iter().map(unknown).collect(),
-            refused: Some(why),
-        }
+    pub(crate) fn refused(name: &str, why: String) -> Self {
+        let (subjects, verdicts) = (Vec::new(), Vec::new());
+        let name = name.to_owned();
+        Self { name, numbers: Numbers::new(), subjects, noise: None, verdicts, refused: Some(why) }
     }
 
-    /// Returns the time of the engine with this name, if it was timed.
-    pub(crate) fn time(&self, engine: &str) -> Option<Spread> {
-        self.engines.iter().find(|result| result.name == engine)?.time
+    /// Returns a comparison of something else than times.
+    pub(crate) fn untimed(name: &str, verdict: Verdict) -> Self {
+        Self { verdicts: vec![verdict], refused: None, ..Self::refused(name, String::new()) }
     }
 
-    /// Compares the time of an engine in this case with its time in the first case of the row.
-    fn against(&self, first: &Self, flat: &Flat) -> Verdict {
+    pub(crate) fn numbers(self, numbers: Numbers) -> Self {
+        Self { numbers, ..self }
+    }
+
+    pub(crate) fn time(&self, subject: &str) -> Option<Spread> {
+        self.subjects.iter().find(|found| found.name == subject)?.time
+    }
+
+    /// Compares the time of a subject with its time in the first case of the row.
+    pub(crate) fn compare(&mut self, first: &Self, flat: &Flat) {
+        let ratio_of = |subject: &str| Some(self.time(subject)?.median / first.time(subject)?.median);
         let compared = || {
-            let ratio = self.time(&flat.engine)?.median / first.time(&flat.engine)?.median;
+            let ratio = ratio_of(&flat.subject)?;
             // The two cases are measured at different times, between which the machine's speed may change.
-            // This shows in the memcpy of the same bytes, which does not depend on the capacity.
-            let [a, b] = [self.noise?, first.noise?];
-            let drift = self.time(MEMCPY)?.median / first.time(MEMCPY)?.median;
-            let noise = MedianSpread {
-                lowest: a.lowest.min(b.lowest).min(1.0 / drift),
-                highest: a.highest.max(b.highest).max(1.0 / drift),
-            };
-            Some((ratio, status(ratio, flat.at_most, noise)))
+            let drift = 1.0 / ratio_of(&flat.yardstick)?;
+            let drift = MedianSpread { lowest: drift.min(1.0), highest: drift.max(1.0) };
+            Some((ratio, status(ratio, flat.at_most, self.noise?.joined(first.noise?).joined(drift))))
         };
         let compared = compared();
-        Verdict {
-            engine: flat.engine.clone(),
-            baseline: format!("the same in {}", first.case.name),
+        self.verdicts.push(Verdict {
+            subject: flat.subject.clone(),
+            baseline: format!("the same in {}", first.name),
             limit: flat.at_most,
             ratio: compared.map(|(ratio, _)| ratio),
-            processes: None,
             status: compared.map_or(Status::NotMeasured, |(_, status)| status),
+        });
+    }
+
+    /// Returns the table of all subjects, and then the targets.
+    fn table(&self) -> String {
+        let mut text = format!("{}\n", self.name);
+        let first = self.subjects.iter().find(|subject| subject.time.is_some()).map(|first| &first.name);
+        for SubjectResults { name, time, over, note } in &self.subjects {
+            let cells = match (time, note) {
+                (Some(time), _) => {
+                    let range = format!("{} – {}", units::time(time.p10), units::time(time.p90));
+                    let over = first.and_then(|first| {
+                        Some(format!("{} × {first}", units::three_digits(*over.get(first)?)))
+                    });
+                    format!("{:>9} {range:>21}  {}", units::time(time.median), over.unwrap_or_default())
+                }
+                (None, note) => note.clone().unwrap_or_default(),
+            };
+            text += &format!("  {name:<34} {}\n", cells.trim_end());
         }
-    }
-}
-
-impl EngineResults {
-    fn new(report: &Report, entry: &EngineOutcome) -> Self {
-        let name = &entry.engine;
-        let (time, note) = match &entry.outcome {
-            Outcome::Measured(times) => (Some(times.write.spread()), None),
-            Outcome::Unsupported(why) => (None, Some(Note::Unsupported(why.clone()))),
-            Outcome::Wrong(why) => (None, Some(Note::Wrong(why.clone()))),
-            Outcome::Failed(why) => (None, Some(Note::Failed(why.clone()))),
-        };
-        Self {
-            name: name.clone(),
-            time,
-            over_memcpy: report.ratio(name, MEMCPY),
-            over_hand_loop: report.ratio(name, HAND_LOOP),
-            with_read_over_hand_loop: report.ratio_with_read(name, HAND_LOOP),
-            note,
+        if let Some(MedianSpread { lowest, highest }) = self.noise {
+            text += &format!("  A/A spread {lowest:.2} – {highest:.2}\n");
         }
+        self.verdicts.iter().for_each(|verdict| text += &format!("  {}\n", verdict.line()));
+        self.refused.iter().for_each(|why| text += &format!("  not measured: {why}\n"));
+        text
     }
 }
 
-fn verdict(report: &Report, target: &Target, noise: Option<MedianSpread>) -> Verdict {
-    let compared = || {
-        let ratio = report.ratio(&target.engine, &target.baseline)?.median;
-        let baseline = report.times(&target.baseline).map(|times| median(&times.write))?;
-        let limit = limit(target.at_most, target.slack_ns, baseline);
-        Some((limit, ratio, status(ratio, limit, noise?)))
-    };
-    let compared = compared();
-    Verdict {
-        engine: target.engine.clone(),
-        baseline: target.baseline.clone(),
-        limit: compared.map_or(target.at_most, |(limit, ..)| limit),
-        ratio: compared.map(|(_, ratio, _)| ratio),
-        processes: None,
-        status: compared.map_or(Status::NotMeasured, |(.., status)| status),
-    }
-}
-
-fn median(samples: &Timings) -> f64 {
-    samples.spread().median
+/// Compares two subjects of one case.
+fn verdict(measured: &Measured, target: &Target) -> Verdict {
+    let times = measured.times(&target.subject).zip(measured.times(&target.baseline));
+    let limit = times.map_or(target.at_most, |(_, baseline)| target.limit(baseline.spread().median));
+    Verdict::new(target, limit, times.map(|(subject, baseline)| subject.over(baseline)), measured.noise)
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
-    use kvscatter_bench::{MedianSpread, Medians, Parameters, Spread};
+mod tests {
+    use super::{CaseResults, Measured, RowResults, Status};
+    use crate::results::Results;
+    use crate::statistics::{MedianSpread, Timings};
+    use crate::target::{Flat, Target};
 
-    use super::{CaseResults, EngineResults, Note, Results, RowResults};
-    use crate::host::Host;
-    use crate::suite::{Flat, Plot, TestedTarget};
-    use crate::target::{Status, Verdict};
+    fn measured(times: &[(&str, f64)]) -> Measured {
+        let timings = |&(name, time): &(&str, f64)| (name.to_owned(), Ok(Timings::new(vec![time; 9])));
+        let mut subjects: Vec<_> = times.iter().map(timings).collect();
+        subjects.push(("absent".to_owned(), Err("too old\nbacktrace".to_owned())));
+        Measured { subjects, noise: MedianSpread { lowest: 0.99, highest: 1.01 } }
+    }
 
-    const NOISE: MedianSpread = MedianSpread { lowest: 0.99, highest: 1.01 };
-
-    fn engine(name: &str, nanoseconds: f64, memcpy: f64) -> EngineResults {
-        let exact = |value| Some(Spread { p10: value, median: value, p90: value });
-        EngineResults {
-            name: name.to_owned(),
-            time: exact(nanoseconds),
-            over_memcpy: exact(nanoseconds / memcpy),
-            over_hand_loop: None,
-            with_read_over_hand_loop: None,
-            note: None,
+    #[test]
+    fn tables_have_times_ratios_and_reasons() {
+        let targets = [Target::new("ours", "memcpy", 1.1), Target::new("ours", "absent", 1.0)];
+        let case = CaseResults::new("decode", &measured(&[("memcpy", 160.0), ("ours", 200.0)]), &targets);
+        let table = case.table();
+        for line in [
+            "  ours                                  200 ns       200 ns – 200 ns  1.25 × memcpy",
+            "  absent                             too old",
+            "  A/A spread 0.99 – 1.01",
+            "  ours is 1.25 × memcpy, at most 1.10: missed",
+            "  ours is – × absent, at most 1.00: not measured",
+        ] {
+            assert!(table.lines().any(|printed| printed == line), "{line}:\n{table}");
         }
-    }
-
-    fn absent(name: &str, note: Note) -> EngineResults {
-        EngineResults { time: None, over_memcpy: None, note: Some(note), ..engine(name, 1.0, 1.0) }
-    }
-
-    fn case(name: &str, batch: usize, memcpy: f64, ours: f64) -> CaseResults {
-        let text = format!("name = '{name}'\nshape = [{batch}, 8, 2048, 128]\nrows = 1");
-        let status = if ours / memcpy <= 1.1 { Status::Met } else { Status::Missed };
-        let ratio = Some(ours / memcpy);
-        let [kvscatter, yardstick] = ["kvscatter", "memcpy"].map(str::to_owned);
-        CaseResults {
-            case: toml::from_str::<Parameters>(&text).unwrap(),
-            isa: Some("avx2".to_owned()),
-            moved_bytes: batch * 2048,
-            engines: vec![
-                engine("memcpy", memcpy, memcpy),
-                engine("kvscatter", ours, memcpy),
-                absent("wrong one", Note::Wrong("byte 0".to_owned())),
-                absent("unable one", Note::Unsupported("too old".to_owned())),
-            ],
-            noise: Some(NOISE),
-            medians: None,
-            variation: None,
-            verdicts: vec![Verdict {
-                engine: kvscatter,
-                baseline: yardstick,
-                limit: 1.1,
-                ratio,
-                processes: None,
-                status,
-            }],
-            refused: None,
-        }
-    }
-
-    /// Returns results with two cases of one row.
-    pub(crate) fn example() -> Results {
-        Results {
-            host: Host { facts: vec![("CPU".to_owned(), "Example 9000".to_owned())] },
-            quick: false,
-            absent: Vec::new(),
-            rows: vec![RowResults {
-                id: "decode".to_owned(),
-                description: "decode".to_owned(),
-                goal: "≤ 1.10".to_owned(),
-                plot: Some(Plot::Batch),
-                cases: vec![case("decode-b1", 1, 20.0, 20.0), case("decode-b8", 8, 160.0, 200.0)],
-            }],
-            tested: vec![TestedTarget {
-                description: "locks".to_owned(),
-                goal: "none".to_owned(),
-                by: "a test".to_owned(),
-            }],
-        }
+        let mut row = RowResults::new("a", "b");
+        row.cases = vec![case];
+        let summary = Results::new("write", true, vec![row]).summary();
+        assert!(
+            summary.starts_with("0 targets met, 1 missed, 0 undecided, 1 not measured\n  decode: ours is"),
+            "{summary}"
+        );
     }
 
     #[test]
-    fn a_machine_is_a_processor_and_its_instructions() {
-        let mut results = example();
-        assert_eq!(results.machine(), "Example 9000, avx2");
-        results.host.facts[0].1 = "Intel(R) Xeon(R) Processor".to_owned();
-        assert_eq!(results.machine_in_files(), "intel-xeon-avx2");
-    }
-
-    #[test]
-    fn results_survive_the_file() {
-        let text = serde_json::to_string_pretty(&example()).unwrap();
-        assert_eq!(serde_json::from_str::<Results>(&text).unwrap(), example());
-    }
-
-    /// The hand loop takes 370 to 448 ns in different processes, and each process is steady.
-    #[test]
-    fn what_moves_between_processes_is_no_verdict() {
-        let process = |time: f64, ratio: f64| {
-            let mut case = case("decode-b8", 8, time, time * ratio);
-            let ratios = vec![("kvscatter".to_owned(), ratio)];
-            case.medians = Some(Medians { baseline: "hand loop".to_owned(), blocks: vec![time; 8], ratios });
-            case
-        };
-        let mut first = process(448.0, 0.9);
-        assert_eq!(first.verdicts[0].status, Status::Met);
-        first.compare(&[process(370.0, 1.12), process(401.0, 1.0)]);
-        let variation = first.variation.unwrap();
-        assert_eq!((variation.lowest, variation.highest, variation.processes), (370.0, 448.0, 3));
-        assert_eq!(first.verdicts[0].status, Status::MetWithinSpread);
-        assert_eq!(first.verdicts[0].processes, Some(MedianSpread { lowest: 0.9, highest: 1.12 }));
-    }
-
-    #[test]
-    fn a_flat_row_is_compared_with_its_first_case() {
-        let flat = Flat { engine: "kvscatter".to_owned(), at_most: 1.1 };
-        let mut row = RowResults { cases: Vec::new(), ..example().rows.remove(0) };
-        for (name, memcpy, ours) in
-            [("first", 20.0, 20.0), ("flat", 20.0, 20.2), ("rising", 20.0, 30.0), ("slow moment", 30.0, 30.0)]
+    fn a_case_is_compared_with_the_first_one() {
+        let flat = Flat { subject: "ours".to_owned(), yardstick: "memcpy".to_owned(), at_most: 1.1 };
+        let case =
+            |memcpy, ours| CaseResults::new("a", &measured(&[("memcpy", memcpy), ("ours", ours)]), &[]);
+        let first = case(20.0, 20.0);
+        for (memcpy, ours, expected) in
+            [(20.0, 20.2, Status::Met), (20.0, 30.0, Status::Missed), (30.0, 30.0, Status::Undecided)]
         {
-            row.push(CaseResults { verdicts: Vec::new(), ..case(name, 1, memcpy, ours) }, Some(&flat));
+            let mut other = case(memcpy, ours);
+            other.compare(&first, &flat);
+            assert_eq!(
+                (other.verdicts[0].status, other.verdicts[0].baseline.as_str()),
+                (expected, "the same in a")
+            );
         }
-        let statuses: Vec<Vec<_>> = row
-            .cases
-            .iter()
-            .map(|case| case.verdicts.iter().map(|verdict| verdict.status).collect())
-            .collect();
-        let expected = [Status::Met, Status::Missed, Status::MissedWithinSpread].map(|status| vec![status]);
-        assert_eq!((&statuses[0], &statuses[1..]), (&vec![], &expected[..]));
-        assert_eq!(row.cases[1].verdicts[0].baseline, "the same in first");
-    }
-
-    #[test]
-    fn a_flat_row_without_its_first_case_is_not_measured() {
-        let flat = Flat { engine: "none".to_owned(), at_most: 1.1 };
-        let mut row = RowResults { cases: Vec::new(), ..example().rows.remove(0) };
-        row.push(CaseResults { verdicts: Vec::new(), ..case("first", 1, 20.0, 20.0) }, Some(&flat));
-        row.push(CaseResults { verdicts: Vec::new(), ..case("second", 1, 20.0, 20.0) }, Some(&flat));
-        assert_eq!(row.cases[1].verdicts[0].status, Status::NotMeasured);
+        let mut without = CaseResults::refused("b", "no memory".to_owned());
+        without.compare(&first, &flat);
+        assert_eq!(without.verdicts[0].status, Status::NotMeasured);
     }
 }

@@ -1,116 +1,100 @@
-//! The cases and their targets, which `cases.toml` defines.
+//! Cases, subjects and targets as data, and the loop that measures them.
 
 use std::collections::BTreeSet;
 
-use kvscatter_bench::{Case, Parameters, crosses_halves};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
-/// All rows of the target table.
+use crate::measure::{Budget, Prepared, Scene, measure};
+use crate::results::{CaseResults, Numbers, RowResults};
+use crate::target::{Flat, Target};
+
+/// A case, and how it is measured.
+pub(crate) trait Case: DeserializeOwned {
+    /// The memory of a case.
+    type Scene: Scene;
+    /// What subjects need besides the memory, such as loaded libraries.
+    type Libraries;
+
+    fn name(&self) -> &str;
+
+    /// Returns the reason why the case makes no sense.
+    fn check(&self) -> Result<(), String>;
+
+    /// Returns what tables and plots show about the case.
+    fn numbers(&self) -> Numbers;
+
+    /// Paints the memory. An error is the reason why this machine cannot measure the case.
+    fn scene(&self) -> Result<Self::Scene, String>;
+
+    /// Prepares the subject with this name. An error is the reason why it does not do the case.
+    fn subject(name: &str, scene: &Self::Scene, libraries: &Self::Libraries) -> Prepared<Self::Scene>;
+
+    fn budget(&self, quick: bool) -> Budget;
+
+    /// Makes the case shorter, for a quick run.
+    fn shorten(&mut self) {}
+}
+
+/// All rows of a file of cases.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Suite {
-    #[serde(rename = "row")]
-    pub(crate) rows: Vec<Row>,
-    /// Targets that tests check, and that are not timed.
+pub(crate) struct Suite<C> {
+    /// The subjects of rows that name none.
     #[serde(default)]
-    pub(crate) tested: Vec<TestedTarget>,
+    subjects: Vec<String>,
+    #[serde(rename = "row")]
+    pub(crate) rows: Vec<Row<C>>,
 }
 
-/// A target that a test checks.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct TestedTarget {
-    pub(crate) description: String,
-    pub(crate) goal: String,
-    /// The test, and how it checks the target.
-    pub(crate) by: String,
-}
-
-/// Cases that share a line of the target table.
+/// Cases with the same subjects and targets.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Row {
+pub(crate) struct Row<C> {
     pub(crate) id: String,
     /// Describes what is measured.
     pub(crate) description: String,
-    /// The target in words. Empty if the row has none.
+    /// The targets in words. Empty if the row has none.
     #[serde(default)]
     pub(crate) goal: String,
-    /// Limits the instructions that the library may use. The row is then measured in a separate process.
+    /// The instruction set to which the process must be limited.
     #[serde(default)]
-    pub(crate) isa: Option<String>,
-    /// Whether every 4-bit run must move to the other half of its bytes.
+    isa: Option<String>,
+    /// The plot that the row is drawn in.
     #[serde(default)]
-    crosses_halves: bool,
-    #[serde(default)]
-    pub(crate) plot: Option<Plot>,
-    #[serde(default = "yes")]
-    pub(crate) peers: bool,
+    pub(crate) plot: Option<String>,
     #[serde(default = "yes")]
     quick: bool,
+    /// The names of what is timed in turn. The first one is timed twice.
+    #[serde(default)]
+    pub(crate) subjects: Vec<String>,
     #[serde(default, rename = "target")]
     pub(crate) targets: Vec<Target>,
     #[serde(default)]
-    pub(crate) flat: Option<Flat>,
+    flat: Option<Flat>,
     #[serde(rename = "case")]
-    pub(crate) cases: Vec<Parameters>,
+    pub(crate) cases: Vec<C>,
 }
 
-/// The plot that a row is drawn in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum Plot {
-    /// Time per decode step against the batch.
-    Batch,
-    /// Time against the capacity.
-    Capacity,
-    /// Time against the capacity in functional form.
-    CapacityFunctional,
-    /// Bandwidth against the size of the update.
-    Update,
-}
-
-/// Compares an engine with another in the same case.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Target {
-    pub(crate) engine: String,
-    pub(crate) baseline: String,
-    /// The largest ratio of times.
-    pub(crate) at_most: f64,
-    /// The nanoseconds above the baseline that are allowed if they are more than the ratio allows.
-    #[serde(default)]
-    pub(crate) slack_ns: Option<f64>,
-}
-
-/// Compares an engine in every case of a row with itself in the first case.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Flat {
-    pub(crate) engine: String,
-    pub(crate) at_most: f64,
-}
-
-/// The layers of a cold case with `--quick`: two for each engine, and two for the one that has two turns.
-const QUICK_LAYERS: usize = 8;
-
-impl Suite {
-    /// Parses the file, and checks every case and that names are unique.
+impl<C: Case> Suite<C> {
+    /// Parses a file. Checks every case, the subjects of targets, and that names are unique.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
-        let suite: Self = toml::from_str(text).map_err(|error| error.to_string())?;
+        let mut suite: Self = toml::from_str(text).map_err(|error| error.to_string())?;
         let mut names = BTreeSet::new();
-        for (row, case) in suite.rows.iter().flat_map(|row| row.cases.iter().map(move |case| (row, case))) {
-            // The number of threads depends on the machine, so it is not checked here.
-            let single = Parameters { threads: case.threads.min(1), ..case.clone() };
-            let valid = Case::new(single).map_err(|error| error.to_string())?;
-            if row.crosses_halves && !crosses_halves(&valid) {
-                return Err(format!(
-                    "case {}: a run lies in the half of a byte that it comes from",
-                    case.name
-                ));
+        for row in &mut suite.rows {
+            if row.subjects.is_empty() {
+                row.subjects.clone_from(&suite.subjects);
             }
-            if !names.insert(&case.name) {
-                return Err(format!("case {}: the name comes twice", case.name));
+            for case in &row.cases {
+                case.check().map_err(|why| format!("case {}: {why}", case.name()))?;
+                if !names.insert(case.name().to_owned()) {
+                    return Err(format!("case {}: the name comes twice", case.name()));
+                }
+            }
+            let targets = row.targets.iter().flat_map(|target| [&target.subject, &target.baseline]);
+            let flat = row.flat.iter().flat_map(|flat| [&flat.subject, &flat.yardstick]);
+            if let Some(name) = targets.chain(flat).find(|name| !row.subjects.contains(name)) {
+                return Err(format!("row {}: a target names {name}, which is no subject", row.id));
             }
         }
         Ok(suite)
@@ -118,59 +102,74 @@ impl Suite {
 
     /// Keeps the wanted cases, by their names or the ids of their rows. An empty list keeps all.
     pub(crate) fn select(&mut self, wanted: &[String]) -> Result<(), String> {
-        if wanted.is_empty() {
-            return Ok(());
-        }
         for word in wanted {
-            if !self.rows.iter().any(|row| row.has(word)) {
+            if !self
+                .rows
+                .iter()
+                .any(|row| row.id == *word || row.cases.iter().any(|case| case.name() == word))
+            {
                 return Err(format!("--case {word}: no row and no case is called that, see --list"));
             }
         }
-        for row in &mut self.rows {
-            if !wanted.contains(&row.id) {
-                row.cases.retain(|case| wanted.contains(&case.name));
+        if !wanted.is_empty() {
+            for row in self.rows.iter_mut().filter(|row| !wanted.contains(&row.id)) {
+                row.cases.retain(|case| wanted.iter().any(|word| word == case.name()));
             }
         }
         self.rows.retain(|row| !row.cases.is_empty());
         Ok(())
     }
 
-    /// Leaves out slow rows, and returns a line about each. Cold cases get as few layers as they need,
-    /// because painting gigabytes takes most of their time.
-    pub(crate) fn leave_out_slow(&mut self) -> Vec<String> {
-        self.rows
-            .iter_mut()
-            .flat_map(|row| &mut row.cases)
-            .for_each(|case| case.layers = case.layers.min(QUICK_LAYERS));
-        let slow = |row: &mut Row| !row.quick;
-        self.rows.extract_if(.., slow).map(|row| format!("--quick leaves {} out", row.id)).collect()
+    /// Leaves out the rows that need another limit of instructions than `isa`, and returns a line about each.
+    pub(crate) fn leave_out_other_isas(&mut self, isa: &str) -> Vec<String> {
+        let others = self.rows.extract_if(.., |row| row.isa.as_deref().is_some_and(|needed| needed != isa));
+        let line =
+            |row: Row<C>| format!("{} is left out: it needs --isa {}", row.id, row.isa.unwrap_or_default());
+        others.map(line).collect()
+    }
+
+    /// Leaves out slow rows, shortens the cases of the others, and returns a line about each row that is left out.
+    pub(crate) fn shorten(&mut self) -> Vec<String> {
+        self.rows.iter_mut().flat_map(|row| &mut row.cases).for_each(C::shorten);
+        let slow = self.rows.extract_if(.., |row| !row.quick);
+        slow.map(|row| format!("{} is left out of --quick", row.id)).collect()
     }
 
     /// Returns all rows and their cases for `--list`.
     pub(crate) fn list(&self) -> String {
-        let mut text = String::new();
+        let line = |row: &Row<C>| {
+            let cases: String = row.cases.iter().map(|case| format!("    {}\n", case.name())).collect();
+            format!("{}: {}\n{cases}", row.id, row.description)
+        };
+        self.rows.iter().map(line).collect()
+    }
+
+    /// Measures every case, and prints its results.
+    pub(crate) fn measure(&self, libraries: &C::Libraries, quick: bool) -> Vec<RowResults> {
+        let mut rows = Vec::new();
         for row in &self.rows {
-            text += &format!("{}: {}\n", row.id, row.title());
+            let mut results =
+                RowResults::new(&row.id, &row.description).goal(&row.goal).plot(row.plot.as_deref());
+            println!("{}", results.title());
             for case in &row.cases {
-                text += &format!("    {}\n", case.name);
+                let measured = case.scene().and_then(|mut scene| {
+                    let names = row.subjects.iter();
+                    let subjects =
+                        names.map(|name| (name.clone(), C::subject(name, &scene, libraries))).collect();
+                    measure(&mut scene, subjects, case.budget(quick))
+                });
+                let mut of_case = match measured {
+                    Ok(measured) => CaseResults::new(case.name(), &measured, &row.targets),
+                    Err(why) => CaseResults::refused(case.name(), why),
+                };
+                if let (Some(flat), Some(first)) = (&row.flat, results.cases.first()) {
+                    of_case.compare(first, flat);
+                }
+                results.push(of_case.numbers(case.numbers()));
             }
+            rows.push(results);
         }
-        text
-    }
-}
-
-impl Row {
-    /// Returns the description and the target.
-    pub(crate) fn title(&self) -> String {
-        if self.goal.is_empty() {
-            self.description.clone()
-        } else {
-            format!("{}; target {}", self.description, self.goal)
-        }
-    }
-
-    fn has(&self, word: &str) -> bool {
-        self.id == word || self.cases.iter().any(|case| case.name == word)
+        rows
     }
 }
 
@@ -180,62 +179,57 @@ fn yes() -> bool {
 
 #[cfg(test)]
 mod tests {
-    use kvscatter_bench::{Case, engines};
-
     use super::Suite;
-
-    const CASES: &str = include_str!("../cases.toml");
+    use crate::attention::{self, Attention};
+    use crate::write::{self, Write};
 
     #[test]
-    fn every_case_is_valid_and_every_target_names_engines_that_its_cases_have() {
-        let suite = Suite::parse(CASES).unwrap();
-        for row in &suite.rows {
-            for parameters in &row.cases {
-                // A machine with fewer cores than a case has threads cannot measure it.
-                let Ok(case) = Case::new(parameters.clone()) else { continue };
-                let engines = engines::built_in(&case);
-                let has = |name: &str| engines.iter().any(|engine| engine.name() == name);
-                for target in &row.targets {
-                    assert!(has(&target.engine), "{}: {}", parameters.name, target.engine);
-                    assert!(has(&target.baseline), "{}: {}", parameters.name, target.baseline);
-                }
-                assert!(row.flat.iter().all(|flat| has(&flat.engine)));
-            }
-            assert!(row.targets.is_empty() && row.flat.is_none() || !row.goal.is_empty(), "{}", row.id);
+    fn every_case_of_every_file_is_valid() {
+        for text in [write::CASES, write::CANDLE_CASES] {
+            assert!(Suite::<Write>::parse(text).unwrap().rows.len() >= 2);
+        }
+        assert!(Suite::<Attention>::parse(attention::CASES).unwrap().rows.len() > 5);
+    }
+
+    #[test]
+    fn an_invalid_file_is_refused() {
+        let with = |row: &str| {
+            let text = format!("subjects = ['memcpy']\n[[row]]\nid = 'a'\ndescription = 'b'\n{row}");
+            Suite::<Write>::parse(&text).err().unwrap_or_default()
+        };
+        let case = "{ name = 'c', shape = [1, 4, 2], rows = 1 }";
+        assert_eq!(with(&format!("case = [{case}]")), "");
+        let target = "target = [{ subject = 'memcpy', baseline = 'cp', at_most = 1 }]";
+        for (row, expected) in [
+            ("case = [{ name = 'c', shape = [1, 4, 2], rows = 5 }]", "case c: update has 5 rows"),
+            ("case = [{ name = 'c', shape = [1, 4, 2], rows = 1, colour = 1 }]", "colour"),
+            (&format!("case = [{case}, {case}]"), "case c: the name comes twice"),
+            (&format!("{target}\ncase = [{case}]"), "row a: a target names cp"),
+        ] {
+            assert!(with(row).contains(expected), "{row}: {}", with(row));
         }
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused() {
-        let with = |case: &str| {
-            Suite::parse(&format!("[[row]]\nid = 'a'\ndescription = 'b'\ncase = [{case}]")).unwrap_err()
-        };
-        assert!(with("{ name = 'c', shape = [1, 4, 2], rows = 5 }").contains("rows = 5"));
-        assert!(with("{ name = 'c', shape = [1, 4, 2], rows = 1, colour = 1 }").contains("colour"));
-        let case = "{ name = 'c', shape = [1, 4, 2], rows = 1 }";
-        assert!(with(&format!("{case}, {case}")).contains("twice"));
-        let level = "{ name = 'c', shape = [1, 4, 3], rows = 1, type = 'int4', starts = [2] }";
-        let row = |case: &str| {
-            format!("[[row]]\nid = 'a'\ndescription = 'b'\ncrosses_halves = true\ncase = [{case}]")
-        };
-        assert!(Suite::parse(&row(level)).unwrap_err().contains("half of a byte"));
-        assert!(Suite::parse(&row(&level.replace("[2]", "[3]"))).is_ok());
-    }
-
-    #[test]
     fn rows_and_cases_are_selected_by_name() {
-        let names = |wanted: &[&str]| -> Result<Vec<String>, String> {
-            let mut suite = Suite::parse(CASES)?;
-            suite.select(&wanted.iter().map(|&word| word.to_owned()).collect::<Vec<_>>())?;
-            Ok(suite.rows.into_iter().flat_map(|row| row.cases).map(|case| case.name).collect())
+        let names = |suite: &Suite<Write>| -> Vec<_> {
+            suite.rows.iter().flat_map(|row| &row.cases).map(|case| case.name.clone()).collect()
         };
-        assert_eq!(names(&["fixed", "decode-b8"]).unwrap(), ["fixed", "decode-b8"]);
-        assert_eq!(names(&["wrap"]).unwrap(), ["wrap-16", "wrap-512"]);
-        assert!(names(&["decode-b3"]).unwrap_err().contains("--list"));
-        assert!(names(&[]).unwrap().len() > 40);
-        let mut suite = Suite::parse(CASES).unwrap();
-        assert!(suite.leave_out_slow().contains(&"--quick leaves prefill-large out".to_owned()));
-        assert!(suite.rows.iter().flat_map(|row| &row.cases).all(|case| case.layers <= 8));
-        assert!(suite.select(&["prefill-large".to_owned()]).is_err() && suite.leave_out_slow().is_empty());
+        let suite = || Suite::<Write>::parse(write::CASES).unwrap();
+        for (wanted, expected) in [
+            (&["fixed", "decode-b8"], ["fixed", "decode-b8"].as_slice()),
+            (&["wrap", "wrap-16"], &["wrap-16", "wrap-512"]),
+        ] {
+            let mut suite = suite();
+            suite.select(&wanted.map(str::to_owned)).unwrap();
+            assert_eq!(names(&suite), expected);
+        }
+        assert!(suite().select(&["decode-b3".to_owned()]).unwrap_err().contains("--list"));
+
+        let mut quick = suite();
+        assert!(quick.shorten().contains(&"prefill-large is left out of --quick".to_owned()));
+        assert!(quick.rows.iter().flat_map(|row| &row.cases).all(|case| case.layers <= 8));
+        let left_out = quick.leave_out_other_isas("avx2");
+        assert_eq!(left_out, ["nibbles-sse2 is left out: it needs --isa sse2"]);
     }
 }

@@ -1,124 +1,142 @@
-//! Decides whether a target is met.
+//! Targets, and whether a measurement meets them.
 
-use kvscatter_bench::{MedianSpread, Timings};
+use kvscatter_onnx::text::units;
 use serde::{Deserialize, Serialize};
 
-use crate::suite::Target;
+use crate::statistics::MedianSpread;
 
-/// The result of a measurement for a target.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// Compares a subject with another in the same case.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Target {
+    pub(crate) subject: String,
+    pub(crate) baseline: String,
+    /// The largest ratio of times.
+    pub(crate) at_most: f64,
+    /// The nanoseconds above the baseline that are allowed if they are more than the ratio allows.
+    #[serde(default)]
+    pub(crate) slack_ns: Option<f64>,
+}
+
+/// Compares a subject in every case of a row with itself in the first case.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Flat {
+    pub(crate) subject: String,
+    /// The subject whose times show how the machine's speed changed between the cases.
+    pub(crate) yardstick: String,
+    pub(crate) at_most: f64,
+}
+
+impl Target {
+    pub(crate) fn new(subject: &str, baseline: &str, at_most: f64) -> Self {
+        Self { subject: subject.to_owned(), baseline: baseline.to_owned(), at_most, slack_ns: None }
+    }
+
+    /// Returns the largest allowed ratio, or the ratio that the slack allows if that is larger.
+    pub(crate) fn limit(&self, baseline_ns: f64) -> f64 {
+        self.slack_ns.map_or(self.at_most, |slack| self.at_most.max((baseline_ns + slack) / baseline_ns))
+    }
+}
+
+/// The comparison of a measurement with a target.
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Verdict {
-    /// The engine that the target is about.
-    pub(crate) engine: String,
-    /// The engine that it is compared with.
+    pub(crate) subject: String,
     pub(crate) baseline: String,
     /// The largest ratio that meets the target.
     pub(crate) limit: f64,
-    /// The measured ratio. `None` if one of the two was not measured.
+    /// The measured ratio. `None` if one of the two was not timed.
     pub(crate) ratio: Option<f64>,
-    /// The smallest and the largest ratio of all processes that measured the case.
-    #[serde(default)]
-    pub(crate) processes: Option<MedianSpread>,
     pub(crate) status: Status,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Status {
     Met,
     Missed,
-    /// The median meets the target, but by no more than the noise. The noise is the A/A spread, and the
-    /// difference between the ratios of this process and of others.
-    MetWithinSpread,
-    /// The median misses the target, but by no more than the noise.
-    MissedWithinSpread,
-    /// One of the two engines has no time.
+    /// The limit is within the noise of the ratio, so another run may give the opposite result.
+    Undecided,
     NotMeasured,
 }
 
 impl Verdict {
-    /// Compares two engines of one measurement by their times, which `times` returns by name.
-    pub(crate) fn new<'t>(
-        target: &Target,
-        times: impl Fn(&str) -> Option<&'t Timings>,
-        noise: MedianSpread,
-    ) -> Self {
-        let ratio = || Some(times(&target.engine)?.over(times(&target.baseline)?).median);
-        let ratio = ratio();
+    /// Compares a ratio that has no noise.
+    pub(crate) fn exact(target: &Target, ratio: f64) -> Self {
+        Self::new(target, target.at_most, Some(ratio), MedianSpread::NONE)
+    }
+
+    pub(crate) fn new(target: &Target, limit: f64, ratio: Option<f64>, noise: MedianSpread) -> Self {
         Self {
-            engine: target.engine.clone(),
+            subject: target.subject.clone(),
             baseline: target.baseline.clone(),
-            limit: target.at_most,
+            limit,
             ratio,
-            processes: None,
-            status: ratio.map_or(Status::NotMeasured, |ratio| status(ratio, target.at_most, noise)),
+            status: ratio.map_or(Status::NotMeasured, |ratio| status(ratio, limit, noise)),
         }
     }
-}
 
-/// Compares a median ratio with its limit. If the limit is within the noise of the ratio, another run may
-/// give the opposite result.
-pub(crate) fn status(ratio: f64, limit: f64, noise: MedianSpread) -> Status {
-    let is_close = (ratio * noise.lowest..=ratio * noise.highest).contains(&limit);
-    match (ratio <= limit, is_close) {
-        (true, false) => Status::Met,
-        (true, true) => Status::MetWithinSpread,
-        (false, false) => Status::Missed,
-        (false, true) => Status::MissedWithinSpread,
+    pub(crate) fn line(&self) -> String {
+        let Self { subject, baseline, limit, ratio, status } = self;
+        let ratio = ratio.map_or("–".to_owned(), units::three_digits);
+        format!("{subject} is {ratio} × {baseline}, at most {limit:.2}: {}", status.word())
     }
-}
-
-/// Returns the target's largest allowed ratio, or the ratio that its slack allows if that is larger.
-pub(crate) fn limit(at_most: f64, slack_ns: Option<f64>, baseline_ns: f64) -> f64 {
-    slack_ns.map_or(at_most, |slack| at_most.max((baseline_ns + slack) / baseline_ns))
 }
 
 impl Status {
-    /// Returns the words for tables.
-    pub(crate) fn word(self) -> &'static str {
+    fn word(self) -> &'static str {
         match self {
             Self::Met => "met",
             Self::Missed => "missed",
-            Self::MetWithinSpread => "undecided: met by less than the noise",
-            Self::MissedWithinSpread => "undecided: missed by less than the noise",
+            Self::Undecided => "undecided",
             Self::NotMeasured => "not measured",
         }
     }
 }
 
+pub(crate) fn status(ratio: f64, limit: f64, noise: MedianSpread) -> Status {
+    match (ratio * noise.lowest..=ratio * noise.highest).contains(&limit) {
+        // A ratio without noise may equal its limit.
+        true if noise != MedianSpread::NONE => Status::Undecided,
+        _ if ratio <= limit => Status::Met,
+        _ => Status::Missed,
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use kvscatter_bench::MedianSpread;
-
-    use super::{Status, limit, status};
+    use super::{Status, Target, status};
+    use crate::statistics::MedianSpread;
 
     #[test]
-    fn met_and_missed_by_more_than_the_spread() {
+    fn a_limit_within_the_noise_is_undecided() {
         let quiet = MedianSpread { lowest: 0.98, highest: 1.02 };
         for (ratio, expected) in [
             (1.00, Status::Met),
             (1.07, Status::Met),
-            (1.09, Status::MetWithinSpread),
-            (1.10, Status::MetWithinSpread),
-            (1.12, Status::MissedWithinSpread),
+            (1.09, Status::Undecided),
+            (1.12, Status::Undecided),
             (1.13, Status::Missed),
         ] {
             assert_eq!(status(ratio, 1.10, quiet), expected, "{ratio}");
         }
-    }
-
-    #[test]
-    fn a_spread_to_one_side_does_not_help_the_other() {
         let slow = MedianSpread { lowest: 1.0, highest: 1.2 };
-        assert_eq!(status(1.11, 1.1, slow), Status::Missed);
-        assert_eq!(status(1.0, 1.1, slow), Status::MetWithinSpread);
-        assert_eq!(status(0.9, 1.1, slow), Status::Met);
+        assert_eq!(
+            [1.11, 1.0, 0.9].map(|ratio| status(ratio, 1.1, slow)),
+            [Status::Missed, Status::Undecided, Status::Met]
+        );
+        assert_eq!(
+            [0.2, 0.21].map(|ratio| status(ratio, 0.2, MedianSpread::NONE)),
+            [Status::Met, Status::Missed]
+        );
     }
 
     #[test]
-    fn slack_counts_where_it_is_more() {
-        assert_eq!(limit(1.0, Some(15.0), 10.0), 2.5);
-        assert_eq!(limit(1.1, Some(10.0), 1000.0), 1.1);
-        assert_eq!(limit(0.8, None, 10.0), 0.8);
+    fn the_larger_of_ratio_and_slack_is_the_limit() {
+        let target = |at_most, slack_ns| Target { slack_ns, ..Target::new("a", "b", at_most) };
+        assert_eq!(target(1.0, Some(15.0)).limit(10.0), 2.5);
+        assert_eq!(target(1.1, Some(10.0)).limit(1000.0), 1.1);
+        assert_eq!(target(0.8, None).limit(10.0), 0.8);
     }
 }

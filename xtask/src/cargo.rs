@@ -14,8 +14,8 @@ pub(crate) fn root() -> &'static Path {
 /// The crates that `cargo xtask test` tests. They need neither an inference engine nor Python. Every list begins with
 /// the package that enables the same features of dependencies in each build.
 pub(crate) const LIGHT: &str = "-p kvscatter-features -p kvscatter -p kvscatter-oracle \
-                                -p kvscatter-onnx -p kvscatter-session -p kvscatter-bench -p kvscatter-cli \
-                                -p kvscatter-capi -p xtask";
+                                -p kvscatter-onnx -p kvscatter-session -p kvscatter-cli -p kvscatter-capi \
+                                -p xtask";
 
 /// The crates that `cargo xtask test --rest` also tests, and the command with every feature.
 pub(crate) const HEAVY: &str = "-p kvscatter-features -p kvscatter-attention -p kvscatter-tract \
@@ -24,7 +24,7 @@ pub(crate) const HEAVY: &str = "-p kvscatter-features -p kvscatter-attention -p 
 
 /// The crates that only `cargo xtask nightly` tests.
 pub(crate) const SELDOM: &str = "-p kvscatter-features -p kvscatter-candle -p kvscatter-cuda -p kvscatter-xla \
-                                 -p kvscatter-bench-peers";
+                                 -p kvscatter-bench";
 
 /// Builds the command with every feature, as the step `unit-all` does.
 pub(crate) fn command() -> Command {

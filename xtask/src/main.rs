@@ -192,30 +192,10 @@ enum Task {
         #[arg(long, value_name = "SEED")]
         from: Option<u64>,
     },
-    /// Times the write and compares it with memcpy and other libraries. Add `--help` for the options
+    /// Times the write and compares it with memcpy and other libraries. `bench candle`, `models`, `rings` and
+    /// `sessions` time other parts. Add `--help` for the options
     #[command(disable_help_flag = true)]
     Bench {
-        #[arg(value_name = "OPTION", trailing_var_arg = true, allow_hyphen_values = true)]
-        options: Vec<OsString>,
-    },
-    /// Times attention over static caches, and decode steps with growing and with static caches, in ONNX Runtime
-    /// and tract. Add `--help` for the options
-    #[command(disable_help_flag = true)]
-    BenchModels {
-        #[arg(value_name = "OPTION", trailing_var_arg = true, allow_hyphen_values = true)]
-        options: Vec<OsString>,
-    },
-    /// Measures what rings save in the layers with a window of a decoder like Gemma 3, in ONNX Runtime. Add `--help`
-    /// for the options
-    #[command(disable_help_flag = true)]
-    BenchRings {
-        #[arg(value_name = "OPTION", trailing_var_arg = true, allow_hyphen_values = true)]
-        options: Vec<OsString>,
-    },
-    /// Measures how long sessions take to copy, save, load and undo samples, in ONNX Runtime. Add `--help` for the
-    /// options
-    #[command(disable_help_flag = true)]
-    BenchSessions {
         #[arg(value_name = "OPTION", trailing_var_arg = true, allow_hyphen_values = true)]
         options: Vec<OsString>,
     },
@@ -223,13 +203,6 @@ enum Task {
     /// Python and 25 GB of disk, downloads once). Add `--help` for the options
     #[command(disable_help_flag = true)]
     BenchReal {
-        #[arg(value_name = "OPTION", trailing_var_arg = true, allow_hyphen_values = true)]
-        options: Vec<OsString>,
-    },
-    /// Times the adapter for candle and compares it with the core, candle and candle-nn. Add `--help` for the
-    /// options
-    #[command(disable_help_flag = true)]
-    BenchCandle {
         #[arg(value_name = "OPTION", trailing_var_arg = true, allow_hyphen_values = true)]
         options: Vec<OsString>,
     },
@@ -298,11 +271,7 @@ fn main() -> ExitCode {
         Task::Soak { options } => steps_soak::soak(&options),
         Task::Hostile { count, from } => one(steps::hostile(count, from)),
         Task::Bench { options } => one(steps::bench(&options)),
-        Task::BenchModels { options } => one(steps::bench_models(&options)),
-        Task::BenchRings { options } => one(steps::bench_rings(&options)),
-        Task::BenchSessions { options } => one(steps::bench_sessions(&options)),
         Task::BenchReal { options } => one(steps_real::bench_real(&options)),
-        Task::BenchCandle { options } => one(steps::bench_candle(&options)),
         Task::BenchGpu { options } => one(steps_gpu::bench_gpu(&options)),
         Task::BenchGpuCheck => one(steps_gpu::check()),
     };

@@ -216,47 +216,23 @@ pub(crate) fn hostile(count: u64, from: Option<u64>) -> Step {
 pub(crate) fn instructions(bless: bool) -> Step {
     const TOOL: Tool =
         Tool { name: "valgrind", probe: "valgrind --version", install: "apt-get install valgrind" };
-    let mut count = cargo("bench -p kvscatter-bench --bench instructions");
+    let mut count = cargo("bench -p kvscatter --bench instructions");
     if bless {
         count.args(["--", "--bless"]);
     }
     Step::new("instructions", vec![count]).needs(&[TOOL])
 }
 
-/// Runs the benchmarks, optimised and with every engine. Results and plots go to the build folder because
-/// they describe this machine only.
+/// Runs a benchmark, optimised and with every engine. Those of models use the plugin for ONNX Runtime. Results go to
+/// the build folder because they describe this machine only.
 pub(crate) fn bench(options: &[OsString]) -> Step {
-    Step::new("bench", vec![run_bench(&[], options)])
-}
-
-/// Runs the benchmarks of attention and of decoders, also with the plugin for ONNX Runtime.
-pub(crate) fn bench_models(options: &[OsString]) -> Step {
-    Step::new("bench-models", with_plugin("models", options))
-}
-
-/// Runs the benchmark of the rings of layers with a window, with the plugin for ONNX Runtime.
-pub(crate) fn bench_rings(options: &[OsString]) -> Step {
-    Step::new("bench-rings", with_plugin("rings", options))
-}
-
-/// Runs the benchmark of copies, files and undone steps of samples, with the plugin for ONNX Runtime.
-pub(crate) fn bench_sessions(options: &[OsString]) -> Step {
-    Step::new("bench-sessions", with_plugin("sessions", options))
-}
-
-/// Runs the benchmarks of the adapter for candle.
-pub(crate) fn bench_candle(options: &[OsString]) -> Step {
-    Step::new("bench-candle", vec![run_bench(&["candle"], options)])
-}
-
-fn with_plugin(word: &str, options: &[OsString]) -> Vec<Command> {
-    let mut run = run_bench(&[word], options);
+    let mut run = cargo("run --release --quiet -p kvscatter-bench --");
+    run.args(options).arg("--out").arg(target_dir().join("bench"));
+    let needs_plugin =
+        ["models", "rings", "sessions"].iter().any(|name| options.first().is_some_and(|it| it == name));
+    if !needs_plugin {
+        return Step::new("bench", vec![run]);
+    }
     run.env("KVSCATTER_ORT_PLUGIN", steps_ort::library());
-    vec![steps_ort::build(), run]
-}
-
-fn run_bench(words: &[&str], options: &[OsString]) -> Command {
-    let mut run = cargo("run --release --quiet -p kvscatter-bench-peers --");
-    run.args(words).arg("--out").arg(target_dir().join("bench")).args(options);
-    run
+    Step::new("bench", vec![steps_ort::build(), run])
 }

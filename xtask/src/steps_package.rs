@@ -11,11 +11,10 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 const COMMAND: &str = "kvscatter-cli";
 
 /// The published crates.
-const PUBLISHED: [&str; 13] = [
+const PUBLISHED: [&str; 12] = [
     COMMAND,
     "kvscatter",
     "kvscatter-attention",
-    "kvscatter-bench",
     "kvscatter-candle",
     "kvscatter-capi",
     "kvscatter-certify",

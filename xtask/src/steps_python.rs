@@ -21,11 +21,14 @@ const TORCH_TESTS: &str = "crates/kvscatter-python/tests/torch";
 const XLA_TESTS: &str = "crates/kvscatter-python/tests/test_jax.py";
 const CUDA_TESTS: &str = "crates/kvscatter-python/tests/test_cuda.py";
 const BENCH: &str = "crates/kvscatter-python/bench";
+/// The modules that all benchmarks share.
+const SHARED: [&str; 3] = ["bench/pages.py", "bench/draw.py", "bench/paired.py"];
 const TYPING_TESTS: &str = "crates/kvscatter-python/tests/typing";
 
 /// The folders that ruff checks.
-const SOURCES: [&str; 8] = [
+const SOURCES: [&str; 9] = [
     CRATE,
+    "bench",
     "conformance",
     "crates/kvscatter-cuda/bench",
     "crates/kvscatter-onnx/python-tests",
@@ -149,7 +152,7 @@ fn versions(every_version: bool) -> impl Iterator<Item = &'static Version> {
 pub(crate) fn torch(version: Torch) -> Step {
     let environment = version.environment();
     let mut commands = wheel_in(&environment);
-    commands.push(mypy(&environment, &[TORCH_PACKAGE, BENCH]));
+    commands.push(mypy(&environment, &[TORCH_PACKAGE, BENCH, SHARED[0], SHARED[1], SHARED[2]]));
     commands.push(pyright(&environment, TORCH_TESTS));
     commands.push(pytest(&environment, &[TORCH_TESTS]));
     commands.push(documents(&environment, &[PYTORCH]));
@@ -182,7 +185,7 @@ pub(crate) fn bench(name: &'static str, options: &[OsString]) -> Step {
     let environment = Torch::Newest.environment();
     let mut commands = wheel_in(&environment);
     let mut bench = environment.python();
-    bench.arg(format!("{BENCH}/{name}.py")).args(options);
+    bench.arg(format!("{BENCH}/{name}.py")).args(options).env("PYTHONPATH", root().join("bench"));
     commands.push(bench);
     Step::new(name, commands).needs(Torch::Newest.needs())
 }

@@ -8,9 +8,9 @@ use crate::python::{INDEX, PYTHON};
 use crate::step::{Step, program};
 use crate::{steps_exports, steps_python};
 
-const PROGRAM: &str = "xtask/real/main.py";
-/// The folders of modules that the program shares with the benchmarks of the package and with the examples.
-const MODULES: [&str; 2] = ["crates/kvscatter-python/bench", "examples/models"];
+const PROGRAM: &str = "bench/real/main.py";
+/// The folders of modules that the program shares with other benchmarks and with the examples.
+const MODULES: [&str; 2] = ["bench", "examples/models"];
 /// Options that run no model.
 const WITHOUT_MODELS: [&str; 3] = ["--help", "-h", "--from"];
 

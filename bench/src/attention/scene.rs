@@ -5,11 +5,12 @@ use kvscatter_attention::Float;
 use kvscatter_oracle::attention as oracle;
 use kvscatter_session::Tensor;
 
-use super::suite::{Element, HEAD_SIZE, Parameters};
+use super::case::{Attention, Element, HEAD_SIZE};
+use crate::measure;
 
 /// The operands of a case. All subjects that can read memory of others share them.
-pub(super) struct Scene {
-    pub(super) case: Parameters,
+pub(crate) struct Scene {
+    pub(super) case: Attention,
     /// `[batch, query heads, queries, head size]`
     pub(super) query: Tensor,
     /// `[batch, heads, capacity, head size]`. The rows of the new tokens are already there.
@@ -49,7 +50,7 @@ const COMPARED: usize = 2;
 
 impl Scene {
     /// Paints the operands, and computes the expected results with the oracle.
-    pub(super) fn new(case: &Parameters) -> Result<Self, String> {
+    pub(super) fn new(case: &Attention) -> Result<Self, String> {
         match case.element {
             Element::Float32 => Self::of::<f32>(case),
             Element::Float16 => Self::of::<f16>(case),
@@ -58,7 +59,7 @@ impl Scene {
 
     /// Compares a result with the oracle's.
     pub(super) fn check<T: Float>(&self, output: &[T], layout: Layout) -> Result<(), String> {
-        let Parameters { query_heads, queries, .. } = self.case;
+        let Attention { query_heads, queries, .. } = self.case;
         // The oracle's sums are float64, and values are between -1 and 1. Half types also round the weights
         // in some libraries.
         let tolerance = if self.case.element == Element::Float32 { 1e-5 } else { 4e-3 };
@@ -85,7 +86,7 @@ impl Scene {
 
     /// Returns the bytes of the valid slots of each head, first of its keys and then of its values.
     pub(super) fn valid_bytes(&self) -> impl Iterator<Item = [&[u8]; 2]> {
-        let Parameters { heads, capacity, .. } = self.case;
+        let Attention { heads, capacity, .. } = self.case;
         let row = HEAD_SIZE * self.case.element.size();
         let valid = self.case.valid.iter().flat_map(move |&valid| std::iter::repeat_n(valid, heads));
         valid.enumerate().map(move |(head, valid)| {
@@ -93,8 +94,8 @@ impl Scene {
         })
     }
 
-    fn of<T: Float>(case: &Parameters) -> Result<Self, String> {
-        let Parameters { query_heads, heads, capacity, queries, .. } = *case;
+    fn of<T: Float>(case: &Attention) -> Result<Self, String> {
+        let Attention { query_heads, heads, capacity, queries, .. } = *case;
         let batch = case.batch();
         let zeros =
             |shape: &[usize]| Tensor::zeros(case.element.onnx(), shape).map_err(|error| error.to_string());
@@ -132,9 +133,17 @@ impl Scene {
         Ok(scene)
     }
 
+    /// Expects the results of a cache with one slot less.
+    #[cfg(test)]
+    pub(super) fn expect_one_slot_less(&mut self) {
+        let valid = self.case.valid.iter().map(|valid| valid - 1).collect();
+        let shorter = Attention { valid, ..self.case.clone() };
+        self.expected = Self::new(&shorter).map(|scene| scene.expected).unwrap_or_default();
+    }
+
     /// Computes the results of a few tokens of each sample.
     fn expect<T: Float>(&self) -> Result<Vec<ExpectedRow>, String> {
-        let Parameters { query_heads, heads, queries, .. } = self.case;
+        let Attention { query_heads, heads, queries, .. } = self.case;
         let count = COMPARED.min(queries);
         let last = queries - count;
         let mut firsts = vec![0, last / 2, last];
@@ -181,6 +190,8 @@ impl Scene {
     }
 }
 
+impl measure::Scene for Scene {}
+
 /// Returns the elements of a tensor.
 pub(super) fn elements<T: Float>(bytes: &[u8]) -> &[T] {
     bytemuck::cast_slice(bytes)
@@ -196,7 +207,7 @@ fn paint<T: Float>(tensor: &mut Tensor, seed: u32, reach: f32) {
 }
 
 /// Overwrites the slots that are not valid.
-fn hide<T: Float>(cache: &mut Tensor, case: &Parameters) {
+fn hide<T: Float>(cache: &mut Tensor, case: &Attention) {
     let sample = case.heads * case.capacity * HEAD_SIZE;
     let samples = bytemuck::cast_slice_mut::<u8, T>(cache.bytes_mut()).chunks_exact_mut(sample);
     for (sample, valid) in samples.zip(&case.valid) {

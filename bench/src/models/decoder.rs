@@ -4,12 +4,11 @@
 //! `GroupQueryAttention` writes and reads its caches.
 
 use kvscatter_onnx::Model;
-use serde::{Deserialize, Serialize};
 
 use crate::graph::{BOOL, Builder, Dim, FLOAT, INT32, INT64, MICROSOFT, Versions, int, ints, value};
 
 /// The sizes of a decoder.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Decoder {
     pub(super) layers: usize,
     pub(super) heads: usize,

@@ -7,16 +7,17 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use kvscatter::ElementType;
-use kvscatter_bench::{Budget, Timings, measure_calls};
 use kvscatter_onnx::convert::Converted;
 use kvscatter_onnx::proto::{GraphProto, ModelProto};
 use kvscatter_onnx::{CachePath, Model};
 use kvscatter_session::{InPlaceCache, Session, Step, Tensor};
 
 use super::decoder::{Decoder, LOGITS, MASK, POSITIONS, TOKENS};
-use super::results::{self, Caches, Measured, StepTime};
-use crate::attention::Runtime;
-use crate::target::Verdict;
+use crate::measure::{Budget, Failed, Measured, measure_calls};
+use crate::runtimes::Runtime;
+
+pub(super) const GROWING: &str = "growing";
+pub(super) const GROUP_QUERY: &str = "GroupQueryAttention";
 
 /// The largest allowed difference of logits. A few thousand products summed in another order differ far less.
 const TOLERANCE: f32 = 1e-3;
@@ -28,11 +29,11 @@ const THREADS: usize = 1;
 pub(super) struct Decoders {
     decoder: Decoder,
     capacity: usize,
-    pub(super) loaded: Vec<Loaded>,
+    loaded: Vec<Loaded>,
 }
 
-pub(super) struct Loaded {
-    pub(super) name: String,
+struct Loaded {
+    name: String,
     step: Box<dyn Session>,
     /// The nodes between past and present, and the path of each. Only for growing and static caches.
     caches: Option<(Box<dyn Session>, Vec<CachePath>)>,
@@ -78,7 +79,7 @@ impl Decoders {
     /// Loads the decoder with growing caches.
     pub(super) fn add_growing(&mut self, original: &Model, runtime: Runtime<'_>) -> Result<(), String> {
         let caches = Some(caches(original, runtime)?);
-        let growing = Loaded::new(results::GROWING, original, runtime, Inputs::Growing)?;
+        let growing = Loaded::new(GROWING, original, runtime, Inputs::Growing)?;
         self.loaded.push(Loaded { caches, ..growing });
         Ok(())
     }
@@ -112,7 +113,7 @@ impl Decoders {
 
     /// Loads the decoder with `GroupQueryAttention`.
     pub(super) fn add_group_query(&mut self, model: &Model, runtime: Runtime<'_>) -> Result<(), String> {
-        self.loaded.push(Loaded::new(results::GROUP_QUERY, model, runtime, Inputs::GroupQuery)?);
+        self.loaded.push(Loaded::new(GROUP_QUERY, model, runtime, Inputs::GroupQuery)?);
         Ok(())
     }
 
@@ -125,8 +126,9 @@ impl Decoders {
     }
 
     /// Creates the tensors of a step of every decoder, and compares the logits. Returns the largest difference.
-    pub(super) fn compared(&mut self, context: usize) -> Result<(Vec<Bound>, f32), String> {
-        let bound = self.loaded.iter().map(|loaded| self.bind(loaded, context));
+    fn compared(&mut self, context: usize) -> Result<(Vec<Bound>, f32), String> {
+        let bound =
+            self.loaded.iter().map(|loaded| Bound::new(&self.decoder, self.capacity, loaded, context));
         let mut bound = bound.collect::<Result<Vec<_>, _>>()?;
         let mut reference: Option<Vec<f32>> = None;
         let mut largest = 0.0_f32;
@@ -150,67 +152,79 @@ impl Decoders {
         Ok((bound, largest))
     }
 
-    /// Compares the logits of all decoders, then times them in turn.
-    pub(super) fn measure(&mut self, context: usize, budget: Budget) -> Result<Measured, String> {
-        let (mut bound, largest) = self.compared(context)?;
-        // The steps of all decoders, and then the caches of those that have them.
-        let steps = self.loaded.len();
-        let alone: Vec<_> = (0..steps).filter(|&index| self.loaded[index].caches.is_some()).collect();
-        let (times, noise) = measure_calls(steps + alone.len(), budget, |lane, calls| {
-            let index = if lane < steps { lane } else { alone[lane - steps] };
-            let (bound, loaded) = (&mut bound[index], &mut self.loaded[index]);
-            let mut time = Duration::ZERO;
-            for _ in 0..calls {
-                time += if lane < steps { bound.step(loaded)?.0 } else { bound.caches(loaded)? };
-            }
-            Ok(time)
-        })
-        .map_err(|error| format!("at {context} tokens: {error}"))?;
-        let (steps, alone) = times.split_at(steps);
-        let [growing, in_place] = alone else {
-            return Err("the caches of two decoders are timed".to_owned());
-        };
-        let named = |name: &str| {
-            let index = self.loaded.iter().position(|loaded| loaded.name == name)?;
-            steps.get(index)
-        };
-        let step = |(loaded, times): (&Loaded, &Timings)| StepTime {
-            name: loaded.name.clone(),
-            time: times.spread(),
-            speedup: steps[0].over(times),
-        };
-        let targets = results::targets(context, self.capacity);
-        Ok(Measured {
-            context,
-            caches: Caches {
-                growing: growing.spread(),
-                in_place: in_place.spread(),
-                ratio: growing.over(in_place),
-            },
-            verdicts: targets.iter().map(|target| Verdict::new(target, named, noise)).collect(),
-            steps: self.loaded.iter().zip(steps).map(step).collect(),
+    /// Compares the logits of all decoders at every context length, then times their steps at all lengths in turn.
+    /// Returns the times by context length, and the largest difference of logits.
+    pub(super) fn measure(
+        &mut self,
+        contexts: &[usize],
+        budget: Budget,
+    ) -> Result<(Vec<Measured>, f32), String> {
+        let (mut bound, mut largest) = (Vec::new(), 0.0_f32);
+        for &context in contexts {
+            let (of_context, difference) = self.compared(context)?;
+            bound.push(of_context);
+            largest = largest.max(difference);
+        }
+        let count = contexts.len();
+        let names: Vec<_> = self.loaded.iter().map(|loaded| loaded.name.clone()).collect();
+        let lanes: Vec<_> = names.iter().flat_map(|name| std::iter::repeat_n(name.clone(), count)).collect();
+        let Measured { subjects, noise } = measure_calls(&lanes, budget, |lane, calls| {
+            let (form, context) = (lane / count, lane % count);
+            repeated(calls, || Ok(bound[context][form].step(&mut self.loaded[form])?.0))
+        })?;
+        let at = |context: usize| Measured {
+            subjects: subjects.iter().skip(context).step_by(count).cloned().collect(),
             noise,
-            difference: largest,
-        })
+        };
+        Ok(((0..count).map(at).collect(), largest))
     }
 
+    /// Times the caches of the growing and of the first static decoder alone, in turn.
+    pub(super) fn measure_caches(&mut self, context: usize, budget: Budget) -> Result<Measured, String> {
+        let of_caches: Vec<_> = self.loaded.iter_mut().filter(|loaded| loaded.caches.is_some()).collect();
+        let names: Vec<_> = of_caches.iter().map(|loaded| loaded.name.clone()).collect();
+        let (decoder, capacity) = (self.decoder, self.capacity);
+        let mut bound = Vec::new();
+        for loaded in of_caches {
+            bound.push((Bound::new(&decoder, capacity, loaded, context)?, loaded));
+        }
+        measure_calls(&names, budget, |lane, calls| {
+            let (bound, loaded) = &mut bound[lane];
+            repeated(calls, || Ok(bound.caches(loaded)?))
+        })
+    }
+}
+
+/// Adds the times of so many calls.
+pub(super) fn repeated(
+    calls: usize,
+    mut time: impl FnMut() -> Result<Duration, Failed>,
+) -> Result<Duration, Failed> {
+    let mut total = Duration::ZERO;
+    for _ in 0..calls {
+        total += time()?;
+    }
+    Ok(total)
+}
+
+impl Bound {
     /// Creates the tensors of a step.
-    fn bind(&self, loaded: &Loaded, context: usize) -> Result<Bound, String> {
-        let Decoder { kv_heads: heads, head_size, .. } = self.decoder;
+    fn new(decoder: &Decoder, capacity: usize, loaded: &Loaded, context: usize) -> Result<Self, String> {
+        let Decoder { kv_heads: heads, head_size, .. } = *decoder;
         let zeros = |length| {
             Tensor::zeros(ElementType::Float32, &[1, heads, length, head_size])
                 .map_err(|error| error.to_string())
         };
         let grows = matches!(loaded.inputs, Inputs::Growing);
         let is_static = matches!(loaded.inputs, Inputs::Static { .. });
-        let slots = if is_static { self.capacity } else { context + 1 };
+        let slots = if is_static { capacity } else { context + 1 };
         // Each layer has two caches.
         let length = |cache: usize| match loaded.inputs {
             Inputs::Growing => context,
-            Inputs::Static { windowed, .. } if self.decoder.window(cache / 2).is_some() => windowed,
-            Inputs::Static { .. } | Inputs::GroupQuery => self.capacity,
+            Inputs::Static { windowed, .. } if decoder.window(cache / 2).is_some() => windowed,
+            Inputs::Static { .. } | Inputs::GroupQuery => capacity,
         };
-        let mut names = self.decoder.caches();
+        let mut names = decoder.caches();
         names.retain(|(past, _)| loaded.takes.contains(past));
         let (mut pasts, mut presents, mut updates) = (Vec::new(), Vec::new(), Vec::new());
         for (seed, _) in names.iter().enumerate() {
@@ -245,7 +259,7 @@ impl Decoders {
             }
         }
         feeds.retain(|(name, _)| loaded.takes.contains(name));
-        Ok(Bound { names, pasts, presents, updates, feeds, starts })
+        Ok(Self { names, pasts, presents, updates, feeds, starts })
     }
 }
 
@@ -275,7 +289,7 @@ fn all(paths: &[CachePath]) -> Model {
 }
 
 /// The tensors of a step.
-pub(super) struct Bound {
+struct Bound {
     /// The names of all pasts and presents.
     names: Vec<(String, String)>,
     pasts: Vec<Tensor>,
@@ -300,7 +314,7 @@ impl Bound {
     }
 
     /// Runs the whole step, and returns the time and the logits, or the bytes of another output as numbers.
-    pub(super) fn step(&mut self, loaded: &mut Loaded) -> Result<(Duration, Vec<f32>), String> {
+    fn step(&mut self, loaded: &mut Loaded) -> Result<(Duration, Vec<f32>), String> {
         let inputs = self.feeds.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
         let mut step = join(inputs, &mut self.pasts, &mut self.presents, &self.names);
         step.returned.push(&loaded.output);

@@ -4,31 +4,30 @@
 //! 2. A decode step of layers with a window alone is timed at several context lengths.
 //! 3. A decode step of the whole decoder is timed, and the nodes that compute the mask of its rings alone.
 
-mod page;
-mod results;
-
 use std::collections::BTreeSet;
-use std::time::Duration;
 
-use clap::Args;
-use kvscatter_bench::{Budget, MedianSpread, Timings, measure_calls};
 use kvscatter_onnx::Model;
 use kvscatter_onnx::convert::{ConvertOptions, Converted, WindowedCaches, convert};
+use kvscatter_onnx::text::units;
 
-use super::Options;
 use super::decoder::{Decoder, Style};
 use super::measure::Decoders;
-use crate::attention::Runtimes;
 use crate::graph::{BOOL, Dim, value};
-use crate::host::Host;
-use crate::suite::Target;
-use crate::target::{Status, Verdict, status};
-use results::{CAPACITY, Column, LINEAR, Measured, RING_MASK, RINGS, Results, WINDOW};
+use crate::measure::Budget;
+use crate::results::{CaseResults, Results, RowResults};
+use crate::runtimes::Runtimes;
+use crate::target::{Target, Verdict};
 
-/// The numbers of tokens in the caches before the timed step.
-const WINDOWED_CONTEXTS: [usize; 6] = [128, WINDOW, 1024, 4096, 16384, CAPACITY - 1];
+/// The number of tokens of a sample.
+const CAPACITY: usize = 32768;
+const WINDOW: usize = 512;
+/// The numbers of tokens in the caches before the timed step. The first one fills the window.
+const WINDOWED_CONTEXTS: [usize; 6] = [WINDOW, 128, 1024, 4096, 16384, CAPACITY - 1];
 const CONTEXTS: [usize; 3] = [WINDOW, 4096, CAPACITY - 1];
-const COMMAND: &str = "cargo xtask bench-rings --write-docs";
+
+const RINGS: &str = "rings";
+const LINEAR: &str = "linear";
+const RING_MASK: &str = "mask of the rings";
 
 /// The largest allowed ratio of the bytes of the caches with rings to those of linear caches.
 const SMALL: f64 = 0.2;
@@ -36,28 +35,6 @@ const SMALL: f64 = 0.2;
 const FLAT: f64 = 1.05;
 /// The largest allowed part of a step that computes the mask of the rings.
 const MASK_PART: f64 = 0.01;
-
-/// Measures the caches and the decode step of a decoder like Gemma 3 with rings and with linear caches
-///
-/// The logits of all decoders are compared before they are timed. All that is compared is timed in turn in one
-/// process. The measurement takes about two minutes and 5 GiB of memory. Close other programs first.
-#[derive(Args)]
-#[command(bin_name = "cargo xtask bench-rings")]
-pub(crate) struct Arguments {
-    #[command(flatten)]
-    options: Options,
-}
-
-pub(crate) fn run(Arguments { options }: &Arguments) -> Result<(), String> {
-    let runtimes = options.runtimes()?;
-    let results: Results = options.results("rings.json", || measure_all(&runtimes, options.quick))?;
-    println!("{}", page::summary(&results));
-    options.publish("docs/rings.md", COMMAND, &page::generate(&results), &[])?;
-    match results.verdicts().any(|verdict| verdict.status == Status::Missed) && !results.quick {
-        true => Err("a target was missed".to_owned()),
-        false => Ok(()),
-    }
-}
 
 /// Returns a decoder with heads and windows as in Gemma 3 1B. Its weights are smaller.
 fn decoder() -> Decoder {
@@ -73,63 +50,69 @@ fn decoder() -> Decoder {
     }
 }
 
-fn measure_all(runtimes: &Runtimes, quick: bool) -> Result<Results, String> {
+/// Measures the caches and the decode step of a decoder like Gemma 3 with rings and with linear caches.
+pub(crate) fn measure(runtimes: &Runtimes, quick: bool) -> Result<Results, String> {
     let (stock, plugin) = (runtimes.stock()?, runtimes.plugin()?);
-    let budget = |rounds| Budget { time: Duration::ZERO, min_rounds: if quick { 3 } else { rounds } };
+    let mut difference = 0.0_f32;
 
     let decoder = Decoder { layers: 4, global_every: None, ..self::decoder() };
     let (_, rings, linear) = models(&decoder)?;
-    println!("{} layers with a window", decoder.layers);
-    let measure = |runtime, targets, budget| {
+    let mut windowed = |id: &str, description: &str, is_flat, runtime, rounds| {
+        let mut row = RowResults::new(id, description);
         let mut decoders = Decoders::new(&decoder, CAPACITY);
         decoders.add_static(RINGS, &rings, runtime)?;
         decoders.add_static(LINEAR, &linear, runtime)?;
-        Measured::new(&mut decoders, &WINDOWED_CONTEXTS, targets, budget)
+        let (measured, largest) = decoders.measure(&WINDOWED_CONTEXTS, Budget::rounds(quick, rounds))?;
+        difference = difference.max(largest);
+        let target = Target::new(RINGS, "rings at 512 tokens", FLAT);
+        let first = measured.first().and_then(|first| first.times(RINGS)).cloned();
+        let mut sorted: Vec<_> = WINDOWED_CONTEXTS.into_iter().zip(&measured).collect();
+        sorted.sort_by_key(|(context, _)| *context);
+        for (context, measured) in sorted {
+            let mut case = CaseResults::new(&name_of(context), measured, &[]);
+            if context > WINDOW && is_flat {
+                let ratio = measured.times(RINGS).zip(first.as_ref()).map(|(rings, first)| rings.over(first));
+                case.verdicts.push(Verdict::new(&target, FLAT, ratio, measured.noise));
+            }
+            row.push(case);
+        }
+        Ok::<_, String>(row)
     };
-    let full = WINDOWED_CONTEXTS.into_iter().filter(|&context| context > WINDOW);
-    let targets = full.map(|context| target((RINGS, context), (RINGS, WINDOW), FLAT)).collect();
-    let windowed = measure(plugin, targets, budget(401))?;
-    println!("the same without the plugin");
-    let stock_windowed = measure(stock, Vec::new(), budget(11))?;
+    let with_plugin = windowed("windowed", "a decode step of 4 layers with the window", true, plugin, 401)?;
+    let without = windowed("windowed-stock", "the same without the plugin", false, stock, 11)?;
 
-    let windowed_layers = decoder.layers;
     let decoder = self::decoder();
     let (exported, rings, linear) = models(&decoder)?;
-    println!("the caches of {} layers", decoder.layers);
     let bytes = [plugin.open(&rings.model)?.memory().total, plugin.open(&linear.model)?.memory().total];
-    let ratio = bytes[0] as f64 / bytes[1] as f64;
     let mut decoders = Decoders::new(&decoder, CAPACITY);
     decoders.add_static(RINGS, &rings, plugin)?;
     decoders.add_static(LINEAR, &linear, plugin)?;
     decoders.add_group_query(&exported, stock)?;
     let (mask, output) = ring_mask(&rings.model)?;
     decoders.add_part(RING_MASK, &rings, (&mask, output), plugin)?;
-    println!("{} layers", decoder.layers);
+    let mut whole = RowResults::new("whole", "a decode step of the whole decoder");
     // The caches of one context length at a time are in memory.
-    let at_context = |context| {
-        let targets = vec![target((RING_MASK, context), (RINGS, context), MASK_PART)];
-        Measured::new(&mut decoders, &[context], targets, budget(21))
-    };
-    let whole = CONTEXTS.into_iter().map(at_context).collect::<Result<_, _>>()?;
-    Ok(Results {
-        host: Host::read(),
-        runtime: runtimes.label(),
-        quick,
-        decoder,
-        windowed_layers,
-        bytes,
-        bytes_verdict: Verdict {
-            engine: RINGS.to_owned(),
-            baseline: LINEAR.to_owned(),
-            limit: SMALL,
-            ratio: Some(ratio),
-            processes: None,
-            status: status(ratio, SMALL, MedianSpread { lowest: 1.0, highest: 1.0 }),
-        },
-        windowed,
-        stock_windowed,
-        whole,
-    })
+    for context in CONTEXTS {
+        let (measured, largest) = decoders.measure(&[context], Budget::rounds(quick, 21))?;
+        difference = difference.max(largest);
+        for measured in &measured {
+            let targets = [Target::new(RING_MASK, RINGS, MASK_PART)];
+            whole.push(CaseResults::new(&name_of(context), measured, &targets));
+        }
+    }
+    let mut memory = RowResults::new("bytes", "the memory of all caches");
+    let ratio = bytes[0] as f64 / bytes[1] as f64;
+    let verdict = Verdict::exact(&Target::new(RINGS, LINEAR, SMALL), ratio);
+    memory.push(CaseResults::untimed(&name_of(CAPACITY), verdict));
+    let [rings, linear] = bytes.map(units::bytes);
+    Ok(Results::new("rings", !quick, vec![memory, with_plugin, without, whole])
+        .fact("runtime", runtimes.label())
+        .fact("caches", format!("{rings} with rings, {linear} linear"))
+        .fact("largest difference of logits", format!("{difference:.1e}")))
+}
+
+fn name_of(context: usize) -> String {
+    format!("context {context}")
 }
 
 /// Returns the exported decoder, and the ones that `convert` makes from it with rings and with linear caches.
@@ -170,60 +153,6 @@ fn ring_mask(decoder: &Model) -> Result<(Model, String), String> {
     let dims = ["batch", "heads", "tokens", "slots"].map(Dim::Open);
     graph.output = vec![value(&mask, BOOL as i32, &dims)];
     Ok((Model::from_proto(proto), mask))
-}
-
-fn at(name: &str, context: usize) -> String {
-    format!("{name} at {context} tokens")
-}
-
-fn target(engine: (&str, usize), baseline: (&str, usize), at_most: f64) -> Target {
-    let [engine, baseline] = [engine, baseline].map(|(name, context)| at(name, context));
-    Target { engine, baseline, at_most, slack_ns: None }
-}
-
-impl Measured {
-    /// Compares the logits at each context length, and then times all forms at all of them in turn. The first form has
-    /// rings.
-    fn new(
-        decoders: &mut Decoders,
-        contexts: &[usize],
-        targets: Vec<Target>,
-        budget: Budget,
-    ) -> Result<Self, String> {
-        let (mut bound, mut difference) = (Vec::new(), 0.0_f32);
-        for &context in contexts {
-            println!("{context} tokens in the caches");
-            let (of_context, largest) = decoders.compared(context)?;
-            bound.push(of_context);
-            difference = difference.max(largest);
-        }
-        let names: Vec<_> = decoders.loaded.iter().map(|loaded| loaded.name.clone()).collect();
-        let count = contexts.len();
-        let (times, noise) = measure_calls(names.len() * count, budget, |lane, calls| {
-            let (form, context) = (lane / count, lane % count);
-            let mut time = Duration::ZERO;
-            for _ in 0..calls {
-                time += bound[context][form].step(&mut decoders.loaded[form])?.0;
-            }
-            Ok(time)
-        })
-        .map_err(|error| error.to_string())?;
-        let lanes: Vec<_> =
-            names.iter().flat_map(|name| contexts.iter().map(|&context| at(name, context))).collect();
-        let named = |name: &str| times.get(lanes.iter().position(|lane| lane == name)?);
-        let column = |(name, of_form): (&String, &[Timings])| Column {
-            name: name.clone(),
-            times: of_form.iter().map(Timings::spread).collect(),
-            over_rings: of_form.iter().zip(&times).map(|(time, rings)| time.over(rings)).collect(),
-        };
-        Ok(Self {
-            contexts: contexts.to_vec(),
-            columns: names.iter().zip(times.chunks(count)).map(column).collect(),
-            noise,
-            verdicts: targets.iter().map(|target| Verdict::new(target, named, noise)).collect(),
-            difference,
-        })
-    }
 }
 
 #[cfg(test)]

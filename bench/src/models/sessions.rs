@@ -6,19 +6,16 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use clap::Args;
-use kvscatter_bench::{Budget, MedianSpread, Spread, Timings, measure_calls};
 use kvscatter_onnx::convert::{ConvertOptions, convert};
 use kvscatter_onnx::text::units;
 use kvscatter_session::{KvSession, Sample};
-use serde::{Deserialize, Serialize};
 
-use super::Options;
 use super::decoder::{Decoder, Style};
-use crate::attention::{Runtime, Runtimes};
-use crate::host::Host;
-use crate::suite::Target;
-use crate::target::{Status, Verdict};
+use super::measure::repeated;
+use crate::measure::{Budget, measure_calls};
+use crate::results::{CaseResults, Results, RowResults};
+use crate::runtimes::{Runtime, Runtimes};
+use crate::target::Target;
 
 /// The number of tokens of the sample that is copied, saved and loaded.
 const TOKENS: usize = 2000;
@@ -27,7 +24,6 @@ const CAPACITY: usize = 2304;
 const LARGE: usize = 16384;
 /// The number of tokens that are undone.
 const UNDONE: usize = 64;
-const COMMAND: &str = "cargo xtask bench-sessions --write-docs";
 
 const FORK: &str = "fork";
 const MEMCPY: &str = "memcpy of the rows";
@@ -38,52 +34,9 @@ const COPY: &str = "cp";
 const ROLLBACK: &str = "rollback, 2304 slots";
 const ROLLBACK_LARGE: &str = "rollback, 16384 slots";
 
-/// Measures how long a session takes to copy, save, load and undo samples
-///
-/// The logits of a copy and of a loaded sample are compared with those of the original before anything is timed. All
-/// that is compared is timed in turn in one process. The measurement takes about a minute, 3 GiB of memory and 600 MB
-/// of disk. Close other programs first.
-#[derive(Args)]
-#[command(bin_name = "cargo xtask bench-sessions")]
-pub(crate) struct Arguments {
-    #[command(flatten)]
-    options: Options,
-}
-
-#[derive(Serialize, Deserialize)]
-struct Results {
-    host: Host,
-    runtime: String,
-    quick: bool,
-    /// The bytes of the rows of the sample, and of its file.
-    bytes: [u64; 2],
-    groups: Vec<Group>,
-}
-
-/// Calls that were timed in turn.
-#[derive(Serialize, Deserialize)]
-struct Group {
-    /// The name, the time in nanoseconds and the ratio to the last call.
-    calls: Vec<(String, Spread, Spread)>,
-    /// The A/A spread of the first call.
-    noise: MedianSpread,
-    verdicts: Vec<Verdict>,
-}
-
-pub(crate) fn run(Arguments { options }: &Arguments) -> Result<(), String> {
-    let runtimes = options.runtimes()?;
-    let results: Results = options.results("sessions.json", || measure(&runtimes, options.quick))?;
-    println!("{}{}", times(&results), targets(&results));
-    options.publish("docs/sessions.md", COMMAND, &generate(&results), &[])?;
-    let mut verdicts = results.groups.iter().flat_map(|group| &group.verdicts);
-    match verdicts.any(|verdict| verdict.status == Status::Missed) && !results.quick {
-        true => Err("a target was missed".to_owned()),
-        false => Ok(()),
-    }
-}
-
-fn measure(runtimes: &Runtimes, quick: bool) -> Result<Results, String> {
-    let budget = |rounds| Budget { time: Duration::ZERO, min_rounds: if quick { 3 } else { rounds } };
+/// Measures how long a session takes to copy, save, load and undo samples.
+pub(crate) fn measure(runtimes: &Runtimes, quick: bool) -> Result<Results, String> {
+    let budget = |rounds| Budget::rounds(quick, rounds);
     let runtime = runtimes.plugin()?;
     let decoder = Decoder { layers: 16, hidden: 64, ..Decoder::default() };
     let mut session = open(&decoder, CAPACITY, runtime)?;
@@ -100,9 +53,10 @@ fn measure(runtimes: &Runtimes, quick: bool) -> Result<Results, String> {
     let (from, mut to) = (vec![1_u8; slab], vec![2_u8; slab]);
     // The rows of one head in one cache, and the distance to those of the next.
     let (run, distance) = (bytes / decoder.runs(), slab / decoder.runs());
-    println!("copies of {TOKENS} tokens");
-    let targets = [(FORK, MEMCPY, 1.1)];
-    let forks = Group::new(&[FORK, MEMCPY, DENSE], &targets, budget(41), |call| match call {
+    let description = format!("copies and files of {TOKENS} tokens, and {UNDONE} tokens that are undone");
+    let mut row = RowResults::new("sessions", &description);
+    let targets = [Target::new(FORK, MEMCPY, 1.1)];
+    row.push(timed_in_turn("copies", &[FORK, MEMCPY, DENSE], &targets, budget(41), |call| match call {
         0 => {
             let start = Instant::now();
             let copies = session.fork(sample, 1).map_err(text)?;
@@ -115,12 +69,11 @@ fn measure(runtimes: &Runtimes, quick: bool) -> Result<Results, String> {
             from.zip(to).for_each(|(from, to)| to[..run].copy_from_slice(&from[..run]));
         })),
         _ => Ok(timed(|| black_box(&mut to)[..bytes].copy_from_slice(&black_box(&from)[..bytes]))),
-    })?;
+    })?);
     drop((from, to));
-    println!("files of {TOKENS} tokens");
     let limit = 1.0 / 0.7;
-    let targets = [(SAVE, COPY, limit), (LOAD, COPY, limit)];
-    let files = Group::new(&[SAVE, LOAD, COPY], &targets, budget(25), |call| match call {
+    let targets = [SAVE, LOAD].map(|call| Target::new(call, COPY, limit));
+    row.push(timed_in_turn("files", &[SAVE, LOAD, COPY], &targets, budget(25), |call| match call {
         0 => {
             let start = Instant::now();
             session.save(sample, &path).map_err(text)?;
@@ -139,11 +92,10 @@ fn measure(runtimes: &Runtimes, quick: bool) -> Result<Results, String> {
             let time = start.elapsed();
             status.success().then_some(time).ok_or_else(|| "cp failed".to_owned())
         }
-    })?;
+    })?);
     let bytes = [bytes as u64, fs::metadata(&path).map_err(text)?.len()];
     drop(session);
 
-    println!("{UNDONE} tokens undone");
     let small = Decoder { layers: 2, ..decoder };
     let mut sessions = [open(&small, CAPACITY, runtime)?, open(&small, LARGE, runtime)?];
     let mut samples = Vec::new();
@@ -154,21 +106,24 @@ fn measure(runtimes: &Runtimes, quick: bool) -> Result<Results, String> {
     }
     let names = [ROLLBACK_LARGE, ROLLBACK];
     // One call takes some 10 ns, so the limit is far above the resolution of the clock.
-    let undone = Group::new(&names, &[(ROLLBACK_LARGE, ROLLBACK, 2.0)], budget(101), |call| {
-        let (session, sample) = (&mut sessions[1 - call], samples[1 - call]);
-        session.begin(sample).map_err(text)?;
-        session.step(&[(sample, &prompt[..UNDONE])]).map_err(text)?;
-        let start = Instant::now();
-        session.rollback(sample).map_err(text)?;
-        Ok(start.elapsed())
-    })?;
-    Ok(Results {
-        host: Host::read(),
-        runtime: runtimes.label(),
-        quick,
-        bytes,
-        groups: vec![forks, files, undone],
-    })
+    row.push(timed_in_turn(
+        "undone steps",
+        &names,
+        &[Target::new(ROLLBACK_LARGE, ROLLBACK, 2.0)],
+        budget(101),
+        |call| {
+            let (session, sample) = (&mut sessions[1 - call], samples[1 - call]);
+            session.begin(sample).map_err(text)?;
+            session.step(&[(sample, &prompt[..UNDONE])]).map_err(text)?;
+            let start = Instant::now();
+            session.rollback(sample).map_err(text)?;
+            Ok(start.elapsed())
+        },
+    )?);
+    let [rows, file] = bytes.map(units::bytes);
+    Ok(Results::new("sessions", !quick, vec![row])
+        .fact("runtime", runtimes.label())
+        .fact("sample", format!("{TOKENS} tokens; rows of {rows}, a file of {file}")))
 }
 
 /// Opens a converted decoder for two samples.
@@ -210,87 +165,15 @@ fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
-impl Group {
-    fn new(
-        names: &[&str],
-        targets: &[(&str, &str, f64)],
-        budget: Budget,
-        mut time: impl FnMut(usize) -> Result<Duration, String>,
-    ) -> Result<Self, String> {
-        let (times, noise) = measure_calls(names.len(), budget, |call, count| {
-            let mut total = Duration::ZERO;
-            for _ in 0..count {
-                total += time(call)?;
-            }
-            Ok(total)
-        })
-        .map_err(text)?;
-        let named = |name: &str| times.get(names.iter().position(|it| *it == name)?);
-        let target = |&(engine, baseline, at_most): &(&str, &str, f64)| {
-            let (engine, baseline) = (engine.to_owned(), baseline.to_owned());
-            Verdict::new(&Target { engine, baseline, at_most, slack_ns: None }, named, noise)
-        };
-        let last = times.last().ok_or("nothing was timed")?;
-        let call = |(name, time): (&&str, &Timings)| ((*name).to_owned(), time.spread(), time.over(last));
-        Ok(Self {
-            calls: names.iter().zip(&times).map(call).collect(),
-            noise,
-            verdicts: targets.iter().map(target).collect(),
-        })
-    }
-}
-
-fn generate(results: &Results) -> String {
-    let [rows, file] = results.bytes.map(units::bytes);
-    let mut text = format!(
-        "A generated decoder of 16 layers with 8 heads of size 128 in float32 has a sample of {TOKENS} tokens, whose rows \
-         take {rows} and whose file takes {file}. The rows of each head in each cache are one run of memory. *{MEMCPY}* \
-         copies run by run, and *{DENSE}* copies one block, which is so large that it bypasses the CPU caches. *{COPY}* \
-         copies the file in the same folder. Files stay in the page cache. Each *rollback* undoes {UNDONE} tokens. All ran in {} \
-         with kvscatter's plugin. Times are medians of interleaved rounds.\n\n",
-        results.runtime,
-    );
-    text += &times(results);
-    text += "\n";
-    text += &targets(results);
-    text += "\n| | |\n|---|---|\n";
-    for (name, fact) in &results.host.facts {
-        text += &format!("| {name} | {fact} |\n");
-    }
-    text.trim_end().to_owned()
-}
-
-fn times(results: &Results) -> String {
-    let mut text = "| call | time | ratio |\n|---|--:|---|\n".to_owned();
-    for Group { calls, .. } in &results.groups {
-        let last = calls.last().map(|(name, ..)| name.as_str()).unwrap_or_default();
-        for (name, time, ratio) in calls {
-            let ratio = match name == last {
-                true => String::new(),
-                false => format!("{} × {last}", units::three_digits(ratio.median)),
-            };
-            text += &format!("| {name} | {} | {ratio} |\n", units::time(time.median));
-        }
-    }
-    text
-}
-
-fn targets(results: &Results) -> String {
-    let mut text =
-        "| what | compared with | ratio | at most | A/A spread | |\n|---|---|--:|--:|--:|---|\n".to_owned();
-    for Group { verdicts, noise, .. } in &results.groups {
-        for verdict in verdicts {
-            text += &format!(
-                "| {} | {} | {} | {:.2} | {:.2} – {:.2} | {} |\n",
-                verdict.engine,
-                verdict.baseline,
-                verdict.ratio.map_or("–".to_owned(), units::three_digits),
-                verdict.limit,
-                noise.lowest,
-                noise.highest,
-                verdict.status.word(),
-            );
-        }
-    }
-    text
+/// Times calls in turn, by their indices.
+fn timed_in_turn(
+    name: &str,
+    names: &[&str],
+    targets: &[Target],
+    budget: Budget,
+    mut time: impl FnMut(usize) -> Result<Duration, String>,
+) -> Result<CaseResults, String> {
+    let names: Vec<_> = names.iter().map(|&name| name.to_owned()).collect();
+    let measured = measure_calls(&names, budget, |call, count| repeated(count, || Ok(time(call)?)))?;
+    Ok(CaseResults::new(name, &measured, targets))
 }

@@ -3,14 +3,11 @@
 import pathlib
 import sys
 import zipfile
-from xml.etree import ElementTree
 
 import pytest
 
 ROOT = pathlib.Path(__file__).parents[3]
-sys.path += [
-    str(ROOT / folder) for folder in ("xtask/real", "examples/models", "crates/kvscatter-python/bench")
-]
+sys.path += [str(ROOT / folder) for folder in ("bench/real", "examples/models", "bench")]
 
 import candidates  # noqa: E402
 import drive  # noqa: E402
@@ -100,25 +97,14 @@ def test_the_page_names_the_best_engine_the_checks_and_what_is_missing():
         "| Small, float32 | kvscatter, tract | 2 | 2 | 2 | 2.86 | 5.00 GiB | 3 MiB |",
         "|  | llama.cpp | **4** | **4** | **4** | **5.71** | 5.00 GiB | 3 MiB |",
         "",
-        "| model | engine | tokens that equal those of transformers in float32 |",
-        "|---|---|---|",
-        "| Small, float32 | kvscatter, tract | 127 of 128 after 1,500 |",
+        "Tokens that equal those of transformers in float32:",
+        "",
+        "- Small, float32, kvscatter, tract: 127 of 128 after 1,500",
         "",
         "- Small, float32, without onnxruntime-genai: no genai_config.json",
         "",
-        "| | |",
-        "|---|---|",
-        "| CPU | Example 9000 |",
-        "| threads of each engine | 2 |",
-        "| time that other virtual machines took | 25.0% |",
+        "CPU: Example 9000; threads of each engine: 2; time that other virtual machines took: 25.0%.",
     ]
-
-
-def test_the_plot_has_a_line_for_each_engine():
-    drawn = ElementTree.fromstring(page.plot(results()["groups"]))
-    words = [each.text for each in drawn.iter("{http://www.w3.org/2000/svg}text")]
-    assert {"Small, float32", "kvscatter, tract", "llama.cpp", "4", "20"} <= {*words}
-    assert len(list(drawn.iter("{http://www.w3.org/2000/svg}circle"))) == 4
 
 
 def test_the_page_needs_a_whole_run_on_a_quiet_machine():

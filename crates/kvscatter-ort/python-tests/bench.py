@@ -25,12 +25,12 @@ from onnx import TensorProto
 from support import models
 from support.sessions import LIBRARY, PROVIDER, builtin, plugin
 
-sys.path.append(str(pathlib.Path(__file__).parents[2] / "kvscatter-python" / "bench"))
+sys.path.append(str(pathlib.Path(__file__).parents[3] / "bench"))
 
-import generated
-from generated import Samples, noise, ratio, shown
+import pages
+from paired import BLOCKS, Samples, judged, noise, ratio
 
-PAGE = generated.ROOT / "docs" / "onnxruntime.md"
+PAGE = pages.ROOT / "docs" / "onnxruntime.md"
 
 SAMPLE = 200_000  # nanoseconds; a sample is as many calls as fill it
 WARM_UP = 5
@@ -146,7 +146,7 @@ def measure(case: Case, seconds: float) -> dict[str, list[float]]:
     repeats = {name: max(1, round(SAMPLE / sample(call, WARM_UP))) for name, call in calls.items()}
     samples: dict[str, list[float]] = {name: [] for name in calls}
     order, end = list(calls), time.monotonic() + seconds
-    while time.monotonic() < end or len(samples["kvscatter"]) < 5 * generated.BLOCKS:
+    while time.monotonic() < end or len(samples["kvscatter"]) < 5 * BLOCKS:
         random.shuffle(order)
         for name in order:
             samples[name].append(sample(calls[name], repeats[name]))
@@ -155,12 +155,12 @@ def measure(case: Case, seconds: float) -> dict[str, list[float]]:
 
 def verdict(value: float, limit: float | None, spread: tuple[float, float]) -> str:
     """Returns the verdict on a ratio, or a dash if it has no limit."""
-    return "–" if limit is None else generated.judged(limit, value * spread[0], value * spread[1])
+    return "–" if limit is None else judged(limit, value * spread[0], value * spread[1])
 
 
 def line(case: Case, samples: Samples) -> str:
     spread = noise(samples, "built-in")
-    times = {name: shown(statistics.median(of)) for name, of in samples.items()}
+    times = {name: pages.shown(statistics.median(of)) for name, of in samples.items()}
     value = ratio(samples, "kvscatter", case.against)
     compared = times[case.against] + (", memcpy" if case.against != "built-in" else "")
     cells = [
@@ -184,7 +184,7 @@ def table(seconds: float) -> str:
     for case in CASES:
         rows.append(line(case, measure(case, seconds)))
         print(rows[-1], flush=True)
-    return "\n".join([*rows, "", f"{generated.machine('onnxruntime')}."])
+    return "\n".join([*rows, "", f"{pages.machine('onnxruntime')}."])
 
 
 def main() -> None:
@@ -198,7 +198,7 @@ def main() -> None:
     text = table(0.5 if given.quick else 10)
     print(f"\n{text}")
     if given.write_docs:
-        generated.write(PAGE, "cargo xtask ort-bench", text)
+        pages.write(PAGE, "cargo xtask ort-bench", text)
 
 
 if __name__ == "__main__":

@@ -15,11 +15,11 @@ import time
 import numpy as np
 
 import engines
-import generated
+import pages
 import report
 from cases import CASES, Case
 
-PAGE = generated.ROOT / "docs" / "python.md"
+PAGE = pages.ROOT / "docs" / "python.md"
 
 SAMPLE = 200_000  # nanoseconds of a sample, which repeats the call to fill them
 WARM_UP = 3
@@ -85,14 +85,14 @@ def main() -> None:
     results = {}
     for case in CASES:
         results[case] = measure(case, 1 if given.quick else 55)
-        medians = {name: generated.shown(statistics.median(of)) for name, of in results[case].items()}
+        medians = {name: pages.shown(statistics.median(of)) for name, of in results[case].items()}
         print(
             f"{case.label}: {', '.join(f'{name} {median}' for name, median in medians.items())}", flush=True
         )
     text = report.page(results)
     print(f"\n{text}")
     if given.write_docs:
-        generated.write(PAGE, "cargo xtask peers", text)
+        pages.write(PAGE, "cargo xtask peers", text)
 
 
 if __name__ == "__main__":

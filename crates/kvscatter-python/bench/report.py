@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 
 import engines
 from cases import Case
-from generated import Samples, judged, machine, noise, ratio, shown
+from pages import machine, shown
+from paired import Samples, judged, noise, ratio
 
 # Limits for a prepared call minus the Rust call inside it, in nanoseconds.
 NUMPY_OVERHEAD = 350

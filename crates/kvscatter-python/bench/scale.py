@@ -23,8 +23,8 @@ import torch.distributed
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
 
-import generated
 import kvscatter.torch
+import pages
 from cost_model import (
     Decoder,
     Device,
@@ -37,7 +37,7 @@ from cost_model import (
     write_seconds,
 )
 
-PAGE = generated.ROOT / "docs" / "scale.md"
+PAGE = pages.ROOT / "docs" / "scale.md"
 
 PROCESSES = (1, 2, 4) if (os.cpu_count() or 1) >= 4 else (1, 2)  # messages need two
 # The decoder whose steps are measured.
@@ -51,7 +51,7 @@ COPY = MIB << 8
 LARGE = Decoder(
     layers=80, hidden_size=8192, heads=8, head_size=128, element_bytes=2, samples=1024, tokens=8192
 )
-MESHES = [Mesh(1, 1), Mesh(1, 2), Mesh(1, 8), Mesh(8, 8), Mesh(32, 8), Mesh(128, 8), Mesh(64, 16)]
+MESHES = [Mesh(1, 1), Mesh(1, 8), Mesh(8, 8), Mesh(128, 8)]
 # Replayed decode steps of docs/cuda.md: rows of keys and values, and seconds. Only one GPU was measured, so there
 # are no times of messages.
 H100_WRITES = {16: 2.44e-6, 1024: 2.85e-6, 4096: 3.33e-6}
@@ -168,7 +168,7 @@ def link(messages: Mapping[int, float]) -> Link:
 
 def shown(seconds: float) -> str:
     """Returns three digits with a suitable unit."""
-    return generated.shown(seconds * 1e9)
+    return pages.shown(seconds * 1e9)
 
 
 def text(measured: Mapping[int, dict[str, Any]]) -> str:
@@ -179,7 +179,7 @@ def text(measured: Mapping[int, dict[str, Any]]) -> str:
     h100 = writer(H100_WRITES, 1 / H100_COPY, 1)
     return "\n\n".join(
         [
-            f"{generated.machine('numpy', 'torch')}; one thread for each process.",
+            f"{pages.machine('numpy', 'torch')}; one thread for each process.",
             constants(host, between, h100, alone["ways"]),
             "**Predicted and measured**: the prepared writes of a decode step of a decoder with "
             f"{SMALL.layers} layers, {SMALL.heads} heads and {SMALL.samples} samples, and an all-reduce of 1 MiB. "
@@ -269,7 +269,7 @@ def main() -> None:
     tables = text(measured)
     print(f"\n{tables}")
     if given.write_docs:
-        generated.write(PAGE, "cargo xtask scale", tables)
+        pages.write(PAGE, "cargo xtask scale", tables)
 
 
 if __name__ == "__main__":

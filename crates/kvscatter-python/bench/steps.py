@@ -1,7 +1,7 @@
 """Measures what steps and drafts cost, for docs/python/session.md.
 
     pip install kvscatter onnx onnx-ir onnxruntime
-    python crates/kvscatter-python/bench/steps.py [--quick] [--write-docs]
+    PYTHONPATH=bench python crates/kvscatter-python/bench/steps.py [--quick] [--write-docs]
 
 A generated decoder of 8 layers runs in ONNX Runtime on one thread. Its next token depends only on the position and
 on the kind of the last token, so each kind of prompt is continued with a given text. All times are CPU times.
@@ -24,10 +24,10 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 
-import generated
 import kvscatter
+import pages
 
-PAGE = generated.ROOT / "docs" / "python" / "session.md"
+PAGE = pages.ROOT / "docs" / "python" / "session.md"
 COMMAND = "python crates/kvscatter-python/bench/steps.py"
 
 HIDDEN, INNER, LAYERS, HEADS, KV_HEADS, SIZE = 256, 1024, 8, 4, 2, 64
@@ -276,8 +276,8 @@ def main() -> None:
         steps = step_table(Path(folder), rounds)
         drafts = draft_table(Path(folder), rounds)
     if options.write_docs:
-        machine = generated.machine("onnxruntime")
-        generated.write(PAGE, COMMAND, "\n\n".join([f"Measured on {machine}.", steps, drafts]))
+        machine = pages.machine("onnxruntime")
+        pages.write(PAGE, COMMAND, "\n\n".join([f"Measured on {machine}.", steps, drafts]))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 //!
 //! `cargo run --release -p kvscatter-tract --example worker -- MODEL THREADS CAPACITY CHUNK`
 //!
-//! Each line of the standard input is a request, and has one line as its answer. `xtask/real/worker.py` serves the same
+//! Each line of the standard input is a request, and has one line as its answer. `bench/real/worker.py` serves the same
 //! requests in Python, and describes them.
 
 use std::env;

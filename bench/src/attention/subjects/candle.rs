@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 use candle_core::{Device, Tensor, WithDType};
 use candle_nn::attention::{AttnMask, flash_attn};
 use kvscatter_attention::Float;
-use kvscatter_bench::Failed;
 
-use super::run::{Run, settle};
+use super::run::settle;
+use crate::attention::case::{Attention, HEAD_SIZE};
 use crate::attention::scene::{Layout, Scene, elements};
-use crate::attention::suite::{HEAD_SIZE, Parameters};
+use crate::measure::{Failed, Prepared, Subject};
 
 /// Elements that both libraries have.
 pub(super) trait Elements: Float + WithDType + num_traits::Float {}
@@ -17,8 +17,8 @@ pub(super) trait Elements: Float + WithDType + num_traits::Float {}
 impl<T: Float + WithDType + num_traits::Float> Elements for T {}
 
 /// Prepares a call on copies of the operands.
-pub(super) fn prepare<T: Elements>(scene: &Scene) -> Result<Box<dyn Run>, String> {
-    let Parameters { query_heads, heads, capacity, queries, threads, .. } = scene.case;
+pub(super) fn prepare<T: Elements>(scene: &Scene) -> Prepared<Scene> {
+    let Attention { query_heads, heads, capacity, queries, threads, .. } = scene.case;
     let &[valid] = scene.case.valid.as_slice() else {
         return Err("it copies the caches of a batch".to_owned());
     };
@@ -54,7 +54,7 @@ struct Candle<T> {
     element: std::marker::PhantomData<T>,
 }
 
-impl<T: Elements> Run for Candle<T> {
+impl<T: Elements> Subject<Scene> for Candle<T> {
     fn time(&mut self, scene: &mut Scene, calls: usize) -> Result<Duration, Failed> {
         settle(&scene.case);
         let [query, key, value] = &self.operands;
@@ -73,7 +73,8 @@ impl<T: Elements> Run for Candle<T> {
         Ok(elapsed)
     }
 
-    fn check(&mut self, scene: &Scene) -> Result<(), String> {
+    fn check(&mut self, scene: &mut Scene) -> Result<(), String> {
+        self.time(scene, 1).map_err(|error| error.to_string())?;
         let output = self.output.as_ref().ok_or("there is no output")?;
         // Its results of half types are float32 in some kernels.
         let output = output.to_dtype(T::DTYPE).and_then(|output| output.flatten_all()?.to_vec1::<T>());

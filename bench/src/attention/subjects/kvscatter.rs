@@ -3,51 +3,51 @@
 use std::time::{Duration, Instant};
 
 use kvscatter::{ElementType, Isa};
-use kvscatter_attention::{Attention, Float, Inputs, Outputs, Prepared, Scratch, Shapes, Valid};
-use kvscatter_bench::Failed;
+use kvscatter_attention::{self as ours, Float, Inputs, Outputs, Scratch, Shapes, Valid};
 
-use super::run::{Run, with_threads};
+use super::run::with_threads;
+use crate::attention::case::{Attention, HEAD_SIZE};
 use crate::attention::scene::{Layout, Scene, elements};
-use crate::attention::suite::{HEAD_SIZE, Parameters};
+use crate::measure::{Failed, Prepared, Subject};
 
 /// Prepares a call on the scene's caches.
-pub(super) fn prepare<T: Float>(scene: &Scene, isa: Isa) -> Result<Box<dyn Run>, String> {
-    Ok(Box::new(Whole { call: Call::<T>::new(&scene.case, scene.case.batch(), isa)? }))
+pub(super) fn prepare<T: Float>(scene: &Scene, isa: Isa) -> Prepared<Scene> {
+    Ok(Box::new(Whole { call: Call::<T>::new(&scene.case, scene.case.batch(), isa)?, caches: None }))
 }
 
 /// Prepares a call on copies of the caches with fewer slots.
-pub(super) fn prepare_small<T: Float>(scene: &Scene, slots: usize) -> Result<Box<dyn Run>, String> {
-    let case = Parameters { capacity: slots, ..scene.case.clone() };
-    let sample = case.heads * slots * HEAD_SIZE;
-    let mut caches =
-        [vec![T::of_f32(0.0); case.batch() * sample], vec![T::of_f32(0.0); case.batch() * sample]];
+pub(super) fn prepare_small<T: Float>(scene: &Scene, slots: usize) -> Prepared<Scene> {
+    let case = Attention { capacity: slots, ..scene.case.clone() };
+    let len = case.batch() * case.heads * slots * HEAD_SIZE;
+    let mut caches = [(); 2].map(|()| vec![T::of_f32(0.0); len]);
     for (head, valid) in scene.valid_bytes().enumerate() {
         for (cache, valid) in caches.iter_mut().zip(valid) {
             let valid = elements::<T>(valid);
             cache[head * slots * HEAD_SIZE..][..valid.len()].copy_from_slice(valid);
         }
     }
-    Ok(Box::new(Small { call: Call::<T>::new(&case, case.batch(), Isa::allowed())?, caches }))
+    Ok(Box::new(Whole { call: Call::<T>::new(&case, case.batch(), Isa::allowed())?, caches: Some(caches) }))
 }
 
 /// Prepares one call for each sample.
-pub(super) fn prepare_by_sample<T: Float>(scene: &Scene) -> Result<Box<dyn Run>, String> {
+pub(super) fn prepare_by_sample<T: Float>(scene: &Scene) -> Prepared<Scene> {
     Ok(Box::new(BySample { call: Call::<T>::new(&scene.case, 1, Isa::allowed())?, outputs: Vec::new() }))
 }
 
 struct Call<T> {
-    prepared: Prepared,
+    prepared: ours::Prepared,
     scratch: Scratch,
     output: Vec<T>,
 }
 
 impl<T: Float> Call<T> {
-    fn new(case: &Parameters, batch: usize, isa: Isa) -> Result<Self, String> {
+    fn new(case: &Attention, batch: usize, isa: Isa) -> Result<Self, String> {
         let query = [batch, case.query_heads, case.queries, HEAD_SIZE];
         let cache = [batch, case.heads, case.capacity, HEAD_SIZE];
         let element: ElementType = case.element.onnx();
         let shapes = Shapes { element, query: &query, key: &cache, value: &cache, mask: None, past: None };
-        let prepared = Attention::new().causal(true).prepare(&shapes).map_err(|error| error.to_string())?;
+        let prepared =
+            ours::Attention::new().causal(true).prepare(&shapes).map_err(|error| error.to_string())?;
         let prepared = prepared.with_isa(isa);
         let scratch = prepared.scratch(case.threads);
         Ok(Self { prepared, scratch, output: vec![T::of_f32(0.0); query.iter().product()] })
@@ -69,11 +69,16 @@ impl<T: Float> Call<T> {
 /// One call on all samples.
 struct Whole<T> {
     call: Call<T>,
+    /// Caches other than those of the scene.
+    caches: Option<[Vec<T>; 2]>,
 }
 
-impl<T: Float> Run for Whole<T> {
+impl<T: Float> Subject<Scene> for Whole<T> {
     fn time(&mut self, scene: &mut Scene, calls: usize) -> Result<Duration, Failed> {
-        let caches = [&scene.key, &scene.value].map(|cache| elements::<T>(cache.bytes()));
+        let caches = match &self.caches {
+            Some(caches) => caches.each_ref().map(Vec::as_slice),
+            None => [&scene.key, &scene.value].map(|cache| elements::<T>(cache.bytes())),
+        };
         with_threads(&scene.case, |executor| {
             let began = Instant::now();
             for _ in 0..calls {
@@ -83,30 +88,8 @@ impl<T: Float> Run for Whole<T> {
         })
     }
 
-    fn check(&mut self, scene: &Scene) -> Result<(), String> {
-        scene.check(&self.call.output, Layout::Heads)
-    }
-}
-
-/// One call on other caches.
-struct Small<T> {
-    call: Call<T>,
-    caches: [Vec<T>; 2],
-}
-
-impl<T: Float> Run for Small<T> {
-    fn time(&mut self, scene: &mut Scene, calls: usize) -> Result<Duration, Failed> {
-        let [key, value] = &self.caches;
-        with_threads(&scene.case, |executor| {
-            let began = Instant::now();
-            for _ in 0..calls {
-                self.call.run(elements(scene.query.bytes()), [key, value], &scene.lengths, executor)?;
-            }
-            Ok(began.elapsed())
-        })
-    }
-
-    fn check(&mut self, scene: &Scene) -> Result<(), String> {
+    fn check(&mut self, scene: &mut Scene) -> Result<(), String> {
+        self.time(scene, 1).map_err(|error| error.to_string())?;
         scene.check(&self.call.output, Layout::Heads)
     }
 }
@@ -114,7 +97,7 @@ impl<T: Float> Run for Small<T> {
 /// One call for each sample.
 struct BySample<T> {
     call: Call<T>,
-    /// The outputs of all samples, after [`Run::time`].
+    /// The outputs of all samples, after the first [`Subject::time`].
     outputs: Vec<T>,
 }
 
@@ -125,7 +108,7 @@ impl<T: Float> BySample<T> {
         executor: Option<&dyn kvscatter::Executor>,
         mut after: impl FnMut(&[T]),
     ) -> Result<(), Failed> {
-        let Parameters { heads, capacity, .. } = scene.case;
+        let Attention { heads, capacity, .. } = scene.case;
         let sample = heads * capacity * HEAD_SIZE;
         let queries = elements::<T>(scene.query.bytes()).chunks_exact(self.call.output.len());
         let [keys, values] = [&scene.key, &scene.value].map(|cache| elements::<T>(cache.bytes()));
@@ -138,7 +121,7 @@ impl<T: Float> BySample<T> {
     }
 }
 
-impl<T: Float> Run for BySample<T> {
+impl<T: Float> Subject<Scene> for BySample<T> {
     fn time(&mut self, scene: &mut Scene, calls: usize) -> Result<Duration, Failed> {
         let scene = &*scene;
         with_threads(&scene.case, |executor| {
@@ -156,7 +139,8 @@ impl<T: Float> Run for BySample<T> {
         })
     }
 
-    fn check(&mut self, scene: &Scene) -> Result<(), String> {
+    fn check(&mut self, scene: &mut Scene) -> Result<(), String> {
+        self.time(scene, 1).map_err(|error| error.to_string())?;
         scene.check(&self.outputs, Layout::Heads)
     }
 }

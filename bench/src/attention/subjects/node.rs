@@ -4,18 +4,18 @@ use std::time::Duration;
 
 use kvscatter::ElementType;
 use kvscatter_attention::Float;
-use kvscatter_bench::Failed;
 use kvscatter_onnx::Model;
 use kvscatter_session::{InPlaceCache, Session, Step, Tensor};
 
-use super::run::{Run, settle};
-use crate::attention::runtimes::{Runtime, Runtimes};
+use super::run::settle;
+use crate::attention::case::{Attention, HEAD_SIZE};
 use crate::attention::scene::{Layout, Scene, elements};
-use crate::attention::suite::{HEAD_SIZE, Parameters};
 use crate::graph::{Builder, Dim, INT32, INT64, MICROSOFT, Versions, int, value};
+use crate::measure::{Failed, Prepared, Subject};
+use crate::runtimes::{Runtime, Runtimes};
 
 /// Prepares ONNX's `Attention`, which reads the caches as its keys and values.
-pub(super) fn attention<T: Float>(scene: &Scene, runtime: Runtime<'_>) -> Result<Box<dyn Run>, String> {
+pub(super) fn attention<T: Float>(scene: &Scene, runtime: Runtime<'_>) -> Prepared<Scene> {
     let case = &scene.case;
     let element = case.element.onnx().onnx_code();
     let mut builder = Builder::default();
@@ -41,7 +41,7 @@ pub(super) fn attention<T: Float>(scene: &Scene, runtime: Runtime<'_>) -> Result
 
 /// Prepares ONNX Runtime's `GroupQueryAttention` with past and present in one buffer. It also writes the rows of
 /// the new tokens.
-pub(super) fn group_query<T: Float>(scene: &Scene, runtimes: &Runtimes) -> Result<Box<dyn Run>, String> {
+pub(super) fn group_query<T: Float>(scene: &Scene, runtimes: &Runtimes) -> Prepared<Scene> {
     let case = &scene.case;
     let element = case.element.onnx().onnx_code();
     let mut builder = Builder::default();
@@ -85,12 +85,12 @@ pub(super) fn group_query<T: Float>(scene: &Scene, runtimes: &Runtimes) -> Resul
 /// The versions that introduced `Attention` with `nonpad_kv_seqlen`.
 const VERSIONS: Versions = Versions { ir: 12, opset: 24 };
 
-fn load(builder: Builder, runtime: Runtime<'_>, case: &Parameters) -> Result<Box<dyn Session>, String> {
+fn load(builder: Builder, runtime: Runtime<'_>, case: &Attention) -> Result<Box<dyn Session>, String> {
     let model: Model = builder.finish("node", VERSIONS);
     runtime.load(&model, case.threads)
 }
 
-fn output(case: &Parameters, shape: &[usize]) -> Result<Tensor, String> {
+fn output(case: &Attention, shape: &[usize]) -> Result<Tensor, String> {
     Tensor::zeros(case.element.onnx(), shape).map_err(|error| error.to_string())
 }
 
@@ -110,7 +110,7 @@ enum Kind {
     GroupQuery { last: Tensor, total: Tensor },
 }
 
-impl<T: Float> Run for Node<T> {
+impl<T: Float> Subject<Scene> for Node<T> {
     fn time(&mut self, scene: &mut Scene, calls: usize) -> Result<Duration, Failed> {
         settle(&scene.case);
         let mut elapsed = Duration::ZERO;
@@ -151,7 +151,8 @@ impl<T: Float> Run for Node<T> {
         Ok(elapsed)
     }
 
-    fn check(&mut self, scene: &Scene) -> Result<(), String> {
+    fn check(&mut self, scene: &mut Scene) -> Result<(), String> {
+        self.time(scene, 1).map_err(|error| error.to_string())?;
         let layout = match self.kind {
             Kind::Attention { .. } => Layout::Heads,
             Kind::GroupQuery { .. } => Layout::Flat,

@@ -2,16 +2,16 @@
 
 use std::time::{Duration, Instant};
 
-use kvscatter_bench::Failed;
 use ndarray::{Array4, ArrayView4, s};
 use tract_transformers::ops::flash_sdpa::FlashSdpaOp;
 
-use super::run::{Run, settle};
+use super::run::settle;
+use crate::attention::case::{Attention, HEAD_SIZE};
 use crate::attention::scene::{Layout, Scene, elements};
-use crate::attention::suite::{HEAD_SIZE, Parameters};
+use crate::measure::{Failed, Prepared, Subject};
 
 /// Prepares a call on views of the scene's memory.
-pub(super) fn prepare(scene: &Scene) -> Result<Box<dyn Run>, String> {
+pub(super) fn prepare(scene: &Scene) -> Prepared<Scene> {
     let &[valid] = scene.case.valid.as_slice() else {
         return Err("it takes no lengths".to_owned());
     };
@@ -26,10 +26,10 @@ struct Tract {
     output: Option<Array4<f32>>,
 }
 
-impl Run for Tract {
+impl Subject<Scene> for Tract {
     fn time(&mut self, scene: &mut Scene, calls: usize) -> Result<Duration, Failed> {
         settle(&scene.case);
-        let Parameters { query_heads, heads, capacity, queries, .. } = scene.case;
+        let Attention { query_heads, heads, capacity, queries, .. } = scene.case;
         let query = (1, query_heads, queries, HEAD_SIZE);
         let query = ArrayView4::from_shape(query, elements::<f32>(scene.query.bytes()))?;
         let cache = |cache| ArrayView4::from_shape((1, heads, capacity, HEAD_SIZE), cache);
@@ -50,7 +50,8 @@ impl Run for Tract {
         Ok(elapsed)
     }
 
-    fn check(&mut self, scene: &Scene) -> Result<(), String> {
+    fn check(&mut self, scene: &mut Scene) -> Result<(), String> {
+        self.time(scene, 1).map_err(|error| error.to_string())?;
         let output = self.output.as_ref().and_then(|output| output.as_slice());
         scene.check(output.ok_or("there is no output")?, Layout::Heads)
     }

@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use kvscatter::Isa;
-use kvscatter_bench::Failed;
 
 use super::raw;
-use super::run::{Run, with_threads};
+use super::run::with_threads;
+use crate::attention::case::{Attention, HEAD_SIZE};
 use crate::attention::scene::Scene;
-use crate::attention::suite::{HEAD_SIZE, Parameters};
+use crate::measure::{Failed, Prepared, Subject};
 
 /// Sums the valid bytes of keys and values as words.
 #[derive(Default)]
@@ -18,7 +18,7 @@ pub(super) struct Pass {
     sum: u64,
 }
 
-impl Run for Pass {
+impl Subject<Scene> for Pass {
     fn time(&mut self, scene: &mut Scene, calls: usize) -> Result<Duration, Failed> {
         let mut heads: Vec<_> = scene.valid_bytes().collect();
         // With fewer heads than threads nothing would be left for some. Halves are enough for two threads.
@@ -51,7 +51,8 @@ impl Run for Pass {
         })
     }
 
-    fn check(&mut self, scene: &Scene) -> Result<(), String> {
+    fn check(&mut self, scene: &mut Scene) -> Result<(), String> {
+        self.time(scene, 1).map_err(|error| error.to_string())?;
         let words = |bytes: &[u8]| {
             let words = bytes.as_chunks().0.iter().map(|&word| u64::from_le_bytes(word));
             words.fold(0, u64::wrapping_add)
@@ -71,7 +72,7 @@ pub(super) struct MultiplyAdds {
 }
 
 impl MultiplyAdds {
-    pub(super) fn prepare(case: &Parameters, isa: Isa) -> Result<Box<dyn Run>, String> {
+    pub(super) fn prepare(case: &Attention, isa: Isa) -> Prepared<Scene> {
         if raw::lanes(isa).is_none() {
             return Err(format!("there is no loop for {isa}"));
         }
@@ -79,7 +80,7 @@ impl MultiplyAdds {
     }
 
     /// Prepares multiply-adds with AVX2, of which one operand is converted from float16.
-    pub(super) fn prepare_converted(case: &Parameters) -> Result<Box<dyn Run>, String> {
+    pub(super) fn prepare_converted(case: &Attention) -> Prepared<Scene> {
         if case.query_heads != case.heads * raw::PER_CONVERSION {
             return Err(format!("a head of keys must have {} query heads", raw::PER_CONVERSION));
         }
@@ -87,14 +88,17 @@ impl MultiplyAdds {
         Ok(Self::of(case, |count| raw::converted_multiply_adds(count).unwrap_or(0)))
     }
 
-    fn of(case: &Parameters, make: impl Fn(usize) -> usize + Send + Sync + 'static) -> Box<dyn Run> {
+    fn of(
+        case: &Attention,
+        make: impl Fn(usize) -> usize + Send + Sync + 'static,
+    ) -> Box<dyn Subject<Scene>> {
         // One product with each key, and one with each value.
         let count = case.query_heads * case.seen() * 2 * HEAD_SIZE;
         Box::new(Self { make: Box::new(make), count, done: 0 })
     }
 }
 
-impl Run for MultiplyAdds {
+impl Subject<Scene> for MultiplyAdds {
     fn time(&mut self, scene: &mut Scene, calls: usize) -> Result<Duration, Failed> {
         let (make, share) = (&self.make, self.count.div_ceil(scene.case.threads));
         with_threads(&scene.case, |executor| {
@@ -114,7 +118,8 @@ impl Run for MultiplyAdds {
         })
     }
 
-    fn check(&mut self, _: &Scene) -> Result<(), String> {
+    fn check(&mut self, scene: &mut Scene) -> Result<(), String> {
+        self.time(scene, 1).map_err(|error| error.to_string())?;
         if self.done >= self.count { Ok(()) } else { Err(format!("{} of {}", self.done, self.count)) }
     }
 }
