@@ -23,9 +23,8 @@ class Line:
     name: str
     color: str
     points: list[tuple[float, float]]
-    # A limit is dashed, and the area on its other side is shaded, which is above it if lines are below.
+    # A limit is dashed, and the area below it is shaded.
     is_limit: bool = False
-    is_below: bool = False
 
     def sides(self) -> tuple[list[float], list[float]]:
         """Returns the coordinates in both directions."""
@@ -58,7 +57,7 @@ def lines(
         scaled(axes, x, y)
         for line in of_panel:
             if line.is_limit:
-                axes.fill_between(*line.sides(), axes.get_ylim()[line.is_below], color=SHADE, zorder=0, lw=0)
+                axes.fill_between(*line.sides(), axes.get_ylim()[0], color=SHADE, zorder=0, lw=0)
         named |= {line.name: line for line in of_panel}
     names(drawing, {name: line.color for name, line in named.items()})
     save(drawing, path)

@@ -30,7 +30,6 @@ class Plot:
     number: str
     label: str
     subjects: dict[str, str]
-    of_bandwidth: bool = False
 
 
 @dataclass(frozen=True)
@@ -85,14 +84,6 @@ PAGES = {
                 "capacity",
                 "capacity in rows",
                 WRITERS | {"onnxruntime, run()": PINK},
-            ),
-            "update": Plot(
-                "Bandwidth against the size of the update",
-                "batch 1, 8 heads of 128 float16, 1 to 8192 rows into 8192; hot",
-                "bytes",
-                "bytes of the update",
-                WRITERS,
-                of_bandwidth=True,
             ),
         },
     ),
@@ -251,17 +242,14 @@ def draw(results: Row, name: str, plot: Plot, path: pathlib.Path) -> bool:
     lines = []
     for subject, color in plot.subjects.items():
         points = sorted(
-            (case["numbers"][plot.number], case["numbers"]["bytes"] / time if plot.of_bandwidth else time)
-            for case in cases
-            if (time := time_of(case, subject))
+            (case["numbers"][plot.number], time) for case in cases if (time := time_of(case, subject))
         )
         if len(points) > 1:
-            lines.append(draw.Line(subject, color, points, color == INK, plot.of_bandwidth))
+            lines.append(draw.Line(subject, color, points, color == INK))
     if lines:
         known = dict(map(tuple, results["facts"]))
         x = draw.Axis(plot.label, lambda value: f"{value:,.0f}", base=2)
-        bandwidth = draw.Axis("GB/s", lambda value: f"{value:g}")
-        y = bandwidth if plot.of_bandwidth else draw.Axis("time per call", pages.shown)
+        y = draw.Axis("time per call", pages.shown)
         draw.lines(path, plot.title, f"{plot.subtitle}; {known.get('CPU')}", {"": lines}, x, y)
     return bool(lines)
 
