@@ -151,7 +151,7 @@ fn usage_errors_are_one_line() {
 }
 
 /// Options that take whole numbers, with the smallest number that the parser of each accepts.
-const NUMBERS: [(&str, &[(&str, i32)]); 6] = [
+const NUMBERS: [(&str, &[(&str, i32)]); 5] = [
     (
         "generate m.onnx --prompt-ids 1",
         &[

@@ -19,7 +19,7 @@ use crate::support::{BINARY, Folder, is_built, npy_f32};
 
 /// Every command that writes files. Each entry has the command line, and a part of the path of the file
 /// during whose write the command is stopped.
-const COMMANDS: [(&str, &str); 11] = [
+const COMMANDS: [(&str, &str); 10] = [
     (
         "apply tensor-scatter --past-cache cache.npy --update update.npy --axis 1 --present-cache out.npy",
         "/.tmp",
