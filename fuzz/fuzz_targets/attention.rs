@@ -13,16 +13,15 @@ use libfuzzer_sys::fuzz_target;
 #[path = "../../crates/kvscatter-attention/tests/oracle/bounds.rs"]
 mod bounds;
 #[path = "../../crates/kvscatter-attention/tests/oracle/call.rs"]
+#[expect(dead_code, reason = "ranks are compared elsewhere")]
 mod call;
 #[path = "../../crates/kvscatter-attention/tests/oracle/element.rs"]
 mod element;
 #[path = "../../crates/kvscatter-attention/tests/oracle/executors.rs"]
 mod executors;
 #[path = "../../crates/kvscatter-attention/tests/oracle/scene.rs"]
-#[expect(dead_code, reason = "inputs are small here")]
 mod scene;
 #[path = "../../crates/kvscatter-attention/tests/oracle/variants.rs"]
-#[expect(dead_code, reason = "inputs are small here")]
 mod variants;
 
 use element::Element;

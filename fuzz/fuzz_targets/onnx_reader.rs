@@ -19,7 +19,7 @@ mod generator;
 #[path = "../../crates/kvscatter-onnx/tests/hostile/passes.rs"]
 mod passes;
 #[path = "../../crates/kvscatter-onnx/tests/onnx/support.rs"]
-#[expect(dead_code, unused_imports, unused_macros, reason = "the other tests use the rest of it")]
+#[expect(unused_imports, unused_macros, reason = "the other tests use the rest of it")]
 mod support;
 
 use std::collections::BTreeSet;

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use kvscatter::{ElementType, Executor};
-use kvscatter_attention::{Attention, Inputs, Outputs, Prepared, Shapes, Valid};
+use kvscatter_attention::{Attention, Inputs, Outputs, Shapes, Valid};
 
 /// Counts how often it was asked for help.
 struct Counted(AtomicUsize);
@@ -19,10 +19,10 @@ impl Executor for Counted {
 const FOR_A_SLOT: usize = 64 + 64;
 const SLOTS: usize = 9000;
 
-/// Returns how often a decode with so many valid slots uses the executor. The call is shared from `least` multiplications
-/// on, or from the limit of `prepare` on.
+/// Returns how often a decode with so many valid slots uses the executor. It shares calls from `least` multiplications
+/// on, or from the default on.
 #[cfg(test)]
-fn used(prepare: fn(Prepared) -> Prepared, tokens: usize, threads: usize, least: Option<usize>) -> usize {
+fn used(has_tiny_limits: bool, tokens: usize, threads: usize, least: Option<usize>) -> usize {
     let (query, key, value) = ([1, 1, 1, 64], [1, 1, SLOTS, 64], [1, 1, SLOTS, 64]);
     let shapes = Shapes {
         element: ElementType::Float32,
@@ -32,7 +32,8 @@ fn used(prepare: fn(Prepared) -> Prepared, tokens: usize, threads: usize, least:
         mask: None,
         past: None,
     };
-    let prepared = prepare(Attention::new().prepare(&shapes).unwrap());
+    let prepared = Attention::new().prepare(&shapes).unwrap();
+    let prepared = if has_tiny_limits { prepared.with_tiny_limits() } else { prepared };
     let (lengths, cache) = ([i64::try_from(tokens).unwrap()], vec![1.0_f32; SLOTS * 64]);
     let inputs = Inputs {
         query: &[1.0; 64],
@@ -56,16 +57,14 @@ fn used(prepare: fn(Prepared) -> Prepared, tokens: usize, threads: usize, least:
 
 #[test]
 fn only_long_calls_use_the_executor() {
-    let limits: [(fn(Prepared) -> Prepared, _); 2] =
-        [(|prepared| prepared, (1 << 20) / FOR_A_SLOT), (Prepared::with_tiny_limits, 1)];
-    for (prepare, least) in limits {
-        assert_eq!(used(prepare, least, 2, None), 1);
-        assert_eq!(used(prepare, SLOTS, 2, None), 1);
-        assert_eq!(used(prepare, least - 1, 2, None), 0);
+    for (has_tiny_limits, least) in [(false, (1 << 20) / FOR_A_SLOT), (true, 1)] {
+        assert_eq!(used(has_tiny_limits, least, 2, None), 1);
+        assert_eq!(used(has_tiny_limits, SLOTS, 2, None), 1);
+        assert_eq!(used(has_tiny_limits, least - 1, 2, None), 0);
         // The caller has asked for no other thread.
-        assert_eq!(used(prepare, SLOTS, 1, None), 0);
+        assert_eq!(used(has_tiny_limits, SLOTS, 1, None), 0);
         // The caller has chosen which calls are long.
-        assert_eq!(used(prepare, 64, 2, Some(64 * FOR_A_SLOT)), 1);
-        assert_eq!(used(prepare, 63, 2, Some(64 * FOR_A_SLOT)), 0);
+        assert_eq!(used(has_tiny_limits, 64, 2, Some(64 * FOR_A_SLOT)), 1);
+        assert_eq!(used(has_tiny_limits, 63, 2, Some(64 * FOR_A_SLOT)), 0);
     }
 }

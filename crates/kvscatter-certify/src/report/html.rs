@@ -185,6 +185,30 @@ mod tests {
     }
 
     #[test]
+    fn a_page_leaves_out_what_was_not_examined() {
+        let mut certificate = Certificate {
+            made_at: None,
+            original: None,
+            logits: vec![],
+            occupancy: vec![],
+            ..sample::passed()
+        };
+        let decode = certificate.timings.as_mut().and_then(|timings| timings.decode.as_mut()).unwrap();
+        (decode.crossover, decode.at[0].original_ns) = (None, None);
+        let timed = html(&certificate);
+        certificate.timings = None;
+        let untimed = html(&certificate);
+        for page in [&timed, &untimed] {
+            assert!(parse(page).errors.borrow().is_empty());
+            assert!(
+                page.contains("No logits were compared.") && page.contains("No scenario was run."),
+                "{page}"
+            );
+        }
+        assert!(timed.contains("<td class=\"n\">–</td>") && !untimed.contains("id=\"timings\""));
+    }
+
+    #[test]
     fn nothing_is_loaded_and_nothing_runs() {
         let mut found = Vec::new();
         elements(&parse(&html(&sample::failed())).document, &mut found);

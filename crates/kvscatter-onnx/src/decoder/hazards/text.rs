@@ -322,11 +322,11 @@ mod tests {
     /// The names are an interface: scripts compare them.
     #[test]
     fn kinds_are_stable() {
-        let kinds = "past-read-elsewhere present-read-elsewhere shared-cache present-given-twice result-unused written- \
-            twice written-in-turn circular-prefix-mask ring-mask ring-too-small ring-differs ring-unchecked \
-            node-between types-differ grows operator-writes mixed-styles mixed-capacities mixed-write-indices \
-            no-write-indices two-conventions tensor-wide-scale window-missing window-differs alibi-missing \
-            context-shorter file-unread runtime";
+        let kinds = "past-read-elsewhere present-read-elsewhere shared-cache present-given-twice result-unused \
+            written-twice written-in-turn circular-prefix-mask ring-mask ring-too-small ring-differs \
+            ring-unchecked node-between types-differ grows operator-writes mixed-styles mixed-capacities \
+            mixed-write-indices no-write-indices two-conventions tensor-wide-scale window-missing window-differs \
+            alibi-missing context-shorter file-unread runtime";
         assert_eq!(Hazard::VARIANTS.join(" "), kinds);
     }
 }

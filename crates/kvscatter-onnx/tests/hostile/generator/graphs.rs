@@ -369,10 +369,10 @@ fn bypass(dice: &mut Dice, root: &mut Message) {
     let Some((graph, at)) = graph_and_node(dice, root) else { return };
     let node = node_at(graph, at).clone();
     graph.fields.remove(at);
-    if dice.chance(80) {
-        if let (Some(from), Some(to)) = (node.texts("output").first(), node.texts("input").first()) {
-            rename(graph, from, to);
-        }
+    if dice.chance(80)
+        && let (Some(from), Some(to)) = (node.texts("output").first(), node.texts("input").first())
+    {
+        rename(graph, from, to);
     }
 }
 
