@@ -4,7 +4,7 @@
 //! This file decides whether one thread or the host's threads write, and whether stores go through the CPU caches
 //! or bypass them.
 //!
-//! The crate documentation defines P1 and P3, `cpu/mod.rs` defines K1, and `cpu/kernel.rs` defines V1 and V2.
+//! The crate documentation defines P1 and P3, `cpu.rs` defines K1, and `cpu/kernel.rs` defines V1 and V2.
 
 use super::copy::{BlockBatch, Copier, Stores};
 use super::executor::{self, Share, Threads};

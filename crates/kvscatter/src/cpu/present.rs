@@ -3,7 +3,7 @@
 //! This file decides how a sample is copied: in pieces before, in and after the update, as a whole copy that the
 //! update then overwrites, or in the order of addresses past the CPU caches.
 //!
-//! The crate documentation defines P1, `cpu/mod.rs` defines K1, and `cpu/kernel.rs` defines V1 to V3.
+//! The crate documentation defines P1, `cpu.rs` defines K1, and `cpu/kernel.rs` defines V1 to V3.
 
 use core::mem::MaybeUninit;
 use core::ptr;

@@ -3,7 +3,7 @@
 //! The types of slices guarantee that a buffer is not null, does not overlap another and does not end beyond
 //! the address space. The checks here establish the same before the first byte moves.
 //!
-//! The crate documentation defines X1 and X2, `cpu/mod.rs` defines K1, and `cpu/kernel.rs` defines V1.
+//! The crate documentation defines X1 and X2, `cpu.rs` defines K1, and `cpu/kernel.rs` defines V1.
 
 use core::ptr;
 
