@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::path::{Path, PathBuf};
 
 use kvscatter_onnx::Model;
-use kvscatter_onnxruntime::{OnnxRuntime, locate_plugin};
+use kvscatter_ort_engine::{OnnxRuntime, locate_plugin};
 use kvscatter_session::{Engine, KvSession, LoadOptions, Session, SessionOptions};
 use tempfile::TempDir;
 

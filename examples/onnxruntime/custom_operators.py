@@ -1,6 +1,6 @@
 """Emits the operators of the domain com.kvscatter with onnx.helper, and runs them.
 
-    python custom_operators.py target/release/libkvscatter_ort.so
+    python custom_operators.py target/release/libkvscatter_ort_plugin.so
 """
 
 import pathlib

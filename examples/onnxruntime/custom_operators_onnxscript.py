@@ -1,6 +1,6 @@
 """Emits an operator of the domain com.kvscatter with onnxscript, and runs it.
 
-    python custom_operators_onnxscript.py target/release/libkvscatter_ort.so
+    python custom_operators_onnxscript.py target/release/libkvscatter_ort_plugin.so
 """
 
 import pathlib

@@ -1,6 +1,6 @@
 """Writes a token into a static cache, in place, with the kvscatter plugin.
 
-    python in_place.py target/release/libkvscatter_ort.so
+    python in_place.py target/release/libkvscatter_ort_plugin.so
 """
 
 import pathlib

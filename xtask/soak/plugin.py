@@ -10,7 +10,7 @@ import sys
 import tempfile
 
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
-TESTS = pathlib.Path(__file__).parents[2] / "crates/kvscatter-ort/python-tests"
+TESTS = pathlib.Path(__file__).parents[2] / "crates/kvscatter-ort-plugin/python-tests"
 sys.path.insert(0, str(TESTS))
 
 import onnxruntime as ort  # noqa: E402 - the runtime reads the variable when it is imported

@@ -19,7 +19,7 @@ pub(crate) const LIGHT: &str = "-p kvscatter-features -p kvscatter -p kvscatter-
 
 /// The crates that `cargo xtask test --rest` also tests, and the command with every feature.
 pub(crate) const HEAVY: &str = "-p kvscatter-features -p kvscatter-attention -p kvscatter-tract \
-                                -p kvscatter-onnxruntime -p kvscatter-certify -p kvscatter-ort -p kvscatter-python \
+                                -p kvscatter-ort-engine -p kvscatter-certify -p kvscatter-ort-plugin -p kvscatter-python \
                                 -p kvscatter-cli --features kvscatter-cli/full";
 
 /// The crates that only `cargo xtask nightly` tests.

@@ -17,7 +17,7 @@ const BETWEEN: [&str; 7] = ["1.25.1", "1.26.0", "1.27.0", "1.28.0", "1.29.0", "1
 /// The newest version that the plugin must reject.
 const TOO_OLD: &str = "1.23.2";
 
-const TESTS: &str = "crates/kvscatter-ort/python-tests";
+const TESTS: &str = "crates/kvscatter-ort-plugin/python-tests";
 
 /// The variable with the plugin's file.
 const LIBRARY: &str = "KVSCATTER_ORT_LIBRARY";
@@ -97,18 +97,18 @@ pub(crate) fn plugin(name: &'static str) -> (Step, [OsString; 4]) {
 /// step that runs at the same time can replace the one in the usual folder.
 pub(crate) fn development_plugin() -> (Command, PathBuf) {
     let folder = target_dir().join("plugin");
-    let build = with_results_in(&folder, cargo("build -p kvscatter-features -p kvscatter-ort"));
-    (build, folder.join("debug/libkvscatter_ort.so"))
+    let build = with_results_in(&folder, cargo("build -p kvscatter-features -p kvscatter-ort-plugin"));
+    (build, folder.join("debug/libkvscatter_ort_plugin.so"))
 }
 
 /// Builds the plugin with optimisation.
 pub(crate) fn build() -> Command {
-    cargo("build --release -p kvscatter-ort")
+    cargo("build --release -p kvscatter-ort-plugin")
 }
 
 /// Returns the path of the plugin.
 pub(crate) fn library() -> PathBuf {
-    target_dir().join("release/libkvscatter_ort.so")
+    target_dir().join("release/libkvscatter_ort_plugin.so")
 }
 
 fn needs(environments: &[Environment]) -> &'static [Tool] {
@@ -127,7 +127,7 @@ fn versions(every_version: bool) -> Vec<&'static str> {
 }
 
 fn environment(version: &str) -> Environment {
-    const LOCK: &str = "crates/kvscatter-ort/python-tests/requirements.txt";
+    const LOCK: &str = "crates/kvscatter-ort-plugin/python-tests/requirements.txt";
     Environment::new(format!("onnxruntime/{version}"), LOCK).with(format!("onnxruntime=={version}"))
 }
 

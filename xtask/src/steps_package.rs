@@ -20,7 +20,7 @@ const PUBLISHED: [&str; 12] = [
     "kvscatter-certify",
     "kvscatter-cuda",
     "kvscatter-onnx",
-    "kvscatter-onnxruntime",
+    "kvscatter-ort-engine",
     "kvscatter-oracle",
     "kvscatter-session",
     "kvscatter-tract",

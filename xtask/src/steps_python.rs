@@ -32,7 +32,7 @@ const SOURCES: [&str; 9] = [
     "conformance",
     "crates/kvscatter-cuda/bench",
     "crates/kvscatter-onnx/python-tests",
-    "crates/kvscatter-ort/python-tests",
+    "crates/kvscatter-ort-plugin/python-tests",
     "examples/models",
     "examples/sharded",
     "xtask",

@@ -11,7 +11,7 @@ use kvscatter_onnx::convert::convert;
 use kvscatter_onnx::proto::AttributeProto;
 use kvscatter_onnx::proto::attribute_proto::AttributeType;
 use kvscatter_onnx::{Model, WeightTransfer};
-use kvscatter_onnxruntime::OnnxRuntime;
+use kvscatter_ort_engine::OnnxRuntime;
 use support::{options, testdata};
 
 fn say(certificate: &Certificate) -> String {

@@ -49,8 +49,8 @@ pub(crate) fn open(name: EngineName, ort: OrtFiles<'_>) -> Result<Box<dyn Engine
         (EngineName::Tract, Some(option)) => Err(CommandError::LibraryUnused { option }),
         #[cfg(feature = "onnxruntime")]
         (EngineName::Ort, _) => {
-            let runtime = kvscatter_onnxruntime::OnnxRuntime::load(ort.lib)?;
-            Ok(Box::new(match kvscatter_onnxruntime::locate_plugin(ort.plugin) {
+            let runtime = kvscatter_ort_engine::OnnxRuntime::load(ort.lib)?;
+            Ok(Box::new(match kvscatter_ort_engine::locate_plugin(ort.plugin) {
                 Some(plugin) => runtime.with_plugin(&plugin)?,
                 None => runtime,
             }))

@@ -29,7 +29,7 @@ pub(crate) enum CommandError {
     Certify(#[from] kvscatter_certify::CertifyError),
     #[cfg(feature = "onnxruntime")]
     #[error("{}{}", .0, options::of_runtime(.0))]
-    OnnxRuntime(#[from] kvscatter_onnxruntime::RuntimeError),
+    OnnxRuntime(#[from] kvscatter_ort_engine::RuntimeError),
     #[error("{}{}", files::plain(.0), options::of_session(.0))]
     Session(#[from] kvscatter_session::SessionError),
     #[cfg(feature = "text")]

@@ -42,9 +42,9 @@ pub(crate) fn of_certify(error: &kvscatter_certify::CertifyError) -> &'static st
 
 /// Returns the option to name if ONNX Runtime cannot be loaded, as [`of_session`] does.
 #[cfg(feature = "onnxruntime")]
-pub(crate) fn of_runtime(error: &kvscatter_onnxruntime::RuntimeError) -> &'static str {
+pub(crate) fn of_runtime(error: &kvscatter_ort_engine::RuntimeError) -> &'static str {
     match error {
-        kvscatter_onnxruntime::RuntimeError::Missing { .. } => " (--ort-lib)",
+        kvscatter_ort_engine::RuntimeError::Missing { .. } => " (--ort-lib)",
         _ => "",
     }
 }

@@ -5,7 +5,7 @@
 //! into exceptions. `cuda` does the same for arrays on a device. `session` and `generate` run decoders in
 //! the ONNX Runtime of this Python, which `runtime` loads, and `signals` lets Ctrl-C interrupt a session.
 //!
-//! The module is also the plugin for ONNX Runtime, because it exports the functions of `kvscatter-ort`. `xla`
+//! The module is also the plugin for ONNX Runtime, because it exports the functions of `kvscatter-ort-plugin`. `xla`
 //! has the function that JAX registers with its compiler.
 
 mod array;
@@ -100,7 +100,7 @@ mod _native {
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         // ONNX Runtime loads this module by its path, as a plugin, and the interpreter keeps it loaded.
-        kvscatter_ort::stay_loaded();
+        kvscatter_ort_plugin::stay_loaded();
         let py = module.py();
         lazy::initialize_libraries(py)?;
         PyPrepared::make_callable(py)?;

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use kvscatter_onnxruntime::OnnxRuntime;
+use kvscatter_ort_engine::OnnxRuntime;
 use kvscatter_session::{Engine, engine_label};
 use pyo3::prelude::*;
 

@@ -1,7 +1,7 @@
 //! Converts the errors of sessions to exceptions of the classes in [`error`](crate::error).
 
 use kvscatter_onnx::OnnxError;
-use kvscatter_onnxruntime::RuntimeError;
+use kvscatter_ort_engine::RuntimeError;
 use kvscatter_session::{SessionError, SessionSetting};
 use pyo3::prelude::*;
 

@@ -1,7 +1,7 @@
 //! Keeps the last writes that each thread has prepared. XLA makes the same calls at each step of a program.
 //!
-//! The plugin of ONNX Runtime (`recent.rs` in `kvscatter-ort`) knows which operator a call is for, and has a list for
-//! each. A handler of XLA knows only the call.
+//! The plugin of ONNX Runtime (`recent.rs` in `kvscatter-ort-plugin`) knows which operator a call is for, and has a
+//! list for each. A handler of XLA knows only the call.
 
 use core::cell::RefCell;
 use core::ffi::c_int;

@@ -43,7 +43,7 @@ pub(crate) use issue::run;
 /// Version 1.25 aligns the causal mask wrongly if Attention has no mask input, and the certificate then
 /// fails. ONNX Runtime parses the model, and a model contains no code that could run.
 ///
-/// ONNX Runtime uses kvscatter's plugin (libkvscatter_ort) if there is one: that of --ort-plugin, else of
+/// ONNX Runtime uses kvscatter's plugin (libkvscatter_ort_plugin) if there is one: that of --ort-plugin, else of
 /// KVSCATTER_ORT_PLUGIN, else the library in the folder of this command or in ../lib. The value none means no
 /// plugin. The certificate names the plugin.
 #[derive(Debug, Args)]

@@ -4,7 +4,7 @@
 use half::f16;
 use kvscatter::ElementType;
 use kvscatter_onnx::Model;
-use kvscatter_onnxruntime::OnnxRuntime;
+use kvscatter_ort_engine::OnnxRuntime;
 use kvscatter_session::{Engine, LoadOptions, SessionError, Step};
 use prost::Message;
 use tract_onnx::pb::{

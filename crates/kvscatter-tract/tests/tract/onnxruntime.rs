@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use kvscatter_onnx::convert::convert;
 use kvscatter_onnx::{Model, WeightTransfer};
-use kvscatter_onnxruntime::OnnxRuntime;
+use kvscatter_ort_engine::OnnxRuntime;
 use kvscatter_session::{Engine, KvSession, Sample, SessionOptions, argmax};
 use kvscatter_tract::Tract;
 

@@ -228,7 +228,7 @@ mod tests {
     use super::{FACTOR, FLAT_UP_TO, time};
     use crate::certificate::{CachePathTimes, Check, Verdict};
     use crate::evidence::timed::Timed;
-    use kvscatter_onnxruntime::OnnxRuntime;
+    use kvscatter_ort_engine::OnnxRuntime;
     use kvscatter_session::Interface;
 
     fn testdata(name: &str) -> Model {

@@ -1,5 +1,5 @@
 //! Tests of the engine with a real ONNX Runtime. They are ignored by default because the repository does not
-//! contain it: `KVSCATTER_ORT_LIB=… cargo test -p kvscatter-onnxruntime -- --ignored`.
+//! contain it: `KVSCATTER_ORT_LIB=… cargo test -p kvscatter-ort-engine -- --ignored`.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use kvscatter_onnx::proto::{
     GraphProto, ModelProto, OperatorSetIdProto, TensorProto, TensorShapeProto, TypeProto, ValueInfoProto,
 };
 use kvscatter_onnx::{Model, ModelFile};
-use kvscatter_onnxruntime::OnnxRuntime;
+use kvscatter_ort_engine::OnnxRuntime;
 use kvscatter_session::{Engine, InPlaceCache, LoadOptions, Session, SessionError, Step, Tensor};
 
 const CACHES: [(&str, &str); 4] = [

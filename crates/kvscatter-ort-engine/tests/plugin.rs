@@ -1,6 +1,6 @@
 //! Tests of the engine with a real ONNX Runtime and kvscatter's plugin. They are ignored by default, because
 //! the repository contains neither: `KVSCATTER_ORT_LIB=… KVSCATTER_ORT_PLUGIN=… cargo test -p
-//! kvscatter-onnxruntime -- --ignored`, where the plugin is what `cargo build -p kvscatter-ort` makes.
+//! kvscatter-ort-engine -- --ignored`, where the plugin is what `cargo build -p kvscatter-ort-plugin` makes.
 #![expect(clippy::unwrap_used, reason = "a helper that panics fails its test")]
 
 #[path = "../../kvscatter-session/tests/churn/mod.rs"]
@@ -9,7 +9,7 @@ mod churn;
 use std::path::{Path, PathBuf};
 
 use kvscatter_onnx::Model;
-use kvscatter_onnxruntime::{OnnxRuntime, RuntimeError, locate_plugin};
+use kvscatter_ort_engine::{OnnxRuntime, RuntimeError, locate_plugin};
 use kvscatter_session::{Engine, LoadOptions, SessionError};
 
 fn alone() -> OnnxRuntime {

@@ -1,6 +1,6 @@
 //! Running batches in a real ONNX Runtime. Samples are added, extended, truncated and removed, and each gets
 //! the same logits as in a batch without other samples. Ignored by default: `KVSCATTER_ORT_LIB=… cargo test
-//! -p kvscatter-onnxruntime -- --ignored`.
+//! -p kvscatter-ort-engine -- --ignored`.
 #![expect(clippy::unwrap_used, reason = "a helper that panics fails its test")]
 
 #[path = "../../kvscatter-session/tests/churn/mod.rs"]
@@ -23,7 +23,7 @@ use kvscatter_onnx::proto::{
     AttributeProto, GraphProto, NodeProto, TensorShapeProto, TypeProto, ValueInfoProto, attribute_proto,
 };
 use kvscatter_onnx::{Model, WeightTransfer};
-use kvscatter_onnxruntime::OnnxRuntime;
+use kvscatter_ort_engine::OnnxRuntime;
 use kvscatter_session::{GenerateOptions, Generator, KvSession, SessionError, SessionOptions};
 use poisoned_decoder::poisoned;
 

@@ -68,7 +68,7 @@ pub fn locate(named: Option<&Path>) -> Result<PathBuf, RuntimeError> {
 ///
 /// 1. the path `named`;
 /// 2. the path in `KVSCATTER_ORT_PLUGIN`;
-/// 3. the library `libkvscatter_ort.so` (`.dylib`, or `kvscatter_ort.dll`) in the folder of the running
+/// 3. the library `libkvscatter_ort_plugin.so` (`.dylib`, or `kvscatter_ort_plugin.dll`) in the folder of the running
 ///    program, or in the folder `lib` beside that folder.
 ///
 /// A path that is given need not exist, and [`OnnxRuntime::with_plugin`](crate::OnnxRuntime::with_plugin) then
@@ -86,7 +86,7 @@ pub fn locate_plugin(named: Option<&Path>) -> Option<PathBuf> {
 
 /// Returns the plugin in the folder of a program, or in the folder `lib` beside it.
 fn plugin_beside(program: &Path) -> Option<PathBuf> {
-    let name = format!("{}kvscatter_ort{}", env::consts::DLL_PREFIX, env::consts::DLL_SUFFIX);
+    let name = format!("{}kvscatter_ort_plugin{}", env::consts::DLL_PREFIX, env::consts::DLL_SUFFIX);
     let folder = program.parent()?;
     let folders = [Some(folder.to_owned()), folder.parent().map(|parent| parent.join("lib"))];
     folders.into_iter().flatten().map(|folder| folder.join(&name)).find(|file| file.is_file())
@@ -203,7 +203,7 @@ mod tests {
     fn the_plugin_is_found_beside_a_program() {
         let folder = tempfile::tempdir().unwrap();
         let (bin, lib) = (folder.path().join("bin"), folder.path().join("lib"));
-        let name = format!("{DLL_PREFIX}kvscatter_ort{DLL_SUFFIX}");
+        let name = format!("{DLL_PREFIX}kvscatter_ort_plugin{DLL_SUFFIX}");
         let program = bin.join("kvscatter");
         std::fs::create_dir(&bin).unwrap();
         std::fs::create_dir(&lib).unwrap();

@@ -1,5 +1,5 @@
 //! Random histories of sessions in a real ONNX Runtime. Ignored by default: `KVSCATTER_ORT_LIB=… cargo test -p
-//! kvscatter-onnxruntime -- --ignored`. `KVSCATTER_HISTORIES` sets the number of histories of each model and batch.
+//! kvscatter-ort-engine -- --ignored`. `KVSCATTER_HISTORIES` sets the number of histories of each model and batch.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a helper that panics fails its test")]
 
@@ -10,7 +10,7 @@ mod replay;
 
 use std::path::Path;
 
-use kvscatter_onnxruntime::OnnxRuntime;
+use kvscatter_ort_engine::OnnxRuntime;
 use random::world::{Counts, histories};
 use replay::{Subject, tiny};
 

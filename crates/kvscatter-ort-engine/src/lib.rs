@@ -70,7 +70,7 @@ impl OnnxRuntime {
     }
 
     /// Loads kvscatter's plugin, which sessions of this engine then use. The library is called
-    /// `libkvscatter_ort.so`, and [`locate_plugin`] finds it.
+    /// `libkvscatter_ort_plugin.so`, and [`locate_plugin`] finds it.
     ///
     /// A process loads the plugin once and keeps it loaded. Loading a library runs its code, so name only
     /// files that you trust.

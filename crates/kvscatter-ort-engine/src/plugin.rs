@@ -59,7 +59,7 @@ fn refusal(message: &str) -> String {
     let missing = message.split_once("undefined symbol: ").map_or("", |(_, symbol)| symbol);
     if missing.trim_start_matches('_').starts_with("Py") {
         "is the module of the Python package, which needs a Python process; build the plugin instead: cargo build \
-         --release -p kvscatter-ort"
+         --release -p kvscatter-ort-plugin"
             .to_owned()
     } else if missing.starts_with("CreateEpFactories") {
         "is not a plugin: it has no function CreateEpFactories".to_owned()
