@@ -93,8 +93,8 @@ pub(crate) fn plugin(name: &'static str) -> (Step, [OsString; 4]) {
     (step, files.map(PathBuf::into_os_string))
 }
 
-/// Returns the command that builds the plugin for tests, and its file. The file is in a folder of its own, because a
-/// step that runs at the same time can replace the one in the usual folder.
+/// Returns the command that builds the plugin for tests, and its file. The file is in a separate folder, because a step
+/// that runs at the same time can replace the one in the usual folder.
 pub(crate) fn development_plugin() -> (Command, PathBuf) {
     let folder = target_dir().join("plugin");
     let build = with_results_in(&folder, cargo("build -p kvscatter-features -p kvscatter-ort-plugin"));

@@ -10,7 +10,8 @@ pub(crate) struct Dice {
 }
 
 impl Dice {
-    /// Takes the first choices from these bytes, so that a fuzzer can change each of them, and the others from the seed.
+    /// Takes the first choices from these bytes, so that a fuzzer can change each of them, and the others from the
+    /// seed.
     pub(crate) fn new(seed: u64, bytes: &[u8]) -> Self {
         Self { given: bytes.iter().rev().copied().collect(), random: Pcg64Mcg::seed_from_u64(seed) }
     }
