@@ -271,8 +271,7 @@ fn sdist() -> Step {
     let [remove, pack, unpack] = unpacked_sdist();
     let mut files = Command::new("python3");
     files.arg("xtask/python/sdist_files.py").arg(sdist_folder());
-    let mut tree =
-        cargo("tree --quiet --offline --locked --package kvscatter-python --depth 0 --manifest-path");
+    let mut tree = cargo("tree --quiet --offline --package kvscatter-python --depth 0 --manifest-path");
     tree.arg(sdist_folder().join(CRATE).join("Cargo.toml"));
     let tools = tools();
     Step::new("python-sdist", vec![tools.make(), remove, pack, unpack, files, tree]).needs(needs(&[tools]))
