@@ -50,7 +50,7 @@ enum Task {
     /// linear, cuda, cuda-images, candle-cuda, instructions, c-valgrind, package, the Python package as users install
     /// it, with accelerators and PyTorch, ort --every-version and bench-gpu-check. Runs two steps at once
     Nightly,
-    /// Checks the formatting, also outside the workspace: fuzz targets, code generator, divergences
+    /// Checks the formatting, also outside the workspace: fuzz targets, divergences
     Fmt,
     /// Counts words as `words` does, and runs clippy over every target of the workspace, with warnings as errors
     Lint,
