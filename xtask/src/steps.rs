@@ -16,7 +16,7 @@ pub(crate) const DIVERGENCES: &str = "xtask/divergences/rust/Cargo.toml";
 
 /// The time of processors that the steps of `cargo xtask test --all` may use together. Load changes it little, a slower
 /// processor more.
-const BUDGET: Duration = Duration::from_mins(90);
+const BUDGET: Duration = Duration::from_mins(45);
 
 /// Returns the steps of `cargo xtask test`, cheapest first, so that mistakes appear in the first minutes.
 /// These steps need Rust and a C compiler.
