@@ -30,16 +30,16 @@ use crate::steps_python::Torch;
 
 /// All steps of continuous integration as commands.
 ///
-/// CI runs `cargo xtask test`, and then `cargo xtask test --rest`. Each step of the two is also a separate
-/// command. Every step prints the cargo commands that it runs. All commands work in any folder of the
+/// CI runs `cargo xtask test`, and then `cargo xtask test --rest`. Most steps of the two are also separate
+/// commands. Every step prints the cargo commands that it runs. All commands work in any folder of the
 /// repository and respect CARGO_TARGET_DIR.
 #[derive(Parser)]
 #[command(bin_name = "cargo xtask", disable_help_subcommand = true)]
 enum Task {
     /// Runs the steps for every change: fmt, unit and c. Needs Rust and a C compiler
     Test {
-        /// Also runs deny, lint, features, no-std, docs, models, conformance, ort and python, and lists the files of
-        /// packages. Runs two steps at once
+        /// Also runs deny, lint, features, no-std, docs, unit-all, models, conformance, ort and python, uses the C library
+        /// through pkg-config and CMake, and packs the crates. Runs two steps at once
         #[arg(long)]
         all: bool,
         /// Runs the steps that only --all runs
