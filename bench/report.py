@@ -262,7 +262,11 @@ def write(results: Row) -> None:
     text = generate(results)
     for name, plot in page.plots.items():
         file = path.with_suffix("") / f"{name}{of_machine}.svg"
-        if draw(results, name, plot, file):
+        if of_machine:
+            # The page shows these plots outside the table of the machine, and only for one machine.
+            if file.exists():
+                draw(results, name, plot, file)
+        elif draw(results, name, plot, file):
             text += f"\n\n![{plot.title}]({file.relative_to(path.parent).as_posix()})"
     pages.write(path, page.command, text, machine(results) if of_machine else "")
     print(f"wrote {path}")

@@ -5,6 +5,7 @@ and measures. What exists below ROOT is used again.
 """
 
 import argparse
+import importlib.util
 import json
 import os
 import sys
@@ -207,7 +208,9 @@ def arguments() -> argparse.Namespace:
     options.add_argument("--prepare", action="store_true", help="make all models and measure nothing")
     options.add_argument("--from", dest="again", action="store_true", help="use the results of the last run")
     options.add_argument(
-        "--write-docs", action="store_true", help="write docs/performance/real.md and its plot"
+        "--write-docs",
+        action="store_true",
+        help="write docs/performance/real.md and its plot (needs matplotlib)",
     )
     return options.parse_args()
 
@@ -229,6 +232,8 @@ def measured(given: argparse.Namespace, tools: Tools) -> dict[str, Any]:
         print("other programs run, so these times mean little", flush=True)
     if given.write_docs:
         check_quality(results)
+        if importlib.util.find_spec("matplotlib") is None:
+            raise Failure(f"--write-docs draws with matplotlib: {sys.executable} -m pip install matplotlib")
     bench, stolen = Bench(given, tools), host.Stolen()
     results["groups"] = []
     for group in groups:

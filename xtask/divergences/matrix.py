@@ -1,4 +1,4 @@
-"""The verdicts of all runtimes on all rules, as the pages show them."""
+"""The verdicts of all runtimes on all rules, as the page shows them."""
 
 import re
 from collections import Counter

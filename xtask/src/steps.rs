@@ -19,7 +19,7 @@ pub(crate) const DIVERGENCES: &str = "xtask/divergences/rust/Cargo.toml";
 const BUDGET: Duration = Duration::from_mins(45);
 
 /// Returns the steps of `cargo xtask test`, cheapest first, so that mistakes appear in the first minutes.
-/// These steps need Rust and a C compiler.
+/// These steps need Rust, gcc and g++.
 pub(crate) fn light() -> Vec<Step> {
     vec![fmt(), unit(), steps_c::c()]
 }

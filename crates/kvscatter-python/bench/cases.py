@@ -2,8 +2,6 @@
 
 import dataclasses
 
-import numpy as np
-
 
 @dataclasses.dataclass(frozen=True)
 class Case:
@@ -19,12 +17,6 @@ class Case:
         """Returns a short text such as B8 H8 S4096 D128, 1 row."""
         named = " ".join(f"{name}{size}" for name, size in zip("BHSD", self.cache, strict=True))
         return f"{named}, {self.rows} row{'s' * (self.rows > 1)}"
-
-    @property
-    def update_bytes(self) -> int:
-        """The number of bytes that a write moves."""
-        batch, heads, _, width = self.cache
-        return batch * heads * self.rows * width * np.dtype(np.float16).itemsize
 
 
 CASES = [

@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import subprocess
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,8 +15,6 @@ from kvscatter import reference, testing
 from kvscatter._dtypes import ONNX_NAMES, dtype_named
 from kvscatter.testing import Failure, Report, Row
 from kvscatter.testing._compare import KEPT, WRITTEN
-
-Kernel = Callable[..., Any]
 
 
 def plain(past_cache: Any, update: Any, write_indices: Any, *, axis: int, mode: str) -> Any:

@@ -12,8 +12,6 @@ from cases import HEADS, WIDTH, Case
 from memory import Memory, Tensors
 from way import Role, Way
 
-Into = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], object]
-
 
 def ways(memory: Memory) -> list[Way]:
     """Returns three ways, all on the current stream."""

@@ -34,8 +34,7 @@ pub fn random(seed: u64, count: usize) -> impl Iterator<Item = AttentionCase> {
 }
 
 /// Returns case `n` of [`random`].
-#[must_use]
-pub fn random_case(seed: u64, n: usize) -> AttentionCase {
+fn random_case(seed: u64, n: usize) -> AttentionCase {
     let (theme, make_up) = themes::THEMES[n % themes::THEMES.len()];
     let element = Float::ALL[(n + n / themes::THEMES.len()) % Float::ALL.len()];
     let r = &mut Random::new(seed, n);
