@@ -38,8 +38,8 @@ use crate::steps_python::Torch;
 enum Task {
     /// Runs the steps for every change: fmt, unit and c. Needs Rust, gcc and g++
     Test {
-        /// Also runs deny, lint, features, no-std, docs, unit-all, models, conformance, ort and python, uses the C library
-        /// through pkg-config and CMake, and packs the crates. Runs two steps at once
+        /// Also runs deny, lint, features, no-std, docs, unit-all, models, conformance, ort and python, uses the C
+        /// library through pkg-config and CMake, and packs the crates. Runs two steps at once
         #[arg(long)]
         all: bool,
         /// Runs the steps that only --all runs
