@@ -57,11 +57,17 @@ def table(run: Run, what: str) -> str:
     changed = [name for name in names if name not in (OURS, AGAIN)]
     lines = [report.row(["", "default, µs", "A/A", *changed]), f"|---|{'--:|' * (len(changed) + 2)}"]
     for result in run.results:
-        cells = [result.case.label, report.shown(result.median(OURS, what)), report.spread(result, what)]
+        cells = [result.case.label, report.shown(result.median(OURS, what)), noise(result, what)]
         lines.append(report.row([*cells, *(cell(result, name, what) for name in changed)]))
     means = [mean([result.ratio(name, OURS, what) for result in run.results]) for name in changed]
     lines.append(report.row(["geometric mean", "", "", *means]))
     return "\n".join(lines)
+
+
+def noise(result: Result, what: str) -> str:
+    """Returns how much the default differs from itself."""
+    found = result.spread(AGAIN, OURS, what)
+    return f"{found[0]:.2f} – {found[1]:.2f}" if found else report.NONE
 
 
 def cell(result: Result, name: str, what: str) -> str:

@@ -83,7 +83,7 @@ def compared(result: Result, what: str) -> list[str]:
 
 def noise(run: Run) -> str:
     """Returns how much the write differs from itself in all cases."""
-    texts = []
+    texts: list[str] = []
     for what in ("replayed", "eager"):
         spreads = [found for result in run.results if (found := result.spread(AGAIN, OURS, what))]
         if spreads:
