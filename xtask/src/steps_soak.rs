@@ -1,6 +1,7 @@
 //! Repeats the random tests for hours, with a new seed in each round.
 
 use std::ffi::OsString;
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -14,8 +15,8 @@ pub(crate) struct Options {
     /// How long to begin new rounds
     #[arg(long, value_name = "N", default_value_t = 10.0)]
     minutes: f64,
-    /// Runs only these tests: core, sessions, c, python or plugin. Can be given several times
-    #[arg(long, value_name = "TESTS")]
+    /// Runs only these tests. Can be given several times
+    #[arg(long, value_name = "TESTS", value_parser = ["core", "sessions", "c", "python", "plugin"])]
     only: Vec<String>,
     /// Runs one round with this seed, which a failed round has printed
     #[arg(long, value_name = "N")]
@@ -53,6 +54,10 @@ pub(crate) fn soak(options: &Options) -> bool {
         }
         if chosen("plugin") && plugin_files.iter().all(is_there) {
             round.push(Step::new("plugin", vec![plugin_cases(&plugin_files, seed)]));
+        }
+        if round.is_empty() {
+            println!("no test can run, because its tools are missing");
+            return false;
         }
         if !step::run(round, Missing::Fails) {
             println!("`cargo xtask soak --seed {seed}` repeats this round");
@@ -99,5 +104,5 @@ fn script(python: &OsString, name: &str, seed: u64) -> Command {
 }
 
 fn is_there(file: &OsString) -> bool {
-    std::path::Path::new(file).exists()
+    Path::new(file).exists()
 }
