@@ -90,11 +90,10 @@ impl CachePath {
 /// The maximum number of nodes that are followed in a row. It bounds the time for a hostile graph.
 const MAX_NODES: usize = 256;
 
-/// The index from each value to the node that produces it, which serves the paths of all caches.
+/// A decoder with what the paths of its caches have in common.
 struct Finder<'a, 'm> {
     proto: &'a ModelProto,
     graph: &'a Graph<'m>,
-    makers: BTreeMap<&'m str, Node<'m>>,
     /// The operator sets that a path imports. Only the default domain is needed, because a path has no other
     /// operators.
     opset_import: Vec<OperatorSetIdProto>,
@@ -104,21 +103,9 @@ struct Finder<'a, 'm> {
 
 impl<'a, 'm> Finder<'a, 'm> {
     fn new(model: &'a Model, graph: &'a Graph<'m>) -> Self {
-        let outputs = |node: &Node<'m>| {
-            let node = *node;
-            node.proto().output.iter().map(move |output| (output.as_str(), node))
-        };
-        let makers =
-            graph.nodes().iter().flat_map(outputs).filter(|(output, _)| !output.is_empty()).collect();
         let imports = model.proto().opset_import.iter();
         let default = imports.filter(|import| full_domain(import.domain.as_deref()) == DEFAULT_DOMAIN);
-        Self {
-            proto: model.proto(),
-            graph,
-            makers,
-            opset_import: default.cloned().collect(),
-            small: BTreeMap::new(),
-        }
+        Self { proto: model.proto(), graph, opset_import: default.cloned().collect(), small: BTreeMap::new() }
     }
 
     fn path(&mut self, cache: &Cache<'m>) -> Result<CachePath, CachePathError> {
@@ -178,9 +165,10 @@ impl<'a, 'm> Finder<'a, 'm> {
         let mut nodes = Vec::new();
         let mut value = cache.present;
         while value != cache.past {
-            let node = self.makers.get(value).filter(|_| nodes.len() < MAX_NODES).ok_or_else(no_way)?;
-            value = self.handed_on(node).ok_or_else(|| inseparable(node))?;
-            nodes.push(*node);
+            let (node, _) =
+                self.graph.producer(value).filter(|_| nodes.len() < MAX_NODES).ok_or_else(no_way)?;
+            value = self.handed_on(&node).ok_or_else(|| inseparable(&node))?;
+            nodes.push(node);
         }
         nodes.reverse();
         Ok(nodes)
@@ -198,7 +186,7 @@ impl<'a, 'm> Finder<'a, 'm> {
             }
             op @ ("Add" | "Sub" | "Mul" | "Div") if node.is(op) => {
                 let (left, right) = (node.input(0)?, node.input(1)?);
-                match (self.is_constant(left), self.is_constant(right)) {
+                match (self.graph.is_constant(left), self.graph.is_constant(right)) {
                     (false, true) => Some(left),
                     (true, false) => Some(right),
                     _ => None,
@@ -206,11 +194,6 @@ impl<'a, 'm> Finder<'a, 'm> {
             }
             _ => None,
         }
-    }
-
-    fn is_constant(&self, value: &str) -> bool {
-        self.graph.initializers().contains_key(value)
-            || self.makers.get(value).is_some_and(|node| node.is("Constant"))
     }
 
     /// Returns `true` if a value is a constant that is stored in the model and takes few bytes.
@@ -221,12 +204,12 @@ impl<'a, 'm> Finder<'a, 'm> {
         if let Some(&is_small) = self.small.get(value) {
             return is_small;
         }
-        let initializer = self.graph.initializers().get(value).copied();
-        let constant = self.makers.get(value).filter(|node| node.is("Constant"));
+        let initializer = self.graph.initializer(value);
+        let constant = self.graph.producer(value).filter(|(node, _)| node.is("Constant"));
         let is_small = match (initializer, constant) {
             // The path's model is written to another folder, which has no files of external data.
             (Some(tensor), _) => !external::is_external(tensor) && has_few_bytes(tensor),
-            (None, Some(node)) => {
+            (None, Some((node, _))) => {
                 let is_external = |attribute: &AttributeProto| external::is_external(&attribute.t);
                 !node.proto().attribute.iter().any(is_external) && has_few_bytes(node.proto())
             }
@@ -245,9 +228,9 @@ impl<'a, 'm> Finder<'a, 'm> {
         if !self.is_small(value) {
             return Err(too_large());
         }
-        if let Some(&tensor) = self.graph.initializers().get(value) {
+        if let Some(tensor) = self.graph.initializer(value) {
             draft.initializers.push(TensorProto { name: Some(value.to_owned()), ..tensor.clone() });
-        } else if let Some(node) = self.makers.get(value) {
+        } else if let Some((node, _)) = self.graph.producer(value) {
             draft.nodes.push(node.proto().clone());
         }
         draft.known.insert(value);

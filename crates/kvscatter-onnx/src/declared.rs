@@ -149,7 +149,7 @@ fn context_of(graph: &Graph<'_>, decoder: &Decoder<'_>, file: &str, context: usi
             "GroupQueryAttention" if node.domain() == "com.microsoft" => node.input(COS_CACHE)?,
             _ => return None,
         };
-        let rows = *graph.initializers().get(table)?.dims.first()?;
+        let rows = *graph.initializer(table)?.dims.first()?;
         Some((usize::try_from(rows).ok()?, table))
     });
     let (rows, table) = tables.min()?;

@@ -12,7 +12,6 @@ mod cache;
 mod cost;
 mod cut;
 mod encoder;
-mod flow;
 mod growth;
 mod hazards;
 mod pairs;
@@ -35,7 +34,6 @@ use std::collections::BTreeSet;
 use crate::{Graph, Node, OnnxError, ValueInfo};
 pub use cache::{Cache, CachePart, UnknownStyle, WriterStyle};
 pub use cost::{Cost, CostAt};
-use flow::Flow;
 pub use growth::Growth;
 pub use hazards::{Hazard, PrefixMask, RuntimeBug, WrongSlot};
 pub use roles::{Input, InputRole};
@@ -60,7 +58,7 @@ pub struct Decoder<'m> {
     /// The names of the inputs that an encoder computes: its states, or keys and values of them. They are empty unless
     /// the decoder belongs to an encoder-decoder.
     pub from_encoder: Vec<&'m str>,
-    flow: Flow<'m>,
+    graph: Graph<'m>,
 }
 
 impl<'m> Decoder<'m> {
@@ -74,25 +72,24 @@ impl<'m> Decoder<'m> {
     /// * Returns the errors of [`Graph::inputs`] and [`Graph::outputs`].
     /// * Returns the errors of a `TensorScatter` that breaks its own rules, wrapped in [`OnnxError::InNode`].
     pub fn of(graph: &Graph<'m>) -> Result<Self, OnnxError> {
-        let flow = Flow::new(graph);
         let outputs = graph.outputs()?;
         let mut inputs = graph.inputs()?;
-        inputs.retain(|input| flow.is_input(input.name));
-        let mut caches = pairs::find(&flow, &inputs, &outputs)?;
+        inputs.retain(|input| graph.is_input(input.name));
+        let mut caches = pairs::find(graph, &inputs, &outputs)?;
         let states = state::take(&mut caches);
         if caches.is_empty() {
             return Err(OnnxError::CacheNone);
         }
         sizes::check(&caches, &inputs)?;
         for cache in &mut caches {
-            cache.part = part::of(&flow, cache);
-            cache.known_shape = sizes::known(&flow, cache);
+            cache.part = part::of(graph, cache);
+            cache.known_shape = sizes::known(graph, cache);
         }
         let logits = logits(&caches, &states, &outputs);
-        let inputs = assign::assign(graph, &flow, inputs, &caches, &states, logits.as_ref());
+        let inputs = assign::assign(graph, inputs, &caches, &states, logits.as_ref());
         samples::find(&mut caches, &inputs, logits.as_ref());
-        let from_encoder = encoder::inputs(&flow, &inputs);
-        Ok(Self { caches, states, inputs, logits, from_encoder, flow })
+        let from_encoder = encoder::inputs(graph, &inputs);
+        Ok(Self { caches, states, inputs, logits, from_encoder, graph: graph.clone() })
     }
 
     /// Returns the past of the first cache whose writer is not known, and the reason.
@@ -107,9 +104,9 @@ impl<'m> Decoder<'m> {
     /// Returns the first attention that takes the cache of another layer as its past, and the name of that value.
     pub(crate) fn shares(&self) -> Option<(Node<'m>, &'m str)> {
         self.caches.iter().find_map(|cache| {
-            let mut readers = self.flow.readers(cache.written).map(|(reader, _)| reader);
+            let mut readers = self.graph.uses(cache.written).map(|(reader, _)| reader);
             Some((
-                readers.find(|reader| writer::appends_to(&self.flow, reader, cache.written))?,
+                readers.find(|reader| writer::appends_to(&self.graph, reader, cache.written))?,
                 cache.written,
             ))
         })
@@ -117,7 +114,7 @@ impl<'m> Decoder<'m> {
 
     /// Returns the first cache whose attention has a result that reaches no output.
     pub(crate) fn unused(&self) -> Option<&Cache<'m>> {
-        unused::caches(&self.flow, &self.caches).into_iter().next()
+        unused::caches(&self.graph, &self.caches).into_iter().next()
     }
 
     /// Returns `true` if a node rounds the activations that it multiplies with weights to 8 bits, as
@@ -127,7 +124,7 @@ impl<'m> Decoder<'m> {
     #[must_use]
     pub fn rounds_activations(&self) -> bool {
         const TO_8_BITS: i64 = 4;
-        self.flow.nodes().iter().any(|node| {
+        self.graph.nodes().iter().any(|node| {
             let level = node.attribute("accuracy_level").and_then(|level| level.i);
             node.op_type() == "MatMulNBits" && level == Some(TO_8_BITS)
         })
@@ -142,7 +139,7 @@ impl<'m> Decoder<'m> {
             if !seen.insert(value) {
                 continue;
             }
-            match self.flow.maker(value) {
+            match self.graph.producer(value) {
                 Some((node, _)) => open.extend(node.reads()),
                 None => _ = sources.insert(value),
             }

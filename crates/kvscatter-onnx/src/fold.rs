@@ -46,6 +46,7 @@ mod work;
 
 use std::rc::Rc;
 
+use crate::ir::{NodeValues, ValueId};
 use crate::{ExternalData, Graph, Node, OnnxError};
 
 pub use error::FoldError;
@@ -55,7 +56,7 @@ pub(crate) use value::{MAX_VALUES, Value};
 pub(crate) use values::Values;
 pub(crate) use work::Budget;
 
-use body::{Body, Function, Functions, KnownValue, Level, NodeValueIds, OpenShape, Origin, Source};
+use body::{Body, Function, Functions, KnownValue, Level, OpenShape, Origin, Source};
 use call::{Attributes, Call};
 use work::Work;
 
@@ -79,7 +80,7 @@ const MAX_DEPTH: usize = 16;
 /// The on-demand evaluation of a graph or of a function body.
 #[derive(Debug)]
 pub(crate) struct Fold<'g, 'm> {
-    body: Body<'g, 'm>,
+    body: Body<'m>,
     functions: Rc<Functions<'m>>,
     /// The attributes of the call that is being evaluated. References in the function body are resolved with
     /// them. Empty for a graph.
@@ -94,7 +95,7 @@ pub(crate) struct Fold<'g, 'm> {
 /// A value and the level that it must reach.
 #[derive(Clone, Copy, Debug)]
 struct Demand {
-    id: usize,
+    id: ValueId,
     level: Level,
     /// Whether the value waits for the values that it depends on.
     is_waiting: bool,
@@ -192,20 +193,20 @@ impl<'g, 'm> Fold<'g, 'm> {
 
     /// Returns the highest level to which a value is computed on request. For large constants this is the
     /// shape.
-    fn most(&mut self, id: usize) -> Result<Level, OnnxError> {
+    fn most(&mut self, id: ValueId) -> Result<Level, OnnxError> {
         let is_weight = self.origin(id) == Origin::Constant
             && self.known_at(id, Level::Shape)?.value().is_some_and(|value| value.len() > MAX_CONSTANTS);
         Ok(if is_weight { Level::Shape } else { Level::Values })
     }
 
-    fn demand(&mut self, id: usize, level: Level) -> Result<&Value, OnnxError> {
+    fn demand(&mut self, id: ValueId, level: Level) -> Result<&Value, OnnxError> {
         match self.known_at(id, level)? {
             KnownValue::Value(value) => Ok(value),
             KnownValue::Open(open) => Err(open.error()),
         }
     }
 
-    fn known_at(&mut self, id: usize, level: Level) -> Result<&KnownValue, OnnxError> {
+    fn known_at(&mut self, id: ValueId, level: Level) -> Result<&KnownValue, OnnxError> {
         self.evaluate(id, level)?;
         let name = self.body.state(id).map_or("", |state| state.name);
         self.body.known(id).ok_or_else(|| OnnxError::ValueMissing { name: name.to_owned() })
@@ -213,7 +214,7 @@ impl<'g, 'm> Fold<'g, 'm> {
 
     /// Computes a value up to a level, after the values that it depends on. If one of these cannot be
     /// computed, all values that wait for it fail as well.
-    fn evaluate(&mut self, id: usize, level: Level) -> Result<(), OnnxError> {
+    fn evaluate(&mut self, id: ValueId, level: Level) -> Result<(), OnnxError> {
         self.origin(id);
         let mut stack = vec![Demand { id, level, is_waiting: false }];
         let result = self.evaluate_all(&mut stack);
@@ -311,7 +312,7 @@ impl<'g, 'm> Fold<'g, 'm> {
 
     /// Evaluates a node whose inputs are known, to get one of its outputs. It is an error if that output
     /// cannot be computed, but not if another one cannot.
-    fn run(&mut self, node: usize, wanted: usize, values: bool, level: Level) -> Result<(), OnnxError> {
+    fn run(&mut self, node: usize, wanted: ValueId, values: bool, level: Level) -> Result<(), OnnxError> {
         let Some((node, value_ids)) = self.body.node(node) else { return Ok(()) };
         let value_ids = value_ids.clone();
         let outputs = match self.outputs(&node, &value_ids, values) {
@@ -342,7 +343,7 @@ impl<'g, 'm> Fold<'g, 'm> {
     fn outputs(
         &self,
         node: &Node<'m>,
-        value_ids: &NodeValueIds,
+        value_ids: &NodeValues,
         values: bool,
     ) -> Result<Vec<Option<KnownValue>>, OnnxError> {
         self.work.charge(NODE_WORK)?;
@@ -434,19 +435,19 @@ impl<'g, 'm> Fold<'g, 'm> {
         Ok(outputs.into_iter().map(|known| known.map(within)).collect())
     }
 
-    fn store(&mut self, id: usize, known: KnownValue, level: Level) -> Result<(), OnnxError> {
+    fn store(&mut self, id: ValueId, known: KnownValue, level: Level) -> Result<(), OnnxError> {
         known.value().map_or(Ok(()), |value| self.work.charge_values(value))?;
         self.body.store(id, known, level);
         Ok(())
     }
 
-    fn origin(&mut self, id: usize) -> Origin {
+    fn origin(&mut self, id: ValueId) -> Origin {
         self.origins.get_or_insert_with(|| self.body.origins(&self.functions));
         self.origin_of(id)
     }
 
     /// Returns the origin of a value. [`origin`](Self::origin) must have been called before.
-    fn origin_of(&self, id: usize) -> Origin {
-        self.origins.as_ref().and_then(|origins| origins.get(id)).copied().unwrap_or(Origin::Unknown)
+    fn origin_of(&self, id: ValueId) -> Origin {
+        self.origins.as_ref().and_then(|origins| origins.get(id.index())).copied().unwrap_or(Origin::Unknown)
     }
 }

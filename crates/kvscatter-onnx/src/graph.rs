@@ -1,6 +1,7 @@
 //! The graph of a model. Its names, the order of its nodes and its operator sets are checked once.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use kvscatter::ElementType;
 use kvscatter::spec::Dimension;
@@ -8,6 +9,7 @@ use petgraph::algo::toposort;
 use petgraph::graph::{DiGraph, NodeIndex};
 
 use crate::edit::names;
+use crate::ir::{Source, ValueTable};
 use crate::proto::tensor_shape_proto::{self, dimension::Value as DimValue};
 use crate::proto::type_proto::Value as TypeValue;
 use crate::proto::{
@@ -25,15 +27,20 @@ pub(crate) const DEFAULT_DOMAIN: &str = "ai.onnx";
 /// node can cause as many reports as the graph has caches.
 const MAX_NAME: usize = 4096;
 
+/// The largest number of integers that [`Graph::ints`] returns.
+const MAX_INTS: usize = 8;
+
 /// A graph whose structure has been checked.
 ///
 /// Every value has one producer, every used value exists, and every node comes after the nodes that it reads
 /// from. Subgraphs (the bodies of `If`, `Loop`, `Scan`) are not checked.
+///
+/// A clone shares everything with the original.
 #[derive(Clone, Debug)]
 pub struct Graph<'m> {
     proto: &'m GraphProto,
-    nodes: Vec<Node<'m>>,
-    initializers: BTreeMap<&'m str, &'m TensorProto>,
+    nodes: Arc<[Node<'m>]>,
+    values: Arc<ValueTable<'m>>,
     functions: &'m [FunctionProto],
 }
 
@@ -70,14 +77,6 @@ pub struct ValueInfo<'m> {
     pub shape: Option<Vec<Dimension<'m>>>,
 }
 
-/// The producer of a value.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Producer {
-    Input,
-    Initializer,
-    Node(usize),
-}
-
 impl<'m> Graph<'m> {
     /// Creates a graph after checking the structure of the model's graph.
     ///
@@ -95,16 +94,9 @@ impl<'m> Graph<'m> {
     pub fn new(model: &'m ModelProto) -> Result<Self, OnnxError> {
         let proto = model.graph.as_option().ok_or(OnnxError::GraphMissing)?;
         let nodes = nodes(&model.opset_import, &FunctionNames::of(&model.functions), &proto.node)?;
-        let initializers = initializers(proto)?;
-        let producers = producers(proto, &initializers)?;
-        check_uses(&nodes, &producers)?;
-        for output in &proto.output {
-            let name = output.name.as_deref().unwrap_or_default();
-            if !producers.contains_key(name) {
-                return Err(OnnxError::ValueMissing { name: name.to_owned() });
-            }
-        }
-        Ok(Self { proto, nodes, initializers, functions: &model.functions })
+        let values = values(proto)?;
+        check_uses(&nodes, &values)?;
+        Ok(Self { proto, nodes: nodes.into(), values: Arc::new(values), functions: &model.functions })
     }
 
     /// Returns the nodes. Each node comes after the nodes that it reads from.
@@ -118,10 +110,105 @@ impl<'m> Graph<'m> {
         self.functions
     }
 
-    /// Returns the initializers by name.
+    /// Returns the nodes, shared with the graph.
+    pub(crate) fn shared_nodes(&self) -> &Arc<[Node<'m>]> {
+        &self.nodes
+    }
+
+    /// Returns the values of the graph, shared with it.
+    pub(crate) fn values(&self) -> &Arc<ValueTable<'m>> {
+        &self.values
+    }
+
+    /// Returns the node that produces a value and the index of the output, or `None` for inputs and initializers.
     #[must_use]
-    pub fn initializers(&self) -> &BTreeMap<&'m str, &'m TensorProto> {
-        &self.initializers
+    pub fn producer(&self, value: &str) -> Option<(Node<'m>, usize)> {
+        match self.values.get(value)?.source {
+            Source::Node { node, output } => Some((*self.nodes.get(node)?, output)),
+            Source::Input | Source::Initializer(_) => None,
+        }
+    }
+
+    /// Returns the nodes that read a value in order, and the index of the input. The index is `None` if a subgraph of
+    /// the node reads the value.
+    pub fn uses(&self, value: &str) -> impl Iterator<Item = (Node<'m>, Option<usize>)> + use<'_, 'm> {
+        let uses = self.values.get(value).map(|value| value.uses.as_slice()).unwrap_or_default();
+        uses.iter().filter_map(|user| Some((*self.nodes.get(user.node)?, user.input)))
+    }
+
+    /// Returns the initializer of this name.
+    #[must_use]
+    pub fn initializer(&self, name: &str) -> Option<&'m TensorProto> {
+        match self.values.get(name)?.source {
+            Source::Initializer(tensor) => Some(tensor),
+            Source::Input | Source::Node { .. } => None,
+        }
+    }
+
+    /// Returns the initializers with their names.
+    pub fn initializers(&self) -> impl Iterator<Item = (&'m str, &'m TensorProto)> + use<'_, 'm> {
+        self.values.values().iter().filter_map(|value| match value.source {
+            Source::Initializer(tensor) => Some((value.name, tensor)),
+            Source::Input | Source::Node { .. } => None,
+        })
+    }
+
+    /// Returns `true` if a value is an input that has to be fed.
+    pub(crate) fn is_input(&self, value: &str) -> bool {
+        self.values.get(value).is_some_and(|value| matches!(value.source, Source::Input))
+    }
+
+    /// Returns the index of a value among the inputs of the graph.
+    pub(crate) fn input_index(&self, value: &str) -> Option<usize> {
+        self.values.get(value)?.input
+    }
+
+    /// Returns `true` if the graph returns a value.
+    pub(crate) fn is_output(&self, value: &str) -> bool {
+        self.values.get(value).is_some_and(|value| value.is_output)
+    }
+
+    /// Returns a value's name with the lifetime of the graph.
+    pub(crate) fn name(&self, value: &str) -> Option<&'m str> {
+        self.values.get(value).map(|value| value.name)
+    }
+
+    /// Returns `true` if a value is an initializer or the output of a `Constant`.
+    pub(crate) fn is_constant(&self, value: &str) -> bool {
+        self.initializer(value).is_some() || self.producer(value).is_some_and(|(node, _)| node.is("Constant"))
+    }
+
+    /// Returns the tensor of a constant. A `Constant` may have numbers in place of a tensor.
+    pub(crate) fn constant(&self, value: &str) -> Option<&'m TensorProto> {
+        let of_node = || {
+            self.producer(value).filter(|(node, _)| node.is("Constant"))?.0.attribute("value")?.t.as_option()
+        };
+        self.initializer(value).or_else(of_node)
+    }
+
+    /// Returns the elements of a small constant of int64, or `None` if the value is another one or is stored in another
+    /// file.
+    pub(crate) fn ints(&self, value: &str) -> Option<Vec<i64>> {
+        let tensor = self.constant(value)?;
+        if tensor.data_type != Some(ElementType::Int64.onnx_code()) {
+            return None;
+        }
+        let raw = tensor.raw_data.iter().flat_map(|raw| raw.as_chunks().0).map(|it| i64::from_le_bytes(*it));
+        let ints: Vec<_> =
+            raw.chain(tensor.int64_data.iter().copied()).take(MAX_INTS.saturating_add(1)).collect();
+        (1..=MAX_INTS).contains(&ints.len()).then_some(ints)
+    }
+
+    /// Returns these values and everything that is computed from their elements.
+    pub(crate) fn computed_from(&self, values: impl IntoIterator<Item = &'m str>) -> BTreeSet<&'m str> {
+        let mut computed: BTreeSet<&str> = values.into_iter().collect();
+        // A shape contains no elements.
+        for node in self.nodes.iter().filter(|node| !node.is("Shape")) {
+            if node.reads().iter().any(|name| computed.contains(name)) {
+                computed.extend(node.outputs());
+            }
+        }
+        computed
     }
 
     /// Returns the names of the inputs in order.
@@ -152,14 +239,9 @@ impl<'m> Graph<'m> {
         self.proto.output.iter().map(ValueInfo::parse).collect()
     }
 
-    /// Returns the declarations of the values whose names `is_wanted` accepts, by name.
-    ///
-    /// The declaration of an input takes precedence over that of an output, which takes precedence over that
-    /// of an intermediate value. Declarations that are not tensors are left out.
-    pub(crate) fn declared(&self, is_wanted: impl Fn(&str) -> bool) -> BTreeMap<&'m str, ValueInfo<'m>> {
-        let values = self.proto.value_info.iter().chain(&self.proto.output).chain(&self.proto.input);
-        let wanted = values.filter(|value| is_wanted(value.name.as_deref().unwrap_or_default()));
-        wanted.filter_map(|value| ValueInfo::parse(value).ok()).map(|info| (info.name, info)).collect()
+    /// Returns the declaration of a value, or `None` if it is not declared as a tensor.
+    pub(crate) fn declared(&self, value: &str) -> Option<ValueInfo<'m>> {
+        ValueInfo::parse(self.values.get(value)?.declared?).ok()
     }
 }
 
@@ -371,89 +453,69 @@ pub(crate) fn nodes<'m>(
     nodes.iter().enumerate().map(node).collect()
 }
 
-fn initializers(graph: &GraphProto) -> Result<BTreeMap<&str, &TensorProto>, OnnxError> {
+/// Returns the values of a graph. An input may also have an initializer, its default.
+fn values(graph: &GraphProto) -> Result<ValueTable<'_>, OnnxError> {
     if let Some(sparse) = graph.sparse_initializer.first() {
         return Err(OnnxError::Sparse { name: sparse.values.name.clone().unwrap_or_default() });
     }
-    let mut initializers = BTreeMap::new();
+    let twice = |name: &str| OnnxError::DuplicateName { name: name.to_owned() };
+    let mut values = ValueTable::default();
     for (index, tensor) in graph.initializer.iter().enumerate() {
         let name = named("initializer", index, tensor.name.as_deref())?;
-        if initializers.insert(name, tensor).is_some() {
-            return Err(OnnxError::DuplicateName { name: name.to_owned() });
-        }
+        values.add(name, Source::Initializer(tensor)).ok_or_else(|| twice(name))?;
     }
-    Ok(initializers)
-}
-
-/// Returns the producer of every value. An input may also have an initializer, its default.
-fn producers<'m>(
-    graph: &'m GraphProto,
-    initializers: &BTreeMap<&'m str, &'m TensorProto>,
-) -> Result<BTreeMap<&'m str, Producer>, OnnxError> {
-    let mut producers = BTreeMap::new();
-    let twice = |name: &str| OnnxError::DuplicateName { name: name.to_owned() };
     for (index, input) in graph.input.iter().enumerate() {
         let name = named("input", index, input.name.as_deref())?;
-        if producers.insert(name, Producer::Input).is_some() {
-            return Err(twice(name));
-        }
-    }
-    for &name in initializers.keys() {
-        producers.entry(name).or_insert(Producer::Initializer);
+        values.add(name, Source::Input);
+        let value = values.get_mut(name).filter(|value| value.input.is_none());
+        value.ok_or_else(|| twice(name))?.input = Some(index);
     }
     for (index, node) in graph.node.iter().enumerate() {
         for name in [&node.name, &node.op_type, &node.domain].into_iter().flatten().chain(&node.output) {
             check_length("node", index, name)?;
         }
-        for output in node.output.iter().filter(|output| !output.is_empty()) {
-            if producers.insert(output, Producer::Node(index)).is_some() {
-                return Err(twice(output));
-            }
-        }
     }
-    let mut outputs = BTreeSet::new();
+    values.add_nodes(&graph.node).map_err(twice)?;
     for (index, output) in graph.output.iter().enumerate() {
         let name = named("output", index, output.name.as_deref())?;
-        if !outputs.insert(name) {
+        let missing = || OnnxError::ValueMissing { name: name.to_owned() };
+        if std::mem::replace(&mut values.get_mut(name).ok_or_else(missing)?.is_output, true) {
             return Err(twice(name));
         }
     }
-    Ok(producers)
+    for declared in graph.value_info.iter().chain(&graph.output).chain(&graph.input) {
+        let value = values.get_mut(declared.name.as_deref().unwrap_or_default());
+        value.into_iter().for_each(|value| value.declared = Some(declared));
+    }
+    Ok(values)
 }
 
-fn check_uses(nodes: &[Node<'_>], producers: &BTreeMap<&str, Producer>) -> Result<(), OnnxError> {
+fn check_uses(nodes: &[Node<'_>], values: &ValueTable<'_>) -> Result<(), OnnxError> {
     for node in nodes {
         for name in node.proto.input.iter().filter(|name| !name.is_empty()) {
-            match producers.get(name.as_str()) {
-                None => return Err(node.error(OnnxError::ValueMissing { name: name.clone() })),
-                Some(&Producer::Node(producer)) if producer >= node.index => {
-                    if let Some(node) = node_on_a_cycle(nodes, producers) {
-                        return Err(node.error(OnnxError::Cycle));
-                    }
-                    let (name, producer) = (name.clone(), nodes.get(producer).map(Node::label));
-                    return Err(node.error(match producer {
-                        Some(producer) => OnnxError::NodeOrder { name, producer: Box::new(producer) },
-                        None => OnnxError::ValueMissing { name },
-                    }));
-                }
-                Some(_) => {}
+            let value = values.get(name);
+            let value = value.ok_or_else(|| node.error(OnnxError::ValueMissing { name: name.clone() }))?;
+            let Source::Node { node: producer, .. } = value.source else { continue };
+            let Some(producer) = nodes.get(producer).filter(|producer| producer.index >= node.index) else {
+                continue;
+            };
+            if let Some(node) = node_on_a_cycle(nodes, values) {
+                return Err(node.error(OnnxError::Cycle));
             }
+            let (name, producer) = (name.clone(), Box::new(producer.label()));
+            return Err(node.error(OnnxError::NodeOrder { name, producer }));
         }
     }
     Ok(())
 }
 
-fn node_on_a_cycle<'a, 'm>(
-    nodes: &'a [Node<'m>],
-    producers: &BTreeMap<&str, Producer>,
-) -> Option<&'a Node<'m>> {
+fn node_on_a_cycle<'a, 'm>(nodes: &'a [Node<'m>], values: &ValueTable<'m>) -> Option<&'a Node<'m>> {
     let mut graph = DiGraph::<(), ()>::new();
     let ids: Vec<NodeIndex> = nodes.iter().map(|_| graph.add_node(())).collect();
-    for (node, &to) in nodes.iter().zip(&ids) {
-        for name in &node.proto.input {
-            if let Some(&Producer::Node(from)) = producers.get(name.as_str())
-                && let Some(&from) = ids.get(from)
-            {
+    for value in values.values() {
+        let Source::Node { node, .. } = value.source else { continue };
+        for user in value.uses.iter().filter(|user| user.input.is_some()) {
+            if let (Some(&from), Some(&to)) = (ids.get(node), ids.get(user.node)) {
                 graph.add_edge(from, to, ());
             }
         }

@@ -68,6 +68,7 @@ pub mod file;
 mod fingerprint;
 mod fold;
 mod graph;
+mod ir;
 mod lower;
 mod merged;
 mod model;

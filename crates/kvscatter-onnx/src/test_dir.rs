@@ -207,7 +207,7 @@ impl DataSet {
         let names = graph.input_names();
         check_count("input", names.len(), self.inputs.len())?;
         let without_file = names.enumerate().skip(self.inputs.len());
-        let mut missing = without_file.filter(|(_, name)| !graph.initializers().contains_key(name));
+        let mut missing = without_file.filter(|(_, name)| graph.initializer(name).is_none());
         if let Some((index, _)) = missing.next() {
             let folder = self.folder.clone();
             return Err(OnnxError::TestFileMissing { folder, missing: format!("input_{index}.pb") });

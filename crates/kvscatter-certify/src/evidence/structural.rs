@@ -1,6 +1,6 @@
 //! Claims that the graph proves. They are true for every input on a runtime that runs the graph unchanged.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use kvscatter_onnx::decoder::{Cache, Decoder, WriterStyle};
 use kvscatter_onnx::{Dimension, Graph, Node};
@@ -32,7 +32,6 @@ pub(crate) fn examine(graph: &Graph<'_>, decoder: &Decoder<'_>) -> Vec<Check> {
     let count = caches.len();
     let by_operator = caches.iter().any(|cache| cache.style == WriterStyle::GroupQueryAttention);
     let writer = if by_operator { GROUP_QUERY_ATTENTION } else { TENSOR_SCATTER };
-    let readers = readers(graph);
     let each = |of: &dyn Fn(&Cache<'_>) -> Option<String>| {
         caches
             .iter()
@@ -59,7 +58,7 @@ pub(crate) fn examine(graph: &Graph<'_>, decoder: &Decoder<'_>) -> Vec<Check> {
             "past-read-once",
             "No node except the write reads the elements of past, which the write overwrites.",
             format!("{} nodes and their subgraphs searched for reads of {count} pasts", graph.nodes().len()),
-            each(&|cache| second_reader(&readers, cache)),
+            each(&|cache| second_reader(graph, cache)),
         ),
         Check::unless(
             "present-named-once",
@@ -115,28 +114,14 @@ fn in_between(cache: &Cache<'_>, writer: Node<'_>) -> Option<String> {
     }
 }
 
-/// Returns the nodes that read each value, directly or in their subgraphs. Nodes that read only its shape are
-/// omitted.
-fn readers<'m>(graph: &Graph<'m>) -> BTreeMap<&'m str, Vec<Node<'m>>> {
-    let mut readers: BTreeMap<_, Vec<_>> = BTreeMap::new();
-    for node in graph.nodes().iter().filter(|node| !node.is("Shape") && !node.is("Size")) {
-        for value in node.reads() {
-            readers.entry(value).or_default().push(*node);
-        }
-    }
-    readers
-}
-
-fn second_reader(readers: &BTreeMap<&str, Vec<Node<'_>>>, cache: &Cache<'_>) -> Option<String> {
+/// Returns the message if past is read more than once. Nodes that read only its shape do not count.
+fn second_reader(graph: &Graph<'_>, cache: &Cache<'_>) -> Option<String> {
     // The first node on the way to the write must be the only one that reads past.
-    let mut readers = readers.get(cache.past)?.iter();
-    let first = readers.next()?;
-    let second = readers.next().or_else(|| {
-        let slots = first.proto().input.iter().filter(|input| *input == cache.past).count();
-        (slots > 1).then_some(first)
-    })?;
+    let uses = graph.uses(cache.past).map(|(node, _)| node);
+    let mut readers = uses.filter(|node| !node.is("Shape") && !node.is("Size"));
+    let (first, second) = (readers.next()?, readers.next()?);
     let writer = cache.writer.map(|writer| writer.index());
-    let other: &Node<'_> = if Some(second.index()) == writer { first } else { second };
+    let other = if Some(second.index()) == writer { first } else { second };
     Some(format!("{} reads it too", other.label()))
 }
 

@@ -133,6 +133,6 @@ fn reading(node: &Node<'_>, pasts: &BTreeMap<&str, &Cache<'_>>) -> Option<Conver
 /// Returns the reason if a table that is indexed by position has too few rows.
 fn looking_up(node: &Node<'_>, graph: &Graph<'_>, positions: &str, max_seq: usize) -> Option<ConvertRefusal> {
     let table = node.input(0).filter(|_| node.is("Gather") && node.input(1) == Some(positions))?;
-    let rows = graph.initializers().get(table)?.dims.first().and_then(|&rows| usize::try_from(rows).ok())?;
+    let rows = graph.initializer(table)?.dims.first().and_then(|&rows| usize::try_from(rows).ok())?;
     (rows < max_seq).then(|| ConvertRefusal::Table { table: table.to_owned(), rows, max_seq })
 }

@@ -349,14 +349,12 @@ fn about(original: &Graph<'_>, changed: &Graph<'_>, error: OnnxError) -> OnnxErr
 /// Returns the node of `original` that produces the same value as a node of `changed`. For a node that was added, it
 /// is the node that produces the first value computed from the added one.
 fn counterpart(original: &Graph<'_>, changed: &Graph<'_>, node: &NodeLabel) -> Option<NodeLabel> {
-    let producers = original.nodes().iter().flat_map(|node| node.outputs().map(move |output| (output, node)));
-    let producers: BTreeMap<_, _> = producers.collect();
     let mut computed = BTreeSet::new();
     for next in changed.nodes().iter().skip_while(|it| it.label() != *node) {
         if !computed.is_empty() && next.reads().is_disjoint(&computed) {
             continue;
         }
-        if let Some(there) = next.outputs().find_map(|output| producers.get(output)) {
+        if let Some((there, _)) = next.outputs().find_map(|output| original.producer(output)) {
             return Some(there.label());
         }
         computed.extend(next.outputs());

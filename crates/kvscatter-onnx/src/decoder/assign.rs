@@ -10,7 +10,6 @@ use std::rc::Rc;
 use kvscatter::ElementType;
 
 use super::cache::Cache;
-use super::flow::Flow;
 use super::roles::{Input, InputRole, is_float, through, uses};
 use super::rotary;
 use super::shown::{self, SlotMask, Trial};
@@ -43,7 +42,6 @@ impl Evidence {
 /// [`InputRole::Other`] is given to at most one input, unless operators give it to several.
 pub(super) fn assign<'m>(
     graph: &Graph<'m>,
-    flow: &Flow<'m>,
     inputs: Vec<ValueInfo<'m>>,
     caches: &[Cache<'m>],
     states: &[State<'m>],
@@ -52,8 +50,8 @@ pub(super) fn assign<'m>(
     let caches_by_name = caches.iter().enumerate().map(|(at, cache)| (cache.past, InputRole::Past(at)));
     let states_by_name = states.iter().enumerate().map(|(at, state)| (state.past, InputRole::State(at)));
     let pasts: BTreeMap<_, _> = caches_by_name.chain(states_by_name).collect();
-    let masks = shown::masks(flow, caches);
-    let evidence = evidence(flow, &masks);
+    let masks = shown::masks(graph, caches);
+    let evidence = evidence(graph, &masks);
     let inputs = inputs.into_iter().map(|value| {
         let by_operator = evidence.get(value.name).and_then(|seen| seen.role).filter(|role| {
             // A mask of two dimensions may be of all tokens, or of each token and slot.
@@ -86,9 +84,9 @@ pub(super) fn assign<'m>(
     });
 
     let (left, budget) = (Cell::new(MAX_TRIALS), Rc::new(Budget::new()));
-    let setting = Setting { graph, flow, caches, states, logits, masks: &masks, left, budget };
+    let setting = Setting { graph, caches, states, logits, masks: &masks, left, budget };
     let written = caches.iter().filter(|cache| cache.is_static()).filter_map(|cache| cache.writer?.input(2));
-    let lengths = flow.nodes().iter().filter(|node| node.is("Attention")).filter_map(|node| node.input(6));
+    let lengths = graph.nodes().iter().filter(|node| node.is("Attention")).filter_map(|node| node.input(6));
     for (role, values) in [
         (InputRole::WriteIndices, written.collect::<BTreeSet<_>>()),
         (InputRole::NonpadKvSeqlen, lengths.collect()),
@@ -158,10 +156,10 @@ impl<'m> Roles<'m> {
 }
 
 /// Returns how the nodes of a graph use its inputs.
-fn evidence<'m>(flow: &Flow<'m>, masks: &[SlotMask<'m>]) -> BTreeMap<&'m str, Evidence> {
+fn evidence<'m>(graph: &Graph<'m>, masks: &[SlotMask<'m>]) -> BTreeMap<&'m str, Evidence> {
     let masks: BTreeSet<&str> = masks.iter().map(SlotMask::value).collect();
     let mut evidence: BTreeMap<&'m str, Evidence> = BTreeMap::new();
-    for (input, role, node) in uses(flow) {
+    for (input, role, node) in uses(graph) {
         // Attention that reads no cache has masks of another length, such as that of an encoder.
         let reads_mask = || node.proto().input.iter().any(|name| masks.contains(name.as_str()));
         if role != InputRole::AttentionMask || reads_mask() {
@@ -169,26 +167,26 @@ fn evidence<'m>(flow: &Flow<'m>, masks: &[SlotMask<'m>]) -> BTreeMap<&'m str, Ev
         }
     }
     let mut picked = BTreeMap::new();
-    for node in flow.nodes() {
-        if let Some((rows, index)) = table(flow, node) {
+    for node in graph.nodes() {
+        if let Some((rows, index)) = table(graph, node) {
             evidence.entry(index).or_default().tables.push(rows);
             picked.extend(node.output(0).map(|rows| (rows, index)));
         }
-        if let Some(index) = picked_by_element(flow, node) {
+        if let Some(index) = picked_by_element(graph, node) {
             evidence.entry(index).or_default().picks_elements = true;
             picked.extend(node.output(0).map(|elements| (elements, index)));
         }
     }
-    let mut angles = rotary::computed(flow);
+    let mut angles = rotary::computed(graph);
     angles.append(&mut picked);
-    for input in rotary::rotated_by(flow, angles) {
+    for input in rotary::rotated_by(graph, angles) {
         evidence.entry(input).or_default().is_angle = true;
     }
     evidence
 }
 
 /// Returns the number of rows of a table and the graph input that picks rows from it.
-fn table<'m>(flow: &Flow<'m>, node: &Node<'m>) -> Option<(usize, &'m str)> {
+fn table<'m>(graph: &Graph<'m>, node: &Node<'m>) -> Option<(usize, &'m str)> {
     let picks_rows = (node.is("Gather") && node.attribute("axis").and_then(|axis| axis.i).unwrap_or(0) == 0)
         || (node.domain(), node.op_type()) == ("com.microsoft", "GatherBlockQuantized");
     if !picks_rows {
@@ -196,13 +194,13 @@ fn table<'m>(flow: &Flow<'m>, node: &Node<'m>) -> Option<(usize, &'m str)> {
     }
     // OPT adds 2 to its positions before it uses them as indices.
     let is_index = |node: &Node<'_>| !matches!(node.op_type(), "Slice" | "Pad" | "Transpose");
-    let picked = through(flow, node.input(1)?, is_index)?;
+    let picked = through(graph, node.input(1)?, is_index)?;
     // The table of a quantised embedding may be reshaped weights of the logits. Its scales have the same rows.
     let is_quantised = node.op_type() == "GatherBlockQuantized";
     let scales = if is_quantised { node.input(2) } else { None };
     let rows = |table: &'m str| {
-        let path = Path::back(flow, table);
-        let dims = flow.constant_dims(path.source).filter(|dims| dims.len() == 2)?;
+        let path = Path::back(graph, table);
+        let dims = &graph.constant(path.source).filter(|table| table.dims.len() == 2)?.dims;
         usize::try_from(*dims.get(path.axis_at_source(0)?)?).ok()
     };
     Some((rows(node.input(0)?).or_else(|| rows(scales?))?, picked))
@@ -210,16 +208,16 @@ fn table<'m>(flow: &Flow<'m>, node: &Node<'m>) -> Option<(usize, &'m str)> {
 
 /// Returns the graph input that picks single elements of a table. GPT-J's positions pick elements of its
 /// table of sines.
-fn picked_by_element<'m>(flow: &Flow<'m>, node: &Node<'m>) -> Option<&'m str> {
+fn picked_by_element<'m>(graph: &Graph<'m>, node: &Node<'m>) -> Option<&'m str> {
     if !node.is("GatherElements") {
         return None;
     }
     let mut index = node.input(1)?;
     for _ in 0..MAX_STEPS {
-        if flow.is_input(index) {
+        if graph.is_input(index) {
             return Some(index);
         }
-        let (maker, _) = flow.maker(index)?;
+        let (maker, _) = graph.producer(index)?;
         let is_handed_on = matches!(
             maker.op_type(),
             "Identity" | "Cast" | "Reshape" | "Squeeze" | "Unsqueeze" | "Flatten" | "Expand" | "Tile"

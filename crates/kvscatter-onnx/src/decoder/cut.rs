@@ -1,7 +1,6 @@
 //! Finds a `Slice` that drops rows of a cache.
 
-use super::flow::Flow;
-use crate::Node;
+use crate::{Graph, Node};
 
 /// The least end of a `Slice` to the last row. Exporters write the largest number of 32 or 64 bits.
 const OPEN_END: i64 = 0x7fff_ffff;
@@ -9,7 +8,7 @@ const OPEN_END: i64 = 0x7fff_ffff;
 /// Returns `Some` if one of these nodes drops rows, with the number of last rows that it keeps if the graph shows it.
 ///
 /// `steps` lead from the past to the present, and `axis` is the sequence dimension of the past, which has this rank.
-pub(super) fn rows(flow: &Flow<'_>, steps: &[Node<'_>], axis: usize, rank: usize) -> Option<Option<usize>> {
+pub(super) fn rows(graph: &Graph<'_>, steps: &[Node<'_>], axis: usize, rank: usize) -> Option<Option<usize>> {
     let mut axis = axis;
     for node in steps {
         match node.op_type() {
@@ -18,7 +17,7 @@ pub(super) fn rows(flow: &Flow<'_>, steps: &[Node<'_>], axis: usize, rank: usize
                 axis = perm.iter().position(|&from| usize::try_from(from) == Ok(axis))?;
             }
             "Slice" => {
-                if let Some(kept) = kept(flow, node, axis, rank) {
+                if let Some(kept) = kept(graph, node, axis, rank) {
                     return Some(kept);
                 }
             }
@@ -29,11 +28,11 @@ pub(super) fn rows(flow: &Flow<'_>, steps: &[Node<'_>], axis: usize, rank: usize
 }
 
 /// Returns `None` for a `Slice` of another axis or of all rows.
-fn kept(flow: &Flow<'_>, slice: &Node<'_>, axis: usize, rank: usize) -> Option<Option<usize>> {
+fn kept(graph: &Graph<'_>, slice: &Node<'_>, axis: usize, rank: usize) -> Option<Option<usize>> {
     // Before operator set 10, attributes had the numbers.
     let ints = |name, slot| match slice.attribute(name) {
         Some(attribute) => Some(attribute.ints.clone()),
-        None => flow.ints(slice.input(slot)?),
+        None => graph.ints(slice.input(slot)?),
     };
     let has_axes = slice.input(3).is_some() || slice.attribute("axes").is_some();
     let axes = match has_axes {

@@ -2,13 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use super::flow::Flow;
 use super::part::{by_reader, is_product, moves};
 use super::roles::{Input, InputRole, is_float};
 use super::shown::keeps_scores;
 use super::trace::{Path, handed_on};
-use crate::Node;
 use crate::decoder::CachePart;
+use crate::{Graph, Node};
 
 /// The largest number of values that are followed from one input.
 const MAX_VALUES: usize = 64;
@@ -24,7 +23,7 @@ enum Stage {
 
 /// Returns the inputs from which keys or values are projected, and those that are keys or values themselves. No node
 /// writes rows to them, so an encoder computes them once for each text.
-pub(super) fn inputs<'m>(flow: &Flow<'m>, inputs: &[Input<'m>]) -> Vec<&'m str> {
+pub(super) fn inputs<'m>(graph: &Graph<'m>, inputs: &[Input<'m>]) -> Vec<&'m str> {
     let is_state = |input: &&Input<'m>| {
         let rank = input.value.shape.as_ref().map_or(0, Vec::len);
         input.role == InputRole::Other && is_float(input.value.element) && rank >= 3
@@ -34,28 +33,28 @@ pub(super) fn inputs<'m>(flow: &Flow<'m>, inputs: &[Input<'m>]) -> Vec<&'m str> 
         return Vec::new();
     }
     let of_decoder = inputs.iter().filter(|input| input.role != InputRole::Other);
-    let of_decoder = flow.computed_from(of_decoder.map(|input| input.value.name));
-    names.filter(|name| is_attended(flow, name, &of_decoder)).collect()
+    let of_decoder = graph.computed_from(of_decoder.map(|input| input.value.name));
+    names.filter(|name| is_attended(graph, name, &of_decoder)).collect()
 }
 
 /// Returns `true` if an attention reads a value, or a projection of it, as its keys or values. `of_decoder` contains
 /// what is computed from the inputs with a role. If the attention consists of separate nodes, the weights of
 /// keys must multiply values that are not among these, because tokens are also multiplied by other matrices.
-fn is_attended<'m>(flow: &Flow<'m>, input: &'m str, of_decoder: &BTreeSet<&str>) -> bool {
+fn is_attended<'m>(graph: &Graph<'m>, input: &'m str, of_decoder: &BTreeSet<&str>) -> bool {
     let mut pending = vec![(input, Stage::Rows)];
     let mut seen = BTreeSet::new();
     while let Some((value, stage)) = pending.pop() {
         if seen.len() >= MAX_VALUES || !seen.insert((value, stage)) {
             continue;
         }
-        for (node, slot) in flow.readers(value).take(MAX_VALUES) {
+        for (node, slot) in graph.uses(value).take(MAX_VALUES) {
             let Some(slot) = slot else { continue };
             let is_second = slot == 1 || node.is("Einsum");
             let next = match stage {
-                Stage::Rows if slot == 0 && passes(flow, &node) || is_projected(flow, &node, slot) => {
+                Stage::Rows if slot == 0 && passes(graph, &node) || is_projected(graph, &node, slot) => {
                     Some(stage)
                 }
-                Stage::Rows => match by_reader(flow, &node, slot) {
+                Stage::Rows => match by_reader(graph, &node, slot) {
                     Some(_) if !is_product(&node) => return true,
                     Some(CachePart::Value) if is_second => return true,
                     Some(CachePart::Key) if is_second => Some(Stage::Scores),
@@ -82,13 +81,14 @@ fn is_attended<'m>(flow: &Flow<'m>, input: &'m str, of_decoder: &BTreeSet<&str>)
 }
 
 /// Returns `true` if a node passes on elements of its first input.
-fn passes(flow: &Flow<'_>, node: &Node<'_>) -> bool {
-    handed_on(flow, node).is_some() || (moves(node) && !node.is("Concat"))
+fn passes(graph: &Graph<'_>, node: &Node<'_>) -> bool {
+    handed_on(graph, node).is_some() || (moves(node) && !node.is("Concat"))
 }
 
 /// Returns `true` if a node multiplies its input at `slot` by weights, or adds a constant to it.
-fn is_projected(flow: &Flow<'_>, node: &Node<'_>, slot: usize) -> bool {
-    let is_weights = |slot| node.input(slot).is_some_and(|it| flow.is_constant(Path::back(flow, it).source));
+fn is_projected(graph: &Graph<'_>, node: &Node<'_>, slot: usize) -> bool {
+    let is_weights =
+        |slot| node.input(slot).is_some_and(|it| graph.is_constant(Path::back(graph, it).source));
     match node.op_type() {
         "MatMul" | "Add" => slot <= 1 && is_weights(1_usize.saturating_sub(slot)),
         "Gemm" | "MatMulNBits" => slot == 0 && is_weights(1),

@@ -23,7 +23,7 @@ impl Decoder<'_> {
         let mut hazards = Vec::new();
         for cache in &self.caches {
             let (past, present) = (cache.past.to_owned(), cache.present.to_owned());
-            readers::of(&self.flow, cache, &mut hazards);
+            readers::of(&self.graph, cache, &mut hazards);
             for node in &cache.between {
                 hazards.push(Hazard::Between { past: past.clone(), node: node.label() });
             }
@@ -40,10 +40,10 @@ impl Decoder<'_> {
                 _ => {}
             }
         }
-        let unused = unused::caches(&self.flow, &self.caches).into_iter();
+        let unused = unused::caches(&self.graph, &self.caches).into_iter();
         hazards.extend(unused.map(|cache| Hazard::ResultUnused { past: cache.past.to_owned() }));
         conventions::of(self, &mut hazards);
-        scales::of(&self.flow, &mut hazards);
+        scales::of(&self.graph, &mut hazards);
         runtimes::of(self, &mut hazards);
         hazards
     }

@@ -6,12 +6,11 @@ use kvscatter::ElementType;
 
 use super::cache::{Cache, CachePart, UnknownStyle, WriterStyle};
 use super::cut;
-use super::flow::Flow;
 use super::samples;
 use super::trace::{MAX_STEPS, Path};
 use super::writer::{Axis, CacheWrite, Writer, earlier};
 use crate::edit::names::reads;
-use crate::{Dimension, Node, OnnxError, ValueInfo};
+use crate::{Dimension, Graph, Node, OnnxError, ValueInfo};
 
 /// The path from a graph input to the writer's input for the past.
 struct PathFromPast<'m> {
@@ -23,7 +22,7 @@ struct PathFromPast<'m> {
 
 /// Finds the caches, in the order of their outputs.
 pub(super) fn find<'m>(
-    flow: &Flow<'m>,
+    graph: &Graph<'m>,
     inputs: &[ValueInfo<'m>],
     outputs: &[ValueInfo<'m>],
 ) -> Result<Vec<Cache<'m>>, OnnxError> {
@@ -33,9 +32,9 @@ pub(super) fn find<'m>(
     let mut unknown: BTreeMap<usize, Vec<(&ValueInfo<'m>, Path<'m>)>> = BTreeMap::new();
     let mut unfed = None;
     for output in outputs {
-        let tail = Path::back(flow, output.name);
-        let Some((node, slot)) = flow.maker(tail.source) else { continue };
-        let write = match Writer::of(flow, &node, slot)? {
+        let tail = Path::back(graph, output.name);
+        let Some((node, slot)) = graph.producer(tail.source) else { continue };
+        let write = match Writer::of(graph, &node, slot)? {
             Writer::Known(write) => write,
             Writer::UnknownOperator => {
                 unknown.entry(node.index()).or_default().push((output, tail));
@@ -43,7 +42,7 @@ pub(super) fn find<'m>(
             }
             Writer::NoCache => continue,
         };
-        let from_past = write.past.and_then(|past| PathFromPast::back(flow, past));
+        let from_past = write.past.and_then(|past| PathFromPast::back(graph, past));
         let fed = from_past.and_then(|path| Some((*by_name.get(path.past)?, path)));
         let Some((past, from_past)) = fed else {
             unfed.get_or_insert_with(|| {
@@ -51,19 +50,19 @@ pub(super) fn find<'m>(
             });
             continue;
         };
-        let Some(cache) = cache(flow, past, output, &node, write, &from_past, &tail)? else { continue };
+        let Some(cache) = cache(graph, past, output, &node, write, &from_past, &tail)? else { continue };
         insert(&mut caches, &mut places, cache);
     }
     for (index, outputs) in unknown {
-        let Some(node) = flow.nodes().get(index) else { continue };
-        for cache in of_unknown_operator(flow, node, &by_name, &outputs) {
+        let Some(node) = graph.nodes().get(index) else { continue };
+        for cache in of_unknown_operator(graph, node, &by_name, &outputs) {
             insert(&mut caches, &mut places, cache);
         }
     }
     if let Some(error) = unfed {
         return Err(error);
     }
-    not_fed_back(flow, &by_name, &caches, &places)?;
+    not_fed_back(graph, &by_name, &caches, &places)?;
     if caches.is_empty() {
         return Err(OnnxError::CacheNone);
     }
@@ -75,18 +74,18 @@ pub(super) fn find<'m>(
 impl<'m> PathFromPast<'m> {
     /// Follows the past of a writer back to a graph input, through earlier writers. Returns `None` if the
     /// path leads elsewhere.
-    fn back(flow: &Flow<'m>, past: &'m str) -> Option<Self> {
-        let mut from_past = Self { past, paths: vec![Path::back(flow, past)], earlier: Vec::new() };
+    fn back(graph: &Graph<'m>, past: &'m str) -> Option<Self> {
+        let mut from_past = Self { past, paths: vec![Path::back(graph, past)], earlier: Vec::new() };
         loop {
             from_past.past = from_past.paths.last()?.source;
-            if flow.is_input(from_past.past) {
+            if graph.is_input(from_past.past) {
                 from_past.earlier.reverse();
                 return Some(from_past);
             }
             let (node, past) =
-                earlier(flow, from_past.past).filter(|_| from_past.earlier.len() < MAX_STEPS)?;
+                earlier(graph, from_past.past).filter(|_| from_past.earlier.len() < MAX_STEPS)?;
             from_past.earlier.push(node);
-            from_past.paths.push(Path::back(flow, past));
+            from_past.paths.push(Path::back(graph, past));
         }
     }
 
@@ -122,7 +121,7 @@ fn insert<'m>(caches: &mut Vec<Cache<'m>>, places: &mut BTreeMap<&'m str, usize>
 
 /// Returns the cache, or `None` if the value looks like a cache but cannot be one.
 fn cache<'m>(
-    flow: &Flow<'m>,
+    graph: &Graph<'m>,
     past: &ValueInfo<'m>,
     present: &ValueInfo<'m>,
     node: &Node<'m>,
@@ -162,7 +161,7 @@ fn cache<'m>(
         style = WriterStyle::Unknown(UnknownStyle::AxisZero);
     }
     if style.growth().is_some()
-        && let Some(rows) = cut::rows(flow, &steps, axis, shape.len())
+        && let Some(rows) = cut::rows(graph, &steps, axis, shape.len())
     {
         style = WriterStyle::Unknown(UnknownStyle::Cut { rows });
     }
@@ -209,7 +208,7 @@ fn copying(steps: Vec<Node<'_>>, element: ElementType) -> Vec<Node<'_>> {
 ///
 /// Values of one type and rank are paired in order if there are the same number of inputs and outputs.
 fn of_unknown_operator<'m>(
-    flow: &Flow<'m>,
+    graph: &Graph<'m>,
     node: &Node<'m>,
     inputs: &BTreeMap<&'m str, &ValueInfo<'m>>,
     outputs: &[(&ValueInfo<'m>, Path<'m>)],
@@ -217,7 +216,7 @@ fn of_unknown_operator<'m>(
     let mut pasts: BTreeMap<_, Vec<_>> = BTreeMap::new();
     let mut seen = BTreeSet::new();
     for value in reads(node.proto()) {
-        let path = Path::back(flow, value);
+        let path = Path::back(graph, value);
         let Some(past) = inputs.get(path.source) else { continue };
         if let Some(traits) = PairTraits::of(past).filter(|_| seen.insert(past.name)) {
             pasts.entry(traits).or_default().push((*past, path));
@@ -235,7 +234,7 @@ fn of_unknown_operator<'m>(
             continue;
         };
         // The order in which subgraphs use values has no meaning, so the graph's own order is used.
-        pasts.sort_by_key(|(past, _)| flow.input_place(past.name));
+        pasts.sort_by_key(|(past, _)| graph.input_index(past.name));
         for ((past, path), (present, tail)) in pasts.iter().zip(presents) {
             let write = CacheWrite {
                 style: WriterStyle::Unknown(UnknownStyle::operator(node)),
@@ -244,7 +243,7 @@ fn of_unknown_operator<'m>(
                 axis: Axis::Open,
             };
             let from_past = PathFromPast { past: past.name, paths: vec![path.clone()], earlier: Vec::new() };
-            caches.extend(cache(flow, past, present, node, write, &from_past, tail).ok().flatten());
+            caches.extend(cache(graph, past, present, node, write, &from_past, tail).ok().flatten());
         }
     }
     caches
@@ -267,7 +266,7 @@ impl PairTraits {
 
 /// Returns an error if a node treats an input as a cache but no output returns the node's result.
 fn not_fed_back<'m>(
-    flow: &Flow<'m>,
+    graph: &Graph<'m>,
     inputs: &BTreeMap<&'m str, &ValueInfo<'m>>,
     caches: &[Cache<'m>],
     places: &BTreeMap<&'m str, usize>,
@@ -280,15 +279,15 @@ fn not_fed_back<'m>(
         None => kinds.iter().any(|(element, _)| *element == value.element),
     };
     let mut looked_at = BTreeSet::new();
-    for node in flow.nodes() {
+    for node in graph.nodes() {
         let slots: &[usize] = match (node.domain(), node.op_type()) {
             _ if node.is("TensorScatter") => &[0],
             _ if node.is("Concat") => &[1],
             _ => &[1, 2],
         };
         for &slot in slots {
-            let Writer::Known(write) = Writer::of(flow, node, slot)? else { continue };
-            let Some(from_past) = write.past.and_then(|past| PathFromPast::back(flow, past)) else {
+            let Writer::Known(write) = Writer::of(graph, node, slot)? else { continue };
+            let Some(from_past) = write.past.and_then(|past| PathFromPast::back(graph, past)) else {
                 continue;
             };
             let Some(past) = inputs.get(from_past.past).filter(|past| !places.contains_key(past.name)) else {

@@ -3,9 +3,8 @@
 use std::collections::BTreeSet;
 
 use super::cache::{Cache, CachePart, WriterStyle};
-use super::flow::Flow;
-use crate::Node;
 use crate::graph::DEFAULT_DOMAIN;
+use crate::{Graph, Node};
 
 /// The maximum number of readers that are examined. Caches in real exports reach their attention within a
 /// dozen nodes.
@@ -15,8 +14,8 @@ const MAX_VALUES: usize = 64;
 ///
 /// A cache that is multiplied by the output of a `Softmax` contains values. A cache that is multiplied by
 /// another value contains keys.
-pub(super) fn of(flow: &Flow<'_>, cache: &Cache<'_>) -> CachePart {
-    if let Some(part) = cache.writer.as_ref().and_then(|writer| by_writer(flow, cache, writer)) {
+pub(super) fn of(graph: &Graph<'_>, cache: &Cache<'_>) -> CachePart {
+    if let Some(part) = cache.writer.as_ref().and_then(|writer| by_writer(graph, cache, writer)) {
         return part;
     }
     let mut pending = vec![cache.written];
@@ -26,9 +25,9 @@ pub(super) fn of(flow: &Flow<'_>, cache: &Cache<'_>) -> CachePart {
         if seen.len() >= MAX_VALUES || !seen.insert(value) {
             continue;
         }
-        for (node, slot) in flow.readers(value).take(MAX_VALUES) {
+        for (node, slot) in graph.uses(value).take(MAX_VALUES) {
             let Some(slot) = slot else { continue };
-            if let Some(part) = by_reader(flow, &node, slot) {
+            if let Some(part) = by_reader(graph, &node, slot) {
                 // Only a cache that is split can contain both.
                 if !is_split {
                     return part;
@@ -48,8 +47,8 @@ pub(super) fn of(flow: &Flow<'_>, cache: &Cache<'_>) -> CachePart {
 }
 
 /// Returns the contents of a cache that an attention operator writes, from the index of the output.
-fn by_writer(flow: &Flow<'_>, cache: &Cache<'_>, writer: &Node<'_>) -> Option<CachePart> {
-    let (_, slot) = flow.maker(cache.written)?;
+fn by_writer(graph: &Graph<'_>, cache: &Cache<'_>, writer: &Node<'_>) -> Option<CachePart> {
+    let (_, slot) = graph.producer(cache.written)?;
     let of_attention = match (&cache.style, writer.domain(), writer.op_type()) {
         (WriterStyle::AttentionPast | WriterStyle::GroupQueryAttention, ..) => true,
         (_, "com.microsoft", "Attention" | "QAttention" | "DecoderMaskedSelfAttention") => {
@@ -66,7 +65,7 @@ fn by_writer(flow: &Flow<'_>, cache: &Cache<'_>, writer: &Node<'_>) -> Option<Ca
 }
 
 /// Returns the part of attention that a node reads at `slot`, if the node is attention or a product.
-pub(super) fn by_reader(flow: &Flow<'_>, node: &Node<'_>, slot: usize) -> Option<CachePart> {
+pub(super) fn by_reader(graph: &Graph<'_>, node: &Node<'_>, slot: usize) -> Option<CachePart> {
     if node.op_type().ends_with("Attention") {
         return match slot {
             1 => Some(CachePart::Key),
@@ -78,7 +77,7 @@ pub(super) fn by_reader(flow: &Flow<'_>, node: &Node<'_>, slot: usize) -> Option
         return None;
     }
     let other = node.input(if slot == 0 { 1 } else { 0 })?;
-    Some(if comes_from_softmax(flow, other) { CachePart::Value } else { CachePart::Key })
+    Some(if comes_from_softmax(graph, other) { CachePart::Value } else { CachePart::Key })
 }
 
 pub(super) fn is_product(node: &Node<'_>) -> bool {
@@ -87,10 +86,10 @@ pub(super) fn is_product(node: &Node<'_>) -> bool {
 
 /// Returns `true` if a value comes from a softmax. Exporters put casts, dropout or a `Where` that clears NaN
 /// after the softmax.
-fn comes_from_softmax(flow: &Flow<'_>, value: &str) -> bool {
+fn comes_from_softmax(graph: &Graph<'_>, value: &str) -> bool {
     let mut value = value;
     for _ in 0..16 {
-        let Some((node, 0)) = flow.maker(value) else { return false };
+        let Some((node, 0)) = graph.producer(value) else { return false };
         let before = match node.op_type() {
             "Softmax" => return true,
             "Cast" | "Dropout" | "Identity" | "Transpose" | "Reshape" | "Slice" | "Unsqueeze" | "Squeeze"

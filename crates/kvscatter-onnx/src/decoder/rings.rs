@@ -32,7 +32,7 @@ impl<'m> Decoder<'m> {
             if seen.len() >= MAX_VALUES || !seen.insert(value) {
                 continue;
             }
-            for (node, slot) in self.flow.readers(value).take(MAX_VALUES) {
+            for (node, slot) in self.graph.uses(value).take(MAX_VALUES) {
                 if node.is("Shape") || node.is("Size") {
                     continue;
                 }

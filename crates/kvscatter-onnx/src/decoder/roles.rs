@@ -2,10 +2,9 @@
 
 use kvscatter::ElementType;
 
-use super::flow::Flow;
 use super::trace::Path;
 use crate::graph::DEFAULT_DOMAIN;
-use crate::{Node, ValueInfo};
+use crate::{Graph, Node, ValueInfo};
 
 /// A graph input and its role.
 #[derive(Clone, Debug)]
@@ -71,12 +70,12 @@ impl InputRole {
 
 /// Returns the graph inputs to which an operator gives a role, node by node.
 pub(super) fn uses<'f, 'm>(
-    flow: &'f Flow<'m>,
+    graph: &'f Graph<'m>,
 ) -> impl Iterator<Item = (&'m str, InputRole, Node<'m>)> + use<'f, 'm> {
-    flow.nodes().iter().flat_map(move |node| {
+    graph.nodes().iter().flat_map(move |node| {
         slots(node)
             .iter()
-            .filter_map(move |&(slot, role)| Some((used(flow, node.input(slot)?, role)?, role, *node)))
+            .filter_map(move |&(slot, role)| Some((used(graph, node.input(slot)?, role)?, role, *node)))
     })
 }
 
@@ -101,15 +100,15 @@ fn slots(node: &Node<'_>) -> &'static [(usize, InputRole)] {
 }
 
 /// Returns the graph input that a value equals, regardless of type and shape.
-pub(super) fn same<'m>(flow: &Flow<'m>, value: &'m str) -> Option<&'m str> {
-    through(flow, value, keeps_elements)
+pub(super) fn same<'m>(graph: &Graph<'m>, value: &'m str) -> Option<&'m str> {
+    through(graph, value, keeps_elements)
 }
 
 /// Returns the graph input that a node uses in a role. Attention that reads a ring limits the lengths to its capacity.
-fn used<'m>(flow: &Flow<'m>, value: &'m str, role: InputRole) -> Option<&'m str> {
+fn used<'m>(graph: &Graph<'m>, value: &'m str, role: InputRole) -> Option<&'m str> {
     match role {
-        InputRole::NonpadKvSeqlen => through(flow, value, |node| keeps_elements(node) || node.is("Min")),
-        _ => same(flow, value),
+        InputRole::NonpadKvSeqlen => through(graph, value, |node| keeps_elements(node) || node.is("Min")),
+        _ => same(graph, value),
     }
 }
 
@@ -118,12 +117,12 @@ fn keeps_elements(node: &Node<'_>) -> bool {
 }
 
 pub(super) fn through<'m>(
-    flow: &Flow<'m>,
+    graph: &Graph<'m>,
     value: &'m str,
     allowed: fn(&Node<'_>) -> bool,
 ) -> Option<&'m str> {
-    let path = Path::back(flow, value);
-    (flow.is_input(path.source) && path.steps.iter().all(allowed)).then_some(path.source)
+    let path = Path::back(graph, value);
+    (graph.is_input(path.source) && path.steps.iter().all(allowed)).then_some(path.source)
 }
 
 /// Returns `true` for the types of logits and embeddings.

@@ -2,17 +2,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::flow::Flow;
 use super::part::{hands_on, moves};
 use super::trace::MAX_STEPS;
+use crate::Graph;
 use crate::graph::DEFAULT_DOMAIN;
 
 /// Returns the sines and cosines of angles that are computed from one input, with that input.
-pub(super) fn computed<'m>(flow: &Flow<'m>) -> BTreeMap<&'m str, &'m str> {
+pub(super) fn computed<'m>(graph: &Graph<'m>) -> BTreeMap<&'m str, &'m str> {
     // The input from which each value is computed, or `None` if there are several.
-    let mut sources: BTreeMap<&str, Option<&str>> = flow.inputs().map(|input| (input, Some(input))).collect();
+    let mut sources: BTreeMap<&str, Option<&str>> =
+        graph.input_names().filter(|name| graph.is_input(name)).map(|input| (input, Some(input))).collect();
     let mut waves = BTreeMap::new();
-    for node in flow.nodes().iter().filter(|node| node.domain() == DEFAULT_DOMAIN) {
+    for node in graph.nodes().iter().filter(|node| node.domain() == DEFAULT_DOMAIN) {
         let operands = match node.op_type() {
             // The condition only chooses.
             "Where" => 1..3,
@@ -37,11 +38,11 @@ pub(super) fn computed<'m>(flow: &Flow<'m>) -> BTreeMap<&'m str, &'m str> {
 ///
 /// A rotation adds or subtracts two products. Each product has one sine or cosine, and the other factors are different
 /// parts or orders of one vector. `RotaryEmbedding` takes both as inputs.
-pub(super) fn rotated_by<'m>(flow: &Flow<'m>, angles: BTreeMap<&'m str, &'m str>) -> BTreeSet<&'m str> {
+pub(super) fn rotated_by<'m>(graph: &Graph<'m>, angles: BTreeMap<&'m str, &'m str>) -> BTreeSet<&'m str> {
     let mut factors = angles;
     let mut products: BTreeMap<&str, (&str, &str)> = BTreeMap::new();
     let mut found = BTreeSet::new();
-    for node in flow.nodes() {
+    for node in graph.nodes() {
         let [left, right] = [0, 1].map(|slot| node.input(slot).unwrap_or_default());
         let [of_left, of_right] = [left, right].map(|name| factors.get(name).copied());
         match node.op_type() {
@@ -53,7 +54,7 @@ pub(super) fn rotated_by<'m>(flow: &Flow<'m>, angles: BTreeMap<&'m str, &'m str>
                     _ => None,
                 };
                 match factor {
-                    Some((index, scale)) if flow.is_constant(scale) => {
+                    Some((index, scale)) if graph.is_constant(scale) => {
                         factors.extend(node.output(0).map(|scaled| (scaled, index)));
                     }
                     factor => products.extend(node.output(0).zip(factor)),
@@ -64,7 +65,7 @@ pub(super) fn rotated_by<'m>(flow: &Flow<'m>, angles: BTreeMap<&'m str, &'m str>
                     (products.get(left), products.get(right))
                     && index == other
                     && first != second
-                    && origin(flow, first) == origin(flow, second)
+                    && origin(graph, first) == origin(graph, second)
                 {
                     found.insert(*index);
                 }
@@ -81,10 +82,10 @@ pub(super) fn rotated_by<'m>(flow: &Flow<'m>, angles: BTreeMap<&'m str, &'m str>
 }
 
 /// Returns the vector that a value is a part or another order of.
-fn origin<'m>(flow: &Flow<'m>, value: &'m str) -> &'m str {
+fn origin<'m>(graph: &Graph<'m>, value: &'m str) -> &'m str {
     let mut value = value;
     for _ in 0..MAX_STEPS {
-        let Some((node, _)) = flow.maker(value) else { break };
+        let Some((node, _)) = graph.producer(value) else { break };
         let Some(before) = node.input(0).filter(|_| moves(&node) || node.is("Neg")) else { break };
         value = before;
     }

@@ -6,7 +6,6 @@ use std::rc::Rc;
 use kvscatter::ElementType;
 
 use super::cache::{Cache, CachePart};
-use super::flow::Flow;
 use super::part;
 use super::roles::is_float;
 use crate::fold::{Budget, Fold, Value, Values, int_to_float};
@@ -88,14 +87,14 @@ impl Step {
 }
 
 /// Finds the masks of all attention that reads these caches, by following the keys to the scores.
-pub(super) fn masks<'m>(flow: &Flow<'m>, caches: &[Cache<'m>]) -> Vec<SlotMask<'m>> {
+pub(super) fn masks<'m>(graph: &Graph<'m>, caches: &[Cache<'m>]) -> Vec<SlotMask<'m>> {
     let has_keys = |cache: &&Cache<'_>| cache.part != CachePart::Value;
     let mut per_slot: BTreeMap<&str, PerSlot> =
         caches.iter().filter(has_keys).map(|cache| (cache.written, PerSlot::Key)).collect();
     let writers: BTreeSet<usize> =
         caches.iter().filter_map(|cache| cache.writer).map(|node| node.index()).collect();
     let mut masks = Vec::new();
-    for node in flow.nodes() {
+    for node in graph.nodes() {
         let of = |slot| per_slot.get(node.input(slot)?).copied();
         let inputs = node.proto().input.iter().filter_map(|name| per_slot.get(name.as_str()));
         let any = inputs.copied().max();
@@ -132,8 +131,8 @@ pub(super) fn masks<'m>(flow: &Flow<'m>, caches: &[Cache<'m>]) -> Vec<SlotMask<'
 }
 
 /// Returns the masks that are computed from an input. Layers share masks, so each is returned once.
-pub(super) fn reading<'m>(flow: &Flow<'m>, masks: &[SlotMask<'m>], input: &'m str) -> Vec<SlotMask<'m>> {
-    let computed = flow.computed_from([input]);
+pub(super) fn reading<'m>(graph: &Graph<'m>, masks: &[SlotMask<'m>], input: &'m str) -> Vec<SlotMask<'m>> {
+    let computed = graph.computed_from([input]);
     let read: BTreeSet<_> = masks.iter().filter(|mask| computed.contains(mask.value)).copied().collect();
     read.into_iter().collect()
 }

@@ -3,9 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::cache::{Cache, WriterStyle};
-use super::flow::Flow;
 use super::trace::Path;
-use crate::{Dimension, Node, OnnxError, ValueInfo};
+use crate::{Dimension, Graph, Node, OnnxError, ValueInfo};
 
 /// Checks that declarations of the same size do not differ.
 ///
@@ -128,7 +127,7 @@ fn text(dim: &Dimension<'_>) -> String {
 
 /// Returns the shape of the past with its gaps filled from the present's declaration and from the writer's
 /// attributes and weights.
-pub(super) fn known<'m>(flow: &Flow<'m>, cache: &Cache<'m>) -> Vec<Dimension<'m>> {
+pub(super) fn known<'m>(graph: &Graph<'m>, cache: &Cache<'m>) -> Vec<Dimension<'m>> {
     let present = cache.present_info.shape.as_deref().unwrap_or_default();
     let mut shape = cache.past_shape.clone();
     let is_known = |dim: &Dimension<'_>| matches!(dim, Dimension::Known(_));
@@ -140,7 +139,7 @@ pub(super) fn known<'m>(flow: &Flow<'m>, cache: &Cache<'m>) -> Vec<Dimension<'m>
     if let (WriterStyle::GroupQueryAttention, Some(writer), [_, heads, _, head_size]) =
         (&cache.style, &cache.writer, shape.as_mut_slice())
     {
-        for (dim, size) in [(heads, of_heads(writer)), (head_size, of_head(flow, writer))] {
+        for (dim, size) in [(heads, of_heads(writer)), (head_size, of_head(graph, writer))] {
             if let Some(size) = size.filter(|_| !is_known(dim)) {
                 *dim = Dimension::Known(size);
             }
@@ -157,26 +156,27 @@ fn of_heads(writer: &Node<'_>) -> Option<usize> {
 ///
 /// It follows from the declaration of its result, or from the width of the projection that makes the keys,
 /// alone or packed with queries and values.
-fn of_head(flow: &Flow<'_>, writer: &Node<'_>) -> Option<usize> {
+fn of_head(graph: &Graph<'_>, writer: &Node<'_>) -> Option<usize> {
     let kv_heads = of_heads(writer)?;
     let heads = usize::try_from(writer.attribute("num_heads")?.i?).ok()?;
-    let declared = flow.declared(writer.output(0)?).and_then(|result| result.shape.as_ref()?.last().copied());
+    let declared =
+        graph.declared(writer.output(0)?).and_then(|result| result.shape.as_ref()?.last().copied());
     let (width, heads) = match (declared, writer.input(1)) {
         (Some(Dimension::Known(width)), _) => (width, heads),
-        (_, Some(key)) => (width(flow, key)?, kv_heads),
-        (_, None) => (width(flow, writer.input(0)?)?, heads.checked_add(kv_heads)?.checked_add(kv_heads)?),
+        (_, Some(key)) => (width(graph, key)?, kv_heads),
+        (_, None) => (width(graph, writer.input(0)?)?, heads.checked_add(kv_heads)?.checked_add(kv_heads)?),
     };
     width.checked_div(heads).filter(|head| head.checked_mul(heads) == Some(width))
 }
 
 /// Returns the last dimension of the result of a product with weights.
-fn width(flow: &Flow<'_>, value: &str) -> Option<usize> {
-    let name = flow.name(value)?;
-    let (node, _) = flow.maker(Path::back(flow, name).source)?;
+fn width(graph: &Graph<'_>, value: &str) -> Option<usize> {
+    let name = graph.name(value)?;
+    let (node, _) = graph.producer(Path::back(graph, name).source)?;
     let size = match node.op_type() {
-        "MatMul" => *flow.constant_dims(node.input(1)?)?.last()?,
+        "MatMul" => *graph.constant(node.input(1)?)?.dims.last()?,
         "Gemm" => {
-            let dims = flow.constant_dims(node.input(1)?)?;
+            let dims = &graph.constant(node.input(1)?)?.dims;
             let is_turned = node.attribute("transB").and_then(|turned| turned.i).unwrap_or(0) != 0;
             *if is_turned { dims.first()? } else { dims.last()? }
         }

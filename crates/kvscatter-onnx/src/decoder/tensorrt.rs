@@ -13,11 +13,10 @@ use kvscatter::spec::onnx::TensorScatter;
 use kvscatter::spec::tensorrt::{KvCacheUpdateLayer, Network, NetworkError, NetworkTensor, TensorSource};
 
 use super::Decoder;
-use super::flow::Flow;
 use super::trace::Path;
 use crate::eval::Op;
 use crate::node_label::ShortLabel;
-use crate::{Node, NodeLabel, ValueInfo};
+use crate::{Graph, Node, NodeLabel, ValueInfo};
 
 /// A rule of TensorRT that a node breaks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,21 +49,23 @@ impl Decoder<'_> {
     /// Returns every rule of TensorRT that a `TensorScatter` of the model breaks, in the order of the nodes.
     #[must_use]
     pub fn tensorrt_refusals(&self) -> Vec<TensorRtRefusal> {
-        let nodes: Vec<_> = self.flow.nodes().iter().filter(|node| node.is("TensorScatter")).collect();
+        let nodes: Vec<_> = self.graph.nodes().iter().filter(|node| node.is("TensorScatter")).collect();
         let numbers = nodes.iter().enumerate().map(|(layer, node)| (node.index(), layer)).collect();
         let inputs = self.inputs.iter().map(|input| (input.value.name, &input.value)).collect();
-        let graph = Layers { flow: &self.flow, numbers, inputs };
+        let read = nodes.iter().flat_map(|node| node.reads());
+        let declared = read.filter_map(|value| Some((value, self.graph.declared(value)?))).collect();
+        let layers = Layers { graph: &self.graph, numbers, inputs, declared: &declared };
         let ops: Vec<_> = nodes.iter().map(|node| Op::parse(node).ok()).collect();
         // Invalid nodes become layers as well, so that the layers of all other nodes keep their numbers.
-        let layers = nodes.iter().zip(&ops).map(|(node, op)| graph.describe(node, op.as_ref()));
-        let network = Network { layers: layers.collect() };
+        let described = nodes.iter().zip(&ops).map(|(node, op)| layers.describe(node, op.as_ref()));
+        let network = Network { layers: described.collect() };
 
         let mut refusals = Vec::new();
         for ((node, op), broken) in nodes.iter().zip(&ops).zip(network.check()) {
             let Some(Op::TensorScatter { mode, past_cache, .. }) = *op else { continue };
             let mut reasons: Vec<_> =
                 broken.into_iter().filter(is_of_tensorrt).map(TensorRtRule::Network).collect();
-            if let Some(axis) = graph.wrong_axis(node, past_cache) {
+            if let Some(axis) = layers.wrong_axis(node, past_cache) {
                 // The axis is listed after the rules about the cache's type, with the other rules about the
                 // shape.
                 let place = reasons.iter().take_while(|reason| is_of_type(reason)).count();
@@ -81,10 +82,12 @@ impl Decoder<'_> {
 
 /// The `KVCacheUpdate` layers for a graph's `TensorScatter` nodes.
 struct Layers<'g, 'm> {
-    flow: &'g Flow<'m>,
+    graph: &'g Graph<'m>,
     /// The layer number of each node.
     numbers: BTreeMap<usize, usize>,
     inputs: BTreeMap<&'m str, &'g ValueInfo<'m>>,
+    /// The declarations of the values that the nodes read.
+    declared: &'g BTreeMap<&'m str, ValueInfo<'m>>,
 }
 
 impl<'g, 'm> Layers<'g, 'm> {
@@ -103,13 +106,13 @@ impl<'g, 'm> Layers<'g, 'm> {
             });
             NetworkTensor { name, source: self.source(name), inferred }
         };
-        let indices = |name| tensor(name, self.flow.declared(name), true);
+        let indices = |name| tensor(name, self.declared.get(name), true);
         KvCacheUpdateLayer {
             // TensorRT's rules about a cache's shape apply to an input of the network.
             cache: tensor(past_cache, self.inputs.get(past_cache).copied(), has_axis),
-            update: tensor(update, self.flow.declared(update), has_axis),
+            update: tensor(update, self.declared.get(update), has_axis),
             write_indices: write_indices.map(indices).unwrap_or_default(),
-            output_is_marked: self.flow.is_output(present_cache),
+            output_is_marked: self.graph.is_output(present_cache),
             ..KvCacheUpdateLayer::default()
         }
     }
@@ -119,7 +122,7 @@ impl<'g, 'm> Layers<'g, 'm> {
         if self.inputs.contains_key(value) {
             return TensorSource::NetworkInput;
         }
-        let maker = self.flow.maker(Path::back(self.flow, value).source);
+        let maker = self.graph.producer(Path::back(self.graph, value).source);
         let layer = maker.and_then(|(node, _)| self.numbers.get(&node.index()));
         layer.map_or(TensorSource::Computed, |&layer| TensorSource::KvCacheUpdateLayer(layer))
     }

@@ -1,7 +1,6 @@
 //! Follows a value back to the value that it is a copy of, through nodes that pass on one tensor.
 
-use super::flow::Flow;
-use crate::Node;
+use crate::{Graph, Node};
 
 /// The maximum number of nodes that are followed in a row. It bounds the time for a hostile graph.
 pub(super) const MAX_STEPS: usize = 64;
@@ -18,11 +17,11 @@ pub(super) struct Path<'m> {
 impl<'m> Path<'m> {
     /// Walks back from a value through nodes that pass on one tensor. These nodes may change it element by
     /// element, transpose, reshape or cut it.
-    pub(super) fn back(flow: &Flow<'m>, value: &'m str) -> Self {
+    pub(super) fn back(graph: &Graph<'m>, value: &'m str) -> Self {
         let mut path = Self { source: value, steps: Vec::new() };
         while path.steps.len() < MAX_STEPS {
-            let Some((node, 0)) = flow.maker(path.source) else { break };
-            let Some(input) = handed_on(flow, &node) else { break };
+            let Some((node, 0)) = graph.producer(path.source) else { break };
+            let Some(input) = handed_on(graph, &node) else { break };
             path.source = input;
             path.steps.push(node);
         }
@@ -47,7 +46,7 @@ impl<'m> Path<'m> {
 }
 
 /// Returns the input whose tensor a node passes on, or `None` for nodes that compute something else.
-pub(super) fn handed_on<'m>(flow: &Flow<'m>, node: &Node<'m>) -> Option<&'m str> {
+pub(super) fn handed_on<'m>(graph: &Graph<'m>, node: &Node<'m>) -> Option<&'m str> {
     if node.is_function() {
         return None;
     }
@@ -62,7 +61,7 @@ pub(super) fn handed_on<'m>(flow: &Flow<'m>, node: &Node<'m>) -> Option<&'m str>
         }
         "Add" | "Sub" | "Mul" | "Div" | "Min" if is_default && node.proto().input.len() == 2 => {
             let (left, right) = (node.input(0)?, node.input(1)?);
-            match (flow.is_constant(left), flow.is_constant(right)) {
+            match (graph.is_constant(left), graph.is_constant(right)) {
                 (false, true) => Some(left),
                 (true, false) => Some(right),
                 _ => None,

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use super::cache::Cache;
-use super::flow::Flow;
 use super::roles::{Input, InputRole};
 use super::shown::{self, SlotMask, Step, Trial};
 use super::state::State;
@@ -32,7 +31,6 @@ pub(super) enum Counts {
 /// A decoder whose inputs are tried.
 pub(super) struct Setting<'a, 'm> {
     pub(super) graph: &'a Graph<'m>,
-    pub(super) flow: &'a Flow<'m>,
     pub(super) caches: &'a [Cache<'m>],
     pub(super) states: &'a [State<'m>],
     pub(super) logits: Option<&'a ValueInfo<'m>>,
@@ -98,7 +96,7 @@ impl<'m> Setting<'_, 'm> {
             Some((input.value.name, value))
         };
         let feeds = inputs.iter().map(feed).collect::<Option<_>>()?;
-        let masks = shown::reading(self.flow, self.masks, tried.value.name);
+        let masks = shown::reading(self.graph, self.masks, tried.value.name);
         Some(Trial { graph: self.graph, budget: &self.budget, masks, step: sizes.step, feeds })
     }
 

@@ -1,12 +1,11 @@
 //! The operators that write a cache, with the past that belongs to each output.
 
 use super::cache::{UnknownStyle, WriterStyle};
-use super::flow::Flow;
 use super::state;
 use super::trace::Path;
 use crate::eval::Op;
 use crate::graph::DEFAULT_DOMAIN;
-use crate::{Node, OnnxError};
+use crate::{Graph, Node, OnnxError};
 use kvscatter::spec::onnx::TensorScatter;
 
 /// How a node writes the cache that is one of its outputs.
@@ -72,14 +71,14 @@ const OTHERS: &[(&str, &str, usize, usize, Option<i64>)] = &[
 
 impl<'m> Writer<'m> {
     /// Determines how a node's output `slot` is written as a cache.
-    pub(super) fn of(flow: &Flow<'m>, node: &Node<'m>, slot: usize) -> Result<Self, OnnxError> {
+    pub(super) fn of(graph: &Graph<'m>, node: &Node<'m>, slot: usize) -> Result<Self, OnnxError> {
         // An operator that a runtime may lack has its definition in the model as a function.
         if node.is_function() && !state::is_operator(node) {
             return Ok(Self::UnknownOperator);
         }
         let known = |write: Option<CacheWrite<'m>>| write.map_or(Self::NoCache, Self::Known);
         Ok(match (node.domain(), node.op_type()) {
-            (DEFAULT_DOMAIN, "Concat") => known(CacheWrite::concat(flow, node)),
+            (DEFAULT_DOMAIN, "Concat") => known(CacheWrite::concat(graph, node)),
             (DEFAULT_DOMAIN, "TensorScatter") if slot == 0 => Self::Known(CacheWrite::tensor_scatter(node)?),
             // Keys and values may be packed into input 0.
             ("com.microsoft", "GroupQueryAttention") => {
@@ -116,15 +115,15 @@ impl<'m> CacheWrite<'m> {
         Some(Self { style, past: node.input(past), update: node.input(slot), axis: Axis::At(2) })
     }
 
-    fn concat(flow: &Flow<'m>, node: &Node<'m>) -> Option<Self> {
+    fn concat(graph: &Graph<'m>, node: &Node<'m>) -> Option<Self> {
         let inputs = (0..node.proto().input.len()).filter_map(|slot| node.input(slot));
         let from_outside =
-            |value: &&'m str| flow.is_input(Path::back(flow, value).source) || is_written(flow, value);
+            |value: &&'m str| graph.is_input(Path::back(graph, value).source) || is_written(graph, value);
         // Only `MAX_PIECES` inputs are examined, so that the cost of a long list is bounded.
         let listed: Vec<_> = inputs.take(MAX_PIECES).collect();
         let axis = node.attribute("axis").and_then(|axis| axis.i)?;
         let Some(at) = listed.iter().position(from_outside) else {
-            return Self::stack(flow, &listed).filter(|_| axis == 0);
+            return Self::stack(graph, &listed).filter(|_| axis == 0);
         };
         let style = match (at, listed.len()) {
             (0, 2) => WriterStyle::Concat,
@@ -141,8 +140,8 @@ impl<'m> CacheWrite<'m> {
 
     /// Describes a `Concat` that puts layers together again, each of which was taken from one input. The batch is
     /// axis 1 unless the sizes show another one.
-    fn stack(flow: &Flow<'m>, layers: &[&'m str]) -> Option<Self> {
-        let mut pasts = layers.iter().map(|layer| stacked_past(flow, layer));
+    fn stack(graph: &Graph<'m>, layers: &[&'m str]) -> Option<Self> {
+        let mut pasts = layers.iter().map(|layer| stacked_past(graph, layer));
         let past = pasts.next()??;
         let style = WriterStyle::Unknown(UnknownStyle::Stacked { batch: 1 });
         let is_one = pasts.all(|other| other == Some(past));
@@ -164,8 +163,8 @@ impl<'m> CacheWrite<'m> {
 }
 
 /// Returns `true` if an attention takes a value as its past.
-pub(super) fn appends_to<'m>(flow: &Flow<'m>, attention: &Node<'m>, value: &str) -> bool {
-    let is_past = |slot| matches!(Writer::of(flow, attention, slot), Ok(Writer::Known(write)) if write.past == Some(value));
+pub(super) fn appends_to<'m>(graph: &Graph<'m>, attention: &Node<'m>, value: &str) -> bool {
+    let is_past = |slot| matches!(Writer::of(graph, attention, slot), Ok(Writer::Known(write)) if write.past == Some(value));
     attention.op_type().ends_with("Attention") && (1..=2).any(is_past)
 }
 
@@ -174,31 +173,31 @@ const MAX_PIECES: usize = 8;
 
 /// Returns the writer that produces a value, and the cache before that write. Returns `None` unless it is
 /// certain which input of the writer is the past.
-pub(super) fn earlier<'m>(flow: &Flow<'m>, value: &'m str) -> Option<(Node<'m>, &'m str)> {
-    let (node, slot) = flow.maker(value)?;
+pub(super) fn earlier<'m>(graph: &Graph<'m>, value: &'m str) -> Option<(Node<'m>, &'m str)> {
+    let (node, slot) = graph.producer(value)?;
     let is_writer = slot == 0 && (node.is("TensorScatter") || node.is("Concat"));
     Some((node, node.input(0).filter(|_| is_writer)?))
 }
 
 /// Returns the graph input from which a `Gather` takes the layer that a node writes rows to.
-fn stacked_past<'m>(flow: &Flow<'m>, written: &'m str) -> Option<&'m str> {
-    let (writer, _) = flow.maker(Path::back(flow, written).source)?;
+fn stacked_past<'m>(graph: &Graph<'m>, written: &'m str) -> Option<&'m str> {
+    let (writer, _) = graph.producer(Path::back(graph, written).source)?;
     let is_writer = writer.is("Concat")
         || writer.is("TensorScatter")
         || OTHERS.iter().any(|row| (row.0, row.1) == (writer.domain(), writer.op_type()));
     let slots = 0..if is_writer { writer.proto().input.len().min(MAX_PIECES) } else { 0 };
     slots.into_iter().find_map(|slot| {
-        let (gather, _) = flow.maker(Path::back(flow, writer.input(slot)?).source)?;
+        let (gather, _) = graph.producer(Path::back(graph, writer.input(slot)?).source)?;
         let is_layer =
             gather.is("Gather") && gather.attribute("axis").and_then(|axis| axis.i).unwrap_or(0) == 0;
-        let past = Path::back(flow, gather.input(0).filter(|_| is_layer)?).source;
-        flow.is_input(past).then_some(past)
+        let past = Path::back(graph, gather.input(0).filter(|_| is_layer)?).source;
+        graph.is_input(past).then_some(past)
     })
 }
 
 /// Returns `true` if a value is a cache that another node has already written.
-fn is_written<'m>(flow: &Flow<'m>, value: &'m str) -> bool {
-    earlier(flow, Path::back(flow, value).source).is_some_and(|(node, _)| node.is("TensorScatter"))
+fn is_written<'m>(graph: &Graph<'m>, value: &'m str) -> bool {
+    earlier(graph, Path::back(graph, value).source).is_some_and(|(node, _)| node.is("TensorScatter"))
 }
 
 /// Returns `true` if a node may write a cache. ONNX's own operators outside this list do not.

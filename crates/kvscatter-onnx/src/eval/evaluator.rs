@@ -36,7 +36,7 @@ impl<'m> Evaluator<'m> {
         let ops = graph.nodes().iter().map(Op::parse).collect::<Result<Vec<_>, _>>()?;
         let external = model.external_data()?;
         let mut constants = BTreeMap::new();
-        for (&name, &message) in graph.initializers() {
+        for (name, message) in graph.initializers() {
             let tensor = tensor_proto::decode(message.clone(), external.as_ref())?;
             constants.insert(name, tensor);
         }

@@ -1,32 +1,25 @@
 //! The values of a graph or a function body: for each value its producer, its readers and what is known about
 //! it.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use super::{FoldError, Value};
 use crate::graph::{self, DEFAULT_DOMAIN, FunctionNames};
+use crate::ir::{self, NodeValues, ValueId, ValueTable};
 use crate::proto::{FunctionProto, NodeProto, TensorProto};
 use crate::{Graph, Node, NodeLabel, OnnxError};
 
 /// Nodes in order, and the values between them.
 #[derive(Debug)]
-pub(super) struct Body<'g, 'm> {
-    nodes: Cow<'g, [Node<'m>]>,
-    /// The values that each node reads and produces.
-    value_ids: Vec<NodeValueIds>,
+pub(super) struct Body<'m> {
+    nodes: Arc<[Node<'m>]>,
+    values: Arc<ValueTable<'m>>,
+    /// One state for each value of the table.
     states: Vec<ValueState<'m>>,
-    names: BTreeMap<&'m str, usize>,
     /// The values that were computed, and those that could not be. All are cleared when a value is set.
-    computed: Vec<usize>,
-}
-
-/// The values that one node reads and produces, as indices into `Body::states`. An absent value is `None`.
-#[derive(Clone, Debug, Default)]
-pub(super) struct NodeValueIds {
-    pub(super) inputs: Vec<Option<usize>>,
-    pub(super) outputs: Vec<Option<usize>>,
+    computed: Vec<ValueId>,
 }
 
 /// A value of the body, and how far it is computed.
@@ -204,21 +197,20 @@ fn size(function: &FunctionProto) -> usize {
     of_all.into_iter().chain(function.node.iter().flat_map(of_node)).fold(0, usize::saturating_add)
 }
 
-impl<'g, 'm> Body<'g, 'm> {
-    /// Creates the body of a graph whose structure has been checked. If an initializer has the name of an
-    /// input, it is the input's default.
-    pub(super) fn of_graph(graph: &'g Graph<'m>) -> Self {
-        let mut body = Self::empty(Cow::Borrowed(graph.nodes()));
-        for (&name, &tensor) in graph.initializers() {
-            body.add(name, Source::Initializer(tensor));
+impl<'m> From<ir::Source<'m>> for Source<'m> {
+    fn from(source: ir::Source<'m>) -> Self {
+        match source {
+            ir::Source::Input => Self::Input,
+            ir::Source::Initializer(tensor) => Self::Initializer(tensor),
+            ir::Source::Node { node, .. } => Self::Node(node),
         }
-        for name in graph.input_names() {
-            body.add(name, Source::Input);
-        }
-        for (index, node) in graph.nodes().iter().enumerate() {
-            body.connect(index, node.proto());
-        }
-        body
+    }
+}
+
+impl<'m> Body<'m> {
+    /// Creates the body of a graph whose structure has been checked.
+    pub(super) fn of_graph(graph: &Graph<'m>) -> Self {
+        Self::new(Arc::clone(graph.shared_nodes()), Arc::clone(graph.values()))
     }
 
     /// Creates the body of a function with the inputs of a call, and checks its structure.
@@ -233,68 +225,88 @@ impl<'g, 'm> Body<'g, 'm> {
         inputs: &[Option<&Value>],
     ) -> Result<Self, OnnxError> {
         let nodes = graph::nodes(&function.opset_import, &functions.names, &function.node)?;
-        let mut body = Self::empty(Cow::Owned(nodes));
+        let mut values = ValueTable::default();
+        for name in &function.input {
+            values.add(name, ir::Source::Input);
+        }
+        let twice = |name: &str| OnnxError::DuplicateName { name: name.to_owned() };
+        values.add_nodes(&function.node).map_err(twice)?;
+        let is_known = |index: usize, name: &str| match values.get(name).map(|value| value.source) {
+            Some(ir::Source::Node { node, .. }) => node < index,
+            source => source.is_some(),
+        };
+        for (index, proto) in function.node.iter().enumerate() {
+            let mut read = proto.input.iter().filter(|name| !name.is_empty());
+            if let Some(name) = read.find(|name| !is_known(index, name)) {
+                return Err(OnnxError::ValueMissing { name: name.clone() });
+            }
+        }
+        let mut body = Self::new(nodes.into(), Arc::new(values));
         for (index, name) in function.input.iter().enumerate() {
             let value = inputs.get(index).copied().flatten();
-            let id = body.add(name, if value.is_some() { Source::Set } else { Source::Absent });
-            if let (Some(state), Some(value)) = (body.states.get_mut(id), value) {
+            let Some(state) = body.values.id(name).and_then(|id| body.states.get_mut(id.index())) else {
+                continue;
+            };
+            state.source = if value.is_some() { Source::Set } else { Source::Absent };
+            if let Some(value) = value {
                 (state.known, state.level) = (Some(KnownValue::Value(value.clone())), Level::Values);
             }
         }
-        for (index, proto) in function.node.iter().enumerate() {
-            let is_known = |name: &String| body.names.contains_key(name.as_str());
-            if let Some(name) = proto.input.iter().find(|name| !name.is_empty() && !is_known(name)) {
-                return Err(OnnxError::ValueMissing { name: name.clone() });
-            }
-            if let Some(name) = proto.output.iter().find(|name| is_known(name)) {
-                return Err(OnnxError::DuplicateName { name: name.clone() });
-            }
-            body.connect(index, proto);
-        }
         Ok(body)
+    }
+
+    fn new(nodes: Arc<[Node<'m>]>, values: Arc<ValueTable<'m>>) -> Self {
+        let state = |value: &ir::Value<'m>| ValueState {
+            name: value.name,
+            source: value.source.into(),
+            known: None,
+            level: Level::Nothing,
+            failed: None,
+        };
+        let states = values.values().iter().map(state).collect();
+        Self { nodes, values, states, computed: Vec::new() }
     }
 
     /// Returns the index of a value.
     ///
     /// # Errors
     /// Returns [`OnnxError::ValueMissing`] if the value does not exist.
-    pub(super) fn id(&self, name: &str) -> Result<usize, OnnxError> {
-        self.names.get(name).copied().ok_or_else(|| OnnxError::ValueMissing { name: name.to_owned() })
+    pub(super) fn id(&self, name: &str) -> Result<ValueId, OnnxError> {
+        self.values.id(name).ok_or_else(|| OnnxError::ValueMissing { name: name.to_owned() })
     }
 
-    pub(super) fn state(&self, id: usize) -> Option<&ValueState<'m>> {
-        self.states.get(id)
+    pub(super) fn state(&self, id: ValueId) -> Option<&ValueState<'m>> {
+        self.states.get(id.index())
     }
 
-    pub(super) fn known(&self, id: usize) -> Option<&KnownValue> {
-        self.states.get(id)?.known.as_ref()
+    pub(super) fn known(&self, id: ValueId) -> Option<&KnownValue> {
+        self.states.get(id.index())?.known.as_ref()
     }
 
-    pub(super) fn level(&self, id: usize) -> Level {
-        self.states.get(id).map_or(Level::Nothing, |state| state.level)
+    pub(super) fn level(&self, id: ValueId) -> Level {
+        self.states.get(id.index()).map_or(Level::Nothing, |state| state.level)
     }
 
-    pub(super) fn node(&self, node: usize) -> Option<(Node<'m>, &NodeValueIds)> {
-        Some((*self.nodes.get(node)?, self.value_ids.get(node)?))
+    pub(super) fn node(&self, node: usize) -> Option<(Node<'m>, &NodeValues)> {
+        Some((*self.nodes.get(node)?, self.values.of_node(node)?))
     }
 
     /// Returns the values that a node reads.
-    pub(super) fn read_by(&self, node: usize) -> impl Iterator<Item = (usize, &ValueState<'m>)> {
-        let ids =
-            self.value_ids.get(node).into_iter().flat_map(|value_ids| value_ids.inputs.iter().flatten());
-        ids.filter_map(|&id| Some((id, self.states.get(id)?)))
+    pub(super) fn read_by(&self, node: usize) -> impl Iterator<Item = (ValueId, &ValueState<'m>)> {
+        let ids = self.values.of_node(node).into_iter().flat_map(|values| values.inputs.iter().flatten());
+        ids.filter_map(|&id| Some((id, self.states.get(id.index())?)))
     }
 
-    pub(super) fn store(&mut self, id: usize, known: KnownValue, level: Level) {
-        if let Some(state) = self.states.get_mut(id) {
+    pub(super) fn store(&mut self, id: ValueId, known: KnownValue, level: Level) {
+        if let Some(state) = self.states.get_mut(id.index()) {
             (state.known, state.level) = (Some(known), level);
             self.computed.push(id);
         }
     }
 
     /// Records that a level cannot be reached, so that all values that depend on this one fail at once.
-    pub(super) fn fail(&mut self, id: usize, level: Level) {
-        if let Some(state) = self.states.get_mut(id) {
+    pub(super) fn fail(&mut self, id: ValueId, level: Level) {
+        if let Some(state) = self.states.get_mut(id.index()) {
             state.failed = Some(state.failed.map_or(level, |failed| failed.min(level)));
             self.computed.push(id);
         }
@@ -304,14 +316,15 @@ impl<'g, 'm> Body<'g, 'm> {
     ///
     /// Each computed value is cleared only once, so the time to set many values in a row is proportional to
     /// their number.
-    pub(super) fn set(&mut self, id: usize, value: Value) {
+    pub(super) fn set(&mut self, id: ValueId, value: Value) {
         for at in std::mem::take(&mut self.computed) {
-            if let Some(state) = self.states.get_mut(at).filter(|state| !matches!(state.source, Source::Set))
+            if let Some(state) =
+                self.states.get_mut(at.index()).filter(|state| !matches!(state.source, Source::Set))
             {
                 (state.known, state.level, state.failed) = (None, Level::Nothing, None);
             }
         }
-        if let Some(state) = self.states.get_mut(id) {
+        if let Some(state) = self.states.get_mut(id.index()) {
             let known = Some(KnownValue::Value(value));
             *state = ValueState { source: Source::Set, known, level: Level::Values, failed: None, ..*state };
         }
@@ -326,45 +339,21 @@ impl<'g, 'm> Body<'g, 'm> {
             Source::Set | Source::Input | Source::Node(_) => Origin::Unknown,
         };
         let mut origins: Vec<Origin> = self.states.iter().map(source).collect();
-        for (node, value_ids) in self.nodes.iter().zip(&self.value_ids) {
-            let inputs = value_ids.inputs.iter().flatten();
-            let least = inputs.map(|&id| origins.get(id).copied().unwrap_or(Origin::Unknown)).min();
+        for (node, values) in self.nodes.iter().zip(self.values.nodes()) {
+            let inputs = values.inputs.iter().flatten();
+            let least = inputs.map(|&id| origins.get(id.index()).copied().unwrap_or(Origin::Unknown)).min();
             let origin = match least.unwrap_or(Origin::Constant) {
                 Origin::Unknown if functions.asks_for_shapes(node) => Origin::Given,
                 origin => origin,
             };
-            for &id in value_ids.outputs.iter().flatten() {
-                let is_made = matches!(self.states.get(id).map(|state| state.source), Some(Source::Node(_)));
-                if let Some(at) = origins.get_mut(id).filter(|_| is_made) {
+            for &id in values.outputs.iter().flatten() {
+                let is_made =
+                    matches!(self.states.get(id.index()).map(|state| state.source), Some(Source::Node(_)));
+                if let Some(at) = origins.get_mut(id.index()).filter(|_| is_made) {
                     *at = origin;
                 }
             }
         }
         origins
-    }
-
-    fn empty(nodes: Cow<'g, [Node<'m>]>) -> Self {
-        Self {
-            nodes,
-            value_ids: Vec::new(),
-            states: Vec::new(),
-            names: BTreeMap::new(),
-            computed: Vec::new(),
-        }
-    }
-
-    fn connect(&mut self, node: usize, proto: &'m NodeProto) {
-        let inputs = proto.input.iter().map(|name| self.names.get(name.as_str()).copied()).collect();
-        let output = |name: &'m String| (!name.is_empty()).then(|| self.add(name, Source::Node(node)));
-        let outputs = proto.output.iter().map(output).collect();
-        self.value_ids.push(NodeValueIds { inputs, outputs });
-    }
-
-    /// Adds a value and returns its index. An existing name keeps its index.
-    fn add(&mut self, name: &'m str, source: Source<'m>) -> usize {
-        *self.names.entry(name).or_insert_with(|| {
-            self.states.push(ValueState { name, source, known: None, level: Level::Nothing, failed: None });
-            self.states.len().saturating_sub(1)
-        })
     }
 }

@@ -1,14 +1,12 @@
 //! The `TensorScatter` nodes of a graph, with the declarations of their inputs.
 
-use std::collections::BTreeMap;
-
 use kvscatter::Mode;
 
 use crate::eval::{MAX_RANK, Op};
 use crate::graph::{DEFAULT_DOMAIN, full_domain};
 use crate::narrow_types::is_narrow;
 use crate::proto::NodeProto;
-use crate::{Dimension, Graph, Node, OnnxError, ValueInfo};
+use crate::{Dimension, Graph, Node, OnnxError};
 
 /// A `TensorScatter` of the graph, with the declarations of its inputs.
 #[derive(Debug)]
@@ -31,28 +29,23 @@ pub(super) struct Scatter<'m> {
 /// Returns the errors of [`lower`](super::lower()) that are wrapped in
 /// [`OnnxError::InNode`](crate::OnnxError::InNode).
 pub(super) fn scatters<'m>(graph: &Graph<'m>) -> Result<Vec<Scatter<'m>>, OnnxError> {
-    let declared = graph.declared(|_| true);
     let found = graph.nodes().iter().filter(|node| is_scatter(node.proto()) && !node.is_function());
-    found.map(|node| scatter(node, Op::parse(node)?, &declared).map_err(|error| node.error(error))).collect()
+    found.map(|node| scatter(node, Op::parse(node)?, graph).map_err(|error| node.error(error))).collect()
 }
 
-fn scatter<'m>(
-    node: &Node<'m>,
-    op: Op<'m>,
-    declared: &BTreeMap<&'m str, ValueInfo<'m>>,
-) -> Result<Scatter<'m>, OnnxError> {
+fn scatter<'m>(node: &Node<'m>, op: Op<'m>, graph: &Graph<'m>) -> Result<Scatter<'m>, OnnxError> {
     let Op::TensorScatter { op, mode, past_cache, update, write_indices, present_cache } = op else {
         return Err(OnnxError::UnsupportedOperator);
     };
-    let info = |name: &str| declared.get(name);
-    let caches = || [info(past_cache), info(present_cache)].into_iter().flatten();
-    let element = caches().chain(info(update)).map(|info| info.element).next();
+    let caches: Vec<_> = [past_cache, present_cache].iter().filter_map(|name| graph.declared(name)).collect();
+    let rows = graph.declared(update);
+    let element = caches.iter().chain(&rows).map(|info| info.element).next();
     // No version of `ScatterElements` and `ScatterND` supports these types.
     if let Some(element) = element.filter(|&element| is_narrow(element)) {
         return Err(OnnxError::LowerType { element });
     }
-    let update_shape = info(update).and_then(|info| info.shape.as_deref());
-    let cache = caches().find_map(|info| info.shape.as_deref());
+    let update_shape = rows.as_ref().and_then(|info| info.shape.as_deref());
+    let cache = caches.iter().find_map(|info| info.shape.as_deref());
     let rank = cache.or(update_shape).map(<[_]>::len).ok_or(OnnxError::RankUnknown)?;
     if rank > MAX_RANK {
         return Err(OnnxError::RankTooLarge { name: past_cache.to_owned(), rank, limit: MAX_RANK });

@@ -84,7 +84,7 @@ fn tensors(model: &Model) -> Result<(), Refusal> {
     let graph = model.graph()?;
     let external = model.external_data()?;
     let mut last = Ok(());
-    for &message in graph.initializers().values() {
+    for (_, message) in graph.initializers() {
         match tensor_proto::decode(message.clone(), external.as_ref()) {
             Ok(tensor) => read_back(&tensor)?,
             Err(error) => last = Err(error.into()),

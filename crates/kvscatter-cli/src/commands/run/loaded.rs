@@ -57,7 +57,7 @@ impl<'m> Loaded<'m> {
         seed: u64,
     ) -> Result<BTreeMap<String, Tensor>, CommandError> {
         let is_missing = |input: &ValueInfo<'_>| {
-            !given.contains_key(input.name) && !self.graph.initializers().contains_key(input.name)
+            !given.contains_key(input.name) && self.graph.initializer(input.name).is_none()
         };
         if !self.inputs.iter().any(is_missing) {
             return Ok(BTreeMap::new());

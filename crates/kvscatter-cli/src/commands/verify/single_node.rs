@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use kvscatter_onnx::eval::check_declared;
+use kvscatter_onnx::proto::TensorProto;
 use kvscatter_onnx::{Graph, Model, Node, OnnxError, Tensor, tensor_proto};
 
 use super::rejection::{NodeFault, Rejection};
@@ -49,11 +50,10 @@ pub(super) fn evaluate(
 
 fn initializers(model: &Model, graph: &Graph<'_>) -> Result<BTreeMap<String, Tensor>, OnnxError> {
     let external = model.external_data()?;
-    let initializers = graph.initializers().iter();
-    let decode = |(name, message): (&&str, _)| {
-        Ok(((*name).to_owned(), tensor_proto::decode(Clone::clone(message), external.as_ref())?))
+    let decode = |(name, message): (&str, &TensorProto)| {
+        Ok((name.to_owned(), tensor_proto::decode(message.clone(), external.as_ref())?))
     };
-    initializers.map(|(name, message)| decode((name, *message))).collect()
+    graph.initializers().map(decode).collect()
 }
 
 impl<'a> SingleNode<'a> {

@@ -69,18 +69,11 @@ pub(super) fn formed(model: Model) -> Result<Model, OnnxError> {
 
 /// Returns the caches with other axes. The heads of those of rank 3 are not known yet.
 fn found<'m>(graph: &Graph<'m>, decoder: &'m Decoder<'m>) -> Vec<OtherLayout<'m>> {
-    let values = decoder.caches.iter().flat_map(|cache| [cache.past, cache.written, cache.present]);
-    let mut readers: BTreeMap<&str, Vec<Node<'m>>> = values.map(|value| (value, Vec::new())).collect();
-    for node in graph.nodes() {
-        for value in node.reads() {
-            readers.entry(value).and_modify(|nodes| nodes.push(*node));
-        }
-    }
-    decoder.caches.iter().filter_map(|cache| OtherLayout::of(cache, &readers)).collect()
+    decoder.caches.iter().filter_map(|cache| OtherLayout::of(cache, graph)).collect()
 }
 
 impl<'m> OtherLayout<'m> {
-    fn of(cache: &'m Cache<'m>, readers: &BTreeMap<&str, Vec<Node<'m>>>) -> Option<Self> {
+    fn of(cache: &'m Cache<'m>, graph: &Graph<'m>) -> Option<Self> {
         let writer = cache.writer?;
         if !cache.is_appended() || !cache.between.is_empty() || writer.input(0) != Some(cache.past) {
             return None;
@@ -92,7 +85,7 @@ impl<'m> OtherLayout<'m> {
             (3, 2) => ([0, 1, 3, 2], Some(0)),
             _ => return None,
         };
-        let of = |value: &str| readers.get(value).into_iter().flatten().copied();
+        let of = |value| graph.uses(value).map(|(node, _)| node);
         let asks = |node: &Node<'m>| node.is("Shape") || node.is("Size");
         // The past must not reach another node in the new shape.
         if of(cache.past).any(|node| !asks(&node) && node.index() != writer.index()) {
@@ -250,8 +243,6 @@ impl Heads {
         else {
             return Ok(None);
         };
-        let makers: BTreeMap<_, _> =
-            graph.nodes().iter().flat_map(|node| node.outputs().map(|output| (output, *node))).collect();
         for layout in merged() {
             let dims = layout.cache.known_shape.iter().enumerate();
             let size = |(axis, dim): (usize, &Dimension<'_>)| match *dim {
@@ -272,7 +263,7 @@ impl Heads {
                 return Ok(None);
             }
             head_sizes.push(size.unwrap_or_default());
-            let source = source(&makers, layout.update);
+            let source = source(graph, layout.update);
             let Value { element, ref shape, .. } = *fold.value(source)?;
             if shape.first() != Some(&samples) {
                 return Ok(None);
@@ -309,14 +300,14 @@ impl Heads {
 }
 
 /// Follows new rows back through nodes that move elements.
-fn source<'m>(makers: &BTreeMap<&'m str, Node<'m>>, mut value: &'m str) -> &'m str {
+fn source<'m>(graph: &Graph<'m>, mut value: &'m str) -> &'m str {
     for _ in 0..MAX_STEPS {
-        let moves = |node: &&Node<'m>| {
+        let moves = |node: &Node<'m>| {
             let moving =
                 ["Reshape", "Transpose", "Split", "Slice", "Squeeze", "Unsqueeze", "Gather", "Identity"];
             moving.iter().any(|op_type| node.is(op_type))
         };
-        match makers.get(value).filter(moves).and_then(|node| node.input(0)) {
+        match graph.producer(value).map(|(node, _)| node).filter(moves).and_then(|node| node.input(0)) {
             Some(before) => value = before,
             None => break,
         }

@@ -113,9 +113,6 @@ pub(super) struct Finder<'f, 'g, 'm, 's> {
     biased: BTreeSet<&'m str>,
     /// The rules of masked scores.
     rules: BTreeMap<&'s str, &'f Rule>,
-    makers: BTreeMap<&'m str, Node<'m>>,
-    /// The node that reads a value, or `None` if there are several.
-    readers: BTreeMap<&'m str, Option<Node<'m>>>,
 }
 
 /// The nodes between the product of queries and keys and the softmax.
@@ -138,21 +135,13 @@ impl<'f, 'g, 'm, 's> Finder<'f, 'g, 'm, 's> {
         fold: &'f mut Fold<'g, 'm>,
         others: Vec<Fold<'g, 'm>>,
     ) -> Self {
-        let mut makers = BTreeMap::new();
-        let mut readers = BTreeMap::new();
-        for node in graph.nodes() {
-            makers.extend(node.outputs().map(|output| (output, *node)));
-            for value in node.reads() {
-                readers.entry(value).and_modify(|reader| *reader = None).or_insert(Some(*node));
-            }
-        }
         let presents = decoder.caches.iter().map(|cache| cache.present).collect();
         let adds_to_scores =
             |node: &&Node<'m>| node.is("Add") && node.reads().iter().any(|value| sites.has_slots(value));
         let biased = graph.nodes().iter().filter(adds_to_scores).filter_map(|node| node.output(0)).collect();
         let rule = |site: &'f Site<'s>| Some((site.masks.get(site.hiding())?.output, site.rule()));
         let rules = sites.sites.iter().filter_map(rule).collect();
-        Self { graph, sites, fold, others, presents, biased, rules, makers, readers }
+        Self { graph, sites, fold, others, presents, biased, rules }
     }
 
     /// Returns the nodes that multiply weights with values, which end an attention operation each.
@@ -221,7 +210,7 @@ impl<'f, 'g, 'm, 's> Finder<'f, 'g, 'm, 's> {
     /// Follows weights back to their softmax.
     fn softmax(&mut self, mut value: &'m str) -> Result<Node<'m>, KeptReason> {
         for _ in 0..MAX_STEPS {
-            let Some(&node) = self.makers.get(value) else { break };
+            let Some((node, _)) = self.graph.producer(value) else { break };
             if node.is("Softmax") {
                 return Ok(node);
             }
@@ -242,7 +231,7 @@ impl<'f, 'g, 'm, 's> Finder<'f, 'g, 'm, 's> {
         let mut rule = Rule::default();
         let (mut bias, mut sinks) = (None, None);
         for _ in 0..MAX_STEPS {
-            let Some(&node) = self.makers.get(value) else { break };
+            let Some((node, _)) = self.graph.producer(value) else { break };
             if let Some(masked) = self.rules.get(value) {
                 rule.window = masked.window;
                 bias = masked.bias.as_ref();
@@ -285,7 +274,9 @@ impl<'f, 'g, 'm, 's> Finder<'f, 'g, 'm, 's> {
                 return Ok((present, product));
             }
             // A part of a cache that has keys and values is not a whole cache.
-            let Some(&node) = self.makers.get(value).filter(|node| !node.is("Split")) else { break };
+            let Some((node, _)) = self.graph.producer(value).filter(|(node, _)| !node.is("Split")) else {
+                break;
+            };
             if node.is("Mul") || node.is("Div") {
                 product *= self.factor(&node, value_of(&node, |it| self.has_slots(it)))?;
             }
@@ -300,7 +291,7 @@ impl<'f, 'g, 'm, 's> Finder<'f, 'g, 'm, 's> {
     fn queries(&mut self, mut value: &'m str, element: ElementType) -> Result<(&'m str, f64), KeptReason> {
         let mut product = 1.0;
         for _ in 0..MAX_STEPS {
-            let Some(&node) = self.makers.get(value) else { break };
+            let Some((node, _)) = self.graph.producer(value) else { break };
             let known = self.fold.value(value)?;
             let is_moved = node.is("Reshape") && known.rank() != RANK;
             let is_cast = node.is("Cast") && known.element != element;
@@ -360,8 +351,12 @@ impl<'f, 'g, 'm, 's> Finder<'f, 'g, 'm, 's> {
         if rank == RANK {
             return Ok((output, false));
         }
-        let reshaped = self.readers.get(output).copied().flatten().filter(|reader| reader.is("Reshape"));
-        match reshaped.and_then(|reshape| reshape.output(0)) {
+        let mut uses = self.graph.uses(output);
+        let reshaped = match (uses.next(), uses.next()) {
+            (Some((reshape, _)), None) if reshape.is("Reshape") => reshape.output(0),
+            _ => None,
+        };
+        match reshaped {
             Some(output) if self.fold.shape(output)?.len() == RANK => Ok((output, false)),
             _ if rank.saturating_add(1) == RANK => Ok((output, true)),
             _ => Err(KeptReason::Form { what: "the result is not [batch, heads, new tokens, head size]" }),

@@ -64,7 +64,7 @@ fn write_indices<'c, 'm: 'c>(
     let mut first: Option<(&Cache<'_>, Option<&str>)> = None;
     for cache in caches {
         let Some(writer) = &cache.writer else { continue };
-        let indices = writer.input(2).map(|value| roles::same(&decoder.flow, value).unwrap_or(value));
+        let indices = writer.input(2).map(|value| roles::same(&decoder.graph, value).unwrap_or(value));
         match first {
             None => first = Some((cache, indices)),
             Some((other, others)) if others != indices => hazards.push(Hazard::MixedWriteIndices {
@@ -87,7 +87,7 @@ fn two_conventions(decoder: &Decoder<'_>, hazards: &mut Vec<Hazard>) {
     let is_position =
         |role| matches!(role, InputRole::WriteIndices | InputRole::NonpadKvSeqlen | InputRole::SeqlensK);
     let mut first: BTreeMap<&str, Vec<(InputRole, Node<'_>)>> = BTreeMap::new();
-    for (input, role, node) in roles::uses(&decoder.flow).filter(|(_, role, _)| is_position(*role)) {
+    for (input, role, node) in roles::uses(&decoder.graph).filter(|(_, role, _)| is_position(*role)) {
         let uses = first.entry(input).or_default();
         if uses.iter().all(|(other, _)| *other != role) {
             uses.push((role, node));

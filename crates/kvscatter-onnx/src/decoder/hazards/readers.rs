@@ -3,29 +3,28 @@
 use std::collections::BTreeSet;
 
 use super::hazard::Hazard;
-use crate::Node;
 use crate::decoder::cache::Cache;
-use crate::decoder::flow::Flow;
 use crate::decoder::part::{hands_on, is_product};
 use crate::decoder::trace::handed_on;
 use crate::decoder::writer::appends_to;
+use crate::{Graph, Node};
 
 /// The largest number of values that are followed from one cache.
 const MAX_VALUES: usize = 64;
 
-pub(super) fn of(flow: &Flow<'_>, cache: &Cache<'_>, hazards: &mut Vec<Hazard>) {
+pub(super) fn of(graph: &Graph<'_>, cache: &Cache<'_>, hazards: &mut Vec<Hazard>) {
     let Some(writer) = &cache.writer else { return };
-    of_past(flow, cache, writer, hazards);
+    of_past(graph, cache, writer, hazards);
     let turns = cache.earlier.iter().chain([writer]);
     for (first, second) in turns.clone().zip(turns.skip(1)) {
         let (first, second) = (first.label(), second.label());
         hazards.push(Hazard::WrittenInTurn { past: cache.past.to_owned(), first, second });
     }
-    of_present(flow, cache, writer, hazards);
+    of_present(graph, cache, writer, hazards);
 }
 
 /// Reports every other node that reads the past or a value between the past and the writer.
-fn of_past(flow: &Flow<'_>, cache: &Cache<'_>, writer: &Node<'_>, hazards: &mut Vec<Hazard>) {
+fn of_past(graph: &Graph<'_>, cache: &Cache<'_>, writer: &Node<'_>, hazards: &mut Vec<Hazard>) {
     let known = |node: &Node<'_>| {
         let is = |other: &Node<'_>| other.index() == node.index();
         is(writer) || cache.earlier.iter().any(is)
@@ -37,14 +36,14 @@ fn of_past(flow: &Flow<'_>, cache: &Cache<'_>, writer: &Node<'_>, hazards: &mut 
         if seen.len() >= MAX_VALUES || !seen.insert(value) {
             continue;
         }
-        for (reader, slot) in flow.readers(value).take(MAX_VALUES) {
+        for (reader, slot) in graph.uses(value).take(MAX_VALUES) {
             if known(&reader) || reads_shape(&reader) || !named.insert(reader.index()) {
                 continue;
             }
-            if slot == Some(0) && handed_on(flow, &reader).is_some() {
+            if slot == Some(0) && handed_on(graph, &reader).is_some() {
                 pending.extend(reader.output(0));
                 // The caller of the model reads its outputs.
-                if !reader.output(0).is_some_and(|value| flow.is_output(value)) {
+                if !reader.output(0).is_some_and(|value| graph.is_output(value)) {
                     continue;
                 }
             }
@@ -60,7 +59,7 @@ fn of_past(flow: &Flow<'_>, cache: &Cache<'_>, writer: &Node<'_>, hazards: &mut 
 }
 
 /// Reports the nodes that the present reaches before it meets queries or weights.
-fn of_present(flow: &Flow<'_>, cache: &Cache<'_>, writer: &Node<'_>, hazards: &mut Vec<Hazard>) {
+fn of_present(graph: &Graph<'_>, cache: &Cache<'_>, writer: &Node<'_>, hazards: &mut Vec<Hazard>) {
     let mut copies: BTreeSet<_> = cache.copies.iter().copied().collect();
     let mut pending = vec![cache.written];
     let mut seen = BTreeSet::new();
@@ -69,10 +68,10 @@ fn of_present(flow: &Flow<'_>, cache: &Cache<'_>, writer: &Node<'_>, hazards: &m
         if seen.len() >= MAX_VALUES || !seen.insert(value) {
             continue;
         }
-        if value != cache.present && flow.is_output(value) {
+        if value != cache.present && graph.is_output(value) {
             copies.insert(value);
         }
-        for (reader, slot) in flow.readers(value).take(MAX_VALUES) {
+        for (reader, slot) in graph.uses(value).take(MAX_VALUES) {
             let Some(slot) = slot.filter(|_| !reads_shape(&reader)) else { continue };
             if !named.insert(reader.index()) {
                 continue;
@@ -83,11 +82,11 @@ fn of_present(flow: &Flow<'_>, cache: &Cache<'_>, writer: &Node<'_>, hazards: &m
             if slot == 0 && reader.is("TensorScatter") {
                 let (first, second) = (writer.label(), reader.label());
                 hazards.push(Hazard::WrittenInTurn { past: cache.past.to_owned(), first, second });
-            } else if hands_on(&reader) || handed_on(flow, &reader).is_some() {
+            } else if hands_on(&reader) || handed_on(graph, &reader).is_some() {
                 pending.extend(reader.output(0));
             } else {
                 let (present, label) = (cache.present.to_owned(), reader.label());
-                hazards.push(match appends_to(flow, &reader, value) {
+                hazards.push(match appends_to(graph, &reader, value) {
                     true => Hazard::SharedCache { present, reader: label },
                     false => Hazard::PresentReadElsewhere { present, reader: label },
                 });

@@ -23,14 +23,14 @@ pub(super) fn of(decoder: &Decoder<'_>, hazards: &mut Vec<Hazard>) {
     found(RuntimeBug::IndexClamped, first);
     let is_causal = |node: &Node<'_>| node.flag("is_causal");
     let causal = decoder
-        .flow
+        .graph
         .nodes()
         .iter()
         .find(|node| node.is("Attention") && is_causal(node) && node.input(6).is_some());
     if first.is_some() {
         found(RuntimeBug::MaskTopLeft, causal.copied());
     }
-    let capped = decoder.flow.nodes().iter().find(|node| {
+    let capped = decoder.graph.nodes().iter().find(|node| {
         let is_capped = node.attribute("softcap").and_then(|cap| cap.f).unwrap_or(0.0) != 0.0;
         let is_masked = is_causal(node) || [3, 6].iter().any(|&slot| node.input(slot).is_some());
         node.is("Attention") && is_capped && is_masked

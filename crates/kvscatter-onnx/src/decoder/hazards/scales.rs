@@ -3,19 +3,18 @@
 use std::collections::BTreeSet;
 
 use super::hazard::Hazard;
-use crate::Node;
-use crate::decoder::flow::Flow;
+use crate::{Graph, Node};
 
 /// Finds the nodes whose scale depends on the model's inputs and affects an output.
 ///
 /// Other scales do not change any result.
-pub(super) fn of(flow: &Flow<'_>, hazards: &mut Vec<Hazard>) {
-    if !flow.nodes().iter().any(scales_a_tensor) {
+pub(super) fn of(graph: &Graph<'_>, hazards: &mut Vec<Hazard>) {
+    if !graph.nodes().iter().any(scales_a_tensor) {
         return;
     }
-    let mut fed: BTreeSet<&str> = flow.inputs().collect();
+    let mut fed: BTreeSet<&str> = graph.input_names().filter(|name| graph.is_input(name)).collect();
     let mut scales = Vec::new();
-    for node in flow.nodes() {
+    for node in graph.nodes() {
         if node.reads().iter().any(|value| fed.contains(value)) {
             fed.extend(node.proto().output.iter().map(String::as_str));
             if scales_a_tensor(node) {
@@ -23,8 +22,8 @@ pub(super) fn of(flow: &Flow<'_>, hazards: &mut Vec<Hazard>) {
             }
         }
     }
-    let mut used: BTreeSet<&str> = flow.outputs().collect();
-    for node in flow.nodes().iter().rev() {
+    let mut used: BTreeSet<&str> = graph.output_names().collect();
+    for node in graph.nodes().iter().rev() {
         if node.proto().output.iter().any(|output| used.contains(output.as_str())) {
             used.extend(node.reads());
         }
