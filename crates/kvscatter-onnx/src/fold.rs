@@ -79,13 +79,13 @@ const MAX_DEPTH: usize = 16;
 
 /// The on-demand evaluation of a graph or of a function body.
 #[derive(Debug)]
-pub(crate) struct Fold<'g, 'm> {
+pub(crate) struct Fold<'m> {
     body: Body<'m>,
     functions: Rc<Functions<'m>>,
     /// The attributes of the call that is being evaluated. References in the function body are resolved with
     /// them. Empty for a graph.
     attributes: Attributes<'m>,
-    external: Option<&'g ExternalData>,
+    external: Option<Rc<ExternalData>>,
     work: Rc<Work>,
     depth: usize,
     /// The origin of each value, or `None` after a change.
@@ -101,30 +101,30 @@ struct Demand {
     is_waiting: bool,
 }
 
-impl<'g, 'm> Fold<'g, 'm> {
+impl<'g, 'm> Fold<'m> {
     /// Creates an evaluation in which nothing is computed yet.
     ///
     /// Without `external`, an error is returned if the elements of a tensor in another file are needed.
-    pub(crate) fn new(graph: &'g Graph<'m>, external: Option<&'g ExternalData>) -> Self {
+    pub(crate) fn new(graph: &Graph<'m>, external: Option<&Rc<ExternalData>>) -> Self {
         Self::with(graph, external, None)
     }
 
     /// Creates an evaluation of a graph without external data, whose work is also charged to a budget.
-    pub(crate) fn within(budget: &Rc<Budget>, graph: &'g Graph<'m>) -> Self {
+    pub(crate) fn within(budget: &Rc<Budget>, graph: &Graph<'m>) -> Self {
         Self::with(graph, None, Some(Rc::clone(budget)))
     }
 
     /// Creates an evaluation like [`new`](Self::new), whose work may also be charged to a budget.
     pub(crate) fn with(
-        graph: &'g Graph<'m>,
-        external: Option<&'g ExternalData>,
+        graph: &Graph<'m>,
+        external: Option<&Rc<ExternalData>>,
         budget: Option<Rc<Budget>>,
     ) -> Self {
         Self {
             body: Body::of_graph(graph),
             functions: Rc::new(Functions::new(graph.functions())),
             attributes: Attributes::default(),
-            external,
+            external: external.map(Rc::clone),
             work: Rc::new(Work::new(budget)),
             depth: 0,
             origins: None,
@@ -261,7 +261,7 @@ impl<'g, 'm> Fold<'g, 'm> {
                 }
                 Source::Initializer(tensor) => {
                     let value = match level {
-                        Level::Values => Value::read(name, tensor, self.external)?,
+                        Level::Values => Value::read(name, tensor, self.external.as_deref())?,
                         _ => Value::header(name, tensor)?,
                     };
                     self.store(id, KnownValue::Value(value), level)?;
@@ -364,7 +364,7 @@ impl<'g, 'm> Fold<'g, 'm> {
             outputs: value_ids.outputs.len(),
             attributes,
             values,
-            external: self.external,
+            external: self.external.as_deref(),
             work: &self.work,
         })?;
         Ok(outputs.into_iter().map(|value| Some(KnownValue::Value(value))).collect())
@@ -411,7 +411,7 @@ impl<'g, 'm> Fold<'g, 'm> {
             body: Body::of_function(function, &self.functions, inputs)?,
             functions: Rc::clone(&self.functions),
             attributes,
-            external: self.external,
+            external: self.external.clone(),
             work: Rc::clone(&self.work),
             depth,
             origins: None,

@@ -57,7 +57,7 @@ pub(crate) fn standardize<'m>(
     model: &mut ModelProto,
     graph: &Graph<'m>,
     decoder: &Decoder<'m>,
-    fold: &mut Fold<'_, 'm>,
+    fold: &mut Fold<'m>,
 ) -> Result<(), OnnxError> {
     let mut editor = Editor::new(model)?;
     for cache in &decoder.caches {
@@ -100,7 +100,7 @@ fn check_positions(node: &Node<'_>, graph: &Graph<'_>) -> Result<(), OnnxError> 
 }
 
 /// Returns what is known about each input of a node, or `None` if an input is open.
-fn facts(node: &Node<'_>, fold: &mut Fold<'_, '_>) -> Result<Option<Vec<Option<Value>>>, OnnxError> {
+fn facts(node: &Node<'_>, fold: &mut Fold<'_>) -> Result<Option<Vec<Option<Value>>>, OnnxError> {
     let mut facts = Vec::new();
     for slot in 0..node.proto().input.len() {
         facts.push(match node.input(slot) {

@@ -68,7 +68,7 @@ impl<'m> Attentions<'m> {
     /// # Errors
     /// Returns [`ConvertRefusal::AttentionForm`] if a node has an unsupported input or output, and the errors
     /// of [`Fold::shape`].
-    pub(super) fn find(decoder: &Decoder<'m>, fold: &mut Fold<'_, 'm>) -> Result<Self, OnnxError> {
+    pub(super) fn find(decoder: &Decoder<'m>, fold: &mut Fold<'m>) -> Result<Self, OnnxError> {
         let mut attentions: Vec<Attention<'m>> = Vec::new();
         let pasts: BTreeMap<_, _> = decoder.caches.iter().map(|cache| (cache.written, cache.past)).collect();
         let mut seen = BTreeSet::new();
@@ -101,8 +101,8 @@ impl<'m> Attentions<'m> {
         &mut self,
         decoder: &Decoder<'m>,
         over_concat: &[OverConcat<'m>],
-        fold: &mut Fold<'_, 'm>,
-        whole: &mut WholeCaches<'_, 'm>,
+        fold: &mut Fold<'m>,
+        whole: &mut WholeCaches<'m>,
     ) -> Result<(), OnnxError> {
         let caches: BTreeMap<_, _> = decoder.caches.iter().map(|cache| (cache.past, cache)).collect();
         for attention in over_concat {
@@ -171,7 +171,7 @@ impl<'m> Attentions<'m> {
     ///
     /// # Errors
     /// Returns the errors of [`Fold::value`].
-    pub(super) fn find_rules(&mut self, probe: &Probe, fold: &mut Fold<'_, 'm>) -> Result<(), OnnxError> {
+    pub(super) fn find_rules(&mut self, probe: &Probe, fold: &mut Fold<'m>) -> Result<(), OnnxError> {
         let mut found: BTreeMap<_, Rule> = BTreeMap::new();
         for attention in &mut self.nodes {
             let mask = (attention.node.input(MASK), attention.limits);
@@ -197,7 +197,7 @@ impl<'m> Attentions<'m> {
     ///
     /// # Errors
     /// Returns [`ConvertRefusal::Visibility`], [`ConvertRefusal::Bias`] or an error of the evaluation.
-    pub(super) fn check(&mut self, probe: &Probe, fold: &mut Fold<'_, 'm>) -> Result<(), OnnxError> {
+    pub(super) fn check(&mut self, probe: &Probe, fold: &mut Fold<'m>) -> Result<(), OnnxError> {
         // Layers share their masks, so each mask is compared once.
         let mut checked: BTreeMap<_, Rules> = BTreeMap::new();
         for attention in &mut self.nodes {
@@ -278,7 +278,7 @@ impl<'m> Attention<'m> {
         node: Node<'m>,
         past: &'m str,
         source: Source<'m>,
-        fold: &mut Fold<'_, 'm>,
+        fold: &mut Fold<'m>,
     ) -> Result<Self, OnnxError> {
         let mut ranks = Vec::new();
         for slot in 0..3 {
@@ -297,7 +297,7 @@ impl<'m> Attention<'m> {
         Ok(Self { node, past, source, limits, is_flat, rules, element })
     }
 
-    fn masks(&self, fold: &mut Fold<'_, 'm>) -> Result<Masks, OnnxError> {
+    fn masks(&self, fold: &mut Fold<'m>) -> Result<Masks, OnnxError> {
         let mask = self.node.input(MASK).map(|name| fold.value(name).cloned()).transpose()?;
         let effect = match mask.as_ref().map(|mask| mask.element) {
             Some(ElementType::Bool) => Effect::Chosen { visible_where: true },

@@ -6,9 +6,10 @@
 //! comparison.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 
 use super::equivalence::Comparison;
-use super::exported::Exported;
+use super::exported::{Exported, Lane};
 use super::fusion::{Fusions, KeptAttention, Operands};
 use super::length::{self, Replacement};
 use super::probe::{Inputs, Probe, SAMPLES};
@@ -19,7 +20,7 @@ use super::visibility::Padding;
 use super::windows::{LinearReason, LinearWindow};
 use super::{ConvertOptions, caches, form, metadata, rewrite, tables};
 use crate::decoder::{Cache, Cost, CostAt, Decoder, InputRole, WriterStyle};
-use crate::fold::Fold;
+use crate::fold::{Fold, FoldError};
 use crate::{Graph, Model, NodeLabel, OnnxError, TakenBranch, merged, opset, standard};
 
 /// A decoder with a static cache, and a summary of the conversion.
@@ -146,7 +147,7 @@ fn standardized(model: &Model, max_seq: usize) -> Result<Option<(Model, Padding)
     let decoder = Decoder::of(&graph)?;
     let inputs = Inputs::of(&decoder)?;
     inputs.check_size(max_seq)?;
-    let external = model.external_data()?;
+    let external = model.external_data()?.map(Rc::new);
     let mut fold = Fold::new(&graph, external.as_ref());
     let new = inputs.new_tokens().unwrap_or(2.min(max_seq));
     let past = 3.min(max_seq.saturating_sub(new));
@@ -170,17 +171,17 @@ fn convert_standard(
     let decoder = Decoder::of(graph)?;
     caches::check(graph, &decoder, max_seq)?;
     let mut exported = Exported::new(model, graph, &decoder, max_seq, padding)?;
-    exported.check_masks()?;
-    exported.check_tables()?;
-    let mut rewritten = rewrite_and_compare(&exported)?;
+    let mut lanes = exported.check_masks()?;
+    exported.check_tables(&mut lanes)?;
+    let mut rewritten = rewrite_and_compare(&exported, &mut lanes)?;
     let fusions = match options.keep_attention {
         true => Fusions::default(),
         false => Fusions::find(&exported, &rewritten.model, options)?,
     };
     if !fusions.fused.is_empty() {
-        rewritten = rewritten.fused(&exported, &fusions.fused)?;
+        rewritten = rewritten.fused(&exported, &mut lanes, &fusions.fused)?;
     }
-    let (rings, linear_windows) = rewritten.use_rings(&exported, &fusions.fused, options)?;
+    let (rings, linear_windows) = rewritten.use_rings(&exported, &mut lanes, &fusions.fused, options)?;
     metadata::write(&exported, &rewritten.inputs, &rings, rewritten.model.proto_mut());
     let slots = Slots { max_seq, rings: &rings };
     Ok(Converted {
@@ -233,18 +234,27 @@ struct Rewritten<'m> {
 
 /// Rewrites the model and compares it with the exported one. Values that depend on the length of the past are
 /// replaced only if the first comparison fails.
-fn rewrite_and_compare<'m>(exported: &Exported<'_, 'm>) -> Result<Rewritten<'m>, OnnxError> {
+fn rewrite_and_compare<'m>(
+    exported: &Exported<'_, 'm>,
+    lanes: &mut [Lane<'m>],
+) -> Result<Rewritten<'m>, OnnxError> {
     let slots = Slots::linear(exported.max_seq);
     let plain = Rewritten::new(exported, Vec::new(), &[], slots)?;
-    let Err(difference) = compare(exported, &plain.model, slots) else { return Ok(plain) };
+    let Err(difference) = compare(exported, lanes, &plain.model, slots) else { return Ok(plain) };
     drop(plain);
-    let replacements = length::replacements(exported.graph, &exported.probes, |probe| exported.fold(probe))?;
+    let replacements = length::replacements(exported.graph, lanes);
     if replacements.is_empty() {
         return Err(difference);
     }
     let replaced = Rewritten::new(exported, replacements, &[], slots)?;
-    compare(exported, &replaced.model, slots)?;
-    Ok(replaced)
+    match compare(exported, lanes, &replaced.model, slots) {
+        Ok(()) => Ok(replaced),
+        // The first comparison has the reason.
+        Err(error) if matches!(error.root(), OnnxError::Fold(FoldError::FailedBefore { .. })) => {
+            Err(difference)
+        }
+        Err(error) => Err(error),
+    }
 }
 
 impl<'m> Rewritten<'m> {
@@ -261,10 +271,15 @@ impl<'m> Rewritten<'m> {
 
     /// Rewrites the exported model again, with one node for each of these attention operations, and compares
     /// it with the exported one.
-    fn fused(self, exported: &Exported<'_, 'm>, fused: &[Operands]) -> Result<Self, OnnxError> {
+    fn fused(
+        self,
+        exported: &Exported<'_, 'm>,
+        lanes: &mut [Lane<'m>],
+        fused: &[Operands],
+    ) -> Result<Self, OnnxError> {
         let slots = Slots::linear(exported.max_seq);
         let rewritten = Self::new(exported, self.replacements, fused, slots)?;
-        compare(exported, &rewritten.model, slots)?;
+        compare(exported, lanes, &rewritten.model, slots)?;
         Ok(rewritten)
     }
 
@@ -273,6 +288,7 @@ impl<'m> Rewritten<'m> {
     fn use_rings(
         &mut self,
         exported: &Exported<'_, 'm>,
+        lanes: &mut [Lane<'m>],
         fused: &[Operands],
         options: ConvertOptions,
     ) -> Result<(Rings, Vec<LinearWindow>), OnnxError> {
@@ -282,7 +298,7 @@ impl<'m> Rewritten<'m> {
         }
         let slots = Slots { max_seq: exported.max_seq, rings: &rings };
         let with_rings = Self::new(exported, self.replacements.clone(), fused, slots)?;
-        if let Err(difference) = compare(exported, &with_rings.model, slots) {
+        if let Err(difference) = compare(exported, lanes, &with_rings.model, slots) {
             linear.extend(rings.refused(&LinearReason::Differs { difference: difference.to_string() }));
             return Ok((Rings::default(), linear));
         }
@@ -313,20 +329,26 @@ impl<'m> Rewritten<'m> {
 }
 
 /// Compares the values of both decoders on all probes that fit into the caches.
-fn compare(exported: &Exported<'_, '_>, converted: &Model, slots: Slots<'_>) -> Result<(), OnnxError> {
+fn compare<'m>(
+    exported: &Exported<'_, 'm>,
+    lanes: &mut [Lane<'m>],
+    converted: &Model,
+    slots: Slots<'_>,
+) -> Result<(), OnnxError> {
     let graph = converted.graph()?;
     let decoder = Decoder::of(&graph)?;
     let outputs = exported.graph.nodes().iter().flat_map(|node| &node.proto().output).map(String::as_str);
     let names = outputs.chain(exported.graph.input_names()).collect();
     // A slot that is not in use may have any value in the mask. A position that is counted in the whole mask
     // shows there.
-    let probes = exported.probes.iter().filter(|probe| probe.new <= slots.most_rows());
-    for (probe, unread) in probes.flat_map(|probe| [(probe, false), (probe, true)]) {
-        let mut converted = Fold::new(&graph, exported.external.as_ref());
-        probe.feed_static(&decoder, &exported.inputs, slots, unread, &mut converted)?;
-        let mut comparison =
-            Comparison { exported: exported.fold(probe)?, converted, names: &names, sites: &exported.sites };
-        comparison.check(&graph).map_err(|error| probe.capacity(about(exported.graph, &graph, error)))?;
+    for Lane { probe, fold } in lanes.iter_mut().filter(|lane| lane.probe.new <= slots.most_rows()) {
+        for unread in [false, true] {
+            let mut converted = Fold::new(&graph, exported.external.as_ref());
+            probe.feed_static(&decoder, &exported.inputs, slots, unread, &mut converted)?;
+            let mut comparison =
+                Comparison { exported: &mut *fold, converted, names: &names, sites: &exported.sites };
+            comparison.check(&graph).map_err(|error| probe.capacity(about(exported.graph, &graph, error)))?;
+        }
     }
     Ok(())
 }

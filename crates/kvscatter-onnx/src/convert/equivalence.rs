@@ -11,8 +11,8 @@ use crate::{Graph, Node, OnnxError};
 
 /// Both decoders, evaluated on one probe.
 pub(super) struct Comparison<'c, 'a, 'b> {
-    pub(super) exported: Fold<'c, 'a>,
-    pub(super) converted: Fold<'c, 'b>,
+    pub(super) exported: &'c mut Fold<'a>,
+    pub(super) converted: Fold<'b>,
     /// The names of all values of the exported graph.
     pub(super) names: &'c BTreeSet<&'c str>,
     pub(super) sites: &'c Sites<'a>,

@@ -1,6 +1,7 @@
 //! An exported decoder, with everything that its conversion needs to know.
 
 use std::collections::BTreeSet;
+use std::rc::Rc;
 
 use super::attention::Attentions;
 use super::probe::{Inputs, Probe};
@@ -29,7 +30,14 @@ pub(super) struct Exported<'a, 'm> {
     pub(super) probes: Vec<Probe>,
     pub(super) padding: Padding,
     /// The folder of external data. Tables that must be evaluated may be stored there.
-    pub(super) external: Option<ExternalData>,
+    pub(super) external: Option<Rc<ExternalData>>,
+}
+
+/// An evaluation of the exported decoder on one probe. Its values are computed once for all comparisons.
+#[derive(Debug)]
+pub(super) struct Lane<'m> {
+    pub(super) probe: Probe,
+    pub(super) fold: Fold<'m>,
 }
 
 impl<'a, 'm> Exported<'a, 'm> {
@@ -49,7 +57,7 @@ impl<'a, 'm> Exported<'a, 'm> {
         let padding = if has_mask { padding } else { Padding::Nowhere };
         let inputs = Inputs::of(decoder)?;
         inputs.check_size(max_seq)?;
-        let external = model.external_data()?;
+        let external = model.external_data()?.map(Rc::new);
         let find = |most| {
             let probe = sites::shape_probe(decoder, &inputs, most);
             let mut fold = Fold::new(graph, external.as_ref());
@@ -74,8 +82,9 @@ impl<'a, 'm> Exported<'a, 'm> {
         Ok(Self { model, graph, decoder, max_seq, inputs, sites, attentions, probes, padding, external })
     }
 
-    /// Finds the rule of each attention operation, and checks on every probe that its masks follow the rule.
-    pub(super) fn check_masks(&mut self) -> Result<(), OnnxError> {
+    /// Finds the rule of each attention operation, and checks on every probe that its masks follow the rule. Returns
+    /// the probes with the evaluations of the decoder on them.
+    pub(super) fn check_masks(&mut self) -> Result<Vec<Lane<'m>>, OnnxError> {
         if let Some(longest) = self.probes.last() {
             let mut fold = Fold::new(self.graph, self.external.as_ref());
             longest.feed(&self.inputs, &mut fold)?;
@@ -91,6 +100,7 @@ impl<'a, 'm> Exported<'a, 'm> {
             self.rules_mut().for_each(Rules::count_either);
         }
         let Self { graph, external, inputs, probes, sites, attentions, .. } = self;
+        let mut lanes = Vec::new();
         for probe in &*probes {
             let mut fold = Fold::new(graph, external.as_ref());
             let fed = probe.feed(inputs, &mut fold);
@@ -98,17 +108,18 @@ impl<'a, 'm> Exported<'a, 'm> {
             checked
                 .and_then(|()| attentions.check(probe, &mut fold))
                 .map_err(|cause| probe.capacity(cause))?;
+            lanes.push(Lane { probe: probe.clone(), fold });
         }
-        Ok(())
+        Ok(lanes)
     }
 
     /// Checks that all tables of positions have rows for the longest text.
     ///
     /// # Errors
     /// Returns [`ConvertRefusal::Table`], wrapped with the node that reads the table.
-    pub(super) fn check_tables(&self) -> Result<(), OnnxError> {
-        let Some(longest) = self.probes.last() else { return Ok(()) };
-        match tables::short(self.graph, &mut self.fold(longest)?) {
+    pub(super) fn check_tables(&self, lanes: &mut [Lane<'m>]) -> Result<(), OnnxError> {
+        let Some(longest) = lanes.last_mut() else { return Ok(()) };
+        match tables::short(self.graph, &mut longest.fold) {
             None => Ok(()),
             Some(ShortTable { node, table, rows }) => {
                 let (table, max_seq) = (table.to_owned(), self.max_seq);
@@ -138,12 +149,5 @@ impl<'a, 'm> Exported<'a, 'm> {
 
     fn rules_mut(&mut self) -> impl Iterator<Item = &mut Rules> {
         self.sites.sites.iter_mut().map(|site| &mut site.rules).chain(self.attentions.rules_mut())
-    }
-
-    /// Creates an evaluation of the decoder on this probe.
-    pub(super) fn fold(&self, probe: &Probe) -> Result<Fold<'_, 'm>, OnnxError> {
-        let mut fold = Fold::new(self.graph, self.external.as_ref());
-        probe.feed(&self.inputs, &mut fold)?;
-        Ok(fold)
     }
 }

@@ -6,9 +6,10 @@
 
 use kvscatter::ElementType;
 
+use super::exported::Lane;
 use super::probe::Probe;
+use crate::Graph;
 use crate::fold::{Fold, Value, Values};
-use crate::{Graph, OnnxError};
 
 /// A value of the exported graph, and how the converted graph computes it instead.
 #[derive(Clone, Copy, Debug)]
@@ -23,25 +24,17 @@ pub(super) enum Replacement<'m> {
 }
 
 /// Returns every replacement that fits its value on all probes.
-///
-/// # Errors
-/// Returns an error if a probe cannot be fed to the decoder.
-pub(super) fn replacements<'f, 'm: 'f>(
-    graph: &Graph<'m>,
-    probes: &[Probe],
-    fold: impl Fn(&Probe) -> Result<Fold<'f, 'm>, OnnxError>,
-) -> Result<Vec<Replacement<'m>>, OnnxError> {
-    let Some((first, others)) = probes.split_first() else { return Ok(Vec::new()) };
-    let mut replacements = all(graph, first, &mut fold(first)?);
-    for probe in others {
-        let mut fold = fold(probe)?;
-        replacements.retain(|replacement| replacement.holds(probe, &mut fold));
+pub(super) fn replacements<'m>(graph: &Graph<'m>, lanes: &mut [Lane<'m>]) -> Vec<Replacement<'m>> {
+    let Some((first, others)) = lanes.split_first_mut() else { return Vec::new() };
+    let mut replacements = all(graph, &first.probe, &mut first.fold);
+    for lane in others {
+        replacements.retain(|replacement| replacement.holds(&lane.probe, &mut lane.fold));
     }
-    Ok(replacements)
+    replacements
 }
 
 /// Returns every replacement that fits a value on one probe.
-fn all<'m>(graph: &Graph<'m>, probe: &Probe, fold: &mut Fold<'_, 'm>) -> Vec<Replacement<'m>> {
+fn all<'m>(graph: &Graph<'m>, probe: &Probe, fold: &mut Fold<'m>) -> Vec<Replacement<'m>> {
     let mut replacements = Vec::new();
     for node in graph.nodes() {
         for value in node.proto().output.iter().map(String::as_str).filter(|name| !name.is_empty()) {
@@ -66,7 +59,7 @@ fn all<'m>(graph: &Graph<'m>, probe: &Probe, fold: &mut Fold<'_, 'm>) -> Vec<Rep
 }
 
 impl Replacement<'_> {
-    fn holds(&self, probe: &Probe, fold: &mut Fold<'_, '_>) -> bool {
+    fn holds(&self, probe: &Probe, fold: &mut Fold<'_>) -> bool {
         match *self {
             Self::Total { value, .. } => {
                 let total = i64::try_from(probe.total()).ok();

@@ -124,7 +124,7 @@ impl Probe {
     }
 
     /// Feeds the inputs of the exported decoder to a fold, one evaluation of a graph.
-    pub(super) fn feed<'m>(&self, inputs: &Inputs<'m>, fold: &mut Fold<'_, 'm>) -> Result<(), OnnxError> {
+    pub(super) fn feed<'m>(&self, inputs: &Inputs<'m>, fold: &mut Fold<'m>) -> Result<(), OnnxError> {
         for Growing { value, role, lengths } in &inputs.inputs {
             let shape: Vec<_> = lengths.iter().map(|&length| self.size(length)).collect();
             let data = match role {
@@ -145,7 +145,7 @@ impl Probe {
         growing: &Inputs<'_>,
         slots: Slots<'_>,
         unread: bool,
-        fold: &mut Fold<'_, 'm>,
+        fold: &mut Fold<'m>,
     ) -> Result<(), OnnxError> {
         for Input { value, role } in &decoder.inputs {
             let per_sample =

@@ -129,8 +129,8 @@ enum Next<'m> {
 }
 
 /// A walk from all presents at once, in the order of the nodes.
-struct Walk<'w, 'g, 'm> {
-    fold: &'w mut Fold<'g, 'm>,
+struct Walk<'w, 'm> {
+    fold: &'w mut Fold<'m>,
     probe: &'w Probe,
     sites: Sites<'m>,
 }
@@ -148,7 +148,7 @@ impl<'m> Sites<'m> {
         graph: &Graph<'m>,
         decoder: &Decoder<'m>,
         probe: &Probe,
-        fold: &mut Fold<'_, 'm>,
+        fold: &mut Fold<'m>,
     ) -> Result<Self, OnnxError> {
         let caches = &decoder.caches;
         let mut walk = Walk { fold, probe, sites: Self::default() };
@@ -217,7 +217,7 @@ impl<'m> Site<'m> {
     }
 }
 
-impl<'m> Walk<'_, '_, 'm> {
+impl<'m> Walk<'_, 'm> {
     fn visit(&mut self, node: &Node<'m>) -> Result<(), OnnxError> {
         let states: Vec<_> =
             node.proto().input.iter().map(|name| self.sites.states.get(name.as_str())).collect();
@@ -392,7 +392,7 @@ impl<'m> Walk<'_, '_, 'm> {
 
     /// Returns `true` if a `Slice` keeps the weights of all slots and drops that of the sink.
     fn drops_sink(&mut self, slice: &Node<'m>) -> Result<bool, OnnxError> {
-        let of = |fold: &mut Fold<'_, 'm>, slot: usize| match slice.input(slot) {
+        let of = |fold: &mut Fold<'m>, slot: usize| match slice.input(slot) {
             None => Ok(None),
             Some(name) => Ok::<_, OnnxError>(fold.value(name)?.as_ints().map(<[i64]>::to_vec)),
         };

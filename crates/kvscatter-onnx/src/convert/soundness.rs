@@ -10,6 +10,7 @@
 mod seen;
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use kvscatter::Mode;
 use kvscatter::ring::{Feeding, Ring, least_capacity};
@@ -60,7 +61,7 @@ pub fn check_rings(model: &Model, graph: &Graph<'_>, decoder: &Decoder<'_>) -> V
     if decoder.rings().next().is_none() {
         return Vec::new();
     }
-    let external = model.external_data().ok().flatten();
+    let external = model.external_data().ok().flatten().map(Rc::new);
     let mut checker = Checker::new(graph, decoder, external.as_ref());
     checker.declared = RingSize::of_model(model).unwrap_or_default();
     let mut outcomes = ByMask::default();
@@ -78,7 +79,7 @@ pub(crate) fn seen_in_static(
     decoder: &Decoder<'_>,
     tokens: usize,
 ) -> Option<BTreeMap<usize, (NodeLabel, usize)>> {
-    let external = model.external_data().ok().flatten();
+    let external = model.external_data().ok().flatten().map(Rc::new);
     let evaluation = Evaluation { graph, decoder, external: external.as_ref() };
     let new = fixed_tokens(decoder).unwrap_or(1);
     let step = Step { start: tokens.checked_sub(new)?, new };
@@ -173,7 +174,7 @@ impl<'m, T: Clone> ByMask<'m, T> {
 }
 
 impl<'a, 'm> Checker<'a, 'm> {
-    fn new(graph: &'a Graph<'m>, decoder: &'a Decoder<'m>, external: Option<&'a ExternalData>) -> Self {
+    fn new(graph: &'a Graph<'m>, decoder: &'a Decoder<'m>, external: Option<&'a Rc<ExternalData>>) -> Self {
         let read = decoder.rings().flat_map(|ring| {
             let readers = decoder.readers(ring).into_iter();
             readers.map(|reader| ((reader.node.index(), reader.slot), ring.fixed_capacity()))

@@ -139,7 +139,7 @@ fn around_windows(total: usize, windows: &BTreeSet<usize>) -> Vec<Vec<Range<usiz
 pub(super) fn find_rules<'m>(
     sites: &mut Sites<'m>,
     probe: &Probe,
-    fold: &mut Fold<'_, 'm>,
+    fold: &mut Fold<'m>,
 ) -> Result<(), OnnxError> {
     // Layers share masks, so each combination is evaluated once.
     let mut found: BTreeMap<_, (Rule, usize)> = BTreeMap::new();
@@ -173,7 +173,7 @@ pub(super) fn find_rules<'m>(
 pub(super) fn check_sites<'m>(
     sites: &mut Sites<'m>,
     probe: &Probe,
-    fold: &mut Fold<'_, 'm>,
+    fold: &mut Fold<'m>,
 ) -> Result<(), OnnxError> {
     for neutral in &sites.neutral {
         let added = fold.value(neutral.operand)?.as_floats().unwrap_or(&[f64::NAN]);
@@ -269,7 +269,7 @@ impl Masks {
         Self { masks, heads, limits, has_sink }
     }
 
-    fn of_site<'m>(site: &Site<'m>, probe: &Probe, fold: &mut Fold<'_, 'm>) -> Result<Self, OnnxError> {
+    fn of_site<'m>(site: &Site<'m>, probe: &Probe, fold: &mut Fold<'m>) -> Result<Self, OnnxError> {
         let mut masks = Vec::new();
         let mut ranks = Vec::new();
         for (at, mask) in site.masks.iter().enumerate() {
@@ -310,7 +310,7 @@ impl Masks {
 
     /// Returns the rule that the masks follow for the last token of the first sample, and the index of the mask
     /// that adds the bias. The sample must have no padding.
-    pub(super) fn rule(&self, probe: &Probe, fold: &Fold<'_, '_>) -> Result<(Rule, usize), OnnxError> {
+    pub(super) fn rule(&self, probe: &Probe, fold: &Fold<'_>) -> Result<(Rule, usize), OnnxError> {
         let mut biased = 0;
         let mut rule = Rule::default();
         let Some(token) = probe.new.checked_sub(1) else { return Ok((rule, biased)) };
@@ -369,7 +369,7 @@ impl Masks {
         probe: &Probe,
         rule: &Rule,
         biased: usize,
-        fold: &Fold<'_, '_>,
+        fold: &Fold<'_>,
     ) -> Result<(), OnnxError> {
         let compared =
             [self.heads(), self.masks.len().saturating_add(1), probe.batch, probe.new, probe.total()];

@@ -17,13 +17,13 @@ use crate::{ExternalData, Graph, OnnxError};
 const BATCH: usize = 2;
 
 /// An evaluation of the exported graph on a small probe. Its work has a common limit for all caches.
-pub(super) struct WholeCaches<'g, 'm>(Fold<'g, 'm>);
+pub(super) struct WholeCaches<'m>(Fold<'m>);
 
-impl<'g, 'm> WholeCaches<'g, 'm> {
+impl<'m> WholeCaches<'m> {
     pub(super) fn new(
-        graph: &'g Graph<'m>,
+        graph: &Graph<'m>,
         inputs: &Inputs<'m>,
-        external: Option<&'g ExternalData>,
+        external: Option<&Rc<ExternalData>>,
     ) -> Result<Self, OnnxError> {
         let mut fold = Fold::with(graph, external, Some(Rc::new(Budget::new())));
         let new = inputs.new_tokens().unwrap_or(1);

@@ -236,7 +236,7 @@ impl<'m> Trial<'_, 'm> {
         self.masks.iter().map(|mask| mask.shown(self.step, &mut fold)).collect()
     }
 
-    fn fold(&self, input: &str, numbers: &[i64]) -> Option<Fold<'_, 'm>> {
+    fn fold(&self, input: &str, numbers: &[i64]) -> Option<Fold<'m>> {
         let mut fold = Fold::within(self.budget, self.graph);
         for (name, value) in &self.feeds {
             let value = if *name == input { filled(value, numbers)? } else { value.clone() };
@@ -264,7 +264,7 @@ impl<'m> SlotMask<'m> {
         self.value
     }
 
-    fn shown(&self, step: Step, fold: &mut Fold<'_, '_>) -> Option<Shown> {
+    fn shown(&self, step: Step, fold: &mut Fold<'_>) -> Option<Shown> {
         if let SlotMaskKind::Condition { filler, .. } = self.kind {
             let filler = fold.known(filler).ok()??.as_floats()?;
             if filler.iter().any(|&number| number > HIDDEN) {

@@ -1,5 +1,7 @@
 //! Tests on real exports with inputs like those of the conversion.
 
+use std::rc::Rc;
+
 use std::path::PathBuf;
 
 use kvscatter::ElementType;
@@ -19,7 +21,7 @@ fn load(name: &str) -> Model {
 
 /// Creates a probe of two samples with seven positions in the past and three new ones. The second sample has
 /// two positions of padding on the left.
-fn probe<'g, 'm>(graph: &'g Graph<'m>, external: Option<&'g crate::ExternalData>) -> Fold<'g, 'm> {
+fn probe<'m>(graph: &Graph<'m>, external: Option<&Rc<crate::ExternalData>>) -> Fold<'m> {
     let mut fold = Fold::new(graph, external);
     let ints =
         |shape: [usize; 2], values| Value::new(ElementType::Int64, shape.to_vec(), Some(values)).unwrap();

@@ -8,6 +8,7 @@
 //! which, and that the heads of one sample follow each other.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use crate::convert::caches::{AXIS, RANK};
 use crate::convert::probe::{Inputs, Probe};
@@ -224,7 +225,7 @@ impl Heads {
         decoder: &Decoder<'m>,
         found: &[OtherLayout<'m>],
     ) -> Result<Option<Self>, OnnxError> {
-        let external = model.external_data()?;
+        let external = model.external_data()?.map(Rc::new);
         let mut fold = Fold::new(graph, external.as_ref());
         let inputs = Inputs::of(decoder)?;
         let samples = inputs.samples().unwrap_or(BATCH);

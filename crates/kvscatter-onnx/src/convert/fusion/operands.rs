@@ -101,13 +101,13 @@ impl Operands {
 }
 
 /// Follows the nodes of a converted graph backwards.
-pub(super) struct Finder<'f, 'g, 'm, 's> {
+pub(super) struct Finder<'f, 'm, 's> {
     graph: &'f Graph<'m>,
     sites: &'f Sites<'s>,
     /// An evaluation of the graph on a small probe.
-    fold: &'f mut Fold<'g, 'm>,
+    fold: &'f mut Fold<'m>,
     /// Evaluations at other lengths. A number must be the same in all of them.
-    others: Vec<Fold<'g, 'm>>,
+    others: Vec<Fold<'m>>,
     presents: BTreeSet<&'m str>,
     /// The scores with a bias that the conversion added and named.
     biased: BTreeSet<&'m str>,
@@ -125,15 +125,15 @@ struct Scores<'m> {
     sinks: Option<&'m str>,
 }
 
-impl<'f, 'g, 'm, 's> Finder<'f, 'g, 'm, 's> {
+impl<'f, 'm, 's> Finder<'f, 'm, 's> {
     /// Creates a finder. The folds must have been fed, and the scores of the graph are those of `sites` by
     /// name.
     pub(super) fn new(
         graph: &'f Graph<'m>,
         decoder: &Decoder<'m>,
         sites: &'f Sites<'s>,
-        fold: &'f mut Fold<'g, 'm>,
-        others: Vec<Fold<'g, 'm>>,
+        fold: &'f mut Fold<'m>,
+        others: Vec<Fold<'m>>,
     ) -> Self {
         let presents = decoder.caches.iter().map(|cache| cache.present).collect();
         let adds_to_scores =
@@ -381,7 +381,7 @@ fn value_of(node: &Node<'_>, has_slots: impl Fn(&str) -> bool) -> usize {
 }
 
 /// Returns the number that all elements of a value are. It is finite and not 0.
-fn single_number(fold: &mut Fold<'_, '_>, value: &str) -> Result<Option<f64>, KeptReason> {
+fn single_number(fold: &mut Fold<'_>, value: &str) -> Result<Option<f64>, KeptReason> {
     let floats = fold.known(value)?.and_then(|value| value.as_floats());
     let Some((&first, rest)) = floats.and_then(<[f64]>::split_first) else { return Ok(None) };
     let is_single = first.is_finite() && first != 0.0 && rest.iter().all(|it| *it == first);

@@ -71,7 +71,7 @@ impl<'a> Proofs<'a> {
         &mut self,
         region: &Region<'_>,
         operands: &Operands,
-        folds: &mut [Fold<'_, '_>],
+        folds: &mut [Fold<'_>],
     ) -> Result<(), KeptReason> {
         if region.nodes.is_empty() {
             return Err(KeptReason::Form {
@@ -89,7 +89,7 @@ impl<'a> Proofs<'a> {
         &mut self,
         region: &Region<'_>,
         operands: &Operands,
-        folds: &mut [Fold<'_, '_>],
+        folds: &mut [Fold<'_>],
     ) -> Result<(), KeptReason> {
         let question = Question::new(region, operands, folds, &self.budget)?;
         if self.proved.contains(&question) {

@@ -26,7 +26,7 @@ impl Question {
     pub(super) fn new(
         region: &Region<'_>,
         operands: &Operands,
-        folds: &mut [Fold<'_, '_>],
+        folds: &mut [Fold<'_>],
         budget: &Budget,
     ) -> Result<Self, KeptReason> {
         let nodes = &region.nodes;

@@ -1,5 +1,7 @@
 //! Evaluates which slots of a ring the tokens of a step see.
 
+use std::rc::Rc;
+
 use crate::convert::visibility::{Limits, element_of};
 use crate::decoder::{Decoder, HIDDEN, Input, InputRole};
 use crate::fold::{Fold, MAX_VALUES, Value, Values};
@@ -9,7 +11,7 @@ use crate::{ExternalData, Graph};
 pub(super) struct Evaluation<'a, 'm> {
     pub(super) graph: &'a Graph<'m>,
     pub(super) decoder: &'a Decoder<'m>,
-    pub(super) external: Option<&'a ExternalData>,
+    pub(super) external: Option<&'a Rc<ExternalData>>,
 }
 
 /// Everything that decides which slots of a ring an attention sees.
@@ -195,12 +197,12 @@ impl<'v> RingMask<'v> {
 }
 
 /// Returns the elements of integers.
-fn ints(fold: &mut Fold<'_, '_>, name: &str) -> Result<Vec<i64>, String> {
+fn ints(fold: &mut Fold<'_>, name: &str) -> Result<Vec<i64>, String> {
     let values = value(fold, name)?.as_ints().map(<[i64]>::to_vec);
     values.ok_or_else(|| format!("{name:?} depends on more than lengths and positions"))
 }
 
-fn value(fold: &mut Fold<'_, '_>, name: &str) -> Result<Value, String> {
+fn value(fold: &mut Fold<'_>, name: &str) -> Result<Value, String> {
     fold.value(name).cloned().map_err(|error| format!("its mask cannot be evaluated: {error}"))
 }
 
