@@ -176,12 +176,14 @@ fn convert_standard(
     let mut rewritten = rewrite_and_compare(&exported, &mut lanes)?;
     let fusions = match options.keep_attention {
         true => Fusions::default(),
-        false => Fusions::find(&exported, &rewritten.model, options)?,
+        false => Fusions::find(&exported, &rewritten.model, &rewritten.inputs.write_indices, options)?,
     };
     if !fusions.fused.is_empty() {
         rewritten = rewritten.fused(&exported, &mut lanes, &fusions.fused)?;
     }
     let (rings, linear_windows) = rewritten.use_rings(&exported, &mut lanes, &fusions.fused, options)?;
+    // Sessions find the caches of the converted model in this way.
+    Decoder::of(&rewritten.model.graph()?)?;
     metadata::write(&exported, &rewritten.inputs, &rings, rewritten.model.proto_mut());
     let slots = Slots { max_seq, rings: &rings };
     Ok(Converted {
@@ -240,14 +242,14 @@ fn rewrite_and_compare<'m>(
 ) -> Result<Rewritten<'m>, OnnxError> {
     let slots = Slots::linear(exported.max_seq);
     let plain = Rewritten::new(exported, Vec::new(), &[], slots)?;
-    let Err(difference) = compare(exported, lanes, &plain.model, slots) else { return Ok(plain) };
+    let Err(difference) = compare(exported, lanes, &plain, slots) else { return Ok(plain) };
     drop(plain);
     let replacements = length::replacements(exported.graph, lanes);
     if replacements.is_empty() {
         return Err(difference);
     }
     let replaced = Rewritten::new(exported, replacements, &[], slots)?;
-    match compare(exported, lanes, &replaced.model, slots) {
+    match compare(exported, lanes, &replaced, slots) {
         Ok(()) => Ok(replaced),
         // The first comparison has the reason.
         Err(error) if matches!(error.root(), OnnxError::Fold(FoldError::FailedBefore { .. })) => {
@@ -279,7 +281,7 @@ impl<'m> Rewritten<'m> {
     ) -> Result<Self, OnnxError> {
         let slots = Slots::linear(exported.max_seq);
         let rewritten = Self::new(exported, self.replacements, fused, slots)?;
-        compare(exported, lanes, &rewritten.model, slots)?;
+        compare(exported, lanes, &rewritten, slots)?;
         Ok(rewritten)
     }
 
@@ -298,7 +300,7 @@ impl<'m> Rewritten<'m> {
         }
         let slots = Slots { max_seq: exported.max_seq, rings: &rings };
         let with_rings = Self::new(exported, self.replacements.clone(), fused, slots)?;
-        if let Err(difference) = compare(exported, lanes, &with_rings.model, slots) {
+        if let Err(difference) = compare(exported, lanes, &with_rings, slots) {
             linear.extend(rings.refused(&LinearReason::Differs { difference: difference.to_string() }));
             return Ok((Rings::default(), linear));
         }
@@ -321,7 +323,7 @@ impl<'m> Rewritten<'m> {
         let new = exported.inputs.new_tokens().unwrap_or(1);
         let probe = Probe::new(exported.inputs.batch().unwrap_or(1), UNLIMITED.saturating_sub(new), new);
         let mut fold = Fold::new(&graph, exported.external.as_ref());
-        probe.feed_static(&Decoder::of(&graph)?, &exported.inputs, slots, false, &mut fold)?;
+        probe.feed_static(&graph, &self.inputs.write_indices, &exported.inputs, slots, false, &mut fold)?;
         let values = graph.nodes().iter().flat_map(|node| &node.proto().output);
         let mut values = values.filter(|name| !name.is_empty());
         Ok(values.all(|name| fold.known(name).is_ok()) && tables::short(&graph, &mut fold).is_none())
@@ -332,21 +334,21 @@ impl<'m> Rewritten<'m> {
 fn compare<'m>(
     exported: &Exported<'_, 'm>,
     lanes: &mut [Lane<'m>],
-    converted: &Model,
+    converted: &Rewritten<'m>,
     slots: Slots<'_>,
 ) -> Result<(), OnnxError> {
-    let graph = converted.graph()?;
-    let decoder = Decoder::of(&graph)?;
+    let graph = converted.model.graph()?;
     let outputs = exported.graph.nodes().iter().flat_map(|node| &node.proto().output).map(String::as_str);
     let names = outputs.chain(exported.graph.input_names()).collect();
     // A slot that is not in use may have any value in the mask. A position that is counted in the whole mask
     // shows there.
-    for Lane { probe, fold } in lanes.iter_mut().filter(|lane| lane.probe.new <= slots.most_rows()) {
+    let write_indices = &converted.inputs.write_indices;
+    for Lane { probe, fold: before } in lanes.iter_mut().filter(|lane| lane.probe.new <= slots.most_rows()) {
         for unread in [false, true] {
-            let mut converted = Fold::new(&graph, exported.external.as_ref());
-            probe.feed_static(&decoder, &exported.inputs, slots, unread, &mut converted)?;
+            let mut fold = Fold::new(&graph, exported.external.as_ref());
+            probe.feed_static(&graph, write_indices, &exported.inputs, slots, unread, &mut fold)?;
             let mut comparison =
-                Comparison { exported: &mut *fold, converted, names: &names, sites: &exported.sites };
+                Comparison { exported: &mut *before, converted: fold, names: &names, sites: &exported.sites };
             comparison.check(&graph).map_err(|error| probe.capacity(about(exported.graph, &graph, error)))?;
         }
     }

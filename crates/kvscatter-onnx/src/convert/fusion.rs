@@ -26,7 +26,6 @@ use super::ConvertOptions;
 use super::exported::Exported;
 use super::probe::Probe;
 use super::ring::Slots;
-use crate::decoder::Decoder;
 use crate::fold::Fold;
 use crate::{Model, OnnxError};
 
@@ -41,18 +40,19 @@ impl Fusions {
     /// Examines every attention operation of a converted model that consists of separate nodes.
     ///
     /// # Errors
-    /// Returns the errors of [`Model::graph`], [`Decoder::of`] and of feeding a probe. An attention that
+    /// Returns the errors of [`Model::graph`] and of feeding a probe. An attention that
     /// cannot be evaluated is not an error.
     pub(super) fn find(
         exported: &Exported<'_, '_>,
         converted: &Model,
+        write_indices: &str,
         options: ConvertOptions,
     ) -> Result<Self, OnnxError> {
         let graph = converted.graph()?;
-        let decoder = Decoder::of(&graph)?;
         let fed = |probe: &Probe, capacity| {
             let mut fold = Fold::new(&graph, exported.external.as_ref());
-            probe.feed_static(&decoder, &exported.inputs, Slots::linear(capacity), false, &mut fold)?;
+            let slots = Slots::linear(capacity);
+            probe.feed_static(&graph, write_indices, &exported.inputs, slots, false, &mut fold)?;
             Ok(fold)
         };
         let probes = proof::probes(&exported.inputs, exported.padding, exported.max_seq);
@@ -62,7 +62,7 @@ impl Fusions {
         let at_lengths = at_lengths.collect::<Result<Vec<_>, OnnxError>>()?;
         let Some(first) = folds.first_mut() else { return Ok(Self::default()) };
         let mut candidates = Vec::new();
-        let mut finder = Finder::new(&graph, &decoder, &exported.sites, first, at_lengths);
+        let mut finder = Finder::new(&graph, exported.decoder, &exported.sites, first, at_lengths);
         for last in finder.ends() {
             let operands = finder.operands(&last).and_then(|it| {
                 let is_wanted = options.fuse_softcap || !it.is_capped();

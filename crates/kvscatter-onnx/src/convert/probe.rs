@@ -9,7 +9,7 @@ use super::refusal::ConvertRefusal;
 use super::ring::Slots;
 use crate::decoder::{Decoder, Input, InputRole};
 use crate::fold::{self, Fold, FoldError, Value, Values};
-use crate::{Dimension, OnnxError, ValueInfo};
+use crate::{Dimension, Graph, OnnxError, ValueInfo};
 
 /// The number of samples in a probe if the model does not fix it.
 pub(super) const SAMPLES: usize = 3;
@@ -137,32 +137,35 @@ impl Probe {
         Ok(())
     }
 
-    /// Feeds the inputs of the converted decoder to a fold. The first `past` slots of its caches are in use. `unread`
-    /// is the mask's value for slots that are not in use after the step.
+    /// Feeds the inputs of the converted graph to a fold: those of the exported decoder, `write_indices`, and the number
+    /// of slots in use. The first `past` slots of its caches are in use. `unread` is the mask's value for slots that
+    /// are not in use after the step.
     pub(super) fn feed_static<'m>(
         &self,
-        decoder: &Decoder<'m>,
+        graph: &Graph<'m>,
+        write_indices: &str,
         growing: &Inputs<'_>,
         slots: Slots<'_>,
         unread: bool,
         fold: &mut Fold<'m>,
     ) -> Result<(), OnnxError> {
-        for Input { value, role } in &decoder.inputs {
-            let per_sample =
-                |number: usize| Values::Ints(vec![i64::try_from(number).unwrap_or(i64::MAX); self.batch]);
+        for &ValueInfo { name, element, .. } in
+            graph.inputs()?.iter().filter(|input| graph.is_input(input.name))
+        {
+            let Some(Growing { role, lengths, .. }) = growing.named(name) else {
+                let number = if name == write_indices { self.past } else { self.total() };
+                let numbers = vec![i64::try_from(number).unwrap_or(i64::MAX); self.batch];
+                fold.set(name, Value::ints(numbers)?)?;
+                continue;
+            };
             let (shape, data) = match role {
-                InputRole::WriteIndices => (vec![self.batch], Some(per_sample(self.past))),
-                InputRole::NonpadKvSeqlen => (vec![self.batch], Some(per_sample(self.total()))),
-                InputRole::AttentionMask => (
-                    vec![self.batch, slots.max_seq],
-                    Some(self.mask_values(value.element, slots.max_seq, unread)),
-                ),
+                InputRole::AttentionMask => {
+                    let shape = vec![self.batch, slots.max_seq];
+                    (shape, Some(self.mask_values(element, slots.max_seq, unread)))
+                }
                 _ => {
-                    let known = growing.named(value.name);
-                    let lengths = known.map(|input| input.lengths.as_slice()).unwrap_or_default();
-                    let is_past = matches!(role, InputRole::Past(_));
                     let size = |&length| match length {
-                        Length::Past if is_past => slots.of(value.name),
+                        Length::Past if matches!(role, InputRole::Past(_)) => slots.of(name),
                         length => self.size(length),
                     };
                     let shape: Vec<_> = lengths.iter().map(size).collect();
@@ -171,7 +174,7 @@ impl Probe {
                     (shape, data)
                 }
             };
-            fold.set(value.name, Value { element: value.element, shape, data })?;
+            fold.set(name, Value { element, shape, data })?;
         }
         Ok(())
     }

@@ -782,7 +782,7 @@ mod tests {
     /// Returns the mask that the attention of a converted decoder reads.
     fn mask(graph: &Graph<'_>, inputs: &Inputs<'_>, probe: &Probe, slots: Slots<'_>) -> Value {
         let mut fold = Fold::new(graph, None);
-        probe.feed_static(&Decoder::of(graph).unwrap(), inputs, slots, false, &mut fold).unwrap();
+        probe.feed_static(graph, "write_indices", inputs, slots, false, &mut fold).unwrap();
         fold.value(mask_of(graph)).unwrap().clone()
     }
 

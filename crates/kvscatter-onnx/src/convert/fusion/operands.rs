@@ -130,12 +130,12 @@ impl<'f, 'm, 's> Finder<'f, 'm, 's> {
     /// name.
     pub(super) fn new(
         graph: &'f Graph<'m>,
-        decoder: &Decoder<'m>,
+        decoder: &Decoder<'_>,
         sites: &'f Sites<'s>,
         fold: &'f mut Fold<'m>,
         others: Vec<Fold<'m>>,
     ) -> Self {
-        let presents = decoder.caches.iter().map(|cache| cache.present).collect();
+        let presents = decoder.caches.iter().filter_map(|cache| graph.name(cache.present)).collect();
         let adds_to_scores =
             |node: &&Node<'m>| node.is("Add") && node.reads().iter().any(|value| sites.has_slots(value));
         let biased = graph.nodes().iter().filter(adds_to_scores).filter_map(|node| node.output(0)).collect();
