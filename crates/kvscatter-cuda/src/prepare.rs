@@ -37,7 +37,11 @@ impl Cuda {
     /// * Returns [`CudaError::Kernels`] if the driver rejects both the machine code and the PTX.
     /// * Returns [`CudaError::Driver`] if the driver returns another error.
     pub fn prepare(&self, prepared: &Prepared, pairs: &[BufferPair]) -> Result<DeviceWrite, CudaError> {
-        DeviceWrite::in_place(self, prepared, pairs)
+        check_pairs(prepared, pairs)?;
+        let loops = shape::update_loops(prepared, prepared.device_interface().write_loops())?;
+        let Jobs { unit, shape, tables, runs } = Jobs::new(prepared, &loops, pairs)?;
+        let form = Form::InPlace { shape, tables };
+        DeviceWrite::new(self, prepared, unit, form, Touched::pairs(prepared.geometry(), pairs), runs)
     }
 
     /// Prepares a write of tokens to one slot each, as in engines with paged caches.
@@ -50,7 +54,10 @@ impl Cuda {
     /// Returns [`CudaError::SlotMapping`] if the shapes do not fit a slot mapping, or an error for the same
     /// reasons as [`prepare`](Self::prepare).
     pub fn prepare_slots(&self, prepared: &Prepared, pairs: &[BufferPair]) -> Result<DeviceWrite, CudaError> {
-        DeviceWrite::slots(self, prepared, pairs)
+        check_pairs(prepared, pairs)?;
+        let Jobs { unit, shape, tables, runs } = Jobs::new(prepared, &shape::slot_loops(prepared)?, pairs)?;
+        let form = Form::Slots { shape, tables };
+        DeviceWrite::new(self, prepared, unit, form, Touched::pairs(prepared.geometry(), pairs), runs)
     }
 
     /// Prepares the functional form, which writes a dense present from a past and an update in one pass.
@@ -68,35 +75,6 @@ impl Cuda {
         prepared: &Prepared,
         triples: &[PresentBuffers],
     ) -> Result<DeviceWrite, CudaError> {
-        DeviceWrite::present(self, prepared, triples)
-    }
-}
-
-impl DeviceWrite {
-    pub(crate) fn in_place(
-        cuda: &Cuda,
-        prepared: &Prepared,
-        pairs: &[BufferPair],
-    ) -> Result<Self, CudaError> {
-        check_pairs(prepared, pairs)?;
-        let loops = shape::update_loops(prepared, prepared.device_interface().write_loops())?;
-        let Jobs { unit, shape, tables, runs } = Jobs::new(prepared, &loops, pairs)?;
-        let form = Form::InPlace { shape, tables };
-        Self::new(cuda, prepared, unit, form, Touched::pairs(prepared.geometry(), pairs), runs)
-    }
-
-    pub(crate) fn slots(cuda: &Cuda, prepared: &Prepared, pairs: &[BufferPair]) -> Result<Self, CudaError> {
-        check_pairs(prepared, pairs)?;
-        let Jobs { unit, shape, tables, runs } = Jobs::new(prepared, &shape::slot_loops(prepared)?, pairs)?;
-        let form = Form::Slots { shape, tables };
-        Self::new(cuda, prepared, unit, form, Touched::pairs(prepared.geometry(), pairs), runs)
-    }
-
-    pub(crate) fn present(
-        cuda: &Cuda,
-        prepared: &Prepared,
-        triples: &[PresentBuffers],
-    ) -> Result<Self, CudaError> {
         check_triples(prepared, triples)?;
         let past = prepared.device_interface().present_from_past_loops();
         let update = shape::update_loops(prepared, prepared.device_interface().present_from_update_loops())?;
@@ -122,9 +100,18 @@ impl DeviceWrite {
         let job = |triple: &PresentBuffers| if runs == 0 { PresentJob::default() } else { begin(triple).0 };
         let tables = tables(triples.iter().map(job));
         let form = Form::Present { shape: Box::new(shape), tables };
-        Self::new(cuda, prepared, scale.unit, form, Touched::triples(prepared.geometry(), triples), runs)
+        DeviceWrite::new(
+            self,
+            prepared,
+            scale.unit,
+            form,
+            Touched::triples(prepared.geometry(), triples),
+            runs,
+        )
     }
+}
 
+impl DeviceWrite {
     fn new(
         cuda: &Cuda,
         prepared: &Prepared,
@@ -350,66 +337,4 @@ fn tables<J: Copy + Default, const N: usize>(jobs: impl Iterator<Item = J>) -> V
         }
     }
     tables
-}
-
-#[cfg(test)]
-mod tests {
-    use kvscatter::{ElementType, Error as CoreError, Prepared, spec::onnx::TensorScatter};
-
-    use super::{check_triples, check_words, tables};
-    use crate::CudaError;
-    use crate::abi::Job;
-    use crate::memory::{DeviceBuffer, PresentBuffers};
-
-    /// Returns shapes with a cache of 16 bytes and an update of 4.
-    fn shapes() -> Prepared {
-        TensorScatter::new().prepare(ElementType::Int8, &[1, 4, 4], &[1, 1, 4]).unwrap()
-    }
-
-    fn triple(present: u64, past: u64, update: u64) -> PresentBuffers {
-        let [present, past] = [present, past].map(|address| DeviceBuffer::new(address, 16));
-        PresentBuffers { present, past, update: DeviceBuffer::new(update, 4) }
-    }
-
-    #[test]
-    fn a_present_overlaps_no_other_triple() {
-        let check = |triples: &[PresentBuffers]| check_triples(&shapes(), triples);
-        let apart = [triple(1000, 2000, 3000), triple(1016, 2000, 3000), triple(984, 2008, 3002)];
-        assert!(check(&apart).is_ok(), "sources may be shared");
-        let refused = |triples: &[PresentBuffers]| match check(triples) {
-            Err(CudaError::Presents { triple, with }) => (triple, with),
-            other => panic!("{other:?}"),
-        };
-        assert_eq!(refused(&[triple(1000, 2000, 3000), triple(1015, 2000, 3000)]), (1, 0));
-        assert_eq!(refused(&[triple(1015, 2000, 3000), triple(1000, 2000, 3000)]), (0, 1));
-        assert_eq!(refused(&[triple(1000, 2000, 3000), triple(1100, 1015, 3000)]), (0, 1));
-        assert_eq!(refused(&[triple(1000, 2000, 3000), triple(1100, 2000, 1003)]), (0, 1));
-        assert!(matches!(
-            check(&[triple(1000, 1000, 3000)]),
-            Err(CudaError::Write(CoreError::Overlap { .. }))
-        ));
-        let short = PresentBuffers { present: DeviceBuffer::new(1000, 15), ..triple(0, 2000, 3000) };
-        let refused = check(&[apart[0], short]).unwrap_err();
-        assert_eq!(refused.to_string(), "present 1 has 15 bytes, must have 16");
-    }
-
-    #[test]
-    fn half_bytes_need_whole_words() {
-        let write = TensorScatter::new().prepare(ElementType::Int4, &[1, 3, 3], &[1, 1, 3]).unwrap();
-        let check = |address, bytes| check_words(write.geometry(), 7, DeviceBuffer::new(address, bytes), 4);
-        assert!(check(64, 8).is_ok());
-        for (address, bytes) in [(64, 5), (64, 7), (66, 8), (65, 9)] {
-            let refused = check(address, bytes);
-            assert!(matches!(refused, Err(CudaError::WholeWords { pair: 7, needed: 8, .. })), "{refused:?}");
-        }
-    }
-
-    #[test]
-    fn tables_are_filled_one_after_the_other() {
-        let job = |cache| Job { cache, update: 0 };
-        let filled: Vec<_> =
-            tables::<Job, 2>((1..=3).map(job)).iter().map(|by| (by.jobs, by.count)).collect();
-        assert_eq!(filled, [([job(1), job(2)], 2), ([job(3), job(0)], 1)]);
-        assert!(tables::<Job, 2>(std::iter::empty()).is_empty());
-    }
 }

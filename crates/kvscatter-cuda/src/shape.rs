@@ -271,110 +271,12 @@ fn runs(counts: impl Iterator<Item = usize> + Clone) -> Result<usize, CudaError>
 
 #[cfg(test)]
 mod tests {
-    use kvscatter::device::Loops;
-    use kvscatter::spec::{ascend::KvCacheOperation, onnx::TensorScatter};
-    use kvscatter::{ElementType, Layout, Loop, Prepared};
+    use kvscatter::spec::onnx::TensorScatter;
+    use kvscatter::{ElementType, Prepared};
 
-    use super::{Joined, in_place, join, present, slot_loops, update_loops};
-    use crate::error::{CountKind, CudaError, SlotMappingError};
+    use super::{PresentShape, in_place, lines, present};
+    use crate::error::{CountKind, CudaError};
     use crate::units::Scale;
-
-    /// Returns the destination and source of every element that loops reach from one sample's row, in the
-    /// order of the indices.
-    fn reached(others: impl Iterator<Item = [isize; 3]>, run: usize) -> Vec<[isize; 2]> {
-        let mut reached = vec![[0, 0]];
-        let run = [run.cast_signed(), 1, 1];
-        for [count, dst, src] in others.chain([run]) {
-            let step = |at: &[isize; 2], index| [at[0] + index * dst, at[1] + index * src];
-            reached = reached.iter().flat_map(|at| (0..count).map(move |index| step(at, index))).collect();
-        }
-        reached
-    }
-
-    fn of_loops(loops: &Loops) -> Vec<[isize; 2]> {
-        let others = loops.others.iter().map(|by| [by.count.cast_signed(), by.dst_stride, by.src_stride]);
-        reached(others, loops.run)
-    }
-
-    /// Checks that both mappings walk the same indices, for all ways to merge their dimensions.
-    #[test]
-    fn joined_loops_reach_what_each_reaches() {
-        let shape = [2, 3, 5, 4, 2];
-        let strides: [[isize; 5]; 5] = [
-            [120, 40, 8, 2, 1],
-            [120, 8, 24, 2, 1],
-            [40, 80, 8, 2, 1],
-            [240, 80, 16, 4, 2],
-            [-120, 40, 8, 1, 4],
-        ];
-        let mut seen = Vec::new();
-        for axis in 1..5 {
-            let update_shape: Vec<usize> =
-                shape.iter().enumerate().map(|(at, &size)| if at == axis { 1 } else { size }).collect();
-            for (cache, update) in
-                strides.iter().flat_map(|cache| strides.iter().map(move |update| (cache, update)))
-            {
-                let cache = Layout::strided(&shape, cache);
-                let update = Layout::strided(&update_shape, update);
-                let operator = TensorScatter::new().axis(i64::try_from(axis).unwrap());
-                let prepared = operator.prepare(
-                    ElementType::Int8,
-                    cache.with_offset(cache.min_offset()),
-                    update.with_offset(update.min_offset()),
-                );
-                let Ok(prepared) = prepared else { continue };
-                let (past, update) = (
-                    prepared.device_interface().present_from_past_loops(),
-                    prepared.device_interface().present_from_update_loops(),
-                );
-                let joined = join(&past, &update);
-                let run = past.run.min(update.run);
-                let each = |step: fn(&Joined) -> isize| {
-                    reached(joined.iter().map(|by| [by.count.cast_signed(), by.dst_stride, step(by)]), run)
-                };
-                assert_eq!(each(|by| by.past_stride), of_loops(&past));
-                assert_eq!(each(|by| by.update_stride), of_loops(&update));
-                seen.push((past.run, update.run));
-            }
-        }
-        assert!(seen.len() > 50 && seen.iter().any(|(past, update)| past < update), "{seen:?}");
-        assert!(seen.iter().any(|(past, update)| past > update && *update > 1), "{seen:?}");
-    }
-
-    fn ascend(new_kv: &[usize], strides: &[isize]) -> Prepared {
-        let past = Layout::dense(&[2, 2, 5, 6]);
-        KvCacheOperation::new().prepare(ElementType::Int8, past, Layout::strided(new_kv, strides)).unwrap()
-    }
-
-    #[test]
-    fn tokens_of_four_dimensions_are_one_list_if_they_lie_so() {
-        let flat = |strides: &[isize]| {
-            let write = ascend(&[2, 3, 2, 3], strides);
-            update_loops(&write, write.device_interface().write_loops())
-                .map(|loops| (loops.samples.src_stride, loops.rows))
-        };
-        assert!(matches!(flat(&[18, 6, 3, 1]), Ok((0, Loop { count: 6, dst_stride: 6, src_stride: 6 }))));
-        assert!(matches!(flat(&[24, 8, 3, 1]), Ok((0, Loop { count: 6, dst_stride: 6, src_stride: 8 }))));
-        assert!(matches!(flat(&[20, 6, 3, 1]), Err(CudaError::SamplesNotAdjacent)));
-        let single = ascend(&[2, 1, 2, 3], &[20, 7, 3, 1]);
-        let loops = update_loops(&single, single.device_interface().write_loops()).unwrap();
-        assert_eq!((loops.rows.count, loops.rows.src_stride), (2, 20), "from sample to sample");
-    }
-
-    #[test]
-    fn a_slot_mapping_has_one_sample_for_each_token() {
-        let prepare = |batch, rows| {
-            let shapes = ([batch, 8, 6], [batch, rows, 6]);
-            TensorScatter::new().prepare(ElementType::Int8, &shapes.0, &shapes.1).unwrap()
-        };
-        let loops = slot_loops(&prepare(1, 3)).unwrap();
-        assert_eq!(loops.samples, Loop { count: 3, dst_stride: 0, src_stride: 6 });
-        assert_eq!(loops.rows, Loop { count: 1, dst_stride: 6, src_stride: 0 });
-        assert!(matches!(
-            slot_loops(&prepare(2, 3)),
-            Err(CudaError::SlotMapping(SlotMappingError::Samples(2)))
-        ));
-    }
 
     #[test]
     fn sizes_beyond_32_bits_are_refused() {
@@ -384,32 +286,29 @@ mod tests {
             in_place(&write, &loops, Scale::widest(write.geometry(), [&loops], [])).map(|(_, runs)| runs)
         };
         assert_eq!(shape(&[1 << 20, 1 << 10, 16], &[1 << 20, 1 << 10, 16]).ok(), Some(1 << 30));
-        let what = |result| match result {
+        let refused = |result: Result<usize, CudaError>| match result {
             Err(CudaError::TooLarge { what, .. }) => what,
             other => panic!("{other:?}"),
         };
-        assert_eq!(what(shape(&[1 << 21, 1 << 10, 16], &[1 << 21, 1 << 10, 16])), CountKind::Runs);
-        assert_eq!(what(shape(&[1, 1 << 31, 1], &[1, 1, 1])), CountKind::Capacity);
-        assert_eq!(what(shape(&[1 << 30, 1, 1], &[1 << 30, 1, 1])), CountKind::Samples);
-        assert_eq!(what(shape(&[1, 1, 1 << 36], &[1, 1, 1 << 36])), CountKind::Units);
+        assert_eq!(refused(shape(&[1 << 21, 1 << 10, 16], &[1 << 21, 1 << 10, 16])), CountKind::Runs);
+        assert_eq!(refused(shape(&[1, 1 << 31, 1], &[1, 1, 1])), CountKind::Capacity);
+        assert_eq!(refused(shape(&[1 << 30, 1, 1], &[1 << 30, 1, 1])), CountKind::Samples);
+        assert_eq!(refused(shape(&[1, 1, 1 << 36], &[1, 1, 1 << 36])), CountKind::Units);
         assert_eq!(shape(&[1 << 20, 1 << 20, 0], &[1 << 20, 1 << 20, 0]).ok(), Some(0), "nothing moves");
+    }
+
+    /// Returns the shape of the functional form, and the number of runs in a job.
+    fn present_of(write: &Prepared) -> Result<(PresentShape, usize), CudaError> {
+        let past = write.device_interface().present_from_past_loops();
+        let update = write.device_interface().present_from_update_loops();
+        present(write, &past, &update, Scale::widest(write.geometry(), [&past, &update], []))
     }
 
     /// Checks that runs without bytes are not walked, because there may be no memory to walk in.
     #[test]
     fn nothing_is_walked_where_nothing_moves() {
         let write = TensorScatter::new().axis(1).prepare(ElementType::Int8, &[3, 5, 2, 0], &[3, 2, 2, 0]);
-        let write = write.unwrap();
-        let both = (
-            write.device_interface().present_from_past_loops(),
-            write.device_interface().present_from_update_loops(),
-        );
-        let (shape, runs) =
-            present(&write, &both.0, &both.1, Scale::widest(write.geometry(), [&both.0, &both.1], []))
-                .unwrap();
-        assert_eq!((shape.others.map(|by| by.count), runs), ([0; 4], 0));
-        let loops = write.device_interface().write_loops();
-        let (shape, runs) = in_place(&write, &loops, Scale::widest(write.geometry(), [&loops], [])).unwrap();
+        let (shape, runs) = present_of(&write.unwrap()).unwrap();
         assert_eq!((shape.others.map(|by| by.count), runs), ([0; 4], 0));
     }
 
@@ -418,13 +317,8 @@ mod tests {
         let lines = |[slots, head]: [usize; 2]| {
             let (cache, update) = ([2, slots, head], [2, 1, head]);
             let write = TensorScatter::new().axis(1).prepare(ElementType::Int4, &cache, &update).unwrap();
-            let both = (
-                write.device_interface().present_from_past_loops(),
-                write.device_interface().present_from_update_loops(),
-            );
-            let (shape, runs) =
-                present(&write, &both.0, &both.1, Scale::widest(write.geometry(), [&both.0, &both.1], []))?;
-            super::lines(&shape, runs)
+            let (shape, runs) = present_of(&write)?;
+            lines(&shape, runs)
         };
         // 240 elements are 30 words, or two more if the first and the last are not whole.
         assert_eq!(lines([40, 3]).ok(), Some(1));
@@ -436,31 +330,5 @@ mod tests {
             matches!(too_large, Err(CudaError::TooLarge { what: CountKind::Words, .. })),
             "{too_large:?}"
         );
-    }
-
-    /// Checks that the adjacent runs of one slot come from the dimensions after the rows, unless they are one
-    /// run.
-    #[test]
-    fn dimensions_within_the_rows_are_told_from_those_around_them() {
-        let within = |axis, strides: [isize; 4]| {
-            let mut update = [2, 3, 5, 7];
-            update[usize::try_from(axis).unwrap()] = 1;
-            let update = Layout::strided(&update, &strides);
-            let write = TensorScatter::new().axis(axis).prepare(ElementType::Int4, &[2, 3, 5, 7], update);
-            let write = write.unwrap();
-            let both = (
-                write.device_interface().present_from_past_loops(),
-                write.device_interface().present_from_update_loops(),
-            );
-            let (shape, _) =
-                present(&write, &both.0, &both.1, Scale::widest(write.geometry(), [&both.0, &both.1], []))
-                    .unwrap();
-            (shape.within.count, shape.update.run)
-        };
-        assert_eq!(within(1, [35, 35, 7, 1]), (1, 35));
-        assert_eq!(within(1, [45, 45, 9, 1]), (5, 7));
-        assert_eq!(within(2, [45, 15, 15, 1]), (1, 7));
-        assert_eq!(within(2, [45, 15, 15, 2]), (7, 1));
-        assert_eq!(within(3, [45, 15, 3, 1]), (1, 1));
     }
 }

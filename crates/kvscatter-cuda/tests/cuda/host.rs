@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use kvscatter::spec::{ascend, tensorrt};
-use kvscatter::{Argument, ElementType, Error as CoreError, Layout, Prepared};
+use kvscatter::{Argument, Convention, ElementType, Error as CoreError, Layout, Prepared};
 use kvscatter_cuda::{
     BufferPair, Cuda, CudaError, DeviceBuffer, DeviceCallIndices, DeviceList, DeviceStatus, DeviceWrite,
     LaunchConfig, PresentBuffers, StatusWords, Stream as OfCaller,
@@ -81,7 +81,8 @@ fn strides(view: &View) -> Vec<isize> {
     view.strides().map_or(dense, <[isize]>::to_vec)
 }
 
-fn list(list: &List) -> DeviceList {
+/// Returns a list as the host code takes it.
+pub(crate) fn list(list: &List) -> DeviceList {
     let (address, bytes) = (list.memory.address, list.memory.bytes);
     if list.is_i64 { DeviceList::i64(address, bytes / 8) } else { DeviceList::i32(address, bytes / 4) }
 }
@@ -116,6 +117,8 @@ struct Seen {
     present_nibbles: usize,
     counts: usize,
     apart: usize,
+    /// Errors that need a list.
+    words: usize,
     /// The kernels that the simulated driver ran.
     kernels: HashSet<String>,
 }
@@ -132,8 +135,8 @@ fn every_case_is_written_as_the_oracle_writes_it() {
             check_refused(&case, random, &mut seen);
         }
     }
-    let Seen { in_place, present, bad, nibbles, present_nibbles, counts, apart, kernels } = seen;
-    let all = [in_place, present, bad, nibbles, present_nibbles, counts, apart];
+    let Seen { in_place, present, bad, nibbles, present_nibbles, counts, apart, words, kernels } = seen;
+    let all = [in_place, present, bad, nibbles, present_nibbles, counts, apart, words];
     assert!(all.iter().all(|&cases| cases > 50), "{all:?}");
     let forms = ["write", "write_many", "write_lists", "present"];
     let of_widths = forms.iter().flat_map(|form| WIDTHS.map(|width| format!("kvscatter_{form}_{width}")));
@@ -309,7 +312,39 @@ impl Steps<'_> {
             (expected, found) => panic!("{found:?} instead of {expected:?}: {:?}", scene.case),
         }
         // SAFETY: The 16 bytes of the status are memory of the context, and the launches have run.
-        assert_eq!(unsafe { cuda().read(status) }.unwrap(), scene.status(launches));
+        let words = unsafe { cuda().read(status) }.unwrap();
+        assert_eq!(words, scene.status(launches));
+        match (self.expected().map_err(|error| self.error_without_lists(error)), write.check_words(words)) {
+            (Ok(()), Ok(())) => {}
+            (Err(Some(expected)), Err(CudaError::Write(found))) => {
+                assert_eq!(found, expected, "{:?}", scene.case);
+            }
+            (Err(None), Err(CudaError::BadIndices { bad_samples, first })) => {
+                assert_eq!(
+                    (bad_samples, Some(first)),
+                    (words.bad_samples, words.first()),
+                    "{:?}",
+                    scene.case
+                );
+                seen.words += 1;
+            }
+            (expected, found) => panic!("{found:?} instead of {expected:?}: {:?}", scene.case),
+        }
+    }
+
+    /// Returns the error that the words of a status alone determine, or `None` if it needs a list. For a bad start, the
+    /// words do not contain the number of rows to write, so it has all rows.
+    fn error_without_lists(&self, error: CoreError) -> Option<CoreError> {
+        match (self.prepared.convention(), error) {
+            (Convention::Starts, CoreError::StartOutOfRange { argument, index, value, capacity, .. }) => {
+                let rows = self.prepared.device_interface().row_limits().max;
+                Some(CoreError::StartOutOfRange { argument, index, value, rows, capacity })
+            }
+            (Convention::Starts, error) => Some(error),
+            (_, CoreError::TokenSum { .. } | CoreError::LayerOutOfRange { .. }) => Some(error),
+            (_, CoreError::LengthOutOfRange { argument: Argument::SeqLen, .. }) => Some(error),
+            _ => None,
+        }
     }
 
     /// Returns the CPU's error. It is never about a start if the rows of a packed update are bad too.

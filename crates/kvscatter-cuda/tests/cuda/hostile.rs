@@ -26,11 +26,13 @@ fn prepared(pairs: &[(u64, usize, u64, usize)]) -> Result<(), CudaError> {
     cuda().prepare(&shapes(), &pairs.iter().map(buffers).collect::<Vec<_>>()).map(drop)
 }
 
-fn refused(result: Result<(), CudaError>) -> CoreError {
-    match result {
-        Err(CudaError::Write(error)) => error,
-        other => panic!("{other:?}"),
-    }
+/// Checks that every field of an error is as expected.
+fn assert_refused(found: Result<(), CudaError>, expected: impl Into<CudaError>) {
+    assert_eq!(format!("{:?}", found.unwrap_err()), format!("{:?}", expected.into()));
+}
+
+fn count(argument: Argument, got: usize, expected: usize) -> CoreError {
+    CoreError::ListLength { argument, got, expected }
 }
 
 #[test]
@@ -75,16 +77,17 @@ fn buffers_that_are_missing_or_short_are_refused() {
 #[test]
 #[ignore = "needs a driver: cargo xtask cuda"]
 fn buffers_that_overlap_are_refused() {
-    let is_overlap = |error| matches!(error, CoreError::Overlap { .. });
+    let assert_overlap = |found: Result<(), CudaError>, case: u64| {
+        assert!(matches!(found, Err(CudaError::Write(CoreError::Overlap { .. }))), "{case}: {found:?}");
+    };
     let (cache, update) = (CACHE as u64, UPDATE as u64);
     for by in 1..cache + update {
         let at = 0x1000 - update + by;
-        assert!(is_overlap(refused(prepared(&[(0x1000, CACHE, at, UPDATE)]))), "{by}");
+        assert_overlap(prepared(&[(0x1000, CACHE, at, UPDATE)]), by);
     }
     for by in 1..2 * cache {
         let at = 0x1000 - cache + by;
-        let pairs = [(0x1000, CACHE, 0x9000, UPDATE), (at, CACHE, 0xA000, UPDATE)];
-        assert!(is_overlap(refused(prepared(&pairs))), "{by}");
+        assert_overlap(prepared(&[(0x1000, CACHE, 0x9000, UPDATE), (at, CACHE, 0xA000, UPDATE)]), by);
     }
     // The caches are adjacent, and two caches have one update.
     prepared(&[(0x1000, CACHE, 0x1000 - update, UPDATE), (0x1000 + cache, CACHE, 0x1000 - update, UPDATE)])
@@ -96,16 +99,27 @@ fn buffers_that_overlap_are_refused() {
         update: DeviceBuffer::new(update, UPDATE),
     };
     let present = |triple| cuda().prepare_present(&shapes(), &[triple]).map(drop);
-    assert!(is_overlap(refused(present(triple(0x1000, 0x1000, 0x9000)))));
-    assert!(is_overlap(refused(present(triple(0x1000, 0x1000 + cache - 1, 0x9000)))));
-    assert!(is_overlap(refused(present(triple(0x1000, 0x2000, 0x1000 - 1)))));
-    present(triple(0x1000, 0x1000 + cache, 0x9000)).unwrap();
-    // Each present is written completely, so it must not overlap the past or update of another present
-    // either.
-    for second in [triple(0x1000, 0x4000, 0x9000), triple(0x5000, 0x1000 + cache - 1, 0x9000)] {
-        let both = cuda().prepare_present(&shapes(), &[triple(0x1000, 0x3000, 0x9000), second]);
-        assert!(matches!(both, Err(CudaError::Presents { triple, with }) if triple + with == 1), "{both:?}");
+    for (past, update) in [(0x1000, 0x9000), (0x1000 + cache - 1, 0x9000), (0x2000, 0x1000 - 1)] {
+        assert_overlap(present(triple(0x1000, past, update)), past);
     }
+    present(triple(0x1000, 0x1000 + cache, 0x9000)).unwrap();
+    // Each present is written completely, so it must not overlap a tensor of another triple either.
+    let first = triple(0x1000, 0x3000, 0x9000);
+    let meeting = triple(0x1000 + cache - 1, 0x3000, 0x9000);
+    for (triples, expected) in [
+        ([first, meeting], (1, 0)),
+        ([meeting, first], (0, 1)),
+        ([first, triple(0x5000, 0x1000 + cache - 1, 0x9000)], (0, 1)),
+        ([first, triple(0x5000, 0x3000, 0x1000 + cache - 1)], (0, 1)),
+        ([triple(0x5000, 0x1000 - cache + 1, 0x9000), first], (1, 0)),
+    ] {
+        let refused = cuda().prepare_present(&shapes(), &triples);
+        let is_it =
+            matches!(refused, Err(CudaError::Presents { triple, with }) if (triple, with) == expected);
+        assert!(is_it, "{refused:?}");
+    }
+    let apart = [first, triple(0x1000 + cache, 0x3000, 0x9000), triple(0x1000 - cache, 0x3008, 0x9002)];
+    cuda().prepare_present(&shapes(), &apart).unwrap();
 }
 
 /// Tests buffers at the end of the 64-bit address space.
@@ -120,17 +134,13 @@ fn buffers_beyond_the_address_space_are_refused() {
         ((u64::MAX - 3, CACHE, 0x10, UPDATE), Argument::PastCache, CACHE),
         ((0x1000, CACHE, update + 1, UPDATE), Argument::Update, UPDATE),
     ] {
-        let wraps = refused(prepared(&[(0x2000, CACHE, 0x10, UPDATE), pair]));
-        let is_it = matches!(wraps, CoreError::AddressSpace { argument: of, pair: 1, len: bytes, .. } if (of, bytes) == (argument, len));
-        assert!(is_it, "{wraps:?}");
+        let found = prepared(&[(0x2000, CACHE, 0x10, UPDATE), pair]);
+        let is_it = matches!(found, Err(CudaError::Write(CoreError::AddressSpace { argument: of, pair: 1, len: bytes, .. })) if (of, bytes) == (argument, len));
+        assert!(is_it, "{found:?}");
     }
-    let rig = Rig::new(2);
-    let refused =
-        rig.launch_with(&rig.write(), &DeviceCallIndices::new(DeviceList::i64(u64::MAX - 7, SAMPLES)));
-    assert!(
-        matches!(refused, Err(CudaError::ListWraps { list: LaunchArgument::Positions, .. })),
-        "{refused:?}"
-    );
+    let (rig, address) = (Rig::new(2), u64::MAX - 7);
+    let found = rig.launch_with(&rig.write(), &DeviceCallIndices::new(DeviceList::i64(address, SAMPLES)));
+    assert_refused(found, CudaError::ListWraps { list: LaunchArgument::Positions, address, bytes: 16 });
 }
 
 #[test]
@@ -140,36 +150,25 @@ fn lists_that_a_device_cannot_read_are_refused() {
     let write = rig.write();
     let at = rig.starts.address;
     let before = is_fake().then(|| calls("cuLaunchKernel"));
+    let misaligned = |list, address, alignment| CudaError::Address { list, address, alignment };
+    let starts = |address| DeviceCallIndices::new(DeviceList::i64(address, SAMPLES));
     for address in [0, at + 4, at + 1] {
-        let refused = rig.launch_with(&write, &DeviceCallIndices::new(DeviceList::i64(address, SAMPLES)));
-        assert!(
-            matches!(refused, Err(CudaError::Address { list: LaunchArgument::Positions, alignment: 8, .. })),
-            "{refused:?}"
-        );
+        let found = rig.launch_with(&write, &starts(address));
+        assert_refused(found, misaligned(LaunchArgument::Positions, address, 8));
     }
-    let lengths = |address| rig.indices().lengths(DeviceList::i32(address, SAMPLES));
     for address in [0, at + 2] {
-        let refused = rig.launch_with(&write, &lengths(address));
-        assert!(
-            matches!(refused, Err(CudaError::Address { list: LaunchArgument::Lengths, alignment: 4, .. })),
-            "{refused:?}"
-        );
+        let lengths = rig.indices().lengths(DeviceList::i32(address, SAMPLES));
+        let found = rig.launch_with(&write, &lengths);
+        assert_refused(found, misaligned(LaunchArgument::Lengths, address, 4));
     }
     for address in [0, 4, 12] {
-        let refused = DeviceStatus::at(address);
-        assert!(
-            matches!(refused, Err(CudaError::Address { list: LaunchArgument::Status, alignment: 8, .. })),
-            "{refused:?}"
-        );
+        assert_refused(DeviceStatus::at(address).map(drop), misaligned(LaunchArgument::Status, address, 8));
     }
     // The launch would overwrite this list while it reads the list.
     let cache = rig.caches[1].address;
     for address in [cache, cache + CACHE as u64 - 8] {
-        let refused = rig.launch_with(&write, &DeviceCallIndices::new(DeviceList::i64(address, SAMPLES)));
-        assert!(
-            matches!(refused, Err(CudaError::Overlap { list: LaunchArgument::Positions, pair: 1 })),
-            "{refused:?}"
-        );
+        let found = rig.launch_with(&write, &starts(address));
+        assert_refused(found, CudaError::Overlap { list: LaunchArgument::Positions, pair: 1 });
     }
     if let Some(before) = before {
         assert_eq!(calls("cuLaunchKernel"), before);
@@ -186,21 +185,15 @@ fn lists_that_an_operator_lacks_or_needs_are_named() {
     let rig = Rig::new(1);
     let write = rig.write();
     let list = DeviceList::i64(rig.starts.address, SAMPLES);
-    let given = |indices: &DeviceCallIndices, argument: Argument, got: usize| {
-        let error = refused(rig.launch_with(&write, indices));
-        assert_eq!(error, CoreError::ListLength { argument, got, expected: 0 });
-    };
-    given(&rig.indices().row_counts(list), Argument::UpdateLengths, SAMPLES);
-    given(&rig.indices().layer(rig.starts.address), Argument::LayerId, 1);
-    let count = |indices: &DeviceCallIndices, argument: Argument| {
-        let error = refused(rig.launch_with(&write, indices));
-        assert!(
-            matches!(error, CoreError::ListLength { argument: found, .. } if found == argument),
-            "{error:?}"
-        );
-    };
-    count(&DeviceCallIndices::new(DeviceList::i64(rig.starts.address, SAMPLES - 1)), Argument::WriteIndices);
-    count(&rig.indices().lengths(DeviceList::i64(rig.starts.address, SAMPLES + 1)), Argument::Lengths);
+    let short = |samples| DeviceList::i64(rig.starts.address, samples);
+    for (indices, expected) in [
+        (rig.indices().row_counts(list), count(Argument::UpdateLengths, SAMPLES, 0)),
+        (rig.indices().layer(rig.starts.address), count(Argument::LayerId, 1, 0)),
+        (DeviceCallIndices::new(short(SAMPLES - 1)), count(Argument::WriteIndices, SAMPLES - 1, SAMPLES)),
+        (rig.indices().lengths(short(SAMPLES + 1)), count(Argument::Lengths, SAMPLES + 1, SAMPLES)),
+    ] {
+        assert_refused(rig.launch_with(&write, &indices), expected);
+    }
     rig.launch_with(&write, &DeviceCallIndices::zero()).unwrap(); // ONNX: absent write_indices are zeros
     rig.stream.synchronize();
     rig.assert_written(&[[Some(0), Some(0)]]);
@@ -211,7 +204,7 @@ fn lists_that_an_operator_lacks_or_needs_are_named() {
     let layered = KvCacheOperation::new().prepare(half, &[1, 2, 4, 2], &[2, 2]).unwrap();
     let layered = cuda().prepare(&layered, &pairs).unwrap();
     let missing = rig.launch_with(&layered, &rig.indices().row_counts(list));
-    assert_eq!(refused(missing), CoreError::ListLength { argument: Argument::LayerId, got: 0, expected: 1 });
+    assert_refused(missing, count(Argument::LayerId, 0, 1));
     let packed = KvCacheUpdate::new().prepare_packed(half, &[2, 1, 4, 2], &[2, 1, 2]).unwrap();
     let packed = cuda().prepare(&packed, &pairs).unwrap();
     assert!(
@@ -231,19 +224,18 @@ fn slot_mappings_take_starts_alone() {
     let prepare = |prepared: &Prepared| {
         cuda().prepare_slots(prepared, &[BufferPair { cache: buffer(&cache), update: buffer(&update) }])
     };
-    let of =
-        |operator: TensorScatter, past: &[usize], new: &[usize]| operator.prepare(half, past, new).unwrap();
-    let linear = of(TensorScatter::new(), &past, &new);
+    let linear = TensorScatter::new().prepare(half, &past, &new).unwrap();
+    let ring = TensorScatter::new().mode(Mode::Circular).prepare(half, &past, &new).unwrap();
+    let batch = TensorScatter::new().prepare(half, &[2, 1, 2, 2], &[2, 1, 1, 2]).unwrap();
     let packed = KvCacheUpdate::new().prepare_packed(half, &past, &[2, 1, 2]).unwrap();
     let layered = KvCacheOperation::new().prepare(half, &past, &[2, 2]).unwrap();
     for (prepared, why) in [
-        (&of(TensorScatter::new().mode(Mode::Circular), &past, &new), SlotMappingError::Ring),
-        (&of(TensorScatter::new(), &[2, 1, 2, 2], &[2, 1, 1, 2]), SlotMappingError::Samples(2)),
+        (&ring, SlotMappingError::Ring),
+        (&batch, SlotMappingError::Samples(2)),
         (&packed, SlotMappingError::Lists),
         (&layered, SlotMappingError::Lists),
     ] {
-        let refused = prepare(prepared);
-        assert!(matches!(refused, Err(CudaError::SlotMapping(found)) if found == why), "{why}: {refused:?}");
+        assert_refused(prepare(prepared).map(drop), CudaError::SlotMapping(why));
     }
 
     let (write, rig) = (prepare(&linear).unwrap(), Rig::new(0));
@@ -254,16 +246,11 @@ fn slot_mappings_take_starts_alone() {
         (indices.layer(rig.starts.address), LaunchArgument::Layer, true),
         (DeviceCallIndices::zero(), LaunchArgument::Positions, false),
     ] {
-        let refused = rig.launch_with(&write, &indices);
-        let is_it =
-            matches!(refused, Err(CudaError::List { list: at, given: is }) if (at, is) == (list, given));
-        assert!(is_it, "{list}: {refused:?}");
+        assert_refused(rig.launch_with(&write, &indices), CudaError::List { list, given });
     }
     for got in [0, 1, 3] {
-        let error = refused(
-            rig.launch_with(&write, &DeviceCallIndices::new(DeviceList::i64(rig.starts.address, got))),
-        );
-        assert_eq!(error, CoreError::ListLength { argument: Argument::WriteIndices, got, expected: 2 });
+        let slots = DeviceCallIndices::new(DeviceList::i64(rig.starts.address, got));
+        assert_refused(rig.launch_with(&write, &slots), count(Argument::WriteIndices, got, 2));
     }
     rig.stream.synchronize();
     assert_eq!(cache.read(), [0xEE; 32]);
@@ -301,7 +288,7 @@ fn caches_of_half_bytes_are_whole_words() {
     };
     assert_eq!(prepare(0x1000, 8).unwrap(), None);
     for (address, bytes) in [(0x1000, 5), (0x1000, 7), (0x1002, 8), (0x1001, 16)] {
-        let refused = prepare(address, bytes);
-        assert!(matches!(refused, Err(CudaError::WholeWords { pair: 0, needed: 8, .. })), "{refused:?}");
+        let expected = CudaError::WholeWords { pair: 0, address, bytes, needed: 8 };
+        assert_refused(prepare(address, bytes).map(drop), expected);
     }
 }

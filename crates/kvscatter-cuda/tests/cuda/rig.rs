@@ -97,10 +97,27 @@ impl Rig {
         status_of(&self.status)
     }
 
+    /// Launches with these indices and a status of zeros, and waits. Returns the status.
+    pub(crate) fn run_with(&self, write: &DeviceWrite, indices: &DeviceCallIndices) -> StatusWords {
+        self.status.fill(&[0; size_of::<StatusWords>()]);
+        self.launch_with(write, indices).unwrap();
+        self.stream.synchronize();
+        status_of(&self.status)
+    }
+
+    /// Returns the error of the last launch with these indices.
+    pub(crate) fn check_with(
+        &self,
+        write: &DeviceWrite,
+        indices: &DeviceCallIndices,
+    ) -> Result<(), CudaError> {
+        // SAFETY: The 16 bytes of the status are memory of this rig, whose stream was waited for. Tests give lists of
+        // live memory.
+        unsafe { write.check(self.status(), indices) }
+    }
+
     pub(crate) fn check(&self, write: &DeviceWrite) -> Result<(), CudaError> {
-        // SAFETY: The 16 bytes of the status and the `SAMPLES` positions are memory of this rig, whose stream
-        // was waited for.
-        unsafe { write.check(self.status(), &self.indices()) }
+        self.check_with(write, &self.indices())
     }
 
     /// Checks that every cache equals the result of writes at these starts, one after the other. `None`

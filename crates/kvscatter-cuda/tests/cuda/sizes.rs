@@ -9,7 +9,6 @@ use kvscatter_oracle::cases::Random;
 use crate::device::Memory;
 use crate::host::cuda;
 use crate::rig::{Rig, buffer};
-use crate::scene::status_of;
 
 /// The cache's shape, `[batch, heads, slots, head size]`, and the number of rows in the update.
 struct Size {
@@ -84,9 +83,7 @@ impl SizedCall {
         if let Some(held) = &held {
             indices = indices.lengths(DeviceList::i64(held.address, self.starts.len()));
         }
-        rig.launch_with(write, &indices).unwrap();
-        rig.stream.synchronize();
-        assert_eq!(status_of(&rig.status).bad_samples as usize, skipped);
+        assert_eq!(rig.run_with(write, &indices).bad_samples as usize, skipped);
     }
 
     /// Runs the functional form at an offset of some bytes from a word. Checks that the present equals the

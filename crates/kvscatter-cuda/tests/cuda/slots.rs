@@ -2,55 +2,15 @@
 //! leaves its token out.
 
 use kvscatter::spec::onnx::TensorScatter;
-use kvscatter::{ElementType, Error as CoreError, Prepared};
-use kvscatter_cuda::{BufferPair, CudaError, DeviceCallIndices, DeviceList, DeviceWrite, StatusWords};
+use kvscatter::{Argument, ElementType, Error as CoreError, Prepared};
+use kvscatter_cuda::{BufferPair, CudaError, DeviceCallIndices, DeviceWrite, StatusWords};
 use kvscatter_oracle::cases::Random;
 use kvscatter_oracle::nibbles;
 
 use crate::device::Memory;
-use crate::host::cuda;
+use crate::host::{cuda, list};
 use crate::rig::{Rig, buffer};
-use crate::scene::status_of;
-
-/// Tests vLLM's `slot_mapping`, which has one slot for each token, and -1 for padding.
-#[test]
-#[ignore = "needs a driver: cargo xtask cuda"]
-fn a_slot_mapping_leaves_out_what_is_negative() {
-    const TOKENS: usize = 6;
-    const SLOTS: usize = 40;
-    // The heads are not adjacent in the update, as in a fused QKV.
-    let shapes = TensorScatter::new().axis(1);
-    let shapes = shapes.prepare(ElementType::Float16, &[1, SLOTS, 2, 4], &[1, TOKENS, 2, 4]).unwrap();
-    let cache = Memory::from_bytes(&[0xEE; SLOTS * 16]);
-    let update = Memory::from_bytes(&(0..TOKENS * 16).map(|at| at as u8).collect::<Vec<_>>());
-    let write = prepared(&shapes, &cache, &update);
-    let mut expected = vec![0xEE; SLOTS * 16];
-    let mut run = |slots: [i64; TOKENS], is_i64: bool| {
-        let narrow: Vec<i32> = slots.iter().map(|&slot| slot as i32).collect();
-        let memory = if is_i64 { Memory::of_i64(&slots) } else { Memory::of_i32(&narrow) };
-        let list = if is_i64 { DeviceList::i64 } else { DeviceList::i32 };
-        let (status, checked) = launched(&write, list(memory.address, TOKENS));
-        for (token, &slot) in slots.iter().enumerate() {
-            if let Some(slot) = usize::try_from(slot).ok().filter(|&slot| slot < SLOTS) {
-                let row: Vec<u8> = (token * 16..token * 16 + 16).map(|at| at as u8).collect();
-                expected[slot * 16..][..16].copy_from_slice(&row);
-            }
-        }
-        assert_eq!(cache.read(), expected);
-        (status, checked)
-    };
-    let (found, checked) = run([5, -1, 39, 0, -1, 7], true);
-    assert_eq!(found, StatusWords::default());
-    checked.unwrap();
-    let (found, checked) = run([3, 40, -5, 0, 99, 8], false);
-    assert_eq!(found, StatusWords { bad_samples: 2, first_sample: 1, first_value: 40 });
-    match checked {
-        Err(CudaError::Write(CoreError::StartOutOfRange { index, value, rows, capacity, .. })) => {
-            assert_eq!((index, value, rows, capacity), (1, 40, 1, SLOTS));
-        }
-        other => panic!("{other:?}"),
-    }
-}
+use crate::scene::List;
 
 /// Compares slot mappings of every width and layout with a copy token by token.
 #[test]
@@ -71,9 +31,15 @@ fn slot_mappings_of_every_width_are_right() {
         let update = Memory::from_bytes(&stored(element, paged.of_update()));
         let is_refusing_all = random.below(4) == 0;
         let write = prepared(&paged.shapes(element), &held, &update).skip_all(is_refusing_all);
-        let list = Memory::of_i64(&mapping);
-        let (status, _) = launched(&write, DeviceList::i64(list.address, paged.tokens));
+        let slots = List::from_values(&mapping, random.below(2) == 0);
+        let (rig, indices) = (Rig::new(0), DeviceCallIndices::new(list(&slots)));
+        let status = rig.run_with(&write, &indices);
         assert_eq!(status, paged.status(&mapping));
+        match rig.check_with(&write, &indices) {
+            Ok(()) => assert_eq!(status.bad_samples, 0),
+            Err(CudaError::Write(found)) => assert_eq!(found, paged.error(&mapping)),
+            Err(other) => panic!("{other:?}"),
+        }
         let is_refused = is_refusing_all && status.bad_samples > 0;
         let written = paged.written(if is_refused { &[] } else { &mapping });
         let expected = whole_words(stored(element, written));
@@ -139,6 +105,13 @@ impl Paged {
         cache
     }
 
+    /// Returns the error for the first slot that does not exist.
+    fn error(&self, mapping: &[i64]) -> CoreError {
+        let StatusWords { first_sample, first_value: value, .. } = self.status(mapping);
+        let (argument, index) = (Argument::WriteIndices, first_sample as usize);
+        CoreError::StartOutOfRange { argument, index, value, rows: 1, capacity: self.slots }
+    }
+
     fn status(&self, mapping: &[i64]) -> StatusWords {
         let is_beyond = |slot: &i64| *slot >= self.slots as i64;
         let first = mapping.iter().position(is_beyond);
@@ -167,14 +140,4 @@ fn whole_words(mut bytes: Vec<u8>) -> Vec<u8> {
 fn prepared(shapes: &Prepared, cache: &Memory, update: &Memory) -> DeviceWrite {
     let pair = BufferPair { cache: buffer(cache), update: buffer(update) };
     cuda().prepare_slots(shapes, &[pair]).unwrap()
-}
-
-/// Launches the write with a separate status and waits. Returns the status and the result of `check`.
-fn launched(write: &DeviceWrite, slots: DeviceList) -> (StatusWords, Result<(), CudaError>) {
-    let (rig, indices) = (Rig::new(0), DeviceCallIndices::new(slots));
-    rig.launch_with(write, &indices).unwrap();
-    rig.stream.synchronize();
-    // SAFETY: The status of `rig` and the list of slots are memory of the context, and the launch has run.
-    let checked = unsafe { write.check(rig.status(), &indices) };
-    (status_of(&rig.status), checked)
 }

@@ -8,7 +8,6 @@ use kvscatter_cuda::{BufferPair, DeviceCallIndices, DeviceList, LaunchConfig, St
 use crate::device::Memory;
 use crate::host::cuda;
 use crate::rig::{Rig, buffer};
-use crate::scene::status_of;
 
 const UNTOUCHED: u8 = 0xEE;
 
@@ -19,11 +18,10 @@ fn run(write: &Prepared, indices: &DeviceCallIndices, config: &LaunchConfig) -> 
     let update = Memory::from_bytes(&vec![1; geometry.update_bytes().unwrap()]);
     let pair = BufferPair { cache: buffer(&cache), update: buffer(&update) };
     let write = cuda().prepare(write, &[pair]).unwrap().with_launch_config(config);
-    rig.launch_with(&write, indices).unwrap();
-    rig.stream.synchronize();
+    let status = rig.run_with(&write, indices);
     let bytes = cache.read();
     assert!(bytes.iter().all(|&byte| byte == 1 || byte == UNTOUCHED));
-    (status_of(&rig.status), (0..bytes.len()).filter(|&at| bytes[at] == 1).collect())
+    (status, (0..bytes.len()).filter(|&at| bytes[at] == 1).collect())
 }
 
 /// Writes rows of one byte from `[samples, rows]` into `[samples, capacity]`.
