@@ -22,6 +22,16 @@ static kvs_status null_present(scene *s) {
 static kvs_status null_pairs(scene *s) {
     return kvs_write_many(s->prepared, &s->call, NULL, 2, &s->written);
 }
+/* These are rejected without being read, because they would end outside the address space. */
+static kvs_status call_beyond_memory(scene *s) {
+    return kvs_write(s->prepared, (const kvs_call *)(UINTPTR_MAX - 7), &s->cache, &s->update, &s->written);
+}
+static kvs_status tensor_beyond_memory(scene *s) {
+    return kvs_write(s->prepared, &s->call, (const kvs_tensor *)(UINTPTR_MAX - 7), &s->update, &s->written);
+}
+static kvs_status pairs_beyond_memory(scene *s) {
+    return kvs_write_many(s->prepared, &s->call, (const kvs_pair *)(UINTPTR_MAX - 7), 1, &s->written);
+}
 static kvs_status null_visitor(scene *s) { return kvs_for_each_block(s->prepared, &s->call, NULL, NULL); }
 static kvs_status null_indices(scene *s) {
     s->call.write_indices.values = NULL;
@@ -143,6 +153,9 @@ static const spoilt rows[] = {
     {"update is NULL", KVS_ERROR_NULL_POINTER, "update", null_update},
     {"present is NULL", KVS_ERROR_NULL_POINTER, "present_cache", null_present},
     {"pairs are NULL", KVS_ERROR_NULL_POINTER, "pairs", null_pairs},
+    {"a call beyond all addresses", KVS_ERROR_ADDRESS_SPACE, "call", call_beyond_memory},
+    {"a tensor beyond all addresses", KVS_ERROR_ADDRESS_SPACE, "past_cache", tensor_beyond_memory},
+    {"pairs beyond all addresses", KVS_ERROR_ADDRESS_SPACE, "pairs", pairs_beyond_memory},
     {"visit is NULL", KVS_ERROR_NULL_POINTER, "visit", null_visitor},
     {"indices are NULL", KVS_ERROR_NULL_POINTER, "write_indices", null_indices},
     {"broadcast is NULL", KVS_ERROR_NULL_POINTER, "executor.broadcast", null_broadcast},

@@ -84,6 +84,10 @@ static void check_dlpack_tensor(void) {
     kvs_tensor to = {.struct_size = sizeof to}, from = {.struct_size = sizeof from};
     CHECK(kvs_tensor_from_dlpack(&dl_cache, &to) == KVS_OK, "cache");
     CHECK(kvs_tensor_from_dlpack(&dl_update, &from) == KVS_OK, "update");
+    CHECK(from.rank == 3 && from.strides == reversed && to.strides == NULL, "rank and strides");
+    DLTensor dl_empty = {NULL, {kDLCPU, 0}, 3, {kDLFloat, 16, 1}, cache_shape, NULL, 0};
+    kvs_tensor empty = {.struct_size = sizeof empty};
+    CHECK(kvs_tensor_from_dlpack(&dl_empty, &empty) == KVS_OK && empty.data == NULL, "no memory");
     kvs_prepared *prepared = NULL;
     REQUIRE(kvs_tensor_scatter_prepare(NULL, &to, &from, &prepared) == KVS_OK, "prepare");
     const int32_t start = 1;

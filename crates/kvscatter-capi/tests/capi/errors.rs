@@ -43,8 +43,11 @@ fn boundary() -> Vec<Refused> {
         onnx().run(|[cache, ..]| cache.shape = OTHER_SHAPE.as_ptr()),
         onnx().run(|[_, update, _]| update.strides = OTHER_STRIDES.as_ptr()),
         reversed().run(|[_, update, _]| update.strides = ptr::null()),
-        on_another_device(),
-        beside_null(),
+        from_dlpack(2, 0, 0),
+        from_dlpack(1, 17, 0),
+        from_dlpack(1, -1, 0),
+        from_dlpack(1, 0, 8),
+        from_dlpack(1, 0, u64::MAX - 7),
         stopped(),
     ]
 }
@@ -123,22 +126,14 @@ fn buffers() -> Vec<Refused> {
     ]
 }
 
-/// Describes a DLPack tensor of two bytes with a device and an offset, and returns the error.
-fn from_dlpack(device: i32, byte_offset: u64) -> Refused {
+/// Describes a DLPack tensor of two bytes with a device, a rank and an offset, and returns the error.
+fn from_dlpack(device: i32, rank: i32, byte_offset: u64) -> Refused {
     #[repr(C)]
     struct DlTensor(*mut c_void, [i32; 2], i32, [u8; 2], u16, [*const i64; 2], u64);
-    let tensor = DlTensor(ptr::null_mut(), [device, 0], 0, [2, 32], 1, [ptr::null(); 2], byte_offset);
+    let tensor = DlTensor(ptr::null_mut(), [device, 0], rank, [2, 32], 1, [ptr::null(); 2], byte_offset);
     let mut out = onnx().cache.anywhere();
     // SAFETY: `tensor` has the fields of a `DLTensor`, and `out` its `struct_size`. Both outlive the call.
     result(unsafe { kvs_tensor_from_dlpack((&raw const tensor).cast(), &mut out) }).unwrap_err()
-}
-
-fn on_another_device() -> Refused {
-    from_dlpack(2, 0)
-}
-
-fn beside_null() -> Refused {
-    from_dlpack(1, 8)
 }
 
 unsafe extern "C" fn stop(_: *mut c_void, _: *const kvs_block) -> i32 {

@@ -60,31 +60,6 @@ fn nothing_that_is_read_may_be_written() {
     assert_eq!(prepared.in_place(&call, &k_at, &update), Ok(0));
 }
 
-/// Structs and arrays of the call itself are rejected without being read if they would end outside the address
-/// space.
-#[test]
-fn pointers_outside_the_address_space_are_refused() {
-    let Scene { operator, cache, update, call } = onnx();
-    let prepared = PreparedHandle::new(&operator, &cache.anywhere(), &update.anywhere()).unwrap();
-    let (mut slots, mut new) = ([1_f32; 64], [7_f32; 16]);
-    let (cache, update) = (cache.at(&raw mut slots), update.at(&raw mut new));
-    let last = usize::MAX - 7;
-    let (handle, none) = (prepared.handle(), ptr::null_mut());
-    // SAFETY: The handle and `call` live. The address of the pairs is rejected before anything is read
-    // there.
-    let pairs = unsafe { kvs_write_many(handle, &call, ptr::without_provenance(last), 1, none) };
-    assert_eq!(result(pairs).unwrap_err().code, "KVS_ERROR_ADDRESS_SPACE");
-    // SAFETY: The handle, `call` and `update` live. The address of the cache is rejected before anything is
-    // read there.
-    let tensor = unsafe { kvs_write(handle, &call, ptr::without_provenance(last), &update, none) };
-    assert_eq!(result(tensor).unwrap_err().code, "KVS_ERROR_ADDRESS_SPACE");
-    // SAFETY: The handle, `cache` and `update` live. The address of the call is rejected before anything is
-    // read there.
-    let call = unsafe { kvs_write(handle, ptr::without_provenance(last), &cache, &update, none) };
-    assert_eq!(result(call).unwrap_err().code, "KVS_ERROR_ADDRESS_SPACE");
-    assert_eq!(slots, [1.0; 64]);
-}
-
 /// No cache may overlap the list of pairs.
 #[test]
 fn pairs_may_not_be_written() {
