@@ -20,12 +20,12 @@ use ort_sys::{
     OrtKernelContext, OrtKernelInfo, OrtMemType, OrtShapeInferContext, OrtStatusPtr,
 };
 
-use crate::inference::infer;
 use crate::kernel::Kernel;
 use crate::operators::{KvCacheOperation, KvCacheUpdate, Operator, TensorScatter};
 use crate::runtime::{RuntimeApi, tensor_element};
-use crate::status::{catch_panic, guarded};
+use crate::status::{CallError, catch_panic, guarded};
 use crate::sys::API_VERSION;
+use crate::tensor_info::TensorInfo;
 
 /// The domain of the operators.
 pub(crate) const DOMAIN: &CStr = c"com.kvscatter";
@@ -222,6 +222,32 @@ unsafe extern "system" fn infer_shape<const CACHE: usize>(
     let runtime = unsafe { CustomOp::from_raw(op) }.runtime;
     // SAFETY: `context` is valid until this returns (R2), and the operator has an input `CACHE`.
     guarded(runtime.api, || unsafe { infer(runtime, context, CACHE) })
+}
+
+/// Sets the shape of the output to that of the cache.
+///
+/// This does not reject any model, because runtimes up to 1.31 neither read nor release the status that it returns. A
+/// model that is wrong for all inputs is rejected when its kernel is made.
+///
+/// # Errors
+/// Returns the status of a function of the runtime that fails.
+///
+/// # Safety
+/// `raw` is an object of the runtime, is valid until this returns, and has an input `cache`.
+unsafe fn infer(runtime: RuntimeApi, raw: *mut OrtShapeInferContext, cache: usize) -> Result<(), CallError> {
+    let mut info = null_mut();
+    // SAFETY: `raw` is valid and has an input `cache`, by this function's contract, and `info` takes the
+    // result (R1).
+    runtime.check(unsafe { (runtime.api.ShapeInferContext_GetInputTypeShape)(raw, cache, &raw mut info) })?;
+    // SAFETY: `info` is a part of `raw` (R2), which is valid by this function's contract.
+    let cache_info = unsafe { TensorInfo::new(runtime, info) }?;
+    if !cache_info.has_every_dimension {
+        // The runtime would read unknown dimensions as -1, and an unknown rank as a scalar.
+        return Ok(());
+    }
+    // SAFETY: `raw` is valid by this function's contract, and the runtime copies `info`, which is a part of
+    // it (R1).
+    runtime.check(unsafe { (runtime.api.ShapeInferContext_SetOutputTypeShape)(raw, 0, info) })
 }
 
 unsafe extern "system" fn create<O: Operator>(

@@ -173,14 +173,8 @@ impl<'a> GraphNode<'a> {
         let mut info = null();
         // SAFETY: `value` is a part of the node, which is valid (R2), and `info` takes the result (R1).
         runtime.check(unsafe { (runtime.api.GetValueInfoTypeInfo)(value, &raw mut info) })?;
-        let mut tensor = null();
-        // SAFETY: `info` is a part of `value` (R5), and `tensor` takes the result (R1).
-        runtime.check(unsafe { (runtime.api.CastTypeInfoToTensorInfo)(info, &raw mut tensor) })?;
-        if tensor.is_null() {
-            return Ok(TensorInfo::default());
-        }
-        // SAFETY: `tensor` is a part of `info`, which lives as long as the node (R5).
-        unsafe { TensorInfo::new(runtime, tensor) }
+        // SAFETY: `info` is a part of `value`, which lives as long as the node (R5).
+        unsafe { TensorInfo::from_type(runtime, info) }
     }
 
     /// Reads the attribute of this name, which has `size_of::<T>()` bytes if it is of this type.

@@ -20,13 +20,18 @@ pub(crate) trait Role: Copy {
     fn failure(self, problem: String) -> CallError;
 
     /// Creates the failure of an input whose elements have another type than the accepted ones.
-    fn type_failure(self, element: ElementType, accepted: &'static [ElementType]) -> CallError;
+    fn type_failure(self, element: ElementType, accepted: &'static [ElementType]) -> CallError {
+        let accepted: Vec<String> = accepted.iter().map(ElementType::to_string).collect();
+        self.failure(format!("has elements of type {element}, must be {}", accepted.join(" or ")))
+    }
 
     /// Creates the failure of an input that is not a list.
-    fn list_failure(self, rank: usize) -> CallError;
+    fn list_failure(self, rank: usize) -> CallError {
+        self.failure(format!("has rank {rank}, must be 1"))
+    }
 }
 
-/// An input of a write. The operator has a name for it in messages.
+/// An input of a write. The core has errors for its type and its rank, and the operator has a name for it in messages.
 impl Role for Argument {
     fn failure(self, problem: String) -> CallError {
         CallError::argument(self, problem)
@@ -46,14 +51,6 @@ impl Role for Operand {
     fn failure(self, problem: String) -> CallError {
         CallError::fail(format!("{self} {problem}"))
     }
-
-    fn type_failure(self, element: ElementType, accepted: &'static [ElementType]) -> CallError {
-        self.failure(type_problem(element, accepted))
-    }
-
-    fn list_failure(self, rank: usize) -> CallError {
-        self.failure(list_problem(rank))
-    }
 }
 
 /// An input that is neither an argument of a write nor an operand of attention.
@@ -64,23 +61,6 @@ impl Role for Named {
     fn failure(self, problem: String) -> CallError {
         CallError::fail(format!("{} {problem}", self.0))
     }
-
-    fn type_failure(self, element: ElementType, accepted: &'static [ElementType]) -> CallError {
-        self.failure(type_problem(element, accepted))
-    }
-
-    fn list_failure(self, rank: usize) -> CallError {
-        self.failure(list_problem(rank))
-    }
-}
-
-fn type_problem(element: ElementType, accepted: &'static [ElementType]) -> String {
-    let accepted: Vec<String> = accepted.iter().map(ElementType::to_string).collect();
-    format!("has elements of type {element}, must be {}", accepted.join(" or "))
-}
-
-fn list_problem(rank: usize) -> String {
-    format!("has rank {rank}, must be 1")
 }
 
 /// An input of a call.

@@ -26,7 +26,7 @@
 //! - `ep`, `options`, `registry`, `graph_node` and `kernel` are the execution provider.
 //! - `layer` finds the nodes of a layer in a graph for `ep`, and executes a call of the node that replaces them, with
 //!   the parts that `operators` and `write` use.
-//! - `registration`, `custom_ops` and `inference` are the custom operators.
+//! - `registration` and `custom_ops` are the custom operators.
 //! - `operators` reads a node through `node` and `tensor_info`, and a call through `context` and `input`. It
 //!   executes a write through `write`. Every operator uses `recent` and `threads`.
 //!
@@ -63,7 +63,6 @@ mod context;
 mod custom_ops;
 mod ep;
 mod graph_node;
-mod inference;
 mod input;
 mod kernel;
 mod layer;

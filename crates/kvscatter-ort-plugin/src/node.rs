@@ -5,7 +5,7 @@
 
 use core::ffi::{CStr, c_char};
 use core::marker::PhantomData;
-use core::ptr::{null, null_mut};
+use core::ptr::null_mut;
 
 use ort_sys::{OrtKernelInfo, OrtStatusPtr};
 
@@ -43,40 +43,6 @@ impl Node<'_> {
     /// `raw` is valid for `'a` (R2). The runtime passed it to a function that makes a kernel.
     pub(crate) unsafe fn new(runtime: RuntimeApi, raw: *const OrtKernelInfo) -> Self {
         Self { runtime, raw, call: PhantomData }
-    }
-
-    /// Returns the integer attribute of this name, if the node has it.
-    ///
-    /// # Errors
-    /// Returns an error if the attribute is not an integer.
-    pub(crate) fn integer(&self, name: &CStr) -> Result<Option<i64>, CallError> {
-        let mut value = 0;
-        // SAFETY: `self.raw` is valid by the contract of `new`, and `value` takes the result (R1).
-        let status = unsafe {
-            (self.runtime.api.KernelInfoGetAttribute_int64)(self.raw, name.as_ptr(), &raw mut value)
-        };
-        match self.runtime.check(status) {
-            Ok(()) => Ok(Some(value)),
-            Err(_) if self.has_attribute(name) => Err(mistyped(name, "an integer")),
-            Err(_) => Ok(None),
-        }
-    }
-
-    /// Returns the floating-point attribute of this name, if the node has it.
-    ///
-    /// # Errors
-    /// Returns an error if the attribute is not a number.
-    pub(crate) fn float(&self, name: &CStr) -> Result<Option<f32>, CallError> {
-        let mut value = 0.0;
-        // SAFETY: `self.raw` is valid by the contract of `new`, and `value` takes the result (R1).
-        let status = unsafe {
-            (self.runtime.api.KernelInfoGetAttribute_float)(self.raw, name.as_ptr(), &raw mut value)
-        };
-        match self.runtime.check(status) {
-            Ok(()) => Ok(Some(value)),
-            Err(_) if self.has_attribute(name) => Err(mistyped(name, "a number")),
-            Err(_) => Ok(None),
-        }
     }
 
     /// Returns the string attribute of this name, if the node has it.
@@ -118,15 +84,8 @@ impl Node<'_> {
             });
             // An absent input has no type.
             let Ok(info) = info else { return Ok(TensorInfo::default()) };
-            let mut tensor = null();
-            // SAFETY: `info` is not released yet, and `tensor` takes the result (R1).
-            let status = unsafe { (runtime.api.CastTypeInfoToTensorInfo)(info.as_ptr(), &raw mut tensor) };
-            runtime.check(status)?;
-            if tensor.is_null() {
-                return Ok(TensorInfo::default());
-            }
-            // SAFETY: `tensor` is a part of `info`, which is not released yet.
-            unsafe { TensorInfo::new(runtime, tensor) }
+            // SAFETY: `info` is not released yet.
+            unsafe { TensorInfo::from_type(runtime, info.as_ptr()) }
         };
         (0..count).map(input).collect()
     }
@@ -185,11 +144,29 @@ impl Node<'_> {
 
 impl Attributes for Node<'_> {
     fn integer(&self, name: &CStr) -> Result<Option<i64>, CallError> {
-        self.integer(name)
+        let mut value = 0;
+        // SAFETY: `self.raw` is valid by the contract of `new`, and `value` takes the result (R1).
+        let status = unsafe {
+            (self.runtime.api.KernelInfoGetAttribute_int64)(self.raw, name.as_ptr(), &raw mut value)
+        };
+        match self.runtime.check(status) {
+            Ok(()) => Ok(Some(value)),
+            Err(_) if self.has_attribute(name) => Err(mistyped(name, "an integer")),
+            Err(_) => Ok(None),
+        }
     }
 
     fn float(&self, name: &CStr) -> Result<Option<f32>, CallError> {
-        self.float(name)
+        let mut value = 0.0;
+        // SAFETY: `self.raw` is valid by the contract of `new`, and `value` takes the result (R1).
+        let status = unsafe {
+            (self.runtime.api.KernelInfoGetAttribute_float)(self.raw, name.as_ptr(), &raw mut value)
+        };
+        match self.runtime.check(status) {
+            Ok(()) => Ok(Some(value)),
+            Err(_) if self.has_attribute(name) => Err(mistyped(name, "a number")),
+            Err(_) => Ok(None),
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use core::ptr::null;
 
 use kvscatter::ElementType;
 use kvscatter::spec::{Dimension, PartialTensor};
-use ort_sys::OrtTensorTypeAndShapeInfo;
+use ort_sys::{OrtTensorTypeAndShapeInfo, OrtTypeInfo};
 
 use crate::runtime::{RuntimeApi, element_type};
 use crate::status::CallError;
@@ -23,6 +23,24 @@ pub(crate) struct TensorInfo {
 }
 
 impl TensorInfo {
+    /// Creates a description from the runtime's type of a value. Everything is unknown if the value is no tensor.
+    ///
+    /// # Errors
+    /// Returns the status of a function of the runtime that fails.
+    ///
+    /// # Safety
+    /// `info` is an object of the runtime and valid until this returns.
+    pub(crate) unsafe fn from_type(runtime: RuntimeApi, info: *const OrtTypeInfo) -> Result<Self, CallError> {
+        let mut tensor = null();
+        // SAFETY: `info` is valid by this function's contract, and `tensor` takes the result (R1).
+        runtime.check(unsafe { (runtime.api.CastTypeInfoToTensorInfo)(info, &raw mut tensor) })?;
+        if tensor.is_null() {
+            return Ok(Self::default());
+        }
+        // SAFETY: `tensor` is a part of `info` (R5), which is valid by this function's contract.
+        unsafe { Self::new(runtime, tensor) }
+    }
+
     /// Creates a description from the runtime's type and shape of a tensor.
     ///
     /// # Errors

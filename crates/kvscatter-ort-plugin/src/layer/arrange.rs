@@ -19,7 +19,7 @@ pub(super) struct Arrangement {
 }
 
 impl Arrangement {
-    pub(super) fn new(of: &Rows<usize>, rows: Heads, to_by_token: bool) -> Self {
+    pub(super) fn new(of: &Rows, rows: Heads, to_by_token: bool) -> Self {
         Self { rows, is_rotated: of.rotation.is_some(), to_by_token }
     }
 
@@ -40,7 +40,7 @@ impl Arrangement {
     pub(super) fn apply<'m, T: Float>(
         self,
         call: &LayerCall<'_>,
-        of: &Rows<usize>,
+        of: &Rows,
         from: &'m [T],
         memory: &'m mut [u64],
     ) -> Result<&'m [T], CallError> {

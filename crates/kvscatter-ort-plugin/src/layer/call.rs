@@ -36,9 +36,9 @@ pub(super) struct Cache<'a> {
 }
 
 impl<'a> LayerCall<'a> {
-    pub(super) fn read(layer: &Layer<usize>, context: &Context<'a>) -> Result<Self, CallError> {
+    pub(super) fn read(layer: &Layer, context: &Context<'a>) -> Result<Self, CallError> {
         let all = context.inputs()?;
-        let cache = |write: &Write<usize>| {
+        let cache = |write: &Write| {
             let indices = write.indices.map(|index| list(&all, index, Argument::WriteIndices)).transpose();
             Ok::<_, CallError>(Cache {
                 past: input(&all, write.past, Argument::PastCache)?,
@@ -113,11 +113,7 @@ impl<'a> LayerCall<'a> {
     ///
     /// # Errors
     /// Returns an error if the tensor does not have rank 4, after it is reshaped and split.
-    pub(super) fn heads<R: Role>(
-        &self,
-        of: &Rows<usize>,
-        rows: &InputTensor<'_, R>,
-    ) -> Result<Heads, CallError> {
+    pub(super) fn heads<R: Role>(&self, of: &Rows, rows: &InputTensor<'_, R>) -> Result<Heads, CallError> {
         let shape = match &self.packed {
             Some([shape, _]) => reshaped(shape, rows.shape())?,
             None => rows.shape().to_vec(),

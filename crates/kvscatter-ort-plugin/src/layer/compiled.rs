@@ -52,7 +52,9 @@ impl CompiledLayer {
         let names = |values: Vec<NamedValue>| values.into_iter().map(|value| value.name).collect();
         let names = Names { inputs: names(fused.named_inputs()?), outputs: names(fused.named_outputs()?) };
         let inputs = names.inputs.len();
-        let index = |names: &[String], name: &String| names.iter().position(|other| other == name);
+        let index = |names: &[String], value: usize| {
+            names.iter().position(|name| graph.values.get(name) == Some(&value))
+        };
         let mut found = None;
         for (number, node) in graph.nodes.iter().enumerate() {
             if let Some(layer) = find(&graph, number, |_| true)?
@@ -60,7 +62,7 @@ impl CompiledLayer {
             {
                 let declaration = Declaration::read(&node.node, &node.node.outputs()?)?;
                 let layer =
-                    layer.resolve(|name| index(&names.inputs, name), |name| index(&names.outputs, name));
+                    layer.renumber(|value| index(&names.inputs, value), |value| index(&names.outputs, value));
                 found = layer.map(|layer| (layer, declaration));
             }
         }

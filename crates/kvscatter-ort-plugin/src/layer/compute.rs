@@ -30,7 +30,7 @@ use crate::write::{CheckedWrite, RequestedWrite, check_memory, common_element};
 
 /// A layer whose values are inputs and outputs of a node, and what was prepared for its last calls.
 pub(super) struct LayerKernel {
-    layer: Layer<usize>,
+    layer: Layer,
     declaration: Declaration,
     names: Names,
     recent: RecentlyPrepared<PreparedLayer>,
@@ -45,7 +45,7 @@ pub(super) struct Names {
 
 impl LayerKernel {
     pub(super) fn new(
-        layer: Layer<usize>,
+        layer: Layer,
         declaration: Declaration,
         names: Names,
         workspace: Arc<Workspace>,
@@ -134,7 +134,7 @@ impl PreparedLayer {
         call.check_memory(context)?;
         let rows = call.heads(&layer.query, &call.query).map_err(Attention::with_operator_name)?;
         let query = Arrangement::new(&layer.query, rows, false);
-        let prepare = |write: &Write<usize>, cache: &Cache<'_>| {
+        let prepare = |write: &Write, cache: &Cache<'_>| {
             PreparedRows::new(write, context, call, cache).map_err(TensorScatter::with_operator_name)
         };
         let (keys, values) = (prepare(&layer.key, &call.key)?, prepare(&layer.value, &call.value)?);
@@ -233,7 +233,7 @@ impl PreparedLayer {
 
 impl PreparedRows {
     fn new(
-        write: &Write<usize>,
+        write: &Write,
         context: &Context<'_>,
         call: &LayerCall<'_>,
         cache: &Cache<'_>,

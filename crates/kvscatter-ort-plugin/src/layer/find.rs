@@ -20,7 +20,7 @@ pub(crate) fn find(
     graph: &NamedGraph<'_>,
     attention: usize,
     free: impl Fn(usize) -> bool,
-) -> Result<Option<Layer<String>>, CallError> {
+) -> Result<Option<Layer>, CallError> {
     if !graph.has_unique_names {
         return Ok(None);
     }
@@ -41,25 +41,25 @@ pub(crate) fn find(
     };
     let mut query = rows(graph, query, &mut nodes)?;
     let packed = packed(graph, [&mut query, &mut key.rows, &mut value.rows], &mut nodes)?;
-    let (mut output, mut is_output_by_token, mut output_shape) = (output.clone(), false, None);
-    if let Some((index, after)) = graph.reader(&output)
+    let (mut output, mut is_output_by_token, mut output_shape) = (output, false, None);
+    if let Some((index, after)) = graph.reader(output)
         && let Some(transposed) = after.output()
         && exchanges(after)?
     {
-        (output, is_output_by_token) = (transposed.clone(), true);
+        (output, is_output_by_token) = (transposed, true);
         nodes.push(index);
     }
-    if let Some((index, after)) = graph.reader(&output)
+    if let Some((index, after)) = graph.reader(output)
         && let (Some(shape), Some(reshaped)) = (after.input(1), after.output())
-        && after.input(0) == Some(&output)
+        && after.input(0) == Some(output)
         && reshapes(after)?
     {
-        (output, output_shape) = (reshaped.clone(), Some(shape.clone()));
+        (output, output_shape) = (reshaped, Some(shape));
         nodes.push(index);
     }
-    let (mask, lengths) = (node.input(3).cloned(), node.input(6).cloned());
+    let (mask, lengths) = (node.input(3), node.input(6));
     let kernels = [attention, key.node, value.node];
-    let layer = Layer {
+    let mut layer = Layer {
         nodes,
         kernels,
         packed,
@@ -73,10 +73,10 @@ pub(crate) fn find(
         output_shape,
     };
     // A call writes a cache in place while it reads the other inputs.
-    let inputs = layer.inputs();
-    let is_only_past = |past: &String| inputs.iter().filter(|input| **input == past).count() == 1;
-    let is_layer = is_only_past(&layer.key.past) && is_only_past(&layer.value.past);
-    Ok(is_layer.then_some(layer))
+    let pasts = [layer.key.past, layer.value.past];
+    let inputs: Vec<_> = layer.inputs_mut().into_iter().map(|input| *input).collect();
+    let is_read_once = |past: usize| inputs.iter().filter(|input| **input == past).count() == 1;
+    Ok(pasts.into_iter().all(is_read_once).then_some(layer))
 }
 
 /// The nodes of a graph that no other layer has.
@@ -91,14 +91,14 @@ impl<'g, 'a> FreeNodes<'g, 'a> {
     }
 
     /// Returns the only node that reads a value, with its number.
-    fn reader(&self, name: &str) -> Option<(usize, &'g NamedNode<'a>)> {
-        let index = self.graph.only_reader(name)?;
+    fn reader(&self, value: usize) -> Option<(usize, &'g NamedNode<'a>)> {
+        let index = self.graph.only_reader(value)?;
         Some((index, self.node(index)?))
     }
 
     /// Returns the node that computes a value, with its number.
-    fn producer(&self, name: &str) -> Option<(usize, &'g NamedNode<'a>)> {
-        let index = self.graph.producer(name)?;
+    fn producer(&self, value: usize) -> Option<(usize, &'g NamedNode<'a>)> {
+        let index = self.graph.producer(value)?;
         Some((index, self.node(index)?))
     }
 }
@@ -106,53 +106,53 @@ impl<'g, 'a> FreeNodes<'g, 'a> {
 /// Returns the write whose result is `present`. Adds its nodes to `nodes`.
 fn write(
     graph: &FreeNodes<'_, '_>,
-    present: &str,
+    present: usize,
     nodes: &mut Vec<usize>,
-) -> Result<Option<Write<String>>, CallError> {
+) -> Result<Option<Write>, CallError> {
     let Some((index, node)) = graph.producer(present) else { return Ok(None) };
     // Only `Attention` may read the present, so no input of the group depends on it.
     if !node.node.is(TensorScatter::NAME)?
         || !graph.graph.is_read_once(present)
-        || !graph.graph.outputs.contains(present)
+        || !graph.graph.outputs.contains(&present)
     {
         return Ok(None);
     }
     let (Some(past), Some(update)) = (node.input(0), node.input(1)) else { return Ok(None) };
     let axis = node.node.integer(c"axis")?;
     let has_rank_4 = node.node.inputs()?.first().and_then(|past| past.rank()) == Some(4);
-    if !graph.graph.inputs.contains(past) || !has_rank_4 || !matches!(axis, None | Some(2 | -2)) {
+    if !graph.graph.inputs.contains(&past) || !has_rank_4 || !matches!(axis, None | Some(2 | -2)) {
         return Ok(None);
     }
     nodes.push(index);
     Ok(Some(Write {
         node: index,
         rows: rows(graph, update, nodes)?,
-        past: past.clone(),
-        present: present.to_owned(),
-        indices: node.input(2).cloned(),
+        past,
+        present,
+        indices: node.input(2),
         operator: tensor_scatter::operator(axis, node.node.short_string(c"mode")?)?,
     }))
 }
 
-/// Returns the rows from which `name` is computed by a rotation and a transposition. Adds these nodes to `nodes`.
-fn rows(graph: &FreeNodes<'_, '_>, name: &str, nodes: &mut Vec<usize>) -> Result<Rows<String>, CallError> {
-    let mut rows = Rows { value: name.to_owned(), part: 0, is_by_token: false, rotation: None };
-    if graph.graph.only_reader(&rows.value).is_some()
-        && let Some((index, node)) = graph.producer(&rows.value)
+/// Returns the rows from which `value` is computed by a rotation and a transposition. Adds these nodes to `nodes`.
+fn rows(graph: &FreeNodes<'_, '_>, value: usize, nodes: &mut Vec<usize>) -> Result<Rows, CallError> {
+    let mut rows = Rows { value, part: 0, is_by_token: false, rotation: None };
+    if graph.graph.only_reader(rows.value).is_some()
+        && let Some((index, node)) = graph.producer(rows.value)
         && let Some(rotation) = rotation(node)?
         && let Some(rotated) = node.input(0)
     {
         rows.rotation = Some(rotation);
-        rows.value = rotated.clone();
+        rows.value = rotated;
         nodes.push(index);
     }
-    if graph.graph.only_reader(&rows.value).is_some()
-        && let Some((index, node)) = graph.producer(&rows.value)
+    if graph.graph.only_reader(rows.value).is_some()
+        && let Some((index, node)) = graph.producer(rows.value)
         && let Some(transposed) = node.input(0)
         && exchanges(node)?
     {
         rows.is_by_token = true;
-        rows.value = transposed.clone();
+        rows.value = transposed;
         nodes.push(index);
     }
     Ok(rows)
@@ -162,13 +162,13 @@ fn rows(graph: &FreeNodes<'_, '_>, name: &str, nodes: &mut Vec<usize>) -> Result
 /// `Reshape`. The three are then read from this tensor, and the two nodes are added to `nodes`.
 fn packed(
     graph: &FreeNodes<'_, '_>,
-    parts: [&mut Rows<String>; 3],
+    parts: [&mut Rows; 3],
     nodes: &mut Vec<usize>,
-) -> Result<Option<Packed<String>>, CallError> {
-    let Some((split, node)) = graph.producer(&parts[0].value) else { return Ok(None) };
+) -> Result<Option<Packed>, CallError> {
+    let Some((split, node)) = graph.producer(parts[0].value) else { return Ok(None) };
     let numbers = parts.each_ref().map(|rows| {
-        let is_only_ours = rows.is_by_token && graph.graph.only_reader(&rows.value).is_some();
-        node.outputs.iter().position(|output| is_only_ours && *output == rows.value)
+        let is_only_ours = rows.is_by_token && graph.graph.only_reader(rows.value).is_some();
+        node.outputs.iter().position(|output| is_only_ours && *output == Some(rows.value))
     });
     let ([Some(one), Some(two), Some(three)], 3) = (numbers, node.outputs.len()) else { return Ok(None) };
     let (Some(all), Some(sizes)) = (node.input(0), node.input(1)) else { return Ok(None) };
@@ -181,10 +181,10 @@ fn packed(
         return Ok(None);
     }
     for (rows, number) in parts.into_iter().zip([one, two, three]) {
-        (rows.value, rows.part) = (from.clone(), number);
+        (rows.value, rows.part) = (from, number);
     }
     nodes.extend([split, reshape]);
-    Ok(Some(Packed { shape: shape.clone(), sizes: sizes.clone() }))
+    Ok(Some(Packed { shape, sizes }))
 }
 
 /// Returns whether a node is a `Reshape` in which 0 stands for a dimension of the input.
@@ -192,7 +192,7 @@ fn reshapes(node: &NamedNode<'_>) -> Result<bool, CallError> {
     Ok(node.node.is(c"Reshape")? && node.node.integer(c"allowzero")?.unwrap_or(0) == 0)
 }
 
-fn rotation(node: &NamedNode<'_>) -> Result<Option<Rotation<String>>, CallError> {
+fn rotation(node: &NamedNode<'_>) -> Result<Option<Rotation>, CallError> {
     if !node.node.is(c"RotaryEmbedding")?
         || node.node.inputs()?.first().and_then(|rows| rows.rank()) != Some(4)
     {
@@ -204,7 +204,6 @@ fn rotation(node: &NamedNode<'_>) -> Result<Option<Rotation<String>>, CallError>
     let interleaved = node.node.integer(c"interleaved")?.unwrap_or(0);
     let size = usize::try_from(node.node.integer(c"rotary_embedding_dim")?.unwrap_or(0));
     let (0 | 1, Ok(size)) = (interleaved, size) else { return Ok(None) };
-    let [cos, sin, positions] = [cos, sin, positions].map(String::clone);
     Ok(Some(Rotation { cos, sin, positions, is_interleaved: interleaved == 1, size }))
 }
 

@@ -1,4 +1,4 @@
-//! A graph whose nodes are connected by the names of their values.
+//! A graph whose nodes are connected by the names of their values. Each name has a number.
 //!
 //! The conditions R1 to R6 that comments cite are defined in the crate's documentation.
 
@@ -22,30 +22,32 @@ pub(crate) struct NamedGraph<'a> {
     /// Whether all values have different names. Otherwise names say nothing about them.
     pub(crate) has_unique_names: bool,
     pub(crate) nodes: Vec<NamedNode<'a>>,
-    producers: HashMap<String, usize>,
+    /// The numbers of the values by their names.
+    pub(crate) values: HashMap<String, usize>,
+    producers: HashMap<usize, usize>,
     /// The nodes that read each value. A node that reads it twice is there twice.
-    readers: HashMap<String, Vec<usize>>,
-    pub(crate) inputs: HashSet<String>,
-    pub(crate) outputs: HashSet<String>,
+    readers: HashMap<usize, Vec<usize>>,
+    pub(crate) inputs: HashSet<usize>,
+    pub(crate) outputs: HashSet<usize>,
 }
 
-/// A node, and the names of its inputs and outputs.
+/// A node, and the numbers of its inputs and outputs, of which some may be absent.
 pub(crate) struct NamedNode<'a> {
     pub(crate) node: GraphNode<'a>,
-    pub(crate) inputs: Vec<String>,
-    pub(crate) outputs: Vec<String>,
+    inputs: Vec<Option<usize>>,
+    pub(crate) outputs: Vec<Option<usize>>,
 }
 
 impl NamedNode<'_> {
-    /// Returns the name of an input, if the node has it.
-    pub(crate) fn input(&self, index: usize) -> Option<&String> {
-        self.inputs.get(index).filter(|name| !name.is_empty())
+    /// Returns an input, if the node has it.
+    pub(crate) fn input(&self, index: usize) -> Option<usize> {
+        self.inputs.get(index).copied().flatten()
     }
 
-    /// Returns the name of the only output.
-    pub(crate) fn output(&self) -> Option<&String> {
-        match &*self.outputs {
-            [name] if !name.is_empty() => Some(name),
+    /// Returns the only output.
+    pub(crate) fn output(&self) -> Option<usize> {
+        match *self.outputs {
+            [output] => output,
             _ => None,
         }
     }
@@ -68,56 +70,63 @@ impl<'a> NamedGraph<'a> {
         // SAFETY: `graph` is valid by this function's contract, and `raw` has room for `count` results (R1).
         runtime.check(unsafe { (api.Graph_GetNodes)(graph, raw.as_mut_ptr(), count) })?;
         let (mut nodes, mut producers) = (Vec::with_capacity(count), HashMap::new());
-        let mut readers: HashMap<String, Vec<usize>> = HashMap::new();
-        let (mut addresses, mut has_unique_names) = (HashMap::new(), true);
-        let mut name_of = |NamedValue { name, address }: NamedValue| {
-            has_unique_names &= *addresses.entry(name.clone()).or_insert(address) == address;
-            name
+        let mut readers: HashMap<usize, Vec<usize>> = HashMap::new();
+        let (mut values, mut addresses, mut has_unique_names) = (HashMap::new(), Vec::new(), true);
+        let mut number = |NamedValue { name, address }: NamedValue| {
+            if name.is_empty() {
+                return None;
+            }
+            let number = *values.entry(name).or_insert(addresses.len());
+            if number == addresses.len() {
+                addresses.push(address);
+            }
+            has_unique_names &= addresses.get(number) == Some(&address);
+            Some(number)
         };
         for (index, raw) in raw.into_iter().enumerate() {
             // SAFETY: `raw` is a part of `graph`, which is valid for `'a` by this function's contract.
             let node = unsafe { GraphNode::new(runtime, raw) };
-            let mut names = |values: Vec<NamedValue>| values.into_iter().map(&mut name_of).collect();
+            let mut numbers = |values: Vec<NamedValue>| values.into_iter().map(&mut number).collect();
             let (inputs, implicit): (Vec<_>, Vec<_>) =
-                (names(node.named_inputs()?), names(node.named_implicit_inputs()?));
-            let outputs: Vec<String> = names(node.named_outputs()?);
-            for name in inputs.iter().chain(&implicit) {
-                readers.entry(name.clone()).or_default().push(index);
+                (numbers(node.named_inputs()?), numbers(node.named_implicit_inputs()?));
+            let outputs: Vec<_> = numbers(node.named_outputs()?);
+            for value in inputs.iter().chain(&implicit).flatten() {
+                readers.entry(*value).or_default().push(index);
             }
-            producers.extend(outputs.iter().map(|name| (name.clone(), index)));
+            producers.extend(outputs.iter().flatten().map(|value| (*value, index)));
             nodes.push(NamedNode { node, inputs, outputs });
         }
-        let mut names = |count_of: CountFn, list: ListFn| -> Result<HashSet<String>, CallError> {
+        let mut numbers = |count_of: CountFn, list: ListFn| -> Result<HashSet<usize>, CallError> {
             let mut count = 0;
             // SAFETY: `graph` is valid by this function's contract, and `count` takes the result (R1).
             runtime.check(unsafe { count_of(graph, &raw mut count) })?;
-            let mut values = vec![null(); count];
-            // SAFETY: `graph` is valid by this function's contract, and `values` has room for `count` results (R1).
-            runtime.check(unsafe { list(graph, values.as_mut_ptr(), count) })?;
+            let mut raw = vec![null(); count];
+            // SAFETY: `graph` is valid by this function's contract, and `raw` has room for `count` results (R1).
+            runtime.check(unsafe { list(graph, raw.as_mut_ptr(), count) })?;
             // SAFETY: The values are parts of `graph`, which is valid by this function's contract.
-            let values = values.into_iter().map(|value| unsafe { NamedValue::read(runtime, value) });
-            values.map(|value| value.map(&mut name_of)).collect()
+            let named = raw.into_iter().map(|value| unsafe { NamedValue::read(runtime, value) });
+            named.filter_map(|value| value.map(&mut number).transpose()).collect()
         };
-        let inputs = names(api.Graph_GetNumInputs, api.Graph_GetInputs)?;
-        let outputs = names(api.Graph_GetNumOutputs, api.Graph_GetOutputs)?;
-        Ok(Self { has_unique_names, nodes, producers, readers, inputs, outputs })
+        let inputs = numbers(api.Graph_GetNumInputs, api.Graph_GetInputs)?;
+        let outputs = numbers(api.Graph_GetNumOutputs, api.Graph_GetOutputs)?;
+        Ok(Self { has_unique_names, nodes, values, producers, readers, inputs, outputs })
     }
 
     /// Returns the number of the node that computes a value.
-    pub(crate) fn producer(&self, name: &str) -> Option<usize> {
-        self.producers.get(name).copied()
+    pub(crate) fn producer(&self, value: usize) -> Option<usize> {
+        self.producers.get(&value).copied()
     }
 
     /// Returns the number of the only node that reads a value, if the value is no output of the graph.
-    pub(crate) fn only_reader(&self, name: &str) -> Option<usize> {
-        match self.readers.get(name).map(Vec::as_slice) {
-            Some(&[reader]) if !self.outputs.contains(name) => Some(reader),
+    pub(crate) fn only_reader(&self, value: usize) -> Option<usize> {
+        match self.readers.get(&value).map(Vec::as_slice) {
+            Some(&[reader]) if !self.outputs.contains(&value) => Some(reader),
             _ => None,
         }
     }
 
     /// Returns whether a value is read once.
-    pub(crate) fn is_read_once(&self, name: &str) -> bool {
-        self.readers.get(name).is_some_and(|readers| readers.len() == 1)
+    pub(crate) fn is_read_once(&self, value: usize) -> bool {
+        self.readers.get(&value).is_some_and(|readers| readers.len() == 1)
     }
 }

@@ -28,11 +28,7 @@ impl<'a, T: Float> Angles<'a, T> {
     ///
     /// # Errors
     /// Returns an error if an input has another type or shape than the operator requires.
-    pub(super) fn read(
-        call: &LayerCall<'a>,
-        rotation: &Rotation<usize>,
-        rows: Heads,
-    ) -> Result<Self, CallError> {
+    pub(super) fn read(call: &LayerCall<'a>, rotation: &Rotation, rows: Heads) -> Result<Self, CallError> {
         let cos = call.input(rotation.cos, Named("cos_cache"))?;
         let sin = call.input(rotation.sin, Named("sin_cache"))?;
         let positions = call.input(rotation.positions, Named("position_ids"))?;

@@ -9,7 +9,7 @@ use kvscatter::{Argument, Error, Mode, NegativeIndex};
 use super::{Operator, partial};
 use crate::context::Context;
 use crate::input::InputTensor;
-use crate::node::Node;
+use crate::node::{Attributes, Node};
 use crate::status::CallError;
 use crate::tensor_info::TensorInfo;
 use crate::write::{CheckedWrite, PreparedWrites};

@@ -193,43 +193,23 @@ mod tests {
         assert_eq!(all, expected.heads(6, 2).softmax(Softmax::Float64));
     }
 
+    /// `kvscatter_attention` tests which values of integers are refused.
     #[test]
-    fn other_values_are_refused() {
-        let sets: [&'static [(&CStr, f64)]; 9] = [
-            &[(c"is_causal", 2.0)],
-            &[(c"is_causal", -1.0)],
-            &[(c"left_window_size", -2.0)],
-            &[(c"right_window_size", -9.0)],
-            &[(c"softmax_precision", 0.0)],
-            &[(c"qk_matmul_output_mode", 4.0)],
-            &[(c"qk_matmul_output_mode", -1.0)],
-            &[(c"q_num_heads", 0.0), (c"kv_num_heads", 1.0)],
-            &[(c"q_num_heads", 1.0), (c"kv_num_heads", -1.0)],
+    fn other_values_and_outputs_are_refused() {
+        const BOTH_PRESENTS: &str = "present_key and present_value must be used together";
+        let sets: [(&'static [(&CStr, f64)], &[bool], &str); 8] = [
+            (&[(c"is_causal", 2.0)], &[true], "is_causal = 2 is not supported"),
+            (&[(c"softcap", -1.0)], &[true], "softcap = -1: must be finite and at least 0"),
+            (&[(c"softcap", f64::NAN)], &[true], "softcap = NaN: must be finite and at least 0"),
+            (&[(c"scale", -0.5)], &[true], "scale = -0.5: must be finite and at least 0"),
+            (&[(c"q_num_heads", 2.0)], &[true], "q_num_heads and kv_num_heads must be used together"),
+            (&[], &[true, true, false], BOTH_PRESENTS),
+            (&[], &[true, false, true], BOTH_PRESENTS),
+            (&[], &[false], "Y is missing"),
         ];
-        for set in sets {
-            let refused = read(set, &[true]).unwrap_err();
-            assert!(refused.ends_with("is not supported"), "{set:?}: {refused}");
+        for (set, outputs, refused) in sets {
+            assert_eq!(read(set, outputs).unwrap_err(), refused);
         }
-        assert_eq!(read(sets[0], &[true]).unwrap_err(), "is_causal = 2 is not supported");
-        let sets: [(&'static [(&CStr, f64)], &str); 3] = [
-            (&[(c"softcap", -1.0)], "softcap = -1: must be finite and at least 0"),
-            (&[(c"softcap", f64::NAN)], "softcap = NaN: must be finite and at least 0"),
-            (&[(c"scale", -0.5)], "scale = -0.5: must be finite and at least 0"),
-        ];
-        for (set, refused) in sets {
-            assert_eq!(read(set, &[true]).unwrap_err(), refused);
-        }
-        assert_eq!(
-            read(&[(c"q_num_heads", 2.0)], &[true]).unwrap_err(),
-            "q_num_heads and kv_num_heads must be used together"
-        );
-        for outputs in [[true, true, false], [true, false, true]] {
-            assert_eq!(
-                read(&[], &outputs).unwrap_err(),
-                "present_key and present_value must be used together"
-            );
-        }
-        assert_eq!(read(&[], &[false]).unwrap_err(), "Y is missing");
     }
 
     const HEADS: &[(&CStr, f64)] = &[(c"q_num_heads", 4.0), (c"kv_num_heads", 2.0)];
