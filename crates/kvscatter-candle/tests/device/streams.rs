@@ -36,17 +36,6 @@ fn another_stream_that_reads_a_cache_waits_for_the_write() {
     assert_eq!(slots(&copy), [1., 0., 0., 0., 0., 1., 0., 0.]);
 }
 
-#[test]
-fn a_check_waits_for_a_stream_that_blocks_no_other() {
-    let device = own_stream();
-    let mut writer = writer(&caches(&device));
-    let (update, positions) = (row(&device, 1.), list(&device, &[0, 4]));
-    writer.write(&[&update, &update], &positions).unwrap();
-    assert!(matches!(writer.check(), Err(CandleError::Write(_))));
-    writer.clear().unwrap();
-    writer.check().unwrap();
-}
-
 /// Returns the caches after a write of a row of `value` at the positions 0 and 1.
 fn written(value: f32) -> [f32; 16] {
     let mut expected = [0.; 16];

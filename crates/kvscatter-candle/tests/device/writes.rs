@@ -1,100 +1,48 @@
-//! Compares whole storages on the device with those that the CPU writes.
+//! Compares whole storages on the device with the oracle, and counts launches.
 
 use candle_core::cuda::CudaStorageSlice;
 use candle_core::{DType, Device, Storage, Tensor};
-use kvscatter::{Argument, Mode, OutOfRange};
+use kvscatter_candle::TensorScatter;
 use kvscatter_candle::cuda::{CudaWriter, DeviceWriteAt};
-use kvscatter_candle::{CacheWrite, CandleError, TensorScatter, write_many};
+use kvscatter_oracle::OutOfRange;
 use kvscatter_oracle::cases::Random;
 
 use crate::calls::calls;
-use crate::common::{values, view};
+use crate::common::{Case, every_type_moves, view};
 use crate::driver::{WAITS, caches, device, list, row, slots, writer};
 
 const LAUNCHES: [&str; 1] = ["cuLaunchKernel"];
 
-/// Two caches with their updates, on the CPU and on the device.
-struct Case {
-    scatter: TensorScatter,
-    shapes: [[usize; 4]; 2],
-    starts: Vec<i64>,
-    lengths: Option<Vec<i64>>,
-}
-
-impl Case {
-    /// Returns a case in which one position in eight does not fit.
-    fn random(random: &mut Random) -> Self {
-        let (circular, axis) = (random.below(2) == 0, random.between(1, 3));
-        let mut cache = [(); 4].map(|()| random.between(1, 3));
-        cache[axis] = random.between(1, 5);
-        let mut update = cache;
-        update[axis] = random.between(1, cache[axis]);
-        let room = cache[axis] - update[axis];
-        let starts = random.many(cache[0], |random| match (circular, random.below(8)) {
-            (true, _) => random.below(40) as i64 - 20,
-            (false, 0) => [-1, room as i64 + 1, i64::MAX][random.below(3)],
-            (false, _) => random.below(room + 1) as i64,
-        });
-        let lengths = (random.below(3) == 0)
-            .then(|| random.many(cache[0], |random| random.below(update[axis] + 1) as i64));
-        let mode = if circular { Mode::Circular } else { Mode::Linear };
-        Self {
-            scatter: TensorScatter::new().axis(axis as i64).mode(mode),
-            shapes: [cache, update],
-            starts,
-            lengths,
-        }
-    }
-
-    /// Runs the case on the CPU, skipping samples that do not fit.
-    fn on_the_cpu(&self, caches: &[Tensor], updates: &[Tensor]) -> usize {
-        let scatter = self.scatter.out_of_range(OutOfRange::SkipSample);
-        let mut writers: Vec<_> =
-            caches.iter().map(|cache| kvscatter_candle::Writer::new(scatter, cache).unwrap()).collect();
-        let at = kvscatter_candle::WriteAt::new(&self.starts);
-        let at = match &self.lengths {
-            Some(lengths) => at.lengths(lengths),
-            None => at,
-        };
-        let writes = writers.iter_mut().zip(updates);
-        let writes = writes.map(|(writer, update)| CacheWrite { writer, update, at: at.clone() });
-        write_many(&mut writes.collect::<Vec<_>>()).unwrap().skipped
-    }
-
-    fn on_the_device(&self, device: &Device, caches: &[Tensor], updates: &[Tensor], narrow: bool) -> bool {
-        let mut writer = CudaWriter::new(self.scatter, &caches.iter().collect::<Vec<_>>()).unwrap();
-        let numbers = |numbers: &[i64]| match narrow {
-            true => {
-                Tensor::new(numbers.iter().map(|&number| number as i32).collect::<Vec<_>>(), device).unwrap()
-            }
-            false => list(device, numbers),
-        };
-        let (starts, lengths) = (numbers(&self.starts), self.lengths.as_deref().map(numbers));
-        let at = DeviceWriteAt::new(&starts);
-        let at = lengths.as_ref().map_or(at, |lengths| at.lengths(lengths));
-        writer.write(&updates.iter().collect::<Vec<_>>(), at).unwrap();
-        writer.check().is_ok()
-    }
-}
-
+/// Two caches and their updates are views of any layout.
 #[test]
-fn views_of_any_layout_are_written_as_on_the_cpu() {
+fn views_are_written_as_the_oracle_writes_them() {
     let (device, mut random) = (device(), Random::new(11, 0));
     let mut refused = 0;
     for round in 0..400 {
-        let case = Case::random(&mut random);
-        let sides = case.shapes.map(|shape| [(); 2].map(|()| view(&mut random, &shape, 1)));
-        let narrow = round % 2 == 0 && case.starts.iter().all(|&start| i32::try_from(start).is_ok());
+        let case = Case::random(&mut random, 1);
+        let is_narrow = round % 2 == 0 && case.starts.iter().all(|&start| i32::try_from(start).is_ok());
+        let numbers = |numbers: &[i64]| match is_narrow {
+            true => {
+                let narrow: Vec<_> = numbers.iter().map(|&number| number as i32).collect();
+                Tensor::new(narrow, &device).unwrap()
+            }
+            false => list(&device, numbers),
+        };
+        let sides = [case.cache, case.update].map(|shape| [(); 2].map(|()| view(&mut random, &shape, 1)));
         // Views keep their layouts, and storages keep the values around the views.
-        let [there, update] =
+        let [caches, updates] =
             sides.each_ref().map(|sides| sides.each_ref().map(|(view, _)| view.to_device(&device).unwrap()));
-        let fits = case.on_the_device(&device, &there, &update, narrow);
-        let [here, update] = sides.each_ref().map(|sides| sides.each_ref().map(|(view, _)| view.clone()));
-        let skipped = case.on_the_cpu(&here, &update);
-        assert_eq!(fits, skipped == 0, "{round}");
-        refused += usize::from(!fits);
-        for (there, (_, whole)) in there.iter().zip(&sides[0]) {
-            assert_eq!(storage(there), values(whole), "{round}");
+        let (starts, lengths) = (numbers(&case.starts), case.lengths.as_deref().map(numbers));
+        let at = DeviceWriteAt::new(&starts);
+        let at = lengths.as_ref().map_or(at, |lengths| at.lengths(lengths));
+        let mut writer = CudaWriter::new(case.scatter, &caches.each_ref()).unwrap();
+        writer.write(&updates.each_ref(), at).unwrap();
+        let is_refused = writer.check().is_err();
+        refused += usize::from(is_refused);
+        let [wholes, updates] = &sides;
+        for ((cache, (view, whole)), (update, _)) in caches.iter().zip(wholes).zip(updates) {
+            let (expected, skipped) = case.expected(OutOfRange::SkipSample, [view, whole], update).unwrap();
+            assert_eq!((storage(cache), is_refused), (expected, skipped > 0), "{round}");
         }
     }
     assert!((20..200).contains(&refused), "{refused}");
@@ -104,29 +52,19 @@ fn views_of_any_layout_are_written_as_on_the_cpu() {
 fn storage(tensor: &Tensor) -> Vec<u32> {
     let there = tensor.to_device(&Device::Cpu).unwrap();
     match &*there.storage_and_layout().0 {
-        candle_core::Storage::Cpu(candle_core::CpuStorage::U32(values)) => values.clone(),
+        Storage::Cpu(candle_core::CpuStorage::U32(values)) => values.clone(),
         _ => unreachable!("the tests' elements"),
     }
 }
 
 #[test]
-fn elements_of_every_type_that_candle_has_on_devices() {
-    use DType as D;
+fn elements_of_every_type_move_bit_for_bit() {
     let device = device();
-    for dtype in [D::U8, D::U32, D::I16, D::I32, D::I64, D::BF16, D::F16, D::F32, D::F64, D::F8E4M3] {
-        let cache = Tensor::zeros((2, 1, 4, 3), dtype, &device).unwrap();
-        let update = Tensor::arange(1_f32, 7., &Device::Cpu).unwrap().reshape((2, 1, 1, 3)).unwrap();
-        let update = update.to_dtype(dtype).unwrap().to_device(&device).unwrap();
-        let mut writer = CudaWriter::new(TensorScatter::new(), &[&cache]).unwrap();
-        writer.write(&[&update], &list(&device, &[3, 0])).unwrap();
+    every_type_moves(&device, |cache, update| {
+        let mut writer = CudaWriter::new(TensorScatter::new(), &[cache]).unwrap();
+        writer.write(&[update], &list(&device, &[3, 0])).unwrap();
         writer.check().unwrap();
-        let got = cache.to_device(&Device::Cpu).unwrap().to_dtype(D::F32).unwrap();
-        let got: Vec<f32> = got.flatten_all().unwrap().to_vec1().unwrap();
-        let mut expected = [0.; 24];
-        expected[9..12].copy_from_slice(&[1., 2., 3.]);
-        expected[12..15].copy_from_slice(&[4., 5., 6.]);
-        assert_eq!(got, expected, "{dtype:?}");
-    }
+    });
 }
 
 #[test]
@@ -149,23 +87,6 @@ fn scales_of_eight_bits_which_candle_itself_does_not_copy_back() {
     let mut expected = [0xEE; 12];
     expected[8..10].copy_from_slice(&[3, 4]);
     assert_eq!(got, expected);
-}
-
-#[test]
-fn elements_of_four_and_six_bits_are_refused() {
-    let device = device();
-    let scatter = TensorScatter::new();
-    for dtype in [DType::F4, DType::F6E2M3, DType::F6E3M2] {
-        let whole = Tensor::from_raw_buffer(&[0xEE; 24], dtype, &[2, 1, 1, 4, 4], &device).unwrap();
-        for cache in [&whole.get(0).unwrap(), &whole.get(1).unwrap()] {
-            match CudaWriter::new(scatter, &[cache]).unwrap_err() {
-                CandleError::DType { argument: Argument::PastCache, dtype: refused } => {
-                    assert_eq!(refused, dtype)
-                }
-                other => panic!("{other}"),
-            }
-        }
-    }
 }
 
 #[test]
