@@ -263,7 +263,8 @@ impl CudaWriter {
     /// the last `clear`, or since a `check` that returned `Ok`. The error is
     /// [`kvscatter_cuda::CudaError::BadIndices`] if these writes differ in their rows. They differ if their
     /// updates have different shapes, or if several of them have several rows and `lengths`. For a single
-    /// write, the lengths are read from its list, which must not have changed since.
+    /// write, the lengths are read from its list, which must not have changed since. In writes of one row, the
+    /// length of a bad sample is taken to be 1.
     pub fn check(&mut self) -> Result<(), CandleError> {
         let stream = self.stream.current()?;
         stream.synchronize().map_err(candle_core::Error::wrap)?;

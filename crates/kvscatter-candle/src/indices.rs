@@ -1,7 +1,8 @@
 //! Positions that are given as a tensor.
 
-use candle_core::{CpuStorage, DType, Layout, Storage, Tensor};
-use kvscatter::{Argument, Integers, Positions};
+use candle_core::backend::BackendStorage;
+use candle_core::{CpuStorage, Layout, Storage, Tensor};
+use kvscatter::Argument;
 
 use crate::CandleError;
 
@@ -22,47 +23,17 @@ pub fn positions_from_tensor(write_indices: &Tensor) -> Result<Vec<i64>, CandleE
     }
 }
 
-/// Positions that are borrowed from memory, or copied from a list with gaps.
-pub(crate) enum Indices<'a> {
-    Borrowed(Integers<'a>),
-    Gathered(Vec<i64>),
-}
-
-impl<'a> Indices<'a> {
-    pub(crate) fn read(storage: &'a CpuStorage, layout: &Layout) -> Result<Self, CandleError> {
-        check_rank(layout)?;
-        let Some((first, end)) = layout.contiguous_offsets() else {
-            return gathered(storage, layout).map(Self::Gathered);
-        };
-        let integers = match storage {
-            CpuStorage::I64(values) => values.get(first..end).unwrap_or_default().into(),
-            CpuStorage::I32(values) => values.get(first..end).unwrap_or_default().into(),
-            CpuStorage::U32(values) => values.get(first..end).unwrap_or_default().into(),
-            _ => return Err(CandleError::IndexType { dtype: dtype_of(storage) }),
-        };
-        Ok(Self::Borrowed(integers))
-    }
-
-    pub(crate) fn starts(&self) -> Positions<'_> {
-        match self {
-            Self::Borrowed(integers) => Positions::Each(*integers),
-            Self::Gathered(values) => values.into(),
-        }
-    }
-}
-
-fn check_rank(layout: &Layout) -> Result<(), CandleError> {
+/// Returns the positions in a storage.
+pub(crate) fn gathered(storage: &CpuStorage, layout: &Layout) -> Result<Vec<i64>, CandleError> {
     let rank = layout.dims().len();
-    if rank == 1 { Ok(()) } else { Err(CandleError::IndexRank { rank }) }
-}
-
-fn gathered(storage: &CpuStorage, layout: &Layout) -> Result<Vec<i64>, CandleError> {
-    check_rank(layout)?;
+    if rank != 1 {
+        return Err(CandleError::IndexRank { rank });
+    }
     match storage {
         CpuStorage::I64(values) => Ok(gather(values, layout)),
         CpuStorage::I32(values) => Ok(gather(values, layout)),
         CpuStorage::U32(values) => Ok(gather(values, layout)),
-        _ => Err(CandleError::IndexType { dtype: dtype_of(storage) }),
+        _ => Err(CandleError::IndexType { dtype: storage.dtype() }),
     }
 }
 
@@ -71,9 +42,4 @@ fn gather<T: Copy + Into<i64>>(values: &[T], layout: &Layout) -> Vec<i64> {
     let count = layout.dims().first().copied().unwrap_or(0);
     let places = (0..count).map(|sample| layout.start_offset() + sample * step);
     places.filter_map(|place| values.get(place)).map(|&value| value.into()).collect()
-}
-
-fn dtype_of(storage: &CpuStorage) -> DType {
-    use candle_core::backend::BackendStorage;
-    storage.dtype()
 }

@@ -9,7 +9,7 @@ use kvscatter::{Argument, ElementType, Mode, NegativeIndex, OutOfRange, Prepared
 
 use crate::CandleError;
 use crate::element::{self, element_of_storage};
-use crate::indices::Indices;
+use crate::indices::gathered;
 
 /// ONNX `TensorScatter` as an in-place operation of candle on `(cache, update, write_indices)`.
 ///
@@ -157,8 +157,8 @@ impl InplaceOp3 for TensorScatter {
         let element = element_of_storage(cache, update)?;
         let prepared =
             self.prepare(&WriteLayouts { element, cache: cache_layout, update: update_layout, rows: None })?;
-        let indices = Indices::read(write_indices, indices_layout)?;
-        let plan = prepared.plan(indices.starts()).map_err(CandleError::from)?;
+        let starts = gathered(write_indices, indices_layout)?;
+        let plan = prepared.plan(&starts).map_err(CandleError::from)?;
         // candle's operations return nothing, so skipped samples are not reported.
         let _ = element::write(&plan, cache, update)?;
         Ok(())

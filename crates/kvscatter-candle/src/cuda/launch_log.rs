@@ -33,8 +33,8 @@ impl Launched {
         self.shapes == other.shapes && !self.needs_lengths() && !other.needs_lengths()
     }
 
-    /// Returns `true` if the length of a sample is part of its error. A bad sample of one row had a row to
-    /// write, so its length is always 1.
+    /// Returns `true` if the length of a sample is part of its error. In a write of one row, the length is taken
+    /// to be 1.
     fn needs_lengths(&self) -> bool {
         let lengths = self.lists.iter().any(|(argument, _)| *argument == Argument::Lengths);
         lengths && self.writes.iter().any(|write| write.prepared().device_interface().row_limits().max > 1)

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use candle_core::{DType, Layout, Shape, Tensor};
+use candle_core::{Layout, Tensor};
 use kvscatter::Argument;
 
 use crate::element::element_of_both;
@@ -31,20 +31,7 @@ pub(super) struct StoreRequirements {
     pub(super) kept: usize,
 }
 
-/// The tensor of a cache without slots.
-pub(super) static NO_TENSOR: Option<Tensor> = None;
-
 impl Store {
-    /// Creates slots of zeros.
-    pub(super) fn zeros(
-        shape: impl Into<Shape>,
-        dtype: DType,
-        needs: &StoreRequirements,
-        like: &Tensor,
-    ) -> Result<Self, CandleError> {
-        Self::new(Tensor::zeros(shape, dtype, like.device())?, needs.scatter)
-    }
-
     /// Creates a store from a tensor that nothing else writes.
     pub(super) fn new(tensor: Tensor, scatter: TensorScatter) -> Result<Self, CandleError> {
         let writer = Writer::new(scatter, &tensor)?;
@@ -70,7 +57,7 @@ impl Store {
     }
 
     pub(super) fn as_option(store: Option<&Self>) -> &Option<Tensor> {
-        store.map_or(&NO_TENSOR, |store| &store.tensor)
+        store.map_or(&None, |store| &store.tensor)
     }
 
     pub(super) fn write<'w>(&'w mut self, update: &'w Tensor, at: WriteAt<'w>) -> CacheWrite<'w> {
@@ -129,7 +116,8 @@ impl Store {
             rows: one_row,
         })?;
 
-        let mut other = Self::zeros(shape, model.dtype(), needs, model)?;
+        let zeros = Tensor::zeros(shape, model.dtype(), model.device())?;
+        let mut other = Self::new(zeros, needs.scatter)?;
         if let Some(last) = last.filter(|_| needs.kept > 0) {
             let at = WriteAt::new(&[0_i64]).rows(0..needs.kept);
             let _ = other.writer.write(last.tensor(), at)?;
