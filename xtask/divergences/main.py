@@ -9,13 +9,14 @@ target/divergences. A run that is finished is not repeated until the cases, the 
 
 import argparse
 import json
+import platform
 import sys
 from datetime import date
 from pathlib import Path
 
 from environments import Environments, Failure
 from page_markdown import write_page
-from runs import Runs, facts
+from runs import Runs
 from runtimes import Runtime, read_runtimes
 
 HERE = Path(__file__).parent
@@ -83,7 +84,8 @@ def main() -> None:
     else:
         results = {
             "date": date.today().isoformat(),
-            **facts(given.corpus),
+            "system": platform.system(),
+            "architecture": platform.machine(),
             "runtimes": [run.document() for run in done],
             "failed": failed,
             "not_run": document.not_run,

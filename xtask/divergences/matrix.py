@@ -2,29 +2,32 @@
 
 import re
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
-# Verdicts on an answer or on a write in place, with the worst one last. Each has a symbol and a sentence.
-VERDICTS = {
-    "exact": ("✓", "gives the expected output, or refuses what must be refused"),
-    "copies": ("≡", "gives the expected output, but copies the cache although it could write in place"),
-    "refuses": ("⊘", "refuses a valid call"),
-    "ignores": ("○", "accepts a bad call and writes nothing"),
-    "skips": ("○", "accepts a bad call and leaves out the bad sample"),
-    "drops-rows": ("◐", "accepts a bad call and leaves out the rows that do not fit"),
-    "clamps": ("▲", "accepts a bad call and moves the write to the last slots"),
-    "wraps": ("▲", "accepts a bad call and writes from the other end of the cache"),
-    "accepts": ("▲", "accepts a call that must be refused"),
-    "differs": ("✗", "gives another output"),
-    "partly-written": ("½", "refuses a call after it has changed the cache"),
-    "corrupts-past": ("✗", "changes a past that is still needed"),
-    "timeout": ("…", "does not return"),
-    "crashes": ("†", "ends the process"),
+# The symbols of verdicts on an answer or on a write in place, with the worst verdict last. docs/divergences.md
+# describes them.
+SYMBOLS = {
+    "exact": "✓",
+    "copies": "≡",
+    "refuses": "⊘",
+    "ignores": "○",
+    "skips": "○",
+    "drops-rows": "◐",
+    "clamps": "▲",
+    "wraps": "▲",
+    "accepts": "▲",
+    "differs": "✗",
+    "partly-written": "½",
+    "corrupts-past": "✗",
+    "timeout": "…",
+    "crashes": "†",
 }
 
 # The place of each verdict in that order.
-BADNESS = {verdict: place for place, verdict in enumerate(VERDICTS)}
+BADNESS = {verdict: place for place, verdict in enumerate(SYMBOLS)}
 
 
 @dataclass(frozen=True)
@@ -49,14 +52,6 @@ class Cell:
         return ", ".join(f"{verdict} {count} of {self.cases}" for verdict, count in self.counts)
 
 
-@dataclass
-class Group:
-    """The runtimes that answer a rule alike."""
-
-    cell: Cell
-    runtimes: list[dict[str, Any]] = field(default_factory=list)
-
-
 class Matrix:
     """The verdicts of results.json."""
 
@@ -66,9 +61,6 @@ class Matrix:
         self.runtimes = results["runtimes"]
         self.not_run = results["not_run"]
         self.rules = index["rules"]
-        self.cases = {
-            rule["id"]: [case for case in index["cases"] if case["rule"] == rule["id"]] for rule in self.rules
-        }
         self._cells = {
             (runtime["id"], rule["id"]): cell(runtime, rule)
             for runtime in self.runtimes
@@ -83,30 +75,19 @@ class Matrix:
         """Returns the last version of each runtime, in the order of results.json."""
         return list({runtime["name"]: runtime for runtime in self.runtimes}.values())
 
-    def groups(self, rule: dict[str, Any]) -> list[Group]:
-        """Returns the runtimes that were asked, grouped by their answer, best first."""
-        groups: dict[str, Group] = {}
-        for runtime in self.runtimes:
-            answer = self.cell(runtime, rule)
-            if answer.cases:
-                groups.setdefault(str(answer), Group(answer)).runtimes.append(runtime)
-        return sorted(groups.values(), key=lambda group: BADNESS[group.cell.worst])
-
-    def changes(self) -> list[tuple[dict[str, Any], dict[str, list[Group]]]]:
-        """Returns the rules that versions of one runtime answer differently, with the groups of each such runtime."""
-        changed = []
+    def changes(self) -> Iterator[tuple[dict[str, Any], str, dict[Cell, list[dict[str, Any]]]]]:
+        """Yields the rules that versions of one runtime answer differently, with the name of the runtime and its
+        versions by their answer, best first."""
         for rule in self.rules:
-            runtimes = {}
             for name in dict.fromkeys(runtime["name"] for runtime in self.runtimes):
-                groups = []
-                for group in self.groups(rule):
-                    mine = [runtime for runtime in group.runtimes if runtime["name"] == name]
-                    groups += [Group(group.cell, mine)] if mine else []
-                if len(groups) > 1:
-                    runtimes[name] = groups
-            if runtimes:
-                changed.append((rule, runtimes))
-        return changed
+                answers: dict[Cell, list[dict[str, Any]]] = {}
+                for runtime in self.runtimes:
+                    answer = self.cell(runtime, rule)
+                    if runtime["name"] == name and answer.cases:
+                        answers.setdefault(answer, []).append(runtime)
+                if len(answers) > 1:
+                    best_first = sorted(answers, key=lambda answer: BADNESS[answer.worst])
+                    yield rule, name, {answer: answers[answer] for answer in best_first}
 
 
 def cell(runtime: dict[str, Any], rule: dict[str, Any]) -> Cell:
@@ -129,22 +110,13 @@ def in_place(case: dict[str, Any]) -> str:
     return case["in_place"] or "exact"
 
 
-def versions(runtimes: list[dict[str, Any]], every: list[dict[str, Any]]) -> str:
-    """Returns names and versions in words. Consecutive versions of a runtime become a range."""
-    texts = []
-    for name in dict.fromkeys(runtime["name"] for runtime in runtimes):
-        mine = {runtime["version"] for runtime in runtimes if runtime["name"] == name}
-        ranges: list[list[str]] = []
-        last_taken = False
-        for runtime in (runtime for runtime in every if runtime["name"] == name):
-            taken = runtime["version"] in mine
-            if taken and last_taken:
-                ranges[-1] = [ranges[-1][0], runtime["version"]]
-            elif taken:
-                ranges.append([runtime["version"]])
-            last_taken = taken
-        texts.append(f"{name} {', '.join(' to '.join(each) for each in ranges)}")
-    return "; ".join(texts)
+def versions(some: list[dict[str, Any]], every: list[dict[str, Any]]) -> str:
+    """Returns some versions of a runtime in words. Consecutive versions become a range."""
+    mine = {runtime["version"] for runtime in some}
+    all_versions = [runtime["version"] for runtime in every if runtime["name"] == some[0]["name"]]
+    runs = groupby(all_versions, mine.__contains__)
+    ranges = [list(run) for is_mine, run in runs if is_mine]
+    return ", ".join(" to ".join(dict.fromkeys((run[0], run[-1]))) for run in ranges)
 
 
 def plain(text: str, limit: int = 160) -> str:

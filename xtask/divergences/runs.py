@@ -24,10 +24,6 @@ class Run:
     """A finished run."""
 
     runtime: Runtime
-    # What run.json of the answers has: the name, version and operators of the adapter.
-    about: dict[str, Any]
-    # The versions of Python and of all packages. Empty for the answers of others.
-    installed: dict[str, Any]
     cases: list[dict[str, Any]]
 
     def summary(self) -> str:
@@ -63,13 +59,6 @@ class Run:
             "name": runtime.name,
             "title": runtime.title,
             "version": runtime.version,
-            "reported": self.about,
-            "calls": runtime.calls,
-            "note": runtime.note,
-            "command": f"cargo xtask divergences --only {runtime.id}",
-            "python": self.installed.get("python", ""),
-            "packages": self.installed.get("packages", {}),
-            "left_out": runtime.left_out,
             "no_operator": self.no_operator(),
             "cases": self.cases,
         }
@@ -113,16 +102,13 @@ class Runs:
 
     def judge(self, runtime: Runtime) -> Run:
         """Compares the answers with the expected ones."""
-        folder = self._folder / runtime.id
-        answers = runtime.results or folder / "answers"
+        answers = runtime.results or self._folder / runtime.id / "answers"
         judge = [self._command, "verify", self._corpus, "--actual", answers, "--json"]
         done = subprocess.run(judge, capture_output=True, text=True)
         if done.returncode not in (0, 1):
             raise Failure(f"kvscatter verify: {done.stderr.strip() or done.stdout.strip()}")
         verdicts = {verdict["case"]: verdict for verdict in json.loads(done.stdout)["cases"]}
-        about = read_json(answers / "run.json")
-        cases = list(self._cases(answers, verdicts, bool(about)))
-        return Run(runtime, about, read_json(folder / "finished.json"), cases)
+        return Run(runtime, list(self._cases(answers, verdicts, (answers / "run.json").exists())))
 
     def _cases(self, answers: Path, verdicts: dict[str, Any], has_run: bool) -> Iterator[dict[str, Any]]:
         for case in json.loads((self._corpus / "index.json").read_text())["cases"]:
@@ -132,10 +118,8 @@ class Runs:
                 continue
             verdict = verdicts[str(self._corpus / case["folder"])]
             answer = read_json(path)
-            plain, in_place = answer.get("plain", {}), answer.get("in_place", {})
             yield {
                 "case": case["name"],
-                "folder": case["folder"],
                 "operator": case["operator"],
                 "rule": case["rule"],
                 "expect": case["expect"],
@@ -143,11 +127,8 @@ class Runs:
                 "answer": verdict.get("answer", "differs"),
                 "in_place": verdict.get("in_place"),
                 "detail": verdict.get("reason", ""),
-                "status": plain.get("status", ""),
-                "message": plain.get("message", ""),
-                "changed": plain.get("changed", []),
-                "in_place_status": in_place.get("status", ""),
-                "in_place_message": in_place.get("message", ""),
+                "message": answer.get("plain", {}).get("message", ""),
+                "in_place_message": answer.get("in_place", {}).get("message", ""),
             }
 
     def _made_from(self, runtime: Runtime) -> str:
@@ -167,9 +148,3 @@ def fingerprint(files: Iterable[Path]) -> str:
     """Returns a hash of files and of their names, which does not depend on the folder that they are in."""
     digests = sorted(hashlib.sha256(path.name.encode() + path.read_bytes()).hexdigest() for path in files)
     return hashlib.sha256("".join(digests).encode()).hexdigest()
-
-
-def facts(corpus: Path) -> dict[str, Any]:
-    """Returns what the results depend on beside the runtimes."""
-    cases = json.loads((corpus / "index.json").read_text())["cases"]
-    return {"system": platform.system(), "architecture": platform.machine(), "cases": len(cases)}

@@ -27,6 +27,7 @@ class Runtime:
     lock: str | None = None
     environment: str | None = None
     gigabytes: int = 1
+    # What a reader of the results may not expect.
     note: str = ""
     results: Path | None = None
 
