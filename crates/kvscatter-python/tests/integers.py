@@ -62,4 +62,4 @@ def _refused(argument: str, call: Callable[[Any], object], value: object) -> kvs
         call(value)
     error = caught.value
     assert error.argument == argument and argument in str(error), f"{argument} = {value!r:.40}: {error!r}"
-    return refused(error.kind, argument, lambda: call(value))
+    return refused(error.kind, argument, call, value)

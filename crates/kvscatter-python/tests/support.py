@@ -86,17 +86,17 @@ def in_place(case: Case, cache: Array, update: Array) -> int:
 def refused(
     kind: str,
     argument: str | None,
-    call: Callable[[], object],
-    *,
+    function: Callable[..., object],
+    *arguments: Any,
     of: type[kvscatter.Error] = kvscatter.Error,
+    **keywords: Any,
 ) -> kvscatter.Error:
-    """Returns the error of a call, which must have this kind and argument and a message of one lower-case
-    line."""
+    """Returns the error of a call, which must have this kind and argument and a message of one line."""
     with pytest.raises(of) as caught:
-        call()
+        function(*arguments, **keywords)
     error, message = caught.value, str(caught.value)
     assert (error.kind, error.argument) == (kind, argument), message
-    assert message[0].islower() and "\n" not in message
+    assert not message[0].isupper() and "\n" not in message
     return error
 
 

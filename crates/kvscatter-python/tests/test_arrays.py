@@ -44,70 +44,60 @@ def cache_and_update(dtype: Any = np.float32) -> tuple[Any, Any]:
 )
 def test_dtypes_that_onnx_does_not_have(dtype: Any) -> None:
     cache, update = np.zeros((2, 1, 4, 2), dtype), np.zeros((2, 1, 1, 2), dtype)
-    error = refused("element_type", "cache", lambda: kvscatter.tensor_scatter_(cache, update, [0, 0]))
+    error = refused("element_type", "cache", kvscatter.tensor_scatter_, cache, update, [0, 0])
     assert isinstance(error, TypeError)
 
 
 def test_types_that_differ_although_their_widths_do_not() -> None:
     cache, _ = cache_and_update(ml_dtypes.int4)
     update = np.ones((2, 1, 1, 2), np.int8)
-    error = refused(
-        "element_type_mismatch", "update", lambda: kvscatter.tensor_scatter_(cache, update, [0, 0])
-    )
+    error = refused("element_type_mismatch", "update", kvscatter.tensor_scatter_, cache, update, [0, 0])
     assert isinstance(error, kvscatter.ElementTypeError)
     assert isinstance(error, TypeError)
 
 
 def test_another_machines_bytes() -> None:
     cache, update = cache_and_update(">f4")
-    refused("byte_order", "cache", lambda: kvscatter.tensor_scatter_(cache, update, [0, 0]))
+    refused("byte_order", "cache", kvscatter.tensor_scatter_, cache, update, [0, 0])
 
 
 def test_read_only_and_overlapping_caches_are_refused() -> None:
     cache, update = cache_and_update()
     cache.setflags(write=False)
-    error = refused("read_only", "cache", lambda: kvscatter.tensor_scatter_(cache, update, [0, 0]))
+    error = refused("read_only", "cache", kvscatter.tensor_scatter_, cache, update, [0, 0])
     assert isinstance(error, ValueError)
     write = kvscatter.prepare(cache, update)
-    refused("read_only", "cache", lambda: write(cache, update, [0, 0]))
-    refused("read_only", "cache", lambda: write.many([(cache, update)], [0, 0]))
-    refused("read_only", "out", lambda: write.into(cache, update, cache, [0, 0]))
+    refused("read_only", "cache", write, cache, update, [0, 0])
+    refused("read_only", "cache", write.many, [(cache, update)], [0, 0])
+    refused("read_only", "out", write.into, cache, update, cache, [0, 0])
     assert not cache.any()
     shared = np.lib.stride_tricks.as_strided(np.zeros(8, np.float32), (2, 1, 4, 2), (0, 0, 8, 4))
-    refused("cache_overlaps_itself", "cache", lambda: kvscatter.tensor_scatter_(shared, update, [0, 0]))
+    refused("cache_overlaps_itself", "cache", kvscatter.tensor_scatter_, shared, update, [0, 0])
 
 
 def test_objects_without_memory_are_refused() -> None:
     cache, _ = cache_and_update()
     for nothing in (None, 3, [[1.0]], "text", b"bytes", object()):
-        refused(
-            "not_an_array",
-            "update",
-            lambda nothing=nothing: kvscatter.tensor_scatter_(cache, nothing, [0, 0]),
-        )
+        refused("not_an_array", "update", kvscatter.tensor_scatter_, cache, nothing, [0, 0])
 
 
 def test_arguments_that_share_memory() -> None:
     whole = np.zeros((2, 1, 5, 2), np.float32)
     cache, inside = whole[:, :, :4], whole[:, :, 2:3]
-    error = refused("overlap", "cache", lambda: kvscatter.tensor_scatter_(cache, inside, [0, 0]))
+    error = refused("overlap", "cache", kvscatter.tensor_scatter_, cache, inside, [0, 0])
     assert isinstance(error, kvscatter.ArrayError)
     cache, update = cache_and_update(np.int64)
-    refused("overlap", "cache", lambda: kvscatter.tensor_scatter_(cache, update, cache[0, 0, 0]))
-    refused("overlap", "cache", lambda: kvscatter.prepare(cache, update)(cache, update, cache[0, 0, 0]))
+    refused("overlap", "cache", kvscatter.tensor_scatter_, cache, update, cache[0, 0, 0])
+    refused("overlap", "cache", kvscatter.prepare(cache, update), cache, update, cache[0, 0, 0])
     lengths = cache[1, 0, 1]
-    refused("overlap", "cache", lambda: kvscatter.tensor_scatter_(cache, update, [0, 0], lengths=lengths))
+    refused("overlap", "cache", kvscatter.tensor_scatter_, cache, update, [0, 0], lengths=lengths)
     for twice in ([(cache, update), (cache, update)], [(cache[::1, :, ::-1], update)] * 2):
-        refused("overlap", "cache", lambda twice=twice: kvscatter.write_many(twice, [0, 0]))
+        refused("overlap", "cache", kvscatter.write_many, twice, [0, 0])
     other, new = cache_and_update(np.int64)
     inside = cache.reshape(-1)[4:8].reshape(update.shape)
-    refused("overlap", "cache", lambda: kvscatter.write_many([(cache, update), (other, inside)], [0, 0]))
+    refused("overlap", "cache", kvscatter.write_many, [(cache, update), (other, inside)], [0, 0])
     present = np.zeros((2, 1, 4, 2), np.int64)
-    refused(
-        "overlap",
-        "out",
-        lambda: kvscatter.tensor_scatter(present[:, :, ::-1], new, [0, 0], out=present),
-    )
+    refused("overlap", "out", kvscatter.tensor_scatter, present[:, :, ::-1], new, [0, 0], out=present)
     assert not cache.any()
     assert not present.any()
 
@@ -117,9 +107,9 @@ def test_masks_are_not_dropped_in_silence() -> None:
     write = kvscatter.prepare(cache, update)
     masked, indices = np.ma.array(update, mask=True), np.ma.array([3, 1], mask=[True, False])
     for call in (kvscatter.tensor_scatter_, write):
-        refused("tensor", "update", lambda call=call: call(cache, masked, [3, 1]))
-        refused("tensor", "cache", lambda call=call: call(np.ma.array(cache), update, [3, 1]))
-        refused("tensor", "write_indices", lambda call=call: call(cache, update, indices))
+        refused("tensor", "update", call, cache, masked, [3, 1])
+        refused("tensor", "cache", call, np.ma.array(cache), update, [3, 1])
+        refused("tensor", "write_indices", call, cache, update, indices)
         assert not cache.any()
         call(cache.view(np.recarray), update.view(np.memmap), np.array([3, 1]).view(np.recarray))
         assert np.flatnonzero(cache[..., 0]).tolist() == [3, 5]
@@ -129,9 +119,7 @@ def test_masks_are_not_dropped_in_silence() -> None:
 def test_strides_that_end_inside_an_element() -> None:
     records = np.zeros((2, 1, 4, 2), np.dtype([("a", np.int8), ("b", np.float32)]))
     error = refused(
-        "strides",
-        "cache",
-        lambda: kvscatter.tensor_scatter_(records["b"], cache_and_update()[1], [0, 0]),
+        "strides", "cache", kvscatter.tensor_scatter_, records["b"], cache_and_update()[1], [0, 0]
     )
     assert error.itemsize == 4
 
@@ -139,10 +127,10 @@ def test_strides_that_end_inside_an_element() -> None:
 def test_a_result_must_be_dense_and_of_the_past_s_shape() -> None:
     past, update = cache_and_update()
     out = np.zeros((2, 1, 4, 4), np.float32)[..., ::2]
-    refused("not_contiguous", "out", lambda: kvscatter.tensor_scatter(past, update, [0, 0], out=out))
-    refused("out_shape", "out", lambda: kvscatter.tensor_scatter(past, update, [0, 0], out=out[:1]))
+    refused("not_contiguous", "out", kvscatter.tensor_scatter, past, update, [0, 0], out=out)
+    refused("out_shape", "out", kvscatter.tensor_scatter, past, update, [0, 0], out=out[:1])
     wrong = np.zeros((2, 1, 4, 2), np.int32)
-    refused("element_type_mismatch", "out", lambda: kvscatter.tensor_scatter(past, update, [0, 0], out=wrong))
+    refused("element_type_mismatch", "out", kvscatter.tensor_scatter, past, update, [0, 0], out=wrong)
 
 
 class Index:
@@ -253,7 +241,7 @@ class Resizes:
 def test_memory_that_goes_while_another_argument_is_read() -> None:
     def taken(argument: str, call: Callable[[Any, Any], object]) -> None:
         cache, update = cache_and_update()
-        refused("moved", argument, lambda: call(cache, update))
+        refused("moved", argument, call, cache, update)
         assert cache.shape == (1, 1, 1, 1)
 
     other = cache_and_update()
@@ -266,25 +254,7 @@ def test_memory_that_goes_while_another_argument_is_read() -> None:
     taken("past_cache", lambda c, u: write.into(c, Resizes(c, u), other[0], [3, 3]))
     taken("cache", lambda c, u: kvscatter.kv_cache_update_(c, u, [Resizes(c), 3]))
     past, new = np.zeros((1, 1, 4, 2), np.float16), np.zeros((1, 2), np.float16)
-    refused("moved", "past", lambda: kvscatter.kv_cache_operation_(past, new, 0, [Resizes(past)], [1]))
-
-
-def test_options_that_there_are_none_of() -> None:
-    cache, update = cache_and_update()
-    for name, value in [("mode", "ring"), ("out_of_range", "clamp"), ("negative_index", "wrap")]:
-        error = refused(
-            "choice",
-            name,
-            lambda name=name, value=value: kvscatter.tensor_scatter_(cache, update, **{name: value}),
-        )
-        assert isinstance(error, kvscatter.OptionError)
-        assert error.value == value
-    refused("axis_is_batch", "axis", lambda: kvscatter.tensor_scatter_(cache, update, axis=0))
-    for axis in (4, -5, 2**63, -(2**70)):
-        refused(
-            "axis_out_of_range", "axis", lambda axis=axis: kvscatter.tensor_scatter_(cache, update, axis=axis)
-        )
-        refused("axis_out_of_range", "axis", lambda axis=axis: kvscatter.prepare(cache, update, axis=axis))
+    refused("moved", "past", kvscatter.kv_cache_operation_, past, new, 0, [Resizes(past)], [1])
 
 
 def test_the_interpreter_runs_other_threads_during_a_large_write() -> None:

@@ -135,14 +135,12 @@ print("libcuda" in loaded, sorted({"torch", "cupy", "jax"} & set(sys.modules)))
 
 def test_arrays_that_are_on_no_device_need_no_driver_to_be_refused() -> None:
     cache, update = np.zeros((2, 4, 8)), np.zeros((2, 1, 8))
-    error = support.refused(
-        "device", "cache", lambda: cuda.prepare([(cache, update)]), of=kvscatter.DeviceError
-    )
+    error = support.refused("device", "cache", cuda.prepare, [(cache, update)], of=kvscatter.DeviceError)
     assert str(error) == "cache is on the CPU: must be on a CUDA device"
     assert error.device == "the CPU"
-    error = support.refused("not_an_array", "cache", lambda: cuda.prepare([([1.0], update)]))  # type: ignore[list-item]
+    error = support.refused("not_an_array", "cache", cuda.prepare, [([1.0], update)])
     assert "__cuda_array_interface__" in str(error)
-    support.refused("not_a_pair", "pairs", lambda: cuda.prepare([cache]))  # type: ignore[list-item]
-    support.refused("keyword_type", "triples", lambda: cuda.prepare_present([(cache, update)]))  # type: ignore[list-item]
-    support.refused("no_pairs", "pairs", lambda: cuda.prepare([]), of=kvscatter.OptionError)
-    support.refused("no_pairs", "triples", lambda: cuda.prepare_present([]), of=kvscatter.OptionError)
+    support.refused("not_a_pair", "pairs", cuda.prepare, [cache])
+    support.refused("keyword_type", "triples", cuda.prepare_present, [(cache, update)])
+    support.refused("no_pairs", "pairs", cuda.prepare, [], of=kvscatter.OptionError)
+    support.refused("no_pairs", "triples", cuda.prepare_present, [], of=kvscatter.OptionError)

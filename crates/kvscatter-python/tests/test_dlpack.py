@@ -61,7 +61,7 @@ def test_tracers_have_no_memory() -> None:
             call = partial(transform(write), (past, update, starts)[place])
             error = support.refused("no_memory", argument, call, of=kvscatter.ArrayError)
             assert "a tracer, and kvscatter works outside of jit" in str(error)
-    error = support.refused("no_memory", "cache", lambda: jax.jit(kvscatter.tensor_scatter_)(past, update))
+    error = support.refused("no_memory", "cache", jax.jit(kvscatter.tensor_scatter_), past, update)
     assert "tracer" in str(error)
 
 
@@ -74,9 +74,9 @@ def test_jax_arrays_are_never_caches() -> None:
         lambda: kvscatter.write_many([(cache, update)], [0, 0]),
     ):
         assert "tensor_scatter" in str(refused("immutable", "cache", call))
-    refused("immutable", "cache", lambda: kvscatter.kv_cache_update_(cache[:, None], update[:, None], [0, 0]))
+    refused("immutable", "cache", kvscatter.kv_cache_update_, cache[:, None], update[:, None], [0, 0])
     past = np.zeros((2, 4, 2), np.float32)
-    error = refused("immutable", "out", lambda: kvscatter.tensor_scatter(past, update, [0, 0], out=cache))
+    error = refused("immutable", "out", kvscatter.tensor_scatter, past, update, [0, 0], out=cache)
     assert str(error) == "out is a JAX array, which is immutable: omit out to get a new array"
     assert not cache.any()
 
@@ -120,11 +120,7 @@ def test_a_read_only_producer() -> None:
     update = np.ones((1, 1, 2))
     for unknown in ((), ("copy",)):
         producer = Producer(memory, unknown=unknown)
-        refused(
-            "read_only",
-            "cache",
-            lambda producer=producer: kvscatter.tensor_scatter_(producer, update, [0]),
-        )
+        refused("read_only", "cache", kvscatter.tensor_scatter_, producer, update, [0])
     assert kvscatter.tensor_scatter(memory, Producer(update), [0])[0, 0].all()
 
 
@@ -134,7 +130,7 @@ def test_a_copy_is_no_cache() -> None:
             return super().__dlpack__(**{**keywords, "copy": True})
 
     memory, update = np.zeros((1, 4, 2)), np.ones((1, 1, 2))
-    error = refused("tensor", "cache", lambda: kvscatter.tensor_scatter_(Copies(memory), update, [0]))
+    error = refused("tensor", "cache", kvscatter.tensor_scatter_, Copies(memory), update, [0])
     assert "copy" in str(error)
     assert kvscatter.tensor_scatter_(memory, Copies(update), [3]) == 0
     assert memory[0, 3].all()
@@ -147,7 +143,7 @@ def test_a_copy_is_no_cache() -> None:
 def test_memory_of_other_devices(device: tuple[int, int], name: str) -> None:
     cache = np.zeros((1, 4, 2))
     update = Producer(np.ones((1, 1, 2)), device=device)
-    error = refused("device", "update", lambda: kvscatter.tensor_scatter_(cache, update, [0]))
+    error = refused("device", "update", kvscatter.tensor_scatter_, cache, update, [0])
     assert isinstance(error, kvscatter.DeviceError)
     assert name in str(error)
     assert ("use kvscatter.cuda for arrays on CUDA devices" in str(error)) == name.startswith("cuda")
@@ -168,9 +164,7 @@ def test_a_producer_that_refuses_or_fails() -> None:
             self.error = error
 
     error = refused(
-        "export",
-        "update",
-        lambda: kvscatter.tensor_scatter_(cache, Broken(BufferError("not today\nat all")), [0]),
+        "export", "update", kvscatter.tensor_scatter_, cache, Broken(BufferError("not today\nat all")), [0]
     )
     assert "not today" in str(error)
     with pytest.raises(KeyboardInterrupt):
@@ -186,7 +180,7 @@ def test_a_producer_that_refuses_or_fails() -> None:
 
 def test_a_library_without_a_namespace_needs_out() -> None:
     past, update = Producer(np.zeros((1, 4, 2))), np.ones((1, 1, 2))
-    error = refused("tensor", "past_cache", lambda: kvscatter.tensor_scatter(past, update, [0]))
+    error = refused("tensor", "past_cache", kvscatter.tensor_scatter, past, update, [0])
     assert "out" in str(error)
     out = np.empty((1, 4, 2))
     assert kvscatter.tensor_scatter(past, update, [1], out=out) is out

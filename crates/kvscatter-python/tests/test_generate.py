@@ -242,7 +242,7 @@ def test_a_stream_that_ends_early_ends_its_thread(generator: Generator, end: str
     assert not threads(), "nothing runs before the first piece"
     next(stream)
     assert len(threads()) == 1
-    assert refused("busy", None, lambda: generator.generate("a", 1)).args
+    assert refused("busy", None, generator.generate, "a", 1).args
     if end == "close":
         stream.close()
     elif end == "with":
@@ -384,8 +384,8 @@ def test_a_folder_is_converted_once(
     with Generator(folder, max_seq=40, threads=1) as generator:
         assert generator.capacity == 40
         assert generator.generate("Once", 5).texts is not None
-    refused("capacity_useless", "capacity", lambda: Generator(folder, max_seq=40, capacity=40))
-    refused("max_seq_useless", "max_seq", lambda: Generator(folder, max_seq=40, convert=False))
+    refused("capacity_useless", "capacity", Generator, folder, max_seq=40, capacity=40)
+    refused("max_seq_useless", "max_seq", Generator, folder, max_seq=40, convert=False)
 
 
 @pytest.mark.parametrize("number", range(len(json.loads((TEXT / "templates.json").read_text())["cases"])))
@@ -616,7 +616,7 @@ WRONG: list[tuple[str, str | None, Callable[[Path], object]]] = [
 
 @pytest.mark.parametrize(("kind", "argument", "call"), WRONG)
 def test_a_wrong_call(folder: Path, kind: str, argument: str, call: Callable[[Path], object]) -> None:
-    refused(kind, argument, lambda: call(folder))
+    refused(kind, argument, call, folder)
     assert not threads()
 
 
@@ -669,19 +669,19 @@ def test_a_merged_decoder_is_checked_before_its_conversion(
 ) -> None:
     monkeypatch.setenv("KVSCATTER_CACHE", str(tmp_path / "cache"))
     merged = TESTDATA / "decoders/optimum-1.18-gpt2-merged"
-    refused("prompt_token_unknown", "prompts", lambda: kvscatter.generate(merged, [[64]]))
-    refused("capacity_useless", "capacity", lambda: Generator(merged, capacity=40))
+    refused("prompt_token_unknown", "prompts", kvscatter.generate, merged, [[64]])
+    refused("capacity_useless", "capacity", Generator, merged, capacity=40)
     assert not (tmp_path / "cache").exists()
 
 
 def test_errors_come_before_the_weights_are_read(files: Path) -> None:
-    refused("prompt_too_long", "prompts", lambda: kvscatter.generate(files, "a" * 64))
-    refused("eos_unknown", "eos", lambda: kvscatter.generate(files, "a", eos=[256]))
+    refused("prompt_too_long", "prompts", kvscatter.generate, files, "a" * 64)
+    refused("eos_unknown", "eos", kvscatter.generate, files, "a", eos=[256])
     with pytest.raises(errors.SessionError, match="model.onnx.data"):
         kvscatter.generate(files, "a")
     # Loading a conversion begins with a check of its memory.
     small: dict[str, Any] = {"max_seq": 40, "memory": 1}
-    refused("prompt_too_long", "prompts", lambda: kvscatter.generate(GROWING, [[1] * 41], **small))
+    refused("prompt_too_long", "prompts", kvscatter.generate, GROWING, [[1] * 41], **small)
     with pytest.raises(errors.OptionError, match="memory="):
         kvscatter.generate(GROWING, [[1]], **small)
 
@@ -690,7 +690,7 @@ def test_a_text_without_tokens_is_refused(folder: Path, files: Path) -> None:
     assert kvscatter.generate(folder, "", 3, threads=1).texts is not None
     written("tokenizer_config.json", '{"add_bos_token": false}')(files)
     for prompts in ("", ["a", ""]):
-        error = refused("prompt_empty", "prompts", lambda prompts=prompts: kvscatter.generate(files, prompts))
+        error = refused("prompt_empty", "prompts", kvscatter.generate, files, prompts)
         assert str(error) == f"prompt {len(prompts) // 2} is empty: at least one token is needed"
 
 
@@ -713,7 +713,7 @@ def test_a_closed_generator_ends_its_stream_and_is_refused(folder: Path) -> None
         stream = generator.generate("Once", eos=(), stream=True)
         next(stream)
     assert (list(stream), threads()) == ([], [])
-    refused("closed", None, lambda: generator.generate("a", 1))
+    refused("closed", None, generator.generate, "a", 1)
     generator.close()
 
 

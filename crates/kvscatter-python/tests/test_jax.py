@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+import runpy
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
@@ -22,7 +23,7 @@ import kvscatter.jax
 from kvscatter import errors, reference
 from kvscatter._dtypes import FOUR_BITS, ONNX_NAMES, dtype_named
 from kvscatter.jax import KvCache, _write, tensor_scatter
-from support import check_sharded_example
+from support import ROOT, check_sharded_example
 
 Array = npt.NDArray[Any]
 Mode = Literal["linear", "circular"]
@@ -580,98 +581,44 @@ def test_samples_that_do_not_fit_are_those_of_the_cpu(mode: Any, dtype: Any) -> 
 
 # ── decoding ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-VOCABULARY, WINDOWS, CHUNK = 37, [None, 5, None, 3], 4
 
-
-def decoder(seed: int = 1) -> dict[str, jax.Array]:
-    keys = iter(jax.random.split(jax.random.key(seed), 8))
-    hidden = HEADS * SIZE
-    return {
-        "embedding": jax.random.normal(next(keys), (VOCABULARY, hidden)),
-        "position": jax.random.normal(next(keys), (64, hidden)),
-        "qkv": jax.random.normal(next(keys), (len(WINDOWS), hidden, 3, HEADS, SIZE)) / hidden**0.5,
-        "out": jax.random.normal(next(keys), (len(WINDOWS), hidden, hidden)) / hidden**0.5,
-    }
-
-
-def logits(weights: dict[str, jax.Array], tokens: jax.Array, positions: jax.Array, attend: Any) -> jax.Array:
-    """Runs the decoder. ``attend`` takes a layer and its new queries, keys and values."""
-    state = weights["embedding"][tokens] + weights["position"][positions]
-    for layer in range(len(WINDOWS)):
-        query, key, value = jnp.moveaxis(jnp.einsum("bth,hpnd->btpnd", state, weights["qkv"][layer]), 2, 0)
-        attention = attend(layer, query, key, value).reshape(state.shape)
-        state = state + jnp.tanh(attention @ weights["out"][layer])
-    return state @ weights["embedding"].T
-
-
-def grown(weights: dict[str, jax.Array], prompt: Array, count: int) -> Array:
-    """Decodes one sample without a cache: every step computes all tokens again."""
-    most = len(prompt) + count
-    ages = np.arange(most)[:, None] - np.arange(most)
-
-    def attend(layer: int, query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
-        mask = (ages >= 0) & (ages < (WINDOWS[layer] or most))
-        return jax.nn.dot_product_attention(query, key, value, mask=jnp.asarray(mask)[None, None])
-
-    run = jax.jit(lambda tokens: logits(weights, tokens, jnp.arange(most)[None], attend)[0].argmax(-1))
-    tokens = np.zeros((1, most), np.int32)
-    tokens[0, : len(prompt)] = prompt
-    for at in range(len(prompt), most):
-        tokens[0, at] = run(tokens)[at - 1]
-    return tokens[0, len(prompt) :]
-
-
-def step(weights: Any, cache: KvCache, tokens: jax.Array, real: Any) -> tuple[KvCache, jax.Array]:
-    """Runs the decoder on new tokens. Returns the cache and the most likely token after the last real one."""
-    rows = tokens.shape[1]
-    state = [cache]
-
-    def attend(layer: int, query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
-        state[0] = state[0].write(layer, key, value)
-        of, mask = state[0].layers[layer], state[0].visible(layer, rows)
-        return jax.nn.dot_product_attention(query, of.keys, of.values, mask=mask)
-
-    positions = cache.lengths[:, None] + jnp.arange(rows)
-    every = logits(weights, tokens, positions, attend)
-    real = jnp.broadcast_to(jnp.asarray(real), tokens.shape[:1])
-    best = jnp.take_along_axis(every, (real - 1)[:, None, None], axis=1)[:, 0].argmax(-1)
-    return state[0].advance(real), best
+@pytest.fixture(scope="module")
+def example() -> dict[str, Any]:
+    """Returns the functions of the example, and the tokens that its model has without caches."""
+    functions = runpy.run_path(str(ROOT / "examples/sharded/jax_heads.py"))
+    return {**functions, "expected": functions["decode_without_caches"](functions["make_weights"]())}
 
 
 @pytest.mark.parametrize("loop", ["scan", "while_loop"])
-def test_the_tokens_are_those_of_a_growing_cache(loop: str) -> None:
-    weights, count = decoder(), 20
-    prompts = [np.array([3, 1, 4, 1]), np.array([5, 9]), np.array([2])]
-    cache = KvCache.zeros(WINDOWS, batch=len(prompts), capacity=32, heads=HEADS, head_size=SIZE, chunk=CHUNK)
-    assert [layer.slots for layer in cache.layers] == [32, 8, 32, 6]
-    padded = jnp.asarray([np.pad(prompt, (0, CHUNK - len(prompt))) for prompt in prompts])
-    cache, token = jax.jit(step)(weights, cache, padded, jnp.asarray([len(prompt) for prompt in prompts]))
-
-    def one(carry: tuple[KvCache, jax.Array], _: None) -> tuple[tuple[KvCache, jax.Array], jax.Array]:
-        return step(weights, carry[0], carry[1][:, None], 1), carry[1]
+def test_the_tokens_are_those_of_a_growing_cache(example: dict[str, Any], loop: str) -> None:
+    weights, prompts, count = example["make_weights"](), example["PROMPTS"], example["NEW_TOKENS"]
+    sizes = {"heads": example["KV_HEADS"], "head_size": example["HEAD_SIZE"], "chunk": example["CHUNK"]}
+    cache = KvCache.zeros(example["WINDOWS"], batch=len(prompts), capacity=example["CAPACITY"], **sizes)
+    assert [layer.slots for layer in cache.layers] == [32, 11, 32, 11]
+    cache, token = jax.jit(example["step"])(weights, cache, *example["padded"](prompts, example["CHUNK"]))
 
     def decode(cache: KvCache, token: jax.Array) -> tuple[KvCache, jax.Array]:
+        def one(carry: Any, _: None) -> Any:
+            cache, token = carry
+            return example["step"](weights, cache, token[:, None], jnp.ones_like(token)), token
+
         if loop == "scan":
             (cache, _), tokens = jax.lax.scan(one, (cache, token), None, count)
             return cache, tokens
-        tokens = jnp.zeros((count, len(prompts)), jnp.int32)
 
         def body(carry: Any) -> Any:
             at, cache, token, tokens = carry
             (cache, after), _ = one((cache, token), None)
             return at + 1, cache, after, tokens.at[at].set(token)
 
-        _, cache, _, tokens = jax.lax.while_loop(
-            lambda carry: carry[0] < count, body, (0, cache, token, tokens)
-        )
-        return cache, tokens
+        tokens = jnp.zeros((count, len(prompts)), token.dtype)
+        return jax.lax.while_loop(lambda carry: carry[0] < count, body, (0, cache, token, tokens))[1::2]
 
     before = pointers(cache.layers[1].keys)
     after, tokens = jax.jit(decode, donate_argnums=0)(cache, token)
     assert pointers(after.layers[1].keys) == before
     assert after.lengths.tolist() == [len(prompt) + count for prompt in prompts]
-    for prompt, decoded in zip(prompts, np.asarray(tokens).T, strict=True):
-        assert decoded.tolist() == grown(weights, prompt, count).tolist()
+    assert tokens.T.tolist() == example["expected"]
 
 
 def test_the_example_with_several_devices_decodes_the_same_tokens() -> None:

@@ -1,4 +1,4 @@
-"""Tests the position conventions on one sample and on a batch."""
+"""Tests the position conventions on one sample and on a batch, and the numbers that they and `ring` refuse."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import kvscatter
-from kvscatter import errors, positions
+from kvscatter import errors, positions, ring
+from support import refused
 
 LARGEST = 2**63 - 1
 
@@ -61,91 +62,75 @@ def test_no_samples_are_an_empty_array() -> None:
     assert got.shape == (0,)
 
 
-# The call, its argument, the value, and the sample if there are many.
-UNFIT: list[tuple[Callable[[], object], str, int, int | None]] = [
-    (lambda: positions.length_after(-1, 2), "start", -1, None),
-    (lambda: positions.length_after([3, LARGEST], 2), "start", LARGEST, 1),
-    (lambda: positions.start_from_length_after([2, 1, 0], 2), "length", 1, 1),
-    (lambda: positions.token_offset(LARGEST, 2), "start", LARGEST, None),
-    (lambda: positions.start_from_token_offset(np.array([1]), 2), "token_offset", 1, 0),
-    (lambda: positions.seqlens_k([0, 0, -2], 2), "start", -2, 2),
-    (lambda: positions.start_from_seqlens_k(0, 2), "last", 0, None),
-    (lambda: positions.nonpad_kv_seqlen([6, 7], 2, 8), "start", 7, 1),
-    (lambda: positions.start_from_nonpad_kv_seqlen(8, 2, 8, "circular"), "length", 8, None),
-    (lambda: positions.start_from_nonpad_kv_seqlen(9, 2, 8), "length", 9, None),
+# A call without keywords, and the kind, the class, the argument and the fields of its error.
+REFUSED: list[tuple[tuple[Any, ...], str, type[errors.Error], str, dict[str, int]]] = [
+    *(
+        (call, "invalid_position", errors.PositionError, argument, {**fields, "rows": 2})
+        for call, argument, fields in [
+            ((positions.length_after, -1, 2), "start", {"value": -1}),
+            ((positions.length_after, [3, LARGEST], 2), "start", {"value": LARGEST, "index": 1}),
+            ((positions.start_from_length_after, [2, 1, 0], 2), "length", {"value": 1, "index": 1}),
+            ((positions.token_offset, LARGEST, 2), "start", {"value": LARGEST}),
+            ((positions.start_from_token_offset, np.array([1]), 2), "token_offset", {"value": 1, "index": 0}),
+            ((positions.seqlens_k, [0, 0, -2], 2), "start", {"value": -2, "index": 2}),
+            ((positions.start_from_seqlens_k, 0, 2), "last", {"value": 0}),
+            ((positions.nonpad_kv_seqlen, [6, 7], 2, 8), "start", {"value": 7, "index": 1}),
+            ((positions.start_from_nonpad_kv_seqlen, 8, 2, 8, "circular"), "length", {"value": 8}),
+            ((positions.start_from_nonpad_kv_seqlen, 9, 2, 8), "length", {"value": 9}),
+        ]
+    ),
+    *(
+        (call, "negative_size", errors.PositionError, argument, fields)
+        for call, argument, fields in [
+            ((positions.length_after, [1, 2], [1, -1]), "rows", {"value": -1, "index": 1}),
+            ((positions.nonpad_kv_seqlen, 1, 1, -8), "capacity", {"value": -8}),
+            ((ring.most_rows, -1, 8, 0, 0), "capacity", {"value": -1}),
+            ((ring.most_rows, 11, -8, 0, 0), "window", {"value": -8}),
+            ((ring.most_rows, 11, 8, -2, 0), "high", {"value": -2}),
+            ((ring.most_rows, 11, 8, 0, [3, -1]), "start", {"value": -1, "index": 1}),
+            ((ring.least_start, 11, 8, [-5]), "high", {"value": -5, "index": 0}),
+            ((ring.high_after, 0, 0, -1), "rows", {"value": -1}),
+            ((ring.least_capacity, 8, 4, -3), "rewind", {"value": -3}),
+        ]
+    ),
+    *(
+        ((positions.length_after, given, 1), "integer_range", errors.PositionError, "start", fields)
+        for given, fields in [
+            (2**63, {"value": 2**63}),
+            (-(2**63) - 1, {"value": -(2**63) - 1}),
+            ([10**30], {"value": 10**30, "index": 0}),
+            (np.array([2**63], np.uint64), {"value": 2**63, "index": 0}),
+        ]
+    ),
+    *(
+        (call, "not_integers", errors.ElementTypeError, "start", {})
+        for value in (True, 1.0, None, "1", [1.0], [True], np.array([1.5]), np.array([True]))
+        for call in ((positions.length_after, value, 1), (ring.most_rows, 11, 8, 0, value))
+    ),
+    *(
+        (call, "list_length", errors.PositionError, "rows", {"got": 2, "expected": 3})
+        for call in ((positions.length_after, [1, 2, 3], [1, 2]), (ring.high_after, [1, 2, 3], 1, [1, 2]))
+    ),
+    ((positions.length_after, np.zeros((2, 2), int), 1), "rank", errors.ShapeError, "start", {"rank": 2}),
+    ((positions.nonpad_kv_seqlen, 1, 1, 8, "ring"), "choice", errors.OptionError, "mode", {"value": "ring"}),
+    ((ring.least_capacity, 8, 4, 2, "idles"), "choice", errors.OptionError, "feeding", {"value": "idles"}),
 ]
 
 
-@pytest.mark.parametrize(("call", "argument", "value", "index"), UNFIT)
-def test_a_position_that_no_write_has_names_its_sample(
-    call: Callable[[], object], argument: str, value: int, index: int | None
+@pytest.mark.parametrize(("call", "kind", "of", "argument", "fields"), REFUSED)
+def test_numbers_that_no_write_has_are_refused(
+    call: tuple[Any, ...], kind: str, of: type[errors.Error], argument: str, fields: dict[str, int]
 ) -> None:
-    with pytest.raises(errors.PositionError) as caught:
-        call()
-    error = caught.value
-    fields = {"value": value, "rows": 2} | ({} if index is None else {"index": index})
-    assert (error.kind, error.argument, error.fields) == ("invalid_position", argument, fields)
-    assert str(error).startswith("position " if index is None else f"sample {index}: position ")
+    error = refused(kind, argument, *call, of=of)
+    assert error.fields == fields
+    if kind == "invalid_position":
+        sample = fields.get("index")
+        assert str(error).startswith("position " if sample is None else f"sample {sample}: position ")
 
 
 def test_a_list_of_one_has_one_value() -> None:
     with pytest.raises(errors.PositionError, match="^rows has 1 value, must have 2$"):
         positions.length_after([1, 2], [1])
-
-
-def test_rows_and_capacity_are_not_negative() -> None:
-    with pytest.raises(errors.PositionError) as caught:
-        positions.length_after([1, 2], [1, -1])
-    error = caught.value
-    assert (error.kind, error.argument) == ("negative_size", "rows")
-    assert error.fields == {"value": -1, "index": 1}
-    with pytest.raises(errors.PositionError) as caught:
-        positions.nonpad_kv_seqlen(1, 1, -8)
-    error = caught.value
-    assert (error.kind, error.argument, error.fields) == ("negative_size", "capacity", {"value": -8})
-
-
-def test_there_is_one_number_of_rows_per_sample() -> None:
-    with pytest.raises(errors.PositionError) as caught:
-        positions.length_after([1, 2, 3], [1, 2])
-    error = caught.value
-    assert (error.kind, error.argument, error.fields) == ("list_length", "rows", {"got": 2, "expected": 3})
-
-
-@pytest.mark.parametrize("value", [True, 1.0, None, "1", [1.0], [True], np.array([1.5]), np.array([True])])
-def test_values_other_than_integers_are_refused(value: Any) -> None:
-    with pytest.raises(errors.ElementTypeError) as caught:
-        positions.length_after(value, 1)
-    assert (caught.value.kind, caught.value.argument) == ("not_integers", "start")
-
-
-@pytest.mark.parametrize(
-    ("given", "value"),
-    [
-        (2**63, 2**63),
-        (-(2**63) - 1, -(2**63) - 1),
-        ([10**30], 10**30),
-        (np.array([2**63], np.uint64), 2**63),
-    ],
-)
-def test_integers_of_more_than_64_bits_are_refused(given: Any, value: int) -> None:
-    with pytest.raises(errors.PositionError) as caught:
-        positions.length_after(given, 1)
-    error = caught.value
-    place = {} if isinstance(given, int) else {"index": 0}
-    assert (error.kind, error.argument, error.fields) == ("integer_range", "start", {"value": value} | place)
-
-
-def test_a_batch_has_one_dimension() -> None:
-    with pytest.raises(errors.ShapeError) as caught:
-        positions.length_after(np.zeros((2, 2), np.int64), 1)
-    assert (caught.value.kind, caught.value.rank) == ("rank", 2)
-
-
-def test_a_mode_is_linear_or_circular() -> None:
-    with pytest.raises(errors.OptionError) as caught:
-        positions.nonpad_kv_seqlen(1, 1, 8, "ring")  # type: ignore[call-overload]
-    assert (caught.value.kind, caught.value.argument) == ("choice", "mode")
 
 
 def test_they_lead_to_the_slots_that_are_written() -> None:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
 
 import kvscatter
-from kvscatter import errors, ring
+from kvscatter import ring
 
 LARGEST = 2**63 - 1
 
@@ -71,46 +69,6 @@ def test_the_least_capacity_depends_on_the_feeding() -> None:
         ring.least_capacity(8, 4, 2, "padded_on_the_right"),
         ring.least_capacity(8, 4, 2, "idle"),
     ] == [11, 12, 13]
-    with pytest.raises(errors.OptionError) as caught:
-        ring.least_capacity(8, 4, 2, "padding")  # type: ignore[arg-type]
-    assert (caught.value.kind, caught.value.argument) == ("choice", "feeding")
-
-
-# The call, the argument, its value, and the sample if there are many.
-NEGATIVE: list[tuple[Callable[[], object], str, int, int | None]] = [
-    (lambda: ring.most_rows(-1, 8, 0, 0), "capacity", -1, None),
-    (lambda: ring.most_rows(11, -8, 0, 0), "window", -8, None),
-    (lambda: ring.most_rows(11, 8, -2, 0), "high", -2, None),
-    (lambda: ring.most_rows(11, 8, 0, [3, -1]), "start", -1, 1),
-    (lambda: ring.least_start(11, 8, [-5]), "high", -5, 0),
-    (lambda: ring.high_after(0, 0, -1), "rows", -1, None),
-    (lambda: ring.least_capacity(8, 4, -3), "rewind", -3, None),
-]
-
-
-@pytest.mark.parametrize(("call", "argument", "value", "index"), NEGATIVE)
-def test_numbers_are_not_negative(
-    call: Callable[[], object], argument: str, value: int, index: int | None
-) -> None:
-    with pytest.raises(errors.PositionError) as caught:
-        call()
-    error = caught.value
-    fields = {"value": value} | ({} if index is None else {"index": index})
-    assert (error.kind, error.argument, error.fields) == ("negative_size", argument, fields)
-
-
-def test_lists_have_one_number_per_sample() -> None:
-    with pytest.raises(errors.PositionError) as caught:
-        ring.high_after([1, 2, 3], 1, [1, 2])
-    error = caught.value
-    assert (error.kind, error.argument, error.fields) == ("list_length", "rows", {"got": 2, "expected": 3})
-
-
-@pytest.mark.parametrize("value", [True, 1.0, None, "1"])
-def test_values_other_than_integers_are_refused(value: Any) -> None:
-    with pytest.raises(errors.ElementTypeError) as caught:
-        ring.most_rows(11, 8, 0, value)
-    assert (caught.value.kind, caught.value.argument) == ("not_integers", "start")
 
 
 def test_the_largest_numbers_do_not_overflow() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import random
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pytest
@@ -94,31 +93,22 @@ def test_prepared_once_it_writes_every_case_of_its_shape() -> None:
         assert bits(keys) == bits(values) == bits(case.expected), case
 
 
-def test_an_axis_is_an_integer_and_no_truth_value() -> None:
-    cache, update = np.zeros((2, 4)), np.ones((2, 1))
-    nonsense: list[Any] = [True, np.True_, 1.0, None, "1"]
-    for axis in nonsense:
-        for call in (kvscatter.tensor_scatter_, kvscatter.tensor_scatter, kvscatter.prepare, kvscatter.plan):
-            refused(
-                "keyword_type", "axis", partial(call, cache, update, axis=axis), of=kvscatter.ElementTypeError
-            )
-    assert not cache.any()
-    assert kvscatter.tensor_scatter_(cache, update, axis=np.int8(1)) == 0 and cache[:, 0].all()
-
-
-@pytest.mark.parametrize("argument", ["mode", "out_of_range", "negative_index"])
-def test_other_values_than_words_are_refused(argument: str) -> None:
+def test_options_that_do_not_exist_are_refused() -> None:
     cache, update = np.zeros((1, 4, 2)), np.ones((1, 1, 2))
-    nonsense: list[Any] = [None, 3, b"linear"]
-    for call in (kvscatter.tensor_scatter_, kvscatter.prepare, kvscatter.plan):
-        for value in nonsense:
-            keyword = {argument: value}
-            refused(
-                "keyword_type",
-                argument,
-                partial(call, cache, update, **keyword),
-                of=kvscatter.ElementTypeError,
-            )
-        keyword = {argument: "ring"}
-        refused("choice", argument, partial(call, cache, update, **keyword), of=kvscatter.OptionError)
+    calls = [
+        partial(call, cache, update)
+        for call in (kvscatter.tensor_scatter_, kvscatter.prepare, kvscatter.plan)
+    ]
+    for call in calls:
+        for argument in ("mode", "out_of_range", "negative_index"):
+            for value in (None, 3, b"linear"):
+                refused("keyword_type", argument, call, **{argument: value}, of=kvscatter.ElementTypeError)
+            error = refused("choice", argument, call, **{argument: "ring"}, of=kvscatter.OptionError)
+            assert error.value == "ring"
+        refused("axis_is_batch", "axis", call, axis=0)
+        for axis in (3, -4, 2**63, -(2**70)):
+            refused("axis_out_of_range", "axis", call, axis=axis)
+        for axis in (True, np.True_, 1.0, None, "1"):
+            refused("keyword_type", "axis", call, axis=axis, of=kvscatter.ElementTypeError)
     assert not cache.any()
+    assert calls[0](axis=np.int8(1)) == 0 and cache[:, 0].all()

@@ -8,7 +8,7 @@ import importlib.util
 import shutil
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 import kvscatter
 from kvscatter import KvSession, errors
-from support import TESTDATA
+from support import TESTDATA, refused
 
 STATIC = TESTDATA / "mobius-llama-static/model.onnx"
 GROWING = TESTDATA / "optimum-llama/model.onnx"
@@ -124,31 +124,6 @@ def test_an_operator_that_writes_its_caches_scores_as_each_sample_alone() -> Non
     assert no_capacity.value.kind == "capacity_open"
 
 
-def test_samples_come_and_go(session: KvSession) -> None:
-    first, second = session.add(), session.add()
-    session.step({first: A, second: B})
-    session.remove(first)
-    third = session.add()
-    assert (third.batch_index, first.batch_index) == (0, 0)
-    assert third != first
-    assert session.samples == [third, second]
-    scores = session.step({third: B, second: [9]})
-    close(scores.last(third), alone(B)[-1])
-    close(scores.last(second), alone([*B, 9])[-1])
-    with pytest.raises(errors.OptionError):
-        session.cached_tokens(first)
-
-
-def test_truncated_tokens_are_forgotten(session: KvSession) -> None:
-    sample = session.add()
-    session.step({sample: [*A, 1, 2, 3]})
-    session.truncate(sample, len(A))
-    scores = session.step({sample: [77, 78]})
-    want = alone([*A, 77, 78])
-    close(scores.after(sample, 0), want[-2])
-    close(scores.after(sample, 1), want[-1])
-
-
 @pytest.mark.parametrize("chunk", [1, 3, 512])
 def test_a_prompt_in_chunks_scores_its_last_token(session: KvSession, chunk: int) -> None:
     first, second = session.add(), session.add()
@@ -207,94 +182,15 @@ def test_a_sample_is_a_key(session: KvSession) -> None:
     assert repr(second) == "<kvscatter.Sample: batch index 1>"
     with pytest.raises(KeyError):
         session.step({first: A}).last(second)
+    session.remove(first)
+    third = session.add()
+    assert (third.batch_index, third != first, session.samples) == (0, True, [third, second])
 
 
 def test_a_new_session_has_sizes_and_no_samples(session: KvSession) -> None:
     assert (session.batch, session.capacity, session.vocabulary) == (3, CAPACITY, 256)
     assert (session.samples, session.closed, session.bytes_written) == ([], False, 0)
     assert repr(session) == "<kvscatter.KvSession: batch 3, capacity 64>"
-
-
-def gone(session: KvSession) -> kvscatter.Sample:
-    sample = session.add()
-    session.remove(sample)
-    return sample
-
-
-# The kind, the class, the argument, the fields, and a call that causes the error with a sample of five
-# tokens.
-Step = Callable[[KvSession, kvscatter.Sample], object]
-REFUSED: list[tuple[str, type[errors.Error], str | None, dict[str, Any], Step]] = [
-    ("batch_full", errors.OptionError, "batch", {"expected": 3}, lambda it, a: [it.add() for _ in range(3)]),
-    ("no_such_sample", errors.OptionError, "sample", {"index": 1}, lambda it, a: it.remove(gone(it))),
-    ("no_such_sample", errors.OptionError, "sample", {"index": 1}, lambda it, a: it.cached_tokens(gone(it))),
-    ("no_such_sample", errors.OptionError, "sample", {"index": 1}, lambda it, a: it.step({gone(it): [1]})),
-    ("no_tokens", errors.OptionError, "tokens", {"index": 0}, lambda it, a: it.step({a: []})),
-    ("no_samples", errors.OptionError, "tokens", {}, lambda it, a: it.step({})),
-    (
-        "integer_range",
-        errors.OptionError,
-        "chunk",
-        {"value": 0, "min": 1, "max": 2**63 - 1},
-        lambda it, a: it.prefill({a: [1]}, chunk=0),
-    ),
-    (
-        "capacity_exceeded",
-        errors.PositionError,
-        "tokens",
-        {"index": 0, "value": 5, "rows": 60, "capacity": 64},
-        lambda it, a: it.step({a: [1] * 60}),
-    ),
-    (
-        "truncate_beyond",
-        errors.PositionError,
-        "length",
-        {"index": 0, "value": 6, "max": 5},
-        lambda it, a: it.truncate(a, 6),
-    ),
-    (
-        "token_unknown",
-        errors.PositionError,
-        "tokens",
-        {"index": 1, "value": 256},
-        lambda it, a: it.step({a: [1, 256]}),
-    ),
-    (
-        "token_unknown",
-        errors.PositionError,
-        "tokens",
-        {"index": 0, "value": -1},
-        lambda it, a: it.prefill({a: [-1]}),
-    ),
-    ("not_integers", errors.ElementTypeError, "tokens", {}, lambda it, a: it.step({a: np.array([1.5])})),
-    ("not_integers", errors.ElementTypeError, "tokens", {}, lambda it, a: it.step({a: "12"})),  # type: ignore[dict-item]
-    ("rank", errors.ShapeError, "tokens", {"rank": 2}, lambda it, a: it.step({a: np.array([[1]])})),
-]
-
-
-@pytest.mark.parametrize(("kind", "of", "argument", "fields", "call"), REFUSED)
-def test_a_refused_call_changes_nothing(
-    session: KvSession,
-    kind: str,
-    of: type[errors.Error],
-    argument: str | None,
-    fields: dict[str, Any],
-    call: Step,
-) -> None:
-    sample = session.add()
-    session.step({sample: A})
-    with pytest.raises(errors.Error) as caught:
-        call(session, sample)
-    error = caught.value
-    assert (type(error), error.kind, error.argument, error.fields) == (of, kind, argument, fields)
-    assert session.cached_tokens(sample) == len(A)
-    close(session.step({sample: [1]}).last(sample), alone([*A, 1])[-1])
-
-
-def test_other_objects_than_samples_are_type_errors(session: KvSession) -> None:
-    for call in [lambda: session.step({0: [1]}), lambda: session.step([1]), lambda: session.cached_tokens(0)]:  # type: ignore[dict-item,arg-type]
-        with pytest.raises(TypeError):
-            call()  # type: ignore[no-untyped-call]
 
 
 @pytest.mark.parametrize(
@@ -340,10 +236,8 @@ def test_the_plugin_is_that_of_the_package() -> None:
 )
 def test_a_plugin_that_cannot_be(plugin: Path, kind: str, expected: str) -> None:
     KvSession(STATIC).close()
-    with pytest.raises(errors.SessionError) as caught:
-        KvSession(STATIC, plugin=plugin)
-    assert (caught.value.kind, caught.value.argument) == (kind, "plugin")
-    assert expected in str(caught.value)
+    error = refused(kind, "plugin", KvSession, STATIC, plugin=plugin, of=errors.SessionError)
+    assert expected in str(error)
     with pytest.raises(TypeError):
         KvSession(STATIC, plugin=None)  # type: ignore[arg-type]
 
@@ -353,10 +247,8 @@ def test_a_runtime_that_is_nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     for variable in ("KVSCATTER_ORT_LIB", "ORT_DYLIB_PATH"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path))
-    with pytest.raises(errors.SessionError) as caught:
-        KvSession(STATIC)
-    assert (caught.value.kind, caught.value.argument) == ("runtime_missing", "onnxruntime")
-    assert str(caught.value).endswith("can be given (onnxruntime=)")
+    error = refused("runtime_missing", "onnxruntime", KvSession, STATIC, of=errors.SessionError)
+    assert str(error).endswith("can be given (onnxruntime=)")
 
 
 def test_a_model_that_cannot_be(tmp_path: Path) -> None:
@@ -375,25 +267,6 @@ def test_a_model_that_cannot_be(tmp_path: Path) -> None:
     with pytest.raises(errors.SessionError) as load:
         KvSession(tmp_path / "model.onnx")
     assert (load.value.kind, "model.onnx.data" in str(load.value)) == ("io", True)
-
-
-def test_a_closed_session_does_nothing() -> None:
-    with KvSession(STATIC) as session:
-        sample = session.add()
-    assert session.closed
-    session.close()
-    calls: list[Callable[[], object]] = [
-        session.add,
-        session.memory,
-        lambda: session.samples,
-        lambda: session.vocabulary,
-        lambda: session.step({sample: [1]}),
-        lambda: session.remove(sample),
-    ]
-    for call in calls:
-        with pytest.raises(errors.SessionError) as caught:
-            call()
-        assert caught.value.kind == "closed"
 
 
 def test_threads_share_a_session() -> None:

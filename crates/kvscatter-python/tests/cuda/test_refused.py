@@ -73,11 +73,7 @@ def test_dtypes(wrap: Wrap) -> None:
         assert "must hold int32 or int64 on a device" in str(error)
     pairs = [(wrap(zeros(2, 2, 4, 8, dtype=np.int8)), wrap(zeros(2, 8, dtype=np.int8)))]
     lists = [wrap(zeros(1, dtype=np.int64)), wrap(zeros(2, dtype=np.int64)), wrap(zeros(2, dtype=np.int64))]
-    refused(
-        "not_integers",
-        "layerId",
-        lambda: cuda.prepare_kv_cache_operation(pairs, *lists, status=device.status()),
-    )
+    refused("not_integers", "layerId", cuda.prepare_kv_cache_operation, pairs, *lists, status=device.status())
 
 
 @both
@@ -89,11 +85,11 @@ def test_shapes(wrap: Wrap) -> None:
     gaps = wrap(zeros(4, dtype=np.int32)[::2])
     refused("not_contiguous", "write_indices", written(cache, update, gaps), of=kvscatter.ArrayError)
     other = [(cache, update), (wrap(zeros(2, 5, 8)), update)]
-    error = refused("prepared", "cache", lambda: cuda.prepare(other, status=device.status()))
+    error = refused("prepared", "cache", cuda.prepare, other, status=device.status())
     assert (error.pair, error.what) == (1, "shape")
     assert str(error).endswith("prepare another write for this one")
     triple = [(cache, update, wrap(zeros(2, 5, 8)))]
-    refused("out_shape", "present", lambda: cuda.prepare_present(triple, status=device.status()))
+    refused("out_shape", "present", cuda.prepare_present, triple, status=device.status())
     refused("axis_is_batch", "axis", written(cache, update, axis=0), of=kvscatter.OptionError)
     for size in (1, 3):
         call = written(cache, update, status=wrap(zeros(size, dtype=np.int64)))
@@ -133,7 +129,11 @@ def test_claimed_sizes_above_memory_are_refused() -> None:
     refused(
         "list_length",
         "layerId",
-        lambda: cuda.prepare_kv_cache_operation(pairs, layer, *lists, status=device.status()),
+        cuda.prepare_kv_cache_operation,
+        pairs,
+        layer,
+        *lists,
+        status=device.status(),
     )
 
 
@@ -189,7 +189,7 @@ def test_memory_that_is_read_must_not_overlap_memory_that_is_written(wrap: Wrap)
         given = (wrap(cache), wrap(shared)) if shared.ndim == 3 else (wrap(cache), wrap(update), wrap(starts))
         refused("overlap", "status", written(*given, status=wrap(bytes_[520:536])), of=kvscatter.ArrayError)
     twice = [(wrap(cache), wrap(update)), (wrap(cache), wrap(update))]
-    refused("overlap", "cache", lambda: cuda.prepare(twice, status=device.status()), of=kvscatter.ArrayError)
+    refused("overlap", "cache", cuda.prepare, twice, status=device.status(), of=kvscatter.ArrayError)
 
 
 def test_memory_that_was_freed() -> None:
@@ -305,9 +305,9 @@ def test_which_of_two_errors_is_told(names: tuple[str, ...]) -> None:
     call()
     for place, fault in enumerate(faults(names)):
         kind, argument, *_ = fault
-        refused(kind, argument, partial(call, fault))
+        refused(kind, argument, call, fault)
         for later in faults(names)[place + 1 :]:
-            refused(kind, argument, partial(call, fault, later))
+            refused(kind, argument, call, fault, later)
 
 
 def test_threads_without_a_context() -> None:

@@ -53,11 +53,9 @@ def test_streams_that_are_given() -> None:
     device.call("cuStreamSynchronize", None)
     assert cache.any()
     for bad in (True, 1.5, "stream", object()):
-        refused("keyword_type", "stream", lambda bad=bad: write.launch(bad), of=kvscatter.ElementTypeError)  # type: ignore[misc]
+        refused("keyword_type", "stream", write.launch, bad, of=kvscatter.ElementTypeError)
     for outside in (-1, 1 << 64):
-        refused(
-            "integer_range", "stream", lambda outside=outside: write.launch(outside), of=kvscatter.OptionError
-        )  # type: ignore[misc]
+        refused("integer_range", "stream", write.launch, outside, of=kvscatter.OptionError)
 
 
 def test_a_library_that_names_its_stream() -> None:
@@ -82,7 +80,7 @@ def test_a_library_that_is_not_known_needs_stream_and_status() -> None:
     )
     assert str(error).endswith("the first cache is of device")
     refused("unknown", "stream", write.status.clear, of=kvscatter.OptionError)
-    error = refused("unknown", "status", lambda: cuda.prepare([(whole, update)]), of=kvscatter.OptionError)
+    error = refused("unknown", "status", cuda.prepare, [(whole, update)], of=kvscatter.OptionError)
     assert str(error).endswith("only PyTorch and CuPy can allocate one, and the first cache is of device")
 
 
@@ -211,7 +209,7 @@ def test_pytorchs_current_stream_at_each_launch(torch: SimulatedLibrary) -> None
 def test_pytorchs_gradients_are_refused(torch: SimulatedLibrary) -> None:
     _, whole, update = arrays(torch.of)
     update.requires_grad = True
-    refused("tensor", "update", lambda: cuda.prepare([(whole, update)]), of=kvscatter.ArrayError)
+    refused("tensor", "update", cuda.prepare, [(whole, update)], of=kvscatter.ArrayError)
 
 
 def test_cupys_current_stream_at_each_launch(cupy: SimulatedLibrary) -> None:

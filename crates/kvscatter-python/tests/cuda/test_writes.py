@@ -195,7 +195,7 @@ def test_slots_of_a_paged_cache() -> None:
     error = support.refused("dimension_mismatch", "update", call(cache, update[..., :2]))
     assert "slots" not in str(error)
     heads_behind_slots = [(Dlpack(cache), Dlpack(update))]
-    error = support.refused("dimension_mismatch", "update", lambda: cuda.prepare(heads_behind_slots))
+    error = support.refused("dimension_mismatch", "update", cuda.prepare, heads_behind_slots)
     assert str(error).endswith("; if it is the sequence, set axis")
 
 
@@ -216,10 +216,10 @@ def test_a_present_is_its_past_with_the_update_in_it() -> None:
     expected = kvscatter.tensor_scatter(past, update, starts, mode="circular")
     assert support.bits(present) == support.bits(expected)
     twice = [(Dlpack(past), Dlpack(update), Dlpack(present)) for _ in range(2)]
-    error = support.refused("overlap", "present", lambda: cuda.prepare_present(twice, status=device.status()))
+    error = support.refused("overlap", "present", cuda.prepare_present, twice, status=device.status())
     assert {error.pair, error.with_pair} == {0, 1}
     within = [(Dlpack(past), Dlpack(update), Dlpack(past))]
-    support.refused("overlap", "present", lambda: cuda.prepare_present(within, status=device.status()))
+    support.refused("overlap", "present", cuda.prepare_present, within, status=device.status())
 
 
 def test_skip_all_writes_nothing_where_anything_is_bad() -> None:
@@ -278,18 +278,16 @@ def test_a_status_that_the_caller_copies_is_read_without_the_device() -> None:
     starts[:], lengths[:] = 0, 0
     with device.failing("cuMemcpyDtoH_v2", 700) if device.IS_FAKE else nullcontext():
         for words in copies:
-            error = support.refused(
-                "start_out_of_range", "write_indices", lambda words=words: status.check(words)
-            )  # type: ignore[misc]
+            error = support.refused("start_out_of_range", "write_indices", status.check, words)
             assert (str(error), error.fields) == (str(expected), expected.fields)
     error = support.refused("bad_indices", "write_indices", status.check, of=kvscatter.PositionError)
     assert (error.got, error.index, error.value) == (1, 1, 3)
     assert str(error).startswith(
         "bad indices in 1 sample since the status was cleared, first the position of sample 1: 3;"
     )
-    support.refused("status_bytes", "words", lambda: status.check(after[:1]), of=kvscatter.ShapeError)
+    support.refused("status_bytes", "words", status.check, after[:1], of=kvscatter.ShapeError)
     gaps = np.zeros(4, np.int64)[::2]
-    support.refused("not_contiguous", "words", lambda: status.check(gaps), of=kvscatter.ArrayError)
-    support.refused("device", "words", lambda: status.check(there), of=kvscatter.DeviceError)
+    support.refused("not_contiguous", "words", status.check, gaps, of=kvscatter.ArrayError)
+    support.refused("device", "words", status.check, there, of=kvscatter.DeviceError)
     for bad in ((1, 2), (1, -1, 0), (1, "2", 3)):
-        support.refused("keyword_type", "words", lambda bad=bad: status.check(bad))  # type: ignore[misc, arg-type]
+        support.refused("keyword_type", "words", status.check, bad)

@@ -79,7 +79,7 @@ def test_tensors_that_stand_for_others_have_no_memory() -> None:
             given: list[Any] = [cache, update, starts]
             given[place] = others[place]
             for call in (kvscatter.tensor_scatter_, write):
-                error = refused("no_memory", argument, partial(call, *given), of=kvscatter.ArrayError)
+                error = refused("no_memory", argument, call, *given, of=kvscatter.ArrayError)
                 assert f".{name}, which has no memory" in str(error) and "torch.ops.kvscatter" in str(error)
     assert not cache.any()
 
@@ -88,7 +88,7 @@ def test_a_tensor_whose_storage_is_empty() -> None:
     cache, update = torch.zeros(1, 4, 2), torch.ones(1, 1, 2)
     cache.untyped_storage().resize_(0)
     for call in (kvscatter.tensor_scatter_, kvscatter.torch.tensor_scatter_):
-        error = refused("no_memory", "cache", partial(call, cache, update, [1]), of=kvscatter.ArrayError)
+        error = refused("no_memory", "cache", call, cache, update, [1], of=kvscatter.ArrayError)
         assert "its storage has 0 bytes" in str(error)
 
 
@@ -126,7 +126,7 @@ def test_memory_that_goes_while_another_argument_is_read(rows: int) -> None:
 def test_other_objects_of_torch_are_refused() -> None:
     cache = torch.zeros(2, 4, 2)
     for other in (cache.shape, cache.dtype, torch.nn.Linear(1, 1)):
-        refused("not_an_array", "update", lambda other=other: kvscatter.tensor_scatter_(cache, other, [0, 0]))
+        refused("not_an_array", "update", kvscatter.tensor_scatter_, cache, other, [0, 0])
 
 
 def test_views_are_written_in_place() -> None:
@@ -163,19 +163,22 @@ def test_tensors_with_gradients_or_conjugated_views_are_refused() -> None:
     write = kvscatter.prepare(cache, update)
     negated = torch.ones(1, 1, 2, dtype=torch.complex64).conj().imag
     for call in (kvscatter.tensor_scatter_, write):
-        refused("tensor", "cache", lambda call=call: call(cache.clone().requires_grad_(), update, [0]))
-        refused("tensor", "update", lambda call=call: call(cache, update.clone().requires_grad_(), [0]))
-        refused("tensor", "update", lambda call=call: call(cache, negated, [0]))
-    refused("tensor", "update", lambda: kvscatter.tensor_scatter_(cache, torch._neg_view(update), [0]))
+        refused("tensor", "cache", call, cache.clone().requires_grad_(), update, [0])
+        refused("tensor", "update", call, cache, update.clone().requires_grad_(), [0])
+        refused("tensor", "update", call, cache, negated, [0])
+    refused("tensor", "update", kvscatter.tensor_scatter_, cache, torch._neg_view(update), [0])
     single, one = torch.zeros(1, 4, 1), torch.ones(1, 1, 1, dtype=torch.complex64).conj().imag
-    refused("tensor", "update", lambda: kvscatter.prepare(single, single[:, :1].clone())(single, one, [0]))
+    refused("tensor", "update", kvscatter.prepare(single, single[:, :1].clone()), single, one, [0])
     conjugated = torch.ones(1, 1, 2, dtype=torch.complex64).conj()
     complex_cache = torch.zeros(1, 4, 2, dtype=torch.complex64)
-    refused("tensor", "update", lambda: kvscatter.tensor_scatter_(complex_cache, conjugated, [0]))
+    refused("tensor", "update", kvscatter.tensor_scatter_, complex_cache, conjugated, [0])
     refused(
         "tensor",
         "update",
-        lambda: kvscatter.prepare(complex_cache, conjugated.clone())(complex_cache, conjugated, [0]),
+        kvscatter.prepare(complex_cache, conjugated.clone()),
+        complex_cache,
+        conjugated,
+        [0],
     )
     assert not cache.any()
     assert not complex_cache.any()
@@ -184,12 +187,12 @@ def test_tensors_with_gradients_or_conjugated_views_are_refused() -> None:
 def test_tensors_without_memory_here() -> None:
     update = torch.ones(1, 1, 2)
     for cache in (torch.zeros(1, 4, 2, device="meta"), torch.zeros(1, 4, 2).to_sparse()):
-        refused("export", "cache", lambda cache=cache: kvscatter.tensor_scatter_(cache, update, [0]))
+        refused("export", "cache", kvscatter.tensor_scatter_, cache, update, [0])
     shared = torch.zeros(1, 1, 2).expand(1, 4, 2)
-    refused("cache_overlaps_itself", "cache", lambda: kvscatter.tensor_scatter_(shared, update, [0]))
+    refused("cache_overlaps_itself", "cache", kvscatter.tensor_scatter_, shared, update, [0])
     with pytest.warns(UserWarning, match="ComplexHalf"):
         half = torch.zeros(1, 4, 2, dtype=torch.complex32)
-    refused("element_type", "cache", lambda: kvscatter.tensor_scatter_(half, update, [0]))
+    refused("element_type", "cache", kvscatter.tensor_scatter_, half, update, [0])
 
 
 def test_parameters_without_a_gradient_and_inference_tensors_are_tensors() -> None:
@@ -208,7 +211,7 @@ def test_numpy_and_torch_mix() -> None:
     write = kvscatter.prepare((1, 4, 2), (1, 1, 2), dtype="float32")
     write(cache, torch.ones(1, 1, 2), [3])
     assert cache[0, :, 0].tolist() == [0, 1, 0, 1]
-    refused("overlap", "cache", lambda: kvscatter.tensor_scatter_(cache, cache[:, :1].numpy(), [1]))
+    refused("overlap", "cache", kvscatter.tensor_scatter_, cache, cache[:, :1].numpy(), [1])
 
 
 def test_autograd_notices_a_write() -> None:
@@ -233,13 +236,13 @@ def test_a_refused_write_is_not_counted() -> None:
     cache, update = torch.zeros(1, 4, 2), torch.ones(1, 1, 2)
     version = cache._version
     for call in (kvscatter.tensor_scatter_, kvscatter.prepare(cache, update)):
-        refused("start_out_of_range", "write_indices", lambda call=call: call(cache, update, [4]))
+        refused("start_out_of_range", "write_indices", call, cache, update, [4])
     assert cache._version == version
 
 
 def test_a_pair_that_differs_from_the_first_is_named() -> None:
     pairs = [(torch.zeros(1, 4, 2), torch.ones(1, 1, 2)), (torch.zeros(1, 4, 3), torch.ones(1, 1, 3))]
-    error = refused("prepared", "cache", lambda: kvscatter.write_many(pairs, [0]))
+    error = refused("prepared", "cache", kvscatter.write_many, pairs, [0])
     assert "cache (pair 1) has shape (1, 4, 3), must have (1, 4, 2)" in str(error)
 
 
