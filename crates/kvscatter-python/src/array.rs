@@ -246,7 +246,7 @@ impl Form {
             return Ok(());
         }
         let (got, expected) = (got.element.to_string(), self.element.to_string());
-        Err(Failure::Prepared { argument, pair, what: "dtype", got, expected })
+        Err(Failure::PreparedType { argument, pair, what: "dtype", got, expected })
     }
 }
 

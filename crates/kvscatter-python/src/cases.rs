@@ -8,7 +8,7 @@ use kvscatter_oracle::{NegativeIndex, OutOfRange};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::reference::{Answer, TooLarge};
+use crate::reference::Answer;
 
 /// The number of rejected cases in a row after which the iterator ends, because no case seems to match. This
 /// is several times the number of pairs of an idea and an element type.
@@ -37,23 +37,24 @@ struct CaseFilter {
 #[derive(IntoPyObject)]
 struct PythonCase<'py> {
     name: String,
-    operator: &'static str,
     elements: [&'static str; 2],
-    cache_shape: Vec<usize>,
-    update_shape: Vec<usize>,
+    shapes: [Vec<usize>; 2],
     cache: Stored<'py>,
     update: Stored<'py>,
-    axis: i64,
-    mode: String,
-    write_indices: Option<Vec<i64>>,
-    update_lengths: Option<Vec<i32>>,
-    layer_id: Option<Vec<i32>>,
-    token_offset: Option<Vec<i32>>,
-    seq_len: Option<Vec<i32>>,
-    lengths: Option<Vec<i64>>,
-    skip: bool,
-    reject: bool,
+    call: Arguments,
     answer: Answer,
+}
+
+/// The arguments after the two tensors, by the names of the Python functions.
+#[derive(IntoPyObject)]
+struct Arguments {
+    operator: &'static str,
+    /// The positions. The last part is whether they have 32 bits.
+    indices: Vec<(&'static str, Option<Vec<i64>>, bool)>,
+    axis_and_mode: Option<(i64, String)>,
+    lengths: Option<Vec<i64>>,
+    /// The policies that are not the default.
+    policies: Vec<(&'static str, &'static str)>,
 }
 
 /// Elements as the oracle stores them, with 4-bit elements packed and the first in the low nibble.
@@ -87,108 +88,82 @@ impl OracleCases {
             let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
             let case = all.by_ref().take(PATIENCE).find(|case| self.filter.takes(case))?;
             drop(all);
-            let answer = Answer::of(&case.call, case.elements, &case.cache_shape, &case.update_shape);
+            let answer = Answer::compute(&case.call, case.elements, &case.cache_shape, &case.update_shape);
             Some((case, answer))
         });
-        match next? {
-            (case, Ok(answer)) => Some(PythonCase::of(py, case, answer)),
-            // This does not happen, because the oracle's own cases are small.
-            (_, Err(TooLarge)) => None,
-        }
+        let (case, answer) = next?;
+        Some(PythonCase {
+            name: case.name,
+            elements: case.elements.map(|element| element.name),
+            shapes: [case.cache_shape, case.update_shape],
+            cache: Stored::new(py, case.cache),
+            update: Stored::new(py, case.update),
+            call: Arguments::from(&case.call),
+            // The oracle's own cases are small, so this is never `None`.
+            answer: answer.ok()?,
+        })
     }
 }
 
 impl CaseFilter {
     fn takes(&self, case: &Case) -> bool {
+        // The function sees from `updateLengths` whether the update is packed. It cannot express the other
+        // combinations.
+        if let Call::KvCacheUpdate { operator, update_lengths, .. } = &case.call
+            && (operator.update_form == UpdateForm::Packed) != update_lengths.is_some()
+        {
+            return false;
+        }
         let has = |list: &[String], name: &str| list.iter().any(|listed| listed == name);
-        let (operator, extensions) = match &case.call {
-            Call::TensorScatter { operator, lengths, .. } => {
-                let reject = operator.negative_index == NegativeIndex::Reject;
-                ("tensor_scatter", (lengths.is_some(), skips(operator.out_of_range), reject))
-            }
-            Call::KvCacheUpdate { operator, update_lengths, lengths, .. } => {
-                // The function sees from `updateLengths` whether the update is packed. It cannot express the
-                // other combinations.
-                if (operator.update_form == UpdateForm::Packed) != update_lengths.is_some() {
-                    return false;
-                }
-                ("kv_cache_update", (lengths.is_some(), skips(operator.out_of_range), false))
-            }
-            Call::KvCacheOperation { operator, lengths, .. } => {
-                ("kv_cache_operation", (lengths.is_some(), skips(operator.out_of_range), false))
-            }
-        };
-        let (lengths, skip, reject) = extensions;
-        let may = |used: bool, name: &str| !used || has(&self.extensions, name);
+        let Arguments { operator, lengths, policies, .. } = Arguments::from(&case.call);
         has(&self.operators, operator)
             && has(&self.elements, case.elements[0].name)
             && case.elements.iter().all(|element: &&Element| has(&self.available, element.name))
-            && may(lengths, "lengths")
-            && may(skip, "out_of_range")
-            && may(reject, "negative_index")
+            && (lengths.is_none() || has(&self.extensions, "lengths"))
+            && policies.iter().all(|(policy, _)| has(&self.extensions, policy))
     }
 }
 
-fn skips(out_of_range: OutOfRange) -> bool {
-    out_of_range == OutOfRange::SkipSample
-}
-
-impl<'py> PythonCase<'py> {
-    fn of(py: Python<'py>, case: Case, answer: Answer) -> Self {
-        let empty = PythonCase {
-            name: case.name,
-            operator: "",
-            elements: case.elements.map(|element| element.name),
-            cache_shape: case.cache_shape,
-            update_shape: case.update_shape,
-            cache: Stored::of(py, case.cache),
-            update: Stored::of(py, case.update),
-            axis: 0,
-            mode: String::new(),
-            write_indices: None,
-            update_lengths: None,
-            layer_id: None,
-            token_offset: None,
-            seq_len: None,
-            lengths: None,
-            skip: false,
-            reject: false,
-            answer,
+impl From<&Call> for Arguments {
+    fn from(call: &Call) -> Self {
+        let narrow =
+            |name, values: &[i32]| (name, Some(values.iter().copied().map(i64::from).collect()), true);
+        let (operator, indices, lengths, out_of_range) = match call {
+            Call::TensorScatter { operator, write_indices, lengths } => {
+                let indices = vec![("write_indices", write_indices.clone(), false)];
+                ("tensor_scatter", indices, lengths, operator.out_of_range)
+            }
+            Call::KvCacheUpdate { operator, write_indices, update_lengths, lengths } => {
+                let ends = update_lengths.as_deref().map(|ends| narrow("updateLengths", ends));
+                let indices = vec![
+                    ("writeIndices", Some(write_indices.clone()), true),
+                    ends.unwrap_or(("updateLengths", None, true)),
+                ];
+                ("kv_cache_update", indices, lengths, operator.out_of_range)
+            }
+            Call::KvCacheOperation { operator, layer_id, token_offset, seq_len, lengths } => {
+                let lists = [("layerId", layer_id), ("tokenOffset", token_offset), ("seqLen", seq_len)];
+                let indices = lists.map(|(name, values)| narrow(name, values)).into();
+                ("kv_cache_operation", indices, lengths, operator.out_of_range)
+            }
         };
-        match case.call {
-            Call::TensorScatter { operator, write_indices, lengths } => PythonCase {
-                operator: "tensor_scatter",
-                axis: operator.axis,
-                mode: operator.mode,
-                write_indices,
-                lengths,
-                skip: skips(operator.out_of_range),
-                reject: operator.negative_index == NegativeIndex::Reject,
-                ..empty
-            },
-            Call::KvCacheUpdate { operator, write_indices, update_lengths, lengths } => PythonCase {
-                operator: "kv_cache_update",
-                write_indices: Some(write_indices),
-                update_lengths,
-                lengths,
-                skip: skips(operator.out_of_range),
-                ..empty
-            },
-            Call::KvCacheOperation { operator, layer_id, token_offset, seq_len, lengths } => PythonCase {
-                operator: "kv_cache_operation",
-                layer_id: Some(layer_id),
-                token_offset: Some(token_offset),
-                seq_len: Some(seq_len),
-                lengths,
-                skip: skips(operator.out_of_range),
-                ..empty
-            },
+        let mut policies = vec![];
+        if out_of_range == OutOfRange::SkipSample {
+            policies.push(("out_of_range", "skip"));
         }
+        let mut axis_and_mode = None;
+        if let Call::TensorScatter { operator, .. } = call {
+            axis_and_mode = Some((operator.axis, operator.mode.clone()));
+            if operator.negative_index == NegativeIndex::Reject {
+                policies.push(("negative_index", "reject"));
+            }
+        }
+        Self { operator, indices, axis_and_mode, lengths: lengths.clone(), policies }
     }
 }
 
 impl<'py> Stored<'py> {
-    fn of(py: Python<'py>, values: Values) -> Self {
+    fn new(py: Python<'py>, values: Values) -> Self {
         match values {
             Values::Bytes(bytes) => Self::Bytes(PyBytes::new(py, &bytes)),
             Values::Strings(strings) => Self::Strings(strings),

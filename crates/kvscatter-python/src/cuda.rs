@@ -3,7 +3,6 @@
 
 mod arguments;
 mod array;
-mod driver;
 mod error;
 mod interface;
 mod lists;
@@ -15,8 +14,10 @@ mod write;
 use kvscatter::spec::ascend::KvCacheOperation;
 use kvscatter::spec::tensorrt::KvCacheUpdate;
 use kvscatter::{Mode, NegativeIndex, OutOfRange, Prepared};
+use kvscatter_cuda::Cuda;
 use pyo3::prelude::*;
 
+use crate::lazy::Lazy;
 use crate::options;
 use arguments::{CommonArguments, Shapes};
 use lists::ListArguments;
@@ -31,7 +32,7 @@ pub(crate) use write::{CudaStatus, CudaWrite};
 ///     CudaError: There is no driver.
 #[pyfunction]
 pub(crate) fn driver_version(py: Python<'_>) -> PyResult<i32> {
-    driver::load(py)?.driver_version().map_err(|refused| error::raise(py, &ONNX, refused))
+    driver(py)?.driver_version().map_err(|refused| error::raise(py, &ONNX, refused))
 }
 
 /// Prepares ONNX `TensorScatter` in place for many caches at the same positions, such as the keys and values
@@ -212,4 +213,10 @@ fn tensor_scatter(
 ) -> impl FnOnce(Shapes<'_>) -> Result<Prepared, kvscatter::Error> {
     let onnx = options::tensor_scatter(axis, mode, OutOfRange::SkipSample, negative_index);
     move |of| onnx.prepare(of.element, of.cache, of.update)
+}
+
+/// Returns the driver of this machine. It is loaded when it is first needed.
+fn driver(py: Python<'_>) -> PyResult<&Cuda> {
+    static DRIVER: Lazy<Cuda> = Lazy::new();
+    DRIVER.get_or_try_make(py, || py.detach(Cuda::new).map_err(|refused| error::raise(py, &ONNX, refused)))
 }

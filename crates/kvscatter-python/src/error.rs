@@ -1,10 +1,13 @@
 //! Converts the core's errors to exceptions. Each has a class to catch, and a kind and fields to inspect.
 
+use std::fmt;
+
 use kvscatter::error::{ErrorClass, ErrorDetails, ErrorField, ErrorKind};
 use kvscatter::{Argument, ElementType, Error};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyInt, PyTuple, PyType};
 
+use crate::element::Element;
 use crate::lazy::Lazy;
 
 /// The exception classes of `kvscatter.errors`.
@@ -25,10 +28,19 @@ pub(crate) enum Class {
 pub(crate) enum Field {
     Int(i64),
     Size(usize),
-    /// An integer that does not fit any type here, in decimal.
-    Digits(String),
+    Digits(Digits),
     Name(String),
     Sizes(&'static [usize]),
+}
+
+/// An integer that does not fit any type here, in decimal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Digits(pub(crate) String);
+
+impl fmt::Display for Digits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
 }
 
 /// The class, the argument and the fields of an exception.
@@ -56,7 +68,7 @@ pub(crate) fn raise(
                 Field::Int(value) => attributes.set_item(name, value)?,
                 Field::Size(value) => attributes.set_item(name, value)?,
                 // This does not fail, because no field has more digits than Python converts.
-                Field::Digits(value) => {
+                Field::Digits(Digits(value)) => {
                     let number = py.get_type::<PyInt>().call1((value,));
                     number.map_or(Ok(()), |number| attributes.set_item(name, number))?;
                 }
@@ -70,65 +82,66 @@ pub(crate) fn raise(
     exception().map_or_else(|error| error, PyErr::from_value)
 }
 
-/// A function that converts an error of the core to an exception.
-pub(crate) type Refuse = fn(Python<'_>, Error) -> PyErr;
-
-/// Creates the exception for an error of the core in a functional write, whose result is called `out`.
-#[cold]
-pub(crate) fn core(py: Python<'_>, error: Error) -> PyErr {
-    let name = |argument: Argument| match argument {
-        Argument::PresentCache => "out",
-        other => other.name(),
-    };
-    raise_core(py, error, name, "")
+/// The names that functions of Python give the core's arguments. All others have the names of the specification.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ArgumentNames {
+    Specification,
+    /// In a functional write, whose result is called `out`.
+    Functional,
+    /// In an in-place write, whose cache is called `cache`.
+    InPlace,
+    /// In a functional write on a device, whose result is an argument.
+    Present,
+    /// In a write by slots.
+    Slots,
 }
 
-/// Creates the exception for an error of the core in an in-place write, whose cache is called `cache`.
-#[cold]
-pub(crate) fn core_in_place(py: Python<'_>, error: Error) -> PyErr {
-    let name = |argument: Argument| match argument {
-        Argument::PastCache => "cache",
-        other => other.name(),
-    };
-    raise_core(py, error, name, "")
-}
+impl ArgumentNames {
+    fn name(self, argument: Argument) -> &'static str {
+        match (self, argument) {
+            (Self::Functional, Argument::PresentCache) => "out",
+            (Self::InPlace | Self::Slots, Argument::PastCache) => "cache",
+            (Self::Present, Argument::PastCache) => "past",
+            (Self::Present, Argument::PresentCache) => "present",
+            (Self::Slots, Argument::WriteIndices) => "slot_mapping",
+            (_, other) => other.name(),
+        }
+    }
 
-/// Creates the exception for an error of the core in a functional write on a device, whose result is an
-/// argument.
-#[cold]
-pub(crate) fn core_present(py: Python<'_>, error: Error) -> PyErr {
-    let name = |argument: Argument| match argument {
-        Argument::PastCache => "past",
-        Argument::PresentCache => "present",
-        other => other.name(),
-    };
-    raise_core(py, error, name, "")
-}
+    /// Creates the exception for an error of the core.
+    #[cold]
+    pub(crate) fn raise(self, py: Python<'_>, error: Error) -> PyErr {
+        let details = error.details();
+        // Caches that are plain lists of slots or blocks lack the first dimension, which the functions require.
+        let is_first = match details.kind {
+            ErrorKind::DimensionMismatch => details.index == Some(0),
+            ErrorKind::RankTooLow | ErrorKind::AxisOutOfRange => true,
+            _ => false,
+        };
+        let advice = match self {
+            Self::Slots if is_first => "; a slot mapping takes [1, slots, ...] and [1, tokens, ...]",
+            _ => "",
+        };
+        let message = format!("{}{advice}", error.display_with(|argument| self.name(argument)));
+        let argument = details.argument.map(|argument| self.name(argument));
+        raise(py, details.kind.class().into(), details.kind.name(), argument, message, &self.fields(&details))
+    }
 
-/// Creates the exception for an error of the core in a write by slots.
-#[cold]
-pub(crate) fn core_slots(py: Python<'_>, error: Error) -> PyErr {
-    let name = |argument: Argument| match argument {
-        Argument::PastCache => "cache",
-        Argument::WriteIndices => "slot_mapping",
-        other => other.name(),
-    };
-    // Caches that are plain lists of slots or blocks lack the first dimension, which the functions require.
-    let details = error.details();
-    let is_first = match details.kind {
-        ErrorKind::DimensionMismatch => details.index == Some(0),
-        ErrorKind::RankTooLow | ErrorKind::AxisOutOfRange => true,
-        _ => false,
-    };
-    let advice = if is_first { "; a slot mapping takes [1, slots, ...] and [1, tokens, ...]" } else { "" };
-    raise_core(py, error, name, advice)
-}
-
-/// Creates the exception for an error of the core in an operator whose arguments have the names of the
-/// specification.
-#[cold]
-pub(crate) fn core_as_named(py: Python<'_>, error: Error) -> PyErr {
-    raise_core(py, error, Argument::name, "")
+    fn fields(self, details: &ErrorDetails) -> Vec<(&'static str, Field)> {
+        let field = |(field_name, field)| {
+            let field = match field {
+                ErrorField::Size(size) => Field::Size(size),
+                ErrorField::Integer(value) => Field::Int(value),
+                ErrorField::Argument(argument) => self.name(argument).into(),
+                ErrorField::Element(element) => element.into(),
+                ErrorField::Sizes(sizes) => Field::Sizes(sizes),
+                // The message lists the element types that an operator accepts.
+                _ => return None,
+            };
+            Some((attribute(field_name), field))
+        };
+        details.fields().filter_map(field).collect()
+    }
 }
 
 /// Creates the exception for an error about one value of an argument that the core does not name, such as
@@ -136,7 +149,7 @@ pub(crate) fn core_as_named(py: Python<'_>, error: Error) -> PyErr {
 #[cold]
 pub(crate) fn core_of_sample(py: Python<'_>, error: Error, argument: &str, sample: Option<usize>) -> PyErr {
     let details = error.details();
-    let mut fields = fields_of(&details, Argument::name);
+    let mut fields = ArgumentNames::Specification.fields(&details);
     let message = match sample {
         Some(sample) => {
             fields.push(("index", sample.into()));
@@ -145,15 +158,6 @@ pub(crate) fn core_of_sample(py: Python<'_>, error: Error, argument: &str, sampl
         None => error.to_string(),
     };
     raise(py, details.kind.class().into(), details.kind.name(), Some(argument), message, &fields)
-}
-
-/// Appends advice for the caller to the core's message.
-fn raise_core(py: Python<'_>, error: Error, name: fn(Argument) -> &'static str, advice: &str) -> PyErr {
-    let details = error.details();
-    let message = format!("{}{advice}", error.display_with(name));
-    let argument = details.argument.map(name);
-    let fields = fields_of(&details, name);
-    raise(py, details.kind.class().into(), details.kind.name(), argument, message, &fields)
 }
 
 /// The name, the class and the fields of a kind of error.
@@ -172,22 +176,6 @@ pub(crate) fn error_kinds(py: Python<'_>) -> PyResult<Vec<Kind<'_>>> {
 /// Returns the name of a field in Python, where `with` is a keyword.
 fn attribute(field: &'static str) -> &'static str {
     if field == "with" { "with_" } else { field }
-}
-
-fn fields_of(details: &ErrorDetails, name: fn(Argument) -> &'static str) -> Vec<(&'static str, Field)> {
-    let field = |(field_name, field)| {
-        let field = match field {
-            ErrorField::Size(size) => Field::Size(size),
-            ErrorField::Integer(value) => Field::Int(value),
-            ErrorField::Argument(argument) => Field::Name(name(argument).to_owned()),
-            ErrorField::Element(element) => element.into(),
-            ErrorField::Sizes(sizes) => Field::Sizes(sizes),
-            // The message lists the element types that an operator accepts.
-            _ => return None,
-        };
-        Some((attribute(field_name), field))
-    };
-    details.fields().filter_map(field).collect()
 }
 
 impl Class {
@@ -241,6 +229,18 @@ impl From<&str> for Field {
 impl From<String> for Field {
     fn from(value: String) -> Self {
         Self::Name(value)
+    }
+}
+
+impl From<Digits> for Field {
+    fn from(value: Digits) -> Self {
+        Self::Digits(value)
+    }
+}
+
+impl From<Element> for Field {
+    fn from(element: Element) -> Self {
+        element.ty.into()
     }
 }
 

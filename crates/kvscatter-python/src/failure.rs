@@ -1,114 +1,136 @@
 //! Errors in Python arguments that are detected before the core is called.
 
-use std::fmt;
-
 use kvscatter::error::ErrorKind;
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 
 use crate::element::Element;
-use crate::error::{Class, Field, raise};
+use crate::error::{Class, Digits, Field, raise};
 
-/// An error in a Python argument. The errors of the core are in [`error`](crate::error).
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Failure {
-    #[error("{argument} is of type {class}: must be a NumPy array or have __dlpack__")]
-    NotAnArray { argument: &'static str, class: String },
-    #[error(
-        "{argument} has dtype {dtype}, which is not a type of TensorScatter: use dtype=object for strings, and a \
-         view of the same width for other data"
-    )]
-    Dtype { argument: &'static str, dtype: String },
-    #[error("dtype = {dtype}: NumPy does not know it; bfloat16, float8 and 4-bit types come with ml_dtypes")]
-    DtypeName { dtype: String },
-    #[error("{argument} has dtype {dtype}, which is not in this machine's byte order")]
-    ByteOrder { argument: &'static str, dtype: String },
-    #[error("{argument} is {element}, but the cache is {cache}: both must have the same type")]
-    DtypeMismatch { argument: &'static str, element: Element, cache: Element },
-    #[error(
-        "{argument} has a stride of {stride} bytes in dimension {dimension}, which is not a multiple of the element \
-         size {itemsize}"
-    )]
-    Strides { argument: &'static str, dimension: usize, stride: isize, itemsize: usize },
-    #[error("{argument} is read-only: it cannot be written in place")]
-    ReadOnly { argument: &'static str },
-    #[error("{argument} is a {library} array, which is immutable: {}", instead_of_immutable(.argument, *.kind))]
-    Immutable { argument: &'static str, library: &'static str, kind: MemoryKind },
-    /// `is` is `None` if this package cannot use the device at all.
-    #[error("{argument} is on {device}: {}", usable_device(*.is, *.wanted))]
-    Device { argument: &'static str, device: String, is: Option<MemoryKind>, wanted: MemoryKind },
-    #[error(
-        "{argument} is on cuda:{device}, but the current device of this thread is cuda:{current}: make \
-         cuda:{device} current first"
-    )]
-    NotCurrent { argument: &'static str, device: i32, current: i32 },
-    #[error(
+/// Defines the errors as one table. Each has the fields of its variant besides the argument, its class, its kind,
+/// the fields that are attributes of the exception, and its message.
+macro_rules! failures {
+    ($argument:ident; $(
+        $(#[$doc:meta])*
+        $variant:ident { $($field:ident: $type:ty),* }: $class:ident $kind:expr, [$($shown:ident),*],
+            $message:literal $(, $part:expr)*;
+    )*) => {
+        /// An error in a Python argument. The errors of the core are in [`error`](crate::error).
+        #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+        pub(crate) enum Failure {$(
+            $(#[$doc])*
+            #[error($message $(, $part)*)]
+            $variant { $argument: &'static str, $($field: $type),* },
+        )*}
+
+        impl Failure {
+            fn describe(self) -> Described {
+                match self {$(
+                    Self::$variant { $argument, $($shown,)* .. } => {
+                        let fields: Vec<Option<_>> = vec![$($shown.attribute(stringify!($shown))),*];
+                        (Class::$class, $kind, $argument, fields.into_iter().flatten().collect())
+                    }
+                )*}
+            }
+        }
+    };
+}
+
+failures! {
+    argument;
+
+    NotAnArray { class: String }: ElementType "not_an_array", [],
+        "{argument} is of type {class}: must be a NumPy array or have __dlpack__";
+    NotOnDevice { class: String }: ElementType "not_an_array", [],
         "{argument} is of type {class}: must be an array on a CUDA device, with __dlpack__ or \
-         __cuda_array_interface__"
-    )]
-    NotOnDevice { argument: &'static str, class: String },
-    #[error("{argument} cannot be read through __cuda_array_interface__: {why}")]
-    Interface { argument: &'static str, why: &'static str },
-    #[error("{argument} holds {got}: must hold {expected} on a device")]
-    DeviceIntegers { argument: &'static str, got: Element, expected: &'static str },
-    #[error("{argument} is empty: pass at least one")]
-    NoPairs { argument: &'static str },
+         __cuda_array_interface__";
+    Dtype { dtype: String }: ElementType ErrorKind::ElementType.name(), [dtype],
+        "{argument} has dtype {dtype}, which is not a type of TensorScatter: use dtype=object for strings, and \
+         a view of the same width for other data";
+    DtypeName { dtype: String }: ElementType ErrorKind::ElementType.name(), [dtype],
+        "{argument} = {dtype}: NumPy does not know it; bfloat16, float8 and 4-bit types come with ml_dtypes";
+    ByteOrder { dtype: String }: ElementType "byte_order", [dtype],
+        "{argument} has dtype {dtype}, which is not in this machine's byte order";
+    DtypeMismatch { element: Element, cache: Element }:
+        ElementType ErrorKind::ElementTypeMismatch.name(), [element, cache],
+        "{argument} is {element}, but the cache is {cache}: both must have the same type";
+    Strides { dimension: usize, stride: isize, itemsize: usize }: Array "strides", [dimension, itemsize],
+        "{argument} has a stride of {stride} bytes in dimension {dimension}, which is not a multiple of the \
+         element size {itemsize}";
+    ReadOnly {}: Array "read_only", [],
+        "{argument} is read-only: it cannot be written in place";
+    Immutable { library: &'static str, kind: MemoryKind }: Array "immutable", [],
+        "{argument} is a {library} array, which is immutable: {}", instead_of_immutable(argument, *kind);
+    /// `is` is `None` if this package cannot use the device at all.
+    Device { device: String, is: Option<MemoryKind>, wanted: MemoryKind }: Device "device", [device],
+        "{argument} is on {device}: {}", usable_device(*is, *wanted);
+    NotCurrent { device: String, current: i32 }: Device "device", [device],
+        "{argument} is on {device}, but the current device of this thread is cuda:{current}: make {device} \
+         current first";
+    Interface { why: &'static str }: Array "export", [],
+        "{argument} cannot be read through __cuda_array_interface__: {why}";
+    Export { why: String }: Array "export", [],
+        "{argument} cannot be read through DLPack: {why}";
+    DeviceIntegers { got: Element, wanted: &'static str }: ElementType "not_integers", [],
+        "{argument} holds {got}: must hold {wanted} on a device";
+    NoPairs {}: Option "no_pairs", [],
+        "{argument} is empty: pass at least one";
     /// The argument is a status, or a copy of one.
-    #[error("{argument} has {got} bytes, must have {STATUS_BYTES}")]
-    StatusBytes { argument: &'static str, got: usize },
+    StatusBytes { got: usize, expected: usize }: Shape "status_bytes", [got, expected],
+        "{argument} has {got} bytes, must have {expected}";
     /// This package cannot get the argument from the library of the caches.
-    #[error("{argument} is needed{}, and the first cache is of {library}", needed_from_library(.argument))]
-    Unknown { argument: &'static str, library: String },
+    Unknown { library: String }: Option "unknown", [],
+        "{argument} is needed{}, and the first cache is of {library}", needed_from_library(argument);
     /// A tensor whose gradient would be lost, or that is more than plain memory.
-    #[error("{argument} {why}")]
-    Tensor { argument: &'static str, why: &'static str },
+    Tensor { why: &'static str }: Array "tensor", [],
+        "{argument} {why}";
     /// A tensor without memory, such as one of a trace.
-    #[error("{argument} is of type {class}, which has no memory: {advice}")]
-    NoMemory { argument: &'static str, class: String, advice: &'static str },
-    #[error("{argument} cannot be read through DLPack: {why}")]
-    Export { argument: &'static str, why: String },
-    #[error(
-        "{argument}{} has {what} {got}, must have {expected}: all calls and pairs of a write must have one form; \
-         prepare another write for this one",
-        of_pair(*.pair)
-    )]
-    Prepared { argument: &'static str, pair: usize, what: &'static str, got: String, expected: String },
-    #[error("{argument} has shape {got}, must have past_cache's {expected}")]
-    OutShape { argument: &'static str, got: String, expected: String },
-    #[error("{argument} must be C-contiguous")]
-    NotContiguous { argument: &'static str },
+    NoMemory { class: String, advice: &'static str }: Array "no_memory", [],
+        "{argument} is of type {class}, which has no memory: {advice}";
+    Prepared { pair: usize, what: &'static str, got: String, expected: String }:
+        Shape "prepared", [pair, what, got, expected],
+        "{argument}{} has {what} {got}, must have {expected}: {ONE_FORM}", of_pair(*pair);
+    PreparedType { pair: usize, what: &'static str, got: String, expected: String }:
+        ElementType "prepared", [pair, what, got, expected],
+        "{argument}{} has {what} {got}, must have {expected}: {ONE_FORM}", of_pair(*pair);
+    OutShape { got: String, expected: String }: Shape "out_shape", [got, expected],
+        "{argument} has shape {got}, must have past_cache's {expected}";
+    NotContiguous {}: Array "not_contiguous", [],
+        "{argument} must be C-contiguous";
     /// Code that ran during the call changed the memory or the shape of the array.
-    #[error("{argument} was moved or reshaped while the call read another argument")]
-    Moved { argument: &'static str },
-    #[error("{argument} contains {class}: object arrays must contain only str")]
-    NotAString { argument: &'static str, class: String },
-    #[error("{argument} shares memory with {with}")]
-    Overlap { argument: &'static str, with: &'static str },
-    #[error("{name} holds {got}: must hold integers")]
-    NotIntegers { name: Name, got: String },
-    #[error("{name} is of type {class}: must be an array or a sequence of integers")]
-    NotASequence { name: Name, class: String },
-    #[error("pairs[{index}] is of type {class}: must be a tuple of a cache and its update")]
-    NotAPair { index: usize, class: String },
-    #[error("{name}{} = {value}: must fit {bits} bits", in_brackets(*.index))]
-    IntegerRange { name: Name, index: Option<usize>, value: String, bits: u32 },
-    #[error("{argument}{} = {value}: must not be negative", in_brackets(*.index))]
-    NegativeSize { argument: &'static str, index: Option<usize>, value: i64 },
-    #[error("{name} has {rank} dimension{}, must have 1{}", plural(*.rank), .name.advice())]
-    IndexRank { name: Name, rank: usize },
-    #[error("{argument} is of type {class}: must be {expected}")]
-    Keyword { argument: &'static str, class: String, expected: &'static str },
+    Moved {}: Array "moved", [],
+        "{argument} was moved or reshaped while the call read another argument";
+    NotAString { class: String }: ElementType "not_a_string", [],
+        "{argument} contains {class}: object arrays must contain only str";
+    Overlap { with_: &'static str }: Array ErrorKind::Overlap.name(), [with_],
+        "{argument} shares memory with {with_}";
+    NotIntegers { list: Option<usize>, got: String }: ElementType "not_integers", [],
+        "{argument}{} holds {got}: must hold integers", in_brackets(*list);
+    NotASequence { list: Option<usize>, class: String }: ElementType "not_integers", [],
+        "{argument}{} is of type {class}: must be an array or a sequence of integers", in_brackets(*list);
+    NotAPair { place: usize, class: String }: ElementType "not_a_pair", [],
+        "{argument}[{place}] is of type {class}: must be a tuple of a cache and its update";
+    IntegerRange { list: Option<usize>, index: Option<usize>, value: Digits, bits: u32 }:
+        Position "integer_range", [index, value],
+        "{argument}{}{} = {value}: must fit {bits} bits", in_brackets(*list), in_brackets(*index);
+    NegativeSize { index: Option<usize>, value: i64 }: Position "negative_size", [index, value],
+        "{argument}{} = {value}: must not be negative", in_brackets(*index);
+    IndexRank { list: Option<usize>, rank: usize }: Shape ErrorKind::Rank.name(), [rank],
+        "{argument}{} has {rank} dimension{}, must have 1{}",
+            in_brackets(*list), plural(*rank), per_sample(*list);
+    Keyword { class: String, wanted: &'static str }: ElementType "keyword_type", [],
+        "{argument} is of type {class}: must be {wanted}";
     /// The axis does not fit 64 bits.
-    #[error("axis = {value} is not a dimension of any cache")]
-    Axis { value: String },
-    #[error("{argument} = {value:?}: must be {}", .choices.join(" or "))]
-    Choice { argument: &'static str, value: String, choices: &'static [&'static str] },
-    #[error("dtype is required with shapes")]
-    DtypeMissing,
-    #[error("dtype is not allowed with arrays, which have their own")]
-    DtypeUseless,
-    #[error("{argument}[{dimension}] = {value}: dimensions must be integers from 0 to {}", isize::MAX)]
-    Dimension { argument: &'static str, dimension: usize, value: String },
+    Axis { axis: Digits }: Option ErrorKind::AxisOutOfRange.name(), [axis],
+        "{argument} = {axis} is not a dimension of any cache";
+    Choice { value: String, choices: &'static [&'static str] }: Option "choice", [value],
+        "{argument} = {value:?}: must be {}", choices.join(" or ");
+    DtypeMissing {}: Option "dtype_keyword", [],
+        "{argument} is required with shapes";
+    DtypeUseless {}: Option "dtype_keyword", [],
+        "{argument} is not allowed with arrays, which have their own";
+    Dimension { dimension: usize, value: String }: Shape "dimension", [dimension],
+        "{argument}[{dimension}] = {value}: dimensions must be integers from 0 to {}", isize::MAX;
 }
 
 /// The kind of memory that a call requires.
@@ -132,100 +154,21 @@ pub(crate) const STATUS_BYTES: usize = size_of::<kvscatter_cuda::StatusWords>();
 /// The class, the kind, the argument and the fields of an exception.
 type Described = (Class, &'static str, &'static str, Vec<(&'static str, Field)>);
 
-impl Failure {
-    fn describe(self) -> Described {
-        use Class::{Array, ElementType, Position, Shape};
+/// A field of an error as an attribute of its exception.
+trait Shown {
+    /// Returns `None` if the exception does not have the attribute.
+    fn attribute(self, name: &'static str) -> Option<(&'static str, Field)>;
+}
 
-        let size = |name, size: usize| vec![(name, size.into())];
-        let text = |name, text: String| vec![(name, text.into())];
-        match self {
-            Self::NotAnArray { argument, .. } | Self::NotOnDevice { argument, .. } => {
-                (ElementType, "not_an_array", argument, vec![])
-            }
-            Self::Dtype { argument, dtype } => {
-                (ElementType, ErrorKind::ElementType.name(), argument, text("dtype", dtype))
-            }
-            Self::DtypeName { dtype } => {
-                (ElementType, ErrorKind::ElementType.name(), "dtype", text("dtype", dtype))
-            }
-            Self::ByteOrder { argument, dtype } => {
-                (ElementType, "byte_order", argument, text("dtype", dtype))
-            }
-            Self::DtypeMismatch { argument, element, cache } => {
-                let fields = vec![("element", element.ty.into()), ("cache", cache.ty.into())];
-                (ElementType, ErrorKind::ElementTypeMismatch.name(), argument, fields)
-            }
-            Self::Strides { argument, dimension, itemsize, .. } => {
-                let fields = vec![("dimension", dimension.into()), ("itemsize", itemsize.into())];
-                (Array, "strides", argument, fields)
-            }
-            Self::ReadOnly { argument } => (Array, "read_only", argument, vec![]),
-            Self::Immutable { argument, .. } => (Array, "immutable", argument, vec![]),
-            Self::Device { argument, device, .. } => {
-                (Class::Device, "device", argument, text("device", device))
-            }
-            Self::NotCurrent { argument, device, .. } => {
-                (Class::Device, "device", argument, text("device", format!("cuda:{device}")))
-            }
-            Self::Interface { argument, .. } | Self::Export { argument, .. } => {
-                (Array, "export", argument, vec![])
-            }
-            Self::NoPairs { argument } => (Class::Option, "no_pairs", argument, vec![]),
-            Self::StatusBytes { argument, got } => {
-                let fields = vec![("got", got.into()), ("expected", STATUS_BYTES.into())];
-                (Shape, "status_bytes", argument, fields)
-            }
-            Self::Unknown { argument, .. } => (Class::Option, "unknown", argument, vec![]),
-            Self::Tensor { argument, .. } => (Array, "tensor", argument, vec![]),
-            Self::NoMemory { argument, .. } => (Array, "no_memory", argument, vec![]),
-            Self::Prepared { argument, pair, what, got, expected } => {
-                let class = if what == "dtype" { ElementType } else { Shape };
-                let texts = [("what", what.into()), ("got", got.into()), ("expected", expected.into())];
-                (class, "prepared", argument, [("pair", pair.into())].into_iter().chain(texts).collect())
-            }
-            Self::OutShape { argument, got, expected } => {
-                (Shape, "out_shape", argument, vec![("got", got.into()), ("expected", expected.into())])
-            }
-            Self::NotContiguous { argument } => (Array, "not_contiguous", argument, vec![]),
-            Self::Moved { argument } => (Array, "moved", argument, vec![]),
-            Self::NotAString { argument, .. } => (ElementType, "not_a_string", argument, vec![]),
-            Self::Overlap { argument, with } => {
-                (Array, ErrorKind::Overlap.name(), argument, vec![("with_", with.into())])
-            }
-            Self::DeviceIntegers { argument, .. }
-            | Self::NotIntegers { name: Name { argument, .. }, .. }
-            | Self::NotASequence { name: Name { argument, .. }, .. } => {
-                (ElementType, "not_integers", argument, vec![])
-            }
-            Self::NotAPair { .. } => (ElementType, "not_a_pair", "pairs", vec![]),
-            Self::IntegerRange { name, index, value, .. } => {
-                let index = index.map(|index| ("index", index.into()));
-                let fields = index.into_iter().chain([("value", Field::Digits(value))]).collect();
-                (Position, "integer_range", name.argument, fields)
-            }
-            Self::NegativeSize { argument, index, value } => {
-                let index = index.map(|index| ("index", index.into()));
-                (
-                    Position,
-                    "negative_size",
-                    argument,
-                    index.into_iter().chain([("value", value.into())]).collect(),
-                )
-            }
-            Self::IndexRank { name, rank } => {
-                (Shape, ErrorKind::Rank.name(), name.argument, size("rank", rank))
-            }
-            Self::Keyword { argument, .. } => (ElementType, "keyword_type", argument, vec![]),
-            Self::Axis { value } => {
-                let kind = ErrorKind::AxisOutOfRange.name();
-                (Class::Option, kind, "axis", vec![("axis", Field::Digits(value))])
-            }
-            Self::Choice { argument, value, .. } => (Class::Option, "choice", argument, text("value", value)),
-            Self::DtypeMissing | Self::DtypeUseless => (Class::Option, "dtype_keyword", "dtype", vec![]),
-            Self::Dimension { argument, dimension, .. } => {
-                (Shape, "dimension", argument, size("dimension", dimension))
-            }
-        }
+impl<T: Into<Field>> Shown for T {
+    fn attribute(self, name: &'static str) -> Option<(&'static str, Field)> {
+        Some((name, self.into()))
+    }
+}
+
+impl Shown for Option<usize> {
+    fn attribute(self, name: &'static str) -> Option<(&'static str, Field)> {
+        self.map(|size| (name, size.into()))
     }
 }
 
@@ -237,23 +180,14 @@ impl From<Failure> for PyErr {
     }
 }
 
-impl Name {
-    fn advice(self) -> &'static str {
-        if self.list.is_none() { ": one value per sample" } else { "" }
-    }
-}
-
 impl From<&'static str> for Name {
     fn from(argument: &'static str) -> Self {
         Self { argument, list: None }
     }
 }
 
-impl fmt::Display for Name {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{}", self.argument, in_brackets(self.list))
-    }
-}
+const ONE_FORM: &str =
+    "all calls and pairs of a write must have one form; prepare another write for this one";
 
 fn instead_of_immutable(argument: &str, kind: MemoryKind) -> &'static str {
     match (kind, argument) {
@@ -276,6 +210,10 @@ fn needed_from_library(argument: &str) -> &'static str {
         "stream" => ", as in launch(stream): the current stream is known for PyTorch and CuPy only",
         _ => ": only PyTorch and CuPy can allocate one",
     }
+}
+
+fn per_sample(list: Option<usize>) -> &'static str {
+    if list.is_none() { ": one value per sample" } else { "" }
 }
 
 fn of_pair(pair: usize) -> String {

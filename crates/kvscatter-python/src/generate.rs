@@ -198,13 +198,13 @@ impl Prompts {
         let is_text = prompts.is_instance_of::<PyString>() || prompts.is_instance_of::<PyBytes>();
         if is_text || !prompts.hasattr(intern!(prompts.py(), "__iter__"))? {
             let class = class_name(&prompts.get_type());
-            let expected = "a text, or a sequence of texts or of sequences of token ids";
-            return Err(Failure::Keyword { argument, class, expected }.into());
+            let wanted = "a text, or a sequence of texts or of sequences of token ids";
+            return Err(Failure::Keyword { argument, class, wanted }.into());
         }
-        let of = |(index, prompt): (_, PyResult<_>)| {
-            Indices::of_list(&prompt?, Name { argument, list: Some(index) }).map(list)
+        let read = |(index, prompt): (_, PyResult<_>)| {
+            Indices::read_list(&prompt?, Name { argument, list: Some(index) }).map(list)
         };
-        prompts.try_iter()?.enumerate().map(of).collect::<PyResult<_>>().map(Self)
+        prompts.try_iter()?.enumerate().map(read).collect::<PyResult<_>>().map(Self)
     }
 
     fn __len__(&self) -> usize {
@@ -250,7 +250,7 @@ impl Generation {
         let sampling = Sampling { temperature, top_k, top_p, min_p, seed };
         let options = GenerateOptions {
             max_new_tokens,
-            eos: list(Indices::of(eos, "eos")?),
+            eos: list(Indices::read(eos, "eos")?),
             chunk,
             repetition_penalty,
             sampling: do_sample.then_some(sampling),
@@ -266,7 +266,7 @@ impl Generation {
 
     /// Returns the same options with other end tokens.
     fn with_eos(&self, py: Python<'_>, eos: &Bound<'_, PyAny>) -> PyResult<Self> {
-        let options = GenerateOptions { eos: list(Indices::of(Some(eos), "eos")?), ..self.options.clone() };
+        let options = GenerateOptions { eos: list(Indices::read(Some(eos), "eos")?), ..self.options.clone() };
         let progress = self.progress.as_ref().map(|it| it.clone_ref(py));
         Ok(Self { options, has_eos: true, draft: self.draft, progress })
     }

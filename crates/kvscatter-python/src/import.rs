@@ -10,15 +10,15 @@ use crate::{dlpack, strided, torch};
 impl<'py> Array<'py> {
     /// Imports an array of any library for reading.
     pub(crate) fn read(object: &Bound<'py, PyAny>, argument: &'static str) -> PyResult<Self> {
-        Self::of(object, argument, Access::Read)
+        Self::import(object, argument, Access::Read)
     }
 
     /// Imports an array for writing. Returns an error for an array that is read-only or immutable.
     pub(crate) fn written(object: &Bound<'py, PyAny>, argument: &'static str) -> PyResult<Self> {
-        Self::of(object, argument, Access::Write)
+        Self::import(object, argument, Access::Write)
     }
 
-    fn of(object: &Bound<'py, PyAny>, argument: &'static str, access: Access) -> PyResult<Self> {
+    fn import(object: &Bound<'py, PyAny>, argument: &'static str, access: Access) -> PyResult<Self> {
         match object.cast::<PyUntypedArray>() {
             Ok(array) => strided::array(array, argument, access),
             Err(_) => dlpack::array(object, argument, access),

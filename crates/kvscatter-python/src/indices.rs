@@ -14,6 +14,7 @@ use pyo3::types::{PyByteArray, PyBytes, PySequence, PyString};
 use smallvec::SmallVec;
 
 use crate::array::Array;
+use crate::error::Digits;
 use crate::failure::{Failure, Name, class_name};
 use crate::integer::{decimal, integer};
 use crate::{strided, torch};
@@ -26,7 +27,7 @@ const NO_BUFFER: RawBuffer = RawBuffer { ptr: ptr::null_mut(), len: 0 };
 
 /// The values of `write_indices`, `lengths` and similar arguments, one per sample, or their absence.
 pub(crate) struct Indices {
-    argument: &'static str,
+    pub(crate) argument: &'static str,
     /// Whether the argument was a single integer, whose value has no index in a list.
     is_one: bool,
     values: Option<Values>,
@@ -41,33 +42,39 @@ impl Indices {
     /// - `ElementTypeError` for anything else, including booleans and floats
     /// - `ShapeError` for another rank
     /// - `PositionError` for integers that do not fit 64 bits
-    pub(crate) fn of(object: Option<&Bound<'_, PyAny>>, argument: &'static str) -> PyResult<Self> {
+    pub(crate) fn read(object: Option<&Bound<'_, PyAny>>, argument: &'static str) -> PyResult<Self> {
         match object {
-            Some(object) => Self::of_list(object, argument.into()),
+            Some(object) => Self::read_list(object, argument.into()),
             None => Ok(Self { argument, is_one: false, values: None, source: NO_BUFFER }),
         }
     }
 
-    /// Reads an integer array of one dimension or a sequence of integers, like [`of`](Self::of).
-    pub(crate) fn of_list(object: &Bound<'_, PyAny>, name: Name) -> PyResult<Self> {
+    /// Reads an integer array of one dimension or a sequence of integers, like [`read`](Self::read).
+    pub(crate) fn read_list(object: &Bound<'_, PyAny>, name: Name) -> PyResult<Self> {
         let argument = name.argument;
-        let of = |values, source| Ok(Self { argument, is_one: false, values, source });
+        let made = |values, source| Ok(Self { argument, is_one: false, values, source });
         let numpy = object.cast::<PyUntypedArray>();
         let quick = match &numpy {
             Ok(array) => strided::i64s(array).map(|(values, source)| (Values::from_slice(values), source)),
             Err(_) => torch::look(object, i64s),
         };
         if let Some((values, source)) = quick {
-            return of(Some(values), source);
+            return made(Some(values), source);
         }
         if numpy.is_err() && !object.hasattr(intern!(object.py(), "__dlpack__"))? {
-            return of(Some(of_sequence(object, name)?), NO_BUFFER);
+            return made(Some(of_sequence(object, name)?), NO_BUFFER);
         }
         let array = Array::read(object, argument)?;
         let values = of_array(&array, name)?;
         let size = array.element().bits().wrapping_div(8);
         let source = array.buffer(Some(array.form.extent().wrapping_mul(size)));
-        of(Some(values), source)
+        made(Some(values), source)
+    }
+
+    /// Reads a value for each sample, or one integer for all samples.
+    pub(crate) fn list_or_one(object: &Bound<'_, PyAny>, argument: &'static str) -> PyResult<Self> {
+        let is_list = object.hasattr(intern!(object.py(), "__len__"))?;
+        if is_list { Self::read(Some(object), argument) } else { Self::one(object, argument) }
     }
 
     /// Reads a single integer. Anything else raises the error for a bad element of a sequence.
@@ -81,12 +88,22 @@ impl Indices {
         self.values.as_deref()
     }
 
-    /// Returns the value at an index, which must not be negative.
+    /// Returns the number of samples, or `None` for a single integer.
+    pub(crate) fn batch(&self) -> Option<usize> {
+        (!self.is_one).then(|| self.values().unwrap_or_default().len())
+    }
+
+    /// Returns the value of a sample.
+    pub(crate) fn value(&self, sample: usize) -> i64 {
+        self.values().unwrap_or_default()[if self.is_one { 0 } else { sample }]
+    }
+
+    /// Returns the value of a sample, which must not be negative.
     ///
     /// # Errors
     /// Returns `PositionError` for a negative value.
     pub(crate) fn size(&self, index: usize) -> Result<usize, Failure> {
-        let value = self.values().unwrap_or_default()[index];
+        let value = self.value(index);
         let index = (!self.is_one).then_some(index);
         usize::try_from(value).map_err(|_| Failure::NegativeSize { argument: self.argument, index, value })
     }
@@ -115,9 +132,10 @@ impl Indices {
     pub(crate) fn i32s(&self) -> Result<SmallVec<[i32; 64]>, Failure> {
         let narrow = |(index, &value): (usize, &i64)| {
             let unfit = || Failure::IntegerRange {
-                name: self.argument.into(),
+                argument: self.argument,
+                list: None,
                 index: (!self.is_one).then_some(index),
-                value: value.to_string(),
+                value: Digits(value.to_string()),
                 bits: 32,
             };
             i32::try_from(value).map_err(|_| unfit())
@@ -128,7 +146,7 @@ impl Indices {
     /// Checks that the source of the values and the written memory share no byte.
     pub(crate) fn check_disjoint(&self, written: RawBuffer, name: &'static str) -> Result<(), Failure> {
         if self.source.overlaps(written) {
-            return Err(Failure::Overlap { argument: name, with: self.argument });
+            return Err(Failure::Overlap { argument: name, with_: self.argument });
         }
         Ok(())
     }
@@ -153,8 +171,9 @@ fn i64s(tensor: &TensorRef<'_>) -> Option<(Values, RawBuffer)> {
 }
 
 fn of_array(array: &Array<'_>, name: Name) -> PyResult<Values> {
+    let Name { argument, list } = name;
     let [count] = *array.form.shape else {
-        return Err(Failure::IndexRank { name, rank: array.form.shape.len() }.into());
+        return Err(Failure::IndexRank { argument, list, rank: array.form.shape.len() }.into());
     };
     // The strides of an empty array have no meaning, and `np.array([])` is float64.
     if count == 0 {
@@ -162,15 +181,15 @@ fn of_array(array: &Array<'_>, name: Name) -> PyResult<Values> {
     }
     let ty = array.element().ty;
     let read = match ty {
-        ElementType::Int64 => read::<i64>,
-        ElementType::Int32 => read::<i32>,
-        ElementType::Int16 => read::<i16>,
-        ElementType::Int8 => read::<i8>,
-        ElementType::UInt64 => read::<u64>,
-        ElementType::UInt32 => read::<u32>,
-        ElementType::UInt16 => read::<u16>,
-        ElementType::UInt8 => read::<u8>,
-        _ => return Err(Failure::NotIntegers { name, got: array.element().to_string() }.into()),
+        ElementType::Int64 => read_number::<i64>,
+        ElementType::Int32 => read_number::<i32>,
+        ElementType::Int16 => read_number::<i16>,
+        ElementType::Int8 => read_number::<i8>,
+        ElementType::UInt64 => read_number::<u64>,
+        ElementType::UInt32 => read_number::<u32>,
+        ElementType::UInt16 => read_number::<u16>,
+        ElementType::UInt8 => read_number::<u8>,
+        _ => return Err(Failure::NotIntegers { argument, list, got: array.element().to_string() }.into()),
     };
     let [stride] = *array.form.strides() else { return Ok(Values::new()) };
     let size = array.element().bits().wrapping_div(8).cast_signed();
@@ -191,13 +210,14 @@ fn of_array(array: &Array<'_>, name: Name) -> PyResult<Values> {
 
 /// # Safety
 /// `at` points to a `T`, aligned or not.
-unsafe fn read<T: Into<i128>>(at: *const u8) -> i128 {
+unsafe fn read_number<T: Into<i128>>(at: *const u8) -> i128 {
     // SAFETY: `at` points to a `T`, aligned or not (this function's contract).
     unsafe { at.cast::<T>().read_unaligned() }.into()
 }
 
 fn of_sequence(object: &Bound<'_, PyAny>, name: Name) -> PyResult<Values> {
-    let refused = || Failure::NotASequence { name, class: class_name(&object.get_type()) };
+    let Name { argument, list } = name;
+    let refused = || Failure::NotASequence { argument, list, class: class_name(&object.get_type()) };
     let is_text = object.is_instance_of::<PyString>()
         || object.is_instance_of::<PyBytes>()
         || object.is_instance_of::<PyByteArray>();
@@ -212,11 +232,12 @@ fn of_sequence(object: &Bound<'_, PyAny>, name: Name) -> PyResult<Values> {
 
 /// Reads a single integer. `index` is its index if it is in a list.
 fn number(item: &Bound<'_, PyAny>, name: Name, index: Option<usize>) -> PyResult<i64> {
-    let not_an_integer = || Failure::NotIntegers { name, got: class_name(&item.get_type()) };
+    let Name { argument, list } = name;
+    let not_an_integer = || Failure::NotIntegers { argument, list, got: class_name(&item.get_type()) };
     let integer = integer(item)?.ok_or_else(not_an_integer)?;
     integer.extract().map_err(|_| too_large(name, index, decimal(item)).into())
 }
 
-fn too_large(name: Name, index: Option<usize>, value: String) -> Failure {
-    Failure::IntegerRange { name, index, value, bits: 64 }
+fn too_large(Name { argument, list }: Name, index: Option<usize>, value: String) -> Failure {
+    Failure::IntegerRange { argument, list, index, value: Digits(value), bits: 64 }
 }

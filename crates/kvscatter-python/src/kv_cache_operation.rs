@@ -6,8 +6,9 @@ use pyo3::exceptions::PyOverflowError;
 use pyo3::prelude::*;
 
 use crate::array::Array;
+use crate::error::ArgumentNames;
 use crate::indices::Indices;
-use crate::{error, options, write};
+use crate::{options, write};
 
 /// Writes `newKv` into one layer of `past` in place, by Ascend ATB `KVCacheOperation`.
 ///
@@ -65,14 +66,14 @@ pub(crate) fn kv_cache_operation_(
     #[pyo3(from_py_with = options::out_of_range)] out_of_range: OutOfRange,
 ) -> PyResult<usize> {
     let py = past.py();
-    let refused = |error| error::core_as_named(py, error);
+    let refused = |error| ArgumentNames::Specification.raise(py, error);
     let operator = KvCacheOperation::new().out_of_range(out_of_range);
     let past = Array::written(past, "past")?;
     let new_kv = Array::read(newKv, "newKv")?;
     let layer = layer(layerId)?;
-    let offsets = Indices::of(Some(tokenOffset), "tokenOffset")?;
-    let tokens = Indices::of(Some(seqLen), "seqLen")?;
-    let lengths = Indices::of(lengths, "lengths")?;
+    let offsets = Indices::read(Some(tokenOffset), "tokenOffset")?;
+    let tokens = Indices::read(Some(seqLen), "seqLen")?;
+    let lengths = Indices::read(lengths, "lengths")?;
     new_kv.check_same_element(&past)?;
 
     let element = past.element().ty;
@@ -90,5 +91,5 @@ fn layer(object: &Bound<'_, PyAny>) -> PyResult<Indices> {
     let integer = object.extract::<i64>();
     let is_integer =
         integer.is_ok() || integer.is_err_and(|error| error.is_instance_of::<PyOverflowError>(py));
-    if is_integer { Indices::one(object, "layerId") } else { Indices::of(Some(object), "layerId") }
+    if is_integer { Indices::one(object, "layerId") } else { Indices::read(Some(object), "layerId") }
 }

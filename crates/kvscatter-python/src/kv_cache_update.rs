@@ -5,8 +5,9 @@ use kvscatter::{Call, OutOfRange};
 use pyo3::prelude::*;
 
 use crate::array::Array;
+use crate::error::ArgumentNames;
 use crate::indices::Indices;
-use crate::{error, options, write};
+use crate::{options, write};
 
 /// Writes `update` into `cache` in place, by TensorRT `KVCacheUpdate`.
 ///
@@ -57,13 +58,13 @@ pub(crate) fn kv_cache_update_(
     #[pyo3(from_py_with = options::out_of_range)] out_of_range: OutOfRange,
 ) -> PyResult<usize> {
     let py = cache.py();
-    let refused = |error| error::core_as_named(py, error);
+    let refused = |error| ArgumentNames::Specification.raise(py, error);
     let operator = KvCacheUpdate::new().out_of_range(out_of_range);
     let cache = Array::written(cache, "cache")?;
     let update = Array::read(update, "update")?;
-    let starts = Indices::of(Some(writeIndices), "writeIndices")?;
-    let ends = Indices::of(updateLengths, "updateLengths")?;
-    let lengths = Indices::of(lengths, "lengths")?;
+    let starts = Indices::read(Some(writeIndices), "writeIndices")?;
+    let ends = Indices::read(updateLengths, "updateLengths")?;
+    let lengths = Indices::read(lengths, "lengths")?;
     update.check_same_element(&cache)?;
 
     let element = cache.element().ty;

@@ -14,7 +14,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyType};
 use self_cell::self_cell;
 
-use crate::error::core;
+use crate::error::ArgumentNames;
 use crate::lazy::Lazy;
 
 self_cell!(
@@ -134,7 +134,7 @@ fn raise(py: Python<'_>, error: OnnxError) -> PyErr {
     let raised = about(&error).unwrap_or_else(|error| error);
     match error.root() {
         OnnxError::Operator(broken) => {
-            let operator = core(py, *broken);
+            let operator = ArgumentNames::Functional.raise(py, *broken);
             operator.set_cause(py, Some(raised));
             operator
         }

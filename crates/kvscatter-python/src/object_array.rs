@@ -8,7 +8,7 @@ use pyo3::types::PyString;
 use pyo3::{Borrowed, ffi};
 
 use crate::array::Array;
-use crate::error;
+use crate::error::ArgumentNames;
 use crate::failure::{Failure, class_name};
 
 /// An element of an object array: null, or a reference that the array owns. A clone is another reference.
@@ -52,7 +52,7 @@ pub(crate) fn in_place(
             // The references of the failed pair are still in its cache.
             replaced.0.truncate(before);
             replaced.release(py);
-            return Err(error::core(py, refused));
+            return Err(ArgumentNames::Functional.raise(py, refused));
         }
     }
     replaced.release(py);
@@ -81,8 +81,9 @@ pub(crate) fn write_present(
     // not overlap.
     let update = unsafe { elements(bytes(update)) };
     // This writes every element of the present exactly once.
-    let written =
-        plan.write_present_cloned(past, update, present).map_err(|refused| error::core(py, refused))?;
+    let written = plan
+        .write_present_cloned(past, update, present)
+        .map_err(|refused| ArgumentNames::Functional.raise(py, refused))?;
     replaced.release(py);
     Ok(written.skipped)
 }
@@ -107,7 +108,7 @@ fn check_strings(py: Python<'_>, array: &Array<'_>) -> PyResult<()> {
 
 fn check_disjoint(written: &Array<'_>, other: &Array<'_>) -> Result<(), Failure> {
     if bytes(written).overlaps(bytes(other)) {
-        return Err(Failure::Overlap { argument: written.argument, with: other.argument });
+        return Err(Failure::Overlap { argument: written.argument, with_: other.argument });
     }
     Ok(())
 }

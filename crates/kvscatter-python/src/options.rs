@@ -8,7 +8,7 @@ use kvscatter_session::{GenerateSetting, LoadOptions};
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
-use crate::error::{self, Class, Field, raise};
+use crate::error::{ArgumentNames, Class, Digits, raise};
 use crate::failure::{Failure, class_name};
 use crate::integer::{self, decimal};
 use crate::session_error;
@@ -16,45 +16,42 @@ use crate::session_error;
 /// Accepts any integer. An axis that does not fit 64 bits does not exist either, so it has the same error.
 pub(crate) fn axis(value: &Bound<'_, PyAny>) -> PyResult<i64> {
     let axis = integer(value, "axis")?.and_then(|axis| i64::try_from(axis).ok());
-    axis.ok_or_else(|| Failure::Axis { value: decimal(value) }.into())
+    axis.ok_or_else(|| Failure::Axis { argument: "axis", axis: Digits(decimal(value)) }.into())
 }
 
-pub(crate) fn width(value: &Bound<'_, PyAny>) -> PyResult<usize> {
-    Bounds { argument: "width", ..PICTURE }.size(value)
+/// Defines the conversion of each integer argument, with its bounds.
+macro_rules! integers {
+    ($($(#[$doc:meta])* $name:ident: $type:ty = $read:ident { $($bounds:tt)* };)*) => {$(
+        $(#[$doc])*
+        pub(crate) fn $name(value: &Bound<'_, PyAny>) -> PyResult<$type> {
+            Bounds { argument: stringify!($name), $($bounds)* }.$read(value)
+        }
+    )*};
 }
 
-pub(crate) fn samples(value: &Bound<'_, PyAny>) -> PyResult<usize> {
-    Bounds { argument: "samples", ..PICTURE }.size(value)
-}
-
-pub(crate) fn batch(value: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
-    Bounds { argument: "batch", ..COUNT }.optional(value)
-}
-
-pub(crate) fn capacity(value: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
-    Bounds { argument: "capacity", ..COUNT }.optional(value)
-}
-
-pub(crate) fn threads(value: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
-    Bounds { argument: "threads", max: wide(LoadOptions::MAX_THREADS), ..COUNT }.optional(value)
-}
-
-pub(crate) fn chunk(value: &Bound<'_, PyAny>) -> PyResult<usize> {
-    Bounds { argument: "chunk", ..COUNT }.size(value)
-}
-
-/// Unlike most other counts, this may be 0.
-pub(crate) fn max_new_tokens(value: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
-    Bounds { argument: "max_new_tokens", min: 0, ..COUNT }.optional(value)
-}
-
-pub(crate) fn max_seq(value: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
-    Bounds { argument: "max_seq", ..COUNT }.optional(value)
-}
-
-/// 0 means no limit.
-pub(crate) fn top_k(value: &Bound<'_, PyAny>) -> PyResult<usize> {
-    Bounds { argument: "top_k", min: 0, ..COUNT }.size(value)
+integers! {
+    width: usize = number { ..PICTURE };
+    samples: usize = number { ..PICTURE };
+    batch: Option<usize> = optional { ..COUNT };
+    capacity: Option<usize> = optional { ..COUNT };
+    threads: Option<usize> = optional { max: wide(LoadOptions::MAX_THREADS), ..COUNT };
+    chunk: usize = number { ..COUNT };
+    max_new_tokens: Option<usize> = optional { min: 0, ..COUNT };
+    max_seq: Option<usize> = optional { ..COUNT };
+    /// 0 means no limit.
+    top_k: usize = number { min: 0, ..COUNT };
+    draft: usize = number { min: 0, ..COUNT };
+    copies: usize = number { min: 0, ..COUNT };
+    /// Accepts every unsigned number of 64 bits.
+    seed: u64 = number { min: 0, max: u64::MAX.into(), ..COUNT };
+    /// Accepts every unsigned number of 64 bits.
+    memory: u64 = number { min: 0, max: u64::MAX.into(), ..COUNT };
+    /// Raises `PositionError` for a number out of range, because it is a position in the sample.
+    length: usize = number { class: Class::Position, min: 0, ..COUNT };
+    /// Raises `PositionError` for a number out of range, because it is a position among the tokens since `begin`.
+    tokens: usize = number { class: Class::Position, min: 0, ..COUNT };
+    /// Raises `PositionError` for a number out of range, because it is an index among the tokens of a step.
+    token: usize = number { class: Class::Position, min: 0, ..COUNT };
 }
 
 pub(crate) fn temperature(value: &Bound<'_, PyAny>) -> PyResult<f32> {
@@ -71,41 +68,6 @@ pub(crate) fn min_p(value: &Bound<'_, PyAny>) -> PyResult<f32> {
 
 pub(crate) fn repetition_penalty(value: &Bound<'_, PyAny>) -> PyResult<f32> {
     real(value, GenerateSetting::RepetitionPenalty)
-}
-
-/// Accepts every unsigned number of 64 bits.
-pub(crate) fn seed(value: &Bound<'_, PyAny>) -> PyResult<u64> {
-    Bounds { argument: "seed", min: 0, max: u64::MAX.into(), ..COUNT }.number(value)
-}
-
-/// Unlike most other counts, this may be 0.
-pub(crate) fn draft(value: &Bound<'_, PyAny>) -> PyResult<usize> {
-    Bounds { argument: "draft", min: 0, ..COUNT }.size(value)
-}
-
-/// Accepts every unsigned number of 64 bits.
-pub(crate) fn memory(value: &Bound<'_, PyAny>) -> PyResult<u64> {
-    Bounds { argument: "memory", min: 0, max: u64::MAX.into(), ..COUNT }.number(value)
-}
-
-/// Raises `PositionError` for a number out of range, because it is a position in the sample.
-pub(crate) fn length(value: &Bound<'_, PyAny>) -> PyResult<usize> {
-    Bounds { argument: "length", class: Class::Position, min: 0, ..COUNT }.size(value)
-}
-
-/// Raises `PositionError` for a number out of range, because it is a position among the tokens since `begin`.
-pub(crate) fn accepted(value: &Bound<'_, PyAny>) -> PyResult<usize> {
-    Bounds { argument: "tokens", class: Class::Position, min: 0, ..COUNT }.size(value)
-}
-
-/// Unlike most other counts, this may be 0.
-pub(crate) fn copies(value: &Bound<'_, PyAny>) -> PyResult<usize> {
-    Bounds { argument: "copies", min: 0, ..COUNT }.size(value)
-}
-
-/// Raises `PositionError` for a number out of range, because it is an index among the tokens of a step.
-pub(crate) fn token(value: &Bound<'_, PyAny>) -> PyResult<usize> {
-    Bounds { argument: "token", class: Class::Position, min: 0, ..COUNT }.size(value)
 }
 
 /// The bounds for pictures. The maximum is the core's limit of lanes, because larger pictures do not fit a
@@ -126,12 +88,8 @@ pub(crate) struct Bounds<'a> {
 }
 
 impl Bounds<'_> {
-    fn size(&self, value: &Bound<'_, PyAny>) -> PyResult<usize> {
-        self.number(value)
-    }
-
     fn optional(&self, value: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
-        if value.is_none() { Ok(None) } else { self.size(value).map(Some) }
+        if value.is_none() { Ok(None) } else { self.number(value).map(Some) }
     }
 
     /// Returns the value in a type that can represent all values within the bounds.
@@ -151,7 +109,7 @@ impl Bounds<'_> {
         };
         let message = format!("{argument} = {value_text}: must be {limits}");
         let fields = [("value", value_text), ("min", min.to_string()), ("max", max.to_string())];
-        let fields = fields.map(|(name, digits)| (name, Field::Digits(digits)));
+        let fields = fields.map(|(name, digits)| (name, Digits(digits).into()));
         Err(raise(value.py(), class, "integer_range", Some(argument), message, &fields))
     }
 }
@@ -174,7 +132,7 @@ fn integer(value: &Bound<'_, PyAny>, argument: &str) -> PyResult<Option<i128>> {
 fn real(value: &Bound<'_, PyAny>, setting: GenerateSetting) -> PyResult<f32> {
     let Ok(number) = value.extract() else {
         let (argument, class) = (setting.name(), class_name(&value.get_type()));
-        return Err(Failure::Keyword { argument, class, expected: "a number" }.into());
+        return Err(Failure::Keyword { argument, class, wanted: "a number" }.into());
     };
     setting.check(number).map(|()| number).map_err(|error| session_error::raise(value.py(), &error))
 }
@@ -204,7 +162,10 @@ pub(crate) fn resolve_axis(
     #[pyo3(from_py_with = self::axis)] axis: i64,
     rank: usize,
 ) -> PyResult<usize> {
-    TensorScatter::new().axis(axis).resolve_axis(rank).map_err(|refused| error::core(py, refused))
+    TensorScatter::new()
+        .axis(axis)
+        .resolve_axis(rank)
+        .map_err(|refused| ArgumentNames::Functional.raise(py, refused))
 }
 
 pub(crate) fn mode(value: &Bound<'_, PyAny>) -> PyResult<Mode> {
@@ -256,7 +217,7 @@ fn word<T>(
 ) -> PyResult<T> {
     let Ok(word) = value.cast::<PyString>() else {
         let class = class_name(&value.get_type());
-        return Err(Failure::Keyword { argument, class, expected: "a string" }.into());
+        return Err(Failure::Keyword { argument, class, wanted: "a string" }.into());
     };
     let word = word.to_string_lossy();
     known(&word).ok_or_else(|| Failure::Choice { argument, value: word.into_owned(), choices }.into())

@@ -8,10 +8,11 @@ use kvscatter::{Block, Loop, Mode, NegativeIndex, OutOfRange, Segment, WritePlan
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple, PyType};
 
+use crate::error::ArgumentNames;
 use crate::failure::plural;
 use crate::lazy::Lazy;
+use crate::options;
 use crate::prepared_scatter::{PreparedScatter, ScatterIndices, restore_function};
-use crate::{error, options};
 
 /// A write whose positions have all been checked, as `kvscatter.plan` and `Prepared.plan` return it.
 ///
@@ -210,7 +211,7 @@ impl Plan {
         write_indices: Option<&Bound<'_, PyAny>>,
         lengths: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
-        let indices = ScatterIndices::of(write_indices, lengths)?;
+        let indices = ScatterIndices::read(write_indices, lengths)?;
         let [write_indices, lengths] = indices.all().map(|list| list.values().map(Box::from));
         let plan = Self { write, write_indices, lengths };
         plan.planned(py)?;
@@ -221,7 +222,10 @@ impl Plan {
     /// that it succeeds.
     fn planned(&self, py: Python<'_>) -> PyResult<WritePlan<'_>> {
         let (starts, lengths) = (self.write_indices.as_deref(), self.lengths.as_deref());
-        self.write.prepared.plan_with_lengths(starts, lengths).map_err(|refused| error::core(py, refused))
+        self.write
+            .prepared
+            .plan_with_lengths(starts, lengths)
+            .map_err(|refused| ArgumentNames::Functional.raise(py, refused))
     }
 }
 

@@ -3,8 +3,8 @@
 use kvscatter::{Error, Mode, positions};
 use pyo3::prelude::*;
 
-use crate::numbers::{self, Numbers};
-use crate::{error, options};
+use crate::indices::Indices;
+use crate::{error, numbers, options};
 
 /// The module `kvscatter._native.positions`, whose functions are documented in `positions.py`.
 #[pymodule(submodule, name = "positions", gil_used = false)]
@@ -83,16 +83,15 @@ fn convert<'py>(
     function: impl Fn(i64, usize) -> Result<i64, Error>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = values.py();
-    let values = Numbers::of(values, argument)?;
-    let rows = Numbers::of(rows, "rows")?;
-    let batch = Numbers::batch_of([&values, &rows]);
-    numbers::for_each_sample(py, [&values, &rows], |sample| {
+    let arguments = [Indices::list_or_one(values, argument)?, Indices::list_or_one(rows, "rows")?];
+    let (batch, [values, rows]) = (numbers::batch(&arguments), &arguments);
+    numbers::for_each_sample(py, &arguments, |sample| {
         let refused = |error| error::core_of_sample(py, error, argument, batch.map(|_| sample));
-        function(values.at(sample), rows.size(sample)?).map_err(refused)
+        function(values.value(sample), rows.size(sample)?).map_err(refused)
     })
 }
 
 fn cache(capacity: &Bound<'_, PyAny>, mode: Mode) -> PyResult<(usize, Mode)> {
-    let capacity = Numbers::one("capacity", capacity)?.size(0)?;
+    let capacity = Indices::one(capacity, "capacity")?.size(0)?;
     Ok((capacity, mode))
 }

@@ -96,7 +96,7 @@ impl PyPrepared {
         write_indices: Option<&Bound<'_, PyAny>>,
         lengths: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<usize> {
-        let indices = ScatterIndices::of(write_indices, lengths)?;
+        let indices = ScatterIndices::read(write_indices, lengths)?;
         let plan = self.0.plan(py, &indices)?;
         self.0.in_place(py, &plan, &indices.all(), cache, update)
     }
@@ -112,7 +112,7 @@ impl PyPrepared {
         write_indices: Option<&Bound<'_, PyAny>>,
         lengths: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<usize> {
-        let indices = ScatterIndices::of(write_indices, lengths)?;
+        let indices = ScatterIndices::read(write_indices, lengths)?;
         let pairs = prepared_scatter::pairs(pairs)?;
         let plan = self.0.plan(py, &indices)?;
         self.0.write_many(py, &plan, &indices, &pairs)
@@ -131,7 +131,7 @@ impl PyPrepared {
         write_indices: Option<&Bound<'_, PyAny>>,
         lengths: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<usize> {
-        let indices = ScatterIndices::of(write_indices, lengths)?;
+        let indices = ScatterIndices::read(write_indices, lengths)?;
         let plan = self.0.plan(py, &indices)?;
         let past_cache = Array::read(past_cache, "past_cache")?;
         self.0.cache.form.check_prepared(&past_cache, 0)?;

@@ -8,11 +8,11 @@ use numpy::PyUntypedArray;
 use pyo3::prelude::*;
 
 use crate::array::{Access, Array, Form};
-use crate::error::Refuse;
+use crate::error::ArgumentNames;
 use crate::failure::{Failure, class_name};
 use crate::indices::Indices;
 use crate::prepared_tensor::{PickledTensor, PreparedTensor};
-use crate::{error, options, torch, write};
+use crate::{options, torch, write};
 
 /// The part of a prepared write that everything made from it shares.
 pub(crate) struct PreparedScatter {
@@ -29,12 +29,12 @@ pub(crate) fn check(
     operator: TensorScatter,
     cache: &Form,
     update: &Form,
-    refuse: Refuse,
+    names: ArgumentNames,
 ) -> PyResult<kvscatter::Prepared> {
     update.check_same_element("update", cache)?;
     operator
         .prepare(cache.element.stored(), cache.layout(), update.layout())
-        .map_err(|refused| refuse(py, refused))
+        .map_err(|refused| names.raise(py, refused))
 }
 
 /// What a pickle of a prepared write contains.
@@ -52,7 +52,8 @@ type Pair<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>);
 pub(crate) fn pairs<'py>(pairs: &Bound<'py, PyAny>) -> PyResult<Vec<Pair<'py>>> {
     let pairs = pairs.try_iter()?.enumerate().map(|(index, pair)| {
         let pair = pair?;
-        let not_a_pair = |_| Failure::NotAPair { index, class: class_name(&pair.get_type()) };
+        let not_a_pair =
+            |_| Failure::NotAPair { argument: "pairs", place: index, class: class_name(&pair.get_type()) };
         Ok(pair.extract().map_err(not_a_pair)?)
     });
     pairs.collect()
@@ -65,13 +66,13 @@ pub(crate) struct ScatterIndices {
 }
 
 impl ScatterIndices {
-    pub(crate) fn of(
+    pub(crate) fn read(
         write_indices: Option<&Bound<'_, PyAny>>,
         lengths: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         Ok(Self {
-            starts: Indices::of(write_indices, "write_indices")?,
-            lengths: Indices::of(lengths, "lengths")?,
+            starts: Indices::read(write_indices, "write_indices")?,
+            lengths: Indices::read(lengths, "lengths")?,
         })
     }
 
@@ -83,7 +84,7 @@ impl ScatterIndices {
     ) -> PyResult<WritePlan<'a>> {
         write
             .plan_with_lengths(self.starts.starts(), self.lengths.lengths())
-            .map_err(|refused| error::core(py, refused))
+            .map_err(|refused| ArgumentNames::Functional.raise(py, refused))
     }
 
     pub(crate) fn all(&self) -> [&Indices; 2] {
@@ -100,9 +101,11 @@ impl PreparedScatter {
         update: &Bound<'_, PyAny>,
         dtype: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Arc<Self>> {
-        let tensors =
-            (PreparedTensor::of(cache, "cache", dtype)?, PreparedTensor::of(update, "update", dtype)?);
-        Self::of_tensors(py, operator, tensors, error::core_in_place).map(Arc::new)
+        let tensors = (
+            PreparedTensor::from_object(cache, "cache", dtype)?,
+            PreparedTensor::from_object(update, "update", dtype)?,
+        );
+        Self::of_tensors(py, operator, tensors).map(Arc::new)
     }
 
     /// Prepares a write for more arrays like this cache and this update.
@@ -111,19 +114,20 @@ impl PreparedScatter {
         operator: TensorScatter,
         (cache, update): &Pair<'_>,
     ) -> PyResult<Self> {
-        let cache = PreparedTensor::of_array(Array::written(cache, "cache")?);
-        let update = PreparedTensor::of_array(Array::read(update, "update")?);
-        Self::of_tensors(py, operator, (cache, update), error::core_in_place)
+        let cache = PreparedTensor::from_array(Array::written(cache, "cache")?);
+        let update = PreparedTensor::from_array(Array::read(update, "update")?);
+        Self::of_tensors(py, operator, (cache, update))
     }
 
     fn of_tensors(
         py: Python<'_>,
         operator: TensorScatter,
         (cache, update): (PreparedTensor, PreparedTensor),
-        refuse: Refuse,
     ) -> PyResult<Self> {
-        let prepared = check(py, operator, &cache.form, &update.form, refuse)?;
-        let axis = operator.resolve_axis(cache.form.shape.len()).map_err(|refused| refuse(py, refused))?;
+        let names = ArgumentNames::InPlace;
+        let prepared = check(py, operator, &cache.form, &update.form, names)?;
+        let axis =
+            operator.resolve_axis(cache.form.shape.len()).map_err(|refused| names.raise(py, refused))?;
         Ok(Self { axis, prepared, cache, update })
     }
 
@@ -149,7 +153,7 @@ impl PreparedScatter {
         update: PickledTensor,
     ) -> PyResult<Arc<Self>> {
         let tensors = (PreparedTensor::restore(py, cache)?, PreparedTensor::restore(py, update)?);
-        Self::of_tensors(py, operator, tensors, error::core_in_place).map(Arc::new)
+        Self::of_tensors(py, operator, tensors).map(Arc::new)
     }
 
     /// Checks a call's positions.

@@ -32,7 +32,7 @@ struct NumpyForm {
 pub(crate) type PickledTensor = (String, String, Vec<usize>, Vec<isize>);
 
 impl NumpyForm {
-    fn of(descr: Bound<'_, PyArrayDescr>, form: &Form) -> Self {
+    fn new(descr: Bound<'_, PyArrayDescr>, form: &Form) -> Self {
         let itemsize = descr.itemsize().cast_signed();
         let strides = form.strides().iter().map(|stride| stride.wrapping_mul(itemsize)).collect();
         Self { descr: descr.unbind(), strides }
@@ -41,26 +41,26 @@ impl NumpyForm {
 
 impl PreparedTensor {
     /// Prepares for arrays like this one, or for a dense array of this shape.
-    pub(crate) fn of(
+    pub(crate) fn from_object(
         object: &Bound<'_, PyAny>,
         argument: &'static str,
         dtype: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         if object.is_instance_of::<PyTuple>() || object.is_instance_of::<PyList>() {
             let shape = shape(object, argument)?;
-            let Some(dtype) = dtype else { return Err(Failure::DtypeMissing.into()) };
+            let Some(dtype) = dtype else { return Err(Failure::DtypeMissing { argument: "dtype" }.into()) };
             let descr = descr(dtype)?;
             let form = Form::dense(Element::of_descr(&descr, "dtype")?, shape);
-            let numpy = NumpyForm::of(descr, &form);
+            let numpy = NumpyForm::new(descr, &form);
             return Ok(Self::new(form, Some(numpy)));
         }
         if dtype.is_some() {
-            return Err(Failure::DtypeUseless.into());
+            return Err(Failure::DtypeUseless { argument: "dtype" }.into());
         }
-        Ok(Self::of_array(Array::read(object, argument)?))
+        Ok(Self::from_array(Array::read(object, argument)?))
     }
 
-    pub(crate) fn of_array(array: Array<'_>) -> Self {
+    pub(crate) fn from_array(array: Array<'_>) -> Self {
         let numpy = array.numpy().map(|array| NumpyForm {
             descr: array.dtype().unbind(),
             strides: SmallVec::from_slice(array.strides()),
@@ -92,7 +92,7 @@ impl PreparedTensor {
         let descr = descr(&PyString::new(py, &ty).into_any()).ok();
         let descr =
             descr.filter(|descr| Element::of_descr(descr, "dtype").is_ok_and(|found| found == element));
-        let numpy = descr.map(|descr| NumpyForm::of(descr, &form));
+        let numpy = descr.map(|descr| NumpyForm::new(descr, &form));
         Ok(Self::new(form, numpy))
     }
 
@@ -174,5 +174,5 @@ fn descr<'py>(dtype: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyArrayDescr>> {
     };
     PyArrayDescr::new(py, &name)
         .or_else(|_| py.import("ml_dtypes").and_then(|_| PyArrayDescr::new(py, &name)))
-        .map_err(|_| Failure::DtypeName { dtype: dtype.to_string() }.into())
+        .map_err(|_| Failure::DtypeName { argument: "dtype", dtype: dtype.to_string() }.into())
 }

@@ -4,16 +4,17 @@
 //! The oracle shares nothing with the write that is tested against it. Python gathers the elements, so the
 //! oracle never sees the values.
 
+use std::fmt;
+
 use kvscatter_oracle::cases::{Call, Element};
 use kvscatter_oracle::{
     NegativeIndex, OutOfRange, Outcome, Refusal, Tensor, ascend, onnx, tensorrt, tensorrt::UpdateForm,
 };
 use numpy::PyArray1;
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
+use pyo3::types::{IntoPyDict, PyTuple};
 
 use crate::error::{Class, Field, raise};
-use crate::refusal::BrokenRule;
 
 /// The maximum number of elements of cache and update together, or rows of an empty update, that the oracle
 /// accepts. It visits them one at a time and needs 24 bytes for each.
@@ -37,7 +38,11 @@ impl<'py> IntoPyObject<'py> for Answer {
             Ok(Outcome { present, skipped }) => {
                 (PyArray1::from_vec(py, present), skipped, py.None()).into_pyobject(py)
             }
-            Err(refusal) => (py.None(), 0, BrokenRule::of(&refusal)).into_pyobject(py),
+            Err(refusal) => {
+                let (rule, fields) = broken_rule(&refusal);
+                let message = message(rule, &fields);
+                (py.None(), 0, (rule, message, fields.into_py_dict(py)?)).into_pyobject(py)
+            }
         }
     }
 }
@@ -47,7 +52,7 @@ impl Answer {
     ///
     /// # Errors
     /// [`TooLarge`] if the oracle would visit more than [`MAX_ELEMENTS`].
-    pub(crate) fn of(
+    pub(crate) fn compute(
         call: &Call,
         elements: [&Element; 2],
         cache_shape: &[usize],
@@ -103,25 +108,120 @@ fn claimed_rows(call: &Call, cache_shape: &[usize], update_shape: &[usize]) -> u
     }
 }
 
+/// The value of a field of a refusal.
+#[derive(IntoPyObject)]
+enum Value<'a> {
+    Number(i128),
+    Name(&'a str),
+}
+
+impl fmt::Display for Value<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Number(number) => write!(f, "{number}"),
+            Self::Name(text) => write!(f, "{text:?}"),
+        }
+    }
+}
+
+fn number(number: impl Into<i128>) -> Value<'static> {
+    Value::Number(number.into())
+}
+
+fn size(size: usize) -> Value<'static> {
+    // Every size fits, because no size is wider than 64 bits.
+    Value::Number(i128::try_from(size).unwrap_or(i128::MAX))
+}
+
+/// Returns the name of the rule that a call broke, with the offending numbers.
+fn broken_rule(refusal: &Refusal) -> (&'static str, Vec<(&'static str, Value<'_>)>) {
+    use Value::Name;
+
+    match refusal {
+        Refusal::TypesDiffer { cache, update } => {
+            ("types_differ", vec![("cache", Name(cache)), ("update", Name(update))])
+        }
+        Refusal::UnsupportedType { element } => ("unsupported_type", vec![("element", Name(element))]),
+        Refusal::Mode { name } => ("mode", vec![("name", Name(name))]),
+        Refusal::CacheRank { rank } => ("cache_rank", vec![("rank", size(*rank))]),
+        Refusal::UpdateRank { rank } => ("update_rank", vec![("rank", size(*rank))]),
+        Refusal::Axis { axis, rank } => ("axis", vec![("axis", number(*axis)), ("rank", size(*rank))]),
+        Refusal::Dimension { dimension, cache, update } => {
+            let fields =
+                vec![("dimension", size(*dimension)), ("cache", size(*cache)), ("update", size(*update))];
+            ("dimension", fields)
+        }
+        Refusal::UpdateBatch { argument, cache, update } => {
+            let fields =
+                vec![("argument", Name(argument)), ("cache", size(*cache)), ("update", size(*update))];
+            ("update_batch", fields)
+        }
+        Refusal::UpdateTooLong { capacity, rows } => {
+            ("update_too_long", vec![("capacity", size(*capacity)), ("rows", size(*rows))])
+        }
+        Refusal::IndexCount { argument, given, needed } => {
+            let fields =
+                vec![("argument", Name(argument)), ("given", size(*given)), ("needed", size(*needed))];
+            ("index_count", fields)
+        }
+        Refusal::Length { sample, length, rows } => {
+            ("length", vec![("sample", size(*sample)), ("length", number(*length)), ("rows", size(*rows))])
+        }
+        Refusal::NegativeStart { sample, start } => {
+            ("negative_start", vec![("sample", size(*sample)), ("start", number(*start))])
+        }
+        Refusal::OutOfRange { sample, start, rows, capacity } => {
+            let (sample, start) = (("sample", size(*sample)), ("start", number(*start)));
+            ("out_of_range", vec![sample, start, ("rows", size(*rows)), ("capacity", size(*capacity))])
+        }
+        Refusal::UpdateLengthsMissing => ("update_lengths_missing", vec![]),
+        Refusal::UpdateLengthsUnexpected => ("update_lengths_unexpected", vec![]),
+        Refusal::UpdateLengthsFirst { first } => ("update_lengths_first", vec![("first", number(*first))]),
+        Refusal::UpdateLengthsDecrease { sample } => {
+            ("update_lengths_decrease", vec![("sample", size(*sample))])
+        }
+        Refusal::UpdateLengthsTooLong { sample, rows, capacity } => {
+            let fields =
+                vec![("sample", size(*sample)), ("rows", size(*rows)), ("capacity", size(*capacity))];
+            ("update_lengths_too_long", fields)
+        }
+        Refusal::UpdateLengthsTotal { total, tokens } => {
+            ("update_lengths_total", vec![("total", size(*total)), ("tokens", size(*tokens))])
+        }
+        Refusal::LayerId { layer_id, layers } => {
+            ("layer_id", vec![("layer_id", number(*layer_id)), ("layers", size(*layers))])
+        }
+        Refusal::SeqLen { sample, seq_len } => {
+            ("seq_len", vec![("sample", size(*sample)), ("seq_len", number(*seq_len))])
+        }
+        Refusal::SeqLenTotal { total, tokens } => {
+            ("seq_len_total", vec![("total", size(*total)), ("tokens", size(*tokens))])
+        }
+    }
+}
+
+/// Writes for example `out of range: sample = 0, start = 7, rows = 2, capacity = 8`.
+fn message(rule: &str, fields: &[(&str, Value<'_>)]) -> String {
+    let fields: Vec<_> = fields.iter().map(|(name, value)| format!("{name} = {value}")).collect();
+    let separator = if fields.is_empty() { "" } else { ": " };
+    format!("{}{separator}{}", rule.replace('_', " "), fields.join(", "))
+}
+
 /// The two tensors of a call: the ONNX names of their element types, and their shapes.
 type Tensors = ([String; 2], Vec<usize>, Vec<usize>);
 
 fn ask(py: Python<'_>, call: &Call, (names, cache, update): &Tensors) -> PyResult<Answer> {
     let element = |name: &String| {
         Element::named(name).ok_or_else(|| {
-            let message = format!("{name} is not an element type of the oracle");
-            raise(
-                py,
-                Class::ElementType,
-                "element_type",
-                None,
-                message,
-                &[("element", Field::Name(name.clone()))],
-            )
+            let (message, fields) = (
+                format!("{name} is not an element type of the oracle"),
+                [("element", Field::Name(name.clone()))],
+            );
+            raise(py, Class::ElementType, "element_type", None, message, &fields)
         })
     };
     let elements = [element(&names[0])?, element(&names[1])?];
-    let answer = py.detach(|| Answer::of(call, elements, cache, update));
+    let answer = py.detach(|| Answer::compute(call, elements, cache, update));
     answer.map_err(|TooLarge| {
         let message = format!("the reference visits elements one by one and takes at most {MAX_ELEMENTS}");
         raise(py, Class::Shape, "too_large", None, message, &[("max", MAX_ELEMENTS.into())])

@@ -3,8 +3,8 @@
 use kvscatter::ring::{self, Feeding, Ring};
 use pyo3::prelude::*;
 
-use crate::numbers::{self, Numbers};
-use crate::options;
+use crate::indices::Indices;
+use crate::{numbers, options};
 
 /// The module `kvscatter._native.ring`, whose functions are documented in `ring.py`.
 #[pymodule(submodule, name = "ring", gil_used = false)]
@@ -59,7 +59,7 @@ fn ring(capacity: &Bound<'_, PyAny>, window: &Bound<'_, PyAny>) -> PyResult<Ring
 }
 
 fn size(number: &Bound<'_, PyAny>, argument: &'static str) -> PyResult<usize> {
-    Numbers::one(argument, number)?.size(0)
+    Ok(Indices::one(number, argument)?.size(0)?)
 }
 
 /// Calls a function with the sizes of each sample.
@@ -68,15 +68,12 @@ fn sizes<'py, const N: usize>(
     function: impl Fn([usize; N]) -> usize,
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = arguments[0].0.py();
-    let mut numbers = Vec::with_capacity(N);
-    for (values, argument) in arguments {
-        numbers.push(Numbers::of(values, argument)?);
-    }
-    let numbers: [&Numbers; N] = std::array::from_fn(|at| &numbers[at]);
-    numbers::for_each_sample(py, numbers, |sample| {
+    let lists = arguments.map(|(values, argument)| Indices::list_or_one(values, argument));
+    let lists = lists.into_iter().collect::<PyResult<Vec<_>>>()?;
+    numbers::for_each_sample(py, &lists, |sample| {
         let mut sizes = [0; N];
-        for (size, numbers) in sizes.iter_mut().zip(numbers) {
-            *size = numbers.size(sample)?;
+        for (size, list) in sizes.iter_mut().zip(&lists) {
+            *size = list.size(sample)?;
         }
         Ok(signed(function(sizes)))
     })

@@ -4,8 +4,9 @@ use kvscatter::{Mode, NegativeIndex, OutOfRange};
 use pyo3::prelude::*;
 
 use crate::array::Array;
+use crate::error::ArgumentNames;
 use crate::prepared_scatter::{self, PreparedScatter, ScatterIndices};
-use crate::{error, new_array, options, write};
+use crate::{new_array, options, write};
 
 /// Writes `update` into `cache`, by ONNX TensorScatter-24 in place.
 ///
@@ -60,10 +61,10 @@ pub(crate) fn tensor_scatter_(
     #[pyo3(from_py_with = options::negative_index)] negative_index: NegativeIndex,
 ) -> PyResult<usize> {
     let operator = options::tensor_scatter(axis, mode, out_of_range, negative_index);
-    let indices = ScatterIndices::of(write_indices, lengths)?;
+    let indices = ScatterIndices::read(write_indices, lengths)?;
     let cache = Array::written(cache, "cache")?;
     let update = Array::read(update, "update")?;
-    let prepared = prepared_scatter::check(py, operator, &cache.form, &update.form, error::core_in_place)?;
+    let prepared = prepared_scatter::check(py, operator, &cache.form, &update.form, ArgumentNames::InPlace)?;
     let plan = indices.plan(py, &prepared)?;
     write::in_place(py, &plan, &cache, &update, &indices.all())
 }
@@ -104,10 +105,11 @@ pub(crate) fn tensor_scatter<'py>(
     #[pyo3(from_py_with = options::negative_index)] negative_index: NegativeIndex,
 ) -> PyResult<Bound<'py, PyAny>> {
     let operator = options::tensor_scatter(axis, mode, OutOfRange::Error, negative_index);
-    let indices = ScatterIndices::of(write_indices, lengths)?;
+    let indices = ScatterIndices::read(write_indices, lengths)?;
     let past = Array::read(past_cache, "past_cache")?;
     let update = Array::read(update, "update")?;
-    let prepared = prepared_scatter::check(py, operator, &past.form, &update.form, error::core)?;
+    let prepared =
+        prepared_scatter::check(py, operator, &past.form, &update.form, ArgumentNames::Functional)?;
     let plan = indices.plan(py, &prepared)?;
     match out {
         Some(out) => {
@@ -154,7 +156,7 @@ pub(crate) fn write_many(
     #[pyo3(from_py_with = options::negative_index)] negative_index: NegativeIndex,
 ) -> PyResult<usize> {
     let operator = options::tensor_scatter(axis, mode, out_of_range, negative_index);
-    let indices = ScatterIndices::of(write_indices, lengths)?;
+    let indices = ScatterIndices::read(write_indices, lengths)?;
     let pairs = prepared_scatter::pairs(pairs)?;
     let Some(first) = pairs.first() else { return Ok(0) };
     let write = PreparedScatter::like(py, operator, first)?;

@@ -3,13 +3,13 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use kvscatter_session::{KvSession, Sample, SessionOptions};
+use kvscatter_session::{KvSession, MemoryReport, Sample, SessionOptions};
 use pyo3::prelude::*;
-use pyo3::types::{PyMapping, PyTuple};
+use pyo3::types::{PyMapping, PyTuple, PyType};
 
 use crate::indices::Indices;
+use crate::lazy::Lazy;
 use crate::logits::{PyLogits, PySample};
-use crate::memory_report::memory_report;
 use crate::runtime::Plugin;
 use crate::session_error::raise;
 use crate::shared_session::SharedSession;
@@ -237,7 +237,7 @@ impl PyKvSession {
         &self,
         py: Python<'_>,
         sample: &PySample,
-        #[pyo3(from_py_with = options::accepted)] tokens: usize,
+        #[pyo3(from_py_with = options::tokens)] tokens: usize,
     ) -> PyResult<()> {
         self.shared.with(py, |session| session.accept(sample.0, tokens))
     }
@@ -299,7 +299,7 @@ impl PyKvSession {
         parents: &Bound<'_, PyAny>,
     ) -> PyResult<Vec<PySample>> {
         let samples: Vec<_> = samples.iter().map(|sample| sample.get().0).collect();
-        let parents = Indices::of(Some(parents), "parents")?.sizes()?;
+        let parents = Indices::read(Some(parents), "parents")?.sizes()?;
         let children = self.shared.with(py, |session| session.reorder(&samples, &parents))?;
         Ok(children.into_iter().map(PySample).collect())
     }
@@ -425,11 +425,33 @@ pub(crate) const CHUNK: usize = 512;
 fn tokens_of(tokens: &Bound<'_, PyMapping>) -> PyResult<Vec<(Sample, Indices)>> {
     let pair = |item: Bound<'_, PyAny>| {
         let (sample, tokens): (Bound<'_, PySample>, Bound<'_, PyAny>) = item.extract()?;
-        Ok((sample.get().0, Indices::of(Some(&tokens), "tokens")?))
+        Ok((sample.get().0, Indices::read(Some(&tokens), "tokens")?))
     };
     tokens.items()?.iter().map(pair).collect()
 }
 
 fn borrowed(given: &[(Sample, Indices)]) -> Vec<(Sample, &[i64])> {
     given.iter().map(|(sample, tokens)| (*sample, tokens.values().unwrap_or_default())).collect()
+}
+
+/// Creates the `MemoryReport` of a session.
+fn memory_report<'py>(py: Python<'py>, report: &MemoryReport) -> PyResult<Bound<'py, PyAny>> {
+    static CACHE: Lazy<Py<PyType>> = Lazy::new();
+    static REPORT: Lazy<Py<PyType>> = Lazy::new();
+    let caches = report.caches.iter().map(|cache| {
+        let shape = PyTuple::new(py, &cache.shape)?;
+        let fields = (&cache.past, cache.element.numpy_name(), shape, cache.layer, cache.bytes);
+        CACHE.import(py, "kvscatter._session", "CacheMemory")?.call1(fields)
+    });
+    let caches = PyTuple::new(py, caches.collect::<PyResult<Vec<_>>>()?)?;
+    let layers = PyTuple::new(py, &report.layers)?;
+    REPORT.import(py, "kvscatter._session", "MemoryReport")?.call1((
+        caches,
+        layers,
+        report.per_token,
+        report.rings,
+        report.states,
+        report.undo,
+        report.total,
+    ))
 }

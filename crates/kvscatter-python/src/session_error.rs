@@ -5,7 +5,7 @@ use kvscatter_ort_engine::RuntimeError;
 use kvscatter_session::{SessionError, SessionSetting};
 use pyo3::prelude::*;
 
-use crate::error::{Class, Described, Field, raise as raise_of, sizes};
+use crate::error::{Class, Described, Digits, Field, raise as raise_of, sizes};
 
 /// Creates the exception for an error of a session.
 #[cold]
@@ -146,5 +146,5 @@ fn token_error(argument: &'static str, index: usize, token: i64) -> Described {
 }
 
 fn digits(number: u64) -> Field {
-    Field::Digits(number.to_string())
+    Digits(number.to_string()).into()
 }

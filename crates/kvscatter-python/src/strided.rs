@@ -5,7 +5,7 @@ use std::slice;
 
 use kvscatter::RawBuffer;
 use numpy::npyffi::{NPY_ARRAY_WRITEABLE, PyArrayObject_fields};
-use numpy::{PyArrayDescr, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
+use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -25,7 +25,7 @@ pub(crate) fn array<'py>(
     }
     let descr = array.dtype();
     let element = Element::of_descr(&descr, argument)?;
-    let strides = in_elements(array, &descr, argument)?;
+    let strides = in_elements(array.shape(), array.strides(), descr.itemsize(), argument)?;
     if element.is_string() && !array.is_aligned() {
         return Err(
             Failure::Tensor { argument, why: "contains objects at addresses that are not aligned" }.into()
@@ -38,14 +38,15 @@ pub(crate) fn array<'py>(
     Ok(Array::new(argument, form, data(array), Owner::Numpy(array.clone())))
 }
 
-fn in_elements(
-    array: &Bound<'_, PyUntypedArray>,
-    descr: &Bound<'_, PyArrayDescr>,
+/// Converts strides in bytes to strides in elements.
+pub(crate) fn in_elements(
+    shape: &[usize],
+    strides: &[isize],
+    itemsize: usize,
     argument: &'static str,
 ) -> Result<Strides, Failure> {
-    let itemsize = descr.itemsize();
     let size = itemsize.max(1).cast_signed();
-    let dims = array.shape().iter().zip(array.strides()).enumerate();
+    let dims = shape.iter().zip(strides).enumerate();
     dims.map(|(dimension, (&count, &stride))| {
         if count > 1 && stride.wrapping_rem(size) != 0 {
             return Err(Failure::Strides { argument, dimension, stride, itemsize });

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use pyo3::prelude::*;
 
-use crate::error;
+use crate::error::ArgumentNames;
 use crate::prepared::PyPrepared;
 use crate::prepared_scatter::ScatterIndices;
 
@@ -20,7 +20,7 @@ pub(crate) fn time_rust_call(
     write_indices: &Bound<'_, PyAny>,
     repeats: u32,
 ) -> PyResult<u64> {
-    let indices = ScatterIndices::of(Some(write_indices), None)?;
+    let indices = ScatterIndices::read(Some(write_indices), None)?;
     let write = write.shared();
     let (cache, update) = write.arrays(0, cache, update)?;
     let (cache, update) = {
@@ -34,7 +34,7 @@ pub(crate) fn time_rust_call(
         // SAFETY: Both buffers are memory of the arrays, with the sizes that their owners state. The arrays
         // are borrowed until this function returns.
         let _ = unsafe { plan.write_raw(black_box(cache), black_box(update)) }
-            .map_err(|refused| error::core(py, refused))?;
+            .map_err(|refused| ArgumentNames::Functional.raise(py, refused))?;
     }
     Ok(nanoseconds(begin))
 }

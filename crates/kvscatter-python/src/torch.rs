@@ -88,7 +88,7 @@ pub(crate) fn note_all_written(tensors: &Bound<'_, PyTuple>) -> PyResult<()> {
 
 fn increment<'py>(tensor: &Bound<'py, PyAny>) -> PyResult<&'py Increment> {
     static INCREMENT: Lazy<Increment> = Lazy::new();
-    INCREMENT.get_or_try_make(tensor.py(), || Increment::of(tensor))
+    INCREMENT.get_or_try_make(tensor.py(), || Increment::choose(tensor))
 }
 
 /// The function `torch.autograd.graph.increment_version`, or the C function that it calls, which takes half
@@ -101,7 +101,7 @@ enum Increment {
 impl Increment {
     /// Chooses the function. The C function is used only if it counts a write to this tensor by one, because
     /// another PyTorch may have a different function of that name.
-    fn of(tensor: &Bound<'_, PyAny>) -> PyResult<Self> {
+    fn choose(tensor: &Bound<'_, PyAny>) -> PyResult<Self> {
         let py = tensor.py();
         let version = || tensor.getattr(intern!(py, "_version")).and_then(|version| version.extract::<u64>());
         let in_c = py.import("torch._C").and_then(|module| module.getattr("_increment_version"));

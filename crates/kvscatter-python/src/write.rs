@@ -5,10 +5,10 @@ use kvscatter::{Error, RawBuffer, WritePlan, Written};
 use pyo3::prelude::*;
 
 use crate::array::Array;
-use crate::error::Refuse;
+use crate::error::ArgumentNames;
 use crate::failure::Failure;
 use crate::indices::Indices;
-use crate::{error, object_array};
+use crate::object_array;
 
 /// Writes of at least this size release the interpreter lock. Moving 256 KiB takes longer than reacquiring
 /// the lock.
@@ -40,7 +40,7 @@ pub(crate) fn in_place_raw(
     update: RawBuffer,
 ) -> PyResult<usize> {
     let pair = BorrowedBuffers([cache, update]);
-    run(py, plan, error::core_in_place, move || {
+    run(py, plan, ArgumentNames::InPlace, move || {
         let BorrowedBuffers([cache, update]) = pair.into_inner();
         // SAFETY: Both buffers are initialised memory of arrays that the calling function borrows until the
         // write is done, so their owners keep it alive. Nothing else uses the memory meanwhile, unless the
@@ -68,7 +68,7 @@ pub(crate) fn write_many(
     let buffers: Vec<_> =
         pairs.iter().map(|(cache, update)| (buffer(plan, cache), update.buffer(bytes))).collect();
     let buffers = BorrowedBuffers(buffers);
-    let skipped = run(py, plan, error::core_in_place, move || {
+    let skipped = run(py, plan, ArgumentNames::InPlace, move || {
         let BorrowedBuffers(buffers) = buffers.into_inner();
         // SAFETY: All buffers are initialised memory of arrays that are borrowed until the write is done, so
         // their owners keep it alive. A vector yields the same pairs each time. Nothing else uses the memory
@@ -101,7 +101,7 @@ pub(crate) fn write_present(
         update.buffer(geometry.update_bytes()),
         out.buffer(geometry.present_bytes()),
     ]);
-    let skipped = run(py, plan, error::core, move || {
+    let skipped = run(py, plan, ArgumentNames::Functional, move || {
         let BorrowedBuffers([past, update, out]) = buffers.into_inner();
         // SAFETY: All three buffers are initialised memory of arrays that are borrowed until the write is
         // done, so their owners keep it alive. Nothing else uses the memory meanwhile, unless the program
@@ -133,12 +133,12 @@ fn buffer(plan: &WritePlan<'_>, cache: &Array<'_>) -> RawBuffer {
 fn run(
     py: Python<'_>,
     plan: &WritePlan<'_>,
-    refuse: Refuse,
+    names: ArgumentNames,
     write: impl FnOnce() -> Result<Written, Error> + Send,
 ) -> PyResult<usize> {
     let written =
         if plan.bytes().is_some_and(|bytes| bytes >= DETACHED) { py.detach(write) } else { write() };
-    written.map(|written| written.skipped).map_err(|refused| refuse(py, refused))
+    written.map(|written| written.skipped).map_err(|refused| names.raise(py, refused))
 }
 
 /// Memory of arrays that are borrowed until [`run`] returns, for its closure.

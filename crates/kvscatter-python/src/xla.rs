@@ -9,7 +9,8 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict};
 
-use crate::{error, options};
+use crate::error::ArgumentNames;
+use crate::options;
 
 /// The name of a capsule that contains a handler.
 const NAME: &CStr = c"xla._CUSTOM_CALL_TARGET";
@@ -48,10 +49,10 @@ pub(crate) fn xla_check(
     let operator = options::tensor_scatter(axis, mode, out_of_range, NegativeIndex::Modulo);
     // The rules about shapes are the same for all types.
     let write = operator.prepare(ElementType::UInt8, &past, &update);
-    let write = write.map_err(|refused| error::core_present(py, refused))?;
+    let write = write.map_err(|refused| ArgumentNames::Present.raise(py, refused))?;
     let zeros: Vec<_> = counts.into_iter().map(|count| vec![0_i64; count]).collect();
     let [starts, lengths] = [0, 1].map(|list| zeros.get(list).map(Vec::as_slice));
     let plan = write.plan_with_lengths(starts, lengths);
-    plan.map_err(|refused| error::core_present(py, refused))?;
-    operator.resolve_axis(past.len()).map_err(|refused| error::core_present(py, refused))
+    plan.map_err(|refused| ArgumentNames::Present.raise(py, refused))?;
+    operator.resolve_axis(past.len()).map_err(|refused| ArgumentNames::Present.raise(py, refused))
 }

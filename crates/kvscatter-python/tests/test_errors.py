@@ -327,8 +327,8 @@ def test_every_field_that_is_given_is_declared() -> None:
     declares."""
     declared = set().union(*(get_type_hints(of) for of in CLASSES))
     patterns = {
-        "failure.rs": r'\("(\w+)", ',
-        "refusal.rs": r'\.(?:name|number|size)\("(\w+)"',
+        "failure.rs": r"(\w+)(?=(?:, \w+)*\],\n)",
+        "reference.rs": r'\("(\w+)", (?:Name|number|size)\(',
         "model.rs": r'set_item\("(\w+)"',
         "session_error.rs": r'[\[ ]\("(\w+)", [^"]',
     }

@@ -62,7 +62,7 @@ pub(super) fn prepare<'py>(
     let indices = lists.indices()?;
     status.as_ref().map(status_address).transpose()?;
 
-    let cuda = driver::load(py)?;
+    let cuda = driver(py)?;
     let device = cuda.device().map_err(raise)?;
     for array in rows.iter().flat_map(Row::iter).chain(lists.iter()).chain(&status) {
         array.check_on(device)?;
@@ -70,8 +70,11 @@ pub(super) fn prepare<'py>(
 
     let write = make(py, cuda, operator, &prepared, &rows).map_err(raise)?.skip_all(skip_all);
     let cache = &first.written().object;
-    let current =
-        Current::of(cache, device, stream::streams_of(rows.iter().flat_map(Row::iter).chain(lists.iter())))?;
+    let current = Current::choose(
+        cache,
+        device,
+        stream::streams_of(rows.iter().flat_map(Row::iter).chain(lists.iter())),
+    )?;
     let status = match status {
         Some(status) => status,
         None => new_status(cache, device, &current)?,
@@ -183,7 +186,7 @@ fn triples<'py>(triples: &Bound<'py, PyAny>) -> PyResult<Vec<Triple<'py>>> {
         let unfit = |_| Failure::Keyword {
             argument: "triples",
             class: class_name(&triple.get_type()),
-            expected: "tuples of a past, its update and its present",
+            wanted: "tuples of a past, its update and its present",
         };
         Ok(triple.extract().map_err(unfit)?)
     });
@@ -223,7 +226,7 @@ fn status_address(status: &DeviceArray<'_>) -> Result<u64, Failure> {
     if memory.bytes == STATUS_BYTES {
         Ok(memory.address)
     } else {
-        Err(Failure::StatusBytes { argument: "status", got: memory.bytes })
+        Err(Failure::StatusBytes { argument: "status", got: memory.bytes, expected: STATUS_BYTES })
     }
 }
 

@@ -35,36 +35,37 @@ pub(crate) struct KeptAlive {
 impl<'py> DeviceArray<'py> {
     /// Imports an array for reading.
     pub(crate) fn read(object: &Bound<'py, PyAny>, argument: &'static str) -> PyResult<Self> {
-        Self::of(object, argument, Access::Read)
+        Self::import(object, argument, Access::Read)
     }
 
     /// Imports an array for writing.
     pub(crate) fn written(object: &Bound<'py, PyAny>, argument: &'static str) -> PyResult<Self> {
-        Self::of(object, argument, Access::Write)
+        Self::import(object, argument, Access::Write)
     }
 
-    fn of(object: &Bound<'py, PyAny>, argument: &'static str, access: Access) -> PyResult<Self> {
+    fn import(object: &Bound<'py, PyAny>, argument: &'static str, access: Access) -> PyResult<Self> {
         let py = object.py();
         if object.is_instance_of::<PyUntypedArray>() {
             let (device, is) = ("the CPU".to_owned(), Some(MemoryKind::Host));
             return Err(Failure::Device { argument, device, is, wanted: MemoryKind::Cuda }.into());
         }
-        let of = |array, device, stream| Self { array, object: object.clone(), device, stream };
+        let made = |array, device, stream| Self { array, object: object.clone(), device, stream };
         if object.hasattr(intern!(py, "__dlpack__"))? {
             let (array, device) = dlpack::on_cuda(object, argument, access)?;
-            return Ok(of(array, Some(device), None));
+            return Ok(made(array, Some(device), None));
         }
         let Some(interface) = object.getattr_opt(intern!(py, "__cuda_array_interface__"))? else {
             return Err(Failure::NotOnDevice { argument, class: class_name(&object.get_type()) }.into());
         };
         let (array, stream) = interface::array(&interface, argument, access)?;
-        Ok(of(array, None, stream))
+        Ok(made(array, None, stream))
     }
 
     /// Checks that the array is on this device, if its library reports the device.
     pub(crate) fn check_on(&self, current: i32) -> Result<(), Failure> {
         match self.device {
             Some(device) if device != current => {
+                let device = format!("cuda:{device}");
                 Err(Failure::NotCurrent { argument: self.array.argument, device, current })
             }
             _ => Ok(()),
@@ -88,7 +89,7 @@ impl<'py> DeviceArray<'py> {
         match form.element.ty {
             ElementType::Int32 => Ok(DeviceList::i32),
             ElementType::Int64 => Ok(DeviceList::i64),
-            _ => Err(Failure::DeviceIntegers { argument, got: form.element, expected: "int32 or int64" }),
+            _ => Err(Failure::DeviceIntegers { argument, got: form.element, wanted: "int32 or int64" }),
         }
     }
 
@@ -97,7 +98,7 @@ impl<'py> DeviceArray<'py> {
         let Array { argument, form, .. } = &self.array;
         let list = self.of_integers()?;
         let [count] = *form.shape else {
-            return Err(Failure::IndexRank { name: (*argument).into(), rank: form.shape.len() });
+            return Err(Failure::IndexRank { argument, list: None, rank: form.shape.len() });
         };
         // An empty list may have any address.
         let address = if count == 0 { 0 } else { self.dense()?.address };
@@ -109,7 +110,7 @@ impl<'py> DeviceArray<'py> {
         if form.element.ty == ElementType::Int32 {
             return Ok(());
         }
-        Err(Failure::DeviceIntegers { argument, got: form.element, expected: "int32" })
+        Err(Failure::DeviceIntegers { argument, got: form.element, wanted: "int32" })
     }
 
     /// Returns the address of the array's only 32-bit integer.
@@ -119,7 +120,7 @@ impl<'py> DeviceArray<'py> {
             1 => Ok(address(self.array.data())),
             got => {
                 let refused = kvscatter::Error::ListLength { argument: Argument::LayerId, got, expected: 1 };
-                Err((ASCEND.refuse)(self.object.py(), refused))
+                Err(ASCEND.names.raise(self.object.py(), refused))
             }
         }
     }

@@ -13,7 +13,7 @@ use crate::error::{Class, Described, Field, raise as raise_of, sizes};
 pub(crate) fn raise(py: Python<'_>, operator: &Operator, error: CudaError) -> PyErr {
     let message = error.display_with(|list| operator.list(list), Argument::name).to_string();
     if let CudaError::Write(refused) = error {
-        return (operator.refuse)(py, refused);
+        return operator.names.raise(py, refused);
     }
     let (class, argument, fields) = describe(operator, &error);
     raise_of(py, class, error.kind(), argument, message, &fields)

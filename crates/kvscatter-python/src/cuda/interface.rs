@@ -9,9 +9,10 @@ use numpy::{PyArrayDescr, PyArrayDescrMethods};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::array::{Access, Array, Form, Owner, Shape, Strides};
+use crate::array::{Access, Array, Form, Owner, Shape};
 use crate::element::Element;
 use crate::failure::Failure;
+use crate::strided;
 
 /// Imports an array, and returns the stream that it is ready on.
 pub(crate) fn array<'py>(
@@ -49,7 +50,7 @@ pub(crate) fn array<'py>(
             if strides.len() != shape.len() {
                 return Err(refuse("it has another number of strides than dimensions").into());
             }
-            let strides = in_elements(&shape, &strides, descr.itemsize(), argument)?;
+            let strides = strided::in_elements(&shape, &strides, descr.itemsize(), argument)?;
             Form::new(element, shape, strides)
         }
     };
@@ -58,21 +59,4 @@ pub(crate) fn array<'py>(
         return Err(refuse("its stream is 0, which the protocol does not allow").into());
     }
     Ok((Array::new(argument, form, ptr::without_provenance_mut(data), Owner::Caller), stream))
-}
-
-fn in_elements(
-    shape: &[usize],
-    strides: &[isize],
-    itemsize: usize,
-    argument: &'static str,
-) -> Result<Strides, Failure> {
-    let size = itemsize.max(1).cast_signed();
-    let dims = shape.iter().zip(strides).enumerate();
-    dims.map(|(dimension, (&count, &stride))| {
-        if count > 1 && stride.wrapping_rem(size) != 0 {
-            return Err(Failure::Strides { argument, dimension, stride, itemsize });
-        }
-        Ok(stride.wrapping_div(size))
-    })
-    .collect()
 }

@@ -4,7 +4,7 @@
 use kvscatter::Prepared;
 use kvscatter_cuda::{BufferPair, Cuda, CudaError, DeviceWrite, LaunchArgument, PresentBuffers};
 
-use crate::error::{self, Refuse};
+use crate::error::ArgumentNames;
 
 /// The names and functions of an operator.
 pub(crate) struct Operator {
@@ -15,7 +15,7 @@ pub(crate) struct Operator {
     /// The name of the argument that is written.
     pub(crate) written: &'static str,
     pub(crate) make: PrepareFn,
-    pub(crate) refuse: Refuse,
+    pub(crate) names: ArgumentNames,
 }
 
 /// The function that prepares a write, either of pairs or of triples.
@@ -42,26 +42,30 @@ pub(crate) static ONNX: Operator = Operator {
     row_counts: "lengths",
     written: "cache",
     make: PrepareFn::InPlace(Cuda::prepare),
-    refuse: error::core_in_place,
+    names: ArgumentNames::InPlace,
 };
 
 pub(crate) static PRESENT: Operator = Operator {
     cache: "past",
     written: "present",
     make: PrepareFn::Present(Cuda::prepare_present),
-    refuse: error::core_present,
+    names: ArgumentNames::Present,
     ..ONNX
 };
 
 pub(crate) static SLOTS: Operator = Operator {
     starts: "slot_mapping",
     make: PrepareFn::InPlace(Cuda::prepare_slots),
-    refuse: error::core_slots,
+    names: ArgumentNames::Slots,
     ..ONNX
 };
 
-pub(crate) static TENSORRT: Operator =
-    Operator { starts: "writeIndices", row_counts: "updateLengths", refuse: error::core_as_named, ..ONNX };
+pub(crate) static TENSORRT: Operator = Operator {
+    starts: "writeIndices",
+    row_counts: "updateLengths",
+    names: ArgumentNames::Specification,
+    ..ONNX
+};
 
 pub(crate) static ASCEND: Operator = Operator {
     cache: "past",
@@ -70,7 +74,7 @@ pub(crate) static ASCEND: Operator = Operator {
     row_counts: "seqLen",
     written: "past",
     make: PrepareFn::InPlace(Cuda::prepare),
-    refuse: error::core_as_named,
+    names: ArgumentNames::Specification,
 };
 
 impl Operator {

@@ -23,7 +23,7 @@ pub(crate) fn from_python(words: &Bound<'_, PyAny>) -> PyResult<StatusWords> {
         let unfit = |_| Failure::Keyword {
             argument,
             class: class_name(&words.get_type()),
-            expected: "what read() returns, or a copy of the status's array",
+            wanted: "what read() returns, or a copy of the status's array",
         };
         let (bad_samples, first_sample, first_value) = words.extract().map_err(unfit)?;
         return Ok(StatusWords { bad_samples, first_sample, first_value });
@@ -31,7 +31,7 @@ pub(crate) fn from_python(words: &Bound<'_, PyAny>) -> PyResult<StatusWords> {
     let array = Array::read(words, argument)?;
     let bytes = array.dense_bytes()?;
     if bytes != STATUS_BYTES {
-        return Err(Failure::StatusBytes { argument, got: bytes }.into());
+        return Err(Failure::StatusBytes { argument, got: bytes, expected: STATUS_BYTES }.into());
     }
     let RawBuffer { ptr, .. } = array.buffer(Some(bytes));
     // SAFETY: The array has this number of bytes there. It is borrowed, and no Python code has run since it

@@ -27,7 +27,7 @@ pub(crate) enum Current {
 
 impl Current {
     /// Chooses the stream. `named` are the streams of the write's arrays.
-    pub(crate) fn of(
+    pub(crate) fn choose(
         cache: &Bound<'_, PyAny>,
         device: i32,
         named: impl IntoIterator<Item = usize>,
@@ -83,7 +83,7 @@ pub(crate) fn from_python(stream: &Bound<'_, PyAny>) -> PyResult<Stream> {
     let unfit = || Failure::Keyword {
         argument: "stream",
         class: class_name(&stream.get_type()),
-        expected: "a stream of PyTorch, CuPy or another library with __cuda_stream__, or its address",
+        wanted: "a stream of PyTorch, CuPy or another library with __cuda_stream__, or its address",
     };
     if stream.is_instance_of::<PyBool>() {
         return Err(unfit().into());

@@ -187,7 +187,8 @@ impl Launch {
         if current == self.device {
             return Ok(());
         }
-        Err(Failure::NotCurrent { argument: self.operator.written, device: self.device, current }.into())
+        let device = format!("cuda:{}", self.device);
+        Err(Failure::NotCurrent { argument: self.operator.written, device, current }.into())
     }
 
     fn raise(&self, py: Python<'_>, refused: kvscatter_cuda::CudaError) -> PyErr {

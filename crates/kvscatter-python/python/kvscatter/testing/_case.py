@@ -147,18 +147,23 @@ def _element_name(dtype: npt.DTypeLike) -> str:
     return name
 
 
-def _case(drawn_case: dict[str, Any]) -> Case:
-    operator: Operator = drawn_case["operator"]
-    names = [
-        next(key for key, value in ONNX_NAMES.items() if value == onnx) for onnx in drawn_case["elements"]
-    ]
-    cache = _array(names[0], drawn_case["cache_shape"], drawn_case["cache"])
-    update = _array(names[1], drawn_case["update_shape"], drawn_case["update"])
-    origins, skipped, refusal = drawn_case["answer"]
+def _case(drawn: dict[str, Any]) -> Case:
+    call = drawn["call"]
+    operator: Operator = call["operator"]
+    names = [next(key for key, value in ONNX_NAMES.items() if value == onnx) for onnx in drawn["elements"]]
+    stored = zip(names, drawn["shapes"], (drawn["cache"], drawn["update"]), strict=True)
+    cache, update = (_array(*each) for each in stored)
+    origins, skipped, refusal = drawn["answer"]
+    arguments: dict[str, Any] = {_NAMES[operator]["cache"]: cache, _NAMES[operator]["update"]: update}
+    arguments |= {name: _indices(values, narrow=narrow) for name, values, narrow in call["indices"]}
+    if call["axis_and_mode"] is not None:
+        arguments["axis"], arguments["mode"] = call["axis_and_mode"]
+    if call["lengths"] is not None:
+        arguments["lengths"] = _indices(call["lengths"])
     return Case(
-        name=drawn_case["name"],
+        name=drawn["name"],
         operator=operator,
-        arguments=_arguments(operator, cache, update, drawn_case),
+        arguments=arguments | dict(call["policies"]),
         expected=None if origins is None else gathered(cache, update, origins),
         skipped=skipped,
         refusal=None if refusal is None else refused(refusal, _NAMES[operator]),
@@ -175,35 +180,6 @@ def _array(name: str, shape: list[int], stored: bytes | list[str]) -> Array:
     if name in FOUR_BITS:
         values = unpacked(values, int(np.prod(shape)))
     return values.copy().view(dtype).reshape(shape)
-
-
-def _arguments(operator: Operator, cache: Array, update: Array, drawn_case: dict[str, Any]) -> dict[str, Any]:
-    arguments: dict[str, Any]
-    if operator == "tensor_scatter":
-        arguments = {
-            "past_cache": cache,
-            "update": update,
-            "write_indices": _indices(drawn_case["write_indices"]),
-        }
-        arguments |= {"axis": drawn_case["axis"], "mode": drawn_case["mode"]}
-    elif operator == "kv_cache_update":
-        arguments = {
-            "cache": cache,
-            "update": update,
-            "writeIndices": _indices(drawn_case["write_indices"], narrow=True),
-        }
-        arguments["updateLengths"] = _indices(drawn_case["update_lengths"], narrow=True)
-    else:
-        arguments = {"past": cache, "newKv": update, "layerId": _indices(drawn_case["layer_id"], narrow=True)}
-        arguments["tokenOffset"] = _indices(drawn_case["token_offset"], narrow=True)
-        arguments["seqLen"] = _indices(drawn_case["seq_len"], narrow=True)
-    if drawn_case["lengths"] is not None:
-        arguments["lengths"] = _indices(drawn_case["lengths"])
-    if drawn_case["skip"]:
-        arguments["out_of_range"] = "skip"
-    if drawn_case["reject"]:
-        arguments["negative_index"] = "reject"
-    return arguments
 
 
 def _indices(values: list[int] | None, *, narrow: bool = False) -> npt.NDArray[np.integer[Any]] | None:
