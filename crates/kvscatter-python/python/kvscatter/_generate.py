@@ -20,8 +20,6 @@ from kvscatter.errors import ElementTypeError, OptionError
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-__all__ = ["Generator", "chat", "generate"]
-
 
 @overload
 def generate(

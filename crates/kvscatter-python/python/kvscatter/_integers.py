@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from kvscatter import _native
 
-__all__ = ["within"]
-
 
 def within(argument: str, value: object, least: int, most: int) -> int:
     """Returns ``value`` as an integer from ``least`` to ``most``.

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import html
 import math
 from dataclasses import dataclass
-
-from kvscatter._notebook import image
-
-__all__ = ["Block", "Loop", "Segment"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +63,19 @@ class Segment:
 def figure(svg: str, caption: str) -> str:
     """Returns HTML that shows a picture with a caption."""
     return (
-        f'<figure style="margin: 0 0 1em">{image(svg, caption)}'
+        f'<figure style="margin: 0 0 1em">{_image(svg, caption)}'
         f'<figcaption style="margin-top: 0.3em">{html.escape(caption)}</figcaption></figure>'
+    )
+
+
+def _image(svg: str, alt: str) -> str:
+    """Returns HTML that shows an SVG document as an image.
+
+    An image shares no names and no styles with the page, which has its own styles and may have many
+    pictures.
+    """
+    source = base64.b64encode(svg.encode()).decode("ascii")
+    return (
+        f'<img alt="{html.escape(alt)}" src="data:image/svg+xml;base64,{source}" '
+        'style="max-width: 100%; height: auto">'
     )

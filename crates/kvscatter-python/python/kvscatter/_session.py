@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-__all__ = ["CacheMemory", "Generated", "MemoryReport"]
-
 
 @dataclass(frozen=True, slots=True)
 class CacheMemory:

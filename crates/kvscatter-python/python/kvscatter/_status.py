@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["StatusWords"]
-
 
 class StatusWords(NamedTuple):
     """The bad indices that launches have counted since the status was cleared. All words are zero if there

@@ -12,8 +12,6 @@ from typing import Generic, TypeAlias, TypeVar
 from kvscatter._session import Generated
 from kvscatter._text import Pieces, Stops, Tokenizer
 
-__all__ = ["Stream", "Texts"]
-
 Piece = TypeVar("Piece", str, tuple[int, str])
 
 Watch: TypeAlias = Callable[[list[list[int]]], list[tuple[int, int]]]

@@ -21,8 +21,6 @@ from typing import Any, NoReturn
 
 from kvscatter.errors import SessionError
 
-__all__ = ["Pieces", "Stops", "TextFiles", "Tokenizer"]
-
 MAX_TOKENIZER = 1 << 28
 """The size limit of a tokenizer in bytes. The largest ones have about 35 MB."""
 MAX_CONFIG = 1 << 24

@@ -8,28 +8,6 @@ from typing import Any, Literal, Protocol, SupportsIndex, TypeAlias, TypedDict, 
 
 import numpy as np
 
-__all__ = [
-    "AnyArray",
-    "CudaArray",
-    "CudaStream",
-    "CupyStream",
-    "Feeding",
-    "GenerateOptions",
-    "Indices",
-    "Integer",
-    "Mode",
-    "ModelAndGenerateOptions",
-    "ModelOptions",
-    "NegativeIndex",
-    "OutOfRange",
-    "Shape",
-    "SupportsCudaArrayInterface",
-    "SupportsCudaStream",
-    "SupportsDLPack",
-    "TorchDType",
-    "TorchStream",
-]
-
 
 class SupportsDLPack(Protocol):
     """An array of any library: NumPy, PyTorch, JAX, CuPy and others."""

@@ -14,8 +14,6 @@ from kvscatter import _integers, errors, ring
 from kvscatter._typing import Mode
 from kvscatter.jax._scatter import tensor_scatter
 
-__all__ = ["KvCache", "KvLayer"]
-
 
 @partial(jax.tree_util.register_dataclass, data_fields=["keys", "values"], meta_fields=["window", "is_ring"])
 @dataclass(frozen=True)

@@ -17,8 +17,6 @@ from kvscatter._dtypes import ONNX_NAMES
 from kvscatter._typing import Mode, OutOfRange
 from kvscatter.jax._write import check_implicit, write
 
-__all__ = ["tensor_scatter"]
-
 Integers: TypeAlias = ArrayLike | Sequence[int]
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 import numpy as np
 
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 __all__ = ["tensor_scatter", "tensor_scatter_"]
 
 _LAZY = ["KvCache", "KvLayer", "KvRingLayer"]
+
+_AfterUpdate: TypeAlias = tuple[torch.Tensor | None, int, _ops.Mode, torch.Tensor | None]
 
 _overridden: Any = handle_torch_function
 """Calls the replacement of a function that a tracer or a subclass of tensors has. It is `Any`, because its stub cannot
@@ -104,13 +106,13 @@ def tensor_scatter(
             out_of_range=out_of_range,
         )
         return result
-    call = _Call.of(past_cache, update, write_indices, axis, mode, lengths, out_of_range)
+    rest, skipped = _converted(past_cache, update, write_indices, axis, mode, lengths, out_of_range)
     present: torch.Tensor
     if _derivatives.is_traced_forward_mode():
-        present = _derivatives.composed(past_cache, update, *call.arguments)
+        present = _derivatives.composed(past_cache, update, *rest)
     else:
-        present = torch.ops.kvscatter.tensor_scatter(past_cache, update, *call.arguments)
-    return present if call.skipped is None else (present, call.skipped)
+        present = torch.ops.kvscatter.tensor_scatter(past_cache, update, *rest)
+    return present if skipped is None else (present, skipped)
 
 
 @overload
@@ -156,7 +158,7 @@ def tensor_scatter_(
     """
     tensors = cache, update, write_indices, lengths
     if has_torch_function(tensors):
-        skipped: torch.Tensor | None = _overridden(
+        result: torch.Tensor | None = _overridden(
             tensor_scatter_,
             tensors,
             *tensors[:3],
@@ -165,53 +167,47 @@ def tensor_scatter_(
             lengths=lengths,
             out_of_range=out_of_range,
         )
-        return skipped
-    call = _Call.of(cache, update, write_indices, axis, mode, lengths, out_of_range)
+        return result
+    rest, skipped = _converted(cache, update, write_indices, axis, mode, lengths, out_of_range)
     _derivatives.check_not_captured(cache)
     if _derivatives.is_traced_forward_mode():
-        cache.copy_(_derivatives.composed(cache, update, *call.arguments))
+        cache.copy_(_derivatives.composed(cache, update, *rest))
     else:
-        torch.ops.kvscatter.tensor_scatter_(cache, update, *call.arguments)
-    return call.skipped
+        torch.ops.kvscatter.tensor_scatter_(cache, update, *rest)
+    return skipped
 
 
 # Without this, a traced graph loses calls whose result nothing uses.
 has_side_effect(tensor_scatter_)
 
 
-class _Call(NamedTuple):
-    """The operators' arguments after the update, and the number of skipped samples, or None if these are an error."""
-
-    arguments: tuple[torch.Tensor | None, int, _ops.Mode, torch.Tensor | None]
-    skipped: torch.Tensor | None
-
-    @classmethod
-    def of(
-        cls,
-        cache: torch.Tensor,
-        update: torch.Tensor,
-        write_indices: torch.Tensor | Sequence[int] | None,
-        axis: int,
-        mode: _ops.Mode,
-        lengths: torch.Tensor | Sequence[int] | None,
-        out_of_range: OutOfRange,
-    ) -> _Call:
-        axis = _integers.within("axis", axis, -(2**63), 2**63 - 1)
-        starts = _positions(write_indices, "write_indices", cache)
-        rows = _positions(lengths, "lengths", cache)
-        is_skipping = {"error": False, "skip": True}.get(out_of_range)
-        if is_skipping is None:
-            message = f'out_of_range = "{out_of_range}": must be error or skip'
-            raise errors.OptionError(message, "choice", "out_of_range", value=out_of_range)
-        if not is_skipping:
-            return cls((starts, axis, mode, rows), None)
-        skips = torch.ops.kvscatter.skips(cache.detach(), update.detach(), starts, axis, mode, rows)
-        # A sample that is skipped writes no row.
-        if starts is None:
-            starts = torch.zeros_like(skips, dtype=torch.int64)
-        if rows is None:
-            rows = torch.full_like(starts, update.shape[axis], dtype=torch.int64)
-        return cls((starts.where(~skips, 0), axis, mode, rows.where(~skips, 0)), skips.sum())
+def _converted(
+    cache: torch.Tensor,
+    update: torch.Tensor,
+    write_indices: torch.Tensor | Sequence[int] | None,
+    axis: int,
+    mode: _ops.Mode,
+    lengths: torch.Tensor | Sequence[int] | None,
+    out_of_range: OutOfRange,
+) -> tuple[_AfterUpdate, torch.Tensor | None]:
+    """Returns the operators' arguments after the update, and the number of skipped samples, or None if these are an
+    error."""
+    axis = _integers.within("axis", axis, -(2**63), 2**63 - 1)
+    starts = _positions(write_indices, "write_indices", cache)
+    rows = _positions(lengths, "lengths", cache)
+    is_skipping = {"error": False, "skip": True}.get(out_of_range)
+    if is_skipping is None:
+        message = f'out_of_range = "{out_of_range}": must be error or skip'
+        raise errors.OptionError(message, "choice", "out_of_range", value=out_of_range)
+    if not is_skipping:
+        return (starts, axis, mode, rows), None
+    skips = torch.ops.kvscatter.skips(cache.detach(), update.detach(), starts, axis, mode, rows)
+    # A sample that is skipped writes no row.
+    if starts is None:
+        starts = torch.zeros_like(skips, dtype=torch.int64)
+    if rows is None:
+        rows = torch.full_like(starts, update.shape[axis], dtype=torch.int64)
+    return (starts.where(~skips, 0), axis, mode, rows.where(~skips, 0)), skips.sum()
 
 
 def _positions(

@@ -20,8 +20,6 @@ from torch.autograd import forward_ad
 from kvscatter import errors
 from kvscatter.torch import _ops
 
-__all__: list[str] = []
-
 _C: Any = torch._C
 """PyTorch's stubs lack the functions that report whether ``torch.func`` transforms a function."""
 
@@ -164,18 +162,8 @@ class _Distributed(torch.autograd.Function):
 def _batched(operator: Any) -> Any:
     """Returns the batching rule of a functional operator."""
 
-    def rule(
-        info: Any,
-        in_dims: tuple[int | None, ...],
-        past_cache: torch.Tensor,
-        update: torch.Tensor,
-        write_indices: torch.Tensor | None = None,
-        axis: int = -2,
-        mode: str = "linear",
-        lengths: torch.Tensor | None = None,
-    ) -> tuple[torch.Tensor, int]:
-        tensors = _folded(info, in_dims, past_cache, update, write_indices, lengths)
-        return _unfolded(info, operator(*tensors[:3], axis, mode, tensors[3])), 0
+    def rule(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[torch.Tensor, int]:
+        return _unfolded(info, operator(*_folded(info, in_dims, arguments))), 0
 
     return rule
 
@@ -186,43 +174,27 @@ _ops.skips.register_vmap(_batched(torch.ops.kvscatter.skips.default))
 
 
 @_ops.tensor_scatter_.register_vmap
-def _(
-    info: Any,
-    in_dims: tuple[int | None, ...],
-    cache: torch.Tensor,
-    update: torch.Tensor,
-    write_indices: torch.Tensor | None = None,
-    axis: int = -2,
-    cache_mode: str = "linear",
-    lengths: torch.Tensor | None = None,
-) -> tuple[None, None]:
+def _(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[None, None]:
     if in_dims[0] is None:
         message = "cache is shared by the items of vmap: each item must have its own, as in vmap(.., in_dims=(0, ..))"
         raise errors.OptionError(message, "shared_cache", "cache")
-    items = cache.movedim(in_dims[0], 0)
-    tensors = _folded(info, in_dims, cache, update, write_indices, lengths)
+    items = arguments[0].movedim(in_dims[0], 0)
+    folded = _folded(info, in_dims, arguments)
     try:
         samples = items.view(-1, *items.shape[2:])
     except RuntimeError:  # the dimensions cannot be merged without a copy
-        present = torch.ops.kvscatter.tensor_scatter.default(*tensors[:3], axis, cache_mode, tensors[3])
-        items.copy_(_unfolded(info, present))
+        items.copy_(_unfolded(info, torch.ops.kvscatter.tensor_scatter.default(*folded)))
     else:
-        torch.ops.kvscatter.tensor_scatter_.default(samples, *tensors[1:3], axis, cache_mode, tensors[3])
+        torch.ops.kvscatter.tensor_scatter_.default(samples, *folded[1:])
     return None, None
 
 
-def _folded(
-    info: Any, in_dims: tuple[int | None, ...], *tensors: torch.Tensor | None
-) -> list[torch.Tensor | None]:
+def _folded(info: Any, in_dims: tuple[int | None, ...], arguments: tuple[Any, ...]) -> list[Any]:
     """Turns the items of vmap into more samples of the batch. Like samples, items are independent of each
-    other.
-
-    The tensors are the cache, the update, the indices and the lengths.
-    """
-    places = (0, 1, 2, 5)  # their positions among the operator's arguments, the last of which is optional
+    other."""
     return [
-        None if tensor is None else _as_samples(tensor, dict(enumerate(in_dims)).get(place), info.batch_size)
-        for place, tensor in zip(places, tensors, strict=True)
+        _as_samples(argument, dim, info.batch_size) if isinstance(argument, torch.Tensor) else argument
+        for argument, dim in zip(arguments, in_dims, strict=True)
     ]
 
 

@@ -10,8 +10,7 @@ samples that do not fit.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -20,120 +19,99 @@ from torch.autograd.forward_ad import (
 )  # kernels run without forward mode, so they cannot ask for tangents
 
 import kvscatter
-from kvscatter import Plan, Prepared, errors
+from kvscatter import Plan, errors
 from kvscatter._native import resolve_axis
 from kvscatter._typing import OutOfRange
 
 Mode = Literal["linear", "circular"]
 
 
-@torch.library.custom_op("kvscatter::tensor_scatter", mutates_args=())
-def tensor_scatter(
-    past_cache: torch.Tensor,
-    update: torch.Tensor,
-    write_indices: torch.Tensor | None = None,
-    axis: int = -2,
-    mode: str = "linear",
-    lengths: torch.Tensor | None = None,
-) -> torch.Tensor:
+class WriteArguments(NamedTuple):
+    """The arguments of every operator. PyTorch leaves out trailing ones that have their defaults."""
+
+    cache: torch.Tensor
+    update: torch.Tensor
+    write_indices: torch.Tensor | None = None
+    axis: int = -2
+    mode: str = "linear"
+    lengths: torch.Tensor | None = None
+
+
+def _schema(result: str, *, cache: str = "Tensor past_cache", mode: str = "mode") -> str:
+    return (
+        f"({cache}, Tensor update, Tensor? write_indices=None, int axis=-2, str {mode}='linear', "
+        f"Tensor? lengths=None) -> {result}"
+    )
+
+
+@torch.library.custom_op("kvscatter::tensor_scatter", mutates_args=(), schema=_schema("Tensor"))
+def tensor_scatter(*arguments: Any) -> torch.Tensor:
     """The operator that ``kvscatter.torch.tensor_scatter`` calls and documents."""
-    past, rows = _past(past_cache), _memory(update, "update")
+    call = WriteArguments(*arguments)
+    past, rows = _past(call.cache), _memory(call.update, "update")
     present = torch.empty(
         past.shape, dtype=past.dtype
     )  # the call below rejects tensors on a device, so this memory is not used for them
     with _set_fwd_grad_enabled(False):
-        kvscatter.tensor_scatter(
-            past, rows, write_indices, axis=axis, mode=cast(Mode, mode), lengths=lengths, out=present
-        )
+        kvscatter.tensor_scatter(past, rows, call.write_indices, out=present, **_options(call))
     return present
 
 
-@torch.library.custom_op("kvscatter::tensor_scatter_", mutates_args=("cache",))
-def tensor_scatter_(
-    cache: torch.Tensor,
-    update: torch.Tensor,
-    write_indices: torch.Tensor | None = None,
-    axis: int = -2,
-    cache_mode: str = "linear",
-    lengths: torch.Tensor | None = None,
-) -> None:
-    """The operator that ``kvscatter.torch.tensor_scatter_`` calls and documents.
-
-    ``mode`` has the name ``cache_mode``, because PyTorch cannot functionalize an in-place operator with an
-    argument ``mode``.
-    """
-    memory, rows = _memory(cache, "cache"), _memory(update, "update")
-    if cache.is_inference() and not torch.is_inference_mode_enabled():
+# PyTorch cannot functionalize an in-place operator with an argument `mode`.
+@torch.library.custom_op(
+    "kvscatter::tensor_scatter_",
+    mutates_args=("cache",),
+    schema=_schema("()", cache="Tensor(a!) cache", mode="cache_mode"),
+)
+def tensor_scatter_(*arguments: Any) -> None:
+    """The operator that ``kvscatter.torch.tensor_scatter_`` calls and documents."""
+    call = WriteArguments(*arguments)
+    memory, rows = _memory(call.cache, "cache"), _memory(call.update, "update")
+    if call.cache.is_inference() and not torch.is_inference_mode_enabled():
         message = "cache was made in inference mode: outside of it, only a clone can be written in place"
         raise errors.ArrayError(message, "tensor", "cache")
     with _set_fwd_grad_enabled(False):
-        kvscatter.tensor_scatter_(
-            memory, rows, write_indices, axis=axis, mode=cast(Mode, cache_mode), lengths=lengths
-        )
+        kvscatter.tensor_scatter_(memory, rows, call.write_indices, **_options(call))
 
 
-@torch.library.custom_op("kvscatter::slots", mutates_args=())
-def slots(
-    past_cache: torch.Tensor,
-    update: torch.Tensor,
-    write_indices: torch.Tensor | None = None,
-    axis: int = -2,
-    mode: str = "linear",
-    lengths: torch.Tensor | None = None,
-) -> torch.Tensor:
+@torch.library.custom_op("kvscatter::slots", mutates_args=(), schema=_schema("Tensor"))
+def slots(*arguments: Any) -> torch.Tensor:
     """Checks the arguments like `tensor_scatter` and returns the slot of each row of the update, ``[batch,
     rows]``.
 
     The slots of one sample differ from each other, including those of rows that ``lengths`` leaves out.
     """
-    _plan(past_cache, update, write_indices, axis, mode, lengths, "error")
-    rows, capacity = update.shape[axis], past_cache.shape[axis]
-    first = torch.zeros(1, dtype=torch.int64) if write_indices is None else write_indices.to(torch.int64)
+    call = WriteArguments(*arguments)
+    _plan(call, "error")
+    rows, capacity = call.update.shape[call.axis], call.cache.shape[call.axis]
+    starts = call.write_indices
+    first = torch.zeros(1, dtype=torch.int64) if starts is None else starts.to(torch.int64)
     # In linear mode, only rows that `lengths` leaves out are past the end. A cache without slots has no
     # rows.
     slots = max(capacity, 1)
     first = first % slots  # circular indices can be so large that adding to them would overflow
-    return (first[:, None] + torch.arange(rows)).expand(past_cache.shape[0], rows) % slots
+    return (first[:, None] + torch.arange(rows)).expand(call.cache.shape[0], rows) % slots
 
 
-@torch.library.custom_op("kvscatter::skips", mutates_args=())
-def skips(
-    past_cache: torch.Tensor,
-    update: torch.Tensor,
-    write_indices: torch.Tensor | None = None,
-    axis: int = -2,
-    mode: str = "linear",
-    lengths: torch.Tensor | None = None,
-) -> torch.Tensor:
+@torch.library.custom_op("kvscatter::skips", mutates_args=(), schema=_schema("Tensor"))
+def skips(*arguments: Any) -> torch.Tensor:
     """Checks the arguments like `tensor_scatter` with ``out_of_range="skip"``. Returns True for each sample that
     does not fit, ``[batch]``."""
-    plan = _plan(past_cache, update, write_indices, axis, mode, lengths, "skip")
-    skipped = torch.zeros(past_cache.shape[0], dtype=torch.bool)
-    skipped[plan.skipped_samples] = True
+    call = WriteArguments(*arguments)
+    skipped = torch.zeros(call.cache.shape[0], dtype=torch.bool)
+    skipped[_plan(call, "skip").skipped_samples] = True
     return skipped
 
 
-def _plan(
-    past_cache: torch.Tensor,
-    update: torch.Tensor,
-    write_indices: torch.Tensor | None,
-    axis: int,
-    mode: str,
-    lengths: torch.Tensor | None,
-    out_of_range: OutOfRange,
-) -> Plan:
+def _plan(call: WriteArguments, out_of_range: OutOfRange) -> Plan:
     """Checks a call without writing."""
-    past, new = _past(past_cache), _memory(update, "update")
+    past, new = _past(call.cache), _memory(call.update, "update")
     with _set_fwd_grad_enabled(False):
-        return kvscatter.plan(
-            past,
-            new,
-            write_indices,
-            axis=axis,
-            mode=cast(Mode, mode),
-            lengths=lengths,
-            out_of_range=out_of_range,
-        )
+        return kvscatter.plan(past, new, call.write_indices, out_of_range=out_of_range, **_options(call))
+
+
+def _options(call: WriteArguments) -> dict[str, Any]:
+    return {"axis": call.axis, "mode": call.mode, "lengths": call.lengths}
 
 
 def _past(past_cache: torch.Tensor) -> torch.Tensor:
@@ -155,75 +133,34 @@ def _memory(tensor: torch.Tensor, argument: str) -> torch.Tensor:
 
 
 @tensor_scatter.register_fake
-def _(
-    past_cache: torch.Tensor,
-    update: torch.Tensor,
-    write_indices: torch.Tensor | None = None,
-    axis: int = -2,
-    mode: str = "linear",
-    lengths: torch.Tensor | None = None,
-) -> torch.Tensor:
-    _check_shapes(past_cache, update, write_indices, axis, mode, lengths)
-    return torch.empty(past_cache.shape, dtype=past_cache.dtype, device=past_cache.device)
+def _(*arguments: Any) -> torch.Tensor:
+    past, *_ = _checked(arguments)
+    return torch.empty(past.shape, dtype=past.dtype, device=past.device)
 
 
 @tensor_scatter_.register_fake
-def _(
-    cache: torch.Tensor,
-    update: torch.Tensor,
-    write_indices: torch.Tensor | None = None,
-    axis: int = -2,
-    cache_mode: str = "linear",
-    lengths: torch.Tensor | None = None,
-) -> None:
-    _check_shapes(cache, update, write_indices, axis, cache_mode, lengths)
+def _(*arguments: Any) -> None:
+    _checked(arguments)
 
 
 @slots.register_fake
-def _(
-    past_cache: torch.Tensor,
-    update: torch.Tensor,
-    write_indices: torch.Tensor | None = None,
-    axis: int = -2,
-    mode: str = "linear",
-    lengths: torch.Tensor | None = None,
-) -> torch.Tensor:
-    _check_shapes(past_cache, update, write_indices, axis, mode, lengths)
-    shape = past_cache.shape[0], update.shape[axis]
-    return torch.empty(shape, dtype=torch.int64, device=past_cache.device)
+def _(*arguments: Any) -> torch.Tensor:
+    call = _checked(arguments)
+    shape = call.cache.shape[0], call.update.shape[call.axis]
+    return torch.empty(shape, dtype=torch.int64, device=call.cache.device)
 
 
 @skips.register_fake
-def _(
-    past_cache: torch.Tensor,
-    update: torch.Tensor,
-    write_indices: torch.Tensor | None = None,
-    axis: int = -2,
-    mode: str = "linear",
-    lengths: torch.Tensor | None = None,
-) -> torch.Tensor:
-    _check_shapes(past_cache, update, write_indices, axis, mode, lengths)
-    return torch.empty(past_cache.shape[:1], dtype=torch.bool, device=past_cache.device)
+def _(*arguments: Any) -> torch.Tensor:
+    past, *_ = _checked(arguments)
+    return torch.empty(past.shape[:1], dtype=torch.bool, device=past.device)
 
 
-def _prepared(past_cache: Sequence[int], update: Sequence[int], axis: int, mode: str = "linear") -> Prepared:
-    """Applies the compiled module's rules about shapes and attributes, which do not depend on the element
-    size."""
-    return kvscatter.prepare(
-        tuple(past_cache), tuple(update), axis=axis, mode=cast(Mode, mode), dtype=np.uint8
-    )
-
-
-def _check_shapes(
-    past_cache: torch.Tensor,
-    update: torch.Tensor,
-    write_indices: torch.Tensor | None,
-    axis: int,
-    mode: str,
-    lengths: torch.Tensor | None,
-) -> None:
+def _checked(arguments: tuple[Any, ...]) -> WriteArguments:
     """Checks everything that does not depend on values. Symbolic sizes are checked when the traced program
     knows them."""
+    call = WriteArguments(*arguments)
+    past_cache, update, write_indices, axis, mode, lengths = call
     for argument, tensor in (("update", update), ("write_indices", write_indices), ("lengths", lengths)):
         # PyTorch calls this function instead of the kernel if any of the tensors has no memory.
         if tensor is not None and tensor.device != past_cache.device:
@@ -243,7 +180,8 @@ def _check_shapes(
     known = [
         [1 if dimension in symbols else size for dimension, size in enumerate(shape)] for shape in shapes
     ]
-    write = _prepared(known[0], known[1], axis, mode)
+    # The rules about shapes do not depend on the size of an element.
+    write = kvscatter.prepare(known[0], known[1], axis=axis, mode=cast(Mode, mode), dtype=np.uint8)
     sequence = resolve_axis(axis, past_cache.dim())
     for dimension in symbols:
         capacity, rows = past_cache.shape[dimension], update.shape[dimension]
@@ -255,6 +193,7 @@ def _check_shapes(
     ]
     if 0 not in symbols:
         write.plan(*(None if count is None else [0] * count for count in counts))
+    return call
 
 
 def _count(argument: str, values: torch.Tensor | None, batch: int) -> int | None:
