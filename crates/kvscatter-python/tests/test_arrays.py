@@ -15,19 +15,10 @@ import pytest
 import kvscatter
 from support import bits, refused
 
-DTYPES = [
-    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64",
-    "complex64", "complex128", "longlong", "ulonglong",
-    *(getattr(ml_dtypes, name) for name in (
-        "bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu",
-        "float4_e2m1fn", "int4", "uint4",
-    )),
-]  # fmt: skip
 
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_every_dtype_moves_by_width(dtype: Any) -> None:
-    cache = np.zeros((2, 3, 4, 5), np.uint8).astype(dtype)
+@pytest.mark.parametrize("dtype", ["longlong", "ulonglong"])
+def test_types_with_several_numbers_in_numpy_move_by_width(dtype: Any) -> None:
+    cache = np.zeros((2, 3, 4, 5), dtype)
     update = (np.arange(30) % 7).reshape(2, 3, 1, 5).astype(dtype)
     expected = cache.copy()
     expected[0, :, 3:4], expected[1, :, 1:2] = update[0], update[1]

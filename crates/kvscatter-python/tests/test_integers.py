@@ -3,6 +3,7 @@ error names them."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -25,6 +26,20 @@ OPTIONAL = {"batch", "capacity", "threads", "max_new_tokens", "max_seq"}
 """The arguments that may be None in functions of sessions."""
 
 CHAT = [{"role": "user", "content": "a"}]
+
+
+NUMBERS = {"capacity": 11, "window": 8, "high": 0, "rewind": 0}
+NUMBERS |= dict.fromkeys(["start", "length", "token_offset", "last", "rows"], 1)
+"""Good values of the arguments of `positions` and `ring`."""
+
+
+def numbers(function: Callable[..., object]) -> dict[str, int]:
+    """Returns good values of a function's integer arguments."""
+    return {name: NUMBERS[name] for name in inspect.signature(function).parameters if name in NUMBERS}
+
+
+def call_with(function: Callable[..., object], argument: str, value: Any) -> object:
+    return function(**numbers(function) | {argument: value})
 
 
 def in_generator(call: Callable[[kvscatter.Generator], object]) -> object:
@@ -59,54 +74,13 @@ WITHOUT_A_SESSION: dict[str, Callable[[Any], object]] = {
     "_native.cuda_prepare_present.axis": lambda value: cuda.prepare_present([], axis=value),
     "_native.cuda_prepare_slots.axis": lambda value: cuda.prepare_slots([], CACHE, axis=value),
     **{
-        f"positions.{function.__name__}.{argument}": lambda value, call=function, argument=argument: call(
-            **{argument: value}, rows=1
+        f"{module.__name__.rpartition('.')[2]}.{name}.{argument}": partial(
+            call_with, getattr(module, name), argument
         )
-        for function, argument in (
-            (positions.length_after, "start"),
-            (positions.start_from_length_after, "length"),
-            (positions.token_offset, "start"),
-            (positions.start_from_token_offset, "token_offset"),
-            (positions.seqlens_k, "start"),
-            (positions.start_from_seqlens_k, "last"),
-        )
+        for module in (positions, ring)
+        for name in module.__all__
+        for argument in numbers(getattr(module, name))
     },
-    **{
-        f"positions.{function.__name__}.rows": lambda value, call=function: call(1, rows=value)
-        for function in (
-            positions.length_after,
-            positions.start_from_length_after,
-            positions.token_offset,
-            positions.start_from_token_offset,
-            positions.seqlens_k,
-            positions.start_from_seqlens_k,
-        )
-    },
-    "positions.nonpad_kv_seqlen.start": lambda value: positions.nonpad_kv_seqlen(value, 1, 8),
-    "positions.nonpad_kv_seqlen.rows": lambda value: positions.nonpad_kv_seqlen(1, value, 8),
-    "positions.nonpad_kv_seqlen.capacity": lambda value: positions.nonpad_kv_seqlen(1, 1, value),
-    "positions.start_from_nonpad_kv_seqlen.length": lambda value: positions.start_from_nonpad_kv_seqlen(
-        value, 1, 8
-    ),
-    "positions.start_from_nonpad_kv_seqlen.rows": lambda value: positions.start_from_nonpad_kv_seqlen(
-        1, value, 8
-    ),
-    "positions.start_from_nonpad_kv_seqlen.capacity": lambda value: positions.start_from_nonpad_kv_seqlen(
-        1, 1, value
-    ),
-    "ring.most_rows.capacity": lambda value: ring.most_rows(value, 8, 0, 0),
-    "ring.most_rows.window": lambda value: ring.most_rows(11, value, 0, 0),
-    "ring.most_rows.high": lambda value: ring.most_rows(11, 8, value, 0),
-    "ring.most_rows.start": lambda value: ring.most_rows(11, 8, 0, value),
-    "ring.least_start.capacity": lambda value: ring.least_start(value, 8, 0),
-    "ring.least_start.window": lambda value: ring.least_start(11, value, 0),
-    "ring.least_start.high": lambda value: ring.least_start(11, 8, value),
-    "ring.high_after.high": lambda value: ring.high_after(value, 0, 1),
-    "ring.high_after.start": lambda value: ring.high_after(0, value, 1),
-    "ring.high_after.rows": lambda value: ring.high_after(0, 0, value),
-    "ring.least_capacity.window": lambda value: ring.least_capacity(value, 1, 0),
-    "ring.least_capacity.rows": lambda value: ring.least_capacity(8, value, 0),
-    "ring.least_capacity.rewind": lambda value: ring.least_capacity(8, 1, value),
     "_case.cases.seed": lambda value: next(testing.cases(value, 1)),
     "_case.cases.n": lambda value: next(testing.cases(1, value)),
     "_check.check.seed": lambda value: testing.check(lambda *_: None, seed=value, n=1),

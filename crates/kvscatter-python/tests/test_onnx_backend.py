@@ -15,7 +15,6 @@ import pytest
 
 import kvscatter
 from kvscatter import onnx_backend, reference, testing
-from kvscatter._dtypes import ONNX_NAMES, dtype_named
 from kvscatter.onnx_backend import Backend, ModelError
 from support import refused
 
@@ -112,30 +111,6 @@ def scatter_model(
         ),
         opset_imports=[helper.make_opsetid("", 24)],
     )
-
-
-@pytest.mark.parametrize("name", ONNX_NAMES)
-def test_every_element_type_goes_in_and_comes_out(name: str) -> None:
-    dtype = dtype_named(name)
-    assert dtype is not None
-    for case in testing.cases(4, 6, operators=["tensor_scatter"], dtypes=[name]):
-        inputs = [value for value in list(case.arguments.values())[:3] if value is not None]
-        node = helper.make_node(
-            "TensorScatter",
-            ["past", "new", "at"][: len(inputs)],
-            ["present"],
-            axis=case.arguments["axis"],
-            mode=case.arguments["mode"],
-        )
-        if case.refusal is not None:
-            with pytest.raises(kvscatter.Error):
-                onnx_backend.run_node(node, inputs)
-            continue
-        before = [array.copy() for array in inputs]
-        (present,) = onnx_backend.run_node(node, inputs)
-        assert case.expected is not None and present.dtype == dtype and present.shape == case.expected.shape
-        assert present.tolist() == case.expected.tolist() or present.tobytes() == case.expected.tobytes()
-        assert all(a.tobytes() == b.tobytes() for a, b in zip(inputs, before, strict=True))
 
 
 def test_the_oracle_checks_the_backend() -> None:
@@ -248,12 +223,9 @@ def test_external_data_lies_beside_the_file(tmp_path: pathlib.Path) -> None:
     assert (tmp_path / "data").exists()
     (present,) = onnx_backend.prepare(path).run([PAST, NEW])
     assert np.array_equal(present, reference.tensor_scatter(PAST, NEW, AT))
-    with pytest.raises(ModelError) as caught:
-        onnx_backend.prepare(path.read_bytes())
-    assert (caught.value.kind, caught.value.fields) == ("external_without_folder", {"tensor": "at"})
-    with pytest.raises(ModelError) as caught:
-        onnx_backend.prepare(tmp_path / "none.onnx")
-    assert caught.value.kind == "io"
+    error = refused("external_without_folder", None, onnx_backend.prepare, path.read_bytes(), of=ModelError)
+    assert error.fields == {"tensor": "at"}
+    refused("io", None, onnx_backend.prepare, tmp_path / "none.onnx", of=ModelError)
 
 
 @pytest.mark.parametrize(
@@ -271,9 +243,7 @@ def test_external_data_lies_beside_the_file(tmp_path: pathlib.Path) -> None:
 )
 def test_inputs_that_are_not_what_the_model_declares(inputs: Any, kind: str, fields: dict[str, Any]) -> None:
     rep = onnx_backend.prepare(scatter_model(onnx.TensorProto.FLOAT))
-    with pytest.raises(ModelError) as caught:
-        rep.run(inputs)
-    assert (caught.value.kind, caught.value.fields) == (kind, fields)
+    assert refused(kind, None, rep.run, inputs, of=ModelError).fields == fields
 
 
 def test_inputs_of_no_type_and_no_list() -> None:
@@ -335,11 +305,8 @@ def claims() -> Any:
 )
 def test_models_that_cannot_be_evaluated(make: Callable[[], Any], kind: str) -> None:
     model = make()
-    with pytest.raises(ModelError) as caught:
-        onnx_backend.prepare(model)
-    assert caught.value.kind == kind
+    refused(kind, None, onnx_backend.prepare, model, of=ModelError)
     assert not onnx_backend.is_compatible(model)
-    assert "\n" not in str(caught.value)
 
 
 def test_bytes_from_strangers_end_in_an_error() -> None:
@@ -376,12 +343,9 @@ def test_nodes() -> None:
     assert onnx_backend.run_node(constant, [], outputs_info=info)[0].tolist() == [1, 2]
     write = helper.make_node("TensorScatter", ["past", "new", ""], ["present"], axis=1)
     assert np.array_equal(onnx_backend.run_node(write, {"past": PAST, "new": NEW})[0][:, :1], NEW)
-    with pytest.raises(ModelError) as caught:
-        onnx_backend.run_node(write, [PAST])
-    assert caught.value.fields == {"got": 1, "expected": 2}
-    with pytest.raises(ModelError) as caught:
-        onnx_backend.run_node(write, [PAST, NEW], opset_version=23)
-    assert caught.value.kind == "opset_too_old"
+    error = refused("input_count", None, onnx_backend.run_node, write, [PAST], of=ModelError)
+    assert error.fields == {"got": 1, "expected": 2}
+    refused("opset_too_old", None, onnx_backend.run_node, write, [PAST, NEW], opset_version=23, of=ModelError)
 
 
 def test_without_onnx_the_error_says_what_to_install() -> None:

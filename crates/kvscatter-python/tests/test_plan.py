@@ -175,19 +175,16 @@ def test_arrays_of_another_shape_or_type_are_refused() -> None:
         (painted(1, 4, 2, dtype=np.int64), painted(1, 1, 2, dtype=np.int64)),
     ]:
         before = cache.copy()
-        of_type = errors.ElementTypeError if cache.dtype == np.int64 else errors.ShapeError
-        with pytest.raises(of_type) as caught:
-            plan.write(cache, update)
-        assert caught.value.kind == "prepared"
+        of = errors.ElementTypeError if cache.dtype == np.int64 else errors.ShapeError
+        argument = "update" if cache.shape == (1, 4, 2) and of == errors.ShapeError else "cache"
+        refused("prepared", argument, plan.write, cache, update, of=of)
         np.testing.assert_array_equal(cache, before)
 
 
 def test_a_cache_that_shares_memory_with_its_update_is_refused() -> None:
     memory = painted(1, 4, 2)
     plan = kvscatter.plan(memory, memory[:, 1:2].copy(), [0])
-    with pytest.raises(errors.ArrayError) as caught:
-        plan.write(memory, memory[:, 1:2])
-    assert caught.value.kind == "overlap"
+    refused("overlap", "cache", plan.write, memory, memory[:, 1:2], of=errors.ArrayError)
 
 
 def test_a_plan_is_its_own_copy() -> None:

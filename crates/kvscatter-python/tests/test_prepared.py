@@ -6,6 +6,7 @@ import copy
 import inspect
 import pickle
 import pydoc
+import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +18,7 @@ import pytest
 
 import kvscatter
 from kvscatter import _native
+from support import refused
 
 
 def test_prepared_from_shapes_or_from_arrays_it_is_the_same() -> None:
@@ -38,15 +40,15 @@ def test_shapes_need_a_dtype_and_arrays_have_one() -> None:
         lambda: kvscatter.prepare((1, 4, 2), (1, 1, 2)),
         lambda: kvscatter.prepare(cache, update, dtype=np.float64),
     ):
-        with pytest.raises(kvscatter.OptionError) as caught:
-            call()
-        assert caught.value.kind == "dtype_keyword"
-    with pytest.raises(kvscatter.ShapeError) as refused:
-        kvscatter.prepare((1, -4, 2), (1, 1, 2), dtype=np.float64)
-    assert refused.value.argument == "cache"
-    with pytest.raises(kvscatter.ElementTypeError) as unknown:
-        kvscatter.prepare((1, 4, 2), (1, 1, 2), dtype="bfloat17")
-    assert (unknown.value.argument, unknown.value.fields) == ("dtype", {"dtype": "bfloat17"})
+        refused("dtype_keyword", "dtype", call, of=kvscatter.OptionError)
+    shapes = (1, 4, 2), (1, 1, 2)
+    refused(
+        "dimension", "cache", kvscatter.prepare, (1, -4, 2), shapes[1], dtype="f8", of=kvscatter.ShapeError
+    )
+    error = refused(
+        "element_type", "dtype", kvscatter.prepare, *shapes, dtype="f9", of=kvscatter.ElementTypeError
+    )
+    assert error.fields == {"dtype": "f9"}
 
 
 def test_a_dtype_of_ml_dtypes_by_name_before_anybody_has_imported_it() -> None:
@@ -81,6 +83,7 @@ def test_a_dtype_of_ml_dtypes_by_name_before_anybody_has_imported_it() -> None:
 )
 def test_arrays_that_it_was_not_prepared_for(cache: Any, update: Any, argument: str, what: str) -> None:
     write = kvscatter.prepare((1, 4, 2), (1, 1, 2), dtype=np.float16)
+    of = kvscatter.ElementTypeError if what == "dtype" else kvscatter.ShapeError
     calls = [
         lambda: write(cache, update, [0]),
         lambda: write.many(
@@ -88,9 +91,8 @@ def test_arrays_that_it_was_not_prepared_for(cache: Any, update: Any, argument: 
         ),
     ]
     for call in calls:
-        with pytest.raises(kvscatter.ElementTypeError if what == "dtype" else kvscatter.ShapeError) as caught:
-            call()
-        assert (caught.value.kind, caught.value.argument, caught.value.what) == ("prepared", argument, what)
+        error = refused("prepared", argument, call)
+        assert (type(error), error.what) == (of, what)
     assert not cache.any()
 
 
@@ -168,11 +170,8 @@ def test_many_is_all_or_nothing() -> None:
     assert write.many([], [0, 0]) == 0
     assert kvscatter.write_many([], [0, 0]) == 0
     for nonsense in ([(caches[0],)], [caches[0]]):
-        with pytest.raises(
-            kvscatter.ElementTypeError, match=r"^pairs\[0\] is of type .*: must be a tuple of"
-        ) as caught:
-            write.many(nonsense, [0, 0])  # type: ignore[arg-type]
-        assert (caught.value.kind, caught.value.argument) == ("not_a_pair", "pairs")
+        error = refused("not_a_pair", "pairs", write.many, nonsense, [0, 0], of=kvscatter.ElementTypeError)
+        assert re.match(r"pairs\[0\] is of type .*: must be a tuple of", str(error))
     with pytest.raises(TypeError):
         write.many(3, [0, 0])  # type: ignore[arg-type]
 

@@ -1,56 +1,12 @@
-"""Compares the rule for rings with a ring that is written slot by slot."""
+"""Tests the numbers of `ring` on one sample and on a batch. The core compares the rule with rings that are written."""
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
-import pytest
 
-import kvscatter
 from kvscatter import ring
 
 LARGEST = 2**63 - 1
-
-
-class Sample:
-    """A sample in a ring, whose rows are numbers that no other write has."""
-
-    def __init__(self, capacity: int, window: int) -> None:
-        self.slots = np.zeros((1, capacity, 1), np.int64)
-        self.rows: dict[int, int] = {}
-        self.window, self.high, self.next_row = window, 0, 1
-
-    def step(self, start: int, rows: int) -> bool:
-        """Writes a step. Returns whether each query finds its window, which the rule must predict."""
-        capacity = self.slots.shape[1]
-        takes = rows <= ring.most_rows(capacity, self.window, self.high, start)
-        self.high = ring.high_after(self.high, start, rows)
-        new = np.arange(self.next_row, self.next_row + rows).reshape(1, rows, 1)
-        self.next_row += rows
-        self.rows.update(zip(range(start, start + rows), new.ravel().tolist(), strict=True))
-        exact = rows <= capacity
-        if exact:
-            kvscatter.tensor_scatter_(self.slots, new, [start], mode="circular")
-        for query in range(start, start + rows):
-            for position in range(max(0, query - self.window + 1), query + 1):
-                exact = exact and self.slots[0, position % capacity, 0] == self.rows[position]
-        assert exact == takes, (capacity, self.window, self.high, start, rows)
-        return exact
-
-
-@pytest.mark.parametrize(("window", "capacity"), [(w, c) for w in (1, 2, 3) for c in range(w, 7)])
-def test_a_step_is_exact_if_and_only_if_the_ring_takes_it(window: int, capacity: int) -> None:
-    for rewinds in itertools.product(range(4), repeat=2):
-        for rows in itertools.product((1, 2, 3), repeat=2):
-            sample = Sample(capacity, window)
-            assert all(sample.step(position, 1) for position in range(12))
-            start = 12
-            for rewind, count in zip(rewinds, rows, strict=True):
-                start -= rewind
-                if not sample.step(start, count):
-                    break
-                start += count
 
 
 def test_a_batch_is_an_array() -> None:
@@ -68,7 +24,9 @@ def test_the_least_capacity_depends_on_the_feeding() -> None:
         ring.least_capacity(8, 4, 2, "without_padding"),
         ring.least_capacity(8, 4, 2, "padded_on_the_right"),
         ring.least_capacity(8, 4, 2, "idle"),
-    ] == [11, 12, 13]
+        ring.least_capacity(8, rows=6, rewind=0, feeding="padded_on_the_right"),
+        ring.least_capacity(8, 0, 6, "padded_on_the_right"),
+    ] == [11, 12, 13, 13, 12]
 
 
 def test_the_largest_numbers_do_not_overflow() -> None:

@@ -7,13 +7,12 @@ import gc
 import sys
 import types
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 import device
 import numpy as np
 import pytest
-import versions
+import simulated
 from device import Dlpack, Interface, Stream
 
 import kvscatter
@@ -139,86 +138,61 @@ class CountedStream(Stream):
         super().synchronize()
 
 
-class SimulatedLibrary:
+class Library:
     """A simulated library that makes arrays, and whose current stream the tests set."""
 
     def __init__(self, name: str) -> None:
-        self.current, self.made = CountedStream(), []  # type: tuple[CountedStream, list[Any]]
-        self.of = type("Tensor" if name == "torch" else "ndarray", (Dlpack,), self.members(name))
-
-    def members(self, name: str) -> dict[str, Any]:
+        self.name, self.current, self.made = name, CountedStream(), []  # type: tuple[str, CountedStream, list[Any]]
         no = staticmethod(lambda: False)
         torch = {"requires_grad": False, "is_neg": no, "is_conj": no, "_version": 0, "device": "cuda:0"}
-        return {"__module__": name, **(torch if name == "torch" else {})}
+        self.of = type("Array", (Dlpack,), {"__module__": name, **(torch if name == "torch" else {})})
 
     def zeros(self, count: int, **keywords: Any) -> Any:
         self.made.append(keywords)
         return self.of(device.copy(np.zeros(count, np.int64)))
 
-
-@pytest.fixture
-def torch(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedLibrary]:
-    simulated = SimulatedLibrary("torch")
-    stream = types.SimpleNamespace()
-    modules = {
-        name: types.ModuleType(name)
-        for name in ("torch", "torch.cuda", "torch.autograd", "torch.autograd.graph")
-    }
-    modules["torch"].__dict__.update(int64="int64", zeros=simulated.zeros, cuda=modules["torch.cuda"])
-
-    def current_stream(number: int) -> Any:
+    def current_stream(self, number: int) -> Any:
         assert number == 0
-        stream.cuda_stream, stream.synchronize = simulated.current.ptr, simulated.current.synchronize
-        return stream
+        return types.SimpleNamespace(cuda_stream=self.current.ptr, synchronize=self.current.synchronize)
 
-    modules["torch.cuda"].__dict__["current_stream"] = current_stream
-    modules["torch.autograd.graph"].__dict__["increment_version"] = versions.increment_version
-    for name, module in modules.items():
+    def modules(self) -> dict[str, types.ModuleType]:
+        parts = ("", ".cuda", ".autograd", ".autograd.graph")
+        modules = {self.name + part: types.ModuleType(self.name + part) for part in parts}
+        cuda = modules[f"{self.name}.cuda"]
+        vars(modules[self.name]).update(int64="int64", zeros=self.zeros, cuda=cuda)
+        vars(cuda).update(current_stream=self.current_stream, get_current_stream=lambda: self.current)
+        vars(modules[f"{self.name}.autograd.graph"])["increment_version"] = simulated.increment_version
+        return modules
+
+
+# The package looks up PyTorch's functions once, and test_torch.py uses PyTorch itself.
+@pytest.fixture(params=[pytest.param("torch", marks=device.only_fake), "cupy"])
+def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Library:
+    library = Library(request.param)
+    for name, module in library.modules().items():
         monkeypatch.setitem(sys.modules, name, module)
-    yield simulated
+    return library
 
 
-@pytest.fixture
-def cupy(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedLibrary]:
-    simulated = SimulatedLibrary("cupy")
-    modules = {name: types.ModuleType(name) for name in ("cupy", "cupy.cuda")}
-    modules["cupy"].__dict__.update(zeros=simulated.zeros, cuda=modules["cupy.cuda"])
-    modules["cupy.cuda"].__dict__["get_current_stream"] = lambda: simulated.current
-    for name, module in modules.items():
-        monkeypatch.setitem(sys.modules, name, module)
-    yield simulated
-
-
-@device.only_fake  # the package looks up PyTorch's functions once, and test_torch.py uses PyTorch itself
-def test_pytorchs_current_stream_at_each_launch(torch: SimulatedLibrary) -> None:
-    cache, whole, update = arrays(torch.of)
+def test_the_current_stream_at_each_launch(library: Library) -> None:
+    is_torch = library.name == "torch"
+    cache, whole, update = arrays(library.of)
     write = cuda.prepare([(whole, update)])
-    assert torch.made == [{"dtype": "int64", "device": "cuda:0"}]
-    assert torch.current.waits == 1, "the status is zero for launches on other streams too"
-    versions.counted.clear()
+    assert library.made == [{"dtype": "int64", "device": "cuda:0"} if is_torch else {"dtype": "int64"}]
+    assert library.current.waits == 1, "the status is zero for launches on other streams too"
+    simulated.counted.clear()
     for _ in range(2):
-        torch.current = CountedStream()
+        library.current = CountedStream()
         write.launch()
-        assert runs_on(torch.current, cache)
-    assert versions.counted == [1, 1], "autograd sees that the cache was written"
+        assert library.current.waits == 0
+        assert runs_on(library.current, cache)
+    assert simulated.counted == [1, 1] * is_torch, "autograd sees that the cache was written"
     write.status.clear()
-    torch.current.synchronize()
+    library.current.synchronize()
     write.status.check()
 
 
-def test_pytorchs_gradients_are_refused(torch: SimulatedLibrary) -> None:
-    _, whole, update = arrays(torch.of)
+def test_gradients_are_refused() -> None:
+    _, whole, update = arrays(Library("torch").of)
     update.requires_grad = True
     refused("tensor", "update", cuda.prepare, [(whole, update)], of=kvscatter.ArrayError)
-
-
-def test_cupys_current_stream_at_each_launch(cupy: SimulatedLibrary) -> None:
-    cache, whole, update = arrays(cupy.of)
-    write = cuda.prepare([(whole, update)])
-    assert cupy.made == [{"dtype": "int64"}]
-    assert cupy.current.waits == 1
-    for _ in range(2):
-        cupy.current = CountedStream()
-        write.launch()
-        assert cupy.current.waits == 0
-        assert runs_on(cupy.current, cache)

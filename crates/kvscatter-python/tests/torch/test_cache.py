@@ -7,77 +7,38 @@ import subprocess
 import sys
 from typing import Any
 
+import models
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
 import torch
+from models import LLAMA, prompt
 from transformers import (
     DynamicCache,
-    LlamaConfig,
     LlamaForCausalLM,
     OlmoeConfig,
     OlmoeForCausalLM,
     StaticCache,
 )
-from transformers_version import CACHE, CROP_KEEPS, VERSION, cache_position, needs_drafting
+from transformers_version import CROP_KEEPS, VERSION, cache_position, needs_drafting
 
 import kvscatter
 from kvscatter.torch import KvCache, KvLayer, KvRingLayer
 from kvscatter.torch import onnx as kvscatter_onnx
 
-CONFIG = LlamaConfig(
-    vocab_size=97,
-    hidden_size=64,
-    intermediate_size=96,
-    num_hidden_layers=3,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    max_position_embeddings=128,
-    pad_token_id=0,
-    bos_token_id=None,
-    eos_token_id=None,
-)
-
 
 @pytest.fixture(scope="module")
 def llama() -> LlamaForCausalLM:
-    torch.manual_seed(0)
-    return LlamaForCausalLM(CONFIG).eval()
-
-
-def prompt(batch: int, length: int, left_padded: bool = False) -> dict[str, torch.Tensor]:
-    generator = torch.Generator().manual_seed(batch * 31 + length)
-    tokens = torch.randint(1, CONFIG.vocab_size, (batch, length), generator=generator)
-    mask = torch.ones_like(tokens)
-    if left_padded:
-        for sample in range(batch):
-            mask[sample, :sample] = 0
-    return {"input_ids": tokens * mask, "attention_mask": mask}
-
-
-@pytest.mark.parametrize("new", [1, 24])
-@pytest.mark.parametrize(
-    ("batch", "length", "left_padded"), [(1, 1, False), (1, 9, False), (4, 9, False), (4, 9, True)]
-)
-def test_generates_the_same_tokens(
-    llama: LlamaForCausalLM, batch: int, length: int, left_padded: bool, new: int
-) -> None:
-    inputs = prompt(batch, length, left_padded)
-    options = {"max_new_tokens": new, "do_sample": False}
-    want = llama.generate(**inputs, **options)
-    cache = KvCache(CONFIG, max_cache_len=length + new)
-    got = llama.generate(**inputs, **options, **{CACHE: cache}, disable_compile=True)
-    assert torch.equal(got, want)
-    assert int(cache.get_seq_length()) == length + new - 1
+    return models.llama()
 
 
 def test_generate_compiles_as_it_does_for_a_static_cache(llama: LlamaForCausalLM) -> None:
     from transformers.generation import CompileConfig
 
-    inputs, options = prompt(2, 5), {"max_new_tokens": 6, "do_sample": False}
+    inputs, options = prompt([5] * 2), {"max_new_tokens": 6, "do_sample": False}
     want = llama.generate(**inputs, **options)
-    cache = KvCache(CONFIG, max_cache_len=16)
+    cache = KvCache(LLAMA, max_cache_len=16)
     assert cache.is_compileable
     compiled = CompileConfig(fullgraph=True, backend="aot_eager")
     compiled._compile_all_devices = True  # transformers does not compile for the CPU otherwise
@@ -86,18 +47,12 @@ def test_generate_compiles_as_it_does_for_a_static_cache(llama: LlamaForCausalLM
     )
 
 
-def test_beams_reorder_the_cache(llama: LlamaForCausalLM) -> None:
-    inputs, options = prompt(2, 5), {"max_new_tokens": 8, "num_beams": 3, "do_sample": False}
-    got = llama.generate(**inputs, **options, past_key_values=KvCache(CONFIG, 16), disable_compile=True)
-    assert torch.equal(got, llama.generate(**inputs, **options, past_key_values=DynamicCache(config=CONFIG)))
-
-
 @torch.no_grad()
 def test_compiled_steps_write_what_a_static_cache_holds(llama: LlamaForCausalLM) -> None:
     torch.compiler.reset()
-    ours, theirs = KvCache(CONFIG, max_cache_len=16), StaticCache(CONFIG, max_cache_len=16)
+    ours, theirs = KvCache(LLAMA, max_cache_len=16), StaticCache(LLAMA, max_cache_len=16)
     step = torch.compile(llama, fullgraph=True, backend="aot_eager")
-    tokens = prompt(2, 5)["input_ids"]
+    tokens = prompt([5] * 2)["input_ids"]
     want = llama(tokens, past_key_values=theirs).logits
     torch.testing.assert_close(llama(tokens, past_key_values=ours).logits, want)
     addresses = [layer.keys.data_ptr() for layer in ours.layers]
@@ -113,16 +68,9 @@ def test_compiled_steps_write_what_a_static_cache_holds(llama: LlamaForCausalLM)
         torch.testing.assert_close(one.values, other.values)
 
 
-def test_reset(llama: LlamaForCausalLM) -> None:
-    inputs, cache = prompt(2, 5), KvCache(CONFIG, max_cache_len=16)
-    first = llama(**inputs, past_key_values=cache).logits
-    cache.reset()
-    assert torch.equal(llama(**inputs, past_key_values=cache).logits, first)
-
-
 @torch.no_grad()
 def test_a_cropped_cache_goes_on_as_one_that_never_saw_the_tokens(llama: LlamaForCausalLM) -> None:
-    cache, tokens = KvCache(CONFIG, max_cache_len=16), prompt(2, 9)["input_ids"]
+    cache, tokens = KvCache(LLAMA, max_cache_len=16), prompt([9] * 2)["input_ids"]
     cache.crop(-1)  # nothing has been allocated
     want = llama(tokens, past_key_values=cache).logits
     address = cache.layers[0].cumulative_length.data_ptr()
@@ -147,8 +95,8 @@ def test_a_cropped_cache_goes_on_as_one_that_never_saw_the_tokens(llama: LlamaFo
 @torch.no_grad()
 def test_crop_of_0_is_that_of_a_growing_cache(llama: LlamaForCausalLM) -> None:
     lengths = []
-    for cache in (KvCache(CONFIG, max_cache_len=16), DynamicCache(config=CONFIG)):
-        llama(**prompt(2, 5), past_key_values=cache)
+    for cache in (KvCache(LLAMA, max_cache_len=16), DynamicCache(config=LLAMA)):
+        llama(**prompt([5] * 2), past_key_values=cache)
         cache.crop(0)
         lengths.append(int(cache.get_seq_length()))
     assert lengths[0] == lengths[1]
@@ -156,7 +104,7 @@ def test_crop_of_0_is_that_of_a_growing_cache(llama: LlamaForCausalLM) -> None:
 
 @torch.no_grad()
 def test_initialization_forgets_all_tokens(llama: LlamaForCausalLM) -> None:
-    cache, tokens = KvCache(CONFIG, max_cache_len=16), prompt(2, 5)["input_ids"]
+    cache, tokens = KvCache(LLAMA, max_cache_len=16), prompt([5] * 2)["input_ids"]
     want = llama(tokens, past_key_values=cache).logits
     length = cache.get_seq_length()
     for layer in cache.layers:
@@ -168,7 +116,7 @@ def test_initialization_forgets_all_tokens(llama: LlamaForCausalLM) -> None:
 @pytest.mark.skipif(VERSION >= (5, 4), reason="models pass no positions to caches")
 @torch.no_grad()
 def test_positions_go_back(llama: LlamaForCausalLM) -> None:
-    cache, tokens = KvCache(CONFIG, max_cache_len=16), prompt(2, 9)["input_ids"]
+    cache, tokens = KvCache(LLAMA, max_cache_len=16), prompt([9] * 2)["input_ids"]
     want = llama(tokens, past_key_values=cache).logits
     at = cache_position(torch.arange(2, 7))
     torch.testing.assert_close(llama(tokens[:, 2:7], past_key_values=cache, **at).logits, want[:, 2:7])
@@ -182,7 +130,7 @@ def test_models_that_ask_for_a_static_cache() -> None:
     sizes = {"vocab_size": 97, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
     sizes |= {"num_attention_heads": 4, "num_key_value_heads": 2, "num_experts": 4, "num_experts_per_tok": 2}
     config = OlmoeConfig(**sizes, pad_token_id=0)
-    model, tokens = OlmoeForCausalLM(config).eval(), prompt(2, 12)["input_ids"]
+    model, tokens = OlmoeForCausalLM(config).eval(), prompt([12] * 2)["input_ids"]
     cache = KvCache(config, max_cache_len=32)
     parts = [model(part, past_key_values=cache).logits for part in tokens.split([7, 1, 1, 2, 1], dim=1)]
     want = model(tokens, use_cache=False).logits
@@ -196,7 +144,7 @@ def test_candidates_that_are_rejected_are_cropped(llama: LlamaForCausalLM, monke
     monkeypatch.setattr(KvCache, "crop", lambda cache, tokens: (cropped.append(tokens), crop(cache, tokens)))
     inputs = {"input_ids": torch.tensor([[5, 8, 5, 8, 5]]), "attention_mask": torch.ones(1, 5).long()}
     options = {"max_new_tokens": 12, "do_sample": False}
-    got = llama.generate(**inputs, **options, prompt_lookup_num_tokens=3, past_key_values=KvCache(CONFIG, 20))
+    got = llama.generate(**inputs, **options, prompt_lookup_num_tokens=3, past_key_values=KvCache(LLAMA, 20))
     assert torch.equal(got, llama.generate(**inputs, **options))
     assert min(cropped) < 0
 
@@ -232,29 +180,10 @@ def test_an_update_that_fails_changes_nothing(new_layer: Any, rows: str, with_gr
     assert contents() != before
 
 
-@torch.no_grad()
-def test_tokens_that_do_not_fit_are_refused_before_any_write(llama: LlamaForCausalLM) -> None:
-    cache = KvCache(CONFIG, max_cache_len=8)
-    llama(**prompt(2, 5), past_key_values=cache)
-    keys = cache.layers[0].keys.clone()
-    with pytest.raises(kvscatter.PositionError, match="tokens: 5 [+] 4 rows exceed max_cache_len = 8$"):
-        llama(prompt(2, 4)["input_ids"], past_key_values=cache)
-    assert torch.equal(cache.layers[0].keys, keys) and int(cache.get_seq_length()) == 5
-
-
-def test_gradients_flow_through_the_cache(llama: LlamaForCausalLM) -> None:
-    def gradient(cache: Any) -> torch.Tensor:
-        logits = llama(**prompt(2, 5), past_key_values=cache).logits
-        weight = llama.model.layers[0].self_attn.k_proj.weight
-        return torch.autograd.grad(logits.square().sum(), weight)[0]
-
-    torch.testing.assert_close(gradient(KvCache(CONFIG, 8)), gradient(DynamicCache(config=CONFIG)))
-
-
 @pytest.mark.parametrize("nonsense", [0, -1, 2**64, 2.5, "8", True, None])
 def test_a_capacity_that_is_none_is_refused_before_a_model_runs(nonsense: Any) -> None:
     with pytest.raises((kvscatter.OptionError, kvscatter.ElementTypeError), match="^max_cache_len "):
-        KvCache(CONFIG, nonsense)
+        KvCache(LLAMA, nonsense)
 
 
 @pytest.mark.parametrize(
@@ -284,8 +213,8 @@ class Step(torch.nn.Module):
     def __init__(self, model: LlamaForCausalLM, batch: int, capacity: int) -> None:
         super().__init__()
         self.model = model
-        self.past = KvCache(CONFIG, max_cache_len=capacity)
-        heads, size = CONFIG.num_key_value_heads, CONFIG.hidden_size // CONFIG.num_attention_heads
+        self.past = KvCache(LLAMA, max_cache_len=capacity)
+        heads, size = LLAMA.num_key_value_heads, LLAMA.hidden_size // LLAMA.num_attention_heads
         self.past.early_initialization(batch, heads, size, torch.float32, torch.device("cpu"))
         for place, layer in enumerate(self.past.layers):
             self.register_buffer(f"keys_{place}", layer.keys)
@@ -299,7 +228,7 @@ class Step(torch.nn.Module):
 
 def test_a_decoding_step_in_onnx_runtime(llama: LlamaForCausalLM) -> None:
     """The caches are inputs and outputs of the model. ONNX Runtime decodes the same tokens as `generate`."""
-    inputs = prompt(2, 4)["input_ids"]
+    inputs = prompt([4] * 2)["input_ids"]
     want = llama.generate(inputs, max_new_tokens=5, do_sample=False)
     example = inputs[:, :1], torch.zeros(2, 1, dtype=torch.long)
     # transformers keeps the cache in a Python object. Only the strict mode recognises its tensors as the
@@ -308,7 +237,7 @@ def test_a_decoding_step_in_onnx_runtime(llama: LlamaForCausalLM) -> None:
     exported = kvscatter_onnx.export(program, verbose=False, output_names=["logits"])
     model = exported.model_proto
     onnx.checker.check_model(model, full_check=True)
-    assert [node.op_type for node in model.graph.node].count("TensorScatter") == 2 * CONFIG.num_hidden_layers
+    assert [node.op_type for node in model.graph.node].count("TensorScatter") == 2 * LLAMA.num_hidden_layers
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3  # it warns of every write that is not in place
