@@ -18,8 +18,8 @@ pub enum RuntimeError {
     #[error("{}: {why}", path.display())]
     #[strum(serialize = "runtime_unusable")]
     Unusable { path: PathBuf, why: String },
-    /// The version of the library is older than [`OLDEST`](crate::OLDEST).
-    #[error("{}: ONNX Runtime {version} has no TensorScatter, at least {} is needed", path.display(), crate::OLDEST)]
+    /// The version of the library is older than [`RuntimeVersion::WITH_SCATTER`](kvscatter_onnx::RuntimeVersion::WITH_SCATTER).
+    #[error("{}: ONNX Runtime {version} has no TensorScatter, at least {} is needed", path.display(), kvscatter_onnx::RuntimeVersion::WITH_SCATTER)]
     #[strum(serialize = "runtime_too_old")]
     TooOld { path: PathBuf, version: String },
     /// This process has already loaded another library.

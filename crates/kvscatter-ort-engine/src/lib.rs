@@ -17,7 +17,6 @@ mod message;
 #[expect(unsafe_code, reason = "the library's interface is C")]
 mod plugin;
 mod session;
-mod version;
 
 use std::error::Error as _;
 use std::ffi::CStr;
@@ -27,14 +26,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use ort::environment::Environment;
 
-use kvscatter_onnx::ModelFile;
+use kvscatter_onnx::{ModelFile, RuntimeVersion};
 use kvscatter_session::{Engine, LoadOptions, Session, engine_label};
 
 use plugin::Plugin;
 
 pub use error::RuntimeError;
 pub use locate::{locate, locate_plugin};
-pub use version::{OLDEST, Version};
 
 /// The loaded library.
 pub struct OnnxRuntime {
@@ -55,7 +53,7 @@ impl OnnxRuntime {
     /// # Errors
     /// - Returns [`RuntimeError::Missing`] if no library is found.
     /// - Returns [`RuntimeError::Unusable`] if the given path does not contain ONNX Runtime's library.
-    /// - Returns [`RuntimeError::TooOld`] if the library is older than [`OLDEST`].
+    /// - Returns [`RuntimeError::TooOld`] if the library is older than [`RuntimeVersion::WITH_SCATTER`].
     /// - Returns [`RuntimeError::Loaded`] if this process has already loaded another library.
     pub fn load(named: Option<&Path>) -> Result<Self, RuntimeError> {
         Self::load_library(locate(named)?).map_err(|error| {
@@ -92,7 +90,7 @@ impl OnnxRuntime {
 
     fn load_library(library: PathBuf) -> Result<Self, RuntimeError> {
         let version = version_of(&library)?;
-        if Version::parse(&version).is_none_or(|version| version < OLDEST) {
+        if !version.parse().is_ok_and(|version: RuntimeVersion| version >= RuntimeVersion::WITH_SCATTER) {
             return Err(RuntimeError::TooOld { path: library, version });
         }
         let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -152,7 +150,7 @@ impl Engine for OnnxRuntime {
     ) -> Result<Box<dyn Session>, kvscatter_session::SessionError> {
         let engine = engine_label(self.name(), self.version(), self.plugin());
         let with_plugin = self.plugin.is_some();
-        let version = Version::parse(&self.version).unwrap_or(OLDEST);
+        let version = self.version.parse().unwrap_or(RuntimeVersion::WITH_SCATTER);
         let session = session::OrtSession::load(
             &self.environment,
             model.path(),

@@ -4,11 +4,12 @@ use std::path::Path;
 
 use ort::session::Session as RuntimeSession;
 
+use kvscatter_onnx::RuntimeVersion;
 use kvscatter_session::{LoadOptions, Session, SessionError, Step, StepOutput};
 
 use crate::binding::Binding;
 use crate::message::one_line;
-use crate::{Version, plugin};
+use crate::plugin;
 
 /// A loaded model.
 pub(super) struct OrtSession {
@@ -23,7 +24,7 @@ impl OrtSession {
         model: &Path,
         options: LoadOptions,
         with_plugin: bool,
-        version: Version,
+        version: RuntimeVersion,
         engine: String,
     ) -> Result<Self, SessionError> {
         let refused = |error: ort::Error| SessionError::Load {
@@ -56,9 +57,9 @@ impl OrtSession {
 }
 
 /// Returns the oldest version that computes a converted model correctly, as its metadata names it.
-fn least_version(session: &RuntimeSession) -> Option<Version> {
+fn least_version(session: &RuntimeSession) -> Option<RuntimeVersion> {
     let metadata = session.metadata().ok()?;
-    Version::parse(&metadata.custom("kvscatter.least_onnxruntime")?)
+    metadata.custom("kvscatter.least_onnxruntime")?.parse().ok()
 }
 
 impl Session for OrtSession {

@@ -11,7 +11,7 @@ use kvscatter_onnx::convert::{
 };
 use kvscatter_onnx::source::ModelSource;
 use kvscatter_onnx::text::units;
-use kvscatter_onnx::{DataFile, Model};
+use kvscatter_onnx::{DataFile, Model, RuntimeVersion};
 use kvscatter_session::{KvSession, SessionError, SessionOptions};
 use serde::Serialize;
 
@@ -90,12 +90,12 @@ pub(crate) struct Convert {
     #[arg(long)]
     keep_attention: bool,
 
-    /// Also make Attention nodes with softcap, for attention whose scores are capped
+    /// The oldest ONNX Runtime that must run the model without kvscatter's plugin, such as 1.26
     ///
-    /// ONNX Runtime before 1.27 caps the scores of Attention after the mask, so that hidden slots count. It
-    /// returns wrong results there, unless kvscatter's plugin runs the nodes.
-    #[arg(long, conflicts_with = "keep_attention")]
-    fuse_softcap: bool,
+    /// Before 1.27, Attention caps scores (softcap) after the mask, so that hidden slots count. Capped attention then
+    /// stays separate nodes. Without this option, the command and the model's metadata name the version that is needed.
+    #[arg(long, value_name = "VERSION")]
+    onnxruntime: Option<RuntimeVersion>,
 
     /// How to place files of weights if the output is in another folder
     #[arg(long, value_enum, default_value_t)]
@@ -128,6 +128,7 @@ struct ConvertDocument<'a> {
     write_indices: &'a str,
     attention_mask: Option<&'a str>,
     nonpad_kv_seqlen: Option<&'a str>,
+    least_onnxruntime: &'a str,
     /// The branch of a merged decoder that was converted.
     #[serde(skip_serializing_if = "Option::is_none")]
     merged: Option<BranchDocument<'a>>,
@@ -325,10 +326,9 @@ impl Cost {
 pub(crate) fn run(args: Convert, output: &mut Output) -> Result<Outcome, CommandError> {
     let args = Convert { model: ModelSource::find(&args.model)?.model, ..args };
     let model = Model::load(&args.model)?;
-    let options = ConvertOptions::new(args.max_seq)
-        .keep_attention(args.keep_attention)
-        .fuse_softcap(args.fuse_softcap)
-        .windowed(windowed(&args)?);
+    let options =
+        ConvertOptions::new(args.max_seq).keep_attention(args.keep_attention).windowed(windowed(&args)?);
+    let options = args.onnxruntime.map_or(options, |oldest| options.onnxruntime(oldest));
     let converted = convert::convert(&model, options).map_err(|cause| kvscatter_onnx::OnnxError::InFile {
         path: args.model.clone(),
         cause: Box::new(cause),
@@ -341,6 +341,11 @@ pub(crate) fn run(args: Convert, output: &mut Output) -> Result<Outcome, Command
         Cost::new(&converted, args.max_seq).show(output)?;
     }
     Ok(Outcome::Passed)
+}
+
+/// Returns the oldest ONNX Runtime that computes the model correctly without the plugin.
+fn least_onnxruntime(converted: &Converted) -> &str {
+    converted.model.metadata("kvscatter.least_onnxruntime").unwrap_or_default()
 }
 
 /// Returns how the caches of layers with a window are kept.
@@ -381,6 +386,14 @@ fn show(
         writeln!(output, "{became}")?;
     }
     kept(&converted.kept).iter().try_for_each(|line| writeln!(output, "{}", hanging(2, line)))?;
+    if least_onnxruntime(converted) != RuntimeVersion::WITH_SCATTER.to_string() {
+        let needs = format!(
+            "Attention caps its scores. Run the model with kvscatter's plugin, with tract, or with ONNX Runtime {} or \
+             newer: earlier versions let hidden slots count.",
+            least_onnxruntime(converted)
+        );
+        writeln!(output, "{}", hanging(2, &needs))?;
+    }
     let input =
         |name: &str, what: &str, contract: &str| vec![name.to_owned(), what.to_owned(), contract.to_owned()];
     let first = match converted.rings.is_empty() {
@@ -469,11 +482,6 @@ fn kept(all: &[KeptAttention]) -> Vec<String> {
     let mut lines: Vec<_> = examined
         .map(|kept| one_line(&format!("Kept the nodes of {:?}: {}", kept.output, kept.reason)))
         .collect();
-    if all.iter().any(|kept| matches!(kept.reason, KeptReason::Softcap)) {
-        lines.push(
-            "With --fuse-softcap, attention with capped scores becomes Attention nodes too.".to_owned(),
-        );
-    }
     let unproved = all.iter().filter(is_unproved).count();
     if unproved > 0 {
         let unproved = count(unproved, "attention operation");
@@ -520,6 +528,7 @@ fn document<'a>(args: &Convert, converted: &'a Converted, files: &[DataFile]) ->
         write_indices: &converted.write_indices,
         attention_mask: converted.attention_mask.as_deref(),
         nonpad_kv_seqlen: converted.nonpad_kv_seqlen.as_deref(),
+        least_onnxruntime: least_onnxruntime(converted),
         merged: converted.branch.as_ref().map(BranchDocument::from),
         states: converted
             .states

@@ -13,6 +13,7 @@ use super::exported::{Exported, Lane};
 use super::fusion::{Fusions, KeptAttention, Operands};
 use super::length::{self, Replacement};
 use super::probe::{Inputs, Probe, SAMPLES};
+use super::refusal::ConvertRefusal;
 use super::rewriter::StaticInputs;
 use super::ring::{RingSize, Rings, Slots, UNLIMITED};
 use super::rule::CacheWindow;
@@ -21,7 +22,7 @@ use super::windows::{LinearReason, LinearWindow};
 use super::{ConvertOptions, caches, form, metadata, rewrite, tables};
 use crate::decoder::{Cache, Cost, CostAt, Decoder, InputRole, WriterStyle};
 use crate::fold::{Fold, FoldError};
-use crate::{Graph, Model, NodeLabel, OnnxError, TakenBranch, merged, opset, standard};
+use crate::{Graph, Model, Node, NodeLabel, OnnxError, RuntimeVersion, TakenBranch, merged, opset, standard};
 
 /// A decoder with a static cache, and a summary of the conversion.
 #[derive(Debug)]
@@ -108,8 +109,8 @@ pub fn convert(model: &Model, options: impl Into<ConvertOptions>) -> Result<Conv
     let standard_graph = standard.graph()?;
     let mut converted = convert_standard(&standard, &standard_graph, options, padding)
         .map_err(|error| about(&graph, &standard_graph, error))?;
-    let ConvertOptions { keep_attention, fuse_softcap, .. } = options;
-    let exported = model.graph_hash()?.with_options([keep_attention, fuse_softcap]);
+    let ConvertOptions { keep_attention, .. } = options;
+    let exported = model.graph_hash()?.with_options([keep_attention, options.may_cap()]);
     exported.set(converted.model.graph_hash()?, converted.model.proto_mut());
     Ok(Converted { branch: unmerged.as_ref().map(|unmerged| unmerged.branch.clone()), ..converted })
 }
@@ -184,7 +185,8 @@ fn convert_standard(
     let (rings, linear_windows) = rewritten.use_rings(&exported, &mut lanes, &fusions.fused, options)?;
     // Sessions find the caches of the converted model in this way.
     Decoder::of(&rewritten.model.graph()?)?;
-    metadata::write(&exported, &rewritten.inputs, &rings, rewritten.model.proto_mut());
+    let least = least_onnxruntime(&rewritten.model.graph()?, options)?;
+    metadata::write(&exported, &rewritten.inputs, &rings, least, rewritten.model.proto_mut());
     let slots = Slots { max_seq, rings: &rings };
     Ok(Converted {
         caches: decoder.caches.len(),
@@ -353,6 +355,25 @@ fn compare<'m>(
         }
     }
     Ok(())
+}
+
+/// Returns the oldest ONNX Runtime that computes a converted graph correctly without kvscatter's plugin.
+///
+/// # Errors
+/// Returns [`ConvertRefusal::OnnxRuntime`] if the options name an older one, wrapped with the node.
+fn least_onnxruntime(graph: &Graph<'_>, options: ConvertOptions) -> Result<RuntimeVersion, OnnxError> {
+    let is_capped = |node: &&Node<'_>| {
+        node.is("Attention") && node.attribute("softcap").is_some_and(|cap| cap.f.unwrap_or_default() != 0.0)
+    };
+    let capped = graph.nodes().iter().find(is_capped);
+    let least = if capped.is_some() { RuntimeVersion::WITH_CAP } else { RuntimeVersion::WITH_SCATTER };
+    match options.onnxruntime.filter(|&oldest| oldest < least) {
+        None => Ok(least),
+        Some(oldest) => {
+            let refusal = ConvertRefusal::OnnxRuntime { oldest, least };
+            Err(capped.map_or_else(|| refusal.clone().into(), |node| node.error(refusal.clone())))
+        }
+    }
 }
 
 /// Converts an error about a node of `changed` to an error about a node of `original`, because the user has only the

@@ -65,7 +65,7 @@ impl Fusions {
         let mut finder = Finder::new(&graph, exported.decoder, &exported.sites, first, at_lengths);
         for last in finder.ends() {
             let operands = finder.operands(&last).and_then(|it| {
-                let is_wanted = options.fuse_softcap || !it.is_capped();
+                let is_wanted = options.may_cap() || !it.is_capped();
                 if is_wanted { Ok(it) } else { Err(KeptReason::Softcap) }
             });
             candidates.push((last, operands));

@@ -7,25 +7,19 @@ use super::probe::{Distance, Probe};
 use super::rewriter::StaticInputs;
 use super::ring::{self, Rings};
 use super::visibility::Padding;
+use crate::RuntimeVersion;
 use crate::decoder::InputRole;
-use crate::proto::{ModelProto, NodeProto, set_metadata};
-
-/// The oldest ONNX Runtime with `TensorScatter`.
-const WITH_SCATTER: &str = "1.25";
-
-/// The oldest ONNX Runtime whose `Attention` caps scores before it masks them. Older versions cap the masked
-/// scores, so that hidden slots count.
-const WITH_CAP: &str = "1.27";
+use crate::proto::{ModelProto, set_metadata};
 
 /// Describes a rewritten model in its `metadata_props`, under keys that begin with `kvscatter.`.
 pub(super) fn write(
     exported: &Exported<'_, '_>,
     inputs: &StaticInputs,
     rings: &Rings,
+    least_onnxruntime: RuntimeVersion,
     model: &mut ModelProto,
 ) {
     let (max_seq, decoder) = (exported.max_seq, exported.decoder);
-    let is_capped = model.graph.node.iter().any(is_capped);
     let (mask, write_indices) = (inputs.attention_mask.as_deref(), &inputs.write_indices);
     if !rings.is_empty() {
         let sizes: Vec<_> = rings.sizes().into_keys().map(|ring| ring.to_string()).collect();
@@ -153,7 +147,7 @@ pub(super) fn write(
             most(|probe| probe.new)
         ),
     );
-    set("least_onnxruntime", if is_capped { WITH_CAP } else { WITH_SCATTER });
+    set("least_onnxruntime", &least_onnxruntime.to_string());
     if let Some(nonpad) = &inputs.nonpad_kv_seqlen {
         set(
             "nonpad_kv_seqlen",
@@ -163,11 +157,4 @@ pub(super) fn write(
             ),
         );
     }
-}
-
-/// Returns `true` if a node is an `Attention` that caps its scores.
-fn is_capped(node: &NodeProto) -> bool {
-    let is_cap = |name: Option<&str>| name == Some("softcap");
-    node.op_type.as_deref() == Some("Attention")
-        && node.attribute.iter().any(|it| is_cap(it.name.as_deref()) && it.f.unwrap_or_default() != 0.0)
 }

@@ -1,5 +1,7 @@
 //! Options of a conversion.
 
+use crate::RuntimeVersion;
+
 /// What a conversion does.
 ///
 /// A number of slots can be used in its place, and then means [`ConvertOptions::new`].
@@ -11,10 +13,10 @@ pub struct ConvertOptions {
     /// Whether attention that consists of separate nodes stays as it is. It otherwise becomes one `Attention`
     /// node where that node is proved to compute the same.
     pub keep_attention: bool,
-    /// Whether attention whose scores are capped also becomes one `Attention` node, with the attribute
-    /// `softcap`. ONNX Runtime before 1.27 caps scores after the mask, so that hidden slots count, and returns
-    /// other results than the separate nodes. Its users need kvscatter's plugin.
-    pub fuse_softcap: bool,
+    /// The oldest ONNX Runtime that must run the model without kvscatter's plugin. Attention stays separate nodes if
+    /// this version computes its `Attention` node in another way. With `None`, the metadata of the model name the
+    /// version that it needs.
+    pub onnxruntime: Option<RuntimeVersion>,
     /// How the caches of layers with a window are kept.
     pub windowed: WindowedCaches,
 }
@@ -53,7 +55,7 @@ impl ConvertOptions {
     /// Returns the default options for this many slots of each sample.
     #[must_use]
     pub fn new(max_seq: usize) -> Self {
-        Self { max_seq, keep_attention: false, fuse_softcap: false, windowed: WindowedCaches::default() }
+        Self { max_seq, keep_attention: false, onnxruntime: None, windowed: WindowedCaches::default() }
     }
 
     /// Sets whether attention that consists of separate nodes stays as it is.
@@ -62,10 +64,15 @@ impl ConvertOptions {
         Self { keep_attention, ..self }
     }
 
-    /// Sets whether attention whose scores are capped also becomes one `Attention` node.
+    /// Sets the oldest ONNX Runtime that must run the model without kvscatter's plugin.
     #[must_use]
-    pub fn fuse_softcap(self, fuse_softcap: bool) -> Self {
-        Self { fuse_softcap, ..self }
+    pub fn onnxruntime(self, oldest: RuntimeVersion) -> Self {
+        Self { onnxruntime: Some(oldest), ..self }
+    }
+
+    /// Returns `true` if attention whose scores are capped may become an `Attention` node.
+    pub(super) fn may_cap(self) -> bool {
+        self.onnxruntime.is_none_or(|oldest| oldest >= RuntimeVersion::WITH_CAP)
     }
 
     /// Sets how the caches of layers with a window are kept.

@@ -2,7 +2,7 @@
 
 use kvscatter::ElementType;
 
-use crate::NodeLabel;
+use crate::{NodeLabel, RuntimeVersion};
 
 /// The reason why a decoder cannot be converted.
 ///
@@ -86,6 +86,13 @@ pub enum ConvertRefusal {
         "dimension {axis} of input {name:?} is neither the batch, the past, the new tokens nor all tokens"
     )]
     InputShape { name: String, axis: usize },
+
+    /// The options name an ONNX Runtime that does not compute the converted model correctly.
+    #[error(
+        "ONNX Runtime {oldest} must run the model, but {} needs {least} or newer without kvscatter's plugin",
+        if *.least == RuntimeVersion::WITH_CAP { "Attention with softcap" } else { "TensorScatter" }
+    )]
+    OnnxRuntime { oldest: RuntimeVersion, least: RuntimeVersion },
 
     // The attention.
     /// A value that is computed from the cache reaches a node that is not part of a known form of attention.

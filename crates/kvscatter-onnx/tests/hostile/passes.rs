@@ -10,7 +10,8 @@ use kvscatter_onnx::declared::{self, Declared};
 use kvscatter_onnx::decoder::{CostAt, Decoder};
 use kvscatter_onnx::eval::{Evaluator, Feed, NodeReport, Outcome, Placement};
 use kvscatter_onnx::{
-    CachePath, LowerTarget, Model, OnnxError, Tensor, lower, random_inputs, tensor_proto, unmerge,
+    CachePath, LowerTarget, Model, OnnxError, RuntimeVersion, Tensor, lower, random_inputs, tensor_proto,
+    unmerge,
 };
 
 use crate::bounds::{Bounds, Meter, Refusal};
@@ -58,7 +59,7 @@ fn conversions(seed: u64) -> Vec<(&'static str, ConvertOptions)> {
     let usual = ConvertOptions::new(24);
     let other = match seed % 8 {
         0 => ("convert with attention kept", usual.keep_attention(true)),
-        1 => ("convert with softcap fused", usual.fuse_softcap(true)),
+        1 => ("convert for an old runtime", usual.onnxruntime(RuntimeVersion::WITH_SCATTER)),
         2 => ("convert with masks", usual.windowed(WindowedCaches::Mask)),
         3 => ("convert with small rings", usual.windowed(WindowedCaches::Ring { chunk: Some(1), rewind: 0 })),
         4 => ("convert with impossible rings", usual.windowed(huge_rings())),

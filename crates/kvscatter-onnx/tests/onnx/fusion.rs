@@ -265,7 +265,7 @@ pub(super) fn capped(nodes: &mut Nodes, scores: &str) -> String {
 }
 
 pub(super) fn converted(form: &Form) -> Converted {
-    convert(&form.model(), ConvertOptions::new(SLOTS).fuse_softcap(true)).unwrap()
+    convert(&form.model(), SLOTS).unwrap()
 }
 
 pub(super) fn op_types(converted: &Converted) -> Vec<&str> {
@@ -428,12 +428,21 @@ fn a_cap_becomes_an_attribute() {
 
 /// ONNX Runtime before 1.27 would compute something else.
 #[test]
-fn a_cap_stays_unless_it_is_asked_for() {
-    let converted = convert(&Form { scores: capped, ..Form::grouped() }.model(), SLOTS).unwrap();
+fn a_cap_stays_for_an_older_onnx_runtime() {
+    let options = |version: &str| ConvertOptions::new(SLOTS).onnxruntime(version.parse().unwrap());
+    let model = Form { scores: capped, ..Form::grouped() }.model();
+    assert_eq!(convert(&model, options("1.27")).unwrap().fused, 1);
+    let converted = convert(&model, options("1.26.9")).unwrap();
+    assert_eq!(converted.model.metadata("kvscatter.least_onnxruntime"), Some("1.25"));
     assert_eq!((converted.attentions, converted.attention_nodes, converted.fused), (1, 0, 0));
     let reasons: Vec<_> = converted.kept.iter().map(|kept| &kept.reason).collect();
     assert!(matches!(*reasons, [KeptReason::Softcap]), "{reasons:?}");
     assert!(op_types(&converted).contains(&"Tanh") && !op_types(&converted).contains(&"Attention"));
+    let error = convert(&model, options("1.24")).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "ONNX Runtime 1.24 must run the model, but TensorScatter needs 1.25 or newer without kvscatter's plugin"
+    );
 }
 
 #[test]

@@ -25,8 +25,8 @@ pub enum KeptReason {
     /// Scores, queries or keys are multiplied by more than one number.
     #[error("{value:?} is not a single number, and Attention has one scale and one cap")]
     Factor { value: String },
-    /// The scores are capped, and the [options](crate::convert::ConvertOptions::fuse_softcap) do not ask for
-    /// `softcap`.
+    /// The scores are capped, and the [options](crate::convert::ConvertOptions::onnxruntime) name a version that caps
+    /// them in another way.
     #[error("its scores are capped, and ONNX Runtime before 1.27 caps those of Attention after the mask")]
     Softcap,
     /// Another node reads a value inside of the attention, or an output of the graph returns it.
