@@ -417,52 +417,26 @@ mod tests {
     use kvscatter::ElementType;
     use kvscatter::spec::Dimension;
 
-    use super::{Editor, Names, NewNode};
-    use crate::proto::attribute_proto::AttributeType;
-    use crate::proto::{
-        AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto,
-    };
+    use super::{Editor, NewNode};
+    use crate::proto::{ModelProto, NodeProto};
+    use crate::support::{Nodes, graph_mut, parsed, values};
     use crate::{Graph, OnnxError};
 
     /// Makes `a -> Neg -> b -> Abs -> c -> If -> y`, where the bodies also read `b` and `c`, and an unused
     /// `Neg -> dead`.
     fn model() -> ModelProto {
-        let body = |input: &str| GraphProto {
-            node: vec![node("Exp", &[input], "inner")],
-            output: vec![value("inner")],
-            value_info: vec![value("inner")],
-            ..GraphProto::default()
-        };
-        let branch = |name: &str, input: &str| AttributeProto {
-            name: Some(name.to_owned()),
-            r#type: Some(AttributeType::GRAPH),
-            g: body(input).into(),
-            ..AttributeProto::default()
-        };
-        let mut choice = node("If", &["flag"], "y");
-        choice.attribute = vec![branch("then_branch", "b"), branch("else_branch", "c")];
-        let graph = GraphProto {
-            node: vec![
-                node("Neg", &["a"], "b"),
-                node("Neg", &["a"], "dead"),
-                node("Abs", &["b"], "c"),
-                choice,
-            ],
-            input: vec![value("a"), value("flag")],
-            output: vec![value("y")],
-            value_info: ["b", "c", "dead"].map(value).to_vec(),
-            ..GraphProto::default()
-        };
-        let opset = OperatorSetIdProto { version: Some(24), ..OperatorSetIdProto::default() };
-        ModelProto { graph: graph.into(), opset_import: vec![opset], ..ModelProto::default() }
-    }
-
-    fn node(op_type: &str, inputs: &[&str], output: &str) -> NodeProto {
-        NewNode::new(op_type, inputs).outputs(&[output]).into_proto(&mut Names::default())
-    }
-
-    fn value(name: &str) -> ValueInfoProto {
-        ValueInfoProto { name: Some(name.to_owned()), ..ValueInfoProto::default() }
+        let mut model = parsed(
+            "a, flag: float[2]",
+            "b = Neg(a); dead = Neg(a); c = Abs(b)
+            y = If(flag) {then_branch={inner = Exp(b)}, else_branch={inner = Exp(c)}}",
+            "y: float[2]",
+        );
+        let graph = graph_mut(&mut model);
+        for body in &mut graph.node[3].attribute {
+            body.g.get_or_insert_default().value_info = values("inner: float[2]");
+        }
+        graph.value_info = values("b, c, dead: float[2]");
+        model.proto().clone()
     }
 
     /// Returns `Op(inputs) -> outputs` for every node.
@@ -550,7 +524,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_put_in_order_is_told() {
+    fn cycles_and_missing_values_are_refused() {
         let mut cyclic = model();
         let mut editor = Editor::new(&mut cyclic).unwrap();
         editor.replace_uses("a", "c");
@@ -591,9 +565,8 @@ mod tests {
     fn large_graphs() {
         let mut model = model();
         let graph = model.graph.get_or_insert_default();
-        graph.node = vec![node("Neg", &["a"], "v0")];
-        graph.node.extend((1..20_000).map(|i| node("Neg", &[&format!("v{}", i - 1)], &format!("v{i}"))));
-        graph.node.push(node("Neg", &["v19999"], "y"));
+        let chain: String = (1..20_000).map(|at| format!("v{at} = Neg(v{});", at - 1)).collect();
+        graph.node = Nodes::parse(&format!("v0 = Neg(a); {chain} y = Neg(v19999)")).nodes;
         let mut editor = Editor::new(&mut model).unwrap();
         for index in 0..20_000 {
             let (value, absolute) = (format!("v{index}"), editor.fresh("abs"));

@@ -88,6 +88,15 @@ pub mod test_dir;
 pub mod text;
 mod visit;
 
+#[cfg(test)]
+extern crate self as kvscatter_onnx;
+
+/// The helpers of the integration tests.
+#[cfg(test)]
+#[path = "../tests/onnx/support.rs"]
+#[expect(dead_code, unused_imports, unused_macros, reason = "a unit test uses a part")]
+mod support;
+
 /// The default limit on the number of bytes of values that are allocated or read from other files: 16 GiB.
 pub const DEFAULT_MEMORY_LIMIT: u64 = 16 << 30;
 

@@ -410,40 +410,16 @@ fn counterpart(original: &Graph<'_>, changed: &Graph<'_>, node: &NodeLabel) -> O
 #[cfg(test)]
 mod tests {
     use super::counterpart;
-    use crate::Model;
-    use crate::proto::{GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto};
-
-    /// Creates a model from `x` to the output of the last node. Each node is an operator, its input and its output.
-    fn model(nodes: &[[&str; 3]]) -> Model {
-        let value = |name: &str| ValueInfoProto { name: Some(name.to_owned()), ..ValueInfoProto::default() };
-        let node = |[op_type, input, output]: &[&str; 3]| NodeProto {
-            op_type: Some((*op_type).to_owned()),
-            input: vec![(*input).to_owned()],
-            output: vec![(*output).to_owned()],
-            ..NodeProto::default()
-        };
-        let last = nodes.last().map(|[_, _, output]| value(output));
-        let graph = GraphProto {
-            input: vec![value("x")],
-            node: nodes.iter().map(node).collect(),
-            output: last.into_iter().collect(),
-            ..GraphProto::default()
-        };
-        let import = OperatorSetIdProto { version: Some(24), ..OperatorSetIdProto::default() };
-        Model::from_proto(ModelProto {
-            graph: graph.into(),
-            opset_import: vec![import],
-            ..ModelProto::default()
-        })
-    }
+    use crate::support::parsed;
 
     #[test]
     fn an_added_node_has_the_node_that_it_leads_to_as_its_counterpart() {
-        let original = model(&[["Neg", "x", "a"], ["Abs", "a", "b"], ["Exp", "b", "c"]]);
-        let changed =
-            model(&[["Neg", "x", "a"], ["Relu", "a", "new"], ["Abs", "new", "b"], ["Exp", "b", "c"]]);
+        let original = parsed("x: float[2]", "a = Neg(x); b = Abs(a); c = Exp(b)", "c: float[2]");
+        let changed = "a = Neg(x); new = Relu(a); b = Abs(new); c = Exp(b)";
+        let changed = parsed("x: float[2]", changed, "c: float[2]");
         let (original, changed) = (original.graph().unwrap(), changed.graph().unwrap());
-        let of = |at: usize| counterpart(&original, &changed, &changed.nodes()[at].label()).unwrap().op_type;
-        assert_eq!([0, 1, 2, 3].map(of), ["Neg", "Abs", "Abs", "Exp"]);
+        let counterpart_of =
+            |at: usize| counterpart(&original, &changed, &changed.nodes()[at].label()).unwrap().op_type;
+        assert_eq!([0, 1, 2, 3].map(counterpart_of), ["Neg", "Abs", "Abs", "Exp"]);
     }
 }

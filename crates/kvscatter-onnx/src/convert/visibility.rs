@@ -548,24 +548,20 @@ fn hidden(value: &Value) -> Result<(), OnnxError> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use kvscatter::{ElementType, Mode};
 
     use super::{Bias, Distance, Inputs, Probe, Rule, SAMPLES, Visibility};
     use crate::convert::ring::{Rings, Slots};
     use crate::convert::{ConvertOptions, WindowedCaches, convert};
     use crate::decoder::Decoder;
-    use crate::edit::names::Names;
-    use crate::edit::{Editor, NewNode};
     use crate::fold::{Fold, Value, lowest};
+    use crate::support::{Nodes, first, graph_mut, insert, load, maker, reroute};
     use crate::{Graph, Model};
 
     /// The nodes that a conversion writes state the rule a second time, because a runtime evaluates them.
     #[test]
     fn the_mask_of_a_converted_decoder_is_the_rule() {
-        let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/mobius-llama-dynamic"));
-        let model = Model::load(&folder.join("model.onnx")).unwrap();
+        let model = load("mobius-llama-dynamic");
         let compared = for_each_step(&model, 1, |probe, capacity, mask| {
             assert_eq!(mask.shape, [SAMPLES, 1, probe.new, capacity]);
             assert_eq!(mask.as_bools(), Some(rule(probe, capacity).as_slice()), "{probe:?}");
@@ -611,32 +607,23 @@ mod tests {
 
     /// Returns a decoder whose mask has a window of slots or of real tokens. Its attention is causal.
     fn with_window(size: usize, distance: Distance) -> Model {
-        let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/mobius-llama-dynamic"));
-        let mut model = Model::load(&folder.join("model.onnx")).unwrap();
-        let name = mask_of(&model.graph().unwrap()).to_owned();
-        let mut editor = Editor::new(model.proto_mut()).unwrap();
-        let with_window = editor.fresh("with_window");
-        editor.replace_uses(&name, &with_window);
+        let mut model = load("mobius-llama-dynamic");
+        let mask = mask_of(&model.graph().unwrap()).to_owned();
         let counted = match distance {
-            Distance::Tokens => "attention_mask".to_owned(),
-            Distance::Slots => {
-                let ones = editor.node("Equal", &["attention_mask", "attention_mask"]);
-                editor.add(NewNode::cast(&ones, ElementType::Int64))
-            }
+            Distance::Tokens => "attention_mask",
+            Distance::Slots => "Cast(Equal(attention_mask, attention_mask)) {to=int64}",
         };
-        let [one, two, end] = [1, 2, i64::MAX].map(|number| editor.ints(&[number]).unwrap());
-        let [axis, size] = [1, size].map(|it| editor.scalar_i64(i64::try_from(it).unwrap()).unwrap());
-        let counts = editor.node("CumSum", &[&counted, &axis]);
-        let new = editor.add(NewNode::new("Shape", &["input_ids"]).int("start", 1));
-        let first = editor.node("Neg", &[&new]);
-        let own = editor.node("Slice", &[&counts, &first, &end, &one]);
-        let [own, slots] =
-            [(&own, &two), (&counts, &one)].map(|(it, axis)| editor.node("Unsqueeze", &[it, axis]));
-        let distance = editor.node("Sub", &[&own, &slots]);
-        let near = editor.node("Less", &[&distance, &size]);
-        let near = editor.node("Unsqueeze", &[&near, &one]);
-        editor.node_with_outputs("And", &[&name, &near], &[&with_window]);
-        editor.finish().unwrap();
+        let graph = graph_mut(&mut model);
+        reroute(graph, &mask, "with_window");
+        let place = maker(graph, &mask);
+        let nodes = format!(
+            "counts = CumSum({counted}, 1)
+            own = Slice(counts, Neg(Shape(input_ids) {{start=1}}), [{}], [1])
+            near = Less(Sub(Unsqueeze(own, [2]), Unsqueeze(counts, [1])), {size})
+            with_window = And({mask}, Unsqueeze(near, [1]))",
+            i64::MAX
+        );
+        insert(&mut model, place.saturating_add(1), Nodes::parse(&nodes));
         model
     }
 
@@ -644,8 +631,7 @@ mod tests {
     /// mask of real tokens shows the padding.
     #[test]
     fn the_mask_of_a_ring_is_the_rule() {
-        let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/decoders/"));
-        let model = Model::load(&folder.join("optimum-0.1-mistral-window/model.onnx")).unwrap();
+        let model = load("decoders/optimum-0.1-mistral-window");
         let (max_seq, chunk, rewind) = (24, 3, 2);
         let rings = WindowedCaches::Ring { chunk: Some(chunk), rewind };
         let mut compared = 0;
@@ -688,17 +674,15 @@ mod tests {
     /// Returns the decoder without an input for positions. It then counts real tokens.
     fn without_positions(model: &Model) -> Model {
         let mut model = model.clone();
-        let mut editor = Editor::new(model.proto_mut()).unwrap();
-        let [one, end] = [1, i64::MAX].map(|number| editor.ints(&[number]).unwrap());
-        let axis = editor.scalar_i64(1).unwrap();
-        let sum = editor.node("CumSum", &["attention_mask", &axis]);
-        let new = editor.add(NewNode::new("Shape", &["input_ids"]).int("start", 1));
-        let first = editor.node("Neg", &[&new]);
-        let last = editor.node("Slice", &[&sum, &first, &end, &one]);
-        let positions = editor.node("Sub", &[&last, &axis]);
-        editor.replace_uses("position_ids", &positions);
-        editor.drop_unread("position_ids");
-        editor.finish().unwrap();
+        let nodes = format!(
+            "counts = CumSum(attention_mask, 1)
+            positions = Sub(Slice(counts, Neg(Shape(input_ids) {{start=1}}), [{}], [1]), 1)",
+            i64::MAX
+        );
+        let graph = graph_mut(&mut model);
+        reroute(graph, "position_ids", "positions");
+        graph.input.retain(|input| input.name.as_deref() != Some("position_ids"));
+        insert(&mut model, 0, Nodes::parse(&nodes));
         model
     }
 
@@ -726,22 +710,17 @@ mod tests {
 
     /// Returns a decoder with `ALiBi`. As exported, it counts real tokens.
     fn falcon(distance: Distance) -> Model {
-        let folder =
-            Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/decoders/optimum-1.18-falcon"));
-        let mut model = Model::load(&folder.join("model.onnx")).unwrap();
+        let mut model = load("decoders/optimum-1.18-falcon");
         if distance == Distance::Slots {
-            let same = NewNode::new("Equal", &["attention_mask", "attention_mask"]).outputs(&["same"]);
-            let ones = NewNode::cast("same", ElementType::Int64).outputs(&["ones"]);
-            let graph = model.proto_mut().graph.as_option_mut().unwrap();
-            let sum = graph.node.iter().position(|node| node.op_type.as_deref() == Some("CumSum")).unwrap();
-            for node in graph.node.iter_mut().skip(sum).take(5) {
-                node.input
-                    .iter_mut()
-                    .filter(|it| *it == "attention_mask")
-                    .for_each(|it| *it = "ones".to_owned());
+            let graph = graph_mut(&mut model);
+            let sum = first(graph, "CumSum");
+            for name in graph.node.iter_mut().skip(sum).take(5).flat_map(|node| &mut node.input) {
+                if name == "attention_mask" {
+                    "ones".clone_into(name);
+                }
             }
-            let names = &mut Names::default();
-            graph.node.splice(0..0, [same, ones].map(|node| node.into_proto(names)));
+            let ones = "ones = Cast(Equal(attention_mask, attention_mask)) {to=int64}";
+            insert(&mut model, 0, Nodes::parse(ones));
         }
         model
     }

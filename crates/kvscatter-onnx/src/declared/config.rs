@@ -139,14 +139,14 @@ mod tests {
 
     use super::{Declared, genai, transformers};
 
-    fn of(config: Value) -> Result<(Option<usize>, bool, Option<usize>), String> {
+    fn parsed(config: Value) -> Result<(Option<usize>, bool, Option<usize>), String> {
         let Value::Object(config) = config else { panic!("{config}") };
         transformers(&config).map(|it| (it.window, it.alibi, it.context))
     }
 
     #[test]
     fn windows() {
-        let window = |config: Value| of(config).unwrap().0;
+        let window = |config: Value| parsed(config).unwrap().0;
         for (config, expected) in [
             (json!({"model_type": "mistral", "sliding_window": 4096}), Some(4096)),
             (json!({"sliding_window": null}), None),
@@ -175,7 +175,7 @@ mod tests {
             (json!({"model_type": "gpt2", "n_positions": 1024}), (None, false, Some(1024))),
             (json!({"max_position_embeddings": 2048, "n_positions": 1024}), (None, false, Some(2048))),
         ] {
-            assert_eq!(of(config.clone()), Ok(expected), "{config}");
+            assert_eq!(parsed(config.clone()), Ok(expected), "{config}");
         }
         let Value::Object(config) = json!({"model": {"context_length": 131072}, "search": {}}) else {
             panic!()
@@ -192,7 +192,7 @@ mod tests {
             (json!({"alibi": 1}), "alibi is 1, expected true or false"),
             (json!({"sliding_window": 1, "layer_types": {}}), "layer_types is an object, expected a list"),
         ] {
-            assert_eq!(of(config), Err(expected.to_owned()));
+            assert_eq!(parsed(config), Err(expected.to_owned()));
         }
     }
 }

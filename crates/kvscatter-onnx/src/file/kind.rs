@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_or_empty_may_be_written() {
+    fn absent_and_empty_files_may_be_written() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("page.html");
         assert!(OutputFileKind::Html.check(&path).is_ok());

@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_dropped_is_removed_and_nothing_else() {
+    fn dropping_removes_unfinished_files_and_nothing_else() {
         let folder = tempfile::tempdir().unwrap();
         let kept = begun(folder.path());
         kept.complete(|| Ok(())).unwrap();

@@ -2,22 +2,16 @@
 
 use std::rc::Rc;
 
-use std::path::PathBuf;
-
 use kvscatter::ElementType;
 
 use super::{Fold, Value, Values};
+use crate::support::{load, parsed, testdata};
 use crate::test_dir::TestCase;
 use crate::{FoldError, Graph, Model, OnnxError, test_dir};
 
 const BATCH: usize = 2;
 const PAST: usize = 7;
 const NEW: usize = 3;
-
-fn load(name: &str) -> Model {
-    let folder = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata")).join(name);
-    Model::load(&folder.join("model.onnx")).unwrap()
-}
 
 /// Creates a probe of two samples with seven positions in the past and three new ones. The second sample has
 /// two positions of padding on the left.
@@ -53,8 +47,7 @@ fn maker<'g, 'm>(graph: &'g Graph<'m>, value: &str) -> &'g crate::Node<'m> {
 /// Evaluates ONNX's own tests of `Attention` with a mask, a length, causality and grouped heads.
 #[test]
 fn attention_is_computed_as_onnx_defines_it() {
-    let root = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/onnx-attention"));
-    let found = test_dir::discover(&root).unwrap();
+    let found = test_dir::discover(&testdata("onnx-attention")).unwrap();
     assert_eq!(found.cases.len(), 7);
     for folder in found.cases {
         let case = TestCase::open(&folder).unwrap();
@@ -148,7 +141,7 @@ fn every_shape_of_a_decoder_is_known() {
 /// The router decides the shape of an expert's input, so that value is open. The shape of the joint output of
 /// all experts is known.
 #[test]
-fn what_experts_are_given_is_open_and_what_they_make_is_not() {
+fn inputs_of_experts_are_open_and_their_joint_output_is_known() {
     let model = load("decoders/optimum-0.1-qwen3-moe");
     let graph = model.graph().unwrap();
     let mut fold = probe(&graph, None);
@@ -182,23 +175,9 @@ fn what_experts_are_given_is_open_and_what_they_make_is_not() {
 /// A known mask picks elements of an unknown value. The shape of the result is known, but its elements are
 /// not.
 #[test]
-fn what_is_counted_is_counted_for_a_shape_alone() {
-    use crate::proto::{GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto};
-    let node = |op_type: &str, input: &[&str], output: &str| NodeProto {
-        op_type: Some(op_type.to_owned()),
-        input: input.iter().map(|&name| name.to_owned()).collect(),
-        output: vec![output.to_owned()],
-        ..Default::default()
-    };
-    let input = |name: &str| ValueInfoProto { name: Some(name.to_owned()), ..Default::default() };
-    let graph = GraphProto {
-        node: vec![node("NonZero", &["mask"], "places"), node("Gather", &["data", "places"], "picked")],
-        input: vec![input("mask"), input("data")],
-        ..Default::default()
-    };
-    let import = OperatorSetIdProto { version: Some(24), ..Default::default() };
-    let model = ModelProto { graph: graph.into(), opset_import: vec![import], ..Default::default() };
-    let graph = Graph::new(&model).unwrap();
+fn counting_known_elements_gives_the_shape_of_unknown_ones() {
+    let model = parsed("mask: int64[2, 3], data: float[5]", "picked = Gather(data, NonZero(mask))", "");
+    let graph = model.graph().unwrap();
     let mut fold = Fold::new(&graph, None);
     let mask = Values::Ints(vec![1, 0, 1, 1, 0, 0]);
     fold.set("mask", Value::new(ElementType::Int64, vec![2, 3], Some(mask)).unwrap()).unwrap();
@@ -223,7 +202,7 @@ fn weights_are_not_read_for_shapes() {
 }
 
 #[test]
-fn what_is_set_cuts_the_graph() {
+fn set_values_cut_the_graph() {
     let model = load("optimum-llama");
     let graph = model.graph().unwrap();
     let mut fold = Fold::new(&graph, None);
@@ -248,75 +227,40 @@ fn what_is_set_cuts_the_graph() {
 
 /// Tests graphs that call functions. Each function has one node by default.
 mod functions {
+    use std::rc::Rc;
+
+use kvscatter::ElementType;
+
     use super::{Fold, FoldError, Value, Values};
-    use crate::proto::attribute_proto::AttributeType;
-    use crate::proto::{
-        AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto,
-    };
-    use crate::{Graph, OnnxError};
-    use kvscatter::ElementType;
+    use crate::proto::FunctionProto;
+    use crate::support::{Nodes, int, opset, parsed};
+    use crate::{Model, OnnxError};
 
-    fn strings(names: &[&str]) -> Vec<String> {
-        names.iter().map(|&name| name.to_owned()).collect()
-    }
-
-    fn node(domain: &str, op_type: &str, input: &[&str], output: &[&str]) -> NodeProto {
-        NodeProto {
-            domain: Some(domain.to_owned()),
-            op_type: Some(op_type.to_owned()),
-            input: strings(input),
-            output: strings(output),
-            ..Default::default()
-        }
-    }
-
-    fn int(name: &str, value: i64) -> AttributeProto {
-        AttributeProto {
-            name: Some(name.to_owned()),
-            i: Some(value),
-            r#type: Some(AttributeType::INT),
-            ..Default::default()
-        }
-    }
-
-    fn reference(name: &str, to: &str) -> AttributeProto {
-        AttributeProto {
-            name: Some(name.to_owned()),
-            ref_attr_name: Some(to.to_owned()),
-            r#type: Some(AttributeType::INT),
-            ..Default::default()
-        }
-    }
-
-    fn imports() -> Vec<OperatorSetIdProto> {
-        let import = |domain: &str| OperatorSetIdProto {
-            domain: Some(domain.to_owned()),
-            version: Some(24),
-            ..Default::default()
-        };
-        vec![import(""), import("own")]
-    }
-
-    fn function(name: &str, input: &[&str], output: &[&str], node: Vec<NodeProto>) -> FunctionProto {
+    /// Creates a function of a signature such as `F(a, b) -> c`.
+    fn function(signature: &str, body: &str) -> FunctionProto {
+        let (name, rest) = signature.split_once('(').unwrap();
+        let (inputs, outputs) = rest.split_once(") -> ").unwrap();
+        let names = |list: &str| list.split(", ").map(str::to_owned).collect();
         FunctionProto {
             domain: Some("own".to_owned()),
             name: Some(name.to_owned()),
-            input: strings(input),
-            output: strings(output),
-            node,
-            opset_import: imports(),
-            ..Default::default()
+            input: names(inputs),
+            output: names(outputs),
+            node: Nodes::parse(body).nodes,
+            opset_import: vec![opset("", 24), opset("own", 1)],
+            ..FunctionProto::default()
         }
     }
 
-    fn model(call: NodeProto, functions: Vec<FunctionProto>) -> ModelProto {
-        let input = ValueInfoProto { name: Some("x".to_owned()), ..Default::default() };
-        let graph = GraphProto { node: vec![call], input: vec![input], ..Default::default() };
-        ModelProto { graph: graph.into(), functions, opset_import: imports(), ..Default::default() }
+    /// Creates a model that calls functions of its domain `own`.
+    fn model(call: &str, functions: Vec<FunctionProto>) -> Model {
+        let mut model = parsed("x: float[n]", call, "");
+        model.proto_mut().functions = functions;
+        model
     }
 
-    fn evaluate(model: &ModelProto, x: Value) -> Result<Value, OnnxError> {
-        let graph = Graph::new(model)?;
+    fn evaluate(model: &Model, x: Value) -> Result<Value, OnnxError> {
+        let graph = model.graph()?;
         let mut fold = Fold::new(&graph, None);
         fold.set("x", x)?;
         fold.value("y").cloned()
@@ -324,36 +268,31 @@ mod functions {
 
     #[test]
     fn attributes_come_from_the_call_or_are_defaults() {
-        let mut flatten = node("", "Flatten", &["a"], &["b"]);
-        flatten.attribute = vec![reference("axis", "where")];
-        let mut flat = function("Flat", &["a"], &["b"], vec![flatten]);
         let x = || Value::shaped(ElementType::Float32, vec![2, 3, 4]).unwrap();
-        let call = || node("own", "Flat", &["x"], &["y"]);
+        let mut flat = function("Flat(a) -> b", "b = Flatten(a) {axis=$where}");
+        let shape =
+            |call: &str, flat: &FunctionProto| evaluate(&model(call, vec![flat.clone()]), x()).unwrap().shape;
         // Neither the call nor the function gives the attribute, so the default of the operator applies: 1.
-        assert_eq!(evaluate(&model(call(), vec![flat.clone()]), x()).unwrap().shape, [2, 12]);
+        assert_eq!(shape("y = Flat@own(x)", &flat), [2, 12]);
         flat.attribute_proto = vec![int("where", 2)];
-        assert_eq!(evaluate(&model(call(), vec![flat.clone()]), x()).unwrap().shape, [6, 4]);
-        let mut call_with_attribute = call();
-        call_with_attribute.attribute = vec![int("where", 3)];
-        assert_eq!(evaluate(&model(call_with_attribute, vec![flat]), x()).unwrap().shape, [24, 1]);
+        assert_eq!(shape("y = Flat@own(x)", &flat), [6, 4]);
+        assert_eq!(shape("y = Flat@own(x) {where=3}", &flat), [24, 1]);
     }
 
     #[test]
-    fn what_a_body_makes_of_shapes_is_known_though_the_input_is_not() {
-        let rows = vec![node("", "Shape", &["a"], &["s"]), node("", "Neg", &["s"], &["b"])];
-        let inner = function("Rows", &["a"], &["b"], rows);
-        let outer = function("Outer", &["a", "left_out"], &["b"], vec![node("own", "Rows", &["a"], &["b"])]);
-        let model = model(node("own", "Outer", &["x"], &["y"]), vec![inner, outer]);
+    fn a_body_computes_with_shapes_of_unknown_inputs() {
+        let inner = function("Rows(a) -> b", "b = Neg(Shape(a))");
+        let outer = function("Outer(a, left_out) -> b", "b = Rows@own(a)");
+        let model = model("y = Outer@own(x)", vec![inner, outer]);
         let got = evaluate(&model, Value::shaped(ElementType::Float32, vec![5, 3]).unwrap()).unwrap();
         assert_eq!(got.data, Some(Values::Ints(vec![-5, -3])));
     }
 
     #[test]
     fn an_open_value_inside_a_function_is_one_output_of_it() {
-        let body = vec![node("", "NonZero", &["a"], &["b"]), node("", "Neg", &["a"], &["c"])];
-        let both = function("Both", &["a"], &["b", "c"], body);
-        let model = model(node("own", "Both", &["x"], &["open", "y"]), vec![both]);
-        let graph = Graph::new(&model).unwrap();
+        let both = function("Both(a) -> b, c", "b = NonZero(a); c = Neg(a)");
+        let model = model("open, y = Both@own(x)", vec![both]);
+        let graph = model.graph().unwrap();
         let mut fold = Fold::new(&graph, None);
         fold.set("x", Value::shaped(ElementType::Float32, vec![5, 3]).unwrap()).unwrap();
         assert_eq!(fold.shape("y").unwrap(), [5, 3]);
@@ -367,19 +306,18 @@ mod functions {
     #[test]
     fn bodies_that_are_not_well_formed_are_refused() {
         let x = || Value::shaped(ElementType::Float32, vec![1]).unwrap();
-        let refused = |body: Vec<NodeProto>| {
-            let function = function("F", &["a"], &["b"], body);
-            evaluate(&model(node("own", "F", &["x"], &["y"]), vec![function]), x()).unwrap_err()
+        let refused = |body: &str| {
+            evaluate(&model("y = F@own(x)", vec![function("F(a) -> b", body)]), x()).unwrap_err()
         };
-        let error = refused(vec![node("own", "F", &["a"], &["b"])]);
+        let error = refused("b = F@own(a)");
         assert!(matches!(error.root(), OnnxError::Fold(FoldError::TooDeep { limit: 16 })), "{error}");
-        let error = refused(vec![node("", "Neg", &["b"], &["c"]), node("", "Neg", &["c"], &["b"])]);
+        let error = refused("c = Neg(b); b = Neg(c)");
         assert!(matches!(error.root(), OnnxError::ValueMissing { name } if name == "b"), "{error}");
-        let error = refused(vec![node("", "Neg", &["a"], &["a"])]);
+        let error = refused("a = Neg(a)");
         assert!(matches!(error.root(), OnnxError::DuplicateName { name } if name == "a"), "{error}");
-        let error = refused(vec![node("", "Neg", &["a"], &["c"])]);
+        let error = refused("c = Neg(a)");
         assert!(matches!(error.root(), OnnxError::ValueMissing { name } if name == "b"), "{error}");
-        let error = refused(vec![node("", "Mystery", &["a"], &["b"])]);
+        let error = refused("b = Mystery(a)");
         assert!(matches!(error.root(), OnnxError::Fold(FoldError::NoRule)), "{error}");
         assert!(error.to_string().contains("Mystery"), "{error}");
     }
@@ -387,20 +325,15 @@ mod functions {
     /// The work is in the values, or in the number of calls.
     #[test]
     fn functions_that_multiply_are_stopped() {
-        for (calls, levels, elements) in [(200, 4, 1 << 18), (2, 15, 1)] {
+        for (calls, levels, elements) in [(2, 15, 1), (200, 4, 1 << 18)] {
             let level = |depth: usize| {
-                let (name, next) = (format!("F{depth}"), format!("F{}", depth + 1));
-                let call = |call: usize| {
-                    let output = if call == calls - 1 { "b".to_owned() } else { format!("b{call}") };
-                    let input = if call == 0 { "a".to_owned() } else { format!("b{}", call - 1) };
-                    node("own", &next, &[&input], &[&output])
-                };
-                function(&name, &["a"], &["b"], (0..calls).map(call).collect())
+                let next = depth + 1;
+                let nested = (0..calls).fold("a".to_owned(), |value, _| format!("F{next}@own({value})"));
+                function(&format!("F{depth}(a) -> b"), &format!("b = {nested}"))
             };
             let mut functions: Vec<_> = (0..levels).map(level).collect();
-            let last = format!("F{levels}");
-            functions.push(function(&last, &["a"], &["b"], vec![node("", "Neg", &["a"], &["b"])]));
-            let model = model(node("own", "F0", &["x"], &["y"]), functions);
+            functions.push(function(&format!("F{levels}(a) -> b"), "b = Neg(a)"));
+            let model = model("y = F0@own(x)", functions);
             let error = evaluate(&model, Value::ints(vec![1; elements]).unwrap()).unwrap_err();
             assert!(matches!(error.root(), OnnxError::Fold(FoldError::TooMuch { .. })), "{error}");
         }

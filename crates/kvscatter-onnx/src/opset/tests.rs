@@ -2,33 +2,24 @@
 
 use super::upgrade;
 use crate::OnnxError;
-use crate::edit::NewNode;
-use crate::edit::names::Names;
 use crate::proto::attribute_proto::AttributeType;
-use crate::proto::{AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto};
+use crate::proto::{AttributeProto, FunctionProto, ModelProto, NodeProto};
+use crate::support::{Nodes, opset, parsed};
 
-/// Creates a node that reads the given inputs and has the output `y`.
-fn node(op_type: &str, inputs: &[&str]) -> NewNode {
-    NewNode::new(op_type, inputs).outputs(&["y"])
+fn model(version: i64, nodes: &str) -> ModelProto {
+    let mut model = parsed("", nodes, "").proto().clone();
+    model.opset_import[0].version = Some(version);
+    model
 }
 
-fn model(version: i64, node: NewNode) -> ModelProto {
-    let node = node.into_proto(&mut Names::default());
-    let graph = GraphProto { node: vec![node], ..GraphProto::default() };
-    ModelProto { graph: graph.into(), opset_import: vec![opset(version)], ..ModelProto::default() }
-}
-
-fn opset(version: i64) -> OperatorSetIdProto {
-    OperatorSetIdProto { version: Some(version), ..OperatorSetIdProto::default() }
-}
-
-/// Returns `Op(inputs){attributes} -> outputs`.
+/// Returns a node as the text from which it could be parsed.
 fn line(node: &NodeProto) -> String {
     let attributes: Vec<_> = node.attribute.iter().map(attribute).collect();
     let op_type = node.op_type.as_deref().unwrap();
     let attributes =
-        if attributes.is_empty() { String::new() } else { format!("{{{}}}", attributes.join(" ")) };
-    format!("{op_type}({}){attributes} -> {}", node.input.join(", "), node.output.join(", "))
+        if attributes.is_empty() { String::new() } else { format!(" {{{}}}", attributes.join(", ")) };
+    let inputs: Vec<_> = node.input.iter().map(|name| if name.is_empty() { "_" } else { name }).collect();
+    format!("{} = {op_type}({}){attributes}", node.output.join(", "), inputs.join(", "))
 }
 
 fn attribute(attribute: &AttributeProto) -> String {
@@ -41,15 +32,15 @@ fn attribute(attribute: &AttributeProto) -> String {
     format!("{}={value}", attribute.name.as_deref().unwrap())
 }
 
-fn upgraded(version: i64, node: NewNode) -> Vec<String> {
+fn lines(nodes: &[NodeProto]) -> Vec<String> {
+    nodes.iter().map(line).collect()
+}
+
+fn upgraded(version: i64, node: &str) -> Vec<String> {
     let mut model = model(version, node);
     upgrade(&mut model, 24).unwrap();
     assert_eq!((model.ir_version, model.opset_import[0].version), (Some(11), Some(24)));
-    model.graph.node.iter().map(line).collect()
-}
-
-fn refused(version: i64, node: NewNode) -> String {
-    upgrade(&mut model(version, node), 24).unwrap_err().to_string()
+    lines(&model.graph.node)
 }
 
 #[test]
@@ -58,50 +49,62 @@ fn axes_become_an_input() {
         [("Squeeze", [11, 12]), ("Unsqueeze", [11, 12]), ("ReduceSum", [11, 12]), ("ReduceMean", [13, 17])]
     {
         for version in versions {
-            let axes = node(op_type, &["x"]).ints("axes", &[0, -1]);
+            let axes = format!("y = {op_type}(x) {{axes=[0, -1]}}");
+            let upgraded_axes = format!("y = {op_type}(x, constant)");
             assert_eq!(
-                upgraded(version, axes),
-                ["Constant(){value_ints=[0, -1]} -> constant", &format!("{op_type}(x, constant) -> y")]
+                upgraded(version, &axes),
+                ["constant = Constant() {value_ints=[0, -1]}", &upgraded_axes]
             );
-            assert_eq!(upgraded(version, node(op_type, &["x"])), [format!("{op_type}(x) -> y")]);
         }
     }
-    assert_eq!(upgraded(13, node("ReduceSum", &["x", "a"])), ["ReduceSum(x, a) -> y"]);
-    assert_eq!(upgraded(18, node("ReduceMean", &["x", "a"])), ["ReduceMean(x, a) -> y"]);
 }
 
+/// The lengths of a split are an input, and their number is an attribute.
 #[test]
-fn a_split_says_its_lengths_in_an_input_or_how_many_there_are() {
-    let lengths = node("Split", &["x"]).ints("split", &[2, 4]).int("axis", 1).outputs(&["y", "z"]);
-    assert_eq!(
-        upgraded(11, lengths),
-        ["Constant(){value_ints=[2, 4]} -> constant", "Split(x, constant){axis=1} -> y, z"]
-    );
-    for inputs in [&["x"][..], &["x", ""]] {
-        let even = node("Split", inputs).outputs(&["y", "z"]);
-        assert_eq!(upgraded(17, even), ["Split(x){num_outputs=2} -> y, z"]);
+fn nodes_of_one_node() {
+    for (version, old, new) in [
+        (11, "y = Squeeze(x)", "y = Squeeze(x)"),
+        (12, "y = Unsqueeze(x)", "y = Unsqueeze(x)"),
+        (12, "y = ReduceSum(x)", "y = ReduceSum(x)"),
+        (17, "y = ReduceMean(x)", "y = ReduceMean(x)"),
+        (13, "y = ReduceSum(x, a)", "y = ReduceSum(x, a)"),
+        (18, "y = ReduceMean(x, a)", "y = ReduceMean(x, a)"),
+        (17, "y, z = Split(x)", "y, z = Split(x) {num_outputs=2}"),
+        (17, "y, z = Split(x, _)", "y, z = Split(x) {num_outputs=2}"),
+        (13, "y = Split(x, l)", "y = Split(x, l)"),
+        (18, "y = Split(x) {num_outputs=1}", "y = Split(x) {num_outputs=1}"),
+        (12, "y = Softmax(x) {axis=-1}", "y = Softmax(x) {axis=-1}"),
+        (12, "y = LogSoftmax(x) {axis=-1}", "y = LogSoftmax(x) {axis=-1}"),
+        (12, "y = Hardmax(x) {axis=-1}", "y = Hardmax(x) {axis=-1}"),
+        (13, "y = Softmax(x)", "y = Softmax(x)"),
+        (13, "y = LogSoftmax(x)", "y = LogSoftmax(x)"),
+        (13, "y = Hardmax(x)", "y = Hardmax(x)"),
+        (11, "y = Dropout(x) {ratio=0.5}", "y = Dropout(x)"),
+        (11, "y, _ = Dropout(x)", "y = Dropout(x)"),
+        (13, "y = Resize(x, _, s)", "y = Resize(x, _, s)"),
+        (16, "y = RoiAlign(x, r, i)", "y = RoiAlign(x, r, i)"),
+        (22, "y = MaxPool(x) {ceil_mode=1}", "y = MaxPool(x) {ceil_mode=1}"),
+        (11, "y = MatMul(x, z)", "y = MatMul(x, z)"),
+        (11, "y = Squeeze@com.example(x) {axes=[0]}", "y = Squeeze(x) {axes=[0]}"),
+    ] {
+        assert_eq!(upgraded(version, old), [new], "{version} {old}");
     }
-    assert_eq!(upgraded(13, node("Split", &["x", "l"])), ["Split(x, l) -> y"]);
-    assert_eq!(upgraded(18, node("Split", &["x"]).int("num_outputs", 1)), ["Split(x){num_outputs=1} -> y"]);
+    let lengths = upgraded(11, "y, z = Split(x) {split=[2, 4], axis=1}");
+    assert_eq!(lengths, ["constant = Constant() {value_ints=[2, 4]}", "y, z = Split(x, constant) {axis=1}"]);
 }
 
 #[test]
 fn softmax_was_over_all_axes_from_one_on() {
     for op_type in ["Softmax", "LogSoftmax", "Hardmax"] {
         let lower = op_type.to_lowercase();
-        assert_eq!(
-            upgraded(12, node(op_type, &["x"]).int("axis", -1)),
-            [format!("{op_type}(x){{axis=-1}} -> y")]
-        );
-        assert_eq!(upgraded(13, node(op_type, &["x"])), [format!("{op_type}(x) -> y")]);
-        for (axis, node) in [(1, node(op_type, &["x"])), (2, node(op_type, &["x"]).int("axis", 2))] {
+        for (axis, attributes) in [(1, ""), (2, "axis=2")] {
             assert_eq!(
-                upgraded(12, node),
+                upgraded(12, &format!("y = {op_type}(x) {{{attributes}}}")),
                 [
-                    "Shape(x) -> shape".to_owned(),
-                    format!("Flatten(x){{axis={axis}}} -> flatten"),
-                    format!("{op_type}(flatten){{axis=-1}} -> {lower}_1"),
-                    format!("Reshape({lower}_1, shape){{allowzero=1}} -> y"),
+                    "shape = Shape(x)".to_owned(),
+                    format!("flatten = Flatten(x) {{axis={axis}}}"),
+                    format!("{lower} = {op_type}(flatten) {{axis=-1}}"),
+                    format!("y = Reshape({lower}, shape) {{allowzero=1}}"),
                 ]
             );
         }
@@ -109,105 +112,71 @@ fn softmax_was_over_all_axes_from_one_on() {
 }
 
 #[test]
-fn nodes_that_mean_the_same_stay() {
-    let ratio = AttributeProto {
-        name: Some("ratio".to_owned()),
-        r#type: Some(AttributeType::FLOAT),
-        f: Some(0.5),
-        ..AttributeProto::default()
-    };
-    let cases = [
-        (11, node("Dropout", &["x"]).attribute(ratio), "Dropout(x) -> y"),
-        (11, node("Dropout", &["x"]).outputs(&["y", ""]), "Dropout(x) -> y"),
-        (13, node("Resize", &["x", "", "s"]), "Resize(x, , s) -> y"),
-        (16, node("RoiAlign", &["x", "r", "i"]), "RoiAlign(x, r, i) -> y"),
-        (22, node("MaxPool", &["x"]).int("ceil_mode", 1), "MaxPool(x){ceil_mode=1} -> y"),
-        (11, node("MatMul", &["x", "z"]), "MatMul(x, z) -> y"),
-    ];
-    for (version, node, expected) in cases {
-        assert_eq!(upgraded(version, node), [expected]);
-    }
-}
-
-#[test]
 fn a_node_without_an_equivalent_is_refused_with_its_versions() {
+    let refused = |version, node: &str| upgrade(&mut model(version, node), 24).unwrap_err();
     assert_eq!(
-        refused(13, node("BatchNormalization", &["x"])),
-        "node 0 \"batchnormalization\" (BatchNormalization, domain ai.onnx, version 13): the operator changed between \
+        refused(13, "y = BatchNormalization(x)").to_string(),
+        "node 0 \"ny\" (BatchNormalization, domain ai.onnx, version 13): the operator changed between \
          versions 13 and 24 of its set: it is not rewritten, because decoders do not have it"
     );
-    let changed = [
-        (11, node("Dropout", &["x"]).outputs(&["y", "mask"])),
-        (12, node("Resize", &["x"])),
-        (15, node("RoiAlign", &["x"])),
-        (19, node("DFT", &["x"])),
-        (19, node("GridSample", &["x"])),
-        (20, node("GroupNormalization", &["x"])),
-        (21, node("AveragePool", &["x"])),
-        (21, node("MaxPool", &["x"])),
-    ];
-    for (version, node) in changed {
-        let refused = refused(version, node);
+    for (version, node) in [
+        (11, "y, mask = Dropout(x)"),
+        (12, "y = Resize(x)"),
+        (15, "y = RoiAlign(x)"),
+        (19, "y = DFT(x)"),
+        (19, "y = GridSample(x)"),
+        (20, "y = GroupNormalization(x)"),
+        (21, "y = AveragePool(x)"),
+        (21, "y = MaxPool(x)"),
+    ] {
+        let refused = refused(version, node).to_string();
         assert!(refused.contains(&format!("changed between versions {version} and 24")), "{refused}");
     }
-    let unknown = [
+    for (version, op_type) in [
         (23, "TensorScatter"),
         (11, "Scatter"),
         (11, "Upsample"),
         (13, "Trilu"),
         (22, "Attention"),
         (17, "Frob"),
-    ];
-    for (version, op_type) in unknown {
-        let error = upgrade(&mut model(version, node(op_type, &["x"])), 24).unwrap_err();
+    ] {
+        let error = refused(version, &format!("y = {op_type}(x)"));
         assert!(matches!(error.root(), OnnxError::OperatorUnknown { .. }), "{error}");
     }
-    let error = upgrade(&mut model(10, node("Relu", &["x"])), 24).unwrap_err();
+    let error = refused(10, "y = Relu(x)");
     assert!(matches!(error, OnnxError::OpsetTooOld { version: 10, min: 11 }), "{error}");
 }
 
 #[test]
-fn other_domains_newer_sets_and_functions_of_the_model() {
-    let mut foreign = node("Squeeze", &["x"]).ints("axes", &[0]).into_proto(&mut Names::default());
-    foreign.domain = Some("com.example".to_owned());
-    assert_eq!(upgraded(11, foreign.into()), ["Squeeze(x){axes=[0]} -> y"]);
-
-    let mut newer = model(26, node("Unknown", &["x"]));
+fn newer_sets_and_functions_of_the_model() {
+    let mut newer = model(26, "y = Unknown(x)");
     upgrade(&mut newer, 24).unwrap();
     assert_eq!(newer.opset_import[0].version, Some(26));
 
-    let squeeze = || node("Squeeze", &["x"]).ints("axes", &[0]);
-    let mut called = model(11, squeeze());
-    let body = node("Unsqueeze", &["constant"]).ints("axes", &[1]).into_proto(&mut Names::default());
+    let mut called = model(11, "y = Squeeze(x) {axes=[0]}");
     called.functions = vec![FunctionProto {
         name: Some("Squeeze".to_owned()),
         input: vec!["constant".to_owned()],
         output: vec!["y".to_owned()],
-        node: vec![body],
-        opset_import: vec![opset(12)],
+        node: Nodes::parse("y = Unsqueeze(constant) {axes=[1]}").nodes,
+        opset_import: vec![opset("", 12)],
         ..FunctionProto::default()
     }];
     upgrade(&mut called, 24).unwrap();
-    assert_eq!(line(&called.graph.node[0]), "Squeeze(x){axes=[0]} -> y", "the model's own, not the operator");
-    let function: Vec<_> = called.functions[0].node.iter().map(line).collect();
+    assert_eq!(line(&called.graph.node[0]), "y = Squeeze(x) {axes=[0]}", "the model's own, not the operator");
     assert_eq!(
-        function,
-        ["Constant(){value_ints=[1]} -> constant_1", "Unsqueeze(constant, constant_1) -> y"]
+        lines(&called.functions[0].node),
+        ["constant_1 = Constant() {value_ints=[1]}", "y = Unsqueeze(constant, constant_1)"]
     );
     assert_eq!(called.functions[0].opset_import[0].version, Some(24));
 }
 
 #[test]
-fn subgraphs_too_with_names_that_clash_with_nothing_around_them() {
-    let inner = node("Squeeze", &["constant"]).ints("axes", &[0]).into_proto(&mut Names::default());
-    let branch = AttributeProto {
-        name: Some("then_branch".to_owned()),
-        r#type: Some(AttributeType::GRAPH),
-        g: GraphProto { node: vec![inner], ..GraphProto::default() }.into(),
-        ..AttributeProto::default()
-    };
-    let mut model = model(11, node("If", &["flag"]).attribute(branch));
+fn new_names_in_bodies_clash_with_no_name_outside() {
+    let mut model = model(11, "y = If(flag) {then_branch={y = Squeeze(constant) {axes=[0]}}}");
     upgrade(&mut model, 24).unwrap();
-    let body: Vec<_> = model.graph.node[0].attribute[0].g.node.iter().map(line).collect();
-    assert_eq!(body, ["Constant(){value_ints=[0]} -> constant_1", "Squeeze(constant, constant_1) -> y"]);
+    assert_eq!(
+        lines(&model.graph.node[0].attribute[0].g.node),
+        ["constant_1 = Constant() {value_ints=[0]}", "y = Squeeze(constant, constant_1)"]
+    );
 }

@@ -12,7 +12,12 @@
 //! `cargo xtask hostile` sets these.
 
 #![cfg(unix)]
-#![expect(clippy::unwrap_used, clippy::expect_used, reason = "the helpers of tests may fail as tests do")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "the helpers of tests may fail as tests do"
+)]
 
 mod bounds;
 mod child;
@@ -24,7 +29,7 @@ mod parent;
 mod passes;
 mod scene;
 #[path = "../onnx/support.rs"]
-#[expect(unused_imports, unused_macros, reason = "the other tests use the rest of it")]
+#[expect(dead_code, unused_imports, unused_macros, reason = "the other tests use the rest of it")]
 mod support;
 
 /// The number of files that continuous integration reads. Their seeds begin at 0.

@@ -30,22 +30,22 @@ impl Scene {
         // Each output is synchronised with the disk, which takes no time in memory.
         let memory = Path::new("/dev/shm");
         let outer = if memory.is_dir() { tempfile::tempdir_in(memory)? } else { tempfile::tempdir()? };
-        let at = |name: &str| outer.path().join(name);
-        std::fs::create_dir_all(at("model/sub"))?;
-        std::fs::create_dir(at("out"))?;
-        std::fs::create_dir(at("working"))?;
-        std::fs::write(at("secret.bin"), [0x5E; 64])?;
+        let in_outer = |name: &str| outer.path().join(name);
+        std::fs::create_dir_all(in_outer("model/sub"))?;
+        std::fs::create_dir(in_outer("out"))?;
+        std::fs::create_dir(in_outer("working"))?;
+        std::fs::write(in_outer("secret.bin"), [0x5E; 64])?;
         let values: Vec<u8> = (0..512_u64).flat_map(|value| (value % 5).to_le_bytes()).collect();
-        std::fs::write(at("model/data.bin"), &values)?;
-        std::fs::write(at("model/sub/data.bin"), &values)?;
-        symlink("data.bin", at("model/link_in"))?;
-        symlink("sub", at("model/link_to_sub"))?;
-        symlink("../secret.bin", at("model/link_out"))?;
-        symlink("..", at("model/link_up"))?;
-        symlink("/etc/passwd", at("model/link_absolute"))?;
-        symlink("nothing", at("model/dangling"))?;
-        symlink("loop", at("model/loop"))?;
-        assert!(Command::new("mkfifo").arg(at("model/pipe")).status()?.success());
+        std::fs::write(in_outer("model/data.bin"), &values)?;
+        std::fs::write(in_outer("model/sub/data.bin"), &values)?;
+        symlink("data.bin", in_outer("model/link_in"))?;
+        symlink("sub", in_outer("model/link_to_sub"))?;
+        symlink("../secret.bin", in_outer("model/link_out"))?;
+        symlink("..", in_outer("model/link_up"))?;
+        symlink("/etc/passwd", in_outer("model/link_absolute"))?;
+        symlink("nothing", in_outer("model/dangling"))?;
+        symlink("loop", in_outer("model/loop"))?;
+        assert!(Command::new("mkfifo").arg(in_outer("model/pipe")).status()?.success());
         Ok(Self { outer })
     }
 

@@ -3,12 +3,12 @@
 
 use kvscatter::ElementType;
 use kvscatter_onnx::Model;
-use kvscatter_onnx::proto::{
-    FunctionProto, GraphProto, NodeProto, StringStringEntryProto, TensorProto, ValueInfoProto,
-};
+use kvscatter_onnx::proto::tensor_proto::DataLocation;
+use kvscatter_onnx::proto::{FunctionProto, TensorProto};
 
 use crate::support::{
-    bytes, graph as body, int, int64s, ints, load, model, node, opset, scatter, tensor, value,
+    Nodes, append, bytes, entry, graph_mut, insert, int, load, maker, nodes_mut, opset, parsed, raw, tensor,
+    values,
 };
 
 /// The name of the thing, the smallest number of it, and a function that makes a model with that many.
@@ -17,25 +17,29 @@ type Family = (&'static str, usize, fn(usize) -> Model);
 pub(crate) const ALL: &[Family] = &[
     ("inputs", 200, inputs),
     ("inputs of one hub", 200, hub),
-    ("outputs", 200, outputs),
+    ("outputs", 200, |count| {
+        decoder_with(&each(count, ";", |at| format!("extra{at} = Neg(y0)")), count, "extra")
+    }),
     ("initializers", 200, initializers),
-    ("nodes in a chain", 200, chain),
+    ("nodes in a chain", 200, |count| ending(decoder(), &chain(count, "Neg", "y0"), &link(count))),
     ("nodes after one value", 200, fan),
     ("value infos", 200, value_infos),
     ("attributes of Attention", 200, attributes),
-    ("operator sets", 200, operator_sets),
-    ("operator sets beside caches", 50, operator_sets_beside_caches),
+    ("operator sets", 200, |count| with_domains(decoder(), count)),
+    ("operator sets beside caches", 50, |count| with_domains(scatter_layers(count), count)),
     ("metadata", 200, metadata),
     ("layers of Attention", 25, attention_layers),
     ("layers of Concat", 12, concat_layers),
     ("layers of TensorScatter", 50, scatter_layers),
-    ("caches of one node", 100, one_node),
+    ("caches of one node", 100, |count| unknown_operator(count, "Everything")),
     ("caches read by one node", 50, read_by_one),
     ("shapes asked of pasts by one node", 25, shapes_of_pasts),
-    ("characters of an operator with as many caches", 100, long_operator),
+    ("characters of an operator with as many caches", 100, |count| {
+        unknown_operator(count, &"x".repeat(100 * count))
+    }),
     ("masks in a chain", 50, masks),
     ("layers with separate masks", 12, own_masks),
-    ("writes in a chain", 100, writes),
+    ("writes in a chain", 100, |count| writes(count, "batch, 64, 8", "batch, tokens, 8")),
     ("writes in a chain of caches of as many dimensions", 100, wide_writes),
     ("joined inputs that are no caches", 50, joined),
     ("symbols in a chain", 100, symbols),
@@ -45,7 +49,7 @@ pub(crate) const ALL: &[Family] = &[
     ("conditions", 50, conditions),
     ("values captured by a condition", 100, captures),
     ("values inside of nested conditions", 50, nested),
-    ("layers of a merged decoder", 12, merged_layers),
+    ("layers of a merged decoder", 12, |count| merged(concat_layers(count), "")),
     ("values of a branch with names of the outer graph", 50, merged_names),
     ("values inside of nested conditions in a branch", 50, merged_nested),
     ("values that cannot be computed", 50, failing),
@@ -55,14 +59,26 @@ pub(crate) const ALL: &[Family] = &[
 ];
 
 const FLOAT: ElementType = ElementType::Float32;
-const INT: ElementType = ElementType::Int64;
 
-fn each<T>(count: usize, what: &str, make: impl Fn(&str) -> T) -> Vec<T> {
-    (0..count).map(|at| make(&format!("{what}{at}"))).collect()
+/// Joins a text of each number.
+fn each(count: usize, separator: &str, text: impl Fn(usize) -> String) -> String {
+    (0..count).map(text).collect::<Vec<_>>().join(separator)
 }
 
-fn graph(model: &mut Model) -> &mut GraphProto {
-    model.proto_mut().graph.get_or_insert_default()
+fn names(count: usize, what: &str) -> String {
+    each(count, ", ", |at| format!("{what}{at}"))
+}
+
+fn link(at: usize) -> String {
+    format!("link{at}")
+}
+
+/// Returns nodes in a chain from a value to [`link`] of their number.
+fn chain(count: usize, op_type: &str, from: &str) -> String {
+    each(count, ";", |at| {
+        let from = if at == 0 { from.to_owned() } else { link(at) };
+        format!("{} = {op_type}({from})", link(at + 1))
+    })
 }
 
 /// Creates a decoder that can be converted.
@@ -70,574 +86,403 @@ fn decoder() -> Model {
     attention_layers(1)
 }
 
-fn floats(name: &str, dims: &[i64]) -> TensorProto {
-    let count = usize::try_from(dims.iter().product::<i64>()).unwrap();
-    TensorProto {
-        name: Some(name.to_owned()),
-        dims: dims.to_vec(),
-        data_type: Some(FLOAT.onnx_code()),
-        raw_data: Some(vec![0; 4 * count]),
-        ..TensorProto::default()
-    }
+/// Adds nodes to a model, and an output of the shape of logits.
+fn ending(mut model: Model, nodes: &str, output: &str) -> Model {
+    append(&mut model, nodes);
+    graph_mut(&mut model).output.extend(values(&format!("{output}: float[batch, tokens, 8]")));
+    model
 }
 
-/// Returns the token ids, their table and the node that makes their embeddings `x`.
-fn embedded() -> (ValueInfoProto, TensorProto, NodeProto) {
-    let tokens = value("input_ids", INT, &["batch", "tokens"]);
-    (tokens, floats("table", &[100, 8]), node("Gather", &["table", "input_ids"], "x"))
+/// Creates a decoder with more nodes, and with as many outputs of the shape of logits.
+fn decoder_with(nodes: &str, count: usize, outputs: &str) -> Model {
+    ending(decoder(), nodes, &names(count, outputs))
+}
+
+fn zeros(name: &str, dims: &[i64]) -> TensorProto {
+    let count = usize::try_from(dims.iter().product::<i64>()).unwrap();
+    raw(name, FLOAT, dims, vec![0; 4 * count])
+}
+
+/// Creates a decoder from its nodes. `x` is the embeddings of the tokens, from a table with as many rows.
+fn embedded(rows: i64, inputs: &str, nodes: &str, outputs: &str) -> Model {
+    let inputs = format!("input_ids: int64[batch, tokens], {inputs}");
+    let mut model = parsed(&inputs, &format!("x = Gather(table, input_ids); {nodes}"), outputs);
+    graph_mut(&mut model).initializer.insert(0, zeros("table", &[rows, 8]));
+    model
 }
 
 fn attention_layers(count: usize) -> Model {
-    let (tokens, table, gather) = embedded();
-    let (mut all, mut outputs) = (vec![tokens], vec![]);
-    let mut nodes = vec![gather];
-    let mut queries = "x".to_owned();
-    for layer in 0..count {
-        let names = ["past_k", "past_v", "k", "v"].map(|what| format!("{what}{layer}"));
-        for past in &names[..2] {
-            all.push(value(past, FLOAT, &["batch", "2", "past", "4"]));
-        }
-        for present in &names[2..] {
-            outputs.push(value(present, FLOAT, &["batch", "2", "total", "4"]));
-        }
-        let result = format!("y{layer}");
-        let mut attention = node("Attention", &[&queries, "x", "x", "", &names[0], &names[1]], &result);
-        queries = result;
-        attention.output.extend(names[2..].iter().cloned());
-        attention.attribute = vec![int("q_num_heads", 2), int("kv_num_heads", 2), int("is_causal", 1)];
-        nodes.push(attention);
-    }
-    outputs.push(value(&queries, FLOAT, &["batch", "tokens", "8"]));
-    let mut model = model(all, nodes, outputs);
-    graph(&mut model).initializer = vec![table];
-    model
+    let layer = |at: usize| {
+        let queries = if at == 0 { "x".to_owned() } else { format!("y{}", at - 1) };
+        format!(
+            "y{at}, k{at}, v{at} = Attention({queries}, x, x, _, past_k{at}, past_v{at})
+                {{q_num_heads=2, kv_num_heads=2, is_causal=1}}"
+        )
+    };
+    embedded(
+        100,
+        &format!("{}: float[batch, 2, past, 4]", each(count, ", ", |at| format!("past_k{at}, past_v{at}"))),
+        &each(count, ";", layer),
+        &format!(
+            "{}: float[batch, 2, total, 4], y{}: float[batch, tokens, 8]",
+            each(count, ", ", |at| format!("k{at}, v{at}")),
+            count - 1
+        ),
+    )
 }
 
 /// Makes layers of attention from separate nodes, all with one causal mask and one for padding. They can become
 /// one node each.
 fn concat_layers(count: usize) -> Model {
-    let (tokens, _, gather) = embedded();
-    let mask = value("attention_mask", INT, &["batch", "total"]);
-    let (mut all, mut outputs) = (vec![tokens, mask], vec![]);
-    let range = |start: &str, end: &str, output: &str| node("Range", &[start, end, "one"], output);
-    let size = |of: &str, at: i64, output: &str| {
-        let mut shape = node("Shape", &[of], &format!("{output}_1"));
-        shape.attribute = vec![int("start", at), int("end", at + 1)];
-        [shape, node("Squeeze", &[&format!("{output}_1")], output)]
+    let layer = |at: usize| {
+        let sum = if at == 0 { "rows".to_owned() } else { format!("sum{}", at - 1) };
+        format!(
+            "k{at} = Concat(past_k{at}, rows) {{axis=2}}
+            v{at} = Concat(past_v{at}, rows) {{axis=2}}
+            scores{at} = MatMul(rows, Transpose(k{at}) {{perm=[0, 1, 3, 2]}})
+            masked{at} = Where(visible, scores{at}, low)
+            sum{at} = Add({sum}, MatMul(Softmax(masked{at}), v{at}))"
+        )
     };
-    let unsqueeze = |value: &str, axes: &str, output: &str| node("Unsqueeze", &[value, axes], output);
-    let turned = |value: &str, perm: &[i64], output: &str| {
-        let mut transpose = node("Transpose", &[value], output);
-        transpose.attribute = vec![ints("perm", perm)];
-        transpose
-    };
-    let mut nodes = vec![gather];
-    nodes.extend(size("past_k0", 2, "length"));
-    nodes.extend(size("input_ids", 1, "new"));
-    nodes.push(node("Add", &["length", "new"], "total"));
-    nodes.push(range("zero", "total", "slots"));
-    nodes.push(range("length", "total", "places"));
-    nodes.push(unsqueeze("places", "last", "column"));
-    nodes.push(node("LessOrEqual", &["slots", "column"], "causal"));
-    let mut real = node("Cast", &["attention_mask"], "flags");
-    real.attribute = vec![int("to", ElementType::Bool.onnx_code().into())];
-    nodes.push(real);
-    nodes.push(unsqueeze("flags", "inner", "real"));
-    nodes.push(node("And", &["causal", "real"], "visible"));
-    nodes.push(node("Reshape", &["x", "by_head"], "split"));
-    nodes.push(turned("split", &[0, 2, 1, 3], "rows"));
-    let mut sum = "rows".to_owned();
-    for layer in 0..count {
-        let name = |what: &str| format!("{what}{layer}");
-        for part in ["k", "v"] {
-            let (past, present) = (name(&format!("past_{part}")), name(part));
-            let mut concat = node("Concat", &[&past, "rows"], &present);
-            concat.attribute = vec![int("axis", 2)];
-            nodes.push(concat);
-            all.push(value(&past, FLOAT, &["batch", "2", "past", "4"]));
-            outputs.push(value(&present, FLOAT, &["batch", "2", "total", "4"]));
-        }
-        nodes.push(turned(&name("k"), &[0, 1, 3, 2], &name("turned")));
-        nodes.push(node("MatMul", &["rows", &name("turned")], &name("scores")));
-        nodes.push(node("Where", &["visible", &name("scores"), "low"], &name("masked")));
-        nodes.push(node("Softmax", &[&name("masked")], &name("weights")));
-        nodes.push(node("MatMul", &[&name("weights"), &name("v")], &name("y")));
-        nodes.push(node("Add", &[&sum, &name("y")], &name("sum")));
-        sum = name("sum");
-    }
-    nodes.push(turned(&sum, &[0, 2, 1, 3], "by_token"));
-    nodes.push(node("Reshape", &["by_token", "flat"], "logits"));
-    outputs.push(value("logits", FLOAT, &["batch", "tokens", "8"]));
-    let mut model = model(all, nodes, outputs);
-    let mut low = floats("low", &[]);
-    low.raw_data = Some(f32::MIN.to_le_bytes().to_vec());
-    graph(&mut model).initializer = vec![
-        // The table has as many rows as there are logits, so its indices are tokens.
-        floats("table", &[8, 8]),
-        low,
-        int64s("zero", &[], &[0]),
-        int64s("one", &[], &[1]),
-        int64s("last", &[1], &[-1]),
-        int64s("inner", &[2], &[1, 2]),
-        int64s("by_head", &[4], &[0, 0, 2, 4]),
-        int64s("flat", &[3], &[0, 0, 8]),
-    ];
-    model
+    // The table has as many rows as there are logits, so its indices are tokens.
+    embedded(
+        8,
+        &format!(
+            "attention_mask: int64[batch, total], {}: float[batch, 2, past, 4]",
+            each(count, ", ", |at| format!("past_k{at}, past_v{at}"))
+        ),
+        &format!(
+            "low = {:?}
+            length = Squeeze(Shape(past_k0) {{start=2, end=3}})
+            total = Add(length, Squeeze(Shape(input_ids) {{start=1, end=2}}))
+            places = Range(length, total, 1)
+            causal = LessOrEqual(Range(0, total, 1), Unsqueeze(places, [-1]))
+            visible = And(causal, Unsqueeze(Cast(attention_mask) {{to=bool}}, [1, 2]))
+            rows = Transpose(Reshape(x, [0, 0, 2, 4])) {{perm=[0, 2, 1, 3]}}
+            {}
+            logits = Reshape(Transpose(sum{}) {{perm=[0, 2, 1, 3]}}, [0, 0, 8])",
+            f32::MIN,
+            each(count, "\n", layer),
+            count - 1
+        ),
+        &format!(
+            "{}: float[batch, 2, total, 4], logits: float[batch, tokens, 8]",
+            each(count, ", ", |at| format!("k{at}, v{at}"))
+        ),
+    )
 }
 
 fn scatter_layers(count: usize) -> Model {
-    let (tokens, table, gather) = embedded();
-    let at = value("write_indices", INT, &["batch"]);
-    let (mut all, mut outputs) = (vec![tokens, at], vec![value("x", FLOAT, &["batch", "tokens", "8"])]);
-    let mut nodes = vec![gather, node("Reshape", &["x", "by_head"], "rows")];
-    for layer in 0..count {
-        let (past, present) = (format!("past{layer}"), format!("present{layer}"));
-        all.push(value(&past, FLOAT, &["batch", "64", "8"]));
-        outputs.push(value(&present, FLOAT, &["batch", "64", "8"]));
-        nodes.push(scatter(&[&past, "rows", "write_indices"], &present));
-    }
-    let mut model = model(all, nodes, outputs);
-    graph(&mut model).initializer = vec![table, int64s("by_head", &[3], &[0, 0, 8])];
-    model
+    let write = |at| format!("present{at} = TensorScatter(past{at}, rows, write_indices) {{axis=1}}");
+    embedded(
+        100,
+        &format!("write_indices: int64[batch], {}: float[batch, 64, 8]", names(count, "past")),
+        &format!("rows = Reshape(x, [0, 0, 8]); {}", each(count, ";", write)),
+        &format!("x: float[batch, tokens, 8], {}: float[batch, 64, 8]", names(count, "present")),
+    )
 }
 
 fn inputs(count: usize) -> Model {
     let mut model = decoder();
-    graph(&mut model).input.extend(each(count, "extra", |name| value(name, FLOAT, &["2", "3"])));
+    graph_mut(&mut model).input.extend(values(&format!("{}: float[2, 3]", names(count, "extra"))));
     model
 }
 
 /// Creates a model in which every input leads to the same few hundred nodes.
 fn hub(count: usize) -> Model {
     let mut model = inputs(count);
-    let names = each(count, "extra", str::to_owned);
-    let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    let graph = graph(&mut model);
-    graph.node.push(node("Sum", &names, "hub"));
-    graph.node.extend(names.iter().map(|name| node("Neg", &[name], &format!("{name}_out"))));
-    graph.output.push(value("hub", FLOAT, &["2", "3"]));
-    let adds = names.iter().map(|name| node("Add", &[name, "extra0"], &format!("{name}_sum")));
-    graph.node.extend(adds);
-    graph.output.extend(names.iter().map(|name| value(&format!("{name}_sum"), FLOAT, &["2", "3"])));
-    model
-}
-
-fn outputs(count: usize) -> Model {
-    let mut model = decoder();
-    let graph = graph(&mut model);
-    graph.node.extend(each(count, "extra", |name| node("Neg", &["y0"], name)));
-    graph.output.extend(each(count, "extra", |name| value(name, FLOAT, &["batch", "tokens", "8"])));
+    append(&mut model, &format!("hub = Sum({})", names(count, "extra")));
+    append(&mut model, &each(count, ";", |at| format!("extra{at}_out = Neg(extra{at})")));
+    append(&mut model, &each(count, ";", |at| format!("sum{at} = Add(extra{at}, extra0)")));
+    graph_mut(&mut model).output.extend(values(&format!("hub, {}: float[2, 3]", names(count, "sum"))));
     model
 }
 
 fn initializers(count: usize) -> Model {
-    let mut model = decoder();
-    let graph = graph(&mut model);
-    graph.initializer.extend(each(count, "extra", |name| floats(name, &[8])));
-    graph.node.extend((0..count).map(|at| node("Add", &["y0", &format!("extra{at}")], &format!("sum{at}"))));
-    graph.output.extend(each(count, "sum", |name| value(name, FLOAT, &["batch", "tokens", "8"])));
-    model
-}
-
-fn chain(count: usize) -> Model {
-    let mut model = decoder();
-    let graph = graph(&mut model);
-    let link = |at: usize| if at == 0 { "y0".to_owned() } else { format!("link{at}") };
-    graph.node.extend((0..count).map(|at| node("Neg", &[&link(at)], &link(at + 1))));
-    graph.output.push(value(&link(count), FLOAT, &["batch", "tokens", "8"]));
+    let mut model =
+        decoder_with(&each(count, ";", |at| format!("sum{at} = Add(y0, extra{at})")), count, "sum");
+    graph_mut(&mut model).initializer.extend((0..count).map(|at| zeros(&format!("extra{at}"), &[8])));
     model
 }
 
 fn fan(count: usize) -> Model {
-    let mut model = decoder();
-    let graph = graph(&mut model);
-    graph.node.extend(each(count, "fan", |name| node("Neg", &["y0"], name)));
-    let names = each(count, "fan", str::to_owned);
-    graph.node.push(node("Sum", &names.iter().map(String::as_str).collect::<Vec<_>>(), "sum"));
-    graph.output.push(value("sum", FLOAT, &["batch", "tokens", "8"]));
-    model
+    let nodes = each(count, ";", |at| format!("fan{at} = Neg(y0)"));
+    ending(decoder(), &format!("{nodes}; sum = Sum({})", names(count, "fan")), "sum")
 }
 
 fn value_infos(count: usize) -> Model {
     let mut model = decoder();
-    graph(&mut model).value_info = each(count, "nothing", |name| value(name, FLOAT, &["batch"]));
+    graph_mut(&mut model).value_info = values(&format!("{}: float[batch]", names(count, "nothing")));
     model
 }
 
 fn attributes(count: usize) -> Model {
     let mut model = decoder();
-    let attention = graph(&mut model).node.last_mut().unwrap();
-    attention.attribute.extend(each(count, "unknown", |name| int(name, 0)));
+    let attention = graph_mut(&mut model).node.last_mut().unwrap();
+    attention.attribute.extend((0..count).map(|at| int(&format!("unknown{at}"), 0)));
     model
 }
 
-fn operator_sets(count: usize) -> Model {
-    let mut model = decoder();
-    model.proto_mut().opset_import.extend(each(count, "domain", |domain| opset(domain, 1)));
-    model
-}
-
-fn operator_sets_beside_caches(count: usize) -> Model {
-    let mut model = scatter_layers(count);
-    model.proto_mut().opset_import.extend(each(count, "domain", |domain| opset(domain, 1)));
+fn with_domains(mut model: Model, count: usize) -> Model {
+    model.proto_mut().opset_import.extend((0..count).map(|at| opset(&format!("domain{at}"), 1)));
     model
 }
 
 fn metadata(count: usize) -> Model {
     let mut model = decoder();
-    model.proto_mut().metadata_props = each(count, "key", |key| StringStringEntryProto {
-        key: Some(key.to_owned()),
-        ..StringStringEntryProto::default()
-    });
+    model.proto_mut().metadata_props = (0..count).map(|at| entry(&format!("key{at}"), "")).collect();
     model
 }
 
 /// Creates a node of an unknown operator with this many caches.
 fn unknown_operator(count: usize, op_type: &str) -> Model {
-    let (pasts, presents) = (each(count, "past", str::to_owned), each(count, "present", str::to_owned));
-    let mut all = node(op_type, &pasts.iter().map(String::as_str).collect::<Vec<_>>(), "x");
-    all.domain = Some("com.microsoft".to_owned());
-    all.output.clone_from(&presents);
-    let declare = |names: &[String]| {
-        names.iter().map(|name| value(name, FLOAT, &["batch", "2", "past", "4"])).collect::<Vec<_>>()
-    };
-    let mut model = model(declare(&pasts), vec![all], declare(&presents));
-    model.proto_mut().opset_import.push(opset("com.microsoft", 1));
-    model
-}
-
-fn one_node(count: usize) -> Model {
-    unknown_operator(count, "Everything")
-}
-
-fn long_operator(count: usize) -> Model {
-    unknown_operator(count, &"x".repeat(100 * count))
+    let (pasts, presents) = (names(count, "past"), names(count, "present"));
+    parsed(
+        &format!("{pasts}: float[batch, 2, past, 4]"),
+        &format!("{presents} = {op_type}@com.microsoft({pasts})"),
+        &format!("{presents}: float[batch, 2, past, 4]"),
+    )
 }
 
 fn read_by_one(count: usize) -> Model {
     let mut model = scatter_layers(count);
-    let names: Vec<_> = each(count, "past", str::to_owned);
-    let mut sum = node("Sum", &names.iter().map(String::as_str).collect::<Vec<_>>(), "sum");
-    sum.name = Some("n".repeat(50 * count));
-    graph(&mut model).node.push(sum);
+    append(&mut model, &format!("sum = Sum({})", names(count, "past")));
+    graph_mut(&mut model).node.last_mut().unwrap().name = Some("n".repeat(4000.min(50 * count)));
     model
 }
 
 fn shapes_of_pasts(count: usize) -> Model {
     let mut model = concat_layers(count);
-    let graph = graph(&mut model);
     // A node after `Concat` makes the output, so the conversion replaces reads of one value with reads of the
     // other.
     for at in 0..count {
-        let (made, present) = (format!("made{at}"), format!("k{at}"));
-        let concat = graph.node.iter_mut().find(|node| node.output.first() == Some(&present)).unwrap();
-        concat.output = vec![made.clone()];
-        let place = graph.node.iter().position(|node| node.output.first() == Some(&made)).unwrap();
-        graph.node.insert(place + 1, node("Identity", &[&made], &present));
+        let place = maker(graph_mut(&mut model), &format!("k{at}"));
+        graph_mut(&mut model).node[place].output = vec![format!("made{at}")];
+        insert(&mut model, place + 1, Nodes::parse(&format!("k{at} = Identity(made{at})")));
     }
-    let made = each(count, "made", str::to_owned);
-    graph.node.push(node("Shape", &made.iter().map(String::as_str).collect::<Vec<_>>(), "shapes"));
-    graph.output.push(value("shapes", INT, &["4"]));
+    append(&mut model, &format!("shapes = Shape({})", names(count, "made")));
+    graph_mut(&mut model).output.extend(values("shapes: int64[4]"));
     model
 }
 
 /// Makes scores with a chain of masks.
 fn masks(count: usize) -> Model {
     let mut model = concat_layers(1);
-    let graph = graph(&mut model);
-    let link = |at: usize| match at {
+    let place = maker(graph_mut(&mut model), "masked0");
+    graph_mut(&mut model).node.remove(place);
+    let mask = |at: usize| match at {
         0 => "scores0".to_owned(),
         at if at == count => "masked0".to_owned(),
-        at => format!("link{at}"),
+        at => link(at),
     };
-    let place = graph.node.iter().position(|node| node.output[0] == "masked0").unwrap();
-    let chain = (0..count).map(|at| node("Where", &["visible", &link(at), "low"], &link(at + 1)));
-    graph.node.splice(place..=place, chain);
+    let nodes = each(count, ";", |at| format!("{} = Where(visible, {}, low)", mask(at + 1), mask(at)));
+    insert(&mut model, place, Nodes::parse(&nodes));
     model
 }
 
 fn own_masks(count: usize) -> Model {
     let mut model = concat_layers(count);
-    let graph = graph(&mut model);
     for at in 0..count {
-        let place = graph.node.iter().position(|node| node.output[0] == format!("masked{at}")).unwrap();
-        graph.node[place].input[0] = format!("visible{at}");
-        graph.node.insert(place, node("Identity", &["visible"], &format!("visible{at}")));
+        let place = maker(graph_mut(&mut model), &format!("masked{at}"));
+        graph_mut(&mut model).node[place].input[0] = format!("visible{at}");
+        insert(&mut model, place, Nodes::parse(&format!("visible{at} = Identity(visible)")));
     }
     model
 }
 
-fn writes(count: usize) -> Model {
-    chained(count, &["batch", "64", "8"], &["batch", "tokens", "8"])
-}
-
 fn wide_writes(count: usize) -> Model {
-    let mut dims = vec!["1"; count];
-    dims[1] = "64";
-    let mut update = dims.clone();
-    update[1] = "2";
-    chained(count, &dims, &update)
+    let dims = |length| format!("1, {length}{}", ", 1".repeat(count - 2));
+    writes(count, &dims("64"), &dims("2"))
 }
 
-fn chained(count: usize, cache: &[&str], update: &[&str]) -> Model {
-    let link = |at: usize| if at == 0 { "past".to_owned() } else { format!("link{at}") };
-    let nodes = (0..count).map(|at| scatter(&[&link(at), "new", "at"], &link(at + 1))).collect();
-    let inputs =
-        vec![value("past", FLOAT, cache), value("new", FLOAT, update), value("at", INT, &[cache[0]])];
-    model(inputs, nodes, vec![value(&link(count), FLOAT, cache)])
+fn writes(count: usize, cache: &str, update: &str) -> Model {
+    let past = |at: usize| if at == 0 { "past".to_owned() } else { link(at) };
+    let batch = cache.split(',').next().unwrap();
+    parsed(
+        &format!("past: float[{cache}], new: float[{update}], at: int64[{batch}]"),
+        &each(count, ";", |at| format!("{} = TensorScatter({}, new, at) {{axis=1}}", link(at + 1), past(at))),
+        &format!("{}: float[{cache}]", link(count)),
+    )
 }
 
 /// Makes inputs that `Concat` appends to and that do not look like a cache.
 fn joined(count: usize) -> Model {
     let mut model = concat_layers(count);
-    let graph = graph(&mut model);
-    graph
+    append(&mut model, &each(count, ";", |at| format!("joined{at} = Concat(flags{at}, visible) {{axis=2}}")));
+    graph_mut(&mut model)
         .input
-        .extend(each(count, "flags", |name| value(name, ElementType::Bool, &["batch", "2", "past", "4"])));
-    graph.node.extend((0..count).map(|at| {
-        let mut concat = node("Concat", &[&format!("flags{at}"), "visible"], &format!("joined{at}"));
-        concat.attribute = vec![int("axis", 2)];
-        concat
-    }));
+        .extend(values(&format!("{}: bool[batch, 2, past, 4]", names(count, "flags"))));
     model
 }
 
 /// Makes caches that each equate one symbol with another, and more caches that look up each symbol.
 fn symbols(count: usize) -> Model {
     let mut model = scatter_layers(2 * count);
-    let graph = graph(&mut model);
-    let symbol = |at: usize| format!("d{at}");
-    for at in 0..count {
-        let declare = |values: &mut Vec<ValueInfoProto>, name: &str, last: &str| {
-            values.retain(|value| value.name.as_deref() != Some(name));
-            values.push(value(name, FLOAT, &["batch", "64", last]));
+    let graph = graph_mut(&mut model);
+    graph.input.truncate(2);
+    graph.output.truncate(1);
+    for (first, equated) in [(0, 1), (count, 0)] {
+        let declare = |what: &str, symbol: usize| {
+            each(count, ", ", |at| format!("{what}{}: float[batch, 64, d{}]", first + at, at + symbol))
         };
-        let later = count + at;
-        declare(&mut graph.input, &format!("past{at}"), &symbol(at));
-        declare(&mut graph.output, &format!("present{at}"), &symbol(at + 1));
-        declare(&mut graph.input, &format!("past{later}"), &symbol(at));
-        declare(&mut graph.output, &format!("present{later}"), &symbol(at));
+        graph.input.extend(values(&declare("past", 0)));
+        graph.output.extend(values(&declare("present", equated)));
     }
     model
 }
 
-fn function(name: &str, nodes: Vec<NodeProto>) -> FunctionProto {
+fn function(name: &str, nodes: &str) -> FunctionProto {
     FunctionProto {
         name: Some(name.to_owned()),
         domain: Some("local".to_owned()),
         input: vec!["a".to_owned()],
         output: vec!["z".to_owned()],
-        node: nodes,
+        node: Nodes::parse(nodes).nodes,
         opset_import: vec![opset("", 24), opset("local", 1)],
         ..FunctionProto::default()
     }
 }
 
-fn call(name: &str, input: &str, output: &str) -> NodeProto {
-    let mut call = node(name, &[input], output);
-    call.domain = Some("local".to_owned());
-    call
-}
-
 /// Creates a decoder that calls functions one after another.
 fn calling(functions: Vec<FunctionProto>, calls: usize, name: impl Fn(usize) -> String) -> Model {
-    let mut model = decoder();
-    let link = |at: usize| if at == 0 { "y0".to_owned() } else { format!("link{at}") };
-    let graph = graph(&mut model);
-    graph.node.extend((0..calls).map(|at| call(&name(at), &link(at), &link(at + 1))));
-    graph.output.push(value(&link(calls), FLOAT, &["batch", "tokens", "8"]));
+    let from = |at: usize| if at == 0 { "y0".to_owned() } else { link(at) };
+    let nodes = each(calls, ";", |at| format!("{} = {}@local({})", link(at + 1), name(at), from(at)));
+    let mut model = ending(decoder(), &nodes, &link(calls));
     model.proto_mut().functions = functions;
-    model.proto_mut().opset_import.push(opset("local", 1));
     model
 }
 
 fn functions(count: usize) -> Model {
-    let all = each(count, "f", |name| function(name, vec![node("Neg", &["a"], "z")]));
+    let all = (0..count).map(|at| function(&format!("f{at}"), "z = Neg(a)")).collect();
     calling(all, count, |at| format!("f{at}"))
 }
 
 fn long_function(count: usize) -> Model {
-    let link = |at: usize| match at {
-        0 => "a".to_owned(),
-        at if at == count => "z".to_owned(),
-        at => format!("l{at}"),
-    };
-    let nodes = (0..count).map(|at| node("Neg", &[&link(at)], &link(at + 1))).collect();
-    let mut long = function("f", nodes);
-    long.opset_import.extend(each(count, "domain", |domain| opset(domain, 1)));
+    let nodes = chain(count - 1, "Neg", "a");
+    let mut long = function("f", &format!("{nodes}; z = Neg({})", link(count - 1)));
+    long.opset_import.extend((0..count).map(|at| opset(&format!("domain{at}"), 1)));
     calling(vec![long], 4, |_| "f".to_owned())
 }
 
 /// Makes functions whose number of calls is two to the power of the number of functions.
 fn doubling(count: usize) -> Model {
-    let mut all: Vec<_> = (0..count)
-        .map(|at| {
-            let next = format!("f{}", at + 1);
-            function(&format!("f{at}"), vec![call(&next, "a", "b"), call(&next, "b", "z")])
-        })
-        .collect();
-    all.push(function(&format!("f{count}"), vec![node("Neg", &["a"], "z")]));
+    let doubled = |at: usize| {
+        function(&format!("f{at}"), &format!("b = f{next}@local(a); z = f{next}@local(b)", next = at + 1))
+    };
+    let mut all: Vec<_> = (0..count).map(doubled).collect();
+    all.push(function(&format!("f{count}"), "z = Neg(a)"));
     calling(all, 1, |_| "f0".to_owned())
 }
 
 fn conditions(count: usize) -> Model {
-    let mut model = decoder();
-    let graph = graph(&mut model);
-    graph.input.push(value("flag", ElementType::Bool, &["1"]));
-    graph.node.extend(each(count, "choice", |name| {
-        let mut choice = node("If", &["flag"], name);
-        let branch = |what: &str| {
-            body(what, vec![node("Neg", &["y0"], &format!("{name}_in"))], &[&format!("{name}_in")])
-        };
-        choice.attribute = vec![branch("then_branch"), branch("else_branch")];
-        choice
-    }));
-    graph.output.extend(each(count, "choice", |name| value(name, FLOAT, &["batch", "tokens", "8"])));
+    let choice = |at| {
+        format!(
+            "choice{at} = If(flag) {{then_branch={{in{at} = Neg(y0)}}, else_branch={{in{at} = Neg(y0)}}}}"
+        )
+    };
+    let mut model = decoder_with(&each(count, ";", choice), count, "choice");
+    graph_mut(&mut model).input.extend(values("flag: bool[1]"));
     model
 }
 
 fn captures(count: usize) -> Model {
     let mut model = inputs(count);
-    let names = each(count, "extra", str::to_owned);
-    let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    let graph = graph(&mut model);
-    graph.input.push(value("flag", ElementType::Bool, &["1"]));
-    let mut choice = node("If", &["flag"], "choice");
-    let branch = |what: &str, output: &str| body(what, vec![node("Sum", &names, output)], &[output]);
-    choice.attribute = vec![branch("then_branch", "inner"), branch("else_branch", "other")];
-    graph.node.push(choice);
-    graph.output.push(value("choice", FLOAT, &["2", "3"]));
+    let all = names(count, "extra");
+    let choice = format!(
+        "choice = If(flag) {{then_branch={{inner = Sum({all})}}, else_branch={{other = Sum({all})}}}}"
+    );
+    append(&mut model, &choice);
+    let graph = graph_mut(&mut model);
+    graph.input.extend(values("flag: bool[1]"));
+    graph.output.extend(values("choice: float[2, 3]"));
     model
 }
 
 /// Makes twenty nested bodies, of which the innermost is long.
 fn nested(count: usize) -> Model {
-    let link = |at: usize| if at == 0 { "y0".to_owned() } else { format!("link{at}") };
-    let mut nodes: Vec<_> = (0..count).map(|at| node("Neg", &[&link(at)], &link(at + 1))).collect();
-    let mut result = link(count);
-    for depth in 0..20 {
-        let mut choice = node("If", &["flag"], &format!("choice{depth}"));
-        choice.attribute = vec![body("then_branch", nodes, &[&result])];
-        result = format!("choice{depth}");
-        nodes = vec![choice];
-    }
-    let mut model = decoder();
-    let graph = graph(&mut model);
-    graph.input.push(value("flag", ElementType::Bool, &["1"]));
-    graph.node.extend(nodes);
-    graph.output.push(value(&result, FLOAT, &["batch", "tokens", "8"]));
+    let nodes = (0..20).fold(chain(count, "Neg", "y0"), |nodes, depth| {
+        format!("choice{depth} = If(flag) {{then_branch={{{nodes}}}}}")
+    });
+    let mut model = ending(decoder(), &nodes, "choice19");
+    graph_mut(&mut model).input.extend(values("flag: bool[1]"));
     model
 }
 
-/// Merges a decoder with one without a past. `change` changes the branch with the past.
-fn merged(mut model: Model, change: impl FnOnce(&mut Vec<NodeProto>)) -> Model {
-    let graph = graph(&mut model);
-    let outputs: Vec<String> = graph.output.iter().filter_map(|output| output.name.clone()).collect();
-    let outputs: Vec<&str> = outputs.iter().map(String::as_str).collect();
-    let mut nodes = std::mem::take(&mut graph.node);
-    change(&mut nodes);
-    let without = outputs.iter().map(|output| node("Neg", &["input_ids"], output)).collect();
-    let mut choice = node("If", &["merged"], "");
-    choice.output = outputs.iter().map(|&output| output.to_owned()).collect();
-    choice.attribute = vec![body("then_branch", nodes, &outputs), body("else_branch", without, &outputs)];
+/// Merges a decoder with one without a past, and adds nodes to the branch with the past.
+fn merged(mut model: Model, more: &str) -> Model {
+    append(&mut model, more);
+    let graph = graph_mut(&mut model);
+    let outputs: Vec<_> = graph.output.iter().filter_map(|output| output.name.clone()).collect();
+    let without: String = outputs.iter().map(|output| format!("{output} = Neg(input_ids);")).collect();
+    let outputs = outputs.join(", ");
+    let choice = format!(
+        "{outputs} = If(merged)
+            {{then_branch={{return {outputs}}}, else_branch={{{without} return {outputs}}}}}"
+    );
+    let mut choice = Nodes::parse(&choice).nodes.remove(0);
+    choice.attribute[0].g.get_or_insert_default().node = std::mem::take(&mut graph.node);
     graph.node = vec![choice];
-    graph.input.push(value("merged", ElementType::Bool, &["1"]));
+    graph.input.extend(values("merged: bool[1]"));
     model
-}
-
-fn merged_layers(count: usize) -> Model {
-    merged(concat_layers(count), |_| ())
 }
 
 fn merged_names(count: usize) -> Model {
-    let names = each(count, "same", str::to_owned);
-    let mut model = merged(concat_layers(1), |nodes| {
-        nodes.extend(names.iter().map(|name| node("Neg", &["x"], name)));
-    });
-    let graph = graph(&mut model);
-    for name in names.iter().rev() {
-        graph.node.insert(0, node("Neg", &["input_ids"], name));
-    }
+    let mut model = merged(concat_layers(1), &each(count, ";", |at| format!("same{at} = Neg(x)")));
+    insert(&mut model, 0, Nodes::parse(&each(count, ";", |at| format!("same{at} = Neg(input_ids)"))));
     model
 }
 
 /// Makes twenty nested bodies in a branch. Each of them reads a value of the branch and defines its name again.
 fn merged_nested(count: usize) -> Model {
-    merged(concat_layers(1), |branch| {
-        let mut nodes: Vec<_> = each(count, "inner", |name| node("Neg", &["x"], name));
-        for depth in 0..20 {
-            let result = nodes.last().unwrap().output[0].clone();
-            let mut choice = node("If", &["visible"], &format!("choice{depth}"));
-            choice.attribute = vec![body("then_branch", nodes, &[&result])];
-            nodes = vec![node("Neg", &["k0"], "rows"), choice];
-        }
-        branch.extend(nodes.pop());
-    })
+    let inner = each(count, ";", |at| format!("inner{at} = Neg(x)"));
+    let nodes = (0..20).fold(inner, |nodes, depth| {
+        format!("rows = Neg(k0); choice{depth} = If(visible) {{then_branch={{{nodes}}}}}")
+    });
+    merged(concat_layers(1), nodes.strip_prefix("rows = Neg(k0);").unwrap())
 }
 
 /// Makes positions that depend on the past, which are replaced, and a chain of nodes with unsupported
 /// operators.
 fn failing(count: usize) -> Model {
     let mut model = concat_layers(1);
-    let graph = graph(&mut model);
-    let link = |at: usize| if at == 0 { "link".to_owned() } else { format!("link{at}") };
-    let mut odd = node("Odd", &["x"], "link");
-    odd.domain = Some("strange".to_owned());
-    graph.node.push(odd);
-    graph.node.extend((0..count).map(|at| node("Neg", &[&link(at)], &link(at + 1))));
+    append(&mut model, &format!("link = Odd@strange(x); {}", chain(count, "Neg", "link")));
     // This is another value that depends on the length of the past.
-    graph.node.push(node("Unsqueeze", &["places", "last"], "rows_of_places"));
-    graph.output.push(value("rows_of_places", INT, &["tokens", "1"]));
-    model.proto_mut().opset_import.push(opset("strange", 1));
+    append(&mut model, "rows_of_places = Unsqueeze(places, [-1])");
+    graph_mut(&mut model).output.extend(values("rows_of_places: int64[tokens, 1]"));
     model
 }
 
 fn unknown(count: usize) -> Model {
     let mut model = failing(1);
-    let graph = graph(&mut model);
-    let names = each(count, "extra", str::to_owned);
-    graph.input.extend(names.iter().map(|name| value(name, FLOAT, &["2"])));
-    let mut odd = node("Odd", &names.iter().map(String::as_str).collect::<Vec<_>>(), "odd");
-    odd.domain = Some("strange".to_owned());
-    odd.output = each(count, "odd", str::to_owned);
-    graph.node.push(odd);
+    append(&mut model, &format!("{} = Odd@strange({})", names(count, "odd"), names(count, "extra")));
+    graph_mut(&mut model).input.extend(values(&format!("{}: float[2]", names(count, "extra"))));
     model
 }
 
 fn large_constant(count: usize) -> Model {
     let mut model = scatter_layers(count);
-    let graph = graph(&mut model);
+    let graph = graph_mut(&mut model);
     // This is more than a path may contain, for any count.
-    let size = i64::try_from(1000 * count).unwrap();
-    graph.initializer.push(floats("large", &[size]));
-    let mut constant = node("Constant", &[], "huge");
-    let zeros = bytes(FLOAT, &[1000 * count], &vec![0; 4000 * count]);
-    constant.attribute = vec![tensor("value", &zeros)];
-    graph.node.insert(0, constant);
-    for (at, layer) in
-        graph.node.iter_mut().filter(|node| node.op_type.as_deref() == Some("TensorScatter")).enumerate()
-    {
+    let size = 1000 * count;
+    graph.initializer.push(zeros("large", &[i64::try_from(size).unwrap()]));
+    for (at, layer) in nodes_mut(graph, "TensorScatter").enumerate() {
         layer.output = vec![format!("written{at}")];
     }
-    for at in 0..count {
-        let constant = if at % 2 == 0 { "large" } else { "huge" };
-        graph.node.push(node("Add", &[&format!("written{at}"), constant], &format!("present{at}")));
-    }
+    insert(&mut model, 0, Nodes::parse("huge = Constant()"));
+    graph_mut(&mut model).node[0].attribute =
+        vec![tensor("value", &bytes(FLOAT, &[size], &vec![0; 4 * size]))];
+    let constant = |at| if at % 2 == 0 { "large" } else { "huge" };
+    append(&mut model, &each(count, ";", |at| format!("present{at} = Add(written{at}, {})", constant(at))));
     model
 }
 
 fn external(count: usize) -> Model {
     let mut model = load("mobius-llama-static");
-    let entry = |key: &str, value: &str| StringStringEntryProto {
-        key: Some(key.to_owned()),
-        value: Some(value.to_owned()),
-        ..StringStringEntryProto::default()
-    };
-    graph(&mut model).initializer.extend(each(count, "elsewhere", |name| TensorProto {
+    graph_mut(&mut model).initializer.extend((0..count).map(|at| TensorProto {
         raw_data: None,
-        data_location: Some(kvscatter_onnx::proto::tensor_proto::DataLocation::EXTERNAL),
-        external_data: vec![entry("location", name)],
-        ..floats(name, &[8])
+        data_location: Some(DataLocation::EXTERNAL),
+        external_data: vec![entry("location", &format!("elsewhere{at}"))],
+        ..zeros(&format!("elsewhere{at}"), &[8])
     }));
     model
 }

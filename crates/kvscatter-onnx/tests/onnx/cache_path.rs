@@ -1,9 +1,8 @@
 //! Tests the extraction of the nodes between past and present from real exports.
 
-use kvscatter_onnx::proto::NodeProto;
 use kvscatter_onnx::{CachePath, CachePathError, Model};
 
-use crate::support::load;
+use crate::support::{Nodes, first, graph_mut, insert, load};
 
 fn paths(model: &Model) -> Vec<CachePath> {
     CachePath::of(model).unwrap().into_iter().map(Result::unwrap).collect()
@@ -54,22 +53,15 @@ fn attention_that_joins_past_and_new_rows_itself_has_no_path() {
 /// The cache is read through two nodes that undo each other, and scaled after the write. It is therefore
 /// copied.
 #[test]
-fn what_lies_between_past_and_present_is_in_the_path() {
+fn nodes_between_past_and_present_are_in_the_path() {
     let mut model = load("mobius-llama-static");
-    let graph = model.proto_mut().graph.get_or_insert_default();
-    let at = graph.node.iter().position(|node| node.op_type.as_deref() == Some("TensorScatter")).unwrap();
-    let past = graph.node[at].input[0].clone();
-    let present = std::mem::replace(&mut graph.node[at].output[0], "unscaled".to_owned());
-    let one = graph.initializer.iter_mut().find(|tensor| tensor.dims == [64]).unwrap().name.clone().unwrap();
-    graph.node[at].input[0] = "twice".to_owned();
-    let node = |op_type: &str, inputs: &[&str], output: &str| NodeProto {
-        op_type: Some(op_type.to_owned()),
-        input: inputs.iter().map(|&input| input.to_owned()).collect(),
-        output: vec![output.to_owned()],
-        ..NodeProto::default()
-    };
-    graph.node.insert(at + 1, node("Mul", &[&one, "unscaled"], &present));
-    graph.node.splice(at..at, [node("Neg", &[&past], "once"), node("Neg", &["once"], "twice")]);
+    let graph = graph_mut(&mut model);
+    let place = first(graph, "TensorScatter");
+    let past = std::mem::replace(&mut graph.node[place].input[0], "twice".to_owned());
+    let present = std::mem::replace(&mut graph.node[place].output[0], "unscaled".to_owned());
+    let one = graph.initializer.iter().find(|tensor| tensor.dims == [64]).unwrap().name.clone().unwrap();
+    insert(&mut model, place + 1, Nodes::parse(&format!("{present} = Mul({one}, unscaled)")));
+    insert(&mut model, place, Nodes::parse(&format!("twice = Neg(Neg({past}))")));
     let paths = paths(&model);
     assert_eq!(operators(&paths[0]), ["Neg", "Neg", "TensorScatter", "Mul"]);
     assert_eq!(paths[0].model.proto().graph.initializer.len(), 1);

@@ -5,7 +5,7 @@ use kvscatter_onnx::convert::{ConvertOptions, MaskRule, WindowedCaches, convert,
 use kvscatter_onnx::declared::{Declared, hazards};
 use kvscatter_onnx::decoder::{Decoder, Hazard};
 
-use crate::support::{int, load};
+use crate::support::{first, graph_mut, int, load, nodes_mut};
 
 const LLAMA: &str = "optimum-llama";
 const WINDOWED: &str = "decoders/optimum-0.1-mistral-window";
@@ -77,12 +77,9 @@ fn windows_in_masks() {
     assert!(matches!(hazard, Hazard::WindowDiffers { window: 32, node: Some(_), found: 4, .. }), "{hazard}");
     // Caches of keys that no attention reads have no window either.
     let mut unread = load("mobius-llama-static");
-    let nodes = &mut unread.proto_mut().graph.get_or_insert_default().node;
-    let update =
-        nodes.iter().find(|node| node.op_type.as_deref() == Some("TensorScatter")).unwrap().input[1].clone();
-    for node in nodes.iter_mut().filter(|node| node.op_type.as_deref() == Some("Attention")) {
-        node.input[1].clone_from(&update);
-    }
+    let graph = graph_mut(&mut unread);
+    let update = graph.node[first(graph, "TensorScatter")].input[1].clone();
+    nodes_mut(graph, "Attention").for_each(|node| node.input[1].clone_from(&update));
     let missing = Hazard::WindowMissing { file: "config.json".to_owned(), window: 32 };
     assert_eq!(found(&unread, &window(32)), [missing]);
     // A window that is as long as the longest text hides nothing.
@@ -93,9 +90,9 @@ fn windows_in_masks() {
 /// its own.
 fn with_readers(count: usize, limit: impl Fn(usize) -> i64) -> Model {
     let mut model = load("mobius-llama-static");
-    let nodes = &mut model.proto_mut().graph.get_or_insert_default().node;
-    let first = nodes.iter().find(|node| node.op_type.as_deref() == Some("Attention")).unwrap().clone();
-    nodes.extend((0..count).map(|at| {
+    let graph = graph_mut(&mut model);
+    let first = graph.node[first(graph, "Attention")].clone();
+    graph.node.extend((0..count).map(|at| {
         let mut reader = first.clone();
         (reader.name, reader.output) = (None, vec![format!("read{at}")]);
         reader.attribute.push(int("left_window_size", limit(at)));
@@ -132,9 +129,7 @@ fn windows_in_attributes() {
     let mut model = load(GQA);
     let missing = Hazard::WindowMissing { file: "config.json".to_owned(), window: 32 };
     assert_eq!(found(&model, &window(32)), [missing]);
-    let graph = model.proto_mut().graph.get_or_insert_default();
-    let is_gqa = |op_type: &Option<String>| op_type.as_deref() == Some("GroupQueryAttention");
-    for (at, node) in graph.node.iter_mut().filter(|node| is_gqa(&node.op_type)).enumerate() {
+    for (at, node) in nodes_mut(graph_mut(&mut model), "GroupQueryAttention").enumerate() {
         node.attribute.retain(|attribute| attribute.name.as_deref() != Some("local_window_size"));
         node.attribute.push(int("local_window_size", if at == 0 { -1 } else { 32 }));
     }

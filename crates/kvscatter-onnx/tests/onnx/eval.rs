@@ -6,12 +6,13 @@ use kvscatter::Argument;
 use kvscatter::ElementType::{self, Float16, Float32, Int8, Int32, Int64, UInt4, UInt8};
 use kvscatter_onnx::eval::{Evaluation, Evaluator, Feed, Outcome, Placement};
 use kvscatter_onnx::proto::attribute_proto::AttributeType;
-use kvscatter_onnx::proto::{AttributeProto, FunctionProto, NodeProto, StringStringEntryProto, TensorProto};
+use kvscatter_onnx::proto::tensor_proto::DataLocation;
+use kvscatter_onnx::proto::{AttributeProto, FunctionProto, TensorProto};
 use kvscatter_onnx::test_dir::{TestCase, discover};
 use kvscatter_onnx::{Data, Model, OnnxError, Tensor, tensor_proto};
 
 use crate::support::{
-    assert_refused, bytes, int, int64, model, node, opset, scatter, string, testdata, value,
+    Nodes, assert_refused, bytes, entry, graph_mut, int64, opset, parsed, string, tensor, testdata,
 };
 
 /// Runs a model on donated tensors.
@@ -23,11 +24,8 @@ fn run(model: &Model, inputs: &[(&str, Tensor)], placement: Placement) -> Result
 
 /// Makes `y = TensorScatter(x, u, i)` on axis 1, with every dimension symbolic.
 fn one_scatter(element: ElementType) -> Model {
-    model(
-        vec![value("x", element, &["b", "s"]), value("u", element, &["b", "t"]), value("i", Int64, &["b"])],
-        vec![scatter(&["x", "u", "i"], "y")],
-        vec![value("y", element, &["b", "s"])],
-    )
+    let inputs = format!("x: {element}[b, s], u: {element}[b, t], i: int64[b]");
+    parsed(&inputs, "y = TensorScatter(x, u, i) {axis=1}", &format!("y: {element}[b, s]"))
 }
 
 fn bytes_of(tensor: &Tensor) -> &[u8] {
@@ -104,58 +102,41 @@ fn four_bits_and_strings() {
 
 #[test]
 fn absent_write_indices_are_zero() {
-    for inputs in [vec!["x", "u"], vec!["x", "u", ""]] {
-        let model = model(
-            vec![value("x", Int8, &["1", "3"]), value("u", Int8, &["1", "2"])],
-            vec![scatter(&inputs, "y")],
-            vec![value("y", Int8, &["1", "3"])],
-        );
+    for node in ["y = TensorScatter(x, u) {axis=1}", "y = TensorScatter(x, u, _) {axis=1}"] {
+        let model = parsed("x: int8[1, 3], u: int8[1, 2]", node, "y: int8[1, 3]");
         let inputs = [("x", bytes(Int8, &[1, 3], &[1, 2, 3])), ("u", bytes(Int8, &[1, 2], &[8, 9]))];
         let done = run(&model, &inputs, Placement::Auto).unwrap();
         assert_eq!(bytes_of(&done.outputs[0].1), [8, 9, 3]);
     }
 }
 
-fn tensor_attribute(name: &str, ty: AttributeType) -> AttributeProto {
-    AttributeProto { name: Some(name.to_owned()), r#type: Some(ty), ..AttributeProto::default() }
-}
-
-/// Creates a `Constant` with one attribute.
-fn constant(attribute: AttributeProto, output: &str) -> NodeProto {
-    let mut constant = node("Constant", &[], output);
-    constant.attribute = vec![attribute];
-    constant
-}
-
 #[test]
 fn constants_in_all_their_forms() {
-    let mut tensor = tensor_attribute("value", AttributeType::TENSOR);
-    tensor.t = tensor_proto::encode("", &bytes(Float16, &[1], &[1, 2])).into();
-    let mut ints = tensor_attribute("value_ints", AttributeType::INTS);
-    ints.ints = vec![5, -5];
-    let mut float = tensor_attribute("value_float", AttributeType::FLOAT);
-    float.f = Some(1.5);
-    let mut floats = tensor_attribute("value_floats", AttributeType::FLOATS);
-    floats.floats = vec![1.5];
-    let mut strings = tensor_attribute("value_strings", AttributeType::STRINGS);
-    strings.strings = vec![b"a".to_vec(), vec![]];
     let one_and_a_half = 1.5_f32.to_le_bytes();
     let text =
         |shape: Vec<usize>, words| Tensor::new(ElementType::String, shape, Data::Strings(words)).unwrap();
-    let cases = [
-        (tensor, bytes(Float16, &[1], &[1, 2])),
-        (int("value_int", 7), int64(&[], &[7])),
-        (ints, int64(&[2], &[5, -5])),
-        (float, bytes(Float32, &[], &one_and_a_half)),
-        (floats, bytes(Float32, &[1], &one_and_a_half)),
-        (string("value_string", "a"), text(vec![], vec![b"a".to_vec()])),
+    let value_of = bytes(Float16, &[1], &[1, 2]);
+    let strings = AttributeProto {
+        s: None,
+        strings: vec![b"a".to_vec(), vec![]],
+        r#type: Some(AttributeType::STRINGS),
+        ..string("value_strings", "")
+    };
+    let parsed_attribute =
+        |text: &str| Nodes::parse(&format!("y = Constant() {{{text}}}")).nodes.remove(0).attribute.remove(0);
+    for (attribute, expected) in [
+        (tensor("value", &value_of), value_of.clone()),
+        (parsed_attribute("value_int=7"), int64(&[], &[7])),
+        (parsed_attribute("value_ints=[5, -5]"), int64(&[2], &[5, -5])),
+        (parsed_attribute("value_float=1.5"), bytes(Float32, &[], &one_and_a_half)),
+        (parsed_attribute("value_floats=[1.5]"), bytes(Float32, &[1], &one_and_a_half)),
+        (parsed_attribute("value_string=\"a\""), text(vec![], vec![b"a".to_vec()])),
         (strings, text(vec![2], vec![b"a".to_vec(), vec![]])),
-    ];
-    for (attribute, expected) in cases {
+    ] {
         let dims: Vec<_> = expected.shape().iter().map(usize::to_string).collect();
-        let dims: Vec<_> = dims.iter().map(String::as_str).collect();
-        let output = value("y", expected.element(), &dims);
-        let model = model(vec![], vec![constant(attribute, "y")], vec![output]);
+        let mut model =
+            parsed("", "y = Constant()", &format!("y: {}[{}]", expected.element(), dims.join(", ")));
+        graph_mut(&mut model).node[0].attribute = vec![attribute];
         let done = run(&model, &[], Placement::Auto).unwrap();
         assert_eq!(done.outputs[0].1, expected);
         assert_eq!(done.report.nodes[0].outcome, Outcome::Constant);
@@ -164,18 +145,12 @@ fn constants_in_all_their_forms() {
 
 #[test]
 fn indices_may_be_computed() {
-    let mut indices = constant(int("value_int", 2), "two");
-    indices.name = Some(String::new());
-    let model = model(
-        vec![value("x", Int8, &["2", "8"]), value("u", Int8, &["2", "1"]), value("i", Int64, &["2"])],
-        vec![
-            indices,
-            node("Add", &["i", "two"], "j"),
-            node("Identity", &["j"], "k"),
-            scatter(&["x", "u", "k"], "y"),
-        ],
-        vec![value("y", Int8, &["2", "8"])],
+    let mut model = parsed(
+        "x: int8[2, 8], u: int8[2, 1], i: int64[2]",
+        "two = Constant() {value_int=2}; j = Add(i, two); k = Identity(j); y = TensorScatter(x, u, k) {axis=1}",
+        "y: int8[2, 8]",
     );
+    graph_mut(&mut model).node[0].name = Some(String::new());
     let inputs = |indices: &[i64]| {
         [
             ("x", bytes(Int8, &[2, 8], &[0; 16])),
@@ -227,7 +202,7 @@ fn plans_are_shown_before_they_are_executed() {
 fn initializers_and_feeds() {
     let mut model = one_scatter(Int8);
     let default = tensor_proto::encode("i", &int64(&[1], &[2]));
-    model.proto_mut().graph.get_or_insert_default().initializer = vec![default];
+    graph_mut(&mut model).initializer = vec![default];
     let cache = || ("x", bytes(Int8, &[1, 3], &[1, 2, 3]));
     let update = || ("u", bytes(Int8, &[1, 1], &[9]));
     let done = run(&model, &[cache(), update()], Placement::Auto).unwrap();
@@ -239,78 +214,75 @@ fn initializers_and_feeds() {
 }
 
 /// Returns the error about a model of one node. The model also has a function `Mine`.
-fn refused(node: NodeProto) -> OnnxError {
-    let mut model =
-        model(vec![value("x", Int8, &["1", "3"]), value("u", Int8, &["1", "1"])], vec![node], vec![]);
-    let functions = vec![FunctionProto {
+fn refused(node: &str) -> OnnxError {
+    let mut model = parsed("x: int8[1, 3], u: int8[1, 1]", node, "");
+    model.proto_mut().functions = vec![FunctionProto {
         name: Some("Mine".into()),
         domain: Some("com.example".into()),
         ..FunctionProto::default()
     }];
-    model.proto_mut().functions = functions;
+    model.proto_mut().opset_import.retain(|import| import.domain.as_deref() == Some(""));
     model.proto_mut().opset_import.push(opset("com.example", 3));
     Evaluator::new(&model).map(|_| ()).unwrap_err()
 }
 
 #[test]
 fn nodes_that_cannot_be_evaluated_are_named() {
-    let error = refused(node("Relu", &["x"], "y"));
+    let error = refused("y = Relu(x)");
     assert!(matches!(error.root(), OnnxError::UnsupportedOperator));
     assert_eq!(
         error.to_string(),
         "node 0 \"ny\" (Relu, domain ai.onnx, version 24): this operator cannot be evaluated; \
          TensorScatter, Identity, Constant and Add can"
     );
-    let mut elsewhere = scatter(&["x", "u"], "y");
-    elsewhere.domain = Some("com.example".into());
-    let error = refused(elsewhere.clone());
+    let error = refused("y = TensorScatter@com.example(x, u)");
     assert!(
         matches!(&error, OnnxError::InNode { node, .. } if node.domain == "com.example" && node.version == Some(3))
             && matches!(error.root(), OnnxError::UnsupportedOperator),
         "{error}"
     );
-    elsewhere.op_type = Some("Mine".into());
-    assert!(matches!(refused(elsewhere).root(), OnnxError::Function));
-    assert!(matches!(refused(node("If", &["x"], "y")).root(), OnnxError::UnsupportedOperator));
+    assert!(matches!(refused("y = Mine@com.example(x, u)").root(), OnnxError::Function));
+    assert!(matches!(refused("y = If(x)").root(), OnnxError::UnsupportedOperator));
 }
 
 #[test]
 fn nodes_that_break_their_operators_rules_are_refused() {
-    let with = |attribute: AttributeProto| {
-        let mut node = node("TensorScatter", &["x", "u"], "y");
-        node.attribute = vec![attribute];
-        refused(node)
-    };
-    let mut twice = scatter(&["x", "u"], "y");
-    twice.attribute.push(int("axis", 1));
-    let mut reference = int("axis", 1);
-    reference.ref_attr_name = Some("a".into());
-    let mut two_outputs = scatter(&["x", "u"], "y");
-    two_outputs.output.push("z".into());
-    let sparse = tensor_attribute("sparse_value", AttributeType::SPARSE_TENSOR);
-    let root = [
+    type Case = (&'static str, fn(&OnnxError) -> bool);
+    let cases: [Case; 13] = [
         (
-            with(string("Mode", "linear")),
-            (|e| matches!(e, OnnxError::AttributeUnknown { name } if name == "Mode"))
-                as fn(&OnnxError) -> bool,
+            r#"y = TensorScatter(x, u) {Mode="linear"}"#,
+            |e| matches!(e, OnnxError::AttributeUnknown { name } if name == "Mode"),
         ),
-        (with(string("axis", "1")), |e| matches!(e, OnnxError::AttributeType { expected: "INT", .. })),
-        (with(int("mode", 0)), |e| matches!(e, OnnxError::AttributeType { expected: "STRING", .. })),
-        (with(reference), |e| matches!(e, OnnxError::AttributeType { .. })),
-        (with(string("mode", "ring")), |e| matches!(e, OnnxError::Mode { mode } if mode == "ring")),
-        (refused(twice), |e| matches!(e, OnnxError::AttributeTwice { name } if name == "axis")),
-        (refused(scatter(&["x"], "y")), |e| matches!(e, OnnxError::InputCount { min: 2, max: 3, got: 1 })),
-        (refused(scatter(&["x", "u", "", ""], "y")), |e| matches!(e, OnnxError::InputCount { got: 4, .. })),
-        (refused(scatter(&["x", ""], "y")), |e| matches!(e, OnnxError::InputAbsent { index: 1 })),
-        (refused(two_outputs), |e| matches!(e, OnnxError::OutputCount { got: 2 })),
-        (refused(scatter(&["x", "u"], "")), |e| matches!(e, OnnxError::OutputCount { got: 0 })),
-        (refused(node("Constant", &[], "y")), |e| matches!(e, OnnxError::ConstantAttributes { got: 0 })),
-        (refused(constant(sparse, "y")), |e| matches!(e, OnnxError::Sparse { .. })),
-        (refused(constant(int("value_float", 1), "y")), |e| matches!(e, OnnxError::AttributeType { .. })),
+        (r#"y = TensorScatter(x, u) {axis="1"}"#, |e| {
+            matches!(e, OnnxError::AttributeType { expected: "INT", .. })
+        }),
+        ("y = TensorScatter(x, u) {mode=0}", |e| {
+            matches!(e, OnnxError::AttributeType { expected: "STRING", .. })
+        }),
+        ("y = TensorScatter(x, u) {axis=$axis}", |e| matches!(e, OnnxError::AttributeType { .. })),
+        (
+            r#"y = TensorScatter(x, u) {mode="ring"}"#,
+            |e| matches!(e, OnnxError::Mode { mode } if mode == "ring"),
+        ),
+        (
+            "y = TensorScatter(x, u) {axis=1, axis=1}",
+            |e| matches!(e, OnnxError::AttributeTwice { name } if name == "axis"),
+        ),
+        ("y = TensorScatter(x)", |e| matches!(e, OnnxError::InputCount { min: 2, max: 3, got: 1 })),
+        ("y = TensorScatter(x, u, _, _)", |e| matches!(e, OnnxError::InputCount { got: 4, .. })),
+        ("y = TensorScatter(x, _)", |e| matches!(e, OnnxError::InputAbsent { index: 1 })),
+        ("y, z = TensorScatter(x, u)", |e| matches!(e, OnnxError::OutputCount { got: 2 })),
+        ("_ = TensorScatter(x, u)", |e| matches!(e, OnnxError::OutputCount { got: 0 })),
+        ("y = Constant()", |e| matches!(e, OnnxError::ConstantAttributes { got: 0 })),
+        ("y = Constant() {value_float=1}", |e| matches!(e, OnnxError::AttributeType { .. })),
     ];
-    for (error, is_expected) in root {
-        assert!(is_expected(error.root()), "{error}");
+    for (node, is_expected) in cases {
+        let error = refused(node);
+        assert!(is_expected(error.root()), "{node}: {error}");
     }
+    let mut sparse = parsed("", "y = Constant() {sparse_value=1}", "");
+    graph_mut(&mut sparse).node[0].attribute[0].r#type = Some(AttributeType::SPARSE_TENSOR);
+    assert_refused!(Evaluator::new(&sparse), OnnxError::Sparse { .. });
 }
 
 #[test]
@@ -329,15 +301,11 @@ fn external_constants_need_a_folder() {
         name: Some("w".into()),
         data_type: Some(Int8.onnx_code()),
         dims: vec![1],
-        data_location: Some(kvscatter_onnx::proto::tensor_proto::DataLocation::EXTERNAL),
-        external_data: vec![StringStringEntryProto {
-            key: Some("location".into()),
-            value: Some("../w".into()),
-            ..StringStringEntryProto::default()
-        }],
+        data_location: Some(DataLocation::EXTERNAL),
+        external_data: vec![entry("location", "../w")],
         ..TensorProto::default()
     };
-    model.proto_mut().graph.get_or_insert_default().initializer = vec![outside];
+    graph_mut(&mut model).initializer = vec![outside];
     assert_refused!(Evaluator::new(&model), OnnxError::ExternalWithoutFolder { .. });
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.onnx");
@@ -382,64 +350,47 @@ fn feeds_that_do_not_fit() {
 
 #[test]
 fn models_whose_types_do_not_fit() {
-    let x = || value("x", Int8, &["2", "4"]);
-    let run_with = |inputs, node, outputs| {
-        let model = model(inputs, vec![node], outputs);
+    let run_with = |inputs: &str, node: &str, outputs: &str| {
+        let model = parsed(inputs, node, outputs);
         let evaluator = Evaluator::new(&model)?;
         let zeros = kvscatter_onnx::random_inputs::inputs(&model, &BTreeMap::new(), 0)?;
         let feeds = zeros.iter().map(|(name, tensor)| (name.as_str(), Feed::Borrowed(tensor))).collect();
         evaluator.run(feeds, Placement::Auto)
     };
-    let u = value("u", UInt8, &["2", "1"]);
     assert_refused!(
-        run_with(vec![x(), u], scatter(&["x", "u"], "y"), vec![]),
+        run_with("x: int8[2, 4], u: uint8[2, 1]", "y = TensorScatter(x, u) {axis=1}", ""),
         OnnxError::Operator(kvscatter::Error::ElementTypeMismatch {
             cache: Int8,
             argument: Argument::Update,
             element: UInt8
         })
     );
-    let u = || value("u", Int8, &["2", "1"]);
     let argument = Argument::WriteIndices;
     for (indices, rule) in [
-        (value("i", Int64, &["1"]), kvscatter::Error::ListLength { argument, got: 1, expected: 2 }),
-        (value("i", Int64, &["2", "1"]), kvscatter::Error::Rank { argument, rank: 2, expected: &[1] }),
-        (
-            value("i", Int32, &["2"]),
-            kvscatter::Error::ElementType { argument, element: Int32, accepted: &[Int64] },
-        ),
+        ("int64[1]", kvscatter::Error::ListLength { argument, got: 1, expected: 2 }),
+        ("int64[2, 1]", kvscatter::Error::Rank { argument, rank: 2, expected: &[1] }),
+        ("int32[2]", kvscatter::Error::ElementType { argument, element: Int32, accepted: &[Int64] }),
     ] {
+        let inputs = format!("x: int8[2, 4], u: int8[2, 1], i: {indices}");
         assert_refused!(
-            run_with(vec![x(), u(), indices], scatter(&["x", "u", "i"], "y"), vec![]),
+            run_with(&inputs, "y = TensorScatter(x, u, i) {axis=1}", ""),
             OnnxError::Operator(got) if *got == rule
         );
     }
-    assert_refused!(
-        run_with(vec![x(), value("v", Int8, &["3"])], node("Add", &["x", "v"], "y"), vec![]),
-        OnnxError::Broadcast { .. }
-    );
-    assert_refused!(
-        run_with(vec![value("f", Float32, &["2"])], node("Add", &["f", "f"], "y"), vec![]),
-        OnnxError::AddType { element: Float32 }
-    );
-    assert_refused!(
-        run_with(vec![x()], node("Identity", &["x"], "y"), vec![value("y", Int8, &["2", "5"])]),
-        OnnxError::ValueDim { axis: 1, expected: 5, got: 4, .. }
-    );
-    assert_refused!(
-        run_with(vec![value("x", Int8, &["1"; 65])], node("Identity", &["x"], "y"), vec![]),
-        OnnxError::RankTooLarge { rank: 65, limit: 64, .. }
-    );
+    let added = run_with("x: int8[2, 4], v: int8[3]", "y = Add(x, v)", "");
+    assert_refused!(added, OnnxError::Broadcast { .. });
+    let added = run_with("f: float[2]", "y = Add(f, f)", "");
+    assert_refused!(added, OnnxError::AddType { element: Float32 });
+    let declared = run_with("x: int8[2, 4]", "y = Identity(x)", "y: int8[2, 5]");
+    assert_refused!(declared, OnnxError::ValueDim { axis: 1, expected: 5, got: 4, .. });
+    let deep = run_with(&format!("x: int8[{}]", vec!["1"; 65].join(", ")), "y = Identity(x)", "");
+    assert_refused!(deep, OnnxError::RankTooLarge { rank: 65, limit: 64, .. });
 }
 
 /// The two operands are small, but their sum is enormous.
 #[test]
 fn memory_is_limited() {
-    let model = model(
-        vec![value("x", Int64, &["1000", "1"]), value("v", Int64, &["1000"])],
-        vec![node("Add", &["x", "v"], "y")],
-        vec![value("y", Int64, &["1000", "1000"])],
-    );
+    let model = parsed("x: int64[1000, 1], v: int64[1000]", "y = Add(x, v)", "y: int64[1000, 1000]");
     let evaluator = Evaluator::new(&model).unwrap().memory_limit(1 << 20);
     let (x, v) = (int64(&[1000, 1], &[1; 1000]), int64(&[1000], &[1; 1000]));
     let feeds = [("x", Feed::Borrowed(&x)), ("v", Feed::Borrowed(&v))].into();
@@ -453,11 +404,8 @@ fn memory_is_limited() {
 /// Many small nodes each make a large copy. The model is refused before the first copy is made.
 #[test]
 fn memory_is_added_up_before_anything_is_computed() {
-    let name = |index: usize| format!("y{index}");
-    let names: Vec<_> = (0..2000).map(name).collect();
-    let nodes = names.iter().map(|name| scatter(&["x", "u"], name)).collect();
-    let outputs = names[..2].iter().map(|name| value(name, Int8, &["1", "1024"])).collect();
-    let model = model(vec![value("x", Int8, &["1", "1024"]), value("u", Int8, &["1", "1"])], nodes, outputs);
+    let nodes: String = (0..2000).map(|at| format!("y{at} = TensorScatter(x, u) {{axis=1}};")).collect();
+    let model = parsed("x: int8[1, 1024], u: int8[1, 1]", &nodes, "y0, y1: int8[1, 1024]");
     let (x, u) = (bytes(Int8, &[1, 1024], &[0; 1024]), bytes(Int8, &[1, 1], &[7]));
     let run = |limit| {
         let mut executed = 0;

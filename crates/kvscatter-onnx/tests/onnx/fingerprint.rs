@@ -6,11 +6,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use kvscatter_onnx::convert::{ConvertOptions, WindowedCaches, convert};
-use kvscatter_onnx::proto::StringStringEntryProto;
 use kvscatter_onnx::proto::tensor_proto::DataLocation;
 use kvscatter_onnx::{Fingerprint, LowerTarget, Model, OnnxError, WeightTransfer, lower, unmerge};
 
-use crate::support::{load, testdata};
+use crate::support::{entry, graph_mut, load, testdata};
 
 const EXPORTED: [&str; 17] = [
     "mobius-llama-dynamic",
@@ -40,20 +39,20 @@ fn saved(model: &Model) -> (tempfile::TempDir, PathBuf) {
     (folder, path)
 }
 
-fn of_path(path: &Path) -> Fingerprint {
+fn fingerprint_of(path: &Path) -> Fingerprint {
     Model::load(path).unwrap().file().unwrap().fingerprint().unwrap()
 }
 
-fn of(model: &Model) -> Fingerprint {
+fn fingerprint(model: &Model) -> Fingerprint {
     let (_folder, path) = saved(model);
-    of_path(&path)
+    fingerprint_of(&path)
 }
 
 /// The fingerprint of a model after a change of its message. The values in other files are the same.
 fn changed(model: &Model, change: impl FnOnce(&mut Model)) -> Fingerprint {
     let mut model = model.clone();
     change(&mut model);
-    of(&model)
+    fingerprint(&model)
 }
 
 fn ring(chunk: usize, rewind: usize) -> WindowedCaches {
@@ -65,7 +64,7 @@ fn sizes_of_a_conversion_do_not_count() {
     let mut seen = BTreeSet::new();
     for name in EXPORTED {
         let model = load(name);
-        assert!(seen.insert(of(&model).to_bits()), "{name}");
+        assert!(seen.insert(fingerprint(&model).to_bits()), "{name}");
         let mut prints = BTreeSet::new();
         for (max_seq, windowed) in [
             (16, WindowedCaches::Mask),
@@ -75,9 +74,9 @@ fn sizes_of_a_conversion_do_not_count() {
             (24, ring(5, 3)),
         ] {
             let converted = convert(&model, ConvertOptions::new(max_seq).windowed(windowed)).unwrap().model;
-            prints.insert(of(&converted).to_bits());
+            prints.insert(fingerprint(&converted).to_bits());
             for target in [LowerTarget::ScatterElements, LowerTarget::ScatterNd] {
-                prints.insert(of(&lower(&converted, target).unwrap().model).to_bits());
+                prints.insert(fingerprint(&lower(&converted, target).unwrap().model).to_bits());
             }
         }
         assert_eq!(prints.len(), 1, "{name}");
@@ -89,15 +88,21 @@ fn sizes_of_a_conversion_do_not_count() {
 fn a_merged_decoder_and_its_branch_are_converted_to_one_model() {
     let merged = load("decoders/optimum-1.18-gpt2-merged");
     let branch = unmerge(&merged).unwrap().unwrap().model;
-    assert_eq!(of(&convert(&merged, 16).unwrap().model), of(&convert(&branch, 24).unwrap().model));
-    assert_ne!(of(&merged), of(&branch));
+    assert_eq!(
+        fingerprint(&convert(&merged, 16).unwrap().model),
+        fingerprint(&convert(&branch, 24).unwrap().model)
+    );
+    assert_ne!(fingerprint(&merged), fingerprint(&branch));
 }
 
 #[test]
 fn options_that_change_values_count() {
     let model = load("optimum-llama");
     let kept = ConvertOptions::new(16).keep_attention(true);
-    assert_ne!(of(&convert(&model, kept).unwrap().model), of(&convert(&model, 16).unwrap().model));
+    assert_ne!(
+        fingerprint(&convert(&model, kept).unwrap().model),
+        fingerprint(&convert(&model, 16).unwrap().model)
+    );
 }
 
 #[test]
@@ -106,7 +111,7 @@ fn every_weight_in_another_file_counts() {
     let (folder, path) = saved(&model);
     let data = folder.path().join("model.onnx.data");
     let bytes = fs::read(&data).unwrap();
-    let mut seen = BTreeSet::from([of_path(&path).to_bits()]);
+    let mut seen = BTreeSet::from([fingerprint_of(&path).to_bits()]);
     let mut tensors = 0;
     for tensor in model.proto().graph.initializer.iter() {
         if tensor.data_location != Some(DataLocation::EXTERNAL) {
@@ -121,38 +126,38 @@ fn every_weight_in_another_file_counts() {
             let mut other = bytes.clone();
             other[at] ^= 1;
             fs::write(&data, other).unwrap();
-            assert!(seen.insert(of_path(&path).to_bits()), "byte {at}");
+            assert!(seen.insert(fingerprint_of(&path).to_bits()), "byte {at}");
         }
         tensors += 1;
     }
     assert!(tensors > 10, "{tensors}");
     fs::write(&data, bytes).unwrap();
-    assert_eq!(of_path(&path), of(&model));
+    assert_eq!(fingerprint_of(&path), fingerprint(&model));
 }
 
 #[test]
 fn every_edit_of_a_graph_counts_also_in_a_converted_model() {
     let exported = load("optimum-llama");
     for model in [exported.clone(), convert(&exported, 16).unwrap().model, load("mobius-llama-static")] {
-        let mut seen = BTreeSet::from([of(&model).to_bits()]);
+        let mut seen = BTreeSet::from([fingerprint(&model).to_bits()]);
         let mut different = |what: &str, change: &dyn Fn(&mut Model)| {
             assert!(seen.insert(changed(&model, change).to_bits()), "{what}");
         };
         for (at, tensor) in model.proto().graph.initializer.iter().enumerate().step_by(7) {
             if tensor.raw_data.as_ref().is_some_and(|bytes| !bytes.is_empty()) {
                 different("a weight in the model", &|model| {
-                    let tensor = &mut model.proto_mut().graph.get_or_insert_default().initializer[at];
+                    let tensor = &mut graph_mut(model).initializer[at];
                     tensor.raw_data.as_mut().unwrap()[0] ^= 1;
                 });
             }
         }
         for (at, node) in model.proto().graph.node.iter().enumerate().step_by(11) {
             different("an operator", &|model| {
-                model.proto_mut().graph.get_or_insert_default().node[at].domain = Some("other".to_owned());
+                graph_mut(model).node[at].domain = Some("other".to_owned());
             });
             if let Some(number) = node.attribute.iter().position(|attribute| attribute.i.is_some()) {
                 different("an attribute", &|model| {
-                    let node = &mut model.proto_mut().graph.get_or_insert_default().node[at];
+                    let node = &mut graph_mut(model).node[at];
                     *node.attribute[number].i.as_mut().unwrap() += 1;
                 });
             }
@@ -161,12 +166,12 @@ fn every_edit_of_a_graph_counts_also_in_a_converted_model() {
             *model.proto_mut().opset_import[0].version.as_mut().unwrap() += 1;
         });
         different("an unused input", &|model| {
-            let inputs = &mut model.proto_mut().graph.get_or_insert_default().input;
+            let inputs = &mut graph_mut(model).input;
             let input = inputs[0].clone();
             inputs.push(kvscatter_onnx::proto::ValueInfoProto { name: Some("more".to_owned()), ..input });
         });
         different("the name of an output", &|model| {
-            let graph = model.proto_mut().graph.get_or_insert_default();
+            let graph = graph_mut(model);
             let old = graph.output[0].name.replace("renamed".to_owned()).unwrap();
             for name in graph.node.iter_mut().flat_map(|node| &mut node.output).filter(|name| **name == old) {
                 "renamed".clone_into(name);
@@ -179,21 +184,20 @@ fn every_edit_of_a_graph_counts_also_in_a_converted_model() {
 fn descriptions_do_not_count() {
     let exported = load("optimum-llama");
     for model in [exported.clone(), convert(&exported, 16).unwrap().model, load("mobius-llama-static")] {
-        let print = of(&model);
+        let print = fingerprint(&model);
         let text = || Some("other".to_owned());
         let same = changed(&model, |model| {
             let proto = model.proto_mut();
             (proto.producer_name, proto.producer_version, proto.doc_string) = (text(), text(), text());
             proto.ir_version = Some(13);
-            let entry = StringStringEntryProto { key: text(), value: text(), ..Default::default() };
-            proto.metadata_props.push(entry.clone());
+            proto.metadata_props.push(entry("other", "other"));
             proto.opset_import.reverse();
             let graph = proto.graph.get_or_insert_default();
             (graph.name, graph.doc_string) = (text(), text());
             graph.value_info.clear();
             for (at, node) in graph.node.iter_mut().enumerate() {
                 (node.name, node.doc_string) = (Some(format!("node {at}")), text());
-                node.metadata_props.push(entry.clone());
+                node.metadata_props.push(entry("other", "other"));
                 node.attribute.iter_mut().for_each(|attribute| attribute.doc_string = text());
             }
             graph.input.iter_mut().for_each(|input| input.doc_string = text());
@@ -208,11 +212,11 @@ fn an_entry_of_another_model_has_no_effect() {
     let model = load("mobius-llama-static");
     let converted = convert(&load("mobius-llama-dynamic"), 16).unwrap().model;
     let key = "kvscatter.source";
-    let entry = converted.metadata(key).unwrap().to_owned();
-    for value in [entry.as_str(), "", "exported= converted=", &entry.to_uppercase(), &format!("{entry} ")] {
-        let (key, value) = (Some(key.to_owned()), Some(value.to_owned()));
-        let entry = StringStringEntryProto { key, value, ..StringStringEntryProto::default() };
-        assert_eq!(changed(&model, |model| model.proto_mut().metadata_props.push(entry)), of(&model));
+    let source = converted.metadata(key).unwrap().to_owned();
+    for value in [source.as_str(), "", "exported= converted=", &source.to_uppercase(), &format!("{source} ")]
+    {
+        let changed = changed(&model, |model| model.proto_mut().metadata_props.push(entry(key, value)));
+        assert_eq!(changed, fingerprint(&model));
     }
 }
 
@@ -220,16 +224,16 @@ fn an_entry_of_another_model_has_no_effect() {
 fn the_place_of_values_in_another_file_does_not_count() {
     let model = load("mobius-llama-static");
     let (folder, path) = saved(&model);
-    let print = of_path(&path);
+    let print = fingerprint_of(&path);
     fs::rename(folder.path().join("model.onnx.data"), folder.path().join("moved")).unwrap();
     let mut moved = model.clone();
-    let graph = moved.proto_mut().graph.get_or_insert_default();
+    let graph = graph_mut(&mut moved);
     let entries = graph.initializer.iter_mut().flat_map(|tensor| &mut tensor.external_data);
     for entry in entries.filter(|entry| entry.key.as_deref() == Some("location")) {
         entry.value = Some("moved".to_owned());
     }
     moved.save(&path).unwrap();
-    assert_eq!(of_path(&path), print);
+    assert_eq!(fingerprint_of(&path), print);
 }
 
 #[test]
@@ -291,7 +295,7 @@ fn a_file_that_changed_after_the_model_was_read_is_an_error() {
 fn tensors_that_overlap_do_not_multiply_the_work() {
     let mut model = load("mobius-llama-static");
     let (folder, path) = saved(&model);
-    let graph = model.proto_mut().graph.get_or_insert_default();
+    let graph = graph_mut(&mut model);
     let at =
         graph.initializer.iter().position(|it| it.data_location == Some(DataLocation::EXTERNAL)).unwrap();
     let shared = graph.initializer[at].clone();
@@ -301,8 +305,8 @@ fn tensors_that_overlap_do_not_multiply_the_work() {
         graph.initializer.push(tensor);
     }
     model.save(&path).unwrap();
-    of_path(&path);
-    let graph = model.proto_mut().graph.get_or_insert_default();
+    fingerprint_of(&path);
+    let graph = graph_mut(&mut model);
     for (copy, tensor) in graph.initializer.iter_mut().rev().take(2000).enumerate() {
         let offset = tensor.external_data.iter_mut().find(|it| it.key.as_deref() == Some("offset")).unwrap();
         offset.value = Some(copy.to_string());

@@ -5,165 +5,102 @@
 use kvscatter::ElementType;
 use kvscatter_onnx::convert::{ConvertRefusal, Converted, KeptState, MaskRule, convert, mask_rule};
 use kvscatter_onnx::decoder::{CachePart, Decoder, InputRole};
-use kvscatter_onnx::proto::tensor_shape_proto::dimension::Value as DimValue;
-use kvscatter_onnx::proto::type_proto::Value as TypeValue;
-use kvscatter_onnx::proto::{FunctionProto, GraphProto, NodeProto, TensorProto};
-use kvscatter_onnx::{Dimension, Model, Node, OnnxError};
+use kvscatter_onnx::proto::{FunctionProto, GraphProto, NodeProto};
+use kvscatter_onnx::{Dimension, Model, Node};
 
-use crate::support::{int, ints, node, opset, testdata, value};
+use crate::support::{
+    Nodes, append, declare, fix_dim, graph_mut, insert, ints, load, maker, opset, raw, refusal, reroute,
+    values,
+};
 
 const MAX_SEQ: usize = 24;
 
-/// The sizes of the decoder.
-const HEADS: &str = "2";
-const SIZE: &str = "16";
-
 /// How a cache of `[batch, heads, length, head size]` is laid out in another decoder.
+#[derive(Clone, Copy)]
 struct Layout {
     name: &'static str,
-    perm: &'static [i64],
-    /// The dimensions of the past before its heads are merged.
-    dims: [&'static str; 4],
+    perm: &'static str,
+    /// The dimensions of the past, whose length is `L`.
+    dims: &'static str,
     axis: i64,
     is_merged: bool,
 }
 
-const TOKENS_FIRST: Layout = Layout {
-    name: "tokens first",
-    perm: &[0, 2, 1, 3],
-    dims: ["batch_size", "past_sequence_length", HEADS, SIZE],
-    axis: 1,
-    is_merged: false,
-};
-const TURNED: Layout = Layout {
-    name: "turned",
-    perm: &[0, 1, 3, 2],
-    dims: ["batch_size", HEADS, SIZE, "past_sequence_length"],
-    axis: 3,
-    is_merged: false,
-};
-const MERGED: Layout = Layout {
-    name: "merged",
-    perm: &[0, 1, 2, 3],
-    dims: ["batch_size", HEADS, "past_sequence_length", SIZE],
-    axis: 1,
-    is_merged: true,
-};
-const MERGED_TURNED: Layout = Layout {
-    name: "merged and turned",
-    perm: &[0, 1, 3, 2],
-    dims: ["batch_size", HEADS, SIZE, "past_sequence_length"],
-    axis: 2,
-    is_merged: true,
-};
+const LAYOUTS: [Layout; 4] = [
+    Layout {
+        name: "tokens first",
+        perm: "[0, 2, 1, 3]",
+        dims: "batch_size, L, 2, 16",
+        axis: 1,
+        is_merged: false,
+    },
+    Layout { name: "turned", perm: "[0, 1, 3, 2]", dims: "batch_size, 2, 16, L", axis: 3, is_merged: false },
+    Layout {
+        name: "merged",
+        perm: "[0, 1, 2, 3]",
+        dims: "batch_size x heads, L, 16",
+        axis: 1,
+        is_merged: true,
+    },
+    Layout {
+        name: "merged and turned",
+        perm: "[0, 1, 3, 2]",
+        dims: "batch_size x heads, 16, L",
+        axis: 2,
+        is_merged: true,
+    },
+];
+const TOKENS_FIRST: Layout = LAYOUTS[0];
+const MERGED: Layout = LAYOUTS[2];
 
-fn llama() -> Model {
-    Model::load(&testdata("optimum-llama/model.onnx")).unwrap()
+/// Returns the pasts of llama, with the updates and the presents.
+fn writers(graph: &GraphProto) -> Vec<[String; 3]> {
+    let concats = graph.node.iter().filter(|node| node.op_type.as_deref() == Some("Concat"));
+    let caches = concats.filter(|node| node.input[0].starts_with("past_key_values"));
+    caches.map(|node| [node.input[0].clone(), node.input[1].clone(), node.output[0].clone()]).collect()
 }
 
-fn graph_of(model: &mut Model) -> &mut GraphProto {
-    model.proto_mut().graph.as_option_mut().unwrap()
-}
-
-fn constant(graph: &mut GraphProto, name: &str, values: &[i64]) {
-    graph.initializer.push(TensorProto {
-        name: Some(name.to_owned()),
-        dims: vec![values.len().try_into().unwrap()],
-        data_type: Some(ElementType::Int64.onnx_code()),
-        raw_data: Some(values.iter().flat_map(|value| value.to_le_bytes()).collect()),
-        ..TensorProto::default()
-    });
-}
-
-fn transpose(input: &str, output: &str, perm: &[i64]) -> NodeProto {
-    NodeProto { attribute: vec![ints("perm", perm)], ..node("Transpose", &[input], output) }
-}
-
-fn shape_from(input: &str, output: &str, start: i64) -> NodeProto {
-    NodeProto { attribute: vec![int("start", start)], ..node("Shape", &[input], output) }
-}
-
-fn concat(inputs: &[&str], output: &str, axis: i64) -> NodeProto {
-    NodeProto { attribute: vec![int("axis", axis)], ..node("Concat", inputs, output) }
-}
-
-fn cast(input: &str, output: &str, to: ElementType) -> NodeProto {
-    NodeProto { attribute: vec![int("to", to.onnx_code().into())], ..node("Cast", &[input], output) }
-}
-
-/// The nodes that append to caches: their places, and the names of past, update and present.
-fn writers(graph: &GraphProto) -> Vec<(usize, [String; 3])> {
-    let of = |(at, node): (usize, &NodeProto)| {
-        let past = node.input.first().filter(|past| past.starts_with("past_key_values"))?;
-        (node.op_type.as_deref() == Some("Concat"))
-            .then(|| (at, [past.clone(), node.input[1].clone(), node.output[0].clone()]))
-    };
-    graph.node.iter().enumerate().filter_map(of).collect()
-}
-
-/// Renames what every node reads, and declares a cache again.
-fn reroute(graph: &mut GraphProto, old: &str, new: &str) {
-    let inputs = graph.node.iter_mut().flat_map(|node| &mut node.input);
-    inputs.filter(|input| *input == old).for_each(|input| new.clone_into(input));
-}
-
-fn declare(graph: &mut GraphProto, name: &str, element: ElementType, dims: &[&str]) {
-    let values = graph.input.iter_mut().chain(&mut graph.output);
-    values.filter(|it| it.name.as_deref() == Some(name)).for_each(|it| *it = value(name, element, dims));
+/// Only the length is taken from the shape of a past, in which it is at this place.
+fn move_length(model: &mut Model, past: &str, axis: i64) {
+    let graph = graph_mut(model);
+    let is_shape = |node: &&mut NodeProto| node.op_type.as_deref() == Some("Shape") && node.input[0] == past;
+    let Some(shape) = graph.node.iter_mut().find(is_shape) else { return };
+    let asked = std::mem::replace(&mut shape.output[0], format!("shape.{past}"));
+    let place = maker(graph, &format!("shape.{past}"));
+    insert(model, place + 1, Nodes::parse(&format!("{asked} = Gather(shape.{past}, [0, 0, {axis}, 0])")));
 }
 
 /// Returns llama with caches of another layout.
 fn relaid(layout: &Layout) -> Model {
-    let mut model = llama();
-    let graph = graph_of(&mut model);
-    constant(graph, "rows", &[-1]);
-    constant(graph, "by_head", &[-1, 2]);
-    constant(graph, "length_third", &[0, 0, layout.axis, 0]);
-    for (at, [past, update, present]) in writers(graph).into_iter().rev() {
-        let named = |what: &str| format!("{what}.{present}");
-        // Only the length is taken from the shape of a past.
-        let asking = graph
-            .node
-            .iter()
-            .position(|node| node.op_type.as_deref() == Some("Shape") && node.input[0] == past);
-        reroute(graph, &present, &named("old"));
-        let new = named("new");
-        let mut nodes = vec![transpose(&update, &named("turned"), layout.perm)];
-        let mut dims = layout.dims.to_vec();
-        if layout.is_merged {
-            dims.splice(0..2, ["batch_size x heads"]);
-            nodes.extend([
-                shape_from(&named("turned"), &named("inner"), 2),
-                concat(&["rows", &named("inner")], &named("merged_shape"), 0),
-                node("Reshape", &[&named("turned"), &named("merged_shape")], &new),
-                concat(&[&past, &new], &present, layout.axis),
-                shape_from(&present, &named("all_inner"), 1),
-                concat(&["by_head", &named("all_inner")], &named("split_shape"), 0),
-                node("Reshape", &[&present, &named("split_shape")], &named("split")),
-                transpose(&named("split"), &named("old"), layout.perm),
-            ]);
+    let Layout { perm, dims, axis, is_merged, .. } = *layout;
+    let mut model = load("optimum-llama");
+    for [past, update, present] in writers(graph_mut(&mut model)) {
+        let (new, old) = (format!("Transpose({update}) {{perm={perm}}}"), format!("old.{present}"));
+        let nodes = if is_merged {
+            format!(
+                "turned.{present} = {new}
+                shape.{present} = Concat([-1], Shape(turned.{present}) {{start=2}}) {{axis=0}}
+                {present} = Concat({past}, Reshape(turned.{present}, shape.{present})) {{axis={axis}}}
+                split.{present} = Concat([-1, 2], Shape({present}) {{start=1}}) {{axis=0}}
+                {old} = Transpose(Reshape({present}, split.{present})) {{perm={perm}}}"
+            )
         } else {
-            nodes.push(concat(&[&past, &named("turned")], &present, layout.axis));
-            nodes.push(transpose(&present, &named("old"), layout.perm));
-        }
-        graph.node.splice(at..=at, nodes);
-        if let Some(asking) = asking {
-            let asked = std::mem::replace(&mut graph.node[asking].output[0], named("shape"));
-            let gather = node("Gather", &[&named("shape"), "length_third"], &asked);
-            graph.node.insert(asking + 1, gather);
-        }
-        declare(graph, &past, ElementType::Float32, &dims);
-        let dims: Vec<_> = dims.iter().map(|dim| if dim.starts_with("past") { "all" } else { dim }).collect();
-        declare(graph, &present, ElementType::Float32, &dims);
+            format!(
+                "turned.{present} = {new}
+                {present} = Concat({past}, turned.{present}) {{axis={axis}}}
+                {old} = Transpose({present}) {{perm={perm}}}"
+            )
+        };
+        let graph = graph_mut(&mut model);
+        reroute(graph, &present, &old);
+        let place = maker(graph, &present);
+        graph.node.remove(place);
+        insert(&mut model, place, Nodes::parse(&nodes));
+        move_length(&mut model, &past, axis);
+        declare(&mut model, &format!("{past}: float[{}]", dims.replace('L', "past_sequence_length")));
+        declare(&mut model, &format!("{present}: float[{}]", dims.replace('L', "all")));
     }
     model
-}
-
-fn refusal(model: &Model) -> ConvertRefusal {
-    match convert(model, MAX_SEQ).unwrap_err().root() {
-        OnnxError::Convert(refusal) => refusal.clone(),
-        other => panic!("{other}"),
-    }
 }
 
 /// Checks that the caches are static, of these types and dimensions, and read by `Attention` alone.
@@ -191,7 +128,7 @@ fn check(name: &str, converted: &Converted, elements: [ElementType; 4]) {
 
 #[test]
 fn every_layout_becomes_heads_slots_and_head_size() {
-    for layout in [TOKENS_FIRST, TURNED, MERGED, MERGED_TURNED] {
+    for layout in LAYOUTS {
         let converted = convert(&relaid(&layout), MAX_SEQ);
         let converted = converted.unwrap_or_else(|error| panic!("{}: {error}", layout.name));
         check(layout.name, &converted, [ElementType::Float32; 4]);
@@ -200,7 +137,7 @@ fn every_layout_becomes_heads_slots_and_head_size() {
 
 #[test]
 fn the_mask_rule_is_known_for_every_layout() {
-    for layout in [TOKENS_FIRST, TURNED, MERGED, MERGED_TURNED] {
+    for layout in LAYOUTS {
         assert_eq!(mask_rule(&relaid(&layout), MAX_SEQ), Some(MaskRule::Causal), "{}", layout.name);
     }
 }
@@ -209,95 +146,70 @@ fn the_mask_rule_is_known_for_every_layout() {
 fn heads_that_do_not_follow_their_sample_are_refused() {
     // The first axis has the heads of all samples in turn: head 0 of each sample comes first.
     let mut model = relaid(&MERGED);
-    for node in &mut graph_of(&mut model).node {
+    for node in &mut graph_mut(&mut model).node {
         let name = node.output[0].as_str();
         if name.starts_with("turned.") {
             node.attribute = vec![ints("perm", &[1, 0, 2, 3])];
         }
     }
-    assert!(matches!(refusal(&model), ConvertRefusal::Layout { rank: 3, axis: 1, .. }));
+    assert!(matches!(refusal(&model, MAX_SEQ), ConvertRefusal::Layout { rank: 3, axis: 1, .. }));
 }
 
 #[test]
 fn a_batch_that_a_file_claims_is_refused_before_anything_is_made_of_it() {
     let mut model = relaid(&MERGED);
-    let graph = graph_of(&mut model);
-    declare(graph, "input_ids", ElementType::Int64, &["1099511627776", "sequence_length"]);
-    assert!(matches!(refusal(&model), ConvertRefusal::Layout { rank: 3, axis: 1, .. }));
+    declare(&mut model, "input_ids: int64[1099511627776, sequence_length]");
+    assert!(matches!(refusal(&model, MAX_SEQ), ConvertRefusal::Layout { rank: 3, axis: 1, .. }));
 }
 
 #[test]
 fn heads_that_share_a_dimension_with_a_fixed_batch_are_found() {
     let mut model = relaid(&MERGED);
-    let graph = graph_of(&mut model);
-    for input in graph.input.iter_mut().chain(&mut graph.output) {
-        let Some(TypeValue::TensorType(tensor)) = &mut input.r#type.get_or_insert_default().value else {
-            continue;
-        };
-        for dim in &mut tensor.shape.get_or_insert_default().dim {
-            if matches!(&dim.value, Some(DimValue::DimParam(name)) if name == "batch_size") {
-                dim.value = Some(DimValue::DimValue(2));
-            }
-        }
-    }
+    fix_dim(&mut model, "batch_size", 2);
     assert!(convert(&model, MAX_SEQ).is_ok());
 }
 
 #[test]
 fn another_reader_of_a_past_in_another_layout_is_refused() {
     let mut model = relaid(&TOKENS_FIRST);
-    let graph = graph_of(&mut model);
-    graph.node.push(node("Neg", &["past_key_values.0.key"], "old"));
-    graph.output.push(value("old", ElementType::Float32, &["batch_size", "p", HEADS, SIZE]));
-    assert!(matches!(refusal(&model), ConvertRefusal::Layout { rank: 4, axis: 1, .. }));
+    append(&mut model, "old = Neg(past_key_values.0.key)");
+    graph_mut(&mut model).output.extend(values("old: float[batch_size, p, 2, 16]"));
+    assert!(matches!(refusal(&model, MAX_SEQ), ConvertRefusal::Layout { rank: 4, axis: 1, .. }));
 }
 
 /// Returns llama with keys and values of each layer in one cache, `[batch, length, 2 * heads * head size]`.
 fn packed() -> Model {
-    let mut model = llama();
-    let graph = graph_of(&mut model);
-    constant(graph, "flat", &[0, 0, 32]);
-    constant(graph, "by_head", &[0, 0, 2, 16]);
-    constant(graph, "halves", &[32, 32]);
-    constant(graph, "length_third", &[0, 0, 1, 0]);
-    let found = writers(graph);
-    for pair in found.chunks(2).rev() {
-        let [(key_at, [past, keys, present]), (value_at, [past_value, values, present_value])] = pair else {
-            panic!("keys and values")
-        };
-        let named = |what: &str| format!("{what}.{present}");
-        reroute(graph, present, &named("k"));
-        reroute(graph, present_value, &named("v"));
-        let mut nodes = Vec::new();
-        for (update, part) in [(keys, "keys"), (values, "values")] {
-            nodes.push(transpose(update, &named(&format!("{part}_by_token")), &[0, 2, 1, 3]));
-            let by_token = named(&format!("{part}_by_token"));
-            nodes.push(node("Reshape", &[&by_token, "flat"], &named(part)));
-        }
-        nodes.push(concat(&[&named("keys"), &named("values")], &named("rows"), 2));
-        nodes.push(concat(&[past, &named("rows")], present, 1));
-        let mut split = node("Split", &[present, "halves"], &named("half_k"));
-        split.output.push(named("half_v"));
-        split.attribute = vec![int("axis", 2)];
-        nodes.push(split);
-        for part in ["k", "v"] {
-            let half = named(&format!("half_{part}"));
-            nodes.push(node("Reshape", &[&half, "by_head"], &named(&format!("{part}_by_head"))));
-            nodes.push(transpose(&named(&format!("{part}_by_head")), &named(part), &[0, 2, 1, 3]));
-        }
-        let asking = graph
-            .node
-            .iter()
-            .position(|node| node.op_type.as_deref() == Some("Shape") && node.input[0] == *past);
-        let last = *key_at.max(value_at);
-        graph.node.splice(last..=last, nodes);
-        graph.node.remove(*key_at.min(value_at));
-        if let Some(asking) = asking {
-            let asked = std::mem::replace(&mut graph.node[asking].output[0], named("shape"));
-            graph.node.insert(asking + 1, node("Gather", &[&named("shape"), "length_third"], &asked));
-        }
-        declare(graph, past, ElementType::Float32, &["batch_size", "past_sequence_length", "64"]);
-        declare(graph, present, ElementType::Float32, &["batch_size", "all", "64"]);
+    let mut model = load("optimum-llama");
+    for pair in writers(graph_mut(&mut model)).chunks(2) {
+        let [[past, keys, present], [past_value, values, present_value]] = pair else { panic!("{pair:?}") };
+        let graph = graph_mut(&mut model);
+        reroute(graph, present, &format!("old.{present}"));
+        reroute(graph, present_value, &format!("old.{present_value}"));
+        let [first, last] = [present, present_value].map(|name| maker(graph, name));
+        let place = first.max(last) - 1;
+        graph.node.remove(first.max(last));
+        graph.node.remove(first.min(last));
+        let by_token = |rows: &str| format!("Reshape(Transpose({rows}) {{perm=[0, 2, 1, 3]}}, [0, 0, 32])");
+        let by_head =
+            |half| format!("Transpose(Reshape({half}.{present}, [0, 0, 2, 16])) {{perm=[0, 2, 1, 3]}}");
+        let (k, v) = (by_token(keys), by_token(values));
+        insert(
+            &mut model,
+            place,
+            Nodes::parse(&format!(
+                "rows.{present} = Concat({k}, {v}) {{axis=2}}
+                {present} = Concat({past}, rows.{present}) {{axis=1}}
+                k.{present}, v.{present} = Split({present}, [32, 32]) {{axis=2}}
+                old.{present} = {}
+                old.{present_value} = {}",
+                by_head("k"),
+                by_head("v")
+            )),
+        );
+        move_length(&mut model, past, 1);
+        declare(&mut model, &format!("{past}: float[batch_size, past_sequence_length, 64]"));
+        declare(&mut model, &format!("{present}: float[batch_size, all, 64]"));
+        let graph = graph_mut(&mut model);
         graph.input.retain(|input| input.name.as_ref() != Some(past_value));
         graph.output.retain(|output| output.name.as_ref() != Some(present_value));
     }
@@ -316,38 +228,34 @@ fn keys_and_values_in_one_cache_are_written_at_once() {
         assert_eq!((cache.axis, &cache.past_shape, cache.part), (2, &expected, CachePart::Both));
         assert!(cache.is_static());
     }
-    assert!(converted.kept.iter().all(|it| it.reason.to_string() == "keys or values are not a whole cache"));
+    assert!(
+        converted.kept.iter().all(|kept| kept.reason.to_string() == "keys or values are not a whole cache")
+    );
 }
 
 /// Returns llama whose pasts of layer 1 are cast before the new rows are appended, and whose presents are cast
 /// after it. `past` is their declared type.
 fn with_casts(past: ElementType, before: &[ElementType], after: &[ElementType]) -> Model {
-    let mut model = llama();
-    let graph = graph_of(&mut model);
-    for (at, [name, update, present]) in writers(graph).into_iter().rev().take(2) {
-        let named = |what: &str, at: usize| format!("{what}{at}.{present}");
-        let mut nodes = Vec::new();
-        let mut read = name.clone();
-        for (step, &to) in before.iter().enumerate() {
-            nodes.push(cast(&read, &named("wide", step), to));
-            read = named("wide", step);
-        }
-        let written = if after.is_empty() { present.clone() } else { named("written", 0) };
-        if !after.is_empty() {
-            reroute(graph, &present, &written);
-        }
-        nodes.push(concat(&[&read, &update], &written, -2));
-        let mut read = written;
-        for (step, &to) in after.iter().enumerate() {
-            let next = if step + 1 == after.len() { present.clone() } else { named("narrow", step) };
-            nodes.push(cast(&read, &next, to));
-            read = next;
-        }
-        graph.node.splice(at..=at, nodes);
-        declare(graph, &name, past, &["batch_size", HEADS, "past_sequence_length", SIZE]);
+    let cast = |value: String, to: &ElementType| format!("Cast({value}) {{to={to}}}");
+    let mut model = load("optimum-llama");
+    for [name, update, present] in &writers(graph_mut(&mut model))[2..] {
+        let graph = graph_mut(&mut model);
+        let place = maker(graph, present);
+        graph.node.remove(place);
+        let wide = before.iter().fold(name.clone(), cast);
+        let written = format!("Concat({wide}, {update}) {{axis=-2}}");
+        let nodes = if after.is_empty() {
+            format!("{present} = {written}")
+        } else {
+            reroute(graph, present, &format!("written.{present}"));
+            let narrow = after.iter().fold(format!("written.{present}"), cast);
+            format!("written.{present} = {written}; {present} = {narrow}")
+        };
+        insert(&mut model, place, Nodes::parse(&nodes));
+        declare(&mut model, &format!("{name}: {past}[batch_size, 2, past_sequence_length, 16]"));
         let last = after.last().copied().unwrap_or(ElementType::Float32);
-        let dims = ["batch_size", HEADS, "past_sequence_length + sequence_length", SIZE];
-        declare(graph, &present, last, &dims);
+        let length = "past_sequence_length + sequence_length";
+        declare(&mut model, &format!("{present}: {last}[batch_size, 2, {length}, 16]"));
     }
     model
 }
@@ -359,8 +267,10 @@ fn a_past_that_is_widened_is_declared_in_the_type_of_its_present() {
     {
         let converted = convert(&with_casts(past, before, &[]), MAX_SEQ).unwrap();
         check("widened", &converted, [Float32; 4]);
-        let nodes = &converted.model.proto().graph.as_option().unwrap().node;
-        let is_left = |node: &NodeProto| node.output.iter().any(|output| output.starts_with("wide"));
+        let nodes = &converted.model.proto().graph.node;
+        let is_left = |node: &NodeProto| {
+            node.op_type.as_deref() == Some("Cast") && node.input[0].starts_with("past_key_values")
+        };
         assert!(!nodes.iter().any(is_left));
     }
 }
@@ -392,7 +302,7 @@ fn casts_that_may_change_a_past_are_refused() {
         (Float16, &[Float32], &[BFloat16, Float16]),
         (Float16, &[Float32], &[BFloat16]),
     ] {
-        let refusal = refusal(&with_casts(past, before, after));
+        let refusal = refusal(&with_casts(past, before, after), MAX_SEQ);
         assert!(matches!(refusal, ConvertRefusal::Between { .. }), "{past} {before:?} {after:?}: {refusal}");
     }
 }
@@ -400,32 +310,20 @@ fn casts_that_may_change_a_past_are_refused() {
 /// Returns llama with a causal convolution after its embeddings, as LFM2 has it. Its state is the last two
 /// columns.
 fn with_state() -> Model {
-    let mut model = llama();
-    let imports = &mut model.proto_mut().opset_import;
-    let mut import = imports[0].clone();
-    (import.domain, import.version) = (Some("com.microsoft".to_owned()), Some(1));
-    imports.push(import);
-    let graph = graph_of(&mut model);
-    let table = |node: &NodeProto| node.name.as_deref() == Some("/model/embed_tokens/Gather");
-    let at = graph.node.iter().position(table).unwrap();
-    let embedded = std::mem::replace(&mut graph.node[at].output[0], "embedded".to_owned());
-    graph.initializer.push(TensorProto {
-        name: Some("kernel".to_owned()),
-        dims: vec![64, 1, 3],
-        data_type: Some(ElementType::Float32.onnx_code()),
-        raw_data: Some(vec![0; 64 * 3 * 4]),
-        ..TensorProto::default()
-    });
-    let conv = NodeProto {
-        domain: Some("com.microsoft".to_owned()),
-        output: vec!["mixed".to_owned(), "present.conv".to_owned()],
-        ..node("CausalConvWithState", &["by_channel", "kernel", "", "past.conv"], "mixed")
-    };
-    let nodes =
-        [transpose("embedded", "by_channel", &[0, 2, 1]), conv, transpose("mixed", &embedded, &[0, 2, 1])];
-    graph.node.splice(at + 1..at + 1, nodes);
-    graph.input.push(value("past.conv", ElementType::Float32, &["batch_size", "64", "2"]));
-    graph.output.push(value("present.conv", ElementType::Float32, &["batch_size", "64", "2"]));
+    let mut model = load("optimum-llama");
+    let embedded = "/model/embed_tokens/Gather_output_0";
+    let graph = graph_mut(&mut model);
+    let place = maker(graph, embedded);
+    graph.node[place].output = vec!["embedded".to_owned()];
+    graph.initializer.push(raw("kernel", ElementType::Float32, &[64, 1, 3], vec![0; 64 * 3 * 4]));
+    graph.input.extend(values("past.conv: float[batch_size, 64, 2]"));
+    graph.output.extend(values("present.conv: float[batch_size, 64, 2]"));
+    let turned = "Transpose(embedded) {perm=[0, 2, 1]}";
+    let nodes = format!(
+        "mixed, present.conv = CausalConvWithState@com.microsoft({turned}, kernel, _, past.conv)
+        {embedded} = Transpose(mixed) {{perm=[0, 2, 1]}}"
+    );
+    insert(&mut model, place + 1, Nodes::parse(&nodes));
     model
 }
 
@@ -441,13 +339,11 @@ fn a_state_stays_as_it_is_and_is_named() {
     let converted = convert(&exported, MAX_SEQ).unwrap();
     let expected = KeptState { past: "past.conv".to_owned(), present: "present.conv".to_owned() };
     assert_eq!((converted.states.as_slice(), converted.caches), (&[expected][..], 4));
-    let metadata = &converted.model.proto().metadata_props;
-    let states = metadata.iter().find(|entry| entry.key.as_deref() == Some("kvscatter.states")).unwrap();
-    assert_eq!(states.value.as_deref(), Some("past.conv -> present.conv"));
+    assert_eq!(converted.model.metadata("kvscatter.states"), Some("past.conv -> present.conv"));
     let after = converted.model.graph().unwrap();
     let after = Decoder::of(&after).unwrap();
     let [before, after] =
-        [&decoder, &after].map(|it| (it.states[0].shape.clone(), it.states[0].writer.op_type()));
+        [&decoder, &after].map(|found| (found.states[0].shape.clone(), found.states[0].writer.op_type()));
     assert_eq!(before, after);
     check("with a state", &converted, [ElementType::Float32; 4]);
 }
@@ -462,7 +358,7 @@ fn a_state_of_an_operator_that_the_model_defines() {
         domain: Some("com.microsoft".to_owned()),
         input: inputs,
         output: ["mixed", "present"].map(str::to_owned).to_vec(),
-        node: vec![node("Conv", &["input", "weight"], "mixed"), node("Identity", &["past"], "present")],
+        node: Nodes::parse("mixed = Conv(input, weight); present = Identity(past)").nodes,
         opset_import: vec![opset("", 24)],
         ..FunctionProto::default()
     });
@@ -479,13 +375,16 @@ fn a_state_of_an_operator_that_the_model_defines() {
 #[test]
 fn the_samples_of_a_state_may_have_another_name() {
     let mut model = with_state();
-    declare(graph_of(&mut model), "past.conv", ElementType::Float32, &["samples", "64", "2"]);
+    declare(&mut model, "past.conv: float[samples, 64, 2]");
     assert_eq!(convert(&model, MAX_SEQ).unwrap().states.len(), 1);
 }
 
 #[test]
 fn a_state_of_unknown_size_is_refused() {
     let mut model = with_state();
-    declare(graph_of(&mut model), "past.conv", ElementType::Float32, &["batch_size", "?", "2"]);
-    assert_eq!(refusal(&model), ConvertRefusal::InputShape { name: "past.conv".to_owned(), axis: 1 });
+    declare(&mut model, "past.conv: float[batch_size, ?, 2]");
+    assert_eq!(
+        refusal(&model, MAX_SEQ),
+        ConvertRefusal::InputShape { name: "past.conv".to_owned(), axis: 1 }
+    );
 }

@@ -4,8 +4,8 @@ use kvscatter::ElementType;
 use kvscatter_onnx::Model;
 use kvscatter_onnx::convert::{KeptReason, convert};
 
-use super::fusion::{Nodes, op_types};
-use crate::support::{int, ints, model, value};
+use super::fusion::{VISIBLE, op_types};
+use crate::support::{Nodes, values};
 
 /// A decoder of many layers with grouped heads. It has no weights.
 struct Deep {
@@ -13,93 +13,57 @@ struct Deep {
     heads: usize,
     kv_heads: usize,
     size: usize,
-    /// Adds nodes on the scores of a layer.
-    scores: Scores,
+    /// Returns the text of nodes on the scores of a layer.
+    scores: fn(usize) -> String,
     /// The layer that repeats all heads in a row, so that neighbouring queries read different heads. Its nodes
     /// differ from those of other layers in two constants alone.
     tiled: Option<usize>,
 }
 
-type Scores = fn(&mut Nodes, &str, usize) -> String;
-
 impl Deep {
     fn model(&self) -> Model {
         let Self { layers, heads, kv_heads, size, scores, tiled } = *self;
-        let mut nodes = Nodes { element: ElementType::Float32, nodes: Vec::new(), initializers: Vec::new() };
-        let number = |number: usize| i64::try_from(number).unwrap();
-        nodes.floats("table", &[64, 1], 0.1);
-        nodes.floats("low", &[], f32::MIN);
-        nodes.floats("none", &[], 0.0);
-        for (name, values) in [
-            ("zero", &[0_i64][..]),
-            ("one", &[1]),
-            ("two", &[2]),
-            ("last", &[-1]),
-            ("first_two", &[1, 2]),
-            ("shared", &[1, 1, number(heads / kv_heads), 1, 1]),
-            ("times", &[1, number(heads / kv_heads), 1, 1, 1]),
-            ("hidden", &[1, 1, number(heads * size)]),
-            ("kv_hidden", &[1, 1, number(kv_heads * size)]),
-            ("by_head", &[0, 0, number(heads), number(size)]),
-            ("by_kv_head", &[0, 0, number(kv_heads), number(size)]),
-            ("all_heads", &[0, number(heads), -1, number(size)]),
-            ("flat", &[0, 0, number(heads * size)]),
-        ] {
-            nodes.ints(name, values);
-        }
-        nodes.called("ids", "Gather", &["table", "input_ids"]);
-        nodes.called("places_of_ids", "Gather", &["table", "position_ids"]);
-        nodes.called("words", "Add", &["ids", "places_of_ids"]);
-        nodes.visible();
-        let mut sum = nodes.add("Expand", &["words", "hidden"]);
-        let rows = nodes.add("Expand", &["words", "kv_hidden"]);
-        let rows = nodes.by_head(&rows, "by_kv_head");
+        let mut nodes = Nodes::new(ElementType::Float32);
+        let (group, hidden) = (heads / kv_heads, heads * size);
+        nodes.add(&format!("table = 0.1[64, 1]; low = {:?}; none = 0.0", f32::MIN));
+        nodes.add("words = Add(Gather(table, input_ids), Gather(table, position_ids))");
+        nodes.add(VISIBLE);
+        let by_head = |value: &str, heads| {
+            format!("Transpose(Reshape({value}, [0, 0, {heads}, {size}])) {{perm=[0, 2, 1, 3]}}")
+        };
+        let mut sum = nodes.add(&format!("Expand(words, [1, 1, {hidden}])"));
+        let rows = format!("Expand(words, [1, 1, {}])", kv_heads * size);
+        nodes.add(&format!("rows = {}", by_head(&rows, kv_heads)));
         let mut caches = Vec::new();
         for layer in 0..layers {
-            let name = |what: &str, part: &str| match layer {
-                0 => format!("{what}.{part}"),
-                _ => format!("{what}.{layer}.{part}"),
-            };
+            let layer_name = if layer == 0 { String::new() } else { format!(".{layer}") };
             let [keys, values] = ["k", "v"].map(|part| {
-                let present = name("present", part);
-                nodes.called(&present, "Concat", &[&name("past", part), &rows]);
-                nodes.attribute(int("axis", 2));
-                caches.push([name("past", part), present.clone()]);
-                let [axis, times] = if tiled == Some(layer) { ["one", "times"] } else { ["two", "shared"] };
-                let apart = nodes.add("Unsqueeze", &[&present, axis]);
-                let repeated = nodes.add("Expand", &[&apart, times]);
-                nodes.add("Reshape", &[&repeated, "all_heads"])
+                let [past, present] = ["past", "present"].map(|name| format!("{name}{layer_name}.{part}"));
+                nodes.add(&format!("{present} = Concat({past}, rows) {{axis=2}}"));
+                caches.push([past, present.clone()]);
+                let (axis, times) = match tiled {
+                    Some(tiled) if tiled == layer => (1, format!("[1, {group}, 1, 1, 1]")),
+                    _ => (2, format!("[1, 1, {group}, 1, 1]")),
+                };
+                let repeated = format!("Expand(Unsqueeze({present}, [{axis}]), {times})");
+                nodes.add(&format!("Reshape({repeated}, [0, {heads}, -1, {size}])"))
             });
-            let keys = nodes.add("Transpose", &[&keys]);
-            nodes.attribute(ints("perm", &[0, 1, 3, 2]));
-            let queries = nodes.by_head(&sum, "by_head");
-            let scaled = nodes.number("Mul", &queries, 0.3);
-            let keys = nodes.number("Mul", &keys, 0.3);
-            let products = nodes.add("MatMul", &[&scaled, &keys]);
-            let products = scores(&mut nodes, &products, layer);
-            let masked = nodes.add("Add", &[&products, "bias"]);
-            let weights = nodes.add("Softmax", &[&masked]);
-            let attended = nodes.add("MatMul", &[&weights, &values]);
-            let by_token = nodes.add("Transpose", &[&attended]);
-            nodes.attribute(ints("perm", &[0, 2, 1, 3]));
-            let flat = nodes.add("Reshape", &[&by_token, "flat"]);
-            sum = nodes.add("Add", &[&sum, &flat]);
+            let keys = format!("Mul(Transpose({keys}) {{perm=[0, 1, 3, 2]}}, 0.3)");
+            let products = nodes.add(&format!("MatMul(Mul({}, 0.3), {keys})", by_head(&sum, heads)));
+            let products = nodes.apply(&scores(layer), &products);
+            let attended = format!("MatMul(Softmax(Add({products}, bias)), {values})");
+            let by_token = format!("Transpose({attended}) {{perm=[0, 2, 1, 3]}}");
+            sum = nodes.add(&format!("Add({sum}, Reshape({by_token}, [0, 0, {hidden}]))"));
         }
-        nodes.called("logits", "Identity", &[&sum]);
-        let [of_kv, of_size, hidden] = [kv_heads, size, heads * size].map(|it| it.to_string());
-        let cache =
-            |name: &String, length| value(name, ElementType::Float32, &["batch", &of_kv, length, &of_size]);
-        let mut inputs = vec![
-            value("input_ids", ElementType::Int64, &["batch", "tokens"]),
-            value("position_ids", ElementType::Int64, &["batch", "tokens"]),
-            value("attention_mask", ElementType::Int64, &["batch", "all"]),
-        ];
-        inputs.extend(caches.iter().map(|[past, _]| cache(past, "past")));
-        let mut outputs = vec![value("logits", ElementType::Float32, &["batch", "tokens", &hidden])];
-        outputs.extend(caches.iter().map(|[_, present]| cache(present, "all")));
-        let mut model = model(inputs, nodes.nodes, outputs);
-        model.proto_mut().graph.get_or_insert_default().initializer = nodes.initializers;
-        model
+        nodes.add(&format!("logits = Identity({sum})"));
+        let cache = |name: &String, length| format!("{name}: float[batch, {kv_heads}, {length}, {size}] ");
+        let pasts: String = caches.iter().map(|[past, _]| cache(past, "past")).collect();
+        let presents: String = caches.iter().map(|[_, present]| cache(present, "all")).collect();
+        let ids = "input_ids, position_ids: int64[batch, tokens], attention_mask: int64[batch, all]";
+        nodes.model(
+            values(&format!("{ids} {pasts}")),
+            values(&format!("logits: float[batch, tokens, {hidden}] {presents}")),
+        )
     }
 }
 
@@ -107,7 +71,7 @@ impl Deep {
 #[test]
 fn large_models_stay_far_below_the_limit() {
     // The scale changes with every fifth layer, so 16 proofs are needed.
-    let scores: Scores = |nodes, scores, layer| nodes.number("Mul", scores, by_layer(layer / 5));
+    let scores = |layer| format!("Mul($, {:?})", by_layer(layer / 5));
     let deep = Deep { layers: 80, heads: 128, kv_heads: 8, size: 128, scores, tiled: None };
     let converted = convert(&deep.model(), 64).unwrap();
     assert_eq!((converted.fused, converted.kept.len()), (80, 0));
@@ -116,7 +80,7 @@ fn large_models_stay_far_below_the_limit() {
 /// Nothing is taken from the proof of another layer if a constant differs.
 #[test]
 fn a_layer_with_other_constants_is_examined() {
-    let scores: Scores = |_, scores, _| scores.to_owned();
+    let scores = |_| "$".to_owned();
     for tiled in 0..3 {
         let deep = Deep { layers: 3, heads: 6, kv_heads: 3, size: 4, scores, tiled: Some(tiled) };
         let converted = convert(&deep.model(), 16).unwrap();
@@ -129,9 +93,9 @@ fn a_layer_with_other_constants_is_examined() {
 /// Each layer has another scale and takes as much work as it may, so each needs a proof.
 #[test]
 fn layers_beyond_the_limit_stay() {
-    let scores: Scores = |nodes, scores, layer| {
-        let scores = nodes.number("Mul", scores, by_layer(layer));
-        (0..40).fold(scores, |scores, _| nodes.number("Mul", &scores, 1.0))
+    let scores = |layer| {
+        let scaled = format!("Mul($, {:?})", by_layer(layer));
+        (0..40).fold(scaled, |scaled, _| format!("Mul({scaled}, 1.0)"))
     };
     let deep = Deep { layers: 40, heads: 1 << 14, kv_heads: 128, size: 1, scores, tiled: None };
     let converted = convert(&deep.model(), 64).unwrap();

@@ -3,13 +3,10 @@
 //! `python-tests/test_lower_exhaustive.py` shows in ONNX Runtime that they compute the same.
 
 use kvscatter::ElementType;
-use kvscatter_onnx::proto::attribute_proto::AttributeType;
-use kvscatter_onnx::proto::{
-    AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, ValueInfoProto,
-};
+use kvscatter_onnx::proto::{FunctionProto, ModelProto, NodeProto};
 use kvscatter_onnx::{LowerTarget, Model, OnnxError, lower};
 
-use crate::support::{int, model, node, scatter, string, testdata, value};
+use crate::support::{Nodes, append, graph_mut, load, parsed};
 
 const TARGETS: [LowerTarget; 2] = [LowerTarget::ScatterElements, LowerTarget::ScatterNd];
 
@@ -18,31 +15,15 @@ fn count(model: &ModelProto, op_type: &str) -> usize {
     model.graph.node.iter().filter(|node| node.op_type.as_deref() == Some(op_type)).count()
 }
 
-fn cache(name: &str) -> ValueInfoProto {
-    value(name, ElementType::Float32, &["batch", "8", "4"])
-}
-
 /// Makes two caches that are written at the same indices, and one that is written at others.
 fn three_caches() -> Model {
-    let update = |name: &str| value(name, ElementType::Float32, &["batch", "new", "4"]);
-    let starts = |name: &str| value(name, ElementType::Int64, &["batch"]);
-    let inputs = vec![
-        cache("k"),
-        cache("v"),
-        cache("w"),
-        update("new_k"),
-        update("new_v"),
-        update("new_w"),
-        starts("at"),
-        starts("elsewhere"),
-    ];
-    let nodes = vec![
-        scatter(&["k", "new_k", "at"], "k_out"),
-        scatter(&["v", "new_v", "at"], "v_out"),
-        scatter(&["w", "new_w", "elsewhere"], "w_out"),
-    ];
-    let outputs = vec![cache("k_out"), cache("v_out"), cache("w_out")];
-    model(inputs, nodes, outputs)
+    parsed(
+        "k, v, w: float[batch, 8, 4], new_k, new_v, new_w: float[batch, new, 4], at, elsewhere: int64[batch]",
+        "k_out = TensorScatter(k, new_k, at) {axis=1}
+        v_out = TensorScatter(v, new_v, at) {axis=1}
+        w_out = TensorScatter(w, new_w, elsewhere) {axis=1}",
+        "k_out, v_out, w_out: float[batch, 8, 4]",
+    )
 }
 
 #[test]
@@ -69,20 +50,20 @@ fn indices_are_computed_once_for_what_is_written_alike() {
 
 #[test]
 fn sizes_that_nothing_declares_are_asked_of_each_tensor() {
-    let open = |name: &str| value(name, ElementType::Float32, &["?", "?", "?"]);
-    let inputs = vec![open("k"), open("v"), open("new_k"), open("new_v")];
-    let nodes = vec![scatter(&["k", "new_k"], "k_out"), scatter(&["v", "new_v"], "v_out")];
-    let model = model(inputs, nodes, vec![open("k_out"), open("v_out")]);
+    let model = parsed(
+        "k, v, new_k, new_v: float[?, ?, ?]",
+        "k_out = TensorScatter(k, new_k) {axis=1}; v_out = TensorScatter(v, new_v) {axis=1}",
+        "k_out, v_out: float[?, ?, ?]",
+    );
     let lowered = lower(&model, LowerTarget::ScatterElements).unwrap();
     assert_eq!(count(lowered.model.proto(), "Shape"), 8, "three dimensions and a length of each");
 }
 
 #[test]
 fn a_ring_is_taken_modulo() {
-    let mut ring = scatter(&["k", "new_k", "at"], "k_out");
-    ring.attribute = vec![int("axis", -2), string("mode", "circular")];
     let mut model = three_caches();
-    model.proto_mut().graph.get_or_insert_default().node[0] = ring;
+    let ring = r#"k_out = TensorScatter(k, new_k, at) {axis=-2, mode="circular"}"#;
+    graph_mut(&mut model).node[0] = Nodes::parse(ring).nodes.remove(0);
     for target in TARGETS {
         let lowered = lower(&model, target).unwrap();
         assert_eq!(count(lowered.model.proto(), "Mod"), 2);
@@ -91,7 +72,7 @@ fn a_ring_is_taken_modulo() {
 
 #[test]
 fn a_real_decoder_keeps_everything_else() {
-    let model = Model::load(&testdata("mobius-llama-static/model.onnx")).unwrap();
+    let model = load("mobius-llama-static");
     let scatters = count(model.proto(), "TensorScatter");
     let others = |proto: &ModelProto| -> Vec<NodeProto> {
         let others = proto.graph.node.iter().filter(|node| {
@@ -113,16 +94,17 @@ fn a_real_decoder_keeps_everything_else() {
 }
 
 #[test]
-fn what_cannot_be_lowered() {
+fn models_that_cannot_be_lowered() {
     let refused = |model: &Model| lower(model, LowerTarget::ScatterNd).unwrap_err();
 
-    let none = Model::load(&testdata("optimum-llama/model.onnx")).unwrap();
+    let none = load("optimum-llama");
     assert!(matches!(refused(&none), OnnxError::NothingToLower));
 
-    let of_type = |element| {
-        let float = |name: &str| value(name, element, &["2", "8", "4"]);
-        model(vec![float("k"), float("u")], vec![scatter(&["k", "u"], "y")], vec![float("y")])
+    let with_nodes = |element: ElementType, nodes: &str| {
+        let dims = "[2, 8, 4]";
+        parsed(&format!("k, u: {element}{dims}"), nodes, &format!("y: {element}{dims}"))
     };
+    let of_type = |element| with_nodes(element, "y = TensorScatter(k, u) {axis=1}");
     for element in
         [ElementType::Float8E4M3Fn, ElementType::Float8E8M0, ElementType::Int4, ElementType::Float4E2M1]
     {
@@ -131,18 +113,13 @@ fn what_cannot_be_lowered() {
     }
     lower(&of_type(ElementType::BFloat16), LowerTarget::ScatterNd).unwrap();
 
-    let mut unknown = of_type(ElementType::Float32);
-    let graph = unknown.proto_mut().graph.get_or_insert_default();
-    graph.node.insert(0, node("Neg", &["k"], "past"));
-    graph.node.insert(0, node("Neg", &["u"], "update"));
-    graph.node[2] = scatter(&["past", "update"], "present");
-    graph.node.push(node("Neg", &["present"], "y"));
+    let unknown = "present = TensorScatter(Neg(k), Neg(u)) {axis=1}; y = Neg(present)";
+    let unknown = with_nodes(ElementType::Float32, unknown);
     let error = refused(&unknown);
     assert!(matches!(error.root(), OnnxError::RankUnknown), "{error}");
     assert!(error.to_string().starts_with("node 2 \"npresent\" (TensorScatter"), "{error}");
 
-    let mut batch = of_type(ElementType::Float32);
-    batch.proto_mut().graph.get_or_insert_default().node[0].attribute = vec![int("axis", 0)];
+    let batch = with_nodes(ElementType::Float32, "y = TensorScatter(k, u) {axis=0}");
     let error = refused(&batch);
     assert!(matches!(error.root(), OnnxError::Operator(_)), "{error}");
 }
@@ -151,16 +128,15 @@ fn what_cannot_be_lowered() {
 #[test]
 fn the_number_of_added_nodes_is_limited() {
     let link = |at: usize| if at == 0 { "past".to_owned() } else { format!("link{at}") };
-    let dims = ["?"; 64];
+    let dims = vec!["?"; 64].join(", ");
     let many = |count: usize| {
-        let nodes = (0..count).map(|at| {
-            let mut scatter = node("TensorScatter", &[&link(at), "new", "at"], &link(at + 1));
-            scatter.attribute = vec![int("axis", 63)];
-            scatter
-        });
-        let float = |name: &str| value(name, ElementType::Float32, &dims);
-        let inputs = vec![float("past"), float("new"), value("at", ElementType::Int64, &["?"])];
-        model(inputs, nodes.collect(), vec![float(&link(count))])
+        let scatter = |at| format!("{} = TensorScatter({}, new, at) {{axis=63}};", link(at + 1), link(at));
+        let inputs = format!("past, new: float[{dims}], at: int64[?]");
+        parsed(
+            &inputs,
+            &(0..count).map(scatter).collect::<String>(),
+            &format!("{}: float[{dims}]", link(count)),
+        )
     };
     let few = lower(&many(10), LowerTarget::ScatterNd).unwrap();
     assert!((1_000..10_000).contains(&few.index_nodes), "{}", few.index_nodes);
@@ -171,16 +147,8 @@ fn the_number_of_added_nodes_is_limited() {
 
 #[test]
 fn bodies_and_functions_are_refused_with_their_node() {
-    let branch = AttributeProto {
-        name: Some("then_branch".to_owned()),
-        r#type: Some(AttributeType::GRAPH),
-        g: GraphProto { node: vec![scatter(&["k", "new_k"], "inner")], ..GraphProto::default() }.into(),
-        ..AttributeProto::default()
-    };
     let mut nested = three_caches();
-    let mut choice = node("If", &["at"], "chosen");
-    choice.attribute = vec![branch];
-    nested.proto_mut().graph.get_or_insert_default().node.push(choice);
+    append(&mut nested, "chosen = If(at) {then_branch={inner = TensorScatter(k, new_k) {axis=1}}}");
     let error = lower(&nested, LowerTarget::ScatterElements).unwrap_err();
     assert!(matches!(error.root(), OnnxError::ScatterNested), "{error}");
     assert!(error.to_string().starts_with("node 3 \"nchosen\" (If"), "{error}");
@@ -189,7 +157,7 @@ fn bodies_and_functions_are_refused_with_their_node() {
     called.proto_mut().functions = vec![FunctionProto {
         name: Some("write".to_owned()),
         domain: Some("local".to_owned()),
-        node: vec![scatter(&["a", "b"], "c")],
+        node: Nodes::parse("c = TensorScatter(a, b) {axis=1}").nodes,
         ..FunctionProto::default()
     }];
     let error = lower(&called, LowerTarget::ScatterElements).unwrap_err();

@@ -12,6 +12,7 @@ mod forms;
 mod fusion;
 mod fusion_work;
 mod lower;
+mod masks;
 mod merged;
 mod messages;
 mod models;

@@ -4,25 +4,22 @@
 
 use std::collections::BTreeSet;
 
-use kvscatter::ElementType;
 use kvscatter_onnx::convert::{ConvertRefusal, convert};
 use kvscatter_onnx::decoder::{Decoder, WriterStyle};
 use kvscatter_onnx::proto::{AttributeProto, GraphProto, NodeProto, TensorProto};
 use kvscatter_onnx::{Model, OnnxError, TakenBranch, unmerge};
 
-use crate::support::{assert_refused, graph as body, int, load, model, node, value};
+use crate::support::{
+    append, assert_refused, declare, graph as body, graph_mut as graph, load, maker, node, nodes_mut, parsed,
+    values,
+};
 
-const FLOAT: ElementType = ElementType::Float32;
 const CONCAT: [&str; 4] = [
     "optimum-llama",
     "decoders/optimum-1.18-gpt2",
     "decoders/optimum-0.1-qwen3-float16",
     "decoders/optimum-1.18-opt",
 ];
-
-fn graph(model: &mut Model) -> &mut GraphProto {
-    model.proto_mut().graph.get_or_insert_default()
-}
 
 fn flag() -> TakenBranch {
     TakenBranch { condition: "use_cache_branch".to_owned(), value: true }
@@ -84,19 +81,19 @@ fn merged(decoder: &str) -> Model {
     choice.attribute = vec![branch("then_branch", with), branch("else_branch", without)];
     outer.node = vec![choice];
     outer.initializer = large;
-    outer.input.push(value("use_cache_branch", ElementType::Bool, &["1"]));
+    outer.input.extend(values("use_cache_branch: bool[1]"));
     model
 }
 
-/// Changes a branch of a merged decoder.
+/// Returns a branch of a merged decoder.
 fn branch_of<'m>(model: &'m mut Model, name: &str) -> &'m mut GraphProto {
-    let choice = graph(model).node.iter_mut().find(|node| node.op_type.as_deref() == Some("If")).unwrap();
-    let branch = choice.attribute.iter_mut().find(|it| it.name.as_deref() == Some(name)).unwrap();
+    let branch =
+        choice(model).attribute.iter_mut().find(|branch| branch.name.as_deref() == Some(name)).unwrap();
     branch.g.get_or_insert_default()
 }
 
 fn choice(model: &mut Model) -> &mut NodeProto {
-    graph(model).node.iter_mut().find(|node| node.op_type.as_deref() == Some("If")).unwrap()
+    nodes_mut(graph(model), "If").next().unwrap()
 }
 
 #[test]
@@ -181,40 +178,25 @@ fn names_mean_nothing() {
 
 /// Makes a merged decoder of one cache of keys and one of values. `with` and `without` are the nodes of its
 /// branches, which return `k`, `v` and `y`.
-fn small(outer: Vec<NodeProto>, with: Vec<NodeProto>, without: Vec<NodeProto>) -> Model {
-    let mut choice = node("If", &["flag"], "k");
-    choice.output = ["k", "v", "y"].map(str::to_owned).to_vec();
-    choice.attribute =
-        vec![body("then_branch", with, &["k", "v", "y"]), body("else_branch", without, &["k", "v", "y"])];
-    let cache = ["batch", "2", "past", "16"];
-    let all = ["batch", "2", "all", "16"];
-    let inputs = vec![
-        value("q", FLOAT, &["batch", "2", "s", "16"]),
-        value("past_k", FLOAT, &cache),
-        value("past_v", FLOAT, &cache),
-        value("flag", ElementType::Bool, &["1"]),
-    ];
-    let outputs =
-        vec![value("k", FLOAT, &all), value("v", FLOAT, &all), value("y", FLOAT, &["batch", "s", "32"])];
-    model(inputs, outer.into_iter().chain([choice]).collect(), outputs)
+fn small(outer: &str, with: &str, without: &str) -> Model {
+    parsed(
+        "q: float[batch, 2, s, 16], past_k, past_v: float[batch, 2, past, 16], flag: bool[1]",
+        &format!(
+            "{outer}; k, v, y = If(flag) {{then_branch={{{with}; return k, v, y}},
+                else_branch={{{without}; return k, v, y}}}}"
+        ),
+        "k, v: float[batch, 2, all, 16], y: float[batch, s, 32]",
+    )
 }
 
-fn join(past: &str, output: &str) -> NodeProto {
-    NodeProto { attribute: vec![int("axis", 2)], ..node("Concat", &[past, "rows"], output) }
-}
+const WITH_PAST: &str = "rows = Identity(q)
+    k = Concat(past_k, rows) {axis=2}; v = Concat(past_v, rows) {axis=2}
+    inner = MatMul(k, v); y = Neg(inner)";
+const WITHOUT_PAST: &str = "k = Neg(q); v = Abs(q); y = Neg(k)";
 
-fn with_past() -> Vec<NodeProto> {
-    vec![
-        node("Identity", &["q"], "rows"),
-        join("past_k", "k"),
-        join("past_v", "v"),
-        node("MatMul", &["k", "v"], "inner"),
-        node("Neg", &["inner"], "y"),
-    ]
-}
-
-fn without_past() -> Vec<NodeProto> {
-    vec![node("Neg", &["q"], "k"), node("Abs", &["q"], "v"), node("Neg", &["k"], "y")]
+/// Returns a merged decoder in which one branch has more nodes.
+fn with_more(nodes: &str) -> Model {
+    small("", &format!("{WITH_PAST}; {nodes}"), WITHOUT_PAST)
 }
 
 /// Returns `Op(inputs) -> output` for every node of the unmerged model.
@@ -235,10 +217,8 @@ fn lines(model: &Model) -> Vec<String> {
 #[test]
 fn names_that_the_outer_graph_uses_are_avoided() {
     // `rows` and `inner` are other values outside, and `inner` is also a name of a nested graph there.
-    let nested = |result: &str| body("body", vec![node("Abs", &["rows"], "inner")], &[result]);
-    let mut scan = node("Scan", &["rows"], "scanned");
-    scan.attribute = vec![nested("inner")];
-    let mut model = small(vec![node("Exp", &["q"], "rows"), scan], with_past(), without_past());
+    let outer = "rows = Exp(q); scanned = Scan(rows) {body={inner = Abs(rows)}}";
+    let model = small(outer, WITH_PAST, WITHOUT_PAST);
     assert_eq!(
         lines(&model),
         [
@@ -252,15 +232,12 @@ fn names_that_the_outer_graph_uses_are_avoided() {
         ]
     );
     // A nested graph of the branch reads the renamed value, and another one defines the name itself.
-    let with = branch_of(&mut model, "then_branch");
-    let mut reads = node("Scan", &["k"], "scanned_1");
-    reads.attribute = vec![nested("rows")];
-    let mut defines = node("Scan", &["k"], "scanned_2");
-    defines.attribute =
-        vec![body("body", vec![node("Exp", &["k"], "rows"), node("Abs", &["rows"], "z")], &["z"])];
-    with.node.splice(4..4, [reads, defines]);
+    let (joined, products) = WITH_PAST.split_once("inner").unwrap();
+    let scans = "scanned_1 = Scan(k) {body={within = Abs(rows); return rows}}
+        scanned_2 = Scan(k) {body={rows = Exp(k); z = Abs(rows)}}";
+    let model = small(outer, &format!("{joined}; {scans}; inner{products}"), WITHOUT_PAST);
     let unmerged = unmerge(&model).unwrap().unwrap().model;
-    let bodies: Vec<_> = unmerged.proto().graph.node[6..8].iter().map(|node| &node.attribute[0].g).collect();
+    let bodies: Vec<_> = unmerged.proto().graph.node[5..7].iter().map(|node| &node.attribute[0].g).collect();
     assert_eq!(bodies[0].node[0].input, ["rows_1"]);
     assert_eq!(bodies[0].output[0].name.as_deref(), Some("rows_1"));
     assert_eq!(bodies[1].node[0].output, ["rows"]);
@@ -270,15 +247,13 @@ fn names_that_the_outer_graph_uses_are_avoided() {
 #[test]
 fn outputs_that_are_other_values_are_copied() {
     // The branch returns one value twice, an outer value, and values under each other's names.
-    let mut model = small(vec![node("Exp", &["q"], "outer")], with_past(), without_past());
+    let mut model = small("outer = Exp(q)", WITH_PAST, WITHOUT_PAST);
     choice(&mut model).output = ["k", "v", "y", "twice", "same"].map(str::to_owned).to_vec();
     for name in ["then_branch", "else_branch"] {
         let names = ["v", "k", "y", "y", "outer"];
         branch_of(&mut model, name).output = body("", vec![], &names).g.output.clone();
     }
-    graph(&mut model)
-        .output
-        .extend(["twice", "same"].map(|name| value(name, FLOAT, &["batch", "2", "s", "16"])));
+    graph(&mut model).output.extend(values("twice, same: float[batch, 2, s, 16]"));
     assert_eq!(
         lines(&model)[2..],
         [
@@ -294,33 +269,28 @@ fn outputs_that_are_other_values_are_copied() {
 
 #[test]
 fn a_nested_graph_may_define_the_name_of_an_output() {
-    let mut model = small(vec![], with_past(), without_past());
-    let with = branch_of(&mut model, "then_branch");
     // The branch calls the value `other`, and a nested graph calls another value `y` and reads both.
-    with.node.last_mut().unwrap().output = vec!["other".to_owned()];
-    let mut scan = node("Scan", &["other"], "scanned");
-    scan.attribute =
-        vec![body("body", vec![node("Exp", &["k"], "y"), node("Add", &["y", "other"], "z")], &["z"])];
-    with.node.push(scan);
-    with.output[2].name = Some("other".to_owned());
+    let with = WITH_PAST.replace("y = Neg", "other = Neg");
+    let scan = "scanned = Scan(other) {body={y = Exp(k); z = Add(y, other)}}";
+    let mut model = small("", &format!("{with}; {scan}"), WITHOUT_PAST);
+    branch_of(&mut model, "then_branch").output[2].name = Some("other".to_owned());
     let lines = lines(&model);
     assert_eq!(lines[4..], ["Neg(inner) -> other", "Scan(other) -> scanned", "Identity(other) -> y"]);
 }
 
 #[test]
 fn the_branch_declares_its_outputs() {
-    let mut model = small(vec![], with_past(), without_past());
-    branch_of(&mut model, "then_branch").output[0] = value("k", FLOAT, &["batch", "2", "past + s", "16"]);
-    branch_of(&mut model, "then_branch").output[1] = value("v", ElementType::Int64, &["batch"]);
+    let mut model = small("", WITH_PAST, WITHOUT_PAST);
+    let declared = values("k: float[batch, 2, past + s, 16], v: int64[batch]");
+    branch_of(&mut model, "then_branch").output.splice(..2, declared.clone());
     let unmerged = unmerge(&model).unwrap().unwrap().model;
-    let outputs = &unmerged.proto().graph.output;
-    assert_eq!(outputs[0], value("k", FLOAT, &["batch", "2", "past + s", "16"]));
-    assert_eq!(outputs[1], value("v", FLOAT, &["batch", "2", "all", "16"]));
+    let expected = [declared[0].clone(), values("v: float[batch, 2, all, 16]").remove(0)];
+    assert_eq!(unmerged.proto().graph.output[..2], expected);
 }
 
 #[test]
 fn both_branches_are_decoders() {
-    let model = small(vec![], with_past(), with_past());
+    let model = small("", WITH_PAST, WITH_PAST);
     assert_refused!(unmerge(&model), OnnxError::MergedTwice { condition } if condition == "flag");
     assert_refused!(convert(&model, 16), OnnxError::MergedTwice { .. });
     let error = unmerge(&model).unwrap_err().to_string();
@@ -333,54 +303,51 @@ fn both_branches_are_decoders() {
 #[test]
 fn graphs_that_are_no_merged_decoders() {
     type Change = fn(&mut Model);
+    let usual = || small("", WITH_PAST, WITHOUT_PAST);
     let changed = |change: Change| {
-        let mut model = small(vec![], with_past(), without_past());
+        let mut model = usual();
         change(&mut model);
         model
     };
-    let models: [(&str, Change); 12] = [
-        ("neither branch has a past", |model| {
-            branch_of(model, "then_branch").node = without_past();
-        }),
-        ("two Ifs", |model| {
-            let mut second = choice(model).clone();
-            second.output = ["a", "b", "c"].map(str::to_owned).to_vec();
-            graph(model).node.push(second);
-        }),
-        ("another node reads the flag", |model| graph(model).node.push(node("Not", &["flag"], "not"))),
-        ("the flag is an output", |model| {
-            graph(model).output.push(value("flag", ElementType::Bool, &["1"]));
-        }),
-        ("the branch reads the flag", |model| {
-            branch_of(model, "then_branch").node.push(node("Not", &["flag"], "not"));
-        }),
-        ("the flag is computed", |model| {
-            graph(model).node.insert(0, node("Not", &["flag"], "not"));
-            choice(model).input = vec!["not".to_owned()];
-        }),
-        ("the flag is no boolean", |model| {
-            *graph(model).input.last_mut().unwrap() = value("flag", ElementType::Int64, &["1"]);
-        }),
-        ("most outputs are not those of the If", |model| {
-            let more = ["a", "b", "c"];
-            graph(model).node.extend(more.map(|name| node("Neg", &["q"], name)));
-            graph(model).output.extend(more.map(|name| value(name, FLOAT, &["batch", "2", "s", "16"])));
-        }),
-        ("a branch has an input", |model| {
-            branch_of(model, "else_branch").input.push(value("a", FLOAT, &["1"]));
-        }),
-        ("a branch is missing", |model| {
-            choice(model).attribute.pop();
-        }),
-        ("a branch has an output too few", |model| {
-            branch_of(model, "else_branch").output.pop();
-        }),
-        ("the branch reads an output of the If that it does not produce", |model| {
-            branch_of(model, "then_branch").node.retain(|node| node.output != ["v"]);
-        }),
+    let mut computed = small("not = Not(flag)", WITH_PAST, WITHOUT_PAST);
+    choice(&mut computed).input = vec!["not".to_owned()];
+    let models = [
+        ("neither branch has a past", small("", WITHOUT_PAST, WITHOUT_PAST)),
+        (
+            "two Ifs",
+            changed(|model| {
+                let mut second = choice(model).clone();
+                second.output = ["a", "b", "c"].map(str::to_owned).to_vec();
+                graph(model).node.push(second);
+            }),
+        ),
+        ("another node reads the flag", small("not = Not(flag)", WITH_PAST, WITHOUT_PAST)),
+        ("the flag is an output", changed(|model| graph(model).output.extend(values("flag: bool[1]")))),
+        ("the branch reads the flag", with_more("not = Not(flag)")),
+        ("the flag is computed", computed),
+        ("the flag is no boolean", changed(|model| declare(model, "flag: int64[1]"))),
+        (
+            "most outputs are not those of the If",
+            changed(|model| {
+                append(model, "a = Neg(q); b = Neg(q); c = Neg(q)");
+                graph(model).output.extend(values("a, b, c: float[batch, 2, s, 16]"));
+            }),
+        ),
+        (
+            "a branch has an input",
+            changed(|model| branch_of(model, "else_branch").input.extend(values("a: float[1]"))),
+        ),
+        ("a branch is missing", changed(|model| drop(choice(model).attribute.pop()))),
+        (
+            "a branch has an output too few",
+            changed(|model| drop(branch_of(model, "else_branch").output.pop())),
+        ),
+        (
+            "the branch reads an output of the If that it does not produce",
+            changed(|model| branch_of(model, "then_branch").node.retain(|node| node.output != ["v"])),
+        ),
     ];
-    for (what, change) in models {
-        let model = changed(change);
+    for (what, model) in models {
         assert!(unmerge(&model).unwrap().is_none(), "{what}");
         assert!(convert(&model, 16).is_err(), "{what}");
     }
@@ -388,16 +355,19 @@ fn graphs_that_are_no_merged_decoders() {
 
 #[test]
 fn names_that_occur_twice_and_nodes_in_a_wrong_order() {
-    for change in [
-        |with: &mut GraphProto| with.node.push(node("Neg", &["q"], "rows")),
-        |with: &mut GraphProto| with.node.reverse(),
-        |with: &mut GraphProto| with.node.push(node("Neg", &["absent"], "b")),
-        |with: &mut GraphProto| with.output[2].name = None,
-        |with: &mut GraphProto| with.initializer = vec![TensorProto::default()],
-    ] {
-        let mut model = small(vec![], with_past(), without_past());
+    let changed = |change: fn(&mut GraphProto)| {
+        let mut model = with_more("");
         change(branch_of(&mut model, "then_branch"));
-        assert!(unmerge(&model).unwrap().is_none());
+        model
+    };
+    for (what, model) in [
+        ("twice", with_more("rows = Neg(q)")),
+        ("reversed", changed(|with| with.node.reverse())),
+        ("absent", with_more("b = Neg(absent)")),
+        ("no name", changed(|with| with.output[2].name = None)),
+        ("a tensor without a name", changed(|with| with.initializer = vec![TensorProto::default()])),
+    ] {
+        assert!(unmerge(&model).unwrap().is_none(), "{what}");
     }
 }
 
@@ -405,16 +375,10 @@ fn names_that_occur_twice_and_nodes_in_a_wrong_order() {
 #[test]
 fn a_decoder_with_another_if() {
     let mut model = load("optimum-llama");
-    let graph = graph(&mut model);
-    graph.input.push(value("flag", ElementType::Bool, &["1"]));
-    let logits = graph.node.iter_mut().find(|node| node.output == ["logits"]).unwrap();
-    logits.output = vec!["plain".to_owned()];
-    let mut choice = node("If", &["flag"], "logits");
-    choice.attribute = vec![
-        body("then_branch", vec![node("Neg", &["plain"], "a")], &["a"]),
-        body("else_branch", vec![node("Abs", &["plain"], "b")], &["b"]),
-    ];
-    graph.node.push(choice);
+    graph(&mut model).input.extend(values("flag: bool[1]"));
+    let logits = maker(graph(&mut model), "logits");
+    graph(&mut model).node[logits].output = vec!["plain".to_owned()];
+    append(&mut model, "logits = If(flag) {then_branch={a = Neg(plain)}, else_branch={b = Abs(plain)}}");
     assert!(unmerge(&model).unwrap().is_none());
     let found = model.graph().unwrap();
     let decoder = Decoder::of(&found).unwrap();

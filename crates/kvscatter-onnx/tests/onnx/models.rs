@@ -5,7 +5,7 @@ use kvscatter_onnx::proto::type_proto::{Sequence, Value as TypeValue};
 use kvscatter_onnx::proto::{self, ModelProto, SparseTensorProto, TensorProto};
 use kvscatter_onnx::{Dimension, Model, OnnxError};
 
-use crate::support::{assert_refused, model, node, opset, testdata, value};
+use crate::support::{Nodes, assert_refused, graph_mut, opset, parsed, testdata, value, values};
 
 /// Unknown fields of every wire type: varint, 64 bits, bytes, a group with a varint in it, 32 bits.
 const UNKNOWN: &[u8] =
@@ -114,11 +114,11 @@ fn small_files_cannot_grow_large_in_memory() {
 #[test]
 fn long_names_are_refused() {
     let named = |length: usize, name: fn(&mut proto::NodeProto) -> &mut String| {
-        let mut node = node("Neg", &["x"], "y");
-        node.domain = Some(String::new());
-        *name(&mut node) = "a".repeat(length);
-        let output = node.output[0].clone();
-        let mut model = model(vec![float("x")], vec![node], vec![float(&output)]);
+        let mut model = parsed("x: float[2]", "y = Neg(x)", "y: float[2]");
+        let graph = graph_mut(&mut model);
+        graph.node[0].domain = Some(String::new());
+        *name(&mut graph.node[0]) = "a".repeat(length);
+        graph.output[0].name = Some(graph.node[0].output[0].clone());
         model.proto_mut().opset_import.push(opset(&"a".repeat(length), 1));
         model
     };
@@ -133,72 +133,64 @@ fn long_names_are_refused() {
         assert_refused!(named(4097, name).graph(), OnnxError::NameTooLong { bytes: 4097, limit: 4096, .. });
     }
     let input = "a".repeat(4097);
-    let of_input = model(vec![float(&input)], vec![], vec![]);
+    let of_input = parsed(&format!("{input}: float[2]"), "", "");
     assert_refused!(of_input.graph(), OnnxError::NameTooLong { what: "input", index: 0, .. });
-}
-
-fn float(name: &str) -> proto::ValueInfoProto {
-    value(name, Float32, &["2"])
 }
 
 #[test]
 fn values_have_one_producer() {
-    let refused = |inputs: &[&str], nodes, outputs: &[&str]| {
-        let declare = |names: &[&str]| names.iter().map(|name| float(name)).collect();
-        model(declare(inputs), nodes, declare(outputs)).graph().map(|_| ()).unwrap_err()
+    let refused = |inputs: &[&str], nodes: &str, outputs: &[&str]| {
+        let declare = |names: &[&str]| names.iter().map(|name| value(name, Float32, &["2"])).collect();
+        Nodes::parse(nodes).model(declare(inputs), declare(outputs)).graph().map(|_| ()).unwrap_err()
     };
-    let identity = |input: &str, output: &str| node("Identity", &[input], output);
-    let cases = [
-        refused(&["x", "x"], vec![], &["x"]),
-        refused(&["x"], vec![identity("x", "x")], &["x"]),
-        refused(&["x"], vec![identity("x", "y"), identity("x", "y")], &["y"]),
-        refused(&["x"], vec![identity("x", "y")], &["y", "y"]),
-    ];
-    for error in cases {
+    for error in [
+        refused(&["x", "x"], "", &["x"]),
+        refused(&["x"], "x = Identity(x)", &["x"]),
+        refused(&["x"], "y = Identity(x); y = Identity(x)", &["y"]),
+        refused(&["x"], "y = Identity(x)", &["y", "y"]),
+    ] {
         assert!(matches!(&error, OnnxError::DuplicateName { .. }), "{error}");
     }
-    let error = refused(&["x", ""], vec![], &["x"]);
+    let error = refused(&["x", ""], "", &["x"]);
     assert!(matches!(error, OnnxError::NameMissing { what: "input", index: 1 }), "{error}");
-    let error = refused(&["x"], vec![identity("x", "y")], &[""]);
+    let error = refused(&["x"], "y = Identity(x)", &[""]);
     assert!(matches!(error, OnnxError::NameMissing { what: "output", index: 0 }), "{error}");
-    let error = refused(&["x"], vec![identity("z", "y")], &["y"]);
+    let error = refused(&["x"], "y = Identity(z)", &["y"]);
     assert!(
         matches!(&error, OnnxError::InNode { node, .. } if node.name == "ny")
             && matches!(error.root(), OnnxError::ValueMissing { name } if name == "z"),
         "{error}"
     );
-    let error = refused(&["x"], vec![], &["y"]);
+    let error = refused(&["x"], "", &["y"]);
     assert!(matches!(&error, OnnxError::ValueMissing { name } if name == "y"), "{error}");
 }
 
 #[test]
 fn an_input_may_have_an_initializer() {
-    let mut model = model(vec![float("x")], vec![], vec![float("x")]);
+    let mut model = parsed("x: float[2]", "", "x: float[2]");
     let initializer = |name: &str| TensorProto { name: Some(name.to_owned()), ..TensorProto::default() };
-    model.proto_mut().graph.get_or_insert_default().initializer = vec![initializer("x")];
+    graph_mut(&mut model).initializer = vec![initializer("x")];
     assert!(model.graph().unwrap().initializer("x").is_some());
-    let initializers = &mut model.proto_mut().graph.get_or_insert_default().initializer;
-    initializers.push(initializer("x"));
+    graph_mut(&mut model).initializer.push(initializer("x"));
     assert_refused!(model.graph(), OnnxError::DuplicateName { .. });
-    model.proto_mut().graph.get_or_insert_default().initializer = vec![initializer("")];
+    graph_mut(&mut model).initializer = vec![initializer("")];
     assert_refused!(model.graph(), OnnxError::NameMissing { what: "initializer", .. });
-    model.proto_mut().graph.get_or_insert_default().sparse_initializer = vec![SparseTensorProto::default()];
+    graph_mut(&mut model).sparse_initializer = vec![SparseTensorProto::default()];
     assert_refused!(model.graph(), OnnxError::Sparse { .. });
 }
 
 #[test]
-fn order_and_cycles_are_told_apart() {
-    let graph = |nodes| model(vec![float("x")], nodes, vec![float("a")]);
-    let wrong_order = graph(vec![node("Identity", &["b"], "a"), node("Identity", &["x"], "b")]);
+fn a_wrong_order_is_no_cycle() {
+    let graph = |nodes| parsed("x: float[2]", nodes, "a: float[2]");
     assert_refused!(
-        wrong_order.graph(),
+        graph("a = Identity(b); b = Identity(x)").graph(),
         OnnxError::NodeOrder { name, producer } if name == "b" && producer.index == 1
     );
     for cycle in [
-        vec![node("Identity", &["a"], "a")],
-        vec![node("Identity", &["b"], "a"), node("Identity", &["a"], "b")],
+        "a = Identity(a)",
+        "a = Identity(b); b = Identity(a)",
         // The first node reads from the cycle but is not part of it.
-        vec![node("Identity", &["b"], "a"), node("Add", &["x", "c"], "b"), node("Identity", &["b"], "c")],
+        "a = Identity(b); b = Add(x, c); c = Identity(b)",
     ] {
         let model = graph(cycle);
         let error = model.graph().unwrap_err();
@@ -210,7 +202,7 @@ fn order_and_cycles_are_told_apart() {
 
 #[test]
 fn operator_sets() {
-    let mut model = model(vec![float("x")], vec![node("Identity", &["x"], "y")], vec![float("y")]);
+    let mut model = parsed("x: float[2]", "y = Identity(x)", "y: float[2]");
     // Both names of the default domain are used.
     model.proto_mut().opset_import = vec![opset("ai.onnx", 24)];
     assert_eq!(model.graph().unwrap().nodes()[0].version(), 24);
@@ -223,8 +215,7 @@ fn operator_sets() {
 
 #[test]
 fn declared_types() {
-    let inputs = vec![value("x", Int64, &["3", "n", "?"])];
-    let mut model = model(inputs, vec![], vec![]);
+    let mut model = parsed("x: int64[3, n, ?]", "", "");
     let declared = model.graph().unwrap().inputs().unwrap();
     assert_eq!((declared[0].name, declared[0].element), ("x", Int64));
     assert_eq!(
@@ -233,9 +224,9 @@ fn declared_types() {
     );
 
     let mut refused = |change: &dyn Fn(&mut proto::ValueInfoProto), is_expected: fn(&OnnxError) -> bool| {
-        let mut input = value("x", Int64, &["3"]);
-        change(&mut input);
-        model.proto_mut().graph.get_or_insert_default().input = vec![input];
+        let mut inputs = values("x: int64[3]");
+        change(&mut inputs[0]);
+        graph_mut(&mut model).input = inputs;
         let error = model.graph().unwrap().inputs().unwrap_err();
         assert!(is_expected(error.root()), "{error}");
     };

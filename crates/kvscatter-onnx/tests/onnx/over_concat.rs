@@ -5,24 +5,24 @@
 
 use std::collections::BTreeSet;
 
-use kvscatter::ElementType;
+use kvscatter::ElementType::{BFloat16, Float16};
 use kvscatter_onnx::convert::{
     CacheWindow, ConvertOptions, ConvertRefusal, Converted, KeptAttention, KeptReason, LinearReason,
     LinearWindow, WindowedCaches, convert,
 };
-use kvscatter_onnx::proto::{GraphProto, NodeProto};
-use kvscatter_onnx::{Model, Node, OnnxError};
+use kvscatter_onnx::proto::NodeProto;
+use kvscatter_onnx::{Model, Node};
 
-use crate::fusion::{Form, Nodes, Step, as_it_is, op_types, tiled_heads};
-use crate::support::{float, int, ints, node, opset, testdata, value};
+use crate::fusion::{Form, TILED, TILED_HEADS, op_types};
+use crate::support::{declare, fix_dim, float, graph_mut, int, load, node, opset, refusal};
 
 const SLOTS: usize = 16;
 
 /// Returns a decoder in which one `Attention` takes the place of all nodes from the keys' transposition to the product
 /// of weights and values. `change` gets the node.
-fn decoder(form: &Form, mask: &str, change: impl FnOnce(&mut NodeProto)) -> Model {
+fn decoder(form: &Form<'_>, mask: &str, change: impl FnOnce(&mut NodeProto)) -> Model {
     let mut model = form.model();
-    let graph: &mut GraphProto = model.proto_mut().graph.as_option_mut().unwrap();
+    let graph = graph_mut(&mut model);
     let is_turned = |node: &NodeProto| node.attribute.iter().any(|it| it.ints == [0, 1, 3, 2]);
     let turned = graph.node.iter().position(is_turned).unwrap();
     let keys = graph.node[turned].input[0].clone();
@@ -87,20 +87,15 @@ const WHOLE: [&str; 3] = ["present.k", "present.v", "nonpad_kv_seqlen"];
 
 #[test]
 fn heads_are_read_as_the_cache_has_them() {
-    let grouped = Form { repeat: as_it_is, ..Form::grouped() };
-    let tiled: Step = |nodes, value| {
-        let apart = nodes.add("Unsqueeze", &[value, "two"]);
-        let repeated = nodes.add("Tile", &[&apart, "shared"]);
-        nodes.add("Reshape", &[&repeated, "all_heads"])
-    };
+    let grouped = Form { repeat: "$", ..Form::grouped() };
     for (what, form) in [
         ("as many as queries", Form::plain()),
-        ("shared", grouped.clone()),
+        ("shared", grouped),
         ("repeated by Expand", Form::grouped()),
-        ("repeated by Tile", Form { repeat: tiled, ..Form::grouped() }),
-        ("one for all", Form { kv_heads: 1, repeat: as_it_is, ..Form::plain() }),
-        ("float16", Form { element: ElementType::Float16, ..Form::grouped() }),
-        ("bfloat16", Form { element: ElementType::BFloat16, ..grouped }),
+        ("repeated by Tile", Form { repeat: TILED, ..Form::grouped() }),
+        ("one for all", Form { kv_heads: 1, ..Form::plain() }),
+        ("float16", Form { element: Float16, ..Form::grouped() }),
+        ("bfloat16", Form { element: BFloat16, ..grouped }),
     ] {
         for mask in ["visible", "bias"] {
             let converted = converted(&decoder(&form, mask, as_exported));
@@ -119,18 +114,9 @@ fn heads_are_read_as_the_cache_has_them() {
 /// Queries, keys and values have all heads of a token in a row.
 #[test]
 fn rank_3_reads_the_cache_of_rank_4() {
-    let flat: Step = |nodes, value| {
-        let by_token = nodes.add("Transpose", &[value]);
-        nodes.attribute(ints("perm", &[0, 2, 1, 3]));
-        nodes.add("Reshape", &[&by_token, "by_row"])
-    };
-    let repeated: Step = |nodes, value| {
-        let by_token = nodes.add("Transpose", &[value]);
-        nodes.attribute(ints("perm", &[0, 2, 1, 3]));
-        let apart = nodes.add("Unsqueeze", &[&by_token, "three"]);
-        let wide = nodes.add("Expand", &[&apart, "shared_last"]);
-        nodes.add("Reshape", &[&wide, "by_row"])
-    };
+    let flat = "Reshape(Transpose($) {perm=[0, 2, 1, 3]}, [0, 0, 12])";
+    let repeated =
+        "Reshape(Expand(Unsqueeze(Transpose($) {perm=[0, 2, 1, 3]}, [3]), [1, 1, 1, 2, 1]), [0, 0, 24])";
     for (what, repeat, heads) in [("shared", flat, 3), ("repeated", repeated, 6)] {
         let form = Form { repeat, ..Form::grouped() };
         let mut model = decoder(&form, "visible", |node| {
@@ -138,15 +124,9 @@ fn rank_3_reads_the_cache_of_rank_4() {
             node.attribute.extend([int("q_num_heads", 6), int("kv_num_heads", heads)]);
             node.output[0] = "logits".to_owned();
         });
-        let graph = model.proto_mut().graph.as_option_mut().unwrap();
-        graph.node.retain(|node| {
+        graph_mut(&mut model).node.retain(|node| {
             !["by_token", "logits"].contains(&node.output[0].as_str()) || node.input[0] == "x"
         });
-        let mut more = Nodes { element: form.element, nodes: Vec::new(), initializers: Vec::new() };
-        more.ints("by_row", &[0, 0, 4 * heads]);
-        more.ints("three", &[3]);
-        more.ints("shared_last", &[1, 1, 1, 2, 1]);
-        graph.initializer.extend(more.initializers);
         let converted = converted(&model);
         let (read, attributes) = attention(&converted);
         assert_eq!((read, attributes), (WHOLE.map(str::to_owned), vec!["scale".to_owned()]), "{what}");
@@ -158,22 +138,16 @@ fn rank_3_reads_the_cache_of_rank_4() {
 #[test]
 fn a_mask_may_be_absent_if_steps_have_one_token() {
     let mut model = decoder(&Form::grouped(), "", as_exported);
-    assert!(matches!(
-        convert(&model, SLOTS).unwrap_err().root(),
-        OnnxError::Convert(ConvertRefusal::Visibility { hidden: false, .. })
-    ));
-    let graph = model.proto_mut().graph.as_option_mut().unwrap();
-    for name in ["input_ids", "position_ids"] {
-        let declared = graph.input.iter_mut().find(|it| it.name.as_deref() == Some(name)).unwrap();
-        *declared = value(name, ElementType::Int64, &["batch", "1"]);
-    }
+    assert!(matches!(refusal(&model, SLOTS), ConvertRefusal::Visibility { hidden: false, .. }));
+    fix_dim(&mut model, "tokens", 1);
+    let graph = graph_mut(&mut model);
     graph.input.retain(|input| input.name.as_deref() != Some("attention_mask"));
     // Nothing may read the mask that was dropped.
     let used: BTreeSet<_> = graph.node.iter().flat_map(|node| node.input.clone()).collect();
     graph.node.retain(|node| used.contains(&node.output[0]) || node.output[0] == "logits");
-    graph.node.retain(|node| !node.input.contains(&"attention_mask".to_owned()));
-    let masks = ["real", "visible", "bias"];
-    graph.node.retain(|node| !masks.contains(&node.output[0].as_str()));
+    let masks = graph.node.iter().position(|node| node.input.contains(&"attention_mask".to_owned())).unwrap();
+    graph.node.drain(masks..=masks + 1);
+    graph.node.retain(|node| !["visible", "bias"].contains(&node.output[0].as_str()));
     assert_eq!(attention(&converted(&model)).0, WHOLE);
 }
 
@@ -193,25 +167,19 @@ fn other_attributes_stay() {
 }
 
 /// Adds `seen`, which hides all but the last 4 positions.
-fn windowed(nodes: &mut Nodes, queries: &str) -> String {
-    nodes.ints("width", &[4]);
-    let edge = nodes.add("Sub", &["column", "width"]);
-    let recent = nodes.add("Greater", &["slots", &edge]);
-    nodes.called("seen", "And", &["visible", &recent]);
-    queries.to_owned()
-}
+const WINDOWED: &str = "seen = And(visible, Greater(slots, Sub(column, [4]))); $";
 
 #[test]
 fn windows_become_rings() {
     let windows = WindowedCaches::Ring { chunk: Some(2), rewind: 0 };
     let with_rings = |model: &Model| convert(model, ConvertOptions::new(SLOTS).windowed(windows)).unwrap();
-    let form = Form { queries: windowed, ..Form::grouped() };
+    let form = Form { queries: WINDOWED, ..Form::grouped() };
     let ring = with_rings(&decoder(&form, "seen", as_exported));
     assert_eq!(attention(&ring).0[..2], WHOLE[..2]);
     assert_eq!(ring.rings.iter().map(|(ring, caches)| (ring.window, *caches)).collect::<Vec<_>>(), [(4, 2)]);
     assert_eq!(ring.windows, [CacheWindow { past: "past.k".to_owned(), window: Some(4) }]);
     // Another node reads the caches, which might be slot by slot.
-    let linear = with_rings(&decoder(&Form { repeat: tiled_heads, ..form }, "seen", as_exported));
+    let linear = with_rings(&decoder(&Form { repeat: TILED_HEADS, ..form }, "seen", as_exported));
     let reason = LinearReason::Reader;
     assert_eq!(linear.linear_windows, [LinearWindow { window: 4, attentions: 1, reason }]);
     assert!(linear.rings.is_empty());
@@ -219,7 +187,7 @@ fn windows_become_rings() {
 
 #[test]
 fn layers_of_an_export_have_their_own_windows() {
-    let model = Model::load(&testdata("decoders/torch-2.15-gemma3/model.onnx")).unwrap();
+    let model = load("decoders/torch-2.15-gemma3");
     let converted = convert(&model, 64).unwrap();
     assert_eq!((converted.attentions, converted.attention_nodes, converted.fused), (2, 2, 0));
     assert_eq!(
@@ -234,23 +202,21 @@ fn layers_of_an_export_have_their_own_windows() {
 /// The node reads what is computed from the caches, as it did before.
 #[test]
 fn keys_and_values_that_are_no_whole_cache_stay() {
-    let cast: Step = |nodes, value| nodes.cast(value, ElementType::Float32);
-    let wide = Form { element: ElementType::Float16, repeat: cast, queries: cast, ..Form::plain() };
-    let mut widened = decoder(&wide, "visible", as_exported);
-    let graph = widened.proto_mut().graph.as_option_mut().unwrap();
-    graph.output[0] = value("logits", ElementType::Float32, &["batch", "tokens", "24"]);
-    let scaled: Step = |nodes, value| nodes.number("Mul", value, 0.5);
-    // At other lengths the factor may be another one.
-    let unscaled: Step = |nodes, value| nodes.number("Mul", value, 1.0);
+    let wide = "Cast($) {to=float}";
+    let mut widened = decoder(
+        &Form { element: Float16, repeat: wide, queries: wide, ..Form::plain() },
+        "visible",
+        as_exported,
+    );
+    declare(&mut widened, "logits: float[batch, tokens, 24]");
+    let other = |form: Form<'_>, mask| decoder(&form, mask, as_exported);
     for (what, model) in [
-        (
-            "in another order",
-            decoder(&Form { repeat: tiled_heads, ..Form::grouped() }, "visible", as_exported),
-        ),
+        ("in another order", other(Form { repeat: TILED_HEADS, ..Form::grouped() }, "visible")),
         ("cast", widened),
-        ("scaled", decoder(&Form { repeat: scaled, ..Form::plain() }, "bias", as_exported)),
-        ("multiplied by 1", decoder(&Form { repeat: unscaled, ..Form::plain() }, "bias", as_exported)),
-        ("scaled values", decoder(&Form { values: scaled, ..Form::plain() }, "bias", as_exported)),
+        ("scaled", other(Form { repeat: "Mul($, 0.5)", ..Form::plain() }, "bias")),
+        // At other lengths the factor may be another one.
+        ("multiplied by 1", other(Form { repeat: "Mul($, 1.0)", ..Form::plain() }, "bias")),
+        ("scaled values", other(Form { values: "Mul($, 0.5)", ..Form::plain() }, "bias")),
     ] {
         let converted = converted(&model);
         let ([keys, values, lengths], _) = attention(&converted);
@@ -275,9 +241,7 @@ fn forms_without_a_counterpart_are_refused_by_name() {
         ("queries, keys and values of different ranks", |node| "x".clone_into(&mut node.input[0])),
     ];
     for (expected, change) in forms {
-        match convert(&decoder(&Form::grouped(), "visible", change), SLOTS).unwrap_err().root() {
-            OnnxError::Convert(ConvertRefusal::AttentionForm { what }) => assert_eq!(*what, expected),
-            other => panic!("{expected}: {other}"),
-        }
+        let refusal = refusal(&decoder(&Form::grouped(), "visible", change), SLOTS);
+        assert_eq!(refusal, ConvertRefusal::AttentionForm { what: expected });
     }
 }

@@ -2,19 +2,14 @@
 
 use kvscatter::ElementType::Int8;
 use kvscatter_onnx::eval::{Evaluation, Evaluator, Feed, NotInPlace, Outcome, Placement, Use};
-use kvscatter_onnx::proto::NodeProto;
 use kvscatter_onnx::{Data, Model, OnnxError, Tensor, tensor_proto};
 
-use crate::support::{assert_refused, bytes, model, node, scatter, value};
+use crate::support::{assert_refused, bytes, graph_mut, parsed};
 
-/// Creates a graph with caches `x` and updates `u` of shapes [1, 4] and [1, 1], which are written at slot 0.
-fn graph(nodes: Vec<NodeProto>, outputs: &[&str]) -> Model {
-    let cache = |name: &str| value(name, Int8, &["1", "4"]);
-    model(
-        vec![cache("x"), value("u", Int8, &["1", "1"])],
-        nodes,
-        outputs.iter().map(|output| cache(output)).collect(),
-    )
+/// Creates a graph with a cache `x` and an update `u`, which every `TensorScatter` writes at slot 0.
+fn graph(nodes: &str, outputs: &str) -> Model {
+    let nodes = nodes.replace("u)", "u) {axis=1}");
+    parsed("x: int8[1, 4], u: int8[1, 1]", &nodes, &format!("{outputs}: int8[1, 4]"))
 }
 
 fn cache() -> Tensor {
@@ -53,16 +48,8 @@ fn used_later_by(reasons: &[Option<NotInPlace>], value: &str, node: Option<usize
 
 #[test]
 fn through_identity_and_one_write_after_another() {
-    let model = graph(
-        vec![
-            node("Identity", &["x"], "a"),
-            scatter(&["a", "u"], "b"),
-            node("Identity", &["b"], "c"),
-            scatter(&["c", "u"], "d"),
-            node("Identity", &["d"], "y"),
-        ],
-        &["y"],
-    );
+    let nodes = "b = TensorScatter(Identity(x), u); d = TensorScatter(Identity(b), u); y = Identity(d)";
+    let model = graph(nodes, "y");
     assert_eq!(reasons(&model), [None, None]);
     let input = cache();
     let Data::Bytes(bytes) = input.data() else { panic!("strings") };
@@ -75,7 +62,7 @@ fn through_identity_and_one_write_after_another() {
 
 #[test]
 fn the_caller_keeps_what_is_not_donated() {
-    let model = graph(vec![scatter(&["x", "u"], "y")], &["y"]);
+    let model = graph("y = TensorScatter(x, u)", "y");
     let kept = cache();
     let done = run(&model, Feed::Borrowed(&kept), Placement::Auto).unwrap();
     assert_eq!(kept, cache());
@@ -88,19 +75,19 @@ fn the_caller_keeps_what_is_not_donated() {
         OnnxError::NotInPlace { reason } if matches!(**reason, NotInPlace::NotDonated { .. })
     );
     // The evaluation owns the copy that the first write made, so the second write is in place.
-    let model = graph(vec![scatter(&["x", "u"], "y"), scatter(&["y", "u"], "z")], &["z"]);
+    let model = graph("y = TensorScatter(x, u); z = TensorScatter(y, u)", "z");
     let done = run(&model, Feed::Borrowed(&kept), Placement::Auto).unwrap();
     assert!(matches!(done.report.nodes[1].outcome, Outcome::InPlace { .. }));
 }
 
 #[test]
 fn old_values_that_are_needed_later() {
-    let output = graph(vec![scatter(&["x", "u"], "y")], &["y", "x"]);
+    let output = graph("y = TensorScatter(x, u)", "y, x");
     assert!(used_later_by(&reasons(&output), "x", None));
     let done = run(&output, Feed::Donated(cache()), Placement::Auto).unwrap();
     assert_eq!(done.outputs[1].1, cache());
 
-    let alias = graph(vec![node("Identity", &["x"], "a"), scatter(&["x", "u"], "y")], &["y", "a"]);
+    let alias = graph("a = Identity(x); y = TensorScatter(x, u)", "y, a");
     assert!(used_later_by(&reasons(&alias), "a", None));
     assert_refused!(
         run(&alias, Feed::Donated(cache()), Placement::InPlace),
@@ -109,19 +96,18 @@ fn old_values_that_are_needed_later() {
 
     // There are two writes to one cache. The first must keep the old values, and the second may overwrite
     // them.
-    let two = graph(vec![scatter(&["x", "u"], "y"), scatter(&["x", "u"], "z")], &["y", "z"]);
+    let two = graph("y = TensorScatter(x, u); z = TensorScatter(x, u)", "y, z");
     let reasons = reasons(&two);
     assert!(used_later_by(&reasons, "x", Some(1)) && reasons[1].is_none(), "{reasons:?}");
 }
 
 #[test]
 fn constants_and_updates_in_the_same_buffer() {
-    let mut constant = graph(vec![scatter(&["w", "u"], "y")], &["y"]);
-    let graph_proto = constant.proto_mut().graph.get_or_insert_default();
-    graph_proto.initializer = vec![tensor_proto::encode("w", &cache())];
+    let mut constant = graph("y = TensorScatter(w, u)", "y");
+    graph_mut(&mut constant).initializer = vec![tensor_proto::encode("w", &cache())];
     assert_eq!(reasons(&constant), [Some(NotInPlace::Constant { name: "w".into() })]);
 
-    let itself = graph(vec![node("Identity", &["x"], "a"), scatter(&["x", "a"], "y")], &["y"]);
+    let itself = graph("a = Identity(x); y = TensorScatter(x, a) {axis=1}", "y");
     assert_eq!(reasons(&itself), [Some(NotInPlace::IsUpdate)]);
     let done = run(&itself, Feed::Donated(cache()), Placement::Auto).unwrap();
     assert_eq!(done.outputs[0].1, cache());
@@ -129,7 +115,7 @@ fn constants_and_updates_in_the_same_buffer() {
 
 #[test]
 fn outputs_that_share_a_buffer_are_copied() {
-    let model = graph(vec![scatter(&["x", "u"], "y"), node("Identity", &["y"], "z")], &["y", "z"]);
+    let model = graph("y = TensorScatter(x, u); z = Identity(y)", "y, z");
     let done = run(&model, Feed::Donated(cache()), Placement::InPlace).unwrap();
     assert!(matches!(done.report.nodes[0].outcome, Outcome::InPlace { .. }));
     assert_eq!(done.outputs[0].1, done.outputs[1].1);
@@ -141,7 +127,7 @@ fn outputs_that_share_a_buffer_are_copied() {
 
 #[test]
 fn the_functional_form_on_request() {
-    let model = graph(vec![scatter(&["x", "u"], "y")], &["y"]);
+    let model = graph("y = TensorScatter(x, u)", "y");
     let done = run(&model, Feed::Donated(cache()), Placement::Functional).unwrap();
     assert_eq!(done.report.nodes[0].outcome, Outcome::Copied { reason: NotInPlace::Asked });
 }

@@ -4,29 +4,22 @@ use std::collections::BTreeMap;
 
 use kvscatter::ElementType::{self, Int8, Int64};
 use kvscatter_onnx::eval::{Evaluator, Feed, Placement};
-use kvscatter_onnx::proto::NodeProto;
 use kvscatter_onnx::proto::type_proto::Value as TypeValue;
 use kvscatter_onnx::{DEFAULT_MEMORY_LIMIT, Model, OnnxError, Tensor, random_inputs, tensor_proto};
 
-use crate::support::{assert_refused, bytes, int64, model, node, scatter, string, value};
+use crate::support::{assert_refused, bytes, graph_mut, int64, parsed};
 
 fn dims(dims: &[(&str, usize)]) -> BTreeMap<String, usize> {
     dims.iter().map(|&(name, size)| (name.to_owned(), size)).collect()
 }
 
 /// Creates a graph with caches of 8 slots, updates of 3 rows, and three inputs of indices.
-fn graph(nodes: Vec<NodeProto>) -> Model {
-    model(
-        vec![
-            value("x", Int8, &["batch", "8"]),
-            value("u", Int8, &["batch", "?"]),
-            value("i", Int64, &["batch"]),
-            value("j", Int64, &["batch"]),
-        ],
-        nodes,
-        vec![],
-    )
+fn graph(nodes: &str) -> Model {
+    parsed("x: int8[batch, 8], u: int8[batch, ?], i, j: int64[batch]", nodes, "")
 }
+
+/// `y` is `x` with rows written at `i`.
+const ONE: &str = "y = TensorScatter(x, u, i) {axis=1}";
 
 fn ints(tensor: &Tensor) -> Vec<i64> {
     tensor.int64s().unwrap().collect()
@@ -42,46 +35,37 @@ fn generated(model: &Model, seed: u64) -> BTreeMap<String, Tensor> {
 
 #[test]
 fn indices_are_valid_by_construction() {
-    let one = graph(vec![scatter(&["x", "u", "i"], "y")]);
+    let one = graph(ONE);
     let indices = ints(&generated(&one, 1)["i"]);
     assert_eq!((indices.iter().min(), indices.iter().max()), (Some(&0), Some(&5)));
 
-    let mut ring = scatter(&["x", "u", "i"], "y");
-    ring.attribute.push(string("mode", "circular"));
-    let indices = ints(&generated(&graph(vec![ring]), 1)["i"]);
+    let ring = graph(r#"y = TensorScatter(x, u, i) {axis=1, mode="circular"}"#);
+    let indices = ints(&generated(&ring, 1)["i"]);
     assert_eq!((indices.iter().min(), indices.iter().max()), (Some(&0), Some(&7)));
 
-    let mut offset = graph(vec![
-        node("Add", &["i", "w"], "a"),
-        node("Identity", &["a"], "b"),
-        scatter(&["x", "u", "b"], "y"),
-        scatter(&["x", "u", "i"], "z"),
-    ]);
-    let initializer = tensor_proto::encode("w", &int64(&[2, 1], &[1, 2]));
-    offset.proto_mut().graph.get_or_insert_default().initializer = vec![initializer];
+    let nodes =
+        "b = Identity(Add(i, w)); y = TensorScatter(x, u, b) {axis=1}; z = TensorScatter(x, u, i) {axis=1}";
+    let offset = |shape: &[usize], values: &[i64]| {
+        let mut model = graph(nodes);
+        graph_mut(&mut model).initializer = vec![tensor_proto::encode("w", &int64(shape, values))];
+        model
+    };
     // The sum has rank 2, so the model is invalid for all values.
     assert_refused!(
-        random_inputs::inputs(&offset, &dims(&[("batch", 2), ("u[1]", 3)]), 1),
+        random_inputs::inputs(&offset(&[2, 1], &[1, 2]), &dims(&[("batch", 2), ("u[1]", 3)]), 1),
         OnnxError::Operator(kvscatter::Error::Rank { rank: 2, .. })
     );
-    let initializer = tensor_proto::encode("w", &int64(&[1], &[2]));
-    offset.proto_mut().graph.get_or_insert_default().initializer = vec![initializer];
-    let indices = ints(&generated(&offset, 1)["i"]);
+    let indices = ints(&generated(&offset(&[1], &[2]), 1)["i"]);
     assert_eq!((indices.iter().min(), indices.iter().max()), (Some(&0), Some(&3)));
 
-    let two = graph(vec![node("Add", &["i", "j"], "a"), scatter(&["x", "u", "a"], "y")]);
+    let two = graph("y = TensorScatter(x, u, Add(i, j)) {axis=1}");
     generated(&two, 1);
 }
 
 #[test]
 fn indices_that_cannot_be_valid() {
-    let mut model = graph(vec![
-        node("Add", &["i", "w"], "a"),
-        scatter(&["x", "u", "a"], "y"),
-        scatter(&["x", "u", "i"], "z"),
-    ]);
-    let initializer = tensor_proto::encode("w", &int64(&[1], &[6]));
-    model.proto_mut().graph.get_or_insert_default().initializer = vec![initializer];
+    let nodes = "y = TensorScatter(x, u, Add(i, [6])) {axis=1}; z = TensorScatter(x, u, i) {axis=1}";
+    let model = graph(nodes);
     assert_refused!(
         random_inputs::inputs(&model, &dims(&[("batch", 2), ("u[1]", 3)]), 1),
         OnnxError::NoValidIndices { name } if name == "i"
@@ -91,7 +75,7 @@ fn indices_that_cannot_be_valid() {
 
 #[test]
 fn a_seed_is_reproducible() {
-    let model = graph(vec![scatter(&["x", "u", "i"], "y")]);
+    let model = graph(ONE);
     assert_eq!(generated(&model, 7), generated(&model, 7));
     assert_ne!(generated(&model, 7), generated(&model, 8));
     // The values are the same across versions and machines.
@@ -103,7 +87,7 @@ fn a_seed_is_reproducible() {
 #[test]
 fn every_type_has_values() {
     for element in ElementType::ALL {
-        let model = model(vec![value("x", element, &["5", "3"])], vec![], vec![]);
+        let model = parsed(&format!("x: {element}[5, 3]"), "", "");
         let inputs = random_inputs::inputs(&model, &BTreeMap::new(), 3).unwrap();
         assert_eq!(inputs["x"].element(), element);
         let typed = tensor_proto::encode_typed("x", &inputs["x"]);
@@ -116,7 +100,7 @@ fn every_type_has_values() {
 
 #[test]
 fn dimensions_must_be_given() {
-    let model = graph(vec![scatter(&["x", "u", "i"], "y")]);
+    let model = graph(ONE);
     let refused = |given: &[(&str, usize)]| random_inputs::inputs(&model, &dims(given), 0).unwrap_err();
     let open = |given: &[(&str, usize)]| match refused(given) {
         OnnxError::DimsMissing { open } => {
@@ -124,10 +108,10 @@ fn dimensions_must_be_given() {
         }
         other => panic!("{other}"),
     };
-    let of = |dim: &str, input: &str| (dim.to_owned(), input.to_owned());
-    assert_eq!(open(&[]), [of("batch", "x"), of("u[1]", "u")]);
-    assert_eq!(open(&[("u[1]", 3)]), [of("batch", "x")]);
-    assert_eq!(open(&[("batch", 2)]), [of("u[1]", "u")]);
+    let open_dim = |dim: &str, input: &str| (dim.to_owned(), input.to_owned());
+    assert_eq!(open(&[]), [open_dim("batch", "x"), open_dim("u[1]", "u")]);
+    assert_eq!(open(&[("u[1]", 3)]), [open_dim("batch", "x")]);
+    assert_eq!(open(&[("batch", 2)]), [open_dim("u[1]", "u")]);
     let error = refused(&[("batch", 2), ("u[1]", 3), ("x[1]", 3)]);
     assert!(matches!(&error, OnnxError::DimUnused { dim } if dim == "x[1]"), "{error}");
     let error = refused(&[("batch", usize::MAX), ("u[1]", 3)]);
@@ -143,12 +127,8 @@ fn dimensions_must_be_given() {
 /// A given cache is not generated and needs no declared shape. The sizes come from the given tensors.
 #[test]
 fn only_what_is_missing_is_generated() {
-    let mut model = graph(vec![
-        node("Identity", &["i"], "k"),
-        node("Add", &["k", "j"], "a"),
-        scatter(&["x", "u", "a"], "y"),
-    ]);
-    let graph = model.proto_mut().graph.get_or_insert_default();
+    let mut model = graph("y = TensorScatter(x, u, Add(Identity(i), j)) {axis=1}");
+    let graph = graph_mut(&mut model);
     let Some(TypeValue::TensorType(ty)) = &mut graph.input[0].r#type.get_or_insert_default().value else {
         panic!("a tensor")
     };
@@ -172,7 +152,7 @@ fn only_what_is_missing_is_generated() {
 
 #[test]
 fn given_tensors_that_do_not_fit() {
-    let model = graph(vec![scatter(&["x", "u", "i"], "y")]);
+    let model = graph(ONE);
     let evaluator = Evaluator::new(&model).unwrap().memory_limit(31);
     let (i, int8) = (int64(&[2], &[0, 0]), bytes(Int8, &[2], &[0; 2]));
     let refused = |name, tensor, given: &[(&str, usize)]| {
@@ -196,7 +176,7 @@ fn given_tensors_that_do_not_fit() {
 /// Only some inputs are generated. The others need no sizes, but the names of their dimensions are known.
 #[test]
 fn shapes_of_some_inputs() {
-    let one = graph(vec![scatter(&["x", "u", "i"], "y")]);
+    let one = graph(ONE);
     let inputs = one.graph().unwrap().inputs().unwrap();
     let shapes = |sizes: &[(&str, usize)]| {
         random_inputs::missing_shapes(&inputs, |input| input.name == "x", &BTreeMap::new(), &dims(sizes))

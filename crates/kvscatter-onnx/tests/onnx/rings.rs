@@ -8,17 +8,16 @@ use kvscatter_onnx::convert::{
     UNLIMITED, WindowedCaches, convert,
 };
 use kvscatter_onnx::decoder::{Decoder, Hazard, InputRole, WriterStyle};
-use kvscatter_onnx::{Dimension, Model, Node, OnnxError};
+use kvscatter_onnx::{Dimension, Model, Node};
 
-use crate::support::{int, testdata};
+use crate::support::{graph_mut, int, load, nodes_mut, refusal};
 
 const MAX_SEQ: usize = 64;
 
 /// A decoder of two layers, whose rotation looks up a table of positions.
 fn llama(windows: &[i64]) -> Model {
-    let mut model = Model::load(&testdata("mobius-llama-dynamic/model.onnx")).unwrap();
-    let nodes = model.proto_mut().graph.get_or_insert_default().node.iter_mut();
-    let attentions = nodes.filter(|node| node.op_type.as_deref() == Some("Attention"));
+    let mut model = load("mobius-llama-dynamic");
+    let attentions = nodes_mut(graph_mut(&mut model), "Attention");
     for (node, window) in attentions.zip(windows).filter(|(_, window)| **window > 0) {
         node.attribute.push(int("left_window_size", window - 1));
     }
@@ -27,7 +26,7 @@ fn llama(windows: &[i64]) -> Model {
 
 /// A decoder whose two layers both have a window of 4, and which computes its rotation.
 fn mistral() -> Model {
-    Model::load(&testdata("decoders/optimum-0.1-mistral-window/model.onnx")).unwrap()
+    load("decoders/optimum-0.1-mistral-window")
 }
 
 fn ring(chunk: usize, rewind: usize) -> WindowedCaches {
@@ -42,11 +41,11 @@ fn converted(model: &Model, windowed: WindowedCaches) -> Converted {
 fn caches(converted: &Converted) -> Vec<(usize, Mode)> {
     let graph = converted.model.graph().unwrap();
     let decoder = Decoder::of(&graph).unwrap();
-    let of = |cache: &kvscatter_onnx::decoder::Cache<'_>| match (cache.capacity(), &cache.style) {
+    let slots_and_mode = |cache: &kvscatter_onnx::decoder::Cache<'_>| match (cache.capacity(), &cache.style) {
         (Dimension::Known(slots), WriterStyle::TensorScatter(mode)) => (slots, *mode),
         other => panic!("{other:?}"),
     };
-    decoder.caches.iter().map(of).collect()
+    decoder.caches.iter().map(slots_and_mode).collect()
 }
 
 #[test]
@@ -84,11 +83,8 @@ fn attention_keeps_its_other_attributes() {
         attentions.map(names).collect()
     };
     let mut exported = llama(&[3, 0]);
-    for node in &mut exported.proto_mut().graph.get_or_insert_default().node {
-        if node.op_type.as_deref() == Some("Attention") {
-            node.attribute.push(int("softmax_precision", 1));
-        }
-    }
+    let attentions = nodes_mut(graph_mut(&mut exported), "Attention");
+    attentions.for_each(|node| node.attribute.push(int("softmax_precision", 1)));
     let gone = ["q_num_heads", "kv_num_heads", "is_causal", "left_window_size", "right_window_size"];
     let kept = names(&exported).into_iter().map(|mut names| {
         names.retain(|name| !gone.contains(&name.as_str()));
@@ -167,12 +163,10 @@ fn a_decoder_of_rings_ends_with_its_table_of_positions_or_never() {
 /// The table of this decoder is in another file, so its elements are not evaluated.
 #[test]
 fn a_table_that_is_not_read_ends_with_its_last_row() {
-    let model = Model::load(&testdata("genai-llama-gqa/model.onnx")).unwrap();
+    let model = load("genai-llama-gqa");
     assert!(convert(&model, 128).is_ok());
-    let error = convert(&model, 129).unwrap_err();
     let table = "cos_cache".to_owned();
-    let expected = ConvertRefusal::Table { table, rows: 128, max_seq: 129 };
-    assert!(matches!(error.root(), OnnxError::Convert(refusal) if *refusal == expected), "{error}");
+    assert_eq!(refusal(&model, 129), ConvertRefusal::Table { table, rows: 128, max_seq: 129 });
 }
 
 #[test]

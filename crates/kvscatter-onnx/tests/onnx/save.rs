@@ -3,25 +3,20 @@
 use std::path::{Path, PathBuf};
 
 use kvscatter_onnx::proto::tensor_proto::DataLocation;
-use kvscatter_onnx::proto::{GraphProto, ModelProto, StringStringEntryProto, TensorProto};
+use kvscatter_onnx::proto::{GraphProto, ModelProto, TensorProto};
 use kvscatter_onnx::{DataFile, DataFileOrigin, Model, OnnxError, WeightTransfer};
 
-use crate::support::testdata;
+use crate::support::{entry, testdata};
 
 /// Creates a folder with a model whose tensors are at these locations. Each file contains `values`.
 fn folder(locations: &[&str]) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
-    let entry = |location: &&str| StringStringEntryProto {
-        key: Some("location".to_owned()),
-        value: Some((*location).to_owned()),
-        ..StringStringEntryProto::default()
-    };
     let tensor = |location: &&str| TensorProto {
         name: Some(format!("at {location}")),
         data_type: Some(2),
         dims: vec![6],
         data_location: Some(DataLocation::EXTERNAL),
-        external_data: vec![entry(location)],
+        external_data: vec![entry("location", location)],
         ..TensorProto::default()
     };
     let graph = GraphProto { initializer: locations.iter().map(tensor).collect(), ..GraphProto::default() };
@@ -68,7 +63,7 @@ fn a_real_model_reads_its_values_from_the_new_folder() {
 }
 
 #[test]
-fn links_copies_and_what_is_there_already() {
+fn links_copies_and_files_that_exist() {
     let source = folder(&["a.bin", "./sub/deep/b.bin"]);
     let model = load(&source);
     let out = tempfile::tempdir().unwrap();
@@ -108,7 +103,7 @@ fn links_copies_and_what_is_there_already() {
 }
 
 #[test]
-fn what_is_read_is_not_overwritten() {
+fn files_that_were_read_are_not_overwritten() {
     let source = folder(&["a.bin"]);
     let model = load(&source);
     let before = contents(&source);
@@ -155,11 +150,6 @@ fn nothing_new_is_left_when_a_file_is_refused() {
 
     let mut long = load(&source);
     let tensor = &mut long.proto_mut().graph.get_or_insert_default().initializer[0];
-    let entry = |key: &str, value: &str| StringStringEntryProto {
-        key: Some(key.to_owned()),
-        value: Some(value.to_owned()),
-        ..StringStringEntryProto::default()
-    };
     tensor.external_data.extend([entry("offset", "3"), entry("length", "4")]);
     let error = long.save_with_weights(&path, WeightTransfer::Link).unwrap_err();
     let root = error.root();

@@ -2,85 +2,48 @@
 //!
 //! `python-tests/test_standard.py` shows in ONNX Runtime that such decoders compute the same.
 
-use kvscatter::ElementType;
+use kvscatter::ElementType::Float16;
 use kvscatter_onnx::convert::KeptReason;
 
-use crate::fusion::{
-    Form, Nodes, Step, as_it_is, capped, converted, factor_by_position, kept, op_types, refused_value,
-    tiled_heads,
-};
-use crate::support::int;
+use crate::fusion::{BY_POSITION, CAPPED, Form, TILED_HEADS, converted, kept, op_types, refused_value};
 
-/// The number of heads of [`Form::plain`].
-const HEADS: usize = 6;
+/// Appends sinks, `[1, heads, 1, 1]`, to the scores of every token.
+fn appended(sinks: &str) -> String {
+    format!("Concat($, Expand({sinks}, Concat(Shape($) {{end=3}}, [1]) {{axis=0}})) {{axis=-1}}")
+}
 
 /// Appends a sink of each head to masked scores.
-fn with_sinks(nodes: &mut Nodes, scores: &str) -> String {
-    sunk(nodes, scores, 2.0)
-}
-
-fn sunk(nodes: &mut Nodes, scores: &str, first: f32) -> String {
-    with_value(nodes, scores, |nodes| {
-        nodes.floats("sinks", &[1, HEADS, 1, 1], first);
-        "sinks".to_owned()
-    })
-}
-
-/// Appends a value `[1, heads, 1, 1]` to the scores of every token.
-fn with_value(nodes: &mut Nodes, scores: &str, value: impl FnOnce(&mut Nodes) -> String) -> String {
-    let sinks = value(nodes);
-    let rows = nodes.add("Shape", &[scores]);
-    nodes.attribute(int("end", 3));
-    let shape = nodes.add("Concat", &[&rows, "one"]);
-    nodes.attribute(int("axis", 0));
-    let sinks = nodes.add("Expand", &[&sinks, &shape]);
-    let all = nodes.add("Concat", &[scores, &sinks]);
-    nodes.attribute(int("axis", -1));
-    all
-}
-
-/// Subtracts the largest score of each row, as transformers does.
-fn with_sinks_below_0(nodes: &mut Nodes, scores: &str) -> String {
-    let all = with_sinks(nodes, scores);
-    let largest = nodes.add("ReduceMax", &[&all, "last"]);
-    nodes.add("Sub", &[&all, &largest])
-}
-
-/// Drops the weight of the sink.
-fn without_sinks(nodes: &mut Nodes, weights: &str) -> String {
-    nodes.add("Slice", &[weights, "zero", "last", "last"])
+fn with_sinks() -> String {
+    appended("2.0[1, 6, 1, 1]")
 }
 
 /// Appends sinks in float16 to scores in float32.
-fn with_narrow_sinks(nodes: &mut Nodes, scores: &str) -> String {
-    with_value(nodes, scores, |nodes| {
-        nodes.floats("narrow_sinks", &[1, HEADS, 1, 1], 2.0);
-        nodes.cast("narrow_sinks", ElementType::Float32)
-    })
+fn with_narrow_sinks() -> String {
+    appended("Cast(2.0[1, 6, 1, 1]) {to=float}")
 }
+
+/// Drops the weight of the sink.
+const WITHOUT_SINKS: &str = "Slice($, [0], [-1], [-1])";
 
 /// Drops the weight of the sink from weights in float32, which become float16.
-fn without_narrow_sinks(nodes: &mut Nodes, weights: &str) -> String {
-    let narrow = nodes.cast(weights, ElementType::Float16);
-    without_sinks(nodes, &narrow)
-}
+const WITHOUT_NARROW_SINKS: &str = "Slice(Cast($) {to=float16}, [0], [-1], [-1])";
 
-fn form(masked: Step) -> Form {
-    Form { masked, weights: without_sinks, ..Form::grouped() }
+fn form(masked: &str) -> Form<'_> {
+    Form { masked, weights: WITHOUT_SINKS, ..Form::grouped() }
 }
 
 #[test]
 fn a_sink_becomes_a_factor_of_the_result() {
-    let narrow = Form { element: ElementType::Float16, ..form(with_sinks_below_0) };
+    let (sinks, narrow_sinks) = (with_sinks(), with_narrow_sinks());
+    // transformers subtracts the largest score of each row.
+    let below_0 = format!("all = {sinks}; Sub(all, ReduceMax(all, [-1]))");
+    let narrow = Form { element: Float16, ..form(&below_0) };
     // The softmax is computed in float32.
-    let mask: Step = |nodes, scores| {
-        let added = nodes.add("Add", &[scores, "bias"]);
-        nodes.cast(&added, ElementType::Float32)
-    };
-    let wide = Form { mask, masked: with_narrow_sinks, weights: without_narrow_sinks, ..narrow.clone() };
+    let mask = "Cast(Add($, bias)) {to=float}";
+    let wide = Form { mask, masked: &narrow_sinks, weights: WITHOUT_NARROW_SINKS, ..narrow };
     for (what, form) in [
-        ("plain", form(with_sinks)),
-        ("below 0", form(with_sinks_below_0)),
+        ("plain", form(&sinks)),
+        ("below 0", form(&below_0)),
         ("float16", narrow),
         ("a softmax in float32", wide),
     ] {
@@ -100,88 +63,58 @@ fn a_sink_becomes_a_factor_of_the_result() {
 /// Large sinks leave almost nothing of the result, so the proof has other sinks.
 #[test]
 fn large_sinks_do_not_hide_another_order_of_heads() {
-    let large: Step = |nodes, scores| sunk(nodes, scores, 20.0);
-    let right = form(large);
+    let large = appended("20.0[1, 6, 1, 1]");
+    let right = form(&large);
     assert_eq!(converted(&right).fused, 1);
-    let reason = kept(&Form { repeat: tiled_heads, ..right });
+    let reason = kept(&Form { repeat: TILED_HEADS, ..right });
     assert!(matches!(reason, KeptReason::Differs { difference, .. } if difference > 0.1), "{reason}");
 }
 
 #[test]
 fn columns_that_are_no_sinks_are_refused() {
-    // Scores without a mask.
-    let unmasked = refused_value(&Form { mask: with_sinks, ..form(as_it_is) });
-    assert!(unmasked.starts_with("mul_"), "{unmasked}");
-    // The largest score of each column.
-    let largest = refused_value(&form(|nodes, scores| {
-        let all = with_sinks(nodes, scores);
-        nodes.called("largest", "ReduceMax", &[&all, "two"]);
-        all
-    }));
-    assert!(largest.starts_with("concat_"), "{largest}");
-    // The weight of the first slot is dropped, and that of the sink is kept.
-    let dropped = refused_value(&Form {
-        weights: |nodes, weights| {
-            nodes.ints("end", &[i64::MAX]);
-            nodes.add("Slice", &[weights, "one", "end", "last"])
-        },
-        ..form(with_sinks)
-    });
-    assert!(dropped.starts_with("softmax_"), "{dropped}");
-    // Another number is subtracted from each column.
-    let columns = refused_value(&form(|nodes, scores| {
-        let all = with_sinks(nodes, scores);
-        nodes.called("after_total", "Add", &["total", "step"]);
-        let columns = nodes.add("Range", &["from", "after_total", "step"]);
-        let columns = nodes.cast(&columns, ElementType::Float32);
-        nodes.called("shifted", "Sub", &[&all, &columns]);
-        "shifted".to_owned()
-    }));
-    assert!(columns.starts_with("concat_"), "{columns}");
+    let sinks = with_sinks();
+    let by_column = format!("all = {sinks}; largest = ReduceMax(all, [2]); all");
+    let columns = "Cast(Range(0, Add(total, 1), 1)) {to=float}";
+    let shifted = format!("all = {sinks}; shifted = Sub(all, {columns})");
+    let first_dropped = Form { weights: "Slice($, [1], [9223372036854775807], [-1])", ..form(&sinks) };
+    for (what, form, expected) in [
+        ("scores without a mask", Form { mask: &sinks, ..form("$") }, "mul_"),
+        ("the largest score of each column", form(&by_column), "all"),
+        ("the weight of the first slot dropped", first_dropped, "softmax_"),
+        ("another number subtracted from each column", form(&shifted), "all"),
+    ] {
+        let value = refused_value(&form);
+        assert!(value.starts_with(expected), "{what}: {value}");
+    }
 }
 
 #[test]
 fn other_sinks_stay() {
+    let (sinks, narrow_sinks) = (with_sinks(), with_narrow_sinks());
     // The scores would be rounded to the type of the caches.
-    let wide: Step = |nodes, value| nodes.cast(value, ElementType::Float32);
-    let mask: Step = |nodes, scores| {
-        let bias = nodes.cast("bias", ElementType::Float32);
-        let scaled = nodes.cast(scores, ElementType::Float32);
-        nodes.add("Add", &[&scaled, &bias])
-    };
-    let element = ElementType::Float16;
-    let reason = kept(&Form {
-        element,
-        queries: wide,
-        keys: wide,
-        scores: as_it_is,
-        mask,
-        masked: with_narrow_sinks,
-        weights: without_narrow_sinks,
+    let wide = Form {
+        element: Float16,
+        queries: "Cast($) {to=float}",
+        keys: "Cast($) {to=float}",
+        scores: "$",
+        mask: "Add(Cast($) {to=float}, Cast(bias) {to=float})",
+        masked: &narrow_sinks,
+        weights: WITHOUT_NARROW_SINKS,
         ..Form::grouped()
-    });
-    assert_eq!(reason.to_string(), "it has a sink, and its scores have another type than its caches");
-    // With a cap, mode 2 of the scores changed in ONNX Runtime 1.27.
-    let reason = kept(&Form { scores: capped, ..form(with_sinks) });
-    assert_eq!(reason.to_string(), "its scores have both a cap and a sink");
-    let reason = kept(&form(|nodes, scores| sunk(nodes, scores, f32::NEG_INFINITY)));
-    assert_eq!(reason.to_string(), "a sink is not one finite number for each head");
-    // The sinks depend on the tokens.
-    let reason = kept(&form(|nodes, scores| {
-        let sinks = nodes.by_head("x", "by_head");
-        let sinks = nodes.add("Slice", &[&sinks, "zero", "one", "last"]);
-        let all = nodes.add("Concat", &[scores, &sinks]);
-        nodes.attribute(int("axis", -1));
-        all
-    }));
-    assert!(matches!(reason, KeptReason::Unknown { .. }), "{reason}");
-    // The sinks are others far into a text.
-    let reason = kept(&form(|nodes, scores| {
-        with_value(nodes, scores, |nodes| {
-            nodes.floats("sinks", &[1, HEADS, 1, 1], 2.0);
-            let factor = factor_by_position(nodes);
-            nodes.add("Mul", &["sinks", &factor])
-        })
-    }));
-    assert!(matches!(reason, KeptReason::Form { .. }), "{reason}");
+    };
+    let infinite = appended("-inf[1, 6, 1, 1]");
+    let by_token = "Concat($, Slice(queries, [0], [1], [-1])) {axis=-1}";
+    let far = appended(&format!("Mul(2.0[1, 6, 1, 1], {BY_POSITION})"));
+    for (form, expected) in [
+        (wide, "it has a sink, and its scores have another type than its caches"),
+        // With a cap, mode 2 of the scores changed in ONNX Runtime 1.27.
+        (Form { scores: CAPPED, ..form(&sinks) }, "its scores have both a cap and a sink"),
+        (form(&infinite), "a sink is not one finite number for each head"),
+        (form(by_token), "Unknown {"),
+        // The sinks are others far into a text.
+        (form(&far), "Form {"),
+    ] {
+        let reason = kept(&form);
+        assert!(reason.to_string() == expected || format!("{reason:?}").starts_with(expected), "{reason:?}");
+    }
 }

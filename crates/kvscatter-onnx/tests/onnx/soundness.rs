@@ -1,14 +1,12 @@
 //! Tests the check of rings, in a converted decoder and in decoders in which one thing is wrong.
 
-use kvscatter::ElementType;
 use kvscatter_onnx::Model;
 use kvscatter_onnx::convert::{CheckedRing, ConvertOptions, RingSize, WindowedCaches, check_rings, convert};
 use kvscatter_onnx::decoder::{Decoder, Hazard, PrefixMask, WrongSlot};
-use kvscatter_onnx::proto::tensor_shape_proto::dimension::Value as DimValue;
-use kvscatter_onnx::proto::type_proto::Value as TypeValue;
-use kvscatter_onnx::proto::{GraphProto, NodeProto};
 
-use crate::support::{int, ints, node, testdata, value};
+use crate::support::{
+    Nodes, append, first, fix_dim, graph_mut, insert, int, load, maker, nodes_mut as nodes, reroute, values,
+};
 
 /// The rings of [`ring`].
 const SIZE: RingSize = RingSize { capacity: 8, window: 4, chunk: 3, rewind: 2 };
@@ -16,17 +14,21 @@ const METADATA: &str = "kvscatter.rings";
 
 /// Returns a decoder with four rings, for a window of 4 tokens.
 fn ring() -> Model {
-    let model = Model::load(&testdata("decoders/optimum-0.1-mistral-window/model.onnx")).unwrap();
+    let model = load("decoders/optimum-0.1-mistral-window");
     let rings = WindowedCaches::Ring { chunk: Some(SIZE.chunk), rewind: SIZE.rewind };
     convert(&model, ConvertOptions::new(64).windowed(rings)).unwrap().model
 }
 
 /// Returns the decoder without metadata, after a change.
-fn changed(change: impl FnOnce(&mut GraphProto)) -> Model {
+fn changed(change: impl FnOnce(&mut Model)) -> Model {
     let mut model = ring();
     model.proto_mut().metadata_props.clear();
-    change(model.proto_mut().graph.get_or_insert_default());
+    change(&mut model);
     model
+}
+
+fn fixed(tokens: i64) -> Model {
+    changed(|model| fix_dim(model, "sequence_length", tokens))
 }
 
 fn declaring(rings: &str) -> Model {
@@ -61,30 +63,6 @@ fn wrong(model: &Model) -> (WrongSlot, Option<PrefixMask>) {
     }
 }
 
-fn nodes<'g>(graph: &'g mut GraphProto, op_type: &str) -> impl Iterator<Item = &'g mut NodeProto> {
-    graph.node.iter_mut().filter(move |node| node.op_type.as_deref() == Some(op_type))
-}
-
-/// Fixes the number of new tokens.
-fn fix(graph: &mut GraphProto, tokens: i64) {
-    for input in ["input_ids", "position_ids"] {
-        let input = graph.input.iter_mut().find(|it| it.name.as_deref() == Some(input)).unwrap();
-        if let Some(TypeValue::TensorType(tensor)) = input.r#type.get_or_insert_default().value.as_mut() {
-            tensor.shape.get_or_insert_default().dim[1].value = Some(DimValue::DimValue(tokens));
-        }
-    }
-}
-
-/// Returns the node that computes the age of each slot, `(q + (C - s)) mod C`.
-fn ages(graph: &mut GraphProto) -> &mut NodeProto {
-    nodes(graph, "Mod").next().unwrap()
-}
-
-/// Adds a node before all others.
-fn first(graph: &mut GraphProto, node: NodeProto) {
-    graph.node.insert(0, node);
-}
-
 #[test]
 fn converted_rings_are_sound() {
     let model = ring();
@@ -95,14 +73,14 @@ fn converted_rings_are_sound() {
     assert!(pasts.iter().map(String::as_str).eq(decoder.caches.iter().map(|cache| cache.past)));
     // Without metadata, all slots beyond the window are for new tokens.
     assert_eq!(outcome(&changed(|_| {})), Ok(RingSize { chunk: 5, rewind: 0, ..SIZE }));
-    assert_eq!(outcome(&changed(|graph| fix(graph, 5))), Ok(RingSize { chunk: 5, rewind: 0, ..SIZE }));
-    assert_eq!(outcome(&changed(|graph| fix(graph, 1))), Ok(RingSize { chunk: 1, rewind: 0, ..SIZE }));
+    assert_eq!(outcome(&fixed(5)), Ok(RingSize { chunk: 5, rewind: 0, ..SIZE }));
+    assert_eq!(outcome(&fixed(1)), Ok(RingSize { chunk: 1, rewind: 0, ..SIZE }));
 }
 
 #[test]
 fn decoders_without_rings() {
     for decoder in ["optimum-llama", "mobius-llama-static", "genai-llama-gqa"] {
-        let model = Model::load(&testdata(&format!("{decoder}/model.onnx"))).unwrap();
+        let model = load(decoder);
         assert_eq!(checked(&model), []);
     }
 }
@@ -115,7 +93,7 @@ fn rings_that_are_too_small() {
         }
         other => panic!("{other:?}"),
     };
-    assert_eq!(too_small(&changed(|graph| fix(graph, 6))), (6, 0, 9));
+    assert_eq!(too_small(&fixed(6)), (6, 0, 9));
     assert_eq!(too_small(&declaring("capacity=8 window=4 chunk=4 rewind=2")), (4, 2, 9));
     assert!(
         matches!(
@@ -130,8 +108,8 @@ fn rings_that_are_too_small() {
 #[test]
 fn attributes_that_count_slots() {
     let with = |name: &'static str, number: i64| {
-        changed(move |graph| {
-            nodes(graph, "Attention").for_each(|node| node.attribute.push(int(name, number)));
+        changed(move |model| {
+            nodes(graph_mut(model), "Attention").for_each(|node| node.attribute.push(int(name, number)));
         })
     };
     let expected = WrongSlot { position: 7, slot: 7, is_seen: false, tokens: 2 };
@@ -141,18 +119,19 @@ fn attributes_that_count_slots() {
     assert_eq!(outcome(&with("left_window_size", -1)), outcome(&changed(|_| {})), "no limit");
     // A decoder that only ever feeds one token is right with `is_causal`, because all slots are before it.
     let mut one = with("is_causal", 1);
-    fix(one.proto_mut().graph.get_or_insert_default(), 1);
+    fix_dim(&mut one, "sequence_length", 1);
     assert_eq!(outcome(&one), Ok(RingSize { chunk: 1, rewind: 0, ..SIZE }));
 }
 
 /// Without a mask, attention sees all slots in use. That is a window as long as the ring, in steps of one token.
 #[test]
 fn no_mask() {
-    let unmasked = changed(|graph| nodes(graph, "Attention").for_each(|node| node.input[3].clear()));
+    let unmasked =
+        changed(|model| nodes(graph_mut(model), "Attention").for_each(|node| node.input[3].clear()));
     assert_eq!(outcome(&unmasked), Ok(RingSize { capacity: 8, window: 8, chunk: 1, rewind: 0 }));
     // The first token has slot 0 for its own, so it sees no other slot.
-    let causal = changed(|graph| {
-        for node in nodes(graph, "Attention") {
+    let causal = changed(|model| {
+        for node in nodes(graph_mut(model), "Attention") {
             node.input.truncate(3);
             node.attribute.push(int("is_causal", 1));
         }
@@ -164,41 +143,51 @@ fn no_mask() {
 #[test]
 fn masks_that_are_wrong_after_the_wrap() {
     // The mask compares slots with positions, without a remainder.
-    let plain = changed(|graph| ages(graph).op_type = Some("Sub".to_owned()));
+    let plain = changed(|model| {
+        let graph = graph_mut(model);
+        let ages = first(graph, "Mod");
+        graph.node[ages].op_type = Some("Sub".to_owned());
+    });
     assert_eq!(wrong(&plain), (WrongSlot { position: 8, slot: 0, is_seen: false, tokens: 1 }, None));
     // All ages are one too many after the wrap.
-    let off_by_one = changed(|graph| {
-        let [age, capacity] = [0, 1].map(|slot| ages(graph).input[slot].clone());
-        ages(graph).input[0] = "more".to_owned();
-        let at = graph.node.iter().position(|node| node.op_type.as_deref() == Some("Mod")).unwrap();
-        let more =
-            [node("Div", &["write_indices", &capacity], "rounds"), node("Add", &[&age, "rounds"], "more")];
-        graph.node.splice(at..at, more);
+    let off_by_one = changed(|model| {
+        let (place, capacity) = ages(model);
+        let age = std::mem::replace(&mut graph_mut(model).node[place].input[0], "more".to_owned());
+        insert(model, place, Nodes::parse(&format!("more = Add({age}, Div(write_indices, {capacity}))")));
     });
     assert_eq!(wrong(&off_by_one), (WrongSlot { position: 8, slot: 1, is_seen: true, tokens: 1 }, None));
     // Positions begin at 0 again after the wrap.
-    let wrapped = changed(|graph| {
-        let capacity = ages(graph).input[1].clone();
+    let wrapped = changed(|model| {
+        let (_, capacity) = ages(model);
         for input in ["write_indices", "position_ids"] {
-            let name = format!("wrapped_{input}");
-            for node in &mut graph.node {
-                let is_write = node.op_type.as_deref() == Some("TensorScatter");
-                let read = node.input.iter_mut().filter(|it| *it == input && !is_write);
-                read.for_each(|it| name.clone_into(it));
+            let graph = graph_mut(model);
+            for node in graph.node.iter_mut().filter(|node| node.op_type.as_deref() != Some("TensorScatter"))
+            {
+                let read = node.input.iter_mut().filter(|read| *read == input);
+                read.for_each(|read| *read = format!("wrapped_{input}"));
             }
-            first(graph, node("Mod", &[input, &capacity], &name));
+            insert(model, 0, Nodes::parse(&format!("wrapped_{input} = Mod({input}, {capacity})")));
         }
     });
     assert_eq!(wrong(&wrapped), (WrongSlot { position: 8, slot: 5, is_seen: false, tokens: 1 }, None));
 }
 
-/// Replaces the mask that all rings' attention reads by `masked`, which these nodes compute from the mask.
-fn masked(added: impl FnOnce(&str) -> Vec<NodeProto>) -> Model {
-    changed(|graph| {
-        let mask = nodes(graph, "Attention").next().unwrap().input[3].clone();
-        nodes(graph, "Attention").for_each(|node| node.input[3] = "masked".to_owned());
-        let at = graph.node.iter().position(|node| node.output.contains(&mask)).unwrap();
-        graph.node.splice(at + 1..=at, added(&mask));
+/// Returns the place of the node that computes the age of each slot, `(q + (C - s)) mod C`, and the name of `C`.
+fn ages(model: &mut Model) -> (usize, String) {
+    let graph = graph_mut(model);
+    let place = first(graph, "Mod");
+    (place, graph.node[place].input[1].clone())
+}
+
+/// Replaces the mask that all rings' attention reads by `masked`, which these nodes compute from the mask `$`.
+fn masked(nodes: &str) -> Model {
+    changed(|model| {
+        let graph = graph_mut(model);
+        let attention = first(graph, "Attention");
+        let mask = graph.node[attention].input[3].clone();
+        reroute(graph, &mask, "masked");
+        let place = maker(graph, &mask);
+        insert(model, place + 1, Nodes::parse(&nodes.replace('$', &mask)));
     })
 }
 
@@ -206,46 +195,18 @@ fn masked(added: impl FnOnce(&str) -> Vec<NodeProto>) -> Model {
 #[test]
 fn a_mask_may_read_the_sizes_of_a_past() {
     let past = checked(&ring())[0].past.clone();
-    let model = masked(|mask| {
-        let size = |at: i64, output| NodeProto {
-            attribute: vec![int("start", at), int("end", at + 1)],
-            ..node("Shape", &[&past], output)
-        };
-        let mut shape = node("Concat", &["samples", "one", "any", "slots"], "mask_shape");
-        shape.attribute.push(int("axis", 0));
-        let constant = |number, output| NodeProto {
-            attribute: vec![ints("value_ints", &[number])],
-            ..node("Constant", &[], output)
-        };
-        vec![
-            size(0, "samples"),
-            size(2, "slots"),
-            constant(1, "one"),
-            constant(-1, "any"),
-            shape,
-            node("Reshape", &[mask, "mask_shape"], "masked"),
-        ]
-    });
+    let sizes =
+        format!("samples = Shape({past}) {{start=0, end=1}}; slots = Shape({past}) {{start=2, end=3}}");
+    let model =
+        masked(&format!("{sizes}; masked = Reshape($, Concat(samples, [1], [-1], slots) {{axis=0}})"));
     assert_eq!(outcome(&model), outcome(&changed(|_| {})));
 }
 
 /// A mask of real tokens may have one element for each slot. All slots are in use after the wrap.
 #[test]
 fn a_mask_of_real_tokens_may_count_slots() {
-    let mut model = masked(|mask| {
-        let heads = NodeProto {
-            attribute: vec![ints("value_ints", &[1, 2])],
-            ..node("Constant", &[], "heads_and_tokens")
-        };
-        let cast = NodeProto {
-            attribute: vec![int("to", ElementType::Bool.onnx_code().into())],
-            ..node("Cast", &["attention_mask"], "is_real")
-        };
-        let real = node("Unsqueeze", &["is_real", "heads_and_tokens"], "real");
-        vec![heads, cast, real, node("And", &[mask, "real"], "masked")]
-    });
-    let graph = model.proto_mut().graph.get_or_insert_default();
-    graph.input.push(value("attention_mask", ElementType::Int64, &["batch", "slots"]));
+    let mut model = masked("masked = And($, Unsqueeze(Cast(attention_mask) {to=bool}, [1, 2]))");
+    graph_mut(&mut model).input.extend(values("attention_mask: int64[batch, slots]"));
     assert_eq!(outcome(&model), outcome(&changed(|_| {})));
 }
 
@@ -255,15 +216,16 @@ fn rings_that_cannot_be_checked() {
         Err(Hazard::RingUnchecked { reason, .. }) => reason,
         other => panic!("{other:?}"),
     };
-    let given = changed(|graph| {
+    let given = changed(|model| {
+        let graph = graph_mut(model);
         nodes(graph, "Attention").for_each(|node| node.input[3] = "given".to_owned());
-        graph.input.push(value("given", ElementType::Bool, &["batch", "1", "new", "8"]));
+        graph.input.extend(values("given: bool[batch, 1, new, 8]"));
     });
     assert_eq!(reason(&given), "its mask cannot be evaluated: input \"given\" has no value");
     // Another node reads a ring, beside its attention.
-    let summed = changed(|graph| {
-        let present = nodes(graph, "Attention").next().unwrap().input[1].clone();
-        graph.node.push(node("ReduceSum", &[&present], "sum"));
+    let summed = changed(|model| {
+        let present = nodes(graph_mut(model), "Attention").next().unwrap().input[1].clone();
+        append(model, &format!("sum = ReduceSum({present})"));
     });
     let kinds = checked(&summed).into_iter().map(|ring| ring.outcome.map_err(|hazard| hazard.kind()));
     let sound = Ok(RingSize { chunk: 5, rewind: 0, ..SIZE });

@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 
 use kvscatter_onnx::convert::ConvertRefusal;
 use kvscatter_onnx::decoder::Decoder;
+use kvscatter_onnx::proto::TensorProto;
 use kvscatter_onnx::proto::tensor_proto::DataLocation;
-use kvscatter_onnx::proto::{StringStringEntryProto, TensorProto};
 use kvscatter_onnx::source::{FolderError, ModelSource, Preparation, PrepareOptions, Prepared};
 use kvscatter_onnx::{Model, OnnxError};
 
-use crate::support::testdata;
+use crate::support::{entry, testdata};
 
 /// Creates a folder with these files, which are empty unless they have contents.
 fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
@@ -23,46 +23,44 @@ fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
     folder
 }
 
+/// Creates a folder with empty files of these names.
+fn empty_files(names: &str) -> tempfile::TempDir {
+    folder(&names.split(' ').map(|name| (name, "")).collect::<Vec<_>>())
+}
+
 fn genai(decoder: &str) -> String {
     format!(r#"{{"model": {{"decoder": {{"filename": {decoder:?}}}}}}}"#)
 }
 
 #[test]
 fn the_decoder_of_a_folder_is_found() {
-    let onnx =
-        |names: &[&str]| names.iter().map(|name| ((*name).to_owned(), String::new())).collect::<Vec<_>>();
-    let optimum = ["decoder_model.onnx", "decoder_with_past_model.onnx", "decoder_model_merged.onnx"];
-    let with_config = |decoder: &str| {
-        [onnx(&["a.onnx", "b.onnx", "sub/c.onnx"]), vec![("genai_config.json".to_owned(), genai(decoder))]]
-            .concat()
-    };
-    for (files, expected) in [
-        (onnx(&["model.onnx", "model.onnx.data", "tokenizer.json"]), "model.onnx"),
-        (onnx(&["static.ONNX", "README.md"]), "static.ONNX"),
-        (with_config("b.onnx"), "b.onnx"),
-        (with_config("sub/c.onnx"), "sub/c.onnx"),
-        (onnx(&optimum), "decoder_model_merged.onnx"),
-        (onnx(&optimum[..2]), "decoder_with_past_model.onnx"),
-        (onnx(&["config.json", "onnx/model.onnx"]), "onnx/model.onnx"),
-        (onnx(&["onnx/decoder_model.onnx"]), "onnx/decoder_model.onnx"),
-        (onnx(&["decoder/model.onnx", "vision/model.onnx"]), "decoder/model.onnx"),
+    let optimum = "decoder_model.onnx decoder_with_past_model.onnx";
+    let merged = format!("{optimum} decoder_model_merged.onnx");
+    let several = "a.onnx b.onnx sub/c.onnx";
+    for (files, configured, expected) in [
+        ("model.onnx model.onnx.data tokenizer.json", None, "model.onnx"),
+        ("static.ONNX README.md", None, "static.ONNX"),
+        (several, Some("b.onnx"), "b.onnx"),
+        (several, Some("sub/c.onnx"), "sub/c.onnx"),
+        (&merged, None, "decoder_model_merged.onnx"),
+        (optimum, None, "decoder_with_past_model.onnx"),
+        ("config.json onnx/model.onnx", None, "onnx/model.onnx"),
+        ("onnx/decoder_model.onnx", None, "onnx/decoder_model.onnx"),
+        ("decoder/model.onnx vision/model.onnx", None, "decoder/model.onnx"),
     ] {
-        let files: Vec<_> = files.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
-        let folder = folder(&files);
+        let folder = empty_files(files);
+        if let Some(decoder) = configured {
+            fs::write(folder.path().join("genai_config.json"), genai(decoder)).unwrap();
+        }
         let found = ModelSource::find(folder.path()).unwrap();
         let expected = ModelSource { model: folder.path().join(expected), folder: folder.path().to_owned() };
-        assert_eq!(found, expected);
+        assert_eq!(found, expected, "{files}");
     }
 }
 
 #[test]
 fn the_tokenizer_of_a_file_is_beside_it_or_above_a_folder_onnx() {
-    let folder = folder(&[
-        ("a/onnx/m.onnx", ""),
-        ("b/onnx/m.onnx", ""),
-        ("b/onnx/tokenizer.json", ""),
-        ("c/m.onnx", ""),
-    ]);
+    let folder = empty_files("a/onnx/m.onnx b/onnx/m.onnx b/onnx/tokenizer.json c/m.onnx");
     for (file, expected) in [("a/onnx/m.onnx", "a"), ("b/onnx/m.onnx", "b/onnx"), ("c/m.onnx", "c")] {
         let model = folder.path().join(file);
         let found = ModelSource::find(&model).unwrap();
@@ -76,66 +74,49 @@ fn the_tokenizer_of_a_file_is_beside_it_or_above_a_folder_onnx() {
 fn a_folder_without_one_decoder_is_refused_in_one_line() {
     let deep = format!("{}1{}", "[".repeat(100_000), "]".repeat(100_000));
     let huge = " ".repeat(2 << 20);
-    let encoder =
-        r#"{"model": {"encoder": {"filename": "e.onnx"}, "decoder": {"filename": "d.onnx"}}}"#.to_owned();
-    let config =
-        |text: String| vec![("genai_config.json".to_owned(), text), ("a.onnx".to_owned(), String::new())];
-    let onnx =
-        |names: &[&str]| names.iter().map(|name| ((*name).to_owned(), String::new())).collect::<Vec<_>>();
+    let encoder = r#"{"model": {"encoder": {"filename": "e.onnx"}, "decoder": {"filename": "d.onnx"}}}"#;
     let none = "contains no .onnx file, and neither do the folders onnx and decoder in it";
+    let several = |models: &str| format!("contains 2 models ({models}): pass the path of one");
+    let with_encoder =
+        |file: &str| format!("contains an encoder ({file}): only decoders without an encoder run");
     for (files, expected) in [
-        (onnx(&["README.md"]), format!("FOLDER: {none}")),
-        (
-            onnx(&["model.safetensors"]),
-            format!("FOLDER: {none}; export the model of model.safetensors to ONNX first"),
-        ),
-        (
-            onnx(&["b.onnx", "a.onnx"]),
-            "FOLDER: contains 2 models (a.onnx, b.onnx): pass the path of one".to_owned(),
-        ),
-        (
-            onnx(&["onnx/model.onnx", "onnx/model_q4.onnx"]),
-            "FOLDER: contains 2 models (model.onnx, model_q4.onnx): pass the path of one".to_owned(),
-        ),
-        (
-            onnx(&["encoder_model.onnx", "decoder_model.onnx"]),
-            "FOLDER: contains an encoder (encoder_model.onnx): only decoders without an encoder run"
-                .to_owned(),
-        ),
-        (
-            onnx(&["encoder/model.onnx", "decoder/model.onnx"]),
-            "FOLDER: contains an encoder (encoder/model.onnx): only decoders without an encoder run"
-                .to_owned(),
-        ),
-        (
-            config(encoder),
-            "CONFIG: contains an encoder (e.onnx): only decoders without an encoder run".to_owned(),
-        ),
-        (
-            config(genai("model.onnx")),
-            "CONFIG: names \"model.onnx\" as the decoder, but the folder does not contain this file"
-                .to_owned(),
-        ),
-        (config(genai("../a.onnx")), "CONFIG: the decoder \"../a.onnx\" is out of the folder".to_owned()),
-        (config(genai("/a.onnx")), "CONFIG: the decoder \"/a.onnx\" is out of the folder".to_owned()),
-        (config(genai(".")), "FOLDER/.: not a regular file".to_owned()),
-        (config("{}".to_owned()), "CONFIG: names no file of a decoder (model.decoder.filename)".to_owned()),
-        (config(genai("")), "CONFIG: names no file of a decoder (model.decoder.filename)".to_owned()),
-        (config("[]".to_owned()), "CONFIG: it is not an object".to_owned()),
-        (config("GGUF".to_owned()), "CONFIG: expected value at line 1 column 1".to_owned()),
-        (config(deep), "CONFIG: recursion limit exceeded at line 1 column 128".to_owned()),
-        (config(huge), "CONFIG: 2097152 bytes exceed the limit of 1048576".to_owned()),
+        ("README.md", none.to_owned()),
+        ("model.safetensors", format!("{none}; export the model of model.safetensors to ONNX first")),
+        ("b.onnx a.onnx", several("a.onnx, b.onnx")),
+        ("onnx/model.onnx onnx/model_q4.onnx", several("model.onnx, model_q4.onnx")),
+        ("encoder_model.onnx decoder_model.onnx", with_encoder("encoder_model.onnx")),
+        ("encoder/model.onnx decoder/model.onnx", with_encoder("encoder/model.onnx")),
     ] {
-        let files: Vec<_> = files.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
-        let folder = folder(&files);
-        let root = folder.path().display().to_string();
+        let folder = empty_files(files);
         let error = ModelSource::find(folder.path()).unwrap_err().to_string();
-        let config = format!("{root}/genai_config.json");
-        assert_eq!(error, expected.replace("FOLDER", &root).replace("CONFIG", &config));
+        assert_eq!(error, format!("{}: {expected}", folder.path().display()));
     }
-    let many: Vec<_> = (10..30).map(|at| (format!("{at}.onnx"), "")).collect();
-    let many: Vec<_> = many.iter().map(|(name, text)| (name.as_str(), *text)).collect();
-    let error = ModelSource::find(folder(&many).path()).unwrap_err();
+    let unnamed = "names no file of a decoder (model.decoder.filename)".to_owned();
+    let outside = |decoder: &str| format!("the decoder {decoder:?} is out of the folder");
+    for (config, expected) in [
+        (encoder, with_encoder("e.onnx")),
+        (
+            &genai("model.onnx"),
+            "names \"model.onnx\" as the decoder, but the folder does not contain this file".to_owned(),
+        ),
+        (&genai("../a.onnx"), outside("../a.onnx")),
+        (&genai("/a.onnx"), outside("/a.onnx")),
+        ("{}", unnamed.clone()),
+        (&genai(""), unnamed),
+        ("[]", "it is not an object".to_owned()),
+        ("GGUF", "expected value at line 1 column 1".to_owned()),
+        (&deep, "recursion limit exceeded at line 1 column 128".to_owned()),
+        (&huge, "2097152 bytes exceed the limit of 1048576".to_owned()),
+    ] {
+        let folder = folder(&[("genai_config.json", config), ("a.onnx", "")]);
+        let error = ModelSource::find(folder.path()).unwrap_err().to_string();
+        assert_eq!(error, format!("{}/genai_config.json: {expected}", folder.path().display()));
+    }
+    let itself = folder(&[("genai_config.json", &genai(".")), ("a.onnx", "")]);
+    let error = ModelSource::find(itself.path()).unwrap_err().to_string();
+    assert_eq!(error, format!("{}/.: not a regular file", itself.path().display()));
+    let many: Vec<_> = (10..30).map(|at| format!("{at}.onnx")).collect();
+    let error = ModelSource::find(empty_files(&many.join(" ")).path()).unwrap_err();
     assert!(
         matches!(error.root(), OnnxError::Folder(FolderError::SeveralModels { models }) if models.len() == 20)
     );
@@ -392,11 +373,6 @@ fn a_conversion_of_a_model_with_many_files_of_weights_is_used_again() {
     for number in 0..380 {
         let location = format!("{inside}/{number}");
         fs::write(scene.file(&location), [0; 4]).unwrap();
-        let entry = |key: &str, value: &str| StringStringEntryProto {
-            key: Some(key.to_owned()),
-            value: Some(value.to_owned()),
-            ..StringStringEntryProto::default()
-        };
         graph.initializer.push(TensorProto {
             name: Some(format!("unused {number}")),
             dims: vec![1],

@@ -25,7 +25,7 @@ fn the_three_cases_of_onnx() {
 }
 
 #[test]
-fn what_is_written_is_read() {
+fn written_data_sets_are_read_back() {
     let folder = tempfile::tempdir().unwrap();
     let model = Model::load(&testdata("onnx-node/test_tensorscatter/model.onnx")).unwrap();
     let graph = model.graph().unwrap();
@@ -114,26 +114,26 @@ fn entries_that_cannot_be_read_are_named() {
     use std::os::unix::fs::symlink;
     let outer = tempfile::tempdir().unwrap();
     let root = outer.path().join("root");
-    let at = |name: &str| root.join(name);
+    let in_root = |name: &str| root.join(name);
     let case = |folder: &std::path::Path| {
         std::fs::create_dir_all(folder.join("test_data_set_0")).unwrap();
         std::fs::write(folder.join("model.onnx"), b"").unwrap();
     };
     for name in ["good", "stray", "sets", "model"] {
-        case(&at(name));
+        case(&in_root(name));
     }
     case(&outer.path().join("secret"));
     assert!(discover(&root).unwrap().unread.is_empty());
-    symlink("nowhere", at("dangling")).unwrap();
-    symlink("loop", at("loop")).unwrap();
-    symlink("../secret", at("out")).unwrap();
-    symlink(outer.path(), at("up")).unwrap();
-    symlink("nowhere", at("stray/notes")).unwrap();
-    symlink("../../secret/test_data_set_0", at("sets/test_data_set_1")).unwrap();
-    std::fs::remove_file(at("model/model.onnx")).unwrap();
-    symlink("../../secret/model.onnx", at("model/model.onnx")).unwrap();
+    symlink("nowhere", in_root("dangling")).unwrap();
+    symlink("loop", in_root("loop")).unwrap();
+    symlink("../secret", in_root("out")).unwrap();
+    symlink(outer.path(), in_root("up")).unwrap();
+    symlink("nowhere", in_root("stray/notes")).unwrap();
+    symlink("../../secret/test_data_set_0", in_root("sets/test_data_set_1")).unwrap();
+    std::fs::remove_file(in_root("model/model.onnx")).unwrap();
+    symlink("../../secret/model.onnx", in_root("model/model.onnx")).unwrap();
     let found = discover(&root).unwrap();
-    assert_eq!(found.cases, ["good", "stray"].map(at));
+    assert_eq!(found.cases, ["good", "stray"].map(in_root));
     let unread: Vec<_> = found.unread.iter().map(|unread| unread.path.strip_prefix(&root).unwrap()).collect();
     let names = ["dangling", "loop", "model/model.onnx", "out", "sets/test_data_set_1", "stray/notes", "up"];
     assert_eq!(unread, names.map(std::path::Path::new));

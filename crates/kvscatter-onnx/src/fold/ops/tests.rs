@@ -177,7 +177,7 @@ fn axes() {
 }
 
 #[test]
-fn what_only_has_a_shape() {
+fn layers_with_shapes_alone() {
     holds(&[
         "Gemm transB=1 | float 2x3, float 4x3 => float 2x4",
         "Einsum equation=bhid,bhjd->bhij | float 2x4x3x16, float 2x4x10x16 => float 2x4x3x10",

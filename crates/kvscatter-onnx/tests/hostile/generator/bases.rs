@@ -5,14 +5,14 @@ use std::sync::OnceLock;
 
 use kvscatter_onnx::Model;
 use kvscatter_onnx::convert::{ConvertOptions, WindowedCaches, convert};
-use kvscatter_onnx::proto;
 
 use super::dice::Dice;
 use super::scatters;
 use crate::families;
-use crate::support::int;
+use crate::support::{graph_mut, int, nodes_mut};
 
 /// A model before it is changed.
+#[derive(Clone)]
 pub(crate) struct Base {
     pub(crate) name: String,
     pub(crate) model: Vec<u8>,
@@ -88,19 +88,17 @@ impl Base {
             0..=1 => Self::exported(dice.pick(LARGE)),
             2..=21 => Self::exported(dice.pick(SMALL)),
             22..=27 => Self::exported(dice.pick(TINY)),
-            28..=75 => {
-                let model = proto::encode(&scatters::model(dice)).unwrap();
-                Self { name: "scatters".to_owned(), model, data: None }
-            }
-            76..=95 => {
-                let Self { name, model, data } = dice.pick(converted());
-                Self { name: name.clone(), model: model.clone(), data: *data }
-            }
+            28..=75 => Self::made("scatters".to_owned(), &scatters::model(dice)),
+            76..=95 => dice.pick(converted()).clone(),
             96..=115 => Self::family(dice, |name| name == "layers of a merged decoder"),
             116..=155 => Self::family(dice, |name| CONVERTIBLE.contains(&name)),
             // This family reads a file of the repository.
             _ => Self::family(dice, |name| name != "tensors in other files"),
         }
+    }
+
+    fn made(name: String, model: &Model) -> Self {
+        Self { name, model: model.to_bytes().unwrap(), data: None }
     }
 
     fn exported((name, bytes, data): &Exported) -> Self {
@@ -111,17 +109,13 @@ impl Base {
         let families: Vec<_> = families::ALL.iter().filter(|(name, ..)| is_wanted(name)).collect();
         let (name, _, make) = *dice.pick(&families);
         let count = if dice.chance(3) { 40 } else { 2 + dice.below(2) };
-        Self {
-            name: format!("{count} {name}"),
-            model: convertible(make(count)).to_bytes().unwrap(),
-            data: None,
-        }
+        Self::made(format!("{count} {name}"), &convertible(make(count)))
     }
 }
 
 /// Gives the table of embeddings as many rows as there are logits. The conversion then knows which tokens exist.
 fn convertible(mut model: Model) -> Model {
-    let tensors = &mut model.proto_mut().graph.get_or_insert_default().initializer;
+    let tensors = &mut graph_mut(&mut model).initializer;
     for table in tensors.iter_mut().filter(|tensor| tensor.name.as_deref() == Some("table")) {
         table.dims = vec![8, 8];
         table.raw_data.get_or_insert_default().truncate(256);
@@ -139,15 +133,15 @@ fn converted() -> &'static [Base] {
         };
         let mut rings = ConvertOptions::new(32);
         rings.windowed = WindowedCaches::Ring { chunk: Some(3), rewind: 1 };
-        let of = |(name, model), options, data| {
-            let model = convert(&model, options).unwrap().model.to_bytes().unwrap();
-            Base { name: format!("converted {name}"), model, data }
+        let base = |(name, model), options, data| {
+            let model = convert(&model, options).unwrap().model;
+            Base { data, ..Base::made(format!("converted {name}"), &model) }
         };
         let folder = tempfile::tempdir().unwrap();
         vec![
-            of(family("layers of Attention"), ConvertOptions::new(16), None),
-            of(family("layers of Concat"), ConvertOptions::new(16), None),
-            of(windowed(&SMALL[0], folder.path()), rings, SMALL[0].2),
+            base(family("layers of Attention"), ConvertOptions::new(16), None),
+            base(family("layers of Concat"), ConvertOptions::new(16), None),
+            base(windowed(&SMALL[0], folder.path()), rings, SMALL[0].2),
         ]
     })
 }
@@ -158,11 +152,9 @@ fn windowed((name, bytes, data): &Exported, folder: &Path) -> (String, Model) {
     std::fs::write(&path, bytes).unwrap();
     std::fs::write(folder.join("model.onnx.data"), data.unwrap_or_default()).unwrap();
     let mut model = Model::load(&path).unwrap();
-    for node in &mut model.proto_mut().graph.get_or_insert_default().node {
-        if node.op_type.as_deref() == Some("GroupQueryAttention") {
-            node.attribute.retain(|it| it.name.as_deref() != Some("local_window_size"));
-            node.attribute.push(int("local_window_size", 4));
-        }
+    for node in nodes_mut(graph_mut(&mut model), "GroupQueryAttention") {
+        node.attribute.retain(|attribute| attribute.name.as_deref() != Some("local_window_size"));
+        node.attribute.push(int("local_window_size", 4));
     }
     (format!("{name} with windows"), model)
 }

@@ -33,7 +33,7 @@ pub(super) const ALL: &[Change] = &[
 struct Texts(BTreeMap<&'static str, Vec<Vec<u8>>>);
 
 impl Texts {
-    fn of(root: &Message) -> Self {
+    fn collect(root: &Message) -> Self {
         let mut texts: BTreeMap<_, Vec<_>> = BTreeMap::new();
         root.visit(&mut |message| {
             for Field { rule, value } in &message.fields {
@@ -145,7 +145,7 @@ fn leaf<'m>(dice: &mut Dice, root: &'m mut Message) -> Option<(&'m mut Message, 
 }
 
 fn value(dice: &mut Dice, root: &mut Message) {
-    let texts = Texts::of(root);
+    let texts = Texts::collect(root);
     let Some((message, at)) = leaf(dice, root) else { return };
     let kind = message.kind.name;
     let field = &mut message.fields[at];
@@ -154,7 +154,7 @@ fn value(dice: &mut Dice, root: &mut Message) {
 
 /// Changes a number, or a text, in all fields that have it.
 fn everywhere(dice: &mut Dice, root: &mut Message) {
-    let texts = Texts::of(root);
+    let texts = Texts::collect(root);
     let Some((message, at)) = leaf(dice, root) else { return };
     let (kind, Field { rule, value: old }) = (message.kind.name, message.fields[at].clone());
     let new = other(dice, &texts, kind, rule, &old);
@@ -196,7 +196,7 @@ fn copied(dice: &mut Dice, donors: &Message, kind: &str) -> Option<Value> {
 }
 
 fn add(dice: &mut Dice, root: &mut Message) {
-    let (texts, donors) = (Texts::of(root), root.clone());
+    let (texts, donors) = (Texts::collect(root), root.clone());
     let Some(message) = message(dice, root) else { return };
     let kind = message.kind;
     let rule = dice.pick(&kind.rules);

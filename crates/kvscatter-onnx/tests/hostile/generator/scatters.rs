@@ -1,79 +1,63 @@
 //! Graphs of `TensorScatter`, `Identity`, `Add` and `Constant`, which the crate evaluates itself.
 
 use kvscatter::ElementType;
-use kvscatter_onnx::proto::{GraphProto, ModelProto, NodeProto};
+use kvscatter_onnx::Model;
 
 use super::dice::Dice;
-use crate::support::{float, int, int64, int64s, ints, model as whole, node, string, tensor, value};
+use crate::support::parsed;
+
+/// The texts of a graph while it is made.
+#[derive(Default)]
+struct Texts {
+    inputs: String,
+    nodes: String,
+    outputs: String,
+}
 
 /// Makes a graph that is valid in most cases.
-pub(super) fn model(dice: &mut Dice) -> ModelProto {
-    let mut made = GraphProto::default();
+pub(super) fn model(dice: &mut Dice) -> Model {
     let batch = dice.below(3) + 1;
     let batch = if dice.chance(50) { batch.to_string() } else { "batch".to_owned() };
-    made.input.push(value("write_indices", ElementType::Int64, &[&batch]));
+    let mut made = Texts { inputs: format!("write_indices: int64[{batch}]"), ..Texts::default() };
     let mut indices = vec!["write_indices".to_owned()];
     for at in 0..dice.below(3) {
-        let index = index(dice, &mut made, &indices, at);
-        indices.push(index);
+        let (name, from) = (format!("index{at}"), dice.pick(&indices).clone());
+        made.nodes += &index(dice, &from, &name);
+        indices.push(name);
     }
     for layer in 0..=dice.below(4) {
         cache(dice, &mut made, &batch, &indices, layer);
     }
-    let mut model = whole(made.input, made.node, made.output).proto().clone();
-    model.graph.get_or_insert_default().initializer = made.initializer;
-    model
+    parsed(&made.inputs, &made.nodes, &made.outputs)
 }
 
-/// Adds a value that can be used as `write_indices`.
-fn index(dice: &mut Dice, graph: &mut GraphProto, known: &[String], at: usize) -> String {
-    let (name, from) = (format!("index{at}"), dice.pick(known).clone());
+/// Returns nodes that make a value that can be used as `write_indices` in most cases.
+fn index(dice: &mut Dice, from: &str, name: &str) -> String {
     if dice.chance(8) {
-        wrong_index(dice, graph, &from, &name);
-        return name;
+        // The value breaks a rule of `Add` or `Constant`.
+        let other = format!("{name}_other");
+        let attributes = [
+            "value_float=1.5",
+            "value_ints=[1, 1, 1, 1, 1, 1, 1]",
+            "value_ints=[1], value_int=1",
+            "value_string=\"circular\"",
+            "",
+        ];
+        let attributes = dice.pick(&attributes);
+        let left = if dice.chance(50) { from } else { &other };
+        return format!("{other} = Constant() {{{attributes}}}; {name} = Add({left}, {other});");
     }
     match dice.below(5) {
-        0 => graph.node.push(node("Identity", &[&from], &name)),
-        1 => {
-            let mut constant = node("Constant", &[], &name);
-            constant.attribute = vec![ints("value_ints", &[0])];
-            graph.node.push(constant);
-        }
-        2 => graph.initializer.push(int64s(&name, &[1], &[0])),
-        3 => {
-            graph.initializer.push(int64s(
-                &format!("{name}_offset"),
-                &[],
-                &[i64::try_from(dice.below(3)).unwrap()],
-            ));
-            graph.node.push(node("Add", &[&from, &format!("{name}_offset")], &name));
-        }
-        _ => {
-            let mut constant = node("Constant", &[], &format!("{name}_offset"));
-            constant.attribute = vec![tensor("value", &int64(&[1], &[1]))];
-            graph.node.extend([constant, node("Add", &[&format!("{name}_offset"), &from], &name)]);
-        }
+        0 => format!("{name} = Identity({from});"),
+        1 => format!("{name} = Constant() {{value_ints=[0]}};"),
+        2 => format!("{name} = [0];"),
+        3 => format!("{name} = Add({from}, {});", dice.below(3)),
+        _ => format!("{name} = Add(Constant() {{value=int64[1]}}, {from});"),
     }
-    name
-}
-
-/// Adds a value that breaks a rule of `Add` or `Constant`.
-fn wrong_index(dice: &mut Dice, graph: &mut GraphProto, from: &str, name: &str) {
-    let other = format!("{name}_other");
-    let mut constant = node("Constant", &[], &other);
-    constant.attribute = match dice.below(5) {
-        0 => vec![float("value_float", 1.5)],
-        1 => vec![ints("value_ints", &[1; 7])],
-        2 => vec![ints("value_ints", &[1]), int("value_int", 1)],
-        3 => vec![string("value_string", "circular")],
-        _ => vec![],
-    };
-    let left = if dice.chance(50) { from } else { &other };
-    graph.node.extend([constant, node("Add", &[left, &other], name)]);
 }
 
 /// Adds a cache with one to three writes.
-fn cache(dice: &mut Dice, graph: &mut GraphProto, batch: &str, indices: &[String], layer: usize) {
+fn cache(dice: &mut Dice, made: &mut Texts, batch: &str, indices: &[String], layer: usize) {
     let element = match dice.below(3) {
         0 => ElementType::Float32,
         1 => ElementType::Float16,
@@ -87,45 +71,37 @@ fn cache(dice: &mut Dice, graph: &mut GraphProto, batch: &str, indices: &[String
     if dice.chance(20) {
         dims[axis] = "slots".to_owned();
     }
-    let past = format!("past{layer}");
-    graph.input.push(value(&past, element, &borrowed(&dims)));
-    let mut update = dims.clone();
-    let mut last = past;
+    let cache = format!("{element}[{}]", dims.join(", "));
+    let mut last = format!("past{layer}");
+    made.inputs += &format!(", {last}: {cache}");
     for write in 0..=dice.below(3) {
-        let new = format!("new{layer}_{write}");
-        update[axis] = (1 + dice.below(2)).to_string();
-        graph.input.push(value(&new, element, &borrowed(&update)));
-        let present = format!("present{layer}_{write}");
-        let mut scatter = scatter(dice, axis, rank);
-        let index = if dice.chance(85) { dice.pick(indices).as_str() } else { "" };
-        scatter.input = [&last, &new, index].map(str::to_owned).to_vec();
-        if index.is_empty() && dice.chance(50) {
-            scatter.input.pop();
-        }
-        scatter.output = vec![present.clone()];
-        graph.node.push(scatter);
+        let (new, present) = (format!("new{layer}_{write}"), format!("present{layer}_{write}"));
+        dims[axis] = (1 + dice.below(2)).to_string();
+        made.inputs += &format!(", {new}: {element}[{}]", dims.join(", "));
+        let index = match dice.below(100) {
+            0..85 => format!(", {}", dice.pick(indices)),
+            85..92 => ", _".to_owned(),
+            _ => String::new(),
+        };
+        let attributes = attributes(dice, axis, rank);
+        made.nodes += &format!("{present} = TensorScatter({last}, {new}{index}) {{{attributes}}};");
         last = present;
     }
     if dice.chance(30) {
-        let copy = format!("copy{layer}");
-        graph.node.push(node("Identity", &[&last], &copy));
-        last = copy;
+        made.nodes += &format!("copy{layer} = Identity({last});");
+        last = format!("copy{layer}");
     }
-    graph.output.push(value(&last, element, &borrowed(&dims)));
+    made.outputs += &format!("{last}: {cache}");
 }
 
-fn scatter(dice: &mut Dice, axis: usize, rank: usize) -> NodeProto {
-    let mut scatter = node("TensorScatter", &[], "");
+fn attributes(dice: &mut Dice, axis: usize, rank: usize) -> String {
     let (axis, rank) = (i64::try_from(axis).unwrap(), i64::try_from(rank).unwrap());
+    let mut attributes = String::new();
     if axis != rank - 2 || dice.chance(50) {
-        scatter.attribute.push(int("axis", if dice.chance(50) { axis } else { axis - rank }));
+        attributes = format!("axis={}, ", if dice.chance(50) { axis } else { axis - rank });
     }
     if dice.chance(40) {
-        scatter.attribute.push(string("mode", if dice.chance(80) { "circular" } else { "linear" }));
+        attributes += if dice.chance(80) { "mode=\"circular\"" } else { "mode=\"linear\"" };
     }
-    scatter
-}
-
-fn borrowed(dims: &[String]) -> Vec<&str> {
-    dims.iter().map(String::as_str).collect()
+    attributes
 }

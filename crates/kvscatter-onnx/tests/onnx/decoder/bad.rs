@@ -1,14 +1,10 @@
 //! Tests graphs that are not decoders, and declarations that cannot be true.
 
-use kvscatter::ElementType;
 use kvscatter_onnx::OnnxError;
 use kvscatter_onnx::decoder::Decoder;
 
 use super::made::Made;
-use crate::support::{assert_refused, int, model, node, string, value};
-
-const FLOAT: ElementType = ElementType::Float32;
-const ALL: [&str; 4] = ["batch", "2", "all", "16"];
+use crate::support::{assert_refused, graph_mut, parsed, values};
 
 fn decoder(made: Made) -> Result<usize, OnnxError> {
     let model = made.model();
@@ -17,17 +13,12 @@ fn decoder(made: Made) -> Result<usize, OnnxError> {
 
 #[test]
 fn no_cache() {
-    let x = || value("x", FLOAT, &["n", "16"]);
-    let model = model(vec![x()], vec![node("Relu", &["x"], "y")], vec![value("y", FLOAT, &["n", "16"])]);
+    let model = parsed("x: float[n, 16]", "y = Relu(x)", "y: float[n, 16]");
     assert_refused!(Decoder::of(&model.graph().unwrap()), OnnxError::CacheNone);
     // An output that returns an input unchanged is not a cache.
-    let mut relay = crate::support::model(
-        vec![value("x", FLOAT, &["b", "2", "s", "16"])],
-        vec![node("Identity", &["x"], "y")],
-        vec![value("y", FLOAT, &["b", "2", "s", "16"])],
-    );
+    let mut relay = parsed("x: float[b, 2, s, 16]", "y = Identity(x)", "y: float[b, 2, s, 16]");
     assert_refused!(Decoder::of(&relay.graph().unwrap()), OnnxError::CacheNone);
-    relay.proto_mut().graph.get_or_insert_default().node.clear();
+    graph_mut(&mut relay).node.clear();
     assert_refused!(relay.graph(), OnnxError::ValueMissing { .. });
 }
 
@@ -47,64 +38,53 @@ fn a_cache_that_is_not_fed_back() {
 fn a_present_without_a_past() {
     let made = Made::attention_past().change("y", |node| node.input.truncate(3));
     assert_refused!(decoder(made), OnnxError::CacheNotFed { present } if present == "present_k");
-    let made = Made::fixed()
-        .reading("past_v", "zeros")
-        .before(vec![node("ConstantOfShape", &["shape"], "zeros")])
-        .input(value("shape", ElementType::Int64, &["4"]));
+    let zeros = Made::fixed().reading("past_v", "zeros").before("zeros = ConstantOfShape(shape)");
+    let made = zeros.input("shape: int64[4]");
     assert_refused!(decoder(made), OnnxError::CacheNotFed { present } if present == "present_v");
 }
 
 #[test]
 fn sizes_that_contradict_each_other() {
-    let made = Made::growing().output(value("present_k", FLOAT, &["batch", "4", "all", "16"]));
     assert_refused!(
-        decoder(made),
+        decoder(Made::growing().output("present_k: float[batch, 4, all, 16]")),
         OnnxError::DimsDiffer { first, first_axis: 1, first_size: 2, second, second_axis: 1, second_size: 4 }
             if first == "past_k" && second == "present_k"
     );
-    let made = Made::fixed().output(value("present_v", FLOAT, &["batch", "2", "128", "16"]));
     assert_refused!(
-        decoder(made),
+        decoder(Made::fixed().output("present_v: float[batch, 2, 128, 16]")),
         OnnxError::DimsDiffer { first_axis: 2, first_size: 64, second_size: 128, .. }
     );
 
     // One symbol has two sizes, each through another name.
-    let made = Made::growing().output(value("present_k", FLOAT, &["4", "2", "all", "16"])).output(value(
-        "present_v",
-        FLOAT,
-        &["8", "2", "all", "16"],
-    ));
+    let sizes = "present_k: float[4, 2, all, 16], present_v: float[8, 2, all, 16]";
     assert_refused!(
-        decoder(made),
+        decoder(Made::growing().output(sizes)),
         OnnxError::DimsDiffer { first, first_size: 4, second, second_size: 8, .. }
             if first == "present_k" && second == "present_v"
     );
-    let made = Made::growing()
-        .input(value("past_v", FLOAT, &["samples", "2", "past", "16"]))
-        .output(value("present_k", FLOAT, &["4", "2", "all", "16"]))
-        .output(value("present_v", FLOAT, &["8", "2", "all", "16"]));
+    let made = Made::growing().input("past_v: float[samples, 2, past, 16]").output(sizes);
     assert_refused!(decoder(made), OnnxError::DimsDiffer { .. });
 }
 
 #[test]
 fn a_cache_that_grows_and_does_not() {
+    let same = "present_k: float[batch, 2, past, 16]";
     for made in [Made::growing(), Made::attention_past()] {
-        let made = made.output(value("present_k", FLOAT, &["batch", "2", "past", "16"]));
+        let made = made.output(same);
         assert_refused!(decoder(made), OnnxError::CacheDoesNotGrow { axis: 2, size, .. } if size == "past");
     }
     // A buffer that past and present may share has one size.
-    let made = Made::group_query().output(value("present_k", FLOAT, &["batch", "2", "past", "16"]));
-    assert_eq!(decoder(made).unwrap(), 2);
+    assert_eq!(decoder(Made::group_query().output(same)).unwrap(), 2);
     // Different symbols do not contradict each other.
-    assert_eq!(decoder(Made::growing().output(value("present_k", FLOAT, &ALL))).unwrap(), 2);
+    assert_eq!(decoder(Made::growing().output("present_k: float[batch, 2, all, 16]")).unwrap(), 2);
 }
 
 #[test]
 fn scatters_that_break_their_own_rules() {
-    let made = Made::fixed().change("present_k", |node| node.attribute = vec![string("mode", "diagonal")]);
+    let made = Made::fixed().with_attributes("present_k", r#"mode="diagonal""#);
     assert_refused!(decoder(made), OnnxError::Mode { mode } if mode == "diagonal");
     for axis in [0, -4, 4, -5, i64::MIN] {
-        let made = Made::fixed().change("present_k", |node| node.attribute = vec![int("axis", axis)]);
+        let made = Made::fixed().with_attributes("present_k", &format!("axis={axis}"));
         assert_refused!(decoder(made), OnnxError::Operator(_));
     }
     let mut old = Made::fixed().model();
@@ -115,12 +95,12 @@ fn scatters_that_break_their_own_rules() {
 #[test]
 fn ranks_that_no_writer_takes() {
     for made in [Made::attention_past(), Made::group_query()] {
-        let made = made.input(value("past_k", FLOAT, &["batch", "past", "32"]));
+        let made = made.input("past_k: float[batch, past, 32]");
         assert_refused!(decoder(made), OnnxError::CacheRank { name, rank: 3, expected: "4" } if name == "past_k");
     }
-    let made = Made::fixed().input(value("past_k", FLOAT, &["64"]));
+    let made = Made::fixed().input("past_k: float[64]");
     assert_refused!(decoder(made), OnnxError::CacheRank { rank: 1, expected: "2 or more", .. });
-    let made = Made::growing().change("present_k", |node| node.attribute = vec![int("axis", 4)]);
+    let made = Made::growing().replace("present_k", "present_k = Concat(past_k, new_k) {axis=4}");
     assert_refused!(
         decoder(made),
         OnnxError::Operator(kvscatter::Error::AxisOutOfRange { axis: 4, rank: 4 })
@@ -130,7 +110,7 @@ fn ranks_that_no_writer_takes() {
 #[test]
 fn shapes_that_are_not_declared() {
     let undeclared = |name: &str| {
-        let mut value = value(name, FLOAT, &[]);
+        let mut value = values(&format!("{name}: float[]")).remove(0);
         if let Some(kvscatter_onnx::proto::type_proto::Value::TensorType(tensor)) =
             &mut value.r#type.get_or_insert_default().value
         {
@@ -138,10 +118,19 @@ fn shapes_that_are_not_declared() {
         }
         value
     };
+    let past = |mut made: Made| {
+        made.inputs.retain(|input| input.name.as_deref() != Some("past_k"));
+        made.inputs.push(undeclared("past_k"));
+        made
+    };
     // The operator or the other end determines the number of dimensions.
-    let both = |made: Made| made.input(undeclared("past_k")).output(undeclared("present_k"));
+    let both = |made: Made| {
+        let mut made = past(made).without_output("present_k");
+        made.outputs.push(undeclared("present_k"));
+        made
+    };
     assert_eq!(decoder(both(Made::attention_past())).unwrap(), 2);
-    assert_eq!(decoder(Made::growing().input(undeclared("past_k"))).unwrap(), 2);
+    assert_eq!(decoder(past(Made::growing())).unwrap(), 2);
     for made in [Made::growing(), Made::fixed()] {
         assert_refused!(decoder(both(made)), OnnxError::CacheShapeMissing { name } if name == "past_k");
     }

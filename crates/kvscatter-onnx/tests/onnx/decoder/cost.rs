@@ -2,13 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use kvscatter::ElementType;
 use kvscatter_onnx::Model;
 use kvscatter_onnx::decoder::{Cost, CostAt, Decoder};
 
 use super::made::Made;
 use super::styles::cut;
-use crate::support::{node, testdata, value};
+use crate::support::load;
 
 fn costs(model: &Model, batch: usize, length: usize, capacity: usize) -> Vec<Option<Cost>> {
     let dims = BTreeMap::new();
@@ -35,8 +34,7 @@ fn of_the_styles() {
     let fixed = Cost { size: 3 * 64 * ROW, static_size: 3 * 64 * ROW, copied: Some(3 * ROW), ..growing };
     assert_eq!(costs(&Made::fixed().model(), 3, 100, 128), [Some(fixed); 2]);
     // Every node between past and present copies the cache once more.
-    let there_and_back = vec![node("Neg", &["past_k"], "once"), node("Neg", &["once"], "twice")];
-    let between = Made::fixed().reading("past_k", "twice").before(there_and_back).model();
+    let between = Made::fixed().reading("past_k", "twice").before("twice = Neg(Neg(past_k))").model();
     assert_eq!(costs(&between, 3, 100, 128)[0].unwrap().copied, Some(3 * ROW + 2 * 3 * 64 * ROW));
 }
 
@@ -54,15 +52,12 @@ fn of_a_cache_that_is_cut() {
 fn of_a_stack_of_layers() {
     const ROW: u64 = 3 * 16 * 4;
     for batch in ["batch", "1"] {
-        let shape = ["3", batch, "64", "16"];
-        let mut made = Made::fixed().output(value("logits", ElementType::Float32, &[batch, "s", "32"]));
-        for name in ["past_k", "past_v"] {
-            made = made.input(value(name, ElementType::Float32, &shape));
-        }
-        for name in ["present_k", "present_v"] {
-            made = made.output(value(name, ElementType::Float32, &shape));
-        }
-        let model = made.node(node("Relu", &["q"], "logits")).model();
+        let shape = format!("float[3, {batch}, 64, 16]");
+        let model = Made::fixed()
+            .input(&format!("past_k, past_v: {shape}"))
+            .output(&format!("present_k, present_v: {shape}, logits: float[{batch}, s, 32]"))
+            .node("logits = Relu(q)")
+            .model();
         let decoder = Decoder::of(&model.graph().unwrap()).unwrap();
         assert_eq!((decoder.caches[0].batch_axis, decoder.unknown().is_some()), (1, true));
         let cost = costs(&model, 5, 100, 128)[0].unwrap();
@@ -73,32 +68,26 @@ fn of_a_stack_of_layers() {
 
 #[test]
 fn of_float16_and_of_what_has_no_size() {
-    let model = Model::load(&testdata("decoders/optimum-0.1-qwen3-float16/model.onnx")).unwrap();
+    let model = load("decoders/optimum-0.1-qwen3-float16");
     let per_token = costs(&model, 1, 1, 1)[0].unwrap().per_token;
     assert_eq!(per_token, 2 * 4 * 2, "2 heads of 4 elements of 2 bytes");
-    let strings = ["past_k", "past_v", "present_k", "present_v"].iter().fold(Made::fixed(), |made, name| {
-        let value = value(name, ElementType::String, &["batch", "2", "64", "16"]);
-        if name.starts_with("past") { made.input(value) } else { made.output(value) }
-    });
+    let strings = Made::fixed()
+        .input("past_k, past_v: string[batch, 2, 64, 16]")
+        .output("present_k, present_v: string[batch, 2, 64, 16]");
     assert_eq!(costs(&strings.model(), 1, 1, 1), [None; 2]);
 }
 
 /// The export leaves the head size open, but its weights determine it.
 #[test]
 fn a_head_size_that_only_the_weights_tell() {
-    let model = Model::load(&testdata("genai-llama-gqa/model.onnx")).unwrap();
+    let model = load("genai-llama-gqa");
     assert!(costs(&model, 1, 1, 1).iter().all(|cost| cost.unwrap().per_token == 2 * 16 * 4));
 }
 
 #[test]
 fn open_sizes_are_asked_for() {
-    let open = ["batch", "heads", "past", "?"];
-    let made = Made::growing().input(value("past_k", ElementType::Float32, &open)).output(value(
-        "present_k",
-        ElementType::Float32,
-        &["batch", "heads", "all", "?"],
-    ));
-    let model = made.model();
+    let made = Made::growing().input("past_k: float[batch, heads, past, ?]");
+    let model = made.output("present_k: float[batch, heads, all, ?]").model();
     let decoder = Decoder::of(&model.graph().unwrap()).unwrap();
     let cache = decoder.caches.iter().find(|cache| cache.past == "past_k").unwrap();
     let mut dims = BTreeMap::new();

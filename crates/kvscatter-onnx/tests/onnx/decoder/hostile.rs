@@ -3,14 +3,12 @@
 
 use std::collections::BTreeMap;
 
-use kvscatter::ElementType;
 use kvscatter_onnx::convert::check_rings;
 use kvscatter_onnx::decoder::{CostAt, Decoder};
-use kvscatter_onnx::proto::NodeProto;
 use kvscatter_onnx::{Model, OnnxError};
 
 use super::made::Made;
-use crate::support::{model, node, value};
+use crate::support::parsed;
 
 /// Queries everything about a model.
 fn ask(model: &Model) -> Result<usize, OnnxError> {
@@ -41,16 +39,16 @@ fn endless_chains_and_fans() {
         at => format!("link{at}"),
     };
     const LINKS: usize = 20_000;
-    let chain =
-        |op_type: &str| (0..LINKS).map(|at| node(op_type, &[&link(at)], &link(at + 1))).collect::<Vec<_>>();
+    let chain = |op_type: &str| -> String {
+        (0..LINKS).map(|at| format!("{} = {op_type}({});", link(at + 1), link(at))).collect()
+    };
     for op_type in ["Identity", "Neg"] {
-        let made = Made::fixed().reading("past_k", &link(LINKS)).before(chain(op_type));
+        let made = Made::fixed().reading("past_k", &link(LINKS)).before(&chain(op_type));
         // The chain is not followed to its end, so no past is found for this present.
         assert!(matches!(ask(&made.model()).unwrap_err().root(), OnnxError::CacheNotFed { .. }));
     }
-    let fan: Vec<NodeProto> =
-        (0..LINKS).map(|at| node("Unsqueeze", &["present_k"], &format!("fan{at}"))).collect();
-    let made = fan.into_iter().fold(Made::fixed(), Made::node);
+    let fan: String = (0..LINKS).map(|at| format!("fan{at} = Unsqueeze(present_k);")).collect();
+    let made = Made::fixed().node(&fan);
     assert_eq!(ask(&made.model()).unwrap(), 2);
 }
 
@@ -58,15 +56,12 @@ fn endless_chains_and_fans() {
 #[test]
 fn many_caches_of_one_node() {
     const CACHES: usize = 5_000;
-    let names = |what: &str| (0..CACHES).map(|at| format!("{what}{at}")).collect::<Vec<_>>();
+    let names = |what: &str| (0..CACHES).map(|at| format!("{what}{at}")).collect::<Vec<_>>().join(", ");
     let (pasts, presents) = (names("past"), names("present"));
-    let mut all = node("Everything", &pasts.iter().map(String::as_str).collect::<Vec<_>>(), "x");
-    all.domain = Some("com.microsoft".to_owned());
-    all.output.clone_from(&presents);
-    let declare = |names: &[String]| {
-        names.iter().map(|name| value(name, ElementType::Float32, &["b", "2", "s", "4"])).collect::<Vec<_>>()
-    };
-    let mut model = model(declare(&pasts), vec![all], declare(&presents));
-    model.proto_mut().opset_import.push(crate::support::opset("com.microsoft", 1));
+    let model = parsed(
+        &format!("{pasts}: float[b, 2, s, 4]"),
+        &format!("{presents} = Everything@com.microsoft({pasts})"),
+        &format!("{presents}: float[b, 2, s, 4]"),
+    );
     assert_eq!(ask(&model).unwrap(), CACHES);
 }

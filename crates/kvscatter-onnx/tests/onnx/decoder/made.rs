@@ -1,11 +1,10 @@
 //! One layer of a decoder, in which a test breaks one thing.
 
-use kvscatter::ElementType;
 use kvscatter_onnx::Model;
 use kvscatter_onnx::decoder::{Decoder, Hazard, TensorRtRule};
 use kvscatter_onnx::proto::{NodeProto, ValueInfoProto};
 
-use crate::support::{int, model, node, opset, string, value};
+use crate::support::{Nodes, graph_mut, model, opset, values};
 
 /// A decoder of one layer. One attention reads its keys and values, which are written in one style.
 #[derive(Clone)]
@@ -17,75 +16,68 @@ pub(super) struct Made {
     pub(super) values: Vec<ValueInfoProto>,
 }
 
-const FLOAT: ElementType = ElementType::Float32;
-
 impl Made {
     /// Creates a layer with `TensorScatter` on caches of 64 slots, which TensorRT accepts.
     pub(super) fn fixed() -> Self {
-        let cache = ["batch", "2", "64", "16"];
-        let inputs = vec![value("write_indices", ElementType::Int64, &["batch"]), nonpad()];
-        let nodes = vec![
-            scatter("past_k", "new_k", "present_k"),
-            scatter("past_v", "new_v", "present_v"),
-            attention(&["q", "present_k", "present_v", "", "", "", "nonpad"], &["y"]),
-        ];
-        Self::with(inputs, nodes, &cache, &cache)
+        let nodes = "present_k = TensorScatter(past_k, new_k, write_indices)
+            present_v = TensorScatter(past_v, new_v, write_indices)
+            y = Attention(q, present_k, present_v, _, _, _, nonpad)";
+        Self::with("write_indices, nonpad: int64[batch],", nodes, "64", "64")
     }
 
     /// Creates a layer with `Concat` on the sequence.
     pub(super) fn growing() -> Self {
-        let mut nodes = vec![
-            node("Concat", &["past_k", "new_k"], "present_k"),
-            node("Concat", &["past_v", "new_v"], "present_v"),
-            attention(&["q", "present_k", "present_v"], &["y"]),
-        ];
-        nodes[0].attribute = vec![int("axis", -2)];
-        nodes[1].attribute = vec![int("axis", 2)];
-        Self::with(vec![], nodes, &["batch", "2", "past", "16"], &["batch", "2", "all", "16"])
+        let nodes = "present_k = Concat(past_k, new_k) {axis=-2}
+            present_v = Concat(past_v, new_v) {axis=2}
+            y = Attention(q, present_k, present_v)";
+        Self::with("", nodes, "past", "all")
     }
 
     /// Creates a layer with `Attention` with past inputs.
     pub(super) fn attention_past() -> Self {
-        let inputs = ["q", "new_k", "new_v", "", "past_k", "past_v"];
-        let nodes = vec![attention(&inputs, &["y", "present_k", "present_v"])];
-        Self::with(vec![], nodes, &["batch", "2", "past", "16"], &["batch", "2", "all", "16"])
+        Self::with(
+            "",
+            "y, present_k, present_v = Attention(q, new_k, new_v, _, past_k, past_v)",
+            "past",
+            "all",
+        )
     }
 
     /// Creates a layer with `GroupQueryAttention`.
     pub(super) fn group_query() -> Self {
-        let mut gqa =
-            node("GroupQueryAttention", &["q", "new_k", "new_v", "past_k", "past_v", "last", "total"], "y");
-        gqa.domain = Some("com.microsoft".to_owned());
-        gqa.output = ["y", "present_k", "present_v"].map(str::to_owned).to_vec();
-        gqa.attribute = vec![int("num_heads", 4), int("kv_num_heads", 2)];
-        let inputs =
-            vec![value("last", ElementType::Int32, &["batch"]), value("total", ElementType::Int32, &[])];
-        Self::with(inputs, vec![gqa], &["batch", "2", "past", "16"], &["batch", "2", "all", "16"])
+        let inputs = "q, new_k, new_v, past_k, past_v, last, total";
+        let nodes = format!(
+            "y, present_k, present_v = GroupQueryAttention@com.microsoft({inputs})
+                {{num_heads=4, kv_num_heads=2}}"
+        );
+        Self::with("last: int32[batch], total: int32[],", &nodes, "past", "all")
     }
 
-    fn with(mut inputs: Vec<ValueInfoProto>, nodes: Vec<NodeProto>, past: &[&str], present: &[&str]) -> Self {
-        for name in ["past_k", "past_v"] {
-            inputs.push(value(name, FLOAT, past));
+    fn with(inputs: &str, nodes: &str, past: &str, present: &str) -> Self {
+        let rows = "float[batch, 2, s, 16]";
+        let inputs = format!("{inputs} past_k, past_v: float[batch, 2, {past}, 16], new_k, new_v, q: {rows}");
+        Self {
+            inputs: values(&inputs),
+            nodes: Nodes::parse(nodes).nodes,
+            outputs: values(&format!("y: {rows}, present_k, present_v: float[batch, 2, {present}, 16]")),
+            values: Vec::new(),
         }
-        for name in ["new_k", "new_v", "q"] {
-            inputs.push(value(name, FLOAT, &["batch", "2", "s", "16"]));
-        }
-        let mut outputs = vec![value("y", FLOAT, &["batch", "2", "s", "16"])];
-        for name in ["present_k", "present_v"] {
-            outputs.push(value(name, FLOAT, present));
-        }
-        Self { inputs, nodes, outputs, values: Vec::new() }
     }
 
-    pub(super) fn input(mut self, input: ValueInfoProto) -> Self {
-        self.inputs.retain(|other| other.name != input.name);
-        self.inputs.push(input);
+    /// Declares inputs, which may take the place of others.
+    pub(super) fn input(mut self, inputs: &str) -> Self {
+        for input in values(inputs) {
+            self.inputs.retain(|other| other.name != input.name);
+            self.inputs.push(input);
+        }
         self
     }
 
-    pub(super) fn output(mut self, output: ValueInfoProto) -> Self {
-        self.outputs.retain(|other| other.name != output.name);
-        self.outputs.push(output);
+    pub(super) fn output(mut self, outputs: &str) -> Self {
+        for output in values(outputs) {
+            self.outputs.retain(|other| other.name != output.name);
+            self.outputs.push(output);
+        }
         self
     }
 
@@ -94,15 +86,15 @@ impl Made {
         self
     }
 
-    /// Adds a node after all others.
-    pub(super) fn node(mut self, node: NodeProto) -> Self {
-        self.nodes.push(node);
+    /// Adds nodes after all others.
+    pub(super) fn node(mut self, nodes: &str) -> Self {
+        self.nodes.extend(Nodes::parse(nodes).nodes);
         self
     }
 
     /// Adds nodes before all others.
-    pub(super) fn before(mut self, nodes: Vec<NodeProto>) -> Self {
-        self.nodes.splice(0..0, nodes);
+    pub(super) fn before(mut self, nodes: &str) -> Self {
+        self.nodes.splice(0..0, Nodes::parse(nodes).nodes);
         self
     }
 
@@ -130,10 +122,26 @@ impl Made {
         self
     }
 
+    /// Replaces the node that makes a value.
+    pub(super) fn replace(self, output: &str, node: &str) -> Self {
+        self.change(output, |old| *old = Nodes::parse(node).nodes.remove(0))
+    }
+
+    /// Replaces the inputs of the node that makes a value.
+    pub(super) fn reads(self, output: &str, inputs: &[&str]) -> Self {
+        self.change(output, |node| node.input = inputs.iter().map(|&input| input.to_owned()).collect())
+    }
+
+    /// Adds attributes to the node that makes a value.
+    pub(super) fn with_attributes(self, output: &str, attributes: &str) -> Self {
+        let mut parsed = Nodes::parse(&format!("Any() {{{attributes}}}")).nodes.remove(0);
+        self.change(output, |node| node.attribute.append(&mut parsed.attribute))
+    }
+
     pub(super) fn model(self) -> Model {
         let mut model = model(self.inputs, self.nodes, self.outputs);
         model.proto_mut().opset_import.push(opset("com.microsoft", 1));
-        model.proto_mut().graph.get_or_insert_default().value_info = self.values;
+        graph_mut(&mut model).value_info = self.values;
         model
     }
 
@@ -157,23 +165,4 @@ impl Made {
         let refusals = Decoder::of(&model.graph().unwrap()).unwrap().tensorrt_refusals();
         refusals.into_iter().map(|refusal| (refusal.node.name, refusal.reason)).collect()
     }
-}
-
-/// Creates a `TensorScatter` on axis -2.
-pub(super) fn scatter(past: &str, new: &str, present: &str) -> NodeProto {
-    node("TensorScatter", &[past, new, "write_indices"], present)
-}
-
-pub(super) fn circular(node: &mut NodeProto) {
-    node.attribute.push(string("mode", "circular"));
-}
-
-pub(super) fn attention(inputs: &[&str], outputs: &[&str]) -> NodeProto {
-    let mut attention = node("Attention", inputs, "y");
-    attention.output = outputs.iter().map(|&output| output.to_owned()).collect();
-    attention
-}
-
-fn nonpad() -> ValueInfoProto {
-    value("nonpad", ElementType::Int64, &["batch"])
 }

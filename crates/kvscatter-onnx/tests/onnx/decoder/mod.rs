@@ -11,10 +11,9 @@ mod tensorrt;
 
 use kvscatter::{ElementType, Mode};
 use kvscatter_onnx::decoder::{CachePart, Decoder, InputRole, WriterStyle};
-use kvscatter_onnx::proto::TensorProto;
 use kvscatter_onnx::{Dimension, Model};
 
-use crate::support::{load, node, value};
+use crate::support::{Nodes, graph_mut, insert, load, raw, reader, reroute, values};
 
 /// Returns every cache as `past → present`, style, part and axis.
 fn caches(decoder: &Decoder<'_>) -> Vec<(String, WriterStyle, CachePart, usize)> {
@@ -111,44 +110,34 @@ fn genai_leaves_it_to_group_query_attention() {
 /// Qwen3 normalises each head between the projection and the operator, so only the result shows its size.
 #[test]
 fn the_head_size_follows_from_the_declared_result() {
-    let of = |result: &[&str]| {
-        let mut made = made::Made::group_query().output(value("y", ElementType::Float32, result));
-        for past in ["past_k", "past_v"] {
-            made = made.input(value(past, ElementType::Float32, &["batch", "2", "past", "size"]));
-        }
-        for present in ["present_k", "present_v"] {
-            made = made.output(value(present, ElementType::Float32, &["batch", "2", "all", "size"]));
-        }
-        let model = made.model();
-        match Decoder::of(&model.graph().unwrap()).unwrap().caches[0].known_shape[3] {
-            Dimension::Known(size) => Some(size),
-            _ => None,
-        }
-    };
-    assert_eq!(of(&["batch", "s", "64"]), Some(16));
-    assert_eq!(of(&["batch", "s", "66"]), None);
-    assert_eq!(of(&["batch", "s", "width"]), None);
+    for (width, expected) in [
+        ("64", Dimension::Known(16)),
+        ("66", Dimension::Symbolic("size")),
+        ("width", Dimension::Symbolic("size")),
+    ] {
+        let model = made::Made::group_query()
+            .input("past_k, past_v: float[batch, 2, past, size]")
+            .output(&format!("y: float[batch, s, {width}], present_k, present_v: float[batch, 2, all, size]"))
+            .model();
+        let found = Decoder::of(&model.graph().unwrap()).unwrap().caches[0].known_shape[3];
+        assert_eq!(found, expected, "{width}");
+    }
 }
 
 /// The builder of ONNX Runtime GenAI shares 4-bit weights between the embedding and the logits.
 #[test]
 fn tokens_pick_rows_of_a_quantised_table_that_is_reshaped() {
     let mut model = load("genai-llama-gqa");
-    let graph = model.proto_mut().graph.get_or_insert_default();
-    let tensor = |name: &str, data_type, dims: &[i64]| TensorProto {
-        name: Some(name.to_owned()),
-        data_type: Some(data_type),
-        dims: dims.to_vec(),
-        raw_data: Some(vec![0; dims.iter().product::<i64>() as usize * if data_type == 1 { 4 } else { 1 }]),
-        ..TensorProto::default()
-    };
-    graph.initializer.extend([tensor("weights", 2, &[256, 2, 16]), tensor("scales", 1, &[256, 2])]);
-    let at = graph.node.iter().position(|node| node.input.iter().any(|input| input == "input_ids")).unwrap();
-    let mut gather =
-        node("GatherBlockQuantized", &["table", "input_ids", "scales"], &graph.node[at].output[0]);
-    gather.domain = Some("com.microsoft".to_owned());
-    graph.node.splice(at..=at, [node("Reshape", &["weights", "shape"], "table"), gather]);
-    graph.initializer.push(tensor("shape", 2, &[2]));
+    let place = reader(graph_mut(&mut model), "input_ids");
+    let embedded = graph_mut(&mut model).node.remove(place).output.remove(0);
+    let gather = "GatherBlockQuantized@com.microsoft(Reshape(weights, shape), input_ids, scales)";
+    insert(&mut model, place, Nodes::parse(&format!("{embedded} = {gather}")));
+    let zeros = |name, element: ElementType, dims: &[i64], bytes| raw(name, element, dims, vec![0; bytes]);
+    graph_mut(&mut model).initializer.extend([
+        zeros("weights", ElementType::UInt8, &[256, 2, 16], 256 * 2 * 16),
+        zeros("scales", ElementType::Float32, &[256, 2], 256 * 2 * 4),
+        zeros("shape", ElementType::UInt8, &[2], 2),
+    ]);
     let graph = model.graph().unwrap();
     assert_eq!(roles_of(&Decoder::of(&graph).unwrap()), [InputRole::TokenIds, InputRole::AttentionMask]);
 }
@@ -157,24 +146,22 @@ fn tokens_pick_rows_of_a_quantised_table_that_is_reshaped() {
 #[test]
 fn embeddings_take_the_place_of_token_ids() {
     let mut model = load("optimum-llama");
-    let graph = model.proto_mut().graph.get_or_insert_default();
-    let embeddings = value("inputs_embeds", ElementType::Float32, &["batch", "tokens", "64"]);
-    graph.input.push(embeddings);
+    graph_mut(&mut model).input.extend(values("inputs_embeds: float[batch, tokens, 64]"));
     let input =
         |model: &Model, role| Some(Decoder::of(&model.graph().ok()?).ok()?.input(role)?.name.to_owned());
     assert_eq!(input(&model, InputRole::Embeddings), None);
-    let graph = model.proto_mut().graph.get_or_insert_default();
-    let at = graph.node.iter().position(|node| node.input.iter().any(|input| input == "input_ids")).unwrap();
-    let embedded = graph.node.remove(at).output[0].clone();
-    graph.node.insert(0, node("Identity", &["inputs_embeds"], &embedded));
+    let graph = graph_mut(&mut model);
+    let place = reader(graph, "input_ids");
+    let embedded = graph.node.remove(place).output[0].clone();
     graph.input.retain(|input| input.name.as_deref() != Some("input_ids"));
+    insert(&mut model, 0, Nodes::parse(&format!("{embedded} = Identity(inputs_embeds)")));
     assert_eq!(input(&model, InputRole::Embeddings).as_deref(), Some("inputs_embeds"));
     assert_eq!(input(&model, InputRole::TokenIds), None);
     // The states of an encoder have another length.
-    let graph = model.proto_mut().graph.get_or_insert_default();
-    let of_graph = graph.input.iter_mut().find(|input| input.name.as_deref() == Some("inputs_embeds"));
-    *of_graph.unwrap() = value("states", ElementType::Float32, &["batch", "encoder", "64"]);
-    graph.node[0].input = vec!["states".to_owned()];
+    let graph = graph_mut(&mut model);
+    graph.input.retain(|input| input.name.as_deref() != Some("inputs_embeds"));
+    graph.input.extend(values("states: float[batch, encoder, 64]"));
+    reroute(graph, "inputs_embeds", "states");
     assert_eq!(input(&model, InputRole::Embeddings), None);
 }
 

@@ -1,444 +1,223 @@
 //! Tests that an input has a role only if the graph proves it, or if it has the name that exporters use.
 
-use kvscatter::ElementType::{self, Bool, Float32, Int64};
 use kvscatter_onnx::Model;
 use kvscatter_onnx::convert::convert;
-use kvscatter_onnx::decoder::{Decoder, InputRole};
-use kvscatter_onnx::proto::{FunctionProto, NodeProto, ValueInfoProto};
+use kvscatter_onnx::decoder::Decoder;
+use kvscatter_onnx::decoder::InputRole::{
+    self, AttentionMask, Embeddings, Other, PositionIds, TokenIds, WriteIndices,
+};
+use kvscatter_onnx::proto::FunctionProto;
 
 use super::made::Made;
-use crate::fusion::Nodes;
-use crate::support::{int, ints, model, node, opset, value};
+use crate::support::{Nodes, graph_mut, load, opset, parsed};
 
-/// A decoder of one layer with token ids and caches that grow, to which a test adds inputs.
-struct Layer {
-    inputs: Vec<ValueInfoProto>,
-    nodes: Nodes,
-    /// The hidden states, `[batch, tokens, 8]`.
-    states: String,
-    /// The mask of attention, or an empty string. Causality is an attribute without a mask.
-    mask: String,
-    /// The mask of a second attention over the same caches, or an empty string if there is none.
-    second: String,
-    /// The number of tokens in the vocabulary, or a symbol.
-    vocabulary: &'static str,
+/// Computes the slots, those of the new tokens, `[tokens, 1]`, and `causal`, `[tokens, total]`.
+const SLOTS: &str = "
+    past_size = Shape(past_k) {start=2, end=3}
+    total = Squeeze(Add(past_size, Shape(input_ids) {start=1, end=2}))
+    slots = Range(0, total, 1)
+    new_slots = Range(Squeeze(past_size), total, 1)
+    causal = LessOrEqual(slots, Unsqueeze(new_slots, [-1]))
+";
+
+/// Computes keys that are rotated by the angles of `place`. Some exporters scale the cosines and sines.
+const ROTATED: &str = "
+    angles = Mul(Unsqueeze(Cast(place) {to=float}, [-1]), 0.1)
+    cosines = Mul(1.5, Cos(angles)); sines = Mul(1.5, Sin(angles))
+    keys = MatMul(embedded, 0.5[8, 8])
+    states = Add(Mul(keys, cosines), Mul(TURNED, sines))
+";
+const TURNED: &str = "Concat(Neg(Slice(keys, [0], [2], [2])), Slice(keys, [0], [2], [2])) {axis=-1}";
+
+/// Creates a decoder of one layer whose caches grow.
+///
+/// The nodes may read `embedded`, `[batch, tokens, 8]`, and what [`SLOTS`] computes. They may compute the hidden states
+/// `states`, the mask of attention `mask`, and the mask `second` of a second attention over the same caches. Causality is
+/// an attribute without a mask.
+fn layer(inputs: &str, nodes: &str, vocabulary: &str) -> Model {
+    let has = |name: &str| nodes.contains(&format!("{name} = "));
+    let states = if has("states") { "states" } else { "embedded" };
+    let [mask, causal] = if has("mask") { ["mask", ""] } else { ["_", ", is_causal=1"] };
+    let slots = if nodes.contains("slots") || nodes.contains("causal") { SLOTS } else { "" };
+    let second = if has("second") {
+        format!("z = Attention({states}, present_k, present_v, second)")
+    } else {
+        String::new()
+    };
+    parsed(
+        &format!("{inputs}, past_k, past_v: float[batch, 2, past, 4]"),
+        &format!(
+            "embedded = Gather(0.25[64, 8], input_ids)
+            {slots}
+            {}
+            y, present_k, present_v = Attention({states}, {states}, {states}, {mask}, past_k, past_v)
+                {{q_num_heads=2, kv_num_heads=2{causal}}}
+            logits = MatMul(y, 0.25[8, 64])
+            {second}",
+            nodes.replace("TURNED", TURNED)
+        ),
+        &format!(
+            "logits: float[batch, tokens, {vocabulary}], present_k, present_v: float[batch, 2, total, 4]"
+        ),
+    )
 }
 
-impl Layer {
-    fn new() -> Self {
-        let mut nodes = Nodes { element: Float32, nodes: Vec::new(), initializers: Vec::new() };
-        nodes.floats("embeddings", &[64, 8], 0.25);
-        nodes.floats("head", &[8, 64], 0.25);
-        for (name, numbers) in [("zero", &[0][..]), ("one", &[1]), ("last", &[-1]), ("two", &[2])] {
-            nodes.ints(name, numbers);
-        }
-        nodes.called("embedded", "Gather", &["embeddings", "input_ids"]);
-        let inputs = vec![value("input_ids", Int64, &["batch", "tokens"])];
-        let (mask, second) = (String::new(), String::new());
-        Self { inputs, nodes, states: "embedded".to_owned(), mask, second, vocabulary: "64" }
-    }
-
-    fn input(&mut self, name: &str, element: ElementType, dims: &[&str]) {
-        self.inputs.push(value(name, element, dims));
-    }
-
-    /// Adds an input of one number for each token, and one row of a table for each number to the hidden states.
-    fn picks(&mut self, name: &str) {
-        self.input(name, Int64, &["batch", "tokens"]);
-        self.adds_rows(name);
-    }
-
-    fn adds_rows(&mut self, index: &str) {
-        let table = format!("table.{index}");
-        self.nodes.floats(&table, &[64, 8], 0.5);
-        let rows = self.nodes.add("Gather", &[&table, index]);
-        self.states = self.nodes.add("Add", &[&self.states, &rows]);
-    }
-
-    /// Adds `slots`, `[total]`, and `places`, the slots of the new tokens, `[tokens, 1]`.
-    fn counts_slots(&mut self) {
-        for (of, axis, output) in [("past_k", 2, "past_size"), ("input_ids", 1, "new_size")] {
-            self.nodes.called(output, "Shape", &[of]);
-            self.nodes.attribute(int("start", axis));
-            self.nodes.attribute(int("end", axis + 1));
-        }
-        self.nodes.called("total_size", "Add", &["past_size", "new_size"]);
-        for (size, number) in
-            [("past_size", "past"), ("total_size", "total"), ("zero", "from"), ("one", "by")]
-        {
-            self.nodes.called(number, "Squeeze", &[size]);
-        }
-        self.nodes.called("slots", "Range", &["from", "total", "by"]);
-        self.nodes.called("new_slots", "Range", &["past", "total", "by"]);
-        self.nodes.called("places", "Unsqueeze", &["new_slots", "last"]);
-    }
-
-    /// Adds `causal`, `[tokens, total]`.
-    fn is_causal(&mut self) {
-        self.counts_slots();
-        self.nodes.called("causal", "LessOrEqual", &["slots", "places"]);
-    }
-
-    /// Adds an input of one number for each slot, as flags of `[batch, 1, total]`.
-    fn flags(&mut self, name: &str) -> String {
-        self.input(name, Int64, &["batch", "total"]);
-        let flags = self.nodes.cast(name, Bool);
-        self.nodes.add("Unsqueeze", &[&flags, "one"])
-    }
-
-    /// Gives attention a mask of `[batch, tokens, total]`, or of fewer dimensions.
-    fn masks(&mut self, op_type: &str, inputs: &[&str]) {
-        let mask = self.nodes.add(op_type, inputs);
-        self.mask = self.nodes.add("Unsqueeze", &[&mask, "one"]);
-    }
-
-    /// Renames the input of token ids.
-    fn rename_tokens(&mut self, name: &str) {
-        self.inputs[0] = value(name, Int64, &["batch", "tokens"]);
-        let reads = self.nodes.nodes.iter_mut().flat_map(|node| &mut node.input);
-        reads.filter(|read| *read == "input_ids").for_each(|read| name.clone_into(read));
-    }
-
-    /// Adds keys that are rotated by the angles of a value, `[batch, tokens]`.
-    fn is_rotated_by(&mut self, place: &str) {
-        let place = self.nodes.cast(place, Float32);
-        let column = self.nodes.add("Unsqueeze", &[&place, "last"]);
-        let angles = self.nodes.number("Mul", &column, 0.1);
-        // Some exporters scale the cosines and sines.
-        self.nodes.floats("scale", &[], 1.5);
-        for (op_type, name) in [("Cos", "cosines"), ("Sin", "sines")] {
-            let pure = self.nodes.add(op_type, &[&angles]);
-            self.nodes.called(name, "Mul", &["scale", &pure]);
-        }
-        self.projects_keys();
-        self.nodes.called("scaled", "Mul", &["keys", "cosines"]);
-        self.rotates();
-    }
-
-    fn projects_keys(&mut self) {
-        self.nodes.floats("weights", &[8, 8], 0.5);
-        self.nodes.called("keys", "MatMul", &["embedded", "weights"]);
-    }
-
-    /// Adds the second product of a rotation of `keys` to `scaled`.
-    fn rotates(&mut self) {
-        self.nodes.called("half", "Slice", &["keys", "zero", "two", "two"]);
-        self.nodes.called("negative", "Neg", &["half"]);
-        self.nodes.called("turned", "Concat", &["negative", "half"]);
-        self.nodes.attribute(int("axis", -1));
-        let other = self.nodes.add("Mul", &["turned", "sines"]);
-        self.states = self.nodes.add("Add", &["scaled", &other]);
-    }
-
-    /// Adds `own`, `[batch, tokens, 1]`, and `all`, `[batch, 1, total]`, the numbers of an input of one number for each
-    /// slot.
-    fn compares_numbers(&mut self, name: &str) {
-        self.nodes.called("of_new", "Gather", &[name, "new_slots"]);
-        self.nodes.attribute(int("axis", 1));
-        self.nodes.called("own", "Unsqueeze", &["of_new", "two"]);
-        self.nodes.called("all", "Unsqueeze", &[name, "one"]);
-    }
-
-    /// Returns the role of each input except the caches.
-    fn roles(self) -> Vec<(String, InputRole)> {
-        super::roles(&Decoder::of(&self.model().graph().unwrap()).unwrap())
-    }
-
-    fn model(mut self) -> Model {
-        let states = self.states.as_str();
-        let mut attention = node("Attention", &[states, states, states, &self.mask, "past_k", "past_v"], "y");
-        attention.output.extend(["present_k".to_owned(), "present_v".to_owned()]);
-        attention.attribute = vec![int("q_num_heads", 2), int("kv_num_heads", 2)];
-        attention.attribute.extend(self.mask.is_empty().then(|| int("is_causal", 1)));
-        self.nodes.nodes.extend([attention, node("MatMul", &["y", "head"], "logits")]);
-        if !self.second.is_empty() {
-            let inputs = [&self.states, "present_k", "present_v", &self.second];
-            self.nodes.nodes.push(node("Attention", &inputs, "z"));
-        }
-        let cache = |name, length| value(name, Float32, &["batch", "2", length, "4"]);
-        self.inputs.extend(["past_k", "past_v"].map(|name| cache(name, "past")));
-        let logits = value("logits", Float32, &["batch", "tokens", self.vocabulary]);
-        let outputs = vec![logits, cache("present_k", "total"), cache("present_v", "total")];
-        let mut model = model(self.inputs, self.nodes.nodes, outputs);
-        model.proto_mut().graph.get_or_insert_default().initializer = self.nodes.initializers;
-        model
-    }
+fn roles(model: &Model) -> Vec<(String, InputRole)> {
+    super::roles(&Decoder::of(&model.graph().unwrap()).unwrap())
 }
 
-/// Checks the roles of the inputs that a test adds to a layer.
+/// Checks the roles of inputs that are added to a layer with token ids.
 #[track_caller]
-fn check(what: &str, add: impl FnOnce(&mut Layer), expected: &[(&str, InputRole)]) {
-    let mut layer = Layer::new();
-    add(&mut layer);
-    let mut found = layer.roles();
-    found.retain(|(name, role)| (name.as_str(), *role) != ("input_ids", InputRole::TokenIds));
-    let expected: Vec<_> = expected.iter().map(|&(name, role)| (name.to_owned(), role)).collect();
-    assert_eq!(found, expected, "{what}");
+fn check(what: &str, inputs: &str, nodes: &str, expected: &[(&str, InputRole)]) {
+    let found = roles(&layer(&format!("input_ids: int64[batch, tokens], {inputs}"), nodes, "64"));
+    let expected = [&[("input_ids", TokenIds)], expected].concat();
+    assert_eq!(
+        found,
+        expected.into_iter().map(|(name, role)| (name.to_owned(), role)).collect::<Vec<_>>(),
+        "{what}"
+    );
+}
+
+/// Returns nodes that add rows of a table for each number of an input to the hidden states.
+fn picks(name: &str) -> String {
+    format!("states = Add(embedded, Gather(0.5[64, 8], {name}))")
 }
 
 #[test]
 fn an_input_that_only_picks_rows_is_positions_by_its_name_alone() {
-    use InputRole::{Other, PositionIds};
-    for name in ["token_type_ids", "places", "cache_position"] {
-        check(name, |layer| layer.picks(name), &[(name, Other)]);
+    for (name, role) in [
+        ("token_type_ids", Other),
+        ("places", Other),
+        ("cache_position", Other),
+        ("position_ids", PositionIds),
+    ] {
+        check(name, &format!("{name}: int64[batch, tokens]"), &picks(name), &[(name, role)]);
     }
-    check("positions", |layer| layer.picks("position_ids"), &[("position_ids", PositionIds)]);
-    for names in [["token_type_ids", "position_ids"], ["position_ids", "token_type_ids"]] {
+    for [first, second] in [["token_type_ids", "position_ids"], ["position_ids", "token_type_ids"]] {
         let role = |name| if name == "position_ids" { PositionIds } else { Other };
         check(
             "both",
-            |layer| names.iter().for_each(|name| layer.picks(name)),
-            &names.map(|name| (name, role(name))),
+            &format!("{first}, {second}: int64[batch, tokens]"),
+            &format!(
+                "both = Add(embedded, Gather(0.4[64, 8], {first}))
+                states = Add(both, Gather(0.5[64, 8], {second}))"
+            ),
+            &[(first, role(first)), (second, role(second))],
         );
     }
-    let language = |layer: &mut Layer| {
-        layer.input("language_id", Int64, &["batch", "1"]);
-        layer.adds_rows("language_id");
-    };
-    check("language", language, &[("language_id", Other)]);
+    check("language", "language_id: int64[batch, 1]", &picks("language_id"), &[("language_id", Other)]);
 }
 
 #[test]
-fn positions_are_proven_by_a_comparison_with_slots() {
-    let compared = |op_type: &'static str| {
-        move |layer: &mut Layer| {
-            layer.counts_slots();
-            layer.picks("at");
-            let column = layer.nodes.add("Unsqueeze", &["at", "last"]);
-            layer.masks(op_type, &["slots", &column]);
-        }
+fn positions_are_proven_by_a_comparison_or_a_rotation() {
+    let at = "at: int64[batch, tokens]";
+    let compared = |op_type: &str| {
+        format!("{}; mask = Unsqueeze({op_type}(slots, Unsqueeze(at, [-1])), [1])", picks("at"))
     };
-    check("last", compared("LessOrEqual"), &[("at", InputRole::PositionIds)]);
+    check("last", at, &compared("LessOrEqual"), &[("at", PositionIds)]);
     // A token does not see its own slot, or only slots from its own on.
-    check("before", compared("Less"), &[("at", InputRole::Other)]);
-    check("after", compared("GreaterOrEqual"), &[("at", InputRole::Other)]);
+    check("before", at, &compared("Less"), &[("at", Other)]);
+    check("after", at, &compared("GreaterOrEqual"), &[("at", Other)]);
     // The slots up to the number are visible in addition to those before the token.
-    let prefix = |layer: &mut Layer| {
-        layer.is_causal();
-        layer.input("prefix", Int64, &["batch", "1"]);
-        let column = layer.nodes.add("Unsqueeze", &["prefix", "last"]);
-        let inside = layer.nodes.add("LessOrEqual", &["slots", &column]);
-        layer.masks("Or", &["causal", &inside]);
-    };
-    check("prefix", prefix, &[("prefix", InputRole::Other)]);
-}
+    let prefix = "mask = Unsqueeze(Or(causal, LessOrEqual(slots, Unsqueeze(prefix, [-1]))), [1])";
+    check("prefix", "prefix: int64[batch, 1]", prefix, &[("prefix", Other)]);
 
-#[test]
-fn positions_are_proven_by_a_rotation_with_rows_of_tables() {
-    let picked = |layer: &mut Layer| {
-        layer.input("at", Int64, &["batch", "tokens"]);
-        for table in ["cosines", "sines"] {
-            layer.nodes.floats(&format!("table.{table}"), &[64, 8], 0.5);
-            layer.nodes.called(table, "Gather", &[&format!("table.{table}"), "at"]);
-        }
-        layer.projects_keys();
-        layer.nodes.called("scaled", "Mul", &["keys", "cosines"]);
-    };
-    let rotated = |layer: &mut Layer| {
-        picked(layer);
-        layer.rotates();
-    };
-    check("rotated", rotated, &[("at", InputRole::PositionIds)]);
+    let rows = "cosines = Gather(0.5[64, 8], at); sines = Gather(0.4[64, 8], at)
+        keys = MatMul(embedded, 0.5[8, 8])";
+    let rotated = format!("{rows}; states = Add(Mul(keys, cosines), Mul(TURNED, sines))");
+    check("rotated by rows of tables", at, &rotated, &[("at", PositionIds)]);
     // The rows of an adapter may scale and shift the states.
-    let adapted = |layer: &mut Layer| {
-        picked(layer);
-        layer.states = layer.nodes.add("Add", &["scaled", "sines"]);
-    };
-    check("adapted", adapted, &[("at", InputRole::Other)]);
-}
-
-#[test]
-fn positions_are_proven_by_a_rotation_with_computed_angles() {
-    use InputRole::{Other, PositionIds};
-    let rotated = |layer: &mut Layer| {
-        layer.input("at", Int64, &["batch", "tokens"]);
-        layer.is_rotated_by("at");
-    };
-    check("rotated", rotated, &[("at", PositionIds)]);
+    let adapted = format!("{rows}; states = Add(Mul(keys, cosines), sines)");
+    check("adapted", at, &adapted, &[("at", Other)]);
+    let computed = format!("place = Identity(at); {ROTATED}");
+    check("rotated by computed angles", at, &computed, &[("at", PositionIds)]);
     // A diffusion model embeds its time step as sines and cosines, too.
-    let embedded = |layer: &mut Layer| {
-        layer.input("timestep", Int64, &["batch", "tokens"]);
-        let step = layer.nodes.cast("timestep", Float32);
-        let column = layer.nodes.add("Unsqueeze", &[&step, "last"]);
-        let angles = layer.nodes.number("Mul", &column, 0.1);
-        let waves = ["Cos", "Sin"].map(|op_type| layer.nodes.add(op_type, &[&angles]));
-        layer.nodes.called("waves", "Concat", &[&waves[0], &waves[1]]);
-        layer.nodes.attribute(int("axis", -1));
-        layer.nodes.floats("spread", &[2, 8], 0.5);
-        let added = layer.nodes.add("MatMul", &["waves", "spread"]);
-        layer.states = layer.nodes.add("Add", &["embedded", &added]);
-    };
-    check("embedded", embedded, &[("timestep", Other)]);
+    let embedded = "angles = Mul(Unsqueeze(Cast(timestep) {to=float}, [-1]), 0.1)
+        waves = Concat(Cos(angles), Sin(angles)) {axis=-1}
+        states = Add(embedded, MatMul(waves, 0.5[2, 8]))";
+    check("embedded", "timestep: int64[batch, tokens]", embedded, &[("timestep", Other)]);
 }
 
 #[test]
 fn a_mask_that_chooses_positions_is_none_itself() {
-    use InputRole::{AttentionMask, Other, PositionIds};
     for (name, mask, role) in [("position_ids", "attention_mask", AttentionMask), ("at", "marks", Other)] {
-        let chosen = |layer: &mut Layer| {
-            layer.input(name, Int64, &["batch", "tokens"]);
-            layer.input(mask, Int64, &["batch", "tokens"]);
-            let is_real = layer.nodes.cast(mask, Bool);
-            let place = layer.nodes.add("Where", &[&is_real, name, "zero"]);
-            layer.is_rotated_by(&place);
-        };
-        check("chosen", chosen, &[(name, PositionIds), (mask, role)]);
+        let inputs = format!("{name}, {mask}: int64[batch, tokens]");
+        let chosen = format!("place = Where(Cast({mask}) {{to=bool}}, {name}, [0]); {ROTATED}");
+        check("chosen", &inputs, &chosen, &[(name, PositionIds), (mask, role)]);
     }
 }
 
-/// What the flags of an input mean, how attention uses them, and the role of the input.
-type Case = (&'static str, fn(&mut Layer, &str), InputRole);
+/// The numbers of an input of one number for each slot: those of the new tokens, those of all, and flags.
+const NUMBERS: &str = "own = Unsqueeze(Gather(marks, new_slots) {axis=1}, [2]); all = Unsqueeze(marks, [1])
+    flags = Unsqueeze(Cast(marks) {to=bool}, [1])";
 
 #[test]
 fn a_mask_is_proven_by_the_slots_that_it_hides() {
-    use InputRole::{AttentionMask, Other};
-    let of = |add: fn(&mut Layer, &str)| {
-        move |layer: &mut Layer| {
-            layer.is_causal();
-            let flags = layer.flags("marks");
-            add(layer, &flags);
-        }
-    };
-    let cases: [Case; 9] = [
-        ("real tokens", |layer, flags| layer.masks("And", &["causal", flags]), AttentionMask),
-        (
-            "padding",
-            |layer, flags| {
-                let real = layer.nodes.add("Not", &[flags]);
-                layer.masks("And", &["causal", &real]);
-            },
-            Other,
-        ),
-        ("seen by all", |layer, flags| layer.masks("Or", &["causal", flags]), Other),
-        (
-            "blocks",
-            |layer, _| {
-                layer.compares_numbers("marks");
-                let same = layer.nodes.add("Equal", &["own", "all"]);
-                layer.masks("Or", &["causal", &same]);
-            },
-            Other,
-        ),
-        (
-            "documents",
-            |layer, _| {
-                layer.compares_numbers("marks");
-                let same = layer.nodes.add("Equal", &["own", "all"]);
-                layer.masks("And", &["causal", &same]);
-            },
-            Other,
-        ),
-        (
-            "pairs of flags",
-            |layer, flags| {
-                layer.compares_numbers("marks");
-                let own = layer.nodes.cast("own", Bool);
-                let both = layer.nodes.add("And", &[&own, flags]);
-                layer.masks("And", &["causal", &both]);
-            },
-            Other,
-        ),
-        (
-            "kinds of tokens",
-            |layer, _| {
-                layer.compares_numbers("marks");
-                let of_text = layer.nodes.add("Equal", &["all", "one"]);
-                layer.masks("And", &["causal", &of_text]);
-            },
-            Other,
-        ),
-        (
-            "one head",
-            |layer, flags| {
-                let some = layer.nodes.add("And", &["causal", flags]);
-                let all = layer.nodes.add("Or", &["causal", flags]);
-                let heads = [some, all].map(|head| layer.nodes.add("Unsqueeze", &[&head, "one"]));
-                layer.mask = layer.nodes.add("Concat", &[&heads[0], &heads[1]]);
-                layer.nodes.attribute(int("axis", 1));
-            },
-            Other,
-        ),
-        ("nothing", |layer, _| layer.masks("Identity", &["causal"]), Other),
-    ];
-    for (what, add, role) in cases {
-        check(what, of(add), &[("marks", role)]);
+    for (what, visible, role) in [
+        ("real tokens", "And(causal, flags)", AttentionMask),
+        ("padding", "And(causal, Not(flags))", Other),
+        ("seen by all", "Or(causal, flags)", Other),
+        ("blocks", "Or(causal, Equal(own, all))", Other),
+        ("documents", "And(causal, Equal(own, all))", Other),
+        ("pairs of flags", "And(causal, And(Cast(own) {to=bool}, flags))", Other),
+        ("kinds of tokens", "And(causal, Equal(all, [1]))", Other),
+        ("nothing", "Identity(causal)", Other),
+    ] {
+        let nodes = format!("{NUMBERS}; mask = Unsqueeze({visible}, [1])");
+        check(what, "marks: int64[batch, total]", &nodes, &[("marks", role)]);
     }
+    let heads = "Concat(Unsqueeze(And(causal, flags), [1]), Unsqueeze(Or(causal, flags), [1])) {axis=1}";
+    let one_head = format!("{NUMBERS}; mask = {heads}");
+    check("one head", "marks: int64[batch, total]", &one_head, &[("marks", Other)]);
     // Numbers that are added to scores are not flags.
-    let added = |layer: &mut Layer| {
-        layer.input("marks", Float32, &["batch", "total"]);
-        layer.masks("Unsqueeze", &["marks", "one"]);
-    };
-    check("added", added, &[("marks", Other)]);
-    check(
-        "by name",
-        |layer| layer.input("attention_mask", Int64, &["batch", "total"]),
-        &[("attention_mask", AttentionMask)],
-    );
+    let added = "mask = Unsqueeze(Unsqueeze(marks, [1]), [1])";
+    check("added", "marks: float[batch, total]", added, &[("marks", Other)]);
+    let mask = "attention_mask: int64[batch, total]";
+    check("by name", mask, "", &[("attention_mask", AttentionMask)]);
 }
 
+/// A mask with the flags of `marks`.
+const MASKED: &str = "mask = Unsqueeze(And(causal, Unsqueeze(Cast(marks) {to=bool}, [1])), [1])";
+
+/// A table of biases that a caller computes is added to the mask of the second attention.
 #[test]
 fn a_mask_is_proven_only_if_all_masks_that_read_it_are_known() {
-    use InputRole::{AttentionMask, Other};
-    // A table of biases that a caller computes is added to the mask of the second attention.
-    let biased = |name: &'static str| {
-        move |layer: &mut Layer| {
-            layer.is_causal();
-            let flags = layer.flags(name);
-            layer.masks("And", &["causal", &flags]);
-            layer.input("bias", Float32, &["batch", "2", "tokens", "total"]);
-            layer.nodes.floats("none", &[], 0.0);
-            layer.nodes.floats("low", &[], f32::MIN);
-            let added = layer.nodes.add("Where", &[&layer.mask, "none", "low"]);
-            layer.second = layer.nodes.add("Add", &[&added, "bias"]);
-        }
-    };
-    let bias = ("bias", Other);
-    check("another name", biased("marks"), &[("marks", Other), bias]);
-    check("the name of exporters", biased("attention_mask"), &[("attention_mask", AttentionMask), bias]);
+    for (name, role) in [("marks", Other), ("attention_mask", AttentionMask)] {
+        let inputs = format!("{name}: int64[batch, total], bias: float[batch, 2, tokens, total]");
+        let masked = MASKED.replace("marks", name);
+        let nodes = format!("{masked}; second = Add(Where(mask, 0.0, {:?}), bias)", f32::MIN);
+        check(name, &inputs, &nodes, &[(name, role), ("bias", Other)]);
+    }
 }
 
 /// The evaluation of a hostile graph must not take gigabytes or minutes.
 #[test]
 fn proofs_have_bounds_on_memory_and_work() {
-    let masked = |layer: &mut Layer| {
-        layer.is_causal();
-        let flags = layer.flags("marks");
-        layer.masks("And", &["causal", &flags]);
-    };
+    let marks = "input_ids: int64[batch, tokens], marks: int64[batch, total]";
+    let role = |model: &Model| roles(model).into_iter().find(|(name, _)| name == "marks").unwrap().1;
     // Each of the indices is small enough, but two of them are too large together.
-    for (indices, role) in [(1, InputRole::AttentionMask), (2, InputRole::Other)] {
-        let mut layer = Layer::new();
-        masked(&mut layer);
-        for at in 0..indices {
-            let name = format!("indices{at}");
-            layer.input(&name, Int64, &["3000000"]);
-            layer.nodes.called(&format!("written{at}"), "TensorScatter", &["embedded", "embedded", &name]);
-        }
-        let roles = layer.roles();
-        assert_eq!(roles.iter().find(|(name, _)| name == "marks").unwrap().1, role, "{indices}");
+    for (indices, expected) in [("indices0", AttentionMask), ("indices0, indices1", Other)] {
+        let written =
+            indices.split(", ").map(|name| format!("of_{name} = TensorScatter(embedded, embedded, {name});"));
+        let nodes = format!("{MASKED}; {}", written.collect::<String>());
+        let model = layer(&format!("{marks}, {indices}: int64[3000000]"), &nodes, "64");
+        assert_eq!(role(&model), expected, "{indices}");
     }
     // Each trial calls a function. Each call takes less than the work of one trial, but all calls take too much.
-    for (nodes, role) in [(10, InputRole::AttentionMask), (40_000, InputRole::Other)] {
-        let mut layer = Layer::new();
-        layer.is_causal();
-        let flags = layer.flags("marks");
-        let called = layer.nodes.add("Slow", &[&flags]);
-        layer.nodes.nodes.last_mut().unwrap().domain = Some("local".to_owned());
-        layer.masks("And", &["causal", &called]);
-        let mut model = layer.model();
-        let unused = (0..nodes).map(|at| node("Identity", &["x"], &format!("unused{at}")));
+    for (nodes, expected) in [(10, AttentionMask), (40_000, Other)] {
+        let called = MASKED.replace("Cast(marks) {to=bool}", "Slow@local(Cast(marks) {to=bool})");
+        let mut model = layer(marks, &called, "64");
+        let unused: String = (0..nodes).map(|at| format!("unused{at} = Identity(x);")).collect();
         model.proto_mut().functions.push(FunctionProto {
             name: Some("Slow".to_owned()),
             domain: Some("local".to_owned()),
             input: vec!["x".to_owned()],
             output: vec!["y".to_owned()],
-            node: unused.chain([node("Identity", &["x"], "y")]).collect(),
+            node: Nodes::parse(&format!("{unused} y = Identity(x)")).nodes,
             opset_import: vec![opset("", 24)],
             ..FunctionProto::default()
         });
-        model.proto_mut().opset_import.push(opset("local", 1));
-        let roles = super::roles(&Decoder::of(&model.graph().unwrap()).unwrap());
-        assert_eq!(roles.iter().find(|(name, _)| name == "marks").unwrap().1, role, "{nodes}");
+        assert_eq!(role(&model), expected, "{nodes}");
     }
 }
 
@@ -446,26 +225,15 @@ fn proofs_have_bounds_on_memory_and_work() {
 #[test]
 fn the_mask_of_an_encoder_is_no_attention_mask() {
     for length in ["encoder", "total"] {
-        let cross = |layer: &mut Layer| {
-            for name in ["encoder_k", "encoder_v"] {
-                layer.input(name, Float32, &["batch", "2", length, "4"]);
-            }
-            layer.input("encoder_attention_mask", Int64, &["batch", length]);
-            let flags = layer.nodes.cast("encoder_attention_mask", Bool);
-            let mask = layer.nodes.add("Unsqueeze", &[&flags, "middle"]);
-            layer.nodes.ints("middle", &[1, 2]);
-            layer.nodes.ints("by_head", &[0, 0, 2, 4]);
-            let queries = layer.nodes.add("Reshape", &["embedded", "by_head"]);
-            let queries = layer.nodes.add("Transpose", &[&queries]);
-            layer.nodes.attribute(ints("perm", &[0, 2, 1, 3]));
-            let result = layer.nodes.add("Attention", &[&queries, "encoder_k", "encoder_v", &mask]);
-            layer.nodes.ints("flat", &[0, -1, 8]);
-            let result = layer.nodes.add("Reshape", &[&result, "flat"]);
-            layer.states = layer.nodes.add("Add", &["embedded", &result]);
-        };
-        let expected =
-            ["encoder_k", "encoder_v", "encoder_attention_mask"].map(|name| (name, InputRole::Other));
-        check(length, cross, &expected);
+        let inputs = format!(
+            "encoder_k, encoder_v: float[batch, 2, {length}, 4], encoder_attention_mask: int64[batch, {length}]"
+        );
+        let cross = "flags = Unsqueeze(Cast(encoder_attention_mask) {to=bool}, [1, 2])
+            queries = Transpose(Reshape(embedded, [0, 0, 2, 4])) {perm=[0, 2, 1, 3]}
+            seen = Attention(queries, encoder_k, encoder_v, flags)
+            states = Add(embedded, Reshape(seen, [0, -1, 8]))";
+        let expected = ["encoder_k", "encoder_v", "encoder_attention_mask"].map(|name| (name, Other));
+        check(length, &inputs, cross, &expected);
     }
 }
 
@@ -480,7 +248,7 @@ fn proofs_find_the_roles_of_real_exports_under_other_names() {
         "decoders/torch-2.15-llama",
         "decoders/torch-2.15-gemma3",
     ] {
-        let mut model = super::load(name);
+        let mut model = load(name);
         let expected = super::roles_of(&Decoder::of(&model.graph().unwrap()).unwrap());
         rename_inputs(&mut model);
         assert_eq!(super::roles_of(&Decoder::of(&model.graph().unwrap()).unwrap()), expected, "{name}");
@@ -490,7 +258,7 @@ fn proofs_find_the_roles_of_real_exports_under_other_names() {
 /// The mask of a ring has other columns than that of a cache with all slots.
 #[test]
 fn a_mask_is_proven_beside_rings() {
-    let mut model = super::load("decoders/torch-2.15-gemma3");
+    let mut model = load("decoders/torch-2.15-gemma3");
     rename_inputs(&mut model);
     let graph = convert(&model, 128).unwrap().model;
     let graph = graph.graph().unwrap();
@@ -499,31 +267,32 @@ fn a_mask_is_proven_beside_rings() {
         decoder.caches.iter().any(|cache| cache.is_ring())
             && !decoder.caches.iter().all(|cache| cache.is_ring())
     );
-    let mask = decoder.input(InputRole::AttentionMask).unwrap();
+    let mask = decoder.input(AttentionMask).unwrap();
     assert_eq!(mask.name, "renamed.attention_mask");
 }
 
 /// Renames the inputs that are not caches.
 fn rename_inputs(model: &mut Model) {
-    let graph = model.proto_mut().graph.get_or_insert_default();
     let names = ["input_ids", "position_ids", "attention_mask", "write_indices", "nonpad_kv_seqlen"];
+    rename(model, &names, |name| format!("renamed.{name}"));
+}
+
+/// Renames inputs of the graph.
+fn rename(model: &mut Model, names: &[&str], new: impl Fn(&str) -> String) {
+    let graph = graph_mut(model);
     let declared = graph.input.iter_mut().filter_map(|input| input.name.as_mut());
     let reads = graph.node.iter_mut().flat_map(|node| &mut node.input);
     for name in declared.chain(reads).filter(|name| names.contains(&name.as_str())) {
-        *name = format!("renamed.{name}");
+        *name = new(name);
     }
 }
 
 #[test]
 fn a_mask_is_proven_by_the_lengths_that_are_counted_in_it() {
-    for (sum, role) in [("ReduceSum", InputRole::AttentionMask), ("ReduceMax", InputRole::Other)] {
-        let mut axes = node("Constant", &[], "axes");
-        axes.attribute = vec![ints("value_ints", &[1])];
-        let mut count = node(sum, &["marks", "axes"], "count");
-        count.attribute = vec![int("keepdims", 0)];
+    for (sum, role) in [("ReduceSum", AttentionMask), ("ReduceMax", Other)] {
         let made = Made::fixed()
-            .input(value("marks", Int64, &["batch", "64"]))
-            .before(vec![axes, count])
+            .input("marks: int64[batch, 64]")
+            .before(&format!("count = {sum}(marks, Constant() {{value_ints=[1]}}) {{keepdims=0}}"))
             .reading("nonpad", "count");
         assert_eq!(role_in(made, "marks"), role, "{sum}");
     }
@@ -532,52 +301,55 @@ fn a_mask_is_proven_by_the_lengths_that_are_counted_in_it() {
 #[test]
 fn indices_are_proven_by_their_values() {
     let computed = |op_type: &str| {
-        let indices: NodeProto = node(op_type, &["at", "at"], "computed");
-        let mut made = Made::fixed().input(value("at", Int64, &["batch"])).before(vec![indices]);
+        let mut made =
+            Made::fixed().input("at: int64[batch]").before(&format!("computed = {op_type}(at, at)"));
         made.inputs.retain(|input| input.name.as_deref() != Some("write_indices"));
         role_in(made.reading("write_indices", "computed"), "at")
     };
-    assert_eq!(computed("Max"), InputRole::WriteIndices);
-    assert_eq!(computed("Add"), InputRole::Other);
+    assert_eq!(computed("Max"), WriteIndices);
+    assert_eq!(computed("Add"), Other);
 }
 
 fn role_in(made: Made, name: &str) -> InputRole {
-    let model = made.model();
-    let roles = super::roles(&Decoder::of(&model.graph().unwrap()).unwrap());
-    roles.into_iter().find(|(input, _)| input == name).unwrap().1
+    roles(&made.model()).into_iter().find(|(input, _)| input == name).unwrap().1
 }
 
 #[test]
 fn tokens_pick_rows_of_the_vocabulary_or_are_the_only_input_that_picks() {
-    use InputRole::{Other, TokenIds};
-    let roles = |vocabulary, names: &[&str]| {
-        let mut layer = Layer::new();
-        layer.vocabulary = vocabulary;
-        names[1..].iter().for_each(|name| layer.picks(name));
-        layer.rename_tokens(names[0]);
-        layer.roles().into_iter().map(|(_, role)| role).collect::<Vec<_>>()
-    };
-    assert_eq!(roles("64", &["ids"]), [TokenIds]);
-    assert_eq!(roles("vocabulary", &["ids"]), [TokenIds]);
-    assert_eq!(roles("60", &["ids"]), [TokenIds]);
-    assert_eq!(roles("64", &["ids", "types"]), [Other, Other]);
-    assert_eq!(roles("vocabulary", &["ids", "types"]), [Other, Other]);
-    assert_eq!(roles("vocabulary", &["input_ids", "types"]), [TokenIds, Other]);
-    // Features of each token are no embeddings if another input has the tokens.
-    let features = |layer: &mut Layer| {
-        layer.vocabulary = "vocabulary";
-        layer.rename_tokens("ids");
-        layer.input("features", Float32, &["batch", "tokens", "8"]);
-        layer.states = layer.nodes.add("Add", &["embedded", "features"]);
-    };
-    check("features", features, &[("ids", TokenIds), ("features", Other)]);
+    let types = picks("types");
+    for (vocabulary, tokens, others, nodes, expected) in [
+        ("64", "ids", "", "", &[TokenIds][..]),
+        ("vocabulary", "ids", "", "", &[TokenIds]),
+        ("60", "ids", "", "", &[TokenIds]),
+        ("64", "ids", "types: int64[batch, tokens]", &types, &[Other, Other]),
+        ("vocabulary", "ids", "types: int64[batch, tokens]", &types, &[Other, Other]),
+        ("vocabulary", "input_ids", "types: int64[batch, tokens]", &types, &[TokenIds, Other]),
+        // Features of each token are no embeddings if another input has the tokens.
+        (
+            "vocabulary",
+            "ids",
+            "features: float[batch, tokens, 8]",
+            "states = Add(embedded, features)",
+            &[TokenIds, Other],
+        ),
+    ] {
+        let inputs = format!("input_ids: int64[batch, tokens], {others}");
+        let mut model = layer(&inputs, nodes, vocabulary);
+        rename(&mut model, &["input_ids"], |_| tokens.to_owned());
+        let found: Vec<_> = roles(&model).into_iter().map(|(_, role)| role).collect();
+        assert_eq!(found, expected, "{vocabulary} {tokens} {others}");
+    }
     // With embeddings, other inputs that pick rows are no tokens, even if there is a row for each token.
-    for (name, role) in [("token_type_ids", Other), ("position_ids", InputRole::PositionIds)] {
-        let mut layer = Layer::new();
-        layer.inputs[0] = value("inputs_embeds", Float32, &["batch", "tokens", "8"]);
-        layer.nodes.nodes[0] = node("Identity", &["inputs_embeds"], "embedded");
-        layer.picks(name);
-        let expected = [("inputs_embeds", InputRole::Embeddings), (name, role)];
-        assert_eq!(layer.roles(), expected.map(|(name, role)| (name.to_owned(), role)));
+    for (name, role) in [("token_type_ids", Other), ("position_ids", PositionIds)] {
+        let mut model = layer(
+            &format!("input_ids: float[batch, tokens, 8], {name}: int64[batch, tokens]"),
+            &picks(name),
+            "64",
+        );
+        rename(&mut model, &["input_ids"], |_| "inputs_embeds".to_owned());
+        let first = &mut graph_mut(&mut model).node[0];
+        *first = Nodes::parse("embedded = Identity(inputs_embeds)").nodes.remove(0);
+        let expected = [("inputs_embeds", Embeddings), (name, role)];
+        assert_eq!(roles(&model), expected.map(|(name, role)| (name.to_owned(), role)));
     }
 }
