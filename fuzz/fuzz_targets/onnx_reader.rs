@@ -19,7 +19,7 @@ mod generator;
 #[path = "../../crates/kvscatter-onnx/tests/hostile/passes.rs"]
 mod passes;
 #[path = "../../crates/kvscatter-onnx/tests/onnx/support.rs"]
-#[expect(unused_imports, unused_macros, reason = "the other tests use the rest of it")]
+#[expect(dead_code, unused_imports, unused_macros, reason = "the other tests use the rest of it")]
 mod support;
 
 use std::collections::BTreeSet;
@@ -47,6 +47,7 @@ fn run(bytes: &[u8]) {
         failures: Vec::new(),
         passed: BTreeSet::new(),
         starts: &|_| {},
+        ends: &|_, _| {},
     };
     let seed = bytes.first().copied().unwrap_or_default().into();
     passes::run(&mut meter, model, seed, &|model, _| Ok(Model::from_bytes(&model.to_bytes()?).map(drop)?));

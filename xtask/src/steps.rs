@@ -156,13 +156,12 @@ pub(crate) fn unit_nightly() -> Step {
 
 /// Counts the work on models that are long in one part, and compares several lengths.
 ///
-/// The compiler adds the counters, and also adds them to the dependencies of the tests. The profile that its
-/// runtime writes at the end is not used.
+/// The compiler adds the counters to the crates of this workspace. The profile that its runtime writes at the end is not
+/// used.
 pub(crate) fn linear() -> Step {
-    let mut test = cargo("test -p kvscatter-onnx --test linear --target-dir");
-    test.arg(target_dir().join("linear"));
-    test.env("RUSTFLAGS", "-Cinstrument-coverage --cfg kvscatter_counted");
-    test.env("LLVM_PROFILE_FILE", target_dir().join("linear").join("%m.profraw"));
+    let mut test = cargo("test -p kvscatter-onnx --test linear");
+    test.env("RUSTC_WORKSPACE_WRAPPER", concat!(env!("CARGO_MANIFEST_DIR"), "/instrumented-rustc"));
+    test.env("LLVM_PROFILE_FILE", target_dir().join("linear.profraw"));
     Step::new("linear", vec![test])
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use allocation_counter::AllocationInfo;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::counts::{Counts, number};
@@ -52,6 +53,8 @@ pub(crate) struct Meter<'c> {
     pub(crate) passed: BTreeSet<String>,
     /// Is called with the name of each pass before it starts.
     pub(crate) starts: &'c dyn Fn(&str),
+    /// Is called with the name of each pass and its allocations after it ends.
+    pub(crate) ends: &'c dyn Fn(&str, &AllocationInfo),
 }
 
 impl Meter<'_> {
@@ -67,6 +70,7 @@ impl Meter<'_> {
         let mut result = Ok(Err(Refusal::Nothing));
         let memory = allocation_counter::measure(|| result = catch_unwind(AssertUnwindSafe(run)));
         let seconds = cpu_seconds() - start;
+        (self.ends)(name, &memory);
         let shares = [
             ("time", seconds / (self.slower * (bounds.seconds + bounds.seconds_a_byte * self.len))),
             ("memory", number(memory.bytes_max) / (bounds.bytes + bounds.bytes_a_byte * self.len)),

@@ -77,8 +77,16 @@ fn one(seed: u64, scene: &Scene, counts: &mut Counts) {
     let len = number(u64::try_from(case.bytes.len()).unwrap());
     // A build without optimisation is slower.
     let slower = if cfg!(debug_assertions) { 8.0 } else { 1.0 };
-    let mut meter =
-        Meter { counts, seed, slower, len, failures: Vec::new(), passed: BTreeSet::new(), starts: &starts };
+    let mut meter = Meter {
+        counts,
+        seed,
+        slower,
+        len,
+        failures: Vec::new(),
+        passed: BTreeSet::new(),
+        starts: &starts,
+        ends: &|_, _| {},
+    };
     scene.run(&mut meter, &case);
     *NOW.lock().unwrap() = None;
     let changed = before.changed(&scene.files().unwrap());
