@@ -39,15 +39,24 @@ impl Run {
         self.seeds.end - self.seeds.start
     }
 
-    /// Reads all files.
+    /// Reads all files, in as many child processes at once as there are processors.
     pub(crate) fn all(&self) -> Counts {
-        let folder = tempfile::tempdir().unwrap();
-        let (report, begin) = (folder.path().join("report"), Instant::now());
+        let (folder, begin) = (tempfile::tempdir().unwrap(), Instant::now());
+        let children = std::thread::available_parallelism().map_or(1, |children| children.get());
         let mut counts = Counts::default();
         let mut from = self.seeds.start;
         while from < self.seeds.end {
-            let to = self.seeds.end.min(from + A_CHILD);
-            from = one(from..to, &report, &mut counts);
+            let starts = (from..self.seeds.end).step_by(usize::try_from(A_CHILD).unwrap()).take(children);
+            let ranges: Vec<_> = starts.map(|from| from..self.seeds.end.min(from + A_CHILD)).collect();
+            from = ranges.last().unwrap().end;
+            std::thread::scope(|scope| {
+                let read = |seeds: Range<u64>| {
+                    let report = folder.path().join(format!("{}.report", seeds.start));
+                    scope.spawn(move || range(seeds, &report))
+                };
+                let threads: Vec<_> = ranges.into_iter().map(read).collect();
+                threads.into_iter().for_each(|thread| counts.add(thread.join().unwrap()));
+            });
             if let Some(state) = &self.state {
                 std::fs::write(state, from.to_string()).unwrap();
             }
@@ -60,6 +69,15 @@ impl Run {
         }
         counts
     }
+}
+
+/// Reads the files of a range, in another child process after one that a file has ended.
+fn range(seeds: Range<u64>, report: &Path) -> Counts {
+    let (mut counts, mut from) = (Counts::default(), seeds.start);
+    while from < seeds.end {
+        from = one(from..seeds.end, report, &mut counts);
+    }
+    counts
 }
 
 /// Runs a child process, and returns the seed after the last one that it read.
