@@ -40,7 +40,7 @@ use kvscatter_onnx::Model;
 
 /// The largest allowed ratio of the work for `2 N` more things to the work for `N` more. 2 is linear, and 4
 /// is quadratic.
-const MOST_GROWTH: f64 = 2.5;
+const MOST_GROWTH: f64 = 2.25;
 
 /// The smallest amount of work for `2 N` more things that is compared. Below it, the lengths of numbers and
 /// the sizes of vectors distort the ratio.
