@@ -1,10 +1,14 @@
 //! Tests of the engine with a real ONNX Runtime and kvscatter's plugin. They are ignored by default, because
 //! the repository contains neither: `KVSCATTER_ORT_LIB=… KVSCATTER_ORT_PLUGIN=… cargo test -p
 //! kvscatter-ort-engine -- --ignored`, where the plugin is what `cargo build -p kvscatter-ort-plugin` makes.
-#![expect(clippy::unwrap_used, reason = "a helper that panics fails its test")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a helper that panics fails its test")]
 
-#[path = "../../kvscatter-session/tests/churn/mod.rs"]
-mod churn;
+#[path = "../../kvscatter-session/tests/random/mod.rs"]
+#[expect(dead_code, reason = "one test of this file runs histories, with a reference")]
+mod random;
+#[path = "../../kvscatter-session/tests/replay/mod.rs"]
+#[expect(dead_code, reason = "one test of this file runs histories, with a reference")]
+mod replay;
 
 use std::path::{Path, PathBuf};
 
@@ -51,7 +55,7 @@ fn a_process_loads_one_plugin_and_only_a_plugin() {
 fn a_decoder_scores_each_sample_as_alone() {
     let engine = alone().with_plugin(&locate_plugin(None).unwrap()).unwrap();
     let model = testdata("mobius-llama-static/model.onnx");
-    (0..4).for_each(|seed| churn::churn(&engine, &model, None, seed, 1e-4));
+    replay::compare(&engine, [&model; 2], None, 10, 1e-4);
 }
 
 /// The plugin takes float8e4m3fn, and the kernel of ONNX Runtime does not. So only the plugin runs this node.

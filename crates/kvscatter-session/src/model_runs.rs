@@ -268,16 +268,12 @@ fn in_rings(cached: &[usize], rings: &[RingTrack]) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use kvscatter::ring::{Feeding, least_capacity};
     use kvscatter_onnx::convert::RingSize;
-    use kvscatter_oracle::cases::Random;
-    use kvscatter_oracle::ring::{Ring, Step};
 
     use super::{Limits, ModelRun};
-    use crate::batch::Batch;
     use crate::feed::Feed;
     use crate::interface::CacheWriter;
-    use crate::sample::Sample;
+    use crate::ring_track::RingTrack;
 
     const WIDE: Limits = Limits {
         capacity: 8,
@@ -408,112 +404,16 @@ mod tests {
         }
     }
 
-    /// A batch, and what each ring contains for each batch index.
-    struct Rings {
-        batch: Batch,
-        sizes: Vec<RingSize>,
-        slots: Vec<Vec<Ring>>,
-    }
-
-    impl Rings {
-        fn new(sizes: &[RingSize], batch: usize) -> Self {
-            let empty = |_| sizes.iter().map(|size| Ring::new(size.capacity, size.window)).collect();
-            let slots = (0..batch).map(empty).collect();
-            Self { batch: Batch::new(batch, usize::MAX, sizes.iter().copied()), sizes: sizes.to_vec(), slots }
-        }
-
-        /// Feeds each sample this many tokens, in runs that must all be exact. Returns the number of runs.
-        fn feed(&mut self, samples: &[Sample], counts: &[usize], is_whole: bool) -> usize {
-            let limits = Limits { capacity: usize::MAX, is_whole, ..WIDE };
-            let before = self.batch.all_cached_tokens();
-            let runs = super::model_runs(&before, self.batch.rings(), counts, limits);
-            for run in &runs {
-                assert!(run.overwritten.is_empty() && run.feed.width > 0, "{run:?}");
-                self.batch.record(run);
-                for (index, sample) in run.fed() {
-                    for ring in &mut self.slots[index] {
-                        let (rows, tokens) = (run.feed.width, sample.tokens.len());
-                        let step = Step { rewind: ring.tokens() - sample.start, rows, tokens };
-                        assert!(ring.step(step) || tokens == 0, "{run:?} {:?}", self.sizes);
-                    }
-                }
-            }
-            for (sample, count) in samples.iter().zip(counts) {
-                self.batch.extend(*sample, &vec![0; *count]);
-            }
-            runs.len()
-        }
-
-        /// Truncates a sample, and returns `false` if a ring refuses it.
-        fn truncate(&mut self, sample: Sample, to: usize) -> bool {
-            let is_possible = self.batch.check_truncation(sample, to, |_| false).is_ok();
-            if is_possible {
-                self.batch.shorten(sample, to);
-            }
-            is_possible
-        }
-    }
-
-    /// Samples of a batch come and go, idle, and are truncated as far as their rings allow. Rewinds add up.
-    #[test]
-    fn every_run_is_exact_in_every_ring() {
-        let (mut runs, mut refused) = (0, 0);
-        for history in 0..1_000_000 {
-            let r = &mut Random::new(22, history);
-            let (chunk, rewind) = (r.between(1, 6), r.between(0, 4));
-            let size = |window: usize| {
-                let capacity = least_capacity(window, chunk, rewind, Feeding::Idle);
-                RingSize { capacity, window, chunk, rewind }
-            };
-            let sizes: Vec<_> = (0..r.between(1, 2)).map(|_| size(r.between(1, 6))).collect();
-            let mut rings = Rings::new(&sizes, r.between(1, 3));
-            let mut samples: Vec<_> = (0..rings.slots.len()).map(|_| rings.batch.add().unwrap()).collect();
-            let mut furthest = vec![0; samples.len()];
-            for _ in 0..r.between(1, 12) {
-                let at = r.below(samples.len());
-                match r.below(6) {
-                    0 => {
-                        rings.batch.remove(samples[at]).unwrap();
-                        samples[at] = rings.batch.add().unwrap();
-                        furthest[at] = 0;
-                    }
-                    1 | 2 => {
-                        let cached = rings.batch.cached_tokens(samples[at]).unwrap();
-                        let to = r.between(cached.saturating_sub(2 * rewind + 1), cached);
-                        let is_cut = rings.truncate(samples[at], to);
-                        // The rewind is always possible.
-                        assert!(is_cut || to + rewind < furthest[at], "{sizes:?} {to} {cached}");
-                        refused += usize::from(!is_cut);
-                        if is_cut && to == 0 {
-                            furthest[at] = 0;
-                        }
-                    }
-                    _ => {
-                        let counts: Vec<_> = samples.iter().map(|_| r.between(0, 2 * chunk)).collect();
-                        runs += rings.feed(&samples, &counts, r.below(2) == 0);
-                        for (furthest, cached) in furthest.iter_mut().zip(rings.batch.all_cached_tokens()) {
-                            *furthest = cached.max(*furthest);
-                        }
-                    }
-                }
-            }
-        }
-        assert!(runs > 5_000_000 && refused > 50_000, "{runs} {refused}");
-    }
-
     /// A window of 4 in steps of 3 needs 6 slots. With fewer, a run of 3 rows would overwrite a row that is seen.
     #[test]
     fn a_run_is_as_wide_as_its_rings_allow() {
-        let size = RingSize { capacity: 6, window: 4, chunk: 3, rewind: 0 };
-        let mut rings = Rings::new(&[size], 1);
-        let sample = [rings.batch.add().unwrap()];
-        assert_eq!(rings.feed(&sample, &[7], true), 3);
-        // Seven tokens are cached. The query at position 5 sees position 2, whose slot position 8 would take.
-        assert!(!rings.truncate(sample[0], 3));
-        let wide = RingSize { chunk: 4, ..size };
-        let mut rings = Rings::new(&[wide], 1);
-        let sample = [rings.batch.add().unwrap()];
-        assert_eq!(rings.feed(&sample, &[8], true), 3, "4 rows in an empty ring, then 3, then 1");
+        let widths = |chunk, tokens| {
+            let ring = RingTrack::new(RingSize { capacity: 6, window: 4, chunk, rewind: 0 }, 1);
+            let runs = super::model_runs(&[0], &[ring], &[tokens], Limits { capacity: usize::MAX, ..WIDE });
+            runs.iter().map(|run| run.feed.width).collect::<Vec<_>>()
+        };
+        assert_eq!(widths(3, 7), [3, 3, 1]);
+        assert_eq!(widths(4, 8), [4, 3, 1], "the ring has no room for its chunk");
     }
 
     fn all(up_to: usize) -> impl Iterator<Item = [usize; 3]> {

@@ -17,7 +17,7 @@ use kvscatter_onnx::proto::type_proto::{Tensor as TensorType, Value as TypeValue
 use kvscatter_onnx::{Model, ModelFile, WeightTransfer};
 use kvscatter_session::{
     Engine, Event, GenerateOptions, Generator, KvSession, LoadOptions, Memory, Sampling, Session,
-    SessionError, SessionOptions, Step, StepOutput, Tensor, engine_label,
+    SessionError, SessionOptions, Step, StepOutput, Tensor, argmax, engine_label,
 };
 
 const STATIC: &str = "mobius-llama-static";
@@ -127,7 +127,7 @@ fn logits_of_another_shape_or_type_are_an_error() {
 }
 
 #[test]
-fn a_lost_cache_is_an_error_and_its_session_can_still_be_asked() {
+fn a_lost_cache_is_an_error_and_its_session_still_answers() {
     let mut session = open(Answers(|step, batch, width| {
         if width > 1 {
             return Ok(vec![logits(&[batch, width, 256])]);
@@ -426,6 +426,23 @@ fn a_generator_goes_on_after_a_step_with_drafts_has_failed() {
     REFUSES_DRAFTS.set(false);
     let again = generate(&mut generator).unwrap();
     assert_eq!((again.samples, again.reused), (generate(&mut open()).unwrap().samples, vec![19, 6]));
+}
+
+/// A padded run would return the logits of padding, whose position is 0.
+#[test]
+fn logits_of_the_last_column_are_those_of_each_sample_s_last_token() {
+    let mut session = open(Answers(|step, batch, width| {
+        let positions = fed(step, "position_ids");
+        let last = positions.chunks(width).map(|positions| positions[width - 1]);
+        let values: Vec<i64> =
+            last.flat_map(|last| (0..256).map(move |token| i64::from(token == last))).collect();
+        Ok(vec![Tensor::integers(ElementType::Float32, &[batch, 1, 256], &values)?])
+    }));
+    let (first, second) = (session.add().unwrap(), session.add().unwrap());
+    for (one, two, expected) in [(&[1, 2][..], &[3, 4, 5, 6][..], [1, 3]), (&[7, 1, 2], &[3], [4, 4])] {
+        let logits = session.step(&[(first, one), (second, two)]).unwrap();
+        assert_eq!([first, second].map(|sample| argmax(logits.last(sample).unwrap())), expected);
+    }
 }
 
 /// The first run with several tokens shows that such a model cannot verify drafts.

@@ -3,7 +3,6 @@
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a helper that panics fails its test")]
 
-mod churn;
 #[path = "../../kvscatter-certify/tests/fake/mod.rs"]
 #[expect(dead_code, reason = "most faults are planted in certificates only")]
 mod fake;
@@ -83,7 +82,7 @@ fn greedy(tokens: usize) -> GenerateOptions {
 }
 
 /// Ignores the progress.
-fn unheard(_: Event<'_>) -> ControlFlow<()> {
+fn ignore_event(_: Event<'_>) -> ControlFlow<()> {
     ControlFlow::Continue(())
 }
 
@@ -93,21 +92,6 @@ fn alone(tokens: &[i64]) -> Vec<Vec<f32>> {
     let sample = session.add().unwrap();
     let logits = session.step(&[(sample, tokens)]).unwrap();
     (0..tokens.len()).map(|token| logits.after(sample, token).unwrap().to_vec()).collect()
-}
-
-#[test]
-fn whatever_a_batch_goes_through_each_sample_scores_as_alone() {
-    for seed in 0..12 {
-        churn::churn(&Fake(Fault::None), &model(STATIC), Some(CAPACITY), seed, 0.0);
-    }
-}
-
-/// `GroupQueryAttention` takes fewer kinds of runs than a model with `TensorScatter`.
-#[test]
-fn whatever_a_batch_goes_through_each_sample_scores_as_alone_where_an_operator_writes() {
-    for seed in 0..12 {
-        churn::churn(&Fake(Fault::None), &model(OPERATOR), Some(24), seed, 0.0);
-    }
 }
 
 #[test]
@@ -172,19 +156,9 @@ fn foreign() -> Sample {
     session(1).add().unwrap()
 }
 
-#[test]
-fn an_engine_that_fails_leaves_the_lengths() {
-    let mut session = with_fault(1, Fault::RefusesLastSlot);
-    let sample = session.add().unwrap();
-    let tokens: Vec<i64> = (0..64).collect();
-    session.step(&[(sample, &tokens[..62])]).unwrap();
-    assert!(matches!(session.step(&[(sample, &tokens[62..])]), Err(SessionError::Run { .. })));
-    assert_eq!(session.cached_tokens(sample).unwrap(), 62);
-}
-
 /// This engine multiplies masked rows by zero, which would spread a NaN.
 #[test]
-fn nan_of_what_is_forgotten_reaches_nobody() {
+fn nan_in_removed_rows_changes_no_logits() {
     let mut session = with_fault(2, Fault::NanInPadding);
     let (long, short) = (session.add().unwrap(), session.add().unwrap());
     let ragged = session.step(&[(long, &[1, 2, 3, 4]), (short, &[5])]).unwrap();
@@ -221,7 +195,7 @@ fn a_copy_is_counted() {
 }
 
 #[test]
-fn memory_is_told_by_cache_layer_and_token() {
+fn memory_is_counted_by_cache_layer_and_token() {
     let memory = session(3).memory();
     assert_eq!((memory.total, memory.per_token), (4 * 3 * 64 * 32 * 4, 4 * 32 * 4));
     assert_eq!(memory.layers, [2 * 3 * 64 * 32 * 4; 2]);
@@ -297,7 +271,7 @@ fn a_saved_prompt_is_continued() {
     let mut first = open(STATIC, 1);
     assert_eq!(first.prefix(), 0);
     first.save_prompt(&saved);
-    first.generate(std::slice::from_ref(&prefix), &greedy, &mut unheard).unwrap();
+    first.generate(std::slice::from_ref(&prefix), &greedy, &mut ignore_event).unwrap();
 
     let prompts = [vec![1, 2, 3], vec![5]];
     let after = |name, prompts: &[Vec<i64>], greedy: &GenerateOptions| {
@@ -306,15 +280,18 @@ fn a_saved_prompt_is_continued() {
     let mut generator = after(STATIC, &prompts, &greedy).unwrap();
     assert_eq!((generator.prefix(), generator.vocabulary(), generator.growth()), (4, Some(256), None));
     assert_eq!(generator.memory().map(|memory| memory.total), Some(4 * 2 * 64 * 32 * 4));
-    let continued = generator.generate(&prompts, &greedy, &mut unheard).unwrap().samples;
+    let continued = generator.generate(&prompts, &greedy, &mut ignore_event).unwrap().samples;
     let whole = prompts.clone().map(|prompt| [prefix.clone(), prompt].concat());
-    assert_eq!(continued, open(STATIC, 2).generate(&whole, &greedy, &mut unheard).unwrap().samples);
+    assert_eq!(continued, open(STATIC, 2).generate(&whole, &greedy, &mut ignore_event).unwrap().samples);
 
     // The saved tokens take slots too.
     let message = |tokens| {
         let greedy = GenerateOptions { max_new_tokens: Some(tokens), ..greedy.clone() };
         let mut generator = after(STATIC, &prompts, &greedy).unwrap();
-        generator.generate(&prompts, &greedy, &mut unheard).map(|_| ()).map_err(|error| error.to_string())
+        generator
+            .generate(&prompts, &greedy, &mut ignore_event)
+            .map(|_| ())
+            .map_err(|error| error.to_string())
     };
     assert_eq!(message(58), Ok(()));
     let refused =
@@ -358,7 +335,7 @@ fn a_prompt_is_saved_alone_and_from_static_caches() {
         let greedy = greedy(1);
         let mut generator = generator(name, prompts.len());
         generator.save_prompt(&path);
-        let done = generator.generate(prompts, &greedy, &mut unheard).map(|_| ());
+        let done = generator.generate(prompts, &greedy, &mut ignore_event).map(|_| ());
         assert_eq!(path.is_file(), done.is_ok());
         done
     };
@@ -382,10 +359,10 @@ fn a_prompt_is_saved_alone_and_from_static_caches() {
     let interrupted = generator.generate(&prompt, &greedy, &mut interrupt).unwrap();
     assert_eq!((interrupted.saved, interrupted.prompt_tokens), (None, 2));
     assert_eq!((interrupted.samples, interrupted.ends), (vec![vec![]], vec![End::Stopped]));
-    assert_eq!(generator.generate(&prompt, &greedy, &mut unheard).unwrap().saved, None);
+    assert_eq!(generator.generate(&prompt, &greedy, &mut ignore_event).unwrap().saved, None);
     assert!(!path.exists());
     generator.save_prompt(&path);
-    assert_eq!(generator.generate(&prompt, &greedy, &mut unheard).unwrap().saved, Some(3));
+    assert_eq!(generator.generate(&prompt, &greedy, &mut ignore_event).unwrap().saved, Some(3));
     assert!(path.is_file());
 }
 
@@ -404,16 +381,16 @@ fn a_capacity_that_is_open_becomes_what_the_longest_sample_takes() {
     assert_eq!(capacity(STATIC, &prompts, options), Some(64));
     assert_eq!(capacity(GROWING, &prompts, options), None);
     assert!(matches!(open(OPERATOR, &[], options), Err(SessionError::NoPrompts)));
-    let empty = open(OPERATOR, &[vec![]], options).unwrap().generate(&[vec![]], &greedy, &mut unheard);
+    let empty = open(OPERATOR, &[vec![]], options).unwrap().generate(&[vec![]], &greedy, &mut ignore_event);
     assert!(matches!(empty, Err(SessionError::PromptEmpty { prompt: 0 })));
 }
 
 #[test]
-fn a_sample_ends_behind_its_end_token_and_the_others_go_on() {
+fn a_sample_ends_after_its_end_token_and_the_others_go_on() {
     let open = |name| generator(name, 2);
     let prompts = [vec![1, 2, 3], vec![200, 7, 9]];
     let greedy = greedy(9);
-    let whole = open(STATIC).generate(&prompts, &greedy, &mut unheard).unwrap().samples;
+    let whole = open(STATIC).generate(&prompts, &greedy, &mut ignore_event).unwrap().samples;
     let eos = whole[0][3];
     let cut = |tokens: &[i64]| {
         let end = tokens.iter().position(|token| *token == eos).map_or(tokens.len(), |end| end + 1);
@@ -421,7 +398,7 @@ fn a_sample_ends_behind_its_end_token_and_the_others_go_on() {
     };
     for name in [STATIC, GROWING] {
         let greedy = GenerateOptions { eos: vec![eos], ..greedy.clone() };
-        let ended = open(name).generate(&prompts, &greedy, &mut unheard).unwrap().samples;
+        let ended = open(name).generate(&prompts, &greedy, &mut ignore_event).unwrap().samples;
         assert_eq!(ended, [cut(&whole[0]), cut(&whole[1])], "{name}");
     }
 }
@@ -454,8 +431,8 @@ fn a_chat_computes_only_its_new_tokens() {
         let greedy = GenerateOptions { chunk: 2, ..greedy(4) };
         let mut kept = open();
         let mut turn = |prompts: &[Vec<i64>], reused: &[usize]| {
-            let generated = kept.generate(prompts, &greedy, &mut unheard).unwrap();
-            let fresh = open().generate(prompts, &greedy, &mut unheard).unwrap();
+            let generated = kept.generate(prompts, &greedy, &mut ignore_event).unwrap();
+            let fresh = open().generate(prompts, &greedy, &mut ignore_event).unwrap();
             assert_eq!(generated.samples, fresh.samples, "{name} {prompts:?}");
             let reused = if name == GROWING { &vec![0; prompts.len()] } else { reused };
             assert_eq!(generated.reused, reused, "{name} {prompts:?}");
@@ -486,11 +463,11 @@ fn a_prompt_of_nan_is_not_kept() {
     let open =
         || Generator::open(&Fake(Fault::NanToken), model(STATIC), 1, SessionOptions::default()).unwrap();
     let mut generator = open();
-    let refused = generator.generate(&[vec![1, 2, 3, 13]], &greedy, &mut unheard);
+    let refused = generator.generate(&[vec![1, 2, 3, 13]], &greedy, &mut ignore_event);
     assert!(matches!(refused, Err(SessionError::NotANumber { prompt: 0 })));
     let good = [vec![1, 2, 3, 4]];
-    let after = generator.generate(&good, &greedy, &mut unheard).unwrap();
-    assert_eq!(after.samples, open().generate(&good, &greedy, &mut unheard).unwrap().samples);
+    let after = generator.generate(&good, &greedy, &mut ignore_event).unwrap();
+    assert_eq!(after.samples, open().generate(&good, &greedy, &mut ignore_event).unwrap().samples);
 }
 
 #[test]
@@ -501,13 +478,13 @@ fn prompts_that_continue_a_saved_prompt_reuse_it_in_every_call() {
     let options = SessionOptions::default();
     let mut first = Generator::open(&Fake(Fault::None), model(STATIC), 1, options).unwrap();
     first.save_prompt(&saved);
-    first.generate(&[vec![200, 7, 9, 4]], &greedy, &mut unheard).unwrap();
+    first.generate(&[vec![200, 7, 9, 4]], &greedy, &mut ignore_event).unwrap();
     let prompts = [vec![1, 2], vec![3]];
     let mut after =
         Generator::open_after(&Fake(Fault::None), model(STATIC), &saved, &prompts, &greedy, options).unwrap();
-    let once = after.generate(&prompts, &greedy, &mut unheard).unwrap();
+    let once = after.generate(&prompts, &greedy, &mut ignore_event).unwrap();
     assert_eq!((once.reused.as_slice(), once.prompt_tokens), (&[4, 4][..], 3));
-    let again = after.generate(&prompts, &greedy, &mut unheard).unwrap();
+    let again = after.generate(&prompts, &greedy, &mut ignore_event).unwrap();
     assert_eq!((again.samples, again.reused.as_slice()), (once.samples, &[5, 4][..]));
 }
 
@@ -550,7 +527,7 @@ fn events_have_the_progress_and_the_new_tokens() {
         let stopped = stopped.unwrap();
         assert_eq!((stopped.samples, stopped.ends), (vec![vec![]; 2], vec![End::Stopped; 2]));
         assert_eq!((stopped.prompt_tokens, stopped.steps), (4, 0));
-        let whole = generator.generate(&new, &options, &mut unheard).unwrap();
+        let whole = generator.generate(&new, &options, &mut ignore_event).unwrap();
         assert_eq!(whole.reused, if name == GROWING { [0, 0] } else { [2, 2] });
     }
 }
@@ -559,7 +536,7 @@ fn events_have_the_progress_and_the_new_tokens() {
 fn a_sample_without_a_limit_ends_with_an_end_token_or_the_cache() {
     let mut generator = generator(STATIC, 1);
     let mut generate = |prompt: &[i64], options: &GenerateOptions| {
-        let generated = generator.generate(&[prompt.to_vec()], options, &mut unheard)?;
+        let generated = generator.generate(&[prompt.to_vec()], options, &mut ignore_event)?;
         Ok::<_, SessionError>((generated.samples[0].clone(), generated.ends[0]))
     };
     let options = GenerateOptions::default();
@@ -592,7 +569,7 @@ fn a_sampled_text_depends_on_the_seed_and_its_prompt_alone() {
         let options = GenerateOptions { max_new_tokens: Some(12), sampling, ..GenerateOptions::default() };
         let prompts: Vec<_> = prompts.iter().map(|prompt| prompt.to_vec()).collect();
         let mut generator = generator(STATIC, 4);
-        generator.generate(&prompts, &options, &mut unheard).unwrap().samples
+        generator.generate(&prompts, &options, &mut ignore_event).unwrap().samples
     };
     let (a, b): (&[i64], &[i64]) = (&[1, 2, 3], &[200, 7]);
     let (alone, together) = (generate(&[a], 5), generate(&[b, a, a, b], 5));
@@ -609,7 +586,7 @@ fn a_penalty_changes_the_tokens() {
         let options =
             GenerateOptions { max_new_tokens: Some(20), repetition_penalty, ..GenerateOptions::default() };
         let mut generator = generator(STATIC, 1);
-        let mut samples = generator.generate(&[vec![9, 9, 9]], &options, &mut unheard).unwrap().samples;
+        let mut samples = generator.generate(&[vec![9, 9, 9]], &options, &mut ignore_event).unwrap().samples;
         let mut tokens = samples.remove(0);
         tokens.sort_unstable();
         tokens.dedup();
@@ -628,7 +605,7 @@ fn prompts_that_cannot_be_continued_are_refused() {
     let message_of = |name, prompts: &[Vec<i64>], tokens| {
         let greedy = greedy(tokens);
         let mut generator = open(name, 2).unwrap();
-        generator.generate(prompts, &greedy, &mut unheard).map(|_| ()).unwrap_err().to_string()
+        generator.generate(prompts, &greedy, &mut ignore_event).map(|_| ()).unwrap_err().to_string()
     };
     assert_eq!(message_of(STATIC, &[vec![1], vec![]], 1), "prompt 1 is empty: at least one token is needed");
     assert_eq!(
@@ -646,14 +623,14 @@ fn prompts_that_cannot_be_continued_are_refused() {
     assert_eq!(message_of(STATIC, &vec![vec![1]; 3], 1), "the batch of 2 is full");
     for eos in [256, 1_000_000, -5] {
         let greedy = GenerateOptions { eos: vec![255, eos], ..greedy(1) };
-        let refused = generator(STATIC, 1).generate(&[vec![1]], &greedy, &mut unheard).unwrap_err();
+        let refused = generator(STATIC, 1).generate(&[vec![1]], &greedy, &mut ignore_event).unwrap_err();
         assert_eq!(
             refused.to_string(),
             format!("eos[1] is {eos}, which the model does not have: it has 0 to 255")
         );
     }
     let greedy = greedy(5);
-    assert!(open(STATIC, 1).unwrap().generate(&[vec![1; 60]], &greedy, &mut unheard).is_ok());
+    assert!(open(STATIC, 1).unwrap().generate(&[vec![1; 60]], &greedy, &mut ignore_event).is_ok());
 }
 
 #[test]
@@ -661,10 +638,10 @@ fn a_sample_may_fill_the_cache_while_another_gets_all_its_tokens() {
     let mut generator = generator(STATIC, 2);
     generator.fill_cache();
     let greedy = greedy(6);
-    let generated = generator.generate(&[vec![1; 60], vec![1]], &greedy, &mut unheard).unwrap();
+    let generated = generator.generate(&[vec![1; 60], vec![1]], &greedy, &mut ignore_event).unwrap();
     assert_eq!(generated.samples.iter().map(Vec::len).collect::<Vec<_>>(), [5, 6]);
     assert_eq!(generated.ends, [End::Full, End::Length]);
-    let refused = generator.generate(&[vec![1; 65]], &greedy, &mut unheard).unwrap_err();
+    let refused = generator.generate(&[vec![1; 65]], &greedy, &mut ignore_event).unwrap_err();
     let SessionError::PromptTooLong { tokens: 65, generated: 1, capacity: 64, .. } = refused else {
         panic!("{refused}")
     };
@@ -677,7 +654,7 @@ fn caches_that_grow_stay_within_the_limit() {
     let generate = |prompt: usize, max_new_tokens| {
         let mut generator = Generator::open(&Fake(Fault::None), model(GROWING), 1, options).unwrap();
         let options = GenerateOptions { max_new_tokens, ..GenerateOptions::default() };
-        let generated = generator.generate(&[vec![1; prompt]], &options, &mut unheard);
+        let generated = generator.generate(&[vec![1; prompt]], &options, &mut ignore_event);
         generated.map(|generated| (generated.samples[0].len(), generated.ends[0]))
     };
     assert_eq!(generate(3, Some(3)).unwrap(), (3, End::Length));
@@ -711,21 +688,6 @@ fn a_transaction_goes_back_unless_it_is_committed() {
     let refused = session.begin_all(&[first, second]);
     assert!(matches!(refused, Err(SessionError::Begun { sample }) if sample == second));
     assert_eq!(begun(&session), [None, Some(3)]);
-}
-
-#[test]
-fn a_full_batch_is_reordered() {
-    let mut session = session(3);
-    let samples = [session.add().unwrap(), session.add().unwrap(), session.add().unwrap()];
-    let prompts: [&[i64]; 3] = [&[1, 2], &[3], &[4, 5, 6]];
-    let given: Vec<_> = samples.into_iter().zip(prompts).collect();
-    session.step(&given).unwrap();
-    let children = session.reorder(&samples, &[2, 0, 2]).unwrap();
-    let given: Vec<_> = children.iter().map(|child| (*child, &[7][..])).collect();
-    let logits = session.step(&given).unwrap();
-    for (child, tokens) in children.into_iter().zip([&[4, 5, 6, 7][..], &[1, 2, 7], &[4, 5, 6, 7]]) {
-        assert_eq!(logits.last(child).unwrap(), *alone(tokens).last().unwrap(), "{tokens:?}");
-    }
 }
 
 #[test]
@@ -801,7 +763,7 @@ fn a_model_with_a_fixed_batch_takes_as_many_prompts_or_fewer() {
         for count in 1..=2 {
             let generate = |path| {
                 let mut generator = open(path, count).unwrap();
-                generator.generate(&prompts[..count], &greedy, &mut unheard).unwrap().samples
+                generator.generate(&prompts[..count], &greedy, &mut ignore_event).unwrap().samples
             };
             assert_eq!(generate(path.clone()), generate(model(name)), "{name}, {count} prompts");
         }
@@ -818,7 +780,7 @@ fn caches_that_the_engine_copies_are_counted() {
     let greedy = greedy(3);
     let copied = |fault, name: &str| {
         let mut generator = Generator::open(&Fake(fault), model(name), 1, SessionOptions::default()).unwrap();
-        generator.generate(&[vec![1, 2]], &greedy, &mut unheard).unwrap().copied
+        generator.generate(&[vec![1, 2]], &greedy, &mut ignore_event).unwrap().copied
     };
     assert_eq!(copied(Fault::None, STATIC), 0);
     assert_eq!(copied(Fault::None, GROWING), 0);

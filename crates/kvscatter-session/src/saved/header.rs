@@ -10,7 +10,6 @@ use kvscatter_onnx::Fingerprint;
 use safetensors::Dtype;
 use safetensors::tensor::TensorInfo;
 use serde::de::{Error, MapAccess, Visitor};
-use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -82,7 +81,7 @@ impl Header {
 
     /// Returns the bytes of the header. Their number does not depend on the checksums.
     pub(super) fn encode(&self) -> Result<Vec<u8>, SavedError> {
-        let mut bytes = serde_json::to_vec(&Json::from_header(self)?).map_err(json)?;
+        let mut bytes = serde_json::to_vec(&self.json()?).map_err(json)?;
         // The values begin at a multiple of 64 bytes, after 8 bytes with the length of the header.
         bytes.resize((bytes.len() + 8).next_multiple_of(64) - 8, b' ');
         let len = bytes.len() as u64;
@@ -97,12 +96,46 @@ impl Header {
         Ok(bytes)
     }
 
+    /// Returns the JSON: the metadata, then the tensors.
+    fn json(&self) -> Result<Pairs<Value>, SavedError> {
+        let mut metadata = vec![
+            (SAVED.to_owned(), VERSION.to_owned()),
+            (CHECKSUM.to_owned(), "0".repeat(DIGITS)),
+            (MODEL.to_owned(), self.model.to_string()),
+            (POSITION.to_owned(), self.position.to_string()),
+        ];
+        let mut tensors = Vec::new();
+        let mut add = |name: &str, element, shape: &[usize], kind, place: &Place| {
+            let info = TensorInfo {
+                dtype: dtype(element).ok_or_else(|| SavedError::element(name, element))?,
+                shape: shape.to_vec(),
+                data_offsets: (place.bytes.start, place.bytes.end),
+            };
+            tensors.push((name.to_owned(), Value::Tensor(info)));
+            let description = Description { kind, checksum: place.checksum };
+            metadata.push((format!("{TENSOR}{name}"), description.to_string()));
+            Ok::<(), SavedError>(())
+        };
+        add(TOKENS, ElementType::Int64, &[self.position], None, &self.tokens)?;
+        for (tensor, place) in &self.tensors {
+            add(&tensor.name, tensor.element, &tensor.shape, Some(tensor.kind), place)?;
+        }
+        let metadata = (METADATA.to_owned(), Value::Metadata(Pairs(metadata)));
+        Ok(Pairs(std::iter::once(metadata).chain(tensors).collect()))
+    }
+
     /// Reads the bytes of a header. `data` is the number of bytes that follow it in the file.
     pub(super) fn decode(bytes: &[u8], data: u64) -> Result<Self, SavedError> {
         check_beginning(bytes)?;
-        let Json { metadata: Pairs(metadata), tensors: infos } =
-            serde_json::from_slice(bytes).map_err(json)?;
-        let mut metadata: BTreeMap<String, String> = metadata.into_iter().collect();
+        let Pairs(entries): Pairs<Value> = serde_json::from_slice(bytes).map_err(json)?;
+        let (mut metadata, mut infos) = (BTreeMap::new(), Vec::new());
+        for (name, value) in entries {
+            match value {
+                Value::Metadata(Pairs(entries)) if name == METADATA => metadata.extend(entries),
+                Value::Tensor(info) if name != METADATA => infos.push((name, info)),
+                _ => return Err(SavedError::Json { message: format!("{name:?} describes no tensor") }),
+            }
+        }
         let mut take =
             |key: &str| metadata.remove(key).ok_or_else(|| SavedError::EntryMissing { key: key.to_owned() });
         take(SAVED)?;
@@ -112,7 +145,6 @@ impl Header {
         let mut tokens = None;
         let mut tensors = Vec::with_capacity(infos.len());
         let mut end = 0;
-        let mut infos: Vec<_> = infos.into_iter().collect();
         infos.sort_by_key(|(_, info)| info.data_offsets);
         for (name, info) in infos {
             let key = format!("{TENSOR}{name}");
@@ -230,106 +262,28 @@ impl std::str::FromStr for Description {
     }
 }
 
-/// The JSON of a header.
-struct Json {
-    metadata: Pairs<String>,
-    tensors: Vec<(String, TensorInfo)>,
-}
-
-/// The entries of an object, in order and with different keys.
-struct Pairs<T>(Vec<(String, T)>);
-
-impl Json {
-    fn from_header(header: &Header) -> Result<Self, SavedError> {
-        let mut metadata = vec![
-            (SAVED.to_owned(), VERSION.to_owned()),
-            (CHECKSUM.to_owned(), "0".repeat(DIGITS)),
-            (MODEL.to_owned(), header.model.to_string()),
-            (POSITION.to_owned(), header.position.to_string()),
-        ];
-        let mut tensors = Vec::new();
-        let mut add = |name: &str, element, shape: &[usize], kind, place: &Place| {
-            let info = TensorInfo {
-                dtype: dtype(element).ok_or_else(|| SavedError::element(name, element))?,
-                shape: shape.to_vec(),
-                data_offsets: (place.bytes.start, place.bytes.end),
-            };
-            tensors.push((name.to_owned(), info));
-            let description = Description { kind, checksum: place.checksum };
-            metadata.push((format!("{TENSOR}{name}"), description.to_string()));
-            Ok::<(), SavedError>(())
-        };
-        add(TOKENS, ElementType::Int64, &[header.position], None, &header.tokens)?;
-        for (tensor, place) in &header.tensors {
-            add(&tensor.name, tensor.element, &tensor.shape, Some(tensor.kind), place)?;
-        }
-        Ok(Self { metadata: Pairs(metadata), tensors })
-    }
-}
-
-impl Serialize for Json {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(None)?;
-        map.serialize_entry(METADATA, &self.metadata)?;
-        for (name, info) in &self.tensors {
-            map.serialize_entry(name, info)?;
-        }
-        map.end()
-    }
-}
-
-impl Serialize for Pairs<String> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(self.0.iter().map(|(key, value)| (key, value)))
-    }
-}
-
-impl<'de> Deserialize<'de> for Json {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let Pairs(entries) = Pairs::<Value>::deserialize(deserializer)?;
-        let (mut metadata, mut tensors) = (None, Vec::new());
-        for (name, value) in entries {
-            match value {
-                Value::Metadata(entries) => metadata = Some(entries),
-                Value::Tensor(info) => tensors.push((name, info)),
-            }
-        }
-        Ok(Self { metadata: metadata.ok_or_else(|| D::Error::missing_field(METADATA))?, tensors })
-    }
-}
-
-/// The value of a key of the header.
+/// The value of a key of the JSON.
+#[derive(Deserialize, Serialize)]
+#[serde(untagged)]
 enum Value {
     Metadata(Pairs<String>),
     Tensor(TensorInfo),
 }
 
-/// Reads the value of a key of an object.
-trait Entries<'de>: Sized {
-    fn next<A: MapAccess<'de>>(key: &str, map: &mut A) -> Result<Self, A::Error>;
-}
+/// The entries of an object, in order and with different keys.
+struct Pairs<T>(Vec<(String, T)>);
 
-impl<'de> Entries<'de> for String {
-    fn next<A: MapAccess<'de>>(_: &str, map: &mut A) -> Result<Self, A::Error> {
-        map.next_value()
+impl<T: Serialize> Serialize for Pairs<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(key, value)| (key, value)))
     }
 }
 
-impl<'de> Entries<'de> for Value {
-    fn next<A: MapAccess<'de>>(key: &str, map: &mut A) -> Result<Self, A::Error> {
-        if key == METADATA {
-            map.next_value().map(Self::Metadata)
-        } else {
-            map.next_value().map(Self::Tensor)
-        }
-    }
-}
-
-impl<'de, T: Entries<'de>> Deserialize<'de> for Pairs<T> {
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Pairs<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Object<T>(std::marker::PhantomData<T>);
 
-        impl<'de, T: Entries<'de>> Visitor<'de> for Object<T> {
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for Object<T> {
             type Value = Pairs<T>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -337,9 +291,8 @@ impl<'de, T: Entries<'de>> Deserialize<'de> for Pairs<T> {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-                let mut entries = BTreeMap::new();
-                while let Some(key) = map.next_key::<String>()? {
-                    let value = T::next(&key, &mut map)?;
+                let mut entries = BTreeMap::<String, T>::new();
+                while let Some((key, value)) = map.next_entry()? {
                     match entries.entry(key) {
                         Entry::Vacant(free) => free.insert(value),
                         Entry::Occupied(taken) => {

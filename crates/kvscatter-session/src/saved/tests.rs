@@ -2,7 +2,7 @@
 
 use std::io::Cursor;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::{fs, io};
 
 use kvscatter::ElementType;
@@ -433,15 +433,18 @@ fn large(serial: i64) -> SavedSample {
     sample
 }
 
-/// The path that another process saves to.
-const KILLED: &str = "KVSCATTER_SAVED_KILLED";
+/// The path that another process saves to, and the first serial number of its samples.
+const KILLED: [&str; 2] = ["KVSCATTER_SAVED_KILLED", "KVSCATTER_SAVED_FIRST"];
 
 #[test]
 #[ignore = "the next test runs it in other processes"]
 fn saves_until_it_is_killed() {
-    let path = PathBuf::from(std::env::var_os(KILLED).unwrap());
-    for serial in 0.. {
-        save(&path, &large(serial)).unwrap();
+    let [path, first] = KILLED.map(|name| std::env::var(name).unwrap());
+    let bytes = vec![7; 4 << 20];
+    for serial in first.parse::<i64>().unwrap().. {
+        let sample = large(serial);
+        write(Path::new(&path), &sample, &|index, visit| visit(&bytes[..sample.tensors[index].len()]))
+            .unwrap();
     }
 }
 
@@ -450,15 +453,22 @@ fn a_killed_process_leaves_the_old_or_the_new_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("saved");
     save(&path, &large(-1)).unwrap();
+    let serial = || SavedFile::open(&path).unwrap().sample().tokens[0];
     let mut random = Random::new(77, 0);
-    for _ in 0..200 {
+    for first in (0..200).map(|round| round << 32) {
         let mut child = std::process::Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "--ignored", "saved::tests::saves_until_it_is_killed"])
-            .env(KILLED, &path)
+            .env(KILLED[0], &path)
+            .env(KILLED[1], first.to_string())
             .stdout(std::process::Stdio::null())
             .spawn()
             .unwrap();
-        std::thread::sleep(std::time::Duration::from_micros(10_000 + random.below(40_000) as u64));
+        // Waits for the first save, and kills the process in a later one.
+        while serial() < first {
+            assert_eq!(child.try_wait().unwrap(), None);
+            std::thread::sleep(std::time::Duration::from_micros(500));
+        }
+        std::thread::sleep(std::time::Duration::from_micros(random.below(8_000) as u64));
         child.kill().unwrap();
         child.wait().unwrap();
         let mut file = SavedFile::open(&path).unwrap();
@@ -466,8 +476,7 @@ fn a_killed_process_leaves_the_old_or_the_new_file() {
         assert!(fs::read_dir(folder.path()).unwrap().count() <= 2);
     }
     save(&path, &large(-2)).unwrap();
-    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
-    assert_eq!(SavedFile::open(&path).unwrap().sample().tokens[0], -2);
+    assert_eq!((fs::read_dir(folder.path()).unwrap().count(), serial()), (1, -2));
 }
 
 #[test]

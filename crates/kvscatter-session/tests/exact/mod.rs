@@ -1,5 +1,5 @@
-//! An engine whose logits are a hash of exactly the rows that a query sees, and of the states. So one wrong byte in
-//! one row changes every later logit. [`Expected`] computes the same hashes from the tokens alone, without caches.
+//! An engine whose logits are a hash of exactly the rows that a query sees, of their positions and of the states. So
+//! one wrong byte in one row, one wrong position or one hidden slot changes every later logit. [`Expected`] computes the same hashes from the tokens alone, without caches.
 
 use std::panic::resume_unwind;
 use std::time::Duration;
@@ -7,7 +7,8 @@ use std::time::Duration;
 use kvscatter_onnx::decoder::Decoder;
 use kvscatter_onnx::{Model, ModelFile};
 use kvscatter_session::{
-    CachePort, Engine, Interface, LoadOptions, Sample, Session, SessionError, Step, StepOutput, Tensor,
+    CachePort, Engine, Interface, LoadOptions, Purpose, Sample, Session, SessionError, Step, StepOutput,
+    Tensor,
 };
 
 use super::random::faults::{Fault, PANIC, Plan};
@@ -57,9 +58,24 @@ impl Session for ExactSession {
             resume_unwind(Box::new(PANIC));
         }
         let inputs = || step.inputs.iter().chain(&step.of_batch);
-        let input = |name: &str| inputs().find(|(input, _)| *input == name).unwrap().1;
-        let (tokens, starts) = (int64s(input("input_ids")), int64s(input("write_indices")));
+        let find = |name: &str| inputs().find(|(input, _)| *input == name).map(|(_, tensor)| *tensor);
+        let input = |name: &str| find(name).unwrap();
+        let tokens = int64s(input("input_ids"));
         let [batch, width] = *input("input_ids").shape() else { panic!() };
+        let starts = match find("write_indices") {
+            Some(indices) => int64s(indices),
+            None => starts_of_mask(&int64s(input("attention_mask")), batch, width).ok_or_else(refused)?,
+        };
+        let fed = |purpose| {
+            let port = self.interface.feeds.iter().find(|port| port.purpose == purpose);
+            port.and_then(|port| find(&port.name))
+        };
+        if let Some(lengths) = fed(Purpose::NonpadKvSeqlen) {
+            let ends = starts.iter().map(|start| start + width as i64);
+            assert!(ends.eq(int64s(lengths)), "{lengths:?}");
+        }
+        let positions = fed(Purpose::Positions).map(int64s);
+        let mask = fed(Purpose::Mask);
         let first = step.samples.as_ref().map_or(0, |samples| samples.start);
         let mut states: Vec<Vec<u64>> = Vec::new();
         for port in &self.interface.states {
@@ -67,19 +83,23 @@ impl Session for ExactSession {
             states.push((first..first + batch).map(|sample| State(past).read(sample)).collect());
         }
         let mut logits = Tensor::zeros(self.interface.logits_element, &[batch, width, 256]).unwrap();
+        let caches: Vec<_> = self.interface.caches.iter().map(|port| Rows::new(port, &step)).collect();
         for sample in 0..batch {
             for column in 0..width {
                 let (token, position) = (tokens[sample * width + column], starts[sample] as usize + column);
+                let fed_position =
+                    positions.as_ref().map_or(position, |fed| fed[sample * width + column] as usize);
                 let state = states.iter_mut().map(|of| &mut of[sample]);
                 let mut context = state.fold(0, |context, state| {
                     *state = mix(*state, token as u64);
                     mix(context, *state)
                 });
-                for (layer, pair) in self.interface.caches.chunks(2).enumerate() {
-                    for (part, port) in pair.iter().enumerate() {
-                        let shared = step.shared.iter_mut().find(|shared| shared.past == port.past);
-                        let mut rows = Rows::new(port, shared.unwrap().cache);
-                        rows.write(first + sample, position, row([layer, part], token, position, context));
+                let caches = caches.chunks(2).zip(self.interface.caches.chunks(2));
+                for (layer, (pair, ports)) in caches.enumerate() {
+                    for (part, rows) in pair.iter().enumerate() {
+                        let value = row([layer, part], token, fed_position, context);
+                        let cache = step.shared[rows.shared].cache.bytes_mut();
+                        rows.write(cache, first + sample, position, value);
                     }
                     if fault == Some(Fault::FailsLate) && (sample + column + layer) % 3 == 2 {
                         return Err(refused());
@@ -87,12 +107,13 @@ impl Session for ExactSession {
                     if fault == Some(Fault::Panics) && (sample + column + layer) % 3 == 2 {
                         resume_unwind(Box::new(PANIC));
                     }
-                    context = (first_seen(&pair[0], position)..=position).fold(context, |context, seen| {
-                        pair.iter().fold(context, |context, port| {
-                            let shared = step.shared.iter_mut().find(|shared| shared.past == port.past);
-                            mix(context, Rows::new(port, shared.unwrap().cache).read(first + sample, seen))
-                        })
-                    });
+                    let bytes = [0, 1].map(|part: usize| step.shared[pair[part].shared].cache.bytes());
+                    let is_shown = |seen| mask.is_none_or(|mask| is_shown(mask, first + sample, seen));
+                    for seen in (first_seen(&ports[0], position)..=position).filter(|seen| is_shown(*seen)) {
+                        for (rows, bytes) in pair.iter().zip(bytes) {
+                            context = mix(context, rows.read(bytes, first + sample, seen));
+                        }
+                    }
                 }
                 let target = &mut logits.bytes_mut()[(sample * width + column) * 256 * 4..][..8];
                 target.copy_from_slice(&scores(context, fault == Some(Fault::Nan)));
@@ -131,38 +152,55 @@ impl State<'_> {
     }
 }
 
-/// The rows of a cache, `[batch, outer…, slots, inner…]`. The first 8 bytes of a row and the last 8 are used.
-struct Rows<'t> {
-    bytes: &'t mut [u8],
+/// Returns `true` if a mask of a whole batch shows a position of a sample.
+fn is_shown(mask: &Tensor, sample: usize, position: usize) -> bool {
+    mask.bytes()[(sample * mask.shape()[1] + position) * 8] == 1
+}
+
+/// Returns the first slots that `GroupQueryAttention` writes, from a mask of lengths. A first run writes from slot 0,
+/// and may be padded on the right. Returns `None` for a run that the operator refuses.
+fn starts_of_mask(mask: &[i64], batch: usize, width: usize) -> Option<Vec<i64>> {
+    let longest = mask.len() / batch;
+    if width == longest {
+        return Some(vec![0; batch]);
+    }
+    let starts = mask.chunks(longest).map(|mask| mask.iter().sum::<i64>() - width as i64);
+    (batch == 1 || width == 1).then(|| starts.collect())
+}
+
+/// Where the rows of a cache lie, `[batch, outer…, slots, inner…]`. The first 8 bytes of a row and the last 8 are used.
+struct Rows {
+    /// The index of the cache in `Step::shared`.
+    shared: usize,
     outer: usize,
     slots: usize,
     run: usize,
 }
 
-impl<'t> Rows<'t> {
-    fn new(port: &CachePort, cache: &'t mut Tensor) -> Self {
-        let shape = cache.shape().to_vec();
+impl Rows {
+    fn new(port: &CachePort, step: &Step<'_>) -> Self {
+        let shared = step.shared.iter().position(|shared| shared.past == port.past).unwrap();
+        let shape = step.shared[shared].cache.shape();
         let run = shape[port.axis + 1..].iter().product::<usize>() * port.element.bits().unwrap() / 8;
-        let outer = shape[1..port.axis].iter().product();
-        Self { bytes: cache.bytes_mut(), outer, slots: shape[port.axis], run }
+        Self { shared, outer: shape[1..port.axis].iter().product(), slots: shape[port.axis], run }
     }
 
     fn ends(&self, sample: usize, position: usize) -> [usize; 2] {
         let slot = position % self.slots;
-        let run = |outer: usize| ((sample * self.outer + outer) * self.slots + slot) * self.run;
-        [run(0), run(self.outer - 1) + self.run - 8]
+        let first = (sample * self.outer * self.slots + slot) * self.run;
+        [first, first + (self.outer - 1) * self.slots * self.run + self.run - 8]
     }
 
-    fn write(&mut self, sample: usize, position: usize, value: u64) {
+    fn write(&self, cache: &mut [u8], sample: usize, position: usize, value: u64) {
         let [first, last] = self.ends(sample, position);
-        self.bytes[first..][..8].copy_from_slice(&value.to_le_bytes());
-        self.bytes[last..][..8].copy_from_slice(&(!value).to_le_bytes());
+        cache[first..first + 8].copy_from_slice(&value.to_le_bytes());
+        cache[last..last + 8].copy_from_slice(&(!value).to_le_bytes());
     }
 
-    fn read(&self, sample: usize, position: usize) -> u64 {
-        let [first, last] = self
-            .ends(sample, position)
-            .map(|at| u64::from_le_bytes(self.bytes[at..][..8].try_into().unwrap()));
+    fn read(&self, cache: &[u8], sample: usize, position: usize) -> u64 {
+        let [first, last] = self.ends(sample, position);
+        let value = |at: usize| u64::from_le_bytes(cache[at..at + 8].try_into().unwrap());
+        let (first, last) = (value(first), value(last));
         if last == !first { first } else { mix(first, last) }
     }
 }
@@ -249,7 +287,7 @@ impl Oracle for FromTokens {
     }
 
     fn scores(&self, past: &Expected, position: usize, logits: &[f32]) -> bool {
-        let bytes: Vec<u8> = logits[..2].iter().flat_map(|logit| logit.to_le_bytes()).collect();
-        bytes == past.scores[position] && logits[2..].iter().all(|logit| *logit == 0.0)
+        let (first, rest) = bytemuck::cast_slice::<f32, u8>(logits).split_at(8);
+        first == past.scores[position] && rest == [0; 254 * 4]
     }
 }

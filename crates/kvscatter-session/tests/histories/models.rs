@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 /// The windows of a model's first layers, and the capacity, chunk and rewind of two models with these windows. In the
 /// small ones, a full sample waits for others, and its last rows are overwritten with padding.
-pub(crate) const RINGS: [(&[i64], Sizes, Sizes); 12] = [
+pub(crate) const RINGS: [Windows; 12] = [
     (&[3], (48, 3, 2), (40, 3, 1)),
     (&[3, 3], (48, 1, 0), (40, 3, 1)),
     (&[3, 3], (48, 4, 1), (40, 3, 1)),
@@ -27,6 +27,7 @@ pub(crate) const RINGS: [(&[i64], Sizes, Sizes); 12] = [
     (&[2], (9, 5, 2), (44, 2, 0)),
 ];
 
+pub(crate) type Windows = (&'static [i64], Sizes, Sizes);
 type Sizes = (usize, usize, usize);
 
 /// A model in a new folder.
@@ -44,9 +45,13 @@ impl Made {
     }
 }
 
+/// Returns the path of a decoder of the test data.
+pub(crate) fn testdata(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata").join(name).join("model.onnx")
+}
+
 fn load(name: &str) -> Model {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata").join(name).join("model.onnx");
-    Model::load(&path).unwrap()
+    Model::load(&testdata(name)).unwrap()
 }
 
 /// Returns a model with linear caches.

@@ -432,7 +432,11 @@ impl<O: Oracle> World<O> {
             Some(chunk) => self.session.prefill(&given, chunk)?,
             None => self.session.step(&given)?,
         };
+        assert_eq!(self.session.bytes_copied(), 0);
+        let is_fed = |live: &Live<O::Past>| fed.iter().any(|(sample, _)| *sample == live.sample);
+        assert!(self.live.iter().all(|live| is_fed(live) == logits.last(live.sample).is_some()));
         for (sample, tokens) in fed {
+            assert_eq!(logits.after(*sample, tokens.len()), None);
             let live = self.live.iter_mut().find(|live| live.sample == *sample).unwrap();
             self.oracle.extend(&mut live.past, self.session.interface(), *sample, tokens);
             let peak = self.oracle.tokens(&live.past).len();

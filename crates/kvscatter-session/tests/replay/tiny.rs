@@ -239,7 +239,7 @@ fn node(op_type: &str, input: &[&str], output: &[&str]) -> NodeProto {
     }
 }
 
-fn integer(name: &str, value: i64) -> AttributeProto {
+pub(crate) fn integer(name: &str, value: i64) -> AttributeProto {
     AttributeProto {
         name: Some(name.to_owned()),
         r#type: Some(AttributeType::INT),
@@ -250,7 +250,7 @@ fn integer(name: &str, value: i64) -> AttributeProto {
 
 /// Returns a value from its name, the number of its type and its dimensions. A dimension that is not a number is a
 /// symbol.
-fn value(name: &str, element: i32, dims: &[&str]) -> ValueInfoProto {
+pub(crate) fn value(name: &str, element: i32, dims: &[&str]) -> ValueInfoProto {
     let dim = |dim: &&str| {
         let value = dim.parse().map_or_else(|_| DimValue::DimParam((*dim).to_owned()), DimValue::DimValue);
         Dimension { value: Some(value), ..Dimension::default() }
@@ -272,7 +272,7 @@ fn weights(name: &str, dims: &[usize], seed: u64) -> TensorProto {
     floats(name, dims, random.many(count, |random| random.below(20_001) as f32 / 10_000.0 - 1.0))
 }
 
-fn floats(name: &str, dims: &[usize], values: impl IntoIterator<Item = f32>) -> TensorProto {
+pub(crate) fn floats(name: &str, dims: &[usize], values: impl IntoIterator<Item = f32>) -> TensorProto {
     tensor(name, dims, FLOAT, values.into_iter().flat_map(f32::to_le_bytes).collect())
 }
 

@@ -5,11 +5,8 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a helper that panics fails its test")]
 
 mod attention;
-#[path = "../../../kvscatter-session/tests/churn/mod.rs"]
-mod churn;
 mod engine;
 mod histories;
-mod made;
 mod mask_columns;
 mod matmul_nbits;
 mod onnx_cases;
@@ -22,8 +19,6 @@ mod poisoned_decoder;
 mod random;
 #[path = "../../../kvscatter-session/tests/replay/mod.rs"]
 mod replay;
-#[path = "../../../kvscatter-session/tests/churn/rings.rs"]
-mod rings;
 mod scatter;
 mod sessions;
 mod support;

@@ -128,7 +128,7 @@ fn the_cache_stays_where_it_is_step_after_step() {
 }
 
 #[test]
-fn a_second_reader_of_the_cache_makes_it_a_copy_and_that_is_told() {
+fn a_second_reader_of_the_cache_makes_it_a_copy_that_is_counted() {
     let sum = node("Add", "sum", &["cache", "present"], &["sum"]);
     let mut state = write(&["present", "sum"], Some(sum)).spawn().unwrap();
     for step in 1..=2 {
@@ -140,7 +140,7 @@ fn a_second_reader_of_the_cache_makes_it_a_copy_and_that_is_told() {
 }
 
 #[test]
-fn the_callers_own_hold_on_the_cache_makes_it_a_copy() {
+fn a_cache_that_the_caller_also_keeps_is_copied() {
     let mut state = write(&["present"], None).spawn().unwrap();
     let mut given = given(Tensor::zero::<f32>(&[1, 8, 2]).unwrap(), &[3]);
     let held = given[0].clone();

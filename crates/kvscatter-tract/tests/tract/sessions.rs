@@ -1,5 +1,4 @@
-//! Running batches in tract. Samples are added, extended, truncated and removed, and each gets the same
-//! logits as in a batch without other samples.
+//! Running batches of exported and converted decoders in tract.
 
 use std::path::Path;
 
@@ -8,15 +7,15 @@ use kvscatter_onnx::{Model, WeightTransfer};
 use kvscatter_session::{KvSession, SessionOptions};
 use kvscatter_tract::Tract;
 
-use crate::churn::churn;
 use crate::poison::nan_spares_earlier_tokens;
 use crate::poisoned_decoder::poisoned;
-use crate::rings::{check_truncation, churn_rings};
+use crate::replay::compare;
+use crate::replay::rings::{check_histories, check_truncation};
 use crate::support::decoder;
 
 #[test]
 fn an_exported_static_decoder_scores_each_sample_as_alone() {
-    (0..2).for_each(|seed| churn(&Tract, &decoder("mobius-llama-static"), None, seed, 1e-4));
+    compare(&Tract, [&decoder("mobius-llama-static"); 2], None, 4, 1e-4);
 }
 
 #[test]
@@ -26,13 +25,13 @@ fn converted_decoders_score_each_sample_as_alone() {
         let converted = convert(&Model::load(&decoder(name)).unwrap(), 24).unwrap();
         let path = folder.path().join(format!("{name}.onnx"));
         converted.model.save_with_weights(&path, WeightTransfer::Copy).unwrap();
-        (0..2).for_each(|seed| churn(&Tract, &path, None, seed, 1e-4));
+        compare(&Tract, [&path; 2], None, 4, 1e-4);
     }
 }
 
 #[test]
 fn rings_score_each_sample_as_linear_caches_do() {
-    churn_rings(&Tract, &decoder("mobius-llama-dynamic"), 4);
+    check_histories(&Tract, &decoder("mobius-llama-dynamic"), 6);
 }
 
 #[test]

@@ -1,18 +1,10 @@
-//! Random histories of sessions in a real ONNX Runtime. Ignored by default: `KVSCATTER_ORT_LIB=… cargo test -p
-//! kvscatter-ort-engine -- --ignored`. `KVSCATTER_HISTORIES` sets the number of histories of each model and batch.
-
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a helper that panics fails its test")]
-
-#[path = "../../kvscatter-session/tests/random/mod.rs"]
-mod random;
-#[path = "../../kvscatter-session/tests/replay/mod.rs"]
-mod replay;
-
-use std::path::Path;
+//! Random histories of sessions. `KVSCATTER_HISTORIES` sets the number of histories of each model and batch.
 
 use kvscatter_ort_engine::OnnxRuntime;
-use random::world::{Counts, histories};
-use replay::{Subject, tiny};
+
+use crate::random::world::{Counts, histories};
+use crate::replay::{self, Subject, tiny};
+use crate::testdata;
 
 fn run(subject: Subject<'_>, count: usize) {
     let (engine, mut counts) = (OnnxRuntime::load(None).unwrap(), Counts::default());
@@ -44,8 +36,7 @@ fn every_logit_is_bit_for_bit_that_of_the_tokens_alone_with_a_state() {
 #[test]
 #[ignore = "needs ONNX Runtime"]
 fn every_logit_is_bit_for_bit_that_of_the_tokens_alone_in_caches_of_an_operator() {
-    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/genai-llama-gqa/model.onnx");
-    run(Subject { model: &model, capacity: Some(24), traps: &[] }, 30);
+    run(Subject { model: &testdata("genai-llama-gqa"), capacity: Some(24), traps: &[] }, 30);
 }
 
 /// Runs the model of the path in `KVSCATTER_MODEL`, such as an export with states. Does nothing without the variable.

@@ -1,41 +1,24 @@
-//! Running batches in a real ONNX Runtime. Samples are added, extended, truncated and removed, and each gets
-//! the same logits as in a batch without other samples. Ignored by default: `KVSCATTER_ORT_LIB=… cargo test
-//! -p kvscatter-ort-engine -- --ignored`.
-#![expect(clippy::unwrap_used, reason = "a helper that panics fails its test")]
-
-#[path = "../../kvscatter-session/tests/churn/mod.rs"]
-mod churn;
-#[path = "../../kvscatter-session/tests/poison/mod.rs"]
-mod poison;
-#[path = "../../kvscatter-session/tests/poison/decoder.rs"]
-mod poisoned_decoder;
-#[path = "../../kvscatter-session/tests/churn/rings.rs"]
-mod rings;
+//! Running batches of exported and converted decoders.
 
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
 
 use kvscatter_onnx::convert::convert;
-use kvscatter_onnx::proto::tensor_shape_proto::Dimension;
-use kvscatter_onnx::proto::tensor_shape_proto::dimension::Value as DimValue;
-use kvscatter_onnx::proto::type_proto::{Tensor as TensorType, Value as TypeValue};
-use kvscatter_onnx::proto::{
-    AttributeProto, GraphProto, NodeProto, TensorShapeProto, TypeProto, ValueInfoProto, attribute_proto,
-};
+use kvscatter_onnx::proto::{GraphProto, NodeProto};
 use kvscatter_onnx::{Model, WeightTransfer};
 use kvscatter_ort_engine::OnnxRuntime;
 use kvscatter_session::{GenerateOptions, Generator, KvSession, SessionError, SessionOptions};
-use poisoned_decoder::poisoned;
 
-fn testdata(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata").join(name).join("model.onnx")
-}
+use crate::poison::nan_spares_earlier_tokens;
+use crate::poisoned_decoder::poisoned;
+use crate::replay::tiny::{integer, value};
+use crate::replay::{compare, rings};
+use crate::testdata;
 
 #[test]
 #[ignore = "needs ONNX Runtime"]
 fn an_exported_static_decoder_scores_each_sample_as_alone() {
     let engine = OnnxRuntime::load(None).unwrap();
-    (0..4).for_each(|seed| churn::churn(&engine, &testdata("mobius-llama-static"), None, seed, 1e-4));
+    compare(&engine, [&testdata("mobius-llama-static"); 2], None, 10, 1e-4);
 }
 
 #[test]
@@ -47,7 +30,7 @@ fn converted_decoders_score_each_sample_as_alone() {
         let converted = convert(&Model::load(&testdata(name)).unwrap(), 24).unwrap();
         let path = folder.path().join(format!("{name}.onnx"));
         converted.model.save_with_weights(&path, WeightTransfer::Copy).unwrap();
-        (0..4).for_each(|seed| churn::churn(&engine, &path, None, seed, 1e-4));
+        compare(&engine, [&path; 2], None, 10, 1e-4);
     }
 }
 
@@ -55,7 +38,7 @@ fn converted_decoders_score_each_sample_as_alone() {
 #[ignore = "needs ONNX Runtime"]
 fn rings_score_each_sample_as_linear_caches_do() {
     let engine = OnnxRuntime::load(None).unwrap();
-    rings::churn_rings(&engine, &testdata("mobius-llama-dynamic"), 4);
+    rings::check_histories(&engine, &testdata("mobius-llama-dynamic"), 10);
     rings::check_truncation(&engine, &testdata("mobius-llama-dynamic"));
 }
 
@@ -77,7 +60,7 @@ fn caches_of_an_operator_score_each_sample_as_alone() {
     let models =
         [testdata("genai-llama-gqa"), operator("lengths", &take_lengths), operator("window", &window)];
     for model in models {
-        (0..4).for_each(|seed| churn::churn(&engine, &model, Some(24), seed, 1e-4));
+        compare(&engine, [&model; 2], Some(24), 10, 1e-4);
     }
     let refuses_padding = operator("refuses_padding", &|graph| {
         window(graph);
@@ -85,7 +68,7 @@ fn caches_of_an_operator_score_each_sample_as_alone() {
     });
     let options = SessionOptions { capacity: Some(24), ..SessionOptions::default() };
     match KvSession::open(&engine, &refuses_padding, options) {
-        Ok(_) => (0..4).for_each(|seed| churn::churn(&engine, &refuses_padding, Some(24), seed, 1e-4)),
+        Ok(_) => compare(&engine, [&refuses_padding; 2], Some(24), 10, 1e-4),
         Err(SessionError::Load { message, .. }) => {
             assert!(message.contains("sliding_window_cache"), "{message}")
         }
@@ -97,12 +80,7 @@ fn caches_of_an_operator_score_each_sample_as_alone() {
 fn set_attribute(graph: &mut GraphProto, name: &str, value: i64) {
     for node in operators(graph) {
         node.attribute.retain(|attribute| attribute.name.as_deref() != Some(name));
-        node.attribute.push(AttributeProto {
-            name: Some(name.to_owned()),
-            r#type: Some(attribute_proto::AttributeType::INT),
-            i: Some(value),
-            ..AttributeProto::default()
-        });
+        node.attribute.push(integer(name, value));
     }
 }
 
@@ -110,23 +88,8 @@ fn set_attribute(graph: &mut GraphProto, name: &str, value: i64) {
 fn take_lengths(graph: &mut GraphProto) {
     graph.node.retain(|node| !node.name.as_deref().unwrap_or_default().contains("attn_mask_subgraph"));
     graph.input.retain(|input| input.name.as_deref() != Some("attention_mask"));
-    for (name, dims) in [("lengths", vec!["batch_size"]), ("total", vec![])] {
-        let dim = |name: &str| Dimension {
-            value: Some(DimValue::DimParam(name.to_owned())),
-            ..Dimension::default()
-        };
-        let shape = TensorShapeProto { dim: dims.into_iter().map(dim).collect(), ..Default::default() };
-        let tensor = TensorType { elem_type: Some(6), shape: Some(shape).into(), ..Default::default() };
-        graph.input.push(ValueInfoProto {
-            name: Some(name.to_owned()),
-            r#type: Some(TypeProto {
-                value: Some(TypeValue::TensorType(Box::new(tensor))),
-                ..TypeProto::default()
-            })
-            .into(),
-            ..ValueInfoProto::default()
-        });
-    }
+    const INT32: i32 = 6;
+    graph.input.extend([value("lengths", INT32, &["batch_size"]), value("total", INT32, &[])]);
     for node in operators(graph) {
         for (input, name) in [(5, "lengths"), (6, "total")] {
             node.input[input] = name.to_owned();
@@ -141,7 +104,7 @@ fn operators(graph: &mut GraphProto) -> impl Iterator<Item = &mut NodeProto> {
 /// Attention multiplies masked rows by zero, so they must not contain NaN.
 #[test]
 #[ignore = "needs ONNX Runtime"]
-fn nan_of_what_is_forgotten_reaches_nobody() {
+fn nan_in_removed_rows_changes_no_logits() {
     let engine = OnnxRuntime::load(None).unwrap();
     let folder = poisoned(13);
     let model = folder.path().join("model.onnx");
@@ -167,7 +130,7 @@ fn nan_of_what_is_forgotten_reaches_nobody() {
 /// Padding repeats a token of its sample, so the NaN of another token cannot reach the sample.
 #[test]
 #[ignore = "needs ONNX Runtime"]
-fn padding_brings_no_token_of_its_own() {
+fn padding_repeats_a_token_of_its_sample() {
     let engine = OnnxRuntime::load(None).unwrap();
     let folder = poisoned(0);
     let options = SessionOptions { batch: Some(2), ..SessionOptions::default() };
@@ -190,7 +153,7 @@ fn padding_brings_no_token_of_its_own() {
 fn nan_of_a_later_token_spares_earlier_tokens() {
     let engine = OnnxRuntime::load(None).unwrap();
     let folder = poisoned(13);
-    poison::nan_spares_earlier_tokens(&engine, &folder.path().join("model.onnx"), None, 13, 1e-4);
+    nan_spares_earlier_tokens(&engine, &folder.path().join("model.onnx"), None, 13, 1e-4);
 }
 
 /// All of these decoders have the same weights. The last declares no head size, which follows from its

@@ -1,18 +1,13 @@
-//! Tests of the engine with a real ONNX Runtime. They are ignored by default because the repository does not
-//! contain it: `KVSCATTER_ORT_LIB=… cargo test -p kvscatter-ort-engine -- --ignored`.
-
-use std::path::Path;
+//! Runs of the engine itself.
 
 use kvscatter::ElementType;
-use kvscatter_onnx::proto::tensor_shape_proto::Dimension;
-use kvscatter_onnx::proto::tensor_shape_proto::dimension::Value as DimValue;
-use kvscatter_onnx::proto::type_proto::{Tensor as TensorType, Value as TypeValue};
-use kvscatter_onnx::proto::{
-    GraphProto, ModelProto, OperatorSetIdProto, TensorProto, TensorShapeProto, TypeProto, ValueInfoProto,
-};
+use kvscatter_onnx::proto::{GraphProto, ModelProto, OperatorSetIdProto};
 use kvscatter_onnx::{Model, ModelFile};
 use kvscatter_ort_engine::OnnxRuntime;
 use kvscatter_session::{Engine, InPlaceCache, LoadOptions, Session, SessionError, Step, Tensor};
+
+use crate::replay::tiny::{floats, value};
+use crate::testdata;
 
 const CACHES: [(&str, &str); 4] = [
     ("key_cache.0", "updated_key_cache.0"),
@@ -21,10 +16,8 @@ const CACHES: [(&str, &str); 4] = [
     ("value_cache.1", "updated_value_cache.1"),
 ];
 
-#[cfg(test)]
 fn model() -> ModelFile {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/mobius-llama-static");
-    Model::load(&folder.join("model.onnx")).unwrap().file().unwrap()
+    Model::load(&testdata("mobius-llama-static")).unwrap().file().unwrap()
 }
 
 #[test]
@@ -140,31 +133,14 @@ fn a_run_reads_and_writes_the_tensors_of_its_own_step() {
 /// ONNX Runtime returns an input that is an output in the memory of the input.
 #[test]
 #[ignore = "needs ONNX Runtime"]
-fn outputs_have_memory_of_their_own() {
-    let dim = TensorShapeProto {
-        dim: vec![Dimension { value: Some(DimValue::DimValue(2)), ..Dimension::default() }],
-        ..TensorShapeProto::default()
-    };
-    let of = TensorType { elem_type: Some(1), shape: Some(dim).into(), ..TensorType::default() };
-    let r#type = TypeProto { value: Some(TypeValue::TensorType(Box::new(of))), ..TypeProto::default() };
-    let value = |name: &str| ValueInfoProto {
-        name: Some(name.to_owned()),
-        r#type: r#type.clone().into(),
-        ..ValueInfoProto::default()
-    };
+fn outputs_do_not_share_memory_with_inputs() {
+    const FLOAT: i32 = 1;
     let names = ["given", "weights"];
-    let weights = TensorProto {
-        name: Some("weights".to_owned()),
-        data_type: Some(1),
-        dims: vec![2],
-        float_data: vec![3.0, 4.0],
-        ..TensorProto::default()
-    };
     let graph = GraphProto {
         name: Some("returns".to_owned()),
-        input: vec![value("given")],
-        initializer: vec![weights],
-        output: names.map(value).to_vec(),
+        input: vec![value("given", FLOAT, &["2"])],
+        initializer: vec![floats("weights", &[2], [3.0, 4.0])],
+        output: names.map(|name| value(name, FLOAT, &["2"])).to_vec(),
         ..GraphProto::default()
     };
     let model = Model::from_proto(ModelProto {

@@ -1,16 +1,16 @@
-//! Running batches of decoders with rings, for any engine. A reference has linear caches with a mask.
+//! Random histories of decoders with rings, for any engine. A reference has linear caches with a mask.
 
 use std::ops::ControlFlow;
 use std::path::Path;
 
 use kvscatter_onnx::convert::{ConvertOptions, WindowedCaches, convert};
-use kvscatter_onnx::proto::{AttributeProto, attribute_proto::AttributeType};
 use kvscatter_onnx::{Model, WeightTransfer};
 use kvscatter_session::{
     Engine, GenerateOptions, Generated, Generator, KvSession, SessionError, SessionOptions,
 };
 
-use super::churn::churn_as;
+use super::compare;
+use super::tiny::integer;
 
 /// The window of a layer with one.
 const WINDOW: i64 = 3;
@@ -18,8 +18,8 @@ const WINDOW: i64 = 3;
 /// The tokens that a linear cache has room for, which is several turns of every ring.
 const MAX_SEQ: usize = 48;
 
-/// Runs random steps for each seed, with rings of all layers or of the first one, and with several sizes.
-pub(crate) fn churn_rings(engine: &dyn Engine, decoder: &Path, seeds: u64) {
+/// Runs random histories, with rings of all layers or of the first one, and with several sizes.
+pub(crate) fn check_histories(engine: &dyn Engine, decoder: &Path, histories: usize) {
     for (layers, chunk, rewind) in [(1, 3, 2), (2, 1, 0), (2, 4, 1)] {
         let folder = tempfile::tempdir().unwrap();
         let model = with_windows(decoder, layers);
@@ -33,7 +33,7 @@ pub(crate) fn churn_rings(engine: &dyn Engine, decoder: &Path, seeds: u64) {
                 converted.model.save_with_weights(&path, WeightTransfer::Copy).unwrap();
                 path
             });
-        (0..seeds).for_each(|seed| churn_as(engine, &ring, &linear, None, seed, 1e-4));
+        compare(engine, [&ring, &linear], None, histories, 1e-4);
         let (plain, drafted) = (generate(engine, &linear, 0), generate(engine, &ring, 6));
         assert_eq!(drafted.samples, plain.samples);
         // A run of a ring with a chunk of 1 has one token.
@@ -77,12 +77,7 @@ fn with_windows(decoder: &Path, layers: usize) -> Model {
     let mut model = Model::load(decoder).unwrap();
     let nodes = model.proto_mut().graph.get_or_insert_default().node.iter_mut();
     for node in nodes.filter(|node| node.op_type.as_deref() == Some("Attention")).take(layers) {
-        node.attribute.push(AttributeProto {
-            name: Some("left_window_size".to_owned()),
-            r#type: Some(AttributeType::INT),
-            i: Some(WINDOW - 1),
-            ..AttributeProto::default()
-        });
+        node.attribute.push(integer("left_window_size", WINDOW - 1));
     }
     model
 }
