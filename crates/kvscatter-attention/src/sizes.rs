@@ -11,6 +11,9 @@ use crate::operator::Attention;
 
 /// The sizes of a call, after a check that they agree with each other and that every tensor fits the address
 /// space.
+///
+/// **A1** Every product of these sizes that counts elements or bytes of a tensor, and every sum of offsets inside a
+/// tensor, fits `isize`. So later code multiplies and adds them without checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sizes {
     pub(crate) batch: usize,
@@ -27,7 +30,7 @@ pub(crate) struct Sizes {
 }
 
 impl Sizes {
-    /// Computes the sizes.
+    /// Computes the sizes, and establishes A1.
     ///
     /// # Errors
     /// Returns an error about the first tensor that does not fit.
@@ -167,7 +170,7 @@ pub(crate) struct Strides {
 }
 
 impl Strides {
-    /// Returns the offset of a row.
+    /// Returns the offset of a row, which fits (A1).
     pub(crate) fn offset(&self, sample: usize, head: usize, row: usize) -> usize {
         sample * self.sample + head * self.head + row * self.row
     }

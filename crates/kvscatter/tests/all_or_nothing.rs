@@ -99,7 +99,7 @@ fn a_bad_index_stops_all_samples_of_all_buffers() {
 }
 
 #[test]
-fn every_way_to_write_checks_every_buffer_first() {
+fn every_method_checks_every_buffer_first() {
     let write = prepared();
     let plan = write.plan(&[0_i64, 1]).unwrap();
     let (cache, update) = pairs(1).remove(0);
@@ -149,7 +149,7 @@ fn elements_of_another_width_are_refused() {
 }
 
 #[test]
-fn packed_nibbles_and_strings_have_their_own_ways() {
+fn packed_nibbles_and_strings_need_other_methods() {
     let refused = |element, got| Err(Error::ElementWidth { got, element });
     let int4 = TensorScatter::new().prepare(ElementType::Int4, &[1, 3, 1], &[1, 1, 1]).unwrap();
     assert_eq!(int4.write(&mut [0_u8; 2], &[0], &[0_i64]), refused(ElementType::Int4, 8));

@@ -52,7 +52,7 @@ fn check(
 
     for variant in Variant::for_large().into_iter().flat_map(|variant| [variant; 8]) {
         let pool = Pool { asked: AtomicUsize::new(0) };
-        let write = variant.of(write);
+        let write = variant.apply(write);
         let plan = write.plan(starts).unwrap().with_executor(&pool);
         let [mut cache, mut present] = [past.clone(), unset.clone()];
         let _ = plan.write_bytes(&mut cache, &update).unwrap();

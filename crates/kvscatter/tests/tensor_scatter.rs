@@ -6,7 +6,7 @@
 use kvscatter::error::SequenceHint;
 use kvscatter::spec::onnx::TensorScatter;
 use kvscatter::spec::tensorrt::KvCacheUpdate;
-use kvscatter::{Argument, ElementType, Error, Mode, NegativeIndex};
+use kvscatter::{Argument, ElementType, Error, Mode, NegativeIndex, WritePlan};
 
 const LINEAR: TensorScatter = TensorScatter::new().axis(1);
 const CIRCULAR: TensorScatter = LINEAR.mode(Mode::Circular);
@@ -59,6 +59,21 @@ fn hints_about_the_sequence_can_be_followed() {
         padded(&[2, 8, 4096, 128], &[2, 8, 1, 64]),
         "dimension 3 of update is 64, must be 128 as in the cache"
     );
+}
+
+/// Every index from the end of a ring is compared with the oracle in `oracle/`. These are examples.
+#[test]
+fn a_negative_index_counts_from_the_end_of_a_ring_and_is_refused_elsewhere() {
+    let slots = |operator: TensorScatter, index: i64| {
+        let write = operator.prepare(ElementType::UInt8, &[1, 4], &[1, 2]).unwrap();
+        let segments = |plan: WritePlan<'_>| plan.segments().map(|segment| segment.slot).collect::<Vec<_>>();
+        write.plan(&[index]).map(segments)
+    };
+    assert_eq!(slots(CIRCULAR, -1), Ok(vec![3, 0]));
+    assert_eq!(slots(CIRCULAR, -6), Ok(vec![2]));
+    let refused = Err(Error::NegativeStart { argument: Argument::WriteIndices, index: 0, value: -1 });
+    assert_eq!(slots(LINEAR, -1), refused);
+    assert_eq!(slots(CIRCULAR.negative_index(NegativeIndex::Reject), -1), refused);
 }
 
 #[test]
@@ -125,7 +140,7 @@ fn modes_are_spelled_as_in_onnx() {
 }
 
 #[test]
-fn a_prepared_write_and_its_plan_say_what_they_do() {
+fn a_prepared_write_and_its_plan_return_their_settings() {
     let operator = TensorScatter::new().axis(1).mode(Mode::Circular);
     for negative in [NegativeIndex::Modulo, NegativeIndex::Reject] {
         let write =

@@ -46,7 +46,7 @@ fn check_threads<T: Element>(variant: Variant, sizes: Sizes) {
     operands.lengths = Some(lengths);
     for op in [Attention::new().causal(true), Attention::new().causal(true).window(Some(700), None)] {
         let expected = operands.run_as(variant, &op).unwrap();
-        let prepared = variant.of(operands.prepare(&op).unwrap());
+        let prepared = variant.apply(operands.prepare(&op).unwrap());
         for threads in 1..=8 {
             let mut scratch = prepared.scratch(threads);
             let executors: [&dyn Executor; 5] =
@@ -250,7 +250,7 @@ fn check_last_token<T: Element>() {
         let clean = Operands::<T>::random(r, sizes);
         let op = Attention::new().causal(true);
         for variant in Variant::all() {
-            let prepared = variant.of(clean.prepare(&op).unwrap());
+            let prepared = variant.apply(clean.prepare(&op).unwrap());
             let run = |operands: &Operands<T>| {
                 operands.run_on(&prepared, &op, false, &mut prepared.scratch(1), None).unwrap().y
             };
@@ -311,7 +311,7 @@ fn check_low_bias<T: Element>(biases: &[f64]) {
             rows.filter(|(at, _)| low.contains(&(at % keys)))
                 .for_each(|(_, row)| row.fill(T::from_f64(f64::NAN)));
             for variant in Variant::all() {
-                let prepared = variant.of(with_bias.prepare(&op).unwrap());
+                let prepared = variant.apply(with_bias.prepare(&op).unwrap());
                 let mut scratch = prepared.scratch(3);
                 let mut run = |operands: &Operands<T>, executor| {
                     operands.run_on(&prepared, &op, false, &mut scratch, executor).unwrap().y
@@ -349,7 +349,7 @@ fn earlier_uses_of_a_scratch_have_no_influence() {
             .flat_map(|variant| [op, op.scores(Scores::Weights)].map(|op| (variant, op)))
         {
             let expected = operands.run_as(variant, &op).unwrap();
-            let prepared = variant.of(operands.prepare(&op).unwrap());
+            let prepared = variant.apply(operands.prepare(&op).unwrap());
             for threads in [1, 3] {
                 let mut scratch = prepared.scratch(threads);
                 let executor = Some(&Times(3) as &dyn Executor);

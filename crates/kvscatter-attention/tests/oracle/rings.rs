@@ -167,7 +167,7 @@ fn check<T: Element>(step: &Step, seed: usize) {
         for variant in Variant::all() {
             let run =
                 |operands: &Operands<T>, op: Attention, threads: usize, executor: Option<&dyn Executor>| {
-                    let prepared = variant.of(operands.prepare(&op).unwrap());
+                    let prepared = variant.apply(operands.prepare(&op).unwrap());
                     let mut scratch = prepared.scratch(threads);
                     bits(&operands.run_on(&prepared, &op, false, &mut scratch, executor).unwrap().y)
                 };

@@ -147,7 +147,7 @@ fn check_ways<T: Element>(
     executors: &[(&dyn Executor, usize)],
     name: &dyn Fn() -> String,
 ) {
-    let prepared = variant.of(operands.prepare(op).unwrap());
+    let prepared = variant.apply(operands.prepare(op).unwrap());
     for &(executor, threads) in executors {
         let mut scratch = prepared.scratch(threads);
         for with_present in [true, false] {

@@ -28,7 +28,7 @@ impl Variant {
         Self::all().into_iter().filter(|variant| variant.has_tiny_limits).chain([Self::USUAL]).collect()
     }
 
-    pub(crate) fn of(self, prepared: Prepared) -> Prepared {
+    pub(crate) fn apply(self, prepared: Prepared) -> Prepared {
         let prepared = prepared.with_isa(self.isa);
         if self.has_tiny_limits { prepared.with_tiny_limits() } else { prepared }
     }
@@ -37,7 +37,7 @@ impl Variant {
 impl<T: Element> Operands<T> {
     /// Prepares a call for a variant, and runs it on this thread, with every output.
     pub(crate) fn run_as(&self, variant: Variant, op: &Attention) -> Result<Results<T>, AttentionError> {
-        let prepared = variant.of(self.prepare(op)?);
+        let prepared = variant.apply(self.prepare(op)?);
         self.run_on(&prepared, op, true, &mut prepared.scratch(1), None)
     }
 }

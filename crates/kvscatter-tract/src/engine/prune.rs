@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_chain_that_nobody_reads_goes_at_once() {
+    fn a_long_chain_without_readers_is_removed_at_once() {
         let names: Vec<String> = (0..=200_000).map(|index| format!("v{index}")).collect();
         let chain = names.windows(2).map(|pair| node("Neg", &[&pair[0]], &[&pair[1]]));
         let mut graph = GraphProto { node: chain.collect(), ..GraphProto::default() };

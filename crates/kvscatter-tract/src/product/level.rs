@@ -47,10 +47,10 @@ impl Level {
     /// Calls a kernel.
     pub(super) fn run(self, call: impl KernelCall) {
         match self.0 {
-            // SAFETY: `of` has checked that the machine has these instructions.
+            // SAFETY: `new` has checked that the machine has these instructions.
             #[cfg(target_arch = "x86_64")]
             Kind::Avx512 => unsafe { avx512(call) },
-            // SAFETY: `of` has checked that the machine has these instructions.
+            // SAFETY: `new` has checked that the machine has these instructions.
             #[cfg(target_arch = "x86_64")]
             Kind::Avx2 => unsafe { avx2(call) },
             Kind::Portable => portable(call),

@@ -338,7 +338,7 @@ mod tests {
 
     #[test]
     #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
-    fn avx2_has_a_kernel_of_its_own() {
+    fn avx2_has_its_own_kernel() {
         for (isa, has_own) in
             [(Isa::Portable, false), (Isa::Sse2, false), (Isa::Avx2, true), (Isa::Avx512, true)]
         {

@@ -168,7 +168,7 @@ fn bars_are_seen_and_notes_do_not_touch() {
 }
 
 #[test]
-fn whatever_a_lane_claims_is_drawn_within_the_cache() {
+fn a_lane_beyond_the_cache_is_drawn_within_it() {
     let wild = |capacity| {
         let lanes = vec![
             written(usize::MAX, i64::MAX, 0..usize::MAX, usize::MAX - 1..usize::MAX),

@@ -21,7 +21,7 @@ fn check(case: &Case) {
         .clone()
         .map_err(|refusal| error(&refusal, &case.call, &case.cache_shape, &case.update_shape, element));
     let run = |variant: Variant| {
-        let prepared = variant.of(prepared.as_ref().map_err(Clone::clone)?);
+        let prepared = variant.apply(prepared.as_ref().map_err(Clone::clone)?);
         let plan = plan(&prepared, &case.call)?;
         let (mut in_place, mut present) = (case.cache.clone(), case.cache.clone());
         let skipped = match (&mut in_place, &mut present, &case.cache, &case.update) {

@@ -109,7 +109,7 @@ fn check(call: &Call, element: ElementType, cache: &View, update: &View) {
     let executors = variants::ODD.iter().copied().chain([&*POOL as &dyn Executor]);
     let prepared = prepare(call, element, cache.layout(), update.layout()).unwrap();
     for variant in Variant::for_large() {
-        let prepared = variant.of(&prepared);
+        let prepared = variant.apply(&prepared);
         let plan = plan(&prepared, call).unwrap();
         assert!(plan.bytes() >= Some(2 << 20), "{plan:?}");
         let shared = executors.clone().map(|executor| plan.with_executor(executor));

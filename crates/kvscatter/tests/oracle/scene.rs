@@ -98,7 +98,7 @@ impl Scene<'_> {
         };
         let prepared = prepare(self.call, element, self.cache.layout(), self.update.layout());
         let prepared = prepared.unwrap_or_else(|error| panic!("{error:?}, {self:?}"));
-        let variants: Vec<_> = variants.iter().map(|&variant| (variant, variant.of(&prepared))).collect();
+        let variants: Vec<_> = variants.iter().map(|&variant| (variant, variant.apply(&prepared))).collect();
         let mut ways = Vec::new();
         for (variant, prepared) in &variants {
             let plan = plan(prepared, self.call).unwrap_or_else(|error| panic!("{error:?}, {self:?}"));

@@ -27,7 +27,7 @@ impl Variant {
         self.has_tiny_limits
     }
 
-    pub(crate) fn of(self, prepared: &Prepared) -> Prepared {
+    pub(crate) fn apply(self, prepared: &Prepared) -> Prepared {
         let prepared = prepared.clone().with_isa(self.isa);
         if self.has_tiny_limits { prepared.with_tiny_limits() } else { prepared }
     }
