@@ -227,9 +227,7 @@ fn set_values_cut_the_graph() {
 
 /// Tests graphs that call functions. Each function has one node by default.
 mod functions {
-    use std::rc::Rc;
-
-use kvscatter::ElementType;
+    use kvscatter::ElementType;
 
     use super::{Fold, FoldError, Value, Values};
     use crate::proto::FunctionProto;
