@@ -11,24 +11,28 @@ pub(crate) fn root() -> &'static Path {
     xtask.parent().unwrap_or(xtask)
 }
 
-/// The crates that `cargo xtask test` tests. They need neither an inference engine nor Python. Every list begins with
-/// the package that enables the same features of dependencies in each build.
-pub(crate) const LIGHT: &str = "-p kvscatter-features -p kvscatter -p kvscatter-oracle \
-                                -p kvscatter-onnx -p kvscatter-session -p kvscatter-cli -p kvscatter-capi \
-                                -p xtask";
+/// The crates that `cargo xtask test` tests. They need neither an inference engine nor Python.
+pub(crate) const LIGHT: &str = "-p kvscatter -p kvscatter-oracle -p kvscatter-onnx -p kvscatter-session \
+                                -p kvscatter-cli -p kvscatter-capi -p xtask";
 
 /// The crates that `cargo xtask test --rest` also tests, and the command with every feature.
-pub(crate) const HEAVY: &str = "-p kvscatter-features -p kvscatter-attention -p kvscatter-tract \
-                                -p kvscatter-ort-engine -p kvscatter-certify -p kvscatter-ort-plugin -p kvscatter-python \
+pub(crate) const HEAVY: &str = "-p kvscatter-attention -p kvscatter-tract -p kvscatter-ort-engine -p kvscatter-certify \
+                                -p kvscatter-ort-plugin \
+                                -p kvscatter-python --features kvscatter-python/shared-build \
                                 -p kvscatter-cli --features kvscatter-cli/full";
 
 /// The crates that only `cargo xtask nightly` tests.
-pub(crate) const SELDOM: &str = "-p kvscatter-features -p kvscatter-candle -p kvscatter-cuda -p kvscatter-xla \
-                                 -p kvscatter-bench";
+pub(crate) const SELDOM: &str = "-p kvscatter-candle -p kvscatter-cuda -p kvscatter-xla -p kvscatter-bench";
 
 /// Builds the command with every feature, as the step `unit-all` does.
 pub(crate) fn command() -> Command {
-    cargo("build -p kvscatter-features -p kvscatter-cli --features kvscatter-cli/full")
+    cargo_shared("build", "-p kvscatter-cli --features kvscatter-cli/full")
+}
+
+/// Creates a Cargo command for packages of the workspace. Their dependencies have the same features as those of every
+/// other such command, so Cargo does not build them again.
+pub(crate) fn cargo_shared(subcommand: &str, packages: &str) -> Command {
+    cargo(&format!("{subcommand} -p kvscatter-features {packages}"))
 }
 
 /// Creates a Cargo command from a line. Runs Cargo by its name and not by its path, because only rustup's proxy

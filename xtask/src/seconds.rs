@@ -1,7 +1,6 @@
 //! The times of the last run of each step, in a file of the build folder.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 use std::{fs, io};
@@ -14,7 +13,10 @@ pub(crate) struct Spent {
     pub(crate) time: Duration,
     /// The time of processors that its programs used, or zero on systems without `/proc`.
     pub(crate) processor: Duration,
+    pub(crate) has_failed: bool,
 }
+
+const FAILED: &str = "failed";
 
 /// Returns the file, a table with a line for each step.
 pub(crate) fn file() -> PathBuf {
@@ -25,18 +27,21 @@ pub(crate) fn file() -> PathBuf {
 pub(crate) fn record(steps: &[(&str, Spent)]) -> io::Result<()> {
     let mut all = read();
     all.extend(steps.iter().map(|&(name, spent)| (name.to_owned(), spent)));
-    let mut text = "step\tseconds\tprocessor seconds\n".to_owned();
-    for (name, Spent { time, processor }) in all {
-        let [time, processor] = [time, processor].map(|time| time.as_secs_f64());
-        writeln!(text, "{name}\t{time:.1}\t{processor:.1}").map_err(io::Error::other)?;
-    }
     fs::create_dir_all(target_dir().join("steps"))?;
-    fs::write(file(), text)
+    fs::write(file(), table(&all))
 }
 
 /// Returns the times of the steps that the file has.
 pub(crate) fn read() -> BTreeMap<String, Spent> {
     parse(&fs::read_to_string(file()).unwrap_or_default())
+}
+
+fn table(steps: &BTreeMap<String, Spent>) -> String {
+    let lines = steps.iter().map(|(name, &Spent { time, processor, has_failed })| {
+        let [time, processor] = [time, processor].map(|time| time.as_secs_f64());
+        format!("{name}\t{time:.1}\t{processor:.1}\t{}\n", if has_failed { FAILED } else { "passed" })
+    });
+    ["step\tseconds\tprocessor seconds\tresult\n".to_owned()].into_iter().chain(lines).collect()
 }
 
 fn parse(text: &str) -> BTreeMap<String, Spent> {
@@ -45,7 +50,7 @@ fn parse(text: &str) -> BTreeMap<String, Spent> {
         let mut words = line.split('\t');
         let name = words.next()?.to_owned();
         let [time, processor] = [seconds(words.next()?)?, seconds(words.next()?)?];
-        Some((name, Spent { time, processor }))
+        Some((name, Spent { time, processor, has_failed: words.next() == Some(FAILED) }))
     };
     text.lines().filter_map(line).collect()
 }
@@ -56,8 +61,15 @@ mod tests {
 
     #[test]
     fn lines_that_are_no_times_are_left_out() {
-        let text = "step\tseconds\tprocessor seconds\nunit\t1.5\t3.0\nfmt\t-1\t2\nlint\t2\n";
-        let [time, processor] = [1.5, 3.0].map(Duration::from_secs_f64);
-        assert_eq!(parse(text), BTreeMap::from([("unit".to_owned(), Spent { time, processor })]));
+        let text = "step\tseconds\tprocessor seconds\tresult\n\
+                    c\t1.0\t2.0\tfailed\nunit\t1.5\t3.0\tpassed\n";
+        let spent = |time, processor, has_failed| {
+            let [time, processor] = [time, processor].map(Duration::from_secs_f64);
+            Spent { time, processor, has_failed }
+        };
+        let steps = [("c", spent(1.0, 2.0, true)), ("unit", spent(1.5, 3.0, false))];
+        let steps = BTreeMap::from(steps.map(|(name, spent)| (name.to_owned(), spent)));
+        assert_eq!(parse(&format!("{text}fmt\t-1\t2\tpassed\nlint\t2\n")), steps);
+        assert_eq!(table(&steps), text);
     }
 }

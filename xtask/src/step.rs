@@ -165,6 +165,12 @@ impl Step {
         Self { skipped_without, ..self }
     }
 
+    /// Returns the name and the commands, for tests.
+    #[cfg(test)]
+    pub(crate) fn parts(&self) -> (&'static str, &[Command]) {
+        (self.name, &self.commands)
+    }
+
     /// Runs the step, and prints its output after each period.
     fn logged<W: Write + Send>(self, missing: Missing, log: &Mutex<Log<W>>, period: Duration) -> Line {
         let (name, folder) = (self.name, target_dir().join("steps"));
@@ -204,7 +210,8 @@ impl Step {
         let begin = Instant::now();
         let (name, mut processor) = (self.name, Duration::ZERO);
         let outcome = self.run(missing, output, &mut processor);
-        Line { name, outcome, spent: Spent { time: begin.elapsed(), processor } }
+        let has_failed = matches!(outcome, Outcome::Failed);
+        Line { name, outcome, spent: Spent { time: begin.elapsed(), processor, has_failed } }
     }
 
     fn run(mut self, missing: Missing, output: &Output, processor: &mut Duration) -> Outcome {
@@ -263,8 +270,8 @@ pub(crate) fn program(line: &str) -> Command {
 /// Prints the results, with the longest step first, and records their times. Returns `true` if no step failed.
 fn summarise(mut results: Vec<Line>, total: Duration) -> bool {
     results.sort_by_key(|line| Reverse(line.spent.time));
-    let passed = results.iter().filter(|line| matches!(line.outcome, Outcome::Passed));
-    let times: Vec<_> = passed.map(|line| (line.name, line.spent)).collect();
+    let ran = results.iter().filter(|line| !matches!(line.outcome, Outcome::Skipped(_)));
+    let times: Vec<_> = ran.map(|line| (line.name, line.spent)).collect();
     // The steps of unit tests are none of this repository.
     if !cfg!(test)
         && let Err(error) = seconds::record(&times)
@@ -299,7 +306,7 @@ impl fmt::Display for Line {
         write!(f, "  {:<20}", self.name)?;
         match &self.outcome {
             Outcome::Passed => {
-                let Spent { time, processor } = self.spent;
+                let Spent { time, processor, .. } = self.spent;
                 write!(f, "passed in {}, {} of processors", Seconds(time), Seconds(processor))
             }
             Outcome::Failed => write!(f, "FAILED after {}", Seconds(self.spent.time)),
@@ -370,7 +377,7 @@ mod tests {
         assert_eq!(processor_time(""), Duration::ZERO);
         let busy = "end=$(($(date +%s) + 2)); while [ $(date +%s) -lt $end ]; do :; done";
         let line = script("test-of-time", busy).timed(Missing::Fails, &Output::Inherited);
-        let Spent { time, processor } = line.spent;
+        let Spent { time, processor, .. } = line.spent;
         assert!(Duration::ZERO < processor && processor < time * 4, "{processor:?} of {time:?}");
     }
 

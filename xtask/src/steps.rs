@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::process::Command;
 use std::time::Duration;
 
-use crate::cargo::{HEAVY, LIGHT, SELDOM, cargo, prefixed, target_dir};
+use crate::cargo::{HEAVY, LIGHT, SELDOM, cargo, cargo_shared, prefixed, target_dir};
 use crate::step::{self, Missing, NIGHTLY, Step, Tool};
 use crate::{
     steps_c, steps_candle, steps_cuda, steps_cuda_images, steps_gpu, steps_models, steps_ort, steps_package,
@@ -85,7 +85,7 @@ pub(crate) fn deny() -> Step {
 /// Runs clippy over the [`LIGHT`] and the [`HEAVY`] crates, and over the tests of the command without features.
 pub(crate) fn lint() -> Step {
     let all = clippy(&format!("{LIGHT} {HEAVY}"));
-    Step::new("lint", vec![all, clippy("-p kvscatter-features -p kvscatter-cli")])
+    Step::new("lint", vec![all, clippy("-p kvscatter-cli")])
 }
 
 /// Runs clippy over the [`SELDOM`] crates. The step `candle-cuda` checks candle's feature `cuda`.
@@ -94,7 +94,7 @@ pub(crate) fn lint_nightly() -> Step {
 }
 
 fn clippy(packages: &str) -> Command {
-    cargo(&format!("clippy {packages} --all-targets -- -Dwarnings"))
+    cargo_shared("clippy", &format!("{packages} --all-targets -- -Dwarnings"))
 }
 
 /// Counts the words that should disappear from pages, comments and messages.
@@ -134,24 +134,24 @@ pub(crate) fn no_std() -> Step {
 
 /// Builds the documentation with the features of [`lint()`], whose checks of dependencies it reuses.
 pub(crate) fn docs() -> Step {
-    let mut doc = cargo(&format!("doc --lib --no-deps {LIGHT} {HEAVY}"));
+    let mut doc = cargo_shared("doc --lib --no-deps", &format!("{LIGHT} {HEAVY}"));
     doc.env("RUSTDOCFLAGS", "-Dwarnings");
     Step::new("docs", vec![doc])
 }
 
 /// Tests the [`LIGHT`] crates, with the command built without optional features.
 pub(crate) fn unit() -> Step {
-    Step::new("unit", vec![cargo(&format!("test {LIGHT}"))])
+    Step::new("unit", vec![cargo_shared("test", LIGHT)])
 }
 
 /// Tests the [`HEAVY`] crates, and the command with every feature.
 pub(crate) fn unit_all() -> Step {
-    Step::new("unit-all", vec![cargo(&format!("test {HEAVY}"))])
+    Step::new("unit-all", vec![cargo_shared("test", HEAVY)])
 }
 
 /// Tests the [`SELDOM`] crates.
 pub(crate) fn unit_nightly() -> Step {
-    Step::new("unit-nightly", vec![cargo(&format!("test {SELDOM}"))])
+    Step::new("unit-nightly", vec![cargo_shared("test", SELDOM)])
 }
 
 /// Counts the work on models that are long in one part, and compares several lengths.
@@ -227,11 +227,100 @@ pub(crate) fn instructions(bless: bool) -> Step {
 pub(crate) fn bench(options: &[OsString]) -> Step {
     let mut run = cargo("run --release --quiet -p kvscatter-bench --");
     run.args(options).arg("--out").arg(target_dir().join("bench"));
-    let needs_plugin =
-        ["models", "rings", "sessions"].iter().any(|name| options.first().is_some_and(|it| it == name));
+    let needs_plugin = ["models", "rings", "sessions"]
+        .iter()
+        .any(|name| options.first().is_some_and(|option| option == name));
     if !needs_plugin {
         return Step::new("bench", vec![run]);
     }
     run.env("KVSCATTER_ORT_PLUGIN", steps_ort::library());
     Step::new("bench", vec![steps_ort::build(), run])
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+    use std::path::Path;
+
+    use super::*;
+    use crate::cargo::root;
+
+    /// The features of each package that a command builds, as lines of `cargo tree`: for this machine's target, and for
+    /// procedural macros and build scripts.
+    type Lines = [BTreeSet<String>; 2];
+
+    /// Packages of the project that the steps build with different features on purpose.
+    const DIFFERENT: [&str; 1] = ["kvscatter-cli"];
+
+    /// Cargo builds a package once for each set of its features, and with it every package that depends on it. If this
+    /// fails, add the missing features to `xtask/features/Cargo.toml`.
+    #[test]
+    fn steps_build_their_dependencies_with_the_same_features() {
+        let mut commands = BTreeMap::from([(("-p xtask".to_owned(), "normal,build"), "xtask")]);
+        let steps: Vec<_> = light().into_iter().chain(rest().into_iter().flatten()).collect();
+        // The step `features` builds the core with other features, because it tests those.
+        for (name, parts) in steps.iter().map(Step::parts).filter(|(name, _)| *name != "features") {
+            commands.extend(parts.iter().filter_map(built).map(|command| (command, name)));
+        }
+        let seen: BTreeSet<_> = commands.values().copied().collect();
+        assert!(["c-cmake", "lint", "python-wheel"].iter().all(|name| seen.contains(name)), "{seen:?}");
+
+        let mut packages = BTreeMap::<_, BTreeMap<_, _>>::new();
+        for ((selected, edges), step) in commands {
+            for (kind, lines) in ["target", "host"].into_iter().zip(features(&selected, edges)) {
+                for line in lines {
+                    let (package, features) = line.rsplit_once('|').unwrap();
+                    let package = (kind, package.split(" (").next().unwrap().to_owned());
+                    packages.entry(package).or_default().entry(features.to_owned()).or_insert(step);
+                }
+            }
+        }
+        packages.retain(|(_, package), features| {
+            features.len() > 1 && !DIFFERENT.iter().any(|name| package.starts_with(&format!("{name} ")))
+        });
+        assert!(
+            packages.is_empty(),
+            "each is built more than once, with the features of these steps: {packages:#?}"
+        );
+    }
+
+    /// Returns the options of a command that choose packages and features, and the kinds of dependencies that it builds.
+    /// Returns `None` unless it builds for development, in the usual folder.
+    fn built(command: &Command) -> Option<(String, &'static str)> {
+        let words: Vec<_> = command.get_args().map(|word| word.to_string_lossy().into_owned()).collect();
+        let has = |option: &str| words.iter().any(|word| word.starts_with(option));
+        if has("--release") || has("release") || has("+nightly") {
+            return None;
+        }
+        if Path::new(command.get_program()).ends_with("maturin") {
+            let features = words.iter().find(|word| *word == "shared-build")?;
+            return Some((format!("-p kvscatter-python --features {features}"), "normal,build"));
+        }
+        let is_elsewhere = has("--manifest-path") || has("--target-dir") && !has("build.build-dir");
+        if command.get_program() != "cargo" || is_elsewhere {
+            return None;
+        }
+        let edges = match words.first()?.as_str() {
+            "test" => "normal,build,dev",
+            "clippy" | "build" | "run" if has("--all-targets") || has("--example") => "normal,build,dev",
+            "clippy" | "build" | "run" | "rustc" | "doc" => "normal,build",
+            _ => return None,
+        };
+        let pairs = words.windows(2).filter(|pair| ["-p", "--features"].contains(&pair[0].as_str()));
+        Some((pairs.map(|pair| pair.join(" ")).collect::<Vec<_>>().join(" "), edges))
+    }
+
+    fn features(selected: &str, edges: &str) -> Lines {
+        let tree = |edges: String| -> BTreeSet<String> {
+            let mut tree = cargo("tree --locked --offline --prefix none --format {p}|{f} --edges");
+            let output = tree.arg(edges).args(selected.split(' ')).current_dir(root()).output().unwrap();
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            let lines = String::from_utf8(output.stdout).unwrap();
+            lines.lines().filter(|line| line.contains('|')).map(|line| line.replace(" (*)", "")).collect()
+        };
+        let all = tree(edges.to_owned());
+        let target = tree(format!("{},no-proc-macro", edges.replace(",build", "")));
+        let host = all.difference(&target).cloned().collect();
+        [target, host]
+    }
 }

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::cargo::{cargo, prefixed, root, target_dir};
+use crate::cargo::{cargo, cargo_shared, prefixed, root, target_dir};
 use crate::step::{NIGHTLY, Step, Tool};
 
 pub(crate) const GCC: Tool = Tool { name: "gcc", probe: "gcc --version", install: "apt-get install gcc" };
@@ -18,8 +18,7 @@ const CMAKE: Tool = Tool { name: "cmake", probe: "cmake --version", install: "pi
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// The soname of the shared library. A program that was linked with the library accepts any library with this
-/// soname.
+/// The soname of the shared library, from its build script.
 const SONAME: &str = "libkvscatter.so.0.1";
 
 /// The libraries that a static library needs from the linker, from `rustc --print=native-static-libs`.
@@ -129,10 +128,9 @@ pub(crate) fn c() -> Step {
 /// and this one.
 pub(crate) fn cases(name: &'static str) -> (Step, [OsString; 2]) {
     let mut commands = install(&prefix(Build::Shared), "dev");
-    commands.push(cargo("build --quiet -p kvscatter-oracle --example export-cases"));
+    commands.push(build_exporter());
     commands.push(compile(&CASES_PROGRAM, Build::Shared));
-    let export = target_dir().join("debug/examples/export-cases");
-    let files = [export, program(&CASES_PROGRAM, Build::Shared)].map(PathBuf::into_os_string);
+    let files = [exporter(), program(&CASES_PROGRAM, Build::Shared)].map(PathBuf::into_os_string);
     (Step::new(name, commands).skipped_without(&[GCC]), files)
 }
 
@@ -165,7 +163,8 @@ pub(crate) fn c_valgrind() -> Step {
     let mut cases = valgrind(&CASES_PROGRAM);
     cases.arg(cases_file()).args(["20", "exact"]);
     let mut commands = install(&prefix(Build::Released), "release");
-    commands.extend([export(), compile(&CASES_PROGRAM, Build::Released), cases]);
+    commands.extend(export());
+    commands.extend([compile(&CASES_PROGRAM, Build::Released), cases]);
     for each in OTHER_TESTS {
         commands.extend([compile(each, Build::Released), valgrind(each)]);
     }
@@ -205,27 +204,34 @@ fn c_cmake() -> Step {
 /// Returns the commands that install a development build of the library and write the file of cases.
 fn build() -> Vec<Command> {
     let mut commands = install(&prefix(Build::Shared), "dev");
-    commands.push(export());
+    commands.extend(export());
     commands
 }
 
-fn export() -> Command {
-    let mut export = cargo("run --quiet -p kvscatter-oracle --example export-cases --");
+/// Returns the commands that write the file of cases.
+fn export() -> [Command; 2] {
+    let mut export = Command::new(exporter());
     export.arg(cases_file()).arg(CASES);
-    export
+    [build_exporter(), export]
+}
+
+fn build_exporter() -> Command {
+    cargo_shared("build --quiet", "-p kvscatter-oracle --example export-cases")
+}
+
+fn exporter() -> PathBuf {
+    target_dir().join("debug/examples/export-cases")
 }
 
 /// Returns the commands that build both libraries and install them in the layout of cargo-c, with the header
 /// and the files of pkg-config and CMake.
 fn install(prefix: &Path, profile: &str) -> Vec<Command> {
     const PACKAGE: &str = "crates/kvscatter-capi";
-    let mut libraries =
-        cargo("rustc --quiet -p kvscatter-capi --lib --crate-type=cdylib,staticlib --profile");
-    libraries.args([profile, "--", &format!("-Clink-arg=-Wl,-soname,{SONAME}")]);
-    if profile == "release" {
-        libraries.arg("-Cstrip=debuginfo");
-    }
-
+    // A user's build needs no features of other crates.
+    let libraries = match profile {
+        "release" => cargo("build --quiet --release -p kvscatter-capi --lib"),
+        _ => cargo_shared("build --quiet", "-p kvscatter-capi --lib"),
+    };
     let built = target_dir().join(if profile == "dev" { "debug" } else { profile });
     let versioned = format!("libkvscatter.so.{VERSION}");
     let packaging = |name| root().join(PACKAGE).join("packaging").join(name);
@@ -270,15 +276,15 @@ fn compile_and_run(build: Build) -> Vec<Command> {
     [compile(&CASES_PROGRAM, build), cases].into_iter().chain(others).collect()
 }
 
-fn compile(of: &Program, build: Build) -> Command {
-    let is_cpp = of.sources.iter().any(|source| source.ends_with(".cpp"));
+fn compile(source: &Program, build: Build) -> Command {
+    let is_cpp = source.sources.iter().any(|file| file.ends_with(".cpp"));
     let mut compile = Command::new(if is_cpp { "g++" } else { "gcc" });
     compile.arg(if is_cpp { "-std=c++17" } else { "-std=c11" });
     compile.args(["-Wall", "-Wextra", "-Wpedantic", "-Werror", "-g", "-O1", "-pthread"]);
     compile.arg(format!("-DKVS_TESTS_VERSION=\"{VERSION}\""));
     compile.arg("-I").arg(prefix(build).join("include"));
-    compile.args(of.sources.iter().map(|source| Path::new(of.folder).join(source)));
-    compile.arg("-o").arg(program(of, build));
+    compile.args(source.sources.iter().map(|file| Path::new(source.folder).join(file)));
+    compile.arg("-o").arg(program(source, build));
     let library = prefix(build).join("lib");
     match build {
         Build::Shared | Build::Released => {
@@ -298,7 +304,7 @@ fn compile(of: &Program, build: Build) -> Command {
     compile
 }
 
-fn program(of: &Program, build: Build) -> PathBuf {
+fn program(source: &Program, build: Build) -> PathBuf {
     let kind = match build {
         Build::Shared => "shared",
         Build::Released => "released",
@@ -306,7 +312,7 @@ fn program(of: &Program, build: Build) -> PathBuf {
         Build::Sanitized => "sanitized",
         Build::SanitizedThroughout => "sanitized-throughout",
     };
-    folder().join(format!("{}-{kind}", of.name))
+    folder().join(format!("{}-{kind}", source.name))
 }
 
 fn folder() -> PathBuf {
@@ -333,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn what_finds_the_library_has_its_version() {
+    fn files_for_pkg_config_and_cmake_have_the_version_of_the_library() {
         let pkg_config = include_str!("../../crates/kvscatter-capi/packaging/kvscatter.pc");
         assert!(pkg_config.contains(&format!("\nVersion: {VERSION}\n")));
         assert!(pkg_config.contains(&format!("\nLibs.private: {NATIVE_LIBRARIES}\n")));

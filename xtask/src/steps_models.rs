@@ -1,7 +1,7 @@
 //! Converts, lowers and certifies decoders, and compares them with programs that share no code with the
 //! command.
 
-use crate::cargo::{HEAVY, cargo, command, target_dir};
+use crate::cargo::{HEAVY, cargo_shared, command, target_dir};
 use crate::step::Step;
 use crate::{steps_ort, steps_python};
 
@@ -31,7 +31,7 @@ pub(crate) fn models() -> Step {
     let cases = target_dir().join("attention-cases");
     let mut write_cases = environment.python();
     write_cases.arg(ATTENTION_CASES).arg(&cases);
-    let mut engine = cargo(&format!("test {HEAVY} --tests -- --ignored"));
+    let mut engine = cargo_shared("test", &format!("{HEAVY} --tests -- --ignored"));
     engine.env("KVSCATTER_CASES", cases);
     for command in [&mut tests, &mut engine] {
         command.env("KVSCATTER_ORT_LIB", environment.path());

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::cargo::{cargo, command, target_dir, with_results_in};
+use crate::cargo::{cargo, cargo_shared, command, target_dir, with_results_in};
 use crate::python::{Environment, INDEX, PYTHON};
 use crate::step::{Step, Tool};
 
@@ -36,7 +36,7 @@ pub(crate) fn ort(every_version: bool) -> Step {
     let mut commands: Vec<_> = tested.iter().map(|version| environment(version).make()).collect();
     let (build, library) = if every_version { (build(), library()) } else { development_plugin() };
     commands.extend([build, command()]);
-    commands.push(cargo("build -p kvscatter-oracle --example export-attention-cases"));
+    commands.push(cargo_shared("build", "-p kvscatter-oracle --example export-attention-cases"));
     let mut environments = environments(every_version);
     if every_version {
         commands.extend(too_old());
@@ -97,7 +97,7 @@ pub(crate) fn plugin(name: &'static str) -> (Step, [OsString; 4]) {
 /// that runs at the same time can replace the one in the usual folder.
 pub(crate) fn development_plugin() -> (Command, PathBuf) {
     let folder = target_dir().join("plugin");
-    let build = with_results_in(&folder, cargo("build -p kvscatter-features -p kvscatter-ort-plugin"));
+    let build = with_results_in(&folder, cargo_shared("build", "-p kvscatter-ort-plugin"));
     (build, folder.join("debug/libkvscatter_ort_plugin.so"))
 }
 
