@@ -36,7 +36,8 @@ use crate::steps_python::Torch;
 #[derive(Parser)]
 #[command(bin_name = "cargo xtask", disable_help_subcommand = true)]
 enum Task {
-    /// Runs the steps for every change: fmt, unit and c. Needs Rust, gcc and g++
+    /// Runs the steps for every change: fmt, unit-core, unit-onnx, unit-command and c, three at once. Needs Rust, gcc and
+    /// g++
     Test {
         /// Also runs deny, lint, features, no-std, docs, unit-all, models, conformance, ort and python, uses the C
         /// library through pkg-config and CMake, and packs the crates. Runs two steps at once
@@ -178,7 +179,8 @@ enum Task {
         seconds: u32,
     },
     /// Compares the core, sessions, C, Python and the plugin with the oracle on new seeds, until the time is over or
-    /// something differs. Tests whose tools are missing are skipped. `fuzz` does the same for attention
+    /// something differs. Tests whose tools are missing are skipped. Attention runs in the plugin only, with small
+    /// shapes: `fuzz` compares attention in Rust
     Soak {
         #[command(flatten)]
         options: steps_soak::Options,
@@ -222,12 +224,12 @@ fn main() -> ExitCode {
     let one = |step: Step| step::run(vec![step], Missing::Fails);
     let passed = match Task::parse() {
         Task::Test { all: true, .. } => {
-            let passed = step::run(steps::light(), Missing::IsSkipped);
+            let passed = step::run_at_once(steps::light(), Missing::IsSkipped);
             steps::run_rest() && passed
         }
         Task::Test { rest: true, .. } => steps::run_rest(),
         Task::Test { .. } => {
-            let passed = step::run(steps::light(), Missing::IsSkipped);
+            let passed = step::run_at_once(steps::light(), Missing::IsSkipped);
             println!("`cargo xtask test --rest` runs the other steps of continuous integration");
             passed
         }
@@ -237,7 +239,8 @@ fn main() -> ExitCode {
         Task::Words => one(steps::words()),
         Task::Features => one(steps::features()),
         Task::Unit => {
-            step::run(vec![steps::unit(), steps::unit_all(), steps::unit_nightly()], Missing::Fails)
+            let steps = steps::unit().into_iter().chain([steps::unit_all(), steps::unit_nightly()]);
+            step::run(steps.collect(), Missing::Fails)
         }
         Task::Package => one(steps_package::package()),
         Task::Linear => one(steps::linear()),

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::process::Command;
 use std::time::Duration;
 
-use crate::cargo::{HEAVY, LIGHT, SELDOM, cargo, cargo_shared, prefixed, target_dir};
+use crate::cargo::{COMMAND, CORE, FILES, HEAVY, SELDOM, cargo, cargo_shared, prefixed, target_dir};
 use crate::step::{self, Missing, NIGHTLY, Step, Tool};
 use crate::{
     steps_c, steps_candle, steps_cuda, steps_cuda_images, steps_gpu, steps_models, steps_ort, steps_package,
@@ -18,10 +18,11 @@ pub(crate) const DIVERGENCES: &str = "xtask/divergences/rust/Cargo.toml";
 /// processor more.
 const BUDGET: Duration = Duration::from_mins(45);
 
-/// Returns the steps of `cargo xtask test`, cheapest first, so that mistakes appear in the first minutes.
-/// These steps need Rust, gcc and g++.
-pub(crate) fn light() -> Vec<Step> {
-    vec![fmt(), unit(), steps_c::c()]
+/// Returns the steps of `cargo xtask test`, as lists that run at once: one list tests while another builds. These steps
+/// need Rust, gcc and g++.
+pub(crate) fn light() -> Vec<Vec<Step>> {
+    let [core, files, command] = unit();
+    vec![vec![fmt(), core, steps_c::c()], vec![files], vec![command]]
 }
 
 /// Returns the steps that `cargo xtask test --all` runs after the [`light()`] ones, as lists that can run at once.
@@ -37,7 +38,7 @@ pub(crate) fn rest() -> Vec<Vec<Step>> {
 /// none failed.
 pub(crate) fn run_rest() -> bool {
     let passed = step::run_at_once(rest(), Missing::IsSkipped);
-    let all: Vec<_> = light().into_iter().chain(rest().into_iter().flatten()).collect();
+    let all: Vec<_> = light().into_iter().chain(rest()).flatten().collect();
     step::is_within(BUDGET, &all) && passed
 }
 
@@ -82,9 +83,9 @@ pub(crate) fn deny() -> Step {
     Step::new("deny", vec![check]).needs(&[TOOL])
 }
 
-/// Runs clippy over the [`LIGHT`] and the [`HEAVY`] crates, and over the tests of the command without features.
+/// Runs clippy over the crates of [`unit()`] and the [`HEAVY`] ones, and over the tests of the command without features.
 pub(crate) fn lint() -> Step {
-    let all = clippy(&format!("{LIGHT} {HEAVY}"));
+    let all = clippy(&format!("{CORE} {FILES} {COMMAND} {HEAVY}"));
     Step::new("lint", vec![all, clippy("-p kvscatter-cli")])
 }
 
@@ -134,14 +135,15 @@ pub(crate) fn no_std() -> Step {
 
 /// Builds the documentation with the features of [`lint()`], whose checks of dependencies it reuses.
 pub(crate) fn docs() -> Step {
-    let mut doc = cargo_shared("doc --lib --no-deps", &format!("{LIGHT} {HEAVY}"));
+    let mut doc = cargo_shared("doc --lib --no-deps", &format!("{CORE} {FILES} {COMMAND} {HEAVY}"));
     doc.env("RUSTDOCFLAGS", "-Dwarnings");
     Step::new("docs", vec![doc])
 }
 
-/// Tests the [`LIGHT`] crates, with the command built without optional features.
-pub(crate) fn unit() -> Step {
-    Step::new("unit", vec![cargo_shared("test", LIGHT)])
+/// Tests the crates of [`light()`], with the command built without optional features.
+pub(crate) fn unit() -> [Step; 3] {
+    [("unit-core", CORE), ("unit-onnx", FILES), ("unit-command", COMMAND)]
+        .map(|(name, packages)| Step::new(name, vec![cargo_shared("test", packages)]))
 }
 
 /// Tests the [`HEAVY`] crates, and the command with every feature.
@@ -257,7 +259,7 @@ mod tests {
     #[test]
     fn steps_build_their_dependencies_with_the_same_features() {
         let mut commands = BTreeMap::from([(("-p xtask".to_owned(), "normal,build"), "xtask")]);
-        let steps: Vec<_> = light().into_iter().chain(rest().into_iter().flatten()).collect();
+        let steps: Vec<_> = light().into_iter().chain(rest()).flatten().collect();
         // The step `features` builds the core with other features, because it tests those.
         for (name, parts) in steps.iter().map(Step::parts).filter(|(name, _)| *name != "features") {
             commands.extend(parts.iter().filter_map(built).map(|command| (command, name)));
