@@ -509,14 +509,17 @@ impl Check {
         failures: impl IntoIterator<Item = Failure>,
     ) -> Self {
         let mut check = Self::passed(id, claim, evidence);
-        for failure in failures {
-            check.verdict = Verdict::Failed;
-            check.failure_count = check.failure_count.saturating_add(1);
-            if check.failures.len() < Self::KEPT_FAILURES {
-                check.failures.push(failure);
-            }
-        }
+        failures.into_iter().for_each(|failure| check.fail(failure));
         check
+    }
+
+    /// Adds a place where the claim does not hold.
+    pub(crate) fn fail(&mut self, failure: Failure) {
+        self.verdict = Verdict::Failed;
+        self.failure_count = self.failure_count.saturating_add(1);
+        if self.failures.len() < Self::KEPT_FAILURES {
+            self.failures.push(failure);
+        }
     }
 
     fn new(id: &str, claim: &str, verdict: Verdict, evidence: impl Into<String>) -> Self {

@@ -68,7 +68,7 @@ pub fn certify(
     let mut runner = Runner::new(engine.load(&file, options.load_options())?, interface);
     progress(Progress { doing: "running every sequence alone", done: 0, total: 0 });
     let (sequences, against) = expected(engine, options, &setting, &mut runner, original.as_ref())?;
-    let scales = WideScales::of(&decoder);
+    let scales = WideScales::find(&decoder);
     let mut scenarios = setting.scenarios();
     scenarios.extend(scales.iter().flat_map(|_| setting.alone()));
     let tolerance = tolerance(
@@ -176,7 +176,7 @@ fn tolerance(
     let mut elements = vec![interface.logits_element];
     elements.extend(decoder.caches.iter().map(|cache| cache.element));
     elements.extend(original.map(|original| original.interface.logits_element));
-    if is_quantised { Tolerance::of_quantised(elements) } else { Tolerance::of(elements) }
+    if is_quantised { Tolerance::from_quantised_types(elements) } else { Tolerance::from_types(elements) }
 }
 
 /// Runs every scenario, and counts the steps for `progress`.

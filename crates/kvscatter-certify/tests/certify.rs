@@ -5,21 +5,14 @@
 
 mod support;
 
-use kvscatter_certify::certificate::{Certificate, SecondOpinion, Verdict};
+use kvscatter_certify::certificate::{SecondOpinion, Verdict};
 use kvscatter_certify::{CertifyOptions, certify};
 use kvscatter_onnx::convert::convert;
 use kvscatter_onnx::proto::AttributeProto;
 use kvscatter_onnx::proto::attribute_proto::AttributeType;
 use kvscatter_onnx::{Model, WeightTransfer};
 use kvscatter_ort_engine::OnnxRuntime;
-use support::{options, testdata};
-
-fn say(certificate: &Certificate) -> String {
-    let lines = certificate.evidence.checks().map(|check| {
-        format!("{:?} {}: {} {:?}", check.verdict, check.id, check.evidence, check.failures.first())
-    });
-    lines.collect::<Vec<_>>().join("\n")
-}
+use support::{assert_verdict, check, options, testdata};
 
 #[test]
 #[ignore = "needs ONNX Runtime"]
@@ -33,8 +26,7 @@ fn a_static_export_is_certified_with_and_without_its_original() {
     ] {
         let options = options("mobius-llama-static/model.onnx", original);
         let certificate = certify(&engine, &options, &mut |_| {}).unwrap();
-        println!("{original:?}\n{}", say(&certificate));
-        assert_eq!(certificate.verdict, Verdict::Passed, "{}", say(&certificate));
+        assert_verdict(&certificate, Verdict::Passed);
     }
 }
 
@@ -50,12 +42,10 @@ fn an_export_whose_operator_writes_the_caches_is_certified_with_and_without_its_
             ..options("genai-llama-gqa/model.onnx", original)
         };
         let certificate = certify(&engine, &options, &mut |_| {}).unwrap();
-        println!("{original:?}\n{}", say(&certificate));
-        assert_eq!(certificate.verdict, Verdict::Passed, "{}", say(&certificate));
-        let check = |id| certificate.evidence.checks().find(|check| check.id == id).unwrap();
-        assert_eq!(check("every-scenario-is-taken").verdict, Verdict::NotApplicable);
-        assert_eq!(check("nan-does-not-spread").verdict, Verdict::Passed);
-        assert_eq!(check("cache-path-flat").verdict, Verdict::NotMeasured);
+        assert_verdict(&certificate, Verdict::Passed);
+        assert_eq!(check(&certificate, "every-scenario-is-taken").verdict, Verdict::NotApplicable);
+        assert_eq!(check(&certificate, "nan-does-not-spread").verdict, Verdict::Passed);
+        assert_eq!(check(&certificate, "cache-path-flat").verdict, Verdict::NotMeasured);
         let decode = certificate.timings.unwrap().decode.unwrap();
         assert_eq!(decode.at.iter().all(|at| at.original_ns.is_some()), original.is_some());
     }
@@ -88,10 +78,9 @@ fn an_operator_that_refuses_padding_is_certified_without_it() {
         Ok(certificate) => certificate,
         Err(error) => return assert!(error.to_string().contains("sliding_window_cache"), "{error}"),
     };
-    assert_eq!(certificate.verdict, Verdict::Passed, "{}", say(&certificate));
-    let check = |id| certificate.evidence.checks().find(|check| check.id == id).unwrap();
-    assert!(check("every-scenario-is-taken").evidence.ends_with("prompts padded on the right"));
-    assert_eq!(check("logits-equal").verdict, Verdict::Passed);
+    assert_verdict(&certificate, Verdict::Passed);
+    assert!(check(&certificate, "every-scenario-is-taken").evidence.ends_with("prompts padded on the right"));
+    assert_eq!(check(&certificate, "logits-equal").verdict, Verdict::Passed);
     let mut ran: Vec<_> = certificate.logits.iter().map(|logits| logits.scenario.as_str()).collect();
     ran.dedup();
     assert_eq!(ran, ["prefill", "chunked prefill", "ragged decode", "to the last slot"]);
@@ -114,7 +103,7 @@ fn an_int8_decoder_is_compared_where_steps_are_the_same() {
     {
         let options = CertifyOptions { model: model.clone(), original, ..options("", None) };
         let certificate = certify(&engine, &options, &mut |_| {}).unwrap();
-        assert_eq!(certificate.verdict, Verdict::Passed, "{}", say(&certificate));
+        assert_verdict(&certificate, Verdict::Passed);
         assert_eq!(certificate.second_opinion, opinion);
         let alone: Vec<_> = certificate.logits.iter().map(|logits| logits.scenario.as_str()).collect();
         let expected = ["to the last slot", "sample 0 alone", "sample 1 alone", "sample 2 alone"];
@@ -123,15 +112,18 @@ fn an_int8_decoder_is_compared_where_steps_are_the_same() {
             assert!(logits.compared > 0 && logits.worst <= 1e-6, "{logits:?}");
             assert_eq!(logits.greedy_equal, logits.greedy_compared, "{logits:?}");
         }
-        let check = |id| certificate.evidence.checks().find(|check| check.id == id).unwrap();
-        let batches = check("logits-equal-in-batches");
+        let batches = check(&certificate, "logits-equal-in-batches");
         assert_eq!(batches.verdict, Verdict::NotComparable);
         let start = "not comparable because DynamicQuantizeLinear (\"/model/layers.0/input_layernorm/Mul_1_output_0_QuantizeLinear\") and 8 more compute one scale";
         assert!(batches.evidence.starts_with(start), "{}", batches.evidence);
-        assert!(check("initial-values-do-not-matter").evidence.contains("padding on the left was left out"));
+        assert!(
+            check(&certificate, "initial-values-do-not-matter")
+                .evidence
+                .contains("padding on the left was left out")
+        );
         // The rows must be equal bit for bit in every scenario.
         for id in ["rows-equal-unaliased-run", "logits-equal-unaliased-run", "present-aliases-past"] {
-            assert_eq!(check(id).verdict, Verdict::Passed, "{id}");
+            assert_eq!(check(&certificate, id).verdict, Verdict::Passed, "{id}");
         }
     }
 }

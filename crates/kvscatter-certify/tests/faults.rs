@@ -6,16 +6,14 @@
 mod fake;
 mod support;
 
-use std::collections::BTreeSet;
-
 use fake::{Fake, Fault};
-use kvscatter_certify::certificate::{Certificate, Check, Fill, LogitsReference, SecondOpinion, Verdict};
+use kvscatter_certify::certificate::{Certificate, Fill, LogitsReference, SecondOpinion, Verdict};
 use kvscatter_certify::{CertifyError, CertifyOptions, certify};
 use kvscatter_onnx::decoder::Growth;
 use kvscatter_onnx::proto::NodeProto;
 use kvscatter_onnx::{LowerTarget, Model, WeightTransfer, lower};
 use kvscatter_session::{self as session, KvSession, SessionOptions, SessionSetting};
-use support::testdata;
+use support::{assert_verdict, check, failed, testdata};
 
 const STATIC: &str = "mobius-llama-static/model.onnx";
 const GROWING: &str = "optimum-llama/model.onnx";
@@ -29,15 +27,6 @@ fn certified(fault: Fault, original: Option<&str>) -> Certificate {
     certify(&Fake(fault), &options(original), &mut |_| {}).unwrap()
 }
 
-fn failed(certificate: &Certificate) -> BTreeSet<&str> {
-    let failed = certificate.evidence.checks().filter(|check| check.verdict == Verdict::Failed);
-    failed.map(|check| check.id.as_str()).collect()
-}
-
-fn check<'c>(certificate: &'c Certificate, id: &str) -> &'c Check {
-    certificate.evidence.checks().find(|check| check.id == id).unwrap()
-}
-
 #[test]
 fn a_right_decoder_passes_next_to_its_original_and_without() {
     for (original, against, opinion) in [
@@ -46,12 +35,18 @@ fn a_right_decoder_passes_next_to_its_original_and_without() {
     ] {
         let certificate = certified(Fault::None, original);
         assert_eq!(certificate.second_opinion, opinion);
-        assert_eq!(certificate.verdict, Verdict::Passed, "{:?}", failed(&certificate));
+        assert_verdict(&certificate, Verdict::Passed);
         assert!(certificate.logits.iter().all(|logits| logits.against == against && logits.compared > 0));
         assert!(certificate.logits.iter().any(|logits| logits.fill == Fill::Canaries));
         assert_eq!(certificate.decoder.bytes, 4 * 3 * 64 * 32 * 4);
         assert_eq!(certificate.decoder.bytes_per_token, 4 * 32 * 4);
     }
+}
+
+#[track_caller]
+fn assert_caught(certificate: &Certificate, fault: Fault, claim: &str) {
+    assert_eq!(certificate.verdict, Verdict::Failed, "{fault:?}");
+    assert!(failed(certificate).contains(claim), "{fault:?}: {:?}", failed(certificate));
 }
 
 fn certified_operator(fault: Fault, batch: Option<usize>) -> Certificate {
@@ -68,7 +63,7 @@ fn certified_operator(fault: Fault, batch: Option<usize>) -> Certificate {
 #[test]
 fn caches_of_an_operator_are_certified_as_far_as_it_goes() {
     let certificate = certified_operator(Fault::None, None);
-    assert_eq!(certificate.verdict, Verdict::Passed, "{:?}", failed(&certificate));
+    assert_verdict(&certificate, Verdict::Passed);
     let left_out = check(&certificate, "every-scenario-is-taken");
     assert_eq!(left_out.verdict, Verdict::NotApplicable);
     assert_eq!(
@@ -105,14 +100,12 @@ fn faults_of_caches_that_an_operator_writes_are_caught() {
         (Fault::SeesUnwritten, "initial-values-do-not-matter"),
         (Fault::WritesPast, "rows-equal-unaliased-run"),
     ] {
-        let certificate = certified_operator(fault, None);
-        assert_eq!(certificate.verdict, Verdict::Failed, "{fault:?}");
-        assert!(failed(&certificate).contains(claim), "{fault:?}: {:?}", failed(&certificate));
+        assert_caught(&certified_operator(fault, None), fault, claim);
     }
 }
 
 #[test]
-fn what_was_written_is_pictured() {
+fn written_slots_are_pictured() {
     let certificate = certified(Fault::None, None);
     let ragged = certificate.occupancy.iter().find(|picture| picture.scenario == "ragged decode").unwrap();
     // The prompts have 7, 3 and 5 tokens and are padded to 7. Each step then writes one token over the
@@ -143,9 +136,7 @@ fn every_fault_is_caught_by_the_claim_that_it_breaks() {
         (Fault::WritesPast, "rows-equal-unaliased-run"),
         (Fault::RefusesLastSlot, "every-step-runs"),
     ] {
-        let certificate = certified(fault, Some(GROWING));
-        assert_eq!(certificate.verdict, Verdict::Failed, "{fault:?}");
-        assert!(failed(&certificate).contains(claim), "{fault:?}: {:?}", failed(&certificate));
+        assert_caught(&certified(fault, Some(GROWING)), fault, claim);
     }
 }
 
@@ -196,17 +187,17 @@ fn the_same_seed_gives_the_same_certificate() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused_before_anything_runs() {
-    let of = |change: &dyn Fn(&mut CertifyOptions)| {
+fn options_that_do_not_fit_are_refused_before_anything_runs() {
+    let refused = |change: &dyn Fn(&mut CertifyOptions)| {
         let mut options = options(None);
         change(&mut options);
         certify(&Fake(Fault::None), &options, &mut |_| {}).unwrap_err()
     };
-    let error = of(&|options| options.prompts = Some(vec![100, 7]));
+    let error = refused(&|options| options.prompts = Some(vec![100, 7]));
     assert!(matches!(error, CertifyError::PromptTooLong { longest: 100, capacity: 64, .. }), "{error}");
-    let error = of(&|options| options.steps = Some(60));
+    let error = refused(&|options| options.steps = Some(60));
     assert!(matches!(error, CertifyError::PromptTooLong { steps: 60, .. }), "{error}");
-    let error = of(&|options| options.memory = 1 << 10);
+    let error = refused(&|options| options.memory = 1 << 10);
     assert!(
         matches!(
             error,
@@ -214,9 +205,9 @@ fn what_does_not_fit_is_refused_before_anything_runs() {
         ),
         "{error}"
     );
-    let error = of(&|options| options.batch = Some(usize::MAX / 2));
+    let error = refused(&|options| options.batch = Some(usize::MAX / 2));
     assert!(matches!(error, CertifyError::Session(session::SessionError::MemoryLimit { .. })), "{error}");
-    let error = of(&|options| options.capacity = Some(65));
+    let error = refused(&|options| options.capacity = Some(65));
     assert!(
         matches!(
             error,
@@ -228,15 +219,15 @@ fn what_does_not_fit_is_refused_before_anything_runs() {
         ),
         "{error}"
     );
-    let error = of(&|options| (options.prompts, options.batch) = (Some(vec![1]), Some(2)));
+    let error = refused(&|options| (options.prompts, options.batch) = (Some(vec![1]), Some(2)));
     assert!(matches!(error, CertifyError::PromptCount { prompts: 1, batch: 2 }), "{error}");
     let error = certify(&Fake(Fault::None), &options(Some(STATIC)), &mut |_| {}).unwrap_err();
     assert!(matches!(error, CertifyError::OriginalIsModel { .. }), "{error}");
-    let error = of(&|options| options.model = testdata(GROWING));
+    let error = refused(&|options| options.model = testdata(GROWING));
     let CertifyError::InModel { cause, .. } = &error else { panic!("{error}") };
     let CertifyError::Session(cause) = &**cause else { panic!("{error}") };
     assert!(matches!(cause, session::SessionError::NotStatic { growth: Growth::Joined, .. }), "{error}");
-    let error = of(&|options| options.model = testdata(OPERATOR));
+    let error = refused(&|options| options.model = testdata(OPERATOR));
     assert!(matches!(error, CertifyError::Session(session::SessionError::CapacityOpen)), "{error}");
 }
 

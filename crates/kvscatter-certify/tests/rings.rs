@@ -17,7 +17,7 @@ use kvscatter_onnx::proto::{AttributeProto, GraphProto, ModelProto, NodeProto, T
 use kvscatter_onnx::{Model, WeightTransfer};
 use kvscatter_session::SessionError;
 use kvscatter_tract::Tract;
-use support::{options, testdata};
+use support::{assert_verdict, check, failed, options, testdata};
 
 /// A window of 4 tokens, in steps of up to 3 tokens, that can be taken back by 2 tokens.
 const RING: RingSummary = RingSummary { capacity: 8, window: 4, chunk: 3, rewind: 2 };
@@ -52,7 +52,7 @@ impl Decoder {
 
     fn failed(self, change: impl FnOnce(&mut ModelProto)) -> Certificate {
         let certificate = self.certified(change).unwrap();
-        assert_eq!(certificate.verdict, Verdict::Failed, "{}", say(&certificate));
+        assert_verdict(&certificate, Verdict::Failed);
         certificate
     }
 }
@@ -61,19 +61,6 @@ fn save(model: &Model, folder: &Path, name: &str) -> PathBuf {
     let path = folder.join(name);
     model.save_with_weights(&path, WeightTransfer::Copy).unwrap();
     path
-}
-
-fn say(certificate: &Certificate) -> String {
-    let lines = certificate.evidence.checks().map(|check| {
-        format!("{:?} {}: {} {:?}", check.verdict, check.id, check.evidence, check.failures.first())
-    });
-    lines.collect::<Vec<_>>().join("\n")
-}
-
-/// Returns the claims that fail.
-fn claims(certificate: &Certificate) -> BTreeSet<&str> {
-    let failed = certificate.evidence.checks().filter(|check| check.verdict == Verdict::Failed);
-    failed.map(|check| check.id.as_str()).collect()
 }
 
 /// Returns the scenarios in which logits are wrong.
@@ -89,7 +76,7 @@ fn graph(model: &mut ModelProto) -> &mut GraphProto {
 /// Makes the metadata declare another ring.
 fn declare(model: &mut ModelProto, ring: RingSummary) {
     let RingSummary { capacity, window, chunk, rewind } = ring;
-    let entry = model.metadata_props.iter_mut().find(|it| it.key.as_deref() == Some("kvscatter.rings"));
+    let entry = model.metadata_props.iter_mut().find(|entry| entry.key.as_deref() == Some("kvscatter.rings"));
     let value = format!("capacity={capacity} window={window} chunk={chunk} rewind={rewind}");
     entry.unwrap().value = Some(value);
 }
@@ -129,7 +116,7 @@ fn resize(model: &mut ModelProto, capacity: usize) {
     let graph = graph(model);
     set(constant(graph, "Mod", RING.capacity), capacity);
     for info in graph.input.iter_mut().chain(&mut graph.output).chain(&mut graph.value_info) {
-        let tensor = info.r#type.as_option_mut().and_then(|it| it.value.as_mut());
+        let tensor = info.r#type.as_option_mut().and_then(|ty| ty.value.as_mut());
         let Some(type_proto::Value::TensorType(tensor)) = tensor else { continue };
         let dims = tensor.shape.as_option_mut().map(|shape| &mut shape.dim);
         if let Some([_, _, slots, _]) = dims.map(Vec::as_mut_slice) {
@@ -158,9 +145,8 @@ fn wrap_first_input(graph: &mut GraphProto, op_type: &str) {
 #[test]
 fn rings_are_certified_all_the_way_around() {
     let certificate = Decoder::new().certified(|_| {}).unwrap();
-    assert_eq!(certificate.verdict, Verdict::Passed, "{}", say(&certificate));
-    let around = certificate.evidence.checks().find(|check| check.id == "rings-go-around").unwrap();
-    assert_eq!(around.verdict, Verdict::Passed);
+    assert_verdict(&certificate, Verdict::Passed);
+    assert_eq!(check(&certificate, "rings-go-around").verdict, Verdict::Passed);
     let scenarios: BTreeSet<_> = certificate.logits.iter().map(|logits| logits.scenario.as_str()).collect();
     for what in [
         "token by token",
@@ -204,7 +190,7 @@ fn rings_are_mentioned_only_where_there_are_some() {
     let decoder = Decoder::new();
     let options = CertifyOptions { model: decoder.original.clone(), ..options("", None) };
     let certificate = certify(&Tract, &options, &mut |_| {}).unwrap();
-    assert_eq!(certificate.verdict, Verdict::Passed, "{}", say(&certificate));
+    assert_verdict(&certificate, Verdict::Passed);
     let json = serde_json::to_string(&certificate).unwrap();
     assert!(!json.contains("ring\"") && !json.contains("rings"), "{json}");
 }
@@ -231,7 +217,7 @@ fn a_mask_that_is_off_by_one_is_caught() {
     for oldest in [RING.window, RING.window - 2] {
         let certificate =
             Decoder::new().failed(|model| set(constant(graph(model), "Min", RING.window - 1), oldest));
-        assert!(claims(&certificate).contains("logits-equal"));
+        assert!(failed(&certificate).contains("logits-equal"));
         assert!(
             wrong(&certificate).contains("around the rings, token by token"),
             "{:?}",
@@ -245,7 +231,7 @@ fn steps_that_overwrite_rows_in_use_are_caught() {
     // The ring has room for steps of 5 rows, if nothing is taken back.
     let certificate =
         Decoder::new().failed(|model| declare(model, RingSummary { window: 2, chunk: 6, rewind: 1, ..RING }));
-    assert!(claims(&certificate).contains("logits-equal"));
+    assert!(failed(&certificate).contains("logits-equal"));
     assert!(wrong(&certificate).contains("around the rings, padded"), "{:?}", wrong(&certificate));
     assert!(!wrong(&certificate).contains("around the rings, token by token"), "{:?}", wrong(&certificate));
 }
@@ -254,7 +240,7 @@ fn steps_that_overwrite_rows_in_use_are_caught() {
 #[test]
 fn positions_that_wrap_are_caught() {
     let certificate = Decoder::new().failed(|model| wrap_first_input(graph(model), "Min"));
-    assert!(claims(&certificate).contains("logits-equal"));
+    assert!(failed(&certificate).contains("logits-equal"));
     assert!(wrong(&certificate).contains("around the rings, token by token"), "{:?}", wrong(&certificate));
 }
 
@@ -271,5 +257,5 @@ fn attention_that_is_causal_in_slots_is_caught() {
             });
         }
     });
-    assert!(claims(&certificate).contains("logits-equal"));
+    assert!(failed(&certificate).contains("logits-equal"));
 }

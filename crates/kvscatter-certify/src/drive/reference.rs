@@ -46,18 +46,23 @@ impl<'r> Reference<'r> {
     /// cannot run a step of the model under test, the rest of the sequence has no logits, and its tokens
     /// after the prompt are 0.
     pub(crate) fn greedy(&mut self, prompt: &[i64], steps: usize) -> Result<Sequence, SessionError> {
-        let mut sequence = Sequence::default();
-        let done = self.feed_greedy(&mut sequence, prompt, steps);
         let mut all = prompt.to_vec();
         all.resize(prompt.len() + steps, 0);
-        self.end(sequence, &all, done)
+        let most_tokens = self.most_tokens;
+        self.record(&all, |recording| {
+            prompt.chunks(most_tokens).try_for_each(|tokens| recording.feed(tokens, true))?;
+            (0..steps).try_for_each(|_| {
+                let last = recording.sequence.logits.last().and_then(Option::as_deref);
+                let next = i64::try_from(last.map_or(0, argmax)).unwrap_or_default();
+                recording.feed(&[next], true)
+            })
+        })
     }
 
     /// Computes the logits after every token of a sequence that is fed in chunks.
     pub(crate) fn all(&mut self, tokens: &[i64], chunk: usize) -> Result<Sequence, SessionError> {
-        let mut sequence = Sequence::default();
-        let done = self.feed_all(&mut sequence, tokens, chunk);
-        self.end(sequence, tokens, done)
+        let mut chunks = tokens.chunks(chunk.clamp(1, self.most_tokens));
+        self.record(tokens, |recording| chunks.try_for_each(|chunk| recording.feed(chunk, true)))
     }
 
     /// Computes logits for tokens that are fed in chunks, and keeps those after the last `keep` tokens.
@@ -67,71 +72,31 @@ impl<'r> Reference<'r> {
         chunk: usize,
         keep: usize,
     ) -> Result<Sequence, SessionError> {
-        let mut sequence = Sequence::default();
-        let done = self.feed_forced(&mut sequence, tokens, chunk, keep);
-        self.end(sequence, tokens, done)
+        let (body, tail) = tokens.split_at(tokens.len().saturating_sub(keep));
+        self.record(tokens, |recording| {
+            body.chunks(chunk.max(1)).try_for_each(|chunk| recording.feed(chunk, false))?;
+            tail.chunks(1).try_for_each(|token| recording.feed(token, true))
+        })
     }
 
-    fn end(
-        &self,
-        mut sequence: Sequence,
+    /// Records what `feed` feeds. The rest of the tokens has no logits if the model under test fails.
+    fn record(
+        &mut self,
         tokens: &[i64],
-        done: Result<(), SessionError>,
+        feed: impl FnOnce(&mut Recording<'_>) -> Result<(), SessionError>,
     ) -> Result<Sequence, SessionError> {
-        match done {
+        let samples = self.start()?;
+        let mut recording = Recording { runner: self.runner, samples, sequence: Sequence::default() };
+        let fed = feed(&mut recording);
+        let mut sequence = recording.sequence;
+        match fed {
             Err(SessionError::Run { .. }) if self.is_model => {
                 let fed = sequence.tokens.len();
                 sequence.tokens.extend(tokens.get(fed..).unwrap_or_default());
                 Ok(sequence)
             }
-            done => done.map(|()| sequence),
+            fed => fed.map(|()| sequence),
         }
-    }
-
-    fn feed_greedy(
-        &mut self,
-        sequence: &mut Sequence,
-        prompt: &[i64],
-        steps: usize,
-    ) -> Result<(), SessionError> {
-        let mut samples = self.start()?;
-        for tokens in prompt.chunks(self.most_tokens) {
-            self.feed(&mut samples, sequence, tokens, true)?;
-        }
-        for _ in 0..steps {
-            let next = sequence.logits.last().and_then(Option::as_deref).map_or(0, argmax);
-            self.feed(&mut samples, sequence, &[i64::try_from(next).unwrap_or_default()], true)?;
-        }
-        Ok(())
-    }
-
-    fn feed_all(
-        &mut self,
-        sequence: &mut Sequence,
-        tokens: &[i64],
-        chunk: usize,
-    ) -> Result<(), SessionError> {
-        let mut samples = self.start()?;
-        let mut chunks = tokens.chunks(chunk.clamp(1, self.most_tokens));
-        chunks.try_for_each(|chunk| self.feed(&mut samples, sequence, chunk, true))
-    }
-
-    fn feed_forced(
-        &mut self,
-        sequence: &mut Sequence,
-        tokens: &[i64],
-        chunk: usize,
-        keep: usize,
-    ) -> Result<(), SessionError> {
-        let mut samples = self.start()?;
-        let (body, tail) = tokens.split_at(tokens.len().saturating_sub(keep));
-        for chunk in body.chunks(chunk.max(1)) {
-            self.feed(&mut samples, sequence, chunk, false)?;
-        }
-        for token in tail {
-            self.feed(&mut samples, sequence, std::slice::from_ref(token), true)?;
-        }
-        Ok(())
     }
 
     /// Returns the number of tokens in the vocabulary. Runs one step if the model does not declare it.
@@ -146,24 +111,28 @@ impl<'r> Reference<'r> {
     fn start(&self) -> Result<OutOfPlace, SessionError> {
         OutOfPlace::new(self.runner, self.runner.interface.batch.unwrap_or(1), self.capacity)
     }
+}
 
-    fn feed(
-        &mut self,
-        samples: &mut OutOfPlace,
-        sequence: &mut Sequence,
-        tokens: &[i64],
-        keep: bool,
-    ) -> Result<(), SessionError> {
+/// A sequence that is being fed.
+struct Recording<'r> {
+    runner: &'r mut Runner,
+    samples: OutOfPlace,
+    sequence: Sequence,
+}
+
+impl Recording<'_> {
+    fn feed(&mut self, tokens: &[i64], keep: bool) -> Result<(), SessionError> {
+        let Self { runner, samples, sequence } = self;
         let before = sequence.tokens.len();
         sequence.tokens.extend(tokens);
         let token = |_, position: usize| sequence.tokens.get(position).copied().unwrap_or_default();
-        let step = samples.step(self.runner, tokens.len(), token);
+        let step = samples.step(runner, tokens.len(), token);
         if step.is_err() {
             sequence.tokens.truncate(before);
         }
         let logits = step?;
-        let of = |token| if keep { logits.after(0, token).map(Cow::into_owned) } else { None };
-        sequence.logits.extend((0..tokens.len()).map(of));
+        let kept = |token| if keep { logits.after(0, token).map(Cow::into_owned) } else { None };
+        sequence.logits.extend((0..tokens.len()).map(kept));
         Ok(())
     }
 }

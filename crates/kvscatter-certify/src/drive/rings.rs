@@ -286,7 +286,8 @@ impl<'s> Walk<'s> {
             if left + 2 * NEAR > capacity { 0 } else { left }
         };
         let rings = self.setting.rings.iter().map(|ring| ring.capacity);
-        let left = rings.flat_map(|capacity| self.samples.iter().map(move |it| to_end(it, capacity))).min();
+        let left =
+            rings.flat_map(|capacity| self.samples.iter().map(move |sample| to_end(sample, capacity))).min();
         left.unwrap_or_default().max(1)
     }
 

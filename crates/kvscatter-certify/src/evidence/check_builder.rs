@@ -2,13 +2,10 @@
 
 use crate::certificate::{Check, Failure, Verdict};
 
-/// A claim that is being examined. It becomes a [`Check`].
+/// A claim that is being examined.
 #[derive(Clone, Debug)]
 pub(crate) struct CheckBuilder {
-    id: &'static str,
-    claim: &'static str,
-    failures: Vec<Failure>,
-    failed: u64,
+    check: Check,
     /// The number of places that were examined.
     pub(crate) looked: u64,
 }
@@ -21,8 +18,8 @@ pub(crate) struct Place<'a> {
 }
 
 impl CheckBuilder {
-    pub(crate) fn new(id: &'static str, claim: &'static str) -> Self {
-        Self { id, claim, failures: Vec::new(), failed: 0, looked: 0 }
+    pub(crate) fn new(id: &str, claim: &str) -> Self {
+        Self { check: Check::not_measured(id, claim, "no run reached this check"), looked: 0 }
     }
 
     pub(crate) fn look(&mut self, count: usize) {
@@ -30,28 +27,21 @@ impl CheckBuilder {
     }
 
     pub(crate) fn fail(&mut self, failure: Failure) {
-        self.failed += 1;
-        if self.failures.len() < Check::KEPT_FAILURES {
-            self.failures.push(failure);
-        }
+        self.check.fail(failure);
     }
 
     pub(crate) fn has_failed(&self) -> bool {
-        self.failed > 0
+        self.check.verdict == Verdict::Failed
     }
 
     /// Finishes the claim. If nothing was examined, the claim was not measured.
     pub(crate) fn into_check(self, evidence: impl FnOnce(u64) -> String) -> Check {
-        if self.looked == 0 && self.failed == 0 {
-            return Check::not_measured(self.id, self.claim, "no run reached this check");
-        }
-        let mut check = Check::passed(self.id, self.claim, evidence(self.looked));
-        if self.failed > 0 {
-            check.verdict = Verdict::Failed;
-        }
-        check.failures = self.failures;
-        check.failure_count = self.failed;
-        check
+        let verdict = match self.check.verdict {
+            Verdict::NotMeasured if self.looked > 0 => Verdict::Passed,
+            Verdict::NotMeasured => return self.check,
+            verdict => verdict,
+        };
+        Check { verdict, evidence: evidence(self.looked), ..self.check }
     }
 }
 

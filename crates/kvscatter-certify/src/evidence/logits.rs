@@ -19,7 +19,7 @@ pub(crate) struct Tolerance {
 impl Tolerance {
     /// Returns the tolerance for rounding errors of sums in a different order. It is a few hundred rounding
     /// steps of the coarsest type that the numbers are rounded to.
-    pub(crate) fn of(elements: impl IntoIterator<Item = ElementType>) -> Self {
+    pub(crate) fn from_types(elements: impl IntoIterator<Item = ElementType>) -> Self {
         let one = |element| match element {
             ElementType::Float64 => 1e-9,
             ElementType::Float32 => 1e-4,
@@ -33,9 +33,9 @@ impl Tolerance {
 
     /// Returns the tolerance for a model that rounds activations to 8 bits. If sums are rounded in a
     /// different order, some activations change by one of 255 codes, which is a small part of a sum.
-    pub(crate) fn of_quantised(elements: impl IntoIterator<Item = ElementType>) -> Self {
+    pub(crate) fn from_quantised_types(elements: impl IntoIterator<Item = ElementType>) -> Self {
         const MIN_TOLERANCE: f64 = 1e-2;
-        let Self { absolute, relative } = Self::of(elements);
+        let Self { absolute, relative } = Self::from_types(elements);
         Self { absolute: absolute.max(MIN_TOLERANCE), relative: relative.max(MIN_TOLERANCE) }
     }
 
@@ -194,9 +194,9 @@ mod tests {
     #[test]
     fn the_tolerance_grows_with_the_logits_and_with_the_coarsest_type() {
         let sequence = Sequence { tokens: vec![1], logits: vec![Some(vec![-9.0, f32::INFINITY]), None] };
-        let single = Tolerance::of([ElementType::Float32]).among(std::slice::from_ref(&sequence));
+        let single = Tolerance::from_types([ElementType::Float32]).among(std::slice::from_ref(&sequence));
         assert!((single - 1e-3).abs() < 1e-9, "{single}");
-        let mixed = Tolerance::of([ElementType::Float32, ElementType::Float16]).among(&[sequence]);
+        let mixed = Tolerance::from_types([ElementType::Float32, ElementType::Float16]).among(&[sequence]);
         assert!((mixed - 0.1).abs() < 1e-9, "{mixed}");
     }
 }

@@ -105,14 +105,14 @@ impl MemoryChecks {
                     named: kind.named(feed, moment.feed.width),
                 };
                 for slot in self.sample(&check, [before, after, out_of_place]) {
-                    clobbered.get_mut(slot).into_iter().for_each(|it| *it = true);
+                    clobbered.get_mut(slot).into_iter().for_each(|slot| *slot = true);
                 }
             }
         }
         let slots = moment.kinds.iter_mut().zip(clobbered).map(|(kind, clobbered)| {
             let mut slots = kind.write(moment.feed);
             for (slots, clobbered) in slots.iter_mut().zip(clobbered) {
-                let clobbered = clobbered.iter().enumerate().filter(|(_, it)| **it);
+                let clobbered = clobbered.iter().enumerate().filter(|(_, is_clobbered)| **is_clobbered);
                 slots.clobbered = ranges(clobbered.map(|(slot, _)| slot));
             }
             slots

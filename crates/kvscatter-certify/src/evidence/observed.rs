@@ -393,7 +393,7 @@ pub(crate) struct WideScales {
 
 impl WideScales {
     /// Finds such nodes among a decoder's hazards. Returns `None` if there are none.
-    pub(crate) fn of(decoder: &Decoder<'_>) -> Option<Self> {
+    pub(crate) fn find(decoder: &Decoder<'_>) -> Option<Self> {
         let hazards = decoder.hazards();
         let mut nodes = hazards.iter().filter_map(|hazard| match hazard {
             Hazard::TensorWideScale { node } => Some(node),

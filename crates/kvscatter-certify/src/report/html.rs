@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_compared_stands_beside_the_verdict() {
+    fn missing_comparisons_stand_beside_the_verdict() {
         let mut certificate = sample::passed();
         let head = |page: &str| page.split("</header>").next().unwrap().to_owned();
         let engine = "both models ran in ONNX Runtime 1.31.1";

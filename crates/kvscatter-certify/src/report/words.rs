@@ -129,7 +129,7 @@ pub fn not_judged(evidence: &Evidence) -> impl Iterator<Item = String> {
 /// Counts the claims by verdict: `9 claims passed, 1 was not measured`.
 #[must_use]
 pub fn verdict_counts(evidence: &Evidence) -> String {
-    let of = |verdict| evidence.checks().filter(|check| check.verdict == verdict).count();
+    let number = |verdict| evidence.checks().filter(|check| check.verdict == verdict).count();
     let mut parts = Vec::new();
     for (verdict, one, more) in [
         (Verdict::Failed, "failed", "failed"),
@@ -138,7 +138,7 @@ pub fn verdict_counts(evidence: &Evidence) -> String {
         (Verdict::NotMeasured, "was not measured", "were not measured"),
         (Verdict::NotApplicable, "does not apply", "do not apply"),
     ] {
-        match of(verdict) {
+        match number(verdict) {
             0 => {}
             count => {
                 let noun = if parts.is_empty() { if count == 1 { " claim" } else { " claims" } } else { "" };

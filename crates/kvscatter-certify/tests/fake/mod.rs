@@ -218,7 +218,7 @@ impl FakeSession {
             for column in 0..width {
                 let mut seen = [0.0_f32; ROW];
                 let hidden = usize::from(self.fault == Fault::LengthOffByOne && start > 0);
-                let [tokens, query] = [start + width, start + column - hidden].map(|it| it as i64);
+                let [tokens, query] = [start + width, start + column - hidden].map(|number| number as i64);
                 for cache in caches.iter_mut() {
                     let rule = Visibility::new(Mode::Linear, cache.slots).causal();
                     for slot in 0..cache.slots {

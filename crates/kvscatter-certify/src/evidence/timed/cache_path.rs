@@ -104,10 +104,10 @@ fn check(worst: Option<&CachePathTimes>, failures: Vec<Failure>, inseparable: &[
 }
 
 fn failure(times: &CachePathTimes) -> Failure {
-    let at = |at: Option<&CapacityTime>| {
+    let shown = |at: Option<&CapacityTime>| {
         at.map(|at| format!("{} at {} slots", units::time(at.fastest_ns), at.capacity)).unwrap_or_default()
     };
-    let (small, large) = (at(times.at.first()), at(times.at.last()));
+    let (small, large) = (shown(times.at.first()), shown(times.at.last()));
     Failure {
         cache: Some(times.cache.clone()),
         ..Failure::new(format!("{small}, {large}: {:.1} times as long", times.ratio))

@@ -145,7 +145,7 @@ mod tests {
     use super::{contexts, crossover};
     use crate::certificate::{Crossover, DecodeTime};
 
-    fn of(times: &[(usize, f64, f64)]) -> Crossover {
+    fn crossover_of(times: &[(usize, f64, f64)]) -> Crossover {
         let time =
             |&(context, model_ns, original)| DecodeTime { context, model_ns, original_ns: Some(original) };
         crossover(&times.iter().map(time).collect::<Vec<_>>())
@@ -160,13 +160,16 @@ mod tests {
 
     #[test]
     fn the_crossover_lies_between_two_lengths_or_nowhere() {
-        assert_eq!(of(&[(1, 1.0, 2.0), (2, 1.0, 3.0)]), Crossover::Always);
-        assert_eq!(of(&[(1, 2.0, 1.0), (2, 2.0, 1.5)]), Crossover::Never);
-        assert_eq!(of(&[(100, 15.0, 10.0), (200, 15.0, 30.0)]), Crossover::From(150));
-        assert_eq!(of(&[(1, 10.0, 10.1), (2, 10.0, 10.1)]), Crossover::Unclear);
-        assert_eq!(of(&[(1, 2.0, 1.0), (2, 1.0, 2.0), (3, 2.0, 1.0), (4, 1.0, 2.0)]), Crossover::Unclear);
+        assert_eq!(crossover_of(&[(1, 1.0, 2.0), (2, 1.0, 3.0)]), Crossover::Always);
+        assert_eq!(crossover_of(&[(1, 2.0, 1.0), (2, 2.0, 1.5)]), Crossover::Never);
+        assert_eq!(crossover_of(&[(100, 15.0, 10.0), (200, 15.0, 30.0)]), Crossover::From(150));
+        assert_eq!(crossover_of(&[(1, 10.0, 10.1), (2, 10.0, 10.1)]), Crossover::Unclear);
         assert_eq!(
-            of(&[(1, 1.0, 2.0), (2, 2.0, 1.0)]),
+            crossover_of(&[(1, 2.0, 1.0), (2, 1.0, 2.0), (3, 2.0, 1.0), (4, 1.0, 2.0)]),
+            Crossover::Unclear
+        );
+        assert_eq!(
+            crossover_of(&[(1, 1.0, 2.0), (2, 2.0, 1.0)]),
             Crossover::Unclear,
             "slower only where the context is long"
         );
