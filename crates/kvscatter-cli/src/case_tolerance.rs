@@ -27,9 +27,6 @@ pub(crate) fn read(folder: &Path) -> Result<Option<Tolerance>, CommandError> {
 }
 
 /// Writes the file into this folder.
-///
-/// # Errors
-/// Returns the errors of [`json_file::write`].
 pub(crate) fn write(folder: &Path, tolerance: &Tolerance) -> Result<(), CommandError> {
     json_file::write(&folder.join(TOLERANCE), tolerance)
 }

@@ -1,9 +1,9 @@
 //! Opens the engine that `--engine`, `--ort-lib` and `--ort-plugin` name.
 
 use std::num::NonZeroUsize;
-use std::path::Path;
+use std::path::PathBuf;
 
-use clap::ValueEnum;
+use clap::{Args, ValueEnum};
 use kvscatter_session::{Engine, LoadOptions, engine_label};
 use serde::Serialize;
 
@@ -18,22 +18,27 @@ pub(crate) enum EngineName {
     Ort,
 }
 
-/// The files that ONNX Runtime consists of, as the options name them.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct OrtFiles<'a> {
-    /// The value of `--ort-lib`.
-    pub(crate) lib: Option<&'a Path>,
-    /// The value of `--ort-plugin`.
-    pub(crate) plugin: Option<&'a Path>,
+/// The files that ONNX Runtime consists of.
+#[derive(Debug, Args)]
+pub(crate) struct OrtFiles {
+    /// The library of ONNX Runtime, or a folder with its package [default: $KVSCATTER_ORT_LIB, else
+    /// $ORT_DYLIB_PATH, else that of the active Python]
+    #[arg(long, value_name = "PATH")]
+    ort_lib: Option<PathBuf>,
+
+    /// The plugin for ONNX Runtime, or none [default: $KVSCATTER_ORT_PLUGIN, else the one beside this command, if
+    /// any]
+    #[arg(long, value_name = "PATH|none")]
+    ort_plugin: Option<PathBuf>,
 }
 
-impl OrtFiles<'_> {
-    /// Returns the first of the options that is given.
-    fn given(self) -> Option<&'static str> {
-        match self {
-            Self { lib: Some(_), .. } => Some("--ort-lib"),
-            Self { plugin: Some(_), .. } => Some("--ort-plugin"),
-            Self { lib: None, plugin: None } => None,
+impl OrtFiles {
+    /// Checks that none of the files is given, because the engine is not ONNX Runtime.
+    pub(crate) fn check_unused(&self) -> Result<(), CommandError> {
+        let given = [("--ort-lib", &self.ort_lib), ("--ort-plugin", &self.ort_plugin)];
+        match given.into_iter().find(|(_, path)| path.is_some()) {
+            None => Ok(()),
+            Some((option, _)) => Err(CommandError::LibraryUnused { option }),
         }
     }
 }
@@ -44,25 +49,25 @@ impl OrtFiles<'_> {
 /// - Returns [`CommandError::LibraryUnused`] if a library is given to an engine that does not use one.
 /// - Returns [`CommandError::NotBuilt`] if this build of the command does not contain the engine.
 /// - Returns an error if the library or the plugin cannot be loaded.
-pub(crate) fn open(name: EngineName, ort: OrtFiles<'_>) -> Result<Box<dyn Engine>, CommandError> {
-    match (name, ort.given()) {
-        (EngineName::Tract, Some(option)) => Err(CommandError::LibraryUnused { option }),
+pub(crate) fn open(name: EngineName, ort: &OrtFiles) -> Result<Box<dyn Engine>, CommandError> {
+    match name {
         #[cfg(feature = "onnxruntime")]
-        (EngineName::Ort, _) => {
-            let runtime = kvscatter_ort_engine::OnnxRuntime::load(ort.lib)?;
-            Ok(Box::new(match kvscatter_ort_engine::locate_plugin(ort.plugin) {
+        EngineName::Ort => {
+            let runtime = kvscatter_ort_engine::OnnxRuntime::load(ort.ort_lib.as_deref())?;
+            Ok(Box::new(match kvscatter_ort_engine::locate_plugin(ort.ort_plugin.as_deref()) {
                 Some(plugin) => runtime.with_plugin(&plugin)?,
                 None => runtime,
             }))
         }
         #[cfg(not(feature = "onnxruntime"))]
-        (EngineName::Ort, _) => {
+        EngineName::Ort => {
             Err(CommandError::NotBuilt { what: "the engine ONNX Runtime", feature: "onnxruntime" })
         }
-        #[cfg(feature = "tract")]
-        (EngineName::Tract, None) => Ok(Box::new(kvscatter_tract::Tract)),
-        #[cfg(not(feature = "tract"))]
-        (EngineName::Tract, None) => {
+        EngineName::Tract => {
+            ort.check_unused()?;
+            #[cfg(feature = "tract")]
+            return Ok(Box::new(kvscatter_tract::Tract));
+            #[cfg(not(feature = "tract"))]
             Err(CommandError::NotBuilt { what: "the engine tract", feature: "tract" })
         }
     }
@@ -79,7 +84,7 @@ pub(crate) struct EngineInfo {
 }
 
 impl EngineInfo {
-    pub(crate) fn of(engine: &dyn Engine) -> Self {
+    pub(crate) fn new(engine: &dyn Engine) -> Self {
         Self {
             name: engine.name().to_owned(),
             version: engine.version().to_owned(),

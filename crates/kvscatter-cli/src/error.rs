@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use kvscatter::ElementType;
 use kvscatter_onnx::random_inputs::DynamicDim;
 
-use crate::estimate::Estimate;
+use crate::commands::MANY;
 use crate::output::{count, one_line};
 use crate::{files, options};
 
@@ -42,7 +42,7 @@ pub(crate) enum CommandError {
          --path crates/kvscatter-cli --features {feature} (or: cargo run --release --features {feature} -- ...)"
     )]
     NotBuilt { what: &'static str, feature: &'static str },
-    #[error("{option}: the engine tract uses no library; add --engine ort to use ONNX Runtime")]
+    #[error("{option}: only ONNX Runtime uses this; add --engine ort")]
     LibraryUnused { option: &'static str },
     /// A line of a file of prompts is wrong.
     #[error("{place}, line {line}: {problem}")]
@@ -87,9 +87,9 @@ pub(crate) enum CommandError {
     #[error("{}: must be new or empty, but contains {}", .dir.display(), .entry.display())]
     NotEmpty { dir: PathBuf, entry: OsString },
     #[error(
-        "--count {count} would take about {estimate}, estimated from the first cases; add --many to write them all"
+        "--count {count}: more than {MANY} cases take long and fill the disk; add --many to write them all"
     )]
-    ManyCases { count: usize, estimate: Estimate },
+    ManyCases { count: usize },
     #[error("{}: {cause}", .path.display())]
     Json { path: PathBuf, cause: serde_json::Error },
     #[error("{}: rtol and atol must be at least 0", .path.display())]

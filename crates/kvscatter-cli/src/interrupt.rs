@@ -76,9 +76,6 @@ fn end_by(signal: i32) {
 /// it at once.
 ///
 /// If the command was started with a signal ignored, for example by `nohup`, the signal stays ignored.
-///
-/// # Errors
-/// Returns the errors of the operating system.
 pub(crate) fn clean_up_on_signals() -> io::Result<()> {
     fail_at_size_limit();
     let mut handled = Vec::new();

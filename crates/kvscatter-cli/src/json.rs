@@ -5,24 +5,35 @@ use std::io::Write;
 
 use kvscatter_onnx::text::names::misleads;
 use serde::Serialize;
+use serde_json::Value;
 
 /// Writes a document. Characters that move a terminal's cursor or reverse text are written as `\u`
 /// escapes, so a parser reads the same text.
-///
-/// # Errors
-/// Returns the errors of the writer, and an error for a value that JSON cannot represent.
 pub(crate) fn write(mut to: impl Write, document: &impl Serialize) -> serde_json::Result<()> {
     let text = serde_json::to_string_pretty(document)?;
     to.write_all(escaped(&text).as_bytes()).map_err(serde_json::Error::io)
 }
 
 /// Writes a document in one line, with the same escapes as [`write`].
-///
-/// # Errors
-/// Returns the errors of [`write`].
 pub(crate) fn write_line(mut to: impl Write, document: &impl Serialize) -> serde_json::Result<()> {
     let text = serde_json::to_string(document)?;
     to.write_all(escaped(&text).as_bytes()).map_err(serde_json::Error::io)
+}
+
+/// Returns an object with the fields of two.
+pub(crate) fn joined(mut first: Value, second: Value) -> Value {
+    if let (Value::Object(fields), Value::Object(more)) = (&mut first, second) {
+        fields.extend(more);
+    }
+    first
+}
+
+/// Removes those of the named fields that are `null`.
+pub(crate) fn without_null(mut document: Value, optional: &[&str]) -> Value {
+    if let Value::Object(fields) = &mut document {
+        fields.retain(|name, value| !value.is_null() || !optional.contains(&name.as_str()));
+    }
+    document
 }
 
 /// Escapes the text of strings. `serde_json` has already escaped the control characters that JSON forbids, so a line

@@ -23,7 +23,6 @@ mod commands;
 mod compare;
 mod engines;
 mod error;
-mod estimate;
 mod failure;
 mod files;
 #[cfg(any(unix, feature = "text"))]
@@ -70,7 +69,7 @@ fn main() -> ExitCode {
             return ExitCode::from(failure::EXIT_CODE);
         }
         Err(error) => {
-            return refused(UsageError::of(&error, &Cli::command(), &arguments).into(), as_json);
+            return refused(UsageError::new(&error, &Cli::command(), &arguments).into(), as_json);
         }
     };
     #[cfg(unix)]

@@ -63,7 +63,7 @@ mod tests {
     use super::integer;
 
     #[test]
-    fn what_is_wrong_is_said_for_people() {
+    fn wrong_numbers_are_explained() {
         assert_eq!(integer::<NonZeroUsize>("3").map(NonZeroUsize::get), Ok(3));
         for (text, message) in [
             ("0", "must be at least 1"),

@@ -175,9 +175,6 @@ pub(crate) fn mode() -> impl TypedValueParser<Value = Mode> {
 
 impl Operator {
     /// Prepares the write for `[cache, update]`, and loads the indices.
-    ///
-    /// # Errors
-    /// Returns the errors of the operator's `prepare` and of loading the indices.
     pub(crate) fn prepare(&self, [cache, update]: &[Described; 2]) -> Result<PreparedCall, CommandError> {
         let element = same_element_type(cache.element, self.update_argument(), update.element)?;
         let hinted = |rule| self.hinted(rule, cache, update);
@@ -283,9 +280,6 @@ impl Operator {
 
 impl PreparedCall {
     /// Plans the write.
-    ///
-    /// # Errors
-    /// Returns the errors of the operator's `plan`.
     pub(crate) fn plan(&self) -> Result<WritePlan<'_>, kvscatter::Error> {
         let lengths = Lengths::from(self.lengths.as_ref());
         match &self.indices {

@@ -28,17 +28,11 @@ pub(crate) struct Refused {
 
 impl Refused {
     /// Reads the file in this folder, if there is one.
-    ///
-    /// # Errors
-    /// Returns the errors of [`json_file::read`].
     pub(crate) fn read(folder: &Path) -> Result<Option<Self>, CommandError> {
         json_file::read(&folder.join(REFUSED), MAX_BYTES)
     }
 
     /// Writes the file into this folder.
-    ///
-    /// # Errors
-    /// Returns the errors of [`json_file::write`].
     pub(crate) fn write(&self, folder: &Path) -> Result<(), CommandError> {
         json_file::write(&folder.join(REFUSED), self)
     }

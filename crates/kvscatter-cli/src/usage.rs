@@ -28,7 +28,7 @@ pub(crate) struct UsageError {
 
 impl UsageError {
     /// Reads clap's error about `arguments` of `command`.
-    pub(crate) fn of(error: &clap::Error, command: &clap::Command, arguments: &[OsString]) -> Self {
+    pub(crate) fn new(error: &clap::Error, command: &clap::Command, arguments: &[OsString]) -> Self {
         let text = |kind| match error.get(kind) {
             Some(ContextValue::String(text)) => Some(text.clone()),
             _ => None,
@@ -36,7 +36,9 @@ impl UsageError {
         let (argument, value) = (text(ContextKind::InvalidArg), text(ContextKind::InvalidValue));
         let words: Vec<_> = arguments.iter().filter_map(|word| word.to_str()).collect();
         let list = match error.kind() {
-            ErrorKind::UnknownArgument if argument.as_deref().is_some_and(|it| !it.starts_with("--")) => {
+            ErrorKind::UnknownArgument
+                if argument.as_deref().is_some_and(|argument| !argument.starts_with("--")) =>
+            {
                 SplitList::find(command, &words, None)
             }
             ErrorKind::ValueValidation => {
@@ -180,7 +182,7 @@ mod tests {
         let mut command = Command::new("k").subcommand(Command::new("plan").arg(indices).arg(file));
         let arguments: Vec<_> = line.split('_').map(OsString::from).collect();
         let error = command.try_get_matches_from_mut(&arguments).unwrap_err();
-        UsageError::of(&error, &command, &arguments)
+        UsageError::new(&error, &command, &arguments)
     }
 
     #[test]
@@ -214,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_is_about_is_a_field() {
+    fn argument_and_value_are_fields() {
         let UsageError { argument, value, .. } = refused("k_plan_--write-indices_3;0");
         assert_eq!(argument.as_deref(), Some("--write-indices <INDICES>"));
         assert_eq!(value.as_deref(), Some("3;0"));

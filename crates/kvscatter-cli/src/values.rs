@@ -67,7 +67,7 @@ pub(crate) struct Summary {
 }
 
 impl Summary {
-    pub(crate) fn of(tensor: &Tensor) -> Self {
+    pub(crate) fn new(tensor: &Tensor) -> Self {
         const SHORT: usize = 16;
         let element = tensor.element();
         let list = matches!(element, ElementType::Int32 | ElementType::Int64) && tensor.shape().len() == 1;

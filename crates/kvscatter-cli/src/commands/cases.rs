@@ -3,36 +3,29 @@
 mod corpus;
 mod model;
 mod tensors;
-mod written;
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::time::Instant;
 
 use clap::Args;
 use indicatif::ProgressStyle;
 use kvscatter_onnx::file::UnfinishedFiles;
 use kvscatter_onnx::test_dir::TestCase;
 use kvscatter_oracle::cases::{Call, Case, tensor_scatter};
-use serde::Serialize;
+use serde_json::json;
 
 use crate::error::CommandError;
-use crate::estimate::Estimate;
 use crate::files;
+use crate::json::without_null;
 use crate::numbers::integer;
 use crate::output::{Outcome, Output, count, one_line, progress};
 use crate::refused::Refused;
 
 use model::ModelParts;
 use tensors::{element, int64s, tensor, tensors};
-use written::Written;
 
 /// The most cases that are written without `--many`.
-const MANY: usize = 100_000;
-/// From this number of cases on, their size and time are printed before most of them are written.
-const ANNOUNCED: usize = 1_000;
-/// Cases from which the size and the time of all cases are estimated.
-const SAMPLE: usize = 200;
+pub(crate) const MANY: usize = 100_000;
 
 /// The beginning of the name of the folder in which cases are made.
 const INCOMPLETE: &str = ".incomplete-";
@@ -48,9 +41,8 @@ const MARKED: &str =
 /// larger than the capacity, empty dimensions and odd rows of 4-bit elements. If the inputs must be refused,
 /// there is no output, and refused.json contains the reason.
 ///
-/// Either all cases are written or none. After an error or an interruption no file remains. For 1000 or more
-/// cases, the command estimates the size of all files and the time after the first 200 cases, and prints them
-/// on standard error.
+/// Either all cases are written or none. After an error or an interruption no file remains. In a terminal, a
+/// bar shows the remaining time.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -83,33 +75,30 @@ pub(crate) struct Cases {
     conformance: bool,
 }
 
-#[derive(Serialize)]
-struct CasesDocument {
-    folder: PathBuf,
-    /// The seed of random cases. The corpus has none.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    seed: Option<u64>,
+/// How many cases were written, and how many of them must be refused.
+#[derive(Clone, Copy, Default)]
+struct Written {
     cases: usize,
     refused: usize,
 }
 
 pub(crate) fn run(args: Cases, output: &mut Output) -> Result<Outcome, CommandError> {
+    if args.count > MANY && !args.many {
+        return Err(CommandError::ManyCases { count: args.count });
+    }
     check_empty(&args.output)?;
-    let written = write_all(&args, output.is_json())?;
+    let Written { cases, refused } = write_all(&args)?;
+    let folder = args.output.display().to_string();
     if output.is_json() {
-        output.json(&CasesDocument {
-            folder: args.output,
-            seed: (!args.conformance).then_some(args.seed),
-            cases: written.cases,
-            refused: written.refused,
-        })?;
+        // The corpus has no seed.
+        let seed = (!args.conformance).then_some(args.seed);
+        let document = json!({"folder": folder, "seed": seed, "cases": cases, "refused": refused});
+        output.json(&without_null(document, &["seed"]))?;
     } else {
-        let folder = one_line(&args.output.display().to_string());
+        let (folder, cases) = (one_line(&folder), count(cases, "case"));
         writeln!(
             output,
-            "{folder}: {}, of which {} must be refused; check them with: kvscatter verify {folder}",
-            count(written.cases, "case"),
-            written.refused
+            "{folder}: {cases}, of which {refused} must be refused; check them with: kvscatter verify {folder}"
         )?;
     }
     Ok(Outcome::Passed)
@@ -120,7 +109,7 @@ pub(crate) fn run(args: Cases, output: &mut Output) -> Result<Outcome, CommandEr
 /// The cases are made in a new folder inside the output, and moved up after all of them are complete. An
 /// error or a signal removes that folder. After an event that cannot be caught, such as a power failure, the
 /// folder remains, with its [`MARKER`].
-fn write_all(args: &Cases, is_quiet: bool) -> Result<Written, CommandError> {
+fn write_all(args: &Cases) -> Result<Written, CommandError> {
     let refuse = |error: io::Error| files::FileError::at_path(&args.output, error);
     let mut unfinished = UnfinishedFiles::new();
     unfinished.folders(&args.output).map_err(refuse)?;
@@ -129,43 +118,21 @@ fn write_all(args: &Cases, is_quiet: bool) -> Result<Written, CommandError> {
     let (names, written) = if args.conformance {
         (corpus::entries(), unfinished.fill(|| corpus::write_all(&folder))?)
     } else {
-        write_random(args, &folder, &unfinished, is_quiet)?
+        write_random(args, &folder, &unfinished)?
     };
     unfinished.complete(|| move_up(&folder, &args.output, &names)).map_err(refuse)?;
     Ok(written)
 }
 
 /// Writes the random cases into a folder. Returns their names.
-///
-/// The size and the time of many cases are estimated after the first [`SAMPLE`] cases, and printed unless
-/// `is_quiet`.
 fn write_random(
     args: &Cases,
     folder: &Path,
     unfinished: &UnfinishedFiles,
-    is_quiet: bool,
 ) -> Result<(Vec<String>, Written), CommandError> {
     let bar = progress(args.count).with_style(with_time_left());
-    let begun = Instant::now();
     let (mut names, mut written) = (Vec::new(), Written::default());
     for case in tensor_scatter(args.seed, args.count) {
-        if names.len() == SAMPLE && args.count >= ANNOUNCED {
-            let estimate = Estimate::of(folder, begun.elapsed(), SAMPLE, args.count)
-                .map_err(|error| files::FileError::at_path(&args.output, error))?;
-            if args.count > MANY && !args.many {
-                return Err(CommandError::ManyCases { count: args.count, estimate });
-            }
-            if !is_quiet {
-                let cases = count(args.count, "case");
-                // If standard error is closed, the estimate is not shown.
-                bar.suspend(|| {
-                    let _ = writeln!(
-                        io::stderr(),
-                        "{cases} take about {estimate}, estimated from the first {SAMPLE}"
-                    );
-                });
-            }
-        }
         let is_refused = unfinished.fill(|| write(&case, &folder.join(&case.name)))?;
         written.refused = written.refused.saturating_add(is_refused.into());
         written.cases = written.cases.saturating_add(1);

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use clap::Args;
 use kvscatter_onnx::DEFAULT_MEMORY_LIMIT;
 
-use crate::engines::{self, EngineName};
+use crate::engines::{self, EngineName, OrtFiles};
 use crate::numbers::{integer, tolerance};
 
 #[cfg(feature = "certify")]
@@ -70,13 +70,8 @@ pub(crate) struct Certify {
     #[arg(long, default_value = "ort")]
     engine: EngineName,
 
-    /// The library of ONNX Runtime, or a folder with its package
-    #[arg(long, value_name = "PATH")]
-    ort_lib: Option<PathBuf>,
-
-    /// The plugin for ONNX Runtime, or none [default: the one beside this command, if any]
-    #[arg(long, value_name = "PATH|none")]
-    ort_plugin: Option<PathBuf>,
+    #[command(flatten)]
+    ort: OrtFiles,
 
     /// Tokens in the prompt of each sample [default: 7,3,5 as far as they fit]
     #[arg(long, value_name = "N,...", value_delimiter = ',', help_heading = "What is run", value_parser = integer::<NonZeroUsize>)]

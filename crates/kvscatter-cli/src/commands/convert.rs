@@ -13,11 +13,12 @@ use kvscatter_onnx::source::ModelSource;
 use kvscatter_onnx::text::units;
 use kvscatter_onnx::{DataFile, Model, RuntimeVersion};
 use kvscatter_session::{KvSession, SessionError, SessionOptions};
-use serde::Serialize;
+use serde_json::{Value, json};
 
-use super::merged::{self, BranchDocument};
-use super::weights::{self, WeightFileDocument, WeightFiles};
+use super::merged;
+use super::weights::{self, WeightFiles};
 use crate::error::CommandError;
+use crate::json::without_null;
 use crate::numbers::integer;
 use crate::output::{Outcome, Output, count, hanging, one_line, paragraph, table};
 
@@ -112,97 +113,6 @@ enum Window {
     Mask,
 }
 
-/// The converted decoder, as `--json` prints it.
-#[derive(Serialize)]
-struct ConvertDocument<'a> {
-    model: String,
-    output: String,
-    max_seq: usize,
-    caches: usize,
-    rings: Vec<RingDocument>,
-    linear_windows: Vec<LinearWindowDocument>,
-    attentions: usize,
-    attention_nodes: usize,
-    fused: usize,
-    kept: Vec<KeptDocument<'a>>,
-    write_indices: &'a str,
-    attention_mask: Option<&'a str>,
-    nonpad_kv_seqlen: Option<&'a str>,
-    least_onnxruntime: &'a str,
-    /// The branch of a merged decoder that was converted.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    merged: Option<BranchDocument<'a>>,
-    states: Vec<StateDocument<'a>>,
-    /// The inputs whose meaning the graph does not show.
-    unknown_inputs: &'a [String],
-    /// The reason why sessions do not run the model; `null` if they do.
-    refusal: Option<String>,
-    cost: Cost,
-    files: Vec<WeightFileDocument>,
-}
-
-/// Rings of one size.
-#[derive(Serialize)]
-struct RingDocument {
-    capacity: usize,
-    window: usize,
-    chunk: usize,
-    rewind: usize,
-    caches: usize,
-}
-
-/// Attention with a window that reads linear caches.
-#[derive(Serialize)]
-struct LinearWindowDocument {
-    window: usize,
-    attentions: usize,
-    reason: String,
-}
-
-/// An attention operation that could not become one node.
-#[derive(Serialize)]
-struct KeptDocument<'a> {
-    output: &'a str,
-    reason: String,
-}
-
-/// A state beside the caches, which is not changed.
-#[derive(Serialize)]
-struct StateDocument<'a> {
-    past: &'a str,
-    present: &'a str,
-}
-
-/// The cost of a static cache, which does not depend on how much of it is in use.
-#[derive(Serialize)]
-struct Cost {
-    /// The bytes of all caches; `null` if the model leaves a size open.
-    bytes_per_sample: Option<u64>,
-    /// The bytes of all caches if none were a ring.
-    bytes_per_linear_sample: Option<u64>,
-    bytes_per_slot: Option<u64>,
-    /// The slots of each sample that are an input of attention in every step, in a layer with the most slots.
-    slots_per_step: usize,
-    /// Whether attention also takes the used length, so that an engine can stop there.
-    takes_length: bool,
-    #[serde(skip)]
-    max_seq: usize,
-    /// The most tokens of a sample, if all caches are rings.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    most_tokens: Option<usize>,
-    /// Whether attention consists of Attention nodes alone.
-    #[serde(skip)]
-    is_all_nodes: bool,
-    /// The ratio of all slots to used slots, for some numbers of used slots.
-    slots_to_context: Vec<Ratio>,
-}
-
-#[derive(Serialize)]
-struct Ratio {
-    context: usize,
-    ratio: usize,
-}
-
 /// The context lengths that the capacity is compared with.
 const CONTEXTS: [usize; 4] = [8, 64, 512, 4096];
 
@@ -213,115 +123,6 @@ const MEASURED: [(usize, f64, f64); 2] = [(128, 5.3, 0.9), (4095, 0.5, 0.3)];
 /// What runs a decoder with states, in the words of docs/models.md.
 const WHO_RUNS_STATES: &str = "In your own loop, feed all samples equally many tokens, and no padding. KvSession and \
                                generate choose such runs themselves. certify refuses decoders with states";
-
-impl RingDocument {
-    fn new(RingSize { capacity, window, chunk, rewind, .. }: RingSize, caches: usize) -> Self {
-        Self { capacity, window, chunk, rewind, caches }
-    }
-}
-
-impl Cost {
-    fn new(converted: &Converted, max_seq: usize) -> Self {
-        let largest_ring = converted.rings.keys().map(|ring| ring.capacity).max();
-        let slots = largest_ring.filter(|_| converted.most_tokens.is_some()).unwrap_or(max_seq);
-        let ratio = |context: usize| {
-            let ratio = slots.checked_div(context).filter(|ratio| *ratio >= 2)?;
-            Some(Ratio { context, ratio })
-        };
-        Self {
-            bytes_per_sample: converted.bytes_per_sample,
-            bytes_per_linear_sample: converted.linear_bytes_per_sample,
-            bytes_per_slot: converted.bytes_per_slot,
-            slots_per_step: slots,
-            max_seq,
-            most_tokens: converted.most_tokens,
-            takes_length: converted.nonpad_kv_seqlen.is_some(),
-            is_all_nodes: converted.attention_nodes == converted.attentions,
-            slots_to_context: CONTEXTS.into_iter().filter_map(ratio).collect(),
-        }
-    }
-
-    fn show(&self, output: &mut Output) -> Result<(), CommandError> {
-        self.show_bytes(output)?;
-        let text = match self.most_tokens {
-            Some(most_tokens) => vec![self.of_rings(most_tokens)],
-            None => self.of_linear_caches(),
-        };
-        writeln!(output)?;
-        text.iter().try_for_each(|text| writeln!(output, "{}", paragraph(text)))?;
-        Ok(())
-    }
-
-    fn show_bytes(&self, output: &mut Output) -> Result<(), CommandError> {
-        let (Some(sample), Some(slot), Some(linear)) =
-            (self.bytes_per_sample, self.bytes_per_slot, self.bytes_per_linear_sample)
-        else {
-            return Ok(());
-        };
-        let slots = format!("{} of {}", count(self.max_seq, "slot"), units::bytes(slot));
-        let without_rings = match sample == linear {
-            true => ":".to_owned(),
-            false => format!(". Without rings, they would take {}:", units::bytes(linear)),
-        };
-        writeln!(output, "\nThe caches take {} a sample{without_rings} {slots}.", units::bytes(sample))?;
-        Ok(())
-    }
-
-    /// Returns what a step of a model reads whose caches are all rings.
-    fn of_rings(&self, most_tokens: usize) -> String {
-        let most = match most_tokens {
-            UNLIMITED => "A sample can have any number of tokens.".to_owned(),
-            most => format!(
-                "A sample can have {most} tokens (--max-seq), because the decoder has a table of positions or a mask \
-                 of all tokens. A larger --max-seq makes no ring larger."
-            ),
-        };
-        format!(
-            "{most} A step takes the same time and memory for every length of text. With kvscatter's plugin or its engine \
-             tract, an Attention node reads only the slots that a token sees. ONNX Runtime without the plugin reads \
-             all {} of a ring.",
-            count(self.slots_per_step, "slot")
-        )
-    }
-
-    /// Returns what a step of a model with linear caches reads.
-    fn of_linear_caches(&self) -> Vec<String> {
-        let ratios: Vec<_> = self
-            .slots_to_context
-            .iter()
-            .map(|it| format!("{} × at {} tokens", it.ratio, it.context))
-            .collect();
-        let ratios = if ratios.is_empty() { String::new() } else { format!(" ({})", ratios.join(", ")) };
-        let all = count(self.slots_per_step, "slot");
-        let [(few, slower, few_in_plugin), (many, faster, many_in_plugin)] = MEASURED;
-        let reads = |reader: &str, then: &str| {
-            format!(
-                "{reader} reads all {all} of each sample in every step, even if few are in use{ratios}. {then} choose \
-                 --max-seq no larger than your longest text."
-            )
-        };
-        let mut text = Vec::new();
-        if self.takes_length {
-            text.push(
-                "With kvscatter's plugin or its engine tract, an Attention node reads only the slots in use, so its \
-                 time grows with the context and not with --max-seq."
-                    .to_owned(),
-            );
-            text.push(reads("ONNX Runtime without the plugin", "Without the plugin,"));
-            if !self.is_all_nodes {
-                text.push(format!("Attention of separate nodes reads all {all} in every engine."));
-            }
-            text.push(format!(
-                "For example, a step of the decoder in docs/models.md, with 4096 slots, takes {few_in_plugin} × the \
-                 time of a growing cache at {few} tokens and {many_in_plugin} × at {many} with the plugin, and {slower} × \
-                 and {faster} × without it."
-            ));
-        } else {
-            text.push(reads("Attention of separate nodes", "So"));
-        }
-        text
-    }
-}
 
 pub(crate) fn run(args: Convert, output: &mut Output) -> Result<Outcome, CommandError> {
     let args = Convert { model: ModelSource::find(&args.model)?.model, ..args };
@@ -338,7 +139,6 @@ pub(crate) fn run(args: Convert, output: &mut Output) -> Result<Outcome, Command
         output.json(&document(&args, &converted, &files))?;
     } else {
         show(&args, &converted, &files, output)?;
-        Cost::new(&converted, args.max_seq).show(output)?;
     }
     Ok(Outcome::Passed)
 }
@@ -430,6 +230,9 @@ fn show(
         let text = format!("KvSession and generate refuse this model: {refusal}. Run it in your own loop.");
         writeln!(output, "\n{}", paragraph(&one_line(&text)))?;
     }
+    size(converted, slots).map_or(Ok(()), |size| writeln!(output, "\n{size}"))?;
+    writeln!(output)?;
+    cost(converted, slots).iter().try_for_each(|text| writeln!(output, "{}", paragraph(text)))?;
     Ok(())
 }
 
@@ -501,45 +304,148 @@ fn readers(converted: &Converted) -> String {
     }
 }
 
-fn document<'a>(args: &Convert, converted: &'a Converted, files: &[DataFile]) -> ConvertDocument<'a> {
-    ConvertDocument {
-        model: args.model.display().to_string(),
-        output: args.output.display().to_string(),
-        max_seq: args.max_seq,
-        caches: converted.caches,
-        rings: converted.rings.iter().map(|(ring, caches)| RingDocument::new(*ring, *caches)).collect(),
-        linear_windows: converted
-            .linear_windows
-            .iter()
-            .map(|LinearWindow { window, attentions, reason }| LinearWindowDocument {
-                window: *window,
-                attentions: *attentions,
-                reason: reason.to_string(),
-            })
-            .collect(),
-        attentions: converted.attentions,
-        attention_nodes: converted.attention_nodes,
-        fused: converted.fused,
-        kept: converted
+/// Returns the sizes of the caches.
+fn size(converted: &Converted, max_seq: usize) -> Option<String> {
+    let sample = converted.bytes_per_sample?;
+    let slot = units::bytes(converted.bytes_per_slot?);
+    let linear = converted.linear_bytes_per_sample?;
+    let without_rings = match sample == linear {
+        true => ":".to_owned(),
+        false => format!(". Without rings, they would take {}:", units::bytes(linear)),
+    };
+    let (sample, slots) = (units::bytes(sample), count(max_seq, "slot"));
+    Some(format!("The caches take {sample} a sample{without_rings} {slots} of {slot}."))
+}
+
+/// Returns the slots of each sample that are an input of attention in every step, in a layer with the most slots.
+fn slots_per_step(converted: &Converted, max_seq: usize) -> usize {
+    let largest_ring = converted.rings.keys().map(|ring| ring.capacity).max();
+    largest_ring.filter(|_| converted.most_tokens.is_some()).unwrap_or(max_seq)
+}
+
+/// Returns some context lengths with the ratio of all slots to those in use, if the ratio is at least 2.
+fn ratios(slots: usize) -> impl Iterator<Item = (usize, usize)> {
+    CONTEXTS
+        .into_iter()
+        .filter_map(move |context| Some((context, slots.checked_div(context).filter(|ratio| *ratio >= 2)?)))
+}
+
+/// Returns what a step reads, as paragraphs. This does not depend on how much of a cache is in use.
+fn cost(converted: &Converted, max_seq: usize) -> Vec<String> {
+    let slots = count(slots_per_step(converted, max_seq), "slot");
+    match converted.most_tokens {
+        Some(most_tokens) => vec![cost_of_rings(most_tokens, &slots)],
+        None => cost_of_linear_caches(converted, max_seq, &slots),
+    }
+}
+
+/// Returns what a step of a model reads whose caches are all rings.
+fn cost_of_rings(most_tokens: usize, slots: &str) -> String {
+    let most = match most_tokens {
+        UNLIMITED => "A sample can have any number of tokens.".to_owned(),
+        most => format!(
+            "A sample can have {most} tokens (--max-seq), because the decoder has a table of positions or a mask \
+             of all tokens. A larger --max-seq makes no ring larger."
+        ),
+    };
+    format!(
+        "{most} A step takes the same time and memory for every length of text. With kvscatter's plugin or its engine \
+         tract, an Attention node reads only the slots that a token sees. ONNX Runtime without the plugin reads \
+         all {slots} of a ring."
+    )
+}
+
+/// Returns what a step of a model with linear caches reads.
+fn cost_of_linear_caches(converted: &Converted, max_seq: usize, slots: &str) -> Vec<String> {
+    let ratios: Vec<_> =
+        ratios(max_seq).map(|(context, ratio)| format!("{ratio} × at {context} tokens")).collect();
+    let ratios = if ratios.is_empty() { String::new() } else { format!(" ({})", ratios.join(", ")) };
+    let reads = |reader: &str, then: &str| {
+        format!(
+            "{reader} reads all {slots} of each sample in every step, even if few are in use{ratios}. {then} choose \
+             --max-seq no larger than your longest text."
+        )
+    };
+    // Without the used length, no engine can stop there.
+    if converted.nonpad_kv_seqlen.is_none() {
+        return vec![reads("Attention of separate nodes", "So")];
+    }
+    let [(few, slower, few_in_plugin), (many, faster, many_in_plugin)] = MEASURED;
+    let mut text = vec![
+        "With kvscatter's plugin or its engine tract, an Attention node reads only the slots in use, so its time \
+         grows with the context and not with --max-seq."
+            .to_owned(),
+        reads("ONNX Runtime without the plugin", "Without the plugin,"),
+    ];
+    if converted.attention_nodes != converted.attentions {
+        text.push(format!("Attention of separate nodes reads all {slots} in every engine."));
+    }
+    text.push(format!(
+        "For example, a step of the decoder in docs/models.md, with 4096 slots, takes {few_in_plugin} × the \
+         time of a growing cache at {few} tokens and {many_in_plugin} × at {many} with the plugin, and {slower} × \
+         and {faster} × without it."
+    ));
+    text
+}
+
+fn document(args: &Convert, converted: &Converted, files: &[DataFile]) -> Value {
+    let slots = slots_per_step(converted, args.max_seq);
+    let ring = |(ring, caches): (&RingSize, &usize)| {
+        let RingSize { capacity, window, chunk, rewind, .. } = ring;
+        json!({"capacity": capacity, "window": window, "chunk": chunk, "rewind": rewind, "caches": caches})
+    };
+    // Attention with a window that reads linear caches.
+    let linear = |LinearWindow { window, attentions, reason }: &LinearWindow| json!({"window": window, "attentions": attentions, "reason": reason.to_string()});
+    // The bytes are those of all caches, and `null` if the model leaves a size open.
+    let cost = json!({
+        "bytes_per_sample": converted.bytes_per_sample,
+        "bytes_per_linear_sample": converted.linear_bytes_per_sample,
+        "bytes_per_slot": converted.bytes_per_slot,
+        "slots_per_step": slots,
+        // Whether attention also takes the used length, so that an engine can stop there.
+        "takes_length": converted.nonpad_kv_seqlen.is_some(),
+        // The most tokens of a sample, if all caches are rings.
+        "most_tokens": converted.most_tokens,
+        "slots_to_context": ratios(slots)
+            .map(|(context, ratio)| json!({"context": context, "ratio": ratio}))
+            .collect::<Value>(),
+    });
+    let document = json!({
+        "model": args.model.display().to_string(),
+        "output": args.output.display().to_string(),
+        "max_seq": args.max_seq,
+        "caches": converted.caches,
+        "rings": converted.rings.iter().map(ring).collect::<Value>(),
+        "linear_windows": converted.linear_windows.iter().map(linear).collect::<Value>(),
+        "attentions": converted.attentions,
+        "attention_nodes": converted.attention_nodes,
+        "fused": converted.fused,
+        // Attention operations that could not become one node.
+        "kept": converted
             .kept
             .iter()
-            .map(|kept| KeptDocument { output: &kept.output, reason: kept.reason.to_string() })
-            .collect(),
-        write_indices: &converted.write_indices,
-        attention_mask: converted.attention_mask.as_deref(),
-        nonpad_kv_seqlen: converted.nonpad_kv_seqlen.as_deref(),
-        least_onnxruntime: least_onnxruntime(converted),
-        merged: converted.branch.as_ref().map(BranchDocument::from),
-        states: converted
+            .map(|kept| json!({"output": kept.output, "reason": kept.reason.to_string()}))
+            .collect::<Value>(),
+        "write_indices": converted.write_indices,
+        "attention_mask": converted.attention_mask,
+        "nonpad_kv_seqlen": converted.nonpad_kv_seqlen,
+        "least_onnxruntime": least_onnxruntime(converted),
+        // The branch of a merged decoder that was converted.
+        "merged": converted.branch.as_ref().map(merged::document),
+        // States beside the caches, which are not changed.
+        "states": converted
             .states
             .iter()
-            .map(|state| StateDocument { past: &state.past, present: &state.present })
-            .collect(),
-        unknown_inputs: &converted.unknown_inputs,
-        refusal: refusal(converted).map(|refusal| refusal.to_string()),
-        cost: Cost::new(converted, args.max_seq),
-        files: files.iter().map(WeightFileDocument::from).collect(),
-    }
+            .map(|state| json!({"past": state.past, "present": state.present}))
+            .collect::<Value>(),
+        // The inputs whose meaning the graph does not show.
+        "unknown_inputs": converted.unknown_inputs,
+        // The reason why sessions do not run the model; `null` if they do.
+        "refusal": refusal(converted).map(|refusal| refusal.to_string()),
+        "cost": without_null(cost, &["most_tokens"]),
+        "files": weights::document(files),
+    });
+    without_null(document, &["merged"])
 }
 
 #[cfg(test)]

@@ -106,7 +106,7 @@ pub(crate) fn run(args: Inspect, output: &mut Output) -> Result<Outcome, Command
         decoder: &decoder,
     };
     if output.is_json() {
-        output.json(&document::InspectDocument::new(&inspected))?;
+        output.json(&document::document(&inspected))?;
     } else {
         show::show(&inspected, output)?;
     }

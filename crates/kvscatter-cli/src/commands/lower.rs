@@ -5,10 +5,10 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use kvscatter_onnx::source::ModelSource;
-use kvscatter_onnx::{DataFile, LowerTarget, Lowered, Model, lower};
-use serde::Serialize;
+use kvscatter_onnx::{LowerTarget, Model, lower};
+use serde_json::json;
 
-use super::weights::{self, WeightFileDocument, WeightFiles};
+use super::weights::{self, WeightFiles};
 use crate::error::CommandError;
 use crate::output::{Outcome, Output, count, one_line};
 
@@ -74,17 +74,6 @@ impl TargetOption {
     }
 }
 
-/// The new model, as `--json` prints it.
-#[derive(Serialize)]
-struct LowerDocument {
-    model: String,
-    output: String,
-    operator: &'static str,
-    scatters: usize,
-    index_nodes: usize,
-    files: Vec<WeightFileDocument>,
-}
-
 pub(crate) fn run(args: Lower, output: &mut Output) -> Result<Outcome, CommandError> {
     let args = Lower { model: ModelSource::find(&args.model)?.model, ..args };
     let model = Model::load(&args.model)?;
@@ -94,7 +83,14 @@ pub(crate) fn run(args: Lower, output: &mut Output) -> Result<Outcome, CommandEr
     })?;
     let files = lowered.model.save_with_weights(&args.output, args.weights.into())?;
     if output.is_json() {
-        output.json(&document(&args, &lowered, &files))?;
+        output.json(&json!({
+            "model": args.model.display().to_string(),
+            "output": args.output.display().to_string(),
+            "operator": args.to.operator(),
+            "scatters": lowered.scatters,
+            "index_nodes": lowered.index_nodes,
+            "files": weights::document(&files),
+        }))?;
     } else {
         let operator = args.to.operator();
         writeln!(
@@ -107,15 +103,4 @@ pub(crate) fn run(args: Lower, output: &mut Output) -> Result<Outcome, CommandEr
         weights::show(&files, output)?;
     }
     Ok(Outcome::Passed)
-}
-
-fn document(args: &Lower, lowered: &Lowered, files: &[DataFile]) -> LowerDocument {
-    LowerDocument {
-        model: args.model.display().to_string(),
-        output: args.output.display().to_string(),
-        operator: args.to.operator(),
-        scatters: lowered.scatters,
-        index_nodes: lowered.index_nodes,
-        files: files.iter().map(WeightFileDocument::from).collect(),
-    }
 }

@@ -1,23 +1,13 @@
 //! The branch of a merged decoder, in text and in JSON.
 
 use kvscatter_onnx::TakenBranch;
-use serde::Serialize;
+use serde_json::{Value, json};
 
 use crate::output::one_line;
 
-/// The branch of a merged decoder that is the decoder with a past.
-#[derive(Serialize)]
-pub(super) struct BranchDocument<'a> {
-    /// The boolean input that chooses the branch in the merged decoder.
-    input: &'a str,
-    /// The value of the input that chooses the branch.
-    value: bool,
-}
-
-impl<'a> From<&'a TakenBranch> for BranchDocument<'a> {
-    fn from(branch: &'a TakenBranch) -> Self {
-        Self { input: &branch.condition, value: branch.value }
-    }
+/// Returns the boolean input that chooses the branch in the merged decoder, and its value.
+pub(super) fn document(branch: &TakenBranch) -> Value {
+    json!({"input": branch.condition, "value": branch.value})
 }
 
 /// Returns a line that names the branch.

@@ -9,10 +9,11 @@ use kvscatter::picture::{Picture, RingLane, RingOutcome, RingPicture};
 use kvscatter::visibility::Visibility;
 use kvscatter::{Block, ElementType, Loop, Mode, Segment, WritePlan};
 use kvscatter_onnx::file::OutputFileKind;
-use serde::Serialize;
+use serde_json::{Value, json};
 
 use crate::error::CommandError;
 use crate::files;
+use crate::json::without_null;
 use crate::numbers::integer;
 use crate::operators::{KvCacheOperation, KvCacheUpdate, Operand, Operator, TensorScatter, element_type};
 use crate::output::{Outcome, Output, count, hanging, one_line, table};
@@ -114,78 +115,6 @@ pub(crate) struct Planned<O: Args> {
     svg: Option<PathBuf>,
 }
 
-/// The plan, as `--json` prints it. Offsets, strides and lengths count elements.
-#[derive(Serialize)]
-struct PlanDocument {
-    element: &'static str,
-    cache: Vec<usize>,
-    update: Vec<usize>,
-    capacity: usize,
-    samples: usize,
-    skipped: usize,
-    /// The numbers of the first [`LISTED`] skipped samples.
-    skipped_samples: Vec<usize>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    layer: Option<usize>,
-    elements: usize,
-    bytes: Option<usize>,
-    segments: Vec<SegmentDocument>,
-    /// The samples after the last one in `segments`, which has at most [`LISTED`] entries.
-    samples_left_out: usize,
-    blocks: Vec<BlockDocument>,
-    /// The elements of the blocks that are not in `blocks`, which has at most [`LISTED`] entries.
-    elements_left_out: usize,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    ring: Option<RingDocument>,
-}
-
-#[derive(Serialize)]
-struct RingDocument {
-    window: usize,
-    /// The steps of the first [`Picture::MAX_LANES`] samples. Samples without a step are left out.
-    steps: Vec<RingStepDocument>,
-}
-
-#[derive(Serialize)]
-struct RingStepDocument {
-    sample: usize,
-    position: usize,
-    rows: usize,
-    /// Whether each token sees its window.
-    exact: bool,
-    most_rows: usize,
-    least_capacity: usize,
-    /// The lowest position to which the sample can be taken back, if the step is exact. It is 0 if every
-    /// position is possible.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    least_start: Option<usize>,
-}
-
-#[derive(Serialize)]
-struct SegmentDocument {
-    sample: usize,
-    slot: usize,
-    row: usize,
-    rows: usize,
-    /// Whether the segment follows the end of a ring.
-    wrapped: bool,
-}
-
-#[derive(Serialize)]
-struct BlockDocument {
-    cache_offset: usize,
-    update_offset: usize,
-    len: usize,
-    loops: Vec<LoopDocument>,
-}
-
-#[derive(Serialize)]
-struct LoopDocument {
-    count: usize,
-    cache_stride: isize,
-    update_stride: isize,
-}
-
 pub(crate) fn run(plan: Plan, output: &mut Output) -> Result<Outcome, CommandError> {
     match plan {
         Plan::TensorScatter(PlannedRing { planned, window }) => {
@@ -208,7 +137,7 @@ impl<O: Args> Planned<O> {
         if let Some(window) = window.filter(|_| operator.mode() == Mode::Linear) {
             return Err(CommandError::NoRing { window: window.get() });
         }
-        let [cache, update] = described.clone().map(|side| side.shape);
+        let shapes = described.clone().map(|side| side.shape);
         let call = operator.prepare(&described)?;
         let plan = &call.plan()?;
         let picture = |lanes| {
@@ -229,12 +158,11 @@ impl<O: Args> Planned<O> {
             files::write_page(path, &svg, OutputFileKind::Svg, &inputs)?;
         }
         if output.is_json() {
-            let ring = ring(Picture::MAX_LANES).map(RingDocument::from);
-            let document = PlanDocument::new(plan, operator.has_layers(), cache, update);
-            output.json(&PlanDocument { ring, ..document })?;
+            let ring = ring(Picture::MAX_LANES);
+            output.json(&document(plan, operator.has_layers(), &shapes, ring.as_ref()))?;
             return Ok(Outcome::Passed);
         }
-        let element = plan.geometry().element();
+        let (element, [cache, update]) = (plan.geometry().element(), shapes);
         writeln!(output, "{}\n", hanging(0, &format!("{element} cache {cache:?}, update {update:?}")))?;
         output.picture(&picture(SHOWN))?;
         writeln!(output)?;
@@ -288,81 +216,84 @@ fn repeating_loops(block: &Block) -> impl Iterator<Item = &Loop> {
     block.loops.iter().filter(|each| each.count != 1)
 }
 
-impl PlanDocument {
-    fn new(plan: &WritePlan<'_>, has_layers: bool, cache: Vec<usize>, update: Vec<usize>) -> Self {
-        let geometry = plan.geometry();
-        let segments: Vec<_> = plan.segments().take(LISTED).collect();
-        let all_segments = segments.len() < LISTED;
-        let last = segments.last().map_or(0, |segment| segment.sample.saturating_add(1));
-        let mut listed = 0_usize;
-        let block = |block: Block| {
-            listed = listed.saturating_add(elements(&block));
-            BlockDocument::from(block)
-        };
-        let blocks = plan.blocks().take(LISTED).map(block).collect();
-        Self {
-            element: geometry.element().onnx_name(),
-            cache,
-            update,
-            capacity: geometry.capacity(),
-            samples: plan.batch(),
-            skipped: plan.skipped(),
-            skipped_samples: plan.skipped_samples().take(LISTED).collect(),
-            layer: has_layers.then(|| plan.layer()),
-            elements: plan.elements(),
-            bytes: plan.bytes(),
-            segments: segments.into_iter().map(SegmentDocument::from).collect(),
-            samples_left_out: if all_segments { 0 } else { plan.batch().saturating_sub(last) },
-            blocks,
-            elements_left_out: plan.elements().saturating_sub(listed),
-            ring: None,
-        }
-    }
+/// Returns the plan, as `--json` prints it. Offsets, strides and lengths count elements, and each list has at most
+/// [`LISTED`] entries.
+fn document(
+    plan: &WritePlan<'_>,
+    has_layers: bool,
+    shapes: &[Vec<usize>; 2],
+    ring: Option<&RingPicture>,
+) -> Value {
+    let (geometry, [cache, update]) = (plan.geometry(), shapes);
+    let segments: Vec<_> = plan.segments().take(LISTED).collect();
+    let blocks: Vec<_> = plan.blocks().take(LISTED).collect();
+    let after_last = segments.last().map_or(0, |segment| segment.sample.saturating_add(1));
+    let samples_left_out = if segments.len() < LISTED { 0 } else { plan.batch().saturating_sub(after_last) };
+    let listed = blocks.iter().map(elements).fold(0, usize::saturating_add);
+    let document = json!({
+        "element": geometry.element().onnx_name(),
+        "cache": cache,
+        "update": update,
+        "capacity": geometry.capacity(),
+        "samples": plan.batch(),
+        "skipped": plan.skipped(),
+        "skipped_samples": plan.skipped_samples().take(LISTED).collect::<Value>(),
+        "layer": has_layers.then(|| plan.layer()),
+        "elements": plan.elements(),
+        "bytes": plan.bytes(),
+        "segments": segments.iter().map(segment).collect::<Value>(),
+        "samples_left_out": samples_left_out,
+        "blocks": blocks.iter().map(block).collect::<Value>(),
+        "elements_left_out": plan.elements().saturating_sub(listed),
+        "ring": ring.map(ring_document),
+    });
+    without_null(document, &["layer", "ring"])
 }
 
-impl From<RingPicture> for RingDocument {
-    fn from(picture: RingPicture) -> Self {
-        let step = |lane: &RingLane| match lane.outcome {
-            RingOutcome::Step(step) => Some(RingStepDocument {
-                sample: lane.sample,
-                position: step.start,
-                rows: step.rows,
-                exact: step.is_exact,
-                most_rows: step.most_rows,
-                least_capacity: step.least_capacity,
-                least_start: step.is_exact.then_some(step.least_start),
+fn segment(segment: &Segment) -> Value {
+    json!({
+        "sample": segment.sample,
+        "slot": segment.slot,
+        "row": segment.row,
+        "rows": segment.rows,
+        // Whether the segment follows the end of a ring.
+        "wrapped": segment.is_wrapped(),
+    })
+}
+
+fn block(block: &Block) -> Value {
+    let repeat = |each: &Loop| json!({"count": each.count, "cache_stride": each.dst_stride, "update_stride": each.src_stride});
+    json!({
+        "cache_offset": block.dst_offset,
+        "update_offset": block.src_offset,
+        "len": block.len,
+        "loops": repeating_loops(block).map(repeat).collect::<Value>(),
+    })
+}
+
+/// Returns the steps of the samples in a picture. Samples without a step are left out.
+fn ring_document(picture: &RingPicture) -> Value {
+    let step = |lane: &RingLane| match lane.outcome {
+        RingOutcome::Step(step) => Some(without_null(
+            json!({
+                "sample": lane.sample,
+                "position": step.start,
+                "rows": step.rows,
+                // Whether each token sees its window.
+                "exact": step.is_exact,
+                "most_rows": step.most_rows,
+                "least_capacity": step.least_capacity,
+                // The lowest position to which the sample can be taken back, which is 0 if every position is possible.
+                "least_start": step.is_exact.then_some(step.least_start),
             }),
-            RingOutcome::Nothing | RingOutcome::Skipped | RingOutcome::Negative => None,
-        };
-        Self { window: picture.ring.window(), steps: picture.lanes.iter().filter_map(step).collect() }
-    }
+            &["least_start"],
+        )),
+        RingOutcome::Nothing | RingOutcome::Skipped | RingOutcome::Negative => None,
+    };
+    json!({"window": picture.ring.window(), "steps": picture.lanes.iter().filter_map(step).collect::<Value>()})
 }
 
 /// Returns the number of elements that a block moves.
 fn elements(block: &Block) -> usize {
     block.loops.iter().fold(block.len, |elements, each| elements.saturating_mul(each.count))
-}
-
-impl From<Segment> for SegmentDocument {
-    fn from(segment: Segment) -> Self {
-        let Segment { sample, slot, row, rows, .. } = segment;
-        Self { sample, slot, row, rows, wrapped: segment.is_wrapped() }
-    }
-}
-
-impl From<Block> for BlockDocument {
-    fn from(block: Block) -> Self {
-        Self {
-            cache_offset: block.dst_offset,
-            update_offset: block.src_offset,
-            len: block.len,
-            loops: repeating_loops(&block)
-                .map(|each| LoopDocument {
-                    count: each.count,
-                    cache_stride: each.dst_stride,
-                    update_stride: each.src_stride,
-                })
-                .collect(),
-        }
-    }
 }

@@ -52,7 +52,7 @@ fn found(path: &Path) -> Result<PathBuf, CommandError> {
 
 fn run_model(args: &Run) -> Result<RunRecord, CommandError> {
     let model = Model::load(&args.model)?;
-    let mut subject = Subject::of(args, &model)?;
+    let mut subject = Subject::new(args, &model)?;
     args.check_output_names(&subject)?;
     let inputs = inputs::gather(args, &subject)?;
     let record = run_once(args, &mut subject, args.model.display().to_string(), inputs)?;
@@ -74,7 +74,7 @@ fn run_test_dir(args: &Run) -> Result<Vec<RunRecord>, CommandError> {
         return Err(CommandError::OwnInputs { dir: dir(), option });
     }
     let model = Model::load(&case.model_path())?;
-    let mut subject = Subject::of(args, &model)?;
+    let mut subject = Subject::new(args, &model)?;
     args.check_output_names(&subject)?;
     match case.data_sets.as_slice() {
         [] => return Err(CommandError::NoDataSet { dir: dir() }),

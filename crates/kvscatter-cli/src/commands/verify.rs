@@ -35,7 +35,6 @@ use crate::numbers::tolerance;
 use crate::output::{Outcome, Output, count, one_line, paragraph, progress, styled, table};
 
 use corpus::Corpus;
-use document::{CaseVerdictDocument, VerifyDocument};
 use judge::{CaseVerdict, Judge, Verdict};
 use rules::{RuleCount, RuleCounts};
 use totals::Totals;
@@ -201,7 +200,7 @@ fn conclude(
     is_quiet: bool,
     output: &mut Output,
 ) -> Result<Outcome, CommandError> {
-    let totals = Totals::of(lines);
+    let totals = Totals::new(lines);
     let (passed, failed, unreadable) = (totals.passed, totals.failed, totals.unreadable);
     let mut rules = RuleCounts::default();
     for line in lines {
@@ -211,12 +210,7 @@ fn conclude(
         }
     }
     if output.is_json() {
-        output.json(&VerifyDocument {
-            cases: lines.iter().map(CaseVerdictDocument::from).collect(),
-            totals,
-            broken_rules: rules.broken(),
-            unknown_folders: unknown,
-        })?;
+        output.json(&document::document(lines, &totals, &rules.broken(), &unknown))?;
     } else {
         print_unknown(&unknown, output)?;
         let all_pass = lines.iter().all(|line| matches!(line.judged.verdict, Verdict::Pass));

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use clap::ValueEnum;
 use kvscatter_onnx::{DataFile, DataFileOrigin, WeightTransfer};
-use serde::Serialize;
+use serde_json::{Value, json};
 
 use crate::output::{Output, one_line};
 
@@ -28,18 +28,13 @@ impl From<WeightFiles> for WeightTransfer {
     }
 }
 
-/// A file of weights, as `--json` prints it.
-#[derive(Serialize)]
-pub(crate) struct WeightFileDocument {
-    path: String,
-    bytes: u64,
-    placed: &'static str,
-}
-
-impl From<&DataFile> for WeightFileDocument {
-    fn from(file: &DataFile) -> Self {
-        Self { path: file.path.display().to_string(), bytes: file.bytes, placed: origin(file.origin) }
-    }
+/// Returns the files, as `--json` prints them.
+pub(crate) fn document(files: &[DataFile]) -> Value {
+    let file = |file: &DataFile| {
+        let path = file.path.display().to_string();
+        json!({"path": path, "bytes": file.bytes, "placed": origin(file.origin)})
+    };
+    files.iter().map(file).collect()
 }
 
 /// Prints a line for each file.

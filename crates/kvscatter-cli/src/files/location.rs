@@ -58,12 +58,12 @@ impl Location {
 
     /// Returns the location of the file at this path, or `None` if its extension is not one of a tensor file.
     pub(crate) fn of_path(path: &Path) -> Option<Self> {
-        Some(Self { path: path.to_owned(), entry: None, format: Format::of(path)? })
+        Some(Self { path: path.to_owned(), entry: None, format: Format::from_extension(path)? })
     }
 }
 
 impl Format {
-    fn of(path: &Path) -> Option<Self> {
+    fn from_extension(path: &Path) -> Option<Self> {
         match path.extension()?.to_str()? {
             "npy" => Some(Self::Npy),
             "npz" => Some(Self::Npz),
@@ -87,7 +87,7 @@ impl TryFrom<&OsStr> for Location {
         let shown = || text.display().to_string();
         for (path, entry) in os::positions(text, b'#').filter_map(|at| os::split_at(text, at)) {
             let path = PathBuf::from(path);
-            if let Some(format) = Format::of(&path).filter(|format| format.has_entries()) {
+            if let Some(format) = Format::from_extension(&path).filter(|format| format.has_entries()) {
                 return match entry.to_str() {
                     None => Err(LocationError::EntryNotUnicode { text: shown() }),
                     Some("") => Err(LocationError::EmptyEntry { text: shown() }),
@@ -98,7 +98,7 @@ impl TryFrom<&OsStr> for Location {
         let location = Self::of_path(Path::new(text));
         location.ok_or_else(|| {
             let mut paths = os::positions(text, b'#').filter_map(|at| os::split_at(text, at));
-            if paths.any(|(path, _)| Format::of(Path::new(&path)).is_some()) {
+            if paths.any(|(path, _)| Format::from_extension(Path::new(&path)).is_some()) {
                 LocationError::NoEntries { text: shown() }
             } else {
                 LocationError::Extension { text: shown() }

@@ -78,7 +78,7 @@ mod tests {
     use super::{encode, read_header};
 
     #[test]
-    fn what_is_written_reads_back() {
+    fn written_arrays_read_back() {
         for element in ElementType::ALL {
             let Some(bits) = element.bits() else { continue };
             for shape in [vec![], vec![3], vec![2, 0], vec![3, 5]] {

@@ -56,9 +56,6 @@ pub(crate) fn write_bytes(path: &Path, bytes: &[u8], inputs: &[&Path]) -> Result
 }
 
 /// Writes one page or picture. A file of another kind is not replaced.
-///
-/// # Errors
-/// Returns the errors of [`check_page`] and of the file system.
 pub(crate) fn write_page(
     path: &Path,
     text: &str,

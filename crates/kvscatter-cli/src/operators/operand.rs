@@ -38,9 +38,6 @@ pub(crate) struct Described {
 impl Operand {
     /// Returns the types and shapes of a cache and its update. A shape without a file has the type `ty`, or
     /// else the type of the other operand's file, or else float16.
-    ///
-    /// # Errors
-    /// Returns [`files::FileError`] if a file cannot be read.
     pub(crate) fn describe_pair(
         cache: &Self,
         update: &Self,

@@ -86,11 +86,11 @@ pub(super) fn evaluate(request: &Request) -> Result<String, Refusal> {
         None => environment().template_from_str(&source).map(|_| String::new()),
         Some(context) => render(&source, context),
     };
-    text.map_err(|error| Refusal::of(&error))
+    text.map_err(|error| Refusal::from_error(&error))
 }
 
 impl Refusal {
-    fn of(error: &Error) -> Self {
+    fn from_error(error: &Error) -> Self {
         let mut source = std::error::Error::source(error);
         while let Some(cause) = source {
             if let Some(Raised(message)) = cause.downcast_ref() {

@@ -17,8 +17,7 @@ pub(super) fn tojson(value: &Value, options: Kwargs) -> Result<String, Error> {
     if ensure_ascii == Some(true) {
         return Err(Error::new(ErrorKind::InvalidOperation, "tojson: ensure_ascii is not supported"));
     }
-    // A map of serde_json sorts its keys.
-    let value = if sort_keys == Some(true) { Value::from_serialize(json(value)?) } else { value.clone() };
+    let value = if sort_keys == Some(true) { sorted(value)? } else { value.clone() };
     match indent {
         None => written(&value, OneLine),
         Some(indent) if indent <= MAX_INDENT => {
@@ -31,8 +30,10 @@ pub(super) fn tojson(value: &Value, options: Kwargs) -> Result<String, Error> {
 /// The most blanks of an indent.
 const MAX_INDENT: usize = 16;
 
-fn json(value: &Value) -> Result<serde_json::Value, Error> {
-    serde_json::to_value(value).map_err(failed)
+fn sorted(value: &Value) -> Result<Value, Error> {
+    let mut value = serde_json::to_value(value).map_err(failed)?;
+    value.sort_all_objects();
+    Ok(Value::from_serialize(value))
 }
 
 fn written(value: &Value, formatter: impl Formatter) -> Result<String, Error> {

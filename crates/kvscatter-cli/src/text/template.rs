@@ -33,9 +33,6 @@ impl ChatTemplate {
 
     /// Returns the text of a chat and of the beginning of the next answer, as `apply_chat_template` of transformers
     /// writes it with `add_generation_prompt=True`.
-    ///
-    /// # Errors
-    /// Returns an error if the template fails, or takes more time or memory than a template needs.
     pub(crate) fn apply(&self, messages: &[Message]) -> Result<String, TextError> {
         self.text(process::evaluate(&self.request(Some(messages.to_vec()))))
     }
@@ -116,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_is_one_line() {
+    fn failures_are_one_line() {
         for (source, expected) in [
             (
                 "\n{{ messages",

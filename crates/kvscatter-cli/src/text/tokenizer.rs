@@ -67,9 +67,6 @@ impl Tokenizer {
     }
 
     /// Returns the tokens of a prompt, with the special tokens that begin or end a text.
-    ///
-    /// # Errors
-    /// Returns [`TextError::Encode`] if the tokenizer fails.
     pub(crate) fn encode(&self, text: &str) -> Result<Vec<i64>, TextError> {
         match &self.ends_of_text {
             None => self.tokens(text, true),
@@ -81,9 +78,6 @@ impl Tokenizer {
     }
 
     /// Returns the tokens of a text that contains its special tokens, such as that of a chat template.
-    ///
-    /// # Errors
-    /// Returns the errors of [`encode`](Self::encode).
     pub(crate) fn encode_template(&self, text: &str) -> Result<Vec<i64>, TextError> {
         self.tokens(text, false)
     }
@@ -164,9 +158,6 @@ pub(crate) struct TextStream<'t> {
 
 impl TextStream<'_> {
     /// Takes the next token. Returns the text that is certain now, which may be empty.
-    ///
-    /// # Errors
-    /// Returns [`TextError::Decode`] if the tokenizer fails.
     pub(crate) fn push(&mut self, token: i64) -> Result<String, TextError> {
         let Some((id, token)) = self.tokenizer.with_text(token) else { return Ok(String::new()) };
         self.window.push(id);
@@ -185,9 +176,6 @@ impl TextStream<'_> {
     }
 
     /// Returns the rest of the text, with replacement characters for incomplete ones.
-    ///
-    /// # Errors
-    /// Returns the errors of [`push`](Self::push).
     pub(crate) fn finish(&mut self) -> Result<String, TextError> {
         let text = self.tokenizer.decode(&self.window)?;
         let piece = text.get(self.sent..).unwrap_or_default().to_owned();

@@ -1,29 +1,18 @@
 //! Follows the advice of the commands on every decoder of the test data.
 
-use std::path::Path;
-
-use crate::support::{Answer, Folder, testdata};
+use crate::support::{Answer, Folder, listing, testdata};
 
 const CONVERT: &str = "kvscatter convert MODEL -o OUT --max-seq ";
 const REFUSED: &str = "The growing caches cannot be made static with ";
 
 /// Returns every decoder of the test data, as `testdata/…/model.onnx`.
 fn decoders() -> Vec<String> {
-    fn walk(folder: &Path, name: &str, found: &mut Vec<String>) {
-        for entry in std::fs::read_dir(folder).unwrap() {
-            let entry = entry.unwrap();
-            let name = format!("{name}/{}", entry.file_name().to_str().unwrap());
-            if entry.file_type().unwrap().is_dir() {
-                walk(&entry.path(), &name, found);
-            } else if name.ends_with("/model.onnx") && !name.contains("/test_") {
-                found.push(name);
-            }
-        }
-    }
-    let mut found = Vec::new();
-    walk(&testdata(""), "testdata", &mut found);
-    found.sort();
-    found
+    let folder = testdata("");
+    let names = listing(&folder).into_iter().map(|path| {
+        let name = path.strip_prefix(&folder).unwrap().to_str().unwrap();
+        format!("testdata/{name}")
+    });
+    names.filter(|name| name.ends_with("/model.onnx") && !name.contains("/test_")).collect()
 }
 
 fn text(answer: Answer) -> String {
@@ -36,7 +25,7 @@ fn number(text: &str) -> usize {
 }
 
 #[test]
-fn what_is_advised_succeeds() {
+fn advice_is_right_for_every_decoder() {
     let folder = Folder::with_testdata();
     let decoders = decoders();
     let (mut converted, mut refused) = (Vec::new(), Vec::new());
@@ -92,8 +81,7 @@ fn a_cache_that_an_operator_writes_itself() {
     );
     let words: Vec<_> = inspected.split_whitespace().collect();
     assert!(words.join(" ").contains("past and present of a cache are bound to one buffer"), "{inspected}");
-    let json: serde_json::Value =
-        serde_json::from_str(&folder.run(&format!("inspect {MODEL} --json")).passed()).unwrap();
+    let json = folder.json(&format!("inspect {MODEL}"));
     assert_eq!(json["hazards"][0]["kind"], "operator-writes");
     assert_eq!(json["hazards"].as_array().unwrap().len(), 4);
     let error = folder.run(&format!("certify {MODEL} --engine tract")).refused();

@@ -96,25 +96,9 @@ fn strings_move_whole() {
 }
 
 #[test]
-fn inputs_are_never_overwritten() {
-    let folder = Folder::new();
-    let cache = npy_f32(&[1, 4], [0.0; 4]);
-    folder.write("cache.npy", &cache);
-    folder.write("update.npy", &npy_f32(&[1, 1], [1.0]));
-    std::fs::hard_link(folder.path("cache.npy"), folder.path("link.npy")).unwrap();
-    let apply = "apply tensor-scatter --past-cache cache.npy --update update.npy --axis 1 --present-cache";
-    let lines = ["cache.npy", "./cache.npy", "update.npy", "link.npy"];
-    let answers: Vec<_> =
-        lines.iter().map(|out| folder.run(&format!("{apply} {out}")).refused() + "\n").collect();
-    insta::assert_snapshot!(answers.concat());
-    assert_eq!(folder.read("cache.npy"), cache);
-}
-
-#[test]
 fn nothing_is_left_behind_by_a_refusal() {
     let folder = Folder::new();
-    folder.write("cache.npy", &npy_f32(&[1, 4], [0.0; 4]));
-    folder.write("update.npy", &npy_f32(&[1, 1], [1.0]));
+    folder.write_cache_and_update();
     folder.write("at.npy", &npy_i64(&[4]));
     let apply =
         "apply tensor-scatter --past-cache cache.npy --update update.npy --axis 1 --write-indices at.npy";
@@ -123,9 +107,7 @@ fn nothing_is_left_behind_by_a_refusal() {
         format!("{apply} --present-cache absent/out.npy"),
         "apply tensor-scatter --past-cache . --update update.npy --present-cache out.npy".to_owned(),
     ];
-    let answers: Vec<_> =
-        lines.iter().map(|line| format!("$ kvscatter {line}\n{}\n", folder.run(line).refused())).collect();
-    insta::assert_snapshot!(answers.concat());
+    insta::assert_snapshot!(folder.refusals("", &lines));
     let mut files: Vec<_> =
         std::fs::read_dir(folder.path("")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     files.sort();

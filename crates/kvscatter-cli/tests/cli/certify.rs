@@ -20,8 +20,7 @@ fn scales_of_whole_tensors_are_named() {
         summary.contains("not comparable because DynamicQuantizeLinear (\"/model/layers.0/"),
         "{summary}"
     );
-    let document: serde_json::Value =
-        serde_json::from_str(&folder.run(&format!("{line} --json")).passed()).unwrap();
+    let document = folder.json(line);
     assert_eq!(document["second_opinion"], "none");
     let observed = document["evidence"]["observed"].as_array().unwrap();
     let verdicts = observed.iter().filter(|check| check["verdict"] == "not_comparable");
@@ -46,17 +45,11 @@ fn refusals() {
         "testdata/mobius-llama-static/model.onnx --tolerance -1",
         "testdata/mobius-llama-static/model.onnx --batch 0",
     ];
-    let printed: Vec<String> = lines
-        .iter()
-        .map(|line| {
-            format!("certify {line}\n{}", folder.run(&format!("certify {line} {NO_LIBRARY}")).refused())
-        })
-        .collect();
-    insta::assert_snapshot!(printed.join("\n"));
+    insta::assert_snapshot!(folder.refusals(&format!("certify {NO_LIBRARY}"), &lines));
 }
 
 #[test]
-fn what_is_refused_names_the_options() {
+fn a_refusal_names_the_options() {
     let folder = Folder::with_testdata();
     let lines = [
         ("--prompt 3,4 --batch 3", "2 prompts do not match a batch of 3 (--prompt, --batch)"),
@@ -108,8 +101,7 @@ fn in_the_engine_that_is_part_of_the_command() {
     let folder = Folder::with_testdata();
     folder.run("convert testdata/optimum-llama/model.onnx -o static.onnx --max-seq 24").passed();
     for model in ["static.onnx", "testdata/mobius-llama-static/model.onnx"] {
-        let line = format!("certify {model} --engine tract --steps 2 --no-timing --json");
-        let document: serde_json::Value = serde_json::from_str(&folder.run(&line).passed()).unwrap();
+        let document = folder.json(&format!("certify {model} --engine tract --steps 2 --no-timing"));
         assert_eq!(document["runtime"]["name"], "tract", "{model}");
         assert_eq!(document["verdict"], "passed", "{model}");
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::support::Folder;
+use crate::support::{Folder, listing};
 
 /// The folder of the repository.
 fn checked_in() -> PathBuf {
@@ -20,9 +20,8 @@ fn the_checked_in_corpus_is_the_generated_one() {
     // The other files of the folder are not part of the corpus.
     let entries: Vec<_> = generated.keys().filter_map(|path| path.components().next()).collect();
     checked_in.retain(|path, _| path.components().next().is_some_and(|entry| entries.contains(&entry)));
-    let differing: Vec<_> = generated.keys().chain(checked_in.keys()).collect();
-    let differing: Vec<_> =
-        differing.into_iter().filter(|path| generated.get(*path) != checked_in.get(*path)).collect();
+    let all = generated.keys().chain(checked_in.keys());
+    let differing: Vec<_> = all.filter(|path| generated.get(*path) != checked_in.get(*path)).collect();
     assert!(differing.is_empty(), "run cargo xtask conformance: {differing:?}");
 }
 
@@ -30,11 +29,10 @@ fn the_checked_in_corpus_is_the_generated_one() {
 fn kvscatter_passes_the_corpus() {
     let folder = Folder::new();
     let corpus = checked_in();
-    let answer = folder.run_os(&["verify".into(), "--json".into(), corpus.clone().into()]);
-    let document: serde_json::Value = serde_json::from_str(&answer.stdout).unwrap();
+    let document = folder.json(&format!("verify {}", corpus.display()));
     let index: serde_json::Value =
         serde_json::from_slice(&fs::read(corpus.join("index.json")).unwrap()).unwrap();
-    assert_eq!(document["failed"], 0, "{answer}");
+    assert_eq!(document["failed"], 0, "{document}");
     assert_eq!(document["passed"].as_u64().unwrap(), index["cases"].as_array().unwrap().len() as u64);
 }
 
@@ -74,16 +72,6 @@ fn a_failed_case_of_the_corpus_is_printed_with_its_rule() {
 
 /// Returns the contents of every file in a folder and below it.
 fn files(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
-    let (mut files, mut folders) = (BTreeMap::new(), vec![root.to_owned()]);
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                folders.push(path);
-            } else {
-                files.insert(path.strip_prefix(root).unwrap().to_owned(), fs::read(path).unwrap());
-            }
-        }
-    }
-    files
+    let files = listing(root).into_iter().filter(|path| path.is_file());
+    files.map(|path| (path.strip_prefix(root).unwrap().to_owned(), fs::read(path).unwrap())).collect()
 }

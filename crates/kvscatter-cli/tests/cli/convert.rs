@@ -1,6 +1,7 @@
 //! Tests what `kvscatter convert` writes, prints and refuses. A refusal leaves no file.
 
 use kvscatter_onnx::Model;
+use kvscatter_onnx::proto::NodeProto;
 use kvscatter_onnx::proto::tensor_shape_proto::Dimension;
 use kvscatter_onnx::proto::tensor_shape_proto::dimension::Value as DimValue;
 use kvscatter_onnx::proto::type_proto::Value as TypeValue;
@@ -41,8 +42,7 @@ fn an_input_of_unknown_meaning_is_reported() {
     let line = format!("convert {beside} -o testdata/genai-llama-gqa/static.onnx --max-seq 16");
     let text = folder.run(&line).passed();
     assert!(text.contains("refuse this model: input \"token_type_ids\""), "{text}");
-    let document: serde_json::Value =
-        serde_json::from_str(&folder.run(&format!("{line} --json")).passed()).unwrap();
+    let document = folder.json(&line);
     assert_eq!(document["unknown_inputs"], serde_json::json!(["token_type_ids"]));
     assert!(document["refusal"].as_str().unwrap().contains("token_type_ids"));
     let text = folder.run(&format!("inspect {beside}")).passed();
@@ -53,23 +53,23 @@ fn an_input_of_unknown_meaning_is_reported() {
 #[test]
 fn a_refusal_of_sessions_is_reported_with_their_reason() {
     let folder = Folder::with_testdata();
-    let mut model = Model::load(&folder.path("testdata/genai-llama-gqa/model.onnx")).unwrap();
-    let graph = model.proto_mut().graph.as_option_mut().unwrap();
-    let at = graph.node.iter().position(|node| node.input.iter().any(|name| name == "input_ids")).unwrap();
-    let table = &mut graph.node[at];
-    (table.op_type, table.input) = (Some("Identity".to_owned()), vec!["inputs_embeds".to_owned()]);
-    let tokens = graph.input.iter_mut().find(|input| input.name.as_deref() == Some("input_ids")).unwrap();
-    tokens.name = Some("inputs_embeds".to_owned());
-    let Some(TypeValue::TensorType(tensor)) = &mut tokens.r#type.get_or_insert_default().value else {
-        panic!()
-    };
-    tensor.elem_type = Some(1);
-    let size = Dimension { value: Some(DimValue::DimValue(64)), ..Dimension::default() };
-    tensor.shape.get_or_insert_default().dim.push(size);
-    model.save(&folder.path("testdata/genai-llama-gqa/embeddings.onnx")).unwrap();
+    let [model, changed] =
+        ["model", "embeddings"].map(|name| format!("testdata/genai-llama-gqa/{name}.onnx"));
+    folder.change(&model, &changed, |graph| {
+        let reads_tokens = |node: &&mut NodeProto| node.input.iter().any(|name| name == "input_ids");
+        let table = graph.node.iter_mut().find(reads_tokens).unwrap();
+        (table.op_type, table.input) = (Some("Identity".to_owned()), vec!["inputs_embeds".to_owned()]);
+        let tokens = graph.input.iter_mut().find(|input| input.name.as_deref() == Some("input_ids")).unwrap();
+        tokens.name = Some("inputs_embeds".to_owned());
+        let Some(TypeValue::TensorType(tensor)) = &mut tokens.r#type.get_or_insert_default().value else {
+            panic!()
+        };
+        tensor.elem_type = Some(1);
+        let size = Dimension { value: Some(DimValue::DimValue(64)), ..Dimension::default() };
+        tensor.shape.get_or_insert_default().dim.push(size);
+    });
     let line = "convert testdata/genai-llama-gqa/embeddings.onnx -o testdata/genai-llama-gqa/static.onnx --max-seq 16";
-    let json = folder.run(&format!("{line} --json")).passed();
-    let document: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let document = folder.json(line);
     let converted = Model::load(&folder.path("testdata/genai-llama-gqa/static.onnx")).unwrap();
     let error = KvSession::check_model(&converted, SessionOptions::default()).unwrap_err();
     assert!(matches!(error, SessionError::Embeddings { .. }), "{error}");
@@ -95,49 +95,27 @@ fn a_decoder_that_was_merged() {
     let line = "convert testdata/decoders/optimum-1.18-gpt2-merged/model.onnx -o static.onnx --max-seq 32";
     let text = folder.run(line).passed();
     insta::assert_snapshot!(text.lines().take(8).collect::<Vec<_>>().join("\n"));
-    let json = folder.run(&format!("{line} --json")).passed();
-    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let json = folder.json(line);
     assert_eq!(json["merged"], serde_json::json!({"input": "use_cache_branch", "value": true}));
-}
-
-/// The values of the first layer are halved, which `Attention` cannot express.
-#[test]
-fn attention_of_another_form() {
-    let folder = Folder::with_testdata();
-    let mut model = Model::load(&folder.path(CONCAT)).unwrap();
-    let graph = model.proto_mut().graph.as_option_mut().unwrap();
-    let layer = |name: &str| format!("/model/layers.0/self_attn/{name}_output_0");
-    let at = graph.node.iter().position(|node| node.output == [layer("MatMul_1")]).unwrap();
-    let values = std::mem::replace(&mut graph.node[at].input[1], "halved".to_owned());
-    let scale = graph.node.iter().position(|node| node.output == [layer("Mul_8")]).unwrap();
-    let mut halve = graph.node[scale].clone();
-    halve.name = Some("halve".to_owned());
-    halve.input[0] = values;
-    halve.output = vec!["halved".to_owned()];
-    graph.node.insert(at, halve);
-    model.save(&folder.path("changed.onnx")).unwrap();
-    let converted = folder.run("convert changed.onnx -o static.onnx --max-seq 64").passed();
-    insta::assert_snapshot!(converted.lines().take(4).collect::<Vec<_>>().join("\n"));
 }
 
 /// The scores of the first layer are capped at 1.
 #[test]
 fn attention_with_a_cap() {
     let folder = Folder::with_testdata();
-    let mut model = Model::load(&folder.path(CONCAT)).unwrap();
-    let graph = model.proto_mut().graph.as_option_mut().unwrap();
-    let scores = "/model/layers.0/self_attn/MatMul_output_0".to_owned();
-    let at = graph.node.iter().position(|node| node.input.contains(&scores)).unwrap();
-    let mut cap = graph.node[at].clone();
-    cap.name = Some("cap".to_owned());
-    cap.op_type = Some("Tanh".to_owned());
-    cap.input = vec![scores.clone()];
-    cap.output = vec!["capped".to_owned()];
-    for input in graph.node[at].input.iter_mut().filter(|input| **input == scores) {
-        *input = "capped".to_owned();
-    }
-    graph.node.insert(at, cap);
-    model.save(&folder.path("capped.onnx")).unwrap();
+    folder.change(CONCAT, "capped.onnx", |graph| {
+        let scores = "/model/layers.0/self_attn/MatMul_output_0".to_owned();
+        let at = graph.node.iter().position(|node| node.input.contains(&scores)).unwrap();
+        let mut cap = graph.node[at].clone();
+        cap.name = Some("cap".to_owned());
+        cap.op_type = Some("Tanh".to_owned());
+        cap.input = vec![scores.clone()];
+        cap.output = vec!["capped".to_owned()];
+        for input in graph.node[at].input.iter_mut().filter(|input| **input == scores) {
+            *input = "capped".to_owned();
+        }
+        graph.node.insert(at, cap);
+    });
     let converted = folder.run("convert capped.onnx -o static.onnx --max-seq 64 --onnxruntime 1.26").passed();
     insta::assert_snapshot!(converted.lines().take(6).collect::<Vec<_>>().join("\n"));
     let converted = folder.run("convert capped.onnx -o static.onnx --max-seq 64").passed();
@@ -157,19 +135,18 @@ fn operators_of_onnx_runtime_become_standard_ones() {
 #[test]
 fn refusals() {
     let folder = Folder::with_testdata();
-    let commands = [
-        format!("convert {CONCAT} -o out.onnx"),
-        format!("convert {CONCAT} --max-seq 64"),
-        format!("convert {CONCAT} -o out.onnx --max-seq 0"),
-        format!("convert {CONCAT} -o {CONCAT} --max-seq 64"),
-        format!("convert {ATTENTION} -o {ATTENTION}.data --max-seq 64"),
+    let lines = [
+        format!("{CONCAT} -o out.onnx"),
+        format!("{CONCAT} --max-seq 64"),
+        format!("{CONCAT} -o out.onnx --max-seq 0"),
+        format!("{CONCAT} -o {CONCAT} --max-seq 64"),
+        format!("{ATTENTION} -o {ATTENTION}.data --max-seq 64"),
         // The table of rotary positions is too short.
-        format!("convert {ATTENTION} -o out.onnx --max-seq 129"),
-        "convert testdata/mobius-llama-static/model.onnx -o out.onnx --max-seq 64".to_owned(),
-        "convert absent.onnx -o out.onnx --max-seq 64".to_owned(),
+        format!("{ATTENTION} -o out.onnx --max-seq 129"),
+        "testdata/mobius-llama-static/model.onnx -o out.onnx --max-seq 64".to_owned(),
+        "absent.onnx -o out.onnx --max-seq 64".to_owned(),
     ];
-    let lines: Vec<_> = commands.iter().map(|command| folder.run(command).refused()).collect();
-    insta::assert_snapshot!(lines.join("\n"));
+    insta::assert_snapshot!(folder.refusals("convert", &lines));
     std::fs::remove_file(folder.path(&format!("{ATTENTION}.data"))).unwrap();
     let error = folder.run(&format!("convert {ATTENTION} -o out.onnx --max-seq 64")).refused();
     assert!(error.contains("model.onnx.data: No such file or directory"), "{error}");

@@ -36,7 +36,7 @@ pub(crate) enum Attribute {
 pub(crate) enum Expectation {
     Outputs(Vec<Input>),
     /// The rule that the inputs break.
-    Refused(&'static str),
+    Refused(String),
 }
 
 #[derive(Clone)]
@@ -57,11 +57,11 @@ impl Input {
     }
 
     pub(crate) fn int64s(values: &[i64]) -> Self {
-        Self::new("int64", &[values.len()], values.iter().flat_map(|it| it.to_le_bytes()).collect())
+        Self::new("int64", &[values.len()], values.iter().flat_map(|value| value.to_le_bytes()).collect())
     }
 
     pub(crate) fn int32s(values: &[i32]) -> Self {
-        Self::new("int32", &[values.len()], values.iter().flat_map(|it| it.to_le_bytes()).collect())
+        Self::new("int32", &[values.len()], values.iter().flat_map(|value| value.to_le_bytes()).collect())
     }
 }
 
@@ -96,7 +96,7 @@ impl Directory {
             name: Some("one_node".to_owned()),
             node: vec![node],
             input: given.zip(&inputs).map(|(name, tensor)| value(name, tensor)).collect(),
-            output: of_outputs.iter().zip(&declared).map(|(name, it)| value(name, &it.0)).collect(),
+            output: of_outputs.iter().zip(&declared).map(|(name, output)| value(name, &output.0)).collect(),
             ..GraphProto::default()
         };
         let import = OperatorSetIdProto {

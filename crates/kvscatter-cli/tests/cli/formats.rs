@@ -83,7 +83,7 @@ fn indices_come_from_every_container() {
 }
 
 #[test]
-fn what_cannot_be_read_says_why() {
+fn files_that_cannot_be_read_are_refused() {
     let folder = Folder::with_testdata();
     std::fs::create_dir(folder.path("folder.npy")).unwrap();
     folder.write("two_bytes.npy", &npy("<V2", &[2], &[0; 4]));
@@ -109,20 +109,12 @@ fn what_cannot_be_read_says_why() {
         "big_nibble.npy --type uint4",
         "testdata/files/strings.pb --type float",
     ];
-    let answers: Vec<_> = files
-        .iter()
-        .map(|file| {
-            let path = file.split(' ').next().unwrap();
-            let line =
-                format!("apply tensor-scatter --update {path} --present-cache out.npy --past-cache {file}");
-            format!("{file}\n  {}\n", folder.run(&line).refused())
-        })
-        .collect();
-    insta::assert_snapshot!(answers.concat());
+    let lines = files.map(|file| format!("--update {} --past-cache {file}", file.split(' ').next().unwrap()));
+    insta::assert_snapshot!(folder.refusals("apply tensor-scatter --present-cache out.npy", &lines));
 }
 
 #[test]
-fn what_cannot_be_written_says_why() {
+fn tensors_that_a_format_lacks_are_refused() {
     let folder = Folder::with_testdata();
     let strings = "apply tensor-scatter --past-cache testdata/files/strings.pb --update testdata/files/strings.pb --axis 1 \
                    --present-cache";
@@ -133,7 +125,5 @@ fn what_cannot_be_written_says_why() {
         format!("{strings} out.safetensors"),
         format!("{int4} out.safetensors"),
     ];
-    let answers: Vec<_> =
-        lines.iter().map(|line| format!("$ kvscatter {line}\n{}\n", folder.run(line).refused())).collect();
-    insta::assert_snapshot!(answers.concat());
+    insta::assert_snapshot!(folder.refusals("", &lines));
 }

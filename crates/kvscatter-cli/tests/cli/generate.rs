@@ -37,12 +37,8 @@ fn tokens(answer: Answer) -> Vec<String> {
     answer.passed().lines().take_while(|line| !line.is_empty()).map(str::to_owned).collect()
 }
 
-fn json(answer: Answer) -> serde_json::Value {
-    serde_json::from_str(&answer.passed()).unwrap()
-}
-
 #[test]
-fn what_is_printed() {
+fn the_tokens_are_printed_before_the_lines_about_the_run() {
     let folder = Folder::with_testdata();
     let text =
         folder.run(&format!("generate {STATIC} --prompt-ids 1,2,3 --prompt-ids 9 --tokens 4")).passed();
@@ -66,7 +62,7 @@ fn what_is_printed() {
 fn the_same_as_json() {
     let folder = Folder::with_testdata();
     let line = format!("generate {STATIC} --prompt-ids 1,2,3 --prompt-ids 9 --tokens 4");
-    let document = json(folder.run(&format!("{line} --json")));
+    let document = folder.json(&line);
     let printed = tokens(folder.run(&line));
     for (sample, printed) in printed.iter().enumerate() {
         let ids: Vec<String> = document["samples"][sample]["tokens"]
@@ -90,7 +86,7 @@ fn the_same_as_json() {
 fn drafts_take_fewer_steps_to_the_same_tokens() {
     let folder = Folder::with_testdata();
     let line = format!("generate {STATIC} --prompt-ids 9 --tokens 30");
-    let [plain, drafted] = ["", " --draft 6"].map(|draft| json(folder.run(&format!("{line}{draft} --json"))));
+    let [plain, drafted] = ["", " --draft 6"].map(|draft| folder.json(&format!("{line}{draft}")));
     assert_eq!(plain["samples"], drafted["samples"]);
     let number = |document: &serde_json::Value, name: &str| document["decode"][name].as_u64().unwrap();
     assert_eq!(["steps", "drafted", "accepted"].map(|name| number(&plain, name)), [29, 0, 0]);
@@ -133,7 +129,7 @@ fn a_saved_prompt_is_continued() {
     assert!(text.contains("\nprefix       3 tokens in three.kv\nprefill      2 tokens in "), "{text}");
     assert!(text.contains("\nsaved        5 tokens in five.kv\n"), "{text}");
     assert_eq!(tokens(generate("--prefix five.kv --prompt-ids 4,8 --prompt-ids 7")), whole);
-    let document = json(generate("--prefix five.kv --prompt-ids 7 --json"));
+    let document = folder.json(&format!("generate {STATIC} --prefix five.kv --prompt-ids 7 --tokens 6"));
     assert_eq!(document["prefix"], serde_json::json!({"path": "five.kv", "tokens": 5}));
     assert_eq!(document["saved"], serde_json::Value::Null);
     // A file that is saved again replaces the old one.
@@ -148,10 +144,8 @@ fn a_prompt_that_cannot_be_saved_or_continued_is_refused() {
         |model: &str, options: &str| folder.run(&format!("generate {model} --prompt-ids 7 {options}"));
     generate(STATIC, "--save-prefix one.kv").passed();
     folder.write("cut.kv", &folder.read("one.kv")[..300]);
-    let mut flipped = folder.read("one.kv");
-    let last = flipped.len() - 1;
-    flipped[last] ^= 1;
-    folder.write("flipped.kv", &flipped);
+    folder.write("flipped.kv", &folder.read("one.kv"));
+    folder.flip("flipped.kv", 1, 1);
     folder.write("text.kv", b"no saved sample at all, but a text");
     folder.run(&format!("convert {GROWING} -o converted.onnx --max-seq 32")).passed();
     for (model, options, expected) in [
@@ -203,7 +197,7 @@ fn a_converted_decoder_gives_the_tokens_of_another_export() {
 
 /// Checks that the error names the node or the input that tract does not support.
 #[test]
-fn what_tract_does_not_run_says_why() {
+fn a_model_that_tract_does_not_run_is_refused_with_the_node() {
     let folder = Folder::with_testdata();
     let refused = |model: &str| {
         folder.run(&format!("generate {model} --no-convert --prompt-ids 1,2,3 --tokens 4")).refused()
@@ -256,11 +250,7 @@ fn refusals() {
         "garbage.onnx --prompt-ids 1".to_owned(),
         format!("{scatter} --prompt-ids 1"),
     ];
-    let printed: Vec<String> = lines
-        .iter()
-        .map(|line| format!("generate {line}\n{}", folder.run(&format!("generate {line}")).refused()))
-        .collect();
-    insta::assert_snapshot!(printed.join("\n"));
+    insta::assert_snapshot!(folder.refusals("generate", &lines));
 }
 
 /// Fills all slots of the cache.
@@ -278,19 +268,17 @@ fn the_last_token_needs_no_slot() {
 fn the_plugin_is_loaded_and_named() {
     let folder = Folder::with_testdata();
     let label = concat!("kvscatter ", env!("CARGO_PKG_VERSION"));
-    let engine = |line: &str| -> serde_json::Value {
-        serde_json::from_str(&folder.run(&format!("{line} --engine ort --json")).passed()).unwrap()
-    };
+    let engine = |line: &str| folder.json(&format!("{line} --engine ort"));
     let generate = format!("generate {STATIC} --prompt-ids 1,2,3 --tokens 4");
     let certify = format!("certify {STATIC} --steps 2 --no-timing");
     let run = "run testdata/onnx-node/test_tensorscatter".to_owned();
     for (line, key) in [(&generate, "engine"), (&certify, "runtime"), (&run, "engine")] {
-        let at = |document: serde_json::Value| match document.get(key) {
+        let plugin = |document: serde_json::Value| match document.get(key) {
             Some(engine) => engine["plugin"].clone(),
             None => document[0][key]["plugin"].clone(),
         };
-        assert_eq!(at(engine(line)), label, "{line}");
-        assert_eq!(at(engine(&format!("{line} --ort-plugin none"))), serde_json::Value::Null, "{line}");
+        assert_eq!(plugin(engine(line)), label, "{line}");
+        assert_eq!(plugin(engine(&format!("{line} --ort-plugin none"))), serde_json::Value::Null, "{line}");
         let text = folder.run(&format!("{line} --engine ort")).passed();
         assert!(text.contains(&format!(" with plugin {label} on CPU")), "{text}");
     }

@@ -3,25 +3,21 @@
 
 use std::io::Write;
 
-use kvscatter::ElementType;
-use kvscatter_onnx::Model;
 use kvscatter_onnx::proto::tensor_shape_proto::Dimension;
-use kvscatter_onnx::proto::tensor_shape_proto::dimension::Value as DimValue;
-use kvscatter_onnx::proto::type_proto::{self, Value as TypeValue};
-use kvscatter_onnx::proto::{
-    GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorShapeProto, TypeProto, ValueInfoProto,
-};
+use kvscatter_onnx::proto::type_proto::Value as TypeValue;
+use kvscatter_onnx::proto::{GraphProto, ValueInfoProto};
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
 
 use crate::support::{Answer, Folder, npy, testdata};
 
-/// Reads a file as the cache of an operator that takes any type.
+/// Reads a file as the cache of an operator that takes any type, in 256 MiB of address space. A command that allocates
+/// the memory that a file claims would fail.
 fn read(folder: &Folder, file: &str) -> Answer {
     folder.write("nothing.npy", &npy("<f4", &[2, 0, 5], &[]));
-    folder.run_in_1_gib(&format!(
-        "apply tensor-scatter --past-cache {file} --update nothing.npy --present-cache out.pb"
-    ))
+    let line =
+        format!("apply tensor-scatter --past-cache {file} --update nothing.npy --present-cache out.pb");
+    folder.run_with_limits("-v 262144", &line)
 }
 
 #[test]
@@ -108,21 +104,19 @@ fn zip(folder: &Folder, name: &str, header: &[u8], zeros: usize) {
     archive.finish().unwrap();
 }
 
-/// Tests archives of a few megabytes that expand to gigabytes.
+/// Tests archives of a megabyte that expand to more than the memory of the command.
 #[test]
 fn archives_that_expand() {
     let folder = Folder::new();
     let header = |bytes: usize| npy("|u1", &[bytes], &[]);
-    // The header claims 4 bytes and 1.1 GiB follow. Reading stops after the fifth byte.
-    zip(&folder, "more.npz", &header(4), 1126 << 20);
+    // The header claims 4 bytes and 300 MiB follow. Reading stops after the fifth byte.
+    zip(&folder, "more.npz", &header(4), 300 << 20);
     // The header correctly claims 5 GiB. The file is refused before anything is expanded.
     zip(&folder, "honest.npz", &header(5 << 30), 1 << 20);
     // The header claims 3 GiB and a megabyte follows. Memory grows with the data, not with the claim.
     zip(&folder, "less.npz", &header(3 << 30), 1 << 20);
-    let answers: Vec<_> = ["more.npz", "honest.npz", "less.npz"]
-        .iter()
-        .map(|name| format!("{name}\n  {}\n", read(&folder, name).refused()))
-        .collect();
+    let answers = ["more.npz", "honest.npz", "less.npz"]
+        .map(|name| format!("{name}\n  {}\n", read(&folder, name).refused()));
     insta::assert_snapshot!(answers.concat());
 }
 
@@ -170,62 +164,25 @@ fn names_cannot_speak_to_the_terminal() {
     assert_eq!(folder.run_args(&args).refused(), "error: a\\u{1b}[31m\\nb.npy: no such file or directory");
 }
 
-/// Reads every fixture, cut at every length, and with every eighth byte changed. The command must not crash.
-#[test]
-fn damaged_files_are_read_or_refused() {
-    let folder = Folder::new();
-    folder.write("nothing.npy", &npy("<f4", &[2, 0, 5], &[]));
-    for (name, entry) in [
-        ("float32.npy", ""),
-        ("two.npz", "#k"),
-        ("compressed.npz", ""),
-        ("two.safetensors", "#k"),
-        ("float16.pb", ""),
-        ("typed.pb", ""),
-    ] {
-        let whole = std::fs::read(testdata("files").join(name)).unwrap();
-        let cuts = (0..whole.len()).step_by(3).map(|len| whole[..len].to_vec());
-        let changes = (0..whole.len()).step_by(8).map(|at| {
-            let mut changed = whole.clone();
-            changed[at] = changed[at].wrapping_mul(31).wrapping_add(97);
-            changed
-        });
-        for damaged in cuts.chain(changes) {
-            folder.write(name, &damaged);
-            let line = format!("plan tensor-scatter --cache {name}{entry} --update 2,1,5 --type float");
-            let answer = folder.run(&line);
-            match answer.code {
-                Some(0) => {}
-                Some(2) => drop(answer.one_error_line()),
-                code => panic!("{name}: {code:?} {answer}\n{damaged:02x?}"),
-            }
-        }
-    }
-}
-
 /// Runs every command on decoders with as many inputs as fit into a megabyte, and with almost as many writes as
 /// `lower` takes. Every command must end within the time of linear passes. One quadratic pass takes minutes here.
 #[test]
 fn many_inputs_and_writes_take_no_more_time_than_a_few() {
     const MANY: usize = 10_000;
-    const WRITES: usize = 6_000;
-    let folder = Folder::new();
-    let decoder = |path: &str| Model::load(&testdata(path)).unwrap();
-    let mut growing = decoder("optimum-llama/model.onnx");
-    let mut fixed = decoder("mobius-llama-static/model.onnx");
-    for model in [&mut growing, &mut fixed] {
-        let graph = model.proto_mut().graph.get_or_insert_default();
-        let mut like = graph.input[0].clone();
-        if let Some(TypeValue::TensorType(tensor)) = &mut like.r#type.get_or_insert_default().value {
-            tensor.shape.get_or_insert_default().dim = vec![Dimension::default(); 2];
-        }
-        graph
-            .input
-            .extend((0..MANY).map(|at| ValueInfoProto { name: Some(format!("extra{at}")), ..like.clone() }));
+    const WRITES: usize = 4_300;
+    let folder = Folder::with_testdata();
+    for (model, copy) in [("optimum-llama", "growing.onnx"), ("mobius-llama-static", "fixed.onnx")] {
+        folder.change(&format!("testdata/{model}/model.onnx"), copy, |graph| {
+            let mut like = graph.input[0].clone();
+            if let Some(TypeValue::TensorType(tensor)) = &mut like.r#type.get_or_insert_default().value {
+                tensor.shape.get_or_insert_default().dim = vec![Dimension::default(); 2];
+            }
+            let extra = |at| ValueInfoProto { name: Some(format!("extra{at}")), ..like.clone() };
+            graph.input.extend((0..MANY).map(extra));
+        });
     }
-    growing.save(&folder.path("growing.onnx")).unwrap();
-    fixed.save(&folder.path("fixed.onnx")).unwrap();
-    chained_writes(WRITES).save(&folder.path("writes.onnx")).unwrap();
+    let write = "testdata/onnx-node/test_tensorscatter/model.onnx";
+    folder.change(write, "writes.onnx", |graph| chain_writes(graph, WRITES));
     for (line, code) in [
         ("run fixed.onnx --dim batch=1 --dim sequence_len=1", 2),
         ("generate fixed.onnx --prompt-ids 1", 2),
@@ -237,7 +194,7 @@ fn many_inputs_and_writes_take_no_more_time_than_a_few() {
         ("lower writes.onnx -o lowered.onnx --to scatter-elements", 0),
         ("lower writes.onnx -o lowered.onnx --to scatter-nd", 0),
         ("inspect writes.onnx", 2),
-        ("run writes.onnx --dim batch=1 --dim tokens=1", 0),
+        ("run writes.onnx", 0),
     ] {
         let answer = folder.run_with_limits(&format!("-t {SECONDS}"), line);
         assert_eq!(answer.code, Some(code), "{line}: {}", answer.stderr);
@@ -248,46 +205,18 @@ fn many_inputs_and_writes_take_no_more_time_than_a_few() {
 /// this time.
 const SECONDS: u32 = 60;
 
-/// Returns a model of writes into one cache. Each writes into the output of the previous one.
-fn chained_writes(count: usize) -> Model {
-    let link = |at: usize| if at == 0 { "past".to_owned() } else { format!("link{at}") };
-    let value = |name: &str, element: ElementType, dims: &[&str]| {
-        let dim = |dim: &&str| Dimension {
-            value: Some(match dim.parse() {
-                Ok(size) => DimValue::DimValue(size),
-                Err(_) => DimValue::DimParam((*dim).to_owned()),
-            }),
-            ..Dimension::default()
-        };
-        let shape = TensorShapeProto { dim: dims.iter().map(dim).collect(), ..TensorShapeProto::default() };
-        let tensor = type_proto::Tensor {
-            elem_type: Some(element.onnx_code()),
-            shape: shape.into(),
-            ..type_proto::Tensor::default()
-        };
-        let ty = TypeProto { value: Some(TypeValue::TensorType(Box::new(tensor))), ..TypeProto::default() };
-        ValueInfoProto { name: Some(name.to_owned()), r#type: ty.into(), ..ValueInfoProto::default() }
+/// Turns a model of one write into one of several. Each writes into the output of the previous one.
+fn chain_writes(graph: &mut GraphProto, count: usize) {
+    let write = graph.node[0].clone();
+    let cache = |at: usize| match at {
+        0 => write.input[0].clone(),
+        last if last == count => write.output[0].clone(),
+        link => format!("link{link}"),
     };
-    let write = |at: usize| NodeProto {
-        op_type: Some("TensorScatter".to_owned()),
-        input: vec![link(at), "new".to_owned(), "at".to_owned()],
-        output: vec![link(at + 1)],
-        ..NodeProto::default()
+    let linked = |at: usize| {
+        let mut node = write.clone();
+        (node.input[0], node.output[0]) = (cache(at), cache(at + 1));
+        node
     };
-    let graph = GraphProto {
-        node: (0..count).map(write).collect(),
-        input: vec![
-            value("past", ElementType::Float32, &["batch", "64", "8"]),
-            value("new", ElementType::Float32, &["batch", "tokens", "8"]),
-            value("at", ElementType::Int64, &["batch"]),
-        ],
-        output: vec![value(&link(count), ElementType::Float32, &["batch", "64", "8"])],
-        ..GraphProto::default()
-    };
-    Model::from_proto(ModelProto {
-        ir_version: Some(11),
-        graph: graph.into(),
-        opset_import: vec![OperatorSetIdProto { version: Some(24), ..OperatorSetIdProto::default() }],
-        ..ModelProto::default()
-    })
+    graph.node = (0..count).map(linked).collect();
 }

@@ -1,14 +1,11 @@
 //! Tests the tables, the JSON and the hazards of `kvscatter inspect`, and models that are not decoders.
 
-use std::path::Path;
-
-use kvscatter_onnx::Model;
 use kvscatter_onnx::proto::attribute_proto::AttributeType;
 use kvscatter_onnx::proto::tensor_shape_proto::dimension::Value as DimValue;
 use kvscatter_onnx::proto::type_proto::Value as TypeValue;
 use kvscatter_onnx::proto::{AttributeProto, GraphProto, NodeProto, ValueInfoProto};
 
-use crate::support::{Folder, testdata};
+use crate::support::Folder;
 
 fn folder() -> Folder {
     Folder::with_testdata()
@@ -16,10 +13,8 @@ fn folder() -> Folder {
 
 /// Makes a new folder with a changed model of the test data as `model.onnx`.
 fn changed(name: &str, change: impl FnOnce(&mut GraphProto)) -> Folder {
-    let mut model = Model::load(&testdata(&format!("{name}/model.onnx"))).unwrap();
-    change(model.proto_mut().graph.get_or_insert_default());
-    let folder = Folder::new();
-    model.save(&folder.path("model.onnx")).unwrap();
+    let folder = folder();
+    folder.change(&format!("testdata/{name}/model.onnx"), "model.onnx", change);
     folder
 }
 
@@ -97,8 +92,7 @@ fn a_decoder_that_was_merged() {
     let folder = folder();
     let line = "inspect testdata/decoders/optimum-1.18-gpt2-merged/model.onnx --length 32";
     insta::assert_snapshot!(folder.run(line).passed());
-    let json = folder.run(&format!("{line} --json")).passed();
-    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let json = folder.json(line);
     assert_eq!(json["merged"], serde_json::json!({"input": "use_cache_branch", "value": true}));
 }
 
@@ -135,18 +129,14 @@ fn json() {
 /// Checks that keys, values and layers of a large model take a few lines, and that JSON lists all of them.
 #[test]
 fn many_layers_are_folded() {
-    let folder = Folder::new();
-    let mut model = Model::load(&testdata("optimum-llama/model.onnx")).unwrap();
-    let graph = model.proto_mut().graph.get_or_insert_default();
     let renamed = |values: &[ValueInfoProto], from: &str, to: &str| {
-        let mut value = values.iter().find(|value| value.name.as_deref() == Some(from)).unwrap().clone();
-        value.name = Some(to.to_owned());
-        value
+        let value = values.iter().find(|value| value.name.as_deref() == Some(from)).unwrap().clone();
+        ValueInfoProto { name: Some(to.to_owned()), ..value }
     };
-    for layer in 2..32 {
-        for what in ["key", "value"] {
+    let folder = changed("optimum-llama", |graph| {
+        for (layer, part) in (2..32).flat_map(|layer| ["key", "value"].map(|part| (layer, part))) {
             let [past, present] = ["past_key_values", "present"]
-                .map(|side| (format!("{side}.0.{what}"), format!("{side}.{layer}.{what}")));
+                .map(|side| (format!("{side}.0.{part}"), format!("{side}.{layer}.{part}")));
             graph.input.push(renamed(&graph.input, &past.0, &past.1));
             graph.output.push(renamed(&graph.output, &present.0, &present.1));
             let mut join = graph.node.iter().find(|node| node.output[0] == present.0).unwrap().clone();
@@ -154,12 +144,9 @@ fn many_layers_are_folded() {
             join.output[0] = present.1;
             graph.node.push(join);
         }
-    }
-    model.save(&folder.path("model.onnx")).unwrap();
+    });
     insta::assert_snapshot!(folder.run("inspect model.onnx --length 4096").passed());
-    let json = folder.run("inspect model.onnx --json").passed();
-    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
-    assert_eq!(json["caches"].as_array().unwrap().len(), 64);
+    assert_eq!(folder.json("inspect model.onnx")["caches"].as_array().unwrap().len(), 64);
 }
 
 #[test]
@@ -207,9 +194,7 @@ fn sizes_that_the_model_leaves_open() {
     );
     let error = folder.run("inspect model.onnx --dim heads=16").refused();
     assert!(error.contains("--dim heads: the costs depend only on head, --batch and --length"), "{error}");
-    let closed = folder.run("inspect model.onnx --dim head=16 --json").passed();
-    let closed: serde_json::Value = serde_json::from_str(&closed).unwrap();
-    assert_eq!(closed["total"]["bytes_per_token"], 512);
+    assert_eq!(folder.json("inspect model.onnx --dim head=16")["total"]["bytes_per_token"], 512);
 }
 
 #[test]
@@ -232,10 +217,9 @@ fn models_that_are_no_decoders() {
         graph.node.push(node("Neg", &["b"], "a"));
         graph.node.push(node("Neg", &["a"], "b"));
     });
-    let mut lines = Vec::new();
-    for folder in [not_fed_back, no_cache, contradiction, no_growth, cycle] {
-        lines.push(folder.run("inspect model.onnx").refused());
-    }
+    let changed = [not_fed_back, no_cache, contradiction, no_growth, cycle];
+    let mut refused: String =
+        changed.iter().map(|folder| folder.refusals("inspect", &["model.onnx"])).collect();
     let folder = folder();
     folder.write("garbage.onnx", &[0xff; 64]);
     folder.write("model.gguf", b"GGUF\x03\0\0\0\x24\x01\0\0");
@@ -243,23 +227,22 @@ fn models_that_are_no_decoders() {
     let safetensors = [&64_u64.to_le_bytes()[..], b"{\"x\":{\"dtype\":\"F32\"}}"].concat();
     folder.write("model.safetensors", &safetensors);
     let model = "testdata/mobius-llama-static/model.onnx";
-    for line in [
-        "inspect garbage.onnx".to_owned(),
-        "inspect model.gguf".to_owned(),
-        "inspect model.safetensors".to_owned(),
-        "inspect empty.onnx".to_owned(),
-        "inspect missing.onnx".to_owned(),
-        "inspect testdata".to_owned(),
-        format!("inspect {model} --batch 0"),
-        format!("inspect {model} --length 65"),
-        format!("inspect {model} --target onnxruntime"),
-        format!("inspect {model} --dim a=1 --dim a=2"),
-        format!("inspect {model} --dim a=1"),
-        "inspect testdata/optimum-llama/model.onnx --max-seq 10 --length 11".to_owned(),
-    ] {
-        lines.push(folder.run(&line).refused());
-    }
-    insta::assert_snapshot!(lines.join("\n"));
+    let lines = [
+        "garbage.onnx".to_owned(),
+        "model.gguf".to_owned(),
+        "model.safetensors".to_owned(),
+        "empty.onnx".to_owned(),
+        "missing.onnx".to_owned(),
+        "testdata".to_owned(),
+        format!("{model} --batch 0"),
+        format!("{model} --length 65"),
+        format!("{model} --target onnxruntime"),
+        format!("{model} --dim a=1 --dim a=2"),
+        format!("{model} --dim a=1"),
+        "testdata/optimum-llama/model.onnx --max-seq 10 --length 11".to_owned(),
+    ];
+    refused += &folder.refusals("inspect", &lines);
+    insta::assert_snapshot!(refused);
 }
 
 #[test]
@@ -306,8 +289,7 @@ const WINDOWED: &str = "testdata/decoders/optimum-0.1-mistral-window/model.onnx"
 fn a_sliding_window() {
     let folder = folder();
     insta::assert_snapshot!(folder.run(&format!("inspect {WINDOWED} --batch 2 --length 64")).passed());
-    let json = folder.run(&format!("inspect {WINDOWED} --batch 2 --length 64 --json")).passed();
-    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let json = folder.json(&format!("inspect {WINDOWED} --batch 2 --length 64"));
     let window = |cache: &str| serde_json::json!({"cache": cache, "window": 4});
     let expected = serde_json::json!({
         "max_seq": 64,
@@ -328,27 +310,21 @@ fn rings() {
     let folder = folder();
     folder.run(&format!("convert {WINDOWED} -o model.onnx --max-seq 64 --chunk 3 --rewind 2")).passed();
     insta::assert_snapshot!(folder.run("inspect model.onnx").passed());
-    let json = || {
-        let json = folder.run("inspect model.onnx --json").passed();
-        serde_json::from_str::<serde_json::Value>(&json).unwrap()["rings"].clone()
+    let first_of_four = || {
+        let rings = folder.json("inspect model.onnx")["rings"].clone();
+        assert_eq!(rings.as_array().unwrap().len(), 4);
+        ["cache", "capacity", "window", "chunk", "rewind", "hazard"].map(|key| rings[0][key].clone())
     };
-    let size = |ring: &serde_json::Value| {
-        ["cache", "capacity", "window", "chunk", "rewind", "hazard"].map(|key| ring[key].clone())
-    };
-    let sound = json();
-    assert_eq!(sound.as_array().unwrap().len(), 4);
     let expected = serde_json::json!(["past_key_values.0.key", 8, 4, 3, 2, null]);
-    assert_eq!(serde_json::json!(size(&sound[0])), expected);
-
-    let mut model = Model::load(&folder.path("model.onnx")).unwrap();
-    let graph = model.proto_mut().graph.get_or_insert_default();
-    let ages = graph.node.iter_mut().find(|node| node.op_type.as_deref() == Some("Mod")).unwrap();
-    ages.op_type = Some("Sub".to_owned());
-    model.save(&folder.path("model.onnx")).unwrap();
+    assert_eq!(serde_json::json!(first_of_four()), expected);
+    folder.change("model.onnx", "model.onnx", |graph| {
+        let ages = graph.node.iter_mut().find(|node| node.op_type.as_deref() == Some("Mod")).unwrap();
+        ages.op_type = Some("Sub".to_owned());
+    });
     let text = folder.run("inspect model.onnx").passed();
     insta::assert_snapshot!(text.lines().find(|line| line.contains("ring-mask")).unwrap());
     let expected = serde_json::json!(["past_key_values.0.key", null, null, null, null, "ring-mask"]);
-    assert_eq!(serde_json::json!(size(&json()[0])), expected);
+    assert_eq!(serde_json::json!(first_of_four()), expected);
 }
 
 /// Checks that control characters in names, which come from strangers, do not reach the terminal.
@@ -362,7 +338,6 @@ fn nothing_in_a_name_reaches_the_terminal() {
             value.name = value.name.as_ref().map(|name| name.replace("key_cache", "\x1b[2Jkey\n"));
         }
     });
-    assert!(Path::new(&folder.path("model.onnx")).exists());
     let text = folder.run("inspect model.onnx").passed();
     assert!(!text.contains('\x1b') && text.contains("\\u{1b}[2Jkey"), "{text}");
 }

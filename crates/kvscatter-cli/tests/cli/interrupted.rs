@@ -5,7 +5,6 @@
 //! always arrives during the write.
 #![cfg(all(target_os = "linux", target_env = "gnu"))]
 
-use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
@@ -15,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
-use crate::support::{BINARY, Folder, is_built, npy_f32};
+use crate::support::{BINARY, Folder, is_built, listing, npy_f32};
 
 /// Every command that writes files. Each entry has the command line, and a part of the path of the file
 /// during whose write the command is stopped.
@@ -37,8 +36,7 @@ const COMMANDS: [(&str, &str); 10] = [
 
 fn folder() -> Folder {
     let folder = Folder::with_testdata();
-    folder.write("cache.npy", &npy_f32(&[1, 4], [0.0; 4]));
-    folder.write("update.npy", &npy_f32(&[1, 1], [1.0]));
+    folder.write_cache_and_update();
     for empty in ["empty", "temporary"] {
         std::fs::create_dir(folder.path(empty)).unwrap();
     }
@@ -106,22 +104,6 @@ impl Stopped {
     }
 }
 
-/// Returns all files and folders below a folder.
-fn listing(folder: &Path) -> BTreeSet<PathBuf> {
-    let mut found = BTreeSet::new();
-    let mut folders = vec![folder.to_owned()];
-    while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                folders.push(path.clone());
-            }
-            found.insert(path);
-        }
-    }
-    found
-}
-
 #[test]
 fn leaves_nothing_and_ends_the_command() {
     let Some(library) = stalling() else { return };
@@ -185,7 +167,7 @@ fn keeps_the_file_that_was_to_be_replaced() {
 
 /// Checks that an ignored signal stays ignored, because `nohup` relies on this.
 #[test]
-fn that_is_ignored_from_the_start_stays_ignored() {
+fn ignored_from_the_start_stays_ignored() {
     let Some(library) = stalling() else { return };
     let (folder, (line, at)) = (folder(), COMMANDS[0]);
     let mut command = Command::new("sh");
@@ -202,7 +184,7 @@ fn that_is_ignored_from_the_start_stays_ignored() {
 
 /// Kills `cases` with SIGKILL, which has no handler. `verify` must refuse the remaining cases.
 #[test]
-fn that_kills_leaves_cases_that_verify_refuses() {
+fn a_kill_leaves_cases_that_verify_refuses() {
     let Some(library) = stalling() else { return };
     for out in ["out", "empty"] {
         let folder = folder();

@@ -40,8 +40,7 @@ fn every_command_escapes_what_misleads() {
         let set = folder.read(&format!("testdata/onnx-node/test_tensorscatter/test_data_set_0/{input}"));
         folder.write(&format!("{case}/test_data_set_0/{input}"), &set);
     }
-    folder.write("cache.npy", &npy_f32(&[1, 4], [0.0; 4]));
-    folder.write("update.npy", &npy_f32(&[1, 1], [1.0]));
+    folder.write_cache_and_update();
     let made = format!("made{HOSTILE}.onnx");
     let array = format!("{HOSTILE}.npy");
     let apply = "apply tensor-scatter --past-cache cache.npy --update update.npy --axis 1 --present-cache";

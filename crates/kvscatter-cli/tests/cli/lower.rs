@@ -27,16 +27,15 @@ fn json() {
 #[test]
 fn refusals() {
     let folder = Folder::with_testdata();
-    let commands = [
-        format!("lower {STATIC} -o out.onnx"),
-        format!("lower {STATIC} --to gather -o out.onnx"),
-        format!("lower {STATIC} --to scatter-nd -o {STATIC}"),
-        format!("lower {STATIC} --to scatter-nd -o {STATIC}.data"),
-        "lower testdata/optimum-llama/model.onnx --to scatter-nd -o out.onnx".to_owned(),
-        "lower absent.onnx --to scatter-nd -o out.onnx".to_owned(),
+    let lines = [
+        format!("{STATIC} -o out.onnx"),
+        format!("{STATIC} --to gather -o out.onnx"),
+        format!("{STATIC} --to scatter-nd -o {STATIC}"),
+        format!("{STATIC} --to scatter-nd -o {STATIC}.data"),
+        "testdata/optimum-llama/model.onnx --to scatter-nd -o out.onnx".to_owned(),
+        "absent.onnx --to scatter-nd -o out.onnx".to_owned(),
     ];
-    let lines: Vec<_> = commands.iter().map(|command| folder.run(command).refused()).collect();
-    insta::assert_snapshot!(lines.join("\n"));
+    insta::assert_snapshot!(folder.refusals("lower", &lines));
     std::fs::remove_file(folder.path(&format!("{STATIC}.data"))).unwrap();
     let error = folder.run(&format!("lower {STATIC} --to scatter-nd -o out.onnx")).refused();
     assert!(error.contains(&format!("{STATIC}: tensor ")), "{error}");

@@ -16,8 +16,7 @@ const PLAN: &str = "plan tensor-scatter --cache 1,4,1 --update 1,1,1";
 /// Makes a folder with a cache [1, 4] and an update [1, 1].
 fn folder() -> Folder {
     let folder = Folder::new();
-    folder.write("cache.npy", &npy_f32(&[1, 4], [0.0; 4]));
-    folder.write("update.npy", &npy_f32(&[1, 1], [1.0]));
+    folder.write_cache_and_update();
     folder
 }
 
@@ -47,8 +46,7 @@ fn f32s_of(folder: &Folder, name: &str) -> Vec<f32> {
 #[test]
 fn missing_folders_are_created() {
     let folder = Folder::with_testdata();
-    folder.write("cache.npy", &npy_f32(&[1, 4], [0.0; 4]));
-    folder.write("update.npy", &npy_f32(&[1, 1], [1.0]));
+    folder.write_cache_and_update();
     let (model, data) = ("testdata/optimum-llama/model.onnx", "testdata/decoders/mobius-0.1-gpt2/model.onnx");
     for (line, output) in [
         (format!("convert {model} --max-seq 8 -o"), "a/new/model.onnx"),
@@ -130,7 +128,17 @@ fn no_input_is_overwritten() {
     std::fs::hard_link(folder.path("at.npy"), folder.path("hard.npy")).unwrap();
     std::fs::create_dir(folder.path("sub")).unwrap();
     let reads = "--write-indices at.npy --lengths lengths.npy";
-    for out in ["at.npy", "soft.npy", "hard.npy", "sub/../at.npy", "lengths.npy", "cache.npy", "update.npy"] {
+    let names = [
+        "at.npy",
+        "./at.npy",
+        "soft.npy",
+        "hard.npy",
+        "sub/../at.npy",
+        "lengths.npy",
+        "cache.npy",
+        "update.npy",
+    ];
+    for out in names {
         let lines = [
             format!("{APPLY} {reads} --present-cache {out}"),
             format!("plan tensor-scatter --cache cache.npy --update update.npy --axis 1 {reads} --svg {out}"),
@@ -180,7 +188,7 @@ fn external_data_is_not_overwritten() {
 #[test]
 fn a_file_of_another_kind_is_not_replaced() {
     let folder = Folder::with_testdata();
-    let model = folder.read("testdata/optimum-llama/model.onnx");
+    let model = folder.read("testdata/decoders/optimum-1.18-gpt2/model.onnx");
     let kinds: [(&str, &[u8]); 5] = [
         ("ONNX model", &model),
         ("HTML page", b"<!DOCTYPE html><p>mine"),
@@ -189,7 +197,7 @@ fn a_file_of_another_kind_is_not_replaced() {
         ("", &npy_f32(&[1, 4], [0.0; 4])),
     ];
     let lines = [
-        ("convert testdata/optimum-llama/model.onnx --max-seq 8 -o out", "ONNX model"),
+        ("convert testdata/decoders/optimum-1.18-gpt2/model.onnx --max-seq 8 -o out", "ONNX model"),
         ("lower testdata/onnx-node/test_tensorscatter/model.onnx --to scatter-nd -o out", "ONNX model"),
         (
             "certify testdata/mobius-llama-static/model.onnx --engine tract --steps 1 --no-timing --html out",
@@ -240,8 +248,7 @@ fn two_outputs_are_two_files() {
 #[test]
 fn the_other_entries_of_a_file_are_not_lost() {
     let folder = Folder::with_testdata();
-    folder.write("cache.npy", &npy_f32(&[1, 4], [0.0; 4]));
-    folder.write("update.npy", &npy_f32(&[1, 1], [1.0]));
+    folder.write_cache_and_update();
     for (file, other) in [("two.npz", "write_indices"), ("two.safetensors", "v")] {
         let out = format!("testdata/files/{file}");
         let before = folder.read(&out);

@@ -12,7 +12,7 @@ fn a_ring_with_every_kind_of_lane() {
 }
 
 #[test]
-fn what_the_last_written_token_sees() {
+fn slots_that_the_last_written_token_sees_are_marked() {
     let folder = Folder::new();
     let ring = "plan tensor-scatter --cache 3,8,16,64 --update 3,8,2,64 --write-indices 3,20,31 --mode circular \
                 --lengths 2,1,2 --svg seen.svg";
@@ -30,13 +30,12 @@ fn what_the_last_written_token_sees() {
 }
 
 #[test]
-fn what_a_window_finds_in_a_ring() {
+fn a_window_is_checked_against_its_ring() {
     let folder = Folder::new();
     let line = "plan tensor-scatter --cache 4,8,11,64 --update 4,8,5,64 --write-indices 20,18,2,-1 --lengths 4,5,3,2 \
                 --mode circular --window 8";
     insta::assert_snapshot!("window_of_a_ring", folder.run(line).passed());
-    let json: serde_json::Value =
-        serde_json::from_str(&folder.run(&format!("{line} --json")).passed()).unwrap();
+    let json = folder.json(line);
     insta::assert_snapshot!("window_of_a_ring_json", serde_json::to_string_pretty(&json["ring"]).unwrap());
     // The page shows one of these steps.
     let page = include_str!("../../README.md");
@@ -132,8 +131,7 @@ fn a_colossal_batch_is_answered_at_once() {
 fn a_colossal_batch_is_answered_at_once_as_json_too() {
     let folder = Folder::new();
     let shapes = "--cache 1000000000000,4,1 --update 1000000000000,1,1 --type uint8";
-    let text = folder.run(&format!("plan tensor-scatter {shapes} --json --svg p.svg")).passed();
-    let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let json = folder.json(&format!("plan tensor-scatter {shapes} --svg p.svg"));
     assert_eq!(json["segments"].as_array().unwrap().len(), 10_000);
     assert_eq!(json["samples_left_out"], 999_999_990_000_u64);
     let listed: u64 = json["blocks"]
@@ -151,13 +149,11 @@ fn a_colossal_batch_is_answered_at_once_as_json_too() {
 
     let indices: Vec<_> = (0..10_001).map(|sample| if sample % 2 == 0 { 3 } else { 0 }).collect();
     folder.write("at.npy", &npy_i64(&indices));
-    let line = "plan tensor-scatter --cache 10001,4,1 --update 10001,2,1 --write-indices at.npy --json";
-    let text = folder.run(&format!("{line} --out-of-range skip-sample")).passed();
-    let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let line = "plan tensor-scatter --cache 10001,4,1 --update 10001,2,1 --write-indices at.npy";
+    let json = folder.json(&format!("{line} --out-of-range skip-sample"));
     assert_eq!((&json["skipped"], &json["skipped_samples"][2]), (&5001.into(), &4.into()));
     assert_eq!((&json["samples_left_out"], &json["elements_left_out"]), (&0.into(), &0.into()));
-    let text = folder.run(&format!("{line} --mode circular")).passed();
-    let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let json = folder.json(&format!("{line} --mode circular"));
     assert_eq!(json["segments"][1]["wrapped"], true);
     assert!(json["samples_left_out"].as_u64().unwrap() > 0);
 }
@@ -243,7 +239,5 @@ fn refusals() {
         format!("{ascend} --layer-id 0 --token-offset 3,1 --seq-len 3,0"),
         format!("{ascend} --layer-id 0 --token-offset 2,2 --seq-len 2,2"),
     ];
-    let answers: Vec<_> =
-        lines.iter().map(|line| format!("$ kvscatter {line}\n{}\n", folder.run(line).refused())).collect();
-    insta::assert_snapshot!(answers.concat());
+    insta::assert_snapshot!(folder.refusals("", &lines));
 }

@@ -32,11 +32,7 @@ fn functional_and_in_place_give_the_same() {
 #[test]
 fn a_wrong_expectation_is_a_failed_check() {
     let folder = Folder::with_testdata();
-    let output = format!("{CIRCULAR}/test_data_set_0/output_0.pb");
-    let mut message = folder.read(&output);
-    let last = message.len() - 2;
-    message[last] ^= 0x40;
-    folder.write(&output, &message);
+    folder.flip(&format!("{CIRCULAR}/test_data_set_0/output_0.pb"), 2, 0x40);
     insta::assert_snapshot!(folder.run(&format!("run {CIRCULAR}")));
     let answer = folder.run(&format!("run {CIRCULAR} --json"));
     let json: serde_json::Value = serde_json::from_str(&answer.stdout).unwrap();
@@ -115,8 +111,7 @@ fn a_model_with_named_sizes() {
         format!("run {model} --dim batch=3 --dim capacity=4 --dim rows=5"),
         format!("run {model} -i past_k=past.npy --dim batch=2 --dim rows=5"),
     ];
-    let answers: Vec<_> = refused.iter().map(|line| folder.run(line).refused() + "\n").collect();
-    insta::assert_snapshot!("named_sizes_refused", answers.concat());
+    insta::assert_snapshot!("named_sizes_refused", folder.refusals("", &refused));
 }
 
 #[test]
@@ -147,14 +142,12 @@ fn refusals() {
         format!("{linear} -o present_cache=out.npy -o present_cache=out.pb"),
         format!("{linear} -i past_cache=past.npy -o present_cache=past.npy"),
         format!("{linear} --dim batch=3"),
+        format!("{linear} --ort-lib lib"),
+        format!("{linear} --ort-plugin none"),
         format!("{CIRCULAR} -i past_cache=past.npy"),
         format!("{CIRCULAR} --dim batch=3"),
         format!("{CIRCULAR} -o present_cache={CIRCULAR}/test_data_set_0/output_0.pb"),
     ];
-    let answers: Vec<_> = lines
-        .iter()
-        .map(|line| format!("$ kvscatter run {line}\n{}\n", folder.run(&format!("run {line}")).refused()))
-        .collect();
-    insta::assert_snapshot!(answers.concat());
+    insta::assert_snapshot!(folder.refusals("run", &lines));
     assert!(!folder.path("out.npy").exists());
 }

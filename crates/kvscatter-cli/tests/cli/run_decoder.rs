@@ -23,8 +23,7 @@ fn a_whole_decoder() {
 #[test]
 fn json() {
     let folder = Folder::with_testdata();
-    let text = folder.run(&format!("run {STATIC} {SIZES} --json")).passed();
-    let document: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let document = folder.json(&format!("run {STATIC} {SIZES}"));
     assert_eq!(document[0]["engine"]["name"], "tract");
     assert_eq!(document[0]["nodes"], serde_json::json!([]));
     assert_eq!(document[0]["outputs"][1]["lies_in"], "key_cache.0");
@@ -121,11 +120,7 @@ fn test_directories_in_an_engine() {
     folder.run(&format!("{line} -o present_cache=tract.npy")).passed();
     folder.run(&format!("{} -o present_cache=here.npy", line.replace("--engine tract", ""))).passed();
     assert_eq!(folder.read("tract.npy"), folder.read("here.npy"));
-    let output = "testdata/onnx-node/test_tensorscatter/test_data_set_0/output_0.pb";
-    let mut message = folder.read(output);
-    let last = message.len() - 1;
-    message[last] ^= 0x40;
-    folder.write(output, &message);
+    folder.flip("testdata/onnx-node/test_tensorscatter/test_data_set_0/output_0.pb", 1, 0x40);
     let answer = folder.run("run testdata/onnx-node/test_tensorscatter --engine tract");
     assert_eq!(answer.code, Some(1), "{answer}");
     assert!(answer.stdout.contains("1 of 40 elements differ"), "{answer}");
@@ -183,10 +178,6 @@ fn refusals() {
         "testdata/files/kv_pair.onnx --engine tract".to_owned(),
         "testdata/onnx-node/test_tensorscatter --engine tract --dim b=1".to_owned(),
     ];
-    let printed: Vec<String> = lines
-        .iter()
-        .map(|line| format!("run {line}\n{}", folder.run(&format!("run {line}")).refused()))
-        .collect();
-    insta::assert_snapshot!(printed.join("\n"));
+    insta::assert_snapshot!(folder.refusals("run", &lines));
     assert!(!folder.path("out.npy").exists());
 }

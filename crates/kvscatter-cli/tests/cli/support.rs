@@ -1,5 +1,6 @@
 //! Runs the binary in a temporary folder.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fmt;
 #[cfg(feature = "full")]
@@ -8,6 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use kvscatter_onnx::Model;
+use kvscatter_onnx::proto::GraphProto;
+use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::token_types::add_token_types;
@@ -41,7 +44,16 @@ impl Folder {
     /// Makes a folder with a copy of the repository's test data as `testdata`.
     pub(crate) fn with_testdata() -> Self {
         let folder = Self::new();
-        copy(&testdata(""), &folder.path("testdata"));
+        let from = testdata("");
+        for path in listing(&from) {
+            let copy = folder.path("testdata").join(path.strip_prefix(&from).unwrap());
+            // A folder comes before its files.
+            if path.is_dir() {
+                std::fs::create_dir(copy).unwrap();
+            } else {
+                std::fs::copy(path, copy).unwrap();
+            }
+        }
         folder
     }
 
@@ -59,9 +71,44 @@ impl Folder {
         std::fs::write(path, bytes).unwrap();
     }
 
+    /// Writes a cache [1, 4] of zeros and an update [1, 1] of a one.
+    pub(crate) fn write_cache_and_update(&self) {
+        self.write("cache.npy", &npy_f32(&[1, 4], [0.0; 4]));
+        self.write("update.npy", &npy_f32(&[1, 1], [1.0]));
+    }
+
+    /// Flips bits of one byte of a file. `from_end` is 1 for the last byte.
+    pub(crate) fn flip(&self, name: &str, from_end: usize, bits: u8) {
+        let mut bytes = self.read(name);
+        let at = bytes.len() - from_end;
+        bytes[at] ^= bits;
+        self.write(name, &bytes);
+    }
+
     /// Runs a command line, split at spaces.
     pub(crate) fn run(&self, line: &str) -> Answer {
         self.run_args(&line.split_whitespace().collect::<Vec<_>>())
+    }
+
+    /// Runs a command line with `--json`, and returns the document.
+    #[track_caller]
+    pub(crate) fn json(&self, line: &str) -> Value {
+        serde_json::from_str(&self.run(&format!("{line} --json")).passed()).unwrap()
+    }
+
+    /// Runs a command with each of these arguments, which it must refuse. Returns the lines and their errors.
+    #[track_caller]
+    pub(crate) fn refusals<A: AsRef<str>>(&self, command: &str, arguments: &[A]) -> String {
+        let lines = arguments.iter().map(|arguments| format!("{command} {}", arguments.as_ref()));
+        let refused = |line: String| format!("$ kvscatter {}\n{}\n", line.trim(), self.run(&line).refused());
+        lines.map(refused).collect()
+    }
+
+    /// Saves a changed copy of a model. Files of weights are not copied.
+    pub(crate) fn change(&self, model: &str, copy: &str, change: impl FnOnce(&mut GraphProto)) {
+        let mut model = Model::load(&self.path(model)).unwrap();
+        change(model.proto_mut().graph.get_or_insert_default());
+        model.save(&self.path(copy)).unwrap();
     }
 
     pub(crate) fn run_args(&self, args: &[&str]) -> Answer {
@@ -84,13 +131,6 @@ impl Folder {
 
     pub(crate) fn run_os(&self, args: &[OsString]) -> Answer {
         self.answer(Command::new(BINARY).args(args))
-    }
-
-    /// Runs a command line as [`run`](Self::run) does, in 1 GiB of address space. A command that allocates
-    /// the memory that a file claims would fail.
-    #[cfg(unix)]
-    pub(crate) fn run_in_1_gib(&self, line: &str) -> Answer {
-        self.run_with_limits("-v 1048576", line)
     }
 
     /// Runs a command line as [`run`](Self::run) does, with limits as arguments of `ulimit`.
@@ -199,24 +239,23 @@ pub(crate) fn f32s(file: &[u8]) -> Vec<f32> {
     file[128..].chunks(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect()
 }
 
-fn copy(from: &Path, to: &Path) {
-    std::fs::create_dir_all(to).unwrap();
-    for entry in std::fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
-        let target = to.join(entry.file_name());
-        if entry.file_type().unwrap().is_dir() {
-            copy(&entry.path(), &target);
-        } else {
-            std::fs::copy(entry.path(), target).unwrap();
+/// Returns the paths of all files and folders below a folder, and the folder itself.
+pub(crate) fn listing(folder: &Path) -> BTreeSet<PathBuf> {
+    let mut found = BTreeSet::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() { folders.push(path) } else { found.extend([path]) }
         }
+        found.insert(folder);
     }
+    found
 }
 
 /// Writes a decoder with the types of tokens, and returns its path.
 pub(crate) fn with_token_types(folder: &Folder) -> String {
     let path = "testdata/genai-llama-gqa/types.onnx";
-    let mut model = Model::load(&folder.path("testdata/genai-llama-gqa/model.onnx")).unwrap();
-    add_token_types(model.proto_mut().graph.get_or_insert_default());
-    model.save(&folder.path(path)).unwrap();
+    folder.change("testdata/genai-llama-gqa/model.onnx", path, add_token_types);
     path.to_owned()
 }

@@ -1,7 +1,6 @@
 //! Tests `kvscatter generate` with prompts that are texts. The tokenizer of `testdata/text` gives meanings to the
 //! tokens of a decoder with random weights.
 
-use kvscatter_onnx::Model;
 use kvscatter_onnx::proto::tensor_shape_proto::dimension::Value as Dim;
 use kvscatter_onnx::proto::type_proto::Value;
 use serde_json::json;
@@ -61,8 +60,8 @@ fn a_text_is_continued_until_its_end() {
     assert_eq!(text(answer), format!("{PRINTED}\n"));
     // The same tokens as those after the ids.
     let of_text = document(generate(&folder, &["--prompt", "Once", "--json"]));
-    let line = format!("generate m/model.onnx --prompt-ids {ONCE} --eos 255 --tokens 60 --json");
-    let of_ids = document(folder.run(&line));
+    let line = format!("generate m/model.onnx --prompt-ids {ONCE} --eos 255 --tokens 60");
+    let of_ids = folder.json(&line);
     let sample = &of_text["samples"][0];
     assert_eq!(sample["tokens"], of_ids["samples"][0]["tokens"]);
     assert_eq!(sample["prompt"], of_ids["samples"][0]["prompt"]);
@@ -137,19 +136,18 @@ fn one_text_of_a_batch_may_fill_the_cache() {
 #[test]
 fn open_caches_have_the_slots_that_the_model_declares() {
     let folder = folder();
-    let mut model = Model::load(&folder.path("m/model.onnx")).unwrap();
-    let graph = model.proto_mut().graph.get_or_insert_default();
-    for value in graph.input.iter_mut().chain(&mut graph.output) {
-        let Some(Value::TensorType(tensor)) = &mut value.r#type.get_or_insert_default().value else {
-            panic!()
-        };
-        for dim in &mut tensor.shape.get_or_insert_default().dim {
-            if dim.value == Some(Dim::DimValue(64)) {
-                dim.value = Some(Dim::DimParam("slots".to_owned()));
+    folder.change("m/model.onnx", "m/model.onnx", |graph| {
+        for value in graph.input.iter_mut().chain(&mut graph.output) {
+            let Some(Value::TensorType(tensor)) = &mut value.r#type.get_or_insert_default().value else {
+                panic!()
+            };
+            for dim in &mut tensor.shape.get_or_insert_default().dim {
+                if dim.value == Some(Dim::DimValue(64)) {
+                    dim.value = Some(Dim::DimParam("slots".to_owned()));
+                }
             }
         }
-    }
-    model.save(&folder.path("m/model.onnx")).unwrap();
+    });
     folder.write("m/config.json", b"{\"max_position_embeddings\": 48}");
     let capacity = |line: &str| {
         let answer = folder.run_with_input(&format!("generate m --json {line}"), b"H\nH\n");
@@ -168,8 +166,8 @@ fn open_caches_have_the_slots_that_the_model_declares() {
 fn tokens_are_drawn_with_a_seed() {
     let folder = folder();
     let drawn = |options: &str| {
-        let line = format!("generate m --prompt Once --tokens 12 --json {options}");
-        document(folder.run(&line))["samples"][0]["tokens"].clone()
+        let line = format!("generate m --prompt Once --tokens 12 {options}");
+        folder.json(&line)["samples"][0]["tokens"].clone()
     };
     let greedy = drawn("");
     assert_eq!(drawn("--seed 1"), drawn("--seed 1 --temperature 1 --top-k 50 --top-p 1 --min-p 0"));
@@ -210,7 +208,8 @@ fn a_turn_of_a_chat_computes_only_its_own_tokens() {
     assert_eq!(document["prefill"]["tokens"], 4 + 6);
     let ids = "253,72,255,254,72,61,132,61,132,61,132,61,132,61,193,255,253,72,255,254";
     assert_eq!(turns[1]["prompt"].to_string(), format!("[{ids}]"));
-    let whole = document_of_ids(&folder, ids);
+    let line = format!("generate m/model.onnx --prompt-ids {ids} --eos 193 --eos 255 --tokens 14");
+    let whole = folder.json(&line);
     assert_eq!(turns[1]["tokens"], whole["samples"][0]["tokens"]);
     assert!(answer.stdout.starts_with(&format!("{ANSWER}\n")), "{answer}");
     assert_eq!(
@@ -277,11 +276,6 @@ fn a_file_of_a_text_is_a_regular_file_or_a_link_to_one() {
         std::fs::remove_file(&link).unwrap();
         symlink(format!("../blobs/{name}"), &link).unwrap();
     }
-}
-
-fn document_of_ids(folder: &Folder, ids: &str) -> serde_json::Value {
-    let line = format!("generate m/model.onnx --prompt-ids {ids} --eos 193 --eos 255 --tokens 14 --json");
-    document(folder.run(&line))
 }
 
 /// The prompt continues the text of the saved one, so it does not begin a text.

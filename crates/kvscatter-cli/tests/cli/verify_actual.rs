@@ -19,7 +19,7 @@ fn verdicts(folder: &Folder, case: &str) -> [Value; 3] {
     let answer = folder.run("verify cases --actual theirs --json");
     let document: Value = serde_json::from_str(&answer.stdout).unwrap();
     let cases = document["cases"].as_array().unwrap();
-    let found = cases.iter().find(|it| it["case"] == format!("cases/{case}")).unwrap();
+    let found = cases.iter().find(|found| found["case"] == format!("cases/{case}")).unwrap();
     ["verdict", "answer", "in_place"].map(|field| found[field].clone())
 }
 
@@ -41,7 +41,7 @@ fn right_answers_pass() {
 }
 
 #[test]
-fn what_was_done_instead_of_a_refusal_is_named() {
+fn behaviour_instead_of_a_refusal_is_named() {
     let after = [
         ("clamps", [0.0, 1.0, 10.0, 11.0, 12.0, 13.0, 6.0, 7.0]),
         ("clamps", [0.0, 1.0, 2.0, 11.0, 12.0, 13.0, 6.0, 7.0]),
@@ -86,7 +86,7 @@ fn what_was_done_instead_of_a_refusal_is_named() {
 }
 
 #[test]
-fn what_happened_in_place_is_named() {
+fn results_in_place_are_named() {
     let [first, second] = [(0, 9.0), (1, 9.0)];
     let with = |mut values: [f32; 8], changes: &[(usize, f32)]| {
         changes.iter().for_each(|&(at, value)| values[at] = value);
@@ -239,7 +239,7 @@ fn an_empty_update_with_many_rows_takes_no_time() {
         version: 24,
         attributes: vec![("axis", Attribute::Int(1))],
         inputs: vec![cache, update, Some(Input::int64s(&[0, 0]))],
-        expectation: Expectation::Refused("update-too-long"),
+        expectation: Expectation::Refused("update-too-long".to_owned()),
         tolerance: None,
     };
     directory.write(&folder, "cases/refused");

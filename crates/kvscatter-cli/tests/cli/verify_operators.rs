@@ -1,12 +1,14 @@
 //! Tests `kvscatter verify` on test directories of KVCacheUpdate, KVCacheOperation and Attention, whose expectations
 //! come from the oracle.
 
+use std::fmt::Debug;
+
 use half::{bf16, f16};
-use kvscatter_oracle::attention::{Array, AttentionRefusal, Float, Mask, Positions};
+use kvscatter_oracle::attention::{Array, Float, Mask, Positions};
 use kvscatter_oracle::cases::attention::{AttentionCase, random, refused};
 use kvscatter_oracle::cases::{Call, Case, Element, Values, cases};
 use kvscatter_oracle::tensorrt::UpdateForm;
-use kvscatter_oracle::{OutOfRange, Refusal, ascend, tensorrt};
+use kvscatter_oracle::{OutOfRange, ascend, tensorrt};
 
 use crate::directory::{Attribute, Directory, Expectation, Input};
 use crate::support::Folder;
@@ -36,17 +38,9 @@ fn the_cases_of_the_oracle_pass_for_writes() {
     let folder = Folder::new();
     let (mut updates, mut operations) = (0, 0);
     for case in cases(1, 2400) {
-        match write_directory(&case) {
-            Some(directory) if directory.op_type == "KVCacheUpdate" => {
-                updates += 1;
-                directory.write(&folder, &format!("cases/{}", case.name));
-            }
-            Some(directory) => {
-                operations += 1;
-                directory.write(&folder, &format!("cases/{}", case.name));
-            }
-            None => {}
-        }
+        let Some(directory) = write_directory(&case) else { continue };
+        *if directory.op_type == "KVCacheUpdate" { &mut updates } else { &mut operations } += 1;
+        directory.write(&folder, &format!("cases/{}", case.name));
     }
     assert!(updates > 300 && operations > 300, "{updates}, {operations}");
     let answer = folder.run("verify cases --quiet").passed();
@@ -93,7 +87,7 @@ fn write_directory(case: &Case) -> Option<Directory> {
             if *operator == ascend::KvCacheOperation::default() =>
         {
             let [layer_id, token_offset, seq_len] =
-                [layer_id, token_offset, seq_len].map(|it| Input::int32s(it));
+                [layer_id, token_offset, seq_len].map(|list| Input::int32s(list));
             ("KVCacheOperation", vec![], vec![update, layer_id, cache, token_offset, seq_len])
         }
         _ => return None,
@@ -141,14 +135,19 @@ fn attention_directory(case: &AttentionCase) -> Option<Directory> {
     attributes.extend(op.scale.map(|scale| ("scale", number(scale))));
     let floats = |array: &Array<f64>| floats(inputs.element, array);
     let mask = inputs.mask.as_ref().map(|mask| match mask {
-        Mask::Bool(mask) => Input::new("bool", &mask.shape, mask.data.iter().map(|&it| it.into()).collect()),
+        Mask::Bool(mask) => {
+            Input::new("bool", &mask.shape, mask.data.iter().map(|&shown| shown.into()).collect())
+        }
         Mask::Float(mask) => floats(mask),
     });
     let [past_key, past_value] = [&inputs.past_key, &inputs.past_value].map(|past| past.as_ref().map(floats));
     let [q, k, v] = [&inputs.q, &inputs.k, &inputs.v].map(|input| Some(floats(input)));
     let expectation = match case.expected() {
-        Ok(it) => Expectation::Outputs([it.y, it.present_key, it.present_value].iter().map(floats).collect()),
-        Err(refusal) => Expectation::Refused(rule_of_attention(&refusal)),
+        Ok(made) => {
+            let outputs = [made.y, made.present_key, made.present_value];
+            Expectation::Outputs(outputs.iter().map(floats).collect())
+        }
+        Err(refusal) => Expectation::Refused(rule(&refusal)),
     };
     Some(Directory {
         op_type: "Attention",
@@ -178,52 +177,20 @@ fn floats(element: Float, array: &Array<f64>) -> Input {
     Input::new(element.name(), &array.shape, bytes)
 }
 
-/// Returns the name of a rule in `refused.json`.
-fn rule(refusal: &Refusal) -> &'static str {
-    match refusal {
-        Refusal::TypesDiffer { .. } => "types-differ",
-        Refusal::UnsupportedType { .. } => "unsupported-type",
-        Refusal::Mode { .. } => "mode",
-        Refusal::CacheRank { .. } => "rank",
-        Refusal::UpdateRank { .. } => "rank-mismatch",
-        Refusal::Axis { .. } => "axis",
-        Refusal::Dimension { .. } => "dimension",
-        Refusal::UpdateBatch { .. } => "update-batch",
-        Refusal::UpdateTooLong { .. } => "update-too-long",
-        Refusal::IndexCount { .. } => "index-count",
-        Refusal::Length { .. } => "length",
-        Refusal::NegativeStart { .. } => "negative-start",
-        Refusal::OutOfRange { .. } => "out-of-range",
-        Refusal::UpdateLengthsMissing => "update-lengths-missing",
-        Refusal::UpdateLengthsUnexpected => "update-lengths-unexpected",
-        Refusal::UpdateLengthsFirst { .. } => "update-lengths-first",
-        Refusal::UpdateLengthsDecrease { .. } => "update-lengths-decrease",
-        Refusal::UpdateLengthsTooLong { .. } => "update-lengths-too-long",
-        Refusal::UpdateLengthsTotal { .. } => "update-lengths-total",
-        Refusal::LayerId { .. } => "layer-id",
-        Refusal::SeqLen { .. } => "seq-len",
-        Refusal::SeqLenTotal { .. } => "seq-len-total",
-    }
-}
-
-/// Returns the name of a rule of Attention in `refused.json`.
-fn rule_of_attention(refusal: &AttentionRefusal) -> &'static str {
-    match refusal {
-        AttentionRefusal::Mode { .. } => "mode",
-        AttentionRefusal::SoftmaxPrecision { .. } => "softmax-precision",
-        AttentionRefusal::Window { .. } => "window",
-        AttentionRefusal::Scale => "scale",
-        AttentionRefusal::Ranks { .. } => "ranks",
-        AttentionRefusal::HeadsMissing { .. } => "heads-missing",
-        AttentionRefusal::Heads { .. } => "heads",
-        AttentionRefusal::Groups { .. } => "groups",
-        AttentionRefusal::Dimension { .. } => "dimension",
-        AttentionRefusal::PastAlone => "past-alone",
-        AttentionRefusal::PastRank { .. } => "past-rank",
-        AttentionRefusal::PastWithLengths => "past-with-lengths",
-        AttentionRefusal::MaskRank { .. } => "mask-rank",
-        AttentionRefusal::MaskDimension { .. } => "mask-dimension",
-        AttentionRefusal::LengthCount { .. } => "length-count",
-        AttentionRefusal::Length { .. } => "length",
+/// Returns the name in `refused.json` of a rule that the oracle names: `HeadsMissing` is `heads-missing`.
+fn rule(refusal: &impl Debug) -> String {
+    let refusal = format!("{refusal:?}");
+    match refusal.split(|c: char| !c.is_alphanumeric()).next().unwrap() {
+        "CacheRank" => "rank".to_owned(),
+        "UpdateRank" => "rank-mismatch".to_owned(),
+        name => {
+            let mut words = String::new();
+            for c in name.chars() {
+                let hyphen = c.is_uppercase() && !words.is_empty();
+                words.extend(hyphen.then_some('-'));
+                words.extend(c.to_lowercase());
+            }
+            words
+        }
     }
 }

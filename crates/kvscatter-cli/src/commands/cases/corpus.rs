@@ -11,7 +11,7 @@ use kvscatter_onnx::{proto, tensor_proto};
 use kvscatter_oracle::corpus::{self, Basis, CorpusCall, CorpusCase, Operator, RULES};
 use serde::Serialize;
 
-use super::written::Written;
+use super::Written;
 use crate::compare::Tolerance;
 use crate::error::CommandError;
 use crate::{case_tolerance, files, json_file};

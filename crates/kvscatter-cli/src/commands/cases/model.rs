@@ -53,8 +53,8 @@ impl ModelParts {
         scatter.attribute = vec![int("axis", axis), string("mode", mode)];
         Self {
             nodes: vec![scatter],
-            outputs: inputs.first().map(|past| Declared::of("present_cache", past)).into_iter().collect(),
-            inputs: names.iter().zip(inputs).map(|(name, tensor)| Declared::of(name, tensor)).collect(),
+            outputs: inputs.first().map(|past| Declared::new("present_cache", past)).into_iter().collect(),
+            inputs: names.iter().zip(inputs).map(|(name, tensor)| Declared::new(name, tensor)).collect(),
             operator_set: OPERATOR_SET,
         }
     }
@@ -97,7 +97,7 @@ fn ir_version(operator_set: i64) -> i64 {
 }
 
 impl Declared {
-    pub(super) fn of(name: &str, tensor: &Tensor) -> Self {
+    pub(super) fn new(name: &str, tensor: &Tensor) -> Self {
         let shape = Shape::Known(tensor.dims_i64().collect());
         Self { name: name.to_owned(), element: tensor.element(), shape }
     }

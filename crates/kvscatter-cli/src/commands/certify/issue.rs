@@ -12,7 +12,7 @@ use kvscatter_onnx::file::OutputFileKind;
 use kvscatter_onnx::source::ModelSource;
 
 use super::{Certify, show};
-use crate::engines::{self, OrtFiles};
+use crate::engines;
 use crate::error::CommandError;
 use crate::files;
 use crate::output::{Outcome, Output, quoted};
@@ -27,8 +27,7 @@ pub(crate) fn run(args: Certify, output: &mut Output) -> Result<Outcome, Command
         // This is checked first, because certifying is slow.
         files::check_page(html, OutputFileKind::Html, &inputs)?;
     }
-    let ort = OrtFiles { lib: args.ort_lib.as_deref(), plugin: args.ort_plugin.as_deref() };
-    let engine = engines::open(args.engine, ort)?;
+    let engine = engines::open(args.engine, &args.ort)?;
     let bar = ProgressBar::no_length();
     let certificate = certify(&*engine, &args.options(), &mut |progress| show_progress(&bar, progress));
     bar.finish_and_clear();

@@ -104,15 +104,8 @@ pub(crate) struct Generate {
     #[arg(long, default_value = "tract")]
     pub(super) engine: EngineName,
 
-    /// The library of ONNX Runtime, or a folder with its package [default: $KVSCATTER_ORT_LIB, else
-    /// $ORT_DYLIB_PATH, else that of the active Python]
-    #[arg(long, value_name = "PATH")]
-    pub(super) ort_lib: Option<PathBuf>,
-
-    /// The plugin for ONNX Runtime, or none [default: $KVSCATTER_ORT_PLUGIN, else the one beside this command, if
-    /// any]
-    #[arg(long, value_name = "PATH|none")]
-    pub(super) ort_plugin: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) ort: OrtFiles,
 
     /// The most tokens of a prompt in one run of the model; rings may take fewer
     #[arg(long, value_name = "N", default_value = "512", value_parser = integer::<NonZeroUsize>)]
@@ -141,10 +134,7 @@ pub(crate) struct Generate {
 
 impl Generate {
     pub(super) fn open_engine(&self) -> Result<Box<dyn Engine>, CommandError> {
-        engines::open(
-            self.engine,
-            OrtFiles { lib: self.ort_lib.as_deref(), plugin: self.ort_plugin.as_deref() },
-        )
+        engines::open(self.engine, &self.ort)
     }
 
     pub(super) fn options(&self, max_new_tokens: Option<usize>, eos: Vec<i64>) -> GenerateOptions {
@@ -207,7 +197,7 @@ impl Generate {
             .map(|(path, tokens)| show::Prefix { path: path.display().to_string(), tokens });
         show::Generation {
             model: self.model.display().to_string(),
-            runtime: EngineInfo::of(engine),
+            runtime: EngineInfo::new(engine),
             prompts,
             texts: None,
             sized_by: "",

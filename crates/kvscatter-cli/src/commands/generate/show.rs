@@ -8,8 +8,10 @@ use kvscatter_onnx::decoder::Growth;
 use kvscatter_onnx::text::units;
 use kvscatter_session::{CacheSize, End, Generated, MemoryReport};
 use serde::Serialize;
+use serde_json::{Value, json};
 
 use crate::engines::EngineInfo;
+use crate::json::joined;
 use crate::output::{Output, count, hanging, one_line};
 
 /// A finished generation.
@@ -55,7 +57,7 @@ impl Generation {
     /// Prints the generation. Texts have been printed, so the lines about them go to standard error.
     pub(super) fn show(&self, output: &mut Output) -> io::Result<()> {
         if output.is_json() {
-            return output.json(&GenerateDocument::new(self));
+            return output.json(&document(self));
         }
         if self.texts.is_some() {
             output.flush()?;
@@ -197,148 +199,66 @@ fn per_second(tokens: usize, time: Duration) -> Option<f64> {
     (!time.is_zero()).then(|| f64::from(tokens) / time.as_secs_f64())
 }
 
-/// A generation, as `--json` prints it.
-#[derive(Serialize)]
-struct GenerateDocument<'a> {
-    model: &'a str,
-    engine: &'a EngineInfo,
-    samples: Vec<Sample<'a>>,
-    /// `null` without --prefix.
-    prefix: Option<&'a Prefix>,
-    prefill: Phase,
-    /// `null` without --save-prefix, and if the prefill was ended.
-    saved: Option<&'a Prefix>,
-    decode: Decode,
-    cache_write: CacheWrite,
-    /// `null` if the caches grow.
-    caches: Option<Caches<'a>>,
-    /// What to do about caches that grow.
-    advice: Option<String>,
+/// Returns a generation, as `--json` prints it.
+fn document(generation: &Generation) -> Value {
+    let Generation { generated, texts, memory, capacity, .. } = generation;
+    // What a sample of a prompt that is a text has in addition. Reused are tokens of the prompt that were in the caches.
+    let text = |sample: usize| {
+        let texts = texts.as_ref()?;
+        Some(json!({
+            "prompt_text": texts.prompts.get(sample)?,
+            "text": texts.samples.get(sample)?,
+            "end": generated.ends.get(sample)?.name(),
+            "reused": generated.reused.get(sample)?,
+        }))
+    };
+    let samples = generation.prompts.iter().zip(&generated.samples).enumerate();
+    let sample = |(sample, (prompt, tokens)): (usize, (&Vec<i64>, &Vec<i64>))| {
+        joined(json!({"prompt": prompt, "tokens": tokens}), text(sample).unwrap_or_default())
+    };
+    let phase = |tokens: usize, time: Duration| {
+        let rate = per_second(tokens, time);
+        json!({"tokens": tokens, "seconds": time.as_secs_f64(), "tokens_per_second": rate})
+    };
+    let decode = json!({
+        "steps": generated.steps,
+        "drafted": generated.drafted,
+        "accepted": generated.accepted,
+    });
+    json!({
+        "model": generation.model,
+        "engine": generation.runtime,
+        "samples": samples.map(sample).collect::<Value>(),
+        // `null` without --prefix.
+        "prefix": generation.prefix,
+        "prefill": phase(generated.prompt_tokens, generated.prefill),
+        // `null` without --save-prefix, and if the prefill was ended.
+        "saved": generation.saved,
+        "decode": joined(decode, phase(generated.decoded, generated.decode)),
+        // The bytes of the last step, and those of the caches that the engine copied in all steps.
+        "cache_write": {"bytes_per_step": generated.written_per_step, "bytes_copied": generated.copied},
+        // `null` if the caches grow.
+        "caches": memory.as_ref().map(|memory| caches(memory, *capacity)),
+        // What to do about caches that grow.
+        "advice": generation.growth.map(|growth| growth.to_string()),
+    })
 }
 
-#[derive(Serialize)]
-struct Sample<'a> {
-    prompt: &'a [i64],
-    tokens: &'a [i64],
-    #[serde(flatten)]
-    text: Option<SampleText<'a>>,
-}
-
-/// What a sample of a prompt that is a text has in addition.
-#[derive(Serialize)]
-struct SampleText<'a> {
-    prompt_text: &'a str,
-    text: &'a str,
-    end: &'static str,
-    /// The tokens of the prompt that were in the caches and were not computed again.
-    reused: usize,
-}
-
-#[derive(Serialize)]
-struct Phase {
-    tokens: usize,
-    seconds: f64,
-    tokens_per_second: Option<f64>,
-}
-
-#[derive(Serialize)]
-struct Decode {
-    steps: usize,
-    drafted: usize,
-    accepted: usize,
-    #[serde(flatten)]
-    phase: Phase,
-}
-
-#[derive(Serialize)]
-struct CacheWrite {
-    /// The bytes of the last step.
-    bytes_per_step: u64,
-    /// The bytes of the caches that the engine copied in all steps instead of writing in place.
-    bytes_copied: u64,
-}
-
-#[derive(Serialize)]
-struct Caches<'a> {
-    bytes: u64,
-    bytes_per_token: u64,
-    bytes_per_layer: &'a [u64],
-    capacity: Option<usize>,
-    caches: Vec<Cache<'a>>,
-}
-
-#[derive(Serialize)]
-struct Cache<'a> {
-    past: &'a str,
-    #[serde(rename = "type")]
-    element: &'static str,
-    shape: &'a [usize],
-    layer: usize,
-    bytes: u64,
-}
-
-impl<'a> GenerateDocument<'a> {
-    fn new(generation: &'a Generation) -> Self {
-        let generated = &generation.generated;
-        let samples = generation.prompts.iter().zip(&generated.samples).enumerate();
-        let text = |sample: usize| {
-            let texts = generation.texts.as_ref()?;
-            Some(SampleText {
-                prompt_text: texts.prompts.get(sample)?,
-                text: texts.samples.get(sample)?,
-                end: generated.ends.get(sample)?.name(),
-                reused: *generated.reused.get(sample)?,
-            })
-        };
-        let sample = |(sample, (prompt, tokens)): (usize, (&'a Vec<i64>, &'a Vec<i64>))| Sample {
-            prompt,
-            tokens,
-            text: text(sample),
-        };
-        Self {
-            model: &generation.model,
-            engine: &generation.runtime,
-            samples: samples.map(sample).collect(),
-            prefix: generation.prefix.as_ref(),
-            prefill: Phase::new(generated.prompt_tokens, generated.prefill),
-            saved: generation.saved.as_ref(),
-            decode: Decode {
-                steps: generated.steps,
-                drafted: generated.drafted,
-                accepted: generated.accepted,
-                phase: Phase::new(generated.decoded, generated.decode),
-            },
-            cache_write: CacheWrite {
-                bytes_per_step: generated.written_per_step,
-                bytes_copied: generated.copied,
-            },
-            caches: generation.memory.as_ref().map(|memory| Caches::new(memory, generation.capacity)),
-            advice: generation.growth.map(|growth| growth.to_string()),
-        }
-    }
-}
-
-impl Phase {
-    fn new(tokens: usize, time: Duration) -> Self {
-        Self { tokens, seconds: time.as_secs_f64(), tokens_per_second: per_second(tokens, time) }
-    }
-}
-
-impl<'a> Caches<'a> {
-    fn new(memory: &'a MemoryReport, capacity: Option<usize>) -> Self {
-        let cache = |cache: &'a CacheSize| Cache {
-            past: &cache.past,
-            element: cache.element.onnx_name(),
-            shape: &cache.shape,
-            layer: cache.layer,
-            bytes: cache.bytes,
-        };
-        Self {
-            bytes: memory.total,
-            bytes_per_token: memory.per_token,
-            bytes_per_layer: &memory.layers,
-            capacity,
-            caches: memory.caches.iter().map(cache).collect(),
-        }
-    }
+fn caches(memory: &MemoryReport, capacity: Option<usize>) -> Value {
+    let cache = |cache: &CacheSize| {
+        json!({
+            "past": cache.past,
+            "type": cache.element.onnx_name(),
+            "shape": cache.shape,
+            "layer": cache.layer,
+            "bytes": cache.bytes,
+        })
+    };
+    json!({
+        "bytes": memory.total,
+        "bytes_per_token": memory.per_token,
+        "bytes_per_layer": memory.layers,
+        "capacity": capacity,
+        "caches": memory.caches.iter().map(cache).collect::<Value>(),
+    })
 }

@@ -30,7 +30,7 @@ pub(super) fn run(args: &Generate, output: &mut Output) -> Result<Outcome, Comma
     let prompts = encoded(args, &tokenizer, template.as_ref(), &texts)?;
     let engine = args.open_engine()?;
     let prepared = args.preparing.prepare(source, output)?;
-    let sizes = Sizes::of(&prepared.model)?;
+    let sizes = Sizes::read(&prepared.model)?;
     let eos = match args.eos.as_slice() {
         [] => config.end_tokens(&files, |token| tokenizer.id(token), sizes.vocabulary)?,
         given => given.to_vec(),
@@ -121,7 +121,7 @@ struct Sizes {
 }
 
 impl Sizes {
-    fn of(path: &Path) -> Result<Self, CommandError> {
+    fn read(path: &Path) -> Result<Self, CommandError> {
         let model = Model::load(path)?;
         let graph = model.graph()?;
         let interface = Interface::new(&model, &Decoder::of(&graph)?)?;

@@ -51,9 +51,6 @@ impl<'w> Writer<'w> {
     }
 
     /// Takes what a generation reports. Ends samples that have reached a stop text.
-    ///
-    /// # Errors
-    /// Returns the errors of the tokenizer and of standard output.
     pub(super) fn take(&mut self, event: Event<'_>) -> Result<(), CommandError> {
         match event {
             Event::Prefill { done, total } => {
@@ -129,9 +126,6 @@ impl<'w> Writer<'w> {
     }
 
     /// Completes and returns the texts. Prints what was not printed.
-    ///
-    /// # Errors
-    /// Returns the errors of [`take`](Self::take).
     pub(super) fn finish(mut self) -> Result<Vec<String>, CommandError> {
         self.clear_bar();
         while self.printed < self.samples.len() {

@@ -7,7 +7,7 @@ use kvscatter_onnx::eval::Placement;
 
 use crate::commands::named::{Dim, NamedFile};
 use crate::compare::Tolerance;
-use crate::engines::EngineName;
+use crate::engines::{EngineName, OrtFiles};
 use crate::numbers::{integer, tolerance};
 
 /// Run a model once with its caches in place, and show which slots changed
@@ -69,13 +69,8 @@ pub(crate) struct Run {
     #[arg(long)]
     pub(super) engine: Option<EngineName>,
 
-    /// The library of ONNX Runtime, or a folder with its package [default: as for certify]
-    #[arg(long, value_name = "PATH", requires = "engine")]
-    pub(super) ort_lib: Option<PathBuf>,
-
-    /// The plugin for ONNX Runtime, or none [default: as for certify]
-    #[arg(long, value_name = "PATH|none", requires = "engine")]
-    pub(super) ort_plugin: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) ort: OrtFiles,
 
     /// Relative tolerance of the outputs [default: 0.001 in an engine, else equal bits]
     #[arg(long, value_name = "R", value_parser = tolerance)]

@@ -43,7 +43,7 @@ pub(super) fn missing_inputs(
     let is_sized = |input: &ValueInfo<'_>| sized.contains(input.name);
     let shapes =
         random_inputs::missing_shapes(&inputs, is_sized, given, dims).map_err(CommandError::of_sizes)?;
-    let sizes = StepSizes::of(&interface, &shapes, given);
+    let sizes = StepSizes::new(&interface, &shapes, given);
     let caches = interface.caches.iter().map(|cache| (cache.past.as_str(), cache.element));
     let states = decoder.states.iter().map(|state| (state.past, state.element));
     let caches = caches.chain(states).filter_map(|(past, element)| {
@@ -77,7 +77,7 @@ pub(super) fn missing_inputs(
 }
 
 impl StepSizes {
-    fn of(
+    fn new(
         interface: &Interface,
         shapes: &BTreeMap<&str, Vec<usize>>,
         given: &BTreeMap<&str, &Tensor>,

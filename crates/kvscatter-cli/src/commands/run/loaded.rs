@@ -42,7 +42,16 @@ impl<'m> Loaded<'m> {
         };
         let presents = shared.iter().map(|(_, present)| *present).collect();
         let session = engine.load(&model.file()?, LoadOptions::default())?;
-        Ok(Self { runtime: EngineInfo::of(engine), graph, inputs, outputs, model, session, shared, presents })
+        Ok(Self {
+            runtime: EngineInfo::new(engine),
+            graph,
+            inputs,
+            outputs,
+            model,
+            session,
+            shared,
+            presents,
+        })
     }
 
     /// Returns whether an output must be written in place.

@@ -76,7 +76,7 @@ impl RunRecord {
 
 impl Input {
     pub(super) fn new(name: &str, tensor: Tensor, origin: Origin) -> Self {
-        Self { name: name.to_owned(), summary: Summary::of(&tensor), origin, tensor: Some(tensor) }
+        Self { name: name.to_owned(), summary: Summary::new(&tensor), origin, tensor: Some(tensor) }
     }
 }
 

@@ -4,18 +4,19 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use kvscatter::picture::Picture;
+use kvscatter_onnx::Tensor;
 use kvscatter_onnx::eval::{NodeReport, Outcome};
-use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::record::{Input, RunRecord};
-use crate::compare::{Mismatch, Tolerance};
-use crate::engines::EngineInfo;
+use crate::compare::Tolerance;
+use crate::json::joined;
 use crate::output::{Output, hanging, one_line, styled, table};
 use crate::values::Summary;
 
 pub(super) fn show(records: &[RunRecord], output: &mut Output) -> io::Result<()> {
     if output.is_json() {
-        return output.json(&records.iter().map(RunDocument::new).collect::<Vec<_>>());
+        return output.json(&records.iter().map(document).collect::<Value>());
     }
     for (index, record) in records.iter().enumerate() {
         if index > 0 {
@@ -46,7 +47,7 @@ impl RunRecord {
                     Some(input) => format!("at the address of {input}"),
                     None => "in other memory".to_owned(),
                 };
-                vec![name.clone(), Summary::of(tensor).to_string(), memory]
+                vec![name.clone(), Summary::new(tensor).to_string(), memory]
             });
         writeln!(output, "{}", table(&["output", "type and shape", "where"], &[], outputs))?;
         self.print_checks(output)
@@ -129,82 +130,40 @@ fn how(node: &NodeReport) -> String {
     }
 }
 
-/// One call, as `--json` prints it.
-#[derive(Serialize)]
-struct RunDocument<'a> {
-    run: &'a str,
-    /// `null` if the command evaluated the nodes.
-    engine: Option<&'a EngineInfo>,
-    inputs: Vec<InputDocument<'a>>,
-    nodes: Vec<NodeDocument<'a>>,
-    outputs: Vec<OutputDocument<'a>>,
-    /// The outputs that `--in-place` requires to be in place and that are not.
-    not_in_place: &'a [String],
-    /// `null` if there are no expected outputs.
-    matches_expected: Option<bool>,
-    mismatch: Option<&'a Mismatch>,
-}
-
-#[derive(Serialize)]
-struct InputDocument<'a> {
-    name: &'a str,
-    #[serde(flatten)]
-    summary: &'a Summary,
-    from: String,
-}
-
-#[derive(Serialize)]
-struct NodeDocument<'a> {
-    node: usize,
-    operator: &'a str,
-    output: &'a str,
-    in_place: bool,
-    planned_bytes: usize,
-    moved_bytes: usize,
-    how: String,
-}
-
-#[derive(Serialize)]
-struct OutputDocument<'a> {
-    name: &'a str,
-    #[serde(flatten)]
-    summary: Summary,
-    /// The input in whose memory the output lies.
-    lies_in: Option<&'a str>,
-}
-
-impl<'a> RunDocument<'a> {
-    fn new(record: &'a RunRecord) -> Self {
-        let input = |input: &'a Input| InputDocument {
-            name: &input.name,
-            summary: &input.summary,
-            from: input.origin.to_string(),
-        };
-        let node = |node: &'a NodeReport| NodeDocument {
-            node: node.node.index,
-            operator: &node.node.op_type,
-            output: &node.output,
-            in_place: node.is_in_place(),
-            planned_bytes: node.planned_bytes,
-            moved_bytes: node.moved_bytes,
-            how: how(node),
-        };
-        let outputs = record.result.outputs.iter().zip(&record.result.lies_in);
-        Self {
-            run: &record.title,
-            engine: record.runtime.as_ref(),
-            inputs: record.inputs.iter().map(input).collect(),
-            nodes: record.result.nodes.iter().map(node).collect(),
-            outputs: outputs
-                .map(|((name, tensor), lies_in)| OutputDocument {
-                    name,
-                    summary: Summary::of(tensor),
-                    lies_in: lies_in.as_deref(),
-                })
-                .collect(),
-            not_in_place: &record.not_in_place,
-            matches_expected: record.check.as_ref().map(Result::is_ok),
-            mismatch: record.check.as_ref().and_then(|check| check.as_ref().err()),
-        }
-    }
+/// Returns one call, as `--json` prints it.
+fn document(record: &RunRecord) -> Value {
+    let input = |input: &Input| {
+        let summary = joined(json!({"name": input.name}), json!(input.summary));
+        joined(summary, json!({"from": input.origin.to_string()}))
+    };
+    let node = |node: &NodeReport| {
+        json!({
+            "node": node.node.index,
+            "operator": node.node.op_type,
+            "output": node.output,
+            "in_place": node.is_in_place(),
+            "planned_bytes": node.planned_bytes,
+            "moved_bytes": node.moved_bytes,
+            "how": how(node),
+        })
+    };
+    // An output lies in the memory of an input, or of none.
+    let output = |((name, tensor), lies_in): (&(String, Tensor), &Option<String>)| {
+        let summary = joined(json!({"name": name}), json!(Summary::new(tensor)));
+        joined(summary, json!({"lies_in": lies_in}))
+    };
+    let outputs = record.result.outputs.iter().zip(&record.result.lies_in);
+    json!({
+        "run": record.title,
+        // `null` if the command evaluated the nodes.
+        "engine": record.runtime,
+        "inputs": record.inputs.iter().map(input).collect::<Value>(),
+        "nodes": record.result.nodes.iter().map(node).collect::<Value>(),
+        "outputs": outputs.map(output).collect::<Value>(),
+        // The outputs that `--in-place` requires to be in place and that are not.
+        "not_in_place": record.not_in_place,
+        // `null` if there are no expected outputs.
+        "matches_expected": record.check.as_ref().map(Result::is_ok),
+        "mismatch": record.check.as_ref().and_then(|check| check.as_ref().err()),
+    })
 }

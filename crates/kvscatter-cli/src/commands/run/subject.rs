@@ -10,7 +10,7 @@ use super::args::Run;
 use super::loaded::Loaded;
 use super::record::{Input, RunResult};
 use crate::compare::Tolerance;
-use crate::engines::{self, EngineInfo, EngineName, OrtFiles};
+use crate::engines::{self, EngineInfo, EngineName};
 use crate::error::CommandError;
 
 /// The most lanes of a picture.
@@ -30,17 +30,19 @@ const OF_ENGINES: Tolerance = Tolerance { rtol: 1e-3, atol: 1e-7 };
 impl<'m> Subject<'m> {
     /// Prepares a model. It runs in the engine of `--engine`. Without `--engine`, the command evaluates the
     /// nodes if it can evaluate all of them, and otherwise the model runs in tract.
-    pub(super) fn of(args: &Run, model: &'m Model) -> Result<Self, CommandError> {
+    pub(super) fn new(args: &Run, model: &'m Model) -> Result<Self, CommandError> {
         let engine = match args.engine {
             Some(engine) => engine,
-            None => match Evaluator::new(model) {
-                Ok(evaluator) => return Ok(Self::Evaluated(evaluator)),
-                Err(error) if is_for_engines(&error) => EngineName::Tract,
-                Err(error) => return Err(error.into()),
-            },
+            None => {
+                args.ort.check_unused()?;
+                match Evaluator::new(model) {
+                    Ok(evaluator) => return Ok(Self::Evaluated(evaluator)),
+                    Err(error) if is_for_engines(&error) => EngineName::Tract,
+                    Err(error) => return Err(error.into()),
+                }
+            }
         };
-        let ort = OrtFiles { lib: args.ort_lib.as_deref(), plugin: args.ort_plugin.as_deref() };
-        let engine = engines::open(engine, ort)?;
+        let engine = engines::open(engine, &args.ort)?;
         Ok(Self::Loaded(Loaded::new(&*engine, model, args.placement())?))
     }
 

@@ -19,20 +19,20 @@ const MAX_BYTES: u64 = 1 << 20;
 pub(super) struct Actual {
     folder: PathBuf,
     /// The result of the call with a separate output, if `answer.json` contains it.
-    pub(super) plain: Option<Call>,
+    pub(super) plain: Option<PlainCall>,
     /// The result of the call in place, if `answer.json` contains it.
     pub(super) in_place: Option<InPlaceCall>,
 }
 
 #[derive(Default, Deserialize)]
 struct Document {
-    plain: Option<Call>,
+    plain: Option<PlainCall>,
     in_place: Option<InPlaceCall>,
 }
 
 /// The result of a call with a separate output.
 #[derive(Clone, Debug, Deserialize)]
-pub(super) struct Call {
+pub(super) struct PlainCall {
     pub(super) status: Status,
     #[serde(default)]
     pub(super) message: Option<String>,

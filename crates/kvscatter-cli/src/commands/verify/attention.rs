@@ -40,7 +40,7 @@ trait Bytes: Float {
 
 /// Computes `Attention(Q, K, V, attn_mask?, past_key?, past_value?, nonpad_kv_seqlen?)`.
 pub(super) fn attention(node: &SingleNode<'_>) -> Result<Vec<Option<Tensor>>, NodeFault> {
-    let operands = Operands::of(node)?;
+    let operands = Operands::from_node(node)?;
     let operator = operator(node.node).map_err(|fault| match fault {
         // Inputs of rank 3 need both numbers.
         NodeFault::Attention(AttentionError::HeadsAlone) if operands.query.shape().len() == 3 => {
@@ -78,7 +78,7 @@ fn operator(node: &Node<'_>) -> Result<Attention, NodeFault> {
 }
 
 impl<'a> Operands<'a> {
-    fn of(node: &SingleNode<'a>) -> Result<Self, NodeFault> {
+    fn from_node(node: &SingleNode<'a>) -> Result<Self, NodeFault> {
         // Operator set 24 added nonpad_kv_seqlen.
         node.check_inputs(3, if node.node.version() < 24 { 6 } else { 7 })?;
         let operands = Self {

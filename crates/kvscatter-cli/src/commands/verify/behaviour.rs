@@ -42,11 +42,11 @@ const PLACES: [(Answer, Place); 7] = [
 
 impl Behaviour {
     /// Returns the behaviour that gives this present, if it is one of those that [`Answer`] names.
-    pub(super) fn of(write: &CacheWrite<'_>, rule: RefusedRule, present: &Tensor) -> Option<Self> {
+    pub(super) fn identify(write: &CacheWrite<'_>, rule: RefusedRule, present: &Tensor) -> Option<Self> {
         use RefusedRule::{NegativeStart, OutOfRange, UpdateTooLong};
         match write.scatter() {
             Some(scatter) if matches!(rule, NegativeStart | OutOfRange | UpdateTooLong) => {
-                Self::of_scatter(&scatter, present)
+                Self::identify_scatter(&scatter, present)
             }
             // Without valid shapes and starts, only an unchanged cache can be recognised.
             _ if present == write.past => {
@@ -56,7 +56,7 @@ impl Behaviour {
         }
     }
 
-    fn of_scatter(scatter: &Scatter<'_>, present: &Tensor) -> Option<Self> {
+    fn identify_scatter(scatter: &Scatter<'_>, present: &Tensor) -> Option<Self> {
         let sizes = Sizes {
             rows: *scatter.update.shape().get(scatter.axis)?,
             capacity: *scatter.past.shape().get(scatter.axis)?,

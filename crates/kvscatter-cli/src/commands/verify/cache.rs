@@ -30,7 +30,7 @@ pub(super) struct Scatter<'a> {
 impl<'a> CacheWrite<'a> {
     /// Returns the write of a graph on these inputs. Returns `None` if the graph does not have exactly one, or if
     /// its past is not an input or its present not an output of the graph.
-    pub(super) fn of(graph: &'a Graph<'a>, inputs: &'a [(String, Tensor)]) -> Option<Self> {
+    pub(super) fn find(graph: &'a Graph<'a>, inputs: &'a [(String, Tensor)]) -> Option<Self> {
         let mut writes = graph.nodes().iter().filter_map(|node| Some((node, node.input(past_slot(node)?)?)));
         let (Some((node, past)), None) = (writes.next(), writes.next()) else { return None };
         let present = node.output(0)?;

@@ -43,7 +43,7 @@ pub(super) fn evaluate(model: &Model, set: &DataSet) -> Result<(Explanation, Eva
         Ok(evaluator) => evaluator,
         Err(error) => {
             let graph = model.graph().ok();
-            let call = graph.and_then(|graph| ScatterCall::of(&graph, &set.read_inputs(&graph).ok()?));
+            let call = graph.and_then(|graph| ScatterCall::find(&graph, &set.read_inputs(&graph).ok()?));
             return Ok((Explanation { call, ..Explanation::default() }, Err(error.into())));
         }
     };
@@ -68,7 +68,7 @@ fn evaluate_scatters(
     set: &DataSet,
 ) -> Result<(Explanation, Evaluated), CommandError> {
     let inputs = set.read_inputs(graph)?;
-    let call = ScatterCall::of(graph, &inputs);
+    let call = ScatterCall::find(graph, &inputs);
     let names = graph.input_names();
     let feeds: BTreeMap<_, _> =
         names.zip(inputs).map(|(name, (_, tensor))| (name, Feed::Donated(tensor))).collect();

@@ -29,7 +29,7 @@ pub(super) struct FailedCase {
 /// The kind of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum Failure {
+pub(super) enum FailureKind {
     /// The output has another type, shape or value.
     Wrong,
     NoOutput,
@@ -121,17 +121,17 @@ impl FailedCase {
 }
 
 impl Finding {
-    pub(super) fn failure(&self) -> Failure {
+    pub(super) fn failure(&self) -> FailureKind {
         match self {
-            Self::Mismatch(_) => Failure::Wrong,
-            Self::Missing { .. } | Self::TheirFile(_) | Self::TheirAnswer(_) => Failure::NoOutput,
-            Self::Accepted { .. } | Self::Behaves { .. } => Failure::NotRefused,
+            Self::Mismatch(_) => FailureKind::Wrong,
+            Self::Missing { .. } | Self::TheirFile(_) | Self::TheirAnswer(_) => FailureKind::NoOutput,
+            Self::Accepted { .. } | Self::Behaves { .. } => FailureKind::NotRefused,
             Self::Refused(_) | Self::TheirRefusal { .. } | Self::OtherReason { .. } => {
-                Failure::WronglyRefused
+                FailureKind::WronglyRefused
             }
-            Self::Crashed { .. } => Failure::Crashed,
-            Self::Timeout { .. } => Failure::Timeout,
-            Self::InPlace => Failure::InPlace,
+            Self::Crashed { .. } => FailureKind::Crashed,
+            Self::Timeout { .. } => FailureKind::Timeout,
+            Self::InPlace => FailureKind::InPlace,
         }
     }
 }

@@ -78,12 +78,12 @@ pub(super) struct WrongSlots {
 impl ScatterCall {
     /// Returns the call of a graph on these inputs. Returns `None` if the graph does not have exactly one
     /// TensorScatter, or if one of its tensors is not an input of the graph.
-    pub(super) fn of(graph: &Graph<'_>, inputs: &[(String, Tensor)]) -> Option<Self> {
+    pub(super) fn find(graph: &Graph<'_>, inputs: &[(String, Tensor)]) -> Option<Self> {
         let mut scatters = graph.nodes().iter().filter(|node| node.is("TensorScatter"));
         let (Some(node), None) = (scatters.next(), scatters.next()) else { return None };
         let input = |slot: usize| {
             let name = node.input(slot)?;
-            inputs.iter().find(|(input, _)| input == name).map(|(_, tensor)| Summary::of(tensor))
+            inputs.iter().find(|(input, _)| input == name).map(|(_, tensor)| Summary::new(tensor))
         };
         let write_indices = input(2);
         if write_indices.is_none() && node.input(2).is_some() {
@@ -171,7 +171,7 @@ impl Slots {
                 Some(segment) if segment.is_wrapped() => SlotUse::Wrapped,
                 Some(_) => SlotUse::Written,
             },
-            update_row: segment.and_then(|it| slot.checked_sub(it.slot)?.checked_add(it.row)),
+            update_row: segment.and_then(|segment| slot.checked_sub(segment.slot)?.checked_add(segment.row)),
             write_index: self.positions.get(sample).copied().flatten(),
         })
     }

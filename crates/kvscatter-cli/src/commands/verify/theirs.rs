@@ -58,7 +58,7 @@ impl Their<'_> {
         };
         let graph = self.model.graph().ok();
         let inputs = graph.as_ref().and_then(|graph| self.set.read_inputs(graph).ok()).unwrap_or_default();
-        let write = graph.as_ref().and_then(|graph: &Graph<'_>| CacheWrite::of(graph, &inputs));
+        let write = graph.as_ref().and_then(|graph: &Graph<'_>| CacheWrite::find(graph, &inputs));
         let (answer, reply) = self.plain(&actual, write.as_ref());
         let Some(write) = write else { return TheirReply { answer, ..reply.into() } };
 
@@ -125,7 +125,7 @@ impl Their<'_> {
             let name = format!("output_{}", write.present);
             // An output that cannot be read fits no behaviour.
             let present = actual.tensor(&name, write.past.element()).ok()??;
-            Behaviour::of(write, refused.kind, &present)
+            Behaviour::identify(write, refused.kind, &present)
         });
         match behaviour {
             None => (Some(Answer::Accepts), Reply::Wrong(refused.accepted())),

@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::finding::Failure;
+use super::finding::FailureKind;
 use super::judge::{CaseVerdict, Verdict};
 use super::verdict::{Answer, InPlace};
 use crate::output::count;
@@ -38,7 +38,7 @@ struct Failures {
 }
 
 impl Totals {
-    pub(super) fn of(lines: &[CaseVerdict]) -> Self {
+    pub(super) fn new(lines: &[CaseVerdict]) -> Self {
         let mut totals = Self::default();
         let failures = &mut totals.failures;
         for line in lines {
@@ -47,13 +47,13 @@ impl Totals {
                 Verdict::Unreadable(_) => (&mut totals.unreadable, None),
                 Verdict::Fail(failed) => {
                     let kind = match failed.finding.failure() {
-                        Failure::Wrong => &mut failures.wrong,
-                        Failure::NoOutput => &mut failures.no_output,
-                        Failure::NotRefused => &mut failures.not_refused,
-                        Failure::WronglyRefused => &mut failures.wrongly_refused,
-                        Failure::Crashed => &mut failures.crashed,
-                        Failure::Timeout => &mut failures.timeout,
-                        Failure::InPlace => &mut failures.in_place,
+                        FailureKind::Wrong => &mut failures.wrong,
+                        FailureKind::NoOutput => &mut failures.no_output,
+                        FailureKind::NotRefused => &mut failures.not_refused,
+                        FailureKind::WronglyRefused => &mut failures.wrongly_refused,
+                        FailureKind::Crashed => &mut failures.crashed,
+                        FailureKind::Timeout => &mut failures.timeout,
+                        FailureKind::InPlace => &mut failures.in_place,
                     };
                     (&mut totals.failed, Some(kind))
                 }

@@ -1,7 +1,6 @@
 //! Three cases of TensorScatter, and right answers to them.
 
-use kvscatter_onnx::Model;
-use kvscatter_onnx::proto::{GraphProto, NodeProto};
+use kvscatter_onnx::proto::{NodeProto, ValueInfoProto};
 use serde_json::{Value, json};
 
 use crate::directory::{Attribute, Directory, Expectation, Input};
@@ -16,25 +15,22 @@ pub(crate) const PRESENT: [f32; 8] = [0.0, 10.0, 11.0, 3.0, 12.0, 13.0, 6.0, 7.0
 
 /// Returns a folder with three cases in `cases`: `valid`, `refused` at these indices, and `again`, which reads the
 /// past after the write.
-pub(crate) fn folder(refused: [i64; 2], kind: &'static str) -> Folder {
+pub(crate) fn folder(refused: [i64; 2], kind: &str) -> Folder {
     let folder = Folder::new();
     let valid = || Expectation::Outputs(vec![floats(&CACHE.map(|_| 0.0), &PRESENT)]);
     scatter([1, 0], valid()).write(&folder, "cases/valid");
-    scatter(refused, Expectation::Refused(kind)).write(&folder, "cases/refused");
+    scatter(refused, Expectation::Refused(kind.to_owned())).write(&folder, "cases/refused");
     scatter([1, 0], valid()).write(&folder, "cases/again");
-    let path = folder.path("cases/again/model.onnx");
-    let mut model = Model::load(&path).unwrap();
-    let graph: &mut GraphProto = model.proto_mut().graph.get_or_insert_default();
-    graph.node.push(NodeProto {
-        op_type: Some("Identity".to_owned()),
-        input: vec!["input_0".to_owned()],
-        output: vec!["kept".to_owned()],
-        ..NodeProto::default()
+    folder.change("cases/again/model.onnx", "cases/again/model.onnx", |graph| {
+        graph.node.push(NodeProto {
+            op_type: Some("Identity".to_owned()),
+            input: vec!["input_0".to_owned()],
+            output: vec!["kept".to_owned()],
+            ..NodeProto::default()
+        });
+        let kept = Some("kept".to_owned());
+        graph.output.push(ValueInfoProto { name: kept, ..graph.input[0].clone() });
     });
-    let mut kept = graph.input[0].clone();
-    kept.name = Some("kept".to_owned());
-    graph.output.push(kept);
-    model.save(&path).unwrap();
     let past = folder.read("cases/again/test_data_set_0/input_0.pb");
     folder.write("cases/again/test_data_set_0/output_1.pb", &past);
     folder
@@ -55,7 +51,11 @@ fn scatter(indices: [i64; 2], expectation: Expectation) -> Directory {
 
 /// Returns numbers in the shape `[2, slots, 1]`.
 fn floats(like: &[f32], values: &[f32]) -> Input {
-    Input::new("float", &[2, like.len() / 2, 1], values.iter().flat_map(|it| it.to_le_bytes()).collect())
+    Input::new(
+        "float",
+        &[2, like.len() / 2, 1],
+        values.iter().flat_map(|value| value.to_le_bytes()).collect(),
+    )
 }
 
 /// Writes a file of `theirs`, in the shape of the cache.

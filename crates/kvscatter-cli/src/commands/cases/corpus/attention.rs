@@ -52,7 +52,7 @@ pub(super) fn contents(
     let last = tensors.iter().rposition(Option::is_some).unwrap_or(0);
     let named = || INPUTS.iter().zip(&tensors).take(last.saturating_add(1));
     let names: Vec<_> = named().map(|(name, tensor)| if tensor.is_some() { *name } else { "" }).collect();
-    let declared = named().filter_map(|(name, tensor)| Some(Declared::of(name, tensor.as_ref()?))).collect();
+    let declared = named().filter_map(|(name, tensor)| Some(Declared::new(name, tensor.as_ref()?))).collect();
 
     let outputs = if form.has_present { &OUTPUTS[..] } else { &OUTPUTS[..1] };
     let mut attention = node("Attention", &names, outputs);
@@ -69,7 +69,7 @@ pub(super) fn contents(
             let tolerance = made.y.data.iter().map(|&y| case.tolerance(y)).fold(0.0, f64::max);
             let arrays = [Array::new(y, &made.y.shape), made.present_key, made.present_value];
             let tensors = arrays.iter().take(outputs.len()).map(numbers).collect::<Result<Vec<_>, _>>()?;
-            let declared = outputs.iter().zip(&tensors).map(|(name, tensor)| Declared::of(name, tensor));
+            let declared = outputs.iter().zip(&tensors).map(|(name, tensor)| Declared::new(name, tensor));
             parts.outputs.extend(declared);
             (Ok(tensors), Some(Tolerance { rtol: 0.0, atol: tolerance }))
         }
@@ -78,7 +78,7 @@ pub(super) fn contents(
             let query = tensors.first().and_then(Option::as_ref);
             parts.outputs.extend(query.map(|query| Declared {
                 shape: Shape::Symbols("y_", query.shape().len()),
-                ..Declared::of("y", query)
+                ..Declared::new("y", query)
             }));
             (Err(Refused { kind, reason: what.to_owned() }), None)
         }

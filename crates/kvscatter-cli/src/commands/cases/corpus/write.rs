@@ -56,7 +56,7 @@ pub(super) fn one(case: &Case, form: Form, what: &str) -> Result<Contents, Comma
             in_place = InPlace::No;
             parts.nodes.push(node("Identity", &["past_cache"], &["past_again"]));
             if let (Some(past), Ok(outputs)) = (inputs.first(), &mut expected) {
-                parts.outputs.push(Declared::of("past_again", past));
+                parts.outputs.push(Declared::new("past_again", past));
                 outputs.push(past.clone());
             }
         }
@@ -90,7 +90,7 @@ pub(super) fn two(cases: &[Case; 2], how: TwoWrites, what: &str) -> Result<Conte
         contents.parts.nodes.push(node);
     }
     for (name, input) in ["update_2", "write_indices_2"].iter().zip(next.inputs.into_iter().skip(1)) {
-        contents.parts.inputs.push(Declared::of(name, &input));
+        contents.parts.inputs.push(Declared::new(name, &input));
         contents.inputs.push(input);
     }
     let present = |output| Declared { name: "present_cache_2".to_owned(), ..output };
@@ -116,8 +116,8 @@ fn own(op_type: &str, names: &[&str], inputs: &[Tensor], past: usize) -> ModelPa
     let names: Vec<_> = names.iter().copied().take(inputs.len()).collect();
     ModelParts {
         nodes: vec![own_node(op_type, &names, "present")],
-        outputs: inputs.get(past).map(|past| Declared::of("present", past)).into_iter().collect(),
-        inputs: names.iter().zip(inputs).map(|(name, tensor)| Declared::of(name, tensor)).collect(),
+        outputs: inputs.get(past).map(|past| Declared::new("present", past)).into_iter().collect(),
+        inputs: names.iter().zip(inputs).map(|(name, tensor)| Declared::new(name, tensor)).collect(),
         operator_set: OPERATOR_SET,
     }
 }
@@ -170,7 +170,7 @@ fn replace_indices(
 ) -> Result<(), CommandError> {
     if let (Some(indices), Some(declared)) = (inputs.get_mut(2), parts.inputs.get_mut(2)) {
         *indices = make(indices)?;
-        *declared = Declared::of("write_indices", indices);
+        *declared = Declared::new("write_indices", indices);
     }
     Ok(())
 }
