@@ -95,7 +95,7 @@ impl Builder {
             name: Some(name.to_owned()),
             data_type: Some(data_type),
             dims: dims.iter().map(|&dim| dim as i64).collect(),
-            raw_data: Some(raw),
+            raw_data: Some(raw.into()),
             ..TensorProto::default()
         });
     }

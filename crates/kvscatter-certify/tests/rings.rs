@@ -107,7 +107,7 @@ fn numbers(tensor: &TensorProto) -> Vec<i64> {
 
 fn set(tensor: &mut TensorProto, value: usize) {
     let value = i64::try_from(value).unwrap();
-    tensor.raw_data = Some(value.to_le_bytes().to_vec());
+    tensor.raw_data = Some(value.to_le_bytes().to_vec().into());
     tensor.int64_data.clear();
 }
 

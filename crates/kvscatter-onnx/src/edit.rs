@@ -268,7 +268,7 @@ impl<'p> Editor<'p> {
     /// Adds an initializer with this value, or reuses an equal one. Returns its name.
     pub(crate) fn constant(&mut self, value: &Tensor) -> Result<String, OnnxError> {
         let message = tensor_proto::encode("", value);
-        let bytes = message.raw_data.clone().unwrap_or_default();
+        let bytes = message.raw_data.as_deref().cloned().unwrap_or_default();
         let key = (value.element().onnx_code(), message.dims.clone(), bytes);
         if let Some(name) = self.constants.get(&key) {
             return Ok(name.clone());
@@ -548,7 +548,7 @@ mod tests {
             let name = editor.float(element, value).unwrap();
             let tensor =
                 editor.model.graph.initializer.iter().find(|tensor| tensor.name.as_ref() == Some(&name));
-            tensor.unwrap().raw_data.clone().unwrap()
+            tensor.unwrap().raw_data.clone().unwrap().to_vec()
         };
         assert_eq!(bytes(ElementType::Float32, f64::from(f32::MIN)), f32::MIN.to_le_bytes());
         assert_eq!(bytes(ElementType::Float64, 0.1), 0.1_f64.to_le_bytes());

@@ -18,6 +18,7 @@
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use kvscatter::ElementType;
 
@@ -44,7 +45,7 @@ pub fn decode(mut message: TensorProto, external: Option<&ExternalData>) -> Resu
 pub fn encode(name: &str, tensor: &Tensor) -> TensorProto {
     let mut message = header(name, tensor);
     match tensor.data() {
-        Data::Bytes(bytes) => message.raw_data = Some(bytes.clone()),
+        Data::Bytes(bytes) => message.raw_data = Some(Arc::new(bytes.clone())),
         Data::Strings(strings) => message.string_data.clone_from(strings),
     }
     message
@@ -216,7 +217,7 @@ impl Field {
     /// Returns the number of entries in this field of a message.
     fn len(self, message: &TensorProto) -> usize {
         match self {
-            Self::Raw => message.raw_data.as_ref().map_or(0, Vec::len),
+            Self::Raw => message.raw_data.as_ref().map_or(0, |raw| raw.len()),
             Self::Float => message.float_data.len(),
             Self::Int32 => message.int32_data.len(),
             Self::String => message.string_data.len(),
@@ -261,7 +262,7 @@ fn decode_nameless(mut message: TensorProto, external: Option<&ExternalData>) ->
     let field = Field::of(element);
     let data = match stored_in {
         Some(Field::Raw) if field != Field::String => {
-            Data::Bytes(message.raw_data.take().unwrap_or_default())
+            Data::Bytes(message.raw_data.take().map_or_else(Vec::new, Arc::unwrap_or_clone))
         }
         Some(stored_in) if stored_in != field => {
             return Err(OnnxError::WrongField { element, field: stored_in.name(), expected: field.name() });
@@ -329,7 +330,7 @@ fn typed(
         });
     }
     let bytes = match field {
-        Field::Raw => message.raw_data.unwrap_or_default(),
+        Field::Raw => message.raw_data.map_or_else(Vec::new, Arc::unwrap_or_clone),
         Field::String => return Ok(Data::Strings(message.string_data)),
         Field::Float => message.float_data.iter().flat_map(|v| v.to_le_bytes()).collect(),
         Field::Double => message.double_data.iter().flat_map(|v| v.to_le_bytes()).collect(),

@@ -311,7 +311,7 @@ fn the_value_of_an_initializer_that_is_an_input_is_a_part_of_the_model() {
                 name: Some("adapter".to_owned()),
                 dims: vec![1, 64, 32],
                 data_type: Some(1),
-                raw_data: Some(value.to_le_bytes().repeat(64 * 32)),
+                raw_data: Some(value.to_le_bytes().repeat(64 * 32).into()),
                 ..TensorProto::default()
             });
         })

@@ -35,7 +35,7 @@ pub(super) fn hash(model: &ModelProto) -> Result<u128, OnnxError> {
         } else {
             encode(&without_raw(tensor))?
         });
-        hash.part(tensor.raw_data.as_deref().unwrap_or_default());
+        hash.part(tensor.raw_data.as_deref().map_or(&[], Vec::as_slice));
         Ok(())
     })?;
     hash.list(&graph.sparse_initializer, |hash, sparse| {

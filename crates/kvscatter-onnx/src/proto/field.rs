@@ -1,6 +1,7 @@
 //! The types of fields, and the macros that declare messages.
 
 use std::ops::Deref;
+use std::sync::Arc;
 
 use super::wire::{BYTES, DecodeError, FIXED32, FIXED64, Reader, Tag, VARINT, Writer};
 
@@ -252,6 +253,20 @@ impl Element for Vec<u8> {
 
     fn merge(&mut self, reader: &mut Reader<'_>) -> Result<bool, DecodeError> {
         *self = reader.bytes()?.to_vec();
+        Ok(true)
+    }
+
+    fn write(&self, writer: &mut Writer) {
+        writer.bytes(self);
+    }
+}
+
+/// Copies of a message share these bytes.
+impl Element for Arc<Vec<u8>> {
+    const WIRE: u8 = BYTES;
+
+    fn merge(&mut self, reader: &mut Reader<'_>) -> Result<bool, DecodeError> {
+        *self = Self::new(reader.bytes()?.to_vec());
         Ok(true)
     }
 

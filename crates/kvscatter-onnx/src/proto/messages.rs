@@ -5,6 +5,7 @@
 #![expect(non_camel_case_types, reason = "names of onnx.proto")]
 
 use super::field::{MessageField, messages};
+use std::sync::Arc;
 
 messages! {
     ModelProto {
@@ -114,7 +115,7 @@ messages! {
         string_data: Vec<Vec<u8>> = 6,
         int64_data: Vec<i64> = 7 [packed],
         name: Option<String> = 8,
-        raw_data: Option<Vec<u8>> = 9,
+        raw_data: Option<Arc<Vec<u8>>> = 9,
         double_data: Vec<f64> = 10 [packed],
         uint64_data: Vec<u64> = 11 [packed],
         doc_string: Option<String> = 12,

@@ -326,7 +326,7 @@ fn entries_that_make_no_sense() {
 
     let external = ExternalData::open(&scene.folder()).unwrap();
     let mut also_inline = message(&[("location", "data.bin")]);
-    also_inline.raw_data = Some(vec![0; 4]);
+    also_inline.raw_data = Some(vec![0; 4].into());
     assert_refused!(read(&external, also_inline), OnnxError::TwoFields { second: "raw_data", .. });
     let mut strings = message(&[("location", "data.bin")]);
     strings.data_type = Some(ElementType::String.onnx_code());

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use kvscatter_onnx::convert::{ConvertOptions, WindowedCaches, convert};
@@ -147,7 +148,7 @@ fn every_edit_of_a_graph_counts_also_in_a_converted_model() {
             if tensor.raw_data.as_ref().is_some_and(|bytes| !bytes.is_empty()) {
                 different("a weight in the model", &|model| {
                     let tensor = &mut graph_mut(model).initializer[at];
-                    tensor.raw_data.as_mut().unwrap()[0] ^= 1;
+                    Arc::make_mut(tensor.raw_data.as_mut().unwrap())[0] ^= 1;
                 });
             }
         }

@@ -72,7 +72,7 @@ fn merged(decoder: &str) -> Model {
         name: Some(format!("empty_{past}")),
         dims: vec![1, 2, 0, 16],
         data_type: Some(1),
-        raw_data: Some(vec![]),
+        raw_data: Some(vec![].into()),
         ..TensorProto::default()
     }));
     let mut choice = node("If", &["use_cache_branch"], "");

@@ -470,7 +470,7 @@ pub(crate) fn raw(name: &str, element: ElementType, dims: &[i64], data: Vec<u8>)
         name: Some(name.to_owned()),
         dims: dims.to_vec(),
         data_type: Some(element.onnx_code()),
-        raw_data: Some(data),
+        raw_data: Some(data.into()),
         ..TensorProto::default()
     }
 }

@@ -64,7 +64,7 @@ fn bytes_of(message: &TensorProto) -> Vec<u8> {
 #[test]
 fn the_pad_nibble_is_no_value() {
     let mut raw = message(ElementType::Int4, &[3]);
-    raw.raw_data = Some(vec![0x21, 0xF3]);
+    raw.raw_data = Some(vec![0x21, 0xF3].into());
     let mut typed = message(ElementType::Int4, &[3]);
     typed.int32_data = vec![0x21, 0xF3];
     for message in [raw, typed] {
@@ -116,7 +116,7 @@ fn data_shorter_or_longer_than_the_shape() {
     assert!(matches!(refused(huge), OnnxError::EntryCount { got: 0, expected, .. } if expected == 1 << 58));
     for len in [0, 7, 9] {
         let mut raw = message(ElementType::Float32, &[2]);
-        raw.raw_data = Some(vec![0; len]);
+        raw.raw_data = Some(vec![0; len].into());
         match refused(raw) {
             OnnxError::EntryCount { field: "float_data", expected: 2, got: 0, .. } if len == 0 => {}
             OnnxError::Tensor(TensorError::DataLength { expected: 8, got, .. }) if got == len => {}
@@ -155,7 +155,7 @@ fn zeros(element: ElementType, shape: Vec<usize>) -> Tensor {
 #[test]
 fn values_stored_twice_or_elsewhere() {
     let mut twice = message(ElementType::Float32, &[1]);
-    twice.raw_data = Some(vec![0; 4]);
+    twice.raw_data = Some(vec![0; 4].into());
     twice.float_data = vec![0.0];
     assert!(matches!(refused(twice), OnnxError::TwoFields { first: "raw_data", second: "float_data" }));
     let mut elsewhere = message(ElementType::Float32, &[1]);
@@ -165,7 +165,7 @@ fn values_stored_twice_or_elsewhere() {
         OnnxError::WrongField { field: "double_data", expected: "float_data", .. }
     ));
     let mut raw_string = message(ElementType::String, &[1]);
-    raw_string.raw_data = Some(vec![b'x']);
+    raw_string.raw_data = Some(vec![b'x'].into());
     assert!(matches!(
         refused(raw_string),
         OnnxError::WrongField { field: "raw_data", expected: "string_data", .. }

@@ -285,7 +285,7 @@ fn tensor(name: &str, dims: &[usize], element: i32, bytes: Vec<u8>) -> TensorPro
         name: Some(name.to_owned()),
         dims: dims.iter().map(|&dim| dim as i64).collect(),
         data_type: Some(element),
-        raw_data: Some(bytes),
+        raw_data: Some(bytes.into()),
         ..TensorProto::default()
     }
 }

@@ -1,6 +1,7 @@
 //! The models that are changed: decoders of exporters, built decoders, and graphs that can be evaluated.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::OnceLock;
 
 use kvscatter_onnx::Model;
@@ -118,7 +119,7 @@ fn convertible(mut model: Model) -> Model {
     let tensors = &mut graph_mut(&mut model).initializer;
     for table in tensors.iter_mut().filter(|tensor| tensor.name.as_deref() == Some("table")) {
         table.dims = vec![8, 8];
-        table.raw_data.get_or_insert_default().truncate(256);
+        Arc::make_mut(table.raw_data.get_or_insert_default()).truncate(256);
     }
     model
 }
