@@ -1,5 +1,5 @@
-//! Gives the shared library the soname that cargo-c gives it. Programs that link it then accept a library of any version
-//! with the same soname.
+//! Gives the shared library the soname that cargo-c gives it. Programs that link it then accept a library of any
+//! version with the same soname.
 
 use std::env;
 

@@ -11,8 +11,8 @@ pub(crate) fn root() -> &'static Path {
     xtask.parent().unwrap_or(xtask)
 }
 
-/// The crates that `cargo xtask test` tests, in lists that are tested at once. They need neither an inference engine nor
-/// Python.
+/// The crates that `cargo xtask test` tests, in lists that are tested at once. They need neither an inference engine
+/// nor Python.
 pub(crate) const CORE: &str = "-p kvscatter -p kvscatter-oracle -p kvscatter-capi -p xtask";
 pub(crate) const FILES: &str = "-p kvscatter-onnx";
 pub(crate) const COMMAND: &str = "-p kvscatter-session -p kvscatter-cli";

@@ -36,8 +36,8 @@ use crate::steps_python::Torch;
 #[derive(Parser)]
 #[command(bin_name = "cargo xtask", disable_help_subcommand = true)]
 enum Task {
-    /// Runs the steps for every change: fmt, unit-core, unit-onnx, unit-command and c, three at once. Needs Rust, gcc and
-    /// g++
+    /// Runs the steps for every change: fmt, unit-core, unit-onnx, unit-command and c, three at once. Needs Rust, gcc
+    /// and g++
     Test {
         /// Also runs deny, lint, features, no-std, docs, unit-all, models, conformance, ort and python, uses the C
         /// library through pkg-config and CMake, and packs the crates. Runs two steps at once

@@ -83,7 +83,8 @@ pub(crate) fn deny() -> Step {
     Step::new("deny", vec![check]).needs(&[TOOL])
 }
 
-/// Runs clippy over the crates of [`unit()`] and the [`HEAVY`] ones, and over the tests of the command without features.
+/// Runs clippy over the crates of [`unit()`] and the [`HEAVY`] ones, and over the tests of the command without
+/// features.
 pub(crate) fn lint() -> Step {
     let all = clippy(&format!("{CORE} {FILES} {COMMAND} {HEAVY}"));
     Step::new("lint", vec![all, clippy("-p kvscatter-cli")])
@@ -158,8 +159,8 @@ pub(crate) fn unit_nightly() -> Step {
 
 /// Counts the work on models that are long in one part, and compares several lengths.
 ///
-/// The compiler adds the counters to the crates of this workspace. The profile that its runtime writes at the end is not
-/// used.
+/// The compiler adds the counters to the crates of this workspace. The profile that its runtime writes at the end is
+/// not used.
 pub(crate) fn linear() -> Step {
     let mut test = cargo("test -p kvscatter-onnx --test linear");
     test.env("RUSTC_WORKSPACE_WRAPPER", concat!(env!("CARGO_MANIFEST_DIR"), "/instrumented-rustc"));
@@ -286,8 +287,8 @@ mod tests {
         );
     }
 
-    /// Returns the options of a command that choose packages and features, and the kinds of dependencies that it builds.
-    /// Returns `None` unless it builds for development, in the usual folder.
+    /// Returns the options of a command that choose packages and features, and the kinds of dependencies that it
+    /// builds. Returns `None` unless it builds for development, in the usual folder.
     fn built(command: &Command) -> Option<(String, &'static str)> {
         let words: Vec<_> = command.get_args().map(|word| word.to_string_lossy().into_owned()).collect();
         let has = |option: &str| words.iter().any(|word| word.starts_with(option));

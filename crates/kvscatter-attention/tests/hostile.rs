@@ -1,4 +1,5 @@
-//! Tests A1 with shapes that are huge, or empty with huge dimensions. Calls allocate little, take no time, and do not overflow.
+//! Tests A1 with shapes that are huge, or empty with huge dimensions. Calls allocate little, take no time, and do not
+//! overflow.
 
 use allocation_counter::measure;
 use kvscatter::ElementType;

@@ -20,7 +20,6 @@ use clap::Subcommand;
 
 use crate::error::CommandError;
 use crate::output::{Outcome, Output};
-pub(crate) use cases::MANY;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {

@@ -7,7 +7,6 @@ use std::path::PathBuf;
 use kvscatter::ElementType;
 use kvscatter_onnx::random_inputs::DynamicDim;
 
-use crate::commands::MANY;
 use crate::output::{count, one_line};
 use crate::{files, options};
 
@@ -87,9 +86,9 @@ pub(crate) enum CommandError {
     #[error("{}: must be new or empty, but contains {}", .dir.display(), .entry.display())]
     NotEmpty { dir: PathBuf, entry: OsString },
     #[error(
-        "--count {count}: more than {MANY} cases take long and fill the disk; add --many to write them all"
+        "--count {count}: more than {limit} cases take long and fill the disk; add --many to write them all"
     )]
-    ManyCases { count: usize },
+    ManyCases { count: usize, limit: usize },
     #[error("{}: {cause}", .path.display())]
     Json { path: PathBuf, cause: serde_json::Error },
     #[error("{}: rtol and atol must be at least 0", .path.display())]

@@ -65,7 +65,7 @@ impl From<&CommandError> for Failure {
             CommandError::Session(error) => ("session", rule(error.kind())),
             CommandError::File(_) => ("file", Value::Null),
             CommandError::Output(_) => ("output", Value::Null),
-            CommandError::ManyCases { count } => ("many-cases", json!({"cases": count})),
+            CommandError::ManyCases { count, .. } => ("many-cases", json!({"cases": count})),
             _ => ("input", Value::Null),
         };
         Self { kind, message: error.to_string(), fields }

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use kvscatter_onnx::RuntimeVersion;
+
 /// An error of finding or loading ONNX Runtime or the plugin. Errors of a model are
 /// [`kvscatter_session::SessionError`].
 #[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
@@ -18,8 +20,8 @@ pub enum RuntimeError {
     #[error("{}: {why}", path.display())]
     #[strum(serialize = "runtime_unusable")]
     Unusable { path: PathBuf, why: String },
-    /// The version of the library is older than [`RuntimeVersion::WITH_SCATTER`](kvscatter_onnx::RuntimeVersion::WITH_SCATTER).
-    #[error("{}: ONNX Runtime {version} has no TensorScatter, at least {} is needed", path.display(), kvscatter_onnx::RuntimeVersion::WITH_SCATTER)]
+    /// The version of the library is older than [`RuntimeVersion::WITH_SCATTER`].
+    #[error("{}: ONNX Runtime {version} has no TensorScatter, at least {} is needed", path.display(), RuntimeVersion::WITH_SCATTER)]
     #[strum(serialize = "runtime_too_old")]
     TooOld { path: PathBuf, version: String },
     /// This process has already loaded another library.

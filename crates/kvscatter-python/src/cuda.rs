@@ -14,12 +14,10 @@ mod write;
 use kvscatter::spec::ascend::KvCacheOperation;
 use kvscatter::spec::tensorrt::KvCacheUpdate;
 use kvscatter::{Mode, NegativeIndex, OutOfRange, Prepared};
-use kvscatter_cuda::Cuda;
 use pyo3::prelude::*;
 
-use crate::lazy::Lazy;
 use crate::options;
-use arguments::{CommonArguments, Shapes};
+use arguments::{CommonArguments, Shapes, driver};
 use lists::ListArguments;
 use operator::{ASCEND, ONNX, PRESENT, SLOTS, TENSORRT};
 pub(crate) use write::{CudaStatus, CudaWrite};
@@ -213,10 +211,4 @@ fn tensor_scatter(
 ) -> impl FnOnce(Shapes<'_>) -> Result<Prepared, kvscatter::Error> {
     let onnx = options::tensor_scatter(axis, mode, OutOfRange::SkipSample, negative_index);
     move |of| onnx.prepare(of.element, of.cache, of.update)
-}
-
-/// Returns the driver of this machine. It is loaded when it is first needed.
-fn driver(py: Python<'_>) -> PyResult<&Cuda> {
-    static DRIVER: Lazy<Cuda> = Lazy::new();
-    DRIVER.get_or_try_make(py, || py.detach(Cuda::new).map_err(|refused| error::raise(py, &ONNX, refused)))
 }

@@ -21,11 +21,12 @@ use crate::numbers::integer;
 use crate::output::{Outcome, Output, count, one_line, progress};
 use crate::refused::Refused;
 
+use corpus::Written;
 use model::ModelParts;
 use tensors::{element, int64s, tensor, tensors};
 
 /// The most cases that are written without `--many`.
-pub(crate) const MANY: usize = 100_000;
+const MANY: usize = 100_000;
 
 /// The beginning of the name of the folder in which cases are made.
 const INCOMPLETE: &str = ".incomplete-";
@@ -75,16 +76,9 @@ pub(crate) struct Cases {
     conformance: bool,
 }
 
-/// How many cases were written, and how many of them must be refused.
-#[derive(Clone, Copy, Default)]
-struct Written {
-    cases: usize,
-    refused: usize,
-}
-
 pub(crate) fn run(args: Cases, output: &mut Output) -> Result<Outcome, CommandError> {
     if args.count > MANY && !args.many {
-        return Err(CommandError::ManyCases { count: args.count });
+        return Err(CommandError::ManyCases { count: args.count, limit: MANY });
     }
     check_empty(&args.output)?;
     let Written { cases, refused } = write_all(&args)?;

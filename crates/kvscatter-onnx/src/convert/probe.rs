@@ -137,9 +137,9 @@ impl Probe {
         Ok(())
     }
 
-    /// Feeds the inputs of the converted graph to a fold: those of the exported decoder, `write_indices`, and the number
-    /// of slots in use. The first `past` slots of its caches are in use. `unread` is the mask's value for slots that
-    /// are not in use after the step.
+    /// Feeds the inputs of the converted graph to a fold: those of the exported decoder, `write_indices`, and the
+    /// number of slots in use. The first `past` slots of its caches are in use. `unread` is the mask's value for slots
+    /// that are not in use after the step.
     pub(super) fn feed_static<'m>(
         &self,
         graph: &Graph<'m>,

@@ -378,8 +378,8 @@ fn a_length_that_leads_into_arithmetic_is_refused() {
 
 /// Inserts nodes into a mixture of experts, before the node of this name.
 ///
-/// That node then reads their output as its input `slot`, which they read as `$`. Their input `routed` lists the indices
-/// of the first expert's tokens, as many as the router chooses.
+/// That node then reads their output as its input `slot`, which they read as `$`. Their input `routed` lists the
+/// indices of the first expert's tokens, as many as the router chooses.
 fn routed(before: &str, slot: usize, nodes: &str) -> Model {
     let mut model = load("decoders/optimum-0.1-qwen3-moe");
     let graph = graph_mut(&mut model);

@@ -18,8 +18,8 @@ const SLOTS: usize = 16;
 /// One attention operation that reads two caches, with a node at each place where exporters put one. Each part is the
 /// text of nodes that read a value, which is `$`.
 ///
-/// There are 6 heads of size 4. The vocabulary is as large as the hidden state, so that the table of embeddings is known
-/// by the logits.
+/// There are 6 heads of size 4. The vocabulary is as large as the hidden state, so that the table of embeddings is
+/// known by the logits.
 #[derive(Clone, Copy)]
 pub(super) struct Form<'t> {
     pub(super) element: ElementType,

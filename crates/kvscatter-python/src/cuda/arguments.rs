@@ -14,13 +14,14 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
 use super::array::DeviceArray;
+use super::error;
 use super::lists::ListArguments;
-use super::operator::{Operator, PrepareFn};
+use super::operator::{ONNX, Operator, PrepareFn};
 use super::stream::{self, Current};
 use super::write::{CudaWrite, Launch};
-use super::{driver, error};
 use crate::dlpack::library;
 use crate::failure::{Failure, STATUS_BYTES, class_name};
+use crate::lazy::Lazy;
 use crate::prepared_scatter;
 
 /// The arguments that every call has besides its tensors.
@@ -251,4 +252,10 @@ fn new_status<'py>(cache: &Bound<'py, PyAny>, device: i32, current: &Current) ->
     // code uses the new status.
     current.wait(py)?;
     Ok(status)
+}
+
+/// Returns the driver of this machine. It is loaded when it is first needed.
+pub(super) fn driver(py: Python<'_>) -> PyResult<&Cuda> {
+    static DRIVER: Lazy<Cuda> = Lazy::new();
+    DRIVER.get_or_try_make(py, || py.detach(Cuda::new).map_err(|refused| error::raise(py, &ONNX, refused)))
 }

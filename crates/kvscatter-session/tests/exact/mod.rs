@@ -1,5 +1,6 @@
 //! An engine whose logits are a hash of exactly the rows that a query sees, of their positions and of the states. So
-//! one wrong byte in one row, one wrong position or one hidden slot changes every later logit. [`Expected`] computes the same hashes from the tokens alone, without caches.
+//! one wrong byte in one row, one wrong position or one hidden slot changes every later logit. [`Expected`] computes
+//! the same hashes from the tokens alone, without caches.
 
 use std::panic::resume_unwind;
 use std::time::Duration;

@@ -47,8 +47,8 @@ pub(crate) fn run(engine: &dyn Engine, of: Subject<'_>, batch: usize, histories:
     world.with(TOKENS, of.traps, None).run(batch as u64, histories, counts);
 }
 
-/// Runs random histories of a model in batches of 1 to 4. The logits may differ by `tolerance` from those of a reference
-/// in a separate session, which gets all tokens of a sample at once.
+/// Runs random histories of a model in batches of 1 to 4. The logits may differ by `tolerance` from those of a
+/// reference in a separate session, which gets all tokens of a sample at once.
 pub(crate) fn compare(
     engine: &dyn Engine,
     [model, reference]: [&Path; 2],

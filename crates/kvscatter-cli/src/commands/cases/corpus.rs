@@ -11,7 +11,6 @@ use kvscatter_onnx::{proto, tensor_proto};
 use kvscatter_oracle::corpus::{self, Basis, CorpusCall, CorpusCase, Operator, RULES};
 use serde::Serialize;
 
-use super::Written;
 use crate::compare::Tolerance;
 use crate::error::CommandError;
 use crate::{case_tolerance, files, json_file};
@@ -52,6 +51,13 @@ struct CaseEntry {
     /// For each sample, query head and query, a text with `x` for each slot that the query sees.
     #[serde(skip_serializing_if = "Option::is_none")]
     sees: Option<Vec<String>>,
+}
+
+/// How many cases were written, and how many of them must be refused.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Written {
+    pub(super) cases: usize,
+    pub(super) refused: usize,
 }
 
 /// Writes all cases and the index into a folder.

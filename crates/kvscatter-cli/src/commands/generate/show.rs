@@ -202,7 +202,8 @@ fn per_second(tokens: usize, time: Duration) -> Option<f64> {
 /// Returns a generation, as `--json` prints it.
 fn document(generation: &Generation) -> Value {
     let Generation { generated, texts, memory, capacity, .. } = generation;
-    // What a sample of a prompt that is a text has in addition. Reused are tokens of the prompt that were in the caches.
+    // What a sample of a prompt that is a text has in addition. Reused are tokens of the prompt that were in the
+    // caches.
     let text = |sample: usize| {
         let texts = texts.as_ref()?;
         Some(json!({

@@ -21,8 +21,8 @@ const OPTIONAL: [&str; 9] = [
     "picture",
 ];
 
-/// Returns the verdicts and their numbers, the rules that a case breaks, and the folders of `--actual` that belong to no
-/// case.
+/// Returns the verdicts and their numbers, the rules that a case breaks, and the folders of `--actual` that belong to
+/// no case.
 pub(super) fn document(
     lines: &[CaseVerdict],
     totals: &Totals,

@@ -32,8 +32,8 @@ const TURNED: &str = "Concat(Neg(Slice(keys, [0], [2], [2])), Slice(keys, [0], [
 /// Creates a decoder of one layer whose caches grow.
 ///
 /// The nodes may read `embedded`, `[batch, tokens, 8]`, and what [`SLOTS`] computes. They may compute the hidden states
-/// `states`, the mask of attention `mask`, and the mask `second` of a second attention over the same caches. Causality is
-/// an attribute without a mask.
+/// `states`, the mask of attention `mask`, and the mask `second` of a second attention over the same caches. Causality
+/// is an attribute without a mask.
 fn layer(inputs: &str, nodes: &str, vocabulary: &str) -> Model {
     let has = |name: &str| nodes.contains(&format!("{name} = "));
     let states = if has("states") { "states" } else { "embedded" };
