@@ -81,16 +81,10 @@ fn in_onnxruntime_a_model_reads_nothing_but_regular_files_of_its_folder() {
 fn the_models_of_this_test_run_with_a_file_that_they_may_name() {
     let scene = scene();
     plant(&scene, INSIDE);
-    let mut refused = String::new();
     for line in &LINES {
         let answer = run(&scene, line.words);
-        assert!(matches!(answer.code, Some(0..=2)), "{}: {answer}", line.words);
-        if answer.code == Some(2) {
-            refused += &format!("{}: {}{}", line.words, answer.stdout, answer.stderr);
-        }
+        assert!(matches!(answer.code, Some(0 | 1)), "{}: {answer}", line.words);
     }
-    // No refusal is about the file, so none of the messages names it.
-    insta::assert_snapshot!(refused);
 }
 
 /// Tests `.pb` tensor files, which can also name external data.
