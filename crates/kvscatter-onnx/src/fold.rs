@@ -101,7 +101,7 @@ struct Demand {
     is_waiting: bool,
 }
 
-impl<'g, 'm> Fold<'m> {
+impl<'m> Fold<'m> {
     /// Creates an evaluation in which nothing is computed yet.
     ///
     /// Without `external`, an error is returned if the elements of a tensor in another file are needed.
