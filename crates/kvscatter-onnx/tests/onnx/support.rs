@@ -145,8 +145,7 @@ pub(crate) fn values(text: &str) -> Vec<ValueInfoProto> {
 ///   name, and `_` is an argument that is absent.
 /// - `a, b = Odd@com.example(x)` is a node with two outputs and a domain, whose version is 1.
 /// - `one = [1]` is an initializer. `1` is a scalar and `[1, 2]` a list of int64. `0.5` is a scalar of the float type
-/// of
-///   the graph, and `0.5[6, 1]` a tensor of that type whose elements are 0.5 and -0.25.
+///   of the graph, and `0.5[6, 1]` a tensor of that type whose elements are 0.5 and -0.25.
 ///
 /// Attributes are integers, floats with a point, lists, `"texts"`, types such as `to=bool`, tensors `int64[1, 2]`,
 /// `$axis` for an attribute of the function, and bodies in braces. A body returns the outputs of its last node, or ends
