@@ -459,7 +459,8 @@ fn values(graph: &GraphProto) -> Result<ValueTable<'_>, OnnxError> {
         return Err(OnnxError::Sparse { name: sparse.values.name.clone().unwrap_or_default() });
     }
     let twice = |name: &str| OnnxError::DuplicateName { name: name.to_owned() };
-    let mut values = ValueTable::default();
+    let declared = graph.initializer.len().saturating_add(graph.input.len());
+    let mut values = ValueTable::with_room(declared, &graph.node);
     for (index, tensor) in graph.initializer.iter().enumerate() {
         let name = named("initializer", index, tensor.name.as_deref())?;
         values.add(name, Source::Initializer(tensor)).ok_or_else(|| twice(name))?;

@@ -69,6 +69,13 @@ pub(crate) struct ValueTable<'m> {
 }
 
 impl<'m> ValueTable<'m> {
+    /// Creates a table for this many values beside the outputs of these nodes.
+    pub(crate) fn with_room(values: usize, nodes: &[NodeProto]) -> Self {
+        let outputs = nodes.iter().map(|node| node.output.len());
+        let room = outputs.fold(values, usize::saturating_add);
+        Self { values: Vec::with_capacity(room), nodes: Vec::with_capacity(nodes.len()), ..Self::default() }
+    }
+
     /// Adds a value. Returns its number, or `None` if the table already has the name.
     pub(crate) fn add(&mut self, name: &'m str, source: Source<'m>) -> Option<ValueId> {
         if self.ids.contains_key(name) {

@@ -225,7 +225,7 @@ impl<'m> Body<'m> {
         inputs: &[Option<&Value>],
     ) -> Result<Self, OnnxError> {
         let nodes = graph::nodes(&function.opset_import, &functions.names, &function.node)?;
-        let mut values = ValueTable::default();
+        let mut values = ValueTable::with_room(function.input.len(), &function.node);
         for name in &function.input {
             values.add(name, ir::Source::Input);
         }

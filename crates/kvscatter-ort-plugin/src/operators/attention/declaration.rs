@@ -154,7 +154,9 @@ mod tests {
 
     const ALL: [bool; 4] = [true; 4];
 
-    fn read(set: &'static [(&'static CStr, f64)], outputs: &[bool]) -> Result<Declaration, String> {
+    type Given = &'static [(&'static CStr, f64)];
+
+    fn read(set: Given, outputs: &[bool]) -> Result<Declaration, String> {
         Declaration::read(&Set(set), outputs).map_err(|refused| refused.to_string())
     }
 
@@ -166,7 +168,7 @@ mod tests {
         assert_eq!(operator(&[(c"left_window_size", -1.0)], &[true]), with_defaults);
         assert_eq!(operator(&[], &ALL), Attention::new().scores(Scores::Products));
         let modes = [Scores::Products, Scores::Capped, Scores::Masked, Scores::Weights];
-        let sets: [&'static [(&CStr, f64)]; 4] = [
+        let sets: [Given; 4] = [
             &[(c"qk_matmul_output_mode", 0.0)],
             &[(c"qk_matmul_output_mode", 1.0)],
             &[(c"qk_matmul_output_mode", 2.0)],
@@ -197,7 +199,7 @@ mod tests {
     #[test]
     fn other_values_and_outputs_are_refused() {
         const BOTH_PRESENTS: &str = "present_key and present_value must be used together";
-        let sets: [(&'static [(&CStr, f64)], &[bool], &str); 8] = [
+        let sets: [(Given, &[bool], &str); 8] = [
             (&[(c"is_causal", 2.0)], &[true], "is_causal = 2 is not supported"),
             (&[(c"softcap", -1.0)], &[true], "softcap = -1: must be finite and at least 0"),
             (&[(c"softcap", f64::NAN)], &[true], "softcap = NaN: must be finite and at least 0"),
@@ -212,7 +214,7 @@ mod tests {
         }
     }
 
-    const HEADS: &[(&CStr, f64)] = &[(c"q_num_heads", 4.0), (c"kv_num_heads", 2.0)];
+    const HEADS: Given = &[(c"q_num_heads", 4.0), (c"kv_num_heads", 2.0)];
 
     /// Returns a tensor whose dimensions are known, where they are not 0.
     fn tensor(element: ElementType, sizes: &[usize]) -> TensorInfo {
