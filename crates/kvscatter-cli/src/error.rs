@@ -5,6 +5,7 @@ use std::io;
 use std::path::PathBuf;
 
 use kvscatter::ElementType;
+use kvscatter_onnx::EvalError;
 use kvscatter_onnx::random_inputs::DynamicDim;
 
 use crate::output::{count, one_line};
@@ -122,9 +123,9 @@ pub(crate) enum CommandError {
 impl CommandError {
     /// Turns the library's error about open sizes into one that names options of the command.
     pub(crate) fn of_sizes(error: kvscatter_onnx::OnnxError) -> Self {
-        match error {
-            kvscatter_onnx::OnnxError::DimsMissing { open } => Self::OpenSizes { open },
-            error => error.into(),
+        match error.cause() {
+            Some(EvalError::DimsMissing { open }) => Self::OpenSizes { open: open.clone() },
+            _ => error.into(),
         }
     }
 }

@@ -4,7 +4,6 @@ use std::io::{self, Write};
 
 use kvscatter::Argument;
 use kvscatter::error::{ErrorDetails, ErrorField};
-use kvscatter_onnx::OnnxError;
 use serde_json::{Value, json};
 
 use crate::error::CommandError;
@@ -57,10 +56,10 @@ impl From<&CommandError> for Failure {
             CommandError::Write(rule) | CommandError::Hinted { rule, .. } => {
                 ("operator", broken_rule(&rule.details()))
             }
-            CommandError::Onnx(error) => match error.root() {
-                OnnxError::Operator(rule) => ("operator", broken_rule(&rule.details())),
-                OnnxError::Io(_) => ("file", Value::Null),
-                _ => ("model", rule(error.kind())),
+            CommandError::Onnx(error) => match error.cause::<kvscatter::Error>() {
+                Some(rule) => ("operator", broken_rule(&rule.details())),
+                None if error.cause::<std::io::Error>().is_some() => ("file", Value::Null),
+                None => ("model", rule(error.kind())),
             },
             CommandError::Session(error) => ("session", rule(error.kind())),
             CommandError::File(_) => ("file", Value::Null),

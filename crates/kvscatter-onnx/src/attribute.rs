@@ -1,8 +1,8 @@
 //! Reads the values of attributes and checks their types.
 
-use crate::OnnxError;
 use crate::proto::attribute_proto::AttributeType;
 use crate::proto::{AttributeProto, TensorProto};
+use crate::{GraphError, OnnxError};
 
 pub(crate) fn int(attribute: &AttributeProto) -> Result<i64, OnnxError> {
     of_type(attribute, AttributeType::INT, "INT")?;
@@ -48,5 +48,5 @@ fn of_type(attribute: &AttributeProto, ty: AttributeType, expected: &'static str
     if attribute.r#type == Some(ty) && !is_reference {
         return Ok(());
     }
-    Err(OnnxError::AttributeType { name: attribute.name.clone().unwrap_or_default(), expected })
+    Err(GraphError::AttributeType { name: attribute.name.clone().unwrap_or_default(), expected }.into())
 }

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use crate::OnnxError;
 use crate::external::Folder;
+use crate::{ExternalError, OnnxError};
 
 /// The largest file beside a model that is read, in bytes.
 const LIMIT: u64 = 1 << 20;
@@ -20,9 +20,9 @@ pub(crate) fn read(folder: &Path, file: &str) -> Result<Option<Object>, String> 
 
 /// Reads a file of at most `limit` bytes as [`read`] does.
 pub(crate) fn read_within(folder: &Path, file: &str, limit: u64) -> Result<Option<Object>, String> {
-    let reason = |error: OnnxError| match error.root() {
-        OnnxError::ExternalEscape { .. } => "it is a link that leads out of the model's folder".to_owned(),
-        cause => cause.to_string(),
+    let reason = |error: OnnxError| match error.cause() {
+        Some(ExternalError::Escape { .. }) => "it is a link that leads out of the model's folder".to_owned(),
+        _ => error.root().to_string(),
     };
     let read = Folder::open(folder).and_then(|folder| folder.read(Path::new(file), limit));
     let Some(bytes) = read.map_err(reason)? else { return Ok(None) };

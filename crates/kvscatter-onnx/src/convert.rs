@@ -70,7 +70,7 @@ pub use mask_rule::{MaskRule, mask_rule};
 pub use options::{ConvertOptions, WindowedCaches};
 pub(crate) use outcome::near;
 pub use outcome::{ConvertOutcome, Windows};
-pub use refusal::ConvertRefusal;
+pub use refusal::{ConvertError, ConvertRefusal};
 pub use ring::{MOST_TOKENS, RingSize, RingSizeError, UNLIMITED};
 pub use rule::CacheWindow;
 pub(crate) use soundness::seen_in_static;

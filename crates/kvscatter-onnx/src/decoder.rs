@@ -12,6 +12,7 @@ mod cache;
 mod cost;
 mod cut;
 mod encoder;
+pub(crate) mod error;
 mod growth;
 mod hazards;
 mod pairs;
@@ -31,7 +32,7 @@ mod writer;
 
 use std::collections::BTreeSet;
 
-use crate::{Graph, Node, OnnxError, ValueInfo};
+use crate::{DecoderError, Graph, Node, OnnxError, ValueInfo};
 pub use cache::{Cache, CachePart, UnknownStyle, WriterStyle};
 pub use cost::{Cost, CostAt};
 pub use growth::Growth;
@@ -65,10 +66,10 @@ impl<'m> Decoder<'m> {
     /// Finds the caches of a graph and the roles of its other inputs.
     ///
     /// # Errors
-    /// * Returns [`OnnxError::CacheNone`] if the graph has no cache.
-    /// * Returns [`OnnxError::CacheNotFedBack`], [`OnnxError::CacheNotFed`],
-    ///   [`OnnxError::CacheShapeMissing`], [`OnnxError::CacheRank`], [`OnnxError::CacheDoesNotGrow`] or
-    ///   [`OnnxError::DimsDiffer`] for a cache that cannot work.
+    /// * Returns [`DecoderError::CacheNone`] if the graph has no cache.
+    /// * Returns [`DecoderError::CacheNotFedBack`], [`DecoderError::CacheNotFed`],
+    ///   [`DecoderError::CacheShapeMissing`], [`DecoderError::CacheRank`], [`DecoderError::CacheDoesNotGrow`] or
+    ///   [`DecoderError::DimsDiffer`] for a cache that cannot work.
     /// * Returns the errors of [`Graph::inputs`] and [`Graph::outputs`].
     /// * Returns the errors of a `TensorScatter` that breaks its own rules, wrapped in [`OnnxError::InNode`].
     pub fn of(graph: &Graph<'m>) -> Result<Self, OnnxError> {
@@ -78,7 +79,7 @@ impl<'m> Decoder<'m> {
         let mut caches = pairs::find(graph, &inputs, &outputs)?;
         let states = state::take(&mut caches);
         if caches.is_empty() {
-            return Err(OnnxError::CacheNone);
+            return Err(DecoderError::CacheNone.into());
         }
         sizes::check(&caches, &inputs)?;
         for cache in &mut caches {

@@ -20,7 +20,7 @@ use crate::proto::type_proto::{self, Value as TypeValue};
 use crate::proto::{
     GraphProto, ModelProto, NodeProto, TensorProto, TensorShapeProto, TypeProto, ValueInfoProto,
 };
-use crate::{Data, Graph, OnnxError, Tensor, tensor_proto};
+use crate::{Data, Graph, GraphError, OnnxError, Tensor, tensor_proto};
 
 use names::{Names, captures, replace_captures, subgraphs};
 pub(crate) use node::NewNode;
@@ -138,7 +138,7 @@ impl<'p> Editor<'p> {
     /// Do not call [`replace_uses`](Self::replace_uses) on its inputs later, because that would change the shared node.
     ///
     /// # Errors
-    /// Returns [`OnnxError::Encode`].
+    /// Returns [`ProtoError::Encode`](crate::ProtoError::Encode).
     pub(crate) fn shared(&mut self, new: NewNode) -> Result<String, OnnxError> {
         let key = new.key()?;
         if let Some(output) = self.shared.get(&key) {
@@ -237,7 +237,7 @@ impl<'p> Editor<'p> {
     /// range.
     ///
     /// # Errors
-    /// Returns [`OnnxError::NotAFloat`] for another type.
+    /// Returns [`GraphError::NotAFloat`] for another type.
     pub(crate) fn float(&mut self, element: ElementType, value: f64) -> Result<String, OnnxError> {
         self.floats(element, Vec::new(), &[value])
     }
@@ -245,7 +245,7 @@ impl<'p> Editor<'p> {
     /// Adds a tensor of a type of floats, as [`float`](Self::float) adds a number. Returns its name.
     ///
     /// # Errors
-    /// Returns [`OnnxError::NotAFloat`] for another type, and the errors of [`Tensor::new`].
+    /// Returns [`GraphError::NotAFloat`] for another type, and the errors of [`Tensor::new`].
     pub(crate) fn floats(
         &mut self,
         element: ElementType,
@@ -260,7 +260,7 @@ impl<'p> Editor<'p> {
             ElementType::Float64 => values.flat_map(f64::to_le_bytes).collect(),
             ElementType::Float16 => values.flat_map(|value| f16::from_f64(value).to_le_bytes()).collect(),
             ElementType::BFloat16 => values.flat_map(|value| bf16::from_f64(value).to_le_bytes()).collect(),
-            _ => return Err(OnnxError::NotAFloat { element }),
+            _ => return Err(GraphError::NotAFloat { element }.into()),
         };
         self.constant(&Tensor::new(element, shape, Data::Bytes(bytes))?)
     }
@@ -312,8 +312,8 @@ impl<'p> Editor<'p> {
     /// Changes the declared dimensions of an input or an output of the graph.
     ///
     /// # Errors
-    /// * Returns [`OnnxError::ValueMissing`] if no input or output has this name.
-    /// * Returns [`OnnxError::NotATensor`] if it is not a tensor.
+    /// * Returns [`GraphError::ValueMissing`] if no input or output has this name.
+    /// * Returns [`GraphError::NotATensor`] if it is not a tensor.
     pub(crate) fn set_dims(&mut self, name: &str, dims: &[Dimension<'_>]) -> Result<(), OnnxError> {
         self.declarations(name, |tensor| tensor.shape = shape(dims).into())
     }
@@ -339,8 +339,8 @@ impl<'p> Editor<'p> {
     /// * Declared shapes that may have become wrong are dropped.
     ///
     /// # Errors
-    /// Returns the errors of [`Graph::new`]: [`OnnxError::ValueMissing`] if a node still reads from a removed
-    /// one, [`OnnxError::DuplicateName`], and [`OnnxError::Cycle`].
+    /// Returns the errors of [`Graph::new`]: [`GraphError::ValueMissing`] if a node still reads from a removed
+    /// one, [`GraphError::DuplicateName`], and [`GraphError::Cycle`].
     pub(crate) fn finish(self) -> Result<(), OnnxError> {
         let graph = self.model.graph.get_or_insert_default();
         finish::finish(graph, &self.removed, &self.unread, self.changed)?;
@@ -355,7 +355,7 @@ impl<'p> Editor<'p> {
     ) -> Result<(), OnnxError> {
         let graph = self.model.graph.get_or_insert_default();
         let places =
-            self.declared.get(name).ok_or_else(|| OnnxError::ValueMissing { name: name.to_owned() })?;
+            self.declared.get(name).ok_or_else(|| GraphError::ValueMissing { name: name.to_owned() })?;
         for place in places {
             let value = match *place {
                 Declared::Input(at) => graph.input.get_mut(at),
@@ -363,7 +363,7 @@ impl<'p> Editor<'p> {
             };
             match value.map(|value| &mut value.r#type.get_or_insert_default().value) {
                 Some(Some(TypeValue::TensorType(tensor))) => change(tensor),
-                _ => return Err(OnnxError::NotATensor { name: name.to_owned(), kind: "value" }),
+                _ => return Err(GraphError::NotATensor { name: name.to_owned(), kind: "value" }.into()),
             }
         }
         self.changed.insert(name.to_owned());
@@ -420,7 +420,7 @@ mod tests {
     use super::{Editor, NewNode};
     use crate::proto::{ModelProto, NodeProto};
     use crate::support::{Nodes, graph_mut, parsed, values};
-    use crate::{Graph, OnnxError};
+    use crate::{Graph, GraphError};
 
     /// Makes `a -> Neg -> b -> Abs -> c -> If -> y`, where the bodies also read `b` and `c`, and an unused
     /// `Neg -> dead`.
@@ -514,7 +514,7 @@ mod tests {
         assert_eq!(editor.add_input("inner", ElementType::Int64, &[]), "inner_1");
         editor.set_dims("write_indices", &batch).unwrap();
         let error = editor.set_dims("c", &[]).unwrap_err();
-        assert!(matches!(error, OnnxError::ValueMissing { name } if name == "c"));
+        assert!(matches!(error.cause(), Some(GraphError::ValueMissing { name }) if name == "c"));
         editor.drop_unread("a");
         let spare = editor.add_input("spare", ElementType::Int64, &[]);
         editor.drop_unread(&spare);
@@ -529,7 +529,7 @@ mod tests {
         let mut editor = Editor::new(&mut cyclic).unwrap();
         editor.replace_uses("a", "c");
         let error = editor.finish().unwrap_err();
-        assert!(matches!(error.root(), OnnxError::Cycle), "{error}");
+        assert!(matches!(error.cause(), Some(GraphError::Cycle)), "{error}");
 
         let mut missing = model();
         let mut editor = Editor::new(&mut missing).unwrap();
@@ -537,7 +537,7 @@ mod tests {
         editor.remove_node(0);
         assert_eq!(editor.producer("b"), None);
         let error = editor.finish().unwrap_err();
-        assert!(matches!(error.root(), OnnxError::ValueMissing { name } if name == "b"), "{error}");
+        assert!(matches!(error.cause(), Some(GraphError::ValueMissing { name }) if name == "b"), "{error}");
     }
 
     #[test]
@@ -556,7 +556,7 @@ mod tests {
         assert_eq!(bytes(ElementType::Float16, f64::from(f32::MIN)), [0x00, 0xFC], "minus infinity");
         assert_eq!(bytes(ElementType::BFloat16, 1.0), [0x80, 0x3F]);
         let error = editor.float(ElementType::Int64, 1.0).unwrap_err();
-        assert!(matches!(error, OnnxError::NotAFloat { element: ElementType::Int64 }));
+        assert!(matches!(error.cause(), Some(GraphError::NotAFloat { element: ElementType::Int64 })));
     }
 
     /// Replaces each of 20,000 nodes in a chain. This takes seconds, whereas quadratic work would take

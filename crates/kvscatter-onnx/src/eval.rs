@@ -7,6 +7,7 @@
 //! and after the write and the number of bytes moved.
 
 mod add;
+pub(crate) mod error;
 mod evaluator;
 mod feed;
 mod memory;

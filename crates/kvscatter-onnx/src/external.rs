@@ -1,5 +1,6 @@
 //! External data: tensors whose bytes are in another file of the model's folder.
 
+mod error;
 mod folder;
 
 use std::cell::Cell;
@@ -12,8 +13,9 @@ use sha1::{Digest, Sha1};
 
 use crate::proto::tensor_proto::DataLocation;
 use crate::proto::{StringStringEntryProto, TensorProto};
-use crate::{DEFAULT_MEMORY_LIMIT, OnnxError, file};
+use crate::{DEFAULT_MEMORY_LIMIT, ErrorPlace, OnnxError, file};
 
+pub use error::ExternalError;
 pub(crate) use folder::Folder;
 
 /// The folder of a model. External data is read only from this folder.
@@ -45,7 +47,7 @@ impl ExternalData {
     /// another limit.
     ///
     /// # Errors
-    /// Returns [`OnnxError::Io`] wrapped in [`OnnxError::InFile`] if the path is not a folder that can be
+    /// Returns [`std::io::Error`] wrapped in [`OnnxError::InFile`] if the path is not a folder that can be
     /// opened.
     pub fn open(folder: &Path) -> Result<Self, OnnxError> {
         Ok(Self::of_folder(Arc::new(Folder::open(folder)?)))
@@ -76,7 +78,7 @@ impl ExternalData {
             self.charge(expected)?;
             file::read_exactly(file, expected)
         };
-        read().map_err(|error| error.in_file(entry.location))
+        read().in_file(entry.location)
     }
 
     /// Calls `visit` with the `expected` bytes of the tensor that these entries describe, in parts. The bytes
@@ -90,7 +92,7 @@ impl ExternalData {
         const PART: u64 = 256 << 10;
         let entry = Entry { checksum: None, ..Entry::parse(entries)? };
         entry.check_length(expected)?;
-        let mut read = || {
+        let mut read = || -> Result<(), OnnxError> {
             self.charge(expected)?;
             let mut file = self.open_entry(&entry, expected)?;
             let mut part = vec![0; usize::try_from(expected.min(PART)).unwrap_or_default()];
@@ -98,13 +100,13 @@ impl ExternalData {
             while left > 0 {
                 let len = left.min(PART);
                 let part = part.get_mut(..usize::try_from(len).unwrap_or_default()).unwrap_or_default();
-                file.read_exact(part).map_err(OnnxError::Io)?;
+                file.read_exact(part)?;
                 visit(part);
                 left = left.saturating_sub(len);
             }
             Ok(())
         };
-        read().map_err(|error: OnnxError| error.in_file(entry.location))
+        read().in_file(entry.location)
     }
 
     /// Opens a file at the first of the `expected` bytes.
@@ -115,20 +117,20 @@ impl ExternalData {
             self.charge(size)?;
             check_sum(&mut file, size, checksum, entry.location)?;
         }
-        file.seek(SeekFrom::Start(entry.offset)).map_err(OnnxError::Io)?;
+        file.seek(SeekFrom::Start(entry.offset))?;
         Ok(file)
     }
 
-    fn charge(&self, wanted: u64) -> Result<(), OnnxError> {
+    fn charge(&self, wanted: u64) -> Result<(), ExternalError> {
         let left = self.left.get();
-        let rest = left.checked_sub(wanted).ok_or(OnnxError::ExternalLimit { wanted, left })?;
+        let rest = left.checked_sub(wanted).ok_or(ExternalError::Limit { wanted, left })?;
         self.left.set(rest);
         Ok(())
     }
 }
 
 impl<'a> Entry<'a> {
-    fn parse(entries: &'a [StringStringEntryProto]) -> Result<Self, OnnxError> {
+    fn parse(entries: &'a [StringStringEntryProto]) -> Result<Self, ExternalError> {
         let (mut location, mut offset, mut length, mut checksum) = (None, None, None, None);
         for entry in entries {
             let key = entry.key.as_deref().unwrap_or_default();
@@ -141,13 +143,13 @@ impl<'a> Entry<'a> {
                 _ => continue,
             };
             if slot.replace(entry.value.as_deref().unwrap_or_default()).is_some() {
-                return Err(OnnxError::ExternalKeyTwice { key: key.to_owned() });
+                return Err(ExternalError::KeyTwice { key: key.to_owned() });
             }
         }
         Ok(Self {
             location: location
                 .filter(|location| !location.is_empty())
-                .ok_or(OnnxError::ExternalLocationMissing)?,
+                .ok_or(ExternalError::LocationMissing)?,
             offset: offset.map_or(Ok(0), |value| number("offset", value))?,
             length: length.map(|value| number("length", value)).transpose()?,
             checksum,
@@ -155,38 +157,38 @@ impl<'a> Entry<'a> {
     }
 
     /// Checks that a file of this size contains this many bytes for the tensor.
-    fn check_length(&self, expected: u64) -> Result<(), OnnxError> {
+    fn check_length(&self, expected: u64) -> Result<(), ExternalError> {
         match self.length {
-            Some(got) if got != expected => Err(OnnxError::ExternalLength { expected, got }),
+            Some(got) if got != expected => Err(ExternalError::Length { expected, got }),
             _ => Ok(()),
         }
     }
 
-    fn check_range(&self, expected: u64, size: u64) -> Result<(), OnnxError> {
+    fn check_range(&self, expected: u64, size: u64) -> Result<(), ExternalError> {
         // Without a length, the data extends to the end of the file.
         let reaches_end = self.length.is_some() || self.offset.checked_add(expected) == Some(size);
         if reaches_end { self.check_end(expected, size) } else { Err(self.out_of_range(expected, size)) }
     }
 
-    fn check_end(&self, length: u64, size: u64) -> Result<(), OnnxError> {
+    fn check_end(&self, length: u64, size: u64) -> Result<(), ExternalError> {
         match self.offset.checked_add(length) {
             Some(end) if end <= size => Ok(()),
             _ => Err(self.out_of_range(length, size)),
         }
     }
 
-    fn out_of_range(&self, length: u64, size: u64) -> OnnxError {
-        OnnxError::ExternalRange { location: self.location.to_owned(), offset: self.offset, length, size }
+    fn out_of_range(&self, length: u64, size: u64) -> ExternalError {
+        ExternalError::Range { location: self.location.to_owned(), offset: self.offset, length, size }
     }
 }
 
 /// Returns the location of external data, for the error that the folder is not known.
-pub(crate) fn location(entries: &[StringStringEntryProto]) -> Result<&str, OnnxError> {
+pub(crate) fn location(entries: &[StringStringEntryProto]) -> Result<&str, ExternalError> {
     Entry::parse(entries).map(|entry| entry.location)
 }
 
 /// Returns the location and the offset of external data.
-pub(crate) fn place(entries: &[StringStringEntryProto]) -> Result<(String, u64), OnnxError> {
+pub(crate) fn place(entries: &[StringStringEntryProto]) -> Result<(String, u64), ExternalError> {
     Entry::parse(entries).map(|entry| (entry.location.to_owned(), entry.offset))
 }
 
@@ -206,28 +208,28 @@ pub(crate) fn is_external(message: &TensorProto) -> bool {
 /// Checks that a tensor's values are in a regular file of the folder, if that file exists.
 pub(crate) fn check(message: &TensorProto, folder: &Folder) -> Result<(), OnnxError> {
     let location = location(&message.external_data)?;
-    folder.size(Path::new(location)).map(|_| ()).map_err(|error| error.in_file(location))
+    folder.size(Path::new(location)).map(|_| ()).in_file(location)
 }
 
 /// Returns the location of a tensor's values after checking that it is a regular file of the folder and long
 /// enough.
 pub(crate) fn located<'t>(message: &'t TensorProto, folder: &Folder) -> Result<&'t str, OnnxError> {
     let entry = Entry::parse(&message.external_data)?;
-    let check = || {
+    let check = || -> Result<(), OnnxError> {
         let location = Path::new(entry.location);
         let size = match folder.size(location)? {
             Some(size) => size,
             // The file is missing. Opening it returns the operating system's error.
             None => folder.file(location)?.1,
         };
-        entry.check_end(entry.length.unwrap_or_default(), size)
+        Ok(entry.check_end(entry.length.unwrap_or_default(), size)?)
     };
-    check().map_err(|error| error.in_file(entry.location))?;
+    check().in_file(entry.location)?;
     Ok(entry.location)
 }
 
-fn number(key: &'static str, value: &str) -> Result<u64, OnnxError> {
-    value.parse().map_err(|_| OnnxError::ExternalNumber { key, value: value.to_owned() })
+fn number(key: &'static str, value: &str) -> Result<u64, ExternalError> {
+    value.parse().map_err(|_| ExternalError::Number { key, value: value.to_owned() })
 }
 
 /// Checks the SHA1 of the whole file, the checksum that ONNX defines.
@@ -236,7 +238,7 @@ fn check_sum(file: &mut File, size: u64, expected: &str, location: &str) -> Resu
     let mut chunk = vec![0; 64 << 10];
     let mut rest = file.take(size);
     loop {
-        match rest.read(&mut chunk).map_err(OnnxError::Io)? {
+        match rest.read(&mut chunk)? {
             0 => break,
             n => hash.update(chunk.get(..n).unwrap_or_default()),
         }
@@ -245,6 +247,7 @@ fn check_sum(file: &mut File, size: u64, expected: &str, location: &str) -> Resu
     if got.eq_ignore_ascii_case(expected) {
         Ok(())
     } else {
-        Err(OnnxError::ExternalChecksum { location: location.to_owned(), expected: expected.to_owned(), got })
+        Err(ExternalError::Checksum { location: location.to_owned(), expected: expected.to_owned(), got }
+            .into())
     }
 }

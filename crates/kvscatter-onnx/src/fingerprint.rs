@@ -21,7 +21,7 @@ use xxhash_rust::xxh3::{Xxh3Default, xxh3_128};
 
 use crate::proto::{ModelProto, metadata, set_metadata};
 use crate::visit::visit_tensors;
-use crate::{ExternalData, OnnxError, external, tensor_proto};
+use crate::{ErrorPlace, ExternalData, OnnxError, external, tensor_proto};
 
 /// The entry of a converted model's metadata, `exported=HASH converted=HASH`.
 const METADATA: &str = "kvscatter.source";
@@ -150,7 +150,7 @@ fn external_hashes(model: &ModelProto, data: &ExternalData) -> Result<Vec<u128>,
         if !external::is_external(tensor) {
             return Ok(());
         }
-        let mut hash = || {
+        let mut hash = || -> Result<u128, OnnxError> {
             let entries = &tensor.external_data;
             let expected = tensor_proto::external_bytes(tensor)?;
             let place = (external::place(entries)?, expected);
@@ -163,8 +163,7 @@ fn external_hashes(model: &ModelProto, data: &ExternalData) -> Result<Vec<u128>,
             read.insert(place, values);
             Ok(values)
         };
-        let values =
-            hash().map_err(|error: OnnxError| error.in_tensor(tensor.name.as_deref().unwrap_or_default()))?;
+        let values = hash().in_tensor(tensor.name.as_deref().unwrap_or_default())?;
         let mut bytes = message::header(tensor)?;
         bytes.extend(values.to_le_bytes());
         hashes.push(xxh3_128(&bytes));

@@ -47,7 +47,7 @@ mod work;
 use std::rc::Rc;
 
 use crate::ir::{NodeValues, ValueId};
-use crate::{ExternalData, Graph, Node, OnnxError};
+use crate::{ErrorPlace, EvalError, ExternalData, Graph, GraphError, Node, OnnxError};
 
 pub use error::FoldError;
 
@@ -135,11 +135,11 @@ impl<'m> Fold<'m> {
     /// is then not computed from its inputs.
     ///
     /// # Errors
-    /// Returns [`OnnxError::ValueMissing`] if the graph has no value of this name, [`FoldError::TooMuch`] if a
+    /// Returns [`GraphError::ValueMissing`] if the graph has no value of this name, [`FoldError::TooMuch`] if a
     /// budget is spent, and the errors of [`Value::new`].
     pub(crate) fn set(&mut self, name: &str, value: Value) -> Result<(), OnnxError> {
         let value = Value::new(value.element, value.shape, value.data);
-        let value = value.map_err(|error| error.in_tensor(name))?;
+        let value = value.in_tensor(name)?;
         self.work.reset();
         self.work.charge_values(&value)?;
         self.body.set(self.body.id(name)?, value);
@@ -164,8 +164,8 @@ impl<'m> Fold<'m> {
     /// Returns the same as [`value`](Self::value), or `None` if the value is open.
     ///
     /// # Errors
-    /// * Returns [`OnnxError::ValueMissing`] if the graph has no value of this name.
-    /// * Returns [`OnnxError::InputMissing`] if the value depends on an input that is not set.
+    /// * Returns [`GraphError::ValueMissing`] if the graph has no value of this name.
+    /// * Returns [`EvalError::InputMissing`] if the value depends on an input that is not set.
     /// * Returns a [`FoldError`] or an error about attributes, inputs and tensors, wrapped in
     ///   [`OnnxError::InNode`].
     pub(crate) fn known(&mut self, name: &str) -> Result<Option<&Value>, OnnxError> {
@@ -209,7 +209,7 @@ impl<'m> Fold<'m> {
     fn known_at(&mut self, id: ValueId, level: Level) -> Result<&KnownValue, OnnxError> {
         self.evaluate(id, level)?;
         let name = self.body.state(id).map_or("", |state| state.name);
-        self.body.known(id).ok_or_else(|| OnnxError::ValueMissing { name: name.to_owned() })
+        self.body.known(id).ok_or_else(|| GraphError::ValueMissing { name: name.to_owned() }.into())
     }
 
     /// Computes a value up to a level, after the values that it depends on. If one of these cannot be
@@ -220,7 +220,7 @@ impl<'m> Fold<'m> {
         let result = self.evaluate_all(&mut stack);
         if let Err(error) = &result {
             // An operator without this output may still have the other outputs.
-            let is_output = matches!(error.root(), OnnxError::Fold(FoldError::NoOutput { .. }));
+            let is_output = matches!(error.cause(), Some(FoldError::NoOutput { .. }));
             let failed = stack.len().saturating_sub(usize::from(is_output));
             for &Demand { id, level, .. } in stack.iter().take(failed).filter(|demand| demand.is_waiting) {
                 let Some(Source::Node(node)) = self.body.state(id).map(|state| state.source) else {
@@ -267,7 +267,7 @@ impl<'m> Fold<'m> {
                     self.store(id, KnownValue::Value(value), level)?;
                 }
                 Source::Input | Source::Absent | Source::Set => {
-                    return Err(OnnxError::InputMissing { name: name.to_owned() });
+                    return Err(EvalError::InputMissing { name: name.to_owned() }.into());
                 }
             }
         }

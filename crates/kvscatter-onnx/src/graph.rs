@@ -1,5 +1,7 @@
 //! The graph of a model. Its names, the order of its nodes and its operator sets are checked once.
 
+mod error;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -16,7 +18,9 @@ use crate::proto::{
     AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto,
     ValueInfoProto,
 };
-use crate::{NodeLabel, OnnxError, attribute, tensor_proto};
+use crate::{ErrorPlace, NodeLabel, OnnxError, attribute, tensor_proto};
+
+pub use error::GraphError;
 
 /// The full name of the default domain. Models usually write it as the empty string.
 pub(crate) const DEFAULT_DOMAIN: &str = "ai.onnx";
@@ -83,16 +87,16 @@ impl<'m> Graph<'m> {
     /// # Errors
     /// Errors about a node are wrapped in [`OnnxError::InNode`].
     ///
-    /// * Returns [`OnnxError::GraphMissing`] if the model has no graph.
-    /// * Returns [`OnnxError::OpsetTwice`] or [`OnnxError::OpsetMissing`] if the imported operator sets are
+    /// * Returns [`GraphError::GraphMissing`] if the model has no graph.
+    /// * Returns [`GraphError::OpsetTwice`] or [`GraphError::OpsetMissing`] if the imported operator sets are
     ///   ambiguous or incomplete.
-    /// * Returns [`OnnxError::NameMissing`], [`OnnxError::NameTooLong`], [`OnnxError::DuplicateName`] or
-    ///   [`OnnxError::ValueMissing`] for names that cannot be resolved.
-    /// * Returns [`OnnxError::Cycle`] if the graph has a cycle, and [`OnnxError::NodeOrder`] if its nodes are
+    /// * Returns [`GraphError::NameMissing`], [`GraphError::NameTooLong`], [`GraphError::DuplicateName`] or
+    ///   [`GraphError::ValueMissing`] for names that cannot be resolved.
+    /// * Returns [`GraphError::Cycle`] if the graph has a cycle, and [`GraphError::NodeOrder`] if its nodes are
     ///   only in the wrong order.
-    /// * Returns [`OnnxError::Sparse`] for a sparse initializer.
+    /// * Returns [`GraphError::Sparse`] for a sparse initializer.
     pub fn new(model: &'m ModelProto) -> Result<Self, OnnxError> {
-        let proto = model.graph.as_option().ok_or(OnnxError::GraphMissing)?;
+        let proto = model.graph.as_option().ok_or(GraphError::GraphMissing)?;
         let nodes = nodes(&model.opset_import, &FunctionNames::of(&model.functions), &proto.node)?;
         let values = values(proto)?;
         check_uses(&nodes, &values)?;
@@ -224,9 +228,9 @@ impl<'m> Graph<'m> {
     /// Returns the inputs as declared, including those with an initializer as their default.
     ///
     /// # Errors
-    /// * Returns [`OnnxError::TypeMissing`] or [`OnnxError::NotATensor`] if an input has no tensor type.
-    /// * Returns [`OnnxError::UndefinedType`], [`OnnxError::UnsupportedType`] or [`OnnxError::NegativeDim`]
-    ///   for an invalid tensor type, wrapped in [`OnnxError::InTensor`].
+    /// * Returns [`GraphError::TypeMissing`] or [`GraphError::NotATensor`] if an input has no tensor type.
+    /// * Returns [`TensorProtoError`](crate::TensorProtoError) for an invalid tensor type, wrapped in
+    ///   [`OnnxError::InTensor`].
     pub fn inputs(&self) -> Result<Vec<ValueInfo<'m>>, OnnxError> {
         self.proto.input.iter().map(ValueInfo::parse).collect()
     }
@@ -328,16 +332,16 @@ impl<'m> Node<'m> {
     /// Checks that every attribute has one of these names, and that none is given twice.
     ///
     /// # Errors
-    /// Returns [`OnnxError::AttributeUnknown`] or [`OnnxError::AttributeTwice`].
+    /// Returns [`GraphError::AttributeUnknown`] or [`GraphError::AttributeTwice`].
     pub fn check_attributes(&self, known: &[&str]) -> Result<(), OnnxError> {
         let mut names = BTreeSet::new();
         for attribute in &self.proto.attribute {
             let name = attribute.name.as_deref().unwrap_or_default();
             if !known.contains(&name) {
-                return Err(OnnxError::AttributeUnknown { name: name.to_owned() });
+                return Err(GraphError::AttributeUnknown { name: name.to_owned() }.into());
             }
             if !names.insert(name) {
-                return Err(OnnxError::AttributeTwice { name: name.to_owned() });
+                return Err(GraphError::AttributeTwice { name: name.to_owned() }.into());
             }
         }
         Ok(())
@@ -346,7 +350,7 @@ impl<'m> Node<'m> {
     /// Returns the value of an integer attribute, or `None` if the node does not have the attribute.
     ///
     /// # Errors
-    /// Returns [`OnnxError::AttributeType`] if the attribute has another type.
+    /// Returns [`GraphError::AttributeType`] if the attribute has another type.
     pub fn int(&self, name: &str) -> Result<Option<i64>, OnnxError> {
         self.attribute(name).map(attribute::int).transpose()
     }
@@ -354,7 +358,7 @@ impl<'m> Node<'m> {
     /// Returns the value of a floating-point attribute, or `None` if the node does not have the attribute.
     ///
     /// # Errors
-    /// Returns [`OnnxError::AttributeType`] if the attribute has another type.
+    /// Returns [`GraphError::AttributeType`] if the attribute has another type.
     pub fn float(&self, name: &str) -> Result<Option<f32>, OnnxError> {
         self.attribute(name).map(attribute::float).transpose()
     }
@@ -362,7 +366,7 @@ impl<'m> Node<'m> {
     /// Returns the bytes of a string attribute, or `None` if the node does not have the attribute.
     ///
     /// # Errors
-    /// Returns [`OnnxError::AttributeType`] if the attribute has another type.
+    /// Returns [`GraphError::AttributeType`] if the attribute has another type.
     pub fn string(&self, name: &str) -> Result<Option<&'m [u8]>, OnnxError> {
         self.attribute(name).map(attribute::string).transpose()
     }
@@ -373,7 +377,7 @@ impl<'m> Node<'m> {
     }
 
     pub(crate) fn error(&self, error: impl Into<OnnxError>) -> OnnxError {
-        in_node(self.label(), error.into())
+        in_node(self.label(), error)
     }
 
     /// Wraps an error like [`error`](Self::error), unless the error already names a node.
@@ -398,11 +402,11 @@ impl<'m> ValueInfo<'m> {
 
     pub(crate) fn parse(proto: &'m ValueInfoProto) -> Result<Self, OnnxError> {
         let name = proto.name.as_deref().unwrap_or_default();
-        let missing = || OnnxError::TypeMissing { name: name.to_owned() };
+        let missing = || GraphError::TypeMissing { name: name.to_owned() };
         let tensor = match proto.r#type.value.as_ref().ok_or_else(missing)? {
             TypeValue::TensorType(tensor) => tensor,
             other => {
-                return Err(OnnxError::NotATensor { name: name.to_owned(), kind: kind(other) });
+                return Err(GraphError::NotATensor { name: name.to_owned(), kind: kind(other) }.into());
             }
         };
         let dimension = |(axis, dim): (usize, &'m tensor_shape_proto::Dimension)| match &dim.value {
@@ -417,8 +421,8 @@ impl<'m> ValueInfo<'m> {
             .transpose();
         Ok(Self {
             name,
-            element: tensor_proto::element_type(tensor.elem_type).map_err(|error| error.in_tensor(name))?,
-            shape: shape.map_err(|error: OnnxError| error.in_tensor(name))?,
+            element: tensor_proto::element_type(tensor.elem_type).in_tensor(name)?,
+            shape: shape.in_tensor(name)?,
         })
     }
 }
@@ -434,14 +438,14 @@ pub(crate) fn nodes<'m>(
     for import in imports {
         let domain = full_domain(import.domain.as_deref());
         if opsets.insert(domain, import.version.unwrap_or_default()).is_some() {
-            return Err(OnnxError::OpsetTwice { domain: domain.to_owned() });
+            return Err(GraphError::OpsetTwice { domain: domain.to_owned() }.into());
         }
     }
     let node = |(index, proto): (usize, &'m NodeProto)| {
         let domain = full_domain(proto.domain.as_deref());
         let Some(&version) = opsets.get(domain) else {
             let domain = domain.to_owned();
-            return Err(in_node(label(index, proto, None), OnnxError::OpsetMissing { domain }));
+            return Err(in_node(label(index, proto, None), GraphError::OpsetMissing { domain }));
         };
         Ok(Node {
             index,
@@ -456,9 +460,9 @@ pub(crate) fn nodes<'m>(
 /// Returns the values of a graph. An input may also have an initializer, its default.
 fn values(graph: &GraphProto) -> Result<ValueTable<'_>, OnnxError> {
     if let Some(sparse) = graph.sparse_initializer.first() {
-        return Err(OnnxError::Sparse { name: sparse.values.name.clone().unwrap_or_default() });
+        return Err(GraphError::Sparse { name: sparse.values.name.clone().unwrap_or_default() }.into());
     }
-    let twice = |name: &str| OnnxError::DuplicateName { name: name.to_owned() };
+    let twice = |name: &str| GraphError::DuplicateName { name: name.to_owned() };
     let declared = graph.initializer.len().saturating_add(graph.input.len());
     let mut values = ValueTable::with_room(declared, &graph.node);
     for (index, tensor) in graph.initializer.iter().enumerate() {
@@ -479,9 +483,9 @@ fn values(graph: &GraphProto) -> Result<ValueTable<'_>, OnnxError> {
     values.add_nodes(&graph.node).map_err(twice)?;
     for (index, output) in graph.output.iter().enumerate() {
         let name = named("output", index, output.name.as_deref())?;
-        let missing = || OnnxError::ValueMissing { name: name.to_owned() };
+        let missing = || GraphError::ValueMissing { name: name.to_owned() };
         if std::mem::replace(&mut values.get_mut(name).ok_or_else(missing)?.is_output, true) {
-            return Err(twice(name));
+            return Err(twice(name).into());
         }
     }
     for declared in graph.value_info.iter().chain(&graph.output).chain(&graph.input) {
@@ -495,16 +499,16 @@ fn check_uses(nodes: &[Node<'_>], values: &ValueTable<'_>) -> Result<(), OnnxErr
     for node in nodes {
         for name in node.proto.input.iter().filter(|name| !name.is_empty()) {
             let value = values.get(name);
-            let value = value.ok_or_else(|| node.error(OnnxError::ValueMissing { name: name.clone() }))?;
+            let value = value.ok_or_else(|| node.error(GraphError::ValueMissing { name: name.clone() }))?;
             let Source::Node { node: producer, .. } = value.source else { continue };
             let Some(producer) = nodes.get(producer).filter(|producer| producer.index >= node.index) else {
                 continue;
             };
             if let Some(node) = node_on_a_cycle(nodes, values) {
-                return Err(node.error(OnnxError::Cycle));
+                return Err(node.error(GraphError::Cycle));
             }
             let (name, producer) = (name.clone(), Box::new(producer.label()));
-            return Err(node.error(OnnxError::NodeOrder { name, producer }));
+            return Err(node.error(GraphError::NodeOrder { name, producer }));
         }
     }
     Ok(())
@@ -525,15 +529,15 @@ fn node_on_a_cycle<'a, 'm>(nodes: &'a [Node<'m>], values: &ValueTable<'m>) -> Op
     nodes.get(cycle.node_id().index())
 }
 
-fn named<'m>(what: &'static str, index: usize, name: Option<&'m str>) -> Result<&'m str, OnnxError> {
-    let name = name.filter(|name| !name.is_empty()).ok_or(OnnxError::NameMissing { what, index })?;
+fn named<'m>(what: &'static str, index: usize, name: Option<&'m str>) -> Result<&'m str, GraphError> {
+    let name = name.filter(|name| !name.is_empty()).ok_or(GraphError::NameMissing { what, index })?;
     check_length(what, index, name)?;
     Ok(name)
 }
 
-fn check_length(what: &'static str, index: usize, name: &str) -> Result<(), OnnxError> {
+fn check_length(what: &'static str, index: usize, name: &str) -> Result<(), GraphError> {
     match name.len() {
-        bytes if bytes > MAX_NAME => Err(OnnxError::NameTooLong { what, index, bytes, limit: MAX_NAME }),
+        bytes if bytes > MAX_NAME => Err(GraphError::NameTooLong { what, index, bytes, limit: MAX_NAME }),
         _ => Ok(()),
     }
 }
@@ -555,8 +559,8 @@ pub(crate) fn label(index: usize, proto: &NodeProto, version: Option<i64>) -> No
     }
 }
 
-pub(crate) fn in_node(node: NodeLabel, cause: OnnxError) -> OnnxError {
-    OnnxError::InNode { node: Box::new(node), cause: Box::new(cause) }
+pub(crate) fn in_node(node: NodeLabel, cause: impl Into<OnnxError>) -> OnnxError {
+    OnnxError::InNode { node: Box::new(node), cause: Box::new(cause.into()) }
 }
 
 fn kind(value: &TypeValue) -> &'static str {

@@ -101,20 +101,26 @@ mod support;
 pub const DEFAULT_MEMORY_LIMIT: u64 = 16 << 30;
 
 pub use cache_path::{CachePath, CachePathError};
-pub use error::OnnxError;
-pub use external::ExternalData;
+pub use decoder::error::DecoderError;
+pub use error::{Cause, OnnxError};
+pub(crate) use error::{ErrorPlace, cause};
+pub use eval::error::EvalError;
+pub use external::{ExternalData, ExternalError};
+pub use file::FileError;
 pub use fingerprint::{Fingerprint, ParseFingerprintError};
 pub use fold::FoldError;
-pub use graph::{Graph, Node, ValueInfo};
+pub use graph::{Graph, GraphError, Node, ValueInfo};
 pub use kvscatter::spec::Dimension;
-pub use lower::{LowerTarget, Lowered, lower};
+pub use lower::{LowerError, LowerTarget, Lowered, lower};
 pub use merged::{TakenBranch, Unmerged, unmerge};
 pub use model::Model;
 pub use model_file::ModelFile;
 pub use node_label::NodeLabel;
+pub use proto::ProtoError;
 pub use runtime_version::{ParseRuntimeVersionError, RuntimeVersion};
 pub use save::{DataFile, DataFileOrigin, WeightTransfer};
 pub use tensor::{Data, DataMut, Tensor, TensorError, storage_len};
+pub use tensor_proto::error::TensorProtoError;
 pub use tensor_proto::{read_tensor_pb, write_tensor_pb};
 
 /// The examples of this crate's README are tested with those of the crate.

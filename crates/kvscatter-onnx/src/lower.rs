@@ -9,6 +9,7 @@
 //! * In circular mode, a negative index counts from the end of the cache, as in ONNX's reference
 //!   implementation.
 
+mod error;
 mod indices;
 mod scatter;
 
@@ -18,6 +19,7 @@ use crate::graph::{in_node, label};
 use crate::proto::NodeProto;
 use crate::{Graph, Model, OnnxError};
 
+pub use error::LowerError;
 use indices::{Indices, axis_of};
 use scatter::{is_scatter, scatters};
 
@@ -55,22 +57,23 @@ pub struct Lowered {
 ///
 /// # Errors
 /// * Returns the errors of [`Graph::new`].
-/// * Returns [`OnnxError::NothingToLower`] if the model has no `TensorScatter`.
-/// * Returns [`OnnxError::ScatterInFunction`] for a `TensorScatter` in a function of the model.
+/// * Returns [`LowerError::NothingToLower`] if the model has no `TensorScatter`.
+/// * Returns [`LowerError::ScatterInFunction`] for a `TensorScatter` in a function of the model.
 ///
 /// The other errors are wrapped in [`OnnxError::InNode`]:
 ///
-/// * [`OnnxError::ScatterNested`] for a `TensorScatter` in the body of another node;
-/// * [`OnnxError::RankUnknown`] or [`OnnxError::RankTooLarge`] for a rank that cannot be lowered;
-/// * [`OnnxError::LowerType`] for an element type that the target does not support;
-/// * [`OnnxError::IndexNodes`] if more than 100,000 nodes would compute the indices;
+/// * [`LowerError::ScatterNested`] for a `TensorScatter` in the body of another node;
+/// * [`LowerError::RankUnknown`] or [`EvalError::RankTooLarge`](crate::EvalError::RankTooLarge) for a rank that
+///   cannot be lowered;
+/// * [`LowerError::LowerType`] for an element type that the target does not support;
+/// * [`LowerError::IndexNodes`] if more than 100,000 nodes would compute the indices;
 /// * the errors about a `TensorScatter` that breaks its own rules.
 pub fn lower(model: &Model, target: LowerTarget) -> Result<Lowered, OnnxError> {
     let graph = model.graph()?;
     check_nesting(model, &graph)?;
     let scatters = scatters(&graph)?;
     if scatters.is_empty() {
-        return Err(OnnxError::NothingToLower);
+        return Err(LowerError::NothingToLower.into());
     }
     // The caches of the lowered model contain the same.
     let exported = model.graph_hash()?.of_exported(model.proto());
@@ -82,7 +85,7 @@ pub fn lower(model: &Model, target: LowerTarget) -> Result<Lowered, OnnxError> {
             LowerTarget::ScatterNd => indices.of_rows(scatter)?,
         };
         if indices.count() > MAX_INDEX_NODES {
-            return Err(scatter.node.error(OnnxError::IndexNodes { limit: MAX_INDEX_NODES }));
+            return Err(scatter.node.error(LowerError::IndexNodes { limit: MAX_INDEX_NODES }));
         }
         let inputs = [scatter.past_cache, &written, scatter.update];
         let node = match target {
@@ -103,13 +106,13 @@ pub fn lower(model: &Model, target: LowerTarget) -> Result<Lowered, OnnxError> {
 fn check_nesting(model: &Model, graph: &Graph<'_>) -> Result<(), OnnxError> {
     for node in graph.nodes() {
         if subgraphs(node.proto()).flat_map(|body| &body.node).any(holds_scatter) {
-            return Err(node.error(OnnxError::ScatterNested));
+            return Err(node.error(LowerError::ScatterNested));
         }
     }
     for function in &model.proto().functions {
         if let Some((index, node)) = function.node.iter().enumerate().find(|(_, node)| holds_scatter(node)) {
             let name = function.name.clone().unwrap_or_default();
-            return Err(in_node(label(index, node, None), OnnxError::ScatterInFunction { name }));
+            return Err(in_node(label(index, node, None), LowerError::ScatterInFunction { name }));
         }
     }
     Ok(())

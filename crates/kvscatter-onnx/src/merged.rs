@@ -19,7 +19,7 @@ use kvscatter::ElementType;
 use crate::decoder::{Cache, Decoder};
 use crate::edit::names::captures;
 use crate::proto::{GraphProto, ModelProto};
-use crate::{Graph, Model, Node, OnnxError, standard};
+use crate::{DecoderError, Graph, Model, Node, OnnxError, standard};
 
 /// The decoder with a past of a merged decoder.
 #[derive(Clone, Debug)]
@@ -43,7 +43,7 @@ pub struct TakenBranch {
 ///
 /// # Errors
 /// * Returns the errors of [`Model::graph`] for an invalid graph.
-/// * Returns [`OnnxError::MergedTwice`], wrapped in [`OnnxError::InNode`], if both branches are decoders with
+/// * Returns [`DecoderError::MergedTwice`], wrapped in [`OnnxError::InNode`], if both branches are decoders with
 ///   a past.
 pub fn unmerge(model: &Model) -> Result<Option<Unmerged>, OnnxError> {
     let graph = model.graph()?;
@@ -51,7 +51,7 @@ pub fn unmerge(model: &Model) -> Result<Option<Unmerged>, OnnxError> {
     let value = match merge.branches.map(|branch| merge.is_decoder(model.proto(), branch)) {
         [true, true] => {
             let condition = merge.condition.to_owned();
-            return Err(merge.node.error(OnnxError::MergedTwice { condition }));
+            return Err(merge.node.error(DecoderError::MergedTwice { condition }));
         }
         [false, false] => return Ok(None),
         [value, _] => value,

@@ -9,7 +9,7 @@ use crate::file::{self, Stamp, folder_of};
 use crate::fingerprint::GraphHash;
 use crate::proto::{self, ModelProto, TensorProto};
 use crate::visit::visit_tensors;
-use crate::{ExternalData, Graph, ModelFile, OnnxError, external};
+use crate::{ErrorPlace, ExternalData, ExternalError, FileError, Graph, ModelFile, OnnxError, external};
 
 /// A model and, if it was loaded from a file, the path of that file. External data is in the same folder.
 #[derive(Clone, Debug)]
@@ -28,9 +28,9 @@ impl Model {
     /// The model has no folder, so its external data cannot be read.
     ///
     /// # Errors
-    /// * Returns [`OnnxError::Decode`] if the bytes are not a model or exceed the limits of
+    /// * Returns [`crate::ProtoError::Decode`] if the bytes are not a model or exceed the limits of
     ///   [`proto::decode`].
-    /// * Returns [`OnnxError::OtherFormat`] if the bytes are a model in another format.
+    /// * Returns [`FileError::OtherFormat`] if the bytes are a model in another format.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, OnnxError> {
         decode(bytes).map(Self::from_proto)
     }
@@ -51,13 +51,14 @@ impl Model {
     /// # Errors
     /// Errors are wrapped in [`OnnxError::InFile`]:
     ///
-    /// * [`OnnxError::ModelFolder`], [`OnnxError::Io`], [`OnnxError::NotRegularFile`],
-    ///   [`OnnxError::FileTooLarge`] and the errors of [`from_bytes`](Self::from_bytes);
-    /// * [`OnnxError::ExternalEscape`], [`OnnxError::NotRegularFile`] and the other errors about external
+    /// * [`FileError::ModelFolder`], [`std::io::Error`], [`crate::FileError::NotRegularFile`],
+    ///   [`crate::FileError::FileTooLarge`] and the errors of [`from_bytes`](Self::from_bytes);
+    /// * [`crate::ExternalError::Escape`], [`crate::FileError::NotRegularFile`] and the other errors about external
     ///   data, wrapped in [`OnnxError::InTensor`] as well.
     pub fn load(path: &Path) -> Result<Self, OnnxError> {
         if path.is_dir() {
-            return Err(OnnxError::ModelFolder { has_model: path.join("model.onnx").is_file() }.in_file(path));
+            return Err(FileError::ModelFolder { has_model: path.join("model.onnx").is_file() })
+                .in_file(path);
         }
         let (bytes, stamp) = file::read_stamped(path, proto::MAX_MESSAGE_BYTES)?;
         Self::read(path, &bytes, stamp)
@@ -65,17 +66,17 @@ impl Model {
 
     /// Reads a model from the bytes of a file with this stamp, like [`load`](Self::load).
     pub(crate) fn read(path: &Path, bytes: &[u8], stamp: Stamp) -> Result<Self, OnnxError> {
-        let proto = decode(bytes).map_err(|error| error.in_file(path))?;
+        let proto = decode(bytes).in_file(path)?;
         let (path_of, stamp) = (Some(path.to_owned()), Some(stamp));
         let model = Self { proto, path: path_of, stamp, is_as_read: true };
-        model.check_locations(folder_of(path)).map_err(|error| error.in_file(path))?;
+        model.check_locations(folder_of(path)).in_file(path)?;
         Ok(model)
     }
 
     /// Encodes the model. Unknown fields are placed at the end of their message.
     ///
     /// # Errors
-    /// Returns [`OnnxError::Encode`] if the model takes more than 2 GiB (protobuf's limit).
+    /// Returns [`crate::ProtoError::Encode`] if the model takes more than 2 GiB (protobuf's limit).
     pub fn to_bytes(&self) -> Result<Vec<u8>, OnnxError> {
         proto::encode(&self.proto)
     }
@@ -86,11 +87,9 @@ impl Model {
     /// [`save_with_weights`](Self::save_with_weights) copies the data as well.
     ///
     /// # Errors
-    /// Returns [`OnnxError::Io`] or [`OnnxError::Encode`], wrapped in [`OnnxError::InFile`].
+    /// Returns [`std::io::Error`] or [`crate::ProtoError::Encode`], wrapped in [`OnnxError::InFile`].
     pub fn save(&self, path: &Path) -> Result<(), OnnxError> {
-        self.to_bytes()
-            .and_then(|bytes| file::write(path, &bytes).map_err(OnnxError::Io))
-            .map_err(|error| error.in_file(path))
+        self.to_bytes().and_then(|bytes| file::write(path, &bytes).map_err(OnnxError::from)).in_file(path)
     }
 
     /// Creates another model whose external data is in the folder of this model.
@@ -130,19 +129,19 @@ impl Model {
     /// Returns the file that the model was read from and its files of external data, for use by an engine.
     ///
     /// # Errors
-    /// * Returns [`OnnxError::NotAsRead`] if the model was created in memory or may have changed since it was
+    /// * Returns [`FileError::NotAsRead`] if the model was created in memory or may have changed since it was
     ///   read.
-    /// * Returns [`OnnxError::Io`] if a file of external data does not exist, and
-    ///   [`OnnxError::ExternalRange`] if one is too short. Both are wrapped in [`OnnxError::InFile`] and
+    /// * Returns [`std::io::Error`] if a file of external data does not exist, and
+    ///   [`crate::ExternalError::Range`] if one is too short. Both are wrapped in [`OnnxError::InFile`] and
     ///   [`OnnxError::InTensor`].
     /// * Returns the errors of [`load`](Self::load) if a location is not valid any more.
     pub fn file(&self) -> Result<ModelFile, OnnxError> {
         let (Some(path), Some(stamp), true) = (&self.path, &self.stamp, self.is_as_read) else {
-            return Err(OnnxError::NotAsRead);
+            return Err(FileError::NotAsRead.into());
         };
         let folder = Folder::open(folder_of(path))?;
-        let locations = self.locations(Some(&folder)).map_err(|error| error.in_file(path))?;
-        ModelFile::new(path, stamp.clone(), folder, locations).map_err(|error| error.in_file(path))
+        let locations = self.locations(Some(&folder)).in_file(path)?;
+        ModelFile::new(path, stamp.clone(), folder, locations).in_file(path)
     }
 
     /// Returns the stamps of the files of external data. There are none for a model that was created in memory.
@@ -152,9 +151,9 @@ impl Model {
     pub(crate) fn stamps(&self) -> Result<BTreeMap<String, Stamp>, OnnxError> {
         let Some(path) = &self.path else { return Ok(BTreeMap::new()) };
         let folder = Folder::open(folder_of(path))?;
-        let locations = self.locations(Some(&folder)).map_err(|error| error.in_file(path))?;
+        let locations = self.locations(Some(&folder)).in_file(path)?;
         let stamp = |location: String| {
-            let stamp = folder.stamp(Path::new(&location)).map_err(|error| error.in_file(&location));
+            let stamp = folder.stamp(Path::new(&location)).in_file(&location);
             stamp.map(|stamp| (location, stamp))
         };
         locations.into_iter().map(stamp).collect()
@@ -179,7 +178,7 @@ impl Model {
     /// memory.
     ///
     /// # Errors
-    /// Returns [`OnnxError::Io`] wrapped in [`OnnxError::InFile`] if the folder can no longer be opened.
+    /// Returns [`std::io::Error`] wrapped in [`OnnxError::InFile`] if the folder can no longer be opened.
     pub fn external_data(&self) -> Result<Option<ExternalData>, OnnxError> {
         self.folder().map(ExternalData::open).transpose()
     }
@@ -203,7 +202,7 @@ impl Model {
                 Some(folder) => external::located(tensor, folder)?,
                 None => {
                     let location = external::location(&tensor.external_data)?.to_owned();
-                    return Err(OnnxError::ExternalWithoutFolder { location });
+                    return Err(ExternalError::WithoutFolder { location }.into());
                 }
             };
             if !locations.contains(location) {
@@ -234,7 +233,7 @@ impl Model {
             if !external::is_external(tensor) {
                 return Ok(());
             }
-            visit(tensor).map_err(|error| error.in_tensor(tensor.name.as_deref().unwrap_or_default()))
+            visit(tensor).in_tensor(tensor.name.as_deref().unwrap_or_default())
         })
     }
 
@@ -245,7 +244,7 @@ impl Model {
 
 fn decode(bytes: &[u8]) -> Result<ModelProto, OnnxError> {
     proto::decode(bytes)
-        .map_err(|error| other_format(bytes).map_or(error, |format| OnnxError::OtherFormat { format }))
+        .map_err(|error| other_format(bytes).map_or(error, |format| FileError::OtherFormat { format }.into()))
 }
 
 /// Returns the name of another file format that is often mistaken for ONNX, if the bytes begin like a file of

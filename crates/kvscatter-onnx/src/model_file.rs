@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 
 use crate::external::Folder;
 use crate::file::{self, Stamp};
-use crate::{ExternalData, Fingerprint, OnnxError, fingerprint, proto};
+use crate::{ErrorPlace, ExternalData, ExternalError, FileError, Fingerprint, OnnxError, fingerprint, proto};
 
 /// The file of a model, ready for an engine. [`Model::file`](crate::Model::file) creates it.
 ///
@@ -56,10 +56,10 @@ impl ModelFile {
     /// Opens a regular file of the model's folder.
     ///
     /// # Errors
-    /// Returns [`OnnxError::ExternalEscape`], [`OnnxError::NotRegularFile`] or [`OnnxError::Io`], wrapped in
+    /// Returns [`ExternalError::Escape`], [`FileError::NotRegularFile`] or [`std::io::Error`], wrapped in
     /// [`OnnxError::InFile`].
     pub fn open(&self, location: &Path) -> Result<std::fs::File, OnnxError> {
-        let opened = self.folder.file(location).map_err(|error| error.in_file(location))?;
+        let opened = self.folder.file(location).in_file(location)?;
         Ok(opened.0.into_std())
     }
 
@@ -68,21 +68,21 @@ impl ModelFile {
     ///
     /// # Errors
     /// * Returns the errors of [`open`](Self::open).
-    /// * Returns [`OnnxError::ExternalRange`] if the file is too short.
+    /// * Returns [`ExternalError::Range`] if the file is too short.
     pub fn read(&self, location: &Path, offset: u64, length: Option<u64>) -> Result<Vec<u8>, OnnxError> {
         let read = || {
             let (mut file, size) = self.folder.file(location)?;
             let rest = size.checked_sub(offset).filter(|rest| length.is_none_or(|length| length <= *rest));
-            let rest = rest.ok_or_else(|| OnnxError::ExternalRange {
+            let rest = rest.ok_or_else(|| ExternalError::Range {
                 location: location.to_string_lossy().into_owned(),
                 offset,
                 length: length.unwrap_or_default(),
                 size,
             })?;
-            file.seek(SeekFrom::Start(offset)).map_err(OnnxError::Io)?;
+            file.seek(SeekFrom::Start(offset))?;
             file::read_exactly(file, length.unwrap_or(rest))
         };
-        read().map_err(|error| error.in_file(location))
+        read().in_file(location)
     }
 
     /// Returns the fingerprint of the model's graph and weights.
@@ -99,10 +99,10 @@ impl ModelFile {
     /// # Errors
     /// Errors are wrapped in [`OnnxError::InFile`].
     ///
-    /// * Returns [`OnnxError::FileChanged`] if a file was replaced since the model was read, or if its length or a
+    /// * Returns [`FileError::FileChanged`] if a file was replaced since the model was read, or if its length or a
     ///   time of its last change differs. On Unix, a new hard link or another permission counts as a change. A change
     ///   of the same length within the resolution of that time is not detected.
-    /// * Returns [`OnnxError::ExternalLimit`] if tensors overlap so much that they have more than twice as many bytes
+    /// * Returns [`ExternalError::Limit`] if tensors overlap so much that they have more than twice as many bytes
     ///   as their files. Tensors with the same bytes count once.
     /// * Returns the errors of reading the model and external data.
     pub fn fingerprint(&self) -> Result<Fingerprint, OnnxError> {
@@ -111,15 +111,14 @@ impl ModelFile {
         }
         let (bytes, stamp) = file::read_stamped(&self.path, proto::MAX_MESSAGE_BYTES)?;
         if stamp != self.stamp {
-            return Err(OnnxError::FileChanged.in_file(&self.path));
+            return Err(FileError::FileChanged).in_file(&self.path);
         }
-        let in_file = |error: OnnxError| error.in_file(&self.path);
-        let model = proto::decode(&bytes).map_err(in_file)?;
+        let model = proto::decode(&bytes).in_file(&self.path)?;
         drop(bytes);
         self.check_unchanged()?;
         let sizes = self.locations.values().map(Stamp::len).fold(0, u64::saturating_add);
         let external = ExternalData::of_folder(Arc::clone(&self.folder)).limit(sizes.saturating_mul(2));
-        let computed = fingerprint::of_model(&model, &external).map_err(in_file)?;
+        let computed = fingerprint::of_model(&model, &external).in_file(&self.path)?;
         self.check_unchanged()?;
         Ok(*self.fingerprint.get_or_init(|| computed))
     }
@@ -128,11 +127,11 @@ impl ModelFile {
     fn check_unchanged(&self) -> Result<(), OnnxError> {
         self.locations.iter().try_for_each(|(location, stamp)| match stamp_of(&self.folder, location)? {
             same if same == *stamp => Ok(()),
-            _ => Err(OnnxError::FileChanged.in_file(location)),
+            _ => Err(FileError::FileChanged).in_file(location),
         })
     }
 }
 
 fn stamp_of(folder: &Folder, location: &str) -> Result<Stamp, OnnxError> {
-    folder.stamp(Path::new(location)).map_err(|error| error.in_file(location))
+    folder.stamp(Path::new(location)).in_file(location)
 }

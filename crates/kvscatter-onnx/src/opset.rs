@@ -9,10 +9,10 @@ mod operators;
 
 use std::collections::BTreeSet;
 
-use crate::OnnxError;
 use crate::edit::names::{Names, subgraphs_mut};
 use crate::graph::{DEFAULT_DOMAIN, full_domain, in_node, label};
 use crate::proto::{FunctionProto, ModelProto, NodeProto, OperatorSetIdProto};
+use crate::{GraphError, OnnxError};
 
 use adapt::Adapter;
 
@@ -36,10 +36,10 @@ const IR_VERSION: i64 = 11;
 /// # Errors
 /// If an error is returned, the model is only partly changed.
 ///
-/// * Returns [`OnnxError::OpsetTooOld`] below version 11 and [`OnnxError::OpsetTooNew`] above version 28.
-/// * Returns [`OnnxError::OperatorUnknown`], wrapped in [`OnnxError::InNode`], for an operator that the
+/// * Returns [`GraphError::OpsetTooOld`] below version 11 and [`GraphError::OpsetTooNew`] above version 28.
+/// * Returns [`GraphError::OperatorUnknown`], wrapped in [`OnnxError::InNode`], for an operator that the
 ///   model's own operator set does not have.
-/// * Returns [`OnnxError::OperatorChanged`], wrapped in [`OnnxError::InNode`], for an operator whose meaning
+/// * Returns [`GraphError::OperatorChanged`], wrapped in [`OnnxError::InNode`], for an operator whose meaning
 ///   at `to` is different.
 pub(crate) fn upgrade(model: &mut ModelProto, to: i64) -> Result<(), OnnxError> {
     let to = to.min(NEWEST);
@@ -78,8 +78,8 @@ fn raise(imports: &mut Vec<OperatorSetIdProto>, to: i64) -> Result<Option<i64>, 
         return Ok(None);
     };
     match import.version.replace(to).unwrap_or_default() {
-        version if version < MIN_VERSION => Err(OnnxError::OpsetTooOld { version, min: MIN_VERSION }),
-        version if version > MAX_VERSION => Err(OnnxError::OpsetTooNew { version, max: MAX_VERSION }),
+        version if version < MIN_VERSION => Err(GraphError::OpsetTooOld { version, min: MIN_VERSION }.into()),
+        version if version > MAX_VERSION => Err(GraphError::OpsetTooNew { version, max: MAX_VERSION }.into()),
         version if version < to => Ok(Some(version)),
         version => {
             import.version = Some(version);
@@ -119,7 +119,7 @@ impl Scope<'_> {
         if operators::exists(node.op_type.as_deref().unwrap_or_default(), version) {
             self.adapter.adapt(node)
         } else {
-            Err(OnnxError::OperatorUnknown { version })
+            Err(GraphError::OperatorUnknown { version }.into())
         }
     }
 }

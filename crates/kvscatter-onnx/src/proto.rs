@@ -14,6 +14,22 @@ pub use wire::DecodeError;
 use wire::Writer;
 pub(crate) use wire::{BYTES, Reader, VARINT};
 
+/// An error about protobuf messages.
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
+#[strum(serialize_all = "snake_case")]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "each variant's message names its fields")]
+pub enum ProtoError {
+    /// The bytes are not a protobuf message of this type.
+    #[error("not a {message}: {cause}")]
+    Decode { message: &'static str, cause: crate::proto::DecodeError },
+    /// The message takes more bytes than protobuf allows.
+    #[error("cannot write the {message}: {bytes} bytes exceed protobuf's limit of 2 GiB")]
+    Encode { message: &'static str, bytes: usize },
+}
+
+crate::cause!(ProtoError, Into::into);
+
 /// Protobuf's own limit on the size of a message in bytes: 2 GiB - 1.
 pub const MAX_MESSAGE_BYTES: u64 = 0x7FFF_FFFF;
 
@@ -23,15 +39,15 @@ pub const MAX_MESSAGE_BYTES: u64 = 0x7FFF_FFFF;
 /// in memory. The last limit does not count the bytes of strings, nor numbers, because the file contains them.
 ///
 /// # Errors
-/// Returns [`OnnxError::Decode`] if the bytes are not a message of this type or exceed a limit.
+/// Returns [`ProtoError::Decode`] if the bytes are not a message of this type or exceed a limit.
 pub fn decode<M: Message>(bytes: &[u8]) -> Result<M, OnnxError> {
     if exceeds_limit(bytes.len()) {
-        return Err(OnnxError::Decode { message: M::NAME, cause: DecodeError::TooLarge });
+        return Err(ProtoError::Decode { message: M::NAME, cause: DecodeError::TooLarge }.into());
     }
     let mut message = M::default();
     let mut reader = Reader::new(bytes);
     while !reader.rest().is_empty() {
-        message.merge_next(&mut reader).map_err(|cause| OnnxError::Decode { message: M::NAME, cause })?;
+        message.merge_next(&mut reader).map_err(|cause| ProtoError::Decode { message: M::NAME, cause })?;
     }
     Ok(message)
 }
@@ -39,12 +55,12 @@ pub fn decode<M: Message>(bytes: &[u8]) -> Result<M, OnnxError> {
 /// Encodes a message, including its unknown fields.
 ///
 /// # Errors
-/// Returns [`OnnxError::Encode`] if the message takes more than 2 GiB.
+/// Returns [`ProtoError::Encode`] if the message takes more than 2 GiB.
 pub fn encode<M: Message>(message: &M) -> Result<Vec<u8>, OnnxError> {
     let mut writer = Writer::new();
     message.write_fields(&mut writer);
     if exceeds_limit(writer.len()) {
-        return Err(OnnxError::Encode { message: M::NAME, bytes: writer.len() });
+        return Err(ProtoError::Encode { message: M::NAME, bytes: writer.len() }.into());
     }
     let mut writer = writer.second_pass();
     message.write_fields(&mut writer);

@@ -9,7 +9,7 @@ use rand_pcg::Pcg64Mcg;
 
 pub use crate::dynamic_dim::DynamicDim;
 use crate::eval::{Evaluator, Op, TensorType, Types, bytes};
-use crate::{Data, Dimension, Model, OnnxError, Tensor, ValueInfo, storage_len};
+use crate::{Data, Dimension, EvalError, Model, OnnxError, Tensor, ValueInfo, storage_len};
 
 mod indices;
 mod values;
@@ -28,8 +28,8 @@ mod values;
 ///   fits.
 ///
 /// # Errors
-/// * Returns [`OnnxError::ShapeUnknown`], [`OnnxError::DimsMissing`], [`OnnxError::DimUnused`],
-///   [`OnnxError::NoValidIndices`] or [`OnnxError::MemoryLimit`] if no values can be generated.
+/// * Returns [`EvalError::ShapeUnknown`], [`EvalError::DimsMissing`], [`EvalError::DimUnused`],
+///   [`EvalError::NoValidIndices`] or [`EvalError::MemoryLimit`] if no values can be generated.
 /// * Returns the errors of [`Evaluator::new`] and [`Evaluator::run`] about types and shapes.
 pub fn inputs(
     model: &Model,
@@ -47,8 +47,8 @@ pub fn inputs(
 ///
 /// # Errors
 /// * Returns the errors of [`inputs`].
-/// * Returns [`OnnxError::InputUnknown`] for a given tensor that is not an input.
-/// * Returns [`OnnxError::SymbolConflict`] if a given tensor has another size than `dims`.
+/// * Returns [`EvalError::InputUnknown`] for a given tensor that is not an input.
+/// * Returns [`EvalError::SymbolConflict`] if a given tensor has another size than `dims`.
 pub fn missing_inputs(
     evaluator: &Evaluator<'_>,
     given: &BTreeMap<&str, &Tensor>,
@@ -83,8 +83,8 @@ pub fn missing_inputs(
 /// Generates tensors with any values, as [`inputs`] does. They are generated in the order of their names.
 ///
 /// # Errors
-/// * Returns [`OnnxError::MemoryLimit`] if the tensors take more than `memory_limit` bytes.
-/// * Returns [`OnnxError::Tensor`] for an impossible shape.
+/// * Returns [`EvalError::MemoryLimit`] if the tensors take more than `memory_limit` bytes.
+/// * Returns [`TensorError`](crate::TensorError) for an impossible shape.
 pub fn tensors(
     types: &BTreeMap<&str, (ElementType, Vec<usize>)>,
     seed: u64,
@@ -113,9 +113,9 @@ pub fn int64s(range: &RangeInclusive<i64>, count: usize, seed: u64) -> Vec<i64> 
 /// sizes that they have in the given tensors.
 ///
 /// # Errors
-/// * Returns [`OnnxError::ShapeUnknown`] or [`OnnxError::DimsMissing`] if a shape is not known.
-/// * Returns [`OnnxError::DimUnused`] if no input has a dimension for one of the sizes.
-/// * Returns [`OnnxError::InputUnknown`] or [`OnnxError::SymbolConflict`] for a given tensor that does not
+/// * Returns [`EvalError::ShapeUnknown`] or [`EvalError::DimsMissing`] if a shape is not known.
+/// * Returns [`EvalError::DimUnused`] if no input has a dimension for one of the sizes.
+/// * Returns [`EvalError::InputUnknown`] or [`EvalError::SymbolConflict`] for a given tensor that does not
 ///   match.
 pub fn missing_shapes<'m>(
     inputs: &[ValueInfo<'m>],
@@ -132,7 +132,7 @@ pub fn missing_shapes<'m>(
         let is_made = is_made(input) && !given.contains_key(input.name);
         let Some(shape) = &input.shape else {
             match is_made {
-                true => return Err(OnnxError::ShapeUnknown { name: input.name.to_owned() }),
+                true => return Err(EvalError::ShapeUnknown { name: input.name.to_owned() }.into()),
                 false => continue,
             }
         };
@@ -158,10 +158,10 @@ pub fn missing_shapes<'m>(
         }
     }
     if !open.is_empty() {
-        return Err(OnnxError::DimsMissing { open });
+        return Err(EvalError::DimsMissing { open }.into());
     }
     match unused.first() {
-        Some(&dim) => Err(OnnxError::DimUnused { dim: dim.to_owned() }),
+        Some(&dim) => Err(EvalError::DimUnused { dim: dim.to_owned() }.into()),
         None => Ok(shapes),
     }
 }
@@ -192,18 +192,19 @@ fn sizes(
     let mut sizes = dims.clone();
     for (&name, tensor) in given {
         let input = inputs.iter().find(|input| input.name == name);
-        let input = input.ok_or_else(|| OnnxError::InputUnknown { name: name.to_owned() })?;
+        let input = input.ok_or_else(|| EvalError::InputUnknown { name: name.to_owned() })?;
         for (axis, &got) in tensor.shape().iter().enumerate() {
             let Some(key) = input.dim_key(axis) else { continue };
             let expected = *sizes.entry(key.clone()).or_insert(got);
             if expected != got {
-                return Err(OnnxError::SymbolConflict {
+                return Err(EvalError::SymbolConflict {
                     name: name.to_owned(),
                     axis,
                     symbol: key,
                     expected,
                     got,
-                });
+                }
+                .into());
             }
         }
     }
@@ -220,7 +221,7 @@ fn check_memory<'a>(
         let footprint = if element == ElementType::String { values::STRING_FOOTPRINT } else { 1 };
         needed = needed.saturating_add(len.saturating_mul(footprint));
     }
-    if needed > limit { Err(OnnxError::MemoryLimit { needed, limit }) } else { Ok(()) }
+    if needed > limit { Err(EvalError::MemoryLimit { needed, limit }.into()) } else { Ok(()) }
 }
 
 fn any(element: ElementType, shape: &[usize], random: &mut Pcg64Mcg) -> Result<Tensor, OnnxError> {

@@ -14,7 +14,7 @@ pub use data_file::{DataFile, DataFileOrigin};
 
 use crate::external::Folder;
 use crate::file::{self, Identity, OutputFileKind, UnfinishedFiles, folder_of};
-use crate::{Model, OnnxError};
+use crate::{ErrorPlace, FileError, Model, OnnxError};
 
 /// How files of values are transferred to another folder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,13 +39,13 @@ impl Model {
     /// # Errors
     /// If an error is returned, nothing was written. Errors are wrapped in [`OnnxError::InFile`].
     ///
-    /// * Returns [`OnnxError::OverInput`] if `path` leads to the model's own file or to a file of its values.
-    /// * Returns [`OnnxError::OtherKind`] if `path` leads to a file that is not a model.
-    /// * Returns [`OnnxError::DataFileDiffers`] if a different file already exists at the path of a file of
+    /// * Returns [`FileError::OverInput`] if `path` leads to the model's own file or to a file of its values.
+    /// * Returns [`FileError::OtherKind`] if `path` leads to a file that is not a model.
+    /// * Returns [`FileError::DataFileDiffers`] if a different file already exists at the path of a file of
     ///   values.
-    /// * Returns [`OnnxError::DataFileIsModel`] if the model and its values would get the same path.
-    /// * Returns [`OnnxError::Encode`] if the model is too large, and [`OnnxError::Io`] if the file system
-    ///   returns an error.
+    /// * Returns [`FileError::DataFileIsModel`] if the model and its values would get the same path.
+    /// * Returns [`ProtoError::Encode`](crate::ProtoError::Encode) if the model is too large, and
+    ///   [`std::io::Error`] if the file system returns an error.
     /// * Returns the errors about external data, wrapped in [`OnnxError::InTensor`], for the model that was
     ///   read.
     pub fn save_with_weights(
@@ -53,33 +53,29 @@ impl Model {
         path: &Path,
         weights: WeightTransfer,
     ) -> Result<Vec<DataFile>, OnnxError> {
-        let identity = Identity::of(path).map_err(|error| OnnxError::Io(error).in_file(path))?;
+        let identity = Identity::of(path).in_file(path)?;
         let is_output = |input: &Path| Identity::of(input).is_ok_and(|input| input == identity);
         if self.path().is_some_and(is_output) || self.external_files().iter().any(|input| is_output(input)) {
-            return Err(OnnxError::OverInput.in_file(path));
+            return Err(FileError::OverInput).in_file(path);
         }
-        OutputFileKind::Model.check(path).map_err(|error| error.in_file(path))?;
+        OutputFileKind::Model.check(path).in_file(path)?;
         let mut made = UnfinishedFiles::new();
-        let bytes = self.to_bytes().map_err(|error| error.in_file(path))?;
-        let in_model = |error: OnnxError| match self.path() {
-            Some(from) => error.in_file(from),
-            None => error,
-        };
+        let bytes = self.to_bytes().in_file(path)?;
         let files = match self.path() {
             Some(from) => {
                 let transfer = Transfer {
-                    source: Folder::open(folder_of(from)).map_err(in_model)?,
+                    source: Folder::open(folder_of(from)).in_file(from)?,
                     from: folder_of(from),
                     to: folder_of(path),
                     output: &identity,
                     weights,
                 };
-                let locations = self.locations(Some(&transfer.source)).map_err(in_model)?;
+                let locations = self.locations(Some(&transfer.source)).in_file(from)?;
                 transfer.place_all(&locations, &mut made)?
             }
             None => self.locations(None).map(|_| Vec::new())?,
         };
-        file::write_with(made, path, &bytes).map_err(|error| OnnxError::Io(error).in_file(path))?;
+        file::write_with(made, path, &bytes).in_file(path)?;
         Ok(files)
     }
 }
@@ -100,17 +96,15 @@ impl Transfer<'_> {
         locations: &BTreeSet<String>,
         made: &mut UnfinishedFiles,
     ) -> Result<Vec<DataFile>, OnnxError> {
-        let io = |error| OnnxError::Io(error).in_file(self.to);
         let is_same =
             Identity::of(self.from).is_ok_and(|from| Identity::of(self.to).is_ok_and(|to| from == to));
-        made.folders(self.to).map_err(io)?;
-        let folder = Dir::open_ambient_dir(self.to, ambient_authority()).map_err(io)?;
+        made.folders(self.to).in_file(self.to)?;
+        let folder = Dir::open_ambient_dir(self.to, ambient_authority()).in_file(self.to)?;
         locations
             .iter()
             .map(|location| {
-                let in_location = |error: OnnxError| error.in_file(location);
-                let (file, bytes) = self.source.file(Path::new(location)).map_err(in_location)?;
-                let resolved = self.source.resolve(Path::new(location)).map_err(in_location)?;
+                let (file, bytes) = self.source.file(Path::new(location)).in_file(location)?;
+                let resolved = self.source.resolve(Path::new(location)).in_file(location)?;
                 if is_same {
                     return Ok(DataFile {
                         path: self.to.join(location),
@@ -119,8 +113,7 @@ impl Transfer<'_> {
                     });
                 }
                 let path = self.place_for(location, &folder, made)?;
-                let origin =
-                    self.place(file, bytes, &resolved, &path, made).map_err(|error| error.in_file(&path))?;
+                let origin = self.place(file, bytes, &resolved, &path, made).in_file(&path)?;
                 Ok(DataFile { path, bytes, origin })
             })
             .collect()
@@ -142,14 +135,14 @@ impl Transfer<'_> {
         let mut inside = PathBuf::new();
         for part in names {
             inside.push(part);
-            let in_folder = |error| OnnxError::Io(error).in_file(self.to.join(&inside));
-            match made.folder(&self.to.join(&inside), || folder.create_dir(&inside)) {
+            let path = self.to.join(&inside);
+            match made.folder(&path, || folder.create_dir(&inside)) {
                 Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                     // Canonicalising within the folder returns an error for links that lead out of it.
-                    inside = folder.canonicalize(&inside).map_err(in_folder)?;
+                    inside = folder.canonicalize(&inside).in_file(&path)?;
                 }
-                Err(error) => return Err(in_folder(error)),
+                Err(error) => return Err(error).in_file(path),
             }
         }
         Ok(self.to.join(inside).join(name))
@@ -164,7 +157,7 @@ impl Transfer<'_> {
         made: &mut UnfinishedFiles,
     ) -> Result<DataFileOrigin, OnnxError> {
         if Identity::of(target).is_ok_and(|target| target == *self.output) {
-            return Err(OnnxError::DataFileIsModel);
+            return Err(FileError::DataFileIsModel.into());
         }
         if target.symlink_metadata().is_ok() {
             let is_source = Identity::of(target)
@@ -172,7 +165,7 @@ impl Transfer<'_> {
             return if is_source || same_contents(file, bytes, target)? {
                 Ok(DataFileOrigin::Kept)
             } else {
-                Err(OnnxError::DataFileDiffers)
+                Err(FileError::DataFileDiffers.into())
             };
         }
         if self.weights == WeightTransfer::Link
@@ -180,12 +173,12 @@ impl Transfer<'_> {
         {
             return Ok(DataFileOrigin::Linked);
         }
-        let (mut copy, path) = made.file_in(folder_of(target)).map_err(OnnxError::Io)?;
-        let got = io::copy(&mut file.into_std().take(bytes), &mut copy).map_err(OnnxError::Io)?;
+        let (mut copy, path) = made.file_in(folder_of(target))?;
+        let got = io::copy(&mut file.into_std().take(bytes), &mut copy)?;
         if got < bytes {
-            return Err(OnnxError::FileShrank { expected: bytes, got });
+            return Err(FileError::FileShrank { expected: bytes, got }.into());
         }
-        made.rename(&path, target).map_err(OnnxError::Io)?;
+        made.rename(&path, target)?;
         Ok(DataFileOrigin::Copied)
     }
 }

@@ -54,6 +54,8 @@ pub enum TensorError {
     },
 }
 
+crate::cause!(TensorError, |_| "tensor");
+
 impl Tensor {
     /// Creates a tensor from these values.
     ///

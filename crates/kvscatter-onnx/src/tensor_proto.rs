@@ -16,6 +16,8 @@
 //! number of 4-bit elements, the unused nibble belongs to no element. It is read as 0 even if the file has
 //! another value.
 
+pub(crate) mod error;
+
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,7 +27,7 @@ use kvscatter::ElementType;
 use crate::external::{self, ExternalData};
 use crate::proto::tensor_proto::DataLocation;
 use crate::proto::{self, BYTES, Reader, TensorProto};
-use crate::{Data, OnnxError, Tensor, file, storage_len};
+use crate::{Data, ErrorPlace, ExternalError, OnnxError, Tensor, TensorProtoError, file, storage_len};
 
 /// Reads a tensor out of its message.
 ///
@@ -37,7 +39,7 @@ use crate::{Data, OnnxError, Tensor, file, storage_len};
 /// cause is one of the variants of [`OnnxError`] about tensors and external data.
 pub fn decode(mut message: TensorProto, external: Option<&ExternalData>) -> Result<Tensor, OnnxError> {
     let name = message.name.take().unwrap_or_default();
-    decode_nameless(message, external).map_err(|error| error.in_tensor(&name))
+    decode_nameless(message, external).in_tensor(&name)
 }
 
 /// Writes a tensor as a message with its values in `raw_data` (strings in `string_data`).
@@ -89,7 +91,7 @@ pub fn encode_typed(name: &str, tensor: &Tensor) -> TensorProto {
 /// Reads a tensor from the bytes of a `.pb` file: one [`TensorProto`] that contains its values.
 ///
 /// # Errors
-/// Returns [`OnnxError::Decode`] and the errors of [`decode`].
+/// Returns [`crate::ProtoError::Decode`] and the errors of [`decode`].
 pub fn read_tensor_pb(bytes: &[u8]) -> Result<Tensor, OnnxError> {
     decode(proto::decode(bytes)?, None)
 }
@@ -97,7 +99,7 @@ pub fn read_tensor_pb(bytes: &[u8]) -> Result<Tensor, OnnxError> {
 /// Returns the bytes of a `.pb` file; see [`encode`].
 ///
 /// # Errors
-/// Returns [`OnnxError::Encode`] if the tensor takes more than 2 GiB (protobuf's limit).
+/// Returns [`crate::ProtoError::Encode`] if the tensor takes more than 2 GiB (protobuf's limit).
 pub fn write_tensor_pb(name: &str, tensor: &Tensor) -> Result<Vec<u8>, OnnxError> {
     proto::encode(&encode(name, tensor))
 }
@@ -128,8 +130,8 @@ pub fn raw_data(bytes: &[u8]) -> Option<Range<usize>> {
 /// # Errors
 /// Errors are wrapped in [`OnnxError::InFile`].
 ///
-/// * Returns [`OnnxError::Io`] or [`OnnxError::NotRegularFile`] if the file cannot be read.
-/// * Returns [`OnnxError::FileTooLarge`] above 2 GiB (protobuf's limit).
+/// * Returns [`std::io::Error`] or [`crate::FileError::NotRegularFile`] if the file cannot be read.
+/// * Returns [`crate::FileError::FileTooLarge`] above 2 GiB (protobuf's limit).
 /// * Returns the errors of [`read_tensor_pb`].
 pub fn load(path: &Path) -> Result<Tensor, OnnxError> {
     let message = load_message(path)?;
@@ -137,7 +139,7 @@ pub fn load(path: &Path) -> Result<Tensor, OnnxError> {
         Some(DataLocation::EXTERNAL) => Some(ExternalData::open(path.parent().unwrap_or(path))?),
         _ => None,
     };
-    decode(message, external.as_ref()).map_err(|error| error.in_file(path))
+    decode(message, external.as_ref()).in_file(path)
 }
 
 /// Returns the path of the other file that contains the values of a `.pb` file's tensor, if there is one.
@@ -150,29 +152,28 @@ pub fn external_file(path: &Path) -> Result<Option<PathBuf>, OnnxError> {
 }
 
 fn load_message(path: &Path) -> Result<TensorProto, OnnxError> {
-    proto::decode(&file::read(path, proto::MAX_MESSAGE_BYTES)?)
-        .map_err(|error: OnnxError| error.in_file(path))
+    proto::decode(&file::read(path, proto::MAX_MESSAGE_BYTES)?).in_file(path)
 }
 
 /// Converts an ONNX `data_type` or `elem_type` to an element type.
-pub(crate) fn element_type(code: Option<i32>) -> Result<ElementType, OnnxError> {
+pub(crate) fn element_type(code: Option<i32>) -> Result<ElementType, TensorProtoError> {
     match code {
-        None | Some(0) => Err(OnnxError::UndefinedType),
-        Some(code) => ElementType::from_onnx_code(code).ok_or(OnnxError::UnsupportedType { code }),
+        None | Some(0) => Err(TensorProtoError::UndefinedType),
+        Some(code) => ElementType::from_onnx_code(code).ok_or(TensorProtoError::UnsupportedType { code }),
     }
 }
 
 /// Converts a dimension of a file to a size.
-pub(crate) fn size(axis: usize, dim: i64) -> Result<usize, OnnxError> {
-    usize::try_from(dim).map_err(|_| OnnxError::NegativeDim { axis, dim })
+pub(crate) fn size(axis: usize, dim: i64) -> Result<usize, TensorProtoError> {
+    usize::try_from(dim).map_err(|_| TensorProtoError::NegativeDim { axis, dim })
 }
 
 /// Returns the number of bytes of a tensor with external data.
 pub(crate) fn external_bytes(message: &TensorProto) -> Result<u64, OnnxError> {
     match extent(message)? {
-        (ElementType::String, ..) => Err(OnnxError::ExternalStrings),
+        (ElementType::String, ..) => Err(ExternalError::Strings.into()),
         (.., bytes) => {
-            u64::try_from(bytes).map_err(|_| OnnxError::Io(std::io::ErrorKind::OutOfMemory.into()))
+            u64::try_from(bytes).map_err(|_| std::io::Error::from(std::io::ErrorKind::OutOfMemory).into())
         }
     }
 }
@@ -251,7 +252,7 @@ fn header(name: &str, tensor: &Tensor) -> TensorProto {
 
 fn decode_nameless(mut message: TensorProto, external: Option<&ExternalData>) -> Result<Tensor, OnnxError> {
     if message.segment.is_set() {
-        return Err(OnnxError::Segment);
+        return Err(TensorProtoError::Segment.into());
     }
     let (element, shape, expected) = extent(&message)?;
     let stored_in = only_field(&message)?;
@@ -265,7 +266,12 @@ fn decode_nameless(mut message: TensorProto, external: Option<&ExternalData>) ->
             Data::Bytes(message.raw_data.take().map_or_else(Vec::new, Arc::unwrap_or_clone))
         }
         Some(stored_in) if stored_in != field => {
-            return Err(OnnxError::WrongField { element, field: stored_in.name(), expected: field.name() });
+            return Err(TensorProtoError::WrongField {
+                element,
+                field: stored_in.name(),
+                expected: field.name(),
+            }
+            .into());
         }
         _ => typed(message, element, &shape, expected)?,
     };
@@ -273,11 +279,11 @@ fn decode_nameless(mut message: TensorProto, external: Option<&ExternalData>) ->
 }
 
 /// Returns the only field that contains values, if there is one.
-fn only_field(message: &TensorProto) -> Result<Option<Field>, OnnxError> {
+fn only_field(message: &TensorProto) -> Result<Option<Field>, TensorProtoError> {
     let mut present = Field::ALL.into_iter().filter(|field| field.len(message) > 0);
     match (present.next(), present.next()) {
         (Some(first), Some(second)) => {
-            Err(OnnxError::TwoFields { first: first.name(), second: second.name() })
+            Err(TensorProtoError::TwoFields { first: first.name(), second: second.name() })
         }
         (only, _) => Ok(only),
     }
@@ -291,17 +297,18 @@ fn read_external(
     external: Option<&ExternalData>,
 ) -> Result<Vec<u8>, OnnxError> {
     if element == ElementType::String {
-        return Err(OnnxError::ExternalStrings);
+        return Err(ExternalError::Strings.into());
     }
     if let Some(second) = stored_in {
-        return Err(OnnxError::TwoFields { first: "external_data", second: second.name() });
+        return Err(TensorProtoError::TwoFields { first: "external_data", second: second.name() }.into());
     }
     let Some(external) = external else {
-        return Err(OnnxError::ExternalWithoutFolder {
+        return Err(ExternalError::WithoutFolder {
             location: external::location(&message.external_data)?.to_owned(),
-        });
+        }
+        .into());
     };
-    let too_large = || OnnxError::Io(std::io::ErrorKind::OutOfMemory.into());
+    let too_large = || std::io::Error::from(std::io::ErrorKind::OutOfMemory);
     external.read(&message.external_data, u64::try_from(expected).map_err(|_| too_large())?)
 }
 
@@ -310,7 +317,7 @@ fn typed(
     element: ElementType,
     shape: &[usize],
     expected: usize,
-) -> Result<Data, OnnxError> {
+) -> Result<Data, TensorProtoError> {
     let field = Field::of(element);
     let entry_bytes = match element {
         ElementType::String => 1,
@@ -321,7 +328,7 @@ fn typed(
     let expected = expected.div_euclid(entry_bytes);
     let got = field.len(&message);
     if got != expected {
-        return Err(OnnxError::EntryCount {
+        return Err(TensorProtoError::EntryCount {
             element,
             shape: shape.to_vec(),
             field: field.name(),
@@ -346,7 +353,7 @@ fn typed(
     Ok(Data::Bytes(bytes))
 }
 
-fn from_int32_data(element: ElementType, entries: &[i32]) -> Result<Vec<u8>, OnnxError> {
+fn from_int32_data(element: ElementType, entries: &[i32]) -> Result<Vec<u8>, TensorProtoError> {
     match element {
         ElementType::Int32 => Ok(entries.iter().flat_map(|v| v.to_le_bytes()).collect()),
         ElementType::Int16 => narrow(element, entries, |v| i16::try_from(v).map(i16::to_le_bytes).ok()),
@@ -367,10 +374,10 @@ fn narrow<V: Copy + Into<i128>, const N: usize>(
     element: ElementType,
     entries: &[V],
     to_bytes: impl Fn(V) -> Option<[u8; N]>,
-) -> Result<Vec<u8>, OnnxError> {
+) -> Result<Vec<u8>, TensorProtoError> {
     let mut bytes = Vec::with_capacity(entries.len().saturating_mul(N));
     for (index, &value) in entries.iter().enumerate() {
-        bytes.extend(to_bytes(value).ok_or_else(|| OnnxError::EntryRange {
+        bytes.extend(to_bytes(value).ok_or_else(|| TensorProtoError::EntryRange {
             element,
             field: Field::of(element).name(),
             index,

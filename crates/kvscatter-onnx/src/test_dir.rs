@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use walkdir::WalkDir;
 
-use crate::{Graph, Model, OnnxError, Tensor, tensor_proto};
+use crate::{ErrorPlace, FileError, Graph, Model, OnnxError, Tensor, tensor_proto};
 
 /// The maximum depth below the root at which test directories are searched for.
 const MAX_DEPTH: usize = 32;
@@ -73,18 +73,17 @@ pub struct Unread {
 /// [`Unread`]. A test directory is omitted if one of its files is unread.
 ///
 /// # Errors
-/// Returns [`OnnxError::Io`] wrapped in [`OnnxError::InFile`] if the folder itself cannot be read.
+/// Returns [`std::io::Error`] wrapped in [`OnnxError::InFile`] if the folder itself cannot be read.
 pub fn discover(root: &Path) -> Result<Discovered, OnnxError> {
-    let inside = root.canonicalize().map_err(|cause| OnnxError::Io(cause).in_file(root))?;
+    let inside = root.canonicalize().in_file(root)?;
     let leads_out = |path: &Path| path.canonicalize().is_ok_and(|path| !path.starts_with(&inside));
     let mut discovered = Discovered::default();
     let mut walk = WalkDir::new(root).follow_links(true).max_depth(MAX_DEPTH).sort_by_file_name().into_iter();
     while let Some(entry) = walk.next() {
         match entry {
             Ok(entry) if entry.depth() > 0 && entry.path_is_symlink() && leads_out(entry.path()) => {
-                discovered
-                    .unread
-                    .push(Unread { path: entry.path().to_owned(), cause: OnnxError::LinkLeadsOut });
+                let cause = FileError::LinkLeadsOut.into();
+                discovered.unread.push(Unread { path: entry.path().to_owned(), cause });
                 if entry.file_type().is_dir() {
                     walk.skip_current_dir();
                 }
@@ -93,7 +92,7 @@ pub fn discover(root: &Path) -> Result<Discovered, OnnxError> {
                 if entry.file_type().is_file() {
                     discovered.cases.push(entry.path().parent().unwrap_or(root).to_owned());
                 } else {
-                    let cause = OnnxError::NotRegularFile;
+                    let cause = FileError::NotRegularFile.into();
                     discovered.unread.push(Unread { path: entry.path().to_owned(), cause });
                 }
             }
@@ -103,11 +102,11 @@ pub fn discover(root: &Path) -> Result<Discovered, OnnxError> {
             Err(error) => {
                 let (path, depth) = (error.path().unwrap_or(root).to_owned(), error.depth());
                 let unknown = || std::io::Error::other("cannot be read");
-                let cause = OnnxError::Io(error.into_io_error().unwrap_or_else(unknown));
+                let cause = error.into_io_error().unwrap_or_else(unknown);
                 if depth == 0 {
-                    return Err(cause.in_file(path));
+                    return Err(cause).in_file(path);
                 }
-                discovered.unread.push(Unread { path, cause });
+                discovered.unread.push(Unread { path, cause: cause.into() });
             }
         }
     }
@@ -119,7 +118,7 @@ pub fn discover(root: &Path) -> Result<Discovered, OnnxError> {
     cases.retain(|case| match parts_of(case).into_iter().find(|part| leads_out(part)) {
         None => true,
         Some(path) => {
-            unread.push(Unread { path, cause: OnnxError::LinkLeadsOut });
+            unread.push(Unread { path, cause: FileError::LinkLeadsOut.into() });
             false
         }
     });
@@ -146,8 +145,8 @@ impl TestCase {
     /// Lists the data sets of one test directory.
     ///
     /// # Errors
-    /// * Returns [`OnnxError::Io`] wrapped in [`OnnxError::InFile`] if a folder cannot be read.
-    /// * Returns [`OnnxError::TestFileMissing`] if the files of a data set are not numbered from 0 without a
+    /// * Returns [`std::io::Error`] wrapped in [`OnnxError::InFile`] if a folder cannot be read.
+    /// * Returns [`FileError::TestFileMissing`] if the files of a data set are not numbered from 0 without a
     ///   gap.
     pub fn open(folder: &Path) -> Result<Self, OnnxError> {
         let mut data_sets = Vec::new();
@@ -172,8 +171,9 @@ impl TestCase {
     /// Missing folders are created. Existing files are overwritten.
     ///
     /// # Errors
-    /// * Returns [`OnnxError::Io`] or [`OnnxError::Encode`] wrapped in [`OnnxError::InFile`].
-    /// * Returns [`OnnxError::TestFileCount`] if a data set has more tensors than the graph has inputs or
+    /// * Returns [`std::io::Error`] or [`ProtoError::Encode`](crate::ProtoError::Encode), wrapped in
+    ///   [`OnnxError::InFile`].
+    /// * Returns [`FileError::TestFileCount`] if a data set has more tensors than the graph has inputs or
     ///   outputs.
     /// * Returns the errors of [`Graph::new`](crate::Graph::new).
     pub fn write(
@@ -200,8 +200,8 @@ impl DataSet {
     /// Every input needs a file. Only the last inputs may lack one, and only if they have an initializer.
     ///
     /// # Errors
-    /// * Returns [`OnnxError::TestFileCount`] if there are more files than inputs.
-    /// * Returns [`OnnxError::TestFileMissing`] if there are too few files.
+    /// * Returns [`FileError::TestFileCount`] if there are more files than inputs.
+    /// * Returns [`FileError::TestFileMissing`] if there are too few files.
     /// * Returns the errors of [`tensor_proto::load`].
     pub fn read_inputs(&self, graph: &Graph<'_>) -> Result<Vec<(String, Tensor)>, OnnxError> {
         let names = graph.input_names();
@@ -210,7 +210,7 @@ impl DataSet {
         let mut missing = without_file.filter(|(_, name)| graph.initializer(name).is_none());
         if let Some((index, _)) = missing.next() {
             let folder = self.folder.clone();
-            return Err(OnnxError::TestFileMissing { folder, missing: format!("input_{index}.pb") });
+            return Err(FileError::TestFileMissing { folder, missing: format!("input_{index}.pb") }.into());
         }
         let named = graph.input_names().zip(&self.inputs);
         named.map(|(name, path)| Ok((name.to_owned(), tensor_proto::load(path)?))).collect()
@@ -241,10 +241,11 @@ fn files(folder: &Path, prefix: &str) -> Result<Vec<PathBuf>, OnnxError> {
     let files = numbered(folder, prefix, ".pb")?;
     for (index, (number, _)) in files.iter().enumerate() {
         if *number != index {
-            return Err(OnnxError::TestFileMissing {
+            return Err(FileError::TestFileMissing {
                 folder: folder.to_owned(),
                 missing: format!("{prefix}{index}.pb"),
-            });
+            }
+            .into());
         }
     }
     Ok(files.into_iter().map(|(_, path)| path).collect())
@@ -253,10 +254,9 @@ fn files(folder: &Path, prefix: &str) -> Result<Vec<PathBuf>, OnnxError> {
 /// Returns the folder's entries whose names are the prefix, a number and the suffix, in the order of the
 /// numbers.
 fn numbered(folder: &Path, prefix: &str, suffix: &str) -> Result<Vec<(usize, PathBuf)>, OnnxError> {
-    let io = |cause| OnnxError::Io(cause).in_file(folder);
     let mut files = Vec::new();
-    for entry in std::fs::read_dir(folder).map_err(io)? {
-        let name = entry.map_err(io)?.file_name();
+    for entry in std::fs::read_dir(folder).in_file(folder)? {
+        let name = entry.in_file(folder)?.file_name();
         let number = name
             .to_str()
             .and_then(|name| name.strip_prefix(prefix)?.strip_suffix(suffix))
@@ -270,12 +270,12 @@ fn numbered(folder: &Path, prefix: &str, suffix: &str) -> Result<Vec<(usize, Pat
     Ok(files)
 }
 
-fn check_count(what: &'static str, expected: usize, got: usize) -> Result<(), OnnxError> {
-    if got > expected { Err(OnnxError::TestFileCount { what, expected, got }) } else { Ok(()) }
+fn check_count(what: &'static str, expected: usize, got: usize) -> Result<(), FileError> {
+    if got > expected { Err(FileError::TestFileCount { what, expected, got }) } else { Ok(()) }
 }
 
 fn create(folder: &Path) -> Result<(), OnnxError> {
-    std::fs::create_dir_all(folder).map_err(|cause| OnnxError::Io(cause).in_file(folder))
+    std::fs::create_dir_all(folder).in_file(folder)
 }
 
 fn write_files<'m>(
@@ -288,8 +288,8 @@ fn write_files<'m>(
     for (index, (tensor, name)) in tensors.iter().zip(names).enumerate() {
         let path = folder.join(format!("{what}_{index}.pb"));
         tensor_proto::write_tensor_pb(name, tensor)
-            .and_then(|bytes| std::fs::write(&path, bytes).map_err(OnnxError::Io))
-            .map_err(|error| error.in_file(&path))?;
+            .and_then(|bytes| std::fs::write(&path, bytes).map_err(OnnxError::from))
+            .in_file(&path)?;
     }
     Ok(())
 }

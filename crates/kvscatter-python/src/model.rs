@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use kvscatter::ElementType;
 use kvscatter_onnx::eval::{Evaluation, Evaluator, Feed, Placement};
-use kvscatter_onnx::{Data, Model, NodeLabel, OnnxError, Tensor};
+use kvscatter_onnx::{Data, EvalError, Model, NodeLabel, OnnxError, Tensor, TensorProtoError};
 use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyType};
@@ -101,7 +101,7 @@ impl OnnxModel {
 }
 
 fn tensor(element: &str, shape: Vec<usize>, values: InputValues<'_>) -> Result<Tensor, OnnxError> {
-    let element = ElementType::from_name(element).ok_or(OnnxError::UndefinedType)?;
+    let element = ElementType::from_name(element).ok_or(TensorProtoError::UndefinedType)?;
     let data = match values {
         InputValues::Bytes(bytes) => Data::Bytes(bytes.as_array().to_vec()),
         InputValues::Strings(strings) => Data::Strings(strings),
@@ -132,13 +132,13 @@ fn raise(py: Python<'_>, error: OnnxError) -> PyErr {
         class.call((error.to_string(), error.kind()), Some(&fields)).map(PyErr::from_value)
     };
     let raised = about(&error).unwrap_or_else(|error| error);
-    match error.root() {
-        OnnxError::Operator(broken) => {
+    match error.cause::<kvscatter::Error>() {
+        Some(broken) => {
             let operator = ArgumentNames::Functional.raise(py, *broken);
             operator.set_cause(py, Some(raised));
             operator
         }
-        _ => raised,
+        None => raised,
     }
 }
 
@@ -162,17 +162,21 @@ fn set_fields(error: &OnnxError, fields: &Bound<'_, PyDict>) -> PyResult<()> {
             fields.set_item("op_type", op_type)?;
             set_fields(cause, fields)
         }
-        OnnxError::InputMissing { name }
-        | OnnxError::InputUnknown { name }
-        | OnnxError::ValueType { name, .. }
-        | OnnxError::ValueRank { name, .. }
-        | OnnxError::ValueDim { name, .. }
-        | OnnxError::SymbolConflict { name, .. }
-        | OnnxError::RankTooLarge { name, .. } => fields.set_item("value_name", name),
-        OnnxError::MemoryLimit { needed, limit } => {
-            fields.set_item("needed", needed)?;
-            fields.set_item("limit", limit)
-        }
-        _ => Ok(()),
+        cause => match cause.cause() {
+            Some(
+                EvalError::InputMissing { name }
+                | EvalError::InputUnknown { name }
+                | EvalError::ValueType { name, .. }
+                | EvalError::ValueRank { name, .. }
+                | EvalError::ValueDim { name, .. }
+                | EvalError::SymbolConflict { name, .. }
+                | EvalError::RankTooLarge { name, .. },
+            ) => fields.set_item("value_name", name),
+            Some(EvalError::MemoryLimit { needed, limit }) => {
+                fields.set_item("needed", needed)?;
+                fields.set_item("limit", limit)
+            }
+            _ => Ok(()),
+        },
     }
 }

@@ -1,6 +1,6 @@
 //! Converts the errors of sessions to exceptions of the classes in [`error`](crate::error).
 
-use kvscatter_onnx::OnnxError;
+use kvscatter_onnx::convert::ConvertError;
 use kvscatter_ort_engine::RuntimeError;
 use kvscatter_session::{SessionError, SessionSetting};
 use pyo3::prelude::*;
@@ -52,7 +52,7 @@ fn suffix(error: &SessionError) -> &'static str {
         return " (the command kvscatter is in the crate kvscatter-cli, not in this package)";
     }
     if let SessionError::Onnx(error) = error
-        && matches!(error.root(), OnnxError::NotConverted { .. })
+        && matches!(error.cause(), Some(ConvertError::NotConverted { .. }))
     {
         return " (convert=)";
     }

@@ -541,7 +541,10 @@ mod tests {
             option_range capacity_useless saved_useless save_prompts load run cache_lost";
         assert_eq!(SessionError::VARIANTS.join(" "), names);
         assert_eq!(SessionError::Interrupted.kind(), "interrupted");
-        assert_eq!(SessionError::Onnx(kvscatter_onnx::OnnxError::GraphMissing).kind(), "graph_missing");
+        assert_eq!(
+            SessionError::Onnx(kvscatter_onnx::GraphError::GraphMissing.into()).kind(),
+            "graph_missing"
+        );
         assert_eq!(SessionError::Saved(SavedError::NotSaved).kind(), "saved_not_saved");
     }
 }

@@ -4,8 +4,9 @@ use std::num::NonZeroUsize;
 use std::path::Path;
 
 use clap::Args;
+use kvscatter_onnx::Model;
+use kvscatter_onnx::convert::ConvertError;
 use kvscatter_onnx::source::{ModelSource, Preparation, PrepareOptions, Prepared};
-use kvscatter_onnx::{Model, OnnxError};
 use kvscatter_session::Generator;
 
 use crate::error::CommandError;
@@ -33,8 +34,10 @@ impl Preparing {
             max_seq: self.max_seq.map(NonZeroUsize::get),
             ..PrepareOptions::default()
         };
-        let prepared = source.prepare(&options).map_err(|error| match error.root() {
-            OnnxError::NotConverted { .. } if runs_as_exported(&model) => CommandError::NoConvert(error),
+        let prepared = source.prepare(&options).map_err(|error| match error.cause() {
+            Some(ConvertError::NotConverted { .. }) if runs_as_exported(&model) => {
+                CommandError::NoConvert(error)
+            }
             _ => error.into(),
         })?;
         if prepared.what != Preparation::AsItIs {

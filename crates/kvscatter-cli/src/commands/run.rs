@@ -10,9 +10,9 @@ mod subject;
 
 use std::path::{Path, PathBuf};
 
+use kvscatter_onnx::Model;
 use kvscatter_onnx::source::{FolderError, ModelSource};
 use kvscatter_onnx::test_dir::TestCase;
-use kvscatter_onnx::{Model, OnnxError};
 
 use crate::commands::named::unique;
 use crate::error::CommandError;
@@ -43,8 +43,8 @@ fn is_test_dir(path: &Path) -> bool {
 
 /// Returns the model's file of a path, which may be the folder of an export.
 fn found(path: &Path) -> Result<PathBuf, CommandError> {
-    let found = ModelSource::find(path).map_err(|error| match error.root() {
-        OnnxError::Folder(FolderError::NoModel { .. }) => CommandError::NoModel { dir: path.to_owned() },
+    let found = ModelSource::find(path).map_err(|error| match error.cause() {
+        Some(FolderError::NoModel { .. }) => CommandError::NoModel { dir: path.to_owned() },
         _ => error.into(),
     })?;
     Ok(found.model)

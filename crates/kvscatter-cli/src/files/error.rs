@@ -105,7 +105,7 @@ pub(crate) enum Problem {
     #[error("{}", if .have.is_empty() { "has no entries".to_owned() } else { format!("has {} entries: add #NAME, one of {}", .have.len(), list(.have)) })]
     WhichEntry { have: Vec<String> },
 
-    #[error(transparent)]
+    #[error("{}", .0.cause().map_or_else(|| .0.to_string(), plain_io))]
     Pb(#[from] kvscatter_onnx::OnnxError),
     /// A tensor file names another file for its values. The tensor file may come from a stranger, so the
     /// other file is not read.

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use kvscatter_onnx::tensor_proto::raw_data;
-use kvscatter_onnx::{Data, Tensor, read_tensor_pb};
+use kvscatter_onnx::{Data, ExternalError, Tensor, read_tensor_pb};
 
 use super::error::NotInPlace;
 use super::{Location, Problem, source};
@@ -13,8 +13,8 @@ pub(super) fn read(location: &Location) -> Result<Tensor, Problem> {
 }
 
 fn decode(bytes: &[u8]) -> Result<Tensor, Problem> {
-    read_tensor_pb(bytes).map_err(|error| match error.root() {
-        kvscatter_onnx::OnnxError::ExternalWithoutFolder { location } => {
+    read_tensor_pb(bytes).map_err(|error| match error.cause() {
+        Some(ExternalError::WithoutFolder { location }) => {
             Problem::ExternalData { location: location.clone() }
         }
         _ => error.into(),

@@ -73,10 +73,7 @@ pub(crate) fn write_page(
 /// Returns [`FileError`] otherwise, or if the file system reports an error.
 pub(crate) fn check_page(path: &Path, kind: OutputFileKind, inputs: &[&Path]) -> Result<(), FileError> {
     check_output(path, inputs)?;
-    kind.check(path).map_err(|error| match error {
-        kvscatter_onnx::OnnxError::Io(error) => FileError::at_path(path, error),
-        error => FileError::at_path(path, error),
-    })
+    kind.check(path).map_err(|error| FileError::at_path(path, error))
 }
 
 /// Checks that a path leads to none of `inputs`, and returns the identity of its file.

@@ -181,7 +181,7 @@ impl<'m> Attentions<'m> {
                     let rule = attention.masks(fold).and_then(|masks| masks.rule(probe, fold));
                     let rule = match rule {
                         Ok((rule, _)) => rule,
-                        Err(error) if matches!(error.root(), OnnxError::Convert(_)) => continue,
+                        Err(error) if error.cause::<ConvertRefusal>().is_some() => continue,
                         Err(error) => return Err(attention.node.error_within(error)),
                     };
                     found.insert(mask, rule.clone());

@@ -13,7 +13,7 @@ use super::exported::{Exported, Lane};
 use super::fusion::{Fusions, KeptAttention, Operands};
 use super::length::{self, Replacement};
 use super::probe::{Inputs, Probe, SAMPLES};
-use super::refusal::ConvertRefusal;
+use super::refusal::{ConvertError, ConvertRefusal};
 use super::rewriter::StaticInputs;
 use super::ring::{RingSize, Rings, Slots, UNLIMITED};
 use super::rule::CacheWindow;
@@ -92,13 +92,16 @@ pub struct KeptState {
 ///
 /// # Errors
 /// * Returns the errors of [`Model::graph`] for an invalid graph.
-/// * Returns [`OnnxError::MergedTwice`] if both branches of a merged decoder have a past.
-/// * Returns [`OnnxError::OpsetTooOld`] or [`OnnxError::OpsetTooNew`] if the operator set cannot be raised.
-/// * Returns [`OnnxError::OperatorUnknown`] or [`OnnxError::OperatorChanged`], wrapped in
-///   [`OnnxError::InNode`], if a node has no equivalent in the operator set of the converted model.
-/// * Returns [`OnnxError::NoStandardForm`], wrapped in [`OnnxError::InNode`], if an operator of ONNX Runtime cannot
-///   be expressed in operators of ONNX.
-/// * Returns [`OnnxError::Capacity`] or [`OnnxError::Convert`], often wrapped in [`OnnxError::InNode`], if
+/// * Returns [`DecoderError::MergedTwice`](crate::DecoderError::MergedTwice) if both branches of a merged decoder have
+///   a past.
+/// * Returns [`GraphError::OpsetTooOld`](crate::GraphError::OpsetTooOld) or
+///   [`GraphError::OpsetTooNew`](crate::GraphError::OpsetTooNew) if the operator set cannot be raised.
+/// * Returns [`GraphError::OperatorUnknown`](crate::GraphError::OperatorUnknown) or
+///   [`GraphError::OperatorChanged`](crate::GraphError::OperatorChanged), wrapped in [`OnnxError::InNode`], if a node
+///   has no equivalent in the operator set of the converted model.
+/// * Returns [`NoStandardForm`](super::NoStandardForm), wrapped in [`OnnxError::InNode`], if an operator of ONNX
+///   Runtime cannot be expressed in operators of ONNX.
+/// * Returns [`ConvertError::Capacity`] or [`ConvertRefusal`], often wrapped in [`OnnxError::InNode`], if
 ///   this decoder cannot be converted.
 pub fn convert(model: &Model, options: impl Into<ConvertOptions>) -> Result<Converted, OnnxError> {
     let unmerged = merged::unmerge(model)?;
@@ -254,9 +257,7 @@ fn rewrite_and_compare<'m>(
     match compare(exported, lanes, &replaced, slots) {
         Ok(()) => Ok(replaced),
         // The first comparison has the reason.
-        Err(error) if matches!(error.root(), OnnxError::Fold(FoldError::FailedBefore { .. })) => {
-            Err(difference)
-        }
+        Err(error) if matches!(error.cause(), Some(FoldError::FailedBefore { .. })) => Err(difference),
         Err(error) => Err(error),
     }
 }
@@ -378,17 +379,17 @@ fn least_onnxruntime(graph: &Graph<'_>, options: ConvertOptions) -> Result<Runti
 
 /// Converts an error about a node of `changed` to an error about a node of `original`, because the user has only the
 /// original.
-fn about(original: &Graph<'_>, changed: &Graph<'_>, error: OnnxError) -> OnnxError {
-    match error {
-        OnnxError::InNode { node, cause } => {
-            let node = counterpart(original, changed, &node).map_or(node, Box::new);
-            OnnxError::InNode { node, cause }
-        }
-        OnnxError::Capacity { tokens, cause } => {
-            OnnxError::Capacity { tokens, cause: Box::new(about(original, changed, *cause)) }
-        }
-        other => other,
+fn about(original: &Graph<'_>, changed: &Graph<'_>, mut error: OnnxError) -> OnnxError {
+    let place = match error.cause_mut() {
+        Some(ConvertError::Capacity { cause, .. }) => &mut **cause,
+        _ => &mut error,
+    };
+    if let OnnxError::InNode { node, .. } = place
+        && let Some(counterpart) = counterpart(original, changed, node)
+    {
+        **node = counterpart;
     }
+    error
 }
 
 /// Returns the node of `original` that produces the same value as a node of `changed`. For a node that was added, it

@@ -75,7 +75,7 @@ impl<'a, 'm> Exported<'a, 'm> {
         // Tables of positions and masks may have no row beyond `max_seq`. Fewer slots are tried then, although two axes
         // are then more likely to have the same size.
         let (sites, attentions) = match find(if inputs.fits(MANY) { MANY } else { max_seq.min(MANY) }) {
-            Err(error) if max_seq < MANY && !matches!(error.root(), OnnxError::Convert(_)) => find(max_seq),
+            Err(error) if max_seq < MANY && error.cause::<ConvertRefusal>().is_none() => find(max_seq),
             found => found,
         }?;
         let probes = visibility::probes(&inputs, max_seq, padding, 1, &BTreeSet::new());

@@ -37,9 +37,9 @@ pub fn mask_rule(model: &Model, tokens: usize) -> Option<MaskRule> {
             let windows: BTreeSet<_> = rules.iter().filter_map(|rule| Some(rule.window?.size)).collect();
             Some(if windows.is_empty() { MaskRule::Causal } else { MaskRule::Windows(windows) })
         }
-        Err(error) => match error.root() {
-            OnnxError::Convert(ConvertRefusal::Visibility { hidden: true, .. }) => Some(MaskRule::Hidden),
-            OnnxError::Convert(ConvertRefusal::Bias { .. }) => Some(MaskRule::Bias),
+        Err(error) => match error.cause() {
+            Some(ConvertRefusal::Visibility { hidden: true, .. }) => Some(MaskRule::Hidden),
+            Some(ConvertRefusal::Bias { .. }) => Some(MaskRule::Bias),
             _ => None,
         },
     }

@@ -1,7 +1,7 @@
 //! Tests whether a decoder can be converted by trying it.
 
 use super::conversion::{Converted, convert};
-use super::refusal::ConvertRefusal;
+use super::refusal::{ConvertError, ConvertRefusal};
 use super::rule::CacheWindow;
 use super::soundness;
 use super::windows::LinearWindow;
@@ -95,27 +95,25 @@ pub(crate) fn near(model: &Model, max_seq: usize) -> Result<(usize, Converted), 
         Ok(converted) => return Ok((max_seq, converted)),
         Err(error) => error,
     };
-    let OnnxError::Convert(ConvertRefusal::Table { rows, .. }) = *error.root() else { return Err(error) };
+    let Some(&ConvertRefusal::Table { rows, .. }) = error.cause() else { return Err(error) };
     convert(model, rows).map(|converted| (rows, converted)).map_err(|_| error)
 }
 
 /// Returns `true` if a conversion is refused and another number of slots may succeed.
 fn depends_on_slots(cause: &OnnxError, model: &Model) -> bool {
-    match cause.root() {
-        OnnxError::Capacity { .. } => true,
-        OnnxError::Convert(refusal) => match refusal {
+    match cause.cause() {
+        Some(
             ConvertRefusal::MaxSeq { .. }
             | ConvertRefusal::PastFixed { .. }
             | ConvertRefusal::NewTokens { .. }
             | ConvertRefusal::MaskSize { .. }
-            | ConvertRefusal::Table { .. } => true,
-            ConvertRefusal::Visibility { position, .. } | ConvertRefusal::Bias { position, .. } => {
-                // A step of fixed length fills that many slots of every cache.
-                *position >= fixed_tokens(model).unwrap_or_default().max(SHORT)
-            }
-            _ => false,
-        },
-        _ => false,
+            | ConvertRefusal::Table { .. },
+        ) => true,
+        Some(ConvertRefusal::Visibility { position, .. } | ConvertRefusal::Bias { position, .. }) => {
+            // A step of fixed length fills that many slots of every cache.
+            *position >= fixed_tokens(model).unwrap_or_default().max(SHORT)
+        }
+        _ => matches!(cause.cause(), Some(ConvertError::Capacity { .. })),
     }
 }
 

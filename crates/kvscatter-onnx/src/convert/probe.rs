@@ -5,11 +5,11 @@ use std::ops::Range;
 
 use kvscatter::ElementType;
 
-use super::refusal::ConvertRefusal;
+use super::refusal::{ConvertError, ConvertRefusal};
 use super::ring::Slots;
 use crate::decoder::{Decoder, Input, InputRole};
 use crate::fold::{self, Fold, FoldError, Value, Values};
-use crate::{Dimension, Graph, OnnxError, ValueInfo};
+use crate::{Dimension, EvalError, Graph, OnnxError, ValueInfo};
 
 /// The number of samples in a probe if the model does not fix it.
 pub(super) const SAMPLES: usize = 3;
@@ -182,11 +182,11 @@ impl Probe {
     /// Returns the error of this probe. If the error shows that a table of masks or positions is too short,
     /// it is wrapped in one that names the number of tokens.
     pub(super) fn capacity(&self, cause: OnnxError) -> OnnxError {
-        match cause.root() {
-            OnnxError::Broadcast { .. } | OnnxError::Fold(FoldError::Index { .. }) => {
-                OnnxError::Capacity { tokens: self.total(), cause: Box::new(cause) }
-            }
-            _ => cause,
+        let is_table = matches!(cause.cause(), Some(EvalError::Broadcast { .. }))
+            || matches!(cause.cause(), Some(FoldError::Index { .. }));
+        match is_table {
+            true => ConvertError::Capacity { tokens: self.total(), cause: Box::new(cause) }.into(),
+            false => cause,
         }
     }
 

@@ -1,8 +1,11 @@
 //! Errors about decoders that cannot be converted.
 
+use std::path::PathBuf;
+
 use kvscatter::ElementType;
 
-use crate::{NodeLabel, RuntimeVersion};
+use crate::text::names::one_line;
+use crate::{NodeLabel, OnnxError, RuntimeVersion};
 
 /// The reason why a decoder cannot be converted.
 ///
@@ -143,3 +146,27 @@ pub enum ConvertRefusal {
     #[error("{what} of Attention is not supported with a static cache")]
     AttentionForm { what: &'static str },
 }
+
+crate::cause!(ConvertRefusal, |_| "convert");
+
+/// An error of a conversion that is no [`ConvertRefusal`].
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr, strum::VariantNames)]
+#[strum(serialize_all = "snake_case")]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "each variant's message names its fields")]
+pub enum ConvertError {
+    /// The exported decoder supports fewer tokens than the converted cache would have slots.
+    #[error("the exported decoder does not support {tokens} tokens: {cause}")]
+    Capacity { tokens: usize, cause: Box<OnnxError> },
+    /// The caches of the decoder grow, and it cannot be converted.
+    #[error("its caches cannot be made static: {cause}")]
+    NotConverted { cause: Box<OnnxError> },
+    /// The conversion of a model cannot be kept in this folder.
+    #[error("cannot keep the converted model in {}: {cause}", one_line(&folder.to_string_lossy()))]
+    NotKept { folder: PathBuf, cause: Box<OnnxError> },
+    /// No folder for conversions is known.
+    #[error("no folder for conversions is known, as neither KVSCATTER_CACHE, XDG_CACHE_HOME nor HOME is set")]
+    NoCacheFolder,
+}
+
+crate::cause!(ConvertError, Into::into);

@@ -151,7 +151,7 @@ pub(super) fn find_rules<'m>(
                 let rule = Masks::of_site(site, probe, fold).and_then(|masks| masks.rule(probe, fold));
                 let rule = match rule {
                     Ok(rule) => rule,
-                    Err(error) if matches!(error.root(), OnnxError::Convert(_)) => continue,
+                    Err(error) if error.cause::<ConvertRefusal>().is_some() => continue,
                     Err(error) => return Err(site.error_within(error)),
                 };
                 found.insert(key, rule.clone());

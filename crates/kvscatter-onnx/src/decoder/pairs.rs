@@ -10,7 +10,7 @@ use super::samples;
 use super::trace::{MAX_STEPS, Path};
 use super::writer::{Axis, CacheWrite, Writer, earlier};
 use crate::edit::names::reads;
-use crate::{Dimension, Graph, Node, OnnxError, ValueInfo};
+use crate::{DecoderError, Dimension, Graph, Node, OnnxError, ValueInfo};
 
 /// The path from a graph input to the writer's input for the past.
 struct PathFromPast<'m> {
@@ -46,7 +46,7 @@ pub(super) fn find<'m>(
         let fed = from_past.and_then(|path| Some((*by_name.get(path.past)?, path)));
         let Some((past, from_past)) = fed else {
             unfed.get_or_insert_with(|| {
-                node.error(OnnxError::CacheNotFed { present: output.name.to_owned() })
+                node.error(DecoderError::CacheNotFed { present: output.name.to_owned() })
             });
             continue;
         };
@@ -64,7 +64,7 @@ pub(super) fn find<'m>(
     }
     not_fed_back(graph, &by_name, &caches, &places)?;
     if caches.is_empty() {
-        return Err(OnnxError::CacheNone);
+        return Err(DecoderError::CacheNone.into());
     }
     let order: BTreeMap<_, _> = outputs.iter().enumerate().map(|(at, output)| (output.name, at)).collect();
     caches.sort_by_key(|cache| order.get(cache.present).copied());
@@ -138,7 +138,7 @@ fn cache<'m>(
     };
     let declared = past.shape.clone().or_else(|| present.shape.clone());
     let Some(mut shape) = declared.or_else(|| implied(&write.axis, &style)) else {
-        return Err(OnnxError::CacheShapeMissing { name: past.name.to_owned() });
+        return Err(DecoderError::CacheShapeMissing { name: past.name.to_owned() }.into());
     };
     // Pixels and embeddings are also concatenated in this way. Unlike rows of hidden features, a cache has a
     // batch dimension.
@@ -296,7 +296,7 @@ fn not_fed_back<'m>(
             if (node.is("Concat") && !like_a_cache(past)) || !looked_at.insert(past.name) {
                 continue;
             }
-            return Err(node.error(OnnxError::CacheNotFedBack { past: past.name.to_owned() }));
+            return Err(node.error(DecoderError::CacheNotFedBack { past: past.name.to_owned() }));
         }
     }
     Ok(())
@@ -313,7 +313,7 @@ fn check_rank(
     let has_rank_4 = matches!(style, WriterStyle::AttentionPast | WriterStyle::GroupQueryAttention);
     if rank < 2 || (has_rank_4 && rank != 4) {
         let expected = if has_rank_4 { "4" } else { "2 or more" };
-        return Err(node.error(OnnxError::CacheRank { name: name.to_owned(), rank, expected }));
+        return Err(node.error(DecoderError::CacheRank { name: name.to_owned(), rank, expected }));
     }
     match (style, *axis) {
         (WriterStyle::TensorScatter(_), Axis::At(axis)) => {

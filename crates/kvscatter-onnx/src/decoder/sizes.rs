@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::cache::{Cache, WriterStyle};
 use super::trace::Path;
-use crate::{Dimension, Graph, Node, OnnxError, ValueInfo};
+use crate::{DecoderError, Dimension, Graph, Node, OnnxError, ValueInfo};
 
 /// Checks that declarations of the same size do not differ.
 ///
@@ -31,7 +31,7 @@ pub(super) fn check<'m>(caches: &[Cache<'m>], inputs: &[ValueInfo<'m>]) -> Resul
             } else if cache.style.grows() && sizes.are_one(old, new) {
                 let size = dim(old).map(|dim| text(&dim)).unwrap_or_default();
                 let (past, present) = (cache.past.to_owned(), cache.present.to_owned());
-                return Err(OnnxError::CacheDoesNotGrow { past, present, axis, size });
+                return Err(DecoderError::CacheDoesNotGrow { past, present, axis, size }.into());
             }
         }
     }
@@ -109,7 +109,7 @@ fn agree(left: (usize, &str, usize), right: (usize, &str, usize)) -> Result<(), 
         return Ok(());
     }
     let (first, second) = (first.to_owned(), second.to_owned());
-    Err(OnnxError::DimsDiffer { first, first_axis, first_size, second, second_axis, second_size })
+    Err(DecoderError::DimsDiffer { first, first_axis, first_size, second, second_axis, second_size }.into())
 }
 
 /// Returns a dimension that has a size or a symbol.

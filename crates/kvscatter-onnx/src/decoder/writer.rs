@@ -5,7 +5,7 @@ use super::state;
 use super::trace::Path;
 use crate::eval::Op;
 use crate::graph::DEFAULT_DOMAIN;
-use crate::{Graph, Node, OnnxError};
+use crate::{EvalError, Graph, Node, OnnxError};
 use kvscatter::spec::onnx::TensorScatter;
 
 /// How a node writes the cache that is one of its outputs.
@@ -150,7 +150,7 @@ impl<'m> CacheWrite<'m> {
 
     fn tensor_scatter(node: &Node<'m>) -> Result<Self, OnnxError> {
         let Op::TensorScatter { mode, past_cache, update, .. } = Op::parse(node)? else {
-            return Err(node.error(OnnxError::UnsupportedOperator));
+            return Err(node.error(EvalError::UnsupportedOperator));
         };
         let axis = node.attribute("axis").and_then(|axis| axis.i).unwrap_or(TensorScatter::DEFAULT_AXIS);
         Ok(Self {

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::OnnxError;
-use crate::graph;
 use crate::proto::{GraphProto, NodeProto};
+use crate::{GraphError, graph};
 
 use super::names::{reads, subgraphs_mut};
 
@@ -15,7 +15,7 @@ use super::names::{reads, subgraphs_mut};
 /// `changed` values.
 ///
 /// # Errors
-/// Returns [`OnnxError::Cycle`] for a node that depends on itself.
+/// Returns [`GraphError::Cycle`] for a node that depends on itself.
 pub(super) fn finish(
     graph: &mut GraphProto,
     removed: &BTreeSet<usize>,
@@ -113,8 +113,8 @@ impl<'g> Links<'g> {
 
 fn cycle(nodes: &[NodeProto], index: usize) -> OnnxError {
     match nodes.get(index) {
-        Some(node) => graph::in_node(graph::label(index, node, None), OnnxError::Cycle),
-        None => OnnxError::Cycle,
+        Some(node) => graph::in_node(graph::label(index, node, None), GraphError::Cycle),
+        None => GraphError::Cycle.into(),
     }
 }
 

@@ -78,7 +78,7 @@ impl NewNode {
     /// The key is the encoded message, which is far shorter than the text of all fields.
     ///
     /// # Errors
-    /// Returns [`OnnxError::Encode`].
+    /// Returns [`crate::ProtoError::Encode`].
     pub(super) fn key(&self) -> Result<(String, Vec<u8>), OnnxError> {
         Ok((self.hint.clone(), proto::encode(&self.proto)?))
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::op::Op;
 use super::types::{Bindings, TensorType, Types};
-use crate::{DEFAULT_MEMORY_LIMIT, Graph, Model, OnnxError, Tensor, ValueInfo, tensor_proto};
+use crate::{DEFAULT_MEMORY_LIMIT, EvalError, Graph, Model, OnnxError, Tensor, ValueInfo, tensor_proto};
 
 /// A model whose nodes can all be evaluated, with its constants read.
 #[derive(Clone, Debug)]
@@ -24,10 +24,10 @@ impl<'m> Evaluator<'m> {
     /// # Errors
     /// * Returns the errors of [`Graph::new`] and [`Graph::inputs`].
     /// * Returns [`OnnxError::InTensor`] if a constant cannot be read.
-    /// * Returns [`OnnxError::UnsupportedOperator`] or [`OnnxError::Function`] for a node that cannot be
+    /// * Returns [`EvalError::UnsupportedOperator`] or [`EvalError::Function`] for a node that cannot be
     ///   evaluated.
-    /// * Returns [`OnnxError::OpsetTooOld`] for an operator set below 24 (`TensorScatter`) or 7 (`Add`).
-    /// * Returns other variants of [`OnnxError`] for invalid inputs, outputs and attributes.
+    /// * Returns [`GraphError`](crate::GraphError) for an operator set below 24 (`TensorScatter`) or 7 (`Add`), and for
+    ///   invalid inputs, outputs and attributes.
     ///
     /// Errors about a node are wrapped in [`OnnxError::InNode`], which names the node, its operator, domain
     /// and version.
@@ -103,7 +103,7 @@ impl<'m> Evaluator<'m> {
             }
             let ty = types
                 .get(input.name)
-                .ok_or_else(|| OnnxError::InputMissing { name: input.name.to_owned() })?;
+                .ok_or_else(|| EvalError::InputMissing { name: input.name.to_owned() })?;
             bindings.check(input, ty)?;
         }
         for (node, op) in self.graph.nodes().iter().zip(&self.ops) {

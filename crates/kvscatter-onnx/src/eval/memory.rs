@@ -7,12 +7,12 @@ use super::feed::Feed;
 use super::op::Op;
 use super::placement::PlacementPlan;
 use super::types::Types;
-use crate::{Data, OnnxError, Tensor, storage_len};
+use crate::{Data, EvalError, GraphError, OnnxError, Tensor, storage_len};
 
 /// Checks that the memory that an evaluation will allocate is within the limit.
 ///
 /// # Errors
-/// Returns [`OnnxError::MemoryLimit`] if it is not.
+/// Returns [`EvalError::MemoryLimit`] if it is not.
 pub(super) fn check(
     evaluator: &Evaluator<'_>,
     feeds: &BTreeMap<&str, Feed<'_>>,
@@ -21,7 +21,7 @@ pub(super) fn check(
 ) -> Result<(), OnnxError> {
     let limit = evaluator.memory_limit;
     let needed = needed(evaluator, feeds, types, plan)?;
-    if needed > limit { Err(OnnxError::MemoryLimit { needed, limit }) } else { Ok(()) }
+    if needed > limit { Err(EvalError::MemoryLimit { needed, limit }.into()) } else { Ok(()) }
 }
 
 /// Returns the number of bytes of the values that the evaluation allocates: results of `Add`, caches that are
@@ -35,7 +35,7 @@ fn needed(
     types: &Types<'_>,
     plan: &PlacementPlan,
 ) -> Result<u64, OnnxError> {
-    let missing = |name: &str| OnnxError::ValueMissing { name: name.to_owned() };
+    let missing = |name: &str| GraphError::ValueMissing { name: name.to_owned() };
     let mut sizes: BTreeMap<&str, u64> = BTreeMap::new();
     let constants = evaluator.constants.iter().map(|(&name, tensor)| (name, tensor));
     let feeds = feeds.iter().map(|(&name, feed)| (name, feed.tensor()));

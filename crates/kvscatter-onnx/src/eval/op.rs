@@ -6,7 +6,7 @@ use kvscatter::{ElementType, Mode};
 use crate::attribute::{self, int, string};
 use crate::graph::DEFAULT_DOMAIN;
 use crate::proto::{AttributeProto, TensorProto};
-use crate::{Data, ExternalData, Node, OnnxError, Tensor, tensor_proto};
+use crate::{Data, EvalError, ExternalData, GraphError, Node, OnnxError, Tensor, tensor_proto};
 
 /// An operator with the names of its inputs and its output.
 #[derive(Clone, Debug)]
@@ -86,8 +86,8 @@ impl<'m> ConstantValue<'m> {
             "value_floats" => Self::Floats(attribute::floats(attribute)?),
             "value_string" => Self::String(string(attribute)?),
             "value_strings" => Self::Strings(attribute::strings(attribute)?),
-            "sparse_value" => return Err(OnnxError::Sparse { name: name.to_owned() }),
-            _ => return Err(unknown(attribute)),
+            "sparse_value" => return Err(GraphError::Sparse { name: name.to_owned() }.into()),
+            _ => return Err(unknown(attribute).into()),
         })
     }
 
@@ -117,24 +117,24 @@ impl<'m> ConstantValue<'m> {
 
 fn parse<'m>(node: &Node<'m>) -> Result<Op<'m>, OnnxError> {
     if node.is_function() {
-        return Err(OnnxError::Function);
+        return Err(EvalError::Function.into());
     }
     if node.domain() != DEFAULT_DOMAIN {
-        return Err(OnnxError::UnsupportedOperator);
+        return Err(EvalError::UnsupportedOperator.into());
     }
     match node.op_type() {
-        "TensorScatter" => at_least(24, node).and_then(tensor_scatter),
+        "TensorScatter" => tensor_scatter(at_least(24, node)?),
         "Identity" => identity(node),
         // Before version 7, an attribute controlled broadcasting.
-        "Add" => at_least(7, node).and_then(add),
+        "Add" => add(at_least(7, node)?),
         "Constant" => constant(node),
-        _ => Err(OnnxError::UnsupportedOperator),
+        _ => Err(EvalError::UnsupportedOperator.into()),
     }
 }
 
-fn at_least<'n, 'm>(min: i64, node: &'n Node<'m>) -> Result<&'n Node<'m>, OnnxError> {
+fn at_least<'n, 'm>(min: i64, node: &'n Node<'m>) -> Result<&'n Node<'m>, GraphError> {
     let version = node.version();
-    if version < min { Err(OnnxError::OpsetTooOld { version, min }) } else { Ok(node) }
+    if version < min { Err(GraphError::OpsetTooOld { version, min }) } else { Ok(node) }
 }
 
 fn tensor_scatter<'m>(node: &Node<'m>) -> Result<Op<'m>, OnnxError> {
@@ -143,7 +143,7 @@ fn tensor_scatter<'m>(node: &Node<'m>) -> Result<Op<'m>, OnnxError> {
         match attribute.name.as_deref() {
             Some("axis") => op = op.axis(int(attribute)?),
             Some("mode") => mode = parse_mode(string(attribute)?)?,
-            _ => return Err(unknown(attribute)),
+            _ => return Err(unknown(attribute).into()),
         }
     }
     let inputs = inputs(node, 2, 3)?;
@@ -171,55 +171,55 @@ fn add<'m>(node: &Node<'m>) -> Result<Op<'m>, OnnxError> {
 fn constant<'m>(node: &Node<'m>) -> Result<Op<'m>, OnnxError> {
     inputs(node, 0, 0)?;
     let &[attribute] = attributes(node)?.as_slice() else {
-        return Err(OnnxError::ConstantAttributes { got: node.proto().attribute.len() });
+        return Err(EvalError::ConstantAttributes { got: node.proto().attribute.len() }.into());
     };
     let name = attribute.name.as_deref().unwrap_or_default();
     let value = ConstantValue::parse(name, attribute)?;
     Ok(Op::Constant { value, output: output(node)? })
 }
 
-fn inputs<'m>(node: &Node<'m>, min: usize, max: usize) -> Result<Vec<&'m str>, OnnxError> {
+fn inputs<'m>(node: &Node<'m>, min: usize, max: usize) -> Result<Vec<&'m str>, GraphError> {
     let inputs: Vec<_> = node.proto().input.iter().map(String::as_str).collect();
     let got = inputs.len();
-    if (min..=max).contains(&got) { Ok(inputs) } else { Err(OnnxError::InputCount { min, max, got }) }
+    if (min..=max).contains(&got) { Ok(inputs) } else { Err(GraphError::InputCount { min, max, got }) }
 }
 
 /// Returns the name of a required input. An empty name stands for an absent input.
-fn present<'m>(inputs: &[&'m str], index: usize) -> Result<&'m str, OnnxError> {
+fn present<'m>(inputs: &[&'m str], index: usize) -> Result<&'m str, GraphError> {
     let name = inputs.get(index).copied().unwrap_or_default();
-    if name.is_empty() { Err(OnnxError::InputAbsent { index }) } else { Ok(name) }
+    if name.is_empty() { Err(GraphError::InputAbsent { index }) } else { Ok(name) }
 }
 
-fn output<'m>(node: &Node<'m>) -> Result<&'m str, OnnxError> {
+fn output<'m>(node: &Node<'m>) -> Result<&'m str, GraphError> {
     match node.proto().output.as_slice() {
         [output] if !output.is_empty() => Ok(output),
         outputs => {
-            Err(OnnxError::OutputCount { got: outputs.iter().filter(|output| !output.is_empty()).count() })
+            Err(GraphError::OutputCount { got: outputs.iter().filter(|output| !output.is_empty()).count() })
         }
     }
 }
 
-fn attributes<'m>(node: &Node<'m>) -> Result<Vec<&'m AttributeProto>, OnnxError> {
+fn attributes<'m>(node: &Node<'m>) -> Result<Vec<&'m AttributeProto>, GraphError> {
     let mut names = std::collections::BTreeSet::new();
     let attributes: Vec<_> = node.proto().attribute.iter().collect();
     for attribute in &attributes {
         if !names.insert(attribute.name.as_deref()) {
             let name = attribute.name.clone().unwrap_or_default();
-            return Err(OnnxError::AttributeTwice { name });
+            return Err(GraphError::AttributeTwice { name });
         }
     }
     Ok(attributes)
 }
 
-fn no_attributes(node: &Node<'_>) -> Result<(), OnnxError> {
+fn no_attributes(node: &Node<'_>) -> Result<(), GraphError> {
     node.proto().attribute.first().map_or(Ok(()), |attribute| Err(unknown(attribute)))
 }
 
-fn unknown(attribute: &AttributeProto) -> OnnxError {
-    OnnxError::AttributeUnknown { name: attribute.name.clone().unwrap_or_default() }
+fn unknown(attribute: &AttributeProto) -> GraphError {
+    GraphError::AttributeUnknown { name: attribute.name.clone().unwrap_or_default() }
 }
 
-fn parse_mode(name: &[u8]) -> Result<Mode, OnnxError> {
+fn parse_mode(name: &[u8]) -> Result<Mode, EvalError> {
     let name = String::from_utf8_lossy(name);
-    name.parse().map_err(|_| OnnxError::Mode { mode: name.into_owned() })
+    name.parse().map_err(|_| EvalError::Mode { mode: name.into_owned() })
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::evaluator::Evaluator;
 use super::op::Op;
 use super::report::{NotInPlace, Use};
-use crate::{NodeLabel, OnnxError, ValueInfo};
+use crate::{EvalError, NodeLabel, OnnxError, ValueInfo};
 
 /// The buffer to write `present_cache` into.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -54,7 +54,7 @@ pub(super) struct PlacementPlan {
 /// Decides the placement for a graph whose inputs all have values.
 ///
 /// # Errors
-/// Returns [`OnnxError::NotInPlace`] wrapped in [`OnnxError::InNode`] if [`Placement::InPlace`] is requested
+/// Returns [`EvalError::NotInPlace`] wrapped in [`OnnxError::InNode`] if [`Placement::InPlace`] is requested
 /// but not possible.
 pub(super) fn place(
     evaluator: &Evaluator<'_>,
@@ -93,7 +93,7 @@ pub(super) fn place(
         };
         if let (Some(reason), Placement::InPlace) = (&reason, placement) {
             let reason = Box::new(reason.clone());
-            return Err(node.error(OnnxError::NotInPlace { reason }));
+            return Err(node.error(EvalError::NotInPlace { reason }));
         }
         let last_use = last_use(op.output());
         let buffer = match source.and_then(|source| Some((source, buffers.get_mut(source)?))) {

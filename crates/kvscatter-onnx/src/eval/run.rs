@@ -12,7 +12,7 @@ use super::placement::{Placement, place};
 use super::report::{NodeReport, NotInPlace, Outcome, OutputCopy, Report};
 use super::types::{TensorType, Types};
 use super::{add, memory};
-use crate::{Data, Node, OnnxError, Tensor};
+use crate::{Data, EvalError, GraphError, Node, OnnxError, Tensor};
 
 /// The result of an evaluation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,15 +29,15 @@ impl<'m> Evaluator<'m> {
     /// All types, shapes, placements and the required memory are checked before anything is computed.
     ///
     /// # Errors
-    /// * Returns [`OnnxError::InputMissing`] or [`OnnxError::InputUnknown`] if the names of the feeds are not
+    /// * Returns [`EvalError::InputMissing`] or [`EvalError::InputUnknown`] if the names of the feeds are not
     ///   those of the graph's inputs.
-    /// * Returns [`OnnxError::ValueType`], [`OnnxError::ValueRank`], [`OnnxError::ValueDim`],
-    ///   [`OnnxError::SymbolConflict`] or [`OnnxError::RankTooLarge`] if a feed or an output does not match
+    /// * Returns [`EvalError::ValueType`], [`EvalError::ValueRank`], [`EvalError::ValueDim`],
+    ///   [`EvalError::SymbolConflict`] or [`EvalError::RankTooLarge`] if a feed or an output does not match
     ///   its declaration.
-    /// * Returns [`OnnxError::Operator`], [`OnnxError::AddType`], [`OnnxError::AddTypes`],
-    ///   [`OnnxError::Broadcast`] or [`OnnxError::NotInPlace`], wrapped in [`OnnxError::InNode`], if a node
+    /// * Returns [`kvscatter::Error`], [`EvalError::AddType`], [`EvalError::AddTypes`],
+    ///   [`EvalError::Broadcast`] or [`EvalError::NotInPlace`], wrapped in [`OnnxError::InNode`], if a node
     ///   cannot be evaluated.
-    /// * Returns [`OnnxError::MemoryLimit`] if the evaluation needs more memory than the limit.
+    /// * Returns [`EvalError::MemoryLimit`] if the evaluation needs more memory than the limit.
     pub fn run(
         &self,
         feeds: BTreeMap<&str, Feed<'_>>,
@@ -128,7 +128,7 @@ fn feed_types<'m>(
         }
     }
     match feeds.keys().find(|&&name| !types.contains_key(name)) {
-        Some(&name) => Err(OnnxError::InputUnknown { name: name.to_owned() }),
+        Some(&name) => Err(EvalError::InputUnknown { name: name.to_owned() }.into()),
         None => Ok(types),
     }
 }
@@ -168,14 +168,14 @@ impl<'a> Values<'a> {
 
     /// Returns the index of the buffer that a name refers to.
     fn index(&self, name: &str) -> Result<usize, OnnxError> {
-        self.buffer_of.get(name).copied().ok_or_else(|| missing(name))
+        self.buffer_of.get(name).copied().ok_or_else(|| missing(name).into())
     }
 
     fn get(&self, name: &str) -> Result<&Tensor, OnnxError> {
         match self.buffers.get(self.index(name)?) {
             Some(ValueBuffer::Borrowed(tensor)) => Ok(tensor),
             Some(ValueBuffer::Owned { tensor, .. }) => Ok(tensor),
-            Some(ValueBuffer::Taken) | None => Err(missing(name)),
+            Some(ValueBuffer::Taken) | None => Err(missing(name).into()),
         }
     }
 
@@ -188,7 +188,7 @@ impl<'a> Values<'a> {
             ValueBuffer::Owned { tensor, entered } => Ok((tensor, entered)),
             other => {
                 *slot = other;
-                Err(missing(name))
+                Err(missing(name).into())
             }
         }
     }
@@ -232,7 +232,7 @@ impl<'a> Values<'a> {
     }
 
     fn int64s(&self, name: &str) -> Result<Vec<i64>, OnnxError> {
-        self.get(name)?.int64s().map(Iterator::collect).ok_or_else(|| missing(name))
+        self.get(name)?.int64s().map(Iterator::collect).ok_or_else(|| missing(name).into())
     }
 
     /// Writes in place. Returns the outcome and the bytes that moved.
@@ -258,7 +258,7 @@ impl<'a> Values<'a> {
             Some(&ValueBuffer::Owned { ref tensor, entered }) => {
                 Ok(Outcome::InPlace { past_address: entered, present_address: tensor.address() })
             }
-            _ => Err(missing(present_cache)),
+            _ => Err(missing(present_cache).into()),
         }
     }
 
@@ -277,7 +277,7 @@ impl<'a> Values<'a> {
                 let _ = plan.write_present_cloned(past, update, &mut present)?;
                 Data::Strings(present)
             }
-            _ => return Err(missing(update)),
+            _ => return Err(missing(update).into()),
         };
         let present = Tensor::new(past.element(), past.shape().to_vec(), data)?;
         let moved = size(&present);
@@ -322,8 +322,8 @@ impl<'a> Values<'a> {
     }
 }
 
-fn missing(name: &str) -> OnnxError {
-    OnnxError::ValueMissing { name: name.to_owned() }
+fn missing(name: &str) -> GraphError {
+    GraphError::ValueMissing { name: name.to_owned() }
 }
 
 /// Returns the bytes of the update in the blocks of a plan.

@@ -7,7 +7,7 @@ use kvscatter::spec::PartialTensor;
 use kvscatter::{ElementType, Prepared};
 
 use super::op::Op;
-use crate::{Dimension, OnnxError, Tensor, ValueInfo, storage_len};
+use crate::{Dimension, EvalError, GraphError, OnnxError, Tensor, ValueInfo, storage_len};
 
 /// The maximum rank of a value, the same as NumPy's.
 pub const MAX_RANK: usize = 64;
@@ -16,13 +16,16 @@ pub const MAX_RANK: usize = 64;
 /// does. A symbolic dimension must have one size in all of them.
 ///
 /// # Errors
-/// Returns [`OnnxError::ValueType`], [`OnnxError::ValueRank`], [`OnnxError::ValueDim`] or
-/// [`OnnxError::SymbolConflict`] for the first tensor that does not match.
+/// Returns [`EvalError::ValueType`], [`EvalError::ValueRank`], [`EvalError::ValueDim`] or
+/// [`EvalError::SymbolConflict`] for the first tensor that does not match.
 pub fn check_declared<'a, 'm: 'a>(
     values: impl IntoIterator<Item = (&'a ValueInfo<'m>, &'a Tensor)>,
 ) -> Result<(), OnnxError> {
     let mut bindings = Bindings::default();
-    values.into_iter().try_for_each(|(declared, tensor)| bindings.check(declared, &TensorType::of(tensor)))
+    for (declared, tensor) in values {
+        bindings.check(declared, &TensorType::of(tensor))?;
+    }
+    Ok(())
 }
 
 /// A type and a shape whose size fits a buffer.
@@ -70,7 +73,7 @@ impl<'m> Types<'m> {
     pub(crate) fn add_value(&mut self, name: &'m str, ty: TensorType) -> Result<(), OnnxError> {
         let rank = ty.shape.len();
         if rank > MAX_RANK {
-            return Err(OnnxError::RankTooLarge { name: name.to_owned(), rank, limit: MAX_RANK });
+            return Err(EvalError::RankTooLarge { name: name.to_owned(), rank, limit: MAX_RANK }.into());
         }
         self.values.insert(name, ty);
         Ok(())
@@ -102,34 +105,34 @@ impl<'m> Types<'m> {
 
     /// Returns the type of a value that a node reads, which is known because the nodes of a graph are in
     /// order.
-    fn value(&self, name: &str) -> Result<&TensorType, OnnxError> {
-        self.values.get(name).ok_or_else(|| OnnxError::ValueMissing { name: name.to_owned() })
+    fn value(&self, name: &str) -> Result<&TensorType, GraphError> {
+        self.values.get(name).ok_or_else(|| GraphError::ValueMissing { name: name.to_owned() })
     }
 }
 
 impl<'m> Bindings<'m> {
     /// Checks that a value matches its declaration, and that its symbolic dimensions have the same sizes as
     /// elsewhere.
-    pub(crate) fn check(&mut self, declared: &ValueInfo<'m>, ty: &TensorType) -> Result<(), OnnxError> {
+    pub(crate) fn check(&mut self, declared: &ValueInfo<'m>, ty: &TensorType) -> Result<(), EvalError> {
         let name = || declared.name.to_owned();
         if declared.element != ty.element {
-            return Err(OnnxError::ValueType { name: name(), expected: declared.element, got: ty.element });
+            return Err(EvalError::ValueType { name: name(), expected: declared.element, got: ty.element });
         }
         let Some(dims) = &declared.shape else {
             return Ok(());
         };
         if dims.len() != ty.shape.len() {
-            return Err(OnnxError::ValueRank { name: name(), expected: dims.len(), got: ty.shape.len() });
+            return Err(EvalError::ValueRank { name: name(), expected: dims.len(), got: ty.shape.len() });
         }
         for (axis, (dim, &got)) in dims.iter().zip(ty.shape.iter()).enumerate() {
             match *dim {
                 Dimension::Known(expected) if expected != got => {
-                    return Err(OnnxError::ValueDim { name: name(), axis, expected, got });
+                    return Err(EvalError::ValueDim { name: name(), axis, expected, got });
                 }
                 Dimension::Symbolic(symbol) => {
                     let expected = *self.0.entry(symbol).or_insert(got);
                     if expected != got {
-                        return Err(OnnxError::SymbolConflict {
+                        return Err(EvalError::SymbolConflict {
                             name: name(),
                             axis,
                             symbol: symbol.to_owned(),
@@ -148,10 +151,10 @@ impl<'m> Bindings<'m> {
 /// Returns the type of a sum. Both operands must be integers of one type, and shapes broadcast as in NumPy.
 fn sum(left: &TensorType, right: &TensorType) -> Result<TensorType, OnnxError> {
     if left.element != right.element {
-        return Err(OnnxError::AddTypes { left: left.element, right: right.element });
+        return Err(EvalError::AddTypes { left: left.element, right: right.element }.into());
     }
     if !is_integer(left.element) {
-        return Err(OnnxError::AddType { element: left.element });
+        return Err(EvalError::AddType { element: left.element }.into());
     }
     let rank = left.shape.len().max(right.shape.len());
     let dims = |shape: &Rc<[usize]>| {
@@ -167,7 +170,7 @@ fn sum(left: &TensorType, right: &TensorType) -> Result<TensorType, OnnxError> {
     };
     let shape = dims(&left.shape).zip(dims(&right.shape)).map(dim).collect::<Option<Rc<[usize]>>>();
     let shape = shape
-        .ok_or_else(|| OnnxError::Broadcast { left: left.shape.to_vec(), right: right.shape.to_vec() })?;
+        .ok_or_else(|| EvalError::Broadcast { left: left.shape.to_vec(), right: right.shape.to_vec() })?;
     storage_len(left.element, &shape)?;
     Ok(TensorType { element: left.element, shape })
 }

@@ -8,8 +8,8 @@ use std::path::{Component, Path, PathBuf};
 use cap_std::ambient_authority;
 use cap_std::fs::{Dir, File};
 
-use crate::OnnxError;
 use crate::file::{self, Stamp};
+use crate::{ErrorPlace, ExternalError, FileError, OnnxError};
 
 /// A folder from which only regular files can be read.
 ///
@@ -35,12 +35,12 @@ impl Folder {
         let (root_path, inside) = repository_of(path).unwrap_or_else(|| (path.to_owned(), PathBuf::new()));
         match Dir::open_ambient_dir(&root_path, ambient_authority()) {
             Ok(root) => Ok(Self { root, root_path, inside }),
-            Err(cause) => Err(OnnxError::Io(cause).in_file(path)),
+            Err(cause) => Err(cause).in_file(path),
         }
     }
 
     /// Returns the path of a location in the root.
-    fn path(&self, location: &Path) -> Result<PathBuf, OnnxError> {
+    fn path(&self, location: &Path) -> Result<PathBuf, ExternalError> {
         relative(location).map(|location| self.inside.join(location))
     }
 
@@ -60,7 +60,7 @@ impl Folder {
     pub(crate) fn size(&self, location: &Path) -> Result<Option<u64>, OnnxError> {
         match self.root.metadata(self.path(location)?) {
             Ok(metadata) if metadata.is_file() => Ok(Some(metadata.len())),
-            Ok(_) => Err(OnnxError::NotRegularFile),
+            Ok(_) => Err(FileError::NotRegularFile.into()),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
             Err(error) => Err(cause(error, location)),
         }
@@ -79,7 +79,7 @@ impl Folder {
         }
         let (file, size) = self.file(location)?;
         if size > limit {
-            return Err(OnnxError::FileTooLarge { size, limit });
+            return Err(FileError::FileTooLarge { size, limit }.into());
         }
         file::read_exactly(file, size).map(Some)
     }
@@ -92,8 +92,7 @@ impl Folder {
             }
             entries => entries.map_err(|error| cause(error, inside))?,
         };
-        let name = |entry: std::io::Result<cap_std::fs::DirEntry>| Ok(entry?.file_name());
-        entries.map(name).collect::<Result<_, _>>().map_err(OnnxError::Io)
+        entries.map(|entry| Ok(entry?.file_name())).collect()
     }
 
     /// Returns the path of a file of the folder, with every symbolic link inside the folder resolved.
@@ -116,18 +115,18 @@ fn repository_of(folder: &Path) -> Option<(PathBuf, PathBuf)> {
 }
 
 /// Returns the location if it is relative and has no `..`.
-pub(super) fn relative(location: &Path) -> Result<&Path, OnnxError> {
+pub(super) fn relative(location: &Path) -> Result<&Path, ExternalError> {
     let stays = |part| matches!(part, Component::Normal(_) | Component::CurDir);
     if location.components().all(stays) { Ok(location) } else { Err(escape(location, false)) }
 }
 
-fn escape(location: &Path, is_link: bool) -> OnnxError {
-    OnnxError::ExternalEscape { location: location.to_string_lossy().into_owned(), is_link }
+fn escape(location: &Path, is_link: bool) -> ExternalError {
+    ExternalError::Escape { location: location.to_string_lossy().into_owned(), is_link }
 }
 
 fn cause(error: std::io::Error, location: &Path) -> OnnxError {
     // If cap-std prevents a path from leaving the folder, the error has no system error code. Errors of the
     // system have one.
     let is_escape = error.kind() == ErrorKind::PermissionDenied && error.raw_os_error().is_none();
-    if is_escape { escape(location, true) } else { OnnxError::Io(error) }
+    if is_escape { escape(location, true).into() } else { error.into() }
 }

@@ -3,8 +3,8 @@
 use std::io::{self, Read};
 use std::path::Path;
 
-use crate::OnnxError;
 use crate::proto::{BYTES, Reader, VARINT};
+use crate::{FileError, OnnxError};
 
 /// The kind of an output whose file name does not determine its kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,22 +26,22 @@ impl OutputFileKind {
     /// If a regular file already exists there and is not empty, it must begin like a file of this kind.
     ///
     /// # Errors
-    /// Returns [`OnnxError::OtherKind`] if the file has another kind, and [`OnnxError::Io`] if it cannot be
+    /// Returns [`FileError::OtherKind`] if the file has another kind, and [`std::io::Error`] if it cannot be
     /// read.
     pub fn check(self, path: &Path) -> Result<(), OnnxError> {
         match std::fs::metadata(path) {
             Ok(meta) if meta.is_file() && meta.len() > 0 => {}
             Ok(_) => return Ok(()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            Err(error) => return Err(OnnxError::Io(error)),
+            Err(error) => return Err(error.into()),
         }
         let (file, size) = super::open(path).map_err(OnnxError::into_root)?;
         let mut bytes = Vec::new();
-        file.take(BEGINNING).read_to_end(&mut bytes).map_err(OnnxError::Io)?;
+        file.take(BEGINNING).read_to_end(&mut bytes)?;
         if self.begins(&bytes, size > BEGINNING) {
             Ok(())
         } else {
-            Err(OnnxError::OtherKind { kind: self.name() })
+            Err(FileError::OtherKind { kind: self.name() }.into())
         }
     }
 
@@ -87,7 +87,7 @@ fn begins_model(bytes: &[u8], has_more: bool) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::OutputFileKind;
+    use super::{FileError, OutputFileKind};
 
     #[test]
     fn kinds_are_told_apart_by_their_beginnings() {
@@ -127,7 +127,7 @@ mod tests {
         assert!(OutputFileKind::Html.check(&path).is_ok());
         std::fs::write(&path, b"notes").unwrap();
         let error = OutputFileKind::Html.check(&path).unwrap_err();
-        assert!(matches!(error, crate::OnnxError::OtherKind { .. }), "{error}");
+        assert!(matches!(error.cause(), Some(FileError::OtherKind { .. })), "{error}");
         #[cfg(unix)]
         assert!(OutputFileKind::Html.check("/dev/null".as_ref()).is_ok());
     }

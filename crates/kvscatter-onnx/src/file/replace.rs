@@ -12,7 +12,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::UnfinishedFiles;
 use super::identity::folder_of;
 use super::write::link_target;
-use crate::OnnxError;
+use crate::{ErrorPlace, FileError, OnnxError};
 
 /// Writes a file in one step, like [`write`](super::write), with contents that `fill` writes in parts.
 ///
@@ -26,42 +26,39 @@ use crate::OnnxError;
 /// Nothing is flushed to the disk. After a loss of power, the file may have any contents.
 ///
 /// # Errors
-/// * Returns [`OnnxError::NotRegularFile`] or [`OnnxError::Io`], wrapped in [`OnnxError::InFile`].
+/// * Returns [`FileError::NotRegularFile`] or [`std::io::Error`], wrapped in [`OnnxError::InFile`].
 /// * Returns the error of `fill`.
 pub fn replace<E: From<OnnxError>>(
     path: &Path,
     fill: impl FnOnce(&mut File) -> Result<(), E>,
 ) -> Result<(), E> {
-    let in_file = |error: io::Error| E::from(OnnxError::Io(error).in_file(path));
-    let (target, permissions) = existing(path).map_err(|error| E::from(error.in_file(path)))?;
+    let (target, permissions) = existing(path).in_file(path)?;
     let mut unfinished = UnfinishedFiles::new();
-    let (mut file, new) = begin(&mut unfinished, &target).map_err(in_file)?;
+    let (mut file, new) = begin(&mut unfinished, &target).in_file(path)?;
     fill(&mut file)?;
     let done = permissions.map_or(Ok(()), |permissions| file.set_permissions(permissions));
-    done.and_then(|()| unfinished.complete(|| std::fs::rename(new, target))).map_err(in_file)
+    let done = done.and_then(|()| unfinished.complete(|| std::fs::rename(new, target)));
+    Ok(done.in_file(path)?)
 }
 
 /// Returns the path of the file that is replaced or created, and the permissions of an existing file.
 fn existing(path: &Path) -> Result<(PathBuf, Option<Permissions>), OnnxError> {
     // The path is examined before it is opened, because opening some devices has an effect.
     match std::fs::metadata(path) {
-        Ok(meta) if !meta.is_file() => return Err(OnnxError::NotRegularFile),
+        Ok(meta) if !meta.is_file() => return Err(FileError::NotRegularFile.into()),
         Ok(_) => {}
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return Ok((link_target(path).map_err(OnnxError::Io)?, None));
-        }
-        Err(error) => return Err(OnnxError::Io(error)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((link_target(path)?, None)),
+        Err(error) => return Err(error.into()),
     }
     // The file is opened to check the permission to write. A rename alone would also replace a write-protected file.
     let mut options = OpenOptions::new();
     options.write(true).nonblock(true);
-    let file = cap_std::fs::File::open_ambient_with(path, &options, ambient_authority());
-    let file = file.map_err(OnnxError::Io)?.into_std();
-    let meta = file.metadata().map_err(OnnxError::Io)?;
+    let file = cap_std::fs::File::open_ambient_with(path, &options, ambient_authority())?.into_std();
+    let meta = file.metadata()?;
     if !meta.is_file() {
-        return Err(OnnxError::NotRegularFile);
+        return Err(FileError::NotRegularFile.into());
     }
-    Ok((path.canonicalize().map_err(OnnxError::Io)?, Some(meta.permissions())))
+    Ok((path.canonicalize()?, Some(meta.permissions())))
 }
 
 /// Creates a locked file for the new contents of a target. Before that, removes the files that processes which no
@@ -109,12 +106,12 @@ mod tests {
     use std::io::Write;
     use std::path::Path;
 
-    use super::{begin, replace};
-    use crate::OnnxError;
+    use super::{FileError, begin, replace};
     use crate::file::UnfinishedFiles;
+    use crate::{GraphError, OnnxError};
 
     fn put(path: &Path, bytes: &[u8]) -> Result<(), OnnxError> {
-        replace(path, |file| file.write_all(bytes).map_err(OnnxError::Io))
+        replace(path, |file| Ok(file.write_all(bytes)?))
     }
 
     fn count(folder: &Path) -> usize {
@@ -142,10 +139,10 @@ mod tests {
         let path = folder.path().join("file");
         put(&path, b"old").unwrap();
         let error = replace(&path, |file| {
-            file.write_all(b"new").map_err(OnnxError::Io)?;
-            Err(OnnxError::GraphMissing)
+            file.write_all(b"new")?;
+            Err(OnnxError::from(GraphError::GraphMissing))
         });
-        assert!(matches!(error, Err(OnnxError::GraphMissing)));
+        assert_eq!(error.unwrap_err().kind(), "graph_missing");
         assert_eq!((fs::read(&path).unwrap().as_slice(), count(folder.path())), (&b"old"[..], 1));
     }
 
@@ -158,7 +155,7 @@ mod tests {
         assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
         for path in [folder.path(), Path::new("/dev/null"), &socket, &pipe] {
             let error = put(path, b"x").unwrap_err();
-            assert!(matches!(error.root(), OnnxError::NotRegularFile), "{error}");
+            assert!(matches!(error.cause(), Some(FileError::NotRegularFile)), "{error}");
         }
     }
 

@@ -28,7 +28,7 @@ impl Stamp {
     pub(crate) fn of(file: &File) -> Result<Self, OnnxError> {
         #[cfg(unix)]
         use std::os::unix::fs::MetadataExt;
-        let meta = file.metadata().map_err(OnnxError::Io)?;
+        let meta = file.metadata()?;
         Ok(Self {
             len: meta.len(),
             modified: meta.modified().ok(),

@@ -9,7 +9,7 @@ use super::{FoldError, Value};
 use crate::graph::{self, DEFAULT_DOMAIN, FunctionNames};
 use crate::ir::{self, NodeValues, ValueId, ValueTable};
 use crate::proto::{FunctionProto, NodeProto, TensorProto};
-use crate::{Graph, Node, NodeLabel, OnnxError};
+use crate::{Graph, GraphError, Node, NodeLabel, OnnxError};
 
 /// Nodes in order, and the values between them.
 #[derive(Debug)]
@@ -58,10 +58,8 @@ impl OpenShape {
             nodes.push(node.as_ref().clone());
             error = cause;
         }
-        match error {
-            OnnxError::Fold(cause @ FoldError::ValuesUnknown { .. }) => {
-                Some(Self(Rc::new((nodes, cause.clone()))))
-            }
+        match error.cause() {
+            Some(cause @ FoldError::ValuesUnknown { .. }) => Some(Self(Rc::new((nodes, cause.clone())))),
             _ => None,
         }
     }
@@ -217,8 +215,8 @@ impl<'m> Body<'m> {
     ///
     /// # Errors
     /// * Returns the errors of [`graph::nodes`].
-    /// * Returns [`OnnxError::ValueMissing`] for a value that no earlier node produces.
-    /// * Returns [`OnnxError::DuplicateName`] for a value that is produced twice.
+    /// * Returns [`GraphError::ValueMissing`] for a value that no earlier node produces.
+    /// * Returns [`GraphError::DuplicateName`] for a value that is produced twice.
     pub(super) fn of_function(
         function: &'m FunctionProto,
         functions: &Functions<'m>,
@@ -229,7 +227,7 @@ impl<'m> Body<'m> {
         for name in &function.input {
             values.add(name, ir::Source::Input);
         }
-        let twice = |name: &str| OnnxError::DuplicateName { name: name.to_owned() };
+        let twice = |name: &str| GraphError::DuplicateName { name: name.to_owned() };
         values.add_nodes(&function.node).map_err(twice)?;
         let is_known = |index: usize, name: &str| match values.get(name).map(|value| value.source) {
             Some(ir::Source::Node { node, .. }) => node < index,
@@ -238,7 +236,7 @@ impl<'m> Body<'m> {
         for (index, proto) in function.node.iter().enumerate() {
             let mut read = proto.input.iter().filter(|name| !name.is_empty());
             if let Some(name) = read.find(|name| !is_known(index, name)) {
-                return Err(OnnxError::ValueMissing { name: name.clone() });
+                return Err(GraphError::ValueMissing { name: name.clone() }.into());
             }
         }
         let mut body = Self::new(nodes.into(), Arc::new(values));
@@ -270,9 +268,9 @@ impl<'m> Body<'m> {
     /// Returns the index of a value.
     ///
     /// # Errors
-    /// Returns [`OnnxError::ValueMissing`] if the value does not exist.
-    pub(super) fn id(&self, name: &str) -> Result<ValueId, OnnxError> {
-        self.values.id(name).ok_or_else(|| OnnxError::ValueMissing { name: name.to_owned() })
+    /// Returns [`GraphError::ValueMissing`] if the value does not exist.
+    pub(super) fn id(&self, name: &str) -> Result<ValueId, GraphError> {
+        self.values.id(name).ok_or_else(|| GraphError::ValueMissing { name: name.to_owned() })
     }
 
     pub(super) fn state(&self, id: ValueId) -> Option<&ValueState<'m>> {

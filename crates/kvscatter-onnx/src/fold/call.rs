@@ -8,7 +8,7 @@ use super::value::MAX_VALUES;
 use super::work::Work;
 use super::{FoldError, Value, Values, shapes};
 use crate::proto::{AttributeProto, NodeProto};
-use crate::{ExternalData, OnnxError, attribute, tensor_proto};
+use crate::{ExternalData, GraphError, OnnxError, attribute, tensor_proto};
 
 /// A node's operator with its inputs and attributes.
 pub(super) struct Call<'a> {
@@ -40,7 +40,7 @@ impl<'m> Attributes<'m> {
             let resolved = referred.map_or(Some(attribute), |referred| outer.0.get(referred).copied());
             let Some(resolved) = resolved else { continue };
             if all.insert(name, resolved).is_some() {
-                return Err(OnnxError::AttributeTwice { name: name.to_owned() });
+                return Err(GraphError::AttributeTwice { name: name.to_owned() }.into());
             }
         }
         Ok(Self(all))
@@ -63,8 +63,8 @@ pub(super) type Outputs = Result<Vec<Value>, OnnxError>;
 
 impl<'a> Call<'a> {
     /// Returns an input.
-    pub(super) fn input(&self, index: usize) -> Result<&'a Value, OnnxError> {
-        self.optional(index).ok_or(OnnxError::InputAbsent { index })
+    pub(super) fn input(&self, index: usize) -> Result<&'a Value, GraphError> {
+        self.optional(index).ok_or(GraphError::InputAbsent { index })
     }
 
     /// Returns an input that may be absent.
@@ -73,7 +73,7 @@ impl<'a> Call<'a> {
     }
 
     /// Returns all inputs, or an error if one is absent.
-    pub(super) fn all_inputs(&self) -> Result<Vec<&'a Value>, OnnxError> {
+    pub(super) fn all_inputs(&self) -> Result<Vec<&'a Value>, GraphError> {
         (0..self.inputs.len()).map(|index| self.input(index)).collect()
     }
 
@@ -139,7 +139,7 @@ impl<'a> Call<'a> {
     pub(super) fn element(&self, name: &str) -> Result<Option<ElementType>, OnnxError> {
         let code = |attribute| attribute::int(attribute).map(|code| i32::try_from(code).unwrap_or(i32::MAX));
         let code = self.attribute(name).map(code).transpose()?.filter(|&code| code != 0);
-        code.map(|code| tensor_proto::element_type(Some(code))).transpose()
+        Ok(code.map(|code| tensor_proto::element_type(Some(code))).transpose()?)
     }
 
     /// Returns an axis of an input, as an attribute gives it.
@@ -196,6 +196,6 @@ impl<'a> Call<'a> {
 }
 
 /// Converts a computed dimension.
-pub(super) fn dim(dim: i64) -> Result<usize, OnnxError> {
-    usize::try_from(dim).map_err(|_| FoldError::Dim { dim }.into())
+pub(super) fn dim(dim: i64) -> Result<usize, FoldError> {
+    usize::try_from(dim).map_err(|_| FoldError::Dim { dim })
 }

@@ -77,6 +77,8 @@ pub enum FoldError {
     TooMuch { limit: u64 },
 }
 
+crate::cause!(FoldError, |_| "fold");
+
 #[cfg(test)]
 mod tests {
     use kvscatter::ElementType;

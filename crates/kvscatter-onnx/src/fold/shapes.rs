@@ -4,7 +4,7 @@
 //! computations below do not saturate.
 
 use super::FoldError;
-use crate::OnnxError;
+use crate::{EvalError, OnnxError};
 
 /// Returns the number of elements of a shape.
 pub(crate) fn elements(shape: &[usize]) -> usize {
@@ -47,13 +47,13 @@ pub(crate) fn walk(shape: &[usize], offset: i64, strides: &[i64]) -> Vec<usize> 
 /// Returns the shape that two shapes broadcast to, as in NumPy.
 ///
 /// # Errors
-/// Returns [`OnnxError::Broadcast`] if two dimensions differ and neither is 1.
+/// Returns [`EvalError::Broadcast`] if two dimensions differ and neither is 1.
 pub(crate) fn broadcast(left: &[usize], right: &[usize]) -> Result<Vec<usize>, OnnxError> {
     let rank = left.len().max(right.len());
     let dim = |(left_dim, right_dim)| match (left_dim, right_dim) {
         (1, dim) | (dim, 1) => Ok(dim),
         (left_dim, right_dim) if left_dim == right_dim => Ok(left_dim),
-        _ => Err(OnnxError::Broadcast { left: left.to_vec(), right: right.to_vec() }),
+        _ => Err(EvalError::Broadcast { left: left.to_vec(), right: right.to_vec() }.into()),
     };
     aligned(left, rank).zip(aligned(right, rank)).map(dim).collect()
 }

@@ -6,7 +6,7 @@ use super::values::{NumberKind, Values};
 use super::{FoldError, number, shapes};
 use crate::eval::MAX_RANK;
 use crate::proto::TensorProto;
-use crate::{Data, ExternalData, OnnxError, Tensor, storage_len, tensor_proto};
+use crate::{Data, ErrorPlace, ExternalData, OnnxError, Tensor, storage_len, tensor_proto};
 
 /// The maximum number of elements of a value that are computed or read. Of larger values, only the shape is
 /// known.
@@ -28,7 +28,7 @@ impl Value {
     ///
     /// # Errors
     /// * Returns [`FoldError::RankTooLarge`] if the rank is too large.
-    /// * Returns [`OnnxError::Tensor`] if the shape is larger than any buffer.
+    /// * Returns [`TensorError`](crate::TensorError) if the shape is larger than any buffer.
     /// * Returns [`FoldError::Values`] if the number or kind of the elements does not match the shape and the
     ///   type.
     pub(crate) fn new(
@@ -84,14 +84,13 @@ impl Value {
     /// Creates a value with the type and shape that a file declares for a tensor, without its elements.
     ///
     /// # Errors
-    /// Returns [`OnnxError::UndefinedType`], [`OnnxError::UnsupportedType`], [`OnnxError::NegativeDim`] or
-    /// the errors of [`new`](Self::new), wrapped in [`OnnxError::InTensor`].
+    /// Returns the errors of the type, of the dimensions and of [`new`](Self::new), wrapped in
+    /// [`OnnxError::InTensor`].
     pub(crate) fn header(name: &str, message: &TensorProto) -> Result<Self, OnnxError> {
+        let element = tensor_proto::element_type(message.data_type).in_tensor(name)?;
         let dims = message.dims.iter().enumerate();
         let shape = dims.map(|(axis, &dim)| tensor_proto::size(axis, dim)).collect::<Result<_, _>>();
-        let element = tensor_proto::element_type(message.data_type);
-        let header = element.and_then(|element| Self::shaped(element, shape?));
-        header.map_err(|error| error.in_tensor(name))
+        Self::shaped(element, shape.in_tensor(name)?).in_tensor(name)
     }
 
     /// Creates a value from a tensor in a file. Its elements are read if there are at most [`MAX_VALUES`] of

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use kvscatter::Mode;
 
 use crate::edit::{Editor, NewNode};
-use crate::{Dimension, OnnxError};
+use crate::{Dimension, EvalError, OnnxError};
 
 use super::scatter::Scatter;
 
@@ -115,7 +115,7 @@ impl<'p> Indices<'p> {
                 self.editor
                     .shared(NewNode::new("Where", &[&fits, &wrapped, &capacity]).called("positions"))?
             }
-            other => return Err(OnnxError::Mode { mode: format!("{other:?}") }),
+            other => return Err(EvalError::Mode { mode: format!("{other:?}") }.into()),
         };
         self.unsqueeze(&positions, (1..rank).filter(|&axis| axis != scatter.axis))
     }

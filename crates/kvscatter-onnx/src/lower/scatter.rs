@@ -6,7 +6,7 @@ use crate::eval::{MAX_RANK, Op};
 use crate::graph::{DEFAULT_DOMAIN, full_domain};
 use crate::narrow_types::is_narrow;
 use crate::proto::NodeProto;
-use crate::{Dimension, Graph, Node, OnnxError};
+use crate::{Dimension, EvalError, Graph, LowerError, Node, OnnxError};
 
 /// A `TensorScatter` of the graph, with the declarations of its inputs.
 #[derive(Debug)]
@@ -35,20 +35,20 @@ pub(super) fn scatters<'m>(graph: &Graph<'m>) -> Result<Vec<Scatter<'m>>, OnnxEr
 
 fn scatter<'m>(node: &Node<'m>, op: Op<'m>, graph: &Graph<'m>) -> Result<Scatter<'m>, OnnxError> {
     let Op::TensorScatter { op, mode, past_cache, update, write_indices, present_cache } = op else {
-        return Err(OnnxError::UnsupportedOperator);
+        return Err(EvalError::UnsupportedOperator.into());
     };
     let caches: Vec<_> = [past_cache, present_cache].iter().filter_map(|name| graph.declared(name)).collect();
     let rows = graph.declared(update);
     let element = caches.iter().chain(&rows).map(|info| info.element).next();
     // No version of `ScatterElements` and `ScatterND` supports these types.
     if let Some(element) = element.filter(|&element| is_narrow(element)) {
-        return Err(OnnxError::LowerType { element });
+        return Err(LowerError::LowerType { element }.into());
     }
     let update_shape = rows.as_ref().and_then(|info| info.shape.as_deref());
     let cache = caches.iter().find_map(|info| info.shape.as_deref());
-    let rank = cache.or(update_shape).map(<[_]>::len).ok_or(OnnxError::RankUnknown)?;
+    let rank = cache.or(update_shape).map(<[_]>::len).ok_or(LowerError::RankUnknown)?;
     if rank > MAX_RANK {
-        return Err(OnnxError::RankTooLarge { name: past_cache.to_owned(), rank, limit: MAX_RANK });
+        return Err(EvalError::RankTooLarge { name: past_cache.to_owned(), rank, limit: MAX_RANK }.into());
     }
     let axis = op.resolve_axis(rank)?;
     let length = update_shape.and_then(|shape| shape.get(axis).copied()).unwrap_or(Dimension::Unknown);

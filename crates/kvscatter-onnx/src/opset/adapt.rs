@@ -2,10 +2,10 @@
 //! one.
 
 use crate::OnnxError;
-use crate::attribute;
 use crate::edit::NewNode;
 use crate::edit::names::Names;
 use crate::proto::{AttributeProto, NodeProto};
+use crate::{GraphError, attribute};
 
 /// Operators of images and signals that changed their meaning, with the version of the change.
 const NOT_ADAPTED: [(&str, i64); 8] = [
@@ -53,7 +53,7 @@ impl Adapter {
             op_type
                 if NOT_ADAPTED.iter().any(|&(name, version)| name == op_type && self.crosses(version)) =>
             {
-                return Err(self.changed("it is not rewritten, because decoders do not have it"));
+                return Err(self.changed("it is not rewritten, because decoders do not have it").into());
             }
             _ => self.done.push(node),
         }
@@ -65,8 +65,8 @@ impl Adapter {
         self.from < version && version <= self.to
     }
 
-    fn changed(&self, what: &'static str) -> OnnxError {
-        OnnxError::OperatorChanged { from: self.from, to: self.to, what }
+    fn changed(&self, what: &'static str) -> GraphError {
+        GraphError::OperatorChanged { from: self.from, to: self.to, what }
     }
 
     /// Changes of versions 13 and 18: `axes` is the second input instead of an attribute. Absent axes still
@@ -129,7 +129,7 @@ impl Adapter {
     /// If nothing is dropped, older versions do not define the mask, and newer versions do.
     fn dropout(&mut self, mut node: NodeProto) -> Result<(), OnnxError> {
         if node.output.iter().skip(1).any(|output| !output.is_empty()) {
-            return Err(self.changed("its mask is different"));
+            return Err(self.changed("its mask is different").into());
         }
         node.output.truncate(1);
         take(&mut node, "ratio");

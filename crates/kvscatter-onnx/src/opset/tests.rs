@@ -1,7 +1,7 @@
 //! Tests every change on nodes with literal attributes.
 
 use super::upgrade;
-use crate::OnnxError;
+use crate::GraphError;
 use crate::proto::attribute_proto::AttributeType;
 use crate::proto::{AttributeProto, FunctionProto, ModelProto, NodeProto};
 use crate::support::{Nodes, opset, parsed};
@@ -141,10 +141,10 @@ fn a_node_without_an_equivalent_is_refused_with_its_versions() {
         (17, "Frob"),
     ] {
         let error = refused(version, &format!("y = {op_type}(x)"));
-        assert!(matches!(error.root(), OnnxError::OperatorUnknown { .. }), "{error}");
+        assert!(matches!(error.cause(), Some(GraphError::OperatorUnknown { .. })), "{error}");
     }
     let error = refused(10, "y = Relu(x)");
-    assert!(matches!(error, OnnxError::OpsetTooOld { version: 10, min: 11 }), "{error}");
+    assert!(matches!(error.cause(), Some(GraphError::OpsetTooOld { version: 10, min: 11 })), "{error}");
 }
 
 #[test]

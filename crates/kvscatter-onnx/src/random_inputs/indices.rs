@@ -7,7 +7,7 @@ use std::ops::RangeInclusive;
 use kvscatter::Mode;
 
 use super::{Evaluator, Op, Types};
-use crate::{OnnxError, Tensor};
+use crate::{EvalError, GraphError, OnnxError, Tensor};
 
 /// Returns the range for every element of each value that is constrained.
 pub(super) fn ranges<'m>(
@@ -22,7 +22,7 @@ pub(super) fn ranges<'m>(
     for op in evaluator.ops().iter().rev() {
         match *op {
             Op::TensorScatter { write_indices: Some(indices), present_cache, .. } => {
-                let missing = || OnnxError::ValueMissing { name: present_cache.to_owned() };
+                let missing = || GraphError::ValueMissing { name: present_cache.to_owned() };
                 let prepared = types.prepared(present_cache).ok_or_else(missing)?;
                 let capacity = prepared.geometry().capacity();
                 // All samples of a padded update have the same number of rows.
@@ -54,7 +54,7 @@ pub(super) fn ranges<'m>(
     for input in evaluator.required_inputs().filter(|input| !given.contains_key(input.name)) {
         let is_empty = types.get(input.name).is_some_and(|ty| ty.shape.contains(&0));
         if !is_empty && ranges.get(input.name).is_some_and(RangeInclusive::is_empty) {
-            return Err(OnnxError::NoValidIndices { name: input.name.to_owned() });
+            return Err(EvalError::NoValidIndices { name: input.name.to_owned() }.into());
         }
     }
     Ok(ranges)

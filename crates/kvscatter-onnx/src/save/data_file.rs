@@ -34,8 +34,7 @@ pub enum DataFileOrigin {
 
 /// Returns `true` if two files contain the same bytes.
 pub(super) fn same_contents(mut file: File, bytes: u64, other: &Path) -> Result<bool, OnnxError> {
-    let mut other =
-        File::open_ambient_with(other, &file::read_only(), ambient_authority()).map_err(OnnxError::Io)?;
+    let mut other = File::open_ambient_with(other, &file::read_only(), ambient_authority())?;
     if file::regular_size(&other)? != bytes {
         return Ok(false);
     }
@@ -56,7 +55,7 @@ pub(super) fn same_contents(mut file: File, bytes: u64, other: &Path) -> Result<
 fn fill(file: &mut File, buffer: &mut [u8]) -> Result<usize, OnnxError> {
     let mut filled: usize = 0;
     while let Some(rest) = buffer.get_mut(filled..).filter(|rest| !rest.is_empty()) {
-        match file.read(rest).map_err(OnnxError::Io)? {
+        match file.read(rest)? {
             0 => break,
             got => filled = filled.saturating_add(got),
         }

@@ -10,9 +10,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use xxhash_rust::xxh3::xxh3_128;
 
+use crate::convert::ConvertError;
 use crate::external::Folder;
 use crate::file::{self, Stamp, UnfinishedFiles, folder_of};
-use crate::{DataFile, DataFileOrigin, Fingerprint, Model, OnnxError, WeightTransfer, config_file, proto};
+use crate::{
+    DataFile, DataFileOrigin, ErrorPlace, FileError, Fingerprint, Model, OnnxError, WeightTransfer,
+    config_file, proto,
+};
 
 /// The names of the converted model and of its description.
 const MODEL: &str = "model.onnx";
@@ -35,14 +39,14 @@ const CONVERTER: &str = concat!(env!("CARGO_PKG_VERSION"), ", form 1");
 /// home folder.
 ///
 /// # Errors
-/// Returns [`OnnxError::NoCacheFolder`] if the environment names none of them.
+/// Returns [`ConvertError::NoCacheFolder`] if the environment names none of them.
 pub fn default_cache() -> Result<PathBuf, OnnxError> {
     let set = |name: &str| std::env::var_os(name).filter(|path| !path.is_empty()).map(PathBuf::from);
     let in_cache =
         || set("XDG_CACHE_HOME").filter(|path| path.is_absolute()).map(|path| path.join("kvscatter"));
     let in_home =
         || std::env::home_dir().filter(|path| path.is_absolute()).map(|path| path.join(".cache/kvscatter"));
-    set("KVSCATTER_CACHE").or_else(in_cache).or_else(in_home).ok_or(OnnxError::NoCacheFolder)
+    set("KVSCATTER_CACHE").or_else(in_cache).or_else(in_home).ok_or(ConvertError::NoCacheFolder.into())
 }
 
 /// The folder of conversions.
@@ -95,7 +99,7 @@ impl Request {
     /// Describes a request for the model of this path and these bytes.
     pub(super) fn new(path: &Path, bytes: &[u8], slots: (usize, bool)) -> Result<Self, OnnxError> {
         // If the file is a link, its weights are in the folder of the link.
-        let folder = folder_of(path).canonicalize().map_err(|error| OnnxError::Io(error).in_file(path))?;
+        let folder = folder_of(path).canonicalize().in_file(path)?;
         let path = folder.join(path.file_name().unwrap_or_default());
         Ok(Self { path, hash: hash(bytes), slots })
     }
@@ -136,21 +140,21 @@ impl Cache<'_> {
         max_seq: usize,
     ) -> Result<Kept, OnnxError> {
         let mut made = UnfinishedFiles::new();
-        made.folders(self.root).map_err(OnnxError::Io)?;
+        made.folders(self.root)?;
         self.clean();
-        let new = made.folder_in(self.root, UNFINISHED).map_err(OnnxError::Io)?;
+        let new = made.folder_in(self.root, UNFINISHED)?;
         let files = converted.save_with_weights(&new.join(MODEL), WeightTransfer::Copy)?;
         let record = Record::new(request, stamps, &new, max_seq)?;
-        let text = serde_json::to_vec_pretty(&record).map_err(|error| OnnxError::Io(error.into()))?;
-        file::write(&new.join(RECORD), &text).map_err(OnnxError::Io)?;
+        let text = serde_json::to_vec_pretty(&record).map_err(std::io::Error::from)?;
+        file::write(&new.join(RECORD), &text)?;
         let target = self.root.join(request.name());
         let installed = made.complete(|| self.install(&new, &target, request));
         let of = |file: &DataFile| if file.origin == DataFileOrigin::Copied { file.bytes } else { 0 };
         let copied = files.iter().map(of).fold(0, u64::saturating_add);
         match (installed, self.find(request)) {
             (_, Some(kept)) => Ok(Kept { copied, ..kept }),
-            (Err(error), None) => Err(OnnxError::Io(error)),
-            (Ok(()), None) => Err(OnnxError::FileChanged.in_file(&request.path)),
+            (Err(error), None) => Err(error.into()),
+            (Ok(()), None) => Err(FileError::FileChanged).in_file(&request.path),
         }
     }
 

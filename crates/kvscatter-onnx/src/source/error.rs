@@ -35,6 +35,8 @@ pub enum FolderError {
     Config { reason: String },
 }
 
+crate::cause!(FolderError, |_| "folder");
+
 /// The most names that an error lists.
 const LISTED: usize = 8;
 

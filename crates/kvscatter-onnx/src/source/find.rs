@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::FolderError;
-use crate::OnnxError;
 use crate::config_file::{self, Object};
 use crate::external::Folder;
 use crate::file::folder_of;
+use crate::{ErrorPlace, ExternalError, OnnxError};
 
 /// The configuration of ONNX Runtime GenAI.
 const GENAI: &str = "genai_config.json";
@@ -36,32 +36,34 @@ impl ModelSource {
     /// # Errors
     /// Errors are wrapped in [`OnnxError::InFile`].
     ///
-    /// * Returns [`OnnxError::Folder`] if the folder contains no model, several models or an encoder, if its
+    /// * Returns [`FolderError`] if the folder contains no model, several models or an encoder, if its
     ///   `genai_config.json` is wrong, or if the model's file is not inside the folder.
-    /// * Returns [`OnnxError::NotRegularFile`] if it is no regular file, and [`OnnxError::Io`] if the path does not
-    ///   exist or the folder cannot be read.
+    /// * Returns [`FileError::NotRegularFile`](crate::FileError::NotRegularFile) if it is no regular file, and
+    ///   [`std::io::Error`] if the path does not exist or the folder cannot be read.
     pub fn find(path: &Path) -> Result<Self, OnnxError> {
-        let metadata = path.metadata().map_err(|error| OnnxError::Io(error).in_file(path))?;
+        let metadata = path.metadata().in_file(path)?;
         if !metadata.is_dir() {
             return Ok(Self { model: path.to_owned(), folder: folder_of_file(path).to_owned() });
         }
         let config = path.join(GENAI);
-        let in_config = |error: FolderError| OnnxError::Folder(error).in_file(&config);
-        let object = config_file::read(path, GENAI);
-        let (location, named_in) = match object.map_err(|reason| in_config(FolderError::Config { reason }))? {
-            Some(object) => (PathBuf::from(decoder_of(&object).map_err(in_config)?), config.as_path()),
-            None => (listed(path).map_err(|error| error.into_root().in_file(path))?, path),
+        let object = config_file::read(path, GENAI).map_err(|reason| FolderError::Config { reason });
+        let (location, named_in) = match object.in_file(&config)? {
+            Some(object) => (PathBuf::from(decoder_of(&object).in_file(&config)?), config.as_path()),
+            None => (listed(path).map_err(OnnxError::into_root).in_file(path)?, path),
         };
         match Folder::open(path)?.size(&location) {
             Ok(Some(_)) => Ok(Self { model: path.join(location), folder: path.to_owned() }),
             Ok(None) => {
                 let model = location.to_string_lossy().into_owned();
-                Err(OnnxError::Folder(FolderError::ModelMissing { model }).in_file(named_in))
+                Err(FolderError::ModelMissing { model }).in_file(named_in)
             }
-            Err(OnnxError::ExternalEscape { location: model, is_link }) => {
-                Err(OnnxError::Folder(FolderError::LeadsOut { model, is_link }).in_file(named_in))
-            }
-            Err(error) => Err(error.in_file(path.join(location))),
+            Err(error) => match error.cause() {
+                Some(ExternalError::Escape { location, is_link }) => {
+                    let (model, is_link) = (location.clone(), *is_link);
+                    Err(FolderError::LeadsOut { model, is_link }).in_file(named_in)
+                }
+                _ => Err(error).in_file(path.join(location)),
+            },
         }
     }
 }
@@ -96,7 +98,7 @@ fn listed(path: &Path) -> Result<PathBuf, OnnxError> {
     let of_parts = ["encoder", "decoder"].map(|part| format!("{part}/model.onnx"));
     let [encoder, decoder] = of_parts.each_ref().map(|location| has(location).then_some(location));
     if let Some(encoder) = encoder {
-        return Err(OnnxError::Folder(FolderError::EncoderDecoder { encoder: encoder.clone() }));
+        return Err(FolderError::EncoderDecoder { encoder: encoder.clone() }.into());
     }
     let names = folder.names(Path::new("."))?;
     for inside in [None, Some(ONNX)] {
@@ -108,21 +110,21 @@ fn listed(path: &Path) -> Result<PathBuf, OnnxError> {
     }
     let original = names.iter().find(|name| has_extension(name, &["safetensors", "gguf", "bin", "pt"]));
     let original = original.map(|name| name.to_string_lossy().into_owned());
-    decoder.map(PathBuf::from).ok_or(OnnxError::Folder(FolderError::NoModel { original }))
+    decoder.map(PathBuf::from).ok_or(FolderError::NoModel { original }.into())
 }
 
 /// Returns the only decoder among these files.
 fn only(models: &BTreeSet<OsString>) -> Result<&OsStr, OnnxError> {
     let texts = || models.iter().map(|name| name.to_string_lossy().into_owned());
     if let Some(encoder) = texts().find(|name| name.starts_with("encoder_model")) {
-        return Err(OnnxError::Folder(FolderError::EncoderDecoder { encoder }));
+        return Err(FolderError::EncoderDecoder { encoder }.into());
     }
     let best = FORMS.into_iter().map(OsStr::new).find(|form| models.contains(*form));
     let is_form = |name: &OsString| FORMS.into_iter().any(|form| name == form);
     match (best, models.first()) {
         (Some(best), _) if models.iter().all(is_form) => Ok(best),
         (_, Some(first)) if models.len() == 1 => Ok(first),
-        _ => Err(OnnxError::Folder(FolderError::SeveralModels { models: texts().collect() })),
+        _ => Err(FolderError::SeveralModels { models: texts().collect() }.into()),
     }
 }
 

@@ -9,9 +9,10 @@ use crate::text::units;
 
 use super::cache::{Cache, Request};
 use super::{FolderError, ModelSource, default_cache};
+use crate::convert::ConvertError;
 use crate::decoder::Decoder;
 use crate::file::folder_of;
-use crate::{Model, OnnxError, convert, declared, file, merged, proto};
+use crate::{ErrorPlace, Model, OnnxError, convert, declared, file, merged, proto};
 
 /// The most slots of a conversion if its options give no number.
 ///
@@ -76,11 +77,11 @@ impl ModelSource {
     /// A model with static caches runs as it is, and so does every model if [`PrepareOptions::convert`] is `false`.
     ///
     /// # Errors
-    /// * Returns [`OnnxError::NotConverted`] wrapped in [`OnnxError::InFile`] if the model cannot be converted. It may
+    /// * Returns [`ConvertError::NotConverted`] wrapped in [`OnnxError::InFile`] if the model cannot be converted. It may
     ///   still run as it was exported.
-    /// * Returns [`OnnxError::NotKept`] if the conversion cannot be written, and [`OnnxError::NoCacheFolder`] if no
+    /// * Returns [`ConvertError::NotKept`] if the conversion cannot be written, and [`ConvertError::NoCacheFolder`] if no
     ///   folder for it is known.
-    /// * Returns [`OnnxError::Folder`] wrapped in [`OnnxError::InFile`] if a configuration file is wrong, which is only
+    /// * Returns [`FolderError`] wrapped in [`OnnxError::InFile`] if a configuration file is wrong, which is only
     ///   read if the options give no number of slots.
     /// * Returns the errors of [`Model::load`], of [`Model::file`] and of [`Decoder::of`].
     pub fn prepare(self, options: &PrepareOptions) -> Result<Prepared, OnnxError> {
@@ -103,7 +104,7 @@ impl ModelSource {
             return Ok((Some(kept.model), Preparation::Reused { max_seq: kept.max_seq }));
         }
         let model = Model::read(&self.model, &bytes, stamp)?;
-        if !grows(&model).map_err(|error| error.in_file(&self.model))? {
+        if !grows(&model).in_file(&self.model)? {
             return Ok((None, Preparation::AsItIs));
         }
         let (slots, root) = (slots?, root?);
@@ -114,9 +115,10 @@ impl ModelSource {
             (most, true) => convert::near(&model, most),
             (max_seq, false) => convert::convert(&model, max_seq).map(|converted| (max_seq, converted)),
         }
-        .map_err(|cause| OnnxError::NotConverted { cause: Box::new(cause) }.in_file(&self.model))?;
+        .map_err(|cause| ConvertError::NotConverted { cause: Box::new(cause) })
+        .in_file(&self.model)?;
         let kept = (Cache { root: &root }).keep(&request, stamps, &converted.model, max_seq);
-        let kept = kept.map_err(|cause| OnnxError::NotKept { folder: root, cause: Box::new(cause) })?;
+        let kept = kept.map_err(|cause| ConvertError::NotKept { folder: root, cause: Box::new(cause) })?;
         let what =
             Preparation::Converted { max_seq: kept.max_seq, time: started.elapsed(), copied: kept.copied };
         Ok((Some(kept.model), what))
@@ -135,12 +137,12 @@ impl ModelSource {
 /// export's folder declare, and at most [`DEFAULT_MAX_SEQ`].
 ///
 /// # Errors
-/// Returns [`OnnxError::Folder`] wrapped in [`OnnxError::InFile`] if a configuration file is wrong.
+/// Returns [`FolderError`] wrapped in [`OnnxError::InFile`] if a configuration file is wrong.
 pub fn default_max_seq(folder: &Path) -> Result<usize, OnnxError> {
-    let context = declared::context(folder).map_err(|(file, reason)| {
-        OnnxError::Folder(FolderError::Config { reason }).in_file(folder.join(file))
-    })?;
-    Ok(context.map_or(DEFAULT_MAX_SEQ, |context| context.min(DEFAULT_MAX_SEQ)))
+    match declared::context(folder) {
+        Ok(context) => Ok(context.map_or(DEFAULT_MAX_SEQ, |context| context.min(DEFAULT_MAX_SEQ))),
+        Err((file, reason)) => Err(FolderError::Config { reason }).in_file(folder.join(file)),
+    }
 }
 
 /// Returns `true` if caches of a decoder grow.

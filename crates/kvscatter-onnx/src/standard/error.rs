@@ -15,3 +15,5 @@ pub enum NoStandardForm {
     #[error("its standard form could not be checked: output {output} could not be evaluated")]
     Unknown { output: usize },
 }
+
+crate::cause!(NoStandardForm, |_| "no_standard_form");

@@ -6,10 +6,10 @@ use kvscatter::ElementType;
 
 use super::error::NoStandardForm;
 use crate::OnnxError;
-use crate::attribute;
 use crate::edit::{Editor, NewNode};
 use crate::fold::Value;
 use crate::proto::{AttributeProto, NodeProto};
+use crate::{GraphError, attribute};
 
 /// A node that is being replaced.
 pub(super) struct Replacing<'a> {
@@ -27,9 +27,9 @@ impl<'a> Replacing<'a> {
     /// Returns the name of an input.
     ///
     /// # Errors
-    /// Returns [`OnnxError::InputAbsent`] if the input is absent.
+    /// Returns [`GraphError::InputAbsent`] if the input is absent.
     pub(super) fn input(&self, slot: usize) -> Result<&'a str, OnnxError> {
-        self.optional(slot).ok_or(OnnxError::InputAbsent { index: slot })
+        self.optional(slot).ok_or(GraphError::InputAbsent { index: slot }.into())
     }
 
     /// Returns the name of an output, or the empty string if it is absent.
@@ -45,7 +45,7 @@ impl<'a> Replacing<'a> {
     /// Returns the shape of an input.
     ///
     /// # Errors
-    /// Returns [`OnnxError::InputAbsent`] if the input is absent.
+    /// Returns [`GraphError::InputAbsent`] if the input is absent.
     pub(super) fn shape(&self, slot: usize) -> Result<&'a [usize], OnnxError> {
         self.fact(slot).map(|fact| fact.shape.as_slice())
     }
@@ -53,14 +53,14 @@ impl<'a> Replacing<'a> {
     /// Returns the type of an input.
     ///
     /// # Errors
-    /// Returns [`OnnxError::InputAbsent`] if the input is absent.
+    /// Returns [`GraphError::InputAbsent`] if the input is absent.
     pub(super) fn element(&self, slot: usize) -> Result<ElementType, OnnxError> {
         self.fact(slot).map(|fact| fact.element)
     }
 
     fn fact(&self, slot: usize) -> Result<&'a Value, OnnxError> {
         let fact = self.facts.get(slot).and_then(Option::as_ref);
-        fact.ok_or(OnnxError::InputAbsent { index: slot })
+        fact.ok_or(GraphError::InputAbsent { index: slot }.into())
     }
 
     pub(super) fn attribute(&self, name: &str) -> Option<&'a AttributeProto> {

@@ -92,10 +92,9 @@ impl Case {
 
     /// Returns the reason why there is no standard form.
     fn refused(&self) -> String {
-        match self.proved().unwrap_err() {
-            OnnxError::NoStandardForm(NoStandardForm::Form { what }) => what,
-            other => panic!("{other}: {:?}", self.node),
-        }
+        let error = self.proved().unwrap_err();
+        let Some(NoStandardForm::Form { what }) = error.cause() else { panic!("{error}: {:?}", self.node) };
+        what.clone()
     }
 }
 
@@ -310,10 +309,10 @@ macro_rules! with_fault {
 fn faults_are_found() {
     let grouped_query = |it: Rule, case: &Case, what: &str| {
         let error = Proofs::new().prove(&it, &case.replacing()).unwrap_err();
-        let OnnxError::NoStandardForm(NoStandardForm::Differs { difference, .. }) = error else {
+        let Some(NoStandardForm::Differs { difference, .. }) = error.cause() else {
             panic!("{what}: {error}")
         };
-        assert!(difference > 1e-3, "{what}: {difference}");
+        assert!(*difference > 1e-3, "{what}: {difference}");
     };
     let case =
         rotated(grouped(5, true), 2).with(|node| node.float("softcap", 3.0).int("local_window_size", 4));

@@ -10,7 +10,7 @@ use kvscatter_onnx::declared::{self, Declared};
 use kvscatter_onnx::decoder::{CostAt, Decoder};
 use kvscatter_onnx::eval::{Evaluator, Feed, NodeReport, Outcome, Placement};
 use kvscatter_onnx::{
-    CachePath, LowerTarget, Model, OnnxError, RuntimeVersion, Tensor, lower, random_inputs, tensor_proto,
+    CachePath, EvalError, LowerTarget, Model, RuntimeVersion, Tensor, lower, random_inputs, tensor_proto,
     unmerge,
 };
 
@@ -137,7 +137,7 @@ fn evaluate(meter: &mut Meter<'_>, model: &Model) {
                     let is_moved = |node: &&NodeReport| matches!(node.outcome, Outcome::InPlace { .. });
                     assert!(other.report.nodes.iter().filter(is_moved).all(NodeReport::is_in_place));
                 }
-                Err(error) => assert!(matches!(error.root(), OnnxError::NotInPlace { .. }), "{error}"),
+                Err(error) => assert!(matches!(error.cause(), Some(EvalError::NotInPlace { .. })), "{error}"),
             }
         }
         Ok(())

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use kvscatter_onnx::convert::{ConvertRefusal, convert};
 use kvscatter_onnx::decoder::{Decoder, WriterStyle};
 use kvscatter_onnx::proto::{AttributeProto, GraphProto, NodeProto, TensorProto};
-use kvscatter_onnx::{Model, OnnxError, TakenBranch, unmerge};
+use kvscatter_onnx::{DecoderError, Model, TakenBranch, unmerge};
 
 use crate::support::{
     append, assert_refused, declare, graph as body, graph_mut as graph, load, maker, node, nodes_mut, parsed,
@@ -291,8 +291,8 @@ fn the_branch_declares_its_outputs() {
 #[test]
 fn both_branches_are_decoders() {
     let model = small("", WITH_PAST, WITH_PAST);
-    assert_refused!(unmerge(&model), OnnxError::MergedTwice { condition } if condition == "flag");
-    assert_refused!(convert(&model, 16), OnnxError::MergedTwice { .. });
+    assert_refused!(unmerge(&model), DecoderError::MergedTwice { condition } if condition == "flag");
+    assert_refused!(convert(&model, 16), DecoderError::MergedTwice { .. });
     let error = unmerge(&model).unwrap_err().to_string();
     assert_eq!(
         error,
@@ -383,5 +383,5 @@ fn a_decoder_with_another_if() {
     let found = model.graph().unwrap();
     let decoder = Decoder::of(&found).unwrap();
     assert!(decoder.caches.iter().all(|cache| cache.style == WriterStyle::Concat));
-    assert_refused!(convert(&model, 16), OnnxError::Convert(ConvertRefusal::Subgraph));
+    assert_refused!(convert(&model, 16), ConvertRefusal::Subgraph);
 }

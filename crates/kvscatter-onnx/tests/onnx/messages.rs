@@ -1,6 +1,6 @@
 //! Tests that the declared messages are those of `onnx.proto`, and how fields are read.
 
-use kvscatter_onnx::OnnxError;
+use kvscatter_onnx::ProtoError;
 use kvscatter_onnx::proto::type_proto::Value as TypeValue;
 use kvscatter_onnx::proto::{self, *};
 
@@ -204,13 +204,13 @@ fn bytes_that_are_no_fields() {
     for (bytes, expected) in cases {
         assert_refused!(
             proto::decode::<ModelProto>(bytes),
-            OnnxError::Decode { message: "ModelProto", cause } if *cause == expected
+            ProtoError::Decode { message: "ModelProto", cause } if *cause == expected
         );
     }
     let groups = |levels| [b"\xC3\xBB\x01".repeat(levels), b"\xC4\xBB\x01".repeat(levels)].concat();
     assert!(proto::decode::<ModelProto>(&groups(100)).is_ok());
     assert_refused!(
         proto::decode::<ModelProto>(&groups(101)),
-        OnnxError::Decode { cause: DecodeError::TooDeep { limit: 100 }, .. }
+        ProtoError::Decode { cause: DecodeError::TooDeep { limit: 100 }, .. }
     );
 }

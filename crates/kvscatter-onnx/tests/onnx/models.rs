@@ -3,7 +3,7 @@
 use kvscatter::ElementType::{Float32, Int64};
 use kvscatter_onnx::proto::type_proto::{Sequence, Value as TypeValue};
 use kvscatter_onnx::proto::{self, ModelProto, SparseTensorProto, TensorProto};
-use kvscatter_onnx::{Dimension, Model, OnnxError};
+use kvscatter_onnx::{Dimension, FileError, GraphError, Model, OnnxError, ProtoError, TensorProtoError};
 
 use crate::support::{Nodes, assert_refused, graph_mut, opset, parsed, testdata, value, values};
 
@@ -61,10 +61,10 @@ fn bytes_that_are_no_model() {
             let _ = model.graph();
         }
     }
-    assert_refused!(Model::from_bytes(b"\x3A\x05abc"), OnnxError::Decode { message: "ModelProto", .. });
-    assert_refused!(Model::from_bytes(b"GGUF\x03\0\0\0"), OnnxError::OtherFormat { format: "GGUF" });
-    assert_refused!(Model::load(&testdata("absent.onnx")), OnnxError::Io(_));
-    assert_refused!(Model::load(&testdata("")), OnnxError::ModelFolder { has_model: false });
+    assert_refused!(Model::from_bytes(b"\x3A\x05abc"), ProtoError::Decode { message: "ModelProto", .. });
+    assert_refused!(Model::from_bytes(b"GGUF\x03\0\0\0"), FileError::OtherFormat { format: "GGUF" });
+    assert_refused!(Model::load(&testdata("absent.onnx")), std::io::Error { .. });
+    assert_refused!(Model::load(&testdata("")), FileError::ModelFolder { has_model: false });
     let error = Model::load(&testdata("mobius-llama-static")).unwrap_err();
     assert!(
         error.to_string().ends_with("mobius-llama-static: a folder: pass the path of model.onnx in it"),
@@ -90,7 +90,7 @@ fn nesting_is_limited() {
     assert!(Model::from_bytes(&nested(90)).is_ok());
     assert_refused!(
         Model::from_bytes(&nested(200)),
-        OnnxError::Decode { cause: proto::DecodeError::TooDeep { limit: 100 }, .. }
+        ProtoError::Decode { cause: proto::DecodeError::TooDeep { limit: 100 }, .. }
     );
 }
 
@@ -106,7 +106,7 @@ fn small_files_cannot_grow_large_in_memory() {
     };
     assert_refused!(
         Model::from_bytes(&field(0x3A, &field(0x0A, &attributes))),
-        OnnxError::Decode { cause: proto::DecodeError::TooMuchMemory { limit: 0x1000_0000 }, .. }
+        ProtoError::Decode { cause: proto::DecodeError::TooMuchMemory { limit: 0x1000_0000 }, .. }
     );
 }
 
@@ -130,11 +130,11 @@ fn long_names_are_refused() {
     ];
     for name in names {
         named(4096, name).graph().unwrap();
-        assert_refused!(named(4097, name).graph(), OnnxError::NameTooLong { bytes: 4097, limit: 4096, .. });
+        assert_refused!(named(4097, name).graph(), GraphError::NameTooLong { bytes: 4097, limit: 4096, .. });
     }
     let input = "a".repeat(4097);
     let of_input = parsed(&format!("{input}: float[2]"), "", "");
-    assert_refused!(of_input.graph(), OnnxError::NameTooLong { what: "input", index: 0, .. });
+    assert_refused!(of_input.graph(), GraphError::NameTooLong { what: "input", index: 0, .. });
 }
 
 #[test]
@@ -149,20 +149,20 @@ fn values_have_one_producer() {
         refused(&["x"], "y = Identity(x); y = Identity(x)", &["y"]),
         refused(&["x"], "y = Identity(x)", &["y", "y"]),
     ] {
-        assert!(matches!(&error, OnnxError::DuplicateName { .. }), "{error}");
+        assert!(matches!(error.cause(), Some(GraphError::DuplicateName { .. })), "{error}");
     }
     let error = refused(&["x", ""], "", &["x"]);
-    assert!(matches!(error, OnnxError::NameMissing { what: "input", index: 1 }), "{error}");
+    assert!(matches!(error.cause(), Some(GraphError::NameMissing { what: "input", index: 1 })), "{error}");
     let error = refused(&["x"], "y = Identity(x)", &[""]);
-    assert!(matches!(error, OnnxError::NameMissing { what: "output", index: 0 }), "{error}");
+    assert!(matches!(error.cause(), Some(GraphError::NameMissing { what: "output", index: 0 })), "{error}");
     let error = refused(&["x"], "y = Identity(z)", &["y"]);
     assert!(
         matches!(&error, OnnxError::InNode { node, .. } if node.name == "ny")
-            && matches!(error.root(), OnnxError::ValueMissing { name } if name == "z"),
+            && matches!(error.cause(), Some(GraphError::ValueMissing { name }) if name == "z"),
         "{error}"
     );
     let error = refused(&["x"], "", &["y"]);
-    assert!(matches!(&error, OnnxError::ValueMissing { name } if name == "y"), "{error}");
+    assert!(matches!(error.cause(), Some(GraphError::ValueMissing { name }) if name == "y"), "{error}");
 }
 
 #[test]
@@ -172,11 +172,11 @@ fn an_input_may_have_an_initializer() {
     graph_mut(&mut model).initializer = vec![initializer("x")];
     assert!(model.graph().unwrap().initializer("x").is_some());
     graph_mut(&mut model).initializer.push(initializer("x"));
-    assert_refused!(model.graph(), OnnxError::DuplicateName { .. });
+    assert_refused!(model.graph(), GraphError::DuplicateName { .. });
     graph_mut(&mut model).initializer = vec![initializer("")];
-    assert_refused!(model.graph(), OnnxError::NameMissing { what: "initializer", .. });
+    assert_refused!(model.graph(), GraphError::NameMissing { what: "initializer", .. });
     graph_mut(&mut model).sparse_initializer = vec![SparseTensorProto::default()];
-    assert_refused!(model.graph(), OnnxError::Sparse { .. });
+    assert_refused!(model.graph(), GraphError::Sparse { .. });
 }
 
 #[test]
@@ -184,7 +184,7 @@ fn a_wrong_order_is_no_cycle() {
     let graph = |nodes| parsed("x: float[2]", nodes, "a: float[2]");
     assert_refused!(
         graph("a = Identity(b); b = Identity(x)").graph(),
-        OnnxError::NodeOrder { name, producer } if name == "b" && producer.index == 1
+        GraphError::NodeOrder { name, producer } if name == "b" && producer.index == 1
     );
     for cycle in [
         "a = Identity(a)",
@@ -194,7 +194,7 @@ fn a_wrong_order_is_no_cycle() {
     ] {
         let model = graph(cycle);
         let error = model.graph().unwrap_err();
-        assert!(matches!(error.root(), OnnxError::Cycle), "{error}");
+        assert!(matches!(error.cause(), Some(GraphError::Cycle)), "{error}");
         let on_cycle = |label: &str| label != "na" || model.proto().graph.node.len() < 3;
         assert!(matches!(&error, OnnxError::InNode { node, .. } if on_cycle(&node.name)), "{error}");
     }
@@ -207,10 +207,10 @@ fn operator_sets() {
     model.proto_mut().opset_import = vec![opset("ai.onnx", 24)];
     assert_eq!(model.graph().unwrap().nodes()[0].version(), 24);
     model.proto_mut().opset_import.push(opset("", 23));
-    assert_refused!(model.graph(), OnnxError::OpsetTwice { domain } if domain == "ai.onnx");
+    assert_refused!(model.graph(), GraphError::OpsetTwice { domain } if domain == "ai.onnx");
     model.proto_mut().opset_import = vec![opset("com.example", 1)];
-    assert_refused!(model.graph(), OnnxError::OpsetMissing { domain } if domain == "ai.onnx");
-    assert_refused!(Model::from_proto(ModelProto::default()).graph(), OnnxError::GraphMissing);
+    assert_refused!(model.graph(), GraphError::OpsetMissing { domain } if domain == "ai.onnx");
+    assert_refused!(Model::from_proto(ModelProto::default()).graph(), GraphError::GraphMissing);
 }
 
 #[test]
@@ -228,22 +228,28 @@ fn declared_types() {
         change(&mut inputs[0]);
         graph_mut(&mut model).input = inputs;
         let error = model.graph().unwrap().inputs().unwrap_err();
-        assert!(is_expected(error.root()), "{error}");
+        assert!(is_expected(&error), "{error}");
     };
     refused(&|input| *input = value("x", Int64, &["-1"]), |error| {
-        matches!(error, OnnxError::NegativeDim { axis: 0, dim: -1 })
+        matches!(error.cause(), Some(TensorProtoError::NegativeDim { axis: 0, dim: -1 }))
     });
-    refused(&|input| input.r#type = None.into(), |error| matches!(error, OnnxError::TypeMissing { .. }));
+    refused(&|input| input.r#type = None.into(), |error| {
+        matches!(error.cause(), Some(GraphError::TypeMissing { .. }))
+    });
     refused(
         &|input| {
             input.r#type.get_or_insert_default().value =
                 Some(TypeValue::SequenceType(Box::<Sequence>::default()));
         },
-        |error| matches!(error, OnnxError::NotATensor { kind: "sequence", .. }),
+        |error| matches!(error.cause(), Some(GraphError::NotATensor { kind: "sequence", .. })),
     );
     for (code, is_expected) in [
-        (0, (|error| matches!(error, OnnxError::UndefinedType)) as fn(&OnnxError) -> bool),
-        (26, |error| matches!(error, OnnxError::UnsupportedType { code: 26 })),
+        (
+            0,
+            (|error| matches!(error.cause(), Some(TensorProtoError::UndefinedType)))
+                as fn(&OnnxError) -> bool,
+        ),
+        (26, |error| matches!(error.cause(), Some(TensorProtoError::UnsupportedType { code: 26 }))),
     ] {
         refused(
             &|input| {

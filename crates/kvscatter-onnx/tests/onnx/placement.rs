@@ -2,7 +2,7 @@
 
 use kvscatter::ElementType::Int8;
 use kvscatter_onnx::eval::{Evaluation, Evaluator, Feed, NotInPlace, Outcome, Placement, Use};
-use kvscatter_onnx::{Data, Model, OnnxError, Tensor, tensor_proto};
+use kvscatter_onnx::{Data, EvalError, Model, OnnxError, Tensor, tensor_proto};
 
 use crate::support::{assert_refused, bytes, graph_mut, parsed};
 
@@ -72,7 +72,7 @@ fn the_caller_keeps_what_is_not_donated() {
     ));
     assert_refused!(
         run(&model, Feed::Borrowed(&kept), Placement::InPlace),
-        OnnxError::NotInPlace { reason } if matches!(**reason, NotInPlace::NotDonated { .. })
+        EvalError::NotInPlace { reason } if matches!(**reason, NotInPlace::NotDonated { .. })
     );
     // The evaluation owns the copy that the first write made, so the second write is in place.
     let model = graph("y = TensorScatter(x, u); z = TensorScatter(y, u)", "z");
@@ -91,7 +91,7 @@ fn old_values_that_are_needed_later() {
     assert!(used_later_by(&reasons(&alias), "a", None));
     assert_refused!(
         run(&alias, Feed::Donated(cache()), Placement::InPlace),
-        OnnxError::NotInPlace { reason } if matches!(**reason, NotInPlace::UsedLater { .. })
+        EvalError::NotInPlace { reason } if matches!(**reason, NotInPlace::UsedLater { .. })
     );
 
     // There are two writes to one cache. The first must keep the old values, and the second may overwrite

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use kvscatter_onnx::proto::tensor_proto::DataLocation;
 use kvscatter_onnx::proto::{GraphProto, ModelProto, TensorProto};
-use kvscatter_onnx::{DataFile, DataFileOrigin, Model, OnnxError, WeightTransfer};
+use kvscatter_onnx::{DataFile, DataFileOrigin, ExternalError, FileError, Model, WeightTransfer};
 
 use crate::support::{entry, testdata};
 
@@ -94,7 +94,7 @@ fn links_copies_and_files_that_exist() {
     assert_eq!(std::fs::read(elsewhere.path().join("a.bin")).unwrap(), b"VALUES");
 
     let error = model.save_with_weights(&path, WeightTransfer::Copy).unwrap_err();
-    assert!(matches!(error.root(), OnnxError::DataFileDiffers), "{error}");
+    assert!(matches!(error.cause(), Some(FileError::DataFileDiffers)), "{error}");
     assert_eq!(std::fs::read(elsewhere.path().join("a.bin")).unwrap(), b"VALUES");
 
     let beside = source.path().join("beside.onnx");
@@ -109,14 +109,14 @@ fn files_that_were_read_are_not_overwritten() {
     let before = contents(&source);
     for name in ["model.onnx", "a.bin"] {
         let error = model.save_with_weights(&source.path().join(name), WeightTransfer::Link).unwrap_err();
-        assert!(matches!(error.root(), OnnxError::OverInput), "{error}");
+        assert!(matches!(error.cause(), Some(FileError::OverInput)), "{error}");
     }
     assert_eq!(std::fs::read(source.path().join("a.bin")).unwrap(), b"values");
     assert_eq!(contents(&source), before);
 
     let out = tempfile::tempdir().unwrap();
     let error = model.save_with_weights(&out.path().join("a.bin"), WeightTransfer::Link).unwrap_err();
-    assert!(matches!(error.root(), OnnxError::DataFileIsModel), "{error}");
+    assert!(matches!(error.cause(), Some(FileError::DataFileIsModel)), "{error}");
     assert!(contents(&out).is_empty());
 }
 
@@ -134,7 +134,7 @@ fn nothing_new_is_left_when_a_file_is_refused() {
     std::fs::remove_file(source.path().join("sub/b.bin")).unwrap();
     let error = refused(&source);
     assert!(
-        matches!(error.root(), OnnxError::Io(cause) if cause.kind() == std::io::ErrorKind::NotFound),
+        matches!(error.cause::<std::io::Error>(), Some(cause) if cause.kind() == std::io::ErrorKind::NotFound),
         "{error}"
     );
     let model = source.path().join("model.onnx").display().to_string();
@@ -143,17 +143,19 @@ fn nothing_new_is_left_when_a_file_is_refused() {
 
     for location in ["/etc/passwd", "../a.bin"] {
         let error = refused(&folder(&["a.bin", location]));
-        assert!(matches!(error.root(), OnnxError::ExternalEscape { .. }), "{error}");
+        assert!(matches!(error.cause(), Some(ExternalError::Escape { .. })), "{error}");
     }
     let error = refused(&folder(&["a.bin", "sub/.."]));
-    assert!(matches!(error.root(), OnnxError::ExternalEscape { .. }), "{error}");
+    assert!(matches!(error.cause(), Some(ExternalError::Escape { .. })), "{error}");
 
     let mut long = load(&source);
     let tensor = &mut long.proto_mut().graph.get_or_insert_default().initializer[0];
     tensor.external_data.extend([entry("offset", "3"), entry("length", "4")]);
     let error = long.save_with_weights(&path, WeightTransfer::Link).unwrap_err();
-    let root = error.root();
-    assert!(matches!(root, OnnxError::ExternalRange { offset: 3, length: 4, size: 6, .. }), "{error}");
+    assert!(
+        matches!(error.cause(), Some(ExternalError::Range { offset: 3, length: 4, size: 6, .. })),
+        "{error}"
+    );
     assert!(contents(&out).is_empty());
 
     // The second of two files cannot be written. The first is removed again, and so are the folders.
@@ -183,13 +185,13 @@ fn links_lead_nowhere_else_and_pipes_are_not_waited_for() {
     std::fs::remove_file(source.path().join("a.bin")).unwrap();
     symlink(outside.path().join("secret"), source.path().join("a.bin")).unwrap();
     let error = model.save_with_weights(&path, WeightTransfer::Link).unwrap_err();
-    assert!(matches!(error.root(), OnnxError::ExternalEscape { .. }), "{error}");
+    assert!(matches!(error.cause(), Some(ExternalError::Escape { .. })), "{error}");
 
     std::fs::remove_file(source.path().join("a.bin")).unwrap();
     let pipe = source.path().join("a.bin");
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     let error = model.save_with_weights(&path, WeightTransfer::Link).unwrap_err();
-    assert!(matches!(error.root(), OnnxError::NotRegularFile), "{error}");
+    assert!(matches!(error.cause(), Some(FileError::NotRegularFile)), "{error}");
     assert!(contents(&out).is_empty());
 
     // A link inside the folder is followed. The new name refers to the file, not to the link.

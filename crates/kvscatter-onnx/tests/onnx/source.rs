@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use kvscatter_onnx::convert::ConvertRefusal;
+use kvscatter_onnx::convert::{ConvertError, ConvertRefusal};
 use kvscatter_onnx::decoder::Decoder;
 use kvscatter_onnx::proto::TensorProto;
 use kvscatter_onnx::proto::tensor_proto::DataLocation;
@@ -117,9 +117,7 @@ fn a_folder_without_one_decoder_is_refused_in_one_line() {
     assert_eq!(error, format!("{}/.: not a regular file", itself.path().display()));
     let many: Vec<_> = (10..30).map(|at| format!("{at}.onnx")).collect();
     let error = ModelSource::find(empty_files(&many.join(" ")).path()).unwrap_err();
-    assert!(
-        matches!(error.root(), OnnxError::Folder(FolderError::SeveralModels { models }) if models.len() == 20)
-    );
+    assert!(matches!(error.cause(), Some(FolderError::SeveralModels { models }) if models.len() == 20));
     assert!(error.to_string().ends_with("16.onnx, 17.onnx, ...): pass the path of one"), "{error}");
 }
 
@@ -442,8 +440,8 @@ fn a_model_that_cannot_be_converted_names_the_reason() {
     let scene = Scene::gqa();
     let error =
         scene.prepare_with(&PrepareOptions { max_seq: Some(1 << 40), ..scene.options() }).unwrap_err();
-    let OnnxError::NotConverted { cause } = error.root() else { panic!("{error}") };
-    assert!(matches!(cause.root(), OnnxError::Convert(ConvertRefusal::MaxSeq { .. })), "{cause}");
+    let Some(ConvertError::NotConverted { cause }) = error.cause() else { panic!("{error}") };
+    assert!(matches!(cause.cause(), Some(ConvertRefusal::MaxSeq { .. })), "{cause}");
     let start = format!("{}: its caches cannot be made static: ", scene.file("model.onnx").display());
     assert!(error.to_string().starts_with(&start), "{error}");
 
@@ -455,7 +453,7 @@ fn a_model_that_cannot_be_converted_names_the_reason() {
     let cache = scene.file("model.onnx").join("cache");
     let options = PrepareOptions { cache: Some(cache), max_seq: Some(8), ..PrepareOptions::default() };
     let error = scene.prepare_with(&options).unwrap_err();
-    assert!(matches!(error.root(), OnnxError::NotKept { .. }), "{error}");
+    assert!(matches!(error.cause(), Some(ConvertError::NotKept { .. })), "{error}");
     let start = format!("cannot keep the converted model in {}/cache: ", scene.file("model.onnx").display());
     assert!(error.to_string().starts_with(&start), "{error}");
 

@@ -14,7 +14,7 @@ use kvscatter_onnx::proto::{
     AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, StringStringEntryProto,
     TensorProto, TensorShapeProto, TypeProto, ValueInfoProto,
 };
-use kvscatter_onnx::{Data, Model, OnnxError, Tensor};
+use kvscatter_onnx::{Data, Model, Tensor};
 
 /// Returns the path of a file in the repository's testdata.
 pub(crate) fn testdata(path: &str) -> PathBuf {
@@ -458,10 +458,8 @@ pub(crate) fn fix_dim(model: &mut Model, symbol: &str, size: i64) {
 
 /// Returns why a model is not converted.
 pub(crate) fn refusal(model: &Model, options: impl Into<ConvertOptions>) -> ConvertRefusal {
-    match convert(model, options).unwrap_err().root() {
-        OnnxError::Convert(refusal) => refusal.clone(),
-        other => panic!("{other}"),
-    }
+    let error = convert(model, options).unwrap_err();
+    error.cause().cloned().unwrap_or_else(|| panic!("{error}"))
 }
 
 /// Creates an initializer.
@@ -504,7 +502,7 @@ pub(crate) fn int64(shape: &[usize], values: &[i64]) -> Tensor {
 macro_rules! assert_refused {
     ($result:expr, $pattern:pat $(if $guard:expr)?) => {
         match $result {
-            Err(error) => assert!(matches!(error.root(), $pattern $(if $guard)?), "{error}"),
+            Err(error) => assert!(matches!(error.cause(), Some($pattern) $(if $guard)?), "{error}"),
             Ok(value) => panic!("{value:?}"),
         }
     };

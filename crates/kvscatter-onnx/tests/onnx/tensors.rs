@@ -2,10 +2,12 @@
 //! tensor.
 use kvscatter::ElementType;
 use kvscatter_onnx::proto::{self, TensorProto};
-use kvscatter_onnx::{Data, Model, OnnxError, Tensor, TensorError, storage_len, tensor_proto};
+use kvscatter_onnx::{
+    Data, Model, OnnxError, ProtoError, Tensor, TensorError, TensorProtoError, storage_len, tensor_proto,
+};
 use proptest::prelude::*;
 
-use crate::support::testdata;
+use crate::support::{assert_refused, testdata};
 
 fn message(element: ElementType, dims: &[i64]) -> TensorProto {
     TensorProto {
@@ -87,23 +89,25 @@ fn scalars_and_empty_tensors() {
 fn types_that_are_none() {
     let mut none = message(ElementType::Float32, &[]);
     none.data_type = None;
-    assert!(matches!(refused(none.clone()), OnnxError::UndefinedType));
+    assert!(matches!(refused(none.clone()).cause(), Some(TensorProtoError::UndefinedType)));
     none.data_type = Some(0);
-    assert!(matches!(refused(none.clone()), OnnxError::UndefinedType));
+    assert!(matches!(refused(none.clone()).cause(), Some(TensorProtoError::UndefinedType)));
     for code in [-1, 25, 26, i32::MAX] {
         none.data_type = Some(code);
-        assert!(matches!(refused(none.clone()), OnnxError::UnsupportedType { code: got } if got == code));
+        assert!(
+            matches!(refused(none.clone()).cause(), Some(TensorProtoError::UnsupportedType { code: got }) if *got == code)
+        );
     }
 }
 
 #[test]
 fn shapes_that_are_none() {
     let negative = message(ElementType::Float32, &[2, -1]);
-    assert!(matches!(refused(negative), OnnxError::NegativeDim { axis: 1, dim: -1 }));
+    assert!(matches!(refused(negative).cause(), Some(TensorProtoError::NegativeDim { axis: 1, dim: -1 })));
     for dims in [[1 << 40, 1 << 40], [i64::MAX, 1]] {
         assert!(matches!(
-            refused(message(ElementType::Float32, &dims)),
-            OnnxError::Tensor(TensorError::TooLarge { .. })
+            refused(message(ElementType::Float32, &dims)).cause(),
+            Some(TensorError::TooLarge { .. })
         ));
     }
 }
@@ -113,15 +117,23 @@ fn shapes_that_are_none() {
 #[test]
 fn data_shorter_or_longer_than_the_shape() {
     let huge = message(ElementType::Float32, &[1 << 58]);
-    assert!(matches!(refused(huge), OnnxError::EntryCount { got: 0, expected, .. } if expected == 1 << 58));
+    assert!(
+        matches!(refused(huge).cause(), Some(TensorProtoError::EntryCount { got: 0, expected, .. }) if *expected == 1 << 58)
+    );
     for len in [0, 7, 9] {
         let mut raw = message(ElementType::Float32, &[2]);
         raw.raw_data = Some(vec![0; len].into());
-        match refused(raw) {
-            OnnxError::EntryCount { field: "float_data", expected: 2, got: 0, .. } if len == 0 => {}
-            OnnxError::Tensor(TensorError::DataLength { expected: 8, got, .. }) if got == len => {}
-            other => panic!("{other}"),
-        }
+        let error = refused(raw);
+        let is_expected = match len {
+            0 => matches!(
+                error.cause(),
+                Some(TensorProtoError::EntryCount { field: "float_data", expected: 2, got: 0, .. })
+            ),
+            _ => {
+                matches!(error.cause(), Some(TensorError::DataLength { expected: 8, got, .. }) if *got == len)
+            }
+        };
+        assert!(is_expected, "{error}");
     }
     for element in ElementType::ALL {
         let entries = if matches!(element, ElementType::Complex64 | ElementType::Complex128) {
@@ -134,12 +146,11 @@ fn data_shorter_or_longer_than_the_shape() {
         let mut long = tensor_proto::encode_typed("t", &zeros(element, vec![2]));
         let grow = long.dims.len();
         long.dims = vec![3; grow];
-        match refused(long) {
-            OnnxError::EntryCount { element: got_element, got, .. } => {
-                assert_eq!((got_element, got), (element, entries));
-            }
-            other => panic!("{element}: {other}"),
-        }
+        let error = refused(long);
+        let Some(TensorProtoError::EntryCount { element: got_element, got, .. }) = error.cause() else {
+            panic!("{element}: {error}")
+        };
+        assert_eq!((*got_element, *got), (element, entries));
     }
 }
 
@@ -157,22 +168,25 @@ fn values_stored_twice_or_elsewhere() {
     let mut twice = message(ElementType::Float32, &[1]);
     twice.raw_data = Some(vec![0; 4].into());
     twice.float_data = vec![0.0];
-    assert!(matches!(refused(twice), OnnxError::TwoFields { first: "raw_data", second: "float_data" }));
+    assert!(matches!(
+        refused(twice).cause(),
+        Some(TensorProtoError::TwoFields { first: "raw_data", second: "float_data" })
+    ));
     let mut elsewhere = message(ElementType::Float32, &[1]);
     elsewhere.double_data = vec![0.0];
     assert!(matches!(
-        refused(elsewhere),
-        OnnxError::WrongField { field: "double_data", expected: "float_data", .. }
+        refused(elsewhere).cause(),
+        Some(TensorProtoError::WrongField { field: "double_data", expected: "float_data", .. })
     ));
     let mut raw_string = message(ElementType::String, &[1]);
     raw_string.raw_data = Some(vec![b'x'].into());
     assert!(matches!(
-        refused(raw_string),
-        OnnxError::WrongField { field: "raw_data", expected: "string_data", .. }
+        refused(raw_string).cause(),
+        Some(TensorProtoError::WrongField { field: "raw_data", expected: "string_data", .. })
     ));
     let mut segment = message(ElementType::Float32, &[1]);
     segment.segment.get_or_insert_default().begin = Some(0);
-    assert!(matches!(refused(segment), OnnxError::Segment));
+    assert!(matches!(refused(segment).cause(), Some(TensorProtoError::Segment)));
 }
 
 #[test]
@@ -194,24 +208,28 @@ fn entries_beyond_the_type() {
         for value in values {
             let mut beyond = message(element, &[if element.bits() == Some(4) { 4 } else { 2 }]);
             beyond.int32_data = vec![1, value];
-            match refused(beyond) {
-                OnnxError::EntryRange { index: 1, value: got, .. } => assert_eq!(got, i128::from(value)),
-                other => panic!("{element}: {other}"),
-            }
+            let error = refused(beyond);
+            let Some(TensorProtoError::EntryRange { index: 1, value: got, .. }) = error.cause() else {
+                panic!("{element}: {error}")
+            };
+            assert_eq!(*got, i128::from(value));
         }
     }
     let mut beyond = message(ElementType::UInt32, &[1]);
     beyond.uint64_data = vec![1 << 32];
-    assert!(matches!(refused(beyond), OnnxError::EntryRange { field: "uint64_data", index: 0, .. }));
+    assert!(matches!(
+        refused(beyond).cause(),
+        Some(TensorProtoError::EntryRange { field: "uint64_data", index: 0, .. })
+    ));
 }
 
 #[test]
 fn bytes_that_are_no_message() {
     for bytes in [b"\xFF".as_slice(), b"\x08", b"\x4A\x05abc", &[0x0A; 40]] {
-        assert!(matches!(
+        assert_refused!(
             tensor_proto::read_tensor_pb(bytes),
-            Err(OnnxError::Decode { message: "TensorProto", .. })
-        ));
+            ProtoError::Decode { message: "TensorProto", .. }
+        );
     }
 }
 

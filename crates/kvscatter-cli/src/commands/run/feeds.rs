@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use kvscatter_onnx::decoder::{Decoder, InputRole};
-use kvscatter_onnx::{DEFAULT_MEMORY_LIMIT, Data, Graph, Model, Tensor, ValueInfo, random_inputs};
+use kvscatter_onnx::{
+    DEFAULT_MEMORY_LIMIT, Data, EvalError, Graph, Model, OnnxError, Tensor, ValueInfo, random_inputs,
+};
 use kvscatter_session::{Feed, Interface, Purpose};
 
 use crate::error::CommandError;
@@ -70,7 +72,7 @@ pub(super) fn missing_inputs(
             check_dims(input, tensor.shape(), dims)?;
             let data = Data::Bytes(tensor.bytes().to_vec());
             let tensor = Tensor::new(tensor.element(), tensor.shape().to_vec(), data);
-            made.insert(name, tensor.map_err(kvscatter_onnx::OnnxError::from)?);
+            made.insert(name, tensor.map_err(OnnxError::from)?);
         }
     }
     Ok(made)
@@ -104,7 +106,7 @@ impl StepSizes {
         let needed = u64::try_from(values.saturating_mul(8)).unwrap_or(u64::MAX);
         let limit = DEFAULT_MEMORY_LIMIT;
         match needed > limit {
-            true => Err(kvscatter_onnx::OnnxError::MemoryLimit { needed, limit }.into()),
+            true => Err(OnnxError::from(EvalError::MemoryLimit { needed, limit }).into()),
             false => Ok(()),
         }
     }
@@ -144,12 +146,12 @@ fn check_dims(
     input: &ValueInfo<'_>,
     shape: &[usize],
     dims: &BTreeMap<String, usize>,
-) -> Result<(), kvscatter_onnx::OnnxError> {
+) -> Result<(), OnnxError> {
     for (axis, &got) in shape.iter().enumerate() {
         let asked = input.dim_key(axis).and_then(|key| dims.get_key_value(&key));
         if let Some((symbol, &expected)) = asked.filter(|(_, expected)| **expected != got) {
             let (name, symbol) = (input.name.to_owned(), symbol.clone());
-            return Err(kvscatter_onnx::OnnxError::SymbolConflict { name, axis, symbol, expected, got });
+            return Err(EvalError::SymbolConflict { name, axis, symbol, expected, got }.into());
         }
     }
     Ok(())

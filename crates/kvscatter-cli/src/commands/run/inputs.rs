@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use kvscatter_onnx::test_dir::DataSet;
-use kvscatter_onnx::{Graph, Tensor};
+use kvscatter_onnx::{EvalError, Graph, OnnxError, Tensor};
 
 use super::args::Run;
 use super::record::{Input, Origin};
@@ -47,7 +47,7 @@ fn read_given(args: &Run, subject: &Subject<'_>) -> Result<BTreeMap<String, (Ten
     for asked in &args.inputs {
         let name = asked.name.clone();
         let Some(input) = inputs.get(name.as_str()) else {
-            return Err(kvscatter_onnx::OnnxError::InputUnknown { name }.into());
+            return Err(OnnxError::from(EvalError::InputUnknown { name }).into());
         };
         // A .npy file may give only the width of the type. The model has the type.
         let tensor = files::read(&asked.location, Some(input.element))?;

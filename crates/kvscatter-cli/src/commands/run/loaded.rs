@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use kvscatter_onnx::decoder::{Cache, Decoder, Hazard};
 use kvscatter_onnx::eval::{Evaluator, Placement};
-use kvscatter_onnx::{Data, Graph, Model, Tensor, ValueInfo, random_inputs};
+use kvscatter_onnx::{Data, EvalError, Graph, Model, Tensor, ValueInfo, random_inputs};
 use kvscatter_session::{self as session, Engine, InPlaceCache, LoadOptions, Session, Step};
 
 use super::feeds;
@@ -158,7 +158,7 @@ fn shared<'m>(decoder: &Decoder<'m>, placement: Placement) -> Result<Vec<(&'m st
 }
 
 fn missing(input: &str) -> kvscatter_onnx::OnnxError {
-    kvscatter_onnx::OnnxError::InputMissing { name: input.to_owned() }
+    EvalError::InputMissing { name: input.to_owned() }.into()
 }
 
 /// Copies the values to memory that the engine can write in place.

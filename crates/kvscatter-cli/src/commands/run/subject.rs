@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use kvscatter::picture::Picture;
 use kvscatter_onnx::eval::{Evaluator, Feed, Placement};
-use kvscatter_onnx::{Graph, Model, Tensor, ValueInfo, random_inputs};
+use kvscatter_onnx::{EvalError, Graph, Model, Tensor, ValueInfo, random_inputs};
 
 use super::args::Run;
 use super::loaded::Loaded;
@@ -119,10 +119,7 @@ impl<'m> Subject<'m> {
 
 /// Returns whether a graph has nodes that the command cannot evaluate.
 fn is_for_engines(error: &kvscatter_onnx::OnnxError) -> bool {
-    matches!(
-        error.root(),
-        kvscatter_onnx::OnnxError::UnsupportedOperator | kvscatter_onnx::OnnxError::Function
-    )
+    matches!(error.cause(), Some(EvalError::UnsupportedOperator | EvalError::Function))
 }
 
 fn evaluate(

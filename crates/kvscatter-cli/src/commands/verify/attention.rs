@@ -5,7 +5,7 @@ use kvscatter::ElementType;
 use kvscatter_attention::{
     Attention, AttentionError, Attributes, Float, Inputs, Mask, Outputs, Prepared, Shapes, Valid,
 };
-use kvscatter_onnx::{DEFAULT_MEMORY_LIMIT, Data, Node, OnnxError, Tensor};
+use kvscatter_onnx::{DEFAULT_MEMORY_LIMIT, Data, EvalError, GraphError, Node, OnnxError, Tensor};
 
 use super::rejection::NodeFault;
 use super::single_node::SingleNode;
@@ -59,7 +59,7 @@ pub(super) fn attention(node: &SingleNode<'_>) -> Result<Vec<Option<Tensor>>, No
 fn operator(node: &Node<'_>) -> Result<Attention, NodeFault> {
     let version = node.version();
     match version {
-        ..23 => return Err(OnnxError::OpsetTooOld { version, min: 23 }.into()),
+        ..23 => return Err(OnnxError::from(GraphError::OpsetTooOld { version, min: 23 }).into()),
         23 | 24 => node.check_attributes(&ATTRIBUTES)?,
         _ => node.check_attributes(&[&ATTRIBUTES[..], &WINDOWS].concat())?,
     }
@@ -197,7 +197,7 @@ fn check_memory<T>(prepared: &Prepared) -> Result<(), OnnxError> {
     let elements = output_shapes(prepared).into_iter().map(|shape| shape.iter().product::<usize>());
     let bytes = elements.fold(0_usize, usize::saturating_add).saturating_mul(size_of::<T>());
     let (needed, limit) = (u64::try_from(bytes).unwrap_or(u64::MAX), DEFAULT_MEMORY_LIMIT);
-    if needed > limit { Err(OnnxError::MemoryLimit { needed, limit }) } else { Ok(()) }
+    if needed > limit { Err(EvalError::MemoryLimit { needed, limit }.into()) } else { Ok(()) }
 }
 
 fn decode<T: Bytes>(tensor: &Tensor) -> Vec<T> {

@@ -2,7 +2,7 @@
 
 use kvscatter::ElementType;
 use kvscatter_attention::AttentionError;
-use kvscatter_onnx::{NodeLabel, OnnxError};
+use kvscatter_onnx::{EvalError, GraphError, NodeLabel, OnnxError};
 
 use crate::refused::RefusedRule;
 
@@ -38,15 +38,14 @@ impl Rejection {
     /// Returns the rule of the operator that the inputs break, if it is one.
     pub(super) fn rule(&self) -> Option<RefusedRule> {
         match self {
-            Self::Onnx(error) | Self::InNode { fault: NodeFault::Onnx(error), .. } => match error.root() {
-                OnnxError::Mode { .. } => Some(RefusedRule::Mode),
-                OnnxError::Operator(error) => RefusedRule::of_write(error),
-                OnnxError::OpsetTooOld { .. } => Some(RefusedRule::OperatorSet),
-                OnnxError::AttributeUnknown { .. } => Some(RefusedRule::AttributeUnknown),
-                OnnxError::AttributeType { .. } => Some(RefusedRule::AttributeType),
-                OnnxError::InputCount { .. } => Some(RefusedRule::InputCount),
-                OnnxError::OutputCount { .. } => Some(RefusedRule::OutputCount),
-                _ => None,
+            Self::Onnx(error) | Self::InNode { fault: NodeFault::Onnx(error), .. } => match error.cause() {
+                Some(GraphError::OpsetTooOld { .. }) => Some(RefusedRule::OperatorSet),
+                Some(GraphError::AttributeUnknown { .. }) => Some(RefusedRule::AttributeUnknown),
+                Some(GraphError::AttributeType { .. }) => Some(RefusedRule::AttributeType),
+                Some(GraphError::InputCount { .. }) => Some(RefusedRule::InputCount),
+                Some(GraphError::OutputCount { .. }) => Some(RefusedRule::OutputCount),
+                _ if matches!(error.cause(), Some(EvalError::Mode { .. })) => Some(RefusedRule::Mode),
+                _ => error.cause().and_then(RefusedRule::of_write),
             },
             Self::InNode { fault, .. } => match fault {
                 NodeFault::Onnx(_) => None,

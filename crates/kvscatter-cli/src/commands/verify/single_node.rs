@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use kvscatter_onnx::eval::check_declared;
 use kvscatter_onnx::proto::TensorProto;
-use kvscatter_onnx::{Graph, Model, Node, OnnxError, Tensor, tensor_proto};
+use kvscatter_onnx::{Graph, GraphError, Model, Node, OnnxError, Tensor, tensor_proto};
 
 use super::rejection::{NodeFault, Rejection};
 
@@ -43,7 +43,10 @@ pub(super) fn evaluate(
     let all = declared.iter().chain(&of_outputs);
     check_declared(all.filter_map(|info| Some((info, values.get(info.name)?))))?;
     let output = |name: &str| {
-        values.get(name).cloned().ok_or_else(|| OnnxError::ValueMissing { name: name.to_owned() }.into())
+        values
+            .get(name)
+            .cloned()
+            .ok_or_else(|| OnnxError::from(GraphError::ValueMissing { name: name.to_owned() }).into())
     };
     graph.output_names().map(output).collect()
 }
@@ -64,12 +67,12 @@ impl<'a> SingleNode<'a> {
 
     /// Returns an input that the operator requires.
     pub(super) fn required(&self, slot: usize) -> Result<&'a Tensor, OnnxError> {
-        self.input(slot).ok_or(OnnxError::InputAbsent { index: slot })
+        self.input(slot).ok_or(GraphError::InputAbsent { index: slot }.into())
     }
 
     /// Checks the number of the node's inputs. Absent inputs in the middle are counted.
     pub(super) fn check_inputs(&self, min: usize, max: usize) -> Result<(), OnnxError> {
         let got = self.node.proto().input.len();
-        if (min..=max).contains(&got) { Ok(()) } else { Err(OnnxError::InputCount { min, max, got }) }
+        if (min..=max).contains(&got) { Ok(()) } else { Err(GraphError::InputCount { min, max, got }.into()) }
     }
 }

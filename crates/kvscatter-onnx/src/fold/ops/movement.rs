@@ -1,10 +1,10 @@
 //! Operators that move elements without computing any.
 
 use crate::OnnxError;
-use crate::attribute;
 use crate::fold::call::{Call, Outputs, dim};
 use crate::fold::shapes::{self, AxisSplit, signed, strides, walk};
 use crate::fold::{FoldError, Value, Values, number};
+use crate::{GraphError, attribute};
 
 use super::elementwise::same_type;
 use super::shape::distinct;
@@ -134,8 +134,8 @@ fn equal_parts(dim: usize, parts: usize) -> Result<Vec<usize>, OnnxError> {
 pub(super) fn slice(call: &Call<'_>) -> Outputs {
     let input = call.input(0)?;
     let given = |index, name| call.ints_of(index, name);
-    let starts = given(1, "starts")?.ok_or(OnnxError::InputAbsent { index: 1 })?;
-    let ends = given(2, "ends")?.ok_or(OnnxError::InputAbsent { index: 2 })?;
+    let starts = given(1, "starts")?.ok_or(GraphError::InputAbsent { index: 1 })?;
+    let ends = given(2, "ends")?.ok_or(GraphError::InputAbsent { index: 2 })?;
     let axes = match given(3, "axes")? {
         Some(axes) => distinct(&axes, input.rank())?,
         None => (0..starts.len()).collect(),
@@ -181,7 +181,7 @@ fn bounds(size: i64, start: i64, end: i64, step: i64) -> Result<(i64, usize), On
 /// 3. A negative pad removes elements.
 pub(super) fn pad(call: &Call<'_>) -> Outputs {
     let input = call.input(0)?;
-    let pads = call.ints_of(1, "pads")?.ok_or(OnnxError::InputAbsent { index: 1 })?;
+    let pads = call.ints_of(1, "pads")?.ok_or(GraphError::InputAbsent { index: 1 })?;
     let axes = match call.optional_ints(3)? {
         Some(axes) => distinct(axes, input.rank())?,
         None => (0..input.rank()).collect(),

@@ -147,7 +147,7 @@ pub(super) fn mat_mul_n_bits(call: &Call<'_>) -> Outputs {
     let last = input.rank().checked_sub(1).ok_or_else(|| call.bad_shape(0, "rank 1 at least"))?;
     let size = |name: &'static str| -> Result<usize, OnnxError> {
         call.attribute(name).ok_or(FoldError::AttributeMissing { name })?;
-        dim(call.int(name, 0)?)
+        Ok(dim(call.int(name, 0)?)?)
     };
     if input.shape.last() != Some(&size("K")?) {
         return Err(call.bad_shape(0, "K on the last axis"));

@@ -4,12 +4,12 @@ use kvscatter::ElementType;
 
 use super::elementwise::same_type;
 use crate::OnnxError;
-use crate::attribute;
 use crate::eval::{ConstantValue, MAX_RANK};
 use crate::fold::call::{Call, Outputs, dim};
 use crate::fold::shapes::{self, AxisSplit, signed};
 use crate::fold::values::NumberKind;
 use crate::fold::{FoldError, Value, Values, number};
+use crate::{EvalError, GraphError, attribute};
 
 pub(super) fn shape(call: &Call<'_>) -> Outputs {
     let input = call.input(0)?;
@@ -46,7 +46,7 @@ pub(super) fn dropout(call: &Call<'_>) -> Outputs {
 pub(super) fn constant(call: &Call<'_>) -> Outputs {
     let mut attributes = call.attributes.iter();
     let (Some((name, attribute)), None) = (attributes.next(), attributes.next()) else {
-        return Err(OnnxError::ConstantAttributes { got: call.attributes.iter().len() });
+        return Err(EvalError::ConstantAttributes { got: call.attributes.iter().len() }.into());
     };
     Ok(vec![match ConstantValue::parse(name, attribute)? {
         ConstantValue::Tensor(message) => Value::read("value", message, call.external)?,
@@ -73,7 +73,7 @@ pub(super) fn constant_of_shape(call: &Call<'_>) -> Outputs {
 pub(super) fn reshape(call: &Call<'_>) -> Outputs {
     let input = call.input(0)?;
     let allow_zero = call.flag("allowzero", false)?;
-    let target = call.ints_of(1, "shape")?.ok_or(OnnxError::InputAbsent { index: 1 })?;
+    let target = call.ints_of(1, "shape")?.ok_or(GraphError::InputAbsent { index: 1 })?;
     let refused = || FoldError::Reshape { from: input.shape.clone(), to: target.clone() };
     let mut shape = Vec::new();
     let mut open = None;
@@ -130,7 +130,7 @@ pub(super) fn squeeze(call: &Call<'_>) -> Outputs {
 
 pub(super) fn unsqueeze(call: &Call<'_>) -> Outputs {
     let input = call.input(0)?;
-    let axes = call.ints_of(1, "axes")?.ok_or(OnnxError::InputAbsent { index: 1 })?;
+    let axes = call.ints_of(1, "axes")?.ok_or(GraphError::InputAbsent { index: 1 })?;
     let rank = input.rank().saturating_add(axes.len());
     let axes = distinct(&axes, rank)?;
     let mut rest = input.shape.iter().copied();

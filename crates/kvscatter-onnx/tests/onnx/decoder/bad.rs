@@ -1,7 +1,7 @@
 //! Tests graphs that are not decoders, and declarations that cannot be true.
 
-use kvscatter_onnx::OnnxError;
 use kvscatter_onnx::decoder::Decoder;
+use kvscatter_onnx::{DecoderError, EvalError, GraphError, OnnxError};
 
 use super::made::Made;
 use crate::support::{assert_refused, graph_mut, parsed, values};
@@ -14,12 +14,12 @@ fn decoder(made: Made) -> Result<usize, OnnxError> {
 #[test]
 fn no_cache() {
     let model = parsed("x: float[n, 16]", "y = Relu(x)", "y: float[n, 16]");
-    assert_refused!(Decoder::of(&model.graph().unwrap()), OnnxError::CacheNone);
+    assert_refused!(Decoder::of(&model.graph().unwrap()), DecoderError::CacheNone);
     // An output that returns an input unchanged is not a cache.
     let mut relay = parsed("x: float[b, 2, s, 16]", "y = Identity(x)", "y: float[b, 2, s, 16]");
-    assert_refused!(Decoder::of(&relay.graph().unwrap()), OnnxError::CacheNone);
+    assert_refused!(Decoder::of(&relay.graph().unwrap()), DecoderError::CacheNone);
     graph_mut(&mut relay).node.clear();
-    assert_refused!(relay.graph(), OnnxError::ValueMissing { .. });
+    assert_refused!(relay.graph(), GraphError::ValueMissing { .. });
 }
 
 #[test]
@@ -27,43 +27,43 @@ fn a_cache_that_is_not_fed_back() {
     for made in [Made::fixed(), Made::growing(), Made::attention_past(), Made::group_query()] {
         assert_refused!(
             decoder(made.without_output("present_v")),
-            OnnxError::CacheNotFedBack { past } if past == "past_v"
+            DecoderError::CacheNotFedBack { past } if past == "past_v"
         );
     }
     let alone = Made::growing().without_output("present_v").without_output("present_k");
-    assert_refused!(decoder(alone), OnnxError::CacheNotFedBack { past } if past == "past_k");
+    assert_refused!(decoder(alone), DecoderError::CacheNotFedBack { past } if past == "past_k");
 }
 
 #[test]
 fn a_present_without_a_past() {
     let made = Made::attention_past().change("y", |node| node.input.truncate(3));
-    assert_refused!(decoder(made), OnnxError::CacheNotFed { present } if present == "present_k");
+    assert_refused!(decoder(made), DecoderError::CacheNotFed { present } if present == "present_k");
     let zeros = Made::fixed().reading("past_v", "zeros").before("zeros = ConstantOfShape(shape)");
     let made = zeros.input("shape: int64[4]");
-    assert_refused!(decoder(made), OnnxError::CacheNotFed { present } if present == "present_v");
+    assert_refused!(decoder(made), DecoderError::CacheNotFed { present } if present == "present_v");
 }
 
 #[test]
 fn sizes_that_contradict_each_other() {
     assert_refused!(
         decoder(Made::growing().output("present_k: float[batch, 4, all, 16]")),
-        OnnxError::DimsDiffer { first, first_axis: 1, first_size: 2, second, second_axis: 1, second_size: 4 }
+        DecoderError::DimsDiffer { first, first_axis: 1, first_size: 2, second, second_axis: 1, second_size: 4 }
             if first == "past_k" && second == "present_k"
     );
     assert_refused!(
         decoder(Made::fixed().output("present_v: float[batch, 2, 128, 16]")),
-        OnnxError::DimsDiffer { first_axis: 2, first_size: 64, second_size: 128, .. }
+        DecoderError::DimsDiffer { first_axis: 2, first_size: 64, second_size: 128, .. }
     );
 
     // One symbol has two sizes, each through another name.
     let sizes = "present_k: float[4, 2, all, 16], present_v: float[8, 2, all, 16]";
     assert_refused!(
         decoder(Made::growing().output(sizes)),
-        OnnxError::DimsDiffer { first, first_size: 4, second, second_size: 8, .. }
+        DecoderError::DimsDiffer { first, first_size: 4, second, second_size: 8, .. }
             if first == "present_k" && second == "present_v"
     );
     let made = Made::growing().input("past_v: float[samples, 2, past, 16]").output(sizes);
-    assert_refused!(decoder(made), OnnxError::DimsDiffer { .. });
+    assert_refused!(decoder(made), DecoderError::DimsDiffer { .. });
 }
 
 #[test]
@@ -71,7 +71,7 @@ fn a_cache_that_grows_and_does_not() {
     let same = "present_k: float[batch, 2, past, 16]";
     for made in [Made::growing(), Made::attention_past()] {
         let made = made.output(same);
-        assert_refused!(decoder(made), OnnxError::CacheDoesNotGrow { axis: 2, size, .. } if size == "past");
+        assert_refused!(decoder(made), DecoderError::CacheDoesNotGrow { axis: 2, size, .. } if size == "past");
     }
     // A buffer that past and present may share has one size.
     assert_eq!(decoder(Made::group_query().output(same)).unwrap(), 2);
@@ -82,29 +82,26 @@ fn a_cache_that_grows_and_does_not() {
 #[test]
 fn scatters_that_break_their_own_rules() {
     let made = Made::fixed().with_attributes("present_k", r#"mode="diagonal""#);
-    assert_refused!(decoder(made), OnnxError::Mode { mode } if mode == "diagonal");
+    assert_refused!(decoder(made), EvalError::Mode { mode } if mode == "diagonal");
     for axis in [0, -4, 4, -5, i64::MIN] {
         let made = Made::fixed().with_attributes("present_k", &format!("axis={axis}"));
-        assert_refused!(decoder(made), OnnxError::Operator(_));
+        assert_eq!(decoder(made).unwrap_err().kind(), "operator");
     }
     let mut old = Made::fixed().model();
     old.proto_mut().opset_import[0].version = Some(23);
-    assert_refused!(Decoder::of(&old.graph().unwrap()), OnnxError::OpsetTooOld { version: 23, min: 24 });
+    assert_refused!(Decoder::of(&old.graph().unwrap()), GraphError::OpsetTooOld { version: 23, min: 24 });
 }
 
 #[test]
 fn ranks_that_no_writer_takes() {
     for made in [Made::attention_past(), Made::group_query()] {
         let made = made.input("past_k: float[batch, past, 32]");
-        assert_refused!(decoder(made), OnnxError::CacheRank { name, rank: 3, expected: "4" } if name == "past_k");
+        assert_refused!(decoder(made), DecoderError::CacheRank { name, rank: 3, expected: "4" } if name == "past_k");
     }
     let made = Made::fixed().input("past_k: float[64]");
-    assert_refused!(decoder(made), OnnxError::CacheRank { rank: 1, expected: "2 or more", .. });
+    assert_refused!(decoder(made), DecoderError::CacheRank { rank: 1, expected: "2 or more", .. });
     let made = Made::growing().replace("present_k", "present_k = Concat(past_k, new_k) {axis=4}");
-    assert_refused!(
-        decoder(made),
-        OnnxError::Operator(kvscatter::Error::AxisOutOfRange { axis: 4, rank: 4 })
-    );
+    assert_refused!(decoder(made), kvscatter::Error::AxisOutOfRange { axis: 4, rank: 4 });
 }
 
 #[test]
@@ -132,6 +129,6 @@ fn shapes_that_are_not_declared() {
     assert_eq!(decoder(both(Made::attention_past())).unwrap(), 2);
     assert_eq!(decoder(past(Made::growing())).unwrap(), 2);
     for made in [Made::growing(), Made::fixed()] {
-        assert_refused!(decoder(both(made)), OnnxError::CacheShapeMissing { name } if name == "past_k");
+        assert_refused!(decoder(both(made)), DecoderError::CacheShapeMissing { name } if name == "past_k");
     }
 }
