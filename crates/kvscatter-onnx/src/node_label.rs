@@ -18,29 +18,20 @@ pub struct NodeLabel {
     pub version: Option<i64>,
 }
 
-/// A label for use in a sentence, without the operator set.
-pub(crate) struct ShortLabel<'a>(pub(crate) &'a NodeLabel);
-
+/// The alternate form (`{:#}`) is for use in a sentence. It has no domain and version.
 impl fmt::Display for NodeLabel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "node {}", self.index)?;
         if !self.name.is_empty() {
             write!(f, " {:?}", self.name)?;
         }
-        write!(f, " ({}, domain {}", self.op_type.escape_debug(), self.domain.escape_debug())?;
-        match self.version {
-            Some(version) => write!(f, ", version {version})"),
-            None => f.write_str(")"),
+        write!(f, " ({}", self.op_type.escape_debug())?;
+        if !f.alternate() {
+            write!(f, ", domain {}", self.domain.escape_debug())?;
+            if let Some(version) = self.version {
+                write!(f, ", version {version}")?;
+            }
         }
-    }
-}
-
-impl fmt::Display for ShortLabel<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let NodeLabel { index, name, op_type, .. } = self.0;
-        match name.as_str() {
-            "" => write!(f, "node {index} ({})", op_type.escape_debug()),
-            name => write!(f, "node {index} {name:?} ({})", op_type.escape_debug()),
-        }
+        f.write_str(")")
     }
 }

@@ -71,39 +71,31 @@ pub enum WriterStyle {
 }
 
 /// The reason why the writer of a cache is not known.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "each variant's message names its fields")]
 pub enum UnknownStyle {
-    /// Another operator writes the cache.
-    Operator {
-        /// The operator's domain. The default domain is `ai.onnx`.
-        domain: String,
-        /// The operator's name.
-        op_type: String,
-    },
+    /// Another operator writes the cache. The default domain is `ai.onnx`.
+    #[error("{}{op_type} writes it", if domain == DEFAULT_DOMAIN { String::new() } else { format!("{domain}'s ") })]
+    Operator { domain: String, op_type: String },
     /// `Concat(new, past)`, which puts the new rows before the old ones.
+    #[error("the new rows come before the old ones")]
     NewFirst,
     /// A `Concat` that does not have exactly two inputs.
-    Pieces {
-        /// The number of inputs of the `Concat`.
-        count: usize,
-    },
+    #[error("a Concat of {count} tensors")]
+    Pieces { count: usize },
     /// The rows are concatenated along axis 0, which is normally the batch.
+    #[error("the sequence is axis 0")]
     AxisZero,
     /// A node before or after the writer changes the shape.
-    Reshaped {
-        /// The operator of that node.
-        op_type: String,
-    },
-    /// A `Slice` before or after the writer drops rows, as in a cache that keeps only a window.
-    Cut {
-        /// The number of rows that the `Slice` keeps, or `None` if the graph does not show it. They are the last rows.
-        rows: Option<usize>,
-    },
+    #[error("{op_type} changes its shape")]
+    Reshaped { op_type: String },
+    /// A `Slice` before or after the writer drops rows, as in a cache that keeps only a window. `rows` is the number of
+    /// rows that it keeps, or `None` if the graph does not show it. They are the last rows.
+    #[error("a Slice {}", rows.map_or("drops some of its rows".to_owned(), |rows| format!("keeps only its last {rows} rows")))]
+    Cut { rows: Option<usize> },
     /// One tensor has the caches of several layers, or keys and values.
-    Stacked {
-        /// The index of the batch dimension.
-        batch: usize,
-    },
+    #[error("one tensor has several caches, with the batch at axis {batch}")]
+    Stacked { batch: usize },
 }
 
 /// The contents of a cache, as far as the nodes that read it show them.
@@ -198,26 +190,6 @@ impl fmt::Display for WriterStyle {
             Self::TensorScatter(_) => f.write_str("TensorScatter"),
             Self::GroupQueryAttention => f.write_str("GroupQueryAttention"),
             Self::Unknown(why) => write!(f, "unknown: {why}"),
-        }
-    }
-}
-
-impl fmt::Display for UnknownStyle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Operator { domain, op_type } if domain == DEFAULT_DOMAIN => {
-                write!(f, "{op_type} writes it")
-            }
-            Self::Operator { domain, op_type } => write!(f, "{domain}'s {op_type} writes it"),
-            Self::NewFirst => f.write_str("the new rows come before the old ones"),
-            Self::Pieces { count } => write!(f, "a Concat of {count} tensors"),
-            Self::AxisZero => f.write_str("the sequence is axis 0"),
-            Self::Reshaped { op_type } => write!(f, "{op_type} changes its shape"),
-            Self::Cut { rows: Some(rows) } => write!(f, "a Slice keeps only its last {rows} rows"),
-            Self::Cut { rows: None } => f.write_str("a Slice drops some of its rows"),
-            Self::Stacked { batch } => {
-                write!(f, "one tensor has several caches, with the batch at axis {batch}")
-            }
         }
     }
 }

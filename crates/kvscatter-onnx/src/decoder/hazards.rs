@@ -5,7 +5,6 @@ mod hazard;
 mod readers;
 mod runtimes;
 mod scales;
-mod text;
 
 use super::Decoder;
 use super::growth::Growth;

@@ -5,7 +5,6 @@
 //! become `KVCacheUpdate` layers, so no rule applies to them here.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
 use kvscatter::Mode;
 use kvscatter::spec::PartialTensor;
@@ -15,11 +14,11 @@ use kvscatter::spec::tensorrt::{KvCacheUpdateLayer, Network, NetworkError, Netwo
 use super::Decoder;
 use super::trace::Path;
 use crate::eval::Op;
-use crate::node_label::ShortLabel;
 use crate::{Graph, Node, NodeLabel, ValueInfo};
 
 /// A rule of TensorRT that a node breaks.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{node:#}: {reason}")]
 pub struct TensorRtRefusal {
     /// The label of the `TensorScatter` node.
     pub node: NodeLabel,
@@ -28,20 +27,23 @@ pub struct TensorRtRefusal {
 }
 
 /// A rule of TensorRT's parser or builder.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TensorRtRule {
     /// The parser accepts only axis -2 of 4 dimensions.
+    #[error("axis = {axis}: must be -2 (or 2)")]
     Axis {
         /// The value of the node's attribute.
         axis: i64,
     },
     /// The parser accepts only `linear`, because `kLINEAR` is the only mode of the layer.
+    #[error("mode{}", if *.mode == Mode::Circular { " = circular: linear is the only mode (kvscatter convert --window mask writes linear caches)" } else { ": linear is the only mode" })]
     Mode {
         /// The value of the node's attribute.
         mode: Mode,
     },
     /// A rule of the builder. Layers are numbered from 0, in the order of the `TensorScatter` nodes.
+    #[error("{}", layer_error(.0))]
     Network(NetworkError),
 }
 
@@ -145,20 +147,10 @@ fn is_of_type(reason: &TensorRtRule) -> bool {
     matches!(reason, TensorRtRule::Network(NetworkError::Layer { error: ElementType { .. }, .. }))
 }
 
-impl fmt::Display for TensorRtRefusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", ShortLabel(&self.node), self.reason)
-    }
-}
-
-impl fmt::Display for TensorRtRule {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Axis { axis } => write!(f, "axis = {axis}: must be -2 (or 2)"),
-            Self::Mode { mode: Mode::Circular } => f.write_str("mode = circular: linear is the only mode (kvscatter convert --window mask writes linear caches)"),
-            Self::Mode { .. } => f.write_str("mode: linear is the only mode"),
-            Self::Network(NetworkError::Layer { error, .. }) => error.fmt(f),
-            Self::Network(error) => error.fmt(f),
-        }
+/// Returns the text of an error without the number of its layer.
+fn layer_error(error: &NetworkError) -> String {
+    match error {
+        NetworkError::Layer { error, .. } => error.to_string(),
+        error => error.to_string(),
     }
 }

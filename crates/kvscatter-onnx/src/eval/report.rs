@@ -1,6 +1,5 @@
 //! Reports of evaluations, node by node.
 
-use std::fmt;
 use std::sync::Arc;
 
 use crate::NodeLabel;
@@ -69,37 +68,34 @@ pub struct OutputCopy {
 /// The reason why a cache was not written in place, or cannot be.
 ///
 /// Names are shared, because one long name may be the reason of many nodes.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "each variant's message names its fields")]
 pub enum NotInPlace {
     /// [`Placement::Functional`](super::Placement::Functional) was requested.
+    #[error("the functional form was requested")]
     Asked,
     /// The cache is a graph input that the caller did not donate.
-    NotDonated {
-        /// The name of the graph input.
-        input: Arc<str>,
-    },
+    #[error("input {input:?} was not donated")]
+    NotDonated { input: Arc<str> },
     /// The cache is an initializer or a `Constant`, which the model keeps.
-    Constant {
-        /// The name of the constant.
-        name: Arc<str>,
-    },
+    #[error("{name:?} is a constant of the model")]
+    Constant { name: Arc<str> },
     /// The node's update is in the same buffer.
+    #[error("past_cache and update are the same value")]
     IsUpdate,
     /// A later node or an output of the graph needs the old values.
-    UsedLater {
-        /// The name under which the old values are needed.
-        value: Arc<str>,
-        /// The node or output that needs them.
-        by: Use,
-    },
+    #[error("the old {value:?} is {by}")]
+    UsedLater { value: Arc<str>, by: Use },
 }
 
 /// A node or an output that uses a value.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Use {
     /// A node.
+    #[error("used by {0}")]
     Node(Arc<NodeLabel>),
     /// An output of the graph.
+    #[error("an output of the graph")]
     GraphOutput,
 }
 
@@ -123,23 +119,6 @@ impl NodeReport {
                 past_address == present_address && self.moved_bytes == self.planned_bytes
             }
             _ => false,
-        }
-    }
-}
-
-impl fmt::Display for NotInPlace {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Asked => f.write_str("the functional form was requested"),
-            Self::NotDonated { input } => write!(f, "input {input:?} was not donated"),
-            Self::Constant { name } => write!(f, "{name:?} is a constant of the model"),
-            Self::IsUpdate => f.write_str("past_cache and update are the same value"),
-            Self::UsedLater { value, by: Use::Node(node) } => {
-                write!(f, "the old {value:?} is used by {node}")
-            }
-            Self::UsedLater { value, by: Use::GraphOutput } => {
-                write!(f, "the old {value:?} is an output of the graph")
-            }
         }
     }
 }
