@@ -265,7 +265,7 @@ impl Bound {
 
 /// Loads a model with the paths of all caches, as in a decode step.
 fn caches(model: &Model, runtime: Runtime<'_>) -> Result<(Box<dyn Session>, Vec<CachePath>), String> {
-    let paths = CachePath::of(model).map_err(|error| error.to_string())?;
+    let paths = CachePath::from_model(model).map_err(|error| error.to_string())?;
     let paths = paths.into_iter().collect::<Result<Vec<_>, _>>().map_err(|error| error.to_string())?;
     Ok((runtime.load(&all(&paths), THREADS)?, paths))
 }

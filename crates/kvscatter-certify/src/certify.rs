@@ -58,7 +58,7 @@ pub fn certify(
     let model = Model::load(&options.model)?;
     let file = model.file()?;
     let graph = about(&options.model, model.graph())?;
-    let decoder = about(&options.model, Decoder::of(&graph))?;
+    let decoder = about(&options.model, Decoder::from_graph(&graph))?;
     let interface = about(&options.model, in_place_interface(&model, &decoder))?;
     let original = options.original.as_deref().map(|path| Original::read(path, &interface)).transpose()?;
     let of_original = original.as_ref().map(|original| &original.interface);
@@ -250,7 +250,7 @@ impl Original {
         let model = Model::load(path)?;
         let file = model.file()?;
         let graph = about(path, model.graph())?;
-        let decoder = about(path, Decoder::of(&graph))?;
+        let decoder = about(path, Decoder::from_graph(&graph))?;
         let mut interface = about(path, Interface::new(&model, &decoder))?;
         about(path, interface.check_no_states())?;
         about(path, check_elements(&interface))?;

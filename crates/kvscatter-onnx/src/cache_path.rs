@@ -77,11 +77,11 @@ impl CachePath {
     /// Returns the path of each cache of a decoder, in the decoder's order.
     ///
     /// # Errors
-    /// Returns the errors of [`Graph::new`] and [`Decoder::of`]. If the path of a cache cannot be separated,
+    /// Returns the errors of [`Graph::new`] and [`Decoder::from_graph`]. If the path of a cache cannot be separated,
     /// the entry at its index is a [`CachePathError`].
-    pub fn of(model: &Model) -> Result<Vec<Result<Self, CachePathError>>, OnnxError> {
+    pub fn from_model(model: &Model) -> Result<Vec<Result<Self, CachePathError>>, OnnxError> {
         let graph = model.graph()?;
-        let decoder = Decoder::of(&graph)?;
+        let decoder = Decoder::from_graph(&graph)?;
         let mut finder = Finder::new(model, &graph);
         Ok(decoder.caches.iter().map(|cache| finder.path(cache)).collect())
     }

@@ -50,7 +50,7 @@ enum Attention<'m> {
 /// `decoder` must have been found in the graph of `model`.
 #[must_use]
 pub fn hazards(model: &Model, graph: &Graph<'_>, decoder: &Decoder<'_>, declared: &Declared) -> Vec<Hazard> {
-    let attention = Attention::of(decoder);
+    let attention = Attention::from_decoder(decoder);
     let context = declared.context.unwrap_or(usize::MAX);
     // A window that is as long as the longest text hides nothing.
     let window = declared.window.filter(|&window| window < context);
@@ -63,7 +63,7 @@ pub fn hazards(model: &Model, graph: &Graph<'_>, decoder: &Decoder<'_>, declared
 }
 
 impl<'m> Attention<'m> {
-    fn of(decoder: &Decoder<'m>) -> Self {
+    fn from_decoder(decoder: &Decoder<'m>) -> Self {
         let all = |is: fn(&WriterStyle) -> bool| decoder.caches.iter().all(|cache| is(&cache.style));
         if all(|style| *style == WriterStyle::GroupQueryAttention) {
             Self::GroupQuery(decoder.caches.iter().filter_map(|cache| cache.writer).collect())

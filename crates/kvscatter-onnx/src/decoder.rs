@@ -72,7 +72,7 @@ impl<'m> Decoder<'m> {
     ///   [`DecoderError::DimsDiffer`] for a cache that cannot work.
     /// * Returns the errors of [`Graph::inputs`] and [`Graph::outputs`].
     /// * Returns the errors of a `TensorScatter` that breaks its own rules, wrapped in [`OnnxError::InNode`].
-    pub fn of(graph: &Graph<'m>) -> Result<Self, OnnxError> {
+    pub fn from_graph(graph: &Graph<'m>) -> Result<Self, OnnxError> {
         let outputs = graph.outputs()?;
         let mut inputs = graph.inputs()?;
         inputs.retain(|input| graph.is_input(input.name));
@@ -83,7 +83,7 @@ impl<'m> Decoder<'m> {
         }
         sizes::check(&caches, &inputs)?;
         for cache in &mut caches {
-            cache.part = part::of(graph, cache);
+            cache.part = part::find(graph, cache);
             cache.known_shape = sizes::known(graph, cache);
         }
         let logits = logits(&caches, &states, &outputs);

@@ -99,7 +99,7 @@ pub(crate) fn read_stamped(path: &Path, limit: u64) -> Result<(Vec<u8>, Stamp), 
             if size > limit {
                 return Err(FileError::FileTooLarge { size, limit }.into());
             }
-            let stamp = Stamp::of(&file)?;
+            let stamp = Stamp::read(&file)?;
             read_exactly(file, size).map(|bytes| (bytes, stamp))
         };
         read().in_file(path)

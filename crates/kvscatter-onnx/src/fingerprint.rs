@@ -84,7 +84,7 @@ pub(crate) struct GraphHash(u128);
 
 impl GraphHash {
     /// Computes the hash of a model's graph.
-    pub(crate) fn of(model: &ModelProto) -> Result<Self, OnnxError> {
+    pub(crate) fn from_model(model: &ModelProto) -> Result<Self, OnnxError> {
         message::hash(model).map(Self)
     }
 
@@ -123,7 +123,7 @@ impl GraphHash {
 /// # Errors
 /// Returns the errors about external data, wrapped in [`OnnxError::InTensor`].
 pub(crate) fn of_model(model: &ModelProto, external: &ExternalData) -> Result<Fingerprint, OnnxError> {
-    let own = GraphHash::of(model)?;
+    let own = GraphHash::from_model(model)?;
     let mut hash = Xxh3Default::new();
     let graph = match own.of_exported(model) {
         Some(exported) => {

@@ -319,7 +319,7 @@ impl<'m> Fold<'m> {
             Ok(outputs) => outputs,
             Err(error) => {
                 let error = node.error(error);
-                let open = OpenShape::of(&error).ok_or(error)?;
+                let open = OpenShape::from_error(&error).ok_or(error)?;
                 vec![Some(KnownValue::Open(open)); value_ids.outputs.len()]
             }
         };
@@ -427,9 +427,8 @@ impl<'m> Fold<'m> {
             });
         }
         let within = |known| match known {
-            KnownValue::Open(open) => {
-                OpenShape::of(&node.error(open.error())).map_or(KnownValue::Open(open), KnownValue::Open)
-            }
+            KnownValue::Open(open) => OpenShape::from_error(&node.error(open.error()))
+                .map_or(KnownValue::Open(open), KnownValue::Open),
             known => known,
         };
         Ok(outputs.into_iter().map(|known| known.map(within)).collect())

@@ -54,7 +54,7 @@ pub struct Graph<'m> {
 pub(crate) struct FunctionNames<'m>(BTreeSet<(&'m str, Option<&'m str>)>);
 
 impl<'m> FunctionNames<'m> {
-    pub(crate) fn of(functions: &'m [FunctionProto]) -> Self {
+    pub(crate) fn new(functions: &'m [FunctionProto]) -> Self {
         let name =
             |function: &'m FunctionProto| (full_domain(function.domain.as_deref()), function.name.as_deref());
         Self(functions.iter().map(name).collect())
@@ -97,7 +97,7 @@ impl<'m> Graph<'m> {
     /// * Returns [`GraphError::Sparse`] for a sparse initializer.
     pub fn new(model: &'m ModelProto) -> Result<Self, OnnxError> {
         let proto = model.graph.as_option().ok_or(GraphError::GraphMissing)?;
-        let nodes = nodes(&model.opset_import, &FunctionNames::of(&model.functions), &proto.node)?;
+        let nodes = nodes(&model.opset_import, &FunctionNames::new(&model.functions), &proto.node)?;
         let values = values(proto)?;
         check_uses(&nodes, &values)?;
         Ok(Self { proto, nodes: nodes.into(), values: Arc::new(values), functions: &model.functions })

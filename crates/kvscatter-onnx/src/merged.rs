@@ -47,7 +47,7 @@ pub struct TakenBranch {
 ///   a past.
 pub fn unmerge(model: &Model) -> Result<Option<Unmerged>, OnnxError> {
     let graph = model.graph()?;
-    let Some(merge) = Merge::of(&graph) else { return Ok(None) };
+    let Some(merge) = Merge::find(&graph) else { return Ok(None) };
     let value = match merge.branches.map(|branch| merge.is_decoder(model.proto(), branch)) {
         [true, true] => {
             let condition = merge.condition.to_owned();
@@ -72,7 +72,7 @@ struct Merge<'m> {
 
 impl<'m> Merge<'m> {
     /// Finds the only `If` of a graph. Returns `None` if it cannot merge two decoders.
-    fn of(graph: &Graph<'m>) -> Option<Self> {
+    fn find(graph: &Graph<'m>) -> Option<Self> {
         let mut all = graph.nodes().iter().filter(|node| node.is("If"));
         let (node, None) = (*all.next()?, all.next()) else { return None };
         let [_] = node.proto().input.as_slice() else { return None };
@@ -126,7 +126,7 @@ impl<'m> Merge<'m> {
             };
             !decoder.caches.is_empty() && decoder.caches.iter().all(grows)
         };
-        Graph::new(&decoder).and_then(|graph| Decoder::of(&graph).map(is_growing)).unwrap_or_default()
+        Graph::new(&decoder).and_then(|graph| Decoder::from_graph(&graph).map(is_growing)).unwrap_or_default()
     }
 }
 

@@ -185,7 +185,7 @@ impl Model {
 
     /// Computes the hash of the model's graph.
     pub(crate) fn graph_hash(&self) -> Result<GraphHash, OnnxError> {
-        GraphHash::of(&self.proto)
+        GraphHash::from_model(&self.proto)
     }
 
     /// Returns the file that the model was read from, or `None` for a model that was created in memory.
@@ -250,13 +250,13 @@ fn decode(bytes: &[u8]) -> Result<ModelProto, OnnxError> {
 /// Returns the name of another file format that is often mistaken for ONNX, if the bytes begin like a file of
 /// it.
 fn other_format(bytes: &[u8]) -> Option<&'static str> {
-    let at = |offset: usize, text: &[u8]| bytes.get(offset..).is_some_and(|rest| rest.starts_with(text));
+    let has = |offset: usize, text: &[u8]| bytes.get(offset..).is_some_and(|rest| rest.starts_with(text));
     let formats = [
-        ("GGUF", at(0, b"GGUF")),
-        ("zip (as PyTorch saves)", at(0, b"PK\x03\x04")),
-        ("ORT", at(4, b"ORTM")),
+        ("GGUF", has(0, b"GGUF")),
+        ("zip (as PyTorch saves)", has(0, b"PK\x03\x04")),
+        ("ORT", has(4, b"ORTM")),
         // A safetensors file begins with eight bytes of length, followed by JSON.
-        ("safetensors", at(8, b"{\"")),
+        ("safetensors", has(8, b"{\"")),
     ];
     formats.into_iter().find(|(_, is)| *is).map(|(format, _)| format)
 }

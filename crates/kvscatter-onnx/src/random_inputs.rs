@@ -58,7 +58,7 @@ pub fn missing_inputs(
     let missing = missing_types(evaluator, given, dims)?;
     let given_types = evaluator.inputs().iter().filter_map(|input| {
         let tensor = given.get(input.name)?;
-        Some((input.name, TensorType::of(tensor)))
+        Some((input.name, TensorType::from_tensor(tensor)))
     });
     let fed = missing.iter().map(|(&name, ty)| (name, ty.clone())).chain(given_types).collect();
     let types = evaluator.infer(&fed)?;

@@ -53,8 +53,8 @@ impl Model {
         path: &Path,
         weights: WeightTransfer,
     ) -> Result<Vec<DataFile>, OnnxError> {
-        let identity = Identity::of(path).in_file(path)?;
-        let is_output = |input: &Path| Identity::of(input).is_ok_and(|input| input == identity);
+        let identity = Identity::from_path(path).in_file(path)?;
+        let is_output = |input: &Path| Identity::from_path(input).is_ok_and(|input| input == identity);
         if self.path().is_some_and(is_output) || self.external_files().iter().any(|input| is_output(input)) {
             return Err(FileError::OverInput).in_file(path);
         }
@@ -96,8 +96,8 @@ impl Transfer<'_> {
         locations: &BTreeSet<String>,
         made: &mut UnfinishedFiles,
     ) -> Result<Vec<DataFile>, OnnxError> {
-        let is_same =
-            Identity::of(self.from).is_ok_and(|from| Identity::of(self.to).is_ok_and(|to| from == to));
+        let is_same = Identity::from_path(self.from)
+            .is_ok_and(|from| Identity::from_path(self.to).is_ok_and(|to| from == to));
         made.folders(self.to).in_file(self.to)?;
         let folder = Dir::open_ambient_dir(self.to, ambient_authority()).in_file(self.to)?;
         locations
@@ -156,12 +156,12 @@ impl Transfer<'_> {
         target: &Path,
         made: &mut UnfinishedFiles,
     ) -> Result<DataFileOrigin, OnnxError> {
-        if Identity::of(target).is_ok_and(|target| target == *self.output) {
+        if Identity::from_path(target).is_ok_and(|target| target == *self.output) {
             return Err(FileError::DataFileIsModel.into());
         }
         if target.symlink_metadata().is_ok() {
-            let is_source = Identity::of(target)
-                .is_ok_and(|target| Identity::of(source).is_ok_and(|source| source == target));
+            let is_source = Identity::from_path(target)
+                .is_ok_and(|target| Identity::from_path(source).is_ok_and(|source| source == target));
             return if is_source || same_contents(file, bytes, target)? {
                 Ok(DataFileOrigin::Kept)
             } else {

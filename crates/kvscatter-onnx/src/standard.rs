@@ -28,7 +28,7 @@ mod tests;
 use std::collections::BTreeSet;
 
 use node::{Replacing, Standard};
-use proof::Proofs;
+use proof::FormProofs;
 use rule::rule;
 
 use crate::decoder::Decoder;
@@ -66,7 +66,7 @@ pub(crate) fn standardize<'m>(
         declare(&mut editor, cache.present, present, &cache.known_shape)?;
     }
     let mut standard = Standard::new(&mut editor);
-    let mut proofs = Proofs::new();
+    let mut proofs = FormProofs::new();
     for node in graph.nodes() {
         let Some(rule) = rule(node) else { continue };
         let replaced = check_positions(node, graph).and_then(|()| facts(node, fold)).and_then(|facts| {

@@ -64,7 +64,7 @@ pub fn encode_typed(name: &str, tensor: &Tensor) -> TensorProto {
             return message;
         }
     };
-    match Field::of(tensor.element()) {
+    match Field::for_element(tensor.element()) {
         Field::Float => message.float_data = each(bytes, f32::from_le_bytes),
         Field::Double => message.double_data = each(bytes, f64::from_le_bytes),
         Field::Int64 => message.int64_data = each(bytes, i64::from_le_bytes),
@@ -204,7 +204,7 @@ impl Field {
         [Self::Raw, Self::Float, Self::Int32, Self::String, Self::Int64, Self::Double, Self::Uint64];
 
     /// Returns the typed field of a type.
-    fn of(element: ElementType) -> Self {
+    fn for_element(element: ElementType) -> Self {
         match element {
             ElementType::Float32 | ElementType::Complex64 => Self::Float,
             ElementType::Float64 | ElementType::Complex128 => Self::Double,
@@ -260,7 +260,7 @@ fn decode_nameless(mut message: TensorProto, external: Option<&ExternalData>) ->
         let bytes = read_external(&message, element, expected, stored_in, external)?;
         return Ok(Tensor::new(element, shape, Data::Bytes(bytes))?);
     }
-    let field = Field::of(element);
+    let field = Field::for_element(element);
     let data = match stored_in {
         Some(Field::Raw) if field != Field::String => {
             Data::Bytes(message.raw_data.take().map_or_else(Vec::new, Arc::unwrap_or_clone))
@@ -318,7 +318,7 @@ fn typed(
     shape: &[usize],
     expected: usize,
 ) -> Result<Data, TensorProtoError> {
-    let field = Field::of(element);
+    let field = Field::for_element(element);
     let entry_bytes = match element {
         ElementType::String => 1,
         ElementType::Complex64 => 4,
@@ -379,7 +379,7 @@ fn narrow<V: Copy + Into<i128>, const N: usize>(
     for (index, &value) in entries.iter().enumerate() {
         bytes.extend(to_bytes(value).ok_or_else(|| TensorProtoError::EntryRange {
             element,
-            field: Field::of(element).name(),
+            field: Field::for_element(element).name(),
             index,
             value: value.into(),
         })?);

@@ -168,7 +168,7 @@ impl Declared {
         let model = kvscatter_onnx::Model::load(path)?;
         let model = unmerge(&model)?.map_or(model, |unmerged| unmerged.model);
         let graph = model.graph()?;
-        let interface = Interface::new(&model, &Decoder::of(&graph)?)?;
+        let interface = Interface::new(&model, &Decoder::from_graph(&graph)?)?;
         let capacity = if interface.is_copied() { None } else { interface.capacity_or(options.capacity)? };
         Ok(Self { vocabulary: interface.vocabulary, capacity, grows: interface.growth().is_some() })
     }

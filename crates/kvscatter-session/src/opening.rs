@@ -20,7 +20,7 @@ pub(crate) fn read(path: &Path) -> Result<(ModelFile, Interface), SessionError> 
 /// Returns the inputs and outputs of a decoder that a session or a generator may run.
 pub(crate) fn interface(model: &Model) -> Result<Interface, SessionError> {
     let graph = model.graph()?;
-    let decoder = Decoder::of(&graph)?;
+    let decoder = Decoder::from_graph(&graph)?;
     check_caches_known(&decoder)?;
     check_embeddings(&decoder)?;
     check_readers(&decoder)?;

@@ -198,7 +198,7 @@ mod tests {
         let mut model = Model::load(&path).unwrap();
         change(model.proto_mut().graph.get_or_insert_default());
         let graph = model.graph().unwrap();
-        let checks = examine(&graph, &Decoder::of(&graph).unwrap());
+        let checks = examine(&graph, &Decoder::from_graph(&graph).unwrap());
         checks.into_iter().filter(|check| check.verdict == Verdict::Failed).map(|check| check.id).collect()
     }
 

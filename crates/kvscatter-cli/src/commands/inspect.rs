@@ -84,7 +84,7 @@ pub(crate) fn run(args: Inspect, output: &mut Output) -> Result<Outcome, Command
     let merged = unmerge(&model).map_err(in_file)?;
     let model = merged.as_ref().map_or(&model, |merged| &merged.model);
     let graph = model.graph().map_err(in_file)?;
-    let decoder = Decoder::of(&graph).map_err(in_file)?;
+    let decoder = Decoder::from_graph(&graph).map_err(in_file)?;
     let sizes = sizes(&args, &decoder)?;
     let rings = check_rings(model, &graph, &decoder);
     let mut hazards: Vec<_> = rings.iter().filter_map(|ring| ring.outcome.as_ref().err().cloned()).collect();

@@ -81,9 +81,9 @@ pub(crate) fn check_page(path: &Path, kind: OutputFileKind, inputs: &[&Path]) ->
 /// # Errors
 /// Returns [`FileError`] otherwise, or if the file system reports an error.
 fn check_output(path: &Path, inputs: &[&Path]) -> Result<Identity, FileError> {
-    let identity = Identity::of(path).map_err(|error| FileError::at_path(path, error))?;
+    let identity = Identity::from_path(path).map_err(|error| FileError::at_path(path, error))?;
     // An input that no longer exists cannot be overwritten.
-    if inputs.iter().any(|input| Identity::of(input).is_ok_and(|input| input == identity)) {
+    if inputs.iter().any(|input| Identity::from_path(input).is_ok_and(|input| input == identity)) {
         return Err(FileError::at_path(path, Problem::OverInput));
     }
     Ok(identity)

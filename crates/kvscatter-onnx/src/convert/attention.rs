@@ -117,7 +117,7 @@ impl<'m> Attentions<'m> {
                         "a second output without a past",
                     ),
                     // Such limits count from slot 0, so a token of a later step would not see itself.
-                    (Limits::of(node) != Limits::default(), "is_causal or a window without a past"),
+                    (Limits::from_node(node) != Limits::default(), "is_causal or a window without a past"),
                 ],
             )?;
             let [Some(keys), Some(values)] = pasts.map(|past| caches.get(past).copied()) else { continue };
@@ -293,7 +293,7 @@ impl<'m> Attention<'m> {
                 return Err(node.error(ConvertRefusal::AttentionForm { what }));
             }
         };
-        let (limits, rules) = (Limits::of(&node), Rules::default());
+        let (limits, rules) = (Limits::from_node(&node), Rules::default());
         Ok(Self { node, past, source, limits, is_flat, rules, element })
     }
 

@@ -130,7 +130,7 @@ pub(super) fn prepared(
 ) -> Result<(Model, Padding), OnnxError> {
     // The caches are checked before the operator set is raised, so that the error is about the caches.
     // Raising the operator set fails for many decoders whose caches cannot be converted in any case.
-    caches::check_written(graph, &Decoder::of(graph)?, max_seq)?;
+    caches::check_written(graph, &Decoder::from_graph(graph)?, max_seq)?;
     let mut raised = model.clone();
     opset::upgrade(raised.proto_mut(), opset::NEWEST)?;
     let formed = form::formed(raised)?;
@@ -148,8 +148,8 @@ fn standardized(model: &Model, max_seq: usize) -> Result<Option<(Model, Padding)
     if !graph.nodes().iter().any(standard::replaces) {
         return Ok(None);
     }
-    let decoder = Decoder::of(&graph)?;
-    let inputs = Inputs::of(&decoder)?;
+    let decoder = Decoder::from_graph(&graph)?;
+    let inputs = Inputs::from_decoder(&decoder)?;
     inputs.check_size(max_seq)?;
     let external = model.external_data()?.map(Rc::new);
     let mut fold = Fold::new(&graph, external.as_ref());
@@ -172,7 +172,7 @@ fn convert_standard(
     padding: Padding,
 ) -> Result<Converted, OnnxError> {
     let max_seq = options.max_seq;
-    let decoder = Decoder::of(graph)?;
+    let decoder = Decoder::from_graph(graph)?;
     caches::check(graph, &decoder, max_seq)?;
     let mut exported = Exported::new(model, graph, &decoder, max_seq, padding)?;
     let mut lanes = exported.check_masks()?;
@@ -187,7 +187,7 @@ fn convert_standard(
     }
     let (rings, linear_windows) = rewritten.use_rings(&exported, &mut lanes, &fusions.fused, options)?;
     // Sessions find the caches of the converted model in this way.
-    Decoder::of(&rewritten.model.graph()?)?;
+    Decoder::from_graph(&rewritten.model.graph()?)?;
     let least = least_onnxruntime(&rewritten.model.graph()?, options)?;
     metadata::write(&exported, &rewritten.inputs, &rings, least, rewritten.model.proto_mut());
     let slots = Slots { max_seq, rings: &rings };
@@ -227,7 +227,7 @@ fn convert_standard(
 fn bytes(decoder: &Decoder<'_>, slots: Slots<'_>, of: fn(&Cost) -> u64) -> Option<u64> {
     let dims = BTreeMap::new();
     decoder.caches.iter().try_fold(0_u64, |sum, cache| {
-        let at = CostAt { batch: 1, length: 0, capacity: slots.of(cache.past), dims: &dims };
+        let at = CostAt { batch: 1, length: 0, capacity: slots.capacity(cache.past), dims: &dims };
         sum.checked_add(of(&cache.cost(&at)?))
     })
 }

@@ -55,7 +55,7 @@ impl<'a, 'm> Exported<'a, 'm> {
     ) -> Result<Self, OnnxError> {
         let has_mask = decoder.input(InputRole::AttentionMask).is_some();
         let padding = if has_mask { padding } else { Padding::Nowhere };
-        let inputs = Inputs::of(decoder)?;
+        let inputs = Inputs::from_decoder(decoder)?;
         inputs.check_size(max_seq)?;
         let external = model.external_data()?.map(Rc::new);
         let find = |most| {

@@ -13,7 +13,7 @@ use crate::{Model, OnnxError};
 /// is.
 ///
 /// # Errors
-/// Returns the errors of [`Model::graph`], of [`Decoder::of`](crate::decoder::Decoder::of), of the evaluation
+/// Returns the errors of [`Model::graph`], of [`Decoder::from_graph`](crate::decoder::Decoder::from_graph), of the evaluation
 /// and of the editor.
 pub(super) fn formed(model: Model) -> Result<Model, OnnxError> {
     layout::formed(casts::formed(model)?)

@@ -19,7 +19,7 @@ pub use kept::{KeptAttention, KeptReason};
 pub(super) use operands::Operands;
 
 use operands::Finder;
-use proof::Proofs;
+use proof::FusionProofs;
 use region::regions;
 
 use super::ConvertOptions;
@@ -72,7 +72,7 @@ impl Fusions {
         }
         let found: Vec<_> = candidates.iter().filter_map(|(_, operands)| operands.as_ref().ok()).collect();
         let mut regions = regions(&graph, &found).into_iter();
-        let mut proofs = Proofs::new(converted, &probes);
+        let mut proofs = FusionProofs::new(converted, &probes);
         let mut fusions = Self::default();
         for (last, operands) in candidates {
             let proved = operands.and_then(|operands| {

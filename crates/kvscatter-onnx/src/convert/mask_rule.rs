@@ -49,7 +49,7 @@ pub fn mask_rule(model: &Model, tokens: usize) -> Option<MaskRule> {
 fn check(model: &Model, tokens: usize) -> Result<Vec<Rule>, OnnxError> {
     let (standard, padding) = conversion::prepared(model, &model.graph()?, tokens)?;
     let graph = standard.graph()?;
-    let decoder = Decoder::of(&graph)?;
+    let decoder = Decoder::from_graph(&graph)?;
     caches::check(&graph, &decoder, tokens)?;
     let mut exported = Exported::new(&standard, &graph, &decoder, tokens, padding)?;
     exported.check_masks()?;

@@ -121,5 +121,5 @@ fn depends_on_slots(cause: &OnnxError, model: &Model) -> bool {
 fn fixed_tokens(model: &Model) -> Option<usize> {
     let unmerged = merged::unmerge(model).ok()?;
     let graph = unmerged.as_ref().map_or(model, |unmerged| &unmerged.model).graph().ok()?;
-    soundness::fixed_tokens(&Decoder::of(&graph).ok()?)
+    soundness::fixed_tokens(&Decoder::from_graph(&graph).ok()?)
 }

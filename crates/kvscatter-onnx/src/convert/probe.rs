@@ -165,7 +165,7 @@ impl Probe {
                 }
                 _ => {
                     let size = |&length| match length {
-                        Length::Past if matches!(role, InputRole::Past(_)) => slots.of(name),
+                        Length::Past if matches!(role, InputRole::Past(_)) => slots.capacity(name),
                         length => self.size(length),
                     };
                     let shape: Vec<_> = lengths.iter().map(size).collect();
@@ -223,8 +223,8 @@ impl Probe {
             };
             if self.is_real(sample, slot) { i64::try_from(before).unwrap_or(i64::MAX) } else { 1 }
         };
-        let of = |sample| (self.past..self.total()).map(move |slot| position(sample, slot));
-        Some(Values::Ints((0..self.batch).flat_map(of).collect()))
+        let row = |sample| (self.past..self.total()).map(move |slot| position(sample, slot));
+        Some(Values::Ints((0..self.batch).flat_map(row).collect()))
     }
 }
 
@@ -234,7 +234,7 @@ impl<'m> Inputs<'m> {
     /// # Errors
     /// Returns [`ConvertRefusal::InputShape`] if a dimension does not count the samples, the past tokens, the
     /// new tokens or all tokens.
-    pub(super) fn of(decoder: &Decoder<'m>) -> Result<Self, OnnxError> {
+    pub(super) fn from_decoder(decoder: &Decoder<'m>) -> Result<Self, OnnxError> {
         let mut symbols = BTreeMap::new();
         for input in &decoder.inputs {
             for (axis, length) in roles_lengths(decoder, input).into_iter().enumerate() {
@@ -333,11 +333,11 @@ impl<'m> Inputs<'m> {
     }
 
     fn known(&self, is: impl Fn(&InputRole) -> bool, axis: usize) -> Option<usize> {
-        let of = |input: &Growing<'_>| match input.lengths.get(axis) {
+        let known = |input: &Growing<'_>| match input.lengths.get(axis) {
             Some(&Length::Known(size)) => Some(size),
             _ => None,
         };
-        self.inputs.iter().filter(|input| is(&input.role)).find_map(of)
+        self.inputs.iter().filter(|input| is(&input.role)).find_map(known)
     }
 }
 

@@ -37,7 +37,7 @@ pub(super) fn rewrite<'m>(
     let Exported { decoder, inputs, padding, .. } = exported;
     let mut rewriter = Rewriter::new(&mut editor, decoder, inputs, slots, *padding);
     for cache in &exported.decoder.caches {
-        rewrite_cache(&mut rewriter, cache, slots.of(cache.past))?;
+        rewrite_cache(&mut rewriter, cache, slots.capacity(cache.past))?;
     }
     rewrite_masks(&mut rewriter, &exported.sites)?;
     exported.attentions.rewrite(&mut rewriter)?;

@@ -72,12 +72,12 @@ impl FromStr for RingSize {
             let (found, number) = numbers.next().and_then(|entry| entry.split_once('='))?;
             number.parse().ok().filter(|_| found == key)
         };
-        let of = |it: Option<usize>| it.ok_or_else(|| RingSizeError { text: text.to_owned() });
+        let given = |number: Option<usize>| number.ok_or_else(|| RingSizeError { text: text.to_owned() });
         Ok(Self {
-            capacity: of(number("capacity"))?,
-            window: of(number("window"))?,
-            chunk: of(number("chunk"))?,
-            rewind: of(number("rewind"))?,
+            capacity: given(number("capacity"))?,
+            window: given(number("window"))?,
+            chunk: given(number("chunk"))?,
+            rewind: given(number("rewind"))?,
         })
     }
 }
@@ -132,7 +132,7 @@ impl<'r> Slots<'r> {
     }
 
     /// Returns the number of slots of a cache.
-    pub(super) fn of(self, past: &str) -> usize {
+    pub(super) fn capacity(self, past: &str) -> usize {
         self.rings.by_past.get(past).map_or(self.max_seq, |ring| ring.capacity)
     }
 

@@ -392,11 +392,11 @@ impl<'m> Walk<'_, 'm> {
 
     /// Returns `true` if a `Slice` keeps the weights of all slots and drops that of the sink.
     fn drops_sink(&mut self, slice: &Node<'m>) -> Result<bool, OnnxError> {
-        let of = |fold: &mut Fold<'m>, slot: usize| match slice.input(slot) {
+        let ints = |fold: &mut Fold<'m>, slot: usize| match slice.input(slot) {
             None => Ok(None),
             Some(name) => Ok::<_, OnnxError>(fold.value(name)?.as_ints().map(<[i64]>::to_vec)),
         };
-        let (starts, steps) = (of(self.fold, 1)?, of(self.fold, 4)?);
+        let (starts, steps) = (ints(self.fold, 1)?, ints(self.fold, 4)?);
         let is_first = starts.is_some_and(|starts| starts.iter().all(|&start| start == 0));
         let is_dense = steps.is_none_or(|steps| steps.iter().all(|&step| step == 1));
         let [before, after] = [slice.input(0), slice.output(0)].map(Option::unwrap_or_default);

@@ -99,7 +99,7 @@ pub(crate) fn seen_in_static(
             }
             let by_last =
                 |mask: &Reading<'_>| Some(seen_before(evaluation.seen(mask, step).ok()?.last()?, tokens));
-            let by_last = by_mask.result(Reading::of(&reader.node, capacity, write_indices), by_last)??;
+            let by_last = by_mask.result(Reading::new(&reader.node, capacity, write_indices), by_last)??;
             seen.insert(reader.node.index(), (reader.node.label(), by_last));
         }
     }
@@ -234,7 +234,7 @@ impl<'a, 'm> Checker<'a, 'm> {
         if [KEYS, VALUES].map(ring_at) != [Some(capacity); 2] {
             return Err(unchecked("its keys and values are not in two rings of one size"));
         }
-        let reading = Reading::of(attention, capacity, write_indices);
+        let reading = Reading::new(attention, capacity, write_indices);
         outcomes.result(reading, |mask| self.masks(mask)).unwrap_or_else(|| {
             Err(Fault::Unchecked(format!("the decoder has more than {MAX_MASKS} different masks")))
         })
@@ -320,12 +320,12 @@ fn is_small(new: usize, capacity: usize) -> bool {
 }
 
 impl<'m> Reading<'m> {
-    fn of(attention: &Node<'m>, capacity: usize, write_indices: &'m str) -> Self {
+    fn new(attention: &Node<'m>, capacity: usize, write_indices: &'m str) -> Self {
         Self {
             capacity,
             mask: attention.input(MASK),
             lengths: attention.input(NONPAD_KV_SEQLEN),
-            limits: Limits::of(attention),
+            limits: Limits::from_node(attention),
             write_indices,
         }
     }
@@ -357,7 +357,7 @@ impl Fault {
 
 /// Returns how an attention hides slots by their index, or `None` if it does not.
 fn by_index(attention: &Node<'_>) -> Option<PrefixMask> {
-    let has_limit = Limits::of(attention) != Limits::default();
+    let has_limit = Limits::from_node(attention) != Limits::default();
     match attention.input(MASK) {
         _ if attention.flag("is_causal") => Some(PrefixMask::IsCausal),
         _ if has_limit => Some(PrefixMask::Window),

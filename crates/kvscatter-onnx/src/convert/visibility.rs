@@ -67,8 +67,8 @@ pub(super) fn probes(
     };
     let probe = |past: usize, wanted: usize| {
         let total = |new: usize| past.saturating_add(new);
-        let of = |samples| (1..=new(wanted)).rev().map(move |new| (samples, new));
-        let sizes = of(samples).take(1).chain(of(batch.unwrap_or(1)));
+        let sizes_of = |samples| (1..=new(wanted)).rev().map(move |new| (samples, new));
+        let sizes = sizes_of(samples).take(1).chain(sizes_of(batch.unwrap_or(1)));
         let size = sizes.into_iter().find(|&(batch, new)| is_small(batch, new, total(new)));
         let (batch, few) = size.unwrap_or((batch.unwrap_or(1), 1));
         Probe::new(batch, past, inputs.new_tokens().unwrap_or(few))
@@ -115,17 +115,17 @@ fn around_windows(total: usize, windows: &BTreeSet<usize>) -> Vec<Vec<Range<usiz
     let left = 0..total.saturating_sub(windows.last().copied().unwrap_or_default()) / 2;
     let within = total.saturating_sub(2)..total.saturating_sub(1);
     // The slots `first..end`, counted from the first slot of the last token's window.
-    let at = |first: isize, end: isize| {
+    let around = |first: isize, end: isize| {
         let begins = windows.iter().filter_map(move |&window| total.checked_sub(window));
         begins.map(move |begin| begin.saturating_add_signed(first)..begin.saturating_add_signed(end))
     };
     vec![
         vec![within.clone()],
-        at(-1, 0).collect(),
-        at(0, 1).collect(),
+        around(-1, 0).collect(),
+        around(0, 1).collect(),
         // Padding moves the beginning of a window of real tokens.
-        at(-2, -1).chain([within.clone()]).collect(),
-        at(-1, 1).chain([within]).collect(),
+        around(-2, -1).chain([within.clone()]).collect(),
+        around(-1, 1).chain([within]).collect(),
         vec![left],
     ]
 }
@@ -231,7 +231,7 @@ impl Limits {
     pub(super) const ATTRIBUTES: [&str; 3] = ["is_causal", "left_window_size", "right_window_size"];
 
     /// Reads the attributes of an `Attention` node. Operator set 25 added the sizes of windows, where -1 is no limit.
-    pub(super) fn of(node: &Node<'_>) -> Self {
+    pub(super) fn from_node(node: &Node<'_>) -> Self {
         let [causal, left, right] = Self::ATTRIBUTES;
         let size = |name| usize::try_from(node.attribute(name)?.i?).ok();
         Self { left: size(left), right: if node.flag(causal) { Some(0) } else { size(right) } }
@@ -581,7 +581,7 @@ mod tests {
                 convert(&exported, options).unwrap_or_else(|it| panic!("{size} {distance:?}: {it}"));
             assert!(converted.windows.iter().all(|it| it.window == Some(size)), "{:?}", converted.windows);
             let [before, after] = [&exported, &converted.model].map(|model| model.graph().unwrap());
-            let inputs = Inputs::of(&Decoder::of(&before).unwrap()).unwrap();
+            let inputs = Inputs::from_decoder(&Decoder::from_graph(&before).unwrap()).unwrap();
             for holes in (0..max_seq).collect::<Vec<_>>().chunks(SAMPLES) {
                 let holes: Vec<_> = holes.iter().map(|&first| first..first + 1 + size % 3).collect();
                 let probe = Probe::new(SAMPLES, max_seq / 2, max_seq / 2).padded(&holes);
@@ -637,13 +637,13 @@ mod tests {
         let mut compared = 0;
         for model in [without_positions(&model), model] {
             let inputs = model.graph().unwrap();
-            let inputs = Inputs::of(&Decoder::of(&inputs).unwrap()).unwrap();
+            let inputs = Inputs::from_decoder(&Decoder::from_graph(&inputs).unwrap()).unwrap();
             let converted = convert(&model, ConvertOptions::new(max_seq).windowed(rings)).unwrap();
             let (ring, caches) = converted.rings.first_key_value().unwrap();
             assert_eq!((ring.capacity, ring.window, *caches), (3 + chunk + rewind, 4, 4));
             let rule = Visibility::new(Mode::Circular, ring.capacity).causal().window(ring.window);
             let mut rings = Rings::default();
-            for cache in &Decoder::of(&model.graph().unwrap()).unwrap().caches {
+            for cache in &Decoder::from_graph(&model.graph().unwrap()).unwrap().caches {
                 rings.insert(cache.past, *ring);
             }
             let graph = converted.model.graph().unwrap();
@@ -740,7 +740,7 @@ mod tests {
     #[expect(clippy::arithmetic_side_effects, reason = "the numbers are small")]
     fn for_each_step(model: &Model, least: usize, check: impl Fn(&Probe, usize, &Value)) -> usize {
         let graph = model.graph().unwrap();
-        let inputs = Inputs::of(&Decoder::of(&graph).unwrap()).unwrap();
+        let inputs = Inputs::from_decoder(&Decoder::from_graph(&graph).unwrap()).unwrap();
         let mut compared = 0;
         for capacity in least..=6 {
             let converted = convert(model, capacity).unwrap();

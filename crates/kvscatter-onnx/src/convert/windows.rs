@@ -46,12 +46,12 @@ pub struct LinearWindow {
 impl Rings {
     /// Returns the attention operations that read these rings, if the rings are not used for this reason.
     pub(super) fn refused(self, reason: &LinearReason) -> Vec<LinearWindow> {
-        let of = |(ring, attentions): (RingSize, usize)| LinearWindow {
+        let window = |(ring, attentions): (RingSize, usize)| LinearWindow {
             window: ring.window,
             attentions,
             reason: reason.clone(),
         };
-        self.readers.into_iter().map(of).collect()
+        self.readers.into_iter().map(window).collect()
     }
 
     /// Finds the caches that can be rings, in a converted decoder whose caches are all linear. Returns the reasons for

@@ -91,11 +91,15 @@ pub enum UnknownStyle {
     Reshaped { op_type: String },
     /// A `Slice` before or after the writer drops rows, as in a cache that keeps only a window. `rows` is the number of
     /// rows that it keeps, or `None` if the graph does not show it. They are the last rows.
-    #[error("a Slice {}", rows.map_or("drops some of its rows".to_owned(), |rows| format!("keeps only its last {rows} rows")))]
+    #[error("a Slice {}", kept(*rows))]
     Cut { rows: Option<usize> },
     /// One tensor has the caches of several layers, or keys and values.
     #[error("one tensor has several caches, with the batch at axis {batch}")]
     Stacked { batch: usize },
+}
+
+fn kept(rows: Option<usize>) -> String {
+    rows.map_or("drops some of its rows".to_owned(), |rows| format!("keeps only its last {rows} rows"))
 }
 
 /// The contents of a cache, as far as the nodes that read it show them.

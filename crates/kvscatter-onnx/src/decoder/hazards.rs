@@ -22,7 +22,7 @@ impl Decoder<'_> {
         let mut hazards = Vec::new();
         for cache in &self.caches {
             let (past, present) = (cache.past.to_owned(), cache.present.to_owned());
-            readers::of(&self.graph, cache, &mut hazards);
+            readers::find(&self.graph, cache, &mut hazards);
             for node in &cache.between {
                 hazards.push(Hazard::Between { past: past.clone(), node: node.label() });
             }
@@ -41,9 +41,9 @@ impl Decoder<'_> {
         }
         let unused = unused::caches(&self.graph, &self.caches).into_iter();
         hazards.extend(unused.map(|cache| Hazard::ResultUnused { past: cache.past.to_owned() }));
-        conventions::of(self, &mut hazards);
-        scales::of(&self.graph, &mut hazards);
-        runtimes::of(self, &mut hazards);
+        conventions::find(self, &mut hazards);
+        scales::find(&self.graph, &mut hazards);
+        runtimes::find(self, &mut hazards);
         hazards
     }
 }

@@ -34,7 +34,7 @@ pub(super) fn find<'m>(
     for output in outputs {
         let tail = Path::back(graph, output.name);
         let Some((node, slot)) = graph.producer(tail.source) else { continue };
-        let write = match Writer::of(graph, &node, slot)? {
+        let write = match Writer::find(graph, &node, slot)? {
             Writer::Known(write) => write,
             Writer::UnknownOperator => {
                 unknown.entry(node.index()).or_default().push((output, tail));
@@ -218,13 +218,13 @@ fn of_unknown_operator<'m>(
     for value in reads(node.proto()) {
         let path = Path::back(graph, value);
         let Some(past) = inputs.get(path.source) else { continue };
-        if let Some(traits) = PairTraits::of(past).filter(|_| seen.insert(past.name)) {
+        if let Some(traits) = PairTraits::read(past).filter(|_| seen.insert(past.name)) {
             pasts.entry(traits).or_default().push((*past, path));
         }
     }
     let mut presents: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for (present, tail) in outputs {
-        if let Some(traits) = PairTraits::of(present) {
+        if let Some(traits) = PairTraits::read(present) {
             presents.entry(traits).or_default().push((*present, tail));
         }
     }
@@ -258,7 +258,7 @@ struct PairTraits {
 
 impl PairTraits {
     /// Returns `None` for a value that cannot be a cache, such as indices, masks and hidden states.
-    fn of(value: &ValueInfo<'_>) -> Option<Self> {
+    fn read(value: &ValueInfo<'_>) -> Option<Self> {
         let rank = value.shape.as_ref()?.len();
         (rank >= 4).then_some(Self { element: value.element, rank })
     }
@@ -286,7 +286,7 @@ fn not_fed_back<'m>(
             _ => &[1, 2],
         };
         for &slot in slots {
-            let Writer::Known(write) = Writer::of(graph, node, slot)? else { continue };
+            let Writer::Known(write) = Writer::find(graph, node, slot)? else { continue };
             let Some(from_past) = write.past.and_then(|past| PathFromPast::back(graph, past)) else {
                 continue;
             };

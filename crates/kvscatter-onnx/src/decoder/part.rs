@@ -14,7 +14,7 @@ const MAX_VALUES: usize = 64;
 ///
 /// A cache that is multiplied by the output of a `Softmax` contains values. A cache that is multiplied by
 /// another value contains keys.
-pub(super) fn of(graph: &Graph<'_>, cache: &Cache<'_>) -> CachePart {
+pub(super) fn find(graph: &Graph<'_>, cache: &Cache<'_>) -> CachePart {
     if let Some(part) = cache.writer.as_ref().and_then(|writer| by_writer(graph, cache, writer)) {
         return part;
     }

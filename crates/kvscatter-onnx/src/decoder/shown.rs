@@ -95,23 +95,23 @@ pub(super) fn masks<'m>(graph: &Graph<'m>, caches: &[Cache<'m>]) -> Vec<SlotMask
         caches.iter().filter_map(|cache| cache.writer).map(|node| node.index()).collect();
     let mut masks = Vec::new();
     for node in graph.nodes() {
-        let of = |slot| per_slot.get(node.input(slot)?).copied();
+        let input_kind = |slot| per_slot.get(node.input(slot)?).copied();
         let inputs = node.proto().input.iter().filter_map(|name| per_slot.get(name.as_str()));
         let any = inputs.copied().max();
         let result = match node.op_type() {
             op_type if op_type.ends_with("Attention") => {
-                if writers.contains(&node.index()) || of(1) == Some(PerSlot::Key) {
+                if writers.contains(&node.index()) || input_kind(1) == Some(PerSlot::Key) {
                     masks.extend(of_attention(node));
                 }
                 None
             }
             "Add" if any == Some(PerSlot::Score) => {
-                let operand = node.input(usize::from(of(0) == Some(PerSlot::Score)));
+                let operand = node.input(usize::from(input_kind(0) == Some(PerSlot::Score)));
                 masks.extend(operand.map(|value| SlotMask { value, kind: SlotMaskKind::Scores }));
                 any
             }
             "Where" if any == Some(PerSlot::Score) => {
-                let shows = of(1) == Some(PerSlot::Score);
+                let shows = input_kind(1) == Some(PerSlot::Score);
                 let filler = node.input(if shows { 2 } else { 1 });
                 masks.extend(node.input(0).zip(filler).map(|(value, filler)| SlotMask {
                     value,

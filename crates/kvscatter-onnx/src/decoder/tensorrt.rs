@@ -37,7 +37,7 @@ pub enum TensorRtRule {
         axis: i64,
     },
     /// The parser accepts only `linear`, because `kLINEAR` is the only mode of the layer.
-    #[error("mode{}", if *.mode == Mode::Circular { " = circular: linear is the only mode (kvscatter convert --window mask writes linear caches)" } else { ": linear is the only mode" })]
+    #[error("mode = {mode}: linear is the only mode (kvscatter convert --window mask writes linear caches)")]
     Mode {
         /// The value of the node's attribute.
         mode: Mode,

@@ -71,7 +71,7 @@ const OTHERS: &[(&str, &str, usize, usize, Option<i64>)] = &[
 
 impl<'m> Writer<'m> {
     /// Determines how a node's output `slot` is written as a cache.
-    pub(super) fn of(graph: &Graph<'m>, node: &Node<'m>, slot: usize) -> Result<Self, OnnxError> {
+    pub(super) fn find(graph: &Graph<'m>, node: &Node<'m>, slot: usize) -> Result<Self, OnnxError> {
         // An operator that a runtime may lack has its definition in the model as a function.
         if node.is_function() && !state::is_operator(node) {
             return Ok(Self::UnknownOperator);
@@ -164,7 +164,7 @@ impl<'m> CacheWrite<'m> {
 
 /// Returns `true` if an attention takes a value as its past.
 pub(super) fn appends_to<'m>(graph: &Graph<'m>, attention: &Node<'m>, value: &str) -> bool {
-    let is_past = |slot| matches!(Writer::of(graph, attention, slot), Ok(Writer::Known(write)) if write.past == Some(value));
+    let is_past = |slot| matches!(Writer::find(graph, attention, slot), Ok(Writer::Known(write)) if write.past == Some(value));
     attention.op_type().ends_with("Attention") && (1..=2).any(is_past)
 }
 

@@ -23,7 +23,7 @@ pub(super) fn finish(
     mut changed: BTreeSet<String>,
 ) -> Result<(), OnnxError> {
     let order = {
-        let links = Links::of(&graph.node, removed);
+        let links = Links::new(&graph.node, removed);
         links.order(&graph.node, &links.live(graph))?
     };
     let mut nodes: Vec<Option<NodeProto>> = std::mem::take(&mut graph.node).into_iter().map(Some).collect();
@@ -50,7 +50,7 @@ struct Links<'g> {
 }
 
 impl<'g> Links<'g> {
-    fn of(nodes: &'g [NodeProto], removed: &BTreeSet<usize>) -> Self {
+    fn new(nodes: &'g [NodeProto], removed: &BTreeSet<usize>) -> Self {
         let mut links = Self { producers: BTreeMap::new(), reads: Vec::with_capacity(nodes.len()) };
         for (index, node) in nodes.iter().enumerate() {
             if removed.contains(&index) {

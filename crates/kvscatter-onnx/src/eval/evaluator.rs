@@ -95,7 +95,7 @@ impl<'m> Evaluator<'m> {
         let mut bindings = Bindings::default();
         let mut types = Types::default();
         for (&name, tensor) in &self.constants {
-            types.add_value(name, TensorType::of(tensor))?;
+            types.add_value(name, TensorType::from_tensor(tensor))?;
         }
         for input in &self.inputs {
             if let Some(ty) = fed.get(input.name) {

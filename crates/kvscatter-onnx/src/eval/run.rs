@@ -124,7 +124,7 @@ fn feed_types<'m>(
     let mut types = BTreeMap::new();
     for input in &evaluator.inputs {
         if let Some(feed) = feeds.get(input.name) {
-            types.insert(input.name, TensorType::of(feed.tensor()));
+            types.insert(input.name, TensorType::from_tensor(feed.tensor()));
         }
     }
     match feeds.keys().find(|&&name| !types.contains_key(name)) {

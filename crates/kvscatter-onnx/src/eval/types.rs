@@ -23,7 +23,7 @@ pub fn check_declared<'a, 'm: 'a>(
 ) -> Result<(), OnnxError> {
     let mut bindings = Bindings::default();
     for (declared, tensor) in values {
-        bindings.check(declared, &TensorType::of(tensor))?;
+        bindings.check(declared, &TensorType::from_tensor(tensor))?;
     }
     Ok(())
 }
@@ -48,7 +48,7 @@ pub(crate) struct Types<'m> {
 pub(crate) struct Bindings<'m>(BTreeMap<&'m str, usize>);
 
 impl TensorType {
-    pub(crate) fn of(tensor: &Tensor) -> Self {
+    pub(crate) fn from_tensor(tensor: &Tensor) -> Self {
         Self { element: tensor.element(), shape: tensor.shape().into() }
     }
 

@@ -68,7 +68,7 @@ impl Folder {
 
     /// Returns the stamp of a regular file.
     pub(crate) fn stamp(&self, location: &Path) -> Result<Stamp, OnnxError> {
-        self.file(location).and_then(|(file, _)| Stamp::of(&file.into_std()))
+        self.file(location).and_then(|(file, _)| Stamp::read(&file.into_std()))
     }
 
     /// Reads a regular file of at most `limit` bytes. Returns `None` if there is no such file.

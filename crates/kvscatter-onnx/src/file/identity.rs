@@ -19,7 +19,7 @@ impl Identity {
     ///
     /// # Errors
     /// Returns the error of the file system. Neither the file nor its folder need exist.
-    pub fn of(path: &Path) -> io::Result<Self> {
+    pub fn from_path(path: &Path) -> io::Result<Self> {
         match existing(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let folder = full_path(folder_of(path))?;
@@ -73,18 +73,18 @@ mod tests {
     #[test]
     fn spellings_links_and_files_that_are_not_there_yet() {
         let folder = tempfile::tempdir().unwrap();
-        let of = |name: &str| Identity::of(&folder.path().join(name)).unwrap();
+        let identity = |name: &str| Identity::from_path(&folder.path().join(name)).unwrap();
         std::fs::create_dir(folder.path().join("sub")).unwrap();
         std::fs::write(folder.path().join("a"), b"").unwrap();
         std::fs::write(folder.path().join("b"), b"").unwrap();
         std::fs::hard_link(folder.path().join("a"), folder.path().join("hard")).unwrap();
         std::os::unix::fs::symlink("a", folder.path().join("soft")).unwrap();
         for name in ["sub/../a", "hard", "soft"] {
-            assert_eq!(of(name), of("a"), "{name}");
+            assert_eq!(identity(name), identity("a"), "{name}");
         }
-        assert_ne!(of("a"), of("b"));
-        assert_eq!(of("sub/../new"), of("new"));
-        assert_eq!(of("sub/missing/../a/new"), of("sub/a/new"));
-        assert_ne!(of("new"), of("newer"));
+        assert_ne!(identity("a"), identity("b"));
+        assert_eq!(identity("sub/../new"), identity("new"));
+        assert_eq!(identity("sub/missing/../a/new"), identity("sub/a/new"));
+        assert_ne!(identity("new"), identity("newer"));
     }
 }

@@ -25,7 +25,7 @@ pub(crate) struct Stamp {
 
 impl Stamp {
     /// Reads the stamp of an open file.
-    pub(crate) fn of(file: &File) -> Result<Self, OnnxError> {
+    pub(crate) fn read(file: &File) -> Result<Self, OnnxError> {
         #[cfg(unix)]
         use std::os::unix::fs::MetadataExt;
         let meta = file.metadata()?;

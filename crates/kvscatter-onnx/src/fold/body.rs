@@ -51,7 +51,7 @@ pub(super) struct OpenShape(Rc<(Vec<NodeLabel>, FoldError)>);
 
 impl OpenShape {
     /// Returns the reason if the error is about an open shape.
-    pub(super) fn of(error: &OnnxError) -> Option<Self> {
+    pub(super) fn from_error(error: &OnnxError) -> Option<Self> {
         let mut nodes = Vec::new();
         let mut error = error;
         while let OnnxError::InNode { node, cause } = error {
@@ -159,7 +159,7 @@ impl<'m> Functions<'m> {
                 .any(|node| asks_for_shapes(node) || by_name.contains_key(&called_name(node))),
         };
         Self {
-            names: FunctionNames::of(all),
+            names: FunctionNames::new(all),
             by_name: by_name.iter().map(|(&name, proto)| (name, function(proto))).collect(),
         }
     }

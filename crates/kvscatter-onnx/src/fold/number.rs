@@ -45,7 +45,7 @@ pub(crate) fn fit(element: ElementType, value: Option<i64>) -> Result<i64, OnnxE
 /// * Returns [`FoldError::Cast`] for a negative integer as uint64, because only the lower half of uint64 is
 ///   supported.
 pub(crate) fn cast(values: &Values, to: ElementType) -> Result<Option<Values>, OnnxError> {
-    let Some(kind) = NumberKind::of(to) else { return Ok(None) };
+    let Some(kind) = NumberKind::from_element(to) else { return Ok(None) };
     Ok(Some(match (values, kind) {
         (Values::Ints(from), NumberKind::Int) => {
             Values::Ints(from.iter().map(|&value| wrap(to, value)).collect::<Result<_, _>>()?)

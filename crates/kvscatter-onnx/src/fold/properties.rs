@@ -106,7 +106,7 @@ fn value() -> impl Strategy<Value = Value> {
         |(element, shape, numbers, is_known)| {
             let count = shape.iter().try_fold(1_usize, |count, &dim| count.checked_mul(dim))?;
             let numbers = numbers.get(..count).filter(|_| is_known);
-            let data = numbers.zip(NumberKind::of(element)).map(|(numbers, kind)| match kind {
+            let data = numbers.zip(NumberKind::from_element(element)).map(|(numbers, kind)| match kind {
                 NumberKind::Int => Values::Ints(
                     numbers.iter().map(|&number| fit(element, Some(number)).unwrap_or(1)).collect(),
                 ),

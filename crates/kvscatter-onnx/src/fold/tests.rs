@@ -56,9 +56,9 @@ fn attention_is_computed_as_onnx_defines_it() {
         for data in &case.data_sets {
             let mut fold = Fold::new(&graph, None);
             for (name, tensor) in data.read_inputs(&graph).unwrap() {
-                fold.set(&name, Value::of(&tensor).unwrap()).unwrap();
+                fold.set(&name, Value::from_tensor(&tensor).unwrap()).unwrap();
             }
-            let expected = Value::of(&data.read_outputs().unwrap()[0]).unwrap();
+            let expected = Value::from_tensor(&data.read_outputs().unwrap()[0]).unwrap();
             let actual = fold.value(graph.output_names().next().unwrap()).unwrap();
             assert_eq!((actual.element, &actual.shape), (expected.element, &expected.shape));
             let tolerance = if actual.element == ElementType::Float16 { 1e-3 } else { 1e-6 };

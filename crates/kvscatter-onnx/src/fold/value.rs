@@ -44,7 +44,7 @@ impl Value {
         let data = data.or_else(|| if shape.contains(&0) { Values::empty(element) } else { None });
         let value = Self { element, shape, data };
         if let Some(data) = &value.data
-            && (data.len() != value.len() || Some(data.kind()) != NumberKind::of(element))
+            && (data.len() != value.len() || Some(data.kind()) != NumberKind::from_element(element))
         {
             let (shape, got) = (value.shape.clone(), data.len());
             return Err(FoldError::Values { element, shape, got }.into());
@@ -73,7 +73,7 @@ impl Value {
     ///
     /// # Errors
     /// Returns the errors of [`new`](Self::new).
-    pub(crate) fn of(tensor: &Tensor) -> Result<Self, OnnxError> {
+    pub(crate) fn from_tensor(tensor: &Tensor) -> Result<Self, OnnxError> {
         let data = match tensor.data() {
             Data::Bytes(bytes) => number::decode(tensor.element(), bytes, tensor.elements()),
             Data::Strings(_) => None,
@@ -107,7 +107,7 @@ impl Value {
         if header.len() > MAX_VALUES {
             return Ok(header);
         }
-        Self::of(&tensor_proto::decode(message.clone(), external)?)
+        Self::from_tensor(&tensor_proto::decode(message.clone(), external)?)
     }
 
     /// Returns the number of dimensions.

@@ -25,7 +25,7 @@ pub(crate) enum NumberKind {
 }
 
 impl NumberKind {
-    pub(crate) fn of(element: ElementType) -> Option<Self> {
+    pub(crate) fn from_element(element: ElementType) -> Option<Self> {
         match element {
             ElementType::Bool => Some(Self::Bool),
             ElementType::Float64 | ElementType::Float32 | ElementType::Float16 | ElementType::BFloat16 => {
@@ -39,7 +39,7 @@ impl NumberKind {
 impl Values {
     /// Returns an empty list, or `None` if the type has no [`NumberKind`].
     pub(crate) fn empty(element: ElementType) -> Option<Self> {
-        NumberKind::of(element).map(|kind| match kind {
+        NumberKind::from_element(element).map(|kind| match kind {
             NumberKind::Int => Self::Ints(Vec::new()),
             NumberKind::Float => Self::Floats(Vec::new()),
             NumberKind::Bool => Self::Bools(Vec::new()),
@@ -48,7 +48,7 @@ impl Values {
 
     /// Creates the elements of a mask, which are 1 for `true`.
     pub(crate) fn flags(element: ElementType, flags: impl Iterator<Item = bool>) -> Self {
-        match NumberKind::of(element) {
+        match NumberKind::from_element(element) {
             Some(NumberKind::Bool) => Self::Bools(flags.collect()),
             Some(NumberKind::Float) => Self::Floats(flags.map(|flag| f64::from(u8::from(flag))).collect()),
             _ => Self::Ints(flags.map(i64::from).collect()),
@@ -77,11 +77,11 @@ impl Values {
     /// Returns [`FoldError::Position`] for a position without a value.
     pub(crate) fn pick(&self, positions: &[usize]) -> Result<Self, OnnxError> {
         fn each<T: Copy>(values: &[T], positions: &[usize]) -> Result<Vec<T>, OnnxError> {
-            let at = |&position: &usize| {
+            let value = |&position: &usize| {
                 let count = values.len();
                 values.get(position).copied().ok_or_else(|| FoldError::Position { position, count }.into())
             };
-            positions.iter().map(at).collect()
+            positions.iter().map(value).collect()
         }
         Ok(match self {
             Self::Ints(values) => Self::Ints(each(values, positions)?),

@@ -42,7 +42,7 @@ pub(super) fn any(element: ElementType, len: usize, random: &mut impl Rng) -> Da
         // This type has only an exponent. The values are 0.25 and 1.
         ElementType::Float8E8M0 => bytes.iter_mut().for_each(|byte| *byte = 125 | (*byte & 2)),
         _ => {
-            if let Some(float) = Float::of(element) {
+            if let Some(float) = Float::from_element(element) {
                 float.tame(&mut bytes);
             }
         }
@@ -60,7 +60,7 @@ struct Float {
 
 impl Float {
     /// Returns `None` for types that are not floats, and for `float4e2m1`, whose patterns are all finite.
-    fn of(element: ElementType) -> Option<Self> {
+    fn from_element(element: ElementType) -> Option<Self> {
         let (bits, mantissa, bias) = match element {
             ElementType::Float64 | ElementType::Complex128 => (64, 52, 1023),
             ElementType::Float32 | ElementType::Complex64 => (32, 23, 127),
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn floats_are_tame() {
-        let float = Float::of(ElementType::Float32).unwrap();
+        let float = Float::from_element(ElementType::Float32).unwrap();
         for bits in [0, u32::MAX, 0x7F80_0000, 0x8000_0001, 0x1234_5678, 0xFF80_0001] {
             let value = f32::from_bits(u32::try_from(float.tamed(u64::from(bits))).unwrap());
             assert!((0.25..4.0).contains(&value.abs()), "{value}");

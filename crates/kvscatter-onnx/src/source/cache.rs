@@ -149,8 +149,9 @@ impl Cache<'_> {
         file::write(&new.join(RECORD), &text)?;
         let target = self.root.join(request.name());
         let installed = made.complete(|| self.install(&new, &target, request));
-        let of = |file: &DataFile| if file.origin == DataFileOrigin::Copied { file.bytes } else { 0 };
-        let copied = files.iter().map(of).fold(0, u64::saturating_add);
+        let copied_bytes =
+            |file: &DataFile| if file.origin == DataFileOrigin::Copied { file.bytes } else { 0 };
+        let copied = files.iter().map(copied_bytes).fold(0, u64::saturating_add);
         match (installed, self.find(request)) {
             (_, Some(kept)) => Ok(Kept { copied, ..kept }),
             (Err(error), None) => Err(error.into()),

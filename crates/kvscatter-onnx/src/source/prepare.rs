@@ -77,13 +77,13 @@ impl ModelSource {
     /// A model with static caches runs as it is, and so does every model if [`PrepareOptions::convert`] is `false`.
     ///
     /// # Errors
-    /// * Returns [`ConvertError::NotConverted`] wrapped in [`OnnxError::InFile`] if the model cannot be converted. It may
-    ///   still run as it was exported.
-    /// * Returns [`ConvertError::NotKept`] if the conversion cannot be written, and [`ConvertError::NoCacheFolder`] if no
-    ///   folder for it is known.
+    /// * Returns [`ConvertError::NotConverted`] wrapped in [`OnnxError::InFile`] if the model cannot be converted. It
+    ///   may still run as it was exported.
+    /// * Returns [`ConvertError::NotKept`] if the conversion cannot be written, and [`ConvertError::NoCacheFolder`] if
+    ///   no folder for it is known.
     /// * Returns [`FolderError`] wrapped in [`OnnxError::InFile`] if a configuration file is wrong, which is only
     ///   read if the options give no number of slots.
-    /// * Returns the errors of [`Model::load`], of [`Model::file`] and of [`Decoder::of`].
+    /// * Returns the errors of [`Model::load`], of [`Model::file`] and of [`Decoder::from_graph`].
     pub fn prepare(self, options: &PrepareOptions) -> Result<Prepared, OnnxError> {
         let (model, what) = match options.convert {
             true => self.converted(options)?,
@@ -151,7 +151,7 @@ fn grows(model: &Model) -> Result<bool, OnnxError> {
         return Ok(true);
     }
     let graph = model.graph()?;
-    Ok(Decoder::of(&graph)?.caches.iter().any(|cache| cache.style.growth().is_some()))
+    Ok(Decoder::from_graph(&graph)?.caches.iter().any(|cache| cache.style.growth().is_some()))
 }
 
 impl fmt::Display for Prepared {

@@ -28,13 +28,13 @@ const MAGNITUDES: [f64; 2] = [0.5, 2.0];
 const REMEMBERED: usize = 64;
 
 /// The proofs of one model, which share a budget of work.
-pub(super) struct Proofs {
+pub(super) struct FormProofs {
     budget: Rc<Budget>,
     /// What was proved: nodes without names, and what is known about their inputs.
     proved: VecDeque<(NodeProto, Vec<Option<Value>>)>,
 }
 
-impl Proofs {
+impl FormProofs {
     pub(super) fn new() -> Self {
         Self { budget: Rc::new(Budget::new()), proved: VecDeque::new() }
     }
@@ -134,7 +134,7 @@ fn given(facts: &[Option<Value>], magnitude: f64) -> Result<BTreeMap<String, Val
     let mut given = BTreeMap::new();
     for (name, fact) in named() {
         let value = match random.get(name.as_str()) {
-            Some(tensor) => scale(Value::of(tensor)?, magnitude),
+            Some(tensor) => scale(Value::from_tensor(tensor)?, magnitude),
             None => fact.clone(),
         };
         given.insert(name, value);

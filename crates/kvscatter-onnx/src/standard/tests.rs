@@ -4,7 +4,7 @@ use kvscatter::ElementType;
 
 use super::error::NoStandardForm;
 use super::node::{Replacing, Standard};
-use super::proof::Proofs;
+use super::proof::FormProofs;
 use super::rule::{MICROSOFT, Rule, rule};
 use super::{group_query, multi_head, norm};
 use crate::edit::NewNode;
@@ -83,7 +83,7 @@ impl Case {
         graph.node.push(NodeProto { input: Vec::new(), ..self.node.clone() });
         let graph = Graph::new(&model).unwrap();
         let rule = rule(&graph.nodes()[0]).expect("an operator that is replaced");
-        Proofs::new().prove(&rule, &self.replacing())
+        FormProofs::new().prove(&rule, &self.replacing())
     }
 
     fn check(&self) {
@@ -308,7 +308,7 @@ macro_rules! with_fault {
 #[test]
 fn faults_are_found() {
     let grouped_query = |it: Rule, case: &Case, what: &str| {
-        let error = Proofs::new().prove(&it, &case.replacing()).unwrap_err();
+        let error = FormProofs::new().prove(&it, &case.replacing()).unwrap_err();
         let Some(NoStandardForm::Differs { difference, .. }) = error.cause() else {
             panic!("{what}: {error}")
         };

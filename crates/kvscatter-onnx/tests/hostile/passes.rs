@@ -173,7 +173,7 @@ fn inspect(meter: &mut Meter<'_>, model: &Model) {
     });
     let found = meter.pass("find caches", STRUCTURE, || {
         let graph = model.graph()?;
-        let decoder = Decoder::of(&graph)?;
+        let decoder = Decoder::from_graph(&graph)?;
         let dims = BTreeMap::new();
         for cache in &decoder.caches {
             let at = CostAt { batch: 3, length: 1 << 40, capacity: usize::MAX, dims: &dims };
@@ -188,7 +188,7 @@ fn inspect(meter: &mut Meter<'_>, model: &Model) {
     }
     meter.pass("hazards", STRUCTURE, || {
         let graph = model.graph()?;
-        let decoder = Decoder::of(&graph)?;
+        let decoder = Decoder::from_graph(&graph)?;
         let hazards = decoder.hazards();
         for hazard in &hazards {
             one_line(&hazard.to_string());
@@ -198,13 +198,13 @@ fn inspect(meter: &mut Meter<'_>, model: &Model) {
     });
     meter.pass("refusals of TensorRT", STRUCTURE, || {
         let graph = model.graph()?;
-        let refusals = Decoder::of(&graph)?.tensorrt_refusals();
+        let refusals = Decoder::from_graph(&graph)?.tensorrt_refusals();
         refusals.iter().for_each(|refusal| one_line(&refusal.to_string()));
         if refusals.is_empty() { Err(Refusal::Nothing) } else { Ok(()) }
     });
     meter.pass("declared attention", EVALUATION, || {
         let graph = model.graph()?;
-        let decoder = Decoder::of(&graph)?;
+        let decoder = Decoder::from_graph(&graph)?;
         let declared =
             Declared { file: "config.json".to_owned(), window: Some(4), alibi: true, context: Some(16) };
         let hazards = declared::hazards(model, &graph, &decoder, &declared);
@@ -213,7 +213,7 @@ fn inspect(meter: &mut Meter<'_>, model: &Model) {
     });
     meter.pass("rings", EVALUATION, || {
         let graph = model.graph()?;
-        let decoder = Decoder::of(&graph)?;
+        let decoder = Decoder::from_graph(&graph)?;
         let _ = RingSize::of_model(model).map_err(|error| one_line(&error.to_string()));
         let rings = check_rings(model, &graph, &decoder);
         for ring in &rings {
@@ -226,14 +226,14 @@ fn inspect(meter: &mut Meter<'_>, model: &Model) {
 /// Asks what `inspect` asks, of a model that was made here.
 fn ask(model: &Model) -> Result<(), Refusal> {
     let graph = model.graph()?;
-    let decoder = Decoder::of(&graph)?;
+    let decoder = Decoder::from_graph(&graph)?;
     let _ = (decoder.hazards(), decoder.tensorrt_refusals(), check_rings(model, &graph, &decoder));
     Ok(())
 }
 
 fn cache_paths(meter: &mut Meter<'_>, model: &Model) {
     let paths = meter.pass("cache paths", REWRITE, || {
-        let paths = CachePath::of(model)?;
+        let paths = CachePath::from_model(model)?;
         let mut found = Vec::new();
         for path in paths {
             match path {

@@ -5,7 +5,7 @@ use kvscatter_onnx::{CachePath, CachePathError, Model};
 use crate::support::{Nodes, first, graph_mut, insert, load};
 
 fn paths(model: &Model) -> Vec<CachePath> {
-    CachePath::of(model).unwrap().into_iter().map(Result::unwrap).collect()
+    CachePath::from_model(model).unwrap().into_iter().map(Result::unwrap).collect()
 }
 
 fn operators(path: &CachePath) -> Vec<String> {
@@ -41,7 +41,7 @@ fn attention_that_joins_past_and_new_rows_itself_has_no_path() {
     for (name, operator) in
         [("mobius-llama-dynamic", "Attention"), ("genai-llama-gqa", "GroupQueryAttention")]
     {
-        let paths = CachePath::of(&load(name)).unwrap();
+        let paths = CachePath::from_model(&load(name)).unwrap();
         assert_eq!(paths.len(), 4);
         for path in paths {
             let Err(CachePathError::Node { node }) = path else { panic!("{path:?}") };

@@ -64,7 +64,7 @@ fn every_cache_is_written_by_one_node_at_one_place() {
             Some(24)
         );
         let graph = converted.model.graph().unwrap();
-        let found = Decoder::of(&graph).unwrap();
+        let found = Decoder::from_graph(&graph).unwrap();
         assert_eq!((found.caches.len(), converted.caches, converted.attentions), (4, 4, 2), "{decoder}");
         for cache in &found.caches {
             assert!(matches!(cache.style, WriterStyle::TensorScatter(kvscatter::Mode::Linear)), "{decoder}");
@@ -195,7 +195,7 @@ fn group_query_attention_over_the_cache_of_another_layer_is_refused() {
     let present = "present.0.key".to_owned();
     assert_eq!((&node.name, refusal(&model, MAX_SEQ)), (&name, ConvertRefusal::SharedCache { present }));
     let decoder = model.graph().unwrap();
-    let hazards = Decoder::of(&decoder).unwrap().hazards();
+    let hazards = Decoder::from_graph(&decoder).unwrap().hazards();
     let kinds: Vec<_> = hazards.iter().map(Hazard::kind).filter(|kind| *kind != "operator-writes").collect();
     assert_eq!(kinds, ["shared-cache"; 2]);
 }
@@ -215,7 +215,7 @@ fn attention_whose_result_is_lost_is_refused() {
         let past = "past_key_values.1.key".to_owned();
         assert_eq!(refusal(&model, MAX_SEQ), ConvertRefusal::ResultUnused { past }, "{decoder}");
         let graph = model.graph().unwrap();
-        let hazards = Decoder::of(&graph).unwrap().hazards();
+        let hazards = Decoder::from_graph(&graph).unwrap().hazards();
         let unused: Vec<_> = hazards.iter().filter(|it| it.kind() == "result-unused").collect();
         assert_eq!(unused.iter().filter_map(|it| it.cache()).filter(|it| it.contains(".1.")).count(), 2);
         assert_eq!(unused.len(), 2, "{unused:?}");
@@ -243,7 +243,7 @@ fn a_decoder_of_an_encoder_decoder_is_refused_by_the_input_of_the_encoder() {
         let model = llama_with(&format!("{input}: {ty}"), &format!("keys = {keys}; {attended}"));
         assert_eq!(refusal(&model, MAX_SEQ), ConvertRefusal::EncoderDecoder { input: input.to_owned() });
         let graph = model.graph().unwrap();
-        assert_eq!(Decoder::of(&graph).unwrap().from_encoder, [input]);
+        assert_eq!(Decoder::from_graph(&graph).unwrap().from_encoder, [input]);
     }
     // Matrices that change the weights for each sample, and a pool of queries, are multiplied by tokens.
     let adapted = llama_with(
@@ -252,7 +252,7 @@ fn a_decoder_of_an_encoder_decoder_is_refused_by_the_input_of_the_encoder() {
         pooled = MatMul(Softmax(MatMul(queries, Transpose(TOKENS))), TOKENS)",
     );
     for model in [load("optimum-llama"), adapted] {
-        assert!(Decoder::of(&model.graph().unwrap()).unwrap().from_encoder.is_empty());
+        assert!(Decoder::from_graph(&model.graph().unwrap()).unwrap().from_encoder.is_empty());
     }
 }
 

@@ -15,7 +15,7 @@ const ATTENTION: &str = "mobius-llama-dynamic";
 
 fn found(model: &Model, declared: &Declared) -> Vec<Hazard> {
     let graph = model.graph().unwrap();
-    hazards(model, &graph, &Decoder::of(&graph).unwrap(), declared)
+    hazards(model, &graph, &Decoder::from_graph(&graph).unwrap(), declared)
 }
 
 fn window(window: usize) -> Declared {
@@ -106,7 +106,7 @@ fn each_mask_is_evaluated_once() {
     let allocations = |readers| {
         let model = with_readers(readers, |_| 40);
         let graph = model.graph().unwrap();
-        let decoder = Decoder::of(&graph).unwrap();
+        let decoder = Decoder::from_graph(&graph).unwrap();
         allocation_counter::measure(|| drop(hazards(&model, &graph, &decoder, &window(32)))).count_total
     };
     let [few, many] = [1, 100].map(allocations);

@@ -106,7 +106,7 @@ fn relaid(layout: &Layout) -> Model {
 /// Checks that the caches are static, of these types and dimensions, and read by `Attention` alone.
 fn check(name: &str, converted: &Converted, elements: [ElementType; 4]) {
     let graph = converted.model.graph().unwrap();
-    let decoder = Decoder::of(&graph).unwrap();
+    let decoder = Decoder::from_graph(&graph).unwrap();
     let kept: Vec<_> = converted.kept.iter().map(|kept| kept.reason.to_string()).collect();
     assert_eq!((decoder.caches.len(), converted.attention_nodes), (4, 2), "{name}: {kept:?}");
     let [batch, heads, slots, size] = [
@@ -220,7 +220,7 @@ fn packed() -> Model {
 fn keys_and_values_in_one_cache_are_written_at_once() {
     let converted = convert(&packed(), MAX_SEQ).unwrap();
     let graph = converted.model.graph().unwrap();
-    let decoder = Decoder::of(&graph).unwrap();
+    let decoder = Decoder::from_graph(&graph).unwrap();
     assert_eq!((decoder.caches.len(), converted.attentions, converted.fused), (2, 2, 0));
     let batch = Dimension::Symbolic("batch_size");
     for cache in &decoder.caches {
@@ -280,7 +280,7 @@ fn new_rows_are_cast_where_the_present_is_cast_back() {
     use ElementType::{Float16, Float32};
     let converted = convert(&with_casts(Float16, &[Float32], &[Float16]), MAX_SEQ).unwrap();
     let graph = converted.model.graph().unwrap();
-    let decoder = Decoder::of(&graph).unwrap();
+    let decoder = Decoder::from_graph(&graph).unwrap();
     let maker = |value: &str| graph.nodes().iter().find(|node| node.output(0) == Some(value)).unwrap();
     for (cache, element) in decoder.caches.iter().zip([Float32, Float32, Float16, Float16]) {
         assert!(cache.is_static() && cache.between.is_empty());
@@ -331,7 +331,7 @@ fn with_state() -> Model {
 fn a_state_stays_as_it_is_and_is_named() {
     let exported = with_state();
     let graph = exported.graph().unwrap();
-    let decoder = Decoder::of(&graph).unwrap();
+    let decoder = Decoder::from_graph(&graph).unwrap();
     assert_eq!((decoder.caches.len(), decoder.states.len()), (4, 1));
     let role = decoder.inputs.iter().find(|input| input.value.name == "past.conv").unwrap().role;
     assert_eq!((role, decoder.logits.as_ref().unwrap().name), (InputRole::State(0), "logits"));
@@ -341,7 +341,7 @@ fn a_state_stays_as_it_is_and_is_named() {
     assert_eq!((converted.states.as_slice(), converted.caches), (&[expected][..], 4));
     assert_eq!(converted.model.metadata("kvscatter.states"), Some("past.conv -> present.conv"));
     let after = converted.model.graph().unwrap();
-    let after = Decoder::of(&after).unwrap();
+    let after = Decoder::from_graph(&after).unwrap();
     let [before, after] =
         [&decoder, &after].map(|found| (found.states[0].shape.clone(), found.states[0].writer.op_type()));
     assert_eq!(before, after);
@@ -363,7 +363,7 @@ fn a_state_of_an_operator_that_the_model_defines() {
         ..FunctionProto::default()
     });
     let graph = model.graph().unwrap();
-    assert_eq!(Decoder::of(&graph).unwrap().states.len(), 1);
+    assert_eq!(Decoder::from_graph(&graph).unwrap().states.len(), 1);
     let error = convert(&model, MAX_SEQ).unwrap_err().to_string();
     assert!(
         error.contains("(CausalConvWithState, domain com.microsoft, version 1): in this function, node 0"),

@@ -38,7 +38,9 @@ fn merged(decoder: &str) -> Model {
     let mut model = load(decoder);
     let pasts: BTreeSet<String> = model
         .graph()
-        .map(|graph| Decoder::of(&graph).unwrap().caches.iter().map(|it| it.past.to_owned()).collect())
+        .map(|graph| {
+            Decoder::from_graph(&graph).unwrap().caches.iter().map(|it| it.past.to_owned()).collect()
+        })
         .unwrap();
     let outer = graph(&mut model);
     let is_small = |tensor: &TensorProto| {
@@ -137,7 +139,7 @@ fn a_decoder_that_optimum_merged() {
     let unmerged = unmerge(&model).unwrap().unwrap();
     assert_eq!(unmerged.branch, flag());
     let graph = unmerged.model.graph().unwrap();
-    let decoder = Decoder::of(&graph).unwrap();
+    let decoder = Decoder::from_graph(&graph).unwrap();
     assert_eq!(decoder.caches.len(), 4);
     assert!(decoder.caches.iter().all(|cache| cache.style == WriterStyle::Concat));
     let converted = convert(&model, 24).unwrap();
@@ -381,7 +383,7 @@ fn a_decoder_with_another_if() {
     append(&mut model, "logits = If(flag) {then_branch={a = Neg(plain)}, else_branch={b = Abs(plain)}}");
     assert!(unmerge(&model).unwrap().is_none());
     let found = model.graph().unwrap();
-    let decoder = Decoder::of(&found).unwrap();
+    let decoder = Decoder::from_graph(&found).unwrap();
     assert!(decoder.caches.iter().all(|cache| cache.style == WriterStyle::Concat));
     assert_refused!(convert(&model, 16), ConvertRefusal::Subgraph);
 }

@@ -40,7 +40,7 @@ fn converted(model: &Model, windowed: WindowedCaches) -> Converted {
 /// Returns the number of slots and the mode of each cache.
 fn caches(converted: &Converted) -> Vec<(usize, Mode)> {
     let graph = converted.model.graph().unwrap();
-    let decoder = Decoder::of(&graph).unwrap();
+    let decoder = Decoder::from_graph(&graph).unwrap();
     let slots_and_mode = |cache: &kvscatter_onnx::decoder::Cache<'_>| match (cache.capacity(), &cache.style) {
         (Dimension::Known(slots), WriterStyle::TensorScatter(mode)) => (slots, *mode),
         other => panic!("{other:?}"),
@@ -106,7 +106,7 @@ fn chunk_and_rewind_have_defaults() {
 fn a_mask_of_all_tokens_is_dropped_if_only_rings_would_read_it() {
     let has_mask = |converted: &Converted| {
         let graph = converted.model.graph().unwrap();
-        let has_input = Decoder::of(&graph).unwrap().input(InputRole::AttentionMask).is_some();
+        let has_input = Decoder::from_graph(&graph).unwrap().input(InputRole::AttentionMask).is_some();
         assert_eq!(has_input, converted.attention_mask.is_some());
         assert_eq!(has_input, converted.model.metadata("kvscatter.attention_mask").is_some());
         has_input
@@ -139,7 +139,7 @@ fn windows_are_in_the_metadata() {
 fn positions_of_rings_are_not_cast() {
     let converted = converted(&mistral(), ring(2, 2));
     let graph = converted.model.graph().unwrap();
-    let positions = Decoder::of(&graph).unwrap().input(InputRole::PositionIds).unwrap().name;
+    let positions = Decoder::from_graph(&graph).unwrap().input(InputRole::PositionIds).unwrap().name;
     let int64 = i64::from(ElementType::Int64.onnx_code());
     let casts = graph.nodes().iter().filter(|node| node.is("Cast") && node.input(0) == Some(positions));
     let to: Vec<_> = casts.filter_map(|cast| cast.attribute("to")?.i).collect();
@@ -186,7 +186,7 @@ fn rings_of_a_conversion_are_no_hazard() {
     for windows in [[3, 0], [3, 6]] {
         let converted = converted(&llama(&windows), ring(5, 2));
         let graph = converted.model.graph().unwrap();
-        let hazards = Decoder::of(&graph).unwrap().hazards();
+        let hazards = Decoder::from_graph(&graph).unwrap().hazards();
         let is_mixed = |hazard: &&Hazard| hazard.kind().starts_with("mixed");
         assert_eq!(hazards.iter().find(is_mixed), None, "{windows:?}");
     }

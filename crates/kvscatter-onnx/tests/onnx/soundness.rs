@@ -41,7 +41,7 @@ fn declaring(rings: &str) -> Model {
 
 fn checked(model: &Model) -> Vec<CheckedRing> {
     let graph = model.graph().unwrap();
-    check_rings(model, &graph, &Decoder::of(&graph).unwrap())
+    check_rings(model, &graph, &Decoder::from_graph(&graph).unwrap())
 }
 
 /// Returns the outcome that all four rings have, except for the name of the ring and its reader.
@@ -69,7 +69,7 @@ fn converted_rings_are_sound() {
     assert_eq!(outcome(&model), Ok(SIZE));
     let pasts: Vec<_> = checked(&model).into_iter().map(|ring| ring.past).collect();
     let graph = model.graph().unwrap();
-    let decoder = Decoder::of(&graph).unwrap();
+    let decoder = Decoder::from_graph(&graph).unwrap();
     assert!(pasts.iter().map(String::as_str).eq(decoder.caches.iter().map(|cache| cache.past)));
     // Without metadata, all slots beyond the window are for new tokens.
     assert_eq!(outcome(&changed(|_| {})), Ok(RingSize { chunk: 5, rewind: 0, ..SIZE }));

@@ -245,7 +245,7 @@ fn capacity(path: &Path) -> Option<usize> {
     let model = Model::load(path).unwrap();
     model.file().unwrap();
     let graph = model.graph().unwrap();
-    Decoder::of(&graph).unwrap().caches[0].fixed_capacity()
+    Decoder::from_graph(&graph).unwrap().caches[0].fixed_capacity()
 }
 
 #[test]

@@ -39,7 +39,7 @@ impl Engine for Exact {
     fn load(&self, file: &ModelFile, _: LoadOptions) -> Result<Box<dyn Session>, SessionError> {
         let model = Model::load(file.path())?;
         let graph = model.graph()?;
-        let interface = Interface::new(&model, &Decoder::of(&graph)?)?;
+        let interface = Interface::new(&model, &Decoder::from_graph(&graph)?)?;
         Ok(Box::new(ExactSession { interface, plan: self.0.clone() }))
     }
 }

@@ -42,7 +42,7 @@ pub(super) fn time(
     let mut caches = 0;
     let ports: BTreeMap<_, _> =
         timed.interface.caches.iter().map(|port| (port.past.as_str(), port)).collect();
-    for path in CachePath::of(timed.model)? {
+    for path in CachePath::from_model(timed.model)? {
         let path = match path {
             Ok(path) => path,
             Err(why) => {
@@ -239,7 +239,7 @@ mod tests {
     fn timed(model: &Model) -> (Option<CachePathTimes>, Check) {
         let engine = OnnxRuntime::load(None).unwrap();
         let graph = model.graph().unwrap();
-        let mut interface = Interface::new(model, &Decoder::of(&graph).unwrap()).unwrap();
+        let mut interface = Interface::new(model, &Decoder::from_graph(&graph).unwrap()).unwrap();
         interface.caches.iter_mut().for_each(|port| {
             port.dims.iter_mut().skip(1).for_each(|dim| *dim = dim.or(Some(16)));
         });

@@ -124,7 +124,7 @@ impl Sizes {
     fn read(path: &Path) -> Result<Self, CommandError> {
         let model = Model::load(path)?;
         let graph = model.graph()?;
-        let interface = Interface::new(&model, &Decoder::of(&graph)?)?;
+        let interface = Interface::new(&model, &Decoder::from_graph(&graph)?)?;
         Ok(Self {
             vocabulary: interface.vocabulary,
             capacity: interface.capacity()?,

@@ -30,7 +30,7 @@ pub(super) fn missing_inputs(
     dims: &BTreeMap<String, usize>,
     seed: u64,
 ) -> Result<BTreeMap<String, Tensor>, CommandError> {
-    let mut decoder = Decoder::of(graph).map_err(|cause| {
+    let mut decoder = Decoder::from_graph(graph).map_err(|cause| {
         let names = graph.input_names().filter(|name| graph.initializer(name).is_none());
         let missing = names.filter(|name| !given.contains_key(name)).map(|name| format!("{name:?}"));
         CommandError::InputsNeeded { missing: missing.collect(), cause }

@@ -35,7 +35,7 @@ impl<'m> Loaded<'m> {
         let graph = model.graph()?;
         let (inputs, outputs) = (graph.inputs()?, graph.outputs()?);
         // A graph without caches also runs.
-        let decoder = Decoder::of(&graph).ok();
+        let decoder = Decoder::from_graph(&graph).ok();
         let shared = match &decoder {
             Some(decoder) => shared(decoder, placement)?,
             None => Vec::new(),

@@ -37,8 +37,8 @@ struct CastCache {
 pub(super) fn formed(mut model: Model) -> Result<Model, OnnxError> {
     let found: Vec<_> = {
         let graph = model.graph()?;
-        let decoder = Decoder::of(&graph)?;
-        decoder.caches.iter().filter_map(CastCache::of).collect()
+        let decoder = Decoder::from_graph(&graph)?;
+        decoder.caches.iter().filter_map(CastCache::find).collect()
     };
     if found.is_empty() {
         return Ok(model);
@@ -53,7 +53,7 @@ pub(super) fn formed(mut model: Model) -> Result<Model, OnnxError> {
 
 impl CastCache {
     /// Returns `None` if the cache has no casts, or if one of them may change its values.
-    fn of(cache: &Cache<'_>) -> Option<Self> {
+    fn find(cache: &Cache<'_>) -> Option<Self> {
         if cache.between.is_empty()
             || !cache.is_appended()
             || !cache.between.iter().all(|node| node.is("Cast"))

@@ -42,7 +42,7 @@ struct OtherLayout<'m> {
 /// Returns the decoder with caches of the expected shape.
 pub(super) fn formed(model: Model) -> Result<Model, OnnxError> {
     let graph = model.graph()?;
-    let decoder = Decoder::of(&graph)?;
+    let decoder = Decoder::from_graph(&graph)?;
     let mut found = found(&graph, &decoder);
     if found.iter().any(|layout| layout.heads.is_some()) {
         // The conversion refuses a cache whose heads are not known.
@@ -70,11 +70,11 @@ pub(super) fn formed(model: Model) -> Result<Model, OnnxError> {
 
 /// Returns the caches with other axes. The heads of those of rank 3 are not known yet.
 fn found<'m>(graph: &Graph<'m>, decoder: &'m Decoder<'m>) -> Vec<OtherLayout<'m>> {
-    decoder.caches.iter().filter_map(|cache| OtherLayout::of(cache, graph)).collect()
+    decoder.caches.iter().filter_map(|cache| OtherLayout::find(cache, graph)).collect()
 }
 
 impl<'m> OtherLayout<'m> {
-    fn of(cache: &'m Cache<'m>, graph: &Graph<'m>) -> Option<Self> {
+    fn find(cache: &'m Cache<'m>, graph: &Graph<'m>) -> Option<Self> {
         let writer = cache.writer?;
         if !cache.is_appended() || !cache.between.is_empty() || writer.input(0) != Some(cache.past) {
             return None;
@@ -86,10 +86,10 @@ impl<'m> OtherLayout<'m> {
             (3, 2) => ([0, 1, 3, 2], Some(0)),
             _ => return None,
         };
-        let of = |value| graph.uses(value).map(|(node, _)| node);
+        let readers_of = |value| graph.uses(value).map(|(node, _)| node);
         let asks = |node: &Node<'m>| node.is("Shape") || node.is("Size");
         // The past must not reach another node in the new shape.
-        if of(cache.past).any(|node| !asks(&node) && node.index() != writer.index()) {
+        if readers_of(cache.past).any(|node| !asks(&node) && node.index() != writer.index()) {
             return None;
         }
         let presents = if cache.written == cache.present {
@@ -97,15 +97,15 @@ impl<'m> OtherLayout<'m> {
         } else {
             vec![cache.written, cache.present]
         };
-        let asking = [cache.past].into_iter().chain(presents).flat_map(of);
-        let at = |axis: usize| order.get(axis).and_then(|&at| cache.known_shape.get(at)).copied();
+        let asking = [cache.past].into_iter().chain(presents).flat_map(readers_of);
+        let size = |axis: usize| order.get(axis).and_then(|&axis| cache.known_shape.get(axis)).copied();
         Some(Self {
             cache,
             update: cache.update?,
             writer,
             order,
             heads,
-            head_size: at(3).unwrap_or(Dimension::Unknown),
+            head_size: size(3).unwrap_or(Dimension::Unknown),
             shapes: asking.filter(|node| node.is("Shape")).collect(),
         })
     }
@@ -148,10 +148,10 @@ impl<'m> OtherLayout<'m> {
 
     /// Returns the dimensions of the expected shape.
     fn dims(&self, samples: Dimension<'m>, exported: &[Dimension<'m>]) -> [Dimension<'m>; RANK] {
-        let at = |axis: usize| exported.get(axis).copied().unwrap_or(Dimension::Unknown);
+        let dim = |axis: usize| exported.get(axis).copied().unwrap_or(Dimension::Unknown);
         match self.heads {
-            None => self.order.map(at),
-            Some(heads) => [samples, Dimension::Known(heads), at(self.cache.axis), self.head_size],
+            None => self.order.map(dim),
+            Some(heads) => [samples, Dimension::Known(heads), dim(self.cache.axis), self.head_size],
         }
     }
 
@@ -227,7 +227,7 @@ impl Heads {
     ) -> Result<Option<Self>, OnnxError> {
         let external = model.external_data()?.map(Rc::new);
         let mut fold = Fold::new(graph, external.as_ref());
-        let inputs = Inputs::of(decoder)?;
+        let inputs = Inputs::from_decoder(decoder)?;
         let samples = inputs.samples().unwrap_or(BATCH);
         let (past, new) = (3, inputs.new_tokens().unwrap_or(2));
         // The file may claim any size.

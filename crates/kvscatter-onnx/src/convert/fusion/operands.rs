@@ -257,9 +257,9 @@ impl<'f, 'm, 's> Finder<'f, 'm, 's> {
 
     /// Returns the sinks of a value, which must be the same at every length and position.
     fn sinks(&mut self, value: &str) -> Result<Sinks, KeptReason> {
-        let sinks = Sinks::of(self.fold, value)?;
+        let sinks = Sinks::read(self.fold, value)?;
         for other in &mut self.others {
-            if Sinks::of(other, value)? != sinks {
+            if Sinks::read(other, value)? != sinks {
                 return Err(KeptReason::Form { what: "a sink depends on the position" });
             }
         }

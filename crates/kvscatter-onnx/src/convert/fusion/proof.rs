@@ -48,7 +48,7 @@ pub(super) fn capacity(probe: &Probe, max_seq: usize) -> usize {
 }
 
 /// The proofs of one converted model, which share a budget of work.
-pub(super) struct Proofs<'a> {
+pub(super) struct FusionProofs<'a> {
     model: &'a Model,
     probes: &'a [Probe],
     budget: Rc<Budget>,
@@ -56,7 +56,7 @@ pub(super) struct Proofs<'a> {
     proved: VecDeque<Question>,
 }
 
-impl<'a> Proofs<'a> {
+impl<'a> FusionProofs<'a> {
     pub(super) fn new(model: &'a Model, probes: &'a [Probe]) -> Self {
         Self { model, probes, budget: Rc::new(Budget::new()), proved: VecDeque::new() }
     }
@@ -173,7 +173,7 @@ impl Proof<'_, '_> {
             Some((name, (known.element, known.shape.clone())))
         });
         let tensors = random_inputs::tensors(&types.collect(), 0, DEFAULT_MEMORY_LIMIT)?;
-        let value = |name: &str| tensors.get(name).map(Value::of).transpose();
+        let value = |name: &str| tensors.get(name).map(Value::from_tensor).transpose();
         let [Some(mut queries), Some(keys), Some(values)] =
             [value(NAMES[0])?, value(NAMES[1])?, value(NAMES[2])?]
         else {

@@ -46,11 +46,11 @@ impl Question {
             .filter(|value| !made.contains(value) && !random.contains(value) && !operands.is_sink(value))
             .collect();
         let numbered = Operands {
-            queries: names.of(queries),
-            keys: names.of(keys),
-            values: names.of(values),
-            output: names.of(output),
-            sinks: sinks.as_ref().map(|sinks| sinks.moderate(names.of(&sinks.value))),
+            queries: names.new_name(queries),
+            keys: names.new_name(keys),
+            values: names.new_name(values),
+            output: names.new_name(output),
+            sinks: sinks.as_ref().map(|sinks| sinks.moderate(names.new_name(&sinks.value))),
             ..operands.clone()
         };
         // The proof gives the sinks other numbers, so nothing may compute them.
@@ -64,17 +64,17 @@ impl Question {
                 if known.len() > MAX_VALUES {
                     return Err(KeptReason::Unknown { value: value.to_owned() });
                 }
-                of_probe.insert(names.of(value), Value::shaped(known.element, known.shape.clone())?);
+                of_probe.insert(names.new_name(value), Value::shaped(known.element, known.shape.clone())?);
             }
             if let (Some(sinks), Some(moderate)) = (sinks, &numbered.sinks) {
                 let known = fold.value(&sinks.value)?;
-                of_probe.insert(names.of(&sinks.value), moderate.spread(known.element, &known.shape)?);
+                of_probe.insert(names.new_name(&sinks.value), moderate.spread(known.element, &known.shape)?);
             }
             for &value in &read {
                 let known = fold.known(value)?.filter(|known| known.data.is_some());
                 let known = known.ok_or_else(|| KeptReason::Unknown { value: value.to_owned() })?;
                 budget.charge_values(known)?;
-                of_probe.insert(names.of(value), known.clone());
+                of_probe.insert(names.new_name(value), known.clone());
             }
             given.push(of_probe);
         }
@@ -95,7 +95,7 @@ impl Numbering {
     }
 
     /// Returns the new name of a value. An input or output that is left out has none.
-    fn of(&mut self, name: &str) -> String {
+    fn new_name(&mut self, name: &str) -> String {
         if self.are_kept || name.is_empty() {
             return name.to_owned();
         }
@@ -105,8 +105,8 @@ impl Numbering {
 
     fn renamed(&mut self, node: &NodeProto) -> NodeProto {
         NodeProto {
-            input: node.input.iter().map(|name| self.of(name)).collect(),
-            output: node.output.iter().map(|name| self.of(name)).collect(),
+            input: node.input.iter().map(|name| self.new_name(name)).collect(),
+            output: node.output.iter().map(|name| self.new_name(name)).collect(),
             op_type: node.op_type.clone(),
             domain: node.domain.clone(),
             overload: node.overload.clone(),

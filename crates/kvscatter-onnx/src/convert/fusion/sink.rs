@@ -34,7 +34,7 @@ impl Sinks {
     ///
     /// # Errors
     /// Returns an error if the elements are not known, or if those of a head are not one finite number.
-    pub(super) fn of(fold: &mut Fold<'_>, value: &str) -> Result<Self, KeptReason> {
+    pub(super) fn read(fold: &mut Fold<'_>, value: &str) -> Result<Self, KeptReason> {
         let unknown = || KeptReason::Unknown { value: value.to_owned() };
         let known = fold.known(value)?.ok_or_else(unknown)?;
         let scores = known.as_floats().ok_or_else(unknown)?;

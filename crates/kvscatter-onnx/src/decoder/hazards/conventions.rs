@@ -11,7 +11,7 @@ use crate::decoder::cache::{Cache, CachePart, WriterStyle};
 use crate::decoder::roles::{self, InputRole};
 use crate::{Dimension, Node};
 
-pub(super) fn of(decoder: &Decoder<'_>, hazards: &mut Vec<Hazard>) {
+pub(super) fn find(decoder: &Decoder<'_>, hazards: &mut Vec<Hazard>) {
     let caches = &decoder.caches;
     // Layers with windows have rings beside the linear caches of other layers. A ring for keys needs one for values.
     let rings = |part| caches.iter().filter(|cache| cache.part == part && cache.is_ring()).count();

@@ -12,7 +12,7 @@ use crate::{Graph, Node};
 /// The largest number of values that are followed from one cache.
 const MAX_VALUES: usize = 64;
 
-pub(super) fn of(graph: &Graph<'_>, cache: &Cache<'_>, hazards: &mut Vec<Hazard>) {
+pub(super) fn find(graph: &Graph<'_>, cache: &Cache<'_>, hazards: &mut Vec<Hazard>) {
     let Some(writer) = &cache.writer else { return };
     of_past(graph, cache, writer, hazards);
     let turns = cache.earlier.iter().chain([writer]);

@@ -8,7 +8,7 @@ use crate::Node;
 use crate::decoder::Decoder;
 use crate::narrow_types::is_narrow;
 
-pub(super) fn of(decoder: &Decoder<'_>, hazards: &mut Vec<Hazard>) {
+pub(super) fn find(decoder: &Decoder<'_>, hazards: &mut Vec<Hazard>) {
     let scatters = || decoder.caches.iter().filter(|cache| cache.is_static());
     let mut found = |bug, node: Option<Node<'_>>| {
         hazards.extend(node.map(|node| Hazard::RuntimeBug { bug, node: node.label() }));

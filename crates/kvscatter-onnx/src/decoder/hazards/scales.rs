@@ -8,7 +8,7 @@ use crate::{Graph, Node};
 /// Finds the nodes whose scale depends on the model's inputs and affects an output.
 ///
 /// Other scales do not change any result.
-pub(super) fn of(graph: &Graph<'_>, hazards: &mut Vec<Hazard>) {
+pub(super) fn find(graph: &Graph<'_>, hazards: &mut Vec<Hazard>) {
     if !graph.nodes().iter().any(scales_a_tensor) {
         return;
     }

@@ -45,7 +45,7 @@ pub(super) fn attention(call: &Call<'_>) -> Outputs {
     let element = call.input(0)?.element;
     let [q, k, v] = [(0, "q_num_heads"), (1, "kv_num_heads"), (2, "kv_num_heads")];
     let [q, k, v] = [Heads::new(call, q.0, q.1)?, Heads::new(call, k.0, k.1)?, Heads::new(call, v.0, v.1)?];
-    let [keys, values] = [Appended::of(call, 1, k)?, Appended::of(call, 2, v)?];
+    let [keys, values] = [Appended::read(call, 1, k)?, Appended::read(call, 2, v)?];
     let is_flat = call.input(0)?.rank() == 3;
     let output = match is_flat {
         true => vec![q.batch, q.length, q.heads.saturating_mul(v.size)],
@@ -74,10 +74,10 @@ fn weighted<'a>(
     values: &Appended<'a>,
 ) -> Result<Option<(Weighted<'a>, Bias)>, OnnxError> {
     let query = call.input(0)?;
-    let (Some(queries), Some(rows), Some(values)) = (Rows::of(query, q), keys.rows(), values.rows()) else {
+    let (Some(queries), Some(rows), Some(values)) = (Rows::read(query, q), keys.rows(), values.rows()) else {
         return Ok(None);
     };
-    let Some(bias) = Bias::of(call, q, keys.heads, keys.past.map_or(0, |(_, length)| length))? else {
+    let Some(bias) = Bias::read(call, q, keys.heads, keys.past.map_or(0, |(_, length)| length))? else {
         return Ok(None);
     };
     let scale = match call.attribute("scale") {
@@ -100,7 +100,7 @@ struct Appended<'a> {
 
 impl<'a> Appended<'a> {
     /// Reads the keys or values at an input. Their past is [`PAST`] inputs later.
-    fn of(call: &'a Call<'_>, index: usize, of_new: Heads) -> Result<Self, OnnxError> {
+    fn read(call: &'a Call<'_>, index: usize, of_new: Heads) -> Result<Self, OnnxError> {
         let at_past = index.saturating_add(PAST);
         let past = match call.optional(at_past) {
             None => None,
@@ -115,10 +115,10 @@ impl<'a> Appended<'a> {
 
     /// Returns the past and the new rows, or `None` if they are not known.
     fn rows(&self) -> Option<Rows<'a>> {
-        let rows = Rows::of(self.new, self.of_new)?;
+        let rows = Rows::read(self.new, self.of_new)?;
         let past = match self.past {
             None => None,
-            Some((past, length)) => Some(Rows::of(past, Heads { length, ..self.of_new })?),
+            Some((past, length)) => Some(Rows::read(past, Heads { length, ..self.of_new })?),
         };
         Some(rows.after(past))
     }

@@ -274,7 +274,7 @@ pub(super) fn of_kind(index: usize, input: &Value, kind: NumberKind) -> Result<(
         NumberKind::Float => "a float",
         NumberKind::Bool => "bool",
     };
-    if NumberKind::of(input.element) == Some(kind) {
+    if NumberKind::from_element(input.element) == Some(kind) {
         return Ok(());
     }
     Err(FoldError::InputType { input: index, element: input.element, expected }.into())

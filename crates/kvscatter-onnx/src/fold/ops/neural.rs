@@ -206,11 +206,11 @@ fn turned(call: &Call<'_>, index: usize, [batch, last]: [&str; 2]) -> Result<Val
         std::mem::swap(a, b);
     }
     let strides = shapes::strides(&value.shape);
-    let at = |axis: &usize| {
+    let dim = |axis: &usize| {
         let size = value.shape.get(*axis).copied().unwrap_or_default();
         (size, strides.get(*axis).copied().unwrap_or_default())
     };
-    let (shape, steps): (Vec<_>, Vec<_>) = axes.iter().map(at).unzip();
+    let (shape, steps): (Vec<_>, Vec<_>) = axes.iter().map(dim).unzip();
     let data = match &value.data {
         Some(data) if call.values => Some(data.pick(&shapes::walk(&shape, 0, &steps))?),
         _ => None,

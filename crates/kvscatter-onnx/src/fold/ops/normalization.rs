@@ -17,7 +17,7 @@ pub(super) fn layer(call: &Call<'_>) -> Outputs {
     let input = call.input(0)?;
     let axis = call.axis("axis", -1, input)?;
     let statistic = statistic(input, axis, call.element("stash_type")?);
-    let norm = Norm::of(call, call.op_type == "LayerNormalization", axis, [1, 2])?;
+    let norm = Norm::read(call, call.op_type == "LayerNormalization", axis, [1, 2])?;
     let result = call.make(input.element, input.shape.clone(), |_| {
         let rows = input.as_floats().zip(norm);
         rows.map(|(rows, norm)| norm.values(rows, input)).transpose()
@@ -39,7 +39,7 @@ pub(super) fn skip_layer(call: &Call<'_>) -> Outputs {
         "SkipLayerNormalization" => (true, 4, [2, 3]),
         _ => (false, 3, [2, usize::MAX]),
     };
-    let norm = Norm::of(call, is_centered, last, norm)?;
+    let norm = Norm::read(call, is_centered, last, norm)?;
     let sum = call.make(input.element, input.shape.clone(), |shape| {
         let mut sum = vec![0.0; shapes::elements(shape)];
         for index in [Some(0), Some(1), call.optional(bias).map(|_| bias)].into_iter().flatten() {
@@ -72,7 +72,7 @@ struct Norm<'a> {
 
 impl<'a> Norm<'a> {
     /// Returns `None` if the scale or the bias is not known.
-    fn of(
+    fn read(
         call: &Call<'a>,
         is_centered: bool,
         axis: usize,

@@ -50,7 +50,7 @@ pub(super) fn constant(call: &Call<'_>) -> Outputs {
     };
     Ok(vec![match ConstantValue::parse(name, attribute)? {
         ConstantValue::Tensor(message) => Value::read("value", message, call.external)?,
-        other => Value::of(&other.read(call.external)?)?,
+        other => Value::from_tensor(&other.read(call.external)?)?,
     }])
 }
 
@@ -145,7 +145,7 @@ pub(super) fn range(call: &Call<'_>) -> Outputs {
     same_type(call, 1, start)?;
     same_type(call, 2, start)?;
     let unknown = |input| FoldError::ValuesUnknown { input };
-    match NumberKind::of(element) {
+    match NumberKind::from_element(element) {
         Some(NumberKind::Int) => {
             let [start, limit, delta] = [call.scalar(0)?, call.scalar(1)?, call.scalar(2)?].map(i128::from);
             let span = limit.saturating_sub(start);

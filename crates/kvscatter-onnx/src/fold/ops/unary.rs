@@ -67,7 +67,7 @@ pub(super) fn unary(call: &Call<'_>) -> Outputs {
 
 pub(super) fn relu(call: &Call<'_>) -> Outputs {
     let input = call.input(0)?;
-    if NumberKind::of(input.element) == Some(NumberKind::Int) {
+    if NumberKind::from_element(input.element) == Some(NumberKind::Int) {
         return call.shaped([(input.element, input.shape.clone())]);
     }
     each(call, input, |value| if value < 0.0 { 0.0 } else { value })

@@ -8,16 +8,16 @@ use crate::support::{assert_refused, graph_mut, parsed, values};
 
 fn decoder(made: Made) -> Result<usize, OnnxError> {
     let model = made.model();
-    Ok(Decoder::of(&model.graph()?)?.caches.len())
+    Ok(Decoder::from_graph(&model.graph()?)?.caches.len())
 }
 
 #[test]
 fn no_cache() {
     let model = parsed("x: float[n, 16]", "y = Relu(x)", "y: float[n, 16]");
-    assert_refused!(Decoder::of(&model.graph().unwrap()), DecoderError::CacheNone);
+    assert_refused!(Decoder::from_graph(&model.graph().unwrap()), DecoderError::CacheNone);
     // An output that returns an input unchanged is not a cache.
     let mut relay = parsed("x: float[b, 2, s, 16]", "y = Identity(x)", "y: float[b, 2, s, 16]");
-    assert_refused!(Decoder::of(&relay.graph().unwrap()), DecoderError::CacheNone);
+    assert_refused!(Decoder::from_graph(&relay.graph().unwrap()), DecoderError::CacheNone);
     graph_mut(&mut relay).node.clear();
     assert_refused!(relay.graph(), GraphError::ValueMissing { .. });
 }
@@ -89,7 +89,10 @@ fn scatters_that_break_their_own_rules() {
     }
     let mut old = Made::fixed().model();
     old.proto_mut().opset_import[0].version = Some(23);
-    assert_refused!(Decoder::of(&old.graph().unwrap()), GraphError::OpsetTooOld { version: 23, min: 24 });
+    assert_refused!(
+        Decoder::from_graph(&old.graph().unwrap()),
+        GraphError::OpsetTooOld { version: 23, min: 24 }
+    );
 }
 
 #[test]

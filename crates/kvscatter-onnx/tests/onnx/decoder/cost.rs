@@ -11,7 +11,7 @@ use crate::support::load;
 
 fn costs(model: &Model, batch: usize, length: usize, capacity: usize) -> Vec<Option<Cost>> {
     let dims = BTreeMap::new();
-    let decoder = Decoder::of(&model.graph().unwrap()).unwrap();
+    let decoder = Decoder::from_graph(&model.graph().unwrap()).unwrap();
     let at = CostAt { batch, length, capacity, dims: &dims };
     decoder.caches.iter().map(|cache| cache.cost(&at)).collect()
 }
@@ -58,7 +58,7 @@ fn of_a_stack_of_layers() {
             .output(&format!("present_k, present_v: {shape}, logits: float[{batch}, s, 32]"))
             .node("logits = Relu(q)")
             .model();
-        let decoder = Decoder::of(&model.graph().unwrap()).unwrap();
+        let decoder = Decoder::from_graph(&model.graph().unwrap()).unwrap();
         assert_eq!((decoder.caches[0].batch_axis, decoder.unknown().is_some()), (1, true));
         let cost = costs(&model, 5, 100, 128)[0].unwrap();
         let expected = (ROW, 5 * 64 * ROW, Some(5 * ROW));
@@ -88,7 +88,7 @@ fn a_head_size_that_only_the_weights_tell() {
 fn open_sizes_are_asked_for() {
     let made = Made::growing().input("past_k: float[batch, heads, past, ?]");
     let model = made.output("present_k: float[batch, heads, all, ?]").model();
-    let decoder = Decoder::of(&model.graph().unwrap()).unwrap();
+    let decoder = Decoder::from_graph(&model.graph().unwrap()).unwrap();
     let cache = decoder.caches.iter().find(|cache| cache.past == "past_k").unwrap();
     let mut dims = BTreeMap::new();
     assert_eq!(cache.open_dims(&dims), ["heads", "past_k[3]"]);

@@ -67,7 +67,7 @@ fn caches_that_grow() {
         (Made::group_query(), 0),
     ] {
         let model = made.model();
-        let hazards = Decoder::of(&model.graph().unwrap()).unwrap().hazards();
+        let hazards = Decoder::from_graph(&model.graph().unwrap()).unwrap().hazards();
         assert_eq!(hazards.iter().filter(|hazard| hazard.kind() == "grows").count(), grows, "{hazards:?}");
     }
 }
@@ -167,7 +167,7 @@ fn turned_caches_keep_their_sequence() {
         .reading("present_k", "raw")
         .node("present_k = Transpose(raw) {perm=[0, 2, 1, 3]}");
     let model = made.model();
-    let decoder = Decoder::of(&model.graph().unwrap()).unwrap();
+    let decoder = Decoder::from_graph(&model.graph().unwrap()).unwrap();
     let key = decoder.caches.iter().find(|cache| cache.past == "past_k").unwrap();
     assert_eq!((key.axis, key.between.len(), &key.style), (1, 2, &WriterStyle::TensorScatter(Mode::Linear)));
     assert_eq!(decoder.hazards().iter().filter(|hazard| hazard.kind() == "node-between").count(), 2);
@@ -265,7 +265,7 @@ fn known_bugs_of_runtimes_are_reported() {
         ("float8", narrow, vec![all[0], no_kernel, all[1], all[2]]),
     ] {
         let model = made.model();
-        let hazards = Decoder::of(&model.graph().unwrap()).unwrap().hazards();
+        let hazards = Decoder::from_graph(&model.graph().unwrap()).unwrap().hazards();
         let bug = |hazard: &Hazard| match hazard {
             Hazard::RuntimeBug { bug, .. } => Some(*bug),
             _ => None,
@@ -273,7 +273,7 @@ fn known_bugs_of_runtimes_are_reported() {
         assert_eq!(hazards.iter().filter_map(bug).collect::<Vec<_>>(), expected, "{what}");
     }
     let model = load("mobius-llama-static");
-    assert_eq!(kinds(&Decoder::of(&model.graph().unwrap()).unwrap().hazards()), ["runtime"; 4]);
+    assert_eq!(kinds(&Decoder::from_graph(&model.graph().unwrap()).unwrap().hazards()), ["runtime"; 4]);
 }
 
 #[test]
@@ -286,6 +286,6 @@ fn one_scale_for_the_activations_of_all_samples() {
         assert!(hazard.to_string().contains("one scale for a whole tensor"), "{hazard}");
     }
     let model = load("decoders/optimum-llama-int8");
-    let hazards = Decoder::of(&model.graph().unwrap()).unwrap().hazards();
+    let hazards = Decoder::from_graph(&model.graph().unwrap()).unwrap().hazards();
     assert_eq!(kinds(&hazards).iter().filter(|kind| **kind == "tensor-wide-scale").count(), 9);
 }

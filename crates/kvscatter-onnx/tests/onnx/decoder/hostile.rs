@@ -13,7 +13,7 @@ use crate::support::parsed;
 /// Queries everything about a model.
 fn ask(model: &Model) -> Result<usize, OnnxError> {
     let graph = model.graph()?;
-    let decoder = Decoder::of(&graph)?;
+    let decoder = Decoder::from_graph(&graph)?;
     let dims = BTreeMap::new();
     for cache in &decoder.caches {
         let _ =

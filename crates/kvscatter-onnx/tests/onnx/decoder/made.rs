@@ -149,7 +149,7 @@ impl Made {
     #[track_caller]
     pub(super) fn hazards(self) -> Vec<Hazard> {
         let model = self.model();
-        let mut hazards = Decoder::of(&model.graph().unwrap()).unwrap().hazards();
+        let mut hazards = Decoder::from_graph(&model.graph().unwrap()).unwrap().hazards();
         hazards.retain(|hazard| !matches!(hazard.kind(), "grows" | "runtime"));
         for hazard in &hazards {
             let text = hazard.to_string();
@@ -162,7 +162,7 @@ impl Made {
     #[track_caller]
     pub(super) fn refusals(self) -> Vec<(String, TensorRtRule)> {
         let model = self.model();
-        let refusals = Decoder::of(&model.graph().unwrap()).unwrap().tensorrt_refusals();
+        let refusals = Decoder::from_graph(&model.graph().unwrap()).unwrap().tensorrt_refusals();
         refusals.into_iter().map(|refusal| (refusal.node.name, refusal.reason)).collect()
     }
 }

@@ -57,7 +57,7 @@ const GROWING: [(&str, InputRole); 3] = [
 #[test]
 fn optimum_joins_past_and_new() {
     let model = load("optimum-llama");
-    let decoder = Decoder::of(&model.graph().unwrap()).unwrap();
+    let decoder = Decoder::from_graph(&model.graph().unwrap()).unwrap();
     let expected = four("past_key_values.{}.{what}", "present.{}.{what}", &WriterStyle::Concat, 2);
     assert_eq!(caches(&decoder), expected);
     assert_eq!(roles(&decoder), GROWING.map(|(name, role)| (name.to_owned(), role)));
@@ -69,7 +69,7 @@ fn optimum_joins_past_and_new() {
 #[test]
 fn mobius_gives_attention_its_past() {
     let model = load("mobius-llama-dynamic");
-    let decoder = Decoder::of(&model.graph().unwrap()).unwrap();
+    let decoder = Decoder::from_graph(&model.graph().unwrap()).unwrap();
     let expected = four("past_key_values.{}.{what}", "present.{}.{what}", &WriterStyle::AttentionPast, 2);
     assert_eq!(caches(&decoder), expected);
     assert_eq!(roles(&decoder), GROWING.map(|(name, role)| (name.to_owned(), role)));
@@ -79,7 +79,7 @@ fn mobius_gives_attention_its_past() {
 #[test]
 fn mobius_scatters_into_a_static_cache() {
     let model = load("mobius-llama-static");
-    let decoder = Decoder::of(&model.graph().unwrap()).unwrap();
+    let decoder = Decoder::from_graph(&model.graph().unwrap()).unwrap();
     let style = WriterStyle::TensorScatter(Mode::Linear);
     assert_eq!(caches(&decoder), four("{what}_cache.{}", "updated_{what}_cache.{}", &style, 1));
     let expected = [
@@ -95,7 +95,7 @@ fn mobius_scatters_into_a_static_cache() {
 #[test]
 fn genai_leaves_it_to_group_query_attention() {
     let model = load("genai-llama-gqa");
-    let decoder = Decoder::of(&model.graph().unwrap()).unwrap();
+    let decoder = Decoder::from_graph(&model.graph().unwrap()).unwrap();
     let mut found = caches(&decoder);
     found.sort_by(|a, b| a.0.cmp(&b.0));
     let expected =
@@ -119,7 +119,7 @@ fn the_head_size_follows_from_the_declared_result() {
             .input("past_k, past_v: float[batch, 2, past, size]")
             .output(&format!("y: float[batch, s, {width}], present_k, present_v: float[batch, 2, all, size]"))
             .model();
-        let found = Decoder::of(&model.graph().unwrap()).unwrap().caches[0].known_shape[3];
+        let found = Decoder::from_graph(&model.graph().unwrap()).unwrap().caches[0].known_shape[3];
         assert_eq!(found, expected, "{width}");
     }
 }
@@ -139,7 +139,10 @@ fn tokens_pick_rows_of_a_quantised_table_that_is_reshaped() {
         zeros("shape", ElementType::UInt8, &[2], 2),
     ]);
     let graph = model.graph().unwrap();
-    assert_eq!(roles_of(&Decoder::of(&graph).unwrap()), [InputRole::TokenIds, InputRole::AttentionMask]);
+    assert_eq!(
+        roles_of(&Decoder::from_graph(&graph).unwrap()),
+        [InputRole::TokenIds, InputRole::AttentionMask]
+    );
 }
 
 /// If there are token ids, a float input of rank 3 is not embeddings. It may be the states of an encoder.
@@ -147,8 +150,9 @@ fn tokens_pick_rows_of_a_quantised_table_that_is_reshaped() {
 fn embeddings_take_the_place_of_token_ids() {
     let mut model = load("optimum-llama");
     graph_mut(&mut model).input.extend(values("inputs_embeds: float[batch, tokens, 64]"));
-    let input =
-        |model: &Model, role| Some(Decoder::of(&model.graph().ok()?).ok()?.input(role)?.name.to_owned());
+    let input = |model: &Model, role| {
+        Some(Decoder::from_graph(&model.graph().ok()?).ok()?.input(role)?.name.to_owned())
+    };
     assert_eq!(input(&model, InputRole::Embeddings), None);
     let graph = graph_mut(&mut model);
     let place = reader(graph, "input_ids");
@@ -183,7 +187,7 @@ fn decoders_of_other_exporters() {
         ("torch-2.15-gemma3", &concat, ElementType::Float32, &all),
     ] {
         let model = load(&format!("decoders/{name}"));
-        let decoder = Decoder::of(&model.graph().unwrap()).unwrap();
+        let decoder = Decoder::from_graph(&model.graph().unwrap()).unwrap();
         assert_eq!(decoder.caches.len(), 4, "{name}");
         for cache in &decoder.caches {
             assert_eq!(

@@ -63,7 +63,7 @@ fn layer(inputs: &str, nodes: &str, vocabulary: &str) -> Model {
 }
 
 fn roles(model: &Model) -> Vec<(String, InputRole)> {
-    super::roles(&Decoder::of(&model.graph().unwrap()).unwrap())
+    super::roles(&Decoder::from_graph(&model.graph().unwrap()).unwrap())
 }
 
 /// Checks the roles of inputs that are added to a layer with token ids.
@@ -249,9 +249,13 @@ fn proofs_find_the_roles_of_real_exports_under_other_names() {
         "decoders/torch-2.15-gemma3",
     ] {
         let mut model = load(name);
-        let expected = super::roles_of(&Decoder::of(&model.graph().unwrap()).unwrap());
+        let expected = super::roles_of(&Decoder::from_graph(&model.graph().unwrap()).unwrap());
         rename_inputs(&mut model);
-        assert_eq!(super::roles_of(&Decoder::of(&model.graph().unwrap()).unwrap()), expected, "{name}");
+        assert_eq!(
+            super::roles_of(&Decoder::from_graph(&model.graph().unwrap()).unwrap()),
+            expected,
+            "{name}"
+        );
     }
 }
 
@@ -262,7 +266,7 @@ fn a_mask_is_proven_beside_rings() {
     rename_inputs(&mut model);
     let graph = convert(&model, 128).unwrap().model;
     let graph = graph.graph().unwrap();
-    let decoder = Decoder::of(&graph).unwrap();
+    let decoder = Decoder::from_graph(&graph).unwrap();
     assert!(
         decoder.caches.iter().any(|cache| cache.is_ring())
             && !decoder.caches.iter().all(|cache| cache.is_ring())

@@ -45,13 +45,13 @@ fn unknown_styles_have_a_reason() {
         (scattered("ScatterElements"), "ScatterElements writes it", 2),
     ] {
         let model = made.model();
-        let decoder = Decoder::of(&model.graph().unwrap()).unwrap();
+        let decoder = Decoder::from_graph(&model.graph().unwrap()).unwrap();
         let cache = decoder.caches.iter().find(|cache| cache.past == "past_k").unwrap();
         assert_eq!((cache.style.to_string(), cache.axis), (format!("unknown: {reason}"), axis));
         assert_eq!(cache.present, "present_k", "{reason}");
     }
     let model = written_by(MHA).model();
-    let decoder = Decoder::of(&model.graph().unwrap()).unwrap();
+    let decoder = Decoder::from_graph(&model.graph().unwrap()).unwrap();
     let parts: Vec<_> = decoder.caches.iter().map(|cache| cache.part).collect();
     assert_eq!(parts, [CachePart::Key, CachePart::Value]);
 }
@@ -62,7 +62,7 @@ fn an_operator_of_an_unknown_domain() {
     let made = written_by("KeyValueAttention@org.example(q, past_v, past_k)");
     let mut model = made.input("q: float[batch, s, 32]").output("y: float[batch, s, 32]").model();
     model.proto_mut().opset_import.push(opset("org.example", 1));
-    let decoder = Decoder::of(&model.graph().unwrap()).unwrap();
+    let decoder = Decoder::from_graph(&model.graph().unwrap()).unwrap();
     let pairs: Vec<_> = decoder.caches.iter().map(|cache| (cache.past, cache.present)).collect();
     assert_eq!(pairs, [("past_k", "present_k"), ("past_v", "present_v")]);
     let operator =
@@ -84,7 +84,7 @@ fn a_branch_that_holds_the_decoder() {
     )
     .nodes;
     let model = made.model();
-    let decoder = Decoder::of(&model.graph().unwrap()).unwrap();
+    let decoder = Decoder::from_graph(&model.graph().unwrap()).unwrap();
     let pairs: Vec<_> = decoder.caches.iter().map(|cache| (cache.past, cache.present)).collect();
     assert_eq!(pairs, [("past_k", "present_k"), ("past_v", "present_v")]);
     assert_eq!(decoder.caches[0].style.to_string(), "unknown: If writes it");
@@ -102,7 +102,7 @@ fn a_sliding_window_is_joined_and_cut() {
         (Some(1), i64::MAX, 1, "Concat"),
     ] {
         let model = cut(start, end, axis).model();
-        let decoder = Decoder::of(&model.graph().unwrap()).unwrap();
+        let decoder = Decoder::from_graph(&model.graph().unwrap()).unwrap();
         let cache = decoder.caches.iter().find(|cache| cache.past == "past_k").unwrap();
         assert_eq!((cache.style.to_string().as_str(), cache.between.len()), (expected, 1));
     }

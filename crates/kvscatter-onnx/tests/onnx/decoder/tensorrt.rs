@@ -125,7 +125,7 @@ fn every_rule_that_a_node_breaks_is_listed() {
 #[test]
 fn refusals_in_words() {
     let model = on_axis(1).model();
-    let refusals = Decoder::of(&model.graph().unwrap()).unwrap().tensorrt_refusals();
+    let refusals = Decoder::from_graph(&model.graph().unwrap()).unwrap().tensorrt_refusals();
     let text: Vec<_> = refusals.iter().map(ToString::to_string).collect();
     assert_eq!(text, [r#"node 0 "npresent_k" (TensorScatter): axis = 1: must be -2 (or 2)"#]);
 }

@@ -32,7 +32,7 @@ impl ByScore {
     ///
     /// # Errors
     /// Returns [`FoldError::InputShape`](crate::fold::FoldError::InputShape) if it does not broadcast.
-    pub(super) fn of(call: &Call<'_>, index: usize, shape: [usize; 4]) -> Result<Option<Self>, OnnxError> {
+    pub(super) fn read(call: &Call<'_>, index: usize, shape: [usize; 4]) -> Result<Option<Self>, OnnxError> {
         let value = call.input(index)?;
         if broadcast(&value.shape, &shape)? != shape {
             return Err(call.bad_shape(index, "[batch or 1, heads or 1, tokens, all tokens]"));
@@ -69,7 +69,7 @@ impl Bias {
     /// Reads the inputs 3 and 6. `k` counts the keys of the past too.
     ///
     /// Returns `None` if a mask or a length is not known, or if the mask does not broadcast.
-    pub(super) fn of(call: &Call<'_>, q: Heads, k: Heads, past: usize) -> Result<Option<Self>, OnnxError> {
+    pub(super) fn read(call: &Call<'_>, q: Heads, k: Heads, past: usize) -> Result<Option<Self>, OnnxError> {
         let mut shape = [q.batch, q.heads, q.length, k.length];
         call.work.charge(elements(&shape).saturating_mul(MASK_BYTES))?;
         let mask = match call.optional(3) {

@@ -58,7 +58,7 @@ pub(in crate::fold::ops) fn group_query_attention(call: &Call<'_>) -> Outputs {
     let is_small = elements(&slots.shape()) <= MAX_VALUES;
     let is_modelled = !NOT_MODELLED.iter().any(|&input| call.optional(input).is_some());
     let are_computed = call.values && is_small && is_modelled;
-    let Some(step) = (if are_computed { Step::of(call, q, k)? } else { None }) else {
+    let Some(step) = (if are_computed { Step::read(call, q, k)? } else { None }) else {
         return call.shaped([output, present.clone(), present]);
     };
     let [queries, keys, values] = step.new_rows(call)?;
@@ -87,7 +87,7 @@ struct Step {
 
 impl Step {
     /// Returns `None` if a length is not known.
-    fn of(call: &Call<'_>, q: Heads, k: Heads) -> Result<Option<Self>, OnnxError> {
+    fn read(call: &Call<'_>, q: Heads, k: Heads) -> Result<Option<Self>, OnnxError> {
         let Some(seqlens) = call.input(SEQLENS_K)?.as_ints() else { return Ok(None) };
         if seqlens.len() != q.batch {
             return Err(call.bad_shape(SEQLENS_K, "one length for each sample"));
@@ -105,7 +105,7 @@ impl Step {
         let (q, k) = (self.q, self.k);
         let unknown = |heads| Rows { heads, elements: Cow::Borrowed(&[][..]) };
         let rows = |index: usize, heads| {
-            call.optional(index).and_then(|value| Rows::of(value, heads)).unwrap_or_else(|| unknown(heads))
+            call.optional(index).and_then(|value| Rows::read(value, heads)).unwrap_or_else(|| unknown(heads))
         };
         let [queries, keys, values] = if call.optional(1).is_some() {
             [rows(0, q), rows(1, k), rows(2, k)]
@@ -189,7 +189,7 @@ impl Step {
             None => None,
             Some(past) => {
                 let &[.., length, _] = past.shape.as_slice() else { return None };
-                Some(Rows::of(past, Heads { length, ..slots })?)
+                Some(Rows::read(past, Heads { length, ..slots })?)
             }
         };
         let zeros = vec![0.0; slots.size];
@@ -219,7 +219,7 @@ impl Step {
             Some(_) => {
                 let shape = [self.q.batch, self.q.heads, self.q.length, keys.heads.length];
                 call.work.charge(elements(&shape).saturating_mul(MASK_BYTES))?;
-                let bias = ByScore::of(call, BIAS, shape)?;
+                let bias = ByScore::read(call, BIAS, shape)?;
                 Some(bias.ok_or(FoldError::ValuesUnknown { input: BIAS })?)
             }
         };

@@ -63,7 +63,7 @@ impl Heads {
 impl<'a> Rows<'a> {
     /// Reads the elements of a value that is `[batch, heads, length, size]` or `[batch, length, heads *
     /// size]`. Returns `None` if they are not known.
-    pub(super) fn of(value: &'a Value, heads: Heads) -> Option<Self> {
+    pub(super) fn read(value: &'a Value, heads: Heads) -> Option<Self> {
         let elements = value.as_floats()?;
         let elements = match value.rank() {
             3 => Cow::Owned(turned(elements, [heads.batch, heads.length, heads.heads, heads.size])),

@@ -53,7 +53,7 @@ pub(in crate::fold::ops) fn multi_head_attention(call: &Call<'_>) -> Outputs {
         return call.shaped(shapes);
     }
     let Some([queries, keys, values]) = rows(call, [q, k, v], past)? else { return call.shaped(shapes) };
-    let Some(added) = Added::of(call, q, keys.heads)? else { return call.shaped(shapes) };
+    let Some(added) = Added::read(call, q, keys.heads)? else { return call.shaped(shapes) };
     let scale = match call.float("scale", 0.0)? {
         0.0 => to_float(q.size).sqrt().recip(),
         scale => scale,
@@ -80,7 +80,7 @@ fn rows<'a>(call: &Call<'a>, heads: [Heads; 3], past: usize) -> Result<Option<[R
     let mut all = Vec::new();
     let mut from = 0_usize;
     for (index, heads) in heads.into_iter().enumerate() {
-        let Some(mut rows) = Rows::of(call.input(index)?, heads) else { return Ok(None) };
+        let Some(mut rows) = Rows::read(call.input(index)?, heads) else { return Ok(None) };
         if let Some(bias) = bias {
             let element = call.input(index)?.element;
             let row = |at: Place| {
@@ -95,7 +95,7 @@ fn rows<'a>(call: &Call<'a>, heads: [Heads; 3], past: usize) -> Result<Option<[R
         let past_at = index.checked_sub(1).and_then(|at| PAST.get(at)).and_then(|&at| call.optional(at));
         let past_rows = match past_at {
             None => None,
-            Some(value) => match Rows::of(value, Heads { length: past, ..heads }) {
+            Some(value) => match Rows::read(value, Heads { length: past, ..heads }) {
                 None => return Ok(None),
                 Some(rows) => Some(rows),
             },
@@ -118,12 +118,12 @@ struct Added {
 
 impl Added {
     /// Returns `None` if a mask is not known or has another form.
-    fn of(call: &Call<'_>, q: Heads, k: Heads) -> Result<Option<Self>, OnnxError> {
+    fn read(call: &Call<'_>, q: Heads, k: Heads) -> Result<Option<Self>, OnnxError> {
         let shape = [q.batch, q.heads, q.length, k.length];
         call.work.charge(elements(&shape).saturating_mul(MASK_BYTES))?;
         let scores = match call.optional(SCORES) {
             None => None,
-            Some(_) => match ByScore::of(call, SCORES, shape)? {
+            Some(_) => match ByScore::read(call, SCORES, shape)? {
                 None => return Ok(None),
                 scores => scores,
             },

@@ -79,7 +79,7 @@ fn evaluate(call: &Call<'_>, [cos, sin, positions]: [usize; 3], is_microsoft: bo
             return Ok(None);
         };
         let heads = heads(call, columns)?;
-        let Some(rows) = Rows::of(input, heads) else { return Ok(None) };
+        let Some(rows) = Rows::read(input, heads) else { return Ok(None) };
         let table = Rotation { cos, sin, columns, is_interleaved: call.flag("interleaved", false)? };
         let tokens = [heads.batch, heads.length];
         let places = match call.optional(positions) {
