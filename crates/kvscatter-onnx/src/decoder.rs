@@ -13,7 +13,6 @@ mod cost;
 mod cut;
 mod encoder;
 pub(crate) mod error;
-mod growth;
 mod hazards;
 mod pairs;
 mod part;
@@ -33,9 +32,8 @@ mod writer;
 use std::collections::BTreeSet;
 
 use crate::{DecoderError, Graph, Node, OnnxError, ValueInfo};
-pub use cache::{Cache, CachePart, UnknownStyle, WriterStyle};
+pub use cache::{Cache, CachePart, Growth, UnknownStyle, WriterStyle};
 pub use cost::{Cost, CostAt};
-pub use growth::Growth;
 pub use hazards::{Hazard, PrefixMask, RuntimeBug, WrongSlot};
 pub use roles::{Input, InputRole};
 pub(crate) use shown::HIDDEN;

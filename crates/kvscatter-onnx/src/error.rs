@@ -124,13 +124,15 @@ impl<T, E: Into<OnnxError>> ErrorPlace<T> for Result<T, E> {
 
 #[cfg(test)]
 mod tests {
+    use kvscatter::ElementType;
     use strum::VariantNames;
 
     use super::{ErrorPlace, OnnxError};
-    use crate::convert::ConvertError;
+    use crate::convert::{ConvertError, ConvertRefusal, NoStandardForm};
+    use crate::source::FolderError;
     use crate::{
-        DecoderError, EvalError, ExternalError, FileError, GraphError, LowerError, ProtoError,
-        TensorProtoError,
+        DecoderError, EvalError, ExternalError, FileError, FoldError, GraphError, LowerError, ProtoError,
+        TensorError, TensorProtoError,
     };
 
     /// The names are an interface: scripts compare them.
@@ -163,6 +165,17 @@ mod tests {
             ConvertError::VARIANTS,
         ];
         assert_eq!(variants.concat().join(" "), names);
+        let others: [OnnxError; 7] = [
+            std::io::Error::other("").into(),
+            TensorError::DataKind { element: ElementType::Bool }.into(),
+            kvscatter::Error::AxisOutOfRange { axis: 4, rank: 4 }.into(),
+            FoldError::NoRule.into(),
+            FolderError::NoDecoder.into(),
+            ConvertRefusal::Subgraph.into(),
+            NoStandardForm::Unknown { output: 0 }.into(),
+        ];
+        let kinds = ["io", "tensor", "operator", "fold", "folder", "convert", "no_standard_form"];
+        assert_eq!(others.map(|error| error.kind()), kinds);
         let error = Err::<(), _>(GraphError::OpsetTooOld { version: 23, min: 24 });
         let error: OnnxError = error.in_tensor("x").in_file("x.onnx").unwrap_err();
         assert_eq!(error.kind(), "opset_too_old");

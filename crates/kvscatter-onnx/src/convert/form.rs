@@ -13,8 +13,8 @@ use crate::{Model, OnnxError};
 /// is.
 ///
 /// # Errors
-/// Returns the errors of [`Model::graph`], of [`Decoder::from_graph`](crate::decoder::Decoder::from_graph), of the evaluation
-/// and of the editor.
+/// Returns the errors of [`Model::graph`] and [`Decoder::from_graph`](crate::decoder::Decoder::from_graph), of the
+/// evaluation and of the editor.
 pub(super) fn formed(model: Model) -> Result<Model, OnnxError> {
     layout::formed(casts::formed(model)?)
 }

@@ -4,7 +4,6 @@ use std::fmt;
 
 use kvscatter::{ElementType, Mode};
 
-use super::growth::Growth;
 use crate::graph::DEFAULT_DOMAIN;
 use crate::{Dimension, Node, ValueInfo};
 
@@ -100,6 +99,21 @@ pub enum UnknownStyle {
 
 fn kept(rows: Option<usize>) -> String {
     rows.map_or("drops some of its rows".to_owned(), |rows| format!("keeps only its last {rows} rows"))
+}
+
+/// How a cache grows, which determines what a user can do about it. `Display` writes that advice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, strum::Display)]
+pub enum Growth {
+    /// The graph concatenates the past and the new rows.
+    #[strum(to_string = "kvscatter inspect shows whether it can be made static")]
+    Joined,
+    /// `GroupQueryAttention` copies the past and the new rows to the present.
+    #[strum(
+        to_string = "GroupQueryAttention writes the cache itself, and kvscatter inspect shows whether it can be made \
+                     static. As it is, ONNX Runtime writes only the new rows if past and present are bound to one \
+                     buffer, as kvscatter generate --engine ort does"
+    )]
+    ByOperator,
 }
 
 /// The contents of a cache, as far as the nodes that read it show them.

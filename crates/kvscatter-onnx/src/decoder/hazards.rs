@@ -7,7 +7,7 @@ mod runtimes;
 mod scales;
 
 use super::Decoder;
-use super::growth::Growth;
+use super::cache::Growth;
 use super::unused;
 pub use hazard::{Hazard, PrefixMask, RuntimeBug, WrongSlot};
 
