@@ -162,7 +162,7 @@ pub(crate) fn unit_nightly() -> Step {
 /// The compiler adds the counters to the crates of this workspace. The profile that its runtime writes at the end is
 /// not used.
 pub(crate) fn linear() -> Step {
-    let mut test = cargo("test -p kvscatter-onnx --test linear");
+    let mut test = cargo_shared("test", "-p kvscatter-onnx --test linear");
     test.env("RUSTC_WORKSPACE_WRAPPER", concat!(env!("CARGO_MANIFEST_DIR"), "/instrumented-rustc"));
     test.env("LLVM_PROFILE_FILE", target_dir().join("linear.profraw"));
     Step::new("linear", vec![test])
