@@ -220,6 +220,11 @@ impl<'m> Graph<'m> {
         self.proto.input.iter().map(|input| input.name.as_deref().unwrap_or_default())
     }
 
+    /// Returns the names of the inputs that have to be fed, in order.
+    pub(crate) fn fed_names(&self) -> impl Iterator<Item = &'m str> + use<'_, 'm> {
+        self.input_names().filter(|name| self.is_input(name))
+    }
+
     /// Returns the names of the outputs in order.
     pub fn output_names(&self) -> impl ExactSizeIterator<Item = &'m str> + use<'m> {
         self.proto.output.iter().map(|output| output.name.as_deref().unwrap_or_default())
@@ -374,6 +379,11 @@ impl<'m> Node<'m> {
     /// Returns `true` if an integer attribute is given and is not 0.
     pub(crate) fn flag(&self, name: &str) -> bool {
         self.attribute(name).and_then(|attribute| attribute.i).unwrap_or(0) != 0
+    }
+
+    /// Returns `true` if the node is an `Attention` that caps its scores.
+    pub(crate) fn caps_scores(&self) -> bool {
+        self.is("Attention") && self.attribute("softcap").and_then(|cap| cap.f).unwrap_or(0.0) != 0.0
     }
 
     pub(crate) fn error(&self, error: impl Into<OnnxError>) -> OnnxError {

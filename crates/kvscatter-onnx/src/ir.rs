@@ -1,6 +1,7 @@
 //! The values of a graph or of a function body by number: where each comes from, and which nodes use it.
 //!
-//! It is the only index of this kind. Code that follows a graph asks [`Graph`](crate::Graph), which has one.
+//! Code that follows a graph asks [`Graph`](crate::Graph), which has one index for all. Only an
+//! [`Editor`](crate::edit::Editor) has another, by name, because it changes while the graph does.
 
 use std::collections::BTreeMap;
 

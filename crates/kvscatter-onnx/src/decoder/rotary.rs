@@ -11,7 +11,7 @@ use crate::graph::DEFAULT_DOMAIN;
 pub(super) fn computed<'m>(graph: &Graph<'m>) -> BTreeMap<&'m str, &'m str> {
     // The input from which each value is computed, or `None` if there are several.
     let mut sources: BTreeMap<&str, Option<&str>> =
-        graph.input_names().filter(|name| graph.is_input(name)).map(|input| (input, Some(input))).collect();
+        graph.fed_names().map(|input| (input, Some(input))).collect();
     let mut waves = BTreeMap::new();
     for node in graph.nodes().iter().filter(|node| node.domain() == DEFAULT_DOMAIN) {
         let operands = match node.op_type() {

@@ -51,8 +51,8 @@ pub(super) fn regions<'m>(graph: &Graph<'m>, attentions: &[&Operands]) -> Vec<Re
 
 /// The values that are computed from the queries and caches of attention operations, up to their results.
 struct Paths<'g, 'm> {
-    nodes: &'g [Node<'m>],
-    producers: BTreeMap<&'m str, usize>,
+    graph: &'g Graph<'m>,
+    values: BTreeSet<&'m str>,
     /// The queries, caches and results of all attention operations.
     ends: BTreeSet<&'g str>,
 }
@@ -65,11 +65,11 @@ impl<'g, 'm> Paths<'g, 'm> {
             .copied()
             .chain(attentions.iter().map(|operands| operands.output.as_str()))
             .collect();
-        let mut paths = Self { nodes: graph.nodes(), producers: BTreeMap::new(), ends };
-        for (index, node) in graph.nodes().iter().enumerate() {
-            let is_inside = |value: &str| paths.producers.contains_key(value) && !paths.ends.contains(value);
+        let mut paths = Self { graph, values: BTreeSet::new(), ends };
+        for node in graph.nodes() {
+            let is_inside = |value: &str| paths.values.contains(value) && !paths.ends.contains(value);
             if is_reached(node, |value| starts.contains(value), is_inside) {
-                paths.producers.extend(node.outputs().map(|output| (output, index)));
+                paths.values.extend(node.outputs());
             }
         }
         paths
@@ -81,8 +81,13 @@ impl<'g, 'm> Paths<'g, 'm> {
         let mut pending = vec![operands.output.as_str()];
         while let Some(value) = pending.pop() {
             let is_end = self.ends.contains(value) && value != operands.output;
-            let Some(&index) = self.producers.get(value).filter(|_| !is_end) else { continue };
-            let Some(node) = self.nodes.get(index).filter(|_| before.insert(index)) else { continue };
+            if is_end || !self.values.contains(value) {
+                continue;
+            }
+            let Some((node, _)) = self.graph.producer(value).filter(|(node, _)| before.insert(node.index()))
+            else {
+                continue;
+            };
             if before.len() > MAX_NODES {
                 return Region::default();
             }
@@ -91,7 +96,7 @@ impl<'g, 'm> Paths<'g, 'm> {
         // A node that does not depend on these operands is outside of the region, which reads its outputs.
         let [mut of_queries, mut of_caches] = [BTreeSet::new(), BTreeSet::new()];
         let mut region = Region::default();
-        for node in before.iter().filter_map(|&index| self.nodes.get(index)) {
+        for node in before.iter().filter_map(|&index| self.graph.nodes().get(index)) {
             let [queries, caches @ ..] = starts(operands);
             let reads_queries = is_reached(node, |it| it == queries, |it| of_queries.contains(it));
             let reads_caches = is_reached(node, |it| caches.contains(&it), |it| of_caches.contains(it));

@@ -31,9 +31,8 @@ pub(super) fn find(decoder: &Decoder<'_>, hazards: &mut Vec<Hazard>) {
         found(RuntimeBug::MaskTopLeft, causal.copied());
     }
     let capped = decoder.graph.nodes().iter().find(|node| {
-        let is_capped = node.attribute("softcap").and_then(|cap| cap.f).unwrap_or(0.0) != 0.0;
         let is_masked = is_causal(node) || [3, 6].iter().any(|&slot| node.input(slot).is_some());
-        node.is("Attention") && is_capped && is_masked
+        node.caps_scores() && is_masked
     });
     found(RuntimeBug::CapAfterMask, capped.copied());
     let circular = scatters().find(|cache| cache.is_ring());

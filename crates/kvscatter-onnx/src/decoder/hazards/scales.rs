@@ -12,7 +12,7 @@ pub(super) fn find(graph: &Graph<'_>, hazards: &mut Vec<Hazard>) {
     if !graph.nodes().iter().any(scales_a_tensor) {
         return;
     }
-    let mut fed: BTreeSet<&str> = graph.input_names().filter(|name| graph.is_input(name)).collect();
+    let mut fed: BTreeSet<&str> = graph.fed_names().collect();
     let mut scales = Vec::new();
     for node in graph.nodes() {
         if node.reads().iter().any(|value| fed.contains(value)) {
