@@ -143,11 +143,6 @@ pub(crate) fn run(args: Convert, output: &mut Output) -> Result<Outcome, Command
     Ok(Outcome::Passed)
 }
 
-/// Returns the oldest ONNX Runtime that computes the model correctly without the plugin.
-fn least_onnxruntime(converted: &Converted) -> &str {
-    converted.model.metadata("kvscatter.least_onnxruntime").unwrap_or_default()
-}
-
 /// Returns how the caches of layers with a window are kept.
 fn windowed(args: &Convert) -> Result<WindowedCaches, CommandError> {
     let given = [("--chunk", args.chunk.is_some()), ("--rewind", args.rewind.is_some())];
@@ -186,11 +181,11 @@ fn show(
         writeln!(output, "{became}")?;
     }
     kept(&converted.kept).iter().try_for_each(|line| writeln!(output, "{}", hanging(2, line)))?;
-    if least_onnxruntime(converted) != RuntimeVersion::WITH_SCATTER.to_string() {
+    if converted.least_onnxruntime >= RuntimeVersion::WITH_CAP {
         let needs = format!(
             "Attention caps its scores. Run the model with kvscatter's plugin, with tract, or with ONNX Runtime {} or \
              newer: earlier versions let hidden slots count.",
-            least_onnxruntime(converted)
+            converted.least_onnxruntime
         );
         writeln!(output, "{}", hanging(2, &needs))?;
     }
@@ -429,7 +424,7 @@ fn document(args: &Convert, converted: &Converted, files: &[DataFile]) -> Value 
         "write_indices": converted.write_indices,
         "attention_mask": converted.attention_mask,
         "nonpad_kv_seqlen": converted.nonpad_kv_seqlen,
-        "least_onnxruntime": least_onnxruntime(converted),
+        "least_onnxruntime": converted.least_onnxruntime.to_string(),
         // The branch of a merged decoder that was converted.
         "merged": converted.branch.as_ref().map(merged::document),
         // States beside the caches, which are not changed.

@@ -22,7 +22,7 @@ use super::windows::{LinearReason, LinearWindow};
 use super::{ConvertOptions, caches, form, metadata, rewrite, tables};
 use crate::decoder::{Cache, Cost, CostAt, Decoder, InputRole, WriterStyle};
 use crate::fold::{Fold, FoldError};
-use crate::{Graph, Model, Node, NodeLabel, OnnxError, RuntimeVersion, TakenBranch, merged, opset, standard};
+use crate::{Graph, Model, NodeLabel, OnnxError, RuntimeVersion, TakenBranch, merged, opset, standard};
 
 /// A decoder with a static cache, and a summary of the conversion.
 #[derive(Debug)]
@@ -54,6 +54,8 @@ pub struct Converted {
     /// The name of the input with the number of slots in use after the write, int64 `[batch]`. It is `None`
     /// if the decoder has no `Attention` nodes.
     pub nonpad_kv_seqlen: Option<String>,
+    /// The oldest ONNX Runtime that computes the model correctly without kvscatter's plugin.
+    pub least_onnxruntime: RuntimeVersion,
     /// The name of the input that marks the slots of real tokens, now `[batch, max_seq]`. It is `None` if the
     /// decoder has no such input.
     pub attention_mask: Option<String>,
@@ -186,10 +188,12 @@ fn convert_standard(
         rewritten = rewritten.fused(&exported, &mut lanes, &fusions.fused)?;
     }
     let (rings, linear_windows) = rewritten.use_rings(&exported, &mut lanes, &fusions.fused, options)?;
+    let finished = rewritten.model.graph()?;
     // Sessions find the caches of the converted model in this way.
-    Decoder::from_graph(&rewritten.model.graph()?)?;
-    let least = least_onnxruntime(&rewritten.model.graph()?, options)?;
-    metadata::write(&exported, &rewritten.inputs, &rings, least, rewritten.model.proto_mut());
+    Decoder::from_graph(&finished)?;
+    let least_onnxruntime =
+        least_onnxruntime(&finished, options).map_err(|error| about(graph, &finished, error))?;
+    metadata::write(&exported, &rewritten.inputs, &rings, least_onnxruntime, rewritten.model.proto_mut());
     let slots = Slots { max_seq, rings: &rings };
     Ok(Converted {
         caches: decoder.caches.len(),
@@ -218,6 +222,7 @@ fn convert_standard(
             .collect(),
         write_indices: rewritten.inputs.write_indices,
         nonpad_kv_seqlen: rewritten.inputs.nonpad_kv_seqlen,
+        least_onnxruntime,
         model: rewritten.model,
         branch: None,
     })
@@ -363,18 +368,14 @@ fn compare<'m>(
 /// # Errors
 /// Returns [`ConvertRefusal::OnnxRuntime`] if the options name an older one, wrapped with the node.
 fn least_onnxruntime(graph: &Graph<'_>, options: ConvertOptions) -> Result<RuntimeVersion, OnnxError> {
-    let is_capped = |node: &&Node<'_>| {
-        node.is("Attention") && node.attribute("softcap").is_some_and(|cap| cap.f.unwrap_or_default() != 0.0)
-    };
-    let capped = graph.nodes().iter().find(is_capped);
+    let capped = graph.nodes().iter().find(|node| node.caps_scores());
     let least = if capped.is_some() { RuntimeVersion::WITH_CAP } else { RuntimeVersion::WITH_SCATTER };
-    match options.onnxruntime.filter(|&oldest| oldest < least) {
-        None => Ok(least),
-        Some(oldest) => {
-            let refusal = ConvertRefusal::OnnxRuntime { oldest, least };
-            Err(capped.map_or_else(|| refusal.clone().into(), |node| node.error(refusal.clone())))
-        }
-    }
+    let Some(oldest) = options.onnxruntime.filter(|&oldest| oldest < least) else { return Ok(least) };
+    let refusal = ConvertRefusal::OnnxRuntime { oldest, least };
+    Err(match capped {
+        Some(node) => node.error(refusal),
+        None => refusal.into(),
+    })
 }
 
 /// Converts an error about a node of `changed` to an error about a node of `original`, because the user has only the

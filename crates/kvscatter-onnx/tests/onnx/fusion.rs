@@ -9,9 +9,9 @@ use kvscatter_onnx::convert::{
     ConvertOptions, ConvertRefusal, Converted, KeptReason, LinearReason, LinearWindow, MaskRule,
     WindowedCaches, convert, mask_rule,
 };
-use kvscatter_onnx::{Model, Node};
+use kvscatter_onnx::{Model, Node, OnnxError, RuntimeVersion};
 
-use crate::support::{Nodes, declare, graph_mut, insert, load, maker, refusal, reroute, values};
+use crate::support::{Nodes, declare, float, graph_mut, insert, load, maker, refusal, reroute, values};
 
 const SLOTS: usize = 16;
 
@@ -350,6 +350,26 @@ fn a_cap_stays_for_an_older_onnx_runtime() {
     assert_eq!(
         error,
         "ONNX Runtime 1.24 must run the model, but TensorScatter needs 1.25 or newer without kvscatter's plugin"
+    );
+}
+
+/// The error is about the exported node, and not about the one that takes its place.
+#[test]
+fn an_attention_with_a_cap_is_refused_for_an_older_onnx_runtime() {
+    let mut model = load("mobius-llama-dynamic");
+    let mut nodes = graph_mut(&mut model).node.iter();
+    let index = nodes.position(|node| node.op_type.as_deref() == Some("Attention")).unwrap();
+    let attributes = &mut graph_mut(&mut model).node[index].attribute;
+    attributes.retain(|attribute| attribute.name.as_deref() != Some("softcap"));
+    attributes.push(float("softcap", 5.0));
+    let exported = model.graph().unwrap().nodes()[index].label();
+    let options = ConvertOptions::new(SLOTS);
+    assert_eq!(convert(&model, options).unwrap().least_onnxruntime, RuntimeVersion::WITH_CAP);
+    let error = convert(&model, options.onnxruntime(RuntimeVersion::WITH_SCATTER)).unwrap_err();
+    assert!(matches!(error.cause(), Some(ConvertRefusal::OnnxRuntime { .. })), "{error}");
+    assert!(
+        matches!(&error, OnnxError::InNode { node, .. } if **node == exported),
+        "{error} is not {exported}"
     );
 }
 
