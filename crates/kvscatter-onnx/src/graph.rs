@@ -215,6 +215,16 @@ impl<'m> Graph<'m> {
         computed
     }
 
+    /// Returns the nodes that an output depends on, the last one first.
+    pub(crate) fn used_nodes(&self) -> impl Iterator<Item = Node<'m>> + use<'_, 'm> {
+        let mut used: BTreeSet<&str> = self.output_names().collect();
+        self.nodes.iter().rev().copied().filter(move |node| {
+            let is_used = node.outputs().any(|output| used.contains(output));
+            used.extend(is_used.then(|| node.reads()).into_iter().flatten());
+            is_used
+        })
+    }
+
     /// Returns the names of the inputs in order.
     pub fn input_names(&self) -> impl ExactSizeIterator<Item = &'m str> + use<'m> {
         self.proto.input.iter().map(|input| input.name.as_deref().unwrap_or_default())

@@ -77,6 +77,7 @@ mod narrow_types;
 mod node_label;
 mod opset;
 pub mod proto;
+mod prove;
 pub mod random_inputs;
 mod runtime_version;
 mod save;

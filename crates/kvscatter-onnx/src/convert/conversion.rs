@@ -10,14 +10,15 @@ use std::rc::Rc;
 
 use super::equivalence::Comparison;
 use super::exported::{Exported, Lane};
-use super::fusion::{Fusions, KeptAttention, Operands};
+use super::fusion::{Fusions, Operands};
+use super::kept::KeptAttention;
 use super::length::{self, Replacement};
 use super::probe::{Inputs, Probe, SAMPLES};
+use super::probes::Padding;
 use super::refusal::{ConvertError, ConvertRefusal};
 use super::rewriter::StaticInputs;
 use super::ring::{RingSize, Rings, Slots, UNLIMITED};
 use super::rule::CacheWindow;
-use super::visibility::Padding;
 use super::windows::{LinearReason, LinearWindow};
 use super::{ConvertOptions, caches, form, metadata, rewrite, tables};
 use crate::decoder::{Cache, Cost, CostAt, Decoder, InputRole, WriterStyle};
@@ -179,15 +180,11 @@ fn convert_standard(
     let mut exported = Exported::new(model, graph, &decoder, max_seq, padding)?;
     let mut lanes = exported.check_masks()?;
     exported.check_tables(&mut lanes)?;
-    let mut rewritten = rewrite_and_compare(&exported, &mut lanes)?;
     let fusions = match options.keep_attention {
         true => Fusions::default(),
-        false => Fusions::find(&exported, &rewritten.model, &rewritten.inputs.write_indices, options)?,
+        false => Fusions::find(&exported, &mut lanes, options)?,
     };
-    if !fusions.fused.is_empty() {
-        rewritten = rewritten.fused(&exported, &mut lanes, &fusions.fused)?;
-    }
-    let (rings, linear_windows) = rewritten.use_rings(&exported, &mut lanes, &fusions.fused, options)?;
+    let (mut rewritten, rings, linear_windows) = rewrite(&exported, &mut lanes, &fusions.fused, options)?;
     let finished = rewritten.model.graph()?;
     // Sessions find the caches of the converted model in this way.
     Decoder::from_graph(&finished)?;
@@ -244,21 +241,53 @@ struct Rewritten<'m> {
     replacements: Vec<Replacement<'m>>,
 }
 
-/// Rewrites the model and compares it with the exported one. Values that depend on the length of the past are
-/// replaced only if the first comparison fails.
-fn rewrite_and_compare<'m>(
+/// Rewrites the model and compares it with the exported one, with rings where the options ask for them and a ring can
+/// be used. Returns the rings, and the attention with windows that has none.
+fn rewrite<'m>(
     exported: &Exported<'_, 'm>,
     lanes: &mut [Lane<'m>],
+    fused: &[Operands<'m>],
+    options: ConvertOptions,
+) -> Result<(Rewritten<'m>, Rings, Vec<LinearWindow>), OnnxError> {
+    let linear_slots = Slots::linear(exported.max_seq);
+    let linear = Rewritten::new(exported, Vec::new(), fused, linear_slots)?;
+    let (mut rings, mut windows) = Rings::find(exported, &linear.model.graph()?, fused, options.windowed);
+    if rings.is_empty() {
+        return Ok((compared(linear, exported, lanes, fused, linear_slots)?, rings, windows));
+    }
+    let slots = Slots { max_seq: exported.max_seq, rings: &rings };
+    let with_rings = Rewritten::new(exported, Vec::new(), fused, slots)?;
+    let difference = match compared(with_rings, exported, lanes, fused, slots) {
+        Ok(rewritten) => {
+            if slots.first_linear(exported.decoder).is_none() {
+                let endless = rewritten.is_endless(exported, slots)?;
+                rings.most_tokens = Some(if endless { UNLIMITED } else { exported.max_seq });
+            }
+            return Ok((rewritten, rings, windows));
+        }
+        Err(difference) => difference.to_string(),
+    };
+    let rewritten = compared(linear, exported, lanes, fused, linear_slots)?;
+    windows.extend(rings.refused(&LinearReason::Differs { difference }));
+    Ok((rewritten, Rings::default(), windows))
+}
+
+/// Compares a rewritten model with the exported one. Values that depend on the length of the past are replaced only if
+/// the first comparison fails.
+fn compared<'m>(
+    rewritten: Rewritten<'m>,
+    exported: &Exported<'_, 'm>,
+    lanes: &mut [Lane<'m>],
+    fused: &[Operands<'m>],
+    slots: Slots<'_>,
 ) -> Result<Rewritten<'m>, OnnxError> {
-    let slots = Slots::linear(exported.max_seq);
-    let plain = Rewritten::new(exported, Vec::new(), &[], slots)?;
-    let Err(difference) = compare(exported, lanes, &plain, slots) else { return Ok(plain) };
-    drop(plain);
+    let Err(difference) = compare(exported, lanes, &rewritten, slots) else { return Ok(rewritten) };
+    drop(rewritten);
     let replacements = length::replacements(exported.graph, lanes);
     if replacements.is_empty() {
         return Err(difference);
     }
-    let replaced = Rewritten::new(exported, replacements, &[], slots)?;
+    let replaced = Rewritten::new(exported, replacements, fused, slots)?;
     match compare(exported, lanes, &replaced, slots) {
         Ok(()) => Ok(replaced),
         // The first comparison has the reason.
@@ -271,53 +300,12 @@ impl<'m> Rewritten<'m> {
     fn new(
         exported: &Exported<'_, 'm>,
         replacements: Vec<Replacement<'m>>,
-        fused: &[Operands],
+        fused: &[Operands<'m>],
         slots: Slots<'_>,
     ) -> Result<Self, OnnxError> {
         let mut model = exported.model.clone();
         let inputs = rewrite::rewrite(exported, &replacements, fused, slots, model.proto_mut())?;
         Ok(Self { model, inputs, replacements })
-    }
-
-    /// Rewrites the exported model again, with one node for each of these attention operations, and compares
-    /// it with the exported one.
-    fn fused(
-        self,
-        exported: &Exported<'_, 'm>,
-        lanes: &mut [Lane<'m>],
-        fused: &[Operands],
-    ) -> Result<Self, OnnxError> {
-        let slots = Slots::linear(exported.max_seq);
-        let rewritten = Self::new(exported, self.replacements, fused, slots)?;
-        compare(exported, lanes, &rewritten, slots)?;
-        Ok(rewritten)
-    }
-
-    /// Rewrites the exported model again, with rings where the options ask for them and a ring can be used. Returns the
-    /// rings, and the attention with windows that has none.
-    fn use_rings(
-        &mut self,
-        exported: &Exported<'_, 'm>,
-        lanes: &mut [Lane<'m>],
-        fused: &[Operands],
-        options: ConvertOptions,
-    ) -> Result<(Rings, Vec<LinearWindow>), OnnxError> {
-        let (mut rings, mut linear) = Rings::find(exported, &self.model.graph()?, fused, options.windowed);
-        if rings.is_empty() {
-            return Ok((rings, linear));
-        }
-        let slots = Slots { max_seq: exported.max_seq, rings: &rings };
-        let with_rings = Self::new(exported, self.replacements.clone(), fused, slots)?;
-        if let Err(difference) = compare(exported, lanes, &with_rings, slots) {
-            linear.extend(rings.refused(&LinearReason::Differs { difference: difference.to_string() }));
-            return Ok((Rings::default(), linear));
-        }
-        if slots.first_linear(exported.decoder).is_none() {
-            let endless = with_rings.is_endless(exported, slots)?;
-            rings.most_tokens = Some(if endless { UNLIMITED } else { exported.max_seq });
-        }
-        *self = with_rings;
-        Ok((rings, linear))
     }
 
     /// Returns `true` if a decoder whose caches are all rings computes a step at any position. A decoder that looks up

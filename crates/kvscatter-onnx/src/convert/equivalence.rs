@@ -4,8 +4,8 @@
 
 use std::collections::BTreeSet;
 
+use super::attention::Sites;
 use super::refusal::ConvertRefusal;
-use super::sites::Sites;
 use crate::fold::{Fold, Value, Values};
 use crate::{Graph, Node, OnnxError};
 

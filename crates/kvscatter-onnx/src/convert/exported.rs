@@ -3,14 +3,13 @@
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use super::attention::Attentions;
+use super::attention::{Attentions, Site, Sites, WholeCaches, shape_probe};
+use super::masks;
 use super::probe::{Inputs, Probe};
+use super::probes::{self, Padding};
 use super::refusal::ConvertRefusal;
 use super::rule::{CacheWindow, Rule, Rules};
-use super::sites::{self, Site, Sites};
 use super::tables::{self, ShortTable};
-use super::visibility::{self, Padding};
-use super::whole::WholeCaches;
 use crate::decoder::{Cache, Decoder, InputRole};
 use crate::fold::Fold;
 use crate::{ExternalData, Graph, Model, OnnxError};
@@ -59,7 +58,7 @@ impl<'a, 'm> Exported<'a, 'm> {
         inputs.check_size(max_seq)?;
         let external = model.external_data()?.map(Rc::new);
         let find = |most| {
-            let probe = sites::shape_probe(decoder, &inputs, most);
+            let probe = shape_probe(decoder, &inputs, most);
             let mut fold = Fold::new(graph, external.as_ref());
             probe.feed(&inputs, &mut fold)?;
             let found = Sites::find(graph, decoder, &probe, &mut fold).and_then(|sites| {
@@ -78,7 +77,7 @@ impl<'a, 'm> Exported<'a, 'm> {
             Err(error) if max_seq < MANY && error.cause::<ConvertRefusal>().is_none() => find(max_seq),
             found => found,
         }?;
-        let probes = visibility::probes(&inputs, max_seq, padding, 1, &BTreeSet::new());
+        let probes = probes::probes(&inputs, max_seq, padding, 1, &BTreeSet::new());
         Ok(Self { model, graph, decoder, max_seq, inputs, sites, attentions, probes, padding, external })
     }
 
@@ -88,13 +87,14 @@ impl<'a, 'm> Exported<'a, 'm> {
         if let Some(longest) = self.probes.last() {
             let mut fold = Fold::new(self.graph, self.external.as_ref());
             longest.feed(&self.inputs, &mut fold)?;
-            let found = visibility::find_rules(&mut self.sites, longest, &mut fold);
-            let found = found.and_then(|()| self.attentions.find_rules(longest, &mut fold));
+            let found = masks::find_rules(self.sites.sites.iter_mut(), longest, &mut fold);
+            let found =
+                found.and_then(|()| masks::find_rules(self.attentions.nodes.iter_mut(), longest, &mut fold));
             found.map_err(|cause| longest.capacity(cause))?;
         }
         let heads = self.rules().filter_map(|rule| Some(rule.bias.as_ref()?.slopes.len())).max().unwrap_or(1);
         let windows = self.rules().filter_map(|rule| Some(rule.window?.size)).collect();
-        self.probes = visibility::probes(&self.inputs, self.max_seq, self.padding, heads, &windows);
+        self.probes = probes::probes(&self.inputs, self.max_seq, self.padding, heads, &windows);
         // Exporters count slots or real tokens. Padding between two tokens shows which.
         if self.padding == Padding::Anywhere {
             self.rules_mut().for_each(Rules::count_either);
@@ -104,9 +104,9 @@ impl<'a, 'm> Exported<'a, 'm> {
         for probe in &*probes {
             let mut fold = Fold::new(graph, external.as_ref());
             let fed = probe.feed(inputs, &mut fold);
-            let checked = fed.and_then(|()| visibility::check_sites(sites, probe, &mut fold));
-            checked
-                .and_then(|()| attentions.check(probe, &mut fold))
+            fed.and_then(|()| masks::check_neutral(&sites.neutral, &mut fold))
+                .and_then(|()| masks::check(sites.sites.iter_mut(), probe, &mut fold))
+                .and_then(|()| masks::check(attentions.nodes.iter_mut(), probe, &mut fold))
                 .map_err(|cause| probe.capacity(cause))?;
             lanes.push(Lane { probe: probe.clone(), fold });
         }
@@ -138,7 +138,7 @@ impl<'a, 'm> Exported<'a, 'm> {
     pub(super) fn windows(&self) -> Vec<CacheWindow> {
         let mut windows: BTreeSet<(&str, Option<usize>)> = BTreeSet::new();
         let size = |rule: &Rule| Some(rule.window?.size);
-        windows.extend(self.sites.sites.iter().map(|site| (site.past, size(site.rule()))));
+        windows.extend(self.sites.sites.iter().map(|site| (site.past(), size(site.rule()))));
         windows.extend(self.attentions.by_past().map(|(past, rule)| (past, size(rule))));
         let of_cache = |cache: &Cache<'m>| {
             let of_past = windows.range((cache.past, None)..).take_while(|(past, _)| *past == cache.past);

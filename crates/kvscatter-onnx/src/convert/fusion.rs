@@ -1,21 +1,17 @@
-//! Finds attention that consists of separate nodes and proves that one `Attention` node computes the same.
+//! Finds attention of separate nodes that one `Attention` node can replace.
 //!
 //! Such attention multiplies and masks every slot of a cache, and exporters repeat the heads of keys and
 //! values before. One node reads the cache as it lies, and an engine can stop at the length in use.
 //!
 //! The structure of the graph only suggests the operands of the node: the queries, the caches, the scale and
 //! the cap on the scores. The [proof](proof) then evaluates both on random queries and caches. An attention
-//! whose node is not proved equal stays as it is. Layers that ask the same [question](question) are proved
-//! once, and all proofs of a model share a budget of work.
+//! whose node is not proved equal stays as it is.
 
-mod kept;
 mod operands;
 mod proof;
-mod question;
 mod region;
 mod sink;
 
-pub use kept::{KeptAttention, KeptReason};
 pub(super) use operands::Operands;
 
 use operands::Finder;
@@ -23,58 +19,51 @@ use proof::FusionProofs;
 use region::regions;
 
 use super::ConvertOptions;
-use super::exported::Exported;
-use super::probe::Probe;
-use super::ring::Slots;
+use super::exported::{Exported, Lane};
+use super::kept::{KeptAttention, KeptReason};
+use crate::OnnxError;
 use crate::fold::Fold;
-use crate::{Model, OnnxError};
 
 /// The attention operations that become one node each, and those that stay as they are.
 #[derive(Debug, Default)]
-pub(super) struct Fusions {
-    pub(super) fused: Vec<Operands>,
+pub(super) struct Fusions<'m> {
+    pub(super) fused: Vec<Operands<'m>>,
     pub(super) kept: Vec<KeptAttention>,
 }
 
-impl Fusions {
-    /// Examines every attention operation of a converted model that consists of separate nodes.
+impl<'m> Fusions<'m> {
+    /// Examines every attention operation of a decoder that consists of separate nodes.
     ///
     /// # Errors
-    /// Returns the errors of [`Model::graph`] and of feeding a probe. An attention that
-    /// cannot be evaluated is not an error.
+    /// Returns the errors of feeding a probe. An attention that cannot be evaluated is not an error.
     pub(super) fn find(
-        exported: &Exported<'_, '_>,
-        converted: &Model,
-        write_indices: &str,
+        exported: &Exported<'_, 'm>,
+        lanes: &mut [Lane<'m>],
         options: ConvertOptions,
     ) -> Result<Self, OnnxError> {
-        let graph = converted.graph()?;
-        let fed = |probe: &Probe, capacity| {
-            let mut fold = Fold::new(&graph, exported.external.as_ref());
-            let slots = Slots::linear(capacity);
-            probe.feed_static(&graph, write_indices, &exported.inputs, slots, false, &mut fold)?;
-            Ok(fold)
-        };
+        let Exported { graph, decoder, ref sites, .. } = *exported;
         let probes = proof::probes(&exported.inputs, exported.padding, exported.max_seq);
-        let folds = probes.iter().map(|probe| fed(probe, proof::capacity(probe, exported.max_seq)));
-        let mut folds = folds.collect::<Result<Vec<_>, OnnxError>>()?;
-        let at_lengths = exported.probes.iter().map(|probe| fed(probe, exported.max_seq));
-        let at_lengths = at_lengths.collect::<Result<Vec<_>, OnnxError>>()?;
+        let mut folds = Vec::new();
+        for probe in &probes {
+            let mut fold = Fold::new(graph, exported.external.as_ref());
+            probe.feed(&exported.inputs, &mut fold)?;
+            folds.push(fold);
+        }
         let Some(first) = folds.first_mut() else { return Ok(Self::default()) };
+        let mut finder = Finder::new(graph, decoder, sites, first, lanes);
         let mut candidates = Vec::new();
-        let mut finder = Finder::new(&graph, exported.decoder, &exported.sites, first, at_lengths);
-        for last in finder.ends() {
-            let operands = finder.operands(&last).and_then(|it| {
-                let is_wanted = options.may_cap() || !it.is_capped();
-                if is_wanted { Ok(it) } else { Err(KeptReason::Softcap) }
+        for end in &sites.ends {
+            let operands = finder.operands(end).and_then(|operands| {
+                let is_wanted = options.may_cap() || !operands.is_capped();
+                if is_wanted { Ok(operands) } else { Err(KeptReason::Softcap) }
             });
-            candidates.push((last, operands));
+            candidates.push((end, operands));
         }
         let found: Vec<_> = candidates.iter().filter_map(|(_, operands)| operands.as_ref().ok()).collect();
-        let mut regions = regions(&graph, &found).into_iter();
-        let mut proofs = FusionProofs::new(converted, &probes);
+        let mut regions = regions(graph, &found, first).into_iter();
+        let mut proofs = FusionProofs::new(&exported.model.proto().opset_import, &probes);
         let mut fusions = Self::default();
-        for (last, operands) in candidates {
+        for (end, operands) in candidates {
             let proved = operands.and_then(|operands| {
                 let region = regions.next().unwrap_or_default();
                 proofs.prove(&region, &operands, &mut folds)?;
@@ -83,7 +72,7 @@ impl Fusions {
             match proved {
                 Ok(operands) => fusions.fused.push(operands),
                 Err(reason) => {
-                    let output = last.output(0).unwrap_or_default().to_owned();
+                    let output = end.node.output(0).unwrap_or_default().to_owned();
                     fusions.kept.push(KeptAttention { output, reason });
                 }
             }

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 
 use super::exported::Exported;
 use super::probe::{Distance, Probe};
+use super::probes::Padding;
 use super::rewriter::StaticInputs;
 use super::ring::{self, Rings};
-use super::visibility::Padding;
 use crate::RuntimeVersion;
 use crate::decoder::InputRole;
 use crate::proto::{ModelProto, set_metadata};

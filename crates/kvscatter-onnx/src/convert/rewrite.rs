@@ -1,10 +1,12 @@
 //! Builds the converted graph.
 
+mod attention;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use kvscatter::ElementType;
 
-use super::attention;
+use super::attention::{Neutral, Sites};
 use super::caches::AXIS;
 use super::exported::Exported;
 use super::fusion::Operands;
@@ -13,7 +15,6 @@ use super::refusal::ConvertRefusal;
 use super::rewriter::{Rewriter, StaticInputs};
 use super::ring::Slots;
 use super::rule::Rule;
-use super::sites::{Neutral, Sites};
 use crate::decoder::{Cache, InputRole, WriterStyle};
 use crate::edit::{Editor, NewNode};
 use crate::fold::lowest;
@@ -29,7 +30,7 @@ use crate::{Dimension, OnnxError};
 pub(super) fn rewrite<'m>(
     exported: &Exported<'_, 'm>,
     replacements: &[Replacement<'m>],
-    fused: &[Operands],
+    fused: &[Operands<'_>],
     slots: Slots<'_>,
     proto: &mut ModelProto,
 ) -> Result<StaticInputs, OnnxError> {
@@ -40,7 +41,9 @@ pub(super) fn rewrite<'m>(
         rewrite_cache(&mut rewriter, cache, slots.capacity(cache.past))?;
     }
     rewrite_masks(&mut rewriter, &exported.sites)?;
-    exported.attentions.rewrite(&mut rewriter)?;
+    for node in &exported.attentions.nodes {
+        attention::rewrite(&mut rewriter, node)?;
+    }
     for operands in fused {
         attention::fuse(&mut rewriter, operands)?;
     }
@@ -101,10 +104,10 @@ fn rewrite_masks(rewriter: &mut Rewriter<'_, '_, '_>, sites: &Sites<'_>) -> Resu
     // What takes the place of each masking node, because several attention operations may share one.
     let mut places: BTreeMap<usize, (bool, Rule)> = BTreeMap::new();
     for (site, (at, mask)) in
-        sites.sites.iter().flat_map(|site| site.masks.iter().enumerate().map(move |mask| (site, mask)))
+        sites.sites.iter().flat_map(|site| site.masks().iter().enumerate().map(move |mask| (site, mask)))
     {
         let hides = at == site.hiding();
-        let bias = site.rule().bias.as_ref().filter(|_| at == site.biased);
+        let bias = site.rule().bias.as_ref().filter(|_| at == site.rules.biased);
         let rule = Rule { window: site.rule().window, bias: bias.cloned() };
         let place = places.entry(mask.node.index()).or_insert_with(|| (hides, rule.clone()));
         if *place != (hides, rule) {

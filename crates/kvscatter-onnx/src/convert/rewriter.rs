@@ -5,12 +5,13 @@ mod ring;
 
 use kvscatter::ElementType;
 
+use super::attention::Layout;
 use super::caches::{AXIS, RANK};
 use super::probe::{Distance, Inputs};
 use super::ring::Slots;
 use super::rule::Window;
-use super::sites::Layout;
-use super::visibility::Padding;
+
+use super::probes::Padding;
 use crate::decoder::{Decoder, InputRole};
 use crate::edit::{Editor, NewNode};
 use crate::fold::to_float;
@@ -151,7 +152,7 @@ impl<'e, 'p, 'm> Rewriter<'e, 'p, 'm> {
     }
 
     /// Adds the nodes that compute the rule of visibility. They state the rule again, because a runtime evaluates
-    /// them. A test in `visibility.rs` compares them with the rule.
+    /// them. A test of `masks.rs` compares them with the rule.
     fn visible_to_tokens(&mut self) -> Result<String, OnnxError> {
         let (slots, positions) = (self.slots()?, self.positions_by_slot()?);
         let causal = self.node("LessOrEqual", &[&slots, &positions])?;
@@ -233,4 +234,12 @@ impl<'e, 'p, 'm> Rewriter<'e, 'p, 'm> {
     fn node(&mut self, op_type: &str, inputs: &[&str]) -> Result<String, OnnxError> {
         self.editor.shared(NewNode::new(op_type, inputs))
     }
+}
+
+/// Creates an `Attention` of queries to keys and values with a mask and the number of slots in use.
+///
+/// The mask decides which slots each token sees, so the node is not causal. Runtimes disagree on where a
+/// causal mask begins if there are more keys than queries.
+pub(super) fn over_caches([queries, keys, values]: [&str; 3], mask: &str, nonpad_kv_seqlen: &str) -> NewNode {
+    NewNode::new("Attention", &[queries, keys, values, mask, "", "", nonpad_kv_seqlen])
 }

@@ -43,6 +43,8 @@ pub(super) struct Bias {
 pub(super) struct Rules {
     first: Rule,
     others: Vec<Rule>,
+    /// The index of the mask that adds the bias.
+    pub(super) biased: usize,
 }
 
 /// The window of attention that reads a cache.
@@ -96,8 +98,8 @@ impl Rule {
 
 impl Rules {
     /// Creates the rules of a decoder in which no padding shows what counts. Slots then count.
-    pub(super) fn new(rule: Rule) -> Self {
-        Self { first: rule, others: Vec::new() }
+    pub(super) fn new(rule: Rule, biased: usize) -> Self {
+        Self { first: rule, others: Vec::new(), biased }
     }
 
     /// Returns the rule to convert. Slots count unless a check has shown that real tokens do.

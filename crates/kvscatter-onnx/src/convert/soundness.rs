@@ -16,8 +16,8 @@ use kvscatter::Mode;
 use kvscatter::ring::{Feeding, Ring, least_capacity};
 use kvscatter::visibility::Visibility;
 
+use super::limits::Limits;
 use super::ring::RingSize;
-use super::visibility::Limits;
 use crate::decoder::{Cache, Decoder, Hazard, InputRole, PrefixMask, WrongSlot};
 use crate::{ExternalData, Graph, Model, Node, NodeLabel};
 use seen::{Evaluation, Reading, Step, to_i64};

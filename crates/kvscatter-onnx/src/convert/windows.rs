@@ -61,7 +61,7 @@ impl Rings {
     pub(super) fn find(
         exported: &Exported<'_, '_>,
         converted: &Graph<'_>,
-        fused: &[Operands],
+        fused: &[Operands<'_>],
         wanted: WindowedCaches,
     ) -> (Self, Vec<LinearWindow>) {
         let WindowedCaches::Ring { chunk, rewind } = wanted else { return (Self::default(), Vec::new()) };
@@ -76,7 +76,7 @@ impl Rings {
                 _ => Ok(ring),
             })
         };
-        let fused = fused.iter().map(|it| ([it.keys.as_str(), it.values.as_str()], &it.rule));
+        let fused = fused.iter().map(|it| (it.presents(), &it.rule));
         let readers: Vec<_> = fused.chain(exported.attentions.readers()).collect();
         let caches = &exported.decoder.caches;
         let by_present = by_present(&readers, reads(converted, caches), |rule| ring(rule)?.ok());

@@ -1,18 +1,16 @@
-//! Evaluates a node and the nodes that take its place on the same random values.
+//! Proves that the nodes of a rule compute the same as the node that they replace.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::rc::Rc;
-
-use kvscatter::ElementType;
+use std::collections::BTreeMap;
 
 use super::error::NoStandardForm;
 use super::node::{Replacing, Standard};
 use super::rule::Rule;
 use crate::edit::Editor;
-use crate::fold::{Budget, Fold, MAX_VALUES, Value, Values, round};
+use crate::fold::{MAX_VALUES, Value, Values};
 use crate::graph::{DEFAULT_DOMAIN, full_domain};
-use crate::proto::{GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto};
-use crate::{DEFAULT_MEMORY_LIMIT, Graph, OnnxError, opset, random_inputs};
+use crate::proto::{ModelProto, NodeProto, OperatorSetIdProto};
+use crate::prove::{Case, Inequality, Prover, Question, filled, model, scale};
+use crate::{OnnxError, opset};
 
 /// The largest dimension of a value if the proof may choose it.
 const SCALED: usize = 12;
@@ -27,16 +25,12 @@ const MAGNITUDES: [f64; 2] = [0.5, 2.0];
 /// The number of proofs that are remembered. A model has few kinds of nodes.
 const REMEMBERED: usize = 64;
 
-/// The proofs of one model, which share a budget of work.
-pub(super) struct FormProofs {
-    budget: Rc<Budget>,
-    /// What was proved: nodes without names, and what is known about their inputs.
-    proved: VecDeque<(NodeProto, Vec<Option<Value>>)>,
-}
+/// The proofs of one model.
+pub(super) struct FormProofs(Prover);
 
 impl FormProofs {
     pub(super) fn new() -> Self {
-        Self { budget: Rc::new(Budget::new()), proved: VecDeque::new() }
+        Self(Prover::new(REMEMBERED))
     }
 
     /// Checks that a rule's nodes compute the same as the node, for every output that has elements.
@@ -44,46 +38,52 @@ impl FormProofs {
     /// # Errors
     /// * Returns [`NoStandardForm`] if they do not, or if the rule has no form for the node.
     /// * Returns the errors of the evaluation.
-    pub(super) fn prove(&mut self, rule: &Rule, it: &Replacing<'_>) -> Result<(), OnnxError> {
-        let question = (anonymous(it.node), scaled(rule, it.facts)?);
-        if self.proved.contains(&question) {
-            return Ok(());
-        }
-        let (node, facts) = &question;
-        let original = model(node, facts);
-        let mut standard = original.clone();
-        let mut editor = Editor::new(&mut standard)?;
-        editor.remove_node(0);
-        (rule.replace)(&mut Standard::new(&mut editor), &Replacing { node, facts })?;
-        editor.finish()?;
-        for magnitude in MAGNITUDES {
-            let given = given(facts, magnitude)?;
-            let before = self.outputs(&original, &given, node)?;
-            let after = self.outputs(&standard, &given, node)?;
-            let named = node.output.iter().enumerate().filter(|(_, name)| !name.is_empty());
-            for ((output, _), (before, after)) in named.zip(before.iter().zip(&after)) {
-                compare(output, before, after)?;
-            }
-        }
-        self.proved.truncate(REMEMBERED - 1);
-        self.proved.push_front(question);
-        Ok(())
+    pub(super) fn prove(&mut self, rule: &Rule, replacing: &Replacing<'_>) -> Result<(), OnnxError> {
+        let question = question(rule, replacing)?;
+        let outputs = replacing.node.output.iter().enumerate().filter(|(_, name)| !name.is_empty());
+        let slots: Vec<_> = outputs.map(|(slot, _)| slot).collect();
+        let slot = |output: usize| slots.get(output).copied().unwrap_or(output);
+        let differs = |output, difference| NoStandardForm::Differs { output: slot(output), difference };
+        self.0.equal(question, cases).map_err(|inequality| match inequality {
+            Inequality::Before(error) | Inequality::After(error) => error,
+            Inequality::Unknown { output } => NoStandardForm::Unknown { output: slot(output) }.into(),
+            Inequality::Shape { output } => differs(output, f64::INFINITY).into(),
+            Inequality::Differs { output, difference } => differs(output, difference).into(),
+        })
     }
+}
 
-    fn outputs(
-        &self,
-        model: &ModelProto,
-        given: &BTreeMap<String, Value>,
-        node: &NodeProto,
-    ) -> Result<Vec<Value>, OnnxError> {
-        let graph = Graph::new(model)?;
-        let mut fold = Fold::within(&self.budget, &graph);
-        for (name, value) in given.iter().filter(|(name, _)| graph.input_names().any(|it| it == *name)) {
-            fold.set(name, value.clone())?;
+/// Returns the question about a small node of the same kind. Names depend only on the positions of inputs and outputs.
+fn question(rule: &Rule, replacing: &Replacing<'_>) -> Result<Question, OnnxError> {
+    let node = anonymous(replacing.node);
+    let facts = replacing.facts.iter().map(|fact| fact.as_ref().map(|fact| scaled(rule, fact)).transpose());
+    let facts: Vec<_> = facts.collect::<Result<_, _>>()?;
+    let before = single(&node);
+    let mut after = before.clone();
+    let mut editor = Editor::new(&mut after)?;
+    editor.remove_node(0);
+    (rule.replace)(&mut Standard::new(&mut editor), &Replacing { node: &node, facts: &facts })?;
+    editor.finish()?;
+    let known = node.input.into_iter().zip(facts);
+    let known: BTreeMap<_, _> = known.filter_map(|(name, fact)| Some((name, fact?))).collect();
+    Ok(Question { before, after, known: vec![known], rounded: None })
+}
+
+/// Returns the known values with random ones of each magnitude.
+fn cases(question: &Question) -> Result<Vec<Case>, OnnxError> {
+    let mut cases = Vec::new();
+    for (known, magnitude) in question.known.iter().flat_map(|known| MAGNITUDES.map(|it| (known, it))) {
+        let unknown = || known.iter().filter(|(_, fact)| fact.data.is_none());
+        if let Some(large) = unknown().map(|(_, fact)| fact.len()).find(|&len| len > MAX_VALUES) {
+            return Err(NoStandardForm::Form { what: format!("a value of {large} elements") }.into());
         }
-        let named = node.output.iter().filter(|name| !name.is_empty());
-        named.map(|name| fold.value(name).cloned()).collect()
+        let mut given = filled(known)?;
+        for (name, _) in unknown() {
+            given.entry(name.clone()).and_modify(|value| scale(value, magnitude));
+        }
+        cases.push(Case { given, rows: None });
     }
+    Ok(cases)
 }
 
 /// Returns the node with names that depend only on the positions of its inputs and outputs.
@@ -105,61 +105,21 @@ fn anonymous(node: &NodeProto) -> NodeProto {
     }
 }
 
-/// Returns what is known about the inputs of a small node of the same kind.
-fn scaled(rule: &Rule, facts: &[Option<Value>]) -> Result<Vec<Option<Value>>, OnnxError> {
-    let scaled = |fact: &Value| {
-        let mut shape = fact.shape.clone();
-        if rule.is_scalable {
-            shape.iter_mut().for_each(|size| *size = (*size).min(SCALED));
-        } else if let [rows, _] = shape.as_mut_slice() {
-            *rows = (*rows).min(ROWS);
-        }
-        // Numbers such as lengths must fit each other, so known ones are kept.
-        let is_kept = shape == fact.shape && matches!(fact.data, Some(Values::Ints(_)));
-        Value::new(fact.element, shape, fact.data.clone().filter(|_| is_kept))
-    };
-    facts.iter().map(|fact| fact.as_ref().map(scaled).transpose()).collect()
-}
-
-/// Returns values for the inputs: those that are known, and random ones of a magnitude.
-fn given(facts: &[Option<Value>], magnitude: f64) -> Result<BTreeMap<String, Value>, OnnxError> {
-    let named =
-        || facts.iter().enumerate().filter_map(|(slot, fact)| Some((format!("input{slot}"), fact.as_ref()?)));
-    let unknown: BTreeMap<String, &Value> = named().filter(|(_, fact)| fact.data.is_none()).collect();
-    if let Some(large) = unknown.values().map(|fact| fact.len()).find(|&len| len > MAX_VALUES) {
-        return Err(NoStandardForm::Form { what: format!("a value of {large} elements") }.into());
+/// Returns what is known about an input of a small node of the same kind.
+fn scaled(rule: &Rule, fact: &Value) -> Result<Value, OnnxError> {
+    let mut shape = fact.shape.clone();
+    if rule.is_scalable {
+        shape.iter_mut().for_each(|size| *size = (*size).min(SCALED));
+    } else if let [rows, _] = shape.as_mut_slice() {
+        *rows = (*rows).min(ROWS);
     }
-    let types = unknown.iter().map(|(name, fact)| (name.as_str(), (fact.element, fact.shape.clone())));
-    let random = random_inputs::tensors(&types.collect(), 0, DEFAULT_MEMORY_LIMIT)?;
-    let mut given = BTreeMap::new();
-    for (name, fact) in named() {
-        let value = match random.get(name.as_str()) {
-            Some(tensor) => scale(Value::from_tensor(tensor)?, magnitude),
-            None => fact.clone(),
-        };
-        given.insert(name, value);
-    }
-    Ok(given)
-}
-
-fn scale(mut value: Value, factor: f64) -> Value {
-    if let Some(Values::Floats(floats)) = &mut value.data {
-        floats.iter_mut().for_each(|it| *it = round(value.element, *it * factor));
-    }
-    value
+    // Numbers such as lengths must fit each other, so known ones are kept.
+    let is_kept = shape == fact.shape && matches!(fact.data, Some(Values::Ints(_)));
+    Value::new(fact.element, shape, fact.data.clone().filter(|_| is_kept))
 }
 
 /// Creates a model of one node.
-fn model(node: &NodeProto, facts: &[Option<Value>]) -> ModelProto {
-    let declared = |name: String| ValueInfoProto { name: Some(name), ..ValueInfoProto::default() };
-    let inputs = facts.iter().enumerate().filter(|(_, fact)| fact.is_some());
-    let outputs = node.output.iter().filter(|name| !name.is_empty());
-    let graph = GraphProto {
-        node: vec![node.clone()],
-        input: inputs.map(|(slot, _)| declared(format!("input{slot}"))).collect(),
-        output: outputs.map(|name| declared(name.clone())).collect(),
-        ..GraphProto::default()
-    };
+fn single(node: &NodeProto) -> ModelProto {
     let import = |domain: &str, version| OperatorSetIdProto {
         domain: Some(domain.to_owned()),
         version: Some(version),
@@ -170,31 +130,7 @@ fn model(node: &NodeProto, facts: &[Option<Value>]) -> ModelProto {
     if domain != DEFAULT_DOMAIN {
         imports.push(import(domain, 1));
     }
-    ModelProto { graph: graph.into(), opset_import: imports, ..ModelProto::default() }
-}
-
-/// Compares an output. Rounding to 16 bits after every node makes a difference.
-fn compare(output: usize, before: &Value, after: &Value) -> Result<(), OnnxError> {
-    let (Some(first), Some(second)) = (before.as_floats(), after.as_floats()) else {
-        return Err(NoStandardForm::Unknown { output }.into());
-    };
-    if (before.element, &before.shape) != (after.element, &after.shape) {
-        return Err(NoStandardForm::Differs { output, difference: f64::INFINITY }.into());
-    }
-    let largest = first.iter().fold(1.0_f64, |most, it| most.max(it.abs()));
-    let difference = first.iter().zip(second).map(|(a, b)| (a - b).abs());
-    let difference = difference.fold(0.0_f64, |most, it| if it > most || it.is_nan() { it } else { most });
-    if difference <= tolerance(before.element) * largest {
-        return Ok(());
-    }
-    Err(NoStandardForm::Differs { output, difference }.into())
-}
-
-/// Returns the largest difference that rounding explains, relative to the largest number of an output.
-fn tolerance(element: ElementType) -> f64 {
-    match element {
-        ElementType::Float16 => 0.02,
-        ElementType::BFloat16 => 0.15,
-        _ => 1e-5,
-    }
+    let inputs = node.input.iter().filter(|name| !name.is_empty()).map(String::as_str);
+    let outputs = node.output.iter().filter(|name| !name.is_empty()).map(String::as_str);
+    model(vec![node.clone()], inputs, outputs, imports)
 }

@@ -1,15 +1,16 @@
-//! Finds the queries, caches, scale and cap of an attention operation by following its nodes backwards.
+//! The operands of the `Attention` node that separate nodes may become.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use kvscatter::ElementType;
 
-use super::KeptReason;
 use super::sink::Sinks;
+use crate::convert::attention::{CacheRead, End, Factor, Form, Site, Sites};
 use crate::convert::caches::RANK;
+use crate::convert::exported::Lane;
+use crate::convert::kept::KeptReason;
 use crate::convert::rule::Rule;
-use crate::convert::sites::{Site, Sites};
-use crate::decoder::Decoder;
+use crate::decoder::{Cache, Decoder};
 use crate::edit::{Editor, NewNode};
 use crate::fold::Fold;
 use crate::{Graph, Node, OnnxError};
@@ -18,16 +19,14 @@ use crate::{Graph, Node, OnnxError};
 const MAX_STEPS: usize = 64;
 
 /// The operands of the `Attention` node that an attention operation may become.
-#[derive(Clone, Debug, PartialEq)]
-pub(in crate::convert) struct Operands {
+#[derive(Clone, Debug)]
+pub(in crate::convert) struct Operands<'m> {
     /// The queries before they are scaled, `[batch, heads, new tokens, head size]`.
-    pub(in crate::convert) queries: String,
-    /// The present with the keys.
-    pub(in crate::convert) keys: String,
-    /// The present with the values.
-    pub(in crate::convert) values: String,
+    pub(in crate::convert) queries: &'m str,
+    /// The caches of keys and values.
+    pub(in crate::convert) caches: [CacheNames<'m>; 2],
     /// The name of the result, `[batch, heads, new tokens, head size]`.
-    pub(in crate::convert) output: String,
+    pub(in crate::convert) output: &'m str,
     /// Whether the result is `[batch * heads, new tokens, head size]` instead.
     pub(in crate::convert) is_merged: bool,
     /// The product of all factors of queries, keys and scores.
@@ -37,16 +36,36 @@ pub(in crate::convert) struct Operands {
     /// The largest magnitude of a score, or 0 if there is no limit.
     pub(super) softcap: f32,
     /// The sinks that take a part of the weights.
-    pub(super) sinks: Option<Sinks>,
+    pub(super) sinks: Option<Sinks<'m>>,
     /// The type of the queries, keys and values.
     pub(in crate::convert) element: ElementType,
     /// The type of the result.
-    pub(super) output_element: ElementType,
+    output_element: ElementType,
     /// The type of the scores when the softmax reads them.
-    pub(super) softmax_element: ElementType,
+    softmax_element: ElementType,
 }
 
-impl Operands {
+/// The names of a cache after its rows are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::convert) struct CacheNames<'m> {
+    /// The value that the exported decoder reads.
+    pub(super) written: &'m str,
+    /// The output, which the converted decoder reads.
+    pub(in crate::convert) present: &'m str,
+}
+
+impl<'m> Operands<'m> {
+    /// Returns the queries and the values with the caches in the exported decoder.
+    pub(super) fn starts(&self) -> [&'m str; 3] {
+        let [keys, values] = self.caches;
+        [self.queries, keys.written, values.written]
+    }
+
+    /// Returns the outputs with keys and values.
+    pub(in crate::convert) fn presents(&self) -> [&'m str; 2] {
+        self.caches.map(|cache| cache.present)
+    }
+
     /// Adds an `Attention` node of these operands and the nodes that follow it, except the last one. `lengths` is the
     /// number of slots in use of each sample. Returns the last node, which the caller adds.
     pub(in crate::convert) fn add_before_last(
@@ -81,103 +100,60 @@ impl Operands {
     pub(super) fn is_capped(&self) -> bool {
         self.softcap != 0.0
     }
-
-    /// Returns `true` if a value contains the sinks.
-    pub(super) fn is_sink(&self, value: &str) -> bool {
-        self.sinks.as_ref().is_some_and(|sinks| sinks.value == value)
-    }
-
-    /// Returns `true` if a node computes the sinks.
-    pub(super) fn makes_sinks(&self, node: &Node<'_>) -> bool {
-        node.output(0).is_some_and(|output| self.is_sink(output))
-    }
-
-    /// Returns whether to make scores so large that their cap changes them, for each evaluation. Scores that
-    /// are rounded to 16 bits are then too inexact to be compared.
-    pub(super) fn amounts_of_capping(&self) -> &'static [bool] {
-        let is_exact = matches!(self.element, ElementType::Float32 | ElementType::Float64);
-        if self.is_capped() && is_exact { &[false, true] } else { &[false] }
-    }
 }
 
-/// Follows the nodes of a converted graph backwards.
-pub(super) struct Finder<'f, 'm, 's> {
+/// Finds the operands of attention operations.
+pub(super) struct Finder<'f, 'm> {
     graph: &'f Graph<'m>,
-    sites: &'f Sites<'s>,
-    /// An evaluation of the graph on a small probe.
+    sites: &'f Sites<'m>,
+    caches: BTreeMap<&'m str, &'f Cache<'m>>,
+    /// An evaluation of a small step.
     fold: &'f mut Fold<'m>,
-    /// Evaluations at other lengths. A number must be the same in all of them.
-    others: Vec<Fold<'m>>,
-    presents: BTreeSet<&'m str>,
-    /// The scores with a bias that the conversion added and named.
-    biased: BTreeSet<&'m str>,
-    /// The rules of masked scores.
-    rules: BTreeMap<&'s str, &'f Rule>,
+    /// Evaluations at all lengths. A number must be the same in all of them.
+    lanes: &'f mut [Lane<'m>],
 }
 
-/// The nodes between the product of queries and keys and the softmax.
-struct Scores<'m> {
-    product: Node<'m>,
-    rule: Rule,
-    scale: f64,
-    softcap: f64,
-    /// The value with the scores of sinks.
-    sinks: Option<&'m str>,
-}
-
-impl<'f, 'm, 's> Finder<'f, 'm, 's> {
-    /// Creates a finder. The folds must have been fed, and the scores of the graph are those of `sites` by
-    /// name.
+impl<'f, 'm> Finder<'f, 'm> {
     pub(super) fn new(
         graph: &'f Graph<'m>,
-        decoder: &Decoder<'_>,
-        sites: &'f Sites<'s>,
+        decoder: &'f Decoder<'m>,
+        sites: &'f Sites<'m>,
         fold: &'f mut Fold<'m>,
-        others: Vec<Fold<'m>>,
+        lanes: &'f mut [Lane<'m>],
     ) -> Self {
-        let presents = decoder.caches.iter().filter_map(|cache| graph.name(cache.present)).collect();
-        let adds_to_scores =
-            |node: &&Node<'m>| node.is("Add") && node.reads().iter().any(|value| sites.has_slots(value));
-        let biased = graph.nodes().iter().filter(adds_to_scores).filter_map(|node| node.output(0)).collect();
-        let rule = |site: &'f Site<'s>| Some((site.masks.get(site.hiding())?.output, site.rule()));
-        let rules = sites.sites.iter().filter_map(rule).collect();
-        Self { graph, sites, fold, others, presents, biased, rules }
+        let caches = decoder.caches.iter().map(|cache| (cache.past, cache)).collect();
+        Self { graph, sites, caches, fold, lanes }
     }
 
-    /// Returns the nodes that multiply weights with values, which end an attention operation each.
-    pub(super) fn ends(&self) -> Vec<Node<'m>> {
-        let ends = |node: &&Node<'m>| {
-            node.is("MatMul")
-                && [0, 1].iter().all(|&slot| node.input(slot).is_some_and(|it| self.has_slots(it)))
-        };
-        self.graph.nodes().iter().filter(ends).copied().collect()
-    }
-
-    /// Returns the operands of the attention operation that ends at a node.
+    /// Returns the operands of the attention operation with this end.
     ///
     /// # Errors
     /// Returns the reason why the operation cannot become one node.
-    pub(super) fn operands(&mut self, last: &Node<'m>) -> Result<Operands, KeptReason> {
-        let softmax = self.softmax(last.input(0).unwrap_or_default())?;
-        let scores = self.scores(softmax.input(0).unwrap_or_default())?;
-        let (values, value_factor) = self.cache(last.input(1).unwrap_or_default())?;
-        let (keys, key_factor) = self.cache(scores.product.input(1).unwrap_or_default())?;
+    pub(super) fn operands(&mut self, end: &End<'m>) -> Result<Operands<'m>, KeptReason> {
+        let site = self.sites.sites.get(end.site).ok_or(KeptReason::Form { what: "it has no softmax" })?;
+        let no_softmax = KeptReason::Form { what: "the weights do not come from one softmax" };
+        if self.product(end.factors.links().ok_or(no_softmax)?)? != 1.0 {
+            return Err(KeptReason::Form { what: "the weights are scaled" });
+        }
+        let scores = self.scores(site)?;
+        let (values, value_factor) = self.cache(&end.values)?;
+        let (keys, key_factor) = self.cache(&site.scores.keys)?;
         if value_factor != 1.0 {
             return Err(KeptReason::Form { what: "the values are scaled" });
         }
-        let element = self.fold.value(keys)?.element;
-        let (queries, query_factor) = self.queries(scores.product.input(0).unwrap_or_default(), element)?;
-        for (value, cache) in [(queries, keys), (queries, values)] {
-            let (queries, cache) = (self.fold.value(value)?.element, self.fold.value(cache)?.element);
+        let element = self.fold.value(keys.written)?.element;
+        let product = site.scores.product;
+        let (queries, query_factor) = self.queries(product.input(0).unwrap_or_default(), element)?;
+        for cache in [keys, values] {
+            let [queries, cache] = [self.element(queries)?, self.element(cache.written)?];
             if queries != cache {
                 return Err(KeptReason::Types { queries, cache });
             }
         }
-        let (output, is_merged) = self.output(last)?;
-        let product = self.fold.value(scores.product.output(0).unwrap_or_default())?.element;
-        let sinks = scores.sinks.map(|sinks| self.sinks(sinks)).transpose()?;
+        let (output, is_merged) = self.output(&end.node)?;
+        let sinks = site.scores.sink.map(|sinks| self.sinks(sinks)).transpose()?;
         // `Attention` returns its scores in the type of the queries.
-        if sinks.is_some() && product != element {
+        if sinks.is_some() && self.element(product.output(0).unwrap_or_default())? != element {
             return Err(KeptReason::Form {
                 what: "it has a sink, and its scores have another type than its caches",
             });
@@ -191,10 +167,9 @@ impl<'f, 'm, 's> Finder<'f, 'm, 's> {
             return Err(KeptReason::Form { what: "the scale is not a positive number" });
         }
         Ok(Operands {
-            queries: queries.to_owned(),
-            keys: keys.to_owned(),
-            values: values.to_owned(),
-            output: output.to_owned(),
+            queries,
+            caches: [keys, values],
+            output,
             is_merged,
             scale,
             rule: scores.rule,
@@ -202,88 +177,52 @@ impl<'f, 'm, 's> Finder<'f, 'm, 's> {
             softcap: single(scores.softcap.abs()),
             sinks,
             element,
-            output_element: self.fold.value(output)?.element,
-            softmax_element: self.fold.value(softmax.output(0).unwrap_or_default())?.element,
+            output_element: self.element(output)?,
+            softmax_element: self.element(site.softmax.output(0).unwrap_or_default())?,
         })
     }
 
-    /// Follows weights back to their softmax.
-    fn softmax(&mut self, mut value: &'m str) -> Result<Node<'m>, KeptReason> {
-        for _ in 0..MAX_STEPS {
-            let Some((node, _)) = self.graph.producer(value) else { break };
-            if node.is("Softmax") {
-                return Ok(node);
-            }
-            if (node.is("Mul") || node.is("Div"))
-                && self.factor(&node, value_of(&node, |it| self.has_slots(it)))? != 1.0
-            {
-                return Err(KeptReason::Form { what: "the weights are scaled" });
-            }
-            let Some(before) = self.passed(&node) else { break };
-            value = before;
-        }
-        Err(KeptReason::Form { what: "the weights do not come from one softmax" })
-    }
-
-    /// Follows masked scores back to the product of queries and keys.
-    fn scores(&mut self, mut value: &'m str) -> Result<Scores<'m>, KeptReason> {
+    /// Multiplies what follows the product of queries and keys, from the softmax back to the product.
+    fn scores(&mut self, site: &Site<'m>) -> Result<ScoreFactors, KeptReason> {
+        let Rule { window, bias } = site.rule().clone();
         let (mut scale, mut softcap) = (1.0, 0.0);
-        let mut rule = Rule::default();
-        let (mut bias, mut sinks) = (None, None);
-        for _ in 0..MAX_STEPS {
-            let Some((node, _)) = self.graph.producer(value) else { break };
-            if let Some(masked) = self.rules.get(value) {
-                rule.window = masked.window;
-                bias = masked.bias.as_ref();
-            }
-            match node.op_type() {
-                "MatMul" => return Ok(Scores { product: node, rule, scale, softcap, sinks }),
-                "Mul" | "Div" => scale *= self.factor(&node, value_of(&node, |it| self.has_slots(it)))?,
-                "Tanh" if softcap == 0.0 => softcap = scale,
-                "Tanh" => return Err(KeptReason::Form { what: "the scores have two caps" }),
-                "Add" => match bias.take() {
+        let mut rule = Rule { window, bias: None };
+        let no_product = KeptReason::Form { what: "the scores are not one product of queries and keys" };
+        for form in site.scores.forms.links().ok_or(no_product)?.iter().rev() {
+            match *form {
+                Form::Factor(factor) => scale *= self.factor(factor)?,
+                Form::Cap if softcap == 0.0 => softcap = scale,
+                Form::Cap => return Err(KeptReason::Form { what: "the scores have two caps" }),
+                Form::Mask(mask) if mask == site.rules.biased => match &bias {
                     Some(bias) if matches!(*bias.heads, [_]) => rule.bias = Some(bias.scaled(scale)),
                     Some(_) => return Err(KeptReason::Form { what: "a bias has no single axis of heads" }),
-                    None => return Err(KeptReason::Form { what: "something is added to the scores" }),
+                    None => {}
                 },
-                "Concat" => sinks = node.input(1),
-                _ => {}
+                Form::Mask(_) => {}
+                Form::Added => return Err(KeptReason::Form { what: "something is added to the scores" }),
             }
-            let Some(before) = self.passed(&node) else { break };
-            value = before;
         }
-        Err(KeptReason::Form { what: "the scores are not one product of queries and keys" })
+        Ok(ScoreFactors { rule, scale, softcap })
     }
 
     /// Returns the sinks of a value, which must be the same at every length and position.
-    fn sinks(&mut self, value: &str) -> Result<Sinks, KeptReason> {
+    fn sinks(&mut self, value: &'m str) -> Result<Sinks<'m>, KeptReason> {
         let sinks = Sinks::read(self.fold, value)?;
-        for other in &mut self.others {
-            if Sinks::read(other, value)? != sinks {
+        for lane in &mut *self.lanes {
+            if Sinks::read(&mut lane.fold, value)? != sinks {
                 return Err(KeptReason::Form { what: "a sink depends on the position" });
             }
         }
         Ok(sinks)
     }
 
-    /// Follows keys or values back to their cache. Returns the present and the product of all factors.
-    fn cache(&mut self, mut value: &'m str) -> Result<(&'m str, f64), KeptReason> {
-        let mut product = 1.0;
-        for _ in 0..MAX_STEPS {
-            if let Some(present) = self.presents.get(value) {
-                return Ok((present, product));
-            }
-            // A part of a cache that has keys and values is not a whole cache.
-            let Some((node, _)) = self.graph.producer(value).filter(|(node, _)| !node.is("Split")) else {
-                break;
-            };
-            if node.is("Mul") || node.is("Div") {
-                product *= self.factor(&node, value_of(&node, |it| self.has_slots(it)))?;
-            }
-            let Some(before) = self.passed(&node) else { break };
-            value = before;
-        }
-        Err(KeptReason::Form { what: "keys or values are not a whole cache" })
+    /// Returns the cache of keys or values, and the product of all factors.
+    fn cache(&mut self, read: &CacheRead<'m>) -> Result<(CacheNames<'m>, f64), KeptReason> {
+        let part = KeptReason::Form { what: "keys or values are not a whole cache" };
+        let cache = self.caches.get(read.past).filter(|_| read.is_whole);
+        let (Some(cache), Some(factors)) = (cache, read.factors.links()) else { return Err(part) };
+        let names = CacheNames { written: cache.written, present: cache.present };
+        Ok((names, self.product(factors)?))
     }
 
     /// Follows queries back to where they have the rank and the type of a cache and are not scaled. Returns
@@ -325,19 +264,22 @@ impl<'f, 'm, 's> Finder<'f, 'm, 's> {
         Ok(number.map(|number| (right, number)))
     }
 
-    /// Returns the number by which a node multiplies the value at one of its inputs.
-    fn factor(&mut self, node: &Node<'m>, slot: usize) -> Result<f64, KeptReason> {
-        let other = node.input(usize::from(slot == 0)).unwrap_or_default();
-        let number = self.number(other)?.ok_or_else(|| KeptReason::Factor { value: other.to_owned() })?;
-        Ok(if node.is("Div") { number.recip() } else { number })
+    fn product(&mut self, factors: &[Factor<'m>]) -> Result<f64, KeptReason> {
+        factors.iter().rev().try_fold(1.0, |product, factor| Ok(product * self.factor(*factor)?))
+    }
+
+    /// Returns the number by which a node multiplies.
+    fn factor(&mut self, Factor { value, divides }: Factor<'m>) -> Result<f64, KeptReason> {
+        let number = self.number(value)?.ok_or_else(|| KeptReason::Factor { value: value.to_owned() })?;
+        Ok(if divides { number.recip() } else { number })
     }
 
     /// Returns the number that all elements of a value are at every length, or `None` if they differ or are
     /// not known. A factor may change far into a text, as that of Llama 4's queries does.
     fn number(&mut self, value: &str) -> Result<Option<f64>, KeptReason> {
         let Some(number) = single_number(self.fold, value)? else { return Ok(None) };
-        for other in &mut self.others {
-            if single_number(other, value)? != Some(number) {
+        for lane in &mut *self.lanes {
+            if single_number(&mut lane.fold, value)? != Some(number) {
                 return Ok(None);
             }
         }
@@ -363,21 +305,16 @@ impl<'f, 'm, 's> Finder<'f, 'm, 's> {
         }
     }
 
-    /// Returns the value with one entry for each slot that a node passes on.
-    fn passed(&self, node: &Node<'m>) -> Option<&'m str> {
-        node.input(value_of(node, |value| self.has_slots(value))).filter(|value| self.has_slots(value))
-    }
-
-    fn has_slots(&self, value: &str) -> bool {
-        self.presents.contains(value) || self.sites.has_slots(value) || self.biased.contains(value)
+    fn element(&mut self, value: &str) -> Result<ElementType, KeptReason> {
+        Ok(self.fold.value(value)?.element)
     }
 }
 
-/// Returns the index of the input that a node passes on. The condition of a `Where` is not passed on.
-fn value_of(node: &Node<'_>, has_slots: impl Fn(&str) -> bool) -> usize {
-    let first = usize::from(node.is("Where"));
-    let inputs = first..node.proto().input.len();
-    inputs.into_iter().find(|&slot| node.input(slot).is_some_and(&has_slots)).unwrap_or_default()
+/// What follows the product of queries and keys.
+struct ScoreFactors {
+    rule: Rule,
+    scale: f64,
+    softcap: f64,
 }
 
 /// Returns the number that all elements of a value are. It is finite and not 0.

@@ -1,21 +1,24 @@
-//! Evaluates an attention operation and the `Attention` node that may replace it on the same random values.
+//! Proves that one `Attention` node computes the same as an attention operation of separate nodes.
+//!
+//! The separate nodes read queries and growing caches, and the node reads the same queries and static caches. Its
+//! caches have rows more than the step has tokens, with other numbers, as a static cache has.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::rc::Rc;
+use std::collections::{BTreeMap, BTreeSet};
 
 use kvscatter::ElementType;
 
-use super::question::Question;
+use super::operands::Operands;
 use super::region::Region;
-use super::{KeptReason, Operands};
-use crate::convert::attention::over_caches;
 use crate::convert::caches::AXIS;
+use crate::convert::kept::KeptReason;
 use crate::convert::probe::{Inputs, Probe, SAMPLES};
-use crate::convert::visibility::Padding;
-use crate::edit::Editor;
-use crate::fold::{Budget, Fold, Value, Values, lowest, round, to_float};
-use crate::proto::{GraphProto, ModelProto, NodeProto, ValueInfoProto};
-use crate::{DEFAULT_MEMORY_LIMIT, Graph, Model, random_inputs};
+use crate::convert::probes::Padding;
+use crate::convert::rewriter::over_caches;
+use crate::edit::{Editor, NewNode};
+use crate::fold::{Fold, MAX_VALUES, Value, Values, lowest, round, to_float};
+use crate::proto::{ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto};
+use crate::prove::{Case, Inequality, Prover, Question, filled, model, scale};
+use crate::{Node, OnnxError};
 
 /// The deviation of the scores from their mean, which makes many weights of a softmax count.
 const SPREAD: f64 = 1.5;
@@ -23,8 +26,18 @@ const SPREAD: f64 = 1.5;
 /// The deviation of a product of two of the random numbers.
 const DEVIATION: f64 = 2.2;
 
-/// The names of the values that the `Attention` node reads and computes.
-const NAMES: [&str; 5] = ["queries", "keys", "values", "mask", "nonpad_kv_seqlen"];
+/// The number of slots of a static cache after those in use.
+const UNUSED: usize = 2;
+
+/// The names of the queries and of the static caches.
+const OPERANDS: [&str; 3] = ["queries", "keys", "values"];
+
+/// The names of the growing caches.
+const GROWING: [&str; 2] = ["growing keys", "growing values"];
+
+const MASK: &str = "mask";
+const LENGTHS: &str = "nonpad_kv_seqlen";
+const MERGED: &str = "merged shape";
 const OUTPUT: &str = "output";
 
 /// The number of questions that are remembered. Models alternate between few kinds of layers.
@@ -38,31 +51,24 @@ pub(super) fn probes(inputs: &Inputs<'_>, padding: Padding, max_seq: usize) -> V
         Probe::new(inputs.batch().unwrap_or(SAMPLES), past.min(max_seq.saturating_sub(new)), new)
     };
     let several = probe(3, 2);
-    let several = if padding == Padding::Nowhere { several } else { several.padded(&[1..2, 0..0]) };
+    let several = if padding == Padding::Anywhere { several.padded(&[1..2, 0..0]) } else { several };
     vec![several, probe(8, 1)]
 }
 
-/// Returns the number of slots of a probe's caches. Two slots are empty after the step if `max_seq` allows it.
-pub(super) fn capacity(probe: &Probe, max_seq: usize) -> usize {
-    probe.total().saturating_add(2).min(max_seq)
-}
-
-/// The proofs of one converted model, which share a budget of work.
+/// The proofs of one decoder.
 pub(super) struct FusionProofs<'a> {
-    model: &'a Model,
+    opset_import: &'a [OperatorSetIdProto],
     probes: &'a [Probe],
-    budget: Rc<Budget>,
-    /// The questions of the last proofs that succeeded. Layers of one model mostly ask the same.
-    proved: VecDeque<Question>,
+    prover: Prover,
 }
 
 impl<'a> FusionProofs<'a> {
-    pub(super) fn new(model: &'a Model, probes: &'a [Probe]) -> Self {
-        Self { model, probes, budget: Rc::new(Budget::new()), proved: VecDeque::new() }
+    pub(super) fn new(opset_import: &'a [OperatorSetIdProto], probes: &'a [Probe]) -> Self {
+        Self { opset_import, probes, prover: Prover::new(REMEMBERED) }
     }
 
     /// Checks on every probe that an `Attention` node with these operands can take the place of a region. The
-    /// folds are evaluations of the model on the probes.
+    /// folds are evaluations of the decoder on the probes.
     ///
     /// # Errors
     /// Returns the reason why the nodes of the region must stay. It is [`KeptReason::Unproved`] once the
@@ -70,7 +76,7 @@ impl<'a> FusionProofs<'a> {
     pub(super) fn prove(
         &mut self,
         region: &Region<'_>,
-        operands: &Operands,
+        operands: &Operands<'_>,
         folds: &mut [Fold<'_>],
     ) -> Result<(), KeptReason> {
         if region.nodes.is_empty() {
@@ -82,201 +88,263 @@ impl<'a> FusionProofs<'a> {
             return Err(KeptReason::Read { value: value.to_owned() });
         }
         let proved = self.answer(region, operands, folds);
-        proved.map_err(|reason| if self.budget.is_spent() { KeptReason::Unproved } else { reason })
+        proved.map_err(|reason| if self.prover.budget().is_spent() { KeptReason::Unproved } else { reason })
     }
 
     fn answer(
         &mut self,
         region: &Region<'_>,
-        operands: &Operands,
+        operands: &Operands<'_>,
         folds: &mut [Fold<'_>],
     ) -> Result<(), KeptReason> {
-        let question = Question::new(region, operands, folds, &self.budget)?;
-        if self.proved.contains(&question) {
-            return Ok(());
-        }
-        for (probe, given) in self.probes.iter().zip(&question.given) {
-            for &is_capped in operands.amounts_of_capping() {
-                let Self { model, budget, .. } = self;
-                Proof { model, budget, region, operands, question: &question, probe, given, is_capped }
-                    .check()?;
+        let mut known = Vec::new();
+        let read = read_by(region, operands);
+        let names = Names::new(operands, &region.nodes);
+        for (probe, fold) in self.probes.iter().zip(folds) {
+            let mut of_probe = facts(probe, operands, fold)?;
+            for &value in &read {
+                let elements = fold.known(value)?.filter(|known| known.data.is_some());
+                let elements = elements.ok_or_else(|| KeptReason::Unknown { value: value.to_owned() })?;
+                self.prover.budget().charge_values(elements)?;
+                of_probe.entry(names.of(value)).or_insert_with(|| elements.clone());
             }
+            known.push(of_probe);
         }
-        self.proved.truncate(REMEMBERED - 1);
-        self.proved.push_front(question);
-        Ok(())
+        let before = separate(region, operands, &names, self.opset_import);
+        let after = fused(operands, self.opset_import)?;
+        let question = Question { before, after, known, rounded: Some(operands.element) };
+        let probes = self.probes;
+        let proved = self.prover.equal(question, |question| cases(probes, operands, question));
+        proved.map_err(|inequality| reason(inequality, region, operands))
     }
 }
 
-/// An attention operation of a converted model on one probe.
-struct Proof<'a, 'm> {
-    model: &'a Model,
-    budget: &'a Rc<Budget>,
-    region: &'a Region<'m>,
-    operands: &'a Operands,
-    question: &'a Question,
-    probe: &'a Probe,
-    given: &'a BTreeMap<String, Value>,
-    /// Whether the scores are so large that their cap changes them much.
-    is_capped: bool,
+/// Returns what is known about the inputs of the `Attention` node, with the names of a question.
+fn facts(
+    probe: &Probe,
+    operands: &Operands<'_>,
+    fold: &mut Fold<'_>,
+) -> Result<BTreeMap<String, Value>, KeptReason> {
+    let mut facts = BTreeMap::new();
+    let slots = probe.total().saturating_add(UNUSED);
+    for (name, value) in OPERANDS.into_iter().zip(operands.starts()) {
+        let known = fold.value(value)?;
+        if known.len() > MAX_VALUES {
+            return Err(KeptReason::Unknown { value: value.to_owned() });
+        }
+        let (element, mut shape) = (known.element, known.shape.clone());
+        if let Some(size) = shape.get_mut(AXIS).filter(|_| name != OPERANDS[0]) {
+            *size = slots;
+        }
+        facts.insert(name.to_owned(), Value::shaped(element, shape)?);
+    }
+    if let Some(sinks) = &operands.sinks {
+        let Value { element, shape, .. } = fold.value(sinks.value)?.clone();
+        // Large sinks leave so little of the result that every result would be equal.
+        facts.insert(sinks_name(), sinks.moderate().spread(element, &shape)?);
+    }
+    if operands.is_merged {
+        let ints =
+            |sizes: &[usize]| sizes.iter().map(|&size| i64::try_from(size).unwrap_or(i64::MAX)).collect();
+        facts.insert(MERGED.to_owned(), Value::ints(ints(fold.shape(operands.output)?))?);
+    }
+    facts.insert(MASK.to_owned(), mask(probe, operands, slots)?);
+    let length = i64::try_from(probe.total()).unwrap_or(i64::MAX);
+    facts.insert(LENGTHS.to_owned(), Value::ints(vec![length; probe.batch])?);
+    Ok(facts)
 }
 
-impl Proof<'_, '_> {
-    /// Checks that both compute the same for every token that sees a slot.
-    ///
-    /// A token of padding may see no slot. The operation then gives the mean of all slots, and the node gives
-    /// zeros. No other token sees either.
-    ///
-    /// # Errors
-    /// Returns the reason why the operation is not proved equal.
-    fn check(&self) -> Result<(), KeptReason> {
-        let random = self.random()?;
-        let before = self.separate(&random)?;
-        let after = self.fused(&random)?;
-        let floats = |value: &Value| match &value.data {
-            Some(Values::Floats(floats)) => Ok(floats.clone()),
-            _ => Err(KeptReason::Unknown { value: self.operands.output.clone() }),
-        };
-        let [before_floats, after_floats] = [floats(&before)?, floats(&after)?];
-        let &[_, heads, new, size] = after.shape.as_slice() else {
-            return Err(KeptReason::Form { what: "the result is not [batch, heads, new tokens, head size]" });
-        };
-        let merged = [self.probe.batch.saturating_mul(heads), new, size];
-        let shape = if self.operands.is_merged { merged.as_slice() } else { after.shape.as_slice() };
-        if before.shape != shape || before.element != after.element {
-            return Err(KeptReason::Form { what: "the result is not [batch, heads, new tokens, head size]" });
-        }
-        let rows = before_floats.chunks(size.max(1)).zip(after_floats.chunks(size.max(1)));
-        let mut difference = 0.0_f64;
-        for (row, (before, after)) in rows.enumerate() {
-            let token = row.checked_rem(new).unwrap_or_default();
-            let sample = row.checked_div(new.saturating_mul(heads)).unwrap_or_default();
-            if self.operands.rule.row(self.probe, sample, token).iter().any(Option::is_some) {
-                let differences = before.iter().zip(after).map(|(before, after)| (before - after).abs());
-                difference =
-                    differences.fold(difference, |most, it| if it > most || it.is_nan() { it } else { most });
+/// Returns the mask of the `Attention` node by the rule, for caches of this many slots.
+fn mask(probe: &Probe, operands: &Operands<'_>, slots: usize) -> Result<Value, OnnxError> {
+    let Operands { rule, element, .. } = operands;
+    let heads = rule.bias.as_ref().map_or(1, |bias| bias.slopes.len());
+    let mut added = Vec::new();
+    for sample in 0..probe.batch {
+        for head in 0..heads {
+            for token in 0..probe.new {
+                let mut row = rule.row(probe, sample, token);
+                row.resize(slots, None);
+                added.extend(row.into_iter().map(|distance| Some(distance? * rule.slope(head))));
             }
         }
-        if difference <= tolerance(self.operands.element) {
-            return Ok(());
+    }
+    let shape = vec![probe.batch, heads, probe.new, slots];
+    if rule.bias.is_none() {
+        let visible = added.iter().map(Option::is_some).collect();
+        return Value::new(ElementType::Bool, shape, Some(Values::Bools(visible)));
+    }
+    let hidden = lowest(*element).unwrap_or(f64::NEG_INFINITY);
+    let added = added.into_iter().map(|added| added.map_or(hidden, |added| round(*element, added)));
+    Value::new(*element, shape, Some(Values::Floats(added.collect())))
+}
+
+/// Returns the values that a region reads besides its operands and sinks.
+fn read_by<'m>(region: &Region<'m>, operands: &Operands<'m>) -> BTreeSet<&'m str> {
+    let made: BTreeSet<_> = region.nodes.iter().flat_map(Node::outputs).collect();
+    let sinks = operands.sinks.as_ref().map(|sinks| sinks.value);
+    let given: Vec<_> = operands.starts().into_iter().chain(sinks).collect();
+    let read = region.nodes.iter().flat_map(|node| node.reads());
+    read.filter(|value| !made.contains(value) && !given.contains(value)).collect()
+}
+
+/// The names of values in a question. They are numbers in the order in which the values appear, so that equal layers
+/// ask equal questions.
+struct Names<'m>(BTreeMap<&'m str, String>);
+
+impl<'m> Names<'m> {
+    fn new(operands: &Operands<'m>, nodes: &[Node<'m>]) -> Self {
+        let [queries, keys, values] = operands.starts();
+        let mut names = BTreeMap::from([("", String::new())]);
+        let starts = [(queries, OPERANDS[0]), (keys, GROWING[0]), (values, GROWING[1])];
+        for (value, name) in starts.into_iter().chain([(operands.output, OUTPUT)]) {
+            names.entry(value).or_insert_with(|| name.to_owned());
         }
-        let Operands { scale, softcap, .. } = *self.operands;
-        Err(KeptReason::Differs { scale, softcap, difference })
-    }
-
-    /// Returns random queries, keys and values, with scores whose deviation is known.
-    fn random(&self) -> Result<[Value; 3], KeptReason> {
-        let Operands { queries, keys, values, scale, softcap, .. } = &self.question.operands;
-        let operands = NAMES.into_iter().zip([queries, keys, values]);
-        let types = operands.filter_map(|(name, value)| {
-            let known = self.given.get(value)?;
-            Some((name, (known.element, known.shape.clone())))
-        });
-        let tensors = random_inputs::tensors(&types.collect(), 0, DEFAULT_MEMORY_LIMIT)?;
-        let value = |name: &str| tensors.get(name).map(Value::from_tensor).transpose();
-        let [Some(mut queries), Some(keys), Some(values)] =
-            [value(NAMES[0])?, value(NAMES[1])?, value(NAMES[2])?]
-        else {
-            return Err(KeptReason::Unknown { value: self.operands.queries.clone() });
-        };
-        let head_size = to_float(queries.shape.last().copied().unwrap_or_default());
-        let spread = f64::from(*scale).abs() * head_size.sqrt() * DEVIATION;
-        let wanted = if self.is_capped { f64::from(*softcap).abs() } else { SPREAD };
-        if let Some(Values::Floats(floats)) = &mut queries.data {
-            floats.iter_mut().for_each(|number| *number = round(queries.element, *number * wanted / spread));
+        if let Some(sinks) = &operands.sinks {
+            names.insert(sinks.value, sinks_name());
         }
-        Ok([queries, keys, values])
+        for node in nodes {
+            for name in node.proto().input.iter().chain(&node.proto().output) {
+                let next = names.len();
+                names.entry(name).or_insert_with(|| next.to_string());
+            }
+        }
+        Self(names)
     }
 
-    /// Evaluates the separate nodes. Everything else that they read has the value that the probe gives it.
-    fn separate(&self, random: &[Value; 3]) -> Result<Value, KeptReason> {
-        let Question { operands: Operands { queries, keys, values, output, .. }, nodes, .. } = self.question;
-        let mut inputs: BTreeMap<&str, Value> =
-            self.given.iter().map(|(name, value)| (name.as_str(), value.clone())).collect();
-        inputs.extend([queries, keys, values].into_iter().map(String::as_str).zip(random.iter().cloned()));
-        // Errors name the nodes.
-        let named = nodes
-            .iter()
-            .zip(self.region.nodes.iter().filter(|node| !self.operands.makes_sinks(node)))
-            .map(|(node, original)| NodeProto { name: original.proto().name.clone(), ..node.clone() });
-        let mut model = self.model(&inputs);
-        model.graph.get_or_insert_default().node = named.collect();
-        self.evaluate(&model, inputs, output)
+    fn of(&self, value: &str) -> String {
+        self.0.get(value).cloned().unwrap_or_default()
     }
 
-    /// Evaluates the `Attention` node.
-    fn fused(&self, random: &[Value; 3]) -> Result<Value, KeptReason> {
-        let probe = self.probe;
-        let [_, keys, _] = random;
-        let mask = self.mask(keys.shape.get(AXIS).copied().unwrap_or_default())?;
-        let length = i64::try_from(probe.total()).unwrap_or(i64::MAX);
-        let others = [mask, Value::ints(vec![length; probe.batch])?];
-        let inputs = NAMES.into_iter().zip(random.iter().chain(&others).cloned()).collect();
-        let mut model = self.model(&inputs);
-        let mut editor = Editor::new(&mut model)?;
-        let [queries, keys, values, mask, nonpad] = NAMES;
-        let node = over_caches([queries, keys, values], mask, nonpad);
-        let last = self.question.operands.add_before_last(&mut editor, node, nonpad)?;
-        editor.add(last.outputs(&[OUTPUT]));
-        self.evaluate(&model, inputs, OUTPUT)
+    fn renamed(&self, node: &NodeProto) -> NodeProto {
+        NodeProto {
+            input: node.input.iter().map(|name| self.of(name)).collect(),
+            output: node.output.iter().map(|name| self.of(name)).collect(),
+            op_type: node.op_type.clone(),
+            domain: node.domain.clone(),
+            overload: node.overload.clone(),
+            attribute: node.attribute.clone(),
+            ..NodeProto::default()
+        }
     }
+}
 
-    /// Returns the mask of the `Attention` node by the rule, for caches of this many slots.
-    fn mask(&self, slots: usize) -> Result<Value, KeptReason> {
-        let probe = self.probe;
-        let Operands { rule, element, .. } = self.operands;
-        let heads = rule.bias.as_ref().map_or(1, |bias| bias.slopes.len());
-        let mut added = Vec::new();
-        for sample in 0..probe.batch {
-            for head in 0..heads {
-                for token in 0..probe.new {
-                    let mut row = rule.row(probe, sample, token);
-                    row.resize(slots, None);
-                    added.extend(row.into_iter().map(|it| Some(it? * rule.slope(head))));
+fn sinks_name() -> String {
+    "sinks".to_owned()
+}
+
+/// Returns a model of the separate nodes.
+fn separate(
+    region: &Region<'_>,
+    operands: &Operands<'_>,
+    names: &Names<'_>,
+    opset_import: &[OperatorSetIdProto],
+) -> ModelProto {
+    let nodes = region.nodes.iter().map(|node| names.renamed(node.proto())).collect();
+    let made: BTreeSet<_> = region.nodes.iter().flat_map(Node::outputs).collect();
+    let read = region.nodes.iter().flat_map(|node| node.reads()).filter(|value| !made.contains(value));
+    let inputs: BTreeSet<_> = read.map(|value| names.of(value)).collect();
+    let output = names.of(operands.output);
+    model(nodes, inputs.iter().map(String::as_str), [output.as_str()], opset_import.to_vec())
+}
+
+/// Returns a model of the `Attention` node.
+fn fused(operands: &Operands<'_>, opset_import: &[OperatorSetIdProto]) -> Result<ModelProto, OnnxError> {
+    let merged = operands.is_merged.then_some(MERGED);
+    let inputs = OPERANDS.into_iter().chain([MASK, LENGTHS]).chain(merged);
+    let mut model = model(Vec::new(), inputs, [], opset_import.to_vec());
+    let mut editor = Editor::new(&mut model)?;
+    let [queries, mut keys_and_values @ ..] = OPERANDS;
+    if operands.caches[0] == operands.caches[1] {
+        keys_and_values = [OPERANDS[1]; 2];
+    }
+    let [keys, values] = keys_and_values;
+    let node = over_caches([queries, keys, values], MASK, LENGTHS);
+    let mut operands = operands.clone();
+    operands.sinks = operands.sinks.map(|sinks| sinks.moderate());
+    let last = operands.add_before_last(&mut editor, node, LENGTHS)?;
+    let last = match operands.is_merged {
+        false => last,
+        true => NewNode::new("Reshape", &[&editor.add(last.called("attention")), MERGED]),
+    };
+    editor.add(last.outputs(&[OUTPUT]));
+    let output = ValueInfoProto { name: Some(OUTPUT.to_owned()), ..ValueInfoProto::default() };
+    model.graph.get_or_insert_default().output.push(output);
+    Ok(model)
+}
+
+/// Returns the evaluations of a question, with random queries and caches.
+fn cases(probes: &[Probe], operands: &Operands<'_>, question: &Question) -> Result<Vec<Case>, OnnxError> {
+    let mut cases = Vec::new();
+    for (probe, known) in probes.iter().zip(&question.known) {
+        for &is_capped in amounts_of_capping(operands) {
+            let mut given = filled(known)?;
+            let mut heads = 1;
+            if let Some(queries) = given.get_mut(OPERANDS[0]) {
+                heads = queries.shape.get(1).copied().unwrap_or(1);
+                let head_size = to_float(queries.shape.last().copied().unwrap_or_default());
+                let spread = f64::from(operands.scale).abs() * head_size.sqrt() * DEVIATION;
+                let wanted = if is_capped { f64::from(operands.softcap).abs() } else { SPREAD };
+                scale(queries, wanted / spread);
+            }
+            let [_, keys, values] = OPERANDS;
+            for (cache, growing) in [keys, values].into_iter().zip(GROWING) {
+                if let Some(cache) = given.get(cache) {
+                    given.insert(growing.to_owned(), first_slots(cache, probe.total())?);
                 }
             }
+            cases.push(Case { given, rows: Some(compared_rows(probe, operands, heads)) });
         }
-        let shape = vec![probe.batch, heads, probe.new, slots];
-        Ok(if rule.bias.is_none() {
-            let visible = added.iter().map(Option::is_some).collect();
-            Value::new(ElementType::Bool, shape, Some(Values::Bools(visible)))?
-        } else {
-            let hidden = lowest(*element).unwrap_or(f64::NEG_INFINITY);
-            let added = added.into_iter().map(|added| added.map_or(hidden, |it| round(*element, it)));
-            Value::new(*element, shape, Some(Values::Floats(added.collect())))?
-        })
     }
-
-    /// Returns a model with these inputs, without nodes, in the operator sets of the model.
-    fn model(&self, inputs: &BTreeMap<&str, Value>) -> ModelProto {
-        let declared =
-            |name: &&str| ValueInfoProto { name: Some((*name).to_owned()), ..ValueInfoProto::default() };
-        let graph = GraphProto { input: inputs.keys().map(declared).collect(), ..GraphProto::default() };
-        let opset_import = self.model.proto().opset_import.clone();
-        ModelProto { graph: graph.into(), opset_import, ..ModelProto::default() }
-    }
-
-    /// Evaluates a value of a model with these inputs.
-    fn evaluate(
-        &self,
-        model: &ModelProto,
-        inputs: BTreeMap<&str, Value>,
-        output: &str,
-    ) -> Result<Value, KeptReason> {
-        let graph = Graph::new(model)?;
-        let mut fold = Fold::within(self.budget, &graph);
-        for (name, value) in inputs {
-            fold.set(name, value)?;
-        }
-        Ok(fold.value(output)?.clone())
-    }
+    Ok(cases)
 }
 
-/// Returns the largest difference that rounding explains. The random values are below 4.
-fn tolerance(element: ElementType) -> f64 {
-    match element {
-        ElementType::Float16 => 0.05,
-        ElementType::BFloat16 => 0.3,
-        _ => 1e-4,
+/// Returns whether to make scores so large that their cap changes them, for each evaluation. Scores that
+/// are rounded to 16 bits are then too inexact to be compared.
+fn amounts_of_capping(operands: &Operands<'_>) -> &'static [bool] {
+    let is_exact = matches!(operands.element, ElementType::Float32 | ElementType::Float64);
+    if operands.is_capped() && is_exact { &[false, true] } else { &[false] }
+}
+
+/// Returns the first slots of a cache `[batch, heads, slots, head size]`.
+fn first_slots(cache: &Value, slots: usize) -> Result<Value, OnnxError> {
+    let mut shape = cache.shape.clone();
+    let all = std::mem::replace(shape.get_mut(AXIS).unwrap_or(&mut 0), slots);
+    let size = shape.last().copied().unwrap_or_default();
+    let slot_of = |place: usize| place.checked_div(size).and_then(|row| row.checked_rem(all));
+    let places: Vec<_> =
+        (0..cache.len()).filter(|&place| slot_of(place).is_some_and(|slot| slot < slots)).collect();
+    let data = cache.data.as_ref().map(|data| data.pick(&places)).transpose()?;
+    Value::new(cache.element, shape, data)
+}
+
+/// Returns the rows of the result that are compared, those of tokens that see a slot.
+///
+/// A token of padding may see no slot. The separate nodes then give the mean of all slots, and the node gives
+/// zeros. No other token sees either.
+fn compared_rows(probe: &Probe, operands: &Operands<'_>, heads: usize) -> Vec<bool> {
+    let mut rows = Vec::new();
+    for sample in 0..probe.batch {
+        let sees = |token| operands.rule.row(probe, sample, token).iter().any(Option::is_some);
+        let of_head: Vec<_> = (0..probe.new).map(sees).collect();
+        rows.extend(std::iter::repeat_n(of_head, heads).flatten());
+    }
+    rows
+}
+
+fn reason(inequality: Inequality, region: &Region<'_>, operands: &Operands<'_>) -> KeptReason {
+    match inequality {
+        Inequality::Before(OnnxError::InNode { node, cause }) => {
+            // The model of the question has the nodes of the region in the same order.
+            let label = region.nodes.get(node.index).map_or(*node, Node::label);
+            KeptReason::Evaluation(OnnxError::InNode { node: Box::new(label), cause })
+        }
+        Inequality::Before(error) | Inequality::After(error) => KeptReason::Evaluation(error),
+        Inequality::Unknown { .. } => KeptReason::Unknown { value: operands.output.to_owned() },
+        Inequality::Shape { .. } => {
+            KeptReason::Form { what: "the result is not [batch, heads, new tokens, head size]" }
+        }
+        Inequality::Differs { difference, .. } => {
+            KeptReason::Differs { scale: operands.scale, softcap: operands.softcap, difference }
+        }
     }
 }

@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Operands;
+use super::operands::Operands;
+use crate::fold::Fold;
 use crate::{Graph, Node};
 
 /// The maximum number of nodes between the operands and the result of an attention operation. It bounds the time for a
@@ -21,22 +22,30 @@ pub(super) struct Region<'m> {
     scores: BTreeSet<&'m str>,
 }
 
-/// Returns the region of each attention operation.
+/// Returns the region of each attention operation. The fold is an evaluation of a step.
 ///
 /// Layers that share a cache or queries share nodes, such as those that repeat heads. Such nodes are in several
-/// regions. The shape of a query or of a cache is not part of a region, because it is known without one.
-pub(super) fn regions<'m>(graph: &Graph<'m>, attentions: &[&Operands]) -> Vec<Region<'m>> {
-    let paths = Paths::new(graph, attentions);
+/// regions. What is known without the queries and caches, such as their shapes and masks, is not part of a region.
+pub(super) fn regions<'m>(
+    graph: &Graph<'m>,
+    attentions: &[&Operands<'m>],
+    fold: &mut Fold<'m>,
+) -> Vec<Region<'m>> {
+    let paths = Paths::new(graph, attentions, fold);
+    // The present of a cache is the cache, also if a node passes it on.
+    let presents: BTreeSet<_> = attentions.iter().flat_map(|operands| operands.presents()).collect();
     let mut regions: Vec<_> = attentions.iter().map(|operands| paths.region(operands)).collect();
     let mut inside: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
     let mut owned = BTreeSet::new();
     for (at, (region, operands)) in regions.iter().zip(attentions).enumerate() {
         owned.extend(region.nodes.iter().map(Node::index));
-        let outputs = region.nodes.iter().flat_map(Node::outputs).filter(|it| *it != operands.output);
+        let outputs = region.nodes.iter().flat_map(Node::outputs);
+        let outputs = outputs.filter(|value| *value != operands.output && !presents.contains(value));
         outputs.for_each(|output| inside.entry(output).or_default().push(at));
     }
-    let outside = graph.nodes().iter().filter(|node| !owned.contains(&node.index()));
-    let read: BTreeSet<_> = outside.flat_map(Node::reads).chain(graph.output_names()).collect();
+    // A shape is that of a static cache after the conversion, which compares it.
+    let outside = graph.used_nodes().filter(|node| !owned.contains(&node.index()) && !asks_for_shape(node));
+    let read: BTreeSet<_> = outside.flat_map(|node| node.reads()).chain(graph.output_names()).collect();
     for (value, of) in inside {
         for &at in &of {
             if let Some(region) = regions.get_mut(at)
@@ -54,31 +63,29 @@ struct Paths<'g, 'm> {
     graph: &'g Graph<'m>,
     values: BTreeSet<&'m str>,
     /// The queries, caches and results of all attention operations.
-    ends: BTreeSet<&'g str>,
+    ends: BTreeSet<&'m str>,
 }
 
 impl<'g, 'm> Paths<'g, 'm> {
-    fn new(graph: &'g Graph<'m>, attentions: &[&'g Operands]) -> Self {
-        let starts: BTreeSet<_> = attentions.iter().flat_map(|operands| starts(operands)).collect();
-        let ends = starts
-            .iter()
-            .copied()
-            .chain(attentions.iter().map(|operands| operands.output.as_str()))
-            .collect();
+    fn new(graph: &'g Graph<'m>, attentions: &[&Operands<'m>], fold: &mut Fold<'m>) -> Self {
+        let starts: BTreeSet<_> = attentions.iter().flat_map(|operands| operands.starts()).collect();
+        let ends = starts.iter().copied().chain(attentions.iter().map(|operands| operands.output)).collect();
         let mut paths = Self { graph, values: BTreeSet::new(), ends };
         for node in graph.nodes() {
-            let is_inside = |value: &str| paths.values.contains(value) && !paths.ends.contains(value);
-            if is_reached(node, |value| starts.contains(value), is_inside) {
-                paths.values.extend(node.outputs());
+            let is_inside = |value: &str| {
+                starts.contains(value) || (paths.values.contains(value) && !paths.ends.contains(value))
+            };
+            if node.reads().iter().any(|value| is_inside(value)) {
+                paths.values.extend(node.outputs().filter(|output| !has_elements(fold, output)));
             }
         }
         paths
     }
 
     /// Returns the nodes between the operands and the result of an attention operation.
-    fn region(&self, operands: &Operands) -> Region<'m> {
+    fn region(&self, operands: &Operands<'m>) -> Region<'m> {
         let mut before = BTreeSet::new();
-        let mut pending = vec![operands.output.as_str()];
+        let mut pending = vec![operands.output];
         while let Some(value) = pending.pop() {
             let is_end = self.ends.contains(value) && value != operands.output;
             if is_end || !self.values.contains(value) {
@@ -94,29 +101,29 @@ impl<'g, 'm> Paths<'g, 'm> {
             pending.extend(node.reads());
         }
         // A node that does not depend on these operands is outside of the region, which reads its outputs.
-        let [mut of_queries, mut of_caches] = [BTreeSet::new(), BTreeSet::new()];
+        let [queries, caches @ ..] = operands.starts();
+        let [mut of_queries, mut of_caches] = [BTreeSet::from([queries]), BTreeSet::from(caches)];
         let mut region = Region::default();
         for node in before.iter().filter_map(|&index| self.graph.nodes().get(index)) {
-            let [queries, caches @ ..] = starts(operands);
-            let reads_queries = is_reached(node, |it| it == queries, |it| of_queries.contains(it));
-            let reads_caches = is_reached(node, |it| caches.contains(&it), |it| of_caches.contains(it));
-            of_queries.extend(node.outputs().filter(|_| reads_queries));
-            of_caches.extend(node.outputs().filter(|_| reads_caches));
-            region.scores.extend(node.outputs().filter(|_| reads_queries && reads_caches));
+            let reads = node.reads();
+            let [reads_queries, reads_caches] = [&of_queries, &of_caches].map(|of| !reads.is_disjoint(of));
+            let outputs = || node.outputs().filter(|output| self.values.contains(output));
+            of_queries.extend(outputs().filter(|_| reads_queries));
+            of_caches.extend(outputs().filter(|_| reads_caches));
+            region.scores.extend(outputs().filter(|_| reads_queries && reads_caches));
             if reads_queries || reads_caches {
                 region.nodes.push(*node);
             }
         }
-        if of_caches.contains(operands.output.as_str()) { region } else { Region::default() }
+        if of_caches.contains(operands.output) { region } else { Region::default() }
     }
 }
 
-fn starts(operands: &Operands) -> [&str; 3] {
-    [&operands.queries, &operands.keys, &operands.values].map(String::as_str)
+fn asks_for_shape(node: &Node<'_>) -> bool {
+    node.is("Shape") || node.is("Size")
 }
 
-/// Returns `true` if a node reads a value inside of a region, or more than the shape of a value at its start.
-fn is_reached(node: &Node<'_>, is_start: impl Fn(&str) -> bool, is_inside: impl Fn(&str) -> bool) -> bool {
-    let asks_for_shape = node.is("Shape") || node.is("Size");
-    node.reads().iter().any(|value| is_inside(value) || (!asks_for_shape && is_start(value)))
+/// Returns `true` if the elements of a value are known without queries and caches.
+fn has_elements(fold: &mut Fold<'_>, value: &str) -> bool {
+    fold.known(value).is_ok_and(|known| known.is_some_and(|known| known.data.is_some()))
 }

@@ -11,8 +11,8 @@
 
 use kvscatter::ElementType;
 
-use super::KeptReason;
 use crate::OnnxError;
+use crate::convert::kept::KeptReason;
 use crate::edit::{Editor, NewNode};
 use crate::fold::{Fold, Value, Values};
 
@@ -22,19 +22,19 @@ const MASKED: i64 = 2;
 
 /// The scores of the sinks of an attention operation.
 #[derive(Clone, Debug, PartialEq)]
-pub(in crate::convert) struct Sinks {
+pub(in crate::convert) struct Sinks<'m> {
     /// The value that contains them, `[batch, heads, new tokens, 1]`.
-    pub(super) value: String,
+    pub(super) value: &'m str,
     /// The finite score of each head.
     by_head: Vec<f64>,
 }
 
-impl Sinks {
+impl<'m> Sinks<'m> {
     /// Reads the sinks of a value `[batch, heads, new tokens, 1]`.
     ///
     /// # Errors
     /// Returns an error if the elements are not known, or if those of a head are not one finite number.
-    pub(super) fn read(fold: &mut Fold<'_>, value: &str) -> Result<Self, KeptReason> {
+    pub(super) fn read(fold: &mut Fold<'m>, value: &'m str) -> Result<Self, KeptReason> {
         let unknown = || KeptReason::Unknown { value: value.to_owned() };
         let known = fold.known(value)?.ok_or_else(unknown)?;
         let scores = known.as_floats().ok_or_else(unknown)?;
@@ -50,15 +50,15 @@ impl Sinks {
         }
         let compared = scores.len();
         fold.charge(compared)?;
-        Ok(Self { value: value.to_owned(), by_head: sinks })
+        Ok(Self { value, by_head: sinks })
     }
 
-    /// Returns sinks of another value that take a moderate share of the weights, and differ between neighbouring heads.
+    /// Returns sinks that take a moderate share of the weights, and differ between neighbouring heads.
     ///
     /// A proof uses them. Large sinks leave so little of the result that every result would be equal.
-    pub(super) fn moderate(&self, value: String) -> Self {
+    pub(super) fn moderate(&self) -> Self {
         let by_head = [-1.5, 0.0, 1.5].into_iter().cycle().take(self.by_head.len()).collect();
-        Self { value, by_head }
+        Self { value: self.value, by_head }
     }
 
     /// Returns the elements of a value of this shape that contains the sinks.

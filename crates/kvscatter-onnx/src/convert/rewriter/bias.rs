@@ -1,15 +1,15 @@
 //! The nodes that compute a bias by distance.
 //!
-//! They state the rule again, because a runtime evaluates them. A test in `visibility.rs` compares them with the
+//! They state the rule again, because a runtime evaluates them. A test of `masks.rs` compares them with the
 //! rule.
 
 use kvscatter::ElementType;
 
+use super::super::attention::Layout;
 use super::super::caches::RANK;
 use super::super::probe::Distance;
 use super::super::refusal::ConvertRefusal;
 use super::super::rule::{Bias, Rule};
-use super::super::sites::Layout;
 use super::{Places, Rewriter};
 use crate::OnnxError;
 use crate::edit::NewNode;

@@ -1,12 +1,12 @@
 //! The nodes that compute what a query sees in a ring.
 //!
-//! They state the rule of [`kvscatter::ring`] again, because a runtime evaluates them. A test in `visibility.rs`
+//! They state the rule of [`kvscatter::ring`] again, because a runtime evaluates them. A test of `masks.rs`
 //! compares them with the rule.
 
 use kvscatter::ElementType;
 
+use super::super::probes::Padding;
 use super::super::ring::RingSize;
-use super::super::visibility::Padding;
 use super::Rewriter;
 use crate::decoder::InputRole;
 use crate::edit::NewNode;

@@ -6,9 +6,9 @@
 use std::iter::repeat_n;
 use std::rc::Rc;
 
-use super::fusion::KeptReason;
-use super::probe::{Inputs, Probe};
-use super::sites::OverConcat;
+use super::nodes::OverConcat;
+use crate::convert::kept::KeptReason;
+use crate::convert::probe::{Inputs, Probe};
 use crate::decoder::Cache;
 use crate::fold::{Budget, Fold, MAX_VALUES, Value, Values, to_float};
 use crate::{ExternalData, Graph, OnnxError};
@@ -17,10 +17,10 @@ use crate::{ExternalData, Graph, OnnxError};
 const BATCH: usize = 2;
 
 /// An evaluation of the exported graph on a small probe. Its work has a common limit for all caches.
-pub(super) struct WholeCaches<'m>(Fold<'m>);
+pub(in crate::convert) struct WholeCaches<'m>(Fold<'m>);
 
 impl<'m> WholeCaches<'m> {
-    pub(super) fn new(
+    pub(in crate::convert) fn new(
         graph: &Graph<'m>,
         inputs: &Inputs<'m>,
         external: Option<&Rc<ExternalData>>,
@@ -35,7 +35,7 @@ impl<'m> WholeCaches<'m> {
     ///
     /// # Errors
     /// Returns the reason why the node cannot read the caches in their place.
-    pub(super) fn check(
+    pub(in crate::convert) fn check(
         &mut self,
         attention: &OverConcat<'m>,
         caches: [&Cache<'m>; 2],

@@ -1,0 +1,68 @@
+//! The table of what a node may do to a cache, to scores or to weights.
+
+mod cap;
+mod factors;
+mod masks;
+mod moves;
+mod operator;
+mod products;
+mod sink;
+mod softmax;
+#[cfg(test)]
+mod tests;
+
+use super::walk::{Next, Reading, Walk};
+use crate::OnnxError;
+
+/// One thing that a node may do.
+pub(super) struct Idiom {
+    pub(super) name: &'static str,
+    /// The operators of the default domain that may do it.
+    pub(super) operators: &'static [&'static str],
+    /// Returns what a node of one of the operators leads to, or `None` if it does something else.
+    pub(super) next: IdiomFn,
+}
+
+type IdiomFn = for<'m> fn(&mut Walk<'_, 'm>, &Reading<'_, 'm>) -> Result<Option<Next<'m>>, OnnxError>;
+
+/// The idioms. If several fit a node, the first one counts.
+pub(super) const IDIOMS: &[Idiom] = &[
+    Idiom {
+        name: "elements are moved, repeated or cast",
+        operators: &[
+            "Identity",
+            "Cast",
+            "Dropout",
+            "Transpose",
+            "Unsqueeze",
+            "Squeeze",
+            "Expand",
+            "Reshape",
+            "Flatten",
+            "Tile",
+        ],
+        next: moves::moved,
+    },
+    Idiom { name: "a cache is split into keys and values", operators: &["Split"], next: moves::split },
+    Idiom { name: "everything is multiplied", operators: &["Mul", "Div"], next: factors::scaled },
+    Idiom { name: "scores are capped", operators: &["Tanh"], next: cap::capped },
+    Idiom { name: "queries are multiplied with keys", operators: &["MatMul"], next: products::of_keys },
+    Idiom { name: "weights are multiplied with values", operators: &["MatMul"], next: products::of_values },
+    Idiom { name: "a mask or a number is added to scores", operators: &["Add"], next: masks::added },
+    Idiom { name: "hidden scores are replaced", operators: &["Where"], next: masks::replaced },
+    Idiom { name: "hidden scores are kept finite", operators: &["Max"], next: masks::floored },
+    Idiom { name: "the score of a sink is appended", operators: &["Concat"], next: sink::appended },
+    Idiom {
+        name: "the largest score of a row is subtracted",
+        operators: &["ReduceMax", "Sub"],
+        next: sink::subtracted,
+    },
+    Idiom { name: "scores become weights", operators: &["Softmax"], next: softmax::weighted },
+    Idiom { name: "the weight of a sink is dropped", operators: &["Slice"], next: sink::dropped },
+    Idiom {
+        name: "weights that are not numbers are replaced",
+        operators: &["IsNaN", "Not", "Where"],
+        next: softmax::cleared,
+    },
+    Idiom { name: "an Attention reads keys and values", operators: &["Attention"], next: operator::attended },
+];

@@ -1,0 +1,17 @@
+//! Scores are capped before they are masked.
+
+use super::super::site::Form;
+use super::super::walk::{Next, Reading, State, Walk};
+use crate::OnnxError;
+
+pub(super) fn capped<'m>(
+    walk: &mut Walk<'_, 'm>,
+    reading: &Reading<'_, 'm>,
+) -> Result<Option<Next<'m>>, OnnxError> {
+    match reading.only(0) {
+        Some(State::Scores(scores)) if scores.masks.is_empty() => {
+            walk.moved(reading.node, State::Scores(scores.with(Form::Cap)))
+        }
+        _ => Ok(None),
+    }
+}

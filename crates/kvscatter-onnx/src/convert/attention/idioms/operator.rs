@@ -1,0 +1,27 @@
+//! An `Attention` node reads keys and values.
+
+use super::super::nodes::OverConcat;
+use super::super::walk::{Next, Reading, State, Walk};
+use crate::OnnxError;
+
+/// In rank 3 and 4, slots are the axis before the last.
+pub(super) fn attended<'m>(
+    walk: &mut Walk<'_, 'm>,
+    reading: &Reading<'_, 'm>,
+) -> Result<Option<Next<'m>>, OnnxError> {
+    let [None, Some(State::Cache(keys)), Some(State::Cache(values)), rest @ ..] = reading.states.as_slice()
+    else {
+        return Ok(None);
+    };
+    let mut reads_slots = rest.iter().all(Option::is_none);
+    for (slot, cache) in (1..).zip([keys, values]) {
+        reads_slots &= cache.axis.saturating_add(2) == walk.rank(reading.input(slot))?;
+    }
+    let is_scaled =
+        [keys, values].iter().any(|cache| cache.factors.links().is_none_or(|factors| !factors.is_empty()));
+    let found = OverConcat { node: *reading.node, pasts: [keys.past, values.past], is_scaled };
+    if reads_slots {
+        walk.sites.over_concat.push(found);
+    }
+    Ok(reads_slots.then_some(Next::End))
+}

@@ -1,0 +1,103 @@
+//! Finds each idiom in a small decoder.
+
+use std::collections::BTreeSet;
+
+use super::IDIOMS;
+use crate::convert::attention::{Sites, shape_probe};
+use crate::convert::probe::Inputs;
+use crate::decoder::Decoder;
+use crate::fold::Fold;
+use crate::support::{Nodes, values};
+
+/// The text of nodes that follow the caches `k` and `v`. The queries are `q`, and `bias` and `visible` are masks.
+const PLAIN: &str = "s = Softmax(Add(MatMul(q, Transpose(k) {perm=[0, 1, 3, 2]}), bias)); y = MatMul(s, v)";
+
+/// Nodes with each idiom, by a part of the idiom's name.
+const CASES: [(&str, &str); 15] = [
+    ("moved", PLAIN),
+    (
+        "split",
+        "split.k, split.v = Split(k, [2, 2]) {axis=3}; p = MatMul(Slice(q, [0], [2], [3]), Transpose(split.k) {perm=[0, 1, 3, 2]}); y = MatMul(Softmax(Add(p, bias)), split.v); z = MatMul(Softmax(Add(MatMul(q, Transpose(v) {perm=[0, 1, 3, 2]}), bias)), v)",
+    ),
+    ("multiplied with keys", PLAIN),
+    ("multiplied with values", PLAIN),
+    (
+        "everything is multiplied",
+        "s = Softmax(Add(Mul(MatMul(q, Transpose(k) {perm=[0, 1, 3, 2]}), 0.5), bias)); y = MatMul(s, v)",
+    ),
+    ("capped", "s = Softmax(Add(Tanh(MatMul(q, Transpose(k) {perm=[0, 1, 3, 2]})), bias)); y = MatMul(s, v)"),
+    ("added to scores", PLAIN),
+    (
+        "hidden scores are replaced",
+        "s = Softmax(Where(visible, MatMul(q, Transpose(k) {perm=[0, 1, 3, 2]}), low)); y = MatMul(s, v)",
+    ),
+    (
+        "kept finite",
+        "s = Softmax(Max(Add(MatMul(q, Transpose(k) {perm=[0, 1, 3, 2]}), bias), low)); y = MatMul(s, v)",
+    ),
+    ("sink is appended", SINK),
+    ("subtracted", SINK),
+    ("become weights", PLAIN),
+    ("sink is dropped", SINK),
+    (
+        "not numbers",
+        "s = Softmax(Add(MatMul(q, Transpose(k) {perm=[0, 1, 3, 2]}), bias)); y = MatMul(Where(IsNaN(s), 0.0, s), v)",
+    ),
+    ("Attention", "y = Attention(q, k, v, bias)"),
+];
+
+/// The score of a sink of each head follows those of the slots.
+const SINK: &str = "
+    m = Add(MatMul(q, Transpose(k) {perm=[0, 1, 3, 2]}), bias)
+    all_scores = Concat(m, Expand(0.5[1, 2, 1, 1], Concat(Shape(m) {end=3}, [1]) {axis=0})) {axis=3}
+    largest = ReduceMax(all_scores, [-1]) {keepdims=1}
+    w = Softmax(Sub(all_scores, largest))
+    y = MatMul(Slice(w, [0], [-1], [3]), v)
+";
+
+#[test]
+fn every_idiom_is_found_in_its_nodes() {
+    let mut tested = BTreeSet::new();
+    for (part, nodes) in CASES {
+        let named: Vec<_> =
+            IDIOMS.iter().map(|idiom| idiom.name).filter(|name| name.contains(part)).collect();
+        let [name] = *named else { panic!("{part}: {named:?}") };
+        let found = idioms_in(nodes);
+        assert!(found.contains(name), "{name}: {found:?}");
+        tested.insert(name);
+    }
+    let all: BTreeSet<_> = IDIOMS.iter().map(|idiom| idiom.name).collect();
+    assert_eq!(tested, all);
+}
+
+/// Returns the names of the idioms with which a walk follows both caches.
+fn idioms_in(attention: &str) -> BTreeSet<&'static str> {
+    let mut nodes = Nodes::new(kvscatter::ElementType::Float32);
+    nodes.add(
+        "low = -3.0e38; none = 0.0; table = 0.1[8, 8]; project = 0.2[8, 8]; x = Gather(table, input_ids)",
+    );
+    nodes.add("rows = Transpose(Reshape(MatMul(x, project), [0, 0, 2, 4])) {perm=[0, 2, 1, 3]}");
+    nodes.add("q = Transpose(Reshape(x, [0, 0, 2, 4])) {perm=[0, 2, 1, 3]}");
+    nodes.add("k = Concat(past.k, rows) {axis=2}; v = Concat(past.v, rows) {axis=2}");
+    nodes.add(
+        "length = Squeeze(Shape(past.k) {start=2, end=3}); new = Squeeze(Shape(input_ids) {start=1, end=2})
+        total = Add(length, new); column = Unsqueeze(Range(length, total, 1), [-1])
+        causal = LessOrEqual(Range(0, total, 1), column)
+        visible = And(causal, Unsqueeze(Cast(attention_mask) {to=bool}, [1, 2])); bias = Where(visible, none, low)",
+    );
+    nodes.add(attention);
+    nodes.add("logits = Reshape(Transpose(y) {perm=[0, 2, 1, 3]}, [0, 0, -1])");
+    let model = nodes.model(
+        values("input_ids: int64[batch, tokens], attention_mask: int64[batch, all], past.k, past.v: float[batch, 2, past, 4]"),
+        values("logits: float[batch, tokens, 8], k, v: float[batch, 2, all, 4]"),
+    );
+    let graph = model.graph().unwrap();
+    let decoder = Decoder::from_graph(&graph).unwrap();
+    let inputs = Inputs::from_decoder(&decoder).unwrap();
+    let probe = shape_probe(&decoder, &inputs, 99);
+    let mut fold = Fold::new(&graph, None);
+    probe.feed(&inputs, &mut fold).unwrap();
+    let sites = Sites::find(&graph, &decoder, &probe, &mut fold)
+        .unwrap_or_else(|error| panic!("{attention}: {error}"));
+    sites.idioms.into_keys().collect()
+}

@@ -1,0 +1,209 @@
+//! `Attention` nodes that append to caches or read them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use kvscatter::ElementType;
+
+use super::whole::WholeCaches;
+use crate::convert::kept::KeptAttention;
+use crate::convert::limits::Limits;
+use crate::convert::refusal::ConvertRefusal;
+use crate::convert::rule::{Rule, Rules};
+use crate::decoder::{Decoder, WriterStyle};
+use crate::fold::Fold;
+use crate::{Node, OnnxError};
+
+/// The indices of the operator's inputs.
+const MASK: usize = 3;
+pub(in crate::convert) const PASTS: [usize; 2] = [4, 5];
+const NONPAD_KV_SEQLEN: usize = 6;
+/// The index of the output with the products of queries and keys.
+const PRODUCTS: usize = 3;
+
+/// The `Attention` nodes that append to a cache, or read one.
+#[derive(Debug, Default)]
+pub(in crate::convert) struct Attentions<'m> {
+    pub(in crate::convert) nodes: Vec<AttentionNode<'m>>,
+    /// The nodes that keep reading a copy of a cache.
+    pub(in crate::convert) kept: Vec<KeptAttention>,
+}
+
+/// An `Attention` node over a cache.
+#[derive(Debug)]
+pub(in crate::convert) struct AttentionNode<'m> {
+    pub(in crate::convert) node: Node<'m>,
+    /// The past of the cache with the keys.
+    pub(in crate::convert) past: &'m str,
+    pub(in crate::convert) source: Source<'m>,
+    pub(in crate::convert) limits: Limits,
+    /// Whether queries, keys and values are `[batch, tokens, heads * head size]`.
+    pub(in crate::convert) is_flat: bool,
+    /// What the mask adds.
+    pub(in crate::convert) rules: Rules,
+    /// The type of the queries.
+    pub(in crate::convert) element: ElementType,
+}
+
+/// An `Attention` without pasts, whose keys and values are computed from caches that already have the new rows.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::convert) struct OverConcat<'m> {
+    pub(in crate::convert) node: Node<'m>,
+    /// The pasts of the caches of keys and values.
+    pub(in crate::convert) pasts: [&'m str; 2],
+    /// Whether keys or values are multiplied by a number, which may differ between lengths.
+    pub(in crate::convert) is_scaled: bool,
+}
+
+/// The origin of the keys and the values of a node, in this order.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::convert) enum Source<'m> {
+    /// It appends new rows to its pasts and returns these presents.
+    Appended([&'m str; 2]),
+    /// Its keys and values are these presents, or repeat their heads.
+    Presents([&'m str; 2]),
+    /// Its keys and values are computed from presents in another way.
+    Computed([&'m str; 2]),
+}
+
+impl<'m> Attentions<'m> {
+    /// Finds the nodes that append, each once. The inputs must have been fed to the fold.
+    ///
+    /// # Errors
+    /// Returns [`ConvertRefusal::AttentionForm`] if a node has an unsupported input or output, and the errors
+    /// of [`Fold::shape`].
+    pub(in crate::convert) fn find(decoder: &Decoder<'m>, fold: &mut Fold<'m>) -> Result<Self, OnnxError> {
+        let mut attentions: Vec<AttentionNode<'m>> = Vec::new();
+        let pasts: BTreeMap<_, _> = decoder.caches.iter().map(|cache| (cache.written, cache.past)).collect();
+        let mut seen = BTreeSet::new();
+        for cache in decoder.caches.iter().filter(|cache| matches!(cache.style, WriterStyle::AttentionPast)) {
+            let Some(node) = cache.writer else { continue };
+            if !seen.insert(node.index()) {
+                continue;
+            }
+            let presents = [1, 2].map(|slot| node.output(slot).unwrap_or_default());
+            check_form(
+                &node,
+                &[
+                    (node.input(NONPAD_KV_SEQLEN).is_some(), "nonpad_kv_seqlen beside a past"),
+                    (node.output(PRODUCTS).is_some(), "the output qk_matmul_output"),
+                    (presents.contains(&""), "a past without both presents"),
+                ],
+            )?;
+            let past = pasts.get(presents[0]).copied().unwrap_or(cache.past);
+            attentions.push(AttentionNode::new(node, past, Source::Appended(presents), fold)?);
+        }
+        Ok(Self { nodes: attentions, kept: Vec::new() })
+    }
+
+    /// Adds the nodes that read caches to which other nodes append.
+    ///
+    /// # Errors
+    /// Returns [`ConvertRefusal::AttentionForm`] if a node has an unsupported input, output or attribute, and the
+    /// errors of [`Fold::shape`].
+    pub(in crate::convert) fn find_readers(
+        &mut self,
+        decoder: &Decoder<'m>,
+        over_concat: &[OverConcat<'m>],
+        fold: &mut Fold<'m>,
+        whole: &mut WholeCaches<'m>,
+    ) -> Result<(), OnnxError> {
+        let caches: BTreeMap<_, _> = decoder.caches.iter().map(|cache| (cache.past, cache)).collect();
+        for attention in over_concat {
+            let OverConcat { node, pasts, .. } = attention;
+            check_form(
+                node,
+                &[
+                    (node.input(PASTS[0]).or(node.input(PASTS[1])).is_some(), "a past beside another cache"),
+                    (node.input(NONPAD_KV_SEQLEN).is_some(), "nonpad_kv_seqlen beside a growing cache"),
+                    (
+                        (1..=PRODUCTS).any(|slot| node.output(slot).is_some()),
+                        "a second output without a past",
+                    ),
+                    // Such limits count from slot 0, so a token of a later step would not see itself.
+                    (Limits::from_node(node) != Limits::default(), "is_causal or a window without a past"),
+                ],
+            )?;
+            let [Some(keys), Some(values)] = pasts.map(|past| caches.get(past).copied()) else { continue };
+            let source = match whole.check(attention, [keys, values]) {
+                Ok(()) => Source::Presents([keys.present, values.present]),
+                Err(reason) => {
+                    let output = node.output(0).unwrap_or_default().to_owned();
+                    self.kept.push(KeptAttention { output, reason });
+                    Source::Computed([(1, keys), (2, values)].map(|(slot, cache)| {
+                        let read = node.input(slot).unwrap_or_default();
+                        if read == cache.written { cache.present } else { read }
+                    }))
+                }
+            };
+            self.nodes.push(AttentionNode::new(*node, keys.past, source, fold)?);
+        }
+        Ok(())
+    }
+
+    /// Returns the rule of each node.
+    pub(in crate::convert) fn rules(&self) -> impl Iterator<Item = &Rule> {
+        self.nodes.iter().map(|attention| attention.rules.rule())
+    }
+
+    /// Returns the rule of each node, with the past of the cache that has its keys.
+    pub(in crate::convert) fn by_past(&self) -> impl Iterator<Item = (&'m str, &Rule)> {
+        self.nodes.iter().map(|attention| (attention.past, attention.rules.rule()))
+    }
+
+    /// Returns the presents with keys and values that each node reads after the conversion, and its rule. A node that
+    /// reads values that are computed from presents is left out.
+    pub(in crate::convert) fn readers(&self) -> impl Iterator<Item = ([&'m str; 2], &Rule)> {
+        self.nodes.iter().filter_map(|attention| match attention.source {
+            Source::Appended(presents) | Source::Presents(presents) => {
+                Some((presents, attention.rules.rule()))
+            }
+            Source::Computed(_) => None,
+        })
+    }
+
+    pub(in crate::convert) fn rules_mut(&mut self) -> impl Iterator<Item = &mut Rules> {
+        self.nodes.iter_mut().map(|attention| &mut attention.rules)
+    }
+
+    pub(in crate::convert) fn len(&self) -> usize {
+        self.nodes.len()
+    }
+}
+
+/// Returns an error for the first of these unsupported forms that a node has.
+fn check_form(node: &Node<'_>, forms: &[(bool, &'static str)]) -> Result<(), OnnxError> {
+    match forms.iter().find(|(is_there, _)| *is_there) {
+        Some((_, what)) => Err(node.error(ConvertRefusal::AttentionForm { what })),
+        None => Ok(()),
+    }
+}
+
+impl<'m> AttentionNode<'m> {
+    fn new(
+        node: Node<'m>,
+        past: &'m str,
+        source: Source<'m>,
+        fold: &mut Fold<'m>,
+    ) -> Result<Self, OnnxError> {
+        let mut ranks = Vec::new();
+        for slot in 0..3 {
+            ranks.push(fold.shape(node.input(slot).unwrap_or_default())?.len());
+        }
+        let element = fold.value(node.input(0).unwrap_or_default())?.element;
+        let is_flat = match *ranks {
+            [3, 3, 3] => true,
+            [4, 4, 4] => false,
+            _ => {
+                let what = "queries, keys and values of different ranks";
+                return Err(node.error(ConvertRefusal::AttentionForm { what }));
+            }
+        };
+        let (limits, rules) = (Limits::from_node(&node), Rules::default());
+        Ok(Self { node, past, source, limits, is_flat, rules, element })
+    }
+
+    /// Returns the name of the mask.
+    pub(in crate::convert) fn mask(&self) -> Option<&'m str> {
+        self.node.input(MASK)
+    }
+}

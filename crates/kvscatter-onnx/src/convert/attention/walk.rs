@@ -1,0 +1,263 @@
+//! Follows every cache through the nodes that read it, to the end of each attention operation.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::idioms::IDIOMS;
+use super::nodes::OverConcat;
+use super::site::{CacheRead, Chain, End, Factor, Form, Layout, Mask, Neutral, Scores, Site};
+use crate::convert::probe::{Inputs, Probe};
+use crate::convert::refusal::ConvertRefusal;
+use crate::decoder::Decoder;
+use crate::fold::{Fold, lowest};
+use crate::{Graph, Node, OnnxError};
+
+/// What the walk finds, and every value that contains one entry for each slot.
+#[derive(Debug, Default)]
+pub(in crate::convert) struct Sites<'m> {
+    pub(in crate::convert) sites: Vec<Site<'m>>,
+    pub(in crate::convert) ends: Vec<End<'m>>,
+    pub(in crate::convert) over_concat: Vec<OverConcat<'m>>,
+    pub(in crate::convert) neutral: Vec<Neutral<'m>>,
+    /// The idioms by name, each with the number of its nodes.
+    pub(in crate::convert) idioms: BTreeMap<&'static str, usize>,
+    states: BTreeMap<&'m str, State<'m>>,
+}
+
+/// The meaning of a value that contains one entry for each slot of the cache.
+#[derive(Clone, Debug)]
+pub(super) enum State<'m> {
+    /// Keys or values.
+    Cache(CacheRead<'m>),
+    Scores(Scores<'m>),
+    /// Masked scores, and after them the score of a sink, which has no value. A softmax gives the sink a part of the
+    /// weight.
+    Sunk(Scores<'m>),
+    /// The softmax of the scores of this site, with the slots along the last axis, times factors.
+    Weights {
+        site: usize,
+        factors: Chain<Factor<'m>>,
+    },
+    /// The softmax of scores and a sink.
+    SunkWeights {
+        site: usize,
+    },
+    /// Flags that are computed from weights.
+    Flags,
+}
+
+/// What a node with an idiom leads to.
+pub(super) enum Next<'m> {
+    /// Its outputs have one entry for each slot.
+    State(State<'m>),
+    /// Its output is summed over the slots, where the walk ends.
+    End,
+}
+
+/// A node that reads a value with one entry for each slot, and the states of its inputs.
+pub(super) struct Reading<'n, 'm> {
+    pub(super) node: &'n Node<'m>,
+    pub(super) states: Vec<Option<State<'m>>>,
+}
+
+/// A walk from all presents at once, in the order of the nodes.
+pub(super) struct Walk<'w, 'm> {
+    pub(super) fold: &'w mut Fold<'m>,
+    pub(super) probe: &'w Probe,
+    pub(super) sites: Sites<'m>,
+}
+
+impl<'m> Sites<'m> {
+    /// Follows every cache to the end of each attention operation that reads it. The fold must have been fed with a
+    /// [`shape_probe`].
+    ///
+    /// # Errors
+    /// * Returns [`ConvertRefusal::Reader`] if a node reads a value with one entry for each slot in an
+    ///   unknown way.
+    /// * Returns [`ConvertRefusal::Unmasked`], [`ConvertRefusal::ScoresShape`] or [`ConvertRefusal::Output`]
+    ///   for an attention operation that cannot be converted.
+    pub(in crate::convert) fn find(
+        graph: &Graph<'m>,
+        decoder: &Decoder<'m>,
+        probe: &Probe,
+        fold: &mut Fold<'m>,
+    ) -> Result<Self, OnnxError> {
+        let caches = &decoder.caches;
+        let mut walk = Walk { fold, probe, sites: Self::default() };
+        for cache in caches {
+            walk.sites.states.insert(cache.written, State::Cache(CacheRead::new(cache.past, cache.axis)));
+        }
+        for node in graph.nodes() {
+            walk.visit(node).map_err(|error| node.error_within(error))?;
+        }
+        let presents: BTreeSet<_> = caches.iter().map(|cache| cache.present).collect();
+        let mut outputs = graph.output_names();
+        match outputs.find(|&name| walk.sites.states.contains_key(name) && !presents.contains(name)) {
+            Some(name) => Err(ConvertRefusal::Output { name: name.to_owned() }.into()),
+            None => Ok(walk.sites),
+        }
+    }
+
+    /// Returns `true` if a value has one entry for each slot.
+    pub(in crate::convert) fn has_slots(&self, value: &str) -> bool {
+        self.states.contains_key(value)
+    }
+}
+
+/// Returns a probe whose number of tokens identifies the axis of the slots. It has at most `most` tokens, and
+/// no dimension of a cache has that size.
+pub(in crate::convert) fn shape_probe(decoder: &Decoder<'_>, inputs: &Inputs<'_>, most: usize) -> Probe {
+    // Neither number is a usual number of heads, so each identifies its axis.
+    let (batch, new) =
+        (inputs.batch().unwrap_or(11), inputs.new_tokens().unwrap_or(17.min(most.div_ceil(2))));
+    let dims = decoder.caches.iter().flat_map(|cache| &cache.past_shape);
+    let sizes: BTreeSet<_> = dims.filter_map(|dim| dim.size()).chain([batch, new]).collect();
+    let is_size = |total: &usize| sizes.contains(total);
+    // Odd numbers are tried, because sizes are rarely odd.
+    let total = (new..=most).rev().filter(|total| !total.is_multiple_of(2)).find(|total| !is_size(total));
+    Probe::new(batch, total.unwrap_or(most).saturating_sub(new), new)
+}
+
+impl<'m> Reading<'_, 'm> {
+    /// Returns the name of an input.
+    pub(super) fn input(&self, slot: usize) -> &'m str {
+        self.node.input(slot).unwrap_or_default()
+    }
+
+    /// Returns the name of the first output.
+    pub(super) fn output(&self) -> &'m str {
+        self.node.output(0).unwrap_or_default()
+    }
+
+    pub(super) fn state(&self, slot: usize) -> Option<&State<'m>> {
+        self.states.get(slot).and_then(Option::as_ref)
+    }
+
+    /// Returns the state of an input if no other input has one.
+    pub(super) fn only(&self, slot: usize) -> Option<&State<'m>> {
+        self.slot_of_only().filter(|only| *only == slot).and_then(|slot| self.state(slot))
+    }
+
+    /// Returns the only input that has a state, and its index.
+    pub(super) fn slot_of_only(&self) -> Option<usize> {
+        let mut slots = self.states.iter().enumerate().filter(|(_, state)| state.is_some());
+        let (slot, _) = slots.next()?;
+        slots.next().is_none().then_some(slot)
+    }
+
+    /// Returns the other one of the first two inputs.
+    pub(super) fn other(&self, slot: usize) -> &'m str {
+        self.input(usize::from(slot == 0))
+    }
+}
+
+impl<'m> Walk<'_, 'm> {
+    fn visit(&mut self, node: &Node<'m>) -> Result<(), OnnxError> {
+        let inputs = || node.proto().input.iter();
+        let has_slots = inputs().any(|name| self.sites.states.contains_key(name.as_str()));
+        if !has_slots || node.is("Shape") || node.is("Size") {
+            return Ok(());
+        }
+        let states = inputs().map(|name| self.sites.states.get(name.as_str()).cloned()).collect();
+        match self.next(&Reading { node, states })? {
+            Some(Next::State(state)) => {
+                let parts = if node.is("Split") { node.proto().output.len() } else { 1 };
+                let outputs = (0..parts).filter_map(|slot| node.output(slot));
+                self.sites.states.extend(outputs.map(|output| (output, state.clone())));
+                Ok(())
+            }
+            Some(Next::End) => Ok(()),
+            None => {
+                let first =
+                    (0..3).filter_map(|slot| node.input(slot)).find(|name| self.sites.has_slots(name));
+                Err(ConvertRefusal::Reader { value: first.unwrap_or_default().to_owned() }.into())
+            }
+        }
+    }
+
+    /// Returns the result of a node, or `None` if it has no idiom.
+    fn next(&mut self, reading: &Reading<'_, 'm>) -> Result<Option<Next<'m>>, OnnxError> {
+        // `is` returns true only for operators of the default domain.
+        if reading.output().is_empty() || !reading.node.is(reading.node.op_type()) {
+            return Ok(None);
+        }
+        for idiom in IDIOMS.iter().filter(|idiom| idiom.operators.contains(&reading.node.op_type())) {
+            if let Some(next) = (idiom.next)(self, reading)? {
+                let count = self.sites.idioms.entry(idiom.name).or_default();
+                *count = count.saturating_add(1);
+                return Ok(Some(next));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Returns the state of the output of a node that moves elements, with the axis on which its slots now are.
+    pub(super) fn moved(&mut self, node: &Node<'m>, state: State<'m>) -> Result<Option<Next<'m>>, OnnxError> {
+        let total = self.probe.total();
+        let shape = self.fold.shape(node.output(0).unwrap_or_default())?;
+        let mut axes = shape.iter().enumerate().filter(|&(_, &size)| size == total).map(|(axis, _)| axis);
+        let (Some(axis), None) = (axes.next(), axes.next()) else { return Ok(None) };
+        let is_last = axis.saturating_add(1) == shape.len();
+        Ok(match state {
+            State::Cache(cache) => Some(Next::State(State::Cache(CacheRead { axis, ..cache }))),
+            state => is_last.then_some(Next::State(state)),
+        })
+    }
+
+    /// Returns `true` if hidden scores are still finite after a cast.
+    pub(super) fn keeps_hidden(&mut self, cast: &Node<'m>, masks: &[Mask<'m>]) -> Result<bool, OnnxError> {
+        let to = self.fold.value(cast.output(0).unwrap_or_default())?.element;
+        let hidden = lowest(to);
+        let is_finite =
+            |mask: &Mask<'_>| hidden.zip(lowest(mask.element)).is_some_and(|(to, from)| to <= from);
+        Ok(masks.iter().all(is_finite))
+    }
+
+    /// Returns `true` if a value has one number for each row of scores.
+    pub(super) fn is_per_row(&mut self, value: &str) -> Result<bool, OnnxError> {
+        Ok(self.fold.shape(value)?.last() == Some(&1))
+    }
+
+    pub(super) fn is_over_last(&mut self, softmax: &Node<'m>) -> Result<bool, OnnxError> {
+        let axis = softmax.attribute("axis").and_then(|axis| axis.i).unwrap_or(-1);
+        let last = self.rank(softmax.output(0).unwrap_or_default())?.saturating_sub(1);
+        Ok(axis == -1 || usize::try_from(axis).is_ok_and(|axis| axis == last))
+    }
+
+    /// Returns the layout of scores, or `None` if it is not known.
+    pub(super) fn layout(&mut self, scores: &str) -> Result<Option<Layout>, OnnxError> {
+        let (batch, new, total) = (self.probe.batch, self.probe.new, self.probe.total());
+        Ok(match *self.fold.shape(scores)? {
+            [rows, .., at_new, at_slots] if (at_new, at_slots) != (new, total) || rows == 0 => None,
+            ref shape @ [rows, _, .., _] if rows == batch && shape.len() >= 3 => {
+                Some(Layout::Separate { rank: shape.len() })
+            }
+            [rows, _, _] if rows.is_multiple_of(batch) => {
+                Some(Layout::Merged { heads: rows.checked_div(batch).unwrap_or(1) })
+            }
+            _ => None,
+        })
+    }
+
+    /// Returns `true` if a value that is not computed from a cache has a dimension with the size of the
+    /// slots.
+    pub(super) fn spans_slots(&mut self, value: &str) -> Result<bool, OnnxError> {
+        Ok(self.fold.shape(value)?.contains(&self.probe.total()))
+    }
+
+    pub(super) fn rank(&mut self, value: &str) -> Result<usize, OnnxError> {
+        Ok(self.fold.shape(value)?.len())
+    }
+}
+
+impl<'m> State<'m> {
+    /// Returns the state after a factor, or `None` for scores and weights that no factor may follow.
+    pub(super) fn times(&self, factor: Factor<'m>) -> Option<Self> {
+        let mut state = self.clone();
+        match &mut state {
+            Self::Cache(CacheRead { factors, .. }) | Self::Weights { factors, .. } => factors.push(factor),
+            Self::Scores(scores) => scores.forms.push(Form::Factor(factor)),
+            Self::Sunk(_) | Self::SunkWeights { .. } | Self::Flags => return None,
+        }
+        Some(state)
+    }
+}

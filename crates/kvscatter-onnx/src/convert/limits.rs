@@ -1,0 +1,37 @@
+//! What the attributes of an `Attention` node hide.
+
+use kvscatter::Mode;
+use kvscatter::visibility::Visibility;
+
+use crate::Node;
+
+/// How far before and after its own slot a token of an `Attention` node sees, without a mask. `None` is no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Limits {
+    left: Option<usize>,
+    right: Option<usize>,
+}
+
+impl Limits {
+    /// The attributes that set the limits.
+    pub(super) const ATTRIBUTES: [&str; 3] = ["is_causal", "left_window_size", "right_window_size"];
+
+    /// Reads the attributes of an `Attention` node. Operator set 25 added the sizes of windows, where -1 is no limit.
+    pub(super) fn from_node(node: &Node<'_>) -> Self {
+        let [causal, left, right] = Self::ATTRIBUTES;
+        let size = |name| usize::try_from(node.attribute(name)?.i?).ok();
+        Self { left: size(left), right: if node.flag(causal) { Some(0) } else { size(right) } }
+    }
+
+    /// Returns the rule of the limits in a cache of this many slots, in which they count slots.
+    pub(super) fn of_slots(self, capacity: usize) -> Visibility {
+        let rule = Visibility::new(Mode::Linear, capacity);
+        let rule = self.left.map_or(rule, |left| rule.left(left));
+        self.right.map_or(rule, |right| rule.right(right))
+    }
+
+    pub(super) fn hides(self, own: usize, slot: usize) -> bool {
+        let is_beyond = |limit: Option<usize>, distance: usize| limit.is_some_and(|limit| distance > limit);
+        is_beyond(self.left, own.saturating_sub(slot)) || is_beyond(self.right, slot.saturating_sub(own))
+    }
+}

@@ -1,0 +1,470 @@
+//! Checks by evaluation that the masks of a decoder follow the conversion's rule: causal attention with
+//! padding, and a bias that is proportional to the distance of slot and token.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use kvscatter::ElementType;
+
+use super::attention::{AttentionNode, Layout, MaskKind, Neutral, Site};
+use super::caches::RANK;
+use super::limits::Limits;
+use super::probe::{Distance, Probe};
+use super::refusal::ConvertRefusal;
+use super::rule::{Bias, Rule, Rules, Window};
+use crate::OnnxError;
+use crate::decoder::HIDDEN;
+use crate::fold::{Fold, Value, Values, round};
+
+/// The largest number that masks together may add to all scores of a token. It rounds scores in float32 to multiples of
+/// 1/512, and a larger one rounds more. ALiBi that is counted from the first token adds no more to texts of 32,768
+/// tokens.
+const MAX_BASE: f64 = 16_384.0;
+
+/// The number of roundings that a bias is the result of. Exporters multiply, scale and cast it, and the slope is
+/// rounded as well.
+const ROUNDINGS: f64 = 4.0;
+
+/// Attention whose masks are evaluated.
+pub(super) trait Masked<'m> {
+    /// Attention with equal keys has equal masks. Layers share masks, so each is evaluated once.
+    type Key: Ord;
+
+    fn key(&self) -> Self::Key;
+
+    /// Returns the masks on a probe that was fed to the fold.
+    fn masks(&self, probe: &Probe, fold: &mut Fold<'m>) -> Result<Masks, OnnxError>;
+
+    fn rules(&mut self) -> &mut Rules;
+
+    /// Wraps an error with the node that masks, unless the error already names a node.
+    fn error_within(&self, error: OnnxError) -> OnnxError;
+}
+
+/// Finds the rule of each attention on a probe, which must be the longest one.
+///
+/// [`check`] reports the error of a mask that has no rule. Errors then come in the order of the probes.
+///
+/// # Errors
+/// Returns the errors of [`Fold::value`], for example if a table has no row for the last slot.
+pub(super) fn find_rules<'a, 'm, A: Masked<'m> + 'a>(
+    attention: impl Iterator<Item = &'a mut A>,
+    probe: &Probe,
+    fold: &mut Fold<'m>,
+) -> Result<(), OnnxError> {
+    let mut found: BTreeMap<A::Key, Rules> = BTreeMap::new();
+    for attention in attention {
+        let key = attention.key();
+        if !found.contains_key(&key) {
+            match attention.masks(probe, fold).and_then(|masks| masks.rules(probe, fold)) {
+                Ok(rules) => _ = found.insert(attention.key(), rules),
+                Err(error) if error.cause::<ConvertRefusal>().is_some() => continue,
+                Err(error) => return Err(attention.error_within(error)),
+            }
+        }
+        if let Some(rules) = found.get(&key) {
+            attention.rules().clone_from(rules);
+        }
+    }
+    Ok(())
+}
+
+/// Checks that the masks of each attention follow one of its rules: they hide the same slots from real tokens, and add
+/// the same bias to the others. The attention keeps the rules that they follow.
+///
+/// # Errors
+/// * Returns [`ConvertRefusal::Visibility`] with the first token and slot that differ.
+/// * Returns [`ConvertRefusal::Bias`] for a mask that adds another number.
+/// * Returns the errors of [`Fold::value`].
+pub(super) fn check<'a, 'm, A: Masked<'m> + 'a>(
+    attention: impl Iterator<Item = &'a mut A>,
+    probe: &Probe,
+    fold: &mut Fold<'m>,
+) -> Result<(), OnnxError> {
+    let mut checked: BTreeMap<A::Key, Rules> = BTreeMap::new();
+    for attention in attention {
+        let key = attention.key();
+        if let Some(rules) = checked.get(&key) {
+            attention.rules().clone_from(rules);
+            continue;
+        }
+        let masks = attention.masks(probe, fold);
+        let kept = masks.and_then(|masks| {
+            let rules = attention.rules();
+            let biased = rules.biased;
+            rules.keep(|rule| masks.check(probe, rule, biased, fold))
+        });
+        kept.map_err(|error| attention.error_within(error))?;
+        checked.insert(key, attention.rules().clone());
+    }
+    Ok(())
+}
+
+/// Checks that nodes which add zeros to scores in one step do so in another.
+///
+/// # Errors
+/// Returns [`ConvertRefusal::NotNeutral`], wrapped with the node, and the errors of [`Fold::value`].
+pub(super) fn check_neutral<'m>(neutral: &[Neutral<'m>], fold: &mut Fold<'m>) -> Result<(), OnnxError> {
+    for neutral in neutral {
+        let added = fold.value(neutral.operand)?.as_floats().unwrap_or(&[f64::NAN]);
+        if let Some(&added) = added.iter().find(|&&added| added != 0.0) {
+            return Err(neutral.node.error(ConvertRefusal::NotNeutral { added }));
+        }
+    }
+    Ok(())
+}
+
+impl<'m> Masked<'m> for Site<'m> {
+    type Key = (bool, Vec<(Layout, MaskKind<'m>)>);
+
+    fn key(&self) -> Self::Key {
+        (self.has_sink(), self.masks().iter().map(|mask| (mask.layout, mask.kind)).collect())
+    }
+
+    fn masks(&self, probe: &Probe, fold: &mut Fold<'m>) -> Result<Masks, OnnxError> {
+        Masks::of_site(self, probe, fold)
+    }
+
+    fn rules(&mut self) -> &mut Rules {
+        &mut self.rules
+    }
+
+    fn error_within(&self, error: OnnxError) -> OnnxError {
+        match self.masks().last() {
+            Some(last) => last.node.error_within(error),
+            None => error,
+        }
+    }
+}
+
+impl<'m> Masked<'m> for AttentionNode<'m> {
+    type Key = (Option<&'m str>, Limits);
+
+    fn key(&self) -> Self::Key {
+        (self.mask(), self.limits)
+    }
+
+    fn masks(&self, _: &Probe, fold: &mut Fold<'m>) -> Result<Masks, OnnxError> {
+        let mask = self.mask().map(|name| fold.value(name).cloned()).transpose()?;
+        let effect = match mask.as_ref().map(|mask| mask.element) {
+            Some(ElementType::Bool) => Effect::Chosen { visible_where: true },
+            _ => Effect::Added,
+        };
+        let masks = mask.into_iter().map(|value| MaskValue { value, effect, at: 0 }).collect();
+        Ok(Masks::new(masks, RANK, self.limits, false))
+    }
+
+    fn rules(&mut self) -> &mut Rules {
+        &mut self.rules
+    }
+
+    fn error_within(&self, error: OnnxError) -> OnnxError {
+        self.node.error_within(error)
+    }
+}
+
+/// The masks of one attention operation on one probe.
+pub(super) struct Masks {
+    masks: Vec<MaskValue>,
+    /// The sizes of the axes between the batch and the new tokens. An axis along which no mask differs has
+    /// size 1.
+    heads: Vec<usize>,
+    /// The slots that the operation hides by itself.
+    limits: Limits,
+    /// Whether the softmax has a score that no mask changes. What is added to all other scores then counts.
+    has_sink: bool,
+}
+
+/// The elements of a mask.
+#[derive(Debug)]
+struct MaskValue {
+    value: Value,
+    effect: Effect,
+    /// The index of the mask in its attention operation.
+    at: usize,
+}
+
+impl Masks {
+    /// Creates the masks of scores of this rank.
+    fn new(masks: Vec<MaskValue>, rank: usize, limits: Limits, has_sink: bool) -> Self {
+        let mut heads = vec![1; rank.saturating_sub(3)];
+        for mask in &masks {
+            let inner = mask.value.shape.iter().rev().skip(2);
+            for (size, &of_mask) in heads.iter_mut().rev().zip(inner) {
+                *size = of_mask.max(*size);
+            }
+        }
+        Self { masks, heads, limits, has_sink }
+    }
+
+    fn of_site<'m>(site: &Site<'m>, probe: &Probe, fold: &mut Fold<'m>) -> Result<Self, OnnxError> {
+        let mut masks = Vec::new();
+        let mut ranks = Vec::new();
+        for (at, mask) in site.masks().iter().enumerate() {
+            ranks.push(match mask.layout {
+                Layout::Separate { rank } => rank,
+                Layout::Merged { .. } => RANK,
+            });
+            let (name, effect) = match mask.kind {
+                MaskKind::Add { operand } => (operand, Effect::Added),
+                MaskKind::Where { condition, filler, visible_where } => {
+                    hidden(fold.value(filler)?).map_err(|error| mask.node.error_within(error))?;
+                    (condition, Effect::Chosen { visible_where })
+                }
+                MaskKind::Floor { floor } => {
+                    hidden(fold.value(floor)?).map_err(|error| mask.node.error_within(error))?;
+                    continue;
+                }
+            };
+            let mut value = fold.value(name)?.clone();
+            if value.data.is_none() {
+                return Err(ConvertRefusal::MaskUnknown.into());
+            }
+            if let (Layout::Merged { .. }, &[rows, new, slots]) = (mask.layout, value.shape.as_slice()) {
+                value.shape = match rows.checked_div(probe.batch) {
+                    Some(heads) if rows.is_multiple_of(probe.batch) => vec![probe.batch, heads, new, slots],
+                    _ => vec![1, rows, new, slots],
+                };
+            }
+            masks.push(MaskValue { value, effect, at });
+        }
+        // A mask that differs between heads has an axis between batch and tokens.
+        Ok(Self::new(masks, ranks.into_iter().max().unwrap_or_default(), Limits::default(), site.has_sink()))
+    }
+
+    fn heads(&self) -> usize {
+        self.heads.iter().copied().fold(1, usize::saturating_mul)
+    }
+
+    /// Returns the rule that the masks follow for the last token of the first sample. The sample must have no padding.
+    fn rules(&self, probe: &Probe, fold: &Fold<'_>) -> Result<Rules, OnnxError> {
+        let mut biased = 0;
+        let mut rule = Rule::default();
+        let Some(token) = probe.new.checked_sub(1) else { return Ok(Rules::new(rule, biased)) };
+        let read = [self.heads(), self.masks.len(), probe.total()];
+        fold.charge(read.into_iter().fold(1, usize::saturating_mul))?;
+        for mask in &self.masks {
+            let slopes = (0..self.heads()).map(|head| self.slope(mask, probe, head, token));
+            let slopes = slopes.collect::<Result<Vec<_>, _>>()?;
+            // `check` refuses the bias of a second mask.
+            if rule.bias.is_some() || slopes.iter().all(|&slope| slope == 0.0) {
+                continue;
+            }
+            rule.bias = Some(Bias { heads: self.heads.clone(), slopes, distance: Distance::Slots });
+            biased = mask.at;
+        }
+        let row = Row { probe, sample: 0, token, distances: rule.distances(probe, 0, token) };
+        let bases = self.bases(&row, 0)?;
+        for seen in 0..probe.total() {
+            let slot = probe.total().saturating_sub(seen).saturating_sub(1);
+            if self.score(&row, &bases, (&rule, biased), (0, slot))?.is_hidden {
+                // A token that does not see itself is an error that `check` reports.
+                rule.window = (seen > 0).then_some(Window { size: seen, distance: Distance::Slots });
+                break;
+            }
+        }
+        Ok(Rules::new(rule, biased))
+    }
+
+    /// Returns what a head adds for each step of the distance.
+    ///
+    /// It is the difference of two neighbours, and of those with the smallest numbers, which are rounded least.
+    fn slope(&self, mask: &MaskValue, probe: &Probe, head: usize, token: usize) -> Result<f64, OnnxError> {
+        if !matches!(mask.effect, Effect::Added) {
+            return Ok(0.0);
+        }
+        let mut smallest = f64::INFINITY;
+        let mut slope = 0.0;
+        let mut before: Option<f64> = None;
+        for slot in 0..probe.total() {
+            let added = self.added(mask, (0, head, token, slot))?;
+            if let Some(before) = before.replace(added)
+                && before > HIDDEN
+                && added > HIDDEN
+                && before.abs().max(added.abs()) < smallest
+            {
+                smallest = before.abs().max(added.abs());
+                slope = round(mask.value.element, added - before);
+            }
+        }
+        Ok(slope)
+    }
+
+    /// Compares the rule with what is added to the score of every slot for every real token in every head.
+    fn check(&self, probe: &Probe, rule: &Rule, biased: usize, fold: &Fold<'_>) -> Result<(), OnnxError> {
+        let compared =
+            [self.heads(), self.masks.len().saturating_add(1), probe.batch, probe.new, probe.total()];
+        fold.charge(compared.into_iter().fold(1, usize::saturating_mul))?;
+        let is_real = |sample, token| probe.is_real(sample, probe.past.saturating_add(token));
+        for sample in 0..probe.batch {
+            for token in (0..probe.new).filter(|&token| is_real(sample, token)) {
+                let row = Row { probe, sample, token, distances: rule.distances(probe, sample, token) };
+                let visible = rule.visible(probe, sample, token);
+                let position = row.own();
+                for head in 0..self.heads() {
+                    let bases = self.bases(&row, head)?;
+                    for (slot, &is_visible) in visible.iter().enumerate() {
+                        let score = self.score(&row, &bases, (rule, biased), (head, slot))?;
+                        if let Some((added, linear)) = score.other.filter(|_| !score.is_hidden) {
+                            return Err(ConvertRefusal::Bias { head, position, slot, added, linear }.into());
+                        }
+                        let hidden = score.is_hidden;
+                        if hidden == is_visible {
+                            let padding = (0..position).filter(|&slot| !probe.is_real(sample, slot)).count();
+                            let refusal = ConvertRefusal::Visibility { position, slot, hidden, padding };
+                            return Err(refusal.into());
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns what each mask adds to the score of the token's own slot, or 0 if that hides the slot. If the masks add
+    /// more than [`MAX_BASE`] together, all are 0. Numbers are compared with them, because a softmax ignores what is
+    /// added to all scores of a token.
+    fn bases(&self, row: &Row<'_>, head: usize) -> Result<Vec<f64>, OnnxError> {
+        let base = |mask| {
+            let own = self.added(mask, (row.sample, head, row.token, row.own()))?;
+            Ok::<_, OnnxError>(if own > HIDDEN && !self.has_sink { own } else { 0.0 })
+        };
+        let mut bases = self.masks.iter().map(base).collect::<Result<Vec<_>, _>>()?;
+        if bases.iter().sum::<f64>() > MAX_BASE {
+            bases.fill(0.0);
+        }
+        Ok(bases)
+    }
+
+    /// Returns what the masks together do to a score.
+    fn score(
+        &self,
+        row: &Row<'_>,
+        bases: &[f64],
+        (rule, biased): (&Rule, usize),
+        (head, slot): (usize, usize),
+    ) -> Result<Score, OnnxError> {
+        let is_hidden = self.limits.hides(row.own(), slot);
+        let mut score = Score { is_hidden, other: None };
+        for (mask, base) in self.masks.iter().zip(bases) {
+            let absolute = self.added(mask, (row.sample, head, row.token, slot))?;
+            let added = absolute - base;
+            let (mut linear, mut tolerance) = (0.0, 0.0);
+            if rule.bias.is_some() && mask.at == biased {
+                linear = rule.slope(head) * row.distances.get(slot).copied().unwrap_or_default();
+                tolerance = ROUNDINGS * unit_of(mask.value.element) * (absolute.abs() + base.abs());
+            }
+            let difference = added - linear;
+            if absolute.is_finite() && difference.abs() <= tolerance {
+                continue;
+            }
+            if added <= HIDDEN || difference <= HIDDEN {
+                score.is_hidden = true;
+            } else {
+                score.other.get_or_insert((added, linear));
+            }
+        }
+        Ok(score)
+    }
+
+    /// Returns what a mask adds to a score. A slot that is not chosen gets minus infinity.
+    fn added(
+        &self,
+        mask: &MaskValue,
+        (sample, head, token, slot): (usize, usize, usize, usize),
+    ) -> Result<f64, OnnxError> {
+        let at = element_of(&mask.value.shape, &self.heads, (sample, head, token, slot));
+        let added = match (mask.effect, &mask.value.data, at) {
+            (Effect::Chosen { visible_where }, Some(Values::Bools(flags)), Some(at)) => {
+                flags.get(at).map(|&flag| if flag == visible_where { 0.0 } else { f64::NEG_INFINITY })
+            }
+            (Effect::Added, Some(Values::Floats(numbers)), Some(at)) => numbers.get(at).copied(),
+            _ => None,
+        };
+        added.ok_or_else(|| ConvertRefusal::MaskUnknown.into())
+    }
+}
+
+/// The scores of one token of a sample.
+struct Row<'p> {
+    probe: &'p Probe,
+    sample: usize,
+    token: usize,
+    /// The distance of each slot from the token.
+    distances: Vec<f64>,
+}
+
+impl Row<'_> {
+    /// Returns the slot of the token.
+    fn own(&self) -> usize {
+        self.probe.slot_of(self.token)
+    }
+}
+
+/// What masks do to a score.
+struct Score {
+    is_hidden: bool,
+    /// The first number that is added instead of the bias, and the bias.
+    other: Option<(f64, f64)>,
+}
+
+/// The effect of one element of a mask on a score.
+#[derive(Clone, Copy, Debug)]
+enum Effect {
+    /// The element is added.
+    Added,
+    /// The score is kept if the element equals `visible_where`.
+    Chosen { visible_where: bool },
+}
+
+/// Returns the largest relative error of one rounding to a type.
+fn unit_of(element: ElementType) -> f64 {
+    match element {
+        ElementType::Float16 => 1.0 / 2048.0,
+        ElementType::BFloat16 => 1.0 / 256.0,
+        // Exporters compute in float32, also if they cast to float64 at the end.
+        _ => 1.0 / 16_777_216.0,
+    }
+}
+
+/// Returns the index of the mask's element for a score, or `None` if the shapes do not broadcast. `heads` has
+/// the sizes of the axes between the batch and the new tokens.
+pub(super) fn element_of(
+    shape: &[usize],
+    heads: &[usize],
+    (sample, head, token, slot): (usize, usize, usize, usize),
+) -> Option<usize> {
+    let mut rest = head;
+    let inner = heads.iter().rev().map(|&size| {
+        let index = rest.checked_rem(size).unwrap_or_default();
+        rest = rest.checked_div(size).unwrap_or_default();
+        index
+    });
+    let score = [slot, token].into_iter().chain(inner).chain([sample]);
+    let mut step = 1_usize;
+    let mut place = 0_usize;
+    for (&size, index) in shape.iter().rev().zip(score) {
+        if size != 1 {
+            if index >= size {
+                return None;
+            }
+            place = place.checked_add(index.checked_mul(step)?)?;
+        }
+        step = step.checked_mul(size)?;
+    }
+    (shape.len() <= heads.len().saturating_add(3)).then_some(place)
+}
+
+/// Checks that a value is a single very negative number.
+fn hidden(value: &Value) -> Result<(), OnnxError> {
+    match &value.data {
+        Some(Values::Floats(numbers)) => match numbers.as_slice() {
+            [number] if *number <= HIDDEN => Ok(()),
+            [number] => Err(ConvertRefusal::Filler { filler: *number, limit: HIDDEN }.into()),
+            _ => Err(ConvertRefusal::MaskUnknown.into()),
+        },
+        _ => Err(ConvertRefusal::MaskUnknown.into()),
+    }
+}

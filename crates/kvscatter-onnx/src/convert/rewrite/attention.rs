@@ -1,0 +1,101 @@
+//! Writes `Attention` nodes that read static caches.
+
+use kvscatter::ElementType;
+
+use crate::OnnxError;
+use crate::convert::attention::{AttentionNode, PASTS, Source};
+use crate::convert::fusion::Operands;
+use crate::convert::limits::Limits;
+use crate::convert::rewriter::{Rewriter, over_caches};
+use crate::convert::rule::Rule;
+use crate::edit::NewNode;
+
+/// Replaces attention that consists of separate nodes by one node.
+pub(super) fn fuse(rewriter: &mut Rewriter<'_, '_, '_>, operands: &Operands<'_>) -> Result<(), OnnxError> {
+    if let Some(last) = rewriter.editor.producer(operands.output) {
+        rewriter.editor.remove_node(last);
+    }
+    let [keys, values] = operands.presents();
+    let caches = [operands.queries, keys, values];
+    let (new, lengths) = static_attention(rewriter, caches, &operands.rule, operands.element)?;
+    let last = operands.add_before_last(rewriter.editor, new, &lengths)?;
+    let last = match operands.is_merged {
+        false => last,
+        true => {
+            let by_head = rewriter.editor.add(last.called("attention"));
+            rewriter.merged(&by_head)?
+        }
+    };
+    rewriter.editor.add(last.outputs(&[operands.output]));
+    Ok(())
+}
+
+/// Makes an `Attention` node read the static caches. If it appends rows, a `TensorScatter` for keys and one for values
+/// write them before.
+pub(super) fn rewrite(
+    rewriter: &mut Rewriter<'_, '_, '_>,
+    attention: &AttentionNode<'_>,
+) -> Result<(), OnnxError> {
+    let node = &attention.node;
+    let input = |slot| node.input(slot).unwrap_or_default();
+    let heads = |name| node.attribute(name).and_then(|attribute| attribute.i).unwrap_or_default();
+    let (of_queries, of_keys) = (heads("q_num_heads"), heads("kv_num_heads"));
+    rewriter.editor.remove_node(node.index());
+    if let Source::Appended(presents) = attention.source {
+        for ((slot, past), present) in [(1, PASTS[0]), (2, PASTS[1])].into_iter().zip(presents) {
+            let update = match attention.is_flat {
+                true => by_head(rewriter, input(slot), of_keys)?,
+                false => input(slot).to_owned(),
+            };
+            rewriter.scatter(input(past), &update, present);
+        }
+    }
+    let output = node.output(0).unwrap_or_default();
+    let mut dropped = Limits::ATTRIBUTES.to_vec();
+    let (Source::Appended(operands) | Source::Presents(operands) | Source::Computed(operands)) =
+        attention.source;
+    let is_flat = attention.is_flat && !matches!(attention.source, Source::Computed(_));
+    let mut queries = input(0).to_owned();
+    if is_flat {
+        queries = by_head(rewriter, &queries, of_queries)?;
+        dropped.extend(["q_num_heads", "kv_num_heads"]);
+    }
+    let kept = node.proto().attribute.iter();
+    let kept = kept.filter(|it| it.name.as_deref().is_none_or(|name| !dropped.contains(&name)));
+    let [keys, values] = operands;
+    let (rule, element) = (attention.rules.rule(), attention.element);
+    let (new, _) = static_attention(rewriter, [&queries, keys, values], rule, element)?;
+    let new = new.attributes(kept.cloned());
+    if !is_flat {
+        rewriter.editor.add(new.outputs(&[output]));
+        return Ok(());
+    }
+    let by_head = rewriter.editor.add(new.called("attention"));
+    let by_token = rewriter.editor.add(NewNode::new("Transpose", &[&by_head]).ints("perm", &[0, 2, 1, 3]));
+    let flat = rewriter.editor.ints(&[0, 0, -1])?;
+    rewriter.editor.node_with_outputs("Reshape", &[&by_token, &flat], &[output]);
+    Ok(())
+}
+
+/// Adds a value `[batch, tokens, heads * head size]` as `[batch, heads, tokens, head size]`. Returns the name.
+fn by_head(rewriter: &mut Rewriter<'_, '_, '_>, value: &str, heads: i64) -> Result<String, OnnxError> {
+    let shape = rewriter.editor.ints(&[0, 0, heads, -1])?;
+    let split = rewriter.editor.node("Reshape", &[value, &shape]);
+    Ok(rewriter.editor.add(NewNode::new("Transpose", &[&split]).ints("perm", &[0, 2, 1, 3])))
+}
+
+/// Creates an `Attention` of queries to static caches, `[batch, heads, tokens or slots, head size]` each. Returns the
+/// node, and the name of the value with the number of slots in use.
+fn static_attention(
+    rewriter: &mut Rewriter<'_, '_, '_>,
+    operands: [&str; 3],
+    rule: &Rule,
+    element: ElementType,
+) -> Result<(NewNode, String), OnnxError> {
+    let [_, keys, _] = operands;
+    let (mask, lengths) = match rewriter.ring_of(keys) {
+        None => (rewriter.mask(rule, element)?, rewriter.nonpad_kv_seqlen()),
+        Some(ring) => (rewriter.ring_mask(ring)?, rewriter.ring_lengths(ring)?),
+    };
+    Ok((over_caches(operands, &mask, &lengths), lengths))
+}
