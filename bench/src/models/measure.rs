@@ -119,9 +119,9 @@ impl Decoders {
 
     fn inputs(&self, converted: &Converted) -> Inputs {
         Inputs::Static {
-            write_indices: converted.write_indices.clone(),
-            lengths: converted.nonpad_kv_seqlen.clone(),
-            windowed: converted.rings.keys().next().map_or(self.capacity, |ring| ring.capacity),
+            write_indices: converted.report.inputs.write_indices.clone(),
+            lengths: converted.report.inputs.nonpad_kv_seqlen.clone(),
+            windowed: converted.report.caches.rings.keys().next().map_or(self.capacity, |ring| ring.capacity),
         }
     }
 

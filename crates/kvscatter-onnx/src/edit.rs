@@ -8,6 +8,7 @@
 mod finish;
 pub(crate) mod names;
 mod node;
+mod origins;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,6 +25,7 @@ use crate::{Data, Graph, GraphError, OnnxError, Tensor, tensor_proto};
 
 use names::{Names, captures, replace_captures, subgraphs};
 pub(crate) use node::NewNode;
+pub(crate) use origins::Origins;
 
 /// A model's graph while it is being changed.
 ///
@@ -39,6 +41,10 @@ pub(crate) struct Editor<'p> {
     /// The inputs and outputs of the graph by name.
     declared: BTreeMap<String, Vec<Declared>>,
     removed: BTreeSet<usize>,
+    /// The node of the graph before the changes that each node comes from. A new node comes from the node that was
+    /// removed last, because it takes its place.
+    origins: Vec<Option<usize>>,
+    last_removed: Option<usize>,
     /// The values whose type or shape may have changed.
     changed: BTreeSet<String>,
     /// The inputs of the graph that are dropped if no node reads them.
@@ -77,6 +83,8 @@ impl<'p> Editor<'p> {
             readers: BTreeMap::new(),
             declared: BTreeMap::new(),
             removed: BTreeSet::new(),
+            origins: Vec::new(),
+            last_removed: None,
             changed: BTreeSet::new(),
             unread: BTreeSet::new(),
             constants: BTreeMap::new(),
@@ -84,6 +92,7 @@ impl<'p> Editor<'p> {
         };
         for index in 0..editor.nodes().len() {
             editor.index(index);
+            editor.origins.push(Some(index));
         }
         let graph = &editor.model.graph;
         let inputs = graph.input.iter().enumerate().map(|(at, value)| (value, Declared::Input(at)));
@@ -129,6 +138,7 @@ impl<'p> Editor<'p> {
         let output = proto.output.first().cloned().unwrap_or_default();
         let index = self.nodes().len();
         self.graph().node.push(proto);
+        self.origins.push(self.last_removed);
         self.index(index);
         output
     }
@@ -183,6 +193,7 @@ impl<'p> Editor<'p> {
     /// Removes a node. Another node must then produce its outputs, unless no node reads them.
     pub(crate) fn remove_node(&mut self, index: usize) {
         self.removed.insert(index);
+        self.last_removed = self.origins.get(index).copied().flatten();
         for output in self.model.graph.node.get(index).into_iter().flat_map(|node| &node.output) {
             if self.producers.get(output) == Some(&index) {
                 self.producers.remove(output);
@@ -331,7 +342,7 @@ impl<'p> Editor<'p> {
         self.unread.insert(input.to_owned());
     }
 
-    /// Completes the changes and puts the graph in order.
+    /// Completes the changes and puts the graph in order. Returns where its nodes come from.
     ///
     /// * Nodes that no output depends on and unused initializers are dropped.
     /// * Every node is moved after the nodes that it reads from, and otherwise keeps its place. A new node is
@@ -341,10 +352,11 @@ impl<'p> Editor<'p> {
     /// # Errors
     /// Returns the errors of [`Graph::new`]: [`GraphError::ValueMissing`] if a node still reads from a removed
     /// one, [`GraphError::DuplicateName`], and [`GraphError::Cycle`].
-    pub(crate) fn finish(self) -> Result<(), OnnxError> {
+    pub(crate) fn finish(self) -> Result<Origins, OnnxError> {
         let graph = self.model.graph.get_or_insert_default();
-        finish::finish(graph, &self.removed, &self.unread, self.changed)?;
-        Graph::new(self.model).map(|_| ())
+        let order = finish::finish(graph, &self.removed, &self.unread, self.changed)?;
+        Graph::new(self.model)?;
+        Ok(Origins::new(order.iter().map(|&index| self.origins.get(index).copied().flatten())))
     }
 
     /// Changes every declaration of an input or an output of the graph.

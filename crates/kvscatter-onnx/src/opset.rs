@@ -9,6 +9,7 @@ mod operators;
 
 use std::collections::BTreeSet;
 
+use crate::edit::Origins;
 use crate::edit::names::{Names, subgraphs_mut};
 use crate::graph::{DEFAULT_DOMAIN, full_domain, in_node, label};
 use crate::proto::{FunctionProto, ModelProto, NodeProto, OperatorSetIdProto};
@@ -31,7 +32,8 @@ const IR_VERSION: i64 = 11;
 
 /// Upgrades the default domain of a model and of its functions to the operator set `to`, from 18 to 24.
 ///
-/// Imports that are already at least as new are not changed, and neither are other domains.
+/// Imports that are already at least as new are not changed, and neither are other domains. Returns where the nodes of
+/// the graph come from, or `None` if they are not changed.
 ///
 /// # Errors
 /// If an error is returned, the model is only partly changed.
@@ -41,7 +43,8 @@ const IR_VERSION: i64 = 11;
 ///   model's own operator set does not have.
 /// * Returns [`GraphError::OperatorChanged`], wrapped in [`OnnxError::InNode`], for an operator whose meaning
 ///   at `to` is different.
-pub(crate) fn upgrade(model: &mut ModelProto, to: i64) -> Result<(), OnnxError> {
+pub(crate) fn upgrade(model: &mut ModelProto, to: i64) -> Result<Option<Origins>, OnnxError> {
+    let mut origins = None;
     let to = to.min(NEWEST);
     let functions: BTreeSet<_> = model
         .functions
@@ -53,11 +56,12 @@ pub(crate) fn upgrade(model: &mut ModelProto, to: i64) -> Result<(), OnnxError> 
         && let Some(graph) = model.graph.as_option_mut()
     {
         let names = Names::of_graph(graph);
-        Scope { adapter: Adapter::new(from, to, names), functions: &functions }.upgrade(&mut graph.node)?;
+        let mut scope = Scope { adapter: Adapter::new(from, to, names), functions: &functions };
+        origins = Some(scope.upgrade(&mut graph.node)?);
     }
     model.functions.iter_mut().try_for_each(|function| upgrade_function(function, to, &functions))?;
     model.ir_version = Some(model.ir_version.unwrap_or_default().max(IR_VERSION));
-    Ok(())
+    Ok(origins)
 }
 
 fn upgrade_function(
@@ -67,7 +71,8 @@ fn upgrade_function(
 ) -> Result<(), OnnxError> {
     let Some(from) = raise(&mut function.opset_import, to)? else { return Ok(()) };
     let names = Names::of_function(function);
-    Scope { adapter: Adapter::new(from, to, names), functions }.upgrade(&mut function.node)
+    Scope { adapter: Adapter::new(from, to, names), functions }.upgrade(&mut function.node)?;
+    Ok(())
 }
 
 /// Imports version `to` if the imported version is older. Returns the older version in that case.
@@ -97,10 +102,11 @@ struct Scope<'f> {
 }
 
 impl Scope<'_> {
-    fn upgrade(&mut self, nodes: &mut Vec<NodeProto>) -> Result<(), OnnxError> {
+    fn upgrade(&mut self, nodes: &mut Vec<NodeProto>) -> Result<Origins, OnnxError> {
         let mut upgraded = Vec::with_capacity(nodes.len());
+        let mut origins = Vec::with_capacity(nodes.len());
         for (index, mut node) in std::mem::take(nodes).into_iter().enumerate() {
-            subgraphs_mut(&mut node).try_for_each(|graph| self.upgrade(&mut graph.node))?;
+            subgraphs_mut(&mut node).try_for_each(|graph| self.upgrade(&mut graph.node).map(|_| ()))?;
             let op_type = node.op_type.as_deref().unwrap_or_default();
             let is_default = full_domain(node.domain.as_deref()) == DEFAULT_DOMAIN;
             if is_default && !self.functions.contains(op_type) {
@@ -109,9 +115,10 @@ impl Scope<'_> {
             } else {
                 upgraded.push(node);
             }
+            origins.resize(upgraded.len(), Some(index));
         }
         *nodes = upgraded;
-        Ok(())
+        Ok(Origins::new(origins))
     }
 
     fn adapt(&mut self, node: NodeProto) -> Result<Vec<NodeProto>, OnnxError> {

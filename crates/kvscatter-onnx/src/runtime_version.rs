@@ -24,6 +24,13 @@ impl RuntimeVersion {
     pub const WITH_CAP: Self = Self { major: 1, minor: 27 };
 }
 
+impl Default for RuntimeVersion {
+    /// Returns [`WITH_SCATTER`](Self::WITH_SCATTER), which every converted model needs.
+    fn default() -> Self {
+        Self::WITH_SCATTER
+    }
+}
+
 impl FromStr for RuntimeVersion {
     type Err = ParseRuntimeVersionError;
 

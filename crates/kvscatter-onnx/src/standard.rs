@@ -25,14 +25,14 @@ mod sunk;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use node::{Replacing, Standard};
 use proof::FormProofs;
 use rule::rule;
 
 use crate::decoder::Decoder;
-use crate::edit::Editor;
+use crate::edit::{Editor, Origins};
 use crate::fold::{Fold, Value};
 use crate::graph::{DEFAULT_DOMAIN, full_domain};
 use crate::proto::ModelProto;
@@ -43,6 +43,13 @@ pub use error::NoStandardForm;
 /// Returns `true` if [`standardize`] replaces a node.
 pub(crate) fn replaces(node: &Node<'_>) -> bool {
     rule(node).is_some()
+}
+
+/// What was replaced in a decoder.
+pub(crate) struct Standardized<'m> {
+    /// The number of nodes of each operator.
+    pub(crate) replaced: BTreeMap<&'m str, usize>,
+    pub(crate) origins: Origins,
 }
 
 /// Replaces the nodes of a decoder, whose graph is that of `model`. The fold must have been fed with a small
@@ -58,7 +65,7 @@ pub(crate) fn standardize<'m>(
     graph: &Graph<'m>,
     decoder: &Decoder<'m>,
     fold: &mut Fold<'m>,
-) -> Result<(), OnnxError> {
+) -> Result<Standardized<'m>, OnnxError> {
     let mut editor = Editor::new(model)?;
     for cache in &decoder.caches {
         declare(&mut editor, cache.past, &cache.past_shape, &cache.known_shape)?;
@@ -67,23 +74,27 @@ pub(crate) fn standardize<'m>(
     }
     let mut standard = Standard::new(&mut editor);
     let mut proofs = FormProofs::new();
+    let mut replaced = BTreeMap::new();
     for node in graph.nodes() {
         let Some(rule) = rule(node) else { continue };
-        let replaced = check_positions(node, graph).and_then(|()| facts(node, fold)).and_then(|facts| {
+        let result = check_positions(node, graph).and_then(|()| facts(node, fold)).and_then(|facts| {
             // A node with an open input, as in a mixture of experts, cannot be proved. It stays.
             let Some(facts) = facts else { return Ok(()) };
             let replacing = Replacing { node: node.proto(), facts: &facts };
             // The proof evaluates nodes that the file does not have.
             proofs.prove(&rule, &replacing).map_err(OnnxError::into_root)?;
             standard.editor.remove_node(node.index());
-            (rule.replace)(&mut standard, &replacing)
+            (rule.replace)(&mut standard, &replacing)?;
+            let count = replaced.entry(node.op_type()).or_default();
+            *count = usize::saturating_add(*count, 1);
+            Ok(())
         });
-        replaced.map_err(|error| node.error_within(error))?;
+        result.map_err(|error| node.error_within(error))?;
     }
-    editor.finish()?;
+    let origins = editor.finish()?;
     drop_unused_imports(model);
     drop_declared_constants(model);
-    Ok(())
+    Ok(Standardized { replaced, origins })
 }
 
 /// Refuses a `GroupQueryAttention` whose positions the graph computes. In a first run the operator uses only the

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use kvscatter_onnx::convert::{
-    self, ConvertOptions, Converted, KeptAttention, KeptReason, LinearWindow, RingSize, UNLIMITED,
-    WindowedCaches,
+    self, ConvertOptions, Converted, KeptAttention, KeptReason, LinearWindow, PassReport, Report, RingSize,
+    UNLIMITED, WindowedCaches,
 };
 use kvscatter_onnx::source::ModelSource;
 use kvscatter_onnx::text::units;
@@ -98,6 +98,10 @@ pub(crate) struct Convert {
     #[arg(long, value_name = "VERSION")]
     onnxruntime: Option<RuntimeVersion>,
 
+    /// Show what each pass of the conversion changed, what it keeps, and what was compared to prove that
+    #[arg(long)]
+    explain: bool,
+
     /// How to place files of weights if the output is in another folder
     #[arg(long, value_enum, default_value_t)]
     weights: WeightFiles,
@@ -139,6 +143,9 @@ pub(crate) fn run(args: Convert, output: &mut Output) -> Result<Outcome, Command
         output.json(&document(&args, &converted, &files))?;
     } else {
         show(&args, &converted, &files, output)?;
+        if args.explain {
+            explain(&converted.report, output)?;
+        }
     }
     Ok(Outcome::Passed)
 }
@@ -162,46 +169,48 @@ fn show(
     files: &[DataFile],
     output: &mut Output,
 ) -> Result<(), CommandError> {
+    let report = &converted.report;
     let slots = args.max_seq;
     let heading = format!(
         "{}: {}, read by {}",
         one_line(&args.output.display().to_string()),
-        caches(converted, slots),
-        readers(converted)
+        caches(report, slots),
+        readers(report)
     );
     writeln!(output, "{}", hanging(0, &heading))?;
-    rings(converted, args).iter().try_for_each(|line| writeln!(output, "{}", hanging(2, line)))?;
+    rings(report, args).iter().try_for_each(|line| writeln!(output, "{}", hanging(2, line)))?;
     weights::show(files, output)?;
-    if let Some(branch) = &converted.branch {
+    if let Some(branch) = &report.branch {
         writeln!(output, "{}", hanging(2, &merged::line(branch)))?;
     }
-    if converted.fused > 0 {
+    if report.attention.fused > 0 {
         let became =
-            format!("{} took the place of separate nodes.", count(converted.fused, "Attention node"));
+            format!("{} took the place of separate nodes.", count(report.attention.fused, "Attention node"));
         writeln!(output, "{became}")?;
     }
-    kept(&converted.kept).iter().try_for_each(|line| writeln!(output, "{}", hanging(2, line)))?;
-    if converted.least_onnxruntime >= RuntimeVersion::WITH_CAP {
+    kept(&report.attention.kept).iter().try_for_each(|line| writeln!(output, "{}", hanging(2, line)))?;
+    if report.least_onnxruntime >= RuntimeVersion::WITH_CAP {
         let needs = format!(
             "Attention caps its scores. Run the model with kvscatter's plugin, with tract, or with ONNX Runtime {} or \
              newer: earlier versions let hidden slots count.",
-            converted.least_onnxruntime
+            report.least_onnxruntime
         );
         writeln!(output, "{}", hanging(2, &needs))?;
     }
     let input =
         |name: &str, what: &str, contract: &str| vec![name.to_owned(), what.to_owned(), contract.to_owned()];
-    let first = match converted.rings.is_empty() {
+    let first = match report.caches.rings.is_empty() {
         true => "the slot of each sample's first new token",
         false => "the position of each sample's first new token, which keeps growing in rings",
     };
-    let mut rows = vec![input(&converted.write_indices, "int64 [batch]", first)];
-    if let Some(mask) = &converted.attention_mask {
+    let mut rows = vec![input(&report.inputs.write_indices, "int64 [batch]", first)];
+    if let Some(mask) = &report.inputs.attention_mask {
         let shape = format!("[batch, {slots}]");
         rows.push(input(mask, &shape, "1 for every slot that holds a real token after this step"));
     }
-    if let Some(nonpad) = &converted.nonpad_kv_seqlen {
-        let contract = format!("{} + the new tokens of this step, padding included", converted.write_indices);
+    if let Some(nonpad) = &report.inputs.nonpad_kv_seqlen {
+        let contract =
+            format!("{} + the new tokens of this step, padding included", report.inputs.write_indices);
         rows.push(input(nonpad, "int64 [batch]", &contract));
     }
     writeln!(output, "\n{}", table(&["Input", "Shape", "Value"], &[], rows))?;
@@ -212,11 +221,11 @@ fn show(
             "Bind each past and its present to one buffer, and fill it with finite values at the start."
         )
     )?;
-    if let Some(first) = converted.states.first() {
+    if let Some(first) = report.states.first() {
         let text = format!(
             "{} stays as it is, such as {:?}. Start with zeros, and feed the state of each step to the next one. A \
              state contains all tokens of a sample. {WHO_RUNS_STATES}.",
-            count(converted.states.len(), "state"),
+            count(report.states.len(), "state"),
             first.past
         );
         writeln!(output, "\n{}", paragraph(&one_line(&text)))?;
@@ -225,9 +234,9 @@ fn show(
         let text = format!("KvSession and generate refuse this model: {refusal}. Run it in your own loop.");
         writeln!(output, "\n{}", paragraph(&one_line(&text)))?;
     }
-    size(converted, slots).map_or(Ok(()), |size| writeln!(output, "\n{size}"))?;
+    size(report, slots).map_or(Ok(()), |size| writeln!(output, "\n{size}"))?;
     writeln!(output)?;
-    cost(converted, slots).iter().try_for_each(|text| writeln!(output, "{}", paragraph(text)))?;
+    cost(report, slots).iter().try_for_each(|text| writeln!(output, "{}", paragraph(text)))?;
     Ok(())
 }
 
@@ -239,10 +248,10 @@ fn refusal(converted: &Converted) -> Option<SessionError> {
 }
 
 /// Returns the number of caches of each size.
-fn caches(converted: &Converted, max_seq: usize) -> String {
-    let in_rings = converted.rings.values().sum();
-    let linear = converted.caches.saturating_sub(in_rings);
-    let sizes = converted.rings.iter().map(|(ring, caches)| (*caches, "ring", ring.capacity));
+fn caches(report: &Report, max_seq: usize) -> String {
+    let in_rings = report.caches.rings.values().sum();
+    let linear = report.caches.count.saturating_sub(in_rings);
+    let sizes = report.caches.rings.iter().map(|(ring, caches)| (*caches, "ring", ring.capacity));
     let sizes = [(linear, "cache", max_seq)].into_iter().filter(|(caches, ..)| *caches > 0).chain(sizes);
     let texts: Vec<_> = sizes
         .map(|(caches, what, slots)| format!("{} of {}", count(caches, what), count(slots, "slot")))
@@ -251,7 +260,7 @@ fn caches(converted: &Converted, max_seq: usize) -> String {
 }
 
 /// Returns a line for each size of rings, and one for each window without a ring.
-fn rings(converted: &Converted, args: &Convert) -> Vec<String> {
+fn rings(report: &Report, args: &Convert) -> Vec<String> {
     let ring = |ring: &RingSize| {
         format!(
             "Rings of {}: a window of {}, steps of up to {}, and a sample can go back {}.",
@@ -266,7 +275,7 @@ fn rings(converted: &Converted, args: &Convert) -> Vec<String> {
         one_line(&format!("Kept linear caches for {attentions} with a window of {window}: {reason}"))
     };
     let mut lines: Vec<_> =
-        converted.rings.keys().map(ring).chain(converted.linear_windows.iter().map(linear)).collect();
+        report.caches.rings.keys().map(ring).chain(report.caches.linear_windows.iter().map(linear)).collect();
     if lines.is_empty() && (args.chunk.is_some() || args.rewind.is_some()) {
         lines.push("No layer has a window, so --chunk and --rewind have no effect.".to_owned());
     }
@@ -289,10 +298,10 @@ fn kept(all: &[KeptAttention]) -> Vec<String> {
 }
 
 /// Returns the number of attention operations of each kind.
-fn readers(converted: &Converted) -> String {
-    let nodes = count(converted.attention_nodes, "Attention node");
-    let separate = converted.attentions.saturating_sub(converted.attention_nodes);
-    match (converted.attention_nodes, separate) {
+fn readers(report: &Report) -> String {
+    let nodes = count(report.attention.nodes, "Attention node");
+    let separate = report.attention.count.saturating_sub(report.attention.nodes);
+    match (report.attention.nodes, separate) {
         (_, 0) => nodes,
         (0, _) => format!("{} of separate nodes", count(separate, "attention")),
         _ => format!("{nodes} and {} of separate nodes", count(separate, "attention")),
@@ -300,10 +309,10 @@ fn readers(converted: &Converted) -> String {
 }
 
 /// Returns the sizes of the caches.
-fn size(converted: &Converted, max_seq: usize) -> Option<String> {
-    let sample = converted.bytes_per_sample?;
-    let slot = units::bytes(converted.bytes_per_slot?);
-    let linear = converted.linear_bytes_per_sample?;
+fn size(report: &Report, max_seq: usize) -> Option<String> {
+    let sample = report.caches.bytes_per_sample?;
+    let slot = units::bytes(report.caches.bytes_per_slot?);
+    let linear = report.caches.linear_bytes_per_sample?;
     let without_rings = match sample == linear {
         true => ":".to_owned(),
         false => format!(". Without rings, they would take {}:", units::bytes(linear)),
@@ -313,9 +322,9 @@ fn size(converted: &Converted, max_seq: usize) -> Option<String> {
 }
 
 /// Returns the slots of each sample that are an input of attention in every step, in a layer with the most slots.
-fn slots_per_step(converted: &Converted, max_seq: usize) -> usize {
-    let largest_ring = converted.rings.keys().map(|ring| ring.capacity).max();
-    largest_ring.filter(|_| converted.most_tokens.is_some()).unwrap_or(max_seq)
+fn slots_per_step(report: &Report, max_seq: usize) -> usize {
+    let largest_ring = report.caches.rings.keys().map(|ring| ring.capacity).max();
+    largest_ring.filter(|_| report.caches.most_tokens.is_some()).unwrap_or(max_seq)
 }
 
 /// Returns some context lengths with the ratio of all slots to those in use, if the ratio is at least 2.
@@ -326,11 +335,11 @@ fn ratios(slots: usize) -> impl Iterator<Item = (usize, usize)> {
 }
 
 /// Returns what a step reads, as paragraphs. This does not depend on how much of a cache is in use.
-fn cost(converted: &Converted, max_seq: usize) -> Vec<String> {
-    let slots = count(slots_per_step(converted, max_seq), "slot");
-    match converted.most_tokens {
+fn cost(report: &Report, max_seq: usize) -> Vec<String> {
+    let slots = count(slots_per_step(report, max_seq), "slot");
+    match report.caches.most_tokens {
         Some(most_tokens) => vec![cost_of_rings(most_tokens, &slots)],
-        None => cost_of_linear_caches(converted, max_seq, &slots),
+        None => cost_of_linear_caches(report, max_seq, &slots),
     }
 }
 
@@ -351,7 +360,7 @@ fn cost_of_rings(most_tokens: usize, slots: &str) -> String {
 }
 
 /// Returns what a step of a model with linear caches reads.
-fn cost_of_linear_caches(converted: &Converted, max_seq: usize, slots: &str) -> Vec<String> {
+fn cost_of_linear_caches(report: &Report, max_seq: usize, slots: &str) -> Vec<String> {
     let ratios: Vec<_> =
         ratios(max_seq).map(|(context, ratio)| format!("{ratio} × at {context} tokens")).collect();
     let ratios = if ratios.is_empty() { String::new() } else { format!(" ({})", ratios.join(", ")) };
@@ -362,7 +371,7 @@ fn cost_of_linear_caches(converted: &Converted, max_seq: usize, slots: &str) -> 
         )
     };
     // Without the used length, no engine can stop there.
-    if converted.nonpad_kv_seqlen.is_none() {
+    if report.inputs.nonpad_kv_seqlen.is_none() {
         return vec![reads("Attention of separate nodes", "So")];
     }
     let [(few, slower, few_in_plugin), (many, faster, many_in_plugin)] = MEASURED;
@@ -372,7 +381,7 @@ fn cost_of_linear_caches(converted: &Converted, max_seq: usize, slots: &str) -> 
             .to_owned(),
         reads("ONNX Runtime without the plugin", "Without the plugin,"),
     ];
-    if converted.attention_nodes != converted.attentions {
+    if report.attention.nodes != report.attention.count {
         text.push(format!("Attention of separate nodes reads all {slots} in every engine."));
     }
     text.push(format!(
@@ -383,8 +392,22 @@ fn cost_of_linear_caches(converted: &Converted, max_seq: usize, slots: &str) -> 
     text
 }
 
+/// Shows the passes with their proofs, and what the nodes of the exported attention do.
+fn explain(report: &Report, output: &mut Output) -> Result<(), CommandError> {
+    let cells = |pass: &PassReport| {
+        vec![pass.name.to_owned(), pass.change.clone(), pass.claim.to_string(), pass.proof.clone()]
+    };
+    let passes = table(&["Pass", "Changed", "Keeps", "Compared"], &[], report.passes.iter().map(cells));
+    writeln!(output, "\n{passes}")?;
+    let idioms =
+        report.attention.idioms.iter().map(|(name, nodes)| vec![nodes.to_string(), (*name).to_owned()]);
+    writeln!(output, "\n{}", table(&["Nodes", "Of the exported attention"], &[0], idioms))?;
+    Ok(())
+}
+
 fn document(args: &Convert, converted: &Converted, files: &[DataFile]) -> Value {
-    let slots = slots_per_step(converted, args.max_seq);
+    let report = &converted.report;
+    let slots = slots_per_step(report, args.max_seq);
     let ring = |(ring, caches): (&RingSize, &usize)| {
         let RingSize { capacity, window, chunk, rewind, .. } = ring;
         json!({"capacity": capacity, "window": window, "chunk": chunk, "rewind": rewind, "caches": caches})
@@ -393,14 +416,14 @@ fn document(args: &Convert, converted: &Converted, files: &[DataFile]) -> Value 
     let linear = |LinearWindow { window, attentions, reason }: &LinearWindow| json!({"window": window, "attentions": attentions, "reason": reason.to_string()});
     // The bytes are those of all caches, and `null` if the model leaves a size open.
     let cost = json!({
-        "bytes_per_sample": converted.bytes_per_sample,
-        "bytes_per_linear_sample": converted.linear_bytes_per_sample,
-        "bytes_per_slot": converted.bytes_per_slot,
+        "bytes_per_sample": report.caches.bytes_per_sample,
+        "bytes_per_linear_sample": report.caches.linear_bytes_per_sample,
+        "bytes_per_slot": report.caches.bytes_per_slot,
         "slots_per_step": slots,
         // Whether attention also takes the used length, so that an engine can stop there.
-        "takes_length": converted.nonpad_kv_seqlen.is_some(),
+        "takes_length": report.inputs.nonpad_kv_seqlen.is_some(),
         // The most tokens of a sample, if all caches are rings.
-        "most_tokens": converted.most_tokens,
+        "most_tokens": report.caches.most_tokens,
         "slots_to_context": ratios(slots)
             .map(|(context, ratio)| json!({"context": context, "ratio": ratio}))
             .collect::<Value>(),
@@ -409,32 +432,47 @@ fn document(args: &Convert, converted: &Converted, files: &[DataFile]) -> Value 
         "model": args.model.display().to_string(),
         "output": args.output.display().to_string(),
         "max_seq": args.max_seq,
-        "caches": converted.caches,
-        "rings": converted.rings.iter().map(ring).collect::<Value>(),
-        "linear_windows": converted.linear_windows.iter().map(linear).collect::<Value>(),
-        "attentions": converted.attentions,
-        "attention_nodes": converted.attention_nodes,
-        "fused": converted.fused,
+        "caches": report.caches.count,
+        "rings": report.caches.rings.iter().map(ring).collect::<Value>(),
+        "linear_windows": report.caches.linear_windows.iter().map(linear).collect::<Value>(),
+        "attentions": report.attention.count,
+        "attention_nodes": report.attention.nodes,
+        "fused": report.attention.fused,
+        // What the nodes of the exported attention do, with the number of nodes.
+        "idioms": report.attention.idioms,
+        "passes": report
+            .passes
+            .iter()
+            .map(|pass| {
+                json!({
+                    "name": pass.name,
+                    "change": pass.change,
+                    "keeps": pass.claim.to_string(),
+                    "proof": pass.proof,
+                })
+            })
+            .collect::<Value>(),
         // Attention operations that could not become one node.
-        "kept": converted
+        "kept": report
+            .attention
             .kept
             .iter()
             .map(|kept| json!({"output": kept.output, "reason": kept.reason.to_string()}))
             .collect::<Value>(),
-        "write_indices": converted.write_indices,
-        "attention_mask": converted.attention_mask,
-        "nonpad_kv_seqlen": converted.nonpad_kv_seqlen,
-        "least_onnxruntime": converted.least_onnxruntime.to_string(),
+        "write_indices": report.inputs.write_indices,
+        "attention_mask": report.inputs.attention_mask,
+        "nonpad_kv_seqlen": report.inputs.nonpad_kv_seqlen,
+        "least_onnxruntime": report.least_onnxruntime.to_string(),
         // The branch of a merged decoder that was converted.
-        "merged": converted.branch.as_ref().map(merged::document),
+        "merged": report.branch.as_ref().map(merged::document),
         // States beside the caches, which are not changed.
-        "states": converted
+        "states": report
             .states
             .iter()
             .map(|state| json!({"past": state.past, "present": state.present}))
             .collect::<Value>(),
         // The inputs whose meaning the graph does not show.
-        "unknown_inputs": converted.unknown_inputs,
+        "unknown_inputs": report.inputs.unknown,
         // The reason why sessions do not run the model; `null` if they do.
         "refusal": refusal(converted).map(|refusal| refusal.to_string()),
         "cost": without_null(cost, &["most_tokens"]),

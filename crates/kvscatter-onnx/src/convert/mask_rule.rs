@@ -2,10 +2,12 @@
 
 use std::collections::BTreeSet;
 
+use super::caches;
 use super::exported::Exported;
+use super::options::ConvertOptions;
+use super::passes::{self, PASSES};
 use super::refusal::ConvertRefusal;
 use super::rule::Rule;
-use super::{caches, conversion};
 use crate::decoder::Decoder;
 use crate::{Model, OnnxError};
 
@@ -47,11 +49,13 @@ pub fn mask_rule(model: &Model, tokens: usize) -> Option<MaskRule> {
 
 /// Checks the masks, and returns the rule of each attention.
 fn check(model: &Model, tokens: usize) -> Result<Vec<Rule>, OnnxError> {
-    let (standard, padding) = conversion::prepared(model, &model.graph()?, tokens)?;
-    let graph = standard.graph()?;
+    let options = ConvertOptions::new(tokens);
+    let Some((_, preparing)) = PASSES.split_last() else { return Ok(Vec::new()) };
+    let passed = passes::run(model, options, preparing)?;
+    let graph = passed.model.graph()?;
     let decoder = Decoder::from_graph(&graph)?;
     caches::check(&graph, &decoder, tokens)?;
-    let mut exported = Exported::new(&standard, &graph, &decoder, tokens, padding)?;
+    let mut exported = Exported::new(&passed.model, &graph, &decoder, tokens, passed.padding)?;
     exported.check_masks()?;
     Ok(exported.rules().cloned().collect())
 }

@@ -2,6 +2,7 @@
 
 use super::conversion::{Converted, convert};
 use super::refusal::{ConvertError, ConvertRefusal};
+use super::report::CacheReport;
 use super::rule::CacheWindow;
 use super::soundness;
 use super::windows::LinearWindow;
@@ -32,7 +33,7 @@ pub enum ConvertOutcome {
 /// The windows of a decoder's attention, and what rings save.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Windows {
-    /// The window of each attention operation, as in [`Converted::windows`].
+    /// The window of each attention operation, as in [`CacheReport::windows`].
     pub caches: Vec<CacheWindow>,
     /// The number of bytes of all caches of one sample if they are linear, or `None` if the model leaves a size open.
     pub linear_bytes: Option<u64>,
@@ -43,12 +44,12 @@ pub struct Windows {
 }
 
 impl Windows {
-    fn new(converted: Converted) -> Self {
+    fn new(caches: CacheReport) -> Self {
         Self {
-            linear_bytes: converted.linear_bytes_per_sample,
-            ring_bytes: converted.bytes_per_sample.filter(|_| !converted.rings.is_empty()),
-            caches: converted.windows,
-            linear: converted.linear_windows,
+            linear_bytes: caches.linear_bytes_per_sample,
+            ring_bytes: caches.bytes_per_sample.filter(|_| !caches.rings.is_empty()),
+            caches: caches.windows,
+            linear: caches.linear_windows,
         }
     }
 
@@ -68,7 +69,7 @@ impl ConvertOutcome {
     #[must_use]
     pub fn at(model: &Model, max_seq: usize) -> Self {
         match convert(model, max_seq) {
-            Ok(converted) => Self::Convert { max_seq, windows: Windows::new(converted) },
+            Ok(converted) => Self::Convert { max_seq, windows: Windows::new(converted.report.caches) },
             Err(cause) => Self::refused(model, max_seq, cause),
         }
     }
@@ -78,7 +79,9 @@ impl ConvertOutcome {
     #[must_use]
     pub fn near(model: &Model, max_seq: usize) -> Self {
         match near(model, max_seq) {
-            Ok((max_seq, converted)) => Self::Convert { max_seq, windows: Windows::new(converted) },
+            Ok((max_seq, converted)) => {
+                Self::Convert { max_seq, windows: Windows::new(converted.report.caches) }
+            }
             Err(cause) => Self::refused(model, max_seq, cause),
         }
     }

@@ -16,13 +16,13 @@ use super::rewriter::{Rewriter, StaticInputs};
 use super::ring::Slots;
 use super::rule::Rule;
 use crate::decoder::{Cache, InputRole, WriterStyle};
-use crate::edit::{Editor, NewNode};
+use crate::edit::{Editor, NewNode, Origins};
 use crate::fold::lowest;
 use crate::proto::ModelProto;
 use crate::{Dimension, OnnxError};
 
 /// Rewrites the graph of a model. `proto` must be a copy of the exported model. The attention operations in
-/// `fused` become one node each, and caches become rings as `slots` has them.
+/// `fused` become one node each, and caches become rings as `slots` has them. Returns where the new nodes come from.
 ///
 /// # Errors
 /// Returns [`ConvertRefusal::ScoresType`] if a mask cannot be created for scores, and the errors of the
@@ -33,7 +33,7 @@ pub(super) fn rewrite<'m>(
     fused: &[Operands<'_>],
     slots: Slots<'_>,
     proto: &mut ModelProto,
-) -> Result<StaticInputs, OnnxError> {
+) -> Result<(StaticInputs, Origins), OnnxError> {
     let mut editor = Editor::new(proto)?;
     let Exported { decoder, inputs, padding, .. } = exported;
     let mut rewriter = Rewriter::new(&mut editor, decoder, inputs, slots, *padding);
@@ -57,10 +57,10 @@ pub(super) fn rewrite<'m>(
         }
     }
     let mut inputs = rewriter.into_inputs();
-    editor.finish()?;
+    let origins = editor.finish()?;
     let kept: BTreeSet<_> = proto.graph.input.iter().filter_map(|input| input.name.as_deref()).collect();
     inputs.attention_mask = inputs.attention_mask.filter(|mask| kept.contains(mask.as_str()));
-    Ok(inputs)
+    Ok((inputs, origins))
 }
 
 /// Declares the cache's size and replaces the `Concat` that appended to it.

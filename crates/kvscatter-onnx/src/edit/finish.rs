@@ -14,6 +14,8 @@ use super::names::{reads, subgraphs_mut};
 /// are dropped, and so are inputs in `unread` that no node reads, and the declared shapes of values that depend on
 /// `changed` values.
 ///
+/// Returns the index that each node had.
+///
 /// # Errors
 /// Returns [`GraphError::Cycle`] for a node that depends on itself.
 pub(super) fn finish(
@@ -21,13 +23,13 @@ pub(super) fn finish(
     removed: &BTreeSet<usize>,
     unread: &BTreeSet<String>,
     mut changed: BTreeSet<String>,
-) -> Result<(), OnnxError> {
+) -> Result<Vec<usize>, OnnxError> {
     let order = {
         let links = Links::new(&graph.node, removed);
         links.order(&graph.node, &links.live(graph))?
     };
     let mut nodes: Vec<Option<NodeProto>> = std::mem::take(&mut graph.node).into_iter().map(Some).collect();
-    graph.node = order.into_iter().filter_map(|index| nodes.get_mut(index)?.take()).collect();
+    graph.node = order.iter().filter_map(|&index| nodes.get_mut(index)?.take()).collect();
     for node in &mut graph.node {
         let outputs = node.output.iter().map(String::as_str);
         if reads(node).into_iter().chain(outputs).any(|name| changed.contains(name)) {
@@ -39,7 +41,7 @@ pub(super) fn finish(
     let is_kept = |name: &String| !unread.contains(name) || used.contains(name.as_str());
     graph.input.retain(|input| input.name.as_ref().is_none_or(is_kept));
     prune_values(graph, &changed);
-    Ok(())
+    Ok(order)
 }
 
 /// The dependencies between nodes.

@@ -35,7 +35,7 @@ impl<'p> Indices<'p> {
     /// Puts the graph in order and returns the number of added nodes.
     pub(super) fn finish(self) -> Result<usize, OnnxError> {
         let added = self.count();
-        self.editor.finish().map(|()| added)
+        self.editor.finish().map(|_| added)
     }
 
     /// Returns the indices for `ScatterElements`: the position of every element on the axis. They are int64

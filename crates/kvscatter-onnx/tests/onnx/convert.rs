@@ -65,12 +65,16 @@ fn every_cache_is_written_by_one_node_at_one_place() {
         );
         let graph = converted.model.graph().unwrap();
         let found = Decoder::from_graph(&graph).unwrap();
-        assert_eq!((found.caches.len(), converted.caches, converted.attentions), (4, 4, 2), "{decoder}");
+        assert_eq!(
+            (found.caches.len(), converted.report.caches.count, converted.report.attention.count),
+            (4, 4, 2),
+            "{decoder}"
+        );
         for cache in &found.caches {
             assert!(matches!(cache.style, WriterStyle::TensorScatter(kvscatter::Mode::Linear)), "{decoder}");
             let writer = cache.writer.unwrap();
             let names = (writer.input(0), writer.input(2), writer.output(0));
-            let expected = (cache.past, converted.write_indices.as_str(), cache.present);
+            let expected = (cache.past, converted.report.inputs.write_indices.as_str(), cache.present);
             assert_eq!(names, (Some(expected.0), Some(expected.1), Some(expected.2)), "{decoder}");
             assert_eq!((cache.axis, cache.capacity()), (2, Dimension::Known(MAX_SEQ)), "{decoder}");
             assert_eq!(Some(&cache.past_shape), cache.present_info.shape.as_ref(), "{decoder}");
@@ -78,10 +82,22 @@ fn every_cache_is_written_by_one_node_at_one_place() {
         }
         let mask = found.input(InputRole::AttentionMask).unwrap();
         assert_eq!(mask.shape.as_ref().unwrap()[1], Dimension::Known(MAX_SEQ), "{decoder}");
-        assert_eq!(converted.nonpad_kv_seqlen.as_deref(), Some("nonpad_kv_seqlen"), "{decoder}");
+        assert_eq!(
+            converted.report.inputs.nonpad_kv_seqlen.as_deref(),
+            Some("nonpad_kv_seqlen"),
+            "{decoder}"
+        );
         let fused = if CONCAT.contains(&decoder) { 2 } else { 0 };
-        assert_eq!((converted.attention_nodes, converted.fused), (2, fused), "{decoder}");
-        assert!(converted.kept.is_empty(), "{decoder}: {:?}", converted.kept);
+        assert_eq!(
+            (converted.report.attention.nodes, converted.report.attention.fused),
+            (2, fused),
+            "{decoder}"
+        );
+        assert!(
+            converted.report.attention.kept.is_empty(),
+            "{decoder}: {:?}",
+            converted.report.attention.kept
+        );
         for cache in &found.caches {
             let reads = |node: &&Node<'_>| node.reads().contains(cache.present);
             let readers: Vec<_> = graph.nodes().iter().filter(reads).map(Node::op_type).collect();
@@ -142,8 +158,11 @@ fn names_that_are_taken_are_avoided_and_names_mean_nothing() {
     values.filter_map(|value| value.name.as_mut()).for_each(rename);
     graph.initializer.iter_mut().filter_map(|tensor| tensor.name.as_mut()).for_each(rename);
     let converted = convert(&model, MAX_SEQ).unwrap();
-    assert_eq!((converted.caches, converted.write_indices.as_str()), (4, "write_indices_1"));
-    assert_eq!(converted.attention_mask.as_deref(), Some("xattention_mask"));
+    assert_eq!(
+        (converted.report.caches.count, converted.report.inputs.write_indices.as_str()),
+        (4, "write_indices_1")
+    );
+    assert_eq!(converted.report.inputs.attention_mask.as_deref(), Some("xattention_mask"));
 }
 
 /// Raising the operator set inserts nodes before others.

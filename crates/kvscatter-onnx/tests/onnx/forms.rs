@@ -107,8 +107,8 @@ fn relaid(layout: &Layout) -> Model {
 fn check(name: &str, converted: &Converted, elements: [ElementType; 4]) {
     let graph = converted.model.graph().unwrap();
     let decoder = Decoder::from_graph(&graph).unwrap();
-    let kept: Vec<_> = converted.kept.iter().map(|kept| kept.reason.to_string()).collect();
-    assert_eq!((decoder.caches.len(), converted.attention_nodes), (4, 2), "{name}: {kept:?}");
+    let kept: Vec<_> = converted.report.attention.kept.iter().map(|kept| kept.reason.to_string()).collect();
+    assert_eq!((decoder.caches.len(), converted.report.attention.nodes), (4, 2), "{name}: {kept:?}");
     let [batch, heads, slots, size] = [
         Dimension::Symbolic("batch_size"),
         Dimension::Known(2),
@@ -221,7 +221,10 @@ fn keys_and_values_in_one_cache_are_written_at_once() {
     let converted = convert(&packed(), MAX_SEQ).unwrap();
     let graph = converted.model.graph().unwrap();
     let decoder = Decoder::from_graph(&graph).unwrap();
-    assert_eq!((decoder.caches.len(), converted.attentions, converted.fused), (2, 2, 0));
+    assert_eq!(
+        (decoder.caches.len(), converted.report.attention.count, converted.report.attention.fused),
+        (2, 2, 0)
+    );
     let batch = Dimension::Symbolic("batch_size");
     for cache in &decoder.caches {
         let expected = vec![batch, Dimension::Known(1), Dimension::Known(MAX_SEQ), Dimension::Known(64)];
@@ -229,7 +232,12 @@ fn keys_and_values_in_one_cache_are_written_at_once() {
         assert!(cache.is_static());
     }
     assert!(
-        converted.kept.iter().all(|kept| kept.reason.to_string() == "keys or values are not a whole cache")
+        converted
+            .report
+            .attention
+            .kept
+            .iter()
+            .all(|kept| kept.reason.to_string() == "keys or values are not a whole cache")
     );
 }
 
@@ -288,8 +296,11 @@ fn new_rows_are_cast_where_the_present_is_cast_back() {
         assert_eq!(maker(cache.update.unwrap()).is("Cast"), element == Float16);
     }
     // Queries of float32 do not fit to a cache of float16.
-    assert_eq!((converted.fused, converted.kept.len()), (1, 1));
-    assert_eq!(converted.kept[0].reason.to_string(), "the queries are float, and a cache is float16");
+    assert_eq!((converted.report.attention.fused, converted.report.attention.kept.len()), (1, 1));
+    assert_eq!(
+        converted.report.attention.kept[0].reason.to_string(),
+        "the queries are float, and a cache is float16"
+    );
 }
 
 #[test]
@@ -338,7 +349,7 @@ fn a_state_stays_as_it_is_and_is_named() {
 
     let converted = convert(&exported, MAX_SEQ).unwrap();
     let expected = KeptState { past: "past.conv".to_owned(), present: "present.conv".to_owned() };
-    assert_eq!((converted.states.as_slice(), converted.caches), (&[expected][..], 4));
+    assert_eq!((converted.report.states.as_slice(), converted.report.caches.count), (&[expected][..], 4));
     assert_eq!(converted.model.metadata("kvscatter.states"), Some("past.conv -> present.conv"));
     let after = converted.model.graph().unwrap();
     let after = Decoder::from_graph(&after).unwrap();
@@ -376,7 +387,7 @@ fn a_state_of_an_operator_that_the_model_defines() {
 fn the_samples_of_a_state_may_have_another_name() {
     let mut model = with_state();
     declare(&mut model, "past.conv: float[samples, 64, 2]");
-    assert_eq!(convert(&model, MAX_SEQ).unwrap().states.len(), 1);
+    assert_eq!(convert(&model, MAX_SEQ).unwrap().report.states.len(), 1);
 }
 
 #[test]

@@ -130,9 +130,13 @@ fn attributes(attention: &Node<'_>) -> (f32, f32, i64) {
 /// Checks that a decoder has one `Attention` that reads the caches, and returns the attributes.
 fn fused(what: &str, form: &Form<'_>) -> (f32, f32, i64) {
     let converted = converted(form);
-    let kept: Vec<_> = converted.kept.iter().map(|kept| kept.reason.to_string()).collect();
+    let kept: Vec<_> = converted.report.attention.kept.iter().map(|kept| kept.reason.to_string()).collect();
     assert_eq!(
-        (converted.attentions, converted.attention_nodes, converted.fused),
+        (
+            converted.report.attention.count,
+            converted.report.attention.nodes,
+            converted.report.attention.fused
+        ),
         (1, 1, 1),
         "{what}: {kept:?}"
     );
@@ -143,7 +147,7 @@ fn fused(what: &str, form: &Form<'_>) -> (f32, f32, i64) {
         ["present.k", "present.v", "nonpad_kv_seqlen"].map(Some)
     );
     assert_eq!([4, 5].map(|slot| attention.input(slot)), [None, None], "{what}");
-    assert_eq!(converted.nonpad_kv_seqlen.as_deref(), Some("nonpad_kv_seqlen"), "{what}");
+    assert_eq!(converted.report.inputs.nonpad_kv_seqlen.as_deref(), Some("nonpad_kv_seqlen"), "{what}");
     let visible = attention.input(3).unwrap();
     let mask = graph.nodes().iter().find(|node| node.output(0) == Some(visible)).unwrap();
     assert_eq!(mask.op_type(), "Unsqueeze", "{what}");
@@ -163,11 +167,18 @@ fn fused(what: &str, form: &Form<'_>) -> (f32, f32, i64) {
 /// Checks that the attention of a decoder stays as it is, and returns the reason.
 pub(super) fn kept(form: &Form<'_>) -> KeptReason {
     let mut converted = converted(form);
-    assert_eq!((converted.attentions, converted.attention_nodes, converted.fused), (1, 0, 0));
+    assert_eq!(
+        (
+            converted.report.attention.count,
+            converted.report.attention.nodes,
+            converted.report.attention.fused
+        ),
+        (1, 0, 0)
+    );
     assert!(op_types(&converted).contains(&"Softmax") && !op_types(&converted).contains(&"Attention"));
-    assert_eq!(converted.nonpad_kv_seqlen, None);
-    let kept = converted.kept.remove(0);
-    assert!(converted.kept.is_empty());
+    assert_eq!(converted.report.inputs.nonpad_kv_seqlen, None);
+    let kept = converted.report.attention.kept.remove(0);
+    assert!(converted.report.attention.kept.is_empty());
     assert_eq!(kept.output, "y");
     kept.reason
 }
@@ -235,7 +246,7 @@ fn every_form_becomes_one_node() {
     let mut model = Form { weights: "$", values: "Cast($) {to=float}", ..wide }.model();
     declare(&mut model, "logits: float[batch, tokens, 24]");
     let converted = convert(&model, SLOTS).unwrap();
-    assert_eq!(converted.fused, 1);
+    assert_eq!(converted.report.attention.fused, 1);
     let graph = converted.model.graph().unwrap();
     let last = graph.nodes().iter().find(|node| node.output(0) == Some("y")).unwrap();
     assert_eq!((last.op_type(), last.attribute("to").unwrap().i), ("Cast", Some(1)));
@@ -339,11 +350,18 @@ fn forms_whose_result_would_change_are_refused() {
 fn a_cap_stays_for_an_older_onnx_runtime() {
     let options = |version: &str| ConvertOptions::new(SLOTS).onnxruntime(version.parse().unwrap());
     let model = Form { scores: CAPPED, ..Form::grouped() }.model();
-    assert_eq!(convert(&model, options("1.27")).unwrap().fused, 1);
+    assert_eq!(convert(&model, options("1.27")).unwrap().report.attention.fused, 1);
     let converted = convert(&model, options("1.26.9")).unwrap();
     assert_eq!(converted.model.metadata("kvscatter.least_onnxruntime"), Some("1.25"));
-    assert_eq!((converted.attentions, converted.attention_nodes, converted.fused), (1, 0, 0));
-    let reasons: Vec<_> = converted.kept.iter().map(|kept| &kept.reason).collect();
+    assert_eq!(
+        (
+            converted.report.attention.count,
+            converted.report.attention.nodes,
+            converted.report.attention.fused
+        ),
+        (1, 0, 0)
+    );
+    let reasons: Vec<_> = converted.report.attention.kept.iter().map(|kept| &kept.reason).collect();
     assert!(matches!(*reasons, [KeptReason::Softcap]), "{reasons:?}");
     assert!(op_types(&converted).contains(&"Tanh") && !op_types(&converted).contains(&"Attention"));
     let error = convert(&model, options("1.24")).unwrap_err().to_string();
@@ -364,7 +382,7 @@ fn an_attention_with_a_cap_is_refused_for_an_older_onnx_runtime() {
     attributes.push(float("softcap", 5.0));
     let exported = model.graph().unwrap().nodes()[index].label();
     let options = ConvertOptions::new(SLOTS);
-    assert_eq!(convert(&model, options).unwrap().least_onnxruntime, RuntimeVersion::WITH_CAP);
+    assert_eq!(convert(&model, options).unwrap().report.least_onnxruntime, RuntimeVersion::WITH_CAP);
     let error = convert(&model, options.onnxruntime(RuntimeVersion::WITH_SCATTER)).unwrap_err();
     assert!(matches!(error.cause(), Some(ConvertRefusal::OnnxRuntime { .. })), "{error}");
     assert!(
@@ -377,7 +395,7 @@ fn an_attention_with_a_cap_is_refused_for_an_older_onnx_runtime() {
 fn products_of_rank_3_are_reshaped_away() {
     let model = load("decoders/optimum-1.18-opt");
     let converted = convert(&model, SLOTS).unwrap();
-    assert_eq!((converted.fused, converted.kept.len()), (2, 0));
+    assert_eq!((converted.report.attention.fused, converted.report.attention.kept.len()), (2, 0));
     let graph = converted.model.graph().unwrap();
     let attentions: Vec<_> = graph.nodes().iter().filter(|node| node.is("Attention")).collect();
     assert_eq!(attentions.len(), 2);
@@ -402,8 +420,8 @@ fn samples_and_heads_may_be_merged() {
     let split = "y = Reshape(Neg(attended), Concat([-1, 6], Shape(attended) {start=1}) {axis=0})";
     insert(&mut model, end + 1, Nodes::parse(split));
     let converted = convert(&model, SLOTS).unwrap();
-    let kept: Vec<_> = converted.kept.iter().map(|kept| kept.reason.to_string()).collect();
-    assert_eq!((converted.attention_nodes, converted.fused), (1, 1), "{kept:?}");
+    let kept: Vec<_> = converted.report.attention.kept.iter().map(|kept| kept.reason.to_string()).collect();
+    assert_eq!((converted.report.attention.nodes, converted.report.attention.fused), (1, 1), "{kept:?}");
     let graph = converted.model.graph().unwrap();
     let attended = graph.nodes().iter().find(|node| node.output(0) == Some("attended")).unwrap();
     assert_eq!(attended.op_type(), "Reshape");
@@ -435,22 +453,22 @@ fn a_window_with_a_bias_is_no_ring() {
     let mask = WINDOWED.replace('$', "Add($, Mul(0.5[6, 1, 1], Cast(slots) {to=float}))");
     let converted = with_rings(&Form { mask: &mask, ..Form::plain() }.model());
     let reason = LinearReason::Bias;
-    assert_eq!(converted.linear_windows, [LinearWindow { window: 4, attentions: 1, reason }]);
-    assert!(converted.rings.is_empty());
+    assert_eq!(converted.report.caches.linear_windows, [LinearWindow { window: 4, attentions: 1, reason }]);
+    assert!(converted.report.caches.rings.is_empty());
 }
 
 /// The table is as long as the cache of the model needs, and a list of all positions up to the last one grows with it.
 #[test]
 fn positions_limit_the_tokens_of_a_ring() {
     let windowed = Form { mask: WINDOWED, ..Form::plain() };
-    assert_eq!(with_rings(&windowed.model()).most_tokens, Some(SLOTS));
+    assert_eq!(with_rings(&windowed.model()).report.caches.most_tokens, Some(SLOTS));
     let queries = "all = Range(0, Add(ReduceMax(position_ids) {keepdims=0}, 1), 1)
         Add($, ReduceMin(Cast(all) {to=float}) {keepdims=0})";
     let mut model = Form { queries, ..windowed }.model();
     let graph = graph_mut(&mut model);
     reroute(graph, "where", "words");
     graph.node.retain(|node| node.output[0] != "where");
-    assert_eq!(with_rings(&model).most_tokens, Some(SLOTS));
+    assert_eq!(with_rings(&model).report.caches.most_tokens, Some(SLOTS));
 }
 
 /// Both layers read the cache of the first one, and share the nodes that repeat its heads.
@@ -466,8 +484,11 @@ fn layers_that_share_a_cache_become_one_node_each() {
         *read = read.replace("present.1", "present.0");
     }
     let converted = convert(&model, SLOTS).unwrap();
-    assert!(converted.kept.is_empty(), "{:?}", converted.kept);
-    assert_eq!((converted.caches, converted.attentions, converted.fused), (2, 2, 2));
+    assert!(converted.report.attention.kept.is_empty(), "{:?}", converted.report.attention.kept);
+    assert_eq!(
+        (converted.report.caches.count, converted.report.attention.count, converted.report.attention.fused),
+        (2, 2, 2)
+    );
 }
 
 /// Scores whose heads and samples share a dimension, as in Bloom and Falcon.
@@ -524,8 +545,8 @@ fn values_that_are_read_elsewhere_stay() {
     let mut model = Form { weights, ..Form::plain() }.model();
     graph_mut(&mut model).output.extend(values("other: float[batch, 6, tokens, 4]"));
     let converted = convert(&model, SLOTS).unwrap();
-    assert_eq!((converted.attention_nodes, converted.kept.len()), (0, 2));
-    let reasons: Vec<_> = converted.kept.iter().map(|kept| &kept.reason).collect();
+    assert_eq!((converted.report.attention.nodes, converted.report.attention.kept.len()), (0, 2));
+    let reasons: Vec<_> = converted.report.attention.kept.iter().map(|kept| &kept.reason).collect();
     assert!(reasons.iter().any(|reason| matches!(reason, KeptReason::Read { .. })), "{reasons:?}");
     assert!(op_types(&converted).contains(&"Softmax"));
 }
@@ -548,8 +569,8 @@ fn types_of_queries_and_caches_must_be_equal() {
         insert(&mut model, place, Nodes::parse(&format!("narrow_{part} = Cast(rows) {{to=float16}}")));
     }
     let converted = convert(&model, SLOTS).unwrap();
-    assert_eq!(converted.fused, 0);
-    let reason = &converted.kept[0].reason;
+    assert_eq!(converted.report.attention.fused, 0);
+    let reason = &converted.report.attention.kept[0].reason;
     assert!(matches!(reason, KeptReason::Types { queries: Float32, cache: Float16 }), "{reason}");
 }
 
@@ -557,11 +578,25 @@ fn types_of_queries_and_caches_must_be_equal() {
 fn keep_attention_leaves_every_node() {
     let options = ConvertOptions::new(SLOTS).keep_attention(true);
     let converted = convert(&Form::grouped().model(), options).unwrap();
-    assert_eq!((converted.attentions, converted.attention_nodes, converted.fused), (1, 0, 0));
-    assert!(converted.kept.is_empty() && converted.nonpad_kv_seqlen.is_none());
+    assert_eq!(
+        (
+            converted.report.attention.count,
+            converted.report.attention.nodes,
+            converted.report.attention.fused
+        ),
+        (1, 0, 0)
+    );
+    assert!(converted.report.attention.kept.is_empty() && converted.report.inputs.nonpad_kv_seqlen.is_none());
     assert!(op_types(&converted).contains(&"Expand") && op_types(&converted).contains(&"Softmax"));
     // Nodes that the exporter wrote as Attention are not kept, because they have the past as inputs.
     let exported = load("mobius-llama-dynamic");
     let converted = convert(&exported, options).unwrap();
-    assert_eq!((converted.attentions, converted.attention_nodes, converted.fused), (2, 2, 0));
+    assert_eq!(
+        (
+            converted.report.attention.count,
+            converted.report.attention.nodes,
+            converted.report.attention.fused
+        ),
+        (2, 2, 0)
+    );
 }

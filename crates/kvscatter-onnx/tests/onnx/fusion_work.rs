@@ -74,7 +74,7 @@ fn large_models_stay_far_below_the_limit() {
     let scores = |layer| format!("Mul($, {:?})", by_layer(layer / 5));
     let deep = Deep { layers: 80, heads: 128, kv_heads: 8, size: 128, scores, tiled: None };
     let converted = convert(&deep.model(), 64).unwrap();
-    assert_eq!((converted.fused, converted.kept.len()), (80, 0));
+    assert_eq!((converted.report.attention.fused, converted.report.attention.kept.len()), (80, 0));
 }
 
 /// Nothing is taken from the proof of another layer if a constant differs.
@@ -84,8 +84,8 @@ fn a_layer_with_other_constants_is_examined() {
     for tiled in 0..3 {
         let deep = Deep { layers: 3, heads: 6, kv_heads: 3, size: 4, scores, tiled: Some(tiled) };
         let converted = convert(&deep.model(), 16).unwrap();
-        let reasons: Vec<_> = converted.kept.iter().map(|kept| &kept.reason).collect();
-        assert_eq!(converted.fused, 2, "{tiled}");
+        let reasons: Vec<_> = converted.report.attention.kept.iter().map(|kept| &kept.reason).collect();
+        assert_eq!(converted.report.attention.fused, 2, "{tiled}");
         assert!(matches!(*reasons, [KeptReason::Differs { .. }]), "{tiled}: {reasons:?}");
     }
 }
@@ -99,11 +99,11 @@ fn layers_beyond_the_limit_stay() {
     };
     let deep = Deep { layers: 40, heads: 1 << 14, kv_heads: 128, size: 1, scores, tiled: None };
     let converted = convert(&deep.model(), 64).unwrap();
-    assert!((1..10).contains(&converted.fused), "{}", converted.fused);
-    assert_eq!(converted.fused + converted.kept.len(), 40);
-    assert!(converted.kept.iter().all(|kept| matches!(kept.reason, KeptReason::Unproved)));
+    assert!((1..10).contains(&converted.report.attention.fused), "{}", converted.report.attention.fused);
+    assert_eq!(converted.report.attention.fused + converted.report.attention.kept.len(), 40);
+    assert!(converted.report.attention.kept.iter().all(|kept| matches!(kept.reason, KeptReason::Unproved)));
     let softmaxes = op_types(&converted).into_iter().filter(|op_type| *op_type == "Softmax").count();
-    assert_eq!(softmaxes, converted.kept.len());
+    assert_eq!(softmaxes, converted.report.attention.kept.len());
 }
 
 /// Returns a factor of each layer.

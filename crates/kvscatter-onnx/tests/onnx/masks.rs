@@ -55,11 +55,11 @@ fn windows() {
         let converted = convert(&window, max_seq).unwrap();
         let nodes = &converted.model.proto().graph.node;
         assert_eq!(nodes.iter().any(|node| node.op_type.as_deref() == Some("Greater")), has_window);
-        assert_eq!((converted.caches, converted.attention_nodes), (4, 2));
+        assert_eq!((converted.report.caches.count, converted.report.attention.nodes), (4, 2));
         let expected = [0, 1].map(|layer| key_window(layer, has_window.then_some(4)));
-        assert_eq!(converted.windows, expected);
+        assert_eq!(converted.report.caches.windows, expected);
         let kept = convert(&window, ConvertOptions::new(max_seq).keep_attention(true)).unwrap();
-        assert_eq!(kept.windows, expected);
+        assert_eq!(kept.report.caches.windows, expected);
     }
 }
 
@@ -171,7 +171,7 @@ fn windows_of_group_query_attention() {
         node.attribute.push(int("local_window_size", 5));
     });
     let expected = [key_window(0, Some(5)), key_window(1, None)];
-    assert_eq!(convert(&model, MAX_SEQ).unwrap().windows, expected);
+    assert_eq!(convert(&model, MAX_SEQ).unwrap().report.caches.windows, expected);
 }
 
 fn key_window(layer: usize, window: Option<usize>) -> CacheWindow {
@@ -183,15 +183,18 @@ const FALCON: &str = "decoders/optimum-1.18-falcon";
 #[test]
 fn a_bias_that_is_proportional_to_the_distance_is_converted() {
     let converted = converted(FALCON);
-    assert_eq!((converted.caches, converted.attentions, converted.attention_nodes), (4, 2, 2));
+    assert_eq!(
+        (converted.report.caches.count, converted.report.attention.count, converted.report.attention.nodes),
+        (4, 2, 2)
+    );
     let bias = |converted: &Converted| converted.model.metadata("kvscatter.bias").map(str::to_owned);
     assert!(bias(&converted).unwrap().ends_with("counted in real tokens"));
     assert_eq!(bias(&self::converted("optimum-llama")), None);
     // A softmax ignores a number that is added to all scores.
     let shifted = falcon_with("biased = Add($, 3.0)");
-    assert_eq!(convert(&shifted, MAX_SEQ).unwrap().attention_nodes, 2);
+    assert_eq!(convert(&shifted, MAX_SEQ).unwrap().report.attention.nodes, 2);
     // There is no distance in a cache of one slot.
-    assert_eq!(convert(&load(FALCON), 1).unwrap().attention_nodes, 2);
+    assert_eq!(convert(&load(FALCON), 1).unwrap().report.attention.nodes, 2);
     // One sample with one new token also shows what counts.
     let mut fixed = load(FALCON);
     fix_sizes(&mut fixed, Some(1));
@@ -326,5 +329,5 @@ fn a_slot_must_be_hidden_where_softmax_reads_it() {
         let refusal = refusal(&model, MAX_SEQ);
         assert!(matches!(refusal, ConvertRefusal::Reader { .. }), "{what}: {refusal}");
     }
-    assert_eq!(convert(&over(3), MAX_SEQ).unwrap().attentions, 2);
+    assert_eq!(convert(&over(3), MAX_SEQ).unwrap().report.attention.count, 2);
 }

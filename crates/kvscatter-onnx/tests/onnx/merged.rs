@@ -123,12 +123,16 @@ fn the_conversion_is_that_of_the_decoder() {
     for decoder in CONCAT {
         let from_merged = convert(&merged(decoder), 24).unwrap();
         let expected = convert(&load(decoder), 24).unwrap();
-        assert_eq!(from_merged.branch, Some(flag()), "{decoder}");
-        assert_eq!(expected.branch, None, "{decoder}");
+        assert_eq!(from_merged.report.branch, Some(flag()), "{decoder}");
+        assert_eq!(expected.report.branch, None, "{decoder}");
         let graphs = [&from_merged, &expected].map(|converted| &converted.model.proto().graph);
         assert_eq!(graphs[0].node, graphs[1].node, "{decoder}");
         assert_eq!((&graphs[0].input, &graphs[0].output), (&graphs[1].input, &graphs[1].output), "{decoder}");
-        assert_eq!((from_merged.caches, from_merged.fused), (expected.caches, expected.fused), "{decoder}");
+        assert_eq!(
+            (from_merged.report.caches.count, from_merged.report.attention.fused),
+            (expected.report.caches.count, expected.report.attention.fused),
+            "{decoder}"
+        );
     }
 }
 
@@ -143,7 +147,10 @@ fn a_decoder_that_optimum_merged() {
     assert_eq!(decoder.caches.len(), 4);
     assert!(decoder.caches.iter().all(|cache| cache.style == WriterStyle::Concat));
     let converted = convert(&model, 24).unwrap();
-    assert_eq!((converted.caches, converted.fused, converted.branch), (4, 2, Some(flag())));
+    assert_eq!(
+        (converted.report.caches.count, converted.report.attention.fused, converted.report.branch),
+        (4, 2, Some(flag()))
+    );
 }
 
 #[test]

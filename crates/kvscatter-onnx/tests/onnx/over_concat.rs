@@ -58,7 +58,14 @@ fn converted(model: &Model) -> Converted {
 
 /// Returns the keys, values and lengths that the only `Attention` reads, and the names of its attributes.
 fn attention(converted: &Converted) -> ([String; 3], Vec<String>) {
-    assert_eq!((converted.attentions, converted.attention_nodes, converted.fused), (1, 1, 0));
+    assert_eq!(
+        (
+            converted.report.attention.count,
+            converted.report.attention.nodes,
+            converted.report.attention.fused
+        ),
+        (1, 1, 0)
+    );
     let graph = converted.model.graph().unwrap();
     let attentions: Vec<_> = graph.nodes().iter().filter(|node| node.is("Attention")).collect();
     let [attention] = *attentions else { panic!("{attentions:?}") };
@@ -67,7 +74,7 @@ fn attention(converted: &Converted) -> ([String; 3], Vec<String>) {
     assert_eq!(made(attention.input(3).unwrap()).unwrap().op_type(), "Unsqueeze");
     // The node of a kept attention reads a copy of a cache.
     let reads_caches = [1, 2].map(|slot| attention.input(slot)) == ["present.k", "present.v"].map(Some);
-    match converted.kept.as_slice() {
+    match converted.report.attention.kept.as_slice() {
         [] => assert!(reads_caches),
         [
             KeptAttention {
@@ -176,22 +183,32 @@ fn windows_become_rings() {
     let form = Form { queries: WINDOWED, ..Form::grouped() };
     let ring = with_rings(&decoder(&form, "seen", as_exported));
     assert_eq!(attention(&ring).0[..2], WHOLE[..2]);
-    assert_eq!(ring.rings.iter().map(|(ring, caches)| (ring.window, *caches)).collect::<Vec<_>>(), [(4, 2)]);
-    assert_eq!(ring.windows, [CacheWindow { past: "past.k".to_owned(), window: Some(4) }]);
+    assert_eq!(
+        ring.report.caches.rings.iter().map(|(ring, caches)| (ring.window, *caches)).collect::<Vec<_>>(),
+        [(4, 2)]
+    );
+    assert_eq!(ring.report.caches.windows, [CacheWindow { past: "past.k".to_owned(), window: Some(4) }]);
     // Another node reads the caches, which might be slot by slot.
     let linear = with_rings(&decoder(&Form { repeat: TILED_HEADS, ..form }, "seen", as_exported));
     let reason = LinearReason::Reader;
-    assert_eq!(linear.linear_windows, [LinearWindow { window: 4, attentions: 1, reason }]);
-    assert!(linear.rings.is_empty());
+    assert_eq!(linear.report.caches.linear_windows, [LinearWindow { window: 4, attentions: 1, reason }]);
+    assert!(linear.report.caches.rings.is_empty());
 }
 
 #[test]
 fn layers_of_an_export_have_their_own_windows() {
     let model = load("decoders/torch-2.15-gemma3");
     let converted = convert(&model, 64).unwrap();
-    assert_eq!((converted.attentions, converted.attention_nodes, converted.fused), (2, 2, 0));
     assert_eq!(
-        converted.rings.iter().map(|(ring, caches)| (ring.window, *caches)).collect::<Vec<_>>(),
+        (
+            converted.report.attention.count,
+            converted.report.attention.nodes,
+            converted.report.attention.fused
+        ),
+        (2, 2, 0)
+    );
+    assert_eq!(
+        converted.report.caches.rings.iter().map(|(ring, caches)| (ring.window, *caches)).collect::<Vec<_>>(),
         [(4, 2)]
     );
     let nodes = op_types(&converted);

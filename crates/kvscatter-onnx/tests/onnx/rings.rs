@@ -58,17 +58,21 @@ fn layers_with_windows_get_rings_of_their_own_size() {
         (&[6, 6], vec![(size(6, 12), 4)]),
     ] {
         let converted = converted(&llama(windows), ring(5, 2));
-        assert_eq!(converted.rings.clone().into_iter().collect::<Vec<_>>(), expected, "{windows:?}");
+        assert_eq!(
+            converted.report.caches.rings.clone().into_iter().collect::<Vec<_>>(),
+            expected,
+            "{windows:?}"
+        );
         let slots = windows.iter().flat_map(|window| match *window {
             0 => [(MAX_SEQ, Mode::Linear); 2],
             window => [(usize::try_from(window).unwrap() - 1 + 5 + 2, Mode::Circular); 2],
         });
         assert_eq!(caches(&converted), slots.collect::<Vec<_>>(), "{windows:?}");
-        assert!(converted.linear_windows.is_empty());
+        assert!(converted.report.caches.linear_windows.is_empty());
         assert_eq!(RingSize::of_model(&converted.model).unwrap().len(), expected.len());
         let slots: usize = caches(&converted).iter().map(|(slots, _)| slots).sum();
-        let bytes = converted.bytes_per_slot.unwrap() / 4 * u64::try_from(slots).unwrap();
-        assert_eq!(converted.bytes_per_sample, Some(bytes), "{windows:?}");
+        let bytes = converted.report.caches.bytes_per_slot.unwrap() / 4 * u64::try_from(slots).unwrap();
+        assert_eq!(converted.report.caches.bytes_per_sample, Some(bytes), "{windows:?}");
     }
 }
 
@@ -99,7 +103,7 @@ fn attention_keeps_its_other_attributes() {
 fn chunk_and_rewind_have_defaults() {
     let converted = convert(&mistral(), MAX_SEQ).unwrap();
     let size = RingSize { capacity: 3 + 4 + 32, window: 4, chunk: 4, rewind: 32 };
-    assert_eq!(converted.rings.into_iter().collect::<Vec<_>>(), [(size, 4)]);
+    assert_eq!(converted.report.caches.rings.into_iter().collect::<Vec<_>>(), [(size, 4)]);
 }
 
 #[test]
@@ -107,7 +111,7 @@ fn a_mask_of_all_tokens_is_dropped_if_only_rings_would_read_it() {
     let has_mask = |converted: &Converted| {
         let graph = converted.model.graph().unwrap();
         let has_input = Decoder::from_graph(&graph).unwrap().input(InputRole::AttentionMask).is_some();
-        assert_eq!(has_input, converted.attention_mask.is_some());
+        assert_eq!(has_input, converted.report.inputs.attention_mask.is_some());
         assert_eq!(has_input, converted.model.metadata("kvscatter.attention_mask").is_some());
         has_input
     };
@@ -115,7 +119,7 @@ fn a_mask_of_all_tokens_is_dropped_if_only_rings_would_read_it() {
     let (masks, hybrid) =
         (converted(&mistral(), WindowedCaches::Mask), converted(&llama(&[3, 0]), ring(2, 2)));
     assert_eq!([&rings, &masks, &hybrid].map(has_mask), [false, true, true]);
-    assert_eq!(masks.rings.len() + masks.linear_windows.len(), 0);
+    assert_eq!(masks.report.caches.rings.len() + masks.report.caches.linear_windows.len(), 0);
     assert_eq!(masks.model.metadata("kvscatter.rings"), None);
 }
 
@@ -154,7 +158,7 @@ fn a_decoder_of_rings_ends_with_its_table_of_positions_or_never() {
         [(mistral(), Some(UNLIMITED)), (llama(&[3, 3]), Some(MAX_SEQ)), (llama(&[3, 0]), None)]
     {
         let converted = converted(&model, ring(2, 2));
-        assert_eq!(converted.most_tokens, most);
+        assert_eq!(converted.report.caches.most_tokens, most);
         let entry = converted.model.metadata("kvscatter.most_tokens").map(str::to_owned);
         assert_eq!(entry, most.map(|most| most.to_string()));
     }
@@ -174,10 +178,13 @@ fn windows_without_a_ring_are_listed_with_the_reason() {
     let linear = |window, reason| vec![LinearWindow { window, attentions: 2, reason }];
     let large = converted(&mistral(), ring(60, 1));
     let reason = LinearReason::NotSmaller { ring: 64, max_seq: MAX_SEQ };
-    assert_eq!((large.rings.len(), large.linear_windows), (0, linear(4, reason)));
+    assert_eq!((large.report.caches.rings.len(), large.report.caches.linear_windows), (0, linear(4, reason)));
     let options = ConvertOptions::new(MAX_SEQ).keep_attention(true);
     let separate = convert(&mistral(), options).unwrap();
-    assert_eq!((separate.rings.len(), separate.linear_windows), (0, linear(4, LinearReason::Reader)));
+    assert_eq!(
+        (separate.report.caches.rings.len(), separate.report.caches.linear_windows),
+        (0, linear(4, LinearReason::Reader))
+    );
 }
 
 /// Rings beside linear caches, and rings of several capacities, are what a conversion makes.

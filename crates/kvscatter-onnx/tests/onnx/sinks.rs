@@ -48,8 +48,16 @@ fn a_sink_becomes_a_factor_of_the_result() {
         ("a softmax in float32", wide),
     ] {
         let converted = converted(&form);
-        assert!(converted.kept.is_empty(), "{what}: {:?}", converted.kept);
-        assert_eq!((converted.attentions, converted.attention_nodes, converted.fused), (1, 1, 1), "{what}");
+        assert!(converted.report.attention.kept.is_empty(), "{what}: {:?}", converted.report.attention.kept);
+        assert_eq!(
+            (
+                converted.report.attention.count,
+                converted.report.attention.nodes,
+                converted.report.attention.fused
+            ),
+            (1, 1, 1),
+            "{what}"
+        );
         let graph = converted.model.graph().unwrap();
         let attention = *graph.nodes().iter().find(|node| node.is("Attention")).unwrap();
         assert_eq!(attention.attribute("qk_matmul_output_mode").and_then(|mode| mode.i), Some(2), "{what}");
@@ -65,7 +73,7 @@ fn a_sink_becomes_a_factor_of_the_result() {
 fn large_sinks_do_not_hide_another_order_of_heads() {
     let large = appended("20.0[1, 6, 1, 1]");
     let right = form(&large);
-    assert_eq!(converted(&right).fused, 1);
+    assert_eq!(converted(&right).report.attention.fused, 1);
     let reason = kept(&Form { repeat: TILED_HEADS, ..right });
     assert!(matches!(reason, KeptReason::Differs { difference, .. } if difference > 0.1), "{reason}");
 }

@@ -74,7 +74,7 @@ pub(crate) fn rings(windows: &[i64], (max_seq, chunk, rewind): Sizes) -> Made {
     }
     let windowed = WindowedCaches::Ring { chunk: Some(chunk), rewind };
     let converted = convert(&model, ConvertOptions::new(max_seq).windowed(windowed)).unwrap();
-    assert_eq!(converted.rings.values().sum::<usize>(), 2 * windows.len());
+    assert_eq!(converted.report.caches.rings.values().sum::<usize>(), 2 * windows.len());
     Made::new(&converted.model)
 }
 

@@ -28,7 +28,7 @@ pub(crate) fn check_histories(engine: &dyn Engine, decoder: &Path, histories: us
             [("ring.onnx", rings), ("linear.onnx", WindowedCaches::Mask)].map(|(name, windowed)| {
                 let converted = convert(&model, ConvertOptions::new(MAX_SEQ).windowed(windowed)).unwrap();
                 let caches = if windowed == rings { 2 * layers } else { 0 };
-                assert_eq!(converted.rings.values().sum::<usize>(), caches);
+                assert_eq!(converted.report.caches.rings.values().sum::<usize>(), caches);
                 let path = folder.path().join(name);
                 converted.model.save_with_weights(&path, WeightTransfer::Copy).unwrap();
                 path

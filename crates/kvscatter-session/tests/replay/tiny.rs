@@ -112,7 +112,7 @@ pub(crate) fn with_state() -> Made {
 pub(crate) fn rings(RingSetting { layers, chunk, rewind }: RingSetting) -> Made {
     let windowed = WindowedCaches::Ring { chunk: Some(chunk), rewind };
     let converted = convert(&growing(layers), ConvertOptions::new(CAPACITY).windowed(windowed)).unwrap();
-    assert_eq!(converted.rings.values().sum::<usize>(), 2 * layers);
+    assert_eq!(converted.report.caches.rings.values().sum::<usize>(), 2 * layers);
     Made::new(&with_traps(converted.model))
 }
 

@@ -11,8 +11,7 @@ mod softmax;
 #[cfg(test)]
 mod tests;
 
-use super::walk::{Next, Reading, Walk};
-use crate::OnnxError;
+use super::walk::{Found, Reading, Walk};
 
 /// One thing that a node may do.
 pub(super) struct Idiom {
@@ -23,7 +22,7 @@ pub(super) struct Idiom {
     pub(super) next: IdiomFn,
 }
 
-type IdiomFn = for<'m> fn(&mut Walk<'_, 'm>, &Reading<'_, 'm>) -> Result<Option<Next<'m>>, OnnxError>;
+type IdiomFn = for<'m> fn(&mut Walk<'_, 'm>, &Reading<'_, 'm>) -> Found<'m>;
 
 /// The idioms. If several fit a node, the first one counts.
 pub(super) const IDIOMS: &[Idiom] = &[

@@ -53,6 +53,9 @@ pub(super) enum Next<'m> {
     End,
 }
 
+/// What a node leads to, or `None` if it does something else.
+pub(super) type Found<'m> = Result<Option<Next<'m>>, OnnxError>;
+
 /// A node that reads a value with one entry for each slot, and the states of its inputs.
 pub(super) struct Reading<'n, 'm> {
     pub(super) node: &'n Node<'m>,
@@ -175,7 +178,7 @@ impl<'m> Walk<'_, 'm> {
     }
 
     /// Returns the result of a node, or `None` if it has no idiom.
-    fn next(&mut self, reading: &Reading<'_, 'm>) -> Result<Option<Next<'m>>, OnnxError> {
+    fn next(&mut self, reading: &Reading<'_, 'm>) -> Found<'m> {
         // `is` returns true only for operators of the default domain.
         if reading.output().is_empty() || !reading.node.is(reading.node.op_type()) {
             return Ok(None);
@@ -191,7 +194,7 @@ impl<'m> Walk<'_, 'm> {
     }
 
     /// Returns the state of the output of a node that moves elements, with the axis on which its slots now are.
-    pub(super) fn moved(&mut self, node: &Node<'m>, state: State<'m>) -> Result<Option<Next<'m>>, OnnxError> {
+    pub(super) fn moved(&mut self, node: &Node<'m>, state: State<'m>) -> Found<'m> {
         let total = self.probe.total();
         let shape = self.fold.shape(node.output(0).unwrap_or_default())?;
         let mut axes = shape.iter().enumerate().filter(|&(_, &size)| size == total).map(|(axis, _)| axis);

@@ -12,9 +12,10 @@
 
 use kvscatter::ElementType;
 
-use crate::decoder::{Cache, Decoder};
+use crate::convert::passes::{Change, Subject};
+use crate::decoder::Cache;
 use crate::edit::{Editor, NewNode};
-use crate::{Model, Node, OnnxError};
+use crate::{Node, OnnxError};
 
 /// A cache with casts between its past and its present.
 struct CastCache {
@@ -33,22 +34,20 @@ struct CastCache {
     after: Vec<ElementType>,
 }
 
-/// Returns the decoder without casts between past and present.
-pub(super) fn formed(mut model: Model) -> Result<Model, OnnxError> {
-    let found: Vec<_> = {
-        let graph = model.graph()?;
-        let decoder = Decoder::from_graph(&graph)?;
-        decoder.caches.iter().filter_map(CastCache::find).collect()
-    };
+/// Gives past and present of each cache one type.
+pub(in crate::convert) fn with_one_type(subject: &Subject<'_, '_>) -> Result<Option<Change>, OnnxError> {
+    let found: Vec<_> = subject.decoder.caches.iter().filter_map(CastCache::find).collect();
     if found.is_empty() {
-        return Ok(model);
+        return Ok(None);
     }
+    let mut model = subject.model.clone();
     let mut editor = Editor::new(model.proto_mut())?;
     for cache in &found {
         cache.form(&mut editor)?;
     }
-    editor.finish()?;
-    Ok(model)
+    let origins = editor.finish()?;
+    let what = format!("{} caches", found.len());
+    Ok(Some(Change::new(model, origins).what(what).proof("widening is exact")))
 }
 
 impl CastCache {
@@ -100,14 +99,14 @@ impl CastCache {
             editor.replace_uses(&self.widened, &self.past);
             return editor.set_element(&self.past, self.wide);
         }
-        let mut update = self.update.clone();
-        for &to in &self.after {
-            update = editor.add(NewNode::cast(&update, to));
-        }
         if let Some(last) = editor.producer(&self.present) {
             editor.remove_node(last);
         }
         editor.remove_node(self.writer);
+        let mut update = self.update.clone();
+        for &to in &self.after {
+            update = editor.add(NewNode::cast(&update, to));
+        }
         let widened = editor.add(NewNode::cast(&self.present, self.wide));
         editor.replace_uses(&self.written, &widened);
         let concat = NewNode::new("Concat", &[&self.past, &update]).int("axis", self.axis);

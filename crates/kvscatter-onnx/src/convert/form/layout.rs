@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use crate::convert::caches::{AXIS, RANK};
+use crate::convert::passes::{Change, Subject};
 use crate::convert::probe::{Inputs, Probe};
 use crate::decoder::{Cache, Decoder, InputRole};
 use crate::edit::{Editor, NewNode};
@@ -24,8 +25,8 @@ const BATCH: usize = 11;
 const MAX_STEPS: usize = 64;
 
 /// A cache with other axes.
-struct OtherLayout<'m> {
-    cache: &'m Cache<'m>,
+struct OtherLayout<'d, 'm> {
+    cache: &'d Cache<'m>,
     update: &'m str,
     writer: Node<'m>,
     /// The order of the expected axes in the exported cache, before its heads are merged. The same order leads
@@ -39,20 +40,19 @@ struct OtherLayout<'m> {
     shapes: Vec<Node<'m>>,
 }
 
-/// Returns the decoder with caches of the expected shape.
-pub(super) fn formed(model: Model) -> Result<Model, OnnxError> {
-    let graph = model.graph()?;
-    let decoder = Decoder::from_graph(&graph)?;
-    let mut found = found(&graph, &decoder);
+/// Gives each cache the expected shape.
+pub(in crate::convert) fn by_head(subject: &Subject<'_, '_>) -> Result<Option<Change>, OnnxError> {
+    let Subject { model, graph, decoder, .. } = *subject;
+    let mut found = found(graph, decoder);
     if found.iter().any(|layout| layout.heads.is_some()) {
         // The conversion refuses a cache whose heads are not known.
-        match Heads::find(&model, &graph, &decoder, &found) {
+        match Heads::find(model, graph, decoder, &found) {
             Ok(Some(heads)) => heads.set(&mut found),
             Ok(None) | Err(_) => found.retain(|layout| layout.heads.is_none()),
         }
     }
     if found.is_empty() {
-        return Ok(model);
+        return Ok(None);
     }
     let has_batch = |role: InputRole| {
         role.is_tokens() || matches!(role, InputRole::PositionIds | InputRole::AttentionMask)
@@ -64,17 +64,18 @@ pub(super) fn formed(model: Model) -> Result<Model, OnnxError> {
     for layout in &found {
         layout.form(samples.unwrap_or(Dimension::Unknown), &mut editor)?;
     }
-    editor.finish()?;
-    Ok(formed)
+    let origins = editor.finish()?;
+    let what = format!("{} caches", found.len());
+    Ok(Some(Change::new(formed, origins).what(what).proof("rows of each sample by their numbers")))
 }
 
 /// Returns the caches with other axes. The heads of those of rank 3 are not known yet.
-fn found<'m>(graph: &Graph<'m>, decoder: &'m Decoder<'m>) -> Vec<OtherLayout<'m>> {
+fn found<'d, 'm>(graph: &Graph<'m>, decoder: &'d Decoder<'m>) -> Vec<OtherLayout<'d, 'm>> {
     decoder.caches.iter().filter_map(|cache| OtherLayout::find(cache, graph)).collect()
 }
 
-impl<'m> OtherLayout<'m> {
-    fn find(cache: &'m Cache<'m>, graph: &Graph<'m>) -> Option<Self> {
+impl<'d, 'm> OtherLayout<'d, 'm> {
+    fn find(cache: &'d Cache<'m>, graph: &Graph<'m>) -> Option<Self> {
         let writer = cache.writer?;
         if !cache.is_appended() || !cache.between.is_empty() || writer.input(0) != Some(cache.past) {
             return None;
@@ -223,7 +224,7 @@ impl Heads {
         model: &Model,
         graph: &Graph<'m>,
         decoder: &Decoder<'m>,
-        found: &[OtherLayout<'m>],
+        found: &[OtherLayout<'_, 'm>],
     ) -> Result<Option<Self>, OnnxError> {
         let external = model.external_data()?.map(Rc::new);
         let mut fold = Fold::new(graph, external.as_ref());
@@ -292,7 +293,7 @@ impl Heads {
         Ok(Some(Self { heads, head_sizes }))
     }
 
-    fn set(&self, found: &mut [OtherLayout<'_>]) {
+    fn set(&self, found: &mut [OtherLayout<'_, '_>]) {
         let merged = found.iter_mut().filter(|layout| layout.heads.is_some());
         for (layout, &head_size) in merged.zip(&self.head_sizes) {
             (layout.heads, layout.head_size) = (Some(self.heads), Dimension::Known(head_size));

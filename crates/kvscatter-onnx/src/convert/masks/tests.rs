@@ -32,7 +32,11 @@ fn a_converted_window_shows_real_tokens_what_the_exported_one_does() {
         let exported = with_window(size, distance);
         let options = ConvertOptions::new(max_seq).windowed(WindowedCaches::Mask);
         let converted = convert(&exported, options).unwrap_or_else(|it| panic!("{size} {distance:?}: {it}"));
-        assert!(converted.windows.iter().all(|it| it.window == Some(size)), "{:?}", converted.windows);
+        assert!(
+            converted.report.caches.windows.iter().all(|it| it.window == Some(size)),
+            "{:?}",
+            converted.report.caches.windows
+        );
         let [before, after] = [&exported, &converted.model].map(|model| model.graph().unwrap());
         let inputs = Inputs::from_decoder(&Decoder::from_graph(&before).unwrap()).unwrap();
         for holes in (0..max_seq).collect::<Vec<_>>().chunks(SAMPLES) {
@@ -92,7 +96,7 @@ fn the_mask_of_a_ring_is_the_rule() {
         let inputs = model.graph().unwrap();
         let inputs = Inputs::from_decoder(&Decoder::from_graph(&inputs).unwrap()).unwrap();
         let converted = convert(&model, ConvertOptions::new(max_seq).windowed(rings)).unwrap();
-        let (ring, caches) = converted.rings.first_key_value().unwrap();
+        let (ring, caches) = converted.report.caches.rings.first_key_value().unwrap();
         assert_eq!((ring.capacity, ring.window, *caches), (3 + chunk + rewind, 4, 4));
         let rule = Visibility::new(Mode::Circular, ring.capacity).causal().window(ring.window);
         let mut rings = Rings::default();

@@ -1,13 +1,9 @@
 //! Scores are capped before they are masked.
 
 use super::super::site::Form;
-use super::super::walk::{Next, Reading, State, Walk};
-use crate::OnnxError;
+use super::super::walk::{Found, Reading, State, Walk};
 
-pub(super) fn capped<'m>(
-    walk: &mut Walk<'_, 'm>,
-    reading: &Reading<'_, 'm>,
-) -> Result<Option<Next<'m>>, OnnxError> {
+pub(super) fn capped<'m>(walk: &mut Walk<'_, 'm>, reading: &Reading<'_, 'm>) -> Found<'m> {
     match reading.only(0) {
         Some(State::Scores(scores)) if scores.masks.is_empty() => {
             walk.moved(reading.node, State::Scores(scores.with(Form::Cap)))

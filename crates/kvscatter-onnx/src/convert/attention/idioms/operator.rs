@@ -1,14 +1,10 @@
 //! An `Attention` node reads keys and values.
 
 use super::super::nodes::OverConcat;
-use super::super::walk::{Next, Reading, State, Walk};
-use crate::OnnxError;
+use super::super::walk::{Found, Next, Reading, State, Walk};
 
 /// In rank 3 and 4, slots are the axis before the last.
-pub(super) fn attended<'m>(
-    walk: &mut Walk<'_, 'm>,
-    reading: &Reading<'_, 'm>,
-) -> Result<Option<Next<'m>>, OnnxError> {
+pub(super) fn attended<'m>(walk: &mut Walk<'_, 'm>, reading: &Reading<'_, 'm>) -> Found<'m> {
     let [None, Some(State::Cache(keys)), Some(State::Cache(values)), rest @ ..] = reading.states.as_slice()
     else {
         return Ok(None);

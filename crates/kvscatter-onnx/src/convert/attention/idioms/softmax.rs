@@ -1,14 +1,10 @@
 //! A softmax makes weights of scores.
 
 use super::super::site::{Chain, Site};
-use super::super::walk::{Next, Reading, State, Walk};
-use crate::OnnxError;
+use super::super::walk::{Found, Next, Reading, State, Walk};
 use crate::convert::refusal::ConvertRefusal;
 
-pub(super) fn weighted<'m>(
-    walk: &mut Walk<'_, 'm>,
-    reading: &Reading<'_, 'm>,
-) -> Result<Option<Next<'m>>, OnnxError> {
+pub(super) fn weighted<'m>(walk: &mut Walk<'_, 'm>, reading: &Reading<'_, 'm>) -> Found<'m> {
     let Some(State::Scores(scores) | State::Sunk(scores)) = reading.only(0) else { return Ok(None) };
     if !walk.is_over_last(reading.node)? {
         return Ok(None);
@@ -26,10 +22,7 @@ pub(super) fn weighted<'m>(
 }
 
 /// The weights of a row without visible slots are not numbers. Exporters replace them.
-pub(super) fn cleared<'m>(
-    _: &mut Walk<'_, 'm>,
-    reading: &Reading<'_, 'm>,
-) -> Result<Option<Next<'m>>, OnnxError> {
+pub(super) fn cleared<'m>(_: &mut Walk<'_, 'm>, reading: &Reading<'_, 'm>) -> Found<'m> {
     use State::{Flags, Weights};
     let node = reading.node;
     Ok(match reading.states.as_slice() {

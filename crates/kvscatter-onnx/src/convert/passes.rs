@@ -1,0 +1,163 @@
+//! The passes of a conversion, in order.
+//!
+//! A pass proposes a change by structure, and proves by evaluation what it keeps. If the proof fails, the conversion ends
+//! with an error that names a node of the exported model. A pass that finds nothing to change returns `None`, and then
+//! costs no copy of the model.
+
+use std::borrow::Cow;
+
+use super::options::ConvertOptions;
+use super::probes::Padding;
+use super::refusal::ConvertError;
+use super::report::{Claim, PassReport, Report};
+use super::{caches, form, static_caches, to_standard};
+use crate::decoder::Decoder;
+use crate::edit::Origins;
+use crate::{Graph, Model, OnnxError, opset};
+
+/// One change of a decoder.
+pub(super) struct Pass {
+    pub(super) name: &'static str,
+    /// What the change keeps.
+    pub(super) claim: Claim,
+    run: for<'m> fn(&Subject<'_, 'm>) -> Result<Option<Change>, OnnxError>,
+}
+
+/// The passes. The last one makes the caches static, and the others bring the decoder into the form that it expects.
+pub(super) const PASSES: [Pass; 5] = [
+    Pass { name: "raise operator set", claim: Claim::Values, run: raise },
+    Pass { name: "cache types", claim: Claim::Rounded, run: form::with_one_type },
+    Pass { name: "cache layout", claim: Claim::Values, run: form::by_head },
+    Pass { name: "standard operators", claim: Claim::Values, run: to_standard::replaced },
+    Pass { name: "static caches", claim: Claim::Visible, run: static_caches::converted },
+];
+
+/// A decoder that a pass may change.
+pub(super) struct Subject<'a, 'm> {
+    pub(super) model: &'m Model,
+    pub(super) graph: &'a Graph<'m>,
+    pub(super) decoder: &'a Decoder<'m>,
+    pub(super) options: ConvertOptions,
+    /// Where the exported decoder supports padding.
+    pub(super) padding: Padding,
+}
+
+/// What a pass has changed.
+pub(super) struct Change {
+    pub(super) model: Model,
+    /// Where the nodes of the new graph come from.
+    pub(super) origins: Origins,
+    /// What was changed, such as `3 GroupQueryAttention`.
+    pub(super) what: String,
+    /// What was compared.
+    pub(super) proof: String,
+    /// Where the decoder supports padding, if the change shows it.
+    pub(super) padding: Option<Padding>,
+    /// The report of the pass that makes the caches static.
+    pub(super) report: Option<Report>,
+}
+
+/// A decoder after several passes.
+pub(super) struct Passed<'m> {
+    pub(super) model: Cow<'m, Model>,
+    pub(super) padding: Padding,
+    pub(super) report: Report,
+}
+
+/// Runs passes. The graph and the caches of a decoder are found once after each change.
+///
+/// # Errors
+/// Returns the errors of the passes. If one names a node, it is a node of this model.
+pub(super) fn run<'m>(
+    model: &'m Model,
+    options: ConvertOptions,
+    passes: &[Pass],
+) -> Result<Passed<'m>, OnnxError> {
+    let exported = model.graph()?;
+    // The caches are checked before the operator set is raised, so that the error is about the caches.
+    // Raising the operator set fails for many decoders whose caches cannot be converted in any case.
+    caches::check_written(&exported, &Decoder::from_graph(&exported)?, options.max_seq)?;
+    let mut origins = Origins::new((0..exported.nodes().len()).map(Some));
+    let (model, report) = (Cow::Borrowed(model), Report::default());
+    let mut passed = Passed { model, padding: Padding::Anywhere, report };
+    let mut open = passes.iter();
+    loop {
+        let padding = passed.padding;
+        let changed = first_change(&passed.model, options, padding, &mut open);
+        let Some((pass, change)) = changed.map_err(|error| about(error, &origins, &exported))? else { break };
+        origins = change.origins.after(&origins);
+        let pass =
+            PassReport { name: pass.name, claim: pass.claim, change: change.what, proof: change.proof };
+        let mut passes = std::mem::take(&mut passed.report.passes);
+        passes.push(pass);
+        passed.report = Report { passes, ..change.report.unwrap_or_default() };
+        passed.padding = change.padding.unwrap_or(padding);
+        passed.model = Cow::Owned(change.model);
+    }
+    Ok(passed)
+}
+
+/// Returns the first of the open passes that changes a decoder, and its change.
+fn first_change<'p>(
+    model: &Model,
+    options: ConvertOptions,
+    padding: Padding,
+    open: &mut impl Iterator<Item = &'p Pass>,
+) -> Result<Option<(&'p Pass, Change)>, OnnxError> {
+    let graph = model.graph()?;
+    let decoder = Decoder::from_graph(&graph)?;
+    let subject = Subject { model, graph: &graph, decoder: &decoder, options, padding };
+    for pass in open {
+        if let Some(change) = (pass.run)(&subject)? {
+            return Ok(Some((pass, change)));
+        }
+    }
+    Ok(None)
+}
+
+/// Raises the operator set to the first with `TensorScatter`.
+fn raise(subject: &Subject<'_, '_>) -> Result<Option<Change>, OnnxError> {
+    let mut model = subject.model.clone();
+    let raised = opset::upgrade(model.proto_mut(), opset::NEWEST)?;
+    if let Some(origins) = raised {
+        let change = Change::new(model, origins).what(format!("nodes to version {}", opset::NEWEST));
+        return Ok(Some(change.proof("the schemas of the operators")));
+    }
+    if model.proto() == subject.model.proto() {
+        return Ok(None);
+    }
+    let origins = Origins::new((0..subject.graph.nodes().len()).map(Some));
+    Ok(Some(Change::new(model, origins).what("versions only".to_owned()).proof("no node changes")))
+}
+
+impl Change {
+    pub(super) fn new(model: Model, origins: Origins) -> Self {
+        let (what, proof) = (String::new(), String::new());
+        Self { model, origins, what, proof, padding: None, report: None }
+    }
+
+    /// Sets what was changed.
+    pub(super) fn what(self, what: String) -> Self {
+        Self { what, ..self }
+    }
+
+    /// Sets what was compared.
+    pub(super) fn proof(self, proof: impl Into<String>) -> Self {
+        Self { proof: proof.into(), ..self }
+    }
+}
+
+/// Converts an error about a node of a changed graph to an error about the node that it comes from, because the user has
+/// only the exported model.
+pub(super) fn about(mut error: OnnxError, origins: &Origins, exported: &Graph<'_>) -> OnnxError {
+    let place = match error.cause_mut() {
+        Some(ConvertError::Capacity { cause, .. }) => &mut **cause,
+        _ => &mut error,
+    };
+    if let OnnxError::InNode { node, .. } = place
+        && let Some(origin) = origins.index_of(node.index).and_then(|index| exported.nodes().get(index))
+    {
+        **node = origin.label();
+    }
+    error
+}

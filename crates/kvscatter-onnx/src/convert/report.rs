@@ -1,0 +1,127 @@
+//! What a conversion did.
+
+use std::collections::BTreeMap;
+
+use super::kept::KeptAttention;
+use super::ring::RingSize;
+use super::rule::CacheWindow;
+use super::windows::LinearWindow;
+use crate::{RuntimeVersion, TakenBranch};
+
+/// What a conversion did, and what a caller of the converted decoder has to know.
+#[derive(Debug, Default)]
+#[non_exhaustive]
+pub struct Report {
+    /// The passes that changed the decoder, in order.
+    pub passes: Vec<PassReport>,
+    /// The branch that was converted, if the exported model is a merged decoder.
+    pub branch: Option<TakenBranch>,
+    /// The caches.
+    pub caches: CacheReport,
+    /// The attention operations that read the caches.
+    pub attention: AttentionReport,
+    /// The inputs of the converted decoder.
+    pub inputs: InputReport,
+    /// The states that the model has beside its caches. They are not changed.
+    pub states: Vec<KeptState>,
+    /// The oldest ONNX Runtime that computes the model correctly without kvscatter's plugin.
+    pub least_onnxruntime: RuntimeVersion,
+}
+
+/// A pass that changed a decoder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PassReport {
+    /// The name of the pass.
+    pub name: &'static str,
+    /// What the pass keeps.
+    pub claim: Claim,
+    /// What was changed, such as `3 GroupQueryAttention`.
+    pub change: String,
+    /// What was compared to prove the claim.
+    pub proof: String,
+}
+
+/// What a pass keeps of what a decoder computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::Display)]
+#[non_exhaustive]
+pub enum Claim {
+    /// All values.
+    #[strum(to_string = "values")]
+    Values,
+    /// All values, but new rows are rounded to the type of the cache before they are read.
+    #[strum(to_string = "values, but new rows are rounded as they are cached")]
+    Rounded,
+    /// All values but those of hidden slots and of padding.
+    #[strum(to_string = "values, but not those of hidden slots and padding")]
+    Visible,
+}
+
+/// The caches of a converted decoder.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CacheReport {
+    /// The number of caches that became static.
+    pub count: usize,
+    /// The number of bytes that one slot of one sample takes in all caches, or `None` if the model leaves a
+    /// size open.
+    pub bytes_per_slot: Option<u64>,
+    /// The number of bytes that all caches of one sample take, or `None` if the model leaves a size open.
+    pub bytes_per_sample: Option<u64>,
+    /// The number of bytes that they would take if all of them were linear.
+    pub linear_bytes_per_sample: Option<u64>,
+    /// The sizes of the rings, each with the number of its caches.
+    pub rings: BTreeMap<RingSize, usize>,
+    /// The number of tokens that a sample can have if all caches are rings, and `None` otherwise. It is
+    /// [`UNLIMITED`](super::UNLIMITED) for a decoder without a table of positions and without a mask of all tokens.
+    pub most_tokens: Option<usize>,
+    /// The attention with windows that reads linear caches, although the options ask for rings.
+    pub linear_windows: Vec<LinearWindow>,
+    /// The window of each attention operation, as far as the checked texts are longer than the window. Equal ones are
+    /// listed once for each cache.
+    pub windows: Vec<CacheWindow>,
+}
+
+/// The attention operations of a converted decoder.
+#[derive(Debug, Default)]
+#[non_exhaustive]
+pub struct AttentionReport {
+    /// The number of attention operations that read the caches.
+    pub count: usize,
+    /// The number of those that are one `Attention` node each. The others consist of separate nodes.
+    pub nodes: usize,
+    /// The number of `Attention` nodes that took the place of separate nodes.
+    pub fused: usize,
+    /// What the nodes of the exported attention do, each with the number of nodes.
+    pub idioms: BTreeMap<&'static str, usize>,
+    /// The attention operations that keep their nodes: those of separate nodes that could not become one node, and
+    /// `Attention` nodes that still read a copy of a cache. If the [options](super::ConvertOptions) keep all separate
+    /// nodes, the list does not contain these.
+    pub kept: Vec<KeptAttention>,
+}
+
+/// The inputs that a caller of a converted decoder has to know.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct InputReport {
+    /// The name of the input with the first slot written for each sample, int64 `[batch]`.
+    pub write_indices: String,
+    /// The name of the input with the number of slots in use after the write, int64 `[batch]`. It is `None`
+    /// if the decoder has no `Attention` nodes.
+    pub nonpad_kv_seqlen: Option<String>,
+    /// The name of the input that marks the slots of real tokens, now `[batch, max_seq]`. It is `None` if the
+    /// decoder has no such input.
+    pub attention_mask: Option<String>,
+    /// The inputs whose meaning the graph does not show. They are not changed, and only a caller who knows their values
+    /// can run the model.
+    pub unknown: Vec<String>,
+}
+
+/// A recurrent or convolution state of a converted model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeptState {
+    /// The name of the input with the state before a step.
+    pub past: String,
+    /// The name of the output with the state after a step, which is the next step's past.
+    pub present: String,
+}

@@ -1,0 +1,239 @@
+//! The pass that makes caches static.
+//!
+//! The exported masks are checked on probes. The graph is rewritten, with `Attention` nodes for separate nodes and with
+//! rings for caches with windows, and compared with the exported one.
+
+use std::collections::BTreeMap;
+
+use super::equivalence::Comparison;
+use super::exported::{Exported, Lane};
+use super::fusion::{Fusions, Operands};
+use super::length::{self, Replacement};
+use super::options::ConvertOptions;
+use super::passes::{self, Change, Subject};
+use super::probe::Probe;
+use super::refusal::ConvertRefusal;
+use super::report::{AttentionReport, CacheReport, InputReport, KeptState, Report};
+use super::rewriter::StaticInputs;
+use super::ring::{Rings, Slots, UNLIMITED};
+use super::windows::{LinearReason, LinearWindow};
+use super::{caches, metadata, rewrite, tables};
+use crate::decoder::{Cost, CostAt, Decoder, InputRole};
+use crate::edit::Origins;
+use crate::fold::{Fold, FoldError};
+use crate::{Graph, Model, OnnxError, RuntimeVersion};
+
+/// Converts a decoder of the newest operator set with standard operators.
+pub(super) fn converted(subject: &Subject<'_, '_>) -> Result<Option<Change>, OnnxError> {
+    let Subject { model, graph, decoder, options, padding } = *subject;
+    caches::check(graph, decoder, options.max_seq)?;
+    let mut exported = Exported::new(model, graph, decoder, options.max_seq, padding)?;
+    let mut lanes = exported.check_masks()?;
+    exported.check_tables(&mut lanes)?;
+    let fusions = match options.keep_attention {
+        true => Fusions::default(),
+        false => Fusions::find(&exported, &mut lanes, options)?,
+    };
+    let (mut rewritten, rings, linear_windows) = rewrite(&exported, &mut lanes, &fusions.fused, options)?;
+    let finished = rewritten.model.graph()?;
+    // Sessions find the caches of the converted model in this way.
+    Decoder::from_graph(&finished)?;
+    let least_onnxruntime = least_onnxruntime(&finished, options)
+        .map_err(|error| passes::about(error, &rewritten.origins, graph))?;
+    metadata::write(&exported, &rewritten.inputs, &rings, least_onnxruntime, rewritten.model.proto_mut());
+    let count = decoder.caches.len();
+    let (what, proof) =
+        (format!("{count} caches"), format!("all values and masks on {} probes", lanes.len()));
+    let report = report(exported, fusions, rewritten.inputs, rings, linear_windows, least_onnxruntime);
+    let change = Change::new(rewritten.model, rewritten.origins).what(what).proof(proof);
+    Ok(Some(Change { report: Some(report), ..change }))
+}
+
+fn report(
+    exported: Exported<'_, '_>,
+    fusions: Fusions<'_>,
+    inputs: StaticInputs,
+    rings: Rings,
+    linear_windows: Vec<LinearWindow>,
+    least_onnxruntime: RuntimeVersion,
+) -> Report {
+    let (decoder, max_seq) = (exported.decoder, exported.max_seq);
+    let slots = Slots { max_seq, rings: &rings };
+    let state = |past: &str, present: &str| KeptState { past: past.to_owned(), present: present.to_owned() };
+    let unknown = decoder.inputs.iter().filter(|input| input.role == InputRole::Other);
+    let nodes = exported.attentions.len();
+    Report {
+        passes: Vec::new(),
+        branch: None,
+        caches: CacheReport {
+            count: decoder.caches.len(),
+            bytes_per_slot: bytes(decoder, slots, |cost| cost.per_token),
+            bytes_per_sample: bytes(decoder, slots, |cost| cost.static_size),
+            linear_bytes_per_sample: bytes(decoder, Slots::linear(max_seq), |cost| cost.static_size),
+            rings: rings.sizes(),
+            most_tokens: rings.most_tokens,
+            linear_windows,
+            windows: exported.windows(),
+        },
+        attention: AttentionReport {
+            count: exported.sites.sites.len().saturating_add(nodes),
+            nodes: nodes.saturating_add(fusions.fused.len()),
+            fused: fusions.fused.len(),
+            idioms: exported.sites.idioms,
+            kept: exported.attentions.kept.into_iter().chain(fusions.kept).collect(),
+        },
+        inputs: InputReport {
+            write_indices: inputs.write_indices,
+            nonpad_kv_seqlen: inputs.nonpad_kv_seqlen,
+            attention_mask: inputs.attention_mask,
+            unknown: unknown.map(|input| input.value.name.to_owned()).collect(),
+        },
+        states: decoder.states.iter().map(|it| state(it.past, it.present)).collect(),
+        least_onnxruntime,
+    }
+}
+
+/// Returns the sum of one cost of all caches of one sample, or `None` if the model leaves a size open.
+fn bytes(decoder: &Decoder<'_>, slots: Slots<'_>, of: fn(&Cost) -> u64) -> Option<u64> {
+    let dims = BTreeMap::new();
+    decoder.caches.iter().try_fold(0_u64, |sum, cache| {
+        let at = CostAt { batch: 1, length: 0, capacity: slots.capacity(cache.past), dims: &dims };
+        sum.checked_add(of(&cache.cost(&at)?))
+    })
+}
+
+/// A converted model, and what was replaced in it.
+struct Rewritten<'m> {
+    model: Model,
+    /// Where the nodes of its graph come from.
+    origins: Origins,
+    inputs: StaticInputs,
+    replacements: Vec<Replacement<'m>>,
+}
+
+/// Rewrites the model and compares it with the exported one, with rings where the options ask for them and a ring can
+/// be used. Returns the rings, and the attention with windows that has none.
+fn rewrite<'m>(
+    exported: &Exported<'_, 'm>,
+    lanes: &mut [Lane<'m>],
+    fused: &[Operands<'m>],
+    options: ConvertOptions,
+) -> Result<(Rewritten<'m>, Rings, Vec<LinearWindow>), OnnxError> {
+    let linear_slots = Slots::linear(exported.max_seq);
+    let linear = Rewritten::new(exported, Vec::new(), fused, linear_slots)?;
+    let (mut rings, mut windows) = Rings::find(exported, &linear.model.graph()?, fused, options.windowed);
+    if rings.is_empty() {
+        return Ok((compared(linear, exported, lanes, fused, linear_slots)?, rings, windows));
+    }
+    let slots = Slots { max_seq: exported.max_seq, rings: &rings };
+    let with_rings = Rewritten::new(exported, Vec::new(), fused, slots)?;
+    let difference = match compared(with_rings, exported, lanes, fused, slots) {
+        Ok(rewritten) => {
+            if slots.first_linear(exported.decoder).is_none() {
+                let endless = rewritten.is_endless(exported, slots)?;
+                rings.most_tokens = Some(if endless { UNLIMITED } else { exported.max_seq });
+            }
+            return Ok((rewritten, rings, windows));
+        }
+        Err(difference) => difference.to_string(),
+    };
+    let rewritten = compared(linear, exported, lanes, fused, linear_slots)?;
+    windows.extend(rings.refused(&LinearReason::Differs { difference }));
+    Ok((rewritten, Rings::default(), windows))
+}
+
+/// Compares a rewritten model with the exported one. Values that depend on the length of the past are replaced only if
+/// the first comparison fails.
+fn compared<'m>(
+    rewritten: Rewritten<'m>,
+    exported: &Exported<'_, 'm>,
+    lanes: &mut [Lane<'m>],
+    fused: &[Operands<'m>],
+    slots: Slots<'_>,
+) -> Result<Rewritten<'m>, OnnxError> {
+    let Err(difference) = compare(exported, lanes, &rewritten, slots) else { return Ok(rewritten) };
+    drop(rewritten);
+    let replacements = length::replacements(exported.graph, lanes);
+    if replacements.is_empty() {
+        return Err(difference);
+    }
+    let replaced = Rewritten::new(exported, replacements, fused, slots)?;
+    match compare(exported, lanes, &replaced, slots) {
+        Ok(()) => Ok(replaced),
+        // The first comparison has the reason.
+        Err(error) if matches!(error.cause(), Some(FoldError::FailedBefore { .. })) => Err(difference),
+        Err(error) => Err(error),
+    }
+}
+
+impl<'m> Rewritten<'m> {
+    fn new(
+        exported: &Exported<'_, 'm>,
+        replacements: Vec<Replacement<'m>>,
+        fused: &[Operands<'m>],
+        slots: Slots<'_>,
+    ) -> Result<Self, OnnxError> {
+        let mut model = exported.model.clone();
+        let (inputs, origins) = rewrite::rewrite(exported, &replacements, fused, slots, model.proto_mut())?;
+        Ok(Self { model, origins, inputs, replacements })
+    }
+
+    /// Returns `true` if a decoder whose caches are all rings computes a step at any position. A decoder that looks up
+    /// positions in a table does not, and neither does one with a mask of all tokens.
+    fn is_endless(&self, exported: &Exported<'_, '_>, slots: Slots<'_>) -> Result<bool, OnnxError> {
+        let counts_slots = |it: &Replacement<'_>| matches!(it, Replacement::Total { .. });
+        if self.inputs.attention_mask.is_some() || self.replacements.iter().any(counts_slots) {
+            return Ok(false);
+        }
+        let graph = self.model.graph()?;
+        let new = exported.inputs.new_tokens().unwrap_or(1);
+        let probe = Probe::new(exported.inputs.batch().unwrap_or(1), UNLIMITED.saturating_sub(new), new);
+        let mut fold = Fold::new(&graph, exported.external.as_ref());
+        probe.feed_static(&graph, &self.inputs.write_indices, &exported.inputs, slots, false, &mut fold)?;
+        let values = graph.nodes().iter().flat_map(|node| &node.proto().output);
+        let mut values = values.filter(|name| !name.is_empty());
+        Ok(values.all(|name| fold.known(name).is_ok()) && tables::short(&graph, &mut fold).is_none())
+    }
+}
+
+/// Compares the values of both decoders on all probes that fit into the caches.
+fn compare<'m>(
+    exported: &Exported<'_, 'm>,
+    lanes: &mut [Lane<'m>],
+    converted: &Rewritten<'m>,
+    slots: Slots<'_>,
+) -> Result<(), OnnxError> {
+    let graph = converted.model.graph()?;
+    let outputs = exported.graph.nodes().iter().flat_map(|node| &node.proto().output).map(String::as_str);
+    let names = outputs.chain(exported.graph.input_names()).collect();
+    // A slot that is not in use may have any value in the mask. A position that is counted in the whole mask
+    // shows there.
+    let write_indices = &converted.inputs.write_indices;
+    for Lane { probe, fold: before } in lanes.iter_mut().filter(|lane| lane.probe.new <= slots.most_rows()) {
+        for unread in [false, true] {
+            let mut fold = Fold::new(&graph, exported.external.as_ref());
+            probe.feed_static(&graph, write_indices, &exported.inputs, slots, unread, &mut fold)?;
+            let mut comparison =
+                Comparison { exported: &mut *before, converted: fold, names: &names, sites: &exported.sites };
+            let checked = comparison.check(&graph);
+            let origins = &converted.origins;
+            checked.map_err(|error| probe.capacity(passes::about(error, origins, exported.graph)))?;
+        }
+    }
+    Ok(())
+}
+
+/// Returns the oldest ONNX Runtime that computes a converted graph correctly without kvscatter's plugin.
+///
+/// # Errors
+/// Returns [`ConvertRefusal::OnnxRuntime`] if the options name an older one, wrapped with the node.
+fn least_onnxruntime(graph: &Graph<'_>, options: ConvertOptions) -> Result<RuntimeVersion, OnnxError> {
+    let capped = graph.nodes().iter().find(|node| node.caps_scores());
+    let least = if capped.is_some() { RuntimeVersion::WITH_CAP } else { RuntimeVersion::WITH_SCATTER };
+    let Some(oldest) = options.onnxruntime.filter(|&oldest| oldest < least) else { return Ok(least) };
+    let refusal = ConvertRefusal::OnnxRuntime { oldest, least };
+    Err(match capped {
+        Some(node) => node.error(refusal),
+        None => refusal.into(),
+    })
+}

@@ -1,0 +1,36 @@
+//! The pass that expresses operators of ONNX Runtime in operators of ONNX.
+
+use std::rc::Rc;
+
+use super::passes::{Change, Subject};
+use super::probe::{Inputs, Probe, SAMPLES};
+use super::probes::Padding;
+use crate::OnnxError;
+use crate::decoder::{Cache, WriterStyle};
+use crate::fold::Fold;
+use crate::standard::{self, Standardized};
+
+/// Replaces the operators. `GroupQueryAttention` shows where the decoder supports padding.
+pub(super) fn replaced(subject: &Subject<'_, '_>) -> Result<Option<Change>, OnnxError> {
+    let Subject { model, graph, decoder, options, .. } = *subject;
+    if !graph.nodes().iter().any(standard::replaces) {
+        return Ok(None);
+    }
+    let max_seq = options.max_seq;
+    let inputs = Inputs::from_decoder(decoder)?;
+    inputs.check_size(max_seq)?;
+    let external = model.external_data()?.map(Rc::new);
+    let mut fold = Fold::new(graph, external.as_ref());
+    let new = inputs.new_tokens().unwrap_or(2.min(max_seq));
+    let past = 3.min(max_seq.saturating_sub(new));
+    let probe = Probe::new(inputs.batch().unwrap_or(SAMPLES), past, new);
+    probe.feed(&inputs, &mut fold)?;
+    let mut standard = model.clone();
+    let Standardized { replaced, origins } =
+        standard::standardize(standard.proto_mut(), graph, decoder, &mut fold)?;
+    let counts_tokens = |cache: &Cache<'_>| matches!(cache.style, WriterStyle::GroupQueryAttention);
+    let padding = decoder.caches.iter().any(counts_tokens).then_some(Padding::Right);
+    let what: Vec<_> = replaced.iter().map(|(op_type, count)| format!("{count} {op_type}")).collect();
+    let change = Change::new(standard, origins).what(what.join(", "));
+    Ok(Some(Change { padding, ..change }.proof("each kind of node on random values")))
+}
