@@ -8,6 +8,7 @@ use kvscatter::ElementType;
 
 use crate::decoder::{Cache, Decoder, WriterStyle};
 use crate::graph::{DEFAULT_DOMAIN, full_domain};
+use crate::passing::{Passing, combined};
 use crate::proto::tensor_shape_proto::Dimension;
 use crate::proto::{
     AttributeProto, GraphProto, Message, ModelProto, NodeProto, OperatorSetIdProto, TensorProto,
@@ -179,19 +180,11 @@ impl<'a, 'm> Finder<'a, 'm> {
     /// The output also has the elements of that input, except for the new rows. The output of a `Concat` is
     /// longer in the sequence dimension by the new rows.
     fn handed_on(&self, node: &Node<'m>) -> Option<&'m str> {
-        match node.op_type() {
-            "Concat" if node.is("Concat") && node.proto().input.len() == 2 => node.input(0),
-            op @ ("TensorScatter" | "Identity" | "Cast" | "Neg" | "Abs" | "Clip") if node.is(op) => {
-                node.input(0)
-            }
-            op @ ("Add" | "Sub" | "Mul" | "Div") if node.is(op) => {
-                let (left, right) = (node.input(0)?, node.input(1)?);
-                match (self.graph.is_constant(left), self.graph.is_constant(right)) {
-                    (false, true) => Some(left),
-                    (true, false) => Some(right),
-                    _ => None,
-                }
-            }
+        match Passing::of_node(node)? {
+            Passing::Joins if node.is("TensorScatter") || node.proto().input.len() == 2 => node.input(0),
+            Passing::Keeps if node.is("Identity") || node.is("Cast") => node.input(0),
+            Passing::Computes if !node.op_type().ends_with("Linear") => node.input(0),
+            Passing::Combines if !node.is("Min") => combined(self.graph, node),
             _ => None,
         }
     }

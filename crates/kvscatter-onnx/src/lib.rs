@@ -76,6 +76,7 @@ mod model_file;
 mod narrow_types;
 mod node_label;
 mod opset;
+mod passing;
 pub mod proto;
 mod prove;
 pub mod random_inputs;

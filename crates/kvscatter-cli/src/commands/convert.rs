@@ -399,6 +399,9 @@ fn explain(report: &Report, output: &mut Output) -> Result<(), CommandError> {
     };
     let passes = table(&["Pass", "Changed", "Keeps", "Compared"], &[], report.passes.iter().map(cells));
     writeln!(output, "\n{passes}")?;
+    if report.attention.idioms.is_empty() {
+        return Ok(());
+    }
     let idioms =
         report.attention.idioms.iter().map(|(name, nodes)| vec![nodes.to_string(), (*name).to_owned()]);
     writeln!(output, "\n{}", table(&["Nodes", "Of the exported attention"], &[0], idioms))?;

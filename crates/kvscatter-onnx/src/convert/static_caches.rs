@@ -41,9 +41,10 @@ pub(super) fn converted(subject: &Subject<'_, '_>) -> Result<Option<Change>, Onn
     let least_onnxruntime = least_onnxruntime(&finished, options)
         .map_err(|error| passes::about(error, &rewritten.origins, graph))?;
     metadata::write(&exported, &rewritten.inputs, &rings, least_onnxruntime, rewritten.model.proto_mut());
-    let count = decoder.caches.len();
-    let (what, proof) =
-        (format!("{count} caches"), format!("all values and masks on {} probes", lanes.len()));
+    let [caches, in_rings, fused] = [decoder.caches.len(), rings.by_past.len(), fusions.fused.len()];
+    let what =
+        format!("{caches} caches, {in_rings} of them rings; {fused} attention operations to one node each");
+    let proof = format!("masks and values in {} kinds of steps", lanes.len());
     let report = report(exported, fusions, rewritten.inputs, rings, linear_windows, least_onnxruntime);
     let change = Change::new(rewritten.model, rewritten.origins).what(what).proof(proof);
     Ok(Some(Change { report: Some(report), ..change }))

@@ -17,6 +17,7 @@ use super::state::State;
 use super::trace::{MAX_STEPS, Path};
 use super::trial::{Counts, MAX_TRIALS, Setting};
 use crate::fold::Budget;
+use crate::passing::{Passing, keeps_elements};
 use crate::{Dimension, Graph, Node, ValueInfo};
 
 /// How a graph uses an input.
@@ -218,11 +219,8 @@ fn picked_by_element<'m>(graph: &Graph<'m>, node: &Node<'m>) -> Option<&'m str> 
             return Some(index);
         }
         let (maker, _) = graph.producer(index)?;
-        let is_handed_on = matches!(
-            maker.op_type(),
-            "Identity" | "Cast" | "Reshape" | "Squeeze" | "Unsqueeze" | "Flatten" | "Expand" | "Tile"
-        );
-        index = maker.input(0).filter(|_| is_handed_on)?;
+        let is_repeated = Passing::of_node(&maker) == Some(Passing::Repeats);
+        index = maker.input(0).filter(|_| is_repeated || keeps_elements(&maker))?;
     }
     None
 }

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use super::part::{by_reader, is_product, moves};
+use super::part::{by_reader, is_product};
 use super::roles::{Input, InputRole, is_float};
 use super::shown::keeps_scores;
-use super::trace::{Path, handed_on};
+use super::trace::Path;
 use crate::decoder::CachePart;
+use crate::passing::{moves, passed_on};
 use crate::{Graph, Node};
 
 /// The largest number of values that are followed from one input.
@@ -82,7 +83,7 @@ fn is_attended<'m>(graph: &Graph<'m>, input: &'m str, of_decoder: &BTreeSet<&str
 
 /// Returns `true` if a node passes on elements of its first input.
 fn passes(graph: &Graph<'_>, node: &Node<'_>) -> bool {
-    handed_on(graph, node).is_some() || (moves(node) && !node.is("Concat"))
+    passed_on(graph, node).is_some() || (moves(node) && !node.is("Concat"))
 }
 
 /// Returns `true` if a node multiplies its input at `slot` by weights, or adds a constant to it.

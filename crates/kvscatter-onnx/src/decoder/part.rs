@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::cache::{Cache, CachePart, WriterStyle};
-use crate::graph::DEFAULT_DOMAIN;
+use crate::passing::{self, leads_to_product};
 use crate::{Graph, Node};
 
 /// The maximum number of readers that are examined. Caches in real exports reach their attention within a
@@ -36,7 +36,7 @@ pub(super) fn find(graph: &Graph<'_>, cache: &Cache<'_>) -> CachePart {
                     return CachePart::Both;
                 }
             }
-            if hands_on(&node) {
+            if leads_to_product(&node) {
                 is_split |= node.is("Split");
                 let parts = if node.is("Split") { node.proto().output.len() } else { 1 };
                 pending.extend((0..parts).filter_map(|slot| node.output(slot)));
@@ -92,43 +92,11 @@ fn comes_from_softmax(graph: &Graph<'_>, value: &str) -> bool {
         let Some((node, 0)) = graph.producer(value) else { return false };
         let before = match node.op_type() {
             "Softmax" => return true,
-            "Cast" | "Dropout" | "Identity" | "Transpose" | "Reshape" | "Slice" | "Unsqueeze" | "Squeeze"
-            | "Expand" => node.input(0),
             "Where" => node.input(2),
-            _ => None,
+            _ => node.input(0).filter(|_| passing::moves(&node) && !node.is("Concat")),
         };
         let Some(before) = before else { return false };
         value = before;
     }
     false
-}
-
-/// Returns `true` if a node may be between a cache and its product. Such nodes repeat, transpose or scale
-/// heads.
-pub(super) fn hands_on(node: &Node<'_>) -> bool {
-    let computes = ["Neg", "Mul", "Div", "Where", "QuantizeLinear", "DequantizeLinear", "TensorScatter"];
-    moves(node) || computes.iter().any(|op_type| node.is(op_type))
-}
-
-/// Returns `true` if a node moves, repeats or drops elements of its first input. A `Concat` puts others next to them.
-pub(super) fn moves(node: &Node<'_>) -> bool {
-    node.domain() == DEFAULT_DOMAIN
-        && matches!(
-            node.op_type(),
-            "Identity"
-                | "Cast"
-                | "Transpose"
-                | "Reshape"
-                | "Squeeze"
-                | "Unsqueeze"
-                | "Flatten"
-                | "Expand"
-                | "Tile"
-                | "Concat"
-                | "Slice"
-                | "Gather"
-                | "GatherElements"
-                | "GatherND"
-                | "Split"
-        )
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use super::Decoder;
 use super::cache::Cache;
 use crate::Node;
+use crate::passing::keeps_shape;
 
 /// The largest number of values that are followed from one cache.
 const MAX_VALUES: usize = 64;
@@ -36,7 +37,7 @@ impl<'m> Decoder<'m> {
                 if node.is("Shape") || node.is("Size") {
                     continue;
                 }
-                match keeps_slots(&node) && slot == Some(0) {
+                match keeps_shape(&node) && slot == Some(0) {
                     true => pending.extend(node.output(0)),
                     false => readers.push(CacheReader { node, slot }),
                 }
@@ -44,9 +45,4 @@ impl<'m> Decoder<'m> {
         }
         readers
     }
-}
-
-/// Returns `true` for nodes that keep the shape of a cache.
-fn keeps_slots(node: &Node<'_>) -> bool {
-    node.is("Identity") || node.is("Cast")
 }

@@ -4,6 +4,7 @@ use kvscatter::ElementType;
 
 use super::trace::Path;
 use crate::graph::DEFAULT_DOMAIN;
+use crate::passing::keeps_elements;
 use crate::{Graph, Node, ValueInfo};
 
 /// A graph input and its role.
@@ -110,10 +111,6 @@ fn used<'m>(graph: &Graph<'m>, value: &'m str, role: InputRole) -> Option<&'m st
         InputRole::NonpadKvSeqlen => through(graph, value, |node| keeps_elements(node) || node.is("Min")),
         _ => same(graph, value),
     }
-}
-
-fn keeps_elements(node: &Node<'_>) -> bool {
-    matches!(node.op_type(), "Identity" | "Cast" | "Reshape" | "Squeeze" | "Unsqueeze" | "Flatten")
 }
 
 pub(super) fn through<'m>(

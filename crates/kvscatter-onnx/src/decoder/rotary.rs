@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::part::{hands_on, moves};
 use super::trace::MAX_STEPS;
 use crate::Graph;
 use crate::graph::DEFAULT_DOMAIN;
+use crate::passing::{leads_to_product, moves};
 
 /// Returns the sines and cosines of angles that are computed from one input, with that input.
 pub(super) fn computed<'m>(graph: &Graph<'m>) -> BTreeMap<&'m str, &'m str> {
@@ -70,7 +70,7 @@ pub(super) fn rotated_by<'m>(graph: &Graph<'m>, angles: BTreeMap<&'m str, &'m st
                     found.insert(*index);
                 }
             }
-            _ if hands_on(node) => {
+            _ if leads_to_product(node) => {
                 if let Some(index) = of_left {
                     factors.extend(node.proto().output.iter().map(|name| (name.as_str(), index)));
                 }

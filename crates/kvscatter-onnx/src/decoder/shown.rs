@@ -10,6 +10,7 @@ use super::part;
 use super::roles::is_float;
 use crate::fold::{Budget, Fold, Value, Values, int_to_float};
 use crate::graph::DEFAULT_DOMAIN;
+use crate::passing;
 use crate::{Graph, Node};
 
 /// The largest number that counts as hiding a slot when it is added to the slot's score. With this number,
@@ -121,7 +122,7 @@ pub(super) fn masks<'m>(graph: &Graph<'m>, caches: &[Cache<'m>]) -> Vec<SlotMask
             }
             _ if any == Some(PerSlot::Score) => any.filter(|_| keeps_scores(node)),
             _ if part::is_product(node) => any.map(|_| PerSlot::Score),
-            _ => any.filter(|_| part::hands_on(node)),
+            _ => any.filter(|_| passing::leads_to_product(node)),
         };
         if let Some(has) = result {
             per_slot.extend(node.proto().output.iter().map(|name| (name.as_str(), has)));
@@ -152,7 +153,7 @@ fn of_attention<'m>(node: &Node<'m>) -> Vec<SlotMask<'m>> {
 
 /// Returns `true` if the result of a node is scores if an input is.
 pub(super) fn keeps_scores(node: &Node<'_>) -> bool {
-    part::moves(node) || ["Mul", "Div", "Tanh", "Max", "Clip"].iter().any(|op_type| node.is(op_type))
+    passing::moves(node) || ["Mul", "Div", "Tanh", "Max", "Clip"].iter().any(|op_type| node.is(op_type))
 }
 
 impl<'m> Trial<'_, 'm> {

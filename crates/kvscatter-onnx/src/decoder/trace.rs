@@ -1,5 +1,6 @@
 //! Follows a value back to the value that it is a copy of, through nodes that pass on one tensor.
 
+use crate::passing::passed_on;
 use crate::{Graph, Node};
 
 /// The maximum number of nodes that are followed in a row. It bounds the time for a hostile graph.
@@ -21,7 +22,7 @@ impl<'m> Path<'m> {
         let mut path = Self { source: value, steps: Vec::new() };
         while path.steps.len() < MAX_STEPS {
             let Some((node, 0)) = graph.producer(path.source) else { break };
-            let Some(input) = handed_on(graph, &node) else { break };
+            let Some(input) = passed_on(graph, &node) else { break };
             path.source = input;
             path.steps.push(node);
         }
@@ -42,31 +43,5 @@ impl<'m> Path<'m> {
             };
         }
         Some(axis)
-    }
-}
-
-/// Returns the input whose tensor a node passes on, or `None` for nodes that compute something else.
-pub(super) fn handed_on<'m>(graph: &Graph<'m>, node: &Node<'m>) -> Option<&'m str> {
-    if node.is_function() {
-        return None;
-    }
-    let is_default = node.domain() == crate::graph::DEFAULT_DOMAIN;
-    match node.op_type() {
-        "QuantizeLinear" | "DequantizeLinear" => node.input(0),
-        "Identity" | "Cast" | "CastLike" | "Neg" | "Abs" | "Clip" | "Dropout" | "Transpose" | "Reshape"
-        | "Squeeze" | "Unsqueeze" | "Flatten" | "Slice" | "Pad"
-            if is_default =>
-        {
-            node.input(0)
-        }
-        "Add" | "Sub" | "Mul" | "Div" | "Min" if is_default && node.proto().input.len() == 2 => {
-            let (left, right) = (node.input(0)?, node.input(1)?);
-            match (graph.is_constant(left), graph.is_constant(right)) {
-                (false, true) => Some(left),
-                (true, false) => Some(right),
-                _ => None,
-            }
-        }
-        _ => None,
     }
 }

@@ -16,6 +16,7 @@ use crate::convert::probe::{Inputs, Probe};
 use crate::decoder::{Cache, Decoder, InputRole};
 use crate::edit::{Editor, NewNode};
 use crate::fold::{Fold, MAX_VALUES, Value, Values, to_float};
+use crate::passing;
 use crate::{Dimension, Graph, Model, Node, OnnxError};
 
 /// The number of samples of the evaluation. It is not a usual number of heads.
@@ -304,11 +305,7 @@ impl Heads {
 /// Follows new rows back through nodes that move elements.
 fn source<'m>(graph: &Graph<'m>, mut value: &'m str) -> &'m str {
     for _ in 0..MAX_STEPS {
-        let moves = |node: &Node<'m>| {
-            let moving =
-                ["Reshape", "Transpose", "Split", "Slice", "Squeeze", "Unsqueeze", "Gather", "Identity"];
-            moving.iter().any(|op_type| node.is(op_type))
-        };
+        let moves = |node: &Node<'m>| passing::moves(node) && !node.is("Concat");
         match graph.producer(value).map(|(node, _)| node).filter(moves).and_then(|node| node.input(0)) {
             Some(before) => value = before,
             None => break,

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 
 use super::hazard::Hazard;
 use crate::decoder::cache::Cache;
-use crate::decoder::part::{hands_on, is_product};
-use crate::decoder::trace::handed_on;
+use crate::decoder::part::is_product;
 use crate::decoder::writer::appends_to;
+use crate::passing::{leads_to_product, passed_on};
 use crate::{Graph, Node};
 
 /// The largest number of values that are followed from one cache.
@@ -40,7 +40,7 @@ fn of_past(graph: &Graph<'_>, cache: &Cache<'_>, writer: &Node<'_>, hazards: &mu
             if known(&reader) || reads_shape(&reader) || !named.insert(reader.index()) {
                 continue;
             }
-            if slot == Some(0) && handed_on(graph, &reader).is_some() {
+            if slot == Some(0) && passed_on(graph, &reader).is_some() {
                 pending.extend(reader.output(0));
                 // The caller of the model reads its outputs.
                 if !reader.output(0).is_some_and(|value| graph.is_output(value)) {
@@ -82,7 +82,7 @@ fn of_present(graph: &Graph<'_>, cache: &Cache<'_>, writer: &Node<'_>, hazards: 
             if slot == 0 && reader.is("TensorScatter") {
                 let (first, second) = (writer.label(), reader.label());
                 hazards.push(Hazard::WrittenInTurn { past: cache.past.to_owned(), first, second });
-            } else if hands_on(&reader) || handed_on(graph, &reader).is_some() {
+            } else if leads_to_product(&reader) || passed_on(graph, &reader).is_some() {
                 pending.extend(reader.output(0));
             } else {
                 let (present, label) = (cache.present.to_owned(), reader.label());

@@ -1,0 +1,115 @@
+//! Which operators pass a value on, and what they do to it.
+//!
+//! Every search that follows a value through a graph uses this table, so an operator that is added here is followed
+//! everywhere. The walk of a [conversion](crate::convert) knows shapes as well, and has a table of its own.
+
+use crate::{Graph, Node};
+
+/// What a node does to its first input, which it passes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Passing {
+    /// It keeps shape and order, and may round.
+    Keeps,
+    /// It keeps the elements in order, in another shape.
+    Reshapes,
+    /// It changes the order of axes.
+    Transposes,
+    /// It picks a part.
+    Cuts,
+    /// It repeats elements.
+    Repeats,
+    /// It puts other elements next to them.
+    Joins,
+    /// It computes each element from the same element.
+    Computes,
+    /// It computes each element from the same element and a second input.
+    Combines,
+}
+
+/// The operators of the default domain that pass a value on.
+const OPERATORS: [(&str, Passing); 29] = [
+    ("Identity", Passing::Keeps),
+    ("Cast", Passing::Keeps),
+    ("CastLike", Passing::Keeps),
+    ("Dropout", Passing::Keeps),
+    ("Reshape", Passing::Reshapes),
+    ("Squeeze", Passing::Reshapes),
+    ("Unsqueeze", Passing::Reshapes),
+    ("Flatten", Passing::Reshapes),
+    ("Transpose", Passing::Transposes),
+    ("Slice", Passing::Cuts),
+    ("Split", Passing::Cuts),
+    ("Gather", Passing::Cuts),
+    ("GatherElements", Passing::Cuts),
+    ("GatherND", Passing::Cuts),
+    ("Expand", Passing::Repeats),
+    ("Tile", Passing::Repeats),
+    ("Concat", Passing::Joins),
+    ("Pad", Passing::Joins),
+    ("TensorScatter", Passing::Joins),
+    ("Neg", Passing::Computes),
+    ("Abs", Passing::Computes),
+    ("Clip", Passing::Computes),
+    ("QuantizeLinear", Passing::Computes),
+    ("DequantizeLinear", Passing::Computes),
+    ("Add", Passing::Combines),
+    ("Sub", Passing::Combines),
+    ("Mul", Passing::Combines),
+    ("Div", Passing::Combines),
+    ("Min", Passing::Combines),
+];
+
+impl Passing {
+    /// Returns what an operator does, or `None` if it passes nothing on. ONNX Runtime's own operators of quantization
+    /// have the names of those of ONNX.
+    pub(crate) fn of_node(node: &Node<'_>) -> Option<Self> {
+        let (_, passing) = OPERATORS.iter().find(|(op_type, _)| *op_type == node.op_type())?;
+        let is_quantization = || matches!(node.op_type(), "QuantizeLinear" | "DequantizeLinear");
+        (node.is(node.op_type()) || (!node.is_function() && is_quantization())).then_some(*passing)
+    }
+}
+
+/// Returns `true` if a node keeps all elements in order, and may round them.
+pub(crate) fn keeps_elements(node: &Node<'_>) -> bool {
+    matches!(Passing::of_node(node), Some(Passing::Keeps | Passing::Reshapes))
+}
+
+/// Returns `true` if a node keeps the shape and the order of all elements, and may round them.
+pub(crate) fn keeps_shape(node: &Node<'_>) -> bool {
+    Passing::of_node(node) == Some(Passing::Keeps)
+}
+
+/// Returns `true` if a node moves, repeats or drops elements of its first input, or puts others next to them.
+pub(crate) fn moves(node: &Node<'_>) -> bool {
+    use Passing::{Cuts, Joins, Keeps, Repeats, Reshapes, Transposes};
+    let is_moved = |passing| matches!(passing, Keeps | Reshapes | Transposes | Cuts | Repeats | Joins);
+    Passing::of_node(node).is_some_and(is_moved) && !node.is("TensorScatter") && !node.is("Pad")
+}
+
+/// Returns `true` if a node may be between a cache and its product. Such nodes repeat, transpose or scale
+/// heads.
+pub(crate) fn leads_to_product(node: &Node<'_>) -> bool {
+    let scales = ["Mul", "Div", "Where", "TensorScatter"].iter().any(|op_type| node.is(op_type));
+    moves(node) || scales || Passing::of_node(node) == Some(Passing::Computes)
+}
+
+/// Returns the input whose tensor a node passes on as one tensor, or `None` for nodes that compute something else.
+pub(crate) fn passed_on<'m>(graph: &Graph<'m>, node: &Node<'m>) -> Option<&'m str> {
+    match Passing::of_node(node)? {
+        Passing::Keeps | Passing::Reshapes | Passing::Transposes | Passing::Computes => node.input(0),
+        Passing::Cuts if node.is("Slice") => node.input(0),
+        Passing::Joins if node.is("Pad") => node.input(0),
+        Passing::Combines => combined(graph, node),
+        Passing::Cuts | Passing::Joins | Passing::Repeats => None,
+    }
+}
+
+/// Returns the input that a node combines with a constant.
+pub(crate) fn combined<'m>(graph: &Graph<'m>, node: &Node<'m>) -> Option<&'m str> {
+    let [left, right] = node.proto().input.as_slice() else { return None };
+    match [left, right].map(|name| graph.is_constant(name)) {
+        [false, true] => Some(left),
+        [true, false] => Some(right),
+        _ => None,
+    }
+}
