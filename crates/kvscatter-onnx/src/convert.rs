@@ -54,6 +54,7 @@ mod masks;
 mod metadata;
 mod options;
 mod outcome;
+mod pass;
 mod passes;
 mod probe;
 mod probes;

@@ -6,7 +6,7 @@
 //! of changes.
 
 mod finish;
-pub(crate) mod names;
+
 mod node;
 mod origins;
 
@@ -23,7 +23,7 @@ use crate::proto::{
 };
 use crate::{Data, Graph, GraphError, OnnxError, Tensor, tensor_proto};
 
-use names::{Names, captures, replace_captures, subgraphs};
+use crate::names::{Names, captures, replace_captures, subgraphs};
 pub(crate) use node::NewNode;
 pub(crate) use origins::Origins;
 

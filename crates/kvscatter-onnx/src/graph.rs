@@ -1,7 +1,5 @@
 //! The graph of a model. Its names, the order of its nodes and its operator sets are checked once.
 
-mod error;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -10,17 +8,15 @@ use kvscatter::spec::Dimension;
 use petgraph::algo::toposort;
 use petgraph::graph::{DiGraph, NodeIndex};
 
-use crate::edit::names;
 use crate::ir::{Source, ValueTable};
+use crate::names;
 use crate::proto::tensor_shape_proto::{self, dimension::Value as DimValue};
 use crate::proto::type_proto::Value as TypeValue;
 use crate::proto::{
     AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto,
     ValueInfoProto,
 };
-use crate::{ErrorPlace, NodeLabel, OnnxError, attribute, tensor_proto};
-
-pub use error::GraphError;
+use crate::{ErrorPlace, GraphError, NodeLabel, OnnxError, attribute, tensor_proto};
 
 /// The full name of the default domain. Models usually write it as the empty string.
 pub(crate) const DEFAULT_DOMAIN: &str = "ai.onnx";

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::edit::names::{captures, subgraphs};
+use crate::names::{captures, subgraphs};
 use crate::proto::{NodeProto, TensorProto, ValueInfoProto};
 
 /// The number of a value. Only a [`ValueTable`] makes it.

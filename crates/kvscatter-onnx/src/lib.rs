@@ -29,6 +29,21 @@
 //! # Ok::<(), kvscatter_onnx::OnnxError>(())
 //! ```
 //!
+//! # Modules
+//!
+//! A module imports only modules that this table names before it. A test of `xtask` checks that.
+//!
+//! | for | modules, in order |
+//! |---|---|
+//! | names and numbers in messages | `text`, `node_label`, `runtime_version`, `dynamic_dim`, `narrow_types` |
+//! | errors, protobuf and files | `error`, `proto`, `names`, `file`, `graph_error` |
+//! | tensors and their files | `tensor`, `external`, `tensor_proto`, `config_file`, `visit`, `attribute` |
+//! | models and graphs | `fingerprint`, `ir`, `graph`, `model_file`, `model`, `save`, `test_dir`, `edit`, `opset` |
+//! | evaluation | `eval`, `random_inputs`, `fold`, `prove` |
+//! | decoders | `passing`, `decoder`, `cache_path` |
+//! | changes of decoders | `standard`, `merged`, `convert`, `lower` |
+//! | models as people store them | `declared`, `source` |
+//!
 //! # Terms
 //!
 //! * The *past* of a cache is the graph input that contains the cache before a step. The *present* is the
@@ -68,11 +83,13 @@ pub mod file;
 mod fingerprint;
 mod fold;
 mod graph;
+mod graph_error;
 mod ir;
 mod lower;
 mod merged;
 mod model;
 mod model_file;
+mod names;
 mod narrow_types;
 mod node_label;
 mod opset;
@@ -97,10 +114,7 @@ extern crate self as kvscatter_onnx;
 #[cfg(test)]
 #[path = "../tests/onnx/support.rs"]
 #[expect(dead_code, unused_imports, unused_macros, reason = "a unit test uses a part")]
-mod support;
-
-/// The default limit on the number of bytes of values that are allocated or read from other files: 16 GiB.
-pub const DEFAULT_MEMORY_LIMIT: u64 = 16 << 30;
+pub(crate) mod support;
 
 pub use cache_path::{CachePath, CachePathError};
 pub use decoder::error::DecoderError;
@@ -111,7 +125,8 @@ pub use external::{ExternalData, ExternalError};
 pub use file::FileError;
 pub use fingerprint::{Fingerprint, ParseFingerprintError};
 pub use fold::FoldError;
-pub use graph::{Graph, GraphError, Node, ValueInfo};
+pub use graph::{Graph, Node, ValueInfo};
+pub use graph_error::GraphError;
 pub use kvscatter::spec::Dimension;
 pub use lower::{LowerError, LowerTarget, Lowered, lower};
 pub use merged::{TakenBranch, Unmerged, unmerge};
@@ -121,7 +136,7 @@ pub use node_label::NodeLabel;
 pub use proto::ProtoError;
 pub use runtime_version::{ParseRuntimeVersionError, RuntimeVersion};
 pub use save::{DataFile, DataFileOrigin, WeightTransfer};
-pub use tensor::{Data, DataMut, Tensor, TensorError, storage_len};
+pub use tensor::{DEFAULT_MEMORY_LIMIT, Data, DataMut, Tensor, TensorError, storage_len};
 pub use tensor_proto::error::TensorProtoError;
 pub use tensor_proto::{read_tensor_pb, write_tensor_pb};
 

@@ -13,9 +13,9 @@ mod error;
 mod indices;
 mod scatter;
 
-use crate::edit::names::subgraphs;
 use crate::edit::{Editor, NewNode};
 use crate::graph::{in_node, label};
+use crate::names::subgraphs;
 use crate::proto::NodeProto;
 use crate::{Graph, Model, OnnxError};
 

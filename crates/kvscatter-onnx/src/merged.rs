@@ -17,7 +17,7 @@ use std::collections::BTreeSet;
 use kvscatter::ElementType;
 
 use crate::decoder::{Cache, Decoder};
-use crate::edit::names::captures;
+use crate::names::captures;
 use crate::proto::{GraphProto, ModelProto};
 use crate::{DecoderError, Graph, Model, Node, OnnxError, standard};
 

@@ -10,8 +10,8 @@ mod operators;
 use std::collections::BTreeSet;
 
 use crate::edit::Origins;
-use crate::edit::names::{Names, subgraphs_mut};
 use crate::graph::{DEFAULT_DOMAIN, full_domain, in_node, label};
+use crate::names::{Names, subgraphs_mut};
 use crate::proto::{FunctionProto, ModelProto, NodeProto, OperatorSetIdProto};
 use crate::{GraphError, OnnxError};
 

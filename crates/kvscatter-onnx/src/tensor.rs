@@ -2,6 +2,9 @@
 
 use kvscatter::{Argument, ElementType, WritePlan, Written};
 
+/// The default limit on the number of bytes of values that are allocated or read from other files: 16 GiB.
+pub const DEFAULT_MEMORY_LIMIT: u64 = 16 << 30;
+
 /// The values of a [`Tensor`] in row-major order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Data {

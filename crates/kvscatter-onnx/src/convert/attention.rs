@@ -13,6 +13,7 @@ mod site;
 mod walk;
 mod whole;
 
+pub(super) use idioms::IDIOMS;
 pub(super) use nodes::{AttentionNode, Attentions, PASTS, Source};
 pub(super) use site::{CacheRead, End, Factor, Form, Layout, MaskKind, Neutral, Site};
 pub(super) use walk::{Sites, shape_probe};

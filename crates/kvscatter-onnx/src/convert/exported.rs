@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use super::attention::{Attentions, Site, Sites, WholeCaches, shape_probe};
+use super::attention::{Attentions, IDIOMS, Site, Sites, WholeCaches, shape_probe};
 use super::masks;
 use super::probe::{Inputs, Probe};
 use super::probes::{self, Padding};
@@ -61,7 +61,7 @@ impl<'a, 'm> Exported<'a, 'm> {
             let probe = shape_probe(decoder, &inputs, most);
             let mut fold = Fold::new(graph, external.as_ref());
             probe.feed(&inputs, &mut fold)?;
-            let found = Sites::find(graph, decoder, &probe, &mut fold).and_then(|sites| {
+            let found = Sites::find(graph, decoder, &probe, &mut fold, IDIOMS).and_then(|sites| {
                 let mut attentions = Attentions::find(decoder, &mut fold)?;
                 if !sites.over_concat.is_empty() {
                     let mut whole = WholeCaches::new(graph, &inputs, external.as_ref())?;

@@ -7,21 +7,13 @@
 use std::borrow::Cow;
 
 use super::options::ConvertOptions;
+use super::pass::{Change, Pass, Subject, about};
 use super::probes::Padding;
-use super::refusal::ConvertError;
 use super::report::{Claim, PassReport, Report};
 use super::{caches, form, static_caches, to_standard};
 use crate::decoder::Decoder;
 use crate::edit::Origins;
-use crate::{Graph, Model, OnnxError, opset};
-
-/// One change of a decoder.
-pub(super) struct Pass {
-    pub(super) name: &'static str,
-    /// What the change keeps.
-    pub(super) claim: Claim,
-    run: for<'m> fn(&Subject<'_, 'm>) -> Result<Option<Change>, OnnxError>,
-}
+use crate::{Model, OnnxError, opset};
 
 /// The passes. The last one makes the caches static, and the others bring the decoder into the form that it expects.
 pub(super) const PASSES: [Pass; 5] = [
@@ -31,31 +23,6 @@ pub(super) const PASSES: [Pass; 5] = [
     Pass { name: "standard operators", claim: Claim::Values, run: to_standard::replaced },
     Pass { name: "static caches", claim: Claim::Visible, run: static_caches::converted },
 ];
-
-/// A decoder that a pass may change.
-pub(super) struct Subject<'a, 'm> {
-    pub(super) model: &'m Model,
-    pub(super) graph: &'a Graph<'m>,
-    pub(super) decoder: &'a Decoder<'m>,
-    pub(super) options: ConvertOptions,
-    /// Where the exported decoder supports padding.
-    pub(super) padding: Padding,
-}
-
-/// What a pass has changed.
-pub(super) struct Change {
-    pub(super) model: Model,
-    /// Where the nodes of the new graph come from.
-    pub(super) origins: Origins,
-    /// What was changed, such as `3 GroupQueryAttention`.
-    pub(super) what: String,
-    /// What was compared.
-    pub(super) proof: String,
-    /// Where the decoder supports padding, if the change shows it.
-    pub(super) padding: Option<Padding>,
-    /// The report of the pass that makes the caches static.
-    pub(super) report: Option<Report>,
-}
 
 /// A decoder after several passes.
 pub(super) struct Passed<'m> {
@@ -128,36 +95,4 @@ fn raise(subject: &Subject<'_, '_>) -> Result<Option<Change>, OnnxError> {
     }
     let origins = Origins::new((0..subject.graph.nodes().len()).map(Some));
     Ok(Some(Change::new(model, origins).what("versions only".to_owned()).proof("no node changes")))
-}
-
-impl Change {
-    pub(super) fn new(model: Model, origins: Origins) -> Self {
-        let (what, proof) = (String::new(), String::new());
-        Self { model, origins, what, proof, padding: None, report: None }
-    }
-
-    /// Sets what was changed.
-    pub(super) fn what(self, what: String) -> Self {
-        Self { what, ..self }
-    }
-
-    /// Sets what was compared.
-    pub(super) fn proof(self, proof: impl Into<String>) -> Self {
-        Self { proof: proof.into(), ..self }
-    }
-}
-
-/// Converts an error about a node of a changed graph to an error about the node that it comes from, because the user has
-/// only the exported model.
-pub(super) fn about(mut error: OnnxError, origins: &Origins, exported: &Graph<'_>) -> OnnxError {
-    let place = match error.cause_mut() {
-        Some(ConvertError::Capacity { cause, .. }) => &mut **cause,
-        _ => &mut error,
-    };
-    if let OnnxError::InNode { node, .. } = place
-        && let Some(origin) = origins.index_of(node.index).and_then(|index| exported.nodes().get(index))
-    {
-        **node = origin.label();
-    }
-    error
 }

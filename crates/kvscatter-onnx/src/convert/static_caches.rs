@@ -10,7 +10,7 @@ use super::exported::{Exported, Lane};
 use super::fusion::{Fusions, Operands};
 use super::length::{self, Replacement};
 use super::options::ConvertOptions;
-use super::passes::{self, Change, Subject};
+use super::pass::{Change, Subject, about};
 use super::probe::Probe;
 use super::refusal::ConvertRefusal;
 use super::report::{AttentionReport, CacheReport, InputReport, KeptState, Report};
@@ -38,8 +38,8 @@ pub(super) fn converted(subject: &Subject<'_, '_>) -> Result<Option<Change>, Onn
     let finished = rewritten.model.graph()?;
     // Sessions find the caches of the converted model in this way.
     Decoder::from_graph(&finished)?;
-    let least_onnxruntime = least_onnxruntime(&finished, options)
-        .map_err(|error| passes::about(error, &rewritten.origins, graph))?;
+    let least_onnxruntime =
+        least_onnxruntime(&finished, options).map_err(|error| about(error, &rewritten.origins, graph))?;
     metadata::write(&exported, &rewritten.inputs, &rings, least_onnxruntime, rewritten.model.proto_mut());
     let [caches, in_rings, fused] = [decoder.caches.len(), rings.by_past.len(), fusions.fused.len()];
     let what =
@@ -218,7 +218,7 @@ fn compare<'m>(
                 Comparison { exported: &mut *before, converted: fold, names: &names, sites: &exported.sites };
             let checked = comparison.check(&graph);
             let origins = &converted.origins;
-            checked.map_err(|error| probe.capacity(passes::about(error, origins, exported.graph)))?;
+            checked.map_err(|error| probe.capacity(about(error, origins, exported.graph)))?;
         }
     }
     Ok(())

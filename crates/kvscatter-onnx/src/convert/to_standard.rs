@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use super::passes::{Change, Subject};
+use super::pass::{Change, Subject};
 use super::probe::{Inputs, Probe, SAMPLES};
 use super::probes::Padding;
 use crate::OnnxError;

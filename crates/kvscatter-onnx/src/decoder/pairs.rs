@@ -9,7 +9,7 @@ use super::cut;
 use super::samples;
 use super::trace::{MAX_STEPS, Path};
 use super::writer::{Axis, CacheWrite, Writer, earlier};
-use crate::edit::names::reads;
+use crate::names::reads;
 use crate::{DecoderError, Dimension, Graph, Node, OnnxError, ValueInfo};
 
 /// The path from a graph input to the writer's input for the past.

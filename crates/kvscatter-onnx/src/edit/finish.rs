@@ -6,7 +6,7 @@ use crate::OnnxError;
 use crate::proto::{GraphProto, NodeProto};
 use crate::{GraphError, graph};
 
-use super::names::{reads, subgraphs_mut};
+use crate::names::{reads, subgraphs_mut};
 
 /// Keeps the nodes that an output depends on, and sorts them.
 ///

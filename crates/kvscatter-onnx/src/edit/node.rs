@@ -6,7 +6,7 @@ use crate::OnnxError;
 use crate::proto::attribute_proto::AttributeType;
 use crate::proto::{self, AttributeProto, NodeProto};
 
-use super::names::Names;
+use crate::names::Names;
 
 /// A node of the default domain. Its outputs get new names unless [`outputs`](Self::outputs) gives them.
 #[derive(Clone, Debug)]

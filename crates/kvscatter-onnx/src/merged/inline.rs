@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::edit::NewNode;
-use crate::edit::names::{Names, defined, subgraphs, subgraphs_mut};
+use crate::names::{Names, defined, subgraphs, subgraphs_mut};
 use crate::proto::type_proto::Value as TypeValue;
 use crate::proto::{GraphProto, NodeProto, TensorProto, ValueInfoProto};
 

@@ -3,7 +3,7 @@
 
 use crate::OnnxError;
 use crate::edit::NewNode;
-use crate::edit::names::Names;
+use crate::names::Names;
 use crate::proto::{AttributeProto, NodeProto};
 use crate::{GraphError, attribute};
 

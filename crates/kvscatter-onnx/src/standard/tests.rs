@@ -8,8 +8,8 @@ use super::proof::FormProofs;
 use super::rule::{MICROSOFT, Rule, rule};
 use super::{group_query, multi_head, norm};
 use crate::edit::NewNode;
-use crate::edit::names::Names;
 use crate::fold::{Value, Values};
+use crate::names::Names;
 use crate::proto::{ModelProto, NodeProto, OperatorSetIdProto};
 use crate::{Graph, OnnxError};
 

@@ -11,21 +11,10 @@ mod softmax;
 #[cfg(test)]
 mod tests;
 
-use super::walk::{Found, Reading, Walk};
+use super::walk::Idiom;
 
-/// One thing that a node may do.
-pub(super) struct Idiom {
-    pub(super) name: &'static str,
-    /// The operators of the default domain that may do it.
-    pub(super) operators: &'static [&'static str],
-    /// Returns what a node of one of the operators leads to, or `None` if it does something else.
-    pub(super) next: IdiomFn,
-}
-
-type IdiomFn = for<'m> fn(&mut Walk<'_, 'm>, &Reading<'_, 'm>) -> Found<'m>;
-
-/// The idioms. If several fit a node, the first one counts.
-pub(super) const IDIOMS: &[Idiom] = &[
+/// The idioms.
+pub(in crate::convert) const IDIOMS: &[Idiom] = &[
     Idiom {
         name: "elements are moved, repeated or cast",
         operators: &[

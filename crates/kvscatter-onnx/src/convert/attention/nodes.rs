@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use kvscatter::ElementType;
 
+use super::site::OverConcat;
 use super::whole::WholeCaches;
 use crate::convert::kept::KeptAttention;
 use crate::convert::limits::Limits;
@@ -42,16 +43,6 @@ pub(in crate::convert) struct AttentionNode<'m> {
     pub(in crate::convert) rules: Rules,
     /// The type of the queries.
     pub(in crate::convert) element: ElementType,
-}
-
-/// An `Attention` without pasts, whose keys and values are computed from caches that already have the new rows.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::convert) struct OverConcat<'m> {
-    pub(in crate::convert) node: Node<'m>,
-    /// The pasts of the caches of keys and values.
-    pub(in crate::convert) pasts: [&'m str; 2],
-    /// Whether keys or values are multiplied by a number, which may differ between lengths.
-    pub(in crate::convert) is_scaled: bool,
 }
 
 /// The origin of the keys and the values of a node, in this order.

@@ -126,6 +126,16 @@ pub(in crate::convert) struct Neutral<'m> {
     pub(in crate::convert) operand: &'m str,
 }
 
+/// An `Attention` without pasts, whose keys and values are computed from caches that already have the new rows.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::convert) struct OverConcat<'m> {
+    pub(in crate::convert) node: Node<'m>,
+    /// The pasts of the caches of keys and values.
+    pub(in crate::convert) pasts: [&'m str; 2],
+    /// Whether keys or values are multiplied by a number, which may differ between lengths.
+    pub(in crate::convert) is_scaled: bool,
+}
+
 impl<'m> Site<'m> {
     pub(super) fn new(scores: Scores<'m>, softmax: Node<'m>) -> Self {
         Self { scores, softmax, rules: Rules::default() }

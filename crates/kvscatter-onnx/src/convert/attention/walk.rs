@@ -2,9 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::idioms::IDIOMS;
-use super::nodes::OverConcat;
-use super::site::{CacheRead, Chain, End, Factor, Form, Layout, Mask, Neutral, Scores, Site};
+use super::site::{CacheRead, Chain, End, Factor, Form, Layout, Mask, Neutral, OverConcat, Scores, Site};
 use crate::convert::probe::{Inputs, Probe};
 use crate::convert::refusal::ConvertRefusal;
 use crate::decoder::Decoder;
@@ -25,7 +23,7 @@ pub(in crate::convert) struct Sites<'m> {
 
 /// The meaning of a value that contains one entry for each slot of the cache.
 #[derive(Clone, Debug)]
-pub(super) enum State<'m> {
+pub(in crate::convert) enum State<'m> {
     /// Keys or values.
     Cache(CacheRead<'m>),
     Scores(Scores<'m>),
@@ -46,7 +44,7 @@ pub(super) enum State<'m> {
 }
 
 /// What a node with an idiom leads to.
-pub(super) enum Next<'m> {
+pub(in crate::convert) enum Next<'m> {
     /// Its outputs have one entry for each slot.
     State(State<'m>),
     /// Its output is summed over the slots, where the walk ends.
@@ -54,24 +52,34 @@ pub(super) enum Next<'m> {
 }
 
 /// What a node leads to, or `None` if it does something else.
-pub(super) type Found<'m> = Result<Option<Next<'m>>, OnnxError>;
+pub(in crate::convert) type Found<'m> = Result<Option<Next<'m>>, OnnxError>;
+
+/// One thing that a node may do to a value with one entry for each slot.
+pub(in crate::convert) struct Idiom {
+    pub(super) name: &'static str,
+    /// The operators of the default domain that may do it.
+    pub(super) operators: &'static [&'static str],
+    /// Returns what a node of one of the operators leads to, or `None` if it does something else.
+    pub(super) next: for<'m> fn(&mut Walk<'_, 'm>, &Reading<'_, 'm>) -> Found<'m>,
+}
 
 /// A node that reads a value with one entry for each slot, and the states of its inputs.
-pub(super) struct Reading<'n, 'm> {
+pub(in crate::convert) struct Reading<'n, 'm> {
     pub(super) node: &'n Node<'m>,
     pub(super) states: Vec<Option<State<'m>>>,
 }
 
 /// A walk from all presents at once, in the order of the nodes.
-pub(super) struct Walk<'w, 'm> {
+pub(in crate::convert) struct Walk<'w, 'm> {
     pub(super) fold: &'w mut Fold<'m>,
     pub(super) probe: &'w Probe,
+    idioms: &'static [Idiom],
     pub(super) sites: Sites<'m>,
 }
 
 impl<'m> Sites<'m> {
     /// Follows every cache to the end of each attention operation that reads it. The fold must have been fed with a
-    /// [`shape_probe`].
+    /// [`shape_probe`]. If several idioms fit a node, the first one counts.
     ///
     /// # Errors
     /// * Returns [`ConvertRefusal::Reader`] if a node reads a value with one entry for each slot in an
@@ -83,9 +91,10 @@ impl<'m> Sites<'m> {
         decoder: &Decoder<'m>,
         probe: &Probe,
         fold: &mut Fold<'m>,
+        idioms: &'static [Idiom],
     ) -> Result<Self, OnnxError> {
         let caches = &decoder.caches;
-        let mut walk = Walk { fold, probe, sites: Self::default() };
+        let mut walk = Walk { fold, probe, idioms, sites: Self::default() };
         for cache in caches {
             walk.sites.states.insert(cache.written, State::Cache(CacheRead::new(cache.past, cache.axis)));
         }
@@ -183,7 +192,7 @@ impl<'m> Walk<'_, 'm> {
         if reading.output().is_empty() || !reading.node.is(reading.node.op_type()) {
             return Ok(None);
         }
-        for idiom in IDIOMS.iter().filter(|idiom| idiom.operators.contains(&reading.node.op_type())) {
+        for idiom in self.idioms.iter().filter(|idiom| idiom.operators.contains(&reading.node.op_type())) {
             if let Some(next) = (idiom.next)(self, reading)? {
                 let count = self.sites.idioms.entry(idiom.name).or_default();
                 *count = count.saturating_add(1);

@@ -6,7 +6,7 @@
 use std::iter::repeat_n;
 use std::rc::Rc;
 
-use super::nodes::OverConcat;
+use super::site::OverConcat;
 use crate::convert::kept::KeptReason;
 use crate::convert::probe::{Inputs, Probe};
 use crate::decoder::Cache;

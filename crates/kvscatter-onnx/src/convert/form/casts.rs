@@ -12,7 +12,7 @@
 
 use kvscatter::ElementType;
 
-use crate::convert::passes::{Change, Subject};
+use crate::convert::pass::{Change, Subject};
 use crate::decoder::Cache;
 use crate::edit::{Editor, NewNode};
 use crate::{Node, OnnxError};

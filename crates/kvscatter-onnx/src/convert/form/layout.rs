@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use crate::convert::caches::{AXIS, RANK};
-use crate::convert::passes::{Change, Subject};
+use crate::convert::pass::{Change, Subject};
 use crate::convert::probe::{Inputs, Probe};
 use crate::decoder::{Cache, Decoder, InputRole};
 use crate::edit::{Editor, NewNode};

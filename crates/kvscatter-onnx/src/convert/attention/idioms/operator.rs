@@ -1,6 +1,6 @@
 //! An `Attention` node reads keys and values.
 
-use super::super::nodes::OverConcat;
+use super::super::site::OverConcat;
 use super::super::walk::{Found, Next, Reading, State, Walk};
 
 /// In rank 3 and 4, slots are the axis before the last.

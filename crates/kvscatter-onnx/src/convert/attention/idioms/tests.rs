@@ -97,7 +97,7 @@ fn idioms_in(attention: &str) -> BTreeSet<&'static str> {
     let probe = shape_probe(&decoder, &inputs, 99);
     let mut fold = Fold::new(&graph, None);
     probe.feed(&inputs, &mut fold).unwrap();
-    let sites = Sites::find(&graph, &decoder, &probe, &mut fold)
+    let sites = Sites::find(&graph, &decoder, &probe, &mut fold, IDIOMS)
         .unwrap_or_else(|error| panic!("{attention}: {error}"));
     sites.idioms.into_keys().collect()
 }
