@@ -100,7 +100,7 @@ impl<'m> Decoder<'m> {
         })
     }
 
-    /// Returns the first attention that takes the cache of another layer as its past, and the name of that value.
+    /// Returns the first attention that appends to the cache of another layer, and the name of that value.
     pub(crate) fn shares(&self) -> Option<(Node<'m>, &'m str)> {
         self.caches.iter().find_map(|cache| {
             let mut readers = self.graph.uses(cache.written).map(|(reader, _)| reader);

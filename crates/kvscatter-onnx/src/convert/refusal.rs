@@ -45,9 +45,9 @@ pub enum ConvertRefusal {
     /// A node between past and present produces another tensor of the cache's size.
     #[error("{node} between past {past:?} and its present copies the cache")]
     Between { past: String, node: Box<NodeLabel> },
-    /// An attention takes the cache of another layer as its past.
+    /// An attention appends to the cache of another layer.
     #[error(
-        "the past of this attention is {present:?}, the cache of another layer: such shared caches are not converted"
+        "this attention appends to {present:?}, the cache of another layer: such shared caches are not converted"
     )]
     SharedCache { present: String },
     /// No output depends on the attention over the cache.

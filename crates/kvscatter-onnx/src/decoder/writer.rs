@@ -162,10 +162,37 @@ impl<'m> CacheWrite<'m> {
     }
 }
 
-/// Returns `true` if an attention takes a value as its past.
+/// Returns `true` if an attention takes a value as its past and appends rows to it.
 pub(super) fn appends_to<'m>(graph: &Graph<'m>, attention: &Node<'m>, value: &str) -> bool {
     let is_past = |slot| matches!(Writer::find(graph, attention, slot), Ok(Writer::Known(write)) if write.past == Some(value));
-    attention.op_type().ends_with("Attention") && (1..=2).any(is_past)
+    attention.op_type().ends_with("Attention") && (1..=2).any(is_past) && !appends_nothing(graph, attention)
+}
+
+/// Returns `true` if the graph shows that the new keys of a `GroupQueryAttention` have no rows. Its past is then the
+/// cache of another layer, which it only reads.
+pub(super) fn appends_nothing<'m>(graph: &Graph<'m>, attention: &Node<'m>) -> bool {
+    let is_operator = (attention.domain(), attention.op_type()) == ("com.microsoft", "GroupQueryAttention");
+    attention.input(1).is_some_and(|keys| is_operator && is_empty(graph, keys))
+}
+
+/// Returns `true` if a value is a constant without elements, or made by `ConstantOfShape` with a size of 0.
+fn is_empty<'m>(graph: &Graph<'m>, value: &'m str) -> bool {
+    let source = Path::back(graph, value).source;
+    let has_zero = |sizes: &[i64]| sizes.iter().take(MAX_PIECES).any(|&size| size == 0);
+    if let Some(constant) = graph.constant(source) {
+        return has_zero(&constant.dims);
+    }
+    let maker = graph.producer(source).filter(|(node, _)| node.is("ConstantOfShape"));
+    let Some(shape) = maker.and_then(|(node, _)| node.input(0)) else { return false };
+    let parts = match graph.producer(shape) {
+        Some((node, _)) if node.is("Concat") => (0..MAX_PIECES).filter_map(|slot| node.input(slot)).collect(),
+        _ => vec![shape],
+    };
+    parts.into_iter().any(|part| {
+        let listed = graph.producer(part).and_then(|(node, _)| node.attribute("value_ints"));
+        listed.is_some_and(|listed| has_zero(&listed.ints))
+            || graph.ints(part).is_some_and(|ints| has_zero(&ints))
+    })
 }
 
 /// The largest number of inputs of a `Concat` that are examined.

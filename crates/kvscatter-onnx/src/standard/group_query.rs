@@ -4,6 +4,8 @@
 //! after the step, less 1. `total_sequence_length` is the largest of these numbers, and it equals the number of
 //! new tokens in the first run, whose tokens then begin at slot 0. Both are kept in the new nodes, so that the
 //! conversion checks what an exporter computes them from.
+//!
+//! A layer without new keys and values reads the cache of another layer, as some layers of Gemma 4 do.
 
 use kvscatter::ElementType;
 
@@ -60,20 +62,24 @@ pub(super) fn group_query_attention(
 ) -> Result<(), OnnxError> {
     check(it)?;
     let (heads, kv_heads) = (it.int("num_heads", 0)?, it.int("kv_num_heads", 0)?);
-    let [queries, keys, values] = rows(standard, it, heads, kv_heads)?;
     let step = Step::add(standard, it)?;
-    let queries = positioned(standard, it, &queries, (14, "q_norm_epsilon"), &step)?;
-    let keys = positioned(standard, it, &keys, (15, "k_norm_epsilon"), &step)?;
-    let mask = step.mask(standard, it)?;
-    if has_sink(it)? {
-        return sunk::attention(standard, it, [&queries, &keys, &values], &mask);
-    }
-    let attention = Appending {
-        rows: [queries, keys, values],
-        pasts: [it.optional(3), it.optional(4)],
-        presents: [it.output(1), it.output(2)],
-        mask: Some(mask),
-        output: it.output(0),
+    let attention = if is_shared(it) {
+        shared(standard, it, heads, &step)?
+    } else {
+        let [queries, keys, values] = rows(standard, it, heads, kv_heads)?;
+        let queries = positioned(standard, it, &queries, (14, "q_norm_epsilon"), &step)?;
+        let keys = positioned(standard, it, &keys, (15, "k_norm_epsilon"), &step)?;
+        let mask = step.mask(standard, it)?;
+        if has_sink(it)? {
+            return sunk::attention(standard, it, [&queries, &keys, &values], &mask);
+        }
+        Appending {
+            rows: [queries, keys, values],
+            pasts: [it.optional(3), it.optional(4)],
+            presents: [it.output(1), it.output(2)],
+            mask: Some(mask),
+            output: it.output(0),
+        }
     };
     let (scale, cap) = (it.scale()?, it.float("softcap", 0.0)?);
     attention.add(standard, |node| {
@@ -85,6 +91,37 @@ pub(super) fn group_query_attention(
 /// Returns `true` if a part of the weights of each head goes to a sink.
 fn has_sink(it: &Replacing<'_>) -> Result<bool, OnnxError> {
     Ok(it.optional(11).is_some() || it.int("smooth_softmax", 0)? == 1)
+}
+
+/// Returns `true` if the keys and values have no rows. The past is then the present of another layer, which has
+/// appended the rows of this step.
+fn is_shared(it: &Replacing<'_>) -> bool {
+    [1, 2].into_iter().all(|slot| it.shape(slot).is_ok_and(|shape| shape.get(1) == Some(&0)))
+}
+
+/// Returns the attention to the cache of another layer, which has no past. Its presents are copies.
+fn shared<'a>(
+    standard: &mut Standard<'_, '_>,
+    it: &Replacing<'a>,
+    heads: i64,
+    step: &Step,
+) -> Result<Appending<'a>, OnnxError> {
+    let queries = split(standard, it.input(0)?, heads)?;
+    let queries = by_head(standard, &queries);
+    let queries = positioned(standard, it, &queries, (14, "q_norm_epsilon"), step)?;
+    let (keys, values) = (it.input(3)?, it.input(4)?);
+    for (cache, present) in [(keys, it.output(1)), (values, it.output(2))] {
+        if !present.is_empty() {
+            standard.named(NewNode::new("Identity", &[cache]), present);
+        }
+    }
+    Ok(Appending {
+        rows: [queries, keys.to_owned(), values.to_owned()],
+        pasts: [None; 2],
+        presents: [""; 2],
+        mask: Some(step.mask(standard, it)?),
+        output: it.output(0),
+    })
 }
 
 /// Refuses what has no standard form.
@@ -113,6 +150,9 @@ fn check(it: &Replacing<'_>) -> Result<(), OnnxError> {
     }
     if has_sink(it)? && (it.optional(3).is_none() || it.optional(4).is_none()) {
         return refused("a sink without a past");
+    }
+    if is_shared(it) {
+        return if has_sink(it)? { refused("a sink over the cache of another layer") } else { Ok(()) };
     }
     if it.optional(3).is_some() != it.has_output(1) || it.optional(4).is_some() != it.has_output(2) {
         return refused("a past without a present");

@@ -1,5 +1,8 @@
 //! Proves every form of every operator, and that a rule with a fault is not proved.
 
+#[expect(clippy::arithmetic_side_effects, reason = "the numbers are small")]
+mod shared;
+
 use kvscatter::ElementType;
 
 use super::error::NoStandardForm;
@@ -196,12 +199,15 @@ fn grouped(past: usize, is_packed: bool) -> Case {
     let own: &[usize] = if is_packed { &[] } else { &[2, 2, 16] };
     let cache = [2, 2, past, 8];
     let [last, total] = [1, 2].map(|new| i64::try_from(past.saturating_add(new)).unwrap());
-    let int32 = |values: &[i64]| Some(Values::Ints(values.to_vec()));
     Case::new("GroupQueryAttention", element, &[&[2, 2, hidden], own, own, &cache, &cache])
-        .input(5, ElementType::Int32, &[2], int32(&[last, last]))
-        .input(6, ElementType::Int32, &[1], int32(&[total]))
+        .input(5, ElementType::Int32, &[2], int32s(&[last, last]))
+        .input(6, ElementType::Int32, &[1], int32s(&[total]))
         .outputs(&["out0", "out1", "out2"])
         .with(|node| node.int("num_heads", 4).int("kv_num_heads", 2))
+}
+
+fn int32s(values: &[i64]) -> Option<Values> {
+    Some(Values::Ints(values.to_vec()))
 }
 
 fn rotated(case: Case, columns: usize) -> Case {

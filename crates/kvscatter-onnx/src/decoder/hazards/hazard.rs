@@ -22,8 +22,8 @@ pub enum Hazard {
     /// A node other than an attention reads the present.
     #[error("{present:?} is read by {reader:#}, which is not an attention")]
     PresentReadElsewhere { present: String, reader: NodeLabel },
-    /// The attention of another layer takes the present as its past, so both layers share one cache.
-    #[error("{present:?} is the past of {reader:#}: this layer reads the cache of another layer")]
+    /// The attention of another layer takes the present as its past and appends to it, so both layers share one cache.
+    #[error("{present:?} is the past of {reader:#}: this layer appends to the cache of another layer")]
     SharedCache { present: String, reader: NodeLabel },
     /// Several outputs return the present, so all but one of them are copies.
     #[error("{present:?} is also returned as {}: only one of them can be in place", quoted(copies))]

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::hazard::Hazard;
 use crate::decoder::cache::Cache;
 use crate::decoder::part::is_product;
-use crate::decoder::writer::appends_to;
+use crate::decoder::writer::{appends_nothing, appends_to};
 use crate::passing::{leads_to_product, passed_on};
 use crate::{Graph, Node};
 
@@ -76,7 +76,7 @@ fn of_present(graph: &Graph<'_>, cache: &Cache<'_>, writer: &Node<'_>, hazards: 
             if !named.insert(reader.index()) {
                 continue;
             }
-            if reads_as_attention(&reader, slot) {
+            if reads_as_attention(graph, &reader, slot) {
                 continue;
             }
             if slot == 0 && reader.is("TensorScatter") {
@@ -103,6 +103,8 @@ fn reads_shape(node: &Node<'_>) -> bool {
     node.is("Shape") || node.is("Size")
 }
 
-fn reads_as_attention(node: &Node<'_>, slot: usize) -> bool {
-    is_product(node) || (node.op_type().ends_with("Attention") && (slot == 1 || slot == 2))
+fn reads_as_attention<'m>(graph: &Graph<'m>, node: &Node<'m>, slot: usize) -> bool {
+    is_product(node)
+        || (node.op_type().ends_with("Attention") && (slot == 1 || slot == 2))
+        || (appends_nothing(graph, node) && (slot == 3 || slot == 4))
 }

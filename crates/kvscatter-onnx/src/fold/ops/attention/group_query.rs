@@ -29,7 +29,8 @@ const NOT_MODELLED: [usize; 3] = [12, 13, 16];
 /// Evaluates the operator.
 ///
 /// Queries, keys and values may be packed in input 0. The present is as long as the past, or as long as the
-/// whole sequence (input 6) if that is longer.
+/// whole sequence (input 6) if that is longer. If keys and values have no rows, the past is the cache of another
+/// layer, which already has the rows of this step.
 pub(in crate::fold::ops) fn group_query_attention(call: &Call<'_>) -> Outputs {
     let query = call.input(0)?;
     let &[batch, length, hidden] = query.shape.as_slice() else {
@@ -40,7 +41,8 @@ pub(in crate::fold::ops) fn group_query_attention(call: &Call<'_>) -> Outputs {
     let shares = if is_packed { heads.saturating_add(kv_heads.saturating_mul(2)) } else { heads };
     let size = share(call, 0, hidden, shares)?;
     let output = (query.element, vec![batch, length, heads.saturating_mul(size)]);
-    if call.outputs < 2 {
+    let is_shared = call.optional(1).is_some_and(|key| key.shape.get(1) == Some(&0));
+    if call.outputs < 2 && !is_shared {
         return call.shaped([output]);
     }
     let total = dim(call.scalar(TOTAL)?)?;
@@ -49,9 +51,12 @@ pub(in crate::fold::ops) fn group_query_attention(call: &Call<'_>) -> Outputs {
         Some(&[_, _, past, _]) => past,
         Some(_) => return Err(call.bad_shape(PAST[0], "rank 4")),
     };
+    if is_shared && past < total {
+        return Err(call.bad_shape(PAST[0], "a row for each token"));
+    }
     let element = call.optional(PAST[0]).map_or(query.element, |past| past.element);
     let q = Heads { batch, heads, length, size };
-    let k = Heads { heads: kv_heads, ..q };
+    let k = Heads { heads: kv_heads, length: if is_shared { 0 } else { length }, ..q };
     let slots = Heads { length: past.max(total), ..k };
     let present = (element, slots.shape().to_vec());
     // `total` is a number of the model, so the present may be far larger than everything that is known.
@@ -182,7 +187,7 @@ impl Step {
     /// Returns the cache after the step, or `None` if the past or the new rows are not known. The first run
     /// also writes padding. Slots that nothing wrote contain zeros.
     fn present(&self, call: &Call<'_>, at: usize, new: &Rows<'_>, slots: Heads) -> Option<Rows<'static>> {
-        if new.elements.is_empty() {
+        if new.elements.is_empty() && self.k.length > 0 {
             return None;
         }
         let past = match call.optional(*PAST.get(at)?) {
