@@ -89,6 +89,29 @@ def unrotated(model):
         set_attribute(node, "do_rotary", 0)
 
 
+def shared(model):
+    """The second layer has no new keys and values, and reads the cache of the first one."""
+    separate(model)
+    node = nodes_of(model, "GroupQueryAttention")[1]
+    sizes = initializer(model, "no_rows", np.array([0, 32]))
+    for made in (
+        helper.make_node("Shape", [node.input[0]], ["batch"], end=1, name="batch"),
+        helper.make_node("Concat", ["batch", sizes], ["empty_shape"], axis=0, name="empty_shape"),
+        helper.make_node("ConstantOfShape", ["empty_shape"], ["empty"], name="empty"),
+    ):
+        model.graph.node.insert(list(model.graph.node).index(node), made)
+    node.input[1:5] = ["empty", "empty", "present.0.key", "present.0.value"]
+    for values in (model.graph.input, model.graph.output):
+        for value in [value for value in values if ".1." in value.name]:
+            values.remove(value)
+
+
+def shared_window(model):
+    """Only the layer that reads the cache of another one has a window."""
+    shared(model)
+    windows(model)
+
+
 def sinks(model):
     """A part of the weights of each head goes to a score without a value."""
     name = initializer(model, "sinks", np.array([1.5, -2.0, 0.25, 4.0], np.float32))
@@ -127,6 +150,8 @@ EDITS = {
     "position-ids": position_ids,
     "separate": separate,
     "unrotated": unrotated,
+    "shared": shared,
+    "shared-window": shared_window,
     "sinks": sinks,
     "smooth-softmax": attributes(smooth_softmax=1, local_window_size=5),
     "activations": activations,
