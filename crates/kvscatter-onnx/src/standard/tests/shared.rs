@@ -217,7 +217,14 @@ fn a_shared_layer_reads_the_static_cache() {
         let exported = decoder(windows);
         let converted = converted(&exported, WindowedCaches::Mask);
         check_equal(&exported, &converted.model);
-        assert_eq!((converted.caches, converted.attentions, converted.attention_nodes), (4, 4, 4));
+        assert_eq!(
+            (
+                converted.report.caches.count,
+                converted.report.attention.count,
+                converted.report.attention.nodes
+            ),
+            (4, 4, 4)
+        );
         let graph = converted.model.graph().unwrap();
         let read = |present: String| {
             let readers = graph.uses(&present).filter_map(|(node, slot)| Some((node.op_type(), slot?)));
@@ -236,7 +243,10 @@ fn a_shared_layer_reads_the_static_cache() {
             let past = format!("past.{layer}.k");
             sizes.into_iter().map(move |window| CacheWindow { past: past.clone(), window })
         });
-        assert!(converted.windows.into_iter().eq(expected.into_iter().flatten()), "{windows:?}");
+        assert!(
+            converted.report.caches.windows.into_iter().eq(expected.into_iter().flatten()),
+            "{windows:?}"
+        );
     }
 }
 
@@ -251,14 +261,14 @@ fn a_cache_is_a_ring_if_all_its_readers_have_the_same_window() {
         let exported = decoder(windows);
         let converted = converted(&exported, RINGS);
         check_equal(&exported, &converted.model);
-        assert_eq!(converted.rings.values().sum::<usize>(), rings, "{windows:?}");
+        assert_eq!(converted.report.caches.rings.values().sum::<usize>(), rings, "{windows:?}");
         let reason = LinearReason::Reader;
         let linear = linear.into_iter().map(|(window, attentions)| LinearWindow {
             window,
             attentions,
             reason: reason.clone(),
         });
-        assert!(converted.linear_windows.into_iter().eq(linear), "{windows:?}");
+        assert!(converted.report.caches.linear_windows.into_iter().eq(linear), "{windows:?}");
     }
 }
 
@@ -290,7 +300,7 @@ fn a_cache_that_several_layers_read_is_found_once() {
         // A constant has rows of a fixed batch.
         fix_dim(&mut model, "batch", 1);
         assert_eq!(inspected(&model), (Vec::new(), pasts.clone()), "{none}");
-        assert_eq!(converted(&model, WindowedCaches::Mask).caches, 4, "{none}");
+        assert_eq!(converted(&model, WindowedCaches::Mask).report.caches.count, 4, "{none}");
     }
 }
 
