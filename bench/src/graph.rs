@@ -1,10 +1,10 @@
 //! Builds ONNX models node by node.
 
 use kvscatter_onnx::Model;
-use kvscatter_onnx::proto::attribute_proto::AttributeType;
-use kvscatter_onnx::proto::tensor_shape_proto::{self, dimension::Value as DimValue};
-use kvscatter_onnx::proto::type_proto::{self, Value};
-use kvscatter_onnx::proto::{
+use kvscatter_onnx::internal::proto::attribute_proto::AttributeType;
+use kvscatter_onnx::internal::proto::tensor_shape_proto::{self, dimension::Value as DimValue};
+use kvscatter_onnx::internal::proto::type_proto::{self, Value};
+use kvscatter_onnx::internal::proto::{
     AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, TensorShapeProto,
     TypeProto, ValueInfoProto,
 };

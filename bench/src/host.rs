@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use kvscatter_onnx::text::units;
+use kvscatter_onnx::internal::text::units;
 
 /// The environment variable that limits the library's instructions.
 pub(crate) const MAX_ISA: &str = "KVSCATTER_MAX_ISA";

@@ -11,7 +11,7 @@ pub(crate) mod sessions;
 pub(crate) mod tract;
 
 use kvscatter_onnx::convert::{ConvertOptions, convert};
-use kvscatter_onnx::text::units;
+use kvscatter_onnx::internal::text::units;
 
 use self::decoder::{Decoder, Style};
 use self::measure::{Decoders, GROUP_QUERY, GROWING};

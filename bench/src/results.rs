@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use kvscatter_onnx::text::units;
+use kvscatter_onnx::internal::text::units;
 use serde::Serialize;
 
 use crate::host;

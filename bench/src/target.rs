@@ -1,6 +1,6 @@
 //! Targets, and whether a measurement meets them.
 
-use kvscatter_onnx::text::units;
+use kvscatter_onnx::internal::text::units;
 use serde::{Deserialize, Serialize};
 
 use crate::statistics::MedianSpread;

@@ -7,9 +7,10 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use kvscatter::ElementType;
+use kvscatter_onnx::Model;
 use kvscatter_onnx::convert::Converted;
-use kvscatter_onnx::proto::{GraphProto, ModelProto};
-use kvscatter_onnx::{CachePath, Model};
+use kvscatter_onnx::internal::CachePath;
+use kvscatter_onnx::internal::proto::{GraphProto, ModelProto};
 use kvscatter_session::{InPlaceCache, Session, Step, Tensor};
 
 use super::decoder::{Decoder, LOGITS, MASK, POSITIONS, TOKENS};

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use kvscatter_onnx::Model;
 use kvscatter_onnx::convert::{ConvertOptions, Converted, WindowedCaches, convert};
-use kvscatter_onnx::text::units;
+use kvscatter_onnx::internal::text::units;
 
 use super::decoder::{Decoder, Style};
 use super::measure::Decoders;

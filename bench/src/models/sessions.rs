@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use kvscatter_onnx::convert::{ConvertOptions, convert};
-use kvscatter_onnx::text::units;
+use kvscatter_onnx::internal::text::units;
 use kvscatter_session::{KvSession, Sample};
 
 use super::decoder::{Decoder, Style};

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use kvscatter::Mode;
-use kvscatter_onnx::text::units;
+use kvscatter_onnx::internal::text::units;
 use kvscatter_session::{InPlaceCache, Session, Step, Tensor};
 
 use super::case::{Form, UpdateLayout, Write};

@@ -8,7 +8,7 @@
 //! Steps are counted from 0 within a scenario.
 //!
 //! The names of tensors, nodes and files come from an untrusted model and are stored unchanged. Code that
-//! shows them must escape them, as [`one_line`](kvscatter_onnx::text::names::one_line) does.
+//! shows them must escape them.
 
 mod timings;
 

@@ -14,7 +14,7 @@ use crate::certificate::{FileIdentity, Opset, Subject};
 /// # Errors
 /// Returns [`CertifyError::Io`] or [`CertifyError::Onnx`] if one of the files cannot be read.
 pub(crate) fn identify(file: &ModelFile, model: &Model) -> Result<Subject, CertifyError> {
-    let (proto, path) = (model.proto(), file.path());
+    let path = file.path();
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let in_file = |path: &Path| {
         let path = path.to_owned();
@@ -25,23 +25,14 @@ pub(crate) fn identify(file: &ModelFile, model: &Model) -> Result<Subject, Certi
         let data = file.open(Path::new(location))?;
         external_data.push(hash(location, data).map_err(in_file(location.as_ref()))?);
     }
-    let program = [proto.producer_name.as_deref(), proto.producer_version.as_deref()];
-    let program: Vec<&str> = program.into_iter().flatten().filter(|part| !part.is_empty()).collect();
+    let program: Vec<&str> = model.producer().into_iter().filter(|part| !part.is_empty()).collect();
     Ok(Subject {
-        file: hash(&name, kvscatter_onnx::file::open(path)?.0).map_err(in_file(path))?,
+        file: hash(&name, kvscatter_onnx::internal::file::open(path)?.0).map_err(in_file(path))?,
         external_data,
-        ir_version: proto.ir_version,
-        opsets: proto
-            .opset_import
-            .iter()
-            .map(|import| Opset {
-                domain: import
-                    .domain
-                    .clone()
-                    .filter(|domain| !domain.is_empty())
-                    .unwrap_or("ai.onnx".to_owned()),
-                version: import.version.unwrap_or_default(),
-            })
+        ir_version: model.ir_version(),
+        opsets: model
+            .opsets()
+            .map(|(domain, version)| Opset { domain: domain.to_owned(), version })
             .collect(),
         producer: producer(&program.join(" "), model),
         compared: model.metadata("kvscatter.compared").map(str::to_owned),
@@ -92,7 +83,7 @@ fn hash(name: &str, mut file: impl Read) -> io::Result<FileIdentity> {
 #[cfg(test)]
 mod tests {
     use kvscatter_onnx::Model;
-    use kvscatter_onnx::proto::{ModelProto, StringStringEntryProto};
+    use kvscatter_onnx::internal::proto::{ModelProto, StringStringEntryProto};
 
     #[test]
     fn a_converted_model_names_both_who_wrote_it_and_what_converted_it() {

@@ -10,7 +10,7 @@ use fake::{Fake, Fault};
 use kvscatter_certify::certificate::{Certificate, Fill, LogitsReference, SecondOpinion, Verdict};
 use kvscatter_certify::{CertifyError, CertifyOptions, certify};
 use kvscatter_onnx::decoder::Growth;
-use kvscatter_onnx::proto::NodeProto;
+use kvscatter_onnx::internal::proto::NodeProto;
 use kvscatter_onnx::{LowerTarget, Model, WeightTransfer, lower};
 use kvscatter_session::{self as session, KvSession, SessionOptions, SessionSetting};
 use support::{assert_verdict, check, failed, testdata};

@@ -11,9 +11,11 @@ use std::path::{Path, PathBuf};
 use kvscatter_certify::certificate::{Certificate, LinearCaches, RingSummary, Verdict};
 use kvscatter_certify::{CertifyError, CertifyOptions, certify};
 use kvscatter_onnx::convert::{ConvertOptions, WindowedCaches, convert};
-use kvscatter_onnx::proto::attribute_proto::AttributeType;
-use kvscatter_onnx::proto::tensor_shape_proto::dimension::Value;
-use kvscatter_onnx::proto::{AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, type_proto};
+use kvscatter_onnx::internal::proto::attribute_proto::AttributeType;
+use kvscatter_onnx::internal::proto::tensor_shape_proto::dimension::Value;
+use kvscatter_onnx::internal::proto::{
+    AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, type_proto,
+};
 use kvscatter_onnx::{Model, WeightTransfer};
 use kvscatter_session::SessionError;
 use kvscatter_tract::Tract;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use kvscatter_onnx::test_dir::TOLERANCE;
+use kvscatter_onnx::internal::test_dir::TOLERANCE;
 
 use crate::compare::Tolerance;
 use crate::error::CommandError;

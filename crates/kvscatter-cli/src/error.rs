@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use kvscatter::ElementType;
 use kvscatter_onnx::EvalError;
-use kvscatter_onnx::random_inputs::DynamicDim;
+use kvscatter_onnx::internal::random_inputs::DynamicDim;
 
 use crate::output::{count, one_line};
 use crate::{files, options};

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
 use std::thread;
 
-use kvscatter_onnx::file::remove_unfinished;
+use kvscatter_onnx::internal::file::remove_unfinished;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use signal_hook::{flag, low_level};

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::io::Write;
 
-use kvscatter_onnx::text::names::misleads;
+use kvscatter_onnx::internal::text::names::misleads;
 use serde::Serialize;
 use serde_json::Value;
 

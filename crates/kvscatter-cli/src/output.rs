@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::{json, table};
 
 pub(crate) use crate::table::{columns, hanging, paragraph};
-pub(crate) use kvscatter_onnx::text::names::one_line;
+pub(crate) use kvscatter_onnx::internal::text::names::one_line;
 
 /// Standard output. Colours are written only to terminals, and not if `NO_COLOR` is set.
 pub(crate) struct Output {

@@ -5,7 +5,7 @@ mod rule;
 
 use std::path::Path;
 
-use kvscatter_onnx::test_dir::REFUSED;
+use kvscatter_onnx::internal::test_dir::REFUSED;
 use kvscatter_oracle::Refusal;
 use serde::{Deserialize, Serialize};
 

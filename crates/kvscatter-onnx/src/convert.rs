@@ -49,7 +49,7 @@ mod fusion;
 mod kept;
 mod length;
 mod limits;
-mod mask_rule;
+pub(crate) mod mask_rule;
 mod masks;
 mod metadata;
 mod options;
@@ -72,7 +72,6 @@ mod windows;
 
 pub use conversion::{Converted, convert};
 pub use kept::{KeptAttention, KeptReason};
-pub use mask_rule::{MaskRule, mask_rule};
 pub use options::{ConvertOptions, WindowedCaches};
 pub(crate) use outcome::near;
 pub use outcome::{ConvertOutcome, Windows};

@@ -7,7 +7,8 @@
 
 mod config;
 
-use crate::convert::{MaskRule, mask_rule, seen_in_static};
+use crate::convert::mask_rule::{MaskRule, mask_rule};
+use crate::convert::seen_in_static;
 use crate::decoder::{Decoder, Hazard, InputRole, WriterStyle};
 use crate::{Graph, Model, Node};
 

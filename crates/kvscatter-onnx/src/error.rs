@@ -8,7 +8,7 @@ use crate::text::names::one_line;
 
 /// An error about a file, a model or its evaluation: a [`Cause`], and the file, tensor and node that it is about.
 ///
-/// [`cause`](Self::cause) returns the cause as the type of its module, such as [`EvalError`](crate::EvalError).
+/// [`cause`](Self::cause) returns the cause as the type of its module, such as [`GraphError`](crate::GraphError).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "each variant's message names its fields")]
@@ -129,10 +129,11 @@ mod tests {
 
     use super::{ErrorPlace, OnnxError};
     use crate::convert::{ConvertError, ConvertRefusal, NoStandardForm};
+    use crate::fold::FoldError;
     use crate::source::FolderError;
     use crate::{
-        DecoderError, EvalError, ExternalError, FileError, FoldError, GraphError, LowerError, ProtoError,
-        TensorError, TensorProtoError,
+        DecoderError, EvalError, ExternalError, FileError, GraphError, LowerError, ProtoError, TensorError,
+        TensorProtoError,
     };
 
     /// The names are an interface: scripts compare them.

@@ -49,7 +49,7 @@ use std::rc::Rc;
 use crate::ir::{NodeValues, ValueId};
 use crate::{ErrorPlace, EvalError, ExternalData, Graph, GraphError, Node, OnnxError};
 
-pub use error::FoldError;
+pub(crate) use error::FoldError;
 
 pub(crate) use number::{int_to_float, lowest, round, to_float};
 pub(crate) use value::{MAX_VALUES, Value};

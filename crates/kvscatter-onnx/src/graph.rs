@@ -16,7 +16,7 @@ use crate::proto::{
     AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto,
     ValueInfoProto,
 };
-use crate::{ErrorPlace, GraphError, NodeLabel, OnnxError, attribute, tensor_proto};
+use crate::{ErrorPlace, ExternalData, GraphError, NodeLabel, OnnxError, Tensor, attribute, tensor_proto};
 
 /// The full name of the default domain. Models usually write it as the empty string.
 pub(crate) const DEFAULT_DOMAIN: &str = "ai.onnx";
@@ -78,20 +78,8 @@ pub struct ValueInfo<'m> {
 }
 
 impl<'m> Graph<'m> {
-    /// Creates a graph after checking the structure of the model's graph.
-    ///
-    /// # Errors
-    /// Errors about a node are wrapped in [`OnnxError::InNode`].
-    ///
-    /// * Returns [`GraphError::GraphMissing`] if the model has no graph.
-    /// * Returns [`GraphError::OpsetTwice`] or [`GraphError::OpsetMissing`] if the imported operator sets are
-    ///   ambiguous or incomplete.
-    /// * Returns [`GraphError::NameMissing`], [`GraphError::NameTooLong`], [`GraphError::DuplicateName`] or
-    ///   [`GraphError::ValueMissing`] for names that cannot be resolved.
-    /// * Returns [`GraphError::Cycle`] if the graph has a cycle, and [`GraphError::NodeOrder`] if its nodes are
-    ///   only in the wrong order.
-    /// * Returns [`GraphError::Sparse`] for a sparse initializer.
-    pub fn new(model: &'m ModelProto) -> Result<Self, OnnxError> {
+    /// Creates the graph of a message, as [`Model::graph`](crate::Model::graph) does.
+    pub(crate) fn new(model: &'m ModelProto) -> Result<Self, OnnxError> {
         let proto = model.graph.as_option().ok_or(GraphError::GraphMissing)?;
         let nodes = nodes(&model.opset_import, &FunctionNames::new(&model.functions), &proto.node)?;
         let values = values(proto)?;
@@ -137,8 +125,7 @@ impl<'m> Graph<'m> {
     }
 
     /// Returns the initializer of this name.
-    #[must_use]
-    pub fn initializer(&self, name: &str) -> Option<&'m TensorProto> {
+    pub(crate) fn initializer(&self, name: &str) -> Option<&'m TensorProto> {
         match self.values.get(name)?.source {
             Source::Initializer(tensor) => Some(tensor),
             Source::Input | Source::Node { .. } => None,
@@ -146,15 +133,27 @@ impl<'m> Graph<'m> {
     }
 
     /// Returns the initializers with their names.
-    pub fn initializers(&self) -> impl Iterator<Item = (&'m str, &'m TensorProto)> + use<'_, 'm> {
+    pub(crate) fn initializers(&self) -> impl Iterator<Item = (&'m str, &'m TensorProto)> + use<'_, 'm> {
         self.values.values().iter().filter_map(|value| match value.source {
             Source::Initializer(tensor) => Some((value.name, tensor)),
             Source::Input | Source::Node { .. } => None,
         })
     }
 
+    /// Reads the tensors of the initializers, by name.
+    pub(crate) fn tensors(
+        &self,
+        external: Option<&ExternalData>,
+    ) -> Result<BTreeMap<&'m str, Tensor>, OnnxError> {
+        let read = |(name, message): (_, &TensorProto)| {
+            tensor_proto::decode(message.clone(), external).map(|tensor| (name, tensor))
+        };
+        self.initializers().map(read).collect()
+    }
+
     /// Returns `true` if a value is an input that has to be fed.
-    pub(crate) fn is_input(&self, value: &str) -> bool {
+    #[must_use]
+    pub fn is_input(&self, value: &str) -> bool {
         self.values.get(value).is_some_and(|value| matches!(value.source, Source::Input))
     }
 
@@ -262,6 +261,7 @@ impl<'m> Graph<'m> {
 
 impl<'m> Node<'m> {
     /// Returns the message of the node.
+    #[doc(hidden)]
     #[must_use]
     pub fn proto(&self) -> &'m NodeProto {
         self.proto
@@ -323,8 +323,13 @@ impl<'m> Node<'m> {
         self.proto.output.get(slot).map(String::as_str).filter(|name| !name.is_empty())
     }
 
+    /// Returns the values at all inputs, each `None` if the input is absent.
+    pub fn inputs(&self) -> impl ExactSizeIterator<Item = Option<&'m str>> + use<'m> {
+        self.proto.input.iter().map(|name| Some(name.as_str()).filter(|name| !name.is_empty()))
+    }
+
     /// Returns the values at all outputs that are not absent.
-    pub(crate) fn outputs(&self) -> impl Iterator<Item = &'m str> + use<'m> {
+    pub fn outputs(&self) -> impl Iterator<Item = &'m str> + use<'m> {
         self.proto.output.iter().map(String::as_str).filter(|name| !name.is_empty())
     }
 
@@ -335,8 +340,7 @@ impl<'m> Node<'m> {
     }
 
     /// Returns the first attribute of this name.
-    #[must_use]
-    pub fn attribute(&self, name: &str) -> Option<&'m AttributeProto> {
+    pub(crate) fn attribute(&self, name: &str) -> Option<&'m AttributeProto> {
         self.proto.attribute.iter().find(|attribute| attribute.name.as_deref() == Some(name))
     }
 

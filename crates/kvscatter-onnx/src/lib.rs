@@ -1,31 +1,28 @@
 //! Reads, writes, evaluates and converts ONNX files for kvscatter.
 //!
-//! * [`Tensor`] is a tensor in memory. [`tensor_proto`] reads and writes it as a `.pb` file. All 24 types,
-//!   every field that ONNX stores values in and [`ExternalData`] are supported.
 //! * [`Model`] loads and saves a model without losing the fields that this crate does not know. [`Graph`] is
 //!   the model's graph with its structure checked.
-//! * [`eval::Evaluator`] runs graphs of `TensorScatter`, `Identity`, `Constant` and integer `Add`. It writes
-//!   the cache in place where the graph allows it, and reports where it did. [`random_inputs::inputs`] makes
-//!   inputs for it.
 //! * [`decoder::Decoder`] finds the caches of a decoder by following its graph, and reports their costs and
-//!   hazards.
-//! * [`declared`] compares a decoder with the configuration of the original model.
-//! * [`unmerge`] takes the decoder with a past out of a merged decoder.
+//!   hazards. [`hazards_beside`] compares it with the configuration of the original model.
 //! * [`convert::convert()`] converts growing caches to static ones. [`lower()`] replaces `TensorScatter` with
-//!   older operators. [`Model::save_with_weights`] writes a model together with the files of its weights.
-//! * [`CachePath`] is a model that contains only the nodes between the past and the present of one cache.
-//! * [`test_dir`] finds, reads and writes ONNX test directories.
+//!   older operators. [`unmerge`] takes the decoder with a past out of a merged decoder.
+//! * [`Model::save_with_weights`] writes a model together with the files of its weights. [`ModelFile`] is a file
+//!   that an engine can load.
+//! * [`source::ModelSource`] finds the model of a folder and prepares it, and keeps its conversion.
+//! * [`Tensor`] is a tensor in memory. [`load_tensor_pb`], [`read_tensor_pb`] and [`write_tensor_pb`] read and write
+//!   it as a `.pb` file. All 24 types and every field that ONNX stores values in are supported.
+//! * [`OnnxError`] is the error of all these, and [`OnnxError::cause`] returns its cause.
 //!
 //! ```
-//! use std::collections::BTreeMap;
-//! use kvscatter_onnx::{Model, random_inputs, eval::{Evaluator, Feed, Placement}};
+//! use kvscatter_onnx::{Model, convert::convert, decoder::Decoder};
 //!
-//! # let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/onnx-node/test_tensorscatter_circular");
-//! let model = Model::load(&std::path::Path::new(folder).join("model.onnx"))?;
-//! let inputs = random_inputs::inputs(&model, &BTreeMap::new(), 42)?;
-//! let feeds = inputs.iter().map(|(name, tensor)| (name.as_str(), Feed::Donated(tensor.clone()))).collect();
-//! let done = Evaluator::new(&model)?.run(feeds, Placement::Auto)?;
-//! assert!(done.report.is_in_place());
+//! # let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../testdata/mobius-llama-dynamic");
+//! let exported = Model::load(&std::path::Path::new(folder).join("model.onnx"))?;
+//! let graph = exported.graph()?;
+//! let decoder = Decoder::from_graph(&graph)?;
+//! assert!(decoder.caches.iter().all(|cache| cache.style.growth().is_some()));
+//! let converted = convert(&exported, 64)?;
+//! assert_eq!(converted.report.caches.count, decoder.caches.len());
 //! # Ok::<(), kvscatter_onnx::OnnxError>(())
 //! ```
 //!
@@ -42,7 +39,7 @@
 //! | evaluation | `eval`, `random_inputs`, `fold`, `prove` |
 //! | decoders | `passing`, `decoder`, `cache_path` |
 //! | changes of decoders | `standard`, `merged`, `convert`, `lower` |
-//! | models as people store them | `declared`, `source` |
+//! | models as people store them | `declared`, `source`, `internal` |
 //!
 //! # Terms
 //!
@@ -72,18 +69,20 @@ mod attribute;
 mod cache_path;
 mod config_file;
 pub mod convert;
-pub mod declared;
+mod declared;
 pub mod decoder;
 mod dynamic_dim;
 mod edit;
 mod error;
-pub mod eval;
+mod eval;
 mod external;
-pub mod file;
+mod file;
 mod fingerprint;
 mod fold;
 mod graph;
 mod graph_error;
+#[doc(hidden)]
+pub mod internal;
 mod ir;
 mod lower;
 mod merged;
@@ -94,17 +93,17 @@ mod narrow_types;
 mod node_label;
 mod opset;
 mod passing;
-pub mod proto;
+mod proto;
 mod prove;
-pub mod random_inputs;
+mod random_inputs;
 mod runtime_version;
 mod save;
 pub mod source;
 mod standard;
 mod tensor;
-pub mod tensor_proto;
-pub mod test_dir;
-pub mod text;
+mod tensor_proto;
+mod test_dir;
+mod text;
 mod visit;
 
 #[cfg(test)]
@@ -116,15 +115,15 @@ extern crate self as kvscatter_onnx;
 #[expect(dead_code, unused_imports, unused_macros, reason = "a unit test uses a part")]
 pub(crate) mod support;
 
-pub use cache_path::{CachePath, CachePathError};
+pub use declared::hazards_beside;
 pub use decoder::error::DecoderError;
 pub use error::{Cause, OnnxError};
 pub(crate) use error::{ErrorPlace, cause};
 pub use eval::error::EvalError;
-pub use external::{ExternalData, ExternalError};
+pub(crate) use external::ExternalData;
+pub use external::ExternalError;
 pub use file::FileError;
 pub use fingerprint::{Fingerprint, ParseFingerprintError};
-pub use fold::FoldError;
 pub use graph::{Graph, Node, ValueInfo};
 pub use graph_error::GraphError;
 pub use kvscatter::spec::Dimension;
@@ -136,9 +135,10 @@ pub use node_label::NodeLabel;
 pub use proto::ProtoError;
 pub use runtime_version::{ParseRuntimeVersionError, RuntimeVersion};
 pub use save::{DataFile, DataFileOrigin, WeightTransfer};
-pub use tensor::{DEFAULT_MEMORY_LIMIT, Data, DataMut, Tensor, TensorError, storage_len};
+pub(crate) use tensor::{DEFAULT_MEMORY_LIMIT, storage_len};
+pub use tensor::{Data, Tensor, TensorError};
 pub use tensor_proto::error::TensorProtoError;
-pub use tensor_proto::{read_tensor_pb, write_tensor_pb};
+pub use tensor_proto::{load_tensor_pb, read_tensor_pb, write_tensor_pb};
 
 /// The examples of this crate's README are tested with those of the crate.
 #[cfg(doctest)]

@@ -56,7 +56,7 @@ pub struct Lowered {
 /// computed once for all of them.
 ///
 /// # Errors
-/// * Returns the errors of [`Graph::new`].
+/// * Returns the errors of [`Model::graph`].
 /// * Returns [`LowerError::NothingToLower`] if the model has no `TensorScatter`.
 /// * Returns [`LowerError::ScatterInFunction`] for a `TensorScatter` in a function of the model.
 ///

@@ -4,12 +4,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 
+use kvscatter::ElementType;
+
 use crate::external::Folder;
 use crate::file::{self, Stamp, folder_of};
 use crate::fingerprint::GraphHash;
+use crate::graph::full_domain;
 use crate::proto::{self, ModelProto, TensorProto};
 use crate::visit::visit_tensors;
-use crate::{ErrorPlace, ExternalData, ExternalError, FileError, Graph, ModelFile, OnnxError, external};
+use crate::{
+    ErrorPlace, ExternalData, ExternalError, FileError, Graph, ModelFile, OnnxError, Tensor, external,
+};
 
 /// A model and, if it was loaded from a file, the path of that file. External data is in the same folder.
 #[derive(Clone, Debug)]
@@ -28,8 +33,8 @@ impl Model {
     /// The model has no folder, so its external data cannot be read.
     ///
     /// # Errors
-    /// * Returns [`crate::ProtoError::Decode`] if the bytes are not a model or exceed the limits of
-    ///   [`proto::decode`].
+    /// * Returns [`crate::ProtoError::Decode`] if the bytes are not a model or exceed a limit: 2 GiB in all, 100
+    ///   levels of nesting, and 256 MiB for messages and the elements of lists in memory.
     /// * Returns [`FileError::OtherFormat`] if the bytes are a model in another format.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, OnnxError> {
         decode(bytes).map(Self::from_proto)
@@ -38,6 +43,7 @@ impl Model {
     /// Creates a model from a message in memory.
     ///
     /// The model has no folder, so its external data cannot be read.
+    #[doc(hidden)]
     #[must_use]
     pub fn from_proto(proto: ModelProto) -> Self {
         Self { proto, path: None, stamp: None, is_as_read: false }
@@ -98,6 +104,7 @@ impl Model {
     }
 
     /// Returns the message.
+    #[doc(hidden)]
     #[must_use]
     pub fn proto(&self) -> &ModelProto {
         &self.proto
@@ -107,9 +114,29 @@ impl Model {
     ///
     /// After this call, [`file`](Self::file) returns an error, because the file may no longer contain this
     /// model.
+    #[doc(hidden)]
     pub fn proto_mut(&mut self) -> &mut ModelProto {
         self.is_as_read = false;
         &mut self.proto
+    }
+
+    /// Returns the version of ONNX's file format.
+    #[must_use]
+    pub fn ir_version(&self) -> Option<i64> {
+        self.proto.ir_version
+    }
+
+    /// Returns the domains and versions of the operator sets that the model imports. The default domain is `ai.onnx`.
+    pub fn opsets(&self) -> impl ExactSizeIterator<Item = (&str, i64)> {
+        let opsets = self.proto.opset_import.iter();
+        opsets.map(|opset| (full_domain(opset.domain.as_deref()), opset.version.unwrap_or_default()))
+    }
+
+    /// Returns the name and the version of the program that wrote the model. Either may be empty.
+    #[must_use]
+    pub fn producer(&self) -> [&str; 2] {
+        [&self.proto.producer_name, &self.proto.producer_version]
+            .map(|part| part.as_deref().unwrap_or_default())
     }
 
     /// Returns an entry of the model's `metadata_props`, or `None` if there is none with this key.
@@ -121,7 +148,12 @@ impl Model {
     /// Returns the graph, after checking its structure.
     ///
     /// # Errors
-    /// Returns the errors of [`Graph::new`].
+    /// Errors about a node are wrapped in [`OnnxError::InNode`].
+    ///
+    /// * Returns [`GraphError::GraphMissing`](crate::GraphError::GraphMissing) if the model has no graph.
+    /// * Returns another [`GraphError`](crate::GraphError) if operator sets are ambiguous or incomplete, if names
+    ///   cannot be resolved, if the graph has a cycle or its nodes are in the wrong order, and for a sparse
+    ///   initializer.
     pub fn graph(&self) -> Result<Graph<'_>, OnnxError> {
         Graph::new(&self.proto)
     }
@@ -174,11 +206,34 @@ impl Model {
         files.into_iter().collect()
     }
 
+    /// Reads the tensors of the graph's initializers, by name.
+    ///
+    /// # Errors
+    /// * Returns the errors of [`graph`](Self::graph).
+    /// * Returns [`TensorProtoError`](crate::TensorProtoError) or [`ExternalError`], wrapped in
+    ///   [`OnnxError::InTensor`], if a tensor cannot be read.
+    pub fn initializers(&self) -> Result<BTreeMap<&str, Tensor>, OnnxError> {
+        self.graph()?.tensors(self.external_data()?.as_ref())
+    }
+
+    /// Returns `true` if a matrix of the graph has elements of at most 8 bits.
+    #[must_use]
+    pub fn has_quantised_weights(&self) -> bool {
+        let initializers = self.proto.graph.as_option().map_or(&[][..], |graph| &graph.initializer).iter();
+        let is_quantised = |element: ElementType| {
+            element != ElementType::Bool && element.bits().is_some_and(|bits| bits <= 8)
+        };
+        let mut matrices = initializers.filter(|tensor| tensor.dims.len() > 1);
+        matrices
+            .any(|matrix| matrix.data_type.and_then(ElementType::from_onnx_code).is_some_and(is_quantised))
+    }
+
     /// Opens the folder that external data is read from. Returns `None` for a model that was created in
     /// memory.
     ///
     /// # Errors
     /// Returns [`std::io::Error`] wrapped in [`OnnxError::InFile`] if the folder can no longer be opened.
+    #[doc(hidden)]
     pub fn external_data(&self) -> Result<Option<ExternalData>, OnnxError> {
         self.folder().map(ExternalData::open).transpose()
     }

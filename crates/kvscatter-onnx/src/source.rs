@@ -12,9 +12,9 @@
 //! the Hugging Face Hub has links to other files of its repository, which are used.
 //!
 //! [`ModelSource::prepare`] returns the model to run. If its caches grow, or if `GroupQueryAttention` writes them, that
-//! is a [conversion](crate::convert::convert()), which is kept in a [cache folder](default_cache). Every conversion is
-//! a folder with three kinds of files: `model.onnx`, the files of its weights, and `source.json`, which describes what
-//! it was made from.
+//! is a [conversion](crate::convert::convert()), which is kept in a [folder](PrepareOptions::cache). Every conversion
+//! is a folder with three kinds of files: `model.onnx`, the files of its weights, and `source.json`, which describes
+//! what it was made from.
 //!
 //! * A conversion is used again only if `source.json` still describes the exported model and the files of the
 //!   conversion. The exported model and the converted one are compared by a hash of all bytes. Weights in other files
@@ -31,7 +31,6 @@ mod error;
 mod find;
 mod prepare;
 
-pub use cache::default_cache;
 pub use error::FolderError;
 pub use find::ModelSource;
-pub use prepare::{DEFAULT_MAX_SEQ, Preparation, PrepareOptions, Prepared, default_max_seq};
+pub use prepare::{Preparation, PrepareOptions, Prepared, default_max_seq};

@@ -139,14 +139,6 @@ impl Tensor {
         &self.data
     }
 
-    /// Returns the values as mutable slices. Their number cannot be changed.
-    pub fn data_mut(&mut self) -> DataMut<'_> {
-        match &mut self.data {
-            Data::Bytes(bytes) => DataMut::Bytes(bytes),
-            Data::Strings(strings) => DataMut::Strings(strings),
-        }
-    }
-
     /// Writes `update` into this cache at the slots of the plan.
     ///
     /// # Errors
@@ -155,10 +147,10 @@ impl Tensor {
     ///   bytes.
     pub fn write(&mut self, plan: &WritePlan<'_>, update: &Self) -> Result<Written, kvscatter::Error> {
         let (cache, element) = (self.element, update.element);
-        match (self.data_mut(), &update.data) {
-            (DataMut::Bytes(cache), Data::Bytes(update)) => plan.write_bytes(cache, update),
-            (DataMut::Strings(cache), Data::Strings(update)) => plan.write_cloned(cache, update),
-            (DataMut::Bytes(_), Data::Strings(_)) | (DataMut::Strings(_), Data::Bytes(_)) => {
+        match (&mut self.data, &update.data) {
+            (Data::Bytes(cache), Data::Bytes(update)) => plan.write_bytes(cache, update),
+            (Data::Strings(cache), Data::Strings(update)) => plan.write_cloned(cache, update),
+            (Data::Bytes(_), Data::Strings(_)) | (Data::Strings(_), Data::Bytes(_)) => {
                 let argument = Argument::Update;
                 Err(kvscatter::Error::ElementTypeMismatch { cache, argument, element })
             }
@@ -170,15 +162,6 @@ impl Tensor {
     pub fn into_parts(self) -> (ElementType, Vec<usize>, Data) {
         (self.element, self.shape, self.data)
     }
-}
-
-/// Mutable values of a tensor. They are slices so that callers cannot change the number of values.
-#[derive(Debug)]
-pub enum DataMut<'a> {
-    /// Fixed-width elements, as in [`Data::Bytes`].
-    Bytes(&'a mut [u8]),
-    /// Strings, as in [`Data::Strings`].
-    Strings(&'a mut [Vec<u8>]),
 }
 
 /// Returns the number of bytes (strings, for `string`) that a dense tensor takes.

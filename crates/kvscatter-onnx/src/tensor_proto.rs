@@ -133,7 +133,7 @@ pub fn raw_data(bytes: &[u8]) -> Option<Range<usize>> {
 /// * Returns [`std::io::Error`] or [`crate::FileError::NotRegularFile`] if the file cannot be read.
 /// * Returns [`crate::FileError::FileTooLarge`] above 2 GiB (protobuf's limit).
 /// * Returns the errors of [`read_tensor_pb`].
-pub fn load(path: &Path) -> Result<Tensor, OnnxError> {
+pub fn load_tensor_pb(path: &Path) -> Result<Tensor, OnnxError> {
     let message = load_message(path)?;
     let external = match message.data_location {
         Some(DataLocation::EXTERNAL) => Some(ExternalData::open(path.parent().unwrap_or(path))?),
@@ -145,7 +145,7 @@ pub fn load(path: &Path) -> Result<Tensor, OnnxError> {
 /// Returns the path of the other file that contains the values of a `.pb` file's tensor, if there is one.
 ///
 /// # Errors
-/// Returns the errors of [`load`] about the `.pb` file. No other file is opened.
+/// Returns the errors of [`load_tensor_pb`] about the `.pb` file. No other file is opened.
 pub fn external_file(path: &Path) -> Result<Option<PathBuf>, OnnxError> {
     let message = load_message(path)?;
     Ok(external::path(&message, path.parent().unwrap_or(path)))

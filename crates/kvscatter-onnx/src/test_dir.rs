@@ -202,7 +202,7 @@ impl DataSet {
     /// # Errors
     /// * Returns [`FileError::TestFileCount`] if there are more files than inputs.
     /// * Returns [`FileError::TestFileMissing`] if there are too few files.
-    /// * Returns the errors of [`tensor_proto::load`].
+    /// * Returns the errors of [`load_tensor_pb`](crate::load_tensor_pb).
     pub fn read_inputs(&self, graph: &Graph<'_>) -> Result<Vec<(String, Tensor)>, OnnxError> {
         let names = graph.input_names();
         check_count("input", names.len(), self.inputs.len())?;
@@ -213,15 +213,15 @@ impl DataSet {
             return Err(FileError::TestFileMissing { folder, missing: format!("input_{index}.pb") }.into());
         }
         let named = graph.input_names().zip(&self.inputs);
-        named.map(|(name, path)| Ok((name.to_owned(), tensor_proto::load(path)?))).collect()
+        named.map(|(name, path)| Ok((name.to_owned(), tensor_proto::load_tensor_pb(path)?))).collect()
     }
 
     /// Reads the expected outputs in the graph's order.
     ///
     /// # Errors
-    /// Returns the errors of [`tensor_proto::load`].
+    /// Returns the errors of [`load_tensor_pb`](crate::load_tensor_pb).
     pub fn read_outputs(&self) -> Result<Vec<Tensor>, OnnxError> {
-        self.outputs.iter().map(|path| tensor_proto::load(path)).collect()
+        self.outputs.iter().map(|path| tensor_proto::load_tensor_pb(path)).collect()
     }
 
     /// Returns the other files that contain values of this data set's tensors.

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use kvscatter::ElementType;
-use kvscatter_onnx::eval::{Evaluation, Evaluator, Feed, Placement};
+use kvscatter_onnx::internal::eval::{Evaluation, Evaluator, Feed, Placement};
 use kvscatter_onnx::{Data, EvalError, Model, NodeLabel, OnnxError, Tensor, TensorProtoError};
 use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;

@@ -202,7 +202,7 @@ impl Interface {
             is_decode_only,
             refuses_padding: decoder.caches.iter().any(Cache::refuses_padding),
             most_tokens: model.metadata(MOST_TOKENS).and_then(|tokens| tokens.parse().ok()),
-            has_quantised_weights: has_quantised_weights(model),
+            has_quantised_weights: model.has_quantised_weights(),
         })
     }
 
@@ -475,14 +475,6 @@ fn cache_ports(decoder: &Decoder<'_>, rings: &[RingSize]) -> Vec<CachePort> {
         port
     };
     decoder.caches.iter().map(port).collect()
-}
-
-fn has_quantised_weights(model: &Model) -> bool {
-    let initializers = model.proto().graph.as_option().map_or(&[][..], |graph| &graph.initializer).iter();
-    let is_quantised =
-        |element: ElementType| element != ElementType::Bool && element.bits().is_some_and(|bits| bits <= 8);
-    let mut matrices = initializers.filter(|tensor| tensor.dims.len() > 1);
-    matrices.any(|of| of.data_type.and_then(ElementType::from_onnx_code).is_some_and(is_quantised))
 }
 
 fn known(value: &ValueInfo<'_>, axis: usize) -> Option<usize> {

@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use kvscatter::ElementType;
-use kvscatter_onnx::proto::ValueInfoProto;
-use kvscatter_onnx::proto::tensor_shape_proto::dimension::Value as DimValue;
-use kvscatter_onnx::proto::type_proto::{Tensor as TensorType, Value as TypeValue};
+use kvscatter_onnx::internal::proto::ValueInfoProto;
+use kvscatter_onnx::internal::proto::tensor_shape_proto::dimension::Value as DimValue;
+use kvscatter_onnx::internal::proto::type_proto::{Tensor as TensorType, Value as TypeValue};
 use kvscatter_onnx::{Model, ModelFile, WeightTransfer};
 use kvscatter_session::{
     Engine, Event, GenerateOptions, Generator, KvSession, LoadOptions, Memory, Sampling, Session,

@@ -13,10 +13,10 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use fake::{Fake, Fault};
-use kvscatter_onnx::proto::attribute_proto::AttributeType;
-use kvscatter_onnx::proto::tensor_shape_proto::dimension::Value as DimValue;
-use kvscatter_onnx::proto::type_proto::Value as TypeValue;
-use kvscatter_onnx::proto::{AttributeProto, GraphProto, NodeProto, TensorProto, ValueInfoProto};
+use kvscatter_onnx::internal::proto::attribute_proto::AttributeType;
+use kvscatter_onnx::internal::proto::tensor_shape_proto::dimension::Value as DimValue;
+use kvscatter_onnx::internal::proto::type_proto::Value as TypeValue;
+use kvscatter_onnx::internal::proto::{AttributeProto, GraphProto, NodeProto, TensorProto, ValueInfoProto};
 use kvscatter_onnx::{Model, WeightTransfer};
 use kvscatter_session::{
     End, Event, GenerateOptions, Generator, KvSession, Sample, Sampling, SessionError, SessionOptions,

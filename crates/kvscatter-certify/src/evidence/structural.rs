@@ -103,8 +103,8 @@ fn in_between(cache: &Cache<'_>, writer: Node<'_>) -> Option<String> {
     // A node such as `Identity` also fails this check. Most runtimes do not copy anything for it, but no rule
     // requires them to remove it.
     let first = cache.earlier.first().copied().unwrap_or(writer);
-    let reads = |name: &str| first.proto().input.iter().any(|input| input == name);
-    let makes = |name: &str| writer.proto().output.iter().any(|output| output == name);
+    let reads = |name: &str| first.inputs().any(|input| input == Some(name));
+    let makes = |name: &str| writer.outputs().any(|output| output == name);
     match (reads(cache.past), makes(cache.present)) {
         (true, true) => None,
         (false, _) => {
@@ -186,7 +186,7 @@ mod tests {
 
     use kvscatter_onnx::Model;
     use kvscatter_onnx::decoder::Decoder;
-    use kvscatter_onnx::proto::{GraphProto, NodeProto};
+    use kvscatter_onnx::internal::proto::{GraphProto, NodeProto};
 
     use super::examine;
     use crate::certificate::Verdict;

@@ -7,7 +7,7 @@
 mod occupancy;
 mod plot;
 
-use kvscatter_onnx::text::{names, units};
+use kvscatter_onnx::internal::text::{names, units};
 use minijinja::value::{Value, ViaDeserialize};
 use minijinja::{Environment, UndefinedBehavior, escape_formatter};
 use serde::Serialize;
@@ -231,7 +231,10 @@ mod tests {
             let page = html(certificate);
             assert!(parse(&page).errors.borrow().is_empty());
             assert!(!names(&page).iter().any(|name| name == "script" || name == "img"), "{page}");
-            assert!(!page.contains(|c| c != '\n' && kvscatter_onnx::text::names::misleads(c)), "{page}");
+            assert!(
+                !page.contains(|c| c != '\n' && kvscatter_onnx::internal::text::names::misleads(c)),
+                "{page}"
+            );
             assert!(names(&page).len() <= plain.len() + 8, "{page}");
         }
         let shown = hostile.iter().filter(|certificate| html(certificate).contains("&lt;script&gt;")).count();

@@ -4,7 +4,7 @@ use crate::certificate::{
     Certificate, Check, ComparedModel, Crossover, DecoderSummary, Evidence, Fill, LinearCaches,
     LogitsReference, PeakMemory, Phase, RingSummary, SecondOpinion, Timings, Verdict,
 };
-use kvscatter_onnx::text::units;
+use kvscatter_onnx::internal::text::units;
 use serde::Serialize;
 
 /// One kind of evidence: its claims, and a description of what it can prove.

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use indicatif::ProgressStyle;
-use kvscatter_onnx::file::UnfinishedFiles;
-use kvscatter_onnx::test_dir::TestCase;
+use kvscatter_onnx::internal::file::UnfinishedFiles;
+use kvscatter_onnx::internal::test_dir::TestCase;
 use kvscatter_oracle::cases::{Call, Case, tensor_scatter};
 use serde_json::json;
 

@@ -9,7 +9,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::Args;
-use kvscatter_onnx::DEFAULT_MEMORY_LIMIT;
+use kvscatter_onnx::internal::DEFAULT_MEMORY_LIMIT;
 
 use crate::engines::{self, EngineName, OrtFiles};
 use crate::numbers::{integer, tolerance};

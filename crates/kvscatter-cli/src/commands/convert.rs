@@ -9,8 +9,8 @@ use kvscatter_onnx::convert::{
     self, ConvertOptions, Converted, KeptAttention, KeptReason, LinearWindow, PassReport, Report, RingSize,
     UNLIMITED, WindowedCaches,
 };
+use kvscatter_onnx::internal::text::units;
 use kvscatter_onnx::source::ModelSource;
-use kvscatter_onnx::text::units;
 use kvscatter_onnx::{DataFile, Model, RuntimeVersion};
 use kvscatter_session::{KvSession, SessionError, SessionOptions};
 use serde_json::{Value, json};

@@ -14,7 +14,7 @@ use clap::{Args, ValueEnum};
 use kvscatter_onnx::convert::{ConvertOutcome, check_rings};
 use kvscatter_onnx::decoder::{Cache, Decoder};
 use kvscatter_onnx::source::ModelSource;
-use kvscatter_onnx::{Model, declared, unmerge};
+use kvscatter_onnx::{Model, hazards_beside, unmerge};
 
 use crate::commands::named::{Dim, unique};
 use crate::error::CommandError;
@@ -89,7 +89,7 @@ pub(crate) fn run(args: Inspect, output: &mut Output) -> Result<Outcome, Command
     let rings = check_rings(model, &graph, &decoder);
     let mut hazards: Vec<_> = rings.iter().filter_map(|ring| ring.outcome.as_ref().err().cloned()).collect();
     hazards.extend(decoder.hazards());
-    hazards.extend(declared::hazards_beside(model, &graph, &decoder));
+    hazards.extend(hazards_beside(model, &graph, &decoder));
     let grows = decoder.caches.iter().any(|cache| cache.style.growth().is_some());
     let inspected = Inspected {
         model: args.model.display().to_string(),

@@ -8,7 +8,7 @@ use clap::{Args, Subcommand};
 use kvscatter::picture::{Picture, RingLane, RingOutcome, RingPicture};
 use kvscatter::visibility::Visibility;
 use kvscatter::{Block, ElementType, Loop, Mode, Segment, WritePlan};
-use kvscatter_onnx::file::OutputFileKind;
+use kvscatter_onnx::internal::file::OutputFileKind;
 use serde_json::{Value, json};
 
 use crate::error::CommandError;

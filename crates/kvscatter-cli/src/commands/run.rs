@@ -11,8 +11,8 @@ mod subject;
 use std::path::{Path, PathBuf};
 
 use kvscatter_onnx::Model;
+use kvscatter_onnx::internal::test_dir::TestCase;
 use kvscatter_onnx::source::{FolderError, ModelSource};
-use kvscatter_onnx::test_dir::TestCase;
 
 use crate::commands::named::unique;
 use crate::error::CommandError;

@@ -26,7 +26,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use kvscatter_onnx::test_dir::{TestCase, Unread, discover};
+use kvscatter_onnx::internal::test_dir::{TestCase, Unread, discover};
 
 use crate::compare::Tolerance;
 use crate::error::CommandError;

@@ -4,7 +4,7 @@ use std::fs::{File, TryLockError};
 use std::io::{BufReader, Seek};
 
 use kvscatter::{ElementType, WritePlan};
-use kvscatter_onnx::file::UnfinishedFiles;
+use kvscatter_onnx::internal::file::UnfinishedFiles;
 use memmap2::{MmapMut, MmapOptions};
 
 use super::error::NotInPlace;

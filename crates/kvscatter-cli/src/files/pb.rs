@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use kvscatter_onnx::tensor_proto::raw_data;
+use kvscatter_onnx::internal::tensor_proto::raw_data;
 use kvscatter_onnx::{Data, ExternalError, Tensor, read_tensor_pb};
 
 use super::error::NotInPlace;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use kvscatter_onnx::Tensor;
-use kvscatter_onnx::file::{self, Identity, OutputFileKind};
+use kvscatter_onnx::internal::file::{self, Identity, OutputFileKind};
 
 use super::location::Format;
 use super::{FileError, Location, Problem, npy, npz, safetensors};

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use kvscatter_onnx::text::names::beginning;
+use kvscatter_onnx::internal::text::names::beginning;
 use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, Output, State, Value};
 use serde::{Deserialize, Serialize};

@@ -1,8 +1,8 @@
 //! Tests what `certify` refuses without ONNX Runtime, and what it certifies in tract. The tests of the
 //! exporters' models cover ONNX Runtime.
 
-use kvscatter_onnx::proto::tensor_shape_proto::dimension::Value as DimValue;
-use kvscatter_onnx::proto::type_proto::Value as TypeValue;
+use kvscatter_onnx::internal::proto::tensor_shape_proto::dimension::Value as DimValue;
+use kvscatter_onnx::internal::proto::type_proto::Value as TypeValue;
 use kvscatter_onnx::{Model, WeightTransfer};
 
 use crate::support::Folder;

@@ -1,10 +1,10 @@
 //! Tests what `kvscatter convert` writes, prints and refuses. A refusal leaves no file.
 
 use kvscatter_onnx::Model;
-use kvscatter_onnx::proto::NodeProto;
-use kvscatter_onnx::proto::tensor_shape_proto::Dimension;
-use kvscatter_onnx::proto::tensor_shape_proto::dimension::Value as DimValue;
-use kvscatter_onnx::proto::type_proto::Value as TypeValue;
+use kvscatter_onnx::internal::proto::NodeProto;
+use kvscatter_onnx::internal::proto::tensor_shape_proto::Dimension;
+use kvscatter_onnx::internal::proto::tensor_shape_proto::dimension::Value as DimValue;
+use kvscatter_onnx::internal::proto::type_proto::Value as TypeValue;
 use kvscatter_session::{KvSession, SessionError, SessionOptions};
 
 use crate::support::{Folder, with_token_types};

@@ -1,15 +1,15 @@
 //! Test directories of one node.
 
 use kvscatter::ElementType;
-use kvscatter_onnx::proto::attribute_proto::AttributeType;
-use kvscatter_onnx::proto::tensor_shape_proto::Dimension;
-use kvscatter_onnx::proto::tensor_shape_proto::dimension::Value as DimValue;
-use kvscatter_onnx::proto::type_proto::{self, Value as TypeValue};
-use kvscatter_onnx::proto::{
+use kvscatter_onnx::internal::proto::attribute_proto::AttributeType;
+use kvscatter_onnx::internal::proto::tensor_shape_proto::Dimension;
+use kvscatter_onnx::internal::proto::tensor_shape_proto::dimension::Value as DimValue;
+use kvscatter_onnx::internal::proto::type_proto::{self, Value as TypeValue};
+use kvscatter_onnx::internal::proto::{
     AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorShapeProto, TypeProto,
     ValueInfoProto,
 };
-use kvscatter_onnx::test_dir::TestCase;
+use kvscatter_onnx::internal::test_dir::TestCase;
 use kvscatter_onnx::{Data, Model, Tensor};
 
 use crate::support::Folder;

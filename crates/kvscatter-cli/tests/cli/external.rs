@@ -9,8 +9,8 @@ use std::process::Command;
 
 use kvscatter::ElementType;
 use kvscatter_onnx::Model;
-use kvscatter_onnx::proto::tensor_proto::DataLocation;
-use kvscatter_onnx::proto::{StringStringEntryProto, TensorProto};
+use kvscatter_onnx::internal::proto::tensor_proto::DataLocation;
+use kvscatter_onnx::internal::proto::{StringStringEntryProto, TensorProto};
 
 use crate::support::{Answer, BINARY, Folder, is_built};
 
@@ -94,7 +94,7 @@ fn a_tensor_file_reads_nothing_but_regular_files_of_its_folder() {
     for location in refused_locations(&scene) {
         furnish(&scene, "m/test_data_set_0", &location);
         furnish(&scene, ".", &location);
-        let tensor = kvscatter_onnx::proto::encode(&external(&location)).unwrap();
+        let tensor = kvscatter_onnx::internal::proto::encode(&external(&location)).unwrap();
         for file in ["m/test_data_set_0/input_0.pb", "m/test_data_set_0/output_0.pb"] {
             let before = scene.read(file);
             scene.write(file, &tensor);
@@ -203,9 +203,11 @@ const MODELS: [(&str, &str); 4] = [
 
 fn inline(tensor: &mut TensorProto) {
     if tensor.data_location == Some(DataLocation::EXTERNAL) {
-        let folder = kvscatter_onnx::ExternalData::open(&crate::support::testdata("mobius-llama-static"));
-        let values = kvscatter_onnx::tensor_proto::decode(tensor.clone(), Some(&folder.unwrap())).unwrap();
-        *tensor = kvscatter_onnx::tensor_proto::encode(tensor.name.as_deref().unwrap(), &values);
+        let folder =
+            kvscatter_onnx::internal::ExternalData::open(&crate::support::testdata("mobius-llama-static"));
+        let values =
+            kvscatter_onnx::internal::tensor_proto::decode(tensor.clone(), Some(&folder.unwrap())).unwrap();
+        *tensor = kvscatter_onnx::internal::tensor_proto::encode(tensor.name.as_deref().unwrap(), &values);
     }
 }
 

@@ -3,9 +3,9 @@
 
 use std::io::Write;
 
-use kvscatter_onnx::proto::tensor_shape_proto::Dimension;
-use kvscatter_onnx::proto::type_proto::Value as TypeValue;
-use kvscatter_onnx::proto::{GraphProto, ValueInfoProto};
+use kvscatter_onnx::internal::proto::tensor_shape_proto::Dimension;
+use kvscatter_onnx::internal::proto::type_proto::Value as TypeValue;
+use kvscatter_onnx::internal::proto::{GraphProto, ValueInfoProto};
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
 

@@ -7,7 +7,7 @@ use crate::support::{Folder, is_built, npy_f32};
 const HOSTILE: &str = "\u{202e}\u{9b}2J";
 
 fn misleads(c: char) -> bool {
-    c != '\n' && kvscatter_onnx::text::names::misleads(c)
+    c != '\n' && kvscatter_onnx::internal::text::names::misleads(c)
 }
 
 /// Replaces a name in a model by a hostile name of the same length.
@@ -101,7 +101,7 @@ fn errors_are_objects() {
             let document: serde_json::Value = serde_json::from_str(text).unwrap();
             assert!(document["error"]["kind"].is_string(), "{line}: {document}");
             assert!(document["error"]["message"].is_string(), "{line}: {document}");
-            format!("$ kvscatter {} --json\n{text}\n", kvscatter_onnx::text::names::one_line(line))
+            format!("$ kvscatter {} --json\n{text}\n", kvscatter_onnx::internal::text::names::one_line(line))
         })
         .collect();
     insta::assert_snapshot!(answers.concat());

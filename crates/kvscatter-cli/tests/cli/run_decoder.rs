@@ -1,7 +1,7 @@
 //! Tests `kvscatter run` with whole decoders and other models that run in an engine.
 
 use kvscatter_onnx::Model;
-use kvscatter_onnx::proto::{NodeProto, ValueInfoProto};
+use kvscatter_onnx::internal::proto::{NodeProto, ValueInfoProto};
 
 use crate::support::{Folder, f32s, npy, npy_f32, npy_i64, testdata, with_token_types};
 

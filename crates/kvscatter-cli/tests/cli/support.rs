@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use kvscatter_onnx::Model;
-use kvscatter_onnx::proto::GraphProto;
+use kvscatter_onnx::internal::proto::GraphProto;
 use serde_json::Value;
 use tempfile::TempDir;
 

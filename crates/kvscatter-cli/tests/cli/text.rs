@@ -1,8 +1,8 @@
 //! Tests `kvscatter generate` with prompts that are texts. The tokenizer of `testdata/text` gives meanings to the
 //! tokens of a decoder with random weights.
 
-use kvscatter_onnx::proto::tensor_shape_proto::dimension::Value as Dim;
-use kvscatter_onnx::proto::type_proto::Value;
+use kvscatter_onnx::internal::proto::tensor_shape_proto::dimension::Value as Dim;
+use kvscatter_onnx::internal::proto::type_proto::Value;
 use serde_json::json;
 
 use crate::support::{Answer, Folder};

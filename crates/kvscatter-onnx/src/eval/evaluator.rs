@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::op::Op;
 use super::types::{Bindings, TensorType, Types};
-use crate::{DEFAULT_MEMORY_LIMIT, EvalError, Graph, Model, OnnxError, Tensor, ValueInfo, tensor_proto};
+use crate::{DEFAULT_MEMORY_LIMIT, EvalError, Graph, Model, OnnxError, Tensor, ValueInfo};
 
 /// A model whose nodes can all be evaluated, with its constants read.
 #[derive(Clone, Debug)]
@@ -22,7 +22,7 @@ impl<'m> Evaluator<'m> {
     /// Creates an evaluator after checking that every node can be evaluated, and reads the constants.
     ///
     /// # Errors
-    /// * Returns the errors of [`Graph::new`] and [`Graph::inputs`].
+    /// * Returns the errors of [`Model::graph`] and [`Graph::inputs`].
     /// * Returns [`OnnxError::InTensor`] if a constant cannot be read.
     /// * Returns [`EvalError::UnsupportedOperator`] or [`EvalError::Function`] for a node that cannot be
     ///   evaluated.
@@ -35,11 +35,7 @@ impl<'m> Evaluator<'m> {
         let graph = model.graph()?;
         let ops = graph.nodes().iter().map(Op::parse).collect::<Result<Vec<_>, _>>()?;
         let external = model.external_data()?;
-        let mut constants = BTreeMap::new();
-        for (name, message) in graph.initializers() {
-            let tensor = tensor_proto::decode(message.clone(), external.as_ref())?;
-            constants.insert(name, tensor);
-        }
+        let mut constants = graph.tensors(external.as_ref())?;
         for (node, op) in graph.nodes().iter().zip(&ops) {
             if let Op::Constant { value, output } = op {
                 let tensor = value.read(external.as_ref()).map_err(|error| node.error(error))?;

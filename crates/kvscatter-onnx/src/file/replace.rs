@@ -14,7 +14,7 @@ use super::identity::folder_of;
 use super::write::link_target;
 use crate::{ErrorPlace, FileError, OnnxError};
 
-/// Writes a file in one step, like [`write`](super::write), with contents that `fill` writes in parts.
+/// Writes a file in one step, like [`write`](fn@super::write), with contents that `fill` writes in parts.
 ///
 /// The path must lead to a regular file or to no file. A folder, a pipe or a device is not opened.
 ///

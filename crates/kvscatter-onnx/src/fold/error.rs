@@ -4,9 +4,7 @@ use kvscatter::ElementType;
 
 /// The reason why the shape or the elements of a value cannot be computed from the given values.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[non_exhaustive]
-#[expect(missing_docs, reason = "each variant's message names its fields")]
-pub enum FoldError {
+pub(crate) enum FoldError {
     /// The evaluation does not support this operator.
     #[error("kvscatter cannot evaluate this operator")]
     NoRule,

@@ -4,10 +4,10 @@ use std::rc::Rc;
 
 use kvscatter::ElementType;
 
-use super::{Fold, Value, Values};
+use super::{Fold, FoldError, Value, Values};
 use crate::support::{load, parsed, testdata};
 use crate::test_dir::TestCase;
-use crate::{EvalError, ExternalError, FoldError, Graph, GraphError, Model, OnnxError, test_dir};
+use crate::{EvalError, ExternalError, Graph, GraphError, Model, OnnxError, test_dir};
 
 const BATCH: usize = 2;
 const PAST: usize = 7;

@@ -34,13 +34,8 @@ const ABANDONED: Duration = Duration::from_secs(24 * 60 * 60);
 /// The version of the converter and of the description. Other versions are converted again.
 const CONVERTER: &str = concat!(env!("CARGO_PKG_VERSION"), ", form 1");
 
-/// Returns the folder in which conversions are kept, which need not exist: that of the environment variable
-/// `KVSCATTER_CACHE`, else `kvscatter` in `XDG_CACHE_HOME` if that is an absolute path, else `.cache/kvscatter` in the
-/// home folder.
-///
-/// # Errors
-/// Returns [`ConvertError::NoCacheFolder`] if the environment names none of them.
-pub fn default_cache() -> Result<PathBuf, OnnxError> {
+/// Returns the default of [`PrepareOptions::cache`](super::PrepareOptions::cache).
+pub(super) fn default_cache() -> Result<PathBuf, OnnxError> {
     let set = |name: &str| std::env::var_os(name).filter(|path| !path.is_empty()).map(PathBuf::from);
     let in_cache =
         || set("XDG_CACHE_HOME").filter(|path| path.is_absolute()).map(|path| path.join("kvscatter"));

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use crate::text::names::one_line;
 use crate::text::units;
 
-use super::cache::{Cache, Request};
-use super::{FolderError, ModelSource, default_cache};
+use super::cache::{Cache, Request, default_cache};
+use super::{FolderError, ModelSource};
 use crate::convert::ConvertError;
 use crate::decoder::Decoder;
 use crate::file::folder_of;
@@ -18,7 +18,7 @@ use crate::{ErrorPlace, Model, OnnxError, convert, declared, file, merged, proto
 ///
 /// All slots are allocated when a model is loaded, for every sample. With 4,096 slots, the caches of SmolLM2 135M take
 /// 180 MiB in float32, and those of an 8B model of Llama's shape take 1 GiB, or 512 MiB in float16.
-pub const DEFAULT_MAX_SEQ: usize = 4096;
+const DEFAULT_MAX_SEQ: usize = 4096;
 
 /// How a model is made ready to run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,9 +26,11 @@ pub struct PrepareOptions {
     /// Whether a model whose caches grow is converted. It otherwise runs as it was exported.
     pub convert: bool,
     /// The slots of each sample in a conversion. The default is the number of tokens that the model supports, and at
-    /// most [`DEFAULT_MAX_SEQ`].
+    /// most 4096.
     pub max_seq: Option<usize>,
-    /// The folder of conversions. The default is [`default_cache`].
+    /// The folder of conversions, which need not exist. The default is that of the environment variable
+    /// `KVSCATTER_CACHE`, else `kvscatter` in `XDG_CACHE_HOME` if that is an absolute path, else `.cache/kvscatter` in
+    /// the home folder.
     pub cache: Option<PathBuf>,
 }
 
@@ -134,7 +136,7 @@ impl ModelSource {
 }
 
 /// Returns the slots of each sample if no option gives them: the number of tokens that the configuration files of an
-/// export's folder declare, and at most [`DEFAULT_MAX_SEQ`].
+/// export's folder declare, and at most 4096.
 ///
 /// # Errors
 /// Returns [`FolderError`] wrapped in [`OnnxError::InFile`] if a configuration file is wrong.

@@ -6,13 +6,11 @@ use kvscatter::ElementType;
 use kvscatter_onnx::convert::{
     ConvertOptions, ConvertOutcome, RingSize, WindowedCaches, check_rings, convert,
 };
-use kvscatter_onnx::declared::{self, Declared};
 use kvscatter_onnx::decoder::{CostAt, Decoder};
-use kvscatter_onnx::eval::{Evaluator, Feed, NodeReport, Outcome, Placement};
-use kvscatter_onnx::{
-    CachePath, EvalError, LowerTarget, Model, RuntimeVersion, Tensor, lower, random_inputs, tensor_proto,
-    unmerge,
-};
+use kvscatter_onnx::internal::declared::{self, Declared};
+use kvscatter_onnx::internal::eval::{Evaluator, Feed, NodeReport, Outcome, Placement};
+use kvscatter_onnx::internal::{CachePath, random_inputs, tensor_proto};
+use kvscatter_onnx::{EvalError, LowerTarget, Model, RuntimeVersion, Tensor, lower, unmerge};
 
 use crate::bounds::{Bounds, Meter, Refusal};
 
@@ -82,10 +80,10 @@ fn write_again(model: &Model) -> Result<(), Refusal> {
 
 /// Reads every initializer.
 fn tensors(model: &Model) -> Result<(), Refusal> {
-    let graph = model.graph()?;
+    model.graph()?;
     let external = model.external_data()?;
     let mut last = Ok(());
-    for (_, message) in graph.initializers() {
+    for message in model.proto().graph.as_option().map_or(&[][..], |graph| &graph.initializer) {
         match tensor_proto::decode(message.clone(), external.as_ref()) {
             Ok(tensor) => read_back(&tensor)?,
             Err(error) => last = Err(error.into()),

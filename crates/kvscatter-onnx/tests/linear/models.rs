@@ -3,8 +3,8 @@
 
 use kvscatter::ElementType;
 use kvscatter_onnx::Model;
-use kvscatter_onnx::proto::tensor_proto::DataLocation;
-use kvscatter_onnx::proto::{FunctionProto, TensorProto};
+use kvscatter_onnx::internal::proto::tensor_proto::DataLocation;
+use kvscatter_onnx::internal::proto::{FunctionProto, TensorProto};
 
 use crate::support::{
     Nodes, append, bytes, entry, graph_mut, insert, int, load, maker, nodes_mut, opset, parsed, raw, tensor,

@@ -1,6 +1,7 @@
 //! Tests the extraction of the nodes between past and present from real exports.
 
-use kvscatter_onnx::{CachePath, CachePathError, Model};
+use kvscatter_onnx::Model;
+use kvscatter_onnx::internal::{CachePath, CachePathError};
 
 use crate::support::{Nodes, first, graph_mut, insert, load};
 

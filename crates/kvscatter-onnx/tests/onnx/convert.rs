@@ -4,7 +4,7 @@
 
 use kvscatter_onnx::convert::{ConvertError, ConvertRefusal, Converted, convert};
 use kvscatter_onnx::decoder::{Decoder, Hazard, InputRole, WriterStyle};
-use kvscatter_onnx::proto::{GraphProto, ModelProto, NodeProto};
+use kvscatter_onnx::internal::proto::{GraphProto, ModelProto, NodeProto};
 use kvscatter_onnx::{Dimension, Model, Node, OnnxError};
 
 use crate::masks::falcon_with;

@@ -1,9 +1,10 @@
 //! Tests the comparison of decoders with what the files beside them declare.
 
 use kvscatter_onnx::Model;
-use kvscatter_onnx::convert::{ConvertOptions, MaskRule, WindowedCaches, convert, mask_rule};
-use kvscatter_onnx::declared::{Declared, hazards};
+use kvscatter_onnx::convert::{ConvertOptions, WindowedCaches, convert};
 use kvscatter_onnx::decoder::{Decoder, Hazard};
+use kvscatter_onnx::internal::declared::{Declared, hazards};
+use kvscatter_onnx::internal::{MaskRule, mask_rule};
 
 use crate::support::{first, graph_mut, int, load, nodes_mut};
 

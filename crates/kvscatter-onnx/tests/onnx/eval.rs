@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 
 use kvscatter::Argument;
 use kvscatter::ElementType::{self, Float16, Float32, Int8, Int32, Int64, UInt4, UInt8};
-use kvscatter_onnx::eval::{Evaluation, Evaluator, Feed, Outcome, Placement};
-use kvscatter_onnx::proto::attribute_proto::AttributeType;
-use kvscatter_onnx::proto::tensor_proto::DataLocation;
-use kvscatter_onnx::proto::{AttributeProto, FunctionProto, TensorProto};
-use kvscatter_onnx::test_dir::{TestCase, discover};
-use kvscatter_onnx::{Data, EvalError, ExternalError, GraphError, Model, OnnxError, Tensor, tensor_proto};
+use kvscatter_onnx::internal::eval::{Evaluation, Evaluator, Feed, Outcome, Placement};
+use kvscatter_onnx::internal::proto::attribute_proto::AttributeType;
+use kvscatter_onnx::internal::proto::tensor_proto::DataLocation;
+use kvscatter_onnx::internal::proto::{AttributeProto, FunctionProto, TensorProto};
+use kvscatter_onnx::internal::tensor_proto;
+use kvscatter_onnx::internal::test_dir::{TestCase, discover};
+use kvscatter_onnx::{Data, EvalError, ExternalError, GraphError, Model, OnnxError, Tensor};
 
 use crate::support::{
     Nodes, assert_refused, bytes, entry, graph_mut, int64, opset, parsed, string, tensor, testdata,
@@ -359,7 +360,7 @@ fn models_whose_types_do_not_fit() {
     let run_with = |inputs: &str, node: &str, outputs: &str| {
         let model = parsed(inputs, node, outputs);
         let evaluator = Evaluator::new(&model)?;
-        let zeros = kvscatter_onnx::random_inputs::inputs(&model, &BTreeMap::new(), 0)?;
+        let zeros = kvscatter_onnx::internal::random_inputs::inputs(&model, &BTreeMap::new(), 0)?;
         let feeds = zeros.iter().map(|(name, tensor)| (name.as_str(), Feed::Borrowed(tensor))).collect();
         evaluator.run(feeds, Placement::Auto)
     };

@@ -1,14 +1,13 @@
 //! Tests external data. Data inside the model's folder is read, and other data is an error.
 
 use kvscatter::ElementType;
-use kvscatter_onnx::proto::tensor_proto::DataLocation;
-use kvscatter_onnx::proto::{
+use kvscatter_onnx::internal::proto::tensor_proto::DataLocation;
+use kvscatter_onnx::internal::proto::{
     self, AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto,
     TrainingInfoProto,
 };
-use kvscatter_onnx::{
-    Data, ExternalData, ExternalError, FileError, Model, OnnxError, TensorProtoError, tensor_proto,
-};
+use kvscatter_onnx::internal::{ExternalData, tensor_proto};
+use kvscatter_onnx::{Data, ExternalError, FileError, Model, OnnxError, TensorProtoError};
 use tempfile::TempDir;
 
 use crate::messages::schema;
@@ -90,7 +89,7 @@ fn files_that_are_in_use_are_named() {
     let external = message(&[("location", "data.bin"), ("length", "4")]);
     std::fs::write(&pb, proto::encode(&external).unwrap()).unwrap();
     assert_eq!(tensor_proto::external_file(&pb).unwrap(), Some(scene.folder().join("data.bin")));
-    assert!(tensor_proto::load(&pb).is_ok());
+    assert!(tensor_proto::load_tensor_pb(&pb).is_ok());
     std::fs::write(&pb, proto::encode(&TensorProto::default()).unwrap()).unwrap();
     assert_eq!(tensor_proto::external_file(&pb).unwrap(), None);
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use kvscatter_onnx::convert::{ConvertOptions, WindowedCaches, convert};
-use kvscatter_onnx::proto::tensor_proto::DataLocation;
+use kvscatter_onnx::internal::proto::tensor_proto::DataLocation;
 use kvscatter_onnx::{
     ExternalError, FileError, Fingerprint, LowerTarget, Model, WeightTransfer, lower, unmerge,
 };
@@ -171,7 +171,10 @@ fn every_edit_of_a_graph_counts_also_in_a_converted_model() {
         different("an unused input", &|model| {
             let inputs = &mut graph_mut(model).input;
             let input = inputs[0].clone();
-            inputs.push(kvscatter_onnx::proto::ValueInfoProto { name: Some("more".to_owned()), ..input });
+            inputs.push(kvscatter_onnx::internal::proto::ValueInfoProto {
+                name: Some("more".to_owned()),
+                ..input
+            });
         });
         different("the name of an output", &|model| {
             let graph = graph_mut(model);

@@ -3,9 +3,10 @@
 //! `python-tests/test_forms.py` shows in ONNX Runtime that such decoders compute the same.
 
 use kvscatter::ElementType;
-use kvscatter_onnx::convert::{ConvertRefusal, Converted, KeptState, MaskRule, convert, mask_rule};
+use kvscatter_onnx::convert::{ConvertRefusal, Converted, KeptState, convert};
 use kvscatter_onnx::decoder::{CachePart, Decoder, InputRole};
-use kvscatter_onnx::proto::{FunctionProto, GraphProto, NodeProto};
+use kvscatter_onnx::internal::proto::{FunctionProto, GraphProto, NodeProto};
+use kvscatter_onnx::internal::{MaskRule, mask_rule};
 use kvscatter_onnx::{Dimension, Model, Node};
 
 use crate::support::{

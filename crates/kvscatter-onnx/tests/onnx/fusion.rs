@@ -6,9 +6,10 @@
 use half::{bf16, f16};
 use kvscatter::ElementType::{self, BFloat16, Float16, Float32};
 use kvscatter_onnx::convert::{
-    ConvertOptions, ConvertRefusal, Converted, KeptReason, LinearReason, LinearWindow, MaskRule,
-    WindowedCaches, convert, mask_rule,
+    ConvertOptions, ConvertRefusal, Converted, KeptReason, LinearReason, LinearWindow, WindowedCaches,
+    convert,
 };
+use kvscatter_onnx::internal::{MaskRule, mask_rule};
 use kvscatter_onnx::{Model, Node, OnnxError, RuntimeVersion};
 
 use crate::support::{Nodes, declare, float, graph_mut, insert, load, maker, refusal, reroute, values};
@@ -122,8 +123,8 @@ pub(super) fn op_types(converted: &Converted) -> Vec<&str> {
 
 /// Returns the attributes of the only `Attention`: its scale, its cap and the precision of its softmax.
 fn attributes(attention: &Node<'_>) -> (f32, f32, i64) {
-    let float = |name| attention.attribute(name).and_then(|attribute| attribute.f).unwrap_or_default();
-    let precision = attention.attribute("softmax_precision").and_then(|attribute| attribute.i);
+    let float = |name| attention.float(name).unwrap().unwrap_or_default();
+    let precision = attention.int("softmax_precision").unwrap();
     (float("scale"), float("softcap"), precision.unwrap_or_default())
 }
 
@@ -249,7 +250,7 @@ fn every_form_becomes_one_node() {
     assert_eq!(converted.report.attention.fused, 1);
     let graph = converted.model.graph().unwrap();
     let last = graph.nodes().iter().find(|node| node.output(0) == Some("y")).unwrap();
-    assert_eq!((last.op_type(), last.attribute("to").unwrap().i), ("Cast", Some(1)));
+    assert_eq!((last.op_type(), last.int("to").unwrap()), ("Cast", Some(1)));
 }
 
 /// The attention of each form stays as it is.

@@ -3,7 +3,7 @@
 //! `python-tests/test_lower_exhaustive.py` shows in ONNX Runtime that they compute the same.
 
 use kvscatter::ElementType;
-use kvscatter_onnx::proto::{FunctionProto, ModelProto, NodeProto};
+use kvscatter_onnx::internal::proto::{FunctionProto, ModelProto, NodeProto};
 use kvscatter_onnx::{LowerError, LowerTarget, Model, OnnxError, lower};
 
 use crate::support::{Nodes, append, graph_mut, load, parsed};

@@ -10,7 +10,7 @@ use kvscatter_onnx::convert::{
     CacheWindow, ConvertError, ConvertOptions, ConvertOutcome, ConvertRefusal, Converted, WindowedCaches,
     convert,
 };
-use kvscatter_onnx::proto::{AttributeProto, NodeProto};
+use kvscatter_onnx::internal::proto::{AttributeProto, NodeProto};
 
 use crate::convert::{MAX_SEQ, changed, converted};
 use crate::support::{

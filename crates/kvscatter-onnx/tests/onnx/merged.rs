@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use kvscatter_onnx::convert::{ConvertRefusal, convert};
 use kvscatter_onnx::decoder::{Decoder, WriterStyle};
-use kvscatter_onnx::proto::{AttributeProto, GraphProto, NodeProto, TensorProto};
+use kvscatter_onnx::internal::proto::{AttributeProto, GraphProto, NodeProto, TensorProto};
 use kvscatter_onnx::{DecoderError, Model, TakenBranch, unmerge};
 
 use crate::support::{

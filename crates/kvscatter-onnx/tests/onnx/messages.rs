@@ -1,8 +1,8 @@
 //! Tests that the declared messages are those of `onnx.proto`, and how fields are read.
 
 use kvscatter_onnx::ProtoError;
-use kvscatter_onnx::proto::type_proto::Value as TypeValue;
-use kvscatter_onnx::proto::{self, *};
+use kvscatter_onnx::internal::proto::type_proto::Value as TypeValue;
+use kvscatter_onnx::internal::proto::{self, *};
 
 use crate::support::assert_refused;
 

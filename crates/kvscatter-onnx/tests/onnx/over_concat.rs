@@ -10,7 +10,7 @@ use kvscatter_onnx::convert::{
     CacheWindow, ConvertOptions, ConvertRefusal, Converted, KeptAttention, KeptReason, LinearReason,
     LinearWindow, WindowedCaches, convert,
 };
-use kvscatter_onnx::proto::NodeProto;
+use kvscatter_onnx::internal::proto::NodeProto;
 use kvscatter_onnx::{Model, Node};
 
 use crate::fusion::{Form, TILED, TILED_HEADS, op_types};

@@ -1,8 +1,9 @@
 //! Tests when a cache is written in place, when it is not, and the reasons.
 
 use kvscatter::ElementType::Int8;
-use kvscatter_onnx::eval::{Evaluation, Evaluator, Feed, NotInPlace, Outcome, Placement, Use};
-use kvscatter_onnx::{Data, EvalError, Model, OnnxError, Tensor, tensor_proto};
+use kvscatter_onnx::internal::eval::{Evaluation, Evaluator, Feed, NotInPlace, Outcome, Placement, Use};
+use kvscatter_onnx::internal::tensor_proto;
+use kvscatter_onnx::{Data, EvalError, Model, OnnxError, Tensor};
 
 use crate::support::{assert_refused, bytes, graph_mut, parsed};
 

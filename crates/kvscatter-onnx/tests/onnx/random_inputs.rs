@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use kvscatter::ElementType::{self, Int8, Int64};
-use kvscatter_onnx::eval::{Evaluator, Feed, Placement};
-use kvscatter_onnx::proto::type_proto::Value as TypeValue;
-use kvscatter_onnx::{DEFAULT_MEMORY_LIMIT, EvalError, Model, Tensor, random_inputs, tensor_proto};
+use kvscatter_onnx::internal::eval::{Evaluator, Feed, Placement};
+use kvscatter_onnx::internal::proto::type_proto::Value as TypeValue;
+use kvscatter_onnx::internal::{DEFAULT_MEMORY_LIMIT, random_inputs, tensor_proto};
+use kvscatter_onnx::{EvalError, Model, Tensor};
 
 use crate::support::{assert_refused, bytes, graph_mut, int64, parsed};
 

@@ -146,7 +146,7 @@ fn positions_of_rings_are_not_cast() {
     let positions = Decoder::from_graph(&graph).unwrap().input(InputRole::PositionIds).unwrap().name;
     let int64 = i64::from(ElementType::Int64.onnx_code());
     let casts = graph.nodes().iter().filter(|node| node.is("Cast") && node.input(0) == Some(positions));
-    let to: Vec<_> = casts.filter_map(|cast| cast.attribute("to")?.i).collect();
+    let to: Vec<_> = casts.filter_map(|cast| cast.int("to").unwrap()).collect();
     assert!(!to.contains(&int64), "{to:?}");
     assert!(graph.nodes().iter().any(|node| node.is("Unsqueeze") && node.input(0) == Some(positions)));
 }

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use kvscatter_onnx::proto::tensor_proto::DataLocation;
-use kvscatter_onnx::proto::{GraphProto, ModelProto, TensorProto};
+use kvscatter_onnx::internal::proto::tensor_proto::DataLocation;
+use kvscatter_onnx::internal::proto::{GraphProto, ModelProto, TensorProto};
 use kvscatter_onnx::{DataFile, DataFileOrigin, ExternalError, FileError, Model, WeightTransfer};
 
 use crate::support::{entry, testdata};

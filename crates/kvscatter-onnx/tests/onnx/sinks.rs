@@ -60,7 +60,7 @@ fn a_sink_becomes_a_factor_of_the_result() {
         );
         let graph = converted.model.graph().unwrap();
         let attention = *graph.nodes().iter().find(|node| node.is("Attention")).unwrap();
-        assert_eq!(attention.attribute("qk_matmul_output_mode").and_then(|mode| mode.i), Some(2), "{what}");
+        assert_eq!(attention.int("qk_matmul_output_mode").unwrap(), Some(2), "{what}");
         assert_eq!([1, 2].map(|slot| attention.output(slot)), [None, None], "{what}");
         let last = *graph.nodes().iter().find(|node| node.output(0) == Some("y")).unwrap();
         assert_eq!((last.op_type(), last.input(0)), ("Mul", attention.output(0)), "{what}");

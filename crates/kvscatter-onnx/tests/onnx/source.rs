@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use kvscatter_onnx::convert::{ConvertError, ConvertRefusal};
 use kvscatter_onnx::decoder::Decoder;
-use kvscatter_onnx::proto::TensorProto;
-use kvscatter_onnx::proto::tensor_proto::DataLocation;
+use kvscatter_onnx::internal::proto::TensorProto;
+use kvscatter_onnx::internal::proto::tensor_proto::DataLocation;
 use kvscatter_onnx::source::{FolderError, ModelSource, Preparation, PrepareOptions, Prepared};
 use kvscatter_onnx::{Model, OnnxError};
 

@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use half::{bf16, f16};
 use kvscatter::ElementType;
 use kvscatter_onnx::convert::{ConvertOptions, ConvertRefusal, convert};
-use kvscatter_onnx::proto::attribute_proto::AttributeType;
-use kvscatter_onnx::proto::tensor_shape_proto::Dimension;
-use kvscatter_onnx::proto::tensor_shape_proto::dimension::Value as DimValue;
-use kvscatter_onnx::proto::type_proto::{self, Value as TypeValue};
-use kvscatter_onnx::proto::{
+use kvscatter_onnx::internal::proto::attribute_proto::AttributeType;
+use kvscatter_onnx::internal::proto::tensor_shape_proto::Dimension;
+use kvscatter_onnx::internal::proto::tensor_shape_proto::dimension::Value as DimValue;
+use kvscatter_onnx::internal::proto::type_proto::{self, Value as TypeValue};
+use kvscatter_onnx::internal::proto::{
     AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, StringStringEntryProto,
     TensorProto, TensorShapeProto, TypeProto, ValueInfoProto,
 };
@@ -69,7 +69,7 @@ pub(crate) fn int(name: &str, value: i64) -> AttributeProto {
 }
 
 pub(crate) fn tensor(name: &str, value: &Tensor) -> AttributeProto {
-    let value = kvscatter_onnx::tensor_proto::encode("", value);
+    let value = kvscatter_onnx::internal::tensor_proto::encode("", value);
     AttributeProto { t: value.into(), ..attribute(name, AttributeType::TENSOR) }
 }
 

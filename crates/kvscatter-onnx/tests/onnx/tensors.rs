@@ -1,10 +1,9 @@
 //! Tests tensor messages: every type in every field that stores values, and every message that is not a
 //! tensor.
 use kvscatter::ElementType;
-use kvscatter_onnx::proto::{self, TensorProto};
-use kvscatter_onnx::{
-    Data, Model, OnnxError, ProtoError, Tensor, TensorError, TensorProtoError, storage_len, tensor_proto,
-};
+use kvscatter_onnx::internal::proto::{self, TensorProto};
+use kvscatter_onnx::internal::{storage_len, tensor_proto};
+use kvscatter_onnx::{Data, Model, OnnxError, ProtoError, Tensor, TensorError, TensorProtoError};
 use proptest::prelude::*;
 
 use crate::support::{assert_refused, testdata};

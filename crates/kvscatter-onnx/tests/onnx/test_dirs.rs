@@ -1,8 +1,9 @@
 //! Tests that ONNX test directories are found, read and written.
 
 use kvscatter::ElementType::Float32;
-use kvscatter_onnx::test_dir::{DataSet, TestCase, discover};
-use kvscatter_onnx::{FileError, Model, tensor_proto};
+use kvscatter_onnx::internal::tensor_proto;
+use kvscatter_onnx::internal::test_dir::{DataSet, TestCase, discover};
+use kvscatter_onnx::{FileError, Model};
 
 use crate::support::{assert_refused, int64, testdata};
 

@@ -1,7 +1,7 @@
 //! Runs of the engine itself.
 
 use kvscatter::ElementType;
-use kvscatter_onnx::proto::{GraphProto, ModelProto, OperatorSetIdProto};
+use kvscatter_onnx::internal::proto::{GraphProto, ModelProto, OperatorSetIdProto};
 use kvscatter_onnx::{Model, ModelFile};
 use kvscatter_ort_engine::OnnxRuntime;
 use kvscatter_session::{Engine, InPlaceCache, LoadOptions, Session, SessionError, Step, Tensor};

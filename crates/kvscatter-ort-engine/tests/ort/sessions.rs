@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 
 use kvscatter_onnx::convert::convert;
-use kvscatter_onnx::proto::{GraphProto, NodeProto};
+use kvscatter_onnx::internal::proto::{GraphProto, NodeProto};
 use kvscatter_onnx::{Model, WeightTransfer};
 use kvscatter_ort_engine::OnnxRuntime;
 use kvscatter_session::{GenerateOptions, Generator, KvSession, SessionError, SessionOptions};

@@ -6,7 +6,7 @@ use std::io::{Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use kvscatter_onnx::file;
+use kvscatter_onnx::internal::file;
 use xxhash_rust::xxh3::Xxh3Default;
 
 use super::SavedError;

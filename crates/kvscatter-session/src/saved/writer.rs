@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 
-use kvscatter_onnx::file;
+use kvscatter_onnx::internal::file;
 use xxhash_rust::xxh3::Xxh3Default;
 
 use super::header::{BEGINNING, Header};

@@ -1,6 +1,6 @@
 //! The operator of a state, for tests that add a state to a decoder.
 
-use kvscatter_onnx::proto::NodeProto;
+use kvscatter_onnx::internal::proto::NodeProto;
 
 /// Returns a convolution with the state `past.conv`, which returns `present.conv`.
 pub(crate) fn node() -> NodeProto {

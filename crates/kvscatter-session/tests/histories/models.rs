@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use kvscatter_onnx::convert::{ConvertOptions, WindowedCaches, convert};
-use kvscatter_onnx::proto::attribute_proto::AttributeType;
-use kvscatter_onnx::proto::tensor_shape_proto::dimension::Value as DimValue;
-use kvscatter_onnx::proto::type_proto::Value as TypeValue;
-use kvscatter_onnx::proto::{AttributeProto, ValueInfoProto};
+use kvscatter_onnx::internal::proto::attribute_proto::AttributeType;
+use kvscatter_onnx::internal::proto::tensor_shape_proto::dimension::Value as DimValue;
+use kvscatter_onnx::internal::proto::type_proto::Value as TypeValue;
+use kvscatter_onnx::internal::proto::{AttributeProto, ValueInfoProto};
 use kvscatter_onnx::{Model, WeightTransfer};
 use tempfile::TempDir;
 

@@ -4,11 +4,11 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use kvscatter_onnx::convert::{ConvertOptions, WindowedCaches, convert};
-use kvscatter_onnx::proto::attribute_proto::AttributeType;
-use kvscatter_onnx::proto::tensor_shape_proto::Dimension;
-use kvscatter_onnx::proto::tensor_shape_proto::dimension::Value as DimValue;
-use kvscatter_onnx::proto::type_proto::{Tensor as TensorType, Value as TypeValue};
-use kvscatter_onnx::proto::{
+use kvscatter_onnx::internal::proto::attribute_proto::AttributeType;
+use kvscatter_onnx::internal::proto::tensor_shape_proto::Dimension;
+use kvscatter_onnx::internal::proto::tensor_shape_proto::dimension::Value as DimValue;
+use kvscatter_onnx::internal::proto::type_proto::{Tensor as TensorType, Value as TypeValue};
+use kvscatter_onnx::internal::proto::{
     AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, TensorShapeProto,
     TypeProto, ValueInfoProto,
 };

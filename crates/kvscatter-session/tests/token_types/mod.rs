@@ -1,6 +1,6 @@
 //! A decoder with an input whose meaning the graph does not show.
 
-use kvscatter_onnx::proto::{GraphProto, NodeProto, ValueInfoProto};
+use kvscatter_onnx::internal::proto::{GraphProto, NodeProto, ValueInfoProto};
 
 /// Adds the input `token_type_ids`. It picks rows of the embeddings, as the tokens do, and the rows are added.
 pub(crate) fn add_token_types(graph: &mut GraphProto) {

@@ -17,7 +17,7 @@ pub(super) struct Weights {
 
 impl Weights {
     pub(super) fn new(file: &ModelFile) -> TractResult<Self> {
-        let folder = kvscatter_onnx::file::folder_of(file.path()).canonicalize()?;
+        let folder = kvscatter_onnx::internal::file::folder_of(file.path()).canonicalize()?;
         Ok(Self { file: file.clone(), folder })
     }
 }

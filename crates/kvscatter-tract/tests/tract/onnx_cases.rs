@@ -6,7 +6,7 @@
 
 use std::path::Path;
 
-use kvscatter_onnx::test_dir::{DataSet, TestCase, discover};
+use kvscatter_onnx::internal::test_dir::{DataSet, TestCase, discover};
 use kvscatter_onnx::{Data, Model};
 use kvscatter_tract::register;
 use tract_onnx::prelude::*;

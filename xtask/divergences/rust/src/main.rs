@@ -12,8 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
-use kvscatter_onnx::Tensor;
-use kvscatter_onnx::tensor_proto::{load, write_tensor_pb};
+use kvscatter_onnx::{Tensor, load_tensor_pb, write_tensor_pb};
 
 fn main() -> ExitCode {
     let words: Vec<_> = std::env::args().skip(1).collect();
@@ -42,7 +41,7 @@ fn inputs(folder: &Path) -> Result<Vec<Tensor>> {
     if paths.is_empty() {
         bail!("{} has no inputs", folder.display());
     }
-    paths.iter().map(|path| load(path).with_context(|| path.display().to_string())).collect()
+    paths.iter().map(|path| load_tensor_pb(path).with_context(|| path.display().to_string())).collect()
 }
 
 /// Writes a tensor to `OUT/NAME.pb`.

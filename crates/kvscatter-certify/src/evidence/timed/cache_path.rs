@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use kvscatter_onnx::file::UnfinishedFiles;
-use kvscatter_onnx::text::units;
-use kvscatter_onnx::{CachePath, CachePathError, Model};
+use kvscatter_onnx::Model;
+use kvscatter_onnx::internal::file::UnfinishedFiles;
+use kvscatter_onnx::internal::text::units;
+use kvscatter_onnx::internal::{CachePath, CachePathError};
 use kvscatter_session::{CachePort, Engine, InPlaceCache, LoadOptions, Session, Step, Tensor};
 
 use super::subject::{Timed, median};
@@ -223,7 +224,7 @@ mod tests {
 
     use kvscatter_onnx::Model;
     use kvscatter_onnx::decoder::Decoder;
-    use kvscatter_onnx::proto::NodeProto;
+    use kvscatter_onnx::internal::proto::NodeProto;
 
     use super::{FACTOR, FLAT_UP_TO, time};
     use crate::certificate::{CachePathTimes, Check, Verdict};

@@ -6,8 +6,8 @@ mod write;
 
 use std::path::Path;
 
-use kvscatter_onnx::test_dir::TestCase;
-use kvscatter_onnx::{proto, tensor_proto};
+use kvscatter_onnx::internal::test_dir::TestCase;
+use kvscatter_onnx::internal::{proto, tensor_proto};
 use kvscatter_oracle::corpus::{self, Basis, CorpusCall, CorpusCase, Operator, RULES};
 use serde::Serialize;
 

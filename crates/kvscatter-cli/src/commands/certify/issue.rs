@@ -8,7 +8,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use kvscatter_certify::certificate::{Certificate, Machine, Verdict};
 use kvscatter_certify::{CertifyOptions, Progress, certify, report};
 use kvscatter_onnx::Model;
-use kvscatter_onnx::file::OutputFileKind;
+use kvscatter_onnx::internal::file::OutputFileKind;
 use kvscatter_onnx::source::ModelSource;
 
 use super::{Certify, show};

@@ -6,7 +6,7 @@ use std::path::Path;
 use anstyle::AnsiColor;
 use kvscatter_certify::certificate::{Certificate, Check, Subject, Verdict};
 use kvscatter_certify::report::words;
-use kvscatter_onnx::text::units;
+use kvscatter_onnx::internal::text::units;
 
 use crate::output::{Output, count, hanging, one_line, styled, table};
 

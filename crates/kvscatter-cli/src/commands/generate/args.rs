@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::Args;
-use kvscatter_onnx::DEFAULT_MEMORY_LIMIT;
+use kvscatter_onnx::internal::DEFAULT_MEMORY_LIMIT;
 use kvscatter_onnx::source::Prepared;
 use kvscatter_session::{Engine, GenerateOptions, Generated, Generator, SessionOptions};
 

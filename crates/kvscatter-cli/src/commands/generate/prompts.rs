@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use kvscatter_onnx::text::names::beginning;
+use kvscatter_onnx::internal::text::names::beginning;
 
 use crate::error::CommandError;
 use crate::files;

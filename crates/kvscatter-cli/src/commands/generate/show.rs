@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use kvscatter_onnx::convert::UNLIMITED;
 use kvscatter_onnx::decoder::Growth;
-use kvscatter_onnx::text::units;
+use kvscatter_onnx::internal::text::units;
 use kvscatter_session::{CacheSize, End, Generated, MemoryReport};
 use serde::Serialize;
 use serde_json::{Value, json};

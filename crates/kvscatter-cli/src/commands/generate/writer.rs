@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use indicatif::ProgressBar;
-use kvscatter_onnx::text::names::{beginning, one_line, printable};
+use kvscatter_onnx::internal::text::names::{beginning, one_line, printable};
 use kvscatter_session::{Event, NewTokens};
 
 use crate::error::CommandError;

@@ -8,7 +8,7 @@ use kvscatter_onnx::convert::{CheckedRing, ConvertOutcome, RingSize};
 use kvscatter_onnx::decoder::{
     Cache, Cost, Decoder, Hazard, InputRole, TensorRtRefusal, UnknownStyle, WriterStyle,
 };
-use kvscatter_onnx::text::units;
+use kvscatter_onnx::internal::text::units;
 
 use super::facts::{Inspected, Sizes, total};
 use super::fold::{Group, folded, groups, shape};

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use kvscatter_onnx::eval::Placement;
+use kvscatter_onnx::internal::eval::Placement;
 
 use crate::commands::named::{Dim, NamedFile};
 use crate::compare::Tolerance;

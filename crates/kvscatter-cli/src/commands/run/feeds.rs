@@ -3,9 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use kvscatter_onnx::decoder::{Decoder, InputRole};
-use kvscatter_onnx::{
-    DEFAULT_MEMORY_LIMIT, Data, EvalError, Graph, Model, OnnxError, Tensor, ValueInfo, random_inputs,
-};
+use kvscatter_onnx::internal::{DEFAULT_MEMORY_LIMIT, random_inputs};
+use kvscatter_onnx::{Data, EvalError, Graph, Model, OnnxError, Tensor, ValueInfo};
 use kvscatter_session::{Feed, Interface, Purpose};
 
 use crate::error::CommandError;
@@ -31,7 +30,7 @@ pub(super) fn missing_inputs(
     seed: u64,
 ) -> Result<BTreeMap<String, Tensor>, CommandError> {
     let mut decoder = Decoder::from_graph(graph).map_err(|cause| {
-        let names = graph.input_names().filter(|name| graph.initializer(name).is_none());
+        let names = graph.input_names().filter(|name| graph.is_input(name));
         let missing = names.filter(|name| !given.contains_key(name)).map(|name| format!("{name:?}"));
         CommandError::InputsNeeded { missing: missing.collect(), cause }
     })?;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use kvscatter_onnx::test_dir::DataSet;
+use kvscatter_onnx::internal::test_dir::DataSet;
 use kvscatter_onnx::{EvalError, Graph, OnnxError, Tensor};
 
 use super::args::Run;

@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use kvscatter_onnx::decoder::{Cache, Decoder, Hazard};
-use kvscatter_onnx::eval::{Evaluator, Placement};
-use kvscatter_onnx::{Data, EvalError, Graph, Model, Tensor, ValueInfo, random_inputs};
+use kvscatter_onnx::internal::eval::{Evaluator, Placement};
+use kvscatter_onnx::internal::random_inputs;
+use kvscatter_onnx::{Data, EvalError, Graph, Model, Tensor, ValueInfo};
 use kvscatter_session::{self as session, Engine, InPlaceCache, LoadOptions, Session, Step};
 
 use super::feeds;
@@ -65,9 +66,8 @@ impl<'m> Loaded<'m> {
         dims: &BTreeMap<String, usize>,
         seed: u64,
     ) -> Result<BTreeMap<String, Tensor>, CommandError> {
-        let is_missing = |input: &ValueInfo<'_>| {
-            !given.contains_key(input.name) && self.graph.initializer(input.name).is_none()
-        };
+        let is_missing =
+            |input: &ValueInfo<'_>| !given.contains_key(input.name) && self.graph.is_input(input.name);
         if !self.inputs.iter().any(is_missing) {
             return Ok(BTreeMap::new());
         }

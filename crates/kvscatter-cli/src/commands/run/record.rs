@@ -4,8 +4,8 @@ use std::fmt;
 
 use kvscatter::picture::Picture;
 use kvscatter_onnx::Tensor;
-use kvscatter_onnx::eval::{NodeReport, Outcome as NodeOutcome};
-use kvscatter_onnx::test_dir::DataSet;
+use kvscatter_onnx::internal::eval::{NodeReport, Outcome as NodeOutcome};
+use kvscatter_onnx::internal::test_dir::DataSet;
 
 use crate::compare::{Mismatch, Tolerance, compare};
 use crate::engines::EngineInfo;

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 
 use kvscatter::picture::Picture;
 use kvscatter_onnx::Tensor;
-use kvscatter_onnx::eval::{NodeReport, Outcome};
+use kvscatter_onnx::internal::eval::{NodeReport, Outcome};
 use serde_json::{Value, json};
 
 use super::record::{Input, RunRecord};

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use kvscatter::picture::Picture;
-use kvscatter_onnx::eval::{Evaluator, Feed, Placement};
-use kvscatter_onnx::{EvalError, Graph, Model, Tensor, ValueInfo, random_inputs};
+use kvscatter_onnx::internal::eval::{Evaluator, Feed, Placement};
+use kvscatter_onnx::internal::random_inputs;
+use kvscatter_onnx::{EvalError, Graph, Model, Tensor, ValueInfo};
 
 use super::args::Run;
 use super::loaded::Loaded;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use kvscatter::ElementType;
 use kvscatter_onnx::Tensor;
-use kvscatter_onnx::test_dir::DataSet;
+use kvscatter_onnx::internal::test_dir::DataSet;
 use serde::Deserialize;
 
 use super::finding::Finding;

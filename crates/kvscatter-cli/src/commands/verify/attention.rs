@@ -5,7 +5,8 @@ use kvscatter::ElementType;
 use kvscatter_attention::{
     Attention, AttentionError, Attributes, Float, Inputs, Mask, Outputs, Prepared, Shapes, Valid,
 };
-use kvscatter_onnx::{DEFAULT_MEMORY_LIMIT, Data, EvalError, GraphError, Node, OnnxError, Tensor};
+use kvscatter_onnx::internal::DEFAULT_MEMORY_LIMIT;
+use kvscatter_onnx::{Data, EvalError, GraphError, Node, OnnxError, Tensor};
 
 use super::rejection::NodeFault;
 use super::single_node::SingleNode;

@@ -93,7 +93,7 @@ fn computed_from<'m>(graph: &Graph<'m>, value: &'m str, without: Option<usize>) 
     let mut values = BTreeSet::from([value]);
     for node in graph.nodes().iter().filter(|node| Some(node.index()) != without) {
         if node.reads().iter().any(|name| values.contains(name)) {
-            values.extend(node.proto().output.iter().map(String::as_str));
+            values.extend(node.outputs());
         }
     }
     values

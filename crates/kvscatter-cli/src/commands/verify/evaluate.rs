@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use kvscatter_onnx::eval::{Evaluator, Feed, NodeReport, Outcome, Placement};
-use kvscatter_onnx::test_dir::DataSet;
+use kvscatter_onnx::internal::eval::{Evaluator, Feed, NodeReport, Outcome, Placement};
+use kvscatter_onnx::internal::test_dir::DataSet;
 use kvscatter_onnx::{Graph, Model, Node, Tensor};
 
 use super::attention::attention;

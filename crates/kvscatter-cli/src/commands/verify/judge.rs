@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use kvscatter_onnx::test_dir::{DataSet, TestCase};
+use kvscatter_onnx::internal::test_dir::{DataSet, TestCase};
 use kvscatter_onnx::{Model, Tensor};
 
 use super::corpus::Note;

@@ -89,8 +89,8 @@ impl ScatterCall {
         if write_indices.is_none() && node.input(2).is_some() {
             return None;
         }
-        let axis = node.attribute("axis").and_then(|axis| axis.i).unwrap_or(TensorScatter::DEFAULT_AXIS);
-        let mode = node.attribute("mode").and_then(|mode| mode.s.as_deref()).unwrap_or(b"linear");
+        let axis = node.int("axis").ok().flatten().unwrap_or(TensorScatter::DEFAULT_AXIS);
+        let mode = node.string("mode").ok().flatten().unwrap_or(b"linear");
         Some(Self {
             past_cache: input(0)?,
             update: input(1)?,

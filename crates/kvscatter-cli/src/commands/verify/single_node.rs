@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use kvscatter_onnx::eval::check_declared;
-use kvscatter_onnx::proto::TensorProto;
-use kvscatter_onnx::{Graph, GraphError, Model, Node, OnnxError, Tensor, tensor_proto};
+use kvscatter_onnx::internal::eval::check_declared;
+use kvscatter_onnx::{Graph, GraphError, Model, Node, OnnxError, Tensor};
 
 use super::rejection::{NodeFault, Rejection};
 
@@ -29,8 +28,8 @@ pub(super) fn evaluate(
     inputs: Vec<(String, Tensor)>,
     compute: Compute,
 ) -> Result<Vec<Tensor>, Rejection> {
-    let mut values = initializers(model, graph)?;
-    values.extend(inputs);
+    let initializers = model.initializers()?.into_iter().map(|(name, tensor)| (name.to_owned(), tensor));
+    let mut values: BTreeMap<_, _> = initializers.chain(inputs).collect();
     let (declared, of_outputs) = (graph.inputs()?, graph.outputs()?);
     check_declared(declared.iter().filter_map(|info| Some((info, values.get(info.name)?))))?;
     let computed = compute(&SingleNode { node, values: &values })
@@ -51,14 +50,6 @@ pub(super) fn evaluate(
     graph.output_names().map(output).collect()
 }
 
-fn initializers(model: &Model, graph: &Graph<'_>) -> Result<BTreeMap<String, Tensor>, OnnxError> {
-    let external = model.external_data()?;
-    let decode = |(name, message): (&str, &TensorProto)| {
-        Ok((name.to_owned(), tensor_proto::decode(message.clone(), external.as_ref())?))
-    };
-    graph.initializers().map(decode).collect()
-}
-
 impl<'a> SingleNode<'a> {
     /// Returns an input, or `None` if it is absent.
     pub(super) fn input(&self, slot: usize) -> Option<&'a Tensor> {
@@ -72,7 +63,7 @@ impl<'a> SingleNode<'a> {
 
     /// Checks the number of the node's inputs. Absent inputs in the middle are counted.
     pub(super) fn check_inputs(&self, min: usize, max: usize) -> Result<(), OnnxError> {
-        let got = self.node.proto().input.len();
+        let got = self.node.inputs().len();
         if (min..=max).contains(&got) { Ok(()) } else { Err(GraphError::InputCount { min, max, got }.into()) }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use kvscatter_onnx::test_dir::DataSet;
+use kvscatter_onnx::internal::test_dir::DataSet;
 use kvscatter_onnx::{Graph, Model, Tensor};
 
 use super::actual::{Actual, Status};

@@ -3,7 +3,7 @@
 use std::io::Read;
 
 use kvscatter::ElementType;
-use kvscatter_onnx::storage_len;
+use kvscatter_onnx::internal::storage_len;
 use winnow::Parser;
 
 use super::literal::{Literal, dictionary};

@@ -1,6 +1,6 @@
 //! Three cases of TensorScatter, and right answers to them.
 
-use kvscatter_onnx::proto::{NodeProto, ValueInfoProto};
+use kvscatter_onnx::internal::proto::{NodeProto, ValueInfoProto};
 use serde_json::{Value, json};
 
 use crate::directory::{Attribute, Directory, Expectation, Input};

@@ -111,7 +111,7 @@ fn ranks_that_no_writer_takes() {
 fn shapes_that_are_not_declared() {
     let undeclared = |name: &str| {
         let mut value = values(&format!("{name}: float[]")).remove(0);
-        if let Some(kvscatter_onnx::proto::type_proto::Value::TensorType(tensor)) =
+        if let Some(kvscatter_onnx::internal::proto::type_proto::Value::TensorType(tensor)) =
             &mut value.r#type.get_or_insert_default().value
         {
             tensor.shape = None.into();

@@ -2,7 +2,7 @@
 
 use kvscatter_onnx::Model;
 use kvscatter_onnx::decoder::{Decoder, Hazard, TensorRtRule};
-use kvscatter_onnx::proto::{NodeProto, ValueInfoProto};
+use kvscatter_onnx::internal::proto::{NodeProto, ValueInfoProto};
 
 use crate::support::{Nodes, graph_mut, model, opset, values};
 

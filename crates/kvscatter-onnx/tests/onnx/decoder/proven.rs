@@ -6,7 +6,7 @@ use kvscatter_onnx::decoder::Decoder;
 use kvscatter_onnx::decoder::InputRole::{
     self, AttentionMask, Embeddings, Other, PositionIds, TokenIds, WriteIndices,
 };
-use kvscatter_onnx::proto::FunctionProto;
+use kvscatter_onnx::internal::proto::FunctionProto;
 
 use super::made::Made;
 use crate::support::{Nodes, graph_mut, load, opset, parsed};

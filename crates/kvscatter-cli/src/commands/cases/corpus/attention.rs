@@ -97,7 +97,7 @@ pub(super) fn sees(case: &AttentionCase) -> Option<Vec<String>> {
 }
 
 /// Returns the attributes that differ from their defaults.
-fn attributes(attention: &Attention) -> Vec<kvscatter_onnx::proto::AttributeProto> {
+fn attributes(attention: &Attention) -> Vec<kvscatter_onnx::internal::proto::AttributeProto> {
     let default = Attention::default();
     let mut attributes = Vec::new();
     if attention.is_causal {
