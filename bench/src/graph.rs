@@ -1,13 +1,9 @@
 //! Builds ONNX models node by node.
 
-use kvscatter_onnx::Model;
-use kvscatter_onnx::internal::proto::attribute_proto::AttributeType;
-use kvscatter_onnx::internal::proto::tensor_shape_proto::{self, dimension::Value as DimValue};
-use kvscatter_onnx::internal::proto::type_proto::{self, Value};
 use kvscatter_onnx::internal::proto::{
-    AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, TensorShapeProto,
-    TypeProto, ValueInfoProto,
+    AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto,
 };
+use kvscatter_onnx::{Dimension, Model};
 
 pub(crate) const FLOAT: i32 = 1;
 pub(crate) const INT32: i32 = 6;
@@ -24,12 +20,6 @@ pub(crate) struct Versions {
     pub(crate) ir: i64,
     /// The version of ONNX's operators.
     pub(crate) opset: i64,
-}
-
-#[derive(Clone, Copy)]
-pub(crate) enum Dim {
-    Known(usize),
-    Open(&'static str),
 }
 
 #[derive(Default)]
@@ -59,14 +49,10 @@ impl Builder {
         outputs: &[&str],
         attribute: Vec<AttributeProto>,
     ) {
-        let names = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
         self.graph.node.push(NodeProto {
             domain: (!domain.is_empty()).then(|| domain.to_owned()),
-            op_type: Some(op_type.to_owned()),
-            input: names(inputs),
-            output: names(outputs),
             attribute,
-            ..NodeProto::default()
+            ..NodeProto::new(op_type, inputs, outputs)
         });
     }
 
@@ -103,49 +89,28 @@ impl Builder {
     /// Returns the model. It may use the operators of ONNX and of ONNX Runtime.
     pub(crate) fn finish(mut self, name: &str, versions: Versions) -> Model {
         self.graph.name = Some(name.to_owned());
-        let opset = |domain: &str, version| OperatorSetIdProto {
-            domain: Some(domain.to_owned()),
-            version: Some(version),
-            ..Default::default()
-        };
         let uses_microsoft = self.graph.node.iter().any(|node| node.domain.as_deref() == Some(MICROSOFT));
-        let mut opset_import = vec![opset("", versions.opset)];
-        opset_import.extend(uses_microsoft.then(|| opset(MICROSOFT, 1)));
+        let opsets = [("", versions.opset), (MICROSOFT, 1)];
+        let opsets = if uses_microsoft { &opsets[..] } else { &opsets[..1] };
         Model::from_proto(ModelProto {
-            ir_version: Some(versions.ir),
             producer_name: Some("kvscatter-bench".to_owned()),
-            opset_import,
-            graph: self.graph.into(),
-            ..ModelProto::default()
+            ..ModelProto::new(versions.ir, opsets, self.graph)
         })
     }
 }
 
-pub(crate) fn value(name: &str, element: i32, dims: &[Dim]) -> ValueInfoProto {
-    let dim = |dim: &Dim| tensor_shape_proto::Dimension {
-        value: Some(match dim {
-            Dim::Known(size) => DimValue::DimValue(*size as i64),
-            Dim::Open(name) => DimValue::DimParam((*name).to_owned()),
-        }),
-        ..Default::default()
-    };
-    let shape = TensorShapeProto { dim: dims.iter().map(dim).collect(), ..Default::default() };
-    let tensor = type_proto::Tensor { elem_type: Some(element), shape: shape.into(), ..Default::default() };
-    let r#type = TypeProto { value: Some(Value::TensorType(Box::new(tensor))), ..Default::default() };
-    ValueInfoProto { name: Some(name.to_owned()), r#type: r#type.into(), ..Default::default() }
+pub(crate) fn value(name: &str, element: i32, dims: &[Dimension<'_>]) -> ValueInfoProto {
+    ValueInfoProto::tensor(name, element, dims)
 }
 
 pub(crate) fn int(name: &str, value: i64) -> AttributeProto {
-    let r#type = Some(AttributeType::INT);
-    AttributeProto { name: Some(name.to_owned()), i: Some(value), r#type, ..Default::default() }
+    AttributeProto::int(name, value)
 }
 
 pub(crate) fn ints(name: &str, values: &[i64]) -> AttributeProto {
-    let r#type = Some(AttributeType::INTS);
-    AttributeProto { name: Some(name.to_owned()), ints: values.to_vec(), r#type, ..Default::default() }
+    AttributeProto::ints(name, values)
 }
 
 pub(crate) fn text(name: &str, value: &str) -> AttributeProto {
-    let r#type = Some(AttributeType::STRING);
-    AttributeProto { name: Some(name.to_owned()), s: Some(value.into()), r#type, ..Default::default() }
+    AttributeProto::string(name, value)
 }

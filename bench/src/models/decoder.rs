@@ -3,9 +3,9 @@
 //! Its caches grow by `Concat`, and its mask is computed from `attention_mask` and the length of the past. Or
 //! `GroupQueryAttention` writes and reads its caches.
 
-use kvscatter_onnx::Model;
+use kvscatter_onnx::{Dimension, Model};
 
-use crate::graph::{BOOL, Builder, Dim, FLOAT, INT32, INT64, MICROSOFT, Versions, int, ints, value};
+use crate::graph::{BOOL, Builder, FLOAT, INT32, INT64, MICROSOFT, Versions, int, ints, value};
 
 /// The sizes of a decoder.
 #[derive(Clone, Copy, Debug)]
@@ -99,25 +99,25 @@ impl Decoder {
         builder.normalized(self, &format!("x{}", self.layers), "last");
         builder.weight("head", &[self.hidden, self.vocabulary]);
         builder.node("MatMul", &["last", "head"], LOGITS, vec![]);
-        let known = |size: usize| Dim::Known(size);
-        builder.graph.output.insert(
-            0,
-            value(LOGITS, FLOAT, &[Dim::Open("batch"), Dim::Open("tokens"), known(self.vocabulary)]),
-        );
+        let [batch, tokens] = ["batch", "tokens"].map(Dimension::Symbolic);
+        let dims = [batch, tokens, Dimension::Known(self.vocabulary)];
+        builder.graph.output.insert(0, value(LOGITS, FLOAT, &dims));
         builder.finish("decoder", VERSIONS)
     }
 }
 
 impl Builder {
     fn inputs(&mut self, decoder: &Decoder) {
-        let (batch, tokens, total) = (Dim::Open("batch"), Dim::Open("tokens"), Dim::Open("past + tokens"));
+        let [batch, tokens, past, total] =
+            ["batch", "tokens", "past", "past + tokens"].map(Dimension::Symbolic);
         self.graph.input.push(value(TOKENS, INT64, &[batch, tokens]));
         self.graph.input.push(value(POSITIONS, INT64, &[batch, tokens]));
         self.graph.input.push(value(MASK, INT64, &[batch, total]));
         // With past and present in one buffer, `GroupQueryAttention` has the full length as both.
-        let dims = |length| [batch, Dim::Known(decoder.kv_heads), length, Dim::Known(decoder.head_size)];
+        let dims =
+            |length| [batch, Dimension::Known(decoder.kv_heads), length, Dimension::Known(decoder.head_size)];
         for (of_past, of_present) in decoder.caches() {
-            self.graph.input.push(value(&of_past, FLOAT, &dims(Dim::Open("past"))));
+            self.graph.input.push(value(&of_past, FLOAT, &dims(past)));
             self.graph.output.push(value(&of_present, FLOAT, &dims(total)));
         }
     }

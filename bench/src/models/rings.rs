@@ -6,13 +6,13 @@
 
 use std::collections::BTreeSet;
 
-use kvscatter_onnx::Model;
 use kvscatter_onnx::convert::{ConvertOptions, Converted, WindowedCaches, convert};
 use kvscatter_onnx::internal::text::units;
+use kvscatter_onnx::{Dimension, Model};
 
 use super::decoder::{Decoder, Style};
 use super::measure::Decoders;
-use crate::graph::{BOOL, Dim, value};
+use crate::graph::{BOOL, value};
 use crate::measure::Budget;
 use crate::results::{CaseResults, Results, RowResults};
 use crate::runtimes::Runtimes;
@@ -150,7 +150,7 @@ fn ring_mask(decoder: &Model) -> Result<(Model, String), String> {
     graph.input.retain(|input| is_needed(&input.name));
     graph.initializer.retain(|weight| is_needed(&weight.name));
     graph.value_info.clear();
-    let dims = ["batch", "heads", "tokens", "slots"].map(Dim::Open);
+    let dims = ["batch", "heads", "tokens", "slots"].map(Dimension::Symbolic);
     graph.output = vec![value(&mask, BOOL as i32, &dims)];
     Ok((Model::from_proto(proto), mask))
 }

@@ -6,13 +6,14 @@
 use std::time::Duration;
 
 use kvscatter::Mode;
+use kvscatter_onnx::Dimension;
 use kvscatter_onnx::internal::text::units;
 use kvscatter_session::{InPlaceCache, Session, Step, Tensor};
 
 use super::case::{Form, UpdateLayout, Write};
 use super::scene::Call;
 use super::writer::Writer;
-use crate::graph::{Builder, Dim, INT64, Versions, int, text, value};
+use crate::graph::{Builder, INT64, Versions, int, text, value};
 use crate::measure::Failed;
 use crate::runtimes::Runtime;
 
@@ -40,7 +41,7 @@ pub(super) fn node(case: &Write, runtime: Runtime<'_>, shared: bool) -> Result<B
         return Err("needs a contiguous update".to_owned());
     }
     let element = case.element.onnx_code();
-    let known = |shape: &[usize]| shape.iter().map(|&size| Dim::Known(size)).collect::<Vec<_>>();
+    let known = |shape: &[usize]| shape.iter().map(|&size| Dimension::Known(size)).collect::<Vec<_>>();
     let cache = known(&case.shape);
     let mut builder = Builder::default();
     builder.graph.input = vec![

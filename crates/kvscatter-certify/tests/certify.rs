@@ -9,7 +9,6 @@ use kvscatter_certify::certificate::{SecondOpinion, Verdict};
 use kvscatter_certify::{CertifyOptions, certify};
 use kvscatter_onnx::convert::convert;
 use kvscatter_onnx::internal::proto::AttributeProto;
-use kvscatter_onnx::internal::proto::attribute_proto::AttributeType;
 use kvscatter_onnx::{Model, WeightTransfer};
 use kvscatter_ort_engine::OnnxRuntime;
 use support::{assert_verdict, check, options, testdata};
@@ -63,14 +62,8 @@ fn an_operator_that_refuses_padding_is_certified_without_it() {
     let nodes = &mut model.proto_mut().graph.get_or_insert_default().node;
     for node in nodes.iter_mut().filter(|node| node.op_type.as_deref() == Some("GroupQueryAttention")) {
         node.attribute.retain(|attribute| attribute.name.as_deref() != Some("local_window_size"));
-        node.attribute.extend([("local_window_size", 5), ("sliding_window_cache", 1)].map(
-            |(name, value)| AttributeProto {
-                name: Some(name.to_owned()),
-                r#type: Some(AttributeType::INT),
-                i: Some(value),
-                ..AttributeProto::default()
-            },
-        ));
+        let attributes = [("local_window_size", 5), ("sliding_window_cache", 1)];
+        node.attribute.extend(attributes.map(|(name, value)| AttributeProto::int(name, value)));
     }
     model.save_with_weights(&path, WeightTransfer::Copy).unwrap();
     let options = CertifyOptions { model: path, capacity: Some(40), ..options("", None) };

@@ -241,13 +241,7 @@ fn a_model_is_refused_for_the_caches_that_sessions_do_not_run() {
     let nodes = &mut flattened.proto_mut().graph.get_or_insert_default().node;
     let at = nodes.iter().position(|node| node.op_type.as_deref() == Some("TensorScatter")).unwrap();
     let present = std::mem::replace(&mut nodes[at].output[0], "written".to_owned());
-    let flatten = NodeProto {
-        op_type: Some("Flatten".to_owned()),
-        input: vec!["written".to_owned()],
-        output: vec![present],
-        ..NodeProto::default()
-    };
-    nodes.insert(at + 1, flatten);
+    nodes.insert(at + 1, NodeProto::new("Flatten", &["written"], &[&present]));
     for (model, why) in [(lowered, "ScatterND writes it"), (flattened, "Flatten changes its shape")] {
         let path = folder.path().join("model.onnx");
         model.save_with_weights(&path, WeightTransfer::Copy).unwrap();

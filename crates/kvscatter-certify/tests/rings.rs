@@ -11,7 +11,6 @@ use std::path::{Path, PathBuf};
 use kvscatter_certify::certificate::{Certificate, LinearCaches, RingSummary, Verdict};
 use kvscatter_certify::{CertifyError, CertifyOptions, certify};
 use kvscatter_onnx::convert::{ConvertOptions, WindowedCaches, convert};
-use kvscatter_onnx::internal::proto::attribute_proto::AttributeType;
 use kvscatter_onnx::internal::proto::tensor_shape_proto::dimension::Value;
 use kvscatter_onnx::internal::proto::{
     AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, type_proto,
@@ -134,12 +133,7 @@ fn wrap_first_input(graph: &mut GraphProto, op_type: &str) {
         node.op_type.as_deref() == Some(op_type) && node.input.iter().all(|input| !input.is_empty())
     };
     let at = graph.node.iter().position(is_reader).unwrap();
-    let wrapped = NodeProto {
-        op_type: Some("Mod".to_owned()),
-        input: vec![graph.node[at].input[0].clone(), capacity],
-        output: vec!["wrapped".to_owned()],
-        ..NodeProto::default()
-    };
+    let wrapped = NodeProto::new("Mod", &[&graph.node[at].input[0], &capacity], &["wrapped"]);
     graph.node[at].input[0] = "wrapped".to_owned();
     graph.node.insert(at, wrapped);
 }
@@ -251,12 +245,7 @@ fn attention_that_is_causal_in_slots_is_caught() {
     let certificate = Decoder::new().failed(|model| {
         for node in graph(model).node.iter_mut().filter(|node| node.op_type.as_deref() == Some("Attention")) {
             node.attribute.retain(|attribute| attribute.name.as_deref() != Some("is_causal"));
-            node.attribute.push(AttributeProto {
-                name: Some("is_causal".to_owned()),
-                r#type: Some(AttributeType::INT),
-                i: Some(1),
-                ..AttributeProto::default()
-            });
+            node.attribute.push(AttributeProto::int("is_causal", 1));
         }
     });
     assert!(failed(&certificate).contains("logits-equal"));

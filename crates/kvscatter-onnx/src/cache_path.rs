@@ -9,12 +9,11 @@ use kvscatter::ElementType;
 use crate::decoder::{Cache, Decoder, WriterStyle};
 use crate::graph::{DEFAULT_DOMAIN, full_domain};
 use crate::passing::{Passing, combined};
-use crate::proto::tensor_shape_proto::Dimension;
 use crate::proto::{
     AttributeProto, GraphProto, Message, ModelProto, NodeProto, OperatorSetIdProto, TensorProto,
-    TensorShapeProto, TypeProto, ValueInfoProto, encoded_len, type_proto,
+    ValueInfoProto, encoded_len,
 };
-use crate::{Graph, Model, Node, NodeLabel, OnnxError, external};
+use crate::{Dimension, Graph, Model, Node, NodeLabel, OnnxError, external};
 
 /// A model that contains only the nodes between the past and the present of one cache.
 ///
@@ -284,13 +283,5 @@ fn inseparable(node: &Node<'_>) -> CachePathError {
 
 /// Returns the declaration of a tensor of this rank whose dimensions have no declared sizes.
 fn value_info(name: &str, element: ElementType, rank: usize) -> ValueInfoProto {
-    let shape = TensorShapeProto { dim: vec![Dimension::default(); rank], ..TensorShapeProto::default() };
-    let tensor = type_proto::Tensor {
-        elem_type: Some(element.onnx_code()),
-        shape: shape.into(),
-        ..type_proto::Tensor::default()
-    };
-    let ty =
-        TypeProto { value: Some(type_proto::Value::TensorType(Box::new(tensor))), ..TypeProto::default() };
-    ValueInfoProto { name: Some(name.to_owned()), r#type: ty.into(), ..ValueInfoProto::default() }
+    ValueInfoProto::tensor(name, element.onnx_code(), &vec![Dimension::Unknown; rank])
 }

@@ -16,11 +16,8 @@ use half::{bf16, f16};
 use kvscatter::ElementType;
 use kvscatter::spec::Dimension;
 
-use crate::proto::tensor_shape_proto::{self, dimension::Value as DimValue};
 use crate::proto::type_proto::{self, Value as TypeValue};
-use crate::proto::{
-    GraphProto, ModelProto, NodeProto, TensorProto, TensorShapeProto, TypeProto, ValueInfoProto,
-};
+use crate::proto::{GraphProto, ModelProto, NodeProto, TensorProto, TensorShapeProto, ValueInfoProto};
 use crate::{Data, Graph, GraphError, OnnxError, Tensor, tensor_proto};
 
 use crate::names::{Names, captures, replace_captures, subgraphs};
@@ -305,14 +302,7 @@ impl<'p> Editor<'p> {
     /// and a number.
     pub(crate) fn add_input(&mut self, hint: &str, element: ElementType, dims: &[Dimension<'_>]) -> String {
         let name = self.names.fresh(hint);
-        let tensor = type_proto::Tensor {
-            elem_type: Some(element.onnx_code()),
-            shape: shape(dims).into(),
-            ..type_proto::Tensor::default()
-        };
-        let ty = TypeProto { value: Some(TypeValue::TensorType(Box::new(tensor))), ..TypeProto::default() };
-        let input =
-            ValueInfoProto { name: Some(name.clone()), r#type: ty.into(), ..ValueInfoProto::default() };
+        let input = ValueInfoProto::tensor(&name, element.onnx_code(), dims);
         let inputs = &mut self.graph().input;
         let place = Declared::Input(inputs.len());
         inputs.push(input);
@@ -326,7 +316,7 @@ impl<'p> Editor<'p> {
     /// * Returns [`GraphError::ValueMissing`] if no input or output has this name.
     /// * Returns [`GraphError::NotATensor`] if it is not a tensor.
     pub(crate) fn set_dims(&mut self, name: &str, dims: &[Dimension<'_>]) -> Result<(), OnnxError> {
-        self.declarations(name, |tensor| tensor.shape = shape(dims).into())
+        self.declarations(name, |tensor| tensor.shape = TensorShapeProto::from(dims).into())
     }
 
     /// Changes the declared element type of an input of the graph.
@@ -410,18 +400,6 @@ impl<'p> Editor<'p> {
             self.changed.extend(node.output.iter().cloned());
         }
     }
-}
-
-fn shape(dims: &[Dimension<'_>]) -> TensorShapeProto {
-    let dim = |dim: &Dimension<'_>| tensor_shape_proto::Dimension {
-        value: match *dim {
-            Dimension::Known(size) => Some(DimValue::DimValue(i64::try_from(size).unwrap_or(i64::MAX))),
-            Dimension::Symbolic(symbol) => Some(DimValue::DimParam(symbol.to_owned())),
-            Dimension::Unknown => None,
-        },
-        ..tensor_shape_proto::Dimension::default()
-    };
-    TensorShapeProto { dim: dims.iter().map(dim).collect(), ..TensorShapeProto::default() }
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 //!
 //! A message keeps the bytes of the fields that are not declared here, and writes them after the others.
 
+mod build;
 mod field;
 mod messages;
 mod wire;

@@ -13,7 +13,6 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use fake::{Fake, Fault};
-use kvscatter_onnx::internal::proto::attribute_proto::AttributeType;
 use kvscatter_onnx::internal::proto::tensor_shape_proto::dimension::Value as DimValue;
 use kvscatter_onnx::internal::proto::type_proto::Value as TypeValue;
 use kvscatter_onnx::internal::proto::{AttributeProto, GraphProto, NodeProto, TensorProto, ValueInfoProto};
@@ -823,13 +822,7 @@ fn an_input_of_unknown_meaning_is_refused_by_name() {
 fn an_input_that_only_the_indices_are_computed_from_is_fed_as_the_indices() {
     let (_folder, path) = changed(STATIC, |graph| {
         nodes(graph, "TensorScatter").for_each(|node| node.input[2] = "computed".to_owned());
-        let computed = NodeProto {
-            op_type: Some("Max".to_owned()),
-            input: vec!["write_indices".to_owned(), "write_indices".to_owned()],
-            output: vec!["computed".to_owned()],
-            ..NodeProto::default()
-        };
-        graph.node.insert(0, computed);
+        graph.node.insert(0, NodeProto::new("Max", &["write_indices", "write_indices"], &["computed"]));
     });
     let mut session = KvSession::open(&Fake(Fault::None), path, sized(1)).unwrap();
     let sample = session.add().unwrap();
@@ -843,12 +836,7 @@ fn an_input_that_only_the_indices_are_computed_from_is_fed_as_the_indices() {
 fn an_operator_that_refuses_padding_gets_none() {
     let (_folder, path) = changed(OPERATOR, |graph| {
         nodes(graph, "GroupQueryAttention").for_each(|node| {
-            node.attribute.push(AttributeProto {
-                name: Some("sliding_window_cache".to_owned()),
-                r#type: Some(AttributeType::INT),
-                i: Some(1),
-                ..AttributeProto::default()
-            });
+            node.attribute.push(AttributeProto::int("sliding_window_cache", 1));
         });
     });
     let step = |path: PathBuf| {

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use kvscatter::ElementType;
 use kvscatter_attention::Float;
-use kvscatter_onnx::Model;
+use kvscatter_onnx::{Dimension, Model};
 use kvscatter_session::{InPlaceCache, Session, Step, Tensor};
 
 use super::run::settle;
 use crate::attention::case::{Attention, HEAD_SIZE};
 use crate::attention::scene::{Layout, Scene, elements};
-use crate::graph::{Builder, Dim, INT32, INT64, MICROSOFT, Versions, int, value};
+use crate::graph::{Builder, INT32, INT64, MICROSOFT, Versions, int, value};
 use crate::measure::{Failed, Prepared, Subject};
 use crate::runtimes::{Runtime, Runtimes};
 
@@ -94,8 +94,8 @@ fn output(case: &Attention, shape: &[usize]) -> Result<Tensor, String> {
     Tensor::zeros(case.element.onnx(), shape).map_err(|error| error.to_string())
 }
 
-fn dims(sizes: &[usize]) -> Vec<Dim> {
-    sizes.iter().map(|&size| Dim::Known(size)).collect()
+fn dims(sizes: &[usize]) -> Vec<Dimension<'static>> {
+    sizes.iter().map(|&size| Dimension::Known(size)).collect()
 }
 
 struct Node<T> {

@@ -203,12 +203,7 @@ mod tests {
     }
 
     fn node(op_type: &str, inputs: &[&str], output: &str) -> NodeProto {
-        NodeProto {
-            op_type: Some(op_type.to_owned()),
-            input: inputs.iter().map(|&name| name.to_owned()).collect(),
-            output: vec![output.to_owned()],
-            ..NodeProto::default()
-        }
+        NodeProto::new(op_type, inputs, &[output])
     }
 
     /// Returns the index of the first write.

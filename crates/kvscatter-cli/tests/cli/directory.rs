@@ -1,16 +1,9 @@
 //! Test directories of one node.
 
 use kvscatter::ElementType;
-use kvscatter_onnx::internal::proto::attribute_proto::AttributeType;
-use kvscatter_onnx::internal::proto::tensor_shape_proto::Dimension;
-use kvscatter_onnx::internal::proto::tensor_shape_proto::dimension::Value as DimValue;
-use kvscatter_onnx::internal::proto::type_proto::{self, Value as TypeValue};
-use kvscatter_onnx::internal::proto::{
-    AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorShapeProto, TypeProto,
-    ValueInfoProto,
-};
+use kvscatter_onnx::internal::proto::{AttributeProto, GraphProto, ModelProto, NodeProto, ValueInfoProto};
 use kvscatter_onnx::internal::test_dir::TestCase;
-use kvscatter_onnx::{Data, Model, Tensor};
+use kvscatter_onnx::{Data, Dimension, Model, Tensor};
 
 use crate::support::Folder;
 
@@ -99,17 +92,7 @@ impl Directory {
             output: of_outputs.iter().zip(&declared).map(|(name, output)| value(name, &output.0)).collect(),
             ..GraphProto::default()
         };
-        let import = OperatorSetIdProto {
-            domain: Some(self.domain.to_owned()),
-            version: Some(self.version),
-            ..OperatorSetIdProto::default()
-        };
-        let model = Model::from_proto(ModelProto {
-            ir_version: Some(12),
-            opset_import: vec![import],
-            graph: graph.into(),
-            ..ModelProto::default()
-        });
+        let model = Model::from_proto(ModelProto::new(12, &[(self.domain, self.version)], graph));
         let outputs = outputs.into_iter().map(|output| output.0).collect();
         TestCase::write(&folder.path(name), &model, &[(inputs, outputs)]).unwrap();
         if let Expectation::Refused(rule) = self.expectation {
@@ -124,33 +107,15 @@ impl Directory {
 }
 
 fn attribute(name: &str, value: Attribute) -> AttributeProto {
-    let attribute = AttributeProto { name: Some(name.to_owned()), ..AttributeProto::default() };
     match value {
-        Attribute::Int(value) => {
-            AttributeProto { r#type: Some(AttributeType::INT), i: Some(value), ..attribute }
-        }
-        Attribute::Float(value) => {
-            AttributeProto { r#type: Some(AttributeType::FLOAT), f: Some(value), ..attribute }
-        }
-        Attribute::Text(text) => {
-            let bytes = Some(text.as_bytes().to_vec());
-            AttributeProto { r#type: Some(AttributeType::STRING), s: bytes, ..attribute }
-        }
+        Attribute::Int(value) => AttributeProto::int(name, value),
+        Attribute::Float(value) => AttributeProto::float(name, value),
+        Attribute::Text(text) => AttributeProto::string(name, text),
     }
 }
 
 /// Returns the declaration of a value of the type and shape of a tensor.
 fn value(name: &str, tensor: &Tensor) -> ValueInfoProto {
-    let dim = |size| Dimension { value: Some(DimValue::DimValue(size)), ..Dimension::default() };
-    let shape = TensorShapeProto { dim: tensor.dims_i64().map(dim).collect(), ..TensorShapeProto::default() };
-    let ty = type_proto::Tensor {
-        elem_type: Some(tensor.element().onnx_code()),
-        shape: shape.into(),
-        ..type_proto::Tensor::default()
-    };
-    ValueInfoProto {
-        name: Some(name.to_owned()),
-        r#type: TypeProto { value: Some(TypeValue::TensorType(Box::new(ty))), ..TypeProto::default() }.into(),
-        ..ValueInfoProto::default()
-    }
+    let dims: Vec<_> = tensor.shape().iter().map(|&size| Dimension::Known(size)).collect();
+    ValueInfoProto::tensor(name, tensor.element().onnx_code(), &dims)
 }

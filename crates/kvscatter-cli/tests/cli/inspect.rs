@@ -1,6 +1,5 @@
 //! Tests the tables, the JSON and the hazards of `kvscatter inspect`, and models that are not decoders.
 
-use kvscatter_onnx::internal::proto::attribute_proto::AttributeType;
 use kvscatter_onnx::internal::proto::tensor_shape_proto::dimension::Value as DimValue;
 use kvscatter_onnx::internal::proto::type_proto::Value as TypeValue;
 use kvscatter_onnx::internal::proto::{AttributeProto, GraphProto, NodeProto, ValueInfoProto};
@@ -19,12 +18,7 @@ fn changed(name: &str, change: impl FnOnce(&mut GraphProto)) -> Folder {
 }
 
 fn node(op_type: &str, inputs: &[&str], output: &str) -> NodeProto {
-    NodeProto {
-        op_type: Some(op_type.to_owned()),
-        input: inputs.iter().map(|&input| input.to_owned()).collect(),
-        output: vec![output.to_owned()],
-        ..NodeProto::default()
-    }
+    NodeProto::new(op_type, inputs, &[output])
 }
 
 fn writer<'g>(graph: &'g mut GraphProto, past: &str) -> &'g mut NodeProto {
@@ -158,13 +152,7 @@ fn everything_wrong_at_once() {
         let there_and_back = [node("Neg", &["key_cache.0"], "once"), node("Neg", &["once"], "twice")];
         graph.node.splice(at..at, there_and_back);
         // The cache is a ring, but the mask does not support rings.
-        let circular = AttributeProto {
-            name: Some("mode".to_owned()),
-            r#type: Some(AttributeType::STRING),
-            s: Some(b"circular".to_vec()),
-            ..AttributeProto::default()
-        };
-        writer(graph, "value_cache.0").attribute.push(circular);
+        writer(graph, "value_cache.0").attribute.push(AttributeProto::string("mode", "circular"));
         writer(graph, "key_cache.1").input[2] = "nonpad_kv_seqlen".to_owned();
         graph.node.push(node("ReduceSum", &["value_cache.1"], "old_sum"));
         graph.node.push(node("ReduceSum", &["updated_value_cache.1"], "sum"));

@@ -134,15 +134,9 @@ fn the_inputs_of_a_present_without_a_past_must_be_given() {
     let cache = graph.input.iter().find(|input| input.name.as_deref() == Some("past_key_values.0.key"));
     let cache = cache.unwrap().clone();
     let value = |name: &&str| ValueInfoProto { name: Some((*name).to_owned()), ..cache.clone() };
-    let owned = |names: [&str; 3]| names.map(str::to_owned).to_vec();
     graph.input = ["q", "k", "v"].iter().map(value).collect();
     graph.output = ["y", "present_k", "present_v"].iter().map(value).collect();
-    graph.node = vec![NodeProto {
-        op_type: Some("Attention".to_owned()),
-        input: owned(["q", "k", "v"]),
-        output: owned(["y", "present_k", "present_v"]),
-        ..NodeProto::default()
-    }];
+    graph.node = vec![NodeProto::new("Attention", &["q", "k", "v"], &["y", "present_k", "present_v"])];
     graph.initializer.clear();
     graph.value_info.clear();
     model.proto_mut().opset_import[0].version = Some(24);

@@ -3,7 +3,6 @@
 use kvscatter::ElementType;
 
 use crate::OnnxError;
-use crate::proto::attribute_proto::AttributeType;
 use crate::proto::{self, AttributeProto, NodeProto};
 
 use crate::names::Names;
@@ -18,12 +17,7 @@ pub(crate) struct NewNode {
 impl NewNode {
     /// Creates a node from an operator and its inputs. An absent optional input is the empty string.
     pub(crate) fn new(op_type: &str, inputs: &[&str]) -> Self {
-        let proto = NodeProto {
-            op_type: Some(op_type.to_owned()),
-            input: inputs.iter().map(|&input| input.to_owned()).collect(),
-            ..NodeProto::default()
-        };
-        Self::from(proto)
+        Self::from(NodeProto::new(op_type, inputs, &[]))
     }
 
     /// Creates a `Cast` of a value to a type.
@@ -45,19 +39,19 @@ impl NewNode {
     }
 
     pub(crate) fn int(self, name: &str, value: i64) -> Self {
-        self.set(AttributeType::INT, name, |attribute| attribute.i = Some(value))
+        self.attribute(AttributeProto::int(name, value))
     }
 
     pub(crate) fn float(self, name: &str, value: f32) -> Self {
-        self.set(AttributeType::FLOAT, name, |attribute| attribute.f = Some(value))
+        self.attribute(AttributeProto::float(name, value))
     }
 
     pub(crate) fn ints(self, name: &str, values: &[i64]) -> Self {
-        self.set(AttributeType::INTS, name, |attribute| attribute.ints = values.to_vec())
+        self.attribute(AttributeProto::ints(name, values))
     }
 
     pub(crate) fn string(self, name: &str, value: &str) -> Self {
-        self.set(AttributeType::STRING, name, |attribute| attribute.s = Some(value.as_bytes().to_vec()))
+        self.attribute(AttributeProto::string(name, value))
     }
 
     /// Sets an attribute, and replaces an existing attribute of the same name.
@@ -106,13 +100,6 @@ impl NewNode {
     pub(super) fn in_place_of(self, old: NodeProto) -> NodeProto {
         let NodeProto { op_type, domain, input, attribute, .. } = self.proto;
         NodeProto { op_type, domain, input, attribute, ..old }
-    }
-
-    fn set(self, ty: AttributeType, name: &str, set: impl FnOnce(&mut AttributeProto)) -> Self {
-        let mut attribute =
-            AttributeProto { name: Some(name.to_owned()), r#type: Some(ty), ..AttributeProto::default() };
-        set(&mut attribute);
-        self.attribute(attribute)
     }
 }
 

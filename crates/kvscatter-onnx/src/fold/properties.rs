@@ -10,7 +10,7 @@ use super::values::NumberKind;
 use super::{Fold, Value, Values};
 use crate::Graph;
 use crate::proto::attribute_proto::AttributeType;
-use crate::proto::{AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto};
+use crate::proto::{AttributeProto, GraphProto, ModelProto, NodeProto, ValueInfoProto};
 
 const OPERATORS: &str = "Shape Size Identity Dropout Constant ConstantOfShape Reshape Flatten Squeeze Unsqueeze \
     Range EyeLike Transpose Expand Tile Concat Split Slice Pad Trilu Gather GatherElements GatherND \
@@ -50,15 +50,13 @@ proptest! {
             attribute: attributes,
             ..Default::default()
         };
-        let info = |name: &String| ValueInfoProto { name: Some(name.clone()), ..Default::default() };
+        let info = |name: &String| ValueInfoProto::new(name);
         let graph = GraphProto {
             input: names.iter().filter(|name| !name.is_empty()).map(info).collect(),
             node: vec![node],
             ..Default::default()
         };
-        let import =
-            OperatorSetIdProto { domain: Some(domain.to_owned()), version: Some(version), ..Default::default() };
-        let model = ModelProto { graph: graph.into(), opset_import: vec![import], ..Default::default() };
+        let model = ModelProto::new(12, &[(domain, version)], graph);
         let graph = Graph::new(&model).unwrap();
         let mut fold = Fold::new(&graph, None);
         for (name, input) in names.iter().zip(&inputs) {

@@ -1,6 +1,7 @@
 //! Tests that models are saved as they were loaded, and that invalid graphs are rejected.
 
 use kvscatter::ElementType::{Float32, Int64};
+use kvscatter_onnx::internal::proto::tensor_shape_proto::dimension::Value::DimValue;
 use kvscatter_onnx::internal::proto::type_proto::{Sequence, Value as TypeValue};
 use kvscatter_onnx::internal::proto::{self, ModelProto, SparseTensorProto, TensorProto};
 use kvscatter_onnx::{Dimension, FileError, GraphError, Model, OnnxError, ProtoError, TensorProtoError};
@@ -230,9 +231,10 @@ fn declared_types() {
         let error = model.graph().unwrap().inputs().unwrap_err();
         assert!(is_expected(&error), "{error}");
     };
-    refused(&|input| *input = value("x", Int64, &["-1"]), |error| {
-        matches!(error.cause(), Some(TensorProtoError::NegativeDim { axis: 0, dim: -1 }))
-    });
+    refused(
+        &|input| tensor_type(input).shape.get_or_insert_default().dim[0].value = Some(DimValue(-1)),
+        |error| matches!(error.cause(), Some(TensorProtoError::NegativeDim { axis: 0, dim: -1 })),
+    );
     refused(&|input| input.r#type = None.into(), |error| {
         matches!(error.cause(), Some(GraphError::TypeMissing { .. }))
     });
@@ -251,13 +253,13 @@ fn declared_types() {
         ),
         (26, |error| matches!(error.cause(), Some(TensorProtoError::UnsupportedType { code: 26 }))),
     ] {
-        refused(
-            &|input| {
-                if let Some(TypeValue::TensorType(tensor)) = &mut input.r#type.get_or_insert_default().value {
-                    tensor.elem_type = Some(code);
-                }
-            },
-            is_expected,
-        );
+        refused(&|input| tensor_type(input).elem_type = Some(code), is_expected);
+    }
+}
+
+fn tensor_type(value: &mut proto::ValueInfoProto) -> &mut proto::type_proto::Tensor {
+    match &mut value.r#type.get_or_insert_default().value {
+        Some(TypeValue::TensorType(tensor)) => tensor,
+        other => panic!("{other:?}"),
     }
 }

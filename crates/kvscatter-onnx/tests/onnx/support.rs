@@ -7,14 +7,13 @@ use half::{bf16, f16};
 use kvscatter::ElementType;
 use kvscatter_onnx::convert::{ConvertOptions, ConvertRefusal, convert};
 use kvscatter_onnx::internal::proto::attribute_proto::AttributeType;
-use kvscatter_onnx::internal::proto::tensor_shape_proto::Dimension;
-use kvscatter_onnx::internal::proto::tensor_shape_proto::dimension::Value as DimValue;
-use kvscatter_onnx::internal::proto::type_proto::{self, Value as TypeValue};
+use kvscatter_onnx::internal::proto::tensor_shape_proto::{self, dimension::Value as DimValue};
+use kvscatter_onnx::internal::proto::type_proto::Value as TypeValue;
 use kvscatter_onnx::internal::proto::{
     AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, StringStringEntryProto,
-    TensorProto, TensorShapeProto, TypeProto, ValueInfoProto,
+    TensorProto, ValueInfoProto,
 };
-use kvscatter_onnx::{Data, Model, Tensor};
+use kvscatter_onnx::{Data, Dimension, Model, Tensor};
 
 /// Returns the path of a file in the repository's testdata.
 pub(crate) fn testdata(path: &str) -> PathBuf {
@@ -28,61 +27,40 @@ pub(crate) fn load(decoder: &str) -> Model {
 
 /// Declares a value. In `dims`, `?` is an unknown dimension, a number is a size, and a word is a symbol.
 pub(crate) fn value(name: &str, element: ElementType, dims: &[&str]) -> ValueInfoProto {
-    let dim = |dim: &&str| Dimension {
-        value: match dim.parse() {
-            Ok(size) => Some(DimValue::DimValue(size)),
-            Err(_) if *dim == "?" => None,
-            Err(_) => Some(DimValue::DimParam((*dim).to_owned())),
-        },
-        ..Dimension::default()
-    };
-    let tensor = type_proto::Tensor {
-        elem_type: Some(element.onnx_code()),
-        shape: TensorShapeProto { dim: dims.iter().map(dim).collect(), ..TensorShapeProto::default() }.into(),
-        ..type_proto::Tensor::default()
-    };
-    ValueInfoProto {
-        name: Some(name.to_owned()),
-        r#type: TypeProto { value: Some(TypeValue::TensorType(Box::new(tensor))), ..TypeProto::default() }
-            .into(),
-        ..ValueInfoProto::default()
-    }
+    let dims: Vec<_> = dims
+        .iter()
+        .map(|dim| match dim.parse() {
+            Ok(size) => Dimension::Known(size),
+            Err(_) if *dim == "?" => Dimension::Unknown,
+            Err(_) => Dimension::Symbolic(dim),
+        })
+        .collect();
+    ValueInfoProto::tensor(name, element.onnx_code(), &dims)
 }
 
 /// Creates a node of the default domain whose name is `n` followed by its output.
 pub(crate) fn node(op_type: &str, inputs: &[&str], output: &str) -> NodeProto {
-    NodeProto {
-        name: Some(format!("n{output}")),
-        op_type: Some(op_type.to_owned()),
-        input: inputs.iter().map(|&input| input.to_owned()).collect(),
-        output: vec![output.to_owned()],
-        ..NodeProto::default()
-    }
-}
-
-fn attribute(name: &str, ty: AttributeType) -> AttributeProto {
-    AttributeProto { name: Some(name.to_owned()), r#type: Some(ty), ..AttributeProto::default() }
+    NodeProto { name: Some(format!("n{output}")), ..NodeProto::new(op_type, inputs, &[output]) }
 }
 
 pub(crate) fn int(name: &str, value: i64) -> AttributeProto {
-    AttributeProto { i: Some(value), ..attribute(name, AttributeType::INT) }
+    AttributeProto::int(name, value)
 }
 
 pub(crate) fn tensor(name: &str, value: &Tensor) -> AttributeProto {
-    let value = kvscatter_onnx::internal::tensor_proto::encode("", value);
-    AttributeProto { t: value.into(), ..attribute(name, AttributeType::TENSOR) }
+    AttributeProto::tensor(name, kvscatter_onnx::internal::tensor_proto::encode("", value))
 }
 
 pub(crate) fn float(name: &str, value: f32) -> AttributeProto {
-    AttributeProto { f: Some(value), ..attribute(name, AttributeType::FLOAT) }
+    AttributeProto::float(name, value)
 }
 
 pub(crate) fn ints(name: &str, values: &[i64]) -> AttributeProto {
-    AttributeProto { ints: values.to_vec(), ..attribute(name, AttributeType::INTS) }
+    AttributeProto::ints(name, values)
 }
 
 pub(crate) fn string(name: &str, value: &str) -> AttributeProto {
-    AttributeProto { s: Some(value.as_bytes().to_vec()), ..attribute(name, AttributeType::STRING) }
+    AttributeProto::string(name, value)
 }
 
 /// Creates an initializer of integers.
@@ -98,10 +76,10 @@ pub(crate) fn int64s(name: &str, dims: &[i64], values: &[i64]) -> TensorProto {
 
 /// Creates a body of `If`, `Loop` or `Scan`. Its outputs only have names.
 pub(crate) fn graph(name: &str, nodes: Vec<NodeProto>, outputs: &[&str]) -> AttributeProto {
-    let output = |name: &&str| ValueInfoProto { name: Some((*name).to_owned()), ..ValueInfoProto::default() };
+    let output = |name: &&str| ValueInfoProto::new(name);
     let body =
         GraphProto { node: nodes, output: outputs.iter().map(output).collect(), ..GraphProto::default() };
-    AttributeProto { g: body.into(), ..attribute(name, AttributeType::GRAPH) }
+    AttributeProto::graph(name, body)
 }
 
 /// Creates a model of opset 24.
@@ -111,12 +89,7 @@ pub(crate) fn model(
     outputs: Vec<ValueInfoProto>,
 ) -> Model {
     let graph = GraphProto { input: inputs, node: nodes, output: outputs, ..GraphProto::default() };
-    Model::from_proto(ModelProto {
-        ir_version: Some(11),
-        graph: graph.into(),
-        opset_import: vec![opset("", 24)],
-        ..ModelProto::default()
-    })
+    Model::from_proto(ModelProto::new(11, &[("", 24)], graph))
 }
 
 /// Creates a model of opset 24 of a text: [`values`], [`Nodes`] and [`values`].
@@ -330,7 +303,7 @@ impl<'t> Parser<'t, '_> {
             let words = list.split(',').map(str::trim).filter(|word| !word.is_empty());
             if list.contains('.') {
                 let floats = words.map(|word| word.parse().unwrap()).collect();
-                return AttributeProto { floats, ..attribute(name, AttributeType::FLOATS) };
+                return AttributeProto { floats, ..AttributeProto::new(name, AttributeType::FLOATS) };
             }
             return ints(name, &words.map(|word| word.parse().unwrap()).collect::<Vec<_>>());
         }
@@ -358,7 +331,7 @@ impl<'t> Parser<'t, '_> {
         if let Some(outer) = word.strip_prefix('$') {
             return AttributeProto {
                 ref_attr_name: Some(outer.to_owned()),
-                ..attribute(name, AttributeType::INT)
+                ..AttributeProto::new(name, AttributeType::INT)
             };
         }
         match (word.parse(), word.parse()) {
@@ -451,7 +424,9 @@ pub(crate) fn fix_dim(model: &mut Model, symbol: &str, size: i64) {
             continue;
         };
         let dims = &mut tensor.shape.get_or_insert_default().dim;
-        let is_symbol = |dim: &&mut Dimension| dim.value == Some(DimValue::DimParam(symbol.to_owned()));
+        let is_symbol = |dim: &&mut tensor_shape_proto::Dimension| {
+            dim.value == Some(DimValue::DimParam(symbol.to_owned()))
+        };
         dims.iter_mut().filter(is_symbol).for_each(|dim| dim.value = Some(DimValue::DimValue(size)));
     }
 }
@@ -482,11 +457,7 @@ pub(crate) fn entry(key: &str, value: &str) -> StringStringEntryProto {
 }
 
 pub(crate) fn opset(domain: &str, version: i64) -> OperatorSetIdProto {
-    OperatorSetIdProto {
-        domain: Some(domain.to_owned()),
-        version: Some(version),
-        ..OperatorSetIdProto::default()
-    }
+    OperatorSetIdProto::new(domain, version)
 }
 
 pub(crate) fn bytes(element: ElementType, shape: &[usize], bytes: &[u8]) -> Tensor {

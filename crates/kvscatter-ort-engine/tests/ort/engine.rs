@@ -1,7 +1,7 @@
 //! Runs of the engine itself.
 
 use kvscatter::ElementType;
-use kvscatter_onnx::internal::proto::{GraphProto, ModelProto, OperatorSetIdProto};
+use kvscatter_onnx::internal::proto::{GraphProto, ModelProto};
 use kvscatter_onnx::{Model, ModelFile};
 use kvscatter_ort_engine::OnnxRuntime;
 use kvscatter_session::{Engine, InPlaceCache, LoadOptions, Session, SessionError, Step, Tensor};
@@ -143,12 +143,7 @@ fn outputs_do_not_share_memory_with_inputs() {
         output: names.map(|name| value(name, FLOAT, &["2"])).to_vec(),
         ..GraphProto::default()
     };
-    let model = Model::from_proto(ModelProto {
-        ir_version: Some(10),
-        graph: graph.into(),
-        opset_import: vec![OperatorSetIdProto { version: Some(21), ..OperatorSetIdProto::default() }],
-        ..ModelProto::default()
-    });
+    let model = Model::from_proto(ModelProto::new(10, &[("", 21)], graph));
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.onnx");
     model.save(&path).unwrap();

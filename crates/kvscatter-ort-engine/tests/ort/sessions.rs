@@ -3,14 +3,14 @@
 use std::ops::ControlFlow;
 
 use kvscatter_onnx::convert::convert;
-use kvscatter_onnx::internal::proto::{GraphProto, NodeProto};
+use kvscatter_onnx::internal::proto::{AttributeProto, GraphProto, NodeProto};
 use kvscatter_onnx::{Model, WeightTransfer};
 use kvscatter_ort_engine::OnnxRuntime;
 use kvscatter_session::{GenerateOptions, Generator, KvSession, SessionError, SessionOptions};
 
 use crate::poison::nan_spares_earlier_tokens;
 use crate::poisoned_decoder::poisoned;
-use crate::replay::tiny::{integer, value};
+use crate::replay::tiny::value;
 use crate::replay::{compare, rings};
 use crate::testdata;
 
@@ -80,7 +80,7 @@ fn caches_of_an_operator_score_each_sample_as_alone() {
 fn set_attribute(graph: &mut GraphProto, name: &str, value: i64) {
     for node in operators(graph) {
         node.attribute.retain(|attribute| attribute.name.as_deref() != Some(name));
-        node.attribute.push(integer(name, value));
+        node.attribute.push(AttributeProto::int(name, value));
     }
 }
 

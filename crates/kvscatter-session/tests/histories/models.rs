@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 
 use kvscatter_onnx::convert::{ConvertOptions, WindowedCaches, convert};
-use kvscatter_onnx::internal::proto::attribute_proto::AttributeType;
 use kvscatter_onnx::internal::proto::tensor_shape_proto::dimension::Value as DimValue;
 use kvscatter_onnx::internal::proto::type_proto::Value as TypeValue;
 use kvscatter_onnx::internal::proto::{AttributeProto, ValueInfoProto};
@@ -65,12 +64,7 @@ pub(crate) fn rings(windows: &[i64], (max_seq, chunk, rewind): Sizes) -> Made {
     let nodes = model.proto_mut().graph.get_or_insert_default().node.iter_mut();
     let layers = nodes.filter(|node| node.op_type.as_deref() == Some("Attention"));
     for (node, window) in layers.zip(windows) {
-        node.attribute.push(AttributeProto {
-            name: Some("left_window_size".to_owned()),
-            r#type: Some(AttributeType::INT),
-            i: Some(window - 1),
-            ..AttributeProto::default()
-        });
+        node.attribute.push(AttributeProto::int("left_window_size", window - 1));
     }
     let windowed = WindowedCaches::Ring { chunk: Some(chunk), rewind };
     let converted = convert(&model, ConvertOptions::new(max_seq).windowed(windowed)).unwrap();

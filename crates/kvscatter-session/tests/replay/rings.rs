@@ -4,13 +4,13 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use kvscatter_onnx::convert::{ConvertOptions, WindowedCaches, convert};
+use kvscatter_onnx::internal::proto::AttributeProto;
 use kvscatter_onnx::{Model, WeightTransfer};
 use kvscatter_session::{
     Engine, GenerateOptions, Generated, Generator, KvSession, SessionError, SessionOptions,
 };
 
 use super::compare;
-use super::tiny::integer;
 
 /// The window of a layer with one.
 const WINDOW: i64 = 3;
@@ -77,7 +77,7 @@ fn with_windows(decoder: &Path, layers: usize) -> Model {
     let mut model = Model::load(decoder).unwrap();
     let nodes = model.proto_mut().graph.get_or_insert_default().node.iter_mut();
     for node in nodes.filter(|node| node.op_type.as_deref() == Some("Attention")).take(layers) {
-        node.attribute.push(integer("left_window_size", WINDOW - 1));
+        node.attribute.push(AttributeProto::int("left_window_size", WINDOW - 1));
     }
     model
 }

@@ -4,15 +4,10 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use kvscatter_onnx::convert::{ConvertOptions, WindowedCaches, convert};
-use kvscatter_onnx::internal::proto::attribute_proto::AttributeType;
-use kvscatter_onnx::internal::proto::tensor_shape_proto::Dimension;
-use kvscatter_onnx::internal::proto::tensor_shape_proto::dimension::Value as DimValue;
-use kvscatter_onnx::internal::proto::type_proto::{Tensor as TensorType, Value as TypeValue};
 use kvscatter_onnx::internal::proto::{
-    AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, TensorShapeProto,
-    TypeProto, ValueInfoProto,
+    AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto,
 };
-use kvscatter_onnx::{Model, WeightTransfer};
+use kvscatter_onnx::{Dimension, Model, WeightTransfer};
 use tempfile::TempDir;
 
 use super::Subject;
@@ -90,12 +85,7 @@ pub(crate) fn with_state() -> Made {
     add.name = Some("make_rows".to_owned());
     let at = graph.node.iter().position(|node| node.output[0] == "rows").unwrap();
     let transpose = |from, to| NodeProto {
-        attribute: vec![AttributeProto {
-            name: Some("perm".to_owned()),
-            r#type: Some(AttributeType::INTS),
-            ints: vec![0, 2, 1],
-            ..AttributeProto::default()
-        }],
+        attribute: vec![AttributeProto::ints("perm", &[0, 2, 1])],
         ..node("Transpose", &[from], &[to])
     };
     let mixed = NodeProto {
@@ -148,26 +138,16 @@ fn growing(windows: usize) -> Model {
             &[&layered("y"), &presents[0], &presents[1]],
         );
         for (name, value) in [("is_causal", 1), ("q_num_heads", 2), ("kv_num_heads", 1)] {
-            attention.attribute.push(integer(name, value));
+            attention.attribute.push(AttributeProto::int(name, value));
         }
         if layer < windows {
-            attention.attribute.push(integer("left_window_size", WINDOW - 1));
+            attention.attribute.push(AttributeProto::int("left_window_size", WINDOW - 1));
         }
         graph.node.push(attention);
         graph.node.push(node("Add", &[&x, &layered("y")], &[&format!("x{}", layer + 1)]));
     }
     graph.node.push(node("MatMul", &[&format!("x{LAYERS}"), "head"], &["logits"]));
-    let opsets = [("", 24), ("com.microsoft", 1)].map(|(domain, version)| OperatorSetIdProto {
-        domain: Some(domain.to_owned()),
-        version: Some(version),
-        ..OperatorSetIdProto::default()
-    });
-    Model::from_proto(ModelProto {
-        ir_version: Some(11),
-        opset_import: opsets.to_vec(),
-        graph: Some(graph).into(),
-        ..ModelProto::default()
-    })
+    Model::from_proto(ModelProto::new(11, &[("", 24), ("com.microsoft", 1)], graph))
 }
 
 /// Adds what makes a run fail with a token of [`TRAPS`].
@@ -224,45 +204,20 @@ fn table(name: &str, token: i64, number: i64) -> TensorProto {
 }
 
 fn with(mut node: NodeProto, attribute: &str, value: i64) -> NodeProto {
-    node.attribute.push(integer(attribute, value));
+    node.attribute.push(AttributeProto::int(attribute, value));
     node
 }
 
 fn node(op_type: &str, input: &[&str], output: &[&str]) -> NodeProto {
-    let owned = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
-    NodeProto {
-        name: Some(format!("make_{}", output[0])),
-        op_type: Some(op_type.to_owned()),
-        input: owned(input),
-        output: owned(output),
-        ..NodeProto::default()
-    }
-}
-
-pub(crate) fn integer(name: &str, value: i64) -> AttributeProto {
-    AttributeProto {
-        name: Some(name.to_owned()),
-        r#type: Some(AttributeType::INT),
-        i: Some(value),
-        ..AttributeProto::default()
-    }
+    NodeProto { name: Some(format!("make_{}", output[0])), ..NodeProto::new(op_type, input, output) }
 }
 
 /// Returns a value from its name, the number of its type and its dimensions. A dimension that is not a number is a
 /// symbol.
 pub(crate) fn value(name: &str, element: i32, dims: &[&str]) -> ValueInfoProto {
-    let dim = |dim: &&str| {
-        let value = dim.parse().map_or_else(|_| DimValue::DimParam((*dim).to_owned()), DimValue::DimValue);
-        Dimension { value: Some(value), ..Dimension::default() }
-    };
-    let shape = TensorShapeProto { dim: dims.iter().map(dim).collect(), ..TensorShapeProto::default() };
-    let tensor = TensorType { elem_type: Some(element), shape: Some(shape).into(), ..TensorType::default() };
-    let value = Some(TypeValue::TensorType(Box::new(tensor)));
-    ValueInfoProto {
-        name: Some(name.to_owned()),
-        r#type: Some(TypeProto { value, ..TypeProto::default() }).into(),
-        ..ValueInfoProto::default()
-    }
+    let dims: Vec<_> =
+        dims.iter().map(|dim| dim.parse().map_or(Dimension::Symbolic(dim), Dimension::Known)).collect();
+    ValueInfoProto::tensor(name, element, &dims)
 }
 
 /// Returns irregular values from -1 to 1.

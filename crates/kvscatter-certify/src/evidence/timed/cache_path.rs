@@ -268,12 +268,7 @@ mod tests {
         let at =
             graph.node.iter().rposition(|node| node.op_type.as_deref() == Some("TensorScatter")).unwrap();
         let past = std::mem::replace(&mut graph.node[at].input[0], "twice".to_owned());
-        let neg = |input: &str, output: &str| NodeProto {
-            op_type: Some("Neg".to_owned()),
-            input: vec![input.to_owned()],
-            output: vec![output.to_owned()],
-            ..NodeProto::default()
-        };
+        let neg = |input: &str, output: &str| NodeProto::new("Neg", &[input], &[output]);
         graph.node.splice(at..at, [neg(&past, "once"), neg("once", "twice")]);
         let (times, check) = timed(&model);
         assert_eq!((check.verdict, check.failure_count), (Verdict::Failed, 1), "{check:?}");

@@ -1,14 +1,8 @@
 //! Models of one or two nodes.
 
 use kvscatter::ElementType;
-use kvscatter_onnx::internal::proto::tensor_shape_proto::Dimension;
-use kvscatter_onnx::internal::proto::tensor_shape_proto::dimension::Value as DimValue;
-use kvscatter_onnx::internal::proto::type_proto::{self, Value as TypeValue};
-use kvscatter_onnx::internal::proto::{
-    AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorShapeProto, TypeProto,
-    ValueInfoProto, attribute_proto::AttributeType,
-};
-use kvscatter_onnx::{Model, Tensor};
+use kvscatter_onnx::internal::proto::{AttributeProto, GraphProto, ModelProto, NodeProto, ValueInfoProto};
+use kvscatter_onnx::{Dimension, Model, Tensor};
 
 use crate::operators::PLUGIN_DOMAIN;
 
@@ -39,7 +33,7 @@ pub(super) struct Declared {
 /// The declared shape of an input or output.
 #[derive(Clone, Debug)]
 pub(super) enum Shape {
-    Known(Vec<i64>),
+    Known(Vec<usize>),
     /// As many symbols as there are dimensions. They begin with this text.
     Symbols(&'static str, usize),
 }
@@ -49,8 +43,8 @@ impl ModelParts {
     pub(super) fn tensor_scatter(axis: i64, mode: &str, inputs: &[Tensor]) -> Self {
         let names: Vec<_> =
             ["past_cache", "update", "write_indices"].into_iter().take(inputs.len()).collect();
-        let mut scatter = node("TensorScatter", &names, &["present_cache"]);
-        scatter.attribute = vec![int("axis", axis), string("mode", mode)];
+        let mut scatter = NodeProto::new("TensorScatter", &names, &["present_cache"]);
+        scatter.attribute = vec![AttributeProto::int("axis", axis), AttributeProto::string("mode", mode)];
         Self {
             nodes: vec![scatter],
             outputs: inputs.first().map(|past| Declared::new("present_cache", past)).into_iter().collect(),
@@ -68,21 +62,11 @@ impl ModelParts {
             ..Default::default()
         };
         let own = self.nodes.iter().any(|node| node.domain.as_deref() == Some(PLUGIN_DOMAIN));
-        let imports = [Some(("", self.operator_set)), own.then_some((PLUGIN_DOMAIN, PLUGIN_VERSION))]
-            .into_iter()
-            .flatten();
+        let opsets = [Some(("", self.operator_set)), own.then_some((PLUGIN_DOMAIN, PLUGIN_VERSION))];
+        let opsets: Vec<_> = opsets.into_iter().flatten().collect();
         Model::from_proto(ModelProto {
-            ir_version: Some(ir_version(self.operator_set)),
             producer_name: Some("kvscatter".to_owned()),
-            opset_import: imports
-                .map(|(domain, version)| OperatorSetIdProto {
-                    domain: Some(domain.to_owned()),
-                    version: Some(version),
-                    ..Default::default()
-                })
-                .collect(),
-            graph: graph.into(),
-            ..Default::default()
+            ..ModelProto::new(ir_version(self.operator_set), &opsets, graph)
         })
     }
 }
@@ -98,60 +82,24 @@ fn ir_version(operator_set: i64) -> i64 {
 
 impl Declared {
     pub(super) fn new(name: &str, tensor: &Tensor) -> Self {
-        let shape = Shape::Known(tensor.dims_i64().collect());
+        let shape = Shape::Known(tensor.shape().to_vec());
         Self { name: name.to_owned(), element: tensor.element(), shape }
     }
 
     fn value_info(&self) -> ValueInfoProto {
-        let dim = |value| Dimension { value: Some(value), ..Default::default() };
-        let dim: Vec<_> = match &self.shape {
-            Shape::Known(shape) => shape.iter().map(|&size| dim(DimValue::DimValue(size))).collect(),
-            Shape::Symbols(prefix, rank) => {
-                (0..*rank).map(|index| dim(DimValue::DimParam(format!("{prefix}{index}")))).collect()
-            }
+        let symbols: Vec<_> = match &self.shape {
+            Shape::Known(_) => Vec::new(),
+            Shape::Symbols(prefix, rank) => (0..*rank).map(|index| format!("{prefix}{index}")).collect(),
         };
-        let ty = type_proto::Tensor {
-            elem_type: Some(self.element.onnx_code()),
-            shape: TensorShapeProto { dim, ..Default::default() }.into(),
-            ..Default::default()
+        let dims: Vec<_> = match &self.shape {
+            Shape::Known(shape) => shape.iter().map(|&size| Dimension::Known(size)).collect(),
+            Shape::Symbols(..) => symbols.iter().map(|symbol| Dimension::Symbolic(symbol)).collect(),
         };
-        ValueInfoProto {
-            name: Some(self.name.clone()),
-            r#type: TypeProto { value: Some(TypeValue::TensorType(Box::new(ty))), ..Default::default() }
-                .into(),
-            ..Default::default()
-        }
-    }
-}
-
-/// Returns a node of ONNX without attributes.
-pub(super) fn node(op_type: &str, inputs: &[&str], outputs: &[&str]) -> NodeProto {
-    let owned = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
-    NodeProto {
-        op_type: Some(op_type.to_owned()),
-        input: owned(inputs),
-        output: owned(outputs),
-        ..Default::default()
+        ValueInfoProto::tensor(&self.name, self.element.onnx_code(), &dims)
     }
 }
 
 /// Returns a node of the domain that kvscatter's plugin adds to ONNX Runtime.
 pub(super) fn own_node(op_type: &str, inputs: &[&str], output: &str) -> NodeProto {
-    NodeProto { domain: Some(PLUGIN_DOMAIN.to_owned()), ..node(op_type, inputs, &[output]) }
-}
-
-pub(super) fn int(name: &str, value: i64) -> AttributeProto {
-    AttributeProto { i: Some(value), ..attribute(name, AttributeType::INT) }
-}
-
-pub(super) fn float(name: &str, value: f32) -> AttributeProto {
-    AttributeProto { f: Some(value), ..attribute(name, AttributeType::FLOAT) }
-}
-
-pub(super) fn string(name: &str, value: &str) -> AttributeProto {
-    AttributeProto { s: Some(value.as_bytes().to_vec()), ..attribute(name, AttributeType::STRING) }
-}
-
-fn attribute(name: &str, r#type: AttributeType) -> AttributeProto {
-    AttributeProto { name: Some(name.to_owned()), r#type: Some(r#type), ..Default::default() }
+    NodeProto { domain: Some(PLUGIN_DOMAIN.to_owned()), ..NodeProto::new(op_type, inputs, &[output]) }
 }

@@ -22,12 +22,7 @@ pub(crate) fn folder(refused: [i64; 2], kind: &str) -> Folder {
     scatter(refused, Expectation::Refused(kind.to_owned())).write(&folder, "cases/refused");
     scatter([1, 0], valid()).write(&folder, "cases/again");
     folder.change("cases/again/model.onnx", "cases/again/model.onnx", |graph| {
-        graph.node.push(NodeProto {
-            op_type: Some("Identity".to_owned()),
-            input: vec!["input_0".to_owned()],
-            output: vec!["kept".to_owned()],
-            ..NodeProto::default()
-        });
+        graph.node.push(NodeProto::new("Identity", &["input_0"], &["kept"]));
         let kept = Some("kept".to_owned());
         graph.output.push(ValueInfoProto { name: kept, ..graph.input[0].clone() });
     });

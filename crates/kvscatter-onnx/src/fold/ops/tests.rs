@@ -7,7 +7,7 @@ use kvscatter::ElementType;
 
 use crate::fold::{Fold, FoldError, Value, Values};
 use crate::proto::attribute_proto::AttributeType;
-use crate::proto::{AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto};
+use crate::proto::{AttributeProto, GraphProto, ModelProto, NodeProto, ValueInfoProto};
 use crate::{Graph, OnnxError};
 
 #[test]
@@ -320,7 +320,7 @@ impl Case {
             _ => format!("x{index}"),
         };
         let names: Vec<String> = inputs.iter().enumerate().map(input_name).collect();
-        let info = |name: &String| ValueInfoProto { name: Some(name.clone()), ..Default::default() };
+        let info = |name: &String| ValueInfoProto::new(name);
         let node = NodeProto {
             op_type: Some(op_type.to_owned()),
             domain: Some(domain.to_owned()),
@@ -334,12 +334,7 @@ impl Case {
             input: names.iter().filter(|name| !name.is_empty()).map(info).collect(),
             ..Default::default()
         };
-        let import = OperatorSetIdProto {
-            domain: Some(domain.to_owned()),
-            version: Some(version),
-            ..Default::default()
-        };
-        let model = ModelProto { graph: graph.into(), opset_import: vec![import], ..Default::default() };
+        let model = ModelProto::new(12, &[(domain, version)], graph);
         let inputs = names.into_iter().zip(inputs).filter(|(name, _)| !name.is_empty());
         Self { model, inputs: inputs.map(|(name, text)| (name, value(text))).collect(), expected }
     }
@@ -357,24 +352,20 @@ impl Case {
 /// Parses `perm=[1,0]`, `axis=-1`, `alpha=0.5` and `mode=edge`.
 fn attribute(text: &str) -> AttributeProto {
     let (name, value) = text.split_once('=').unwrap();
-    let mut attribute = AttributeProto { name: Some(name.to_owned()), ..Default::default() };
     if let Some(list) = value.strip_prefix('[').and_then(|value| value.strip_suffix(']')) {
-        let items = || list.split(',');
-        if list.contains('.') {
-            attribute.floats = items().map(|item| item.parse().unwrap()).collect();
-            attribute.r#type = Some(AttributeType::FLOATS);
+        let items = list.split(',');
+        return if list.contains('.') {
+            let floats = items.map(|item| item.parse().unwrap()).collect();
+            AttributeProto { floats, ..AttributeProto::new(name, AttributeType::FLOATS) }
         } else {
-            attribute.ints = items().map(|item| item.parse().unwrap()).collect();
-            attribute.r#type = Some(AttributeType::INTS);
-        }
-    } else if let Ok(int) = value.parse() {
-        (attribute.i, attribute.r#type) = (Some(int), Some(AttributeType::INT));
-    } else if let Ok(float) = value.parse() {
-        (attribute.f, attribute.r#type) = (Some(float), Some(AttributeType::FLOAT));
-    } else {
-        (attribute.s, attribute.r#type) = (Some(value.as_bytes().to_vec()), Some(AttributeType::STRING));
+            AttributeProto::ints(name, &items.map(|item| item.parse().unwrap()).collect::<Vec<_>>())
+        };
     }
-    attribute
+    match (value.parse(), value.parse()) {
+        (Ok(int), _) => AttributeProto::int(name, int),
+        (_, Ok(float)) => AttributeProto::float(name, float),
+        _ => AttributeProto::string(name, value),
+    }
 }
 
 /// Parses `int64 2x3: 1 2 3 4 5 6`, `float scalar: -inf`, and `float 2x3` without known values.

@@ -2,11 +2,12 @@
 
 use kvscatter::ElementType;
 use kvscatter_onnx::Tensor;
+use kvscatter_onnx::internal::proto::{AttributeProto, NodeProto};
 use kvscatter_oracle::attention::{Array, Attention, Float, Mask, Positions};
 use kvscatter_oracle::cases::attention::AttentionCase;
 use kvscatter_oracle::corpus::AttentionForm;
 
-use super::super::model::{Declared, ModelParts, Shape, float, int, node};
+use super::super::model::{Declared, ModelParts, Shape};
 use super::super::tensors::{data, int64s};
 use super::contents::Contents;
 use crate::compare::Tolerance;
@@ -55,7 +56,7 @@ pub(super) fn contents(
     let declared = named().filter_map(|(name, tensor)| Some(Declared::new(name, tensor.as_ref()?))).collect();
 
     let outputs = if form.has_present { &OUTPUTS[..] } else { &OUTPUTS[..1] };
-    let mut attention = node("Attention", &names, outputs);
+    let mut attention = NodeProto::new("Attention", &names, outputs);
     attention.attribute = attributes(&case.attention);
     let mut parts = ModelParts {
         nodes: vec![attention],
@@ -97,24 +98,28 @@ pub(super) fn sees(case: &AttentionCase) -> Option<Vec<String>> {
 }
 
 /// Returns the attributes that differ from their defaults.
-fn attributes(attention: &Attention) -> Vec<kvscatter_onnx::internal::proto::AttributeProto> {
+fn attributes(attention: &Attention) -> Vec<AttributeProto> {
     let default = Attention::default();
     let mut attributes = Vec::new();
     if attention.is_causal {
-        attributes.push(int("is_causal", 1));
+        attributes.push(AttributeProto::int("is_causal", 1));
     }
-    attributes.extend(attention.scale.map(|scale| float("scale", float32(scale))));
+    attributes.extend(attention.scale.map(|scale| AttributeProto::float("scale", float32(scale))));
     if attention.softcap != default.softcap {
-        attributes.push(float("softcap", float32(attention.softcap)));
+        attributes.push(AttributeProto::float("softcap", float32(attention.softcap)));
     }
     let heads = [("q_num_heads", attention.q_num_heads), ("kv_num_heads", attention.kv_num_heads)];
-    attributes.extend(heads.into_iter().filter_map(|(name, heads)| Some(int(name, heads?))));
+    attributes.extend(heads.into_iter().filter_map(|(name, heads)| Some(AttributeProto::int(name, heads?))));
     let windows = [
         ("left_window_size", attention.left_window_size),
         ("right_window_size", attention.right_window_size),
     ];
-    attributes
-        .extend(windows.into_iter().filter(|(_, size)| *size != -1).map(|(name, size)| int(name, size)));
+    attributes.extend(
+        windows
+            .into_iter()
+            .filter(|(_, size)| *size != -1)
+            .map(|(name, size)| AttributeProto::int(name, size)),
+    );
     attributes
 }
 

@@ -1,12 +1,13 @@
 //! The files of a case that writes a cache.
 
 use kvscatter::ElementType;
+use kvscatter_onnx::internal::proto::{AttributeProto, NodeProto};
 use kvscatter_onnx::{Data, Tensor};
 use kvscatter_oracle::cases::{Call, Case};
 use kvscatter_oracle::corpus::{Fault, Form, TwoWrites};
 use kvscatter_oracle::tensorrt::UpdateForm;
 
-use super::super::model::{Declared, ModelParts, OPERATOR_SET, Shape, int, node, own_node, string};
+use super::super::model::{Declared, ModelParts, OPERATOR_SET, Shape, own_node};
 use super::super::tensors::{data, element, int32s, int64s, tensor, tensors};
 use super::contents::{Contents, InPlace};
 use crate::error::CommandError;
@@ -27,10 +28,9 @@ pub(super) fn one(case: &Case, form: Form, what: &str) -> Result<Contents, Comma
             let names = ["cache", "update", "write_indices", "update_lengths"];
             let mut parts = own("KVCacheUpdate", &names, &inputs, 0);
             if operator.update_form == UpdateForm::Packed {
-                parts
-                    .nodes
-                    .iter_mut()
-                    .for_each(|node| node.attribute.push(string("update_form", "packed_nhd")));
+                parts.nodes.iter_mut().for_each(|node| {
+                    node.attribute.push(AttributeProto::string("update_form", "packed_nhd"))
+                });
             }
             (parts, inputs)
         }
@@ -54,7 +54,7 @@ pub(super) fn one(case: &Case, form: Form, what: &str) -> Result<Contents, Comma
         Form::EmptyIndicesName => parts.nodes.iter_mut().for_each(|node| node.input.push(String::new())),
         Form::PastIsOutput => {
             in_place = InPlace::No;
-            parts.nodes.push(node("Identity", &["past_cache"], &["past_again"]));
+            parts.nodes.push(NodeProto::new("Identity", &["past_cache"], &["past_again"]));
             if let (Some(past), Ok(outputs)) = (inputs.first(), &mut expected) {
                 parts.outputs.push(Declared::new("past_again", past));
                 outputs.push(past.clone());
@@ -137,15 +137,15 @@ fn break_rule(fault: Fault, parts: &mut ModelParts, inputs: &mut [Tensor]) -> Re
     let Some(node) = parts.nodes.first_mut() else { return Ok(()) };
     match fault {
         Fault::OperatorSet(version) => parts.operator_set = version,
-        Fault::UnknownAttribute => node.attribute.push(int("block_size", 1)),
+        Fault::UnknownAttribute => node.attribute.push(AttributeProto::int("block_size", 1)),
         Fault::AxisIsString => {
             node.attribute.retain(|attribute| attribute.name.as_deref() != Some("axis"));
-            node.attribute.push(string("axis", "-2"));
+            node.attribute.push(AttributeProto::string("axis", "-2"));
         }
         Fault::OneInput => node.input.truncate(1),
         Fault::FourInputs => node.input.push("write_indices".to_owned()),
         Fault::TwoOutputs => node.output.push("second".to_owned()),
-        Fault::CircularCacheMode => node.attribute.push(string("cache_mode", "circular")),
+        Fault::CircularCacheMode => node.attribute.push(AttributeProto::string("cache_mode", "circular")),
         Fault::Int32Indices => {
             replace_indices(parts, inputs, |indices| {
                 let narrow = |index: &[u8]| index.get(..4).unwrap_or_default().to_vec();
