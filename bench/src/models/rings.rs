@@ -122,7 +122,10 @@ fn models(decoder: &Decoder) -> Result<(Model, Converted, Converted), String> {
     let rings = convert(&exported, options).map_err(|error| error.to_string())?;
     let linear =
         convert(&exported, options.windowed(WindowedCaches::Mask)).map_err(|error| error.to_string())?;
-    if rings.rings.len() != 1 || !rings.linear_windows.is_empty() || !linear.rings.is_empty() {
+    if rings.report.caches.rings.len() != 1
+        || !rings.report.caches.linear_windows.is_empty()
+        || !linear.report.caches.rings.is_empty()
+    {
         return Err("the decoders do not have the wanted caches".to_owned());
     }
     Ok((exported, rings, linear))
@@ -162,12 +165,12 @@ mod tests {
     #[test]
     fn all_layers_with_a_window_have_rings_and_their_mask_needs_no_cache() {
         let (_, rings, linear) = models(&Decoder { hidden: 4, ..decoder() }).unwrap();
-        assert_eq!(rings.rings.values().sum::<usize>(), 2 * 22);
-        assert_eq!((rings.caches, linear.caches), (52, 52));
+        assert_eq!(rings.report.caches.rings.values().sum::<usize>(), 2 * 22);
+        assert_eq!((rings.report.caches.count, linear.report.caches.count), (52, 52));
         let (mask, _) = ring_mask(&rings.model).unwrap();
         let graph = mask.graph().unwrap();
         assert!(graph.nodes().iter().any(|node| node.is("Mod")));
         let inputs: Vec<_> = graph.input_names().collect();
-        assert_eq!(inputs, ["input_ids", &rings.write_indices]);
+        assert_eq!(inputs, ["input_ids", &rings.report.inputs.write_indices]);
     }
 }
