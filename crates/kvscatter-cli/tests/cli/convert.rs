@@ -36,6 +36,14 @@ fn json() {
 }
 
 #[test]
+fn passes_are_explained() {
+    let folder = Folder::with_testdata();
+    let text = folder.run(&format!("convert {CONCAT} -o static.onnx --max-seq 64 --explain")).passed();
+    let tables = text.find("\nPass").unwrap();
+    insta::assert_snapshot!(&text[tables..]);
+}
+
+#[test]
 fn an_input_of_unknown_meaning_is_reported() {
     let folder = Folder::with_testdata();
     let beside = with_token_types(&folder);

@@ -41,9 +41,11 @@ pub(super) fn converted(subject: &Subject<'_, '_>) -> Result<Option<Change>, Onn
     let least_onnxruntime =
         least_onnxruntime(&finished, options).map_err(|error| about(error, &rewritten.origins, graph))?;
     metadata::write(&exported, &rewritten.inputs, &rings, least_onnxruntime, rewritten.model.proto_mut());
-    let [caches, in_rings, fused] = [decoder.caches.len(), rings.by_past.len(), fusions.fused.len()];
-    let what =
-        format!("{caches} caches, {in_rings} of them rings; {fused} attention operations to one node each");
+    let mut what = format!("{} caches", decoder.caches.len());
+    let parts = [(rings.by_past.len(), "of them rings"), (fusions.fused.len(), "attention operations fused")];
+    for (number, part) in parts.into_iter().filter(|(number, _)| *number > 0) {
+        what.push_str(&format!(", {number} {part}"));
+    }
     let proof = format!("masks and values in {} kinds of steps", lanes.len());
     let report = report(exported, fusions, rewritten.inputs, rings, linear_windows, least_onnxruntime);
     let change = Change::new(rewritten.model, rewritten.origins).what(what).proof(proof);
