@@ -131,7 +131,7 @@ impl<'m> Fold<'m> {
         }
     }
 
-    /// Sets a value and clears all computed ones. The value may be an input or any other value. Another value
+    /// Sets a value and clears everything that was computed from it. The value may be an input or any other value, which
     /// is then not computed from its inputs.
     ///
     /// # Errors

@@ -138,15 +138,13 @@ impl Probe {
     }
 
     /// Feeds the inputs of the converted graph to a fold: those of the exported decoder, `write_indices`, and the
-    /// number of slots in use. The first `past` slots of its caches are in use. `unread` is the mask's value for slots
-    /// that are not in use after the step.
+    /// number of slots in use. The first `past` slots of its caches are in use.
     pub(super) fn feed_static<'m>(
         &self,
         graph: &Graph<'m>,
         write_indices: &str,
         growing: &Inputs<'_>,
         slots: Slots<'_>,
-        unread: bool,
         fold: &mut Fold<'m>,
     ) -> Result<(), OnnxError> {
         for &ValueInfo { name, element, .. } in
@@ -161,7 +159,7 @@ impl Probe {
             let (shape, data) = match role {
                 InputRole::AttentionMask => {
                     let shape = vec![self.batch, slots.max_seq];
-                    (shape, Some(self.mask_values(element, slots.max_seq, unread)))
+                    (shape, Some(self.mask_values(element, slots.max_seq, false)))
                 }
                 _ => {
                     let size = |&length| match length {
@@ -177,6 +175,28 @@ impl Probe {
             fold.set(name, Value { element, shape, data })?;
         }
         Ok(())
+    }
+
+    /// Marks the slots that are not in use after the step as real, in the mask of a converted graph. Returns `false` if
+    /// there are none.
+    pub(super) fn feed_unread<'m>(
+        &self,
+        graph: &Graph<'m>,
+        growing: &Inputs<'_>,
+        slots: Slots<'_>,
+        fold: &mut Fold<'m>,
+    ) -> Result<bool, OnnxError> {
+        let masks = growing.inputs.iter().filter(|input| input.role == InputRole::AttentionMask);
+        let mut is_fed = false;
+        for Growing { value: ValueInfo { name, element, .. }, .. } in masks {
+            if graph.is_input(name) && self.total() < slots.max_seq {
+                let (element, shape) = (*element, vec![self.batch, slots.max_seq]);
+                let data = Some(self.mask_values(element, slots.max_seq, true));
+                fold.set(name, Value { element, shape, data })?;
+                is_fed = true;
+            }
+        }
+        Ok(is_fed)
     }
 
     /// Returns the error of this probe. If the error shows that a table of masks or positions is too short,

@@ -192,7 +192,7 @@ impl<'m> Rewritten<'m> {
         let new = exported.inputs.new_tokens().unwrap_or(1);
         let probe = Probe::new(exported.inputs.batch().unwrap_or(1), UNLIMITED.saturating_sub(new), new);
         let mut fold = Fold::new(&graph, exported.external.as_ref());
-        probe.feed_static(&graph, &self.inputs.write_indices, &exported.inputs, slots, false, &mut fold)?;
+        probe.feed_static(&graph, &self.inputs.write_indices, &exported.inputs, slots, &mut fold)?;
         let values = graph.nodes().iter().flat_map(|node| &node.proto().output);
         let mut values = values.filter(|name| !name.is_empty());
         Ok(values.all(|name| fold.known(name).is_ok()) && tables::short(&graph, &mut fold).is_none())
@@ -209,18 +209,18 @@ fn compare<'m>(
     let graph = converted.model.graph()?;
     let outputs = exported.graph.nodes().iter().flat_map(|node| &node.proto().output).map(String::as_str);
     let names = outputs.chain(exported.graph.input_names()).collect();
-    // A slot that is not in use may have any value in the mask. A position that is counted in the whole mask
-    // shows there.
-    let write_indices = &converted.inputs.write_indices;
+    let (write_indices, origins) = (&converted.inputs.write_indices, &converted.origins);
     for Lane { probe, fold: before } in lanes.iter_mut().filter(|lane| lane.probe.new <= slots.most_rows()) {
-        for unread in [false, true] {
-            let mut fold = Fold::new(&graph, exported.external.as_ref());
-            probe.feed_static(&graph, write_indices, &exported.inputs, slots, unread, &mut fold)?;
-            let mut comparison =
-                Comparison { exported: &mut *before, converted: fold, names: &names, sites: &exported.sites };
-            let checked = comparison.check(&graph);
-            let origins = &converted.origins;
-            checked.map_err(|error| probe.capacity(about(error, origins, exported.graph)))?;
+        let mut fold = Fold::new(&graph, exported.external.as_ref());
+        probe.feed_static(&graph, write_indices, &exported.inputs, slots, &mut fold)?;
+        let mut comparison =
+            Comparison { exported: before, converted: fold, names: &names, sites: &exported.sites };
+        let place = |error| probe.capacity(about(error, origins, exported.graph));
+        comparison.check(&graph).map_err(place)?;
+        // A slot that is not in use may have any value in the mask. A position that is counted in the whole mask
+        // shows there.
+        if probe.feed_unread(&graph, &exported.inputs, slots, &mut comparison.converted)? {
+            comparison.check(&graph).map_err(place)?;
         }
     }
     Ok(())

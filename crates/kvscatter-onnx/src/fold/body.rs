@@ -18,8 +18,6 @@ pub(super) struct Body<'m> {
     values: Arc<ValueTable<'m>>,
     /// One state for each value of the table.
     states: Vec<ValueState<'m>>,
-    /// The values that were computed, and those that could not be. All are cleared when a value is set.
-    computed: Vec<ValueId>,
 }
 
 /// A value of the body, and how far it is computed.
@@ -262,7 +260,7 @@ impl<'m> Body<'m> {
             failed: None,
         };
         let states = values.values().iter().map(state).collect();
-        Self { nodes, values, states, computed: Vec::new() }
+        Self { nodes, values, states }
     }
 
     /// Returns the index of a value.
@@ -298,7 +296,6 @@ impl<'m> Body<'m> {
     pub(super) fn store(&mut self, id: ValueId, known: KnownValue, level: Level) {
         if let Some(state) = self.states.get_mut(id.index()) {
             (state.known, state.level) = (Some(known), level);
-            self.computed.push(id);
         }
     }
 
@@ -306,25 +303,34 @@ impl<'m> Body<'m> {
     pub(super) fn fail(&mut self, id: ValueId, level: Level) {
         if let Some(state) = self.states.get_mut(id.index()) {
             state.failed = Some(state.failed.map_or(level, |failed| failed.min(level)));
-            self.computed.push(id);
         }
     }
 
-    /// Sets a value and clears all computed ones.
-    ///
-    /// Each computed value is cleared only once, so the time to set many values in a row is proportional to
-    /// their number.
+    /// Sets a value and clears everything that was computed from it.
     pub(super) fn set(&mut self, id: ValueId, value: Value) {
-        for at in std::mem::take(&mut self.computed) {
-            if let Some(state) =
-                self.states.get_mut(at.index()).filter(|state| !matches!(state.source, Source::Set))
-            {
-                (state.known, state.level, state.failed) = (None, Level::Nothing, None);
-            }
-        }
+        self.clear_after(id);
         if let Some(state) = self.states.get_mut(id.index()) {
             let known = Some(KnownValue::Value(value));
             *state = ValueState { source: Source::Set, known, level: Level::Values, failed: None, ..*state };
+        }
+    }
+
+    /// Clears what was computed from a value. A value that was not needed yet was not used either.
+    fn clear_after(&mut self, id: ValueId) {
+        let mut open = vec![id];
+        while let Some(id) = open.pop() {
+            let users = self.values.value(id).into_iter().flat_map(|value| &value.uses);
+            let outputs =
+                users.filter_map(|user| self.values.of_node(user.node)).flat_map(|node| &node.outputs);
+            for &output in outputs.flatten() {
+                if let Some(state) = self.states.get_mut(output.index())
+                    && !matches!(state.source, Source::Set)
+                    && (state.known.is_some() || state.failed.is_some())
+                {
+                    (state.known, state.level, state.failed) = (None, Level::Nothing, None);
+                    open.push(output);
+                }
+            }
         }
     }
 

@@ -215,7 +215,7 @@ fn for_each_step(model: &Model, least: usize, check: impl Fn(&Probe, usize, &Val
 /// Returns the mask that the attention of a converted decoder reads.
 fn mask(graph: &Graph<'_>, inputs: &Inputs<'_>, probe: &Probe, slots: Slots<'_>) -> Value {
     let mut fold = Fold::new(graph, None);
-    probe.feed_static(graph, "write_indices", inputs, slots, false, &mut fold).unwrap();
+    probe.feed_static(graph, "write_indices", inputs, slots, &mut fold).unwrap();
     fold.value(mask_of(graph)).unwrap().clone()
 }
 
