@@ -16,7 +16,7 @@ pub(crate) mod error;
 mod hazards;
 mod pairs;
 mod part;
-mod rings;
+mod readers;
 mod roles;
 mod rotary;
 mod samples;

@@ -38,10 +38,11 @@ pub(crate) struct Editor<'p> {
     /// The inputs and outputs of the graph by name.
     declared: BTreeMap<String, Vec<Declared>>,
     removed: BTreeSet<usize>,
-    /// The node of the graph before the changes that each node comes from. A new node comes from the node that was
-    /// removed last, because it takes its place.
+    /// The node of the graph before the changes that each node comes from.
     origins: Vec<Option<usize>>,
-    last_removed: Option<usize>,
+    /// The origin of the nodes that are added next: that of the node which was removed last, because they take its
+    /// place, or the one that [`set_origin`](Self::set_origin) sets.
+    origin: Option<usize>,
     /// The values whose type or shape may have changed.
     changed: BTreeSet<String>,
     /// The inputs of the graph that are dropped if no node reads them.
@@ -81,7 +82,7 @@ impl<'p> Editor<'p> {
             declared: BTreeMap::new(),
             removed: BTreeSet::new(),
             origins: Vec::new(),
-            last_removed: None,
+            origin: None,
             changed: BTreeSet::new(),
             unread: BTreeSet::new(),
             constants: BTreeMap::new(),
@@ -135,7 +136,7 @@ impl<'p> Editor<'p> {
         let output = proto.output.first().cloned().unwrap_or_default();
         let index = self.nodes().len();
         self.graph().node.push(proto);
-        self.origins.push(self.last_removed);
+        self.origins.push(self.origin);
         self.index(index);
         output
     }
@@ -190,12 +191,18 @@ impl<'p> Editor<'p> {
     /// Removes a node. Another node must then produce its outputs, unless no node reads them.
     pub(crate) fn remove_node(&mut self, index: usize) {
         self.removed.insert(index);
-        self.last_removed = self.origins.get(index).copied().flatten();
+        self.origin = self.origins.get(index).copied().flatten();
         for output in self.model.graph.node.get(index).into_iter().flat_map(|node| &node.output) {
             if self.producers.get(output) == Some(&index) {
                 self.producers.remove(output);
             }
         }
+    }
+
+    /// Makes the nodes that are added next come from the node that produces a value.
+    pub(crate) fn set_origin(&mut self, value: &str) {
+        let producer = self.producer(value).and_then(|node| self.origins.get(node).copied().flatten());
+        self.origin = producer.or(self.origin);
     }
 
     /// Replaces a node with one that produces the same values, with the same types and shapes.

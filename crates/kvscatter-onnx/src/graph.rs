@@ -202,7 +202,7 @@ impl<'m> Graph<'m> {
     pub(crate) fn computed_from(&self, values: impl IntoIterator<Item = &'m str>) -> BTreeSet<&'m str> {
         let mut computed: BTreeSet<&str> = values.into_iter().collect();
         // A shape contains no elements.
-        for node in self.nodes.iter().filter(|node| !node.is("Shape")) {
+        for node in self.nodes.iter().filter(|node| !node.reads_shape()) {
             if node.reads().iter().any(|name| computed.contains(name)) {
                 computed.extend(node.outputs());
             }
@@ -326,6 +326,11 @@ impl<'m> Node<'m> {
     /// Returns the values at all inputs, each `None` if the input is absent.
     pub fn inputs(&self) -> impl ExactSizeIterator<Item = Option<&'m str>> + use<'m> {
         self.proto.input.iter().map(|name| Some(name.as_str()).filter(|name| !name.is_empty()))
+    }
+
+    /// Returns `true` if the node reads only the shape of its input.
+    pub(crate) fn reads_shape(&self) -> bool {
+        self.is("Shape") || self.is("Size")
     }
 
     /// Returns the values at all outputs that are not absent.

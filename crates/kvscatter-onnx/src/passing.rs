@@ -1,7 +1,7 @@
 //! Which operators pass a value on, and what they do to it.
 //!
-//! Every search that follows a value through a graph uses this table, so an operator that is added here is followed
-//! everywhere. The walk of a [conversion](crate::convert) knows shapes as well, and has a table of its own.
+//! Searches that know only the structure of a graph use this table. The walk of a [conversion](crate::convert) also knows
+//! shapes, and uses the table of idioms.
 
 use crate::{Graph, Node};
 

@@ -1,7 +1,8 @@
 //! Proves that two small graphs compute the same, by evaluating both on the same values.
 //!
-//! A proof is a comparison of numbers, not of structures. Whoever asks chooses the values, so that every part of the
-//! graphs counts. Equal questions are answered once, and all questions of one model share a budget of work.
+//! A proof is a comparison of numbers, not of structures. The caller chooses the values, so that every part of the
+//! graphs counts. A question that was proved is not evaluated again, and all questions of one model share a budget of
+//! work.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
@@ -16,7 +17,7 @@ use crate::{DEFAULT_MEMORY_LIMIT, Graph, OnnxError, random_inputs};
 #[derive(Debug, PartialEq)]
 pub(crate) struct Question {
     pub(crate) before: ModelProto,
-    /// The graph that shall take the place of the other one. It has as many outputs.
+    /// The graph that takes the place of the other one, with as many outputs.
     pub(crate) after: ModelProto,
     /// What is known about the inputs of both graphs, once for each evaluation of a kind.
     pub(crate) known: Vec<BTreeMap<String, Value>>,
@@ -82,6 +83,9 @@ impl Prover {
         for Case { given, rows } in cases(&question)? {
             let before = self.outputs(&question.before, &given).map_err(Inequality::Before)?;
             let after = self.outputs(&question.after, &given)?;
+            if before.len() != after.len() {
+                return Err(Inequality::Shape { output: before.len().min(after.len()) });
+            }
             for (output, (before, after)) in before.iter().zip(&after).enumerate() {
                 let tolerance = tolerance(question.rounded.unwrap_or(before.element));
                 compare(output, [before, after], rows.as_deref(), tolerance)?;

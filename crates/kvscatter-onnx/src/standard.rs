@@ -29,7 +29,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use node::{Replacing, Standard};
 use proof::FormProofs;
-use rule::rule;
+use rule::{Rule, rule};
 
 use crate::decoder::Decoder;
 use crate::edit::{Editor, Origins};
@@ -77,19 +77,11 @@ pub(crate) fn standardize<'m>(
     let mut replaced = BTreeMap::new();
     for node in graph.nodes() {
         let Some(rule) = rule(node) else { continue };
-        let result = check_positions(node, graph).and_then(|()| facts(node, fold)).and_then(|facts| {
-            // A node with an open input, as in a mixture of experts, cannot be proved. It stays.
-            let Some(facts) = facts else { return Ok(()) };
-            let replacing = Replacing { node: node.proto(), facts: &facts };
-            // The proof evaluates nodes that the file does not have.
-            proofs.prove(&rule, &replacing).map_err(OnnxError::into_root)?;
-            standard.editor.remove_node(node.index());
-            (rule.replace)(&mut standard, &replacing)?;
+        let is_replaced = replace(&mut standard, &mut proofs, (node, &rule), graph, fold);
+        if is_replaced.map_err(|error| node.error_within(error))? {
             let count = replaced.entry(node.op_type()).or_default();
             *count = usize::saturating_add(*count, 1);
-            Ok(())
-        });
-        result.map_err(|error| node.error_within(error))?;
+        }
     }
     let origins = editor.finish()?;
     drop_unused_imports(model);
@@ -97,17 +89,23 @@ pub(crate) fn standardize<'m>(
     Ok(Standardized { replaced, origins })
 }
 
-/// Refuses a `GroupQueryAttention` whose positions the graph computes. In a first run the operator uses only the
-/// first of them, as an offset. Positions that a caller feeds are consecutive, so all of them can be used.
-fn check_positions(node: &Node<'_>, graph: &Graph<'_>) -> Result<(), OnnxError> {
-    let positions = node.input(9).filter(|_| node.op_type() == "GroupQueryAttention");
-    match positions {
-        Some(positions) if !graph.input_names().any(|name| name == positions) => Err(NoStandardForm::Form {
-            what: "position_ids of GroupQueryAttention that the graph computes".into(),
-        }
-        .into()),
-        _ => Ok(()),
-    }
+/// Replaces a node after a proof. Returns `false` if an input of the node is open.
+fn replace<'m>(
+    standard: &mut Standard<'_, '_>,
+    proofs: &mut FormProofs,
+    (node, rule): (&Node<'m>, &Rule),
+    graph: &Graph<'m>,
+    fold: &mut Fold<'m>,
+) -> Result<bool, OnnxError> {
+    group_query::check_positions(node, graph)?;
+    // A node with an open input, as in a mixture of experts, cannot be proved. It stays.
+    let Some(facts) = facts(node, fold)? else { return Ok(false) };
+    let replacing = Replacing { node: node.proto(), facts: &facts };
+    // The proof evaluates nodes that the file does not have.
+    proofs.prove(rule, &replacing).map_err(OnnxError::into_root)?;
+    standard.editor.remove_node(node.index());
+    (rule.replace)(standard, &replacing)?;
+    Ok(true)
 }
 
 /// Returns what is known about each input of a node, or `None` if an input is open.

@@ -122,7 +122,7 @@ fn has_graph(node: &Node<'_>) -> bool {
 fn reading(node: &Node<'_>, pasts: &BTreeMap<&str, &Cache<'_>>) -> Option<ConvertRefusal> {
     let is_writer =
         |cache: &Cache<'_>| cache.writer.as_ref().is_some_and(|writer| writer.index() == node.index());
-    if node.is("Shape") || node.is("Size") || node.is("Identity") {
+    if node.reads_shape() || node.is("Identity") {
         return None;
     }
     let mut read = node.proto().input.iter().filter_map(|name| pasts.get(name.as_str()));

@@ -41,10 +41,10 @@ impl<'b> Comparison<'_, '_, 'b> {
                 has_slots |= self.sites.has_slots(name);
                 if self.is_new(name) {
                     // New values are caches, scores and masks. Their shapes must be known.
-                    is_arithmetic |= known(self.converted.value(name)?).is_none();
+                    is_arithmetic |= elements(self.converted.value(name)?).is_none();
                     continue;
                 }
-                if self.converted.known(name)?.is_some_and(|after| known(after).is_some()) {
+                if self.converted.known(name)?.is_some_and(|after| elements(after).is_some()) {
                     continue;
                 }
                 is_arithmetic = true;
@@ -103,14 +103,14 @@ fn dependence(name: &str) -> ConvertRefusal {
 
 /// Returns the elements if they are known and there is at least one. Values without elements are compared by
 /// their shapes only.
-fn known(value: &Value) -> Option<&Values> {
+fn elements(value: &Value) -> Option<&Values> {
     value.data.as_ref().filter(|_| !value.shape.contains(&0))
 }
 
 /// Returns `true` if both values have the same elements, or if the elements of neither are known. The first
 /// value may have its elements once for all samples.
 fn agree(before: &Value, after: &Value) -> bool {
-    let (first, second) = match (known(before), known(after)) {
+    let (first, second) = match (elements(before), elements(after)) {
         (None, None) => return true,
         (Some(first), Some(second)) => (first, second),
         _ => return false,

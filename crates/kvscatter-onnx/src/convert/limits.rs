@@ -30,8 +30,9 @@ impl Limits {
         self.right.map_or(rule, |right| rule.right(right))
     }
 
-    pub(super) fn hides(self, own: usize, slot: usize) -> bool {
-        let is_beyond = |limit: Option<usize>, distance: usize| limit.is_some_and(|limit| distance > limit);
-        is_beyond(self.left, own.saturating_sub(slot)) || is_beyond(self.right, slot.saturating_sub(own))
+    /// Returns `true` if a token does not see a slot among this many tokens.
+    pub(super) fn hides(self, tokens: usize, own: usize, slot: usize) -> bool {
+        let [length, own] = [tokens, own].map(|number| i64::try_from(number).unwrap_or(i64::MAX));
+        !self.of_slots(tokens).sees(length, own, slot)
     }
 }

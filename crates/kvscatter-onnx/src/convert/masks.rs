@@ -323,9 +323,9 @@ impl Masks {
         Ok(())
     }
 
-    /// Returns what each mask adds to the score of the token's own slot, or 0 if that hides the slot. If the masks add
-    /// more than [`MAX_BASE`] together, all are 0. Numbers are compared with them, because a softmax ignores what is
-    /// added to all scores of a token.
+    /// Returns what each mask adds to the score of the token's own slot. Other numbers are compared with it, because a
+    /// softmax ignores what is added to all scores of a token. It is 0 if the mask hides the slot, and if the masks
+    /// together add more than [`MAX_BASE`].
     fn bases(&self, row: &Row<'_>, head: usize) -> Result<Vec<f64>, OnnxError> {
         let base = |mask| {
             let own = self.added(mask, (row.sample, head, row.token, row.own()))?;
@@ -346,7 +346,7 @@ impl Masks {
         (rule, biased): (&Rule, usize),
         (head, slot): (usize, usize),
     ) -> Result<Score, OnnxError> {
-        let is_hidden = self.limits.hides(row.own(), slot);
+        let is_hidden = self.limits.hides(row.probe.total(), row.own(), slot);
         let mut score = Score { is_hidden, other: None };
         for (mask, base) in self.masks.iter().zip(bases) {
             let absolute = self.added(mask, (row.sample, head, row.token, slot))?;

@@ -60,7 +60,7 @@ impl Change {
 
 /// Converts an error about a node of a changed graph to an error about the node that it comes from, because the user has
 /// only the exported model.
-pub(super) fn about(mut error: OnnxError, origins: &Origins, exported: &Graph<'_>) -> OnnxError {
+pub(super) fn at_origin(mut error: OnnxError, origins: &Origins, exported: &Graph<'_>) -> OnnxError {
     let place = match error.cause_mut() {
         Some(ConvertError::Capacity { cause, .. }) => &mut **cause,
         _ => &mut error,

@@ -1,13 +1,14 @@
 //! The passes of a conversion, in order.
 //!
-//! A pass proposes a change by structure, and proves by evaluation what it keeps. If the proof fails, the conversion ends
-//! with an error that names a node of the exported model. A pass that finds nothing to change returns `None`, and then
-//! costs no copy of the model.
+//! A pass proposes a change by structure, and states what it keeps. The report says how that is known: by the schemas of
+//! operators, because a change of type is exact, or by an evaluation of both decoders. If an evaluation differs, the
+//! conversion ends with an error that names a node of the exported model. A pass that finds nothing to change copies
+//! nothing.
 
 use std::borrow::Cow;
 
 use super::options::ConvertOptions;
-use super::pass::{Change, Pass, Subject, about};
+use super::pass::{Change, Pass, Subject, at_origin};
 use super::probes::Padding;
 use super::report::{Claim, PassReport, Report};
 use super::{caches, form, static_caches, to_standard};
@@ -31,7 +32,7 @@ pub(super) struct Passed<'m> {
     pub(super) report: Report,
 }
 
-/// Runs passes. The graph and the caches of a decoder are found once after each change.
+/// Runs passes. The graph and the caches of a decoder are found once after each change but the last.
 ///
 /// # Errors
 /// Returns the errors of the passes. If one names a node, it is a node of this model.
@@ -48,16 +49,18 @@ pub(super) fn run<'m>(
     let (model, report) = (Cow::Borrowed(model), Report::default());
     let mut passed = Passed { model, padding: Padding::Anywhere, report };
     let mut open = passes.iter();
-    loop {
+    while open.len() > 0 {
         let padding = passed.padding;
         let changed = first_change(&passed.model, options, padding, &mut open);
-        let Some((pass, change)) = changed.map_err(|error| about(error, &origins, &exported))? else { break };
+        let Some((pass, change)) = changed.map_err(|error| at_origin(error, &origins, &exported))? else {
+            break;
+        };
         origins = change.origins.after(&origins);
-        let pass =
-            PassReport { name: pass.name, claim: pass.claim, change: change.what, proof: change.proof };
-        let mut passes = std::mem::take(&mut passed.report.passes);
-        passes.push(pass);
-        passed.report = Report { passes, ..change.report.unwrap_or_default() };
+        let Change { what, proof, .. } = change;
+        passed.report.passes.push(PassReport { name: pass.name, claim: pass.claim, change: what, proof });
+        if let Some(report) = change.report {
+            passed.report = Report { passes: std::mem::take(&mut passed.report.passes), ..report };
+        }
         passed.padding = change.padding.unwrap_or(padding);
         passed.model = Cow::Owned(change.model);
     }
@@ -69,12 +72,12 @@ fn first_change<'p>(
     model: &Model,
     options: ConvertOptions,
     padding: Padding,
-    open: &mut impl Iterator<Item = &'p Pass>,
+    open: &mut std::slice::Iter<'p, Pass>,
 ) -> Result<Option<(&'p Pass, Change)>, OnnxError> {
     let graph = model.graph()?;
     let decoder = Decoder::from_graph(&graph)?;
     let subject = Subject { model, graph: &graph, decoder: &decoder, options, padding };
-    for pass in open {
+    for pass in open.by_ref() {
         if let Some(change) = (pass.run)(&subject)? {
             return Ok(Some((pass, change)));
         }

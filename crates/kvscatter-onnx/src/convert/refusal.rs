@@ -109,6 +109,9 @@ pub enum ConvertRefusal {
     /// The scores are not masked, so attention would read empty slots.
     #[error("the scores are not masked: attention would read empty slots")]
     Unmasked,
+    /// Several attention operations share a mask and have different windows or biases.
+    #[error("{value:?} is masked for several attention operations whose windows or biases differ")]
+    SharedMask { value: String },
     /// The scores are not `[batch, .., new tokens, slots]`.
     #[error("the scores of rank {rank} are not [batch, .., new tokens, slots]")]
     ScoresShape { rank: usize },

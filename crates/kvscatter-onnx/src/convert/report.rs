@@ -110,7 +110,7 @@ pub struct InputReport {
     /// if the decoder has no `Attention` nodes.
     pub nonpad_kv_seqlen: Option<String>,
     /// The name of the input that marks the slots of real tokens, now `[batch, max_seq]`. It is `None` if the
-    /// decoder has no such input.
+    /// decoder has no such input, or if all caches are rings and nothing reads it.
     pub attention_mask: Option<String>,
     /// The inputs whose meaning the graph does not show. They are not changed, and only a caller who knows their values
     /// can run the model.

@@ -111,7 +111,7 @@ fn rewrite_masks(rewriter: &mut Rewriter<'_, '_, '_>, sites: &Sites<'_>) -> Resu
         let rule = Rule { window: site.rule().window, bias: bias.cloned() };
         let place = places.entry(mask.node.index()).or_insert_with(|| (hides, rule.clone()));
         if *place != (hides, rule) {
-            return Err(mask.node.error(ConvertRefusal::Reader { value: mask.output.to_owned() }));
+            return Err(mask.node.error(ConvertRefusal::SharedMask { value: mask.output.to_owned() }));
         }
         if rewriter.editor.producer(mask.output) != Some(mask.node.index()) {
             continue;
@@ -155,6 +155,7 @@ fn replace(rewriter: &mut Rewriter<'_, '_, '_>, replacement: &Replacement<'_>) -
         Replacement::Columns { value, .. } => (value, ElementType::Int64),
     };
     // The new value may depend on inputs of the old value, but not on the old value.
+    rewriter.editor.set_origin(value);
     let new = rewriter.editor.fresh("by_slot");
     rewriter.editor.replace_uses(value, &new);
     let last = match *replacement {

@@ -119,8 +119,8 @@ impl<'e, 'p, 'm> Rewriter<'e, 'p, 'm> {
         };
         let tokens = self.editor.range(&new)?;
         let one = self.editor.ints(&[1])?;
-        let first = self.node("Unsqueeze", &[&self.write_indices.clone(), &one])?;
-        self.node("Add", &[&first, &tokens])
+        let first = self.shared("Unsqueeze", &[&self.write_indices.clone(), &one])?;
+        self.shared("Add", &[&first, &tokens])
     }
 
     /// Adds the visibility of slots for scores of this layout: bool `[batch, 1.., new tokens, slots]`, or
@@ -131,7 +131,7 @@ impl<'e, 'p, 'm> Rewriter<'e, 'p, 'm> {
             Layout::Merged { heads } => {
                 let visible = self.visible_at_rank(RANK, window)?;
                 let shape = self.editor.ints(&[1, i64::try_from(heads).unwrap_or(i64::MAX), 1, 1])?;
-                let repeated = self.node("Expand", &[&visible, &shape])?;
+                let repeated = self.shared("Expand", &[&visible, &shape])?;
                 let merged = self.merged(&repeated)?;
                 self.editor.shared(merged)
             }
@@ -148,21 +148,21 @@ impl<'e, 'p, 'm> Rewriter<'e, 'p, 'm> {
             return Ok(visible);
         }
         let heads = self.editor.ints(&heads)?;
-        self.node("Unsqueeze", &[&visible, &heads])
+        self.shared("Unsqueeze", &[&visible, &heads])
     }
 
     /// Adds the nodes that compute the rule of visibility. They state the rule again, because a runtime evaluates
     /// them. A test of `masks.rs` compares them with the rule.
     fn visible_to_tokens(&mut self) -> Result<String, OnnxError> {
         let (slots, positions) = (self.slots()?, self.positions_by_slot()?);
-        let causal = self.node("LessOrEqual", &[&slots, &positions])?;
+        let causal = self.shared("LessOrEqual", &[&slots, &positions])?;
         let Some(mask) = self.decoder.input(InputRole::AttentionMask).map(|mask| mask.name) else {
             return Ok(causal);
         };
         let real = self.editor.shared(NewNode::cast(mask, ElementType::Bool))?;
         let one = self.editor.ints(&[1])?;
-        let real = self.node("Unsqueeze", &[&real, &one])?;
-        self.node("And", &[&causal, &real])
+        let real = self.shared("Unsqueeze", &[&real, &one])?;
+        self.shared("And", &[&causal, &real])
     }
 
     /// Adds the nodes that also hide what is before the window of a token.
@@ -173,9 +173,9 @@ impl<'e, 'p, 'm> Rewriter<'e, 'p, 'm> {
             ElementType::Int64 => self.editor.scalar_i64(i64::try_from(window.size).unwrap_or(i64::MAX))?,
             element => self.editor.float(element, to_float(window.size))?,
         };
-        let before = self.node("Sub", &[&tokens, &size])?;
-        let near = self.node("Greater", &[&slots, &before])?;
-        self.node("And", &[&visible, &near])
+        let before = self.shared("Sub", &[&tokens, &size])?;
+        let near = self.shared("Greater", &[&slots, &before])?;
+        self.shared("And", &[&visible, &near])
     }
 
     /// Adds the places whose differences are distances.
@@ -190,13 +190,13 @@ impl<'e, 'p, 'm> Rewriter<'e, 'p, 'm> {
         let element = ElementType::Float32;
         let real = self.editor.shared(NewNode::cast(&real, element))?;
         let one = self.editor.scalar_i64(1)?;
-        let counts = self.node("CumSum", &[&real, &one])?;
+        let counts = self.shared("CumSum", &[&real, &one])?;
         let positions = self.positions()?;
         let own = NewNode::new("GatherElements", &[&counts, &positions]).int("axis", 1);
         let own = self.editor.shared(own)?;
         let (second, last) = (self.editor.ints(&[1])?, self.editor.ints(&[2])?);
-        let slots = self.node("Unsqueeze", &[&counts, &second])?;
-        Ok(Places { slots, tokens: self.node("Unsqueeze", &[&own, &last])?, element })
+        let slots = self.shared("Unsqueeze", &[&counts, &second])?;
+        Ok(Places { slots, tokens: self.shared("Unsqueeze", &[&own, &last])?, element })
     }
 
     /// Adds the numbers of all slots, int64 `[slots]`. Returns the name.
@@ -210,7 +210,7 @@ impl<'e, 'p, 'm> Rewriter<'e, 'p, 'm> {
     fn positions_by_slot(&mut self) -> Result<String, OnnxError> {
         let positions = self.positions()?;
         let two = self.editor.ints(&[2])?;
-        self.node("Unsqueeze", &[&positions, &two])
+        self.shared("Unsqueeze", &[&positions, &two])
     }
 
     /// Returns the name of the input with the number of slots in use after this step, and adds it if
@@ -231,7 +231,7 @@ impl<'e, 'p, 'm> Rewriter<'e, 'p, 'm> {
         Ok(NewNode::new("Reshape", &[value, &shape]))
     }
 
-    fn node(&mut self, op_type: &str, inputs: &[&str]) -> Result<String, OnnxError> {
+    fn shared(&mut self, op_type: &str, inputs: &[&str]) -> Result<String, OnnxError> {
         self.editor.shared(NewNode::new(op_type, inputs))
     }
 }

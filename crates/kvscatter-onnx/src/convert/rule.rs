@@ -64,7 +64,7 @@ impl Rule {
         visible.zip(distances).map(|(visible, distance)| visible.then_some(distance)).collect()
     }
 
-    /// Returns which slots a new token sees. They contain real tokens, and causality and the window show them.
+    /// Returns which slots a new token sees: those of real tokens, up to its own and within its window.
     pub(super) fn visible(&self, probe: &Probe, sample: usize, token: usize) -> Vec<bool> {
         let causal = Visibility::new(Mode::Linear, probe.total()).causal();
         let rule = self.window.map_or(causal, |window| causal.window(window.size));

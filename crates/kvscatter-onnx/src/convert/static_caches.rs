@@ -10,7 +10,7 @@ use super::exported::{Exported, Lane};
 use super::fusion::{Fusions, Operands};
 use super::length::{self, Replacement};
 use super::options::ConvertOptions;
-use super::pass::{Change, Subject, about};
+use super::pass::{Change, Subject, at_origin};
 use super::probe::Probe;
 use super::refusal::ConvertRefusal;
 use super::report::{AttentionReport, CacheReport, InputReport, KeptState, Report};
@@ -39,7 +39,7 @@ pub(super) fn converted(subject: &Subject<'_, '_>) -> Result<Option<Change>, Onn
     // Sessions find the caches of the converted model in this way.
     Decoder::from_graph(&finished)?;
     let least_onnxruntime =
-        least_onnxruntime(&finished, options).map_err(|error| about(error, &rewritten.origins, graph))?;
+        least_onnxruntime(&finished, options).map_err(|error| at_origin(error, &rewritten.origins, graph))?;
     metadata::write(&exported, &rewritten.inputs, &rings, least_onnxruntime, rewritten.model.proto_mut());
     let mut what = format!("{} caches", decoder.caches.len());
     let parts = [(rings.by_past.len(), "of them rings"), (fusions.fused.len(), "attention operations fused")];
@@ -215,7 +215,7 @@ fn compare<'m>(
         probe.feed_static(&graph, write_indices, &exported.inputs, slots, &mut fold)?;
         let mut comparison =
             Comparison { exported: before, converted: fold, names: &names, sites: &exported.sites };
-        let place = |error| probe.capacity(about(error, origins, exported.graph));
+        let place = |error| probe.capacity(at_origin(error, origins, exported.graph));
         comparison.check(&graph).map_err(place)?;
         // A slot that is not in use may have any value in the mask. A position that is counted in the whole mask
         // shows there.

@@ -149,7 +149,7 @@ fn by_present<'r>(
 /// Returns how many times nodes read each present, not counting nodes that read its shape only.
 fn reads<'m>(graph: &Graph<'_>, caches: &[Cache<'m>]) -> BTreeMap<&'m str, usize> {
     let mut reads: BTreeMap<_, usize> = caches.iter().map(|cache| (cache.present, 0)).collect();
-    for node in graph.nodes().iter().filter(|node| !node.is("Shape") && !node.is("Size")) {
+    for node in graph.nodes().iter().filter(|node| !node.reads_shape()) {
         for input in &node.proto().input {
             if let Some(reads) = reads.get_mut(input.as_str()) {
                 *reads = reads.saturating_add(1);

@@ -1,6 +1,6 @@
 //! Follows a value back to the value that it is a copy of, through nodes that pass on one tensor.
 
-use crate::passing::passed_on;
+use crate::passing::{Passing, passed_on};
 use crate::{Graph, Node};
 
 /// The maximum number of nodes that are followed in a row. It bounds the time for a hostile graph.
@@ -36,9 +36,11 @@ impl<'m> Path<'m> {
     pub(super) fn axis_at_source(&self, axis: usize) -> Option<usize> {
         let mut axis = axis;
         for node in self.steps.iter().rev() {
-            axis = match node.op_type() {
-                "Reshape" | "Squeeze" | "Unsqueeze" | "Flatten" => return None,
-                "Transpose" => usize::try_from(*node.attribute("perm")?.ints.get(axis)?).ok()?,
+            axis = match Passing::of_node(node) {
+                Some(Passing::Reshapes) => return None,
+                Some(Passing::Transposes) => {
+                    usize::try_from(*node.attribute("perm")?.ints.get(axis)?).ok()?
+                }
                 _ => axis,
             };
         }

@@ -5,7 +5,7 @@
 pub(crate) struct Origins(Vec<Option<usize>>);
 
 impl Origins {
-    /// Creates the origins of nodes in order. A node that was added for several others has none.
+    /// Creates the origins of nodes in order. A node may have none.
     pub(crate) fn new(nodes: impl IntoIterator<Item = Option<usize>>) -> Self {
         Self(nodes.into_iter().collect())
     }

@@ -13,8 +13,8 @@ use super::attention::{Appending, by_head, split};
 use super::node::{Replacing, Standard, no_form};
 use super::rotary::partial;
 use super::sunk;
-use crate::OnnxError;
 use crate::edit::NewNode;
+use crate::{Graph, Node, OnnxError};
 
 /// The inputs that have a standard form.
 const INPUTS: [(usize, &str); 14] = [
@@ -27,7 +27,7 @@ const INPUTS: [(usize, &str); 14] = [
     (6, "total_sequence_length"),
     (7, "cos_cache"),
     (8, "sin_cache"),
-    (9, "position_ids"),
+    (POSITIONS, "position_ids"),
     (10, "attention_bias"),
     (11, "head_sink"),
     (14, "q_norm_weight"),
@@ -54,6 +54,21 @@ const ATTRIBUTES: [&str; 17] = [
     "k_quant_type",
     "v_quant_type",
 ];
+
+/// The index of the input with positions.
+const POSITIONS: usize = 9;
+
+/// Refuses a `GroupQueryAttention` whose positions the graph computes. In a first run the operator uses only the
+/// first of them, as an offset. Positions that a caller feeds are consecutive, so all of them can be used.
+pub(super) fn check_positions(node: &Node<'_>, graph: &Graph<'_>) -> Result<(), OnnxError> {
+    let positions = node.input(POSITIONS).filter(|_| node.op_type() == "GroupQueryAttention");
+    match positions {
+        Some(positions) if !graph.input_names().any(|name| name == positions) => {
+            Err(no_form("position_ids of GroupQueryAttention that the graph computes"))
+        }
+        _ => Ok(()),
+    }
+}
 
 /// Replaces the operator.
 pub(super) fn group_query_attention(

@@ -12,7 +12,9 @@ use kvscatter_onnx::convert::{
 use kvscatter_onnx::internal::{MaskRule, mask_rule};
 use kvscatter_onnx::{Model, Node, OnnxError, RuntimeVersion};
 
-use crate::support::{Nodes, declare, float, graph_mut, insert, load, maker, refusal, reroute, values};
+use crate::support::{
+    Nodes, counts, declare, float, graph_mut, insert, load, maker, refusal, reroute, values,
+};
 
 const SLOTS: usize = 16;
 
@@ -132,15 +134,7 @@ fn attributes(attention: &Node<'_>) -> (f32, f32, i64) {
 fn fused(what: &str, form: &Form<'_>) -> (f32, f32, i64) {
     let converted = converted(form);
     let kept: Vec<_> = converted.report.attention.kept.iter().map(|kept| kept.reason.to_string()).collect();
-    assert_eq!(
-        (
-            converted.report.attention.count,
-            converted.report.attention.nodes,
-            converted.report.attention.fused
-        ),
-        (1, 1, 1),
-        "{what}: {kept:?}"
-    );
+    assert_eq!(counts(&converted), (1, 1, 1), "{what}: {kept:?}");
     let graph = converted.model.graph().unwrap();
     let attention = *graph.nodes().iter().find(|node| node.is("Attention")).unwrap();
     assert_eq!(
@@ -168,14 +162,7 @@ fn fused(what: &str, form: &Form<'_>) -> (f32, f32, i64) {
 /// Checks that the attention of a decoder stays as it is, and returns the reason.
 pub(super) fn kept(form: &Form<'_>) -> KeptReason {
     let mut converted = converted(form);
-    assert_eq!(
-        (
-            converted.report.attention.count,
-            converted.report.attention.nodes,
-            converted.report.attention.fused
-        ),
-        (1, 0, 0)
-    );
+    assert_eq!(counts(&converted), (1, 0, 0));
     assert!(op_types(&converted).contains(&"Softmax") && !op_types(&converted).contains(&"Attention"));
     assert_eq!(converted.report.inputs.nonpad_kv_seqlen, None);
     let kept = converted.report.attention.kept.remove(0);
@@ -354,14 +341,7 @@ fn a_cap_stays_for_an_older_onnx_runtime() {
     assert_eq!(convert(&model, options("1.27")).unwrap().report.attention.fused, 1);
     let converted = convert(&model, options("1.26.9")).unwrap();
     assert_eq!(converted.model.metadata("kvscatter.least_onnxruntime"), Some("1.25"));
-    assert_eq!(
-        (
-            converted.report.attention.count,
-            converted.report.attention.nodes,
-            converted.report.attention.fused
-        ),
-        (1, 0, 0)
-    );
+    assert_eq!(counts(&converted), (1, 0, 0));
     let reasons: Vec<_> = converted.report.attention.kept.iter().map(|kept| &kept.reason).collect();
     assert!(matches!(*reasons, [KeptReason::Softcap]), "{reasons:?}");
     assert!(op_types(&converted).contains(&"Tanh") && !op_types(&converted).contains(&"Attention"));
@@ -579,25 +559,11 @@ fn types_of_queries_and_caches_must_be_equal() {
 fn keep_attention_leaves_every_node() {
     let options = ConvertOptions::new(SLOTS).keep_attention(true);
     let converted = convert(&Form::grouped().model(), options).unwrap();
-    assert_eq!(
-        (
-            converted.report.attention.count,
-            converted.report.attention.nodes,
-            converted.report.attention.fused
-        ),
-        (1, 0, 0)
-    );
+    assert_eq!(counts(&converted), (1, 0, 0));
     assert!(converted.report.attention.kept.is_empty() && converted.report.inputs.nonpad_kv_seqlen.is_none());
     assert!(op_types(&converted).contains(&"Expand") && op_types(&converted).contains(&"Softmax"));
     // Nodes that the exporter wrote as Attention are not kept, because they have the past as inputs.
     let exported = load("mobius-llama-dynamic");
     let converted = convert(&exported, options).unwrap();
-    assert_eq!(
-        (
-            converted.report.attention.count,
-            converted.report.attention.nodes,
-            converted.report.attention.fused
-        ),
-        (2, 2, 0)
-    );
+    assert_eq!(counts(&converted), (2, 2, 0));
 }

@@ -6,6 +6,7 @@ use kvscatter::ElementType::Float16;
 use kvscatter_onnx::convert::KeptReason;
 
 use crate::fusion::{BY_POSITION, CAPPED, Form, TILED_HEADS, converted, kept, op_types, refused_value};
+use crate::support::counts;
 
 /// Appends sinks, `[1, heads, 1, 1]`, to the scores of every token.
 fn appended(sinks: &str) -> String {
@@ -49,15 +50,7 @@ fn a_sink_becomes_a_factor_of_the_result() {
     ] {
         let converted = converted(&form);
         assert!(converted.report.attention.kept.is_empty(), "{what}: {:?}", converted.report.attention.kept);
-        assert_eq!(
-            (
-                converted.report.attention.count,
-                converted.report.attention.nodes,
-                converted.report.attention.fused
-            ),
-            (1, 1, 1),
-            "{what}"
-        );
+        assert_eq!(counts(&converted), (1, 1, 1), "{what}");
         let graph = converted.model.graph().unwrap();
         let attention = *graph.nodes().iter().find(|node| node.is("Attention")).unwrap();
         assert_eq!(attention.int("qk_matmul_output_mode").unwrap(), Some(2), "{what}");

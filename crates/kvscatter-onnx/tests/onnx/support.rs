@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use half::{bf16, f16};
 use kvscatter::ElementType;
-use kvscatter_onnx::convert::{ConvertOptions, ConvertRefusal, convert};
+use kvscatter_onnx::convert::{ConvertOptions, ConvertRefusal, Converted, convert};
 use kvscatter_onnx::internal::proto::attribute_proto::AttributeType;
 use kvscatter_onnx::internal::proto::tensor_shape_proto::{self, dimension::Value as DimValue};
 use kvscatter_onnx::internal::proto::type_proto::Value as TypeValue;
@@ -429,6 +429,12 @@ pub(crate) fn fix_dim(model: &mut Model, symbol: &str, size: i64) {
         };
         dims.iter_mut().filter(is_symbol).for_each(|dim| dim.value = Some(DimValue::DimValue(size)));
     }
+}
+
+/// Returns the numbers of attention operations, of `Attention` nodes, and of those that took the place of others.
+pub(crate) fn counts(converted: &Converted) -> (usize, usize, usize) {
+    let attention = &converted.report.attention;
+    (attention.count, attention.nodes, attention.fused)
 }
 
 /// Returns why a model is not converted.

@@ -20,6 +20,7 @@ pub(in crate::convert) const IDIOMS: &[Idiom] = &[
         operators: &[
             "Identity",
             "Cast",
+            "CastLike",
             "Dropout",
             "Transpose",
             "Unsqueeze",

@@ -47,12 +47,12 @@ pub(in crate::convert) enum State<'m> {
 pub(in crate::convert) enum Next<'m> {
     /// Its outputs have one entry for each slot.
     State(State<'m>),
-    /// Its output is summed over the slots, where the walk ends.
+    /// Its output has no entry for each slot, so the walk ends.
     End,
 }
 
 /// What a node leads to, or `None` if it does something else.
-pub(in crate::convert) type Found<'m> = Result<Option<Next<'m>>, OnnxError>;
+pub(in crate::convert) type NextOrNone<'m> = Result<Option<Next<'m>>, OnnxError>;
 
 /// One thing that a node may do to a value with one entry for each slot.
 pub(in crate::convert) struct Idiom {
@@ -60,7 +60,7 @@ pub(in crate::convert) struct Idiom {
     /// The operators of the default domain that may do it.
     pub(super) operators: &'static [&'static str],
     /// Returns what a node of one of the operators leads to, or `None` if it does something else.
-    pub(super) next: for<'m> fn(&mut Walk<'_, 'm>, &Reading<'_, 'm>) -> Found<'m>,
+    pub(super) next: for<'m> fn(&mut Walk<'_, 'm>, &Reading<'_, 'm>) -> NextOrNone<'m>,
 }
 
 /// A node that reads a value with one entry for each slot, and the states of its inputs.
@@ -166,7 +166,7 @@ impl<'m> Walk<'_, 'm> {
     fn visit(&mut self, node: &Node<'m>) -> Result<(), OnnxError> {
         let inputs = || node.proto().input.iter();
         let has_slots = inputs().any(|name| self.sites.states.contains_key(name.as_str()));
-        if !has_slots || node.is("Shape") || node.is("Size") {
+        if !has_slots || node.reads_shape() {
             return Ok(());
         }
         let states = inputs().map(|name| self.sites.states.get(name.as_str()).cloned()).collect();
@@ -179,15 +179,14 @@ impl<'m> Walk<'_, 'm> {
             }
             Some(Next::End) => Ok(()),
             None => {
-                let first =
-                    (0..3).filter_map(|slot| node.input(slot)).find(|name| self.sites.has_slots(name));
-                Err(ConvertRefusal::Reader { value: first.unwrap_or_default().to_owned() }.into())
+                let first = inputs().find(|name| self.sites.has_slots(name)).cloned();
+                Err(ConvertRefusal::Reader { value: first.unwrap_or_default() }.into())
             }
         }
     }
 
     /// Returns the result of a node, or `None` if it has no idiom.
-    fn next(&mut self, reading: &Reading<'_, 'm>) -> Found<'m> {
+    fn next(&mut self, reading: &Reading<'_, 'm>) -> NextOrNone<'m> {
         // `is` returns true only for operators of the default domain.
         if reading.output().is_empty() || !reading.node.is(reading.node.op_type()) {
             return Ok(None);
@@ -203,7 +202,7 @@ impl<'m> Walk<'_, 'm> {
     }
 
     /// Returns the state of the output of a node that moves elements, with the axis on which its slots now are.
-    pub(super) fn moved(&mut self, node: &Node<'m>, state: State<'m>) -> Found<'m> {
+    pub(super) fn moved(&mut self, node: &Node<'m>, state: State<'m>) -> NextOrNone<'m> {
         let total = self.probe.total();
         let shape = self.fold.shape(node.output(0).unwrap_or_default())?;
         let mut axes = shape.iter().enumerate().filter(|&(_, &size)| size == total).map(|(axis, _)| axis);

@@ -46,7 +46,8 @@ impl<'m> WholeCaches<'m> {
             times.push(self.repetition(cache, attention.node.input(slot).unwrap_or_default(), heads)?);
         }
         match *times {
-            [Some(keys), Some(values)] if keys == values && !attention.is_scaled => Ok(()),
+            _ if attention.is_scaled => Err(KeptReason::Form { what: "keys or values are scaled" }),
+            [Some(keys), Some(values)] if keys == values => Ok(()),
             _ => Err(KeptReason::Form { what: "keys or values are not a whole cache" }),
         }
     }

@@ -89,9 +89,8 @@ impl<'d, 'm> OtherLayout<'d, 'm> {
             _ => return None,
         };
         let readers_of = |value| graph.uses(value).map(|(node, _)| node);
-        let asks = |node: &Node<'m>| node.is("Shape") || node.is("Size");
         // The past must not reach another node in the new shape.
-        if readers_of(cache.past).any(|node| !asks(&node) && node.index() != writer.index()) {
+        if readers_of(cache.past).any(|node| !node.reads_shape() && node.index() != writer.index()) {
             return None;
         }
         let presents = if cache.written == cache.present {

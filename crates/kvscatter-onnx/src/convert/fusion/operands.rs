@@ -130,9 +130,11 @@ impl<'f, 'm> Finder<'f, 'm> {
     /// # Errors
     /// Returns the reason why the operation cannot become one node.
     pub(super) fn operands(&mut self, end: &End<'m>) -> Result<Operands<'m>, KeptReason> {
-        let site = self.sites.sites.get(end.site).ok_or(KeptReason::Form { what: "it has no softmax" })?;
         let no_softmax = KeptReason::Form { what: "the weights do not come from one softmax" };
-        if self.product(end.factors.links().ok_or(no_softmax)?)? != 1.0 {
+        let (Some(site), Some(factors)) = (self.sites.sites.get(end.site), end.factors.links()) else {
+            return Err(no_softmax);
+        };
+        if self.product(factors)? != 1.0 {
             return Err(KeptReason::Form { what: "the weights are scaled" });
         }
         let scores = self.scores(site)?;
@@ -182,7 +184,7 @@ impl<'f, 'm> Finder<'f, 'm> {
         })
     }
 
-    /// Multiplies what follows the product of queries and keys, from the softmax back to the product.
+    /// Returns the rule, the scale and the cap of scores, from the softmax back to the product of queries and keys.
     fn scores(&mut self, site: &Site<'m>) -> Result<ScoreFactors, KeptReason> {
         let Rule { window, bias } = site.rule().clone();
         let (mut scale, mut softcap) = (1.0, 0.0);
@@ -310,7 +312,7 @@ impl<'f, 'm> Finder<'f, 'm> {
     }
 }
 
-/// What follows the product of queries and keys.
+/// What is done to the product of queries and keys.
 struct ScoreFactors {
     rule: Rule,
     scale: f64,

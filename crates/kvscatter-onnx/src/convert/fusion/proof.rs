@@ -1,7 +1,7 @@
 //! Proves that one `Attention` node computes the same as an attention operation of separate nodes.
 //!
-//! The separate nodes read queries and growing caches, and the node reads the same queries and static caches. Its
-//! caches have rows more than the step has tokens, with other numbers, as a static cache has.
+//! The separate nodes read queries and growing caches. The node reads the same queries, and static caches that contain
+//! the same rows and unused ones with other numbers.
 
 use std::collections::{BTreeMap, BTreeSet};
 

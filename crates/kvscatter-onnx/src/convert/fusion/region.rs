@@ -32,7 +32,7 @@ pub(super) fn regions<'m>(
     fold: &mut Fold<'m>,
 ) -> Vec<Region<'m>> {
     let paths = Paths::new(graph, attentions, fold);
-    // The present of a cache is the cache, also if a node passes it on.
+    // A node may pass the written cache on to the present, which is not a value inside of the attention.
     let presents: BTreeSet<_> = attentions.iter().flat_map(|operands| operands.presents()).collect();
     let mut regions: Vec<_> = attentions.iter().map(|operands| paths.region(operands)).collect();
     let mut inside: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
@@ -44,7 +44,7 @@ pub(super) fn regions<'m>(
         outputs.for_each(|output| inside.entry(output).or_default().push(at));
     }
     // A shape is that of a static cache after the conversion, which compares it.
-    let outside = graph.used_nodes().filter(|node| !owned.contains(&node.index()) && !asks_for_shape(node));
+    let outside = graph.used_nodes().filter(|node| !owned.contains(&node.index()) && !node.reads_shape());
     let read: BTreeSet<_> = outside.flat_map(|node| node.reads()).chain(graph.output_names()).collect();
     for (value, of) in inside {
         for &at in &of {
@@ -117,10 +117,6 @@ impl<'g, 'm> Paths<'g, 'm> {
         }
         if of_caches.contains(operands.output) { region } else { Region::default() }
     }
-}
-
-fn asks_for_shape(node: &Node<'_>) -> bool {
-    node.is("Shape") || node.is("Size")
 }
 
 /// Returns `true` if the elements of a value are known without queries and caches.

@@ -27,7 +27,7 @@ impl Rewriter<'_, '_, '_> {
         let bias = self.bias(bias, Layout::Separate { rank: RANK }, element)?;
         let lowest = lowest(element).ok_or(ConvertRefusal::ScoresType { element })?;
         let lowest = self.editor.float(element, lowest)?;
-        self.node("Where", &[&visible, &bias, &lowest])
+        self.shared("Where", &[&visible, &bias, &lowest])
     }
 
     /// Adds the bias for scores of this layout, `[batch, heads.., new tokens, slots]` or
@@ -48,12 +48,12 @@ impl Rewriter<'_, '_, '_> {
             [] => distances,
             _ => {
                 let axes = self.editor.ints(&axes)?;
-                self.node("Unsqueeze", &[&distances, &axes])?
+                self.shared("Unsqueeze", &[&distances, &axes])?
             }
         };
         let shape = bias.heads.iter().copied().chain([1, 1]).collect();
         let slopes = self.editor.floats(element, shape, &bias.slopes)?;
-        let bias = self.node("Mul", &[&by_head, &slopes])?;
+        let bias = self.shared("Mul", &[&by_head, &slopes])?;
         match layout {
             Layout::Separate { .. } => Ok(bias),
             Layout::Merged { .. } => {
@@ -67,6 +67,6 @@ impl Rewriter<'_, '_, '_> {
     /// real tokens are counted. Returns the name.
     fn distances(&mut self, distance: Distance) -> Result<String, OnnxError> {
         let Places { slots, tokens, .. } = self.places(distance)?;
-        self.node("Sub", &[&slots, &tokens])
+        self.shared("Sub", &[&slots, &tokens])
     }
 }

@@ -27,23 +27,23 @@ impl<'m> Rewriter<'_, '_, 'm> {
         let capacity = self.editor.scalar_i64(int(ring.capacity))?;
         // `q + (C - s)` is positive, because engines disagree about the remainders of negative numbers.
         let slots = self.editor.range(&capacity)?;
-        let slots = self.node("Sub", &[&capacity, &slots])?;
+        let slots = self.shared("Sub", &[&capacity, &slots])?;
         let positions = self.positions_by_slot()?;
-        let ages = self.node("Add", &[&positions, &slots])?;
-        let ages = self.node("Mod", &[&ages, &capacity])?;
+        let ages = self.shared("Add", &[&positions, &slots])?;
+        let ages = self.shared("Mod", &[&ages, &capacity])?;
         let oldest = self.editor.scalar_i64(int(ring.window.saturating_sub(1)))?;
         let before = self.tokens_before()?;
-        let oldest = self.node("Min", &[&before, &oldest])?;
-        let visible = self.node("LessOrEqual", &[&ages, &oldest])?;
+        let oldest = self.shared("Min", &[&before, &oldest])?;
+        let visible = self.shared("LessOrEqual", &[&ages, &oldest])?;
         let heads = self.editor.ints(&[1])?;
-        self.node("Unsqueeze", &[&visible, &heads])
+        self.shared("Unsqueeze", &[&visible, &heads])
     }
 
     /// Adds the number of a ring's slots in use after this step, int64 `[batch]`. Returns the name.
     pub(in super::super) fn ring_lengths(&mut self, ring: RingSize) -> Result<String, OnnxError> {
         let lengths = self.nonpad_kv_seqlen();
         let capacity = self.editor.scalar_i64(i64::try_from(ring.capacity).unwrap_or(i64::MAX))?;
-        self.node("Min", &[&lengths, &capacity])
+        self.shared("Min", &[&lengths, &capacity])
     }
 
     /// Adds the number of real tokens before each new token, int64 `[batch, new tokens, 1]`. Returns the name.
@@ -58,14 +58,14 @@ impl<'m> Rewriter<'_, '_, 'm> {
                 ElementType::Int64 => name.to_owned(),
                 _ => self.editor.shared(NewNode::cast(name, ElementType::Int64))?,
             };
-            return self.node("Unsqueeze", &[&positions, &two]);
+            return self.shared("Unsqueeze", &[&positions, &two]);
         }
         // The first real token in the mask shows how many tokens are padding.
         let real = self.editor.shared(NewNode::cast(mask, ElementType::Int32))?;
         let first = self.editor.shared(NewNode::new("ArgMax", &[&real]).int("axis", 1).int("keepdims", 1))?;
-        let first = self.node("Unsqueeze", &[&first, &two])?;
+        let first = self.shared("Unsqueeze", &[&first, &two])?;
         let positions = self.positions_by_slot()?;
-        self.node("Sub", &[&positions, &first])
+        self.shared("Sub", &[&positions, &first])
     }
 
     /// Returns the input with the positions of real tokens, if it takes the place of a mask of all tokens.

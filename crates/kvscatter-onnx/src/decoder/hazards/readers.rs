@@ -37,7 +37,7 @@ fn of_past(graph: &Graph<'_>, cache: &Cache<'_>, writer: &Node<'_>, hazards: &mu
             continue;
         }
         for (reader, slot) in graph.uses(value).take(MAX_VALUES) {
-            if known(&reader) || reads_shape(&reader) || !named.insert(reader.index()) {
+            if known(&reader) || reader.reads_shape() || !named.insert(reader.index()) {
                 continue;
             }
             if slot == Some(0) && passed_on(graph, &reader).is_some() {
@@ -72,7 +72,7 @@ fn of_present(graph: &Graph<'_>, cache: &Cache<'_>, writer: &Node<'_>, hazards: 
             copies.insert(value);
         }
         for (reader, slot) in graph.uses(value).take(MAX_VALUES) {
-            let Some(slot) = slot.filter(|_| !reads_shape(&reader)) else { continue };
+            let Some(slot) = slot.filter(|_| !reader.reads_shape()) else { continue };
             if !named.insert(reader.index()) {
                 continue;
             }
@@ -97,10 +97,6 @@ fn of_present(graph: &Graph<'_>, cache: &Cache<'_>, writer: &Node<'_>, hazards: 
         let copies = copies.into_iter().map(str::to_owned).collect();
         hazards.push(Hazard::PresentGivenTwice { present: cache.present.to_owned(), copies });
     }
-}
-
-fn reads_shape(node: &Node<'_>) -> bool {
-    node.is("Shape") || node.is("Size")
 }
 
 fn reads_as_attention<'m>(graph: &Graph<'m>, node: &Node<'m>, slot: usize) -> bool {

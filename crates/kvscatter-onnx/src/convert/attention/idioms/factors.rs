@@ -1,7 +1,7 @@
 //! Keys, values, scores or weights are multiplied.
 
 use super::super::site::{Factor, Mask};
-use super::super::walk::{Found, Reading, State, Walk};
+use super::super::walk::{NextOrNone, Reading, State, Walk};
 
 /// The smallest factor by which masked scores may be multiplied. With this factor, a hidden score is still
 /// far below every visible one.
@@ -9,7 +9,7 @@ const MIN_MASK_FACTOR: f64 = 1.0 / 32.0;
 
 /// A factor after a mask must be at most 1, so that hidden scores stay finite. It must not be too small, and at
 /// most one may differ from 1, so that hidden scores stay hidden.
-pub(super) fn scaled<'m>(walk: &mut Walk<'_, 'm>, reading: &Reading<'_, 'm>) -> Found<'m> {
+pub(super) fn scaled<'m>(walk: &mut Walk<'_, 'm>, reading: &Reading<'_, 'm>) -> NextOrNone<'m> {
     let divides = reading.node.is("Div");
     let Some(slot) = reading.slot_of_only().filter(|&slot| slot == 0 || (slot == 1 && !divides)) else {
         return Ok(None);

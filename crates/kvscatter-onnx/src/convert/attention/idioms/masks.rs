@@ -1,7 +1,7 @@
 //! Scores are masked.
 
 use super::super::site::{Form, Layout, Mask, MaskKind, Neutral, Scores};
-use super::super::walk::{Found, Next, Reading, State, Walk};
+use super::super::walk::{Next, NextOrNone, Reading, State, Walk};
 use crate::convert::refusal::ConvertRefusal;
 use crate::fold::Value;
 
@@ -10,7 +10,7 @@ use crate::fold::Value;
 const MAX_MASKS: usize = 16;
 
 /// A mask, zeros or a number for each row are added.
-pub(super) fn added<'m>(walk: &mut Walk<'_, 'm>, reading: &Reading<'_, 'm>) -> Found<'m> {
+pub(super) fn added<'m>(walk: &mut Walk<'_, 'm>, reading: &Reading<'_, 'm>) -> NextOrNone<'m> {
     let Some(slot) = reading.slot_of_only() else { return Ok(None) };
     let Some(State::Scores(scores)) = reading.state(slot) else { return Ok(None) };
     let (value, operand) = (reading.input(slot), reading.other(slot));
@@ -30,7 +30,7 @@ pub(super) fn added<'m>(walk: &mut Walk<'_, 'm>, reading: &Reading<'_, 'm>) -> F
 }
 
 /// A condition chooses between scores and a filler.
-pub(super) fn replaced<'m>(walk: &mut Walk<'_, 'm>, reading: &Reading<'_, 'm>) -> Found<'m> {
+pub(super) fn replaced<'m>(walk: &mut Walk<'_, 'm>, reading: &Reading<'_, 'm>) -> NextOrNone<'m> {
     let [condition, first, second] = [0, 1, 2].map(|slot| reading.input(slot));
     match reading.slot_of_only().and_then(|slot| Some((slot, reading.state(slot)?))) {
         Some((1, State::Scores(scores))) => {
@@ -46,7 +46,7 @@ pub(super) fn replaced<'m>(walk: &mut Walk<'_, 'm>, reading: &Reading<'_, 'm>) -
 }
 
 /// Masked scores are limited from below.
-pub(super) fn floored<'m>(walk: &mut Walk<'_, 'm>, reading: &Reading<'_, 'm>) -> Found<'m> {
+pub(super) fn floored<'m>(walk: &mut Walk<'_, 'm>, reading: &Reading<'_, 'm>) -> NextOrNone<'m> {
     let Some(slot) = reading.slot_of_only() else { return Ok(None) };
     match reading.state(slot) {
         Some(State::Scores(scores)) if !scores.masks.is_empty() => {
@@ -63,7 +63,7 @@ fn masked<'m>(
     before: &Scores<'m>,
     scores: &'m str,
     kind: MaskKind<'m>,
-) -> Found<'m> {
+) -> NextOrNone<'m> {
     if before.masks.len() >= MAX_MASKS {
         return Ok(None);
     }

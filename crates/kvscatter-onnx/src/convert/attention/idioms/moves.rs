@@ -1,10 +1,10 @@
 //! Elements are moved, repeated, cast or split.
 
 use super::super::site::CacheRead;
-use super::super::walk::{Found, Next, Reading, State, Walk};
+use super::super::walk::{Next, NextOrNone, Reading, State, Walk};
 use crate::{Node, OnnxError};
 
-pub(super) fn moved<'m>(walk: &mut Walk<'_, 'm>, reading: &Reading<'_, 'm>) -> Found<'m> {
+pub(super) fn moved<'m>(walk: &mut Walk<'_, 'm>, reading: &Reading<'_, 'm>) -> NextOrNone<'m> {
     let (node, Some(state)) = (reading.node, reading.only(0)) else { return Ok(None) };
     let is_cast = node.is("Cast");
     let keeps = match state {
@@ -38,7 +38,7 @@ fn is_regrouped<'m>(
 }
 
 /// Keys and values are in one cache.
-pub(super) fn split<'m>(walk: &mut Walk<'_, 'm>, reading: &Reading<'_, 'm>) -> Found<'m> {
+pub(super) fn split<'m>(walk: &mut Walk<'_, 'm>, reading: &Reading<'_, 'm>) -> NextOrNone<'m> {
     let Some(State::Cache(cache)) = reading.only(0) else { return Ok(None) };
     for output in reading.node.outputs() {
         if walk.fold.shape(output)?.get(cache.axis) != Some(&walk.probe.total()) {

@@ -1,10 +1,10 @@
 //! An `Attention` node reads keys and values.
 
 use super::super::site::OverConcat;
-use super::super::walk::{Found, Next, Reading, State, Walk};
+use super::super::walk::{Next, NextOrNone, Reading, State, Walk};
 
 /// In rank 3 and 4, slots are the axis before the last.
-pub(super) fn attended<'m>(walk: &mut Walk<'_, 'm>, reading: &Reading<'_, 'm>) -> Found<'m> {
+pub(super) fn attended<'m>(walk: &mut Walk<'_, 'm>, reading: &Reading<'_, 'm>) -> NextOrNone<'m> {
     let [None, Some(State::Cache(keys)), Some(State::Cache(values)), rest @ ..] = reading.states.as_slice()
     else {
         return Ok(None);

@@ -1,16 +1,16 @@
 //! Queries are multiplied with keys, and weights with values.
 
 use super::super::site::{End, Scores};
-use super::super::walk::{Found, Next, Reading, State, Walk};
+use super::super::walk::{Next, NextOrNone, Reading, State, Walk};
 
-pub(super) fn of_keys<'m>(walk: &mut Walk<'_, 'm>, reading: &Reading<'_, 'm>) -> Found<'m> {
+pub(super) fn of_keys<'m>(walk: &mut Walk<'_, 'm>, reading: &Reading<'_, 'm>) -> NextOrNone<'m> {
     let Some(State::Cache(keys)) = reading.only(1) else { return Ok(None) };
     let is_over_slots = walk.rank(reading.input(1))? == keys.axis.saturating_add(1);
     let scores = Scores::new(keys.clone(), *reading.node);
     Ok(is_over_slots.then_some(Next::State(State::Scores(scores))))
 }
 
-pub(super) fn of_values<'m>(walk: &mut Walk<'_, 'm>, reading: &Reading<'_, 'm>) -> Found<'m> {
+pub(super) fn of_values<'m>(walk: &mut Walk<'_, 'm>, reading: &Reading<'_, 'm>) -> NextOrNone<'m> {
     let (Some(State::Weights { site, factors }), Some(State::Cache(values))) =
         (reading.state(0), reading.state(1))
     else {

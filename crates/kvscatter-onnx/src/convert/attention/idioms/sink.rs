@@ -1,10 +1,10 @@
 //! A sink takes a part of the weights.
 
 use super::super::site::{Chain, Scores};
-use super::super::walk::{Found, Next, Reading, State, Walk};
+use super::super::walk::{Next, NextOrNone, Reading, State, Walk};
 use crate::OnnxError;
 
-pub(super) fn appended<'m>(walk: &mut Walk<'_, 'm>, reading: &Reading<'_, 'm>) -> Found<'m> {
+pub(super) fn appended<'m>(walk: &mut Walk<'_, 'm>, reading: &Reading<'_, 'm>) -> NextOrNone<'m> {
     let Some(State::Scores(scores)) = reading.only(0) else { return Ok(None) };
     let (sink, total) = (reading.input(1), walk.probe.total().saturating_add(1));
     let appends_one = walk.is_per_row(sink)? && walk.fold.shape(reading.output())?.last() == Some(&total);
@@ -13,7 +13,7 @@ pub(super) fn appended<'m>(walk: &mut Walk<'_, 'm>, reading: &Reading<'_, 'm>) -
 }
 
 /// A softmax does not change if a number is subtracted from all scores of a row.
-pub(super) fn subtracted<'m>(walk: &mut Walk<'_, 'm>, reading: &Reading<'_, 'm>) -> Found<'m> {
+pub(super) fn subtracted<'m>(walk: &mut Walk<'_, 'm>, reading: &Reading<'_, 'm>) -> NextOrNone<'m> {
     let Some(state @ State::Sunk(_)) = reading.only(0) else { return Ok(None) };
     if reading.node.is("ReduceMax") {
         return Ok(walk.is_per_row(reading.output())?.then_some(Next::End));
@@ -22,7 +22,7 @@ pub(super) fn subtracted<'m>(walk: &mut Walk<'_, 'm>, reading: &Reading<'_, 'm>)
 }
 
 /// A `Slice` keeps the weights of all slots.
-pub(super) fn dropped<'m>(walk: &mut Walk<'_, 'm>, reading: &Reading<'_, 'm>) -> Found<'m> {
+pub(super) fn dropped<'m>(walk: &mut Walk<'_, 'm>, reading: &Reading<'_, 'm>) -> NextOrNone<'m> {
     let Some(&State::SunkWeights { site }) = reading.state(0) else { return Ok(None) };
     let mut ints = |slot: usize| match reading.node.input(slot) {
         None => Ok(None),

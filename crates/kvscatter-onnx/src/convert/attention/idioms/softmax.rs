@@ -1,10 +1,10 @@
 //! A softmax makes weights of scores.
 
 use super::super::site::{Chain, Site};
-use super::super::walk::{Found, Next, Reading, State, Walk};
+use super::super::walk::{Next, NextOrNone, Reading, State, Walk};
 use crate::convert::refusal::ConvertRefusal;
 
-pub(super) fn weighted<'m>(walk: &mut Walk<'_, 'm>, reading: &Reading<'_, 'm>) -> Found<'m> {
+pub(super) fn weighted<'m>(walk: &mut Walk<'_, 'm>, reading: &Reading<'_, 'm>) -> NextOrNone<'m> {
     let Some(State::Scores(scores) | State::Sunk(scores)) = reading.only(0) else { return Ok(None) };
     if !walk.is_over_last(reading.node)? {
         return Ok(None);
@@ -12,17 +12,20 @@ pub(super) fn weighted<'m>(walk: &mut Walk<'_, 'm>, reading: &Reading<'_, 'm>) -
     if scores.masks.is_empty() {
         return Err(ConvertRefusal::Unmasked.into());
     }
+    let is_over_slots = walk.fold.shape(reading.output())?.last() == Some(&walk.probe.total());
+    if scores.sink.is_none() && !is_over_slots {
+        return Ok(None);
+    }
     let site = walk.sites.sites.len();
     walk.sites.sites.push(Site::new(scores.clone(), *reading.node));
-    if scores.sink.is_some() {
-        return Ok(Some(Next::State(State::SunkWeights { site })));
-    }
-    let is_over_slots = walk.fold.shape(reading.output())?.last() == Some(&walk.probe.total());
-    Ok(is_over_slots.then(|| Next::State(State::Weights { site, factors: Chain::default() })))
+    Ok(Some(Next::State(match scores.sink {
+        Some(_) => State::SunkWeights { site },
+        None => State::Weights { site, factors: Chain::default() },
+    })))
 }
 
 /// The weights of a row without visible slots are not numbers. Exporters replace them.
-pub(super) fn cleared<'m>(_: &mut Walk<'_, 'm>, reading: &Reading<'_, 'm>) -> Found<'m> {
+pub(super) fn cleared<'m>(_: &mut Walk<'_, 'm>, reading: &Reading<'_, 'm>) -> NextOrNone<'m> {
     use State::{Flags, Weights};
     let node = reading.node;
     Ok(match reading.states.as_slice() {

@@ -34,7 +34,7 @@ impl<'m> Decoder<'m> {
                 continue;
             }
             for (node, slot) in self.graph.uses(value).take(MAX_VALUES) {
-                if node.is("Shape") || node.is("Size") {
+                if node.reads_shape() {
                     continue;
                 }
                 match keeps_shape(&node) && slot == Some(0) {
