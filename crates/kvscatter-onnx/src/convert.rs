@@ -38,6 +38,19 @@
 //! The conversion uses the structure of the graph. Names count only for the roles of inputs
 //! ([`InputRole`](crate::decoder::InputRole)). It does not change weights, and it does
 //! not read weights that are stored in other files.
+//!
+//! # Modules
+//!
+//! A module imports only modules that this table names before it. A test of `xtask` checks that.
+//!
+//! | for | modules, in order |
+//! |---|---|
+//! | what a caller wants and cannot have | `options`, `refusal`, `kept` |
+//! | made-up steps | `ring`, `probe`, `probes` |
+//! | what attention shows | `limits`, `rule`, `tables`, `caches`, `attention`, `masks`, `exported` |
+//! | the new graph, and the comparison | `length`, `equivalence`, `rewriter`, `fusion`, `windows`, `rewrite`, `metadata` |
+//! | passes | `report`, `pass`, `form`, `to_standard`, `static_caches`, `passes` |
+//! | uses of a conversion | `mask_rule`, `conversion`, `soundness`, `outcome` |
 
 mod attention;
 mod caches;

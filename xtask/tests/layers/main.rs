@@ -81,6 +81,29 @@ fn modules_import_from_modules_that_the_table_in_their_lib_rs_names_before_them(
     }
 }
 
+#[test]
+fn modules_of_a_conversion_import_from_modules_that_the_table_in_convert_rs_names_before_them() {
+    let files = files("crates/kvscatter-onnx");
+    let lines = files["convert.rs"].lines();
+    let declared: BTreeSet<_> = lines
+        .clone()
+        .filter_map(|line| line.trim_start_matches("pub(crate) ").strip_prefix("mod ")?.strip_suffix(';'))
+        .collect();
+    let table = modules(lines.filter_map(|line| line.strip_prefix("//! ")), "| for | modules, in order |");
+    let layers: Vec<_> = table.into_iter().flatten().map(|module| vec![module]).collect();
+    assert_eq!(layers.iter().flatten().map(String::as_str).collect::<BTreeSet<_>>(), declared);
+    let within =
+        |module: &Module| module.first().is_some_and(|name| name == "convert").then(|| module[1..].to_vec());
+    let Imports { edges, .. } = imports(&files);
+    let edges = edges
+        .into_iter()
+        .filter_map(|((from, to), path)| Some(((within(&from)?, within(&to)?), path)))
+        .filter(|((from, to), _)| !from.is_empty() && !to.is_empty())
+        .collect();
+    let upward = upward(&edges, &layers);
+    assert!(upward.is_empty(), "{upward:#?}");
+}
+
 /// Returns the imports that do not go down. The crate's root is above every layer.
 fn upward(edges: &Edges, layers: &[Vec<String>]) -> Vec<String> {
     let rank = |module: &Module| match module.first() {

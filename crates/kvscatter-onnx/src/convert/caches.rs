@@ -43,7 +43,7 @@ pub(super) fn check_written(
     }
 }
 
-/// Checks everything about the caches of a [formed](super::form) decoder that can be checked without computing
+/// Checks everything about the caches of a formed decoder that can be checked without computing
 /// values.
 ///
 /// # Errors
