@@ -100,9 +100,10 @@ pub enum ConvertRefusal {
     // The attention.
     /// A value that is computed from the cache reaches a node that is not part of a known form of attention.
     #[error(
-        "{value:?} has one entry for each slot of the cache, but this node is not part of a known form of attention"
+        "{value:?} has one entry for each slot of the cache, but {}",
+        reason.unwrap_or("this node is not part of a known form of attention")
     )]
-    Reader { value: String },
+    Reader { value: String, reason: Option<&'static str> },
     /// An output of the graph has one entry for each slot.
     #[error("output {name:?} has one entry for each slot of the cache")]
     Output { name: String },

@@ -174,7 +174,7 @@ pub(super) fn kept(form: &Form<'_>) -> KeptReason {
 /// Checks that a value is read in an unknown way, and returns its name.
 pub(super) fn refused_value(form: &Form<'_>) -> String {
     match refusal(&form.model(), SLOTS) {
-        ConvertRefusal::Reader { value } => value,
+        ConvertRefusal::Reader { value, .. } => value,
         other => panic!("{other}"),
     }
 }
@@ -319,8 +319,15 @@ fn forms_whose_result_would_change_are_refused() {
     let twice = Form { masked: "Div(Div($, 32.0), 32.0)", ..plain };
     // Heads that become the inner dimension of the slots mix the values of different slots.
     let regrouped = "Transpose(Reshape(Reshape($, [0, -1, 24]), [0, -1, 6, 4])) {perm=[0, 2, 1, 3]}";
-    for form in [twice, Form { values: regrouped, ..plain }] {
-        refused_value(&form);
+    for (form, why) in [
+        (twice, "masked scores may be multiplied once, by a factor from 1/32 to 1"),
+        (Form { values: regrouped, ..plain }, "this node changes the order of the slots"),
+    ] {
+        let refusal = refusal(&form.model(), SLOTS);
+        assert!(
+            matches!(refusal, ConvertRefusal::Reader { reason: Some(reason), .. } if reason == why),
+            "{refusal}"
+        );
     }
     // A score of -1 is not hidden.
     let weak = Form { mask: "Where(visible, $, -1.0)", ..plain };

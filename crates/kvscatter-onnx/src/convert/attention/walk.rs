@@ -74,6 +74,8 @@ pub(in crate::convert) struct Walk<'w, 'm> {
     pub(super) fold: &'w mut Fold<'m>,
     pub(super) probe: &'w Probe,
     idioms: &'static [Idiom],
+    /// Why the first idiom that nearly fits the current node does not fit.
+    declined: Option<&'static str>,
     pub(super) sites: Sites<'m>,
 }
 
@@ -94,7 +96,7 @@ impl<'m> Sites<'m> {
         idioms: &'static [Idiom],
     ) -> Result<Self, OnnxError> {
         let caches = &decoder.caches;
-        let mut walk = Walk { fold, probe, idioms, sites: Self::default() };
+        let mut walk = Walk { fold, probe, idioms, declined: None, sites: Self::default() };
         for cache in caches {
             walk.sites.states.insert(cache.written, State::Cache(CacheRead::new(cache.past, cache.axis)));
         }
@@ -169,6 +171,7 @@ impl<'m> Walk<'_, 'm> {
         if !has_slots || node.reads_shape() {
             return Ok(());
         }
+        self.declined = None;
         let states = inputs().map(|name| self.sites.states.get(name.as_str()).cloned()).collect();
         match self.next(&Reading { node, states })? {
             Some(Next::State(state)) => {
@@ -180,7 +183,7 @@ impl<'m> Walk<'_, 'm> {
             Some(Next::End) => Ok(()),
             None => {
                 let first = inputs().find(|name| self.sites.has_slots(name)).cloned();
-                Err(ConvertRefusal::Reader { value: first.unwrap_or_default() }.into())
+                Err(ConvertRefusal::Reader { value: first.unwrap_or_default(), reason: self.declined }.into())
             }
         }
     }
@@ -201,17 +204,26 @@ impl<'m> Walk<'_, 'm> {
         Ok(None)
     }
 
+    /// Records why an idiom does not fit a node that it is meant for, for the message. Returns `None`.
+    pub(super) fn decline(&mut self, reason: &'static str) -> NextOrNone<'m> {
+        self.declined.get_or_insert(reason);
+        Ok(None)
+    }
+
     /// Returns the state of the output of a node that moves elements, with the axis on which its slots now are.
     pub(super) fn moved(&mut self, node: &Node<'m>, state: State<'m>) -> NextOrNone<'m> {
         let total = self.probe.total();
         let shape = self.fold.shape(node.output(0).unwrap_or_default())?;
         let mut axes = shape.iter().enumerate().filter(|&(_, &size)| size == total).map(|(axis, _)| axis);
-        let (Some(axis), None) = (axes.next(), axes.next()) else { return Ok(None) };
+        let (Some(axis), None) = (axes.next(), axes.next()) else {
+            return self.decline("this node does not keep the slots in one axis");
+        };
         let is_last = axis.saturating_add(1) == shape.len();
-        Ok(match state {
-            State::Cache(cache) => Some(Next::State(State::Cache(CacheRead { axis, ..cache }))),
-            state => is_last.then_some(Next::State(state)),
-        })
+        match state {
+            State::Cache(cache) => Ok(Some(Next::State(State::Cache(CacheRead { axis, ..cache })))),
+            state if is_last => Ok(Some(Next::State(state))),
+            _ => self.decline("this node moves the slots from the last axis of scores"),
+        }
     }
 
     /// Returns `true` if hidden scores are still finite after a cast.

@@ -29,7 +29,7 @@ pub(super) fn scaled<'m>(walk: &mut Walk<'_, 'm>, reading: &Reading<'_, 'm>) -> 
         let is_allowed = by.iter().all(|&by| (MIN_MASK_FACTOR..=1.0).contains(&factor(by)))
             && (is_one || scores.masks.iter().all(|mask| !mask.is_scaled));
         if !is_allowed {
-            return Ok(None);
+            return walk.decline("masked scores may be multiplied once, by a factor from 1/32 to 1");
         }
         scores.masks.iter_mut().for_each(|mask: &mut Mask<'m>| mask.is_scaled |= !is_one);
     }

@@ -17,7 +17,7 @@ pub(super) fn added<'m>(walk: &mut Walk<'_, 'm>, reading: &Reading<'_, 'm>) -> N
     if !walk.spans_slots(operand)? {
         return match scores.masks.is_empty() {
             true => walk.moved(reading.node, State::Scores(scores.with(Form::Added))),
-            false => Ok(None),
+            false => walk.decline("a number is added to masked scores"),
         };
     }
     let added = walk.fold.value(operand)?.as_floats();
@@ -65,7 +65,7 @@ fn masked<'m>(
     kind: MaskKind<'m>,
 ) -> NextOrNone<'m> {
     if before.masks.len() >= MAX_MASKS {
-        return Ok(None);
+        return walk.decline("more than 16 masks follow each other");
     }
     let Some(layout) = walk.layout(scores)? else {
         return Err(ConvertRefusal::ScoresShape { rank: walk.rank(scores)? }.into());

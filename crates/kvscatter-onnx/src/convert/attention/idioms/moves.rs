@@ -18,7 +18,11 @@ pub(super) fn moved<'m>(walk: &mut Walk<'_, 'm>, reading: &Reading<'_, 'm>) -> N
         State::SunkWeights { .. } if is_cast => return Ok(Some(Next::State(state.clone()))),
         State::Sunk(_) | State::SunkWeights { .. } => false,
     };
-    if keeps { walk.moved(node, state.clone()) } else { Ok(None) }
+    match state {
+        _ if keeps => walk.moved(node, state.clone()),
+        State::Scores(_) => walk.decline("hidden scores are not finite after this cast"),
+        _ => walk.decline("this node changes the order of the slots"),
+    }
 }
 
 /// Returns `true` if a reshape changes what follows the axis of the slots.

@@ -7,7 +7,7 @@ use crate::convert::refusal::ConvertRefusal;
 pub(super) fn weighted<'m>(walk: &mut Walk<'_, 'm>, reading: &Reading<'_, 'm>) -> NextOrNone<'m> {
     let Some(State::Scores(scores) | State::Sunk(scores)) = reading.only(0) else { return Ok(None) };
     if !walk.is_over_last(reading.node)? {
-        return Ok(None);
+        return walk.decline("this softmax is not over the slots");
     }
     if scores.masks.is_empty() {
         return Err(ConvertRefusal::Unmasked.into());
