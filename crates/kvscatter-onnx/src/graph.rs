@@ -210,11 +210,11 @@ impl<'m> Graph<'m> {
         computed
     }
 
-    /// Returns the nodes that an output depends on, the last one first.
+    /// Returns the nodes on whose elements an output depends, the last one first. A shape depends on no elements.
     pub(crate) fn used_nodes(&self) -> impl Iterator<Item = Node<'m>> + use<'_, 'm> {
         let mut used: BTreeSet<&str> = self.output_names().collect();
         self.nodes.iter().rev().copied().filter(move |node| {
-            let is_used = node.outputs().any(|output| used.contains(output));
+            let is_used = node.outputs().any(|output| used.contains(output)) && !node.reads_shape();
             used.extend(is_used.then(|| node.reads()).into_iter().flatten());
             is_used
         })

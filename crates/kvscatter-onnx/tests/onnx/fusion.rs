@@ -223,6 +223,16 @@ fn every_form_becomes_one_node() {
         // The hyperbolic tangent is odd.
         ("a negative cap", Form { scores: "Mul(Tanh(Mul($, -0.25)), -2.0)", ..plain }, (0.5, 2.0, 0)),
         ("queries without a transposition", Form { queries: "Reshape(x, [0, 6, -1, 4])", ..plain }, usual),
+        // The shape of a value inside is no other use, also if a node is between.
+        (
+            "a mask of as many slots as the keys",
+            Form {
+                keys: "turned = Identity($)",
+                mask: "Add($, Slice(bias, [0], Shape(Identity(turned)) {start=3}, [3]))",
+                ..plain
+            },
+            usual,
+        ),
         ("float16", Form { element: Float16, ..grouped }, usual),
         ("a cap in float16", Form { element: Float16, scores: CAPPED, ..plain }, (0.5, 4.0, 0)),
         ("a softmax in float32", wide, (0.5, 0.0, 1)),

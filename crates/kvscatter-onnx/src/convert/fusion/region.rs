@@ -44,7 +44,7 @@ pub(super) fn regions<'m>(
         outputs.for_each(|output| inside.entry(output).or_default().push(at));
     }
     // A shape is that of a static cache after the conversion, which compares it.
-    let outside = graph.used_nodes().filter(|node| !owned.contains(&node.index()) && !node.reads_shape());
+    let outside = graph.used_nodes().filter(|node| !owned.contains(&node.index()));
     let read: BTreeSet<_> = outside.flat_map(|node| node.reads()).chain(graph.output_names()).collect();
     for (value, of) in inside {
         for &at in &of {
