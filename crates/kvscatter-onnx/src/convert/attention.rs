@@ -1,8 +1,8 @@
 //! Finds attention over the caches of a decoder.
 //!
 //! Attention is one `Attention` node, or separate nodes: a product of queries and keys, masks, a softmax, and a product
-//! with values. A [walk](walk) follows every cache through the nodes that read it. What a node may do to a cache, to
-//! scores or to weights is a row of the table of [idioms](idioms). A new form of attention is a new row.
+//! with values. A [`walk`] follows every cache through the nodes that read it. What a node may do to a cache, to
+//! scores or to weights is a row of the table of [`idioms`]. A new form of attention is a new row.
 //!
 //! The walk knows the shapes of one evaluation, and proposes. The masks, the operands and the fusion of what it finds
 //! are decided by evaluations on all probes.

@@ -31,8 +31,8 @@ pub struct Converted {
 ///   has no equivalent in the operator set of the converted model.
 /// * Returns [`NoStandardForm`](super::NoStandardForm), wrapped in [`OnnxError::InNode`], if an operator of ONNX
 ///   Runtime cannot be expressed in operators of ONNX.
-/// * Returns [`ConvertError::Capacity`] or [`ConvertRefusal`], often wrapped in [`OnnxError::InNode`], if
-///   this decoder cannot be converted.
+/// * Returns [`ConvertError::Capacity`](super::ConvertError::Capacity) or [`ConvertRefusal`](super::ConvertRefusal),
+///   often wrapped in [`OnnxError::InNode`], if this decoder cannot be converted.
 pub fn convert(model: &Model, options: impl Into<ConvertOptions>) -> Result<Converted, OnnxError> {
     let unmerged = merged::unmerge(model)?;
     let model = unmerged.as_ref().map_or(model, |unmerged| &unmerged.model);

@@ -1,4 +1,17 @@
 //! The table of what a node may do to a cache, to scores or to weights.
+//!
+//! A new idiom is a row, its function, and a case in `tests.rs`. The function returns `None` for another node, or
+//! [`declines`](super::walk::Walk::decline) with a reason for one that it is meant for. It changes nothing before it
+//! knows that the node fits. What else is needed depends on what the node does:
+//!
+//! | it | also |
+//! |---|---|
+//! | moves elements | nothing, but [`passing`](crate::passing) if the decoder must follow it too |
+//! | changes scores | a [`Form`](super::Form), and its meaning in `fusion/operands.rs` |
+//! | masks scores | a [`MaskKind`](super::MaskKind), and its elements in `masks.rs` |
+//! | gives a value another meaning | a [`State`](super::walk::State) |
+//!
+//! Masks, proofs and the new graph then follow, if `fold/ops` evaluates the operator.
 
 mod cap;
 mod factors;
