@@ -84,7 +84,7 @@ mod to_standard;
 mod windows;
 
 pub use conversion::{Converted, convert};
-pub use kept::{KeptAttention, KeptReason};
+pub use kept::{KeptAttention, KeptForm, KeptReason};
 pub use options::{ConvertOptions, WindowedCaches};
 pub(crate) use outcome::near;
 pub use outcome::{ConvertOutcome, Windows};

@@ -486,16 +486,18 @@ fn document(args: &Convert, converted: &Converted, files: &[DataFile]) -> Value 
 
 #[cfg(test)]
 mod tests {
+    use kvscatter_onnx::convert::KeptForm;
+
     use super::{KeptAttention, KeptReason, MEASURED, WHO_RUNS_STATES, kept};
 
     #[test]
     fn attention_that_was_not_examined_takes_one_line() {
         let layer = |(at, reason)| KeptAttention { output: format!("y{at}"), reason };
-        let reasons = [KeptReason::Unproved, KeptReason::Form { what: "scaled" }, KeptReason::Unproved];
+        let reasons = [KeptReason::Unproved, KeptReason::Form(KeptForm::ScaledWeights), KeptReason::Unproved];
         assert_eq!(
             kept(&reasons.into_iter().enumerate().map(layer).collect::<Vec<_>>()),
             [
-                "Kept the nodes of \"y1\": scaled",
+                "Kept the nodes of \"y1\": the weights are scaled",
                 "Kept the nodes of 2 attention operations: not examined, since earlier proofs used up the \
                  work that one conversion may do",
             ]

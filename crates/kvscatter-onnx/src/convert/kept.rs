@@ -20,8 +20,8 @@ pub struct KeptAttention {
 #[expect(missing_docs, reason = "each variant's message names its fields")]
 pub enum KeptReason {
     /// A part of the attention does not have the form that `Attention` has.
-    #[error("{what}")]
-    Form { what: &'static str },
+    #[error(transparent)]
+    Form(#[from] KeptForm),
     /// Scores, queries or keys are multiplied by more than one number.
     #[error("{value:?} is not a single number, and Attention has one scale and one cap")]
     Factor { value: String },
@@ -49,4 +49,47 @@ pub enum KeptReason {
         "Attention with scale {scale} and softcap {softcap} computes other values, which differ by {difference}"
     )]
     Differs { scale: f32, softcap: f32, difference: f64 },
+}
+
+/// The part of an attention operation that does not have the form that `Attention` has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "each variant's message describes it")]
+pub enum KeptForm {
+    #[error("the weights do not come from one softmax")]
+    NoSoftmax,
+    #[error("the scores are not one product of queries and keys")]
+    NoProduct,
+    #[error("its nodes do not lead from its queries and caches to its result")]
+    NoRegion,
+    #[error("keys or values are not a whole cache")]
+    PartOfCache,
+    #[error("keys or values are scaled")]
+    ScaledCache,
+    #[error("the values are scaled")]
+    ScaledValues,
+    #[error("the weights are scaled")]
+    ScaledWeights,
+    #[error("the scale is not a positive number")]
+    Scale,
+    #[error("the scores have two caps")]
+    TwoCaps,
+    #[error("something is added to the scores")]
+    AddedToScores,
+    #[error("a bias has no single axis of heads")]
+    BiasHeads,
+    #[error("the sinks are not [batch, heads, new tokens, 1]")]
+    SinkShape,
+    #[error("a sink is not one finite number for each head")]
+    SinkNumbers,
+    #[error("a sink depends on the position")]
+    SinkByPosition,
+    #[error("it has a sink, and its scores have another type than its caches")]
+    SinkType,
+    #[error("its scores have both a cap and a sink")]
+    CapAndSink,
+    #[error("the queries are not [batch, heads, new tokens, head size]")]
+    QueriesShape,
+    #[error("the result is not [batch, heads, new tokens, head size]")]
+    ResultShape,
 }

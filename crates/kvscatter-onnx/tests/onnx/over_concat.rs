@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 
 use kvscatter::ElementType::{BFloat16, Float16};
 use kvscatter_onnx::convert::{
-    CacheWindow, ConvertOptions, ConvertRefusal, Converted, KeptAttention, KeptReason, LinearReason,
-    LinearWindow, WindowedCaches, convert,
+    CacheWindow, ConvertOptions, ConvertRefusal, Converted, KeptAttention, KeptForm, KeptReason,
+    LinearReason, LinearWindow, WindowedCaches, convert,
 };
 use kvscatter_onnx::internal::proto::NodeProto;
 use kvscatter_onnx::{Model, Node};
@@ -70,13 +70,7 @@ fn attention(converted: &Converted) -> ([String; 3], Vec<String>) {
     match converted.report.attention.kept.as_slice() {
         [] => assert!(reads_caches),
         [
-            KeptAttention {
-                output,
-                reason:
-                    KeptReason::Form {
-                        what: "keys or values are not a whole cache" | "keys or values are scaled",
-                    },
-            },
+            KeptAttention { output, reason: KeptReason::Form(KeptForm::PartOfCache | KeptForm::ScaledCache) },
         ] => {
             assert!(!reads_caches && output == "y");
         }

@@ -7,7 +7,7 @@ use std::iter::repeat_n;
 use std::rc::Rc;
 
 use super::site::OverConcat;
-use crate::convert::kept::KeptReason;
+use crate::convert::kept::{KeptForm, KeptReason};
 use crate::convert::probe::{Inputs, Probe};
 use crate::decoder::Cache;
 use crate::fold::{Budget, Fold, MAX_VALUES, Value, Values, to_float};
@@ -46,9 +46,9 @@ impl<'m> WholeCaches<'m> {
             times.push(self.repetition(cache, attention.node.input(slot).unwrap_or_default(), heads)?);
         }
         match *times {
-            _ if attention.is_scaled => Err(KeptReason::Form { what: "keys or values are scaled" }),
+            _ if attention.is_scaled => Err(KeptForm::ScaledCache.into()),
             [Some(keys), Some(values)] if keys == values => Ok(()),
-            _ => Err(KeptReason::Form { what: "keys or values are not a whole cache" }),
+            _ => Err(KeptForm::PartOfCache.into()),
         }
     }
 

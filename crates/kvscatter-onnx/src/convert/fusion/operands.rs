@@ -8,7 +8,7 @@ use super::sink::Sinks;
 use crate::convert::attention::{CacheRead, End, Factor, Form, Site, Sites};
 use crate::convert::caches::RANK;
 use crate::convert::exported::Lane;
-use crate::convert::kept::KeptReason;
+use crate::convert::kept::{KeptForm, KeptReason};
 use crate::convert::rule::Rule;
 use crate::decoder::{Cache, Decoder};
 use crate::edit::{Editor, NewNode};
@@ -130,18 +130,17 @@ impl<'f, 'm> Finder<'f, 'm> {
     /// # Errors
     /// Returns the reason why the operation cannot become one node.
     pub(super) fn operands(&mut self, end: &End<'m>) -> Result<Operands<'m>, KeptReason> {
-        let no_softmax = KeptReason::Form { what: "the weights do not come from one softmax" };
         let (Some(site), Some(factors)) = (self.sites.sites.get(end.site), end.factors.links()) else {
-            return Err(no_softmax);
+            return Err(KeptForm::NoSoftmax.into());
         };
         if self.product(factors)? != 1.0 {
-            return Err(KeptReason::Form { what: "the weights are scaled" });
+            return Err(KeptForm::ScaledWeights.into());
         }
         let scores = self.scores(site)?;
         let (values, value_factor) = self.cache(&end.values)?;
         let (keys, key_factor) = self.cache(&site.scores.keys)?;
         if value_factor != 1.0 {
-            return Err(KeptReason::Form { what: "the values are scaled" });
+            return Err(KeptForm::ScaledValues.into());
         }
         let element = self.fold.value(keys.written)?.element;
         let product = site.scores.product;
@@ -156,17 +155,15 @@ impl<'f, 'm> Finder<'f, 'm> {
         let sinks = site.scores.sink.map(|sinks| self.sinks(sinks)).transpose()?;
         // `Attention` returns its scores in the type of the queries.
         if sinks.is_some() && self.element(product.output(0).unwrap_or_default())? != element {
-            return Err(KeptReason::Form {
-                what: "it has a sink, and its scores have another type than its caches",
-            });
+            return Err(KeptForm::SinkType.into());
         }
         if sinks.is_some() && scores.softcap != 0.0 {
-            return Err(KeptReason::Form { what: "its scores have both a cap and a sink" });
+            return Err(KeptForm::CapAndSink.into());
         }
         let scale = single(scores.scale * key_factor * query_factor);
         // `Attention` multiplies queries and keys by the root of the scale.
         if !scale.is_finite() || scale <= 0.0 {
-            return Err(KeptReason::Form { what: "the scale is not a positive number" });
+            return Err(KeptForm::Scale.into());
         }
         Ok(Operands {
             queries,
@@ -189,19 +186,18 @@ impl<'f, 'm> Finder<'f, 'm> {
         let Rule { window, bias } = site.rule().clone();
         let (mut scale, mut softcap) = (1.0, 0.0);
         let mut rule = Rule { window, bias: None };
-        let no_product = KeptReason::Form { what: "the scores are not one product of queries and keys" };
-        for form in site.scores.forms.links().ok_or(no_product)?.iter().rev() {
+        for form in site.scores.forms.links().ok_or(KeptForm::NoProduct)?.iter().rev() {
             match *form {
                 Form::Factor(factor) => scale *= self.factor(factor)?,
                 Form::Cap if softcap == 0.0 => softcap = scale,
-                Form::Cap => return Err(KeptReason::Form { what: "the scores have two caps" }),
+                Form::Cap => return Err(KeptForm::TwoCaps.into()),
                 Form::Mask(mask) if mask == site.rules.biased => match &bias {
                     Some(bias) if matches!(*bias.heads, [_]) => rule.bias = Some(bias.scaled(scale)),
-                    Some(_) => return Err(KeptReason::Form { what: "a bias has no single axis of heads" }),
+                    Some(_) => return Err(KeptForm::BiasHeads.into()),
                     None => {}
                 },
                 Form::Mask(_) => {}
-                Form::Added => return Err(KeptReason::Form { what: "something is added to the scores" }),
+                Form::Added => return Err(KeptForm::AddedToScores.into()),
             }
         }
         Ok(ScoreFactors { rule, scale, softcap })
@@ -212,7 +208,7 @@ impl<'f, 'm> Finder<'f, 'm> {
         let sinks = Sinks::read(self.fold, value)?;
         for lane in &mut *self.lanes {
             if Sinks::read(&mut lane.fold, value)? != sinks {
-                return Err(KeptReason::Form { what: "a sink depends on the position" });
+                return Err(KeptForm::SinkByPosition.into());
             }
         }
         Ok(sinks)
@@ -220,9 +216,10 @@ impl<'f, 'm> Finder<'f, 'm> {
 
     /// Returns the cache of keys or values, and the product of all factors.
     fn cache(&mut self, read: &CacheRead<'m>) -> Result<(CacheNames<'m>, f64), KeptReason> {
-        let part = KeptReason::Form { what: "keys or values are not a whole cache" };
         let cache = self.caches.get(read.past).filter(|_| read.is_whole);
-        let (Some(cache), Some(factors)) = (cache, read.factors.links()) else { return Err(part) };
+        let (Some(cache), Some(factors)) = (cache, read.factors.links()) else {
+            return Err(KeptForm::PartOfCache.into());
+        };
         let names = CacheNames { written: cache.written, present: cache.present };
         Ok((names, self.product(factors)?))
     }
@@ -251,7 +248,7 @@ impl<'f, 'm> Finder<'f, 'm> {
         if self.fold.shape(value)?.len() == RANK {
             return Ok((value, product));
         }
-        Err(KeptReason::Form { what: "the queries are not [batch, heads, new tokens, head size]" })
+        Err(KeptForm::QueriesShape.into())
     }
 
     /// Returns the value that a node multiplies by one number, and that number. Returns `None` if the node
@@ -303,7 +300,7 @@ impl<'f, 'm> Finder<'f, 'm> {
         match reshaped {
             Some(output) if self.fold.shape(output)?.len() == RANK => Ok((output, false)),
             _ if rank.saturating_add(1) == RANK => Ok((output, true)),
-            _ => Err(KeptReason::Form { what: "the result is not [batch, heads, new tokens, head size]" }),
+            _ => Err(KeptForm::ResultShape.into()),
         }
     }
 

@@ -10,7 +10,7 @@ use kvscatter::ElementType;
 use super::operands::Operands;
 use super::region::Region;
 use crate::convert::caches::AXIS;
-use crate::convert::kept::KeptReason;
+use crate::convert::kept::{KeptForm, KeptReason};
 use crate::convert::probe::{Inputs, Probe, SAMPLES};
 use crate::convert::probes::Padding;
 use crate::convert::rewriter::over_caches;
@@ -80,9 +80,7 @@ impl<'a> FusionProofs<'a> {
         folds: &mut [Fold<'_>],
     ) -> Result<(), KeptReason> {
         if region.nodes.is_empty() {
-            return Err(KeptReason::Form {
-                what: "its nodes do not lead from its queries and caches to its result",
-            });
+            return Err(KeptForm::NoRegion.into());
         }
         if let Some(value) = region.escaped {
             return Err(KeptReason::Read { value: value.to_owned() });
@@ -340,9 +338,7 @@ fn reason(inequality: Inequality, region: &Region<'_>, operands: &Operands<'_>) 
         }
         Inequality::Before(error) | Inequality::After(error) => KeptReason::Evaluation(error),
         Inequality::Unknown { .. } => KeptReason::Unknown { value: operands.output.to_owned() },
-        Inequality::Shape { .. } => {
-            KeptReason::Form { what: "the result is not [batch, heads, new tokens, head size]" }
-        }
+        Inequality::Shape { .. } => KeptForm::ResultShape.into(),
         Inequality::Differs { difference, .. } => {
             KeptReason::Differs { scale: operands.scale, softcap: operands.softcap, difference }
         }

@@ -12,7 +12,7 @@
 use kvscatter::ElementType;
 
 use crate::OnnxError;
-use crate::convert::kept::KeptReason;
+use crate::convert::kept::{KeptForm, KeptReason};
 use crate::edit::{Editor, NewNode};
 use crate::fold::{Fold, Value, Values};
 
@@ -39,14 +39,14 @@ impl<'m> Sinks<'m> {
         let known = fold.known(value)?.ok_or_else(unknown)?;
         let scores = known.as_floats().ok_or_else(unknown)?;
         let &[_, heads, tokens, 1] = known.shape.as_slice() else {
-            return Err(KeptReason::Form { what: "the sinks are not [batch, heads, new tokens, 1]" });
+            return Err(KeptForm::SinkShape.into());
         };
         let sample = scores.chunks(heads.saturating_mul(tokens).max(1)).next().unwrap_or_default();
         let sinks: Vec<f64> = sample.iter().copied().step_by(tokens.max(1)).collect();
         let expected = sinks.iter().flat_map(|sink| std::iter::repeat_n(sink, tokens)).cycle();
         let differs = scores.iter().zip(expected).any(|(score, sink)| score != sink);
         if differs || !sinks.iter().all(|sink| sink.is_finite()) {
-            return Err(KeptReason::Form { what: "a sink is not one finite number for each head" });
+            return Err(KeptForm::SinkNumbers.into());
         }
         let compared = scores.len();
         fold.charge(compared)?;
