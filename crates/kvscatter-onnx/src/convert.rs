@@ -50,7 +50,7 @@
 //! | what attention shows | `limits`, `rule`, `tables`, `caches`, `attention`, `masks`, `exported` |
 //! | the new graph, and the comparison | `length`, `equivalence`, `rewriter`, `fusion`, `windows`, `rewrite`, `metadata` |
 //! | passes | `report`, `pass`, `form`, `to_standard`, `static_caches`, `passes` |
-//! | uses of a conversion | `mask_rule`, `conversion`, `soundness`, `outcome` |
+//! | uses of a conversion | `mask_rule`, `conversion`, `outcome` |
 
 mod attention;
 mod caches;
@@ -77,7 +77,6 @@ mod rewrite;
 mod rewriter;
 mod ring;
 mod rule;
-mod soundness;
 mod static_caches;
 mod tables;
 mod to_standard;
@@ -85,6 +84,8 @@ mod windows;
 
 pub use conversion::{Converted, convert};
 pub use kept::{KeptAttention, KeptForm, KeptReason};
+pub(crate) use limits::Limits;
+pub(crate) use masks::element_of;
 pub use options::{ConvertOptions, WindowedCaches};
 pub(crate) use outcome::near;
 pub use outcome::{ConvertOutcome, Windows};
@@ -92,8 +93,6 @@ pub use refusal::{ConvertError, ConvertRefusal};
 pub use report::{AttentionReport, CacheReport, Claim, InputReport, KeptState, PassReport, Report};
 pub use ring::{MOST_TOKENS, RingSize, RingSizeError, UNLIMITED};
 pub use rule::CacheWindow;
-pub(crate) use soundness::seen_in_static;
-pub use soundness::{CheckedRing, check_rings};
 pub use windows::{LinearReason, LinearWindow};
 
 pub use crate::standard::NoStandardForm;

@@ -8,8 +8,8 @@
 mod config;
 
 use crate::convert::mask_rule::{MaskRule, mask_rule};
-use crate::convert::seen_in_static;
 use crate::decoder::{Decoder, Hazard, InputRole, WriterStyle};
+use crate::soundness::seen_in_static;
 use crate::{Graph, Model, Node};
 
 pub(crate) use config::context;

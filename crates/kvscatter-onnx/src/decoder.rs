@@ -146,6 +146,16 @@ impl<'m> Decoder<'m> {
         sources
     }
 
+    /// Returns the number of new tokens if the model fixes it.
+    pub(crate) fn fixed_tokens(&self) -> Option<usize> {
+        self.inputs.iter().find_map(|input| match (input.role, input.value.shape.as_deref()) {
+            (InputRole::TokenIds | InputRole::Embeddings | InputRole::PositionIds, Some([_, new, ..])) => {
+                new.size()
+            }
+            _ => None,
+        })
+    }
+
     /// Returns the first input with a role.
     #[must_use]
     pub fn input(&self, role: InputRole) -> Option<&ValueInfo<'m>> {

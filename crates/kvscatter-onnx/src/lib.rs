@@ -38,7 +38,7 @@
 //! | models and graphs | `fingerprint`, `ir`, `graph`, `model_file`, `model`, `save`, `test_dir`, `edit`, `opset` |
 //! | evaluation | `eval`, `random_inputs`, `fold`, `prove` |
 //! | decoders | `passing`, `decoder`, `cache_path` |
-//! | changes of decoders | `standard`, `merged`, `convert`, `lower` |
+//! | changes of decoders | `standard`, `merged`, `convert`, `soundness`, `lower` |
 //! | models as people store them | `declared`, `source`, `internal` |
 //!
 //! # Terms
@@ -98,6 +98,7 @@ mod prove;
 mod random_inputs;
 mod runtime_version;
 mod save;
+mod soundness;
 pub mod source;
 mod standard;
 mod tensor;
@@ -135,6 +136,7 @@ pub use node_label::NodeLabel;
 pub use proto::ProtoError;
 pub use runtime_version::{ParseRuntimeVersionError, RuntimeVersion};
 pub use save::{DataFile, DataFileOrigin, WeightTransfer};
+pub use soundness::{CheckedRing, check_rings};
 pub(crate) use tensor::{DEFAULT_MEMORY_LIMIT, storage_len};
 pub use tensor::{Data, Tensor, TensorError};
 pub use tensor_proto::error::TensorProtoError;

@@ -11,7 +11,8 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use kvscatter_onnx::convert::{ConvertOutcome, check_rings};
+use kvscatter_onnx::check_rings;
+use kvscatter_onnx::convert::ConvertOutcome;
 use kvscatter_onnx::decoder::{Cache, Decoder};
 use kvscatter_onnx::source::ModelSource;
 use kvscatter_onnx::{Model, hazards_beside, unmerge};

@@ -7,31 +7,31 @@ use crate::Node;
 
 /// How far before and after its own slot a token of an `Attention` node sees, without a mask. `None` is no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Limits {
+pub(crate) struct Limits {
     left: Option<usize>,
     right: Option<usize>,
 }
 
 impl Limits {
     /// The attributes that set the limits.
-    pub(super) const ATTRIBUTES: [&str; 3] = ["is_causal", "left_window_size", "right_window_size"];
+    pub(crate) const ATTRIBUTES: [&str; 3] = ["is_causal", "left_window_size", "right_window_size"];
 
     /// Reads the attributes of an `Attention` node. Operator set 25 added the sizes of windows, where -1 is no limit.
-    pub(super) fn from_node(node: &Node<'_>) -> Self {
+    pub(crate) fn from_node(node: &Node<'_>) -> Self {
         let [causal, left, right] = Self::ATTRIBUTES;
         let size = |name| usize::try_from(node.attribute(name)?.i?).ok();
         Self { left: size(left), right: if node.flag(causal) { Some(0) } else { size(right) } }
     }
 
     /// Returns the rule of the limits in a cache of this many slots, in which they count slots.
-    pub(super) fn of_slots(self, capacity: usize) -> Visibility {
+    pub(crate) fn of_slots(self, capacity: usize) -> Visibility {
         let rule = Visibility::new(Mode::Linear, capacity);
         let rule = self.left.map_or(rule, |left| rule.left(left));
         self.right.map_or(rule, |right| rule.right(right))
     }
 
     /// Returns `true` if a token does not see a slot among this many tokens.
-    pub(super) fn hides(self, tokens: usize, own: usize, slot: usize) -> bool {
+    pub(crate) fn hides(self, tokens: usize, own: usize, slot: usize) -> bool {
         let [length, own] = [tokens, own].map(|number| i64::try_from(number).unwrap_or(i64::MAX));
         !self.of_slots(tokens).sees(length, own, slot)
     }

@@ -431,7 +431,7 @@ fn unit_of(element: ElementType) -> f64 {
 
 /// Returns the index of the mask's element for a score, or `None` if the shapes do not broadcast. `heads` has
 /// the sizes of the axes between the batch and the new tokens.
-pub(super) fn element_of(
+pub(crate) fn element_of(
     shape: &[usize],
     heads: &[usize],
     (sample, head, token, slot): (usize, usize, usize, usize),

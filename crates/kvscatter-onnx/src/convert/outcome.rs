@@ -4,7 +4,6 @@ use super::conversion::{Converted, convert};
 use super::refusal::{ConvertError, ConvertRefusal};
 use super::report::CacheReport;
 use super::rule::CacheWindow;
-use super::soundness;
 use super::windows::LinearWindow;
 use crate::decoder::Decoder;
 use crate::{Model, OnnxError, merged};
@@ -124,5 +123,5 @@ fn depends_on_slots(cause: &OnnxError, model: &Model) -> bool {
 fn fixed_tokens(model: &Model) -> Option<usize> {
     let unmerged = merged::unmerge(model).ok()?;
     let graph = unmerged.as_ref().map_or(model, |unmerged| &unmerged.model).graph().ok()?;
-    soundness::fixed_tokens(&Decoder::from_graph(&graph).ok()?)
+    Decoder::from_graph(&graph).ok()?.fixed_tokens()
 }

@@ -12,7 +12,7 @@ use super::unused;
 pub use hazard::{Hazard, PrefixMask, RuntimeBug, WrongSlot};
 
 impl Decoder<'_> {
-    /// Returns the hazards that the graph shows without an evaluation. [`check_rings`](crate::convert::check_rings)
+    /// Returns the hazards that the graph shows without an evaluation. [`check_rings`](crate::check_rings)
     /// finds those of rings.
     ///
     /// The hazards of single caches come first, in the order of the caches. The hazards of several caches

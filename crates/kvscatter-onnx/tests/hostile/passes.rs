@@ -3,9 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use kvscatter::ElementType;
-use kvscatter_onnx::convert::{
-    ConvertOptions, ConvertOutcome, RingSize, WindowedCaches, check_rings, convert,
-};
+use kvscatter_onnx::check_rings;
+use kvscatter_onnx::convert::{ConvertOptions, ConvertOutcome, RingSize, WindowedCaches, convert};
 use kvscatter_onnx::decoder::{CostAt, Decoder};
 use kvscatter_onnx::internal::declared::{self, Declared};
 use kvscatter_onnx::internal::eval::{Evaluator, Feed, NodeReport, Outcome, Placement};

@@ -1,8 +1,9 @@
 //! Tests the check of rings, in a converted decoder and in decoders in which one thing is wrong.
 
 use kvscatter_onnx::Model;
-use kvscatter_onnx::convert::{CheckedRing, ConvertOptions, RingSize, WindowedCaches, check_rings, convert};
+use kvscatter_onnx::convert::{ConvertOptions, RingSize, WindowedCaches, convert};
 use kvscatter_onnx::decoder::{Decoder, Hazard, PrefixMask, WrongSlot};
+use kvscatter_onnx::{CheckedRing, check_rings};
 
 use crate::support::{
     Nodes, append, first, fix_dim, graph_mut, insert, int, load, maker, nodes_mut as nodes, reroute, values,

@@ -1,6 +1,7 @@
 //! The JSON document of an inspection. Sizes are bytes, and unknown values are `null`.
 
-use kvscatter_onnx::convert::{CacheWindow, CheckedRing, ConvertOutcome, Windows};
+use kvscatter_onnx::CheckedRing;
+use kvscatter_onnx::convert::{CacheWindow, ConvertOutcome, Windows};
 use kvscatter_onnx::decoder::{Cache, Cost, Hazard, Input, InputRole, TensorRtRefusal};
 use kvscatter_onnx::{Dimension, NodeLabel};
 use serde_json::{Value, json};

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use kvscatter_onnx::CheckedRing;
 use kvscatter_onnx::TakenBranch;
-use kvscatter_onnx::convert::{CheckedRing, ConvertOutcome};
+use kvscatter_onnx::convert::ConvertOutcome;
 use kvscatter_onnx::decoder::{Cost, CostAt, Decoder, Hazard, TensorRtRefusal};
 
 /// The facts of an inspected model.

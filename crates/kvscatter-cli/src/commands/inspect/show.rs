@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use anstyle::AnsiColor;
-use kvscatter_onnx::convert::{CheckedRing, ConvertOutcome, RingSize};
+use kvscatter_onnx::CheckedRing;
+use kvscatter_onnx::convert::{ConvertOutcome, RingSize};
 use kvscatter_onnx::decoder::{
     Cache, Cost, Decoder, Hazard, InputRole, TensorRtRefusal, UnknownStyle, WriterStyle,
 };

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use kvscatter_onnx::convert::check_rings;
+use kvscatter_onnx::check_rings;
 use kvscatter_onnx::decoder::{CostAt, Decoder};
 use kvscatter_onnx::{DecoderError, Model, OnnxError};
 

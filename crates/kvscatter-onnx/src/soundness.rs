@@ -16,9 +16,8 @@ use kvscatter::Mode;
 use kvscatter::ring::{Feeding, Ring, least_capacity};
 use kvscatter::visibility::Visibility;
 
-use super::limits::Limits;
-use super::ring::RingSize;
-use crate::decoder::{Cache, Decoder, Hazard, InputRole, PrefixMask, WrongSlot};
+use crate::convert::{Limits, RingSize};
+use crate::decoder::{Cache, Decoder, Hazard, PrefixMask, WrongSlot};
 use crate::{ExternalData, Graph, Model, Node, NodeLabel};
 use seen::{Evaluation, Reading, Step, to_i64};
 
@@ -81,7 +80,7 @@ pub(crate) fn seen_in_static(
 ) -> Option<BTreeMap<usize, (NodeLabel, usize)>> {
     let external = model.external_data().ok().flatten().map(Rc::new);
     let evaluation = Evaluation { graph, decoder, external: external.as_ref() };
-    let new = fixed_tokens(decoder).unwrap_or(1);
+    let new = decoder.fixed_tokens().unwrap_or(1);
     let step = Step { start: tokens.checked_sub(new)?, new };
     let (mut seen, mut by_mask) = (BTreeMap::new(), ByMask::default());
     for cache in &decoder.caches {
@@ -104,16 +103,6 @@ pub(crate) fn seen_in_static(
         }
     }
     Some(seen)
-}
-
-/// Returns the number of new tokens if the model fixes it.
-pub(super) fn fixed_tokens(decoder: &Decoder<'_>) -> Option<usize> {
-    decoder.inputs.iter().find_map(|input| match (input.role, input.value.shape.as_deref()) {
-        (InputRole::TokenIds | InputRole::Embeddings | InputRole::PositionIds, Some([_, new, ..])) => {
-            new.size()
-        }
-        _ => None,
-    })
 }
 
 /// Returns how many of the last slots in use a token sees without a gap.
@@ -184,7 +173,7 @@ impl<'a, 'm> Checker<'a, 'm> {
             decoder,
             evaluation: Evaluation { graph, decoder, external },
             declared: Vec::new(),
-            fixed_new: fixed_tokens(decoder),
+            fixed_new: decoder.fixed_tokens(),
             most_tokens: decoder.caches.iter().filter_map(linear).min().unwrap_or(usize::MAX),
             capacities: read.collect(),
         }

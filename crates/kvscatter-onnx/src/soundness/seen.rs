@@ -2,8 +2,7 @@
 
 use std::rc::Rc;
 
-use crate::convert::limits::Limits;
-use crate::convert::masks::element_of;
+use crate::convert::{Limits, element_of};
 use crate::decoder::{Decoder, HIDDEN, Input, InputRole};
 use crate::fold::{Fold, MAX_VALUES, Value, Values};
 use crate::{ExternalData, Graph};
