@@ -61,14 +61,18 @@ impl Change {
 /// Converts an error about a node of a changed graph to an error about the node that it comes from, because the user has
 /// only the exported model.
 pub(super) fn at_origin(mut error: OnnxError, origins: &Origins, exported: &Graph<'_>) -> OnnxError {
-    let place = match error.cause_mut() {
-        Some(ConvertError::Capacity { cause, .. }) => &mut **cause,
-        _ => &mut error,
-    };
-    if let OnnxError::InNode { node, .. } = place
+    move_to_origin(&mut error, origins, exported);
+    error
+}
+
+/// Changes an error as [`at_origin`] does.
+pub(super) fn move_to_origin(error: &mut OnnxError, origins: &Origins, exported: &Graph<'_>) {
+    if let Some(ConvertError::Capacity { cause, .. }) = error.cause_mut() {
+        return move_to_origin(cause, origins, exported);
+    }
+    if let OnnxError::InNode { node, .. } = error
         && let Some(origin) = origins.index_of(node.index).and_then(|index| exported.nodes().get(index))
     {
         **node = origin.label();
     }
-    error
 }

@@ -7,8 +7,9 @@
 
 use std::borrow::Cow;
 
+use super::kept::KeptReason;
 use super::options::ConvertOptions;
-use super::pass::{Change, Pass, Subject, at_origin};
+use super::pass::{Change, Pass, Subject, at_origin, move_to_origin};
 use super::probes::Padding;
 use super::report::{Claim, PassReport, Report};
 use super::{caches, form, static_caches, to_standard};
@@ -55,10 +56,16 @@ pub(super) fn run<'m>(
         let Some((pass, change)) = changed.map_err(|error| at_origin(error, &origins, &exported))? else {
             break;
         };
-        origins = change.origins.after(&origins);
+        let earlier = std::mem::take(&mut origins);
+        origins = change.origins.after(&earlier);
         let Change { what, proof, .. } = change;
         passed.report.passes.push(PassReport { name: pass.name, claim: pass.claim, change: what, proof });
-        if let Some(report) = change.report {
+        if let Some(mut report) = change.report {
+            for kept in &mut report.attention.kept {
+                if let KeptReason::Evaluation(error) = &mut kept.reason {
+                    move_to_origin(error, &earlier, &exported);
+                }
+            }
             passed.report = Report { passes: std::mem::take(&mut passed.report.passes), ..report };
         }
         passed.padding = change.padding.unwrap_or(padding);
