@@ -2,7 +2,11 @@
 //!
 //! A new idiom is a row, its function, and a case in `tests.rs`. The function returns `None` for another node, or
 //! [`declines`](super::walk::Walk::decline) with a reason for one that it is meant for. It changes nothing before it
-//! knows that the node fits. What else is needed depends on what the node does:
+//! knows that the node fits. What it returns must be right in a static cache whose unused slots contain any numbers, also
+//! if the nodes stay separate: only a fusion is proved. A value of each row that is computed from all slots needs a state
+//! of its own, or must come after every mask.
+//!
+//! What else is needed depends on what the node does:
 //!
 //! | it | also |
 //! |---|---|
@@ -10,8 +14,10 @@
 //! | changes scores | a [`Form`](super::Form), and its meaning in `fusion/operands.rs` |
 //! | masks scores | a [`MaskKind`](super::MaskKind), and its elements in `masks.rs` |
 //! | gives a value another meaning | a [`State`](super::walk::State) |
+//! | is another softmax | `comes_from_softmax` in `decoder/part.rs` |
 //!
-//! Masks, proofs and the new graph then follow, if `fold/ops` evaluates the operator.
+//! Masks, proofs and the new graph then follow, if `fold/ops` evaluates the operator. `tests/onnx/fusion.rs` converts
+//! each form, and `python-tests/test_fuse.py` runs it in ONNX Runtime.
 
 mod cap;
 mod factors;
