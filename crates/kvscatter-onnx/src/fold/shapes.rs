@@ -32,16 +32,45 @@ pub(crate) fn walk(shape: &[usize], offset: i64, strides: &[i64]) -> Vec<usize> 
     if shape.contains(&0) {
         return Vec::new();
     }
-    let mut positions = vec![offset];
-    for (&dim, &stride) in shape.iter().zip(strides) {
+    let mut axes = merged(shape, strides);
+    let (last, last_stride) = axes.pop().unwrap_or((1, 0));
+    let mut starts = vec![offset];
+    for (dim, stride) in axes {
         let steps = 0..signed(dim);
-        positions = positions
-            .iter()
-            .flat_map(|&at| steps.clone().map(move |step| at.saturating_add(step.saturating_mul(stride))))
-            .collect();
+        let at_step = |start: i64, step: i64| start.saturating_add(step.saturating_mul(stride));
+        starts =
+            starts.iter().flat_map(|&start| steps.clone().map(move |step| at_step(start, step))).collect();
     }
     // Neither a negative position nor `usize::MAX` is in any buffer.
-    positions.into_iter().map(|at| usize::try_from(at).unwrap_or(usize::MAX)).collect()
+    let position = |at: i64| usize::try_from(at).unwrap_or(usize::MAX);
+    let mut positions = Vec::with_capacity(starts.len().saturating_mul(last));
+    for start in starts {
+        // Most masks are read in such runs.
+        match (last_stride, usize::try_from(start)) {
+            (0, _) => positions.extend(std::iter::repeat_n(position(start), last)),
+            (1, Ok(first)) => positions.extend(first..first.saturating_add(last)),
+            _ => positions.extend(
+                (0..signed(last))
+                    .map(|step| position(start.saturating_add(step.saturating_mul(last_stride)))),
+            ),
+        }
+    }
+    positions
+}
+
+/// Returns the sizes and strides of axes. Neighbouring axes that are walked in one run are one axis.
+fn merged(shape: &[usize], strides: &[i64]) -> Vec<(usize, i64)> {
+    let mut axes: Vec<(usize, i64)> = Vec::with_capacity(shape.len());
+    for (&dim, &stride) in shape.iter().zip(strides) {
+        match axes.last_mut() {
+            _ if dim == 1 => {}
+            Some((size, outer)) if *outer == stride.saturating_mul(signed(dim)) => {
+                (*size, *outer) = (size.saturating_mul(dim), stride);
+            }
+            _ => axes.push((dim, stride)),
+        }
+    }
+    axes
 }
 
 /// Returns the shape that two shapes broadcast to, as in NumPy.
