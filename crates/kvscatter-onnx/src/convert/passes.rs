@@ -53,9 +53,10 @@ pub(super) fn run<'m>(
     while open.len() > 0 {
         let padding = passed.padding;
         let changed = first_change(&passed.model, options, padding, &mut open);
-        let Some((pass, change)) = changed.map_err(|error| at_origin(error, &origins, &exported))? else {
-            break;
-        };
+        // Before the first change, an error names a node of the exported model, which may be in a function.
+        let is_exported = passed.report.passes.is_empty();
+        let place = |error| if is_exported { error } else { at_origin(error, &origins, &exported) };
+        let Some((pass, change)) = changed.map_err(place)? else { break };
         let earlier = std::mem::take(&mut origins);
         origins = change.origins.after(&earlier);
         let Change { what, proof, .. } = change;
@@ -105,4 +106,30 @@ fn raise(subject: &Subject<'_, '_>) -> Result<Option<Change>, OnnxError> {
     }
     let origins = Origins::new((0..subject.graph.nodes().len()).map(Some));
     Ok(Some(Change::new(model, origins).what("versions only".to_owned()).proof("no node changes")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{PASSES, run};
+    use crate::OnnxError;
+    use crate::convert::ConvertOptions;
+    use crate::proto::FunctionProto;
+    use crate::support::{Nodes, load, opset};
+
+    /// A function has nodes of its own.
+    #[test]
+    fn an_operator_of_a_function_is_named_if_it_cannot_be_raised() {
+        let mut model = load("optimum-llama");
+        model.proto_mut().functions.push(FunctionProto {
+            name: Some("Inner".to_owned()),
+            domain: Some("local".to_owned()),
+            input: vec!["x".to_owned()],
+            output: vec!["y".to_owned()],
+            node: Nodes::parse("a = Neg(x); y, mask = Dropout(a)").nodes,
+            opset_import: vec![opset("", 11)],
+            ..FunctionProto::default()
+        });
+        let error = run(&model, ConvertOptions::new(16), &PASSES).err().unwrap();
+        assert!(matches!(&error, OnnxError::InNode { node, .. } if node.op_type == "Dropout"), "{error}");
+    }
 }
