@@ -66,6 +66,9 @@ impl<'m> Fusions<'m> {
         for (end, operands) in candidates {
             let proved = operands.and_then(|operands| {
                 let region = regions.next().unwrap_or_default();
+                if let Some(first) = folds.first_mut() {
+                    region.check_parameters(first, lanes)?;
+                }
                 proofs.prove(&region, &operands, &mut folds)?;
                 Ok(operands)
             });

@@ -10,6 +10,7 @@ mod external;
 mod fingerprint;
 mod forms;
 mod fusion;
+mod fusion_lengths;
 mod fusion_work;
 mod lower;
 mod masks;

@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::operands::Operands;
+use crate::convert::exported::Lane;
+use crate::convert::kept::KeptReason;
 use crate::fold::Fold;
 use crate::{Graph, Node};
 
@@ -20,6 +22,33 @@ pub(super) struct Region<'m> {
     pub(super) escaped: Option<&'m str>,
     /// The values inside of the region that depend on queries and caches.
     scores: BTreeSet<&'m str>,
+}
+
+impl<'m> Region<'m> {
+    /// Checks that the nodes have the same axes, bounds and repetitions at every length. The fold is an evaluation of a
+    /// small step, as a proof has, and the lanes are evaluations at all lengths.
+    ///
+    /// # Errors
+    /// Returns [`KeptReason::Form`] if they do not.
+    pub(super) fn check_parameters(
+        &self,
+        fold: &mut Fold<'m>,
+        lanes: &mut [Lane<'m>],
+    ) -> Result<(), KeptReason> {
+        let parameters: BTreeSet<_> = self.nodes.iter().flat_map(parameters).collect();
+        for value in parameters {
+            let Some(expected) = ints(fold, value)? else { continue };
+            for lane in &mut *lanes {
+                lane.fold.charge(expected.len())?;
+                if ints(&mut lane.fold, value)?.as_ref() != Some(&expected) {
+                    return Err(KeptReason::Form {
+                        what: "its axes, bounds or repetitions depend on the length",
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Returns the region of each attention operation. The fold is an evaluation of a step.
@@ -117,6 +146,24 @@ impl<'g, 'm> Paths<'g, 'm> {
         }
         if of_caches.contains(operands.output) { region } else { Region::default() }
     }
+}
+
+/// Returns the inputs of a node whose integers may decide which element goes where. Shapes and the ends of slices grow
+/// with the text.
+fn parameters<'m>(node: &Node<'m>) -> impl Iterator<Item = &'m str> {
+    let grows = match node.op_type() {
+        "Reshape" | "Expand" => Some(1),
+        "Slice" => Some(2),
+        _ => None,
+    };
+    let slots = (0..node.proto().input.len()).filter(move |&slot| Some(slot) != grows);
+    let node = *node;
+    slots.filter_map(move |slot| node.input(slot))
+}
+
+/// Returns the elements of integers that are known.
+fn ints(fold: &mut Fold<'_>, value: &str) -> Result<Option<Vec<i64>>, KeptReason> {
+    Ok(fold.known(value)?.and_then(|known| known.as_ints()).map(<[i64]>::to_vec))
 }
 
 /// Returns `true` if the elements of a value are known without queries and caches.

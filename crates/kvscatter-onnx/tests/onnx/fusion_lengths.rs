@@ -1,0 +1,63 @@
+//! Tests that attention stays as it is if a parameter of its nodes depends on the length.
+//!
+//! The proof of one node evaluates short texts alone.
+
+use kvscatter_onnx::convert::{ConvertRefusal, KeptReason};
+
+use super::fusion::{Form, kept};
+use crate::support::refusal;
+
+const SLOTS: usize = 16;
+
+/// Returns whether a position or a length is between 8 and 13. A comparison of both decoders has such a step, and a
+/// proof does not.
+fn between(value: &str) -> String {
+    format!("And(Less([8], {value}), Less({value}, [13]))")
+}
+
+const LAST: &str = "ReduceMax(position_ids) {keepdims=0}";
+
+/// Repeats all heads in a row where a condition is true, so that neighbouring queries read different heads.
+fn tiled(is_other: &str) -> String {
+    let times = format!("Where({is_other}, [1, 2, 1, 1, 1], [1, 1, 2, 1, 1])");
+    format!("Reshape(Tile(Unsqueeze($, [2]), {times}), [0, 6, -1, 4])")
+}
+
+fn expanded(is_other: &str) -> String {
+    let times = format!("Where({is_other}, [1, 2, 1, 1, 1], [1, 1, 2, 1, 1])");
+    format!("Reshape(Expand(Unsqueeze($, Where({is_other}, [1], [2])), {times}), [0, 6, -1, 4])")
+}
+
+const SINK: &str = "Concat($, Expand(0.9[1, 6, 1, 1], Concat(Shape($) {end=3}, [1]) {axis=0})) {axis=-1}";
+
+#[test]
+fn parameters_that_depend_on_the_position_stay() {
+    let is_other = between(LAST);
+    let [tile, expand] = [tiled(&is_other), expanded(&is_other)];
+    let first = format!(
+        "is_other = {is_other}; Slice($, Cast(is_other) {{to=int64}}, Where(is_other, [99], [-1]), [-1])"
+    );
+    for (what, form) in [
+        ("repetitions", Form { repeat: &tile, ..Form::grouped() }),
+        ("axes", Form { repeat: &expand, ..Form::grouped() }),
+        ("the first slot", Form { masked: SINK, weights: &first, ..Form::plain() }),
+    ] {
+        let reason = kept(&form);
+        assert!(matches!(reason, KeptReason::Form { what } if what.contains("length")), "{what}: {reason}");
+    }
+}
+
+#[test]
+fn parameters_that_depend_on_the_length_are_refused() {
+    for is_other in [between("total"), "Less([12], total)".to_owned()] {
+        let [tile, expand] = [tiled(&is_other), expanded(&is_other)];
+        for repeat in [&tile, &expand] {
+            let refusal = refusal(&Form { repeat, ..Form::grouped() }.model(), SLOTS);
+            assert!(matches!(refusal, ConvertRefusal::LengthDependence { .. }), "{repeat}: {refusal}");
+        }
+    }
+    let axes = format!("Where({}, [2], [-1])", between(LAST));
+    let masked = format!("all = {SINK}; Sub(all, ReduceMax(all, {axes}))");
+    let form = Form { masked: &masked, weights: "Slice($, [0], [-1], [-1])", ..Form::plain() };
+    assert!(matches!(refusal(&form.model(), SLOTS), ConvertRefusal::LengthDependence { .. }));
+}
