@@ -4,7 +4,7 @@
 
 use kvscatter_onnx::convert::{ConvertRefusal, KeptReason};
 
-use super::fusion::{Form, kept};
+use super::fusion::{Form, converted, kept};
 use crate::support::refusal;
 
 const SLOTS: usize = 16;
@@ -60,4 +60,16 @@ fn parameters_that_depend_on_the_length_are_refused() {
     let masked = format!("all = {SINK}; Sub(all, ReduceMax(all, {axes}))");
     let form = Form { masked: &masked, weights: "Slice($, [0], [-1], [-1])", ..Form::plain() };
     assert!(matches!(refusal(&form.model(), SLOTS), ConvertRefusal::LengthDependence { .. }));
+}
+
+/// Thousands of layers may share such a node.
+#[test]
+fn a_node_with_very_many_inputs_stays() {
+    let guard = |reads: usize| {
+        let many = vec!["queries"; reads].join(", ");
+        format!("Where(IsNaN($), ReduceMax(Max({many})) {{keepdims=0}}, $)")
+    };
+    let [few, many] = [guard(50), guard(5000)];
+    assert_eq!(converted(&Form { weights: &few, ..Form::plain() }).report.attention.fused, 1);
+    kept(&Form { weights: &many, ..Form::plain() });
 }

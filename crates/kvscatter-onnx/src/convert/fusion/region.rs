@@ -12,6 +12,9 @@ use crate::{Graph, Node};
 /// hostile graph.
 const MAX_NODES: usize = 1024;
 
+/// The maximum number of inputs of these nodes. Many attention operations may share a node with many inputs.
+const MAX_READS: usize = 4 * MAX_NODES;
+
 /// The nodes that one attention operation consists of.
 #[derive(Debug, Default)]
 pub(super) struct Region<'m> {
@@ -113,7 +116,7 @@ impl<'g, 'm> Paths<'g, 'm> {
 
     /// Returns the nodes between the operands and the result of an attention operation.
     fn region(&self, operands: &Operands<'m>) -> Region<'m> {
-        let mut before = BTreeSet::new();
+        let (mut before, mut reads) = (BTreeSet::new(), 0_usize);
         let mut pending = vec![operands.output];
         while let Some(value) = pending.pop() {
             let is_end = self.ends.contains(value) && value != operands.output;
@@ -124,7 +127,8 @@ impl<'g, 'm> Paths<'g, 'm> {
             else {
                 continue;
             };
-            if before.len() > MAX_NODES {
+            reads = reads.saturating_add(node.proto().input.len());
+            if before.len() > MAX_NODES || reads > MAX_READS {
                 return Region::default();
             }
             pending.extend(node.reads());
