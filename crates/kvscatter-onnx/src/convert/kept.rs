@@ -62,6 +62,8 @@ pub enum KeptForm {
     NoProduct,
     #[error("its nodes do not lead from its queries and caches to its result")]
     NoRegion,
+    #[error("its axes, bounds or repetitions depend on the length")]
+    LengthDependence,
     #[error("keys or values are not a whole cache")]
     PartOfCache,
     #[error("keys or values are scaled")]

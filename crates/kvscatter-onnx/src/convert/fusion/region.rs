@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::operands::Operands;
 use crate::convert::exported::Lane;
-use crate::convert::kept::KeptReason;
+use crate::convert::kept::{KeptForm, KeptReason};
 use crate::fold::Fold;
 use crate::{Graph, Node};
 
@@ -44,9 +44,7 @@ impl<'m> Region<'m> {
             for lane in &mut *lanes {
                 lane.fold.charge(expected.len())?;
                 if ints(&mut lane.fold, value)?.as_ref() != Some(&expected) {
-                    return Err(KeptReason::Form {
-                        what: "its axes, bounds or repetitions depend on the length",
-                    });
+                    return Err(KeptForm::LengthDependence.into());
                 }
             }
         }
