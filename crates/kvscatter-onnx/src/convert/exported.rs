@@ -63,9 +63,10 @@ impl<'a, 'm> Exported<'a, 'm> {
             probe.feed(&inputs, &mut fold)?;
             let found = Sites::find(graph, decoder, &probe, &mut fold, IDIOMS).and_then(|sites| {
                 let mut attentions = Attentions::find(decoder, &mut fold)?;
-                if !sites.over_concat.is_empty() {
+                if !sites.over_concat.is_empty() || sites.merged().next().is_some() {
                     let mut whole = WholeCaches::new(graph, &inputs, external.as_ref())?;
                     attentions.find_readers(decoder, &sites.over_concat, &mut fold, &mut whole)?;
+                    sites.check_order(decoder, &mut whole)?;
                 }
                 Ok((sites, attentions))
             });

@@ -403,6 +403,20 @@ fn products_of_rank_3_are_reshaped_away() {
     }
 }
 
+/// The new masks have the heads of one sample in a row.
+#[test]
+fn heads_of_several_samples_in_a_row_are_refused() {
+    let merged = "Reshape(Transpose($) {perm=[1, 0, 2, 3]}, Concat([-1], Shape($) {start=2}) {axis=0})";
+    let mask = "Add($, Reshape(Slice(bias, [0], [1], [0]), Shape(bias) {start=1}))";
+    let plain = Form::plain();
+    let model = Form { queries: merged, keys: merged, values: merged, mask, ..plain }.model();
+    let refusal = refusal(&model, ConvertOptions::new(SLOTS));
+    assert!(
+        matches!(refusal, ConvertRefusal::ScoresShape { rank: 3 } | ConvertRefusal::Reader { .. }),
+        "{refusal}"
+    );
+}
+
 /// BLOOM multiplies matrices with all heads of all samples in one axis.
 #[test]
 fn samples_and_heads_may_be_merged() {

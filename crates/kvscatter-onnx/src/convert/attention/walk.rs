@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::site::{CacheRead, Chain, End, Factor, Form, Layout, Mask, Neutral, OverConcat, Scores, Site};
+use super::whole::WholeCaches;
 use crate::convert::probe::{Inputs, Probe};
 use crate::convert::refusal::ConvertRefusal;
 use crate::decoder::Decoder;
@@ -109,6 +110,30 @@ impl<'m> Sites<'m> {
             Some(name) => Err(ConvertRefusal::Output { name: name.to_owned() }.into()),
             None => Ok(walk.sites),
         }
+    }
+
+    /// Returns the sites with all heads of all samples in one axis, each with the mask that shows it.
+    pub(in crate::convert) fn merged(&self) -> impl Iterator<Item = (&Site<'m>, &Mask<'m>)> {
+        let is_merged = |mask: &&Mask<'m>| matches!(mask.layout, Layout::Merged { .. });
+        self.sites.iter().filter_map(move |site| Some((site, site.masks().iter().find(is_merged)?)))
+    }
+
+    /// Checks that merged heads of one sample follow each other, because the new masks are in this order.
+    ///
+    /// # Errors
+    /// Returns the errors of [`WholeCaches::check_order`], wrapped with the node that masks.
+    pub(in crate::convert) fn check_order(
+        &self,
+        decoder: &Decoder<'m>,
+        whole: &mut WholeCaches<'m>,
+    ) -> Result<(), OnnxError> {
+        for (site, mask) in self.merged() {
+            let keys = site.scores.product.input(1).unwrap_or_default();
+            if let Some(cache) = decoder.caches.iter().find(|cache| cache.past == site.past()) {
+                whole.check_order(cache, keys).map_err(|error| mask.node.error_within(error))?;
+            }
+        }
+        Ok(())
     }
 
     /// Returns `true` if a value has one entry for each slot.

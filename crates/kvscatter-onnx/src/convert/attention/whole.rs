@@ -1,4 +1,4 @@
-//! Determines whether the keys and values of an `Attention` are whole caches.
+//! Determines whether the keys and values of attention are whole caches, and in which order.
 //!
 //! Exporters repeat each head of a cache for the queries that share it. `Attention` does this by itself, so it can read
 //! the cache instead. The nodes between are evaluated on a cache whose numbers all differ.
@@ -9,6 +9,7 @@ use std::rc::Rc;
 use super::site::OverConcat;
 use crate::convert::kept::{KeptForm, KeptReason};
 use crate::convert::probe::{Inputs, Probe};
+use crate::convert::refusal::ConvertRefusal;
 use crate::decoder::Cache;
 use crate::fold::{Budget, Fold, MAX_VALUES, Value, Values, to_float};
 use crate::{ExternalData, Graph, OnnxError};
@@ -52,6 +53,31 @@ impl<'m> WholeCaches<'m> {
         }
     }
 
+    /// Checks that keys `[batch * heads, ..]` are those of sample 0, then those of sample 1, and so on.
+    ///
+    /// # Errors
+    /// * Returns [`ConvertRefusal::ScoresShape`] if they are in another order, or are not known.
+    /// * Returns the errors of [`Fold::value`].
+    pub(in crate::convert) fn check_order(&mut self, cache: &Cache<'m>, keys: &str) -> Result<(), OnnxError> {
+        let Value { element, ref shape, .. } = *self.0.value(cache.written)?;
+        let shape = shape.clone();
+        let samples = shape.first().copied().unwrap_or_default();
+        let count = elements(&shape);
+        let of_sample = count.checked_div(samples).unwrap_or_default();
+        let numbers = (0..samples).flat_map(|sample| repeat_n(to_float(sample), of_sample));
+        let known = (count <= MAX_VALUES).then(|| Values::Floats(numbers.collect()));
+        self.0.set(cache.written, Value::new(element, shape.clone(), known)?)?;
+        let keys = self.0.value(keys)?;
+        let rank = keys.rank();
+        let found = keys.as_floats().unwrap_or_default();
+        let of_sample = found.len().checked_div(samples).unwrap_or_default().max(1);
+        let mut by_sample = found.chunks(of_sample).enumerate();
+        let is_ordered = !found.is_empty()
+            && by_sample.all(|(sample, keys)| keys.iter().all(|&number| number == to_float(sample)));
+        self.0.set(cache.written, Value::shaped(element, shape)?)?;
+        if is_ordered { Ok(()) } else { Err(ConvertRefusal::ScoresShape { rank }.into()) }
+    }
+
     /// Returns how many times keys or values have each head of a cache in a row, or `None` if they are something else.
     /// They are `[batch, heads, slots, head size]`, or `[batch, slots, heads * head size]` with this number of heads.
     ///
@@ -65,7 +91,7 @@ impl<'m> WholeCaches<'m> {
     ) -> Result<Option<usize>, OnnxError> {
         let Value { element, ref shape, .. } = *self.0.value(cache.written)?;
         let shape = shape.clone();
-        let count = shape.iter().copied().fold(1, usize::saturating_mul);
+        let count = elements(&shape);
         let &[_, own_heads, slots, size] = shape.as_slice() else { return Ok(None) };
         if count > MAX_VALUES || self.0.value(read)?.element != element {
             return Ok(None);
@@ -88,6 +114,10 @@ impl<'m> WholeCaches<'m> {
         self.0.set(cache.written, Value::shaped(element, shape)?)?;
         Ok(is_whole.then_some(times))
     }
+}
+
+fn elements(shape: &[usize]) -> usize {
+    shape.iter().copied().fold(1, usize::saturating_mul)
 }
 
 /// Returns the rows of a cache, each head repeated this many times. They are in the order of
