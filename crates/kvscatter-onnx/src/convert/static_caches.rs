@@ -4,6 +4,7 @@
 //! rings for caches with windows, and compared with the exported one.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 use super::equivalence::Comparison;
 use super::exported::{Exported, Lane};
@@ -126,11 +127,14 @@ fn rewrite<'m>(
     let linear = Rewritten::new(exported, Vec::new(), fused, linear_slots)?;
     let (mut rings, mut windows) = Rings::find(exported, &linear.model.graph()?, fused, options.windowed);
     if rings.is_empty() {
-        return Ok((compared(linear, exported, lanes, fused, linear_slots)?, rings, windows));
+        return Ok((compared(linear, exported, lanes, fused, (linear_slots, ALL))?, rings, windows));
     }
     let slots = Slots { max_seq: exported.max_seq, rings: &rings };
-    let with_rings = Rewritten::new(exported, Vec::new(), fused, slots)?;
-    let difference = match compared(with_rings, exported, lanes, fused, slots) {
+    // No ring takes the largest steps. They are compared with linear caches.
+    let (small, large) = (0..=slots.most_rows(), slots.most_rows().saturating_add(1)..=usize::MAX);
+    let linear = compared(linear, exported, lanes, fused, (linear_slots, large))?;
+    let with_rings = Rewritten::new(exported, linear.replacements.clone(), fused, slots)?;
+    let difference = match compared(with_rings, exported, lanes, fused, (slots, small.clone())) {
         Ok(rewritten) => {
             if slots.first_linear(exported.decoder).is_none() {
                 let endless = rewritten.is_endless(exported, slots)?;
@@ -140,28 +144,36 @@ fn rewrite<'m>(
         }
         Err(difference) => difference.to_string(),
     };
-    let rewritten = compared(linear, exported, lanes, fused, linear_slots)?;
+    let rewritten = compared(linear, exported, lanes, fused, (linear_slots, small))?;
     windows.extend(rings.refused(&LinearReason::Differs { difference }));
     Ok((rewritten, Rings::default(), windows))
 }
 
-/// Compares a rewritten model with the exported one. Values that depend on the length of the past are replaced only if
-/// the first comparison fails.
+/// The numbers of new tokens of all steps.
+const ALL: RangeInclusive<usize> = 0..=usize::MAX;
+
+/// Compares a rewritten model with the exported one, in steps of these numbers of new tokens. Values that depend on the
+/// length of the past are replaced only if the first comparison fails.
 fn compared<'m>(
     rewritten: Rewritten<'m>,
     exported: &Exported<'_, 'm>,
     lanes: &mut [Lane<'m>],
     fused: &[Operands<'m>],
-    slots: Slots<'_>,
+    (slots, steps): (Slots<'_>, RangeInclusive<usize>),
 ) -> Result<Rewritten<'m>, OnnxError> {
-    let Err(difference) = compare(exported, lanes, &rewritten, slots) else { return Ok(rewritten) };
+    let compare =
+        |lanes: &mut [Lane<'m>], rewritten: &_| compare(exported, lanes, rewritten, (slots, &steps));
+    let Err(difference) = compare(lanes, &rewritten) else { return Ok(rewritten) };
+    if !rewritten.replacements.is_empty() {
+        return Err(difference);
+    }
     drop(rewritten);
     let replacements = length::replacements(exported.graph, lanes);
     if replacements.is_empty() {
         return Err(difference);
     }
     let replaced = Rewritten::new(exported, replacements, fused, slots)?;
-    match compare(exported, lanes, &replaced, slots) {
+    match compare(lanes, &replaced) {
         Ok(()) => Ok(replaced),
         // The first comparison has the reason.
         Err(error) if matches!(error.cause(), Some(FoldError::FailedBefore { .. })) => Err(difference),
@@ -199,18 +211,18 @@ impl<'m> Rewritten<'m> {
     }
 }
 
-/// Compares the values of both decoders on all probes that fit into the caches.
+/// Compares the values of both decoders in steps of these numbers of new tokens.
 fn compare<'m>(
     exported: &Exported<'_, 'm>,
     lanes: &mut [Lane<'m>],
     converted: &Rewritten<'m>,
-    slots: Slots<'_>,
+    (slots, steps): (Slots<'_>, &RangeInclusive<usize>),
 ) -> Result<(), OnnxError> {
     let graph = converted.model.graph()?;
     let outputs = exported.graph.nodes().iter().flat_map(|node| &node.proto().output).map(String::as_str);
     let names = outputs.chain(exported.graph.input_names()).collect();
     let (write_indices, origins) = (&converted.inputs.write_indices, &converted.origins);
-    for Lane { probe, fold: before } in lanes.iter_mut().filter(|lane| lane.probe.new <= slots.most_rows()) {
+    for Lane { probe, fold: before } in lanes.iter_mut().filter(|lane| steps.contains(&lane.probe.new)) {
         let mut fold = Fold::new(&graph, exported.external.as_ref());
         probe.feed_static(&graph, write_indices, &exported.inputs, slots, &mut fold)?;
         let mut comparison =
