@@ -71,6 +71,7 @@ mod pass;
 mod passes;
 mod probe;
 mod probes;
+mod raise_scatters;
 mod refusal;
 mod report;
 mod rewrite;

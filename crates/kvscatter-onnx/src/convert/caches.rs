@@ -26,7 +26,8 @@ pub(super) fn check_written(
     if let Some(&input) = decoder.from_encoder.first() {
         return Err(ConvertRefusal::EncoderDecoder { input: input.to_owned() }.into());
     }
-    each(decoder, written)?;
+    let are_scattered = decoder.caches.iter().all(Cache::is_scattered);
+    each(decoder, |cache| written(cache, max_seq, are_scattered))?;
     if let Some(cache) = decoder.unused() {
         let refusal = ConvertRefusal::ResultUnused { past: cache.past.to_owned() };
         return Err(match &cache.writer {
@@ -51,15 +52,24 @@ pub(super) fn check_written(
 pub(super) fn check(graph: &Graph<'_>, decoder: &Decoder<'_>, max_seq: usize) -> Result<(), OnnxError> {
     check_written(graph, decoder, max_seq)?;
     each(decoder, |cache| shaped(cache, max_seq))?;
+    check_readers(graph, decoder)?;
+    let Some(positions) = decoder.input(InputRole::PositionIds) else { return Ok(()) };
+    first(graph, |node| looking_up(node, graph, positions.name, max_seq))
+}
+
+/// Checks that only the nodes that write the caches read their pasts.
+///
+/// # Errors
+/// Returns [`ConvertRefusal::PastRead`], wrapped with another node.
+pub(super) fn check_readers(graph: &Graph<'_>, decoder: &Decoder<'_>) -> Result<(), OnnxError> {
     let pasts = decoder.caches.iter().map(|cache| (cache.past, cache)).collect();
-    let positions = decoder.input(InputRole::PositionIds).map(|positions| positions.name);
-    for node in graph.nodes() {
-        if let Some(refusal) = reading(node, &pasts).or_else(|| looking_up(node, graph, positions?, max_seq))
-        {
-            return Err(node.error(refusal));
-        }
-    }
-    Ok(())
+    first(graph, |node| reading(node, &pasts))
+}
+
+/// Returns the first refusal of a node.
+fn first(graph: &Graph<'_>, refusal: impl Fn(&Node<'_>) -> Option<ConvertRefusal>) -> Result<(), OnnxError> {
+    let refused = graph.nodes().iter().find_map(|node| Some(node.error(refusal(node)?)));
+    refused.map_or(Ok(()), Err)
 }
 
 /// Returns the first refusal of a cache, with the node that writes the cache.
@@ -76,10 +86,17 @@ fn each(
 }
 
 /// Returns the reason if the way in which a cache is written prevents the conversion.
-fn written(cache: &Cache<'_>) -> Option<ConvertRefusal> {
+fn written(cache: &Cache<'_>, max_seq: usize, are_scattered: bool) -> Option<ConvertRefusal> {
     let past = cache.past.to_owned();
     match &cache.style {
         WriterStyle::TensorScatter(_) => return Some(ConvertRefusal::AlreadyStatic { past }),
+        // These nodes become TensorScatter.
+        _ if are_scattered => match cache.capacity().size() {
+            Some(length) if length != max_seq => {
+                return Some(ConvertRefusal::PastFixed { past, length, max_seq });
+            }
+            _ => {}
+        },
         // These nodes become standard ones first.
         _ if cache.writer.as_ref().is_some_and(standard::replaces) => {}
         WriterStyle::Unknown(why @ UnknownStyle::Cut { .. }) => {

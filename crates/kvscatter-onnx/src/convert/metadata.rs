@@ -8,7 +8,7 @@ use super::probes::Padding;
 use super::rewriter::StaticInputs;
 use super::ring::{self, Rings};
 use crate::RuntimeVersion;
-use crate::decoder::InputRole;
+use crate::decoder::{Decoder, InputRole};
 use crate::proto::{ModelProto, set_metadata};
 
 /// Describes a rewritten model in its `metadata_props`, under keys that begin with `kvscatter.`.
@@ -28,29 +28,14 @@ pub(super) fn write(
     if let Some(most_tokens) = rings.most_tokens {
         set_metadata(model, ring::MOST_TOKENS, &most_tokens.to_string());
     }
-    let mut set = |key: &str, value: &str| set_metadata(model, &format!("kvscatter.{key}"), value);
-    set("version", env!("CARGO_PKG_VERSION"));
-    set("max_seq", &max_seq.to_string());
     let linear = if rings.is_empty() { "" } else { "in a linear cache, " };
     let slots = match (rings.is_empty(), rings.most_tokens) {
         (true, _) => max_seq.to_string(),
         (_, None) => format!("{max_seq} or the capacity of a ring"),
         _ => "the capacity of a ring".to_owned(),
     };
-    set(
-        "cache_layout",
-        &format!(
-            "[batch, heads, {slots}, head size], written along axis 2; give past and present the same buffer, whose \
-             contents must be finite at the start"
-        ),
-    );
-    let pairs: Vec<_> =
-        decoder.caches.iter().map(|cache| format!("{} -> {}", cache.past, cache.present)).collect();
-    set("caches", &pairs.join("; "));
-    if !decoder.states.is_empty() {
-        let states = decoder.states.iter().map(|state| format!("{} -> {}", state.past, state.present));
-        set("states", &states.collect::<Vec<_>>().join("; "));
-    }
+    write_caches(decoder, max_seq, &slots, model);
+    let mut set = |key: &str, value: &str| set_metadata(model, &format!("kvscatter.{key}"), value);
     set(
         "write_indices",
         &format!(
@@ -156,5 +141,26 @@ pub(super) fn write(
                  padding on the right included"
             ),
         );
+    }
+}
+
+/// Describes the caches and states of a decoder with static caches. `slots` is the number of slots in words.
+pub(super) fn write_caches(decoder: &Decoder<'_>, max_seq: usize, slots: &str, model: &mut ModelProto) {
+    let mut set = |key: &str, value: &str| set_metadata(model, &format!("kvscatter.{key}"), value);
+    set("version", env!("CARGO_PKG_VERSION"));
+    set("max_seq", &max_seq.to_string());
+    set(
+        "cache_layout",
+        &format!(
+            "[batch, heads, {slots}, head size], written along axis 2; give past and present the same buffer, whose \
+             contents must be finite at the start"
+        ),
+    );
+    let pairs: Vec<_> =
+        decoder.caches.iter().map(|cache| format!("{} -> {}", cache.past, cache.present)).collect();
+    set("caches", &pairs.join("; "));
+    if !decoder.states.is_empty() {
+        let states = decoder.states.iter().map(|state| format!("{} -> {}", state.past, state.present));
+        set("states", &states.collect::<Vec<_>>().join("; "));
     }
 }

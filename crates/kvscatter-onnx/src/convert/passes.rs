@@ -12,14 +12,16 @@ use super::options::ConvertOptions;
 use super::pass::{Change, Pass, Subject, at_origin, move_to_origin};
 use super::probes::Padding;
 use super::report::{Claim, PassReport, Report};
-use super::{caches, form, static_caches, to_standard};
+use super::{caches, form, raise_scatters, static_caches, to_standard};
 use crate::decoder::Decoder;
 use crate::edit::Origins;
 use crate::{Model, OnnxError, opset};
 
-/// The passes. The last one makes the caches static, and the others bring the decoder into the form that it expects.
-pub(super) const PASSES: [Pass; 5] = [
+/// The passes. A decoder whose scatters were raised has static caches, so the conversion ends. Otherwise the last pass
+/// makes the caches static, and the others bring the decoder into the form that it expects.
+pub(super) const PASSES: [Pass; 6] = [
     Pass { name: "raise operator set", claim: Claim::Values, run: raise },
+    Pass { name: "raise scatters", claim: Claim::Consecutive, run: raise_scatters::raised },
     Pass { name: "cache types", claim: Claim::Rounded, run: form::with_one_type },
     Pass { name: "cache layout", claim: Claim::Values, run: form::by_head },
     Pass { name: "standard operators", claim: Claim::Values, run: to_standard::replaced },
@@ -61,6 +63,7 @@ pub(super) fn run<'m>(
         origins = change.origins.after(&earlier);
         let Change { what, proof, .. } = change;
         passed.report.passes.push(PassReport { name: pass.name, claim: pass.claim, change: what, proof });
+        let is_last = change.report.is_some();
         if let Some(mut report) = change.report {
             for kept in &mut report.attention.kept {
                 if let KeptReason::Evaluation(error) = &mut kept.reason {
@@ -71,6 +74,9 @@ pub(super) fn run<'m>(
         }
         passed.padding = change.padding.unwrap_or(padding);
         passed.model = Cow::Owned(change.model);
+        if is_last {
+            break;
+        }
     }
     Ok(passed)
 }

@@ -268,6 +268,9 @@ impl<'m> Inputs<'m> {
                 }
             }
         }
+        // With static caches, a mask has an element for each slot.
+        let is_capacity =
+            |size| decoder.caches.iter().all(|cache| cache.capacity() == Dimension::Known(size));
         let lengths = |input: &Input<'m>| {
             let by_role = roles_lengths(decoder, input);
             let shape = match input.role {
@@ -277,7 +280,7 @@ impl<'m> Inputs<'m> {
             };
             let dims = shape.map_or(by_role.len(), <[_]>::len);
             let length = |axis: usize| match (shape.and_then(|shape| shape.get(axis)), by_role.get(axis)) {
-                (Some(&Dimension::Known(size)), Some(Some(Length::Total))) => {
+                (Some(&Dimension::Known(size)), Some(Some(Length::Total))) if !is_capacity(size) => {
                     let name = input.value.name.to_owned();
                     Err(ConvertRefusal::InputFixed { name, axis, size }.into())
                 }

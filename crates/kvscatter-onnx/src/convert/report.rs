@@ -52,6 +52,9 @@ pub enum Claim {
     /// All values, but new rows are rounded to the type of the cache before they are read.
     #[strum(to_string = "values, but new rows are rounded as they are cached")]
     Rounded,
+    /// All values, if the positions of a step are consecutive.
+    #[strum(to_string = "values, if the positions of a step are consecutive")]
+    Consecutive,
     /// All values but those of hidden slots and of padding.
     #[strum(to_string = "values, but not those of hidden slots and padding")]
     Visible,

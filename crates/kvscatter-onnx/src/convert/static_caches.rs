@@ -61,23 +61,16 @@ fn report(
     linear_windows: Vec<LinearWindow>,
     least_onnxruntime: RuntimeVersion,
 ) -> Report {
-    let (decoder, max_seq) = (exported.decoder, exported.max_seq);
-    let slots = Slots { max_seq, rings: &rings };
-    let state = |past: &str, present: &str| KeptState { past: past.to_owned(), present: present.to_owned() };
-    let unknown = decoder.inputs.iter().filter(|input| input.role == InputRole::Other);
+    let slots = Slots { max_seq: exported.max_seq, rings: &rings };
+    let basic = basic_report(exported.decoder, slots, inputs, least_onnxruntime);
     let nodes = exported.attentions.len();
     Report {
-        passes: Vec::new(),
-        branch: None,
         caches: CacheReport {
-            count: decoder.caches.len(),
-            bytes_per_slot: bytes(decoder, slots, |cost| cost.per_token),
-            bytes_per_sample: bytes(decoder, slots, |cost| cost.static_size),
-            linear_bytes_per_sample: bytes(decoder, Slots::linear(max_seq), |cost| cost.static_size),
             rings: rings.sizes(),
             most_tokens: rings.most_tokens,
             linear_windows,
             windows: exported.windows(),
+            ..basic.caches
         },
         attention: AttentionReport {
             count: exported.sites.sites.len().saturating_add(nodes),
@@ -85,6 +78,27 @@ fn report(
             fused: fusions.fused.len(),
             idioms: exported.sites.idioms,
             kept: exported.attentions.kept.into_iter().chain(fusions.kept).collect(),
+        },
+        ..basic
+    }
+}
+
+/// Returns the part of a report that does not depend on how the caches became static.
+pub(super) fn basic_report(
+    decoder: &Decoder<'_>,
+    slots: Slots<'_>,
+    inputs: StaticInputs,
+    least_onnxruntime: RuntimeVersion,
+) -> Report {
+    let state = |past: &str, present: &str| KeptState { past: past.to_owned(), present: present.to_owned() };
+    let unknown = decoder.inputs.iter().filter(|input| input.role == InputRole::Other);
+    Report {
+        caches: CacheReport {
+            count: decoder.caches.len(),
+            bytes_per_slot: bytes(decoder, slots, |cost| cost.per_token),
+            bytes_per_sample: bytes(decoder, slots, |cost| cost.static_size),
+            linear_bytes_per_sample: bytes(decoder, Slots::linear(slots.max_seq), |cost| cost.static_size),
+            ..CacheReport::default()
         },
         inputs: InputReport {
             write_indices: inputs.write_indices,
@@ -94,6 +108,7 @@ fn report(
         },
         states: decoder.states.iter().map(|it| state(it.past, it.present)).collect(),
         least_onnxruntime,
+        ..Report::default()
     }
 }
 
@@ -242,7 +257,10 @@ fn compare<'m>(
 ///
 /// # Errors
 /// Returns [`ConvertRefusal::OnnxRuntime`] if the options name an older one, wrapped with the node.
-fn least_onnxruntime(graph: &Graph<'_>, options: ConvertOptions) -> Result<RuntimeVersion, OnnxError> {
+pub(super) fn least_onnxruntime(
+    graph: &Graph<'_>,
+    options: ConvertOptions,
+) -> Result<RuntimeVersion, OnnxError> {
     let capped = graph.nodes().iter().find(|node| node.caps_scores());
     let least = if capped.is_some() { RuntimeVersion::WITH_CAP } else { RuntimeVersion::WITH_SCATTER };
     let Some(oldest) = options.onnxruntime.filter(|&oldest| oldest < least) else { return Ok(least) };

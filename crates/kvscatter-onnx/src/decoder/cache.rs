@@ -168,6 +168,14 @@ impl<'m> Cache<'m> {
         self.style == WriterStyle::TensorScatter(Mode::Circular)
     }
 
+    /// Returns `true` if `ScatterND` or `ScatterElements` writes the cache. A conversion may make `TensorScatter` of it.
+    #[must_use]
+    pub fn is_scattered(&self) -> bool {
+        let is_unknown = matches!(self.style, WriterStyle::Unknown(UnknownStyle::Operator { .. }));
+        let is_scatter = |node: Node<'_>| node.is("ScatterND") || node.is("ScatterElements");
+        is_unknown && self.writer.is_some_and(is_scatter)
+    }
+
     /// Returns `true` if past and present have one fixed capacity and new rows overwrite old ones.
     #[must_use]
     pub fn is_static(&self) -> bool {

@@ -31,6 +31,7 @@ pub(crate) const ALL: &[Family] = &[
     ("layers of Attention", 25, attention_layers),
     ("layers of Concat", 12, concat_layers),
     ("layers of TensorScatter", 50, scatter_layers),
+    ("layers of ScatterElements", 12, static_layers),
     ("caches of one node", 100, |count| unknown_operator(count, "Everything")),
     ("caches read by one node", 50, read_by_one),
     ("shapes asked of pasts by one node", 25, shapes_of_pasts),
@@ -179,6 +180,40 @@ fn scatter_layers(count: usize) -> Model {
         &format!("write_indices: int64[batch], {}: float[batch, 64, 8]", names(count, "past")),
         &format!("rows = Reshape(x, [0, 0, 8]); {}", each(count, ";", write)),
         &format!("x: float[batch, tokens, 8], {}: float[batch, 64, 8]", names(count, "present")),
+    )
+}
+
+/// Makes layers whose caches have the slots of the conversions, as an export of a static cache has them.
+fn static_layers(count: usize) -> Model {
+    let layer = |at: usize| {
+        let sum = if at == 0 { "rows".to_owned() } else { format!("sum{}", at - 1) };
+        format!(
+            "index{at} = Expand(Unsqueeze(Add(positions, 0), [0, 1, 3]), Shape(rows))
+            k{at} = ScatterElements(past_k{at}, index{at}, rows) {{axis=2}}
+            v{at} = ScatterElements(past_v{at}, index{at}, rows) {{axis=2}}
+            scores{at} = MatMul(rows, Transpose(k{at}) {{perm=[0, 1, 3, 2]}})
+            masked{at} = Where(LessOrEqual(Range(0, 24, 1), Unsqueeze(positions, [0, 1, 3])), scores{at}, -10000.0)
+            sum{at} = Add({sum}, MatMul(Softmax(masked{at}), v{at}))"
+        )
+    };
+    embedded(
+        8,
+        &format!(
+            "cached: int64[], {}: float[batch, 2, 24, 4]",
+            each(count, ", ", |at| format!("past_k{at}, past_v{at}"))
+        ),
+        &format!(
+            "positions = Add(cached, Range(0, Squeeze(Shape(input_ids) {{start=1, end=2}}), 1))
+            rows = Transpose(Reshape(x, [0, 0, 2, 4])) {{perm=[0, 2, 1, 3]}}
+            {}
+            logits = Reshape(Transpose(sum{}) {{perm=[0, 2, 1, 3]}}, [0, 0, 8])",
+            each(count, "\n", layer),
+            count - 1
+        ),
+        &format!(
+            "{}: float[batch, 2, 24, 4], logits: float[batch, tokens, 8]",
+            each(count, ", ", |at| format!("k{at}, v{at}"))
+        ),
     )
 }
 

@@ -19,6 +19,7 @@ mod messages;
 mod models;
 mod over_concat;
 mod placement;
+mod raise_scatters;
 mod random_inputs;
 mod rings;
 mod save;

@@ -47,6 +47,7 @@ const SMALL: &[Exported] = &[
     file!("decoders/mobius-0.1-gpt2/model.onnx", with data),
     file!("decoders/mobius-0.1-qwen3-float16/model.onnx", with data),
     file!("decoders/torch-2.15-llama/model.onnx"),
+    file!("decoders/torch-2.15-llama-static/model.onnx"),
 ];
 
 /// Models of less than 1 KB.
@@ -75,9 +76,10 @@ const LARGE: &[Exported] = &[
 ];
 
 /// The families of models that can be converted, and appear more often than the others for that reason.
-const CONVERTIBLE: [&str; 5] = [
+const CONVERTIBLE: [&str; 6] = [
     "layers of Attention",
     "layers of Concat",
+    "layers of ScatterElements",
     "layers of a merged decoder",
     "masks in a chain",
     "layers with separate masks",

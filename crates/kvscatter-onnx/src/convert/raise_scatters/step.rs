@@ -1,0 +1,166 @@
+//! The steps in which both decoders are evaluated.
+
+use std::collections::BTreeSet;
+
+use kvscatter::ElementType;
+
+use super::write::{Write, int};
+use crate::convert::probe::{Inputs, Probe, SAMPLES};
+use crate::decoder::Decoder;
+use crate::fold::{Fold, Value, Values};
+use crate::{Dimension, Graph, OnnxError, ValueInfo};
+
+/// The number of samples of a step if the model leaves it open. It is not a usual number of heads.
+const BATCH: usize = 11;
+
+/// The input from which the slots of new rows are computed.
+pub(super) struct Positions<'m> {
+    pub(super) name: &'m str,
+    pub(super) element: ElementType,
+    /// The number of positions if the input has one for each new token, or `None` if it has only the first one.
+    pub(super) count: Option<Dimension<'m>>,
+    /// Whether all samples have these positions. Otherwise the input has the first position of each sample.
+    pub(super) are_shared: bool,
+}
+
+/// A decoder with the sizes that its inputs share.
+pub(super) struct Setting<'m> {
+    inputs: Inputs<'m>,
+    pub(super) positions: Positions<'m>,
+    pub(super) batch_dim: Dimension<'m>,
+    /// The input with the tokens, or with their embeddings.
+    pub(super) tokens: &'m str,
+    capacity: usize,
+}
+
+/// A step, and the slot of the first new token of each sample.
+pub(super) struct Step {
+    probe: Probe,
+    starts: Vec<usize>,
+}
+
+/// A sample of a batch, and the slot of its first new token.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sample {
+    pub(super) index: usize,
+    pub(super) start: usize,
+    pub(super) batch: usize,
+}
+
+impl<'m> Positions<'m> {
+    /// Finds the only input from whose elements the indices are computed.
+    fn find(graph: &Graph<'m>, decoder: &Decoder<'m>, index: &'m str) -> Option<Self> {
+        let (mut seen, mut open, mut found) = (BTreeSet::new(), vec![index], BTreeSet::new());
+        while let Some(value) = open.pop() {
+            match graph.producer(value) {
+                _ if !seen.insert(value) => {}
+                // A shape contains no elements.
+                Some((node, _)) if node.is("Shape") => {}
+                Some((node, _)) => open.extend(node.reads()),
+                None => found.extend(graph.is_input(value).then_some(value)),
+            }
+        }
+        let only = found.pop_first().filter(|_| found.is_empty())?;
+        let input = decoder.inputs.iter().find(|input| input.value.name == only)?;
+        let ValueInfo { name, element, ref shape } = input.value;
+        let (count, are_shared) = match shape.as_deref()? {
+            [] => (None, true),
+            &[count] => {
+                let batch = decoder.caches.first()?.past_shape.first();
+                let tokens = tokens(decoder).and_then(|tokens| tokens.shape.as_ref()?.get(1));
+                (Some(count), Some(&count) != batch || Some(&count) == tokens)
+            }
+            _ => return None,
+        };
+        let is_integer = matches!(element, ElementType::Int64 | ElementType::Int32);
+        is_integer.then_some(Self { name, element, count, are_shared })
+    }
+}
+
+impl<'m> Setting<'m> {
+    /// Determines the sizes, and the input from which all slots are computed.
+    pub(super) fn new(
+        graph: &Graph<'m>,
+        decoder: &Decoder<'m>,
+        write: &Write<'m>,
+        capacity: usize,
+    ) -> Result<Self, OnnxError> {
+        let positions = Positions::find(graph, decoder, write.index)
+            .ok_or_else(|| write.refused("its indices are not computed from one input of positions"))?;
+        let inputs = Inputs::from_decoder(decoder)?;
+        inputs.check_size(capacity)?;
+        if inputs.batch() == Some(0) || inputs.new_tokens() == Some(0) {
+            return Err(write.refused("a step has no rows"));
+        }
+        let batch = decoder.caches.first().and_then(|cache| cache.past_shape.first().copied());
+        let batch_dim = batch.unwrap_or(Dimension::Unknown);
+        Ok(Self {
+            inputs,
+            positions,
+            batch_dim,
+            tokens: tokens(decoder).map_or("", |tokens| tokens.name),
+            capacity,
+        })
+    }
+
+    /// Returns the number of samples.
+    pub(super) fn batch(&self) -> usize {
+        self.inputs.batch().unwrap_or(BATCH)
+    }
+
+    /// Returns steps that begin at the first slot, in the middle, and so that the last slot is written.
+    pub(super) fn steps(&self) -> Vec<Step> {
+        let batch = self.batch().max(1);
+        let news = self.inputs.new_tokens().map_or_else(|| vec![2.min(self.capacity), 1], |new| vec![new]);
+        let mut steps = Vec::new();
+        for new in news {
+            let last = self.capacity.saturating_sub(new);
+            let mut starts = [last, 0, last.div_ceil(2)].into_iter().cycle();
+            // In the last place, so that the mask has an element for each slot.
+            let probe = Probe::new(batch, last, new).padded(&[2..4, 0..1, 3..6]);
+            for _ in 0..SAMPLES.div_ceil(batch) {
+                steps.push(Step { probe: probe.clone(), starts: starts.by_ref().take(batch).collect() });
+            }
+        }
+        steps
+    }
+
+    /// Returns the samples of a step that are compared.
+    pub(super) fn samples(&self, step: &Step) -> impl Iterator<Item = Sample> {
+        let (batch, starts) = (self.batch(), step.starts.clone());
+        starts.into_iter().take(SAMPLES).enumerate().map(move |(index, start)| Sample { index, start, batch })
+    }
+
+    /// Feeds the exported decoder, all samples of which begin at one position.
+    pub(super) fn feed_exported(
+        &self,
+        step: &Step,
+        start: usize,
+        fold: &mut Fold<'m>,
+    ) -> Result<(), OnnxError> {
+        let Positions { name, element, count, are_shared } = self.positions;
+        let (shape, numbers) = match count {
+            None => (Vec::new(), vec![int(start)]),
+            Some(_) if !are_shared => (vec![step.probe.batch], vec![int(start); step.probe.batch]),
+            Some(count) => {
+                let count = count.size().unwrap_or(step.probe.new);
+                (vec![count], (start..start.saturating_add(count)).map(int).collect())
+            }
+        };
+        step.probe.feed(&self.inputs, fold)?;
+        fold.set(name, Value::new(element, shape, Some(Values::Ints(numbers)))?)
+    }
+
+    /// Feeds the new decoder, which has this input for the first position of each sample.
+    pub(super) fn feed_raised(&self, step: &Step, input: &str, fold: &mut Fold<'m>) -> Result<(), OnnxError> {
+        let starts = Value::ints(step.starts.iter().copied().map(int).collect())?;
+        let Positions { element, are_shared, .. } = self.positions;
+        step.probe.feed(&self.inputs, fold)?;
+        fold.set(input, if are_shared { starts } else { Value { element, ..starts } })
+    }
+}
+
+/// Returns the input with the tokens, or with their embeddings.
+fn tokens<'d, 'm>(decoder: &'d Decoder<'m>) -> Option<&'d ValueInfo<'m>> {
+    decoder.inputs.iter().find(|input| input.role.is_tokens()).map(|input| &input.value)
+}
