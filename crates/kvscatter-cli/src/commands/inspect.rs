@@ -92,9 +92,10 @@ pub(crate) fn run(args: Inspect, output: &mut Output) -> Result<Outcome, Command
     hazards.extend(decoder.hazards());
     hazards.extend(hazards_beside(model, &graph, &decoder));
     let grows = decoder.caches.iter().any(|cache| cache.style.growth().is_some());
+    let is_converted = grows || decoder.caches.iter().all(Cache::is_scattered);
     let inspected = Inspected {
         model: args.model.display().to_string(),
-        advice: grows.then(|| match args.max_seq {
+        advice: is_converted.then(|| match args.max_seq {
             Some(max_seq) => ConvertOutcome::at(model, max_seq.get()),
             None => ConvertOutcome::near(model, sizes.capacity),
         }),

@@ -17,7 +17,7 @@ pub(super) struct Inspected<'a> {
     pub(super) hazards: Vec<Hazard>,
     /// The rings, and whether their attention reads them correctly.
     pub(super) rings: Vec<CheckedRing>,
-    /// The result of converting the growing caches, if there are any.
+    /// The result of converting the caches, if they grow or scatters write them.
     pub(super) advice: Option<ConvertOutcome>,
     /// The nodes that the target refuses, if there is a target.
     pub(super) refusals: Option<Vec<TensorRtRefusal>>,

@@ -286,7 +286,12 @@ fn more(count: usize) -> String {
 fn next_steps(inspected: &Inspected<'_>) -> Vec<String> {
     let any = |is: fn(&Cache<'_>) -> bool| inspected.decoder.caches.iter().any(is);
     let mut steps = Vec::new();
+    let are_scattered = any(Cache::is_scattered);
     match &inspected.advice {
+        Some(ConvertOutcome::Convert { max_seq, .. }) if are_scattered => steps.push(paragraph(&format!(
+            "kvscatter convert MODEL -o OUT --max-seq {max_seq} makes TensorScatter of the scatters, which can write in \
+             place and at another position in each sample."
+        ))),
         Some(ConvertOutcome::Convert { max_seq, .. }) => steps.push(paragraph(&format!(
             "kvscatter convert MODEL -o OUT --max-seq {max_seq} makes the growing caches static. Choose --max-seq no \
              larger than your longest text, because ONNX Runtime's own attention reads all slots in every step."
@@ -296,7 +301,8 @@ fn next_steps(inspected: &Inspected<'_>) -> Vec<String> {
                 true => format!(" with {max_seq} slots (try another --max-seq)"),
                 false => String::new(),
             };
-            let text = format!("The growing caches cannot be made static{size}: {cause}");
+            let what = if are_scattered { "scatters cannot become TensorScatter" } else { "growing caches cannot be made static" };
+            let text = format!("The {what}{size}: {cause}");
             steps.push(hanging(0, &one_line(&text)));
         }
         None => {}
