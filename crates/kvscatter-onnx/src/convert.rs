@@ -49,7 +49,7 @@
 //! | made-up steps | `ring`, `probe`, `probes` |
 //! | what attention shows | `limits`, `rule`, `tables`, `caches`, `attention`, `masks`, `exported` |
 //! | the new graph, and the comparison | `length`, `equivalence`, `rewriter`, `fusion`, `windows`, `rewrite`, `metadata` |
-//! | passes | `report`, `pass`, `form`, `to_standard`, `static_caches`, `passes` |
+//! | passes | `report`, `pass`, `form`, `to_standard`, `static_caches`, `raise_scatters`, `passes` |
 //! | uses of a conversion | `mask_rule`, `conversion`, `outcome` |
 
 mod attention;

@@ -286,7 +286,7 @@ fn more(count: usize) -> String {
 fn next_steps(inspected: &Inspected<'_>) -> Vec<String> {
     let any = |is: fn(&Cache<'_>) -> bool| inspected.decoder.caches.iter().any(is);
     let mut steps = Vec::new();
-    let are_scattered = any(Cache::is_scattered);
+    let are_scattered = any(|cache| cache.is_scattered());
     match &inspected.advice {
         Some(ConvertOutcome::Convert { max_seq, .. }) if are_scattered => steps.push(paragraph(&format!(
             "kvscatter convert MODEL -o OUT --max-seq {max_seq} makes TensorScatter of the scatters, which can write in \

@@ -133,7 +133,7 @@ impl<'a, 'p, 'm> PerSample<'a, 'p, 'm> {
         let mut places = (0..=after.len()).filter(fits);
         let first = match node.op_type() {
             "Reshape" => places.next()?,
-            "Unsqueeze" => places.last()?,
+            "Unsqueeze" => places.next_back()?,
             _ => return None,
         };
         let end = first.saturating_add(before.len());
