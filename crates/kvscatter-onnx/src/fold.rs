@@ -131,8 +131,8 @@ impl<'m> Fold<'m> {
         }
     }
 
-    /// Sets a value and clears everything that was computed from it. The value may be an input or any other value, which
-    /// is then not computed from its inputs.
+    /// Sets a value and clears everything that was computed from it. The value may be an input or any other value,
+    /// which is then not computed from its inputs.
     ///
     /// # Errors
     /// Returns [`GraphError::ValueMissing`] if the graph has no value of this name, [`FoldError::TooMuch`] if a

@@ -1,7 +1,7 @@
 //! Which operators pass a value on, and what they do to it.
 //!
-//! Searches that know only the structure of a graph use this table. The walk of a [conversion](crate::convert) also knows
-//! shapes, and uses the table of idioms.
+//! Searches that know only the structure of a graph use this table. The walk of a [conversion](crate::convert) also
+//! knows shapes, and uses the table of idioms.
 
 use crate::{Graph, Node};
 

@@ -58,8 +58,8 @@ impl Change {
     }
 }
 
-/// Converts an error about a node of a changed graph to an error about the node that it comes from, because the user has
-/// only the exported model.
+/// Converts an error about a node of a changed graph to an error about the node that it comes from, because the user
+/// has only the exported model.
 pub(super) fn at_origin(mut error: OnnxError, origins: &Origins, exported: &Graph<'_>) -> OnnxError {
     move_to_origin(&mut error, origins, exported);
     error

@@ -1,7 +1,7 @@
 //! The passes of a conversion, in order.
 //!
-//! A pass proposes a change by structure, and states what it keeps. The report says how that is known: by the schemas of
-//! operators, because a change of type is exact, or by an evaluation of both decoders. If an evaluation differs, the
+//! A pass proposes a change by structure, and states what it keeps. The report states how that is known: by the schemas
+//! of operators, because a change of type is exact, or by an evaluation of both decoders. If an evaluation differs, the
 //! conversion ends with an error that names a node of the exported model. A pass that finds nothing to change copies
 //! nothing.
 
@@ -122,7 +122,7 @@ mod tests {
     use crate::proto::FunctionProto;
     use crate::support::{Nodes, load, opset};
 
-    /// A function has nodes of its own.
+    /// The nodes of a function have other numbers.
     #[test]
     fn an_operator_of_a_function_is_named_if_it_cannot_be_raised() {
         let mut model = load("optimum-llama");

@@ -168,7 +168,8 @@ impl<'m> Cache<'m> {
         self.style == WriterStyle::TensorScatter(Mode::Circular)
     }
 
-    /// Returns `true` if `ScatterND` or `ScatterElements` writes the cache. A conversion may make `TensorScatter` of it.
+    /// Returns `true` if `ScatterND` or `ScatterElements` writes the cache. A conversion may make `TensorScatter` of
+    /// it.
     #[must_use]
     pub fn is_scattered(&self) -> bool {
         let is_unknown = matches!(self.style, WriterStyle::Unknown(UnknownStyle::Operator { .. }));

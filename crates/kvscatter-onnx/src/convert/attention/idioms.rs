@@ -2,9 +2,9 @@
 //!
 //! A new idiom is a row, its function, and a case in `tests.rs`. The function returns `None` for another node, or
 //! [`declines`](super::walk::Walk::decline) with a reason for one that it is meant for. It changes nothing before it
-//! knows that the node fits. What it returns must be right in a static cache whose unused slots contain any numbers, also
-//! if the nodes stay separate: only a fusion is proved. A value of each row that is computed from all slots needs a state
-//! of its own, or must come after every mask.
+//! knows that the node fits. What it returns must be right in a static cache whose unused slots contain any numbers,
+//! also if the nodes stay separate: only a fusion is proved. A value of each row that is computed from all slots needs
+//! another state, or must come after every mask.
 //!
 //! What else is needed depends on what the node does:
 //!

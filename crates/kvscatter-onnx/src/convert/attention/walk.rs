@@ -30,14 +30,14 @@ pub(in crate::convert) enum State<'m> {
     Scores(Scores<'m>),
     /// Masked scores, and after them the score of a sink, which has no value. A softmax gives the sink a part of the
     /// weight.
-    Sunk(Scores<'m>),
+    WithSink(Scores<'m>),
     /// The softmax of the scores of this site, with the slots along the last axis, times factors.
     Weights {
         site: usize,
         factors: Chain<Factor<'m>>,
     },
     /// The softmax of scores and a sink.
-    SunkWeights {
+    WeightsWithSink {
         site: usize,
     },
     /// Flags that are computed from weights.
@@ -304,7 +304,7 @@ impl<'m> State<'m> {
         match &mut state {
             Self::Cache(CacheRead { factors, .. }) | Self::Weights { factors, .. } => factors.push(factor),
             Self::Scores(scores) => scores.forms.push(Form::Factor(factor)),
-            Self::Sunk(_) | Self::SunkWeights { .. } | Self::Flags => return None,
+            Self::WithSink(_) | Self::WeightsWithSink { .. } | Self::Flags => return None,
         }
         Some(state)
     }

@@ -104,7 +104,7 @@ impl<'a> FusionProofs<'a> {
                 let elements = fold.known(value)?.filter(|known| known.data.is_some());
                 let elements = elements.ok_or_else(|| KeptReason::Unknown { value: value.to_owned() })?;
                 self.prover.budget().charge_values(elements)?;
-                of_probe.entry(names.of(value)).or_insert_with(|| elements.clone());
+                of_probe.entry(names.name_of(value)).or_insert_with(|| elements.clone());
             }
             known.push(of_probe);
         }
@@ -209,14 +209,14 @@ impl<'m> Names<'m> {
         Self(names)
     }
 
-    fn of(&self, value: &str) -> String {
+    fn name_of(&self, value: &str) -> String {
         self.0.get(value).cloned().unwrap_or_default()
     }
 
     fn renamed(&self, node: &NodeProto) -> NodeProto {
         NodeProto {
-            input: node.input.iter().map(|name| self.of(name)).collect(),
-            output: node.output.iter().map(|name| self.of(name)).collect(),
+            input: node.input.iter().map(|name| self.name_of(name)).collect(),
+            output: node.output.iter().map(|name| self.name_of(name)).collect(),
             op_type: node.op_type.clone(),
             domain: node.domain.clone(),
             overload: node.overload.clone(),
@@ -240,8 +240,8 @@ fn separate(
     let nodes = region.nodes.iter().map(|node| names.renamed(node.proto())).collect();
     let made: BTreeSet<_> = region.nodes.iter().flat_map(Node::outputs).collect();
     let read = region.nodes.iter().flat_map(|node| node.reads()).filter(|value| !made.contains(value));
-    let inputs: BTreeSet<_> = read.map(|value| names.of(value)).collect();
-    let output = names.of(operands.output);
+    let inputs: BTreeSet<_> = read.map(|value| names.name_of(value)).collect();
+    let output = names.name_of(operands.output);
     model(nodes, inputs.iter().map(String::as_str), [output.as_str()], opset_import.to_vec())
 }
 

@@ -12,11 +12,11 @@ pub(super) fn moved<'m>(walk: &mut Walk<'_, 'm>, reading: &Reading<'_, 'm>) -> N
         State::Cache(cache) if node.is("Reshape") || node.is("Flatten") => !is_regrouped(walk, node, cache)?,
         State::Cache(_) | State::Weights { .. } | State::Flags => true,
         // The shape is that of the scores and one more.
-        State::Sunk(scores) if is_cast && walk.keeps_hidden(node, &scores.masks)? => {
+        State::WithSink(scores) if is_cast && walk.keeps_hidden(node, &scores.masks)? => {
             return Ok(Some(Next::State(state.clone())));
         }
-        State::SunkWeights { .. } if is_cast => return Ok(Some(Next::State(state.clone()))),
-        State::Sunk(_) | State::SunkWeights { .. } => false,
+        State::WeightsWithSink { .. } if is_cast => return Ok(Some(Next::State(state.clone()))),
+        State::WithSink(_) | State::WeightsWithSink { .. } => false,
     };
     match state {
         _ if keeps => walk.moved(node, state.clone()),

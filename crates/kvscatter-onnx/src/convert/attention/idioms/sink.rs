@@ -8,13 +8,13 @@ pub(super) fn appended<'m>(walk: &mut Walk<'_, 'm>, reading: &Reading<'_, 'm>) -
     let Some(State::Scores(scores)) = reading.only(0) else { return Ok(None) };
     let (sink, total) = (reading.input(1), walk.probe.total().saturating_add(1));
     let appends_one = walk.is_per_row(sink)? && walk.fold.shape(reading.output())?.last() == Some(&total);
-    let sunk = State::Sunk(Scores { sink: Some(sink), ..scores.clone() });
-    Ok((appends_one && !scores.masks.is_empty()).then_some(Next::State(sunk)))
+    let with_sink = State::WithSink(Scores { sink: Some(sink), ..scores.clone() });
+    Ok((appends_one && !scores.masks.is_empty()).then_some(Next::State(with_sink)))
 }
 
 /// A softmax does not change if a number is subtracted from all scores of a row.
 pub(super) fn subtracted<'m>(walk: &mut Walk<'_, 'm>, reading: &Reading<'_, 'm>) -> NextOrNone<'m> {
-    let Some(state @ State::Sunk(_)) = reading.only(0) else { return Ok(None) };
+    let Some(state @ State::WithSink(_)) = reading.only(0) else { return Ok(None) };
     if reading.node.is("ReduceMax") {
         return Ok(walk.is_per_row(reading.output())?.then_some(Next::End));
     }
@@ -23,7 +23,7 @@ pub(super) fn subtracted<'m>(walk: &mut Walk<'_, 'm>, reading: &Reading<'_, 'm>)
 
 /// A `Slice` keeps the weights of all slots.
 pub(super) fn dropped<'m>(walk: &mut Walk<'_, 'm>, reading: &Reading<'_, 'm>) -> NextOrNone<'m> {
-    let Some(&State::SunkWeights { site }) = reading.state(0) else { return Ok(None) };
+    let Some(&State::WeightsWithSink { site }) = reading.state(0) else { return Ok(None) };
     let mut ints = |slot: usize| match reading.node.input(slot) {
         None => Ok(None),
         Some(name) => Ok::<_, OnnxError>(walk.fold.value(name)?.as_ints().map(<[i64]>::to_vec)),

@@ -5,7 +5,7 @@ use super::super::walk::{Next, NextOrNone, Reading, State, Walk};
 use crate::convert::refusal::ConvertRefusal;
 
 pub(super) fn weighted<'m>(walk: &mut Walk<'_, 'm>, reading: &Reading<'_, 'm>) -> NextOrNone<'m> {
-    let Some(State::Scores(scores) | State::Sunk(scores)) = reading.only(0) else { return Ok(None) };
+    let Some(State::Scores(scores) | State::WithSink(scores)) = reading.only(0) else { return Ok(None) };
     if !walk.is_over_last(reading.node)? {
         return walk.decline("this softmax is not over the slots");
     }
@@ -19,7 +19,7 @@ pub(super) fn weighted<'m>(walk: &mut Walk<'_, 'm>, reading: &Reading<'_, 'm>) -
     let site = walk.sites.sites.len();
     walk.sites.sites.push(Site::new(scores.clone(), *reading.node));
     Ok(Some(Next::State(match scores.sink {
-        Some(_) => State::SunkWeights { site },
+        Some(_) => State::WeightsWithSink { site },
         None => State::Weights { site, factors: Chain::default() },
     })))
 }
