@@ -121,6 +121,9 @@ fn positions_of_every_form_become_those_of_each_sample() {
     // The axis of the samples cannot be followed through these nodes.
     let flat = fed("int64[new]", "positions = Reshape(Unsqueeze(at, [0, 1]), [-1])", "", ROWS);
     assert!(convert(&flat, CAPACITY).is_err());
+    let largest = "Transpose(Add(rows, Cast(ReduceMax(positions)) {to=float}))";
+    let summed = decoder("", &ROWS.replace("Transpose(rows)", largest));
+    assert!(matches!(refusal(&summed, CAPACITY), ConvertRefusal::LengthDependence { .. }));
 }
 
 #[test]
