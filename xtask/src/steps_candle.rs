@@ -36,7 +36,7 @@ pub(crate) fn candle_cuda() -> Step {
 
 /// Runs the same tests on this machine's GPU, with all of candle.
 pub(crate) fn candle_gpu() -> Step {
-    let tests = "--test device --test context --test graph";
+    let tests = "--test device --test graph";
     let test = cargo(&format!("test -p kvscatter-candle --features cuda {tests}"));
     Step::new("candle-gpu", vec![test]).needs(&[GPU]).skipped_without(&[NVCC])
 }

@@ -3,120 +3,115 @@
 
 mod common;
 
-use candle_core::{CpuStorage, DType, Device, Result, Storage, Tensor};
-use kvscatter::{Argument, Error as Core, OutOfRange};
+use std::collections::BTreeMap;
+
+use candle_core::{CpuStorage, DType, Device, Storage, Tensor};
+use kvscatter::{Argument, Error as Core};
 use kvscatter_candle::{
     CacheWrite, CandleError, TensorScatter, WriteAt, Writer, positions_from_tensor, write_many,
 };
-use kvscatter_oracle::OutOfRange::Error as Refuse;
-use kvscatter_oracle::cases::Random;
-use kvscatter_oracle::onnx;
+use kvscatter_oracle::cases::{Call, Random};
 
-use common::{Case, assert_error, every_type_moves, numbered, values, view};
+use common::{Case, View, assert_error, bytes};
 
 const CPU: Device = Device::Cpu;
 
-#[test]
-fn ragged_circular_and_strided_writes_are_the_oracles() {
-    let (mut random, mut refused) = (Random::new(7, 0), 0);
-    for _ in 0..4000 {
-        let case = Case::random(&mut random, 0);
-        let (cache, whole) = view(&mut random, &case.cache, 0);
-        let (update, _) = view(&mut random, &case.update, 100_000);
-        let before = values(&whole);
-        let expected = case.expected(Refuse, [&cache, &whole], &update);
-        let done = match &case.lengths {
-            Some(lengths) => {
-                let at = WriteAt::new(&case.starts).lengths(lengths);
-                let written = Writer::new(case.scatter, &cache).unwrap().write(&update, at);
-                written.map(drop).map_err(Into::into)
-            }
-            None => {
-                let indices = Tensor::new(&case.starts[..], &CPU).unwrap();
-                cache.inplace_op3(&update, &indices, &case.scatter)
-            }
-        };
-        refused += usize::from(expected.is_none());
-        assert_eq!(done.is_ok(), expected.is_some(), "{done:?}");
-        let expected = expected.map_or(before, |(expected, _)| expected);
-        assert_eq!(values(&whole), expected, "{:?} {:?}", case.cache, case.starts);
-    }
-    assert!((50..1000).contains(&refused), "{refused} refused");
+fn writer(cache: &Tensor) -> Writer {
+    Writer::new(TensorScatter::new(), cache).unwrap()
 }
 
-/// A writer gets updates with other layouts, rows and lengths than those it is prepared for.
-#[test]
-fn one_writer_takes_updates_of_any_layout() {
-    let mut random = Random::new(8, 0);
-    let cache = numbered(&[2, 3, 6, 2], 0);
-    let mut writer = Writer::new(TensorScatter::new(), &cache).unwrap();
-    for round in 0..400 {
-        let rows = random.between(1, 6);
-        let (update, _) = view(&mut random, &[2, 3, rows, 2], 1000 + round * 1000);
-        let taken = random.below(rows)..rows;
-        let case = Case {
-            operator: onnx::TensorScatter::default(),
-            scatter: TensorScatter::new(),
-            cache: [2, 3, 6, 2],
-            update: [2, 3, taken.len(), 2],
-            starts: random.many(2, |random| random.below(7 - taken.len()) as i64),
-            lengths: None,
-        };
-        let part = update.narrow(2, taken.start, taken.len()).unwrap();
-        let (expected, _) = case.expected(Refuse, [&cache, &cache], &part).unwrap();
-        let _ = writer.write(&update, WriteAt::new(&case.starts).rows(taken)).unwrap();
-        assert_eq!(values(&cache), expected);
-    }
+/// Returns a tensor in which every element is different.
+fn numbered(shape: &[usize], first: u32) -> Tensor {
+    let end = first + shape.iter().product::<usize>() as u32;
+    Tensor::arange(first, end, &CPU).unwrap().reshape(shape).unwrap()
 }
 
+fn values(tensor: &Tensor) -> Vec<u32> {
+    tensor.flatten_all().unwrap().to_vec1().unwrap()
+}
+
+/// Returns the dimension of the rows, if there is one.
+fn axis(Case { oracle, .. }: &Case) -> Option<usize> {
+    let Call::TensorScatter { operator, .. } = &oracle.call else { unreachable!("no other operator") };
+    let rank = if operator.axis < 0 { oracle.cache_shape.len() as i64 } else { 0 };
+    let axis = usize::try_from(operator.axis.wrapping_add(rank)).ok()?;
+    (axis < oracle.update_shape.len()).then_some(axis)
+}
+
+/// Each writer gets updates with different layouts and selections of rows.
 #[test]
-fn elements_of_every_type_move_bit_for_bit() {
-    every_type_moves(&CPU, |cache, update| {
-        let _ = Writer::new(TensorScatter::new(), cache).unwrap().write(update, &[3_i64, 0]).unwrap();
-    });
+fn views_are_written_as_the_oracle_writes_them() {
+    let (mut random, mut written, mut refused) = (Random::new(7, 0), BTreeMap::new(), 0);
+    for case in Case::all(7, 20_000) {
+        let ([element, other], name) = (case.oracle.elements, &case.oracle.name);
+        let cache = View::new(&mut random, element, &case.oracle.cache_shape, &CPU);
+        let mut writer = Writer::new(case.scatter, &cache.part).unwrap();
+        let mut longer = case.oracle.update_shape.clone();
+        let axis = axis(&case);
+        let rows = axis.map_or(0, |axis| longer[axis]);
+        axis.into_iter().for_each(|axis| longer[axis] += 2);
+        let longer = View::new(&mut random, other, &longer, &CPU).part;
+        for first in [1, 2, 0] {
+            let update = axis.map_or(longer.clone(), |axis| longer.narrow(axis, first, rows).unwrap());
+            let (before, expected) = (bytes(&cache.whole), case.expected(&cache, &update));
+            let at = WriteAt::new(&case.starts);
+            let at = case.lengths.as_ref().map_or(at.clone(), |lengths| at.lengths(lengths));
+            let done = match (&case.lengths, random.below(3)) {
+                (None, 0) => {
+                    let starts = Tensor::from_slice(&case.starts, case.starts.len(), &CPU).unwrap();
+                    cache.part.inplace_op3(&update, &starts, &case.scatter).map(|()| None)
+                }
+                (_, 1) if axis.is_some() => {
+                    writer.write(&longer, at.rows(first..first + rows)).map(Some).map_err(Into::into)
+                }
+                _ => writer.write(&update, at).map(Some).map_err(Into::into),
+            };
+            assert_eq!(done.is_ok(), expected.is_some(), "{name}: {done:?}");
+            *if done.is_ok() { written.entry(element.name).or_default() } else { &mut refused } += 1;
+            let (all, skipped) = expected.unwrap_or((before, 0));
+            assert!(done.is_err() || done.unwrap().is_none_or(|done| done.skipped == skipped), "{name}");
+            assert_eq!(bytes(&cache.whole), all, "{name}");
+        }
+    }
+    let is_tested = written.len() == 10 && written.values().all(|&count| count > 300) && refused > 1000;
+    assert!(is_tested, "{written:?} {refused}");
 }
 
 /// candle has no arithmetic for these types, but it can load them.
 #[test]
 fn elements_without_arithmetic_are_bytes_or_half_bytes() {
     let loaded =
-        |dtype, shape: &[usize], bytes: &[u8]| Tensor::from_raw_buffer(bytes, dtype, shape, &CPU).unwrap();
+        |dtype, slots, bytes: &[u8]| Tensor::from_raw_buffer(bytes, dtype, &[1, slots, 2], &CPU).unwrap();
     let bytes = |tensor: &Tensor| match &*tensor.storage_and_layout().0 {
         Storage::Cpu(CpuStorage::F4(bytes) | CpuStorage::F8E8M0(bytes)) => bytes.clone(),
         _ => unreachable!("the types of this test"),
     };
-    let (cache, update) =
-        (loaded(DType::F4, &[1, 4, 2], &[0x11, 0x22, 0x33, 0x44]), loaded(DType::F4, &[1, 1, 2], &[0xab]));
-    let _ = Writer::new(TensorScatter::new(), &cache).unwrap().write(&update, &[2_i64]).unwrap();
+    let (cache, update) = (loaded(DType::F4, 4, &[0x11, 0x22, 0x33, 0x44]), loaded(DType::F4, 1, &[0xab]));
+    let _ = writer(&cache).write(&update, &[2_i64]).unwrap();
     assert_eq!(bytes(&cache), [0x11, 0x22, 0xab, 0x44]);
-
-    let (cache, update) =
-        (loaded(DType::F8E8M0, &[1, 3, 1], &[1, 2, 3]), loaded(DType::F8E8M0, &[1, 1, 1], &[9]));
-    cache.inplace_op3(&update, &Tensor::new(&[1i64], &CPU).unwrap(), &TensorScatter::new()).unwrap();
-    assert_eq!(bytes(&cache), [1, 9, 3]);
-
+    let (cache, update) = (loaded(DType::F8E8M0, 3, &[1, 2, 3, 4, 5, 6]), loaded(DType::F8E8M0, 1, &[8, 9]));
+    cache.inplace_op3(&update, &Tensor::new(&[1_i64], &CPU).unwrap(), &TensorScatter::new()).unwrap();
+    assert_eq!(bytes(&cache), [1, 2, 8, 9, 5, 6]);
     let (argument, dtype) = (Argument::PastCache, DType::F6E2M3);
-    let refused = Writer::new(TensorScatter::new(), &loaded(dtype, &[1, 4, 1], &[0; 3])).unwrap_err();
+    let refused = Writer::new(TensorScatter::new(), &loaded(dtype, 2, &[0; 3])).unwrap_err();
     assert_error(refused, CandleError::DType { argument, dtype });
 }
 
 #[test]
-fn positions_may_be_a_tensor_of_three_types() -> Result<()> {
-    let update = numbered(&[2, 1, 1], 50);
-    let strided = Tensor::new(&[[9i64, 3], [9, 1]], &CPU)?.narrow(1, 1, 1)?.squeeze(1)?;
-    let plain = Tensor::new(&[3i64, 1], &CPU)?;
-    let others = [plain.to_dtype(DType::U32)?, plain.to_dtype(DType::I32)?, strided, plain];
-    for indices in others {
+fn positions_may_be_a_tensor_of_three_types() {
+    let (update, plain) = (numbered(&[2, 1, 1], 50), Tensor::new(&[3_i64, 1], &CPU).unwrap());
+    let strided = Tensor::new(&[[9_i64, 3], [9, 1]], &CPU).unwrap().get_on_dim(1, 1).unwrap();
+    let others = [DType::U32, DType::I32, DType::I64].map(|dtype| plain.to_dtype(dtype).unwrap());
+    for indices in others.into_iter().chain([strided]) {
         let cache = numbered(&[2, 4, 1], 0);
-        cache.inplace_op3(&update, &indices, &TensorScatter::new())?;
+        cache.inplace_op3(&update, &indices, &TensorScatter::new()).unwrap();
         assert_eq!(values(&cache), [0, 1, 2, 50, 4, 51, 6, 7]);
-        assert_eq!(positions_from_tensor(&indices)?, [3, 1]);
+        assert_eq!(positions_from_tensor(&indices).unwrap(), [3, 1]);
     }
-    let wrong = positions_from_tensor(&Tensor::new(&[1f32], &CPU)?).unwrap_err();
-    assert_error(wrong, CandleError::IndexType { dtype: DType::F32 });
-    let wrong = positions_from_tensor(&Tensor::new(&[[1i64]], &CPU)?).unwrap_err();
-    assert_error(wrong, CandleError::IndexRank { rank: 2 });
-    Ok(())
+    let floats = plain.to_dtype(DType::F32).unwrap();
+    let wrong = [floats, plain.unsqueeze(0).unwrap()].map(|wrong| positions_from_tensor(&wrong).unwrap_err());
+    let expected = [CandleError::IndexType { dtype: DType::F32 }, CandleError::IndexRank { rank: 2 }];
+    wrong.into_iter().zip(expected).for_each(|(wrong, expected)| assert_error(wrong, expected));
 }
 
 #[test]
@@ -162,73 +157,55 @@ fn errors_about_shapes_have_the_ranks_of_the_tensors() {
 
 #[test]
 fn memory_and_rows_that_do_not_fit_are_refused() {
-    let cache = numbered(&[1, 4, 1], 0);
-    let repeated = numbered(&[1, 1, 1], 0).broadcast_as((1, 4, 1)).unwrap();
-    let within = cache.narrow(1, 0, 1).unwrap();
+    let (cache, one) = (numbered(&[1, 4, 1], 0), numbered(&[1, 1, 1], 9));
+    let (repeated, within) = (one.broadcast_as((1, 4, 1)).unwrap(), cache.narrow(1, 0, 1).unwrap());
     let (argument, with) = (Argument::PastCache, Argument::Update);
     for (cache, update, rows, expected) in [
-        (&repeated, &numbered(&[1, 1, 1], 9), 0..1, Core::CacheOverlapsItself { argument }.into()),
+        (&repeated, &numbered(&[1, 1, 1], 8), 0..1, Core::CacheOverlapsItself { argument }.into()),
         (&cache, &within, 0..1, Core::Overlap { argument, with, pair: 0, with_pair: 0 }.into()),
         (&cache, &numbered(&[1, 2, 1], 9), 1..3, CandleError::Rows { first: 1, end: 3, rows: 2 }),
     ] {
-        let mut writer = Writer::new(TensorScatter::new(), cache).unwrap();
         let before = values(cache);
-        assert_error(writer.write(update, WriteAt::new(&[3_i64]).rows(rows)).unwrap_err(), expected);
+        let refused = writer(cache).write(update, WriteAt::new(&[3_i64]).rows(rows)).unwrap_err();
+        assert_error(refused, expected);
         assert_eq!(values(cache), before);
     }
-    let indices = Tensor::new(&[3i64], &CPU).unwrap();
+    let indices = Tensor::new(&[3_i64], &CPU).unwrap();
     assert!(cache.inplace_op3(&within, &indices, &TensorScatter::new()).is_err());
     assert_eq!(values(&cache), [0, 1, 2, 3]);
 }
 
-fn write_to<'w>(writer: &'w mut Writer, update: &'w Tensor, start: &'w [i64; 1]) -> CacheWrite<'w> {
-    CacheWrite { writer, update, at: WriteAt::new(start) }
-}
-
-/// After an error, all caches are unchanged, including those before the write with the error.
+/// After an error, all caches are unchanged, including those before the write with the error. Caches may be views of
+/// one storage if they do not overlap.
 #[test]
 fn many_caches_are_written_all_or_none() {
-    let (k, v) = (numbered(&[1, 4, 1], 0), numbered(&[1, 4, 1], 10));
-    let [mut write_k, mut write_v] = [&k, &v].map(|cache| Writer::new(TensorScatter::new(), cache).unwrap());
-    let (new, long) = (numbered(&[1, 1, 1], 90), numbered(&[1, 5, 1], 90));
-    let mut both = |update: &Tensor, start: &[i64; 1]| {
-        write_many(&mut [write_to(&mut write_k, &new, &[2]), write_to(&mut write_v, update, start)])
-    };
-    let refused = [
-        both(&long, &[2]),
-        both(&new, &[4]),
-        both(&new.to_dtype(DType::F32).unwrap(), &[2]),
-        both(&v.narrow(1, 0, 1).unwrap(), &[2]),
-        both(&k.narrow(1, 0, 1).unwrap(), &[2]),
-    ];
-    for refused in refused {
-        assert!(matches!(refused, Err(CandleError::Write(_))), "{refused:?}");
+    let stacked = numbered(&[2, 4, 1], 0);
+    let new = numbered(&[1, 1, 1], 90);
+    for [k, v] in [
+        [numbered(&[1, 4, 1], 0), numbered(&[1, 4, 1], 4)],
+        [0, 1].map(|index| stacked.narrow(0, index, 1).unwrap()),
+    ] {
+        let mut writers = [&k, &v, &k].map(writer);
+        let mut both = |second: usize, update: &Tensor, start: i64| {
+            let [first, second] = writers.get_disjoint_mut([0, second]).unwrap();
+            write_many(&mut [
+                CacheWrite { writer: first, update: &new, at: WriteAt::new(&[2_i64]) },
+                CacheWrite { writer: second, update, at: WriteAt::new(&[start]) },
+            ])
+        };
+        for refused in [
+            both(1, &numbered(&[1, 5, 1], 90), 2),
+            both(1, &new, 4),
+            both(1, &new.to_dtype(DType::F32).unwrap(), 2),
+            both(1, &v.narrow(1, 0, 1).unwrap(), 2),
+            both(1, &k.narrow(1, 0, 1).unwrap(), 2),
+        ] {
+            assert!(matches!(refused, Err(CandleError::Write(_))), "{refused:?}");
+        }
+        let (argument, with) = (Argument::PastCache, Argument::PastCache);
+        assert_error(both(2, &new, 3).unwrap_err(), Core::Overlap { argument, with, pair: 0, with_pair: 1 });
+        assert_eq!((values(&k), values(&v)), (vec![0, 1, 2, 3], vec![4, 5, 6, 7]));
+        assert_eq!(both(1, &new, 3).unwrap().skipped, 0);
+        assert_eq!((values(&k), values(&v)), (vec![0, 1, 90, 3], vec![4, 5, 6, 90]));
     }
-    assert_eq!((values(&k), values(&v)), (vec![0, 1, 2, 3], vec![10, 11, 12, 13]));
-    assert_eq!(both(&new, &[3]).unwrap().skipped, 0);
-    assert_eq!((values(&k), values(&v)), (vec![0, 1, 90, 3], vec![10, 11, 12, 90]));
-}
-
-#[test]
-fn caches_may_share_a_storage_if_they_keep_apart() {
-    let whole = numbered(&[2, 4, 1], 0);
-    let [mut k, mut v] = [0, 1].map(|index| {
-        let cache = whole.narrow(0, index, 1).unwrap();
-        Writer::new(TensorScatter::new(), &cache).unwrap()
-    });
-    let (mut again, new) = (k.clone(), numbered(&[1, 1, 1], 90));
-    let _ = write_many(&mut [write_to(&mut k, &new, &[1]), write_to(&mut v, &new, &[1])]).unwrap();
-    assert_eq!(values(&whole), [0, 90, 2, 3, 4, 90, 6, 7]);
-    let refused = write_many(&mut [write_to(&mut k, &new, &[1]), write_to(&mut again, &new, &[1])]);
-    let (argument, with) = (Argument::PastCache, Argument::PastCache);
-    assert_error(refused.unwrap_err(), Core::Overlap { argument, with, pair: 0, with_pair: 1 });
-}
-
-#[test]
-fn samples_that_do_not_fit_are_left_out_and_counted() {
-    let cache = numbered(&[2, 2, 1], 0);
-    let scatter = TensorScatter::new().out_of_range(OutOfRange::SkipSample);
-    let written = Writer::new(scatter, &cache).unwrap().write(&numbered(&[2, 1, 1], 9), &[2_i64, 1]).unwrap();
-    assert_eq!(written.skipped, 1);
-    assert_eq!(values(&cache), [0, 1, 2, 10]);
 }

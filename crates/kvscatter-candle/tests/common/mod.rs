@@ -1,41 +1,32 @@
-//! Writes of tensors of different numbers, and views of them, with the oracle's results.
+//! The oracle's cases as candle's tensors.
 
 use candle_core::{DType, Device, Tensor};
-use kvscatter::Mode;
+use kvscatter::{Mode, NegativeIndex, OutOfRange};
 use kvscatter_candle::{CandleError, TensorScatter};
-use kvscatter_oracle::cases::Random;
-use kvscatter_oracle::{OutOfRange, Outcome, onnx, size};
+use kvscatter_oracle::cases::{self, Call, Element, Random, Values};
+use kvscatter_oracle::{self as oracle, Outcome, size};
 
-/// Returns a tensor in which every element is different.
-pub(crate) fn numbered(shape: &[usize], first: u32) -> Tensor {
-    let end = first + size(shape) as u32;
-    Tensor::arange(first, end, &Device::Cpu).unwrap().reshape(shape).unwrap()
+/// Returns a tensor in which every element differs from others as much as its type allows.
+fn painted(element: &Element, shape: &[usize], first: usize) -> Tensor {
+    let Values::Bytes(bytes) = Values::painted(element, first, size(shape)) else {
+        unreachable!("no strings")
+    };
+    Tensor::from_raw_buffer(&bytes, dtype(element).unwrap(), shape, &Device::Cpu).unwrap()
 }
 
-/// Returns a view of this shape and its storage. The view begins anywhere in the larger storage, with its
-/// dimensions in any order.
-pub(crate) fn view(random: &mut Random, shape: &[usize], first: u32) -> (Tensor, Tensor) {
-    let mut order: Vec<usize> = (0..shape.len()).collect();
-    for place in (1..order.len()).rev() {
-        order.swap(place, random.below(place + 1));
-    }
-    let margins = random.many(shape.len(), |random| [random.below(2), random.below(2)]);
-    let stored: Vec<_> = order.iter().map(|&dim| shape[dim] + margins[dim][0] + margins[dim][1]).collect();
-    let whole = numbered(&stored, first);
-    let mut part = whole.clone();
-    for (place, &dim) in order.iter().enumerate() {
-        part = part.narrow(place, margins[dim][0], shape[dim]).unwrap();
-    }
-    let back: Vec<_> =
-        (0..shape.len()).map(|dim| order.iter().position(|&other| other == dim).unwrap()).collect();
-    (part.permute(back).unwrap(), whole)
+/// Returns candle's type, if candle has arithmetic for it.
+fn dtype(element: &Element) -> Option<DType> {
+    let names = "uint8=u8 uint32=u32 int16=i16 int32=i32 int64=i64 bfloat16=bf16 float16=f16 float=f32 \
+        double=f64 float8e4m3fn=f8e4m3";
+    names.split(' ').find_map(|pair| pair.strip_prefix(element.name)?.strip_prefix('=')?.parse().ok())
 }
 
-pub(crate) fn values(tensor: &Tensor) -> Vec<u32> {
-    if tensor.elem_count() == 0 {
-        return Vec::new(); // candle panics here
+pub(crate) fn bytes(tensor: &Tensor) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    if tensor.elem_count() > 0 {
+        tensor.to_device(&Device::Cpu).unwrap().write_bytes(&mut bytes).unwrap(); // panics for empty tensors
     }
-    tensor.flatten_all().unwrap().to_vec1().unwrap()
+    bytes
 }
 
 /// Checks that every field of an error is as expected.
@@ -43,88 +34,82 @@ pub(crate) fn assert_error(refused: impl Into<CandleError>, expected: impl Into<
     assert_eq!(format!("{:?}", refused.into()), format!("{:?}", expected.into()));
 }
 
-/// A write of an update into a cache of rank 4.
+/// A view of a larger tensor. It begins anywhere there, with its dimensions in any order.
+pub(crate) struct View {
+    pub(crate) part: Tensor,
+    pub(crate) whole: Tensor,
+}
+
+impl View {
+    pub(crate) fn new(random: &mut Random, element: &Element, shape: &[usize], device: &Device) -> Self {
+        let swaps: Vec<_> = (1..shape.len()).rev().map(|dim| (dim, random.below(dim + 1))).collect();
+        let margins = random.many(shape.len(), |random| [random.below(2), random.below(2)]);
+        let sides = shape.iter().zip(&margins);
+        let mut stored: Vec<_> = sides.map(|(size, margins)| size + margins[0] + margins[1]).collect();
+        swaps.iter().for_each(|&(dim, other)| stored.swap(dim, other));
+        let whole = painted(element, &stored, random.below(1000)).to_device(device).unwrap();
+        let mut part = whole.clone();
+        for (dim, other) in swaps.into_iter().rev() {
+            part = part.transpose(dim, other).unwrap();
+        }
+        for (dim, margins) in margins.iter().enumerate() {
+            part = part.narrow(dim, margins[0], shape[dim]).unwrap();
+        }
+        Self { part, whole }
+    }
+}
+
+/// A call of the operator on tensors with candle's types.
 pub(crate) struct Case {
+    pub(crate) oracle: cases::Case,
     pub(crate) scatter: TensorScatter,
-    pub(crate) operator: onnx::TensorScatter,
-    pub(crate) cache: [usize; 4],
-    pub(crate) update: [usize; 4],
     pub(crate) starts: Vec<i64>,
     pub(crate) lengths: Option<Vec<i64>>,
 }
 
 impl Case {
-    /// Returns a case in a ring, or in a linear cache where one position in ten does not fit.
-    pub(crate) fn random(random: &mut Random, fewest_rows: usize) -> Self {
-        let (circular, axis) = (random.below(2) == 0, random.between(1, 3));
-        let mut cache = [(); 4].map(|()| random.between(1, 3));
-        cache[axis] = random.between(1, 5);
-        let mut update = cache;
-        update[axis] = random.between(fewest_rows, cache[axis]);
-        let room = cache[axis] - update[axis];
-        let starts = random.many(cache[0], |random| match (circular, random.below(10)) {
-            (true, _) => random.below(40) as i64 - 20,
-            (false, 0) => [-1, room as i64 + 1, i64::MAX][random.below(3)],
-            (false, _) => random.below(room + 1) as i64,
-        });
-        let lengths = (random.below(3) == 0)
-            .then(|| random.many(cache[0], |random| random.below(update[axis] + 1) as i64));
-        let (mode, name) = if circular { (Mode::Circular, "circular") } else { (Mode::Linear, "linear") };
-        Self {
-            scatter: TensorScatter::new().axis(axis as i64).mode(mode),
-            operator: onnx::TensorScatter { axis: axis as i64, mode: name.to_owned(), ..Default::default() },
-            cache,
-            update,
-            starts,
-            lengths,
-        }
+    /// Returns those of the oracle's cases that candle can express. candle writes no empty caches. Views of higher
+    /// ranks may need more loops than the core has.
+    pub(crate) fn all(seed: u64, count: usize) -> impl Iterator<Item = Self> {
+        cases::cases(seed, count).filter_map(|oracle| {
+            let Call::TensorScatter { operator, write_indices, lengths } = &oracle.call else { return None };
+            let (shape, has_types) =
+                (&oracle.cache_shape, oracle.elements.iter().all(|element| dtype(element).is_some()));
+            (has_types && shape.len() <= 4 && !shape.contains(&0)).then_some(())?;
+            let mode = ["linear", "circular"].iter().position(|mode| *mode == operator.mode)?;
+            let is_rejected = operator.negative_index == oracle::NegativeIndex::Reject;
+            let is_skipped = operator.out_of_range == oracle::OutOfRange::SkipSample;
+            let zeros = || vec![0; shape.first().copied().unwrap_or(1)];
+            Some(Self {
+                scatter: TensorScatter::new()
+                    .axis(operator.axis)
+                    .mode([Mode::Linear, Mode::Circular][mode])
+                    .negative_index([NegativeIndex::Modulo, NegativeIndex::Reject][usize::from(is_rejected)])
+                    .out_of_range([OutOfRange::Error, OutOfRange::SkipSample][usize::from(is_skipped)]),
+                starts: write_indices.clone().unwrap_or_else(zeros),
+                lengths: lengths.clone(),
+                oracle,
+            })
+        })
     }
 
-    /// Returns the elements of the storage `whole` after a write into its view `cache`, and the number of samples that
-    /// are skipped. Returns `None` if the operator refuses the write.
-    pub(crate) fn expected(
-        &self,
-        policy: OutOfRange,
-        [cache, whole]: [&Tensor; 2],
-        update: &Tensor,
-    ) -> Option<(Vec<u32>, usize)> {
-        let operator = onnx::TensorScatter { out_of_range: policy, ..self.operator.clone() };
-        let (past, update) = (values(cache), values(update));
-        let past = kvscatter_oracle::Tensor::new(&past, &self.cache);
-        let update = kvscatter_oracle::Tensor::new(&update, &self.update);
-        let written = operator.run(past, update, Some(&self.starts), self.lengths.as_deref());
+    /// Returns the bytes of a view's storage after the write of an update, and the number of samples that are
+    /// skipped. Returns `None` if the operator refuses the write.
+    pub(crate) fn expected(&self, cache: &View, update: &Tensor) -> Option<(Vec<u8>, usize)> {
+        let (oracle, layout, width) = (&self.oracle, cache.part.layout(), cache.part.dtype().size_in_bytes());
+        oracle.call.check_elements(oracle.elements).ok()?;
+        let written = oracle.call.run_on_origins(&oracle.cache_shape, &oracle.update_shape);
         let Outcome { present, skipped } = written.ok()?;
-        let (mut all, layout) = (values(whole), cache.layout());
-        for (flat, value) in present.into_iter().enumerate() {
-            let (mut rest, mut at) = (flat, layout.start_offset());
-            for (dim, stride) in cache.dims().iter().zip(layout.stride()).rev() {
-                at += rest % dim * stride;
-                rest /= dim;
+        let (mut all, new) = (bytes(&cache.whole), bytes(update));
+        for (flat, origin) in present.into_iter().enumerate() {
+            let Some(row) = origin.written() else { continue };
+            let (mut rest, mut place) = (flat, layout.start_offset());
+            for (size, stride) in layout.dims().iter().zip(layout.stride()).rev() {
+                place += rest % size * stride;
+                rest /= size;
             }
-            all[at] = value;
+            all[place * width..][..width].copy_from_slice(&new[row * width..][..width]);
         }
         Some((all, skipped))
-    }
-}
-
-/// Checks that elements of every type with arithmetic move bit for bit. `write` writes an update of two samples at
-/// the slots 3 and 0 of a cache with four slots.
-pub(crate) fn every_type_moves(device: &Device, write: impl Fn(&Tensor, &Tensor)) {
-    use DType as D;
-    for dtype in [D::U8, D::U32, D::I16, D::I32, D::I64, D::BF16, D::F16, D::F32, D::F64, D::F8E4M3] {
-        let typed = |shape: &[usize], first| {
-            let floats = numbered(shape, first).to_dtype(D::F32).unwrap();
-            floats.to_dtype(dtype).unwrap().to_device(device).unwrap()
-        };
-        let floats = |tensor: &Tensor| -> Vec<f32> {
-            let here = tensor.to_device(&Device::Cpu).unwrap().to_dtype(D::F32).unwrap();
-            here.flatten_all().unwrap().to_vec1().unwrap()
-        };
-        let (cache, update) = (typed(&[2, 1, 4, 3], 0), typed(&[2, 1, 1, 3], 100));
-        let (mut present, new) = (floats(&cache), floats(&update));
-        present[9..12].copy_from_slice(&new[..3]);
-        present[12..15].copy_from_slice(&new[3..]);
-        write(&cache, &update);
-        assert_eq!(floats(&cache), present, "{dtype:?}");
     }
 }

@@ -1,10 +1,19 @@
-//! A device and small caches on it.
+//! A device, small caches on it, and the calls that the simulated driver counts.
+
+use std::ffi::{CString, c_char, c_uint};
 
 use candle_core::cuda::CudaDType;
 use candle_core::cuda::cudarc::driver::DeviceRepr;
 use candle_core::{CpuStorage, CudaStorage, DType, Device, InplaceOp1, Layout, Tensor};
-use kvscatter_candle::TensorScatter;
 use kvscatter_candle::cuda::CudaWriter;
+use kvscatter_candle::{CandleError, TensorScatter};
+use libloading::Library;
+
+pub(crate) const LAUNCHES: &str = "cuLaunchKernel";
+
+/// The functions of the driver that wait, or may wait, on the host.
+pub(crate) const WAITS: &str = "cuCtxSynchronize cuStreamSynchronize cuMemcpyDtoH_v2 cuMemcpyDtoHAsync_v2 \
+    cuMemcpyHtoD_v2 cuMemcpyHtoDAsync_v2 cuMemAlloc_v2 cuMemAllocAsync cuModuleLoadData";
 
 /// Returns a device with a separate stream on each thread.
 pub(crate) fn device() -> Device {
@@ -34,14 +43,42 @@ pub(crate) fn writer(caches: &[Tensor]) -> CudaWriter {
     CudaWriter::new(TensorScatter::new(), &caches.iter().collect::<Vec<_>>()).unwrap()
 }
 
-/// Returns the slots of each sample, as the first element of each row of two.
+/// Returns the value of each slot. Both elements of the slot must have it.
 pub(crate) fn slots(cache: &Tensor) -> Vec<f32> {
-    cache.flatten_all().unwrap().to_vec1::<f32>().unwrap().into_iter().step_by(2).collect()
+    let elements: Vec<f32> = cache.flatten_all().unwrap().to_vec1().unwrap();
+    assert!(elements.chunks(2).all(|slot| slot == [slot[0]; 2]), "{elements:?}");
+    elements.into_iter().step_by(2).collect()
 }
 
-/// Returns all elements of a dense tensor.
-pub(crate) fn all(tensor: &Tensor) -> Vec<f32> {
-    tensor.flatten_all().unwrap().to_vec1().unwrap()
+/// A write of one row for each sample into two small caches.
+pub(crate) struct Step {
+    pub(crate) caches: [Tensor; 2],
+    pub(crate) writer: CudaWriter,
+    pub(crate) update: Tensor,
+    pub(crate) positions: Tensor,
+}
+
+impl Step {
+    /// Creates caches on the first device, and what is written on the second.
+    pub(crate) fn new([ours, others]: [&Device; 2], value: f32, starts: [i64; 2]) -> Self {
+        let caches = caches(ours);
+        let (update, positions) = (row(others, value), list(others, &starts));
+        Self { writer: writer(&caches), caches, update, positions }
+    }
+
+    pub(crate) fn write(&mut self) -> Result<(), CandleError> {
+        self.writer.write(&[&self.update; 2], &self.positions)
+    }
+}
+
+/// Returns the sample, the value, the rows and the capacity in the error of a position.
+pub(crate) fn bad_start(checked: Result<(), CandleError>) -> (usize, i64, usize, usize) {
+    match checked {
+        Err(CandleError::Write(kvscatter::Error::StartOutOfRange {
+            index, value, rows, capacity, ..
+        })) => (index, value, rows, capacity),
+        other => panic!("{other:?}"),
+    }
 }
 
 /// Copies numbers into a tensor, on its own stream.
@@ -62,15 +99,23 @@ pub(crate) fn overwrite<T: CudaDType + DeviceRepr + 'static>(tensor: &Tensor, nu
     tensor.inplace_op1(&Copy(numbers)).unwrap();
 }
 
-/// The functions of the driver that wait, or may wait, on the host.
-pub(crate) const WAITS: [&str; 9] = [
-    "cuCtxSynchronize",
-    "cuStreamSynchronize",
-    "cuMemcpyDtoH_v2",
-    "cuMemcpyDtoHAsync_v2",
-    "cuMemcpyHtoD_v2",
-    "cuMemcpyHtoDAsync_v2",
-    "cuMemAlloc_v2",
-    "cuMemAllocAsync",
-    "cuModuleLoadData",
-];
+/// Checks how many calls of driver functions `run` makes on this thread. NVIDIA's driver does not count.
+pub(crate) fn assert_calls(functions: &str, expected: u32, run: impl FnOnce()) {
+    let before = calls(functions);
+    run();
+    assert_eq!(calls(functions), before.map(|before| before + expected), "{functions}");
+}
+
+fn calls(functions: &str) -> Option<u32> {
+    // SAFETY: Candle has already loaded this library, so no initialiser runs.
+    let driver = unsafe { Library::new("libcuda.so.1") }.unwrap();
+    // SAFETY: `fake_calls` has this type in `driver.cpp`, and NVIDIA's driver has no function with this name.
+    let count =
+        unsafe { driver.get::<unsafe extern "C" fn(*const c_char) -> c_uint>(b"fake_calls\0") }.ok()?;
+    let calls = functions.split(' ').map(|function| {
+        let function = CString::new(function).unwrap();
+        // SAFETY: `function` ends with a zero byte and is valid during the call.
+        unsafe { count(function.as_ptr()) }
+    });
+    Some(calls.sum())
+}

@@ -6,10 +6,10 @@ use kvscatter_candle::{CandleError, TensorScatter, WriteAt, Writer};
 use kvscatter_cuda::CudaError;
 use kvscatter_oracle::cases::Random;
 
-use crate::driver::{caches, device, list, own_stream, row, slots, writer};
+use crate::driver::{Step, bad_start, caches, device, list, own_stream, row, slots, writer};
 
 /// The numbers of a write into caches of two samples and four slots.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct Write {
     rows: usize,
     starts: [i64; 2],
@@ -19,19 +19,17 @@ struct Write {
 impl Write {
     fn random(random: &mut Random) -> Self {
         let (rows, is_bad) = (random.between(1, 2), random.below(3) == 0);
-        let start = |random: &mut Random| match random.below(2) {
+        let starts = [(); 2].map(|()| match random.below(2) {
             0 if is_bad => random.pick(&[-1, 3, 4, 9, i64::MAX]),
             _ => random.below(5 - rows) as i64,
-        };
-        let starts = [(); 2].map(|()| start(random));
+        });
         // The error of a write of one row assumes that the sample has a row to write.
         let least = usize::from(is_bad && rows == 1);
-        let length = |random: &mut Random| match random.below(4) {
+        let lengths = [(); 2].map(|()| match random.below(4) {
             0 if is_bad => random.pick(&[-1, 3, i64::MIN]),
             _ => random.between(least, rows) as i64,
-        };
-        let lengths = (random.below(2) == 0).then(|| [(); 2].map(|()| length(random)));
-        Self { rows, starts, lengths }
+        });
+        Self { rows, starts, lengths: (random.below(2) == 0).then_some(lengths) }
     }
 
     fn length(&self, sample: usize) -> i64 {
@@ -47,9 +45,15 @@ impl Write {
         (!(0..=4 - length).contains(&start)).then_some(start)
     }
 
-    /// Returns whether the length of a sample is in its error. The length of a bad sample of one row is 1.
-    fn needs_lengths(&self) -> bool {
-        self.rows > 1 && self.lengths.is_some()
+    /// Returns the samples that do not fit, with their bad values.
+    fn all_bad(&self) -> Vec<(usize, i64)> {
+        (0..2).filter_map(|sample| Some((sample, self.bad(sample)?))).collect()
+    }
+
+    /// Returns whether a bad value has the same error in both writes. A length of several rows is in the error. The
+    /// length of a bad sample of one row is taken to be 1.
+    fn is_like(&self, other: &Self) -> bool {
+        self.rows == other.rows && (self.rows == 1 || (self.lengths.is_none() && other.lengths.is_none()))
     }
 
     /// Returns the CPU's result.
@@ -69,6 +73,16 @@ impl Write {
         let at = lengths.as_ref().map_or(at, |lengths| at.lengths(lengths));
         writer.write(&[update, update], at).unwrap();
     }
+
+    /// Returns the slots of each sample after a write.
+    fn write(&self, present: &mut [f32], skips_all: bool) {
+        let is_bad = [0, 1].map(|sample| self.bad(sample).is_some());
+        let is_skipped = |sample: usize| is_bad[sample] || (skips_all && is_bad.contains(&true));
+        for sample in (0..2).filter(|&sample| !is_skipped(sample)) {
+            let first = 4 * sample + self.starts[sample] as usize;
+            present[first..first + self.length(sample) as usize].fill(self.rows as f32);
+        }
+    }
 }
 
 /// Returns an update whose elements are its number of rows.
@@ -76,50 +90,30 @@ fn update(rows: usize, device: &Device) -> Tensor {
     Tensor::from_vec(vec![rows as f32; 4 * rows], (2, 1, rows, 2), device).unwrap()
 }
 
-/// The writes whose bad samples a status counts.
-#[derive(Default)]
-struct Log {
-    first: Option<Write>,
-    /// Whether all of these writes give a bad value the same error.
-    is_alike: bool,
-    last: Option<Write>,
-    bad_samples: u32,
-}
-
-impl Log {
-    fn add(&mut self, write: &Write) {
-        let needs_lengths = |write: &Write| write.needs_lengths();
-        self.is_alike = match &self.last {
-            None => true,
-            Some(last) => {
-                self.is_alike && last.rows == write.rows && !needs_lengths(last) && !needs_lengths(write)
-            }
-        };
-        let bad = (0..2).filter(|&sample| write.bad(sample).is_some()).count() as u32;
-        if bad > 0 && self.first.is_none() {
-            self.first = Some(write.clone());
-        }
-        self.bad_samples += bad;
-        self.last = Some(write.clone());
+/// Compares a result of `check` with the writes that the status counts: with the CPU's error if all of them are alike,
+/// and otherwise with what the status contains. Returns 0 for no error, and otherwise which one was compared.
+fn assert_checked(log: &[Write], checked: Result<(), CandleError>) -> usize {
+    let bad: Vec<_> = log.iter().flat_map(Write::all_bad).collect();
+    let Some(first) = log.iter().find(|write| !write.all_bad().is_empty()) else {
+        checked.unwrap();
+        return 0;
+    };
+    if log.windows(2).all(|pair| pair[0].is_like(&pair[1])) {
+        let Err(CandleError::Write(error)) = checked else { panic!("{checked:?}") };
+        let expected = first.on_the_cpu().unwrap_err();
+        assert_eq!(CandleError::from(error).to_string(), expected.to_string());
+        return 1;
     }
-
-    /// Compares a result of `check`: with the CPU's error if the writes are alike, and otherwise with what the status
-    /// contains.
-    fn assert_checked(&self, found: Result<(), CandleError>) {
-        let Some(first) = &self.first else { return found.unwrap() };
-        let (sample, value) = (0..2).find_map(|sample| Some((sample, first.bad(sample)?))).unwrap();
-        match found.unwrap_err() {
-            CandleError::Write(found) if self.is_alike => {
-                let expected = first.on_the_cpu().unwrap_err();
-                assert_eq!(CandleError::from(found).to_string(), expected.to_string());
-            }
-            CandleError::Cuda(CudaError::BadIndices { bad_samples, first }) if !self.is_alike => {
-                let found = (bad_samples, first.sample, first.value);
-                assert_eq!(found, (self.bad_samples, Some(sample), value));
-            }
-            other => panic!("{other:?}"),
+    match checked {
+        Err(CandleError::Cuda(CudaError::BadIndices { bad_samples, first })) => {
+            assert_eq!(
+                (bad_samples, first.sample, first.value),
+                (bad.len() as u32, Some(bad[0].0), bad[0].1)
+            );
         }
+        other => panic!("{other:?}"),
     }
+    2
 }
 
 /// Writes, checks and refused writes in any order.
@@ -130,14 +124,14 @@ fn a_status_reports_the_first_sample_that_does_not_fit() {
     for round in 0..300 {
         let device = &devices[round % 2];
         let caches = caches(device);
-        let (mut writer, mut log, mut expected) = (writer(&caches), Log::default(), vec![0.; 8]);
+        let (mut writer, mut log, mut expected) = (writer(&caches), Vec::new(), vec![0.; 8]);
         // Writes of the same updates use what was prepared for the first one.
         let (mut skips_all, updates) = (false, [1, 2].map(|rows| update(rows, device)));
         for _ in 0..9 {
             match random.below(8) {
                 0 => {
                     writer.clear().unwrap();
-                    log = Log::default();
+                    log.clear();
                 }
                 1 => {
                     skips_all = !skips_all;
@@ -149,33 +143,22 @@ fn a_status_reports_the_first_sample_that_does_not_fit() {
                     writer.write(&[&one, &wide.unwrap()], &list(device, &[0, 0])).unwrap_err();
                 }
                 3 => {
-                    log.assert_checked(writer.check());
-                    let kind = if log.first.is_none() { 0 } else { 1 + usize::from(log.is_alike) };
+                    let kind = assert_checked(&log, writer.check());
                     found[kind] += 1;
-                    if log.first.is_none() {
-                        log = Log::default();
+                    if kind == 0 {
+                        log.clear();
                     }
                 }
                 _ => {
                     let write = Write::random(&mut random);
                     write.launch(&mut writer, &updates);
-                    log.add(&write);
-                    let is_bad = [0, 1].map(|sample| write.bad(sample).is_some());
-                    for sample in 0..2 {
-                        if is_bad[sample] || (skips_all && is_bad.contains(&true)) {
-                            continue;
-                        }
-                        let first = 4 * sample + write.starts[sample] as usize;
-                        let length = write.length(sample) as usize;
-                        expected[first..first + length].fill(write.rows as f32);
-                    }
+                    write.write(&mut expected, skips_all);
+                    log.push(write);
                 }
             }
         }
-        log.assert_checked(writer.check());
-        for cache in &caches {
-            assert_eq!(slots(cache), expected, "round {round}");
-        }
+        assert_checked(&log, writer.check());
+        assert_eq!(caches.each_ref().map(slots), [&expected[..]; 2], "round {round}");
     }
     assert!(found.iter().all(|&count| count > 20), "{found:?}");
 }
@@ -183,32 +166,23 @@ fn a_status_reports_the_first_sample_that_does_not_fit() {
 #[test]
 fn caches_of_different_sizes_are_told_apart() {
     let device = device();
-    let [large, _] = caches(&device);
-    let [small, _] = caches(&device).map(|cache| cache.narrow(2, 0, 3).unwrap());
-    let mut writer = writer(&[large.clone(), small]);
-    let update = row(&device, 1.);
+    let Step { caches: [large, small], update, positions, .. } = Step::new([&device, &device], 1., [0, 3]);
+    let mut writer = writer(&[large.clone(), small.narrow(2, 0, 3).unwrap()]);
     // The row fits into the large cache.
-    writer.write(&[&update, &update], &list(&device, &[0, 3])).unwrap();
+    writer.write(&[&update, &update], &positions).unwrap();
     assert_eq!(slots(&large), [1., 0., 0., 0., 0., 0., 0., 1.]);
-    match writer.check().unwrap_err() {
-        CandleError::Write(kvscatter::Error::StartOutOfRange { index: 1, value: 3, capacity: 3, .. }) => {}
-        other => panic!("{other:?}"),
-    }
+    assert_eq!(bad_start(writer.check()), (1, 3, 1, 3));
 }
 
 /// The kernels lack loops for the second update, which is found only when a launch is prepared.
 #[test]
 fn found_errors_outlive_a_write_that_cannot_be_launched() {
     let device = device();
-    let shape = [2_usize, 2, 2, 2, 2, 2, 4, 2];
-    let cache = Tensor::zeros(&shape, DType::F32, &device).unwrap();
+    let cache = Tensor::zeros(&[2_usize, 2, 2, 2, 2, 2, 4, 2], DType::F32, &device).unwrap();
     let update = cache.narrow(6, 0, 1).unwrap().copy().unwrap();
     let mut writer = writer(&[cache]);
     writer.write(&[&update], &list(&device, &[4, 1])).unwrap();
     let turned = update.permute([0, 5, 4, 3, 2, 1, 6, 7]).unwrap();
     writer.write(&[&turned], &list(&device, &[0, 0])).unwrap_err();
-    match writer.check().unwrap_err() {
-        CandleError::Write(kvscatter::Error::StartOutOfRange { index: 0, value: 4, rows: 1, .. }) => {}
-        other => panic!("{other:?}"),
-    }
+    assert_eq!(bad_start(writer.check()), (0, 4, 1, 4));
 }

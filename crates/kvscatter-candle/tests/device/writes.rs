@@ -1,70 +1,68 @@
-//! Compares whole storages on the device with the oracle, and counts launches.
+//! Compares whole storages on the device with the oracle, counts launches, and checks errors before a launch.
 
+use std::collections::BTreeSet;
+
+use candle_core::backend::BackendStorage;
 use candle_core::cuda::CudaStorageSlice;
-use candle_core::{DType, Device, Storage, Tensor};
-use kvscatter_candle::TensorScatter;
+use candle_core::op::BackpropOp;
+use candle_core::{DType, Device, DeviceLocation, Storage, Tensor};
+use kvscatter::error::LengthUnit;
+use kvscatter::{Argument, ElementType, Error as Core, OutOfRange};
 use kvscatter_candle::cuda::{CudaWriter, DeviceWriteAt};
-use kvscatter_oracle::OutOfRange;
-use kvscatter_oracle::cases::Random;
+use kvscatter_candle::{CandleError, TensorScatter, positions_from_tensor};
+use kvscatter_oracle::Refusal;
+use kvscatter_oracle::cases::{Call, Random};
 
-use crate::calls::calls;
-use crate::common::{Case, every_type_moves, view};
-use crate::driver::{WAITS, caches, device, list, row, slots, writer};
+use crate::common::{Case, View, assert_error, bytes};
+use crate::driver::{LAUNCHES, Step, WAITS, assert_calls, caches, device, list, row, slots, writer};
 
-const LAUNCHES: [&str; 1] = ["cuLaunchKernel"];
+const CPU: DeviceLocation = DeviceLocation::Cpu;
+const CUDA: DeviceLocation = DeviceLocation::Cuda { gpu_id: 0 };
 
 /// Two caches and their updates are views of any layout.
 #[test]
 fn views_are_written_as_the_oracle_writes_them() {
     let (device, mut random) = (device(), Random::new(11, 0));
-    let mut refused = 0;
-    for round in 0..400 {
-        let case = Case::random(&mut random, 1);
-        let is_narrow = round % 2 == 0 && case.starts.iter().all(|&start| i32::try_from(start).is_ok());
-        let numbers = |numbers: &[i64]| match is_narrow {
-            true => {
-                let narrow: Vec<_> = numbers.iter().map(|&number| number as i32).collect();
-                Tensor::new(narrow, &device).unwrap()
-            }
-            false => list(&device, numbers),
+    let (mut types, mut outcomes) = (BTreeSet::new(), [0; 3]);
+    for mut case in Case::all(11, 4000) {
+        let (elements, shapes) =
+            (case.oracle.elements, [&case.oracle.cache_shape, &case.oracle.update_shape]);
+        let has_empty = case.starts.is_empty() || case.lengths.as_ref().is_some_and(Vec::is_empty);
+        if has_empty || shapes[1].contains(&0) || matches!(case.oracle.expected, Err(Refusal::Length { .. }))
+        {
+            continue;
+        }
+        let mut views =
+            |side: usize| [(); 2].map(|()| View::new(&mut random, elements[side], shapes[side], &device));
+        let (caches, updates) = (views(0), views(1));
+        let narrow = |&number: &i64| i32::try_from(number).is_ok();
+        let dtype = if case.starts.iter().all(narrow) { DType::I32 } else { DType::I64 };
+        let numbers = |numbers: &Vec<i64>| {
+            let numbers = Tensor::from_slice(numbers, numbers.len(), &Device::Cpu).unwrap();
+            numbers.to_dtype(dtype).unwrap().to_device(&device).unwrap()
         };
-        let sides = [case.cache, case.update].map(|shape| [(); 2].map(|()| view(&mut random, &shape, 1)));
-        // Views keep their layouts, and storages keep the values around the views.
-        let [caches, updates] =
-            sides.each_ref().map(|sides| sides.each_ref().map(|(view, _)| view.to_device(&device).unwrap()));
-        let (starts, lengths) = (numbers(&case.starts), case.lengths.as_deref().map(numbers));
+        let (starts, lengths) = (numbers(&case.starts), case.lengths.as_ref().map(numbers));
         let at = DeviceWriteAt::new(&starts);
         let at = lengths.as_ref().map_or(at, |lengths| at.lengths(lengths));
-        let mut writer = CudaWriter::new(case.scatter, &caches.each_ref()).unwrap();
-        writer.write(&updates.each_ref(), at).unwrap();
-        let is_refused = writer.check().is_err();
-        refused += usize::from(is_refused);
-        let [wholes, updates] = &sides;
-        for ((cache, (view, whole)), (update, _)) in caches.iter().zip(wholes).zip(updates) {
-            let (expected, skipped) = case.expected(OutOfRange::SkipSample, [view, whole], update).unwrap();
-            assert_eq!((storage(cache), is_refused), (expected, skipped > 0), "{round}");
+        let parts = caches.each_ref().map(|cache| &cache.part);
+        let before = caches.each_ref().map(|cache| bytes(&cache.whole));
+        let mut writer = CudaWriter::new(case.scatter.out_of_range(OutOfRange::Error), &parts).unwrap();
+        let done = writer.write(&updates.each_ref().map(|update| &update.part), at);
+        let checked = writer.check().is_ok();
+        // The device skips samples that do not fit, and reports them later.
+        if let Call::TensorScatter { operator, .. } = &mut case.oracle.call {
+            operator.out_of_range = kvscatter_oracle::OutOfRange::SkipSample;
         }
+        for ((cache, update), before) in caches.iter().zip(&updates).zip(before) {
+            let expected = case.expected(cache, &update.part);
+            assert_eq!(done.is_ok(), expected.is_some(), "{}: {done:?}", case.oracle.name);
+            let (all, skipped) = expected.unwrap_or((before, 0));
+            assert_eq!((bytes(&cache.whole), checked), (all, skipped == 0), "{}", case.oracle.name);
+        }
+        types.extend(done.is_ok().then_some(elements[0].name));
+        outcomes[if done.is_err() { 0 } else { 1 + usize::from(checked) }] += 1;
     }
-    assert!((20..200).contains(&refused), "{refused}");
-}
-
-/// Returns all of a tensor's storage, on the CPU.
-fn storage(tensor: &Tensor) -> Vec<u32> {
-    let there = tensor.to_device(&Device::Cpu).unwrap();
-    match &*there.storage_and_layout().0 {
-        Storage::Cpu(candle_core::CpuStorage::U32(values)) => values.clone(),
-        _ => unreachable!("the tests' elements"),
-    }
-}
-
-#[test]
-fn elements_of_every_type_move_bit_for_bit() {
-    let device = device();
-    every_type_moves(&device, |cache, update| {
-        let mut writer = CudaWriter::new(TensorScatter::new(), &[cache]).unwrap();
-        writer.write(&[update], &list(&device, &[3, 0])).unwrap();
-        writer.check().unwrap();
-    });
+    assert!(types.len() == 10 && outcomes.iter().all(|&count| count > 20), "{types:?} {outcomes:?}");
 }
 
 #[test]
@@ -74,64 +72,46 @@ fn scales_of_eight_bits_which_candle_itself_does_not_copy_back() {
         Tensor::from_raw_buffer(bytes, DType::F8E8M0, shape, &device).unwrap()
     };
     let (whole, update) = (bytes(&[0xEE; 12], &[2, 1, 1, 3, 2]), bytes(&[1, 2, 3, 4], &[2, 1, 1, 1, 2]));
-    let mut writer = CudaWriter::new(TensorScatter::new(), &[&whole.get(1).unwrap()]).unwrap();
+    let mut writer = writer(&[whole.get(1).unwrap()]);
     writer.write(&[&update.get(1).unwrap()], &list(&device, &[1])).unwrap();
     writer.check().unwrap();
-    let got = match &*whole.storage_and_layout().0 {
-        Storage::Cuda(storage) => match &storage.slice {
-            CudaStorageSlice::F8E8M0(slice) => storage.device.clone_dtoh(slice).unwrap(),
-            _ => unreachable!("the tensor's type"),
-        },
-        _ => unreachable!("a tensor on a device"),
-    };
+    let (storage, _) = whole.storage_and_layout();
+    let Storage::Cuda(storage) = &*storage else { unreachable!("a tensor on a device") };
+    let CudaStorageSlice::F8E8M0(slice) = &storage.slice else { unreachable!("the tensor's type") };
     let mut expected = [0xEE; 12];
     expected[8..10].copy_from_slice(&[3, 4]);
-    assert_eq!(got, expected);
-}
-
-#[test]
-fn keys_and_values_take_one_launch_and_a_step_waits_for_nothing() {
-    let device = device();
-    let caches = caches(&device);
-    let mut writer = writer(&caches);
-    let positions = list(&device, &[0, 2]);
-    let updates = [1., 2., 3., 4.].map(|value| row(&device, value));
-    writer.write(&[&updates[0], &updates[1]], &positions).unwrap();
-    let before = (calls(&LAUNCHES), calls(&WAITS));
-    // The updates have other addresses.
-    writer.write(&[&updates[2], &updates[3]], &positions).unwrap();
-    writer.write(&[&updates[2], &updates[3]], &positions).unwrap();
-    assert_eq!((calls(&LAUNCHES), calls(&WAITS)), (before.0.map(|count| count + 2), before.1));
-    assert_eq!(slots(&caches[0]), [3., 0., 0., 0., 0., 0., 3., 0.]);
-    assert_eq!(slots(&caches[1]), [4., 0., 0., 0., 0., 0., 4., 0.]);
+    assert_eq!(storage.device.clone_dtoh(slice).unwrap(), expected);
 }
 
 #[test]
 fn layers_may_share_a_storage_and_updates_another() {
     let device = device();
     let stacked = Tensor::zeros((3, 2, 1, 4, 2), DType::F32, &device).unwrap();
-    let new = Tensor::arange(1_f32, 13., &device).unwrap().reshape((3, 2, 1, 1, 2)).unwrap();
+    let new: Vec<f32> = (2..14).map(|element| (element / 2) as f32).collect();
+    let new = Tensor::from_vec(new, (3, 2, 1, 1, 2), &device).unwrap();
     let layers = |tensor: &Tensor| [0, 1, 2].map(|layer| tensor.get(layer).unwrap());
-    let mut writer = writer(&layers(&stacked));
-    let before = calls(&LAUNCHES);
-    writer.write(&layers(&new).each_ref(), &list(&device, &[1, 3])).unwrap();
-    assert_eq!(calls(&LAUNCHES), before.map(|count| count + 1));
+    let (mut writer, starts) = (writer(&layers(&stacked)), list(&device, &[1, 3]));
+    assert_calls(LAUNCHES, 1, || writer.write(&layers(&new).each_ref(), &starts).unwrap());
     let mut expected = [0.; 24];
-    for (place, value) in [(1, 1.), (7, 3.), (9, 5.), (15, 7.), (17, 9.), (23, 11.)] {
+    for (place, value) in [(1, 1.), (7, 2.), (9, 3.), (15, 4.), (17, 5.), (23, 6.)] {
         expected[place] = value;
     }
     assert_eq!(slots(&stacked), expected);
 }
 
 #[test]
-fn the_layers_of_a_large_model_take_two_launches() {
+fn the_layers_of_a_large_model_take_two_launches_and_a_step_waits_for_nothing() {
     let device = device();
     let layers: Vec<_> = (0..80).flat_map(|_| caches(&device)).collect();
     let updates: Vec<_> = (0..160).map(|layer| row(&device, layer as f32)).collect();
-    let before = calls(&LAUNCHES);
-    writer(&layers).write(&updates.iter().collect::<Vec<_>>(), &list(&device, &[1, 2])).unwrap();
-    assert_eq!(calls(&LAUNCHES), before.map(|count| count + 2));
-    for (layer, cache) in layers.iter().enumerate() {
+    let (mut updates, starts) = (updates.iter().collect::<Vec<_>>(), list(&device, &[1, 2]));
+    let mut writer = writer(&layers);
+    assert_calls(LAUNCHES, 2, || writer.write(&updates, &starts).unwrap());
+    updates.reverse(); // Each layer's update has another address.
+    for _ in 0..2 {
+        assert_calls(WAITS, 0, || assert_calls(LAUNCHES, 2, || writer.write(&updates, &starts).unwrap()));
+    }
+    for (layer, cache) in layers.iter().rev().enumerate() {
         let value = layer as f32;
         assert_eq!(slots(cache), [0., value, 0., 0., 0., 0., value, 0.]);
     }
@@ -142,27 +122,136 @@ fn updates_that_lie_otherwise_take_a_launch_of_their_own() {
     let device = device();
     let caches = [(); 2].map(|()| Tensor::zeros((2, 2, 4, 2), DType::F32, &device).unwrap());
     let mut writer = writer(&caches);
-    // The keys have the layout that rotary embedding returns, and the values that of a projection.
-    let tokens = |rows: usize| {
-        let tokens = Tensor::arange(0_f32, 8. * rows as f32, &Device::Cpu).unwrap();
-        let tokens = tokens.reshape((2, rows, 2, 2)).unwrap();
-        let dense = tokens.transpose(1, 2).unwrap().flatten_all().unwrap().reshape((2, 2, rows, 2)).unwrap();
-        let dense = dense.to_device(&device).unwrap();
-        [dense, tokens.to_device(&device).unwrap().transpose(1, 2).unwrap()]
-    };
-    let mut write = |rows, starts: &[i64]| {
-        let updates = tokens(rows);
+    for (rows, starts, launches, expected) in [
+        (2, [0, 1], 2, [1., 3., 0., 0., 2., 4., 0., 0., 0., 5., 7., 0., 0., 6., 8., 0.]),
+        (1, [2, 3], 1, [1., 3., 1., 0., 2., 4., 2., 0., 0., 5., 7., 3., 0., 6., 8., 4.]),
+    ] {
+        // The keys have the layout that rotary embedding returns, and the values that of a projection.
+        let tokens: Vec<f32> = (2..2 + 8 * rows).map(|element| (element / 2) as f32).collect();
+        let tokens = Tensor::from_vec(tokens, (2, rows, 2, 2), &Device::Cpu).unwrap();
+        let dense = tokens.transpose(1, 2).unwrap().reshape((2, 2, rows, 2)).unwrap();
+        let [dense, tokens] = [dense, tokens].map(|tensor| tensor.to_device(&device).unwrap());
+        let updates = [dense, tokens.transpose(1, 2).unwrap()];
         assert_ne!(updates[0].stride(), updates[1].stride());
-        let before = calls(&LAUNCHES);
-        writer.write(&updates.each_ref(), &list(&device, starts)).unwrap();
-        assert_eq!(slots(&caches[0]), slots(&caches[1]));
-        calls(&LAUNCHES).zip(before).map(|(after, before)| after - before)
-    };
-    let prefill = write(2, &[0, 1]);
-    assert_eq!(slots(&caches[0]), [0., 4., 0., 0., 2., 6., 0., 0., 0., 8., 12., 0., 0., 10., 14., 0.]);
-    let decode = write(1, &[2, 3]);
-    assert_eq!(slots(&caches[1]), [0., 4., 0., 0., 2., 6., 2., 0., 0., 8., 12., 4., 0., 10., 14., 6.]);
-    if let (Some(prefill), Some(decode)) = (prefill, decode) {
-        assert_eq!((prefill, decode), (2, 1));
+        let starts = list(&device, &starts);
+        assert_calls(LAUNCHES, launches, || writer.write(&updates.each_ref(), &starts).unwrap());
+        assert_eq!(caches.each_ref().map(slots), [expected; 2]);
     }
+}
+
+fn overlap(with: Argument, pair: usize, with_pair: usize) -> CandleError {
+    Core::Overlap { argument: Argument::PastCache, with, pair, with_pair }.into()
+}
+
+#[test]
+fn caches_must_be_apart_on_one_cuda_device() {
+    let argument = Argument::PastCache;
+    let (device, [here, _]) = (device(), caches(&Device::Cpu));
+    let [there, _] = caches(&device);
+    let meeting = [(0, 3), (2, 2)].map(|(start, len)| there.narrow(2, start, len).unwrap());
+    // Interleaved views cannot be distinguished from overlapping ones.
+    let pairs = there.reshape((2, 1, 2, 2, 2)).unwrap();
+    let parts = |dim| [0, 1].map(|part| pairs.get_on_dim(dim, part).unwrap());
+    for (caches, expected) in [
+        (&[][..], CandleError::NoCaches),
+        (&[here.clone(), there.clone()], CandleError::NoCuda { device: CPU }),
+        (&[there.clone(), here], CandleError::OtherDevice { argument, device: CPU, cache: CUDA }),
+        (&meeting, overlap(argument, 0, 1)),
+        (&parts(3), overlap(argument, 0, 1)),
+        (&parts(4), overlap(argument, 0, 1)),
+    ] {
+        let caches: Vec<_> = caches.iter().collect();
+        assert_error(CudaWriter::new(TensorScatter::new(), &caches).unwrap_err(), expected);
+    }
+    for dtype in [DType::F4, DType::F6E2M3, DType::F6E3M2] {
+        let whole = Tensor::from_raw_buffer(&[0xEE; 24], dtype, &[2, 1, 1, 4, 4], &device).unwrap();
+        for cache in [0, 1].map(|index| whole.get(index).unwrap()) {
+            let refused = CudaWriter::new(TensorScatter::new(), &[&cache]).unwrap_err();
+            assert_error(refused, CandleError::DType { argument, dtype });
+        }
+    }
+    let _ = writer(&[0, 1].map(|sample| there.narrow(0, sample, 1).unwrap()));
+}
+
+/// Returns a list of two numbers with the memory of one.
+fn too_long(one: &Tensor) -> Tensor {
+    let (storage, layout) = one.storage_and_layout();
+    let Storage::Cuda(storage) = &*storage else { unreachable!("a tensor on a device") };
+    let storage = Storage::Cuda(storage.try_clone(layout).unwrap());
+    Tensor::from_storage(storage, 2, BackpropOp::none(), false)
+}
+
+#[test]
+fn updates_and_lists_must_fit_the_caches() {
+    use Argument::{Lengths, Update, WriteIndices};
+    let device = device();
+    let mut step = Step::new([&device, &device], 1., [0, 1]);
+    let Step { caches, writer, update, positions } = &mut step;
+    let (at, both) = (DeviceWriteAt::new(positions), [&*update; 2]);
+    let mut refused = |updates: &[&Tensor], at: DeviceWriteAt<'_>, expected: CandleError| {
+        assert_calls(LAUNCHES, 0, || assert_error(writer.write(updates, at).unwrap_err(), expected));
+    };
+    let numbers = |numbers: &[i64]| list(&device, numbers);
+    let other_device = |argument| CandleError::OtherDevice { argument, device: CPU, cache: CUDA };
+    let count = |argument, got| Core::ListLength { argument, got, expected: 2 }.into();
+
+    refused(&[update], at, CandleError::Updates { got: 1, expected: 2 });
+    let here = row(&Device::Cpu, 1.);
+    refused(&[update, &here], at, other_device(Update));
+    refused(&both, DeviceWriteAt::new(&list(&Device::Cpu, &[0, 1])), other_device(WriteIndices));
+    refused(&[&caches[1].narrow(2, 0, 1).unwrap(), update], at, overlap(Update, 1, 0));
+    let (cache, element) = (ElementType::Float32, ElementType::Float16);
+    let half = here.to_dtype(DType::F16).unwrap().to_device(&device).unwrap();
+    refused(&[update, &half], at, Core::ElementTypeMismatch { argument: Update, cache, element }.into());
+    let wide = Tensor::zeros((2, 1, 1, 3), DType::F32, &device).unwrap();
+    let (argument, dimension, hint) = (Update, 3, None);
+    let mismatch = Core::DimensionMismatch { argument, dimension, expected: 2, got: 3, hint };
+    refused(&[update, &wide], at, mismatch.into());
+    refused(&both, DeviceWriteAt::new(&numbers(&[0, 1, 2])), count(WriteIndices, 3));
+    refused(&both, at.lengths(&numbers(&[1])), count(Lengths, 1));
+    let strided = Tensor::new(&[[0_i64, 9], [1, 9]], &device).unwrap().get_on_dim(1, 0).unwrap();
+    let unsigned = Tensor::new(&[0_u32, 1], &device).unwrap();
+    for list in [unsigned, positions.unsqueeze(0).unwrap(), strided] {
+        let wrong = |argument| CandleError::DeviceList { argument, dtype: list.dtype(), rank: list.rank() };
+        refused(&both, DeviceWriteAt::new(&list), wrong(WriteIndices));
+        refused(&both, at.lengths(&list), wrong(Lengths));
+    }
+    for one in [Tensor::new(&[0_i32], &device).unwrap(), numbers(&[0])] {
+        let short = |argument, got, expected| {
+            let unit = LengthUnit::Elements;
+            Core::BufferLength { argument, pair: 0, got, expected, unit, exact: false }.into()
+        };
+        let two = too_long(&one);
+        refused(&both, DeviceWriteAt::new(&two), short(WriteIndices, 1, 2));
+        refused(&both, at.lengths(&two), short(Lengths, 1, 2));
+        refused(&both, DeviceWriteAt::new(&two.narrow(0, 1, 1).unwrap()), short(WriteIndices, 0, 1));
+    }
+    writer.check().unwrap();
+    assert_eq!(caches.each_ref().map(slots), [[0.; 8]; 2]);
+    step.write().unwrap();
+    step.writer.check().unwrap();
+}
+
+#[test]
+fn lists_that_do_not_fit_the_last_of_several_launches_stop_the_first() {
+    let device = device();
+    let [two, _] = caches(&device);
+    let three = Tensor::zeros((3, 1, 4, 2), DType::F32, &device).unwrap();
+    let updates = [row(&device, 1.), Tensor::zeros((3, 1, 1, 2), DType::F32, &device).unwrap()];
+    let refused = writer(&[two.clone(), three]).write(&updates.each_ref(), &list(&device, &[0, 1]));
+    let argument = Argument::WriteIndices;
+    assert_error(refused.unwrap_err(), Core::ListLength { argument, got: 2, expected: 3 });
+    assert_eq!(slots(&two), [0.; 8]);
+}
+
+#[test]
+fn errors_of_cpu_tensors_name_the_cpu_writer() {
+    let device = device();
+    let Step { caches: [cache, _], update, positions, .. } = Step::new([&device, &device], 1., [0, 1]);
+    let error = |argument| CandleError::Device { argument, device: CUDA };
+    let refused = kvscatter_candle::Writer::new(TensorScatter::new(), &cache).unwrap_err();
+    assert_error(refused, error(Argument::PastCache));
+    assert_error(positions_from_tensor(&positions).unwrap_err(), error(Argument::WriteIndices));
+    let error = cache.inplace_op3(&update, &positions, &TensorScatter::new()).unwrap_err();
+    assert!(error.to_string().contains("cuda::CudaWriter"), "{error}");
 }
