@@ -18,6 +18,8 @@ pub(super) struct Body<'m> {
     values: Arc<ValueTable<'m>>,
     /// One state for each value of the table.
     states: Vec<ValueState<'m>>,
+    /// The number of values that were computed, and of those that could not be.
+    computed: usize,
 }
 
 /// A value of the body, and how far it is computed.
@@ -134,6 +136,11 @@ pub(super) struct Function<'m> {
 type FunctionName<'m> = (&'m str, &'m str, &'m str);
 
 impl ValueState<'_> {
+    /// Returns `true` if nothing was computed.
+    fn is_clear(&self) -> bool {
+        self.known.is_none() && self.failed.is_none()
+    }
+
     pub(super) fn value(&self) -> Option<&Value> {
         self.known.as_ref().and_then(KnownValue::value)
     }
@@ -260,7 +267,7 @@ impl<'m> Body<'m> {
             failed: None,
         };
         let states = values.values().iter().map(state).collect();
-        Self { nodes, values, states }
+        Self { nodes, values, states, computed: 0 }
     }
 
     /// Returns the index of a value.
@@ -295,6 +302,7 @@ impl<'m> Body<'m> {
 
     pub(super) fn store(&mut self, id: ValueId, known: KnownValue, level: Level) {
         if let Some(state) = self.states.get_mut(id.index()) {
+            self.computed = self.computed.saturating_add(usize::from(state.is_clear()));
             (state.known, state.level) = (Some(known), level);
         }
     }
@@ -302,6 +310,7 @@ impl<'m> Body<'m> {
     /// Records that a level cannot be reached, so that all values that depend on this one fail at once.
     pub(super) fn fail(&mut self, id: ValueId, level: Level) {
         if let Some(state) = self.states.get_mut(id.index()) {
+            self.computed = self.computed.saturating_add(usize::from(state.is_clear()));
             state.failed = Some(state.failed.map_or(level, |failed| failed.min(level)));
         }
     }
@@ -318,15 +327,17 @@ impl<'m> Body<'m> {
     /// Clears what was computed from a value. A value that was not needed yet was not used either.
     fn clear_after(&mut self, id: ValueId) {
         let mut open = vec![id];
-        while let Some(id) = open.pop() {
+        // The inputs of a graph are set one after another before anything is computed.
+        while let Some(id) = open.pop().filter(|_| self.computed > 0) {
             let users = self.values.value(id).into_iter().flat_map(|value| &value.uses);
             let outputs =
                 users.filter_map(|user| self.values.of_node(user.node)).flat_map(|node| &node.outputs);
             for &output in outputs.flatten() {
                 if let Some(state) = self.states.get_mut(output.index())
                     && !matches!(state.source, Source::Set)
-                    && (state.known.is_some() || state.failed.is_some())
+                    && !state.is_clear()
                 {
+                    self.computed = self.computed.saturating_sub(1);
                     (state.known, state.level, state.failed) = (None, Level::Nothing, None);
                     open.push(output);
                 }
