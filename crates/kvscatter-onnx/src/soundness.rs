@@ -18,8 +18,9 @@ use kvscatter::visibility::Visibility;
 
 use crate::convert::{Limits, RingSize};
 use crate::decoder::{Cache, Decoder, Hazard, PrefixMask, WrongSlot};
+use crate::fold::signed;
 use crate::{ExternalData, Graph, Model, Node, NodeLabel};
-use seen::{Evaluation, Reading, Step, to_i64};
+use seen::{Evaluation, Reading, Step};
 
 /// The largest number of different masks that are evaluated. Decoders have one for each kind of layer.
 const MAX_MASKS: usize = 16;
@@ -294,7 +295,7 @@ impl<'a, 'm> Checker<'a, 'm> {
         let seen = self.evaluation.seen(reading, step).map_err(Fault::Unchecked)?;
         for (position, row) in (step.start..total).zip(&seen) {
             for (slot, &is_seen) in row.iter().enumerate() {
-                if is_seen != rule.sees(to_i64(total), to_i64(position), slot) {
+                if is_seen != rule.sees(signed(total), signed(position), slot) {
                     return Err(Fault::Mask(WrongSlot { position, slot, is_seen, tokens: step.new }));
                 }
             }

@@ -48,7 +48,7 @@ pub(super) fn run<'m>(
     // The caches are checked before the operator set is raised, so that the error is about the caches.
     // Raising the operator set fails for many decoders whose caches cannot be converted in any case.
     caches::check_written(&exported, &Decoder::from_graph(&exported)?, options.max_seq)?;
-    let mut origins = Origins::new((0..exported.nodes().len()).map(Some));
+    let mut origins = Origins::unchanged(exported.nodes().len());
     let (model, report) = (Cow::Borrowed(model), Report::default());
     let mut passed = Passed { model, padding: Padding::Anywhere, report };
     let mut open = passes.iter();
@@ -110,7 +110,7 @@ fn raise(subject: &Subject<'_, '_>) -> Result<Option<Change>, OnnxError> {
     if model.proto() == subject.model.proto() {
         return Ok(None);
     }
-    let origins = Origins::new((0..subject.graph.nodes().len()).map(Some));
+    let origins = Origins::unchanged(subject.graph.nodes().len());
     Ok(Some(Change::new(model, origins).what("versions only".to_owned()).proof("no node changes")))
 }
 

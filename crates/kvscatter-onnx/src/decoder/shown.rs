@@ -8,7 +8,7 @@ use kvscatter::ElementType;
 use super::cache::{Cache, CachePart};
 use super::part;
 use super::roles::is_float;
-use crate::fold::{Budget, Fold, Value, Values, int_to_float};
+use crate::fold::{Budget, Fold, Value, Values, int_to_float, signed};
 use crate::graph::DEFAULT_DOMAIN;
 use crate::passing;
 use crate::{Graph, Node};
@@ -188,7 +188,7 @@ impl<'m> Trial<'_, 'm> {
                         && before.iter().zip(after).zip((0..columns).cycle()).all(is_right)
                 }
                 (Shown::Length(before), Shown::Length(after)) => {
-                    *before == to_i64(total) && *after == before.saturating_sub(1)
+                    *before == signed(total) && *after == before.saturating_sub(1)
                 }
                 _ => false,
             };
@@ -206,7 +206,7 @@ impl<'m> Trial<'_, 'm> {
         let early: Vec<_> = (0..new).collect();
         let late = early.iter().map(|token| total.saturating_sub(token.saturating_add(1))).collect();
         [early, late].into_iter().all(|positions: Vec<usize>| {
-            let numbers: Vec<_> = positions.iter().copied().map(to_i64).collect();
+            let numbers: Vec<_> = positions.iter().copied().map(signed).collect();
             let shown = self.shown(input, &numbers).unwrap_or_default();
             let mut shown = shown.iter().filter(|shown| !shown.is_of_ring(total)).peekable();
             let last = |row: &[bool]| row.iter().rposition(|&sees| sees);
@@ -297,8 +297,4 @@ impl<'m> SlotMask<'m> {
         fold.charge(sees.len().saturating_mul(size_of::<f64>())).ok()?;
         Some(Shown::Slots { rows, columns, sees })
     }
-}
-
-fn to_i64(size: usize) -> i64 {
-    i64::try_from(size).unwrap_or(i64::MAX)
 }

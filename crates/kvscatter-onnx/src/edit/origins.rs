@@ -10,6 +10,11 @@ impl Origins {
         Self(nodes.into_iter().collect())
     }
 
+    /// Creates the origins of the nodes of a graph that has not been changed.
+    pub(crate) fn unchanged(nodes: usize) -> Self {
+        Self::new((0..nodes).map(Some))
+    }
+
     /// Returns the index of the node that a node comes from. For a node without an origin, it is that of the next node
     /// with one, because a new node is placed before the first node that needs it.
     pub(crate) fn index_of(&self, node: usize) -> Option<usize> {

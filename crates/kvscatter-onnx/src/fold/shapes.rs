@@ -1,12 +1,12 @@
 //! Shapes, strides, and the positions in a dense buffer that a view of it reads.
 //!
-//! Every shape here belongs to a [`Value`](super::Value). The product of its dimensions fits `isize`, so the
-//! computations below do not saturate.
+//! Every shape here belongs to a [`Value`](super::Value), except that of [`elements`]. The product of its dimensions
+//! fits `isize`, so the computations below do not saturate.
 
 use super::FoldError;
 use crate::{EvalError, OnnxError};
 
-/// Returns the number of elements of a shape.
+/// Returns the number of elements of a shape. It saturates, because a file may claim any shape.
 pub(crate) fn elements(shape: &[usize]) -> usize {
     shape.iter().fold(1, |elements: usize, &dim| elements.saturating_mul(dim))
 }

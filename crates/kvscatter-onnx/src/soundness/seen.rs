@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use crate::convert::{Limits, element_of};
 use crate::decoder::{Decoder, HIDDEN, Input, InputRole};
-use crate::fold::{Fold, MAX_VALUES, Value, Values};
+use crate::fold::{Fold, MAX_VALUES, Value, Values, signed};
 use crate::{ExternalData, Graph};
 
 /// A decoder whose masks are evaluated.
@@ -79,7 +79,7 @@ impl<'m> Evaluation<'_, 'm> {
             }
         }
         for written in ints(&mut fold, reading.write_indices)? {
-            let [written, start] = [written, to_i64(step.start)].map(|it| it.rem_euclid(to_i64(capacity)));
+            let [written, start] = [written, signed(step.start)].map(|it| it.rem_euclid(signed(capacity)));
             if written != start {
                 let position = step.start;
                 return Err(format!("position {position} is written to slot {written}, not to slot {start}"));
@@ -87,7 +87,7 @@ impl<'m> Evaluation<'_, 'm> {
         }
         let lengths = reading.lengths.map(|lengths| ints(&mut fold, lengths)).transpose()?;
         let length = lengths.and_then(|lengths| lengths.first().copied());
-        if let Some(length) = length.filter(|&length| length > to_i64(capacity)) {
+        if let Some(length) = length.filter(|&length| length > signed(capacity)) {
             return Err(format!("nonpad_kv_seqlen is {length}, beyond its {capacity} slots"));
         }
         let mask = reading.mask.map(|mask| value(&mut fold, mask)).transpose()?;
@@ -110,7 +110,7 @@ impl<'m> Evaluation<'_, 'm> {
         let each = |number: usize| {
             let shape = sized(&vec![1; shape.map_or(1, <[_]>::len)]);
             let elements = elements(&shape);
-            with(shape, Some(Values::Ints(vec![to_i64(number); elements])))
+            with(shape, Some(Values::Ints(vec![signed(number); elements])))
         };
         match input.role {
             InputRole::WriteIndices => each(step.start),
@@ -122,7 +122,7 @@ impl<'m> Evaluation<'_, 'm> {
                 let mut open = vec![1; rank];
                 *open.last_mut()? = step.new;
                 let shape = sized(&open);
-                let positions = (step.start..total).map(to_i64).cycle();
+                let positions = (step.start..total).map(signed).cycle();
                 with(shape.clone(), Some(Values::Ints(positions.take(elements(&shape)).collect())))
             }
             InputRole::AttentionMask if rank == 2 => {
@@ -148,10 +148,10 @@ impl Reading<'_> {
     fn rows(&self, step: Step, length: Option<i64>, mask: Option<&RingMask<'_>>) -> Seen {
         // Without a length, the first query is at slot 0.
         let rule = self.limits.of_slots(self.capacity);
-        let tokens = length.unwrap_or(to_i64(self.capacity));
-        let first = length.map_or(0, |length| length.saturating_sub(to_i64(step.new)));
+        let tokens = length.unwrap_or(signed(self.capacity));
+        let first = length.map_or(0, |length| length.saturating_sub(signed(step.new)));
         let sees = |token: usize, slot: usize| {
-            rule.sees(tokens, first.saturating_add(to_i64(token)), slot)
+            rule.sees(tokens, first.saturating_add(signed(token)), slot)
                 && mask.is_none_or(|mask| mask.shows(token, slot))
         };
         let row = |token| (0..self.capacity).map(|slot| sees(token, slot)).collect();
@@ -204,8 +204,4 @@ fn ints(fold: &mut Fold<'_>, name: &str) -> Result<Vec<i64>, String> {
 
 fn value(fold: &mut Fold<'_>, name: &str) -> Result<Value, String> {
     fold.value(name).cloned().map_err(|error| format!("its mask cannot be evaluated: {error}"))
-}
-
-pub(super) fn to_i64(size: usize) -> i64 {
-    i64::try_from(size).unwrap_or(i64::MAX)
 }

@@ -11,7 +11,7 @@ use crate::convert::kept::{KeptForm, KeptReason};
 use crate::convert::probe::{Inputs, Probe};
 use crate::convert::refusal::ConvertRefusal;
 use crate::decoder::Cache;
-use crate::fold::{Budget, Fold, MAX_VALUES, Value, Values, to_float};
+use crate::fold::{Budget, Fold, MAX_VALUES, Value, Values, elements, to_float};
 use crate::{ExternalData, Graph, OnnxError};
 
 /// The number of samples of the evaluation if the model does not fix it.
@@ -114,10 +114,6 @@ impl<'m> WholeCaches<'m> {
         self.0.set(cache.written, Value::shaped(element, shape)?)?;
         Ok(is_whole.then_some(times))
     }
-}
-
-fn elements(shape: &[usize]) -> usize {
-    shape.iter().copied().fold(1, usize::saturating_mul)
 }
 
 /// Returns the rows of a cache, each head repeated this many times. They are in the order of

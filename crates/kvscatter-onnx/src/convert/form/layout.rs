@@ -15,7 +15,7 @@ use crate::convert::pass::{Change, Subject};
 use crate::convert::probe::{Inputs, Probe};
 use crate::decoder::{Cache, Decoder, InputRole};
 use crate::edit::{Editor, NewNode};
-use crate::fold::{Fold, MAX_VALUES, Value, Values, to_float};
+use crate::fold::{Fold, MAX_VALUES, Value, Values, elements, signed, to_float};
 use crate::passing;
 use crate::{Dimension, Graph, Model, Node, OnnxError};
 
@@ -135,7 +135,7 @@ impl<'d, 'm> OtherLayout<'d, 'm> {
         for node in [editor.producer(present), Some(self.writer.index())].into_iter().flatten() {
             editor.remove_node(node);
         }
-        let concat = NewNode::new("Concat", &[past, &update]).int("axis", int(AXIS));
+        let concat = NewNode::new("Concat", &[past, &update]).int("axis", signed(AXIS));
         editor.add(concat.outputs(&[present]));
         let ordered = self.ordered(present, editor);
         let last = match self.heads {
@@ -159,7 +159,7 @@ impl<'d, 'm> OtherLayout<'d, 'm> {
     /// Adds the shape that a value with the expected axes had in the exported decoder. Returns the name.
     fn exported_shape(&self, value: &str, editor: &mut Editor<'_>) -> Result<String, OnnxError> {
         let shape = editor.node("Shape", &[value]);
-        let order = self.order.map(int);
+        let order = self.order.map(signed);
         let pick = |axes: &[i64], editor: &mut Editor<'_>| {
             let axes = editor.ints(axes)?;
             Ok::<_, OnnxError>(editor.node("Gather", &[&shape, &axes]))
@@ -167,7 +167,7 @@ impl<'d, 'm> OtherLayout<'d, 'm> {
         let Some(heads) = self.heads else { return pick(&order, editor) };
         let [samples, _, inner @ ..] = order;
         let (samples, inner) = (pick(&[samples], editor)?, pick(&inner, editor)?);
-        let heads = editor.ints(&[int(heads)])?;
+        let heads = editor.ints(&[signed(heads)])?;
         let rows = editor.node("Mul", &[&samples, &heads]);
         Ok(editor.add(NewNode::new("Concat", &[&rows, &inner]).int("axis", 0)))
     }
@@ -182,7 +182,7 @@ impl<'d, 'm> OtherLayout<'d, 'm> {
             }
             Some(heads) => {
                 let inner = editor.add(NewNode::new("Shape", &[self.update]).int("start", 1));
-                let outer = editor.ints(&[-1, int(heads)])?;
+                let outer = editor.ints(&[-1, signed(heads)])?;
                 let shape = editor.add(NewNode::new("Concat", &[&outer, &inner]).int("axis", 0));
                 editor.node("Reshape", &[self.update, &shape])
             }
@@ -195,7 +195,7 @@ impl<'d, 'm> OtherLayout<'d, 'm> {
         if self.order.is_sorted() {
             return value.to_owned();
         }
-        editor.add(NewNode::new("Transpose", &[value]).ints("perm", &self.order.map(int)))
+        editor.add(NewNode::new("Transpose", &[value]).ints("perm", &self.order.map(signed)))
     }
 }
 
@@ -270,10 +270,10 @@ impl Heads {
             if shape.first() != Some(&samples) {
                 return Ok(None);
             }
-            if value_len(shape) > MAX_VALUES {
+            if elements(shape) > MAX_VALUES {
                 return Ok(None);
             }
-            let of_sample = value_len(shape.get(1..).unwrap_or_default());
+            let of_sample = elements(shape.get(1..).unwrap_or_default());
             let numbers = (0..samples).flat_map(|sample| std::iter::repeat_n(to_float(sample), of_sample));
             known
                 .push((source, Value::new(element, shape.clone(), Some(Values::Floats(numbers.collect())))?));
@@ -311,13 +311,4 @@ fn source<'m>(graph: &Graph<'m>, mut value: &'m str) -> &'m str {
         }
     }
     value
-}
-
-fn int(value: usize) -> i64 {
-    i64::try_from(value).unwrap_or(i64::MAX)
-}
-
-/// Returns the number of elements of a shape that a file may claim.
-fn value_len(shape: &[usize]) -> usize {
-    shape.iter().copied().fold(1, usize::saturating_mul)
 }

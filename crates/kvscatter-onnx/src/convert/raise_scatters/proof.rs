@@ -2,9 +2,9 @@
 
 use super::samples::Operands;
 use super::step::Sample;
-use super::write::{Write, int};
+use super::write::Write;
 use crate::convert::refusal::ConvertRefusal;
-use crate::fold::{Fold, Value, Values};
+use crate::fold::{Fold, Value, Values, signed};
 use crate::{Graph, OnnxError};
 
 /// Checks that the indices of a scatter are the slots that `TensorScatter` writes from this start on.
@@ -33,7 +33,7 @@ pub(super) fn check_slots(write: &Write<'_>, start: usize, fold: &mut Fold<'_>) 
         let own = coordinates.iter().enumerate().take(own.end).skip(own.start);
         let mut expected =
             own.map(|(axis, &place)| place.saturating_add(if axis == write.axis { start } else { 0 }));
-        if !numbers.iter().all(|&number| expected.next().map(int) == Some(number)) {
+        if !numbers.iter().all(|&number| expected.next().map(signed) == Some(number)) {
             return Err(write.refused("its slots are not those from the first position on"));
         }
         advance(&mut coordinates, counted);

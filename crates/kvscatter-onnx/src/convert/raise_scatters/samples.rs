@@ -12,9 +12,8 @@ use std::collections::BTreeMap;
 use kvscatter::ElementType;
 
 use super::step::{Positions, Setting};
-use super::write::int;
 use crate::edit::{Editor, NewNode};
-use crate::fold::Fold;
+use crate::fold::{Fold, signed};
 use crate::{Dimension, Graph, Node, OnnxError};
 
 /// Operators that compute each element from one element of each input, as masks and positions need them.
@@ -62,7 +61,7 @@ impl<'a, 'p, 'm> PerSample<'a, 'p, 'm> {
             None => (starts.to_owned(), self.editor.scalar_i64(0)?),
             Some(count) => {
                 let count = match count {
-                    Dimension::Known(count) => self.editor.scalar_i64(int(count))?,
+                    Dimension::Known(count) => self.editor.scalar_i64(signed(count))?,
                     _ => self.editor.size(self.setting.tokens, 1)?,
                 };
                 let steps = self.editor.range(&count)?;
@@ -155,7 +154,7 @@ impl<'a, 'p, 'm> PerSample<'a, 'p, 'm> {
         if axes.is_empty() {
             return Ok(value.to_owned());
         }
-        let axes: Vec<_> = axes.iter().copied().map(int).collect();
+        let axes: Vec<_> = axes.iter().copied().map(signed).collect();
         let axes = self.editor.ints(&axes)?;
         Ok(self.editor.node("Unsqueeze", &[value, &axes]))
     }

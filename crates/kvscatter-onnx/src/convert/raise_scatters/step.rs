@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 
 use kvscatter::ElementType;
 
-use super::write::{Write, int};
+use super::write::Write;
 use crate::convert::probe::{Inputs, Probe, SAMPLES};
 use crate::decoder::Decoder;
-use crate::fold::{Fold, Value, Values};
+use crate::fold::{Fold, Value, Values, signed};
 use crate::{Dimension, Graph, OnnxError, ValueInfo};
 
 /// The number of samples of a step if the model leaves it open. It is not a usual number of heads.
@@ -140,11 +140,11 @@ impl<'m> Setting<'m> {
     ) -> Result<(), OnnxError> {
         let Positions { name, element, count, are_shared } = self.positions;
         let (shape, numbers) = match count {
-            None => (Vec::new(), vec![int(start)]),
-            Some(_) if !are_shared => (vec![step.probe.batch], vec![int(start); step.probe.batch]),
+            None => (Vec::new(), vec![signed(start)]),
+            Some(_) if !are_shared => (vec![step.probe.batch], vec![signed(start); step.probe.batch]),
             Some(count) => {
                 let count = count.size().unwrap_or(step.probe.new);
-                (vec![count], (start..start.saturating_add(count)).map(int).collect())
+                (vec![count], (start..start.saturating_add(count)).map(signed).collect())
             }
         };
         step.probe.feed(&self.inputs, fold)?;
@@ -153,7 +153,7 @@ impl<'m> Setting<'m> {
 
     /// Feeds the new decoder, which has this input for the first position of each sample.
     pub(super) fn feed_raised(&self, step: &Step, input: &str, fold: &mut Fold<'m>) -> Result<(), OnnxError> {
-        let starts = Value::ints(step.starts.iter().copied().map(int).collect())?;
+        let starts = Value::ints(step.starts.iter().copied().map(signed).collect())?;
         let Positions { element, are_shared, .. } = self.positions;
         step.probe.feed(&self.inputs, fold)?;
         fold.set(input, if are_shared { starts } else { Value { element, ..starts } })

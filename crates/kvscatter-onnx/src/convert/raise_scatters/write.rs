@@ -4,6 +4,7 @@ use crate::convert::caches::{AXIS, RANK};
 use crate::convert::refusal::ConvertRefusal;
 use crate::decoder::Cache;
 use crate::edit::{Editor, NewNode};
+use crate::fold::signed;
 use crate::{Dimension, Graph, Node, OnnxError};
 
 /// A cache that a scatter writes, perhaps between two transpositions.
@@ -47,8 +48,8 @@ impl<'m> Write<'m> {
         };
         let Some(write) = write else { return refused("the nodes around it do not move its axes and back") };
         let axis = writer.int("axis")?.unwrap_or(0);
-        let axis = if axis < 0 { axis.saturating_add(int(RANK)) } else { axis };
-        match writer.is("ScatterElements") && axis != int(write.axis) {
+        let axis = if axis < 0 { axis.saturating_add(signed(RANK)) } else { axis };
+        match writer.is("ScatterElements") && axis != signed(write.axis) {
             true => refused("it writes along another axis"),
             false => Ok(write),
         }
@@ -58,10 +59,10 @@ impl<'m> Write<'m> {
     fn between(self, graph: &Graph<'m>, first: &Node<'m>, last: &Node<'m>) -> Option<Self> {
         let (order, back) = (order(first)?, order(last)?);
         let moved = back.iter().map(|&axis| order.get(usize::try_from(axis).ok()?).copied());
-        if !moved.eq((0..RANK).map(|axis| Some(int(axis)))) {
+        if !moved.eq((0..RANK).map(|axis| Some(signed(axis)))) {
             return None;
         }
-        let axis = order.iter().position(|&axis| axis == int(AXIS))?;
+        let axis = order.iter().position(|&axis| axis == signed(AXIS))?;
         let (update, _) = self.rows;
         let before = graph.producer(update).filter(|(node, _)| self::order(node) == Some(order));
         let rows = before.and_then(|(node, _)| Some((node.input(0)?, None)));
@@ -81,7 +82,7 @@ impl<'m> Write<'m> {
             editor.replace_uses(self.writer.output(0).unwrap_or_default(), &again);
         }
         let scatter = NewNode::new("TensorScatter", &[self.past, &rows, starts]).outputs(&[self.present]);
-        editor.add(scatter.int("axis", int(AXIS)).string("mode", "linear"));
+        editor.add(scatter.int("axis", signed(AXIS)).string("mode", "linear"));
     }
 
     pub(super) fn refused(&self, reason: &str) -> OnnxError {
@@ -97,8 +98,4 @@ fn refused(past: &str, writer: &Node<'_>, reason: &str) -> OnnxError {
 /// Returns the order of axes of a node that transposes.
 fn order<'m>(node: &Node<'m>) -> Option<&'m [i64]> {
     node.attribute("perm").filter(|_| node.is("Transpose")).map(|perm| perm.ints.as_slice())
-}
-
-pub(super) fn int(value: usize) -> i64 {
-    i64::try_from(value).unwrap_or(i64::MAX)
 }
