@@ -29,12 +29,15 @@ pub(crate) fn strides(shape: &[usize]) -> Vec<i64> {
 
 /// Returns the positions that a strided view reads, in the row-major order of the view.
 pub(crate) fn walk(shape: &[usize], offset: i64, strides: &[i64]) -> Vec<usize> {
-    if shape.contains(&0) {
-        return Vec::new();
-    }
+    positions(shape, offset, strides).collect()
+}
+
+/// Returns the positions that [`walk`] returns, one after the other. A mask may have more elements than all other
+/// values together, so its positions are not stored.
+fn positions(shape: &[usize], offset: i64, strides: &[i64]) -> impl Iterator<Item = usize> + use<> {
     let mut axes = merged(shape, strides);
     let (last, last_stride) = axes.pop().unwrap_or((1, 0));
-    let mut starts = vec![offset];
+    let mut starts = if shape.contains(&0) { Vec::new() } else { vec![offset] };
     for (dim, stride) in axes {
         let steps = 0..signed(dim);
         let at_step = |start: i64, step: i64| start.saturating_add(step.saturating_mul(stride));
@@ -43,19 +46,10 @@ pub(crate) fn walk(shape: &[usize], offset: i64, strides: &[i64]) -> Vec<usize> 
     }
     // Neither a negative position nor `usize::MAX` is in any buffer.
     let position = |at: i64| usize::try_from(at).unwrap_or(usize::MAX);
-    let mut positions = Vec::with_capacity(starts.len().saturating_mul(last));
-    for start in starts {
-        // Most masks are read in such runs.
-        match (last_stride, usize::try_from(start)) {
-            (0, _) => positions.extend(std::iter::repeat_n(position(start), last)),
-            (1, Ok(first)) => positions.extend(first..first.saturating_add(last)),
-            _ => positions.extend(
-                (0..signed(last))
-                    .map(|step| position(start.saturating_add(step.saturating_mul(last_stride)))),
-            ),
-        }
-    }
-    positions
+    let run = move |start: i64| {
+        (0..signed(last)).map(move |step| position(start.saturating_add(step.saturating_mul(last_stride))))
+    };
+    starts.into_iter().flat_map(run)
 }
 
 /// Returns the sizes and strides of axes. Neighbouring axes that are walked in one run are one axis.
@@ -89,11 +83,11 @@ pub(crate) fn broadcast(left: &[usize], right: &[usize]) -> Result<Vec<usize>, O
 
 /// Returns the positions of the elements of `from` after it is broadcast to the shape `to`, in row-major
 /// order.
-pub(crate) fn spread(from: &[usize], to: &[usize]) -> Vec<usize> {
+pub(crate) fn spread(from: &[usize], to: &[usize]) -> impl Iterator<Item = usize> + use<> {
     let missing = to.len().saturating_sub(from.len());
     let own = strides(from).into_iter().zip(from).map(|(stride, &dim)| if dim == 1 { 0 } else { stride });
     let strides: Vec<i64> = std::iter::repeat_n(0, missing).chain(own).collect();
-    walk(to, 0, &strides)
+    positions(to, 0, &strides)
 }
 
 /// Returns an axis counted from the start. A negative axis counts from the end.
@@ -168,6 +162,6 @@ mod tests {
         assert_eq!(broadcast(&[2, 1, 3], &[4, 1]).unwrap(), [2, 4, 3]);
         assert_eq!(broadcast(&[0], &[1]).unwrap(), [0]);
         assert!(broadcast(&[2], &[3]).is_err());
-        assert_eq!(spread(&[2, 1], &[2, 2, 3]), [0, 0, 0, 1, 1, 1, 0, 0, 0, 1, 1, 1]);
+        assert_eq!(spread(&[2, 1], &[2, 2, 3]).collect::<Vec<_>>(), [0, 0, 0, 1, 1, 1, 0, 0, 0, 1, 1, 1]);
     }
 }

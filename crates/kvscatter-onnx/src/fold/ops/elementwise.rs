@@ -34,16 +34,13 @@ pub(super) fn where_(call: &Call<'_>) -> Outputs {
     let shape = broadcast(&broadcast(&condition.shape, &yes.shape)?, &no.shape)?;
     let made = call.make(yes.element, shape, |shape| {
         let Some(all) = Values::chain([yes.data.as_ref(), no.data.as_ref()]) else { return Ok(None) };
-        let (Some(Values::Bools(condition)), from) = (&condition.data, spread(&condition.shape, shape))
-        else {
-            return Ok(None);
-        };
-        let sides = spread(&yes.shape, shape).into_iter().zip(spread(&no.shape, shape));
-        let side = |(&at, (left, right)): (&usize, (usize, usize))| {
-            let is_yes = condition.get(at).copied().unwrap_or_default();
+        let Some(conditions) = condition.as_bools() else { return Ok(None) };
+        let sides = spread(&yes.shape, shape).zip(spread(&no.shape, shape));
+        let side = |(at, (left, right)): (usize, (usize, usize))| {
+            let is_yes = conditions.get(at).copied().unwrap_or_default();
             if is_yes { left } else { right.saturating_add(yes.len()) }
         };
-        let positions: Vec<usize> = from.iter().zip(sides).map(side).collect();
+        let positions: Vec<usize> = spread(&condition.shape, shape).zip(sides).map(side).collect();
         all.pick(&positions).map(Some)
     });
     Ok(vec![made?])
@@ -168,7 +165,7 @@ pub(super) fn variadic(call: &Call<'_>) -> Outputs {
         for input in &inputs {
             let Some(data) = &input.data else { return Ok(None) };
             call.work.charge(shapes::elements(shape))?;
-            let data = data.pick(&spread(&input.shape, shape))?;
+            let data = data.pick(&spread(&input.shape, shape).collect::<Vec<_>>())?;
             result = Some(match (result, data) {
                 (None, data) => data,
                 (Some(Values::Ints(l)), Values::Ints(r)) => {
@@ -256,7 +253,7 @@ pub(super) fn pairs<'a, L: Copy, R: Copy>(
     right_shape: &[usize],
     shape: &[usize],
 ) -> impl Iterator<Item = (L, R)> + 'a {
-    let positions = spread(left_shape, shape).into_iter().zip(spread(right_shape, shape));
+    let positions = spread(left_shape, shape).zip(spread(right_shape, shape));
     positions.filter_map(|(l, r)| Some((*left.get(l)?, *right.get(r)?)))
 }
 

@@ -32,7 +32,7 @@ pub(super) fn expand(call: &Call<'_>) -> Outputs {
     let input = call.input(0)?;
     let target = call.ints(1)?.iter().map(|&size| dim(size)).collect::<Result<Vec<_>, _>>()?;
     let shape = shapes::broadcast(&input.shape, &target)?;
-    call.moved(input, shape, |shape| Ok(shapes::spread(&input.shape, shape)))
+    call.moved(input, shape, |shape| Ok(shapes::spread(&input.shape, shape).collect()))
 }
 
 pub(super) fn tile(call: &Call<'_>) -> Outputs {

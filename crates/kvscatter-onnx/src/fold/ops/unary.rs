@@ -103,7 +103,7 @@ pub(super) fn bias_gelu(call: &Call<'_>) -> Outputs {
                 let (Some(values), Some(added)) = (input.as_floats(), bias.as_floats()) else {
                     return Ok(None);
                 };
-                let at = spread(&input.shape, shape).into_iter().zip(spread(&bias.shape, shape));
+                let at = spread(&input.shape, shape).zip(spread(&bias.shape, shape));
                 let sums = at.map(|(value, bias)| Some(values.get(value)? + added.get(bias)?));
                 let sums = sums.map(|sum| round(input.element, sum.unwrap_or(f64::NAN))).collect();
                 Ok(Some(Values::Floats(sums)))

@@ -22,10 +22,7 @@ impl ByScore {
     /// Broadcasts numbers from a shape to another one.
     pub(super) fn spread(numbers: &[f64], from: &[usize], shape: [usize; 4]) -> Self {
         let at = spread(from, &shape);
-        Self {
-            shape,
-            numbers: at.into_iter().map(|at| numbers.get(at).copied().unwrap_or(f64::NAN)).collect(),
-        }
+        Self { shape, numbers: at.map(|at| numbers.get(at).copied().unwrap_or(f64::NAN)).collect() }
     }
 
     /// Reads an input with a number for each score of this shape. Returns `None` if it is not known.

@@ -93,7 +93,7 @@ fn evaluate(call: &Call<'_>, [cos, sin, positions]: [usize; 3], is_microsoft: bo
                 }
                 Some(positions_at) => {
                     let at = spread(&positions.shape, &tokens);
-                    at.into_iter().filter_map(|at| positions_at.get(at).copied()).collect::<Vec<_>>()
+                    at.filter_map(|at| positions_at.get(at).copied()).collect::<Vec<_>>()
                 }
             },
         };
