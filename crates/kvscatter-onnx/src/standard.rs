@@ -103,7 +103,7 @@ fn replace<'m>(
     let replacing = Replacing { node: node.proto(), facts: &facts };
     // The proof evaluates nodes that the file does not have.
     proofs.prove(rule, &replacing).map_err(OnnxError::into_root)?;
-    standard.editor.remove_node(node.index());
+    standard.editor.replacing(node.index());
     (rule.replace)(standard, &replacing)?;
     Ok(true)
 }

@@ -102,7 +102,7 @@ impl CastCache {
         if let Some(last) = editor.producer(&self.present) {
             editor.remove_node(last);
         }
-        editor.remove_node(self.writer);
+        editor.replacing(self.writer);
         let mut update = self.update.clone();
         for &to in &self.after {
             update = editor.add(NewNode::cast(&update, to));

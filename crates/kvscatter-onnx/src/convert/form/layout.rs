@@ -124,6 +124,7 @@ impl<'d, 'm> OtherLayout<'d, 'm> {
         }
         let mut shapes = BTreeMap::new();
         for node in &self.shapes {
+            editor.at(node.index());
             let of = if node.input(0) == Some(past) { past } else { present };
             let shape = match shapes.get(of) {
                 Some(shape) => String::clone(shape),
@@ -131,6 +132,7 @@ impl<'d, 'm> OtherLayout<'d, 'm> {
             };
             answer(node, &shape, editor)?;
         }
+        editor.at(self.writer.index());
         let update = self.reshaped_update(editor)?;
         for node in [editor.producer(present), Some(self.writer.index())].into_iter().flatten() {
             editor.remove_node(node);
@@ -205,7 +207,7 @@ fn answer(node: &Node<'_>, shape: &str, editor: &mut Editor<'_>) -> Result<(), O
     let (start, end) = (editor.ints(&[bound("start", 0)])?, editor.ints(&[bound("end", i64::MAX)])?);
     editor.remove_node(node.index());
     let outputs = node.output(0).unwrap_or_default();
-    editor.node_with_outputs("Slice", &[shape, &start, &end], &[outputs]);
+    editor.add(NewNode::new("Slice", &[shape, &start, &end]).outputs(&[outputs]));
     Ok(())
 }
 

@@ -13,7 +13,7 @@ use crate::edit::NewNode;
 /// Replaces attention that consists of separate nodes by one node.
 pub(super) fn fuse(rewriter: &mut Rewriter<'_, '_, '_>, operands: &Operands<'_>) -> Result<(), OnnxError> {
     if let Some(last) = rewriter.editor.producer(operands.output) {
-        rewriter.editor.remove_node(last);
+        rewriter.editor.replacing(last);
     }
     let [keys, values] = operands.presents();
     let caches = [operands.queries, keys, values];
@@ -40,7 +40,7 @@ pub(super) fn rewrite(
     let input = |slot| node.input(slot).unwrap_or_default();
     let heads = |name| node.attribute(name).and_then(|attribute| attribute.i).unwrap_or_default();
     let (of_queries, of_keys) = (heads("q_num_heads"), heads("kv_num_heads"));
-    rewriter.editor.remove_node(node.index());
+    rewriter.editor.replacing(node.index());
     if let Source::Appended(presents) = attention.source {
         for ((slot, past), present) in [(1, PASTS[0]), (2, PASTS[1])].into_iter().zip(presents) {
             let update = match attention.is_flat {
@@ -73,7 +73,7 @@ pub(super) fn rewrite(
     let by_head = rewriter.editor.add(new.called("attention"));
     let by_token = rewriter.editor.add(NewNode::new("Transpose", &[&by_head]).ints("perm", &[0, 2, 1, 3]));
     let flat = rewriter.editor.ints(&[0, 0, -1])?;
-    rewriter.editor.node_with_outputs("Reshape", &[&by_token, &flat], &[output]);
+    rewriter.editor.add(NewNode::new("Reshape", &[&by_token, &flat]).outputs(&[output]));
     Ok(())
 }
 
