@@ -7,16 +7,20 @@
 //! A cache of rank 3 has the heads of all samples in its first axis, or it has one head. An evaluation shows
 //! which, and that the heads of one sample follow each other.
 
-use std::collections::BTreeMap;
+mod proof;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use crate::convert::caches::{AXIS, RANK};
 use crate::convert::pass::{Change, Subject};
 use crate::convert::probe::{Inputs, Probe};
+use crate::convert::refusal::ConvertRefusal;
 use crate::decoder::{Cache, Decoder, InputRole};
 use crate::edit::{Editor, NewNode};
 use crate::fold::{Fold, MAX_VALUES, Value, Values, elements, signed, to_float};
 use crate::passing;
+use crate::prove::{Inequality, Prover};
 use crate::{Dimension, Graph, Model, Node, OnnxError};
 
 /// The number of samples of the evaluation. It is not a usual number of heads.
@@ -62,12 +66,21 @@ pub(in crate::convert) fn by_head(subject: &Subject<'_, '_>) -> Result<Option<Ch
     let samples = inputs.find_map(|input| input.value.shape.as_ref()?.first().copied());
     let mut formed = model.clone();
     let mut editor = Editor::new(formed.proto_mut())?;
+    let mut exported = Vec::new();
     for layout in &found {
-        layout.form(samples.unwrap_or(Dimension::Unknown), &mut editor)?;
+        exported.push(layout.form(samples.unwrap_or(Dimension::Unknown), &mut editor)?);
     }
     let origins = editor.finish()?;
+    let formed_graph = formed.graph()?;
+    let (mut kinds, mut prover) = (BTreeSet::new(), Prover::new(0));
+    for (layout, exported) in found.iter().zip(&exported) {
+        if kinds.insert((layout.order, layout.heads)) {
+            proof::prove(layout, exported, &formed, &formed_graph, &mut prover)
+                .map_err(|inequality| layout.refused(inequality))?;
+        }
+    }
     let what = format!("{} caches", found.len());
-    Ok(Some(Change::new(formed, origins).what(what).proof("rows of each sample by their numbers")))
+    Ok(Some(Change::new(formed, origins).what(what).proof("rows of each layout by their numbers")))
 }
 
 /// Returns the caches with other axes. The heads of those of rank 3 are not known yet.
@@ -111,8 +124,8 @@ impl<'d, 'm> OtherLayout<'d, 'm> {
         })
     }
 
-    /// Gives the cache its new shape.
-    fn form(&self, samples: Dimension<'m>, editor: &mut Editor<'_>) -> Result<(), OnnxError> {
+    /// Gives the cache its new shape. Returns the name of the present in its exported layout.
+    fn form(&self, samples: Dimension<'m>, editor: &mut Editor<'_>) -> Result<String, OnnxError> {
         let Cache { past, present, written, .. } = *self.cache;
         let present_shape = self.cache.present_info.shape.as_deref().unwrap_or_default();
         for (name, shape) in [(past, self.cache.past_shape.as_slice()), (present, present_shape)] {
@@ -146,7 +159,18 @@ impl<'d, 'm> OtherLayout<'d, 'm> {
             Some(_) => NewNode::new("Reshape", &[&ordered, &self.exported_shape(present, editor)?]),
         };
         editor.add(last.outputs(&[&exported]));
-        Ok(())
+        Ok(exported)
+    }
+
+    /// Returns the error if the new nodes do not compute what the exported ones do.
+    fn refused(&self, inequality: Inequality) -> OnnxError {
+        match inequality {
+            Inequality::Before(error) | Inequality::After(error) => error,
+            Inequality::Unknown { .. } | Inequality::Shape { .. } | Inequality::Differs { .. } => {
+                let (rank, axis) = (self.cache.past_shape.len(), self.cache.axis);
+                self.writer.error(ConvertRefusal::Layout { past: self.cache.past.to_owned(), rank, axis })
+            }
+        }
     }
 
     /// Returns the dimensions of the expected shape.
