@@ -25,42 +25,42 @@ pub(super) static PASSES: [Pass; 6] = [
         claim: Claim::Values,
         makes_static: false,
         takes: |_, _| false,
-        run: raise,
+        run: raise_operator_set,
     },
     Pass {
         name: "raise scatters",
         claim: Claim::Consecutive,
         makes_static: true,
         takes: |decoder, _| decoder.caches.iter().all(Cache::is_scattered),
-        run: raise_scatters::raised,
+        run: raise_scatters::raise_scatters,
     },
     Pass {
         name: "cache types",
         claim: Claim::Rounded,
         makes_static: false,
         takes: |_, _| false,
-        run: form::with_one_type,
+        run: form::unify_types,
     },
     Pass {
         name: "cache layout",
         claim: Claim::Values,
         makes_static: false,
         takes: |_, _| false,
-        run: form::by_head,
+        run: form::change_layouts,
     },
     Pass {
         name: "standard operators",
         claim: Claim::Values,
         makes_static: false,
         takes: |_, cache| cache.writer.as_ref().is_some_and(standard::replaces),
-        run: to_standard::replaced,
+        run: to_standard::standardize,
     },
     Pass {
         name: "static caches",
         claim: Claim::Visible,
         makes_static: true,
         takes: |_, cache| caches::is_appended(cache),
-        run: static_caches::converted,
+        run: static_caches::make_static,
     },
 ];
 
@@ -137,7 +137,7 @@ fn first_change(
 }
 
 /// Raises the operator set to the first with `TensorScatter`.
-fn raise(subject: &Subject<'_, '_>) -> Result<Option<Change>, OnnxError> {
+fn raise_operator_set(subject: &Subject<'_, '_>) -> Result<Option<Change>, OnnxError> {
     let mut model = subject.model.clone();
     let raised = opset::upgrade(model.proto_mut(), opset::NEWEST)?;
     if let Some(origins) = raised {

@@ -37,7 +37,7 @@ use step::Setting;
 use write::Write;
 
 /// Replaces the scatters of a decoder of the newest operator set, if scatters write all of its caches.
-pub(super) fn raised(subject: &Subject<'_, '_>) -> Result<Option<Change>, OnnxError> {
+pub(super) fn raise_scatters(subject: &Subject<'_, '_>) -> Result<Option<Change>, OnnxError> {
     let Subject { model, graph, decoder, options, .. } = *subject;
     let max_seq = options.max_seq;
     caches::each(decoder, |cache| match cache.capacity().size() {

@@ -25,7 +25,7 @@ use crate::fold::{Fold, FoldError};
 use crate::{Graph, Model, OnnxError, RuntimeVersion};
 
 /// Converts a decoder of the newest operator set with standard operators.
-pub(super) fn converted(subject: &Subject<'_, '_>) -> Result<Option<Change>, OnnxError> {
+pub(super) fn make_static(subject: &Subject<'_, '_>) -> Result<Option<Change>, OnnxError> {
     let Subject { model, graph, decoder, options, padding } = *subject;
     caches::check(graph, decoder, options.max_seq)?;
     let mut exported = Exported::new(model, graph, decoder, options.max_seq, padding)?;

@@ -35,7 +35,7 @@ struct CastCache {
 }
 
 /// Gives past and present of each cache one type.
-pub(in crate::convert) fn with_one_type(subject: &Subject<'_, '_>) -> Result<Option<Change>, OnnxError> {
+pub(in crate::convert) fn unify_types(subject: &Subject<'_, '_>) -> Result<Option<Change>, OnnxError> {
     let found: Vec<_> = subject.decoder.caches.iter().filter_map(CastCache::find).collect();
     if found.is_empty() {
         return Ok(None);

@@ -46,7 +46,7 @@ struct OtherLayout<'d, 'm> {
 }
 
 /// Gives each cache the expected shape.
-pub(in crate::convert) fn by_head(subject: &Subject<'_, '_>) -> Result<Option<Change>, OnnxError> {
+pub(in crate::convert) fn change_layouts(subject: &Subject<'_, '_>) -> Result<Option<Change>, OnnxError> {
     let Subject { model, graph, decoder, .. } = *subject;
     let mut found = found(graph, decoder);
     if found.iter().any(|layout| layout.heads.is_some()) {
