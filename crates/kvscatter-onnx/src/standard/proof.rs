@@ -9,7 +9,7 @@ use crate::edit::Editor;
 use crate::fold::{MAX_VALUES, Value, Values};
 use crate::graph::{DEFAULT_DOMAIN, full_domain};
 use crate::proto::{ModelProto, NodeProto, OperatorSetIdProto};
-use crate::prove::{Case, Inequality, Prover, Question, filled, model, scale};
+use crate::prove::{Case, Excerpt, Inequality, Prover, Question, multiply, with_random};
 use crate::{OnnxError, opset};
 
 /// The largest dimension of a value if the proof may choose it.
@@ -53,19 +53,21 @@ impl FormProofs {
     }
 }
 
-/// Returns the question about a small node of the same kind. Names depend only on the positions of inputs and outputs.
+/// Returns the question about a small node of the same kind.
 fn question(rule: &Rule, replacing: &Replacing<'_>) -> Result<Question, OnnxError> {
-    let node = anonymous(replacing.node);
+    let before = single(replacing.node);
     let facts = replacing.facts.iter().map(|fact| fact.as_ref().map(|fact| scaled(rule, fact)).transpose());
     let facts: Vec<_> = facts.collect::<Result<_, _>>()?;
-    let before = single(&node);
     let mut after = before.clone();
     let mut editor = Editor::new(&mut after)?;
     editor.remove_node(0);
-    (rule.replace)(&mut Standard::new(&mut editor), &Replacing { node: &node, facts: &facts })?;
+    let mut known = BTreeMap::new();
+    for node in &before.graph.node {
+        (rule.replace)(&mut Standard::new(&mut editor), &Replacing { node, facts: &facts })?;
+        let inputs = node.input.iter().zip(&facts);
+        known.extend(inputs.filter_map(|(name, fact)| Some((name.clone(), fact.clone()?))));
+    }
     editor.finish()?;
-    let known = node.input.into_iter().zip(facts);
-    let known: BTreeMap<_, _> = known.filter_map(|(name, fact)| Some((name, fact?))).collect();
     Ok(Question { before, after, known: vec![known], rounded: None })
 }
 
@@ -77,32 +79,13 @@ fn cases(question: &Question) -> Result<Vec<Case>, OnnxError> {
         if let Some(large) = unknown().map(|(_, fact)| fact.len()).find(|&len| len > MAX_VALUES) {
             return Err(NoStandardForm::Form { what: format!("a value of {large} elements") }.into());
         }
-        let mut given = filled(known)?;
+        let mut given = with_random(known)?;
         for (name, _) in unknown() {
-            given.entry(name.clone()).and_modify(|value| scale(value, magnitude));
+            given.entry(name.clone()).and_modify(|value| multiply(value, magnitude));
         }
         cases.push(Case { given, rows: None });
     }
     Ok(cases)
-}
-
-/// Returns the node with names that depend only on the positions of its inputs and outputs.
-fn anonymous(node: &NodeProto) -> NodeProto {
-    let renamed = |names: &[String], prefix: &str| {
-        let name = |(slot, name): (usize, &String)| match name.is_empty() {
-            true => String::new(),
-            false => format!("{prefix}{slot}"),
-        };
-        names.iter().enumerate().map(name).collect()
-    };
-    NodeProto {
-        input: renamed(&node.input, "input"),
-        output: renamed(&node.output, "output"),
-        op_type: node.op_type.clone(),
-        domain: node.domain.clone(),
-        attribute: node.attribute.clone(),
-        ..NodeProto::default()
-    }
 }
 
 /// Returns what is known about an input of a small node of the same kind.
@@ -118,19 +101,19 @@ fn scaled(rule: &Rule, fact: &Value) -> Result<Value, OnnxError> {
     Value::new(fact.element, shape, fact.data.clone().filter(|_| is_kept))
 }
 
-/// Creates a model of one node.
+/// Returns a model of one node. Names depend only on the positions of inputs and outputs.
 fn single(node: &NodeProto) -> ModelProto {
-    let import = |domain: &str, version| OperatorSetIdProto {
-        domain: Some(domain.to_owned()),
-        version: Some(version),
-        ..OperatorSetIdProto::default()
-    };
-    let mut imports = vec![import("", opset::NEWEST)];
+    let mut imports = vec![OperatorSetIdProto::new("", opset::NEWEST)];
     let domain = full_domain(node.domain.as_deref());
     if domain != DEFAULT_DOMAIN {
-        imports.push(import(domain, 1));
+        imports.push(OperatorSetIdProto::new(domain, 1));
     }
-    let inputs = node.input.iter().filter(|name| !name.is_empty()).map(String::as_str);
-    let outputs = node.output.iter().filter(|name| !name.is_empty()).map(String::as_str);
-    model(vec![node.clone()], inputs, outputs, imports)
+    let outputs: Vec<_> = node.output.iter().map(String::as_str).filter(|name| !name.is_empty()).collect();
+    let names = by_slot("input", &node.input).chain(by_slot("output", &node.output));
+    Excerpt::new(&[node], &outputs, names, imports).model
+}
+
+/// Returns new names of values.
+fn by_slot<'m>(prefix: &str, values: &'m [String]) -> impl Iterator<Item = (&'m str, String)> {
+    values.iter().enumerate().map(move |(slot, value)| (value.as_str(), format!("{prefix}{slot}")))
 }
