@@ -7,14 +7,14 @@ use std::collections::BTreeMap;
 
 use kvscatter::ElementType;
 
-use super::operands::Operands;
+use super::operands::{CacheNames, Operands};
 use super::region::Region;
+use super::sink::Sinks;
 use crate::convert::caches::AXIS;
 use crate::convert::kept::{KeptForm, KeptReason};
 use crate::convert::probe::{Inputs, Probe, SAMPLES};
 use crate::convert::probes::Padding;
-use crate::convert::rewriter::over_caches;
-use crate::edit::{Editor, NewNode};
+use crate::edit::Editor;
 use crate::fold::{Fold, MAX_VALUES, Value, Values, lowest, round, to_float};
 use crate::proto::{ModelProto, OperatorSetIdProto, ValueInfoProto};
 use crate::prove::{Case, Excerpt, Inequality, Prover, Question, multiply, untyped_model, with_random};
@@ -38,7 +38,6 @@ const GROWING: [&str; 2] = ["growing keys", "growing values"];
 const SINKS: &str = "sinks";
 const MASK: &str = "mask";
 const LENGTHS: &str = "nonpad_kv_seqlen";
-const MERGED: &str = "merged shape";
 const OUTPUT: &str = "output";
 
 /// The number of questions that are remembered. Models alternate between few kinds of layers.
@@ -141,11 +140,6 @@ fn facts(
         // Large sinks leave so little of the result that every result would be equal.
         facts.insert(SINKS.to_owned(), sinks.moderate().spread(element, &shape)?);
     }
-    if operands.is_merged {
-        let ints =
-            |sizes: &[usize]| sizes.iter().map(|&size| i64::try_from(size).unwrap_or(i64::MAX)).collect();
-        facts.insert(MERGED.to_owned(), Value::ints(ints(fold.shape(operands.output)?))?);
-    }
     facts.insert(MASK.to_owned(), mask(probe, operands, slots)?);
     let length = i64::try_from(probe.total()).unwrap_or(i64::MAX);
     facts.insert(LENGTHS.to_owned(), Value::ints(vec![length; probe.batch])?);
@@ -204,24 +198,21 @@ fn separate<'m>(
 
 /// Returns a model of the `Attention` node.
 fn fused(operands: &Operands<'_>, opset_import: &[OperatorSetIdProto]) -> Result<ModelProto, OnnxError> {
-    let merged = operands.is_merged.then_some(MERGED);
-    let inputs = OPERANDS.into_iter().chain([MASK, LENGTHS]).chain(merged);
+    let inputs = OPERANDS.into_iter().chain([MASK, LENGTHS]);
     let mut model = untyped_model(Vec::new(), inputs, [], opset_import.to_vec());
     let mut editor = Editor::new(&mut model)?;
-    let [queries, mut keys_and_values @ ..] = OPERANDS;
+    let [queries, keys, mut values] = OPERANDS;
     if operands.caches[0] == operands.caches[1] {
-        keys_and_values = [OPERANDS[1]; 2];
+        values = keys;
     }
-    let [keys, values] = keys_and_values;
-    let node = over_caches([queries, keys, values], MASK, LENGTHS);
-    let mut operands = operands.clone();
-    operands.sinks = operands.sinks.map(|sinks| sinks.moderate());
-    let last = operands.add_before_last(&mut editor, node, LENGTHS)?;
-    let last = match operands.is_merged {
-        false => last,
-        true => NewNode::new("Reshape", &[&editor.add(last.called("attention")), MERGED]),
+    let renamed = Operands {
+        queries,
+        caches: [keys, values].map(|present| CacheNames { written: present, present }),
+        output: OUTPUT,
+        sinks: operands.sinks.as_ref().map(Sinks::moderate),
+        ..operands.clone()
     };
-    editor.add(last.outputs(&[OUTPUT]));
+    renamed.write(&mut editor, MASK, LENGTHS)?;
     model.graph.get_or_insert_default().output.push(ValueInfoProto::new(OUTPUT));
     Ok(model)
 }

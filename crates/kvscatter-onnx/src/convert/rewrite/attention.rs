@@ -15,19 +15,9 @@ pub(super) fn fuse(rewriter: &mut Rewriter<'_, '_, '_>, operands: &Operands<'_>)
     if let Some(last) = rewriter.editor.producer(operands.output) {
         rewriter.editor.remove_node(last);
     }
-    let [keys, values] = operands.presents();
-    let caches = [operands.queries, keys, values];
-    let (new, lengths) = static_attention(rewriter, caches, &operands.rule, operands.element)?;
-    let last = operands.add_before_last(rewriter.editor, new, &lengths)?;
-    let last = match operands.is_merged {
-        false => last,
-        true => {
-            let by_head = rewriter.editor.add(last.called("attention"));
-            rewriter.merged(&by_head)?
-        }
-    };
-    rewriter.editor.add(last.outputs(&[operands.output]));
-    Ok(())
+    let [keys, _] = operands.presents();
+    let (mask, lengths) = mask_and_lengths(rewriter, keys, &operands.rule, operands.element)?;
+    operands.write(rewriter.editor, &mask, &lengths)
 }
 
 /// Makes an `Attention` node read the static caches. If it appends rows, a `TensorScatter` for keys and one for values
@@ -64,8 +54,8 @@ pub(super) fn rewrite(
     let kept = kept.filter(|it| it.name.as_deref().is_none_or(|name| !dropped.contains(&name)));
     let [keys, values] = operands;
     let (rule, element) = (attention.rules.rule(), attention.element);
-    let (new, _) = static_attention(rewriter, [&queries, keys, values], rule, element)?;
-    let new = new.attributes(kept.cloned());
+    let (mask, lengths) = mask_and_lengths(rewriter, keys, rule, element)?;
+    let new = over_caches([&queries, keys, values], &mask, &lengths).attributes(kept.cloned());
     if !is_flat {
         rewriter.editor.add(new.outputs(&[output]));
         return Ok(());
@@ -84,18 +74,16 @@ fn by_head(rewriter: &mut Rewriter<'_, '_, '_>, value: &str, heads: i64) -> Resu
     Ok(rewriter.editor.add(NewNode::new("Transpose", &[&split]).ints("perm", &[0, 2, 1, 3])))
 }
 
-/// Creates an `Attention` of queries to static caches, `[batch, heads, tokens or slots, head size]` each. Returns the
-/// node, and the name of the value with the number of slots in use.
-fn static_attention(
+/// Adds the mask of an `Attention` to static caches of which this is the one with the keys, and the number of slots in
+/// use. Returns the names.
+fn mask_and_lengths(
     rewriter: &mut Rewriter<'_, '_, '_>,
-    operands: [&str; 3],
+    keys: &str,
     rule: &Rule,
     element: ElementType,
-) -> Result<(NewNode, String), OnnxError> {
-    let [_, keys, _] = operands;
-    let (mask, lengths) = match rewriter.ring_of(keys) {
+) -> Result<(String, String), OnnxError> {
+    Ok(match rewriter.ring_of(keys) {
         None => (rewriter.mask(rule, element)?, rewriter.nonpad_kv_seqlen()),
         Some(ring) => (rewriter.ring_mask(ring)?, rewriter.ring_lengths(ring)?),
-    };
-    Ok((over_caches(operands, &mask, &lengths), lengths))
+    })
 }
