@@ -3,12 +3,13 @@
 use kvscatter::ElementType;
 
 use crate::OnnxError;
-use crate::convert::attention::{AttentionNode, PASTS, Source};
+use crate::convert::attention::{AttentionNode, Source};
 use crate::convert::fusion::Operands;
 use crate::convert::limits::Limits;
 use crate::convert::rewriter::{Rewriter, over_caches};
 use crate::convert::rule::Rule;
 use crate::edit::NewNode;
+use crate::onnx_attention::{KEYS, PAST_KEYS, PAST_VALUES, QUERIES, VALUES};
 
 /// Replaces attention that consists of separate nodes by one node.
 pub(super) fn fuse(rewriter: &mut Rewriter<'_, '_, '_>, operands: &Operands<'_>) -> Result<(), OnnxError> {
@@ -32,7 +33,7 @@ pub(super) fn rewrite(
     let (of_queries, of_keys) = (heads("q_num_heads"), heads("kv_num_heads"));
     rewriter.editor.remove_node(node.index());
     if let Source::Appended(presents) = attention.source {
-        for ((slot, past), present) in [(1, PASTS[0]), (2, PASTS[1])].into_iter().zip(presents) {
+        for ((slot, past), present) in [(KEYS, PAST_KEYS), (VALUES, PAST_VALUES)].into_iter().zip(presents) {
             let update = match attention.is_flat {
                 true => by_head(rewriter, input(slot), of_keys)?,
                 false => input(slot).to_owned(),
@@ -45,7 +46,7 @@ pub(super) fn rewrite(
     let (Source::Appended(operands) | Source::Presents(operands) | Source::Computed(operands)) =
         attention.source;
     let is_flat = attention.is_flat && !matches!(attention.source, Source::Computed(_));
-    let mut queries = input(0).to_owned();
+    let mut queries = input(QUERIES).to_owned();
     if is_flat {
         queries = by_head(rewriter, &queries, of_queries)?;
         dropped.extend(["q_num_heads", "kv_num_heads"]);
