@@ -9,7 +9,7 @@
 
 use kvscatter::ElementType;
 
-use super::attention::{Appending, by_head, split};
+use super::attention::Appending;
 use super::node::{Replacing, Standard, no_form};
 use super::rotary::partial;
 use super::sunk;
@@ -121,8 +121,7 @@ fn shared<'a>(
     heads: i64,
     step: &Step,
 ) -> Result<Appending<'a>, OnnxError> {
-    let queries = split(standard, it.input(0)?, heads)?;
-    let queries = by_head(standard, &queries);
+    let queries = standard.editor.by_head(it.input(0)?, heads)?;
     let queries = positioned(standard, it, &queries, (14, "q_norm_epsilon"), step)?;
     let (keys, values) = (it.input(3)?, it.input(4)?);
     for (cache, present) in [(keys, it.output(1)), (values, it.output(2))] {
@@ -185,13 +184,13 @@ fn rows(
     let query = it.input(0)?;
     let parts = match (it.optional(1), it.optional(2)) {
         (Some(key), Some(value)) => [
-            split(standard, query, heads)?,
-            split(standard, key, kv_heads)?,
-            split(standard, value, kv_heads)?,
+            standard.editor.split_heads(query, heads)?,
+            standard.editor.split_heads(key, kv_heads)?,
+            standard.editor.split_heads(value, kv_heads)?,
         ],
         (None, None) => {
             // A row has all heads of queries, then of keys, then of values.
-            let all = split(standard, query, heads.saturating_add(kv_heads.saturating_mul(2)))?;
+            let all = standard.editor.split_heads(query, heads.saturating_add(kv_heads.saturating_mul(2)))?;
             let sizes = standard.editor.ints(&[heads, kv_heads, kv_heads])?;
             let parts = ["queries", "keys", "values"].map(|part| standard.editor.fresh(part));
             let node = NewNode::new("Split", &[&all, &sizes]).int("axis", 2);
@@ -200,7 +199,7 @@ fn rows(
         }
         _ => return Err(no_form("a key without a value of GroupQueryAttention")),
     };
-    Ok(parts.map(|part| by_head(standard, &part)))
+    Ok(parts.map(|part| standard.editor.exchange_heads_and_tokens(&part)))
 }
 
 /// Normalizes and rotates queries or keys.

@@ -2,7 +2,7 @@
 
 use kvscatter::ElementType;
 
-use super::attention::{Appending, by_head, split};
+use super::attention::Appending;
 use super::node::{Replacing, Standard, no_form};
 use crate::OnnxError;
 use crate::edit::NewNode;
@@ -45,10 +45,7 @@ pub(super) fn multi_head_attention(
     for (slot, (row, value)) in rows.iter_mut().zip(&projected).enumerate() {
         *row = match it.shape(slot)?.len() {
             4 => value.clone(),
-            _ => {
-                let split = split(standard, value, heads)?;
-                by_head(standard, &split)
-            }
+            _ => standard.editor.by_head(value, heads)?,
         };
     }
     let attention = Appending {

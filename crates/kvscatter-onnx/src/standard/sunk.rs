@@ -6,7 +6,6 @@
 
 use kvscatter::ElementType;
 
-use super::attention::join;
 use super::node::{Replacing, Standard, no_form};
 use crate::OnnxError;
 use crate::edit::NewNode;
@@ -47,7 +46,9 @@ pub(super) fn attention(
     let weights = standard.editor.node("Slice", &[&weights, &zero, &last, &last]);
     let weights = standard.editor.cast(&weights, wide, element);
     let attended = standard.editor.node("MatMul", &[&weights, &values]);
-    join(standard, &attended, it.output(0))
+    let joined = standard.editor.join_heads(&attended)?;
+    standard.named(joined, it.output(0));
+    Ok(())
 }
 
 /// Appends rows to a past, and repeats the heads of the result for the queries that share them.

@@ -8,7 +8,6 @@ use crate::convert::fusion::Operands;
 use crate::convert::limits::Limits;
 use crate::convert::rewriter::{Rewriter, over_caches};
 use crate::convert::rule::Rule;
-use crate::edit::NewNode;
 use crate::onnx_attention::{KEYS, PAST_KEYS, PAST_VALUES, QUERIES, VALUES};
 
 /// Replaces attention that consists of separate nodes by one node.
@@ -35,7 +34,7 @@ pub(super) fn rewrite(
     if let Source::Appended(presents) = attention.source {
         for ((slot, past), present) in [(KEYS, PAST_KEYS), (VALUES, PAST_VALUES)].into_iter().zip(presents) {
             let update = match attention.is_flat {
-                true => by_head(rewriter, input(slot), of_keys)?,
+                true => rewriter.editor.by_head(input(slot), of_keys)?,
                 false => input(slot).to_owned(),
             };
             rewriter.scatter(input(past), &update, present);
@@ -48,7 +47,7 @@ pub(super) fn rewrite(
     let is_flat = attention.is_flat && !matches!(attention.source, Source::Computed(_));
     let mut queries = input(QUERIES).to_owned();
     if is_flat {
-        queries = by_head(rewriter, &queries, of_queries)?;
+        queries = rewriter.editor.by_head(&queries, of_queries)?;
         dropped.extend(["q_num_heads", "kv_num_heads"]);
     }
     let kept = node.proto().attribute.iter();
@@ -62,17 +61,9 @@ pub(super) fn rewrite(
         return Ok(());
     }
     let by_head = rewriter.editor.add(new.called("attention"));
-    let by_token = rewriter.editor.add(NewNode::new("Transpose", &[&by_head]).ints("perm", &[0, 2, 1, 3]));
-    let flat = rewriter.editor.ints(&[0, 0, -1])?;
-    rewriter.editor.node_with_outputs("Reshape", &[&by_token, &flat], &[output]);
+    let joined = rewriter.editor.join_heads(&by_head)?;
+    rewriter.editor.add(joined.outputs(&[output]));
     Ok(())
-}
-
-/// Adds a value `[batch, tokens, heads * head size]` as `[batch, heads, tokens, head size]`. Returns the name.
-fn by_head(rewriter: &mut Rewriter<'_, '_, '_>, value: &str, heads: i64) -> Result<String, OnnxError> {
-    let shape = rewriter.editor.ints(&[0, 0, heads, -1])?;
-    let split = rewriter.editor.node("Reshape", &[value, &shape]);
-    Ok(rewriter.editor.add(NewNode::new("Transpose", &[&split]).ints("perm", &[0, 2, 1, 3])))
 }
 
 /// Adds the mask of an `Attention` to static caches of which this is the one with the keys, and the number of slots in
