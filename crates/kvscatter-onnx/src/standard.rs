@@ -100,7 +100,7 @@ fn replace<'m>(
     group_query::check_positions(node, graph)?;
     // A node with an open input, as in a mixture of experts, cannot be proved. It stays.
     let Some(facts) = facts(node, fold)? else { return Ok(false) };
-    let replacing = Replacing { node: node.proto(), facts: &facts };
+    let replacing = Replacing { node: *node, facts: &facts };
     // The proof evaluates nodes that the file does not have.
     proofs.prove(rule, &replacing).map_err(OnnxError::into_root)?;
     standard.editor.remove_node(node.index());

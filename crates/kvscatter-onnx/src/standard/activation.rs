@@ -26,7 +26,7 @@ pub(super) fn fast_gelu(standard: &mut Standard<'_, '_>, it: &Replacing<'_>) -> 
 /// Replaces ONNX Runtime's `Gelu`.
 pub(super) fn gelu(standard: &mut Standard<'_, '_>, it: &Replacing<'_>) -> Result<(), OnnxError> {
     it.only(&[(0, "X")], &[(0, "Y")], &["approximate"])?;
-    let node = NewNode::new("Gelu", &[it.input(0)?]).attributes(it.node.attribute.iter().cloned());
+    let node = NewNode::new("Gelu", &[it.input(0)?]).attributes(it.node.proto().attribute.iter().cloned());
     standard.named(node, it.output(0));
     Ok(())
 }

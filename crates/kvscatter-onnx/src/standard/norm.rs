@@ -8,7 +8,7 @@ use crate::edit::NewNode;
 pub(super) fn simplified(standard: &mut Standard<'_, '_>, it: &Replacing<'_>) -> Result<(), OnnxError> {
     it.only(&[(0, "X"), (1, "scale")], &[(0, "Y")], &["axis", "epsilon", "stash_type"])?;
     let node = NewNode::new("RMSNormalization", &[it.input(0)?, it.input(1)?]);
-    let node = node.attributes(it.node.attribute.iter().cloned());
+    let node = node.attributes(it.node.proto().attribute.iter().cloned());
     standard.named(node, it.output(0));
     Ok(())
 }
@@ -16,7 +16,7 @@ pub(super) fn simplified(standard: &mut Standard<'_, '_>, it: &Replacing<'_>) ->
 /// Replaces the normalizations of a sum. Another output is the sum.
 pub(super) fn skip(standard: &mut Standard<'_, '_>, it: &Replacing<'_>) -> Result<(), OnnxError> {
     let outputs = [(0, "output"), (3, "input_skip_bias_sum")];
-    let is_centered = it.node.op_type.as_deref() == Some("SkipLayerNormalization");
+    let is_centered = it.node.op_type() == "SkipLayerNormalization";
     let (beta, bias) = if is_centered { (it.optional(3), it.optional(4)) } else { (None, it.optional(3)) };
     it.only(
         &[(0, "input"), (1, "skip"), (2, "gamma"), (3, "beta or bias"), (4, "bias")],

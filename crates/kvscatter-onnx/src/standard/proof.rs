@@ -10,7 +10,7 @@ use crate::fold::{MAX_VALUES, Value, Values};
 use crate::graph::{DEFAULT_DOMAIN, full_domain};
 use crate::proto::{ModelProto, NodeProto, OperatorSetIdProto};
 use crate::prove::{Case, Excerpt, Inequality, Prover, Question, multiply, with_random};
-use crate::{OnnxError, opset};
+use crate::{Graph, OnnxError, opset};
 
 /// The largest dimension of a value if the proof may choose it.
 const SCALED: usize = 12;
@@ -40,7 +40,7 @@ impl FormProofs {
     /// * Returns the errors of the evaluation.
     pub(super) fn prove(&mut self, rule: &Rule, replacing: &Replacing<'_>) -> Result<(), OnnxError> {
         let question = question(rule, replacing)?;
-        let outputs = replacing.node.output.iter().enumerate().filter(|(_, name)| !name.is_empty());
+        let outputs = replacing.node.proto().output.iter().enumerate().filter(|(_, name)| !name.is_empty());
         let slots: Vec<_> = outputs.map(|(slot, _)| slot).collect();
         let slot = |output: usize| slots.get(output).copied().unwrap_or(output);
         let differs = |output, difference| NoStandardForm::Differs { output: slot(output), difference };
@@ -55,17 +55,17 @@ impl FormProofs {
 
 /// Returns the question about a small node of the same kind.
 fn question(rule: &Rule, replacing: &Replacing<'_>) -> Result<Question, OnnxError> {
-    let before = single(replacing.node);
+    let before = node_model(replacing.node.proto());
     let facts = replacing.facts.iter().map(|fact| fact.as_ref().map(|fact| scaled(rule, fact)).transpose());
     let facts: Vec<_> = facts.collect::<Result<_, _>>()?;
     let mut after = before.clone();
     let mut editor = Editor::new(&mut after)?;
     editor.remove_node(0);
     let mut known = BTreeMap::new();
-    for node in &before.graph.node {
+    for &node in Graph::new(&before)?.nodes() {
         (rule.replace)(&mut Standard::new(&mut editor), &Replacing { node, facts: &facts })?;
-        let inputs = node.input.iter().zip(&facts);
-        known.extend(inputs.filter_map(|(name, fact)| Some((name.clone(), fact.clone()?))));
+        let inputs = node.inputs().zip(&facts);
+        known.extend(inputs.filter_map(|(name, fact)| Some((name?.to_owned(), fact.clone()?))));
     }
     editor.finish()?;
     Ok(Question { before, after, known: vec![known], rounded: None })
@@ -102,7 +102,7 @@ fn scaled(rule: &Rule, fact: &Value) -> Result<Value, OnnxError> {
 }
 
 /// Returns a model of one node. Names depend only on the positions of inputs and outputs.
-fn single(node: &NodeProto) -> ModelProto {
+pub(super) fn node_model(node: &NodeProto) -> ModelProto {
     let mut imports = vec![OperatorSetIdProto::new("", opset::NEWEST)];
     let domain = full_domain(node.domain.as_deref());
     if domain != DEFAULT_DOMAIN {

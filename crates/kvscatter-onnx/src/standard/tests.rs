@@ -7,14 +7,14 @@ use kvscatter::ElementType;
 
 use super::error::NoStandardForm;
 use super::node::{Replacing, Standard};
-use super::proof::FormProofs;
+use super::proof::{FormProofs, node_model};
 use super::rule::{MICROSOFT, Rule, rule};
 use super::{group_query, multi_head, norm};
 use crate::edit::NewNode;
 use crate::fold::{Value, Values};
 use crate::names::Names;
-use crate::proto::{ModelProto, NodeProto, OperatorSetIdProto};
-use crate::{Graph, OnnxError};
+use crate::proto::NodeProto;
+use crate::{Graph, Node, OnnxError};
 
 /// A node and what is known about its inputs.
 #[derive(Clone)]
@@ -70,23 +70,14 @@ impl Case {
         self
     }
 
-    fn replacing(&self) -> Replacing<'_> {
-        Replacing { node: &self.node, facts: &self.facts }
+    fn proved(&self) -> Result<(), OnnxError> {
+        self.proved_by(|node| rule(node).expect("an operator that is replaced"))
     }
 
-    fn proved(&self) -> Result<(), OnnxError> {
-        let import = |domain: &str, version| OperatorSetIdProto {
-            domain: Some(domain.to_owned()),
-            version: Some(version),
-            ..OperatorSetIdProto::default()
-        };
-        let mut model =
-            ModelProto { opset_import: vec![import("", 24), import(MICROSOFT, 1)], ..Default::default() };
-        let graph = model.graph.get_or_insert_default();
-        graph.node.push(NodeProto { input: Vec::new(), ..self.node.clone() });
-        let graph = Graph::new(&model).unwrap();
-        let rule = rule(&graph.nodes()[0]).expect("an operator that is replaced");
-        FormProofs::new().prove(&rule, &self.replacing())
+    fn proved_by(&self, rule: impl FnOnce(&Node<'_>) -> Rule) -> Result<(), OnnxError> {
+        let model = node_model(&self.node);
+        let node = Graph::new(&model).unwrap().nodes()[0];
+        FormProofs::new().prove(&rule(&node), &Replacing { node, facts: &self.facts })
     }
 
     fn check(&self) {
@@ -303,8 +294,10 @@ macro_rules! with_fault {
     ($replace:path, $set:expr) => {{
         fn replace(standard: &mut Standard<'_, '_>, it: &Replacing<'_>) -> Result<(), OnnxError> {
             let set: fn(NewNode) -> NewNode = $set;
-            let node = set(NewNode::from(it.node.clone())).into_proto(&mut Names::default());
-            $replace(standard, &Replacing { node: &node, facts: it.facts })
+            let node = set(NewNode::from(it.node.proto().clone())).into_proto(&mut Names::default());
+            let model = node_model(&node);
+            let node = Graph::new(&model)?.nodes()[0];
+            $replace(standard, &Replacing { node, facts: it.facts })
         }
         Rule { replace, is_scalable: false }
     }};
@@ -314,7 +307,7 @@ macro_rules! with_fault {
 #[test]
 fn faults_are_found() {
     let grouped_query = |it: Rule, case: &Case, what: &str| {
-        let error = FormProofs::new().prove(&it, &case.replacing()).unwrap_err();
+        let error = case.proved_by(|_| it).unwrap_err();
         let Some(NoStandardForm::Differs { difference, .. }) = error.cause() else {
             panic!("{what}: {error}")
         };
