@@ -1,6 +1,6 @@
 //! The `Attention` node that takes the place of ONNX Runtime's attention operators.
 
-use super::node::Standard;
+use super::node::StandardEditor;
 use crate::OnnxError;
 use crate::edit::NewNode;
 
@@ -21,7 +21,7 @@ impl Appending<'_> {
     /// Adds the node. `with_attributes` sets its scale, cap and causality.
     pub(super) fn add(
         &self,
-        standard: &mut Standard<'_, '_>,
+        standard: &mut StandardEditor<'_, '_>,
         with_attributes: impl FnOnce(NewNode) -> NewNode,
     ) -> Result<(), OnnxError> {
         let [queries, keys, values] = &self.rows;
@@ -34,7 +34,8 @@ impl Appending<'_> {
         let attended = standard.editor.fresh("attention");
         let node = with_attributes(NewNode::new("Attention", &inputs));
         let outputs = [attended.as_str(), self.presents[0], self.presents[1]];
-        let outputs = if self.presents.iter().all(|it| it.is_empty()) { &outputs[..1] } else { &outputs };
+        let outputs =
+            if self.presents.iter().all(|present| present.is_empty()) { &outputs[..1] } else { &outputs };
         standard.editor.add(node.outputs(outputs));
         let joined = standard.editor.join_heads(&attended)?;
         standard.named(joined, self.output);

@@ -94,7 +94,7 @@ impl<'a> Replacing<'a> {
         Ok(self.node.float(name)?.unwrap_or(default))
     }
 
-    /// Refuses inputs, outputs and attributes that the rule does not handle, so that none is lost.
+    /// Refuses inputs, outputs and attributes that a form does not handle, so that none is lost.
     ///
     /// # Errors
     /// Returns [`NoStandardForm::Form`].
@@ -108,7 +108,7 @@ impl<'a> Replacing<'a> {
         let [inputs, outputs] = [(inputs, &proto.input), (outputs, &proto.output)].map(|(known, all)| {
             let named = all.iter().enumerate().filter(|(_, name)| !name.is_empty());
             let mut unknown =
-                named.map(|(slot, _)| slot).filter(|slot| known.iter().all(|(it, _)| it != slot));
+                named.map(|(slot, _)| slot).filter(|slot| known.iter().all(|(known, _)| known != slot));
             unknown.next()
         });
         let op_type = self.node.op_type();
@@ -132,13 +132,13 @@ pub(super) fn no_form(what: impl Into<String>) -> OnnxError {
 }
 
 /// The graph in which nodes are replaced, and values that several of them share.
-pub(super) struct Standard<'e, 'p> {
+pub(super) struct StandardEditor<'e, 'p> {
     pub(super) editor: &'e mut Editor<'p>,
     /// Values that layers share, by what they depend on.
     shared: BTreeMap<Vec<String>, String>,
 }
 
-impl<'e, 'p> Standard<'e, 'p> {
+impl<'e, 'p> StandardEditor<'e, 'p> {
     pub(super) fn new(editor: &'e mut Editor<'p>) -> Self {
         Self { editor, shared: BTreeMap::new() }
     }

@@ -1,10 +1,10 @@
-//! Proves that the nodes of a rule compute the same as the node that they replace.
+//! Proves that the nodes of a standard form compute the same as the node that they replace.
 
 use std::collections::BTreeMap;
 
 use super::error::NoStandardForm;
-use super::node::{Replacing, Standard};
-use super::rule::Rule;
+use super::form::StandardForm;
+use super::node::{Replacing, StandardEditor};
 use crate::edit::Editor;
 use crate::fold::{MAX_VALUES, Value, Values};
 use crate::graph::{DEFAULT_DOMAIN, full_domain};
@@ -33,13 +33,13 @@ impl FormProofs {
         Self(Prover::new(REMEMBERED))
     }
 
-    /// Checks that a rule's nodes compute the same as the node, for every output that has elements.
+    /// Checks that a form's nodes compute the same as the node, for every output that has elements.
     ///
     /// # Errors
-    /// * Returns [`NoStandardForm`] if they do not, or if the rule has no form for the node.
+    /// * Returns [`NoStandardForm`] if they do not, or if the node has no standard form.
     /// * Returns the errors of the evaluation.
-    pub(super) fn prove(&mut self, rule: &Rule, replacing: &Replacing<'_>) -> Result<(), OnnxError> {
-        let question = question(rule, replacing)?;
+    pub(super) fn prove(&mut self, form: &StandardForm, replacing: &Replacing<'_>) -> Result<(), OnnxError> {
+        let question = question(form, replacing)?;
         let outputs = replacing.node.proto().output.iter().enumerate().filter(|(_, name)| !name.is_empty());
         let slots: Vec<_> = outputs.map(|(slot, _)| slot).collect();
         let slot = |output: usize| slots.get(output).copied().unwrap_or(output);
@@ -54,16 +54,16 @@ impl FormProofs {
 }
 
 /// Returns the question about a small node of the same kind.
-fn question(rule: &Rule, replacing: &Replacing<'_>) -> Result<Question, OnnxError> {
+fn question(form: &StandardForm, replacing: &Replacing<'_>) -> Result<Question, OnnxError> {
     let before = node_model(replacing.node.proto());
-    let facts = replacing.facts.iter().map(|fact| fact.as_ref().map(|fact| scaled(rule, fact)).transpose());
+    let facts = replacing.facts.iter().map(|fact| fact.as_ref().map(|fact| scaled(form, fact)).transpose());
     let facts: Vec<_> = facts.collect::<Result<_, _>>()?;
     let mut after = before.clone();
     let mut editor = Editor::new(&mut after)?;
     editor.remove_node(0);
     let mut known = BTreeMap::new();
     for &node in Graph::new(&before)?.nodes() {
-        (rule.replace)(&mut Standard::new(&mut editor), &Replacing { node, facts: &facts })?;
+        (form.replace)(&mut StandardEditor::new(&mut editor), &Replacing { node, facts: &facts })?;
         let inputs = node.inputs().zip(&facts);
         known.extend(inputs.filter_map(|(name, fact)| Some((name?.to_owned(), fact.clone()?))));
     }
@@ -74,7 +74,9 @@ fn question(rule: &Rule, replacing: &Replacing<'_>) -> Result<Question, OnnxErro
 /// Returns the known values with random ones of each magnitude.
 fn cases(question: &Question) -> Result<Vec<Case>, OnnxError> {
     let mut cases = Vec::new();
-    for (known, magnitude) in question.known.iter().flat_map(|known| MAGNITUDES.map(|it| (known, it))) {
+    for (known, magnitude) in
+        question.known.iter().flat_map(|known| MAGNITUDES.map(|magnitude| (known, magnitude)))
+    {
         let unknown = || known.iter().filter(|(_, fact)| fact.data.is_none());
         if let Some(large) = unknown().map(|(_, fact)| fact.len()).find(|&len| len > MAX_VALUES) {
             return Err(NoStandardForm::Form { what: format!("a value of {large} elements") }.into());
@@ -89,9 +91,9 @@ fn cases(question: &Question) -> Result<Vec<Case>, OnnxError> {
 }
 
 /// Returns what is known about an input of a small node of the same kind.
-fn scaled(rule: &Rule, fact: &Value) -> Result<Value, OnnxError> {
+fn scaled(form: &StandardForm, fact: &Value) -> Result<Value, OnnxError> {
     let mut shape = fact.shape.clone();
-    if rule.is_scalable {
+    if form.is_scalable {
         shape.iter_mut().for_each(|size| *size = (*size).min(SCALED));
     } else if let [rows, _] = shape.as_mut_slice() {
         *rows = (*rows).min(ROWS);

@@ -1,4 +1,4 @@
-//! Proves every form of every operator, and that a rule with a fault is not proved.
+//! Proves every form of every operator, and that a form with a fault is not proved.
 
 #[expect(clippy::arithmetic_side_effects, reason = "the numbers are small")]
 mod shared;
@@ -6,9 +6,9 @@ mod shared;
 use kvscatter::ElementType;
 
 use super::error::NoStandardForm;
-use super::node::{Replacing, Standard};
+use super::form::{MICROSOFT, StandardForm, standard_form};
+use super::node::{Replacing, StandardEditor};
 use super::proof::{FormProofs, node_model};
-use super::rule::{MICROSOFT, Rule, rule};
 use super::{group_query, multi_head, norm};
 use crate::edit::NewNode;
 use crate::fold::{Value, Values};
@@ -71,13 +71,13 @@ impl Case {
     }
 
     fn proved(&self) -> Result<(), OnnxError> {
-        self.proved_by(|node| rule(node).expect("an operator that is replaced"))
+        self.proved_by(|node| standard_form(node).expect("an operator that is replaced"))
     }
 
-    fn proved_by(&self, rule: impl FnOnce(&Node<'_>) -> Rule) -> Result<(), OnnxError> {
+    fn proved_by(&self, form: impl FnOnce(&Node<'_>) -> StandardForm) -> Result<(), OnnxError> {
         let model = node_model(&self.node);
         let node = Graph::new(&model).unwrap().nodes()[0];
-        FormProofs::new().prove(&rule(&node), &Replacing { node, facts: &self.facts })
+        FormProofs::new().prove(&form(&node), &Replacing { node, facts: &self.facts })
     }
 
     fn check(&self) {
@@ -292,22 +292,22 @@ fn heads_of_their_own() {
 /// Replaces a node as if it had other attributes.
 macro_rules! with_fault {
     ($replace:path, $set:expr) => {{
-        fn replace(standard: &mut Standard<'_, '_>, it: &Replacing<'_>) -> Result<(), OnnxError> {
+        fn replace(standard: &mut StandardEditor<'_, '_>, old: &Replacing<'_>) -> Result<(), OnnxError> {
             let set: fn(NewNode) -> NewNode = $set;
-            let node = set(NewNode::from(it.node.proto().clone())).into_proto(&mut Names::default());
+            let node = set(NewNode::from(old.node.proto().clone())).into_proto(&mut Names::default());
             let model = node_model(&node);
             let node = Graph::new(&model)?.nodes()[0];
-            $replace(standard, &Replacing { node, facts: it.facts })
+            $replace(standard, &Replacing { node, facts: old.facts })
         }
-        Rule { replace, is_scalable: false }
+        StandardForm { replace, is_scalable: false }
     }};
 }
 
 /// What compilers got wrong when they replaced these operators.
 #[test]
 fn faults_are_found() {
-    let grouped_query = |it: Rule, case: &Case, what: &str| {
-        let error = case.proved_by(|_| it).unwrap_err();
+    let grouped_query = |form: StandardForm, case: &Case, what: &str| {
+        let error = case.proved_by(|_| form).unwrap_err();
         let Some(NoStandardForm::Differs { difference, .. }) = error.cause() else {
             panic!("{what}: {error}")
         };
