@@ -6,7 +6,7 @@
 //! of changes.
 
 mod finish;
-
+mod heads;
 mod node;
 mod origins;
 

@@ -12,6 +12,7 @@ use crate::convert::probe::{Inputs, Probe};
 use crate::convert::refusal::ConvertRefusal;
 use crate::decoder::Cache;
 use crate::fold::{Budget, Fold, MAX_VALUES, Value, Values, elements, to_float};
+use crate::onnx_attention::{KEYS, VALUES};
 use crate::{ExternalData, Graph, OnnxError};
 
 /// The number of samples of the evaluation if the model does not fix it.
@@ -43,7 +44,7 @@ impl<'m> WholeCaches<'m> {
     ) -> Result<(), KeptReason> {
         let heads = attention.node.attribute("kv_num_heads").and_then(|heads| usize::try_from(heads.i?).ok());
         let mut times = Vec::new();
-        for (slot, cache) in (1..).zip(caches) {
+        for (slot, cache) in [KEYS, VALUES].into_iter().zip(caches) {
             times.push(self.repetition(cache, attention.node.input(slot).unwrap_or_default(), heads)?);
         }
         match *times {

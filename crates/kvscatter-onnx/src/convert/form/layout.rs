@@ -9,7 +9,7 @@
 
 mod proof;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use crate::convert::caches::{AXIS, RANK};
@@ -28,6 +28,9 @@ const BATCH: usize = 11;
 
 /// The maximum number of nodes that are followed in a row. It bounds the time for a hostile graph.
 const MAX_STEPS: usize = 64;
+
+/// The number of proofs that are remembered. Keys and values of a decoder may differ.
+const REMEMBERED: usize = 4;
 
 /// A cache with other axes.
 struct OtherLayout<'d, 'm> {
@@ -72,12 +75,10 @@ pub(in crate::convert) fn change_layouts(subject: &Subject<'_, '_>) -> Result<Op
     }
     let origins = editor.finish()?;
     let formed_graph = formed.graph()?;
-    let (mut kinds, mut prover) = (BTreeSet::new(), Prover::new(0));
+    let mut prover = Prover::new(REMEMBERED);
     for (layout, exported) in found.iter().zip(&exported) {
-        if kinds.insert((layout.order, layout.heads)) {
-            proof::prove(layout, exported, &formed, &formed_graph, &mut prover)
-                .map_err(|inequality| layout.refused(inequality))?;
-        }
+        let proved = proof::prove(layout, exported, &formed, &formed_graph, &mut prover);
+        proved.map_err(|inequality| layout.refused(inequality))?;
     }
     let what = format!("{} caches", found.len());
     Ok(Some(Change::new(formed, origins).what(what).proof("rows of each layout by their numbers")))

@@ -9,6 +9,7 @@ use crate::convert::attention::{CacheRead, End, Factor, Form, Site, Sites};
 use crate::convert::caches::RANK;
 use crate::convert::exported::Lane;
 use crate::convert::kept::{KeptForm, KeptReason};
+use crate::convert::rewriter::over_caches;
 use crate::convert::rule::Rule;
 use crate::decoder::{Cache, Decoder};
 use crate::edit::{Editor, NewNode};
@@ -22,13 +23,13 @@ const MAX_STEPS: usize = 64;
 #[derive(Clone, Debug)]
 pub(in crate::convert) struct Operands<'m> {
     /// The queries before they are scaled, `[batch, heads, new tokens, head size]`.
-    pub(in crate::convert) queries: &'m str,
+    pub(super) queries: &'m str,
     /// The caches of keys and values.
-    pub(in crate::convert) caches: [CacheNames<'m>; 2],
+    pub(super) caches: [CacheNames<'m>; 2],
     /// The name of the result, `[batch, heads, new tokens, head size]`.
     pub(in crate::convert) output: &'m str,
     /// Whether the result is `[batch * heads, new tokens, head size]` instead.
-    pub(in crate::convert) is_merged: bool,
+    pub(super) is_merged: bool,
     /// The product of all factors of queries, keys and scores.
     pub(super) scale: f32,
     /// Which slots are hidden, and what is added to the scaled scores of the others.
@@ -40,18 +41,18 @@ pub(in crate::convert) struct Operands<'m> {
     /// The type of the queries, keys and values.
     pub(in crate::convert) element: ElementType,
     /// The type of the result.
-    output_element: ElementType,
+    pub(super) output_element: ElementType,
     /// The type of the scores when the softmax reads them.
-    softmax_element: ElementType,
+    pub(super) softmax_element: ElementType,
 }
 
 /// The names of a cache after its rows are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::convert) struct CacheNames<'m> {
+pub(super) struct CacheNames<'m> {
     /// The value that the exported decoder reads.
     pub(super) written: &'m str,
     /// The output, which the converted decoder reads.
-    pub(in crate::convert) present: &'m str,
+    pub(super) present: &'m str,
 }
 
 impl<'m> Operands<'m> {
@@ -66,23 +67,32 @@ impl<'m> Operands<'m> {
         self.caches.map(|cache| cache.present)
     }
 
-    /// Adds an `Attention` node of these operands and the nodes that follow it, except the last one. `lengths` is the
-    /// number of slots in use of each sample. Returns the last node, which the caller adds.
-    pub(in crate::convert) fn add_before_last(
+    /// Adds an `Attention` node of these operands, which reads the presents, and the nodes that follow it. `lengths` is
+    /// the number of slots in use of each sample.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Editor::floats`] and [`Editor::shared`].
+    pub(in crate::convert) fn write(
         &self,
         editor: &mut Editor<'_>,
-        attention: NewNode,
+        mask: &str,
         lengths: &str,
-    ) -> Result<NewNode, OnnxError> {
-        let attention = self.attributes(attention);
-        let last = match &self.sinks {
+    ) -> Result<(), OnnxError> {
+        let [keys, values] = self.presents();
+        let attention = self.attributes(over_caches([self.queries, keys, values], mask, lengths));
+        let mut last = match &self.sinks {
             None => attention,
             Some(sinks) => sinks.add_before_last(editor, attention, lengths, self.element)?,
         };
-        Ok(match self.output_element {
-            to if to == self.element => last,
-            to => NewNode::cast(&editor.add(last.called("attention")), to),
-        })
+        if self.output_element != self.element {
+            last = NewNode::cast(&editor.add(last.called("attention")), self.output_element);
+        }
+        if self.is_merged {
+            let by_head = editor.add(last.called("attention"));
+            last = editor.merge_heads(&by_head)?;
+        }
+        editor.add(last.outputs(&[self.output]));
+        Ok(())
     }
 
     /// Sets the attributes of an `Attention` node.

@@ -11,7 +11,8 @@ use kvscatter::ElementType;
 
 use super::OtherLayout;
 use crate::fold::{MAX_VALUES, Value, Values, elements, strides, to_float, walk};
-use crate::prove::{Case, Inequality, Prover, Question, model};
+use crate::proto::TensorProto;
+use crate::prove::{Case, Excerpt, Inequality, Prover, Question};
 use crate::{Graph, Model, OnnxError};
 
 // The sizes of the rows. They differ, so that no axis can take the place of another one.
@@ -23,8 +24,10 @@ const HEAD_SIZE: usize = 5;
 /// The number of heads if the layout does not depend on it.
 const HEADS: usize = 6;
 
-/// The past in its exported layout.
+// The names of the past in both layouts, and of the new rows.
 const EXPORTED_PAST: &str = "exported past";
+const FORMED_PAST: &str = "formed past";
+const UPDATE: &str = "update";
 
 /// Checks that a changed model computes the value `exported`, a cache in its exported layout, as the exported nodes do.
 ///
@@ -42,31 +45,29 @@ pub(super) fn prove(
         return Err(Inequality::Unknown { output: 0 });
     }
     let (past, update) = (layout.cache.past, layout.update);
-    let mut writer = layout.writer.proto().clone();
-    if let Some(appended) = writer.input.first_mut() {
-        EXPORTED_PAST.clone_into(appended);
-    }
-    let written = layout.writer.output(0).unwrap_or_default();
     let operators = &formed.proto().opset_import;
-    let before = model(vec![writer], [EXPORTED_PAST, update], [written], operators.clone());
-    let mut after = model(Vec::new(), [past, update], [exported], operators.clone());
-    let (mut nodes, mut constants) = (BTreeMap::new(), BTreeMap::new());
+    let new_names = |of_past: &str| [(past, of_past.to_owned()), (update, UPDATE.to_owned())];
+    let writer = &layout.writer;
+    let written: Vec<_> = writer.output(0).into_iter().collect();
+    let before = Excerpt::new(&[writer.proto()], &written, new_names(EXPORTED_PAST), operators.clone());
+    let mut nodes = BTreeMap::new();
     let mut open = vec![exported];
     while let Some(value) = open.pop() {
-        match (graph.producer(value), graph.initializer(value)) {
-            _ if value == past || value == update => {}
-            (Some((node, _)), _) => {
-                if nodes.insert(node.index(), node.proto().clone()).is_none() {
-                    open.extend(node.reads());
-                }
-            }
-            (None, Some(constant)) => drop(constants.insert(value, constant.clone())),
-            (None, None) => {}
+        if ![past, update].contains(&value)
+            && let Some((node, _)) = graph.producer(value)
+            && nodes.insert(node.index(), node.proto()).is_none()
+        {
+            open.extend(node.reads());
         }
     }
-    let new_graph = after.graph.get_or_insert_default();
-    new_graph.node = nodes.into_values().collect();
-    new_graph.initializer = constants.into_values().collect();
+    let nodes: Vec<_> = nodes.into_values().collect();
+    let mut after = Excerpt::new(&nodes, &[exported], new_names(FORMED_PAST), operators.clone());
+    for (value, name) in after.inputs {
+        let constant =
+            graph.initializer(value).map(|constant| TensorProto { name: Some(name), ..constant.clone() });
+        after.model.graph.get_or_insert_default().initializer.extend(constant);
+    }
+    let (before, after) = (before.model, after.model);
     let question = Question { before, after, known: Vec::new(), rounded: Some(ElementType::Float64) };
     prover.equal(question, |_| Ok(vec![Case { given: given(layout)?, rows: None }]))
 }
@@ -83,8 +84,8 @@ fn given(layout: &OtherLayout<'_, '_>) -> Result<BTreeMap<String, Value>, OnnxEr
     let (past, update) = (numbered(PAST, 1.0)?, numbered(NEW, -1.0)?);
     Ok([
         (EXPORTED_PAST.to_owned(), exported(layout, &past)?),
-        (layout.update.to_owned(), exported(layout, &update)?),
-        (layout.cache.past.to_owned(), past),
+        (UPDATE.to_owned(), exported(layout, &update)?),
+        (FORMED_PAST.to_owned(), past),
     ]
     .into())
 }
