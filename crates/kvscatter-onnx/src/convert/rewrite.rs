@@ -9,7 +9,7 @@ use kvscatter::ElementType;
 use super::attention::{Neutral, Sites};
 use super::caches::AXIS;
 use super::exported::Exported;
-use super::fusion::Operands;
+use super::fusion::FusedAttention;
 use super::length::Replacement;
 use super::refusal::ConvertRefusal;
 use super::rewriter::{Rewriter, StaticInputs};
@@ -30,7 +30,7 @@ use crate::{Dimension, OnnxError};
 pub(super) fn rewrite<'m>(
     exported: &Exported<'_, 'm>,
     replacements: &[Replacement<'m>],
-    fused: &[Operands<'_>],
+    fused: &[FusedAttention<'_>],
     slots: Slots<'_>,
     proto: &mut ModelProto,
 ) -> Result<(StaticInputs, Origins), OnnxError> {
@@ -44,8 +44,8 @@ pub(super) fn rewrite<'m>(
     for node in &exported.attentions.nodes {
         attention::rewrite(&mut rewriter, node)?;
     }
-    for operands in fused {
-        attention::fuse(&mut rewriter, operands)?;
+    for attention in fused {
+        attention::fuse(&mut rewriter, attention)?;
     }
     for replacement in replacements {
         replace(&mut rewriter, replacement)?;

@@ -8,7 +8,7 @@ use std::ops::RangeInclusive;
 
 use super::equivalence::Comparison;
 use super::exported::{Exported, Lane};
-use super::fusion::{Fusions, Operands};
+use super::fusion::{FusedAttention, Fusions};
 use super::length::{self, Replacement};
 use super::options::ConvertOptions;
 use super::pass::{Change, Subject, at_origin};
@@ -135,7 +135,7 @@ struct Rewritten<'m> {
 fn rewrite<'m>(
     exported: &Exported<'_, 'm>,
     lanes: &mut [Lane<'m>],
-    fused: &[Operands<'m>],
+    fused: &[FusedAttention<'m>],
     options: ConvertOptions,
 ) -> Result<(Rewritten<'m>, Rings, Vec<LinearWindow>), OnnxError> {
     let linear_slots = Slots::linear(exported.max_seq);
@@ -173,7 +173,7 @@ fn compared<'m>(
     rewritten: Rewritten<'m>,
     exported: &Exported<'_, 'm>,
     lanes: &mut [Lane<'m>],
-    fused: &[Operands<'m>],
+    fused: &[FusedAttention<'m>],
     (slots, steps): (Slots<'_>, RangeInclusive<usize>),
 ) -> Result<Rewritten<'m>, OnnxError> {
     let compare =
@@ -200,7 +200,7 @@ impl<'m> Rewritten<'m> {
     fn new(
         exported: &Exported<'_, 'm>,
         replacements: Vec<Replacement<'m>>,
-        fused: &[Operands<'m>],
+        fused: &[FusedAttention<'m>],
         slots: Slots<'_>,
     ) -> Result<Self, OnnxError> {
         let mut model = exported.model.clone();

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use kvscatter::ElementType;
 
-use super::operands::{CacheNames, Operands};
+use super::fused::{CacheNames, FusedAttention};
 use super::region::Region;
 use super::sink::Sinks;
 use crate::convert::caches::AXIS;
@@ -76,7 +76,7 @@ impl<'a> FusionProofs<'a> {
     pub(super) fn prove(
         &mut self,
         region: &Region<'_>,
-        operands: &Operands<'_>,
+        fused: &FusedAttention<'_>,
         folds: &mut [Fold<'_>],
     ) -> Result<(), KeptReason> {
         if region.nodes.is_empty() {
@@ -85,21 +85,21 @@ impl<'a> FusionProofs<'a> {
         if let Some(value) = region.escaped {
             return Err(KeptReason::Read { value: value.to_owned() });
         }
-        let proved = self.answer(region, operands, folds);
+        let proved = self.answer(region, fused, folds);
         proved.map_err(|reason| if self.prover.budget().is_spent() { KeptReason::Unproved } else { reason })
     }
 
     fn answer(
         &mut self,
         region: &Region<'_>,
-        operands: &Operands<'_>,
+        fused: &FusedAttention<'_>,
         folds: &mut [Fold<'_>],
     ) -> Result<(), KeptReason> {
         let mut known = Vec::new();
-        let given = given(operands);
-        let excerpt = separate(region, operands, &given, self.opset_import);
+        let given = given(fused);
+        let excerpt = separate(region, fused, &given, self.opset_import);
         for (probe, fold) in self.probes.iter().zip(folds) {
-            let mut of_probe = facts(probe, operands, fold)?;
+            let mut of_probe = facts(probe, fused, fold)?;
             for (&value, name) in excerpt.inputs.iter().filter(|(value, _)| !given.contains_key(*value)) {
                 let elements = fold.known(value)?.filter(|known| known.data.is_some());
                 let elements = elements.ok_or_else(|| KeptReason::Unknown { value: value.to_owned() })?;
@@ -108,23 +108,23 @@ impl<'a> FusionProofs<'a> {
             }
             known.push(of_probe);
         }
-        let after = fused(operands, self.opset_import)?;
-        let question = Question { before: excerpt.model, after, known, rounded: Some(operands.element) };
+        let after = fused_model(fused, self.opset_import)?;
+        let question = Question { before: excerpt.model, after, known, rounded: Some(fused.element) };
         let probes = self.probes;
-        let proved = self.prover.equal(question, |question| cases(probes, operands, question));
-        proved.map_err(|inequality| reason(inequality, region, operands))
+        let proved = self.prover.equal(question, |question| cases(probes, fused, question));
+        proved.map_err(|inequality| reason(inequality, region, fused))
     }
 }
 
 /// Returns what is known about the inputs of the `Attention` node, with the names of a question.
 fn facts(
     probe: &Probe,
-    operands: &Operands<'_>,
+    fused: &FusedAttention<'_>,
     fold: &mut Fold<'_>,
 ) -> Result<BTreeMap<String, Value>, KeptReason> {
     let mut facts = BTreeMap::new();
     let slots = probe.total().saturating_add(UNUSED);
-    for (name, value) in OPERANDS.into_iter().zip(operands.starts()) {
+    for (name, value) in OPERANDS.into_iter().zip(fused.starts()) {
         let known = fold.value(value)?;
         if known.len() > MAX_VALUES {
             return Err(KeptReason::Unknown { value: value.to_owned() });
@@ -135,20 +135,20 @@ fn facts(
         }
         facts.insert(name.to_owned(), Value::shaped(element, shape)?);
     }
-    if let Some(sinks) = &operands.sinks {
+    if let Some(sinks) = &fused.sinks {
         let Value { element, shape, .. } = fold.value(sinks.value)?.clone();
         // Large sinks leave so little of the result that every result would be equal.
         facts.insert(SINKS.to_owned(), sinks.moderate().spread(element, &shape)?);
     }
-    facts.insert(MASK.to_owned(), mask(probe, operands, slots)?);
+    facts.insert(MASK.to_owned(), mask(probe, fused, slots)?);
     let length = i64::try_from(probe.total()).unwrap_or(i64::MAX);
     facts.insert(LENGTHS.to_owned(), Value::ints(vec![length; probe.batch])?);
     Ok(facts)
 }
 
 /// Returns the mask of the `Attention` node by the rule, for caches of this many slots.
-fn mask(probe: &Probe, operands: &Operands<'_>, slots: usize) -> Result<Value, OnnxError> {
-    let Operands { rule, element, .. } = operands;
+fn mask(probe: &Probe, fused: &FusedAttention<'_>, slots: usize) -> Result<Value, OnnxError> {
+    let FusedAttention { rule, element, .. } = fused;
     let heads = rule.bias.as_ref().map_or(1, |bias| bias.slopes.len());
     let mut added = Vec::new();
     for sample in 0..probe.batch {
@@ -172,10 +172,10 @@ fn mask(probe: &Probe, operands: &Operands<'_>, slots: usize) -> Result<Value, O
 
 /// Returns the values to which the proof gives other elements, with their names in a question. A cache may contain both
 /// keys and values.
-fn given<'m>(operands: &Operands<'m>) -> BTreeMap<&'m str, &'static str> {
-    let [queries, keys, values] = operands.starts();
+fn given<'m>(fused: &FusedAttention<'m>) -> BTreeMap<&'m str, &'static str> {
+    let [queries, keys, values] = fused.starts();
     let mut given = BTreeMap::new();
-    let sinks = operands.sinks.as_ref().map(|sinks| (sinks.value, SINKS));
+    let sinks = fused.sinks.as_ref().map(|sinks| (sinks.value, SINKS));
     let starts = [(queries, OPERANDS[0]), (keys, GROWING[0]), (values, GROWING[1])];
     for (value, name) in starts.into_iter().chain(sinks) {
         given.entry(value).or_insert(name);
@@ -186,31 +186,34 @@ fn given<'m>(operands: &Operands<'m>) -> BTreeMap<&'m str, &'static str> {
 /// Returns a model of the separate nodes.
 fn separate<'m>(
     region: &Region<'m>,
-    operands: &Operands<'m>,
+    fused: &FusedAttention<'m>,
     given: &BTreeMap<&'m str, &'static str>,
     opset_import: &[OperatorSetIdProto],
 ) -> Excerpt<'m> {
     let nodes: Vec<_> = region.nodes.iter().map(Node::proto).collect();
-    let names = given.iter().map(|(&value, &name)| (value, name)).chain([(operands.output, OUTPUT)]);
+    let names = given.iter().map(|(&value, &name)| (value, name)).chain([(fused.output, OUTPUT)]);
     let names = names.map(|(value, name)| (value, name.to_owned()));
-    Excerpt::new(&nodes, &[operands.output], names, opset_import.to_vec())
+    Excerpt::new(&nodes, &[fused.output], names, opset_import.to_vec())
 }
 
 /// Returns a model of the `Attention` node.
-fn fused(operands: &Operands<'_>, opset_import: &[OperatorSetIdProto]) -> Result<ModelProto, OnnxError> {
+fn fused_model(
+    fused: &FusedAttention<'_>,
+    opset_import: &[OperatorSetIdProto],
+) -> Result<ModelProto, OnnxError> {
     let inputs = OPERANDS.into_iter().chain([MASK, LENGTHS]);
     let mut model = untyped_model(Vec::new(), inputs, [], opset_import.to_vec());
     let mut editor = Editor::new(&mut model)?;
     let [queries, keys, mut values] = OPERANDS;
-    if operands.caches[0] == operands.caches[1] {
+    if fused.caches[0] == fused.caches[1] {
         values = keys;
     }
-    let renamed = Operands {
+    let renamed = FusedAttention {
         queries,
         caches: [keys, values].map(|present| CacheNames { written: present, present }),
         output: OUTPUT,
-        sinks: operands.sinks.as_ref().map(Sinks::moderate),
-        ..operands.clone()
+        sinks: fused.sinks.as_ref().map(Sinks::moderate),
+        ..fused.clone()
     };
     renamed.write(&mut editor, MASK, LENGTHS)?;
     model.graph.get_or_insert_default().output.push(ValueInfoProto::new(OUTPUT));
@@ -218,17 +221,17 @@ fn fused(operands: &Operands<'_>, opset_import: &[OperatorSetIdProto]) -> Result
 }
 
 /// Returns the evaluations of a question, with random queries and caches.
-fn cases(probes: &[Probe], operands: &Operands<'_>, question: &Question) -> Result<Vec<Case>, OnnxError> {
+fn cases(probes: &[Probe], fused: &FusedAttention<'_>, question: &Question) -> Result<Vec<Case>, OnnxError> {
     let mut cases = Vec::new();
     for (probe, known) in probes.iter().zip(&question.known) {
-        for &is_capped in amounts_of_capping(operands) {
+        for &is_capped in amounts_of_capping(fused) {
             let mut given = with_random(known)?;
             let mut heads = 1;
             if let Some(queries) = given.get_mut(OPERANDS[0]) {
                 heads = queries.shape.get(1).copied().unwrap_or(1);
                 let head_size = to_float(queries.shape.last().copied().unwrap_or_default());
-                let spread = f64::from(operands.scale).abs() * head_size.sqrt() * DEVIATION;
-                let wanted = if is_capped { f64::from(operands.softcap).abs() } else { SPREAD };
+                let spread = f64::from(fused.scale).abs() * head_size.sqrt() * DEVIATION;
+                let wanted = if is_capped { f64::from(fused.softcap).abs() } else { SPREAD };
                 multiply(queries, wanted / spread);
             }
             let [_, keys, values] = OPERANDS;
@@ -237,7 +240,7 @@ fn cases(probes: &[Probe], operands: &Operands<'_>, question: &Question) -> Resu
                     given.insert(growing.to_owned(), first_slots(cache, probe.total())?);
                 }
             }
-            cases.push(Case { given, rows: Some(compared_rows(probe, operands, heads)) });
+            cases.push(Case { given, rows: Some(compared_rows(probe, fused, heads)) });
         }
     }
     Ok(cases)
@@ -245,9 +248,9 @@ fn cases(probes: &[Probe], operands: &Operands<'_>, question: &Question) -> Resu
 
 /// Returns whether to make scores so large that their cap changes them, for each evaluation. Scores that
 /// are rounded to 16 bits are then too inexact to be compared.
-fn amounts_of_capping(operands: &Operands<'_>) -> &'static [bool] {
-    let is_exact = matches!(operands.element, ElementType::Float32 | ElementType::Float64);
-    if operands.is_capped() && is_exact { &[false, true] } else { &[false] }
+fn amounts_of_capping(fused: &FusedAttention<'_>) -> &'static [bool] {
+    let is_exact = matches!(fused.element, ElementType::Float32 | ElementType::Float64);
+    if fused.is_capped() && is_exact { &[false, true] } else { &[false] }
 }
 
 /// Returns the first slots of a cache `[batch, heads, slots, head size]`.
@@ -266,17 +269,17 @@ fn first_slots(cache: &Value, slots: usize) -> Result<Value, OnnxError> {
 ///
 /// A token of padding may see no slot. The separate nodes then give the mean of all slots, and the node gives
 /// zeros. No other token sees either.
-fn compared_rows(probe: &Probe, operands: &Operands<'_>, heads: usize) -> Vec<bool> {
+fn compared_rows(probe: &Probe, fused: &FusedAttention<'_>, heads: usize) -> Vec<bool> {
     let mut rows = Vec::new();
     for sample in 0..probe.batch {
-        let sees = |token| operands.rule.row(probe, sample, token).iter().any(Option::is_some);
+        let sees = |token| fused.rule.row(probe, sample, token).iter().any(Option::is_some);
         let of_head: Vec<_> = (0..probe.new).map(sees).collect();
         rows.extend(std::iter::repeat_n(of_head, heads).flatten());
     }
     rows
 }
 
-fn reason(inequality: Inequality, region: &Region<'_>, operands: &Operands<'_>) -> KeptReason {
+fn reason(inequality: Inequality, region: &Region<'_>, fused: &FusedAttention<'_>) -> KeptReason {
     match inequality {
         Inequality::Before(OnnxError::InNode { node, cause }) => {
             // The model of the question has the nodes of the region in the same order.
@@ -284,10 +287,10 @@ fn reason(inequality: Inequality, region: &Region<'_>, operands: &Operands<'_>) 
             KeptReason::Evaluation(OnnxError::InNode { node: Box::new(label), cause })
         }
         Inequality::Before(error) | Inequality::After(error) => KeptReason::Evaluation(error),
-        Inequality::Unknown { .. } => KeptReason::Unknown { value: operands.output.to_owned() },
+        Inequality::Unknown { .. } => KeptReason::Unknown { value: fused.output.to_owned() },
         Inequality::Shape { .. } => KeptForm::ResultShape.into(),
         Inequality::Differs { difference, .. } => {
-            KeptReason::Differs { scale: operands.scale, softcap: operands.softcap, difference }
+            KeptReason::Differs { scale: fused.scale, softcap: fused.softcap, difference }
         }
     }
 }

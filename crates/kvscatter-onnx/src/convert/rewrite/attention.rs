@@ -4,20 +4,20 @@ use kvscatter::ElementType;
 
 use crate::OnnxError;
 use crate::convert::attention::{AttentionNode, Source};
-use crate::convert::fusion::Operands;
+use crate::convert::fusion::FusedAttention;
 use crate::convert::limits::Limits;
 use crate::convert::rewriter::{Rewriter, over_caches};
 use crate::convert::rule::Rule;
 use crate::onnx_attention::{KEYS, PAST_KEYS, PAST_VALUES, QUERIES, VALUES};
 
 /// Replaces attention that consists of separate nodes by one node.
-pub(super) fn fuse(rewriter: &mut Rewriter<'_, '_, '_>, operands: &Operands<'_>) -> Result<(), OnnxError> {
-    if let Some(last) = rewriter.editor.producer(operands.output) {
+pub(super) fn fuse(rewriter: &mut Rewriter<'_, '_, '_>, fused: &FusedAttention<'_>) -> Result<(), OnnxError> {
+    if let Some(last) = rewriter.editor.producer(fused.output) {
         rewriter.editor.replacing(last);
     }
-    let [keys, _] = operands.presents();
-    let (mask, lengths) = mask_and_lengths(rewriter, keys, &operands.rule, operands.element)?;
-    operands.write(rewriter.editor, &mask, &lengths)
+    let [keys, _] = fused.presents();
+    let (mask, lengths) = mask_and_lengths(rewriter, keys, &fused.rule, fused.element)?;
+    fused.write(rewriter.editor, &mask, &lengths)
 }
 
 /// Makes an `Attention` node read the static caches. If it appends rows, a `TensorScatter` for keys and one for values
