@@ -4,10 +4,9 @@ use std::collections::BTreeSet;
 
 use super::part::{by_reader, is_product};
 use super::roles::{Input, InputRole, is_float};
-use super::shown::keeps_scores;
 use super::trace::Path;
 use crate::decoder::CachePart;
-use crate::passing::{moves, passed_on};
+use crate::passing::{OnScores, moves, passed_on};
 use crate::{Graph, Node};
 
 /// The largest number of values that are followed from one input.
@@ -61,10 +60,11 @@ fn is_attended<'m>(graph: &Graph<'m>, input: &'m str, of_decoder: &BTreeSet<&str
                     Some(CachePart::Key) if is_second => Some(Stage::Scores),
                     _ => None,
                 },
-                Stage::Scores if node.is("Softmax") => Some(Stage::Weights),
-                Stage::Scores if keeps_scores(&node) || ["Add", "Where"].iter().any(|op| node.is(op)) => {
-                    Some(stage)
-                }
+                Stage::Scores => match OnScores::from_node(&node) {
+                    Some(OnScores::Weighs) => Some(Stage::Weights),
+                    Some(OnScores::Keeps | OnScores::Masks) => Some(stage),
+                    Some(OnScores::Reduces) | None => None,
+                },
                 Stage::Weights if is_product(&node) => match node.input(usize::from(slot == 0)) {
                     Some(values) if !of_decoder.contains(values) => return true,
                     _ => None,
@@ -72,7 +72,7 @@ fn is_attended<'m>(graph: &Graph<'m>, input: &'m str, of_decoder: &BTreeSet<&str
                 Stage::Weights if moves(&node) || ["Dropout", "Where"].iter().any(|op| node.is(op)) => {
                     Some(stage)
                 }
-                Stage::Scores | Stage::Weights => None,
+                Stage::Weights => None,
             };
             pending
                 .extend(next.into_iter().flat_map(|next| node.outputs().map(move |output| (output, next))));

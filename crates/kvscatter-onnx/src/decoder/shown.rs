@@ -10,7 +10,7 @@ use super::part;
 use super::roles::is_float;
 use crate::fold::{Budget, Fold, Value, Values, int_to_float, signed};
 use crate::graph::DEFAULT_DOMAIN;
-use crate::passing;
+use crate::passing::{self, OnScores};
 use crate::{Graph, Node};
 
 /// The largest number that counts as hiding a slot when it is added to the slot's score. With this number,
@@ -120,7 +120,9 @@ pub(super) fn masks<'m>(graph: &Graph<'m>, caches: &[Cache<'m>]) -> Vec<SlotMask
                 }));
                 any
             }
-            _ if any == Some(PerSlot::Score) => any.filter(|_| keeps_scores(node)),
+            _ if any == Some(PerSlot::Score) => {
+                any.filter(|_| OnScores::from_node(node) == Some(OnScores::Keeps))
+            }
             _ if part::is_product(node) => any.map(|_| PerSlot::Score),
             _ => any.filter(|_| passing::leads_to_product(node)),
         };
@@ -149,11 +151,6 @@ fn of_attention<'m>(node: &Node<'m>) -> Vec<SlotMask<'m>> {
         _ => &[],
     };
     slots.iter().filter_map(|&(slot, kind)| Some(SlotMask { value: node.input(slot)?, kind })).collect()
-}
-
-/// Returns `true` if the result of a node is scores if an input is.
-pub(super) fn keeps_scores(node: &Node<'_>) -> bool {
-    passing::moves(node) || ["Mul", "Div", "Tanh", "Max", "Clip"].iter().any(|op_type| node.is(op_type))
 }
 
 impl<'m> Trial<'_, 'm> {

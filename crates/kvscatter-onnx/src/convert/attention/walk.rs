@@ -8,6 +8,7 @@ use crate::convert::probe::{Inputs, Probe};
 use crate::convert::refusal::ConvertRefusal;
 use crate::decoder::Decoder;
 use crate::fold::{Fold, lowest};
+use crate::passing::OnScores;
 use crate::{Graph, Node, OnnxError};
 
 /// What the walk finds, and every value that contains one entry for each slot.
@@ -219,6 +220,11 @@ impl<'m> Walk<'_, 'm> {
         if reading.output().is_empty() || !reading.node.is(reading.node.op_type()) {
             return Ok(None);
         }
+        // A decoder follows scores by this table, to prove the roles of inputs.
+        let reads_scores = reading.states.iter().flatten().any(State::is_scores);
+        if reads_scores && OnScores::from_node(reading.node).is_none() {
+            return Ok(None);
+        }
         for idiom in self.idioms.iter().filter(|idiom| idiom.operators.contains(&reading.node.op_type())) {
             if let Some(next) = (idiom.next)(self, reading)? {
                 let count = self.sites.idioms.entry(idiom.name).or_default();
@@ -298,6 +304,10 @@ impl<'m> Walk<'_, 'm> {
 }
 
 impl<'m> State<'m> {
+    fn is_scores(&self) -> bool {
+        matches!(self, Self::Scores(_) | Self::WithSink(_))
+    }
+
     /// Returns the state after a factor, or `None` for scores and weights that no factor may follow.
     pub(super) fn times(&self, factor: Factor<'m>) -> Option<Self> {
         let mut state = self.clone();
