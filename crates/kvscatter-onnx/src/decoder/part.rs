@@ -73,7 +73,9 @@ fn comes_from_softmax(graph: &Graph<'_>, value: &str) -> bool {
         let Some((node, 0)) = graph.producer(value) else { return false };
         let before = match node.op_type() {
             "Softmax" => return true,
-            "Where" => node.input(2),
+            "Where" => {
+                [1, 2].into_iter().filter_map(|slot| node.input(slot)).find(|name| !graph.is_constant(name))
+            }
             _ => node.input(0).filter(|_| passing::moves(&node) && !node.is("Concat")),
         };
         let Some(before) = before else { return false };
