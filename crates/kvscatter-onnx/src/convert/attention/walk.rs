@@ -47,8 +47,10 @@ pub(in crate::convert) enum State<'m> {
 
 /// What a node with an idiom leads to.
 pub(in crate::convert) enum Next<'m> {
-    /// Its outputs have one entry for each slot.
+    /// Its first output has one entry for each slot.
     State(State<'m>),
+    /// Each of its outputs has one entry for each slot.
+    States(State<'m>),
     /// Its output has no entry for each slot, so the walk ends.
     End,
 }
@@ -201,17 +203,19 @@ impl<'m> Walk<'_, 'm> {
         let states = inputs().map(|name| self.sites.states.get(name.as_str()).cloned()).collect();
         match self.next(&Reading { node, states })? {
             Some(Next::State(state)) => {
-                let parts = if node.is("Split") { node.proto().output.len() } else { 1 };
-                let outputs = (0..parts).filter_map(|slot| node.output(slot));
-                self.sites.states.extend(outputs.map(|output| (output, state.clone())));
-                Ok(())
+                self.sites.states.extend(node.output(0).map(|output| (output, state)));
             }
-            Some(Next::End) => Ok(()),
+            Some(Next::States(state)) => {
+                self.sites.states.extend(node.outputs().map(|output| (output, state.clone())));
+            }
+            Some(Next::End) => {}
             None => {
                 let first = inputs().find(|name| self.sites.has_slots(name)).cloned();
-                Err(ConvertRefusal::Reader { value: first.unwrap_or_default(), reason: self.declined }.into())
+                let value = first.unwrap_or_default();
+                return Err(ConvertRefusal::Reader { value, reason: self.declined }.into());
             }
         }
+        Ok(())
     }
 
     /// Returns the result of a node, or `None` if it has no idiom.
