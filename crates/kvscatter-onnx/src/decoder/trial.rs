@@ -49,9 +49,9 @@ struct Sizes<'m> {
 }
 
 impl<'m> Setting<'_, 'm> {
-    /// Returns a step after which static caches are full. Returns `None` if no more trials are left, if the step or
-    /// its values would be too large, if an input does not declare its rank, or if the tried input does not have one
-    /// row for each sample.
+    /// Returns a step after which static caches are full. Returns `None` if no more trials are left, if no mask
+    /// can prove what the tried input means, if the step or its values would be too large, if an input does not declare
+    /// its rank, or if the tried input does not have one row for each sample.
     pub(super) fn trial<'t>(
         &'t self,
         inputs: &[Input<'m>],
@@ -59,6 +59,11 @@ impl<'m> Setting<'_, 'm> {
         counts: Counts,
     ) -> Option<Trial<'t, 'm>> {
         self.left.set(self.left.get().checked_sub(1)?);
+        let masks = shown::reading(self.graph, self.masks, tried.value.name);
+        // Masks prove what inputs of tokens and slots mean. The file may claim any size for the inputs of a step.
+        if masks.is_empty() && counts != Counts::Nothing {
+            return None;
+        }
         let counts = |input: &Input<'_>| match input.role {
             InputRole::TokenIds | InputRole::Embeddings | InputRole::PositionIds => Counts::New,
             InputRole::AttentionMask => Counts::Total,
@@ -96,7 +101,6 @@ impl<'m> Setting<'_, 'm> {
             Some((input.value.name, value))
         };
         let feeds = inputs.iter().map(feed).collect::<Option<_>>()?;
-        let masks = shown::reading(self.graph, self.masks, tried.value.name);
         Some(Trial { graph: self.graph, budget: &self.budget, masks, step: sizes.step, feeds })
     }
 
