@@ -19,7 +19,7 @@ pub(crate) const HIDDEN: f64 = -1e4;
 
 /// A step of samples that have `past` cached tokens and `new` new ones.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Step {
+pub(super) struct TrialStep {
     pub(super) past: usize,
     pub(super) new: usize,
 }
@@ -31,7 +31,7 @@ pub(super) struct Trial<'a, 'm> {
     pub(super) budget: &'a Rc<Budget>,
     /// The masks that are computed from the tried input.
     pub(super) masks: Vec<SlotMask<'m>>,
-    pub(super) step: Step,
+    pub(super) step: TrialStep,
     /// The values of all inputs.
     pub(super) feeds: Vec<(&'m str, Value)>,
 }
@@ -81,7 +81,7 @@ impl Shown {
     }
 }
 
-impl Step {
+impl TrialStep {
     pub(super) fn total(self) -> usize {
         self.past.saturating_add(self.new)
     }
@@ -266,7 +266,7 @@ impl<'m> SlotMask<'m> {
         self.value
     }
 
-    fn shown(&self, step: Step, fold: &mut Fold<'_>) -> Option<Shown> {
+    fn shown(&self, step: TrialStep, fold: &mut Fold<'_>) -> Option<Shown> {
         if let SlotMaskKind::Condition { filler, .. } = self.kind {
             let filler = fold.known(filler).ok()??.as_floats()?;
             if filler.iter().any(|&number| number > HIDDEN) {
