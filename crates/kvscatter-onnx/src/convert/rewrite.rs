@@ -83,7 +83,7 @@ fn rewrite_cache(
         // The nodes between the writer and the present would copy the cache, so the new write produces the
         // present directly.
         rewriter.editor.replace_uses(written, cache.present);
-        while let Some(step) = rewriter.editor.producer(cache.present) {
+        if let Some(step) = rewriter.editor.producer(cache.present) {
             rewriter.editor.remove_node(step);
         }
     }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use super::cache::Cache;
 use super::roles::{Input, InputRole};
-use super::shown::{self, SlotMask, Step, Trial};
+use super::shown::{self, SlotMask, Trial, TrialStep};
 use super::state::State;
 use crate::fold::{Budget, MAX_VALUES, Value};
 use crate::{Dimension, Graph, ValueInfo};
@@ -29,7 +29,7 @@ pub(super) enum Counts {
 }
 
 /// A decoder whose inputs are tried.
-pub(super) struct Setting<'a, 'm> {
+pub(super) struct TrialSetup<'a, 'm> {
     pub(super) graph: &'a Graph<'m>,
     pub(super) caches: &'a [Cache<'m>],
     pub(super) states: &'a [State<'m>],
@@ -44,14 +44,14 @@ pub(super) struct Setting<'a, 'm> {
 
 /// The sizes of a step.
 struct Sizes<'m> {
-    step: Step,
+    step: TrialStep,
     symbols: BTreeMap<&'m str, usize>,
 }
 
-impl<'m> Setting<'_, 'm> {
-    /// Returns a step after which static caches are full. Returns `None` if no more trials are left, if the step or
-    /// its values would be too large, if an input does not declare its rank, or if the tried input does not have one
-    /// row for each sample.
+impl<'m> TrialSetup<'_, 'm> {
+    /// Returns a step after which static caches are full. Returns `None` if no more trials are left, if no mask
+    /// can prove what the tried input means, if the step or its values would be too large, if an input does not declare
+    /// its rank, or if the tried input does not have one row for each sample.
     pub(super) fn trial<'t>(
         &'t self,
         inputs: &[Input<'m>],
@@ -59,6 +59,11 @@ impl<'m> Setting<'_, 'm> {
         counts: Counts,
     ) -> Option<Trial<'t, 'm>> {
         self.left.set(self.left.get().checked_sub(1)?);
+        let masks = shown::reading(self.graph, self.masks, tried.value.name);
+        // Masks prove what inputs of tokens and slots mean. The file may claim any size for the inputs of a step.
+        if masks.is_empty() && counts != Counts::Nothing {
+            return None;
+        }
         let counts = |input: &Input<'_>| match input.role {
             InputRole::TokenIds | InputRole::Embeddings | InputRole::PositionIds => Counts::New,
             InputRole::AttentionMask => Counts::Total,
@@ -96,7 +101,6 @@ impl<'m> Setting<'_, 'm> {
             Some((input.value.name, value))
         };
         let feeds = inputs.iter().map(feed).collect::<Option<_>>()?;
-        let masks = shown::reading(self.graph, self.masks, tried.value.name);
         Some(Trial { graph: self.graph, budget: &self.budget, masks, step: sizes.step, feeds })
     }
 
@@ -109,7 +113,7 @@ impl<'m> Setting<'_, 'm> {
     }
 
     /// Returns the axis of an input that counts tokens or slots, and its size.
-    fn open(&self, role: InputRole, step: Step, counts: Counts) -> Option<(usize, usize)> {
+    fn open(&self, role: InputRole, step: TrialStep, counts: Counts) -> Option<(usize, usize)> {
         match (role, counts) {
             (InputRole::Past(cache), _) => {
                 let cache = self.caches.get(cache)?;
@@ -137,7 +141,7 @@ impl<'m> Setting<'_, 'm> {
         let total = known(&totals);
         let new = known(&news).unwrap_or(NEW).min(total.unwrap_or(usize::MAX));
         let past = known(&pasts).or(total.map(|total| total.saturating_sub(new))).unwrap_or(PAST);
-        let step = Step { past, new };
+        let step = TrialStep { past, new };
         // The logits may be those of the last token only.
         news.extend(self.logits.and_then(second));
         let mut symbols = BTreeMap::new();
@@ -153,7 +157,7 @@ impl<'m> Setting<'_, 'm> {
 }
 
 /// Returns the numbers of one sample of an input, or none if the input has another role.
-fn numbers(role: InputRole, step: Step) -> Vec<i64> {
+fn numbers(role: InputRole, step: TrialStep) -> Vec<i64> {
     let numbers = match role {
         InputRole::WriteIndices => step.past..step.past.saturating_add(1),
         InputRole::NonpadKvSeqlen | InputRole::TotalSequenceLength => {

@@ -16,9 +16,10 @@ use crate::convert::caches::{AXIS, RANK};
 use crate::convert::pass::{Change, Subject};
 use crate::convert::probe::{Inputs, Probe};
 use crate::convert::refusal::ConvertRefusal;
+use crate::convert::sample_numbers::{is_by_sample, numbered_by_sample};
 use crate::decoder::{Cache, Decoder, InputRole};
 use crate::edit::{Editor, NewNode};
-use crate::fold::{Fold, MAX_VALUES, Value, Values, elements, signed, to_float};
+use crate::fold::{Fold, MAX_VALUES, Value, signed};
 use crate::passing;
 use crate::prove::{Inequality, Prover};
 use crate::{Dimension, Graph, Model, Node, OnnxError};
@@ -297,23 +298,13 @@ impl Heads {
             if shape.first() != Some(&samples) {
                 return Ok(None);
             }
-            if elements(shape) > MAX_VALUES {
-                return Ok(None);
-            }
-            let of_sample = elements(shape.get(1..).unwrap_or_default());
-            let numbers = (0..samples).flat_map(|sample| std::iter::repeat_n(to_float(sample), of_sample));
-            known
-                .push((source, Value::new(element, shape.clone(), Some(Values::Floats(numbers.collect())))?));
+            known.push((source, numbered_by_sample(element, shape.clone())?));
         }
         for (source, numbers) in known {
             fold.set(source, numbers)?;
         }
         for layout in merged() {
-            let update = fold.value(layout.update)?;
-            let Some(numbers) = update.as_floats() else { return Ok(None) };
-            let of_sample = numbers.len().checked_div(samples).unwrap_or_default().max(1);
-            let mut samples = numbers.chunks(of_sample).enumerate();
-            if !samples.all(|(sample, rows)| rows.iter().all(|&number| number == to_float(sample))) {
+            if !is_by_sample(fold.value(layout.update)?, samples) {
                 return Ok(None);
             }
         }
