@@ -120,10 +120,18 @@ fn agree(before: &Value, after: &Value) -> bool {
             (Values::Ints(first), Values::Ints(second)) => repeats(first, second, |a, b| a == b),
             (Values::Bools(first), Values::Bools(second)) => repeats(first, second, |a, b| a == b),
             (Values::Floats(first), Values::Floats(second)) => {
-                repeats(first, second, |a, b| a == b || (a.is_nan() && b.is_nan()))
+                repeats(first, second, |&a, &b| is_same_float(a, b))
             }
             _ => false,
         }
+}
+
+/// Returns `true` if arithmetic computes the same from both numbers.
+///
+/// Zeros of different signs differ, because a division shows the sign. All NaNs are the same, because no operator shows
+/// their bits, and the bits of a computed NaN depend on the machine.
+pub(super) fn is_same_float(a: f64, b: f64) -> bool {
+    a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan())
 }
 
 /// Returns `true` if the first shape equals the second one, or equals it with a batch of 1.
@@ -138,16 +146,16 @@ fn repeats<T>(first: &[T], second: &[T], equal: impl Fn(&T, &T) -> bool) -> bool
 
 #[cfg(test)]
 mod tests {
-    use kvscatter::ElementType;
-
-    use super::agree;
-    use crate::fold::{Value, Values};
+    use super::is_same_float;
 
     #[test]
-    fn nan_agrees_with_nan_alone() {
-        let [number, nan] = [1.0, f64::NAN]
-            .map(|it| Value::new(ElementType::Float32, vec![1], Some(Values::Floats(vec![it]))).unwrap());
-        assert!(agree(&nan, &nan) && agree(&number, &number));
-        assert!(!agree(&nan, &number) && !agree(&number, &nan));
+    fn zeros_have_a_sign_and_nans_have_none() {
+        for number in [0.0, -0.0, 1.5, f64::INFINITY, f64::NEG_INFINITY, f64::NAN] {
+            assert!(is_same_float(number, number), "{number}");
+            assert_eq!(is_same_float(number, f64::NAN), number.is_nan(), "{number}");
+        }
+        assert!(!is_same_float(0.0, -0.0) && !is_same_float(f64::INFINITY, f64::NEG_INFINITY));
+        let other = f64::from_bits(f64::NAN.to_bits() ^ (1 << 63) ^ 1);
+        assert!(other.is_nan() && is_same_float(f64::NAN, other));
     }
 }

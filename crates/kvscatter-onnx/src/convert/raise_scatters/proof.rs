@@ -3,6 +3,7 @@
 use super::samples::Operands;
 use super::step::Sample;
 use super::write::Write;
+use crate::convert::equivalence::is_same_float;
 use crate::convert::refusal::ConvertRefusal;
 use crate::fold::{Fold, Value, Values, signed};
 use crate::{Graph, OnnxError};
@@ -127,9 +128,8 @@ fn is_same(
             (Some(Values::Ints(a)), Some(Values::Ints(b))) => rows(a, others) == rows(b, own),
             (Some(Values::Bools(a)), Some(Values::Bools(b))) => rows(a, others) == rows(b, own),
             (Some(Values::Floats(a)), Some(Values::Floats(b))) => {
-                let [a, b] =
-                    [rows(a, others), rows(b, own)].map(|rows| rows.iter().map(|float| float.to_bits()));
-                a.eq(b)
+                let (a, b) = (rows(a, others), rows(b, own));
+                a.len() == b.len() && a.iter().zip(b).all(|(&a, &b)| is_same_float(a, b))
             }
             _ => false,
         })
