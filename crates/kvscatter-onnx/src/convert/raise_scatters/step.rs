@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use kvscatter::ElementType;
 
 use super::write::Write;
+use crate::convert::equivalence::Sample;
 use crate::convert::probe::{Inputs, Probe, SAMPLES};
 use crate::decoder::Decoder;
 use crate::fold::{Fold, Value, Values, signed};
@@ -37,14 +38,6 @@ pub(super) struct Setting<'m> {
 pub(super) struct Step {
     probe: Probe,
     starts: Vec<usize>,
-}
-
-/// A sample of a batch, and the slot of its first new token.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Sample {
-    pub(super) index: usize,
-    pub(super) start: usize,
-    pub(super) batch: usize,
 }
 
 impl<'m> Positions<'m> {
@@ -125,10 +118,11 @@ impl<'m> Setting<'m> {
         steps
     }
 
-    /// Returns the samples of a step that are compared.
-    pub(super) fn samples(&self, step: &Step) -> impl Iterator<Item = Sample> {
+    /// Returns the samples of a step that are compared, and the slot of the first new token of each.
+    pub(super) fn samples(&self, step: &Step) -> impl Iterator<Item = (Sample, usize)> {
         let (batch, starts) = (self.batch(), step.starts.clone());
-        starts.into_iter().take(SAMPLES).enumerate().map(move |(index, start)| Sample { index, start, batch })
+        let samples = starts.into_iter().take(SAMPLES).enumerate();
+        samples.map(move |(index, start)| (Sample { index, batch }, start))
     }
 
     /// Feeds the exported decoder, all samples of which begin at one position.
