@@ -6,8 +6,9 @@ use std::rc::Rc;
 
 use super::cache::Cache;
 use super::roles::{Input, InputRole};
-use super::shown::{self, SlotMask, Step, Trial};
+use super::shown::{self, SlotMask, Trial};
 use super::state::State;
+use super::step::{Step, StepInputs};
 use crate::fold::{Budget, MAX_VALUES, Value};
 use crate::{Dimension, Graph, ValueInfo};
 
@@ -77,6 +78,7 @@ impl<'m> Setting<'_, 'm> {
         }
         // Only inputs with numbers take memory.
         let elements_left = Cell::new(MAX_VALUES);
+        let tokens = StepInputs { marks_unused: true, ..sizes.step.inputs() };
         let feed = |input: &Input<'m>| {
             let open = self.open(input.role, sizes.step, counts(input));
             let shape = self.dims(input)?.iter().enumerate().map(|(axis, dim)| {
@@ -87,12 +89,12 @@ impl<'m> Setting<'_, 'm> {
                 };
                 by_symbol.or(open.filter(|(open, _)| *open == axis).map(|(_, size)| size)).unwrap_or(1)
             });
-            let value = Value::shaped(input.value.element, shape.collect()).ok()?;
-            let numbers = numbers(input.role, sizes.step);
-            if !numbers.is_empty() || input.value.name == tried.value.name {
+            let (element, shape) = (input.value.element, shape.collect::<Vec<_>>());
+            let numbers = tokens.values(input.role, element, &shape);
+            let value = Value::new(element, shape, numbers).ok()?;
+            if value.data.is_some() || input.value.name == tried.value.name {
                 elements_left.set(elements_left.get().checked_sub(value.len())?);
             }
-            let value = if numbers.is_empty() { value } else { shown::filled(&value, &numbers)? };
             Some((input.value.name, value))
         };
         let feeds = inputs.iter().map(feed).collect::<Option<_>>()?;
@@ -150,19 +152,4 @@ impl<'m> Setting<'_, 'm> {
         }
         Sizes { step, symbols }
     }
-}
-
-/// Returns the numbers of one sample of an input, or none if the input has another role.
-fn numbers(role: InputRole, step: Step) -> Vec<i64> {
-    let numbers = match role {
-        InputRole::WriteIndices => step.past..step.past.saturating_add(1),
-        InputRole::NonpadKvSeqlen | InputRole::TotalSequenceLength => {
-            step.total()..step.total().saturating_add(1)
-        }
-        InputRole::SeqlensK => step.total().saturating_sub(1)..step.total(),
-        InputRole::PositionIds => step.past..step.total(),
-        InputRole::AttentionMask => 1..2,
-        _ => 0..0,
-    };
-    numbers.map(|number| i64::try_from(number).unwrap_or(i64::MAX)).collect()
 }
