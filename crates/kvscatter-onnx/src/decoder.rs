@@ -24,6 +24,7 @@ mod samples;
 mod shown;
 mod sizes;
 mod state;
+mod step;
 mod tensorrt;
 mod trace;
 mod trial;
@@ -39,6 +40,7 @@ pub use hazards::{Hazard, PrefixMask, RuntimeBug, WrongSlot};
 pub use roles::{Input, InputRole};
 pub(crate) use shown::HIDDEN;
 pub use state::State;
+pub(crate) use step::{Step, StepInputs};
 pub use tensorrt::{TensorRtRefusal, TensorRtRule};
 
 /// The caches of a decoder and the roles of its other inputs.

@@ -17,11 +17,11 @@ use kvscatter::ring::{Feeding, Ring, least_capacity};
 use kvscatter::visibility::Visibility;
 
 use crate::convert::{Limits, RingSize};
-use crate::decoder::{Cache, Decoder, Hazard, PrefixMask, WrongSlot};
+use crate::decoder::{Cache, Decoder, Hazard, PrefixMask, Step, WrongSlot};
 use crate::fold::signed;
 use crate::onnx_attention::{KEYS, MASK, NONPAD_KV_SEQLEN, PAST_KEYS, VALUES};
 use crate::{ExternalData, Graph, Model, Node, NodeLabel};
-use seen::{Evaluation, Reading, Step};
+use seen::{Evaluation, Reading};
 
 /// The largest number of different masks that are evaluated. Decoders have one for each kind of layer.
 const MAX_MASKS: usize = 16;
@@ -76,7 +76,7 @@ pub(crate) fn seen_in_static(
     let external = model.external_data().ok().flatten().map(Rc::new);
     let evaluation = Evaluation { graph, decoder, external: external.as_ref() };
     let new = decoder.fixed_tokens().unwrap_or(1);
-    let step = Step { start: tokens.checked_sub(new)?, new };
+    let step = Step { past: tokens.checked_sub(new)?, new };
     let (mut seen, mut by_mask) = (BTreeMap::new(), ByMask::default());
     for cache in &decoder.caches {
         let capacity = cache.fixed_capacity().filter(|&capacity| !cache.is_ring() && tokens <= capacity)?;
@@ -245,8 +245,8 @@ impl<'a, 'm> Checker<'a, 'm> {
             None => vec![1, 2, 3, ring.chunk, most],
         };
         for new in sizes.into_iter().filter(|&new| new <= most && is_small(new, capacity)) {
-            for start in starts(capacity, window, new) {
-                self.step(reading, window, Step { start, new })?;
+            for past in starts(capacity, window, new) {
+                self.step(reading, window, Step { past, new })?;
             }
         }
         match ring.is_sound() {
@@ -262,10 +262,10 @@ impl<'a, 'm> Checker<'a, 'm> {
             return Err(Fault::Unchecked("its mask has too many elements".to_owned()));
         }
         let total = reading.capacity.min(self.most_tokens);
-        let start = total.checked_sub(new);
-        let start =
-            start.ok_or_else(|| Fault::Unchecked(format!("a step of {new} tokens does not fit into it")))?;
-        let step = Step { start, new };
+        let past = total.checked_sub(new);
+        let past =
+            past.ok_or_else(|| Fault::Unchecked(format!("a step of {new} tokens does not fit into it")))?;
+        let step = Step { past, new };
         let seen = self.evaluation.seen(reading, step).map_err(Fault::Unchecked)?;
         let last = seen.last().map(Vec::as_slice).unwrap_or_default();
         match seen_before(last, total) {
@@ -281,13 +281,13 @@ impl<'a, 'm> Checker<'a, 'm> {
 
     /// Compares what the tokens of a step see with the rule of rings. Steps that other caches cannot take are skipped.
     fn step(&self, reading: &Reading<'m>, window: usize, step: Step) -> Result<(), Fault> {
-        let total = step.start.saturating_add(step.new);
+        let total = step.total();
         if total > self.most_tokens {
             return Ok(());
         }
         let rule = Visibility::new(Mode::Circular, reading.capacity).causal().window(window);
         let seen = self.evaluation.seen(reading, step).map_err(Fault::Unchecked)?;
-        for (position, row) in (step.start..total).zip(&seen) {
+        for (position, row) in (step.past..total).zip(&seen) {
             for (slot, &is_seen) in row.iter().enumerate() {
                 if is_seen != rule.sees(signed(total), signed(position), slot) {
                     return Err(Fault::Mask(WrongSlot { position, slot, is_seen, tokens: step.new }));

@@ -7,7 +7,7 @@ use kvscatter::ElementType;
 
 use super::refusal::{ConvertError, ConvertRefusal};
 use super::ring::Slots;
-use crate::decoder::{Decoder, Input, InputRole};
+use crate::decoder::{Decoder, Input, InputRole, Step, StepInputs};
 use crate::fold::{self, Fold, FoldError, Value, Values};
 use crate::{Dimension, EvalError, Graph, OnnxError, ValueInfo};
 
@@ -107,8 +107,7 @@ impl Probe {
 
     /// Returns `true` if a slot of this sample contains a real token.
     pub(super) fn is_real(&self, sample: usize, slot: usize) -> bool {
-        let at = sample.saturating_mul(self.total()).saturating_add(slot);
-        slot < self.total() && !self.padding.get(at).copied().unwrap_or_default()
+        self.inputs().is_real(sample, slot)
     }
 
     /// Returns the position of each slot of a sample: the number of slots before it, or of real tokens. Padding that
@@ -127,11 +126,7 @@ impl Probe {
     pub(super) fn feed<'m>(&self, inputs: &Inputs<'m>, fold: &mut Fold<'m>) -> Result<(), OnnxError> {
         for Growing { value, role, lengths } in &inputs.inputs {
             let shape: Vec<_> = lengths.iter().map(|&length| self.size(length)).collect();
-            let data = match role {
-                InputRole::AttentionMask => Some(self.mask_values(value.element, self.total(), false)),
-                InputRole::PositionIds => self.positions(&shape),
-                _ => None,
-            };
+            let data = self.values(*role, value.element, &shape, self.total());
             fold.set(value.name, Value { element: value.element, shape, data })?;
         }
         Ok(())
@@ -151,27 +146,22 @@ impl Probe {
             graph.inputs()?.iter().filter(|input| graph.is_input(input.name))
         {
             let Some(Growing { role, lengths, .. }) = growing.named(name) else {
-                let number = if name == write_indices { self.past } else { self.total() };
-                let numbers = vec![i64::try_from(number).unwrap_or(i64::MAX); self.batch];
-                fold.set(name, Value::ints(numbers)?)?;
+                let is_start = name == write_indices;
+                let role = if is_start { InputRole::WriteIndices } else { InputRole::NonpadKvSeqlen };
+                let (element, shape) = (ElementType::Int64, vec![self.batch]);
+                let data = self.inputs().values(role, element, &shape);
+                fold.set(name, Value { element, shape, data })?;
                 continue;
             };
-            let (shape, data) = match role {
-                InputRole::AttentionMask => {
-                    let shape = vec![self.batch, slots.max_seq];
-                    (shape, Some(self.mask_values(element, slots.max_seq, false)))
-                }
-                _ => {
-                    let size = |&length| match length {
-                        Length::Past if matches!(role, InputRole::Past(_)) => slots.capacity(name),
-                        length => self.size(length),
-                    };
-                    let shape: Vec<_> = lengths.iter().map(size).collect();
-                    let data =
-                        if matches!(role, InputRole::PositionIds) { self.positions(&shape) } else { None };
-                    (shape, data)
-                }
+            let size = |&length| match length {
+                Length::Past if matches!(role, InputRole::Past(_)) => slots.capacity(name),
+                length => self.size(length),
             };
+            let shape = match role {
+                InputRole::AttentionMask => vec![self.batch, slots.max_seq],
+                _ => lengths.iter().map(size).collect(),
+            };
+            let data = self.values(*role, element, &shape, slots.max_seq);
             fold.set(name, Value { element, shape, data })?;
         }
         Ok(())
@@ -191,7 +181,8 @@ impl Probe {
         for Growing { value: ValueInfo { name, element, .. }, .. } in masks {
             if graph.is_input(name) && self.total() < slots.max_seq {
                 let (element, shape) = (*element, vec![self.batch, slots.max_seq]);
-                let data = Some(self.mask_values(element, slots.max_seq, true));
+                let inputs = StepInputs { marks_unused: true, ..self.inputs() };
+                let data = inputs.values(InputRole::AttentionMask, element, &shape);
                 fold.set(name, Value { element, shape, data })?;
                 is_fed = true;
             }
@@ -220,31 +211,21 @@ impl Probe {
         }
     }
 
-    fn mask_values(&self, element: ElementType, slots: usize, unread: bool) -> Values {
-        let is_set = move |sample, slot| {
-            if slot < self.total() { self.is_real(sample, slot) } else { unread }
-        };
-        let real = (0..self.batch).flat_map(|sample| (0..slots).map(move |slot| is_set(sample, slot)));
-        Values::flags(element, real)
+    /// Returns the elements of an input in this step, or `None` if the decoder gives them no meaning. A mask is
+    /// `[batch, slots]`.
+    fn values(&self, role: InputRole, element: ElementType, shape: &[usize], slots: usize) -> Option<Values> {
+        match role {
+            InputRole::AttentionMask => self.inputs().values(role, element, &[self.batch, slots]),
+            InputRole::PositionIds if *shape == [self.batch, self.new] => {
+                self.inputs().values(role, element, shape)
+            }
+            _ => None,
+        }
     }
 
-    /// Returns the positions as the pipelines of exporters compute them.
-    ///
-    /// The position of a real token is the number of real tokens before it. Padding has position 1. Returns
-    /// `None` if the shape of the input is not `[batch, new]`.
-    fn positions(&self, shape: &[usize]) -> Option<Values> {
-        if *shape != [self.batch, self.new] {
-            return None;
-        }
-        let position = |sample: usize, slot: usize| {
-            let before = match self.padding.is_empty() {
-                true => slot,
-                false => (0..slot).filter(|&slot| self.is_real(sample, slot)).count(),
-            };
-            if self.is_real(sample, slot) { i64::try_from(before).unwrap_or(i64::MAX) } else { 1 }
-        };
-        let row = |sample| (self.past..self.total()).map(move |slot| position(sample, slot));
-        Some(Values::Ints((0..self.batch).flat_map(row).collect()))
+    fn inputs(&self) -> StepInputs<'_> {
+        let step = Step { past: self.past, new: self.new };
+        StepInputs { padding: &self.padding, ..step.inputs() }
     }
 }
 

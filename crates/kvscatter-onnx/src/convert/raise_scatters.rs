@@ -99,11 +99,11 @@ fn proved<'m>(
     for step in &steps {
         let mut after = Fold::with(&raised_graph, external.as_ref(), Some(Rc::clone(&budget)));
         setting.feed_raised(step, &input, &mut after)?;
-        for sample in setting.samples(step) {
+        for (sample, start) in setting.samples(step) {
             let mut before = Fold::with(graph, external.as_ref(), Some(Rc::clone(&budget)));
-            setting.feed_exported(step, sample.start, &mut before)?;
+            setting.feed_exported(step, start, &mut before)?;
             for write in writes {
-                proof::check_slots(write, sample.start, &mut before)?;
+                proof::check_slots(write, start, &mut before)?;
             }
             let checked =
                 proof::check_values(graph, &raised_graph, &operands, sample, [&mut before, &mut after]);

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
-use super::equivalence::Comparison;
+use super::equivalence::{Comparison, Correspondence};
 use super::exported::{Exported, Lane};
 use super::fusion::{FusedAttention, Fusions};
 use super::length::{self, Replacement};
@@ -234,19 +234,27 @@ fn compare<'m>(
     (slots, steps): (Slots<'_>, &RangeInclusive<usize>),
 ) -> Result<(), OnnxError> {
     let graph = converted.model.graph()?;
-    let outputs = exported.graph.nodes().iter().flat_map(|node| &node.proto().output).map(String::as_str);
-    let names = outputs.chain(exported.graph.input_names()).collect();
+    let correspondence = |name| {
+        if exported.sites.has_slots(name) {
+            Correspondence::WithSlots(name)
+        } else if exported.graph.name(name).is_some() && exported.graph.initializer(name).is_none() {
+            Correspondence::Exported(name)
+        } else {
+            // Both graphs have the initializers. The other new values are caches, scores and masks.
+            Correspondence::Checked
+        }
+    };
     let (write_indices, origins) = (&converted.inputs.write_indices, &converted.origins);
     for Lane { probe, fold: before } in lanes.iter_mut().filter(|lane| steps.contains(&lane.probe.new)) {
         let mut fold = Fold::new(&graph, exported.external.as_ref());
         probe.feed_static(&graph, write_indices, &exported.inputs, slots, &mut fold)?;
-        let mut comparison =
-            Comparison { exported: before, converted: fold, names: &names, sites: &exported.sites };
+        let (changed, correspondence) = (&mut fold, &correspondence);
+        let mut comparison = Comparison { exported: before, changed, correspondence, sample: None };
         let place = |error| probe.capacity(at_origin(error, origins, exported.graph));
         comparison.check(&graph).map_err(place)?;
         // A slot that is not in use may have any value in the mask. A position that is counted in the whole mask
         // shows there.
-        if probe.feed_unread(&graph, &exported.inputs, slots, &mut comparison.converted)? {
+        if probe.feed_unread(&graph, &exported.inputs, slots, comparison.changed)? {
             comparison.check(&graph).map_err(place)?;
         }
     }

@@ -3,12 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use kvscatter::ElementType;
-
 use super::cache::{Cache, CachePart};
 use super::part;
-use super::roles::is_float;
-use crate::fold::{Budget, Fold, Value, Values, int_to_float, signed};
+use super::step::{Step, filled};
+use crate::fold::{Budget, Fold, Value, Values, signed};
 use crate::graph::DEFAULT_DOMAIN;
 use crate::passing::{self, OnScores};
 use crate::{Graph, Node};
@@ -17,13 +15,6 @@ use crate::{Graph, Node};
 /// the weight of the slot underflows in float32 for all scores that differ by much less than 1e4.
 pub(crate) const HIDDEN: f64 = -1e4;
 
-/// A step of samples that have `past` cached tokens and `new` new ones.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct TrialStep {
-    pub(super) past: usize,
-    pub(super) new: usize,
-}
-
 /// A step of a decoder, with the values of its inputs. What an input means is proven by changing its values.
 pub(super) struct Trial<'a, 'm> {
     pub(super) graph: &'a Graph<'m>,
@@ -31,7 +22,7 @@ pub(super) struct Trial<'a, 'm> {
     pub(super) budget: &'a Rc<Budget>,
     /// The masks that are computed from the tried input.
     pub(super) masks: Vec<SlotMask<'m>>,
-    pub(super) step: TrialStep,
+    pub(super) step: Step,
     /// The values of all inputs.
     pub(super) feeds: Vec<(&'m str, Value)>,
 }
@@ -78,12 +69,6 @@ impl Shown {
     /// Returns `true` for the mask of a cache that has another number of slots than the other caches.
     fn is_of_ring(&self, total: usize) -> bool {
         matches!(self, Self::Slots { columns, .. } if ![1, total].contains(columns))
-    }
-}
-
-impl TrialStep {
-    pub(super) fn total(self) -> usize {
-        self.past.saturating_add(self.new)
     }
 }
 
@@ -241,24 +226,15 @@ impl<'m> Trial<'_, 'm> {
     fn fold(&self, input: &str, numbers: &[i64]) -> Option<Fold<'m>> {
         let mut fold = Fold::within(self.budget, self.graph);
         for (name, value) in &self.feeds {
-            let value = if *name == input { filled(value, numbers)? } else { value.clone() };
+            let mut value = value.clone();
+            if *name == input {
+                let numbers = numbers.iter().copied().cycle().take(value.len());
+                value.data = Some(filled(value.element, numbers));
+            }
             fold.set(name, value).ok()?;
         }
         Some(fold)
     }
-}
-
-/// Returns a value that repeats these numbers. The caller limits its size.
-pub(super) fn filled(value: &Value, numbers: &[i64]) -> Option<Value> {
-    let numbers = numbers.iter().copied().cycle().take(value.len());
-    let data = match value.element {
-        ElementType::Int64 | ElementType::Int32 => Values::Ints(numbers.collect()),
-        element if is_float(element) => {
-            Values::Floats(numbers.map(|number| int_to_float(element, number)).collect())
-        }
-        element => Values::flags(element, numbers.map(|number| number != 0)),
-    };
-    Value::new(value.element, value.shape.clone(), Some(data)).ok()
 }
 
 impl<'m> SlotMask<'m> {
@@ -266,7 +242,7 @@ impl<'m> SlotMask<'m> {
         self.value
     }
 
-    fn shown(&self, step: TrialStep, fold: &mut Fold<'_>) -> Option<Shown> {
+    fn shown(&self, step: Step, fold: &mut Fold<'_>) -> Option<Shown> {
         if let SlotMaskKind::Condition { filler, .. } = self.kind {
             let filler = fold.known(filler).ok()??.as_floats()?;
             if filler.iter().any(|&number| number > HIDDEN) {

@@ -6,8 +6,9 @@ use std::rc::Rc;
 
 use super::cache::Cache;
 use super::roles::{Input, InputRole};
-use super::shown::{self, SlotMask, Trial, TrialStep};
+use super::shown::{self, SlotMask, Trial};
 use super::state::State;
+use super::step::{Step, StepInputs};
 use crate::fold::{Budget, MAX_VALUES, Value};
 use crate::{Dimension, Graph, ValueInfo};
 
@@ -44,7 +45,7 @@ pub(super) struct TrialSetup<'a, 'm> {
 
 /// The sizes of a step.
 struct Sizes<'m> {
-    step: TrialStep,
+    step: Step,
     symbols: BTreeMap<&'m str, usize>,
 }
 
@@ -82,6 +83,7 @@ impl<'m> TrialSetup<'_, 'm> {
         }
         // Only inputs with numbers take memory.
         let elements_left = Cell::new(MAX_VALUES);
+        let tokens = StepInputs { marks_unused: true, ..sizes.step.inputs() };
         let feed = |input: &Input<'m>| {
             let open = self.open(input.role, sizes.step, counts(input));
             let shape = self.dims(input)?.iter().enumerate().map(|(axis, dim)| {
@@ -92,12 +94,12 @@ impl<'m> TrialSetup<'_, 'm> {
                 };
                 by_symbol.or(open.filter(|(open, _)| *open == axis).map(|(_, size)| size)).unwrap_or(1)
             });
-            let value = Value::shaped(input.value.element, shape.collect()).ok()?;
-            let numbers = numbers(input.role, sizes.step);
-            if !numbers.is_empty() || input.value.name == tried.value.name {
+            let (element, shape) = (input.value.element, shape.collect::<Vec<_>>());
+            let numbers = tokens.values(input.role, element, &shape);
+            let value = Value::new(element, shape, numbers).ok()?;
+            if value.data.is_some() || input.value.name == tried.value.name {
                 elements_left.set(elements_left.get().checked_sub(value.len())?);
             }
-            let value = if numbers.is_empty() { value } else { shown::filled(&value, &numbers)? };
             Some((input.value.name, value))
         };
         let feeds = inputs.iter().map(feed).collect::<Option<_>>()?;
@@ -113,7 +115,7 @@ impl<'m> TrialSetup<'_, 'm> {
     }
 
     /// Returns the axis of an input that counts tokens or slots, and its size.
-    fn open(&self, role: InputRole, step: TrialStep, counts: Counts) -> Option<(usize, usize)> {
+    fn open(&self, role: InputRole, step: Step, counts: Counts) -> Option<(usize, usize)> {
         match (role, counts) {
             (InputRole::Past(cache), _) => {
                 let cache = self.caches.get(cache)?;
@@ -141,7 +143,7 @@ impl<'m> TrialSetup<'_, 'm> {
         let total = known(&totals);
         let new = known(&news).unwrap_or(NEW).min(total.unwrap_or(usize::MAX));
         let past = known(&pasts).or(total.map(|total| total.saturating_sub(new))).unwrap_or(PAST);
-        let step = TrialStep { past, new };
+        let step = Step { past, new };
         // The logits may be those of the last token only.
         news.extend(self.logits.and_then(second));
         let mut symbols = BTreeMap::new();
@@ -154,19 +156,4 @@ impl<'m> TrialSetup<'_, 'm> {
         }
         Sizes { step, symbols }
     }
-}
-
-/// Returns the numbers of one sample of an input, or none if the input has another role.
-fn numbers(role: InputRole, step: TrialStep) -> Vec<i64> {
-    let numbers = match role {
-        InputRole::WriteIndices => step.past..step.past.saturating_add(1),
-        InputRole::NonpadKvSeqlen | InputRole::TotalSequenceLength => {
-            step.total()..step.total().saturating_add(1)
-        }
-        InputRole::SeqlensK => step.total().saturating_sub(1)..step.total(),
-        InputRole::PositionIds => step.past..step.total(),
-        InputRole::AttentionMask => 1..2,
-        _ => 0..0,
-    };
-    numbers.map(|number| i64::try_from(number).unwrap_or(i64::MAX)).collect()
 }

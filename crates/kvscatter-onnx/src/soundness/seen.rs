@@ -3,8 +3,8 @@
 use std::rc::Rc;
 
 use crate::convert::{Limits, element_of};
-use crate::decoder::{Decoder, HIDDEN, Input, InputRole};
-use crate::fold::{Fold, MAX_VALUES, Value, Values, signed};
+use crate::decoder::{Decoder, HIDDEN, Input, InputRole, Step};
+use crate::fold::{Fold, Value, Values, signed};
 use crate::{ExternalData, Graph};
 
 /// A decoder whose masks are evaluated.
@@ -25,13 +25,6 @@ pub(super) struct Reading<'m> {
     pub(super) limits: Limits,
     /// The value with the positions at which rows are written.
     pub(super) write_indices: &'m str,
-}
-
-/// A step in which every sample has `new` tokens from position `start` on.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Step {
-    pub(super) start: usize,
-    pub(super) new: usize,
 }
 
 /// What a caller may feed where a declaration leaves it open.
@@ -79,9 +72,9 @@ impl<'m> Evaluation<'_, 'm> {
             }
         }
         for written in ints(&mut fold, reading.write_indices)? {
-            let [written, start] = [written, signed(step.start)].map(|it| it.rem_euclid(signed(capacity)));
+            let [written, start] = [written, signed(step.past)].map(|it| it.rem_euclid(signed(capacity)));
             if written != start {
-                let position = step.start;
+                let position = step.past;
                 return Err(format!("position {position} is written to slot {written}, not to slot {start}"));
             }
         }
@@ -99,43 +92,38 @@ impl<'m> Evaluation<'_, 'm> {
     fn fed(&self, input: &Input<'m>, step: Step, capacity: usize, convention: Convention) -> Option<Value> {
         let shape = input.value.shape.as_deref();
         let rank = shape.map_or(2, <[_]>::len);
-        let total = step.start.saturating_add(step.new);
-        let with = |shape: Vec<usize>, data| Value::new(input.value.element, shape, data).ok();
+        let total = step.total();
         let sized = |open: &[usize]| -> Vec<usize> {
             let declared = |axis: usize| shape.and_then(|shape| shape.get(axis)?.size());
             open.iter().enumerate().map(|(axis, &size)| declared(axis).unwrap_or(size)).collect()
         };
-        // Larger inputs do not match their shape, and are not fed.
-        let elements = |shape: &[usize]| shape.iter().copied().fold(1, usize::saturating_mul).min(MAX_VALUES);
-        let each = |number: usize| {
-            let shape = sized(&vec![1; shape.map_or(1, <[_]>::len)]);
-            let elements = elements(&shape);
-            with(shape, Some(Values::Ints(vec![signed(number); elements])))
+        let unknown = |shape: Vec<usize>| Value::shaped(input.value.element, shape).ok();
+        // An input that is too large is not fed.
+        let numbers = |step: Step, open: &[usize]| {
+            let (element, shape) = (input.value.element, sized(open));
+            let values = step.inputs().values(input.role, element, &shape)?;
+            Value::new(element, shape, Some(values)).ok()
         };
+        let per_sample = vec![1; shape.map_or(1, <[_]>::len)];
         match input.role {
-            InputRole::WriteIndices => each(step.start),
-            InputRole::NonpadKvSeqlen if convention.has_capped_lengths => each(total.min(capacity)),
-            InputRole::NonpadKvSeqlen => each(total),
-            InputRole::TokenIds => with(sized(&[1, step.new]), None),
-            InputRole::Embeddings => with(sized(&[1, step.new, 1]), None),
+            InputRole::NonpadKvSeqlen if convention.has_capped_lengths => {
+                numbers(Step { past: total.min(capacity), new: 0 }, &per_sample)
+            }
+            InputRole::WriteIndices | InputRole::NonpadKvSeqlen => numbers(step, &per_sample),
+            InputRole::TokenIds => unknown(sized(&[1, step.new])),
+            InputRole::Embeddings => unknown(sized(&[1, step.new, 1])),
             InputRole::PositionIds => {
                 let mut open = vec![1; rank];
                 *open.last_mut()? = step.new;
-                let shape = sized(&open);
-                let positions = (step.start..total).map(signed).cycle();
-                with(shape.clone(), Some(Values::Ints(positions.take(elements(&shape)).collect())))
+                numbers(step, &open)
             }
             InputRole::AttentionMask if rank == 2 => {
-                let slots = if convention.has_mask_of_slots { capacity } else { total };
-                let shape = sized(&[1, slots]);
-                let slots = shape.last().copied()?;
-                let is_real = (0..slots).map(|slot| slot < total).cycle().take(elements(&shape));
-                with(shape, Some(Values::flags(input.value.element, is_real)))
+                numbers(step, &[1, if convention.has_mask_of_slots { capacity } else { total }])
             }
             InputRole::Past(cache) => {
                 // The capacity of a ring is known. Other caches do not decide what a ring shows.
                 let dims = &self.decoder.caches.get(cache)?.known_shape;
-                with(dims.iter().map(|dim| dim.size().unwrap_or(1)).collect(), None)
+                unknown(dims.iter().map(|dim| dim.size().unwrap_or(1)).collect())
             }
             _ => None,
         }

@@ -127,6 +127,14 @@ fn positions_of_every_form_become_those_of_each_sample() {
 }
 
 #[test]
+fn an_output_with_one_row_for_all_samples_is_refused() {
+    let mut model = decoder(INDICES, SCATTER);
+    append(&mut model, "places = Unsqueeze(positions, [0])");
+    graph_mut(&mut model).output.extend(values("places: int64[1, new]"));
+    assert_eq!(refusal(&model, CAPACITY), ConvertRefusal::LengthDependence { value: "places".to_owned() });
+}
+
+#[test]
 fn other_decoders_are_refused() {
     // The indices depend on two inputs.
     let mut two = decoder("", &ROWS.replace("positions", "Add(at, other)"));

@@ -5,9 +5,10 @@ use std::collections::BTreeSet;
 use kvscatter::ElementType;
 
 use super::write::Write;
+use crate::convert::equivalence::Sample;
 use crate::convert::probe::{Inputs, Probe, SAMPLES};
-use crate::decoder::Decoder;
-use crate::fold::{Fold, Value, Values, signed};
+use crate::decoder::{self, Decoder, InputRole};
+use crate::fold::{Fold, Value, signed};
 use crate::{Dimension, Graph, OnnxError, ValueInfo};
 
 /// The number of samples of a step if the model leaves it open. It is not a usual number of heads.
@@ -37,14 +38,6 @@ pub(super) struct Setting<'m> {
 pub(super) struct Step {
     probe: Probe,
     starts: Vec<usize>,
-}
-
-/// A sample of a batch, and the slot of its first new token.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Sample {
-    pub(super) index: usize,
-    pub(super) start: usize,
-    pub(super) batch: usize,
 }
 
 impl<'m> Positions<'m> {
@@ -125,10 +118,11 @@ impl<'m> Setting<'m> {
         steps
     }
 
-    /// Returns the samples of a step that are compared.
-    pub(super) fn samples(&self, step: &Step) -> impl Iterator<Item = Sample> {
+    /// Returns the samples of a step that are compared, and the slot of the first new token of each.
+    pub(super) fn samples(&self, step: &Step) -> impl Iterator<Item = (Sample, usize)> {
         let (batch, starts) = (self.batch(), step.starts.clone());
-        starts.into_iter().take(SAMPLES).enumerate().map(move |(index, start)| Sample { index, start, batch })
+        let samples = starts.into_iter().take(SAMPLES).enumerate();
+        samples.map(move |(index, start)| (Sample { index, batch }, start))
     }
 
     /// Feeds the exported decoder, all samples of which begin at one position.
@@ -139,16 +133,15 @@ impl<'m> Setting<'m> {
         fold: &mut Fold<'m>,
     ) -> Result<(), OnnxError> {
         let Positions { name, element, count, are_shared } = self.positions;
-        let (shape, numbers) = match count {
-            None => (Vec::new(), vec![signed(start)]),
-            Some(_) if !are_shared => (vec![step.probe.batch], vec![signed(start); step.probe.batch]),
-            Some(count) => {
-                let count = count.size().unwrap_or(step.probe.new);
-                (vec![count], (start..start.saturating_add(count)).map(signed).collect())
-            }
+        let Probe { batch, new, .. } = step.probe;
+        let (role, shape) = match count {
+            None => (InputRole::WriteIndices, Vec::new()),
+            Some(_) if !are_shared => (InputRole::WriteIndices, vec![batch]),
+            Some(count) => (InputRole::PositionIds, vec![count.size().unwrap_or(new)]),
         };
+        let data = decoder::Step { past: start, new }.inputs().values(role, element, &shape);
         step.probe.feed(&self.inputs, fold)?;
-        fold.set(name, Value::new(element, shape, Some(Values::Ints(numbers)))?)
+        fold.set(name, Value { element, shape, data })
     }
 
     /// Feeds the new decoder, which has this input for the first position of each sample.

@@ -74,9 +74,9 @@ fn whole_caches_of_ragged_batches_are_those_of_the_export() {
             let mut after = Fold::new(&raised_graph, None);
             setting.feed_raised(&step, "write_indices", &mut after).unwrap();
             paint(&writes, &mut after);
-            for sample in setting.samples(&step) {
+            for (sample, start) in setting.samples(&step) {
                 let mut before = Fold::new(&graph, None);
-                setting.feed_exported(&step, sample.start, &mut before).unwrap();
+                setting.feed_exported(&step, start, &mut before).unwrap();
                 paint(&writes, &mut before);
                 for write in &writes {
                     let present = written(&raised_graph, &mut after, write);
@@ -99,9 +99,9 @@ fn a_fault_in_the_masks_or_angles_of_samples_is_found() {
         let (step, raised_graph) = (&setting.steps()[0], raised.graph().unwrap());
         let mut after = Fold::new(&raised_graph, None);
         setting.feed_raised(step, "write_indices", &mut after).unwrap();
-        setting.samples(step).try_for_each(|sample| {
+        setting.samples(step).try_for_each(|(sample, start)| {
             let mut before = Fold::new(&graph, None);
-            setting.feed_exported(step, sample.start, &mut before).unwrap();
+            setting.feed_exported(step, start, &mut before).unwrap();
             proof::check_values(
                 &graph,
                 &raised_graph,
