@@ -1,12 +1,18 @@
 //! One pass of a conversion.
 
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use super::equivalence::{Comparison, Correspondence};
 use super::options::ConvertOptions;
+use super::probe::{Inputs, Probe, SAMPLES};
 use super::probes::Padding;
-use super::refusal::ConvertError;
+use super::refusal::{ConvertError, ConvertRefusal};
 use super::report::{Claim, Report};
 use crate::decoder::{Cache, Decoder};
 use crate::edit::Origins;
-use crate::{Graph, Model, OnnxError};
+use crate::fold::Fold;
+use crate::{Graph, Model, Node, OnnxError};
 
 /// One change of a decoder.
 pub(super) struct Pass {
@@ -39,16 +45,79 @@ pub(super) struct Change {
     pub(super) what: String,
     /// What was compared.
     pub(super) proof: String,
+    /// The values that have other axes, or another type.
+    pub(super) moved: BTreeSet<String>,
     /// Where the decoder supports padding, if the change shows it.
     pub(super) padding: Option<Padding>,
     /// The report of the pass that makes the caches static.
     pub(super) report: Option<Report>,
 }
 
+impl<'m> Subject<'_, 'm> {
+    /// Evaluates the decoder in a small step.
+    ///
+    /// # Errors
+    /// Returns a [`ConvertRefusal`](super::refusal::ConvertRefusal) for inputs of unknown sizes or of too many elements.
+    pub(super) fn small_step(&self) -> Result<Fold<'m>, OnnxError> {
+        let max_seq = self.options.max_seq;
+        let inputs = Inputs::from_decoder(self.decoder)?;
+        inputs.check_size(max_seq)?;
+        let external = self.model.external_data()?.map(Rc::new);
+        let mut fold = Fold::new(self.graph, external.as_ref());
+        let new = inputs.new_tokens().unwrap_or(2.min(max_seq));
+        let past = 3.min(max_seq.saturating_sub(new));
+        Probe::new(inputs.batch().unwrap_or(SAMPLES), past, new).feed(&inputs, &mut fold)?;
+        Ok(fold)
+    }
+}
+
+/// Checks that a changed decoder computes in a small step what the decoder before the change did. Values with other axes
+/// are not compared, because the pass proves them. Returns `false` if the decoder cannot be evaluated before the change,
+/// such as one whose heads are merged with its samples.
+///
+/// # Errors
+/// Returns [`ConvertRefusal::PassDiffers`], wrapped with a node of the changed graph, and the errors of the evaluation.
+pub(super) fn check(pass: &Pass, subject: &Subject<'_, '_>, change: &Change) -> Result<bool, OnnxError> {
+    let Subject { graph: before, options, padding, .. } = *subject;
+    let Ok(mut exported) = subject.small_step() else { return Ok(false) };
+    let mut values = before.nodes().iter().flat_map(Node::outputs);
+    if !values.all(|value| exported.known(value).is_ok()) {
+        return Ok(false);
+    }
+    let (model, graph) = (&change.model, &change.model.graph()?);
+    let decoder = &Decoder::from_graph(graph)?;
+    let changed = Subject { model, graph, decoder, options, padding };
+    let correspondence = |name| match before.name(name) {
+        Some(_) if before.initializer(name).is_none() && !change.moved.contains(name) => {
+            Correspondence::Exported(name)
+        }
+        _ => Correspondence::Checked,
+    };
+    let mut changed = changed.small_step()?;
+    let mut comparison = Comparison {
+        exported: &mut exported,
+        changed: &mut changed,
+        correspondence: &correspondence,
+        sample: None,
+    };
+    comparison.check(graph).map_err(|error| differs(pass, error))?;
+    Ok(true)
+}
+
+/// Names the pass in an error about a value that differs.
+fn differs(pass: &Pass, error: OnnxError) -> OnnxError {
+    let Some(ConvertRefusal::LengthDependence { value }) = error.cause() else { return error };
+    let refusal = ConvertRefusal::PassDiffers { pass: pass.name, value: value.clone() };
+    match error {
+        OnnxError::InNode { node, .. } => OnnxError::InNode { node, cause: Box::new(refusal.into()) },
+        _ => refusal.into(),
+    }
+}
+
 impl Change {
     pub(super) fn new(model: Model, origins: Origins) -> Self {
         let (what, proof) = (String::new(), String::new());
-        Self { model, origins, what, proof, padding: None, report: None }
+        Self { model, origins, what, proof, moved: BTreeSet::new(), padding: None, report: None }
     }
 
     /// Sets what was changed.

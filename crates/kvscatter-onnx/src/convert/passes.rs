@@ -1,15 +1,15 @@
 //! The passes of a conversion, in order.
 //!
-//! A pass proposes a change by structure, and states what it keeps. The report states how that is known: by the schemas
-//! of operators, because a change of type is exact, or by an evaluation of both decoders. If an evaluation differs, the
-//! conversion ends with an error that names a node of the exported model. A pass that finds nothing to change copies
-//! nothing.
+//! A pass proposes a change by structure, states what it keeps, and proves the nodes that it writes. The driver then
+//! compares the values of both decoders in a small step. A pass that makes caches static compares them itself, in steps
+//! of all kinds. If a value differs, the conversion ends with an error that names a node of the exported model. A pass
+//! that finds nothing to change copies nothing.
 
 use std::borrow::Cow;
 
 use super::kept::KeptReason;
 use super::options::ConvertOptions;
-use super::pass::{Change, Pass, Subject, at_origin, move_to_origin};
+use super::pass::{self, Change, Pass, Subject, at_origin, move_to_origin};
 use super::probes::Padding;
 use super::report::{Claim, PassReport, Report};
 use super::{caches, form, raise_scatters, static_caches, to_standard};
@@ -129,7 +129,11 @@ fn first_change(
     let decoder = Decoder::from_graph(&graph)?;
     let subject = Subject { model, graph: &graph, decoder: &decoder, options, padding };
     for pass in open {
-        if let Some(change) = (pass.run)(&subject)? {
+        if let Some(mut change) = (pass.run)(&subject)? {
+            let placed = |error| at_origin(error, &change.origins, &graph);
+            if !pass.makes_static && pass::check(pass, &subject, &change).map_err(placed)? {
+                change.proof.push_str(", and the values of a step");
+            }
             return Ok(Some((pass, change)));
         }
     }
@@ -153,10 +157,12 @@ fn raise_operator_set(subject: &Subject<'_, '_>) -> Result<Option<Change>, OnnxE
 
 #[cfg(test)]
 mod tests {
-    use super::{PASSES, first_change, run};
+    use super::{Change, Claim, PASSES, Pass, first_change, run};
     use crate::convert::ConvertOptions;
+    use crate::convert::ConvertRefusal;
     use crate::convert::probes::Padding;
     use crate::decoder::Decoder;
+    use crate::edit::Origins;
     use crate::proto::FunctionProto;
     use crate::support::{self, Nodes, load, parsed};
     use crate::{OnnxError, opset};
@@ -176,6 +182,27 @@ mod tests {
         });
         let error = run(&model, ConvertOptions::new(16), &PASSES).err().unwrap();
         assert!(matches!(&error, OnnxError::InNode { node, .. } if node.op_type == "Dropout"), "{error}");
+    }
+
+    #[test]
+    fn a_pass_that_changes_a_value_is_refused() {
+        static WRONG: Pass = Pass {
+            name: "wrong",
+            claim: Claim::Values,
+            makes_static: false,
+            takes: |_, _| false,
+            run: |subject| {
+                let mut model = subject.model.clone();
+                let mut nodes = model.proto_mut().graph.get_or_insert_default().node.iter_mut();
+                let compares = nodes.find(|node| node.op_type.as_deref() == Some("LessOrEqual")).unwrap();
+                compares.op_type = Some("Less".to_owned());
+                let origins = Origins::unchanged(subject.graph.nodes().len());
+                Ok(Some(Change::new(model, origins)))
+            },
+        };
+        let error = run(&load("optimum-llama"), ConvertOptions::new(16), [&WRONG]).err().unwrap();
+        assert!(matches!(error, OnnxError::InNode { .. }), "{error}");
+        assert!(matches!(error.cause(), Some(ConvertRefusal::PassDiffers { pass: "wrong", .. })), "{error}");
     }
 
     /// A value that the exported decoder has too comes from the node that computed it there, and a new value from a

@@ -146,6 +146,9 @@ pub enum ConvertRefusal {
     /// A value other than a mask depends on the length of the past in an unknown way.
     #[error("{value:?} depends on the length of the past in an unknown way")]
     LengthDependence { value: String },
+    /// A pass changes a value that it claims to keep.
+    #[error("the pass {pass:?} would change {value:?}")]
+    PassDiffers { pass: &'static str, value: String },
     /// An input or output of `Attention` is not supported with a static cache.
     #[error("{what} of Attention is not supported with a static cache")]
     AttentionForm { what: &'static str },

@@ -1,30 +1,18 @@
 //! The pass that expresses operators of ONNX Runtime in operators of ONNX.
 
-use std::rc::Rc;
-
 use super::pass::{Change, Subject};
-use super::probe::{Inputs, Probe, SAMPLES};
 use super::probes::Padding;
 use crate::OnnxError;
 use crate::decoder::{Cache, WriterStyle};
-use crate::fold::Fold;
 use crate::standard::{self, Standardized};
 
 /// Replaces the operators. `GroupQueryAttention` shows where the decoder supports padding.
 pub(super) fn standardize(subject: &Subject<'_, '_>) -> Result<Option<Change>, OnnxError> {
-    let Subject { model, graph, decoder, options, .. } = *subject;
+    let Subject { model, graph, decoder, .. } = *subject;
     if !graph.nodes().iter().any(standard::replaces) {
         return Ok(None);
     }
-    let max_seq = options.max_seq;
-    let inputs = Inputs::from_decoder(decoder)?;
-    inputs.check_size(max_seq)?;
-    let external = model.external_data()?.map(Rc::new);
-    let mut fold = Fold::new(graph, external.as_ref());
-    let new = inputs.new_tokens().unwrap_or(2.min(max_seq));
-    let past = 3.min(max_seq.saturating_sub(new));
-    let probe = Probe::new(inputs.batch().unwrap_or(SAMPLES), past, new);
-    probe.feed(&inputs, &mut fold)?;
+    let mut fold = subject.small_step()?;
     let mut standard = model.clone();
     let Standardized { replaced, origins } =
         standard::standardize(standard.proto_mut(), graph, decoder, &mut fold)?;

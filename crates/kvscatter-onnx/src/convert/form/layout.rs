@@ -82,7 +82,9 @@ pub(in crate::convert) fn change_layouts(subject: &Subject<'_, '_>) -> Result<Op
         proved.map_err(|inequality| layout.refused(inequality))?;
     }
     let what = format!("{} caches", found.len());
-    Ok(Some(Change::new(formed, origins).what(what).proof("rows of each layout by their numbers")))
+    let change = Change::new(formed, origins).what(what).proof("rows of each layout by their numbers");
+    let moved = found.iter().flat_map(|layout| [layout.cache.past, layout.cache.present]);
+    Ok(Some(Change { moved: moved.map(str::to_owned).collect(), ..change }))
 }
 
 /// Returns the caches with other axes. The heads of those of rank 3 are not known yet.
