@@ -306,7 +306,8 @@ impl<'m> Inputs<'m> {
     /// Returns `true` if the masks of a step with this many slots are small enough to evaluate.
     pub(super) fn fits(&self, slots: usize) -> bool {
         let (batch, new) = self.step();
-        let size = batch.checked_mul(new).and_then(|rows| rows.checked_mul(slots));
+        // A mask of real tokens has a row for each sample, even if no token is new.
+        let size = batch.checked_mul(new.max(1)).and_then(|rows| rows.checked_mul(slots));
         size.is_some_and(|size| size <= fold::MAX_VALUES)
     }
 

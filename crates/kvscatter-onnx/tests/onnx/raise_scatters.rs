@@ -172,6 +172,8 @@ fn huge_and_empty_sizes_are_refused_before_they_are_allocated() {
         fix_dim(&mut model, symbol, size);
         assert!(convert(&model, CAPACITY).is_err(), "{symbol}");
     }
+    let positions = fed("int64[1099511627776]", "positions = Identity(at)", INDICES, SCATTER);
+    assert!(convert(&positions, CAPACITY).is_err());
     for slots in ["1099511627776", "2147483647", "0"] {
         let mut model = decoder(INDICES, SCATTER);
         declare(&mut model, &format!("past, present: float[batch, 2, {slots}, 4]"));
