@@ -1,9 +1,7 @@
 //! The pass that expresses operators of ONNX Runtime in operators of ONNX.
 
-use std::rc::Rc;
-
 use super::pass::{Change, Subject};
-use super::probe::{Inputs, Probe, SAMPLES};
+use super::probe::{Inputs, SAMPLES};
 use super::probes::Padding;
 use crate::OnnxError;
 use crate::decoder::{Cache, WriterStyle};
@@ -17,14 +15,10 @@ pub(super) fn replaced(subject: &Subject<'_, '_>) -> Result<Option<Change>, Onnx
         return Ok(None);
     }
     let max_seq = options.max_seq;
-    let inputs = Inputs::from_decoder(decoder)?;
-    inputs.check_size(max_seq)?;
-    let external = model.external_data()?.map(Rc::new);
+    let inputs = Inputs::checked(decoder, max_seq)?;
+    let external = model.shared_external_data()?;
     let mut fold = Fold::new(graph, external.as_ref());
-    let new = inputs.new_tokens().unwrap_or(2.min(max_seq));
-    let past = 3.min(max_seq.saturating_sub(new));
-    let probe = Probe::new(inputs.batch().unwrap_or(SAMPLES), past, new);
-    probe.feed(&inputs, &mut fold)?;
+    inputs.probe(SAMPLES, 3, 2.min(max_seq)).within(max_seq).feed(&inputs, &mut fold)?;
     let mut standard = model.clone();
     let Standardized { replaced, origins } =
         standard::standardize(standard.proto_mut(), graph, decoder, &mut fold)?;
