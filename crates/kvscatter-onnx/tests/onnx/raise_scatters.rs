@@ -134,6 +134,14 @@ fn an_output_with_one_row_for_all_samples_is_refused() {
     assert_eq!(refusal(&model, CAPACITY), ConvertRefusal::LengthDependence { value: "places".to_owned() });
 }
 
+/// They get another order of axes, in which they are not compared with the exported rows.
+#[test]
+fn known_new_rows_are_refused() {
+    let known = "Expand(0.5, Shape(Transpose(rows) {perm=[2, 0, 1, 3]}))";
+    let model = decoder("", &ROWS.replace("Transpose(rows) {perm=[2, 0, 1, 3]}", known));
+    assert!(matches!(refusal(&model, CAPACITY), ConvertRefusal::LengthDependence { .. }));
+}
+
 #[test]
 fn other_decoders_are_refused() {
     // The indices depend on two inputs.
