@@ -46,7 +46,7 @@
 //! | for | modules, in order |
 //! |---|---|
 //! | what a caller wants and cannot have | `options`, `refusal`, `kept` |
-//! | made-up steps | `ring`, `probe`, `probes` |
+//! | made-up steps | `ring`, `probe`, `probes`, `sample_numbers` |
 //! | what attention shows | `limits`, `rule`, `tables`, `caches`, `attention`, `masks`, `exported` |
 //! | the new graph, and the comparison | `length`, `equivalence`, `rewriter`, `fusion`, `windows`, `rewrite`, `metadata` |
 //! | passes | `report`, `pass`, `form`, `to_standard`, `static_caches`, `raise_scatters`, `passes` |
@@ -78,6 +78,7 @@ mod rewrite;
 mod rewriter;
 mod ring;
 mod rule;
+mod sample_numbers;
 mod static_caches;
 mod tables;
 mod to_standard;

@@ -13,6 +13,7 @@ mod cost;
 mod cut;
 mod encoder;
 pub(crate) mod error;
+mod follow;
 mod hazards;
 mod pairs;
 mod part;

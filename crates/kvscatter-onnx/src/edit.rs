@@ -6,7 +6,7 @@
 //! of changes.
 
 mod finish;
-
+mod heads;
 mod node;
 mod origins;
 
@@ -40,8 +40,7 @@ pub(crate) struct Editor<'p> {
     removed: BTreeSet<usize>,
     /// The node of the graph before the changes that each node comes from.
     origins: Vec<Option<usize>>,
-    /// The origin of the nodes that are added next: that of the node which was removed last, because they take its
-    /// place, or the one that [`set_origin`](Self::set_origin) sets.
+    /// The origin of the nodes that are added next, which [`at`](Self::at) sets.
     origin: Option<usize>,
     /// The values whose type or shape may have changed.
     changed: BTreeSet<String>,
@@ -115,6 +114,17 @@ impl<'p> Editor<'p> {
         self.producers.get(value).copied()
     }
 
+    /// Removes a node, and makes the nodes that are added from now on come from it.
+    pub(crate) fn replacing(&mut self, node: usize) {
+        self.remove_node(node);
+        self.at(node);
+    }
+
+    /// Makes the nodes that are added from now on come from a node, because they replace it or prepare its inputs.
+    pub(crate) fn at(&mut self, node: usize) {
+        self.origin = self.origins.get(node).copied().flatten();
+    }
+
     /// Returns a name that no value and no node has: the hint, or the hint and a number.
     pub(crate) fn fresh(&mut self, hint: &str) -> String {
         self.names.fresh(hint)
@@ -183,26 +193,14 @@ impl<'p> Editor<'p> {
         self.shared(NewNode::new("Range", &[&zero, limit, &one]))
     }
 
-    /// Adds a node whose outputs have these names. No other node may still produce values of these names.
-    pub(crate) fn node_with_outputs(&mut self, op_type: &str, inputs: &[&str], outputs: &[&str]) {
-        self.add(NewNode::new(op_type, inputs).outputs(outputs));
-    }
-
     /// Removes a node. Another node must then produce its outputs, unless no node reads them.
     pub(crate) fn remove_node(&mut self, index: usize) {
         self.removed.insert(index);
-        self.origin = self.origins.get(index).copied().flatten();
         for output in self.model.graph.node.get(index).into_iter().flat_map(|node| &node.output) {
             if self.producers.get(output) == Some(&index) {
                 self.producers.remove(output);
             }
         }
-    }
-
-    /// Makes the nodes that are added next come from the node that produces a value.
-    pub(crate) fn set_origin(&mut self, value: &str) {
-        let producer = self.producer(value).and_then(|node| self.origins.get(node).copied().flatten());
-        self.origin = producer.or(self.origin);
     }
 
     /// Replaces a node with one that produces the same values, with the same types and shapes.
@@ -497,7 +495,7 @@ mod tests {
         let mut model = model();
         let mut editor = Editor::new(&mut model).unwrap();
         editor.remove_node(3);
-        editor.node_with_outputs("Relu", &["c"], &["y"]);
+        editor.add(NewNode::new("Relu", &["c"]).outputs(&["y"]));
         editor.finish().unwrap();
         assert_eq!(lines(&model), ["Neg(a) -> b", "Abs(b) -> c", "Relu(c) -> y"]);
     }
@@ -568,7 +566,7 @@ mod tests {
         for index in 0..20_000 {
             let (value, absolute) = (format!("v{index}"), editor.fresh("abs"));
             editor.replace_uses(&value, &absolute);
-            editor.node_with_outputs("Abs", &[&value], &[&absolute]);
+            editor.add(NewNode::new("Abs", &[&value]).outputs(&[&absolute]));
         }
         editor.finish().unwrap();
         assert_eq!(model.graph.node.len(), 40_001);

@@ -5,11 +5,10 @@ use std::sync::Arc;
 
 use kvscatter::ElementType;
 use kvscatter::spec::Dimension;
-use petgraph::algo::toposort;
-use petgraph::graph::{DiGraph, NodeIndex};
 
 use crate::ir::{Source, ValueTable};
 use crate::names;
+use crate::order::sources_first;
 use crate::proto::tensor_shape_proto::{self, dimension::Value as DimValue};
 use crate::proto::type_proto::Value as TypeValue;
 use crate::proto::{
@@ -540,18 +539,13 @@ fn check_uses(nodes: &[Node<'_>], values: &ValueTable<'_>) -> Result<(), OnnxErr
 }
 
 fn node_on_a_cycle<'a, 'm>(nodes: &'a [Node<'m>], values: &ValueTable<'m>) -> Option<&'a Node<'m>> {
-    let mut graph = DiGraph::<(), ()>::new();
-    let ids: Vec<NodeIndex> = nodes.iter().map(|_| graph.add_node(())).collect();
-    for value in values.values() {
-        let Source::Node { node, .. } = value.source else { continue };
-        for user in value.uses.iter().filter(|user| user.input.is_some()) {
-            if let (Some(&from), Some(&to)) = (ids.get(node), ids.get(user.node)) {
-                graph.add_edge(from, to, ());
-            }
-        }
-    }
-    let cycle = toposort(&graph, None).err()?;
-    nodes.get(cycle.node_id().index())
+    let producer = |id| match values.value(id)?.source {
+        Source::Node { node, .. } => Some(node),
+        Source::Input | Source::Initializer(_) => None,
+    };
+    let inputs = |node| values.of_node(node).into_iter().flat_map(|values| values.inputs.iter().flatten());
+    let cyclic = sources_first(0..nodes.len(), |node| inputs(node).filter_map(|&id| producer(id))).err()?;
+    nodes.get(cyclic)
 }
 
 fn named<'m>(what: &'static str, index: usize, name: Option<&'m str>) -> Result<&'m str, GraphError> {

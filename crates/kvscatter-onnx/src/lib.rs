@@ -35,7 +35,7 @@
 //! | names and numbers in messages | `text`, `node_label`, `runtime_version`, `dynamic_dim`, `narrow_types` |
 //! | errors, protobuf and files | `error`, `proto`, `names`, `file`, `graph_error` |
 //! | tensors and their files | `tensor`, `external`, `tensor_proto`, `config_file`, `visit`, `attribute` |
-//! | models and graphs | `fingerprint`, `ir`, `graph`, `model_file`, `model`, `save`, `test_dir`, `edit`, `opset` |
+//! | models and graphs | `fingerprint`, `ir`, `order`, `graph`, `model_file`, `model`, `save`, `test_dir`, `edit`, `opset`, `onnx_attention` |
 //! | evaluation | `eval`, `random_inputs`, `fold`, `prove` |
 //! | decoders | `passing`, `mask_elements`, `decoder`, `cache_path` |
 //! | changes of decoders | `standard`, `merged`, `convert`, `soundness`, `lower` |
@@ -92,7 +92,9 @@ mod model_file;
 mod names;
 mod narrow_types;
 mod node_label;
+mod onnx_attention;
 mod opset;
+mod order;
 mod passing;
 mod proto;
 mod prove;

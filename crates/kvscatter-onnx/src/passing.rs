@@ -1,7 +1,7 @@
 //! Which operators pass a value on, and what they do to it.
 //!
-//! Searches that know only the structure of a graph use this table. The walk of a [conversion](crate::convert) also
-//! knows shapes, and uses the table of idioms.
+//! Searches that know only the structure of a graph use these tables. The walk of a [conversion](crate::convert) also
+//! knows shapes, and uses the table of idioms. It follows scores only through the operators that are listed here.
 
 use crate::{Graph, Node};
 
@@ -58,6 +58,41 @@ const OPERATORS: [(&str, Passing); 29] = [
     ("Div", Passing::Combines),
     ("Min", Passing::Combines),
 ];
+
+/// What a node does to attention scores that it reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OnScores {
+    /// Its result is scores.
+    Keeps,
+    /// Its result is scores, and another input may hide some of them.
+    Masks,
+    /// Its result is weights.
+    Weighs,
+    /// Its result has one number for each row of scores.
+    Reduces,
+}
+
+/// The operators of the default domain that may read scores, beside those that move them.
+const ON_SCORES: [(&str, OnScores); 10] = [
+    ("Mul", OnScores::Keeps),
+    ("Div", OnScores::Keeps),
+    ("Sub", OnScores::Keeps),
+    ("Tanh", OnScores::Keeps),
+    ("Max", OnScores::Keeps),
+    ("Clip", OnScores::Keeps),
+    ("Add", OnScores::Masks),
+    ("Where", OnScores::Masks),
+    ("Softmax", OnScores::Weighs),
+    ("ReduceMax", OnScores::Reduces),
+];
+
+impl OnScores {
+    /// Returns what a node does to scores, or `None` if it is not known to read them.
+    pub(crate) fn from_node(node: &Node<'_>) -> Option<Self> {
+        let row = ON_SCORES.iter().find(|(op_type, _)| node.is(op_type));
+        row.map(|(_, on_scores)| *on_scores).or_else(|| moves(node).then_some(Self::Keeps))
+    }
+}
 
 impl Passing {
     /// Returns what an operator does, or `None` if it passes nothing on. ONNX Runtime's own operators of quantization

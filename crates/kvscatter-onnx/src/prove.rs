@@ -4,6 +4,8 @@
 //! graphs counts. A question that was proved is not evaluated again, and all questions of one model share a budget of
 //! work.
 
+mod excerpt;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
@@ -12,6 +14,8 @@ use kvscatter::ElementType;
 use crate::fold::{Budget, Fold, Value, Values, round};
 use crate::proto::{GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto};
 use crate::{DEFAULT_MEMORY_LIMIT, Graph, OnnxError, random_inputs};
+
+pub(crate) use excerpt::Excerpt;
 
 /// Whether two graphs compute the same. Questions are equal if names of nodes and values do not depend on the layer.
 #[derive(Debug, PartialEq)]
@@ -115,17 +119,16 @@ impl From<OnnxError> for Inequality {
 }
 
 /// Creates a model of these nodes. Types and shapes are not declared.
-pub(crate) fn model<'a>(
+pub(crate) fn untyped_model<'a>(
     nodes: Vec<NodeProto>,
     inputs: impl IntoIterator<Item = &'a str>,
     outputs: impl IntoIterator<Item = &'a str>,
     opset_import: Vec<OperatorSetIdProto>,
 ) -> ModelProto {
-    let declared = |name: &str| ValueInfoProto { name: Some(name.to_owned()), ..ValueInfoProto::default() };
     let graph = GraphProto {
         node: nodes,
-        input: inputs.into_iter().map(declared).collect(),
-        output: outputs.into_iter().map(declared).collect(),
+        input: inputs.into_iter().map(ValueInfoProto::new).collect(),
+        output: outputs.into_iter().map(ValueInfoProto::new).collect(),
         ..GraphProto::default()
     };
     ModelProto { graph: graph.into(), opset_import, ..ModelProto::default() }
@@ -135,7 +138,7 @@ pub(crate) fn model<'a>(
 ///
 /// # Errors
 /// Returns the errors of [`random_inputs::tensors`].
-pub(crate) fn filled(known: &BTreeMap<String, Value>) -> Result<BTreeMap<String, Value>, OnnxError> {
+pub(crate) fn with_random(known: &BTreeMap<String, Value>) -> Result<BTreeMap<String, Value>, OnnxError> {
     let unknown = known.iter().filter(|(_, value)| value.data.is_none());
     let types = unknown.map(|(name, value)| (name.as_str(), (value.element, value.shape.clone()))).collect();
     let random = random_inputs::tensors(&types, 0, DEFAULT_MEMORY_LIMIT)?;
@@ -147,7 +150,7 @@ pub(crate) fn filled(known: &BTreeMap<String, Value>) -> Result<BTreeMap<String,
 }
 
 /// Multiplies all floats of a value.
-pub(crate) fn scale(value: &mut Value, factor: f64) {
+pub(crate) fn multiply(value: &mut Value, factor: f64) {
     if let Some(Values::Floats(floats)) = &mut value.data {
         floats.iter_mut().for_each(|number| *number = round(value.element, *number * factor));
     }

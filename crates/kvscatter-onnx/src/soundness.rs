@@ -19,6 +19,7 @@ use kvscatter::visibility::Visibility;
 use crate::convert::{Limits, RingSize};
 use crate::decoder::{Cache, Decoder, Hazard, PrefixMask, Step, WrongSlot};
 use crate::fold::signed;
+use crate::onnx_attention::{KEYS, MASK, NONPAD_KV_SEQLEN, PAST_KEYS, VALUES};
 use crate::{ExternalData, Graph, Model, Node, NodeLabel};
 use seen::{Evaluation, Reading};
 
@@ -27,13 +28,6 @@ const MAX_MASKS: usize = 16;
 
 /// The largest number of elements of a mask that is evaluated for a long step.
 const MAX_ELEMENTS: usize = 1 << 18;
-
-/// The indices of the inputs of `Attention`.
-const KEYS: usize = 1;
-const VALUES: usize = 2;
-const MASK: usize = 3;
-const PAST_KEYS: usize = 4;
-const NONPAD_KV_SEQLEN: usize = 6;
 
 /// The index of the input of `TensorScatter`.
 const WRITE_INDICES: usize = 2;

@@ -1,7 +1,7 @@
 //! Expresses operators of ONNX Runtime in operators of ONNX.
 //!
 //! Exporters for ONNX Runtime write operators of the domain `com.microsoft`, and other engines refuse them.
-//! Each operator in the [table](rule::rule) becomes standard nodes that compute the same. A cache that
+//! Each operator in the [table](form::standard_form) becomes standard nodes that compute the same. A cache that
 //! `GroupQueryAttention` or `MultiHeadAttention` writes is then appended by `Attention`, so that the
 //! [conversion](crate::convert) can make it static like any other.
 //!
@@ -13,6 +13,7 @@
 mod activation;
 mod attention;
 mod error;
+mod form;
 mod group_query;
 mod matmul;
 mod multi_head;
@@ -20,16 +21,15 @@ mod node;
 mod norm;
 mod proof;
 mod rotary;
-mod rule;
 mod sunk;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use node::{Replacing, Standard};
+use form::{StandardForm, standard_form};
+use node::{Replacing, StandardEditor};
 use proof::FormProofs;
-use rule::{Rule, rule};
 
 use crate::decoder::Decoder;
 use crate::edit::{Editor, Origins};
@@ -42,7 +42,7 @@ pub use error::NoStandardForm;
 
 /// Returns `true` if [`standardize`] replaces a node.
 pub(crate) fn replaces(node: &Node<'_>) -> bool {
-    rule(node).is_some()
+    standard_form(node).is_some()
 }
 
 /// What was replaced in a decoder.
@@ -72,12 +72,12 @@ pub(crate) fn standardize<'m>(
         let present = cache.present_info.shape.as_deref().unwrap_or_default();
         declare(&mut editor, cache.present, present, &cache.known_shape)?;
     }
-    let mut standard = Standard::new(&mut editor);
+    let mut standard = StandardEditor::new(&mut editor);
     let mut proofs = FormProofs::new();
     let mut replaced = BTreeMap::new();
     for node in graph.nodes() {
-        let Some(rule) = rule(node) else { continue };
-        let is_replaced = replace(&mut standard, &mut proofs, (node, &rule), graph, fold);
+        let Some(form) = standard_form(node) else { continue };
+        let is_replaced = replace(&mut standard, &mut proofs, (node, &form), graph, fold);
         if is_replaced.map_err(|error| node.error_within(error))? {
             let count = replaced.entry(node.op_type()).or_default();
             *count = usize::saturating_add(*count, 1);
@@ -91,20 +91,20 @@ pub(crate) fn standardize<'m>(
 
 /// Replaces a node after a proof. Returns `false` if an input of the node is open.
 fn replace<'m>(
-    standard: &mut Standard<'_, '_>,
+    standard: &mut StandardEditor<'_, '_>,
     proofs: &mut FormProofs,
-    (node, rule): (&Node<'m>, &Rule),
+    (node, form): (&Node<'m>, &StandardForm),
     graph: &Graph<'m>,
     fold: &mut Fold<'m>,
 ) -> Result<bool, OnnxError> {
     group_query::check_positions(node, graph)?;
     // A node with an open input, as in a mixture of experts, cannot be proved. It stays.
     let Some(facts) = facts(node, fold)? else { return Ok(false) };
-    let replacing = Replacing { node: node.proto(), facts: &facts };
+    let replacing = Replacing { node: *node, facts: &facts };
     // The proof evaluates nodes that the file does not have.
-    proofs.prove(rule, &replacing).map_err(OnnxError::into_root)?;
-    standard.editor.remove_node(node.index());
-    (rule.replace)(standard, &replacing)?;
+    proofs.prove(form, &replacing).map_err(OnnxError::into_root)?;
+    standard.editor.replacing(node.index());
+    (form.replace)(standard, &replacing)?;
     Ok(true)
 }
 

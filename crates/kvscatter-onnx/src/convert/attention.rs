@@ -14,7 +14,7 @@ mod walk;
 mod whole;
 
 pub(super) use idioms::IDIOMS;
-pub(super) use nodes::{AttentionNode, Attentions, PASTS, Source};
+pub(super) use nodes::{AttentionNode, Attentions, Source};
 pub(super) use site::{CacheRead, End, Factor, Form, Layout, MaskKind, Neutral, Site};
 pub(super) use walk::{Sites, shape_probe};
 pub(super) use whole::WholeCaches;

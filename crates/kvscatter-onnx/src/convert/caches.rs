@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use super::refusal::ConvertRefusal;
 use crate::decoder::{Cache, Decoder, InputRole, UnknownStyle, WriterStyle};
-use crate::{Dimension, Graph, Node, OnnxError, standard};
+use crate::{Dimension, Graph, Node, OnnxError};
 
 /// The rank of a static cache, whose shape is `[batch, heads, max_seq, head size]`.
 pub(super) const RANK: usize = 4;
 pub(super) const AXIS: usize = 2;
 
-/// Checks how the caches are written.
+/// Checks how the caches are written. `is_taken` returns whether the node that writes a cache can be replaced.
 ///
 /// # Errors
 /// Returns a [`ConvertRefusal`] about the caches. Most are wrapped in an error that names the node that
@@ -19,6 +19,7 @@ pub(super) fn check_written(
     graph: &Graph<'_>,
     decoder: &Decoder<'_>,
     max_seq: usize,
+    is_taken: impl Fn(&Cache<'_>) -> bool,
 ) -> Result<(), OnnxError> {
     if max_seq == 0 || i32::try_from(max_seq).is_err() {
         return Err(ConvertRefusal::MaxSeq { max_seq }.into());
@@ -26,8 +27,7 @@ pub(super) fn check_written(
     if let Some(&input) = decoder.from_encoder.first() {
         return Err(ConvertRefusal::EncoderDecoder { input: input.to_owned() }.into());
     }
-    let are_scattered = decoder.caches.iter().all(Cache::is_scattered);
-    each(decoder, |cache| written(cache, max_seq, are_scattered))?;
+    each(decoder, |cache| written(cache, is_taken(cache)))?;
     if let Some(cache) = decoder.unused() {
         let refusal = ConvertRefusal::ResultUnused { past: cache.past.to_owned() };
         return Err(match &cache.writer {
@@ -50,7 +50,7 @@ pub(super) fn check_written(
 /// # Errors
 /// Returns the errors of [`check_written`], and other refusals about the caches.
 pub(super) fn check(graph: &Graph<'_>, decoder: &Decoder<'_>, max_seq: usize) -> Result<(), OnnxError> {
-    check_written(graph, decoder, max_seq)?;
+    check_written(graph, decoder, max_seq, is_appended)?;
     each(decoder, |cache| shaped(cache, max_seq))?;
     check_readers(graph, decoder)?;
     let Some(positions) = decoder.input(InputRole::PositionIds) else { return Ok(()) };
@@ -72,8 +72,13 @@ fn first(graph: &Graph<'_>, refusal: impl Fn(&Node<'_>) -> Option<ConvertRefusal
     refused.map_or(Ok(()), Err)
 }
 
+/// Returns `true` if each step appends rows to a cache.
+pub(super) fn is_appended(cache: &Cache<'_>) -> bool {
+    matches!(cache.style, WriterStyle::Concat | WriterStyle::AttentionPast)
+}
+
 /// Returns the first refusal of a cache, with the node that writes the cache.
-fn each(
+pub(super) fn each(
     decoder: &Decoder<'_>,
     refusal: impl Fn(&Cache<'_>) -> Option<ConvertRefusal>,
 ) -> Result<(), OnnxError> {
@@ -86,27 +91,16 @@ fn each(
 }
 
 /// Returns the reason if the way in which a cache is written prevents the conversion.
-fn written(cache: &Cache<'_>, max_seq: usize, are_scattered: bool) -> Option<ConvertRefusal> {
+fn written(cache: &Cache<'_>, is_taken: bool) -> Option<ConvertRefusal> {
     let past = cache.past.to_owned();
     match &cache.style {
         WriterStyle::TensorScatter(_) => return Some(ConvertRefusal::AlreadyStatic { past }),
-        // These nodes become TensorScatter.
-        _ if are_scattered => match cache.capacity().size() {
-            Some(length) if length != max_seq => {
-                return Some(ConvertRefusal::PastFixed { past, length, max_seq });
-            }
-            _ => {}
-        },
-        // These nodes become standard ones first.
-        _ if cache.writer.as_ref().is_some_and(standard::replaces) => {}
+        _ if is_taken => {}
         WriterStyle::Unknown(why @ UnknownStyle::Cut { .. }) => {
             return Some(ConvertRefusal::Cut { past, reason: why.to_string() });
         }
         WriterStyle::Unknown(why) => return Some(ConvertRefusal::Writer { past, reason: why.to_string() }),
-        WriterStyle::GroupQueryAttention => {
-            return Some(ConvertRefusal::Writer { past, reason: cache.style.to_string() });
-        }
-        WriterStyle::Concat | WriterStyle::AttentionPast => {}
+        style => return Some(ConvertRefusal::Writer { past, reason: style.to_string() }),
     }
     if !cache.earlier.is_empty() {
         return Some(ConvertRefusal::WrittenTwice { past });

@@ -7,5 +7,5 @@
 mod casts;
 mod layout;
 
-pub(super) use casts::with_one_type;
-pub(super) use layout::by_head;
+pub(super) use casts::unify_types;
+pub(super) use layout::change_layouts;

@@ -7,14 +7,15 @@
 //! the cap on the scores. The [proof](proof) then evaluates both on random queries and caches. An attention
 //! whose node is not proved equal stays as it is.
 
+mod fused;
 mod operands;
 mod proof;
 mod region;
 mod sink;
 
-pub(super) use operands::Operands;
+pub(super) use fused::FusedAttention;
 
-use operands::Finder;
+use operands::OperandFinder;
 use proof::FusionProofs;
 use region::regions;
 
@@ -27,7 +28,7 @@ use crate::fold::Fold;
 /// The attention operations that become one node each, and those that stay as they are.
 #[derive(Debug, Default)]
 pub(super) struct Fusions<'m> {
-    pub(super) fused: Vec<Operands<'m>>,
+    pub(super) fused: Vec<FusedAttention<'m>>,
     pub(super) kept: Vec<KeptAttention>,
 }
 
@@ -50,30 +51,30 @@ impl<'m> Fusions<'m> {
             folds.push(fold);
         }
         let Some(first) = folds.first_mut() else { return Ok(Self::default()) };
-        let mut finder = Finder::new(graph, decoder, sites, first, lanes);
+        let mut finder = OperandFinder::new(graph, decoder, sites, first, lanes);
         let mut candidates = Vec::new();
         for end in &sites.ends {
-            let operands = finder.operands(end).and_then(|operands| {
-                let is_wanted = options.may_cap() || !operands.is_capped();
-                if is_wanted { Ok(operands) } else { Err(KeptReason::Softcap) }
+            let fused = finder.fused(end).and_then(|fused| {
+                let is_wanted = options.may_cap() || !fused.is_capped();
+                if is_wanted { Ok(fused) } else { Err(KeptReason::Softcap) }
             });
-            candidates.push((end, operands));
+            candidates.push((end, fused));
         }
-        let found: Vec<_> = candidates.iter().filter_map(|(_, operands)| operands.as_ref().ok()).collect();
+        let found: Vec<_> = candidates.iter().filter_map(|(_, fused)| fused.as_ref().ok()).collect();
         let mut regions = regions(graph, &found, first).into_iter();
         let mut proofs = FusionProofs::new(&exported.model.proto().opset_import, &probes);
         let mut fusions = Self::default();
-        for (end, operands) in candidates {
-            let proved = operands.and_then(|operands| {
+        for (end, fused) in candidates {
+            let proved = fused.and_then(|fused| {
                 let region = regions.next().unwrap_or_default();
                 if let Some(first) = folds.first_mut() {
                     region.check_parameters(first, lanes)?;
                 }
-                proofs.prove(&region, &operands, &mut folds)?;
-                Ok(operands)
+                proofs.prove(&region, &fused, &mut folds)?;
+                Ok(fused)
             });
             match proved {
-                Ok(operands) => fusions.fused.push(operands),
+                Ok(fused) => fusions.fused.push(fused),
                 Err(reason) => {
                     let output = end.node.output(0).unwrap_or_default().to_owned();
                     fusions.kept.push(KeptAttention { output, reason });

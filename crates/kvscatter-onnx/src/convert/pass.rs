@@ -4,7 +4,7 @@ use super::options::ConvertOptions;
 use super::probes::Padding;
 use super::refusal::ConvertError;
 use super::report::{Claim, Report};
-use crate::decoder::Decoder;
+use crate::decoder::{Cache, Decoder};
 use crate::edit::Origins;
 use crate::{Graph, Model, OnnxError};
 
@@ -13,6 +13,10 @@ pub(super) struct Pass {
     pub(super) name: &'static str,
     /// What the change keeps.
     pub(super) claim: Claim,
+    /// Whether the pass makes caches static. The conversion then ends.
+    pub(super) makes_static: bool,
+    /// Whether the pass replaces the node that writes a cache.
+    pub(super) takes: fn(&Decoder<'_>, &Cache<'_>) -> bool,
     pub(super) run: for<'m> fn(&Subject<'_, 'm>) -> Result<Option<Change>, OnnxError>,
 }
 

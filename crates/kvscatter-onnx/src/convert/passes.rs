@@ -13,19 +13,55 @@ use super::pass::{Change, Pass, Subject, at_origin, move_to_origin};
 use super::probes::Padding;
 use super::report::{Claim, PassReport, Report};
 use super::{caches, form, raise_scatters, static_caches, to_standard};
-use crate::decoder::Decoder;
+use crate::decoder::{Cache, Decoder};
 use crate::edit::Origins;
-use crate::{Model, OnnxError, opset};
+use crate::{Model, OnnxError, opset, standard};
 
-/// The passes. A decoder whose scatters were raised has static caches, so the conversion ends. Otherwise the last pass
-/// makes the caches static, and the others bring the decoder into the form that it expects.
-pub(super) const PASSES: [Pass; 6] = [
-    Pass { name: "raise operator set", claim: Claim::Values, run: raise },
-    Pass { name: "raise scatters", claim: Claim::Consecutive, run: raise_scatters::raised },
-    Pass { name: "cache types", claim: Claim::Rounded, run: form::with_one_type },
-    Pass { name: "cache layout", claim: Claim::Values, run: form::by_head },
-    Pass { name: "standard operators", claim: Claim::Values, run: to_standard::replaced },
-    Pass { name: "static caches", claim: Claim::Visible, run: static_caches::converted },
+/// The passes. Those that make caches static come after those that bring a decoder into the form that they expect, but
+/// scatters are raised first, because the other passes expect caches that grow.
+pub(super) static PASSES: [Pass; 6] = [
+    Pass {
+        name: "raise operator set",
+        claim: Claim::Values,
+        makes_static: false,
+        takes: |_, _| false,
+        run: raise_operator_set,
+    },
+    Pass {
+        name: "raise scatters",
+        claim: Claim::Consecutive,
+        makes_static: true,
+        takes: |decoder, _| decoder.caches.iter().all(Cache::is_scattered),
+        run: raise_scatters::raise_scatters,
+    },
+    Pass {
+        name: "cache types",
+        claim: Claim::Rounded,
+        makes_static: false,
+        takes: |_, _| false,
+        run: form::unify_types,
+    },
+    Pass {
+        name: "cache layout",
+        claim: Claim::Values,
+        makes_static: false,
+        takes: |_, _| false,
+        run: form::change_layouts,
+    },
+    Pass {
+        name: "standard operators",
+        claim: Claim::Values,
+        makes_static: false,
+        takes: |_, cache| cache.writer.as_ref().is_some_and(standard::replaces),
+        run: to_standard::standardize,
+    },
+    Pass {
+        name: "static caches",
+        claim: Claim::Visible,
+        makes_static: true,
+        takes: |_, cache| caches::is_appended(cache),
+        run: static_caches::make_static,
+    },
 ];
 
 /// A decoder after several passes.
@@ -42,19 +78,21 @@ pub(super) struct Passed<'m> {
 pub(super) fn run<'m>(
     model: &'m Model,
     options: ConvertOptions,
-    passes: &[Pass],
+    passes: impl IntoIterator<Item = &'static Pass>,
 ) -> Result<Passed<'m>, OnnxError> {
     let exported = model.graph()?;
+    let decoder = Decoder::from_graph(&exported)?;
     // The caches are checked before the operator set is raised, so that the error is about the caches.
     // Raising the operator set fails for many decoders whose caches cannot be converted in any case.
-    caches::check_written(&exported, &Decoder::from_graph(&exported)?, options.max_seq)?;
+    let is_taken = |cache: &Cache<'_>| PASSES.iter().any(|pass| (pass.takes)(&decoder, cache));
+    caches::check_written(&exported, &decoder, options.max_seq, is_taken)?;
     let mut origins = Origins::unchanged(exported.nodes().len());
     let (model, report) = (Cow::Borrowed(model), Report::default());
     let mut passed = Passed { model, padding: Padding::Anywhere, report };
-    let mut open = passes.iter();
-    while open.len() > 0 {
+    let mut open = passes.into_iter().peekable();
+    while open.peek().is_some() {
         let padding = passed.padding;
-        let changed = first_change(&passed.model, options, padding, &mut open);
+        let changed = first_change(&passed.model, options, padding, open.by_ref());
         // Before the first change, an error names a node of the exported model, which may be in a function.
         let is_exported = passed.report.passes.is_empty();
         let place = |error| if is_exported { error } else { at_origin(error, &origins, &exported) };
@@ -63,7 +101,6 @@ pub(super) fn run<'m>(
         origins = change.origins.after(&earlier);
         let Change { what, proof, .. } = change;
         passed.report.passes.push(PassReport { name: pass.name, claim: pass.claim, change: what, proof });
-        let is_last = change.report.is_some();
         if let Some(mut report) = change.report {
             for kept in &mut report.attention.kept {
                 if let KeptReason::Evaluation(error) = &mut kept.reason {
@@ -74,7 +111,7 @@ pub(super) fn run<'m>(
         }
         passed.padding = change.padding.unwrap_or(padding);
         passed.model = Cow::Owned(change.model);
-        if is_last {
+        if pass.makes_static {
             break;
         }
     }
@@ -82,16 +119,16 @@ pub(super) fn run<'m>(
 }
 
 /// Returns the first of the open passes that changes a decoder, and its change.
-fn first_change<'p>(
+fn first_change(
     model: &Model,
     options: ConvertOptions,
     padding: Padding,
-    open: &mut std::slice::Iter<'p, Pass>,
-) -> Result<Option<(&'p Pass, Change)>, OnnxError> {
+    open: impl Iterator<Item = &'static Pass>,
+) -> Result<Option<(&'static Pass, Change)>, OnnxError> {
     let graph = model.graph()?;
     let decoder = Decoder::from_graph(&graph)?;
     let subject = Subject { model, graph: &graph, decoder: &decoder, options, padding };
-    for pass in open.by_ref() {
+    for pass in open {
         if let Some(change) = (pass.run)(&subject)? {
             return Ok(Some((pass, change)));
         }
@@ -100,7 +137,7 @@ fn first_change<'p>(
 }
 
 /// Raises the operator set to the first with `TensorScatter`.
-fn raise(subject: &Subject<'_, '_>) -> Result<Option<Change>, OnnxError> {
+fn raise_operator_set(subject: &Subject<'_, '_>) -> Result<Option<Change>, OnnxError> {
     let mut model = subject.model.clone();
     let raised = opset::upgrade(model.proto_mut(), opset::NEWEST)?;
     if let Some(origins) = raised {
@@ -116,11 +153,13 @@ fn raise(subject: &Subject<'_, '_>) -> Result<Option<Change>, OnnxError> {
 
 #[cfg(test)]
 mod tests {
-    use super::{PASSES, run};
-    use crate::OnnxError;
+    use super::{PASSES, first_change, run};
     use crate::convert::ConvertOptions;
+    use crate::convert::probes::Padding;
+    use crate::decoder::Decoder;
     use crate::proto::FunctionProto;
-    use crate::support::{Nodes, load, opset};
+    use crate::support::{self, Nodes, load, parsed};
+    use crate::{OnnxError, opset};
 
     /// The nodes of a function have other numbers.
     #[test]
@@ -132,10 +171,57 @@ mod tests {
             input: vec!["x".to_owned()],
             output: vec!["y".to_owned()],
             node: Nodes::parse("a = Neg(x); y, mask = Dropout(a)").nodes,
-            opset_import: vec![opset("", 11)],
+            opset_import: vec![support::opset("", 11)],
             ..FunctionProto::default()
         });
         let error = run(&model, ConvertOptions::new(16), &PASSES).err().unwrap();
         assert!(matches!(&error, OnnxError::InNode { node, .. } if node.op_type == "Dropout"), "{error}");
+    }
+
+    /// A value that the exported decoder has too comes from the node that computed it there, and a new value from a
+    /// node of the same layer.
+    #[test]
+    fn new_nodes_come_from_the_nodes_that_they_replace() {
+        let by_token = parsed(
+            "ids: int64[batch, new], first: float[batch, past, 2, 4], second: float[batch, past, 2, 4]",
+            "row = Unsqueeze(Gather(0.5[16, 4], ids), [2])
+            rows = Concat(row, row) {axis=2}
+            length = Shape(first) {start=1, end=2}
+            k = Concat(first, rows) {axis=1}
+            v = Concat(second, rows) {axis=1}
+            y = Add(ReduceSum(k), ReduceSum(Mul(v, Cast(length) {to=float})))",
+            "y: float[], k: float[batch, all, 2, 4], v: float[batch, all, 2, 4]",
+        );
+        let exports = [
+            ("optimum-llama", 5),
+            ("genai-llama-gqa", 4),
+            ("decoders/torch-2.15-llama-static", 1),
+            ("decoders/torchscript-2.15-llama-static", 1),
+        ];
+        let exports = exports.map(|(name, pass)| (name, load(name), pass));
+        for (name, mut model, pass) in exports.into_iter().chain([("by token", by_token, 3)]) {
+            opset::upgrade(model.proto_mut(), opset::NEWEST).unwrap();
+            let pass = PASSES.iter().skip(pass).take(1);
+            let changed = first_change(&model, ConvertOptions::new(16), Padding::Anywhere, pass);
+            let (_, change) = changed.unwrap().unwrap();
+            let [before, after] = [&model, &change.model].map(|model| model.graph().unwrap());
+            let decoder = Decoder::from_graph(&before).unwrap();
+            let mut checked = 0;
+            for node in after.nodes() {
+                let origin = change.origins.index_of(node.index()).unwrap();
+                for output in node.outputs() {
+                    let Some((producer, _)) = before.producer(output) else { continue };
+                    let mut writers = decoder.caches.iter().filter(|cache| cache.present == output);
+                    let is_writer = writers.any(|cache| cache.writer.unwrap().index() == origin);
+                    assert!(
+                        producer.index() == origin || is_writer,
+                        "{name}: {output} of {}",
+                        node.op_type()
+                    );
+                    checked += 1;
+                }
+            }
+            assert!(checked > 0, "{name}");
+        }
     }
 }

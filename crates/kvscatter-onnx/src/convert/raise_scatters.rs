@@ -21,6 +21,7 @@ use std::rc::Rc;
 use kvscatter::ElementType;
 
 use super::pass::{Change, Subject, at_origin};
+use super::refusal::ConvertRefusal;
 use super::report::{AttentionReport, Report};
 use super::rewriter::StaticInputs;
 use super::ring::Slots;
@@ -36,12 +37,19 @@ use step::Setting;
 use write::Write;
 
 /// Replaces the scatters of a decoder of the newest operator set, if scatters write all of its caches.
-pub(super) fn raised(subject: &Subject<'_, '_>) -> Result<Option<Change>, OnnxError> {
+pub(super) fn raise_scatters(subject: &Subject<'_, '_>) -> Result<Option<Change>, OnnxError> {
     let Subject { model, graph, decoder, options, .. } = *subject;
+    let max_seq = options.max_seq;
+    caches::each(decoder, |cache| match cache.capacity().size() {
+        Some(length) if cache.is_scattered() && length != max_seq => {
+            Some(ConvertRefusal::PastFixed { past: cache.past.to_owned(), length, max_seq })
+        }
+        _ => None,
+    })?;
     let scattered = decoder.caches.iter().filter(|cache| cache.is_scattered());
     let writes = scattered.map(|cache| Write::new(graph, cache)).collect::<Result<Vec<_>, _>>()?;
     let [first, ..] = writes.as_slice() else { return Ok(None) };
-    let setting = Setting::new(graph, decoder, first, options.max_seq)?;
+    let setting = Setting::new(graph, decoder, first, max_seq)?;
     let (mut raised, origins, compared) = proved(model, graph, &setting, &writes)?;
     if setting.positions.are_shared {
         // Both evaluations feed this input, which no node reads now.
@@ -62,10 +70,10 @@ pub(super) fn raised(subject: &Subject<'_, '_>) -> Result<Option<Change>, OnnxEr
     let nodes = finished.nodes().iter().filter(|node| node.is("Attention")).count();
     let keys = static_decoder.caches.iter().filter(|cache| cache.part == CachePart::Key).count();
     let attention = AttentionReport { count: keys.max(nodes), nodes, ..AttentionReport::default() };
-    let slots = Slots::linear(options.max_seq);
+    let slots = Slots::linear(max_seq);
     let report = static_caches::basic_report(&static_decoder, slots, inputs, least_onnxruntime);
     let report = Report { attention, ..report };
-    describe(decoder, options.max_seq, &report, &mut raised);
+    describe(decoder, max_seq, &report, &mut raised);
     let change = Change::new(raised, origins).what(format!("{} caches", writes.len()));
     let change = change.proof(format!("slots and values of each sample in {compared} steps"));
     Ok(Some(Change { report: Some(report), ..change }))

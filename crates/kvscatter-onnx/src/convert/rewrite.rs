@@ -9,7 +9,7 @@ use kvscatter::ElementType;
 use super::attention::{Neutral, Sites};
 use super::caches::AXIS;
 use super::exported::Exported;
-use super::fusion::Operands;
+use super::fusion::FusedAttention;
 use super::length::Replacement;
 use super::refusal::ConvertRefusal;
 use super::rewriter::{Rewriter, StaticInputs};
@@ -30,7 +30,7 @@ use crate::{Dimension, OnnxError};
 pub(super) fn rewrite<'m>(
     exported: &Exported<'_, 'm>,
     replacements: &[Replacement<'m>],
-    fused: &[Operands<'_>],
+    fused: &[FusedAttention<'_>],
     slots: Slots<'_>,
     proto: &mut ModelProto,
 ) -> Result<(StaticInputs, Origins), OnnxError> {
@@ -44,8 +44,8 @@ pub(super) fn rewrite<'m>(
     for node in &exported.attentions.nodes {
         attention::rewrite(&mut rewriter, node)?;
     }
-    for operands in fused {
-        attention::fuse(&mut rewriter, operands)?;
+    for attention in fused {
+        attention::fuse(&mut rewriter, attention)?;
     }
     for replacement in replacements {
         replace(&mut rewriter, replacement)?;
@@ -83,11 +83,11 @@ fn rewrite_cache(
         // The nodes between the writer and the present would copy the cache, so the new write produces the
         // present directly.
         rewriter.editor.replace_uses(written, cache.present);
-        while let Some(step) = rewriter.editor.producer(cache.present) {
+        if let Some(step) = rewriter.editor.producer(cache.present) {
             rewriter.editor.remove_node(step);
         }
     }
-    rewriter.editor.remove_node(writer.index());
+    rewriter.editor.replacing(writer.index());
     rewriter.scatter(cache.past, update, cache.present);
     Ok(())
 }
@@ -116,7 +116,7 @@ fn rewrite_masks(rewriter: &mut Rewriter<'_, '_, '_>, sites: &Sites<'_>) -> Resu
         if rewriter.editor.producer(mask.output) != Some(mask.node.index()) {
             continue;
         }
-        rewriter.editor.remove_node(mask.node.index());
+        rewriter.editor.replacing(mask.node.index());
         let scores = passed.get(mask.scores).copied().unwrap_or(mask.scores);
         let element = mask.element;
         let biased = match bias {
@@ -139,7 +139,7 @@ fn rewrite_masks(rewriter: &mut Rewriter<'_, '_, '_>, sites: &Sites<'_>) -> Resu
         let filler = lowest(element).ok_or(ConvertRefusal::ScoresType { element })?;
         let filler = rewriter.editor.float(element, filler)?;
         let visible = rewriter.visible(mask.layout, site.rule().window)?;
-        rewriter.editor.node_with_outputs("Where", &[&visible, &biased, &filler], &[mask.output]);
+        rewriter.editor.add(NewNode::new("Where", &[&visible, &biased, &filler]).outputs(&[mask.output]));
     }
     for (output, scores) in passed {
         rewriter.editor.replace_uses(output, scores);
@@ -154,8 +154,10 @@ fn replace(rewriter: &mut Rewriter<'_, '_, '_>, replacement: &Replacement<'_>) -
         }
         Replacement::Columns { value, .. } => (value, ElementType::Int64),
     };
+    if let Some(producer) = rewriter.editor.producer(value) {
+        rewriter.editor.at(producer);
+    }
     // The new value may depend on inputs of the old value, but not on the old value.
-    rewriter.editor.set_origin(value);
     let new = rewriter.editor.fresh("by_slot");
     rewriter.editor.replace_uses(value, &new);
     let last = match *replacement {

@@ -132,7 +132,7 @@ impl<'e, 'p, 'm> Rewriter<'e, 'p, 'm> {
                 let visible = self.visible_at_rank(RANK, window)?;
                 let shape = self.editor.ints(&[1, i64::try_from(heads).unwrap_or(i64::MAX), 1, 1])?;
                 let repeated = self.shared("Expand", &[&visible, &shape])?;
-                let merged = self.merged(&repeated)?;
+                let merged = self.editor.merge_heads(&repeated)?;
                 self.editor.shared(merged)
             }
         }
@@ -221,14 +221,6 @@ impl<'e, 'p, 'm> Rewriter<'e, 'p, 'm> {
         }
         let name = self.editor.add_input("nonpad_kv_seqlen", ElementType::Int64, &[self.batch]);
         self.nonpad_kv_seqlen.insert(name).clone()
-    }
-
-    /// Returns a node that makes `[batch * heads, ..]` of a value `[batch, heads, ..]`.
-    pub(super) fn merged(&mut self, value: &str) -> Result<NewNode, OnnxError> {
-        let inner = self.editor.shared(NewNode::new("Shape", &[value]).int("start", 2))?;
-        let rows = self.editor.ints(&[-1])?;
-        let shape = self.editor.shared(NewNode::new("Concat", &[&rows, &inner]).int("axis", 0))?;
-        Ok(NewNode::new("Reshape", &[value, &shape]))
     }
 
     fn shared(&mut self, op_type: &str, inputs: &[&str]) -> Result<String, OnnxError> {

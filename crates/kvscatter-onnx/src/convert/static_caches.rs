@@ -8,7 +8,7 @@ use std::ops::RangeInclusive;
 
 use super::equivalence::{Comparison, Correspondence};
 use super::exported::{Exported, Lane};
-use super::fusion::{Fusions, Operands};
+use super::fusion::{FusedAttention, Fusions};
 use super::length::{self, Replacement};
 use super::options::ConvertOptions;
 use super::pass::{Change, Subject, at_origin};
@@ -24,7 +24,7 @@ use crate::fold::{Fold, FoldError};
 use crate::{Graph, Model, OnnxError, RuntimeVersion};
 
 /// Converts a decoder of the newest operator set with standard operators.
-pub(super) fn converted(subject: &Subject<'_, '_>) -> Result<Option<Change>, OnnxError> {
+pub(super) fn make_static(subject: &Subject<'_, '_>) -> Result<Option<Change>, OnnxError> {
     let Subject { model, graph, decoder, options, padding } = *subject;
     caches::check(graph, decoder, options.max_seq)?;
     let mut exported = Exported::new(model, graph, decoder, options.max_seq, padding)?;
@@ -134,7 +134,7 @@ struct Rewritten<'m> {
 fn rewrite<'m>(
     exported: &Exported<'_, 'm>,
     lanes: &mut [Lane<'m>],
-    fused: &[Operands<'m>],
+    fused: &[FusedAttention<'m>],
     options: ConvertOptions,
 ) -> Result<(Rewritten<'m>, Rings, Vec<LinearWindow>), OnnxError> {
     let linear_slots = Slots::linear(exported.max_seq);
@@ -172,7 +172,7 @@ fn compared<'m>(
     rewritten: Rewritten<'m>,
     exported: &Exported<'_, 'm>,
     lanes: &mut [Lane<'m>],
-    fused: &[Operands<'m>],
+    fused: &[FusedAttention<'m>],
     (slots, steps): (Slots<'_>, RangeInclusive<usize>),
 ) -> Result<Rewritten<'m>, OnnxError> {
     let compare =
@@ -199,7 +199,7 @@ impl<'m> Rewritten<'m> {
     fn new(
         exported: &Exported<'_, 'm>,
         replacements: Vec<Replacement<'m>>,
-        fused: &[Operands<'m>],
+        fused: &[FusedAttention<'m>],
         slots: Slots<'_>,
     ) -> Result<Self, OnnxError> {
         let mut model = exported.model.clone();

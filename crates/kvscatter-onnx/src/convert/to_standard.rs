@@ -9,7 +9,7 @@ use crate::fold::Fold;
 use crate::standard::{self, Standardized};
 
 /// Replaces the operators. `GroupQueryAttention` shows where the decoder supports padding.
-pub(super) fn replaced(subject: &Subject<'_, '_>) -> Result<Option<Change>, OnnxError> {
+pub(super) fn standardize(subject: &Subject<'_, '_>) -> Result<Option<Change>, OnnxError> {
     let Subject { model, graph, decoder, options, .. } = *subject;
     if !graph.nodes().iter().any(standard::replaces) {
         return Ok(None);

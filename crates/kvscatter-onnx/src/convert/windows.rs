@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::exported::Exported;
-use super::fusion::Operands;
+use super::fusion::FusedAttention;
 use super::options::WindowedCaches;
 use super::ring::{RingSize, Rings, add_one};
 use super::rule::Rule;
@@ -61,7 +61,7 @@ impl Rings {
     pub(super) fn find(
         exported: &Exported<'_, '_>,
         converted: &Graph<'_>,
-        fused: &[Operands<'_>],
+        fused: &[FusedAttention<'_>],
         wanted: WindowedCaches,
     ) -> (Self, Vec<LinearWindow>) {
         let WindowedCaches::Ring { chunk, rewind } = wanted else { return (Self::default(), Vec::new()) };

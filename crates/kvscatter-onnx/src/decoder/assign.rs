@@ -15,7 +15,7 @@ use super::rotary;
 use super::shown::{self, SlotMask, Trial};
 use super::state::State;
 use super::trace::{MAX_STEPS, Path};
-use super::trial::{Counts, MAX_TRIALS, Setting};
+use super::trial::{Counts, MAX_TRIALS, TrialSetup};
 use crate::fold::Budget;
 use crate::passing::{Passing, keeps_elements};
 use crate::{Dimension, Graph, Node, ValueInfo};
@@ -85,7 +85,7 @@ pub(super) fn assign<'m>(
     });
 
     let (left, budget) = (Cell::new(MAX_TRIALS), Rc::new(Budget::new()));
-    let setting = Setting { graph, caches, states, logits, masks: &masks, left, budget };
+    let setup = TrialSetup { graph, caches, states, logits, masks: &masks, left, budget };
     let written = caches.iter().filter(|cache| cache.is_static()).filter_map(|cache| cache.writer?.input(2));
     let lengths = graph.nodes().iter().filter(|node| node.is("Attention")).filter_map(|node| node.input(6));
     for (role, values) in [
@@ -97,20 +97,20 @@ pub(super) fn assign<'m>(
                 |trial: Trial<'_, '_>| values.iter().all(|value| trial.passes_on(input.value.name, value));
             is_per_sample(&input.value)
                 && !values.is_empty()
-                && setting.trial(inputs, input, Counts::Nothing).is_some_and(passes_on)
+                && setup.trial(inputs, input, Counts::Nothing).is_some_and(passes_on)
         });
     }
     roles.give(InputRole::PositionIds, |inputs, input, _| {
         is_integer(&input.value)
             && rank(&input.value) == Some(2)
-            && setting
+            && setup
                 .trial(inputs, input, Counts::New)
                 .is_some_and(|trial| trial.limits_slots(input.value.name))
     });
     roles.give(InputRole::AttentionMask, |inputs, input, seen| {
         is_by_slot(&input.value)
             && !seen.is_index()
-            && setting
+            && setup
                 .trial(inputs, input, Counts::Total)
                 .is_some_and(|trial| trial.marks_real_tokens(input.value.name))
     });

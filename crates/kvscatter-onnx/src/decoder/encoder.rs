@@ -2,16 +2,13 @@
 
 use std::collections::BTreeSet;
 
+use super::follow::follow;
 use super::part::{by_reader, is_product};
 use super::roles::{Input, InputRole, is_float};
-use super::shown::keeps_scores;
 use super::trace::Path;
 use crate::decoder::CachePart;
-use crate::passing::{moves, passed_on};
+use crate::passing::{OnScores, moves, passed_on};
 use crate::{Graph, Node};
-
-/// The largest number of values that are followed from one input.
-const MAX_VALUES: usize = 64;
 
 /// What a value is in attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -42,43 +39,33 @@ pub(super) fn inputs<'m>(graph: &Graph<'m>, inputs: &[Input<'m>]) -> Vec<&'m str
 /// what is computed from the inputs with a role. If the attention consists of separate nodes, the weights of
 /// keys must multiply values that are not among these, because tokens are also multiplied by other matrices.
 fn is_attended<'m>(graph: &Graph<'m>, input: &'m str, of_decoder: &BTreeSet<&str>) -> bool {
-    let mut pending = vec![(input, Stage::Rows)];
-    let mut seen = BTreeSet::new();
-    while let Some((value, stage)) = pending.pop() {
-        if seen.len() >= MAX_VALUES || !seen.insert((value, stage)) {
-            continue;
+    let mut is_attended = false;
+    follow(graph, input, Stage::Rows, |node, slot, stage| {
+        let slot = slot?;
+        let is_second = slot == 1 || node.is("Einsum");
+        match stage {
+            Stage::Rows if slot == 0 && passes(graph, node) || is_projected(graph, node, slot) => Some(stage),
+            Stage::Rows => match by_reader(graph, node, slot)? {
+                CachePart::Key if is_product(node) => is_second.then_some(Stage::Scores),
+                _ => {
+                    is_attended |= is_second || !is_product(node);
+                    None
+                }
+            },
+            Stage::Scores => match OnScores::from_node(node)? {
+                OnScores::Weighs => Some(Stage::Weights),
+                OnScores::Keeps | OnScores::Masks => Some(stage),
+                OnScores::Reduces => None,
+            },
+            Stage::Weights if is_product(node) => {
+                let values = node.input(usize::from(slot == 0))?;
+                is_attended |= !of_decoder.contains(values);
+                None
+            }
+            Stage::Weights => (moves(node) || node.is("Where")).then_some(stage),
         }
-        for (node, slot) in graph.uses(value).take(MAX_VALUES) {
-            let Some(slot) = slot else { continue };
-            let is_second = slot == 1 || node.is("Einsum");
-            let next = match stage {
-                Stage::Rows if slot == 0 && passes(graph, &node) || is_projected(graph, &node, slot) => {
-                    Some(stage)
-                }
-                Stage::Rows => match by_reader(graph, &node, slot) {
-                    Some(_) if !is_product(&node) => return true,
-                    Some(CachePart::Value) if is_second => return true,
-                    Some(CachePart::Key) if is_second => Some(Stage::Scores),
-                    _ => None,
-                },
-                Stage::Scores if node.is("Softmax") => Some(Stage::Weights),
-                Stage::Scores if keeps_scores(&node) || ["Add", "Where"].iter().any(|op| node.is(op)) => {
-                    Some(stage)
-                }
-                Stage::Weights if is_product(&node) => match node.input(usize::from(slot == 0)) {
-                    Some(values) if !of_decoder.contains(values) => return true,
-                    _ => None,
-                },
-                Stage::Weights if moves(&node) || ["Dropout", "Where"].iter().any(|op| node.is(op)) => {
-                    Some(stage)
-                }
-                Stage::Scores | Stage::Weights => None,
-            };
-            pending
-                .extend(next.into_iter().flat_map(|next| node.outputs().map(move |output| (output, next))));
-        }
-    }
-    false
+    });
+    is_attended
 }
 
 /// Returns `true` if a node passes on elements of its first input.

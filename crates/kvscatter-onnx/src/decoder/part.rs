@@ -1,14 +1,9 @@
 //! Determines whether a cache contains keys or values, from the nodes that read it.
 
-use std::collections::BTreeSet;
-
 use super::cache::{Cache, CachePart, WriterStyle};
+use super::follow::follow;
 use crate::passing::{self, leads_to_product};
 use crate::{Graph, Node};
-
-/// The maximum number of readers that are examined. Caches in real exports reach their attention within a
-/// dozen nodes.
-const MAX_VALUES: usize = 64;
 
 /// Determines the contents of a cache by following it from its writer to the product that uses it.
 ///
@@ -18,31 +13,17 @@ pub(super) fn find(graph: &Graph<'_>, cache: &Cache<'_>) -> CachePart {
     if let Some(part) = cache.writer.as_ref().and_then(|writer| by_writer(graph, cache, writer)) {
         return part;
     }
-    let mut pending = vec![cache.written];
-    let mut seen = BTreeSet::new();
     let (mut found, mut is_split) = (None, false);
-    while let Some(value) = pending.pop() {
-        if seen.len() >= MAX_VALUES || !seen.insert(value) {
-            continue;
-        }
-        for (node, slot) in graph.uses(value).take(MAX_VALUES) {
-            let Some(slot) = slot else { continue };
-            if let Some(part) = by_reader(graph, &node, slot) {
-                // Only a cache that is split can contain both.
-                if !is_split {
-                    return part;
-                }
-                if *found.get_or_insert(part) != part {
-                    return CachePart::Both;
-                }
-            }
-            if leads_to_product(&node) {
-                is_split |= node.is("Split");
-                let parts = if node.is("Split") { node.proto().output.len() } else { 1 };
-                pending.extend((0..parts).filter_map(|slot| node.output(slot)));
-            }
-        }
-    }
+    follow(graph, cache.written, (), |node, slot, ()| {
+        let part = by_reader(graph, node, slot?);
+        found = match (found, part) {
+            // Only a cache that is split can contain both.
+            (Some(found), Some(part)) if is_split && found != part => Some(CachePart::Both),
+            _ => found.or(part),
+        };
+        is_split |= found.is_none() && node.is("Split");
+        leads_to_product(node).then_some(())
+    });
     found.unwrap_or(CachePart::Unknown)
 }
 
@@ -92,7 +73,9 @@ fn comes_from_softmax(graph: &Graph<'_>, value: &str) -> bool {
         let Some((node, 0)) = graph.producer(value) else { return false };
         let before = match node.op_type() {
             "Softmax" => return true,
-            "Where" => node.input(2),
+            "Where" => {
+                [1, 2].into_iter().filter_map(|slot| node.input(slot)).find(|name| !graph.is_constant(name))
+            }
             _ => node.input(0).filter(|_| passing::moves(&node) && !node.is("Concat")),
         };
         let Some(before) = before else { return false };

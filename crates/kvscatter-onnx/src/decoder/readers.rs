@@ -1,14 +1,10 @@
 //! Finds the nodes that read caches.
 
-use std::collections::BTreeSet;
-
 use super::Decoder;
 use super::cache::Cache;
+use super::follow::follow;
 use crate::Node;
 use crate::passing::keeps_shape;
-
-/// The largest number of values that are followed from one cache.
-const MAX_VALUES: usize = 64;
 
 /// A node that reads a cache, or a cache of another type.
 #[derive(Clone, Copy, Debug)]
@@ -27,22 +23,13 @@ impl<'m> Decoder<'m> {
     /// Returns the nodes that read a cache, after nodes that keep its shape.
     pub(crate) fn readers(&self, cache: &Cache<'m>) -> Vec<CacheReader<'m>> {
         let mut readers = Vec::new();
-        let mut pending = vec![cache.written];
-        let mut seen = BTreeSet::new();
-        while let Some(value) = pending.pop() {
-            if seen.len() >= MAX_VALUES || !seen.insert(value) {
-                continue;
+        follow(&self.graph, cache.written, (), |node, slot, ()| {
+            let is_followed = keeps_shape(node) && slot == Some(0);
+            if !is_followed && !node.reads_shape() {
+                readers.push(CacheReader { node: *node, slot });
             }
-            for (node, slot) in self.graph.uses(value).take(MAX_VALUES) {
-                if node.reads_shape() {
-                    continue;
-                }
-                match keeps_shape(&node) && slot == Some(0) {
-                    true => pending.extend(node.output(0)),
-                    false => readers.push(CacheReader { node, slot }),
-                }
-            }
-        }
+            is_followed.then_some(())
+        });
         readers
     }
 }

@@ -9,7 +9,7 @@ use super::step::{Step, filled};
 use crate::fold::{Budget, Fold, Value, Values, signed};
 use crate::graph::DEFAULT_DOMAIN;
 use crate::mask_elements::{HIDDEN, MaskEffect, last_sizes};
-use crate::passing;
+use crate::passing::{self, OnScores};
 use crate::{Graph, Node};
 
 /// A step of a decoder, with the values of its inputs. What an input means is proven by changing its values.
@@ -58,8 +58,8 @@ enum Shown {
 /// What a value has for each slot.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum PerSlot {
-    Key,
     Score,
+    Key,
 }
 
 impl Shown {
@@ -78,37 +78,26 @@ pub(super) fn masks<'m>(graph: &Graph<'m>, caches: &[Cache<'m>]) -> Vec<SlotMask
         caches.iter().filter_map(|cache| cache.writer).map(|node| node.index()).collect();
     let mut masks = Vec::new();
     for node in graph.nodes() {
-        let input_kind = |slot| per_slot.get(node.input(slot)?).copied();
-        let inputs = node.proto().input.iter().filter_map(|name| per_slot.get(name.as_str()));
-        let any = inputs.copied().max();
-        let result = match node.op_type() {
-            op_type if op_type.ends_with("Attention") => {
-                if writers.contains(&node.index()) || input_kind(1) == Some(PerSlot::Key) {
-                    masks.extend(of_attention(node));
-                }
-                None
+        let kind = |slot| per_slot.get(node.input(slot)?).copied();
+        if node.op_type().ends_with("Attention") {
+            if writers.contains(&node.index()) || kind(1) == Some(PerSlot::Key) {
+                masks.extend(of_attention(node));
             }
-            "Add" if any == Some(PerSlot::Score) => {
-                let operand = node.input(usize::from(input_kind(0) == Some(PerSlot::Score)));
-                masks.extend(operand.map(|value| SlotMask { value, kind: SlotMaskKind::Scores }));
-                any
-            }
-            "Where" if any == Some(PerSlot::Score) => {
-                let shows = input_kind(1) == Some(PerSlot::Score);
-                let filler = node.input(if shows { 2 } else { 1 });
-                masks.extend(node.input(0).zip(filler).map(|(value, filler)| SlotMask {
-                    value,
-                    kind: SlotMaskKind::Condition { shows, filler },
-                }));
-                any
-            }
-            _ if any == Some(PerSlot::Score) => any.filter(|_| keeps_scores(node)),
-            _ if part::is_product(node) => any.map(|_| PerSlot::Score),
-            _ => any.filter(|_| passing::leads_to_product(node)),
-        };
-        if let Some(has) = result {
-            per_slot.extend(node.proto().output.iter().map(|name| (name.as_str(), has)));
+            continue;
         }
+        let read = (0..node.proto().input.len()).filter_map(|slot| Some((kind(slot)?, slot)));
+        // If a node reads both, its result is scores. The first scores are those that it masks.
+        let result = match read.min() {
+            Some((PerSlot::Score, slot)) => {
+                masks.extend(mask_of_scores(node, slot));
+                let keeps = matches!(OnScores::from_node(node), Some(OnScores::Keeps | OnScores::Masks));
+                keeps.then_some(PerSlot::Score)
+            }
+            Some(_) if part::is_product(node) => Some(PerSlot::Score),
+            Some((PerSlot::Key, _)) => passing::leads_to_product(node).then_some(PerSlot::Key),
+            None => None,
+        };
+        per_slot.extend(node.outputs().flat_map(|output| Some((output, result?))));
     }
     masks
 }
@@ -118,6 +107,23 @@ pub(super) fn reading<'m>(graph: &Graph<'m>, masks: &[SlotMask<'m>], input: &'m 
     let computed = graph.computed_from([input]);
     let read: BTreeSet<_> = masks.iter().filter(|mask| computed.contains(mask.value)).copied().collect();
     read.into_iter().collect()
+}
+
+/// Returns the mask of a node that reads scores at this input.
+fn mask_of_scores<'m>(node: &Node<'m>, scores: usize) -> Option<SlotMask<'m>> {
+    if OnScores::from_node(node) != Some(OnScores::Masks) {
+        return None;
+    }
+    let first = node.input(0)?;
+    Some(match scores {
+        _ if node.is("Where") => {
+            let shows = scores == 1;
+            let filler = node.input(if shows { 2 } else { 1 })?;
+            SlotMask { value: first, kind: SlotMaskKind::Condition { shows, filler } }
+        }
+        0 => SlotMask { value: node.input(1)?, kind: SlotMaskKind::Scores },
+        _ => SlotMask { value: first, kind: SlotMaskKind::Scores },
+    })
 }
 
 /// Returns the masks that a node of attention reads.
@@ -131,11 +137,6 @@ fn of_attention<'m>(node: &Node<'m>) -> Vec<SlotMask<'m>> {
         _ => &[],
     };
     slots.iter().filter_map(|&(slot, kind)| Some(SlotMask { value: node.input(slot)?, kind })).collect()
-}
-
-/// Returns `true` if the result of a node is scores if an input is.
-pub(super) fn keeps_scores(node: &Node<'_>) -> bool {
-    passing::moves(node) || ["Mul", "Div", "Tanh", "Max", "Clip"].iter().any(|op_type| node.is(op_type))
 }
 
 impl<'m> Trial<'_, 'm> {

@@ -30,7 +30,7 @@ pub(super) enum Counts {
 }
 
 /// A decoder whose inputs are tried.
-pub(super) struct Setting<'a, 'm> {
+pub(super) struct TrialSetup<'a, 'm> {
     pub(super) graph: &'a Graph<'m>,
     pub(super) caches: &'a [Cache<'m>],
     pub(super) states: &'a [State<'m>],
@@ -49,10 +49,10 @@ struct Sizes<'m> {
     symbols: BTreeMap<&'m str, usize>,
 }
 
-impl<'m> Setting<'_, 'm> {
-    /// Returns a step after which static caches are full. Returns `None` if no more trials are left, if the step or
-    /// its values would be too large, if an input does not declare its rank, or if the tried input does not have one
-    /// row for each sample.
+impl<'m> TrialSetup<'_, 'm> {
+    /// Returns a step after which static caches are full. Returns `None` if no more trials are left, if no mask
+    /// can prove what the tried input means, if the step or its values would be too large, if an input does not declare
+    /// its rank, or if the tried input does not have one row for each sample.
     pub(super) fn trial<'t>(
         &'t self,
         inputs: &[Input<'m>],
@@ -60,6 +60,11 @@ impl<'m> Setting<'_, 'm> {
         counts: Counts,
     ) -> Option<Trial<'t, 'm>> {
         self.left.set(self.left.get().checked_sub(1)?);
+        let masks = shown::reading(self.graph, self.masks, tried.value.name);
+        // Masks prove what inputs of tokens and slots mean. The file may claim any size for the inputs of a step.
+        if masks.is_empty() && counts != Counts::Nothing {
+            return None;
+        }
         let counts = |input: &Input<'_>| match input.role {
             InputRole::TokenIds | InputRole::Embeddings | InputRole::PositionIds => Counts::New,
             InputRole::AttentionMask => Counts::Total,
@@ -98,7 +103,6 @@ impl<'m> Setting<'_, 'm> {
             Some((input.value.name, value))
         };
         let feeds = inputs.iter().map(feed).collect::<Option<_>>()?;
-        let masks = shown::reading(self.graph, self.masks, tried.value.name);
         Some(Trial { graph: self.graph, budget: &self.budget, masks, step: sizes.step, feeds })
     }
 

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::OnnxError;
+use crate::order::sources_first;
 use crate::proto::{GraphProto, NodeProto};
 use crate::{GraphError, graph};
 
@@ -26,7 +27,8 @@ pub(super) fn finish(
 ) -> Result<Vec<usize>, OnnxError> {
     let order = {
         let links = Links::new(&graph.node, removed);
-        links.order(&graph.node, &links.live(graph))?
+        sources_first(links.live(graph), |index| links.sources(index))
+            .map_err(|index| cycle(&graph.node, index))?
     };
     let mut nodes: Vec<Option<NodeProto>> = std::mem::take(&mut graph.node).into_iter().map(Some).collect();
     graph.node = order.iter().filter_map(|&index| nodes.get_mut(index)?.take()).collect();
@@ -82,34 +84,6 @@ impl<'g> Links<'g> {
             }
         }
         live
-    }
-
-    /// Returns the nodes in their current order, but with every node after the nodes that it reads from.
-    fn order(&self, nodes: &[NodeProto], live: &BTreeSet<usize>) -> Result<Vec<usize>, OnnxError> {
-        let (mut order, mut entered, mut done) =
-            (Vec::with_capacity(live.len()), BTreeSet::new(), BTreeSet::new());
-        for &first in live {
-            let mut open = vec![first];
-            while let Some(&index) = open.last() {
-                if done.contains(&index) {
-                    open.pop();
-                } else if entered.insert(index) {
-                    let mut sources: Vec<_> =
-                        self.sources(index).filter(|source| !done.contains(source)).collect();
-                    if let Some(&source) = sources.iter().find(|source| entered.contains(source)) {
-                        return Err(cycle(nodes, source));
-                    }
-                    // The stack's last entry is visited next.
-                    sources.sort_unstable_by(|a, b| b.cmp(a));
-                    open.extend(sources);
-                } else {
-                    open.pop();
-                    done.insert(index);
-                    order.push(index);
-                }
-            }
-        }
-        Ok(order)
     }
 }
 

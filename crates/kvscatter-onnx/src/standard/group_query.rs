@@ -9,8 +9,8 @@
 
 use kvscatter::ElementType;
 
-use super::attention::{Appending, by_head, split};
-use super::node::{Replacing, Standard, no_form};
+use super::attention::Appending;
+use super::node::{Replacing, StandardEditor, no_form};
 use super::rotary::partial;
 use super::sunk;
 use crate::edit::NewNode;
@@ -72,31 +72,31 @@ pub(super) fn check_positions(node: &Node<'_>, graph: &Graph<'_>) -> Result<(), 
 
 /// Replaces the operator.
 pub(super) fn group_query_attention(
-    standard: &mut Standard<'_, '_>,
-    it: &Replacing<'_>,
+    standard: &mut StandardEditor<'_, '_>,
+    old: &Replacing<'_>,
 ) -> Result<(), OnnxError> {
-    check(it)?;
-    let (heads, kv_heads) = (it.int("num_heads", 0)?, it.int("kv_num_heads", 0)?);
-    let step = Step::add(standard, it)?;
-    let attention = if is_shared(it) {
-        shared(standard, it, heads, &step)?
+    check(old)?;
+    let (heads, kv_heads) = (old.int("num_heads", 0)?, old.int("kv_num_heads", 0)?);
+    let step = Step::add(standard, old)?;
+    let attention = if is_shared(old) {
+        shared(standard, old, heads, &step)?
     } else {
-        let [queries, keys, values] = rows(standard, it, heads, kv_heads)?;
-        let queries = positioned(standard, it, &queries, (14, "q_norm_epsilon"), &step)?;
-        let keys = positioned(standard, it, &keys, (15, "k_norm_epsilon"), &step)?;
-        let mask = step.mask(standard, it)?;
-        if has_sink(it)? {
-            return sunk::attention(standard, it, [&queries, &keys, &values], &mask);
+        let [queries, keys, values] = rows(standard, old, heads, kv_heads)?;
+        let queries = positioned(standard, old, &queries, (14, "q_norm_epsilon"), &step)?;
+        let keys = positioned(standard, old, &keys, (15, "k_norm_epsilon"), &step)?;
+        let mask = step.mask(standard, old)?;
+        if has_sink(old)? {
+            return sunk::attention(standard, old, [&queries, &keys, &values], &mask);
         }
         Appending {
             rows: [queries, keys, values],
-            pasts: [it.optional(3), it.optional(4)],
-            presents: [it.output(1), it.output(2)],
+            pasts: [old.optional(3), old.optional(4)],
+            presents: [old.output(1), old.output(2)],
             mask: Some(mask),
-            output: it.output(0),
+            output: old.output(0),
         }
     };
-    let (scale, cap) = (it.scale()?, it.float("softcap", 0.0)?);
+    let (scale, cap) = (old.scale()?, old.float("softcap", 0.0)?);
     attention.add(standard, |node| {
         let node = scale.map_or(node.clone(), |scale| node.float("scale", scale));
         if cap == 0.0 { node } else { node.float("softcap", cap) }
@@ -104,28 +104,27 @@ pub(super) fn group_query_attention(
 }
 
 /// Returns `true` if a part of the weights of each head goes to a sink.
-fn has_sink(it: &Replacing<'_>) -> Result<bool, OnnxError> {
-    Ok(it.optional(11).is_some() || it.int("smooth_softmax", 0)? == 1)
+fn has_sink(old: &Replacing<'_>) -> Result<bool, OnnxError> {
+    Ok(old.optional(11).is_some() || old.int("smooth_softmax", 0)? == 1)
 }
 
 /// Returns `true` if the keys and values have no rows. The past is then the present of another layer, which has
 /// appended the rows of this step.
-fn is_shared(it: &Replacing<'_>) -> bool {
-    [1, 2].into_iter().all(|slot| it.shape(slot).is_ok_and(|shape| shape.get(1) == Some(&0)))
+fn is_shared(old: &Replacing<'_>) -> bool {
+    [1, 2].into_iter().all(|slot| old.shape(slot).is_ok_and(|shape| shape.get(1) == Some(&0)))
 }
 
 /// Returns the attention to the cache of another layer, which has no past. Its presents are copies.
 fn shared<'a>(
-    standard: &mut Standard<'_, '_>,
-    it: &Replacing<'a>,
+    standard: &mut StandardEditor<'_, '_>,
+    old: &Replacing<'a>,
     heads: i64,
     step: &Step,
 ) -> Result<Appending<'a>, OnnxError> {
-    let queries = split(standard, it.input(0)?, heads)?;
-    let queries = by_head(standard, &queries);
-    let queries = positioned(standard, it, &queries, (14, "q_norm_epsilon"), step)?;
-    let (keys, values) = (it.input(3)?, it.input(4)?);
-    for (cache, present) in [(keys, it.output(1)), (values, it.output(2))] {
+    let queries = standard.editor.by_head(old.input(0)?, heads)?;
+    let queries = positioned(standard, old, &queries, (14, "q_norm_epsilon"), step)?;
+    let (keys, values) = (old.input(3)?, old.input(4)?);
+    for (cache, present) in [(keys, old.output(1)), (values, old.output(2))] {
         if !present.is_empty() {
             standard.named(NewNode::new("Identity", &[cache]), present);
         }
@@ -134,42 +133,42 @@ fn shared<'a>(
         rows: [queries, keys.to_owned(), values.to_owned()],
         pasts: [None; 2],
         presents: [""; 2],
-        mask: Some(step.mask(standard, it)?),
-        output: it.output(0),
+        mask: Some(step.mask(standard, old)?),
+        output: old.output(0),
     })
 }
 
 /// Refuses what has no standard form.
-fn check(it: &Replacing<'_>) -> Result<(), OnnxError> {
+fn check(old: &Replacing<'_>) -> Result<(), OnnxError> {
     let refused = |what: &str| Err(no_form(format!("{what} of GroupQueryAttention")));
     for (slot, what) in [(12, "a quantized cache"), (13, "a quantized cache"), (16, "query_seqlens")] {
-        if it.optional(slot).is_some() {
+        if old.optional(slot).is_some() {
             return refused(what);
         }
     }
-    it.only(&INPUTS, &[(0, "output"), (1, "present_key"), (2, "present_value")], &ATTRIBUTES)?;
-    if it.int("causal", 1)? == 0 {
+    old.only(&INPUTS, &[(0, "output"), (1, "present_key"), (2, "present_value")], &ATTRIBUTES)?;
+    if old.int("causal", 1)? == 0 {
         return refused("causal = 0");
     }
     // The operator's window is an int32.
-    match it.int("local_window_size", -1)? {
+    match old.int("local_window_size", -1)? {
         -1 => {}
         size if size > 0 && i32::try_from(size).is_ok() => {}
         size => return refused(&format!("local_window_size = {size}")),
     }
-    if !(-1..=1).contains(&it.int("smooth_softmax", 0)?) {
+    if !(-1..=1).contains(&old.int("smooth_softmax", 0)?) {
         return refused("a smooth_softmax other than 0 and 1");
     }
-    if has_sink(it)? && it.optional(10).is_some() {
+    if has_sink(old)? && old.optional(10).is_some() {
         return refused("a sink beside attention_bias");
     }
-    if has_sink(it)? && (it.optional(3).is_none() || it.optional(4).is_none()) {
+    if has_sink(old)? && (old.optional(3).is_none() || old.optional(4).is_none()) {
         return refused("a sink without a past");
     }
-    if is_shared(it) {
-        return if has_sink(it)? { refused("a sink over the cache of another layer") } else { Ok(()) };
+    if is_shared(old) {
+        return if has_sink(old)? { refused("a sink over the cache of another layer") } else { Ok(()) };
     }
-    if it.optional(3).is_some() != it.has_output(1) || it.optional(4).is_some() != it.has_output(2) {
+    if old.optional(3).is_some() != old.has_output(1) || old.optional(4).is_some() != old.has_output(2) {
         return refused("a past without a present");
     }
     Ok(())
@@ -177,21 +176,21 @@ fn check(it: &Replacing<'_>) -> Result<(), OnnxError> {
 
 /// Adds the new queries, keys and values, `[batch, heads, tokens, head size]`.
 fn rows(
-    standard: &mut Standard<'_, '_>,
-    it: &Replacing<'_>,
+    standard: &mut StandardEditor<'_, '_>,
+    old: &Replacing<'_>,
     heads: i64,
     kv_heads: i64,
 ) -> Result<[String; 3], OnnxError> {
-    let query = it.input(0)?;
-    let parts = match (it.optional(1), it.optional(2)) {
+    let query = old.input(0)?;
+    let parts = match (old.optional(1), old.optional(2)) {
         (Some(key), Some(value)) => [
-            split(standard, query, heads)?,
-            split(standard, key, kv_heads)?,
-            split(standard, value, kv_heads)?,
+            standard.editor.split_heads(query, heads)?,
+            standard.editor.split_heads(key, kv_heads)?,
+            standard.editor.split_heads(value, kv_heads)?,
         ],
         (None, None) => {
             // A row has all heads of queries, then of keys, then of values.
-            let all = split(standard, query, heads.saturating_add(kv_heads.saturating_mul(2)))?;
+            let all = standard.editor.split_heads(query, heads.saturating_add(kv_heads.saturating_mul(2)))?;
             let sizes = standard.editor.ints(&[heads, kv_heads, kv_heads])?;
             let parts = ["queries", "keys", "values"].map(|part| standard.editor.fresh(part));
             let node = NewNode::new("Split", &[&all, &sizes]).int("axis", 2);
@@ -200,41 +199,41 @@ fn rows(
         }
         _ => return Err(no_form("a key without a value of GroupQueryAttention")),
     };
-    Ok(parts.map(|part| by_head(standard, &part)))
+    Ok(parts.map(|part| standard.editor.exchange_heads_and_tokens(&part)))
 }
 
 /// Normalizes and rotates queries or keys.
 fn positioned(
-    standard: &mut Standard<'_, '_>,
-    it: &Replacing<'_>,
+    standard: &mut StandardEditor<'_, '_>,
+    old: &Replacing<'_>,
     rows: &str,
     (norm, epsilon): (usize, &str),
     step: &Step,
 ) -> Result<String, OnnxError> {
     let mut rows = rows.to_owned();
-    if let Some(weight) = it.optional(norm) {
-        let default = it.float("qk_norm_epsilon", 1e-6)?;
+    if let Some(weight) = old.optional(norm) {
+        let default = old.float("qk_norm_epsilon", 1e-6)?;
         let node = NewNode::new("RMSNormalization", &[&rows, weight]);
-        rows = standard.editor.add(node.float("epsilon", it.float(epsilon, default)?));
+        rows = standard.editor.add(node.float("epsilon", old.float(epsilon, default)?));
     }
-    if !it.flag("do_rotary")? {
+    if !old.flag("do_rotary")? {
         return Ok(rows);
     }
-    let columns = it.shape(7)?.last().copied().unwrap_or_default();
-    let mut node = NewNode::new("RotaryEmbedding", &[&rows, it.input(7)?, it.input(8)?, &step.rotated]);
-    if let Some(dim) = partial(columns, head_size(it)?) {
+    let columns = old.shape(7)?.last().copied().unwrap_or_default();
+    let mut node = NewNode::new("RotaryEmbedding", &[&rows, old.input(7)?, old.input(8)?, &step.rotated]);
+    if let Some(dim) = partial(columns, head_size(old)?) {
         node = node.int("rotary_embedding_dim", dim);
     }
-    if it.flag("rotary_interleaved")? {
+    if old.flag("rotary_interleaved")? {
         node = node.int("interleaved", 1);
     }
     Ok(standard.editor.add(node))
 }
 
-fn head_size(it: &Replacing<'_>) -> Result<usize, OnnxError> {
-    let hidden = it.shape(0)?.last().copied().unwrap_or_default();
-    let (heads, kv_heads) = (it.int("num_heads", 0)?, it.int("kv_num_heads", 0)?);
-    let shares = match it.optional(1) {
+fn head_size(old: &Replacing<'_>) -> Result<usize, OnnxError> {
+    let hidden = old.shape(0)?.last().copied().unwrap_or_default();
+    let (heads, kv_heads) = (old.int("num_heads", 0)?, old.int("kv_num_heads", 0)?);
+    let shares = match old.optional(1) {
         Some(_) => heads,
         None => heads.saturating_add(kv_heads.saturating_mul(2)),
     };
@@ -255,14 +254,14 @@ struct Step {
 }
 
 impl Step {
-    fn add(standard: &mut Standard<'_, '_>, it: &Replacing<'_>) -> Result<Self, OnnxError> {
-        let (query, seqlens, total) = (it.input(0)?, it.input(5)?, it.input(6)?);
+    fn add(standard: &mut StandardEditor<'_, '_>, old: &Replacing<'_>) -> Result<Self, OnnxError> {
+        let (query, seqlens, total) = (old.input(0)?, old.input(5)?, old.input(6)?);
         // Layers have equally many tokens, but each reads another query.
-        let tokens = it.shape(0)?.get(1).copied().unwrap_or_default().to_string();
+        let tokens = old.shape(0)?.get(1).copied().unwrap_or_default().to_string();
         let key = [tokens, seqlens.to_owned(), total.to_owned()];
         let [tokens, ..] = &key;
-        let to_int64 = |standard: &mut Standard<'_, '_>, slot: usize, value: &str| {
-            it.element(slot).map(|element| standard.editor.cast(value, element, ElementType::Int64))
+        let to_int64 = |standard: &mut StandardEditor<'_, '_>, slot: usize, value: &str| {
+            old.element(slot).map(|element| standard.editor.cast(value, element, ElementType::Int64))
         };
         let last = standard.shared(&["last", tokens, seqlens, total], |standard| {
             let seqlens = to_int64(standard, 5, seqlens)?;
@@ -289,14 +288,14 @@ impl Step {
         })?;
         // The first run uses only the first position, as an offset for all samples. The positions of a first
         // run are consecutive, so all of them can be used.
-        let rotated = it.optional(9).map_or_else(|| slots.clone(), str::to_owned);
+        let rotated = old.optional(9).map_or_else(|| slots.clone(), str::to_owned);
         Ok(Self { key, last, total: all, slots, rotated })
     }
 
     /// Adds the mask `[batch, 1, tokens, all tokens]`. It is a number for each head if the operator adds a
     /// bias.
-    fn mask(&self, standard: &mut Standard<'_, '_>, it: &Replacing<'_>) -> Result<String, OnnxError> {
-        let window = it.int("local_window_size", -1)?;
+    fn mask(&self, standard: &mut StandardEditor<'_, '_>, old: &Replacing<'_>) -> Result<String, OnnxError> {
+        let window = old.int("local_window_size", -1)?;
         let [tokens, seqlens, total] = self.key.each_ref().map(String::as_str);
         let visible =
             standard.shared(&["visible", tokens, seqlens, total, &window.to_string()], |standard| {
@@ -316,8 +315,8 @@ impl Step {
                 let near = editor.node("Greater", &[&slots, &before]);
                 Ok(editor.node("And", &[&visible, &near]))
             })?;
-        let Some(bias) = it.optional(10) else { return Ok(visible) };
-        let hidden = standard.editor.float(it.element(10)?, f64::NEG_INFINITY)?;
+        let Some(bias) = old.optional(10) else { return Ok(visible) };
+        let hidden = standard.editor.float(old.element(10)?, f64::NEG_INFINITY)?;
         Ok(standard.editor.node("Where", &[&visible, bias, &hidden]))
     }
 }

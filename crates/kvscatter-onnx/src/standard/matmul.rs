@@ -1,27 +1,27 @@
 //! Products of matrices.
 
-use super::node::{Replacing, Standard};
+use super::node::{Replacing, StandardEditor};
 use crate::OnnxError;
 use crate::edit::NewNode;
 
 /// Replaces `FusedMatMul`: a product whose operands may be transposed, times a number.
-pub(super) fn fused(standard: &mut Standard<'_, '_>, it: &Replacing<'_>) -> Result<(), OnnxError> {
-    it.only(
+pub(super) fn fused(standard: &mut StandardEditor<'_, '_>, old: &Replacing<'_>) -> Result<(), OnnxError> {
+    old.only(
         &[(0, "A"), (1, "B")],
         &[(0, "Y")],
         &["alpha", "transA", "transB", "transBatchA", "transBatchB"],
     )?;
-    let left = operand(standard, it, 0, ["transBatchA", "transA"])?;
-    let right = operand(standard, it, 1, ["transBatchB", "transB"])?;
+    let left = operand(standard, old, 0, ["transBatchA", "transA"])?;
+    let right = operand(standard, old, 1, ["transBatchB", "transB"])?;
     let product = NewNode::new("MatMul", &[&left, &right]);
-    let alpha = f64::from(it.float("alpha", 1.0)?);
+    let alpha = f64::from(old.float("alpha", 1.0)?);
     if alpha == 1.0 {
-        standard.named(product, it.output(0));
+        standard.named(product, old.output(0));
         return Ok(());
     }
     let product = standard.editor.add(product);
-    let alpha = standard.editor.float(it.element(0)?, alpha)?;
-    standard.named(NewNode::new("Mul", &[&product, &alpha]), it.output(0));
+    let alpha = standard.editor.float(old.element(0)?, alpha)?;
+    standard.named(NewNode::new("Mul", &[&product, &alpha]), old.output(0));
     Ok(())
 }
 
@@ -30,21 +30,21 @@ pub(super) fn fused(standard: &mut Standard<'_, '_>, it: &Replacing<'_>) -> Resu
 /// `transBatch` moves the first axis to the end of the batch's axes, and `trans` exchanges the last two
 /// axes after that.
 fn operand(
-    standard: &mut Standard<'_, '_>,
-    it: &Replacing<'_>,
+    standard: &mut StandardEditor<'_, '_>,
+    old: &Replacing<'_>,
     slot: usize,
     [trans_batch, trans]: [&str; 2],
 ) -> Result<String, OnnxError> {
-    let value = it.input(slot)?;
-    let rank = it.shape(slot)?.len();
+    let value = old.input(slot)?;
+    let rank = old.shape(slot)?.len();
     let mut perm: Vec<i64> = (0..).take(rank).collect();
     let last = rank.saturating_sub(1);
-    if it.int(trans_batch, 0)? != 0
+    if old.int(trans_batch, 0)? != 0
         && let Some(batch) = perm.get_mut(..last).filter(|batch| !batch.is_empty())
     {
         batch.rotate_left(1);
     }
-    if it.int(trans, 0)? != 0 && last > 0 {
+    if old.int(trans, 0)? != 0 && last > 0 {
         perm.swap(last.saturating_sub(1), last);
     }
     if perm.is_sorted() {

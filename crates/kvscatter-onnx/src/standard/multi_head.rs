@@ -2,8 +2,8 @@
 
 use kvscatter::ElementType;
 
-use super::attention::{Appending, by_head, split};
-use super::node::{Replacing, Standard, no_form};
+use super::attention::Appending;
+use super::node::{Replacing, StandardEditor, no_form};
 use crate::OnnxError;
 use crate::edit::NewNode;
 
@@ -21,44 +21,41 @@ const INPUTS: [(usize, &str); 8] = [
 
 /// Replaces the operator.
 pub(super) fn multi_head_attention(
-    standard: &mut Standard<'_, '_>,
-    it: &Replacing<'_>,
+    standard: &mut StandardEditor<'_, '_>,
+    old: &Replacing<'_>,
 ) -> Result<(), OnnxError> {
     let refused = |what: &str| Err(no_form(format!("{what} of MultiHeadAttention")));
-    it.only(
+    old.only(
         &INPUTS,
         &[(0, "output"), (1, "present_key"), (2, "present_value")],
         &["num_heads", "scale", "unidirectional", "mask_filter_value"],
     )?;
-    if it.optional(6).is_some() != it.has_output(1) || it.optional(7).is_some() != it.has_output(2) {
+    if old.optional(6).is_some() != old.has_output(1) || old.optional(7).is_some() != old.has_output(2) {
         return refused("a past without a present");
     }
-    if it.optional(1).is_none() || it.optional(2).is_none() {
+    if old.optional(1).is_none() || old.optional(2).is_none() {
         return refused("packed queries, keys and values");
     }
-    let heads = it.int("num_heads", 0)?;
-    let projected = match it.optional(3) {
-        None => [it.input(0)?, it.input(1)?, it.input(2)?].map(str::to_owned),
-        Some(bias) => biased(standard, it, bias)?,
+    let heads = old.int("num_heads", 0)?;
+    let projected = match old.optional(3) {
+        None => [old.input(0)?, old.input(1)?, old.input(2)?].map(str::to_owned),
+        Some(bias) => biased(standard, old, bias)?,
     };
     let mut rows = [const { String::new() }; 3];
     for (slot, (row, value)) in rows.iter_mut().zip(&projected).enumerate() {
-        *row = match it.shape(slot)?.len() {
+        *row = match old.shape(slot)?.len() {
             4 => value.clone(),
-            _ => {
-                let split = split(standard, value, heads)?;
-                by_head(standard, &split)
-            }
+            _ => standard.editor.by_head(value, heads)?,
         };
     }
     let attention = Appending {
         rows,
-        pasts: [it.optional(6), it.optional(7)],
-        presents: [it.output(1), it.output(2)],
-        mask: mask(standard, it)?,
-        output: it.output(0),
+        pasts: [old.optional(6), old.optional(7)],
+        presents: [old.output(1), old.output(2)],
+        mask: mask(standard, old)?,
+        output: old.output(0),
     };
-    let (scale, is_causal) = (it.scale()?, it.flag("unidirectional")?);
+    let (scale, is_causal) = (old.scale()?, old.flag("unidirectional")?);
     attention.add(standard, |node| {
         let node = scale.map_or(node.clone(), |scale| node.float("scale", scale));
         if is_causal { node.int("is_causal", 1) } else { node }
@@ -66,10 +63,14 @@ pub(super) fn multi_head_attention(
 }
 
 /// Adds the bias of the projections, which has one part for each of queries, keys and values.
-fn biased(standard: &mut Standard<'_, '_>, it: &Replacing<'_>, bias: &str) -> Result<[String; 3], OnnxError> {
+fn biased(
+    standard: &mut StandardEditor<'_, '_>,
+    old: &Replacing<'_>,
+    bias: &str,
+) -> Result<[String; 3], OnnxError> {
     let mut sizes = Vec::new();
     for slot in 0..3 {
-        let &[_, _, hidden] = it.shape(slot)? else {
+        let &[_, _, hidden] = old.shape(slot)? else {
             return Err(no_form("a bias with keys of rank 4 of MultiHeadAttention"));
         };
         sizes.push(i64::try_from(hidden).unwrap_or(i64::MAX));
@@ -80,21 +81,21 @@ fn biased(standard: &mut Standard<'_, '_>, it: &Replacing<'_>, bias: &str) -> Re
     standard.editor.add(node.outputs(&parts.each_ref().map(String::as_str)));
     let mut biased = [const { String::new() }; 3];
     for (slot, (value, part)) in biased.iter_mut().zip(&parts).enumerate() {
-        *value = standard.editor.node("Add", &[it.input(slot)?, part]);
+        *value = standard.editor.node("Add", &[old.input(slot)?, part]);
     }
     Ok(biased)
 }
 
 /// Adds the numbers that are added to the scores: those of `attention_bias`, and a very negative one for keys
 /// that are padding.
-fn mask(standard: &mut Standard<'_, '_>, it: &Replacing<'_>) -> Result<Option<String>, OnnxError> {
-    let added = it.optional(5);
-    let Some(padding) = it.optional(4) else { return Ok(added.map(str::to_owned)) };
-    if it.shape(4)?.len() != 2 {
+fn mask(standard: &mut StandardEditor<'_, '_>, old: &Replacing<'_>) -> Result<Option<String>, OnnxError> {
+    let added = old.optional(5);
+    let Some(padding) = old.optional(4) else { return Ok(added.map(str::to_owned)) };
+    if old.shape(4)?.len() != 2 {
         return Err(no_form("a key_padding_mask that is not [batch, keys] of MultiHeadAttention"));
     }
-    let element = it.element(0)?;
-    let filler = f64::from(it.float("mask_filter_value", -10000.0)?);
+    let element = old.element(0)?;
+    let filler = f64::from(old.float("mask_filter_value", -10000.0)?);
     let padded =
         standard.shared(&["padding", padding, &filler.to_string(), &element.to_string()], |standard| {
             let editor = &mut standard.editor;

@@ -5,15 +5,14 @@ use std::collections::BTreeMap;
 use kvscatter::ElementType;
 
 use super::error::NoStandardForm;
-use crate::OnnxError;
 use crate::edit::{Editor, NewNode};
 use crate::fold::Value;
-use crate::proto::{AttributeProto, NodeProto};
-use crate::{GraphError, attribute};
+use crate::proto::AttributeProto;
+use crate::{GraphError, Node, OnnxError};
 
 /// A node that is being replaced.
 pub(super) struct Replacing<'a> {
-    pub(super) node: &'a NodeProto,
+    pub(super) node: Node<'a>,
     /// What is known about each input. An absent input is `None`.
     pub(super) facts: &'a [Option<Value>],
 }
@@ -21,7 +20,7 @@ pub(super) struct Replacing<'a> {
 impl<'a> Replacing<'a> {
     /// Returns the name of an input that may be absent.
     pub(super) fn optional(&self, slot: usize) -> Option<&'a str> {
-        self.node.input.get(slot).map(String::as_str).filter(|name| !name.is_empty())
+        self.node.input(slot)
     }
 
     /// Returns the name of an input.
@@ -34,7 +33,7 @@ impl<'a> Replacing<'a> {
 
     /// Returns the name of an output, or the empty string if it is absent.
     pub(super) fn output(&self, slot: usize) -> &'a str {
-        self.node.output.get(slot).map(String::as_str).unwrap_or_default()
+        self.node.output(slot).unwrap_or_default()
     }
 
     /// Returns `true` if an output has a name.
@@ -63,12 +62,8 @@ impl<'a> Replacing<'a> {
         fact.ok_or(GraphError::InputAbsent { index: slot }.into())
     }
 
-    pub(super) fn attribute(&self, name: &str) -> Option<&'a AttributeProto> {
-        self.node.attribute.iter().find(|attribute| attribute.name.as_deref() == Some(name))
-    }
-
     pub(super) fn int(&self, name: &str, default: i64) -> Result<i64, OnnxError> {
-        self.attribute(name).map_or(Ok(default), attribute::int)
+        Ok(self.node.int(name)?.unwrap_or(default))
     }
 
     /// Returns an attribute that is 0 or 1, and 0 if it is absent.
@@ -79,10 +74,7 @@ impl<'a> Replacing<'a> {
         match self.int(name, 0)? {
             0 => Ok(false),
             1 => Ok(true),
-            value => {
-                let op_type = self.node.op_type.as_deref().unwrap_or_default();
-                Err(no_form(format!("{name} = {value} of {op_type}")))
-            }
+            value => Err(no_form(format!("{name} = {value} of {}", self.node.op_type()))),
         }
     }
 
@@ -94,18 +86,15 @@ impl<'a> Replacing<'a> {
         match self.float("scale", 0.0)? {
             0.0 => Ok(None),
             scale if scale > 0.0 && scale.is_finite() => Ok(Some(scale)),
-            scale => {
-                let op_type = self.node.op_type.as_deref().unwrap_or_default();
-                Err(no_form(format!("scale = {scale} of {op_type}")))
-            }
+            scale => Err(no_form(format!("scale = {scale} of {}", self.node.op_type()))),
         }
     }
 
     pub(super) fn float(&self, name: &str, default: f32) -> Result<f32, OnnxError> {
-        self.attribute(name).map_or(Ok(default), attribute::float)
+        Ok(self.node.float(name)?.unwrap_or(default))
     }
 
-    /// Refuses inputs, outputs and attributes that the rule does not handle, so that none is lost.
+    /// Refuses inputs, outputs and attributes that a form does not handle, so that none is lost.
     ///
     /// # Errors
     /// Returns [`NoStandardForm::Form`].
@@ -115,14 +104,14 @@ impl<'a> Replacing<'a> {
         outputs: &[(usize, &str)],
         attributes: &[&str],
     ) -> Result<(), OnnxError> {
-        let [inputs, outputs] =
-            [(inputs, &self.node.input), (outputs, &self.node.output)].map(|(known, all)| {
-                let named = all.iter().enumerate().filter(|(_, name)| !name.is_empty());
-                let mut unknown =
-                    named.map(|(slot, _)| slot).filter(|slot| known.iter().all(|(it, _)| it != slot));
-                unknown.next()
-            });
-        let op_type = self.node.op_type.as_deref().unwrap_or_default();
+        let proto = self.node.proto();
+        let [inputs, outputs] = [(inputs, &proto.input), (outputs, &proto.output)].map(|(known, all)| {
+            let named = all.iter().enumerate().filter(|(_, name)| !name.is_empty());
+            let mut unknown =
+                named.map(|(slot, _)| slot).filter(|slot| known.iter().all(|(known, _)| known != slot));
+            unknown.next()
+        });
+        let op_type = self.node.op_type();
         if let Some(slot) = inputs {
             return Err(no_form(format!("input {slot} of {op_type}")));
         }
@@ -130,7 +119,7 @@ impl<'a> Replacing<'a> {
             return Err(no_form(format!("output {slot} of {op_type}")));
         }
         let name = |attribute: &'a AttributeProto| attribute.name.as_deref().unwrap_or_default();
-        match self.node.attribute.iter().map(name).find(|name| !attributes.contains(name)) {
+        match proto.attribute.iter().map(name).find(|name| !attributes.contains(name)) {
             Some(name) => Err(no_form(format!("attribute {name:?} of {op_type}"))),
             None => Ok(()),
         }
@@ -143,13 +132,13 @@ pub(super) fn no_form(what: impl Into<String>) -> OnnxError {
 }
 
 /// The graph in which nodes are replaced, and values that several of them share.
-pub(super) struct Standard<'e, 'p> {
+pub(super) struct StandardEditor<'e, 'p> {
     pub(super) editor: &'e mut Editor<'p>,
     /// Values that layers share, by what they depend on.
     shared: BTreeMap<Vec<String>, String>,
 }
 
-impl<'e, 'p> Standard<'e, 'p> {
+impl<'e, 'p> StandardEditor<'e, 'p> {
     pub(super) fn new(editor: &'e mut Editor<'p>) -> Self {
         Self { editor, shared: BTreeMap::new() }
     }

@@ -1,16 +1,16 @@
-//! Proves that the nodes of a rule compute the same as the node that they replace.
+//! Proves that the nodes of a standard form compute the same as the node that they replace.
 
 use std::collections::BTreeMap;
 
 use super::error::NoStandardForm;
-use super::node::{Replacing, Standard};
-use super::rule::Rule;
+use super::form::StandardForm;
+use super::node::{Replacing, StandardEditor};
 use crate::edit::Editor;
 use crate::fold::{MAX_VALUES, Value, Values};
 use crate::graph::{DEFAULT_DOMAIN, full_domain};
 use crate::proto::{ModelProto, NodeProto, OperatorSetIdProto};
-use crate::prove::{Case, Inequality, Prover, Question, filled, model, scale};
-use crate::{OnnxError, opset};
+use crate::prove::{Case, Excerpt, Inequality, Prover, Question, multiply, with_random};
+use crate::{Graph, OnnxError, opset};
 
 /// The largest dimension of a value if the proof may choose it.
 const SCALED: usize = 12;
@@ -33,14 +33,14 @@ impl FormProofs {
         Self(Prover::new(REMEMBERED))
     }
 
-    /// Checks that a rule's nodes compute the same as the node, for every output that has elements.
+    /// Checks that a form's nodes compute the same as the node, for every output that has elements.
     ///
     /// # Errors
-    /// * Returns [`NoStandardForm`] if they do not, or if the rule has no form for the node.
+    /// * Returns [`NoStandardForm`] if they do not, or if the node has no standard form.
     /// * Returns the errors of the evaluation.
-    pub(super) fn prove(&mut self, rule: &Rule, replacing: &Replacing<'_>) -> Result<(), OnnxError> {
-        let question = question(rule, replacing)?;
-        let outputs = replacing.node.output.iter().enumerate().filter(|(_, name)| !name.is_empty());
+    pub(super) fn prove(&mut self, form: &StandardForm, replacing: &Replacing<'_>) -> Result<(), OnnxError> {
+        let question = question(form, replacing)?;
+        let outputs = replacing.node.proto().output.iter().enumerate().filter(|(_, name)| !name.is_empty());
         let slots: Vec<_> = outputs.map(|(slot, _)| slot).collect();
         let slot = |output: usize| slots.get(output).copied().unwrap_or(output);
         let differs = |output, difference| NoStandardForm::Differs { output: slot(output), difference };
@@ -53,62 +53,47 @@ impl FormProofs {
     }
 }
 
-/// Returns the question about a small node of the same kind. Names depend only on the positions of inputs and outputs.
-fn question(rule: &Rule, replacing: &Replacing<'_>) -> Result<Question, OnnxError> {
-    let node = anonymous(replacing.node);
-    let facts = replacing.facts.iter().map(|fact| fact.as_ref().map(|fact| scaled(rule, fact)).transpose());
+/// Returns the question about a small node of the same kind.
+fn question(form: &StandardForm, replacing: &Replacing<'_>) -> Result<Question, OnnxError> {
+    let before = node_model(replacing.node.proto());
+    let facts = replacing.facts.iter().map(|fact| fact.as_ref().map(|fact| scaled(form, fact)).transpose());
     let facts: Vec<_> = facts.collect::<Result<_, _>>()?;
-    let before = single(&node);
     let mut after = before.clone();
     let mut editor = Editor::new(&mut after)?;
     editor.remove_node(0);
-    (rule.replace)(&mut Standard::new(&mut editor), &Replacing { node: &node, facts: &facts })?;
+    let mut known = BTreeMap::new();
+    for &node in Graph::new(&before)?.nodes() {
+        (form.replace)(&mut StandardEditor::new(&mut editor), &Replacing { node, facts: &facts })?;
+        let inputs = node.inputs().zip(&facts);
+        known.extend(inputs.filter_map(|(name, fact)| Some((name?.to_owned(), fact.clone()?))));
+    }
     editor.finish()?;
-    let known = node.input.into_iter().zip(facts);
-    let known: BTreeMap<_, _> = known.filter_map(|(name, fact)| Some((name, fact?))).collect();
     Ok(Question { before, after, known: vec![known], rounded: None })
 }
 
 /// Returns the known values with random ones of each magnitude.
 fn cases(question: &Question) -> Result<Vec<Case>, OnnxError> {
     let mut cases = Vec::new();
-    for (known, magnitude) in question.known.iter().flat_map(|known| MAGNITUDES.map(|it| (known, it))) {
+    for (known, magnitude) in
+        question.known.iter().flat_map(|known| MAGNITUDES.map(|magnitude| (known, magnitude)))
+    {
         let unknown = || known.iter().filter(|(_, fact)| fact.data.is_none());
         if let Some(large) = unknown().map(|(_, fact)| fact.len()).find(|&len| len > MAX_VALUES) {
             return Err(NoStandardForm::Form { what: format!("a value of {large} elements") }.into());
         }
-        let mut given = filled(known)?;
+        let mut given = with_random(known)?;
         for (name, _) in unknown() {
-            given.entry(name.clone()).and_modify(|value| scale(value, magnitude));
+            given.entry(name.clone()).and_modify(|value| multiply(value, magnitude));
         }
         cases.push(Case { given, rows: None });
     }
     Ok(cases)
 }
 
-/// Returns the node with names that depend only on the positions of its inputs and outputs.
-fn anonymous(node: &NodeProto) -> NodeProto {
-    let renamed = |names: &[String], prefix: &str| {
-        let name = |(slot, name): (usize, &String)| match name.is_empty() {
-            true => String::new(),
-            false => format!("{prefix}{slot}"),
-        };
-        names.iter().enumerate().map(name).collect()
-    };
-    NodeProto {
-        input: renamed(&node.input, "input"),
-        output: renamed(&node.output, "output"),
-        op_type: node.op_type.clone(),
-        domain: node.domain.clone(),
-        attribute: node.attribute.clone(),
-        ..NodeProto::default()
-    }
-}
-
 /// Returns what is known about an input of a small node of the same kind.
-fn scaled(rule: &Rule, fact: &Value) -> Result<Value, OnnxError> {
+fn scaled(form: &StandardForm, fact: &Value) -> Result<Value, OnnxError> {
     let mut shape = fact.shape.clone();
-    if rule.is_scalable {
+    if form.is_scalable {
         shape.iter_mut().for_each(|size| *size = (*size).min(SCALED));
     } else if let [rows, _] = shape.as_mut_slice() {
         *rows = (*rows).min(ROWS);
@@ -118,19 +103,19 @@ fn scaled(rule: &Rule, fact: &Value) -> Result<Value, OnnxError> {
     Value::new(fact.element, shape, fact.data.clone().filter(|_| is_kept))
 }
 
-/// Creates a model of one node.
-fn single(node: &NodeProto) -> ModelProto {
-    let import = |domain: &str, version| OperatorSetIdProto {
-        domain: Some(domain.to_owned()),
-        version: Some(version),
-        ..OperatorSetIdProto::default()
-    };
-    let mut imports = vec![import("", opset::NEWEST)];
+/// Returns a model of one node. Names depend only on the positions of inputs and outputs.
+pub(super) fn node_model(node: &NodeProto) -> ModelProto {
+    let mut imports = vec![OperatorSetIdProto::new("", opset::NEWEST)];
     let domain = full_domain(node.domain.as_deref());
     if domain != DEFAULT_DOMAIN {
-        imports.push(import(domain, 1));
+        imports.push(OperatorSetIdProto::new(domain, 1));
     }
-    let inputs = node.input.iter().filter(|name| !name.is_empty()).map(String::as_str);
-    let outputs = node.output.iter().filter(|name| !name.is_empty()).map(String::as_str);
-    model(vec![node.clone()], inputs, outputs, imports)
+    let outputs: Vec<_> = node.output.iter().map(String::as_str).filter(|name| !name.is_empty()).collect();
+    let names = by_slot("input", &node.input).chain(by_slot("output", &node.output));
+    Excerpt::new(&[node], &outputs, names, imports).model
+}
+
+/// Returns new names of values.
+fn by_slot<'m>(prefix: &str, values: &'m [String]) -> impl Iterator<Item = (&'m str, String)> {
+    values.iter().enumerate().map(move |(slot, value)| (value.as_str(), format!("{prefix}{slot}")))
 }

@@ -1,33 +1,33 @@
 //! Rotary position embeddings.
 
-use super::node::{Replacing, Standard, no_form};
+use super::node::{Replacing, StandardEditor, no_form};
 use crate::OnnxError;
 use crate::edit::NewNode;
 
 /// Replaces ONNX Runtime's `RotaryEmbedding`. ONNX has the positions after the tables.
-pub(super) fn rotary(standard: &mut Standard<'_, '_>, it: &Replacing<'_>) -> Result<(), OnnxError> {
-    it.only(
+pub(super) fn rotary(standard: &mut StandardEditor<'_, '_>, old: &Replacing<'_>) -> Result<(), OnnxError> {
+    old.only(
         &[(0, "input"), (1, "position_ids"), (2, "cos_cache"), (3, "sin_cache")],
         &[(0, "output")],
         &["interleaved", "num_heads", "rotary_embedding_dim", "is_packed_batching", "scale"],
     )?;
-    if it.int("is_packed_batching", 0)? != 0 {
+    if old.int("is_packed_batching", 0)? != 0 {
         return Err(no_form("is_packed_batching of RotaryEmbedding"));
     }
     // ONNX Runtime documents the scale, and its CPU kernel ignores it.
-    if it.float("scale", 1.0)? != 1.0 {
+    if old.float("scale", 1.0)? != 1.0 {
         return Err(no_form("a scale other than 1 of RotaryEmbedding"));
     }
-    let input = it.input(0)?;
-    let positions = positions(standard, it)?;
-    let (cos, sin) = (it.input(2)?, it.input(3)?);
-    let columns = it.shape(2)?.last().copied().unwrap_or_default();
+    let input = old.input(0)?;
+    let positions = positions(standard, old)?;
+    let (cos, sin) = (old.input(2)?, old.input(3)?);
+    let columns = old.shape(2)?.last().copied().unwrap_or_default();
     let rotated = i64::try_from(columns.saturating_mul(2)).unwrap_or(i64::MAX);
-    if ![0, rotated].contains(&it.int("rotary_embedding_dim", 0)?) {
+    if ![0, rotated].contains(&old.int("rotary_embedding_dim", 0)?) {
         return Err(no_form("a rotary_embedding_dim of RotaryEmbedding that its tables do not have"));
     }
     let mut node = NewNode::new("RotaryEmbedding", &[input, cos, sin, &positions]);
-    let heads = match (it.shape(0)?, it.int("num_heads", 0)?) {
+    let heads = match (old.shape(0)?, old.int("num_heads", 0)?) {
         (&[_, _, hidden], 0) => hidden.checked_div(columns.saturating_mul(2)).map(count).transpose()?,
         (&[_, _, _], heads) => Some(heads),
         _ => None,
@@ -35,13 +35,13 @@ pub(super) fn rotary(standard: &mut Standard<'_, '_>, it: &Replacing<'_>) -> Res
     if let Some(heads) = heads {
         node = node.int("num_heads", heads);
     }
-    if let Some(dim) = partial(columns, head_size(it, heads)?) {
+    if let Some(dim) = partial(columns, head_size(old, heads)?) {
         node = node.int("rotary_embedding_dim", dim);
     }
-    if it.flag("interleaved")? {
+    if old.flag("interleaved")? {
         node = node.int("interleaved", 1);
     }
-    standard.named(node, it.output(0));
+    standard.named(node, old.output(0));
     Ok(())
 }
 
@@ -51,8 +51,8 @@ pub(super) fn partial(columns: usize, head_size: usize) -> Option<i64> {
     if rotated < head_size { i64::try_from(rotated).ok() } else { None }
 }
 
-fn head_size(it: &Replacing<'_>, heads: Option<i64>) -> Result<usize, OnnxError> {
-    Ok(match *it.shape(0)? {
+fn head_size(old: &Replacing<'_>, heads: Option<i64>) -> Result<usize, OnnxError> {
+    Ok(match *old.shape(0)? {
         [_, _, hidden] => {
             let heads = heads.and_then(|heads| usize::try_from(heads).ok()).unwrap_or_default();
             hidden.checked_div(heads).unwrap_or_default()
@@ -64,13 +64,13 @@ fn head_size(it: &Replacing<'_>, heads: Option<i64>) -> Result<usize, OnnxError>
 
 /// Returns the positions `[batch, tokens]`. A single number is the position of the first token of every
 /// sample.
-fn positions(standard: &mut Standard<'_, '_>, it: &Replacing<'_>) -> Result<String, OnnxError> {
-    let positions = it.input(1)?;
-    if it.shape(1)?.len() == 2 {
+fn positions(standard: &mut StandardEditor<'_, '_>, old: &Replacing<'_>) -> Result<String, OnnxError> {
+    let positions = old.input(1)?;
+    if old.shape(1)?.len() == 2 {
         return Ok(positions.to_owned());
     }
-    let input = it.input(0)?;
-    let tokens_at = if it.shape(0)?.len() == 3 { 1 } else { 2 };
+    let input = old.input(0)?;
+    let tokens_at = if old.shape(0)?.len() == 3 { 1 } else { 2 };
     standard.shared(&["rotary positions", positions, input], |standard| {
         let editor = &mut standard.editor;
         let size =

@@ -6,8 +6,7 @@
 
 use kvscatter::ElementType;
 
-use super::attention::join;
-use super::node::{Replacing, Standard, no_form};
+use super::node::{Replacing, StandardEditor, no_form};
 use crate::OnnxError;
 use crate::edit::NewNode;
 use crate::fold::{lowest, to_float};
@@ -15,19 +14,19 @@ use crate::fold::{lowest, to_float};
 /// Adds the nodes. Queries, keys and values are `[batch, heads, tokens, head size]`, and the mask is true for a
 /// visible slot.
 pub(super) fn attention(
-    standard: &mut Standard<'_, '_>,
-    it: &Replacing<'_>,
+    standard: &mut StandardEditor<'_, '_>,
+    old: &Replacing<'_>,
     [queries, keys, values]: [&str; 3],
     mask: &str,
 ) -> Result<(), OnnxError> {
-    let element = it.element(0)?;
-    let keys = appended(standard, it, 3, keys)?;
-    let values = appended(standard, it, 4, values)?;
+    let element = old.element(0)?;
+    let keys = appended(standard, old, 3, keys)?;
+    let values = appended(standard, old, 4, values)?;
     let turned = standard.editor.add(NewNode::new("Transpose", &[&keys]).ints("perm", &[0, 1, 3, 2]));
-    let scale = scale(standard, it)?;
+    let scale = scale(standard, old)?;
     let queries_scaled = standard.editor.node("Mul", &[queries, &scale]);
     let mut scores = standard.editor.node("MatMul", &[&queries_scaled, &turned]);
-    let cap = it.float("softcap", 0.0)?;
+    let cap = old.float("softcap", 0.0)?;
     if cap != 0.0 {
         let cap = standard.editor.float(element, f64::from(cap))?;
         let scaled = standard.editor.node("Div", &[&scores, &cap]);
@@ -40,26 +39,28 @@ pub(super) fn attention(
     // Weights are computed in float32, as the operator computes them.
     let wide = ElementType::Float32;
     let masked = standard.editor.cast(&masked, element, wide);
-    let sinks = sinks(standard, it, queries)?;
+    let sinks = sinks(standard, old, queries)?;
     let all = standard.editor.add(NewNode::new("Concat", &[&masked, &sinks]).int("axis", -1));
     let weights = standard.editor.add(NewNode::new("Softmax", &[&all]).int("axis", -1));
     let (zero, last) = (standard.editor.ints(&[0])?, standard.editor.ints(&[-1])?);
     let weights = standard.editor.node("Slice", &[&weights, &zero, &last, &last]);
     let weights = standard.editor.cast(&weights, wide, element);
     let attended = standard.editor.node("MatMul", &[&weights, &values]);
-    join(standard, &attended, it.output(0))
+    let joined = standard.editor.join_heads(&attended)?;
+    standard.named(joined, old.output(0));
+    Ok(())
 }
 
 /// Appends rows to a past, and repeats the heads of the result for the queries that share them.
 fn appended(
-    standard: &mut Standard<'_, '_>,
-    it: &Replacing<'_>,
+    standard: &mut StandardEditor<'_, '_>,
+    old: &Replacing<'_>,
     past: usize,
     rows: &str,
 ) -> Result<String, OnnxError> {
-    let concat = NewNode::new("Concat", &[it.input(past)?, rows]).int("axis", 2);
-    let present = standard.named(concat, it.output(past.saturating_sub(2)));
-    let (heads, kv_heads) = (it.int("num_heads", 0)?, it.int("kv_num_heads", 0)?);
+    let concat = NewNode::new("Concat", &[old.input(past)?, rows]).int("axis", 2);
+    let present = standard.named(concat, old.output(past.saturating_sub(2)));
+    let (heads, kv_heads) = (old.int("num_heads", 0)?, old.int("kv_num_heads", 0)?);
     let shared = heads.checked_div(kv_heads).unwrap_or(1);
     if shared == 1 {
         return Ok(present);
@@ -68,25 +69,29 @@ fn appended(
     let each = standard.editor.node("Unsqueeze", &[&present, &axis]);
     let times = standard.editor.ints(&[1, 1, shared, 1, 1])?;
     let repeated = standard.editor.node("Expand", &[&each, &times]);
-    let size = it.shape(past)?.last().copied().unwrap_or_default();
+    let size = old.shape(past)?.last().copied().unwrap_or_default();
     let shape = standard.editor.ints(&[0, heads, -1, i64::try_from(size).unwrap_or(i64::MAX)])?;
     Ok(standard.editor.node("Reshape", &[&repeated, &shape]))
 }
 
 /// Returns the factor of the scores.
-fn scale(standard: &mut Standard<'_, '_>, it: &Replacing<'_>) -> Result<String, OnnxError> {
-    let size = it.shape(3)?.last().copied().unwrap_or_default();
-    let scale = it.scale()?.map_or_else(|| to_float(size).sqrt().recip(), f64::from);
-    standard.editor.float(it.element(0)?, scale)
+fn scale(standard: &mut StandardEditor<'_, '_>, old: &Replacing<'_>) -> Result<String, OnnxError> {
+    let size = old.shape(3)?.last().copied().unwrap_or_default();
+    let scale = old.scale()?.map_or_else(|| to_float(size).sqrt().recip(), f64::from);
+    standard.editor.float(old.element(0)?, scale)
 }
 
 /// Adds the sinks of all rows, `[batch, heads, tokens, 1]`.
-fn sinks(standard: &mut Standard<'_, '_>, it: &Replacing<'_>, queries: &str) -> Result<String, OnnxError> {
+fn sinks(
+    standard: &mut StandardEditor<'_, '_>,
+    old: &Replacing<'_>,
+    queries: &str,
+) -> Result<String, OnnxError> {
     let wide = ElementType::Float32;
-    let by_head = match it.optional(11) {
+    let by_head = match old.optional(11) {
         None => standard.editor.float(wide, 0.0)?,
         Some(sinks) => {
-            let sinks = standard.editor.cast(sinks, it.element(11)?, wide);
+            let sinks = standard.editor.cast(sinks, old.element(11)?, wide);
             let shape = standard.editor.ints(&[1, -1, 1, 1])?;
             standard.editor.node("Reshape", &[&sinks, &shape])
         }

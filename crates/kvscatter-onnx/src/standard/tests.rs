@@ -1,4 +1,4 @@
-//! Proves every form of every operator, and that a rule with a fault is not proved.
+//! Proves every form of every operator, and that a form with a fault is not proved.
 
 #[expect(clippy::arithmetic_side_effects, reason = "the numbers are small")]
 mod shared;
@@ -6,15 +6,15 @@ mod shared;
 use kvscatter::ElementType;
 
 use super::error::NoStandardForm;
-use super::node::{Replacing, Standard};
-use super::proof::FormProofs;
-use super::rule::{MICROSOFT, Rule, rule};
+use super::form::{MICROSOFT, StandardForm, standard_form};
+use super::node::{Replacing, StandardEditor};
+use super::proof::{FormProofs, node_model};
 use super::{group_query, multi_head, norm};
 use crate::edit::NewNode;
 use crate::fold::{Value, Values};
 use crate::names::Names;
-use crate::proto::{ModelProto, NodeProto, OperatorSetIdProto};
-use crate::{Graph, OnnxError};
+use crate::proto::NodeProto;
+use crate::{Graph, Node, OnnxError};
 
 /// A node and what is known about its inputs.
 #[derive(Clone)]
@@ -70,23 +70,14 @@ impl Case {
         self
     }
 
-    fn replacing(&self) -> Replacing<'_> {
-        Replacing { node: &self.node, facts: &self.facts }
+    fn proved(&self) -> Result<(), OnnxError> {
+        self.proved_by(|node| standard_form(node).expect("an operator that is replaced"))
     }
 
-    fn proved(&self) -> Result<(), OnnxError> {
-        let import = |domain: &str, version| OperatorSetIdProto {
-            domain: Some(domain.to_owned()),
-            version: Some(version),
-            ..OperatorSetIdProto::default()
-        };
-        let mut model =
-            ModelProto { opset_import: vec![import("", 24), import(MICROSOFT, 1)], ..Default::default() };
-        let graph = model.graph.get_or_insert_default();
-        graph.node.push(NodeProto { input: Vec::new(), ..self.node.clone() });
-        let graph = Graph::new(&model).unwrap();
-        let rule = rule(&graph.nodes()[0]).expect("an operator that is replaced");
-        FormProofs::new().prove(&rule, &self.replacing())
+    fn proved_by(&self, form: impl FnOnce(&Node<'_>) -> StandardForm) -> Result<(), OnnxError> {
+        let model = node_model(&self.node);
+        let node = Graph::new(&model).unwrap().nodes()[0];
+        FormProofs::new().prove(&form(&node), &Replacing { node, facts: &self.facts })
     }
 
     fn check(&self) {
@@ -301,20 +292,22 @@ fn heads_of_their_own() {
 /// Replaces a node as if it had other attributes.
 macro_rules! with_fault {
     ($replace:path, $set:expr) => {{
-        fn replace(standard: &mut Standard<'_, '_>, it: &Replacing<'_>) -> Result<(), OnnxError> {
+        fn replace(standard: &mut StandardEditor<'_, '_>, old: &Replacing<'_>) -> Result<(), OnnxError> {
             let set: fn(NewNode) -> NewNode = $set;
-            let node = set(NewNode::from(it.node.clone())).into_proto(&mut Names::default());
-            $replace(standard, &Replacing { node: &node, facts: it.facts })
+            let node = set(NewNode::from(old.node.proto().clone())).into_proto(&mut Names::default());
+            let model = node_model(&node);
+            let node = Graph::new(&model)?.nodes()[0];
+            $replace(standard, &Replacing { node, facts: old.facts })
         }
-        Rule { replace, is_scalable: false }
+        StandardForm { replace, is_scalable: false }
     }};
 }
 
 /// What compilers got wrong when they replaced these operators.
 #[test]
 fn faults_are_found() {
-    let grouped_query = |it: Rule, case: &Case, what: &str| {
-        let error = FormProofs::new().prove(&it, &case.replacing()).unwrap_err();
+    let grouped_query = |form: StandardForm, case: &Case, what: &str| {
+        let error = case.proved_by(|_| form).unwrap_err();
         let Some(NoStandardForm::Differs { difference, .. }) = error.cause() else {
             panic!("{what}: {error}")
         };

@@ -11,6 +11,7 @@
 //! | it | also |
 //! |---|---|
 //! | moves elements | nothing, but [`passing`](crate::passing) if the decoder must follow it too |
+//! | reads scores | a row of [`OnScores`](crate::passing::OnScores), because the decoder follows scores to prove roles |
 //! | changes scores | a [`Form`](super::Form), and its meaning in `fusion/operands.rs` |
 //! | masks scores | a [`MaskKind`](super::MaskKind), and its elements in `masks.rs` |
 //! | gives a value another meaning | a [`State`](super::walk::State) |

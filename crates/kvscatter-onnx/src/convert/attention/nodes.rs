@@ -12,14 +12,11 @@ use crate::convert::refusal::ConvertRefusal;
 use crate::convert::rule::{Rule, Rules};
 use crate::decoder::{Decoder, WriterStyle};
 use crate::fold::Fold;
+use crate::onnx_attention::{
+    KEYS, MASK, NONPAD_KV_SEQLEN, PAST_KEYS, PAST_VALUES, PRESENT_KEYS, PRESENT_VALUES, QUERIES, SCORES,
+    VALUES,
+};
 use crate::{Node, OnnxError};
-
-/// The indices of the operator's inputs.
-const MASK: usize = 3;
-pub(in crate::convert) const PASTS: [usize; 2] = [4, 5];
-const NONPAD_KV_SEQLEN: usize = 6;
-/// The index of the output with the products of queries and keys.
-const PRODUCTS: usize = 3;
 
 /// The `Attention` nodes that append to a cache, or read one.
 #[derive(Debug, Default)]
@@ -71,12 +68,12 @@ impl<'m> Attentions<'m> {
             if !seen.insert(node.index()) {
                 continue;
             }
-            let presents = [1, 2].map(|slot| node.output(slot).unwrap_or_default());
+            let presents = [PRESENT_KEYS, PRESENT_VALUES].map(|slot| node.output(slot).unwrap_or_default());
             check_form(
                 &node,
                 &[
                     (node.input(NONPAD_KV_SEQLEN).is_some(), "nonpad_kv_seqlen beside a past"),
-                    (node.output(PRODUCTS).is_some(), "the output qk_matmul_output"),
+                    (node.output(SCORES).is_some(), "the output qk_matmul_output"),
                     (presents.contains(&""), "a past without both presents"),
                 ],
             )?;
@@ -104,10 +101,13 @@ impl<'m> Attentions<'m> {
             check_form(
                 node,
                 &[
-                    (node.input(PASTS[0]).or(node.input(PASTS[1])).is_some(), "a past beside another cache"),
+                    (
+                        node.input(PAST_KEYS).or(node.input(PAST_VALUES)).is_some(),
+                        "a past beside another cache",
+                    ),
                     (node.input(NONPAD_KV_SEQLEN).is_some(), "nonpad_kv_seqlen beside a growing cache"),
                     (
-                        (1..=PRODUCTS).any(|slot| node.output(slot).is_some()),
+                        (PRESENT_KEYS..=SCORES).any(|slot| node.output(slot).is_some()),
                         "a second output without a past",
                     ),
                     // Such limits count from slot 0, so a token of a later step would not see itself.
@@ -120,7 +120,7 @@ impl<'m> Attentions<'m> {
                 Err(reason) => {
                     let output = node.output(0).unwrap_or_default().to_owned();
                     self.kept.push(KeptAttention { output, reason });
-                    Source::Computed([(1, keys), (2, values)].map(|(slot, cache)| {
+                    Source::Computed([(KEYS, keys), (VALUES, values)].map(|(slot, cache)| {
                         let read = node.input(slot).unwrap_or_default();
                         if read == cache.written { cache.present } else { read }
                     }))
@@ -177,10 +177,10 @@ impl<'m> AttentionNode<'m> {
         fold: &mut Fold<'m>,
     ) -> Result<Self, OnnxError> {
         let mut ranks = Vec::new();
-        for slot in 0..3 {
+        for slot in [QUERIES, KEYS, VALUES] {
             ranks.push(fold.shape(node.input(slot).unwrap_or_default())?.len());
         }
-        let element = fold.value(node.input(0).unwrap_or_default())?.element;
+        let element = fold.value(node.input(QUERIES).unwrap_or_default())?.element;
         let is_flat = match *ranks {
             [3, 3, 3] => true,
             [4, 4, 4] => false,

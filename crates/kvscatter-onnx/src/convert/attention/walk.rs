@@ -8,6 +8,7 @@ use crate::convert::probe::{Inputs, Probe, UNUSUAL_SAMPLES};
 use crate::convert::refusal::ConvertRefusal;
 use crate::decoder::Decoder;
 use crate::fold::{Fold, lowest};
+use crate::passing::OnScores;
 use crate::{Graph, Node, OnnxError};
 
 /// What the walk finds, and every value that contains one entry for each slot.
@@ -46,8 +47,10 @@ pub(in crate::convert) enum State<'m> {
 
 /// What a node with an idiom leads to.
 pub(in crate::convert) enum Next<'m> {
-    /// Its outputs have one entry for each slot.
+    /// Its first output has one entry for each slot.
     State(State<'m>),
+    /// Each of its outputs has one entry for each slot.
+    States(State<'m>),
     /// Its output has no entry for each slot, so the walk ends.
     End,
 }
@@ -200,23 +203,30 @@ impl<'m> Walk<'_, 'm> {
         let states = inputs().map(|name| self.sites.states.get(name.as_str()).cloned()).collect();
         match self.next(&Reading { node, states })? {
             Some(Next::State(state)) => {
-                let parts = if node.is("Split") { node.proto().output.len() } else { 1 };
-                let outputs = (0..parts).filter_map(|slot| node.output(slot));
-                self.sites.states.extend(outputs.map(|output| (output, state.clone())));
-                Ok(())
+                self.sites.states.extend(node.output(0).map(|output| (output, state)));
             }
-            Some(Next::End) => Ok(()),
+            Some(Next::States(state)) => {
+                self.sites.states.extend(node.outputs().map(|output| (output, state.clone())));
+            }
+            Some(Next::End) => {}
             None => {
                 let first = inputs().find(|name| self.sites.has_slots(name)).cloned();
-                Err(ConvertRefusal::Reader { value: first.unwrap_or_default(), reason: self.declined }.into())
+                let value = first.unwrap_or_default();
+                return Err(ConvertRefusal::Reader { value, reason: self.declined }.into());
             }
         }
+        Ok(())
     }
 
     /// Returns the result of a node, or `None` if it has no idiom.
     fn next(&mut self, reading: &Reading<'_, 'm>) -> NextOrNone<'m> {
         // `is` returns true only for operators of the default domain.
         if reading.output().is_empty() || !reading.node.is(reading.node.op_type()) {
+            return Ok(None);
+        }
+        // A decoder follows scores by this table, to prove the roles of inputs.
+        let reads_scores = reading.states.iter().flatten().any(State::is_scores);
+        if reads_scores && OnScores::from_node(reading.node).is_none() {
             return Ok(None);
         }
         for idiom in self.idioms.iter().filter(|idiom| idiom.operators.contains(&reading.node.op_type())) {
@@ -298,6 +308,10 @@ impl<'m> Walk<'_, 'm> {
 }
 
 impl<'m> State<'m> {
+    fn is_scores(&self) -> bool {
+        matches!(self, Self::Scores(_) | Self::WithSink(_))
+    }
+
     /// Returns the state after a factor, or `None` for scores and weights that no factor may follow.
     pub(super) fn times(&self, factor: Factor<'m>) -> Option<Self> {
         let mut state = self.clone();

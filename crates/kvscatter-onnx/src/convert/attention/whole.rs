@@ -10,8 +10,10 @@ use super::site::OverConcat;
 use crate::convert::kept::{KeptForm, KeptReason};
 use crate::convert::probe::Inputs;
 use crate::convert::refusal::ConvertRefusal;
+use crate::convert::sample_numbers::{is_by_sample, numbered_by_sample};
 use crate::decoder::Cache;
 use crate::fold::{Budget, Fold, MAX_VALUES, Value, Values, elements, to_float};
+use crate::onnx_attention::{KEYS, VALUES};
 use crate::{ExternalData, Graph, OnnxError};
 
 /// The number of samples of the evaluation if the model does not fix it.
@@ -42,7 +44,7 @@ impl<'m> WholeCaches<'m> {
     ) -> Result<(), KeptReason> {
         let heads = attention.node.attribute("kv_num_heads").and_then(|heads| usize::try_from(heads.i?).ok());
         let mut times = Vec::new();
-        for (slot, cache) in (1..).zip(caches) {
+        for (slot, cache) in [KEYS, VALUES].into_iter().zip(caches) {
             times.push(self.repetition(cache, attention.node.input(slot).unwrap_or_default(), heads)?);
         }
         match *times {
@@ -60,19 +62,10 @@ impl<'m> WholeCaches<'m> {
     pub(in crate::convert) fn check_order(&mut self, cache: &Cache<'m>, keys: &str) -> Result<(), OnnxError> {
         let Value { element, ref shape, .. } = *self.0.value(cache.written)?;
         let shape = shape.clone();
-        let samples = shape.first().copied().unwrap_or_default();
-        let count = elements(&shape);
-        let of_sample = count.checked_div(samples).unwrap_or_default();
-        let numbers = (0..samples).flat_map(|sample| repeat_n(to_float(sample), of_sample));
-        let known = (count <= MAX_VALUES).then(|| Values::Floats(numbers.collect()));
-        self.0.set(cache.written, Value::new(element, shape.clone(), known)?)?;
+        self.0.set(cache.written, numbered_by_sample(element, shape.clone())?)?;
         let keys = self.0.value(keys)?;
         let rank = keys.rank();
-        let found = keys.as_floats().unwrap_or_default();
-        let of_sample = found.len().checked_div(samples).unwrap_or_default().max(1);
-        let mut by_sample = found.chunks(of_sample).enumerate();
-        let is_ordered = !found.is_empty()
-            && by_sample.all(|(sample, keys)| keys.iter().all(|&number| number == to_float(sample)));
+        let is_ordered = is_by_sample(keys, shape.first().copied().unwrap_or_default());
         self.0.set(cache.written, Value::shaped(element, shape)?)?;
         if is_ordered { Ok(()) } else { Err(ConvertRefusal::ScoresShape { rank }.into()) }
     }

@@ -35,7 +35,7 @@ struct CastCache {
 }
 
 /// Gives past and present of each cache one type.
-pub(in crate::convert) fn with_one_type(subject: &Subject<'_, '_>) -> Result<Option<Change>, OnnxError> {
+pub(in crate::convert) fn unify_types(subject: &Subject<'_, '_>) -> Result<Option<Change>, OnnxError> {
     let found: Vec<_> = subject.decoder.caches.iter().filter_map(CastCache::find).collect();
     if found.is_empty() {
         return Ok(None);
@@ -102,7 +102,7 @@ impl CastCache {
         if let Some(last) = editor.producer(&self.present) {
             editor.remove_node(last);
         }
-        editor.remove_node(self.writer);
+        editor.replacing(self.writer);
         let mut update = self.update.clone();
         for &to in &self.after {
             update = editor.add(NewNode::cast(&update, to));

@@ -7,16 +7,21 @@
 //! A cache of rank 3 has the heads of all samples in its first axis, or it has one head. An evaluation shows
 //! which, and that the heads of one sample follow each other.
 
+mod proof;
+
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use crate::convert::caches::{AXIS, RANK};
 use crate::convert::pass::{Change, Subject};
 use crate::convert::probe::{Inputs, Probe};
+use crate::convert::refusal::ConvertRefusal;
+use crate::convert::sample_numbers::{is_by_sample, numbered_by_sample};
 use crate::decoder::{Cache, Decoder, InputRole};
 use crate::edit::{Editor, NewNode};
-use crate::fold::{Fold, MAX_VALUES, Value, Values, elements, signed, to_float};
+use crate::fold::{Fold, MAX_VALUES, Value, signed};
 use crate::passing;
+use crate::prove::{Inequality, Prover};
 use crate::{Dimension, Graph, Model, Node, OnnxError};
 
 /// The number of samples of the evaluation. It is not a usual number of heads.
@@ -24,6 +29,9 @@ const BATCH: usize = 11;
 
 /// The maximum number of nodes that are followed in a row. It bounds the time for a hostile graph.
 const MAX_STEPS: usize = 64;
+
+/// The number of proofs that are remembered. Keys and values of a decoder may differ.
+const REMEMBERED: usize = 4;
 
 /// A cache with other axes.
 struct OtherLayout<'d, 'm> {
@@ -42,7 +50,7 @@ struct OtherLayout<'d, 'm> {
 }
 
 /// Gives each cache the expected shape.
-pub(in crate::convert) fn by_head(subject: &Subject<'_, '_>) -> Result<Option<Change>, OnnxError> {
+pub(in crate::convert) fn change_layouts(subject: &Subject<'_, '_>) -> Result<Option<Change>, OnnxError> {
     let Subject { model, graph, decoder, .. } = *subject;
     let mut found = found(graph, decoder);
     if found.iter().any(|layout| layout.heads.is_some()) {
@@ -62,12 +70,19 @@ pub(in crate::convert) fn by_head(subject: &Subject<'_, '_>) -> Result<Option<Ch
     let samples = inputs.find_map(|input| input.value.shape.as_ref()?.first().copied());
     let mut formed = model.clone();
     let mut editor = Editor::new(formed.proto_mut())?;
+    let mut exported = Vec::new();
     for layout in &found {
-        layout.form(samples.unwrap_or(Dimension::Unknown), &mut editor)?;
+        exported.push(layout.form(samples.unwrap_or(Dimension::Unknown), &mut editor)?);
     }
     let origins = editor.finish()?;
+    let formed_graph = formed.graph()?;
+    let mut prover = Prover::new(REMEMBERED);
+    for (layout, exported) in found.iter().zip(&exported) {
+        let proved = proof::prove(layout, exported, &formed, &formed_graph, &mut prover);
+        proved.map_err(|inequality| layout.refused(inequality))?;
+    }
     let what = format!("{} caches", found.len());
-    Ok(Some(Change::new(formed, origins).what(what).proof("rows of each sample by their numbers")))
+    Ok(Some(Change::new(formed, origins).what(what).proof("rows of each layout by their numbers")))
 }
 
 /// Returns the caches with other axes. The heads of those of rank 3 are not known yet.
@@ -111,8 +126,8 @@ impl<'d, 'm> OtherLayout<'d, 'm> {
         })
     }
 
-    /// Gives the cache its new shape.
-    fn form(&self, samples: Dimension<'m>, editor: &mut Editor<'_>) -> Result<(), OnnxError> {
+    /// Gives the cache its new shape. Returns the name of the present in its exported layout.
+    fn form(&self, samples: Dimension<'m>, editor: &mut Editor<'_>) -> Result<String, OnnxError> {
         let Cache { past, present, written, .. } = *self.cache;
         let present_shape = self.cache.present_info.shape.as_deref().unwrap_or_default();
         for (name, shape) in [(past, self.cache.past_shape.as_slice()), (present, present_shape)] {
@@ -124,6 +139,7 @@ impl<'d, 'm> OtherLayout<'d, 'm> {
         }
         let mut shapes = BTreeMap::new();
         for node in &self.shapes {
+            editor.at(node.index());
             let of = if node.input(0) == Some(past) { past } else { present };
             let shape = match shapes.get(of) {
                 Some(shape) => String::clone(shape),
@@ -131,6 +147,7 @@ impl<'d, 'm> OtherLayout<'d, 'm> {
             };
             answer(node, &shape, editor)?;
         }
+        editor.at(self.writer.index());
         let update = self.reshaped_update(editor)?;
         for node in [editor.producer(present), Some(self.writer.index())].into_iter().flatten() {
             editor.remove_node(node);
@@ -144,7 +161,18 @@ impl<'d, 'm> OtherLayout<'d, 'm> {
             Some(_) => NewNode::new("Reshape", &[&ordered, &self.exported_shape(present, editor)?]),
         };
         editor.add(last.outputs(&[&exported]));
-        Ok(())
+        Ok(exported)
+    }
+
+    /// Returns the error if the new nodes do not compute what the exported ones do.
+    fn refused(&self, inequality: Inequality) -> OnnxError {
+        match inequality {
+            Inequality::Before(error) | Inequality::After(error) => error,
+            Inequality::Unknown { .. } | Inequality::Shape { .. } | Inequality::Differs { .. } => {
+                let (rank, axis) = (self.cache.past_shape.len(), self.cache.axis);
+                self.writer.error(ConvertRefusal::Layout { past: self.cache.past.to_owned(), rank, axis })
+            }
+        }
     }
 
     /// Returns the dimensions of the expected shape.
@@ -205,7 +233,7 @@ fn answer(node: &Node<'_>, shape: &str, editor: &mut Editor<'_>) -> Result<(), O
     let (start, end) = (editor.ints(&[bound("start", 0)])?, editor.ints(&[bound("end", i64::MAX)])?);
     editor.remove_node(node.index());
     let outputs = node.output(0).unwrap_or_default();
-    editor.node_with_outputs("Slice", &[shape, &start, &end], &[outputs]);
+    editor.add(NewNode::new("Slice", &[shape, &start, &end]).outputs(&[outputs]));
     Ok(())
 }
 
@@ -270,23 +298,13 @@ impl Heads {
             if shape.first() != Some(&samples) {
                 return Ok(None);
             }
-            if elements(shape) > MAX_VALUES {
-                return Ok(None);
-            }
-            let of_sample = elements(shape.get(1..).unwrap_or_default());
-            let numbers = (0..samples).flat_map(|sample| std::iter::repeat_n(to_float(sample), of_sample));
-            known
-                .push((source, Value::new(element, shape.clone(), Some(Values::Floats(numbers.collect())))?));
+            known.push((source, numbered_by_sample(element, shape.clone())?));
         }
         for (source, numbers) in known {
             fold.set(source, numbers)?;
         }
         for layout in merged() {
-            let update = fold.value(layout.update)?;
-            let Some(numbers) = update.as_floats() else { return Ok(None) };
-            let of_sample = numbers.len().checked_div(samples).unwrap_or_default().max(1);
-            let mut samples = numbers.chunks(of_sample).enumerate();
-            if !samples.all(|(sample, rows)| rows.iter().all(|&number| number == to_float(sample))) {
+            if !is_by_sample(fold.value(layout.update)?, samples) {
                 return Ok(None);
             }
         }

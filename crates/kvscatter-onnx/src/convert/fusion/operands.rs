@@ -1,9 +1,10 @@
-//! The operands of the `Attention` node that separate nodes may become.
+//! Finds the operands of the `Attention` node that separate nodes may become.
 
 use std::collections::BTreeMap;
 
 use kvscatter::ElementType;
 
+use super::fused::{CacheNames, FusedAttention};
 use super::sink::Sinks;
 use crate::convert::attention::{CacheRead, End, Factor, Form, Site, Sites};
 use crate::convert::caches::RANK;
@@ -11,99 +12,14 @@ use crate::convert::exported::Lane;
 use crate::convert::kept::{KeptForm, KeptReason};
 use crate::convert::rule::Rule;
 use crate::decoder::{Cache, Decoder};
-use crate::edit::{Editor, NewNode};
 use crate::fold::Fold;
-use crate::{Graph, Node, OnnxError};
+use crate::{Graph, Node};
 
 /// The maximum number of nodes that are followed in a row. It bounds the time for a hostile graph.
 const MAX_STEPS: usize = 64;
 
-/// The operands of the `Attention` node that an attention operation may become.
-#[derive(Clone, Debug)]
-pub(in crate::convert) struct Operands<'m> {
-    /// The queries before they are scaled, `[batch, heads, new tokens, head size]`.
-    pub(in crate::convert) queries: &'m str,
-    /// The caches of keys and values.
-    pub(in crate::convert) caches: [CacheNames<'m>; 2],
-    /// The name of the result, `[batch, heads, new tokens, head size]`.
-    pub(in crate::convert) output: &'m str,
-    /// Whether the result is `[batch * heads, new tokens, head size]` instead.
-    pub(in crate::convert) is_merged: bool,
-    /// The product of all factors of queries, keys and scores.
-    pub(super) scale: f32,
-    /// Which slots are hidden, and what is added to the scaled scores of the others.
-    pub(in crate::convert) rule: Rule,
-    /// The largest magnitude of a score, or 0 if there is no limit.
-    pub(super) softcap: f32,
-    /// The sinks that take a part of the weights.
-    pub(super) sinks: Option<Sinks<'m>>,
-    /// The type of the queries, keys and values.
-    pub(in crate::convert) element: ElementType,
-    /// The type of the result.
-    output_element: ElementType,
-    /// The type of the scores when the softmax reads them.
-    softmax_element: ElementType,
-}
-
-/// The names of a cache after its rows are written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::convert) struct CacheNames<'m> {
-    /// The value that the exported decoder reads.
-    pub(super) written: &'m str,
-    /// The output, which the converted decoder reads.
-    pub(in crate::convert) present: &'m str,
-}
-
-impl<'m> Operands<'m> {
-    /// Returns the queries and the values with the caches in the exported decoder.
-    pub(super) fn starts(&self) -> [&'m str; 3] {
-        let [keys, values] = self.caches;
-        [self.queries, keys.written, values.written]
-    }
-
-    /// Returns the outputs with keys and values.
-    pub(in crate::convert) fn presents(&self) -> [&'m str; 2] {
-        self.caches.map(|cache| cache.present)
-    }
-
-    /// Adds an `Attention` node of these operands and the nodes that follow it, except the last one. `lengths` is the
-    /// number of slots in use of each sample. Returns the last node, which the caller adds.
-    pub(in crate::convert) fn add_before_last(
-        &self,
-        editor: &mut Editor<'_>,
-        attention: NewNode,
-        lengths: &str,
-    ) -> Result<NewNode, OnnxError> {
-        let attention = self.attributes(attention);
-        let last = match &self.sinks {
-            None => attention,
-            Some(sinks) => sinks.add_before_last(editor, attention, lengths, self.element)?,
-        };
-        Ok(match self.output_element {
-            to if to == self.element => last,
-            to => NewNode::cast(&editor.add(last.called("attention")), to),
-        })
-    }
-
-    /// Sets the attributes of an `Attention` node.
-    fn attributes(&self, attention: NewNode) -> NewNode {
-        let mut attention = attention.float("scale", self.scale);
-        if self.is_capped() {
-            attention = attention.float("softcap", self.softcap);
-        }
-        if self.softmax_element != self.element {
-            attention = attention.int("softmax_precision", i64::from(self.softmax_element.onnx_code()));
-        }
-        attention
-    }
-
-    pub(super) fn is_capped(&self) -> bool {
-        self.softcap != 0.0
-    }
-}
-
 /// Finds the operands of attention operations.
-pub(super) struct Finder<'f, 'm> {
+pub(super) struct OperandFinder<'f, 'm> {
     graph: &'f Graph<'m>,
     sites: &'f Sites<'m>,
     caches: BTreeMap<&'m str, &'f Cache<'m>>,
@@ -113,7 +29,7 @@ pub(super) struct Finder<'f, 'm> {
     lanes: &'f mut [Lane<'m>],
 }
 
-impl<'f, 'm> Finder<'f, 'm> {
+impl<'f, 'm> OperandFinder<'f, 'm> {
     pub(super) fn new(
         graph: &'f Graph<'m>,
         decoder: &'f Decoder<'m>,
@@ -125,11 +41,11 @@ impl<'f, 'm> Finder<'f, 'm> {
         Self { graph, sites, caches, fold, lanes }
     }
 
-    /// Returns the operands of the attention operation with this end.
+    /// Returns the node that the attention operation with this end may become.
     ///
     /// # Errors
     /// Returns the reason why the operation cannot become one node.
-    pub(super) fn operands(&mut self, end: &End<'m>) -> Result<Operands<'m>, KeptReason> {
+    pub(super) fn fused(&mut self, end: &End<'m>) -> Result<FusedAttention<'m>, KeptReason> {
         let (Some(site), Some(factors)) = (self.sites.sites.get(end.site), end.factors.links()) else {
             return Err(KeptForm::NoSoftmax.into());
         };
@@ -165,7 +81,7 @@ impl<'f, 'm> Finder<'f, 'm> {
         if !scale.is_finite() || scale <= 0.0 {
             return Err(KeptForm::Scale.into());
         }
-        Ok(Operands {
+        Ok(FusedAttention {
             queries,
             caches: [keys, values],
             output,

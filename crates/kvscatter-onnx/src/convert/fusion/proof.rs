@@ -3,21 +3,21 @@
 //! The separate nodes read queries and growing caches. The node reads the same queries, and static caches that contain
 //! the same rows and unused ones with other numbers.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use kvscatter::ElementType;
 
-use super::operands::Operands;
+use super::fused::{CacheNames, FusedAttention};
 use super::region::Region;
+use super::sink::Sinks;
 use crate::convert::caches::AXIS;
 use crate::convert::kept::{KeptForm, KeptReason};
 use crate::convert::probe::{Inputs, Probe, SAMPLES};
 use crate::convert::probes::Padding;
-use crate::convert::rewriter::over_caches;
-use crate::edit::{Editor, NewNode};
+use crate::edit::Editor;
 use crate::fold::{Fold, MAX_VALUES, Value, Values, lowest, round, to_float};
-use crate::proto::{ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto};
-use crate::prove::{Case, Inequality, Prover, Question, filled, model, scale};
+use crate::proto::{ModelProto, OperatorSetIdProto, ValueInfoProto};
+use crate::prove::{Case, Excerpt, Inequality, Prover, Question, multiply, untyped_model, with_random};
 use crate::{Node, OnnxError};
 
 /// The deviation of the scores from their mean, which makes many weights of a softmax count.
@@ -35,9 +35,9 @@ const OPERANDS: [&str; 3] = ["queries", "keys", "values"];
 /// The names of the growing caches.
 const GROWING: [&str; 2] = ["growing keys", "growing values"];
 
+const SINKS: &str = "sinks";
 const MASK: &str = "mask";
 const LENGTHS: &str = "nonpad_kv_seqlen";
-const MERGED: &str = "merged shape";
 const OUTPUT: &str = "output";
 
 /// The number of questions that are remembered. Models alternate between few kinds of layers.
@@ -76,7 +76,7 @@ impl<'a> FusionProofs<'a> {
     pub(super) fn prove(
         &mut self,
         region: &Region<'_>,
-        operands: &Operands<'_>,
+        fused: &FusedAttention<'_>,
         folds: &mut [Fold<'_>],
     ) -> Result<(), KeptReason> {
         if region.nodes.is_empty() {
@@ -85,47 +85,46 @@ impl<'a> FusionProofs<'a> {
         if let Some(value) = region.escaped {
             return Err(KeptReason::Read { value: value.to_owned() });
         }
-        let proved = self.answer(region, operands, folds);
+        let proved = self.answer(region, fused, folds);
         proved.map_err(|reason| if self.prover.budget().is_spent() { KeptReason::Unproved } else { reason })
     }
 
     fn answer(
         &mut self,
         region: &Region<'_>,
-        operands: &Operands<'_>,
+        fused: &FusedAttention<'_>,
         folds: &mut [Fold<'_>],
     ) -> Result<(), KeptReason> {
         let mut known = Vec::new();
-        let read = read_by(region, operands);
-        let names = Names::new(operands, &region.nodes);
+        let given = given(fused);
+        let excerpt = separate(region, fused, &given, self.opset_import);
         for (probe, fold) in self.probes.iter().zip(folds) {
-            let mut of_probe = facts(probe, operands, fold)?;
-            for &value in &read {
+            let mut of_probe = facts(probe, fused, fold)?;
+            for (&value, name) in excerpt.inputs.iter().filter(|(value, _)| !given.contains_key(*value)) {
                 let elements = fold.known(value)?.filter(|known| known.data.is_some());
                 let elements = elements.ok_or_else(|| KeptReason::Unknown { value: value.to_owned() })?;
                 self.prover.budget().charge_values(elements)?;
-                of_probe.entry(names.name_of(value)).or_insert_with(|| elements.clone());
+                of_probe.entry(name.clone()).or_insert_with(|| elements.clone());
             }
             known.push(of_probe);
         }
-        let before = separate(region, operands, &names, self.opset_import);
-        let after = fused(operands, self.opset_import)?;
-        let question = Question { before, after, known, rounded: Some(operands.element) };
+        let after = fused_model(fused, self.opset_import)?;
+        let question = Question { before: excerpt.model, after, known, rounded: Some(fused.element) };
         let probes = self.probes;
-        let proved = self.prover.equal(question, |question| cases(probes, operands, question));
-        proved.map_err(|inequality| reason(inequality, region, operands))
+        let proved = self.prover.equal(question, |question| cases(probes, fused, question));
+        proved.map_err(|inequality| reason(inequality, region, fused))
     }
 }
 
 /// Returns what is known about the inputs of the `Attention` node, with the names of a question.
 fn facts(
     probe: &Probe,
-    operands: &Operands<'_>,
+    fused: &FusedAttention<'_>,
     fold: &mut Fold<'_>,
 ) -> Result<BTreeMap<String, Value>, KeptReason> {
     let mut facts = BTreeMap::new();
     let slots = probe.total().saturating_add(UNUSED);
-    for (name, value) in OPERANDS.into_iter().zip(operands.starts()) {
+    for (name, value) in OPERANDS.into_iter().zip(fused.starts()) {
         let known = fold.value(value)?;
         if known.len() > MAX_VALUES {
             return Err(KeptReason::Unknown { value: value.to_owned() });
@@ -136,25 +135,20 @@ fn facts(
         }
         facts.insert(name.to_owned(), Value::shaped(element, shape)?);
     }
-    if let Some(sinks) = &operands.sinks {
+    if let Some(sinks) = &fused.sinks {
         let Value { element, shape, .. } = fold.value(sinks.value)?.clone();
         // Large sinks leave so little of the result that every result would be equal.
-        facts.insert(sinks_name(), sinks.moderate().spread(element, &shape)?);
+        facts.insert(SINKS.to_owned(), sinks.moderate().spread(element, &shape)?);
     }
-    if operands.is_merged {
-        let ints =
-            |sizes: &[usize]| sizes.iter().map(|&size| i64::try_from(size).unwrap_or(i64::MAX)).collect();
-        facts.insert(MERGED.to_owned(), Value::ints(ints(fold.shape(operands.output)?))?);
-    }
-    facts.insert(MASK.to_owned(), mask(probe, operands, slots)?);
+    facts.insert(MASK.to_owned(), mask(probe, fused, slots)?);
     let length = i64::try_from(probe.total()).unwrap_or(i64::MAX);
     facts.insert(LENGTHS.to_owned(), Value::ints(vec![length; probe.batch])?);
     Ok(facts)
 }
 
 /// Returns the mask of the `Attention` node by the rule, for caches of this many slots.
-fn mask(probe: &Probe, operands: &Operands<'_>, slots: usize) -> Result<Value, OnnxError> {
-    let Operands { rule, element, .. } = operands;
+fn mask(probe: &Probe, fused: &FusedAttention<'_>, slots: usize) -> Result<Value, OnnxError> {
+    let FusedAttention { rule, element, .. } = fused;
     let heads = rule.bias.as_ref().map_or(1, |bias| bias.slopes.len());
     let mut added = Vec::new();
     for sample in 0..probe.batch {
@@ -176,113 +170,69 @@ fn mask(probe: &Probe, operands: &Operands<'_>, slots: usize) -> Result<Value, O
     Value::new(*element, shape, Some(Values::Floats(added.collect())))
 }
 
-/// Returns the values that a region reads besides its operands and sinks.
-fn read_by<'m>(region: &Region<'m>, operands: &Operands<'m>) -> BTreeSet<&'m str> {
-    let made: BTreeSet<_> = region.nodes.iter().flat_map(Node::outputs).collect();
-    let sinks = operands.sinks.as_ref().map(|sinks| sinks.value);
-    let given: Vec<_> = operands.starts().into_iter().chain(sinks).collect();
-    let read = region.nodes.iter().flat_map(|node| node.reads());
-    read.filter(|value| !made.contains(value) && !given.contains(value)).collect()
-}
-
-/// The names of values in a question. They are numbers in the order in which the values appear, so that equal layers
-/// ask equal questions.
-struct Names<'m>(BTreeMap<&'m str, String>);
-
-impl<'m> Names<'m> {
-    fn new(operands: &Operands<'m>, nodes: &[Node<'m>]) -> Self {
-        let [queries, keys, values] = operands.starts();
-        let mut names = BTreeMap::from([("", String::new())]);
-        let starts = [(queries, OPERANDS[0]), (keys, GROWING[0]), (values, GROWING[1])];
-        for (value, name) in starts.into_iter().chain([(operands.output, OUTPUT)]) {
-            names.entry(value).or_insert_with(|| name.to_owned());
-        }
-        if let Some(sinks) = &operands.sinks {
-            names.insert(sinks.value, sinks_name());
-        }
-        for node in nodes {
-            for name in node.proto().input.iter().chain(&node.proto().output) {
-                let next = names.len();
-                names.entry(name).or_insert_with(|| next.to_string());
-            }
-        }
-        Self(names)
+/// Returns the values to which the proof gives other elements, with their names in a question. A cache may contain both
+/// keys and values.
+fn given<'m>(fused: &FusedAttention<'m>) -> BTreeMap<&'m str, &'static str> {
+    let [queries, keys, values] = fused.starts();
+    let mut given = BTreeMap::new();
+    let sinks = fused.sinks.as_ref().map(|sinks| (sinks.value, SINKS));
+    let starts = [(queries, OPERANDS[0]), (keys, GROWING[0]), (values, GROWING[1])];
+    for (value, name) in starts.into_iter().chain(sinks) {
+        given.entry(value).or_insert(name);
     }
-
-    fn name_of(&self, value: &str) -> String {
-        self.0.get(value).cloned().unwrap_or_default()
-    }
-
-    fn renamed(&self, node: &NodeProto) -> NodeProto {
-        NodeProto {
-            input: node.input.iter().map(|name| self.name_of(name)).collect(),
-            output: node.output.iter().map(|name| self.name_of(name)).collect(),
-            op_type: node.op_type.clone(),
-            domain: node.domain.clone(),
-            overload: node.overload.clone(),
-            attribute: node.attribute.clone(),
-            ..NodeProto::default()
-        }
-    }
-}
-
-fn sinks_name() -> String {
-    "sinks".to_owned()
+    given
 }
 
 /// Returns a model of the separate nodes.
-fn separate(
-    region: &Region<'_>,
-    operands: &Operands<'_>,
-    names: &Names<'_>,
+fn separate<'m>(
+    region: &Region<'m>,
+    fused: &FusedAttention<'m>,
+    given: &BTreeMap<&'m str, &'static str>,
     opset_import: &[OperatorSetIdProto],
-) -> ModelProto {
-    let nodes = region.nodes.iter().map(|node| names.renamed(node.proto())).collect();
-    let made: BTreeSet<_> = region.nodes.iter().flat_map(Node::outputs).collect();
-    let read = region.nodes.iter().flat_map(|node| node.reads()).filter(|value| !made.contains(value));
-    let inputs: BTreeSet<_> = read.map(|value| names.name_of(value)).collect();
-    let output = names.name_of(operands.output);
-    model(nodes, inputs.iter().map(String::as_str), [output.as_str()], opset_import.to_vec())
+) -> Excerpt<'m> {
+    let nodes: Vec<_> = region.nodes.iter().map(Node::proto).collect();
+    let names = given.iter().map(|(&value, &name)| (value, name)).chain([(fused.output, OUTPUT)]);
+    let names = names.map(|(value, name)| (value, name.to_owned()));
+    Excerpt::new(&nodes, &[fused.output], names, opset_import.to_vec())
 }
 
 /// Returns a model of the `Attention` node.
-fn fused(operands: &Operands<'_>, opset_import: &[OperatorSetIdProto]) -> Result<ModelProto, OnnxError> {
-    let merged = operands.is_merged.then_some(MERGED);
-    let inputs = OPERANDS.into_iter().chain([MASK, LENGTHS]).chain(merged);
-    let mut model = model(Vec::new(), inputs, [], opset_import.to_vec());
+fn fused_model(
+    fused: &FusedAttention<'_>,
+    opset_import: &[OperatorSetIdProto],
+) -> Result<ModelProto, OnnxError> {
+    let inputs = OPERANDS.into_iter().chain([MASK, LENGTHS]);
+    let mut model = untyped_model(Vec::new(), inputs, [], opset_import.to_vec());
     let mut editor = Editor::new(&mut model)?;
-    let [queries, mut keys_and_values @ ..] = OPERANDS;
-    if operands.caches[0] == operands.caches[1] {
-        keys_and_values = [OPERANDS[1]; 2];
+    let [queries, keys, mut values] = OPERANDS;
+    if fused.caches[0] == fused.caches[1] {
+        values = keys;
     }
-    let [keys, values] = keys_and_values;
-    let node = over_caches([queries, keys, values], MASK, LENGTHS);
-    let mut operands = operands.clone();
-    operands.sinks = operands.sinks.map(|sinks| sinks.moderate());
-    let last = operands.add_before_last(&mut editor, node, LENGTHS)?;
-    let last = match operands.is_merged {
-        false => last,
-        true => NewNode::new("Reshape", &[&editor.add(last.called("attention")), MERGED]),
+    let renamed = FusedAttention {
+        queries,
+        caches: [keys, values].map(|present| CacheNames { written: present, present }),
+        output: OUTPUT,
+        sinks: fused.sinks.as_ref().map(Sinks::moderate),
+        ..fused.clone()
     };
-    editor.add(last.outputs(&[OUTPUT]));
-    let output = ValueInfoProto { name: Some(OUTPUT.to_owned()), ..ValueInfoProto::default() };
-    model.graph.get_or_insert_default().output.push(output);
+    renamed.write(&mut editor, MASK, LENGTHS)?;
+    model.graph.get_or_insert_default().output.push(ValueInfoProto::new(OUTPUT));
     Ok(model)
 }
 
 /// Returns the evaluations of a question, with random queries and caches.
-fn cases(probes: &[Probe], operands: &Operands<'_>, question: &Question) -> Result<Vec<Case>, OnnxError> {
+fn cases(probes: &[Probe], fused: &FusedAttention<'_>, question: &Question) -> Result<Vec<Case>, OnnxError> {
     let mut cases = Vec::new();
     for (probe, known) in probes.iter().zip(&question.known) {
-        for &is_capped in amounts_of_capping(operands) {
-            let mut given = filled(known)?;
+        for &is_capped in amounts_of_capping(fused) {
+            let mut given = with_random(known)?;
             let mut heads = 1;
             if let Some(queries) = given.get_mut(OPERANDS[0]) {
                 heads = queries.shape.get(1).copied().unwrap_or(1);
                 let head_size = to_float(queries.shape.last().copied().unwrap_or_default());
-                let spread = f64::from(operands.scale).abs() * head_size.sqrt() * DEVIATION;
-                let wanted = if is_capped { f64::from(operands.softcap).abs() } else { SPREAD };
-                scale(queries, wanted / spread);
+                let spread = f64::from(fused.scale).abs() * head_size.sqrt() * DEVIATION;
+                let wanted = if is_capped { f64::from(fused.softcap).abs() } else { SPREAD };
+                multiply(queries, wanted / spread);
             }
             let [_, keys, values] = OPERANDS;
             for (cache, growing) in [keys, values].into_iter().zip(GROWING) {
@@ -290,7 +240,7 @@ fn cases(probes: &[Probe], operands: &Operands<'_>, question: &Question) -> Resu
                     given.insert(growing.to_owned(), first_slots(cache, probe.total())?);
                 }
             }
-            cases.push(Case { given, rows: Some(compared_rows(probe, operands, heads)) });
+            cases.push(Case { given, rows: Some(compared_rows(probe, fused, heads)) });
         }
     }
     Ok(cases)
@@ -298,9 +248,9 @@ fn cases(probes: &[Probe], operands: &Operands<'_>, question: &Question) -> Resu
 
 /// Returns whether to make scores so large that their cap changes them, for each evaluation. Scores that
 /// are rounded to 16 bits are then too inexact to be compared.
-fn amounts_of_capping(operands: &Operands<'_>) -> &'static [bool] {
-    let is_exact = matches!(operands.element, ElementType::Float32 | ElementType::Float64);
-    if operands.is_capped() && is_exact { &[false, true] } else { &[false] }
+fn amounts_of_capping(fused: &FusedAttention<'_>) -> &'static [bool] {
+    let is_exact = matches!(fused.element, ElementType::Float32 | ElementType::Float64);
+    if fused.is_capped() && is_exact { &[false, true] } else { &[false] }
 }
 
 /// Returns the first slots of a cache `[batch, heads, slots, head size]`.
@@ -319,17 +269,17 @@ fn first_slots(cache: &Value, slots: usize) -> Result<Value, OnnxError> {
 ///
 /// A token of padding may see no slot. The separate nodes then give the mean of all slots, and the node gives
 /// zeros. No other token sees either.
-fn compared_rows(probe: &Probe, operands: &Operands<'_>, heads: usize) -> Vec<bool> {
+fn compared_rows(probe: &Probe, fused: &FusedAttention<'_>, heads: usize) -> Vec<bool> {
     let mut rows = Vec::new();
     for sample in 0..probe.batch {
-        let sees = |token| operands.rule.row(probe, sample, token).iter().any(Option::is_some);
+        let sees = |token| fused.rule.row(probe, sample, token).iter().any(Option::is_some);
         let of_head: Vec<_> = (0..probe.new).map(sees).collect();
         rows.extend(std::iter::repeat_n(of_head, heads).flatten());
     }
     rows
 }
 
-fn reason(inequality: Inequality, region: &Region<'_>, operands: &Operands<'_>) -> KeptReason {
+fn reason(inequality: Inequality, region: &Region<'_>, fused: &FusedAttention<'_>) -> KeptReason {
     match inequality {
         Inequality::Before(OnnxError::InNode { node, cause }) => {
             // The model of the question has the nodes of the region in the same order.
@@ -337,10 +287,10 @@ fn reason(inequality: Inequality, region: &Region<'_>, operands: &Operands<'_>) 
             KeptReason::Evaluation(OnnxError::InNode { node: Box::new(label), cause })
         }
         Inequality::Before(error) | Inequality::After(error) => KeptReason::Evaluation(error),
-        Inequality::Unknown { .. } => KeptReason::Unknown { value: operands.output.to_owned() },
+        Inequality::Unknown { .. } => KeptReason::Unknown { value: fused.output.to_owned() },
         Inequality::Shape { .. } => KeptForm::ResultShape.into(),
         Inequality::Differs { difference, .. } => {
-            KeptReason::Differs { scale: operands.scale, softcap: operands.softcap, difference }
+            KeptReason::Differs { scale: fused.scale, softcap: fused.softcap, difference }
         }
     }
 }

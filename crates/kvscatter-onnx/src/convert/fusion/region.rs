@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::operands::Operands;
+use super::fused::FusedAttention;
 use crate::convert::exported::Lane;
 use crate::convert::kept::{KeptForm, KeptReason};
 use crate::fold::Fold;
@@ -58,19 +58,19 @@ impl<'m> Region<'m> {
 /// regions. What is known without the queries and caches, such as their shapes and masks, is not part of a region.
 pub(super) fn regions<'m>(
     graph: &Graph<'m>,
-    attentions: &[&Operands<'m>],
+    attentions: &[&FusedAttention<'m>],
     fold: &mut Fold<'m>,
 ) -> Vec<Region<'m>> {
     let paths = Paths::new(graph, attentions, fold);
     // A node may pass the written cache on to the present, which is not a value inside of the attention.
-    let presents: BTreeSet<_> = attentions.iter().flat_map(|operands| operands.presents()).collect();
-    let mut regions: Vec<_> = attentions.iter().map(|operands| paths.region(operands)).collect();
+    let presents: BTreeSet<_> = attentions.iter().flat_map(|fused| fused.presents()).collect();
+    let mut regions: Vec<_> = attentions.iter().map(|fused| paths.region(fused)).collect();
     let mut inside: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
     let mut owned = BTreeSet::new();
-    for (at, (region, operands)) in regions.iter().zip(attentions).enumerate() {
+    for (at, (region, fused)) in regions.iter().zip(attentions).enumerate() {
         owned.extend(region.nodes.iter().map(Node::index));
         let outputs = region.nodes.iter().flat_map(Node::outputs);
-        let outputs = outputs.filter(|value| *value != operands.output && !presents.contains(value));
+        let outputs = outputs.filter(|value| *value != fused.output && !presents.contains(value));
         outputs.for_each(|output| inside.entry(output).or_default().push(at));
     }
     // A shape is that of a static cache after the conversion, which compares it.
@@ -97,9 +97,9 @@ struct Paths<'g, 'm> {
 }
 
 impl<'g, 'm> Paths<'g, 'm> {
-    fn new(graph: &'g Graph<'m>, attentions: &[&Operands<'m>], fold: &mut Fold<'m>) -> Self {
-        let starts: BTreeSet<_> = attentions.iter().flat_map(|operands| operands.starts()).collect();
-        let ends = starts.iter().copied().chain(attentions.iter().map(|operands| operands.output)).collect();
+    fn new(graph: &'g Graph<'m>, attentions: &[&FusedAttention<'m>], fold: &mut Fold<'m>) -> Self {
+        let starts: BTreeSet<_> = attentions.iter().flat_map(|fused| fused.starts()).collect();
+        let ends = starts.iter().copied().chain(attentions.iter().map(|fused| fused.output)).collect();
         let mut paths = Self { graph, values: BTreeSet::new(), ends };
         for node in graph.nodes() {
             let is_inside = |value: &str| {
@@ -113,11 +113,11 @@ impl<'g, 'm> Paths<'g, 'm> {
     }
 
     /// Returns the nodes between the operands and the result of an attention operation.
-    fn region(&self, operands: &Operands<'m>) -> Region<'m> {
+    fn region(&self, fused: &FusedAttention<'m>) -> Region<'m> {
         let (mut before, mut reads) = (BTreeSet::new(), 0_usize);
-        let mut pending = vec![operands.output];
+        let mut pending = vec![fused.output];
         while let Some(value) = pending.pop() {
-            let is_end = self.ends.contains(value) && value != operands.output;
+            let is_end = self.ends.contains(value) && value != fused.output;
             if is_end || !self.values.contains(value) {
                 continue;
             }
@@ -132,7 +132,7 @@ impl<'g, 'm> Paths<'g, 'm> {
             pending.extend(node.reads());
         }
         // A node that does not depend on these operands is outside of the region, which reads its outputs.
-        let [queries, caches @ ..] = operands.starts();
+        let [queries, caches @ ..] = fused.starts();
         let [mut of_queries, mut of_caches] = [BTreeSet::from([queries]), BTreeSet::from(caches)];
         let mut region = Region::default();
         for node in before.iter().filter_map(|&index| self.graph.nodes().get(index)) {
@@ -146,7 +146,7 @@ impl<'g, 'm> Paths<'g, 'm> {
                 region.nodes.push(*node);
             }
         }
-        if of_caches.contains(operands.output) { region } else { Region::default() }
+        if of_caches.contains(fused.output) { region } else { Region::default() }
     }
 }
 

@@ -15,10 +15,7 @@ use crate::OnnxError;
 use crate::convert::kept::{KeptForm, KeptReason};
 use crate::edit::{Editor, NewNode};
 use crate::fold::{Fold, Value, Values};
-
-/// The value of `qk_matmul_output_mode` for scores after the mask. Before ONNX Runtime 1.27, it meant scores after
-/// mask and cap, which are the same without a cap.
-const MASKED: i64 = 2;
+use crate::onnx_attention::MASKED_SCORES;
 
 /// The scores of the sinks of an attention operation.
 #[derive(Clone, Debug, PartialEq)]
@@ -83,7 +80,7 @@ impl<'m> Sinks<'m> {
         element: ElementType,
     ) -> Result<NewNode, OnnxError> {
         let [attended, scores] = ["attention", "scores"].map(|name| editor.fresh(name));
-        let attention = attention.int("qk_matmul_output_mode", MASKED);
+        let attention = attention.int("qk_matmul_output_mode", MASKED_SCORES);
         editor.add(attention.outputs(&[&attended, "", "", &scores]));
         // A softmax of 16 bits is computed in float32, too.
         let wide = if element == ElementType::Float64 { element } else { ElementType::Float32 };

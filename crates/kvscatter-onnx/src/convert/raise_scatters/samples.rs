@@ -57,6 +57,9 @@ impl<'a, 'p, 'm> PerSample<'a, 'p, 'm> {
     /// Returns the errors of the editor.
     pub(super) fn compute(mut self, starts: &str) -> Result<Operands<'m>, OnnxError> {
         let Positions { name, element, count, .. } = self.setting.positions;
+        if let Some((first, _)) = self.graph.uses(name).next() {
+            self.editor.at(first.index());
+        }
         let (all, zeros) = match count {
             None => (starts.to_owned(), self.editor.scalar_i64(0)?),
             Some(count) => {
@@ -81,6 +84,7 @@ impl<'a, 'p, 'm> PerSample<'a, 'p, 'm> {
     }
 
     fn node(&mut self, node: &Node<'m>) -> Result<(), OnnxError> {
+        self.editor.at(node.index());
         let ([output], Some(first)) = (node.proto().output.as_slice(), node.input(0)) else { return Ok(()) };
         if ELEMENTWISE.iter().any(|op_type| node.is(op_type)) {
             return self.elementwise(node, output);

@@ -72,6 +72,7 @@ impl<'m> Write<'m> {
     /// Replaces the scatter, and the node that transposes its result.
     pub(super) fn replace(&self, starts: &str, editor: &mut Editor<'_>) {
         let transpose = |value: &str, order: &[i64]| NewNode::new("Transpose", &[value]).ints("perm", order);
+        editor.at(self.writer.index());
         let (rows, order) = self.rows;
         let rows = order.map_or_else(|| rows.to_owned(), |order| editor.add(transpose(rows, order)));
         editor.remove_node(self.writer.index());

@@ -3,31 +3,21 @@
 use kvscatter::ElementType;
 
 use crate::OnnxError;
-use crate::convert::attention::{AttentionNode, PASTS, Source};
-use crate::convert::fusion::Operands;
+use crate::convert::attention::{AttentionNode, Source};
+use crate::convert::fusion::FusedAttention;
 use crate::convert::limits::Limits;
 use crate::convert::rewriter::{Rewriter, over_caches};
 use crate::convert::rule::Rule;
-use crate::edit::NewNode;
+use crate::onnx_attention::{KEYS, PAST_KEYS, PAST_VALUES, QUERIES, VALUES};
 
 /// Replaces attention that consists of separate nodes by one node.
-pub(super) fn fuse(rewriter: &mut Rewriter<'_, '_, '_>, operands: &Operands<'_>) -> Result<(), OnnxError> {
-    if let Some(last) = rewriter.editor.producer(operands.output) {
-        rewriter.editor.remove_node(last);
+pub(super) fn fuse(rewriter: &mut Rewriter<'_, '_, '_>, fused: &FusedAttention<'_>) -> Result<(), OnnxError> {
+    if let Some(last) = rewriter.editor.producer(fused.output) {
+        rewriter.editor.replacing(last);
     }
-    let [keys, values] = operands.presents();
-    let caches = [operands.queries, keys, values];
-    let (new, lengths) = static_attention(rewriter, caches, &operands.rule, operands.element)?;
-    let last = operands.add_before_last(rewriter.editor, new, &lengths)?;
-    let last = match operands.is_merged {
-        false => last,
-        true => {
-            let by_head = rewriter.editor.add(last.called("attention"));
-            rewriter.merged(&by_head)?
-        }
-    };
-    rewriter.editor.add(last.outputs(&[operands.output]));
-    Ok(())
+    let [keys, _] = fused.presents();
+    let (mask, lengths) = mask_and_lengths(rewriter, keys, &fused.rule, fused.element)?;
+    fused.write(rewriter.editor, &mask, &lengths)
 }
 
 /// Makes an `Attention` node read the static caches. If it appends rows, a `TensorScatter` for keys and one for values
@@ -40,11 +30,11 @@ pub(super) fn rewrite(
     let input = |slot| node.input(slot).unwrap_or_default();
     let heads = |name| node.attribute(name).and_then(|attribute| attribute.i).unwrap_or_default();
     let (of_queries, of_keys) = (heads("q_num_heads"), heads("kv_num_heads"));
-    rewriter.editor.remove_node(node.index());
+    rewriter.editor.replacing(node.index());
     if let Source::Appended(presents) = attention.source {
-        for ((slot, past), present) in [(1, PASTS[0]), (2, PASTS[1])].into_iter().zip(presents) {
+        for ((slot, past), present) in [(KEYS, PAST_KEYS), (VALUES, PAST_VALUES)].into_iter().zip(presents) {
             let update = match attention.is_flat {
-                true => by_head(rewriter, input(slot), of_keys)?,
+                true => rewriter.editor.by_head(input(slot), of_keys)?,
                 false => input(slot).to_owned(),
             };
             rewriter.scatter(input(past), &update, present);
@@ -55,47 +45,37 @@ pub(super) fn rewrite(
     let (Source::Appended(operands) | Source::Presents(operands) | Source::Computed(operands)) =
         attention.source;
     let is_flat = attention.is_flat && !matches!(attention.source, Source::Computed(_));
-    let mut queries = input(0).to_owned();
+    let mut queries = input(QUERIES).to_owned();
     if is_flat {
-        queries = by_head(rewriter, &queries, of_queries)?;
+        queries = rewriter.editor.by_head(&queries, of_queries)?;
         dropped.extend(["q_num_heads", "kv_num_heads"]);
     }
     let kept = node.proto().attribute.iter();
     let kept = kept.filter(|it| it.name.as_deref().is_none_or(|name| !dropped.contains(&name)));
     let [keys, values] = operands;
     let (rule, element) = (attention.rules.rule(), attention.element);
-    let (new, _) = static_attention(rewriter, [&queries, keys, values], rule, element)?;
-    let new = new.attributes(kept.cloned());
+    let (mask, lengths) = mask_and_lengths(rewriter, keys, rule, element)?;
+    let new = over_caches([&queries, keys, values], &mask, &lengths).attributes(kept.cloned());
     if !is_flat {
         rewriter.editor.add(new.outputs(&[output]));
         return Ok(());
     }
     let by_head = rewriter.editor.add(new.called("attention"));
-    let by_token = rewriter.editor.add(NewNode::new("Transpose", &[&by_head]).ints("perm", &[0, 2, 1, 3]));
-    let flat = rewriter.editor.ints(&[0, 0, -1])?;
-    rewriter.editor.node_with_outputs("Reshape", &[&by_token, &flat], &[output]);
+    let joined = rewriter.editor.join_heads(&by_head)?;
+    rewriter.editor.add(joined.outputs(&[output]));
     Ok(())
 }
 
-/// Adds a value `[batch, tokens, heads * head size]` as `[batch, heads, tokens, head size]`. Returns the name.
-fn by_head(rewriter: &mut Rewriter<'_, '_, '_>, value: &str, heads: i64) -> Result<String, OnnxError> {
-    let shape = rewriter.editor.ints(&[0, 0, heads, -1])?;
-    let split = rewriter.editor.node("Reshape", &[value, &shape]);
-    Ok(rewriter.editor.add(NewNode::new("Transpose", &[&split]).ints("perm", &[0, 2, 1, 3])))
-}
-
-/// Creates an `Attention` of queries to static caches, `[batch, heads, tokens or slots, head size]` each. Returns the
-/// node, and the name of the value with the number of slots in use.
-fn static_attention(
+/// Adds the mask of an `Attention` to static caches of which this is the one with the keys, and the number of slots in
+/// use. Returns the names.
+fn mask_and_lengths(
     rewriter: &mut Rewriter<'_, '_, '_>,
-    operands: [&str; 3],
+    keys: &str,
     rule: &Rule,
     element: ElementType,
-) -> Result<(NewNode, String), OnnxError> {
-    let [_, keys, _] = operands;
-    let (mask, lengths) = match rewriter.ring_of(keys) {
+) -> Result<(String, String), OnnxError> {
+    Ok(match rewriter.ring_of(keys) {
         None => (rewriter.mask(rule, element)?, rewriter.nonpad_kv_seqlen()),
         Some(ring) => (rewriter.ring_mask(ring)?, rewriter.ring_lengths(ring)?),
-    };
-    Ok((over_caches(operands, &mask, &lengths), lengths))
+    })
 }

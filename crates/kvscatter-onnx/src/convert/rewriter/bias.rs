@@ -57,7 +57,7 @@ impl Rewriter<'_, '_, '_> {
         match layout {
             Layout::Separate { .. } => Ok(bias),
             Layout::Merged { .. } => {
-                let merged = self.merged(&bias)?;
+                let merged = self.editor.merge_heads(&bias)?;
                 self.editor.shared(merged)
             }
         }

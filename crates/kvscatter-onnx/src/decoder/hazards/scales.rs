@@ -12,23 +12,17 @@ pub(super) fn find(graph: &Graph<'_>, hazards: &mut Vec<Hazard>) {
     if !graph.nodes().iter().any(scales_a_tensor) {
         return;
     }
+    // A scale may depend on the shape of an input alone, so `computed_from` would miss some.
     let mut fed: BTreeSet<&str> = graph.fed_names().collect();
-    let mut scales = Vec::new();
     for node in graph.nodes() {
         if node.reads().iter().any(|value| fed.contains(value)) {
-            fed.extend(node.proto().output.iter().map(String::as_str));
-            if scales_a_tensor(node) {
-                scales.push(node);
-            }
+            fed.extend(node.outputs());
         }
     }
-    let mut used: BTreeSet<&str> = graph.output_names().collect();
-    for node in graph.nodes().iter().rev() {
-        if node.proto().output.iter().any(|output| used.contains(output.as_str())) {
-            used.extend(node.reads());
-        }
-    }
-    scales.retain(|node| node.proto().output.iter().any(|output| used.contains(output.as_str())));
+    let is_fed = |node: &Node<'_>| node.reads().iter().any(|value| fed.contains(value));
+    let mut scales: Vec<_> =
+        graph.used_nodes().filter(|node| scales_a_tensor(node) && is_fed(node)).collect();
+    scales.reverse();
     hazards.extend(scales.into_iter().map(|node| Hazard::TensorWideScale { node: node.label() }));
 }
 

@@ -22,14 +22,7 @@ use crate::OnnxError;
 use crate::fold::call::{Call, Outputs};
 use crate::fold::number::to_float;
 use crate::fold::{Value, Values};
-
-/// The number of inputs from keys to their past, and from values to theirs.
-const PAST: usize = 3;
-
-/// The index of the output with the scores.
-const SCORES: usize = 3;
-/// The mode in which that output has the scores after the mask.
-const MASKED: i64 = 2;
+use crate::onnx_attention::{KEYS, MASKED_SCORES, PAST_KEYS, PAST_VALUES, QUERIES, SCORES, VALUES};
 
 /// Returns the type and shape of the first input, for operators that change only elements.
 pub(super) fn like_first(call: &Call<'_>) -> Outputs {
@@ -42,11 +35,12 @@ pub(super) fn like_first(call: &Call<'_>) -> Outputs {
 /// The cap on scores comes before the mask, as onnx 1.23 corrected. `qk_matmul_output` is computed only in mode 2. In
 /// other modes, only its type and shape are known.
 pub(super) fn attention(call: &Call<'_>) -> Outputs {
-    let element = call.input(0)?.element;
-    let [q, k, v] = [(0, "q_num_heads"), (1, "kv_num_heads"), (2, "kv_num_heads")];
+    let element = call.input(QUERIES)?.element;
+    let [q, k, v] = [(QUERIES, "q_num_heads"), (KEYS, "kv_num_heads"), (VALUES, "kv_num_heads")];
     let [q, k, v] = [Heads::new(call, q.0, q.1)?, Heads::new(call, k.0, k.1)?, Heads::new(call, v.0, v.1)?];
-    let [keys, values] = [Appended::read(call, 1, k)?, Appended::read(call, 2, v)?];
-    let is_flat = call.input(0)?.rank() == 3;
+    let [keys, values] =
+        [Appended::read(call, [KEYS, PAST_KEYS], k)?, Appended::read(call, [VALUES, PAST_VALUES], v)?];
+    let is_flat = call.input(QUERIES)?.rank() == 3;
     let output = match is_flat {
         true => vec![q.batch, q.length, q.heads.saturating_mul(v.size)],
         false => vec![q.batch, q.heads, q.length, v.size],
@@ -56,7 +50,7 @@ pub(super) fn attention(call: &Call<'_>) -> Outputs {
         let output = weighted.output(call, |place, slot| bias.at(place, slot), no_sink)?;
         Ok(Some(Values::Floats(if is_flat { output.by_token() } else { output.elements.into_owned() })))
     })?;
-    let returns_masked = call.outputs > SCORES && call.int("qk_matmul_output_mode", 0)? == MASKED;
+    let returns_masked = call.outputs > SCORES && call.int("qk_matmul_output_mode", 0)? == MASKED_SCORES;
     let scores = call.make(element, vec![q.batch, q.heads, q.length, keys.heads.length], |_| {
         let weighted = if returns_masked { weighted(call, q, &keys, &values)? } else { None };
         let Some((weighted, bias)) = weighted else { return Ok(None) };
@@ -73,7 +67,7 @@ fn weighted<'a>(
     keys: &Appended<'a>,
     values: &Appended<'a>,
 ) -> Result<Option<(Weighted<'a>, Bias)>, OnnxError> {
-    let query = call.input(0)?;
+    let query = call.input(QUERIES)?;
     let (Some(queries), Some(rows), Some(values)) = (Rows::read(query, q), keys.rows(), values.rows()) else {
         return Ok(None);
     };
@@ -99,9 +93,8 @@ struct Appended<'a> {
 }
 
 impl<'a> Appended<'a> {
-    /// Reads the keys or values at an input. Their past is [`PAST`] inputs later.
-    fn read(call: &'a Call<'_>, index: usize, of_new: Heads) -> Result<Self, OnnxError> {
-        let at_past = index.saturating_add(PAST);
+    /// Reads keys or values, and their past, at these inputs.
+    fn read(call: &'a Call<'_>, [index, at_past]: [usize; 2], of_new: Heads) -> Result<Self, OnnxError> {
         let past = match call.optional(at_past) {
             None => None,
             Some(past) => match *past.shape.as_slice() {

@@ -40,6 +40,13 @@ fn sound_decoders_have_no_hazard() {
         // A scale changes nothing if no output depends on it, or if it is the same in every step.
         ("an unused scale", Made::fixed().node("quantised = DynamicQuantizeLinear(q)")),
         (
+            "a scale of which only the shape is read",
+            Made::fixed()
+                .node("quantised = DynamicQuantizeLinear(q)")
+                .node("shape = Shape(quantised)")
+                .output("shape: int64[4]"),
+        ),
+        (
             "a constant scale",
             Made::fixed().node("quantised = DynamicQuantizeLinear(Constant())").output("quantised: uint8[4]"),
         ),
@@ -285,6 +292,9 @@ fn one_scale_for_the_activations_of_all_samples() {
         assert_eq!((node.name.as_str(), hazard.cache()), ("nquantised", None));
         assert!(hazard.to_string().contains("one scale for a whole tensor"), "{hazard}");
     }
+    // Positions are a range whose end is the number of tokens, which padding changes.
+    let made = Made::fixed().node("quantised = DynamicQuantizeLinear(Cast(Shape(q)) {to=float})");
+    assert_eq!(kinds(&made.output("quantised: uint8[4]").hazards()), ["tensor-wide-scale"]);
     let model = load("decoders/optimum-llama-int8");
     let hazards = Decoder::from_graph(&model.graph().unwrap()).unwrap().hazards();
     assert_eq!(kinds(&hazards).iter().filter(|kind| **kind == "tensor-wide-scale").count(), 9);

@@ -52,6 +52,15 @@ fn endless_chains_and_fans() {
     assert_eq!(ask(&made.model()).unwrap(), 2);
 }
 
+/// A file of a few hundred bytes may claim any number of samples.
+#[test]
+fn inputs_get_numbers_only_if_a_mask_is_proven() {
+    let made = Made::fixed().input("marks: int64[batch, 64], write_indices, nonpad: int64[100000]").model();
+    let graph = made.graph().unwrap();
+    let memory = allocation_counter::measure(|| drop(Decoder::from_graph(&graph).unwrap()));
+    assert!(memory.bytes_max < 100_000, "{} bytes", memory.bytes_max);
+}
+
 /// The graph has as many caches as possible, all through one node of an unknown operator.
 #[test]
 fn many_caches_of_one_node() {

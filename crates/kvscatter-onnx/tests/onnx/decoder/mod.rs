@@ -13,7 +13,7 @@ use kvscatter::{ElementType, Mode};
 use kvscatter_onnx::decoder::{CachePart, Decoder, InputRole, WriterStyle};
 use kvscatter_onnx::{Dimension, Model};
 
-use crate::support::{Nodes, graph_mut, insert, load, raw, reader, reroute, values};
+use crate::support::{Nodes, graph_mut, insert, load, parsed, raw, reader, reroute, values};
 
 /// Returns every cache as `past → present`, style, part and axis.
 fn caches(decoder: &Decoder<'_>) -> Vec<(String, WriterStyle, CachePart, usize)> {
@@ -105,6 +105,24 @@ fn genai_leaves_it_to_group_query_attention() {
     let expected = [("input_ids", InputRole::TokenIds), ("attention_mask", InputRole::AttentionMask)];
     assert_eq!(roles(&decoder), expected.map(|(name, role)| (name.to_owned(), role)));
     assert!(matches!(decoder.input(InputRole::Past(0)), Some(past) if past.name == "past_key_values.0.key"));
+}
+
+/// Exporters replace weights that are not numbers.
+#[test]
+fn values_are_multiplied_by_weights_that_a_condition_chooses() {
+    for weights in ["Where(IsNaN(w), 0.0, w)", "Where(Not(IsNaN(w)), w, 0.0)"] {
+        let model = parsed(
+            "past_k, past_v: float[b, 2, past, 4], q, new_k, new_v: float[b, 2, s, 4]",
+            &format!(
+                "k = Concat(past_k, new_k) {{axis=2}}; v = Concat(past_v, new_v) {{axis=2}}
+                w = Softmax(MatMul(q, Transpose(k) {{perm=[0, 1, 3, 2]}})); y = MatMul({weights}, v)"
+            ),
+            "y: float[b, 2, s, 4], k, v: float[b, 2, all, 4]",
+        );
+        let parts =
+            caches(&Decoder::from_graph(&model.graph().unwrap()).unwrap()).into_iter().map(|row| row.2);
+        assert_eq!(parts.collect::<Vec<_>>(), [CachePart::Key, CachePart::Value], "{weights}");
+    }
 }
 
 /// Qwen3 normalises each head between the projection and the operator, so only the result shows its size.

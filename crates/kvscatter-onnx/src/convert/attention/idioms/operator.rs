@@ -2,6 +2,7 @@
 
 use super::super::site::OverConcat;
 use super::super::walk::{Next, NextOrNone, Reading, State, Walk};
+use crate::onnx_attention::{KEYS, VALUES};
 
 /// In rank 3 and 4, slots are the axis before the last.
 pub(super) fn attended<'m>(walk: &mut Walk<'_, 'm>, reading: &Reading<'_, 'm>) -> NextOrNone<'m> {
@@ -10,7 +11,7 @@ pub(super) fn attended<'m>(walk: &mut Walk<'_, 'm>, reading: &Reading<'_, 'm>) -
         return Ok(None);
     };
     let mut reads_slots = rest.iter().all(Option::is_none);
-    for (slot, cache) in (1..).zip([keys, values]) {
+    for (slot, cache) in [(KEYS, keys), (VALUES, values)] {
         reads_slots &= cache.axis.saturating_add(2) == walk.rank(reading.input(slot))?;
     }
     let is_scaled =

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::IDIOMS;
 use crate::convert::attention::{Sites, shape_probe};
 use crate::convert::probe::Inputs;
-use crate::decoder::Decoder;
+use crate::decoder::{Decoder, InputRole};
 use crate::fold::Fold;
 use crate::support::{Nodes, values};
 
@@ -70,7 +70,8 @@ fn every_idiom_is_found_in_its_nodes() {
     assert_eq!(tested, all);
 }
 
-/// Returns the names of the idioms with which a walk follows both caches.
+/// Returns the names of the idioms with which a walk follows both caches. The decoder must follow them as well, which
+/// proves the role of `marks`.
 fn idioms_in(attention: &str) -> BTreeSet<&'static str> {
     let mut nodes = Nodes::new(kvscatter::ElementType::Float32);
     nodes.add(
@@ -83,16 +84,18 @@ fn idioms_in(attention: &str) -> BTreeSet<&'static str> {
         "length = Squeeze(Shape(past.k) {start=2, end=3}); new = Squeeze(Shape(input_ids) {start=1, end=2})
         total = Add(length, new); column = Unsqueeze(Range(length, total, 1), [-1])
         causal = LessOrEqual(Range(0, total, 1), column)
-        visible = And(causal, Unsqueeze(Cast(attention_mask) {to=bool}, [1, 2])); bias = Where(visible, none, low)",
+        visible = And(causal, Unsqueeze(Cast(marks) {to=bool}, [1, 2])); bias = Where(visible, none, low)",
     );
     nodes.add(attention);
     nodes.add("logits = Reshape(Transpose(y) {perm=[0, 2, 1, 3]}, [0, 0, -1])");
     let model = nodes.model(
-        values("input_ids: int64[batch, tokens], attention_mask: int64[batch, all], past.k, past.v: float[batch, 2, past, 4]"),
+        values("input_ids: int64[batch, tokens], marks: int64[batch, all], past.k, past.v: float[batch, 2, past, 4]"),
         values("logits: float[batch, tokens, 8], k, v: float[batch, 2, all, 4]"),
     );
     let graph = model.graph().unwrap();
     let decoder = Decoder::from_graph(&graph).unwrap();
+    let mask = decoder.input(InputRole::AttentionMask).map(|mask| mask.name);
+    assert_eq!(mask, Some("marks"), "{attention}");
     let inputs = Inputs::from_decoder(&decoder).unwrap();
     let probe = shape_probe(&decoder, &inputs, 99);
     let mut fold = Fold::new(&graph, None);

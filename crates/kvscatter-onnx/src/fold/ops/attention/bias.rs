@@ -7,6 +7,7 @@ use crate::OnnxError;
 use crate::fold::Values;
 use crate::fold::call::Call;
 use crate::fold::shapes::{broadcast, elements, signed, spread};
+use crate::onnx_attention::{MASK, NONPAD_KV_SEQLEN};
 
 /// The number of bytes that the mask of one score takes.
 pub(super) const MASK_BYTES: usize = 24;
@@ -63,13 +64,13 @@ pub(super) struct Bias {
 }
 
 impl Bias {
-    /// Reads the inputs 3 and 6. `k` counts the keys of the past too.
+    /// Reads the mask and the lengths. `k` counts the keys of the past too.
     ///
     /// Returns `None` if a mask or a length is not known, or if the mask does not broadcast.
     pub(super) fn read(call: &Call<'_>, q: Heads, k: Heads, past: usize) -> Result<Option<Self>, OnnxError> {
         let mut shape = [q.batch, q.heads, q.length, k.length];
         call.work.charge(elements(&shape).saturating_mul(MASK_BYTES))?;
-        let mask = match call.optional(3) {
+        let mask = match call.optional(MASK) {
             None => None,
             Some(mask) => {
                 let element = |flag: &bool| if *flag { 0.0 } else { f64::NEG_INFINITY };
@@ -86,7 +87,7 @@ impl Bias {
                 Some(ByScore::spread(&numbers, &mask.shape, shape))
             }
         };
-        let lengths = match call.optional(6) {
+        let lengths = match call.optional(NONPAD_KV_SEQLEN) {
             None => None,
             Some(lengths) => match lengths.as_ints() {
                 Some(lengths) => Some(lengths.to_vec()),
