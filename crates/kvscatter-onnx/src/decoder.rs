@@ -38,7 +38,6 @@ pub use cache::{Cache, CachePart, Growth, UnknownStyle, WriterStyle};
 pub use cost::{Cost, CostAt};
 pub use hazards::{Hazard, PrefixMask, RuntimeBug, WrongSlot};
 pub use roles::{Input, InputRole};
-pub(crate) use shown::HIDDEN;
 pub use state::State;
 pub(crate) use step::{Step, StepInputs};
 pub use tensorrt::{TensorRtRefusal, TensorRtRule};

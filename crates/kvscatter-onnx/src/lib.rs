@@ -37,7 +37,7 @@
 //! | tensors and their files | `tensor`, `external`, `tensor_proto`, `config_file`, `visit`, `attribute` |
 //! | models and graphs | `fingerprint`, `ir`, `order`, `graph`, `model_file`, `model`, `save`, `test_dir`, `edit`, `opset`, `onnx_attention` |
 //! | evaluation | `eval`, `random_inputs`, `fold`, `prove` |
-//! | decoders | `passing`, `decoder`, `cache_path` |
+//! | decoders | `passing`, `mask_elements`, `decoder`, `cache_path` |
 //! | changes of decoders | `standard`, `merged`, `convert`, `soundness`, `lower` |
 //! | models as people store them | `declared`, `source`, `internal` |
 //!
@@ -85,6 +85,7 @@ mod graph_error;
 pub mod internal;
 mod ir;
 mod lower;
+mod mask_elements;
 mod merged;
 mod model;
 mod model_file;

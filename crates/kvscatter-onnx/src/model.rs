@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use kvscatter::ElementType;
 
@@ -236,6 +237,14 @@ impl Model {
     #[doc(hidden)]
     pub fn external_data(&self) -> Result<Option<ExternalData>, OnnxError> {
         self.folder().map(ExternalData::open).transpose()
+    }
+
+    /// Opens the folder like [`external_data`](Self::external_data), for several evaluations.
+    ///
+    /// # Errors
+    /// Returns the errors of [`external_data`](Self::external_data).
+    pub(crate) fn shared_external_data(&self) -> Result<Option<Rc<ExternalData>>, OnnxError> {
+        Ok(self.external_data()?.map(Rc::new))
     }
 
     /// Computes the hash of the model's graph.

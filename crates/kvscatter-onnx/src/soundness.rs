@@ -55,7 +55,7 @@ pub fn check_rings(model: &Model, graph: &Graph<'_>, decoder: &Decoder<'_>) -> V
     if decoder.rings().next().is_none() {
         return Vec::new();
     }
-    let external = model.external_data().ok().flatten().map(Rc::new);
+    let external = model.shared_external_data().ok().flatten();
     let mut checker = Checker::new(graph, decoder, external.as_ref());
     checker.declared = RingSize::of_model(model).unwrap_or_default();
     let mut outcomes = ByMask::default();
@@ -73,7 +73,7 @@ pub(crate) fn seen_in_static(
     decoder: &Decoder<'_>,
     tokens: usize,
 ) -> Option<BTreeMap<usize, (NodeLabel, usize)>> {
-    let external = model.external_data().ok().flatten().map(Rc::new);
+    let external = model.shared_external_data().ok().flatten();
     let evaluation = Evaluation { graph, decoder, external: external.as_ref() };
     let new = decoder.fixed_tokens().unwrap_or(1);
     let step = Step { past: tokens.checked_sub(new)?, new };

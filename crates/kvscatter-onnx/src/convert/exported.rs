@@ -54,9 +54,8 @@ impl<'a, 'm> Exported<'a, 'm> {
     ) -> Result<Self, OnnxError> {
         let has_mask = decoder.input(InputRole::AttentionMask).is_some();
         let padding = if has_mask { padding } else { Padding::Nowhere };
-        let inputs = Inputs::from_decoder(decoder)?;
-        inputs.check_size(max_seq)?;
-        let external = model.external_data()?.map(Rc::new);
+        let inputs = Inputs::checked(decoder, max_seq)?;
+        let external = model.shared_external_data()?;
         let find = |most| {
             let probe = shape_probe(decoder, &inputs, most);
             let mut fold = Fold::new(graph, external.as_ref());

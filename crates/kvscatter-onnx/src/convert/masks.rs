@@ -15,8 +15,8 @@ use super::probe::{Distance, Probe};
 use super::refusal::ConvertRefusal;
 use super::rule::{Bias, Rule, Rules, Window};
 use crate::OnnxError;
-use crate::decoder::HIDDEN;
 use crate::fold::{Fold, Value, Values, round};
+use crate::mask_elements::{HIDDEN, MaskEffect, ScoreAt, element_of};
 
 /// The largest number that masks together may add to all scores of a token. It rounds scores in float32 to multiples of
 /// 1/512, and a larger one rounds more. ALiBi that is counted from the first token adds no more to texts of 32,768
@@ -94,7 +94,7 @@ pub(super) fn check<'a, 'm, A: Masked<'m> + 'a>(
         let kept = masks.and_then(|masks| {
             let rules = attention.rules();
             let biased = rules.biased;
-            rules.keep(|rule| masks.check(probe, rule, biased, fold))
+            rules.keep(|rule| masks.check(probe, Candidate { rule, biased }, fold))
         });
         kept.map_err(|error| attention.error_within(error))?;
         checked.insert(key, attention.rules().clone());
@@ -148,12 +148,11 @@ impl<'m> Masked<'m> for AttentionNode<'m> {
 
     fn masks(&self, _: &Probe, fold: &mut Fold<'m>) -> Result<Masks, OnnxError> {
         let mask = self.mask().map(|name| fold.value(name).cloned()).transpose()?;
-        let effect = match mask.as_ref().map(|mask| mask.element) {
-            Some(ElementType::Bool) => Effect::Chosen { visible_where: true },
-            _ => Effect::Added,
-        };
-        let masks = mask.into_iter().map(|value| MaskValue { value, effect, at: 0 }).collect();
-        Ok(Masks::new(masks, RANK, self.limits, false))
+        let mask = mask.map(|value| {
+            let effect = MaskEffect::in_attention(value.element);
+            MaskValue { value, effect, at: 0 }
+        });
+        Ok(Masks::new(mask.into_iter().collect(), RANK, self.limits, false))
     }
 
     fn rules(&mut self) -> &mut Rules {
@@ -181,7 +180,7 @@ pub(super) struct Masks {
 #[derive(Debug)]
 struct MaskValue {
     value: Value,
-    effect: Effect,
+    effect: MaskEffect,
     /// The index of the mask in its attention operation.
     at: usize,
 }
@@ -208,10 +207,10 @@ impl Masks {
                 Layout::Merged { .. } => RANK,
             });
             let (name, effect) = match mask.kind {
-                MaskKind::Add { operand } => (operand, Effect::Added),
+                MaskKind::Add { operand } => (operand, MaskEffect::Added),
                 MaskKind::Where { condition, filler, visible_where } => {
                     hidden(fold.value(filler)?).map_err(|error| mask.node.error_within(error))?;
-                    (condition, Effect::Chosen { visible_where })
+                    (condition, MaskEffect::Chosen { visible_where })
                 }
                 MaskKind::Floor { floor } => {
                     hidden(fold.value(floor)?).map_err(|error| mask.node.error_within(error))?;
@@ -256,10 +255,10 @@ impl Masks {
             biased = mask.at;
         }
         let row = Row { probe, sample: 0, token, distances: rule.distances(probe, 0, token) };
-        let bases = self.bases(&row, 0)?;
+        let row = self.head_row(&row, 0)?;
         for seen in 0..probe.total() {
             let slot = probe.total().saturating_sub(seen).saturating_sub(1);
-            if self.score(&row, &bases, (&rule, biased), (0, slot))?.is_hidden {
+            if self.score(&row, Candidate { rule: &rule, biased }, slot)?.is_hidden {
                 // A token that does not see itself is an error that `check` reports.
                 rule.window = (seen > 0).then_some(Window { size: seen, distance: Distance::Slots });
                 break;
@@ -272,14 +271,14 @@ impl Masks {
     ///
     /// It is the difference of two neighbours, and of those with the smallest numbers, which are rounded least.
     fn slope(&self, mask: &MaskValue, probe: &Probe, head: usize, token: usize) -> Result<f64, OnnxError> {
-        if !matches!(mask.effect, Effect::Added) {
+        if mask.effect != MaskEffect::Added {
             return Ok(0.0);
         }
         let mut smallest = f64::INFINITY;
         let mut slope = 0.0;
         let mut before: Option<f64> = None;
         for slot in 0..probe.total() {
-            let added = self.added(mask, (0, head, token, slot))?;
+            let added = self.added(mask, ScoreAt { sample: 0, head, token, slot })?;
             if let Some(before) = before.replace(added)
                 && before > HIDDEN
                 && added > HIDDEN
@@ -293,7 +292,8 @@ impl Masks {
     }
 
     /// Compares the rule with what is added to the score of every slot for every real token in every head.
-    fn check(&self, probe: &Probe, rule: &Rule, biased: usize, fold: &Fold<'_>) -> Result<(), OnnxError> {
+    fn check(&self, probe: &Probe, candidate: Candidate<'_>, fold: &Fold<'_>) -> Result<(), OnnxError> {
+        let rule = candidate.rule;
         let compared =
             [self.heads(), self.masks.len().saturating_add(1), probe.batch, probe.new, probe.total()];
         fold.charge(compared.into_iter().fold(1, usize::saturating_mul))?;
@@ -304,9 +304,9 @@ impl Masks {
                 let visible = rule.visible(probe, sample, token);
                 let position = row.own();
                 for head in 0..self.heads() {
-                    let bases = self.bases(&row, head)?;
+                    let row = self.head_row(&row, head)?;
                     for (slot, &is_visible) in visible.iter().enumerate() {
-                        let score = self.score(&row, &bases, (rule, biased), (head, slot))?;
+                        let score = self.score(&row, candidate, slot)?;
                         if let Some((added, linear)) = score.other.filter(|_| !score.is_hidden) {
                             return Err(ConvertRefusal::Bias { head, position, slot, added, linear }.into());
                         }
@@ -323,33 +323,27 @@ impl Masks {
         Ok(())
     }
 
-    /// Returns what each mask adds to the score of the token's own slot. Other numbers are compared with it, because a
-    /// softmax ignores what is added to all scores of a token. It is 0 if the mask hides the slot, and if the masks
-    /// together add more than [`MAX_BASE`].
-    fn bases(&self, row: &Row<'_>, head: usize) -> Result<Vec<f64>, OnnxError> {
+    /// Returns the scores of a token in one head, with the base of each mask.
+    fn head_row<'r>(&self, row: &'r Row<'r>, head: usize) -> Result<HeadRow<'r>, OnnxError> {
         let base = |mask| {
-            let own = self.added(mask, (row.sample, head, row.token, row.own()))?;
+            let own = self.added(mask, row.score_at(head, row.own()))?;
             Ok::<_, OnnxError>(if own > HIDDEN && !self.has_sink { own } else { 0.0 })
         };
         let mut bases = self.masks.iter().map(base).collect::<Result<Vec<_>, _>>()?;
         if bases.iter().sum::<f64>() > MAX_BASE {
             bases.fill(0.0);
         }
-        Ok(bases)
+        Ok(HeadRow { row, head, bases })
     }
 
     /// Returns what the masks together do to a score.
-    fn score(
-        &self,
-        row: &Row<'_>,
-        bases: &[f64],
-        (rule, biased): (&Rule, usize),
-        (head, slot): (usize, usize),
-    ) -> Result<Score, OnnxError> {
+    fn score(&self, row: &HeadRow<'_>, candidate: Candidate<'_>, slot: usize) -> Result<Score, OnnxError> {
+        let Candidate { rule, biased } = candidate;
+        let &HeadRow { row, head, ref bases } = row;
         let is_hidden = self.limits.hides(row.probe.total(), row.own(), slot);
         let mut score = Score { is_hidden, other: None };
         for (mask, base) in self.masks.iter().zip(bases) {
-            let absolute = self.added(mask, (row.sample, head, row.token, slot))?;
+            let absolute = self.added(mask, row.score_at(head, slot))?;
             let added = absolute - base;
             let (mut linear, mut tolerance) = (0.0, 0.0);
             if rule.bias.is_some() && mask.at == biased {
@@ -370,19 +364,10 @@ impl Masks {
     }
 
     /// Returns what a mask adds to a score. A slot that is not chosen gets minus infinity.
-    fn added(
-        &self,
-        mask: &MaskValue,
-        (sample, head, token, slot): (usize, usize, usize, usize),
-    ) -> Result<f64, OnnxError> {
-        let at = element_of(&mask.value.shape, &self.heads, (sample, head, token, slot));
-        let added = match (mask.effect, &mask.value.data, at) {
-            (Effect::Chosen { visible_where }, Some(Values::Bools(flags)), Some(at)) => {
-                flags.get(at).map(|&flag| if flag == visible_where { 0.0 } else { f64::NEG_INFINITY })
-            }
-            (Effect::Added, Some(Values::Floats(numbers)), Some(at)) => numbers.get(at).copied(),
-            _ => None,
-        };
+    fn added(&self, mask: &MaskValue, score: ScoreAt) -> Result<f64, OnnxError> {
+        let place = element_of(&mask.value.shape, &self.heads, score);
+        let elements = place.zip(mask.value.data.as_ref());
+        let added = elements.and_then(|(at, elements)| mask.effect.added(elements, at));
         added.ok_or_else(|| ConvertRefusal::MaskUnknown.into())
     }
 }
@@ -401,6 +386,27 @@ impl Row<'_> {
     fn own(&self) -> usize {
         self.probe.slot_of(self.token)
     }
+
+    fn score_at(&self, head: usize, slot: usize) -> ScoreAt {
+        ScoreAt { sample: self.sample, head, token: self.token, slot }
+    }
+}
+
+/// The scores of one token of a sample in one head.
+struct HeadRow<'r> {
+    row: &'r Row<'r>,
+    head: usize,
+    /// What each mask adds to the score of the token's own slot. Other numbers are compared with it, because a softmax
+    /// ignores what is added to all scores of a token. It is 0 if the mask hides the slot, and if the masks together
+    /// add more than [`MAX_BASE`].
+    bases: Vec<f64>,
+}
+
+/// A rule that masks may follow, and the index of the mask that adds its bias.
+#[derive(Clone, Copy)]
+struct Candidate<'r> {
+    rule: &'r Rule,
+    biased: usize,
 }
 
 /// What masks do to a score.
@@ -408,15 +414,6 @@ struct Score {
     is_hidden: bool,
     /// The first number that is added instead of the bias, and the bias.
     other: Option<(f64, f64)>,
-}
-
-/// The effect of one element of a mask on a score.
-#[derive(Clone, Copy, Debug)]
-enum Effect {
-    /// The element is added.
-    Added,
-    /// The score is kept if the element equals `visible_where`.
-    Chosen { visible_where: bool },
 }
 
 /// Returns the largest relative error of one rounding to a type.
@@ -427,34 +424,6 @@ fn unit_of(element: ElementType) -> f64 {
         // Exporters compute in float32, also if they cast to float64 at the end.
         _ => 1.0 / 16_777_216.0,
     }
-}
-
-/// Returns the index of the mask's element for a score, or `None` if the shapes do not broadcast. `heads` has
-/// the sizes of the axes between the batch and the new tokens.
-pub(crate) fn element_of(
-    shape: &[usize],
-    heads: &[usize],
-    (sample, head, token, slot): (usize, usize, usize, usize),
-) -> Option<usize> {
-    let mut rest = head;
-    let inner = heads.iter().rev().map(|&size| {
-        let index = rest.checked_rem(size).unwrap_or_default();
-        rest = rest.checked_div(size).unwrap_or_default();
-        index
-    });
-    let score = [slot, token].into_iter().chain(inner).chain([sample]);
-    let mut step = 1_usize;
-    let mut place = 0_usize;
-    for (&size, index) in shape.iter().rev().zip(score) {
-        if size != 1 {
-            if index >= size {
-                return None;
-            }
-            place = place.checked_add(index.checked_mul(step)?)?;
-        }
-        step = step.checked_mul(size)?;
-    }
-    (shape.len() <= heads.len().saturating_add(3)).then_some(place)
 }
 
 /// Checks that a value is a single very negative number.

@@ -1,11 +1,10 @@
 //! One pass of a conversion.
 
 use std::collections::BTreeSet;
-use std::rc::Rc;
 
 use super::equivalence::{Comparison, Correspondence};
 use super::options::ConvertOptions;
-use super::probe::{Inputs, Probe, SAMPLES};
+use super::probe::{Inputs, SAMPLES};
 use super::probes::Padding;
 use super::refusal::{ConvertError, ConvertRefusal};
 use super::report::{Claim, Report};
@@ -60,13 +59,10 @@ impl<'m> Subject<'_, 'm> {
     /// Returns a [`ConvertRefusal`](super::refusal::ConvertRefusal) for inputs of unknown sizes or of too many elements.
     pub(super) fn small_step(&self) -> Result<Fold<'m>, OnnxError> {
         let max_seq = self.options.max_seq;
-        let inputs = Inputs::from_decoder(self.decoder)?;
-        inputs.check_size(max_seq)?;
-        let external = self.model.external_data()?.map(Rc::new);
+        let inputs = Inputs::checked(self.decoder, max_seq)?;
+        let external = self.model.shared_external_data()?;
         let mut fold = Fold::new(self.graph, external.as_ref());
-        let new = inputs.new_tokens().unwrap_or(2.min(max_seq));
-        let past = 3.min(max_seq.saturating_sub(new));
-        Probe::new(inputs.batch().unwrap_or(SAMPLES), past, new).feed(&inputs, &mut fold)?;
+        inputs.probe(SAMPLES, 3, 2.min(max_seq)).within(max_seq).feed(&inputs, &mut fold)?;
         Ok(fold)
     }
 }

@@ -14,6 +14,9 @@ use crate::{Dimension, EvalError, Graph, OnnxError, ValueInfo};
 /// The number of samples in a probe if the model does not fix it.
 pub(super) const SAMPLES: usize = 3;
 
+/// The number of samples that identifies their axis, if the model does not fix it. It is not a usual number of heads.
+pub(super) const UNUSUAL_SAMPLES: usize = 11;
+
 /// The number of new tokens of the probe that fills the last slots, if the model does not fix it. No other probe has
 /// larger masks.
 pub(super) const LAST: usize = 3;
@@ -69,6 +72,16 @@ impl Probe {
     /// Creates a probe in which all tokens are real.
     pub(super) fn new(batch: usize, past: usize, new: usize) -> Self {
         Self { batch, past, new, padding: Vec::new() }
+    }
+
+    /// Returns the probe with another number of cached tokens, so that it ends with this many tokens.
+    pub(super) fn ending(self, total: usize) -> Self {
+        Self { past: total.saturating_sub(self.new), ..self }
+    }
+
+    /// Returns the probe with as many cached tokens as this number of slots leaves.
+    pub(super) fn within(self, slots: usize) -> Self {
+        Self { past: self.past.min(slots.saturating_sub(self.new)), ..self }
     }
 
     /// Returns probes of this size with one padded sample for each of these paddings, in order. Each probe takes as
@@ -281,6 +294,23 @@ impl<'m> Inputs<'m> {
         Ok(Self { inputs: decoder.inputs.iter().map(input).collect::<Result<_, OnnxError>>()?, places })
     }
 
+    /// Determines the meaning of every dimension like [`from_decoder`](Self::from_decoder), and checks that probes with
+    /// this many slots are small enough to evaluate.
+    ///
+    /// # Errors
+    /// Returns the errors of [`from_decoder`](Self::from_decoder) and [`check_size`](Self::check_size).
+    pub(super) fn checked(decoder: &Decoder<'m>, max_seq: usize) -> Result<Self, OnnxError> {
+        let inputs = Self::from_decoder(decoder)?;
+        inputs.check_size(max_seq)?;
+        Ok(inputs)
+    }
+
+    /// Returns a probe with this many cached tokens, and with these numbers of samples and of new tokens where the
+    /// model leaves them open.
+    pub(super) fn probe(&self, samples: usize, past: usize, new: usize) -> Probe {
+        Probe::new(self.batch().unwrap_or(samples), past, self.new_tokens().unwrap_or(new))
+    }
+
     fn named(&self, name: &str) -> Option<&Growing<'m>> {
         self.inputs.get(*self.places.get(name)?)
     }
@@ -292,27 +322,28 @@ impl<'m> Inputs<'m> {
     /// # Errors
     /// * Returns [`ConvertRefusal::NewTokens`] if a step has more new tokens than slots.
     /// * Returns [`ConvertRefusal::MaskSize`] if the masks would have too many elements.
-    pub(super) fn check_size(&self, max_seq: usize) -> Result<(), OnnxError> {
+    fn check_size(&self, max_seq: usize) -> Result<(), OnnxError> {
         if let Some(new) = self.new_tokens().filter(|new| *new > max_seq) {
             return Err(ConvertRefusal::NewTokens { new, max_seq }.into());
         }
         if self.fits(max_seq) {
             return Ok(());
         }
-        let (batch, new) = self.step();
+        let Probe { batch, new, .. } = self.last();
         Err(ConvertRefusal::MaskSize { batch, new, max_seq, limit: fold::MAX_VALUES }.into())
     }
 
     /// Returns `true` if the masks of a step with this many slots are small enough to evaluate.
     pub(super) fn fits(&self, slots: usize) -> bool {
-        let (batch, new) = self.step();
-        let size = batch.checked_mul(new).and_then(|rows| rows.checked_mul(slots));
+        let Probe { batch, new, .. } = self.last();
+        // A mask of real tokens has a row for each sample, even if no token is new.
+        let size = batch.checked_mul(new.max(1)).and_then(|rows| rows.checked_mul(slots));
         size.is_some_and(|size| size <= fold::MAX_VALUES)
     }
 
-    /// Returns the numbers of samples and of new tokens of the probe that fills the last slots.
-    fn step(&self) -> (usize, usize) {
-        (self.batch().unwrap_or(SAMPLES), self.new_tokens().unwrap_or(LAST))
+    /// Returns a probe with the samples and the new tokens of that which fills the last slots.
+    fn last(&self) -> Probe {
+        self.probe(SAMPLES, 0, LAST)
     }
 
     /// Returns the size of the batch if the model fixes it.

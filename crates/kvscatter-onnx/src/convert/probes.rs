@@ -42,7 +42,6 @@ pub(super) fn probes(
     let batch = inputs.batch();
     let samples = batch.unwrap_or(SAMPLES);
     let new = |wanted: usize| inputs.new_tokens().unwrap_or(wanted);
-    let last = new(1);
     let is_small = |batch: usize, new: usize, total: usize| {
         [batch, heads, new, total].into_iter().fold(1, usize::saturating_mul) <= MAX_VALUES
     };
@@ -54,10 +53,7 @@ pub(super) fn probes(
         let (batch, few) = size.unwrap_or((batch.unwrap_or(1), 1));
         Probe::new(batch, past, inputs.new_tokens().unwrap_or(few))
     };
-    let ending = |total: usize, wanted: usize| {
-        let probe = probe(total.saturating_sub(new(wanted)), wanted);
-        Probe::new(probe.batch, total.saturating_sub(probe.new), probe.new)
-    };
+    let ending = |total: usize, wanted: usize| probe(total.saturating_sub(new(wanted)), wanted).ending(total);
     let mut probes = vec![probe(0, 4), probe(6, 3)];
     match padding {
         Padding::Anywhere => {
@@ -81,7 +77,7 @@ pub(super) fn probes(
     ]);
     // A probe with more tokens than slots cannot occur.
     probes.retain(|probe| probe.total() <= max_seq);
-    probes.push(Probe::new(batch.unwrap_or(1), max_seq.saturating_sub(last), last));
+    probes.push(inputs.probe(1, 0, 1).ending(max_seq));
     probes
 }
 

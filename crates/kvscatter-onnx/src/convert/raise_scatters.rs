@@ -86,7 +86,7 @@ fn proved<'m>(
     setting: &Setting<'m>,
     writes: &[Write<'m>],
 ) -> Result<(Model, Origins, usize), OnnxError> {
-    let external = model.external_data()?.map(Rc::new);
+    let external = model.shared_external_data()?;
     let budget = Rc::new(Budget::new());
     let steps = setting.steps();
     let mut before = Fold::with(graph, external.as_ref(), Some(Rc::clone(&budget)));

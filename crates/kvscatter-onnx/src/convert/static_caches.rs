@@ -12,7 +12,6 @@ use super::fusion::{FusedAttention, Fusions};
 use super::length::{self, Replacement};
 use super::options::ConvertOptions;
 use super::pass::{Change, Subject, at_origin};
-use super::probe::Probe;
 use super::refusal::ConvertRefusal;
 use super::report::{AttentionReport, CacheReport, InputReport, KeptState, Report};
 use super::rewriter::StaticInputs;
@@ -216,8 +215,7 @@ impl<'m> Rewritten<'m> {
             return Ok(false);
         }
         let graph = self.model.graph()?;
-        let new = exported.inputs.new_tokens().unwrap_or(1);
-        let probe = Probe::new(exported.inputs.batch().unwrap_or(1), UNLIMITED.saturating_sub(new), new);
+        let probe = exported.inputs.probe(1, 0, 1).ending(UNLIMITED);
         let mut fold = Fold::new(&graph, exported.external.as_ref());
         probe.feed_static(&graph, &self.inputs.write_indices, &exported.inputs, slots, &mut fold)?;
         let values = graph.nodes().iter().flat_map(|node| &node.proto().output);

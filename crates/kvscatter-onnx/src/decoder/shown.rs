@@ -8,12 +8,9 @@ use super::part;
 use super::step::{Step, filled};
 use crate::fold::{Budget, Fold, Value, Values, signed};
 use crate::graph::DEFAULT_DOMAIN;
+use crate::mask_elements::{HIDDEN, MaskEffect, last_sizes};
 use crate::passing::{self, OnScores};
 use crate::{Graph, Node};
-
-/// The largest number that counts as hiding a slot when it is added to the slot's score. With this number,
-/// the weight of the slot underflows in float32 for all scores that differ by much less than 1e4.
-pub(crate) const HIDDEN: f64 = -1e4;
 
 /// A step of a decoder, with the values of its inputs. What an input means is proven by changing its values.
 pub(super) struct Trial<'a, 'm> {
@@ -249,24 +246,21 @@ impl<'m> SlotMask<'m> {
                 return None;
             }
         }
-        let Value { shape, data, .. } = fold.known(self.value).ok()??;
-        let sees: Vec<bool> = match (self.kind, data.as_ref()?) {
-            (SlotMaskKind::Length { less }, Values::Ints(lengths)) => {
+        let Value { element, shape, data } = fold.known(self.value).ok()??;
+        let elements = data.as_ref()?;
+        let effect = match self.kind {
+            SlotMaskKind::Length { less } => {
+                let Values::Ints(lengths) = elements else { return None };
                 let length = lengths.first().filter(|first| lengths.iter().all(|length| length == *first))?;
                 return Some(Shown::Length(length.saturating_add(less)));
             }
-            (SlotMaskKind::Scores, Values::Floats(added)) => {
-                added.iter().map(|&added| added > HIDDEN).collect()
-            }
-            (SlotMaskKind::Scores, Values::Bools(flags)) => flags.clone(),
-            (SlotMaskKind::Condition { shows, .. }, Values::Bools(flags)) => {
-                flags.iter().map(|&flag| flag == shows).collect()
-            }
-            (SlotMaskKind::Slots, Values::Ints(flags)) => flags.iter().map(|&flag| flag != 0).collect(),
-            _ => return None,
+            SlotMaskKind::Scores => MaskEffect::in_attention(*element),
+            SlotMaskKind::Condition { shows, .. } => MaskEffect::Chosen { visible_where: shows },
+            SlotMaskKind::Slots => MaskEffect::Counted,
         };
-        let size = |from_last: usize| shape.iter().rev().nth(from_last).copied().unwrap_or(1);
-        let (columns, rows) = (size(0), size(1));
+        let sees = (0..elements.len()).map(|at| effect.shows(elements, at));
+        let sees = sees.collect::<Option<Vec<_>>>()?;
+        let [_, rows, columns] = last_sizes(shape);
         if ![1, step.new].contains(&rows) {
             return None;
         }

@@ -2,9 +2,10 @@
 
 use std::rc::Rc;
 
-use crate::convert::{Limits, element_of};
-use crate::decoder::{Decoder, HIDDEN, Input, InputRole, Step};
+use crate::convert::Limits;
+use crate::decoder::{Decoder, Input, InputRole, Step};
 use crate::fold::{Fold, Value, Values, signed};
+use crate::mask_elements::{MaskEffect, ScoreAt, element_of, last_sizes};
 use crate::{ExternalData, Graph};
 
 /// A decoder whose masks are evaluated.
@@ -149,7 +150,9 @@ impl Reading<'_> {
 
 /// A mask that attention reads, of one sample.
 struct RingMask<'v> {
-    value: &'v Value,
+    shape: &'v [usize],
+    elements: &'v Values,
+    effect: MaskEffect,
     heads: usize,
     /// The number of slots that the mask covers. Attention hides the slots after them.
     columns: usize,
@@ -157,28 +160,24 @@ struct RingMask<'v> {
 
 impl<'v> RingMask<'v> {
     fn new(value: &'v Value, new: usize, capacity: usize) -> Result<Self, String> {
-        if !matches!(value.data, Some(Values::Bools(_) | Values::Floats(_))) {
+        let Some(elements @ (Values::Bools(_) | Values::Floats(_))) = &value.data else {
             return Err("its mask depends on more than lengths and positions".to_owned());
-        }
-        let size = |from_last: usize| value.shape.iter().rev().nth(from_last).copied().unwrap_or(1);
-        let (columns, rows) = (size(0), size(1));
+        };
+        let [heads, rows, columns] = last_sizes(&value.shape);
         if columns > capacity || ![1, new].contains(&rows) {
             let shape = &value.shape;
             return Err(format!("its mask has shape {shape:?} in a step of {new} tokens"));
         }
         let columns = if columns == 1 { capacity } else { columns };
-        Ok(Self { value, heads: size(2), columns })
+        let (shape, effect) = (&value.shape, MaskEffect::in_attention(value.element));
+        Ok(Self { shape, elements, effect, heads, columns })
     }
 
     /// Returns `true` if a slot is visible in a head. A slot that is not visible in all heads is hidden.
     fn shows(&self, token: usize, slot: usize) -> bool {
         let visible = |head: usize| {
-            let at = element_of(&self.value.shape, &[self.heads], (0, head, token, slot))?;
-            match &self.value.data {
-                Some(Values::Bools(flags)) => flags.get(at).copied(),
-                Some(Values::Floats(added)) => added.get(at).map(|&added| added > HIDDEN),
-                _ => None,
-            }
+            let score = ScoreAt { sample: 0, head, token, slot };
+            self.effect.shows(self.elements, element_of(self.shape, &[self.heads], score)?)
         };
         slot < self.columns && (0..self.heads).all(|head| visible(head) == Some(true))
     }

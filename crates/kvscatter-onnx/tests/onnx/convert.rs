@@ -455,8 +455,11 @@ fn sizes_that_a_file_claims_are_refused_before_anything_is_made_of_them() {
         let dims = "4611686018427387904, 2, past_sequence_length, 16";
         declare(&mut model, &format!("past_key_values.{past}: float[{dims}]"));
     }
-    let refusal = refusal(&model, MAX_SEQ);
-    assert!(matches!(refusal, ConvertRefusal::MaskSize { batch, .. } if batch == 1 << 62), "{refusal}");
+    for new in ["sequence_length", "0"] {
+        declare(&mut model, &format!("input_ids: int64[batch_size, {new}]"));
+        let refusal = refusal(&model, MAX_SEQ);
+        assert!(matches!(refusal, ConvertRefusal::MaskSize { batch, .. } if batch == 1 << 62), "{refusal}");
+    }
 }
 
 /// The limit is on the elements of the largest mask: three samples, three tokens and all slots.

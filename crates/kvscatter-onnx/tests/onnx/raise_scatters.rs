@@ -134,6 +134,14 @@ fn an_output_with_one_row_for_all_samples_is_refused() {
     assert_eq!(refusal(&model, CAPACITY), ConvertRefusal::LengthDependence { value: "places".to_owned() });
 }
 
+/// They get another order of axes, in which they are not compared with the exported rows.
+#[test]
+fn known_new_rows_are_refused() {
+    let known = "Expand(0.5, Shape(Transpose(rows) {perm=[2, 0, 1, 3]}))";
+    let model = decoder("", &ROWS.replace("Transpose(rows) {perm=[2, 0, 1, 3]}", known));
+    assert!(matches!(refusal(&model, CAPACITY), ConvertRefusal::LengthDependence { .. }));
+}
+
 #[test]
 fn other_decoders_are_refused() {
     // The indices depend on two inputs.
@@ -172,6 +180,8 @@ fn huge_and_empty_sizes_are_refused_before_they_are_allocated() {
         fix_dim(&mut model, symbol, size);
         assert!(convert(&model, CAPACITY).is_err(), "{symbol}");
     }
+    let positions = fed("int64[1099511627776]", "positions = Identity(at)", INDICES, SCATTER);
+    assert!(convert(&positions, CAPACITY).is_err());
     for slots in ["1099511627776", "2147483647", "0"] {
         let mut model = decoder(INDICES, SCATTER);
         declare(&mut model, &format!("past, present: float[batch, 2, {slots}, 4]"));

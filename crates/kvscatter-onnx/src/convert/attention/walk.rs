@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::site::{CacheRead, Chain, End, Factor, Form, Layout, Mask, Neutral, OverConcat, Scores, Site};
 use super::whole::WholeCaches;
-use crate::convert::probe::{Inputs, Probe};
+use crate::convert::probe::{Inputs, Probe, UNUSUAL_SAMPLES};
 use crate::convert::refusal::ConvertRefusal;
 use crate::decoder::Decoder;
 use crate::fold::{Fold, lowest};
@@ -148,15 +148,15 @@ impl<'m> Sites<'m> {
 /// Returns a probe whose number of tokens identifies the axis of the slots. It has at most `most` tokens, and
 /// no dimension of a cache has that size.
 pub(in crate::convert) fn shape_probe(decoder: &Decoder<'_>, inputs: &Inputs<'_>, most: usize) -> Probe {
-    // Neither number is a usual number of heads, so each identifies its axis.
-    let (batch, new) =
-        (inputs.batch().unwrap_or(11), inputs.new_tokens().unwrap_or(17.min(most.div_ceil(2))));
+    // The number of new tokens is no usual number of heads either.
+    let probe = inputs.probe(UNUSUAL_SAMPLES, 0, 17.min(most.div_ceil(2)));
     let dims = decoder.caches.iter().flat_map(|cache| &cache.past_shape);
-    let sizes: BTreeSet<_> = dims.filter_map(|dim| dim.size()).chain([batch, new]).collect();
+    let sizes: BTreeSet<_> = dims.filter_map(|dim| dim.size()).chain([probe.batch, probe.new]).collect();
     let is_size = |total: &usize| sizes.contains(total);
     // Odd numbers are tried, because sizes are rarely odd.
-    let total = (new..=most).rev().filter(|total| !total.is_multiple_of(2)).find(|total| !is_size(total));
-    Probe::new(batch, total.unwrap_or(most).saturating_sub(new), new)
+    let total =
+        (probe.new..=most).rev().filter(|total| !total.is_multiple_of(2)).find(|total| !is_size(total));
+    probe.ending(total.unwrap_or(most))
 }
 
 impl<'m> Reading<'_, 'm> {

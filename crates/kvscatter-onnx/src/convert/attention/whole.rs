@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use super::site::OverConcat;
 use crate::convert::kept::{KeptForm, KeptReason};
-use crate::convert::probe::{Inputs, Probe};
+use crate::convert::probe::Inputs;
 use crate::convert::refusal::ConvertRefusal;
 use crate::convert::sample_numbers::{is_by_sample, numbered_by_sample};
 use crate::decoder::Cache;
@@ -29,8 +29,7 @@ impl<'m> WholeCaches<'m> {
         external: Option<&Rc<ExternalData>>,
     ) -> Result<Self, OnnxError> {
         let mut fold = Fold::with(graph, external, Some(Rc::new(Budget::new())));
-        let new = inputs.new_tokens().unwrap_or(1);
-        Probe::new(inputs.batch().unwrap_or(BATCH), 1, new).feed(inputs, &mut fold)?;
+        inputs.probe(BATCH, 1, 1).feed(inputs, &mut fold)?;
         Ok(Self(fold))
     }
 

@@ -6,13 +6,10 @@ use kvscatter::ElementType;
 
 use super::write::Write;
 use crate::convert::equivalence::Sample;
-use crate::convert::probe::{Inputs, Probe, SAMPLES};
+use crate::convert::probe::{Inputs, Probe, SAMPLES, UNUSUAL_SAMPLES};
 use crate::decoder::{self, Decoder, InputRole};
 use crate::fold::{Fold, Value, signed};
 use crate::{Dimension, Graph, OnnxError, ValueInfo};
-
-/// The number of samples of a step if the model leaves it open. It is not a usual number of heads.
-const BATCH: usize = 11;
 
 /// The input from which the slots of new rows are computed.
 pub(super) struct Positions<'m> {
@@ -80,8 +77,7 @@ impl<'m> Setting<'m> {
     ) -> Result<Self, OnnxError> {
         let positions = Positions::find(graph, decoder, write.index)
             .ok_or_else(|| write.refused("its indices are not computed from one input of positions"))?;
-        let inputs = Inputs::from_decoder(decoder)?;
-        inputs.check_size(capacity)?;
+        let inputs = Inputs::checked(decoder, capacity)?;
         if inputs.batch() == Some(0) || inputs.new_tokens() == Some(0) {
             return Err(write.refused("a step has no rows"));
         }
@@ -98,7 +94,7 @@ impl<'m> Setting<'m> {
 
     /// Returns the number of samples.
     pub(super) fn batch(&self) -> usize {
-        self.inputs.batch().unwrap_or(BATCH)
+        self.inputs.batch().unwrap_or(UNUSUAL_SAMPLES)
     }
 
     /// Returns steps that begin at the first slot, in the middle, and so that the last slot is written.
