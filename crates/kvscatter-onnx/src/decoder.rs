@@ -6,6 +6,10 @@
 //!
 //! The graph proves the roles of most inputs. The names that exporters use decide the others: GPT-2's positions pick
 //! rows of a table, as the types of tokens do in other models. See [`InputRole`].
+//!
+//! A proof evaluates the masks of a step whose sizes are those of the file. It is the only part of this module that may
+//! take more memory than the file does. `fold::MAX_VALUES` limits the numbers of the inputs of a step, and
+//! `fold::Budget` the work of all evaluations together.
 
 mod assign;
 mod cache;

@@ -106,6 +106,12 @@ fn past_is_read_by_another_node() {
 
 #[test]
 fn present_is_read_by_something_that_is_no_attention() {
+    let split = "first, second = Split(present_v) {axis=3, num_outputs=2}; most = ReduceMax(second)";
+    let hazards = Made::fixed().node(split).hazards();
+    assert!(
+        matches!(&hazards[..], [Hazard::PresentReadElsewhere { reader, .. }] if reader.name == "nmost"),
+        "{hazards:?}"
+    );
     let hazards = Made::fixed().node("most = ReduceMax(present_v)").hazards();
     assert!(
         matches!(&hazards[..], [Hazard::PresentReadElsewhere { present, reader }]
