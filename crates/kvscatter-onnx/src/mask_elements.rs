@@ -38,8 +38,8 @@ impl MaskEffect {
         }
     }
 
-    /// Returns what an element adds to a score, which is minus infinity for a hidden slot. Returns `None` if there is no
-    /// such element, or if it has another type.
+    /// Returns what an element adds to a score, which is minus infinity for a hidden slot. Returns `None` if there is
+    /// no such element, or if it has another type.
     pub(crate) fn added(self, elements: &Values, at: usize) -> Option<f64> {
         let kept = |is_kept| if is_kept { 0.0 } else { f64::NEG_INFINITY };
         match (self, elements) {

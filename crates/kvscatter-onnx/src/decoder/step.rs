@@ -1,7 +1,7 @@
 //! The numbers that a caller feeds to the inputs of a decoder in a step.
 //!
-//! They follow from the role of an input and from the tokens of the step. All evaluations of decoders use this rule, and
-//! choose the shapes of the inputs.
+//! They follow from the role of an input and from the tokens of the step. All evaluations of decoders use this rule,
+//! and choose the shapes of the inputs.
 
 use kvscatter::ElementType;
 
