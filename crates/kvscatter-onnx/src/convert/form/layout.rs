@@ -8,6 +8,8 @@
 //! which, and that the heads of one sample follow each other.
 
 mod proof;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -23,6 +25,7 @@ use crate::fold::{Fold, MAX_VALUES, Value, signed};
 use crate::passing;
 use crate::prove::{Inequality, Prover};
 use crate::{Dimension, Graph, Model, Node, OnnxError};
+use proof::Relaid;
 
 /// The number of samples of the evaluation. It is not a usual number of heads.
 const BATCH: usize = 11;
@@ -78,7 +81,7 @@ pub(in crate::convert) fn change_layouts(subject: &Subject<'_, '_>) -> Result<Op
     let formed_graph = formed.graph()?;
     let mut prover = Prover::new(REMEMBERED);
     for (layout, exported) in found.iter().zip(&exported) {
-        let proved = proof::prove(layout, exported, &formed, &formed_graph, &mut prover);
+        let proved = proof::prove(&layout.relaid(exported), &formed, &formed_graph, &mut prover);
         proved.map_err(|inequality| layout.refused(inequality))?;
     }
     let what = format!("{} caches", found.len());
@@ -164,6 +167,15 @@ impl<'d, 'm> OtherLayout<'d, 'm> {
         };
         editor.add(last.outputs(&[&exported]));
         Ok(exported)
+    }
+
+    /// Returns what a proof needs to know.
+    fn relaid<'a>(&self, exported: &'a str) -> Relaid<'a>
+    where
+        'm: 'a,
+    {
+        let Self { writer, update, order, heads, .. } = *self;
+        Relaid { writer, past: self.cache.past, update, order, heads, exported }
     }
 
     /// Returns the error if the new nodes do not compute what the exported ones do.

@@ -1,19 +1,19 @@
-//! Proves that the nodes around a cache move its rows as its layout says.
+//! Proves that the nodes around a cache move its rows as its layout requires.
 //!
-//! The exported nodes append new rows to a past in its exported layout. The new nodes append the same rows to the same
-//! past with the expected axes, and return it in the exported layout. Both must be equal, on rows whose numbers all
-//! differ. So each row is where the layout says: those of the past, which the layout places, and the new ones, which
+//! The exported nodes append new rows to a past in its exported cache. The new nodes append the same rows to the same
+//! past with the expected axes, and return it in the exported cache. Both must be equal, on rows whose numbers all
+//! differ. So each row has its place: those of the past, which the layout places, and the new ones, which
 //! the exported nodes place.
 
 use std::collections::BTreeMap;
 
 use kvscatter::ElementType;
 
-use super::OtherLayout;
+use crate::convert::caches::RANK;
 use crate::fold::{MAX_VALUES, Value, Values, elements, strides, to_float, walk};
 use crate::proto::TensorProto;
 use crate::prove::{Case, Excerpt, Inequality, Prover, Question};
-use crate::{Graph, Model, OnnxError};
+use crate::{Graph, Model, Node, OnnxError};
 
 // The sizes of the rows. They differ, so that no axis can take the place of another one.
 const BATCH: usize = 2;
@@ -29,25 +29,37 @@ const EXPORTED_PAST: &str = "exported past";
 const FORMED_PAST: &str = "formed past";
 const UPDATE: &str = "update";
 
-/// Checks that a changed model computes the value `exported`, a cache in its exported layout, as the exported nodes do.
+/// A cache whose layout was changed.
+pub(super) struct Relaid<'a> {
+    pub(super) writer: Node<'a>,
+    pub(super) past: &'a str,
+    /// The new rows.
+    pub(super) update: &'a str,
+    /// The order of the expected axes in the exported cache, before its heads are merged.
+    pub(super) order: [usize; RANK],
+    /// The heads of each sample if they are merged with the samples.
+    pub(super) heads: Option<usize>,
+    /// The present in its exported cache.
+    pub(super) exported: &'a str,
+}
+
+/// Checks that a changed model computes a present in its exported layout as the exported nodes do.
 ///
 /// # Errors
 /// Returns the reason if it does not.
 pub(super) fn prove(
-    layout: &OtherLayout<'_, '_>,
-    exported: &str,
+    cache: &Relaid<'_>,
     formed: &Model,
     graph: &Graph<'_>,
     prover: &mut Prover,
 ) -> Result<(), Inequality> {
     // The file may claim any number of heads.
-    if elements(&[BATCH, layout.heads.unwrap_or(HEADS), PAST.max(NEW), HEAD_SIZE]) > MAX_VALUES {
+    if elements(&[BATCH, cache.heads.unwrap_or(HEADS), PAST.max(NEW), HEAD_SIZE]) > MAX_VALUES {
         return Err(Inequality::Unknown { output: 0 });
     }
-    let (past, update) = (layout.cache.past, layout.update);
+    let &Relaid { ref writer, past, update, exported, .. } = cache;
     let operators = &formed.proto().opset_import;
     let new_names = |of_past: &str| [(past, of_past.to_owned()), (update, UPDATE.to_owned())];
-    let writer = &layout.writer;
     let written: Vec<_> = writer.output(0).into_iter().collect();
     let before = Excerpt::new(&[writer.proto()], &written, new_names(EXPORTED_PAST), operators.clone());
     let mut nodes = BTreeMap::new();
@@ -69,12 +81,12 @@ pub(super) fn prove(
     }
     let (before, after) = (before.model, after.model);
     let question = Question { before, after, known: Vec::new(), rounded: Some(ElementType::Float64) };
-    prover.equal(question, |_| Ok(vec![Case { given: given(layout)?, rows: None }]))
+    prover.equal(question, |_| Ok(vec![Case { given: given(cache)?, rows: None }]))
 }
 
 /// Returns the past in both layouts, and the new rows.
-fn given(layout: &OtherLayout<'_, '_>) -> Result<BTreeMap<String, Value>, OnnxError> {
-    let heads = layout.heads.unwrap_or(HEADS);
+fn given(cache: &Relaid<'_>) -> Result<BTreeMap<String, Value>, OnnxError> {
+    let heads = cache.heads.unwrap_or(HEADS);
     let numbered = |tokens: usize, sign: f64| {
         let shape = vec![BATCH, heads, tokens, HEAD_SIZE];
         let numbers = (1..=elements(&shape)).map(|number| sign * to_float(number));
@@ -83,75 +95,22 @@ fn given(layout: &OtherLayout<'_, '_>) -> Result<BTreeMap<String, Value>, OnnxEr
     };
     let (past, update) = (numbered(PAST, 1.0)?, numbered(NEW, -1.0)?);
     Ok([
-        (EXPORTED_PAST.to_owned(), exported(layout, &past)?),
-        (UPDATE.to_owned(), exported(layout, &update)?),
+        (EXPORTED_PAST.to_owned(), exported(cache, &past)?),
+        (UPDATE.to_owned(), exported(cache, &update)?),
         (FORMED_PAST.to_owned(), past),
     ]
     .into())
 }
 
-/// Returns a value with the expected axes in the exported layout.
-fn exported(layout: &OtherLayout<'_, '_>, value: &Value) -> Result<Value, OnnxError> {
-    let in_order = |list: &[usize]| layout.order.map(|axis| list.get(axis).copied().unwrap_or_default());
+/// Returns a value with the expected axes in the exported cache.
+fn exported(cache: &Relaid<'_>, value: &Value) -> Result<Value, OnnxError> {
+    let in_order = |list: &[usize]| cache.order.map(|axis| list.get(axis).copied().unwrap_or_default());
     let steps = strides(&value.shape);
-    let steps = layout.order.map(|axis| steps.get(axis).copied().unwrap_or_default());
+    let steps = cache.order.map(|axis| steps.get(axis).copied().unwrap_or_default());
     let shape = in_order(&value.shape);
     let moved = value.data.as_ref().map(|data| data.pick(&walk(&shape, 0, &steps))).transpose()?;
     let [samples, heads, inner @ ..] = shape;
     let merged = || [samples.saturating_mul(heads)].into_iter().chain(inner).collect();
-    let shape = if layout.heads.is_some() { merged() } else { shape.to_vec() };
+    let shape = if cache.heads.is_some() { merged() } else { shape.to_vec() };
     Value::new(value.element, shape, moved)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::prove;
-    use crate::Model;
-    use crate::convert::form::layout::OtherLayout;
-    use crate::decoder::Decoder;
-    use crate::edit::Editor;
-    use crate::prove::Prover;
-    use crate::support::{Nodes, graph_mut, parsed};
-
-    /// Creates a decoder of one cache with a head after the tokens, and forms it. `after` changes the formed nodes.
-    fn proves(after: impl Fn(&mut Model)) -> bool {
-        let exported = parsed(
-            "ids: int64[batch, new], past: float[batch, past, 6, 4]",
-            "row = Unsqueeze(Gather(0.5[16, 4], ids), [2])
-            rows = Expand(row, [1, 1, 6, 1])
-            present = Concat(past, rows) {axis=1}
-            y = ReduceSum(present)",
-            "y: float[], present: float[batch, all, 6, 4]",
-        );
-        let graph = exported.graph().unwrap();
-        let decoder = Decoder::from_graph(&graph).unwrap();
-        let layout = OtherLayout::find(&decoder.caches[0], &graph).unwrap();
-        let mut formed = exported.clone();
-        let mut editor = Editor::new(formed.proto_mut()).unwrap();
-        let name = layout.form(graph.inputs().unwrap()[0].shape.as_ref().unwrap()[0], &mut editor).unwrap();
-        editor.finish().unwrap();
-        after(&mut formed);
-        prove(&layout, &name, &formed, &formed.graph().unwrap(), &mut Prover::new(0)).is_ok()
-    }
-
-    #[test]
-    fn nodes_that_move_rows_elsewhere_are_not_proved() {
-        assert!(proves(|_| ()));
-        let replaced = |old: &str, new: &str| {
-            let nodes = Nodes::parse(new).nodes;
-            proves(|model| {
-                let mut found = 0;
-                for node in
-                    graph_mut(model).node.iter_mut().filter(|node| node.op_type.as_deref() == Some(old))
-                {
-                    node.attribute.clone_from(&nodes[0].attribute);
-                    found += 1;
-                }
-                assert!(found > 0, "{old}");
-            })
-        };
-        assert!(!replaced("Transpose", "y = Transpose(x) {perm=[0, 1, 2, 3]}"));
-        assert!(!replaced("Transpose", "y = Transpose(x) {perm=[0, 2, 3, 1]}"));
-        assert!(!replaced("Concat", "y = Concat(x) {axis=1}"));
-    }
 }
