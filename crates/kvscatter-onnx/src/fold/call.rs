@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use kvscatter::ElementType;
 
 use super::value::MAX_VALUES;
+use super::values::{Elements, Uncomputed};
 use super::work::Work;
 use super::{FoldError, Value, Values, shapes};
 use crate::proto::{AttributeProto, NodeProto};
@@ -152,21 +153,51 @@ impl<'a> Call<'a> {
         FoldError::InputShape { input, shape, expected }.into()
     }
 
-    /// Creates an output. Its elements are computed if they are needed, if there are not too many, and if
-    /// `compute` returns them.
+    /// Checks the type of an input.
+    pub(super) fn check_type(
+        &self,
+        input: usize,
+        element: ElementType,
+        expected: &'static str,
+    ) -> Result<(), OnnxError> {
+        match self.input(input)?.element {
+            same if same == element => Ok(()),
+            element => Err(FoldError::InputType { input, element, expected }.into()),
+        }
+    }
+
+    /// Creates an output. Its elements are computed if they are needed and if there are not too many.
     pub(super) fn make(
         &self,
         element: ElementType,
         shape: Vec<usize>,
-        compute: impl FnOnce(&[usize]) -> Result<Option<Values>, OnnxError>,
+        compute: impl FnOnce(&[usize]) -> Elements,
     ) -> Result<Value, OnnxError> {
         let value = Value::shaped(element, shape)?;
         // If one dimension is 0, others may be huge. There is nothing to compute then.
         if !self.values || value.len() > MAX_VALUES || value.len() == 0 {
             return Ok(value);
         }
-        let data = compute(&value.shape)?;
-        Value::new(element, value.shape, data)
+        match compute(&value.shape) {
+            Ok(data) => Value::new(element, value.shape, Some(data)),
+            Err(Uncomputed::Unknown) => Ok(value),
+            Err(Uncomputed::Failed(error)) => Err(error),
+        }
+    }
+
+    /// Creates the only output as [`make`](Self::make) does.
+    pub(super) fn output(
+        &self,
+        element: ElementType,
+        shape: Vec<usize>,
+        compute: impl FnOnce(&[usize]) -> Elements,
+    ) -> Outputs {
+        self.make(element, shape, compute).map(|value| vec![value])
+    }
+
+    /// Creates an output with the type and the shape of an input, whose elements are computed from those of the input.
+    pub(super) fn mapped(&self, input: &Value, compute: impl FnOnce(&Values) -> Elements) -> Outputs {
+        self.output(input.element, input.shape.clone(), |_| compute(input.known()?))
     }
 
     /// Creates an output from the elements of an input at the given positions.
@@ -174,13 +205,9 @@ impl<'a> Call<'a> {
         &self,
         from: &Value,
         shape: Vec<usize>,
-        positions: impl FnOnce(&[usize]) -> Result<Vec<usize>, OnnxError>,
+        positions: impl FnOnce(&[usize]) -> Result<Vec<usize>, Uncomputed>,
     ) -> Outputs {
-        let made = self.make(from.element, shape, |shape| {
-            let Some(data) = &from.data else { return Ok(None) };
-            data.pick(&positions(shape)?).map(Some)
-        });
-        Ok(vec![made?])
+        self.output(from.element, shape, |shape| Ok(from.known()?.pick(&positions(shape)?)?))
     }
 
     /// Creates an output with the elements of an input and another shape of the same size.
@@ -192,6 +219,22 @@ impl<'a> Call<'a> {
     pub(super) fn shaped(&self, outputs: impl IntoIterator<Item = (ElementType, Vec<usize>)>) -> Outputs {
         let outputs = outputs.into_iter().take(self.outputs.max(1));
         outputs.map(|(element, shape)| Value::shaped(element, shape)).collect()
+    }
+
+    /// Creates outputs of floats whose elements are computed together.
+    pub(super) fn floats<const N: usize>(
+        &self,
+        outputs: [(ElementType, Vec<usize>); N],
+        compute: impl FnOnce() -> Result<[Vec<f64>; N], Uncomputed>,
+    ) -> Outputs {
+        let computed = if self.values { compute() } else { Err(Uncomputed::Unknown) };
+        let elements = match computed {
+            Ok(elements) => elements.map(|elements| Some(Values::Floats(elements))),
+            Err(Uncomputed::Unknown) => [const { None }; N],
+            Err(Uncomputed::Failed(error)) => return Err(error),
+        };
+        let outputs = outputs.into_iter().zip(elements).take(self.outputs.max(1));
+        outputs.map(|((element, shape), elements)| Value::new(element, shape, elements)).collect()
     }
 }
 

@@ -10,7 +10,7 @@ use kvscatter::ElementType;
 
 use super::FoldError;
 use super::shapes::signed;
-use super::values::{NumberKind, Values, int_range};
+use super::values::{Elements, NumberKind, Uncomputed, Values, int_range};
 use crate::OnnxError;
 
 /// Rounds a float to the precision and range of its type.
@@ -34,7 +34,7 @@ pub(crate) fn fit(element: ElementType, value: Option<i64>) -> Result<i64, OnnxE
     value.filter(|value| (min..=max).contains(value)).ok_or_else(|| FoldError::Overflow { element }.into())
 }
 
-/// Casts values to another type. Returns `None` if the type has no [`NumberKind`].
+/// Casts values to another type. They are unknown if the type has no [`NumberKind`].
 ///
 /// Floats truncate to integers, and integers wrap to narrower ones. Every value other than zero becomes true,
 /// including NaN.
@@ -44,35 +44,27 @@ pub(crate) fn fit(element: ElementType, value: Option<i64>) -> Result<i64, OnnxE
 ///   not define the result.
 /// * Returns [`FoldError::Cast`] for a negative integer as uint64, because only the lower half of uint64 is
 ///   supported.
-pub(crate) fn cast(values: &Values, to: ElementType) -> Result<Option<Values>, OnnxError> {
-    let Some(kind) = NumberKind::from_element(to) else { return Ok(None) };
-    Ok(Some(match (values, kind) {
-        (Values::Ints(from), NumberKind::Int) => {
-            Values::Ints(from.iter().map(|&value| wrap(to, value)).collect::<Result<_, _>>()?)
+pub(super) fn cast(values: &Values, to: ElementType) -> Elements {
+    Ok(match NumberKind::from_element(to).ok_or(Uncomputed::Unknown)? {
+        NumberKind::Int => {
+            let ints: Result<_, OnnxError> = match values {
+                Values::Ints(from) => from.iter().map(|&value| wrap(to, value)).collect(),
+                Values::Floats(from) => from.iter().map(|&value| float_to_int(to, value)).collect(),
+                Values::Bools(from) => Ok(from.iter().map(|&value| value.into()).collect()),
+            };
+            Values::Ints(ints?)
         }
-        (Values::Ints(from), NumberKind::Float) => {
-            Values::Floats(from.iter().map(|&value| int_to_float(to, value)).collect())
-        }
-        (Values::Ints(from), NumberKind::Bool) => {
-            Values::Bools(from.iter().map(|&value| value != 0).collect())
-        }
-        (Values::Floats(from), NumberKind::Int) => {
-            Values::Ints(from.iter().map(|&value| float_to_int(to, value)).collect::<Result<_, _>>()?)
-        }
-        (Values::Floats(from), NumberKind::Float) => {
-            Values::Floats(from.iter().map(|&value| round(to, value)).collect())
-        }
-        (Values::Floats(from), NumberKind::Bool) => {
-            Values::Bools(from.iter().map(|&value| value != 0.0).collect())
-        }
-        (Values::Bools(from), NumberKind::Int) => {
-            Values::Ints(from.iter().map(|&value| value.into()).collect())
-        }
-        (Values::Bools(from), NumberKind::Float) => {
-            Values::Floats(from.iter().map(|&value| f64::from(u8::from(value))).collect())
-        }
-        (Values::Bools(from), NumberKind::Bool) => Values::Bools(from.clone()),
-    }))
+        NumberKind::Float => Values::Floats(match values {
+            Values::Ints(from) => from.iter().map(|&value| int_to_float(to, value)).collect(),
+            Values::Floats(from) => from.iter().map(|&value| round(to, value)).collect(),
+            Values::Bools(from) => from.iter().map(|&value| f64::from(u8::from(value))).collect(),
+        }),
+        NumberKind::Bool => Values::Bools(match values {
+            Values::Ints(from) => from.iter().map(|&value| value != 0).collect(),
+            Values::Floats(from) => from.iter().map(|&value| value != 0.0).collect(),
+            Values::Bools(from) => from.clone(),
+        }),
+    })
 }
 
 /// Reads the values from the bytes of a tensor. Returns `None` if its type has no [`NumberKind`], or if a
@@ -173,7 +165,7 @@ pub(crate) fn to_float(count: usize) -> f64 {
 mod tests {
     use kvscatter::ElementType;
 
-    use super::{cast, decode, round};
+    use super::{Uncomputed, cast, decode, round};
     use crate::fold::Values;
 
     #[test]
@@ -192,7 +184,7 @@ mod tests {
     #[test]
     fn integers_wrap_and_floats_truncate() {
         let ints = |values: &[i64]| Values::Ints(values.to_vec());
-        let to = |values: Values, element| cast(&values, element).unwrap().unwrap();
+        let to = |values: Values, element| cast(&values, element).unwrap();
         assert_eq!(to(ints(&[i64::MAX, i64::MIN, 1 << 31]), ElementType::Int32), ints(&[-1, 0, -1 << 31]));
         assert_eq!(to(ints(&[-1, 300]), ElementType::UInt8), ints(&[255, 44]));
         assert_eq!(to(Values::Floats(vec![-1.9, 1.9, -0.0]), ElementType::Int64), ints(&[-1, 1, 0]));
@@ -202,7 +194,8 @@ mod tests {
         }
         assert!(cast(&Values::Floats(vec![128.0]), ElementType::Int8).is_err());
         assert!(cast(&ints(&[-1]), ElementType::UInt64).is_err());
-        assert_eq!(cast(&ints(&[1]), ElementType::Float8E5M2).unwrap(), None);
+        let unknown = cast(&ints(&[1]), ElementType::Float8E5M2).unwrap_err();
+        assert!(matches!(unknown, Uncomputed::Unknown), "{unknown:?}");
     }
 
     #[test]

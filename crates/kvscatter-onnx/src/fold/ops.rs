@@ -3,7 +3,6 @@
 mod attention;
 mod elementwise;
 mod index;
-mod logic;
 mod movement;
 mod neural;
 mod normalization;
@@ -99,10 +98,10 @@ fn arithmetic_rule(op_type: &str) -> Option<Rule> {
         "CastLike" => elementwise::cast_like,
         "Where" => elementwise::where_,
         "Clip" => elementwise::clip,
-        "Not" => logic::not,
-        "And" | "Or" | "Xor" => logic::logic,
-        "Equal" | "Less" | "LessOrEqual" | "Greater" | "GreaterOrEqual" => logic::compare,
-        "IsNaN" | "IsInf" => logic::is_special,
+        "Not" => elementwise::not,
+        "And" | "Or" | "Xor" => elementwise::logic,
+        "Equal" | "Less" | "LessOrEqual" | "Greater" | "GreaterOrEqual" => elementwise::compare,
+        "IsNaN" | "IsInf" => elementwise::is_special,
         "Add" | "Sub" | "Mul" | "Div" | "Mod" | "Pow" | "BitwiseAnd" | "BitwiseOr" | "BitwiseXor"
         | "BitShift" => elementwise::binary,
         "Min" | "Max" | "Sum" | "Mean" => elementwise::variadic,

@@ -2,7 +2,7 @@
 
 use kvscatter::ElementType;
 
-use super::values::{NumberKind, Values};
+use super::values::{NumberKind, Uncomputed, Values};
 use super::{FoldError, number, shapes};
 use crate::eval::MAX_RANK;
 use crate::proto::TensorProto;
@@ -53,26 +53,17 @@ impl Value {
     }
 
     /// Creates a value of which only the shape is known. A value with 0 elements is completely known.
-    ///
-    /// # Errors
-    /// Returns the errors of [`new`](Self::new).
     pub(crate) fn shaped(element: ElementType, shape: Vec<usize>) -> Result<Self, OnnxError> {
         Self::new(element, shape, None)
     }
 
     /// Creates an int64 vector.
-    ///
-    /// # Errors
-    /// Returns the errors of [`new`](Self::new).
     pub(crate) fn ints(values: Vec<i64>) -> Result<Self, OnnxError> {
         Self::new(ElementType::Int64, vec![values.len()], Some(Values::Ints(values)))
     }
 
     /// Creates a value from a tensor. Only the shape is known if the type has no [`NumberKind`], or if an
     /// unsigned integer is beyond the range of int64.
-    ///
-    /// # Errors
-    /// Returns the errors of [`new`](Self::new).
     pub(crate) fn from_tensor(tensor: &Tensor) -> Result<Self, OnnxError> {
         let data = match tensor.data() {
             Data::Bytes(bytes) => number::decode(tensor.element(), bytes, tensor.elements()),
@@ -118,6 +109,23 @@ impl Value {
     /// Returns the number of elements.
     pub(crate) fn len(&self) -> usize {
         shapes::elements(&self.shape)
+    }
+
+    /// Returns the elements.
+    pub(super) fn known(&self) -> Result<&Values, Uncomputed> {
+        self.data.as_ref().ok_or(Uncomputed::Unknown)
+    }
+
+    pub(super) fn known_ints(&self) -> Result<&[i64], Uncomputed> {
+        self.as_ints().ok_or(Uncomputed::Unknown)
+    }
+
+    pub(super) fn known_floats(&self) -> Result<&[f64], Uncomputed> {
+        self.as_floats().ok_or(Uncomputed::Unknown)
+    }
+
+    pub(super) fn known_bools(&self) -> Result<&[bool], Uncomputed> {
+        self.as_bools().ok_or(Uncomputed::Unknown)
     }
 
     /// Returns the elements if they are known integers.

@@ -3,6 +3,7 @@
 use kvscatter::ElementType;
 
 use super::FoldError;
+use super::number::{fit, round};
 use crate::OnnxError;
 
 /// Elements in row-major order. Integers and floats of every width take 64 bits each, with the range and
@@ -12,6 +13,23 @@ pub(crate) enum Values {
     Ints(Vec<i64>),
     Floats(Vec<f64>),
     Bools(Vec<bool>),
+}
+
+/// The elements of an output.
+pub(super) type Elements = Result<Values, Uncomputed>;
+
+/// The reason why elements are not computed.
+#[derive(Debug)]
+pub(super) enum Uncomputed {
+    /// They depend on elements that are not known.
+    Unknown,
+    Failed(OnnxError),
+}
+
+impl<E: Into<OnnxError>> From<E> for Uncomputed {
+    fn from(error: E) -> Self {
+        Self::Failed(error.into())
+    }
 }
 
 /// The representation of a type's values.
@@ -44,6 +62,19 @@ impl Values {
             NumberKind::Float => Self::Floats(Vec::new()),
             NumberKind::Bool => Self::Bools(Vec::new()),
         })
+    }
+
+    /// Creates integers that fit the type. `None` is an integer that does not fit 64 bits.
+    pub(super) fn fitted(
+        element: ElementType,
+        ints: impl Iterator<Item = Option<i64>>,
+    ) -> Result<Self, OnnxError> {
+        ints.map(|int| fit(element, int)).collect::<Result<_, _>>().map(Self::Ints)
+    }
+
+    /// Creates floats that are rounded to the type.
+    pub(super) fn rounded(element: ElementType, floats: impl Iterator<Item = f64>) -> Self {
+        Self::Floats(floats.map(|float| round(element, float)).collect())
     }
 
     /// Creates the elements of a mask, which are 1 for `true`.
@@ -90,19 +121,19 @@ impl Values {
         })
     }
 
-    /// Concatenates several lists. Returns `None` if one is not known, or if they are of different kinds.
-    pub(crate) fn chain<'a>(parts: impl IntoIterator<Item = Option<&'a Self>>) -> Option<Self> {
+    /// Concatenates lists of one kind.
+    pub(super) fn chain<'a>(parts: impl IntoIterator<Item = &'a Self>) -> Elements {
         let mut parts = parts.into_iter();
-        let mut all = parts.next()??.clone();
+        let mut all = parts.next().ok_or(Uncomputed::Unknown)?.clone();
         for part in parts {
-            match (&mut all, part?) {
+            match (&mut all, part) {
                 (Self::Ints(all), Self::Ints(part)) => all.extend(part),
                 (Self::Floats(all), Self::Floats(part)) => all.extend(part),
                 (Self::Bools(all), Self::Bools(part)) => all.extend(part),
-                _ => return None,
+                _ => return Err(Uncomputed::Unknown),
             }
         }
-        Some(all)
+        Ok(all)
     }
 }
 

@@ -15,14 +15,17 @@ pub(super) use multi_head::multi_head_attention;
 pub(super) use rotary::{microsoft_rotary, rotary};
 
 use bias::Bias;
-use heads::{Heads, Rows};
-use weighted::{Weighted, no_sink};
+use heads::{Heads, Rows, past_length};
+use weighted::{Weighted, default_scale, no_sink};
 
 use crate::OnnxError;
 use crate::fold::call::{Call, Outputs};
-use crate::fold::number::to_float;
+use crate::fold::shapes::signed;
+use crate::fold::values::Uncomputed;
 use crate::fold::{Value, Values};
-use crate::onnx_attention::{KEYS, MASKED_SCORES, PAST_KEYS, PAST_VALUES, QUERIES, SCORES, VALUES};
+use crate::onnx_attention::{
+    KEYS, MASK, MASKED_SCORES, NONPAD_KV_SEQLEN, PAST_KEYS, PAST_VALUES, QUERIES, SCORES, VALUES,
+};
 
 /// Returns the type and shape of the first input, for operators that change only elements.
 pub(super) fn like_first(call: &Call<'_>) -> Outputs {
@@ -35,91 +38,84 @@ pub(super) fn like_first(call: &Call<'_>) -> Outputs {
 /// The cap on scores comes before the mask, as onnx 1.23 corrected. `qk_matmul_output` is computed only in mode 2. In
 /// other modes, only its type and shape are known.
 pub(super) fn attention(call: &Call<'_>) -> Outputs {
-    let element = call.input(QUERIES)?.element;
-    let [q, k, v] = [(QUERIES, "q_num_heads"), (KEYS, "kv_num_heads"), (VALUES, "kv_num_heads")];
-    let [q, k, v] = [Heads::new(call, q.0, q.1)?, Heads::new(call, k.0, k.1)?, Heads::new(call, v.0, v.1)?];
-    let [keys, values] =
-        [Appended::read(call, [KEYS, PAST_KEYS], k)?, Appended::read(call, [VALUES, PAST_VALUES], v)?];
-    let is_flat = call.input(QUERIES)?.rank() == 3;
-    let output = match is_flat {
-        true => vec![q.batch, q.length, q.heads.saturating_mul(v.size)],
-        false => vec![q.batch, q.heads, q.length, v.size],
+    let query = call.input(QUERIES)?;
+    let q = Heads::new(call, QUERIES, "q_num_heads")?;
+    let [keys, values] = [[KEYS, PAST_KEYS], [VALUES, PAST_VALUES]];
+    let [keys, values] = [Appended::read(call, keys)?, Appended::read(call, values)?];
+    let output = match query.rank() {
+        3 => vec![q.batch, q.length, q.heads.saturating_mul(values.new.size)],
+        _ => vec![q.batch, q.heads, q.length, values.new.size],
     };
-    let attended = call.make(element, output, |_| {
-        let Some((weighted, bias)) = weighted(call, q, &keys, &values)? else { return Ok(None) };
-        let output = weighted.output(call, |place, slot| bias.at(place, slot), no_sink)?;
-        Ok(Some(Values::Floats(if is_flat { output.by_token() } else { output.elements.into_owned() })))
+    let weighted = || weighted(call, query, q, &keys, &values);
+    let attended = call.make(query.element, output, |_| {
+        let output = weighted()?.output(call, no_sink)?;
+        Ok(Values::Floats(output.like(query)))
     })?;
     let returns_masked = call.outputs > SCORES && call.int("qk_matmul_output_mode", 0)? == MASKED_SCORES;
-    let scores = call.make(element, vec![q.batch, q.heads, q.length, keys.heads.length], |_| {
-        let weighted = if returns_masked { weighted(call, q, &keys, &values)? } else { None };
-        let Some((weighted, bias)) = weighted else { return Ok(None) };
-        Ok(Some(Values::Floats(weighted.masked(call, |place, slot| bias.at(place, slot))?)))
+    let scores = call.make(query.element, vec![q.batch, q.heads, q.length, keys.all.length], |_| {
+        if !returns_masked {
+            return Err(Uncomputed::Unknown);
+        }
+        Ok(Values::Floats(weighted()?.masked(call)?))
     })?;
     let outputs = [attended, keys.present(call)?, values.present(call)?, scores];
     Ok(outputs.into_iter().take(call.outputs.max(1)).collect())
 }
 
-/// Returns the attention of a call and what is added to its scores, or `None` if they are not known.
 fn weighted<'a>(
-    call: &'a Call<'_>,
+    call: &Call<'_>,
+    query: &'a Value,
     q: Heads,
     keys: &Appended<'a>,
     values: &Appended<'a>,
-) -> Result<Option<(Weighted<'a>, Bias)>, OnnxError> {
-    let query = call.input(QUERIES)?;
-    let (Some(queries), Some(rows), Some(values)) = (Rows::read(query, q), keys.rows(), values.rows()) else {
-        return Ok(None);
+) -> Result<Weighted<'a>, Uncomputed> {
+    let lengths = call.optional(NONPAD_KV_SEQLEN).map(Value::known_ints).transpose()?;
+    let start = |sample: usize| match lengths.and_then(|lengths| lengths.get(sample)) {
+        Some(length) => length.saturating_sub(signed(q.length)),
+        None => signed(keys.past_length),
     };
-    let Some(bias) = Bias::read(call, q, keys.heads, keys.past.map_or(0, |(_, length)| length))? else {
-        return Ok(None);
-    };
+    let mut bias = Bias::new((0..q.batch).map(start).collect());
+    bias.lengths = lengths.map(<[i64]>::to_vec);
+    bias.is_causal = call.flag("is_causal", false)?;
+    if let Some(mask) = call.optional(MASK) {
+        bias.add_mask(call, mask, q, keys.all)?;
+    }
     let scale = match call.attribute("scale") {
         Some(_) => call.float("scale", 1.0)?,
-        None => to_float(keys.heads.size).sqrt().recip(),
+        None => default_scale(q.size),
     };
-    let (cap, element) = (call.float("softcap", 0.0)?, query.element);
-    Ok(Some((Weighted { queries, keys: rows, values, scale, cap, element }, bias)))
+    let (queries, cap, element) = (Rows::read(query, q)?, call.float("softcap", 0.0)?, query.element);
+    Ok(Weighted { queries, keys: keys.rows()?, values: values.rows()?, scale, cap, bias, element })
 }
 
 /// Keys or values, appended to their past.
 struct Appended<'a> {
-    new: &'a Value,
-    of_new: Heads,
-    /// The past and its number of rows.
-    past: Option<(&'a Value, usize)>,
+    value: &'a Value,
+    new: Heads,
+    past: Option<&'a Value>,
+    past_length: usize,
     /// The dimensions of all rows.
-    heads: Heads,
+    all: Heads,
 }
 
 impl<'a> Appended<'a> {
     /// Reads keys or values, and their past, at these inputs.
-    fn read(call: &'a Call<'_>, [index, at_past]: [usize; 2], of_new: Heads) -> Result<Self, OnnxError> {
-        let past = match call.optional(at_past) {
-            None => None,
-            Some(past) => match *past.shape.as_slice() {
-                [_, _, length, _] => Some((past, length)),
-                _ => return Err(call.bad_shape(at_past, "rank 4")),
-            },
-        };
-        let length = past.map_or(0, |(_, length)| length).saturating_add(of_new.length);
-        Ok(Self { new: call.input(index)?, of_new, past, heads: Heads { length, ..of_new } })
+    fn read(call: &Call<'a>, [index, past_at]: [usize; 2]) -> Result<Self, OnnxError> {
+        let new = Heads::new(call, index, "kv_num_heads")?;
+        let past_length = past_length(call, past_at)?;
+        let all = Heads { length: past_length.saturating_add(new.length), ..new };
+        Ok(Self { value: call.input(index)?, new, past: call.optional(past_at), past_length, all })
     }
 
-    /// Returns the past and the new rows, or `None` if they are not known.
-    fn rows(&self) -> Option<Rows<'a>> {
-        let rows = Rows::read(self.new, self.of_new)?;
-        let past = match self.past {
-            None => None,
-            Some((past, length)) => Some(Rows::read(past, Heads { length, ..self.of_new })?),
-        };
-        Some(rows.after(past))
+    /// Returns the past and the new rows.
+    fn rows(&self) -> Result<Rows<'a>, Uncomputed> {
+        Rows::read(self.value, self.new)?.after(self.past, self.past_length)
     }
 
     /// Returns the present.
     fn present(&self, call: &Call<'_>) -> Result<Value, OnnxError> {
-        call.make(self.new.element, self.heads.shape().to_vec(), |_| {
-            Ok(self.rows().map(|rows| Values::Floats(rows.elements.into_owned())))
+        call.make(self.value.element, self.all.shape().to_vec(), |_| {
+            Ok(Values::Floats(self.rows()?.elements.into_owned()))
         })
     }
 }

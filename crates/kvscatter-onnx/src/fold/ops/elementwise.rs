@@ -1,14 +1,15 @@
 //! Casts, and operators that compute each output element from one element of each of several inputs.
 
+use std::borrow::Cow;
+
 use kvscatter::ElementType;
 
-use crate::OnnxError;
-use crate::attribute;
 use crate::fold::call::{Call, Outputs};
-use crate::fold::number::{self, fit, round};
+use crate::fold::number;
 use crate::fold::shapes::{self, broadcast, spread};
-use crate::fold::values::NumberKind;
+use crate::fold::values::{NumberKind, Uncomputed};
 use crate::fold::{FoldError, Value, Values};
+use crate::{OnnxError, attribute};
 
 pub(super) fn cast(call: &Call<'_>) -> Outputs {
     let to = call.element("to")?.ok_or(FoldError::AttributeMissing { name: "to" })?;
@@ -21,98 +22,86 @@ pub(super) fn cast_like(call: &Call<'_>) -> Outputs {
 
 fn cast_to(call: &Call<'_>, to: ElementType) -> Outputs {
     let input = call.input(0)?;
-    let made = call.make(to, input.shape.clone(), |_| match &input.data {
-        Some(data) => number::cast(data, to),
-        None => Ok(None),
-    });
-    Ok(vec![made?])
+    call.output(to, input.shape.clone(), |_| number::cast(input.known()?, to))
 }
 
 pub(super) fn where_(call: &Call<'_>) -> Outputs {
     let [condition, yes, no] = [call.input(0)?, call.input(1)?, call.input(2)?];
     same_type(call, 2, yes)?;
     let shape = broadcast(&broadcast(&condition.shape, &yes.shape)?, &no.shape)?;
-    let made = call.make(yes.element, shape, |shape| {
-        let Some(all) = Values::chain([yes.data.as_ref(), no.data.as_ref()]) else { return Ok(None) };
-        let Some(conditions) = condition.as_bools() else { return Ok(None) };
-        let sides = spread(&yes.shape, shape).zip(spread(&no.shape, shape));
-        let side = |(at, (left, right)): (usize, (usize, usize))| {
-            let is_yes = conditions.get(at).copied().unwrap_or_default();
-            if is_yes { left } else { right.saturating_add(yes.len()) }
+    call.output(yes.element, shape, |shape| {
+        let all = Values::chain([yes.known()?, no.known()?])?;
+        let flags = condition.known_bools()?;
+        let sides = spread(&yes.shape, shape).into_iter().zip(spread(&no.shape, shape));
+        let side = |(at, (left, right)): (usize, (usize, usize))| match flags.get(at) {
+            Some(true) => left,
+            _ => right.saturating_add(yes.len()),
         };
-        let positions: Vec<usize> = spread(&condition.shape, shape).zip(sides).map(side).collect();
-        all.pick(&positions).map(Some)
-    });
-    Ok(vec![made?])
+        let positions: Vec<usize> =
+            spread(&condition.shape, shape).into_iter().zip(sides).map(side).collect();
+        Ok(all.pick(&positions)?)
+    })
 }
 
 /// Evaluates an operator on two inputs that broadcast. They must have the same type, but the exponent of
 /// `Pow` may have another.
 pub(super) fn binary(call: &Call<'_>) -> Outputs {
-    let [left, right] = [call.input(0)?, call.input(1)?];
+    let inputs = [call.input(0)?, call.input(1)?];
+    let [left, right] = inputs;
     let is_power = call.op_type == "Pow";
     if !is_power {
         same_type(call, 1, left)?;
     }
     let element = left.element;
-    let made = call.make(element, broadcast(&left.shape, &right.shape)?, |shape| {
-        let exponent = match &right.data {
-            Some(data) if is_power => number::cast(data, element)?,
-            data => data.clone(),
+    call.output(element, broadcast(&left.shape, &right.shape)?, |shape| {
+        let second = match is_power {
+            true => Cow::Owned(number::cast(right.known()?, element)?),
+            false => Cow::Borrowed(right.known()?),
         };
-        match (&left.data, &exponent) {
-            (Some(Values::Ints(l)), Some(Values::Ints(r))) => {
-                let compute = int_operator(call)?;
-                let pairs = pairs(l, &left.shape, r, &right.shape, shape);
-                let results = pairs.map(|(l, r)| compute(l, r).and_then(|value| fit(element, value)));
-                Ok(Some(Values::Ints(results.collect::<Result<_, _>>()?)))
+        match (left.known()?, &*second) {
+            (Values::Ints(l), Values::Ints(r)) => {
+                let compute = int_operator(call, r)?;
+                let pairs = pairs([l, r], inputs, shape);
+                Ok(Values::fitted(element, pairs.map(|(l, r)| compute(l, r)))?)
             }
-            (Some(Values::Floats(l)), Some(Values::Floats(r))) => {
+            (Values::Floats(l), Values::Floats(r)) => {
                 let compute = float_operator(call)?;
-                let pairs = pairs(l, &left.shape, r, &right.shape, shape);
-                Ok(Some(Values::Floats(pairs.map(|(l, r)| round(element, compute(l, r))).collect())))
+                Ok(Values::rounded(element, pairs([l, r], inputs, shape).map(|(l, r)| compute(l, r))))
             }
-            _ => Ok(None),
+            _ => Err(Uncomputed::Unknown),
         }
-    });
-    Ok(vec![made?])
+    })
 }
 
-type IntOperator = fn(i64, i64) -> Result<Option<i64>, OnnxError>;
+/// Returns `None` if 64 bits overflow.
+type IntOperator = fn(i64, i64) -> Option<i64>;
 
-/// Returns the integer form of an operator.
+/// Returns the integer form of an operator with these right operands.
 ///
 /// Division truncates, as ONNX requires. The remainder has the sign of the divisor, or with `fmod` the sign
 /// of the dividend.
-fn int_operator(call: &Call<'_>) -> Result<IntOperator, OnnxError> {
+fn int_operator(call: &Call<'_>, right: &[i64]) -> Result<IntOperator, OnnxError> {
     Ok(match call.op_type {
-        "Add" => |l, r| Ok(l.checked_add(r)),
-        "Sub" => |l, r| Ok(l.checked_sub(r)),
-        "Mul" => |l, r| Ok(l.checked_mul(r)),
-        "Div" => |l, r| {
-            non_zero(r)?;
-            Ok(l.checked_div(r))
-        },
-        "Mod" if call.flag("fmod", false)? => |l, r| {
-            non_zero(r)?;
-            Ok(Some(remainder(l, r)))
-        },
-        "Mod" => |l, r| {
-            non_zero(r)?;
-            let rest = remainder(l, r);
-            Ok(if rest != 0 && (rest < 0) != (r < 0) { rest.checked_add(r) } else { Some(rest) })
-        },
-        "Pow" => |l, r| match u32::try_from(r) {
-            Ok(exponent) => Ok(l.checked_pow(exponent)),
-            Err(_) if r < 0 => Err(FoldError::NoForm { what: "a negative exponent of integers" }.into()),
-            Err(_) => Ok(None),
-        },
-        "BitShift" if call.string("direction", "")? == "RIGHT" => {
-            |l, r| Ok(u32::try_from(r).ok().and_then(|places| l.checked_shr(places)))
+        "Div" | "Mod" if right.contains(&0) => return Err(FoldError::DivisionByZero.into()),
+        "Pow" if right.iter().any(|&exponent| exponent < 0) => {
+            return Err(FoldError::NoForm { what: "a negative exponent of integers" }.into());
         }
-        "BitwiseAnd" => |l, r| Ok(Some(l & r)),
-        "BitwiseOr" => |l, r| Ok(Some(l | r)),
-        "BitwiseXor" => |l, r| Ok(Some(l ^ r)),
+        "Add" => i64::checked_add,
+        "Sub" => i64::checked_sub,
+        "Mul" => i64::checked_mul,
+        "Div" => i64::checked_div,
+        "Mod" if call.flag("fmod", false)? => |l, r| Some(remainder(l, r)),
+        "Mod" => |l, r| {
+            let rest = remainder(l, r);
+            if rest != 0 && (rest < 0) != (r < 0) { rest.checked_add(r) } else { Some(rest) }
+        },
+        "Pow" => |l, r| l.checked_pow(u32::try_from(r).ok()?),
+        "BitShift" if call.string("direction", "")? == "RIGHT" => {
+            |l, r| l.checked_shr(u32::try_from(r).ok()?)
+        }
+        "BitwiseAnd" => |l, r| Some(l & r),
+        "BitwiseOr" => |l, r| Some(l | r),
+        "BitwiseXor" => |l, r| Some(l ^ r),
         _ => return Err(FoldError::NoForm { what: "integers" }.into()),
     })
 }
@@ -135,10 +124,6 @@ fn remainder(left: i64, right: i64) -> i64 {
     left.checked_rem(right).unwrap_or(0)
 }
 
-fn non_zero(divisor: i64) -> Result<(), OnnxError> {
-    if divisor == 0 { Err(FoldError::DivisionByZero.into()) } else { Ok(()) }
-}
-
 /// Computes the minimum, maximum, sum or mean of any number of inputs. If an element is NaN, the result is
 /// NaN.
 pub(super) fn variadic(call: &Call<'_>) -> Outputs {
@@ -153,116 +138,150 @@ pub(super) fn variadic(call: &Call<'_>) -> Outputs {
     let ints: fn(i64, i64) -> Option<i64> = match call.op_type {
         "Min" => |l, r| Some(l.min(r)),
         "Max" => |l, r| Some(l.max(r)),
-        _ => |l, r| l.checked_add(r),
+        _ => i64::checked_add,
     };
     let floats: fn(f64, f64) -> f64 = match call.op_type {
         "Min" => |l, r| if l.is_nan() || l < r { l } else { r },
         "Max" => |l, r| if l.is_nan() || l > r { l } else { r },
         _ => |l, r| l + r,
     };
-    let made = call.make(element, shape, |shape| {
+    call.output(element, shape, |shape| {
         let mut result: Option<Values> = None;
         for input in &inputs {
-            let Some(data) = &input.data else { return Ok(None) };
+            let data = input.known()?;
             call.work.charge(shapes::elements(shape))?;
             let data = data.pick(&spread(&input.shape, shape).collect::<Vec<_>>())?;
             result = Some(match (result, data) {
                 (None, data) => data,
                 (Some(Values::Ints(l)), Values::Ints(r)) => {
-                    let results = l.iter().zip(&r).map(|(&l, &r)| fit(element, ints(l, r)));
-                    Values::Ints(results.collect::<Result<_, _>>()?)
+                    Values::fitted(element, l.iter().zip(&r).map(|(&l, &r)| ints(l, r)))?
                 }
                 (Some(Values::Floats(l)), Values::Floats(r)) => {
-                    Values::Floats(l.iter().zip(&r).map(|(&l, &r)| round(element, floats(l, r))).collect())
+                    Values::rounded(element, l.iter().zip(&r).map(|(&l, &r)| floats(l, r)))
                 }
-                _ => return Ok(None),
+                _ => return Err(Uncomputed::Unknown),
             });
         }
-        match result {
-            Some(Values::Floats(sums)) if call.op_type == "Mean" => {
+        match result.ok_or(Uncomputed::Unknown)? {
+            Values::Floats(sums) if call.op_type == "Mean" => {
                 let count = number::to_float(inputs.len());
-                Ok(Some(Values::Floats(sums.iter().map(|sum| round(element, sum / count)).collect())))
+                Ok(Values::rounded(element, sums.iter().map(|sum| sum / count)))
             }
             result => Ok(result),
         }
-    });
-    Ok(vec![made?])
+    })
 }
 
 /// Evaluates `Clip`. The bounds are inputs, or attributes in old versions. Both may be absent.
 pub(super) fn clip(call: &Call<'_>) -> Outputs {
     let input = call.input(0)?;
-    let element = input.element;
-    let bound = |index: usize, name: &str| -> Result<Option<Option<Values>>, OnnxError> {
-        Ok(match (call.optional(index), call.attribute(name)) {
-            (Some(bound), _) => {
-                same_type(call, index, input)?;
-                if bound.len() != 1 {
-                    return Err(call.bad_shape(index, "one element"));
-                }
-                Some(bound.data.clone())
-            }
-            (None, Some(attribute)) => {
-                Some(Some(Values::Floats(vec![f64::from(attribute::float(attribute)?)])))
-            }
-            (None, None) => None,
-        })
-    };
-    let (least, most) = (bound(1, "min")?, bound(2, "max")?);
-    let made = call.make(element, input.shape.clone(), |_| {
-        Ok(match (&input.data, least, most) {
-            (None, ..) | (_, Some(None), _) | (.., Some(None)) => None,
-            (Some(Values::Ints(values)), least, most) => {
-                let (least, most) = (int_bound(least), int_bound(most));
+    let bounds = [bound(call, 1, "min")?, bound(call, 2, "max")?];
+    call.mapped(input, |values| {
+        bounds.iter().flatten().try_for_each(|bound| bound.known().map(|_| ()))?;
+        match values {
+            Values::Ints(values) => {
+                let [least, most] =
+                    bounds.each_ref().map(|bound| bound.as_ref()?.as_ints()?.first().copied());
                 let clip = |&value: &i64| value.max(least.unwrap_or(value)).min(most.unwrap_or(i64::MAX));
-                Some(Values::Ints(values.iter().map(clip).collect()))
+                Ok(Values::Ints(values.iter().map(clip).collect()))
             }
-            (Some(Values::Floats(values)), least, most) => {
-                let (least, most) = (float_bound(least), float_bound(most));
+            Values::Floats(values) => {
+                let [least, most] =
+                    bounds.each_ref().map(|bound| bound.as_ref()?.as_floats()?.first().copied());
                 let clip = |&value: &f64| {
                     let value = if value < least.unwrap_or(value) { least.unwrap_or(value) } else { value };
                     if value > most.unwrap_or(value) { most.unwrap_or(value) } else { value }
                 };
-                Some(Values::Floats(values.iter().map(clip).collect()))
+                Ok(Values::Floats(values.iter().map(clip).collect()))
             }
-            _ => None,
+            Values::Bools(_) => Err(Uncomputed::Unknown),
+        }
+    })
+}
+
+fn bound(call: &Call<'_>, index: usize, name: &str) -> Result<Option<Value>, OnnxError> {
+    let Some(bound) = call.optional(index) else {
+        let Some(attribute) = call.attribute(name) else { return Ok(None) };
+        let bound = Values::Floats(vec![attribute::float(attribute)?.into()]);
+        return Value::new(ElementType::Float32, vec![], Some(bound)).map(Some);
+    };
+    same_type(call, index, call.input(0)?)?;
+    if bound.len() == 1 { Ok(Some(bound.clone())) } else { Err(call.bad_shape(index, "one element")) }
+}
+
+pub(super) fn compare(call: &Call<'_>) -> Outputs {
+    fn compared<T: PartialOrd>(op_type: &str, pairs: impl Iterator<Item = (T, T)>) -> Values {
+        let holds = match op_type {
+            "Less" => T::lt,
+            "LessOrEqual" => T::le,
+            "Greater" => T::gt,
+            "GreaterOrEqual" => T::ge,
+            _ => T::eq,
+        };
+        Values::Bools(pairs.map(|(l, r)| holds(&l, &r)).collect())
+    }
+    let inputs = [call.input(0)?, call.input(1)?];
+    let [left, right] = inputs;
+    same_type(call, 1, left)?;
+    call.output(ElementType::Bool, broadcast(&left.shape, &right.shape)?, |shape| {
+        Ok(match (left.known()?, right.known()?) {
+            (Values::Ints(l), Values::Ints(r)) => compared(call.op_type, pairs([l, r], inputs, shape)),
+            (Values::Floats(l), Values::Floats(r)) => compared(call.op_type, pairs([l, r], inputs, shape)),
+            (Values::Bools(l), Values::Bools(r)) => compared(call.op_type, pairs([l, r], inputs, shape)),
+            _ => return Err(Uncomputed::Unknown),
         })
-    });
-    Ok(vec![made?])
+    })
 }
 
-fn int_bound(bound: Option<Option<Values>>) -> Option<i64> {
-    match bound {
-        Some(Some(Values::Ints(values))) => values.first().copied(),
-        _ => None,
+pub(super) fn logic(call: &Call<'_>) -> Outputs {
+    let inputs = [call.input(0)?, call.input(1)?];
+    for (index, input) in inputs.into_iter().enumerate() {
+        of_kind(index, input, NumberKind::Bool)?;
     }
+    let holds: fn(bool, bool) -> bool = match call.op_type {
+        "And" => |l, r| l && r,
+        "Or" => |l, r| l || r,
+        _ => |l, r| l != r,
+    };
+    let [left, right] = inputs;
+    call.output(ElementType::Bool, broadcast(&left.shape, &right.shape)?, |shape| {
+        let pairs = pairs([left.known_bools()?, right.known_bools()?], inputs, shape);
+        Ok(Values::Bools(pairs.map(|(l, r)| holds(l, r)).collect()))
+    })
 }
 
-fn float_bound(bound: Option<Option<Values>>) -> Option<f64> {
-    match bound {
-        Some(Some(Values::Floats(values))) => values.first().copied(),
-        _ => None,
-    }
+pub(super) fn not(call: &Call<'_>) -> Outputs {
+    let input = call.input(0)?;
+    of_kind(0, input, NumberKind::Bool)?;
+    call.mapped(input, |_| Ok(Values::Bools(input.known_bools()?.iter().map(|value| !value).collect())))
+}
+
+pub(super) fn is_special(call: &Call<'_>) -> Outputs {
+    let input = call.input(0)?;
+    let (negative, positive) = (call.flag("detect_negative", true)?, call.flag("detect_positive", true)?);
+    let is_nan = call.op_type == "IsNaN";
+    let holds = |&value: &f64| match is_nan {
+        true => value.is_nan(),
+        false => (negative && value == f64::NEG_INFINITY) || (positive && value == f64::INFINITY),
+    };
+    call.output(ElementType::Bool, input.shape.clone(), |_| {
+        Ok(Values::Bools(input.known_floats()?.iter().map(holds).collect()))
+    })
 }
 
 /// Returns the operands of each element of a shape that both inputs broadcast to.
-pub(super) fn pairs<'a, L: Copy, R: Copy>(
-    left: &'a [L],
-    left_shape: &[usize],
-    right: &'a [R],
-    right_shape: &[usize],
+pub(super) fn pairs<'a, T: Copy>(
+    elements: [&'a [T]; 2],
+    inputs: [&Value; 2],
     shape: &[usize],
-) -> impl Iterator<Item = (L, R)> + 'a {
-    let positions = spread(left_shape, shape).zip(spread(right_shape, shape));
-    positions.filter_map(|(l, r)| Some((*left.get(l)?, *right.get(r)?)))
+) -> impl Iterator<Item = (T, T)> + use<'a, T> {
+    let [left, right] = elements;
+    let [left_at, right_at] = inputs.map(|input| spread(&input.shape, shape));
+    left_at.into_iter().zip(right_at).filter_map(|(l, r)| Some((*left.get(l)?, *right.get(r)?)))
 }
 
 pub(super) fn same_type(call: &Call<'_>, index: usize, as_that: &Value) -> Result<(), OnnxError> {
-    let element = call.input(index)?.element;
-    if element == as_that.element {
-        return Ok(());
-    }
-    Err(FoldError::InputType { input: index, element, expected: "the other inputs' type" }.into())
+    call.check_type(index, as_that.element, "the other inputs' type")
 }
 
 pub(super) fn of_kind(index: usize, input: &Value, kind: NumberKind) -> Result<(), OnnxError> {

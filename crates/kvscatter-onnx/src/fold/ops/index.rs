@@ -6,7 +6,8 @@ use super::elementwise::same_type;
 use crate::OnnxError;
 use crate::fold::call::{Call, Outputs, dim};
 use crate::fold::shapes::{self, AxisSplit, elements, signed, strides};
-use crate::fold::{FoldError, Value, Values};
+use crate::fold::values::{Elements, Uncomputed};
+use crate::fold::{FoldError, Value, Values, number};
 
 pub(super) fn gather(call: &Call<'_>) -> Outputs {
     let [input, indices] = [call.input(0)?, call.input(1)?];
@@ -14,20 +15,18 @@ pub(super) fn gather(call: &Call<'_>) -> Outputs {
     let (before, rest) = input.shape.split_at_checked(axis).unwrap_or_default();
     let after = rest.get(1..).unwrap_or_default();
     let shape = [before, &indices.shape, after].concat();
-    let made = call.make(input.element, shape, |_| {
-        let (Some(data), Some(indices)) = (&input.data, indices.as_ints()) else { return Ok(None) };
+    call.moved(input, shape, |_| {
         let split = AxisSplit::new(&input.shape, axis);
         let mut positions = Vec::new();
         for outer in 0..split.outer {
-            for &index in indices {
+            for &index in indices.known_ints()? {
                 let at = outer.saturating_mul(split.dim).saturating_add(place(index, split.dim)?);
                 let start = at.saturating_mul(split.inner);
                 positions.extend(start..start.saturating_add(split.inner));
             }
         }
-        data.pick(&positions).map(Some)
-    });
-    Ok(vec![made?])
+        Ok(positions)
+    })
 }
 
 pub(super) fn gather_elements(call: &Call<'_>) -> Outputs {
@@ -36,11 +35,9 @@ pub(super) fn gather_elements(call: &Call<'_>) -> Outputs {
     if indices.rank() != input.rank() {
         return Err(call.bad_shape(1, "input 0's rank"));
     }
-    let made = call.make(input.element, indices.shape.clone(), |_| {
-        let (Some(data), Some(values)) = (&input.data, indices.as_ints()) else { return Ok(None) };
-        data.pick(&along_axis(input, axis, &indices.shape, values)?).map(Some)
-    });
-    Ok(vec![made?])
+    call.moved(input, indices.shape.clone(), |shape| {
+        Ok(along_axis(input, axis, shape, indices.known_ints()?)?)
+    })
 }
 
 /// Evaluates `ScatterElements`. With a `reduction`, only the shape is known.
@@ -52,11 +49,12 @@ pub(super) fn scatter_elements(call: &Call<'_>) -> Outputs {
         return Err(call.bad_shape(1, "input 0's rank and input 2's shape"));
     }
     let is_plain = call.string("reduction", "none")? == "none";
-    let made = call.make(input.element, input.shape.clone(), |_| {
-        let Some(values) = indices.as_ints().filter(|_| is_plain) else { return Ok(None) };
-        overwrite(input, updates, &along_axis(input, axis, &indices.shape, values)?)
-    });
-    Ok(vec![made?])
+    call.mapped(input, |old| {
+        if !is_plain {
+            return Err(Uncomputed::Unknown);
+        }
+        overwrite(old, updates, &along_axis(input, axis, &indices.shape, indices.known_ints()?)?)
+    })
 }
 
 /// Returns the positions in `input` that indices along one axis select. The coordinates along the other axes
@@ -90,18 +88,17 @@ pub(super) fn gather_nd(call: &Call<'_>) -> Outputs {
     let (Some(slices), true) = (own.get(depth..), rows.get(..batch) == Some(batch_shape)) else {
         return Err(call.bad_shape(1, "input 0's batch axes, and no more indices than its other axes"));
     };
-    let made = call.make(input.element, [rows, slices].concat(), |_| {
-        let (Some(data), Some(values)) = (&input.data, indices.as_ints()) else { return Ok(None) };
+    call.moved(input, [rows, slices].concat(), |_| {
         let per_batch = elements(rows.get(batch..).unwrap_or_default()).max(1);
         let mut positions = Vec::new();
-        for (row, start) in starts(own, elements(rows), depth, values)?.into_iter().enumerate() {
+        let starts = starts(own, elements(rows), depth, indices.known_ints()?)?;
+        for (row, start) in starts.into_iter().enumerate() {
             let batch = row.checked_div(per_batch).unwrap_or_default().saturating_mul(elements(own));
             let start = batch.saturating_add(start);
             positions.extend(start..start.saturating_add(elements(slices)));
         }
-        data.pick(&positions).map(Some)
-    });
-    Ok(vec![made?])
+        Ok(positions)
+    })
 }
 
 /// Evaluates `ScatterND`. With a `reduction`, only the shape is known.
@@ -117,18 +114,18 @@ pub(super) fn scatter_nd(call: &Call<'_>) -> Outputs {
         return Err(call.bad_shape(2, "a slice of input 0 for each row of input 1"));
     }
     let is_plain = call.string("reduction", "none")? == "none";
-    let made = call.make(input.element, input.shape.clone(), |_| {
-        let Some(values) = indices.as_ints().filter(|_| is_plain) else { return Ok(None) };
+    call.mapped(input, |old| {
+        if !is_plain {
+            return Err(Uncomputed::Unknown);
+        }
+        let indices = indices.known_ints()?;
         if updates.len() == 0 {
-            return Ok(input.data.clone());
+            return Ok(old.clone());
         }
-        let mut positions = Vec::new();
-        for start in starts(&input.shape, elements(rows), depth, values)? {
-            positions.extend(start..start.saturating_add(elements(slices)));
-        }
-        overwrite(input, updates, &positions)
-    });
-    Ok(vec![made?])
+        let starts = starts(&input.shape, elements(rows), depth, indices)?.into_iter();
+        let positions = starts.flat_map(|start| start..start.saturating_add(elements(slices)));
+        overwrite(old, updates, &positions.collect::<Vec<_>>())
+    })
 }
 
 /// Returns the position at which the slice of each row of indices begins.
@@ -147,30 +144,28 @@ fn starts(shape: &[usize], rows: usize, depth: usize, indices: &[i64]) -> Result
 
 /// Returns the elements of the input after those at the positions have been replaced. If a position occurs
 /// several times, its last value remains.
-fn overwrite(input: &Value, updates: &Value, positions: &[usize]) -> Result<Option<Values>, OnnxError> {
-    let Some(all) = Values::chain([input.data.as_ref(), updates.data.as_ref()]) else { return Ok(None) };
-    let mut from: Vec<usize> = (0..input.len()).collect();
+fn overwrite(old: &Values, updates: &Value, positions: &[usize]) -> Elements {
+    let all = Values::chain([old, updates.known()?])?;
+    let count = old.len();
+    let mut from: Vec<usize> = (0..count).collect();
     for (update, &position) in positions.iter().enumerate() {
-        let count = input.len();
         let at = from.get_mut(position).ok_or(FoldError::Position { position, count })?;
-        *at = input.len().saturating_add(update);
+        *at = count.saturating_add(update);
     }
-    all.pick(&from).map(Some)
+    Ok(all.pick(&from)?)
 }
 
 /// Evaluates `NonZero`. Its shape depends on the elements of its input, so these must be known.
 pub(super) fn non_zero(call: &Call<'_>) -> Outputs {
     let input = call.input(0)?;
-    call.work.charge(input.data.as_ref().map_or(0, Values::len))?;
-    let is_set: Vec<bool> = match &input.data {
-        Some(Values::Ints(values)) => values.iter().map(|&value| value != 0).collect(),
-        Some(Values::Floats(values)) => values.iter().map(|&value| value != 0.0).collect(),
-        Some(Values::Bools(values)) => values.clone(),
-        None => return Err(FoldError::ValuesUnknown { input: 0 }.into()),
+    let values = input.data.as_ref().ok_or(FoldError::ValuesUnknown { input: 0 })?;
+    call.work.charge(values.len())?;
+    let Ok(Values::Bools(is_set)) = number::cast(values, ElementType::Bool) else {
+        return Err(FoldError::ValuesUnknown { input: 0 }.into());
     };
-    let set: Vec<usize> =
-        is_set.iter().enumerate().filter_map(|(position, is_set)| is_set.then_some(position)).collect();
-    let made = call.make(ElementType::Int64, vec![input.rank(), set.len()], |_| {
+    let positions = is_set.into_iter().enumerate();
+    let set: Vec<usize> = positions.filter_map(|(position, is_set)| is_set.then_some(position)).collect();
+    call.output(ElementType::Int64, vec![input.rank(), set.len()], |_| {
         let own = strides(&input.shape);
         let axes = own.iter().zip(&input.shape);
         let index = |position: usize, (&stride, &size): (&i64, &usize)| {
@@ -178,9 +173,8 @@ pub(super) fn non_zero(call: &Call<'_>) -> Outputs {
             signed(position.checked_div(stride).and_then(|at| at.checked_rem(size)).unwrap_or_default())
         };
         let indices = axes.flat_map(|axis| set.iter().map(move |&position| index(position, axis)));
-        Ok(Some(Values::Ints(indices.collect())))
-    });
-    Ok(vec![made?])
+        Ok(Values::Ints(indices.collect()))
+    })
 }
 
 /// Returns the shape of `OneHot`.

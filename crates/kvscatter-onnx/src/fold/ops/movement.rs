@@ -3,6 +3,7 @@
 use crate::OnnxError;
 use crate::fold::call::{Call, Outputs, dim};
 use crate::fold::shapes::{self, AxisSplit, signed, strides, walk};
+use crate::fold::values::{Elements, Uncomputed};
 use crate::fold::{FoldError, Value, Values, number};
 use crate::{GraphError, attribute};
 
@@ -66,20 +67,11 @@ pub(super) fn concat(call: &Call<'_>) -> Outputs {
         if shapes::with_dim(&input.shape, axis, 0) != shapes::with_dim(&first.shape, axis, 0) {
             return Err(call.bad_shape(index, "input 0's on every axis but the one of the concatenation"));
         }
-        if input.element != first.element {
-            return Err(FoldError::InputType {
-                input: index,
-                element: input.element,
-                expected: "input 0's type",
-            }
-            .into());
-        }
+        call.check_type(index, first.element, "input 0's type")?;
         size = size.saturating_add(own);
     }
-    let made = call.make(first.element, shapes::with_dim(&first.shape, axis, size), |_| {
-        let Some(all) = Values::chain(inputs.iter().map(|input| input.data.as_ref())) else {
-            return Ok(None);
-        };
+    call.output(first.element, shapes::with_dim(&first.shape, axis, size), |_| {
+        let all = Values::chain(inputs.iter().map(|input| input.known()).collect::<Result<Vec<_>, _>>()?)?;
         let outer = AxisSplit::new(&first.shape, axis).outer;
         let mut starts = Vec::new();
         let mut start: usize = 0;
@@ -93,9 +85,8 @@ pub(super) fn concat(call: &Call<'_>) -> Outputs {
         };
         let positions: Vec<usize> =
             (0..outer).flat_map(|outer| starts.iter().flat_map(move |&part| block(outer, part))).collect();
-        all.pick(&positions).map(Some)
-    })?;
-    Ok(vec![made])
+        Ok(all.pick(&positions)?)
+    })
 }
 
 /// Evaluates `Split`. The sizes are an input or an attribute. Without sizes, the number of equal parts is the
@@ -199,16 +190,16 @@ pub(super) fn pad(call: &Call<'_>) -> Outputs {
         }
     }
     let source = padded_from(call.string("mode", "constant")?)?;
-    let fill = match call.optional(2) {
-        Some(fill) => {
-            same_type(call, 2, input)?;
-            fill.data.clone()
-        }
-        None => number::cast(&Values::Ints(vec![0]), input.element)?,
-    };
-    let padded = call.make(input.element, shape, |shape| {
+    let fill = call.optional(2);
+    if fill.is_some() {
+        same_type(call, 2, input)?;
+    }
+    call.output(input.element, shape, |shape| {
         call.work.charge(input.len())?;
-        let Some(all) = Values::chain([input.data.as_ref(), fill.as_ref()]) else { return Ok(None) };
+        let all = match fill {
+            Some(fill) => Values::chain([input.known()?, fill.known()?])?,
+            None => and_zero(input)?,
+        };
         let own = strides(&input.shape);
         // The padding value is stored after the elements of the input.
         let outside = signed(input.len());
@@ -225,9 +216,13 @@ pub(super) fn pad(call: &Call<'_>) -> Outputs {
         }
         let positions: Vec<usize> =
             positions.into_iter().map(|at| dim(at.unwrap_or(outside))).collect::<Result<_, _>>()?;
-        all.pick(&positions).map(Some)
-    })?;
-    Ok(vec![padded])
+        Ok(all.pick(&positions)?)
+    })
+}
+
+/// Returns the elements of a value, followed by a zero.
+fn and_zero(value: &Value) -> Elements {
+    Values::chain([value.known()?, &number::cast(&Values::Ints(vec![0]), value.element)?])
 }
 
 /// A function from the index of an element in the result and the size of the axis to the index of its source.
@@ -256,13 +251,9 @@ pub(super) fn trilu(call: &Call<'_>) -> Outputs {
         return Err(call.bad_shape(0, "rank 2 at least"));
     };
     let upper = call.flag("upper", true)?;
-    let diagonal = if call.optional(1).is_some() { known_scalar(call, 1)? } else { Some(0) };
-    let made = call.make(input.element, input.shape.clone(), |_| {
-        let zero = number::cast(&Values::Ints(vec![0]), input.element)?;
-        let (Some(all), Some(diagonal)) = (Values::chain([input.data.as_ref(), zero.as_ref()]), diagonal)
-        else {
-            return Ok(None);
-        };
+    call.output(input.element, input.shape.clone(), |_| {
+        let all = and_zero(input)?;
+        let diagonal = if call.optional(1).is_some() { known_scalar(call, 1)? } else { 0 };
         let kept = |position: usize| {
             let row = position.checked_div(columns)?.checked_rem(rows)?;
             let column = position.checked_rem(columns)?;
@@ -272,13 +263,12 @@ pub(super) fn trilu(call: &Call<'_>) -> Outputs {
         let positions: Vec<usize> = (0..input.len())
             .map(|position| if kept(position) == Some(true) { position } else { input.len() })
             .collect();
-        all.pick(&positions).map(Some)
-    })?;
-    Ok(vec![made])
+        Ok(all.pick(&positions)?)
+    })
 }
 
-/// Returns the single integer of an input that does not affect a shape, or `None` if it is not known.
-pub(super) fn known_scalar(call: &Call<'_>, index: usize) -> Result<Option<i64>, OnnxError> {
-    let is_known = call.optional(index).is_some_and(|value: &Value| value.data.is_some());
-    is_known.then(|| call.scalar(index)).transpose()
+/// Returns the single integer of an input that does not affect a shape.
+pub(super) fn known_scalar(call: &Call<'_>, index: usize) -> Result<i64, Uncomputed> {
+    call.input(index)?.known()?;
+    Ok(call.scalar(index)?)
 }

@@ -11,39 +11,34 @@ use crate::OnnxError;
 use crate::fold::call::{Call, Outputs};
 use crate::fold::number::{fit, round};
 use crate::fold::shapes::{broadcast, elements, spread};
+use crate::fold::values::{Elements, Uncomputed};
 use crate::fold::{FoldError, Value, Values, shapes};
 
 /// Evaluates `MatMul` as NumPy defines it. The last two axes are matrices, the axes before them broadcast,
 /// and a vector is a row or a column.
 pub(super) fn mat_mul(call: &Call<'_>) -> Outputs {
     let [left, right] = [call.input(0)?, call.input(1)?];
-    if left.element != right.element {
-        return Err(
-            FoldError::InputType { input: 1, element: right.element, expected: "input 0's type" }.into()
-        );
-    }
+    call.check_type(1, left.element, "input 0's type")?;
     let product = Product::new(call, &left.shape, &right.shape)?;
-    let made = call.make(left.element, product.shape(left.rank(), right.rank()), |_| {
-        match (&left.data, &right.data) {
-            (Some(l), Some(r)) => product.values(call, left.element, l, r),
-            _ => Ok(None),
-        }
-    });
-    Ok(vec![made?])
+    call.output(left.element, product.shape(), |_| {
+        product.values(call, left.element, left.known()?, right.known()?)
+    })
 }
 
 /// A product of stacks of matrices.
-struct Product {
-    left_batch: Vec<usize>,
-    right_batch: Vec<usize>,
+struct Product<'a> {
+    left: &'a [usize],
+    right: &'a [usize],
+    left_batch: &'a [usize],
+    right_batch: &'a [usize],
     batch: Vec<usize>,
     rows: usize,
     inner: usize,
     columns: usize,
 }
 
-impl Product {
-    fn new(call: &Call<'_>, left: &[usize], right: &[usize]) -> Result<Self, OnnxError> {
+impl<'a> Product<'a> {
+    fn new(call: &Call<'_>, left: &'a [usize], right: &'a [usize]) -> Result<Self, OnnxError> {
         let (left_batch, rows, left_inner) = match left {
             [] => return Err(call.bad_shape(0, "rank 1 at least")),
             &[inner] => (&[][..], 1, inner),
@@ -57,29 +52,17 @@ impl Product {
         if left_inner != inner {
             return Err(call.bad_shape(1, "as many rows as input 0 has columns"));
         }
-        Ok(Self {
-            batch: broadcast(left_batch, right_batch)?,
-            left_batch: left_batch.to_vec(),
-            right_batch: right_batch.to_vec(),
-            rows,
-            inner,
-            columns,
-        })
+        let batch = broadcast(left_batch, right_batch)?;
+        Ok(Self { left, right, left_batch, right_batch, batch, rows, inner, columns })
     }
 
-    fn shape(&self, left_rank: usize, right_rank: usize) -> Vec<usize> {
-        let rows = (left_rank > 1).then_some(self.rows);
-        let columns = (right_rank > 1).then_some(self.columns);
+    fn shape(&self) -> Vec<usize> {
+        let rows = (self.left.len() > 1).then_some(self.rows);
+        let columns = (self.right.len() > 1).then_some(self.columns);
         self.batch.iter().copied().chain(rows).chain(columns).collect()
     }
 
-    fn values(
-        &self,
-        call: &Call<'_>,
-        element: ElementType,
-        left: &Values,
-        right: &Values,
-    ) -> Result<Option<Values>, OnnxError> {
+    fn values(&self, call: &Call<'_>, element: ElementType, left: &Values, right: &Values) -> Elements {
         let size = [elements(&self.batch), self.rows, self.columns];
         call.work.charge(elements(&size).saturating_mul(self.inner))?;
         Ok(match (left, right) {
@@ -90,14 +73,14 @@ impl Product {
                         .try_fold(0_i64, |sum, (l, &r)| l.checked_mul(r).and_then(|lr| sum.checked_add(lr)));
                     fit(element, sum)
                 };
-                Some(Values::Ints(self.dots(l, r, dot)?))
+                Values::Ints(self.dots(l, r, dot)?)
             }
             (Values::Floats(l), Values::Floats(r)) => {
                 let dot =
                     |l: &[f64], r: &[f64]| Ok(round(element, total(l.iter().zip(r).map(|(l, r)| l * r))));
-                Some(Values::Floats(self.dots(l, r, dot)?))
+                Values::Floats(self.dots(l, r, dot)?)
             }
-            _ => None,
+            _ => return Err(Uncomputed::Unknown),
         })
     }
 
@@ -113,7 +96,8 @@ impl Product {
             values.iter().skip(at.saturating_mul(size)).take(size).copied().collect()
         };
         let mut results = Vec::new();
-        let batches = spread(&self.left_batch, &self.batch).zip(spread(&self.right_batch, &self.batch));
+        let batches =
+            spread(self.left_batch, &self.batch).into_iter().zip(spread(self.right_batch, &self.batch));
         for (l, r) in batches {
             let (l, r) = (matrix(left, l, left_size), matrix(right, r, right_size));
             let column = |column: usize| -> Vec<T> {
@@ -150,7 +134,7 @@ pub(super) fn causal_conv_with_state(call: &Call<'_>) -> Outputs {
 pub(super) fn mat_mul_integer(call: &Call<'_>) -> Outputs {
     let [left, right] = [call.input(0)?, call.input(1)?];
     let product = Product::new(call, &left.shape, &right.shape)?;
-    call.shaped([(ElementType::Int32, product.shape(left.rank(), right.rank()))])
+    call.shaped([(ElementType::Int32, product.shape())])
 }
 
 /// Returns the shape of `Gemm`.
@@ -175,17 +159,13 @@ pub(super) fn fused_mat_mul(call: &Call<'_>) -> Outputs {
         (turned(call, 0, ["transBatchA", "transA"])?, turned(call, 1, ["transBatchB", "transB"])?);
     let element = left.element;
     let product = Product::new(call, &left.shape, &right.shape)?;
-    let made = call.make(element, product.shape(left.rank(), right.rank()), |_| {
-        let (Some(l), Some(r)) = (&left.data, &right.data) else { return Ok(None) };
+    call.output(element, product.shape(), |_| {
         let alpha = call.float("alpha", 1.0)?;
-        Ok(match product.values(call, element, l, r)? {
-            Some(Values::Floats(values)) => {
-                Some(Values::Floats(values.into_iter().map(|value| round(element, alpha * value)).collect()))
-            }
-            _ => None,
-        })
-    });
-    Ok(vec![made?])
+        match product.values(call, element, left.known()?, right.known()?)? {
+            Values::Floats(values) => Ok(Values::rounded(element, values.iter().map(|value| alpha * value))),
+            _ => Err(Uncomputed::Unknown),
+        }
+    })
 }
 
 /// Returns an operand after its transpositions. `batch` moves the first axis to the end of the batch's

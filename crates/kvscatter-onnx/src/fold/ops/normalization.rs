@@ -4,7 +4,7 @@ use kvscatter::ElementType;
 
 use crate::OnnxError;
 use crate::fold::call::{Call, Outputs, dim};
-use crate::fold::number::{round, to_float};
+use crate::fold::number::to_float;
 use crate::fold::shapes::{AxisSplit, spread};
 use crate::fold::{FoldError, Value, Values, shapes};
 
@@ -17,11 +17,7 @@ pub(super) fn layer(call: &Call<'_>) -> Outputs {
     let input = call.input(0)?;
     let axis = call.axis("axis", -1, input)?;
     let statistic = statistic(input, axis, call.element("stash_type")?);
-    let norm = Norm::read(call, call.op_type == "LayerNormalization", axis, [1, 2])?;
-    let result = call.make(input.element, input.shape.clone(), |_| {
-        let rows = input.as_floats().zip(norm);
-        rows.map(|(rows, norm)| norm.values(rows, input)).transpose()
-    })?;
+    let result = norm(call, input, call.op_type == "LayerNormalization", axis, [1, 2])?;
     let others = match call.op_type {
         "LayerNormalization" => vec![statistic.clone(), statistic],
         "SimplifiedLayerNormalization" => vec![statistic],
@@ -35,73 +31,54 @@ pub(super) fn layer(call: &Call<'_>) -> Outputs {
 pub(super) fn skip_layer(call: &Call<'_>) -> Outputs {
     let input = call.input(0)?;
     let last = input.rank().checked_sub(1).ok_or_else(|| call.bad_shape(0, "rank 1 at least"))?;
-    let (is_centered, bias, norm) = match call.op_type {
+    let (is_centered, bias, factors) = match call.op_type {
         "SkipLayerNormalization" => (true, 4, [2, 3]),
         _ => (false, 3, [2, usize::MAX]),
     };
-    let norm = Norm::read(call, is_centered, last, norm)?;
     let sum = call.make(input.element, input.shape.clone(), |shape| {
         let mut sum = vec![0.0; shapes::elements(shape)];
         for index in [Some(0), Some(1), call.optional(bias).map(|_| bias)].into_iter().flatten() {
             let added = call.input(index)?;
-            let Some(floats) = added.as_floats() else { return Ok(None) };
-            let at = spread(&added.shape, shape);
+            let floats = added.known_floats()?;
+            let at = spread(&added.shape, shape).into_iter();
             let at = at.map(|at| floats.get(at).copied().unwrap_or(f64::NAN));
             sum.iter_mut().zip(at).for_each(|(sum, added)| *sum += added);
         }
-        Ok(Some(Values::Floats(sum.into_iter().map(|sum| round(input.element, sum)).collect())))
+        Ok(Values::rounded(input.element, sum.into_iter()))
     })?;
-    let result = call.make(input.element, input.shape.clone(), |_| {
-        let rows = sum.as_floats().zip(norm);
-        rows.map(|(rows, norm)| norm.values(rows, input)).transpose()
-    })?;
+    let result = norm(call, &sum, is_centered, last, factors)?;
     let (element, shape) = statistic(input, last, None);
     let statistic = Value::shaped(element, shape)?;
     Ok([result, statistic.clone(), statistic, sum].into_iter().take(call.outputs.max(1)).collect())
 }
 
-/// A normalization of rows, with what it is scaled by and what is added.
-struct Norm<'a> {
+/// Normalizes rows of a value, which begin at an axis. The indices are those of the scale and of the bias.
+fn norm(
+    call: &Call<'_>,
+    input: &Value,
     is_centered: bool,
-    epsilon: f64,
-    /// The number of elements of a row.
-    size: usize,
-    scale: &'a [f64],
-    bias: Option<&'a [f64]>,
-}
-
-impl<'a> Norm<'a> {
-    /// Returns `None` if the scale or the bias is not known.
-    fn read(
-        call: &Call<'a>,
-        is_centered: bool,
-        axis: usize,
-        [scale, bias]: [usize; 2],
-    ) -> Result<Option<Self>, OnnxError> {
-        let split = AxisSplit::new(&call.input(0)?.shape, axis);
-        let Some(scale) = call.input(scale)?.as_floats() else { return Ok(None) };
-        let bias = match call.optional(bias).map(Value::as_floats) {
-            Some(None) => return Ok(None),
-            bias => bias.flatten(),
-        };
-        // ONNX Runtime's operators have the same default.
-        let epsilon = match call.op_type {
-            "SkipLayerNormalization" | "SkipSimplifiedLayerNormalization" => call.float("epsilon", 1e-12)?,
-            _ => call.float("epsilon", 1e-5)?,
-        };
-        Ok(Some(Self { is_centered, epsilon, size: split.block().max(1), scale, bias }))
-    }
-
-    fn values(&self, rows: &[f64], input: &Value) -> Result<Values, OnnxError> {
-        let normed = rows.chunks(self.size).flat_map(|row| {
-            let mean = if self.is_centered { row.iter().sum::<f64>() / to_float(row.len()) } else { 0.0 };
+    axis: usize,
+    [scale, bias]: [usize; 2],
+) -> Result<Value, OnnxError> {
+    let (scale, bias) = (call.input(scale)?, call.optional(bias));
+    // ONNX Runtime's operators have the same default.
+    let epsilon = match call.op_type {
+        "SkipLayerNormalization" | "SkipSimplifiedLayerNormalization" => call.float("epsilon", 1e-12)?,
+        _ => call.float("epsilon", 1e-5)?,
+    };
+    call.make(input.element, input.shape.clone(), |shape| {
+        let scale = scale.known_floats()?;
+        let bias = bias.map(Value::known_floats).transpose()?;
+        let size = AxisSplit::new(shape, axis).block().max(1);
+        let normed = input.known_floats()?.chunks(size).flat_map(|row| {
+            let mean = if is_centered { row.iter().sum::<f64>() / to_float(row.len()) } else { 0.0 };
             let centered: Vec<_> = row.iter().map(|value| value - mean).collect();
-            let scaled = rms(&centered, self.scale, self.epsilon);
-            let bias = self.bias.into_iter().flatten().copied().chain(std::iter::repeat(0.0));
+            let scaled = rms(&centered, scale, epsilon);
+            let bias = bias.into_iter().flatten().copied().chain(std::iter::repeat(0.0));
             scaled.into_iter().zip(bias).map(|(value, bias)| value + bias).collect::<Vec<_>>()
         });
-        Ok(Values::Floats(normed.map(|value| round(input.element, value)).collect()))
-    }
+        Ok(Values::rounded(input.element, normed))
+    })
 }
 
 /// Divides a row by the root of its mean square, and multiplies it by a scale.

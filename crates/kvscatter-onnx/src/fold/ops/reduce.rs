@@ -8,6 +8,7 @@ use crate::OnnxError;
 use crate::fold::call::{Call, Outputs, dim};
 use crate::fold::number::{self, fit, round};
 use crate::fold::shapes::{self, elements, signed, strides, walk};
+use crate::fold::values::Uncomputed;
 use crate::fold::{FoldError, Value, Values};
 
 /// Evaluates a reduction. The axes are an input or an attribute. Without axes, all axes are reduced, or none
@@ -24,29 +25,27 @@ pub(super) fn reduce(call: &Call<'_>) -> Outputs {
     }
     let axes = if named.is_empty() { (0..rank).collect() } else { distinct(&named, rank)? };
     let groups = Groups::new(&input.shape, &axes);
-    let made = call.make(input.element, groups.shape(call.flag("keepdims", true)?), |_| {
+    call.output(input.element, groups.shape(call.flag("keepdims", true)?), |_| {
         call.work.charge(input.len())?;
         let element = input.element;
-        Ok(match &input.data {
-            Some(Values::Ints(values)) => {
-                Some(Values::Ints(groups.each(values, |group| int_result(call, element, group))?))
+        Ok(match input.known()? {
+            Values::Ints(values) => {
+                Values::Ints(groups.each(values, |group| int_result(call, element, group))?)
             }
-            Some(Values::Floats(values)) => {
+            Values::Floats(values) => {
                 let result = |group: &[f64]| Ok(round(element, float_result(call, group)));
-                Some(Values::Floats(groups.each(values, result)?))
+                Values::Floats(groups.each(values, result)?)
             }
-            Some(Values::Bools(values)) => {
+            Values::Bools(values) => {
                 let result = |group: &[bool]| match call.op_type {
                     "ReduceMax" => Ok(group.contains(&true)),
                     "ReduceMin" => Ok(!group.contains(&false)),
                     _ => Err(FoldError::NoForm { what: "booleans" }.into()),
                 };
-                Some(Values::Bools(groups.each(values, result)?))
+                Values::Bools(groups.each(values, result)?)
             }
-            None => None,
         })
-    });
-    Ok(vec![made?])
+    })
 }
 
 fn int_result(call: &Call<'_>, element: ElementType, group: &[i64]) -> Result<i64, OnnxError> {
@@ -103,7 +102,7 @@ pub(super) fn arg(call: &Call<'_>) -> Outputs {
     let (is_max, last) = (call.op_type == "ArgMax", call.flag("select_last_index", false)?);
     let along = [axis];
     let groups = Groups::new(&input.shape, &along);
-    let made = call.make(ElementType::Int64, groups.shape(call.flag("keepdims", true)?), |_| {
+    call.output(ElementType::Int64, groups.shape(call.flag("keepdims", true)?), |_| {
         call.work.charge(input.len())?;
         let best = |group: &[f64]| {
             let mut best: Option<(usize, f64)> = None;
@@ -118,13 +117,10 @@ pub(super) fn arg(call: &Call<'_>) -> Outputs {
             best.map_or(0, |(index, _)| signed(index))
         };
         // ONNX does not specify the order of NaN and other numbers.
-        let Some(values) = as_exact_floats(input).filter(|values| !values.iter().any(|value| value.is_nan()))
-        else {
-            return Ok(None);
-        };
-        Ok(Some(Values::Ints(groups.each(&values, |group| Ok(best(group)))?)))
-    });
-    Ok(vec![made?])
+        let is_ordered = |values: &Vec<f64>| !values.iter().any(|value| value.is_nan());
+        let values = as_exact_floats(input).filter(is_ordered).ok_or(Uncomputed::Unknown)?;
+        Ok(Values::Ints(groups.each(&values, |group| Ok(best(group)))?))
+    })
 }
 
 /// Returns the values as 64-bit floats if all of them are exactly representable.
@@ -144,23 +140,21 @@ pub(super) fn cum_sum(call: &Call<'_>) -> Outputs {
     let input = call.input(0)?;
     let element = input.element;
     let (exclusive, reverse) = (call.flag("exclusive", false)?, call.flag("reverse", false)?);
-    let made = call.make(element, input.shape.clone(), |_| {
-        let Some(axis) = known_scalar(call, 1)? else { return Ok(None) };
-        let along = [shapes::axis(axis, input.rank())?];
+    call.mapped(input, |values| {
+        let along = [shapes::axis(known_scalar(call, 1)?, input.rank())?];
         let groups = Groups::new(&input.shape, &along);
-        Ok(match &input.data {
-            Some(Values::Ints(values)) => {
+        match values {
+            Values::Ints(values) => {
                 let add = |l: i64, r: i64| fit(element, l.checked_add(r));
-                Some(Values::Ints(groups.map(values, |group| running(group, exclusive, reverse, add))?))
+                Ok(Values::Ints(groups.map(values, |group| running(group, exclusive, reverse, add))?))
             }
-            Some(Values::Floats(values)) => {
+            Values::Floats(values) => {
                 let add = |l: f64, r: f64| Ok(round(element, l + r));
-                Some(Values::Floats(groups.map(values, |group| running(group, exclusive, reverse, add))?))
+                Ok(Values::Floats(groups.map(values, |group| running(group, exclusive, reverse, add))?))
             }
-            _ => None,
-        })
-    });
-    Ok(vec![made?])
+            Values::Bools(_) => Err(Uncomputed::Unknown),
+        }
+    })
 }
 
 fn running<T: Copy + Default>(
@@ -191,9 +185,8 @@ pub(super) fn softmax(call: &Call<'_>) -> Outputs {
     let axis = call.axis("axis", if is_old { 1 } else { -1 }, input)?;
     let axes: Vec<usize> = if is_old { (axis..input.rank()).collect() } else { vec![axis] };
     let is_log = call.op_type == "LogSoftmax";
-    let made = call.make(input.element, input.shape.clone(), |_| {
-        let Some(values) = input.as_floats() else { return Ok(None) };
-        let shares = Groups::new(&input.shape, &axes).map(values, |group| {
+    call.mapped(input, |_| {
+        let shares = Groups::new(&input.shape, &axes).map(input.known_floats()?, |group| {
             let most = group.iter().copied().fold(f64::NEG_INFINITY, f64::max);
             let sum = total(group.iter().map(|value| (value - most).exp()));
             for value in group {
@@ -202,9 +195,8 @@ pub(super) fn softmax(call: &Call<'_>) -> Outputs {
             }
             Ok(())
         })?;
-        Ok(Some(Values::Floats(shares)))
-    });
-    Ok(vec![made?])
+        Ok(Values::Floats(shares))
+    })
 }
 
 /// Returns the shapes of the values of `TopK` and of their indices.

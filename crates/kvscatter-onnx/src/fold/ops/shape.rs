@@ -38,8 +38,8 @@ pub(super) fn dropout(call: &Call<'_>) -> Outputs {
         return Err(FoldError::NoForm { what: "training" }.into());
     }
     let input = call.input(0)?;
-    let mask = call
-        .make(ElementType::Bool, input.shape.clone(), |_| Ok(Some(Values::Bools(vec![true; input.len()]))))?;
+    let mask =
+        call.make(ElementType::Bool, input.shape.clone(), |_| Ok(Values::Bools(vec![true; input.len()])))?;
     Ok(vec![input.clone(), mask])
 }
 
@@ -144,7 +144,6 @@ pub(super) fn range(call: &Call<'_>) -> Outputs {
     let element = start.element;
     same_type(call, 1, start)?;
     same_type(call, 2, start)?;
-    let unknown = |input| FoldError::ValuesUnknown { input };
     match NumberKind::from_element(element) {
         Some(NumberKind::Int) => {
             let [start, limit, delta] = [call.scalar(0)?, call.scalar(1)?, call.scalar(2)?].map(i128::from);
@@ -153,31 +152,24 @@ pub(super) fn range(call: &Call<'_>) -> Outputs {
             let step = i128::try_from(delta.unsigned_abs()).unwrap_or(i128::MAX);
             let count = towards.max(0).saturating_add(step).saturating_sub(1).checked_div(step);
             let count = usize::try_from(count.ok_or(FoldError::DivisionByZero)?).unwrap_or(usize::MAX);
-            let values = call.make(element, vec![count], |_| {
-                let numbers = (0..signed(count)).map(|step| {
-                    let value = start.saturating_add(delta.saturating_mul(step.into()));
-                    number::fit(element, i64::try_from(value).ok())
-                });
-                Ok(Some(Values::Ints(numbers.collect::<Result<_, _>>()?)))
-            })?;
-            Ok(vec![values])
+            call.output(element, vec![count], |_| {
+                let number = |step: i64| start.saturating_add(delta.saturating_mul(step.into()));
+                let numbers = (0..signed(count)).map(|step| i64::try_from(number(step)).ok());
+                Ok(Values::fitted(element, numbers)?)
+            })
         }
         Some(NumberKind::Float) => {
             let one = |value: &Value, input| match value.as_floats() {
                 Some(&[value]) => Ok(value),
-                _ => Err(unknown(input)),
+                _ => Err(FoldError::ValuesUnknown { input }),
             };
             let (start, limit, delta) = (one(start, 0)?, one(limit, 1)?, one(delta, 2)?);
             let count = ((limit - start) / delta).ceil().max(0.0);
             let count = number::float_to_int(ElementType::Int64, count)?;
-            let values = call.make(element, vec![dim(count)?], |_| {
-                let numbers = (0..count).map(|step| {
-                    let step = number::int_to_float(ElementType::Float64, step);
-                    number::round(element, start + step * delta)
-                });
-                Ok(Some(Values::Floats(numbers.collect())))
-            })?;
-            Ok(vec![values])
+            call.output(element, vec![dim(count)?], |_| {
+                let steps = (0..count).map(|step| number::int_to_float(ElementType::Float64, step));
+                Ok(Values::rounded(element, steps.map(|step| start + step * delta)))
+            })
         }
         _ => Err(FoldError::InputType { input: 0, element, expected: "a number" }.into()),
     }
@@ -190,16 +182,14 @@ pub(super) fn eye_like(call: &Call<'_>) -> Outputs {
     };
     let element = call.element("dtype")?.unwrap_or(input.element);
     let diagonal = call.int("k", 0)?;
-    let eye = call.make(element, input.shape.clone(), |_| {
-        let mut ones = Vec::new();
-        for position in 0..input.len() {
+    call.output(element, input.shape.clone(), |_| {
+        let is_one = |position: usize| {
             let row = position.checked_div(columns).unwrap_or_default();
             let column = position.checked_rem(columns).unwrap_or_default();
-            ones.push(i64::from(signed(column).saturating_sub(signed(row)) == diagonal));
-        }
-        number::cast(&Values::Ints(ones), element)
-    })?;
-    Ok(vec![eye])
+            signed(column).saturating_sub(signed(row)) == diagonal
+        };
+        number::cast(&Values::Bools((0..input.len()).map(is_one).collect()), element)
+    })
 }
 
 /// Returns the axes counted from the start. Each may occur only once.

@@ -1,15 +1,13 @@
 //! Functions of one number, element by element.
 
-use super::elementwise::of_kind;
+use super::elementwise::{of_kind, pairs};
 use crate::fold::call::{Call, Outputs};
-use crate::fold::number::{fit, round};
-use crate::fold::shapes::{broadcast, spread};
-use crate::fold::values::NumberKind;
+use crate::fold::shapes::broadcast;
+use crate::fold::values::{NumberKind, Uncomputed};
 use crate::fold::{FoldError, Value, Values};
 
 pub(super) fn signed(call: &Call<'_>) -> Outputs {
     let input = call.input(0)?;
-    let element = input.element;
     let ints: fn(i64) -> Option<i64> = match call.op_type {
         "Neg" => i64::checked_neg,
         "Abs" => i64::checked_abs,
@@ -29,19 +27,11 @@ pub(super) fn signed(call: &Call<'_>) -> Outputs {
             }
         },
     };
-    let made = call.make(element, input.shape.clone(), |_| {
-        Ok(match &input.data {
-            Some(Values::Ints(values)) => {
-                let results = values.iter().map(|&value| fit(element, ints(value)));
-                Some(Values::Ints(results.collect::<Result<_, _>>()?))
-            }
-            Some(Values::Floats(values)) => {
-                Some(Values::Floats(values.iter().copied().map(floats).collect()))
-            }
-            _ => None,
-        })
-    });
-    Ok(vec![made?])
+    call.mapped(input, |values| match values {
+        Values::Ints(values) => Ok(Values::fitted(input.element, values.iter().map(|&value| ints(value)))?),
+        Values::Floats(values) => Ok(Values::Floats(values.iter().copied().map(floats).collect())),
+        Values::Bools(_) => Err(Uncomputed::Unknown),
+    })
 }
 
 pub(super) fn unary(call: &Call<'_>) -> Outputs {
@@ -94,35 +84,21 @@ pub(super) fn gelu(call: &Call<'_>) -> Outputs {
 
 /// Evaluates ONNX Runtime's `BiasGelu` and `FastGelu`, which add a bias first.
 pub(super) fn bias_gelu(call: &Call<'_>) -> Outputs {
+    let compute = if call.op_type == "FastGelu" { gelu_by_tanh } else { gelu_by_erf };
     let input = call.input(0)?;
-    let sum = match call.optional(1) {
-        None => input.clone(),
-        Some(bias) => {
-            let shape = broadcast(&input.shape, &bias.shape)?;
-            call.make(input.element, shape, |shape| {
-                let (Some(values), Some(added)) = (input.as_floats(), bias.as_floats()) else {
-                    return Ok(None);
-                };
-                let at = spread(&input.shape, shape).zip(spread(&bias.shape, shape));
-                let sums = at.map(|(value, bias)| Some(values.get(value)? + added.get(bias)?));
-                let sums = sums.map(|sum| round(input.element, sum.unwrap_or(f64::NAN))).collect();
-                Ok(Some(Values::Floats(sums)))
-            })?
-        }
-    };
-    each(call, &sum, if call.op_type == "FastGelu" { gelu_by_tanh } else { gelu_by_erf })
+    let Some(bias) = call.optional(1) else { return each(call, input, compute) };
+    let sum = call.make(input.element, broadcast(&input.shape, &bias.shape)?, |shape| {
+        let pairs = pairs([input.known_floats()?, bias.known_floats()?], [input, bias], shape);
+        Ok(Values::rounded(input.element, pairs.map(|(value, bias)| value + bias)))
+    })?;
+    each(call, &sum, compute)
 }
 
 fn each(call: &Call<'_>, input: &Value, compute: impl Fn(f64) -> f64) -> Outputs {
     of_kind(0, input, NumberKind::Float)?;
-    let element = input.element;
-    let made = call.make(element, input.shape.clone(), |_| {
-        let values = input.as_floats();
-        Ok(values.map(|values| {
-            Values::Floats(values.iter().map(|&value| round(element, compute(value))).collect())
-        }))
-    });
-    Ok(vec![made?])
+    call.mapped(input, |_| {
+        Ok(Values::rounded(input.element, input.known_floats()?.iter().map(|&value| compute(value))))
+    })
 }
 
 fn sigmoid(value: f64) -> f64 {

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use crate::OnnxError;
 use crate::fold::call::Call;
 use crate::fold::shapes::{strides, walk};
+use crate::fold::values::Uncomputed;
 use crate::fold::{FoldError, Value};
 
 /// The dimensions of queries, keys or values.
@@ -62,14 +63,19 @@ impl Heads {
 
 impl<'a> Rows<'a> {
     /// Reads the elements of a value that is `[batch, heads, length, size]` or `[batch, length, heads *
-    /// size]`. Returns `None` if they are not known.
-    pub(super) fn read(value: &'a Value, heads: Heads) -> Option<Self> {
-        let elements = value.as_floats()?;
+    /// size]`.
+    pub(super) fn read(value: &'a Value, heads: Heads) -> Result<Self, Uncomputed> {
+        let elements = value.known_floats()?;
         let elements = match value.rank() {
             3 => Cow::Owned(turned(elements, [heads.batch, heads.length, heads.heads, heads.size])),
             _ => Cow::Borrowed(elements),
         };
-        Some(Self { heads, elements })
+        Ok(Self { heads, elements })
+    }
+
+    /// Creates rows whose elements `row` returns.
+    pub(super) fn make<I: IntoIterator<Item = f64>>(heads: Heads, row: impl Fn(Place) -> I) -> Self {
+        Self { heads, elements: heads.places().flat_map(row).collect() }
     }
 
     /// Returns one row, or an empty one if it does not exist.
@@ -81,17 +87,21 @@ impl<'a> Rows<'a> {
         self.elements.get(start..start.saturating_add(size)).unwrap_or_default()
     }
 
-    /// Returns the rows of a past followed by these. Without a past, returns these.
-    pub(super) fn after(self, past: Option<Self>) -> Self {
-        let Some(past) = past else { return self };
-        let length = past.heads.length.saturating_add(self.heads.length);
-        let heads = Heads { length, ..self.heads };
-        let row = |at: Place| match at.token.checked_sub(past.heads.length) {
+    /// Returns the rows of a past of this length followed by these.
+    pub(super) fn after(self, past: Option<&'a Value>, length: usize) -> Result<Self, Uncomputed> {
+        let Some(past) = past else { return Ok(self) };
+        let past = Rows::read(past, Heads { length, ..self.heads })?;
+        let heads = Heads { length: length.saturating_add(self.heads.length), ..self.heads };
+        let row = |at: Place| match at.token.checked_sub(length) {
             None => past.at(at),
             Some(token) => self.at(Place { token, ..at }),
         };
-        let elements = heads.places().flat_map(row).copied().collect();
-        Self { heads, elements: Cow::Owned(elements) }
+        Ok(Self::make(heads, |at| row(at).iter().copied()))
+    }
+
+    /// Returns the elements in the layout of a value of rank 3 or 4, as [`read`](Self::read) reads them.
+    pub(super) fn like(self, value: &Value) -> Vec<f64> {
+        if value.rank() == 3 { self.by_token() } else { self.elements.into_owned() }
     }
 
     /// Returns the elements as `[batch, length, heads * size]`.
@@ -108,6 +118,15 @@ fn turned(values: &[f64], [a, b, c, d]: [usize; 4]) -> Vec<f64> {
     };
     let positions = walk(&[a, c, b, d], 0, &[step_a, step_c, step_b, step_d]);
     positions.into_iter().filter_map(|at| values.get(at).copied()).collect()
+}
+
+/// Returns the number of rows of a past, or 0 without a past.
+pub(super) fn past_length(call: &Call<'_>, index: usize) -> Result<usize, OnnxError> {
+    match call.optional(index).map(|past| past.shape.as_slice()) {
+        None => Ok(0),
+        Some(&[_, _, length, _]) => Ok(length),
+        Some(_) => Err(call.bad_shape(index, "rank 4")),
+    }
 }
 
 /// Returns a number of heads, which must be an attribute greater than 0.

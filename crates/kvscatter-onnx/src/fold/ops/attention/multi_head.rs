@@ -1,15 +1,13 @@
 //! A model of ONNX Runtime's `MultiHeadAttention`, written from its documentation (version 1.32).
 
-use std::borrow::Cow;
-
-use super::bias::{ByScore, MASK_BYTES};
-use super::heads::{Heads, Place, Rows, head_count, share};
-use super::weighted::{Weighted, no_sink};
-use crate::OnnxError;
+use super::bias::Bias;
+use super::heads::{Heads, Rows, head_count, past_length, share};
+use super::weighted::{Weighted, no_sink, scale};
 use crate::fold::call::{Call, Outputs};
-use crate::fold::number::{round, to_float};
-use crate::fold::shapes::{elements, signed};
-use crate::fold::{FoldError, Value, Values};
+use crate::fold::number::round;
+use crate::fold::shapes::signed;
+use crate::fold::values::Uncomputed;
+use crate::fold::{FoldError, Value};
 
 /// The indices of the operator's inputs.
 const BIAS: usize = 3;
@@ -36,123 +34,65 @@ pub(in crate::fold::ops) fn multi_head_attention(call: &Call<'_>) -> Outputs {
         _ => Err(call.bad_shape(index, "rank 3 or 4")),
     };
     let (k, v) = (own(1, key)?, own(2, value)?);
-    let past = match call.optional(PAST[0]).map(|past| past.shape.as_slice()) {
-        None => 0,
-        Some(&[_, _, past, _]) => past,
-        Some(_) => return Err(call.bad_shape(PAST[0], "rank 4")),
-    };
+    let past = past_length(call, PAST[0])?;
     let is_shared = call.optional(PAST_LENGTH).is_some();
     let length_of = |new: usize| if is_shared { past } else { past.saturating_add(new) };
     let [keys, values] = [k, v].map(|new| Heads { length: length_of(new.length), ..new });
-    let shapes = [
+    let outputs = [
         (query.element, vec![batch, length, heads.saturating_mul(v.size)]),
         (query.element, keys.shape().to_vec()),
         (query.element, values.shape().to_vec()),
     ];
-    if !call.values || is_shared || call.optional(INDIRECTION).is_some() {
-        return call.shaped(shapes);
-    }
-    let Some([queries, keys, values]) = rows(call, [q, k, v], past)? else { return call.shaped(shapes) };
-    let Some(added) = Added::read(call, q, keys.heads)? else { return call.shaped(shapes) };
-    let scale = match call.float("scale", 0.0)? {
-        0.0 => to_float(q.size).sqrt().recip(),
-        scale => scale,
-    };
-    let presents = [&keys, &values].map(|rows| rows.elements.to_vec());
-    let weighted = Weighted { queries, keys, values, scale, cap: 0.0, element: query.element };
-    let output = weighted.output(call, |place, slot| added.at(place, slot, past), no_sink)?.by_token();
-    let made = [output].into_iter().chain(presents).zip(shapes);
-    made.take(call.outputs.max(1))
-        .map(|(elements, (element, shape))| Value::new(element, shape, Some(Values::Floats(elements))))
-        .collect()
-}
-
-/// Returns the queries, keys and values with the bias of their projections, after the past. Returns `None` if
-/// an input is not known.
-fn rows<'a>(call: &Call<'a>, heads: [Heads; 3], past: usize) -> Result<Option<[Rows<'a>; 3]>, OnnxError> {
-    let bias = match call.optional(BIAS) {
-        None => None,
-        Some(bias) => match bias.as_floats() {
-            None => return Ok(None),
-            Some(bias) => Some(bias),
-        },
-    };
-    let mut all = Vec::new();
-    let mut from = 0_usize;
-    for (index, heads) in heads.into_iter().enumerate() {
-        let Some(mut rows) = Rows::read(call.input(index)?, heads) else { return Ok(None) };
-        if let Some(bias) = bias {
-            let element = call.input(index)?.element;
-            let row = |at: Place| {
-                let first = from.saturating_add(at.head.saturating_mul(heads.size));
-                let bias = bias.iter().skip(first);
-                rows.at(at).iter().zip(bias).map(|(a, b)| round(element, a + b)).collect::<Vec<_>>()
-            };
-            let elements = heads.places().flat_map(row).collect();
-            rows = Rows { heads, elements: Cow::Owned(elements) };
-            from = from.saturating_add(heads.heads.saturating_mul(heads.size));
+    call.floats(outputs, || {
+        if is_shared || call.optional(INDIRECTION).is_some() {
+            return Err(Uncomputed::Unknown);
         }
-        let past_at = index.checked_sub(1).and_then(|at| PAST.get(at)).and_then(|&at| call.optional(at));
-        let past_rows = match past_at {
-            None => None,
-            Some(value) => match Rows::read(value, Heads { length: past, ..heads }) {
-                None => return Ok(None),
-                Some(rows) => Some(rows),
-            },
-        };
-        all.push(rows.after(past_rows));
-    }
-    Ok(<[Rows<'a>; 3]>::try_from(all).ok())
+        let [queries, keys, values] = rows(call, [q, k, v], past)?;
+        let bias = bias(call, q, keys.heads, past)?;
+        let presents = [&keys, &values].map(|rows| rows.elements.to_vec());
+        let (scale, element) = (scale(call, q.size)?, query.element);
+        let weighted = Weighted { queries, keys, values, scale, cap: 0.0, bias, element };
+        let [keys, values] = presents;
+        Ok([weighted.output(call, no_sink)?.by_token(), keys, values])
+    })
 }
 
-/// What is added to each score.
-struct Added {
-    scores: Option<ByScore>,
-    /// Whether each key of each sample is real, `[batch, keys]`, or none.
-    real: Vec<bool>,
-    /// The number of keys.
-    keys: usize,
-    filler: f64,
-    is_causal: bool,
-}
-
-impl Added {
-    /// Returns `None` if a mask is not known or has another form.
-    fn read(call: &Call<'_>, q: Heads, k: Heads) -> Result<Option<Self>, OnnxError> {
-        let shape = [q.batch, q.heads, q.length, k.length];
-        call.work.charge(elements(&shape).saturating_mul(MASK_BYTES))?;
-        let scores = match call.optional(SCORES) {
-            None => None,
-            Some(_) => match ByScore::read(call, SCORES, shape)? {
-                None => return Ok(None),
-                scores => scores,
-            },
-        };
-        let real = match call.optional(PADDING) {
-            None => Vec::new(),
-            Some(padding) if padding.shape == [q.batch, k.length] => {
-                let Some(flags) = padding.as_ints() else { return Ok(None) };
-                flags.iter().map(|&flag| flag != 0).collect()
-            }
-            Some(_) => return Ok(None),
-        };
-        let filler = call.float("mask_filter_value", -10000.0)?;
-        Ok(Some(Self {
-            scores,
-            real,
-            keys: k.length,
-            filler,
-            is_causal: call.flag("unidirectional", false)?,
+/// Returns the queries, keys and values with the bias of their projections, after the past.
+fn rows<'a>(call: &Call<'a>, heads: [Heads; 3], past: usize) -> Result<[Rows<'a>; 3], Uncomputed> {
+    let bias = call.optional(BIAS).map(Value::known_floats).transpose()?;
+    let [q, k, v] = heads;
+    let width = |heads: Heads| heads.heads.saturating_mul(heads.size);
+    let row = |index: usize, heads: Heads, from: usize| {
+        let input = call.input(index)?;
+        let rows = Rows::read(input, heads)?;
+        let Some(bias) = bias else { return Ok::<_, Uncomputed>(rows) };
+        Ok(Rows::make(heads, |at| {
+            let bias = bias.iter().skip(from.saturating_add(at.head.saturating_mul(heads.size)));
+            rows.at(at).iter().zip(bias).map(|(a, b)| round(input.element, a + b)).collect::<Vec<_>>()
         }))
-    }
+    };
+    let (keys_from, values_from) = (width(q), width(q).saturating_add(width(k)));
+    Ok([
+        row(0, q, 0)?,
+        row(1, k, keys_from)?.after(call.optional(PAST[0]), past)?,
+        row(2, v, values_from)?.after(call.optional(PAST[1]), past)?,
+    ])
+}
 
-    fn at(&self, place: Place, slot: usize, past: usize) -> f64 {
-        if self.is_causal && signed(slot) > signed(past).saturating_add(signed(place.token)) {
-            return f64::NEG_INFINITY;
+/// Returns what is added to each score. A padding mask is known only if it is `[batch, keys]`.
+fn bias(call: &Call<'_>, q: Heads, k: Heads, past: usize) -> Result<Bias, Uncomputed> {
+    let mut bias = Bias::new(vec![signed(past); q.batch]);
+    bias.is_causal = call.flag("unidirectional", false)?;
+    bias.add_input(call, SCORES, q, k)?;
+    if let Some(padding) = call.optional(PADDING) {
+        if padding.shape != [q.batch, k.length] {
+            return Err(Uncomputed::Unknown);
         }
-        let score = self.scores.as_ref().and_then(|scores| scores.at(place, slot)).unwrap_or_default();
-        let at = place.batch.saturating_mul(self.keys).saturating_add(slot);
-        let is_real = self.real.get(at).copied().unwrap_or(true);
-        if is_real { score } else { score + self.filler }
+        let filler = call.float("mask_filter_value", -10000.0)?;
+        let number = |&flag: &i64| if flag == 0 { filler } else { 0.0 };
+        let numbers: Vec<_> = padding.known_ints()?.iter().map(number).collect();
+        let shape = [q.batch, q.heads, q.length, k.length];
+        bias.add(call, &numbers, &[q.batch, 1, 1, k.length], shape)?;
     }
+    Ok(bias)
 }

@@ -1,11 +1,8 @@
 //! Rotary position embeddings.
 
-use std::borrow::Cow;
-
 use super::heads::{Heads, Rows, head_count, share};
 use crate::OnnxError;
 use crate::fold::call::{Call, Outputs};
-use crate::fold::number::round;
 use crate::fold::shapes::{signed, spread};
 use crate::fold::{FoldError, Value, Values};
 
@@ -57,7 +54,7 @@ impl Rotation<'_> {
         for place in rows.heads.places() {
             elements.extend(self.turn(rows.at(place), position(place.batch, place.token))?);
         }
-        Ok(Rows { heads: rows.heads, elements: Cow::Owned(elements) })
+        Ok(Rows { heads: rows.heads, elements: elements.into() })
     }
 }
 
@@ -73,27 +70,24 @@ pub(in crate::fold::ops) fn microsoft_rotary(call: &Call<'_>) -> Outputs {
 
 fn evaluate(call: &Call<'_>, [cos, sin, positions]: [usize; 3], is_microsoft: bool) -> Outputs {
     let input = call.input(0)?;
-    let made = call.make(input.element, input.shape.clone(), |_| {
+    call.mapped(input, |_| {
         let columns = call.input(cos)?.shape.last().copied().unwrap_or_default();
-        let (Some(cos), Some(sin)) = (call.input(cos)?.as_floats(), call.input(sin)?.as_floats()) else {
-            return Ok(None);
-        };
+        let (cos, sin) = (call.input(cos)?.known_floats()?, call.input(sin)?.known_floats()?);
         let heads = heads(call, columns)?;
-        let Some(rows) = Rows::read(input, heads) else { return Ok(None) };
+        let rows = Rows::read(input, heads)?;
         let table = Rotation { cos, sin, columns, is_interleaved: call.flag("interleaved", false)? };
         let tokens = [heads.batch, heads.length];
-        let places = match call.optional(positions) {
+        let places: Vec<i64> = match call.optional(positions) {
             // Without positions, the tables have one row for each token.
             None => (0..signed(heads.batch.saturating_mul(heads.length))).collect(),
-            Some(positions) => match positions.as_ints() {
-                None => return Ok(None),
-                Some(&[first]) if is_microsoft && positions.rank() == 1 => {
+            Some(positions) => match positions.known_ints()? {
+                &[first] if is_microsoft && positions.rank() == 1 => {
                     let token = 0..signed(heads.length);
                     (0..heads.batch).flat_map(|_| token.clone().map(|it| first.saturating_add(it))).collect()
                 }
-                Some(positions_at) => {
+                known => {
                     let at = spread(&positions.shape, &tokens);
-                    at.filter_map(|at| positions_at.get(at).copied()).collect::<Vec<_>>()
+                    at.into_iter().filter_map(|at| known.get(at).copied()).collect()
                 }
             },
         };
@@ -102,11 +96,9 @@ fn evaluate(call: &Call<'_>, [cos, sin, positions]: [usize; 3], is_microsoft: bo
             places.get(at).copied().unwrap_or(-1)
         };
         let scale = if is_microsoft { call.float("scale", 1.0)? } else { 1.0 };
-        let turned = table.turn_all(&rows, position)?;
-        let turned = if input.rank() == 3 { turned.by_token() } else { turned.elements.into_owned() };
-        Ok(Some(Values::Floats(turned.iter().map(|it| round(input.element, it * scale)).collect())))
-    });
-    Ok(vec![made?])
+        let turned = table.turn_all(&rows, position)?.like(input);
+        Ok(Values::rounded(input.element, turned.into_iter().map(|it| it * scale)))
+    })
 }
 
 /// Returns the heads of input 0. Without a number of heads, each head is as wide as the tables allow.

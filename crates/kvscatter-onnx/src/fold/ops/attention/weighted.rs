@@ -2,10 +2,11 @@
 
 use kvscatter::ElementType;
 
+use super::bias::Bias;
 use super::heads::{Heads, Place, Rows};
 use crate::OnnxError;
 use crate::fold::call::Call;
-use crate::fold::number::round;
+use crate::fold::number::{round, to_float};
 
 /// An attention of queries to keys and values. Several heads of queries may share a head of keys and values.
 pub(super) struct Weighted<'a> {
@@ -16,13 +17,14 @@ pub(super) struct Weighted<'a> {
     pub(super) scale: f64,
     /// The limit of the magnitude of each score, or 0.
     pub(super) cap: f64,
+    /// What is added to each score after the cap.
+    pub(super) bias: Bias,
     /// The type to which the result is rounded.
     pub(super) element: ElementType,
 }
 
 impl Weighted<'_> {
-    /// Computes `[batch, heads, queries, size]` in float64. `bias` is added to each score after the cap, and
-    /// `sink` is a score of each head that has no value.
+    /// Computes `[batch, heads, queries, size]` in float64. `sink` is a score of each head that has no value.
     ///
     /// A query that sees no key gives zeros, as onnx 1.23 corrected.
     ///
@@ -32,14 +34,13 @@ impl Weighted<'_> {
     pub(super) fn output(
         &self,
         call: &Call<'_>,
-        bias: impl Fn(Place, usize) -> f64,
         sink: impl Fn(usize) -> f64,
     ) -> Result<Rows<'static>, OnnxError> {
         let shared = self.shared(call, self.values.heads.size)?;
         let Self { queries, values, element, .. } = self;
-        let mut output = Vec::new();
-        for place in queries.heads.places() {
-            let scores: Vec<f64> = self.scores(place, shared, &bias).collect();
+        let heads = Heads { size: values.heads.size, ..queries.heads };
+        Ok(Rows::make(heads, |place| {
+            let scores: Vec<f64> = self.scores(place, shared).collect();
             let sink = sink(place.head);
             let most = scores.iter().copied().fold(sink, f64::max);
             let mut total = if sink == f64::NEG_INFINITY { 0.0 } else { (sink - most).exp() };
@@ -51,22 +52,14 @@ impl Weighted<'_> {
                 sums.iter_mut().zip(row).for_each(|(sum, value)| *sum += weight * value);
             }
             let least = if total == 0.0 { 1.0 } else { total };
-            output.extend(sums.iter().map(|sum| round(*element, sum / least)));
-        }
-        Ok(Rows { heads: Heads { size: values.heads.size, ..queries.heads }, elements: output.into() })
+            sums.into_iter().map(move |sum| round(*element, sum / least))
+        }))
     }
 
     /// Computes the scores after the cap and the bias, `[batch, heads, queries, keys]`.
-    ///
-    /// # Errors
-    /// Returns the errors of [`output`](Self::output).
-    pub(super) fn masked(
-        &self,
-        call: &Call<'_>,
-        bias: impl Fn(Place, usize) -> f64,
-    ) -> Result<Vec<f64>, OnnxError> {
+    pub(super) fn masked(&self, call: &Call<'_>) -> Result<Vec<f64>, OnnxError> {
         let shared = self.shared(call, 0)?;
-        let rows = self.queries.heads.places().flat_map(|place| self.scores(place, shared, &bias));
+        let rows = self.queries.heads.places().flat_map(|place| self.scores(place, shared));
         Ok(rows.map(|score| round(self.element, score)).collect())
     }
 
@@ -83,18 +76,13 @@ impl Weighted<'_> {
     }
 
     /// Returns the scores of a query, one for each key.
-    fn scores(
-        &self,
-        place: Place,
-        shared: usize,
-        bias: &impl Fn(Place, usize) -> f64,
-    ) -> impl Iterator<Item = f64> {
-        let Self { queries, keys, scale, cap, .. } = self;
+    fn scores(&self, place: Place, shared: usize) -> impl Iterator<Item = f64> {
+        let Self { queries, keys, scale, cap, bias, .. } = self;
         (0..keys.heads.length).map(move |slot| {
             let products = queries.at(place).iter().zip(keys.at(of_key(place, shared, slot)));
             let score = scale * products.map(|(q, k)| q * k).sum::<f64>();
             let score = if *cap > 0.0 { cap * (score / cap).tanh() } else { score };
-            score + bias(place, slot)
+            score + bias.at(place, slot)
         })
     }
 }
@@ -107,4 +95,15 @@ fn of_key(place: Place, shared: usize, slot: usize) -> Place {
 /// Returns the score of a sink in a softmax without one.
 pub(super) fn no_sink(_head: usize) -> f64 {
     f64::NEG_INFINITY
+}
+
+/// Returns the scale of ONNX Runtime's operators for heads of this size. 0 stands for the default.
+pub(super) fn scale(call: &Call<'_>, size: usize) -> Result<f64, OnnxError> {
+    let scale = call.float("scale", 0.0)?;
+    Ok(if scale == 0.0 { default_scale(size) } else { scale })
+}
+
+/// Returns the scale for heads of this size.
+pub(super) fn default_scale(size: usize) -> f64 {
+    to_float(size).sqrt().recip()
 }
