@@ -25,5 +25,5 @@ pub use run::Evaluation;
 pub use types::{MAX_RANK, check_declared};
 
 pub(crate) use memory::bytes;
-pub(crate) use op::{ConstantValue, Op};
-pub(crate) use types::{TensorType, Types};
+pub(crate) use op::{Op, constant_tensor};
+pub(crate) use types::{TensorType, Types, broadcast};

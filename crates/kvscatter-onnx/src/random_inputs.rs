@@ -63,14 +63,15 @@ pub fn missing_inputs(
     let fed = missing.iter().map(|(&name, ty)| (name, ty.clone())).chain(given_types).collect();
     let types = evaluator.infer(&fed)?;
     let ranges = indices::ranges(evaluator, &types, given)?;
-    check_memory(missing.values().map(|ty| (ty.element, &*ty.shape)), evaluator.limit())?;
+    check_memory(missing.values().map(|ty| (ty.element, &*ty.shape)), evaluator.memory_limit)?;
     let mut random = Pcg64Mcg::seed_from_u64(seed);
     let mut inputs = BTreeMap::new();
     for (name, ty) in missing {
         let tensor = match ranges.get(name) {
             Some(range) => {
-                let len = storage_len(ty.element, &ty.shape)?;
-                let data = Data::Bytes(values::int64s_within(range, len, &mut random));
+                let count = storage_len(ty.element, &ty.shape)?.div_euclid(8);
+                let ints = values::int64s_within(range, count, &mut random);
+                let data = Data::Bytes(ints.flat_map(i64::to_le_bytes).collect());
                 Tensor::new(ty.element, ty.shape.to_vec(), data)?
             }
             None => any(ty.element, &ty.shape, &mut random)?,
@@ -102,8 +103,7 @@ pub fn tensors(
 #[must_use]
 pub fn int64s(range: &RangeInclusive<i64>, count: usize, seed: u64) -> Vec<i64> {
     let mut random = Pcg64Mcg::seed_from_u64(seed);
-    let bytes = values::int64s_within(range, count.saturating_mul(8), &mut random);
-    bytes.as_chunks().0.iter().map(|bytes| i64::from_le_bytes(*bytes)).collect()
+    values::int64s_within(range, count, &mut random).collect()
 }
 
 /// Returns the shapes of the inputs that must be generated because they have no initializer and are not

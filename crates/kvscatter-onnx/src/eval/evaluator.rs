@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use super::op::Op;
 use super::types::{Bindings, TensorType, Types};
-use crate::{DEFAULT_MEMORY_LIMIT, EvalError, Graph, Model, OnnxError, Tensor, ValueInfo};
+use crate::proto::TensorProto;
+use crate::{DEFAULT_MEMORY_LIMIT, EvalError, Graph, Model, OnnxError, Tensor, ValueInfo, tensor_proto};
 
 /// A model whose nodes can all be evaluated, with its constants read.
 #[derive(Clone, Debug)]
@@ -12,10 +13,10 @@ pub struct Evaluator<'m> {
     pub(super) graph: Graph<'m>,
     pub(super) inputs: Vec<ValueInfo<'m>>,
     pub(super) outputs: Vec<ValueInfo<'m>>,
-    pub(super) ops: Vec<Op<'m>>,
+    pub(crate) ops: Vec<Op<'m>>,
     /// The initializers and the outputs of `Constant` nodes.
-    pub(super) constants: BTreeMap<&'m str, Tensor>,
-    pub(super) memory_limit: u64,
+    pub(crate) constants: BTreeMap<&'m str, Tensor>,
+    pub(crate) memory_limit: u64,
 }
 
 impl<'m> Evaluator<'m> {
@@ -38,8 +39,8 @@ impl<'m> Evaluator<'m> {
         let mut constants = graph.tensors(external.as_ref())?;
         for (node, op) in graph.nodes().iter().zip(&ops) {
             if let Op::Constant { value, output } = op {
-                let tensor = value.read(external.as_ref()).map_err(|error| node.error(error))?;
-                constants.insert(output, tensor);
+                let tensor = tensor_proto::decode(TensorProto::clone(value), external.as_ref());
+                constants.insert(output, tensor.map_err(|error| node.error(error))?);
             }
         }
         Ok(Self {
@@ -111,17 +112,5 @@ impl<'m> Evaluator<'m> {
             }
         }
         Ok(types)
-    }
-
-    pub(crate) fn limit(&self) -> u64 {
-        self.memory_limit
-    }
-
-    pub(crate) fn ops(&self) -> &[Op<'m>] {
-        &self.ops
-    }
-
-    pub(crate) fn constants(&self) -> &BTreeMap<&'m str, Tensor> {
-        &self.constants
     }
 }

@@ -6,10 +6,14 @@ use super::evaluator::Evaluator;
 use super::feed::Feed;
 use super::op::Op;
 use super::placement::PlacementPlan;
-use super::types::Types;
-use crate::{Data, EvalError, GraphError, OnnxError, Tensor, storage_len};
+use super::types::{Types, missing};
+use crate::{Data, EvalError, OnnxError, Tensor, storage_len};
 
-/// Checks that the memory that an evaluation will allocate is within the limit.
+/// Checks that the memory of the values that an evaluation allocates is within the limit: results of `Add`, caches
+/// that are not written in place, and copied outputs.
+///
+/// For strings, whose lengths are known only afterwards, the largest possible number of bytes counts. For all other
+/// types it is exact.
 ///
 /// # Errors
 /// Returns [`EvalError::MemoryLimit`] if it is not.
@@ -19,23 +23,6 @@ pub(super) fn check(
     types: &Types<'_>,
     plan: &PlacementPlan,
 ) -> Result<(), OnnxError> {
-    let limit = evaluator.memory_limit;
-    let needed = needed(evaluator, feeds, types, plan)?;
-    if needed > limit { Err(EvalError::MemoryLimit { needed, limit }.into()) } else { Ok(()) }
-}
-
-/// Returns the number of bytes of the values that the evaluation allocates: results of `Add`, caches that are
-/// not written in place, and copied outputs.
-///
-/// For strings, whose lengths are known only afterwards, this is the largest possible number. For all other
-/// types it is exact.
-fn needed(
-    evaluator: &Evaluator<'_>,
-    feeds: &BTreeMap<&str, Feed<'_>>,
-    types: &Types<'_>,
-    plan: &PlacementPlan,
-) -> Result<u64, OnnxError> {
-    let missing = |name: &str| GraphError::ValueMissing { name: name.to_owned() };
     let mut sizes: BTreeMap<&str, u64> = BTreeMap::new();
     let constants = evaluator.constants.iter().map(|(&name, tensor)| (name, tensor));
     let feeds = feeds.iter().map(|(&name, feed)| (name, feed.tensor()));
@@ -47,7 +34,7 @@ fn needed(
             Op::Constant { .. } => continue,
             Op::Identity { input, .. } => size(input)?,
             Op::Add { output, .. } => {
-                let ty = types.get(output).ok_or_else(|| missing(output))?;
+                let ty = types.value(output)?;
                 let sum = bytes(storage_len(ty.element, &ty.shape)?);
                 // The sum, and both operands expanded to its size.
                 needed = needed.saturating_add(sum.saturating_mul(3));
@@ -68,7 +55,8 @@ fn needed(
         let size = sizes.get(output.name).ok_or_else(|| missing(output.name))?;
         needed = needed.saturating_add(*size);
     }
-    Ok(needed)
+    let limit = evaluator.memory_limit;
+    if needed > limit { Err(EvalError::MemoryLimit { needed, limit }.into()) } else { Ok(()) }
 }
 
 /// Returns the number of bytes of the values. For strings, only their own bytes count.

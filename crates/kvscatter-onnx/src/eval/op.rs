@@ -1,12 +1,14 @@
 //! Parses a node into an operator that can be evaluated, with its attributes.
 
+use std::borrow::Cow;
+
 use kvscatter::spec::onnx::TensorScatter;
 use kvscatter::{ElementType, Mode};
 
 use crate::attribute::{self, int, string};
 use crate::graph::DEFAULT_DOMAIN;
 use crate::proto::{AttributeProto, TensorProto};
-use crate::{Data, EvalError, ExternalData, GraphError, Node, OnnxError, Tensor, tensor_proto};
+use crate::{EvalError, GraphError, Node, OnnxError};
 
 /// An operator with the names of its inputs and its output.
 #[derive(Clone, Debug)]
@@ -29,21 +31,9 @@ pub(crate) enum Op<'m> {
         output: &'m str,
     },
     Constant {
-        value: ConstantValue<'m>,
+        value: Box<Cow<'m, TensorProto>>,
         output: &'m str,
     },
-}
-
-/// The one attribute of a `Constant`.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum ConstantValue<'m> {
-    Tensor(&'m TensorProto),
-    Int(i64),
-    Ints(&'m [i64]),
-    Float(f32),
-    Floats(&'m [f32]),
-    String(&'m [u8]),
-    Strings(&'m [Vec<u8>]),
 }
 
 impl<'m> Op<'m> {
@@ -75,44 +65,36 @@ impl<'m> Op<'m> {
     }
 }
 
-impl<'m> ConstantValue<'m> {
-    /// Parses the value in a `Constant`'s attribute of this name.
-    pub(crate) fn parse(name: &str, attribute: &'m AttributeProto) -> Result<Self, OnnxError> {
-        Ok(match name {
-            "value" => Self::Tensor(attribute::tensor(attribute)?),
-            "value_int" => Self::Int(int(attribute)?),
-            "value_ints" => Self::Ints(attribute::ints(attribute)?),
-            "value_float" => Self::Float(attribute::float(attribute)?),
-            "value_floats" => Self::Floats(attribute::floats(attribute)?),
-            "value_string" => Self::String(string(attribute)?),
-            "value_strings" => Self::Strings(attribute::strings(attribute)?),
-            "sparse_value" => return Err(GraphError::Sparse { name: name.to_owned() }.into()),
-            _ => return Err(unknown(attribute).into()),
-        })
-    }
-
-    /// Returns the tensor. If the attribute is not a tensor, the type is int64, float or string.
-    pub(crate) fn read(&self, external: Option<&ExternalData>) -> Result<Tensor, OnnxError> {
-        let bytes = |element, shape, bytes| Tensor::new(element, shape, Data::Bytes(bytes));
-        let strings = |shape, strings| Tensor::new(ElementType::String, shape, Data::Strings(strings));
-        Ok(match *self {
-            Self::Tensor(message) => return tensor_proto::decode(message.clone(), external),
-            Self::Int(value) => bytes(ElementType::Int64, vec![], value.to_le_bytes().to_vec()),
-            Self::Ints(values) => bytes(
-                ElementType::Int64,
-                vec![values.len()],
-                values.iter().flat_map(|value| value.to_le_bytes()).collect(),
-            ),
-            Self::Float(value) => bytes(ElementType::Float32, vec![], value.to_le_bytes().to_vec()),
-            Self::Floats(values) => bytes(
-                ElementType::Float32,
-                vec![values.len()],
-                values.iter().flat_map(|value| value.to_le_bytes()).collect(),
-            ),
-            Self::String(value) => strings(vec![], vec![value.to_vec()]),
-            Self::Strings(values) => strings(vec![values.len()], values.to_vec()),
-        }?)
-    }
+/// Returns the tensor in a `Constant`'s attribute of this name. If the attribute is not a tensor, the type is int64,
+/// float or string.
+pub(crate) fn constant_tensor<'m>(
+    name: &str,
+    attribute: &'m AttributeProto,
+) -> Result<Cow<'m, TensorProto>, OnnxError> {
+    let header = |element: ElementType, len: Option<usize>| TensorProto {
+        data_type: Some(element.onnx_code()),
+        dims: len.into_iter().map(|len| i64::try_from(len).unwrap_or(i64::MAX)).collect(),
+        ..TensorProto::default()
+    };
+    let ints =
+        |ints: &[i64], len| TensorProto { int64_data: ints.to_vec(), ..header(ElementType::Int64, len) };
+    let floats = |floats: &[f32], len| TensorProto {
+        float_data: floats.to_vec(),
+        ..header(ElementType::Float32, len)
+    };
+    let strings =
+        |strings: Vec<Vec<u8>>, len| TensorProto { string_data: strings, ..header(ElementType::String, len) };
+    Ok(Cow::Owned(match name {
+        "value" => return Ok(Cow::Borrowed(attribute::tensor(attribute)?)),
+        "value_int" => ints(&[int(attribute)?], None),
+        "value_ints" => ints(attribute::ints(attribute)?, Some(attribute.ints.len())),
+        "value_float" => floats(&[attribute::float(attribute)?], None),
+        "value_floats" => floats(attribute::floats(attribute)?, Some(attribute.floats.len())),
+        "value_string" => strings(vec![string(attribute)?.to_vec()], None),
+        "value_strings" => strings(attribute::strings(attribute)?.to_vec(), Some(attribute.strings.len())),
+        "sparse_value" => return Err(GraphError::Sparse { name: name.to_owned() }.into()),
+        _ => return Err(unknown(attribute).into()),
+    }))
 }
 
 fn parse<'m>(node: &Node<'m>) -> Result<Op<'m>, OnnxError> {
@@ -124,9 +106,16 @@ fn parse<'m>(node: &Node<'m>) -> Result<Op<'m>, OnnxError> {
     }
     match node.op_type() {
         "TensorScatter" => tensor_scatter(at_least(24, node)?),
-        "Identity" => identity(node),
-        // Before version 7, an attribute controlled broadcasting.
-        "Add" => add(at_least(7, node)?),
+        "Identity" => {
+            no_attributes(node)?;
+            Ok(Op::Identity { input: present(&inputs(node, 1, 1)?, 0)?, output: output(node)? })
+        }
+        "Add" => {
+            // Before version 7, an attribute controlled broadcasting.
+            no_attributes(at_least(7, node)?)?;
+            let inputs = inputs(node, 2, 2)?;
+            Ok(Op::Add { left: present(&inputs, 0)?, right: present(&inputs, 1)?, output: output(node)? })
+        }
         "Constant" => constant(node),
         _ => Err(EvalError::UnsupportedOperator.into()),
     }
@@ -142,7 +131,10 @@ fn tensor_scatter<'m>(node: &Node<'m>) -> Result<Op<'m>, OnnxError> {
     for attribute in attributes(node)? {
         match attribute.name.as_deref() {
             Some("axis") => op = op.axis(int(attribute)?),
-            Some("mode") => mode = parse_mode(string(attribute)?)?,
+            Some("mode") => {
+                let name = String::from_utf8_lossy(string(attribute)?);
+                mode = name.parse().map_err(|_| EvalError::Mode { mode: name.into_owned() })?;
+            }
             _ => return Err(unknown(attribute).into()),
         }
     }
@@ -157,25 +149,13 @@ fn tensor_scatter<'m>(node: &Node<'m>) -> Result<Op<'m>, OnnxError> {
     })
 }
 
-fn identity<'m>(node: &Node<'m>) -> Result<Op<'m>, OnnxError> {
-    no_attributes(node)?;
-    Ok(Op::Identity { input: present(&inputs(node, 1, 1)?, 0)?, output: output(node)? })
-}
-
-fn add<'m>(node: &Node<'m>) -> Result<Op<'m>, OnnxError> {
-    no_attributes(node)?;
-    let inputs = inputs(node, 2, 2)?;
-    Ok(Op::Add { left: present(&inputs, 0)?, right: present(&inputs, 1)?, output: output(node)? })
-}
-
 fn constant<'m>(node: &Node<'m>) -> Result<Op<'m>, OnnxError> {
     inputs(node, 0, 0)?;
     let &[attribute] = attributes(node)?.as_slice() else {
         return Err(EvalError::ConstantAttributes { got: node.proto().attribute.len() }.into());
     };
     let name = attribute.name.as_deref().unwrap_or_default();
-    let value = ConstantValue::parse(name, attribute)?;
-    Ok(Op::Constant { value, output: output(node)? })
+    Ok(Op::Constant { value: constant_tensor(name, attribute)?.into(), output: output(node)? })
 }
 
 fn inputs<'m>(node: &Node<'m>, min: usize, max: usize) -> Result<Vec<&'m str>, GraphError> {
@@ -217,9 +197,4 @@ fn no_attributes(node: &Node<'_>) -> Result<(), GraphError> {
 
 fn unknown(attribute: &AttributeProto) -> GraphError {
     GraphError::AttributeUnknown { name: attribute.name.clone().unwrap_or_default() }
-}
-
-fn parse_mode(name: &[u8]) -> Result<Mode, EvalError> {
-    let name = String::from_utf8_lossy(name);
-    name.parse().map_err(|_| EvalError::Mode { mode: name.into_owned() })
 }

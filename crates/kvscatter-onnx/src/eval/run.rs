@@ -10,9 +10,9 @@ use super::memory::size;
 use super::op::Op;
 use super::placement::{Placement, place};
 use super::report::{NodeReport, NotInPlace, Outcome, OutputCopy, Report};
-use super::types::{TensorType, Types};
+use super::types::{TensorType, Types, missing};
 use super::{add, memory};
-use crate::{Data, EvalError, GraphError, Node, OnnxError, Tensor};
+use crate::{Data, EvalError, Node, OnnxError, Tensor};
 
 /// The result of an evaluation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,11 +53,57 @@ impl<'m> Evaluator<'m> {
     /// Returns the errors of [`run`](Self::run).
     pub fn run_observed(
         &self,
-        feeds: BTreeMap<&str, Feed<'_>>,
+        mut feeds: BTreeMap<&str, Feed<'_>>,
         placement: Placement,
         observe: &mut dyn FnMut(&Node<'m>, &WritePlan<'_>),
     ) -> Result<Evaluation, OnnxError> {
-        run(self, feeds, placement, observe)
+        let types = self.infer(&self.feed_types(&feeds)?)?;
+        let is_donated = |name: &str| feeds.get(name).map(|feed| matches!(feed, Feed::Donated(_)));
+        let placed = place(self, is_donated, placement)?;
+        memory::check(self, &feeds, &types, &placed)?;
+
+        let mut values = Values::default();
+        for (&name, tensor) in &self.constants {
+            values.add(name, ValueBuffer::Borrowed(tensor));
+        }
+        for input in &self.inputs {
+            match feeds.remove(input.name) {
+                Some(Feed::Borrowed(tensor)) => values.add(input.name, ValueBuffer::Borrowed(tensor)),
+                Some(Feed::Donated(tensor)) => values.add(input.name, ValueBuffer::owned(tensor)),
+                None => {}
+            }
+        }
+        let mut report = Report::default();
+        for ((node, op), reason) in self.graph.nodes().iter().zip(&self.ops).zip(placed.reasons) {
+            let done = values
+                .run_node(op, &types, reason, &mut |plan| observe(node, plan))
+                .map_err(|error| node.error(error))?;
+            report.nodes.push(NodeReport {
+                node: node.label(),
+                output: op.output().to_owned(),
+                outcome: done.outcome,
+                planned_bytes: done.planned,
+                moved_bytes: done.moved,
+            });
+        }
+        let outputs = values.into_outputs(self, &placed.output_copies, &mut report)?;
+        Ok(Evaluation { outputs, report })
+    }
+
+    fn feed_types(
+        &self,
+        feeds: &BTreeMap<&str, Feed<'_>>,
+    ) -> Result<BTreeMap<&'m str, TensorType>, OnnxError> {
+        let mut types = BTreeMap::new();
+        for input in &self.inputs {
+            if let Some(feed) = feeds.get(input.name) {
+                types.insert(input.name, TensorType::from_tensor(feed.tensor()));
+            }
+        }
+        match feeds.keys().find(|&&name| !types.contains_key(name)) {
+            Some(&name) => Err(EvalError::InputUnknown { name: name.to_owned() }.into()),
+            None => Ok(types),
+        }
     }
 }
 
@@ -75,62 +121,6 @@ enum ValueBuffer<'a> {
     Owned { tensor: Tensor, entered: usize },
     /// A buffer that is being written or that has become an output.
     Taken,
-}
-
-fn run<'a, 'm>(
-    evaluator: &'a Evaluator<'m>,
-    feeds: BTreeMap<&str, Feed<'a>>,
-    placement: Placement,
-    observe: &mut dyn FnMut(&Node<'m>, &WritePlan<'_>),
-) -> Result<Evaluation, OnnxError> {
-    let mut feeds = feeds;
-    let types = evaluator.infer(&feed_types(evaluator, &feeds)?)?;
-    let is_donated = |name: &str| feeds.get(name).map(|feed| matches!(feed, Feed::Donated(_)));
-    let placed = place(evaluator, is_donated, placement)?;
-    memory::check(evaluator, &feeds, &types, &placed)?;
-
-    let mut values = Values::default();
-    for (&name, tensor) in &evaluator.constants {
-        values.add(name, ValueBuffer::Borrowed(tensor));
-    }
-    for input in &evaluator.inputs {
-        match feeds.remove(input.name) {
-            Some(Feed::Borrowed(tensor)) => values.add(input.name, ValueBuffer::Borrowed(tensor)),
-            Some(Feed::Donated(tensor)) => values.add(input.name, ValueBuffer::owned(tensor)),
-            None => {}
-        }
-    }
-    let mut report = Report::default();
-    for ((node, op), reason) in evaluator.graph.nodes().iter().zip(&evaluator.ops).zip(placed.reasons) {
-        let done = values
-            .run_node(op, &types, reason, &mut |plan| observe(node, plan))
-            .map_err(|error| node.error(error))?;
-        report.nodes.push(NodeReport {
-            node: node.label(),
-            output: op.output().to_owned(),
-            outcome: done.outcome,
-            planned_bytes: done.planned,
-            moved_bytes: done.moved,
-        });
-    }
-    let outputs = values.into_outputs(evaluator, &placed.output_copies, &mut report)?;
-    Ok(Evaluation { outputs, report })
-}
-
-fn feed_types<'m>(
-    evaluator: &Evaluator<'m>,
-    feeds: &BTreeMap<&str, Feed<'_>>,
-) -> Result<BTreeMap<&'m str, TensorType>, OnnxError> {
-    let mut types = BTreeMap::new();
-    for input in &evaluator.inputs {
-        if let Some(feed) = feeds.get(input.name) {
-            types.insert(input.name, TensorType::from_tensor(feed.tensor()));
-        }
-    }
-    match feeds.keys().find(|&&name| !types.contains_key(name)) {
-        Some(&name) => Err(EvalError::InputUnknown { name: name.to_owned() }.into()),
-        None => Ok(types),
-    }
 }
 
 /// A `TensorScatter` whose positions have been checked.
@@ -208,7 +198,7 @@ impl<'a> Values<'a> {
                 Ok(NodeOutcome::nothing(Outcome::Alias))
             }
             Op::Add { left, right, output } => {
-                let ty = types.get(output).ok_or_else(|| missing(output))?;
+                let ty = types.value(output)?;
                 let bytes = add::add(self.get(left)?, self.get(right)?, ty);
                 let sum = Tensor::new(ty.element, ty.shape.to_vec(), Data::Bytes(bytes))?;
                 let moved = size(&sum);
@@ -218,8 +208,8 @@ impl<'a> Values<'a> {
             Op::TensorScatter { past_cache, update, write_indices, present_cache, .. } => {
                 let starts = write_indices.map(|name| self.int64s(name)).transpose()?;
                 let starts = starts.as_ref().map_or(Positions::Zero, Positions::from);
-                let prepared = types.prepared(present_cache).ok_or_else(|| missing(present_cache))?;
-                let scatter = Scatter { plan: prepared.plan(starts)?, past_cache, update, present_cache };
+                let plan = types.prepared(present_cache)?.plan(starts)?;
+                let scatter = Scatter { plan, past_cache, update, present_cache };
                 observe(&scatter.plan);
                 let planned = size(self.get(update)?);
                 let (outcome, moved) = match reason {
@@ -245,21 +235,12 @@ impl<'a> Values<'a> {
         let new = self.get(update)?;
         let _ = cache.write(plan, new)?;
         let moved = moved(plan, new);
+        let outcome = Outcome::InPlace { past_address: entered, present_address: cache.address() };
         if let Some(slot) = self.buffers.get_mut(buffer) {
             *slot = ValueBuffer::Owned { tensor: cache, entered };
         }
         self.buffer_of.insert(present_cache, buffer);
-        Ok((self.in_place(present_cache)?, moved))
-    }
-
-    /// Returns the original and the present address of a value that was written in place.
-    fn in_place(&self, present_cache: &str) -> Result<Outcome, OnnxError> {
-        match self.buffers.get(self.index(present_cache)?) {
-            Some(&ValueBuffer::Owned { ref tensor, entered }) => {
-                Ok(Outcome::InPlace { past_address: entered, present_address: tensor.address() })
-            }
-            _ => Err(missing(present_cache).into()),
-        }
+        Ok((outcome, moved))
     }
 
     /// Writes into a copy. Returns the bytes that moved.
@@ -320,10 +301,6 @@ impl<'a> Values<'a> {
         }
         Ok(moved_out)
     }
-}
-
-fn missing(name: &str) -> GraphError {
-    GraphError::ValueMissing { name: name.to_owned() }
 }
 
 /// Returns the bytes of the update in the blocks of a plan.

@@ -66,8 +66,9 @@ impl<'m> Types<'m> {
         self.values.get(name)
     }
 
-    pub(crate) fn prepared(&self, present_cache: &str) -> Option<&Prepared> {
-        self.prepared.get(present_cache)
+    /// Returns the part of a `TensorScatter` that depends only on shapes.
+    pub(crate) fn prepared(&self, present_cache: &str) -> Result<&Prepared, GraphError> {
+        self.prepared.get(present_cache).ok_or_else(|| missing(present_cache))
     }
 
     pub(crate) fn add_value(&mut self, name: &'m str, ty: TensorType) -> Result<(), OnnxError> {
@@ -105,9 +106,13 @@ impl<'m> Types<'m> {
 
     /// Returns the type of a value that a node reads, which is known because the nodes of a graph are in
     /// order.
-    fn value(&self, name: &str) -> Result<&TensorType, GraphError> {
-        self.values.get(name).ok_or_else(|| GraphError::ValueMissing { name: name.to_owned() })
+    pub(super) fn value(&self, name: &str) -> Result<&TensorType, GraphError> {
+        self.get(name).ok_or_else(|| missing(name))
     }
+}
+
+pub(super) fn missing(name: &str) -> GraphError {
+    GraphError::ValueMissing { name: name.to_owned() }
 }
 
 impl<'m> Bindings<'m> {
@@ -156,23 +161,27 @@ fn sum(left: &TensorType, right: &TensorType) -> Result<TensorType, OnnxError> {
     if !is_integer(left.element) {
         return Err(EvalError::AddType { element: left.element }.into());
     }
-    let rank = left.shape.len().max(right.shape.len());
-    let dims = |shape: &Rc<[usize]>| {
-        let shape = shape.clone();
-        let missing = rank.saturating_sub(shape.len());
-        (0..rank)
-            .map(move |axis| axis.checked_sub(missing).and_then(|axis| shape.get(axis).copied()).unwrap_or(1))
-    };
-    let dim = |pair| match pair {
-        (left, right) if left == right => Some(left),
-        (1, other) | (other, 1) => Some(other),
-        _ => None,
-    };
-    let shape = dims(&left.shape).zip(dims(&right.shape)).map(dim).collect::<Option<Rc<[usize]>>>();
-    let shape = shape
-        .ok_or_else(|| EvalError::Broadcast { left: left.shape.to_vec(), right: right.shape.to_vec() })?;
+    let shape: Rc<[usize]> = broadcast(&left.shape, &right.shape)?.into();
     storage_len(left.element, &shape)?;
     Ok(TensorType { element: left.element, shape })
+}
+
+/// Returns the shape that two shapes broadcast to, as in NumPy.
+///
+/// # Errors
+/// Returns [`EvalError::Broadcast`] if two dimensions differ and neither is 1.
+pub(crate) fn broadcast(left: &[usize], right: &[usize]) -> Result<Vec<usize>, EvalError> {
+    let rank = left.len().max(right.len());
+    let dim = |(left_dim, right_dim)| match (left_dim, right_dim) {
+        (1, dim) | (dim, 1) => Ok(dim),
+        (left_dim, right_dim) if left_dim == right_dim => Ok(left_dim),
+        _ => Err(EvalError::Broadcast { left: left.to_vec(), right: right.to_vec() }),
+    };
+    aligned(left, rank).zip(aligned(right, rank)).map(dim).collect()
+}
+
+fn aligned(shape: &[usize], rank: usize) -> impl Iterator<Item = usize> {
+    std::iter::repeat_n(1, rank.saturating_sub(shape.len())).chain(shape.iter().copied())
 }
 
 fn is_integer(element: ElementType) -> bool {

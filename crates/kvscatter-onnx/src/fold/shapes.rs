@@ -4,7 +4,8 @@
 //! fits `isize`, so the computations below do not saturate.
 
 use super::FoldError;
-use crate::{EvalError, OnnxError};
+use crate::OnnxError;
+pub(crate) use crate::eval::broadcast;
 
 /// Returns the number of elements of a shape. It saturates, because a file may claim any shape.
 pub(crate) fn elements(shape: &[usize]) -> usize {
@@ -67,20 +68,6 @@ fn merged(shape: &[usize], strides: &[i64]) -> Vec<(usize, i64)> {
     axes
 }
 
-/// Returns the shape that two shapes broadcast to, as in NumPy.
-///
-/// # Errors
-/// Returns [`EvalError::Broadcast`] if two dimensions differ and neither is 1.
-pub(crate) fn broadcast(left: &[usize], right: &[usize]) -> Result<Vec<usize>, OnnxError> {
-    let rank = left.len().max(right.len());
-    let dim = |(left_dim, right_dim)| match (left_dim, right_dim) {
-        (1, dim) | (dim, 1) => Ok(dim),
-        (left_dim, right_dim) if left_dim == right_dim => Ok(left_dim),
-        _ => Err(EvalError::Broadcast { left: left.to_vec(), right: right.to_vec() }.into()),
-    };
-    aligned(left, rank).zip(aligned(right, rank)).map(dim).collect()
-}
-
 /// Returns the positions of the elements of `from` after it is broadcast to the shape `to`, in row-major
 /// order.
 pub(crate) fn spread(from: &[usize], to: &[usize]) -> impl Iterator<Item = usize> + use<> {
@@ -137,10 +124,6 @@ pub(crate) fn with_dim(shape: &[usize], axis: usize, dim: usize) -> Vec<usize> {
 /// Converts a size to the signed number that ONNX uses.
 pub(crate) fn signed(size: usize) -> i64 {
     i64::try_from(size).unwrap_or(i64::MAX)
-}
-
-fn aligned(shape: &[usize], rank: usize) -> impl Iterator<Item = usize> {
-    std::iter::repeat_n(1, rank.saturating_sub(shape.len())).chain(shape.iter().copied())
 }
 
 #[cfg(test)]

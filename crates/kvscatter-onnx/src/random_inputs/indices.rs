@@ -7,7 +7,7 @@ use std::ops::RangeInclusive;
 use kvscatter::Mode;
 
 use super::{Evaluator, Op, Types};
-use crate::{EvalError, GraphError, OnnxError, Tensor};
+use crate::{EvalError, OnnxError, Tensor};
 
 /// Returns the range for every element of each value that is constrained.
 pub(super) fn ranges<'m>(
@@ -19,11 +19,10 @@ pub(super) fn ranges<'m>(
     let mut ranges = BTreeMap::new();
     // Later nodes are visited first, so that all constraints on the output of a node are known when it is
     // visited.
-    for op in evaluator.ops().iter().rev() {
+    for op in evaluator.ops.iter().rev() {
         match *op {
             Op::TensorScatter { write_indices: Some(indices), present_cache, .. } => {
-                let missing = || GraphError::ValueMissing { name: present_cache.to_owned() };
-                let prepared = types.prepared(present_cache).ok_or_else(missing)?;
+                let prepared = types.prepared(present_cache)?;
                 let capacity = prepared.geometry().capacity();
                 // All samples of a padded update have the same number of rows.
                 let rows = prepared.device_interface().row_limits().max;
@@ -66,10 +65,10 @@ fn known<'a>(
     given: &BTreeMap<&'a str, &'a Tensor>,
 ) -> BTreeMap<&'a str, &'a Tensor> {
     let mut known: BTreeMap<_, _> =
-        evaluator.constants().iter().map(|(&name, tensor)| (name, tensor)).collect();
+        evaluator.constants.iter().map(|(&name, tensor)| (name, tensor)).collect();
     // A fed value takes precedence over the initializer that is the default of the input.
     known.extend(given);
-    for op in evaluator.ops() {
+    for op in &evaluator.ops {
         if let Op::Identity { input, output } = *op
             && let Some(&tensor) = known.get(input)
         {

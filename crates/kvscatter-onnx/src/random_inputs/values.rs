@@ -13,16 +13,18 @@ pub(super) const STRING_FOOTPRINT: u64 = 64;
 /// The words for strings.
 const WORDS: [&str; 8] = ["amber", "birch", "cedar", "dune", "ember", "fjord", "gorse", "heath"];
 
-/// Returns `len` bytes of int64 values in a range. The range must not be empty unless `len` is 0.
-pub(super) fn int64s_within(range: &RangeInclusive<i64>, len: usize, random: &mut impl Rng) -> Vec<u8> {
+/// Returns int64 values in a range. The range must not be empty unless `count` is 0.
+pub(super) fn int64s_within(
+    range: &RangeInclusive<i64>,
+    count: usize,
+    random: &mut impl Rng,
+) -> impl Iterator<Item = i64> {
     let (start, end) = (i128::from(*range.start()), i128::from(*range.end()));
-    let count = end.saturating_sub(start).saturating_add(1).max(1);
-    let one = |_| {
-        let offset = i128::from(random.next_u64()).checked_rem(count).unwrap_or_default();
-        let value = i64::try_from(start.saturating_add(offset)).unwrap_or_default();
-        value.to_le_bytes()
-    };
-    (0..len.div_euclid(8)).flat_map(one).collect()
+    let size = end.saturating_sub(start).saturating_add(1).max(1);
+    (0..count).map(move |_| {
+        let offset = i128::from(random.next_u64()).checked_rem(size).unwrap_or_default();
+        i64::try_from(start.saturating_add(offset)).unwrap_or_default()
+    })
 }
 
 /// Returns `len` bytes, or strings, of any type.

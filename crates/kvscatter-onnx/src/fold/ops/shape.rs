@@ -4,7 +4,7 @@ use kvscatter::ElementType;
 
 use super::elementwise::same_type;
 use crate::OnnxError;
-use crate::eval::{ConstantValue, MAX_RANK};
+use crate::eval::{MAX_RANK, constant_tensor};
 use crate::fold::call::{Call, Outputs, dim};
 use crate::fold::shapes::{self, AxisSplit, signed};
 use crate::fold::values::NumberKind;
@@ -48,10 +48,7 @@ pub(super) fn constant(call: &Call<'_>) -> Outputs {
     let (Some((name, attribute)), None) = (attributes.next(), attributes.next()) else {
         return Err(EvalError::ConstantAttributes { got: call.attributes.iter().len() }.into());
     };
-    Ok(vec![match ConstantValue::parse(name, attribute)? {
-        ConstantValue::Tensor(message) => Value::read("value", message, call.external)?,
-        other => Value::from_tensor(&other.read(call.external)?)?,
-    }])
+    Ok(vec![Value::read("value", &*constant_tensor(name, attribute)?, call.external)?])
 }
 
 pub(super) fn constant_of_shape(call: &Call<'_>) -> Outputs {
