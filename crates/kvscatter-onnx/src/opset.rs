@@ -10,9 +10,9 @@ mod operators;
 use std::collections::BTreeSet;
 
 use crate::edit::Origins;
-use crate::graph::{DEFAULT_DOMAIN, full_domain, in_node, label};
-use crate::names::{Names, subgraphs_mut};
-use crate::proto::{FunctionProto, ModelProto, NodeProto, OperatorSetIdProto};
+use crate::graph::{DEFAULT_DOMAIN, full_domain};
+use crate::names::Names;
+use crate::proto::{ModelProto, OperatorSetIdProto};
 use crate::{GraphError, OnnxError};
 
 use adapt::Adapter;
@@ -56,23 +56,16 @@ pub(crate) fn upgrade(model: &mut ModelProto, to: i64) -> Result<Option<Origins>
         && let Some(graph) = model.graph.as_option_mut()
     {
         let names = Names::of_graph(graph);
-        let mut scope = Scope { adapter: Adapter::new(from, to, names), functions: &functions };
-        origins = Some(scope.upgrade(&mut graph.node)?);
+        origins = Some(Adapter::new(from, to, names, &functions).upgrade(&mut graph.node)?);
     }
-    model.functions.iter_mut().try_for_each(|function| upgrade_function(function, to, &functions))?;
+    for function in &mut model.functions {
+        if let Some(from) = raise(&mut function.opset_import, to)? {
+            let names = Names::of_function(function);
+            Adapter::new(from, to, names, &functions).upgrade(&mut function.node)?;
+        }
+    }
     model.ir_version = Some(model.ir_version.unwrap_or_default().max(IR_VERSION));
     Ok(origins)
-}
-
-fn upgrade_function(
-    function: &mut FunctionProto,
-    to: i64,
-    functions: &BTreeSet<String>,
-) -> Result<(), OnnxError> {
-    let Some(from) = raise(&mut function.opset_import, to)? else { return Ok(()) };
-    let names = Names::of_function(function);
-    Scope { adapter: Adapter::new(from, to, names), functions }.upgrade(&mut function.node)?;
-    Ok(())
 }
 
 /// Imports version `to` if the imported version is older. Returns the older version in that case.
@@ -89,44 +82,6 @@ fn raise(imports: &mut Vec<OperatorSetIdProto>, to: i64) -> Result<Option<i64>, 
         version => {
             import.version = Some(version);
             Ok(None)
-        }
-    }
-}
-
-/// A set of nodes that can use each other's values: a graph with its subgraphs, or a function.
-struct Scope<'f> {
-    adapter: Adapter,
-    /// The model's functions in the default domain. A function takes precedence over an operator of the same
-    /// name.
-    functions: &'f BTreeSet<String>,
-}
-
-impl Scope<'_> {
-    fn upgrade(&mut self, nodes: &mut Vec<NodeProto>) -> Result<Origins, OnnxError> {
-        let mut upgraded = Vec::with_capacity(nodes.len());
-        let mut origins = Vec::with_capacity(nodes.len());
-        for (index, mut node) in std::mem::take(nodes).into_iter().enumerate() {
-            subgraphs_mut(&mut node).try_for_each(|graph| self.upgrade(&mut graph.node).map(|_| ()))?;
-            let op_type = node.op_type.as_deref().unwrap_or_default();
-            let is_default = full_domain(node.domain.as_deref()) == DEFAULT_DOMAIN;
-            if is_default && !self.functions.contains(op_type) {
-                let place = label(index, &node, Some(self.adapter.from()));
-                upgraded.extend(self.adapt(node).map_err(|error| in_node(place, error))?);
-            } else {
-                upgraded.push(node);
-            }
-            origins.resize(upgraded.len(), Some(index));
-        }
-        *nodes = upgraded;
-        Ok(Origins::new(origins))
-    }
-
-    fn adapt(&mut self, node: NodeProto) -> Result<Vec<NodeProto>, OnnxError> {
-        let version = self.adapter.from();
-        if operators::exists(node.op_type.as_deref().unwrap_or_default(), version) {
-            self.adapter.adapt(node)
-        } else {
-            Err(GraphError::OperatorUnknown { version }.into())
         }
     }
 }

@@ -1,11 +1,14 @@
 //! Adapts one operator at a time: creates nodes of a newer version that are equivalent to a node of an older
 //! one.
 
-use crate::OnnxError;
-use crate::edit::NewNode;
-use crate::names::Names;
+use std::collections::BTreeSet;
+
+use super::operators;
+use crate::edit::{NewNode, Origins};
+use crate::graph::{DEFAULT_DOMAIN, full_domain, in_node, label};
+use crate::names::{Names, subgraphs_mut};
 use crate::proto::{AttributeProto, NodeProto};
-use crate::{GraphError, attribute};
+use crate::{GraphError, OnnxError, attribute};
 
 /// Operators of images and signals that changed their meaning, with the version of the change.
 const NOT_ADAPTED: [(&str, i64); 8] = [
@@ -19,27 +22,49 @@ const NOT_ADAPTED: [(&str, i64); 8] = [
     ("MaxPool", 22),
 ];
 
-/// An upgrade from one operator set to a newer one, in a graph or a function.
-pub(super) struct Adapter {
+/// An upgrade from one operator set to a newer one, of a graph with its subgraphs or of a function.
+pub(super) struct Adapter<'f> {
     from: i64,
     to: i64,
     names: Names,
+    /// The model's functions in the default domain. A function takes precedence over an operator of the same
+    /// name.
+    functions: &'f BTreeSet<String>,
+    /// The nodes that replace the current one, in order. Added nodes need version 18.
     done: Vec<NodeProto>,
 }
 
-impl Adapter {
-    pub(super) fn new(from: i64, to: i64, names: Names) -> Self {
-        Self { from, to, names, done: Vec::new() }
+impl<'f> Adapter<'f> {
+    pub(super) fn new(from: i64, to: i64, names: Names, functions: &'f BTreeSet<String>) -> Self {
+        Self { from, to, names, functions, done: Vec::new() }
     }
 
-    /// Returns the operator set that the nodes were written for.
-    pub(super) fn from(&self) -> i64 {
-        self.from
+    /// Upgrades nodes and their subgraphs. Returns where the new nodes come from.
+    pub(super) fn upgrade(&mut self, nodes: &mut Vec<NodeProto>) -> Result<Origins, OnnxError> {
+        let mut upgraded = Vec::with_capacity(nodes.len());
+        let mut origins = Vec::with_capacity(nodes.len());
+        for (index, mut node) in std::mem::take(nodes).into_iter().enumerate() {
+            subgraphs_mut(&mut node).try_for_each(|graph| self.upgrade(&mut graph.node).map(|_| ()))?;
+            let op_type = node.op_type.as_deref().unwrap_or_default();
+            let is_default = full_domain(node.domain.as_deref()) == DEFAULT_DOMAIN;
+            if is_default && !self.functions.contains(op_type) {
+                let place = label(index, &node, Some(self.from));
+                self.adapt(node).map_err(|error| in_node(place, error))?;
+                upgraded.append(&mut self.done);
+            } else {
+                upgraded.push(node);
+            }
+            origins.resize(upgraded.len(), Some(index));
+        }
+        *nodes = upgraded;
+        Ok(Origins::new(origins))
     }
 
-    /// Returns the nodes that replace this one, in order. Added nodes need version 18.
-    pub(super) fn adapt(&mut self, node: NodeProto) -> Result<Vec<NodeProto>, OnnxError> {
+    fn adapt(&mut self, node: NodeProto) -> Result<(), OnnxError> {
         match node.op_type.as_deref().unwrap_or_default() {
+            op_type if !operators::exists(op_type, self.from) => {
+                return Err(GraphError::OperatorUnknown { version: self.from }.into());
+            }
             "Squeeze" | "Unsqueeze" | "ReduceSum" if self.crosses(13) => self.axes_as_input(node)?,
             "ReduceL1" | "ReduceL2" | "ReduceLogSum" | "ReduceLogSumExp" | "ReduceMax" | "ReduceMean"
             | "ReduceMin" | "ReduceProd" | "ReduceSumSquare"
@@ -57,7 +82,7 @@ impl Adapter {
             }
             _ => self.done.push(node),
         }
-        Ok(std::mem::take(&mut self.done))
+        Ok(())
     }
 
     /// Returns `true` if the upgrade includes the changes of this version.
