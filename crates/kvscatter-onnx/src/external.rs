@@ -112,7 +112,8 @@ impl ExternalData {
     /// Opens a file at the first of the `expected` bytes.
     fn open_entry(&self, entry: &Entry<'_>, expected: u64) -> Result<File, OnnxError> {
         let (mut file, size) = self.folder.file(Path::new(entry.location))?;
-        entry.check_range(expected, size)?;
+        // Without a length, the data extends to the end of the file.
+        entry.check_range(expected, size, entry.length.is_none())?;
         if let Some(checksum) = entry.checksum {
             self.charge(size)?;
             check_sum(&mut file, size, checksum, entry.location)?;
@@ -156,7 +157,7 @@ impl<'a> Entry<'a> {
         })
     }
 
-    /// Checks that a file of this size contains this many bytes for the tensor.
+    /// Checks that the length, if there is one, is the number of bytes that the shape takes.
     fn check_length(&self, expected: u64) -> Result<(), ExternalError> {
         match self.length {
             Some(got) if got != expected => Err(ExternalError::Length { expected, got }),
@@ -164,21 +165,14 @@ impl<'a> Entry<'a> {
         }
     }
 
-    fn check_range(&self, expected: u64, size: u64) -> Result<(), ExternalError> {
-        // Without a length, the data extends to the end of the file.
-        let reaches_end = self.length.is_some() || self.offset.checked_add(expected) == Some(size);
-        if reaches_end { self.check_end(expected, size) } else { Err(self.out_of_range(expected, size)) }
-    }
-
-    fn check_end(&self, length: u64, size: u64) -> Result<(), ExternalError> {
-        match self.offset.checked_add(length) {
-            Some(end) if end <= size => Ok(()),
-            _ => Err(self.out_of_range(length, size)),
+    /// Checks that a file of this size contains `length` bytes. If they are all bytes from the offset on, the file must
+    /// end there.
+    fn check_range(&self, length: u64, size: u64, are_all: bool) -> Result<(), ExternalError> {
+        let end = self.offset.checked_add(length);
+        if end.is_some_and(|end| if are_all { end == size } else { end <= size }) {
+            return Ok(());
         }
-    }
-
-    fn out_of_range(&self, length: u64, size: u64) -> ExternalError {
-        ExternalError::Range { location: self.location.to_owned(), offset: self.offset, length, size }
+        Err(ExternalError::Range { location: self.location.to_owned(), offset: self.offset, length, size })
     }
 }
 
@@ -222,7 +216,7 @@ pub(crate) fn located<'t>(message: &'t TensorProto, folder: &Folder) -> Result<&
             // The file is missing. Opening it returns the operating system's error.
             None => folder.file(location)?.1,
         };
-        Ok(entry.check_end(entry.length.unwrap_or_default(), size)?)
+        Ok(entry.check_range(entry.length.unwrap_or_default(), size, false)?)
     };
     check().in_file(entry.location)?;
     Ok(entry.location)

@@ -126,11 +126,9 @@ pub(crate) fn regular_size(file: &File) -> Result<u64, OnnxError> {
 /// The size of the file has shown that the bytes exist. If there are fewer, an error is returned, because a
 /// part of a protobuf message can itself be a valid message.
 pub(crate) fn read_exactly(file: impl Read, len: u64) -> Result<Vec<u8>, OnnxError> {
-    let out_of_memory = || std::io::Error::from(std::io::ErrorKind::OutOfMemory);
     let mut bytes = Vec::new();
-    bytes
-        .try_reserve_exact(usize::try_from(len).map_err(|_| out_of_memory())?)
-        .map_err(|_| out_of_memory())?;
+    let reserved = bytes.try_reserve_exact(usize::try_from(len).unwrap_or(usize::MAX));
+    reserved.map_err(std::io::Error::from)?;
     let got = file.take(len).read_to_end(&mut bytes)?;
     match u64::try_from(got) {
         Ok(got) if got < len => Err(FileError::FileShrank { expected: len, got }.into()),

@@ -11,6 +11,7 @@ use crate::external::Folder;
 use crate::file::{self, Stamp, folder_of};
 use crate::fingerprint::GraphHash;
 use crate::graph::full_domain;
+use crate::model_file::stamp_of;
 use crate::proto::{self, ModelProto, TensorProto};
 use crate::visit::visit_tensors;
 use crate::{
@@ -172,9 +173,8 @@ impl Model {
         let (Some(path), Some(stamp), true) = (&self.path, &self.stamp, self.is_as_read) else {
             return Err(FileError::NotAsRead.into());
         };
-        let folder = Folder::open(folder_of(path))?;
-        let locations = self.locations(Some(&folder)).in_file(path)?;
-        ModelFile::new(path, stamp.clone(), folder, locations).in_file(path)
+        let (folder, stamps) = self.stamped(path)?;
+        Ok(ModelFile::new(path, stamp.clone(), folder, stamps))
     }
 
     /// Returns the stamps of the files of external data. There are none for a model that was created in memory.
@@ -183,13 +183,15 @@ impl Model {
     /// Returns the errors of [`file`](Self::file) about these files.
     pub(crate) fn stamps(&self) -> Result<BTreeMap<String, Stamp>, OnnxError> {
         let Some(path) = &self.path else { return Ok(BTreeMap::new()) };
+        self.stamped(path).map(|(_, stamps)| stamps)
+    }
+
+    fn stamped(&self, path: &Path) -> Result<(Folder, BTreeMap<String, Stamp>), OnnxError> {
         let folder = Folder::open(folder_of(path))?;
         let locations = self.locations(Some(&folder)).in_file(path)?;
-        let stamp = |location: String| {
-            let stamp = folder.stamp(Path::new(&location)).in_file(&location);
-            stamp.map(|stamp| (location, stamp))
-        };
-        locations.into_iter().map(stamp).collect()
+        let stamp = |location: String| stamp_of(&folder, &location).map(|stamp| (location, stamp));
+        let stamps = locations.into_iter().map(stamp).collect::<Result<_, _>>().in_file(path)?;
+        Ok((folder, stamps))
     }
 
     /// Returns the paths of the files of external data, each once, as the model names them.

@@ -30,16 +30,9 @@ pub struct ModelFile {
 }
 
 impl ModelFile {
-    pub(crate) fn new(
-        path: &Path,
-        stamp: Stamp,
-        folder: Folder,
-        locations: impl IntoIterator<Item = String>,
-    ) -> Result<Self, OnnxError> {
-        let stamped = |location: String| stamp_of(&folder, &location).map(|stamp| (location, stamp));
-        let locations = locations.into_iter().map(stamped).collect::<Result<_, _>>()?;
+    pub(crate) fn new(path: &Path, stamp: Stamp, folder: Folder, locations: BTreeMap<String, Stamp>) -> Self {
         let (path, folder) = (path.to_owned(), Arc::new(folder));
-        Ok(Self { path, stamp, folder, locations, fingerprint: Arc::default() })
+        Self { path, stamp, folder, locations, fingerprint: Arc::default() }
     }
 
     /// Returns the path of the model's file.
@@ -132,6 +125,7 @@ impl ModelFile {
     }
 }
 
-fn stamp_of(folder: &Folder, location: &str) -> Result<Stamp, OnnxError> {
+/// Returns the stamp of a file with values.
+pub(crate) fn stamp_of(folder: &Folder, location: &str) -> Result<Stamp, OnnxError> {
     folder.stamp(Path::new(location)).in_file(location)
 }

@@ -23,6 +23,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use kvscatter::ElementType;
+use strum::VariantArray;
 
 use crate::external::{self, ExternalData};
 use crate::proto::tensor_proto::DataLocation;
@@ -172,9 +173,7 @@ pub(crate) fn size(axis: usize, dim: i64) -> Result<usize, TensorProtoError> {
 pub(crate) fn external_bytes(message: &TensorProto) -> Result<u64, OnnxError> {
     match extent(message)? {
         (ElementType::String, ..) => Err(ExternalError::Strings.into()),
-        (.., bytes) => {
-            u64::try_from(bytes).map_err(|_| std::io::Error::from(std::io::ErrorKind::OutOfMemory).into())
-        }
+        (.., bytes) => Ok(u64::try_from(bytes).unwrap_or(u64::MAX)),
     }
 }
 
@@ -187,8 +186,9 @@ pub(crate) fn extent(message: &TensorProto) -> Result<(ElementType, Vec<usize>, 
     Ok((element, shape, expected))
 }
 
-/// A field that stores values.
-#[derive(Clone, Copy, PartialEq, Eq)]
+/// A field that stores values. Its name in `onnx.proto` is that of the variant with `_data`.
+#[derive(Clone, Copy, PartialEq, Eq, strum::IntoStaticStr, strum::VariantArray)]
+#[strum(serialize_all = "snake_case", suffix = "_data")]
 enum Field {
     Raw,
     Float,
@@ -200,9 +200,6 @@ enum Field {
 }
 
 impl Field {
-    const ALL: [Self; 7] =
-        [Self::Raw, Self::Float, Self::Int32, Self::String, Self::Int64, Self::Double, Self::Uint64];
-
     /// Returns the typed field of a type.
     fn for_element(element: ElementType) -> Self {
         match element {
@@ -229,15 +226,7 @@ impl Field {
     }
 
     fn name(self) -> &'static str {
-        match self {
-            Self::Raw => "raw_data",
-            Self::Float => "float_data",
-            Self::Int32 => "int32_data",
-            Self::String => "string_data",
-            Self::Int64 => "int64_data",
-            Self::Double => "double_data",
-            Self::Uint64 => "uint64_data",
-        }
+        self.into()
     }
 }
 
@@ -257,7 +246,7 @@ fn decode_nameless(mut message: TensorProto, external: Option<&ExternalData>) ->
     let (element, shape, expected) = extent(&message)?;
     let stored_in = only_field(&message)?;
     if message.data_location == Some(DataLocation::EXTERNAL) {
-        let bytes = read_external(&message, element, expected, stored_in, external)?;
+        let bytes = read_external(&message, stored_in, external)?;
         return Ok(Tensor::new(element, shape, Data::Bytes(bytes))?);
     }
     let field = Field::for_element(element);
@@ -280,36 +269,29 @@ fn decode_nameless(mut message: TensorProto, external: Option<&ExternalData>) ->
 
 /// Returns the only field that contains values, if there is one.
 fn only_field(message: &TensorProto) -> Result<Option<Field>, TensorProtoError> {
-    let mut present = Field::ALL.into_iter().filter(|field| field.len(message) > 0);
+    let mut present = Field::VARIANTS.iter().filter(|field| field.len(message) > 0);
     match (present.next(), present.next()) {
         (Some(first), Some(second)) => {
             Err(TensorProtoError::TwoFields { first: first.name(), second: second.name() })
         }
-        (only, _) => Ok(only),
+        (only, _) => Ok(only.copied()),
     }
 }
 
 fn read_external(
     message: &TensorProto,
-    element: ElementType,
-    expected: usize,
     stored_in: Option<Field>,
     external: Option<&ExternalData>,
 ) -> Result<Vec<u8>, OnnxError> {
-    if element == ElementType::String {
-        return Err(ExternalError::Strings.into());
-    }
+    let expected = external_bytes(message)?;
     if let Some(second) = stored_in {
         return Err(TensorProtoError::TwoFields { first: "external_data", second: second.name() }.into());
     }
     let Some(external) = external else {
-        return Err(ExternalError::WithoutFolder {
-            location: external::location(&message.external_data)?.to_owned(),
-        }
-        .into());
+        let location = external::location(&message.external_data)?.to_owned();
+        return Err(ExternalError::WithoutFolder { location }.into());
     };
-    let too_large = || std::io::Error::from(std::io::ErrorKind::OutOfMemory);
-    external.read(&message.external_data, u64::try_from(expected).map_err(|_| too_large())?)
+    external.read(&message.external_data, expected)
 }
 
 fn typed(

@@ -78,10 +78,8 @@ impl Value {
     /// Returns the errors of the type, of the dimensions and of [`new`](Self::new), wrapped in
     /// [`OnnxError::InTensor`].
     pub(crate) fn header(name: &str, message: &TensorProto) -> Result<Self, OnnxError> {
-        let element = tensor_proto::element_type(message.data_type).in_tensor(name)?;
-        let dims = message.dims.iter().enumerate();
-        let shape = dims.map(|(axis, &dim)| tensor_proto::size(axis, dim)).collect::<Result<_, _>>();
-        Self::shaped(element, shape.in_tensor(name)?).in_tensor(name)
+        let (element, shape, _) = tensor_proto::extent(message).in_tensor(name)?;
+        Self::shaped(element, shape).in_tensor(name)
     }
 
     /// Creates a value from a tensor in a file. Its elements are read if there are at most [`MAX_VALUES`] of

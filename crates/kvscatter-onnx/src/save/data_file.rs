@@ -1,6 +1,6 @@
 //! The files of values that a saved model reads.
 
-use std::io::Read;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
 use cap_std::ambient_authority;
@@ -33,32 +33,23 @@ pub enum DataFileOrigin {
 }
 
 /// Returns `true` if two files contain the same bytes.
-pub(super) fn same_contents(mut file: File, bytes: u64, other: &Path) -> Result<bool, OnnxError> {
-    let mut other = File::open_ambient_with(other, &file::read_only(), ambient_authority())?;
+pub(super) fn same_contents(file: File, bytes: u64, other: &Path) -> Result<bool, OnnxError> {
+    const CHUNK: usize = 1 << 20;
+    let other = File::open_ambient_with(other, &file::read_only(), ambient_authority())?;
     if file::regular_size(&other)? != bytes {
         return Ok(false);
     }
-    const CHUNK: usize = 1 << 20;
-    let (mut left, mut right) = (vec![0; CHUNK], vec![0; CHUNK]);
+    let [mut left, mut right] = [file, other].map(|file| BufReader::with_capacity(CHUNK, file));
     loop {
-        let (got, expected) = (fill(&mut file, &mut left)?, fill(&mut other, &mut right)?);
-        if left.get(..got) != right.get(..expected) {
+        let (got, expected) = (left.fill_buf()?, right.fill_buf()?);
+        let common = got.len().min(expected.len());
+        if got.get(..common) != expected.get(..common) {
             return Ok(false);
         }
-        if got < CHUNK {
-            return Ok(true);
+        if common == 0 {
+            return Ok(got.len() == expected.len());
         }
+        left.consume(common);
+        right.consume(common);
     }
-}
-
-/// Reads until the buffer is full or the file ends.
-fn fill(file: &mut File, buffer: &mut [u8]) -> Result<usize, OnnxError> {
-    let mut filled: usize = 0;
-    while let Some(rest) = buffer.get_mut(filled..).filter(|rest| !rest.is_empty()) {
-        match file.read(rest)? {
-            0 => break,
-            got => filled = filled.saturating_add(got),
-        }
-    }
-    Ok(filled)
 }
