@@ -418,21 +418,18 @@ impl<'m> Fold<'m> {
             origins: None,
         };
         let level = if values { Level::Values } else { Level::Shape };
-        let mut outputs = Vec::new();
-        for (used, name) in node.proto().output.iter().zip(&function.output) {
-            let is_used = !used.is_empty();
-            outputs.push(if is_used {
-                Some(called.known_at(called.body.id(name)?, level)?.clone())
-            } else {
-                None
-            });
-        }
-        let within = |known| match known {
-            KnownValue::Open(open) => OpenShape::from_error(&node.error(open.error()))
-                .map_or(KnownValue::Open(open), KnownValue::Open),
-            known => known,
+        let output = |(used, name): (&String, &String)| {
+            if used.is_empty() {
+                return Ok(None);
+            }
+            Ok(Some(match called.known_at(called.body.id(name)?, level)?.clone() {
+                KnownValue::Open(open) => {
+                    KnownValue::Open(OpenShape::from_error(&node.error(open.error())).unwrap_or(open))
+                }
+                known => known,
+            }))
         };
-        Ok(outputs.into_iter().map(|known| known.map(within)).collect())
+        node.proto().output.iter().zip(&function.output).map(output).collect()
     }
 
     fn store(&mut self, id: ValueId, known: KnownValue, level: Level) -> Result<(), OnnxError> {

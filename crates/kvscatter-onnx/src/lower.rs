@@ -14,13 +14,14 @@ mod indices;
 mod scatter;
 
 use crate::edit::{Editor, NewNode};
+use crate::fold::signed;
 use crate::graph::{in_node, label};
 use crate::names::subgraphs;
 use crate::proto::NodeProto;
 use crate::{Graph, Model, OnnxError};
 
 pub use error::LowerError;
-use indices::{Indices, axis_of};
+use indices::Indices;
 use scatter::{is_scatter, scatters};
 
 /// The maximum number of nodes that compute indices. A cache of many dimensions needs hundreds of nodes for one
@@ -90,11 +91,11 @@ pub fn lower(model: &Model, target: LowerTarget) -> Result<Lowered, OnnxError> {
         let inputs = [scatter.past_cache, &written, scatter.update];
         let node = match target {
             LowerTarget::ScatterElements => {
-                NewNode::new("ScatterElements", &inputs).int("axis", axis_of(scatter.axis))
+                NewNode::new("ScatterElements", &inputs).int("axis", signed(scatter.axis))
             }
             LowerTarget::ScatterNd => NewNode::new("ScatterND", &inputs),
         };
-        indices.editor().replace_node(scatter.node.index(), node);
+        indices.editor.replace_node(scatter.node.index(), node);
     }
     let index_nodes = indices.finish()?;
     if let Some(exported) = exported {

@@ -175,7 +175,7 @@ impl TestCase {
     ///   [`OnnxError::InFile`].
     /// * Returns [`FileError::TestFileCount`] if a data set has more tensors than the graph has inputs or
     ///   outputs.
-    /// * Returns the errors of [`Graph::new`](crate::Graph::new).
+    /// * Returns the errors of [`Model::graph`].
     pub fn write(
         folder: &Path,
         model: &Model,

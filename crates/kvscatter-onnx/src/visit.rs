@@ -21,7 +21,7 @@ pub(crate) fn visit_tensors<E>(
 }
 
 /// Calls `visit` for every tensor of a graph and its subgraphs. The recursion is bounded because
-/// [`proto::decode`] limits the depth.
+/// [`decode`](crate::proto::decode) limits the depth.
 fn visit_graph<E>(
     graph: &GraphProto,
     visit: &mut impl FnMut(&TensorProto) -> Result<(), E>,

@@ -22,13 +22,8 @@ pub(super) fn hash(model: &ModelProto) -> Result<u128, OnnxError> {
         Ok(())
     })?;
     let graph = &model.graph;
-    for values in [&graph.input, &graph.output] {
-        hash.list(values, |hash, value| {
-            let mut value = value.clone();
-            strip_value(&mut value);
-            hash.encoded(&value)
-        })?;
-    }
+    hash.stripped(&graph.input, strip_value)?;
+    hash.stripped(&graph.output, strip_value)?;
     hash.list(&graph.initializer, |hash, tensor| {
         hash.part(&if external::is_external(tensor) {
             header(tensor)?
@@ -38,21 +33,9 @@ pub(super) fn hash(model: &ModelProto) -> Result<u128, OnnxError> {
         hash.part(tensor.raw_data.as_deref().map_or(&[], Vec::as_slice));
         Ok(())
     })?;
-    hash.list(&graph.sparse_initializer, |hash, sparse| {
-        let mut sparse = sparse.clone();
-        strip_sparse(&mut sparse);
-        hash.encoded(&sparse)
-    })?;
-    hash.list(&graph.node, |hash, node| {
-        let mut node = node.clone();
-        strip_node(&mut node);
-        hash.encoded(&node)
-    })?;
-    hash.list(&model.functions, |hash, function| {
-        let mut function = function.clone();
-        strip_function(&mut function);
-        hash.encoded(&function)
-    })?;
+    hash.stripped(&graph.sparse_initializer, strip_sparse)?;
+    hash.stripped(&graph.node, strip_node)?;
+    hash.stripped(&model.functions, strip_function)?;
     Ok(hash.0.digest128())
 }
 
@@ -85,9 +68,14 @@ impl Parts {
         self.0.update(bytes);
     }
 
-    fn encoded(&mut self, message: &impl Message) -> Result<(), OnnxError> {
-        self.part(&encode(message)?);
-        Ok(())
+    /// Hashes copies of messages after `strip` has removed fields.
+    fn stripped<M: Message + Clone>(&mut self, messages: &[M], strip: fn(&mut M)) -> Result<(), OnnxError> {
+        self.list(messages, |hash, message| {
+            let mut message = message.clone();
+            strip(&mut message);
+            hash.part(&encode(&message)?);
+            Ok(())
+        })
     }
 }
 
@@ -97,19 +85,11 @@ fn length<T>(items: &[T]) -> [u8; 8] {
 
 /// Copies a tensor with values in typed fields, without those in `raw_data`.
 fn without_raw(tensor: &TensorProto) -> TensorProto {
-    TensorProto {
-        name: tensor.name.clone(),
-        data_type: tensor.data_type,
-        dims: tensor.dims.clone(),
-        segment: tensor.segment.clone(),
-        float_data: tensor.float_data.clone(),
-        int32_data: tensor.int32_data.clone(),
-        string_data: tensor.string_data.clone(),
-        int64_data: tensor.int64_data.clone(),
-        double_data: tensor.double_data.clone(),
-        uint64_data: tensor.uint64_data.clone(),
-        ..TensorProto::default()
-    }
+    let mut copy = TensorProto { raw_data: None, data_location: None, ..tensor.clone() };
+    strip_tensor(&mut copy);
+    copy.external_data.clear();
+    copy.unknown_fields.clear();
+    copy
 }
 
 fn strip_value(value: &mut ValueInfoProto) {

@@ -28,7 +28,9 @@ const MICROSOFT: &str = "com.microsoft";
 /// that also exists in the default domain has the rule of the default domain.
 pub(super) fn rule(domain: &str, op_type: &str) -> Option<Rule> {
     match domain {
-        DEFAULT_DOMAIN => default_rule(op_type),
+        DEFAULT_DOMAIN => {
+            moving_rule(op_type).or_else(|| arithmetic_rule(op_type)).or_else(|| layer_rule(op_type))
+        }
         MICROSOFT => microsoft_rule(op_type),
         _ => None,
     }
@@ -49,10 +51,6 @@ pub(super) fn shaped_like(domain: &str, op_type: &str) -> Option<usize> {
 /// many.
 pub(super) fn is_shaped_by_values(domain: &str, op_type: &str) -> bool {
     domain == DEFAULT_DOMAIN && op_type == "NonZero"
-}
-
-fn default_rule(op_type: &str) -> Option<Rule> {
-    moving_rule(op_type).or_else(|| arithmetic_rule(op_type)).or_else(|| layer_rule(op_type))
 }
 
 /// Returns the rule of an operator that computes shapes or moves elements.

@@ -5,13 +5,14 @@ use std::collections::BTreeMap;
 use kvscatter::Mode;
 
 use crate::edit::{Editor, NewNode};
+use crate::fold::signed;
 use crate::{Dimension, EvalError, OnnxError};
 
 use super::scatter::Scatter;
 
 /// Adds [shared](Editor::shared) nodes, so the same computation on the same values is added only once.
 pub(super) struct Indices<'p> {
-    editor: Editor<'p>,
+    pub(super) editor: Editor<'p>,
     /// The number of nodes before any was added.
     before: usize,
     /// The first dimension that was declared with each symbol.
@@ -21,10 +22,6 @@ pub(super) struct Indices<'p> {
 impl<'p> Indices<'p> {
     pub(super) fn new(editor: Editor<'p>) -> Self {
         Self { before: editor.nodes().len(), editor, symbols: BTreeMap::new() }
-    }
-
-    pub(super) fn editor(&mut self) -> &mut Editor<'p> {
-        &mut self.editor
     }
 
     /// Returns the number of added nodes.
@@ -149,14 +146,14 @@ impl<'p> Indices<'p> {
     /// symbol, or read from the shape of the tensor.
     fn size(&mut self, value: &str, declared: Dimension<'_>, axis: usize) -> Result<String, OnnxError> {
         if let Dimension::Known(size) = declared {
-            return self.editor.ints(&[i64::try_from(size).unwrap_or(i64::MAX)]);
+            return self.editor.ints(&[signed(size)]);
         }
         if let Dimension::Symbolic(symbol) = declared
             && let Some(size) = self.symbols.get(symbol)
         {
             return Ok(size.clone());
         }
-        let (start, end) = (axis_of(axis), axis_of(axis.saturating_add(1)));
+        let (start, end) = (signed(axis), signed(axis.saturating_add(1)));
         let size = NewNode::new("Shape", &[value]).int("start", start).int("end", end).called("size");
         let size = self.editor.shared(size)?;
         if let Dimension::Symbolic(symbol) = declared {
@@ -175,16 +172,11 @@ impl<'p> Indices<'p> {
 
     /// Inserts dimensions of 1 at these axes of the result.
     fn unsqueeze(&mut self, value: &str, axes: impl IntoIterator<Item = usize>) -> Result<String, OnnxError> {
-        let axes: Vec<_> = axes.into_iter().map(axis_of).collect();
+        let axes: Vec<_> = axes.into_iter().map(signed).collect();
         if axes.is_empty() {
             return Ok(value.to_owned());
         }
         let axes = self.editor.ints(&axes)?;
         self.editor.shared(NewNode::new("Unsqueeze", &[value, &axes]))
     }
-}
-
-/// Returns an axis as ONNX writes it. It fits, because it is less than the rank of a shape in memory.
-pub(super) fn axis_of(axis: usize) -> i64 {
-    i64::try_from(axis).unwrap_or(i64::MAX)
 }

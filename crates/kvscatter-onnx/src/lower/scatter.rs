@@ -27,7 +27,7 @@ pub(super) struct Scatter<'m> {
 ///
 /// # Errors
 /// Returns the errors of [`lower`](super::lower()) that are wrapped in
-/// [`OnnxError::InNode`](crate::OnnxError::InNode).
+/// [`OnnxError::InNode`].
 pub(super) fn scatters<'m>(graph: &Graph<'m>) -> Result<Vec<Scatter<'m>>, OnnxError> {
     let found = graph.nodes().iter().filter(|node| is_scatter(node.proto()) && !node.is_function());
     found.map(|node| scatter(node, Op::parse(node)?, graph).map_err(|error| node.error(error))).collect()

@@ -214,10 +214,10 @@ impl<M: Message> Element for Box<M> {
     }
 }
 
-/// Declares the numbers by their wire type, and how they are read and written.
-macro_rules! numbers {
-    ($($number:ty: $wire:ident, $read:expr, $write:expr;)*) => {$(
-        impl Element for $number {
+/// Declares the elements by their wire type, and how they are read and written.
+macro_rules! elements {
+    ($($element:ty: $wire:ident, $read:expr, $write:expr;)*) => {$(
+        impl Element for $element {
             const WIRE: u8 = $wire;
 
             fn merge(&mut self, reader: &mut Reader<'_>) -> Result<bool, DecodeError> {
@@ -227,66 +227,33 @@ macro_rules! numbers {
             }
 
             fn write(&self, writer: &mut Writer) {
-                let write: fn(Self, &mut Writer) = $write;
-                write(*self, writer);
+                let write: fn(&Self, &mut Writer) = $write;
+                write(self, writer);
             }
         }
     )*};
 }
 
-numbers! {
-    u64: VARINT, |reader| reader.varint(), |value, writer| writer.varint(value);
+// Copies of a message share the bytes in an `Arc`.
+elements! {
+    u64: VARINT, |reader| reader.varint(), |value, writer| writer.varint(*value);
     i64: VARINT, |reader| reader.varint().map(u64::cast_signed), |value, writer| writer.varint(value.cast_unsigned());
-    i32: VARINT, |reader| reader.varint().map(low_half), |value, writer| i64::from(value).write(writer);
+    i32: VARINT, |reader| reader.varint().map(low_half), |value, writer| i64::from(*value).write(writer);
     f32: FIXED32, |reader| reader.array().map(f32::from_le_bytes), |value, writer| writer.put(&value.to_le_bytes());
     f64: FIXED64, |reader| reader.array().map(f64::from_le_bytes), |value, writer| writer.put(&value.to_le_bytes());
+    Vec<u8>: BYTES, |reader| reader.bytes().map(<[u8]>::to_vec), |value, writer| writer.bytes(value);
+    Arc<Vec<u8>>: BYTES, |reader| Ok(Self::new(reader.bytes()?.to_vec())), |value, writer| writer.bytes(value);
+    String: BYTES, text, |value, writer| writer.bytes(value.as_bytes());
+}
+
+fn text(reader: &mut Reader<'_>) -> Result<String, DecodeError> {
+    String::from_utf8(reader.bytes()?.to_vec()).map_err(|_| DecodeError::InvalidUtf8)
 }
 
 /// Returns the low 32 bits. All implementations ignore the others.
 fn low_half(value: u64) -> i32 {
     let [a, b, c, d, ..] = value.to_le_bytes();
     i32::from_le_bytes([a, b, c, d])
-}
-
-impl Element for Vec<u8> {
-    const WIRE: u8 = BYTES;
-
-    fn merge(&mut self, reader: &mut Reader<'_>) -> Result<bool, DecodeError> {
-        *self = reader.bytes()?.to_vec();
-        Ok(true)
-    }
-
-    fn write(&self, writer: &mut Writer) {
-        writer.bytes(self);
-    }
-}
-
-/// Copies of a message share these bytes.
-impl Element for Arc<Vec<u8>> {
-    const WIRE: u8 = BYTES;
-
-    fn merge(&mut self, reader: &mut Reader<'_>) -> Result<bool, DecodeError> {
-        *self = Self::new(reader.bytes()?.to_vec());
-        Ok(true)
-    }
-
-    fn write(&self, writer: &mut Writer) {
-        writer.bytes(self);
-    }
-}
-
-impl Element for String {
-    const WIRE: u8 = BYTES;
-
-    fn merge(&mut self, reader: &mut Reader<'_>) -> Result<bool, DecodeError> {
-        let text = std::str::from_utf8(reader.bytes()?).map_err(|_| DecodeError::InvalidUtf8)?;
-        text.clone_into(self);
-        Ok(true)
-    }
-
-    fn write(&self, writer: &mut Writer) {
-        writer.bytes(self.as_bytes());
-    }
 }
 
 /// Declares messages. A field has the numbers of the alternatives if it is a choice.
