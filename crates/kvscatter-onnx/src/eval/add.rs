@@ -13,25 +13,17 @@ pub(super) fn add(left: &Tensor, right: &Tensor, sum: &TensorType) -> Vec<u8> {
         return Vec::new();
     }
     let (left, right) = (broadcast(left, &sum.shape, width), broadcast(right, &sum.shape, width));
-    match width {
-        1 => {
-            each(&left, &right, |l, r| u8::from_le_bytes(l).wrapping_add(u8::from_le_bytes(r)).to_le_bytes())
-        }
-        2 => each(&left, &right, |l, r| {
-            u16::from_le_bytes(l).wrapping_add(u16::from_le_bytes(r)).to_le_bytes()
-        }),
-        4 => each(&left, &right, |l, r| {
-            u32::from_le_bytes(l).wrapping_add(u32::from_le_bytes(r)).to_le_bytes()
-        }),
-        _ => each(&left, &right, |l, r| {
-            u64::from_le_bytes(l).wrapping_add(u64::from_le_bytes(r)).to_le_bytes()
-        }),
-    }
+    left.chunks(width).zip(right.chunks(width)).flat_map(|(left, right)| wrapping_sum(left, right)).collect()
 }
 
-fn each<const N: usize>(left: &[u8], right: &[u8], add: impl Fn([u8; N], [u8; N]) -> [u8; N]) -> Vec<u8> {
-    let (left, right) = (left.as_chunks().0, right.as_chunks().0);
-    left.iter().zip(right).flat_map(|(&l, &r)| add(l, r)).collect()
+/// Adds two little-endian integers of one width.
+fn wrapping_sum<'a>(left: &'a [u8], right: &'a [u8]) -> impl Iterator<Item = u8> + 'a {
+    let mut carry = 0;
+    left.iter().zip(right).map(move |(&left, &right)| {
+        let [low, high] = u16::from(left).saturating_add(right.into()).saturating_add(carry).to_le_bytes();
+        carry = high.into();
+        low
+    })
 }
 
 /// Returns the operand's bytes repeated to fill a shape that it broadcasts to. The shape has no empty

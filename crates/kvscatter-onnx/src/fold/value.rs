@@ -128,25 +128,19 @@ impl Value {
 
     /// Returns the elements if they are known integers.
     pub(crate) fn as_ints(&self) -> Option<&[i64]> {
-        match &self.data {
-            Some(Values::Ints(values)) => Some(values),
-            _ => None,
-        }
+        let Some(Values::Ints(values)) = &self.data else { return None };
+        Some(values)
     }
 
     /// Returns the elements if they are known floats.
     pub(crate) fn as_floats(&self) -> Option<&[f64]> {
-        match &self.data {
-            Some(Values::Floats(values)) => Some(values),
-            _ => None,
-        }
+        let Some(Values::Floats(values)) = &self.data else { return None };
+        Some(values)
     }
 
     /// Returns the elements if they are known booleans.
     pub(crate) fn as_bools(&self) -> Option<&[bool]> {
-        match &self.data {
-            Some(Values::Bools(values)) => Some(values),
-            _ => None,
-        }
+        let Some(Values::Bools(values)) = &self.data else { return None };
+        Some(values)
     }
 }

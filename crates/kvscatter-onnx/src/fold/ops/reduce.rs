@@ -24,7 +24,7 @@ pub(super) fn reduce(call: &Call<'_>) -> Outputs {
         };
     }
     let axes = if named.is_empty() { (0..rank).collect() } else { distinct(&named, rank)? };
-    let groups = Groups::new(&input.shape, &axes);
+    let groups = Groups { shape: &input.shape, axes: &axes };
     call.output(input.element, groups.shape(call.flag("keepdims", true)?), |_| {
         call.work.charge(input.len())?;
         let element = input.element;
@@ -101,7 +101,7 @@ pub(super) fn arg(call: &Call<'_>) -> Outputs {
     let axis = call.axis("axis", 0, input)?;
     let (is_max, last) = (call.op_type == "ArgMax", call.flag("select_last_index", false)?);
     let along = [axis];
-    let groups = Groups::new(&input.shape, &along);
+    let groups = Groups { shape: &input.shape, axes: &along };
     call.output(ElementType::Int64, groups.shape(call.flag("keepdims", true)?), |_| {
         call.work.charge(input.len())?;
         let best = |group: &[f64]| {
@@ -142,7 +142,7 @@ pub(super) fn cum_sum(call: &Call<'_>) -> Outputs {
     let (exclusive, reverse) = (call.flag("exclusive", false)?, call.flag("reverse", false)?);
     call.mapped(input, |values| {
         let along = [shapes::axis(known_scalar(call, 1)?, input.rank())?];
-        let groups = Groups::new(&input.shape, &along);
+        let groups = Groups { shape: &input.shape, axes: &along };
         match values {
             Values::Ints(values) => {
                 let add = |l: i64, r: i64| fit(element, l.checked_add(r));
@@ -186,7 +186,7 @@ pub(super) fn softmax(call: &Call<'_>) -> Outputs {
     let axes: Vec<usize> = if is_old { (axis..input.rank()).collect() } else { vec![axis] };
     let is_log = call.op_type == "LogSoftmax";
     call.mapped(input, |_| {
-        let shares = Groups::new(&input.shape, &axes).map(input.known_floats()?, |group| {
+        let shares = Groups { shape: &input.shape, axes: &axes }.map(input.known_floats()?, |group| {
             let most = group.iter().copied().fold(f64::NEG_INFINITY, f64::max);
             let sum = total(group.iter().map(|value| (value - most).exp()));
             for value in group {
@@ -214,11 +214,7 @@ struct Groups<'a> {
     axes: &'a [usize],
 }
 
-impl<'a> Groups<'a> {
-    fn new(shape: &'a [usize], axes: &'a [usize]) -> Self {
-        Self { shape, axes }
-    }
-
+impl Groups<'_> {
     /// Returns the shape of one result for each group.
     fn shape(&self, keep_dims: bool) -> Vec<usize> {
         let sizes = self.shape.iter().enumerate();
