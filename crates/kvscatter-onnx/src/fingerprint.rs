@@ -20,8 +20,8 @@ use std::str::FromStr;
 use xxhash_rust::xxh3::{Xxh3Default, xxh3_128};
 
 use crate::proto::{ModelProto, metadata, set_metadata};
-use crate::visit::visit_tensors;
-use crate::{ErrorPlace, ExternalData, OnnxError, external, tensor_proto};
+use crate::visit::visit_external;
+use crate::{ExternalData, OnnxError, external, tensor_proto};
 
 /// The entry of a converted model's metadata, `exported=HASH converted=HASH`.
 const METADATA: &str = "kvscatter.source";
@@ -125,16 +125,11 @@ impl GraphHash {
 pub(crate) fn of_model(model: &ModelProto, external: &ExternalData) -> Result<Fingerprint, OnnxError> {
     let own = GraphHash::from_model(model)?;
     let mut hash = Xxh3Default::new();
-    let graph = match own.of_exported(model) {
-        Some(exported) => {
-            hash.update(&CONVERTED);
-            exported
-        }
-        None => {
-            hash.update(&OTHER);
-            own
-        }
+    let (kind, graph) = match own.of_exported(model) {
+        Some(exported) => (CONVERTED, exported),
+        None => (OTHER, own),
     };
+    hash.update(&kind);
     hash.update(&graph.0.to_le_bytes());
     // Tensors in subgraphs may change their order in a conversion.
     let mut hashes = external_hashes(model, external)?;
@@ -146,24 +141,18 @@ pub(crate) fn of_model(model: &ModelProto, external: &ExternalData) -> Result<Fi
 /// Returns a hash of the name, the type, the shape and the values of each tensor with external data.
 fn external_hashes(model: &ModelProto, data: &ExternalData) -> Result<Vec<u128>, OnnxError> {
     let (mut hashes, mut read) = (Vec::new(), BTreeMap::new());
-    visit_tensors::<OnnxError>(model, &mut |tensor| {
-        if !external::is_external(tensor) {
-            return Ok(());
-        }
-        let mut hash = || -> Result<u128, OnnxError> {
-            let entries = &tensor.external_data;
-            let expected = tensor_proto::external_bytes(tensor)?;
-            let place = (external::place(entries)?, expected);
-            if let Some(values) = read.get(&place) {
-                return Ok(*values);
+    visit_external(model, &mut |tensor| {
+        let entries = &tensor.external_data;
+        let expected = tensor_proto::external_bytes(tensor)?;
+        let place = (external::place(entries)?, expected);
+        let values = match read.get(&place) {
+            Some(values) => *values,
+            None => {
+                let mut hash = Xxh3Default::new();
+                data.visit_bytes(entries, expected, &mut |part| hash.update(part))?;
+                *read.entry(place).or_insert(hash.digest128())
             }
-            let mut hash = Xxh3Default::new();
-            data.visit_bytes(entries, expected, &mut |part| hash.update(part))?;
-            let values = hash.digest128();
-            read.insert(place, values);
-            Ok(values)
         };
-        let values = hash().in_tensor(tensor.name.as_deref().unwrap_or_default())?;
         let mut bytes = message::header(tensor)?;
         bytes.extend(values.to_le_bytes());
         hashes.push(xxh3_128(&bytes));

@@ -81,20 +81,20 @@ pub fn lower(model: &Model, target: LowerTarget) -> Result<Lowered, OnnxError> {
     let mut lowered = model.clone();
     let mut indices = Indices::new(Editor::new(lowered.proto_mut())?);
     for scatter in &scatters {
-        let written = match target {
-            LowerTarget::ScatterElements => indices.of_elements(scatter)?,
-            LowerTarget::ScatterNd => indices.of_rows(scatter)?,
+        let node = match target {
+            LowerTarget::ScatterElements => {
+                let written = indices.of_elements(scatter)?;
+                let inputs = [scatter.past_cache, &written, scatter.update];
+                NewNode::new("ScatterElements", &inputs).int("axis", signed(scatter.axis))
+            }
+            LowerTarget::ScatterNd => {
+                let written = indices.of_rows(scatter)?;
+                NewNode::new("ScatterND", &[scatter.past_cache, &written, scatter.update])
+            }
         };
         if indices.count() > MAX_INDEX_NODES {
             return Err(scatter.node.error(LowerError::IndexNodes { limit: MAX_INDEX_NODES }));
         }
-        let inputs = [scatter.past_cache, &written, scatter.update];
-        let node = match target {
-            LowerTarget::ScatterElements => {
-                NewNode::new("ScatterElements", &inputs).int("axis", signed(scatter.axis))
-            }
-            LowerTarget::ScatterNd => NewNode::new("ScatterND", &inputs),
-        };
         indices.editor.replace_node(scatter.node.index(), node);
     }
     let index_nodes = indices.finish()?;

@@ -12,8 +12,8 @@ use crate::file::{self, Stamp, folder_of};
 use crate::fingerprint::GraphHash;
 use crate::graph::full_domain;
 use crate::model_file::stamp_of;
-use crate::proto::{self, ModelProto, TensorProto};
-use crate::visit::visit_tensors;
+use crate::proto::{self, ModelProto};
+use crate::visit::{visit_external, visit_tensors};
 use crate::{
     ErrorPlace, ExternalData, ExternalError, FileError, Graph, ModelFile, OnnxError, Tensor, external,
 };
@@ -263,7 +263,7 @@ impl Model {
     /// that they exist in it.
     pub(crate) fn locations(&self, folder: Option<&Folder>) -> Result<BTreeSet<String>, OnnxError> {
         let mut locations = BTreeSet::new();
-        self.visit_external(&mut |tensor| {
+        visit_external(&self.proto, &mut |tensor| {
             let location = match folder {
                 Some(folder) => external::located(tensor, folder)?,
                 None => {
@@ -281,25 +281,12 @@ impl Model {
 
     fn check_locations(&self, path: &Path) -> Result<(), OnnxError> {
         let mut folder = None;
-        self.visit_external(&mut |tensor| {
+        visit_external(&self.proto, &mut |tensor| {
             let folder = match &mut folder {
                 Some(folder) => folder,
                 none => none.insert(Folder::open(path)?),
             };
             external::check(tensor, folder)
-        })
-    }
-
-    /// Calls `visit` for every tensor with external data. An error names the tensor.
-    fn visit_external(
-        &self,
-        visit: &mut impl FnMut(&TensorProto) -> Result<(), OnnxError>,
-    ) -> Result<(), OnnxError> {
-        visit_tensors(&self.proto, &mut |tensor| {
-            if !external::is_external(tensor) {
-                return Ok(());
-            }
-            visit(tensor).in_tensor(tensor.name.as_deref().unwrap_or_default())
         })
     }
 

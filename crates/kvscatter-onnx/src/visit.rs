@@ -2,6 +2,7 @@
 //! training information.
 
 use crate::proto::{AttributeProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto};
+use crate::{ErrorPlace, OnnxError, external};
 
 /// Calls `visit` for every tensor of a model.
 pub(crate) fn visit_tensors<E>(
@@ -18,6 +19,19 @@ pub(crate) fn visit_tensors<E>(
         visit_nodes(&function.node, visit)?;
     }
     Ok(())
+}
+
+/// Calls `visit` for every tensor with external data. An error names the tensor.
+pub(crate) fn visit_external(
+    model: &ModelProto,
+    visit: &mut impl FnMut(&TensorProto) -> Result<(), OnnxError>,
+) -> Result<(), OnnxError> {
+    visit_tensors(model, &mut |tensor| {
+        if !external::is_external(tensor) {
+            return Ok(());
+        }
+        visit(tensor).in_tensor(tensor.name.as_deref().unwrap_or_default())
+    })
 }
 
 /// Calls `visit` for every tensor of a graph and its subgraphs. The recursion is bounded because

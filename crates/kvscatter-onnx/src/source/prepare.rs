@@ -98,7 +98,11 @@ impl ModelSource {
     fn converted(&self, options: &PrepareOptions) -> Result<(Option<PathBuf>, Preparation), OnnxError> {
         let (bytes, stamp) = file::read_stamped(&self.model, proto::MAX_MESSAGE_BYTES)?;
         let started = Instant::now();
-        let slots = self.slots(options);
+        // The number of slots, and whether it may be smaller if the model supports fewer tokens.
+        let slots = match options.max_seq {
+            Some(max_seq) => Ok((max_seq, false)),
+            None => default_max_seq(&self.folder).map(|most| (most, true)),
+        };
         let root = options.cache.clone().map_or_else(default_cache, Ok);
         if let (Ok(slots), Ok(root)) = (&slots, &root)
             && let Some(kept) = (Cache { root }).find(&Request::new(&self.model, &bytes, *slots)?)
@@ -124,14 +128,6 @@ impl ModelSource {
         let what =
             Preparation::Converted { max_seq: kept.max_seq, time: started.elapsed(), copied: kept.copied };
         Ok((Some(kept.model), what))
-    }
-
-    /// Returns the number of slots, and whether it may be smaller if the model supports fewer tokens.
-    fn slots(&self, options: &PrepareOptions) -> Result<(usize, bool), OnnxError> {
-        if let Some(max_seq) = options.max_seq {
-            return Ok((max_seq, false));
-        }
-        Ok((default_max_seq(&self.folder)?, true))
     }
 }
 
