@@ -34,6 +34,19 @@ pub(crate) fn fit(element: ElementType, value: Option<i64>) -> Result<i64, OnnxE
     value.filter(|value| (min..=max).contains(value)).ok_or_else(|| FoldError::Overflow { element }.into())
 }
 
+/// Creates integers that fit their type, as [`fit`] checks.
+pub(super) fn fitted(
+    element: ElementType,
+    ints: impl Iterator<Item = Option<i64>>,
+) -> Result<Values, OnnxError> {
+    ints.map(|int| fit(element, int)).collect::<Result<_, _>>().map(Values::Ints)
+}
+
+/// Creates floats that are rounded to their type.
+pub(super) fn rounded(element: ElementType, floats: impl Iterator<Item = f64>) -> Values {
+    Values::Floats(floats.map(|float| round(element, float)).collect())
+}
+
 /// Casts values to another type. They are unknown if the type has no [`NumberKind`].
 ///
 /// Floats truncate to integers, and integers wrap to narrower ones. Every value other than zero becomes true,

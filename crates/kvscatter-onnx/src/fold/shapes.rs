@@ -112,13 +112,21 @@ impl AxisSplit {
     }
 }
 
+/// Returns `shape` with any number of axes in the place of one.
+pub(crate) fn with_axes(shape: &[usize], axis: usize, axes: &[usize]) -> Vec<usize> {
+    let (before, rest) = shape.split_at_checked(axis).unwrap_or_default();
+    [before, axes, rest.get(1..).unwrap_or_default()].concat()
+}
+
 /// Returns `shape` with another size on one axis.
 pub(crate) fn with_dim(shape: &[usize], axis: usize, dim: usize) -> Vec<usize> {
-    let mut shape = shape.to_vec();
-    if let Some(at) = shape.get_mut(axis) {
-        *at = dim;
-    }
-    shape
+    with_axes(shape, axis, &[dim])
+}
+
+/// Returns how far the element at a position is above the diagonal of its matrix.
+pub(crate) fn above_diagonal(position: usize, rows: usize, columns: usize) -> Option<i64> {
+    let row = position.checked_div(columns)?.checked_rem(rows)?;
+    Some(signed(position.checked_rem(columns)?).saturating_sub(signed(row)))
 }
 
 /// Converts a size to the signed number that ONNX uses.

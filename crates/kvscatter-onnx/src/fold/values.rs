@@ -3,7 +3,6 @@
 use kvscatter::ElementType;
 
 use super::FoldError;
-use super::number::{fit, round};
 use crate::OnnxError;
 
 /// Elements in row-major order. Integers and floats of every width take 64 bits each, with the range and
@@ -62,19 +61,6 @@ impl Values {
             NumberKind::Float => Self::Floats(Vec::new()),
             NumberKind::Bool => Self::Bools(Vec::new()),
         })
-    }
-
-    /// Creates integers that fit the type. `None` is an integer that does not fit 64 bits.
-    pub(super) fn fitted(
-        element: ElementType,
-        ints: impl Iterator<Item = Option<i64>>,
-    ) -> Result<Self, OnnxError> {
-        ints.map(|int| fit(element, int)).collect::<Result<_, _>>().map(Self::Ints)
-    }
-
-    /// Creates floats that are rounded to the type.
-    pub(super) fn rounded(element: ElementType, floats: impl Iterator<Item = f64>) -> Self {
-        Self::Floats(floats.map(|float| round(element, float)).collect())
     }
 
     /// Creates the elements of a mask, which are 1 for `true`.

@@ -62,11 +62,11 @@ pub(super) fn binary(call: &Call<'_>) -> Outputs {
             (Values::Ints(l), Values::Ints(r)) => {
                 let compute = int_operator(call, r)?;
                 let pairs = pairs([l, r], inputs, shape);
-                Ok(Values::fitted(element, pairs.map(|(l, r)| compute(l, r)))?)
+                Ok(number::fitted(element, pairs.map(|(l, r)| compute(l, r)))?)
             }
             (Values::Floats(l), Values::Floats(r)) => {
                 let compute = float_operator(call)?;
-                Ok(Values::rounded(element, pairs([l, r], inputs, shape).map(|(l, r)| compute(l, r))))
+                Ok(number::rounded(element, pairs([l, r], inputs, shape).map(|(l, r)| compute(l, r))))
             }
             _ => Err(Uncomputed::Unknown),
         }
@@ -154,10 +154,10 @@ pub(super) fn variadic(call: &Call<'_>) -> Outputs {
             result = Some(match (result, data) {
                 (None, data) => data,
                 (Some(Values::Ints(l)), Values::Ints(r)) => {
-                    Values::fitted(element, l.iter().zip(&r).map(|(&l, &r)| ints(l, r)))?
+                    number::fitted(element, l.iter().zip(&r).map(|(&l, &r)| ints(l, r)))?
                 }
                 (Some(Values::Floats(l)), Values::Floats(r)) => {
-                    Values::rounded(element, l.iter().zip(&r).map(|(&l, &r)| floats(l, r)))
+                    number::rounded(element, l.iter().zip(&r).map(|(&l, &r)| floats(l, r)))
                 }
                 _ => return Err(Uncomputed::Unknown),
             });
@@ -165,7 +165,7 @@ pub(super) fn variadic(call: &Call<'_>) -> Outputs {
         match result.ok_or(Uncomputed::Unknown)? {
             Values::Floats(sums) if call.op_type == "Mean" => {
                 let count = number::to_float(inputs.len());
-                Ok(Values::rounded(element, sums.iter().map(|sum| sum / count)))
+                Ok(number::rounded(element, sums.iter().map(|sum| sum / count)))
             }
             result => Ok(result),
         }

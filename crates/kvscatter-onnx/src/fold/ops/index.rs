@@ -12,10 +12,7 @@ use crate::fold::{FoldError, Value, Values, number};
 pub(super) fn gather(call: &Call<'_>) -> Outputs {
     let [input, indices] = [call.input(0)?, call.input(1)?];
     let axis = call.axis("axis", 0, input)?;
-    let (before, rest) = input.shape.split_at_checked(axis).unwrap_or_default();
-    let after = rest.get(1..).unwrap_or_default();
-    let shape = [before, &indices.shape, after].concat();
-    call.moved(input, shape, |_| {
+    call.moved(input, shapes::with_axes(&input.shape, axis, &indices.shape), |_| {
         let split = AxisSplit::new(&input.shape, axis);
         let mut positions = Vec::new();
         for outer in 0..split.outer {

@@ -72,19 +72,16 @@ pub(super) fn concat(call: &Call<'_>) -> Outputs {
     }
     call.output(first.element, shapes::with_dim(&first.shape, axis, size), |_| {
         let all = Values::chain(inputs.iter().map(|input| input.known()).collect::<Result<Vec<_>, _>>()?)?;
-        let outer = AxisSplit::new(&first.shape, axis).outer;
-        let mut starts = Vec::new();
-        let mut start: usize = 0;
-        for input in &inputs {
-            starts.push((start, AxisSplit::new(&input.shape, axis).block()));
-            start = start.saturating_add(input.len());
+        let mut positions = Vec::new();
+        for outer in 0..AxisSplit::new(&first.shape, axis).outer {
+            let mut start: usize = 0;
+            for input in &inputs {
+                let block = AxisSplit::new(&input.shape, axis).block();
+                let from = start.saturating_add(outer.saturating_mul(block));
+                positions.extend(from..from.saturating_add(block));
+                start = start.saturating_add(input.len());
+            }
         }
-        let block = |outer: usize, (start, block): (usize, usize)| {
-            let from = outer.saturating_mul(block).saturating_add(start);
-            from..from.saturating_add(block)
-        };
-        let positions: Vec<usize> =
-            (0..outer).flat_map(|outer| starts.iter().flat_map(move |&part| block(outer, part))).collect();
         Ok(all.pick(&positions)?)
     })
 }
@@ -254,16 +251,12 @@ pub(super) fn trilu(call: &Call<'_>) -> Outputs {
     call.output(input.element, input.shape.clone(), |_| {
         let all = and_zero(input)?;
         let diagonal = if call.optional(1).is_some() { known_scalar(call, 1)? } else { 0 };
-        let kept = |position: usize| {
-            let row = position.checked_div(columns)?.checked_rem(rows)?;
-            let column = position.checked_rem(columns)?;
-            let above = signed(column).saturating_sub(signed(row));
-            Some(if upper { above >= diagonal } else { above <= diagonal })
+        let is_kept = |above: i64| if upper { above >= diagonal } else { above <= diagonal };
+        let place = |position: usize| match shapes::above_diagonal(position, rows, columns) {
+            Some(above) if is_kept(above) => position,
+            _ => input.len(),
         };
-        let positions: Vec<usize> = (0..input.len())
-            .map(|position| if kept(position) == Some(true) { position } else { input.len() })
-            .collect();
-        Ok(all.pick(&positions)?)
+        Ok(all.pick(&(0..input.len()).map(place).collect::<Vec<_>>())?)
     })
 }
 

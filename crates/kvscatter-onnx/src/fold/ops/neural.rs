@@ -9,7 +9,7 @@ use kvscatter::ElementType;
 use super::reduce::total;
 use crate::OnnxError;
 use crate::fold::call::{Call, Outputs};
-use crate::fold::number::{fit, round};
+use crate::fold::number::{self, fit, round};
 use crate::fold::shapes::{broadcast, elements, spread};
 use crate::fold::values::{Elements, Uncomputed};
 use crate::fold::{FoldError, Value, Values, shapes};
@@ -162,7 +162,7 @@ pub(super) fn fused_mat_mul(call: &Call<'_>) -> Outputs {
     call.output(element, product.shape(), |_| {
         let alpha = call.float("alpha", 1.0)?;
         match product.values(call, element, left.known()?, right.known()?)? {
-            Values::Floats(values) => Ok(Values::rounded(element, values.iter().map(|value| alpha * value))),
+            Values::Floats(values) => Ok(number::rounded(element, values.iter().map(|value| alpha * value))),
             _ => Err(Uncomputed::Unknown),
         }
     })

@@ -4,9 +4,9 @@ use kvscatter::ElementType;
 
 use crate::OnnxError;
 use crate::fold::call::{Call, Outputs, dim};
-use crate::fold::number::to_float;
+use crate::fold::number::{self, to_float};
 use crate::fold::shapes::{AxisSplit, spread};
-use crate::fold::{FoldError, Value, Values, shapes};
+use crate::fold::{FoldError, Value, shapes};
 
 /// Evaluates `LayerNormalization`, `RMSNormalization` and ONNX Runtime's `SimplifiedLayerNormalization`.
 ///
@@ -44,7 +44,7 @@ pub(super) fn skip_layer(call: &Call<'_>) -> Outputs {
             let at = at.map(|at| floats.get(at).copied().unwrap_or(f64::NAN));
             sum.iter_mut().zip(at).for_each(|(sum, added)| *sum += added);
         }
-        Ok(Values::rounded(input.element, sum.into_iter()))
+        Ok(number::rounded(input.element, sum.into_iter()))
     })?;
     let result = norm(call, &sum, is_centered, last, factors)?;
     let (element, shape) = statistic(input, last, None);
@@ -77,7 +77,7 @@ fn norm(
             let bias = bias.into_iter().flatten().copied().chain(std::iter::repeat(0.0));
             scaled.into_iter().zip(bias).map(|(value, bias)| value + bias).collect::<Vec<_>>()
         });
-        Ok(Values::rounded(input.element, normed))
+        Ok(number::rounded(input.element, normed))
     })
 }
 
@@ -144,7 +144,5 @@ pub(super) fn gather_block_quantized(call: &Call<'_>) -> Outputs {
         let each = 8_usize.checked_div(dim(call.int("bits", 4)?)?).unwrap_or_default();
         *last = last.saturating_mul(each);
     }
-    let (before, rest) = shape.split_at_checked(axis).unwrap_or_default();
-    let after = rest.get(1..).unwrap_or_default();
-    call.shaped([(scales.element, [before, &indices.shape, after].concat())])
+    call.shaped([(scales.element, shapes::with_axes(&shape, axis, &indices.shape))])
 }

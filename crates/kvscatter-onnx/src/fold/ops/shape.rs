@@ -152,7 +152,7 @@ pub(super) fn range(call: &Call<'_>) -> Outputs {
             call.output(element, vec![count], |_| {
                 let number = |step: i64| start.saturating_add(delta.saturating_mul(step.into()));
                 let numbers = (0..signed(count)).map(|step| i64::try_from(number(step)).ok());
-                Ok(Values::fitted(element, numbers)?)
+                Ok(number::fitted(element, numbers)?)
             })
         }
         Some(NumberKind::Float) => {
@@ -165,7 +165,7 @@ pub(super) fn range(call: &Call<'_>) -> Outputs {
             let count = number::float_to_int(ElementType::Int64, count)?;
             call.output(element, vec![dim(count)?], |_| {
                 let steps = (0..count).map(|step| number::int_to_float(ElementType::Float64, step));
-                Ok(Values::rounded(element, steps.map(|step| start + step * delta)))
+                Ok(number::rounded(element, steps.map(|step| start + step * delta)))
             })
         }
         _ => Err(FoldError::InputType { input: 0, element, expected: "a number" }.into()),
@@ -174,17 +174,13 @@ pub(super) fn range(call: &Call<'_>) -> Outputs {
 
 pub(super) fn eye_like(call: &Call<'_>) -> Outputs {
     let input = call.input(0)?;
-    let &[_, columns] = input.shape.as_slice() else {
+    let &[rows, columns] = input.shape.as_slice() else {
         return Err(call.bad_shape(0, "rank 2"));
     };
     let element = call.element("dtype")?.unwrap_or(input.element);
     let diagonal = call.int("k", 0)?;
     call.output(element, input.shape.clone(), |_| {
-        let is_one = |position: usize| {
-            let row = position.checked_div(columns).unwrap_or_default();
-            let column = position.checked_rem(columns).unwrap_or_default();
-            signed(column).saturating_sub(signed(row)) == diagonal
-        };
+        let is_one = |position| shapes::above_diagonal(position, rows, columns) == Some(diagonal);
         number::cast(&Values::Bools((0..input.len()).map(is_one).collect()), element)
     })
 }

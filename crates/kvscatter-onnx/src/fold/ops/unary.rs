@@ -4,7 +4,7 @@ use super::elementwise::{of_kind, pairs};
 use crate::fold::call::{Call, Outputs};
 use crate::fold::shapes::broadcast;
 use crate::fold::values::{NumberKind, Uncomputed};
-use crate::fold::{FoldError, Value, Values};
+use crate::fold::{FoldError, Value, Values, number};
 
 pub(super) fn signed(call: &Call<'_>) -> Outputs {
     let input = call.input(0)?;
@@ -28,7 +28,7 @@ pub(super) fn signed(call: &Call<'_>) -> Outputs {
         },
     };
     call.mapped(input, |values| match values {
-        Values::Ints(values) => Ok(Values::fitted(input.element, values.iter().map(|&value| ints(value)))?),
+        Values::Ints(values) => Ok(number::fitted(input.element, values.iter().map(|&value| ints(value)))?),
         Values::Floats(values) => Ok(Values::Floats(values.iter().copied().map(floats).collect())),
         Values::Bools(_) => Err(Uncomputed::Unknown),
     })
@@ -89,7 +89,7 @@ pub(super) fn bias_gelu(call: &Call<'_>) -> Outputs {
     let Some(bias) = call.optional(1) else { return each(call, input, compute) };
     let sum = call.make(input.element, broadcast(&input.shape, &bias.shape)?, |shape| {
         let pairs = pairs([input.known_floats()?, bias.known_floats()?], [input, bias], shape);
-        Ok(Values::rounded(input.element, pairs.map(|(value, bias)| value + bias)))
+        Ok(number::rounded(input.element, pairs.map(|(value, bias)| value + bias)))
     })?;
     each(call, &sum, compute)
 }
@@ -97,7 +97,7 @@ pub(super) fn bias_gelu(call: &Call<'_>) -> Outputs {
 fn each(call: &Call<'_>, input: &Value, compute: impl Fn(f64) -> f64) -> Outputs {
     of_kind(0, input, NumberKind::Float)?;
     call.mapped(input, |_| {
-        Ok(Values::rounded(input.element, input.known_floats()?.iter().map(|&value| compute(value))))
+        Ok(number::rounded(input.element, input.known_floats()?.iter().map(|&value| compute(value))))
     })
 }
 

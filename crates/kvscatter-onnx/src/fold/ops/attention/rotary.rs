@@ -4,7 +4,7 @@ use super::heads::{Heads, Rows, head_count, share};
 use crate::OnnxError;
 use crate::fold::call::{Call, Outputs};
 use crate::fold::shapes::{signed, spread};
-use crate::fold::{FoldError, Value, Values};
+use crate::fold::{FoldError, Value, number};
 
 /// Tables of cosines and sines, `[rows, columns]`. A column belongs to a pair of elements.
 pub(super) struct Rotation<'a> {
@@ -97,7 +97,7 @@ fn evaluate(call: &Call<'_>, [cos, sin, positions]: [usize; 3], is_microsoft: bo
         };
         let scale = if is_microsoft { call.float("scale", 1.0)? } else { 1.0 };
         let turned = table.turn_all(&rows, position)?.like(input);
-        Ok(Values::rounded(input.element, turned.into_iter().map(|it| it * scale)))
+        Ok(number::rounded(input.element, turned.into_iter().map(|it| it * scale)))
     })
 }
 
