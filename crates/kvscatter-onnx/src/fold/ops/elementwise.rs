@@ -32,13 +32,12 @@ pub(super) fn where_(call: &Call<'_>) -> Outputs {
     call.output(yes.element, shape, |shape| {
         let all = Values::chain([yes.known()?, no.known()?])?;
         let flags = condition.known_bools()?;
-        let sides = spread(&yes.shape, shape).into_iter().zip(spread(&no.shape, shape));
+        let sides = spread(&yes.shape, shape).zip(spread(&no.shape, shape));
         let side = |(at, (left, right)): (usize, (usize, usize))| match flags.get(at) {
             Some(true) => left,
             _ => right.saturating_add(yes.len()),
         };
-        let positions: Vec<usize> =
-            spread(&condition.shape, shape).into_iter().zip(sides).map(side).collect();
+        let positions: Vec<usize> = spread(&condition.shape, shape).zip(sides).map(side).collect();
         Ok(all.pick(&positions)?)
     })
 }

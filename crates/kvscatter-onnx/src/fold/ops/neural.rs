@@ -96,8 +96,7 @@ impl<'a> Product<'a> {
             values.iter().skip(at.saturating_mul(size)).take(size).copied().collect()
         };
         let mut results = Vec::new();
-        let batches =
-            spread(self.left_batch, &self.batch).into_iter().zip(spread(self.right_batch, &self.batch));
+        let batches = spread(self.left_batch, &self.batch).zip(spread(self.right_batch, &self.batch));
         for (l, r) in batches {
             let (l, r) = (matrix(left, l, left_size), matrix(right, r, right_size));
             let column = |column: usize| -> Vec<T> {

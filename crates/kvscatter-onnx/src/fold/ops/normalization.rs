@@ -40,7 +40,7 @@ pub(super) fn skip_layer(call: &Call<'_>) -> Outputs {
         for index in [Some(0), Some(1), call.optional(bias).map(|_| bias)].into_iter().flatten() {
             let added = call.input(index)?;
             let floats = added.known_floats()?;
-            let at = spread(&added.shape, shape).into_iter();
+            let at = spread(&added.shape, shape);
             let at = at.map(|at| floats.get(at).copied().unwrap_or(f64::NAN));
             sum.iter_mut().zip(at).for_each(|(sum, added)| *sum += added);
         }

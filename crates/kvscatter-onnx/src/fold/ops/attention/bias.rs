@@ -87,7 +87,7 @@ impl Bias {
         shape: [usize; 4],
     ) -> Result<(), OnnxError> {
         call.work.charge(elements(&shape).saturating_mul(MASK_BYTES))?;
-        let spread = spread(from, &shape).into_iter().map(|at| numbers.get(at).copied().unwrap_or(f64::NAN));
+        let spread = spread(from, &shape).map(|at| numbers.get(at).copied().unwrap_or(f64::NAN));
         match &mut self.scores {
             Some(scores) => scores.numbers.iter_mut().zip(spread).for_each(|(sum, added)| *sum += added),
             none => *none = Some(ByScore { shape, numbers: spread.collect() }),
