@@ -36,11 +36,14 @@ fn a_cache_that_is_not_fed_back() {
 
 #[test]
 fn a_present_without_a_past() {
-    let made = Made::attention_past().change("y", |node| node.input.truncate(3));
+    let made = Made::attention_past().edit(", _, past_k, past_v", "");
     assert_refused!(decoder(made), DecoderError::CacheNotFed { present } if present == "present_k");
-    let zeros = Made::fixed().reading("past_v", "zeros").before("zeros = ConstantOfShape(shape)");
-    let made = zeros.input("shape: int64[4]");
-    assert_refused!(decoder(made), DecoderError::CacheNotFed { present } if present == "present_v");
+    // A long chain is not followed to its end.
+    let chain = format!("({}past_k{}", "Neg(".repeat(100), ")".repeat(100));
+    let made = Made::fixed().edit("(past_k", &chain);
+    assert_refused!(decoder(made), DecoderError::CacheNotFed { present } if present == "present_k");
+    let zeros = Made::fixed().edit("(past_v", "(ConstantOfShape(shape)").input("shape: int64[4]");
+    assert_refused!(decoder(zeros), DecoderError::CacheNotFed { present } if present == "present_v");
 }
 
 #[test]
@@ -103,7 +106,7 @@ fn ranks_that_no_writer_takes() {
     }
     let made = Made::fixed().input("past_k: float[64]");
     assert_refused!(decoder(made), DecoderError::CacheRank { rank: 1, expected: "2 or more", .. });
-    let made = Made::growing().replace("present_k", "present_k = Concat(past_k, new_k) {axis=4}");
+    let made = Made::growing().edit("axis=-2", "axis=4");
     assert_refused!(decoder(made), kvscatter::Error::AxisOutOfRange { axis: 4, rank: 4 });
 }
 

@@ -2,14 +2,13 @@
 
 use kvscatter_onnx::Model;
 use kvscatter_onnx::convert::convert;
-use kvscatter_onnx::decoder::Decoder;
 use kvscatter_onnx::decoder::InputRole::{
     self, AttentionMask, Embeddings, Other, PositionIds, TokenIds, WriteIndices,
 };
-use kvscatter_onnx::internal::proto::FunctionProto;
 
 use super::made::Made;
-use crate::support::{Nodes, graph_mut, load, opset, parsed};
+use super::{roles, roles_alone};
+use crate::support::{Nodes, decoder, function, graph_mut, load, parsed};
 
 /// Computes the slots, those of the new tokens, `[tokens, 1]`, and `causal`, `[tokens, total]`.
 const SLOTS: &str = "
@@ -62,20 +61,13 @@ fn layer(inputs: &str, nodes: &str, vocabulary: &str) -> Model {
     )
 }
 
-fn roles(model: &Model) -> Vec<(String, InputRole)> {
-    super::roles(&Decoder::from_graph(&model.graph().unwrap()).unwrap())
-}
-
 /// Checks the roles of inputs that are added to a layer with token ids.
 #[track_caller]
 fn check(what: &str, inputs: &str, nodes: &str, expected: &[(&str, InputRole)]) {
     let found = roles(&layer(&format!("input_ids: int64[batch, tokens], {inputs}"), nodes, "64"));
     let expected = [&[("input_ids", TokenIds)], expected].concat();
-    assert_eq!(
-        found,
-        expected.into_iter().map(|(name, role)| (name.to_owned(), role)).collect::<Vec<_>>(),
-        "{what}"
-    );
+    let expected: Vec<_> = expected.into_iter().map(|(name, role)| (name.to_owned(), role)).collect();
+    assert_eq!(found, expected, "{what}");
 }
 
 /// Returns nodes that add rows of a table for each number of an input to the hidden states.
@@ -208,15 +200,7 @@ fn proofs_have_bounds_on_memory_and_work() {
         let called = MASKED.replace("Cast(marks) {to=bool}", "Slow@local(Cast(marks) {to=bool})");
         let mut model = layer(marks, &called, "64");
         let unused: String = (0..nodes).map(|at| format!("unused{at} = Identity(x);")).collect();
-        model.proto_mut().functions.push(FunctionProto {
-            name: Some("Slow".to_owned()),
-            domain: Some("local".to_owned()),
-            input: vec!["x".to_owned()],
-            output: vec!["y".to_owned()],
-            node: Nodes::parse(&format!("{unused} y = Identity(x)")).nodes,
-            opset_import: vec![opset("", 24)],
-            ..FunctionProto::default()
-        });
+        model.proto_mut().functions.push(function("Slow(x) -> y", &format!("{unused} y = Identity(x)")));
         assert_eq!(role(&model), expected, "{nodes}");
     }
 }
@@ -249,13 +233,9 @@ fn proofs_find_the_roles_of_real_exports_under_other_names() {
         "decoders/torch-2.15-gemma3",
     ] {
         let mut model = load(name);
-        let expected = super::roles_of(&Decoder::from_graph(&model.graph().unwrap()).unwrap());
+        let expected = roles_alone(&model);
         rename_inputs(&mut model);
-        assert_eq!(
-            super::roles_of(&Decoder::from_graph(&model.graph().unwrap()).unwrap()),
-            expected,
-            "{name}"
-        );
+        assert_eq!(roles_alone(&model), expected, "{name}");
     }
 }
 
@@ -264,15 +244,11 @@ fn proofs_find_the_roles_of_real_exports_under_other_names() {
 fn a_mask_is_proven_beside_rings() {
     let mut model = load("decoders/torch-2.15-gemma3");
     rename_inputs(&mut model);
-    let graph = convert(&model, 128).unwrap().model;
-    let graph = graph.graph().unwrap();
-    let decoder = Decoder::from_graph(&graph).unwrap();
-    assert!(
-        decoder.caches.iter().any(|cache| cache.is_ring())
-            && !decoder.caches.iter().all(|cache| cache.is_ring())
-    );
-    let mask = decoder.input(AttentionMask).unwrap();
-    assert_eq!(mask.name, "renamed.attention_mask");
+    let converted = convert(&model, 128).unwrap().model;
+    let decoder = decoder(&converted);
+    let rings = decoder.caches.iter().filter(|cache| cache.is_ring()).count();
+    assert!((1..decoder.caches.len()).contains(&rings));
+    assert_eq!(decoder.input(AttentionMask).unwrap().name, "renamed.attention_mask");
 }
 
 /// Renames the inputs that are not caches.
@@ -297,7 +273,7 @@ fn a_mask_is_proven_by_the_lengths_that_are_counted_in_it() {
         let made = Made::fixed()
             .input("marks: int64[batch, 64]")
             .before(&format!("count = {sum}(marks, Constant() {{value_ints=[1]}}) {{keepdims=0}}"))
-            .reading("nonpad", "count");
+            .edit("nonpad", "count");
         assert_eq!(role_in(made, "marks"), role, "{sum}");
     }
 }
@@ -308,7 +284,7 @@ fn indices_are_proven_by_their_values() {
         let mut made =
             Made::fixed().input("at: int64[batch]").before(&format!("computed = {op_type}(at, at)"));
         made.inputs.retain(|input| input.name.as_deref() != Some("write_indices"));
-        role_in(made.reading("write_indices", "computed"), "at")
+        role_in(made.edit("write_indices", "computed"), "at")
     };
     assert_eq!(computed("Max"), WriteIndices);
     assert_eq!(computed("Add"), Other);
@@ -340,8 +316,7 @@ fn tokens_pick_rows_of_the_vocabulary_or_are_the_only_input_that_picks() {
         let inputs = format!("input_ids: int64[batch, tokens], {others}");
         let mut model = layer(&inputs, nodes, vocabulary);
         rename(&mut model, &["input_ids"], |_| tokens.to_owned());
-        let found: Vec<_> = roles(&model).into_iter().map(|(_, role)| role).collect();
-        assert_eq!(found, expected, "{vocabulary} {tokens} {others}");
+        assert_eq!(roles_alone(&model), expected, "{vocabulary} {tokens} {others}");
     }
     // With embeddings, other inputs that pick rows are no tokens, even if there is a row for each token.
     for (name, role) in [("token_type_ids", Other), ("position_ids", PositionIds)] {
