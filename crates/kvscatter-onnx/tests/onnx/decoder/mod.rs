@@ -14,16 +14,18 @@ use kvscatter_onnx::{Dimension, Model};
 
 use crate::support::{Nodes, decoder, graph_mut, insert, kinds, load, raw, reader, reroute, values};
 
-/// Returns the inputs that are no pasts.
-fn roles(model: &Model) -> Vec<(String, InputRole)> {
-    let decoder = decoder(model);
-    let inputs = decoder.inputs.iter().filter(|input| !matches!(input.role, InputRole::Past(_)));
-    inputs.map(|input| (input.value.name.to_owned(), input.role)).collect()
+/// Returns the roles of the inputs that are no pasts.
+fn roles(model: &Model) -> Vec<InputRole> {
+    let roles = decoder(model).inputs.into_iter().map(|input| input.role);
+    roles.filter(|role| !matches!(role, InputRole::Past(_))).collect()
 }
 
-/// Returns the roles of the inputs that are no pasts.
-fn roles_alone(model: &Model) -> Vec<InputRole> {
-    roles(model).into_iter().map(|(_, role)| role).collect()
+/// Checks the names and roles of the inputs that are no pasts.
+#[track_caller]
+fn check_roles(what: &str, model: &Model, expected: &[(&str, InputRole)]) {
+    let decoder = decoder(model);
+    let inputs = decoder.inputs.iter().filter(|input| !matches!(input.role, InputRole::Past(_)));
+    assert!(inputs.map(|input| (input.value.name, input.role)).eq(expected.iter().copied()), "{what}");
 }
 
 /// The inputs of a decoder whose cache grows, except its pasts.
@@ -80,11 +82,7 @@ fn caches_and_inputs_of_exports() {
             let found = (&cache.style, cache.element, cache.axis, cache.capacity());
             assert_eq!(found, (&style, ElementType::Float32, axis, capacity), "{name}");
         }
-        assert_eq!(
-            roles(&model),
-            inputs.iter().map(|(name, role)| ((*name).to_owned(), *role)).collect::<Vec<_>>(),
-            "{name}"
-        );
+        check_roles(name, &model, inputs);
         assert_eq!(decoder.logits.as_ref().unwrap().name, "logits", "{name}");
     }
 }
@@ -133,7 +131,7 @@ fn tokens_pick_rows_of_a_quantised_table_that_is_reshaped() {
         zeros("scales", ElementType::Float32, &[256, 2], 256 * 2 * 4),
         zeros("shape", ElementType::UInt8, &[2], 2),
     ]);
-    assert_eq!(roles_alone(&model), [InputRole::TokenIds, InputRole::AttentionMask]);
+    assert_eq!(roles(&model), [InputRole::TokenIds, InputRole::AttentionMask]);
 }
 
 /// If there are token ids, a float input of rank 3 is not embeddings. It may be the states of an encoder.
@@ -163,7 +161,7 @@ fn embeddings_take_the_place_of_token_ids() {
 fn decoders_of_other_exporters() {
     let (concat, past) = (WriterStyle::Concat, WriterStyle::AttentionPast);
     let all = [InputRole::TokenIds, InputRole::AttentionMask, InputRole::PositionIds];
-    for (name, style, element, roles) in [
+    for (name, style, element, inputs) in [
         ("mobius-0.1-gpt2", &past, ElementType::Float32, &all[..]),
         ("mobius-0.1-qwen3-float16", &past, ElementType::Float16, &all),
         ("optimum-0.1-mistral-window", &concat, ElementType::Float32, &all),
@@ -184,7 +182,7 @@ fn decoders_of_other_exporters() {
             let part = if cache.past.ends_with("key") { CachePart::Key } else { CachePart::Value };
             assert_eq!(cache.part, part, "{name}: {}", cache.past);
         }
-        assert_eq!(roles_alone(&model), roles, "{name}");
+        assert_eq!(roles(&model), inputs, "{name}");
         assert!(kinds(&decoder.hazards()).iter().all(|kind| *kind == "grows"), "{name}");
     }
 }
