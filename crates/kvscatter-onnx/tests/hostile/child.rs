@@ -10,7 +10,7 @@ use crate::bounds::Meter;
 use crate::counts::{Counts, number};
 use crate::generator::Case;
 use crate::generator::dice::Dice;
-use crate::scene::Scene;
+use crate::scene::{Scene, changed};
 
 /// The variable with the range of a child process, `FROM..TO`.
 pub(crate) const RANGE: &str = "KVSCATTER_HOSTILE_RANGE";
@@ -89,7 +89,7 @@ fn one(seed: u64, scene: &Scene, counts: &mut Counts) {
     };
     scene.run(&mut meter, &case);
     *NOW.lock().unwrap() = None;
-    let changed = before.changed(&scene.files().unwrap());
+    let changed = changed(&before, &scene.files().unwrap());
     if !changed.is_empty() {
         meter.fail("all", &format!("these files changed: {changed:?}"));
     }
