@@ -8,9 +8,7 @@ use proptest::sample::select;
 use super::number::{fit, int_to_float};
 use super::values::NumberKind;
 use super::{Fold, Value, Values};
-use crate::proto::AttributeProto;
-use crate::proto::attribute_proto::AttributeType;
-use crate::support::{graph_mut, opset, parsed};
+use crate::support::{opset, parsed};
 
 const OPERATORS: &str = "Shape Size Identity Dropout Constant ConstantOfShape Reshape Flatten Squeeze Unsqueeze \
     Range EyeLike Transpose Expand Tile Concat Split Slice Pad Trilu Gather GatherElements GatherND \
@@ -41,13 +39,12 @@ proptest! {
     ) {
         let reads = inputs.iter().enumerate();
         let reads = reads.map(|(at, input)| if input.is_some() { format!("x{at}") } else { "_".to_owned() });
-        let makes: Vec<_> = (0..outputs).map(|at| format!("y{at}")).collect();
+        let reads = reads.collect::<Vec<_>>().join(", ");
+        let makes = (0..outputs).map(|at| format!("y{at}")).collect::<Vec<_>>().join(", ");
         let domain = if microsoft { "com.microsoft" } else { "" };
-        let node =
-            format!("{} = {op_type}@{domain}({})", makes.join(", "), reads.collect::<Vec<_>>().join(", "));
+        let node = format!("{makes} = {op_type}@{domain}({reads}) {{{}}}", attributes.join(", "));
         let declared: String = (0..inputs.len()).map(|at| format!("x{at}: float[]")).collect();
         let mut model = parsed(&declared, &node, "");
-        graph_mut(&mut model).node[0].attribute = attributes;
         model.proto_mut().opset_import = vec![opset(domain, version)];
         let graph = model.graph().unwrap();
         let fold = || {
@@ -109,29 +106,20 @@ fn value() -> impl Strategy<Value = Value> {
     )
 }
 
-fn attribute() -> impl Strategy<Value = AttributeProto> {
+/// Returns the text of an attribute.
+fn attribute() -> impl Strategy<Value = String> {
     let text =
         select(vec!["none", "tanh", "edge", "reflect", "wrap", "constant", "add", "ij,jk->ik", "i,i", ".."]);
-    let kinds = (number(), vec(number(), 0..4), text, 0..4_u8);
-    (select(ATTRIBUTES.split_whitespace().collect::<Vec<_>>()), kinds).prop_map(
-        |(name, (int, ints, text, kind))| {
-            let mut attribute = AttributeProto { name: Some(name.to_owned()), ..Default::default() };
-            let kind = match name {
-                "mode" | "reduction" | "approximate" | "equation" => 2,
-                "axes" | "perm" | "value_ints" | "split" | "starts" | "ends" | "pads" | "shape" => 1,
-                "alpha" => 3,
-                _ if kind > 0 => 0,
-                _ => 1,
-            };
-            attribute.r#type = Some(match kind {
-                0 => AttributeType::INT,
-                1 => AttributeType::INTS,
-                2 => AttributeType::STRING,
-                _ => AttributeType::FLOAT,
-            });
-            (attribute.i, attribute.ints) = (Some(int), ints);
-            (attribute.s, attribute.f) = (Some(text.as_bytes().to_vec()), Some(f32::MIN));
-            attribute
+    let values = (number(), vec(number(), 0..4), text, 0..4_u8);
+    (select(ATTRIBUTES.split_whitespace().collect::<Vec<_>>()), values).prop_map(
+        |(name, (int, ints, text, kind))| match name {
+            "mode" | "reduction" | "approximate" | "equation" => format!("{name}=\"{text}\""),
+            "axes" | "perm" | "value_ints" | "split" | "starts" | "ends" | "pads" | "shape" => {
+                format!("{name}={ints:?}")
+            }
+            "alpha" => format!("{name}={:?}", f32::MIN),
+            _ if kind > 0 => format!("{name}={int}"),
+            _ => format!("{name}={ints:?}"),
         },
     )
 }

@@ -19,22 +19,8 @@ pub(crate) const RANGE: &str = "KVSCATTER_HOSTILE_RANGE";
 pub(crate) const REPORT: &str = "KVSCATTER_HOSTILE_REPORT";
 
 /// The passes that must succeed for many files.
-pub(crate) const PASSES: [&str; 14] = [
-    "read",
-    "tensors",
-    "fingerprint",
-    "save",
-    "evaluate",
-    "unmerge",
-    "graph",
-    "find caches",
-    "hazards",
-    "refusals of TensorRT",
-    "cache paths",
-    "lower",
-    "convert",
-    "lower a converted model",
-];
+pub(crate) const PASSES: &str = "read, tensors, fingerprint, save, evaluate, unmerge, graph, find caches, hazards, \
+    refusals of TensorRT, cache paths, lower, convert, lower a converted model";
 
 /// The time after which a pass counts as hanging. It is long, because other processes may use the processor.
 const HANGS: Duration = Duration::from_secs(900);
