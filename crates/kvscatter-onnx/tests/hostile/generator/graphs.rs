@@ -71,8 +71,8 @@ fn graph<'m>(dice: &mut Dice, model: &'m mut ModelProto) -> &'m mut GraphProto {
 /// Chooses a graph and the place of a node in it.
 fn place<'m>(dice: &mut Dice, model: &'m mut ModelProto) -> Option<(&'m mut GraphProto, usize)> {
     let graph = graph(dice, model);
-    let at = dice.below(graph.node.len());
-    (!graph.node.is_empty()).then_some((graph, at))
+    let index = dice.below(graph.node.len());
+    (!graph.node.is_empty()).then_some((graph, index))
 }
 
 /// Returns the names of the values of a graph that nodes before `end` make, or that are given.
@@ -241,8 +241,8 @@ fn tensor<'m>(dice: &mut Dice, model: &'m mut ModelProto) -> Option<&'m mut Tens
     let attributes = graph.node.iter_mut().flat_map(|node| &mut node.attribute);
     let constants = attributes.filter_map(|attribute| attribute.t.as_option_mut());
     let mut tensors: Vec<_> = graph.initializer.iter_mut().chain(constants).collect();
-    let at = dice.below(tensors.len());
-    (!tensors.is_empty()).then(|| tensors.swap_remove(at))
+    let index = dice.below(tensors.len());
+    (!tensors.is_empty()).then(|| tensors.swap_remove(index))
 }
 
 /// Refers to as many bytes as a tensor has in most cases. [`Scene`](crate::scene::Scene) has the files.
