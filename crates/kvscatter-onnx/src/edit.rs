@@ -413,19 +413,15 @@ mod tests {
     use kvscatter::spec::Dimension;
 
     use super::{Editor, NewNode};
-    use crate::proto::{ModelProto, NodeProto};
-    use crate::support::{Nodes, graph_mut, parsed, values};
+    use crate::proto::ModelProto;
+    use crate::support::{Nodes, assert_refused, graph_mut, lines, parsed, values};
     use crate::{Graph, GraphError};
 
     /// Makes `a -> Neg -> b -> Abs -> c -> If -> y`, where the bodies also read `b` and `c`, and an unused
     /// `Neg -> dead`.
     fn model() -> ModelProto {
-        let mut model = parsed(
-            "a, flag: float[2]",
-            "b = Neg(a); dead = Neg(a); c = Abs(b)
-            y = If(flag) {then_branch={inner = Exp(b)}, else_branch={inner = Exp(c)}}",
-            "y: float[2]",
-        );
+        let nodes = format!("b = Neg(a); dead = Neg(a); c = Abs(b); {CHOICE}");
+        let mut model = parsed("a, flag: float[2]", &nodes, "y: float[2]");
         let graph = graph_mut(&mut model);
         for body in &mut graph.node[3].attribute {
             body.g.get_or_insert_default().value_info = values("inner: float[2]");
@@ -434,14 +430,7 @@ mod tests {
         model.proto().clone()
     }
 
-    /// Returns `Op(inputs) -> outputs` for every node.
-    fn lines(model: &ModelProto) -> Vec<String> {
-        let line = |node: &NodeProto| {
-            let op_type = node.op_type.as_deref().unwrap();
-            format!("{op_type}({}) -> {}", node.input.join(", "), node.output.join(", "))
-        };
-        model.graph.node.iter().map(line).collect()
-    }
+    const CHOICE: &str = "y = If(flag) {then_branch={inner = Exp(b)}, else_branch={inner = Exp(c)}}";
 
     fn value_infos(model: &ModelProto) -> Vec<&str> {
         model.graph.value_info.iter().filter_map(|value| value.name.as_deref()).collect()
@@ -451,7 +440,7 @@ mod tests {
     fn nothing_changed_but_what_no_output_needs() {
         let mut model = model();
         Editor::new(&mut model).unwrap().finish().unwrap();
-        assert_eq!(lines(&model), ["Neg(a) -> b", "Abs(b) -> c", "If(flag) -> y"]);
+        assert_eq!(lines(&model.graph.node), ["b = Neg(a)", "c = Abs(b)", CHOICE]);
         assert_eq!(value_infos(&model), ["b", "c"]);
     }
 
@@ -467,11 +456,8 @@ mod tests {
         assert_eq!((twice.as_str(), late.as_str()), ("add", "inner_1"));
         editor.replace_uses("flag", &late);
         editor.finish().unwrap();
-        let sub = format!("Sub(add, {one}) -> inner_1");
-        assert_eq!(
-            lines(&model),
-            ["Neg(a) -> b", "Abs(b) -> c", "Add(c, c) -> add", &sub, "If(inner_1) -> y"]
-        );
+        let (sub, choice) = (format!("inner_1 = Sub(add, {one})"), CHOICE.replace("flag", "inner_1"));
+        assert_eq!(lines(&model.graph.node), ["b = Neg(a)", "c = Abs(b)", "add = Add(c, c)", &sub, &choice]);
         let initializers: Vec<_> = model.graph.initializer.iter().map(|tensor| tensor.name.clone()).collect();
         assert_eq!(initializers, [Some(one)], "nothing uses the scalar");
         assert_eq!(value_infos(&model), ["b", "c"]);
@@ -483,10 +469,8 @@ mod tests {
         let mut editor = Editor::new(&mut model).unwrap();
         editor.replace_uses("b", "a");
         editor.finish().unwrap();
-        assert_eq!(lines(&model), ["Abs(a) -> c", "If(flag) -> y"]);
-        let choice = model.graph.node.last().unwrap();
-        let then = &choice.attribute.first().unwrap().g;
-        assert_eq!(then.node.first().unwrap().input, ["a"]);
+        assert_eq!(lines(&model.graph.node), ["c = Abs(a)", &CHOICE.replace("Exp(b)", "Exp(a)")]);
+        let then = &model.graph.node[1].attribute[0].g;
         assert!(then.value_info.is_empty() && value_infos(&model).is_empty());
     }
 
@@ -497,7 +481,7 @@ mod tests {
         editor.remove_node(3);
         editor.add(NewNode::new("Relu", &["c"]).outputs(&["y"]));
         editor.finish().unwrap();
-        assert_eq!(lines(&model), ["Neg(a) -> b", "Abs(b) -> c", "Relu(c) -> y"]);
+        assert_eq!(lines(&model.graph.node), ["b = Neg(a)", "c = Abs(b)", "y = Relu(c)"]);
     }
 
     #[test]
@@ -508,8 +492,7 @@ mod tests {
         assert_eq!(editor.add_input("write_indices", ElementType::Int64, &batch[..1]), "write_indices");
         assert_eq!(editor.add_input("inner", ElementType::Int64, &[]), "inner_1");
         editor.set_dims("write_indices", &batch).unwrap();
-        let error = editor.set_dims("c", &[]).unwrap_err();
-        assert!(matches!(error.cause(), Some(GraphError::ValueMissing { name }) if name == "c"));
+        assert_refused!(editor.set_dims("c", &[]), GraphError::ValueMissing { name } if name == "c");
         editor.drop_unread("a");
         let spare = editor.add_input("spare", ElementType::Int64, &[]);
         editor.drop_unread(&spare);
@@ -523,16 +506,14 @@ mod tests {
         let mut cyclic = model();
         let mut editor = Editor::new(&mut cyclic).unwrap();
         editor.replace_uses("a", "c");
-        let error = editor.finish().unwrap_err();
-        assert!(matches!(error.cause(), Some(GraphError::Cycle)), "{error}");
+        assert_refused!(editor.finish(), GraphError::Cycle);
 
         let mut missing = model();
         let mut editor = Editor::new(&mut missing).unwrap();
         assert_eq!(editor.producer("b"), Some(0));
         editor.remove_node(0);
         assert_eq!(editor.producer("b"), None);
-        let error = editor.finish().unwrap_err();
-        assert!(matches!(error.cause(), Some(GraphError::ValueMissing { name }) if name == "b"), "{error}");
+        assert_refused!(editor.finish(), GraphError::ValueMissing { name } if name == "b");
     }
 
     #[test]
@@ -550,8 +531,8 @@ mod tests {
         assert_eq!(bytes(ElementType::Float16, -65504.0), [0xFF, 0xFB]);
         assert_eq!(bytes(ElementType::Float16, f64::from(f32::MIN)), [0x00, 0xFC], "minus infinity");
         assert_eq!(bytes(ElementType::BFloat16, 1.0), [0x80, 0x3F]);
-        let error = editor.float(ElementType::Int64, 1.0).unwrap_err();
-        assert!(matches!(error.cause(), Some(GraphError::NotAFloat { element: ElementType::Int64 })));
+        let int64 = ElementType::Int64;
+        assert_refused!(editor.float(int64, 1.0), GraphError::NotAFloat { element: ElementType::Int64 });
     }
 
     /// Replaces each of 20,000 nodes in a chain. This takes seconds, whereas quadratic work would take
@@ -570,6 +551,6 @@ mod tests {
         }
         editor.finish().unwrap();
         assert_eq!(model.graph.node.len(), 40_001);
-        assert_eq!(lines(&model)[..3], ["Neg(a) -> v0", "Abs(v0) -> abs", "Neg(abs) -> v1"]);
+        assert_eq!(lines(&model.graph.node[..3]), ["v0 = Neg(a)", "abs = Abs(v0)", "v1 = Neg(abs)"]);
     }
 }

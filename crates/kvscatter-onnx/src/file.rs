@@ -141,12 +141,13 @@ mod tests {
     use std::path::Path;
 
     use super::{FileError, read, read_exactly};
+    use crate::support::assert_refused;
 
     #[test]
     fn a_file_that_shrinks_while_it_is_read() {
         assert_eq!(read_exactly([1, 2, 3].as_slice(), 3).unwrap(), [1, 2, 3]);
-        let error = read_exactly([1, 2].as_slice(), 3).unwrap_err();
-        assert!(matches!(error.cause(), Some(FileError::FileShrank { expected: 3, got: 2 })), "{error}");
+        let shrunk = read_exactly([1, 2].as_slice(), 3);
+        assert_refused!(shrunk, FileError::FileShrank { expected: 3, got: 2 });
     }
 
     #[test]
@@ -155,11 +156,9 @@ mod tests {
         let file = folder.path().join("file");
         std::fs::write(&file, b"1234").unwrap();
         assert_eq!(read(&file, 4).unwrap(), b"1234");
-        let error = read(&file, 3).unwrap_err();
-        assert!(matches!(error.cause(), Some(FileError::FileTooLarge { size: 4, limit: 3 })), "{error}");
+        assert_refused!(read(&file, 3), FileError::FileTooLarge { size: 4, limit: 3 });
         for path in [folder.path(), Path::new("/dev/zero")] {
-            let error = read(path, 4).unwrap_err();
-            assert!(matches!(error.cause(), Some(FileError::NotRegularFile)), "{error}");
+            assert_refused!(read(path, 4), FileError::NotRegularFile);
         }
         let error = read(&folder.path().join("absent"), 4).unwrap_err();
         assert_eq!(error.kind(), "io", "{error}");

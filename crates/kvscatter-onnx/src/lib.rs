@@ -116,7 +116,7 @@ extern crate self as kvscatter_onnx;
 /// The helpers of the integration tests.
 #[cfg(test)]
 #[path = "../tests/onnx/support.rs"]
-#[expect(dead_code, unused_imports, unused_macros, reason = "a unit test uses a part")]
+#[expect(dead_code, reason = "a unit test uses a part")]
 pub(crate) mod support;
 
 pub use declared::hazards_beside;

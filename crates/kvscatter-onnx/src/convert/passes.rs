@@ -164,7 +164,7 @@ mod tests {
     use crate::decoder::Decoder;
     use crate::edit::Origins;
     use crate::proto::FunctionProto;
-    use crate::support::{self, Nodes, load, parsed};
+    use crate::support::{self, function, load, parsed};
     use crate::{OnnxError, opset};
 
     /// The nodes of a function have other numbers.
@@ -172,13 +172,8 @@ mod tests {
     fn an_operator_of_a_function_is_named_if_it_cannot_be_raised() {
         let mut model = load("optimum-llama");
         model.proto_mut().functions.push(FunctionProto {
-            name: Some("Inner".to_owned()),
-            domain: Some("local".to_owned()),
-            input: vec!["x".to_owned()],
-            output: vec!["y".to_owned()],
-            node: Nodes::parse("a = Neg(x); y, mask = Dropout(a)").nodes,
             opset_import: vec![support::opset("", 11)],
-            ..FunctionProto::default()
+            ..function("Inner(x) -> y", "a = Neg(x); y, mask = Dropout(a)")
         });
         let error = run(&model, ConvertOptions::new(16), &PASSES).err().unwrap();
         assert!(matches!(&error, OnnxError::InNode { node, .. } if node.op_type == "Dropout"), "{error}");

@@ -178,38 +178,8 @@ pub(crate) fn to_float(count: usize) -> f64 {
 mod tests {
     use kvscatter::ElementType;
 
-    use super::{Uncomputed, cast, decode, round};
+    use super::decode;
     use crate::fold::Values;
-
-    #[test]
-    fn floats_round_to_their_type_and_overflow_to_infinity() {
-        let least_half = -65504.0;
-        assert_eq!(round(ElementType::Float16, least_half), least_half);
-        assert_eq!(round(ElementType::Float16, least_half * 2.0), f64::NEG_INFINITY);
-        assert_eq!(round(ElementType::Float16, f64::from(f32::MIN)), f64::NEG_INFINITY);
-        assert_eq!(round(ElementType::Float32, -3.402_823_5e38), f64::from(f32::MIN));
-        assert_eq!(round(ElementType::Float32, -1e39), f64::NEG_INFINITY);
-        assert_eq!(round(ElementType::BFloat16, 1.0 + 1.0 / 256.0), 1.0);
-        assert_eq!(round(ElementType::Float32, 0.1), 0.100_000_001_490_116_12);
-        assert!(round(ElementType::Float16, f64::NAN).is_nan());
-    }
-
-    #[test]
-    fn integers_wrap_and_floats_truncate() {
-        let ints = |values: &[i64]| Values::Ints(values.to_vec());
-        let to = |values: Values, element| cast(&values, element).unwrap();
-        assert_eq!(to(ints(&[i64::MAX, i64::MIN, 1 << 31]), ElementType::Int32), ints(&[-1, 0, -1 << 31]));
-        assert_eq!(to(ints(&[-1, 300]), ElementType::UInt8), ints(&[255, 44]));
-        assert_eq!(to(Values::Floats(vec![-1.9, 1.9, -0.0]), ElementType::Int64), ints(&[-1, 1, 0]));
-        assert_eq!(to(ints(&[70000]), ElementType::Float16), Values::Floats(vec![f64::INFINITY]));
-        for value in [f64::NAN, f64::INFINITY, 9.3e18, -9.3e18] {
-            assert!(cast(&Values::Floats(vec![value]), ElementType::Int64).is_err(), "{value}");
-        }
-        assert!(cast(&Values::Floats(vec![128.0]), ElementType::Int8).is_err());
-        assert!(cast(&ints(&[-1]), ElementType::UInt64).is_err());
-        let unknown = cast(&ints(&[1]), ElementType::Float8E5M2).unwrap_err();
-        assert!(matches!(unknown, Uncomputed::Unknown), "{unknown:?}");
-    }
 
     #[test]
     fn four_bit_integers_are_two_to_a_byte() {

@@ -8,9 +8,7 @@ use proptest::sample::select;
 use super::number::{fit, int_to_float};
 use super::values::NumberKind;
 use super::{Fold, Value, Values};
-use crate::Graph;
-use crate::proto::attribute_proto::AttributeType;
-use crate::proto::{AttributeProto, GraphProto, ModelProto, NodeProto, ValueInfoProto};
+use crate::support::{opset, parsed};
 
 const OPERATORS: &str = "Shape Size Identity Dropout Constant ConstantOfShape Reshape Flatten Squeeze Unsqueeze \
     Range EyeLike Transpose Expand Tile Concat Split Slice Pad Trilu Gather GatherElements GatherND \
@@ -39,45 +37,32 @@ proptest! {
         version in select(vec![11, 24]),
         microsoft in any::<bool>(),
     ) {
-        let name = |(index, input): (usize, &Option<Value>)| input.as_ref().map_or(String::new(), |_| format!("x{index}"));
-        let names: Vec<String> = inputs.iter().enumerate().map(name).collect();
+        let reads = inputs.iter().enumerate();
+        let reads = reads.map(|(at, input)| if input.is_some() { format!("x{at}") } else { "_".to_owned() });
+        let reads = reads.collect::<Vec<_>>().join(", ");
+        let makes = (0..outputs).map(|at| format!("y{at}")).collect::<Vec<_>>().join(", ");
         let domain = if microsoft { "com.microsoft" } else { "" };
-        let node = NodeProto {
-            op_type: Some(op_type.to_owned()),
-            domain: Some(domain.to_owned()),
-            input: names.clone(),
-            output: (0..outputs).map(|index| format!("y{index}")).collect(),
-            attribute: attributes,
-            ..Default::default()
-        };
-        let info = |name: &String| ValueInfoProto::new(name);
-        let graph = GraphProto {
-            input: names.iter().filter(|name| !name.is_empty()).map(info).collect(),
-            node: vec![node],
-            ..Default::default()
-        };
-        let model = ModelProto::new(12, &[(domain, version)], graph);
-        let graph = Graph::new(&model).unwrap();
-        let mut fold = Fold::new(&graph, None);
-        for (name, input) in names.iter().zip(&inputs) {
-            if let Some(input) = input {
-                fold.set(name, input.clone()).unwrap();
+        let node = format!("{makes} = {op_type}@{domain}({reads}) {{{}}}", attributes.join(", "));
+        let declared: String = (0..inputs.len()).map(|at| format!("x{at}: float[]")).collect();
+        let mut model = parsed(&declared, &node, "");
+        model.proto_mut().opset_import = vec![opset(domain, version)];
+        let graph = model.graph().unwrap();
+        let fold = || {
+            let mut fold = Fold::new(&graph, None);
+            for (at, input) in inputs.iter().enumerate().filter_map(|(at, input)| Some((at, input.clone()?))) {
+                fold.set(&format!("x{at}"), input).unwrap();
             }
-        }
+            fold
+        };
+        let mut values = fold();
         for index in 0..outputs {
             let name = format!("y{index}");
-            if let Ok(value) = fold.value(&name) {
+            if let Ok(value) = values.value(&name) {
                 agrees(value);
-                let shape = value.shape.clone();
                 // If only the shape is evaluated, it is the same, unless it depends on elements that are not
                 // computed for a shape.
-                let mut shapes = Fold::new(&graph, None);
-                for (name, input) in names.iter().zip(&inputs) {
-                    if let Some(input) = input {
-                        shapes.set(name, input.clone()).unwrap();
-                    }
-                }
-                prop_assert_eq!(shapes.shape(&name).unwrap(), shape.as_slice());
+                let mut shapes = fold();
+                prop_assert_eq!(shapes.shape(&name).unwrap(), value.shape.as_slice());
             }
         }
     }
@@ -121,29 +106,20 @@ fn value() -> impl Strategy<Value = Value> {
     )
 }
 
-fn attribute() -> impl Strategy<Value = AttributeProto> {
+/// Returns the text of an attribute.
+fn attribute() -> impl Strategy<Value = String> {
     let text =
         select(vec!["none", "tanh", "edge", "reflect", "wrap", "constant", "add", "ij,jk->ik", "i,i", ".."]);
-    let kinds = (number(), vec(number(), 0..4), text, 0..4_u8);
-    (select(ATTRIBUTES.split_whitespace().collect::<Vec<_>>()), kinds).prop_map(
-        |(name, (int, ints, text, kind))| {
-            let mut attribute = AttributeProto { name: Some(name.to_owned()), ..Default::default() };
-            let kind = match name {
-                "mode" | "reduction" | "approximate" | "equation" => 2,
-                "axes" | "perm" | "value_ints" | "split" | "starts" | "ends" | "pads" | "shape" => 1,
-                "alpha" => 3,
-                _ if kind > 0 => 0,
-                _ => 1,
-            };
-            attribute.r#type = Some(match kind {
-                0 => AttributeType::INT,
-                1 => AttributeType::INTS,
-                2 => AttributeType::STRING,
-                _ => AttributeType::FLOAT,
-            });
-            (attribute.i, attribute.ints) = (Some(int), ints);
-            (attribute.s, attribute.f) = (Some(text.as_bytes().to_vec()), Some(f32::MIN));
-            attribute
+    let values = (number(), vec(number(), 0..4), text, 0..4_u8);
+    (select(ATTRIBUTES.split_whitespace().collect::<Vec<_>>()), values).prop_map(
+        |(name, (int, ints, text, kind))| match name {
+            "mode" | "reduction" | "approximate" | "equation" => format!("{name}=\"{text}\""),
+            "axes" | "perm" | "value_ints" | "split" | "starts" | "ends" | "pads" | "shape" => {
+                format!("{name}={ints:?}")
+            }
+            "alpha" => format!("{name}={:?}", f32::MIN),
+            _ if kind > 0 => format!("{name}={int}"),
+            _ => format!("{name}={ints:?}"),
         },
     )
 }

@@ -133,26 +133,3 @@ pub(crate) fn above_diagonal(position: usize, rows: usize, columns: usize) -> Op
 pub(crate) fn signed(size: usize) -> i64 {
     i64::try_from(size).unwrap_or(i64::MAX)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::{broadcast, spread, strides, walk};
-
-    #[test]
-    fn views_are_walked_in_row_major_order() {
-        assert_eq!(strides(&[2, 3, 4]), [12, 4, 1]);
-        assert_eq!(strides(&[2, 0, 4]), [4, 4, 1]);
-        assert_eq!(walk(&[3, 2], 0, &[1, 3]), [0, 3, 1, 4, 2, 5]);
-        assert_eq!(walk(&[3], 2, &[-1]), [2, 1, 0]);
-        assert_eq!(walk(&[], 7, &[]), [7]);
-        assert_eq!(walk(&[1 << 40, 0], 0, &[0, 0]), [0; 0]);
-    }
-
-    #[test]
-    fn shapes_broadcast_from_the_right() {
-        assert_eq!(broadcast(&[2, 1, 3], &[4, 1]).unwrap(), [2, 4, 3]);
-        assert_eq!(broadcast(&[0], &[1]).unwrap(), [0]);
-        assert!(broadcast(&[2], &[3]).is_err());
-        assert_eq!(spread(&[2, 1], &[2, 2, 3]).collect::<Vec<_>>(), [0, 0, 0, 1, 1, 1, 0, 0, 0, 1, 1, 1]);
-    }
-}

@@ -1,11 +1,10 @@
 //! Tests on real exports with inputs like those of the conversion.
 
-use std::rc::Rc;
-
 use kvscatter::ElementType;
 
 use super::{Fold, FoldError, Value, Values};
-use crate::support::{load, parsed, testdata};
+use crate::proto::FunctionProto;
+use crate::support::{assert_refused, function, int, load, parsed, testdata};
 use crate::test_dir::TestCase;
 use crate::{EvalError, ExternalError, Graph, GraphError, Model, OnnxError, test_dir};
 
@@ -13,35 +12,22 @@ const BATCH: usize = 2;
 const PAST: usize = 7;
 const NEW: usize = 3;
 
-/// Creates a probe of two samples with seven positions in the past and three new ones. The second sample has
-/// two positions of padding on the left.
-fn probe<'m>(graph: &Graph<'m>, external: Option<&Rc<crate::ExternalData>>) -> Fold<'m> {
-    let mut fold = Fold::new(graph, external);
-    let ints =
-        |shape: [usize; 2], values| Value::new(ElementType::Int64, shape.to_vec(), Some(values)).unwrap();
+/// Creates a probe of two samples with seven positions in the past and three new ones.
+fn probe<'m>(graph: &Graph<'m>) -> Fold<'m> {
+    let mut fold = Fold::new(graph, None);
+    let ints = |shape: [usize; 2], ints| {
+        Value::new(ElementType::Int64, shape.to_vec(), Some(Values::Ints(ints))).unwrap()
+    };
     for input in graph.inputs().unwrap() {
         let value = match input.name {
-            "attention_mask" => {
-                let mut mask = vec![1; BATCH * (PAST + NEW)];
-                mask[PAST + NEW..][..2].fill(0);
-                ints([BATCH, PAST + NEW], Values::Ints(mask))
-            }
-            "position_ids" => ints([BATCH, NEW], Values::Ints(vec![7, 8, 9, 5, 6, 7])),
+            "attention_mask" => ints([BATCH, PAST + NEW], vec![1; BATCH * (PAST + NEW)]),
+            "position_ids" => ints([BATCH, NEW], vec![7, 8, 9, 7, 8, 9]),
             "input_ids" => Value::shaped(ElementType::Int64, vec![BATCH, NEW]).unwrap(),
             _ => Value::shaped(input.element, vec![BATCH, 2, PAST, 16]).unwrap(),
         };
         fold.set(input.name, value).unwrap();
     }
     fold
-}
-
-/// Returns the values that nodes of this operator read at this input.
-fn inputs_of<'m>(graph: &Graph<'m>, op_type: &str, slot: usize) -> Vec<&'m str> {
-    graph.nodes().iter().filter(|node| node.is(op_type)).filter_map(|node| node.input(slot)).collect()
-}
-
-fn maker<'g, 'm>(graph: &'g Graph<'m>, value: &str) -> &'g crate::Node<'m> {
-    graph.nodes().iter().find(|node| node.proto().output.iter().any(|output| output == value)).unwrap()
 }
 
 /// Evaluates ONNX's own tests of `Attention` with a mask, a length, causality and grouped heads.
@@ -71,60 +57,11 @@ fn attention_is_computed_as_onnx_defines_it() {
 }
 
 #[test]
-fn an_additive_mask_is_known_to_the_last_bit() {
-    let model = load("optimum-llama");
-    let graph = model.graph().unwrap();
-    let mut fold = probe(&graph, None);
-    let scores = inputs_of(&graph, "Softmax", 0);
-    assert_eq!(scores.len(), 2);
-    for sum in scores {
-        let add = maker(&graph, sum);
-        assert!(add.is("Add"));
-        let mask = fold.value(add.input(1).unwrap()).unwrap();
-        assert_eq!((mask.element, mask.shape.as_slice()), (ElementType::Float32, &[2, 1, 3, 10][..]));
-        let drawn: String = mask
-            .as_floats()
-            .unwrap()
-            .iter()
-            .map(|&value| match value {
-                0.0 => '.',
-                f64::NEG_INFINITY => '#',
-                other => panic!("{other}"),
-            })
-            .collect();
-        let expected = "........##".to_owned()
-            + ".........#"
-            + ".........."
-            + "##......##"
-            + "##.......#"
-            + "##........";
-        assert_eq!(drawn, expected);
-        assert_eq!(fold.shape(sum).unwrap(), [2, 4, 3, 10]);
-    }
-}
-
-#[test]
-fn a_boolean_mask_is_known() {
-    let model = load("mobius-llama-dynamic");
-    let graph = model.graph().unwrap();
-    let mut fold = probe(&graph, None);
-    let masks = inputs_of(&graph, "Attention", 3);
-    assert_eq!(masks.len(), 2);
-    for name in masks {
-        let mask = fold.value(name).unwrap();
-        assert_eq!((mask.element, mask.shape.as_slice()), (ElementType::Bool, &[2, 1, 3, 10][..]));
-        let row = |first: bool| [[first; 2].as_slice(), &[true; 8]].concat();
-        let expected = [row(true), row(true), row(true), row(false), row(false), row(false)].concat();
-        assert_eq!(mask.as_bools().unwrap(), expected);
-    }
-}
-
-#[test]
 fn every_shape_of_a_decoder_is_known() {
     for (name, values) in [("optimum-llama", 625), ("mobius-llama-dynamic", 59)] {
         let model = load(name);
         let graph = model.graph().unwrap();
-        let mut fold = probe(&graph, None);
+        let mut fold = probe(&graph);
         let mut count = 0;
         for output in graph.nodes().iter().flat_map(|node| &node.proto().output) {
             fold.shape(output).unwrap();
@@ -144,7 +81,7 @@ fn every_shape_of_a_decoder_is_known() {
 fn inputs_of_experts_are_open_and_their_joint_output_is_known() {
     let model = load("decoders/optimum-0.1-qwen3-moe");
     let graph = model.graph().unwrap();
-    let mut fold = probe(&graph, None);
+    let mut fold = probe(&graph);
     for input in graph.inputs().unwrap().iter().filter(|input| input.name.starts_with("past")) {
         fold.set(input.name, Value::shaped(input.element, vec![BATCH, 2, PAST, 8]).unwrap()).unwrap();
     }
@@ -189,13 +126,10 @@ fn weights_are_not_read_for_shapes() {
     // All weights of this model are in another file, and the test does not give its folder.
     let model = load("mobius-llama-dynamic");
     let graph = model.graph().unwrap();
-    let mut fold = probe(&graph, None);
+    let mut fold = probe(&graph);
     assert_eq!(fold.shape("logits").unwrap(), [2, 3, 256]);
     assert_eq!(fold.value("logits").unwrap().data, None);
-    assert!(matches!(
-        fold.value("model.rotary_emb.cos_cache").unwrap_err().cause(),
-        Some(ExternalError::WithoutFolder { .. })
-    ));
+    assert_refused!(fold.value("model.rotary_emb.cos_cache"), ExternalError::WithoutFolder { .. });
 }
 
 #[test]
@@ -203,10 +137,9 @@ fn set_values_cut_the_graph() {
     let model = load("optimum-llama");
     let graph = model.graph().unwrap();
     let mut fold = Fold::new(&graph, None);
-    let error = fold.value("/model/Gather_output_0").unwrap_err();
-    assert!(
-        matches!(error.cause(), Some(EvalError::InputMissing { name }) if name == "past_key_values.0.key"),
-        "{error}"
+    assert_refused!(
+        fold.value("/model/Gather_output_0"),
+        EvalError::InputMissing { name } if name == "past_key_values.0.key"
     );
     let ints = |values: Vec<i64>| Value::new(ElementType::Int64, vec![], Some(Values::Ints(values))).unwrap();
     fold.set("/model/Gather_output_0", ints(vec![4])).unwrap();
@@ -214,122 +147,87 @@ fn set_values_cut_the_graph() {
     assert_eq!(fold.value("/model/Range_output_0").unwrap().as_ints().unwrap(), [4, 5]);
     fold.set("/model/Gather_output_0", ints(vec![9])).unwrap();
     assert_eq!(fold.value("/model/Range_output_0").unwrap().as_ints().unwrap(), [9, 10]);
-    let error = fold.value("nothing").unwrap_err();
-    assert!(matches!(error.cause(), Some(GraphError::ValueMissing { name }) if name == "nothing"), "{error}");
+    assert_refused!(fold.value("nothing"), GraphError::ValueMissing { name } if name == "nothing");
     let mismatched = Value { element: ElementType::Int64, shape: vec![2], data: Some(Values::Ints(vec![1])) };
-    let error = fold.set("input_ids", mismatched).unwrap_err();
-    assert!(matches!(error.cause(), Some(FoldError::Values { got: 1, .. })), "{error}");
+    assert_refused!(fold.set("input_ids", mismatched), FoldError::Values { got: 1, .. });
 }
 
-/// Tests graphs that call functions. Each function has one node by default.
-mod functions {
-    use kvscatter::ElementType;
+/// Creates a model that calls functions of the domain `local`.
+fn calling(call: &str, functions: Vec<FunctionProto>) -> Model {
+    let mut model = parsed("x: float[n]", call, "");
+    model.proto_mut().functions = functions;
+    model
+}
 
-    use super::{Fold, FoldError, Value, Values};
-    use crate::proto::FunctionProto;
-    use crate::support::{Nodes, int, opset, parsed};
-    use crate::{GraphError, Model, OnnxError};
+fn evaluate(model: &Model, x: Value) -> Result<Value, OnnxError> {
+    let graph = model.graph()?;
+    let mut fold = Fold::new(&graph, None);
+    fold.set("x", x)?;
+    fold.value("y").cloned()
+}
 
-    /// Creates a function of a signature such as `F(a, b) -> c`.
-    fn function(signature: &str, body: &str) -> FunctionProto {
-        let (name, rest) = signature.split_once('(').unwrap();
-        let (inputs, outputs) = rest.split_once(") -> ").unwrap();
-        let names = |list: &str| list.split(", ").map(str::to_owned).collect();
-        FunctionProto {
-            domain: Some("own".to_owned()),
-            name: Some(name.to_owned()),
-            input: names(inputs),
-            output: names(outputs),
-            node: Nodes::parse(body).nodes,
-            opset_import: vec![opset("", 24), opset("own", 1)],
-            ..FunctionProto::default()
-        }
-    }
+#[test]
+fn attributes_come_from_the_call_or_are_defaults() {
+    let x = || Value::shaped(ElementType::Float32, vec![2, 3, 4]).unwrap();
+    let mut flat = function("Flat(a) -> b", "b = Flatten(a) {axis=$where}");
+    let shape =
+        |call: &str, flat: &FunctionProto| evaluate(&calling(call, vec![flat.clone()]), x()).unwrap().shape;
+    // Neither the call nor the function gives the attribute, so the default of the operator applies: 1.
+    assert_eq!(shape("y = Flat@local(x)", &flat), [2, 12]);
+    flat.attribute_proto = vec![int("where", 2)];
+    assert_eq!(shape("y = Flat@local(x)", &flat), [6, 4]);
+    assert_eq!(shape("y = Flat@local(x) {where=3}", &flat), [24, 1]);
+}
 
-    /// Creates a model that calls functions of its domain `own`.
-    fn model(call: &str, functions: Vec<FunctionProto>) -> Model {
-        let mut model = parsed("x: float[n]", call, "");
-        model.proto_mut().functions = functions;
-        model
-    }
+#[test]
+fn a_body_computes_with_shapes_of_unknown_inputs() {
+    let inner = function("Rows(a) -> b", "b = Neg(Shape(a))");
+    let outer = function("Outer(a, left_out) -> b", "b = Rows@local(a)");
+    let model = calling("y = Outer@local(x)", vec![inner, outer]);
+    let got = evaluate(&model, Value::shaped(ElementType::Float32, vec![5, 3]).unwrap()).unwrap();
+    assert_eq!(got.data, Some(Values::Ints(vec![-5, -3])));
+}
 
-    fn evaluate(model: &Model, x: Value) -> Result<Value, OnnxError> {
-        let graph = model.graph()?;
-        let mut fold = Fold::new(&graph, None);
-        fold.set("x", x)?;
-        fold.value("y").cloned()
-    }
+#[test]
+fn an_open_value_inside_a_function_is_one_output_of_it() {
+    let both = function("Both(a) -> b, c", "b = NonZero(a); c = Neg(a)");
+    let model = calling("open, y = Both@local(x)", vec![both]);
+    let graph = model.graph().unwrap();
+    let mut fold = Fold::new(&graph, None);
+    fold.set("x", Value::shaped(ElementType::Float32, vec![5, 3]).unwrap()).unwrap();
+    assert_eq!(fold.shape("y").unwrap(), [5, 3]);
+    assert!(fold.known("open").unwrap().is_none());
+    let OnnxError::InNode { node, cause } = fold.value("open").unwrap_err() else { panic!() };
+    assert_eq!(node.op_type, "Both");
+    let OnnxError::InNode { node, .. } = *cause else { panic!("{cause}") };
+    assert_eq!(node.op_type, "NonZero");
+}
 
-    #[test]
-    fn attributes_come_from_the_call_or_are_defaults() {
-        let x = || Value::shaped(ElementType::Float32, vec![2, 3, 4]).unwrap();
-        let mut flat = function("Flat(a) -> b", "b = Flatten(a) {axis=$where}");
-        let shape =
-            |call: &str, flat: &FunctionProto| evaluate(&model(call, vec![flat.clone()]), x()).unwrap().shape;
-        // Neither the call nor the function gives the attribute, so the default of the operator applies: 1.
-        assert_eq!(shape("y = Flat@own(x)", &flat), [2, 12]);
-        flat.attribute_proto = vec![int("where", 2)];
-        assert_eq!(shape("y = Flat@own(x)", &flat), [6, 4]);
-        assert_eq!(shape("y = Flat@own(x) {where=3}", &flat), [24, 1]);
-    }
+#[test]
+fn bodies_that_are_not_well_formed_are_refused() {
+    let x = || Value::shaped(ElementType::Float32, vec![1]).unwrap();
+    let called = |body: &str| evaluate(&calling("y = F@local(x)", vec![function("F(a) -> b", body)]), x());
+    assert_refused!(called("b = F@local(a)"), FoldError::TooDeep { limit: 16 });
+    assert_refused!(called("c = Neg(b); b = Neg(c)"), GraphError::ValueMissing { name } if name == "b");
+    assert_refused!(called("a = Neg(a)"), GraphError::DuplicateName { name } if name == "a");
+    assert_refused!(called("c = Neg(a)"), GraphError::ValueMissing { name } if name == "b");
+    assert_refused!(called("b = Mystery(a)"), FoldError::NoRule);
+    assert!(called("b = Mystery(a)").unwrap_err().to_string().contains("Mystery"));
+}
 
-    #[test]
-    fn a_body_computes_with_shapes_of_unknown_inputs() {
-        let inner = function("Rows(a) -> b", "b = Neg(Shape(a))");
-        let outer = function("Outer(a, left_out) -> b", "b = Rows@own(a)");
-        let model = model("y = Outer@own(x)", vec![inner, outer]);
-        let got = evaluate(&model, Value::shaped(ElementType::Float32, vec![5, 3]).unwrap()).unwrap();
-        assert_eq!(got.data, Some(Values::Ints(vec![-5, -3])));
-    }
-
-    #[test]
-    fn an_open_value_inside_a_function_is_one_output_of_it() {
-        let both = function("Both(a) -> b, c", "b = NonZero(a); c = Neg(a)");
-        let model = model("open, y = Both@own(x)", vec![both]);
-        let graph = model.graph().unwrap();
-        let mut fold = Fold::new(&graph, None);
-        fold.set("x", Value::shaped(ElementType::Float32, vec![5, 3]).unwrap()).unwrap();
-        assert_eq!(fold.shape("y").unwrap(), [5, 3]);
-        assert!(fold.known("open").unwrap().is_none());
-        let OnnxError::InNode { node, cause } = fold.value("open").unwrap_err() else { panic!() };
-        assert_eq!(node.op_type, "Both");
-        let OnnxError::InNode { node, .. } = *cause else { panic!("{cause}") };
-        assert_eq!(node.op_type, "NonZero");
-    }
-
-    #[test]
-    fn bodies_that_are_not_well_formed_are_refused() {
-        let x = || Value::shaped(ElementType::Float32, vec![1]).unwrap();
-        let refused = |body: &str| {
-            evaluate(&model("y = F@own(x)", vec![function("F(a) -> b", body)]), x()).unwrap_err()
+/// The work is in the values, or in the number of calls.
+#[test]
+fn functions_that_multiply_are_stopped() {
+    for (calls, levels, elements) in [(2, 15, 1), (200, 4, 1 << 18)] {
+        let level = |depth: usize| {
+            let next = depth + 1;
+            let nested = (0..calls).fold("a".to_owned(), |value, _| format!("F{next}@local({value})"));
+            function(&format!("F{depth}(a) -> b"), &format!("b = {nested}"))
         };
-        let error = refused("b = F@own(a)");
-        assert!(matches!(error.cause(), Some(FoldError::TooDeep { limit: 16 })), "{error}");
-        let error = refused("c = Neg(b); b = Neg(c)");
-        assert!(matches!(error.cause(), Some(GraphError::ValueMissing { name }) if name == "b"), "{error}");
-        let error = refused("a = Neg(a)");
-        assert!(matches!(error.cause(), Some(GraphError::DuplicateName { name }) if name == "a"), "{error}");
-        let error = refused("c = Neg(a)");
-        assert!(matches!(error.cause(), Some(GraphError::ValueMissing { name }) if name == "b"), "{error}");
-        let error = refused("b = Mystery(a)");
-        assert!(matches!(error.cause(), Some(FoldError::NoRule)), "{error}");
-        assert!(error.to_string().contains("Mystery"), "{error}");
-    }
-
-    /// The work is in the values, or in the number of calls.
-    #[test]
-    fn functions_that_multiply_are_stopped() {
-        for (calls, levels, elements) in [(2, 15, 1), (200, 4, 1 << 18)] {
-            let level = |depth: usize| {
-                let next = depth + 1;
-                let nested = (0..calls).fold("a".to_owned(), |value, _| format!("F{next}@own({value})"));
-                function(&format!("F{depth}(a) -> b"), &format!("b = {nested}"))
-            };
-            let mut functions: Vec<_> = (0..levels).map(level).collect();
-            functions.push(function(&format!("F{levels}(a) -> b"), "b = Neg(a)"));
-            let model = model("y = F0@own(x)", functions);
-            let error = evaluate(&model, Value::ints(vec![1; elements]).unwrap()).unwrap_err();
-            assert!(matches!(error.cause(), Some(FoldError::TooMuch { .. })), "{error}");
-        }
+        let mut functions: Vec<_> = (0..levels).map(level).collect();
+        functions.push(function(&format!("F{levels}(a) -> b"), "b = Neg(a)"));
+        let model = calling("y = F0@local(x)", functions);
+        let value = evaluate(&model, Value::ints(vec![1; elements]).unwrap());
+        assert_refused!(value, FoldError::TooMuch { .. });
     }
 }

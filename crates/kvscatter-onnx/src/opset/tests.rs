@@ -2,38 +2,13 @@
 
 use super::upgrade;
 use crate::GraphError;
-use crate::proto::attribute_proto::AttributeType;
-use crate::proto::{AttributeProto, FunctionProto, ModelProto, NodeProto};
-use crate::support::{Nodes, opset, parsed};
+use crate::proto::{FunctionProto, ModelProto};
+use crate::support::{assert_refused, function, lines, opset, parsed};
 
 fn model(version: i64, nodes: &str) -> ModelProto {
     let mut model = parsed("", nodes, "").proto().clone();
     model.opset_import[0].version = Some(version);
     model
-}
-
-/// Returns a node as the text from which it could be parsed.
-fn line(node: &NodeProto) -> String {
-    let attributes: Vec<_> = node.attribute.iter().map(attribute).collect();
-    let op_type = node.op_type.as_deref().unwrap();
-    let attributes =
-        if attributes.is_empty() { String::new() } else { format!(" {{{}}}", attributes.join(", ")) };
-    let inputs: Vec<_> = node.input.iter().map(|name| if name.is_empty() { "_" } else { name }).collect();
-    format!("{} = {op_type}({}){attributes}", node.output.join(", "), inputs.join(", "))
-}
-
-fn attribute(attribute: &AttributeProto) -> String {
-    let value = match attribute.r#type.unwrap() {
-        AttributeType::INT => attribute.i.unwrap().to_string(),
-        AttributeType::INTS => format!("{:?}", attribute.ints),
-        AttributeType::STRING => String::from_utf8(attribute.s.clone().unwrap()).unwrap(),
-        other => panic!("{other:?}"),
-    };
-    format!("{}={value}", attribute.name.as_deref().unwrap())
-}
-
-fn lines(nodes: &[NodeProto]) -> Vec<String> {
-    nodes.iter().map(line).collect()
 }
 
 fn upgraded(version: i64, node: &str) -> Vec<String> {
@@ -113,9 +88,9 @@ fn softmax_was_over_all_axes_from_one_on() {
 
 #[test]
 fn a_node_without_an_equivalent_is_refused_with_its_versions() {
-    let refused = |version, node: &str| upgrade(&mut model(version, node), 24).unwrap_err();
+    let upgraded = |version, node: &str| upgrade(&mut model(version, node), 24);
     assert_eq!(
-        refused(13, "y = BatchNormalization(x)").to_string(),
+        upgraded(13, "y = BatchNormalization(x)").unwrap_err().to_string(),
         "node 0 \"ny\" (BatchNormalization, domain ai.onnx, version 13): the operator changed between \
          versions 13 and 24 of its set: it is not rewritten, because decoders do not have it"
     );
@@ -129,7 +104,7 @@ fn a_node_without_an_equivalent_is_refused_with_its_versions() {
         (21, "y = AveragePool(x)"),
         (21, "y = MaxPool(x)"),
     ] {
-        let refused = refused(version, node).to_string();
+        let refused = upgraded(version, node).unwrap_err().to_string();
         assert!(refused.contains(&format!("changed between versions {version} and 24")), "{refused}");
     }
     for (version, op_type) in [
@@ -140,11 +115,9 @@ fn a_node_without_an_equivalent_is_refused_with_its_versions() {
         (22, "Attention"),
         (17, "Frob"),
     ] {
-        let error = refused(version, &format!("y = {op_type}(x)"));
-        assert!(matches!(error.cause(), Some(GraphError::OperatorUnknown { .. })), "{error}");
+        assert_refused!(upgraded(version, &format!("y = {op_type}(x)")), GraphError::OperatorUnknown { .. });
     }
-    let error = refused(10, "y = Relu(x)");
-    assert!(matches!(error.cause(), Some(GraphError::OpsetTooOld { version: 10, min: 11 })), "{error}");
+    assert_refused!(upgraded(10, "y = Relu(x)"), GraphError::OpsetTooOld { version: 10, min: 11 });
 }
 
 #[test]
@@ -155,15 +128,12 @@ fn newer_sets_and_functions_of_the_model() {
 
     let mut called = model(11, "y = Squeeze(x) {axes=[0]}");
     called.functions = vec![FunctionProto {
-        name: Some("Squeeze".to_owned()),
-        input: vec!["constant".to_owned()],
-        output: vec!["y".to_owned()],
-        node: Nodes::parse("y = Unsqueeze(constant) {axes=[1]}").nodes,
+        domain: None,
         opset_import: vec![opset("", 12)],
-        ..FunctionProto::default()
+        ..function("Squeeze(constant) -> y", "y = Unsqueeze(constant) {axes=[1]}")
     }];
     upgrade(&mut called, 24).unwrap();
-    assert_eq!(line(&called.graph.node[0]), "y = Squeeze(x) {axes=[0]}", "the model's own, not the operator");
+    assert_eq!(lines(&called.graph.node), ["y = Squeeze(x) {axes=[0]}"], "the model's own, not the operator");
     assert_eq!(
         lines(&called.functions[0].node),
         ["constant_1 = Constant() {value_ints=[1]}", "y = Unsqueeze(constant, constant_1)"]

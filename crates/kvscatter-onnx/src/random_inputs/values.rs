@@ -107,20 +107,3 @@ fn each<const N: usize>(bytes: &mut [u8], change: impl Fn([u8; N]) -> [u8; N]) {
 fn narrow<const N: usize>(bits: u64) -> [u8; N] {
     bits.to_le_bytes().first_chunk().copied().unwrap_or([0; N])
 }
-
-#[cfg(test)]
-mod tests {
-    use super::Float;
-    use kvscatter::ElementType;
-
-    #[test]
-    fn floats_are_tame() {
-        let float = Float::from_element(ElementType::Float32).unwrap();
-        for bits in [0, u32::MAX, 0x7F80_0000, 0x8000_0001, 0x1234_5678, 0xFF80_0001] {
-            let value = f32::from_bits(u32::try_from(float.tamed(u64::from(bits))).unwrap());
-            assert!((0.25..4.0).contains(&value.abs()), "{value}");
-            assert_eq!((value * 32.0).fract(), 0.0, "{value}");
-            assert_eq!(value.is_sign_negative(), bits >> 31 == 1);
-        }
-    }
-}

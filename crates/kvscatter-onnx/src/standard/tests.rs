@@ -1,6 +1,6 @@
 //! Proves every form of every operator, and that a form with a fault is not proved.
+#![expect(clippy::arithmetic_side_effects, reason = "the numbers are small")]
 
-#[expect(clippy::arithmetic_side_effects, reason = "the numbers are small")]
 mod shared;
 
 use kvscatter::ElementType;
@@ -14,6 +14,7 @@ use crate::edit::NewNode;
 use crate::fold::{Value, Values};
 use crate::names::Names;
 use crate::proto::NodeProto;
+use crate::support::node;
 use crate::{Graph, Node, OnnxError};
 
 /// A node and what is known about its inputs.
@@ -26,36 +27,23 @@ struct Case {
 impl Case {
     /// Creates a node whose inputs have these shapes. An input without a shape is absent.
     fn new(op_type: &str, element: ElementType, shapes: &[&[usize]]) -> Self {
-        let mut case = Self { node: NodeProto::default(), facts: Vec::new() };
-        let inputs: Vec<_> = (0..shapes.len()).map(|slot| format!("in{slot}")).collect();
-        let inputs: Vec<_> = inputs.iter().map(String::as_str).collect();
-        case.node = NewNode::new(op_type, &inputs).outputs(&["out0"]).into_proto(&mut Names::default());
-        case.node.domain = Some(MICROSOFT.to_owned());
-        for (slot, shape) in shapes.iter().enumerate() {
-            case = if shape.is_empty() { case.without(slot) } else { case.input(slot, element, shape, None) };
-        }
-        case
+        let domain = Some(MICROSOFT.to_owned());
+        let case = Self { node: NodeProto { domain, ..node(op_type, &[], "out0") }, facts: Vec::new() };
+        let given = shapes.iter().enumerate().filter(|(_, shape)| !shape.is_empty());
+        given.fold(case, |case, (slot, shape)| case.input(slot, element, shape, None))
     }
 
     fn input(mut self, slot: usize, element: ElementType, shape: &[usize], data: Option<Values>) -> Self {
-        while self.facts.len() <= slot {
-            self.facts.push(None);
-        }
-        while self.node.input.len() <= slot {
-            self.node.input.push(String::new());
-        }
+        let count = self.facts.len().max(slot + 1);
+        self.facts.resize(count, None);
+        self.node.input.resize(count, String::new());
         self.node.input[slot] = format!("in{slot}");
         self.facts[slot] = Some(Value::new(element, shape.to_vec(), data).unwrap());
         self
     }
 
     fn without(mut self, slot: usize) -> Self {
-        if let Some(name) = self.node.input.get_mut(slot) {
-            name.clear();
-        }
-        while self.facts.len() <= slot {
-            self.facts.push(None);
-        }
+        self.node.input[slot].clear();
         self.facts[slot] = None;
         self
     }
@@ -189,7 +177,7 @@ fn grouped(past: usize, is_packed: bool) -> Case {
     let (element, hidden) = (F32, if is_packed { 64 } else { 32 });
     let own: &[usize] = if is_packed { &[] } else { &[2, 2, 16] };
     let cache = [2, 2, past, 8];
-    let [last, total] = [1, 2].map(|new| i64::try_from(past.saturating_add(new)).unwrap());
+    let [last, total] = [1, 2].map(|new| i64::try_from(past + new).unwrap());
     Case::new("GroupQueryAttention", element, &[&[2, 2, hidden], own, own, &cache, &cache])
         .input(5, ElementType::Int32, &[2], int32s(&[last, last]))
         .input(6, ElementType::Int32, &[1], int32s(&[total]))
@@ -221,7 +209,7 @@ fn grouped_queries() {
             let case =
                 rotated(case.clone(), columns).with(|node| node.int("rotary_interleaved", is_interleaved));
             case.check();
-            let [first, second] = [0, 1].map(|token| i64::try_from(past.saturating_add(token)).unwrap());
+            let [first, second] = [0, 1].map(|token| i64::try_from(past + token).unwrap());
             let ids = Values::Ints(vec![first, second, first, second]);
             case.input(9, ElementType::Int64, &[2, 2], Some(ids)).check();
         }
@@ -234,7 +222,7 @@ fn grouped_queries() {
             case.check();
             rotated(case, 4).with(|node| node.float("softcap", 3.0).int("local_window_size", 2)).check();
         }
-        let bias = [2, 1, 2, past.saturating_add(2)];
+        let bias = [2, 1, 2, past + 2];
         case.input(10, F32, &bias, None).with(|node| node.float("softcap", 3.0)).check();
     }
     // Samples of different lengths, as a buffer that past and present share holds them, need the static form.
@@ -306,7 +294,7 @@ macro_rules! with_fault {
 /// What compilers got wrong when they replaced these operators.
 #[test]
 fn faults_are_found() {
-    let grouped_query = |form: StandardForm, case: &Case, what: &str| {
+    let differs = |form: StandardForm, case: &Case, what: &str| {
         let error = case.proved_by(|_| form).unwrap_err();
         let Some(NoStandardForm::Differs { difference, .. }) = error.cause() else {
             panic!("{what}: {error}")
@@ -316,16 +304,16 @@ fn faults_are_found() {
     let case =
         rotated(grouped(5, true), 2).with(|node| node.float("softcap", 3.0).int("local_window_size", 4));
     use group_query::group_query_attention as gqa;
-    grouped_query(with_fault!(gqa, |node| node.int("local_window_size", 5)), &case, "window off by one");
-    grouped_query(with_fault!(gqa, |node| node.int("local_window_size", -1)), &case, "no window");
-    grouped_query(with_fault!(gqa, |node| node.float("softcap", 0.0)), &case, "no cap");
-    grouped_query(with_fault!(gqa, |node| node.int("do_rotary", 0)), &case, "no rotation");
-    grouped_query(with_fault!(gqa, |node| node.int("rotary_interleaved", 1)), &case, "interleaved");
-    grouped_query(with_fault!(gqa, |node| node.float("scale", 1.0)), &case, "scale");
+    differs(with_fault!(gqa, |node| node.int("local_window_size", 5)), &case, "window off by one");
+    differs(with_fault!(gqa, |node| node.int("local_window_size", -1)), &case, "no window");
+    differs(with_fault!(gqa, |node| node.float("softcap", 0.0)), &case, "no cap");
+    differs(with_fault!(gqa, |node| node.int("do_rotary", 0)), &case, "no rotation");
+    differs(with_fault!(gqa, |node| node.int("rotary_interleaved", 1)), &case, "interleaved");
+    differs(with_fault!(gqa, |node| node.float("scale", 1.0)), &case, "scale");
     let heads = Case::new("MultiHeadAttention", F32, &[&[2, 2, 32], &[2, 2, 32], &[2, 2, 32]])
         .with(|node| node.int("num_heads", 4).int("unidirectional", 1));
     let acausal = with_fault!(multi_head::multi_head_attention, |node| node.int("unidirectional", 0));
-    grouped_query(acausal, &heads, "not causal");
+    differs(acausal, &heads, "not causal");
     let skipped = Case::new("SkipLayerNormalization", F32, &[&[2, 3, 8], &[2, 3, 8], &[8]]);
-    grouped_query(with_fault!(norm::skip, |node| node.float("epsilon", 1.0)), &skipped, "epsilon");
+    differs(with_fault!(norm::skip, |node| node.float("epsilon", 1.0)), &skipped, "epsilon");
 }

@@ -1,7 +1,6 @@
 //! Runs one pass, and compares its time and its memory with limits that follow from the size of the file.
 
 use std::collections::BTreeSet;
-use std::fmt::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use allocation_counter::AllocationInfo;
@@ -132,29 +131,14 @@ impl From<kvscatter_onnx::OnnxError> for Refusal {
 
 /// Returns the name of a variant, with the names of the variants that it wraps.
 fn variant(error: &impl std::fmt::Debug) -> String {
-    let mut start = Start(String::new());
-    // The error of `Start` ends a long text.
-    let _ = write!(start, "{error:?}");
-    let name = |text: &str| text.chars().take_while(|it| it.is_alphanumeric()).collect::<String>();
-    let mut names = vec![name(&start.0)];
-    let mut rest = start.0.as_str();
-    while let Some((before, inner)) = rest.split_once('(') {
-        let is_variant = before.chars().all(char::is_alphanumeric);
-        if !is_variant || !inner.starts_with(char::is_uppercase) {
+    let mut names = Vec::new();
+    for part in format!("{error:?}").split('(').take_while(|part| part.starts_with(char::is_uppercase)) {
+        let name: String = part.chars().take_while(|letter| letter.is_alphanumeric()).collect();
+        let is_whole = name.len() == part.len();
+        names.push(name);
+        if !is_whole {
             break;
         }
-        names.push(name(inner));
-        rest = inner;
     }
     names.join(" ")
-}
-
-/// The first characters of a text.
-struct Start(String);
-
-impl Write for Start {
-    fn write_str(&mut self, text: &str) -> std::fmt::Result {
-        self.0.extend(text.chars().take(200));
-        if self.0.len() < 200 { Ok(()) } else { Err(std::fmt::Error) }
-    }
 }

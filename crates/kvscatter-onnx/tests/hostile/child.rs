@@ -10,7 +10,7 @@ use crate::bounds::Meter;
 use crate::counts::{Counts, number};
 use crate::generator::Case;
 use crate::generator::dice::Dice;
-use crate::scene::Scene;
+use crate::scene::{Scene, changed};
 
 /// The variable with the range of a child process, `FROM..TO`.
 pub(crate) const RANGE: &str = "KVSCATTER_HOSTILE_RANGE";
@@ -19,22 +19,8 @@ pub(crate) const RANGE: &str = "KVSCATTER_HOSTILE_RANGE";
 pub(crate) const REPORT: &str = "KVSCATTER_HOSTILE_REPORT";
 
 /// The passes that must succeed for many files.
-pub(crate) const PASSES: [&str; 14] = [
-    "read",
-    "tensors",
-    "fingerprint",
-    "save",
-    "evaluate",
-    "unmerge",
-    "graph",
-    "find caches",
-    "hazards",
-    "refusals of TensorRT",
-    "cache paths",
-    "lower",
-    "convert",
-    "lower a converted model",
-];
+pub(crate) const PASSES: &str = "read, tensors, fingerprint, save, evaluate, unmerge, graph, find caches, hazards, \
+    refusals of TensorRT, cache paths, lower, convert, lower a converted model";
 
 /// The time after which a pass counts as hanging. It is long, because other processes may use the processor.
 const HANGS: Duration = Duration::from_secs(900);
@@ -89,7 +75,7 @@ fn one(seed: u64, scene: &Scene, counts: &mut Counts) {
     };
     scene.run(&mut meter, &case);
     *NOW.lock().unwrap() = None;
-    let changed = before.changed(&scene.files().unwrap());
+    let changed = changed(&before, &scene.files().unwrap());
     if !changed.is_empty() {
         meter.fail("all", &format!("these files changed: {changed:?}"));
     }

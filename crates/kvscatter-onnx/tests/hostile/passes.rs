@@ -9,7 +9,7 @@ use kvscatter_onnx::decoder::{CostAt, Decoder};
 use kvscatter_onnx::internal::declared::{self, Declared};
 use kvscatter_onnx::internal::eval::{Evaluator, Feed, NodeReport, Outcome, Placement};
 use kvscatter_onnx::internal::{CachePath, random_inputs, tensor_proto};
-use kvscatter_onnx::{EvalError, LowerTarget, Model, RuntimeVersion, Tensor, lower, unmerge};
+use kvscatter_onnx::{EvalError, Graph, LowerTarget, Model, RuntimeVersion, Tensor, lower, unmerge};
 
 use crate::bounds::{Bounds, Meter, Refusal};
 
@@ -183,41 +183,46 @@ fn inspect(meter: &mut Meter<'_>, model: &Model) {
     if found.is_none() {
         return;
     }
-    meter.pass("hazards", STRUCTURE, || {
-        let graph = model.graph()?;
-        let decoder = Decoder::from_graph(&graph)?;
+    about(meter, "hazards", STRUCTURE, model, |_, decoder| {
         let hazards = decoder.hazards();
         for hazard in &hazards {
-            one_line(&hazard.to_string());
             let _ = (hazard.kind(), hazard.node(), hazard.cache());
         }
-        if hazards.is_empty() { Err(Refusal::Nothing) } else { Ok(()) }
+        texts(hazards)
     });
-    meter.pass("refusals of TensorRT", STRUCTURE, || {
-        let graph = model.graph()?;
-        let refusals = Decoder::from_graph(&graph)?.tensorrt_refusals();
-        refusals.iter().for_each(|refusal| one_line(&refusal.to_string()));
-        if refusals.is_empty() { Err(Refusal::Nothing) } else { Ok(()) }
-    });
-    meter.pass("declared attention", EVALUATION, || {
-        let graph = model.graph()?;
-        let decoder = Decoder::from_graph(&graph)?;
+    about(meter, "refusals of TensorRT", STRUCTURE, model, |_, decoder| texts(decoder.tensorrt_refusals()));
+    about(meter, "declared attention", EVALUATION, model, |graph, decoder| {
         let declared =
             Declared { file: "config.json".to_owned(), window: Some(4), alibi: true, context: Some(16) };
-        let hazards = declared::hazards(model, &graph, &decoder, &declared);
-        hazards.iter().for_each(|hazard| one_line(&hazard.to_string()));
-        if hazards.is_empty() { Err(Refusal::Nothing) } else { Ok(()) }
+        texts(declared::hazards(model, graph, decoder, &declared))
     });
-    meter.pass("rings", EVALUATION, || {
-        let graph = model.graph()?;
-        let decoder = Decoder::from_graph(&graph)?;
+    about(meter, "rings", EVALUATION, model, |graph, decoder| {
         let _ = RingSize::of_model(model).map_err(|error| one_line(&error.to_string()));
-        let rings = check_rings(model, &graph, &decoder);
-        for ring in &rings {
-            ring.outcome.as_ref().err().into_iter().for_each(|hazard| one_line(&hazard.to_string()));
-        }
-        if rings.is_empty() { Err(Refusal::Nothing) } else { Ok(()) }
+        let rings = check_rings(model, graph, decoder).into_iter();
+        rings
+            .map(|ring| ring.outcome.map_or_else(|hazard| hazard.to_string(), |size| size.to_string()))
+            .collect()
     });
+}
+
+/// Runs a pass that returns texts about a decoder. Each must be one line.
+fn about(
+    meter: &mut Meter<'_>,
+    name: &str,
+    bounds: Bounds,
+    model: &Model,
+    texts: impl FnOnce(&Graph<'_>, &Decoder<'_>) -> Vec<String>,
+) {
+    meter.pass(name, bounds, || {
+        let graph = model.graph()?;
+        let texts = texts(&graph, &Decoder::from_graph(&graph)?);
+        texts.iter().for_each(|text| one_line(text));
+        if texts.is_empty() { Err(Refusal::Nothing) } else { Ok(()) }
+    });
+}
+
+fn texts(values: Vec<impl ToString>) -> Vec<String> {
+    values.iter().map(ToString::to_string).collect()
 }
 
 /// Asks what `inspect` asks, of a model that was made here.

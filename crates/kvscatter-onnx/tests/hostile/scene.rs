@@ -19,11 +19,10 @@ pub(crate) struct Scene {
 }
 
 /// What is known about a file: its kind, its length, its inode and the time of its last change.
-type Stamp = (u32, u64, u64, i64, i64);
+pub(crate) type Stamp = (u32, u64, u64, i64, i64);
 
 /// The files of a scene beside the outputs.
-#[derive(PartialEq, Eq)]
-pub(crate) struct Files(BTreeMap<PathBuf, Stamp>);
+pub(crate) type Files = BTreeMap<PathBuf, Stamp>;
 
 impl Scene {
     pub(crate) fn new() -> std::io::Result<Self> {
@@ -116,13 +115,13 @@ impl Scene {
 
     /// Returns everything beside the outputs.
     pub(crate) fn files(&self) -> std::io::Result<Files> {
-        let mut files = BTreeMap::new();
+        let mut files = Files::new();
         add(self.outer.path(), &mut files)?;
         for folder in ["model", "model/sub", "working"] {
             add(&self.path(folder), &mut files)?;
         }
         files.remove(&self.path("out"));
-        Ok(Files(files))
+        Ok(files)
     }
 }
 
@@ -136,15 +135,12 @@ fn fingerprint(model: &Model) -> Result<(), Refusal> {
     Ok(())
 }
 
-impl Files {
-    /// Returns the paths that differ.
-    pub(crate) fn changed(&self, after: &Self) -> Vec<PathBuf> {
-        let all = self.0.keys().chain(after.0.keys());
-        all.filter(|path| self.0.get(*path) != after.0.get(*path)).cloned().collect()
-    }
+/// Returns the paths that differ.
+pub(crate) fn changed(before: &Files, after: &Files) -> Vec<PathBuf> {
+    before.keys().chain(after.keys()).filter(|path| before.get(*path) != after.get(*path)).cloned().collect()
 }
 
-fn add(folder: &Path, files: &mut BTreeMap<PathBuf, Stamp>) -> std::io::Result<()> {
+fn add(folder: &Path, files: &mut Files) -> std::io::Result<()> {
     for entry in std::fs::read_dir(folder)? {
         let path = entry?.path();
         let is = path.symlink_metadata()?;

@@ -3,12 +3,11 @@
 
 use kvscatter::ElementType;
 use kvscatter_onnx::Model;
-use kvscatter_onnx::internal::proto::tensor_proto::DataLocation;
 use kvscatter_onnx::internal::proto::{FunctionProto, TensorProto};
 
 use crate::support::{
-    Nodes, append, bytes, entry, graph_mut, insert, int, load, maker, nodes_mut, opset, parsed, raw, tensor,
-    values,
+    self, Nodes, append, bytes, entry, extend, function, graph_mut, insert, int, load, maker, merge,
+    nodes_mut, opset, parsed, raw, tensor, values,
 };
 
 /// The name of the thing, the smallest number of it, and a function that makes a model with that many.
@@ -18,10 +17,15 @@ pub(crate) const ALL: &[Family] = &[
     ("inputs", 200, inputs),
     ("inputs of one hub", 200, hub),
     ("outputs", 200, |count| {
-        decoder_with(&each(count, ";", |at| format!("extra{at} = Neg(y0)")), count, "extra")
+        with(
+            decoder(),
+            "",
+            &each(count, ";", |at| format!("extra{at} = Neg(y0)")),
+            &logits(&names(count, "extra")),
+        )
     }),
     ("initializers", 200, initializers),
-    ("nodes in a chain", 200, |count| ending(decoder(), &chain(count, "Neg", "y0"), &link(count))),
+    ("nodes in a chain", 200, |count| with(decoder(), "", &chain(count, "Neg", "y0"), &logits(&link(count)))),
     ("nodes after one value", 200, fan),
     ("value infos", 200, value_infos),
     ("attributes of Attention", 200, attributes),
@@ -87,16 +91,20 @@ fn decoder() -> Model {
     attention_layers(1)
 }
 
-/// Adds nodes to a model, and an output of the shape of logits.
-fn ending(mut model: Model, nodes: &str, output: &str) -> Model {
-    append(&mut model, nodes);
-    graph_mut(&mut model).output.extend(values(&format!("{output}: float[batch, tokens, 8]")));
+/// Adds inputs, nodes after all others, and outputs to a model.
+fn with(mut model: Model, inputs: &str, nodes: &str, outputs: &str) -> Model {
+    extend(&mut model, inputs, nodes, outputs);
     model
 }
 
-/// Creates a decoder with more nodes, and with as many outputs of the shape of logits.
-fn decoder_with(nodes: &str, count: usize, outputs: &str) -> Model {
-    ending(decoder(), nodes, &names(count, outputs))
+/// Declares values of the shape of logits.
+fn logits(names: &str) -> String {
+    format!("{names}: float[batch, tokens, 8]")
+}
+
+/// Returns the names of the keys and values of all layers.
+fn pairs(count: usize, keys: &str, values: &str) -> String {
+    each(count, ", ", |at| format!("{keys}{at}, {values}{at}"))
 }
 
 fn zeros(name: &str, dims: &[i64]) -> TensorProto {
@@ -122,55 +130,68 @@ fn attention_layers(count: usize) -> Model {
     };
     embedded(
         100,
-        &format!("{}: float[batch, 2, past, 4]", each(count, ", ", |at| format!("past_k{at}, past_v{at}"))),
+        &format!("{}: float[batch, 2, past, 4]", pairs(count, "past_k", "past_v")),
         &each(count, ";", layer),
         &format!(
-            "{}: float[batch, 2, total, 4], y{}: float[batch, tokens, 8]",
-            each(count, ", ", |at| format!("k{at}, v{at}")),
-            count - 1
+            "{}: float[batch, 2, total, 4], {}",
+            pairs(count, "k", "v"),
+            logits(&format!("y{}", count - 1))
         ),
     )
 }
 
-/// Makes layers of attention from separate nodes, all with one causal mask and one for padding. They can become
-/// one node each.
-fn concat_layers(count: usize) -> Model {
+/// Makes layers of attention from separate nodes. `nodes` compute `visible` and `low` for all of them, and `write`
+/// returns the nodes that write the caches of a layer. They have `past` rows before, and `total` rows after that.
+fn separate_layers(
+    count: usize,
+    inputs: &str,
+    [past, total]: [&str; 2],
+    nodes: &str,
+    write: fn(usize) -> String,
+) -> Model {
     let layer = |at: usize| {
         let sum = if at == 0 { "rows".to_owned() } else { format!("sum{}", at - 1) };
         format!(
-            "k{at} = Concat(past_k{at}, rows) {{axis=2}}
-            v{at} = Concat(past_v{at}, rows) {{axis=2}}
+            "{}
             scores{at} = MatMul(rows, Transpose(k{at}) {{perm=[0, 1, 3, 2]}})
             masked{at} = Where(visible, scores{at}, low)
-            sum{at} = Add({sum}, MatMul(Softmax(masked{at}), v{at}))"
+            sum{at} = Add({sum}, MatMul(Softmax(masked{at}), v{at}))",
+            write(at)
         )
     };
     // The table has as many rows as there are logits, so its indices are tokens.
     embedded(
         8,
+        &format!("{inputs}, {}: float[batch, 2, {past}, 4]", pairs(count, "past_k", "past_v")),
         &format!(
-            "attention_mask: int64[batch, total], {}: float[batch, 2, past, 4]",
-            each(count, ", ", |at| format!("past_k{at}, past_v{at}"))
-        ),
-        &format!(
-            "low = {:?}
-            length = Squeeze(Shape(past_k0) {{start=2, end=3}})
-            total = Add(length, Squeeze(Shape(input_ids) {{start=1, end=2}}))
-            places = Range(length, total, 1)
-            causal = LessOrEqual(Range(0, total, 1), Unsqueeze(places, [-1]))
-            visible = And(causal, Unsqueeze(Cast(attention_mask) {{to=bool}}, [1, 2]))
+            "{nodes}
             rows = Transpose(Reshape(x, [0, 0, 2, 4])) {{perm=[0, 2, 1, 3]}}
             {}
             logits = Reshape(Transpose(sum{}) {{perm=[0, 2, 1, 3]}}, [0, 0, 8])",
-            f32::MIN,
             each(count, "\n", layer),
             count - 1
         ),
-        &format!(
-            "{}: float[batch, 2, total, 4], logits: float[batch, tokens, 8]",
-            each(count, ", ", |at| format!("k{at}, v{at}"))
-        ),
+        &format!("{}: float[batch, 2, {total}, 4], {}", pairs(count, "k", "v"), logits("logits")),
     )
+}
+
+/// Makes layers with one causal mask and one for padding. They can become one node each.
+fn concat_layers(count: usize) -> Model {
+    let nodes = format!(
+        "low = {:?}
+        length = Squeeze(Shape(past_k0) {{start=2, end=3}})
+        total = Add(length, Squeeze(Shape(input_ids) {{start=1, end=2}}))
+        places = Range(length, total, 1)
+        causal = LessOrEqual(Range(0, total, 1), Unsqueeze(places, [-1]))
+        visible = And(causal, Unsqueeze(Cast(attention_mask) {{to=bool}}, [1, 2]))",
+        f32::MIN
+    );
+    separate_layers(count, "attention_mask: int64[batch, total]", ["past", "total"], &nodes, |at| {
+        format!(
+            "k{at} = Concat(past_k{at}, rows) {{axis=2}}
+            v{at} = Concat(past_v{at}, rows) {{axis=2}}"
+        )
+    })
 }
 
 fn scatter_layers(count: usize) -> Model {
@@ -179,70 +200,49 @@ fn scatter_layers(count: usize) -> Model {
         100,
         &format!("write_indices: int64[batch], {}: float[batch, 64, 8]", names(count, "past")),
         &format!("rows = Reshape(x, [0, 0, 8]); {}", each(count, ";", write)),
-        &format!("x: float[batch, tokens, 8], {}: float[batch, 64, 8]", names(count, "present")),
+        &format!("{}, {}: float[batch, 64, 8]", logits("x"), names(count, "present")),
     )
 }
 
 /// Makes layers whose caches have the slots of the conversions, as an export of a static cache has them.
 fn static_layers(count: usize) -> Model {
-    let layer = |at: usize| {
-        let sum = if at == 0 { "rows".to_owned() } else { format!("sum{}", at - 1) };
+    let nodes = "low = -10000.0
+        positions = Add(cached, Range(0, Squeeze(Shape(input_ids) {start=1, end=2}), 1))
+        visible = LessOrEqual(Range(0, 24, 1), Unsqueeze(positions, [0, 1, 3]))";
+    separate_layers(count, "cached: int64[]", ["24", "24"], nodes, |at| {
         format!(
             "index{at} = Expand(Unsqueeze(Add(positions, 0), [0, 1, 3]), Shape(rows))
             k{at} = ScatterElements(past_k{at}, index{at}, rows) {{axis=2}}
-            v{at} = ScatterElements(past_v{at}, index{at}, rows) {{axis=2}}
-            scores{at} = MatMul(rows, Transpose(k{at}) {{perm=[0, 1, 3, 2]}})
-            masked{at} = Where(LessOrEqual(Range(0, 24, 1), Unsqueeze(positions, [0, 1, 3])), scores{at}, -10000.0)
-            sum{at} = Add({sum}, MatMul(Softmax(masked{at}), v{at}))"
+            v{at} = ScatterElements(past_v{at}, index{at}, rows) {{axis=2}}"
         )
-    };
-    embedded(
-        8,
-        &format!(
-            "cached: int64[], {}: float[batch, 2, 24, 4]",
-            each(count, ", ", |at| format!("past_k{at}, past_v{at}"))
-        ),
-        &format!(
-            "positions = Add(cached, Range(0, Squeeze(Shape(input_ids) {{start=1, end=2}}), 1))
-            rows = Transpose(Reshape(x, [0, 0, 2, 4])) {{perm=[0, 2, 1, 3]}}
-            {}
-            logits = Reshape(Transpose(sum{}) {{perm=[0, 2, 1, 3]}}, [0, 0, 8])",
-            each(count, "\n", layer),
-            count - 1
-        ),
-        &format!(
-            "{}: float[batch, 2, 24, 4], logits: float[batch, tokens, 8]",
-            each(count, ", ", |at| format!("k{at}, v{at}"))
-        ),
-    )
+    })
 }
 
 fn inputs(count: usize) -> Model {
-    let mut model = decoder();
-    graph_mut(&mut model).input.extend(values(&format!("{}: float[2, 3]", names(count, "extra"))));
-    model
+    with(decoder(), &format!("{}: float[2, 3]", names(count, "extra")), "", "")
 }
 
 /// Creates a model in which every input leads to the same few hundred nodes.
 fn hub(count: usize) -> Model {
-    let mut model = inputs(count);
-    append(&mut model, &format!("hub = Sum({})", names(count, "extra")));
-    append(&mut model, &each(count, ";", |at| format!("extra{at}_out = Neg(extra{at})")));
-    append(&mut model, &each(count, ";", |at| format!("sum{at} = Add(extra{at}, extra0)")));
-    graph_mut(&mut model).output.extend(values(&format!("hub, {}: float[2, 3]", names(count, "sum"))));
-    model
+    let nodes = format!(
+        "hub = Sum({}); {}; {}",
+        names(count, "extra"),
+        each(count, ";", |at| format!("extra{at}_out = Neg(extra{at})")),
+        each(count, ";", |at| format!("sum{at} = Add(extra{at}, extra0)"))
+    );
+    with(inputs(count), "", &nodes, &format!("hub, {}: float[2, 3]", names(count, "sum")))
 }
 
 fn initializers(count: usize) -> Model {
-    let mut model =
-        decoder_with(&each(count, ";", |at| format!("sum{at} = Add(y0, extra{at})")), count, "sum");
+    let sums = each(count, ";", |at| format!("sum{at} = Add(y0, extra{at})"));
+    let mut model = with(decoder(), "", &sums, &logits(&names(count, "sum")));
     graph_mut(&mut model).initializer.extend((0..count).map(|at| zeros(&format!("extra{at}"), &[8])));
     model
 }
 
 fn fan(count: usize) -> Model {
     let nodes = each(count, ";", |at| format!("fan{at} = Neg(y0)"));
-    ending(decoder(), &format!("{nodes}; sum = Sum({})", names(count, "fan")), "sum")
+    with(decoder(), "", &format!("{nodes}; sum = Sum({})", names(count, "fan")), &logits("sum"))
 }
 
 fn value_infos(count: usize) -> Model {
@@ -295,9 +295,7 @@ fn shapes_of_pasts(count: usize) -> Model {
         graph_mut(&mut model).node[place].output = vec![format!("made{at}")];
         insert(&mut model, place + 1, Nodes::parse(&format!("k{at} = Identity(made{at})")));
     }
-    append(&mut model, &format!("shapes = Shape({})", names(count, "made")));
-    graph_mut(&mut model).output.extend(values("shapes: int64[4]"));
-    model
+    with(model, "", &format!("shapes = Shape({})", names(count, "made")), "shapes: int64[4]")
 }
 
 /// Makes scores with a chain of masks.
@@ -342,12 +340,8 @@ fn writes(count: usize, cache: &str, update: &str) -> Model {
 
 /// Makes inputs that `Concat` appends to and that do not look like a cache.
 fn joined(count: usize) -> Model {
-    let mut model = concat_layers(count);
-    append(&mut model, &each(count, ";", |at| format!("joined{at} = Concat(flags{at}, visible) {{axis=2}}")));
-    graph_mut(&mut model)
-        .input
-        .extend(values(&format!("{}: bool[batch, 2, past, 4]", names(count, "flags"))));
-    model
+    let nodes = each(count, ";", |at| format!("joined{at} = Concat(flags{at}, visible) {{axis=2}}"));
+    with(concat_layers(count), &format!("{}: bool[batch, 2, past, 4]", names(count, "flags")), &nodes, "")
 }
 
 /// Makes caches that each equate one symbol with another, and more caches that look up each symbol.
@@ -366,35 +360,23 @@ fn symbols(count: usize) -> Model {
     model
 }
 
-fn function(name: &str, nodes: &str) -> FunctionProto {
-    FunctionProto {
-        name: Some(name.to_owned()),
-        domain: Some("local".to_owned()),
-        input: vec!["a".to_owned()],
-        output: vec!["z".to_owned()],
-        node: Nodes::parse(nodes).nodes,
-        opset_import: vec![opset("", 24), opset("local", 1)],
-        ..FunctionProto::default()
-    }
-}
-
 /// Creates a decoder that calls functions one after another.
 fn calling(functions: Vec<FunctionProto>, calls: usize, name: impl Fn(usize) -> String) -> Model {
     let from = |at: usize| if at == 0 { "y0".to_owned() } else { link(at) };
     let nodes = each(calls, ";", |at| format!("{} = {}@local({})", link(at + 1), name(at), from(at)));
-    let mut model = ending(decoder(), &nodes, &link(calls));
+    let mut model = with(decoder(), "", &nodes, &logits(&link(calls)));
     model.proto_mut().functions = functions;
     model
 }
 
 fn functions(count: usize) -> Model {
-    let all = (0..count).map(|at| function(&format!("f{at}"), "z = Neg(a)")).collect();
+    let all = (0..count).map(|at| function(&format!("f{at}(a) -> z"), "z = Neg(a)")).collect();
     calling(all, count, |at| format!("f{at}"))
 }
 
 fn long_function(count: usize) -> Model {
     let nodes = chain(count - 1, "Neg", "a");
-    let mut long = function("f", &format!("{nodes}; z = Neg({})", link(count - 1)));
+    let mut long = function("f(a) -> z", &format!("{nodes}; z = Neg({})", link(count - 1)));
     long.opset_import.extend((0..count).map(|at| opset(&format!("domain{at}"), 1)));
     calling(vec![long], 4, |_| "f".to_owned())
 }
@@ -402,35 +384,28 @@ fn long_function(count: usize) -> Model {
 /// Makes functions whose number of calls is two to the power of the number of functions.
 fn doubling(count: usize) -> Model {
     let doubled = |at: usize| {
-        function(&format!("f{at}"), &format!("b = f{next}@local(a); z = f{next}@local(b)", next = at + 1))
+        let nodes = format!("b = f{next}@local(a); z = f{next}@local(b)", next = at + 1);
+        function(&format!("f{at}(a) -> z"), &nodes)
     };
     let mut all: Vec<_> = (0..count).map(doubled).collect();
-    all.push(function(&format!("f{count}"), "z = Neg(a)"));
+    all.push(function(&format!("f{count}(a) -> z"), "z = Neg(a)"));
     calling(all, 1, |_| "f0".to_owned())
 }
 
 fn conditions(count: usize) -> Model {
     let choice = |at| {
-        format!(
-            "choice{at} = If(flag) {{then_branch={{in{at} = Neg(y0)}}, else_branch={{in{at} = Neg(y0)}}}}"
-        )
+        let body = format!("{{in{at} = Neg(y0)}}");
+        format!("choice{at} = If(flag) {{then_branch={body}, else_branch={body}}}")
     };
-    let mut model = decoder_with(&each(count, ";", choice), count, "choice");
-    graph_mut(&mut model).input.extend(values("flag: bool[1]"));
-    model
+    with(decoder(), "flag: bool[1]", &each(count, ";", choice), &logits(&names(count, "choice")))
 }
 
 fn captures(count: usize) -> Model {
-    let mut model = inputs(count);
     let all = names(count, "extra");
     let choice = format!(
         "choice = If(flag) {{then_branch={{inner = Sum({all})}}, else_branch={{other = Sum({all})}}}}"
     );
-    append(&mut model, &choice);
-    let graph = graph_mut(&mut model);
-    graph.input.extend(values("flag: bool[1]"));
-    graph.output.extend(values("choice: float[2, 3]"));
-    model
+    with(inputs(count), "flag: bool[1]", &choice, "choice: float[2, 3]")
 }
 
 /// Makes twenty nested bodies, of which the innermost is long.
@@ -438,26 +413,13 @@ fn nested(count: usize) -> Model {
     let nodes = (0..20).fold(chain(count, "Neg", "y0"), |nodes, depth| {
         format!("choice{depth} = If(flag) {{then_branch={{{nodes}}}}}")
     });
-    let mut model = ending(decoder(), &nodes, "choice19");
-    graph_mut(&mut model).input.extend(values("flag: bool[1]"));
-    model
+    with(decoder(), "flag: bool[1]", &nodes, &logits("choice19"))
 }
 
 /// Merges a decoder with one without a past, and adds nodes to the branch with the past.
 fn merged(mut model: Model, more: &str) -> Model {
     append(&mut model, more);
-    let graph = graph_mut(&mut model);
-    let outputs: Vec<_> = graph.output.iter().filter_map(|output| output.name.clone()).collect();
-    let without: String = outputs.iter().map(|output| format!("{output} = Neg(input_ids);")).collect();
-    let outputs = outputs.join(", ");
-    let choice = format!(
-        "{outputs} = If(merged)
-            {{then_branch={{return {outputs}}}, else_branch={{{without} return {outputs}}}}}"
-    );
-    let mut choice = Nodes::parse(&choice).nodes.remove(0);
-    choice.attribute[0].g.get_or_insert_default().node = std::mem::take(&mut graph.node);
-    graph.node = vec![choice];
-    graph.input.extend(values("merged: bool[1]"));
+    merge(&mut model);
     model
 }
 
@@ -479,19 +441,15 @@ fn merged_nested(count: usize) -> Model {
 /// Makes positions that depend on the past, which are replaced, and a chain of nodes with unsupported
 /// operators.
 fn failing(count: usize) -> Model {
-    let mut model = concat_layers(1);
-    append(&mut model, &format!("link = Odd@strange(x); {}", chain(count, "Neg", "link")));
-    // This is another value that depends on the length of the past.
-    append(&mut model, "rows_of_places = Unsqueeze(places, [-1])");
-    graph_mut(&mut model).output.extend(values("rows_of_places: int64[tokens, 1]"));
-    model
+    // `rows_of_places` is another value that depends on the length of the past.
+    let chain = chain(count, "Neg", "link");
+    let nodes = format!("link = Odd@strange(x); {chain}; rows_of_places = Unsqueeze(places, [-1])");
+    with(concat_layers(1), "", &nodes, "rows_of_places: int64[tokens, 1]")
 }
 
 fn unknown(count: usize) -> Model {
-    let mut model = failing(1);
-    append(&mut model, &format!("{} = Odd@strange({})", names(count, "odd"), names(count, "extra")));
-    graph_mut(&mut model).input.extend(values(&format!("{}: float[2]", names(count, "extra"))));
-    model
+    let (odd, extra) = (names(count, "odd"), names(count, "extra"));
+    with(failing(1), &format!("{extra}: float[2]"), &format!("{odd} = Odd@strange({extra})"), "")
 }
 
 fn large_constant(count: usize) -> Model {
@@ -513,11 +471,8 @@ fn large_constant(count: usize) -> Model {
 
 fn external(count: usize) -> Model {
     let mut model = load("mobius-llama-static");
-    graph_mut(&mut model).initializer.extend((0..count).map(|at| TensorProto {
-        raw_data: None,
-        data_location: Some(DataLocation::EXTERNAL),
-        external_data: vec![entry("location", &format!("elsewhere{at}"))],
-        ..zeros(&format!("elsewhere{at}"), &[8])
-    }));
+    let tensors = (0..count).map(|at| format!("elsewhere{at}"));
+    let tensors = tensors.map(|name| support::external(&name, FLOAT, &[8], &[("location", &name)]));
+    graph_mut(&mut model).initializer.extend(tensors);
     model
 }

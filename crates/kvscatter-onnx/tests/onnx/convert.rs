@@ -3,13 +3,14 @@
 //! `python-tests/test_convert.py` shows in ONNX Runtime that a converted model computes the same.
 
 use kvscatter_onnx::convert::{ConvertError, ConvertRefusal, Converted, convert};
-use kvscatter_onnx::decoder::{Decoder, Hazard, InputRole, WriterStyle};
+use kvscatter_onnx::decoder::{Decoder, InputRole, WriterStyle};
 use kvscatter_onnx::internal::proto::{GraphProto, ModelProto, NodeProto};
-use kvscatter_onnx::{Dimension, Model, Node, OnnxError};
+use kvscatter_onnx::{Dimension, Model, Node, NodeLabel, OnnxError};
 
 use crate::masks::falcon_with;
 use crate::support::{
-    Nodes, append, declare, graph_mut, insert, load, maker, nodes_mut, refusal, reroute, values,
+    Nodes, append, assert_refused, cache_names, counts, declare, decoder, extend, graph_mut, insert, kinds,
+    load, maker, nodes_mut, op_types, refusal, reroute,
 };
 
 /// Decoders whose caches `Concat` appends to, and those with `Attention` that appends to them.
@@ -41,11 +42,10 @@ pub(super) fn changed(decoder: &str, op_type: &str, change: impl FnOnce(&mut Nod
     model
 }
 
-/// Loads a decoder and adds nodes after all others, and outputs.
-fn with_nodes(decoder: &str, nodes: &str, outputs: &str) -> Model {
-    let mut model = load(decoder);
-    append(&mut model, nodes);
-    graph_mut(&mut model).output.extend(values(outputs));
+/// Returns llama with more inputs, nodes after all others, and outputs.
+fn llama_with(inputs: &str, nodes: &str, outputs: &str) -> Model {
+    let mut model = load("optimum-llama");
+    extend(&mut model, inputs, nodes, outputs);
     model
 }
 
@@ -53,59 +53,31 @@ fn with_nodes(decoder: &str, nodes: &str, outputs: &str) -> Model {
 fn every_cache_is_written_by_one_node_at_one_place() {
     for decoder in CONCAT.into_iter().chain(ATTENTION) {
         let converted = converted(decoder);
-        let proto = converted.model.proto();
-        assert_eq!(
-            proto
-                .opset_import
-                .iter()
-                .find(|it| it.domain.as_deref().unwrap_or("").is_empty())
-                .unwrap()
-                .version,
-            Some(24)
-        );
         let graph = converted.model.graph().unwrap();
         let found = Decoder::from_graph(&graph).unwrap();
-        assert_eq!(
-            (found.caches.len(), converted.report.caches.count, converted.report.attention.count),
-            (4, 4, 2),
-            "{decoder}"
-        );
+        let report = &converted.report;
+        assert_eq!((found.caches.len(), report.caches.count), (4, 4), "{decoder}");
         for cache in &found.caches {
             assert!(matches!(cache.style, WriterStyle::TensorScatter(kvscatter::Mode::Linear)), "{decoder}");
             let writer = cache.writer.unwrap();
             let names = (writer.input(0), writer.input(2), writer.output(0));
-            let expected = (cache.past, converted.report.inputs.write_indices.as_str(), cache.present);
-            assert_eq!(names, (Some(expected.0), Some(expected.1), Some(expected.2)), "{decoder}");
+            let expected = (Some(cache.past), Some(&*report.inputs.write_indices), Some(cache.present));
+            assert_eq!((names, writer.version()), (expected, 24), "{decoder}");
             assert_eq!((cache.axis, cache.capacity()), (2, Dimension::Known(MAX_SEQ)), "{decoder}");
             assert_eq!(Some(&cache.past_shape), cache.present_info.shape.as_ref(), "{decoder}");
             assert!(cache.between.is_empty() && cache.earlier.is_empty() && cache.copies.is_empty());
-        }
-        let mask = found.input(InputRole::AttentionMask).unwrap();
-        assert_eq!(mask.shape.as_ref().unwrap()[1], Dimension::Known(MAX_SEQ), "{decoder}");
-        assert_eq!(
-            converted.report.inputs.nonpad_kv_seqlen.as_deref(),
-            Some("nonpad_kv_seqlen"),
-            "{decoder}"
-        );
-        let fused = if CONCAT.contains(&decoder) { 2 } else { 0 };
-        assert_eq!(
-            (converted.report.attention.nodes, converted.report.attention.fused),
-            (2, fused),
-            "{decoder}"
-        );
-        assert!(
-            converted.report.attention.kept.is_empty(),
-            "{decoder}: {:?}",
-            converted.report.attention.kept
-        );
-        for cache in &found.caches {
             let reads = |node: &&Node<'_>| node.reads().contains(cache.present);
             let readers: Vec<_> = graph.nodes().iter().filter(reads).map(Node::op_type).collect();
             assert_eq!(readers, ["Attention"], "{decoder}");
         }
-        let hazards = found.hazards();
-        let expected = hazards.iter().all(|hazard| format!("{hazard:?}").starts_with("Runtime"));
-        assert!(expected, "{decoder}: {hazards:?}");
+        let mask = found.input(InputRole::AttentionMask).unwrap();
+        assert_eq!(mask.shape.as_ref().unwrap()[1], Dimension::Known(MAX_SEQ), "{decoder}");
+        assert_eq!(report.inputs.nonpad_kv_seqlen.as_deref(), Some("nonpad_kv_seqlen"), "{decoder}");
+        let fused = if CONCAT.contains(&decoder) { 2 } else { 0 };
+        assert_eq!(counts(&converted), (2, 2, fused), "{decoder}");
+        assert!(report.attention.kept.is_empty(), "{decoder}: {:?}", report.attention.kept);
+        let hazards = kinds(&found.hazards());
+        assert!(hazards.iter().all(|kind| *kind == "runtime"), "{decoder}: {hazards:?}");
     }
 }
 
@@ -169,10 +141,9 @@ fn names_that_are_taken_are_avoided_and_names_mean_nothing() {
 #[test]
 fn a_refusal_names_the_node_as_the_file_has_it() {
     let model = falcon_with("biased = Sqrt($)");
-    let error = convert(&model, MAX_SEQ).unwrap_err();
-    let OnnxError::InNode { node, .. } = &error else { panic!("{error}") };
+    let node = node_of_error(&model);
     let there = &graph(model.proto()).node[node.index];
-    assert_eq!((there.name.as_deref(), node.version), (Some(node.name.as_str()), Some(14)), "{error}");
+    assert_eq!((there.name.as_deref(), node.version), (Some(node.name.as_str()), Some(14)));
     assert_eq!(there.op_type.as_deref(), Some(node.op_type.as_str()));
 }
 
@@ -183,17 +154,21 @@ fn a_refusal_about_an_added_node_names_a_node_of_the_file() {
         let heads = node.attribute.iter_mut().find(|it| it.name.as_deref() == Some("num_heads"));
         heads.unwrap().i = Some(5);
     });
-    for past in ["0.key", "0.value", "1.key", "1.value"] {
-        declare(
-            &mut model,
-            &format!("past_key_values.{past}: float[batch_size, 2, past_sequence_length, 16]"),
-        );
+    for [past, _] in cache_names() {
+        declare(&mut model, &format!("{past}: float[batch_size, 2, past_sequence_length, 16]"));
     }
-    let error = convert(&model, MAX_SEQ).unwrap_err();
-    let OnnxError::InNode { node, .. } = &error else { panic!("{error}") };
+    let node = node_of_error(&model);
     let there = &graph(model.proto()).node[node.index];
-    assert_eq!(there.name.as_deref(), Some(node.name.as_str()), "{error}");
-    assert_eq!(node.op_type, "GroupQueryAttention", "{error}");
+    assert_eq!(there.name.as_deref(), Some(node.name.as_str()));
+    assert_eq!(node.op_type, "GroupQueryAttention");
+}
+
+/// Returns the node that a refusal names.
+fn node_of_error(model: &Model) -> NodeLabel {
+    match convert(model, MAX_SEQ).unwrap_err() {
+        OnnxError::InNode { node, .. } => *node,
+        error => panic!("{error}"),
+    }
 }
 
 /// The second layer takes the cache of the first one as its past.
@@ -209,32 +184,29 @@ fn group_query_attention_over_the_cache_of_another_layer_is_refused() {
         second.input[slot] = format!("present.0.{part}");
     }
     let name = second.name.clone().unwrap();
-    let error = convert(&model, MAX_SEQ).unwrap_err();
-    let OnnxError::InNode { node, .. } = &error else { panic!("{error}") };
     let present = "present.0.key".to_owned();
-    assert_eq!((&node.name, refusal(&model, MAX_SEQ)), (&name, ConvertRefusal::SharedCache { present }));
-    let decoder = model.graph().unwrap();
-    let hazards = Decoder::from_graph(&decoder).unwrap().hazards();
-    let kinds: Vec<_> = hazards.iter().map(Hazard::kind).filter(|kind| *kind != "operator-writes").collect();
+    assert_eq!(refusal(&model, MAX_SEQ), ConvertRefusal::SharedCache { present });
+    assert_eq!(node_of_error(&model).name, name);
+    let mut kinds = kinds(&decoder(&model).hazards());
+    kinds.retain(|kind| *kind != "operator-writes");
     assert_eq!(kinds, ["shared-cache"; 2]);
 }
 
 /// The attention of the last layer reaches no output, as in the LFM2 export of ONNX Runtime GenAI.
 #[test]
 fn attention_whose_result_is_lost_is_refused() {
-    for (decoder, result) in [
+    for (name, result) in [
         ("optimum-llama", "/model/layers.{}/self_attn/MatMul_1_output_0"),
         ("genai-llama-gqa", "/model/layers.{}/attn/GroupQueryAttention/output_0"),
     ] {
         let [first, last] = ["0", "1"].map(|layer| result.replace("{}", layer));
-        let mut model = load(decoder);
+        let mut model = load(name);
         let graph = graph_mut(&mut model);
         let mut reads = graph.node.iter_mut().flat_map(|node| &mut node.input).filter(|read| **read == last);
         reads.next().unwrap().clone_from(&first);
         let past = "past_key_values.1.key".to_owned();
-        assert_eq!(refusal(&model, MAX_SEQ), ConvertRefusal::ResultUnused { past }, "{decoder}");
-        let graph = model.graph().unwrap();
-        let hazards = Decoder::from_graph(&graph).unwrap().hazards();
+        assert_eq!(refusal(&model, MAX_SEQ), ConvertRefusal::ResultUnused { past }, "{name}");
+        let hazards = decoder(&model).hazards();
         let unused: Vec<_> = hazards.iter().filter(|it| it.kind() == "result-unused").collect();
         assert_eq!(unused.iter().filter_map(|it| it.cache()).filter(|it| it.contains(".1.")).count(), 2);
         assert_eq!(unused.len(), 2, "{unused:?}");
@@ -245,11 +217,7 @@ fn attention_whose_result_is_lost_is_refused() {
 fn a_decoder_of_an_encoder_decoder_is_refused_by_the_input_of_the_encoder() {
     // Keys of the encoder, or states from which each layer computes them.
     let tokens = "/model/embed_tokens/Gather_output_0";
-    let llama_with = |inputs: &str, nodes: &str| {
-        let mut model = with_nodes("optimum-llama", &nodes.replace("TOKENS", tokens), "");
-        graph_mut(&mut model).input.extend(values(inputs));
-        model
-    };
+    let llama_with = |inputs: &str, nodes: &str| llama_with(inputs, &nodes.replace("TOKENS", tokens), "");
     for (input, ty, keys) in [
         ("encoder_key", "float[batch_size, 2, encoder_length, 16]", "Identity(encoder_key)"),
         (
@@ -261,8 +229,7 @@ fn a_decoder_of_an_encoder_decoder_is_refused_by_the_input_of_the_encoder() {
         let attended = "seen = MatMul(Softmax(MatMul(TOKENS, Transpose(keys))), keys)";
         let model = llama_with(&format!("{input}: {ty}"), &format!("keys = {keys}; {attended}"));
         assert_eq!(refusal(&model, MAX_SEQ), ConvertRefusal::EncoderDecoder { input: input.to_owned() });
-        let graph = model.graph().unwrap();
-        assert_eq!(Decoder::from_graph(&graph).unwrap().from_encoder, [input]);
+        assert_eq!(decoder(&model).from_encoder, [input]);
     }
     // Matrices that change the weights for each sample, and a pool of queries, are multiplied by tokens.
     let adapted = llama_with(
@@ -271,7 +238,7 @@ fn a_decoder_of_an_encoder_decoder_is_refused_by_the_input_of_the_encoder() {
         pooled = MatMul(Softmax(MatMul(queries, Transpose(TOKENS))), TOKENS)",
     );
     for model in [load("optimum-llama"), adapted] {
-        assert!(Decoder::from_graph(&model.graph().unwrap()).unwrap().from_encoder.is_empty());
+        assert!(decoder(&model).from_encoder.is_empty());
     }
 }
 
@@ -285,43 +252,38 @@ fn a_mask_of_a_fixed_length_is_refused() {
 
 #[test]
 fn caches_that_have_no_static_form() {
-    assert!(matches!(refusal(&load("mobius-llama-static"), MAX_SEQ), ConvertRefusal::AlreadyStatic { .. }));
-    let again = converted("optimum-llama").model;
-    assert!(matches!(refusal(&again, MAX_SEQ), ConvertRefusal::AlreadyStatic { .. }));
+    for model in [load("mobius-llama-static"), converted("optimum-llama").model] {
+        assert_refused!(convert(&model, MAX_SEQ), ConvertRefusal::AlreadyStatic { .. });
+    }
     for max_seq in [0, 1 << 31] {
         assert_eq!(refusal(&load("optimum-llama"), max_seq), ConvertRefusal::MaxSeq { max_seq });
     }
-    let table = refusal(&load("mobius-llama-dynamic"), 4096);
-    assert!(matches!(table, ConvertRefusal::Table { rows: 128, max_seq: 4096, .. }), "{table}");
+    let dynamic = load("mobius-llama-dynamic");
+    assert_refused!(convert(&dynamic, 4096), ConvertRefusal::Table { rows: 128, max_seq: 4096, .. });
     // The triangle of its causal mask is too small, because its rows are positions as well.
     let mut model = load("decoders/optimum-1.18-gpt2");
     let graph = graph_mut(&mut model);
     let table = graph.initializer.iter_mut().find(|it| it.name.as_deref() == Some("transformer.wpe.weight"));
     table.unwrap().dims[0] = 4096;
-    let error = convert(&model, 4096).unwrap_err();
-    assert!(matches!(error.cause(), Some(ConvertError::Capacity { .. })), "{error}");
+    assert_refused!(convert(&model, 4096), ConvertError::Capacity { .. });
 }
 
 #[test]
 fn other_readers_of_a_cache_are_refused() {
     let (past, present, all) = ("past_key_values.0.key", "present.0.key", "float[batch_size, 2, all, 16]");
     let weights = "/model/layers.0/self_attn/Softmax_output_0";
-    for (node, ty, is_expected) in [
-        (format!("Neg({past})"), all, (|it| matches!(it, ConvertRefusal::PastRead { .. })) as fn(&_) -> bool),
-        (format!("Neg({present})"), all, |it| matches!(it, ConvertRefusal::Output { .. })),
-        (format!("Identity({present})"), all, |it| matches!(it, ConvertRefusal::Output { .. })),
-        (format!("Relu({present})"), all, |it| matches!(it, ConvertRefusal::Reader { .. })),
-        (format!("Identity({weights})"), "float[batch_size, 4, new, all]", |it| {
-            matches!(it, ConvertRefusal::Output { .. })
-        }),
-    ] {
-        let model = with_nodes("optimum-llama", &format!("read = {node}"), &format!("read: {ty}"));
-        let refusal = refusal(&model, MAX_SEQ);
-        assert!(is_expected(&refusal), "{node}: {refusal}");
-    }
+    let with = |node: &str, ty: &str| {
+        convert(&llama_with("", &format!("read = {node}"), &format!("read: {ty}")), MAX_SEQ)
+    };
+    assert_refused!(with(&format!("Neg({past})"), all), ConvertRefusal::PastRead { .. });
+    assert_refused!(with(&format!("Neg({present})"), all), ConvertRefusal::Output { .. });
+    assert_refused!(with(&format!("Identity({present})"), all), ConvertRefusal::Output { .. });
+    assert_refused!(with(&format!("Relu({present})"), all), ConvertRefusal::Reader { .. });
+    let read = format!("Identity({weights})");
+    assert_refused!(with(&read, "float[batch_size, 4, new, all]"), ConvertRefusal::Output { .. });
     // A node that reads no values of a past, or whose result nothing uses, does not prevent a conversion.
     for op_type in ["Shape", "Size", "Identity"] {
-        let model = with_nodes("optimum-llama", &format!("read = {op_type}({past})"), "");
+        let model = llama_with("", &format!("read = {op_type}({past})"), "");
         assert!(convert(&model, MAX_SEQ).is_ok(), "{op_type}");
     }
 }
@@ -331,8 +293,7 @@ fn a_cache_that_is_written_in_another_way_is_refused() {
     let mut model = load("optimum-llama");
     let place = maker(graph_mut(&mut model), "present.0.key");
     graph_mut(&mut model).node[place].input.reverse();
-    let refusal = refusal(&model, MAX_SEQ);
-    assert!(matches!(refusal, ConvertRefusal::Writer { .. }), "{refusal}");
+    assert_refused!(convert(&model, MAX_SEQ), ConvertRefusal::Writer { .. });
 }
 
 /// transformers' `DynamicCache(config)` keeps as many rows of a layer with a window as the next step needs.
@@ -356,30 +317,21 @@ fn a_cache_that_is_cut_is_refused() {
 #[test]
 fn a_stack_of_caches_is_refused() {
     let mut model = load("optimum-llama");
-    for cache in ["0.key", "0.value", "1.key", "1.value"] {
-        declare(
-            &mut model,
-            &format!("past_key_values.{cache}: float[2, batch_size, past_sequence_length, 16]"),
-        );
-        declare(&mut model, &format!("present.{cache}: float[2, batch_size, all, 16]"));
+    for [past, present] in cache_names() {
+        declare(&mut model, &format!("{past}: float[2, batch_size, past_sequence_length, 16]"));
+        declare(&mut model, &format!("{present}: float[2, batch_size, all, 16]"));
     }
-    let refusal = refusal(&model, MAX_SEQ);
-    assert!(
-        refusal.to_string().ends_with("one tensor has several caches, with the batch at axis 1"),
-        "{refusal}"
-    );
+    let text = refusal(&model, MAX_SEQ).to_string();
+    assert!(text.ends_with("one tensor has several caches, with the batch at axis 1"), "{text}");
 }
 
 #[test]
 fn positions_that_are_counted_inside_are_counted_for_each_sample() {
-    let ops =
-        |model: &ModelProto| graph(model).node.iter().filter_map(|it| it.op_type.clone()).collect::<Vec<_>>();
-    // OPT slices the running sum of its mask at the end of the past. The index is different for each sample.
-    let converted = converted("decoders/optimum-1.18-opt");
-    assert!(ops(converted.model.proto()).contains(&"GatherElements".to_owned()));
-    // Llama has the positions as an input.
-    let converted = self::converted("optimum-llama");
-    assert!(!ops(converted.model.proto()).contains(&"GatherElements".to_owned()));
+    // OPT slices the running sum of its mask at the end of the past. The index is different for each sample. Llama has
+    // the positions as an input.
+    for (decoder, is_gathered) in [("decoders/optimum-1.18-opt", true), ("optimum-llama", false)] {
+        assert_eq!(op_types(&converted(decoder).model).contains(&"GatherElements"), is_gathered);
+    }
 }
 
 #[test]
@@ -451,9 +403,8 @@ fn sizes_that_a_file_claims_are_refused_before_anything_is_made_of_them() {
     declare(&mut model, "input_ids: int64[batch_size, 1000000]");
     assert_eq!(refusal(&model, MAX_SEQ), ConvertRefusal::NewTokens { new: 1_000_000, max_seq: MAX_SEQ });
     let mut model = load("optimum-llama");
-    for past in ["0.key", "0.value", "1.key", "1.value"] {
-        let dims = "4611686018427387904, 2, past_sequence_length, 16";
-        declare(&mut model, &format!("past_key_values.{past}: float[{dims}]"));
+    for [past, _] in cache_names() {
+        declare(&mut model, &format!("{past}: float[4611686018427387904, 2, past_sequence_length, 16]"));
     }
     for new in ["sequence_length", "0"] {
         declare(&mut model, &format!("input_ids: int64[batch_size, {new}]"));
@@ -475,6 +426,6 @@ fn the_most_slots_are_refused_by_their_number() {
 #[test]
 fn an_output_of_the_length_of_the_past_is_refused() {
     let length = "length = Shape(present.0.key) {start=2, end=3}";
-    let model = with_nodes("optimum-llama", length, "length: int64[1]");
+    let model = llama_with("", length, "length: int64[1]");
     assert_eq!(refusal(&model, MAX_SEQ), ConvertRefusal::LengthDependence { value: "length".to_owned() });
 }

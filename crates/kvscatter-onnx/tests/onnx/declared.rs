@@ -2,11 +2,11 @@
 
 use kvscatter_onnx::Model;
 use kvscatter_onnx::convert::{ConvertOptions, WindowedCaches, convert};
-use kvscatter_onnx::decoder::{Decoder, Hazard};
+use kvscatter_onnx::decoder::Hazard;
 use kvscatter_onnx::internal::declared::{Declared, hazards};
 use kvscatter_onnx::internal::{MaskRule, mask_rule};
 
-use crate::support::{first, graph_mut, int, load, nodes_mut};
+use crate::support::{decoder, first, graph_mut, int, load, nodes_mut};
 
 const LLAMA: &str = "optimum-llama";
 const WINDOWED: &str = "decoders/optimum-0.1-mistral-window";
@@ -15,20 +15,17 @@ const GQA: &str = "genai-llama-gqa";
 const ATTENTION: &str = "mobius-llama-dynamic";
 
 fn found(model: &Model, declared: &Declared) -> Vec<Hazard> {
-    let graph = model.graph().unwrap();
-    hazards(model, &graph, &Decoder::from_graph(&graph).unwrap(), declared)
+    hazards(model, &model.graph().unwrap(), &decoder(model), declared)
 }
+
+const FILE: &str = "config.json";
 
 fn window(window: usize) -> Declared {
-    Declared { file: "config.json".to_owned(), window: Some(window), ..Declared::default() }
+    Declared { file: FILE.to_owned(), window: Some(window), ..Declared::default() }
 }
 
-fn alibi() -> Declared {
-    Declared { file: "config.json".to_owned(), alibi: true, ..Declared::default() }
-}
-
-fn context(context: usize) -> Declared {
-    Declared { file: "config.json".to_owned(), context: Some(context), ..Declared::default() }
+fn window_missing(window: usize) -> Hazard {
+    Hazard::WindowMissing { file: FILE.to_owned(), window }
 }
 
 #[test]
@@ -66,11 +63,10 @@ fn windows_in_masks() {
         ("mobius-llama-static", 62, true),
         ("mobius-llama-static", 63, false),
     ] {
-        let missing = Hazard::WindowMissing { file: "config.json".to_owned(), window: length };
-        let expected = if is_missing { vec![missing] } else { vec![] };
+        let expected: Vec<_> = is_missing.then(|| window_missing(length)).into_iter().collect();
         assert_eq!(found(&load(decoder), &window(length)), expected, "{decoder} {length}");
     }
-    let differs = Hazard::WindowDiffers { file: "config.json".to_owned(), window: 64, node: None, found: 4 };
+    let differs = Hazard::WindowDiffers { file: FILE.to_owned(), window: 64, node: None, found: 4 };
     assert_eq!(found(&load(WINDOWED), &window(64)), [differs]);
     let converted = convert(&load(WINDOWED), ConvertOptions::new(64).windowed(WindowedCaches::Mask)).unwrap();
     assert_eq!(found(&converted.model, &window(4)), []);
@@ -81,8 +77,7 @@ fn windows_in_masks() {
     let graph = graph_mut(&mut unread);
     let update = graph.node[first(graph, "TensorScatter")].input[1].clone();
     nodes_mut(graph, "Attention").for_each(|node| node.input[1].clone_from(&update));
-    let missing = Hazard::WindowMissing { file: "config.json".to_owned(), window: 32 };
-    assert_eq!(found(&unread, &window(32)), [missing]);
+    assert_eq!(found(&unread, &window(32)), [window_missing(32)]);
     // A window that is as long as the longest text hides nothing.
     assert_eq!(found(&load(LLAMA), &Declared { context: Some(32), ..window(32) }), []);
 }
@@ -106,8 +101,7 @@ fn with_readers(count: usize, limit: impl Fn(usize) -> i64) -> Model {
 fn each_mask_is_evaluated_once() {
     let allocations = |readers| {
         let model = with_readers(readers, |_| 40);
-        let graph = model.graph().unwrap();
-        let decoder = Decoder::from_graph(&graph).unwrap();
+        let (graph, decoder) = (model.graph().unwrap(), decoder(&model));
         allocation_counter::measure(|| drop(hazards(&model, &graph, &decoder, &window(32)))).count_total
     };
     let [few, many] = [1, 100].map(allocations);
@@ -128,8 +122,7 @@ fn decoders_with_too_many_masks_are_not_evaluated() {
 #[test]
 fn windows_in_attributes() {
     let mut model = load(GQA);
-    let missing = Hazard::WindowMissing { file: "config.json".to_owned(), window: 32 };
-    assert_eq!(found(&model, &window(32)), [missing]);
+    assert_eq!(found(&model, &window(32)), [window_missing(32)]);
     for (at, node) in nodes_mut(graph_mut(&mut model), "GroupQueryAttention").enumerate() {
         node.attribute.retain(|attribute| attribute.name.as_deref() != Some("local_window_size"));
         node.attribute.push(int("local_window_size", if at == 0 { -1 } else { 32 }));
@@ -141,15 +134,12 @@ fn windows_in_attributes() {
 
 #[test]
 fn biases() {
-    let missing = Hazard::AlibiMissing { file: "config.json".to_owned() };
-    for (decoder, expected) in [
-        (LLAMA, vec![missing.clone()]),
-        (WINDOWED, vec![missing.clone()]),
-        (GQA, vec![missing]),
-        (ALIBI, vec![]),
-    ] {
-        assert_eq!(found(&load(decoder), &alibi()), expected, "{decoder}");
+    let alibi = Declared { file: FILE.to_owned(), alibi: true, ..Declared::default() };
+    for decoder in [LLAMA, WINDOWED, GQA] {
+        let missing = Hazard::AlibiMissing { file: FILE.to_owned() };
+        assert_eq!(found(&load(decoder), &alibi), [missing], "{decoder}");
     }
+    assert_eq!(found(&load(ALIBI), &alibi), []);
 }
 
 #[test]
@@ -163,15 +153,12 @@ fn contexts() {
         // Rotations are computed from the positions, without a table.
         (LLAMA, 1 << 20, None),
     ] {
-        let shorter = found(&load(decoder), &context(tokens));
+        let declared = Declared { file: FILE.to_owned(), context: Some(tokens), ..Declared::default() };
+        let shorter = found(&load(decoder), &declared);
         let found_rows = shorter.iter().map(|hazard| match hazard {
             Hazard::ContextShorter { context, rows, .. } if *context == tokens => *rows,
             other => panic!("{other}"),
         });
-        assert_eq!(
-            found_rows.collect::<Vec<_>>(),
-            rows.into_iter().collect::<Vec<_>>(),
-            "{decoder} {tokens}"
-        );
+        assert!(found_rows.eq(rows), "{decoder} {tokens}: {shorter:?}");
     }
 }

@@ -6,14 +6,14 @@ use kvscatter::Argument;
 use kvscatter::ElementType::{self, Float16, Float32, Int8, Int32, Int64, UInt4, UInt8};
 use kvscatter_onnx::internal::eval::{Evaluation, Evaluator, Feed, Outcome, Placement};
 use kvscatter_onnx::internal::proto::attribute_proto::AttributeType;
-use kvscatter_onnx::internal::proto::tensor_proto::DataLocation;
-use kvscatter_onnx::internal::proto::{AttributeProto, FunctionProto, TensorProto};
+use kvscatter_onnx::internal::proto::{AttributeProto, FunctionProto};
 use kvscatter_onnx::internal::tensor_proto;
 use kvscatter_onnx::internal::test_dir::{TestCase, discover};
 use kvscatter_onnx::{Data, EvalError, ExternalError, GraphError, Model, OnnxError, Tensor};
 
 use crate::support::{
-    Nodes, assert_refused, bytes, entry, graph_mut, int64, opset, parsed, string, tensor, testdata,
+    Nodes, assert_refused, bytes, external, function, graph_mut, int64, opset, parsed, string, tensor,
+    testdata,
 };
 
 /// Runs a model on donated tensors.
@@ -40,11 +40,15 @@ fn bytes_of(tensor: &Tensor) -> &[u8] {
 fn the_three_cases_of_onnx() {
     let folders = discover(&testdata("onnx-node")).unwrap().cases;
     assert_eq!(folders.len(), 3);
-    for folder in folders {
+    let names = ["test_tensorscatter", "test_tensorscatter_3d", "test_tensorscatter_circular"];
+    for (folder, name) in folders.into_iter().zip(names) {
+        assert!(folder.ends_with(name), "{}", folder.display());
         let case = TestCase::open(&folder).unwrap();
         let model = Model::load(&case.model_path()).unwrap();
         let evaluator = Evaluator::new(&model).unwrap();
+        assert_eq!(case.data_sets.len(), 1);
         for data_set in case.data_sets {
+            assert!(data_set.external_files().unwrap().is_empty());
             let expected = data_set.read_outputs().unwrap();
             for placement in [Placement::InPlace, Placement::Functional] {
                 let inputs = data_set.read_inputs(evaluator.graph()).unwrap();
@@ -214,79 +218,62 @@ fn initializers_and_feeds() {
     assert_eq!(evaluator.required_inputs().map(|input| input.name).collect::<Vec<_>>(), ["x", "u"]);
 }
 
-/// Returns the error about a model of one node. The model also has a function `Mine`.
-fn refused(node: &str) -> OnnxError {
+/// Prepares a model of one node. The model also has a function `Mine`.
+fn refused(node: &str) -> Result<(), OnnxError> {
     let mut model = parsed("x: int8[1, 3], u: int8[1, 1]", node, "");
-    model.proto_mut().functions = vec![FunctionProto {
-        name: Some("Mine".into()),
-        domain: Some("com.example".into()),
-        ..FunctionProto::default()
-    }];
-    model.proto_mut().opset_import.retain(|import| import.domain.as_deref() == Some(""));
-    model.proto_mut().opset_import.push(opset("com.example", 3));
-    Evaluator::new(&model).map(|_| ()).unwrap_err()
+    let mine = FunctionProto { domain: Some("com.example".into()), ..function("Mine() -> y", "") };
+    model.proto_mut().functions = vec![mine];
+    model.proto_mut().opset_import = vec![opset("", 24), opset("com.example", 3)];
+    Evaluator::new(&model).map(|_| ())
 }
 
 #[test]
 fn nodes_that_cannot_be_evaluated_are_named() {
-    let error = refused("y = Relu(x)");
+    let error = refused("y = Relu(x)").unwrap_err();
     assert!(matches!(error.cause(), Some(EvalError::UnsupportedOperator)));
     assert_eq!(
         error.to_string(),
         "node 0 \"ny\" (Relu, domain ai.onnx, version 24): this operator cannot be evaluated; \
          TensorScatter, Identity, Constant and Add can"
     );
-    let error = refused("y = TensorScatter@com.example(x, u)");
-    assert!(
-        matches!(&error, OnnxError::InNode { node, .. } if node.domain == "com.example" && node.version == Some(3))
-            && matches!(error.cause(), Some(EvalError::UnsupportedOperator)),
-        "{error}"
-    );
-    assert!(matches!(refused("y = Mine@com.example(x, u)").cause(), Some(EvalError::Function)));
-    assert!(matches!(refused("y = If(x)").cause(), Some(EvalError::UnsupportedOperator)));
+    let other = "y = TensorScatter@com.example(x, u)";
+    assert_refused!(refused(other), EvalError::UnsupportedOperator);
+    let error = refused(other).unwrap_err().to_string();
+    assert!(error.starts_with("node 0 \"ny\" (TensorScatter, domain com.example, version 3): "), "{error}");
+    assert_refused!(refused("y = Mine@com.example(x, u)"), EvalError::Function);
+    assert_refused!(refused("y = If(x)"), EvalError::UnsupportedOperator);
 }
 
 #[test]
 fn nodes_that_break_their_operators_rules_are_refused() {
-    type Case = (&'static str, fn(&OnnxError) -> bool);
-    let cases: [Case; 13] = [
-        (
-            r#"y = TensorScatter(x, u) {Mode="linear"}"#,
-            |e| matches!(e.cause(), Some(GraphError::AttributeUnknown { name }) if name == "Mode"),
-        ),
-        (r#"y = TensorScatter(x, u) {axis="1"}"#, |e| {
-            matches!(e.cause(), Some(GraphError::AttributeType { expected: "INT", .. }))
-        }),
-        ("y = TensorScatter(x, u) {mode=0}", |e| {
-            matches!(e.cause(), Some(GraphError::AttributeType { expected: "STRING", .. }))
-        }),
-        ("y = TensorScatter(x, u) {axis=$axis}", |e| {
-            matches!(e.cause(), Some(GraphError::AttributeType { .. }))
-        }),
-        (
-            r#"y = TensorScatter(x, u) {mode="ring"}"#,
-            |e| matches!(e.cause(), Some(EvalError::Mode { mode }) if mode == "ring"),
-        ),
-        (
-            "y = TensorScatter(x, u) {axis=1, axis=1}",
-            |e| matches!(e.cause(), Some(GraphError::AttributeTwice { name }) if name == "axis"),
-        ),
-        ("y = TensorScatter(x)", |e| {
-            matches!(e.cause(), Some(GraphError::InputCount { min: 2, max: 3, got: 1 }))
-        }),
-        ("y = TensorScatter(x, u, _, _)", |e| {
-            matches!(e.cause(), Some(GraphError::InputCount { got: 4, .. }))
-        }),
-        ("y = TensorScatter(x, _)", |e| matches!(e.cause(), Some(GraphError::InputAbsent { index: 1 }))),
-        ("y, z = TensorScatter(x, u)", |e| matches!(e.cause(), Some(GraphError::OutputCount { got: 2 }))),
-        ("_ = TensorScatter(x, u)", |e| matches!(e.cause(), Some(GraphError::OutputCount { got: 0 }))),
-        ("y = Constant()", |e| matches!(e.cause(), Some(EvalError::ConstantAttributes { got: 0 }))),
-        ("y = Constant() {value_float=1}", |e| matches!(e.cause(), Some(GraphError::AttributeType { .. }))),
-    ];
-    for (node, is_expected) in cases {
-        let error = refused(node);
-        assert!(is_expected(&error), "{node}: {error}");
-    }
+    assert_refused!(
+        refused(r#"y = TensorScatter(x, u) {Mode="linear"}"#),
+        GraphError::AttributeUnknown { name } if name == "Mode"
+    );
+    assert_refused!(
+        refused(r#"y = TensorScatter(x, u) {axis="1"}"#),
+        GraphError::AttributeType { expected: "INT", .. }
+    );
+    assert_refused!(
+        refused("y = TensorScatter(x, u) {mode=0}"),
+        GraphError::AttributeType { expected: "STRING", .. }
+    );
+    assert_refused!(refused("y = TensorScatter(x, u) {axis=$axis}"), GraphError::AttributeType { .. });
+    assert_refused!(
+        refused(r#"y = TensorScatter(x, u) {mode="ring"}"#),
+        EvalError::Mode { mode } if mode == "ring"
+    );
+    assert_refused!(
+        refused("y = TensorScatter(x, u) {axis=1, axis=1}"),
+        GraphError::AttributeTwice { name } if name == "axis"
+    );
+    assert_refused!(refused("y = TensorScatter(x)"), GraphError::InputCount { min: 2, max: 3, got: 1 });
+    assert_refused!(refused("y = TensorScatter(x, u, _, _)"), GraphError::InputCount { got: 4, .. });
+    assert_refused!(refused("y = TensorScatter(x, _)"), GraphError::InputAbsent { index: 1 });
+    assert_refused!(refused("y, z = TensorScatter(x, u)"), GraphError::OutputCount { got: 2 });
+    assert_refused!(refused("_ = TensorScatter(x, u)"), GraphError::OutputCount { got: 0 });
+    assert_refused!(refused("y = Constant()"), EvalError::ConstantAttributes { got: 0 });
+    assert_refused!(refused("y = Constant() {value_float=1}"), GraphError::AttributeType { .. });
     let mut sparse = parsed("", "y = Constant() {sparse_value=1}", "");
     graph_mut(&mut sparse).node[0].attribute[0].r#type = Some(AttributeType::SPARSE_TENSOR);
     assert_refused!(Evaluator::new(&sparse), GraphError::Sparse { .. });
@@ -304,15 +291,7 @@ fn old_operator_sets() {
 #[test]
 fn external_constants_need_a_folder() {
     let mut model = one_scatter(Int8);
-    let outside = TensorProto {
-        name: Some("w".into()),
-        data_type: Some(Int8.onnx_code()),
-        dims: vec![1],
-        data_location: Some(DataLocation::EXTERNAL),
-        external_data: vec![entry("location", "../w")],
-        ..TensorProto::default()
-    };
-    graph_mut(&mut model).initializer = vec![outside];
+    graph_mut(&mut model).initializer = vec![external("w", Int8, &[1], &[("location", "../w")])];
     assert_refused!(Evaluator::new(&model), ExternalError::WithoutFolder { .. });
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.onnx");
@@ -323,36 +302,29 @@ fn external_constants_need_a_folder() {
 #[test]
 fn feeds_that_do_not_fit() {
     let scatter = one_scatter(Int8);
-    let refused = |inputs: &[(&str, Tensor)]| run(&scatter, inputs, Placement::Auto).unwrap_err();
+    let run = |inputs: &[(&str, Tensor)]| run(&scatter, inputs, Placement::Auto);
     let zeros = |shape: &[usize]| bytes(Int8, shape, &vec![0; shape.iter().product()]);
     let (x, u, i) = (("x", zeros(&[2, 4])), ("u", zeros(&[2, 1])), ("i", int64(&[2], &[0, 0])));
+    let with_update = |shape| run(&[x.clone(), ("u", zeros(shape)), i.clone()]);
+    let with_indices = |indices| run(&[x.clone(), u.clone(), ("i", indices)]);
 
-    let error = refused(&[x.clone(), u.clone()]);
-    assert!(matches!(error.cause(), Some(EvalError::InputMissing { name }) if name == "i"), "{error}");
-    let error = refused(&[x.clone(), u.clone(), i.clone(), ("z", zeros(&[1]))]);
-    assert!(matches!(error.cause(), Some(EvalError::InputUnknown { name }) if name == "z"), "{error}");
-    let error = refused(&[x.clone(), u.clone(), ("i", bytes(Int32, &[2], &[0; 8]))]);
-    assert!(
-        matches!(error.cause(), Some(EvalError::ValueType { expected: Int64, got: Int32, .. })),
-        "{error}"
-    );
-    let error = refused(&[x.clone(), u.clone(), ("i", int64(&[2, 1], &[0, 0]))]);
-    assert!(matches!(error.cause(), Some(EvalError::ValueRank { expected: 1, got: 2, .. })), "{error}");
-    let error = refused(&[x.clone(), ("u", zeros(&[3, 1])), i.clone()]);
-    assert!(
-        matches!(error.cause(), Some(EvalError::SymbolConflict { name, axis: 0, symbol, expected: 2, got: 3 }) if name == "u" && symbol == "b"),
-        "{error}"
+    assert_refused!(run(&[x.clone(), u.clone()]), EvalError::InputMissing { name } if name == "i");
+    let unknown = run(&[x.clone(), u.clone(), i.clone(), ("z", zeros(&[1]))]);
+    assert_refused!(unknown, EvalError::InputUnknown { name } if name == "z");
+    let narrow = with_indices(bytes(Int32, &[2], &[0; 8]));
+    assert_refused!(narrow, EvalError::ValueType { expected: Int64, got: Int32, .. });
+    let column = with_indices(int64(&[2, 1], &[0, 0]));
+    assert_refused!(column, EvalError::ValueRank { expected: 1, got: 2, .. });
+    assert_refused!(
+        with_update(&[3, 1]),
+        EvalError::SymbolConflict { name, axis: 0, symbol, expected: 2, got: 3 } if name == "u" && symbol == "b"
     );
     // The operator's rules check what the graph leaves open, before anything is written.
-    let error = refused(&[x.clone(), ("u", zeros(&[2, 5])), i.clone()]);
-    let argument = Argument::Update;
-    let too_long = kvscatter::Error::UpdateLongerThanCache { argument, rows: 5, capacity: 4 };
-    assert_eq!(error.cause(), Some(&too_long), "{error}");
-    let error = refused(&[x.clone(), u.clone(), ("i", int64(&[2], &[0, 4]))]);
-    assert!(
-        matches!(error.cause(), Some(kvscatter::Error::StartOutOfRange { index: 1, value: 4, .. })),
-        "{error}"
-    );
+    let (argument, rows, capacity) = (Argument::Update, 5, 4);
+    let too_long = kvscatter::Error::UpdateLongerThanCache { argument, rows, capacity };
+    assert_eq!(with_update(&[2, 5]).unwrap_err().cause(), Some(&too_long));
+    let late = with_indices(int64(&[2], &[0, 4]));
+    assert_refused!(late, kvscatter::Error::StartOutOfRange { index: 1, value: 4, .. });
 }
 
 #[test]

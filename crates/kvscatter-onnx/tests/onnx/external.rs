@@ -1,7 +1,6 @@
 //! Tests external data. Data inside the model's folder is read, and other data is an error.
 
 use kvscatter::ElementType;
-use kvscatter_onnx::internal::proto::tensor_proto::DataLocation;
 use kvscatter_onnx::internal::proto::{
     self, AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto,
     TrainingInfoProto,
@@ -11,7 +10,7 @@ use kvscatter_onnx::{Data, ExternalError, FileError, Model, OnnxError, TensorPro
 use tempfile::TempDir;
 
 use crate::messages::schema;
-use crate::support::{assert_refused, entry, testdata};
+use crate::support::{assert_refused, external, folder, testdata};
 
 /// A folder with `data.bin` (bytes 0 to 9), a sub-folder, and a neighbouring folder that must not be read.
 struct Scene {
@@ -19,14 +18,11 @@ struct Scene {
 }
 
 impl Scene {
-    fn new() -> std::io::Result<Self> {
-        let outer = tempfile::tempdir()?;
-        std::fs::create_dir_all(outer.path().join("model/sub"))?;
-        std::fs::write(outer.path().join("secret.bin"), [1; 4])?;
+    fn new() -> Self {
         let bytes: Vec<u8> = (0..10).collect();
-        std::fs::write(outer.path().join("model/data.bin"), &bytes)?;
-        std::fs::write(outer.path().join("model/sub/data.bin"), &bytes)?;
-        Ok(Self { outer })
+        let files: [(&str, &[u8]); 3] =
+            [("secret.bin", &[1; 4]), ("model/data.bin", &bytes), ("model/sub/data.bin", &bytes)];
+        Self { outer: folder(&files) }
     }
 
     fn folder(&self) -> std::path::PathBuf {
@@ -47,13 +43,7 @@ fn read(external: &ExternalData, message: TensorProto) -> Result<Vec<u8>, OnnxEr
 }
 
 fn message(entries: &[(&str, &str)]) -> TensorProto {
-    TensorProto {
-        data_type: Some(ElementType::UInt8.onnx_code()),
-        dims: vec![4],
-        data_location: Some(DataLocation::EXTERNAL),
-        external_data: entries.iter().map(|(key, value)| entry(key, value)).collect(),
-        ..TensorProto::default()
-    }
+    external("", ElementType::UInt8, &[4], entries)
 }
 
 #[test]
@@ -84,10 +74,10 @@ fn files_that_are_in_use_are_named() {
     let files = ["external.bin", "sub/inner.bin"].map(|file| path.with_file_name(file));
     assert_eq!(model.external_files(), files);
 
-    let scene = Scene::new().unwrap();
+    let scene = Scene::new();
     let pb = scene.folder().join("t.pb");
-    let external = message(&[("location", "data.bin"), ("length", "4")]);
-    std::fs::write(&pb, proto::encode(&external).unwrap()).unwrap();
+    let tensor = message(&[("location", "data.bin"), ("length", "4")]);
+    std::fs::write(&pb, proto::encode(&tensor).unwrap()).unwrap();
     assert_eq!(tensor_proto::external_file(&pb).unwrap(), Some(scene.folder().join("data.bin")));
     assert!(tensor_proto::load_tensor_pb(&pb).is_ok());
     std::fs::write(&pb, proto::encode(&TensorProto::default()).unwrap()).unwrap();
@@ -97,28 +87,21 @@ fn files_that_are_in_use_are_named() {
 /// A location can contain any characters, and the text of an error is one line.
 #[test]
 fn locations_cannot_mislead_a_reader() {
-    let scene = Scene::new().unwrap();
+    let scene = Scene::new();
     let error = scene.read(&[("location", "a\n\u{1b}[2J\u{202e}b\\\"c")]).unwrap_err();
     assert!(matches!(error.cause(), Some(std::io::Error { .. })), "{error}");
     let text = error.to_string();
     assert_eq!(text.split(": ").nth(1), Some("a\\n\\u{1b}[2J\\u{202e}b\\\"c"));
 }
 
-/// Returns a model with a tensor in every field of a message that can contain one, and the number of these
-/// tensors. Each tensor has a different location.
-fn everywhere() -> (ModelProto, usize) {
-    let mut count = 0;
-    let mut tensor = || {
-        count += 1;
-        message(&[("location", &format!("{count}.bin"))])
-    };
+/// Returns a graph with a tensor in every field of its messages that can contain one, except those of subgraphs.
+fn graph(tensor: &mut dyn FnMut() -> TensorProto) -> GraphProto {
     let mut sparse = || SparseTensorProto {
         values: tensor().into(),
         indices: tensor().into(),
         ..SparseTensorProto::default()
     };
-    let sparses = [sparse(), sparse(), sparse(), sparse()];
-    let [one, two, three, four] = sparses;
+    let [one, two, three, four] = [sparse(), sparse(), sparse(), sparse()];
     let attribute = AttributeProto {
         t: tensor().into(),
         tensors: vec![tensor(), tensor()],
@@ -126,71 +109,53 @@ fn everywhere() -> (ModelProto, usize) {
         sparse_tensors: vec![two, three],
         ..AttributeProto::default()
     };
-    let mut graph = GraphProto {
+    GraphProto {
         initializer: vec![tensor()],
         sparse_initializer: vec![four],
         node: vec![NodeProto { attribute: vec![attribute], ..NodeProto::default() }],
         ..GraphProto::default()
+    }
+}
+
+/// Returns a model with a tensor in every field of a message that can contain one, and the number of these
+/// tensors. Each tensor has a different location.
+fn everywhere() -> (ModelProto, usize) {
+    let mut count = 0;
+    let mut graph = || {
+        graph(&mut || {
+            count += 1;
+            message(&[("location", &format!("{count}.bin"))])
+        })
     };
-    let (mut copies, in_graph) = (1, count);
-    let mut copy = |graph: &GraphProto| {
-        let mut graph = graph.clone();
-        rename(&mut graph, copies * in_graph);
-        copies += 1;
-        graph
-    };
-    let subgraphs = AttributeProto {
-        g: copy(&graph).into(),
-        graphs: vec![copy(&graph), copy(&graph)],
-        ..AttributeProto::default()
-    };
+    let subgraphs =
+        AttributeProto { g: graph().into(), graphs: vec![graph(), graph()], ..AttributeProto::default() };
     let function = FunctionProto {
-        node: copy(&graph).node,
-        attribute_proto: copy(&graph).node[0].attribute.clone(),
+        node: graph().node,
+        attribute_proto: graph().node.remove(0).attribute,
         ..FunctionProto::default()
     };
     let training = TrainingInfoProto {
-        initialization: copy(&graph).into(),
-        algorithm: copy(&graph).into(),
+        initialization: graph().into(),
+        algorithm: graph().into(),
         ..TrainingInfoProto::default()
     };
-    graph.node.push(NodeProto { attribute: vec![subgraphs], ..NodeProto::default() });
+    let mut main = graph();
+    main.node.push(NodeProto { attribute: vec![subgraphs], ..NodeProto::default() });
     let model = ModelProto {
-        graph: graph.into(),
+        graph: main.into(),
         functions: vec![function],
         training_info: vec![training],
         ..ModelProto::default()
     };
     // A function has no initializers, neither dense nor sparse.
-    (model, copies * in_graph - 2 * 3)
-}
-
-/// Adds a number to the number of every location.
-fn rename(graph: &mut GraphProto, by: usize) {
-    let rename = |tensor: &mut TensorProto| {
-        let value = &mut tensor.external_data[0].value;
-        let number: usize = value.as_ref().unwrap().strip_suffix(".bin").unwrap().parse().unwrap();
-        *value = Some(format!("{}.bin", number + by));
-    };
-    let sparse = |sparse: &mut SparseTensorProto| {
-        rename(sparse.values.get_or_insert_default());
-        rename(sparse.indices.get_or_insert_default());
-    };
-    graph.initializer.iter_mut().for_each(rename);
-    graph.sparse_initializer.iter_mut().for_each(sparse);
-    for attribute in graph.node.iter_mut().flat_map(|node| &mut node.attribute) {
-        rename(attribute.t.get_or_insert_default());
-        attribute.tensors.iter_mut().for_each(rename);
-        sparse(attribute.sparse_tensor.get_or_insert_default());
-        attribute.sparse_tensors.iter_mut().for_each(sparse);
-    }
+    (model, count - 2 * 3)
 }
 
 /// The location of a tensor is checked in every message that can contain one.
 #[cfg(unix)]
 #[test]
 fn tensors_are_found_everywhere() {
-    let scene = Scene::new().unwrap();
+    let scene = Scene::new();
     let path = scene.folder().join("model.onnx");
     let (proto, count) = everywhere();
     Model::from_proto(proto).save(&path).unwrap();
@@ -251,7 +216,7 @@ fn an_engine_is_given_a_file_as_it_was_read() {
 
 #[test]
 fn inside_the_folder() {
-    let scene = Scene::new().unwrap();
+    let scene = Scene::new();
     let whole = |location| scene.read(&[("location", location), ("offset", "6")]);
     assert_eq!(whole("data.bin").unwrap(), [6, 7, 8, 9]);
     assert_eq!(whole("./sub/data.bin").unwrap(), [6, 7, 8, 9]);
@@ -261,7 +226,7 @@ fn inside_the_folder() {
 
 #[test]
 fn outside_the_folder() {
-    let scene = Scene::new().unwrap();
+    let scene = Scene::new();
     let secret = scene.outer.path().join("secret.bin");
     for location in
         ["../secret.bin", "sub/../../secret.bin", "sub/../data.bin", "/dev/zero", secret.to_str().unwrap()]
@@ -273,7 +238,7 @@ fn outside_the_folder() {
 #[cfg(unix)]
 #[test]
 fn symbolic_links() {
-    let scene = Scene::new().unwrap();
+    let scene = Scene::new();
     let link = |to: &str, name: &str| std::os::unix::fs::symlink(to, scene.folder().join(name)).unwrap();
     link("data.bin", "inside");
     link("../secret.bin", "out");
@@ -291,7 +256,7 @@ fn symbolic_links() {
 #[cfg(unix)]
 #[test]
 fn only_regular_files() {
-    let scene = Scene::new().unwrap();
+    let scene = Scene::new();
     let pipe = scene.folder().join("pipe");
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     for location in ["pipe", "sub", "."] {
@@ -303,7 +268,7 @@ fn only_regular_files() {
 
 #[test]
 fn bytes_that_are_not_there() {
-    let scene = Scene::new().unwrap();
+    let scene = Scene::new();
     let range = |offset, length| {
         let entries = [("location", "data.bin"), ("offset", offset), ("length", length)];
         scene.read(&entries[..if length.is_empty() { 2 } else { 3 }])
@@ -319,7 +284,7 @@ fn bytes_that_are_not_there() {
 
 #[test]
 fn entries_that_make_no_sense() {
-    let scene = Scene::new().unwrap();
+    let scene = Scene::new();
     assert_refused!(scene.read(&[]), ExternalError::LocationMissing);
     assert_refused!(scene.read(&[("location", "")]), ExternalError::LocationMissing);
     let twice = [("location", "data.bin"), ("location", "data.bin")];
@@ -336,7 +301,7 @@ fn entries_that_make_no_sense() {
 
 #[test]
 fn the_checksum_is_the_sha1_of_the_file() {
-    let scene = Scene::new().unwrap();
+    let scene = Scene::new();
     let checked = |checksum| scene.read(&[("location", "data.bin"), ("offset", "6"), ("checksum", checksum)]);
     // sha1sum of the bytes 0 to 9.
     assert!(checked("494179714a6cd627239dfededf2de9ef994caf03").is_ok());
@@ -347,7 +312,7 @@ fn the_checksum_is_the_sha1_of_the_file() {
 /// A sparse file may have any size, but the bytes read from it are limited.
 #[test]
 fn no_more_than_the_limit() {
-    let scene = Scene::new().unwrap();
+    let scene = Scene::new();
     let sparse = std::fs::File::create(scene.folder().join("sparse")).unwrap();
     sparse.set_len(1 << 40).unwrap();
     let mut huge = message(&[("location", "sparse")]);

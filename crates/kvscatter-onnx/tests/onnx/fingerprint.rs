@@ -8,31 +8,19 @@ use std::time::{Duration, SystemTime};
 
 use kvscatter_onnx::convert::{ConvertOptions, WindowedCaches, convert};
 use kvscatter_onnx::internal::proto::tensor_proto::DataLocation;
+use kvscatter_onnx::internal::proto::{TensorProto, ValueInfoProto};
 use kvscatter_onnx::{
     ExternalError, FileError, Fingerprint, LowerTarget, Model, WeightTransfer, lower, unmerge,
 };
 
-use crate::support::{entry, graph_mut, load, testdata};
+use crate::support::{assert_refused, entry, graph_mut, load, testdata};
 
-const EXPORTED: [&str; 17] = [
-    "mobius-llama-dynamic",
-    "genai-llama-gqa",
-    "optimum-llama",
-    "decoders/genai-0.18-hunyuan",
-    "decoders/genai-0.18-llama-float16",
-    "decoders/mobius-0.1-gpt2",
-    "decoders/mobius-0.1-qwen3-float16",
-    "decoders/onnxruntime-1.32-gpt2",
-    "decoders/optimum-0.1-mistral-window",
-    "decoders/optimum-0.1-qwen3-float16",
-    "decoders/optimum-0.1-qwen3-moe",
-    "decoders/optimum-1.18-falcon",
-    "decoders/optimum-1.18-gpt2",
-    "decoders/optimum-1.18-gpt2-merged",
-    "decoders/optimum-1.18-opt",
-    "decoders/optimum-llama-4bit",
-    "decoders/torch-2.15-llama",
-];
+const EXPORTED: &str = "mobius-llama-dynamic genai-llama-gqa optimum-llama decoders/genai-0.18-hunyuan \
+    decoders/genai-0.18-llama-float16 decoders/mobius-0.1-gpt2 decoders/mobius-0.1-qwen3-float16 \
+    decoders/onnxruntime-1.32-gpt2 decoders/optimum-0.1-mistral-window decoders/optimum-0.1-qwen3-float16 \
+    decoders/optimum-0.1-qwen3-moe decoders/optimum-1.18-falcon decoders/optimum-1.18-gpt2 \
+    decoders/optimum-1.18-gpt2-merged decoders/optimum-1.18-opt decoders/optimum-llama-4bit \
+    decoders/torch-2.15-llama";
 
 /// Writes the model into a new folder.
 fn saved(model: &Model) -> (tempfile::TempDir, PathBuf) {
@@ -65,7 +53,7 @@ fn ring(chunk: usize, rewind: usize) -> WindowedCaches {
 #[test]
 fn sizes_of_a_conversion_do_not_count() {
     let mut seen = BTreeSet::new();
-    for name in EXPORTED {
+    for name in EXPORTED.split_whitespace() {
         let model = load(name);
         assert!(seen.insert(fingerprint(&model).to_bits()), "{name}");
         let mut prints = BTreeSet::new();
@@ -91,21 +79,18 @@ fn sizes_of_a_conversion_do_not_count() {
 fn a_merged_decoder_and_its_branch_are_converted_to_one_model() {
     let merged = load("decoders/optimum-1.18-gpt2-merged");
     let branch = unmerge(&merged).unwrap().unwrap().model;
-    assert_eq!(
-        fingerprint(&convert(&merged, 16).unwrap().model),
-        fingerprint(&convert(&branch, 24).unwrap().model)
-    );
+    let [from_merged, from_branch] = [(&merged, 16), (&branch, 24)]
+        .map(|(model, slots)| fingerprint(&convert(model, slots).unwrap().model));
+    assert_eq!(from_merged, from_branch);
     assert_ne!(fingerprint(&merged), fingerprint(&branch));
 }
 
 #[test]
 fn options_that_change_values_count() {
-    let model = load("optimum-llama");
-    let kept = ConvertOptions::new(16).keep_attention(true);
-    assert_ne!(
-        fingerprint(&convert(&model, kept).unwrap().model),
-        fingerprint(&convert(&model, 16).unwrap().model)
-    );
+    let options = ConvertOptions::new(16);
+    let [kept, fused] = [options.keep_attention(true), options]
+        .map(|options| fingerprint(&convert(&load("optimum-llama"), options).unwrap().model));
+    assert_ne!(kept, fused);
 }
 
 #[test]
@@ -116,10 +101,8 @@ fn every_weight_in_another_file_counts() {
     let bytes = fs::read(&data).unwrap();
     let mut seen = BTreeSet::from([fingerprint_of(&path).to_bits()]);
     let mut tensors = 0;
-    for tensor in model.proto().graph.initializer.iter() {
-        if tensor.data_location != Some(DataLocation::EXTERNAL) {
-            continue;
-        }
+    let is_external = |tensor: &&TensorProto| tensor.data_location == Some(DataLocation::EXTERNAL);
+    for tensor in model.proto().graph.initializer.iter().filter(is_external) {
         let number = |key: &str| {
             let entry = tensor.external_data.iter().find(|entry| entry.key.as_deref() == Some(key));
             entry.unwrap().value.as_ref().unwrap().parse::<usize>().unwrap()
@@ -171,10 +154,7 @@ fn every_edit_of_a_graph_counts_also_in_a_converted_model() {
         different("an unused input", &|model| {
             let inputs = &mut graph_mut(model).input;
             let input = inputs[0].clone();
-            inputs.push(kvscatter_onnx::internal::proto::ValueInfoProto {
-                name: Some("more".to_owned()),
-                ..input
-            });
+            inputs.push(ValueInfoProto { name: Some("more".to_owned()), ..input });
         });
         different("the name of an output", &|model| {
             let graph = graph_mut(model);
@@ -248,52 +228,45 @@ fn a_file_that_changed_after_the_model_was_read_is_an_error() {
     let (folder, path) = saved(&model);
     let data = folder.path().join("model.onnx.data");
     let later = SystemTime::now() + Duration::from_secs(10);
-    type Change<'c> = &'c dyn Fn(&Path);
-    let rewritten: Change<'_> = &|path| {
-        let file = fs::File::options().write(true).open(path).unwrap();
-        file.set_modified(later).unwrap();
+    let with_time = |path: &Path, time| {
+        fs::File::options().write(true).open(path).unwrap().set_modified(time).unwrap();
     };
-    let longer: Change<'_> = &|path| {
+    // The time of modification stays.
+    let with_bytes = |path: &Path, change: fn(&mut Vec<u8>)| {
         let modified = fs::metadata(path).unwrap().modified().unwrap();
         let mut bytes = fs::read(path).unwrap();
-        bytes.push(0);
+        change(&mut bytes);
         fs::write(path, bytes).unwrap();
-        fs::File::options().write(true).open(path).unwrap().set_modified(modified).unwrap();
+        with_time(path, modified);
     };
-    let replaced: Change<'_> = &|path| {
-        let modified = fs::metadata(path).unwrap().modified().unwrap();
+    let rewritten: &dyn Fn(&Path) = &|path| with_time(path, later);
+    let longer: &dyn Fn(&Path) = &|path| with_bytes(path, |bytes| bytes.push(0));
+    let replaced: &dyn Fn(&Path) = &|path| {
         let copy = path.with_extension("copy");
         fs::copy(path, &copy).unwrap();
-        fs::File::options().write(true).open(&copy).unwrap().set_modified(modified).unwrap();
+        with_time(&copy, fs::metadata(path).unwrap().modified().unwrap());
         fs::rename(copy, path).unwrap();
     };
-    // The length, the inode and the time of modification stay. Only Unix has another time.
-    let edited: Change<'_> = &|path| {
-        let modified = fs::metadata(path).unwrap().modified().unwrap();
-        let mut bytes = fs::read(path).unwrap();
-        *bytes.last_mut().unwrap() ^= 1;
-        fs::write(path, bytes).unwrap();
-        fs::File::options().write(true).open(path).unwrap().set_modified(modified).unwrap();
-    };
+    // The length and the inode stay as well. Only Unix has another time.
+    let edited: &dyn Fn(&Path) = &|path| with_bytes(path, |bytes| *bytes.last_mut().unwrap() ^= 1);
     let edited = cfg!(unix).then_some(edited);
+    let restore = || {
+        model.save(&path).unwrap();
+        fs::copy(testdata("mobius-llama-static/model.onnx.data"), &data).unwrap();
+    };
     for file in [&path, &data] {
         for change in [rewritten, replaced, longer].into_iter().chain(edited) {
-            let opened = Model::load(&path).unwrap().file().unwrap();
-            let known = Model::load(&path).unwrap().file().unwrap();
+            let [opened, known] = [(); 2].map(|()| Model::load(&path).unwrap().file().unwrap());
             let print = known.fingerprint().unwrap();
             change(file);
-            let error = opened.fingerprint().unwrap_err();
-            assert!(matches!(error.cause(), Some(FileError::FileChanged)), "{error}");
+            assert_refused!(opened.fingerprint(), FileError::FileChanged);
             assert_eq!(known.clone().fingerprint().unwrap(), print);
-            model.save(&path).unwrap();
-            fs::copy(testdata("mobius-llama-static/model.onnx.data"), &data).unwrap();
+            restore();
         }
         let opened = Model::load(&path).unwrap().file().unwrap();
         fs::remove_file(file).unwrap();
-        let error = opened.fingerprint().unwrap_err();
-        assert!(matches!(error.cause(), Some(std::io::Error { .. })), "{error}");
-        model.save(&path).unwrap();
-        fs::copy(testdata("mobius-llama-static/model.onnx.data"), &data).unwrap();
+        assert_refused!(opened.fingerprint(), std::io::Error { .. });
+        restore();
     }
 }
 
@@ -318,7 +291,6 @@ fn tensors_that_overlap_do_not_multiply_the_work() {
         offset.value = Some(copy.to_string());
     }
     model.save(&path).unwrap();
-    let error = Model::load(&path).unwrap().file().unwrap().fingerprint().unwrap_err();
-    assert!(matches!(error.cause(), Some(ExternalError::Limit { .. })), "{error}");
+    assert_refused!(Model::load(&path).unwrap().file().unwrap().fingerprint(), ExternalError::Limit { .. });
     drop(folder);
 }

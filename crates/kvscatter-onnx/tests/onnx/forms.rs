@@ -10,49 +10,23 @@ use kvscatter_onnx::internal::{MaskRule, mask_rule};
 use kvscatter_onnx::{Dimension, Model, Node};
 
 use crate::support::{
-    Nodes, append, declare, fix_dim, graph_mut, insert, ints, load, maker, opset, raw, refusal, reroute,
-    values,
+    Nodes, assert_refused, counts, declare, decoder, extend, fix_dim, function, graph_mut, insert, ints,
+    kept_reasons, load, maker, raw, refusal, reroute, values,
 };
 
 const MAX_SEQ: usize = 24;
 
 /// How a cache of `[batch, heads, length, head size]` is laid out in another decoder.
-#[derive(Clone, Copy)]
 struct Layout {
-    name: &'static str,
     perm: &'static str,
-    /// The dimensions of the past, whose length is `L`.
+    /// The dimensions of the past, whose length is `L`. With three of them, heads share that of the batch.
     dims: &'static str,
-    axis: i64,
-    is_merged: bool,
 }
 
-const LAYOUTS: [Layout; 4] = [
-    Layout {
-        name: "tokens first",
-        perm: "[0, 2, 1, 3]",
-        dims: "batch_size, L, 2, 16",
-        axis: 1,
-        is_merged: false,
-    },
-    Layout { name: "turned", perm: "[0, 1, 3, 2]", dims: "batch_size, 2, 16, L", axis: 3, is_merged: false },
-    Layout {
-        name: "merged",
-        perm: "[0, 1, 2, 3]",
-        dims: "batch_size x heads, L, 16",
-        axis: 1,
-        is_merged: true,
-    },
-    Layout {
-        name: "merged and turned",
-        perm: "[0, 1, 3, 2]",
-        dims: "batch_size x heads, 16, L",
-        axis: 2,
-        is_merged: true,
-    },
-];
-const TOKENS_FIRST: Layout = LAYOUTS[0];
-const MERGED: Layout = LAYOUTS[2];
+const TOKENS_FIRST: Layout = Layout { perm: "[0, 2, 1, 3]", dims: "batch_size, L, 2, 16" };
+const TURNED: Layout = Layout { perm: "[0, 1, 3, 2]", dims: "batch_size, 2, 16, L" };
+const MERGED: Layout = Layout { perm: "[0, 1, 2, 3]", dims: "batch_size x heads, L, 16" };
+const MERGED_AND_TURNED: Layout = Layout { perm: "[0, 1, 3, 2]", dims: "batch_size x heads, 16, L" };
 
 /// Returns the pasts of llama, with the updates and the presents.
 fn writers(graph: &GraphProto) -> Vec<[String; 3]> {
@@ -62,7 +36,7 @@ fn writers(graph: &GraphProto) -> Vec<[String; 3]> {
 }
 
 /// Only the length is taken from the shape of a past, in which it is at this place.
-fn move_length(model: &mut Model, past: &str, axis: i64) {
+fn move_length(model: &mut Model, past: &str, axis: usize) {
     let graph = graph_mut(model);
     let is_shape = |node: &&mut NodeProto| node.op_type.as_deref() == Some("Shape") && node.input[0] == past;
     let Some(shape) = graph.node.iter_mut().find(is_shape) else { return };
@@ -72,12 +46,13 @@ fn move_length(model: &mut Model, past: &str, axis: i64) {
 }
 
 /// Returns llama with caches of another layout.
-fn relaid(layout: &Layout) -> Model {
-    let Layout { perm, dims, axis, is_merged, .. } = *layout;
+fn relaid(Layout { perm, dims }: Layout) -> Model {
+    let sizes: Vec<_> = dims.split(", ").collect();
+    let axis = sizes.iter().position(|size| *size == "L").unwrap();
     let mut model = load("optimum-llama");
     for [past, update, present] in writers(graph_mut(&mut model)) {
         let (new, old) = (format!("Transpose({update}) {{perm={perm}}}"), format!("old.{present}"));
-        let nodes = if is_merged {
+        let nodes = if sizes.len() == 3 {
             format!(
                 "turned.{present} = {new}
                 shape.{present} = Concat([-1], Shape(turned.{present}) {{start=2}}) {{axis=0}}
@@ -108,18 +83,14 @@ fn relaid(layout: &Layout) -> Model {
 fn check(name: &str, converted: &Converted, elements: [ElementType; 4]) {
     let graph = converted.model.graph().unwrap();
     let decoder = Decoder::from_graph(&graph).unwrap();
-    let kept: Vec<_> = converted.report.attention.kept.iter().map(|kept| kept.reason.to_string()).collect();
-    assert_eq!((decoder.caches.len(), converted.report.attention.nodes), (4, 2), "{name}: {kept:?}");
-    let [batch, heads, slots, size] = [
-        Dimension::Symbolic("batch_size"),
-        Dimension::Known(2),
-        Dimension::Known(MAX_SEQ),
-        Dimension::Known(16),
-    ];
+    let nodes = (decoder.caches.len(), converted.report.attention.nodes);
+    assert_eq!(nodes, (4, 2), "{name}: {:?}", kept_reasons(converted));
+    let [heads, slots, size] = [2, MAX_SEQ, 16].map(Dimension::Known);
+    let shape = vec![Dimension::Symbolic("batch_size"), heads, slots, size];
     for (cache, element) in decoder.caches.iter().zip(elements) {
         assert!(cache.is_static() && cache.between.is_empty(), "{name}");
         assert_eq!((cache.element, cache.present_info.element), (element, element), "{name}");
-        assert_eq!((cache.axis, &cache.past_shape), (2, &vec![batch, heads, slots, size]), "{name}");
+        assert_eq!((cache.axis, &cache.past_shape), (2, &shape), "{name}");
         assert_eq!(cache.present_info.shape.as_ref(), Some(&cache.past_shape), "{name}");
         let reads = |node: &&Node<'_>| node.reads().contains(cache.present);
         let readers: Vec<_> = graph.nodes().iter().filter(reads).map(Node::op_type).collect();
@@ -129,53 +100,46 @@ fn check(name: &str, converted: &Converted, elements: [ElementType; 4]) {
 
 #[test]
 fn every_layout_becomes_heads_slots_and_head_size() {
-    for layout in LAYOUTS {
-        let converted = convert(&relaid(&layout), MAX_SEQ);
-        let converted = converted.unwrap_or_else(|error| panic!("{}: {error}", layout.name));
-        check(layout.name, &converted, [ElementType::Float32; 4]);
-    }
-}
-
-#[test]
-fn the_mask_rule_is_known_for_every_layout() {
-    for layout in LAYOUTS {
-        assert_eq!(mask_rule(&relaid(&layout), MAX_SEQ), Some(MaskRule::Causal), "{}", layout.name);
+    for layout in [TOKENS_FIRST, TURNED, MERGED, MERGED_AND_TURNED] {
+        let (name, model) = (layout.dims, relaid(layout));
+        assert_eq!(mask_rule(&model, MAX_SEQ), Some(MaskRule::Causal), "{name}");
+        let converted = convert(&model, MAX_SEQ).unwrap_or_else(|error| panic!("{name}: {error}"));
+        check(name, &converted, [ElementType::Float32; 4]);
     }
 }
 
 #[test]
 fn heads_that_do_not_follow_their_sample_are_refused() {
     // The first axis has the heads of all samples in turn: head 0 of each sample comes first.
-    let mut model = relaid(&MERGED);
+    let mut model = relaid(MERGED);
     for node in &mut graph_mut(&mut model).node {
         let name = node.output[0].as_str();
         if name.starts_with("turned.") {
             node.attribute = vec![ints("perm", &[1, 0, 2, 3])];
         }
     }
-    assert!(matches!(refusal(&model, MAX_SEQ), ConvertRefusal::Layout { rank: 3, axis: 1, .. }));
+    assert_refused!(convert(&model, MAX_SEQ), ConvertRefusal::Layout { rank: 3, axis: 1, .. });
 }
 
 #[test]
 fn a_batch_that_a_file_claims_is_refused_before_anything_is_made_of_it() {
-    let mut model = relaid(&MERGED);
+    let mut model = relaid(MERGED);
     declare(&mut model, "input_ids: int64[1099511627776, sequence_length]");
-    assert!(matches!(refusal(&model, MAX_SEQ), ConvertRefusal::Layout { rank: 3, axis: 1, .. }));
+    assert_refused!(convert(&model, MAX_SEQ), ConvertRefusal::Layout { rank: 3, axis: 1, .. });
 }
 
 #[test]
 fn heads_that_share_a_dimension_with_a_fixed_batch_are_found() {
-    let mut model = relaid(&MERGED);
+    let mut model = relaid(MERGED);
     fix_dim(&mut model, "batch_size", 2);
     assert!(convert(&model, MAX_SEQ).is_ok());
 }
 
 #[test]
 fn another_reader_of_a_past_in_another_layout_is_refused() {
-    let mut model = relaid(&TOKENS_FIRST);
-    append(&mut model, "old = Neg(past_key_values.0.key)");
-    graph_mut(&mut model).output.extend(values("old: float[batch_size, p, 2, 16]"));
-    assert!(matches!(refusal(&model, MAX_SEQ), ConvertRefusal::Layout { rank: 4, axis: 1, .. }));
+    let mut model = relaid(TOKENS_FIRST);
+    extend(&mut model, "", "old = Neg(past_key_values.0.key)", "old: float[batch_size, p, 2, 16]");
+    assert_refused!(convert(&model, MAX_SEQ), ConvertRefusal::Layout { rank: 4, axis: 1, .. });
 }
 
 /// Returns llama with keys and values of each layer in one cache, `[batch, length, 2 * heads * head size]`.
@@ -222,24 +186,14 @@ fn keys_and_values_in_one_cache_are_written_at_once() {
     let converted = convert(&packed(), MAX_SEQ).unwrap();
     let graph = converted.model.graph().unwrap();
     let decoder = Decoder::from_graph(&graph).unwrap();
-    assert_eq!(
-        (decoder.caches.len(), converted.report.attention.count, converted.report.attention.fused),
-        (2, 2, 0)
-    );
-    let batch = Dimension::Symbolic("batch_size");
+    assert_eq!((decoder.caches.len(), counts(&converted)), (2, (2, 0, 0)));
+    let [heads, slots, size] = [1, MAX_SEQ, 64].map(Dimension::Known);
+    let shape = vec![Dimension::Symbolic("batch_size"), heads, slots, size];
     for cache in &decoder.caches {
-        let expected = vec![batch, Dimension::Known(1), Dimension::Known(MAX_SEQ), Dimension::Known(64)];
-        assert_eq!((cache.axis, &cache.past_shape, cache.part), (2, &expected, CachePart::Both));
+        assert_eq!((cache.axis, &cache.past_shape, cache.part), (2, &shape, CachePart::Both));
         assert!(cache.is_static());
     }
-    assert!(
-        converted
-            .report
-            .attention
-            .kept
-            .iter()
-            .all(|kept| kept.reason.to_string() == "keys or values are not a whole cache")
-    );
+    assert_eq!(kept_reasons(&converted), ["keys or values are not a whole cache"; 2]);
 }
 
 /// Returns llama whose pasts of layer 1 are cast before the new rows are appended, and whose presents are cast
@@ -276,11 +230,9 @@ fn a_past_that_is_widened_is_declared_in_the_type_of_its_present() {
     {
         let converted = convert(&with_casts(past, before, &[]), MAX_SEQ).unwrap();
         check("widened", &converted, [Float32; 4]);
-        let nodes = &converted.model.proto().graph.node;
-        let is_left = |node: &NodeProto| {
-            node.op_type.as_deref() == Some("Cast") && node.input[0].starts_with("past_key_values")
-        };
-        assert!(!nodes.iter().any(is_left));
+        let graph = converted.model.graph().unwrap();
+        let mut casts = graph.nodes().iter().filter(|node| node.is("Cast"));
+        assert!(!casts.any(|cast| cast.input(0).unwrap().starts_with("past_key_values")));
     }
 }
 
@@ -289,19 +241,16 @@ fn new_rows_are_cast_where_the_present_is_cast_back() {
     use ElementType::{Float16, Float32};
     let converted = convert(&with_casts(Float16, &[Float32], &[Float16]), MAX_SEQ).unwrap();
     let graph = converted.model.graph().unwrap();
-    let decoder = Decoder::from_graph(&graph).unwrap();
     let maker = |value: &str| graph.nodes().iter().find(|node| node.output(0) == Some(value)).unwrap();
+    let decoder = Decoder::from_graph(&graph).unwrap();
     for (cache, element) in decoder.caches.iter().zip([Float32, Float32, Float16, Float16]) {
         assert!(cache.is_static() && cache.between.is_empty());
         assert_eq!((cache.element, cache.present_info.element), (element, element));
         assert_eq!(maker(cache.update.unwrap()).is("Cast"), element == Float16);
     }
     // Queries of float32 do not fit to a cache of float16.
-    assert_eq!((converted.report.attention.fused, converted.report.attention.kept.len()), (1, 1));
-    assert_eq!(
-        converted.report.attention.kept[0].reason.to_string(),
-        "the queries are float, and a cache is float16"
-    );
+    assert_eq!(converted.report.attention.fused, 1);
+    assert_eq!(kept_reasons(&converted), ["the queries are float, and a cache is float16"]);
 }
 
 #[test]
@@ -314,8 +263,7 @@ fn casts_that_may_change_a_past_are_refused() {
         (Float16, &[Float32], &[BFloat16, Float16]),
         (Float16, &[Float32], &[BFloat16]),
     ] {
-        let refusal = refusal(&with_casts(past, before, after), MAX_SEQ);
-        assert!(matches!(refusal, ConvertRefusal::Between { .. }), "{past} {before:?} {after:?}: {refusal}");
+        assert_refused!(convert(&with_casts(past, before, after), MAX_SEQ), ConvertRefusal::Between { .. });
     }
 }
 
@@ -342,21 +290,18 @@ fn with_state() -> Model {
 #[test]
 fn a_state_stays_as_it_is_and_is_named() {
     let exported = with_state();
-    let graph = exported.graph().unwrap();
-    let decoder = Decoder::from_graph(&graph).unwrap();
-    assert_eq!((decoder.caches.len(), decoder.states.len()), (4, 1));
-    let role = decoder.inputs.iter().find(|input| input.value.name == "past.conv").unwrap().role;
-    assert_eq!((role, decoder.logits.as_ref().unwrap().name), (InputRole::State(0), "logits"));
+    let before = decoder(&exported);
+    assert_eq!((before.caches.len(), before.states.len()), (4, 1));
+    let role = before.inputs.iter().find(|input| input.value.name == "past.conv").unwrap().role;
+    assert_eq!((role, before.logits.as_ref().unwrap().name), (InputRole::State(0), "logits"));
 
     let converted = convert(&exported, MAX_SEQ).unwrap();
     let expected = KeptState { past: "past.conv".to_owned(), present: "present.conv".to_owned() };
     assert_eq!((converted.report.states.as_slice(), converted.report.caches.count), (&[expected][..], 4));
     assert_eq!(converted.model.metadata("kvscatter.states"), Some("past.conv -> present.conv"));
-    let after = converted.model.graph().unwrap();
-    let after = Decoder::from_graph(&after).unwrap();
-    let [before, after] =
-        [&decoder, &after].map(|found| (found.states[0].shape.clone(), found.states[0].writer.op_type()));
-    assert_eq!(before, after);
+    let after = decoder(&converted.model);
+    assert_eq!(before.states[0].shape, after.states[0].shape);
+    assert_eq!(before.states[0].writer.op_type(), after.states[0].writer.op_type());
     check("with a state", &converted, [ElementType::Float32; 4]);
 }
 
@@ -364,18 +309,12 @@ fn a_state_stays_as_it_is_and_is_named() {
 #[test]
 fn a_state_of_an_operator_that_the_model_defines() {
     let mut model = with_state();
-    let inputs = ["input", "weight", "bias", "past"].map(str::to_owned).to_vec();
+    let nodes = "mixed = Conv(input, weight); present = Identity(past)";
     model.proto_mut().functions.push(FunctionProto {
-        name: Some("CausalConvWithState".to_owned()),
         domain: Some("com.microsoft".to_owned()),
-        input: inputs,
-        output: ["mixed", "present"].map(str::to_owned).to_vec(),
-        node: Nodes::parse("mixed = Conv(input, weight); present = Identity(past)").nodes,
-        opset_import: vec![opset("", 24)],
-        ..FunctionProto::default()
+        ..function("CausalConvWithState(input, weight, bias, past) -> mixed, present", nodes)
     });
-    let graph = model.graph().unwrap();
-    assert_eq!(Decoder::from_graph(&graph).unwrap().states.len(), 1);
+    assert_eq!(decoder(&model).states.len(), 1);
     let error = convert(&model, MAX_SEQ).unwrap_err().to_string();
     assert!(
         error.contains("(CausalConvWithState, domain com.microsoft, version 1): in this function, node 0"),
@@ -385,18 +324,12 @@ fn a_state_of_an_operator_that_the_model_defines() {
 }
 
 #[test]
-fn the_samples_of_a_state_may_have_another_name() {
-    let mut model = with_state();
-    declare(&mut model, "past.conv: float[samples, 64, 2]");
-    assert_eq!(convert(&model, MAX_SEQ).unwrap().report.states.len(), 1);
-}
-
-#[test]
 fn a_state_of_unknown_size_is_refused() {
     let mut model = with_state();
+    // The samples may have another name.
+    declare(&mut model, "past.conv: float[samples, 64, 2]");
+    assert_eq!(convert(&model, MAX_SEQ).unwrap().report.states.len(), 1);
     declare(&mut model, "past.conv: float[batch_size, ?, 2]");
-    assert_eq!(
-        refusal(&model, MAX_SEQ),
-        ConvertRefusal::InputShape { name: "past.conv".to_owned(), axis: 1 }
-    );
+    let name = "past.conv".to_owned();
+    assert_eq!(refusal(&model, MAX_SEQ), ConvertRefusal::InputShape { name, axis: 1 });
 }

@@ -13,7 +13,8 @@ use kvscatter_onnx::internal::{MaskRule, mask_rule};
 use kvscatter_onnx::{Model, Node, OnnxError, RuntimeVersion};
 
 use crate::support::{
-    Nodes, counts, declare, float, graph_mut, insert, load, maker, refusal, reroute, values,
+    Nodes, assert_refused, counts, declare, first, float, graph_mut, insert, kept_reasons, load, maker,
+    op_types, refusal, reroute, values,
 };
 
 const SLOTS: usize = 16;
@@ -119,10 +120,6 @@ pub(super) fn converted(form: &Form<'_>) -> Converted {
     convert(&form.model(), SLOTS).unwrap()
 }
 
-pub(super) fn op_types(converted: &Converted) -> Vec<&str> {
-    converted.model.proto().graph.node.iter().filter_map(|node| node.op_type.as_deref()).collect()
-}
-
 /// Returns the attributes of the only `Attention`: its scale, its cap and the precision of its softmax.
 fn attributes(attention: &Node<'_>) -> (f32, f32, i64) {
     let float = |name| attention.float(name).unwrap().unwrap_or_default();
@@ -133,15 +130,11 @@ fn attributes(attention: &Node<'_>) -> (f32, f32, i64) {
 /// Checks that a decoder has one `Attention` that reads the caches, and returns the attributes.
 fn fused(what: &str, form: &Form<'_>) -> (f32, f32, i64) {
     let converted = converted(form);
-    let kept: Vec<_> = converted.report.attention.kept.iter().map(|kept| kept.reason.to_string()).collect();
-    assert_eq!(counts(&converted), (1, 1, 1), "{what}: {kept:?}");
+    assert_eq!(counts(&converted), (1, 1, 1), "{what}: {:?}", kept_reasons(&converted));
     let graph = converted.model.graph().unwrap();
     let attention = *graph.nodes().iter().find(|node| node.is("Attention")).unwrap();
-    assert_eq!(
-        [1, 2, 6].map(|slot| attention.input(slot)),
-        ["present.k", "present.v", "nonpad_kv_seqlen"].map(Some)
-    );
-    assert_eq!([4, 5].map(|slot| attention.input(slot)), [None, None], "{what}");
+    let read = [Some("present.k"), Some("present.v"), None, None, Some("nonpad_kv_seqlen")];
+    assert_eq!([1, 2, 4, 5, 6].map(|slot| attention.input(slot)), read, "{what}");
     assert_eq!(converted.report.inputs.nonpad_kv_seqlen.as_deref(), Some("nonpad_kv_seqlen"), "{what}");
     let visible = attention.input(3).unwrap();
     let mask = graph.nodes().iter().find(|node| node.output(0) == Some(visible)).unwrap();
@@ -151,7 +144,7 @@ fn fused(what: &str, form: &Form<'_>) -> (f32, f32, i64) {
     };
     assert_eq!([readers("present.k"), readers("present.v")], [["Attention"], ["Attention"]], "{what}");
     let of_attention = ["Softmax", "Expand", "Tile", "Tanh", "Where", "Max"];
-    assert!(!op_types(&converted).iter().any(|op_type| of_attention.contains(op_type)), "{what}");
+    assert!(!op_types(&converted.model).iter().any(|op_type| of_attention.contains(op_type)), "{what}");
     let found = attributes(&attention);
     // Older versions of ONNX Runtime cap scores that are masked.
     let least = if found.1 == 0.0 { "1.25" } else { "1.27" };
@@ -163,7 +156,8 @@ fn fused(what: &str, form: &Form<'_>) -> (f32, f32, i64) {
 pub(super) fn kept(form: &Form<'_>) -> KeptReason {
     let mut converted = converted(form);
     assert_eq!(counts(&converted), (1, 0, 0));
-    assert!(op_types(&converted).contains(&"Softmax") && !op_types(&converted).contains(&"Attention"));
+    let nodes = op_types(&converted.model);
+    assert!(nodes.contains(&"Softmax") && !nodes.contains(&"Attention"));
     assert_eq!(converted.report.inputs.nonpad_kv_seqlen, None);
     let kept = converted.report.attention.kept.remove(0);
     assert!(converted.report.attention.kept.is_empty());
@@ -333,10 +327,9 @@ fn forms_whose_result_would_change_are_refused() {
         (twice, "masked scores may be multiplied once, by a factor from 1/32 to 1"),
         (Form { values: regrouped, ..plain }, "this node changes the order of the slots"),
     ] {
-        let refusal = refusal(&form.model(), SLOTS);
-        assert!(
-            matches!(refusal, ConvertRefusal::Reader { reason: Some(reason), .. } if reason == why),
-            "{refusal}"
+        assert_refused!(
+            convert(&form.model(), SLOTS),
+            ConvertRefusal::Reader { reason: Some(reason), .. } if *reason == why
         );
     }
     // A score of -1 is not hidden.
@@ -359,9 +352,10 @@ fn a_cap_stays_for_an_older_onnx_runtime() {
     let converted = convert(&model, options("1.26.9")).unwrap();
     assert_eq!(converted.model.metadata("kvscatter.least_onnxruntime"), Some("1.25"));
     assert_eq!(counts(&converted), (1, 0, 0));
-    let reasons: Vec<_> = converted.report.attention.kept.iter().map(|kept| &kept.reason).collect();
-    assert!(matches!(*reasons, [KeptReason::Softcap]), "{reasons:?}");
-    assert!(op_types(&converted).contains(&"Tanh") && !op_types(&converted).contains(&"Attention"));
+    let kept = &converted.report.attention.kept;
+    assert!(matches!(kept[0].reason, KeptReason::Softcap) && kept.len() == 1, "{kept:?}");
+    let nodes = op_types(&converted.model);
+    assert!(nodes.contains(&"Tanh") && !nodes.contains(&"Attention"));
     let error = convert(&model, options("1.24")).unwrap_err().to_string();
     assert_eq!(
         error,
@@ -373,20 +367,17 @@ fn a_cap_stays_for_an_older_onnx_runtime() {
 #[test]
 fn an_attention_with_a_cap_is_refused_for_an_older_onnx_runtime() {
     let mut model = load("mobius-llama-dynamic");
-    let mut nodes = graph_mut(&mut model).node.iter();
-    let index = nodes.position(|node| node.op_type.as_deref() == Some("Attention")).unwrap();
+    let index = first(graph_mut(&mut model), "Attention");
     let attributes = &mut graph_mut(&mut model).node[index].attribute;
     attributes.retain(|attribute| attribute.name.as_deref() != Some("softcap"));
     attributes.push(float("softcap", 5.0));
     let exported = model.graph().unwrap().nodes()[index].label();
     let options = ConvertOptions::new(SLOTS);
     assert_eq!(convert(&model, options).unwrap().report.least_onnxruntime, RuntimeVersion::WITH_CAP);
-    let error = convert(&model, options.onnxruntime(RuntimeVersion::WITH_SCATTER)).unwrap_err();
-    assert!(matches!(error.cause(), Some(ConvertRefusal::OnnxRuntime { .. })), "{error}");
-    assert!(
-        matches!(&error, OnnxError::InNode { node, .. } if **node == exported),
-        "{error} is not {exported}"
-    );
+    let older = options.onnxruntime(RuntimeVersion::WITH_SCATTER);
+    assert_refused!(convert(&model, older), ConvertRefusal::OnnxRuntime { .. });
+    let OnnxError::InNode { node, .. } = convert(&model, older).unwrap_err() else { panic!() };
+    assert_eq!(*node, exported);
 }
 
 #[test]
@@ -410,10 +401,9 @@ fn heads_of_several_samples_in_a_row_are_refused() {
     let mask = "Add($, Reshape(Slice(bias, [0], [1], [0]), Shape(bias) {start=1}))";
     let plain = Form::plain();
     let model = Form { queries: merged, keys: merged, values: merged, mask, ..plain }.model();
-    let refusal = refusal(&model, ConvertOptions::new(SLOTS));
-    assert!(
-        matches!(refusal, ConvertRefusal::ScoresShape { rank: 3 } | ConvertRefusal::Reader { .. }),
-        "{refusal}"
+    assert_refused!(
+        convert(&model, SLOTS),
+        ConvertRefusal::ScoresShape { rank: 3 } | ConvertRefusal::Reader { .. }
     );
 }
 
@@ -432,8 +422,7 @@ fn samples_and_heads_may_be_merged() {
     let split = "y = Reshape(Neg(attended), Concat([-1, 6], Shape(attended) {start=1}) {axis=0})";
     insert(&mut model, end + 1, Nodes::parse(split));
     let converted = convert(&model, SLOTS).unwrap();
-    let kept: Vec<_> = converted.report.attention.kept.iter().map(|kept| kept.reason.to_string()).collect();
-    assert_eq!((converted.report.attention.nodes, converted.report.attention.fused), (1, 1), "{kept:?}");
+    assert_eq!(counts(&converted), (1, 1, 1), "{:?}", kept_reasons(&converted));
     let graph = converted.model.graph().unwrap();
     let attended = graph.nodes().iter().find(|node| node.output(0) == Some("attended")).unwrap();
     assert_eq!(attended.op_type(), "Reshape");
@@ -449,8 +438,7 @@ fn a_bias_is_compared_with_the_precision_of_its_type() {
         assert!(convert(&form.model(), SLOTS).is_ok(), "{element}");
         let model = Form { mask: &bent, ..form }.model();
         assert_eq!(mask_rule(&model, SLOTS), Some(MaskRule::Bias));
-        let refusal = refusal(&model, SLOTS);
-        assert!(matches!(refusal, ConvertRefusal::Bias { .. }), "{element}: {refusal}");
+        assert_refused!(convert(&model, SLOTS), ConvertRefusal::Bias { .. });
     }
 }
 
@@ -496,11 +484,8 @@ fn layers_that_share_a_cache_become_one_node_each() {
         *read = read.replace("present.1", "present.0");
     }
     let converted = convert(&model, SLOTS).unwrap();
-    assert!(converted.report.attention.kept.is_empty(), "{:?}", converted.report.attention.kept);
-    assert_eq!(
-        (converted.report.caches.count, converted.report.attention.count, converted.report.attention.fused),
-        (2, 2, 2)
-    );
+    assert!(converted.report.attention.kept.is_empty(), "{:?}", kept_reasons(&converted));
+    assert_eq!((converted.report.caches.count, counts(&converted)), (2, (2, 2, 2)));
 }
 
 /// Scores whose heads and samples share a dimension, as in Bloom and Falcon.
@@ -557,10 +542,10 @@ fn values_that_are_read_elsewhere_stay() {
     let mut model = Form { weights, ..Form::plain() }.model();
     graph_mut(&mut model).output.extend(values("other: float[batch, 6, tokens, 4]"));
     let converted = convert(&model, SLOTS).unwrap();
-    assert_eq!((converted.report.attention.nodes, converted.report.attention.kept.len()), (0, 2));
-    let reasons: Vec<_> = converted.report.attention.kept.iter().map(|kept| &kept.reason).collect();
-    assert!(reasons.iter().any(|reason| matches!(reason, KeptReason::Read { .. })), "{reasons:?}");
-    assert!(op_types(&converted).contains(&"Softmax"));
+    let kept = &converted.report.attention.kept;
+    assert_eq!((converted.report.attention.nodes, kept.len()), (0, 2));
+    assert!(kept.iter().any(|kept| matches!(kept.reason, KeptReason::Read { .. })), "{kept:?}");
+    assert!(op_types(&converted.model).contains(&"Softmax"));
 }
 
 #[test]
@@ -592,7 +577,7 @@ fn keep_attention_leaves_every_node() {
     let converted = convert(&Form::grouped().model(), options).unwrap();
     assert_eq!(counts(&converted), (1, 0, 0));
     assert!(converted.report.attention.kept.is_empty() && converted.report.inputs.nonpad_kv_seqlen.is_none());
-    assert!(op_types(&converted).contains(&"Expand") && op_types(&converted).contains(&"Softmax"));
+    assert!(["Expand", "Softmax"].iter().all(|op_type| op_types(&converted.model).contains(op_type)));
     // Nodes that the exporter wrote as Attention are not kept, because they have the past as inputs.
     let exported = load("mobius-llama-dynamic");
     let converted = convert(&exported, options).unwrap();

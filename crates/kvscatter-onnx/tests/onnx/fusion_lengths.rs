@@ -2,10 +2,10 @@
 //!
 //! The proof of one node evaluates short texts alone.
 
-use kvscatter_onnx::convert::{ConvertRefusal, KeptForm, KeptReason};
+use kvscatter_onnx::convert::{ConvertRefusal, KeptForm, KeptReason, convert};
 
 use super::fusion::{Form, converted, kept};
-use crate::support::refusal;
+use crate::support::assert_refused;
 
 const SLOTS: usize = 16;
 
@@ -52,14 +52,14 @@ fn parameters_that_depend_on_the_length_are_refused() {
     for is_other in [between("total"), "Less([12], total)".to_owned()] {
         let [tile, expand] = [tiled(&is_other), expanded(&is_other)];
         for repeat in [&tile, &expand] {
-            let refusal = refusal(&Form { repeat, ..Form::grouped() }.model(), SLOTS);
-            assert!(matches!(refusal, ConvertRefusal::LengthDependence { .. }), "{repeat}: {refusal}");
+            let model = Form { repeat, ..Form::grouped() }.model();
+            assert_refused!(convert(&model, SLOTS), ConvertRefusal::LengthDependence { .. });
         }
     }
     let axes = format!("Where({}, [2], [-1])", between(LAST));
     let masked = format!("all = {SINK}; Sub(all, ReduceMax(all, {axes}))");
     let form = Form { masked: &masked, weights: "Slice($, [0], [-1], [-1])", ..Form::plain() };
-    assert!(matches!(refusal(&form.model(), SLOTS), ConvertRefusal::LengthDependence { .. }));
+    assert_refused!(convert(&form.model(), SLOTS), ConvertRefusal::LengthDependence { .. });
 }
 
 /// Thousands of layers may share such a node.

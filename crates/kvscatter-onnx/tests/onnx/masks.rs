@@ -14,7 +14,8 @@ use kvscatter_onnx::internal::proto::{AttributeProto, NodeProto};
 
 use crate::convert::{MAX_SEQ, changed, converted};
 use crate::support::{
-    Nodes, first, fix_dim, graph_mut, insert, int, load, maker, nodes_mut, raw, reader, refusal, reroute,
+    BY_SLOTS, BY_TOKENS, Nodes, assert_refused, count, counts, first, fix_dim, graph_mut, insert, int,
+    llama_with_window, load, maker, nodes_mut, op_types, raw, reader, refusal, reroute,
 };
 
 #[test]
@@ -35,13 +36,12 @@ fn a_mask_that_keeps_another_rule_is_found_by_what_it_computes() {
         // Nothing is masked, because the mask exists but is not used.
         ("unused", changed(dynamic, "Attention", |node| node.input[3].clear()), None),
     ] {
-        let found = match refusal(&model, MAX_SEQ) {
-            ConvertRefusal::Visibility { position, slot, hidden, padding } => {
-                (position, slot, hidden, padding)
-            }
-            other => panic!("{what}: {other}"),
+        let refusal = refusal(&model, MAX_SEQ);
+        let ConvertRefusal::Visibility { position, slot, hidden, padding } = refusal else {
+            panic!("{refusal}")
         };
-        assert!(expected.map_or(!found.2, |expected| found == expected), "{what}: {found:?}");
+        let found = (position, slot, hidden, padding);
+        assert!(expected.map_or(!hidden, |expected| found == expected), "{what}: {found:?}");
     }
     // Padding is visible.
     assert!(convert(&changed(dynamic, "Cast", operator("IsNaN")), MAX_SEQ).is_err());
@@ -53,8 +53,7 @@ fn windows() {
     let window = load("decoders/optimum-0.1-mistral-window");
     for (max_seq, has_window) in [(4, false), (MAX_SEQ, true)] {
         let converted = convert(&window, max_seq).unwrap();
-        let nodes = &converted.model.proto().graph.node;
-        assert_eq!(nodes.iter().any(|node| node.op_type.as_deref() == Some("Greater")), has_window);
+        assert_eq!(op_types(&converted.model).contains(&"Greater"), has_window);
         assert_eq!((converted.report.caches.count, converted.report.attention.nodes), (4, 2));
         let expected = [0, 1].map(|layer| key_window(layer, has_window.then_some(4)));
         assert_eq!(converted.report.caches.windows, expected);
@@ -63,37 +62,8 @@ fn windows() {
     }
 }
 
-/// How a decoder counts the places of new tokens and of slots in a window.
-const BY_SLOTS: [&str; 2] = ["own_slots", "slot_numbers"];
-const BY_TOKENS: [&str; 2] = ["own_tokens", "token_numbers"];
+/// Another way to count the places of new tokens and of slots.
 const BY_POSITIONS: [&str; 2] = ["position_ids", "slot_numbers"];
-
-/// Returns a decoder whose causal mask has a window. The window hides a slot whose place is this far from a token's.
-fn llama_with_window(window: i64, [own, slots]: [&str; 2]) -> Model {
-    let mut model = load("mobius-llama-dynamic");
-    let graph = graph_mut(&mut model);
-    let place = first(graph, "Attention");
-    let exported = graph.node[place].input[3].clone();
-    for node in graph.node.iter_mut().filter(|node| node.input.get(3) == Some(&exported)) {
-        "windowed".clone_into(&mut node.input[3]);
-    }
-    let nodes = format!(
-        "axis_1 = 1; window = {window}
-        counts = CumSum(Cast(Equal(attention_mask, attention_mask)) {{to=int64}}, axis_1)
-        slot_numbers = Sub(counts, axis_1)
-        token_numbers = CumSum(attention_mask, axis_1)
-        new = Neg(Slice(Shape(input_ids), [1], [2]))
-        own_slots = Slice(slot_numbers, new, [{end}], [1])
-        own_tokens = Slice(token_numbers, new, [{end}], [1])
-        rows = Unsqueeze({own}, [2])
-        columns = Unsqueeze({slots}, [1])
-        near = Less(Sub(rows, columns), window)
-        windowed = And({exported}, Unsqueeze(near, [1]))",
-        end = i64::MAX
-    );
-    insert(&mut model, place, Nodes::parse(&nodes));
-    model
-}
 
 /// Only padding between two tokens shows what a window counts, so probes must have such padding in every window.
 #[test]
@@ -183,10 +153,7 @@ const FALCON: &str = "decoders/optimum-1.18-falcon";
 #[test]
 fn a_bias_that_is_proportional_to_the_distance_is_converted() {
     let converted = converted(FALCON);
-    assert_eq!(
-        (converted.report.caches.count, converted.report.attention.count, converted.report.attention.nodes),
-        (4, 2, 2)
-    );
+    assert_eq!((converted.report.caches.count, counts(&converted)), (4, (2, 2, 2)));
     let bias = |converted: &Converted| converted.model.metadata("kvscatter.bias").map(str::to_owned);
     assert!(bias(&converted).unwrap().ends_with("counted in real tokens"));
     assert_eq!(bias(&self::converted("optimum-llama")), None);
@@ -237,34 +204,36 @@ fn the_metadata_has_the_distance_of_every_bias() {
 fn layers_share_the_mask_of_a_bias() {
     let converted = converted(FALCON);
     let graph = converted.model.graph().unwrap();
-    let nodes = |op_type| graph.nodes().iter().filter(move |node| node.is(op_type));
-    let masks: Vec<_> = nodes("Attention").map(|node| node.input(3)).collect();
+    let attentions = graph.nodes().iter().filter(|node| node.is("Attention"));
+    let masks: Vec<_> = attentions.map(|node| node.input(3)).collect();
     assert!(masks.len() == 2 && masks[0] == masks[1], "{masks:?}");
-    assert_eq!(nodes("CumSum").count(), 1);
+    assert_eq!(count(&converted.model, "CumSum"), 1);
 }
 
 #[test]
 fn other_biases_are_refused() {
     // It is not proportional.
-    assert!(matches!(refusal(&falcon_with("biased = Sqrt($)"), MAX_SEQ), ConvertRefusal::Bias { .. }));
+    let converted = |nodes: &str| convert(&falcon_with(nodes), MAX_SEQ);
+    assert_refused!(converted("biased = Sqrt($)"), ConvertRefusal::Bias { .. });
     // It rounds the scores away.
     for huge in ["17e3", "1e9"] {
-        let refusal = refusal(&falcon_with(&format!("biased = Add($, {huge})")), MAX_SEQ);
-        assert!(matches!(refusal, ConvertRefusal::Bias { added, .. } if added >= 16_384.0), "{refusal}");
+        let added = converted(&format!("biased = Add($, {huge})"));
+        assert_refused!(added, ConvertRefusal::Bias { added, .. } if *added >= 16_384.0);
     }
     // It is that of another sample. Only padding makes a difference.
     let back = format!("biased = Slice($, [-1], [{}], [0], [-1])", i64::MIN);
-    let refused = refusal(&falcon_with(&back), MAX_SEQ);
-    assert!(matches!(refused, ConvertRefusal::Bias { .. }), "{refused}");
+    assert_refused!(converted(&back), ConvertRefusal::Bias { .. });
     // The slope of one head is greater beyond some position.
     for (head, bend, slope) in [(0, 20, 0.125), (3, 15, 0.001_953_125)] {
         let bend_bias = f32::from(u8::try_from(bend).unwrap()) * slope;
         let heads = format!("Unsqueeze(Equal([0, 1, 2, 3], {head}), [1, 2])");
         let more = format!("Where({heads}, 0.001, 0.0)");
         let fault = format!("biased = Add($, Mul(Relu(Sub($, {bend_bias:?})), {more}))");
-        let refusal = refusal(&falcon_with(&fault), MAX_SEQ);
-        let ConvertRefusal::Bias { head: there, position, .. } = refusal else { panic!("{refusal}") };
-        assert_eq!((there, position), (head, bend + 1), "{refusal}");
+        let bent = converted(&fault);
+        assert_refused!(
+            bent,
+            ConvertRefusal::Bias { head: there, position, .. } if (*there, *position) == (head, bend + 1)
+        );
     }
 }
 

@@ -5,13 +5,13 @@
 use std::collections::BTreeSet;
 
 use kvscatter_onnx::convert::{ConvertRefusal, convert};
-use kvscatter_onnx::decoder::{Decoder, WriterStyle};
-use kvscatter_onnx::internal::proto::{AttributeProto, GraphProto, NodeProto, TensorProto};
+use kvscatter_onnx::decoder::WriterStyle;
+use kvscatter_onnx::internal::proto::{GraphProto, NodeProto, TensorProto};
 use kvscatter_onnx::{DecoderError, Model, TakenBranch, unmerge};
 
 use crate::support::{
-    append, assert_refused, declare, graph as body, graph_mut as graph, load, maker, node, nodes_mut, parsed,
-    values,
+    append, assert_refused, counts, declare, decoder, graph as body, graph_mut as graph, lines, load, maker,
+    merge, nodes_mut, parsed, values,
 };
 
 const CONCAT: [&str; 4] = [
@@ -25,65 +25,9 @@ fn flag() -> TakenBranch {
     TakenBranch { condition: "use_cache_branch".to_owned(), value: true }
 }
 
-fn branch(name: &str, graph: GraphProto) -> AttributeProto {
-    AttributeProto { g: graph.into(), ..body(name, vec![], &[]) }
-}
-
-/// Merges a decoder as Optimum does.
-///
-/// The outputs of both branches have the names of the graph's outputs. Small initializers are in the branches.
-/// The branch without a past is made from the same decoder: its pasts are empty, and other values have other
-/// names.
-fn merged(decoder: &str) -> Model {
-    let mut model = load(decoder);
-    let pasts: BTreeSet<String> = model
-        .graph()
-        .map(|graph| {
-            Decoder::from_graph(&graph).unwrap().caches.iter().map(|it| it.past.to_owned()).collect()
-        })
-        .unwrap();
-    let outer = graph(&mut model);
-    let is_small = |tensor: &TensorProto| {
-        tensor.dims.is_empty() || (tensor.dims.len() == 1 && tensor.data_type == Some(7))
-    };
-    let (small, large) = std::mem::take(&mut outer.initializer).into_iter().partition(is_small);
-    let with = GraphProto {
-        name: Some("with_past".to_owned()),
-        node: std::mem::take(&mut outer.node),
-        output: outer.output.clone(),
-        initializer: small,
-        value_info: std::mem::take(&mut outer.value_info),
-        ..GraphProto::default()
-    };
-    let outputs: BTreeSet<&str> = with.output.iter().filter_map(|it| it.name.as_deref()).collect();
-    let made: BTreeSet<&str> = with.node.iter().flat_map(|node| &node.output).map(String::as_str).collect();
-    let rename = |name: &mut String| {
-        if pasts.contains(name.as_str()) {
-            *name = format!("empty_{name}");
-        } else if made.contains(name.as_str()) && !outputs.contains(name.as_str()) {
-            name.push_str("_no_past");
-        }
-    };
-    let mut without = with.clone();
-    without.name = Some("no_past".to_owned());
-    without.value_info.clear();
-    for node in &mut without.node {
-        node.input.iter_mut().chain(&mut node.output).filter(|name| !name.is_empty()).for_each(rename);
-    }
-    without.initializer.extend(pasts.iter().map(|past| TensorProto {
-        name: Some(format!("empty_{past}")),
-        dims: vec![1, 2, 0, 16],
-        data_type: Some(1),
-        raw_data: Some(vec![].into()),
-        ..TensorProto::default()
-    }));
-    let mut choice = node("If", &["use_cache_branch"], "");
-    choice.name = Some("optimum::if".to_owned());
-    choice.output = outer.output.iter().filter_map(|output| output.name.clone()).collect();
-    choice.attribute = vec![branch("then_branch", with), branch("else_branch", without)];
-    outer.node = vec![choice];
-    outer.initializer = large;
-    outer.input.extend(values("use_cache_branch: bool[1]"));
+fn merged(name: &str) -> Model {
+    let mut model = load(name);
+    merge(&mut model);
     model
 }
 
@@ -118,39 +62,19 @@ fn the_branch_is_the_decoder_that_was_merged() {
     }
 }
 
-#[test]
-fn the_conversion_is_that_of_the_decoder() {
-    for decoder in CONCAT {
-        let from_merged = convert(&merged(decoder), 24).unwrap();
-        let expected = convert(&load(decoder), 24).unwrap();
-        assert_eq!(from_merged.report.branch, Some(flag()), "{decoder}");
-        assert_eq!(expected.report.branch, None, "{decoder}");
-        let graphs = [&from_merged, &expected].map(|converted| &converted.model.proto().graph);
-        assert_eq!(graphs[0].node, graphs[1].node, "{decoder}");
-        assert_eq!((&graphs[0].input, &graphs[0].output), (&graphs[1].input, &graphs[1].output), "{decoder}");
-        assert_eq!(
-            (from_merged.report.caches.count, from_merged.report.attention.fused),
-            (expected.report.caches.count, expected.report.attention.fused),
-            "{decoder}"
-        );
-    }
-}
-
 /// Optimum merged this decoder. Its small initializers are `Constant` nodes, and the branches share weights.
 #[test]
 fn a_decoder_that_optimum_merged() {
     let model = load("decoders/optimum-1.18-gpt2-merged");
     let unmerged = unmerge(&model).unwrap().unwrap();
     assert_eq!(unmerged.branch, flag());
-    let graph = unmerged.model.graph().unwrap();
-    let decoder = Decoder::from_graph(&graph).unwrap();
+    let decoder = decoder(&unmerged.model);
     assert_eq!(decoder.caches.len(), 4);
     assert!(decoder.caches.iter().all(|cache| cache.style == WriterStyle::Concat));
     let converted = convert(&model, 24).unwrap();
-    assert_eq!(
-        (converted.report.caches.count, converted.report.attention.fused, converted.report.branch),
-        (4, 2, Some(flag()))
-    );
+    let of_branch = convert(&unmerged.model, 24).unwrap();
+    assert_eq!(converted.model.proto().graph.node, of_branch.model.proto().graph.node);
+    assert_eq!((counts(&converted), converted.report.branch), ((2, 2, 2), Some(flag())));
 }
 
 #[test]
@@ -208,49 +132,39 @@ fn with_more(nodes: &str) -> Model {
     small("", &format!("{WITH_PAST}; {nodes}"), WITHOUT_PAST)
 }
 
-/// Returns `Op(inputs) -> output` for every node of the unmerged model.
-fn lines(model: &Model) -> Vec<String> {
+/// Returns the nodes of the unmerged model.
+fn taken(model: &Model) -> Vec<String> {
     let unmerged = unmerge(model).unwrap().unwrap().model;
     unmerged.graph().unwrap();
-    let line = |node: &NodeProto| {
-        format!(
-            "{}({}) -> {}",
-            node.op_type.as_deref().unwrap(),
-            node.input.join(", "),
-            node.output.join(", ")
-        )
-    };
-    unmerged.proto().graph.node.iter().map(line).collect()
+    lines(&unmerged.proto().graph.node)
 }
 
 #[test]
 fn names_that_the_outer_graph_uses_are_avoided() {
     // `rows` and `inner` are other values outside, and `inner` is also a name of a nested graph there.
-    let outer = "rows = Exp(q); scanned = Scan(rows) {body={inner = Abs(rows)}}";
-    let model = small(outer, WITH_PAST, WITHOUT_PAST);
-    assert_eq!(
-        lines(&model),
-        [
-            "Exp(q) -> rows",
-            "Scan(rows) -> scanned",
-            "Identity(q) -> rows_1",
-            "Concat(past_k, rows_1) -> k",
-            "Concat(past_v, rows_1) -> v",
-            "MatMul(k, v) -> inner_1",
-            "Neg(inner_1) -> y",
-        ]
-    );
+    let outer = ["rows = Exp(q)", "scanned = Scan(rows) {body={inner = Abs(rows)}}"];
+    let expected = [
+        "rows_1 = Identity(q)",
+        "k = Concat(past_k, rows_1) {axis=2}",
+        "v = Concat(past_v, rows_1) {axis=2}",
+        "inner_1 = MatMul(k, v)",
+        "y = Neg(inner_1)",
+    ];
+    let model = small(&outer.join(";"), WITH_PAST, WITHOUT_PAST);
+    assert_eq!(taken(&model), [&outer[..], &expected].concat());
     // A nested graph of the branch reads the renamed value, and another one defines the name itself.
     let (joined, products) = WITH_PAST.split_once("inner").unwrap();
     let scans = "scanned_1 = Scan(k) {body={within = Abs(rows); return rows}}
         scanned_2 = Scan(k) {body={rows = Exp(k); z = Abs(rows)}}";
-    let model = small(outer, &format!("{joined}; {scans}; inner{products}"), WITHOUT_PAST);
+    let model = small(&outer.join(";"), &format!("{joined}; {scans}; inner{products}"), WITHOUT_PAST);
+    let bodies = [
+        "scanned_1 = Scan(k) {body={within = Abs(rows_1)}}",
+        "scanned_2 = Scan(k) {body={rows = Exp(k); z = Abs(rows)}}",
+    ];
+    assert_eq!(taken(&model)[5..7], bodies);
     let unmerged = unmerge(&model).unwrap().unwrap().model;
-    let bodies: Vec<_> = unmerged.proto().graph.node[5..7].iter().map(|node| &node.attribute[0].g).collect();
-    assert_eq!(bodies[0].node[0].input, ["rows_1"]);
-    assert_eq!(bodies[0].output[0].name.as_deref(), Some("rows_1"));
-    assert_eq!(bodies[1].node[0].output, ["rows"]);
-    assert_eq!(bodies[1].node[1].input, ["rows"]);
+    let first = &unmerged.proto().graph.node[5].attribute[0].g;
+    assert_eq!(first.output[0].name.as_deref(), Some("rows_1"));
 }
 
 #[test]
@@ -263,17 +177,15 @@ fn outputs_that_are_other_values_are_copied() {
         branch_of(&mut model, name).output = body("", vec![], &names).g.output.clone();
     }
     graph(&mut model).output.extend(values("twice, same: float[batch, 2, s, 16]"));
-    assert_eq!(
-        lines(&model)[2..],
-        [
-            "Concat(past_k, rows) -> v",
-            "Concat(past_v, rows) -> k",
-            "MatMul(v, k) -> inner",
-            "Neg(inner) -> y",
-            "Identity(y) -> twice",
-            "Identity(outer) -> same",
-        ]
-    );
+    let expected = [
+        "v = Concat(past_k, rows) {axis=2}",
+        "k = Concat(past_v, rows) {axis=2}",
+        "inner = MatMul(v, k)",
+        "y = Neg(inner)",
+        "twice = Identity(y)",
+        "same = Identity(outer)",
+    ];
+    assert_eq!(taken(&model)[2..], expected);
 }
 
 #[test]
@@ -283,8 +195,7 @@ fn a_nested_graph_may_define_the_name_of_an_output() {
     let scan = "scanned = Scan(other) {body={y = Exp(k); z = Add(y, other)}}";
     let mut model = small("", &format!("{with}; {scan}"), WITHOUT_PAST);
     branch_of(&mut model, "then_branch").output[2].name = Some("other".to_owned());
-    let lines = lines(&model);
-    assert_eq!(lines[4..], ["Neg(inner) -> other", "Scan(other) -> scanned", "Identity(other) -> y"]);
+    assert_eq!(taken(&model)[4..], ["other = Neg(inner)", scan, "y = Identity(other)"]);
 }
 
 #[test]
@@ -302,9 +213,8 @@ fn both_branches_are_decoders() {
     let model = small("", WITH_PAST, WITH_PAST);
     assert_refused!(unmerge(&model), DecoderError::MergedTwice { condition } if condition == "flag");
     assert_refused!(convert(&model, 16), DecoderError::MergedTwice { .. });
-    let error = unmerge(&model).unwrap_err().to_string();
     assert_eq!(
-        error,
+        unmerge(&model).unwrap_err().to_string(),
         "node 0 \"nk\" (If, domain ai.onnx, version 24): both branches for input \"flag\" are decoders with a past: only one may be"
     );
 }
@@ -389,8 +299,6 @@ fn a_decoder_with_another_if() {
     graph(&mut model).node[logits].output = vec!["plain".to_owned()];
     append(&mut model, "logits = If(flag) {then_branch={a = Neg(plain)}, else_branch={b = Abs(plain)}}");
     assert!(unmerge(&model).unwrap().is_none());
-    let found = model.graph().unwrap();
-    let decoder = Decoder::from_graph(&found).unwrap();
-    assert!(decoder.caches.iter().all(|cache| cache.style == WriterStyle::Concat));
+    assert!(decoder(&model).caches.iter().all(|cache| cache.style == WriterStyle::Concat));
     assert_refused!(convert(&model, 16), ConvertRefusal::Subgraph);
 }

@@ -62,34 +62,23 @@ fn read<M: Message + std::fmt::Debug>(bytes: &[u8]) -> Option<(String, String)> 
     message.unknown_fields().is_empty().then(|| (format!("{message:?}"), format!("{:?}", M::EMPTY)))
 }
 
+/// Returns the name of each message, with the function that reads it.
+macro_rules! readers {
+    ($($message:ty),*) => {
+        [$((<$message>::NAME, read::<$message>)),*]
+    };
+}
+
 /// Each field is read into the field of its name, and is written with its number and type.
 #[test]
 fn fields_have_the_names_numbers_and_types_of_the_schema() {
-    let messages: [(&str, Read); 23] = [
-        ("ModelProto", read::<ModelProto>),
-        ("OperatorSetIdProto", read::<OperatorSetIdProto>),
-        ("StringStringEntryProto", read::<StringStringEntryProto>),
-        ("TrainingInfoProto", read::<TrainingInfoProto>),
-        ("FunctionProto", read::<FunctionProto>),
-        ("GraphProto", read::<GraphProto>),
-        ("TensorAnnotation", read::<TensorAnnotation>),
-        ("NodeProto", read::<NodeProto>),
-        ("AttributeProto", read::<AttributeProto>),
-        ("TensorProto", read::<TensorProto>),
-        ("Segment", read::<tensor_proto::Segment>),
-        ("SparseTensorProto", read::<SparseTensorProto>),
-        ("ValueInfoProto", read::<ValueInfoProto>),
-        ("TypeProto", read::<TypeProto>),
-        ("Tensor", read::<type_proto::Tensor>),
-        ("Sequence", read::<type_proto::Sequence>),
-        ("Map", read::<type_proto::Map>),
-        ("Optional", read::<type_proto::Optional>),
-        ("SparseTensor", read::<type_proto::SparseTensor>),
-        ("Opaque", read::<type_proto::Opaque>),
-        ("TensorShapeProto", read::<TensorShapeProto>),
-        ("Dimension", read::<tensor_shape_proto::Dimension>),
-        ("DeviceConfigurationProto", read::<DeviceConfigurationProto>),
-    ];
+    let messages: [(&str, Read); 23] = readers! {
+        ModelProto, OperatorSetIdProto, StringStringEntryProto, TrainingInfoProto, FunctionProto, GraphProto,
+        TensorAnnotation, NodeProto, AttributeProto, TensorProto, tensor_proto::Segment, SparseTensorProto,
+        ValueInfoProto, TypeProto, type_proto::Tensor, type_proto::Sequence, type_proto::Map,
+        type_proto::Optional, type_proto::SparseTensor, type_proto::Opaque, TensorShapeProto,
+        tensor_shape_proto::Dimension, DeviceConfigurationProto
+    };
     let (fields, values) = schema();
     let mut unknown = Vec::new();
     for Field { message, choice, ty, name, number, is_packed } in &fields {

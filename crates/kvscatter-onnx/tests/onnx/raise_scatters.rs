@@ -2,10 +2,11 @@
 
 use kvscatter_onnx::convert::{Claim, ConvertOptions, ConvertRefusal, convert};
 use kvscatter_onnx::decoder::{Decoder, InputRole};
-use kvscatter_onnx::internal::proto::ModelProto;
 use kvscatter_onnx::{DecoderError, LowerTarget, Model, lower};
 
-use crate::support::{Nodes, append, declare, fix_dim, graph_mut, insert, load, parsed, refusal, values};
+use crate::support::{
+    Nodes, assert_refused, count, declare, extend, fix_dim, graph_mut, insert, load, parsed, refusal, values,
+};
 
 const CAPACITY: usize = 8;
 
@@ -49,10 +50,6 @@ fn exports() -> [Model; 2] {
     ["torch-2.15-llama-static", "torchscript-2.15-llama-static"].map(|name| load(&format!("decoders/{name}")))
 }
 
-fn count(model: &ModelProto, op_type: &str) -> usize {
-    model.graph.node.iter().filter(|node| node.op_type.as_deref() == Some(op_type)).count()
-}
-
 #[test]
 fn exports_of_static_caches_get_tensor_scatter() {
     for (model, layers) in exports().into_iter().zip([2, 1]) {
@@ -74,8 +71,8 @@ fn exports_of_static_caches_get_tensor_scatter() {
         assert_eq!(decoder.input(InputRole::WriteIndices).unwrap().name, "write_indices");
         assert_eq!(converted.model.metadata("kvscatter.max_seq"), Some("16"));
         assert!(converted.model.metadata("kvscatter.write_indices").unwrap().contains("consecutive"));
-        assert_eq!(count(converted.model.proto(), "ScatterND"), 0);
-        assert!(matches!(refusal(&converted.model, 16), ConvertRefusal::AlreadyStatic { .. }));
+        assert_eq!(count(&converted.model, "ScatterND"), 0);
+        assert_refused!(convert(&converted.model, 16), ConvertRefusal::AlreadyStatic { .. });
     }
 }
 
@@ -95,8 +92,8 @@ fn every_form_of_a_scatter_is_converted() {
     for (index, write) in [(INDICES, SCATTER), (INDICES, negative), ("", ROWS)] {
         let model = decoder(index, write);
         let converted = convert(&model, CAPACITY).unwrap_or_else(|error| panic!("{write}: {error}")).model;
-        assert_eq!(count(converted.proto(), "TensorScatter"), 1);
-        assert_eq!(count(converted.proto(), "Transpose"), 1, "that of the keys");
+        assert_eq!(count(&converted, "TensorScatter"), 1);
+        assert_eq!(count(&converted, "Transpose"), 1, "that of the keys");
     }
     let mut fixed = decoder("", ROWS);
     fix_dim(&mut fixed, "batch", 1);
@@ -123,14 +120,13 @@ fn positions_of_every_form_become_those_of_each_sample() {
     assert!(convert(&flat, CAPACITY).is_err());
     let largest = "Transpose(Add(rows, Cast(ReduceMax(positions)) {to=float}))";
     let summed = decoder("", &ROWS.replace("Transpose(rows)", largest));
-    assert!(matches!(refusal(&summed, CAPACITY), ConvertRefusal::LengthDependence { .. }));
+    assert_refused!(convert(&summed, CAPACITY), ConvertRefusal::LengthDependence { .. });
 }
 
 #[test]
 fn an_output_with_one_row_for_all_samples_is_refused() {
     let mut model = decoder(INDICES, SCATTER);
-    append(&mut model, "places = Unsqueeze(positions, [0])");
-    graph_mut(&mut model).output.extend(values("places: int64[1, new]"));
+    extend(&mut model, "", "places = Unsqueeze(positions, [0])", "places: int64[1, new]");
     assert_eq!(refusal(&model, CAPACITY), ConvertRefusal::LengthDependence { value: "places".to_owned() });
 }
 
@@ -150,25 +146,21 @@ fn other_decoders_are_refused() {
     let mut open = decoder(INDICES, SCATTER);
     declare(&mut open, "past, present: float[batch, 2, slots, 4]");
     let mut mixed = decoder(INDICES, SCATTER);
-    append(&mut mixed, "grown = Concat(other, rows) {axis=2}");
-    graph_mut(&mut mixed).input.extend(values("other: float[batch, 2, cached, 4]"));
-    graph_mut(&mut mixed).output.extend(values("grown: float[batch, 2, all, 4]"));
+    let (other, grown) = ("other: float[batch, 2, cached, 4]", "grown: float[batch, 2, all, 4]");
+    extend(&mut mixed, other, "grown = Concat(other, rows) {axis=2}", grown);
     for model in [two, open, mixed] {
-        let refused = refusal(&model, CAPACITY);
-        assert!(matches!(&refused, ConvertRefusal::Writer { past, .. } if past == "past"), "{refused}");
+        assert_refused!(convert(&model, CAPACITY), ConvertRefusal::Writer { past, .. } if past == "past");
     }
     let mut read = decoder(INDICES, SCATTER);
-    append(&mut read, "extra = Neg(past)");
-    graph_mut(&mut read).output.extend(values("extra: float[batch, 2, 8, 4]"));
+    extend(&mut read, "", "extra = Neg(past)", "extra: float[batch, 2, 8, 4]");
     assert_eq!(refusal(&read, CAPACITY), ConvertRefusal::PastRead { past: "past".into() });
     let mut constant = decoder(INDICES, SCATTER);
     graph_mut(&mut constant).input.retain(|input| input.name.as_deref() != Some("past"));
     graph_mut(&mut constant).output.truncate(1);
     insert(&mut constant, 0, Nodes::parse("past = 0.5[1, 2, 8, 4]"));
-    let error = convert(&constant, CAPACITY).unwrap_err();
-    assert!(matches!(error.cause(), Some(DecoderError::CacheNone)), "{error}");
+    assert_refused!(convert(&constant, CAPACITY), DecoderError::CacheNone);
     let options = ConvertOptions::new(16).onnxruntime("1.20".parse().unwrap());
-    assert!(matches!(refusal(&exports()[0], options), ConvertRefusal::OnnxRuntime { .. }));
+    assert_refused!(convert(&exports()[0], options), ConvertRefusal::OnnxRuntime { .. });
 }
 
 #[test]
@@ -195,7 +187,7 @@ fn a_lowered_decoder_is_raised_again() {
         for model in exports() {
             let converted = convert(&model, 16).unwrap();
             let lowered = lower(&converted.model, target).unwrap().model;
-            assert_eq!(count(lowered.proto(), "TensorScatter"), 0);
+            assert_eq!(count(&lowered, "TensorScatter"), 0);
             let raised = convert(&lowered, 16).unwrap();
             assert_eq!(raised.report.caches, converted.report.caches);
             assert_eq!(raised.report.inputs, converted.report.inputs);

@@ -7,10 +7,10 @@ use kvscatter_onnx::convert::{
     ConvertOptions, ConvertOutcome, ConvertRefusal, Converted, LinearReason, LinearWindow, RingSize,
     UNLIMITED, WindowedCaches, convert,
 };
-use kvscatter_onnx::decoder::{Decoder, Hazard, InputRole, WriterStyle};
-use kvscatter_onnx::{Dimension, Model, Node};
+use kvscatter_onnx::decoder::{Cache, Decoder, InputRole, WriterStyle};
+use kvscatter_onnx::{Model, Node};
 
-use crate::support::{graph_mut, int, load, nodes_mut, refusal};
+use crate::support::{decoder, graph_mut, int, kinds, load, nodes_mut, refusal};
 
 const MAX_SEQ: usize = 64;
 
@@ -39,13 +39,11 @@ fn converted(model: &Model, windowed: WindowedCaches) -> Converted {
 
 /// Returns the number of slots and the mode of each cache.
 fn caches(converted: &Converted) -> Vec<(usize, Mode)> {
-    let graph = converted.model.graph().unwrap();
-    let decoder = Decoder::from_graph(&graph).unwrap();
-    let slots_and_mode = |cache: &kvscatter_onnx::decoder::Cache<'_>| match (cache.capacity(), &cache.style) {
-        (Dimension::Known(slots), WriterStyle::TensorScatter(mode)) => (slots, *mode),
-        other => panic!("{other:?}"),
+    let slots_and_mode = |cache: &Cache<'_>| match cache.style {
+        WriterStyle::TensorScatter(mode) => (cache.fixed_capacity().unwrap(), mode),
+        _ => panic!("{cache:?}"),
     };
-    decoder.caches.iter().map(slots_and_mode).collect()
+    decoder(&converted.model).caches.iter().map(slots_and_mode).collect()
 }
 
 #[test]
@@ -58,11 +56,7 @@ fn layers_with_windows_get_rings_of_their_own_size() {
         (&[6, 6], vec![(size(6, 12), 4)]),
     ] {
         let converted = converted(&llama(windows), ring(5, 2));
-        assert_eq!(
-            converted.report.caches.rings.clone().into_iter().collect::<Vec<_>>(),
-            expected,
-            "{windows:?}"
-        );
+        assert!(converted.report.caches.rings.clone().into_iter().eq(expected.clone()), "{windows:?}");
         let slots = windows.iter().flat_map(|window| match *window {
             0 => [(MAX_SEQ, Mode::Linear); 2],
             window => [(usize::try_from(window).unwrap() - 1 + 5 + 2, Mode::Circular); 2],
@@ -109,15 +103,14 @@ fn chunk_and_rewind_have_defaults() {
 #[test]
 fn a_mask_of_all_tokens_is_dropped_if_only_rings_would_read_it() {
     let has_mask = |converted: &Converted| {
-        let graph = converted.model.graph().unwrap();
-        let has_input = Decoder::from_graph(&graph).unwrap().input(InputRole::AttentionMask).is_some();
+        let has_input = decoder(&converted.model).input(InputRole::AttentionMask).is_some();
         assert_eq!(has_input, converted.report.inputs.attention_mask.is_some());
         assert_eq!(has_input, converted.model.metadata("kvscatter.attention_mask").is_some());
         has_input
     };
     let rings = converted(&mistral(), ring(2, 2));
-    let (masks, hybrid) =
-        (converted(&mistral(), WindowedCaches::Mask), converted(&llama(&[3, 0]), ring(2, 2)));
+    let masks = converted(&mistral(), WindowedCaches::Mask);
+    let hybrid = converted(&llama(&[3, 0]), ring(2, 2));
     assert_eq!([&rings, &masks, &hybrid].map(has_mask), [false, true, true]);
     assert_eq!(masks.report.caches.rings.len() + masks.report.caches.linear_windows.len(), 0);
     assert_eq!(masks.model.metadata("kvscatter.rings"), None);
@@ -175,27 +168,23 @@ fn a_table_that_is_not_read_ends_with_its_last_row() {
 
 #[test]
 fn windows_without_a_ring_are_listed_with_the_reason() {
-    let linear = |window, reason| vec![LinearWindow { window, attentions: 2, reason }];
     let large = converted(&mistral(), ring(60, 1));
-    let reason = LinearReason::NotSmaller { ring: 64, max_seq: MAX_SEQ };
-    assert_eq!((large.report.caches.rings.len(), large.report.caches.linear_windows), (0, linear(4, reason)));
-    let options = ConvertOptions::new(MAX_SEQ).keep_attention(true);
-    let separate = convert(&mistral(), options).unwrap();
-    assert_eq!(
-        (separate.report.caches.rings.len(), separate.report.caches.linear_windows),
-        (0, linear(4, LinearReason::Reader))
-    );
+    let separate = convert(&mistral(), ConvertOptions::new(MAX_SEQ).keep_attention(true)).unwrap();
+    for (converted, reason) in
+        [(large, LinearReason::NotSmaller { ring: 64, max_seq: MAX_SEQ }), (separate, LinearReason::Reader)]
+    {
+        let caches = converted.report.caches;
+        assert!(caches.rings.is_empty());
+        assert_eq!(caches.linear_windows, [LinearWindow { window: 4, attentions: 2, reason }]);
+    }
 }
 
 /// Rings beside linear caches, and rings of several capacities, are what a conversion makes.
 #[test]
 fn rings_of_a_conversion_are_no_hazard() {
     for windows in [[3, 0], [3, 6]] {
-        let converted = converted(&llama(&windows), ring(5, 2));
-        let graph = converted.model.graph().unwrap();
-        let hazards = Decoder::from_graph(&graph).unwrap().hazards();
-        let is_mixed = |hazard: &&Hazard| hazard.kind().starts_with("mixed");
-        assert_eq!(hazards.iter().find(is_mixed), None, "{windows:?}");
+        let kinds = kinds(&decoder(&converted(&llama(&windows), ring(5, 2)).model).hazards());
+        assert!(!kinds.iter().any(|kind| kind.starts_with("mixed")), "{windows:?}: {kinds:?}");
     }
 }
 

@@ -2,11 +2,12 @@
 
 use kvscatter_onnx::Model;
 use kvscatter_onnx::convert::{ConvertOptions, RingSize, WindowedCaches, convert};
-use kvscatter_onnx::decoder::{Decoder, Hazard, PrefixMask, WrongSlot};
+use kvscatter_onnx::decoder::{Hazard, PrefixMask, WrongSlot};
 use kvscatter_onnx::{CheckedRing, check_rings};
 
 use crate::support::{
-    Nodes, append, first, fix_dim, graph_mut, insert, int, load, maker, nodes_mut as nodes, reroute, values,
+    Nodes, append, decoder, extend, first, fix_dim, graph_mut, insert, int, load, maker, nodes_mut as nodes,
+    reroute, values,
 };
 
 /// The rings of [`ring`].
@@ -42,7 +43,7 @@ fn declaring(rings: &str) -> Model {
 
 fn checked(model: &Model) -> Vec<CheckedRing> {
     let graph = model.graph().unwrap();
-    check_rings(model, &graph, &Decoder::from_graph(&graph).unwrap())
+    check_rings(model, &graph, &decoder(model))
 }
 
 /// Returns the outcome that all four rings have, except for the name of the ring and its reader.
@@ -69,9 +70,7 @@ fn converted_rings_are_sound() {
     let model = ring();
     assert_eq!(outcome(&model), Ok(SIZE));
     let pasts: Vec<_> = checked(&model).into_iter().map(|ring| ring.past).collect();
-    let graph = model.graph().unwrap();
-    let decoder = Decoder::from_graph(&graph).unwrap();
-    assert!(pasts.iter().map(String::as_str).eq(decoder.caches.iter().map(|cache| cache.past)));
+    assert!(pasts.iter().map(String::as_str).eq(decoder(&model).caches.iter().map(|cache| cache.past)));
     // Without metadata, all slots beyond the window are for new tokens.
     assert_eq!(outcome(&changed(|_| {})), Ok(RingSize { chunk: 5, rewind: 0, ..SIZE }));
     assert_eq!(outcome(&fixed(5)), Ok(RingSize { chunk: 5, rewind: 0, ..SIZE }));
@@ -81,8 +80,7 @@ fn converted_rings_are_sound() {
 #[test]
 fn decoders_without_rings() {
     for decoder in ["optimum-llama", "mobius-llama-static", "genai-llama-gqa"] {
-        let model = load(decoder);
-        assert_eq!(checked(&model), []);
+        assert_eq!(checked(&load(decoder)), []);
     }
 }
 
@@ -96,13 +94,9 @@ fn rings_that_are_too_small() {
     };
     assert_eq!(too_small(&fixed(6)), (6, 0, 9));
     assert_eq!(too_small(&declaring("capacity=8 window=4 chunk=4 rewind=2")), (4, 2, 9));
-    assert!(
-        matches!(
-            outcome(&declaring("capacity=8 window=5 chunk=2 rewind=1")),
-            Err(Hazard::RingDiffers { window: 4, declared: 5, .. })
-        ),
-        "the mask has another window"
-    );
+    // The mask has another window.
+    let outcome = outcome(&declaring("capacity=8 window=5 chunk=2 rewind=1"));
+    assert!(matches!(outcome, Err(Hazard::RingDiffers { window: 4, declared: 5, .. })), "{outcome:?}");
 }
 
 /// A mask that counts slots is right until the ring wraps, or in steps of one token.
@@ -218,9 +212,8 @@ fn rings_that_cannot_be_checked() {
         other => panic!("{other:?}"),
     };
     let given = changed(|model| {
-        let graph = graph_mut(model);
-        nodes(graph, "Attention").for_each(|node| node.input[3] = "given".to_owned());
-        graph.input.extend(values("given: bool[batch, 1, new, 8]"));
+        nodes(graph_mut(model), "Attention").for_each(|node| node.input[3] = "given".to_owned());
+        extend(model, "given: bool[batch, 1, new, 8]", "", "");
     });
     assert_eq!(reason(&given), "its mask cannot be evaluated: input \"given\" has no value");
     // Another node reads a ring, beside its attention.

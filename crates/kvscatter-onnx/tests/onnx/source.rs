@@ -3,29 +3,16 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use kvscatter::ElementType::Float32;
 use kvscatter_onnx::convert::{ConvertError, ConvertRefusal};
-use kvscatter_onnx::decoder::Decoder;
-use kvscatter_onnx::internal::proto::TensorProto;
-use kvscatter_onnx::internal::proto::tensor_proto::DataLocation;
 use kvscatter_onnx::source::{FolderError, ModelSource, Preparation, PrepareOptions, Prepared};
 use kvscatter_onnx::{Model, OnnxError};
 
-use crate::support::{entry, testdata};
-
-/// Creates a folder with these files, which are empty unless they have contents.
-fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    for (name, contents) in files {
-        let path = folder.path().join(name);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, contents).unwrap();
-    }
-    folder
-}
+use crate::support::{assert_refused, decoder, external, folder, testdata};
 
 /// Creates a folder with empty files of these names.
 fn empty_files(names: &str) -> tempfile::TempDir {
-    folder(&names.split(' ').map(|name| (name, "")).collect::<Vec<_>>())
+    folder(&names.split(' ').map(|name| (name, &b""[..])).collect::<Vec<_>>())
 }
 
 fn genai(decoder: &str) -> String {
@@ -108,17 +95,18 @@ fn a_folder_without_one_decoder_is_refused_in_one_line() {
         (&deep, "recursion limit exceeded at line 1 column 128".to_owned()),
         (&huge, "2097152 bytes exceed the limit of 1048576".to_owned()),
     ] {
-        let folder = folder(&[("genai_config.json", config), ("a.onnx", "")]);
+        let folder = folder(&[("genai_config.json", config.as_bytes()), ("a.onnx", b"")]);
         let error = ModelSource::find(folder.path()).unwrap_err().to_string();
         assert_eq!(error, format!("{}/genai_config.json: {expected}", folder.path().display()));
     }
-    let itself = folder(&[("genai_config.json", &genai(".")), ("a.onnx", "")]);
+    let itself = folder(&[("genai_config.json", genai(".").as_bytes()), ("a.onnx", b"")]);
     let error = ModelSource::find(itself.path()).unwrap_err().to_string();
     assert_eq!(error, format!("{}/.: not a regular file", itself.path().display()));
     let many: Vec<_> = (10..30).map(|at| format!("{at}.onnx")).collect();
-    let error = ModelSource::find(empty_files(&many.join(" ")).path()).unwrap_err();
-    assert!(matches!(error.cause(), Some(FolderError::SeveralModels { models }) if models.len() == 20));
-    assert!(error.to_string().ends_with("16.onnx, 17.onnx, ...): pass the path of one"), "{error}");
+    let found = ModelSource::find(empty_files(&many.join(" ")).path());
+    let text = found.as_ref().unwrap_err().to_string();
+    assert!(text.ends_with("16.onnx, 17.onnx, ...): pass the path of one"), "{text}");
+    assert_refused!(found, FolderError::SeveralModels { models } if models.len() == 20);
 }
 
 /// A link of a stranger's folder could lead to any file.
@@ -126,7 +114,7 @@ fn a_folder_without_one_decoder_is_refused_in_one_line() {
 #[test]
 fn no_link_leads_out_of_the_folder() {
     use std::os::unix::fs::symlink;
-    let outside = folder(&[("model.onnx", ""), ("genai_config.json", &genai("model.onnx"))]);
+    let outside = folder(&[("model.onnx", b""), ("genai_config.json", genai("model.onnx").as_bytes())]);
     let is_refused = |folder: &tempfile::TempDir| {
         let error = ModelSource::find(folder.path()).unwrap_err();
         let text = error.to_string();
@@ -135,13 +123,13 @@ fn no_link_leads_out_of_the_folder() {
     let by_name = folder(&[]);
     symlink(outside.path().join("model.onnx"), by_name.path().join("model.onnx")).unwrap();
     is_refused(&by_name);
-    let by_config = folder(&[("genai_config.json", &genai("sub/model.onnx"))]);
+    let by_config = folder(&[("genai_config.json", genai("sub/model.onnx").as_bytes())]);
     symlink(outside.path(), by_config.path().join("sub")).unwrap();
     is_refused(&by_config);
-    let config = folder(&[("model.onnx", "")]);
+    let config = folder(&[("model.onnx", b"")]);
     symlink(outside.path().join("genai_config.json"), config.path().join("genai_config.json")).unwrap();
     is_refused(&config);
-    let inside = folder(&[("blobs/1", "")]);
+    let inside = folder(&[("blobs/1", b"")]);
     symlink("blobs/1", inside.path().join("model.onnx")).unwrap();
     assert_eq!(ModelSource::find(inside.path()).unwrap().model, inside.path().join("model.onnx"));
 }
@@ -244,8 +232,7 @@ impl Scene {
 fn capacity(path: &Path) -> Option<usize> {
     let model = Model::load(path).unwrap();
     model.file().unwrap();
-    let graph = model.graph().unwrap();
-    Decoder::from_graph(&graph).unwrap().caches[0].fixed_capacity()
+    decoder(&model).caches[0].fixed_capacity()
 }
 
 #[test]
@@ -371,14 +358,8 @@ fn a_conversion_of_a_model_with_many_files_of_weights_is_used_again() {
     for number in 0..380 {
         let location = format!("{inside}/{number}");
         fs::write(scene.file(&location), [0; 4]).unwrap();
-        graph.initializer.push(TensorProto {
-            name: Some(format!("unused {number}")),
-            dims: vec![1],
-            data_type: Some(1),
-            data_location: Some(DataLocation::EXTERNAL),
-            external_data: vec![entry("location", &location), entry("length", "4")],
-            ..TensorProto::default()
-        });
+        let entries = [("location", &*location), ("length", "4")];
+        graph.initializer.push(external(&format!("unused {number}"), Float32, &[1], &entries));
     }
     model.save(&scene.file("model.onnx")).unwrap();
     let record = scene.converts().model.with_file_name("source.json");

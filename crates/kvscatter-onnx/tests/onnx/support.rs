@@ -1,19 +1,24 @@
 //! Helpers that build and change models briefly. Graphs are written as text, see [`Nodes`].
 
+#[path = "notation.rs"]
+mod notation;
+
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use half::{bf16, f16};
 use kvscatter::ElementType;
 use kvscatter_onnx::convert::{ConvertOptions, ConvertRefusal, Converted, convert};
-use kvscatter_onnx::internal::proto::attribute_proto::AttributeType;
+use kvscatter_onnx::decoder::{Decoder, Hazard};
+use kvscatter_onnx::internal::proto::tensor_proto::DataLocation;
 use kvscatter_onnx::internal::proto::tensor_shape_proto::{self, dimension::Value as DimValue};
 use kvscatter_onnx::internal::proto::type_proto::Value as TypeValue;
 use kvscatter_onnx::internal::proto::{
-    AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, StringStringEntryProto,
-    TensorProto, ValueInfoProto,
+    AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto,
+    StringStringEntryProto, TensorProto, ValueInfoProto,
 };
 use kvscatter_onnx::{Data, Dimension, Model, Tensor};
+
+pub(crate) use notation::{Nodes, lines, values};
 
 /// Returns the path of a file in the repository's testdata.
 pub(crate) fn testdata(path: &str) -> PathBuf {
@@ -23,6 +28,28 @@ pub(crate) fn testdata(path: &str) -> PathBuf {
 /// Reads a decoder of the repository's testdata.
 pub(crate) fn load(decoder: &str) -> Model {
     Model::load(&testdata(&format!("{decoder}/model.onnx"))).unwrap()
+}
+
+/// Creates a folder with these files and their folders.
+pub(crate) fn folder(files: &[(&str, &[u8])]) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, contents) in files {
+        let path = folder.path().join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, contents).unwrap();
+    }
+    folder
+}
+
+/// Returns the decoder of a model that has one.
+#[track_caller]
+pub(crate) fn decoder(model: &Model) -> Decoder<'_> {
+    Decoder::from_graph(&model.graph().unwrap()).unwrap()
+}
+
+/// Returns the kinds of hazards.
+pub(crate) fn kinds(hazards: &[Hazard]) -> Vec<&'static str> {
+    hazards.iter().map(Hazard::kind).collect()
 }
 
 /// Declares a value. In `dims`, `?` is an unknown dimension, a number is a size, and a word is a symbol.
@@ -82,6 +109,22 @@ pub(crate) fn graph(name: &str, nodes: Vec<NodeProto>, outputs: &[&str]) -> Attr
     AttributeProto::graph(name, body)
 }
 
+/// Creates a function of a signature such as `F(a, b) -> c` and of nodes, in the domain `local`.
+pub(crate) fn function(signature: &str, nodes: &str) -> FunctionProto {
+    let (name, rest) = signature.split_once('(').unwrap();
+    let (inputs, outputs) = rest.split_once(") -> ").unwrap();
+    let names = |list: &str| list.split(", ").map(str::to_owned).collect();
+    FunctionProto {
+        name: Some(name.to_owned()),
+        domain: Some("local".to_owned()),
+        input: names(inputs),
+        output: names(outputs),
+        node: Nodes::parse(nodes).nodes,
+        opset_import: vec![opset("", 24), opset("local", 1)],
+        ..FunctionProto::default()
+    }
+}
+
 /// Creates a model of opset 24.
 pub(crate) fn model(
     inputs: Vec<ValueInfoProto>,
@@ -95,255 +138,6 @@ pub(crate) fn model(
 /// Creates a model of opset 24 of a text: [`values`], [`Nodes`] and [`values`].
 pub(crate) fn parsed(inputs: &str, nodes: &str, outputs: &str) -> Model {
     Nodes::parse(nodes).model(values(inputs), values(outputs))
-}
-
-/// Declares the values of a text such as `x, y: float[batch, 2, ?], flag: bool[]`.
-pub(crate) fn values(text: &str) -> Vec<ValueInfoProto> {
-    let declared = text.split(']').filter(|declared| !declared.trim().is_empty());
-    let declare = |declared: &str| {
-        let (names, ty) = declared.split_once(':').unwrap();
-        let (element, dims) = ty.split_once('[').unwrap();
-        let words = |list| str::split(list, ',').map(str::trim).filter(|word| !word.is_empty());
-        let (element, dims) =
-            (ElementType::from_name(element.trim()).unwrap(), words(dims).collect::<Vec<_>>());
-        words(names).map(|name| value(name, element, &dims)).collect::<Vec<_>>()
-    };
-    declared.flat_map(declare).collect()
-}
-
-/// The nodes and initializers of a graph, which are added as text.
-///
-/// A text has statements, one a line or separated by `;`:
-/// - `y = Attention(q, Neg(k), _) {q_num_heads=4}` is a node. An argument may be a node or an initializer, which gets a
-///   name, and `_` is an argument that is absent.
-/// - `a, b = Odd@com.example(x)` is a node with two outputs and a domain, whose version is 1.
-/// - `one = [1]` is an initializer. `1` is a scalar and `[1, 2]` a list of int64. `0.5` is a scalar of the float type
-///   of the graph, and `0.5[6, 1]` a tensor of that type whose elements are 0.5 and -0.25.
-///
-/// Attributes are integers, floats with a point, lists, `"texts"`, types such as `to=bool`, tensors `int64[1, 2]`,
-/// `$axis` for an attribute of the function, and bodies in braces. A body returns the outputs of its last node, or ends
-/// with `return a, b`.
-pub(crate) struct Nodes {
-    /// The type of floats.
-    pub(crate) element: ElementType,
-    pub(crate) nodes: Vec<NodeProto>,
-    pub(crate) initializers: Vec<TensorProto>,
-    /// The names of values that the text does not name.
-    unnamed: Vec<String>,
-}
-
-impl Nodes {
-    pub(crate) fn new(element: ElementType) -> Self {
-        Self { element, nodes: Vec::new(), initializers: Vec::new(), unnamed: Vec::new() }
-    }
-
-    pub(crate) fn parse(text: &str) -> Self {
-        let mut nodes = Self::new(ElementType::Float32);
-        nodes.add(text);
-        nodes
-    }
-
-    /// Adds statements, and returns the name of the last value.
-    pub(crate) fn add(&mut self, text: &str) -> String {
-        self.apply(text, "")
-    }
-
-    /// Adds statements in which `$` is a value, and returns the name of the last value.
-    pub(crate) fn apply(&mut self, text: &str, value: &str) -> String {
-        let mut parser = Parser { rest: text, value, nodes: self };
-        let mut last = Vec::new();
-        while !parser.is_at_end() {
-            last = parser.statement();
-        }
-        last.first().cloned().unwrap_or_default()
-    }
-
-    pub(crate) fn model(self, inputs: Vec<ValueInfoProto>, outputs: Vec<ValueInfoProto>) -> Model {
-        let mut model = model(inputs, Vec::new(), outputs);
-        insert(&mut model, 0, self);
-        model
-    }
-
-    /// Adds an initializer of numbers as text.
-    fn constant(&mut self, name: &str, text: &str) {
-        let list =
-            |text: &str| text.split(',').map(|word| word.trim().parse().unwrap()).collect::<Vec<i64>>();
-        let tensor = match text.trim_end_matches(']').split_once('[') {
-            Some(("", numbers)) => {
-                let numbers = list(numbers);
-                int64s(name, &[numbers.len().try_into().unwrap()], &numbers)
-            }
-            None if text.parse::<i64>().is_ok() => int64s(name, &[], &list(text)),
-            None => self.floats(name, &[], text.parse().unwrap()),
-            Some((first, dims)) => self.floats(name, &list(dims), first.parse().unwrap()),
-        };
-        match self.initializers.iter().find(|known| known.name.as_deref() == Some(name)) {
-            Some(known) => assert_eq!(known, &tensor),
-            None => self.initializers.push(tensor),
-        }
-    }
-
-    fn floats(&self, name: &str, dims: &[i64], first: f32) -> TensorProto {
-        let numbers = (0..dims.iter().product()).map(|at: i64| first * if at % 3 == 0 { 1.0 } else { -0.5 });
-        let data: Vec<u8> = match self.element {
-            ElementType::Float16 => numbers.flat_map(|it| f16::from_f32(it).to_le_bytes()).collect(),
-            ElementType::BFloat16 => numbers.flat_map(|it| bf16::from_f32(it).to_le_bytes()).collect(),
-            _ => numbers.flat_map(f32::to_le_bytes).collect(),
-        };
-        raw(name, self.element, dims, data)
-    }
-}
-
-/// The rest of a text that is read.
-struct Parser<'t, 'n> {
-    rest: &'t str,
-    value: &'t str,
-    nodes: &'n mut Nodes,
-}
-
-impl<'t> Parser<'t, '_> {
-    fn is_at_end(&mut self) -> bool {
-        self.rest = self.rest.trim_start_matches([' ', '\n', ';']);
-        self.rest.is_empty()
-    }
-
-    fn takes(&mut self, token: char) -> bool {
-        self.rest = self.rest.trim_start();
-        self.rest.strip_prefix(token).inspect(|rest| self.rest = rest).is_some()
-    }
-
-    fn word(&mut self) -> &'t str {
-        self.rest = self.rest.trim_start();
-        self.until(&[' ', '\n', ',', '(', ')', '[', ']', '{', '}', '=', ';'])
-    }
-
-    fn until(&mut self, ends: &[char]) -> &'t str {
-        let (word, rest) = self.rest.split_at(self.rest.find(ends).unwrap_or(self.rest.len()));
-        self.rest = rest;
-        word
-    }
-
-    /// Reads a statement, and returns the names of its values.
-    fn statement(&mut self) -> Vec<String> {
-        let start = self.rest;
-        let mut outputs = vec![name(self.word())];
-        let returns = outputs == ["return"];
-        if returns {
-            outputs = vec![name(self.word())];
-        }
-        while self.takes(',') {
-            outputs.push(name(self.word()));
-        }
-        if returns {
-            return outputs;
-        }
-        if !self.takes('=') {
-            (self.rest, outputs) = (start, Vec::new());
-        }
-        let value = self.value(&outputs);
-        if outputs.is_empty() { vec![value] } else { outputs }
-    }
-
-    /// Reads a node, an initializer or a name. Returns the name of the first value.
-    fn value(&mut self, outputs: &[String]) -> String {
-        let (start, word) = (self.rest.trim_start(), self.word());
-        if word.is_empty() || word.parse::<f32>().is_ok() {
-            if self.rest.starts_with('[') {
-                self.until(&[']']);
-                assert!(self.takes(']'), "{start}");
-            }
-            let text = start.strip_suffix(self.rest).unwrap();
-            assert!(!text.is_empty(), "{start}");
-            let name = outputs.first().map_or(text, String::as_str);
-            self.nodes.constant(name, text);
-            return name.to_owned();
-        }
-        if !self.rest.starts_with('(') {
-            return if word == "$" { self.value.to_owned() } else { name(word) };
-        }
-        let (op_type, domain) = word.split_once('@').unwrap_or((word, ""));
-        let mut inputs = Vec::new();
-        self.takes('(');
-        while !self.takes(')') {
-            inputs.push(self.value(&[]));
-            self.takes(',');
-        }
-        let unnamed = [format!("{}_{}", op_type.to_lowercase(), self.nodes.nodes.len())];
-        let outputs = if outputs.is_empty() {
-            self.nodes.unnamed.extend(unnamed.clone());
-            &unnamed
-        } else {
-            outputs
-        };
-        let inputs: Vec<_> = inputs.iter().map(String::as_str).collect();
-        let mut made = node(op_type, &inputs, &outputs[0]);
-        made.output = outputs.to_vec();
-        made.domain = Some(domain.to_owned()).filter(|domain| !domain.is_empty());
-        if self.takes('{') {
-            while !self.takes('}') {
-                made.attribute.push(self.attribute());
-                self.takes(',');
-            }
-        }
-        self.nodes.nodes.push(made);
-        outputs[0].clone()
-    }
-
-    fn attribute(&mut self) -> AttributeProto {
-        let name = self.word();
-        assert!(self.takes('='), "{name}: {}", self.rest);
-        if self.takes('"') {
-            let text = string(name, self.until(&['"']));
-            self.takes('"');
-            return text;
-        }
-        if self.takes('[') {
-            let list = self.until(&[']']);
-            self.takes(']');
-            let words = list.split(',').map(str::trim).filter(|word| !word.is_empty());
-            if list.contains('.') {
-                let floats = words.map(|word| word.parse().unwrap()).collect();
-                return AttributeProto { floats, ..AttributeProto::new(name, AttributeType::FLOATS) };
-            }
-            return ints(name, &words.map(|word| word.parse().unwrap()).collect::<Vec<_>>());
-        }
-        if self.takes('{') {
-            let mut body = Nodes::new(self.nodes.element);
-            let mut parser = Parser { rest: self.rest, value: self.value, nodes: &mut body };
-            let mut outputs = Vec::new();
-            while !parser.takes('}') {
-                outputs = parser.statement();
-                parser.is_at_end();
-            }
-            self.rest = parser.rest;
-            let outputs: Vec<_> = outputs.iter().map(String::as_str).collect();
-            let mut graph = graph(name, body.nodes, &outputs);
-            graph.g.get_or_insert_default().initializer = body.initializers;
-            return graph;
-        }
-        let word = self.word();
-        if word == "int64" && self.takes('[') {
-            let list = self.until(&[']']);
-            self.takes(']');
-            let numbers: Vec<_> = list.split(',').map(|number| number.trim().parse().unwrap()).collect();
-            return tensor(name, &int64(&[numbers.len()], &numbers));
-        }
-        if let Some(outer) = word.strip_prefix('$') {
-            return AttributeProto {
-                ref_attr_name: Some(outer.to_owned()),
-                ..AttributeProto::new(name, AttributeType::INT)
-            };
-        }
-        match (word.parse(), word.parse()) {
-            (Ok(number), _) => int(name, number),
-            (_, Ok(number)) => float(name, number),
-            _ => int(name, ElementType::from_name(word).unwrap().onnx_code().into()),
-        }
-    }
-}
-
-fn name(word: &str) -> String {
-    if word == "_" { String::new() } else { word.to_owned() }
 }
 
 pub(crate) fn graph_mut(model: &mut Model) -> &mut GraphProto {
@@ -376,6 +170,70 @@ pub(crate) fn insert(model: &mut Model, at: usize, mut nodes: Nodes) {
 pub(crate) fn append(model: &mut Model, nodes: &str) {
     let end = graph_mut(model).node.len();
     insert(model, end, Nodes::parse(nodes));
+}
+
+/// Adds inputs, nodes after all others, and outputs.
+pub(crate) fn extend(model: &mut Model, inputs: &str, nodes: &str, outputs: &str) {
+    append(model, nodes);
+    let graph = graph_mut(model);
+    graph.input.extend(values(inputs));
+    graph.output.extend(values(outputs));
+}
+
+/// Merges a decoder with one without a past, as Optimum does.
+///
+/// The outputs of both branches have the names of the graph's outputs. The branch with the past has all nodes and the
+/// small initializers.
+pub(crate) fn merge(model: &mut Model) {
+    let graph = graph_mut(model);
+    let outputs: Vec<_> = graph.output.iter().filter_map(|output| output.name.clone()).collect();
+    let without: String = outputs.iter().map(|output| format!("{output} = Neg(input_ids);")).collect();
+    let outputs = outputs.join(", ");
+    let choice = format!(
+        "{outputs} = If(use_cache_branch)
+            {{then_branch={{return {outputs}}}, else_branch={{{without} return {outputs}}}}}"
+    );
+    let mut choice = Nodes::parse(&choice).nodes.remove(0);
+    let is_small = |tensor: &TensorProto| {
+        tensor.dims.is_empty() || (tensor.dims.len() == 1 && tensor.data_type == Some(7))
+    };
+    let all = std::mem::take(&mut graph.initializer);
+    let with_past = choice.attribute[0].g.get_or_insert_default();
+    (with_past.initializer, graph.initializer) = all.into_iter().partition(is_small);
+    with_past.output.clone_from(&graph.output);
+    with_past.node = std::mem::take(&mut graph.node);
+    with_past.value_info = std::mem::take(&mut graph.value_info);
+    graph.node = vec![choice];
+    graph.input.extend(values("use_cache_branch: bool[1]"));
+}
+
+/// How a decoder counts the places of new tokens and of slots in a window.
+pub(crate) const BY_SLOTS: [&str; 2] = ["own_slots", "slot_numbers"];
+pub(crate) const BY_TOKENS: [&str; 2] = ["own_tokens", "token_numbers"];
+
+/// Returns a decoder whose causal mask has a window. The window hides a slot whose place is this far from a token's.
+pub(crate) fn llama_with_window(window: i64, [own, slots]: [&str; 2]) -> Model {
+    let mut model = load("mobius-llama-dynamic");
+    let graph = graph_mut(&mut model);
+    let place = first(graph, "Attention");
+    let exported = graph.node[place].input[3].clone();
+    reroute(graph, &exported, "windowed");
+    let nodes = format!(
+        "axis_1 = 1; window = {window}
+        counts = CumSum(Cast(Equal(attention_mask, attention_mask)) {{to=int64}}, axis_1)
+        slot_numbers = Sub(counts, axis_1)
+        token_numbers = CumSum(attention_mask, axis_1)
+        new = Neg(Slice(Shape(input_ids), [1], [2]))
+        own_slots = Slice(slot_numbers, new, [{end}], [1])
+        own_tokens = Slice(token_numbers, new, [{end}], [1])
+        rows = Unsqueeze({own}, [2])
+        columns = Unsqueeze({slots}, [1])
+        near = Less(Sub(rows, columns), window)
+        windowed = And({exported}, Unsqueeze(near, [1]))",
+        end = i64::MAX
+    );
+    insert(&mut model, place, Nodes::parse(&nodes));
+    model
 }
 
 /// Returns the place of the first node of an operator.
@@ -431,10 +289,31 @@ pub(crate) fn fix_dim(model: &mut Model, symbol: &str, size: i64) {
     }
 }
 
+/// Returns the operators of a model.
+pub(crate) fn op_types(model: &Model) -> Vec<&str> {
+    model.proto().graph.node.iter().filter_map(|node| node.op_type.as_deref()).collect()
+}
+
+/// Returns how often an operator occurs in a model.
+pub(crate) fn count(model: &Model, op_type: &str) -> usize {
+    op_types(model).into_iter().filter(|found| *found == op_type).count()
+}
+
+/// Returns the names of the pasts and presents of the keys and values of two layers.
+pub(crate) fn cache_names() -> [[String; 2]; 4] {
+    ["0.key", "0.value", "1.key", "1.value"]
+        .map(|cache| [format!("past_key_values.{cache}"), format!("present.{cache}")])
+}
+
 /// Returns the numbers of attention operations, of `Attention` nodes, and of those that took the place of others.
 pub(crate) fn counts(converted: &Converted) -> (usize, usize, usize) {
     let attention = &converted.report.attention;
     (attention.count, attention.nodes, attention.fused)
+}
+
+/// Returns why attention operations stay as they are.
+pub(crate) fn kept_reasons(converted: &Converted) -> Vec<String> {
+    converted.report.attention.kept.iter().map(|kept| kept.reason.to_string()).collect()
 }
 
 /// Returns why a model is not converted.
@@ -450,6 +329,23 @@ pub(crate) fn raw(name: &str, element: ElementType, dims: &[i64], data: Vec<u8>)
         dims: dims.to_vec(),
         data_type: Some(element.onnx_code()),
         raw_data: Some(data.into()),
+        ..TensorProto::default()
+    }
+}
+
+/// Creates a tensor in another file, as these entries describe.
+pub(crate) fn external(
+    name: &str,
+    element: ElementType,
+    dims: &[i64],
+    entries: &[(&str, &str)],
+) -> TensorProto {
+    TensorProto {
+        name: Some(name.to_owned()),
+        dims: dims.to_vec(),
+        data_type: Some(element.onnx_code()),
+        data_location: Some(DataLocation::EXTERNAL),
+        external_data: entries.iter().map(|(key, value)| entry(key, value)).collect(),
         ..TensorProto::default()
     }
 }

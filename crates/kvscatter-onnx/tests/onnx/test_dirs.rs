@@ -1,29 +1,10 @@
 //! Tests that ONNX test directories are found, read and written.
 
-use kvscatter::ElementType::Float32;
 use kvscatter_onnx::internal::tensor_proto;
 use kvscatter_onnx::internal::test_dir::{DataSet, TestCase, discover};
 use kvscatter_onnx::{FileError, Model};
 
-use crate::support::{assert_refused, int64, testdata};
-
-#[test]
-fn the_three_cases_of_onnx() {
-    let folders = discover(&testdata("onnx-node")).unwrap().cases;
-    let names: Vec<_> = folders.iter().map(|folder| folder.file_name().unwrap().to_str().unwrap()).collect();
-    assert_eq!(names, ["test_tensorscatter", "test_tensorscatter_3d", "test_tensorscatter_circular"]);
-    for folder in folders {
-        let case = TestCase::open(&folder).unwrap();
-        let model = Model::load(&case.model_path()).unwrap();
-        let [data_set] = case.data_sets.as_slice() else { panic!("{case:?}") };
-        let inputs = data_set.read_inputs(&model.graph().unwrap()).unwrap();
-        let names: Vec<_> = inputs.iter().map(|(name, _)| name.as_str()).collect();
-        assert_eq!(names, ["past_cache", "update", "write_indices"]);
-        assert_eq!(inputs[0].1.element(), Float32);
-        assert_eq!(data_set.read_outputs().unwrap()[0].shape(), inputs[0].1.shape());
-        assert!(data_set.external_files().unwrap().is_empty());
-    }
-}
+use crate::support::{assert_refused, folder, int64, testdata};
 
 #[test]
 fn written_data_sets_are_read_back() {
@@ -81,13 +62,13 @@ fn as_many_input_files_as_the_graph_has_inputs() {
 
 #[test]
 fn numbers_without_a_gap() {
-    let folder = tempfile::tempdir().unwrap();
-    let set = folder.path().join("test_data_set_0");
-    std::fs::create_dir(&set).unwrap();
-    std::fs::write(folder.path().join("model.onnx"), b"").unwrap();
-    for file in ["input_0.pb", "input_2.pb", "input_x.pb", "input_1.txt"] {
-        std::fs::write(set.join(file), b"").unwrap();
-    }
+    let folder = folder(&[
+        ("model.onnx", b""),
+        ("test_data_set_0/input_0.pb", b""),
+        ("test_data_set_0/input_2.pb", b""),
+        ("test_data_set_0/input_x.pb", b""),
+        ("test_data_set_0/input_1.txt", b""),
+    ]);
     // One broken directory does not hide its neighbours.
     assert_eq!(discover(folder.path()).unwrap().cases, [folder.path()]);
     assert_refused!(TestCase::open(folder.path()), FileError::TestFileMissing { missing, .. } if missing == "input_1.pb");
@@ -97,11 +78,8 @@ fn numbers_without_a_gap() {
 #[cfg(unix)]
 #[test]
 fn symbolic_links_that_lead_back() {
-    let folder = tempfile::tempdir().unwrap();
-    let case = folder.path().join("case");
-    std::fs::create_dir(&case).unwrap();
-    std::fs::write(case.join("model.onnx"), b"").unwrap();
-    std::os::unix::fs::symlink("..", case.join("loop")).unwrap();
+    let folder = folder(&[("case/model.onnx", b"")]);
+    std::os::unix::fs::symlink("..", folder.path().join("case/loop")).unwrap();
     std::os::unix::fs::symlink("case", folder.path().join("link")).unwrap();
     let found = discover(folder.path()).unwrap().cases;
     let names: Vec<_> = found.iter().map(|found| found.strip_prefix(folder.path()).unwrap()).collect();

@@ -1,4 +1,5 @@
 //! Compares the nodes that a conversion writes for masks with the rules, which they state a second time.
+#![expect(clippy::arithmetic_side_effects, reason = "the numbers are small")]
 
 use kvscatter::{ElementType, Mode};
 
@@ -8,7 +9,9 @@ use crate::convert::rule::{Bias, Rule};
 use crate::convert::{ConvertOptions, WindowedCaches, convert};
 use crate::decoder::Decoder;
 use crate::fold::{Fold, Value, lowest};
-use crate::support::{Nodes, first, graph_mut, insert, load, maker, reroute};
+use crate::support::{
+    BY_SLOTS, BY_TOKENS, Nodes, first, graph_mut, insert, llama_with_window, load, reroute,
+};
 use crate::{Graph, Model};
 use kvscatter::visibility::Visibility;
 
@@ -27,16 +30,13 @@ fn the_mask_of_a_converted_decoder_is_the_rule() {
 #[test]
 fn a_converted_window_shows_real_tokens_what_the_exported_one_does() {
     let (max_seq, mut compared) = (24, 0);
-    let counts = [Distance::Slots, Distance::Tokens].into_iter();
-    for (distance, size) in counts.flat_map(|distance| [2, 3, 12, 20].map(move |size| (distance, size))) {
-        let exported = with_window(size, distance);
+    let counts = [BY_SLOTS, BY_TOKENS].into_iter();
+    for (counted, size) in counts.flat_map(|counted| [2, 3, 12, 20].map(move |size| (counted, size))) {
+        let exported = llama_with_window(i64::try_from(size).unwrap(), counted);
         let options = ConvertOptions::new(max_seq).windowed(WindowedCaches::Mask);
-        let converted = convert(&exported, options).unwrap_or_else(|it| panic!("{size} {distance:?}: {it}"));
-        assert!(
-            converted.report.caches.windows.iter().all(|it| it.window == Some(size)),
-            "{:?}",
-            converted.report.caches.windows
-        );
+        let converted = convert(&exported, options).unwrap_or_else(|it| panic!("{size} {counted:?}: {it}"));
+        let windows = &converted.report.caches.windows;
+        assert!(windows.iter().all(|it| it.window == Some(size)), "{windows:?}");
         let [before, after] = [&exported, &converted.model].map(|model| model.graph().unwrap());
         let inputs = Inputs::from_decoder(&Decoder::from_graph(&before).unwrap()).unwrap();
         for holes in (0..max_seq).collect::<Vec<_>>().chunks(SAMPLES) {
@@ -52,7 +52,7 @@ fn a_converted_window_shows_real_tokens_what_the_exported_one_does() {
             for (row, (before, after)) in rows.enumerate() {
                 let (sample, own) = (row / probe.new, probe.past + row % probe.new);
                 if probe.is_real(sample, own) {
-                    assert_eq!(before[..=own], after[..=own], "{distance:?} {size} {probe:?}");
+                    assert_eq!(before[..=own], after[..=own], "{counted:?} {size} {probe:?}");
                     assert!(after[own + 1..].iter().all(|is_seen| !is_seen));
                     compared += 1;
                 }
@@ -60,28 +60,6 @@ fn a_converted_window_shows_real_tokens_what_the_exported_one_does() {
         }
     }
     assert_eq!(compared, 2112);
-}
-
-/// Returns a decoder whose mask has a window of slots or of real tokens. Its attention is causal.
-fn with_window(size: usize, distance: Distance) -> Model {
-    let mut model = load("mobius-llama-dynamic");
-    let mask = mask_of(&model.graph().unwrap()).to_owned();
-    let counted = match distance {
-        Distance::Tokens => "attention_mask",
-        Distance::Slots => "Cast(Equal(attention_mask, attention_mask)) {to=int64}",
-    };
-    let graph = graph_mut(&mut model);
-    reroute(graph, &mask, "with_window");
-    let place = maker(graph, &mask);
-    let nodes = format!(
-        "counts = CumSum({counted}, 1)
-        own = Slice(counts, Neg(Shape(input_ids) {{start=1}}), [{}], [1])
-        near = Less(Sub(Unsqueeze(own, [2]), Unsqueeze(counts, [1])), {size})
-        with_window = And({mask}, Unsqueeze(near, [1]))",
-        i64::MAX
-    );
-    insert(&mut model, place.saturating_add(1), Nodes::parse(&nodes));
-    model
 }
 
 /// The nodes that compute what a query sees in a ring state the rule a second time as well. Without positions, the
@@ -182,18 +160,12 @@ fn falcon(distance: Distance) -> Model {
 }
 
 fn places(probe: &Probe, heads: usize) -> Vec<(usize, usize, usize)> {
-    let mut places = Vec::new();
-    for sample in 0..probe.batch {
-        for head in 0..heads {
-            places.extend((0..probe.new).map(|token| (sample, head, token)));
-        }
-    }
-    places
+    let rows = 0..probe.batch * heads * probe.new;
+    rows.map(|row| (row / probe.new / heads, row / probe.new % heads, row % probe.new)).collect()
 }
 
 /// Converts a decoder to small caches and calls a function with every step, the number of slots, and the mask
 /// that attention reads. Returns the number of steps.
-#[expect(clippy::arithmetic_side_effects, reason = "the numbers are small")]
 fn for_each_step(model: &Model, least: usize, check: impl Fn(&Probe, usize, &Value)) -> usize {
     let graph = model.graph().unwrap();
     let inputs = Inputs::from_decoder(&Decoder::from_graph(&graph).unwrap()).unwrap();

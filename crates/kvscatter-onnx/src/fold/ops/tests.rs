@@ -1,14 +1,13 @@
 //! Tests what operators compute, with one line for each behaviour.
 //!
-//! Each line is `Operator attributes | inputs => outputs`. Inputs and outputs have a type, dimensions and, if
-//! they are known, elements.
+//! Each line is `Operator/version attributes | inputs => outputs`. Inputs and outputs have a type, dimensions and, if
+//! they are known, elements. Attributes are those of [`Nodes`](crate::support::Nodes).
 
 use kvscatter::ElementType;
 
 use crate::fold::{Fold, FoldError, Value, Values};
-use crate::proto::attribute_proto::AttributeType;
-use crate::proto::{AttributeProto, GraphProto, ModelProto, NodeProto, ValueInfoProto};
-use crate::{Graph, OnnxError};
+use crate::support::parsed;
+use crate::{Model, OnnxError};
 
 #[test]
 fn shapes_and_what_is_made_of_them() {
@@ -26,7 +25,7 @@ fn shapes_and_what_is_made_of_them() {
         "Constant value_ints=[1,2] => int64 2: 1 2",
         "Constant value_float=0.1 => float scalar: 0.10000000149011612",
         "Constant value_floats=[0.5] => float 1: 0.5",
-        "Constant value_string=text => string scalar",
+        "Constant value_string=\"text\" => string scalar",
         "Reshape | int32 2x3: 1 2 3 4 5 6, int64 2: 0 -1 => int32 2x3: 1 2 3 4 5 6",
         "Reshape | int32 2x3: 1 2 3 4 5 6, int64 1: -1 => int32 6: 1 2 3 4 5 6",
         "Reshape | float 2x3x4, int64 3: 0 -1 2 => float 2x6x2",
@@ -71,9 +70,9 @@ fn movements() {
         "Pad | int64 2: 1 2, int64 2: 1 2 => int64 5: 0 1 2 0 0",
         "Pad | float 2: 1 2, int64 2: 0 1, float scalar: -inf => float 3: 1 2 -inf",
         "Pad | int64 2x2: 1 2 3 4, int64 2: -1 1, int64 scalar: 9, int64 1: 1 => int64 2x2: 2 9 4 9",
-        "Pad mode=edge | int64 2: 1 2, int64 2: 2 1 => int64 5: 1 1 1 2 2",
-        "Pad mode=reflect | int64 3: 1 2 3, int64 2: 2 2 => int64 7: 3 2 1 2 3 2 1",
-        "Pad mode=wrap | int64 3: 1 2 3, int64 2: 1 1 => int64 5: 3 1 2 3 1",
+        "Pad mode=\"edge\" | int64 2: 1 2, int64 2: 2 1 => int64 5: 1 1 1 2 2",
+        "Pad mode=\"reflect\" | int64 3: 1 2 3, int64 2: 2 2 => int64 7: 3 2 1 2 3 2 1",
+        "Pad mode=\"wrap\" | int64 3: 1 2 3, int64 2: 1 1 => int64 5: 3 1 2 3 1",
         "Trilu | int64 2x2: 1 2 3 4 => int64 2x2: 1 2 0 4",
         "Trilu upper=0 | float 2x3: -inf -inf -inf -inf -inf -inf, int64 scalar: 1 => float 2x3: -inf -inf 0 -inf -inf -inf",
     ]);
@@ -89,7 +88,7 @@ fn indices() {
         "GatherND | int64 2x2: 1 2 3 4, int64 2x2: 0 1 1 -2 => int64 2: 2 3",
         "GatherND batch_dims=1 | int64 2x2x2: 1 2 3 4 5 6 7 8, int64 2x1: 1 0 => int64 2x2: 3 4 5 6",
         "ScatterElements axis=1 | int64 1x4: 1 2 3 4, int64 1x2: 3 -3, int64 1x2: 8 9 => int64 1x4: 1 9 3 8",
-        "ScatterElements reduction=add | int64 1: 1, int64 1: 0, int64 1: 8 => int64 1",
+        "ScatterElements reduction=\"add\" | int64 1: 1, int64 1: 0, int64 1: 8 => int64 1",
         "ScatterND | int64 2x2: 1 2 3 4, int64 1x1: -1, int64 1x2: 8 9 => int64 2x2: 1 2 8 9",
         "ScatterND | int64 4: 1 2 3 4, int64 2x1: 0 3, int64 2: 8 9 => int64 4: 8 2 3 9",
         "NonZero | int64 2x2: 0 1 1 1 => int64 2x3: 0 1 1 1 0 1",
@@ -112,7 +111,7 @@ fn elements() {
         "Pow | int64 2: -2 3, int64 1: 3 => int64 2: -8 27",
         "Pow | float 2: 2 9, float 1: 0.5 => float 2: 1.4142135381698608 3",
         "BitwiseAnd | uint8 2: 12 255, uint8 1: 10 => uint8 2: 8 10",
-        "BitShift direction=RIGHT | uint8 3: 12 255 7, uint8 scalar: 4 => uint8 3: 0 15 0",
+        "BitShift direction=\"RIGHT\" | uint8 3: 12 255 7, uint8 scalar: 4 => uint8 3: 0 15 0",
         "Min | int64 3: 1 5 3, int64 1: 3 => int64 3: 1 3 3",
         "Max | float 3: 1 nan 3, float 1: 2, float 1: -inf => float 3: 2 nan 3",
         "Mean | float 1: 1, float 1: 2 => float 1: 1.5",
@@ -136,8 +135,15 @@ fn elements() {
         "IsInf detect_positive=0 | float 3: inf -inf 0 => bool 3: 0 1 0",
         "Cast to=9 | float 4: 0 -0.5 nan -inf => bool 4: 0 1 1 1",
         "Cast to=7 | float 2: -1.9 1.9 => int64 2: -1 1",
-        "Cast to=6 | int64 2: 9223372036854775807 4294967297 => int32 2: -1 1",
-        "Cast to=10 | float 3: -65504 -65519 -3.4028234663852886e38 => float16 3: -65504 -65504 -inf",
+        "Cast to=7 | float 1: -0 => int64 1: 0",
+        "Cast to=6 | int64 3: 9223372036854775807 4294967297 2147483648 => int32 3: -1 1 -2147483648",
+        "Cast to=2 | int64 2: -1 300 => uint8 2: 255 44",
+        "Cast to=10 | float 4: -65504 -65519 -131008 -3.4028234663852886e38 => float16 4: -65504 -65504 -inf -inf",
+        "Cast to=10 | int64 1: 70000 => float16 1: inf",
+        "Cast to=10 | float 1: nan => float16 1: nan",
+        "Cast to=16 | float 1: 1.00390625 => bfloat16 1: 1",
+        "Cast to=1 | double 3: -3.4028235e38 -1e39 0.1 => float 3: -3.4028234663852886e38 -inf 0.10000000149011612",
+        "Cast to=19 | int64 1: 1 => float8e5m2 1",
         "Cast to=17 | float 1: 1 => float8e4m3fn 1",
         "CastLike | bool 2: 1 0, float 1 => float 2: 1 0",
         // A mask that is added twice exceeds the range of its type and becomes infinite.
@@ -180,7 +186,7 @@ fn axes() {
 fn layers_with_shapes_alone() {
     holds(&[
         "Gemm transB=1 | float 2x3, float 4x3 => float 2x4",
-        "Einsum equation=bhid,bhjd->bhij | float 2x4x3x16, float 2x4x10x16 => float 2x4x3x10",
+        "Einsum equation=\"bhid,bhjd->bhij\" | float 2x4x3x16, float 2x4x10x16 => float 2x4x3x10",
         "FusedMatMul@com.microsoft transB=1 | float 2x3x8, float 2x5x8 => float 2x3x5",
         "MatMulNBits@com.microsoft K=32 N=6 | float 2x3x32, uint8 6x1x16, float 6 => float 2x3x6",
         "GatherBlockQuantized@com.microsoft | uint8 9x32, int64 2x3, float16 9x2 => float16 2x3x64",
@@ -214,6 +220,7 @@ fn layers_with_shapes_alone() {
 #[test]
 fn refusals() {
     let unknown = |input| FoldError::ValuesUnknown { input };
+    let cast = |value: &str, element| FoldError::Cast { value: value.to_owned(), element };
     let shape =
         |input, shape: &[usize], expected| FoldError::InputShape { input, shape: shape.to_vec(), expected };
     let cases = [
@@ -247,10 +254,12 @@ fn refusals() {
             "Squeeze | float 2, int64 1: 0 => float 2",
             shape(0, &[2], "a size of 1 on every axis that is removed"),
         ),
-        (
-            "Cast to=7 | float 1: nan => int64 1",
-            FoldError::Cast { value: "NaN".to_owned(), element: ElementType::Int64 },
-        ),
+        ("Cast to=7 | float 1: nan => int64 1", cast("NaN", ElementType::Int64)),
+        ("Cast to=7 | float 1: inf => int64 1", cast("inf", ElementType::Int64)),
+        ("Cast to=7 | float 1: 9.3e18 => int64 1", cast("9300000000000000000", ElementType::Int64)),
+        ("Cast to=7 | float 1: -9.3e18 => int64 1", cast("-9300000000000000000", ElementType::Int64)),
+        ("Cast to=3 | float 1: 128 => int8 1", cast("128", ElementType::Int8)),
+        ("Cast to=13 | int64 1: -1 => uint64 1", cast("-1", ElementType::UInt64)),
         (
             "And | bool 1: 1, int64 1: 1 => bool 1",
             FoldError::InputType { input: 1, element: ElementType::Int64, expected: "bool" },
@@ -261,8 +270,7 @@ fn refusals() {
         ("ArgMax | float 1 => int64 1, int64 1", FoldError::NoOutput { output: 1 }),
     ];
     for (line, expected) in cases {
-        let case = Case::parse(line);
-        let error = case.outputs().expect_err(line);
+        let error = Case::parse(line).outputs().expect_err(line);
         assert_eq!(error.cause(), Some(&expected), "{line}: {error}");
     }
 }
@@ -300,7 +308,7 @@ fn holds(lines: &[&str]) {
 }
 
 struct Case {
-    model: ModelProto,
+    model: Model,
     inputs: Vec<(String, Value)>,
     expected: Vec<Value>,
 }
@@ -309,62 +317,32 @@ impl Case {
     fn parse(line: &str) -> Self {
         let (left, right) = line.split_once(" => ").unwrap();
         let (operator, inputs) = left.split_once(" | ").unwrap_or((left, ""));
-        let mut words = operator.split(' ');
-        let name = words.next().unwrap();
-        let (name, version) = name.split_once('/').map_or((name, 24), |(name, v)| (name, v.parse().unwrap()));
-        let (op_type, domain) = name.split_once('@').unwrap_or((name, ""));
-        let inputs: Vec<_> = inputs.split(", ").filter(|text| !text.is_empty()).collect();
+        let (name, attributes) = operator.split_once(' ').unwrap_or((operator, ""));
+        let (name, version) = name.split_once('/').unwrap_or((name, "24"));
         let expected: Vec<_> = right.split(", ").map(value).collect();
-        let input_name = |(index, text): (usize, &&str)| match *text {
-            "-" => String::new(),
-            _ => format!("x{index}"),
-        };
-        let names: Vec<String> = inputs.iter().enumerate().map(input_name).collect();
-        let info = |name: &String| ValueInfoProto::new(name);
-        let node = NodeProto {
-            op_type: Some(op_type.to_owned()),
-            domain: Some(domain.to_owned()),
-            input: names.clone(),
-            output: (0..expected.len()).map(|index| format!("y{index}")).collect(),
-            attribute: words.map(attribute).collect(),
-            ..Default::default()
-        };
-        let graph = GraphProto {
-            node: vec![node],
-            input: names.iter().filter(|name| !name.is_empty()).map(info).collect(),
-            ..Default::default()
-        };
-        let model = ModelProto::new(12, &[(domain, version)], graph);
-        let inputs = names.into_iter().zip(inputs).filter(|(name, _)| !name.is_empty());
-        Self { model, inputs: inputs.map(|(name, text)| (name, value(text))).collect(), expected }
+        let outputs: Vec<_> = (0..expected.len()).map(|index| format!("y{index}")).collect();
+        let inputs = inputs.split(", ").enumerate().filter(|(_, text)| !text.is_empty());
+        let (reads, inputs): (Vec<_>, Vec<_>) = inputs
+            .map(|(index, text)| match text {
+                "-" => ("_".to_owned(), None),
+                _ => (format!("x{index}"), Some((format!("x{index}"), value(text)))),
+            })
+            .unzip();
+        let inputs: Vec<_> = inputs.into_iter().flatten().collect();
+        let declared: String = inputs.iter().map(|(name, _)| format!("{name}: float[]")).collect();
+        let node = format!("{} = {name}({}) {{{attributes}}}", outputs.join(", "), reads.join(", "));
+        let mut model = parsed(&declared, &node, "");
+        model.proto_mut().opset_import[0].version = Some(version.parse().unwrap());
+        Self { model, inputs, expected }
     }
 
     fn outputs(&self) -> Result<Vec<Value>, OnnxError> {
-        let graph = Graph::new(&self.model)?;
+        let graph = self.model.graph()?;
         let mut fold = Fold::new(&graph, None);
         for (name, value) in &self.inputs {
             fold.set(name, value.clone())?;
         }
         (0..self.expected.len()).map(|index| fold.value(&format!("y{index}")).cloned()).collect()
-    }
-}
-
-/// Parses `perm=[1,0]`, `axis=-1`, `alpha=0.5` and `mode=edge`.
-fn attribute(text: &str) -> AttributeProto {
-    let (name, value) = text.split_once('=').unwrap();
-    if let Some(list) = value.strip_prefix('[').and_then(|value| value.strip_suffix(']')) {
-        let items = list.split(',');
-        return if list.contains('.') {
-            let floats = items.map(|item| item.parse().unwrap()).collect();
-            AttributeProto { floats, ..AttributeProto::new(name, AttributeType::FLOATS) }
-        } else {
-            AttributeProto::ints(name, &items.map(|item| item.parse().unwrap()).collect::<Vec<_>>())
-        };
-    }
-    match (value.parse(), value.parse()) {
-        (Ok(int), _) => AttributeProto::int(name, int),
-        (_, Ok(float)) => AttributeProto::float(name, float),
-        _ => AttributeProto::string(name, value),
     }
 }
 

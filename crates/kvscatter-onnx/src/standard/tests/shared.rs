@@ -11,10 +11,12 @@ use crate::convert::{
     CacheWindow, ConvertOptions, ConvertRefusal, Converted, LinearReason, LinearWindow, WindowedCaches,
     convert,
 };
-use crate::decoder::Decoder;
 use crate::fold::{Fold, Value, Values};
 use crate::standard::NoStandardForm;
-use crate::support::{Nodes, fix_dim, graph_mut, insert, maker, raw, refusal, reroute, values};
+use crate::support::{
+    Nodes, assert_refused, counts, decoder, fix_dim, graph_mut, insert, kinds, maker, raw, refusal, reroute,
+    values,
+};
 use crate::{Model, OnnxError};
 
 const SLOTS: usize = 16;
@@ -67,7 +69,7 @@ fn forms_without_a_counterpart_are_refused() {
 }
 
 /// Returns a decoder whose layers 2 and 3 read the caches of layers 0 and 1. A window of -1 is none.
-fn decoder(windows: [i64; 4]) -> Model {
+fn layers(windows: [i64; 4]) -> Model {
     let mut nodes = Nodes::parse(
         "last = Cast(Sub(ReduceSum(attention_mask, [1]) {keepdims=0}, 1)) {to=int32}
         total = Cast(Gather(Shape(attention_mask), 1)) {to=int32}
@@ -214,17 +216,10 @@ fn converted(model: &Model, windowed: WindowedCaches) -> Converted {
 #[test]
 fn a_shared_layer_reads_the_static_cache() {
     for windows in [[-1; 4], [-1, -1, 3, -1], [-1, 3, 5, 4], [3, -1, -1, 3]] {
-        let exported = decoder(windows);
+        let exported = layers(windows);
         let converted = converted(&exported, WindowedCaches::Mask);
         check_equal(&exported, &converted.model);
-        assert_eq!(
-            (
-                converted.report.caches.count,
-                converted.report.attention.count,
-                converted.report.attention.nodes
-            ),
-            (4, 4, 4)
-        );
+        assert_eq!((converted.report.caches.count, counts(&converted)), (4, (4, 4, 0)));
         let graph = converted.model.graph().unwrap();
         let read = |present: String| {
             let readers = graph.uses(&present).filter_map(|(node, slot)| Some((node.op_type(), slot?)));
@@ -258,7 +253,7 @@ fn a_cache_is_a_ring_if_all_its_readers_have_the_same_window() {
         ([3, -1, -1, -1], 0, vec![(3, 1)]),
         ([3, -1, 4, -1], 0, vec![(3, 1), (4, 1)]),
     ] {
-        let exported = decoder(windows);
+        let exported = layers(windows);
         let converted = converted(&exported, RINGS);
         check_equal(&exported, &converted.model);
         assert_eq!(converted.report.caches.rings.values().sum::<usize>(), rings, "{windows:?}");
@@ -274,10 +269,9 @@ fn a_cache_is_a_ring_if_all_its_readers_have_the_same_window() {
 
 /// Returns the hazards beside that of the operator, and the pasts of the caches.
 fn inspected(model: &Model) -> (Vec<&'static str>, Vec<String>) {
-    let graph = model.graph().unwrap();
-    let decoder = Decoder::from_graph(&graph).unwrap();
-    let kinds = decoder.hazards().iter().map(|hazard| hazard.kind()).collect::<Vec<_>>();
-    let kinds = kinds.into_iter().filter(|kind| *kind != "operator-writes").collect();
+    let decoder = decoder(model);
+    let mut kinds = kinds(&decoder.hazards());
+    kinds.retain(|kind| *kind != "operator-writes");
     (kinds, decoder.caches.iter().map(|cache| cache.past.to_owned()).collect())
 }
 
@@ -289,7 +283,7 @@ fn a_cache_that_several_layers_read_is_found_once() {
         "CastLike(ConstantOfShape(Concat(Shape(input_ids) {end=1}, Constant() {value_ints=[0, 16]}) {axis=0}), q2)",
         "0.5[1, 0, 16]",
     ] {
-        let mut model = decoder([-1; 4]);
+        let mut model = layers([-1; 4]);
         let graph = graph_mut(&mut model);
         let (place, text) = (maker(graph, "none"), format!("none_of_it = {none}"));
         let after = maker(graph, "q2") + 1;
@@ -306,7 +300,7 @@ fn a_cache_that_several_layers_read_is_found_once() {
 
 /// Changes the inputs of the last layer.
 fn last_layer_reads(inputs: &[(usize, &str)]) -> Model {
-    let mut model = decoder([-1; 4]);
+    let mut model = layers([-1; 4]);
     let graph = graph_mut(&mut model);
     let last = maker(graph, "y3");
     for &(slot, name) in inputs {
@@ -324,13 +318,12 @@ fn other_ways_to_read_a_cache_of_another_layer_are_refused() {
     assert_eq!(inspected(&appended).0, ["shared-cache"; 2]);
     // Queries, keys and values are packed, so nothing is empty.
     let packed = last_layer_reads(&[(1, ""), (2, "")]);
-    assert!(matches!(refusal(&packed, SLOTS), ConvertRefusal::SharedCache { .. }));
+    assert_refused!(convert(&packed, SLOTS), ConvertRefusal::SharedCache { .. });
     // The cache lacks the rows of this step.
     let error = convert(&last_layer_reads(&[(3, "past.1.k"), (4, "past.1.v")]), SLOTS).unwrap_err();
     let OnnxError::InNode { node, .. } = &error else { panic!("{error}") };
     assert_eq!(node.op_type, "GroupQueryAttention", "{error}");
-    let error = convert(&last_layer_reads(&[(2, "")]), SLOTS).unwrap_err();
-    assert!(matches!(error.cause(), Some(NoStandardForm::Form { .. })), "{error}");
+    assert_refused!(convert(&last_layer_reads(&[(2, "")]), SLOTS), NoStandardForm::Form { .. });
 }
 
 /// Keys and values may be those of different layers.

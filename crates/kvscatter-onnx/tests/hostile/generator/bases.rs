@@ -1,6 +1,5 @@
 //! The models that are changed: decoders of exporters, built decoders, and graphs that can be evaluated.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::OnceLock;
 
@@ -128,36 +127,24 @@ fn convertible(mut model: Model) -> Model {
 
 /// Returns models that a conversion has made, with linear caches and with rings.
 fn converted() -> &'static [Base] {
-    static CONVERTED: OnceLock<Vec<Base>> = OnceLock::new();
+    static CONVERTED: OnceLock<[Base; 3]> = OnceLock::new();
     CONVERTED.get_or_init(|| {
         let family = |wanted| {
-            let (name, _, make) = *families::ALL.iter().find(|(name, ..)| *name == wanted).unwrap();
-            (name.to_owned(), convertible(make(2)))
+            let (_, _, make) = *families::ALL.iter().find(|(name, ..)| *name == wanted).unwrap();
+            convertible(make(2))
         };
-        let mut rings = ConvertOptions::new(32);
-        rings.windowed = WindowedCaches::Ring { chunk: Some(3), rewind: 1 };
-        let base = |(name, model), options, data| {
-            let model = convert(&model, options).unwrap().model;
-            Base { data, ..Base::made(format!("converted {name}"), &model) }
-        };
-        let folder = tempfile::tempdir().unwrap();
-        vec![
-            base(family("layers of Attention"), ConvertOptions::new(16), None),
-            base(family("layers of Concat"), ConvertOptions::new(16), None),
-            base(windowed(&SMALL[0], folder.path()), rings, SMALL[0].2),
-        ]
+        let mut windowed = family("layers of Attention");
+        let attentions = nodes_mut(graph_mut(&mut windowed), "Attention");
+        attentions.for_each(|node| node.attribute.push(int("left_window_size", 3)));
+        let options = ConvertOptions::new(16);
+        let rings = options.windowed(WindowedCaches::Ring { chunk: Some(3), rewind: 1 });
+        let models = [
+            ("converted Attention", family("layers of Attention"), options),
+            ("converted Concat", family("layers of Concat"), options),
+            ("converted Attention with windows", windowed, rings),
+        ];
+        models.map(|(name, model, options)| {
+            Base::made(name.to_owned(), &convert(&model, options).unwrap().model)
+        })
     })
-}
-
-/// Gives every attention of an exported decoder a window. Writes the model and its values into a folder.
-fn windowed((name, bytes, data): &Exported, folder: &Path) -> (String, Model) {
-    let path = folder.join("model.onnx");
-    std::fs::write(&path, bytes).unwrap();
-    std::fs::write(folder.join("model.onnx.data"), data.unwrap_or_default()).unwrap();
-    let mut model = Model::load(&path).unwrap();
-    for node in nodes_mut(graph_mut(&mut model), "GroupQueryAttention") {
-        node.attribute.retain(|attribute| attribute.name.as_deref() != Some("local_window_size"));
-        node.attribute.push(int("local_window_size", 4));
-    }
-    (format!("{name} with windows"), model)
 }

@@ -1,32 +1,21 @@
 //! Changes of any field of any message.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::dice::Dice;
 use super::tree::{Field, Message, Rule, Value};
 use super::{Change, words};
 
-/// The frequent changes are listed several times.
-pub(super) const ALL: &[Change] = &[
-    ("a field less", less),
-    ("a field less", less),
-    ("a list less", list_less),
-    ("a field again", again),
-    ("a field again", again),
-    ("fields in another order", swap),
-    ("another value", value),
-    ("another value", value),
-    ("another value", value),
-    ("another value", value),
-    ("another value", value),
-    ("another value everywhere", everywhere),
-    ("another value everywhere", everywhere),
-    ("a field of another message", transplant),
-    ("a field of another message", transplant),
-    ("a new field", add),
-    ("a new field", add),
-    ("a new field", add),
-    ("nested types", nested_types),
+pub(super) const ALL: &[Change<Message>] = &[
+    ("a field less", 2, less),
+    ("a list less", 1, list_less),
+    ("a field again", 2, again),
+    ("fields in another order", 1, swap),
+    ("another value", 5, value),
+    ("another value everywhere", 2, everywhere),
+    ("a field of another message", 2, transplant),
+    ("a new field", 3, add),
+    ("nested types", 1, nested_types),
 ];
 
 /// The texts of a model. Names of values are in one list.
@@ -64,11 +53,10 @@ fn list(kind: &'static str, rule: &'static Rule) -> &'static str {
 
 /// Chooses a kind of message that the model has, and then a message of this kind that has fields.
 fn message<'m>(dice: &mut Dice, root: &'m mut Message) -> Option<&'m mut Message> {
-    let mut counts = BTreeMap::new();
-    root.visit(&mut |message| *counts.entry(message.kind.name).or_insert(0) += 1);
-    let counts: Vec<(&str, usize)> = counts.into_iter().collect();
-    let (name, count) = *dice.pick(&counts);
-    let found = root.nth_mut(name, &mut dice.below(count))?;
+    let mut kinds = BTreeSet::new();
+    root.visit(&mut |message| kinds.extend([message.kind.name]));
+    let name = *dice.pick(&Vec::from_iter(kinds));
+    let found = root.any_mut(dice, name)?;
     (!found.fields.is_empty()).then_some(found)
 }
 
@@ -161,7 +149,7 @@ fn everywhere(dice: &mut Dice, root: &mut Message) {
     let meant = list(kind, rule);
     root.visit_mut(&mut |message| {
         let kind = message.kind.name;
-        let same = message.fields.iter_mut().filter(|it| list(kind, it.rule) == meant && it.value.is(&old));
+        let same = message.fields.iter_mut().filter(|it| list(kind, it.rule) == meant && it.value == old);
         same.for_each(|field| field.value = new.clone());
     });
 }
@@ -181,18 +169,9 @@ fn transplant(dice: &mut Dice, root: &mut Message) {
 
 /// Returns a copy of a message of this kind.
 fn copied(dice: &mut Dice, donors: &Message, kind: &str) -> Option<Value> {
-    let mut count = 0;
-    donors.visit(&mut |it| count += usize::from(it.kind.name == kind));
-    let (mut left, mut found) = (dice.below(count), None);
-    donors.visit(&mut |it| {
-        if it.kind.name == kind {
-            if left == 0 {
-                found.get_or_insert_with(|| it.clone());
-            }
-            left = left.wrapping_sub(1);
-        }
-    });
-    found.map(Value::Message)
+    let donors = donors.of_kind(kind);
+    let donor = *donors.get(dice.below(donors.len()))?;
+    Some(Value::Message(donor.clone()))
 }
 
 fn add(dice: &mut Dice, root: &mut Message) {
@@ -218,7 +197,7 @@ fn new(
         "int" => Value::Int(0),
         "float" => Value::Float(0.0),
         "double" => Value::Double(0.0),
-        "text" => Value::from(""),
+        "text" => Value::Bytes(Vec::new()),
         "bytes" => Value::Bytes(vec![0; dice.below(17)]),
         inner => {
             if dice.chance(50)
@@ -240,11 +219,9 @@ fn new(
 
 fn nested_types(dice: &mut Dice, root: &mut Message) {
     let depth = *dice.pick(&[2, 20, 45, 60]);
-    let mut count = 0;
-    root.visit(&mut |message| count += usize::from(message.kind.name == "Type"));
-    let Some(ty) = root.nth_mut("Type", &mut dice.below(count)) else { return };
+    let Some(ty) = root.any_mut(dice, "Type") else { return };
     for _ in 0..depth {
         let inner = std::mem::replace(ty, Message::new("Type"));
-        *ty = Message::new("Type").with("sequence_type", Message::new("Sequence").with("elem_type", inner));
+        *ty = Message::around("Type", "sequence_type", Message::around("Sequence", "elem_type", inner));
     }
 }

@@ -10,12 +10,14 @@ mod scatters;
 mod tree;
 mod words;
 
+use kvscatter_onnx::internal::proto;
+
 use bases::Base;
 use dice::Dice;
 use tree::Message;
 
-/// A change with its name. It does nothing if the model lacks what it changes.
-type Change = (&'static str, fn(&mut Dice, &mut Message));
+/// A change with its name, and how frequent it is. It does nothing if the model lacks what it changes.
+type Change<M> = (&'static str, usize, fn(&mut Dice, &mut M));
 
 /// A hostile file and how it was made.
 pub(crate) struct Case {
@@ -31,8 +33,18 @@ pub(crate) struct Case {
 impl Case {
     pub(crate) fn new(dice: &mut Dice) -> Self {
         let Base { name, model, data } = Base::new(dice);
-        let mut root = Message::decode("Model", &model);
-        let mut changes = change(dice, &mut root);
+        let count = match dice.below(100) {
+            0..=9 => 0,
+            10..=49 => 1,
+            50..=74 => 2,
+            75..=94 => 3 + dice.below(3),
+            _ => 6 + dice.below(10),
+        };
+        let of_fields = (0..count).filter(|_| dice.chance(50)).count();
+        let mut model = proto::decode(&model).unwrap();
+        let mut changes = change(dice, graphs::ALL, count - of_fields, &mut model);
+        let mut root = Message::decode("Model", &proto::encode(&model).unwrap());
+        changes.extend(change(dice, fields::ALL, of_fields, &mut root));
         let mut leads_out = leads_out(&root);
         let mut bytes = root.encode();
         if dice.chance(4) {
@@ -51,19 +63,12 @@ impl Case {
     }
 }
 
-/// Changes a model, and returns the names of the changes.
-fn change(dice: &mut Dice, root: &mut Message) -> Vec<&'static str> {
-    let count = match dice.below(100) {
-        0..=9 => 0,
-        10..=49 => 1,
-        50..=74 => 2,
-        75..=94 => 3 + dice.below(3),
-        _ => 6 + dice.below(10),
-    };
+/// Makes changes, and returns their names.
+fn change<M>(dice: &mut Dice, all: &[Change<M>], count: usize, model: &mut M) -> Vec<&'static str> {
+    let all: Vec<_> = all.iter().flat_map(|change| std::iter::repeat_n(change, change.1)).collect();
     let names = (0..count).map(|_| {
-        let kind = if dice.chance(50) { fields::ALL } else { graphs::ALL };
-        let (name, change) = *dice.pick(kind);
-        change(dice, root);
+        let (name, _, change) = **dice.pick(&all);
+        change(dice, model);
         name
     });
     names.collect()
@@ -79,7 +84,7 @@ fn leads_out(root: &Message) -> bool {
         let location = message.all("external_data").find(|entry| entry.text("key") == "location");
         let location = location.map(|entry| entry.text("value")).unwrap_or_default();
         let is_external = message.int("data_location") == Some(1);
-        found |= is_external && words::OUTSIDE.contains(&location.as_str());
+        found |= is_external && words::OUTSIDE.split('|').any(|outside| outside == location);
     });
     found && !is_merged
 }

@@ -2,6 +2,8 @@
 
 use std::sync::LazyLock;
 
+use super::dice::Dice;
+
 /// The messages of ONNX: a name, and its fields as `name=number:type`. Fields that are not listed are dropped.
 const SCHEMA: &str = "\
 Model ir_version=1:int producer_name=2:text graph=7:Graph opset_import=8:Opset metadata_props=14:Entry \
@@ -36,14 +38,14 @@ Device name=1:text num_devices=2:int device=3:text
 Annotation tensor_name=1:text quant_parameter_tensor_names=2:Entry";
 
 /// A kind of message.
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 pub(crate) struct Kind {
     pub(crate) name: &'static str,
     pub(crate) rules: Vec<Rule>,
 }
 
 /// A field that a kind of message may have.
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 pub(crate) struct Rule {
     pub(crate) name: &'static str,
     number: u64,
@@ -64,29 +66,23 @@ static KINDS: LazyLock<Vec<Kind>> = LazyLock::new(|| {
     SCHEMA.lines().map(kind).collect()
 });
 
-pub(crate) fn kind(name: &str) -> &'static Kind {
+fn kind(name: &str) -> &'static Kind {
     KINDS.iter().find(|kind| kind.name == name).unwrap()
 }
 
-impl Kind {
-    pub(crate) fn rule(&'static self, name: &str) -> &'static Rule {
-        self.rules.iter().find(|rule| rule.name == name).unwrap()
-    }
-}
-
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Message {
     pub(crate) kind: &'static Kind,
     pub(crate) fields: Vec<Field>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Field {
     pub(crate) rule: &'static Rule,
     pub(crate) value: Value,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Value {
     Int(i64),
     Float(f32),
@@ -96,64 +92,17 @@ pub(crate) enum Value {
     Message(Message),
 }
 
-impl Value {
-    /// Returns `true` if both are the same number or text.
-    pub(crate) fn is(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::Int(left), Self::Int(right)) => left == right,
-            (Self::Bytes(left), Self::Bytes(right)) => left == right,
-            _ => false,
-        }
-    }
-}
-
-impl From<i64> for Value {
-    fn from(value: i64) -> Self {
-        Self::Int(value)
-    }
-}
-
-impl From<&str> for Value {
-    fn from(text: &str) -> Self {
-        Self::Bytes(text.as_bytes().to_vec())
-    }
-}
-
-impl From<Message> for Value {
-    fn from(message: Message) -> Self {
-        Self::Message(message)
-    }
-}
-
 impl Message {
     pub(crate) fn new(name: &str) -> Self {
         Self { kind: kind(name), fields: Vec::new() }
     }
 
-    /// Adds a field.
-    pub(crate) fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
-        self.push(name, value);
-        self
-    }
-
-    /// Adds a field for each value.
-    pub(crate) fn with_all<T: Into<Value>>(
-        mut self,
-        name: &str,
-        values: impl IntoIterator<Item = T>,
-    ) -> Self {
-        values.into_iter().for_each(|value| self.push(name, value));
-        self
-    }
-
-    pub(crate) fn push(&mut self, name: &str, value: impl Into<Value>) {
-        self.fields.push(Field { rule: self.kind.rule(name), value: value.into() });
-    }
-
-    /// Replaces all fields of a name by one.
-    pub(crate) fn set(&mut self, name: &str, value: impl Into<Value>) {
-        self.clear(name);
-        self.push(name, value);
+    /// Creates a message with one message in it.
+    pub(crate) fn around(name: &str, field: &str, inner: Self) -> Self {
+        let mut outer = Self::new(name);
+        let rule = outer.kind.rules.iter().find(|rule| rule.name == field).unwrap();
+        outer.fields.push(Field { rule, value: Value::Message(inner) });
+        outer
     }
 
     pub(crate) fn clear(&mut self, name: &str) {
@@ -166,19 +115,15 @@ impl Message {
         fields.filter(|(_, field)| field.rule.name == name).map(|(at, _)| at).collect()
     }
 
-    /// Returns the texts of a name.
-    pub(crate) fn texts(&self, name: &str) -> Vec<String> {
-        let named = self.fields.iter().filter(|field| field.rule.name == name);
-        let text = |field: &Field| match &field.value {
-            Value::Bytes(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),
-            _ => None,
-        };
-        named.filter_map(text).collect()
-    }
-
     /// Returns the last text of a name, which counts.
     pub(crate) fn text(&self, name: &str) -> String {
-        self.texts(name).pop().unwrap_or_default()
+        let text = self.fields.iter().rev().find_map(|field| match &field.value {
+            Value::Bytes(bytes) if field.rule.name == name => {
+                Some(String::from_utf8_lossy(bytes).into_owned())
+            }
+            _ => None,
+        });
+        text.unwrap_or_default()
     }
 
     /// Returns the last number of a name, which counts.
@@ -197,15 +142,8 @@ impl Message {
         })
     }
 
-    pub(crate) fn all_mut<'t>(&'t mut self, name: &str) -> impl Iterator<Item = &'t mut Self> {
-        self.fields.iter_mut().filter_map(move |field| match &mut field.value {
-            Value::Message(inner) if field.rule.name == name => Some(inner),
-            _ => None,
-        })
-    }
-
     /// Calls `see` with this message and all inside of it.
-    pub(crate) fn visit(&self, see: &mut dyn FnMut(&Self)) {
+    pub(crate) fn visit<'m>(&'m self, see: &mut dyn FnMut(&'m Self)) {
         see(self);
         for field in &self.fields {
             if let Value::Message(inner) = &field.value {
@@ -221,6 +159,19 @@ impl Message {
                 inner.visit_mut(see);
             }
         }
+    }
+
+    /// Returns all messages of a kind.
+    pub(crate) fn of_kind(&self, name: &str) -> Vec<&Self> {
+        let mut found = Vec::new();
+        self.visit(&mut |message| found.extend(Some(message).filter(|message| message.kind.name == name)));
+        found
+    }
+
+    /// Chooses a message of a kind.
+    pub(crate) fn any_mut(&mut self, dice: &mut Dice, name: &str) -> Option<&mut Self> {
+        let mut left = dice.below(self.of_kind(name).len());
+        self.nth_mut(name, &mut left)
     }
 
     /// Returns the message of a kind before which there are `left` others.

@@ -2,27 +2,10 @@
 
 use super::dice::Dice;
 
-/// Names that mean something to the code under test, or that are difficult to print.
-const NAMES: [&str; 18] = [
-    "",
-    "x",
-    "write_indices",
-    "attention_mask",
-    "position_ids",
-    "input_ids",
-    "past_k0",
-    "kvscatter",
-    "kvscatter_1",
-    "nonpad_kv_seqlen",
-    "a\nb",
-    "\u{1b}[31m",
-    "\u{202e}txt",
-    "..",
-    "/etc/passwd",
-    "batch",
-    "é€𝄞",
-    "then_branch",
-];
+/// Names that mean something to the code under test, or that are difficult to print. Each is followed by `|`, as in
+/// all lists whose texts may contain spaces or be empty.
+const NAMES: &str = "|x|write_indices|attention_mask|position_ids|input_ids|past_k0|kvscatter|kvscatter_1|\
+    nonpad_kv_seqlen|a\nb|\u{1b}[31m|\u{202e}txt|..|/etc/passwd|batch|é€𝄞|then_branch";
 
 /// Operators of ONNX that the code under test treats in a special way.
 const OPERATORS: &str = "Abs Add And ArgMax Attention BitShift Cast CastLike Clip Concat Constant ConstantOfShape Cos \
@@ -37,7 +20,7 @@ const MICROSOFT: &str = "BiasGelu CausalConvWithState FastGelu FusedMatMul Gathe
     MatMulNBits MoE MultiHeadAttention QMoE QuickGelu RotaryEmbedding SkipLayerNormalization \
     SkipSimplifiedLayerNormalization";
 
-const DOMAINS: [&str; 6] = ["", "ai.onnx", MICROSOFT_DOMAIN, "ai.onnx.ml", "unknown", LOCAL_DOMAIN];
+const DOMAINS: &str = "|ai.onnx|com.microsoft|ai.onnx.ml|unknown|local";
 
 /// The domain of the operators of ONNX Runtime.
 pub(crate) const MICROSOFT_DOMAIN: &str = "com.microsoft";
@@ -49,113 +32,50 @@ const ATTRIBUTES: &str = "axis axes perm to is_causal num_heads kv_num_heads q_n
     local_window_size do_rotary rotary_interleaved mode start end transA transB value value_ints allowzero keepdims \
     bits block_size qk_matmul_output_mode equation body then_branch else_branch";
 
-const SYMBOLS: [&str; 7] = ["batch", "tokens", "past", "total", "n", "past + tokens", "2 * batch"];
+const SYMBOLS: &str = "batch|tokens|past|total|n|past + tokens|2 * batch";
 
-const STRINGS: [&str; 8] = ["", "circular", "linear", "Circular", "ij,jk->ik", "a\nb", "none", "tanh"];
+const STRINGS: &str = "|circular|linear|Circular|ij,jk->ik|a\nb|none|tanh";
 
 /// Keys of external data and of the metadata of converted models.
 const KEYS: &str = "location offset length checksum kvscatter.rings kvscatter.most_tokens kvscatter.source \
     kvscatter.max_seq kvscatter.windows kvscatter.caches kvscatter.write_indices kvscatter.version unknown";
 
-/// Values of these keys, one a line.
-const VALUES: &str = "
-0
--1
-x
-1e3
- 0
-+8
-0x10
-8
-00
-512
-4090
-4096
-2147483647
-1099511627776
-9223372036854775807
-18446744073709551615
-18446744073709551616
-capacity=16 window=4 chunk=8 rewind=5
-capacity=18446744073709551615 window=18446744073709551615 chunk=1 rewind=0
-capacity=0 window=0 chunk=0 rewind=0; capacity=1 window=1 chunk=1 rewind=1
-capacity=16 window=4
-exported=00000000000000000000000000000000 converted=00000000000000000000000000000000
-exported=0123456789abcdef0123456789abcdef converted=
-exported= 
-a; b; c
-past_k0 -> k0; past_k0 -> k0
-; ;;
-é";
+/// Values of these keys.
+const VALUES: &str = "|0|-1|x|1e3| 0|+8|0x10|8|00|512|4090|4096|2147483647|1099511627776|9223372036854775807|\
+    18446744073709551615|18446744073709551616|capacity=16 window=4 chunk=8 rewind=5|\
+    capacity=18446744073709551615 window=18446744073709551615 chunk=1 rewind=0|\
+    capacity=0 window=0 chunk=0 rewind=0; capacity=1 window=1 chunk=1 rewind=1|capacity=16 window=4|\
+    exported=00000000000000000000000000000000 converted=00000000000000000000000000000000|\
+    exported=0123456789abcdef0123456789abcdef converted=|exported= |a; b; c|past_k0 -> k0; past_k0 -> k0|; ;;|é";
 
 /// Locations in the folder of the model with values. [`Scene`](crate::scene::Scene) has the files.
-pub(crate) const INSIDE: [&str; 4] = ["data.bin", "sub/data.bin", "link_in", "link_to_sub/data.bin"];
+pub(crate) const INSIDE: &str = "data.bin|sub/data.bin|link_in|link_to_sub/data.bin";
 
 /// Locations in the folder that are no file with values, or that cannot be written.
-pub(crate) const STRANGE: [&str; 12] = [
-    "",
-    ".",
-    "sub",
-    "pipe",
-    "missing.bin",
-    "dangling",
-    "loop",
-    "model.onnx",
-    "data.bin/more",
-    "a\nb",
-    "./data.bin",
-    "sub//data.bin",
-];
+pub(crate) const STRANGE: &str =
+    "|.|sub|pipe|missing.bin|dangling|loop|model.onnx|data.bin/more|a\nb|./data.bin|sub//data.bin";
 
 /// Locations that lead out of the folder of the model.
-pub(crate) const OUTSIDE: [&str; 11] = [
-    "../secret.bin",
-    "sub/../../secret.bin",
-    "/etc/passwd",
-    "/dev/zero",
-    "/dev/stdin",
-    "link_out",
-    "link_up/secret.bin",
-    "sub/../data.bin",
-    "..",
-    "/",
-    "link_absolute",
-];
+pub(crate) const OUTSIDE: &str = "../secret.bin|sub/../../secret.bin|/etc/passwd|/dev/zero|/dev/stdin|link_out|\
+    link_up/secret.bin|sub/../data.bin|..|/|link_absolute";
+
+/// Returns a text of a list.
+pub(crate) fn one(dice: &mut Dice, list: &'static str) -> &'static str {
+    let texts: Vec<_> = list.split('|').collect();
+    texts[dice.below(texts.len())]
+}
 
 /// Returns `true` for an operator of ONNX Runtime.
 pub(crate) fn is_of_microsoft(operator: &str) -> bool {
     MICROSOFT.split_whitespace().any(|name| name == operator)
 }
 
-/// Numbers at which arithmetic changes.
-const INTS: [i64; 26] = [
-    -1,
-    0,
-    1,
-    2,
-    3,
-    7,
-    -2,
-    -3,
-    64,
-    127,
-    128,
-    255,
-    256,
-    4096,
-    65_536,
-    i32::MAX as i64,
-    i32::MIN as i64,
-    1 << 31,
-    1 << 32,
-    1 << 40,
-    1 << 62,
-    i64::MAX,
-    i64::MIN,
-    i64::MAX - 1,
-    u32::MAX as i64,
-    -(1 << 33),
-];
+/// Returns a number at which arithmetic may change: a power of two or one beside it, with either sign.
+fn edge(dice: &mut Dice) -> i64 {
+    let power = 1_i64 << *dice.pick(&[6, 7, 8, 12, 16, 31, 32, 33, 40, 62, 63]);
+    let near = power.wrapping_add(*dice.pick(&[-1, 0, 1]));
+    if dice.chance(30) { near.wrapping_neg() } else { near }
+}
 
 /// Returns a number for a field. It is small in many cases.
 pub(crate) fn int(dice: &mut Dice, field: &str) -> i64 {
@@ -167,7 +87,7 @@ pub(crate) fn int(dice: &mut Dice, field: &str) -> i64 {
         ("version", 2..) => 7 + small(dice, 20),
         ("data_location", 2..) => small(dice, 3),
         (_, 1..=4) => small(dice, 9) - 2,
-        _ => *dice.pick(&INTS),
+        _ => edge(dice),
     }
 }
 
@@ -194,17 +114,15 @@ pub(crate) fn text(dice: &mut Dice, kind: &str, field: &str) -> String {
         ("Node", "op_type") if dice.chance(25) => word(dice, MICROSOFT),
         ("Node", "op_type") => word(dice, OPERATORS),
         ("Attribute", "name" | "ref_attr_name") | ("Function", "attribute") => word(dice, ATTRIBUTES),
-        ("Attribute", "s" | "strings") => *dice.pick(&STRINGS),
-        ("Node" | "Opset" | "Function", "domain") => *dice.pick(&DOMAINS),
-        ("Dim", _) => *dice.pick(&SYMBOLS),
+        ("Attribute", "s" | "strings") => one(dice, STRINGS),
+        ("Node" | "Opset" | "Function", "domain") => one(dice, DOMAINS),
+        ("Dim", _) => one(dice, SYMBOLS),
         ("Entry", "key") => word(dice, KEYS),
         ("Entry", "value") => {
-            let values: Vec<_> = VALUES.lines().collect();
-            let lists = [&values[..], &INSIDE, &STRANGE, &OUTSIDE];
-            let list = *dice.pick(&lists);
-            *dice.pick(list)
+            let list = *dice.pick(&[VALUES, INSIDE, STRANGE, OUTSIDE]);
+            one(dice, list)
         }
-        _ => *dice.pick(&NAMES),
+        _ => one(dice, NAMES),
     };
     text.to_owned()
 }

@@ -36,11 +36,14 @@ fn a_cache_that_is_not_fed_back() {
 
 #[test]
 fn a_present_without_a_past() {
-    let made = Made::attention_past().change("y", |node| node.input.truncate(3));
+    let made = Made::attention_past().edit(", _, past_k, past_v", "");
     assert_refused!(decoder(made), DecoderError::CacheNotFed { present } if present == "present_k");
-    let zeros = Made::fixed().reading("past_v", "zeros").before("zeros = ConstantOfShape(shape)");
-    let made = zeros.input("shape: int64[4]");
-    assert_refused!(decoder(made), DecoderError::CacheNotFed { present } if present == "present_v");
+    // A long chain is not followed to its end.
+    let chain = format!("({}past_k{}", "Neg(".repeat(100), ")".repeat(100));
+    let made = Made::fixed().edit("(past_k", &chain);
+    assert_refused!(decoder(made), DecoderError::CacheNotFed { present } if present == "present_k");
+    let zeros = Made::fixed().edit("(past_v", "(ConstantOfShape(shape)").input("shape: int64[4]");
+    assert_refused!(decoder(zeros), DecoderError::CacheNotFed { present } if present == "present_v");
 }
 
 #[test]
@@ -103,7 +106,7 @@ fn ranks_that_no_writer_takes() {
     }
     let made = Made::fixed().input("past_k: float[64]");
     assert_refused!(decoder(made), DecoderError::CacheRank { rank: 1, expected: "2 or more", .. });
-    let made = Made::growing().replace("present_k", "present_k = Concat(past_k, new_k) {axis=4}");
+    let made = Made::growing().edit("axis=-2", "axis=4");
     assert_refused!(decoder(made), kvscatter::Error::AxisOutOfRange { axis: 4, rank: 4 });
 }
 
@@ -134,4 +137,13 @@ fn shapes_that_are_not_declared() {
     for made in [Made::growing(), Made::fixed()] {
         assert_refused!(decoder(both(made)), DecoderError::CacheShapeMissing { name } if name == "past_k");
     }
+}
+
+/// A file of a few hundred bytes may claim any number of samples.
+#[test]
+fn inputs_get_numbers_only_if_a_mask_is_proven() {
+    let made = Made::fixed().input("marks: int64[batch, 64], write_indices, nonpad: int64[100000]").model();
+    let graph = made.graph().unwrap();
+    let memory = allocation_counter::measure(|| drop(Decoder::from_graph(&graph).unwrap()));
+    assert!(memory.bytes_max < 100_000, "{} bytes", memory.bytes_max);
 }

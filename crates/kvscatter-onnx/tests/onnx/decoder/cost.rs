@@ -3,17 +3,16 @@
 use std::collections::BTreeMap;
 
 use kvscatter_onnx::Model;
-use kvscatter_onnx::decoder::{Cost, CostAt, Decoder};
+use kvscatter_onnx::decoder::{Cost, CostAt};
 
 use super::made::Made;
 use super::styles::cut;
-use crate::support::load;
+use crate::support::{decoder, load};
 
 fn costs(model: &Model, batch: usize, length: usize, capacity: usize) -> Vec<Option<Cost>> {
     let dims = BTreeMap::new();
-    let decoder = Decoder::from_graph(&model.graph().unwrap()).unwrap();
     let at = CostAt { batch, length, capacity, dims: &dims };
-    decoder.caches.iter().map(|cache| cache.cost(&at)).collect()
+    decoder(model).caches.iter().map(|cache| cache.cost(&at)).collect()
 }
 
 #[test]
@@ -34,7 +33,7 @@ fn of_the_styles() {
     let fixed = Cost { size: 3 * 64 * ROW, static_size: 3 * 64 * ROW, copied: Some(3 * ROW), ..growing };
     assert_eq!(costs(&Made::fixed().model(), 3, 100, 128), [Some(fixed); 2]);
     // Every node between past and present copies the cache once more.
-    let between = Made::fixed().reading("past_k", "twice").before("twice = Neg(Neg(past_k))").model();
+    let between = Made::fixed().edit("(past_k", "(Neg(Neg(past_k))").model();
     assert_eq!(costs(&between, 3, 100, 128)[0].unwrap().copied, Some(3 * ROW + 2 * 3 * 64 * ROW));
 }
 
@@ -58,7 +57,7 @@ fn of_a_stack_of_layers() {
             .output(&format!("present_k, present_v: {shape}, logits: float[{batch}, s, 32]"))
             .node("logits = Relu(q)")
             .model();
-        let decoder = Decoder::from_graph(&model.graph().unwrap()).unwrap();
+        let decoder = decoder(&model);
         assert_eq!((decoder.caches[0].batch_axis, decoder.unknown().is_some()), (1, true));
         let cost = costs(&model, 5, 100, 128)[0].unwrap();
         let expected = (ROW, 5 * 64 * ROW, Some(5 * ROW));
@@ -71,9 +70,9 @@ fn of_float16_and_of_what_has_no_size() {
     let model = load("decoders/optimum-0.1-qwen3-float16");
     let per_token = costs(&model, 1, 1, 1)[0].unwrap().per_token;
     assert_eq!(per_token, 2 * 4 * 2, "2 heads of 4 elements of 2 bytes");
-    let strings = Made::fixed()
-        .input("past_k, past_v: string[batch, 2, 64, 16]")
-        .output("present_k, present_v: string[batch, 2, 64, 16]");
+    let ty = "string[batch, 2, 64, 16]";
+    let strings =
+        Made::fixed().input(&format!("past_k, past_v: {ty}")).output(&format!("present_k, present_v: {ty}"));
     assert_eq!(costs(&strings.model(), 1, 1, 1), [None; 2]);
 }
 
@@ -88,7 +87,7 @@ fn a_head_size_that_only_the_weights_tell() {
 fn open_sizes_are_asked_for() {
     let made = Made::growing().input("past_k: float[batch, heads, past, ?]");
     let model = made.output("present_k: float[batch, heads, all, ?]").model();
-    let decoder = Decoder::from_graph(&model.graph().unwrap()).unwrap();
+    let decoder = decoder(&model);
     let cache = decoder.caches.iter().find(|cache| cache.past == "past_k").unwrap();
     let mut dims = BTreeMap::new();
     assert_eq!(cache.open_dims(&dims), ["heads", "past_k[3]"]);

@@ -1,21 +1,17 @@
 //! Tests each hazard in a graph that has it and no other.
 
 use kvscatter::{ElementType, Mode};
-use kvscatter_onnx::decoder::{Decoder, Hazard, InputRole, RuntimeBug, WriterStyle};
+use kvscatter_onnx::decoder::{Hazard, InputRole, RuntimeBug, WriterStyle};
 
 use super::made::Made;
-use crate::support::load;
+use crate::support::{decoder, kinds, load};
 
 const CACHE: &str = "float[batch, 2, 64, 16]";
-
-fn kinds(hazards: &[Hazard]) -> Vec<&'static str> {
-    hazards.iter().map(Hazard::kind).collect()
-}
 
 /// Decoders without a hazard, except those of growth and of runtimes.
 #[test]
 fn sound_decoders_have_no_hazard() {
-    let prefill = ["q", "new_k", "new_v"];
+    let prefill = |made: Made| made.edit("(q, present_k, present_v", "(q, new_k, new_v");
     for (what, made) in [
         ("static", Made::fixed()),
         ("growing", Made::growing()),
@@ -23,19 +19,14 @@ fn sound_decoders_have_no_hazard() {
         // Reading the shape of a cache is not reading its rows.
         ("shapes", Made::fixed().node("shape = Shape(past_k); n = Size(present_v)")),
         // A prefill starts with empty caches, so its attention reads the new rows alone.
-        ("a prefill", Made::fixed().reads("y", &prefill)),
-        ("a prefill of growing caches", Made::growing().reads("y", &prefill)),
+        ("a prefill", prefill(Made::fixed())),
+        ("a prefill of growing caches", prefill(Made::growing())),
         ("a second attention", Made::fixed().node("z = Attention(q, present_k, present_v)")),
         // A runtime removes nodes that pass on the tensor unchanged.
-        (
-            "the same value",
-            Made::fixed().reading("past_k", "cast").before("cast = Cast(Identity(past_k)) {to=float}"),
-        ),
+        ("the same value", Made::fixed().edit("(past_k", "(Cast(Identity(past_k)) {to=float}")),
         (
             "write indices under another name",
-            Made::fixed().before("renamed = Identity(write_indices)").change("present_v", |node| {
-                node.input[2] = "renamed".to_owned();
-            }),
+            Made::fixed().edit("new_v, write_indices", "new_v, Identity(write_indices)"),
         ),
         // A scale changes nothing if no output depends on it, or if it is the same in every step.
         ("an unused scale", Made::fixed().node("quantised = DynamicQuantizeLinear(q)")),
@@ -73,51 +64,57 @@ fn caches_that_grow() {
         // These grow only if past and present do not share memory.
         (Made::group_query(), 0),
     ] {
-        let model = made.model();
-        let hazards = Decoder::from_graph(&model.graph().unwrap()).unwrap().hazards();
+        let hazards = decoder(&made.model()).hazards();
         assert_eq!(hazards.iter().filter(|hazard| hazard.kind() == "grows").count(), grows, "{hazards:?}");
     }
 }
 
+/// Each hazard is its kind, its node and its cache.
 #[test]
-fn past_is_read_by_another_node() {
+fn hazards_of_nodes() {
     let old = format!("old: {CACHE}");
     let choice = "either = If(is_first) {then_branch={inside = Neg(past_k)}}";
-    for (made, operator) in [
-        (Made::fixed().node("sum = ReduceSum(past_k) {keepdims=0}"), "ReduceSum"),
+    let quantised = |operator: &str| {
+        let made = Made::fixed().node(&format!("quantised = {operator}(q)"));
+        made.output("quantised: uint8[batch, tokens]")
+    };
+    let sum = "past-read-elsewhere nsum past_k";
+    for (made, expected) in [
+        (Made::fixed().node("sum = ReduceSum(past_k) {keepdims=0}"), &[sum][..]),
+        (Made::growing().node("sum = ReduceSum(past_k) {keepdims=0}"), &[sum]),
         // Nodes that pass on the past do not hide its reader.
-        (Made::fixed().node("sum = ReduceSum(Neg(past_k))"), "ReduceSum"),
+        (Made::fixed().node("sum = ReduceSum(Neg(past_k))"), &[sum]),
         // The caller of the model reads its outputs.
-        (Made::fixed().node("old = Identity(past_k)").output(&old), "Identity"),
-        (Made::fixed().node("old = Abs(Neg(past_k))").output(&old), "Abs"),
-        (Made::fixed().reading("q", "past_k"), "Attention"),
-        (Made::growing().node("sum = ReduceSum(past_k) {keepdims=0}"), "ReduceSum"),
-        (Made::fixed().input("is_first: bool[]").node(choice), "If"),
+        (Made::fixed().node("old = Identity(past_k)").output(&old), &["past-read-elsewhere nold past_k"]),
+        (Made::fixed().node("old = Abs(Neg(past_k))").output(&old), &["past-read-elsewhere nold past_k"]),
+        (Made::fixed().edit("(q", "(past_k"), &["past-read-elsewhere ny past_k"]),
+        (Made::fixed().input("is_first: bool[]").node(choice), &["past-read-elsewhere neither past_k"]),
+        // It is no attention that reads the present.
+        (Made::fixed().node("most = ReduceMax(present_v)"), &["present-read-elsewhere nmost present_v"]),
+        // The pointers are equal and the rows are right, but the whole cache is copied twice.
+        (
+            Made::fixed().edit("(past_k", "(twice").before("once = Neg(past_k); twice = Neg(once)"),
+            &["node-between nonce past_k", "node-between ntwice past_k"],
+        ),
+        // The node is after the writer.
+        (
+            Made::fixed().edit("present_k", "raw").node("present_k = Neg(raw)"),
+            &["node-between npresent_k past_k"],
+        ),
+        (
+            Made::fixed().edit(", write_indices", ""),
+            &["no-write-indices npresent_k past_k", "no-write-indices npresent_v past_v"],
+        ),
+        (quantised("DynamicQuantizeLinear"), &["tensor-wide-scale nquantised -"]),
+        (quantised("DynamicQuantizeMatMul@com.microsoft"), &["tensor-wide-scale nquantised -"]),
     ] {
         let hazards = made.hazards();
-        assert!(
-            matches!(&hazards[..], [Hazard::PastReadElsewhere { past, .. }] if past == "past_k"),
-            "{hazards:?}"
-        );
-        assert_eq!(hazards[0].node().map(|node| node.op_type.as_str()), Some(operator));
-        assert_eq!(hazards[0].cache(), Some("past_k"));
+        let line = |hazard: &Hazard| {
+            let node = hazard.node().map_or("-", |node| &node.name);
+            format!("{} {node} {}", hazard.kind(), hazard.cache().unwrap_or("-"))
+        };
+        assert_eq!(hazards.iter().map(line).collect::<Vec<_>>(), expected);
     }
-}
-
-#[test]
-fn present_is_read_by_something_that_is_no_attention() {
-    let split = "first, second = Split(present_v) {axis=3, num_outputs=2}; most = ReduceMax(second)";
-    let hazards = Made::fixed().node(split).hazards();
-    assert!(
-        matches!(&hazards[..], [Hazard::PresentReadElsewhere { reader, .. }] if reader.name == "nmost"),
-        "{hazards:?}"
-    );
-    let hazards = Made::fixed().node("most = ReduceMax(present_v)").hazards();
-    assert!(
-        matches!(&hazards[..], [Hazard::PresentReadElsewhere { present, reader }]
-            if present == "present_v" && reader.name == "nmost"),
-        "{hazards:?}"
-    );
 }
 
 #[test]
@@ -142,7 +139,7 @@ fn one_cache_is_written_twice() {
         "{hazards:?}"
     );
     // Two nodes write one after the other, or a node writes after the present.
-    let half = Made::fixed().making("present_k", "half").reading("present_k", "half");
+    let half = Made::fixed().edit("present_k", "half");
     for (made, name) in [
         (half.node("present_k = TensorScatter(half, new_k, write_indices)"), "npresent_k"),
         (Made::fixed().node("later = TensorScatter(present_v, new_v, write_indices)"), "nlater"),
@@ -156,31 +153,16 @@ fn one_cache_is_written_twice() {
     }
 }
 
-/// The pointers are equal and the rows are right, but the whole cache is copied twice.
-#[test]
-fn nodes_between_past_and_present() {
-    let there_and_back = "once = Neg(past_k); twice = Neg(once)";
-    let hazards = Made::fixed().reading("past_k", "twice").before(there_and_back).hazards();
-    let names: Vec<_> = hazards.iter().filter_map(Hazard::node).map(|node| node.name.as_str()).collect();
-    assert_eq!((kinds(&hazards), names), (vec!["node-between"; 2], vec!["nonce", "ntwice"]));
-    // The node is after the writer.
-    let after =
-        Made::fixed().making("present_k", "raw").reading("present_k", "raw").node("present_k = Neg(raw)");
-    assert_eq!(kinds(&after.hazards()), ["node-between"]);
-}
-
 #[test]
 fn turned_caches_keep_their_sequence() {
     let made = Made::fixed()
         .input("past_k: float[batch, 64, 2, 16]")
         .output("present_k: float[batch, 64, 2, 16]")
-        .reading("past_k", "turned")
-        .before("turned = Transpose(past_k) {perm=[0, 2, 1, 3]}")
-        .making("present_k", "raw")
-        .reading("present_k", "raw")
+        .edit("(past_k", "(Transpose(past_k) {perm=[0, 2, 1, 3]}")
+        .edit("present_k", "raw")
         .node("present_k = Transpose(raw) {perm=[0, 2, 1, 3]}");
     let model = made.model();
-    let decoder = Decoder::from_graph(&model.graph().unwrap()).unwrap();
+    let decoder = decoder(&model);
     let key = decoder.caches.iter().find(|cache| cache.past == "past_k").unwrap();
     assert_eq!((key.axis, key.between.len(), &key.style), (1, 2, &WriterStyle::TensorScatter(Mode::Linear)));
     assert_eq!(decoder.hazards().iter().filter(|hazard| hazard.kind() == "node-between").count(), 2);
@@ -199,7 +181,7 @@ fn pasts_presents_and_caches_that_differ() {
     let made = Made::fixed()
         .input("past_v: float[batch, 2, past, 16]")
         .output("present_v: float[batch, 2, all, 16]")
-        .replace("present_v", "present_v = Concat(past_v, new_v) {axis=2}");
+        .edit("TensorScatter(past_v, new_v, write_indices)", "Concat(past_v, new_v) {axis=2}");
     let styles = vec![
         (WriterStyle::Concat, "past_v".to_owned(), 1),
         (WriterStyle::TensorScatter(Mode::Linear), "past_k".to_owned(), 1),
@@ -214,9 +196,8 @@ fn pasts_presents_and_caches_that_differ() {
 
 #[test]
 fn positions_that_differ() {
-    let made = Made::fixed()
-        .input("elsewhere: int64[batch]")
-        .change("present_v", |node| node.input[2] = "elsewhere".to_owned());
+    let made =
+        Made::fixed().input("elsewhere: int64[batch]").edit("new_v, write_indices", "new_v, elsewhere");
     let expected = Hazard::MixedWriteIndices {
         past: "past_v".to_owned(),
         write_indices: Some("elsewhere".to_owned()),
@@ -224,10 +205,6 @@ fn positions_that_differ() {
         other_write_indices: Some("write_indices".to_owned()),
     };
     assert_eq!(made.hazards(), [expected]);
-
-    let made =
-        Made::fixed().reads("present_k", &["past_k", "new_k"]).reads("present_v", &["past_v", "new_v"]);
-    assert_eq!(kinds(&made.hazards()), ["no-write-indices"; 2]);
 }
 
 #[test]
@@ -236,7 +213,7 @@ fn one_input_for_two_conventions() {
     let last = "z = GroupQueryAttention@com.microsoft(q, new_k, new_v, _, _, nonpad)";
     for (made, name, roles) in [
         (
-            Made::fixed().change("y", |node| node.input[6] = "write_indices".to_owned()),
+            Made::fixed().edit("nonpad", "write_indices"),
             "write_indices",
             (InputRole::WriteIndices, InputRole::NonpadKvSeqlen),
         ),
@@ -256,9 +233,7 @@ fn known_bugs_of_runtimes_are_reported() {
     let all = [RuntimeBug::NoKernel, RuntimeBug::RowsLeftWritten, RuntimeBug::IndexClamped];
     let with = |bug| [&all[..], &[bug]].concat();
     let capped = |made: Made| made.with_attributes("y", "softcap=2.0");
-    let masked = Made::growing()
-        .reads("y", &["q", "present_k", "present_v", "mask"])
-        .input("mask: bool[batch, 1, s, all]");
+    let masked = Made::growing().edit("present_v)", "present_v, mask)").input("mask: bool[batch, 1, s, all]");
     let odd = "float8e4m3fn[batch, 2, 64, 16]";
     let narrow = Made::fixed().input(&format!("past_v: {odd}")).output(&format!("present_v: {odd}"));
     let no_kernel = RuntimeBug::NoKernelForType(ElementType::Float8E4M3Fn);
@@ -277,31 +252,24 @@ fn known_bugs_of_runtimes_are_reported() {
         ),
         ("float8", narrow, vec![all[0], no_kernel, all[1], all[2]]),
     ] {
-        let model = made.model();
-        let hazards = Decoder::from_graph(&model.graph().unwrap()).unwrap().hazards();
+        let hazards = decoder(&made.model()).hazards();
         let bug = |hazard: &Hazard| match hazard {
             Hazard::RuntimeBug { bug, .. } => Some(*bug),
             _ => None,
         };
         assert_eq!(hazards.iter().filter_map(bug).collect::<Vec<_>>(), expected, "{what}");
     }
-    let model = load("mobius-llama-static");
-    assert_eq!(kinds(&Decoder::from_graph(&model.graph().unwrap()).unwrap().hazards()), ["runtime"; 4]);
+    assert_eq!(kinds(&decoder(&load("mobius-llama-static")).hazards()), ["runtime"; 4]);
 }
 
 #[test]
 fn one_scale_for_the_activations_of_all_samples() {
-    for operator in ["DynamicQuantizeLinear", "DynamicQuantizeMatMul@com.microsoft"] {
-        let quantised = format!("quantised = {operator}(q)");
-        let hazards = Made::fixed().node(&quantised).output("quantised: uint8[batch, tokens]").hazards();
-        let [hazard @ Hazard::TensorWideScale { node }] = &hazards[..] else { panic!("{hazards:?}") };
-        assert_eq!((node.name.as_str(), hazard.cache()), ("nquantised", None));
-        assert!(hazard.to_string().contains("one scale for a whole tensor"), "{hazard}");
-    }
+    let hazards =
+        Made::fixed().node("quantised = DynamicQuantizeLinear(q)").output("quantised: uint8[4]").hazards();
+    assert!(hazards[0].to_string().contains("one scale for a whole tensor"), "{hazards:?}");
     // Positions are a range whose end is the number of tokens, which padding changes.
     let made = Made::fixed().node("quantised = DynamicQuantizeLinear(Cast(Shape(q)) {to=float})");
     assert_eq!(kinds(&made.output("quantised: uint8[4]").hazards()), ["tensor-wide-scale"]);
-    let model = load("decoders/optimum-llama-int8");
-    let hazards = Decoder::from_graph(&model.graph().unwrap()).unwrap().hazards();
+    let hazards = decoder(&load("decoders/optimum-llama-int8")).hazards();
     assert_eq!(kinds(&hazards).iter().filter(|kind| **kind == "tensor-wide-scale").count(), 9);
 }

@@ -1,16 +1,17 @@
 //! One layer of a decoder, in which a test breaks one thing.
 
 use kvscatter_onnx::Model;
-use kvscatter_onnx::decoder::{Decoder, Hazard, TensorRtRule};
-use kvscatter_onnx::internal::proto::{NodeProto, ValueInfoProto};
+use kvscatter_onnx::decoder::{Hazard, TensorRtRule};
+use kvscatter_onnx::internal::proto::ValueInfoProto;
 
-use crate::support::{Nodes, graph_mut, model, opset, values};
+use crate::support::{Nodes, decoder, graph_mut, values};
 
 /// A decoder of one layer. One attention reads its keys and values, which are written in one style.
 #[derive(Clone)]
 pub(super) struct Made {
     pub(super) inputs: Vec<ValueInfoProto>,
-    pub(super) nodes: Vec<NodeProto>,
+    /// The text of the nodes, one a line.
+    pub(super) nodes: String,
     pub(super) outputs: Vec<ValueInfoProto>,
     /// The declarations of intermediate values.
     pub(super) values: Vec<ValueInfoProto>,
@@ -35,22 +36,16 @@ impl Made {
 
     /// Creates a layer with `Attention` with past inputs.
     pub(super) fn attention_past() -> Self {
-        Self::with(
-            "",
-            "y, present_k, present_v = Attention(q, new_k, new_v, _, past_k, past_v)",
-            "past",
-            "all",
-        )
+        let nodes = "y, present_k, present_v = Attention(q, new_k, new_v, _, past_k, past_v)";
+        Self::with("", nodes, "past", "all")
     }
 
     /// Creates a layer with `GroupQueryAttention`.
     pub(super) fn group_query() -> Self {
-        let inputs = "q, new_k, new_v, past_k, past_v, last, total";
-        let nodes = format!(
-            "y, present_k, present_v = GroupQueryAttention@com.microsoft({inputs})
-                {{num_heads=4, kv_num_heads=2}}"
-        );
-        Self::with("last: int32[batch], total: int32[],", &nodes, "past", "all")
+        let nodes = "y, present_k, present_v =
+            GroupQueryAttention@com.microsoft(q, new_k, new_v, past_k, past_v, last, total)
+            {num_heads=4, kv_num_heads=2}";
+        Self::with("last: int32[batch], total: int32[],", nodes, "past", "all")
     }
 
     fn with(inputs: &str, nodes: &str, past: &str, present: &str) -> Self {
@@ -58,7 +53,7 @@ impl Made {
         let inputs = format!("{inputs} past_k, past_v: float[batch, 2, {past}, 16], new_k, new_v, q: {rows}");
         Self {
             inputs: values(&inputs),
-            nodes: Nodes::parse(nodes).nodes,
+            nodes: nodes.to_owned(),
             outputs: values(&format!("y: {rows}, present_k, present_v: float[batch, 2, {present}, 16]")),
             values: Vec::new(),
         }
@@ -66,18 +61,12 @@ impl Made {
 
     /// Declares inputs, which may take the place of others.
     pub(super) fn input(mut self, inputs: &str) -> Self {
-        for input in values(inputs) {
-            self.inputs.retain(|other| other.name != input.name);
-            self.inputs.push(input);
-        }
+        declare(&mut self.inputs, inputs);
         self
     }
 
     pub(super) fn output(mut self, outputs: &str) -> Self {
-        for output in values(outputs) {
-            self.outputs.retain(|other| other.name != output.name);
-            self.outputs.push(output);
-        }
+        declare(&mut self.outputs, outputs);
         self
     }
 
@@ -88,59 +77,33 @@ impl Made {
 
     /// Adds nodes after all others.
     pub(super) fn node(mut self, nodes: &str) -> Self {
-        self.nodes.extend(Nodes::parse(nodes).nodes);
+        self.nodes += &format!("\n{nodes}");
         self
     }
 
     /// Adds nodes before all others.
     pub(super) fn before(mut self, nodes: &str) -> Self {
-        self.nodes.splice(0..0, Nodes::parse(nodes).nodes);
+        self.nodes.insert_str(0, &format!("{nodes}\n"));
         self
     }
 
-    /// Makes all nodes read `new` as an input instead of `old`.
-    pub(super) fn reading(mut self, old: &str, new: &str) -> Self {
-        for input in self.nodes.iter_mut().flat_map(|node| &mut node.input).filter(|input| *input == old) {
-            new.clone_into(input);
-        }
+    /// Replaces a text in all nodes.
+    #[track_caller]
+    pub(super) fn edit(mut self, old: &str, new: &str) -> Self {
+        assert!(self.nodes.contains(old), "{old}");
+        self.nodes = self.nodes.replace(old, new);
         self
-    }
-
-    /// Renames an output of a node.
-    pub(super) fn making(mut self, old: &str, new: &str) -> Self {
-        for output in self.nodes.iter_mut().flat_map(|node| &mut node.output).filter(|output| *output == old)
-        {
-            new.clone_into(output);
-        }
-        self
-    }
-
-    /// Changes the node that makes a value.
-    pub(super) fn change(mut self, output: &str, change: impl FnOnce(&mut NodeProto)) -> Self {
-        let mut nodes = self.nodes.iter_mut();
-        change(nodes.find(|node| node.output.iter().any(|name| name == output)).unwrap());
-        self
-    }
-
-    /// Replaces the node that makes a value.
-    pub(super) fn replace(self, output: &str, node: &str) -> Self {
-        self.change(output, |old| *old = Nodes::parse(node).nodes.remove(0))
-    }
-
-    /// Replaces the inputs of the node that makes a value.
-    pub(super) fn reads(self, output: &str, inputs: &[&str]) -> Self {
-        self.change(output, |node| node.input = inputs.iter().map(|&input| input.to_owned()).collect())
     }
 
     /// Adds attributes to the node that makes a value.
     pub(super) fn with_attributes(self, output: &str, attributes: &str) -> Self {
-        let mut parsed = Nodes::parse(&format!("Any() {{{attributes}}}")).nodes.remove(0);
-        self.change(output, |node| node.attribute.append(&mut parsed.attribute))
+        let is_made = |line: &&str| line.trim_start().starts_with(output);
+        let node = self.nodes.lines().find(is_made).unwrap().to_owned();
+        self.edit(&node, &format!("{node} {{{attributes}}}"))
     }
 
     pub(super) fn model(self) -> Model {
-        let mut model = model(self.inputs, self.nodes, self.outputs);
-        model.proto_mut().opset_import.push(opset("com.microsoft", 1));
+        let mut model = Nodes::parse(&self.nodes).model(self.inputs, self.outputs);
         graph_mut(&mut model).value_info = self.values;
         model
     }
@@ -148,8 +111,7 @@ impl Made {
     /// Returns the hazards, except those of growth and of runtimes, which depend only on the style.
     #[track_caller]
     pub(super) fn hazards(self) -> Vec<Hazard> {
-        let model = self.model();
-        let mut hazards = Decoder::from_graph(&model.graph().unwrap()).unwrap().hazards();
+        let mut hazards = decoder(&self.model()).hazards();
         hazards.retain(|hazard| !matches!(hazard.kind(), "grows" | "runtime"));
         for hazard in &hazards {
             let text = hazard.to_string();
@@ -161,8 +123,14 @@ impl Made {
     /// Returns the rules of TensorRT that are broken, as the output of the node and the rule.
     #[track_caller]
     pub(super) fn refusals(self) -> Vec<(String, TensorRtRule)> {
-        let model = self.model();
-        let refusals = Decoder::from_graph(&model.graph().unwrap()).unwrap().tensorrt_refusals();
+        let refusals = decoder(&self.model()).tensorrt_refusals();
         refusals.into_iter().map(|refusal| (refusal.node.name, refusal.reason)).collect()
+    }
+}
+
+fn declare(declared: &mut Vec<ValueInfoProto>, text: &str) {
+    for value in values(text) {
+        declared.retain(|other| other.name != value.name);
+        declared.push(value);
     }
 }

@@ -3,48 +3,29 @@
 mod bad;
 mod cost;
 mod hazards;
-mod hostile;
 mod made;
 mod proven;
 mod styles;
 mod tensorrt;
 
 use kvscatter::{ElementType, Mode};
-use kvscatter_onnx::decoder::{CachePart, Decoder, InputRole, WriterStyle};
+use kvscatter_onnx::decoder::{CachePart, InputRole, WriterStyle};
 use kvscatter_onnx::{Dimension, Model};
 
-use crate::support::{Nodes, graph_mut, insert, load, parsed, raw, reader, reroute, values};
+use crate::support::{Nodes, decoder, graph_mut, insert, kinds, load, parsed, raw, reader, reroute, values};
 
-/// Returns every cache as `past → present`, style, part and axis.
-fn caches(decoder: &Decoder<'_>) -> Vec<(String, WriterStyle, CachePart, usize)> {
-    let line = |cache: &kvscatter_onnx::decoder::Cache<'_>| {
-        assert!(cache.between.is_empty() && cache.earlier.is_empty() && cache.copies.is_empty());
-        assert_eq!(cache.element, ElementType::Float32);
-        (format!("{} → {}", cache.past, cache.present), cache.style.clone(), cache.part, cache.axis)
-    };
-    decoder.caches.iter().map(line).collect()
+/// Returns the roles of the inputs that are no pasts.
+fn roles(model: &Model) -> Vec<InputRole> {
+    let roles = decoder(model).inputs.into_iter().map(|input| input.role);
+    roles.filter(|role| !matches!(role, InputRole::Past(_))).collect()
 }
 
-fn roles(decoder: &Decoder<'_>) -> Vec<(String, InputRole)> {
-    let is_past = |role| matches!(role, InputRole::Past(_));
-    let inputs = decoder.inputs.iter().filter(|input| !is_past(input.role));
-    inputs.map(|input| (input.value.name.to_owned(), input.role)).collect()
-}
-
-/// Returns the keys and values of two layers.
-fn four(
-    past: &str,
-    present: &str,
-    style: &WriterStyle,
-    axis: usize,
-) -> Vec<(String, WriterStyle, CachePart, usize)> {
-    let pair = |layer: usize, what: &str, part| {
-        let name = |pattern: &str| pattern.replace("{}", &layer.to_string()).replace("{what}", what);
-        (format!("{} → {}", name(past), name(present)), style.clone(), part, axis)
-    };
-    (0..2)
-        .flat_map(|layer| [pair(layer, "key", CachePart::Key), pair(layer, "value", CachePart::Value)])
-        .collect()
+/// Checks the names and roles of the inputs that are no pasts.
+#[track_caller]
+fn check_roles(what: &str, model: &Model, expected: &[(&str, InputRole)]) {
+    let decoder = decoder(model);
+    let inputs = decoder.inputs.iter().filter(|input| !matches!(input.role, InputRole::Past(_)));
+    assert!(inputs.map(|input| (input.value.name, input.role)).eq(expected.iter().copied()), "{what}");
 }
 
 /// The inputs of a decoder whose cache grows, except its pasts.
@@ -55,56 +36,68 @@ const GROWING: [(&str, InputRole); 3] = [
 ];
 
 #[test]
-fn optimum_joins_past_and_new() {
-    let model = load("optimum-llama");
-    let decoder = Decoder::from_graph(&model.graph().unwrap()).unwrap();
-    let expected = four("past_key_values.{}.{what}", "present.{}.{what}", &WriterStyle::Concat, 2);
-    assert_eq!(caches(&decoder), expected);
-    assert_eq!(roles(&decoder), GROWING.map(|(name, role)| (name.to_owned(), role)));
-    assert_eq!(decoder.caches[0].update, Some("/model/layers.0/self_attn/Add_1_output_0"));
-    assert_eq!(decoder.caches[0].capacity(), Dimension::Symbolic("past_sequence_length"));
-    assert_eq!(decoder.logits.unwrap().name, "logits");
-}
-
-#[test]
-fn mobius_gives_attention_its_past() {
-    let model = load("mobius-llama-dynamic");
-    let decoder = Decoder::from_graph(&model.graph().unwrap()).unwrap();
-    let expected = four("past_key_values.{}.{what}", "present.{}.{what}", &WriterStyle::AttentionPast, 2);
-    assert_eq!(caches(&decoder), expected);
-    assert_eq!(roles(&decoder), GROWING.map(|(name, role)| (name.to_owned(), role)));
-    assert_eq!(decoder.caches[3].update, Some("v_model.layers.1.self_attn.v_proj.MatMul_41"));
-}
-
-#[test]
-fn mobius_scatters_into_a_static_cache() {
-    let model = load("mobius-llama-static");
-    let decoder = Decoder::from_graph(&model.graph().unwrap()).unwrap();
-    let style = WriterStyle::TensorScatter(Mode::Linear);
-    assert_eq!(caches(&decoder), four("{what}_cache.{}", "updated_{what}_cache.{}", &style, 1));
-    let expected = [
+fn caches_and_inputs_of_exports() {
+    let names = ["past_key_values.{layer}.{part}", "present.{layer}.{part}"];
+    let mobius = [
         ("input_ids", InputRole::TokenIds),
         ("position_ids", InputRole::PositionIds),
         ("write_indices", InputRole::WriteIndices),
         ("nonpad_kv_seqlen", InputRole::NonpadKvSeqlen),
     ];
-    assert_eq!(roles(&decoder), expected.map(|(name, role)| (name.to_owned(), role)));
-    assert_eq!(decoder.caches[0].capacity(), Dimension::Known(64));
+    let open = Dimension::Symbolic("past_sequence_length");
+    for (name, [past, present], style, axis, capacity, inputs) in [
+        ("optimum-llama", names, WriterStyle::Concat, 2, open, &GROWING[..]),
+        (
+            "mobius-llama-dynamic",
+            names,
+            WriterStyle::AttentionPast,
+            2,
+            Dimension::Symbolic("past_sequence_len"),
+            &GROWING,
+        ),
+        (
+            "mobius-llama-static",
+            ["{part}_cache.{layer}", "updated_{part}_cache.{layer}"],
+            WriterStyle::TensorScatter(Mode::Linear),
+            1,
+            Dimension::Known(64),
+            &mobius,
+        ),
+        ("genai-llama-gqa", names, WriterStyle::GroupQueryAttention, 2, open, &GROWING[..2]),
+    ] {
+        let model = load(name);
+        let decoder = decoder(&model);
+        assert_eq!(decoder.caches.len(), 4, "{name}");
+        for cache in &decoder.caches {
+            assert!(
+                cache.between.is_empty() && cache.earlier.is_empty() && cache.copies.is_empty(),
+                "{name}"
+            );
+            let part = if cache.part == CachePart::Key { "key" } else { "value" };
+            let is_named = |layer: &str| {
+                [past, present].map(|name| name.replace("{layer}", layer).replace("{part}", part))
+                    == [cache.past, cache.present]
+            };
+            assert!(["0", "1"].into_iter().any(is_named), "{name}: {cache:?}");
+            let found = (&cache.style, cache.element, cache.axis, cache.capacity());
+            assert_eq!(found, (&style, ElementType::Float32, axis, capacity), "{name}");
+        }
+        check_roles(name, &model, inputs);
+        assert_eq!(decoder.logits.as_ref().unwrap().name, "logits", "{name}");
+    }
 }
 
+/// Caches are in the order of the outputs.
 #[test]
-fn genai_leaves_it_to_group_query_attention() {
+fn the_order_of_caches_and_the_values_of_their_updates() {
+    let model = load("optimum-llama");
+    assert_eq!(decoder(&model).caches[0].update, Some("/model/layers.0/self_attn/Add_1_output_0"));
+    let model = load("mobius-llama-dynamic");
+    assert_eq!(decoder(&model).caches[3].update, Some("v_model.layers.1.self_attn.v_proj.MatMul_41"));
     let model = load("genai-llama-gqa");
-    let decoder = Decoder::from_graph(&model.graph().unwrap()).unwrap();
-    let mut found = caches(&decoder);
-    found.sort_by(|a, b| a.0.cmp(&b.0));
-    let expected =
-        four("past_key_values.{}.{what}", "present.{}.{what}", &WriterStyle::GroupQueryAttention, 2);
-    assert_eq!(found, expected);
-    assert_eq!(decoder.caches[1].past, "past_key_values.1.key", "in the order of the outputs");
-    let expected = [("input_ids", InputRole::TokenIds), ("attention_mask", InputRole::AttentionMask)];
-    assert_eq!(roles(&decoder), expected.map(|(name, role)| (name.to_owned(), role)));
-    assert!(matches!(decoder.input(InputRole::Past(0)), Some(past) if past.name == "past_key_values.0.key"));
+    let decoder = decoder(&model);
+    assert_eq!(decoder.caches[1].past, "past_key_values.1.key");
+    assert_eq!(decoder.input(InputRole::Past(0)).unwrap().name, "past_key_values.0.key");
 }
 
 /// Exporters replace weights that are not numbers.
@@ -119,9 +112,8 @@ fn values_are_multiplied_by_weights_that_a_condition_chooses() {
             ),
             "y: float[b, 2, s, 4], k, v: float[b, 2, all, 4]",
         );
-        let parts =
-            caches(&Decoder::from_graph(&model.graph().unwrap()).unwrap()).into_iter().map(|row| row.2);
-        assert_eq!(parts.collect::<Vec<_>>(), [CachePart::Key, CachePart::Value], "{weights}");
+        let parts = decoder(&model).caches.into_iter().map(|cache| cache.part);
+        assert!(parts.eq([CachePart::Key, CachePart::Value]), "{weights}");
     }
 }
 
@@ -137,7 +129,7 @@ fn the_head_size_follows_from_the_declared_result() {
             .input("past_k, past_v: float[batch, 2, past, size]")
             .output(&format!("y: float[batch, s, {width}], present_k, present_v: float[batch, 2, all, size]"))
             .model();
-        let found = Decoder::from_graph(&model.graph().unwrap()).unwrap().caches[0].known_shape[3];
+        let found = decoder(&model).caches[0].known_shape[3];
         assert_eq!(found, expected, "{width}");
     }
 }
@@ -156,11 +148,7 @@ fn tokens_pick_rows_of_a_quantised_table_that_is_reshaped() {
         zeros("scales", ElementType::Float32, &[256, 2], 256 * 2 * 4),
         zeros("shape", ElementType::UInt8, &[2], 2),
     ]);
-    let graph = model.graph().unwrap();
-    assert_eq!(
-        roles_of(&Decoder::from_graph(&graph).unwrap()),
-        [InputRole::TokenIds, InputRole::AttentionMask]
-    );
+    assert_eq!(roles(&model), [InputRole::TokenIds, InputRole::AttentionMask]);
 }
 
 /// If there are token ids, a float input of rank 3 is not embeddings. It may be the states of an encoder.
@@ -168,9 +156,7 @@ fn tokens_pick_rows_of_a_quantised_table_that_is_reshaped() {
 fn embeddings_take_the_place_of_token_ids() {
     let mut model = load("optimum-llama");
     graph_mut(&mut model).input.extend(values("inputs_embeds: float[batch, tokens, 64]"));
-    let input = |model: &Model, role| {
-        Some(Decoder::from_graph(&model.graph().ok()?).ok()?.input(role)?.name.to_owned())
-    };
+    let input = |model: &Model, role| Some(decoder(model).input(role)?.name.to_owned());
     assert_eq!(input(&model, InputRole::Embeddings), None);
     let graph = graph_mut(&mut model);
     let place = reader(graph, "input_ids");
@@ -192,7 +178,7 @@ fn embeddings_take_the_place_of_token_ids() {
 fn decoders_of_other_exporters() {
     let (concat, past) = (WriterStyle::Concat, WriterStyle::AttentionPast);
     let all = [InputRole::TokenIds, InputRole::AttentionMask, InputRole::PositionIds];
-    for (name, style, element, roles) in [
+    for (name, style, element, inputs) in [
         ("mobius-0.1-gpt2", &past, ElementType::Float32, &all[..]),
         ("mobius-0.1-qwen3-float16", &past, ElementType::Float16, &all),
         ("optimum-0.1-mistral-window", &concat, ElementType::Float32, &all),
@@ -205,30 +191,15 @@ fn decoders_of_other_exporters() {
         ("torch-2.15-gemma3", &concat, ElementType::Float32, &all),
     ] {
         let model = load(&format!("decoders/{name}"));
-        let decoder = Decoder::from_graph(&model.graph().unwrap()).unwrap();
+        let decoder = decoder(&model);
         assert_eq!(decoder.caches.len(), 4, "{name}");
         for cache in &decoder.caches {
-            assert_eq!(
-                (&cache.style, cache.element, cache.axis),
-                (style, element, 2),
-                "{name}: {}",
-                cache.past
-            );
+            assert_eq!((&cache.style, cache.element, cache.axis), (style, element, 2), "{name}");
             assert!(cache.between.is_empty() && cache.update.is_some(), "{name}: {}", cache.past);
             let part = if cache.past.ends_with("key") { CachePart::Key } else { CachePart::Value };
             assert_eq!(cache.part, part, "{name}: {}", cache.past);
         }
-        let found: Vec<_> = roles_of(&decoder);
-        assert_eq!(found, roles, "{name}");
-        assert!(
-            decoder.hazards().iter().all(|hazard| hazard.kind() == "grows"),
-            "{name}: {:?}",
-            decoder.hazards()
-        );
+        assert_eq!(roles(&model), inputs, "{name}");
+        assert!(kinds(&decoder.hazards()).iter().all(|kind| *kind == "grows"), "{name}");
     }
-}
-
-fn roles_of(decoder: &Decoder<'_>) -> Vec<InputRole> {
-    let roles = decoder.inputs.iter().map(|input| input.role);
-    roles.filter(|role| !matches!(role, InputRole::Past(_))).collect()
 }

@@ -2,14 +2,13 @@
 
 use kvscatter_onnx::Model;
 use kvscatter_onnx::convert::convert;
-use kvscatter_onnx::decoder::Decoder;
 use kvscatter_onnx::decoder::InputRole::{
     self, AttentionMask, Embeddings, Other, PositionIds, TokenIds, WriteIndices,
 };
-use kvscatter_onnx::internal::proto::FunctionProto;
 
 use super::made::Made;
-use crate::support::{Nodes, graph_mut, load, opset, parsed};
+use super::{check_roles, roles};
+use crate::support::{Nodes, decoder, function, graph_mut, load, parsed};
 
 /// Computes the slots, those of the new tokens, `[tokens, 1]`, and `causal`, `[tokens, total]`.
 const SLOTS: &str = "
@@ -62,20 +61,11 @@ fn layer(inputs: &str, nodes: &str, vocabulary: &str) -> Model {
     )
 }
 
-fn roles(model: &Model) -> Vec<(String, InputRole)> {
-    super::roles(&Decoder::from_graph(&model.graph().unwrap()).unwrap())
-}
-
 /// Checks the roles of inputs that are added to a layer with token ids.
 #[track_caller]
 fn check(what: &str, inputs: &str, nodes: &str, expected: &[(&str, InputRole)]) {
-    let found = roles(&layer(&format!("input_ids: int64[batch, tokens], {inputs}"), nodes, "64"));
-    let expected = [&[("input_ids", TokenIds)], expected].concat();
-    assert_eq!(
-        found,
-        expected.into_iter().map(|(name, role)| (name.to_owned(), role)).collect::<Vec<_>>(),
-        "{what}"
-    );
+    let model = layer(&format!("input_ids: int64[batch, tokens], {inputs}"), nodes, "64");
+    check_roles(what, &model, &[&[("input_ids", TokenIds)], expected].concat());
 }
 
 /// Returns nodes that add rows of a table for each number of an input to the hidden states.
@@ -194,7 +184,7 @@ fn a_mask_is_proven_only_if_all_masks_that_read_it_are_known() {
 #[test]
 fn proofs_have_bounds_on_memory_and_work() {
     let marks = "input_ids: int64[batch, tokens], marks: int64[batch, total]";
-    let role = |model: &Model| roles(model).into_iter().find(|(name, _)| name == "marks").unwrap().1;
+    let role = |model: &Model| role_in(model, "marks");
     // Each of the indices is small enough, but two of them are too large together.
     for (indices, expected) in [("indices0", AttentionMask), ("indices0, indices1", Other)] {
         let written =
@@ -208,15 +198,7 @@ fn proofs_have_bounds_on_memory_and_work() {
         let called = MASKED.replace("Cast(marks) {to=bool}", "Slow@local(Cast(marks) {to=bool})");
         let mut model = layer(marks, &called, "64");
         let unused: String = (0..nodes).map(|at| format!("unused{at} = Identity(x);")).collect();
-        model.proto_mut().functions.push(FunctionProto {
-            name: Some("Slow".to_owned()),
-            domain: Some("local".to_owned()),
-            input: vec!["x".to_owned()],
-            output: vec!["y".to_owned()],
-            node: Nodes::parse(&format!("{unused} y = Identity(x)")).nodes,
-            opset_import: vec![opset("", 24)],
-            ..FunctionProto::default()
-        });
+        model.proto_mut().functions.push(function("Slow(x) -> y", &format!("{unused} y = Identity(x)")));
         assert_eq!(role(&model), expected, "{nodes}");
     }
 }
@@ -249,13 +231,9 @@ fn proofs_find_the_roles_of_real_exports_under_other_names() {
         "decoders/torch-2.15-gemma3",
     ] {
         let mut model = load(name);
-        let expected = super::roles_of(&Decoder::from_graph(&model.graph().unwrap()).unwrap());
+        let expected = roles(&model);
         rename_inputs(&mut model);
-        assert_eq!(
-            super::roles_of(&Decoder::from_graph(&model.graph().unwrap()).unwrap()),
-            expected,
-            "{name}"
-        );
+        assert_eq!(roles(&model), expected, "{name}");
     }
 }
 
@@ -264,15 +242,11 @@ fn proofs_find_the_roles_of_real_exports_under_other_names() {
 fn a_mask_is_proven_beside_rings() {
     let mut model = load("decoders/torch-2.15-gemma3");
     rename_inputs(&mut model);
-    let graph = convert(&model, 128).unwrap().model;
-    let graph = graph.graph().unwrap();
-    let decoder = Decoder::from_graph(&graph).unwrap();
-    assert!(
-        decoder.caches.iter().any(|cache| cache.is_ring())
-            && !decoder.caches.iter().all(|cache| cache.is_ring())
-    );
-    let mask = decoder.input(AttentionMask).unwrap();
-    assert_eq!(mask.name, "renamed.attention_mask");
+    let converted = convert(&model, 128).unwrap().model;
+    let decoder = decoder(&converted);
+    let rings = decoder.caches.iter().filter(|cache| cache.is_ring()).count();
+    assert!((1..decoder.caches.len()).contains(&rings));
+    assert_eq!(decoder.input(AttentionMask).unwrap().name, "renamed.attention_mask");
 }
 
 /// Renames the inputs that are not caches.
@@ -297,8 +271,8 @@ fn a_mask_is_proven_by_the_lengths_that_are_counted_in_it() {
         let made = Made::fixed()
             .input("marks: int64[batch, 64]")
             .before(&format!("count = {sum}(marks, Constant() {{value_ints=[1]}}) {{keepdims=0}}"))
-            .reading("nonpad", "count");
-        assert_eq!(role_in(made, "marks"), role, "{sum}");
+            .edit("nonpad", "count");
+        assert_eq!(role_in(&made.model(), "marks"), role, "{sum}");
     }
 }
 
@@ -308,14 +282,14 @@ fn indices_are_proven_by_their_values() {
         let mut made =
             Made::fixed().input("at: int64[batch]").before(&format!("computed = {op_type}(at, at)"));
         made.inputs.retain(|input| input.name.as_deref() != Some("write_indices"));
-        role_in(made.reading("write_indices", "computed"), "at")
+        role_in(&made.edit("write_indices", "computed").model(), "at")
     };
     assert_eq!(computed("Max"), WriteIndices);
     assert_eq!(computed("Add"), Other);
 }
 
-fn role_in(made: Made, name: &str) -> InputRole {
-    roles(&made.model()).into_iter().find(|(input, _)| input == name).unwrap().1
+fn role_in(model: &Model, name: &str) -> InputRole {
+    decoder(model).inputs.iter().find(|input| input.value.name == name).unwrap().role
 }
 
 #[test]
@@ -340,8 +314,7 @@ fn tokens_pick_rows_of_the_vocabulary_or_are_the_only_input_that_picks() {
         let inputs = format!("input_ids: int64[batch, tokens], {others}");
         let mut model = layer(&inputs, nodes, vocabulary);
         rename(&mut model, &["input_ids"], |_| tokens.to_owned());
-        let found: Vec<_> = roles(&model).into_iter().map(|(_, role)| role).collect();
-        assert_eq!(found, expected, "{vocabulary} {tokens} {others}");
+        assert_eq!(roles(&model), expected, "{vocabulary} {tokens} {others}");
     }
     // With embeddings, other inputs that pick rows are no tokens, even if there is a row for each token.
     for (name, role) in [("token_type_ids", Other), ("position_ids", PositionIds)] {
@@ -353,7 +326,6 @@ fn tokens_pick_rows_of_the_vocabulary_or_are_the_only_input_that_picks() {
         rename(&mut model, &["input_ids"], |_| "inputs_embeds".to_owned());
         let first = &mut graph_mut(&mut model).node[0];
         *first = Nodes::parse("embedded = Identity(inputs_embeds)").nodes.remove(0);
-        let expected = [("inputs_embeds", Embeddings), (name, role)];
-        assert_eq!(roles(&model), expected.map(|(name, role)| (name.to_owned(), role)));
+        check_roles(name, &model, &[("inputs_embeds", Embeddings), (name, role)]);
     }
 }

@@ -1,39 +1,34 @@
 //! Tests caches whose style is not known, with the reason.
 
-use kvscatter_onnx::decoder::{CachePart, Decoder, UnknownStyle, WriterStyle};
+use kvscatter_onnx::decoder::{CachePart, UnknownStyle, WriterStyle};
 
 use super::made::Made;
-use crate::support::{Nodes, opset};
+use crate::support::decoder;
 
-const WRITER: &str = "y, present_k, present_v =";
 const MHA: &str = "MultiHeadAttention@com.microsoft(q, new_k, new_v, _, _, _, past_k, past_v)";
 
 /// Returns a decoder whose caches a node of another operator writes.
 fn written_by(node: &str) -> Made {
-    Made::attention_past().replace("y", &format!("{WRITER} {node}"))
+    Made::attention_past().edit("Attention(q, new_k, new_v, _, past_k, past_v)", node)
 }
 
 #[test]
 fn unknown_styles_have_a_reason() {
-    let concat = |text| Made::growing().replace("present_k", text);
-    let first = "past_k: float[past, batch, 2, 16]";
+    let concat = |text| Made::growing().edit("Concat(past_k, new_k) {axis=-2}", text);
     let masked = "DecoderMaskedMultiHeadAttention@com.microsoft(q, new_k, new_v, _, _, past_k, past_v)";
     // `kvscatter lower` replaces a `TensorScatter` with such nodes.
     let scattered = |op_type: &str| {
         let made = Made::fixed().input("at: int64[batch, 2, s, 16]");
-        made.replace("present_k", &format!("present_k = {op_type}(past_k, at, new_k)"))
+        made.edit("TensorScatter(past_k, new_k, write_indices)", &format!("{op_type}(past_k, at, new_k)"))
     };
-    let reshaped = Made::growing().reading("past_k", "flat").before("flat = Reshape(past_k, shape)");
+    let reshaped = Made::growing().edit("(past_k", "(Reshape(past_k, shape)");
     for (made, reason, axis) in [
+        (concat("Concat(Relu(new_k), past_k) {axis=-2}"), "the new rows come before the old ones", 2),
+        (concat("Concat(past_k, new_k, new_v) {axis=-2}"), "a Concat of 3 tensors", 2),
         (
-            concat("present_k = Concat(rows, past_k) {axis=-2}").before("rows = Relu(new_k)"),
-            "the new rows come before the old ones",
-            2,
-        ),
-        (concat("present_k = Concat(past_k, new_k, new_v) {axis=-2}"), "a Concat of 3 tensors", 2),
-        (
-            concat("present_k = Concat(past_k, new_k) {axis=0}")
-                .input(first)
+            Made::growing()
+                .edit("axis=-2", "axis=0")
+                .input("past_k: float[past, batch, 2, 16]")
                 .output("present_k: float[all, batch, 2, 16]"),
             "the sequence is axis 0",
             0,
@@ -45,14 +40,12 @@ fn unknown_styles_have_a_reason() {
         (scattered("ScatterElements"), "ScatterElements writes it", 2),
     ] {
         let model = made.model();
-        let decoder = Decoder::from_graph(&model.graph().unwrap()).unwrap();
+        let decoder = decoder(&model);
         let cache = decoder.caches.iter().find(|cache| cache.past == "past_k").unwrap();
         assert_eq!((cache.style.to_string(), cache.axis), (format!("unknown: {reason}"), axis));
         assert_eq!(cache.present, "present_k", "{reason}");
     }
-    let model = written_by(MHA).model();
-    let decoder = Decoder::from_graph(&model.graph().unwrap()).unwrap();
-    let parts: Vec<_> = decoder.caches.iter().map(|cache| cache.part).collect();
+    let parts: Vec<_> = decoder(&written_by(MHA).model()).caches.iter().map(|cache| cache.part).collect();
     assert_eq!(parts, [CachePart::Key, CachePart::Value]);
 }
 
@@ -60,9 +53,8 @@ fn unknown_styles_have_a_reason() {
 #[test]
 fn an_operator_of_an_unknown_domain() {
     let made = written_by("KeyValueAttention@org.example(q, past_v, past_k)");
-    let mut model = made.input("q: float[batch, s, 32]").output("y: float[batch, s, 32]").model();
-    model.proto_mut().opset_import.push(opset("org.example", 1));
-    let decoder = Decoder::from_graph(&model.graph().unwrap()).unwrap();
+    let model = made.input("q: float[batch, s, 32]").output("y: float[batch, s, 32]").model();
+    let decoder = decoder(&model);
     let pairs: Vec<_> = decoder.caches.iter().map(|cache| (cache.past, cache.present)).collect();
     assert_eq!(pairs, [("past_k", "present_k"), ("past_v", "present_v")]);
     let operator =
@@ -75,16 +67,14 @@ fn an_operator_of_an_unknown_domain() {
 fn a_branch_that_holds_the_decoder() {
     // New rows are not pasts. Here they have another layout.
     let mut made = Made::growing().input("use_cache: bool[1], new_k, new_v: float[batch, s, 32]");
-    made.nodes = Nodes::parse(
-        "y = Relu(q)
+    made.nodes = "y = Relu(q)
         present_k, present_v = If(use_cache) {
             then_branch={then_v = Concat(past_v, new_v) {axis=2}; then_k = Concat(past_k, new_k) {axis=2}
                 return then_k, then_v},
-            else_branch={else_k = Identity(new_k); else_v = Identity(new_v); return else_k, else_v}}",
-    )
-    .nodes;
+            else_branch={else_k = Identity(new_k); else_v = Identity(new_v); return else_k, else_v}}"
+        .to_owned();
     let model = made.model();
-    let decoder = Decoder::from_graph(&model.graph().unwrap()).unwrap();
+    let decoder = decoder(&model);
     let pairs: Vec<_> = decoder.caches.iter().map(|cache| (cache.past, cache.present)).collect();
     assert_eq!(pairs, [("past_k", "present_k"), ("past_v", "present_v")]);
     assert_eq!(decoder.caches[0].style.to_string(), "unknown: If writes it");
@@ -102,7 +92,7 @@ fn a_sliding_window_is_joined_and_cut() {
         (Some(1), i64::MAX, 1, "Concat"),
     ] {
         let model = cut(start, end, axis).model();
-        let decoder = Decoder::from_graph(&model.graph().unwrap()).unwrap();
+        let decoder = decoder(&model);
         let cache = decoder.caches.iter().find(|cache| cache.past == "past_k").unwrap();
         assert_eq!((cache.style.to_string().as_str(), cache.between.len()), (expected, 1));
     }
@@ -111,8 +101,7 @@ fn a_sliding_window_is_joined_and_cut() {
 /// Creates a layer whose keys are cut after the new rows were appended. A start that is `None` is an input.
 pub(super) fn cut(start: Option<i64>, end: i64, axis: i64) -> Made {
     let made = Made::growing()
-        .making("present_k", "joined")
-        .reading("present_k", "joined")
+        .edit("present_k", "joined")
         .before(&format!(
             "end = Constant() {{value=int64[{end}]}}; axis = Constant() {{value=int64[{axis}]}}"
         ))
