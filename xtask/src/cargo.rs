@@ -1,9 +1,10 @@
 //! Cargo commands, and the folders that they run in.
 
 use std::env;
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use crate::command::With;
 
 /// The repository's root, where every command runs.
 pub(crate) fn root() -> &'static Path {
@@ -31,6 +32,11 @@ pub(crate) fn command() -> Command {
     cargo_shared("build", "-p kvscatter-cli --features kvscatter-cli/full")
 }
 
+/// Builds the optimised command with every feature.
+pub(crate) fn full_command() -> Command {
+    cargo("build --release -p kvscatter-cli --features full")
+}
+
 /// Creates a Cargo command for packages of the workspace. Their dependencies have the same features as those of every
 /// other such command, so Cargo does not build them again.
 pub(crate) fn cargo_shared(subcommand: &str, packages: &str) -> Command {
@@ -40,21 +46,21 @@ pub(crate) fn cargo_shared(subcommand: &str, packages: &str) -> Command {
 /// Creates a Cargo command from a line. Runs Cargo by its name and not by its path, because only rustup's proxy
 /// understands `+nightly`.
 pub(crate) fn cargo(line: &str) -> Command {
-    let mut command = Command::new("cargo");
-    command.args(line.split(' ')).env("INSTA_UPDATE", "no");
+    let command = Command::new("cargo").with_all(line.split(' ')).with_env("INSTA_UPDATE", "no");
     // A relative folder is relative to the current directory, and the commands run in the root.
-    if env::var_os("CARGO_TARGET_DIR").is_some_and(|folder| Path::new(&folder).is_relative()) {
-        command.env("CARGO_TARGET_DIR", target_dir());
+    match env::var_os("CARGO_TARGET_DIR") {
+        Some(folder) if Path::new(&folder).is_relative() => {
+            command.with_env("CARGO_TARGET_DIR", target_dir())
+        }
+        _ => command,
     }
-    command
 }
 
 /// Puts the programs and libraries that a command builds into another folder, because a step that runs at the same time
 /// can use or write those in the usual one. Everything else is in the usual build folder, and is not built again.
-pub(crate) fn with_results_in(folder: &Path, mut command: Command) -> Command {
-    command.arg("--target-dir").arg(folder);
-    command.arg("--config").arg(format!("build.build-dir={:?}", target_dir()));
-    command
+pub(crate) fn with_results_in(folder: &Path, command: Command) -> Command {
+    let command = command.with("--target-dir").with(folder);
+    command.with("--config").with(format!("build.build-dir={:?}", target_dir()))
 }
 
 pub(crate) fn target_dir() -> PathBuf {
@@ -63,12 +69,6 @@ pub(crate) fn target_dir() -> PathBuf {
         (Some(folder), Err(_)) => folder.into(),
         (None, _) => root().join("target"),
     }
-}
-
-pub(crate) fn prefixed(prefix: &str, path: &Path) -> OsString {
-    let mut argument = OsString::from(prefix);
-    argument.push(path);
-    argument
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! All steps of continuous integration as commands: `cargo xtask --help`.
 
 mod cargo;
+mod command;
 mod python;
 mod seconds;
 mod step;
@@ -23,7 +24,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{Args, Parser};
 
 use crate::step::{Missing, Step};
 use crate::steps_python::Torch;
@@ -110,17 +111,11 @@ enum Task {
     /// Exports tiny decoders of many families with the exporters that people use, converts them, and compares what
     /// they generate (needs Python and 20 GB of disk, downloads once). Add `--help` for the options
     #[command(disable_help_flag = true)]
-    Exports {
-        #[arg(value_name = "OPTION", trailing_var_arg = true, allow_hyphen_values = true)]
-        options: Vec<OsString>,
-    },
+    Exports(Passed),
     /// Runs the conformance cases in many versions of other runtimes, and collects how they differ (needs Python and
     /// 12 GB of disk, downloads once). Add `--help` for the options
     #[command(disable_help_flag = true)]
-    Divergences {
-        #[arg(value_name = "OPTION", trailing_var_arg = true, allow_hyphen_values = true)]
-        options: Vec<OsString>,
-    },
+    Divergences(Passed),
     /// Tests the plugin in the oldest and the newest of ONNX Runtime's Python wheels (needs Python, downloads once)
     Ort {
         /// Also test the minor versions between them, and one that is too old
@@ -128,10 +123,7 @@ enum Task {
         every_version: bool,
     },
     /// Times the plugin and compares it with ONNX Runtime's built-in kernel. Options: --quick, --write-docs
-    OrtBench {
-        #[arg(value_name = "OPTION", trailing_var_arg = true, allow_hyphen_values = true)]
-        options: Vec<OsString>,
-    },
+    OrtBench(Passed),
     /// Tests the Python package: wheel, format, lints, types and tests, and the examples on the oldest and the newest
     /// Python that are installed (needs Python, downloads once)
     Python {
@@ -153,16 +145,10 @@ enum Task {
     },
     /// Measures what a sharded write costs a process, and predicts it for up to 1,024 devices. Options: --quick,
     /// --write-docs
-    Scale {
-        #[arg(value_name = "OPTION", trailing_var_arg = true, allow_hyphen_values = true)]
-        options: Vec<OsString>,
-    },
+    Scale(Passed),
     /// Times the Python package and compares it with NumPy, PyTorch, ONNX Runtime and JAX in one process.
     /// Options: --quick, --write-docs
-    Peers {
-        #[arg(value_name = "OPTION", trailing_var_arg = true, allow_hyphen_values = true)]
-        options: Vec<OsString>,
-    },
+    Peers(Passed),
     /// Builds the documentation, with warnings as errors
     Docs,
     /// Builds the core without its default features, in a library without the standard library
@@ -197,27 +183,25 @@ enum Task {
     /// Times the write and compares it with memcpy and other libraries. `bench candle`, `models`, `rings` and
     /// `sessions` time other parts. Add `--help` for the options
     #[command(disable_help_flag = true)]
-    Bench {
-        #[arg(value_name = "OPTION", trailing_var_arg = true, allow_hyphen_values = true)]
-        options: Vec<OsString>,
-    },
+    Bench(Passed),
     /// Times models with real weights in ONNX Runtime, tract, onnxruntime-genai, transformers and llama.cpp (needs
     /// Python and 25 GB of disk, downloads once). Add `--help` for the options
     #[command(disable_help_flag = true)]
-    BenchReal {
-        #[arg(value_name = "OPTION", trailing_var_arg = true, allow_hyphen_values = true)]
-        options: Vec<OsString>,
-    },
+    BenchReal(Passed),
     /// Times the CUDA kernels on this machine's GPU and compares them with PyTorch, Triton, JAX and CuPy, if
     /// python3 has them. Add `--help` for the options
     #[command(disable_help_flag = true)]
-    BenchGpu {
-        #[arg(value_name = "OPTION", trailing_var_arg = true, allow_hyphen_values = true)]
-        options: Vec<OsString>,
-    },
+    BenchGpu(Passed),
     /// Checks bench-gpu without a GPU: types, tests, and small cases on the CPU (needs Python and 12 GB of
     /// disk, downloads once)
     BenchGpuCheck,
+}
+
+/// Options that the program of a step reads.
+#[derive(Args)]
+struct Passed {
+    #[arg(value_name = "OPTION", trailing_var_arg = true, allow_hyphen_values = true)]
+    options: Vec<OsString>,
 }
 
 fn main() -> ExitCode {
@@ -257,15 +241,15 @@ fn main() -> ExitCode {
         Task::InstallC { prefix } => one(steps_c::install_c(&prefix)),
         Task::Models => one(steps_models::models()),
         Task::Conformance { check } => one(steps_models::conformance(check)),
-        Task::Exports { options } => one(steps_exports::exports(&options)),
-        Task::Divergences { options } => one(steps_divergences::divergences(&options)),
+        Task::Exports(Passed { options }) => one(steps_exports::exports(&options)),
+        Task::Divergences(Passed { options }) => one(steps_divergences::divergences(&options)),
         Task::Ort { every_version } => one(steps_ort::ort(every_version)),
-        Task::OrtBench { options } => one(steps_ort::ort_bench(&options)),
+        Task::OrtBench(Passed { options }) => one(steps_ort::ort_bench(&options)),
         Task::Python { every_version } => step::run(steps_python::all(every_version), Missing::Fails),
         Task::PythonTorch { version } => one(steps_python::torch(version)),
         Task::Wheel { out } => one(steps_python::release(&out)),
-        Task::Scale { options } => one(steps_python::bench("scale", &options)),
-        Task::Peers { options } => one(steps_python::bench("peers", &options)),
+        Task::Scale(Passed { options }) => one(steps_python::bench("scale", &options)),
+        Task::Peers(Passed { options }) => one(steps_python::bench("peers", &options)),
         Task::Docs => one(steps::docs()),
         Task::NoStd => one(steps::no_std()),
         Task::Deny => one(steps::deny()),
@@ -273,9 +257,9 @@ fn main() -> ExitCode {
         Task::Fuzz { seconds } => one(steps::fuzz(seconds)),
         Task::Soak { options } => steps_soak::soak(&options),
         Task::Hostile { count, from } => one(steps::hostile(count, from)),
-        Task::Bench { options } => one(steps::bench(&options)),
-        Task::BenchReal { options } => one(steps_real::bench_real(&options)),
-        Task::BenchGpu { options } => one(steps_gpu::bench_gpu(&options)),
+        Task::Bench(Passed { options }) => one(steps::bench(&options)),
+        Task::BenchReal(Passed { options }) => one(steps_real::bench_real(&options)),
+        Task::BenchGpu(Passed { options }) => one(steps_gpu::bench_gpu(&options)),
         Task::BenchGpuCheck => one(steps_gpu::check()),
     };
     if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use crate::cargo::{root, target_dir};
+use crate::command::With;
 use crate::step::Tool;
 
 /// The Python versions for which every pinned wheel exists. A probe must not contain spaces within an
@@ -28,7 +29,7 @@ pub(crate) const INDEX: Tool = Tool {
 pub(crate) struct Environment {
     /// The folder, relative to the build folder.
     folder: String,
-    lock: &'static str,
+    lock: String,
     requirement: Option<String>,
     gigabytes: u32,
     /// The Python version, such as 3.10, or `None` for the version of `python3`.
@@ -36,8 +37,9 @@ pub(crate) struct Environment {
 }
 
 impl Environment {
-    pub(crate) fn new(folder: impl Into<String>, lock: &'static str) -> Self {
-        Self { folder: folder.into(), lock, requirement: None, gigabytes: 1, version: None }
+    pub(crate) fn new(folder: impl Into<String>, lock: impl Into<String>) -> Self {
+        let (folder, lock) = (folder.into(), lock.into());
+        Self { folder, lock, requirement: None, gigabytes: 1, version: None }
     }
 
     /// Adds one more package to those of the lock file.
@@ -58,7 +60,7 @@ impl Environment {
     /// Returns the command that creates the environment unless it exists.
     pub(crate) fn make(&self) -> Command {
         let mut make = self.version.map_or_else(|| Command::new("python3"), versioned);
-        make.arg("xtask/python/environment.py").arg(self.path()).arg(self.lock).args(&self.requirement);
+        make.arg("xtask/python/environment.py").arg(self.path()).arg(&self.lock).args(&self.requirement);
         if self.gigabytes > 1 {
             make.args(["--gigabytes", &self.gigabytes.to_string()]);
         }
@@ -67,9 +69,7 @@ impl Environment {
 
     /// Returns a command that runs the environment's interpreter.
     pub(crate) fn python(&self) -> Command {
-        let mut python = Command::new(self.path().join("bin/python"));
-        python.env("PYTHONDONTWRITEBYTECODE", "1");
-        python
+        self.program("python").with_env("PYTHONDONTWRITEBYTECODE", "1")
     }
 
     /// Returns a command that runs a program of the installed packages.
@@ -91,7 +91,7 @@ impl Environment {
     /// Returns `true` if the environment was made from the current lock file, so that no index is needed.
     pub(crate) fn is_made(&self) -> bool {
         let made_from = fs::read(self.path().join("made-from.txt"));
-        let lock = fs::read(root().join(self.lock));
+        let lock = fs::read(root().join(&self.lock));
         matches!((made_from, lock), (Ok(made_from), Ok(lock)) if made_from.starts_with(&lock))
     }
 
@@ -101,10 +101,13 @@ impl Environment {
     }
 }
 
+/// Returns the tools that make these environments, or use them if they exist.
+pub(crate) fn needs(environments: &[Environment]) -> &'static [Tool] {
+    if environments.iter().all(Environment::is_made) { &[PYTHON] } else { &[PYTHON, INDEX] }
+}
+
 /// Returns a command for one version of Python. The variable is for pyenv, whose `python3.10` fails unless
 /// that version is selected.
 fn versioned(version: &str) -> Command {
-    let mut python = Command::new(format!("python{version}"));
-    python.env("PYENV_VERSION", version);
-    python
+    Command::new(format!("python{version}")).with_env("PYENV_VERSION", version)
 }

@@ -13,13 +13,14 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 
 use crate::cargo::{root, target_dir};
+use crate::command::program;
 use crate::seconds::{self, Spent};
 
 /// A named list of commands, run in order until one fails.
 pub(crate) struct Step {
     name: &'static str,
-    needs: &'static [Tool],
-    skipped_without: &'static [Tool],
+    needs: Vec<&'static Tool>,
+    skipped_without: Vec<&'static Tool>,
     commands: Vec<Command>,
 }
 
@@ -152,17 +153,19 @@ fn processor_time(stat: &str) -> Duration {
 
 impl Step {
     pub(crate) fn new(name: &'static str, commands: Vec<Command>) -> Self {
-        Self { name, needs: &[], skipped_without: &[], commands }
+        Self { name, needs: Vec::new(), skipped_without: Vec::new(), commands }
     }
 
-    pub(crate) fn needs(self, needs: &'static [Tool]) -> Self {
-        Self { needs, ..self }
+    pub(crate) fn needs(mut self, tools: &'static [Tool]) -> Self {
+        self.needs.extend(tools);
+        self
     }
 
     /// Sets tools without which the step is always skipped. This is for one of several steps that one command
     /// runs.
-    pub(crate) fn skipped_without(self, skipped_without: &'static [Tool]) -> Self {
-        Self { skipped_without, ..self }
+    pub(crate) fn skipped_without(mut self, tools: &'static [Tool]) -> Self {
+        self.skipped_without.extend(tools);
+        self
     }
 
     /// Returns the name and the commands, for tests.
@@ -215,8 +218,8 @@ impl Step {
     }
 
     fn run(mut self, missing: Missing, output: &Output, processor: &mut Duration) -> Outcome {
-        let absent = |tools: &'static [Tool]| tools.iter().find(|tool| !tool.is_installed());
-        if let Some(tool) = absent(self.needs) {
+        let absent = |tools: &[&'static Tool]| tools.iter().copied().find(|tool| !tool.is_installed());
+        if let Some(tool) = absent(&self.needs) {
             return match missing {
                 Missing::IsSkipped => Outcome::Skipped(tool),
                 Missing::Fails => {
@@ -225,7 +228,7 @@ impl Step {
                 }
             };
         }
-        if let Some(tool) = absent(self.skipped_without) {
+        if let Some(tool) = absent(&self.skipped_without) {
             return Outcome::Skipped(tool);
         }
         for command in &mut self.commands {
@@ -257,14 +260,6 @@ impl Tool {
             .status()
             .is_ok_and(|status| status.success())
     }
-}
-
-/// Creates a command from a program and its arguments, separated by spaces.
-pub(crate) fn program(line: &str) -> Command {
-    let mut words = line.split(' ');
-    let mut command = Command::new(words.next().unwrap_or_default());
-    command.args(words);
-    command
 }
 
 /// Prints the results, with the longest step first, and records their times. Returns `true` if no step failed.
@@ -354,11 +349,12 @@ mod tests {
     use std::path::PathBuf;
 
     use super::*;
+    use crate::command::With;
 
     #[test]
     fn a_shown_command_can_be_pasted_into_a_shell() {
-        let mut command = Command::new("cargo");
-        command.args(["test", "it's", "a b", ""]).env("RUSTFLAGS", "-Dwarnings");
+        let command = Command::new("cargo").with_all(["test", "it's", "a b", ""]);
+        let command = command.with_env("RUSTFLAGS", "-Dwarnings");
         assert_eq!(Shown(&command).to_string(), r"RUSTFLAGS=-Dwarnings cargo test 'it'\''s' 'a b' ''");
     }
 
@@ -382,9 +378,7 @@ mod tests {
     }
 
     fn script(name: &'static str, line: &str) -> Step {
-        let mut shell = Command::new("sh");
-        shell.args(["-c", line]);
-        Step::new(name, vec![shell])
+        Step::new(name, vec![program("sh -c").with(line)])
     }
 
     #[test]
@@ -433,8 +427,7 @@ mod tests {
         assert!(run(vec![step().needs(&[ABSENT])], Missing::IsSkipped));
         assert!(!run(vec![step().needs(&[ABSENT])], Missing::Fails));
         let marker = std::env::temp_dir().join(format!("kvscatter-xtask-{}", std::process::id()));
-        let mut touch = Command::new("touch");
-        touch.arg(&marker);
+        let touch = program("touch").with(&marker);
         let steps = vec![step().needs(&[ABSENT]), Step::new("another", vec![touch])];
         assert!(!run(steps, Missing::Fails));
         assert!(std::fs::remove_file(&marker).is_ok(), "what is not missing anything runs all the same");

@@ -4,7 +4,8 @@ use std::ffi::OsString;
 use std::process::Command;
 use std::time::Duration;
 
-use crate::cargo::{COMMAND, CORE, FILES, HEAVY, SELDOM, cargo, cargo_shared, prefixed, target_dir};
+use crate::cargo::{COMMAND, CORE, FILES, HEAVY, SELDOM, cargo, cargo_shared, target_dir};
+use crate::command::{With, prefixed, program};
 use crate::step::{self, Missing, NIGHTLY, Step, Tool};
 use crate::{
     steps_c, steps_candle, steps_cuda, steps_cuda_images, steps_gpu, steps_models, steps_ort, steps_package,
@@ -63,11 +64,8 @@ pub(crate) fn nightly() -> Vec<Vec<Step>> {
 
 pub(crate) fn fmt() -> Step {
     let members = cargo("fmt --all --check");
-    let others = ["fuzz/Cargo.toml", DIVERGENCES].map(|manifest| {
-        let mut command = cargo("fmt --check --manifest-path");
-        command.arg(manifest);
-        command
-    });
+    let others =
+        ["fuzz/Cargo.toml", DIVERGENCES].map(|manifest| cargo("fmt --check --manifest-path").with(manifest));
     Step::new("fmt", [members].into_iter().chain(others).collect())
 }
 
@@ -107,9 +105,12 @@ pub(crate) fn words() -> Step {
 /// Checks the core with the features that [`lint()`] and [`unit()`] do not cover.
 pub(crate) fn features() -> Step {
     let clippy = |features| {
-        let mut command = cargo("clippy -p kvscatter --lib --no-default-features --features");
-        command.args([features, "--", "-Dwarnings"]);
-        command
+        cargo("clippy -p kvscatter --lib --no-default-features").with_all([
+            "--features",
+            features,
+            "--",
+            "-Dwarnings",
+        ])
     };
     let test = cargo("test -p kvscatter --lib --no-default-features");
     let commands = vec![clippy(""), clippy("std"), clippy("picture"), clippy("std,picture"), test];
@@ -120,25 +121,22 @@ pub(crate) fn features() -> Step {
 /// library (duplicate lang item) as soon as anything in it links the standard library.
 pub(crate) fn no_std() -> Step {
     let folder = target_dir().join("no-std");
-    let mut build = cargo("build -p kvscatter --lib --no-default-features --features=picture --target-dir");
-    build.arg(&folder);
-
+    let build = cargo("build -p kvscatter --lib --no-default-features --features=picture --target-dir");
+    let build = build.with(&folder);
     let built = folder.join("debug");
-    let mut link = Command::new("rustc");
-    link.args("--edition=2024 --crate-type=staticlib -Cpanic=abort xtask/probes/no_std.rs".split(' '))
-        .arg("--extern")
-        .arg(prefixed("kvscatter=", &built.join("libkvscatter.rlib")))
-        .arg(prefixed("-Ldependency=", &built.join("deps")))
-        .arg("-o")
-        .arg(folder.join("libno_std.a"));
+    let link = program("rustc --edition=2024 --crate-type=staticlib -Cpanic=abort xtask/probes/no_std.rs")
+        .with("--extern")
+        .with(prefixed("kvscatter=", &built.join("libkvscatter.rlib")))
+        .with(prefixed("-Ldependency=", &built.join("deps")))
+        .with("-o")
+        .with(folder.join("libno_std.a"));
     Step::new("no-std", vec![build, link])
 }
 
 /// Builds the documentation with the features of [`lint()`], whose checks of dependencies it reuses.
 pub(crate) fn docs() -> Step {
-    let mut doc = cargo_shared("doc --lib --no-deps", &format!("{CORE} {FILES} {COMMAND} {HEAVY}"));
-    doc.env("RUSTDOCFLAGS", "-Dwarnings");
-    Step::new("docs", vec![doc])
+    let doc = cargo_shared("doc --lib --no-deps", &format!("{CORE} {FILES} {COMMAND} {HEAVY}"));
+    Step::new("docs", vec![doc.with_env("RUSTDOCFLAGS", "-Dwarnings")])
 }
 
 /// Tests the crates of [`light()`], with the command built without optional features.
@@ -162,9 +160,9 @@ pub(crate) fn unit_nightly() -> Step {
 /// The compiler adds the counters to the crates of this workspace. The profile that its runtime writes at the end is
 /// not used.
 pub(crate) fn linear() -> Step {
-    let mut test = cargo_shared("test", "-p kvscatter-onnx --test linear");
-    test.env("RUSTC_WORKSPACE_WRAPPER", concat!(env!("CARGO_MANIFEST_DIR"), "/instrumented-rustc"));
-    test.env("LLVM_PROFILE_FILE", target_dir().join("linear.profraw"));
+    let test = cargo_shared("test", "-p kvscatter-onnx --test linear")
+        .with_env("RUSTC_WORKSPACE_WRAPPER", concat!(env!("CARGO_MANIFEST_DIR"), "/instrumented-rustc"))
+        .with_env("LLVM_PROFILE_FILE", target_dir().join("linear.profraw"));
     Step::new("linear", vec![test])
 }
 
@@ -175,9 +173,8 @@ pub(crate) fn linear() -> Step {
 pub(crate) fn asan() -> Step {
     const FLAGS: &str = "-Zsanitizer=address -Cdebug-assertions -Coverflow-checks";
     let tests = ["-p kvscatter --features=picture", "-p kvscatter-attention"].map(|package| {
-        let mut test = cargo("+nightly test --release --lib --tests --target=x86_64-unknown-linux-gnu");
-        test.args(package.split(' ')).env("RUSTFLAGS", FLAGS);
-        test
+        let test = "+nightly test --release --lib --tests --target=x86_64-unknown-linux-gnu";
+        cargo(&format!("{test} {package}")).with_env("RUSTFLAGS", FLAGS)
     });
     Step::new("asan", tests.into()).needs(&[NIGHTLY])
 }
@@ -192,23 +189,21 @@ pub(crate) fn fuzz(seconds: u32) -> Step {
         install: "cargo install cargo-fuzz --locked",
     };
     let run = |target| {
-        let mut command = cargo("+nightly fuzz run");
-        command.args([target, "--", "-print_final_stats=1"]).arg(format!("-max_total_time={seconds}"));
-        command
+        let options = format!("-print_final_stats=1 -max_total_time={seconds}");
+        cargo(&format!("+nightly fuzz run {target} -- {options}"))
     };
     // Random bytes rarely form a model, so the reader starts from real models.
-    let mut reader = run("onnx_reader");
-    reader.arg(format!("-seed_inputs={SEEDS}"));
+    let reader = run("onnx_reader").with(format!("-seed_inputs={SEEDS}"));
     Step::new("fuzz", vec![run("differential"), run("attention"), reader]).needs(&[NIGHTLY, TOOL])
 }
 
 /// Reads hostile models. Their seeds begin after those of the last run, unless the caller gives the first.
 pub(crate) fn hostile(count: u64, from: Option<u64>) -> Step {
-    let mut test = cargo("test --release -p kvscatter-onnx --test hostile -- --nocapture");
-    test.env("KVSCATTER_HOSTILE", count.to_string());
-    match from {
-        Some(seed) => test.env("KVSCATTER_HOSTILE_FROM", seed.to_string()),
-        None => test.env("KVSCATTER_HOSTILE_STATE", target_dir().join("hostile.seed")),
+    let test = cargo("test --release -p kvscatter-onnx --test hostile -- --nocapture");
+    let test = test.with_env("KVSCATTER_HOSTILE", count.to_string());
+    let test = match from {
+        Some(seed) => test.with_env("KVSCATTER_HOSTILE_FROM", seed.to_string()),
+        None => test.with_env("KVSCATTER_HOSTILE_STATE", target_dir().join("hostile.seed")),
     };
     Step::new("hostile", vec![test])
 }
@@ -218,26 +213,23 @@ pub(crate) fn hostile(count: u64, from: Option<u64>) -> Step {
 pub(crate) fn instructions(bless: bool) -> Step {
     const TOOL: Tool =
         Tool { name: "valgrind", probe: "valgrind --version", install: "apt-get install valgrind" };
-    let mut count = cargo("bench -p kvscatter --bench instructions");
-    if bless {
-        count.args(["--", "--bless"]);
-    }
+    let options = if bless { &["--", "--bless"][..] } else { &[] };
+    let count = cargo("bench -p kvscatter --bench instructions").with_all(options);
     Step::new("instructions", vec![count]).needs(&[TOOL])
 }
 
 /// Runs a benchmark, optimised and with every engine. Those of models use the plugin for ONNX Runtime. Results go to
 /// the build folder because they describe this machine only.
 pub(crate) fn bench(options: &[OsString]) -> Step {
-    let mut run = cargo("run --release --quiet -p kvscatter-bench --");
-    run.args(options).arg("--out").arg(target_dir().join("bench"));
-    let needs_plugin = ["models", "rings", "sessions"]
-        .iter()
-        .any(|name| options.first().is_some_and(|option| option == name));
-    if !needs_plugin {
-        return Step::new("bench", vec![run]);
+    let run = cargo("run --release --quiet -p kvscatter-bench --").with_all(options);
+    let run = run.with("--out").with(target_dir().join("bench"));
+    match options.first().and_then(|name| name.to_str()) {
+        Some("models" | "rings" | "sessions") => {
+            let run = run.with_env("KVSCATTER_ORT_PLUGIN", steps_ort::library());
+            Step::new("bench", vec![steps_ort::build(), run])
+        }
+        _ => Step::new("bench", vec![run]),
     }
-    run.env("KVSCATTER_ORT_PLUGIN", steps_ort::library());
-    Step::new("bench", vec![steps_ort::build(), run])
 }
 
 #[cfg(test)]
@@ -315,8 +307,8 @@ mod tests {
 
     fn features(selected: &str, edges: &str) -> Lines {
         let tree = |edges: String| -> BTreeSet<String> {
-            let mut tree = cargo("tree --locked --offline --prefix none --format {p}|{f} --edges");
-            let output = tree.arg(edges).args(selected.split(' ')).current_dir(root()).output().unwrap();
+            let tree = cargo("tree --locked --offline --prefix none --format {p}|{f} --edges").with(edges);
+            let output = tree.with_all(selected.split(' ')).current_dir(root()).output().unwrap();
             assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
             let lines = String::from_utf8(output.stdout).unwrap();
             lines.lines().filter(|line| line.contains('|')).map(|line| line.replace(" (*)", "")).collect()

@@ -5,7 +5,8 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::cargo::{cargo, cargo_shared, prefixed, root, target_dir};
+use crate::cargo::{cargo, cargo_shared, root, target_dir};
+use crate::command::{self, With, prefixed};
 use crate::step::{NIGHTLY, Step, Tool};
 
 pub(crate) const GCC: Tool = Tool { name: "gcc", probe: "gcc --version", install: "apt-get install gcc" };
@@ -138,9 +139,7 @@ pub(crate) fn cases(name: &'static str) -> (Step, [OsString; 2]) {
 /// code.
 pub(crate) fn c_asan() -> Step {
     let sanitized = |line| {
-        let mut command = cargo(line);
-        command.args(["--target", SANITIZED_TARGET]).env("RUSTFLAGS", "-Zsanitizer=address");
-        command
+        cargo(line).with_all(["--target", SANITIZED_TARGET]).with_env("RUSTFLAGS", "-Zsanitizer=address")
     };
     let tests = sanitized("+nightly test -p kvscatter-capi --tests");
     let library = sanitized("+nightly rustc --quiet -p kvscatter-capi --lib --crate-type=staticlib");
@@ -154,14 +153,10 @@ pub(crate) fn c_asan() -> Step {
 /// valgrind is that much slower.
 pub(crate) fn c_valgrind() -> Step {
     let valgrind = |each| {
-        let mut command = Command::new("valgrind");
-        command
-            .args(["--quiet", "--error-exitcode=1", "--leak-check=full"])
-            .arg(program(each, Build::Released));
-        command
+        command::program("valgrind --quiet --error-exitcode=1 --leak-check=full")
+            .with(program(each, Build::Released))
     };
-    let mut cases = valgrind(&CASES_PROGRAM);
-    cases.arg(cases_file()).args(["20", "exact"]);
+    let cases = valgrind(&CASES_PROGRAM).with(cases_file()).with_all(["20", "exact"]);
     let mut commands = install(&prefix(Build::Released), "release");
     commands.extend(export());
     commands.extend([compile(&CASES_PROGRAM, Build::Released), cases]);
@@ -174,14 +169,14 @@ pub(crate) fn c_valgrind() -> Step {
 /// Builds the example with pkg-config's flags for the installed library.
 fn c_pkg_config() -> Step {
     let built = folder().join("decode-pkg-config");
-    let mut compile = Command::new("sh");
     let prefix = prefix(Build::Shared);
-    compile.env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig")).arg("-c").arg(format!(
+    let line = format!(
         "gcc -std=c11 {EXAMPLES}/decode.c -o '{}' $(pkg-config --cflags --libs 'kvscatter = {VERSION}')",
         built.display()
-    ));
-    let mut run = Command::new(built);
-    run.env("LD_LIBRARY_PATH", prefix.join("lib"));
+    );
+    let compile = command::program("sh -c").with(line);
+    let compile = compile.with_env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig"));
+    let run = Command::new(built).with_env("LD_LIBRARY_PATH", prefix.join("lib"));
     let mut commands = install(&prefix, "dev");
     commands.extend([compile, run]);
     Step::new("c-pkg-config", commands).needs(&[GCC]).skipped_without(&[PKG_CONFIG])
@@ -190,11 +185,9 @@ fn c_pkg_config() -> Step {
 /// Checks that the examples' CMake project finds the installed library.
 fn c_cmake() -> Step {
     let built = folder().join("cmake");
-    let mut configure = Command::new("cmake");
-    configure.args(["--fresh", "-S", EXAMPLES, "-B"]).arg(&built);
-    configure.arg(prefixed("-DCMAKE_PREFIX_PATH=", &prefix(Build::Shared)));
-    let mut build = Command::new("cmake");
-    build.arg("--build").arg(&built);
+    let configure = command::program("cmake --fresh -S").with_all([EXAMPLES, "-B"]).with(&built);
+    let configure = configure.with(prefixed("-DCMAKE_PREFIX_PATH=", &prefix(Build::Shared)));
+    let build = command::program("cmake --build").with(&built);
     let mut commands = install(&prefix(Build::Shared), "dev");
     commands.extend([configure, build]);
     commands.extend(["first", "decode_c", "decode_cpp"].map(|name| Command::new(built.join(name))));
@@ -210,9 +203,7 @@ fn build() -> Vec<Command> {
 
 /// Returns the commands that write the file of cases.
 fn export() -> [Command; 2] {
-    let mut export = Command::new(exporter());
-    export.arg(cases_file()).arg(CASES);
-    [build_exporter(), export]
+    [build_exporter(), Command::new(exporter()).with(cases_file()).with(CASES)]
 }
 
 fn build_exporter() -> Command {
@@ -243,34 +234,21 @@ fn install(prefix: &Path, profile: &str) -> Vec<Command> {
         (packaging("kvscatterConfig.cmake"), "share/kvscatter/cmake/kvscatterConfig.cmake"),
         (packaging("kvscatterConfigVersion.cmake"), "share/kvscatter/cmake/kvscatterConfigVersion.cmake"),
     ];
-    let copy = |(from, to): (PathBuf, &str)| {
-        let mut install = Command::new("install");
-        install.args(["-D", "-m644"]).arg(from).arg(prefix.join(to));
-        install
-    };
-    let link = |(to, from): (&str, &str)| {
-        let mut link = Command::new("ln");
-        link.arg("-sf").arg(to).arg(prefix.join("lib").join(from));
-        link
-    };
+    let copy =
+        |(from, to): (PathBuf, &str)| command::program("install -D -m644").with(from).with(prefix.join(to));
+    let link = |(to, from)| command::program("ln -sf").with(to).with(prefix.join("lib").join(from));
     let links = [(versioned.as_str(), SONAME), (SONAME, "libkvscatter.so")];
     let installed = [libraries].into_iter().chain(files.map(copy)).chain(links.map(link));
     // An archive is never linked, so no linker has stripped the debug information. Linking needs binutils in
     // any case.
-    let strip = (profile == "release").then(|| {
-        let mut strip = Command::new("strip");
-        strip.arg("--strip-debug").arg(prefix.join("lib/libkvscatter.a"));
-        strip
-    });
+    let strip = command::program("strip --strip-debug").with(prefix.join("lib/libkvscatter.a"));
+    let strip = (profile == "release").then_some(strip);
     installed.chain(strip).collect()
 }
 
 fn compile_and_run(build: Build) -> Vec<Command> {
-    let mut cases = Command::new(program(&CASES_PROGRAM, build));
-    cases.arg(cases_file());
-    if build.is_sanitized() {
-        cases.args(["1", "exact"]);
-    }
+    let options = if build.is_sanitized() { &["1", "exact"][..] } else { &[] };
+    let cases = Command::new(program(&CASES_PROGRAM, build)).with(cases_file()).with_all(options);
     let others = OTHER_TESTS.iter().chain([&FIRST]).chain(OTHER_EXAMPLES);
     let others = others.flat_map(|each| [compile(each, build), Command::new(program(each, build))]);
     [compile(&CASES_PROGRAM, build), cases].into_iter().chain(others).collect()
@@ -278,8 +256,7 @@ fn compile_and_run(build: Build) -> Vec<Command> {
 
 fn compile(source: &Program, build: Build) -> Command {
     let is_cpp = source.sources.iter().any(|file| file.ends_with(".cpp"));
-    let mut compile = Command::new(if is_cpp { "g++" } else { "gcc" });
-    compile.arg(if is_cpp { "-std=c++17" } else { "-std=c11" });
+    let mut compile = command::program(if is_cpp { "g++ -std=c++17" } else { "gcc -std=c11" });
     compile.args(["-Wall", "-Wextra", "-Wpedantic", "-Werror", "-g", "-O1", "-pthread"]);
     compile.arg(format!("-DKVS_TESTS_VERSION=\"{VERSION}\""));
     compile.arg("-I").arg(prefix(build).join("include"));

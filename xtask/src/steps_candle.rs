@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::cargo::{cargo, target_dir};
+use crate::command::{With, program};
 use crate::step::{Step, Tool};
 use crate::steps_c::GXX;
 use crate::steps_cuda::GPU;
@@ -24,13 +25,10 @@ const MAKE: &str = "crates/kvscatter-candle/tests/fake/make.sh";
 /// functions that candle calls. The build folder is that of all steps, which have built the dependencies without CUDA.
 pub(crate) fn candle_cuda() -> Step {
     let target = target_dir();
-    let mut make = Command::new("sh");
-    make.arg(MAKE).arg(toolkit());
+    let make = program("sh").with(MAKE).with(toolkit());
     let test = with_toolkit("test", &target);
-    let mut clippy = with_toolkit("clippy", &target);
-    clippy.args(["--all-targets", "--", "-Dwarnings"]);
-    let mut doc = with_toolkit("doc", &target);
-    doc.arg("--no-deps").env("RUSTDOCFLAGS", "-Dwarnings");
+    let clippy = with_toolkit("clippy", &target).with_all(["--all-targets", "--", "-Dwarnings"]);
+    let doc = with_toolkit("doc", &target).with("--no-deps").with_env("RUSTDOCFLAGS", "-Dwarnings");
     Step::new("candle-cuda", vec![make, clippy, test, doc]).needs(&[GXX])
 }
 
@@ -42,12 +40,13 @@ pub(crate) fn candle_gpu() -> Step {
 }
 
 fn with_toolkit(command: &str, target: &Path) -> Command {
-    let mut command = cargo(&format!("{command} -p kvscatter-candle --features cuda --target-dir"));
-    command.arg(target);
-    // cudarc runs the first nvcc in `PATH`. No candle kernel is compiled for this compute capability.
-    command.env("PATH", before("PATH", "bin")).env("CUDA_PATH", toolkit()).env("CUDA_COMPUTE_CAP", "80");
-    command.env("LD_LIBRARY_PATH", before("LD_LIBRARY_PATH", "lib"));
-    command
+    cargo(&format!("{command} -p kvscatter-candle --features cuda --target-dir"))
+        .with(target)
+        // cudarc runs the first nvcc in `PATH`. No candle kernel is compiled for this compute capability.
+        .with_env("PATH", before("PATH", "bin"))
+        .with_env("CUDA_PATH", toolkit())
+        .with_env("CUDA_COMPUTE_CAP", "80")
+        .with_env("LD_LIBRARY_PATH", before("LD_LIBRARY_PATH", "lib"))
 }
 
 /// Returns the value of a variable with the simulated toolkit's folder added at the front.

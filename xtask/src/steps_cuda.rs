@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::cargo::{cargo, target_dir};
-use crate::step::{Step, Tool, program};
+use crate::command::{With, program};
+use crate::step::{Step, Tool};
 use crate::steps_c::GXX;
 
 const DRIVER: &str = "crates/kvscatter-cuda/tests/fake/driver.cpp";
@@ -60,9 +61,8 @@ pub(crate) fn cuda_gpu() -> [Step; 3] {
     let driver = Path::new(MACHINES_DRIVER);
     let checked =
         |tool| test(driver, &["--config", &format!("target.'cfg(unix)'.runner = '{CHECKER} --tool {tool}'")]);
-    let mut raced = checked("racecheck");
     // If several threads launch kernels at once, racecheck loses track of some and fails.
-    raced.arg("--test-threads=1");
+    let raced = checked("racecheck").with("--test-threads=1");
     [
         Step::new("cuda-gpu", vec![test(driver, &[])]).needs(&[GPU]),
         Step::new("cuda-gpu-python", python_gpu()).needs(&[GPU, USERS_PYTHON]),
@@ -75,29 +75,25 @@ pub(crate) fn cuda_gpu() -> [Step; 3] {
 fn python_gpu() -> Vec<Command> {
     let package = folder().join("python");
     let build = cargo("build -p kvscatter-python");
-    let mut tests = program("python3 -m pytest -rs -p no:cacheprovider --config-file");
-    tests.args(["crates/kvscatter-python/pyproject.toml", "crates/kvscatter-python/tests/cuda"]);
-    tests.env("PYTHONPATH", &package).env(DRIVER_VARIABLE, MACHINES_DRIVER);
+    let tests = program("python3 -m pytest -rs -p no:cacheprovider --config-file")
+        .with_all(["crates/kvscatter-python/pyproject.toml", "crates/kvscatter-python/tests/cuda"])
+        .with_env("PYTHONPATH", &package)
+        .with_env(DRIVER_VARIABLE, MACHINES_DRIVER);
     [build].into_iter().chain(python_package(&package)).chain([tests]).collect()
 }
 
 /// Returns the commands that assemble the Python package in a folder, from a development build.
 fn python_package(package: &Path) -> [Command; 4] {
-    let mut remove = program("rm -rf");
-    remove.arg(package);
-    let mut sources = program("cp -r crates/kvscatter-python/python/kvscatter");
-    sources.arg(package);
-    let mut module = program("cp");
-    module.arg(target_dir().join("debug/libkvscatter_native.so"));
-    module.arg(package.join("kvscatter/_native.abi3.so"));
-    [remove, make_at(package), sources, module]
+    let sources = program("cp -r crates/kvscatter-python/python/kvscatter").with(package);
+    let module = program("cp").with(target_dir().join("debug/libkvscatter_native.so"));
+    let module = module.with(package.join("kvscatter/_native.abi3.so"));
+    [program("rm -rf").with(package), make_at(package), sources, module]
 }
 
 /// Returns the command that runs the tests, built as in the step `unit`, so that nothing is built again.
 fn test(driver: &Path, options: &[&str]) -> Command {
-    let mut test = cargo("test --workspace --exclude kvscatter --test cuda");
-    test.args(options).args(["--", "--include-ignored"]).env(DRIVER_VARIABLE, driver);
-    test
+    let test = cargo("test --workspace --exclude kvscatter --test cuda").with_all(options);
+    test.with_all(["--", "--include-ignored"]).with_env(DRIVER_VARIABLE, driver)
 }
 
 /// Returns the command that compiles the driver without sanitizers, and its file.
@@ -108,19 +104,8 @@ pub(crate) fn plain_driver() -> (Command, PathBuf) {
 /// Returns the command that compiles the driver, and the file that it makes.
 fn driver(name: &str, options: &[&str]) -> (Command, PathBuf) {
     let library = folder().join(name);
-    let mut compile = Command::new("g++");
-    compile.args([
-        "-std=c++17",
-        "-Wall",
-        "-Wextra",
-        "-Werror",
-        "-DKVSCATTER_SHIM",
-        "-shared",
-        "-fPIC",
-        "-pthread",
-    ]);
-    compile.args(options).arg(DRIVER).arg("-o").arg(&library);
-    (compile, library)
+    let compile = program("g++ -std=c++17 -Wall -Wextra -Werror -DKVSCATTER_SHIM -shared -fPIC -pthread");
+    (compile.with_all(options).with_all([DRIVER, "-o"]).with(&library), library)
 }
 
 pub(crate) fn make_folder() -> Command {
@@ -128,9 +113,7 @@ pub(crate) fn make_folder() -> Command {
 }
 
 fn make_at(folder: &Path) -> Command {
-    let mut make = program("mkdir -p");
-    make.arg(folder);
-    make
+    program("mkdir -p").with(folder)
 }
 
 fn folder() -> PathBuf {

@@ -2,9 +2,10 @@
 
 use std::ffi::OsString;
 
-use crate::cargo::{cargo, target_dir};
+use crate::cargo::{cargo, full_command, target_dir};
+use crate::command::{With, program};
 use crate::python::PYTHON;
-use crate::step::{Step, program};
+use crate::step::Step;
 use crate::steps::DIVERGENCES;
 use crate::steps_ort;
 
@@ -14,18 +15,15 @@ const PROGRAM: &str = "xtask/divergences/main.py";
 pub(crate) fn divergences(options: &[OsString]) -> Step {
     let root = target_dir().join("divergences");
     let rust = root.join("rust");
-    let mut run = program("python3");
-    run.arg(PROGRAM).arg(&root);
-    run.arg("--command").arg(target_dir().join("release/kvscatter"));
-    run.arg("--plugin").arg(steps_ort::library());
-    run.arg("--rust").arg(rust.join("release/kvscatter-divergences")).args(options);
-    run.env("PYTHONDONTWRITEBYTECODE", "1");
+    let run = program("python3").with(PROGRAM).with(&root).with_env("PYTHONDONTWRITEBYTECODE", "1");
+    let run = run.with("--command").with(target_dir().join("release/kvscatter"));
+    let run = run.with("--plugin").with(steps_ort::library());
+    let run = run.with("--rust").with(rust.join("release/kvscatter-divergences")).with_all(options);
     if options.iter().any(|option| option == "--help" || option == "-h" || option == "--list") {
         // These need no build.
         return Step::new("divergences", vec![run]).needs(&[PYTHON]);
     }
-    let judge = cargo("build --release -p kvscatter-cli --features full");
-    let mut libraries = cargo("build --release");
-    libraries.args(["--manifest-path", DIVERGENCES, "--target-dir"]).arg(rust);
-    Step::new("divergences", vec![judge, steps_ort::build(), libraries, run]).needs(&[PYTHON])
+    let libraries =
+        cargo("build --release --manifest-path").with_all([DIVERGENCES, "--target-dir"]).with(rust);
+    Step::new("divergences", vec![full_command(), steps_ort::build(), libraries, run]).needs(&[PYTHON])
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use crate::cargo::{cargo, target_dir};
+use crate::command::{With, program};
 use crate::step::{Step, Tool};
 use crate::steps_c::GXX;
 use crate::steps_cuda;
@@ -12,6 +13,7 @@ use crate::steps_python::Torch;
 
 const FOLDER: &str = "crates/kvscatter-cuda/bench";
 const TESTS: &str = "crates/kvscatter-cuda/bench/tests";
+const SCRIPT: &str = "crates/kvscatter-cuda/bench/bench_gpu.py";
 
 /// The machine's own Python. The user decides which libraries are installed for the comparison.
 const USERS_PYTHON: Tool = Tool {
@@ -22,9 +24,8 @@ const USERS_PYTHON: Tool = Tool {
 
 /// Times the write on this machine's GPU, and the libraries that its `python3` has.
 pub(crate) fn bench_gpu(options: &[OsString]) -> Step {
-    let mut bench = Command::new("python3");
-    bench.arg(script()).arg("--library").arg(library("release"));
-    bench.arg("--out").arg(target_dir().join("bench-gpu")).args(options);
+    let bench = program("python3").with_all([SCRIPT, "--library"]).with(library("release"));
+    let bench = bench.with("--out").with(target_dir().join("bench-gpu")).with_all(options);
     Step::new("bench-gpu", vec![build("--release"), bench]).needs(&[USERS_PYTHON])
 }
 
@@ -33,28 +34,19 @@ pub(crate) fn bench_gpu(options: &[OsString]) -> Step {
 pub(crate) fn check() -> Step {
     let environment = Torch::Oldest.environment();
     let (driver, driver_file) = steps_cuda::plain_driver();
-    let mut mypy = environment.program("mypy");
-    mypy.args(["--config-file", &format!("{FOLDER}/mypy.ini"), FOLDER]);
-    mypy.arg("--cache-dir").arg(target_dir().join("python/mypy-gpu"));
-    let mut tests = environment.python();
-    tests.args(["-m", "pytest", "--quiet", "-p", "no:cacheprovider", TESTS]);
-    let mut try_out = environment.python();
-    try_out.arg(script()).arg("--self-test").arg("--library").arg(library("debug"));
-    try_out.arg("--driver").arg(driver_file);
+    let mypy = environment.program("mypy").with(format!("--config-file={FOLDER}/mypy.ini")).with(FOLDER);
+    let mypy = mypy.with("--cache-dir").with(target_dir().join("python/mypy-gpu"));
+    let tests = environment.python().with_all(["-m", "pytest", "--quiet", "-p", "no:cacheprovider", TESTS]);
+    let try_out = environment.python().with_all([SCRIPT, "--self-test", "--library"]).with(library("debug"));
+    let try_out = try_out.with("--driver").with(driver_file);
     let commands =
         vec![environment.make(), mypy, tests, steps_cuda::make_folder(), driver, build("--quiet"), try_out];
     Step::new("bench-gpu-check", commands).needs(Torch::Oldest.needs()).skipped_without(&[GXX])
 }
 
-fn script() -> String {
-    format!("{FOLDER}/bench_gpu.py")
-}
-
 /// Builds the library that the script loads.
 fn build(profile: &str) -> Command {
-    let mut build = cargo("build -p kvscatter-cuda --example kvscatter_bench_gpu");
-    build.arg(profile);
-    build
+    cargo("build -p kvscatter-cuda --example kvscatter_bench_gpu").with(profile)
 }
 
 fn library(profile: &str) -> PathBuf {

@@ -2,6 +2,8 @@
 //! command.
 
 use crate::cargo::{HEAVY, cargo_shared, command, target_dir};
+use crate::command::With;
+use crate::python::needs;
 use crate::step::Step;
 use crate::{steps_ort, steps_python};
 
@@ -13,33 +15,34 @@ const ATTENTION_CASES: &str = "crates/kvscatter-onnx/python-tests/support/attent
 /// for onnx into the build folder, and runs them with its reference evaluator.
 pub(crate) fn conformance(is_check: bool) -> Step {
     let environment = steps_python::tools();
-    let mut program = environment.python();
-    program.arg("xtask/conformance/main.py").arg("--command").arg(target_dir().join("debug/kvscatter"));
-    program.arg("--node-tests").arg(target_dir().join("conformance/tensorscatter.py"));
-    program.args(is_check.then_some("--check"));
-    let needs = steps_python::needs(&[steps_python::tools()]);
-    Step::new("conformance", vec![environment.make(), command(), program]).needs(needs)
+    let program = environment
+        .python()
+        .with_all(["xtask/conformance/main.py", "--command"])
+        .with(target_dir().join("debug/kvscatter"))
+        .with("--node-tests")
+        .with(target_dir().join("conformance/tensorscatter.py"))
+        .with_all(is_check.then_some("--check"));
+    Step::new("conformance", vec![environment.make(), command(), program]).needs(needs(&[environment]))
 }
 
 /// Runs the Python tests in NumPy and ONNX Runtime, and the Rust tests that need ONNX Runtime. All of them
 /// use the ONNX Runtime of the environment. Only the Rust tests use the plugin.
 pub(crate) fn models() -> Step {
     let environment = steps_python::tools();
-    let mut tests = environment.python();
-    tests.args(["-m", "pytest", "--quiet", TESTS]);
-    tests.env("KVSCATTER_COMMAND", target_dir().join("debug/kvscatter"));
+    let tests = environment
+        .python()
+        .with_all(["-m", "pytest", "--quiet", TESTS])
+        .with_env("KVSCATTER_COMMAND", target_dir().join("debug/kvscatter"))
+        .with_env("KVSCATTER_ORT_LIB", environment.path())
+        // A plugin that another step has built would be beside the command.
+        .with_env("KVSCATTER_ORT_PLUGIN", "none");
     let cases = target_dir().join("attention-cases");
-    let mut write_cases = environment.python();
-    write_cases.arg(ATTENTION_CASES).arg(&cases);
-    let mut engine = cargo_shared("test", &format!("{HEAVY} --tests -- --ignored"));
-    engine.env("KVSCATTER_CASES", cases);
-    for command in [&mut tests, &mut engine] {
-        command.env("KVSCATTER_ORT_LIB", environment.path());
-    }
-    // A plugin that another step has built would be beside the command.
-    tests.env("KVSCATTER_ORT_PLUGIN", "none");
+    let write_cases = environment.python().with(ATTENTION_CASES).with(&cases);
     let (plugin, library) = steps_ort::development_plugin();
-    engine.env("KVSCATTER_ORT_PLUGIN", library);
-    let needs = steps_python::needs(&[steps_python::tools()]);
-    Step::new("models", vec![environment.make(), command(), tests, write_cases, plugin, engine]).needs(needs)
+    let engine = cargo_shared("test", &format!("{HEAVY} --tests -- --ignored"))
+        .with_env("KVSCATTER_CASES", cases)
+        .with_env("KVSCATTER_ORT_LIB", environment.path())
+        .with_env("KVSCATTER_ORT_PLUGIN", library);
+    let commands = vec![environment.make(), command(), tests, write_cases, plugin, engine];
+    Step::new("models", commands).needs(needs(&[environment]))
 }

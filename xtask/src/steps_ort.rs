@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use crate::cargo::{cargo, cargo_shared, command, target_dir, with_results_in};
-use crate::python::{Environment, INDEX, PYTHON};
+use crate::command::With;
+use crate::python::{Environment, needs};
 use crate::step::{Step, Tool};
 
 /// The oldest and the newest version that the plugin supports.
@@ -42,37 +43,30 @@ pub(crate) fn ort(every_version: bool) -> Step {
         commands.extend(too_old());
         environments.push(environment(TOO_OLD));
     }
-    commands.extend(tested.into_iter().map(|version| {
-        let mut tests = tests(version);
-        tests.env(LIBRARY, &library);
-        tests
-    }));
-    Step::new("ort", commands).needs(needs(&environments))
+    commands.extend(tested.into_iter().map(|version| tests(version).with_env(LIBRARY, &library)));
+    Step::new("ort", commands).needs(needs(&environments)).needs(&[GLIBC])
 }
 
 fn too_old() -> [Command; 2] {
-    let mut too_old = python(TOO_OLD);
-    too_old.arg(format!("{TESTS}/too_old.py"));
-    [environment(TOO_OLD).make(), too_old]
+    [environment(TOO_OLD).make(), python(TOO_OLD).with(format!("{TESTS}/too_old.py"))]
 }
 
 /// Returns the tests in one version, with the programs of a development build that write the oracle's cases.
 fn tests(version: &str) -> Command {
     let folder = target_dir();
-    let mut tests = python(version);
-    tests.args(["-m", "pytest", "--quiet", TESTS]);
-    tests.env("KVSCATTER_COMMAND", folder.join("debug/kvscatter"));
-    tests.env("KVSCATTER_ATTENTION_CASES", folder.join("debug/examples/export-attention-cases"));
-    tests
+    python(version)
+        .with_all(["-m", "pytest", "--quiet", TESTS])
+        .with_env("KVSCATTER_COMMAND", folder.join("debug/kvscatter"))
+        .with_env("KVSCATTER_ATTENTION_CASES", folder.join("debug/examples/export-attention-cases"))
 }
 
 /// Times calls of the plugin and of the newest ONNX Runtime's built-in kernel.
 pub(crate) fn ort_bench(options: &[OsString]) -> Step {
     let [_, newest] = ENDS;
-    let mut bench = python(newest);
-    bench.arg(format!("{TESTS}/bench.py")).args(options);
+    let bench = python(newest).with(format!("{TESTS}/bench.py")).with_all(options);
     let environment = environment(newest);
-    Step::new("ort-bench", vec![environment.make(), build(), bench]).needs(needs(&[environment]))
+    let commands = vec![environment.make(), build(), bench];
+    Step::new("ort-bench", commands).needs(needs(&[environment])).needs(&[GLIBC])
 }
 
 /// Builds the plugin, and the programs that write the oracle's cases. Also returns the interpreter with the newest ONNX
@@ -89,7 +83,7 @@ pub(crate) fn plugin(name: &'static str) -> (Step, [OsString; 4]) {
     let python = environment.path().join("bin/python");
     let built = target_dir().join("release");
     let files = [python, library(), built.join("kvscatter"), built.join("examples/export-attention-cases")];
-    let step = Step::new(name, commands).skipped_without(needs(&[environment]));
+    let step = Step::new(name, commands).skipped_without(needs(&[environment])).skipped_without(&[GLIBC]);
     (step, files.map(PathBuf::into_os_string))
 }
 
@@ -111,11 +105,6 @@ pub(crate) fn library() -> PathBuf {
     target_dir().join("release/libkvscatter_ort_plugin.so")
 }
 
-fn needs(environments: &[Environment]) -> &'static [Tool] {
-    let are_made = environments.iter().all(Environment::is_made);
-    if are_made { &[PYTHON, GLIBC] } else { &[PYTHON, GLIBC, INDEX] }
-}
-
 /// Returns the environments of the oldest and the newest version that the plugin supports, or also of those between.
 pub(crate) fn environments(every_version: bool) -> Vec<Environment> {
     versions(every_version).into_iter().map(environment).collect()
@@ -132,8 +121,6 @@ fn environment(version: &str) -> Environment {
 }
 
 fn python(version: &str) -> Command {
-    let mut python = environment(version).python();
     // The runtime's telemetry allocates, and has a thread that sends.
-    python.env(LIBRARY, library()).env("ORT_DISABLE_TELEMETRY", "1");
-    python
+    environment(version).python().with_env(LIBRARY, library()).with_env("ORT_DISABLE_TELEMETRY", "1")
 }

@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::cargo::{cargo, target_dir, with_results_in};
-use crate::step::{Step, program};
+use crate::command::{With, program};
+use crate::step::Step;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -38,35 +39,28 @@ pub(crate) fn lists() -> Step {
 /// Cargo could build every package alone, but would then build most crates several times.
 pub(crate) fn package() -> Step {
     let mut commands = Vec::from(pack());
-    commands.extend(PUBLISHED.map(unpack));
+    commands.extend(PUBLISHED.map(|name| unpack(&format!("{name}-{VERSION}.crate"), &folder())));
     for (features, model) in [("", WRITE), ("full", DECODER)] {
         let root = target_dir().join("installed");
         commands.push(install(&root, features));
-        let mut run = Command::new(root.join("bin/kvscatter"));
-        run.arg("run").args(model);
-        commands.push(run);
+        commands.push(Command::new(root.join("bin/kvscatter")).with("run").with_all(model));
     }
     commands.extend(PUBLISHED.into_iter().filter(|name| *name != COMMAND).map(check));
     Step::new("package", commands)
 }
 
 fn pack() -> [Command; 2] {
-    let mut remove = program("rm -rf");
-    remove.arg(folder());
-    let mut package = cargo("package --allow-dirty --no-verify");
-    package.args(PUBLISHED.into_iter().flat_map(|name| ["-p", name]));
-    [remove, package]
+    let packages = PUBLISHED.into_iter().flat_map(|name| ["-p", name]);
+    let package = cargo("package --allow-dirty --no-verify").with_all(packages);
+    [program("rm -rf").with(folder()), package]
 }
 
-/// Unpacks a package. Its files are touched because cargo compares times, and all packed files have the same time.
-fn unpack(name: &str) -> Command {
-    let mut unpack = program("tar --extract --touch --file");
-    unpack.arg(folder().join(format!("{name}-{VERSION}.crate"))).arg("--directory").arg(folder());
-    unpack
+/// Unpacks an archive into a folder. Its files are touched because cargo compares times, and all packed files have the
+/// same time.
+pub(crate) fn unpack(archive: &str, folder: &Path) -> Command {
+    let unpack = program("tar --extract --touch --file").with(folder.join(archive));
+    unpack.with("--directory").with(folder)
 }
-
-/// Leaves debug information out, which takes a third of the time.
-const DEBUG: (&str, &str) = ("CARGO_PROFILE_DEV_DEBUG", "false");
 
 /// A model that the command runs without an engine.
 const WRITE: &[&str] = &["testdata/onnx-node/test_tensorscatter_circular"];
@@ -77,25 +71,20 @@ const DECODER: &[&str] =
 
 /// Installs the command from its package.
 fn install(root: &Path, features: &str) -> Command {
-    let mut install = cargo("install --debug --force --locked --path");
-    install.arg(unpacked(COMMAND)).arg("--root").arg(root).args(["--features", features]);
-    from_packages(install)
+    let install = cargo("install --debug --force --locked --path").with(unpacked(COMMAND));
+    from_packages(install.with("--root").with(root).with_all(["--features", features]))
 }
 
 fn check(name: &str) -> Command {
-    let mut check = cargo("check --quiet --manifest-path");
-    check.arg(unpacked(name).join("Cargo.toml"));
-    from_packages(check)
+    from_packages(cargo("check --quiet --manifest-path").with(unpacked(name).join("Cargo.toml")))
 }
 
 /// Takes all crates of the project from their packages, because the registry may not have this version.
 fn from_packages(command: Command) -> Command {
-    let mut command = with_results_in(&folder().join("built"), command);
-    command.env(DEBUG.0, DEBUG.1);
-    for name in PUBLISHED {
-        command.arg("--config").arg(format!("patch.crates-io.{name}.path={:?}", unpacked(name)));
-    }
-    command
+    let patch = |name| ["--config".to_owned(), format!("patch.crates-io.{name}.path={:?}", unpacked(name))];
+    // Debug information takes a third of the time.
+    let command = command.with_env("CARGO_PROFILE_DEV_DEBUG", "false");
+    with_results_in(&folder().join("built"), command).with_all(PUBLISHED.into_iter().flat_map(patch))
 }
 
 fn unpacked(name: &str) -> PathBuf {

@@ -8,11 +8,14 @@ use std::process::Command;
 use clap::ValueEnum;
 
 use crate::cargo::{cargo, root, target_dir};
-use crate::python::{Environment, INDEX, PYTHON};
-use crate::step::{Step, Tool, program};
+use crate::command::{With, program};
+use crate::python::{Environment, INDEX, PYTHON, needs};
+use crate::step::{Step, Tool};
 use crate::steps_ort;
+use crate::steps_package::unpack;
 
 const CRATE: &str = "crates/kvscatter-python";
+const PYPROJECT: &str = "crates/kvscatter-python/pyproject.toml";
 const PACKAGE: &str = "crates/kvscatter-python/python/kvscatter";
 const TESTS: &str = "crates/kvscatter-python/tests";
 const PLUGIN_TESTS: &str = "crates/kvscatter-python/tests/test_onnxruntime.py";
@@ -86,12 +89,9 @@ pub(crate) enum Torch {
 
 impl Torch {
     pub(crate) fn environment(self) -> Environment {
-        let (folder, lock) = match self {
-            Self::Oldest => ("python/torch-2.13", "crates/kvscatter-python/locks/torch-2.13.txt"),
-            Self::Middle => ("python/torch-2.14", "crates/kvscatter-python/locks/torch-2.14.txt"),
-            Self::Newest => ("python/torch-2.15", "crates/kvscatter-python/locks/torch-2.15.txt"),
-        };
-        Environment::new(folder, lock).gigabytes(torch_gigabytes!())
+        let name = self.step().trim_start_matches("python-");
+        let lock = format!("crates/kvscatter-python/locks/{name}.txt");
+        Environment::new(format!("python/{name}"), lock).gigabytes(torch_gigabytes!())
     }
 
     fn step(self) -> &'static str {
@@ -152,10 +152,12 @@ fn versions(every_version: bool) -> impl Iterator<Item = &'static Version> {
 pub(crate) fn torch(version: Torch) -> Step {
     let environment = version.environment();
     let mut commands = wheel_in(&environment);
-    commands.push(mypy(&environment, &[TORCH_PACKAGE, BENCH, SHARED[0], SHARED[1], SHARED[2]]));
-    commands.push(pyright(&environment, TORCH_TESTS));
-    commands.push(pytest(&environment, &[TORCH_TESTS]));
-    commands.push(documents(&environment, &[PYTORCH]));
+    commands.extend([
+        mypy(&environment, &[TORCH_PACKAGE, BENCH, SHARED[0], SHARED[1], SHARED[2]]),
+        pyright(&environment, TORCH_TESTS),
+        pytest(&environment, &[TORCH_TESTS]),
+        documents(&environment, &[PYTORCH]),
+    ]);
     Step::new(version.step(), commands).needs(version.needs())
 }
 
@@ -184,17 +186,15 @@ pub(crate) fn wheel_in(environment: &Environment) -> Vec<Command> {
 pub(crate) fn bench(name: &'static str, options: &[OsString]) -> Step {
     let environment = Torch::Newest.environment();
     let mut commands = wheel_in(&environment);
-    let mut bench = environment.python();
-    bench.arg(format!("{BENCH}/{name}.py")).args(options).env("PYTHONPATH", root().join("bench"));
-    commands.push(bench);
+    let bench = environment.python().with(format!("{BENCH}/{name}.py")).with_all(options);
+    commands.push(bench.with_env("PYTHONPATH", root().join("bench")));
     Step::new(name, commands).needs(Torch::Newest.needs())
 }
 
 /// Builds the wheel for the tests that follow. It shares its build with the tests of the crates.
 fn build() -> Step {
     let tools = tools();
-    let mut build = maturin(&tools, "build --features shared-build");
-    build.arg("--out").arg(wheels());
+    let build = maturin(&tools, "build --features shared-build").with("--out").with(wheels());
     Step::new("python-wheel", vec![script("notices"), tools.make(), build]).needs(needs(&[tools]))
 }
 
@@ -208,17 +208,14 @@ pub(crate) fn nightly() -> [Step; 5] {
 fn lint() -> Step {
     let tools = tools();
     let ruff = |words: &[&str]| {
-        let mut ruff = tools.program("ruff");
-        ruff.args(words).arg("--cache-dir").arg(target_dir().join("python/ruff")).args(SOURCES);
-        ruff
+        let ruff = tools.program("ruff").with_all(words).with("--cache-dir");
+        ruff.with(target_dir().join("python/ruff")).with_all(SOURCES)
     };
-    let mut stubs = tools.program("stubtest");
-    stubs.args(["kvscatter._native", "--mypy-config-file"]).arg(format!("{CRATE}/pyproject.toml"));
+    let stubs = tools.program("stubtest").with_all(["kvscatter._native", "--mypy-config-file", PYPROJECT]);
+    let mypy = mypy(&tools, &[PACKAGE, TYPING_TESTS, "--exclude=/kvscatter/torch/"]);
     let mut commands = installed(&tools);
-    commands.extend([ruff(&["format", "--check"]), ruff(&["check"])]);
-    commands.push(mypy(&tools, &[PACKAGE, TYPING_TESTS, "--exclude=/kvscatter/torch/"]));
-    commands.push(pyright(&tools, TYPING_TESTS));
-    commands.push(stubs);
+    commands.extend([ruff(&["format", "--check"]), ruff(&["check"]), mypy]);
+    commands.extend([pyright(&tools, TYPING_TESTS), stubs]);
     Step::new("python-lint", commands).needs(needs(&[tools]))
 }
 
@@ -226,9 +223,7 @@ fn test() -> Step {
     let tools = tools();
     let mut commands = installed(&tools);
     let ignored = [TORCH_TESTS, XLA_TESTS, CUDA_TESTS].map(|tests| format!("--ignore={tests}"));
-    let mut tests = pytest(&tools, &[TESTS]);
-    tests.args(ignored);
-    commands.push(tests);
+    commands.push(pytest(&tools, &[TESTS]).with_all(ignored));
     let no_torch = "--ignore-glob=/*/kvscatter/torch/*";
     commands.push(pytest(&tools, &["--doctest-modules", "--pyargs", "kvscatter", no_torch]));
     commands.push(documents(&tools, &[ONNX, SESSION, TEXT, SESSIONS]));
@@ -269,10 +264,9 @@ fn in_empty_environment(version: &'static Version) -> Step {
 /// manifests.
 fn sdist() -> Step {
     let [remove, pack, unpack] = unpacked_sdist();
-    let mut files = Command::new("python3");
-    files.arg("xtask/python/sdist_files.py").arg(sdist_folder());
-    let mut tree = cargo("tree --quiet --offline --package kvscatter-python --depth 0 --manifest-path");
-    tree.arg(sdist_folder().join(CRATE).join("Cargo.toml"));
+    let files = script("sdist_files").with(sdist_folder());
+    let tree = cargo("tree --quiet --offline --package kvscatter-python --depth 0 --manifest-path");
+    let tree = tree.with(sdist_folder().join(CRATE).join("Cargo.toml"));
     let tools = tools();
     Step::new("python-sdist", vec![tools.make(), remove, pack, unpack, files, tree]).needs(needs(&[tools]))
 }
@@ -281,14 +275,15 @@ fn sdist() -> Step {
 fn sdist_build() -> Step {
     let tools = tools();
     let [remove, pack, unpack] = unpacked_sdist();
-    let mut install = pip(&tools, "install --no-index --no-build-isolation");
-    install.arg(sdist_folder()).env("PATH", tools.search_path());
-    // A separate build folder is needed because cargo identifies these crates by their paths within the
-    // workspace. In the same folder it would confuse them with the original crates.
-    install.env("CARGO_TARGET_DIR", target_dir().join("python/sdist-build"));
-    // This second build of the package only needs to be fast, because the wheel's tests have used the
-    // optimised build.
-    install.env("MATURIN_PEP517_ARGS", "--profile=dev");
+    let install = pip(&tools, "install --no-index --no-build-isolation")
+        .with(sdist_folder())
+        .with_env("PATH", tools.search_path())
+        // A separate build folder is needed because cargo identifies these crates by their paths within the
+        // workspace. In the same folder it would confuse them with the original crates.
+        .with_env("CARGO_TARGET_DIR", target_dir().join("python/sdist-build"))
+        // This second build of the package only needs to be fast, because the wheel's tests have used the
+        // optimised build.
+        .with_env("MATURIN_PEP517_ARGS", "--profile=dev");
     let prepare = [tools.make(), remove, pack, unpack, uninstall(&tools)];
     let commands = prepare.into_iter().chain([install, documents(&tools, &PLAIN)]).collect();
     Step::new("python-sdist-build", commands).needs(needs(&[tools]))
@@ -298,15 +293,9 @@ fn sdist_build() -> Step {
 fn unpacked_sdist() -> [Command; 3] {
     let folder = target_dir().join("python/sdist");
     // Files of an earlier archive would hide that this one lacks them.
-    let mut remove = program("rm -rf");
-    remove.arg(&folder);
-    let mut pack = maturin(&tools(), "sdist");
-    pack.arg("--out").arg(&folder);
-    let mut unpack = Command::new("tar");
-    // The files are touched because cargo compares times, and all packed files have the same time.
-    unpack.args(["--extract", "--touch", "--file"]);
-    unpack.arg(folder.join(format!("{SOURCE_FOLDER}.tar.gz"))).arg("--directory").arg(&folder);
-    [remove, pack, unpack]
+    let remove = program("rm -rf").with(&folder);
+    let pack = maturin(&tools(), "sdist").with("--out").with(&folder);
+    [remove, pack, unpack(&format!("{SOURCE_FOLDER}.tar.gz"), &folder)]
 }
 
 fn sdist_folder() -> PathBuf {
@@ -326,18 +315,15 @@ fn wheels() -> PathBuf {
 /// and that the wheel contains no paths of this machine.
 fn wheel(out: &Path) -> Vec<Command> {
     let tools = tools();
-    let mut build = maturin(&tools, "build --release");
-    build.args(["--config", &other_names()]).arg("--out").arg(out);
-    let mut no_paths = script("no_paths");
-    no_paths.arg(out.join(WHEEL)).arg(root()).arg(target_dir());
-    no_paths.args([toolchain_folder("CARGO_HOME", ".cargo"), toolchain_folder("RUSTUP_HOME", ".rustup")]);
+    let build = maturin(&tools, "build --release").with_all(["--config", &other_names(), "--out"]).with(out);
+    let no_paths = script("no_paths").with(out.join(WHEEL)).with(root()).with(target_dir());
+    let no_paths = no_paths
+        .with_all([toolchain_folder("CARGO_HOME", ".cargo"), toolchain_folder("RUSTUP_HOME", ".rustup")]);
     vec![script("notices"), tools.make(), build, no_paths]
 }
 
 fn script(name: &str) -> Command {
-    let mut python = Command::new("python3");
-    python.arg(format!("xtask/python/{name}.py"));
-    python
+    program("python3").with(format!("xtask/python/{name}.py"))
 }
 
 /// Returns the setting that replaces this machine's folders in the compiled module by other names.
@@ -356,8 +342,7 @@ fn toolchain_folder(variable: &str, usual: &str) -> PathBuf {
 /// Returns the commands that make the environment and install the wheel into it. All packages that the wheel
 /// requires must be there.
 fn installed(environment: &Environment) -> Vec<Command> {
-    let mut install = pip(environment, "install --no-index --find-links");
-    install.arg(wheels()).arg(REQUIREMENT);
+    let install = pip(environment, "install --no-index --find-links").with(wheels()).with(REQUIREMENT);
     vec![environment.make(), uninstall(environment), install]
 }
 
@@ -368,47 +353,33 @@ fn uninstall(environment: &Environment) -> Command {
 }
 
 fn maturin(tools: &Environment, line: &str) -> Command {
-    let mut maturin = tools.program("maturin");
-    maturin.args(line.split(' ')).arg("--manifest-path").arg(format!("{CRATE}/Cargo.toml"));
-    maturin.env("CARGO_TARGET_DIR", target_dir());
-    maturin
+    let maturin = tools.program("maturin").with_all(line.split(' '));
+    let maturin = maturin.with("--manifest-path").with(format!("{CRATE}/Cargo.toml"));
+    maturin.with_env("CARGO_TARGET_DIR", target_dir())
 }
 
 fn pip(environment: &Environment, line: &str) -> Command {
-    let mut pip = environment.python();
-    pip.args("-m pip --disable-pip-version-check --quiet".split(' ')).args(line.split(' '));
-    pip
+    let pip = environment.python().with_all(["-m", "pip", "--disable-pip-version-check", "--quiet"]);
+    pip.with_all(line.split(' '))
 }
 
 fn mypy(environment: &Environment, arguments: &[&str]) -> Command {
-    let mut mypy = environment.program("mypy");
-    mypy.arg("--config-file").arg(format!("{CRATE}/pyproject.toml")).args(arguments);
-    mypy.arg("--cache-dir").arg(target_dir().join("python/mypy"));
-    mypy
+    let mypy = environment.program("mypy").with_all(["--config-file", PYPROJECT]).with_all(arguments);
+    mypy.with("--cache-dir").with(target_dir().join("python/mypy"))
 }
 
 /// Runs basedpyright. The folder's `pyrightconfig.json` names the files and the rules.
 fn pyright(environment: &Environment, folder: &str) -> Command {
-    let mut pyright = environment.program("basedpyright");
-    pyright.args(["--project", folder, "--pythonpath"]).arg(environment.python().get_program());
-    pyright
+    let pyright = environment.program("basedpyright").with_all(["--project", folder, "--pythonpath"]);
+    pyright.with(environment.python().get_program())
 }
 
 fn pytest(environment: &Environment, arguments: &[&str]) -> Command {
-    let mut pytest = environment.python();
-    pytest.args("-m pytest --quiet -p no:cacheprovider --config-file".split(' '));
-    pytest.arg(format!("{CRATE}/pyproject.toml")).args(arguments);
-    pytest
+    let words = ["-m", "pytest", "--quiet", "-p", "no:cacheprovider", "--config-file", PYPROJECT];
+    environment.python().with_all(words).with_all(arguments)
 }
 
 /// Runs the examples of documents and compares their output.
 fn documents(environment: &Environment, files: &[&str]) -> Command {
-    let mut documents = environment.python();
-    documents.arg(format!("{TESTS}/documents.py")).args(files);
-    documents
-}
-
-/// Returns the tools that make these environments, or use them if they exist.
-pub(crate) fn needs(environments: &[Environment]) -> &'static [Tool] {
-    if environments.iter().all(Environment::is_made) { &[PYTHON] } else { &[PYTHON, INDEX] }
+    environment.python().with(format!("{TESTS}/documents.py")).with_all(files)
 }

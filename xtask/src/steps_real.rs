@@ -3,9 +3,10 @@
 use std::env;
 use std::ffi::OsString;
 
-use crate::cargo::{cargo, root, target_dir};
-use crate::python::{INDEX, PYTHON};
-use crate::step::{Step, program};
+use crate::cargo::{cargo, full_command, root, target_dir};
+use crate::command::{With, program};
+use crate::python::{PYTHON, needs};
+use crate::step::Step;
 use crate::{steps_exports, steps_python};
 
 const PROGRAM: &str = "bench/real/main.py";
@@ -19,22 +20,20 @@ pub(crate) fn bench_real(options: &[OsString]) -> Step {
     let newest = steps_exports::environment("genai");
     let older = steps_exports::environment("optimum");
     let runs_models = !options.iter().any(|option| WITHOUT_MODELS.iter().any(|without| option == without));
-    let mut run = if runs_models { newest.python() } else { program("python3") };
+    let run = if runs_models { newest.python() } else { program("python3") };
     let built = target_dir().join("release");
-    run.arg(PROGRAM).arg(target_dir().join("bench-real"));
-    run.arg("--environments").arg(target_dir().join("exports/environments"));
-    run.arg("--command").arg(built.join("kvscatter"));
-    run.arg("--tract").arg(built.join("examples/worker")).args(options);
+    let run = run.with(PROGRAM).with(target_dir().join("bench-real"));
+    let run = run.with("--environments").with(target_dir().join("exports/environments"));
+    let run = run.with("--command").with(built.join("kvscatter"));
+    let run = run.with("--tract").with(built.join("examples/worker")).with_all(options);
     let modules = env::join_paths(MODULES.map(|folder| root().join(folder))).unwrap_or_default();
-    run.env("PYTHONPATH", modules).env("PYTHONDONTWRITEBYTECODE", "1");
+    let run = run.with_env("PYTHONPATH", modules).with_env("PYTHONDONTWRITEBYTECODE", "1");
     if !runs_models {
         return Step::new("bench-real", vec![run]).needs(&[PYTHON]);
     }
-    let are_made = newest.is_made() && older.is_made();
     let mut commands = vec![older.make()];
     commands.extend(steps_python::wheel_in(&newest));
-    commands.push(cargo("build --release -p kvscatter-cli --features full"));
-    commands.push(cargo("build --release -p kvscatter-tract --example worker"));
-    commands.push(run);
-    Step::new("bench-real", commands).needs(if are_made { &[PYTHON] } else { &[PYTHON, INDEX] })
+    let worker = cargo("build --release -p kvscatter-tract --example worker");
+    commands.extend([full_command(), worker, run]);
+    Step::new("bench-real", commands).needs(needs(&[newest, older]))
 }

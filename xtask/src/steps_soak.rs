@@ -6,6 +6,7 @@ use std::process::Command;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::cargo::{cargo, target_dir};
+use crate::command::With;
 use crate::step::{self, Missing, Step};
 use crate::{steps_c, steps_ort, steps_python};
 
@@ -72,35 +73,27 @@ pub(crate) fn soak(options: &Options) -> bool {
 
 /// Runs a crate's random tests, with about a minute's cases of this seed. Arithmetic must not overflow in any of them.
 fn random_tests(package: &str, test: &str, seed: u64) -> Command {
-    let mut tests = cargo(&format!("test --quiet --profile soak -p {package} --test {test}"));
+    let tests = cargo(&format!("test --quiet --profile soak -p {package} --test {test}"));
     // proptest reads the first two variables.
-    tests.env("PROPTEST_CASES", "20000").env("PROPTEST_RNG_SEED", seed.to_string());
-    tests.env("KVSCATTER_HISTORIES", "4000").env("KVSCATTER_SEED", seed.to_string());
-    tests
+    let tests = tests.with_env("PROPTEST_CASES", "20000").with_env("PROPTEST_RNG_SEED", seed.to_string());
+    tests.with_env("KVSCATTER_HISTORIES", "4000").with_env("KVSCATTER_SEED", seed.to_string())
 }
 
 /// Writes the oracle's cases to a file, and checks the C interface on them.
 fn c_cases([export, check]: &[OsString; 2], seed: u64) -> [Command; 2] {
     let file = target_dir().join("soak-cases.bin");
-    let mut write = Command::new(export);
-    write.arg(&file).args(["20000", &seed.to_string()]);
-    let mut run = Command::new(check);
-    run.arg(file);
-    [write, run]
+    let write = Command::new(export).with(&file).with_all(["20000", &seed.to_string()]);
+    [write, Command::new(check).with(file)]
 }
 
 /// Checks the plugin in ONNX Runtime, on writes and calls of attention.
 fn plugin_cases([python, library, command, export]: &[OsString; 4], seed: u64) -> Command {
-    let mut plugin = script(python, "plugin", seed);
-    plugin.env("KVSCATTER_ORT_LIBRARY", library).env("KVSCATTER_COMMAND", command);
-    plugin.env("KVSCATTER_ATTENTION_CASES", export);
-    plugin
+    let plugin = script(python, "plugin", seed).with_env("KVSCATTER_ATTENTION_CASES", export);
+    plugin.with_env("KVSCATTER_ORT_LIBRARY", library).with_env("KVSCATTER_COMMAND", command)
 }
 
 fn script(python: &OsString, name: &str, seed: u64) -> Command {
-    let mut script = Command::new(python);
-    script.arg(format!("xtask/soak/{name}.py")).arg(seed.to_string());
-    script
+    Command::new(python).with(format!("xtask/soak/{name}.py")).with(seed.to_string())
 }
 
 fn is_there(file: &OsString) -> bool {

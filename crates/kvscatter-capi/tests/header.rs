@@ -1,5 +1,6 @@
 //! Checks that `include/kvscatter.h` is the output of cbindgen for this crate. `KVSCATTER_BLESS=1` rewrites
 //! the header.
+#![expect(clippy::unwrap_used, reason = "a helper that panics fails its test")]
 
 use std::ffi::CStr;
 use std::io::{self, Write};
@@ -10,25 +11,21 @@ use std::{env, fs};
 use kvscatter::ElementType;
 use kvscatter_capi::{kvs_status, kvs_status_name};
 
-#[cfg(test)]
 fn path() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("include/kvscatter.h")
 }
 
-#[cfg(test)]
 fn checked_in() -> String {
     fs::read_to_string(path()).unwrap()
 }
 
 /// Returns the constants of the header whose names begin with `prefix`.
-#[cfg(test)]
 fn constants(header: &str, prefix: &str) -> Vec<(String, i32)> {
     let assignments = header.lines().filter_map(|line| line.trim().trim_end_matches(',').split_once(" = "));
     let named = assignments.filter(|(name, _)| name.starts_with(prefix) && name.bytes().all(is_upper));
     named.map(|(name, value)| (name.to_owned(), value.parse().unwrap())).collect()
 }
 
-#[cfg(test)]
 fn is_upper(byte: u8) -> bool {
     byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_'
 }
@@ -68,7 +65,6 @@ fn every_status_in_a_comment_exists() {
 
 /// Compiles a file that includes the header and uses every initializer, and returns the compiler's result.
 /// Returns `None` if that compiler is not installed.
-#[cfg(test)]
 fn compiled(compiler: &str, language: &str, standard: &str) -> Option<Result<(), String>> {
     let header = checked_in();
     let initializers = header.lines().filter_map(|line| {

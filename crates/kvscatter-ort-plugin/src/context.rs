@@ -1,9 +1,7 @@
 //! One call of a kernel, with its inputs, its outputs and the threads that it may use.
-//!
-//! The conditions R1 to R6 that comments cite are defined in the crate's documentation.
 
 use core::marker::PhantomData;
-use core::ptr::{self, null_mut};
+use core::ptr::{null, null_mut};
 
 use kvscatter::RawBuffer;
 use ort_sys::{OrtKernelContext, OrtValue};
@@ -45,31 +43,25 @@ impl<'a> Context<'a> {
         if index >= self.inputs {
             return Ok(None);
         }
-        let mut value = ptr::null();
-        // SAFETY: `self.raw` is valid by the contract of `new`, the node has this input, and `value` takes
-        // the result (R1).
-        let status = unsafe { (self.runtime.api.KernelContext_GetInput)(self.raw, index, &raw mut value) };
-        self.runtime.check(status)?;
+        let Self { runtime, raw, .. } = *self;
+        // SAFETY: `raw` is valid by the contract of `new`, the node has this input, and `out` takes the result (R1).
+        let call = |out| unsafe { (runtime.api.KernelContext_GetInput)(raw, index, out) };
+        let value = runtime.result(null(), call)?;
         if value.is_null() {
             return Ok(None);
         }
         // SAFETY: Inputs are valid until the call returns (R2), which `'a` does not outlive.
-        unsafe { InputTensor::new(self.runtime, role, value) }.map(Some)
+        unsafe { InputTensor::new(runtime, role, value) }.map(Some)
     }
 
     /// Returns the size of a tensor's memory in bytes, as computed by the runtime.
-    ///
-    /// # Errors
-    /// Returns the status of a function of the runtime that fails.
     pub(crate) fn bytes<R: Role>(&self, tensor: &InputTensor<'_, R>) -> Result<usize, CallError> {
         // SAFETY: `tensor` is an input of this call (R2).
         unsafe { self.bytes_of(tensor.as_ptr()) }
     }
 
-    /// Checks that the runtime's memory for an input has the size that its type and its shape require.
-    ///
-    /// # Errors
-    /// Returns an error if it has another size.
+    /// Checks that the runtime's memory for an input has the size that its type and its shape require. Returns an error
+    /// if it has another size.
     pub(crate) fn check_memory<R: Role>(&self, tensor: &InputTensor<'_, R>) -> Result<(), CallError> {
         let (got, expected) = (self.bytes(tensor)?, tensor.memory()?.len);
         if got == expected {
@@ -81,17 +73,12 @@ impl<'a> Context<'a> {
     /// # Safety
     /// `value` is a valid tensor of the runtime.
     unsafe fn bytes_of(&self, value: *const OrtValue) -> Result<usize, CallError> {
-        let mut bytes = 0;
-        // SAFETY: `value` is valid by this function's contract, and `bytes` takes the result (R1).
-        let status = unsafe { (self.runtime.api.GetTensorSizeInBytes)(value, &raw mut bytes) };
-        self.runtime.check(status)?;
-        Ok(bytes)
+        // SAFETY: `value` is valid by this function's contract, and `out` takes the result (R1).
+        self.runtime.result(0, |out| unsafe { (self.runtime.api.GetTensorSizeInBytes)(value, out) })
     }
 
-    /// Returns all inputs of a node that has no absent ones.
-    ///
-    /// # Errors
-    /// Returns an error if an input is absent, or the status of a function of the runtime that fails.
+    /// Returns all inputs of a node that has no absent ones. Returns an error if an input is absent, or the status of a
+    /// function of the runtime that fails.
     pub(crate) fn inputs(&self) -> Result<Vec<InputTensor<'a, Named>>, CallError> {
         (0..self.inputs).map(|index| self.input(index, Named("an input"))).collect()
     }
@@ -103,24 +90,19 @@ impl<'a> Context<'a> {
 
     /// Returns the memory of an output, which has this shape and the type that the model declares. If the runtime
     /// lets the kernel write in place, it is the memory of an input.
-    ///
-    /// # Errors
-    /// Returns the status of a function of the runtime that fails.
     pub(crate) fn output(&self, index: usize, shape: &[i64]) -> Result<RawBuffer, CallError> {
         let Self { runtime, raw, .. } = *self;
-        let mut value = null_mut();
-        // SAFETY: `raw` is valid by the contract of `new`, `shape` has `shape.len()` dimensions, and `value`
-        // takes the result (R1).
-        let status = unsafe {
-            (runtime.api.KernelContext_GetOutput)(raw, index, shape.as_ptr(), shape.len(), &raw mut value)
-        };
-        runtime.check(status)?;
+        // SAFETY: `raw` is valid by the contract of `new`, `shape` has `shape.len()` dimensions, and `out` takes the
+        // result (R1).
+        let value = runtime.result(null_mut(), |out| unsafe {
+            (runtime.api.KernelContext_GetOutput)(raw, index, shape.as_ptr(), shape.len(), out)
+        })?;
         if value.is_null() {
             return Err(CallError::fail("the runtime has no output to write to"));
         }
-        let mut data = null_mut();
-        // SAFETY: `value` is the output of this call (R2), and `data` takes the result (R1).
-        runtime.check(unsafe { (runtime.api.GetTensorMutableData)(value, &raw mut data) })?;
+        // SAFETY: `value` is the output of this call (R2), and `out` takes the result (R1).
+        let call = |out| unsafe { (runtime.api.GetTensorMutableData)(value, out) };
+        let data = runtime.result(null_mut(), call)?;
         // SAFETY: `value` is the output of this call (R2).
         let len = unsafe { self.bytes_of(value) }?;
         let memory = RawBuffer { ptr: data.cast(), len };

@@ -7,8 +7,7 @@
 //!
 //! The runtime passes the address of an operator as `op` to the `extern` functions below. The address comes
 //! from `CustomOp::as_ptr`, and the runtime has not released the operator yet (R4). `SAFETY` comments refer
-//! to this condition as "`op` is live". The conditions R1 to R6 that comments cite are defined in the crate's
-//! documentation.
+//! to this condition as "`op` is live".
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr::{null, null_mut};
@@ -229,16 +228,12 @@ unsafe extern "system" fn infer_shape<const CACHE: usize>(
 /// This does not reject any model, because runtimes up to 1.31 neither read nor release the status that it returns. A
 /// model that is wrong for all inputs is rejected when its kernel is made.
 ///
-/// # Errors
-/// Returns the status of a function of the runtime that fails.
-///
 /// # Safety
 /// `raw` is an object of the runtime, is valid until this returns, and has an input `cache`.
 unsafe fn infer(runtime: RuntimeApi, raw: *mut OrtShapeInferContext, cache: usize) -> Result<(), CallError> {
-    let mut info = null_mut();
-    // SAFETY: `raw` is valid and has an input `cache`, by this function's contract, and `info` takes the
-    // result (R1).
-    runtime.check(unsafe { (runtime.api.ShapeInferContext_GetInputTypeShape)(raw, cache, &raw mut info) })?;
+    // SAFETY: `raw` is valid and has an input `cache`, by this function's contract, and `out` takes the result (R1).
+    let call = |out| unsafe { (runtime.api.ShapeInferContext_GetInputTypeShape)(raw, cache, out) };
+    let info = runtime.result(null_mut(), call)?;
     // SAFETY: `info` is a part of `raw` (R2), which is valid by this function's contract.
     let cache_info = unsafe { TensorInfo::new(runtime, info) }?;
     if !cache_info.has_every_dimension {

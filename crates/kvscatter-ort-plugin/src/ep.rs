@@ -1,6 +1,4 @@
 //! The execution provider, and the factory that makes one for each session.
-//!
-//! The conditions R1 to R6 that comments cite are defined in the crate's documentation.
 
 use core::ffi::{CStr, c_char};
 use core::ptr::{null, null_mut};
@@ -39,9 +37,6 @@ pub(crate) struct Factory {
 
 impl Factory {
     /// Creates the factory.
-    ///
-    /// # Errors
-    /// Returns the status of a function of the runtime that fails.
     pub(crate) fn new(runtime: RuntimeApi) -> Result<Box<Self>, CallError> {
         let base = sys::EpFactory {
             ort_version_supported: API_VERSION,
@@ -121,12 +116,10 @@ impl Factory {
                 if kind != OrtHardwareDeviceType::OrtHardwareDeviceType_CPU || count == most_devices {
                     continue;
                 }
-                let mut device = null_mut();
-                // SAFETY: `this` is a factory of ours (R4), `hardware` is a device of the runtime (R2), and
-                // `device` takes the result (R1).
-                let status =
-                    unsafe { (runtime.ep.CreateEpDevice)(this, hardware, null(), null(), &raw mut device) };
-                runtime.check(status)?;
+                // SAFETY: `this` is a factory of ours (R4), `hardware` is a device of the runtime (R2), and `out`
+                // takes the result (R1).
+                let call = |out| unsafe { (runtime.ep.CreateEpDevice)(this, hardware, null(), null(), out) };
+                let device = runtime.result(null_mut(), call)?;
                 // SAFETY: `devices` has room for `most_devices` elements (R3), and `count` is below that.
                 let entry = unsafe { devices.add(count) };
                 // SAFETY: `entry` points to an element of `devices`, a list for results (R3).
@@ -232,12 +225,10 @@ impl Ep {
             let graph = unsafe { NamedGraph::read(runtime, graph) }?;
             let mut taken = vec![false; graph.nodes.len()];
             for (taken, node) in taken.iter_mut().zip(&graph.nodes) {
-                let mut kernel = null();
-                // SAFETY: `info` and the node are valid until this returns (R2), and `kernel` takes the result (R1).
-                let status = unsafe {
-                    (runtime.ep.EpGraphSupportInfo_LookUpKernel)(info, node.node.as_ptr(), &raw mut kernel)
-                };
-                runtime.check(status)?;
+                // SAFETY: `info` and the node are valid until this returns (R2), and `out` takes the result (R1).
+                let kernel = runtime.result(null(), |out| unsafe {
+                    (runtime.ep.EpGraphSupportInfo_LookUpKernel)(info, node.node.as_ptr(), out)
+                })?;
                 *taken = !kernel.is_null() && options.takes(&node.node)?;
             }
             // The nodes that a layer may have. The runtime takes no group with a node that another provider or another

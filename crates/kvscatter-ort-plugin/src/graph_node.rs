@@ -1,8 +1,6 @@
 //! Reads a node of a graph that the runtime offers to the execution provider.
-//!
-//! The conditions R1 to R6 that comments cite are defined in the crate's documentation.
 
-use core::ffi::CStr;
+use core::ffi::{CStr, c_char};
 use core::marker::PhantomData;
 use core::ptr::null;
 
@@ -20,6 +18,9 @@ pub(crate) struct GraphNode<'a> {
     raw: *const OrtNode,
     call: PhantomData<&'a ()>,
 }
+
+/// A function of the runtime that returns a string of a node.
+type TextFn = unsafe extern "system" fn(*const OrtNode, *mut *const c_char) -> OrtStatusPtr;
 
 /// A function of the runtime that counts the inputs or the outputs of a node.
 type CountFn = unsafe extern "system" fn(*const OrtNode, *mut usize) -> OrtStatusPtr;
@@ -42,50 +43,40 @@ impl<'a> GraphNode<'a> {
     }
 
     /// Returns whether the operator is this one of ONNX's domain.
-    ///
-    /// # Errors
-    /// Returns the status of a function of the runtime that fails.
     pub(crate) fn is(&self, operator: &CStr) -> Result<bool, CallError> {
-        let mut domain = null();
-        // SAFETY: `self.raw` is valid by the contract of `new`, and `domain` takes the result (R1).
-        self.runtime.check(unsafe { (self.runtime.api.Node_GetDomain)(self.raw, &raw mut domain) })?;
-        // SAFETY: `domain` is a string of the node, which ends in a zero byte and lives as long as the node (R5).
-        let domain = unsafe { CStr::from_ptr(domain) };
+        // SAFETY: The function returns a string of the node (R5).
+        let domain = unsafe { self.text(self.runtime.api.Node_GetDomain) }?;
         Ok(self.operator()? == operator && (domain == ONNX_DOMAIN || domain == c"ai.onnx"))
     }
 
     /// Returns the name of the operator.
-    ///
-    /// # Errors
-    /// Returns the status of a function of the runtime that fails.
     pub(crate) fn operator(&self) -> Result<&'a CStr, CallError> {
-        let mut name = null();
-        // SAFETY: `self.raw` is valid by the contract of `new`, and `name` takes the result (R1).
-        self.runtime.check(unsafe { (self.runtime.api.Node_GetOperatorType)(self.raw, &raw mut name) })?;
-        // SAFETY: `name` is a string of the node, which ends in a zero byte and lives as long as the node (R5).
-        Ok(unsafe { CStr::from_ptr(name) })
+        // SAFETY: The function returns a string of the node (R5).
+        unsafe { self.text(self.runtime.api.Node_GetOperatorType) }
     }
 
     /// Returns whether the runtime has given the node to another provider than `ours`.
-    ///
-    /// # Errors
-    /// Returns the status of a function of the runtime that fails.
     pub(crate) fn is_of_another_provider(&self, ours: &CStr) -> Result<bool, CallError> {
-        let mut name = null();
-        // SAFETY: `self.raw` is valid by the contract of `new`, and `name` takes the result (R1).
-        self.runtime.check(unsafe { (self.runtime.api.Node_GetEpName)(self.raw, &raw mut name) })?;
-        if name.is_null() {
-            return Ok(false);
-        }
-        // SAFETY: `name` is a string of the node, which ends in a zero byte and lives as long as the node (R5).
-        let name = unsafe { CStr::from_ptr(name) };
+        // SAFETY: The function returns NULL or a string of the node (R5).
+        let name = unsafe { self.text(self.runtime.api.Node_GetEpName) }?;
         Ok(!name.is_empty() && name != ours)
     }
 
-    /// Returns the types and shapes of the inputs. They are unknown for an absent input.
+    /// Returns a string of the node, which is empty if the runtime has none.
     ///
-    /// # Errors
-    /// Returns the status of a function of the runtime that fails.
+    /// # Safety
+    /// `read` is a function of the runtime that returns NULL or a string of a node.
+    unsafe fn text(&self, read: TextFn) -> Result<&'a CStr, CallError> {
+        // SAFETY: `self.raw` is valid by the contract of `new`, and `out` takes the result (R1).
+        let text = self.runtime.result(null(), |out| unsafe { read(self.raw, out) })?;
+        if text.is_null() {
+            return Ok(c"");
+        }
+        // SAFETY: `text` is a string of the node, which ends in a zero byte and lives as long as the node (R5).
+        Ok(unsafe { CStr::from_ptr(text) })
+    }
+
+    /// Returns the types and shapes of the inputs. They are unknown for an absent input.
     pub(crate) fn inputs(&self) -> Result<Vec<TensorInfo>, CallError> {
         let Self { runtime, .. } = *self;
         let inputs = self.values(runtime.api.Node_GetNumInputs, runtime.api.Node_GetInputs)?;
@@ -93,9 +84,6 @@ impl<'a> GraphNode<'a> {
     }
 
     /// Returns whether the node has each output.
-    ///
-    /// # Errors
-    /// Returns the status of a function of the runtime that fails.
     pub(crate) fn outputs(&self) -> Result<Vec<bool>, CallError> {
         let Self { runtime, .. } = *self;
         let outputs = self.values(runtime.api.Node_GetNumOutputs, runtime.api.Node_GetOutputs)?;
@@ -103,27 +91,18 @@ impl<'a> GraphNode<'a> {
     }
 
     /// Returns the inputs, which have an empty name if they are absent.
-    ///
-    /// # Errors
-    /// Returns the status of a function of the runtime that fails.
     pub(crate) fn named_inputs(&self) -> Result<Vec<NamedValue>, CallError> {
         let api = self.runtime.api;
         self.named(api.Node_GetNumInputs, api.Node_GetInputs)
     }
 
     /// Returns the values that the node's subgraphs read.
-    ///
-    /// # Errors
-    /// Returns the status of a function of the runtime that fails.
     pub(crate) fn named_implicit_inputs(&self) -> Result<Vec<NamedValue>, CallError> {
         let api = self.runtime.api;
         self.named(api.Node_GetNumImplicitInputs, api.Node_GetImplicitInputs)
     }
 
     /// Returns the outputs, which have an empty name if they are absent.
-    ///
-    /// # Errors
-    /// Returns the status of a function of the runtime that fails.
     pub(crate) fn named_outputs(&self) -> Result<Vec<NamedValue>, CallError> {
         let api = self.runtime.api;
         self.named(api.Node_GetNumOutputs, api.Node_GetOutputs)
@@ -137,32 +116,25 @@ impl<'a> GraphNode<'a> {
             .collect()
     }
 
-    /// Returns the string attribute of this name, if the node has it and it is short.
-    ///
-    /// # Errors
-    /// Returns an error if the attribute is not a string, or longer than 15 bytes.
+    /// Returns the string attribute of this name, if the node has it and it is short. Returns an error if the attribute
+    /// is not a string, or longer than 15 bytes.
     pub(crate) fn short_string(&self, name: &CStr) -> Result<Option<String>, CallError> {
         let bytes = self.attribute::<[u8; 16]>(name, OrtOpAttrType::ORT_OP_ATTR_STRING, "a short string")?;
         Ok(bytes.map(|bytes| decode(bytes.split(|byte| *byte == 0).next().unwrap_or_default())))
     }
 
-    /// Returns the first four integers of the attribute of this name, if the node has it and it has no more.
-    ///
-    /// # Errors
-    /// Returns an error if the attribute has another type or more integers.
+    /// Returns the first four integers of the attribute of this name, if the node has it and it has no more. Returns an
+    /// error if the attribute has another type or more integers.
     pub(crate) fn four_integers(&self, name: &CStr) -> Result<Option<[i64; 4]>, CallError> {
         self.attribute(name, OrtOpAttrType::ORT_OP_ATTR_INTS, "four integers")
     }
 
     /// Returns the inputs or the outputs, with NULL for an absent one.
     fn values(&self, count_of: CountFn, list: ListFn) -> Result<Vec<*const OrtValueInfo>, CallError> {
-        let mut count = 0;
-        // SAFETY: `self.raw` is valid by the contract of `new`, and `count` takes the result (R1).
-        self.runtime.check(unsafe { count_of(self.raw, &raw mut count) })?;
-        let mut values = vec![null(); count];
-        // SAFETY: `self.raw` is valid by the contract of `new`, and `values` has room for `count` results (R1).
-        self.runtime.check(unsafe { list(self.raw, values.as_mut_ptr(), count) })?;
-        Ok(values)
+        // SAFETY: `self.raw` is valid by the contract of `new`, and `out` takes the result (R1).
+        let count = |out| unsafe { count_of(self.raw, out) };
+        // SAFETY: `self.raw` is valid by the contract of `new`, and `out` has room for `count` results (R1).
+        self.runtime.addresses(count, |out, count| unsafe { list(self.raw, out, count) })
     }
 
     fn tensor_info(&self, value: *const OrtValueInfo) -> Result<TensorInfo, CallError> {
@@ -170,9 +142,8 @@ impl<'a> GraphNode<'a> {
         if value.is_null() {
             return Ok(TensorInfo::default());
         }
-        let mut info = null();
-        // SAFETY: `value` is a part of the node, which is valid (R2), and `info` takes the result (R1).
-        runtime.check(unsafe { (runtime.api.GetValueInfoTypeInfo)(value, &raw mut info) })?;
+        // SAFETY: `value` is a part of the node, which is valid (R2), and `out` takes the result (R1).
+        let info = runtime.result(null(), |out| unsafe { (runtime.api.GetValueInfoTypeInfo)(value, out) })?;
         // SAFETY: `info` is a part of `value`, which lives as long as the node (R5).
         unsafe { TensorInfo::from_type(runtime, info) }
     }
@@ -215,9 +186,6 @@ pub(crate) struct NamedValue {
 impl NamedValue {
     /// Reads a value, which has an empty name if it is NULL.
     ///
-    /// # Errors
-    /// Returns the status of a function of the runtime that fails.
-    ///
     /// # Safety
     /// `value` is NULL, or an object of the runtime that is valid until this returns.
     pub(crate) unsafe fn read(runtime: RuntimeApi, value: *const OrtValueInfo) -> Result<Self, CallError> {
@@ -225,9 +193,8 @@ impl NamedValue {
         if value.is_null() {
             return Ok(Self { name: String::new(), address });
         }
-        let mut name = null();
-        // SAFETY: `value` is valid by this function's contract, and `name` takes the result (R1).
-        runtime.check(unsafe { (runtime.api.GetValueInfoName)(value, &raw mut name) })?;
+        // SAFETY: `value` is valid by this function's contract, and `out` takes the result (R1).
+        let name = runtime.result(null(), |out| unsafe { (runtime.api.GetValueInfoName)(value, out) })?;
         // SAFETY: `name` is a string of `value`, which ends in a zero byte and lives as long as `value` (R5).
         let name = unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned();
         Ok(Self { name, address })

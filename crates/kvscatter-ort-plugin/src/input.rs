@@ -1,6 +1,4 @@
 //! The inputs of a call.
-//!
-//! The conditions R1 to R6 that comments cite are defined in the crate's documentation.
 
 use core::ptr;
 use std::borrow::Cow;
@@ -105,9 +103,8 @@ impl<'a, R: Role> InputTensor<'a, R> {
             // (R5). The tensor lives for `'a`.
             unsafe { core::slice::from_raw_parts(dims, rank) }
         };
-        let mut data = ptr::null();
-        // SAFETY: `value` is valid by this function's contract, and `data` takes the result (R1).
-        runtime.check(unsafe { (runtime.api.GetTensorData)(value, &raw mut data) })?;
+        // SAFETY: `value` is valid by this function's contract, and `out` takes the result (R1).
+        let data = runtime.result(ptr::null(), |out| unsafe { (runtime.api.GetTensorData)(value, out) })?;
         Ok(Self { role, value, code, shape, data: data.cast_mut().cast() })
     }
 
@@ -127,10 +124,8 @@ impl<'a, R: Role> InputTensor<'a, R> {
         self.shape
     }
 
-    /// Returns the address and the size of the memory. The size follows from the type and the shape.
-    ///
-    /// # Errors
-    /// Returns an error if no tensor can have the type or the shape, or if the program has bound no memory.
+    /// Returns the address and the size of the memory. The size follows from the type and the shape. Returns an error
+    /// if no tensor can have the type or the shape, or if the program has bound no memory.
     pub(crate) fn memory(&self) -> Result<RawBuffer, CallError> {
         let count = self.shape.iter().try_fold(1_usize, |product, &dim| match usize::try_from(dim) {
             Ok(dim) => product.checked_mul(dim),
@@ -144,10 +139,7 @@ impl<'a, R: Role> InputTensor<'a, R> {
         if is_possible(memory) { Ok(memory) } else { Err(self.role.failure("has no memory".to_owned())) }
     }
 
-    /// Returns the memory. The tensor has no strings.
-    ///
-    /// # Errors
-    /// Returns the errors of [`memory`](Self::memory).
+    /// Returns the memory. The tensor has no strings. Returns the errors of [`memory`](Self::memory).
     pub(crate) fn bytes(&self) -> Result<&'a [u8], CallError> {
         let RawBuffer { ptr, len } = self.memory()?;
         if len == 0 {
@@ -163,20 +155,14 @@ impl<'a, R: Role> InputTensor<'a, R> {
         Self { role, value: ptr::null(), code, shape, data: ptr::null_mut() }
     }
 
-    /// Returns the type of the elements.
-    ///
-    /// # Errors
-    /// Returns an error if no operator supports the type.
+    /// Returns the type of the elements. Returns an error if no operator supports the type.
     pub(crate) fn element(&self) -> Result<ElementType, CallError> {
         element_type(self.code).ok_or_else(|| {
             self.role.failure(format!("has element type {}, which no operator supports", self.code))
         })
     }
 
-    /// Returns the dimensions as sizes.
-    ///
-    /// # Errors
-    /// Returns an error if a dimension is negative.
+    /// Returns the dimensions as sizes. Returns an error if a dimension is negative.
     pub(crate) fn sizes(&self) -> Result<Vec<usize>, CallError> {
         let size = |&dim: &i64| usize::try_from(dim);
         self.shape.iter().map(size).collect::<Result<_, _>>().map_err(|_| {
@@ -194,10 +180,8 @@ impl<'a, R: Role> InputTensor<'a, R> {
         self.code == element_code(element)
     }
 
-    /// Returns the values of a tensor that is a list of such integers.
-    ///
-    /// # Errors
-    /// Returns an error if the tensor has another type or rank.
+    /// Returns the values of a tensor that is a list of such integers. Returns an error if the tensor has another type
+    /// or rank.
     pub(crate) fn list<T: Integer>(&self) -> Result<Cow<'a, [T]>, CallError> {
         self.check_element(const { &[T::ELEMENT] })?;
         if self.shape.len() != 1 {
@@ -214,10 +198,8 @@ impl<'a, R: Role> InputTensor<'a, R> {
         Err(self.role.type_failure(self.element()?, accepted))
     }
 
-    /// Returns the elements, which have the width of `T`. The caller has checked their type.
-    ///
-    /// # Errors
-    /// Returns an error if a dimension is negative, or if the width is not that of `T`.
+    /// Returns the elements, which have the width of `T`. The caller has checked their type. Returns an error if a
+    /// dimension is negative, or if the width is not that of `T`.
     pub(crate) fn elements<T: Pod>(&self) -> Result<Cow<'a, [T]>, CallError> {
         if element_type(self.code).and_then(ElementType::bits) != Some(8 * size_of::<T>()) {
             return Err(self

@@ -1,6 +1,4 @@
 //! The kernels, which combine a node's operator with the functions that the runtime calls.
-//!
-//! The conditions R1 to R6 that comments cite are defined in the crate's documentation.
 
 use core::ffi::c_void;
 
@@ -21,10 +19,8 @@ pub(crate) struct Kernel<O> {
 }
 
 impl<O: Operator> Kernel<O> {
-    /// Creates the kernel of a node.
-    ///
-    /// # Errors
-    /// Returns an error if an attribute has an unknown value, or if the inputs would make every call fail.
+    /// Creates the kernel of a node. Returns an error if an attribute has an unknown value, or if the inputs would make
+    /// every call fail.
     ///
     /// # Safety
     /// `info` is an object of the runtime and valid until this returns.

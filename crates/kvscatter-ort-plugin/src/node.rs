@@ -1,7 +1,5 @@
 //! Reads the attributes of a node whose kernel is being made, the types and shapes of its inputs, and which
 //! outputs it has.
-//!
-//! The conditions R1 to R6 that comments cite are defined in the crate's documentation.
 
 use core::ffi::{CStr, c_char};
 use core::marker::PhantomData;
@@ -16,16 +14,12 @@ use crate::tensor_info::TensorInfo;
 
 /// The attributes of a node that an execution provider may take, or of one that it has taken.
 pub(crate) trait Attributes {
-    /// Returns the integer attribute of this name, if the node has it.
-    ///
-    /// # Errors
-    /// Returns an error if the attribute is not an integer.
+    /// Returns the integer attribute of this name, if the node has it. Returns an error if the attribute is not an
+    /// integer.
     fn integer(&self, name: &CStr) -> Result<Option<i64>, CallError>;
 
-    /// Returns the floating-point attribute of this name, if the node has it.
-    ///
-    /// # Errors
-    /// Returns an error if the attribute is not a number.
+    /// Returns the floating-point attribute of this name, if the node has it. Returns an error if the attribute is not
+    /// a number.
     fn float(&self, name: &CStr) -> Result<Option<f32>, CallError>;
 }
 
@@ -45,10 +39,8 @@ impl Node<'_> {
         Self { runtime, raw, call: PhantomData }
     }
 
-    /// Returns the string attribute of this name, if the node has it.
-    ///
-    /// # Errors
-    /// Returns an error if the attribute is not a string.
+    /// Returns the string attribute of this name, if the node has it. Returns an error if the attribute is not a
+    /// string.
     pub(crate) fn string(&self, name: &CStr) -> Result<Option<String>, CallError> {
         let read = |buffer: *mut c_char, length: &mut usize| {
             // SAFETY: `self.raw` is valid by the contract of `new`. `buffer` has `length` bytes, or it is
@@ -59,8 +51,9 @@ impl Node<'_> {
             self.runtime.check(status)
         };
         let mut length = 0;
-        if read(null_mut(), &mut length).is_err() {
-            return if self.has_attribute(name) { Err(mistyped(name, "a string")) } else { Ok(None) };
+        let has_length = read(null_mut(), &mut length);
+        if self.given(has_length, name, "a string")?.is_none() {
+            return Ok(None);
         }
         let mut buffer = vec![0_u8; length];
         read(buffer.as_mut_ptr().cast(), &mut length)?;
@@ -68,14 +61,10 @@ impl Node<'_> {
     }
 
     /// Returns the types and shapes of the inputs. They are unknown for an absent input.
-    ///
-    /// # Errors
-    /// Returns the status of a function of the runtime that fails.
     pub(crate) fn inputs(&self) -> Result<Vec<TensorInfo>, CallError> {
         let Self { runtime, raw, .. } = *self;
-        let mut count = 0;
-        // SAFETY: `raw` is valid by the contract of `new`, and `count` takes the result (R1).
-        runtime.check(unsafe { (runtime.api.KernelInfo_GetInputCount)(raw, &raw mut count) })?;
+        // SAFETY: `raw` is valid by the contract of `new`, and `out` takes the result (R1).
+        let count = runtime.result(0, |out| unsafe { (runtime.api.KernelInfo_GetInputCount)(raw, out) })?;
         let input = |index| {
             // SAFETY: `raw` is valid by the contract of `new`, the node has the input `index`, and `out`
             // takes the result (R1).
@@ -91,25 +80,27 @@ impl Node<'_> {
     }
 
     /// Returns whether the node has each output.
-    ///
-    /// # Errors
-    /// Returns the status of a function of the runtime that fails.
     pub(crate) fn outputs(&self) -> Result<Vec<bool>, CallError> {
         let Self { runtime, raw, .. } = *self;
-        let mut count = 0;
-        // SAFETY: `raw` is valid by the contract of `new`, and `count` takes the result (R1).
-        runtime.check(unsafe { (runtime.api.KernelInfo_GetOutputCount)(raw, &raw mut count) })?;
+        // SAFETY: `raw` is valid by the contract of `new`, and `out` takes the result (R1).
+        let count = runtime.result(0, |out| unsafe { (runtime.api.KernelInfo_GetOutputCount)(raw, out) })?;
         let is_present = |index| {
             // An absent output has no name. The answer includes the NUL after it.
-            let mut length = 0;
-            // SAFETY: `raw` is valid by the contract of `new`, the node has the output `index`, and `length`
-            // takes the length because there is no buffer (R1).
-            let status =
-                unsafe { (runtime.api.KernelInfo_GetOutputName)(raw, index, null_mut(), &raw mut length) };
-            runtime.check(status)?;
-            Ok(length > 1)
+            // SAFETY: `raw` is valid by the contract of `new`, the node has the output `index`, and `out` takes the
+            // length because there is no buffer (R1).
+            let call = |out| unsafe { (runtime.api.KernelInfo_GetOutputName)(raw, index, null_mut(), out) };
+            Ok(runtime.result(0, call)? > 1)
         };
         (0..count).map(is_present).collect()
+    }
+
+    /// Returns the value of an attribute that was read, or `None` if the node does not have it.
+    fn given<T>(&self, read: Result<T, CallError>, name: &CStr, kind: &str) -> Result<Option<T>, CallError> {
+        match read {
+            Ok(value) => Ok(Some(value)),
+            Err(_) if self.has_attribute(name) => Err(mistyped(name, kind)),
+            Err(_) => Ok(None),
+        }
     }
 
     /// Returns `true` if the node has an attribute of this name. The status of the runtime for an absent
@@ -144,29 +135,17 @@ impl Node<'_> {
 
 impl Attributes for Node<'_> {
     fn integer(&self, name: &CStr) -> Result<Option<i64>, CallError> {
-        let mut value = 0;
-        // SAFETY: `self.raw` is valid by the contract of `new`, and `value` takes the result (R1).
-        let status = unsafe {
-            (self.runtime.api.KernelInfoGetAttribute_int64)(self.raw, name.as_ptr(), &raw mut value)
-        };
-        match self.runtime.check(status) {
-            Ok(()) => Ok(Some(value)),
-            Err(_) if self.has_attribute(name) => Err(mistyped(name, "an integer")),
-            Err(_) => Ok(None),
-        }
+        let Self { runtime, raw, .. } = *self;
+        // SAFETY: `raw` is valid by the contract of `new`, and `out` takes the result (R1).
+        let call = |out| unsafe { (runtime.api.KernelInfoGetAttribute_int64)(raw, name.as_ptr(), out) };
+        self.given(runtime.result(0, call), name, "an integer")
     }
 
     fn float(&self, name: &CStr) -> Result<Option<f32>, CallError> {
-        let mut value = 0.0;
-        // SAFETY: `self.raw` is valid by the contract of `new`, and `value` takes the result (R1).
-        let status = unsafe {
-            (self.runtime.api.KernelInfoGetAttribute_float)(self.raw, name.as_ptr(), &raw mut value)
-        };
-        match self.runtime.check(status) {
-            Ok(()) => Ok(Some(value)),
-            Err(_) if self.has_attribute(name) => Err(mistyped(name, "a number")),
-            Err(_) => Ok(None),
-        }
+        let Self { runtime, raw, .. } = *self;
+        // SAFETY: `raw` is valid by the contract of `new`, and `out` takes the result (R1).
+        let call = |out| unsafe { (runtime.api.KernelInfoGetAttribute_float)(raw, name.as_ptr(), out) };
+        self.given(runtime.result(0.0, call), name, "a number")
     }
 }
 

@@ -27,22 +27,14 @@ pub(crate) trait Operator: Sized + Send + Sync {
     /// The operator's name in a model. Every error message begins with this name.
     const NAME: &'static CStr;
 
-    /// Reads the attributes.
-    ///
-    /// # Errors
-    /// Returns an error if an attribute has an unknown value.
+    /// Reads the attributes. Returns an error if an attribute has an unknown value.
     fn new(node: &Node<'_>) -> Result<Self, CallError>;
 
-    /// Executes one call.
-    ///
-    /// # Errors
-    /// Returns an error if an input does not fit. Nothing has been written then.
+    /// Executes one call. Returns an error if an input does not fit. Nothing has been written then.
     fn compute(&self, context: &Context<'_>) -> Result<(), CallError>;
 
-    /// Checks that the declared inputs do not make every call fail.
-    ///
-    /// # Errors
-    /// Returns the error that [`compute`](Self::compute) would return in every call.
+    /// Checks that the declared inputs do not make every call fail. Returns the error that [`compute`](Self::compute)
+    /// would return in every call.
     fn check(&self, inputs: &[TensorInfo]) -> Result<(), CallError>;
 
     /// Returns the name of an input in a model.

@@ -1,6 +1,4 @@
 //! The options of the execution provider.
-//!
-//! The conditions R1 to R6 that comments cite are defined in the crate's documentation.
 
 use core::ffi::{CStr, c_char};
 use core::ptr::null;
@@ -37,10 +35,7 @@ impl Default for EpOptions {
 const WITHOUT_COMPILED_NODES: [&str; 2] = ["session.disable_model_compile", "ep.context_enable"];
 
 impl EpOptions {
-    /// Reads the options of a session.
-    ///
-    /// # Errors
-    /// Returns an error for an option or a value that does not exist.
+    /// Reads the options of a session. Returns an error for an option or a value that does not exist.
     ///
     /// # Safety
     /// `options` is an object of the runtime and valid until this returns.
@@ -90,9 +85,6 @@ impl EpOptions {
     }
 
     /// Returns `true` if the provider takes this node, which has a kernel.
-    ///
-    /// # Errors
-    /// Returns the status of a function of the runtime that fails.
     pub(crate) fn takes(self, node: &GraphNode<'_>) -> Result<bool, CallError> {
         if node.operator()? != Attention::NAME {
             return Ok(true);

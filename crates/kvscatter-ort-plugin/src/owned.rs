@@ -1,6 +1,4 @@
 //! Objects that the runtime makes and this library releases.
-//!
-//! The conditions R1 to R6 that comments cite are defined in the crate's documentation.
 
 use core::ptr::{NonNull, null_mut};
 
@@ -16,11 +14,9 @@ pub(crate) struct Owned<T> {
 }
 
 impl<T> Owned<T> {
-    /// Creates an object. `make` calls a function of the runtime that writes the address of a new object, and
-    /// `release` is the runtime's function that releases such objects.
-    ///
-    /// # Errors
-    /// Returns the status of the function that `make` calls, if that function fails.
+    /// Creates an object. `make` calls a function of the runtime that writes the address of a new object, and `release`
+    /// is the runtime's function that releases such objects. Returns the status of the function that `make` calls, if
+    /// that function fails.
     pub(crate) fn new(
         runtime: RuntimeApi,
         release: unsafe extern "system" fn(*mut T),

@@ -29,10 +29,7 @@ impl<P> RecentlyPrepared<P> {
     }
 
     /// Returns what is prepared for these tensors. If none of the recent calls is for them, `prepare` makes a new one.
-    /// A kernel has the same inputs in every call, so they need no names here.
-    ///
-    /// # Errors
-    /// Returns an error if `prepare` does.
+    /// A kernel has the same inputs in every call, so they need no names here. Returns an error if `prepare` does.
     pub(crate) fn get<'t>(
         &self,
         tensors: impl Iterator<Item = Signature<'t>> + Clone,

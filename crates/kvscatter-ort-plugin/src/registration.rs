@@ -3,8 +3,6 @@
 //! A runtime keeps the addresses of a domain and its operators as long as a session uses them, and does not
 //! report when it drops them. All sessions of a runtime therefore share one domain. The domain is dropped
 //! when the runtime unloads this library, after the last session that uses the domain.
-//!
-//! The conditions R1 to R6 that comments cite are defined in the crate's documentation.
 
 use std::sync::Mutex;
 #[cfg(target_os = "linux")]
@@ -23,9 +21,6 @@ use crate::status::catch_panic;
 static REGISTRATIONS: Mutex<Vec<Registration>> = Mutex::new(Vec::new());
 
 /// Adds the domain to the options of a session.
-///
-/// # Errors
-/// Returns the status of a function of the runtime that fails.
 ///
 /// # Safety
 /// `options` is an object of the runtime and valid until this returns.

@@ -1,6 +1,4 @@
 //! Registers the kernels of the execution provider.
-//!
-//! The conditions R1 to R6 that comments cite are defined in the crate's documentation.
 
 use core::ffi::{CStr, c_int};
 
@@ -24,9 +22,6 @@ pub(crate) struct Registry {
 
 impl Registry {
     /// Registers the kernels.
-    ///
-    /// # Errors
-    /// Returns the status of a function of the runtime that fails.
     pub(crate) fn new(runtime: RuntimeApi, provider: &'static CStr) -> Result<Self, CallError> {
         let ep = runtime.ep;
         let runtime = Box::new(runtime);

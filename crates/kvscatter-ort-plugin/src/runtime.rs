@@ -1,9 +1,8 @@
 //! The runtime that loaded this library, and its functions in the version that this library is written
 //! against.
-//!
-//! The conditions R1 to R6 that comments cite are defined in the crate's documentation.
 
 use core::ffi::CStr;
+use core::ptr::null;
 
 use kvscatter::ElementType;
 use ort_sys::{ONNXTensorElementDataType, OrtApi, OrtApiBase, OrtErrorCode, OrtStatusPtr};
@@ -22,11 +21,8 @@ pub(crate) struct RuntimeApi {
 }
 
 impl RuntimeApi {
-    /// Creates the tables by requesting them from the runtime.
-    ///
-    /// # Errors
-    /// Returns a status of the runtime if it is too old. The message contains its version and the version
-    /// that is needed.
+    /// Creates the tables by requesting them from the runtime. Returns a status of the runtime if it is too old. The
+    /// message contains its version and the version that is needed.
     ///
     /// # Safety
     /// `base` is what a runtime passes to a library that it loads (R6).
@@ -75,11 +71,33 @@ impl RuntimeApi {
     }
 
     fn data_type(self, code: i32) -> Option<*const OrtDataType> {
-        let mut data_type = core::ptr::null();
-        // SAFETY: `GetTensorDataType` accepts every number, and `data_type` takes the result (R1).
-        let status = unsafe { (self.ep.GetTensorDataType)(code, &raw mut data_type) };
-        let known = self.check(status).is_ok() && !data_type.is_null();
-        known.then_some(data_type)
+        // SAFETY: `GetTensorDataType` accepts every number, and `out` takes the result (R1).
+        let data_type = self.result(null(), |out| unsafe { (self.ep.GetTensorDataType)(code, out) }).ok();
+        data_type.filter(|data_type| !data_type.is_null())
+    }
+
+    /// Returns what a function of the runtime writes to the address that `call` passes to it. It is `initial` before.
+    pub(crate) fn result<T>(
+        self,
+        initial: T,
+        call: impl FnOnce(*mut T) -> OrtStatusPtr,
+    ) -> Result<T, CallError> {
+        let mut result = initial;
+        self.check(call(&raw mut result))?;
+        Ok(result)
+    }
+
+    /// Returns a list of addresses. `count` calls the function of the runtime that counts them, and `fill` the one that
+    /// writes them to a list with room for so many.
+    pub(crate) fn addresses<T>(
+        self,
+        count: impl FnOnce(*mut usize) -> OrtStatusPtr,
+        fill: impl FnOnce(*mut *const T, usize) -> OrtStatusPtr,
+    ) -> Result<Vec<*const T>, CallError> {
+        let count = self.result(0, count)?;
+        let mut addresses = vec![null(); count];
+        self.check(fill(addresses.as_mut_ptr(), count))?;
+        Ok(addresses)
     }
 
     /// Converts the status of a call to a result that owns the status.

@@ -1,6 +1,4 @@
 //! Converts errors and panics to statuses of the runtime.
-//!
-//! The conditions R1 to R6 that comments cite are defined in the crate's documentation.
 
 use core::any::Any;
 use core::ffi::{CStr, c_char};

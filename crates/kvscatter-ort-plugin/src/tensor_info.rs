@@ -1,6 +1,4 @@
 //! The types and shapes of tensors that have no values yet.
-//!
-//! The conditions R1 to R6 that comments cite are defined in the crate's documentation.
 
 use core::ffi::{CStr, c_char};
 use core::ptr::null;
@@ -25,15 +23,12 @@ pub(crate) struct TensorInfo {
 impl TensorInfo {
     /// Creates a description from the runtime's type of a value. Everything is unknown if the value is no tensor.
     ///
-    /// # Errors
-    /// Returns the status of a function of the runtime that fails.
-    ///
     /// # Safety
     /// `info` is an object of the runtime and valid until this returns.
     pub(crate) unsafe fn from_type(runtime: RuntimeApi, info: *const OrtTypeInfo) -> Result<Self, CallError> {
-        let mut tensor = null();
-        // SAFETY: `info` is valid by this function's contract, and `tensor` takes the result (R1).
-        runtime.check(unsafe { (runtime.api.CastTypeInfoToTensorInfo)(info, &raw mut tensor) })?;
+        // SAFETY: `info` is valid by this function's contract, and `out` takes the result (R1).
+        let call = |out| unsafe { (runtime.api.CastTypeInfoToTensorInfo)(info, out) };
+        let tensor = runtime.result(null(), call)?;
         if tensor.is_null() {
             return Ok(Self::default());
         }
@@ -43,22 +38,18 @@ impl TensorInfo {
 
     /// Creates a description from the runtime's type and shape of a tensor.
     ///
-    /// # Errors
-    /// Returns the status of a function of the runtime that fails.
-    ///
     /// # Safety
     /// `info` is an object of the runtime and valid until this returns.
     pub(crate) unsafe fn new(
         runtime: RuntimeApi,
         info: *const OrtTensorTypeAndShapeInfo,
     ) -> Result<Self, CallError> {
-        let (mut code, mut rank) = (0_i32, 0);
-        let code_out = (&raw mut code).cast();
-        // SAFETY: `info` is valid by this function's contract. `code` takes the result (R1) and has the size
-        // of the header's enumeration.
-        runtime.check(unsafe { (runtime.api.GetTensorElementType)(info, code_out) })?;
-        // SAFETY: `info` is valid by this function's contract, and `rank` takes the result (R1).
-        runtime.check(unsafe { (runtime.api.GetDimensionsCount)(info, &raw mut rank) })?;
+        // SAFETY: `info` is valid by this function's contract. `out` takes the result (R1) and has the size of the
+        // header's enumeration.
+        let call = |out: *mut i32| unsafe { (runtime.api.GetTensorElementType)(info, out.cast()) };
+        let code = runtime.result(0, call)?;
+        // SAFETY: `info` is valid by this function's contract, and `out` takes the result (R1).
+        let rank = runtime.result(0, |out| unsafe { (runtime.api.GetDimensionsCount)(info, out) })?;
         let mut numbers = vec![-1_i64; rank];
         // SAFETY: `info` is valid by this function's contract, and `numbers` has room for `rank` results
         // (R1).

@@ -1,6 +1,4 @@
 //! Runs large calls on the runtime's own threads.
-//!
-//! The conditions R1 to R6 that comments cite are defined in the crate's documentation.
 
 use core::any::Any;
 use core::ffi::c_void;

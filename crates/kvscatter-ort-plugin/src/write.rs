@@ -3,8 +3,6 @@
 //!
 //! Operators make a [`CheckedWrite`], and only a checked write can execute a plan. An operator therefore
 //! cannot omit a check.
-//!
-//! The conditions R1 to R6 that comments cite are defined in the crate's documentation.
 
 use core::ptr;
 
@@ -27,12 +25,10 @@ impl PreparedWrites {
         Self { recent: RecentlyPrepared::new() }
     }
 
-    /// Returns the write that is prepared for these tensors. If none of the recent writes is for them, `prepare`
-    /// makes a new one from their element type and the sizes of both.
-    ///
-    /// # Errors
-    /// Returns an error if `prepare` does. Also returns [`Error::BufferLength`] if the runtime's memory for a
-    /// tensor has a size other than the core computes from its type and shape.
+    /// Returns the write that is prepared for these tensors. If none of the recent writes is for them, `prepare` makes
+    /// a new one from their element type and the sizes of both. Returns an error if `prepare` does. Also returns
+    /// [`Error::BufferLength`] if the runtime's memory for a tensor has a size other than the core computes from its
+    /// type and shape.
     pub(crate) fn get(
         &self,
         context: &Context<'_>,
@@ -72,11 +68,8 @@ impl<'a> CheckedWrite<'a> {
         Self { prepared, context, cache, update, output }
     }
 
-    /// Requests the output and executes a plan of this write. The caller has checked every index.
-    ///
-    /// # Errors
-    /// Returns the errors of [`request`](Self::request) and [`execute`](RequestedWrite::execute). Nothing has been
-    /// written then.
+    /// Requests the output and executes a plan of this write. The caller has checked every index. Returns the errors of
+    /// [`request`](Self::request) and [`execute`](RequestedWrite::execute). Nothing has been written then.
     pub(crate) fn write(&self, plan: &WritePlan<'_>) -> Result<(), CallError> {
         let requested = self.request()?;
         // SAFETY: An operator borrows the update and the lists of the plan, which the core compares with the output. It
@@ -84,11 +77,8 @@ impl<'a> CheckedWrite<'a> {
         unsafe { requested.execute(plan) }.map(drop)
     }
 
-    /// Requests the output.
-    ///
-    /// # Errors
-    /// Returns the status of a function of the runtime that fails, or [`Error::BufferLength`] if a buffer does not have
-    /// the length that the write was prepared for.
+    /// Requests the output. Returns the status of a function of the runtime that fails, or [`Error::BufferLength`] if a
+    /// buffer does not have the length that the write was prepared for.
     pub(crate) fn request(&self) -> Result<RequestedWrite<'a>, CallError> {
         let geometry = self.prepared.geometry();
         let past = self.cache.memory()?;
@@ -118,12 +108,9 @@ impl RequestedWrite<'_> {
         self.present == self.past
     }
 
-    /// Executes a plan of this write. If the output has the memory of the cache, this writes in place, and
-    /// otherwise in one pass over both. Returns the memory of the output.
-    ///
-    /// # Errors
-    /// Returns [`Error::Overlap`] if the output shares memory with the update or the indices, or with a part of the
-    /// cache. Nothing has been written then.
+    /// Executes a plan of this write. If the output has the memory of the cache, this writes in place, and otherwise in
+    /// one pass over both. Returns the memory of the output. Returns [`Error::Overlap`] if the output shares memory
+    /// with the update or the indices, or with a part of the cache. Nothing has been written then.
     ///
     /// # Safety
     /// Nothing else borrows memory that the output shares.
@@ -161,10 +148,8 @@ pub(crate) fn common_element(
     Ok(same_element_type(cache.element()?, update.role, update.element()?)?)
 }
 
-/// Checks that the runtime and the core compute the same size for the memory of a tensor.
-///
-/// # Errors
-/// Returns [`Error::BufferLength`] if the sizes differ.
+/// Checks that the runtime and the core compute the same size for the memory of a tensor. Returns
+/// [`Error::BufferLength`] if the sizes differ.
 pub(crate) fn check_memory(
     context: &Context<'_>,
     tensor: &InputTensor<'_>,

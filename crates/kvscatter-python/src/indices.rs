@@ -98,20 +98,14 @@ impl Indices {
         self.values().unwrap_or_default()[if self.is_one { 0 } else { sample }]
     }
 
-    /// Returns the value of a sample, which must not be negative.
-    ///
-    /// # Errors
-    /// Returns `PositionError` for a negative value.
+    /// Returns the value of a sample, which must not be negative. Returns `PositionError` for a negative value.
     pub(crate) fn size(&self, index: usize) -> Result<usize, Failure> {
         let value = self.value(index);
         let index = (!self.is_one).then_some(index);
         usize::try_from(value).map_err(|_| Failure::NegativeSize { argument: self.argument, index, value })
     }
 
-    /// Returns all values, none of which may be negative.
-    ///
-    /// # Errors
-    /// Returns `PositionError` for the first negative value.
+    /// Returns all values, none of which may be negative. Returns `PositionError` for the first negative value.
     pub(crate) fn sizes(&self) -> Result<Vec<usize>, Failure> {
         (0..self.values().unwrap_or_default().len()).map(|index| self.size(index)).collect()
     }
@@ -124,11 +118,8 @@ impl Indices {
         self.values().into()
     }
 
-    /// Returns the values as the 32-bit integers that TensorRT and Ascend require, or no values if the
-    /// argument was absent.
-    ///
-    /// # Errors
-    /// Returns `PositionError` for the first value that does not fit.
+    /// Returns the values as the 32-bit integers that TensorRT and Ascend require, or no values if the argument was
+    /// absent. Returns `PositionError` for the first value that does not fit.
     pub(crate) fn i32s(&self) -> Result<SmallVec<[i32; 64]>, Failure> {
         let narrow = |(index, &value): (usize, &i64)| {
             let unfit = || Failure::IntegerRange {

@@ -6,12 +6,9 @@ use pyo3::types::{PyBool, PyInt};
 
 use crate::lazy::Lazy;
 
-/// Returns the integer of a value, or `None` if it is not an integer. Booleans are not accepted, although
-/// they are integers in Python.
-///
-/// # Errors
-/// Returns what `__index__` raises, except for a `TypeError`. NumPy raises that error for arrays and
-/// booleans.
+/// Returns the integer of a value, or `None` if it is not an integer. Booleans are not accepted, although they are
+/// integers in Python. Returns what `__index__` raises, except for a `TypeError`. NumPy raises that error for arrays
+/// and booleans.
 pub(crate) fn integer<'py>(value: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyInt>>> {
     static INDEX: Lazy<Py<PyAny>> = Lazy::new();
     if value.is_instance_of::<PyBool>() {

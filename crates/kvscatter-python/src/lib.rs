@@ -54,41 +54,26 @@ use pyo3::prelude::*;
 #[pymodule(gil_used = false)]
 mod _native {
     #[pymodule_export]
-    use crate::cases::OracleCases;
-    #[pymodule_export]
-    use crate::error::error_kinds;
-    #[pymodule_export]
-    use crate::generate::{Generation, KeptGenerator, Model, Prompts};
-    #[pymodule_export]
-    use crate::kv_cache_operation::kv_cache_operation_;
-    #[pymodule_export]
-    use crate::kv_cache_update::kv_cache_update_;
-    #[pymodule_export]
-    use crate::logits::{PyLogits, PySample};
-    #[pymodule_export]
-    use crate::model::OnnxModel;
-    #[pymodule_export]
-    use crate::options::{integer_within, resolve_axis};
-    #[pymodule_export]
-    use crate::plan::{Plan, plan};
-    #[pymodule_export]
-    use crate::positions::module as positions;
-    #[pymodule_export]
-    use crate::prepared::{PyPrepared, prepare, restore_prepared};
-    #[pymodule_export]
-    use crate::reference::{oracle_kv_cache_operation, oracle_kv_cache_update, oracle_tensor_scatter};
-    #[pymodule_export]
-    use crate::ring::module as ring;
-    #[pymodule_export]
-    use crate::scatter::{tensor_scatter, tensor_scatter_, write_many};
-    #[pymodule_export]
-    use crate::session::PyKvSession;
-    #[pymodule_export]
-    use crate::timing::{time_memcpy, time_rust_call};
-    #[pymodule_export]
-    use crate::transaction::PyTransaction;
-    #[pymodule_export]
-    use crate::xla::{xla_check, xla_handlers};
+    use crate::{
+        cases::OracleCases,
+        error::error_kinds,
+        generate::{Generation, KeptGenerator, Model, Prompts},
+        kv_cache_operation::kv_cache_operation_,
+        kv_cache_update::kv_cache_update_,
+        logits::{PyLogits, PySample},
+        model::OnnxModel,
+        options::{integer_within, resolve_axis},
+        plan::{Plan, plan},
+        positions::module as positions,
+        prepared::{PyPrepared, prepare, restore_prepared},
+        reference::{oracle_kv_cache_operation, oracle_kv_cache_update, oracle_tensor_scatter},
+        ring::module as ring,
+        scatter::{tensor_scatter, tensor_scatter_, write_many},
+        session::PyKvSession,
+        timing::{time_memcpy, time_rust_call},
+        transaction::PyTransaction,
+        xla::{xla_check, xla_handlers},
+    };
 
     use pyo3::prelude::*;
 

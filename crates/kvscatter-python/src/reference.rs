@@ -48,10 +48,8 @@ impl<'py> IntoPyObject<'py> for Answer {
 }
 
 impl Answer {
-    /// Runs the oracle. `elements` are the element types of the cache and of the update.
-    ///
-    /// # Errors
-    /// [`TooLarge`] if the oracle would visit more than [`MAX_ELEMENTS`].
+    /// Runs the oracle. `elements` are the element types of the cache and of the update. Returns [`TooLarge`] if the
+    /// oracle would visit more than [`MAX_ELEMENTS`].
     pub(crate) fn compute(
         call: &Call,
         elements: [&Element; 2],

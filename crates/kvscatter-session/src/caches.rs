@@ -136,9 +136,8 @@ impl Caches {
         held.positions.extend_from_slice(positions);
         held.bytes.clear();
         for (cache, rows) in self.tensors.iter().zip(&self.rows) {
-            for run in positions.iter().flat_map(|(index, of)| rows.runs(*index, of.clone())) {
-                held.bytes.extend_from_slice(cache.bytes().get(run).unwrap_or_default());
-            }
+            let runs = positions.iter().flat_map(|(index, of)| rows.runs(*index, of.clone()));
+            copy(cache, runs, &mut held.bytes);
         }
     }
 
@@ -147,9 +146,8 @@ impl Caches {
         let held = &mut self.held;
         let mut bytes = held.bytes.as_slice();
         for (cache, rows) in self.tensors.iter_mut().zip(&self.rows) {
-            for run in held.positions.iter().flat_map(|(index, of)| rows.runs(*index, of.clone())) {
-                bytes = restore(cache, run, bytes);
-            }
+            let runs = held.positions.iter().flat_map(|(index, of)| rows.runs(*index, of.clone()));
+            bytes = restore(cache, runs, bytes);
         }
         held.positions.clear();
     }
@@ -168,9 +166,7 @@ impl Caches {
         bytes: &mut Vec<u8>,
     ) {
         for (cache, rows) in self.of_ring(ring) {
-            for run in rows.runs(batch_index, position..position + 1) {
-                bytes.extend_from_slice(cache.bytes().get(run).unwrap_or_default());
-            }
+            copy(cache, rows.runs(batch_index, position..position + 1), bytes);
         }
     }
 
@@ -184,9 +180,7 @@ impl Caches {
     ) {
         let caches = self.tensors.iter_mut().zip(&self.rows).zip(&self.ring_of);
         for ((cache, rows), _) in caches.filter(|(_, of)| **of == Some(ring)) {
-            for run in rows.runs(batch_index, position..position + 1) {
-                bytes = restore(cache, run, bytes);
-            }
+            bytes = restore(cache, rows.runs(batch_index, position..position + 1), bytes);
         }
     }
 
@@ -289,13 +283,25 @@ impl Caches {
     }
 }
 
-/// Writes the first bytes to a run of a cache, and returns the others.
-fn restore<'b>(cache: &mut Tensor, run: Range<usize>, bytes: &'b [u8]) -> &'b [u8] {
-    let Some((first, rest)) = bytes.split_at_checked(run.len()) else { return &[] };
-    if let Some(target) = cache.bytes_mut().get_mut(run) {
-        target.copy_from_slice(first);
+/// Appends runs of a cache to `bytes`.
+fn copy(cache: &Tensor, runs: impl Iterator<Item = Range<usize>>, bytes: &mut Vec<u8>) {
+    runs.for_each(|run| bytes.extend_from_slice(cache.bytes().get(run).unwrap_or_default()));
+}
+
+/// Writes the first bytes to runs of a cache, and returns the others.
+fn restore<'b>(
+    cache: &mut Tensor,
+    runs: impl Iterator<Item = Range<usize>>,
+    mut bytes: &'b [u8],
+) -> &'b [u8] {
+    for run in runs {
+        let Some((first, rest)) = bytes.split_at_checked(run.len()) else { return &[] };
+        if let Some(target) = cache.bytes_mut().get_mut(run) {
+            target.copy_from_slice(first);
+        }
+        bytes = rest;
     }
-    rest
+    bytes
 }
 
 fn zero(cache: &mut Tensor, rows: &Rows, batch_index: usize, positions: Range<usize>) {

@@ -6,15 +6,13 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use kvscatter_onnx::decoder::Growth;
-
 use crate::engine::Engine;
 use crate::error::SessionError;
 use crate::growing::Growing;
+use crate::interface::Interface;
 use crate::kv_session::KvSession;
 use crate::logits::Logits;
 use crate::lookup::{Draft, paying};
-use crate::memory_report::MemoryReport;
 use crate::opening::read;
 use crate::runner::LogitsTensor;
 use crate::sample::Sample;
@@ -83,31 +81,18 @@ impl Decoder {
         Ok(Self::Static(Box::new(Static { session, samples: Vec::new(), copied: 0 })))
     }
 
-    pub(crate) fn memory(&self) -> Option<MemoryReport> {
+    /// Returns the session, or `None` for growing caches.
+    pub(crate) fn session(&self) -> Option<&KvSession> {
         match self {
-            Self::Static(of) => Some(of.session.memory()),
+            Self::Static(of) => Some(&of.session),
             Self::Growing(_) => None,
         }
     }
 
-    pub(crate) fn growth(&self) -> Option<Growth> {
+    pub(crate) fn interface(&self) -> &Interface {
         match self {
-            Self::Static(_) => None,
-            Self::Growing(growing) => growing.interface().growth(),
-        }
-    }
-
-    pub(crate) fn capacity(&self) -> Option<usize> {
-        match self {
-            Self::Static(of) => Some(of.session.capacity()),
-            Self::Growing(_) => None,
-        }
-    }
-
-    pub(crate) fn vocabulary(&self) -> Option<usize> {
-        match self {
-            Self::Static(of) => of.session.vocabulary(),
-            Self::Growing(growing) => growing.interface().vocabulary,
+            Self::Static(of) => of.session.interface(),
+            Self::Growing(growing) => growing.interface(),
         }
     }
 
@@ -143,11 +128,7 @@ impl Decoder {
 
     /// Returns the number of tokens of a prompt that one step takes, of at most `chunk`.
     pub(crate) fn chunk(&self, chunk: usize) -> usize {
-        let interface = match self {
-            Self::Static(of) => of.session.interface(),
-            Self::Growing(growing) => growing.interface(),
-        };
-        if interface.is_decode_only { 1 } else { chunk }
+        if self.interface().is_decode_only { 1 } else { chunk }
     }
 
     /// Prepares a sample for each prompt. Returns the number of its tokens that are cached.
@@ -178,10 +159,7 @@ impl Decoder {
 
     /// Returns the largest number of drafted tokens that [`verify`](Self::verify) takes.
     pub(crate) fn most_drafted(&self) -> usize {
-        match self {
-            Self::Static(of) => of.session.most_drafted(),
-            Self::Growing(_) => 0,
-        }
+        self.session().map_or(0, KvSession::most_drafted)
     }
 
     /// Returns how many tokens of each draft a step should verify. Prompts without a draft get no token.

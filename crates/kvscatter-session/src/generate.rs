@@ -12,6 +12,7 @@ use crate::decoder::Decoder;
 use crate::engine::Engine;
 use crate::error::SessionError;
 use crate::generate_options::GenerateOptions;
+use crate::kv_session::KvSession;
 use crate::lookup::Draft;
 use crate::memory_report::MemoryReport;
 use crate::opening::interface;
@@ -196,25 +197,25 @@ impl Generator {
     /// Returns the memory that the caches take, or `None` for growing caches.
     #[must_use]
     pub fn memory(&self) -> Option<MemoryReport> {
-        self.decoder.memory()
+        self.decoder.session().map(KvSession::memory)
     }
 
     /// Returns how the caches grow, or `None` for caches that are written in place.
     #[must_use]
     pub fn growth(&self) -> Option<Growth> {
-        self.decoder.growth()
+        if self.decoder.session().is_some() { None } else { self.decoder.interface().growth() }
     }
 
     /// Returns the maximum number of tokens of a sample that can be cached, or `None` for growing caches.
     #[must_use]
     pub fn capacity(&self) -> Option<usize> {
-        self.decoder.capacity()
+        self.decoder.session().map(KvSession::capacity)
     }
 
     /// Returns the number of tokens in the vocabulary, if the model declares it.
     #[must_use]
     pub fn vocabulary(&self) -> Option<usize> {
-        self.decoder.vocabulary()
+        self.decoder.interface().vocabulary
     }
 
     /// Generates the tokens after prompts of token ids, all in one batch.

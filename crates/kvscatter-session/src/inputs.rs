@@ -38,11 +38,8 @@ impl RunInputs {
     /// Returns the tensors of a run. `token(batch_index, position)` returns a token of a sample.
     ///
     /// Masks have all samples of the batch, and only those of the run are up to date. The other tensors are the same as
-    /// those of [`Feed::tensors`](crate::Feed::tensors).
-    ///
-    /// # Errors
-    /// Returns the errors of [`Feed::tensors`](crate::Feed::tensors). The tensors of the next run are right after an
-    /// error, too.
+    /// those of [`Feed::tensors`](crate::Feed::tensors). Returns the errors of [`Feed::tensors`](crate::Feed::tensors).
+    /// The tensors of the next run are right after an error, too.
     pub(crate) fn of_run(
         &mut self,
         run: &ModelRun,

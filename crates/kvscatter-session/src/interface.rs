@@ -482,28 +482,21 @@ fn known(value: &ValueInfo<'_>, axis: usize) -> Option<usize> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use kvscatter::ElementType;
 
     use super::CachePort;
     use crate::error::SessionError;
 
-    fn port(dims: &[Option<usize>]) -> CachePort {
-        CachePort {
-            past: "past".to_owned(),
-            present: "present".to_owned(),
-            element: ElementType::Float32,
-            axis: 2,
-            layer: 0,
-            dims: dims.to_vec(),
-            growth: None,
-            ring: None,
-        }
+    /// Returns a cache whose slots are dimension 2.
+    pub(crate) fn port(element: ElementType, dims: &[Option<usize>]) -> CachePort {
+        let (past, present) = ("past".to_owned(), "present".to_owned());
+        CachePort { past, present, element, axis: 2, layer: 0, dims: dims.to_vec(), growth: None, ring: None }
     }
 
     /// Another decoder declares that a row has so many elements.
     fn settled(dims: &[Option<usize>], row: Option<usize>) -> Result<Vec<usize>, usize> {
-        let mut port = port(dims);
+        let mut port = port(ElementType::Float32, dims);
         match port.settle(row) {
             Ok(()) => Ok(port.shape(9, 7)),
             Err(SessionError::SizeOpen { axis, .. }) => Err(axis),
@@ -513,8 +506,9 @@ mod tests {
 
     #[test]
     fn one_open_size_follows_from_the_elements_of_a_row() {
-        assert_eq!(port(&[None, Some(3), None, Some(4)]).row(), Some(12));
-        assert_eq!(port(&[None, None, None, Some(4)]).row(), None);
+        let row = |dims| port(ElementType::Float32, dims).row();
+        assert_eq!(row(&[None, Some(3), None, Some(4)]), Some(12));
+        assert_eq!(row(&[None, None, None, Some(4)]), None);
         assert_eq!(settled(&[None, Some(3), None, Some(4)], None), Ok(vec![9, 3, 7, 4]));
         assert_eq!(settled(&[None, None, None, Some(4)], Some(12)), Ok(vec![9, 3, 7, 4]));
         assert_eq!(settled(&[None, Some(3), None, None], Some(12)), Ok(vec![9, 3, 7, 4]));

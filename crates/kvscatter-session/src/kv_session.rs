@@ -110,7 +110,7 @@ impl KvSession {
     /// Returns the model's inputs and outputs.
     #[must_use]
     pub fn interface(&self) -> &Interface {
-        self.steps.interface()
+        &self.steps.runner.interface
     }
 
     /// Adds an empty sample at the first free batch index.
@@ -234,21 +234,21 @@ impl KvSession {
     /// Sets a function that is called before every run of a step. If it returns `true`, the step fails with
     /// [`SessionError::Interrupted`].
     pub fn interrupt_when(&mut self, is_interrupted: impl FnMut() -> bool + Send + 'static) {
-        self.steps.interrupt_when(is_interrupted);
+        self.steps.interrupt = Some(Box::new(is_interrupted));
     }
 
     /// Returns the number of bytes that the model wrote into the caches in the last step, padding and runs that were
     /// repeated included. Zeros that the session wrote before the step are not included.
     #[must_use]
     pub fn bytes_written(&self) -> u64 {
-        self.steps.bytes_written()
+        self.steps.written
     }
 
     /// Returns the number of bytes of caches that the engine copied in the last step instead of writing in
     /// place.
     #[must_use]
     pub fn bytes_copied(&self) -> u64 {
-        self.steps.bytes_copied()
+        self.steps.copied
     }
 
     /// Returns the cache with this index in [`Interface::caches`], as the last step left it.
@@ -403,7 +403,7 @@ impl KvSession {
         self.store.check_lost()?;
         let mut file = SavedFile::open(path)?;
         let model = self.fingerprint()?;
-        saves::load(&mut self.store, self.steps.interface(), model, &mut file, path)
+        saves::load(&mut self.store, &self.steps.runner.interface, model, &mut file, path)
     }
 
     /// Checks that a sample can go back to `to` tokens.

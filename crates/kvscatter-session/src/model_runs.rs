@@ -268,6 +268,8 @@ fn in_rings(cached: &[usize], rings: &[RingTrack]) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use std::ops::Range;
+
     use kvscatter_onnx::convert::RingSize;
 
     use super::{Limits, ModelRun};
@@ -289,62 +291,80 @@ mod tests {
         super::model_runs(cached, &[], counts, limits)
     }
 
-    /// The width of a run, the start and the number of tokens of each sample, and the number of overwritten
-    /// rows.
-    type Shown = (usize, Vec<(usize, usize)>, usize);
-
-    fn shown(model_runs: &[ModelRun]) -> Vec<Shown> {
-        let show = |run: &ModelRun| {
-            let samples = run.feed.samples.iter();
-            let samples = samples.map(|sample| (sample.start, sample.tokens.len())).collect();
-            (run.feed.width, samples, run.overwritten.iter().map(|(_, slots)| slots.len()).sum())
-        };
-        model_runs.iter().map(show).collect()
-    }
+    /// The width of a run, the start and the number of tokens of each sample, and the overwritten rows.
+    type Shown = (usize, Vec<(usize, usize)>, Vec<(usize, Range<usize>)>);
+    /// What is tested, the limits, the cached and the new tokens of each sample, and the runs.
+    type Case = (&'static str, Limits, &'static [usize], &'static [usize], Vec<Shown>);
 
     #[test]
-    fn ragged_counts_are_one_round_where_there_is_room() {
-        assert_eq!(shown(&model_runs(&[0, 3], &[2, 5], WIDE)), [(5, vec![(0, 2), (3, 5)], 0)]);
-        assert_eq!(model_runs(&[0, 3], &[0, 0], WIDE), []);
-    }
-
-    #[test]
-    fn a_sample_without_room_for_the_padding_makes_the_round_narrower() {
-        let model_runs = model_runs(&[7, 0], &[1, 5], WIDE);
-        assert_eq!(shown(&model_runs), [(1, vec![(7, 1), (0, 1)], 0), (4, vec![(4, 0), (1, 4)], 4)]);
-        assert_eq!(model_runs[1].overwritten, [(0, 4..8)]);
-    }
-
-    #[test]
-    fn no_sample_is_padded_where_logits_are_of_the_last_column() {
-        let model_runs = model_runs(&[0, 0], &[2, 5], Limits { is_exact: true, ..WIDE });
-        assert_eq!(shown(&model_runs), [(2, vec![(0, 2), (0, 2)], 0), (3, vec![(2, 0), (2, 3)], 0)]);
-    }
-
-    #[test]
-    fn prompts_are_one_first_run_and_overwrite_the_first_rows_of_others() {
-        let model_runs = model_runs(&[0, 5, 0], &[2, 1, 3], OPERATOR);
-        let first = (3, vec![(0, 2), (0, 0), (0, 3)], 3);
-        assert_eq!(shown(&model_runs), [first, (1, vec![(2, 0), (5, 1), (3, 0)], 0)]);
-        assert_eq!(model_runs[0].overwritten, [(1, 0..3)]);
-    }
-
-    #[test]
-    fn chunks_after_the_first_are_token_by_token_in_a_batch() {
-        let limits = Limits { width: 3, ..OPERATOR };
-        let runs = shown(&model_runs(&[0, 8], &[5, 0], limits));
-        assert_eq!(
-            runs,
-            [(3, vec![(0, 3), (0, 0)], 3), (1, vec![(3, 1), (7, 0)], 1), (1, vec![(4, 1), (7, 0)], 1)]
-        );
-        assert_eq!(shown(&model_runs(&[0], &[5], limits)), [(3, vec![(0, 3)], 0), (2, vec![(3, 2)], 0)]);
-    }
-
-    #[test]
-    fn an_operator_that_refuses_padding_has_a_first_run_for_each_length() {
-        let runs = shown(&model_runs(&[0, 0, 0], &[2, 5, 2], Limits { is_exact: true, ..OPERATOR }));
-        let first = (5, vec![(0, 0), (0, 5), (0, 0)], 0);
-        assert_eq!(runs, [first, (2, vec![(0, 2), (0, 0), (0, 2)], 2)]);
+    fn each_sample_gets_its_tokens_in_runs_that_others_can_share() {
+        let exact = |limits| Limits { is_exact: true, ..limits };
+        let chunk = Limits { width: 3, ..OPERATOR };
+        let cases: [Case; 8] = [
+            ("one run where there is room", WIDE, &[0, 3], &[2, 5], vec![(5, vec![(0, 2), (3, 5)], vec![])]),
+            ("no tokens", WIDE, &[0, 3], &[0, 0], vec![]),
+            (
+                "a sample without room for the padding makes the run narrower",
+                WIDE,
+                &[7, 0],
+                &[1, 5],
+                vec![(1, vec![(7, 1), (0, 1)], vec![]), (4, vec![(4, 0), (1, 4)], vec![(0, 4..8)])],
+            ),
+            (
+                "no sample is padded where logits are of the last column",
+                exact(WIDE),
+                &[0, 0],
+                &[2, 5],
+                vec![(2, vec![(0, 2), (0, 2)], vec![]), (3, vec![(2, 0), (2, 3)], vec![])],
+            ),
+            (
+                "prompts are one first run and overwrite the first rows of others",
+                OPERATOR,
+                &[0, 5, 0],
+                &[2, 1, 3],
+                vec![
+                    (3, vec![(0, 2), (0, 0), (0, 3)], vec![(1, 0..3)]),
+                    (1, vec![(2, 0), (5, 1), (3, 0)], vec![]),
+                ],
+            ),
+            (
+                "chunks after the first are token by token in a batch",
+                chunk,
+                &[0, 8],
+                &[5, 0],
+                vec![
+                    (3, vec![(0, 3), (0, 0)], vec![(1, 0..3)]),
+                    (1, vec![(3, 1), (7, 0)], vec![(1, 7..8)]),
+                    (1, vec![(4, 1), (7, 0)], vec![(1, 7..8)]),
+                ],
+            ),
+            (
+                "and not in a batch of one",
+                chunk,
+                &[0],
+                &[5],
+                vec![(3, vec![(0, 3)], vec![]), (2, vec![(3, 2)], vec![])],
+            ),
+            (
+                "an operator that refuses padding has a first run for each length",
+                exact(OPERATOR),
+                &[0, 0, 0],
+                &[2, 5, 2],
+                vec![
+                    (5, vec![(0, 0), (0, 5), (0, 0)], vec![]),
+                    (2, vec![(0, 2), (0, 0), (0, 2)], vec![(1, 0..2)]),
+                ],
+            ),
+        ];
+        for (what, limits, cached, counts, expected) in cases {
+            let show = |run: ModelRun| {
+                let samples = run.feed.samples.iter();
+                let samples = samples.map(|sample| (sample.start, sample.tokens.len())).collect();
+                (run.feed.width, samples, run.overwritten)
+            };
+            let got: Vec<Shown> = model_runs(cached, counts, limits).into_iter().map(show).collect();
+            assert_eq!(got, expected, "{what}");
+        }
     }
 
     #[test]

@@ -17,20 +17,18 @@ pub fn to_f32(element: ElementType, bytes: &[u8]) -> Option<Cow<'_, [f32]>> {
     {
         return Some(Cow::Borrowed(values));
     }
-    Some(match element {
-        ElementType::Float32 => bytes.as_chunks().0.iter().map(|&chunk| f32::from_le_bytes(chunk)).collect(),
-        ElementType::Float16 => {
-            bytes.as_chunks().0.iter().map(|&chunk| f16::from_le_bytes(chunk).to_f32()).collect()
-        }
-        ElementType::BFloat16 => {
-            bytes.as_chunks().0.iter().map(|&chunk| bf16::from_le_bytes(chunk).to_f32()).collect()
-        }
+    match element {
+        ElementType::Float32 => Some(converted(bytes, f32::from_le_bytes)),
+        ElementType::Float16 => Some(converted(bytes, |number| f16::from_le_bytes(number).to_f32())),
+        ElementType::BFloat16 => Some(converted(bytes, |number| bf16::from_le_bytes(number).to_f32())),
         #[expect(clippy::cast_possible_truncation, reason = "compared at the precision of the others")]
-        ElementType::Float64 => {
-            bytes.as_chunks().0.iter().map(|&chunk| f64::from_le_bytes(chunk) as f32).collect()
-        }
-        _ => return None,
-    })
+        ElementType::Float64 => Some(converted(bytes, |number| f64::from_le_bytes(number) as f32)),
+        _ => None,
+    }
+}
+
+fn converted<const N: usize>(bytes: &[u8], convert: impl Fn([u8; N]) -> f32) -> Cow<'static, [f32]> {
+    bytes.as_chunks().0.iter().map(|&number| convert(number)).collect()
 }
 
 /// Returns the index of the largest logit. If several are equal, returns the first. If there are no numbers,
@@ -58,12 +56,11 @@ mod tests {
     #[test]
     fn every_type_of_logits_is_read_and_float32_where_it_lies() {
         let values = [1.5_f32, -0.25, f32::INFINITY];
-        let joined = |bytes: [Vec<u8>; 3]| bytes.concat();
         let cases = [
-            (ElementType::Float32, joined(values.map(|value| value.to_le_bytes().to_vec()))),
-            (ElementType::Float64, joined(values.map(|value| f64::from(value).to_le_bytes().to_vec()))),
-            (ElementType::Float16, joined(values.map(|value| f16::from_f32(value).to_le_bytes().to_vec()))),
-            (ElementType::BFloat16, joined(values.map(|value| bf16::from_f32(value).to_le_bytes().to_vec()))),
+            (ElementType::Float32, values.map(f32::to_le_bytes).concat()),
+            (ElementType::Float64, values.map(|value| f64::from(value).to_le_bytes()).concat()),
+            (ElementType::Float16, values.map(|value| f16::from_f32(value).to_le_bytes()).concat()),
+            (ElementType::BFloat16, values.map(|value| bf16::from_f32(value).to_le_bytes()).concat()),
         ];
         for (element, bytes) in cases {
             assert_eq!(to_f32(element, &bytes).unwrap(), &values[..], "{element}");

@@ -88,20 +88,11 @@ mod tests {
     use kvscatter::ElementType;
 
     use super::Rows;
-    use crate::interface::CachePort;
+    use crate::interface::tests::port;
 
     #[test]
     fn a_row_of_four_dimensions_is_a_run_in_every_head() {
-        let cache = CachePort {
-            past: "past".to_owned(),
-            present: "present".to_owned(),
-            element: ElementType::Float16,
-            axis: 2,
-            dims: vec![None, Some(3), Some(5), Some(4)],
-            layer: 0,
-            growth: None,
-            ring: None,
-        };
+        let cache = port(ElementType::Float16, &[None, Some(3), Some(5), Some(4)]);
         let rows = Rows::new(&cache, 5);
         assert_eq!((rows.row(), rows.capacity()), (3 * 4 * 2, 5));
         let before = vec![0_u8; 2 * 3 * 5 * 4 * 2];

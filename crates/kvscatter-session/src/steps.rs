@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::error::SessionError;
 use crate::inputs::RunInputs;
-use crate::interface::{Interface, Purpose};
+use crate::interface::Purpose;
 use crate::logits::Logits;
 use crate::model_runs::{Limits, ModelRun, costs, model_runs};
 use crate::opening::check_tokens;
@@ -15,36 +15,20 @@ use crate::tensor::check_value;
 
 /// A decoder that runs steps on the samples of a [`SampleStore`].
 pub(crate) struct Steps {
-    runner: Runner,
+    pub(crate) runner: Runner,
     inputs: RunInputs,
-    interrupt: Option<Box<dyn FnMut() -> bool + Send>>,
+    /// A function that is called before every run. If it returns `true`, the step fails.
+    pub(crate) interrupt: Option<Box<dyn FnMut() -> bool + Send>>,
     refuse_nan: bool,
-    written: u64,
-    copied: u64,
+    /// The bytes that the model wrote into the caches in the last step.
+    pub(crate) written: u64,
+    /// The bytes of caches that the engine copied in the last step.
+    pub(crate) copied: u64,
 }
 
 impl Steps {
     pub(crate) fn new(runner: Runner, inputs: RunInputs, refuse_nan: bool) -> Self {
         Self { runner, inputs, interrupt: None, refuse_nan, written: 0, copied: 0 }
-    }
-
-    pub(crate) fn interface(&self) -> &Interface {
-        &self.runner.interface
-    }
-
-    /// Sets a function that is called before every run. If it returns `true`, the step fails.
-    pub(crate) fn interrupt_when(&mut self, is_interrupted: impl FnMut() -> bool + Send + 'static) {
-        self.interrupt = Some(Box::new(is_interrupted));
-    }
-
-    /// Returns the bytes that the model wrote into the caches in the last step.
-    pub(crate) fn bytes_written(&self) -> u64 {
-        self.written
-    }
-
-    /// Returns the bytes of caches that the engine copied in the last step.
-    pub(crate) fn bytes_copied(&self) -> u64 {
-        self.copied
     }
 
     /// Feeds samples their next tokens, in runs of at most `chunk` tokens of each sample. Returns the logits after
@@ -217,7 +201,8 @@ impl Steps {
     /// Checks that the tokens are in the vocabulary, if its size is known, and that the inputs' types can
     /// represent them.
     fn check_known(&self, given: &[(Sample, &[i64])]) -> Result<(), SessionError> {
-        let vocabulary = self.interface().vocabulary;
+        let interface = &self.runner.interface;
+        let vocabulary = interface.vocabulary;
         for &(sample, tokens) in given {
             check_tokens(tokens, vocabulary, |index, token| SessionError::TokenUnknown {
                 sample,
@@ -225,7 +210,7 @@ impl Steps {
                 token,
                 vocabulary,
             })?;
-            for feed in self.interface().feeds.iter().filter(|feed| feed.purpose == Purpose::Tokens) {
+            for feed in interface.feeds.iter().filter(|feed| feed.purpose == Purpose::Tokens) {
                 tokens.iter().try_for_each(|token| check_value(feed.element, *token))?;
             }
         }

@@ -135,10 +135,8 @@ impl Tensor {
         Ok(tensor)
     }
 
-    /// Sets a range of elements to an integer. Elements after the last one are ignored.
-    ///
-    /// # Errors
-    /// Returns [`SessionError::InputType`] if the type cannot represent the integer.
+    /// Sets a range of elements to an integer. Elements after the last one are ignored. Returns
+    /// [`SessionError::InputType`] if the type cannot represent the integer.
     pub(crate) fn fill(&mut self, elements: Range<usize>, value: i64) -> Result<(), SessionError> {
         let element = self.element;
         let (code, width) = encode(element, value).ok_or(SessionError::InputType { element, value })?;

@@ -65,10 +65,8 @@ impl Undo {
         bytes(self.rings.iter().map(|old| old.rows.capacity()).sum::<usize>() + self.states.capacity())
     }
 
-    /// Copies the rows that a run overwrites when it writes up to the position `end`.
-    ///
-    /// # Errors
-    /// Returns [`SessionError::UndoMemory`] if there is no memory for the rows.
+    /// Copies the rows that a run overwrites when it writes up to the position `end`. Returns
+    /// [`SessionError::UndoMemory`] if there is no memory for the rows.
     pub(crate) fn copy_rows(
         &mut self,
         batch_index: usize,

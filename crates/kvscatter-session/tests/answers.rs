@@ -4,29 +4,24 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a helper that panics fails its test")]
 
 mod conv_state;
+mod decoders;
 
 use std::cell::{Cell, RefCell};
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use kvscatter::ElementType;
+use kvscatter_onnx::ModelFile;
 use kvscatter_onnx::internal::proto::ValueInfoProto;
 use kvscatter_onnx::internal::proto::tensor_shape_proto::dimension::Value as DimValue;
-use kvscatter_onnx::internal::proto::type_proto::{Tensor as TensorType, Value as TypeValue};
-use kvscatter_onnx::{Model, ModelFile, WeightTransfer};
 use kvscatter_session::{
     Engine, Event, GenerateOptions, Generator, KvSession, LoadOptions, Memory, Sampling, Session,
     SessionError, SessionOptions, Step, StepOutput, Tensor, argmax, engine_label,
 };
+use tempfile::TempDir;
 
-const STATIC: &str = "mobius-llama-static";
-const GROWING: &str = "mobius-llama-dynamic";
-const OPERATOR: &str = "genai-llama-gqa";
-
-fn model(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata").join(name).join("model.onnx")
-}
+use decoders::{GROWING, OPERATOR, STATIC, changed, find, generator, greedy, ignore_event, model, tensor};
 
 /// An engine that computes nothing. A function of the test returns the results of a run for a number of
 /// samples and tokens.
@@ -200,13 +195,10 @@ fn tokens_are_refused_before_the_run_that_they_would_be_fed_to() {
         step.shared[0].cache.bytes_mut().fill(1);
         Ok(vec![logits(&[batch, width, 256])])
     });
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("model.onnx");
-    let mut model = Model::load(&model(STATIC)).unwrap();
-    let graph = model.proto_mut().graph.as_option_mut().unwrap();
-    tensor(&mut graph.input, "input_ids").elem_type = Some(ElementType::Int32.onnx_code());
-    tensor(&mut graph.output, "logits").shape.as_option_mut().unwrap().dim[2].value = None;
-    model.save_with_weights(&file, WeightTransfer::Copy).unwrap();
+    let (_folder, file) = changed(STATIC, |graph| {
+        tensor(find(&mut graph.input, "input_ids")).elem_type = Some(ElementType::Int32.onnx_code());
+        tensor(find(&mut graph.output, "logits")).shape.as_option_mut().unwrap().dim[2].value = None;
+    });
     let mut session = KvSession::open(&engine, &file, SessionOptions::default()).unwrap();
     let sample = session.add().unwrap();
     let error = session.prefill(&[(sample, &[1, 1 << 40])], 1).unwrap_err();
@@ -221,15 +213,12 @@ fn tokens_are_refused_before_the_run_that_they_would_be_fed_to() {
 
 #[test]
 fn a_capacity_that_an_input_cannot_be_fed_with_is_refused() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("model.onnx");
-    let mut model = Model::load(&model(STATIC)).unwrap();
-    let graph = model.proto_mut().graph.as_option_mut().unwrap();
-    tensor(&mut graph.input, "position_ids").elem_type = Some(ElementType::Int32.onnx_code());
-    for name in ["key_cache.0", "value_cache.0", "key_cache.1", "value_cache.1"] {
-        tensor(&mut graph.input, name).shape.as_option_mut().unwrap().dim[1].value = None;
-    }
-    model.save_with_weights(&file, WeightTransfer::Copy).unwrap();
+    let (_folder, file) = changed(STATIC, |graph| {
+        tensor(find(&mut graph.input, "position_ids")).elem_type = Some(ElementType::Int32.onnx_code());
+        for name in ["key_cache.0", "value_cache.0", "key_cache.1", "value_cache.1"] {
+            tensor(find(&mut graph.input, name)).shape.as_option_mut().unwrap().dim[1].value = None;
+        }
+    });
     let engine = Answers(|_, batch, width| Ok(vec![logits(&[batch, width, 256])]));
     let open = |capacity| {
         let options = SessionOptions { capacity, memory: 1 << 20, ..SessionOptions::default() };
@@ -243,17 +232,14 @@ fn a_capacity_that_an_input_cannot_be_fed_with_is_refused() {
 
 #[test]
 fn a_state_of_open_size_is_refused() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("model.onnx");
-    let mut model = Model::load(&model(STATIC)).unwrap();
-    let graph = model.proto_mut().graph.as_option_mut().unwrap();
-    for (values, name) in [(&mut graph.input, "past.conv"), (&mut graph.output, "present.conv")] {
-        let state = values.iter().find(|value| value.name.as_deref() != Some("input_ids")).unwrap();
-        values.push(ValueInfoProto { name: Some(name.to_owned()), ..state.clone() });
-    }
-    graph.node.push(conv_state::node());
-    // The exporter imports the domain of the operator already.
-    model.save_with_weights(&file, WeightTransfer::Copy).unwrap();
+    let (_folder, file) = changed(STATIC, |graph| {
+        for (values, name) in [(&mut graph.input, "past.conv"), (&mut graph.output, "present.conv")] {
+            let state = values.iter().find(|value| value.name.as_deref() != Some("input_ids")).unwrap();
+            values.push(ValueInfoProto { name: Some(name.to_owned()), ..state.clone() });
+        }
+        // The exporter imports the domain of the operator already.
+        graph.node.push(conv_state::node());
+    });
     let engine = Answers(|_, batch, width| Ok(vec![logits(&[batch, width, 256])]));
     let opened = KvSession::open(&engine, &file, SessionOptions::default());
     let error = opened.map(|session| session.capacity()).unwrap_err();
@@ -272,9 +258,8 @@ fn scores_that_are_no_numbers_choose_no_token() {
     });
     for name in [STATIC, GROWING] {
         let generate = |prompts: &[Vec<i64>]| {
-            let mut generator = Generator::open(&engine, model(name), 2, SessionOptions::default()).unwrap();
-            let greedy = GenerateOptions { max_new_tokens: Some(3), chunk: 8, ..GenerateOptions::default() };
-            generator.generate(prompts, &greedy, &mut |_| ControlFlow::Continue(()))
+            let greedy = GenerateOptions { chunk: 8, ..greedy(3) };
+            generator(&engine, model(name), 2).generate(prompts, &greedy, &mut ignore_event)
         };
         let refused = generate(&[vec![1, 2], vec![3, 4]]);
         assert!(matches!(refused, Err(SessionError::NotANumber { prompt: 1 })), "{name}");
@@ -289,14 +274,10 @@ fn a_model_of_one_token_a_step_takes_its_prompts_so() {
         Ok(vec![logits(&[batch, 1, 256])])
     });
     for name in [STATIC, GROWING] {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("model.onnx");
-        decode_only(name).save_with_weights(&file, WeightTransfer::Copy).unwrap();
-        let mut generator = Generator::open(&engine, &file, 2, SessionOptions::default()).unwrap();
-        let greedy = GenerateOptions { max_new_tokens: Some(3), chunk: 8, ..GenerateOptions::default() };
-        let generated = generator
-            .generate(&[vec![1, 2, 3], vec![4, 5, 6]], &greedy, &mut |_| ControlFlow::Continue(()))
-            .unwrap();
+        let (_folder, file) = decode_only(name);
+        let greedy = GenerateOptions { chunk: 8, ..greedy(3) };
+        let prompts = [vec![1, 2, 3], vec![4, 5, 6]];
+        let generated = generator(&engine, file, 2).generate(&prompts, &greedy, &mut ignore_event).unwrap();
         assert_eq!(generated.samples, [[7, 7, 7]; 2], "{name}");
         // Each prompt has three tokens, and two tokens were generated. The last of them is not fed.
         let slots = if name == GROWING { 5 } else { 1 };
@@ -304,24 +285,14 @@ fn a_model_of_one_token_a_step_takes_its_prompts_so() {
     }
 }
 
-/// Returns the model after it has been changed to take one token of each sample in every step.
-fn decode_only(name: &str) -> Model {
-    let mut loaded = Model::load(&model(name)).unwrap();
-    let graph = loaded.proto_mut().graph.as_option_mut().unwrap();
-    for name in ["input_ids", "position_ids"] {
-        let shape = tensor(&mut graph.input, name).shape.as_option_mut().unwrap();
-        shape.dim[1].value = Some(DimValue::DimValue(1));
-    }
-    loaded
-}
-
-/// Returns the type of an input or output.
-fn tensor<'g>(values: &'g mut [ValueInfoProto], name: &str) -> &'g mut TensorType {
-    let value = values.iter_mut().find(|value| value.name.as_deref() == Some(name)).unwrap();
-    match value.r#type.as_option_mut().unwrap().value.as_mut() {
-        Some(TypeValue::TensorType(tensor)) => tensor,
-        other => panic!("{name} is {other:?}"),
-    }
+/// Writes the model after it has been changed to take one token of each sample in every step.
+fn decode_only(name: &str) -> (TempDir, PathBuf) {
+    changed(name, |graph| {
+        for name in ["input_ids", "position_ids"] {
+            let shape = tensor(find(&mut graph.input, name)).shape.as_option_mut().unwrap();
+            shape.dim[1].value = Some(DimValue::DimValue(1));
+        }
+    })
 }
 
 /// Returns the token at a position of a text that repeats itself with changes.
@@ -360,13 +331,7 @@ fn drafts_change_the_steps_and_not_the_tokens() {
         let mut generator =
             Generator::open(&Answers(next_written), model(name), lengths.len(), options).unwrap();
         generator.draft(draft);
-        let greedy = GenerateOptions {
-            max_new_tokens: Some(40),
-            eos: eos.to_vec(),
-            chunk: 20,
-            sampling,
-            ..GenerateOptions::default()
-        };
+        let greedy = GenerateOptions { eos: eos.to_vec(), chunk: 20, sampling, ..greedy(40) };
         let prompts: Vec<_> = lengths.iter().map(|end| (0..*end).map(written).collect()).collect();
         let mut seen = Vec::new();
         let generated = generator.generate(&prompts, &greedy, &mut |event| {
@@ -410,17 +375,13 @@ fn drafts_change_the_steps_and_not_the_tokens() {
 #[test]
 fn a_generator_goes_on_after_a_step_with_drafts_has_failed() {
     let open = || {
-        let mut generator =
-            Generator::open(&Answers(next_written), model(STATIC), 2, SessionOptions::default()).unwrap();
+        let mut generator = generator(&Answers(next_written), model(STATIC), 2);
         generator.draft(4);
         generator
     };
     let prompts = [(0..20).map(written).collect(), (0..7).map(written).collect()];
-    let options = GenerateOptions { max_new_tokens: Some(40), ..GenerateOptions::default() };
     let mut generator = open();
-    let generate = |generator: &mut Generator| {
-        generator.generate(&prompts, &options, &mut |_| ControlFlow::Continue(()))
-    };
+    let generate = |generator: &mut Generator| generator.generate(&prompts, &greedy(40), &mut ignore_event);
     REFUSES_DRAFTS.set(true);
     assert!(matches!(generate(&mut generator), Err(SessionError::Run { .. })));
     REFUSES_DRAFTS.set(false);
@@ -458,10 +419,10 @@ fn a_model_that_returns_the_last_logits_only_has_no_drafts() {
         Ok(vec![Tensor::integers(ElementType::Float32, &[batch, 1, 256], &values)?])
     });
     let generate = |draft| {
-        let mut generator = Generator::open(&last, model(STATIC), 1, SessionOptions::default()).unwrap();
+        let mut generator = generator(&last, model(STATIC), 1);
         generator.draft(draft);
-        let greedy = GenerateOptions { max_new_tokens: Some(40), chunk: 20, ..GenerateOptions::default() };
-        let generated = generator.generate(&[vec![0]], &greedy, &mut |_| ControlFlow::Continue(())).unwrap();
+        let greedy = GenerateOptions { chunk: 20, ..greedy(40) };
+        let generated = generator.generate(&[vec![0]], &greedy, &mut ignore_event).unwrap();
         (generated.samples, generated.steps, generated.drafted, generated.accepted)
     };
     assert_eq!(generate(4), generate(0));
@@ -488,9 +449,7 @@ thread_local! {
 
 #[test]
 fn a_step_with_nan_repeats_what_nan_may_have_reached() {
-    let folder = tempfile::tempdir().unwrap();
-    let single = folder.path().join("model.onnx");
-    decode_only(STATIC).save_with_weights(&single, WeightTransfer::Copy).unwrap();
+    let (_folder, single) = decode_only(STATIC);
     let whole = model(STATIC);
     let lists: [&[i64]; 2] = [&[1, 2, 3, 4], &[5, 13, 6, 13, 7]];
     // The sample and the token that an error names, which are the first with NaN by itself.

@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a helper that panics fails its test")]
 
+mod decoders;
 #[path = "../../kvscatter-certify/tests/fake/mod.rs"]
 #[expect(dead_code, reason = "most faults are planted in certificates only")]
 mod fake;
@@ -12,26 +13,18 @@ mod token_types;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
+use decoders::{GROWING, OPERATOR, STATIC, changed, find, greedy, ignore_event, model, tensor};
 use fake::{Fake, Fault};
+use kvscatter_onnx::Model;
 use kvscatter_onnx::internal::proto::tensor_shape_proto::dimension::Value as DimValue;
-use kvscatter_onnx::internal::proto::type_proto::Value as TypeValue;
 use kvscatter_onnx::internal::proto::{AttributeProto, GraphProto, NodeProto, TensorProto, ValueInfoProto};
-use kvscatter_onnx::{Model, WeightTransfer};
 use kvscatter_session::{
     End, Event, GenerateOptions, Generator, KvSession, Sample, Sampling, SessionError, SessionOptions,
     SessionSetting, argmax,
 };
-use tempfile::TempDir;
 use token_types::add_token_types;
 
-const STATIC: &str = "mobius-llama-static";
-const GROWING: &str = "mobius-llama-dynamic";
-const OPERATOR: &str = "genai-llama-gqa";
 const CAPACITY: usize = 64;
-
-fn model(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata").join(name).join("model.onnx")
-}
 
 fn session(batch: usize) -> KvSession {
     with_fault(batch, Fault::None)
@@ -43,18 +36,6 @@ fn with_fault(batch: usize, fault: Fault) -> KvSession {
 
 fn sized(batch: usize) -> SessionOptions {
     SessionOptions { batch: Some(batch), capacity: Some(CAPACITY), ..SessionOptions::default() }
-}
-
-/// Writes a model with a changed graph. The file is gone when the folder is dropped.
-fn changed(name: &str, change: impl FnOnce(&mut GraphProto)) -> (TempDir, PathBuf) {
-    let mut model = Model::load(&model(name)).unwrap();
-    change(model.proto_mut().graph.get_or_insert_default());
-    let folder = tempfile::tempdir().unwrap();
-    // The fake engine knows a model by its folder.
-    let path = folder.path().join(name).join("model.onnx");
-    std::fs::create_dir(folder.path().join(name)).unwrap();
-    model.save_with_weights(&path, WeightTransfer::Copy).unwrap();
-    (folder, path)
 }
 
 /// Returns the error of opening a model. Its check returns the same error.
@@ -72,17 +53,7 @@ fn nodes<'g>(graph: &'g mut GraphProto, operator: &str) -> impl Iterator<Item = 
 
 /// Returns a generator for this number of prompts.
 fn generator(name: &str, prompts: usize) -> Generator {
-    Generator::open(&Fake(Fault::None), model(name), prompts, SessionOptions::default()).unwrap()
-}
-
-/// Returns options for this number of new tokens, which are the most likely ones.
-fn greedy(tokens: usize) -> GenerateOptions {
-    GenerateOptions { max_new_tokens: Some(tokens), ..GenerateOptions::default() }
-}
-
-/// Ignores the progress.
-fn ignore_event(_: Event<'_>) -> ControlFlow<()> {
-    ControlFlow::Continue(())
+    decoders::generator(&Fake(Fault::None), model(name), prompts)
 }
 
 /// Returns the logits after each of these tokens in a separate session.
@@ -285,12 +256,10 @@ fn a_saved_prompt_is_continued() {
 
     // The saved tokens take slots too.
     let message = |tokens| {
-        let greedy = GenerateOptions { max_new_tokens: Some(tokens), ..greedy.clone() };
+        let greedy = GenerateOptions { chunk: 2, ..decoders::greedy(tokens) };
         let mut generator = after(STATIC, &prompts, &greedy).unwrap();
-        generator
-            .generate(&prompts, &greedy, &mut ignore_event)
-            .map(|_| ())
-            .map_err(|error| error.to_string())
+        let generated = generator.generate(&prompts, &greedy, &mut ignore_event);
+        generated.map(|_| ()).map_err(|error| error.to_string())
     };
     assert_eq!(message(58), Ok(()));
     let refused =
@@ -304,8 +273,8 @@ fn a_saved_prompt_is_continued() {
 fn the_value_of_an_initializer_that_is_an_input_is_a_part_of_the_model() {
     let of_value = |value: f32| {
         changed(STATIC, |graph| {
-            let like = graph.input.iter().find(|input| input.name.as_deref() == Some("key_cache.0"));
-            graph.input.push(ValueInfoProto { name: Some("adapter".to_owned()), ..like.unwrap().clone() });
+            let like = find(&mut graph.input, "key_cache.0").clone();
+            graph.input.push(ValueInfoProto { name: Some("adapter".to_owned()), ..like });
             graph.initializer.push(TensorProto {
                 name: Some("adapter".to_owned()),
                 dims: vec![1, 64, 32],
@@ -459,8 +428,7 @@ fn a_chat_computes_only_its_new_tokens() {
 #[test]
 fn a_prompt_of_nan_is_not_kept() {
     let greedy = greedy(3);
-    let open =
-        || Generator::open(&Fake(Fault::NanToken), model(STATIC), 1, SessionOptions::default()).unwrap();
+    let open = || decoders::generator(&Fake(Fault::NanToken), model(STATIC), 1);
     let mut generator = open();
     let refused = generator.generate(&[vec![1, 2, 3, 13]], &greedy, &mut ignore_event);
     assert!(matches!(refused, Err(SessionError::NotANumber { prompt: 0 })));
@@ -550,13 +518,8 @@ fn a_sample_without_a_limit_ends_with_an_end_token_or_the_cache() {
     assert_eq!(refused, "prompt 0: 65 tokens exceed the capacity of 64 tokens");
     assert_eq!(generate(&whole[..64], &options).unwrap().1, End::Full);
     // Nothing determines a capacity.
-    let open = Generator::open_for(
-        &Fake(Fault::None),
-        model(OPERATOR),
-        &[vec![1]],
-        &options,
-        SessionOptions::default(),
-    );
+    let (engine, sizes) = (Fake(Fault::None), SessionOptions::default());
+    let open = Generator::open_for(&engine, model(OPERATOR), &[vec![1]], &options, sizes);
     assert!(matches!(open, Err(SessionError::CapacityOpen)));
 }
 
@@ -565,7 +528,7 @@ fn a_sample_without_a_limit_ends_with_an_end_token_or_the_cache() {
 fn a_sampled_text_depends_on_the_seed_and_its_prompt_alone() {
     let generate = |prompts: &[&[i64]], seed| {
         let sampling = Some(Sampling { temperature: 3.0, seed, ..Sampling::default() });
-        let options = GenerateOptions { max_new_tokens: Some(12), sampling, ..GenerateOptions::default() };
+        let options = GenerateOptions { sampling, ..greedy(12) };
         let prompts: Vec<_> = prompts.iter().map(|prompt| prompt.to_vec()).collect();
         let mut generator = generator(STATIC, 4);
         generator.generate(&prompts, &options, &mut ignore_event).unwrap().samples
@@ -582,8 +545,7 @@ fn a_sampled_text_depends_on_the_seed_and_its_prompt_alone() {
 #[test]
 fn a_penalty_changes_the_tokens() {
     let generate = |repetition_penalty| {
-        let options =
-            GenerateOptions { max_new_tokens: Some(20), repetition_penalty, ..GenerateOptions::default() };
+        let options = GenerateOptions { repetition_penalty, ..greedy(20) };
         let mut generator = generator(STATIC, 1);
         let mut samples = generator.generate(&[vec![9, 9, 9]], &options, &mut ignore_event).unwrap().samples;
         let mut tokens = samples.remove(0);
@@ -598,38 +560,43 @@ fn a_penalty_changes_the_tokens() {
 
 #[test]
 fn prompts_that_cannot_be_continued_are_refused() {
-    let open =
-        |name, prompts| Generator::open(&Fake(Fault::None), model(name), prompts, SessionOptions::default());
-    assert!(matches!(open(STATIC, 0).map(|_| ()), Err(SessionError::NoPrompts)));
-    let message_of = |name, prompts: &[Vec<i64>], tokens| {
-        let greedy = greedy(tokens);
-        let mut generator = open(name, 2).unwrap();
-        generator.generate(prompts, &greedy, &mut ignore_event).map(|_| ()).unwrap_err().to_string()
+    let none = Generator::open(&Fake(Fault::None), model(STATIC), 0, SessionOptions::default());
+    assert!(matches!(none, Err(SessionError::NoPrompts)));
+    let message_of = |name, prompts: &[Vec<i64>], options| {
+        let generated = generator(name, 2).generate(prompts, &options, &mut ignore_event);
+        generated.map(|_| ()).unwrap_err().to_string()
     };
-    assert_eq!(message_of(STATIC, &[vec![1], vec![]], 1), "prompt 1 is empty: at least one token is needed");
-    assert_eq!(
-        message_of(STATIC, &[vec![1, 300]], 1),
-        "prompt 0: token 1 is 300, which the model does not have: it has 0 to 255"
-    );
-    assert_eq!(
-        message_of(STATIC, &[vec![1; 60]], 6),
-        "prompt 0: 60 tokens and 6 to be generated exceed the capacity of 64 tokens; 5 can be generated"
-    );
-    assert_eq!(
-        message_of(GROWING, &[vec![1], vec![1, 2]], 1),
-        "prompts of 1 and 2 tokens: a cache that grows takes one length; kvscatter inspect shows whether it can be made static"
-    );
-    assert_eq!(message_of(STATIC, &vec![vec![1]; 3], 1), "the batch of 2 is full");
-    for eos in [256, 1_000_000, -5] {
-        let greedy = GenerateOptions { eos: vec![255, eos], ..greedy(1) };
-        let refused = generator(STATIC, 1).generate(&[vec![1]], &greedy, &mut ignore_event).unwrap_err();
-        assert_eq!(
-            refused.to_string(),
-            format!("eos[1] is {eos}, which the model does not have: it has 0 to 255")
-        );
+    let cases: [(&str, &[Vec<i64>], usize, &str); 5] = [
+        (STATIC, &[vec![1], vec![]], 1, "prompt 1 is empty: at least one token is needed"),
+        (
+            STATIC,
+            &[vec![1, 300]],
+            1,
+            "prompt 0: token 1 is 300, which the model does not have: it has 0 to 255",
+        ),
+        (
+            STATIC,
+            &[vec![1; 60]],
+            6,
+            "prompt 0: 60 tokens and 6 to be generated exceed the capacity of 64 tokens; 5 can be generated",
+        ),
+        (
+            GROWING,
+            &[vec![1], vec![1, 2]],
+            1,
+            "prompts of 1 and 2 tokens: a cache that grows takes one length; kvscatter inspect shows whether it can be made static",
+        ),
+        (STATIC, &[vec![1], vec![1], vec![1]], 1, "the batch of 2 is full"),
+    ];
+    for (name, prompts, tokens, message) in cases {
+        assert_eq!(message_of(name, prompts, greedy(tokens)), message);
     }
-    let greedy = greedy(5);
-    assert!(open(STATIC, 1).unwrap().generate(&[vec![1; 60]], &greedy, &mut ignore_event).is_ok());
+    for eos in [256, 1_000_000, -5] {
+        let message = format!("eos[1] is {eos}, which the model does not have: it has 0 to 255");
+        let options = GenerateOptions { eos: vec![255, eos], ..greedy(1) };
+        assert_eq!(message_of(STATIC, &[vec![1]], options), message);
+    }
+    assert!(generator(STATIC, 1).generate(&[vec![1; 60]], &greedy(5), &mut ignore_event).is_ok());
 }
 
 #[test]
@@ -719,9 +686,8 @@ fn a_past_that_something_else_reads_is_refused() {
             (node.op_type, node.name) = (Some(operator.to_owned()), Some("second".to_owned()));
             node.output = vec!["second".to_owned()];
             graph.node.push(node);
-            let of_past = graph.input.iter().find(|input| input.name.as_ref() == Some(&past)).unwrap();
-            let output = ValueInfoProto { name: Some("second".to_owned()), ..of_past.clone() };
-            graph.output.push(output);
+            let of_past = find(&mut graph.input, &past).clone();
+            graph.output.push(ValueInfoProto { name: Some("second".to_owned()), ..of_past });
         });
         match refused(&path, sized(1)) {
             SessionError::PastRead { input, reader } => {
@@ -734,15 +700,9 @@ fn a_past_that_something_else_reads_is_refused() {
 }
 
 /// Fixes the batch of all inputs and outputs.
-#[cfg(test)]
 fn fix_batch(graph: &mut GraphProto, batch: i64) {
     for value in graph.input.iter_mut().chain(&mut graph.output) {
-        let Some(TypeValue::TensorType(tensor)) =
-            value.r#type.as_option_mut().and_then(|kind| kind.value.as_mut())
-        else {
-            continue;
-        };
-        for dimension in &mut tensor.shape.get_or_insert_default().dim {
+        for dimension in &mut tensor(value).shape.get_or_insert_default().dim {
             if matches!(&dimension.value, Some(DimValue::DimParam(name)) if name == "batch") {
                 dimension.value = Some(DimValue::DimValue(batch));
             }
@@ -755,18 +715,16 @@ fn a_model_with_a_fixed_batch_takes_as_many_prompts_or_fewer() {
     let greedy = GenerateOptions { chunk: 2, ..greedy(3) };
     for name in [STATIC, GROWING] {
         let (_folder, path) = changed(name, |graph| fix_batch(graph, 2));
-        let open = |path: PathBuf, prompts| {
-            Generator::open(&Fake(Fault::None), path, prompts, SessionOptions::default())
-        };
-        let prompts = [vec![1, 2], vec![3, 4]];
+        let (engine, prompts) = (Fake(Fault::None), [vec![1, 2], vec![3, 4]]);
         for count in 1..=2 {
-            let generate = |path| {
-                let mut generator = open(path, count).unwrap();
+            let generate = |path: &Path| {
+                let mut generator = decoders::generator(&engine, path, count);
                 generator.generate(&prompts[..count], &greedy, &mut ignore_event).unwrap().samples
             };
-            assert_eq!(generate(path.clone()), generate(model(name)), "{name}, {count} prompts");
+            assert_eq!(generate(&path), generate(&model(name)), "{name}, {count} prompts");
         }
-        let refused = open(path, 3).map(|_| ()).unwrap_err();
+        let opened = Generator::open(&engine, path, 3, SessionOptions::default());
+        let refused = opened.map(|_| ()).unwrap_err();
         assert!(
             matches!(refused, SessionError::SizeFixed { setting: SessionSetting::Batch, fixed: 2, got: 3 }),
             "{name}: {refused}"
@@ -778,7 +736,7 @@ fn a_model_with_a_fixed_batch_takes_as_many_prompts_or_fewer() {
 fn caches_that_the_engine_copies_are_counted() {
     let greedy = greedy(3);
     let copied = |fault, name: &str| {
-        let mut generator = Generator::open(&Fake(fault), model(name), 1, SessionOptions::default()).unwrap();
+        let mut generator = decoders::generator(&Fake(fault), model(name), 1);
         generator.generate(&[vec![1, 2]], &greedy, &mut ignore_event).unwrap().copied
     };
     assert_eq!(copied(Fault::None, STATIC), 0);
@@ -803,12 +761,10 @@ fn an_input_of_unknown_meaning_is_refused_by_name() {
     let types = changed(OPERATOR, add_token_types);
     // Tokens of one block see each other. The model has no mask of real tokens.
     let blocks = changed(STATIC, |graph| {
-        let tokens = graph.input.iter().find(|input| input.name.as_deref() == Some("input_ids")).unwrap();
-        let mut blocks = ValueInfoProto { name: Some("block_sequence_ids".to_owned()), ..tokens.clone() };
-        if let Some(TypeValue::TensorType(tensor)) = &mut blocks.r#type.get_or_insert_default().value {
-            let slots = i64::try_from(CAPACITY).unwrap();
-            tensor.shape.get_or_insert_default().dim[1].value = Some(DimValue::DimValue(slots));
-        }
+        let tokens = find(&mut graph.input, "input_ids").clone();
+        let mut blocks = ValueInfoProto { name: Some("block_sequence_ids".to_owned()), ..tokens };
+        let slots = Some(DimValue::DimValue(CAPACITY as i64));
+        tensor(&mut blocks).shape.get_or_insert_default().dim[1].value = slots;
         graph.input.push(blocks);
     });
     for ((_folder, path), name) in [(types, "token_type_ids"), (blocks, "block_sequence_ids")] {

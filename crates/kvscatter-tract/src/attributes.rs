@@ -11,11 +11,8 @@ pub(crate) struct Attributes<'a> {
 }
 
 impl<'a> Attributes<'a> {
-    /// Creates the attributes of a node after checking that ONNX defines its operator and that all attributes
-    /// are known.
-    ///
-    /// # Errors
-    /// Returns a [`NodeError`] for an operator of another domain, and for an attribute whose name is not in
+    /// Creates the attributes of a node after checking that ONNX defines its operator and that all attributes are
+    /// known. Returns a [`NodeError`] for an operator of another domain, and for an attribute whose name is not in
     /// `known`.
     pub(crate) fn read(node: &'a NodeProto, known: &[&str]) -> Result<Self, NodeError> {
         if !is_onnx(node) {

@@ -63,21 +63,11 @@ struct Weights {
     /// first.
     codes: Arc<Tensor>,
     /// The scale of each block of each column.
-    scales: Tensor,
-    zero_points: ZeroPoints,
+    scales: Vec<f32>,
+    zeros: Zeros<Vec<u8>, Vec<f32>>,
     /// For each row, the index of the block whose scale and zero point it uses. `None` if every row uses the
     /// block in which it is stored.
     groups: Option<Vec<usize>>,
-}
-
-/// The code that means 0.
-enum ZeroPoints {
-    /// Half of the range, in all blocks.
-    Middle,
-    /// An integer for each block of each column.
-    Codes(Vec<u8>),
-    /// Any number for each block of each column.
-    Floats(Tensor),
 }
 
 impl MatMulNBits {
@@ -210,32 +200,23 @@ impl MatMulNBits {
         self.check_type("weights", &codes, &[DatumType::U8], "uint8")?;
         self.check_len("weights", &codes, self.format.code_bytes())?;
         let scales = constant("scales", 2)?;
-        let scales = self.checked_floats("scales", &scales, "float or float16")?.into_owned();
-        let zero_points = self.checked_zero_points(constant)?;
+        let scales = self.checked_floats("scales", &scales, "float or float16")?;
+        let zeros = self.checked_zero_points(constant)?;
         let groups = match self.groups {
             Some(index) => Some(self.checked_groups(&*constant("g_idx", index)?)?),
             None => None,
         };
-        Ok(Weights { codes, scales, zero_points, groups })
+        Ok(Weights { codes, scales, zeros, groups })
     }
 
     /// Lays out the weights.
     fn product(&self, weights: &Weights) -> TractResult<Product> {
         let Format { k, n, bits, block_size } = self.format;
-        let (codes, scales) = (weights.codes.try_as_plain_ram()?, weights.scales.try_as_plain_ram()?);
-        let floats = match &weights.zero_points {
-            ZeroPoints::Floats(floats) => Some(floats.try_as_plain_ram()?),
-            _ => None,
-        };
-        let zeros = match (&weights.zero_points, &floats) {
-            (ZeroPoints::Codes(zeros), _) => Zeros::Codes(zeros),
-            (_, Some(floats)) => Zeros::Floats(floats.as_slice()?),
-            _ => Zeros::Same(1 << (bits - 1)),
-        };
-        let codes =
-            Codes { depth: k, bits, block_size, codes: codes.as_slice()?, zeros, scales: scales.as_slice()? };
+        let Weights { codes, scales, zeros, groups } = weights;
+        let codes = codes.try_as_plain_ram()?;
+        let codes = Codes { depth: k, bits, block_size, codes: codes.as_slice()?, zeros, scales };
         let isa = Isa::allowed();
-        let product = match &weights.groups {
+        let product = match groups {
             None => Product::of_codes(n, &codes, isa),
             Some(groups) => self
                 .format
@@ -258,29 +239,23 @@ impl MatMulNBits {
     }
 
     /// Checks that an input has one number for each block of each column, and returns these in float32.
-    fn checked_floats<'a>(
-        &self,
-        what: &str,
-        floats: &'a Tensor,
-        words: &str,
-    ) -> TractResult<Cow<'a, Tensor>> {
+    fn checked_floats(&self, what: &str, floats: &Tensor, words: &str) -> TractResult<Vec<f32>> {
         self.check_type(what, floats, &[DatumType::F32, DatumType::F16], words)?;
         self.check_len(what, floats, self.format.all_blocks())?;
-        floats.cast_to::<f32>()
+        Ok(floats.cast_to::<f32>()?.try_as_plain_ram()?.as_slice()?.to_vec())
     }
 
     /// Returns the code that means 0 for each block of each column.
     fn checked_zero_points(
         &self,
         constant: &dyn Fn(&str, usize) -> TractResult<Arc<Tensor>>,
-    ) -> TractResult<ZeroPoints> {
+    ) -> TractResult<Zeros<Vec<u8>, Vec<f32>>> {
         const WHAT: &str = "zero points";
         let format = self.format;
-        let Some(index) = self.zero_points else { return Ok(ZeroPoints::Middle) };
+        let Some(index) = self.zero_points else { return Ok(Zeros::Same(1 << (format.bits - 1))) };
         let given = constant(WHAT, index)?;
         if given.datum_type() != DatumType::U8 {
-            let floats = self.checked_floats(WHAT, &given, "uint8, float or float16")?;
-            return Ok(ZeroPoints::Floats(floats.into_owned()));
+            return self.checked_floats(WHAT, &given, "uint8, float or float16").map(Zeros::Floats);
         }
         // If there is a `g_idx`, ONNX Runtime 1.31 does not read packed zero points as the operator's
         // definition requires. No reference for the correct result is available.
@@ -291,7 +266,7 @@ impl MatMulNBits {
         let packed = given.try_as_plain_ram()?;
         let columns = packed.as_slice::<u8>()?.chunks_exact(format.zero_point_bytes());
         let codes = columns.flat_map(|column| format.unpack(column).take(format.blocks()));
-        Ok(ZeroPoints::Codes(codes.collect()))
+        Ok(Zeros::Codes(codes.collect()))
     }
 
     /// Checks `g_idx`, and returns for each row the block whose scale and zero point it uses.
@@ -359,7 +334,7 @@ impl Format {
             for (group, code) in groups.iter().zip(self.unpack(bytes)) {
                 let block = column * blocks + group;
                 let zero = match codes.zeros {
-                    Zeros::Same(zero) => f32::from(zero),
+                    Zeros::Same(zero) => f32::from(*zero),
                     Zeros::Codes(zeros) => f32::from(*zeros.get(block)?),
                     Zeros::Floats(zeros) => *zeros.get(block)?,
                 };

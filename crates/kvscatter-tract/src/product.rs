@@ -18,6 +18,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use kvscatter::Isa;
 
+pub(crate) use kernel::Zeros;
 use kernel::{COLUMNS, Coded, Decode, Floats, MAX_ROWS, Row, Words};
 use level::Level;
 
@@ -56,14 +57,8 @@ struct CodedWeights {
     /// The number of blocks of a column.
     blocks: usize,
     words: Vec<Words>,
-    zeros: PanelZeros,
+    zeros: Zeros<Vec<Words>, Vec<Row>>,
     scales: Vec<Row>,
-}
-
-enum PanelZeros {
-    Same(u8),
-    Codes(Vec<Words>),
-    Floats(Vec<Row>),
 }
 
 /// Weights that are codes, column by column.
@@ -77,20 +72,9 @@ pub(crate) struct Codes<'a> {
     pub(crate) block_size: usize,
     /// The codes of each column, in blocks of whole bytes. The lowest bits of a byte come first.
     pub(crate) codes: &'a [u8],
-    pub(crate) zeros: Zeros<'a>,
+    pub(crate) zeros: &'a Zeros<Vec<u8>, Vec<f32>>,
     /// The scale of each block of each column.
     pub(crate) scales: &'a [f32],
-}
-
-/// The code that means 0.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Zeros<'a> {
-    /// The same for all weights.
-    Same(u8),
-    /// An integer for each block of each column.
-    Codes(&'a [u8]),
-    /// Any number for each block of each column.
-    Floats(&'a [f32]),
 }
 
 impl Product {
@@ -136,8 +120,8 @@ impl Product {
             })
         };
         let zeros = match codes.zeros {
-            Zeros::Same(zero) => PanelZeros::Same(zero),
-            Zeros::Floats(zeros) => PanelZeros::Floats(rows(zeros)?),
+            Zeros::Same(zero) => Zeros::Same(*zero),
+            Zeros::Floats(zeros) => Zeros::Floats(rows(zeros)?),
             Zeros::Codes(zeros) => {
                 let words = panels(columns, blocks.div_ceil(4), Words::ZERO, |column, word, panel, lane| {
                     let of_column = zeros.get(column * blocks..)?.get(..blocks)?;
@@ -146,7 +130,7 @@ impl Product {
                     panel.0[lane] = u32::from_le_bytes(bytes);
                     Some(())
                 });
-                PanelZeros::Codes(words?)
+                Zeros::Codes(words?)
             }
         };
         let scales = rows(codes.scales)?;
@@ -202,31 +186,22 @@ impl Product {
             Weights::Floats(weights) => {
                 let weights = &weights[panel * self.depth..][..self.depth];
                 for (index, weights) in weights.chunks(DEPTH).enumerate() {
-                    groups.each(
-                        index * DEPTH,
-                        weights.len(),
-                        sums,
-                        &FloatCall { level: self.level, weights },
-                    );
+                    groups.each(index * DEPTH, weights.len(), sums, self.level, Part::Floats(weights));
                 }
             }
             Weights::Codes(coded) => {
                 let codes = coded.panel(panel);
                 if groups.rows <= FEW_ROWS {
-                    let call = CodedCall { level: self.level, codes, decoded: None };
-                    return groups.each(0, groups.depth, sums, &call);
+                    let part = Part::Codes { codes, decoded: None };
+                    return groups.each(0, groups.depth, sums, self.level, part);
                 }
                 let step = (DEPTH / coded.block_size).max(1);
                 for first_block in (0..coded.blocks).step_by(step) {
                     let depth = step.min(coded.blocks - first_block) * coded.block_size;
                     decoded.resize(depth, Row::ZERO);
                     self.level.run(Decode { codes, first_block, to: decoded });
-                    let call = CodedCall {
-                        level: self.level,
-                        codes,
-                        decoded: Some((first_block, decoded.as_slice())),
-                    };
-                    groups.each(first_block * coded.block_size, depth, sums, &call);
+                    let part = Part::Codes { codes, decoded: Some((first_block, decoded)) };
+                    groups.each(first_block * coded.block_size, depth, sums, self.level, part);
                 }
             }
         }
@@ -237,12 +212,12 @@ impl CodedWeights {
     fn panel(&self, panel: usize) -> kernel::Codes<'_> {
         let words = self.words.len() / self.scales.len() * self.blocks;
         let zeros = match &self.zeros {
-            PanelZeros::Same(zero) => kernel::Zeros::Same(*zero),
-            PanelZeros::Codes(words) => {
+            Zeros::Same(zero) => Zeros::Same(*zero),
+            Zeros::Codes(words) => {
                 let count = self.blocks.div_ceil(4);
-                kernel::Zeros::Codes(&words[panel * count..][..count])
+                Zeros::Codes(&words[panel * count..][..count])
             }
-            PanelZeros::Floats(zeros) => kernel::Zeros::Floats(&zeros[panel * self.blocks..][..self.blocks]),
+            Zeros::Floats(zeros) => Zeros::Floats(&zeros[panel * self.blocks..][..self.blocks]),
         };
         kernel::Codes {
             bits: self.bits,
@@ -272,32 +247,11 @@ struct Groups {
     depth: usize,
 }
 
-/// A kernel's call with some rows.
-trait RowsCall {
-    fn call<const R: usize>(&self, x: &[[f32; R]], sums: &mut [Row; R]);
-}
-
-struct FloatCall<'a> {
-    level: Level,
-    weights: &'a [Row],
-}
-
-struct CodedCall<'a> {
-    level: Level,
-    codes: kernel::Codes<'a>,
-    decoded: Option<(usize, &'a [Row])>,
-}
-
-impl RowsCall for FloatCall<'_> {
-    fn call<const R: usize>(&self, x: &[[f32; R]], sums: &mut [Row; R]) {
-        self.level.run(Floats { x, weights: self.weights, sums });
-    }
-}
-
-impl RowsCall for CodedCall<'_> {
-    fn call<const R: usize>(&self, x: &[[f32; R]], sums: &mut [Row; R]) {
-        self.level.run(Coded { x, codes: self.codes, decoded: self.decoded, sums });
-    }
+/// The weights of a kernel's call, as in [`Floats`] or [`Coded`].
+#[derive(Clone, Copy)]
+enum Part<'a> {
+    Floats(&'a [Row]),
+    Codes { codes: kernel::Codes<'a>, decoded: Option<(usize, &'a [Row])> },
 }
 
 impl Groups {
@@ -318,25 +272,27 @@ impl Groups {
     }
 
     /// Calls a kernel for each group, with `depth` numbers of its rows from `first` on.
-    fn each(&self, first: usize, depth: usize, sums: &mut [Row], call: &impl RowsCall) {
+    fn each(&self, first: usize, depth: usize, sums: &mut [Row], level: Level, part: Part<'_>) {
         let (mut numbers, mut sums) = (self.numbers.as_slice(), sums);
         for size in group_sizes(self.rows) {
             let (group, others) = numbers.split_at(size * self.depth);
             let (to, to_others) = sums.split_at_mut(size);
             let x = &group[first * size..][..depth * size];
             match size {
-                MAX_ROWS => one::<MAX_ROWS>(x, to, call),
-                2 => one::<2>(x, to, call),
-                _ => one::<1>(x, to, call),
+                MAX_ROWS => multiply::<MAX_ROWS>(level, x, part, to),
+                2 => multiply::<2>(level, x, part, to),
+                _ => multiply::<1>(level, x, part, to),
             }
             (numbers, sums) = (others, to_others);
         }
     }
 }
 
-fn one<const R: usize>(x: &[f32], sums: &mut [Row], call: &impl RowsCall) {
-    if let Some(sums) = sums.first_chunk_mut() {
-        call.call::<R>(x.as_chunks().0, sums);
+fn multiply<const R: usize>(level: Level, x: &[f32], part: Part<'_>, sums: &mut [Row]) {
+    let (x, Some(sums)) = (x.as_chunks::<R>().0, sums.first_chunk_mut()) else { return };
+    match part {
+        Part::Floats(weights) => level.run(Floats { x, weights, sums }),
+        Part::Codes { codes, decoded } => level.run(Coded { x, codes, decoded, sums }),
     }
 }
 
@@ -517,9 +473,9 @@ mod tests {
                 let at = (column * blocks * block_size + row) * bits;
                 f64::from((codes[at / 8] >> (at % 8)) & (u8::MAX >> (8 - bits)))
             };
-            for zeros in [Zeros::Same(1 << (bits - 1)), Zeros::Codes(&integers), Zeros::Floats(&floats)] {
-                let given =
-                    Codes { depth, bits: bits as u8, block_size, codes: &codes, zeros, scales: &scales };
+            for zeros in [Zeros::Same(1 << (bits - 1)), Zeros::Codes(integers), Zeros::Floats(floats)] {
+                let (zeros, bits) = (&zeros, bits as u8);
+                let given = Codes { depth, bits, block_size, codes: &codes, zeros, scales: &scales };
                 for isa in ISAS {
                     let product = Product::of_codes(columns, &given, isa).unwrap();
                     // The kernels decode codes themselves for up to 4 rows.
@@ -527,7 +483,7 @@ mod tests {
                         let block = column * blocks + row / block_size;
                         let (code, scale) = (code(row, column), f64::from(scales[block]));
                         match zeros {
-                            Zeros::Same(zero) => weight(code, f64::from(zero), scale),
+                            Zeros::Same(zero) => weight(code, f64::from(*zero), scale),
                             Zeros::Codes(zeros) => weight(code, f64::from(zeros[block]), scale),
                             Zeros::Floats(zeros) => {
                                 let zero = f64::from(zeros[block]);
@@ -548,15 +504,8 @@ mod tests {
     fn weights_that_are_missing_are_refused() {
         assert!(Product::of_floats([3, 4], [4, 1], &[0.0; 11], Isa::Portable).is_none());
         assert!(Product::of_floats([0, 4], [4, 1], &[], Isa::Portable).is_none());
-        let codes = [0; 16];
-        let codes = |scales| Codes {
-            depth: 32,
-            bits: 4,
-            block_size: 32,
-            codes: &codes,
-            zeros: Zeros::Same(8),
-            scales,
-        };
+        let (codes, zeros) = (&[0; 16], &Zeros::Same(8));
+        let codes = |scales| Codes { depth: 32, bits: 4, block_size: 32, codes, zeros, scales };
         assert!(Product::of_codes(1, &codes(&[]), Isa::Portable).is_none());
         assert!(Product::of_codes(2, &codes(&[1.0, 1.0]), Isa::Portable).is_none());
         assert!(Product::of_codes(1, &codes(&[1.0]), Isa::Portable).is_some());

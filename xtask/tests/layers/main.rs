@@ -56,18 +56,7 @@ fn the_table_of_layers_lists_the_modules_of_the_core() {
 fn modules_import_from_modules_that_the_table_in_their_lib_rs_names_before_them() {
     for name in ["kvscatter-capi", "kvscatter-session", "kvscatter-onnx"] {
         let files = files(format!("crates/{name}"));
-        let lines = files["lib.rs"].lines().filter_map(|line| line.strip_prefix("//! "));
-        let layers: Vec<_> = modules(lines, "| for | modules, in order |")
-            .into_iter()
-            .flatten()
-            .map(|module| vec![module])
-            .collect();
-        let declared: BTreeSet<_> = files["lib.rs"]
-            .lines()
-            .filter_map(|line| line.trim_start_matches("pub ").strip_prefix("mod ")?.strip_suffix(';'))
-            .collect();
-        assert_eq!(layers.iter().flatten().map(String::as_str).collect::<BTreeSet<_>>(), declared, "{name}");
-
+        let layers = declared_layers(&files["lib.rs"], "pub ");
         let Imports { edges, faults } = imports(&files);
         let through_the_root = |((_, to), path): &(&(Module, Module), &String)| {
             path.strip_prefix("crate::")
@@ -84,14 +73,7 @@ fn modules_import_from_modules_that_the_table_in_their_lib_rs_names_before_them(
 #[test]
 fn modules_of_a_conversion_import_from_modules_that_the_table_in_convert_rs_names_before_them() {
     let files = files("crates/kvscatter-onnx");
-    let lines = files["convert.rs"].lines();
-    let declared: BTreeSet<_> = lines
-        .clone()
-        .filter_map(|line| line.trim_start_matches("pub(crate) ").strip_prefix("mod ")?.strip_suffix(';'))
-        .collect();
-    let table = modules(lines.filter_map(|line| line.strip_prefix("//! ")), "| for | modules, in order |");
-    let layers: Vec<_> = table.into_iter().flatten().map(|module| vec![module]).collect();
-    assert_eq!(layers.iter().flatten().map(String::as_str).collect::<BTreeSet<_>>(), declared);
+    let layers = declared_layers(&files["convert.rs"], "pub(crate) ");
     let within =
         |module: &Module| module.first().is_some_and(|name| name == "convert").then(|| module[1..].to_vec());
     let Imports { edges, .. } = imports(&files);
@@ -162,6 +144,19 @@ fn modules<'l>(lines: impl Iterator<Item = &'l str>, heading: &str) -> Vec<Vec<S
             quoted.map(|name| name.trim_end_matches('/').trim_end_matches(".rs").to_owned()).collect()
         })
         .collect()
+}
+
+/// Returns the layers of the table in the comment of a file. It must list each module that the file declares, alone or
+/// after these words.
+fn declared_layers(text: &str, visibility: &str) -> Vec<Vec<String>> {
+    let comment = text.lines().filter_map(|line| line.strip_prefix("//! "));
+    let listed: Vec<_> = modules(comment, "| for | modules, in order |").into_iter().flatten().collect();
+    let declared: BTreeSet<_> = text
+        .lines()
+        .filter_map(|line| line.trim_start_matches(visibility).strip_prefix("mod ")?.strip_suffix(';'))
+        .collect();
+    assert_eq!(listed.iter().map(String::as_str).collect::<BTreeSet<_>>(), declared);
+    listed.into_iter().map(|module| vec![module]).collect()
 }
 
 fn root() -> PathBuf {

@@ -10,20 +10,27 @@ use crate::c::{Refused, result};
 
 /// DLPack's `DLTensor`.
 #[repr(C)]
-struct DlTensor {
+pub(crate) struct DlTensor {
     data: *mut c_void,
-    device: (i32, i32),
-    ndim: i32,
+    pub(crate) device: (i32, i32),
+    pub(crate) ndim: i32,
     dtype: (u8, u8, u16),
     shape: *const i64,
     strides: *const i64,
-    byte_offset: u64,
+    pub(crate) byte_offset: u64,
 }
 
-/// Returns the element type of a tensor without dimensions whose DLPack type has this code, bits and lanes.
-fn described(dtype: (u8, u8, u16)) -> Result<kvs_element_type, Refused> {
+impl DlTensor {
+    /// Returns a tensor without dimensions whose type has this code, bits and lanes.
+    pub(crate) fn new(dtype: (u8, u8, u16)) -> Self {
+        let (data, shape, strides) = (ptr::null_mut(), ptr::null(), ptr::null());
+        Self { data, device: (1, 0), ndim: 0, dtype, shape, strides, byte_offset: 0 }
+    }
+}
+
+/// Returns the element type of a tensor.
+pub(crate) fn described(tensor: DlTensor) -> Result<kvs_element_type, Refused> {
     let (data, shape, strides) = (ptr::null_mut(), ptr::null(), ptr::null());
-    let tensor = DlTensor { data, device: (1, 0), ndim: 0, dtype, shape, strides, byte_offset: 0 };
     let struct_size = size_of::<kvs_tensor>();
     let mut out = kvs_tensor { struct_size, data, r#type: -1, rank: 99, shape, strides };
     // SAFETY: `tensor` has the fields of a `DLTensor`, and `out` its `struct_size`. Both outlive the call.
@@ -36,11 +43,11 @@ fn described(dtype: (u8, u8, u16)) -> Result<kvs_element_type, Refused> {
 fn all_types_that_onnx_has() {
     for element in ElementType::ALL {
         let Some(dtype) = element.dlpack() else { continue };
-        assert_eq!(described((dtype.code, dtype.bits, 1)), Ok(element.onnx_code()));
-        let vectors = described((dtype.code, dtype.bits, 2)).unwrap_err();
+        assert_eq!(described(DlTensor::new((dtype.code, dtype.bits, 1))), Ok(element.onnx_code()));
+        let vectors = described(DlTensor::new((dtype.code, dtype.bits, 2))).unwrap_err();
         assert_eq!(vectors.code, "KVS_ERROR_UNKNOWN_ELEMENT_TYPE");
     }
-    let refused = described((3, 64, 1)).unwrap_err();
+    let refused = described(DlTensor::new((3, 64, 1))).unwrap_err();
     assert_eq!((refused.argument, refused.value), (Some("dtype"), Some(3)));
     assert_eq!(refused.message, "a cache cannot have DLPack type code 3 with 64 bits and 1 lanes");
 }

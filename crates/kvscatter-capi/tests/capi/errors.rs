@@ -9,7 +9,8 @@ use std::ptr;
 use kvscatter_capi::kvs_element_type_code::*;
 use kvscatter_capi::*;
 
-use crate::c::{KV_CACHE_UPDATE, Operator, OwnedTensor, PreparedHandle, Refused, narrow, result, wide};
+use crate::c::{KV_CACHE_UPDATE, Operator, OwnedTensor, Refused, narrow, result, wide};
+use crate::dlpack::{DlTensor, described};
 use crate::scene::{Scene, ascend, onnx, packed, reversed, tensor_scatter};
 
 /// Shapes and strides that differ from the prepared ones.
@@ -126,14 +127,11 @@ fn buffers() -> Vec<Refused> {
     ]
 }
 
-/// Describes a DLPack tensor of two bytes with a device, a rank and an offset, and returns the error.
+/// Describes a DLPack tensor of float32 with a device, a rank and an offset, and returns the error.
 fn from_dlpack(device: i32, rank: i32, byte_offset: u64) -> Refused {
-    #[repr(C)]
-    struct DlTensor(*mut c_void, [i32; 2], i32, [u8; 2], u16, [*const i64; 2], u64);
-    let tensor = DlTensor(ptr::null_mut(), [device, 0], rank, [2, 32], 1, [ptr::null(); 2], byte_offset);
-    let mut out = onnx().cache.anywhere();
-    // SAFETY: `tensor` has the fields of a `DLTensor`, and `out` its `struct_size`. Both outlive the call.
-    result(unsafe { kvs_tensor_from_dlpack((&raw const tensor).cast(), &mut out) }).unwrap_err()
+    let mut tensor = DlTensor::new((2, 32, 1));
+    (tensor.device, tensor.ndim, tensor.byte_offset) = ((device, 0), rank, byte_offset);
+    described(tensor).unwrap_err()
 }
 
 unsafe extern "C" fn stop(_: *mut c_void, _: *const kvs_block) -> i32 {
@@ -141,8 +139,7 @@ unsafe extern "C" fn stop(_: *mut c_void, _: *const kvs_block) -> i32 {
 }
 
 fn stopped() -> Refused {
-    let Scene { operator, cache, update, call } = onnx();
-    let prepared = PreparedHandle::new(&operator, &cache.anywhere(), &update.anywhere()).unwrap();
+    let (prepared, call) = (onnx().prepared(), onnx().call);
     // SAFETY: The handle and `call` outlive this, and `stop` returns.
     result(unsafe { kvs_for_each_block(prepared.handle(), &call, Some(stop), ptr::null_mut()) }).unwrap_err()
 }

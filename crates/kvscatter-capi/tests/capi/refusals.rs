@@ -6,7 +6,7 @@ use std::ptr;
 use kvscatter_capi::kvs_element_type_code::*;
 use kvscatter_capi::*;
 
-use crate::c::{CALL, KV_CACHE_UPDATE, Operator, OwnedTensor, PreparedHandle, narrow, result};
+use crate::c::{CALL, KV_CACHE_UPDATE, Operator, OwnedTensor, narrow, result};
 use crate::scene::{Scene, ascend, onnx, packed};
 
 /// A change that makes a pair wrong.
@@ -15,8 +15,8 @@ type Change = fn(&mut kvs_pair);
 /// X1 for many pairs. The last of three pairs is wrong, and the error has its index.
 #[test]
 fn one_wrong_pair_stops_all() {
-    let Scene { operator, cache, update, call } = onnx();
-    let prepared = PreparedHandle::new(&operator, &cache.anywhere(), &update.anywhere()).unwrap();
+    let prepared = onnx().prepared();
+    let Scene { cache, update, call, .. } = onnx();
     let (mut caches, mut new) = ([[1_f32; 64]; 3], [7_f32; 16]);
     let update = update.at(&raw mut new);
     let first = caches.as_mut_ptr();
@@ -42,8 +42,7 @@ fn one_wrong_pair_stops_all() {
 fn nothing_that_is_read_may_be_written() {
     let cache = OwnedTensor::dense(KVS_INT64, &[2, 8, 4]);
     let scene = Scene { cache, update: OwnedTensor::dense(KVS_INT64, &[2, 2, 4]), ..onnx() };
-    let prepared =
-        PreparedHandle::new(&scene.operator, &scene.cache.anywhere(), &scene.update.anywhere()).unwrap();
+    let prepared = scene.prepared();
     let (mut k, mut v, mut new) = ([0_i64; 64], [0_i64; 64], [7_i64; 16]);
     let update = scene.update.at(&raw mut new);
     let [k_at, v_at] = [&raw mut k, &raw mut v].map(|data| scene.cache.at(data));
@@ -64,8 +63,7 @@ fn nothing_that_is_read_may_be_written() {
 #[test]
 fn pairs_may_not_be_written() {
     let scene = onnx();
-    let prepared =
-        PreparedHandle::new(&scene.operator, &scene.cache.anywhere(), &scene.update.anywhere()).unwrap();
+    let prepared = scene.prepared();
     let mut new = [7_f32; 16];
     let pair = kvs_pair { cache: scene.cache.anywhere(), update: scene.update.at(&raw mut new) };
     // The cache ends in the first word of the struct that describes it.

@@ -84,7 +84,15 @@ impl Scene {
 
     /// Returns the error of the prepare function.
     pub(crate) fn prepare(&self) -> Refused {
-        PreparedHandle::new(&self.operator, &self.cache.anywhere(), &self.update.anywhere()).unwrap_err()
+        self.try_prepare().unwrap_err()
+    }
+
+    pub(crate) fn prepared(&self) -> PreparedHandle {
+        self.try_prepare().unwrap()
+    }
+
+    fn try_prepare(&self) -> Result<PreparedHandle, Refused> {
+        PreparedHandle::new(&self.operator, &self.cache.anywhere(), &self.update.anywhere())
     }
 
     /// Returns the error of a run in place with changed tensors, which every other function must return too.
@@ -116,8 +124,7 @@ impl Scene {
         change: impl Fn(&mut [kvs_tensor; 3]),
         run: impl Fn(&PreparedHandle, [kvs_tensor; 3]) -> Refused,
     ) -> Refused {
-        let prepared =
-            PreparedHandle::new(&self.operator, &self.cache.anywhere(), &self.update.anywhere()).unwrap();
+        let prepared = self.prepared();
         // The memory has room for two of any cache here and for every update.
         let memory: Vec<u64> = (0..1024).collect();
         let buffers = RefCell::new(memory.clone());

@@ -33,10 +33,8 @@ impl Arrangement {
     }
 
     /// Returns the rows of the tensor `from` in the order that is wanted. They are in `memory`, unless the tensor has
-    /// this order already.
-    ///
-    /// # Errors
-    /// Returns an error if an input of the rotation does not fit, or if the tensor does not have the rows.
+    /// this order already. Returns an error if an input of the rotation does not fit, or if the tensor does not have
+    /// the rows.
     pub(super) fn apply<'m, T: Float>(
         self,
         call: &LayerCall<'_>,

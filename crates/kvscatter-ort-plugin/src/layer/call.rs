@@ -80,26 +80,18 @@ impl<'a> LayerCall<'a> {
             .chain(shapes)
     }
 
-    /// Checks that the runtime's memory for each input has the size that its shape requires.
-    ///
-    /// # Errors
-    /// Returns an error about the first input whose memory has another size.
+    /// Checks that the runtime's memory for each input has the size that its shape requires. Returns an error about the
+    /// first input whose memory has another size.
     pub(super) fn check_memory(&self, context: &Context<'_>) -> Result<(), CallError> {
         self.all.iter().try_for_each(|tensor| context.check_memory(tensor))
     }
 
-    /// Returns the addresses of each input.
-    ///
-    /// # Errors
-    /// Returns an error if no tensor can have the type or the shape of an input.
+    /// Returns the addresses of each input. Returns an error if no tensor can have the type or the shape of an input.
     pub(super) fn addresses(&self) -> Result<Vec<Range<usize>>, CallError> {
         self.all.iter().map(|tensor| tensor.memory().map(addresses)).collect()
     }
 
-    /// Returns an input of the node.
-    ///
-    /// # Errors
-    /// Returns an error if the node does not have it.
+    /// Returns an input of the node. Returns an error if the node does not have it.
     pub(super) fn input<R: Role>(&self, index: usize, role: R) -> Result<InputTensor<'a, R>, CallError> {
         input(&self.all, index, role)
     }
@@ -109,10 +101,8 @@ impl<'a> LayerCall<'a> {
         self.lengths.as_deref().map_or(Valid::All, Valid::Lengths)
     }
 
-    /// Returns the sizes of new rows, and where they are in their tensor.
-    ///
-    /// # Errors
-    /// Returns an error if the tensor does not have rank 4, after it is reshaped and split.
+    /// Returns the sizes of new rows, and where they are in their tensor. Returns an error if the tensor does not have
+    /// rank 4, after it is reshaped and split.
     pub(super) fn heads<R: Role>(&self, of: &Rows, rows: &InputTensor<'_, R>) -> Result<Heads, CallError> {
         let shape = match &self.packed {
             Some([shape, _]) => reshaped(shape, rows.shape())?,

@@ -1,6 +1,4 @@
 //! The node that takes the place of a layer's nodes.
-//!
-//! The conditions R1 to R6 that comments cite are defined in the crate's documentation.
 
 use core::ffi::c_void;
 use std::sync::Arc;
@@ -32,10 +30,8 @@ const _: () = {
 };
 
 impl CompiledLayer {
-    /// Creates the node `fused`, which takes the place of the nodes of `graph`.
-    ///
-    /// # Errors
-    /// Returns an error if the nodes are not those of one layer.
+    /// Creates the node `fused`, which takes the place of the nodes of `graph`. Returns an error if the nodes are not
+    /// those of one layer.
     ///
     /// # Safety
     /// `graph` and `fused` are objects of the runtime that are valid until this returns.

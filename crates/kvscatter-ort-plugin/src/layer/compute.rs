@@ -4,8 +4,6 @@
 //! an error, no cache has changed. So everything that can fail comes first: every index, length and position is
 //! checked, all outputs are requested, and their memory is compared with that of all inputs. Only then are the writes
 //! executed.
-//!
-//! The conditions R1 to R6 that comments cite are defined in the crate's documentation.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -53,10 +51,7 @@ impl LayerKernel {
         Self { layer, declaration, names, recent: RecentlyPrepared::new(), workspace }
     }
 
-    /// Executes one call.
-    ///
-    /// # Errors
-    /// Returns an error if an input does not fit. Nothing has been written then.
+    /// Executes one call. Returns an error if an input does not fit. Nothing has been written then.
     pub(super) fn compute(&self, context: &Context<'_>) -> Result<(), CallError> {
         let call = LayerCall::read(&self.layer, context)?;
         match call.query.element().map_err(Attention::with_operator_name)? {

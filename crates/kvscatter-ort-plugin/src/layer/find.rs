@@ -13,9 +13,6 @@ const BY_HEAD: [i64; 4] = [0, 2, 1, 3];
 ///
 /// Returns `None` if the node does not attend to two caches that the graph has as inputs and, after a write, as
 /// outputs, if the layer uses a cache for something else too, or if two values of the graph have the same name.
-///
-/// # Errors
-/// Returns the status of a function of the runtime that fails.
 pub(crate) fn find(
     graph: &NamedGraph<'_>,
     attention: usize,

@@ -1,8 +1,5 @@
 //! A graph whose nodes are connected by the names of their values. Each name has a number.
-//!
-//! The conditions R1 to R6 that comments cite are defined in the crate's documentation.
 
-use core::ptr::null;
 use std::collections::{HashMap, HashSet};
 
 use ort_sys::{OrtGraph, OrtStatusPtr, OrtValueInfo};
@@ -56,20 +53,16 @@ impl NamedNode<'_> {
 impl<'a> NamedGraph<'a> {
     /// Reads a graph.
     ///
-    /// # Errors
-    /// Returns the status of a function of the runtime that fails.
-    ///
     /// # Safety
     /// `graph` is an object of the runtime that is valid for `'a`.
     pub(crate) unsafe fn read(runtime: RuntimeApi, graph: *const OrtGraph) -> Result<Self, CallError> {
         let api = runtime.api;
-        let mut count = 0;
-        // SAFETY: `graph` is valid by this function's contract, and `count` takes the result (R1).
-        runtime.check(unsafe { (api.Graph_GetNumNodes)(graph, &raw mut count) })?;
-        let mut raw = vec![null(); count];
-        // SAFETY: `graph` is valid by this function's contract, and `raw` has room for `count` results (R1).
-        runtime.check(unsafe { (api.Graph_GetNodes)(graph, raw.as_mut_ptr(), count) })?;
-        let (mut nodes, mut producers) = (Vec::with_capacity(count), HashMap::new());
+        // SAFETY: `graph` is valid by this function's contract, and `out` takes the result (R1).
+        let count = |out| unsafe { (api.Graph_GetNumNodes)(graph, out) };
+        // SAFETY: `graph` is valid by this function's contract, and `out` has room for `count` results (R1).
+        let raw =
+            runtime.addresses(count, |out, count| unsafe { (api.Graph_GetNodes)(graph, out, count) })?;
+        let (mut nodes, mut producers) = (Vec::with_capacity(raw.len()), HashMap::new());
         let mut readers: HashMap<usize, Vec<usize>> = HashMap::new();
         let (mut values, mut addresses, mut has_unique_names) = (HashMap::new(), Vec::new(), true);
         let mut number = |NamedValue { name, address }: NamedValue| {
@@ -97,12 +90,10 @@ impl<'a> NamedGraph<'a> {
             nodes.push(NamedNode { node, inputs, outputs });
         }
         let mut numbers = |count_of: CountFn, list: ListFn| -> Result<HashSet<usize>, CallError> {
-            let mut count = 0;
-            // SAFETY: `graph` is valid by this function's contract, and `count` takes the result (R1).
-            runtime.check(unsafe { count_of(graph, &raw mut count) })?;
-            let mut raw = vec![null(); count];
-            // SAFETY: `graph` is valid by this function's contract, and `raw` has room for `count` results (R1).
-            runtime.check(unsafe { list(graph, raw.as_mut_ptr(), count) })?;
+            // SAFETY: `graph` is valid by this function's contract, and `out` takes the result (R1).
+            let count = |out| unsafe { count_of(graph, out) };
+            // SAFETY: `graph` is valid by this function's contract, and `out` has room for `count` results (R1).
+            let raw = runtime.addresses(count, |out, count| unsafe { list(graph, out, count) })?;
             // SAFETY: The values are parts of `graph`, which is valid by this function's contract.
             let named = raw.into_iter().map(|value| unsafe { NamedValue::read(runtime, value) });
             named.filter_map(|value| value.map(&mut number).transpose()).collect()

@@ -23,10 +23,8 @@ pub(super) type Place = [usize; 3];
 
 impl Heads {
     /// Returns the sizes of the rows of a tensor of rank 4. If it is split along the heads, `part` has the sizes of all
-    /// parts, and the number of the one that these rows are.
-    ///
-    /// # Errors
-    /// Returns an error for another rank, a tensor that is too large, and parts that do not add up to its heads.
+    /// parts, and the number of the one that these rows are. Returns an error for another rank, a tensor that is too
+    /// large, and parts that do not add up to its heads.
     pub(super) fn new(
         shape: &[i64],
         is_by_token: bool,

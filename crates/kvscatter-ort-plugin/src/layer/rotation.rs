@@ -24,10 +24,8 @@ pub(super) struct Angles<'a, T: Float> {
 }
 
 impl<'a, T: Float> Angles<'a, T> {
-    /// Reads the inputs of a rotation of these rows.
-    ///
-    /// # Errors
-    /// Returns an error if an input has another type or shape than the operator requires.
+    /// Reads the inputs of a rotation of these rows. Returns an error if an input has another type or shape than the
+    /// operator requires.
     pub(super) fn read(call: &LayerCall<'a>, rotation: &Rotation, rows: Heads) -> Result<Self, CallError> {
         let cos = call.input(rotation.cos, Named("cos_cache"))?;
         let sin = call.input(rotation.sin, Named("sin_cache"))?;
@@ -67,10 +65,7 @@ impl<'a, T: Float> Angles<'a, T> {
         })
     }
 
-    /// Returns the cosines and sines of a row.
-    ///
-    /// # Errors
-    /// Returns an error if the angles do not include its position.
+    /// Returns the cosines and sines of a row. Returns an error if the angles do not include its position.
     pub(super) fn row(&self, row: usize) -> Result<[&[T]; 2], CallError> {
         let position = self.positions.get(row).copied().unwrap_or(-1);
         let of_position = || {

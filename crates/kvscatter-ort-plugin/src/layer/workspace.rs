@@ -20,10 +20,7 @@ impl Workspace {
     }
 
     /// Calls `work` with parts of these sizes, which contain anything. Keeps the memory for the next call if it is not
-    /// too large.
-    ///
-    /// # Errors
-    /// Returns an error if the memory cannot be allocated, or the error of `work`.
+    /// too large. Returns an error if the memory cannot be allocated, or the error of `work`.
     pub(super) fn with<R, const N: usize>(
         &self,
         sizes: [usize; N],

@@ -24,10 +24,7 @@ pub(crate) struct Attention {
 }
 
 impl Attention {
-    /// Checks that the kernel supports a node, whose types the runtime has already compared with those of the
-    /// kernel.
-    ///
-    /// # Errors
+    /// Checks that the kernel supports a node, whose types the runtime has already compared with those of the kernel.
     /// Returns an error that names what is not supported.
     pub(crate) fn check_node(
         attributes: &impl Attributes,

@@ -53,10 +53,7 @@ impl Operator for TensorScatter {
     }
 }
 
-/// Creates the operator from the attributes of a node.
-///
-/// # Errors
-/// Returns an error if the mode does not exist.
+/// Creates the operator from the attributes of a node. Returns an error if the mode does not exist.
 pub(crate) fn operator(axis: Option<i64>, mode: Option<String>) -> Result<onnx::TensorScatter, CallError> {
     let mut operator = onnx::TensorScatter::new().negative_index(NegativeIndex::Reject);
     if let Some(axis) = axis {
@@ -132,25 +129,29 @@ mod tests {
         let write = operator.prepare(ElementType::Float32, &[2, 4, 1], &[2, 2, 1]).unwrap();
         let indices = |indices: &[i64]| runtime_message(write.plan(indices).unwrap_err());
 
-        assert_eq!(indices(&[0, -1]), "TensorScatter: write_indices[1] = -1 is negative");
+        for (refused, expected) in [
+            (indices(&[0, -1]), "write_indices[1] = -1 is negative"),
+            (indices(&[0]), "write_indices must have shape [batch_size]"),
+            (
+                shapes(operator, &[1, 4, 1], &[1, 5, 1]),
+                "update sequence_length (5) exceeds max_sequence_length (4)",
+            ),
+            (
+                shapes(operator, &[1, 4, 1], &[1, 1, 2]),
+                "shape mismatch in dimension 2: past_cache=1 vs update=2",
+            ),
+            (
+                shapes(operator, &[1, 4, 1], &[1, 1]),
+                "past_cache and update must have the same number of dimensions",
+            ),
+            (shapes(operator, &[4], &[1]), "past_cache must have at least 2 dimensions"),
+        ] {
+            assert_eq!(refused, format!("TensorScatter: {expected}"));
+        }
         assert_eq!(
             indices(&[3, 0]),
             "TensorScatter linear mode: write_indices[0] + sequence_length (3 + 2) exceeds max_sequence_length (4)"
         );
-        assert_eq!(indices(&[0]), "TensorScatter: write_indices must have shape [batch_size]");
-        assert_eq!(
-            shapes(operator, &[1, 4, 1], &[1, 5, 1]),
-            "TensorScatter: update sequence_length (5) exceeds max_sequence_length (4)"
-        );
-        assert_eq!(
-            shapes(operator, &[1, 4, 1], &[1, 1, 2]),
-            "TensorScatter: shape mismatch in dimension 2: past_cache=1 vs update=2"
-        );
-        assert_eq!(
-            shapes(operator, &[1, 4, 1], &[1, 1]),
-            "TensorScatter: past_cache and update must have the same number of dimensions"
-        );
-        assert_eq!(shapes(operator, &[4], &[1]), "TensorScatter: past_cache must have at least 2 dimensions");
         for (axis, normalised) in
             [(0, "0"), (-3, "0"), (3, "3"), (-4, "-1"), (i64::MAX, "9223372036854775807")]
         {

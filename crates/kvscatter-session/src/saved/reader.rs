@@ -31,10 +31,7 @@ pub(crate) struct SavedFile<R = File> {
 }
 
 impl SavedFile {
-    /// Opens a regular file.
-    ///
-    /// # Errors
-    /// Errors have the path.
+    /// Opens a regular file. Errors have the path.
     pub(crate) fn open(path: &Path) -> Result<Self, SavedError> {
         let (file, len) = file::open(path)?;
         Self::from_reader(file, len, path).map_err(|error| error.in_file(path))
@@ -70,10 +67,8 @@ impl<R: Read + Seek> SavedFile<R> {
         &self.sample
     }
 
-    /// Reads all tensors and compares their checksums.
-    ///
-    /// # Errors
-    /// Returns [`SavedError::TensorChecksum`] and [`SavedError::Io`], with the path.
+    /// Reads all tensors and compares their checksums. Returns [`SavedError::TensorChecksum`] and [`SavedError::Io`],
+    /// with the path.
     pub(crate) fn verify(&mut self) -> Result<(), SavedError> {
         (0..self.places.len())
             .try_for_each(|tensor| self.verify_tensor(tensor))
@@ -84,10 +79,7 @@ impl<R: Read + Seek> SavedFile<R> {
     /// the dimensions before the sequence, then those at the next. A state is one row. Compares the checksum of the
     /// whole tensor, skipped rows included.
     ///
-    /// A range may end anywhere, also within a row.
-    ///
-    /// # Errors
-    /// All errors have the path.
+    /// A range may end anywhere, also within a row. All errors have the path.
     ///
     /// - Returns [`SavedError::ByteCount`] before anything is written if the ranges are not in `target`, or not as
     ///   long as these rows.

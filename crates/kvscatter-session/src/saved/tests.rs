@@ -70,9 +70,11 @@ fn checked(bytes: &[u8]) -> Result<SavedSample, SavedError> {
     Ok(file.sample().clone())
 }
 
-/// The length of the header.
-fn header_len(bytes: &[u8]) -> usize {
-    usize::try_from(u64::from_le_bytes(bytes[..8].try_into().unwrap())).unwrap()
+/// The header of a file, and the data after it.
+fn parts(bytes: &[u8]) -> (&str, &[u8]) {
+    let (len, rest) = bytes.split_first_chunk().unwrap();
+    let (header, data) = rest.split_at(u64::from_le_bytes(*len) as usize);
+    (std::str::from_utf8(header).unwrap(), data)
 }
 
 /// A file with another header, whose checksum and length are made right.
@@ -109,7 +111,7 @@ fn a_sample_is_read_as_it_was_written() {
     }
     read.tensors.sort_by_key(|tensor| sample.tensors.iter().position(|other| other == tensor));
     assert_eq!(read, sample);
-    assert_eq!((header_len(&bytes) + 8) % 64, 0);
+    assert_eq!((parts(&bytes).0.len() + 8) % 64, 0);
 }
 
 #[test]
@@ -254,7 +256,7 @@ fn files_that_are_cut_or_longer_or_mixed() {
         longer.push(0);
         assert!(matches!(checked(&longer), Err(SavedError::Length { .. })));
     }
-    let start = header_len(&bytes) + 8;
+    let start = parts(&bytes).0.len() + 8;
     for mixed in [[&bytes[..start], &other[start..]], [&other[..start], &bytes[start..]]] {
         assert!(matches!(checked(&mixed.concat()), Err(SavedError::TensorChecksum { .. })));
     }
@@ -263,8 +265,7 @@ fn files_that_are_cut_or_longer_or_mixed() {
 #[test]
 fn a_hundred_thousand_damaged_files() {
     let bytes = saved(&sample());
-    let start = header_len(&bytes) + 8;
-    let header = std::str::from_utf8(&bytes[8..start]).unwrap();
+    let (header, data) = parts(&bytes);
     let mut random = Random::new(0x2545_f491_4f6c_dd1d, 0);
     for _ in 0..60_000 {
         let mut damaged = bytes.clone();
@@ -278,39 +279,10 @@ fn a_hundred_thousand_damaged_files() {
         assert!(damaged == bytes || checked(&damaged).is_err());
     }
     // The checksum of the header is right here. What is accepted must describe exactly the bytes of the file.
-    let pieces = [
-        "{",
-        "}",
-        "[",
-        "]",
-        ",",
-        ":",
-        "\"",
-        "0",
-        "9",
-        "-1",
-        "1e9",
-        "18446744073709551615",
-        "18446744073709551616",
-        "\"past.0.key\"",
-        "\"state\"",
-        "\"dtype\"",
-        "\"F16\"",
-        "\"shape\"",
-        "\"data_offsets\"",
-        "[0,0]",
-        "null",
-        " ",
-        "\\u0000",
-        "[1,3,7,4]",
-        "first=3",
-        "axis=2",
-        "linear",
-        "state",
-        "ring",
-        "\u{e9}",
-        "checksum=",
-    ];
+    let pieces = "{|}|[|]|,|:|\"|0|9|-1|1e9|18446744073709551615|18446744073709551616|\"past.0.key\"|\"state\"|\
+                  \"dtype\"|\"F16\"|\"shape\"|\"data_offsets\"|[0,0]|null| |\\u0000|[1,3,7,4]|first=3|axis=2|linear|\
+                  state|ring|\u{e9}|checksum=";
+    let pieces: Vec<_> = pieces.split('|').collect();
     let (mut accepted, fixed) = (0, header.find("kvscatter.model").unwrap());
     for _ in 0..60_000 {
         let mut text = header.to_owned();
@@ -325,11 +297,11 @@ fn a_hundred_thousand_damaged_files() {
             let end = (end..=text.len()).find(|at| text.is_char_boundary(*at)).unwrap();
             text.replace_range(begin..end, pieces[random.below(pieces.len())]);
         }
-        let file = with_header(&text, &bytes[start..]);
+        let file = with_header(&text, data);
         if let Ok(sample) = checked(&file) {
             accepted += 1;
-            let data: usize = sample.tensors.iter().map(SavedTensor::len).sum();
-            assert_eq!(data + sample.tokens.len() * 8, bytes.len() - start, "{text}");
+            let len: usize = sample.tensors.iter().map(SavedTensor::len).sum();
+            assert_eq!(len + sample.tokens.len() * 8, data.len(), "{text}");
         }
     }
     assert!(accepted < 20_000, "{accepted}");
@@ -338,15 +310,14 @@ fn a_hundred_thousand_damaged_files() {
 #[test]
 fn hostile_headers_with_right_checksums() {
     let bytes = saved(&sample());
-    let start = header_len(&bytes) + 8;
-    let header = std::str::from_utf8(&bytes[8..start]).unwrap();
+    let (header, data) = parts(&bytes);
     let refused = |from: &str, to: &str, kind: &str| {
         assert!(header.contains(from), "{from}");
-        let error = checked(&with_header(&header.replacen(from, to, 1), &bytes[start..])).unwrap_err();
+        let error = checked(&with_header(&header.replacen(from, to, 1), data)).unwrap_err();
         assert_eq!(error.kind(), kind, "{to}: {error}");
         assert!(!error.to_string().contains('\n'));
     };
-    assert!(checked(&with_header(header, &bytes[start..])).is_ok());
+    assert!(checked(&with_header(header, data)).is_ok());
     refused(r#"saved":"1""#, r#"saved":"2""#, "saved_version");
     refused(r#"saved":"1""#, &format!(r#"saved":"{}""#, "1".repeat(1 << 20)), "saved_version");
     refused("kvscatter.checksum", "kvscatter.sum", "saved_entry_missing");
@@ -393,7 +364,7 @@ fn hostile_headers_with_right_checksums() {
     refused(tensor, &format!("{}{tensor}", "[".repeat(100_000)), "saved_json");
     refused(tensor, &format!("{{\"x\":{}{}", "[".repeat(1_000_000), &tensor[1..]), "saved_json");
     for text in ["", "{", "{}", "[]", "null", "\u{0}", &" ".repeat(1000)] {
-        assert!(matches!(checked(&with_header(text, &bytes[start..])), Err(SavedError::NotSaved)));
+        assert!(matches!(checked(&with_header(text, data)), Err(SavedError::NotSaved)));
     }
 }
 
@@ -411,7 +382,7 @@ fn claimed_lengths_allocate_nothing() {
     // A file with a hole has the length that its header claims.
     let bytes = saved(&SavedSample { tensors: Vec::new(), ..sample() });
     let tokens = 1_usize << 50;
-    let mut header = String::from_utf8(bytes[8..header_len(&bytes) + 8].to_vec()).unwrap();
+    let mut header = parts(&bytes).0.to_owned();
     for (from, to) in [
         (r#"position":"7""#, format!(r#"position":"{tokens}""#)),
         ("[7]", format!("[{tokens}]")),

@@ -20,10 +20,7 @@ pub(crate) type Runs<'r> = dyn Fn(usize, &mut dyn FnMut(&[u8]) -> io::Result<()>
 ///
 /// `runs` is called once for each tensor, in any order. The file replaces a saved sample or no file, as
 /// [`file::replace`] describes. Nothing is flushed to the disk. After a loss of power the checksums show whether the
-/// file is complete.
-///
-/// # Errors
-/// Errors have the path. A file of another kind is not replaced ([`SavedError::NotReplaced`]).
+/// file is complete. Errors have the path. A file of another kind is not replaced ([`SavedError::NotReplaced`]).
 pub(crate) fn write(path: &Path, sample: &SavedSample, runs: &Runs<'_>) -> Result<(), SavedError> {
     let write = || {
         replaceable(path)?;
@@ -33,10 +30,7 @@ pub(crate) fn write(path: &Path, sample: &SavedSample, runs: &Runs<'_>) -> Resul
     write().map_err(|error: SavedError| error.in_file(path))
 }
 
-/// Checks that [`write`] may replace what is at a path: no file, an empty file or a saved sample.
-///
-/// # Errors
-/// Errors have the path.
+/// Checks that [`write`] may replace what is at a path: no file, an empty file or a saved sample. Errors have the path.
 pub(crate) fn check_target(path: &Path) -> Result<(), SavedError> {
     replaceable(path).map_err(|error| error.in_file(path))
 }

@@ -8,6 +8,7 @@ use kvscatter_session::{
     End, Event, GenerateOptions, Generated, Generator, Interface, KvSession, SessionError, SessionOptions,
 };
 
+use super::decoders::{generator, greedy};
 use super::exact::{Exact, Expected};
 use super::models;
 use super::random::faults::{Fault, Plan};
@@ -44,9 +45,9 @@ fn a_copy_that_cannot_be_truncated_is_computed_again() {
     let engine = Exact(Plan::default());
     let session = KvSession::open(&engine, model.path(), SessionOptions::default()).unwrap();
     let text: Vec<i64> = (0..20).collect();
-    let options = GenerateOptions { max_new_tokens: Some(3), ..GenerateOptions::default() };
+    let options = greedy(3);
     let reused = (1..20).map(|length| {
-        let mut generator = Generator::open(&engine, model.path(), BATCH, SessionOptions::default()).unwrap();
+        let mut generator = generator(&engine, model.path(), BATCH);
         generate(&mut generator, std::slice::from_ref(&text), &options, usize::MAX).unwrap();
         let prompts = [[&text[..], &[100]].concat(), [&text[..length], &[101]].concat()];
         let generated = generate(&mut generator, &prompts, &options, usize::MAX).unwrap();
@@ -64,7 +65,7 @@ fn calls(model: &models::Made) -> Counts {
     let plan = Plan::default();
     let engine = Exact(plan.clone());
     let session = KvSession::open(&engine, model.path(), SessionOptions::default()).unwrap();
-    let mut generator = Generator::open(&engine, model.path(), BATCH, SessionOptions::default()).unwrap();
+    let mut generator = generator(&engine, model.path(), BATCH);
     let capacity = generator.capacity().unwrap();
     let (random, mut texts) = (&mut Random::new(42, 0), Vec::new());
     for call in 0..80 {

@@ -7,6 +7,9 @@
 
 #[path = "../conv_state/mod.rs"]
 mod conv_state;
+#[path = "../decoders/mod.rs"]
+#[expect(dead_code, reason = "these models are changed in memory")]
+mod decoders;
 #[path = "../exact/mod.rs"]
 mod exact;
 mod kept;
@@ -51,7 +54,7 @@ fn every_logit_is_that_of_the_tokens_alone_with_states() {
 /// `GroupQueryAttention` takes fewer kinds of runs than a model with `TensorScatter`.
 #[test]
 fn every_logit_is_that_of_the_tokens_alone_in_caches_of_an_operator() {
-    run_all([&models::testdata("genai-llama-gqa"); 2], [24, 20].map(Some));
+    run_all([&decoders::model(decoders::OPERATOR); 2], [24, 20].map(Some));
 }
 
 /// Runs histories of a model. Samples are saved and loaded again, also into a session of another batch, whose model or

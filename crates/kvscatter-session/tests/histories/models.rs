@@ -1,13 +1,14 @@
 //! Models for random histories.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use kvscatter_onnx::convert::{ConvertOptions, WindowedCaches, convert};
 use kvscatter_onnx::internal::proto::tensor_shape_proto::dimension::Value as DimValue;
-use kvscatter_onnx::internal::proto::type_proto::Value as TypeValue;
 use kvscatter_onnx::internal::proto::{AttributeProto, ValueInfoProto};
 use kvscatter_onnx::{Model, WeightTransfer};
 use tempfile::TempDir;
+
+use super::decoders::{self, GROWING, STATIC, tensor};
 
 /// The windows of a model's first layers, and the capacity, chunk and rewind of two models with these windows. In the
 /// small ones, a full sample waits for others, and its last rows are overwritten with padding.
@@ -44,23 +45,18 @@ impl Made {
     }
 }
 
-/// Returns the path of a decoder of the test data.
-pub(crate) fn testdata(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata").join(name).join("model.onnx")
-}
-
 fn load(name: &str) -> Model {
-    Model::load(&testdata(name)).unwrap()
+    Model::load(&decoders::model(name)).unwrap()
 }
 
 /// Returns a model with linear caches.
 pub(crate) fn linear(max_seq: usize) -> Made {
-    Made::new(&convert(&load("mobius-llama-dynamic"), ConvertOptions::new(max_seq)).unwrap().model)
+    Made::new(&convert(&load(GROWING), ConvertOptions::new(max_seq)).unwrap().model)
 }
 
 /// Returns a model whose first layers have rings for these windows. The other layers have linear caches.
 pub(crate) fn rings(windows: &[i64], (max_seq, chunk, rewind): Sizes) -> Made {
-    let mut model = load("mobius-llama-dynamic");
+    let mut model = load(GROWING);
     let nodes = model.proto_mut().graph.get_or_insert_default().node.iter_mut();
     let layers = nodes.filter(|node| node.op_type.as_deref() == Some("Attention"));
     for (node, window) in layers.zip(windows) {
@@ -74,16 +70,14 @@ pub(crate) fn rings(windows: &[i64], (max_seq, chunk, rewind): Sizes) -> Made {
 
 /// Returns a model with linear caches and the state of a convolution.
 pub(crate) fn with_state() -> Made {
-    let mut model = load("mobius-llama-static");
+    let mut model = load(STATIC);
     let graph = model.proto_mut().graph.get_or_insert_default();
     for (values, name) in [(&mut graph.input, "past.conv"), (&mut graph.output, "present.conv")] {
         let cache =
             values.iter().find(|value| value.name.as_deref().is_some_and(|name| name.contains("cache.0")));
         let mut state = ValueInfoProto { name: Some(name.to_owned()), ..cache.unwrap().clone() };
-        let Some(TypeValue::TensorType(tensor)) = &mut state.r#type.get_or_insert_default().value else {
-            panic!()
-        };
-        for (dim, size) in tensor.shape.get_or_insert_default().dim.iter_mut().skip(1).zip([5, 3]) {
+        let dims = &mut tensor(&mut state).shape.get_or_insert_default().dim;
+        for (dim, size) in dims.iter_mut().skip(1).zip([5, 3]) {
             dim.value = Some(DimValue::DimValue(size));
         }
         values.push(state);

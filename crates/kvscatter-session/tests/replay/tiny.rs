@@ -231,11 +231,11 @@ pub(crate) fn floats(name: &str, dims: &[usize], values: impl IntoIterator<Item 
     tensor(name, dims, FLOAT, values.into_iter().flat_map(f32::to_le_bytes).collect())
 }
 
-fn int64s(name: &str, dims: &[usize], values: impl IntoIterator<Item = i64>) -> TensorProto {
+pub(crate) fn int64s(name: &str, dims: &[usize], values: impl IntoIterator<Item = i64>) -> TensorProto {
     tensor(name, dims, INT64, values.into_iter().flat_map(i64::to_le_bytes).collect())
 }
 
-fn tensor(name: &str, dims: &[usize], element: i32, bytes: Vec<u8>) -> TensorProto {
+pub(crate) fn tensor(name: &str, dims: &[usize], element: i32, bytes: Vec<u8>) -> TensorProto {
     TensorProto {
         name: Some(name.to_owned()),
         dims: dims.iter().map(|&dim| dim as i64).collect(),

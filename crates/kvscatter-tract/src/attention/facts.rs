@@ -6,10 +6,8 @@ use tract_onnx::tract_hir::internal::*;
 
 use super::operator::{AttentionNode, Operands};
 
-/// Returns the types and shapes of the outputs. They are exact if the shapes of all inputs are known.
-///
-/// # Errors
-/// Returns a message about an error that would occur in every run.
+/// Returns the types and shapes of the outputs. They are exact if the shapes of all inputs are known. Returns a message
+/// about an error that would occur in every run.
 pub(super) fn facts(node: &AttentionNode, inputs: &[&TypedFact]) -> Result<TVec<TypedFact>, String> {
     let operands = node.inputs.select(inputs);
     let operands =
@@ -26,10 +24,7 @@ pub(super) fn facts(node: &AttentionNode, inputs: &[&TypedFact]) -> Result<TVec<
     Ok(all.map(|dims| operands.query.datum_type.fact(dims)).collect())
 }
 
-/// Returns the type of the elements.
-///
-/// # Errors
-/// Returns a message for a type that attention does not support.
+/// Returns the type of the elements. Returns a message for a type that attention does not support.
 pub(super) fn element(datum: DatumType) -> Result<ElementType, String> {
     match datum {
         DatumType::F32 => Ok(ElementType::Float32),

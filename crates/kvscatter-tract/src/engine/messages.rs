@@ -16,11 +16,9 @@ const LONGEST: usize = 400;
 
 /// Calls tract and turns a panic into an error.
 ///
-/// Models are untrusted, and tract may panic on a model that it does not expect. If the closure panics,
-/// callers may use the values that it borrowed only in ways that are valid after an interrupted run.
-///
-/// # Errors
-/// Returns tract's message in one line. It begins with the node that failed, if tract names one.
+/// Models are untrusted, and tract may panic on a model that it does not expect. If the closure panics, callers may use
+/// the values that it borrowed only in ways that are valid after an interrupted run. Returns tract's message in one
+/// line. It begins with the node that failed, if tract names one.
 pub(super) fn catch_panics<T>(call: impl FnOnce() -> TractResult<T>) -> Result<T, String> {
     quieten();
     let outside = IS_CATCHING.replace(true);

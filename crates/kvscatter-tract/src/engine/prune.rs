@@ -70,12 +70,9 @@ fn graphs(node: &NodeProto) -> impl Iterator<Item = &GraphProto> {
     node.attribute.iter().flat_map(|attribute| attribute.g.iter().chain(&attribute.graphs))
 }
 
-/// Checks that tract supports all operators, and that a node, input or initialiser provides each output of
-/// the graph.
-///
-/// # Errors
-/// Returns an error for the first output without a source, the first bfloat16 initialiser, or the first node
-/// with an unknown operator.
+/// Checks that tract supports all operators, and that a node, input or initialiser provides each output of the graph.
+/// Returns an error for the first output without a source, the first bfloat16 initialiser, or the first node with an
+/// unknown operator.
 pub(super) fn check(graph: &GraphProto, onnx: &Onnx) -> Result<(), NodeError> {
     let mut made: BTreeSet<&str> = graph.input.iter().map(|input| input.name.as_str()).collect();
     made.extend(graph.initializer.iter().map(|tensor| tensor.name.as_str()));

@@ -38,20 +38,21 @@ pub(super) struct Codes<'a> {
     /// The number of weights of a column that share a scale and a zero point.
     pub(super) block_size: usize,
     pub(super) words: &'a [Words],
-    pub(super) zeros: Zeros<'a>,
+    /// Integers are bytes. One of [`Words`] has those of four blocks.
+    pub(super) zeros: Zeros<&'a [Words], &'a [Row]>,
     /// The scales of each block.
     pub(super) scales: &'a [Row],
 }
 
 /// The code that means 0.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Zeros<'a> {
-    /// The same in all blocks.
+pub(crate) enum Zeros<C, F> {
+    /// The same for all weights.
     Same(u8),
-    /// A byte for each block. One of [`Words`] has those of four blocks.
-    Codes(&'a [Words]),
-    /// Any number for each block.
-    Floats(&'a [Row]),
+    /// An integer for each block of each column.
+    Codes(C),
+    /// Any number for each block of each column.
+    Floats(F),
 }
 
 impl Codes<'_> {

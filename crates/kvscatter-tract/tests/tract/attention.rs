@@ -3,13 +3,13 @@
 #[path = "../../../kvscatter-attention/tests/oracle/bounds.rs"]
 mod bounds;
 
+use kvscatter_onnx::internal::proto::{AttributeProto, ModelProto, NodeProto, ValueInfoProto};
 use kvscatter_oracle::attention::{Array, Attention, Float, Inputs, Mask, Positions};
 use kvscatter_oracle::cases::attention::{AttentionCase, random};
-use tract_onnx::pb::{ModelProto, NodeProto, ValueInfoProto};
 use tract_onnx::prelude::*;
 
 use self::bounds::Bounds;
-use crate::support::{float, integer, model, node, plan, value, words};
+use crate::support::{model, node, plan, value, words};
 
 /// Returns ONNX's number of a type and tract's type, or `None` for bfloat16, which tract does not have.
 fn types(element: Float) -> Option<(i32, DatumType)> {
@@ -87,11 +87,12 @@ impl Call {
     }
 
     fn run(&self) -> TractResult<TVec<TValue>> {
-        plan(&self.model())?.run(self.tensors.clone())
+        plan(self.model())?.run(self.tensors.clone())
     }
 }
 
-fn attributes(attention: &Attention) -> Vec<tract_onnx::pb::AttributeProto> {
+fn attributes(attention: &Attention) -> Vec<AttributeProto> {
+    let (integer, float) = (AttributeProto::int, AttributeProto::float);
     let mut attributes = vec![
         integer("is_causal", attention.is_causal.into()),
         integer("left_window_size", attention.left_window_size),
@@ -167,7 +168,7 @@ fn neither_threads_nor_earlier_calls_change_a_result() {
         call.node.output.truncate(1);
         call
     });
-    let one_thread = plan(&calls[0].model()).unwrap();
+    let one_thread = plan(calls[0].model()).unwrap();
     let executor = Some(multithread::Executor::multithread(3));
     let options = RunOptions { executor, ..RunOptions::default() };
     let three_threads = one_thread.model().clone().into_runnable_with_options(&options).unwrap();

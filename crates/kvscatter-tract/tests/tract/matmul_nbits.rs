@@ -4,18 +4,20 @@
 use half::f16;
 use kvscatter::ElementType;
 use kvscatter_onnx::Model;
+use kvscatter_onnx::internal::proto::{
+    AttributeProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto,
+};
 use kvscatter_ort_engine::OnnxRuntime;
 use kvscatter_session::{Engine, LoadOptions, SessionError, Step};
-use prost::Message;
-use tract_onnx::pb::{
-    AttributeProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, tensor_proto::DataType,
-};
 use tract_onnx::prelude::tract_ndarray::Dimension;
 use tract_onnx::prelude::*;
 
-use crate::support::{integer, model, node, plan, value, words};
+use crate::replay::tiny::{floats, int64s, tensor};
+use crate::support::{model, node, plan, value, words};
 
 const FLOAT: i32 = 1;
+const UINT8: i32 = 2;
+const INT32: i32 = 6;
 const FLOAT16: i32 = 10;
 /// The number of columns of the product. It is more than the widest kernel of tract computes at once, and not
 /// a multiple of that width.
@@ -135,12 +137,7 @@ impl Case {
             ),
             Input::Transposed => {
                 let mut transpose = node("Transpose", "move", &["x"], &["moved"]);
-                transpose.attribute.push(AttributeProto {
-                    name: "perm".to_owned(),
-                    ints: vec![0, 2, 1, 3],
-                    r#type: tract_onnx::pb::attribute_proto::AttributeType::Ints.into(),
-                    ..AttributeProto::default()
-                });
+                transpose.attribute.push(AttributeProto::ints("perm", &[0, 2, 1, 3]));
                 let nodes = vec![transpose, node("Reshape", "merge", &["moved", "shape"], &["a"])];
                 (nodes, vec!["batch", &heads, "tokens", &head])
             }
@@ -159,9 +156,9 @@ impl Case {
             names.pop();
         }
         let mut product = node("MatMulNBits", "product", &names, &["y"]);
-        product.domain = "com.microsoft".to_owned();
+        product.domain = Some("com.microsoft".to_owned());
         let attributes = [("K", self.k), ("N", N), ("bits", self.bits), ("block_size", self.block_size)];
-        product.attribute = attributes.map(|(name, value)| integer(name, value as i64)).to_vec();
+        product.attribute = attributes.map(|(name, value)| AttributeProto::int(name, value as i64)).to_vec();
         nodes.push(product);
         let mut dims_y = vec!["batch", "tokens", "37"];
         if self.input == Input::Matrix {
@@ -169,7 +166,7 @@ impl Case {
         }
         let mut model =
             model(nodes, vec![value("x", self.element, &dims)], vec![value("y", self.element, &dims_y)]);
-        model.graph.as_mut().unwrap().initializer = self.initializers();
+        model.graph.get_or_insert_default().initializer = self.initializers();
         model
     }
 
@@ -195,30 +192,28 @@ impl Case {
                 .map(|(column, block)| of(column, block))
                 .collect::<Vec<_>>()
         };
-        let int64s = |values: &[i64]| values.iter().flat_map(|value| value.to_le_bytes()).collect();
         let groups = (0..self.k).flat_map(|row| (self.group(row) as i32).to_le_bytes()).collect();
         let bias: Vec<f32> = (0..N).map(|column| self.bias(column)).collect();
-        let mut tensors = vec![
-            tensor("shape", &[3], DataType::Int64, int64s(&[0, 0, self.k as i64])),
-            tensor("weight", &[N, blocks, blob], DataType::Uint8, weight),
-            self.floats("scales", &each(&|column, block| self.scale(column, block))),
-            tensor("groups", &[self.k], DataType::Int32, groups),
-            self.floats("bias", &bias),
-        ];
-        tensors.push(match self.zeros {
+        let zeros = match self.zeros {
             Zeros::Floats => self.floats("zeros", &each(&|column, block| self.zero(column, block))),
-            _ => tensor("zeros", &[zeros.len()], DataType::Uint8, zeros),
-        });
-        tensors
+            _ => tensor("zeros", &[zeros.len()], UINT8, zeros),
+        };
+        vec![
+            int64s("shape", &[3], [0, 0, self.k as i64]),
+            tensor("weight", &[N, blocks, blob], UINT8, weight),
+            self.floats("scales", &each(&|column, block| self.scale(column, block))),
+            tensor("groups", &[self.k], INT32, groups),
+            self.floats("bias", &bias),
+            zeros,
+        ]
     }
 
     fn floats(&self, name: &str, values: &[f32]) -> TensorProto {
         if self.element == FLOAT16 {
             let bytes = values.iter().flat_map(|value| f16::from_f32(*value).to_le_bytes()).collect();
-            return tensor(name, &[values.len()], DataType::Float16, bytes);
+            return tensor(name, &[values.len()], FLOAT16, bytes);
         }
-        let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-        tensor(name, &[values.len()], DataType::Float, bytes)
+        floats(name, &[values.len()], values.iter().copied())
     }
 
     /// Returns the activations in the shape that the model takes.
@@ -250,7 +245,7 @@ impl Case {
         let (shape, x) = self.activations();
         let x = Tensor::from_shape(&shape, &x)?;
         let datum = if self.element == FLOAT16 { DatumType::F16 } else { DatumType::F32 };
-        let ran = plan(&self.model())?.run(tvec!(x.cast_to_dt(datum)?.into_owned().into_tvalue()))?;
+        let ran = plan(self.model())?.run(tvec!(x.cast_to_dt(datum)?.into_owned().into_tvalue()))?;
         assert_eq!(ran[0].datum_type(), datum, "{self:?}");
         let y = ran[0].cast_to::<f32>()?.into_owned();
         Ok(y.try_as_plain_ram()?.as_slice::<f32>()?.to_vec())
@@ -268,16 +263,6 @@ impl Case {
             most = most.max(expected.abs());
         }
         worst / most
-    }
-}
-
-fn tensor(name: &str, dims: &[usize], element: DataType, raw_data: Vec<u8>) -> TensorProto {
-    TensorProto {
-        name: name.to_owned(),
-        dims: dims.iter().map(|dim| *dim as i64).collect(),
-        data_type: element.into(),
-        raw_data,
-        ..TensorProto::default()
     }
 }
 
@@ -332,14 +317,14 @@ fn groups_bias_and_float16_are_as_defined() {
 fn refused(change: impl FnOnce(&mut NodeProto, &mut Vec<TensorProto>)) -> String {
     let case = Case { zeros: Zeros::Floats, has_groups: true, has_bias: true, ..Case::new(4, 32, 64) };
     let mut model = case.model();
-    let graph = model.graph.as_mut().unwrap();
+    let graph = model.graph.get_or_insert_default();
     change(graph.node.last_mut().unwrap(), &mut graph.initializer);
-    words(plan(&model))
+    words(plan(model))
 }
 
 fn set(node: &mut NodeProto, name: &str, value: i64) {
-    node.attribute.retain(|attribute| attribute.name != name);
-    node.attribute.push(integer(name, value));
+    node.attribute.retain(|attribute| attribute.name.as_deref() != Some(name));
+    node.attribute.push(AttributeProto::int(name, value));
 }
 
 #[test]
@@ -351,15 +336,9 @@ fn undefined_forms_are_refused_with_the_reason() {
             tensors.push(with);
         })
     };
-    let bytes = |count: usize| tensor("other", &[count], DataType::Uint8, vec![0; count]);
-    let floats = |values: &[f32]| {
-        let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-        tensor("other", &[values.len()], DataType::Float, bytes)
-    };
-    let groups = |group: i32| {
-        let bytes = (0..64).flat_map(|_| group.to_le_bytes()).collect();
-        tensor("other", &[64], DataType::Int32, bytes)
-    };
+    let bytes = |count: usize| tensor("other", &[count], UINT8, vec![0; count]);
+    let zeros = |count: usize| floats("other", &[count], vec![0.0; count]);
+    let groups = |group: i32| tensor("other", &[64], INT32, group.to_le_bytes().repeat(64));
     let without_groups = |zeros: TensorProto| {
         refused(|node, tensors| {
             node.input[3] = "other".to_owned();
@@ -376,23 +355,23 @@ fn undefined_forms_are_refused_with_the_reason() {
         (attribute("accuracy_level", 5), "accuracy_level must be between 0 and 4, got 5"),
         (attribute("weight_prepacked", 1), "weight_prepacked must be 0, got 1"),
         (attribute("surprise", 1), "unknown attribute \"surprise\""),
-        (refused(|node, _| node.attribute.retain(|one| one.name != "K")), "attribute \"K\" is missing"),
-        (refused(|node, _| node.domain.clear()), "only the operator of com.microsoft is known"),
+        (refused(|node, _| drop(node.attribute.remove(0))), "attribute \"K\" is missing"),
+        (refused(|node, _| node.domain = None), "only the operator of com.microsoft is known"),
         (refused(|node, _| node.input.truncate(2)), "takes 3 to 6 inputs, got 2"),
         (refused(|node, _| node.input.push("bias".to_owned())), "takes 3 to 6 inputs, got 7"),
         (refused(|node, _| node.input[1] = "x".to_owned()), "weights must be a constant"),
         (input(1, "other", bytes(37 * 32 - 1)), "weights must have 1184 elements, got 1183"),
-        (input(1, "other", floats(&[0.0; 4])), "weights must be of uint8, got float"),
-        (input(2, "other", floats(&[0.0; 37])), "scales must have 74 elements, got 37"),
+        (input(1, "other", zeros(4)), "weights must be of uint8, got float"),
+        (input(2, "other", zeros(37)), "scales must have 74 elements, got 37"),
         (input(2, "other", bytes(74)), "scales must be of float or float16, got uint8"),
         (without_groups(bytes(36)), "zero points must have 37 elements, got 36"),
         (input(3, "other", bytes(37)), "g_idx with packed zero points is not supported"),
         (attribute("bits", 2), "g_idx is supported for 4 bits, got 2"),
-        (input(3, "other", floats(&[0.0; 37])), "zero points must have 74 elements, got 37"),
+        (input(3, "other", zeros(37)), "zero points must have 74 elements, got 37"),
         (input(4, "other", groups(2)), "g_idx must be between 0 and 1, got 2"),
         (input(4, "other", groups(-1)), "g_idx must be between 0 and 1, got -1"),
         (input(4, "other", bytes(64)), "g_idx must be of int32, got uint8"),
-        (input(5, "other", floats(&[0.0; 36])), "bias must have 37 elements, got 36"),
+        (input(5, "other", zeros(36)), "bias must have 37 elements, got 36"),
         (attribute("K", 60), "activations must have K = 60 columns, got 64"),
     ] {
         let domain = if expected.starts_with("only the operator") { "" } else { "com.microsoft." };
@@ -404,8 +383,8 @@ fn undefined_forms_are_refused_with_the_reason() {
 fn columns_that_only_a_run_knows_are_checked() {
     let case = Case::new(4, 32, 64);
     let mut model = case.model();
-    model.graph.as_mut().unwrap().input[0] = value("x", case.element, &["batch", "tokens", "k"]);
-    let plan = plan(&model).unwrap();
+    model.graph.get_or_insert_default().input[0] = value("x", case.element, &["batch", "tokens", "k"]);
+    let plan = plan(model).unwrap();
     for k in [32, 128] {
         let refused = words(plan.run(tvec!(Tensor::zero::<f32>(&[1, 2, k]).unwrap().into_tvalue())));
         assert_eq!(refused, format!("activations must have 64 columns, got {k}"));
@@ -417,8 +396,8 @@ fn levels_of_accuracy_are_kept_since_float32_is_the_best_of_them() {
     for level in 0..=4 {
         let case = Case::new(4, 32, 64);
         let mut model = case.model();
-        set(model.graph.as_mut().unwrap().node.last_mut().unwrap(), "accuracy_level", level);
-        plan(&model).unwrap();
+        set(model.graph.get_or_insert_default().node.last_mut().unwrap(), "accuracy_level", level);
+        plan(model).unwrap();
     }
 }
 
@@ -427,11 +406,11 @@ fn product_in_onnx_runtime(case: &Case, runtime: &OnnxRuntime) -> Result<Vec<f32
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.onnx");
     let mut model = case.model();
-    model.ir_version = 10;
-    model.opset_import[0].version = 21;
-    let domain = OperatorSetIdProto { domain: "com.microsoft".to_owned(), version: 1 };
-    model.opset_import.push(domain);
-    std::fs::write(&path, model.encode_to_vec()).unwrap();
+    model.ir_version = Some(10);
+    model.opset_import = [("", 21), ("com.microsoft", 1)]
+        .map(|(domain, version)| OperatorSetIdProto::new(domain, version))
+        .to_vec();
+    Model::from_proto(model).save(&path).unwrap();
     let mut session = runtime.load(&Model::load(&path).unwrap().file().unwrap(), LoadOptions::default())?;
     let (shape, values) = case.activations();
     let mut x = kvscatter_session::Tensor::zeros(ElementType::Float32, &shape)?;

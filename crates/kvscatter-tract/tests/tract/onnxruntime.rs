@@ -3,28 +3,13 @@
 //!
 //! `KVSCATTER_ORT_LIB=… cargo test -p kvscatter-tract -- --ignored`.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use kvscatter_onnx::convert::convert;
-use kvscatter_onnx::{Model, WeightTransfer};
 use kvscatter_ort_engine::OnnxRuntime;
 use kvscatter_session::{Engine, KvSession, Sample, SessionOptions, argmax};
 use kvscatter_tract::Tract;
 
-use crate::support;
-
-/// Returns a decoder with 24 slots. It is converted if its file has no static caches.
-fn decoder(name: &str, folder: &Path) -> PathBuf {
-    let path = support::decoder(name);
-    if name == "mobius-llama-static" {
-        return path;
-    }
-    let converted = convert(&Model::load(&path).unwrap(), 24).unwrap();
-    let path = folder.join(format!("{}.onnx", name.replace('/', "-")));
-    std::fs::create_dir_all(folder).unwrap();
-    converted.model.save_with_weights(&path, WeightTransfer::Copy).unwrap();
-    path
-}
+use crate::support::{converted, decoder};
 
 /// Feeds two prompts of different lengths in one batch, then steps of the most likely tokens. Returns the
 /// logits after each.
@@ -47,7 +32,11 @@ fn logits(engine: &dyn Engine, model: &Path) -> Vec<Vec<f32>> {
 fn compare(name: &str, tolerance: f32) {
     let runtime = OnnxRuntime::load(None).unwrap();
     let folder = tempfile::tempdir().unwrap();
-    let model = decoder(name, &folder.path().join("model"));
+    // A decoder is converted if its file has no static caches.
+    let model = match name {
+        "mobius-llama-static" => decoder(name),
+        _ => converted(name, 24, folder.path()),
+    };
     let [ours, theirs] = [&Tract as &dyn Engine, &runtime].map(|engine| logits(engine, &model));
     let mut worst = 0.0_f32;
     for (ours, theirs) in ours.iter().zip(&theirs) {

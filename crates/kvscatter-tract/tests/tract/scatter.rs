@@ -1,10 +1,11 @@
 //! Compares `TensorScatter` in tract with the oracle, and checks its effect on the cache's memory.
 
+use kvscatter_onnx::internal::proto::{AttributeProto, NodeProto};
 use kvscatter_oracle::cases::{self, Call, Case, Values};
 use kvscatter_tract::cache_copy_counts;
 use tract_onnx::prelude::*;
 
-use crate::support::{integer, model, node, plan, text, value, words};
+use crate::support::{model, node, plan, value, words};
 
 /// tract's types with ONNX's names and numbers.
 const TYPES: [(&str, i32, DatumType); 12] = [
@@ -44,6 +45,10 @@ fn values(tensor: &Tensor) -> Values {
     }
 }
 
+fn write_node(attribute: Vec<AttributeProto>) -> NodeProto {
+    NodeProto { attribute, ..node("TensorScatter", "write", &["cache", "update", "at"], &["present"]) }
+}
+
 /// Runs a case with all dimensions open, so that only the run can detect errors.
 fn run(case: &Case, code: i32, datum: DatumType) -> Option<Result<Values, String>> {
     let Call::TensorScatter { operator, write_indices, .. } = &case.call else { return None };
@@ -51,8 +56,10 @@ fn run(case: &Case, code: i32, datum: DatumType) -> Option<Result<Values, String
         (["ca", "cb", "cc", "cd", "ce", "cf"], ["ua", "ub", "uc", "ud", "ue", "uf"]);
     let (cache_dims, update_dims) =
         (cache_names.get(..case.cache_shape.len())?, update_names.get(..case.update_shape.len())?);
-    let mut write = node("TensorScatter", "write", &["cache", "update", "at"], &["present"]);
-    write.attribute = vec![integer("axis", operator.axis), text("mode", &operator.mode)];
+    let mut write = write_node(vec![
+        AttributeProto::int("axis", operator.axis),
+        AttributeProto::string("mode", &operator.mode),
+    ]);
     let mut inputs = vec![value("cache", code, cache_dims), value("update", code, update_dims)];
     let mut given: TVec<TValue> = tvec![
         tensor(datum, &case.cache_shape, &case.cache).into(),
@@ -66,7 +73,7 @@ fn run(case: &Case, code: i32, datum: DatumType) -> Option<Result<Values, String
         None => write.input.truncate(2),
     }
     let outputs = vec![value("present", code, cache_dims)];
-    let present = plan(&model(vec![write], inputs, outputs)).and_then(|plan| plan.run(given));
+    let present = plan(model(vec![write], inputs, outputs)).and_then(|plan| plan.run(given));
     Some(present.map(|present| values(&present[0])).map_err(|error| error.root_cause().to_string()))
 }
 
@@ -95,9 +102,8 @@ fn it_leaves_what_the_oracle_leaves() {
 }
 
 /// Returns a plan that writes a cache of `[batch, 8, 2]` at axis 1.
-fn write(outputs: &[&str], more: Option<tract_onnx::pb::NodeProto>) -> Arc<TypedSimplePlan> {
-    let mut write = node("TensorScatter", "write", &["cache", "update", "at"], &["present"]);
-    write.attribute = vec![integer("axis", 1)];
+fn write(outputs: &[&str], more: Option<NodeProto>) -> Arc<TypedSimplePlan> {
+    let write = write_node(vec![AttributeProto::int("axis", 1)]);
     let inputs = vec![
         value("cache", 1, &["batch", "8", "2"]),
         value("update", 1, &["batch", "rows", "2"]),
@@ -105,7 +111,7 @@ fn write(outputs: &[&str], more: Option<tract_onnx::pb::NodeProto>) -> Arc<Typed
     ];
     let nodes = [write].into_iter().chain(more).collect();
     let outputs = outputs.iter().map(|name| value(name, 1, &["batch", "8", "2"])).collect();
-    plan(&model(nodes, inputs, outputs)).unwrap()
+    plan(model(nodes, inputs, outputs)).unwrap()
 }
 
 fn given(cache: Tensor, at: &[i64]) -> TVec<TValue> {
@@ -153,12 +159,10 @@ fn a_cache_that_the_caller_also_keeps_is_copied() {
 #[test]
 fn errors_of_a_model_name_the_node() {
     let refused = |attributes, cache: &[&str], update: &[&str], at: i32| {
-        let mut write = node("TensorScatter", "layer.3", &["cache", "update", "at"], &["present"]);
-        write.attribute = attributes;
         let inputs = vec![value("cache", 1, cache), value("update", 1, update), value("at", at, &["batch"])];
-        words(plan(&model(vec![write], inputs, vec![value("present", 1, cache)])))
+        words(plan(model(vec![write_node(attributes)], inputs, vec![value("present", 1, cache)])))
     };
-    let node = "node \"layer.3\" (TensorScatter): ";
+    let (node, integer) = ("node \"write\" (TensorScatter): ", AttributeProto::int);
     for (expected, attributes, cache, update, at) in [
         ("unknown attribute \"axes\"", vec![integer("axes", 1)], ["b", "8", "2"], ["b", "1", "2"], 7),
         (

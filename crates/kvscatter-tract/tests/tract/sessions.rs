@@ -2,8 +2,6 @@
 
 use std::path::Path;
 
-use kvscatter_onnx::convert::convert;
-use kvscatter_onnx::{Model, WeightTransfer};
 use kvscatter_session::{KvSession, SessionOptions};
 use kvscatter_tract::Tract;
 
@@ -11,7 +9,7 @@ use crate::poison::nan_spares_earlier_tokens;
 use crate::poisoned_decoder::poisoned;
 use crate::replay::compare;
 use crate::replay::rings::{check_histories, check_truncation};
-use crate::support::decoder;
+use crate::support::{converted, decoder};
 
 #[test]
 fn an_exported_static_decoder_scores_each_sample_as_alone() {
@@ -22,10 +20,7 @@ fn an_exported_static_decoder_scores_each_sample_as_alone() {
 fn converted_decoders_score_each_sample_as_alone() {
     let folder = tempfile::tempdir().unwrap();
     for name in ["optimum-llama", "mobius-llama-dynamic"] {
-        let converted = convert(&Model::load(&decoder(name)).unwrap(), 24).unwrap();
-        let path = folder.path().join(format!("{name}.onnx"));
-        converted.model.save_with_weights(&path, WeightTransfer::Copy).unwrap();
-        compare(&Tract, [&path; 2], None, 4, 1e-4);
+        compare(&Tract, [&converted(name, 24, folder.path()); 2], None, 4, 1e-4);
     }
 }
 

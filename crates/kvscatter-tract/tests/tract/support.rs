@@ -1,15 +1,15 @@
-//! Models of one node that tract runs through its public interface.
+//! Models that tract runs through its public interface.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 
+use kvscatter_onnx::convert::convert;
+use kvscatter_onnx::internal::proto::{GraphProto, ModelProto, NodeProto, ValueInfoProto};
+use kvscatter_onnx::{Model, WeightTransfer};
 use kvscatter_tract::register;
-use tract_onnx::pb::tensor_shape_proto::{Dimension, dimension};
-use tract_onnx::pb::{
-    AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorShapeProto, TypeProto,
-    ValueInfoProto, attribute_proto::AttributeType, type_proto,
-};
 use tract_onnx::prelude::*;
-use tract_onnx::tract_hir::internal::Framework;
+
+pub(crate) use crate::replay::tiny::value;
 
 pub(crate) fn testdata(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata").join(path)
@@ -20,76 +20,37 @@ pub(crate) fn decoder(name: &str) -> PathBuf {
     testdata(name).join("model.onnx")
 }
 
-/// Returns a value of a graph from its name, ONNX's number of its type, and its dimensions. A dimension that
-/// is not a number is a symbol.
-pub(crate) fn value(name: &str, element: i32, dims: &[&str]) -> ValueInfoProto {
-    let dim = |dim: &&str| {
-        let value = match dim.parse() {
-            Ok(size) => dimension::Value::DimValue(size),
-            Err(_) => dimension::Value::DimParam((*dim).to_owned()),
-        };
-        Dimension { value: Some(value), ..Dimension::default() }
-    };
-    let shape = TensorShapeProto { dim: dims.iter().map(dim).collect() };
-    let tensor = type_proto::Tensor { elem_type: element, shape: Some(shape) };
-    let kind = TypeProto { value: Some(type_proto::Value::TensorType(tensor)), ..TypeProto::default() };
-    ValueInfoProto { name: name.to_owned(), r#type: Some(kind), ..ValueInfoProto::default() }
+/// Converts a decoder of the test data for samples of `capacity` tokens, and saves it in a folder of its name.
+pub(crate) fn converted(name: &str, capacity: usize, folder: &Path) -> PathBuf {
+    let converted = convert(&Model::load(&decoder(name)).unwrap(), capacity).unwrap();
+    let path = folder.join(name).join("model.onnx");
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    converted.model.save_with_weights(&path, WeightTransfer::Copy).unwrap();
+    path
 }
 
 pub(crate) fn node(op_type: &str, name: &str, input: &[&str], output: &[&str]) -> NodeProto {
-    let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
-    NodeProto {
-        op_type: op_type.to_owned(),
-        name: name.to_owned(),
-        input: owned(input),
-        output: owned(output),
-        ..NodeProto::default()
-    }
-}
-
-pub(crate) fn integer(name: &str, value: i64) -> AttributeProto {
-    AttributeProto {
-        name: name.to_owned(),
-        i: value,
-        r#type: AttributeType::Int.into(),
-        ..AttributeProto::default()
-    }
-}
-
-pub(crate) fn float(name: &str, value: f32) -> AttributeProto {
-    AttributeProto {
-        name: name.to_owned(),
-        f: value,
-        r#type: AttributeType::Float.into(),
-        ..AttributeProto::default()
-    }
-}
-
-pub(crate) fn text(name: &str, value: &str) -> AttributeProto {
-    let s = value.as_bytes().to_vec();
-    AttributeProto {
-        name: name.to_owned(),
-        s,
-        r#type: AttributeType::String.into(),
-        ..AttributeProto::default()
-    }
+    NodeProto { name: Some(name.to_owned()), ..NodeProto::new(op_type, input, output) }
 }
 
 pub(crate) fn model(
-    nodes: Vec<NodeProto>,
-    inputs: Vec<ValueInfoProto>,
-    outputs: Vec<ValueInfoProto>,
+    node: Vec<NodeProto>,
+    input: Vec<ValueInfoProto>,
+    output: Vec<ValueInfoProto>,
 ) -> ModelProto {
-    let graph = GraphProto { node: nodes, input: inputs, output: outputs, ..GraphProto::default() };
-    let opset = OperatorSetIdProto { domain: String::new(), version: 24 };
-    ModelProto { ir_version: 11, opset_import: vec![opset], graph: Some(graph), ..ModelProto::default() }
+    ModelProto::new(11, &[("", 24)], GraphProto { node, input, output, ..GraphProto::default() })
+}
+
+/// Returns the model as tract reads it, with the operators of this crate.
+pub(crate) fn read(model: ModelProto) -> TractResult<InferenceModel> {
+    let mut onnx = tract_onnx::onnx();
+    register(&mut onnx);
+    onnx.model_for_read(&mut Model::from_proto(model).to_bytes().unwrap().as_slice())
 }
 
 /// Returns the model as a plan.
-pub(crate) fn plan(model: &ModelProto) -> TractResult<Arc<TypedSimplePlan>> {
-    let mut onnx = tract_onnx::onnx();
-    register(&mut onnx);
-    onnx.model_for_proto_model(model)?.into_optimized()?.into_runnable()
+pub(crate) fn plan(model: ModelProto) -> TractResult<Arc<TypedSimplePlan>> {
+    read(model)?.into_optimized()?.into_runnable()
 }
 
 /// Returns the message of the root cause of an error.

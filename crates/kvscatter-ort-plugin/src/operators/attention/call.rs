@@ -1,6 +1,4 @@
 //! One call of attention, and what is kept for the next call with the same shapes.
-//!
-//! The conditions R1 to R6 that comments cite are defined in the crate's documentation.
 
 use std::borrow::Cow;
 
@@ -33,10 +31,7 @@ pub(super) struct Tensors<'a> {
 pub(crate) type Tensor<'a> = InputTensor<'a, Operand>;
 
 impl<'a> Tensors<'a> {
-    /// Requests the inputs from the runtime.
-    ///
-    /// # Errors
-    /// Returns an error if one of them is missing.
+    /// Requests the inputs from the runtime. Returns an error if one of them is missing.
     pub(super) fn read(context: &Context<'a>) -> Result<Self, CallError> {
         let past_key = context.optional_input(4, Operand::PastKey)?;
         let past_value = context.optional_input(5, Operand::PastValue)?;
@@ -74,11 +69,8 @@ pub(crate) struct PreparedCall {
 }
 
 impl PreparedCall {
-    /// Prepares a call.
-    ///
-    /// # Errors
-    /// Returns an error if the shapes disagree, or if the runtime's memory for an input has another size than
-    /// its shape requires.
+    /// Prepares a call. Returns an error if the shapes disagree, or if the runtime's memory for an input has another
+    /// size than its shape requires.
     pub(super) fn new(
         declaration: &Declaration,
         context: &Context<'_>,
@@ -100,10 +92,8 @@ impl PreparedCall {
         Ok(call)
     }
 
-    /// Prepares a call for inputs of these shapes, whose memory the caller checks.
-    ///
-    /// # Errors
-    /// Returns an error if the shapes disagree.
+    /// Prepares a call for inputs of these shapes, whose memory the caller checks. Returns an error if the shapes
+    /// disagree.
     pub(crate) fn for_shapes(declaration: &Declaration, shapes: &Shapes<'_>) -> Result<Self, CallError> {
         let prepared = declaration.operator.prepare(shapes)?;
         Ok(Self {
@@ -115,18 +105,13 @@ impl PreparedCall {
         })
     }
 
-    /// Checks the valid slots of a call, as [`compute`](Self::compute) does.
-    ///
-    /// # Errors
-    /// Returns an error if a length does not fit.
+    /// Checks the valid slots of a call, as [`compute`](Self::compute) does. Returns an error if a length does not fit.
     pub(crate) fn check_valid(&self, valid: Valid<'_>) -> Result<(), CallError> {
         Ok(self.prepared.check_valid(valid)?)
     }
 
-    /// Computes the outputs. A call that has run before with these shapes allocates nothing but the outputs.
-    ///
-    /// # Errors
-    /// Returns an error if an input does not fit. Nothing has been written then.
+    /// Computes the outputs. A call that has run before with these shapes allocates nothing but the outputs. Returns an
+    /// error if an input does not fit. Nothing has been written then.
     pub(super) fn run(
         &mut self,
         declaration: &Declaration,
@@ -194,11 +179,8 @@ impl PreparedCall {
         self.compute(context, &inputs, &mut outputs)
     }
 
-    /// Computes the outputs of a call.
-    ///
-    /// # Errors
-    /// Returns an error if an operand does not have the prepared type or length, or if a length of a sample does not
-    /// fit. Nothing has been written then.
+    /// Computes the outputs of a call. Returns an error if an operand does not have the prepared type or length, or if
+    /// a length of a sample does not fit. Nothing has been written then.
     pub(crate) fn compute<T: Float>(
         &mut self,
         context: &Context<'_>,

@@ -1,6 +1,4 @@
 //! The memory of the outputs of a call.
-//!
-//! The conditions R1 to R6 that comments cite are defined in the crate's documentation.
 
 use core::fmt::Display;
 use core::mem::MaybeUninit;
@@ -21,11 +19,8 @@ pub(crate) struct OutputMemory<T> {
 }
 
 impl<T> OutputMemory<T> {
-    /// Requests the memory of an output with elements of `T` from the runtime.
-    ///
-    /// # Errors
-    /// Returns the status of a function of the runtime that fails, or an error for memory that is not aligned,
-    /// which a program may have bound.
+    /// Requests the memory of an output with elements of `T` from the runtime. Returns the status of a function of the
+    /// runtime that fails, or an error for memory that is not aligned, which a program may have bound.
     pub(crate) fn request(
         context: &Context<'_>,
         index: usize,
@@ -68,10 +63,7 @@ impl<T> OutputMemory<T> {
 }
 
 /// Checks that no output shares memory with an input or with another output. A program may have bound them so. `N` is
-/// the type of their names.
-///
-/// # Errors
-/// Returns an error that names both.
+/// the type of their names. Returns an error that names both.
 pub(crate) fn check_separate<N: Display>(
     outputs: impl Iterator<Item = (N, Range<usize>)> + Clone,
     inputs: impl Iterator<Item = (N, Range<usize>)> + Clone,

@@ -3,42 +3,38 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use kvscatter_onnx::convert::convert;
-use kvscatter_onnx::{Model, WeightTransfer};
+use kvscatter_onnx::Model;
+use kvscatter_onnx::internal::proto::GraphProto;
 use kvscatter_tract::register;
-use prost::Message;
-use tract_onnx::pb::{GraphProto, ModelProto};
 use tract_onnx::prelude::*;
 use tract_onnx::tract_hir::internal::*;
 
 use super::{BATCH, BOOL, CAPACITY, bytes, names, run};
-use crate::support::{decoder, value};
+use crate::support::{self, value};
 
 /// Returns a converted decoder, and one that also returns its mask, which therefore stays whole.
 fn converted(name: &str, capacity: usize, folder: &Path) -> [TypedModel; 2] {
-    let converted = convert(&Model::load(&decoder(name)).unwrap(), capacity).unwrap();
-    let path = folder.join(name.replace('/', "-")).join("model.onnx");
-    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-    converted.model.save_with_weights(&path, WeightTransfer::Copy).unwrap();
-    let mut proto = ModelProto::decode(&*std::fs::read(&path).unwrap()).unwrap();
-    let graph = proto.graph.as_mut().unwrap();
-    remove_unread_outputs(graph);
-    let load = |proto: &ModelProto| {
-        std::fs::write(&path, proto.encode_to_vec()).unwrap();
+    let path = support::converted(name, capacity, folder);
+    let mut model = Model::load(&path).unwrap();
+    remove_unread_outputs(model.proto_mut().graph.get_or_insert_default());
+    let load = |model: &Model| {
+        model.save(&path).unwrap();
         let mut onnx = tract_onnx::onnx();
         register(&mut onnx);
         onnx.model_for_path(&path).unwrap().into_optimized().unwrap()
     };
-    let mask = graph.node.iter().find(|node| node.op_type == "Attention").unwrap().input[3].clone();
-    let cut = load(&proto);
-    proto.graph.as_mut().unwrap().output.push(value(&mask, BOOL, &[]));
-    [cut, load(&proto)]
+    let cut = load(&model);
+    let graph = model.proto_mut().graph.get_or_insert_default();
+    let attention = graph.node.iter().find(|node| node.op_type.as_deref() == Some("Attention")).unwrap();
+    graph.output.push(value(&attention.input[3], BOOL, &[]));
+    [cut, load(&model)]
 }
 
 /// Removes the outputs that tract does not support and that nothing reads.
 fn remove_unread_outputs(graph: &mut GraphProto) {
     let read: BTreeSet<String> = graph.node.iter().flat_map(|node| node.input.clone()).collect();
-    for node in graph.node.iter_mut().filter(|node| node.op_type.starts_with("Skip")) {
+    let skips = |operator: &Option<String>| operator.as_ref().is_some_and(|name| name.starts_with("Skip"));
+    for node in graph.node.iter_mut().filter(|node| skips(&node.op_type)) {
         node.output.iter_mut().filter(|output| !read.contains(*output)).for_each(String::clear);
     }
 }

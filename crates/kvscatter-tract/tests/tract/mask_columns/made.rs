@@ -1,12 +1,12 @@
 //! Masks of all forms, which this file builds.
 
+use kvscatter_onnx::internal::proto::{AttributeProto, ModelProto, NodeProto, ValueInfoProto};
 use kvscatter_oracle::cases::Random;
-use kvscatter_tract::register;
-use tract_onnx::pb::{ModelProto, NodeProto, TensorProto, ValueInfoProto, tensor_proto::DataType};
 use tract_onnx::prelude::*;
 
-use super::{BATCH, BOOL, CAPACITY, FLOAT, INT64, Ran, bytes, names, of_int64, run};
-use crate::support::{integer, model, node, value, words};
+use super::{BATCH, BOOL, CAPACITY, FLOAT, INT64, Ran, bytes, names, run};
+use crate::replay::tiny::{floats, int64s};
+use crate::support::{model, node, read, value, words};
 
 /// The nodes that compute `mask` from `marks`, `[batch, capacity]`, and those that read it.
 struct Made {
@@ -16,9 +16,8 @@ struct Made {
 }
 
 fn cast(input: &str, output: &str, to: i32) -> NodeProto {
-    let mut cast = node("Cast", output, &[input], &[output]);
-    cast.attribute.push(integer("to", to.into()));
-    cast
+    let attribute = vec![AttributeProto::int("to", to.into())];
+    NodeProto { attribute, ..node("Cast", output, &[input], &[output]) }
 }
 
 fn attention(output: &str, lengths: &str) -> NodeProto {
@@ -47,15 +46,6 @@ fn converted() -> Vec<NodeProto> {
     ]
 }
 
-fn of_float(name: &str, value: f32) -> TensorProto {
-    TensorProto {
-        name: name.to_owned(),
-        data_type: DataType::Float.into(),
-        raw_data: value.to_le_bytes().to_vec(),
-        ..TensorProto::default()
-    }
-}
-
 impl Made {
     fn proto(self, width: usize) -> ModelProto {
         let capacity = CAPACITY.to_string();
@@ -70,19 +60,17 @@ impl Made {
         ];
         let nodes = self.nodes.into_iter().chain(self.attentions).collect();
         let mut made = model(nodes, inputs, self.outputs);
-        let slots: Vec<i64> = (0..CAPACITY as i64).collect();
-        let steps: Vec<i64> = (0..width as i64).collect();
-        made.graph.as_mut().unwrap().initializer = vec![
-            of_int64("slots", &slots, &[slots.len() as i64]),
-            of_int64("steps", &steps, &[steps.len() as i64]),
-            of_int64("one", &[1], &[1]),
-            of_int64("two", &[2], &[1]),
-            of_int64("one_two", &[1, 2], &[2]),
-            of_int64("all_heads", &[BATCH as i64, 4, width as i64, CAPACITY as i64], &[4]),
-            of_int64("short", &[CAPACITY as i64 - 1], &[1]),
-            of_int64("zero", &[0], &[1]),
-            of_float("nothing", 0.0),
-            of_float("hidden", f32::NEG_INFINITY),
+        made.graph.get_or_insert_default().initializer = vec![
+            int64s("slots", &[CAPACITY], 0..CAPACITY as i64),
+            int64s("steps", &[width], 0..width as i64),
+            int64s("one", &[1], [1]),
+            int64s("two", &[1], [2]),
+            int64s("one_two", &[2], [1, 2]),
+            int64s("all_heads", &[4], [BATCH, 4, width, CAPACITY].map(|size| size as i64)),
+            int64s("short", &[1], [CAPACITY as i64 - 1]),
+            int64s("zero", &[1], [0]),
+            floats("nothing", &[], [0.0]),
+            floats("hidden", &[], [f32::NEG_INFINITY]),
         ];
         made
     }
@@ -90,9 +78,7 @@ impl Made {
     /// Returns a plan with cut masks, and one that tract has not changed.
     fn plans(self, width: usize) -> [Arc<TypedSimplePlan>; 2] {
         let proto = self.proto(width);
-        let mut onnx = tract_onnx::onnx();
-        register(&mut onnx);
-        let load = || onnx.model_for_proto_model(&proto).unwrap();
+        let load = || read(proto.clone()).unwrap();
         [load().into_optimized(), load().into_typed()].map(|model| model.unwrap().into_runnable().unwrap())
     }
 
@@ -247,11 +233,10 @@ fn a_long_chain_is_cut_in_the_middle() {
 /// The sum of all slots up to one is computed for all slots, and only then cut.
 #[test]
 fn readers_of_other_slots_are_computed_for_all() {
-    let mut sums = node("CumSum", "sums", &["marks", "axis"], &["sums"]);
-    sums.attribute.push(integer("reverse", 1));
+    let attribute = vec![AttributeProto::int("reverse", 1)];
     let nodes = vec![
         node("Squeeze", "axis", &["one"], &["axis"]),
-        sums,
+        NodeProto { attribute, ..node("CumSum", "sums", &["marks", "axis"], &["sums"]) },
         cast("sums", "marked", BOOL),
         node("Unsqueeze", "mask", &["marked", "one_two"], &["mask"]),
     ];
@@ -263,41 +248,28 @@ fn readers_of_other_slots_are_computed_for_all() {
 
 #[test]
 fn other_masks_are_whole() {
-    let read_elsewhere = || {
-        let mut read = made(converted());
-        read.nodes.push(node("Not", "hides", &["mask"], &["hides"]));
-        read.outputs.push(value("hides", BOOL, &[]));
-        read
-    };
-    let returned = || {
-        let mut returned = made(converted());
-        returned.outputs.push(value("mask", BOOL, &[]));
-        returned
-    };
-    let of_two_lengths = || {
-        let mut other = made(converted());
-        other.nodes.push(node("Abs", "others", &["lengths"], &["others"]));
-        other.attentions[1] = attention("z", "others");
-        other
-    };
-    let with_scores = || {
-        let mut scored = made(converted());
-        scored.attentions[0].output.extend(["", "", "scores"].map(str::to_owned));
-        scored.outputs.push(value("scores", FLOAT, &[]));
-        scored
-    };
-    let without_lengths = || {
-        let mut all = made(converted());
-        all.attentions.iter_mut().for_each(|attention| attention.input.truncate(4));
-        all
-    };
-    for (name, made) in [
-        ("read elsewhere", read_elsewhere()),
-        ("returned", returned()),
-        ("of two lengths", of_two_lengths()),
-        ("with scores", with_scores()),
-        ("without lengths", without_lengths()),
-    ] {
+    type Change = fn(&mut Made);
+    let changes: [(&str, Change); 5] = [
+        ("read elsewhere", |made| {
+            made.nodes.push(node("Not", "hides", &["mask"], &["hides"]));
+            made.outputs.push(value("hides", BOOL, &[]));
+        }),
+        ("returned", |made| made.outputs.push(value("mask", BOOL, &[]))),
+        ("of two lengths", |made| {
+            made.nodes.push(node("Abs", "others", &["lengths"], &["others"]));
+            made.attentions[1] = attention("z", "others");
+        }),
+        ("with scores", |made| {
+            made.attentions[0].output.extend(["", "", "scores"].map(str::to_owned));
+            made.outputs.push(value("scores", FLOAT, &[]));
+        }),
+        ("without lengths", |made| {
+            made.attentions.iter_mut().for_each(|attention| attention.input.truncate(4));
+        }),
+    ];
+    for (name, change) in changes {
+        let mut made = made(converted());
+        change(&mut made);
         assert_eq!(made.check(1, [9, 5]).columns, [CAPACITY; 2], "{name}");
     }
     let mut shorter = converted();

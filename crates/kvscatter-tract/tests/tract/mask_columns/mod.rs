@@ -6,7 +6,6 @@ mod rings;
 
 use std::collections::BTreeSet;
 
-use tract_onnx::pb::{TensorProto, tensor_proto::DataType};
 use tract_onnx::prelude::*;
 use tract_onnx::tract_core::plan::eval;
 
@@ -27,16 +26,6 @@ struct Ran {
     columns: Vec<usize>,
     /// The operators that returned a tensor with a dimension of the capacity.
     whole: BTreeSet<String>,
-}
-
-fn of_int64(name: &str, values: &[i64], dims: &[i64]) -> TensorProto {
-    TensorProto {
-        name: name.to_owned(),
-        dims: dims.to_vec(),
-        data_type: DataType::Int64.into(),
-        raw_data: values.iter().flat_map(|value| value.to_le_bytes()).collect(),
-        ..TensorProto::default()
-    }
 }
 
 fn run(state: &mut TypedSimpleState, capacity: usize, inputs: TVec<TValue>) -> Ran {

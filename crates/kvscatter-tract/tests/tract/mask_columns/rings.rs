@@ -1,12 +1,13 @@
 //! A circular write and attention over the ring, compared with a linear cache.
 
+use kvscatter_onnx::internal::proto::{AttributeProto, ModelProto, NodeProto};
 use kvscatter_oracle::cases::Random;
-use kvscatter_tract::{cache_copy_counts, register};
-use tract_onnx::pb::{ModelProto, NodeProto};
+use kvscatter_tract::cache_copy_counts;
 use tract_onnx::prelude::*;
 
-use super::{BATCH, FLOAT, INT64, of_int64, run};
-use crate::support::{integer, model, node, text, value};
+use super::{BATCH, FLOAT, INT64, run};
+use crate::replay::tiny::int64s;
+use crate::support::{model, node, plan, value};
 
 const WINDOW: i64 = 20;
 const MAX_WIDTH: usize = 3;
@@ -36,9 +37,9 @@ fn layer(slots: usize, mode: &str) -> ModelProto {
     let mut nodes = mask();
     for part in ["key", "value"] {
         let (past, new, present) = (format!("past_{part}"), format!("new_{part}"), format!("present_{part}"));
-        let mut write = node("TensorScatter", &present, &[&past, &new, "write_indices"], &[&present]);
-        write.attribute.extend([text("mode", mode), integer("axis", -2)]);
-        nodes.push(write);
+        let write = node("TensorScatter", &present, &[&past, &new, "write_indices"], &[&present]);
+        let attribute = vec![AttributeProto::string("mode", mode), AttributeProto::int("axis", -2)];
+        nodes.push(NodeProto { attribute, ..write });
     }
     nodes.push(node("Add", "ends", &["write_indices", "width"], &["ends"]));
     nodes.push(node("Min", "lengths", &["ends", "capacity"], &["lengths"]));
@@ -58,13 +59,12 @@ fn layer(slots: usize, mode: &str) -> ModelProto {
     ];
     let outputs = vec![value("y", FLOAT, &[]), cache("present_key"), cache("present_value")];
     let mut made = model(nodes, inputs, outputs);
-    let all: Vec<i64> = (0..slots as i64).collect();
-    made.graph.as_mut().unwrap().initializer = vec![
-        of_int64("slots", &all, &[slots as i64]),
-        of_int64("capacity", &[slots as i64], &[1]),
-        of_int64("most", &[WINDOW - 1], &[1]),
-        of_int64("one", &[1], &[1]),
-        of_int64("one_three", &[1, 3], &[2]),
+    made.graph.get_or_insert_default().initializer = vec![
+        int64s("slots", &[slots], 0..slots as i64),
+        int64s("capacity", &[1], [slots as i64]),
+        int64s("most", &[1], [WINDOW - 1]),
+        int64s("one", &[1], [1]),
+        int64s("one_three", &[2], [1, 3]),
     ];
     made
 }
@@ -78,10 +78,7 @@ struct Layer {
 
 impl Layer {
     fn new(slots: usize, mode: &str) -> Self {
-        let mut onnx = tract_onnx::onnx();
-        register(&mut onnx);
-        let model = onnx.model_for_proto_model(&layer(slots, mode)).unwrap();
-        let state = model.into_optimized().unwrap().into_runnable().unwrap().spawn().unwrap();
+        let state = plan(layer(slots, mode)).unwrap().spawn().unwrap();
         let count = BATCH * 2 * slots * 8;
         let cache = || Tensor::from_shape(&[BATCH, 2, slots, 8], &vec![f32::NAN; count]).unwrap();
         Self { state, slots, caches: vec![cache(), cache()] }
