@@ -74,10 +74,7 @@ impl KvCacheUpdate {
     }
 
     /// Returns where the rows of each sample of the update go, without moving elements.
-    ///
-    /// # Errors
-    /// Returns the same errors as [`run`](Self::run).
-    pub fn samples(
+    fn samples(
         &self,
         cache: &[usize],
         update: &[usize],
