@@ -1,4 +1,5 @@
 //! Every error with its fields. An error leaves the outputs unchanged.
+#![cfg(test)]
 
 use half::f16;
 use kvscatter::ElementType;
@@ -235,7 +236,6 @@ fn a_scratch_for_other_shapes() {
     assert_ne!(y, [7.0; 168]);
 }
 
-#[cfg(test)]
 #[track_caller]
 fn prepare(shapes: Shapes<'_>) -> Prepared {
     Attention::new().prepare(&shapes).unwrap()
