@@ -4,6 +4,7 @@
 mod call;
 mod cases;
 mod exhaustive;
+mod infer;
 mod large;
 mod nibbles;
 mod pool;
