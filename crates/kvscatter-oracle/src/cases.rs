@@ -1,7 +1,7 @@
 //! The cases that every backend and surface is tested on. They are adversarial and deterministic. All
 //! elements are painted differently, so that swapped blocks cannot cancel out.
 //!
-//! - [`cases`] generates cases of all three operators.
+//! - [`cases`] generates cases of all three operators, and [`stretched`] one with more rows and slots.
 //! - [`tensor_scatter`] generates the cases that an ONNX model can express.
 //! - [`exhaustive`] generates every `TensorScatter` of a small domain, in index space.
 //! - [`attention`] generates cases of ONNX `Attention`.
@@ -78,6 +78,17 @@ pub fn tensor_scatter(seed: u64, count: usize) -> impl Iterator<Item = Case> {
     generate(&[("tensor_scatter", tensor_scatter::THEMES)], seed, count)
 }
 
+/// Returns a case of any operator that breaks no rule, with up to 20 rows and 40 slots more than in [`cases`].
+#[must_use]
+pub fn stretched(seed: u64) -> Case {
+    let all = [tensor_scatter::THEMES, tensor_scatter::EXTENDED_THEMES, kv_cache_update::THEMES];
+    let all = all.into_iter().chain([kv_cache_operation::THEMES]).flatten();
+    let themes: Vec<_> = all.filter(|(theme, _)| !theme.starts_with("refused_")).collect();
+    let r = &mut Random::new(seed, 0);
+    let ((theme, make_up), element) = (r.pick(&themes), &Element::all()[r.below(Element::all().len())]);
+    make_up(r, element).stretched(r).finish(format!("{seed}_stretched_{theme}"))
+}
+
 /// Generates cases of operators with their themes. All pairs of a theme and an element type occur before a pair
 /// occurs again.
 fn generate(
@@ -129,7 +140,7 @@ mod tests {
     use std::collections::{BTreeSet, HashSet};
     use std::fmt::Debug;
 
-    use super::{Case, Element, cases, tensor_scatter};
+    use super::{Case, Element, cases, stretched, tensor_scatter};
 
     /// A number of cases that pairs every theme with every type.
     const ROUNDS: usize = 24 * 80;
@@ -154,6 +165,9 @@ mod tests {
         for case in cases(1, ROUNDS).chain(tensor_scatter(2, ROUNDS)) {
             let refused = case.name.contains("_refused_");
             assert_eq!(case.expected.is_err(), refused, "{case:?}");
+        }
+        for case in (0..2_000).map(stretched) {
+            assert!(case.expected.is_ok(), "{case:?}");
         }
     }
 
