@@ -34,7 +34,6 @@ pub enum CudaError {
         call: &'static str,
         /// The number of the error, a `CUresult`.
         code: i32,
-        /// The name of the error, such as `CUDA_ERROR_ILLEGAL_ADDRESS`.
         name: String,
         text: String,
     },
@@ -44,12 +43,7 @@ pub enum CudaError {
         MIN_CAPABILITY.0,
         MIN_CAPABILITY.1
     )]
-    ComputeCapability {
-        /// The number before the point in the device's compute capability.
-        major: i32,
-        /// The number after the point.
-        minor: i32,
-    },
+    ComputeCapability { major: i32, minor: i32 },
     /// The driver rejects both forms of the kernels.
     #[error("this device or driver cannot run the kernels: machine code: {machine_code}; PTX: {ptx}")]
     Kernels { machine_code: Box<Self>, ptx: Box<Self> },
@@ -71,26 +65,13 @@ pub enum CudaError {
     /// A buffer is too small for its tensor, or null.
     #[error("{}", room(*tensor, *index, *address, *bytes, *needed))]
     #[strum(serialize = "buffer_length")]
-    Buffer {
-        tensor: TensorRole,
-        index: usize,
-        address: u64,
-        bytes: usize,
-        /// The size of the tensor in bytes, including its gaps.
-        needed: usize,
-    },
+    Buffer { tensor: TensorRole, index: usize, address: u64, bytes: usize, needed: usize },
     /// A cache of 4-bit rows that straddle bytes does not consist of whole words. A write in place changes
     /// such a cache word by word.
     #[error(
         "cache {pair} has {bytes} bytes at {address:#x}: 4-bit rows that straddle bytes need a buffer that begins on a word and has {needed} bytes"
     )]
-    WholeWords {
-        pair: usize,
-        address: u64,
-        bytes: usize,
-        /// The size that the cache needs in bytes, in whole words.
-        needed: usize,
-    },
+    WholeWords { pair: usize, address: u64, bytes: usize, needed: usize },
     /// A present shares memory with another tensor of the call.
     #[error("present {triple} shares memory with a tensor of triple {with}: a present is written completely")]
     #[strum(serialize = "overlap")]

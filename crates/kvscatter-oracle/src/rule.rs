@@ -58,7 +58,6 @@ pub(crate) fn expect_lengths(lengths: Option<&[i64]>, batch: usize) -> Result<()
     lengths.map_or(Ok(()), |lengths| expect_count("lengths", lengths.len(), batch))
 }
 
-/// Returns how many samples are skipped.
 pub(crate) fn skipped(samples: &[SampleRows]) -> usize {
     samples.iter().filter(|sample| sample.slots.is_none()).count()
 }

@@ -151,7 +151,6 @@ impl KvCacheUpdate {
     }
 }
 
-/// Returns the number of rows of each sample of a packed update.
 fn packed_rows(update_lengths: &[i32]) -> Result<Vec<usize>, Refusal> {
     if let Some(&first) = update_lengths.first().filter(|&&first| first != 0) {
         return Err(Refusal::UpdateLengthsFirst { first });

@@ -35,7 +35,6 @@ impl Bounds {
         }
     }
 
-    /// Checks every element of `Y`.
     pub(crate) fn check_y(&self, got: &[f64], name: &dyn Fn() -> String) {
         self.check("Y", got, &self.expected.y.data, |at| self.tolerances[at], name);
     }

@@ -14,7 +14,6 @@ const GUARD: usize = 3;
 /// What outputs and guards contain before a call. No result is near.
 const GARBAGE: f64 = -777.0;
 
-/// The operands of a call.
 #[derive(Clone, Debug)]
 pub(crate) struct Operands<T> {
     pub(crate) query: Tensor<T>,

@@ -33,7 +33,6 @@ pub fn random(seed: u64, count: usize) -> impl Iterator<Item = AttentionCase> {
     (0..count).map(move |n| random_case(seed, n))
 }
 
-/// Returns case `n` of [`random`].
 fn random_case(seed: u64, n: usize) -> AttentionCase {
     let (theme, make_up) = themes::THEMES[n % themes::THEMES.len()];
     let element = Float::ALL[(n + n / themes::THEMES.len()) % Float::ALL.len()];

@@ -190,7 +190,6 @@ impl Mapping {
         (0..self.block_count(rows)).map(move |index| self.at_split(block, index))
     }
 
-    /// Returns the number of blocks that move these rows.
     pub(crate) fn block_count(&self, rows: RowRange) -> usize {
         if self.is_empty(rows) { 0 } else { self.splits() }
     }

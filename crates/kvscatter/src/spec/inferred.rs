@@ -52,7 +52,6 @@ impl PartialTensor<'_> {
         self.sizes().unwrap_or_else(|| vec![None; rank])
     }
 
-    /// Returns the known size of one dimension.
     pub(super) fn size(&self, dimension: usize) -> Option<usize> {
         self.shape?.get(dimension)?.size()
     }

@@ -159,7 +159,6 @@ fn flatten(case: &mut AttentionCase) {
     }
 }
 
-/// Adds a valid past.
 fn past(r: &mut Random, case: &mut AttentionCase) {
     let rows = r.between(1, 4);
     let past = |r: &mut Random, new: &Array<f64>| {
