@@ -10,7 +10,7 @@ use std::ptr::null_mut;
 use kvscatter_cuda::{BufferPair, Cuda, CudaError, DeviceBuffer, DeviceCallIndices, Stream as OfCaller};
 
 use crate::device::{DriverCode, Handle, device, functions, path};
-use crate::fake::{Failing, OfGeneration, all_calls, has, is_fake};
+use crate::fake::{Changed, all_calls, has, is_fake};
 use crate::rig::{Rig, shapes};
 
 const OUT_OF_MEMORY: DriverCode = 2;
@@ -32,6 +32,13 @@ fn failed(call: &str, result: Result<(), CudaError>) {
     assert_eq!((found, code, &*name), (call, OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY"));
 }
 
+fn assert_launch_fails(launched: &Result<(), CudaError>, expected: DriverCode) {
+    let Err(CudaError::Driver { call: "cuLaunchKernel", code, .. }) = launched else {
+        panic!("{launched:?}")
+    };
+    assert_eq!(*code, expected);
+}
+
 #[test]
 #[ignore = "needs a driver: cargo xtask cuda"]
 fn every_failure_names_the_call() {
@@ -41,7 +48,7 @@ fn every_failure_names_the_call() {
     let rig = Rig::new(1);
     let write = rig.write();
     let with = |call: &'static str, act: &dyn Fn() -> Result<(), CudaError>| {
-        let _failing = Failing::call(call, OUT_OF_MEMORY);
+        let _failing = Changed::failing(call, OUT_OF_MEMORY);
         failed(call, act());
     };
     let before = all_calls();
@@ -74,7 +81,7 @@ fn every_failure_names_the_call() {
     with("cuMemcpyDtoH_v2", &|| unsafe { cuda.read(rig.status()) }.map(drop));
 
     let unknown = {
-        let _failing = Failing::call("cuLaunchKernel", 12_345);
+        let _failing = Changed::failing("cuLaunchKernel", 12_345);
         rig.launch(&write).unwrap_err()
     };
     assert_eq!(unknown.to_string(), "cuLaunchKernel: unknown (12345): unknown");
@@ -93,7 +100,7 @@ fn devices_of_every_generation_get_what_they_can_run() {
     }
     let rig = Rig::new(2);
     let prepared = |capability, newest_ptx| {
-        let _generation = OfGeneration::new(capability, newest_ptx);
+        let _generation = Changed::generation(capability, newest_ptx);
         fresh().unwrap().prepare(&shapes(), &rig.pairs())
     };
     // These get machine code. Drivers that cannot read it get PTX, which is old enough for them.
@@ -182,7 +189,7 @@ fn a_driver_that_is_not_initialised_has_no_context() {
     }
     const NOT_INITIALIZED: DriverCode = 3;
     let (rig, cuda) = (Rig::new(1), fresh().unwrap());
-    let _failing = Failing::call("cuCtxGetCurrent", NOT_INITIALIZED);
+    let _failing = Changed::failing("cuCtxGetCurrent", NOT_INITIALIZED);
     let refused = cuda.prepare(&shapes(), &rig.pairs());
     assert!(matches!(refused, Err(CudaError::NoContext)), "{refused:?}");
     assert!(matches!(cuda.device(), Err(CudaError::NoContext)));
@@ -218,10 +225,7 @@ fn a_write_of_another_context_is_the_drivers_error() {
     let own = OwnContext::new();
     let launched = rig.launch(&write);
     drop(own);
-    assert!(
-        matches!(launched, Err(CudaError::Driver { call: "cuLaunchKernel", code: INVALID_HANDLE, .. })),
-        "{launched:?}"
-    );
+    assert_launch_fails(&launched, INVALID_HANDLE);
 }
 
 /// Tests a context at the address of an earlier context, whose functions no longer exist.
@@ -257,10 +261,7 @@ fn a_stream_that_is_none_is_the_drivers_error() {
     let none = OfCaller::new(0x1234 as *mut c_void);
     // SAFETY: `none` is not a stream. The simulated driver rejects it, so nothing runs.
     let launched = unsafe { write.launch(none, &rig.indices(), None) };
-    assert!(
-        matches!(launched, Err(CudaError::Driver { call: "cuLaunchKernel", code: INVALID_HANDLE, .. })),
-        "{launched:?}"
-    );
+    assert_launch_fails(&launched, INVALID_HANDLE);
 }
 
 /// Checks that an address outside all allocations stops the kernel, not the process. Later calls in the
@@ -283,6 +284,6 @@ fn memory_that_is_nobodys_is_an_error_of_what_comes_later() {
     };
     launch().unwrap();
     assert_eq!(functions.cuStreamSynchronize(stream), Err(ILLEGAL_ADDRESS));
-    assert!(matches!(launch(), Err(CudaError::Driver { call: "cuLaunchKernel", code: ILLEGAL_ADDRESS, .. })));
+    assert_launch_fails(&launch(), ILLEGAL_ADDRESS);
     drop(own);
 }
