@@ -78,7 +78,8 @@ pub fn tensor_scatter(seed: u64, count: usize) -> impl Iterator<Item = Case> {
     generate(&[("tensor_scatter", tensor_scatter::THEMES)], seed, count)
 }
 
-/// Returns a case of any operator that breaks no rule, with up to 20 rows and 40 slots more than in [`cases`].
+/// Returns a case of any operator that breaks no rule, with up to 20 rows and 40 slots more than in
+/// [`cases`].
 #[must_use]
 pub fn stretched(seed: u64) -> Case {
     let all = [tensor_scatter::THEMES, tensor_scatter::EXTENDED_THEMES, kv_cache_update::THEMES];
@@ -89,8 +90,8 @@ pub fn stretched(seed: u64) -> Case {
     make_up(r, element).stretched(r).finish(format!("{seed}_stretched_{theme}"))
 }
 
-/// Generates cases of operators with their themes. All pairs of a theme and an element type occur before a pair
-/// occurs again.
+/// Generates cases of operators with their themes. All pairs of a theme and an element type occur before a
+/// pair occurs again.
 fn generate(
     operators: &[(&'static str, &'static [Theme])],
     seed: u64,

@@ -1,5 +1,5 @@
-/// The rule that a call broke, with the offending numbers. Types have their ONNX names, and inputs those of their
-/// specification.
+/// The rule that a call broke, with the offending numbers. Types have their ONNX names, and inputs those of
+/// their specification.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "each variant's comment and its names describe the fields")]
 pub enum Refusal {

@@ -52,8 +52,8 @@ fn the_modulo_is_of_the_sequence_coordinate_alone() {
     assert_eq!(present, "a.b.c..d.e.fg.h.i.");
 }
 
-/// A negative index in a ring counts from the end. Without rows and without slots there is still an index, and
-/// numbers at the ends of int64 do not overflow.
+/// A negative index in a ring counts from the end. Without rows and without slots there is still an index,
+/// and numbers at the ends of int64 do not overflow.
 #[test]
 fn starts_that_fit() {
     assert_eq!((i64::MAX % 5, i64::MIN.rem_euclid(5)), (2, 2));

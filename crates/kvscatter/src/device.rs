@@ -45,8 +45,8 @@ pub struct Loops {
 
 /// A value of a call's lists, with the facts that [`DeviceInterface::error_for`] needs to check it.
 ///
-/// `value` is the value of a `sample`, as the specification counts it. The sample brings `rows` rows, of which `length`
-/// are written.
+/// `value` is the value of a `sample`, as the specification counts it. The sample brings `rows` rows, of
+/// which `length` are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the comments of the enum and of each variant describe the fields")]
@@ -60,8 +60,9 @@ pub enum ListValue {
     /// The number of rows that a sample brings, from a list of such numbers
     /// ([`Convention::EndsAndRowCounts`](crate::Convention::EndsAndRowCounts)).
     RowCount { sample: usize, value: i64 },
-    /// Two neighbours in a list of cumulative lengths, `previous` and `value`. `sample` is the index of the first in
-    /// the list ([`Convention::StartsAndCumulativeLengths`](crate::Convention::StartsAndCumulativeLengths)).
+    /// Two neighbours in a list of cumulative lengths, `previous` and `value`. `sample` is the index of the
+    /// first in the list
+    /// ([`Convention::StartsAndCumulativeLengths`](crate::Convention::StartsAndCumulativeLengths)).
     CumulativeLengths { sample: usize, previous: i64, value: i64 },
     /// The number of rows that all samples of a packed update bring together.
     Sum { value: i64 },

@@ -18,8 +18,8 @@ use crate::element::ElementType;
 /// These fields mean the same in all variants:
 ///
 /// * `argument` is the tensor, the list or the attribute that breaks the rule.
-/// * `index` is the place of the value in its list, counted from 0. In lists with one value for each sample, it is the
-///   sample.
+/// * `index` is the place of the value in its list, counted from 0. In lists with one value for each sample,
+///   it is the sample.
 /// * `pair` is the index of the buffer's pair in a call over many pairs, and 0 in any other call.
 /// * Sizes count elements, rows or slots, `len` counts bytes, and widths count bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -147,7 +147,7 @@ pub enum Error {
     NullBuffer { argument: Argument, pair: usize, len: usize },
     /// A buffer that is given by its address reaches past the end of the address space.
     AddressSpace { argument: Argument, pair: usize, address: usize, len: usize },
-    /// A buffer that the call would write shares a byte with another one, `with`. Both are given by their addresses.
+    /// A buffer that the call would write shares a byte with the buffer `with`. Both are addresses.
     Overlap {
         argument: Argument,
         with: Argument,

@@ -34,8 +34,8 @@ fn caches() -> impl Iterator<Item = Oracle> {
     })
 }
 
-/// Compares which slots each query sees: with the predicate, and with the ranges of slots, in the order of the
-/// positions.
+/// Compares which slots each query sees: with the predicate, and with the ranges of slots, in the order of
+/// the positions.
 #[test]
 fn every_query_sees_the_slots_of_the_oracle() {
     let mut compared = 0;

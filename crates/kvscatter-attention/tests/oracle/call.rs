@@ -70,7 +70,7 @@ pub(crate) struct Results<T> {
     pub(crate) scores: Option<Vec<T>>,
 }
 
-/// Returns the operator with these attributes and no output of scores, or `None` if the attributes break a rule.
+/// Returns the operator with these attributes and no output of scores, or `None` if they break a rule.
 pub(crate) fn operator(attention: &oracle::Attention, positions: &oracle::Positions) -> Option<Attention> {
     let attributes = Attributes {
         is_causal: Some(attention.is_causal.into()),

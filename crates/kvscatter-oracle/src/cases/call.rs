@@ -6,8 +6,8 @@ use crate::{Outcome, Refusal, Tensor, size};
 
 /// An operator with all its attributes, and every input except the two tensors.
 ///
-/// `lengths` has the number of rows of each sample that are written, or is `None` for all. This is a kvscatter
-/// extension; not part of the specification.
+/// `lengths` has the number of rows of each sample that are written, or is `None` for all. This is a
+/// kvscatter extension; not part of the specification.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the comment of the enum describes `lengths`")]
 pub enum Call {

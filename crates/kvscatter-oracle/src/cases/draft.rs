@@ -54,8 +54,8 @@ pub(super) trait With: Sized {
 
 impl<T> With for T {}
 
-/// Returns a type with one of these names. The generator passes every type, so one that an operator does not support
-/// is replaced.
+/// Returns a type with one of these names. The generator passes every type, so one that an operator does not
+/// support is replaced.
 pub(super) fn supported(element: &Element, names: &[&str]) -> &'static Element {
     let supported: Vec<_> = Element::all().iter().filter(|other| names.contains(&other.name)).collect();
     supported[element.name.len() % supported.len()]

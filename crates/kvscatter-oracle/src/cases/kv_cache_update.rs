@@ -105,7 +105,7 @@ impl Write {
         self.cache_shape[2] as i64
     }
 
-    /// Replaces the start of one sample with one of these starts, which follow from the first start beyond the cache.
+    /// Replaces the start of one sample with one of these, which follow from the first start beyond the cache.
     fn deviate(&mut self, r: &mut Random, starts: impl FnOnce(i64) -> Vec<i64>) {
         let sample = r.below(self.rows.len());
         let beyond = self.capacity() - self.rows[sample] as i64 + 1;

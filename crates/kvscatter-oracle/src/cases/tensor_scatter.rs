@@ -251,7 +251,8 @@ impl Write {
         self
     }
 
-    /// Gives all samples one start, which may follow from the capacity and from the first start beyond the cache.
+    /// Gives all samples one start, which may follow from the capacity and from the first start beyond the
+    /// cache.
     fn starts(&mut self, start: impl FnOnce(i64, i64) -> i64) {
         let start = start(self.capacity(), self.capacity() - self.rows as i64 + 1);
         self.write_indices = Some(vec![start; self.batch()]);
@@ -261,7 +262,7 @@ impl Write {
         self.write_indices = Some(r.many(self.batch(), start));
     }
 
-    /// Replaces the start of one random sample with one of these starts, which may follow from the same numbers.
+    /// Replaces the start of one random sample with one of these, which may follow from the same numbers.
     fn deviate(mut self, r: &mut Random, starts: impl FnOnce(i64, i64) -> Vec<i64>) -> Self {
         let starts = starts(self.capacity(), self.capacity() - self.rows as i64 + 1);
         let (sample, start) = (r.below(self.batch()), r.pick(&starts));

@@ -1,4 +1,5 @@
-//! Compares inference with the oracle: before a call, it returns the errors about types, shapes and numbers of indices.
+//! Compares inference with the oracle: before a call, it returns the errors about types, shapes and numbers
+//! of indices.
 
 use kvscatter::spec::Dimension::{self, Known, Symbolic, Unknown};
 use kvscatter::spec::ascend::KvCacheOperation;
@@ -17,7 +18,7 @@ fn element(element: &Element) -> ElementType {
     ElementType::from_name(element.name).unwrap()
 }
 
-/// Infers the output from tensors of these dimensions, and from lists of which `describe` returns the dimension.
+/// Infers the output from tensors of these dimensions, and from lists with those that `describe` returns.
 fn infer<'a>(
     case: &Case,
     [cache, update]: [&'a [Dimension<'a>]; 2],
@@ -58,8 +59,8 @@ fn list<'a>(element: ElementType, shape: &'a [Dimension<'a>]) -> PartialTensor<'
     PartialTensor { element: Some(element), shape: Some(shape) }
 }
 
-/// Returns the core's error for a rule that is broken, or `None` if the rule is about values that inference does not
-/// know.
+/// Returns the core's error for a rule that is broken, or `None` if the rule is about values that inference
+/// does not know.
 fn expected(case: &Case, refusal: &Refusal) -> Option<Error> {
     let samples =
         if let Call::KvCacheUpdate { write_indices, .. } = &case.call { write_indices.len() } else { 0 };
@@ -97,8 +98,8 @@ fn expected(case: &Case, refusal: &Refusal) -> Option<Error> {
     }
 }
 
-/// Every fact is known, and then some are not. A symbolic or unknown dimension fits every other, so it hides an error
-/// and never makes one.
+/// Every fact is known, and then some are not. A symbolic or unknown dimension fits every other, so it hides
+/// an error and never makes one.
 #[test]
 fn errors_are_those_of_the_calls() {
     let (mut random, mut refused) = (Random::new(0x5CA7, 3), 0);

@@ -49,7 +49,8 @@ pub enum TensorSource {
     Computed,
 }
 
-/// A rule that a network breaks. `layer` is the index of the layer that breaks it, and `argument` an input of the layer.
+/// A rule that a network breaks. `layer` is the index of the layer that breaks it, and `argument` an input of
+/// the layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "each variant's comment and its names describe the other fields")]
