@@ -20,7 +20,6 @@ use crate::room::Room;
 use crate::setup::Setup;
 use crate::sizes::Sizes;
 
-/// The memory of a call.
 pub(crate) struct CallMemory<'a, T> {
     pub(crate) setup: &'a Setup,
     pub(crate) inputs: &'a Inputs<'a, T>,
@@ -40,9 +39,7 @@ pub(crate) struct Block {
     pub(crate) sample: usize,
     /// The heads of keys.
     pub(crate) heads: Range<usize>,
-    /// The rows of each head.
     pub(crate) rows: Range<usize>,
-    /// The number of tokens of the sample.
     pub(crate) tokens: i64,
     /// The position of the first query of the call.
     pub(crate) first: i64,
@@ -50,7 +47,6 @@ pub(crate) struct Block {
     pub(crate) turn: i64,
 }
 
-/// One row of a block.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Row {
     /// The head of keys.
@@ -219,14 +215,12 @@ impl<'a, T: Float> CallMemory<'a, T> {
         index(positions.start)..index(positions.end)
     }
 
-    /// Returns the mask of a row, if the call has a mask.
     pub(crate) fn mask_of(&self, block: &Block, row: Row) -> Option<Mask<'_, T>> {
         let (head, query) = self.query_of(row);
         let layout = self.setup.mask.as_ref()?;
         Some(layout.row(self.inputs.mask?, [block.sample, head, query]))
     }
 
-    /// Returns the query head and the query of a row.
     fn query_of(&self, Row { head, index }: Row) -> (usize, usize) {
         let group = self.setup.sizes.group();
         (head * group + index % group, index / group)

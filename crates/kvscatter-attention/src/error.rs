@@ -59,11 +59,7 @@ pub enum AttentionError {
     },
     /// ONNX does not define this value of an attribute.
     #[error("{name} = {value} is not supported")]
-    Attribute {
-        /// The name of the attribute.
-        name: &'static str,
-        value: i64,
-    },
+    Attribute { name: &'static str, value: i64 },
     /// A node has only one of the attributes `q_num_heads` and `kv_num_heads`.
     #[error("q_num_heads and kv_num_heads must be used together")]
     HeadsAlone,
@@ -72,34 +68,19 @@ pub enum AttentionError {
     HeadsMissing,
     /// The numbers of heads differ from those of tensors of rank 4.
     #[error("q_num_heads and kv_num_heads are {got:?}, but Q and K have {expected:?} heads")]
-    Heads {
-        /// The attributes `q_num_heads` and `kv_num_heads`.
-        got: (usize, usize),
-        expected: (usize, usize),
-    },
+    Heads { got: (usize, usize), expected: (usize, usize) },
     /// The scale is negative, infinite or not a number. ONNX multiplies queries and keys by its square root.
     #[error("scale = {scale}: must be finite and at least 0")]
-    Scale {
-        /// The attribute.
-        scale: f32,
-    },
+    Scale { scale: f32 },
     /// The cap is negative, infinite or not a number.
     #[error("softcap = {softcap}: must be finite and at least 0")]
-    Softcap {
-        /// The attribute.
-        softcap: f32,
-    },
+    Softcap { softcap: f32 },
     /// The last dimension of a tensor of rank 3 is not a multiple of the number of heads.
     #[error("{operand} has {hidden} elements a token, which is not a multiple of {heads} heads")]
     HiddenSize { operand: Operand, hidden: usize, heads: usize },
     /// A dimension differs from the one that another tensor requires.
     #[error("{operand} is {got:?} as [batch, heads, length, size], must be {expected:?}")]
-    Shape {
-        operand: Operand,
-        /// Its shape as `[batch, heads, length, size]`.
-        got: [usize; 4],
-        expected: [usize; 4],
-    },
+    Shape { operand: Operand, got: [usize; 4], expected: [usize; 4] },
     /// The number of query heads is not a multiple of the number of key heads.
     #[error("{query} heads of Q are not a multiple of {key} heads of K")]
     Group { query: usize, key: usize },

@@ -16,7 +16,6 @@ pub enum Mask<'a, T> {
 }
 
 impl<T: Float> Mask<'_, T> {
-    /// Returns the number of elements.
     pub(crate) fn len(&self) -> usize {
         match self {
             Self::Bool(seen) => seen.len(),
@@ -117,7 +116,6 @@ pub(crate) struct MaskLayout {
     keys: usize,
     /// The strides of batch, query heads and queries in elements, 0 for an axis that is missing or 1.
     strides: [usize; 3],
-    /// The number of elements.
     pub(crate) len: usize,
 }
 

@@ -26,7 +26,6 @@ pub(crate) struct Room {
     pub(crate) group: Aligned,
     /// The result of all chunks so far.
     pub(crate) total: Total,
-    /// One row of the result.
     pub(crate) row: Vec<f32>,
     /// The positions that each row of a head sees. They are the same for all heads of a block.
     pub(crate) seen: Vec<Range<i64>>,
@@ -68,7 +67,6 @@ impl Room {
 /// allocate nothing.
 #[derive(Debug)]
 pub struct Scratch {
-    /// One for each thread.
     pub(crate) rooms: Vec<Room>,
     /// The results of the chunks of each item, if an item is divided between threads.
     pub(crate) partials: Vec<Partial>,

@@ -1,4 +1,5 @@
 //! A prepared call allocates nothing, with any executor, and also if it is refused.
+#![cfg(test)]
 
 use std::hint::black_box;
 
@@ -38,7 +39,6 @@ fn a_decode() {
 }
 
 /// Runs a call over tensors of both ranks, twice with the same scratch.
-#[cfg(test)]
 fn check<T: Float>(op: Attention, queries: usize, with_mask: bool) {
     const SLOTS: usize = 2000;
     let shapes: [[&[usize]; 3]; 2] = [

@@ -1,4 +1,5 @@
 //! Every error with its fields. An error leaves the outputs unchanged.
+#![cfg(test)]
 
 use half::f16;
 use kvscatter::ElementType;
@@ -16,6 +17,9 @@ const SHAPES: Shapes<'_> = Shapes {
     mask: None,
     past: None,
 };
+
+/// Shapes of past keys and values that fit [`SHAPES`].
+const PAST: [&[usize]; 2] = [&[2, 2, 4, 5], &[2, 2, 4, 7]];
 
 /// Shapes of rank 3 that fit each other, with 4 and 2 heads.
 const FLAT: Shapes<'_> = Shapes { query: &[2, 3, 20], key: &[2, 8, 10], value: &[2, 8, 14], ..SHAPES };
@@ -105,11 +109,11 @@ fn shapes() {
     }
     for key in [[3, 2, 4, 5], [2, 1, 4, 5], [2, 2, 4, 7]] {
         let error = shape(Operand::PastKey, key, [2, 2, 4, 5]);
-        refused(op, Shapes { past: Some([&key, &[2, 2, 4, 7]]), ..SHAPES }, error);
+        refused(op, Shapes { past: Some([&key, PAST[1]]), ..SHAPES }, error);
     }
     for value in [[3, 2, 4, 7], [2, 1, 4, 7], [2, 2, 5, 7], [2, 2, 4, 5]] {
         let error = shape(Operand::PastValue, value, [2, 2, 4, 7]);
-        refused(op, Shapes { past: Some([&[2, 2, 4, 5], &value]), ..SHAPES }, error);
+        refused(op, Shapes { past: Some([PAST[0], &value]), ..SHAPES }, error);
     }
     let expected = [2, 4, 3, 8];
     for mask in
@@ -123,8 +127,7 @@ fn shapes() {
 #[test]
 fn rings() {
     let ring = Attention::new().ring();
-    let past: [&[usize]; 2] = [&[2, 2, 4, 5], &[2, 2, 4, 7]];
-    refused(ring, Shapes { past: Some(past), ..SHAPES }, Error::Ring { operand: Operand::PastKey });
+    refused(ring, Shapes { past: Some(PAST), ..SHAPES }, Error::Ring { operand: Operand::PastKey });
     refused(ring.scores(Scores::Weights), SHAPES, Error::Ring { operand: Operand::Scores });
 }
 
@@ -138,8 +141,7 @@ fn operands_that_were_not_prepared() {
     with_mask.fails(&prepare(SHAPES), presence(Operand::Mask, false));
     let with_past = Values { past: Some([vec![0.0; 80], vec![0.0; 112]]), ..values.clone() };
     with_past.fails(&prepare(SHAPES), presence(Operand::PastKey, false));
-    let past: [&[usize]; 2] = [&[2, 2, 4, 5], &[2, 2, 4, 7]];
-    let of_past = prepare(Shapes { past: Some(past), ..SHAPES });
+    let of_past = prepare(Shapes { past: Some(PAST), ..SHAPES });
     values.fails(&of_past, presence(Operand::PastKey, true));
     let with_lengths = Values { lengths: Some(vec![1, 1]), ..with_past };
     with_lengths.fails(&of_past, Error::LengthsAndPast);
@@ -151,46 +153,29 @@ fn operands_that_were_not_prepared() {
 
 #[test]
 fn lengths_of_buffers() {
-    let values = Values::<f32>::new();
-    let length = |operand, got, expected| Error::Length { operand, got, expected };
-    let plain = prepare(SHAPES);
-    for wrong in [0, 119, 121] {
-        let query = vec![0.0; wrong];
-        Values { query, ..values.clone() }.fails(&plain, length(Operand::Query, wrong, 120));
-    }
-    for wrong in [0, 159, 161] {
-        let key = vec![0.0; wrong];
-        Values { key, ..values.clone() }.fails(&plain, length(Operand::Key, wrong, 160));
-    }
-    for wrong in [0, 223, 225] {
-        let value = vec![0.0; wrong];
-        Values { value, ..values.clone() }.fails(&plain, length(Operand::Value, wrong, 224));
-    }
-    for output in [0, 167, 169] {
-        Values { output, ..values.clone() }.fails(&plain, length(Operand::Output, output, 168));
-    }
-    for (present, operand, expected) in
-        [([159, 224], Operand::PresentKey, 160), ([160, 225], Operand::PresentValue, 224)]
-    {
-        let got = if expected == 160 { present[0] } else { present[1] };
-        Values { present: Some(present), ..values.clone() }.fails(&plain, length(operand, got, expected));
-    }
+    let fails = |prepared: &Prepared, operand, expected, set: &dyn Fn(&mut Values<f32>, usize)| {
+        for got in [0, expected - 1, expected + 1] {
+            let mut values = Values::new();
+            set(&mut values, got);
+            values.fails(prepared, Error::Length { operand, got, expected });
+        }
+    };
+    let plain = &prepare(SHAPES);
+    fails(plain, Operand::Query, 120, &|values, got| values.query = vec![0.0; got]);
+    fails(plain, Operand::Key, 160, &|values, got| values.key = vec![0.0; got]);
+    fails(plain, Operand::Value, 224, &|values, got| values.value = vec![0.0; got]);
+    fails(plain, Operand::Output, 168, &|values, got| values.output = got);
+    fails(plain, Operand::PresentKey, 160, &|values, got| values.present = Some([got, 224]));
+    fails(plain, Operand::PresentValue, 224, &|values, got| values.present = Some([160, got]));
+    fails(plain, Operand::Lengths, 2, &|values, got| values.lengths = Some(vec![1; got]));
     let masked = prepare(Shapes { mask: Some(&[3, 8]), ..SHAPES });
-    for wrong in [0, 23, 25] {
-        let mask = Some(vec![1; wrong]);
-        Values { mask, ..values.clone() }.fails(&masked, length(Operand::Mask, wrong, 24));
-    }
-    let past: [&[usize]; 2] = [&[2, 2, 4, 5], &[2, 2, 4, 7]];
-    let of_past = prepare(Shapes { past: Some(past), ..SHAPES });
-    let with_past = |key, value| Values { past: Some([vec![0.0; key], vec![0.0; value]]), ..values.clone() };
-    with_past(79, 112).fails(&of_past, length(Operand::PastKey, 79, 80));
-    with_past(80, 113).fails(&of_past, length(Operand::PastValue, 113, 112));
+    fails(&masked, Operand::Mask, 24, &|values, got| values.mask = Some(vec![1; got]));
+    let of_past = &prepare(Shapes { past: Some(PAST), ..SHAPES });
+    let past = |key, value| Some([vec![0.0; key], vec![0.0; value]]);
+    fails(of_past, Operand::PastKey, 80, &|values, got| values.past = past(got, 112));
+    fails(of_past, Operand::PastValue, 112, &|values, got| values.past = past(80, got));
     let scored = Attention::new().scores(Scores::Products).prepare(&SHAPES).unwrap();
-    Values { scores: Some(191), ..values.clone() }.fails(&scored, length(Operand::Scores, 191, 192));
-    for lengths in [vec![], vec![1], vec![1; 3]] {
-        let got = lengths.len();
-        Values { lengths: Some(lengths), ..values.clone() }.fails(&plain, length(Operand::Lengths, got, 2));
-    }
+    fails(&scored, Operand::Scores, 192, &|values, got| values.scores = Some(got));
 }
 
 #[test]
@@ -235,7 +220,6 @@ fn a_scratch_for_other_shapes() {
     assert_ne!(y, [7.0; 168]);
 }
 
-#[cfg(test)]
 #[track_caller]
 fn prepare(shapes: Shapes<'_>) -> Prepared {
     Attention::new().prepare(&shapes).unwrap()

@@ -1,4 +1,5 @@
 //! Tests which calls use the executor. Waking a thread takes as long as a short call.
+#![cfg(test)]
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -21,7 +22,6 @@ const SLOTS: usize = 9000;
 
 /// Returns how often a decode with so many valid slots uses the executor. It shares calls from `least` multiplications
 /// on, or from the default on.
-#[cfg(test)]
 fn used(has_tiny_limits: bool, tokens: usize, threads: usize, least: Option<usize>) -> usize {
     let (query, key, value) = ([1, 1, 1, 64], [1, 1, SLOTS, 64], [1, 1, SLOTS, 64]);
     let shapes = Shapes {

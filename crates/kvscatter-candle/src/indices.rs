@@ -23,7 +23,6 @@ pub fn positions_from_tensor(write_indices: &Tensor) -> Result<Vec<i64>, CandleE
     }
 }
 
-/// Returns the positions in a storage.
 pub(crate) fn gathered(storage: &CpuStorage, layout: &Layout) -> Result<Vec<i64>, CandleError> {
     let rank = layout.dims().len();
     if rank != 1 {

@@ -30,7 +30,6 @@ pub(crate) const WORD: u32 = 8;
 /// The number of words of a present that one warp writes if 4-bit elements straddle bytes.
 pub(crate) const LINE: u32 = 32;
 
-/// An address on a device.
 pub(crate) type Address = u64;
 
 /// The addresses of the first elements of one cache and its update.
@@ -67,7 +66,6 @@ pub(crate) struct Loop {
     pub(crate) dst_stride: i64,
     pub(crate) src_stride: i64,
     pub(crate) count: u32,
-    /// The [`magic`] of `count`.
     pub(crate) magic: u32,
 }
 

@@ -3,7 +3,6 @@
 use crate::abi::{FEW_JOBS, MAX_VECTORS_PER_THREAD, THREADS};
 use crate::driver::Grid;
 
-/// The number of threads in a warp.
 const WARP: u32 = 32;
 
 /// Numbers that make a launch faster or slower and change nothing else.

@@ -172,7 +172,6 @@ impl DeviceWrite {
     }
 }
 
-/// The memory that a write touches.
 struct Touched {
     written: Vec<DeviceBuffer>,
     sources: AddressRanges,

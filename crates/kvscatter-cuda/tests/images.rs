@@ -34,7 +34,6 @@ fn every_image_was_made_from_the_kernels_of_today() {
     }
 }
 
-/// Returns the names of the files and folders in a folder.
 fn names(folder: &Path) -> io::Result<Vec<String>> {
     fs::read_dir(folder)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
 }

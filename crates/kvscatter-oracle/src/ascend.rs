@@ -58,10 +58,7 @@ impl KvCacheOperation {
     }
 
     /// Returns where the rows of each sample go, without moving elements.
-    ///
-    /// # Errors
-    /// Returns the same errors as [`run`](Self::run).
-    pub fn samples(
+    fn samples(
         &self,
         new_kv: &[usize],
         layer_id: &[i32],

@@ -42,7 +42,6 @@ pub mod tensorrt;
 pub mod visibility;
 
 pub use refusal::Refusal;
-pub use rule::SampleRows;
 
 /// A dense row-major tensor. `data.len()` is the product of `shape`.
 #[derive(Debug)]

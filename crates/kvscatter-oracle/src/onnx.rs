@@ -73,10 +73,7 @@ impl TensorScatter {
     }
 
     /// Returns where the rows of each sample go, without moving elements.
-    ///
-    /// # Errors
-    /// Returns the same errors as [`run`](Self::run).
-    pub fn samples(
+    fn samples(
         &self,
         past_cache: &[usize],
         update: &[usize],

@@ -1,19 +1,12 @@
-/// The rule that a call broke, with the offending numbers.
+/// The rule that a call broke, with the offending numbers. Types have their ONNX names, and inputs those of
+/// their specification.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "each variant's comment and its names describe the fields")]
 pub enum Refusal {
     /// The cache and the update have different element types.
-    TypesDiffer {
-        /// The element type of the cache, by its ONNX name.
-        cache: &'static str,
-        /// The element type of the update, by its ONNX name.
-        update: &'static str,
-    },
+    TypesDiffer { cache: &'static str, update: &'static str },
     /// The operator does not support this element type.
-    UnsupportedType {
-        /// The ONNX name of the type.
-        element: &'static str,
-    },
+    UnsupportedType { element: &'static str },
     /// ONNX: the mode is neither `linear` nor `circular`.
     Mode { name: String },
     /// The operator does not accept a cache of this rank.
@@ -35,12 +28,7 @@ pub enum Refusal {
     /// The update has more rows per sample than the cache has slots.
     UpdateTooLong { capacity: usize, rows: usize },
     /// A list does not have the required number of values.
-    IndexCount {
-        /// The name of the wrong input in the specification.
-        argument: &'static str,
-        given: usize,
-        needed: usize,
-    },
+    IndexCount { argument: &'static str, given: usize, needed: usize },
     /// kvscatter extension: `lengths[sample]` is negative or exceeds the sample's rows in the update.
     Length { sample: usize, length: i64, rows: usize },
     /// The first slot is below 0, in linear mode or under [`Reject`](crate::NegativeIndex::Reject).

@@ -3,12 +3,11 @@
 use crate::{NegativeIndex, OutOfRange, Refusal};
 
 /// Where the rows of one sample of an update go.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SampleRows {
+pub(crate) struct SampleRows {
     /// The number of rows of the sample in the update.
-    pub rows: usize,
+    pub(crate) rows: usize,
     /// The slot of each row that is written, from the first row on, or `None` if the sample is skipped.
-    pub slots: Option<Vec<usize>>,
+    pub(crate) slots: Option<Vec<usize>>,
 }
 
 /// The settings that all samples of a call have in common.
@@ -59,7 +58,6 @@ pub(crate) fn expect_lengths(lengths: Option<&[i64]>, batch: usize) -> Result<()
     lengths.map_or(Ok(()), |lengths| expect_count("lengths", lengths.len(), batch))
 }
 
-/// Returns how many samples are skipped.
 pub(crate) fn skipped(samples: &[SampleRows]) -> usize {
     samples.iter().filter(|sample| sample.slots.is_none()).count()
 }

@@ -74,10 +74,7 @@ impl KvCacheUpdate {
     }
 
     /// Returns where the rows of each sample of the update go, without moving elements.
-    ///
-    /// # Errors
-    /// Returns the same errors as [`run`](Self::run).
-    pub fn samples(
+    fn samples(
         &self,
         cache: &[usize],
         update: &[usize],
@@ -154,7 +151,6 @@ impl KvCacheUpdate {
     }
 }
 
-/// Returns the number of rows of each sample of a packed update.
 fn packed_rows(update_lengths: &[i32]) -> Result<Vec<usize>, Refusal> {
     if let Some(&first) = update_lengths.first().filter(|&&first| first != 0) {
         return Err(Refusal::UpdateLengthsFirst { first });

@@ -13,30 +13,27 @@ fn tensors(cache_shape: &[usize], update_shape: &[usize]) -> (Vec<char>, Vec<cha
     (vec!['.'; cache_shape.iter().product()], update)
 }
 
-fn padded(cache: &[usize], update: &[usize], write_indices: &[i64]) -> Result<String, Refusal> {
+/// Writes with `KVCacheUpdate`.
+fn update(
+    update_form: UpdateForm,
+    [cache, update]: [&[usize]; 2],
+    write_indices: &[i64],
+    update_lengths: Option<&[i32]>,
+) -> Result<String, Refusal> {
+    let operator = KvCacheUpdate { update_form, ..KvCacheUpdate::default() };
     let (cache_data, update_data) = tensors(cache, update);
-    let outcome = KvCacheUpdate::default().run(
-        Tensor::new(&cache_data, cache),
-        Tensor::new(&update_data, update),
-        write_indices,
-        None,
-        None,
-    )?;
+    let (cache, update) = (Tensor::new(&cache_data, cache), Tensor::new(&update_data, update));
+    let outcome = operator.run(cache, update, write_indices, update_lengths, None)?;
     Ok(outcome.present.into_iter().collect())
+}
+
+fn padded(cache: &[usize], new: &[usize], write_indices: &[i64]) -> Result<String, Refusal> {
+    update(UpdateForm::Padded, [cache, new], write_indices, None)
 }
 
 /// Writes to two samples of capacity 4, with one head of size 1.
 fn packed(tokens: usize, write_indices: &[i64], update_lengths: &[i32]) -> Result<String, Refusal> {
-    let operator = KvCacheUpdate { update_form: UpdateForm::Packed, ..KvCacheUpdate::default() };
-    let (cache, update) = tensors(&[2, 1, 4, 1], &[tokens, 1, 1]);
-    let outcome = operator.run(
-        Tensor::new(&cache, &[2, 1, 4, 1]),
-        Tensor::new(&update, &[tokens, 1, 1]),
-        write_indices,
-        Some(update_lengths),
-        None,
-    )?;
-    Ok(outcome.present.into_iter().collect())
+    update(UpdateForm::Packed, [&[2, 1, 4, 1], &[tokens, 1, 1]], write_indices, Some(update_lengths))
 }
 
 #[test]
@@ -87,19 +84,9 @@ fn cumulative_lengths() {
 
 #[test]
 fn lengths_go_with_the_packed_form() {
-    let (cache, update) = tensors(&[1, 1, 2, 1], &[1, 1, 1, 1]);
-    let run = |update_form, shape: &[usize], update_lengths: Option<&[i32]>| {
-        let operator = KvCacheUpdate { update_form, ..KvCacheUpdate::default() };
-        operator.run(
-            Tensor::new(&cache, &[1, 1, 2, 1]),
-            Tensor::new(&update, shape),
-            &[0],
-            update_lengths,
-            None,
-        )
-    };
-    assert_eq!(run(UpdateForm::Packed, &[1, 1, 1], None), Err(Refusal::UpdateLengthsMissing));
-    let unexpected = run(UpdateForm::Padded, &[1, 1, 1, 1], Some(&[0, 1]));
+    let missing = update(UpdateForm::Packed, [&[1, 1, 2, 1], &[1, 1, 1]], &[0], None);
+    assert_eq!(missing, Err(Refusal::UpdateLengthsMissing));
+    let unexpected = update(UpdateForm::Padded, [&[1, 1, 2, 1], &[1, 1, 1, 1]], &[0], Some(&[0, 1]));
     assert_eq!(unexpected, Err(Refusal::UpdateLengthsUnexpected));
 }
 

@@ -44,57 +44,28 @@ pub struct Loops {
 }
 
 /// A value of a call's lists, with the facts that [`DeviceInterface::error_for`] needs to check it.
+///
+/// `value` is the value of a `sample`, as the specification counts it. The sample brings `rows` rows, of
+/// which `length` are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the comments of the enum and of each variant describe the fields")]
 pub enum ListValue {
-    /// A layer.
-    Layer {
-        /// The number of the layer, counted from 0.
-        value: i64,
-    },
+    /// The number of a layer, counted from 0.
+    Layer { value: i64 },
     /// The position of a sample.
-    Position {
-        /// The index of the sample.
-        sample: usize,
-        /// The position as the specification counts it.
-        value: i64,
-        /// The number of rows that the sample brings.
-        rows: usize,
-        /// The number of those rows that are written.
-        length: usize,
-    },
+    Position { sample: usize, value: i64, rows: usize, length: usize },
     /// The number of rows of a sample that are written.
-    Length {
-        /// The index of the sample.
-        sample: usize,
-        /// The length.
-        value: i64,
-        /// The number of rows that the sample brings.
-        rows: usize,
-    },
+    Length { sample: usize, value: i64, rows: usize },
     /// The number of rows that a sample brings, from a list of such numbers
     /// ([`Convention::EndsAndRowCounts`](crate::Convention::EndsAndRowCounts)).
-    RowCount {
-        /// The index of the sample.
-        sample: usize,
-        /// The number of rows.
-        value: i64,
-    },
-    /// Two neighbours in a list of cumulative lengths
+    RowCount { sample: usize, value: i64 },
+    /// Two neighbours in a list of cumulative lengths, `previous` and `value`. `sample` is the index of the
+    /// first in the list
     /// ([`Convention::StartsAndCumulativeLengths`](crate::Convention::StartsAndCumulativeLengths)).
-    CumulativeLengths {
-        /// The index of the sample. It is also the index of the first value in the list.
-        sample: usize,
-        /// The first value.
-        previous: i64,
-        /// The second value.
-        value: i64,
-    },
+    CumulativeLengths { sample: usize, previous: i64, value: i64 },
     /// The number of rows that all samples of a packed update bring together.
-    Sum {
-        /// The sum over all samples.
-        value: i64,
-    },
+    Sum { value: i64 },
 }
 
 /// A prepared write as a device backend needs it. [`Prepared::device_interface`] returns it.

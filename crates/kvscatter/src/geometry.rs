@@ -148,7 +148,6 @@ impl Geometry {
         self.row_elements
     }
 
-    /// Returns the number of elements in one sample of the cache.
     pub(crate) fn sample_elements(&self) -> usize {
         // G1: a sample is part of the tensor, so the product does not wrap.
         self.row_elements.wrapping_mul(self.capacity)
@@ -219,7 +218,6 @@ impl Geometry {
         self.update.check(self.names.update, pair, update, unit)
     }
 
-    /// Checks the length of the buffer of a present.
     #[inline]
     pub(crate) fn check_present(&self, len: usize, unit: LengthUnit) -> Result<(), Error> {
         self.present.buffer.check(self.names.present, 0, len, unit)

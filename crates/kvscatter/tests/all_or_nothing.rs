@@ -1,4 +1,5 @@
 //! Tests X1: after an error, no byte of any cache has changed, in calls over many buffers too.
+#![cfg(test)]
 
 use kvscatter::Prepared;
 use kvscatter::error::LengthUnit;
@@ -9,7 +10,6 @@ use proptest::prelude::*;
 const CACHE: usize = 2 * 4 * 3;
 const UPDATE: usize = 2 * 2 * 3;
 
-#[expect(clippy::unwrap_used, reason = "shapes that are known to be right")]
 fn prepared() -> Prepared {
     TensorScatter::new().prepare(ElementType::UInt16, &[2, 4, 3], &[2, 2, 3]).unwrap()
 }

@@ -1,4 +1,5 @@
 //! Tests when a write uses the caller's threads, and which guarantees remain if an executor panics.
+#![cfg(test)]
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,12 +12,10 @@ use kvscatter::{ElementType, Executor, Prepared};
 const UPDATE: usize = 1 << 20;
 const CACHE: usize = 2 * UPDATE;
 
-#[cfg(test)]
 fn write() -> Prepared {
     TensorScatter::new().axis(1).prepare(ElementType::Float32, &[1, CACHE, 1], &[1, UPDATE, 1]).unwrap()
 }
 
-#[cfg(test)]
 fn numbered(elements: std::ops::Range<usize>) -> Vec<u32> {
     elements.map(|number| u32::try_from(number).unwrap()).collect()
 }
@@ -33,7 +32,6 @@ impl<F: Fn(&(dyn Fn() + Sync)) + Sync> Executor for By<F> {
 /// An executor that panics before it does any work.
 struct Panics;
 
-#[cfg(test)]
 impl Executor for Panics {
     fn broadcast(&self, _work: &(dyn Fn() + Sync)) {
         panic!("before any work");

@@ -1,4 +1,5 @@
 //! Tests which instruction set a geometry uses, and how a handle and the environment variable limit it.
+#![cfg(test)]
 
 use std::env;
 use std::process::Command;
@@ -11,7 +12,6 @@ const VARIABLE: &str = "KVSCATTER_MAX_ISA";
 /// The variable with the name of the instruction set that a child process must use.
 const EXPECTED: &str = "KVSCATTER_TEST_ISA";
 
-#[cfg(test)]
 fn write() -> Prepared {
     TensorScatter::new().prepare(ElementType::Float16, &[1, 4, 8], &[1, 1, 8]).unwrap()
 }

@@ -1,5 +1,6 @@
 //! Tests writes by address. Arguments that the types of slices would exclude are rejected here, and nothing is
 //! written.
+#![cfg(test)]
 
 use core::ptr::{null_mut, without_provenance_mut};
 
@@ -10,7 +11,6 @@ use kvscatter::{Argument, ElementType, Error, Layout, Prepared, RawBuffer, Writt
 const CACHE: usize = 8;
 const UPDATE: usize = 4;
 
-#[expect(clippy::unwrap_used, reason = "shapes that are known to be right")]
 fn prepared() -> Prepared {
     TensorScatter::new().prepare(ElementType::UInt8, &[2, 4, 1], &[2, 2, 1]).unwrap()
 }

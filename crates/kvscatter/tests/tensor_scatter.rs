@@ -6,10 +6,9 @@
 use kvscatter::error::SequenceHint;
 use kvscatter::spec::onnx::TensorScatter;
 use kvscatter::spec::tensorrt::KvCacheUpdate;
-use kvscatter::{Argument, ElementType, Error, Mode, NegativeIndex, WritePlan};
+use kvscatter::{Argument, ElementType, Error, Mode, NegativeIndex};
 
 const LINEAR: TensorScatter = TensorScatter::new().axis(1);
-const CIRCULAR: TensorScatter = LINEAR.mode(Mode::Circular);
 
 /// An error has a hint if and only if it helps to follow the hint.
 #[test]
@@ -61,24 +60,9 @@ fn hints_about_the_sequence_can_be_followed() {
     );
 }
 
-/// Every index from the end of a ring is compared with the oracle in `oracle/`. These are examples.
-#[test]
-fn a_negative_index_counts_from_the_end_of_a_ring_and_is_refused_elsewhere() {
-    let slots = |operator: TensorScatter, index: i64| {
-        let write = operator.prepare(ElementType::UInt8, &[1, 4], &[1, 2]).unwrap();
-        let segments = |plan: WritePlan<'_>| plan.segments().map(|segment| segment.slot).collect::<Vec<_>>();
-        write.plan(&[index]).map(segments)
-    };
-    assert_eq!(slots(CIRCULAR, -1), Ok(vec![3, 0]));
-    assert_eq!(slots(CIRCULAR, -6), Ok(vec![2]));
-    let refused = Err(Error::NegativeStart { argument: Argument::WriteIndices, index: 0, value: -1 });
-    assert_eq!(slots(LINEAR, -1), refused);
-    assert_eq!(slots(CIRCULAR.negative_index(NegativeIndex::Reject), -1), refused);
-}
-
 #[test]
 fn a_ring_wraps_into_a_second_segment() {
-    let write = CIRCULAR.prepare(ElementType::UInt8, &[2, 4], &[2, 3]).unwrap();
+    let write = LINEAR.mode(Mode::Circular).prepare(ElementType::UInt8, &[2, 4], &[2, 3]).unwrap();
     let plan = write.plan(&[2_i64, 1]).unwrap();
     let segments: Vec<_> = plan
         .segments()

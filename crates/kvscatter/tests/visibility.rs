@@ -34,7 +34,8 @@ fn caches() -> impl Iterator<Item = Oracle> {
     })
 }
 
-/// Compares which slots each query sees: with the predicate, and with the ranges of slots.
+/// Compares which slots each query sees: with the predicate, and with the ranges of slots, in the order of
+/// the positions.
 #[test]
 fn every_query_sees_the_slots_of_the_oracle() {
     let mut compared = 0;
@@ -45,10 +46,12 @@ fn every_query_sees_the_slots_of_the_oracle() {
             let expected: Vec<_> = (0..=capacity).map(|slot| oracle.sees(query, slot as u64)).collect();
             let seen: Vec<_> = (0..=capacity).map(|slot| rule.sees(tokens, query, slot)).collect();
             assert_eq!(seen, expected, "{oracle:?}, query {query}");
-            let mut in_ranges = vec![false; capacity + 1];
-            for slot in rule.slots(rule.positions(tokens, query)).into_iter().flatten() {
-                assert!(!std::mem::replace(&mut in_ranges[slot], true), "{oracle:?}, query {query}: twice");
-            }
+            let positions = rule.positions(tokens, query);
+            assert!(positions.start <= positions.end, "{oracle:?}, query {query}");
+            let slots: Vec<_> = rule.slots(positions.clone()).into_iter().flatten().collect();
+            let in_order: Vec<_> = slots.iter().map(|&slot| rule.position_of(tokens, slot)).collect();
+            assert_eq!(in_order, positions.map(Some).collect::<Vec<_>>(), "{oracle:?}, query {query}");
+            let in_ranges: Vec<_> = (0..=capacity).map(|slot| slots.contains(&slot)).collect();
             assert_eq!(in_ranges, expected, "{oracle:?}, query {query}");
             compared += 1;
         }
@@ -75,12 +78,17 @@ fn every_slot_contains_the_position_of_the_oracle() {
 }
 
 #[test]
-fn a_rule_returns_its_cache() {
-    for (mode, capacity) in
-        MODES.into_iter().flat_map(|mode| CAPACITIES.map(move |capacity| (mode, capacity)))
-    {
-        let rule = Visibility::new(mode, capacity).causal().window(2);
-        assert_eq!((rule.mode(), rule.capacity()), (mode, capacity));
+fn extreme_numbers_do_not_overflow() {
+    let numbers = [i64::MIN, -1, 0, i64::MAX];
+    for (mode, capacity) in MODES.into_iter().flat_map(|mode| [0, 1, usize::MAX].map(|c| (mode, c))) {
+        let rule = Visibility::new(mode, capacity).left(usize::MAX).right(usize::MAX);
+        assert_eq!(rule.cached(-1), 0..0, "{rule:?}");
+        for (tokens, query) in numbers.into_iter().flat_map(|tokens| numbers.map(|query| (tokens, query))) {
+            let positions = rule.positions(tokens, query);
+            assert!(positions.start <= positions.end, "{rule:?} {tokens} {query}");
+            assert!(tokens > 0 || rule.slots(positions) == [0..0, 0..0], "{rule:?} {tokens} {query}");
+            assert!(!rule.sees(tokens, query, usize::MAX), "{rule:?} {tokens} {query}");
+        }
     }
 }
 
@@ -88,6 +96,7 @@ fn a_rule_returns_its_cache() {
 #[test]
 fn windows_and_causality_are_limits() {
     let all = Visibility::new(Mode::Circular, 4);
+    assert_eq!((all.mode(), all.capacity()), (Mode::Circular, 4));
     for size in 1..9 {
         assert_eq!(all.causal().window(size), all.left(size - 1).right(0));
     }

@@ -161,7 +161,6 @@ where
     unsafe { Avx2::load_wide(elements.as_ptr()) }
 }
 
-/// Returns the kernels.
 pub(super) fn kernels<T: Copy>() -> Kernels<T>
 where
     Avx2: Load<T>,

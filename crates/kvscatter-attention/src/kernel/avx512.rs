@@ -217,7 +217,6 @@ fn first(count: usize) -> __mmask16 {
     u16::MAX.checked_shr(16 - count as u32).unwrap_or(0)
 }
 
-/// Returns the kernels.
 pub(super) fn kernels<T: Copy>() -> Kernels<T>
 where
     Avx512: Load<T>,

@@ -95,7 +95,6 @@ impl<T: Element> Load<T> for Portable {
     }
 }
 
-/// Returns the kernels.
 pub(super) fn kernels<T: Element>() -> Kernels<T> {
     Kernels { products: products::<T>, weighted_sums: weighted_sums::<T>, weights }
 }

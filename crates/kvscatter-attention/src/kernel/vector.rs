@@ -136,7 +136,6 @@ impl<T: Copy> Streams<T> {
         steps
     }
 
-    /// Returns the streams that are read.
     #[inline(always)]
     pub(crate) fn used(&self) -> &[Stream<T>] {
         &self.all[..self.used.min(STREAMS)]
@@ -159,7 +158,6 @@ pub(crate) struct Rows {
     pub(crate) first: *mut f32,
     /// The distance between rows, in numbers.
     pub(crate) stride: usize,
-    /// The number of rows.
     pub(crate) count: usize,
 }
 

@@ -1,7 +1,7 @@
 //! Long calls whose positions, holes and pasts end near the boundaries of chunks.
 
 use half::{bf16, f16};
-use kvscatter_attention::Attention;
+use kvscatter_attention::{Attention, Scores};
 use kvscatter_oracle::attention::{self as oracle, Array, Float, Inputs, Mask, Positions};
 use kvscatter_oracle::cases::Random;
 use kvscatter_oracle::cases::attention::{AttentionCase, paint};
@@ -171,6 +171,9 @@ fn check_ranks<T: Element>(variant: Variant, case: &AttentionCase) {
     let (Some(query_heads), Some(kv_heads)) = counts else { return };
     let flat = Operands::<T>::new(&case.inputs).unwrap();
     let op: Attention = operator(&case.attention, &case.inputs.positions).unwrap();
+    let is_ring = matches!(case.inputs.positions, Positions::Ring(_));
+    let scores = Scores::from_mode(case.attention.qk_matmul_output_mode).unwrap();
+    let op = if is_ring { op } else { op.scores(scores) };
     let mut by_head = flat.clone();
     by_head.query = flat.query.by_head(query_heads as usize);
     by_head.key = flat.key.by_head(kv_heads as usize);
@@ -178,6 +181,7 @@ fn check_ranks<T: Element>(variant: Variant, case: &AttentionCase) {
     let (a, b) = (flat.run_as(variant, &op).unwrap(), by_head.run_as(variant, &op).unwrap());
     let [batch, heads, queries, size] =
         [by_head.query.shape[0], by_head.query.shape[1], by_head.query.shape[2], by_head.value.shape[3]];
-    let b = Tensor { shape: vec![batch, heads, queries, size], data: b.y };
-    assert!(bits(&a.y) == bits(&b.flat().data), "{} {variant:?}", case.name);
+    let y = Tensor { shape: vec![batch, heads, queries, size], data: b.y };
+    assert!(bits(&a.y) == bits(&y.flat().data), "{} {variant:?}", case.name);
+    assert!(a.scores.as_deref().map(bits) == b.scores.as_deref().map(bits), "{} {variant:?}", case.name);
 }

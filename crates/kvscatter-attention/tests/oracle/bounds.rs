@@ -35,30 +35,33 @@ impl Bounds {
         }
     }
 
-    /// Checks every element of `Y`.
-    pub(crate) fn check_y(&self, got: impl Iterator<Item = f64>, name: &dyn Fn() -> String) {
-        let expected = &self.expected.y.data;
-        let mut count = 0;
-        for (at, got) in got.enumerate() {
-            let (expected, tolerance) = (expected[at], self.tolerances[at]);
-            assert!(self.agree(got, expected, tolerance), "{}: Y[{at}] is {got}, not {expected}", name());
-            count += 1;
-        }
-        assert_eq!(count, expected.len());
+    pub(crate) fn check_y(&self, got: &[f64], name: &dyn Fn() -> String) {
+        self.check("Y", got, &self.expected.y.data, |at| self.tolerances[at], name);
     }
 
     /// Checks every element of `qk_matmul_output`.
-    pub(crate) fn check_scores(&self, got: impl Iterator<Item = f64>, name: &dyn Fn() -> String) {
+    pub(crate) fn check_scores(&self, got: &[f64], name: &dyn Fn() -> String) {
         let expected = &self.expected.qk_matmul_output.data;
-        let mut count = 0;
-        for (at, got) in got.enumerate() {
-            let expected = expected[at];
-            let magnitude = if self.mode == 3 { 1.0 } else { self.magnitudes[at] + expected.abs() };
-            let tolerance = if magnitude.is_finite() { RELATIVE * magnitude } else { 0.0 };
-            assert!(self.agree(got, expected, tolerance), "{}: QK[{at}] is {got}, not {expected}", name());
-            count += 1;
+        let tolerance = |at: usize| {
+            let magnitude = if self.mode == 3 { 1.0 } else { self.magnitudes[at] + expected[at].abs() };
+            if magnitude.is_finite() { RELATIVE * magnitude } else { 0.0 }
+        };
+        self.check("QK", got, expected, tolerance, name);
+    }
+
+    fn check(
+        &self,
+        output: &str,
+        got: &[f64],
+        expected: &[f64],
+        tolerance: impl Fn(usize) -> f64,
+        name: &dyn Fn() -> String,
+    ) {
+        assert_eq!(got.len(), expected.len());
+        for (at, (&got, &expected)) in got.iter().zip(expected).enumerate() {
+            let agree = self.agree(got, expected, tolerance(at));
+            assert!(agree, "{}: {output}[{at}] is {got}, not {expected}", name());
         }
-        assert_eq!(count, expected.len());
     }
 
     /// Returns whether a result is a number within the tolerance that was rounded to the element type.

@@ -2,7 +2,7 @@
 
 use kvscatter::Executor;
 use kvscatter_attention::{
-    Attention, AttentionError, Inputs, Mask, Outputs, Prepared, Scratch, Shapes, Softmax, Valid,
+    Attention, AttentionError, Attributes, Inputs, Mask, Outputs, Prepared, Scratch, Shapes, Valid,
 };
 use kvscatter_oracle::attention as oracle;
 
@@ -14,7 +14,6 @@ const GUARD: usize = 3;
 /// What outputs and guards contain before a call. No result is near.
 const GARBAGE: f64 = -777.0;
 
-/// The operands of a call.
 #[derive(Clone, Debug)]
 pub(crate) struct Operands<T> {
     pub(crate) query: Tensor<T>,
@@ -71,32 +70,22 @@ pub(crate) struct Results<T> {
     pub(crate) scores: Option<Vec<T>>,
 }
 
-/// Returns the operator with these attributes and no output of scores, or `None` if the builder cannot express
-/// them.
+/// Returns the operator with these attributes and no output of scores, or `None` if they break a rule.
 pub(crate) fn operator(attention: &oracle::Attention, positions: &oracle::Positions) -> Option<Attention> {
-    let window = |bound: i64| match bound {
-        -1 => Some(None),
-        bound => usize::try_from(bound).ok().map(Some),
+    let attributes = Attributes {
+        is_causal: Some(attention.is_causal.into()),
+        kv_num_heads: attention.kv_num_heads,
+        left_window_size: Some(attention.left_window_size),
+        q_num_heads: attention.q_num_heads,
+        qk_matmul_output_mode: Some(attention.qk_matmul_output_mode),
+        right_window_size: Some(attention.right_window_size),
+        scale: attention.scale.map(|scale| scale as f32),
+        // A negative cap means none in the oracle, and the crate refuses it.
+        softcap: Some(attention.softcap.max(0.0) as f32),
+        softmax_precision: attention.softmax_precision,
     };
-    let mut op = Attention::new()
-        .causal(attention.is_causal)
-        .softcap(attention.softcap as f32)
-        .window(window(attention.left_window_size)?, window(attention.right_window_size)?)
-        .softmax(match attention.softmax_precision {
-            None => Softmax::default(),
-            Some(number) => Softmax::from_precision(number)?,
-        });
-    if let Some(scale) = attention.scale {
-        op = op.scale(scale as f32);
-    }
-    op = match (attention.q_num_heads, attention.kv_num_heads) {
-        (None, None) => op,
-        (query, key) => op.heads(usize::try_from(query?).ok()?, usize::try_from(key?).ok()?),
-    };
-    if matches!(positions, oracle::Positions::Ring(_)) {
-        op = op.ring();
-    }
-    Some(op)
+    let op = attributes.operator(false).ok()?;
+    Some(if matches!(positions, oracle::Positions::Ring(_)) { op.ring() } else { op })
 }
 
 impl<T: Element> Operands<T> {

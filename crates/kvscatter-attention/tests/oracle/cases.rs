@@ -1,6 +1,5 @@
 //! The oracle's random cases, in every element type.
 
-use kvscatter_attention::Scores;
 use kvscatter_oracle::attention::Positions;
 use kvscatter_oracle::cases::attention::{random, refused};
 
@@ -19,19 +18,14 @@ fn refused_cases_are_refused() {
     let mut refused_ones = 0;
     for case in refused(21, 400) {
         assert!(case.expected().is_err());
-        let attention = &case.attention;
-        // The builder cannot express these calls.
-        let (Some(op), Some(_), Some(operands)) = (
-            operator(attention, &case.inputs.positions),
-            Scores::from_mode(attention.qk_matmul_output_mode),
-            Operands::<f32>::new(&case.inputs),
-        ) else {
-            continue;
-        };
-        let result = operands.run(&op);
-        assert!(result.is_err(), "{}: {result:?}", case.name);
+        let op = operator(&case.attention, &case.inputs.positions);
+        // Operands with only one part of a past cannot be expressed.
+        let Some(operands) = Operands::<f32>::new(&case.inputs) else { continue };
+        let result = op.map(|op| operands.run(&op));
+        let is_refused = result.as_ref().is_none_or(Result::is_err);
+        assert!(is_refused, "{}: {result:?}", case.name);
         let is_ring = matches!(case.inputs.positions, Positions::Ring(_));
         refused_ones += usize::from(!is_ring);
     }
-    assert!(refused_ones > 200, "{refused_ones}");
+    assert!(refused_ones > 250, "{refused_ones}");
 }

@@ -57,7 +57,6 @@ pub(crate) fn elements<T: Element>(numbers: &[f64]) -> Vec<T> {
     numbers.iter().map(|&number| T::from_f64(number)).collect()
 }
 
-/// Returns the bits of all elements.
 pub(crate) fn bits<T: Element>(elements: &[T]) -> Vec<u32> {
     elements.iter().map(|element| element.bits()).collect()
 }

@@ -19,7 +19,6 @@ struct Step {
     sizes: [usize; 2],
     queries: usize,
     window: usize,
-    /// The number of slots of the ring.
     ring: usize,
     /// The number of slots of the linear cache.
     linear: usize,

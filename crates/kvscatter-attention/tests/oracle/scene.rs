@@ -120,7 +120,7 @@ impl<T: Element> PaintedRow<T> {
 /// Compares results with the oracle's.
 pub(crate) fn compare<T: Element>(bounds: &Bounds, results: &Results<T>, name: &dyn Fn() -> String) {
     let numbers = |results: &[T]| results.iter().map(|number| f64::from(number.to_f32())).collect::<Vec<_>>();
-    bounds.check_y(numbers(&results.y).into_iter(), name);
+    bounds.check_y(&numbers(&results.y), name);
     if let Some([key, value]) = &results.present {
         // Bits of NaN may differ, because the oracle's numbers are float64.
         let same = |got: &[T], expected: &[f64]| {
@@ -134,7 +134,7 @@ pub(crate) fn compare<T: Element>(bounds: &Bounds, results: &Results<T>, name: &
         assert!(same(value, &bounds.expected.present_value.data), "{}: present_value", name());
     }
     if let Some(scores) = &results.scores {
-        bounds.check_scores(numbers(scores).into_iter(), name);
+        bounds.check_scores(&numbers(scores), name);
     }
 }
 

@@ -60,7 +60,6 @@ fn strides(layout: &Layout) -> Vec<usize> {
     strides
 }
 
-/// Caches that one launch writes.
 #[derive(Debug)]
 pub(super) struct Launch {
     typed_layouts: [TypedLayout; 2],

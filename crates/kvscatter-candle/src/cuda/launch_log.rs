@@ -9,10 +9,8 @@ use kvscatter_cuda::{CudaError, DeviceCallIndices, DeviceStatus, DeviceWrite, St
 use super::launch::TensorView;
 use crate::CandleError;
 
-/// A write with all its prepared launches.
 #[derive(Debug)]
 pub(super) struct Launched {
-    /// The shapes of the updates.
     shapes: Vec<Shape>,
     pub(super) writes: Vec<Arc<DeviceWrite>>,
     lists: Vec<(Argument, Tensor)>,
@@ -53,7 +51,6 @@ pub(super) struct LaunchLog {
 }
 
 impl LaunchLog {
-    /// Adds a write before it is launched.
     pub(super) fn add(&mut self, launched: Launched) -> &Launched {
         self.alike = match &self.last {
             Some(before) if !self.is_clear => self.alike && before.has_same_errors_as(&launched),
@@ -68,7 +65,6 @@ impl LaunchLog {
         self.is_clear = true;
     }
 
-    /// Returns the lists of the last write.
     pub(super) fn lists(&self) -> impl Iterator<Item = &(Argument, Tensor)> {
         self.last.iter().flat_map(|launched| &launched.lists)
     }

@@ -27,7 +27,6 @@ pub(super) struct LockedStorages {
     storages: BTreeMap<usize, LockedStorage>,
 }
 
-/// The memory of a locked storage.
 #[derive(Clone, Copy)]
 struct LockedStorage {
     buffer: DeviceBuffer,

@@ -218,7 +218,6 @@ impl KvCache {
     }
 }
 
-/// Returns the number of tokens of an update.
 pub(super) fn tokens(update: &Tensor, dim: usize) -> std::result::Result<usize, CandleError> {
     update.dims().get(dim).copied().ok_or(CandleError::Dim { dim, rank: update.rank() })
 }

@@ -19,13 +19,11 @@ pub(super) struct Store {
     sole: Arc<()>,
 }
 
-/// The requirements of an append.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StoreRequirements {
     pub(super) scatter: TensorScatter,
     /// The sequence dimension.
     pub(super) dim: usize,
-    /// The number of slots.
     pub(super) capacity: usize,
     /// The number of slots, from the first, whose contents must be kept.
     pub(super) kept: usize,

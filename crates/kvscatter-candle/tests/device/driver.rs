@@ -20,7 +20,6 @@ pub(crate) fn device() -> Device {
     Device::new_cuda(0).unwrap()
 }
 
-/// Returns a device with one separate stream.
 pub(crate) fn own_stream() -> Device {
     Device::new_cuda_with_stream(0).unwrap()
 }

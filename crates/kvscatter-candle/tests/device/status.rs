@@ -56,7 +56,6 @@ impl Write {
         self.rows == other.rows && (self.rows == 1 || (self.lengths.is_none() && other.lengths.is_none()))
     }
 
-    /// Returns the CPU's result.
     fn on_the_cpu(&self) -> Result<(), CandleError> {
         let [cache, _] = caches(&Device::Cpu);
         let at = WriteAt::new(&self.starts);

@@ -112,7 +112,6 @@ pub(crate) fn row_counts_of(call: &Call, update_shape: &[usize]) -> Vec<i64> {
     }
 }
 
-/// Returns the number of samples in the update.
 pub(crate) fn batch(call: &Call, update_shape: &[usize]) -> usize {
     match call {
         Call::KvCacheUpdate { operator, update_lengths: Some(cumulative), .. }
@@ -125,7 +124,6 @@ pub(crate) fn batch(call: &Call, update_shape: &[usize]) -> usize {
     }
 }
 
-/// Returns the starts as they are in the call.
 pub(crate) fn starts_of(call: &Call) -> Option<Vec<i64>> {
     match call {
         Call::TensorScatter { write_indices, .. } => write_indices.clone(),
@@ -136,7 +134,6 @@ pub(crate) fn starts_of(call: &Call) -> Option<Vec<i64>> {
     }
 }
 
-/// Returns the lengths as they are in the call.
 pub(crate) fn lengths(call: &Call) -> Option<&[i64]> {
     match call {
         Call::TensorScatter { lengths, .. }

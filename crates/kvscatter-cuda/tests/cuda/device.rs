@@ -138,7 +138,6 @@ impl Device {
         unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned()
     }
 
-    /// Returns a kernel of a module.
     pub(crate) fn function(&self, module: Handle, name: &str) -> Result<Handle, DriverCode> {
         let (mut function, name) = (null_mut(), CString::new(name).unwrap());
         self.functions.cuModuleGetFunction(&raw mut function, module, name.as_ptr())?;

@@ -24,19 +24,26 @@ fn function<F>(name: &str) -> Symbol<'static, F> {
     unsafe { library().get(name) }.unwrap()
 }
 
-/// A guard during whose lifetime a function of the driver fails in this thread.
-pub(crate) struct Failing;
+/// Changes the simulated driver for this thread until it is dropped.
+pub(crate) struct Changed(fn());
 
-impl Failing {
-    pub(crate) fn call(name: &str, failure: DriverCode) -> Self {
+impl Changed {
+    /// Lets a function of the driver fail.
+    pub(crate) fn failing(name: &str, failure: DriverCode) -> Self {
         fail(name, failure);
-        Self
+        Self(|| fail("", 0))
+    }
+
+    /// Makes the device one of another generation.
+    pub(crate) fn generation(capability: i32, newest_ptx: f64) -> Self {
+        generation(capability, newest_ptx);
+        Self(|| generation(90, 9.0))
     }
 }
 
-impl Drop for Failing {
+impl Drop for Changed {
     fn drop(&mut self) {
-        fail("", 0);
+        (self.0)();
     }
 }
 
@@ -83,22 +90,6 @@ fn counted(name: &str) -> u32 {
     let count = function::<unsafe extern "C" fn() -> c_uint>(name);
     // SAFETY: `count` takes no arguments and returns a counter of the simulated driver.
     unsafe { count() }
-}
-
-/// A guard during whose lifetime the device is of another generation in this thread.
-pub(crate) struct OfGeneration;
-
-impl OfGeneration {
-    pub(crate) fn new(capability: i32, newest_ptx: f64) -> Self {
-        generation(capability, newest_ptx);
-        Self
-    }
-}
-
-impl Drop for OfGeneration {
-    fn drop(&mut self) {
-        generation(90, 9.0);
-    }
 }
 
 fn generation(capability: i32, newest_ptx: f64) {

@@ -10,10 +10,11 @@ use std::ptr::null_mut;
 use kvscatter_cuda::{BufferPair, Cuda, CudaError, DeviceBuffer, DeviceCallIndices, Stream as OfCaller};
 
 use crate::device::{DriverCode, Handle, device, functions, path};
-use crate::fake::{Failing, OfGeneration, all_calls, has, is_fake};
+use crate::fake::{Changed, all_calls, has, is_fake};
 use crate::rig::{Rig, shapes};
 
 const OUT_OF_MEMORY: DriverCode = 2;
+const NOT_INITIALIZED: DriverCode = 3;
 const INVALID_HANDLE: DriverCode = 400;
 const ILLEGAL_ADDRESS: DriverCode = 700;
 /// `CU_STREAM_CAPTURE_MODE_THREAD_LOCAL`.
@@ -32,16 +33,20 @@ fn failed(call: &str, result: Result<(), CudaError>) {
     assert_eq!((found, code, &*name), (call, OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY"));
 }
 
+fn assert_launch_fails(launched: &Result<(), CudaError>, expected: DriverCode) {
+    let Err(CudaError::Driver { call: "cuLaunchKernel", code, .. }) = launched else {
+        panic!("{launched:?}")
+    };
+    assert_eq!(*code, expected);
+}
+
 #[test]
 #[ignore = "needs a driver: cargo xtask cuda"]
 fn every_failure_names_the_call() {
-    if !is_fake() {
-        return;
-    }
-    let rig = Rig::new(1);
+    let Some(rig) = Rig::simulated(1) else { return };
     let write = rig.write();
     let with = |call: &'static str, act: &dyn Fn() -> Result<(), CudaError>| {
-        let _failing = Failing::call(call, OUT_OF_MEMORY);
+        let _failing = Changed::failing(call, OUT_OF_MEMORY);
         failed(call, act());
     };
     let before = all_calls();
@@ -74,7 +79,7 @@ fn every_failure_names_the_call() {
     with("cuMemcpyDtoH_v2", &|| unsafe { cuda.read(rig.status()) }.map(drop));
 
     let unknown = {
-        let _failing = Failing::call("cuLaunchKernel", 12_345);
+        let _failing = Changed::failing("cuLaunchKernel", 12_345);
         rig.launch(&write).unwrap_err()
     };
     assert_eq!(unknown.to_string(), "cuLaunchKernel: unknown (12345): unknown");
@@ -88,12 +93,9 @@ fn every_failure_names_the_call() {
 #[test]
 #[ignore = "needs a driver: cargo xtask cuda"]
 fn devices_of_every_generation_get_what_they_can_run() {
-    if !is_fake() {
-        return;
-    }
-    let rig = Rig::new(2);
+    let Some(rig) = Rig::simulated(2) else { return };
     let prepared = |capability, newest_ptx| {
-        let _generation = OfGeneration::new(capability, newest_ptx);
+        let _generation = Changed::generation(capability, newest_ptx);
         fresh().unwrap().prepare(&shapes(), &rig.pairs())
     };
     // These get machine code. Drivers that cannot read it get PTX, which is old enough for them.
@@ -129,10 +131,8 @@ fn devices_of_every_generation_get_what_they_can_run() {
 #[test]
 #[ignore = "needs a driver: cargo xtask cuda"]
 fn a_first_write_while_a_stream_is_captured_is_refused() {
-    if !is_fake() {
-        return;
-    }
-    let (rig, cuda, own) = (Rig::new(1), fresh().unwrap(), OwnContext::new());
+    let Some(rig) = Rig::simulated(1) else { return };
+    let (cuda, own) = (fresh().unwrap(), OwnContext::new());
     let (mut stream, mut graph) = (null_mut(), null_mut());
     let functions = functions();
     functions.cuStreamCreate(&raw mut stream, 1).unwrap();
@@ -177,12 +177,9 @@ fn without_a_context_nothing_is_prepared() {
 #[test]
 #[ignore = "needs a driver: cargo xtask cuda"]
 fn a_driver_that_is_not_initialised_has_no_context() {
-    if !is_fake() {
-        return;
-    }
-    const NOT_INITIALIZED: DriverCode = 3;
-    let (rig, cuda) = (Rig::new(1), fresh().unwrap());
-    let _failing = Failing::call("cuCtxGetCurrent", NOT_INITIALIZED);
+    let Some(rig) = Rig::simulated(1) else { return };
+    let cuda = fresh().unwrap();
+    let _failing = Changed::failing("cuCtxGetCurrent", NOT_INITIALIZED);
     let refused = cuda.prepare(&shapes(), &rig.pairs());
     assert!(matches!(refused, Err(CudaError::NoContext)), "{refused:?}");
     assert!(matches!(cuda.device(), Err(CudaError::NoContext)));
@@ -210,28 +207,20 @@ impl Drop for OwnContext {
 #[test]
 #[ignore = "needs a driver: cargo xtask cuda"]
 fn a_write_of_another_context_is_the_drivers_error() {
-    if !is_fake() {
-        return;
-    }
-    let rig = Rig::new(1);
+    let Some(rig) = Rig::simulated(1) else { return };
     let write = rig.write();
     let own = OwnContext::new();
     let launched = rig.launch(&write);
     drop(own);
-    assert!(
-        matches!(launched, Err(CudaError::Driver { call: "cuLaunchKernel", code: INVALID_HANDLE, .. })),
-        "{launched:?}"
-    );
+    assert_launch_fails(&launched, INVALID_HANDLE);
 }
 
 /// Tests a context at the address of an earlier context, whose functions no longer exist.
 #[test]
 #[ignore = "needs a driver: cargo xtask cuda"]
 fn a_context_where_another_one_lay_loads_the_kernels_again() {
-    if !is_fake() || !has("cuCtxGetId") {
-        return;
-    }
-    let (rig, cuda) = (Rig::new(1), fresh().unwrap());
+    let Some(rig) = Rig::simulated(1).filter(|_| has("cuCtxGetId")) else { return };
+    let cuda = fresh().unwrap();
     for slot in 0..3 {
         let own = OwnContext::new();
         let (write, mut stream) = (cuda.prepare(&shapes(), &rig.pairs()).unwrap(), null_mut());
@@ -249,18 +238,12 @@ fn a_context_where_another_one_lay_loads_the_kernels_again() {
 #[test]
 #[ignore = "needs a driver: cargo xtask cuda"]
 fn a_stream_that_is_none_is_the_drivers_error() {
-    if !is_fake() {
-        return;
-    }
-    let rig = Rig::new(1);
+    let Some(rig) = Rig::simulated(1) else { return };
     let write = rig.write();
     let none = OfCaller::new(0x1234 as *mut c_void);
     // SAFETY: `none` is not a stream. The simulated driver rejects it, so nothing runs.
     let launched = unsafe { write.launch(none, &rig.indices(), None) };
-    assert!(
-        matches!(launched, Err(CudaError::Driver { call: "cuLaunchKernel", code: INVALID_HANDLE, .. })),
-        "{launched:?}"
-    );
+    assert_launch_fails(&launched, INVALID_HANDLE);
 }
 
 /// Checks that an address outside all allocations stops the kernel, not the process. Later calls in the
@@ -268,10 +251,7 @@ fn a_stream_that_is_none_is_the_drivers_error() {
 #[test]
 #[ignore = "needs a driver: cargo xtask cuda"]
 fn memory_that_is_nobodys_is_an_error_of_what_comes_later() {
-    if !is_fake() {
-        return;
-    }
-    let own = OwnContext::new();
+    let Some(own) = is_fake().then(OwnContext::new) else { return };
     let pair = BufferPair { cache: DeviceBuffer::new(0x1000, 64), update: DeviceBuffer::new(0x2000, 16) };
     let write = fresh().unwrap().prepare(&shapes(), &[pair]).unwrap();
     let mut stream = null_mut();
@@ -283,6 +263,6 @@ fn memory_that_is_nobodys_is_an_error_of_what_comes_later() {
     };
     launch().unwrap();
     assert_eq!(functions.cuStreamSynchronize(stream), Err(ILLEGAL_ADDRESS));
-    assert!(matches!(launch(), Err(CudaError::Driver { call: "cuLaunchKernel", code: ILLEGAL_ADDRESS, .. })));
+    assert_launch_fails(&launch(), ILLEGAL_ADDRESS);
     drop(own);
 }

@@ -5,7 +5,6 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::sync::OnceLock;
 
-use kvscatter::spec::{ascend, tensorrt};
 use kvscatter::{Argument, Convention, ElementType, Error as CoreError, Layout, Prepared};
 use kvscatter_cuda::{
     BufferPair, Cuda, CudaError, DeviceBuffer, DeviceCallIndices, DeviceList, DeviceStatus, DeviceWrite,
@@ -14,12 +13,11 @@ use kvscatter_cuda::{
 use kvscatter_oracle::cases::{
     Call, Case, Element, Random, SmallCase, Values, View, cases, exhaustive, exhaustive_extensions,
 };
-use kvscatter_oracle::tensorrt::UpdateForm;
 use kvscatter_oracle::{OutOfRange, Refusal};
 
 use crate::abi::ROW_COUNT;
 use crate::contract;
-use crate::core_call::{tensor_scatter, with_plan};
+use crate::core_call::{prepare, with_plan};
 use crate::device::{Memory, Stream, device, path};
 use crate::fake::{is_fake, kernel};
 use crate::scene::{List, Lists, Scene, cache_view, status_of, update_view};
@@ -31,23 +29,6 @@ pub(crate) fn cuda() -> &'static Cuda {
     // SAFETY: The file at `path()` is a CUDA driver, or the simulated one, whose functions have the same
     // signatures.
     CUDA.get_or_init(|| unsafe { Cuda::load_from(Path::new(&path())) }.unwrap())
-}
-
-/// Prepares the shapes with the operator of a call.
-fn prepare(
-    call: &Call,
-    element: ElementType,
-    cache: Layout<'_>,
-    update: Layout<'_>,
-) -> Result<Prepared, CoreError> {
-    match call {
-        Call::TensorScatter { operator, .. } => tensor_scatter(operator)?.prepare(element, cache, update),
-        Call::KvCacheUpdate { operator, .. } => match operator.update_form {
-            UpdateForm::Padded => tensorrt::KvCacheUpdate::new().prepare(element, cache, update),
-            UpdateForm::Packed => tensorrt::KvCacheUpdate::new().prepare_packed(element, cache, update),
-        },
-        Call::KvCacheOperation { .. } => ascend::KvCacheOperation::new().prepare(element, cache, update),
-    }
 }
 
 /// The layout of a tensor in a buffer, and the beginning of the buffer in its memory.

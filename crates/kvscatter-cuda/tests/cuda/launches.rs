@@ -84,10 +84,7 @@ fn any_number_of_presents_is_filled() {
 #[test]
 #[ignore = "needs a driver: cargo xtask cuda"]
 fn the_launch_config_limits_the_threads() {
-    if !is_fake() {
-        return;
-    }
-    let rig = Rig::new(2);
+    let Some(rig) = Rig::simulated(2) else { return };
     let threads_of = |write: &DeviceWrite| {
         rig.run(write, [0, 0]);
         threads()

@@ -5,44 +5,27 @@
 //! driver.
 //!
 //! The tests are ignored by default, because not every machine has a C++ compiler.
+#![cfg(test)]
 
-#[cfg(test)]
 #[path = "../../src/abi.rs"]
 #[expect(dead_code, unreachable_pub, reason = "a module of the host code, for the bits of a status")]
 mod abi;
-#[cfg(test)]
 mod checks;
-#[cfg(test)]
 mod contract;
-#[cfg(test)]
 #[path = "../../../kvscatter/tests/oracle/call.rs"]
 #[expect(dead_code, reason = "shared with the core's tests; here the core itself gives the expected error")]
 mod core_call;
-#[cfg(test)]
 mod device;
-#[cfg(test)]
 mod fake;
-#[cfg(test)]
 mod faults;
-#[cfg(test)]
 mod host;
-#[cfg(test)]
 mod hostile;
-#[cfg(test)]
 mod launches;
-#[cfg(test)]
 mod rig;
-#[cfg(test)]
 mod rules;
-#[cfg(test)]
 mod scene;
-#[cfg(test)]
 mod shared;
-#[cfg(test)]
 mod sizes;
-#[cfg(test)]
 mod slots;
-#[cfg(test)]
 mod status;
-#[cfg(test)]
 mod words;

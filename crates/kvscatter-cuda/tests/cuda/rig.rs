@@ -9,6 +9,7 @@ use kvscatter_cuda::{
 };
 
 use crate::device::{Memory, Stream};
+use crate::fake::is_fake;
 use crate::host::cuda;
 use crate::scene::status_of;
 
@@ -40,6 +41,11 @@ impl Rig {
             status: Memory::from_bytes(&[0; size_of::<StatusWords>()]),
             stream: Stream::new(),
         }
+    }
+
+    /// Returns `None` if the driver is that of a device.
+    pub(crate) fn simulated(caches: usize) -> Option<Self> {
+        is_fake().then(|| Self::new(caches))
     }
 
     pub(crate) fn pairs(&self) -> Vec<BufferPair> {

@@ -81,7 +81,6 @@ impl Paged {
         })
     }
 
-    /// Returns the number of elements in this number of rows.
     fn elements(&self, rows: usize) -> usize {
         self.heads * rows * self.head
     }

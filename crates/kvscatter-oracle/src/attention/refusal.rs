@@ -7,20 +7,13 @@ pub enum AttentionRefusal {
     /// `softmax_precision` is not a floating-point type of the specification.
     SoftmaxPrecision { precision: i64 },
     /// A bound of the window is below -1.
-    Window {
-        /// The name of the attribute.
-        attribute: &'static str,
-        bound: i64,
-    },
+    Window { attribute: &'static str, bound: i64 },
     /// `scale` is negative or not a number, so that it has no square root.
     Scale,
     /// `Q`, `K` and `V` do not all have rank 3, or all rank 4.
     Ranks { ranks: [usize; 3] },
     /// An input of rank 3 needs this attribute, which is missing.
-    HeadsMissing {
-        /// The name of the attribute.
-        attribute: &'static str,
-    },
+    HeadsMissing { attribute: &'static str },
     /// A number of heads is not positive, does not divide the last dimension of an input of rank 3, or is not
     /// the dimension of an input of rank 4.
     Heads { input: &'static str, heads: i64, dimension: usize },
@@ -43,12 +36,7 @@ pub enum AttentionRefusal {
     /// The mask has rank 0 or a rank above 4.
     MaskRank { rank: usize },
     /// A dimension of the mask cannot be repeated or padded.
-    MaskDimension {
-        /// The index of the dimension in `[B, q_heads, S, total]`.
-        dimension: usize,
-        given: usize,
-        needed: usize,
-    },
+    MaskDimension { dimension: usize, given: usize, needed: usize },
     /// There is not one length per sample.
     LengthCount { given: usize, batch: usize },
     /// A length is negative, or exceeds the number of slots of a cache that is not a ring.

@@ -2,10 +2,14 @@ use super::{Element, Origin};
 use crate::ascend::KvCacheOperation;
 use crate::onnx::TensorScatter;
 use crate::tensorrt::KvCacheUpdate;
-use crate::{Outcome, Refusal, SampleRows, Tensor, size};
+use crate::{Outcome, Refusal, Tensor, size};
 
 /// An operator with all its attributes, and every input except the two tensors.
+///
+/// `lengths` has the number of rows of each sample that are written, or is `None` for all. This is a
+/// kvscatter extension; not part of the specification.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the comment of the enum describes `lengths`")]
 pub enum Call {
     /// ONNX `TensorScatter`.
     TensorScatter {
@@ -13,8 +17,6 @@ pub enum Call {
         operator: TensorScatter,
         /// The first slot written for each sample, or `None` for zeros.
         write_indices: Option<Vec<i64>>,
-        /// The number of rows of each sample that are written, or `None` for all. This is a kvscatter
-        /// extension; not part of the specification.
         lengths: Option<Vec<i64>>,
     },
     /// TensorRT `KVCacheUpdate`.
@@ -25,8 +27,6 @@ pub enum Call {
         write_indices: Vec<i64>,
         /// The cumulative lengths of a packed update, or `None` for a padded one.
         update_lengths: Option<Vec<i32>>,
-        /// The number of rows of each sample that are written, or `None` for all. This is a kvscatter
-        /// extension; not part of the specification.
         lengths: Option<Vec<i64>>,
     },
     /// Ascend ATB `KVCacheOperation`.
@@ -39,8 +39,6 @@ pub enum Call {
         token_offset: Vec<i32>,
         /// The number of rows of each sample in the update.
         seq_len: Vec<i32>,
-        /// The number of rows of each sample that are written, or `None` for all. This is a kvscatter
-        /// extension; not part of the specification.
         lengths: Option<Vec<i64>>,
     },
 }
@@ -60,24 +58,6 @@ impl Call {
             }
             Self::KvCacheOperation { operator, layer_id, token_offset, seq_len, lengths } => {
                 operator.run(update, layer_id, cache, token_offset, seq_len, lengths.as_deref())
-            }
-        }
-    }
-
-    /// Returns where the oracle writes the rows of each sample, without moving elements.
-    ///
-    /// # Errors
-    /// Returns the same errors as [`run`](Self::run).
-    pub fn samples(&self, cache: &[usize], update: &[usize]) -> Result<Vec<SampleRows>, Refusal> {
-        match self {
-            Self::TensorScatter { operator, write_indices, lengths } => {
-                operator.samples(cache, update, write_indices.as_deref(), lengths.as_deref())
-            }
-            Self::KvCacheUpdate { operator, write_indices, update_lengths, lengths } => {
-                operator.samples(cache, update, write_indices, update_lengths.as_deref(), lengths.as_deref())
-            }
-            Self::KvCacheOperation { operator, layer_id, token_offset, seq_len, lengths } => {
-                operator.samples(update, layer_id, cache, token_offset, seq_len, lengths.as_deref())
             }
         }
     }

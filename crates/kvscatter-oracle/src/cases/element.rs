@@ -51,9 +51,4 @@ impl Element {
     pub fn named(name: &str) -> Option<&'static Self> {
         Self::all().iter().find(|element| element.name == name)
     }
-
-    /// Returns the types that have these names.
-    pub(super) fn among(names: &[&str]) -> Vec<&'static Self> {
-        Self::all().iter().filter(|element| names.contains(&element.name)).collect()
-    }
 }

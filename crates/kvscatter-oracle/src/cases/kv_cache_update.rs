@@ -1,145 +1,71 @@
 //! Cases of TensorRT `KVCacheUpdate`.
 
-use super::draft::{Draft, Theme};
+use super::draft::{Draft, Theme, With, change_rank, supported, unsupported};
 use super::{Call, Element, Random};
 use crate::OutOfRange;
 use crate::tensorrt::{KvCacheUpdate, UpdateForm};
 
 pub(super) const THEMES: &[Theme] = &[
-    ("kv_cache_update_padded", |r, e| padded(r).draft(e)),
-    ("kv_cache_update_decode", |r, e| {
-        let mut write = padded(r);
-        write.rows = vec![1; write.rows.len()];
+    ("padded", |r, e| padded(r).draft(e)),
+    ("decode", |r, e| padded(r).with(|write| write.rows.fill(1)).draft(e)),
+    ("smaller_batch", |r, e| padded(r).with(|write| write.cache_shape[0] += r.between(1, 3)).draft(e)),
+    ("no_rows", |r, e| padded(r).with(|write| write.rows.fill(0)).draft(e)),
+    ("no_samples", |r, e| any(r).with(|write| (write.rows, write.write_indices) = (vec![], vec![])).draft(e)),
+    ("packed", |r, e| packed(r).draft(e)),
+    ("packed_smaller_batch", |r, e| packed(r).with(|write| write.cache_shape[0] += r.between(1, 3)).draft(e)),
+    ("lengths", |r, e| {
+        let mut write = any(r);
+        write.lengths = Some(write.rows.iter().map(|&rows| r.between(0, rows) as i64).collect());
         write.draft(e)
     }),
-    ("kv_cache_update_smaller_batch", |r, e| {
-        let mut write = padded(r);
-        write.cache_shape[0] += r.between(1, 3);
-        write.draft(e)
-    }),
-    ("kv_cache_update_no_rows", |r, e| {
-        let mut write = padded(r);
-        write.rows = vec![0; write.rows.len()];
-        write.draft(e)
-    }),
-    ("kv_cache_update_no_samples", |r, e| {
-        let mut write = r.pick(&[padded, packed])(r);
-        (write.rows, write.write_indices) = (vec![], vec![]);
-        write.draft(e)
-    }),
-    ("kv_cache_update_packed", |r, e| packed(r).draft(e)),
-    ("kv_cache_update_packed_smaller_batch", |r, e| {
-        let mut write = packed(r);
-        write.cache_shape[0] += r.between(1, 3);
-        write.draft(e)
-    }),
-    ("kv_cache_update_lengths", |r, e| {
-        let mut write = r.pick(&[padded, packed])(r);
-        write.lengths = Some(write.rows.clone().into_iter().map(|rows| r.between(0, rows) as i64).collect());
-        write.draft(e)
-    }),
-    ("kv_cache_update_skipped_samples", |r, e| {
-        let mut write = r.pick(&[padded, packed])(r);
+    ("skipped_samples", |r, e| {
+        let mut write = any(r);
         write.operator.out_of_range = OutOfRange::SkipSample;
-        let capacity = write.capacity();
-        write.write_indices =
-            r.many(write.rows.len(), |r| r.pick(&[-1, 0, 1, capacity, capacity + 1, i64::MAX]));
+        let starts = [-1, 0, 1, write.capacity(), write.capacity() + 1, i64::MAX];
+        write.write_indices = r.many(write.rows.len(), |r| r.pick(&starts));
         write.draft(e)
     }),
-    ("kv_cache_update_refused_type", |r, _| {
-        let refused: Vec<_> =
-            Element::all().iter().filter(|e| !KvCacheUpdate::ELEMENT_TYPES.contains(&e.name)).collect();
-        let mut draft = padded(r).draft(&Element::all()[0]);
-        draft.elements = [r.pick(&refused); 2];
-        draft
+    ("refused_type", |r, e| {
+        padded(r).draft(e).with(|draft| draft.elements = [unsupported(r, &KvCacheUpdate::ELEMENT_TYPES); 2])
     }),
-    ("kv_cache_update_refused_cache_rank", |r, e| {
-        let mut draft = padded(r).draft(e);
-        if r.below(2) == 0 {
-            draft.cache_shape.push(1);
-        } else {
-            draft.cache_shape.pop();
-        }
-        draft
-    }),
-    ("kv_cache_update_refused_form", |r, e| {
-        let mut write = r.pick(&[padded, packed])(r);
+    ("refused_cache_rank", |r, e| padded(r).draft(e).with(|draft| change_rank(r, &mut draft.cache_shape))),
+    ("refused_form", |r, e| {
+        let mut write = any(r);
         let form = write.operator.update_form;
         write.operator.update_form = UpdateForm::Padded;
-        let mut draft = write.draft(e);
-        if let Call::KvCacheUpdate { operator, .. } = &mut draft.call {
-            operator.update_form = if form == UpdateForm::Padded { UpdateForm::Packed } else { form };
-        }
-        draft
+        write.draft(e).with(|draft| {
+            if let Call::KvCacheUpdate { operator, .. } = &mut draft.call {
+                operator.update_form = if form == UpdateForm::Padded { UpdateForm::Packed } else { form };
+            }
+        })
     }),
-    ("kv_cache_update_refused_heads", |r, e| {
-        let mut draft = r.pick(&[padded, packed])(r).draft(e);
-        draft.cache_shape[1] += 1;
-        draft
+    ("refused_heads", |r, e| any(r).draft(e).with(|draft| draft.cache_shape[1] += 1)),
+    ("refused_head_size", |r, e| any(r).draft(e).with(|draft| draft.cache_shape[3] += 1)),
+    ("refused_larger_batch", |r, e| any(r).with(|write| write.cache_shape[0] -= 1).draft(e)),
+    ("refused_long_update", |r, e| any(r).with(|write| write.rows.fill(write.cache_shape[2] + 1)).draft(e)),
+    ("refused_index_count", |r, e| padded(r).with(|write| write.write_indices.pop()).draft(e)),
+    ("refused_negative", |r, e| any(r).with(|write| write.deviate(r, |_| vec![-1, i64::MIN])).draft(e)),
+    ("refused_out_of_range", |r, e| {
+        any(r).with(|write| write.deviate(r, |beyond| vec![beyond, i64::MAX, 1 << 32])).draft(e)
     }),
-    ("kv_cache_update_refused_head_size", |r, e| {
-        let mut draft = r.pick(&[padded, packed])(r).draft(e);
-        draft.cache_shape[3] += 1;
-        draft
+    ("refused_without_update_lengths", |r, e| {
+        packed(r).draft(e).with(|draft| *draft.update_lengths() = None)
     }),
-    ("kv_cache_update_refused_larger_batch", |r, e| {
-        let mut write = r.pick(&[padded, packed])(r);
-        write.cache_shape[0] -= 1;
-        write.draft(e)
+    ("refused_with_update_lengths", |r, e| {
+        padded(r).draft(e).with(|draft| *draft.update_lengths() = Some(vec![0, 1]))
     }),
-    ("kv_cache_update_refused_long_update", |r, e| {
-        let mut write = r.pick(&[padded, packed])(r);
-        write.rows = vec![write.cache_shape[2] + 1; write.rows.len()];
-        write.draft(e)
+    ("refused_update_lengths_count", |r, e| {
+        packed(r).draft(e).with(|draft| draft.update_lengths().get_or_insert_default().push(0))
     }),
-    ("kv_cache_update_refused_index_count", |r, e| {
-        let mut write = padded(r);
-        write.write_indices.pop();
-        write.draft(e)
-    }),
-    ("kv_cache_update_refused_negative", |r, e| {
-        let mut write = r.pick(&[padded, packed])(r);
-        let sample = r.below(write.rows.len());
-        write.write_indices[sample] = r.pick(&[-1, i64::MIN]);
-        write.draft(e)
-    }),
-    ("kv_cache_update_refused_out_of_range", |r, e| {
-        let mut write = r.pick(&[padded, packed])(r);
-        let sample = r.below(write.rows.len());
-        let beyond = write.capacity() - write.rows[sample] as i64 + 1;
-        write.write_indices[sample] = r.pick(&[beyond, i64::MAX, 1 << 32]);
-        write.draft(e)
-    }),
-    ("kv_cache_update_refused_without_update_lengths", |r, e| {
-        let mut draft = packed(r).draft(e);
-        if let Call::KvCacheUpdate { update_lengths, .. } = &mut draft.call {
-            *update_lengths = None;
-        }
-        draft
-    }),
-    ("kv_cache_update_refused_with_update_lengths", |r, e| {
-        let mut draft = padded(r).draft(e);
-        if let Call::KvCacheUpdate { update_lengths, .. } = &mut draft.call {
-            *update_lengths = Some(vec![0, 1]);
-        }
-        draft
-    }),
-    ("kv_cache_update_refused_update_lengths_count", |r, e| {
-        packed(r).draft_with_update_lengths(e, |update_lengths| update_lengths.push(0))
-    }),
-    ("kv_cache_update_refused_first_update_length", |r, e| {
+    ("refused_first_update_length", |r, e| {
         let first = r.pick(&[1, -1, i32::MIN, i32::MAX]);
-        packed(r).draft_with_update_lengths(e, |update_lengths| update_lengths[0] = first)
+        packed(r).draft(e).with(|draft| draft.update_lengths().get_or_insert_default()[0] = first)
     }),
-    ("kv_cache_update_refused_decreasing_update_lengths", |r, e| {
+    ("refused_decreasing_update_lengths", |r, e| {
         let value = r.pick(&[-1, i32::MIN]);
-        packed(r).draft_with_update_lengths(e, |update_lengths| update_lengths[1] = value)
+        packed(r).draft(e).with(|draft| draft.update_lengths().get_or_insert_default()[1] = value)
     }),
-    ("kv_cache_update_refused_update_lengths_total", |r, e| {
-        let mut draft = packed(r).draft(e);
-        draft.update_shape[0] += 1;
-        draft
-    }),
+    ("refused_update_lengths_total", |r, e| packed(r).draft(e).with(|draft| draft.update_shape[0] += 1)),
 ];
 
 /// A `KVCacheUpdate` call under construction. It begins valid, and themes break it.
@@ -170,21 +96,23 @@ fn packed(r: &mut Random) -> Write {
     write
 }
 
+fn any(r: &mut Random) -> Write {
+    r.pick(&[padded, packed])(r)
+}
+
 impl Write {
     fn capacity(&self) -> i64 {
         self.cache_shape[2] as i64
     }
 
-    fn draft(self, element: &'static Element) -> Draft {
-        self.draft_with_update_lengths(element, |_| ())
+    /// Replaces the start of one sample with one of these, which follow from the first start beyond the cache.
+    fn deviate(&mut self, r: &mut Random, starts: impl FnOnce(i64) -> Vec<i64>) {
+        let sample = r.below(self.rows.len());
+        let beyond = self.capacity() - self.rows[sample] as i64 + 1;
+        self.write_indices[sample] = r.pick(&starts(beyond));
     }
 
-    /// Creates a draft after `spoil` has changed `updateLengths`, if the update is packed.
-    fn draft_with_update_lengths(
-        self,
-        element: &'static Element,
-        spoil: impl FnOnce(&mut Vec<i32>),
-    ) -> Draft {
+    fn draft(self, element: &'static Element) -> Draft {
         let [_, heads, _, head_size] = self.cache_shape;
         let (update_shape, update_lengths) = match self.operator.update_form {
             UpdateForm::Padded => {
@@ -197,11 +125,9 @@ impl Write {
                 for &rows in &self.rows {
                     update_lengths.push(update_lengths[update_lengths.len() - 1] + rows as i32);
                 }
-                spoil(&mut update_lengths);
                 (vec![tokens, heads, head_size], Some(update_lengths))
             }
         };
-        let supported = Element::among(&KvCacheUpdate::ELEMENT_TYPES);
         Draft {
             call: Call::KvCacheUpdate {
                 operator: self.operator,
@@ -209,10 +135,18 @@ impl Write {
                 update_lengths,
                 lengths: self.lengths,
             },
-            // The generator passes every type. A type that the operator does not support is replaced.
-            elements: [supported[element.name.len() % supported.len()]; 2],
+            elements: [supported(element, &KvCacheUpdate::ELEMENT_TYPES); 2],
             cache_shape: self.cache_shape.to_vec(),
             update_shape,
+        }
+    }
+}
+
+impl Draft {
+    fn update_lengths(&mut self) -> &mut Option<Vec<i32>> {
+        match &mut self.call {
+            Call::KvCacheUpdate { update_lengths, .. } => update_lengths,
+            call => unreachable!("{call:?}"),
         }
     }
 }

@@ -1,237 +1,183 @@
 //! Cases of ONNX `TensorScatter`.
 
-use super::draft::{Draft, Theme};
+use super::draft::{Draft, Theme, With, change_rank, unsupported};
 use super::{Call, Element, Random};
 use crate::onnx::TensorScatter;
 use crate::{NegativeIndex, OutOfRange};
 
 /// Themes that an ONNX model can express.
 pub(super) const THEMES: &[Theme] = &[
-    ("tensor_scatter_decode_ragged", |r, e| linear(r).one_row(r).draft(e)),
-    ("tensor_scatter_prefill_without_indices", |r, e| linear(r).without_indices().draft(e)),
-    ("tensor_scatter_chunk", |r, e| linear(r).draft(e)),
-    ("tensor_scatter_last_fit", |r, e| {
-        let mut write = linear(r);
-        let last = write.capacity() - write.rows as i64;
-        write.write_indices = Some(vec![last; write.batch()]);
-        write.draft(e)
-    }),
-    ("tensor_scatter_whole_cache", |r, e| {
+    ("decode_ragged", |r, e| linear(r).one_row(r).draft(e)),
+    ("prefill_without_indices", |r, e| linear(r).with(|write| write.write_indices = None).draft(e)),
+    ("chunk", |r, e| linear(r).draft(e)),
+    ("last_fit", |r, e| linear(r).with(|write| write.starts(|_, beyond| beyond - 1)).draft(e)),
+    ("whole_cache", |r, e| {
         let mut write = linear(r);
         write.rows = write.cache_shape[write.axis];
-        write.write_indices = Some(vec![0; write.batch()]);
+        write.starts(|_, _| 0);
         write.draft(e)
     }),
-    ("tensor_scatter_ring_wraps", |r, e| {
+    ("ring_wraps", |r, e| {
         let mut write = circular(r);
         write.rows = r.between(write.rows, write.cache_shape[write.axis]).max(2);
         write.cache_shape[write.axis] = write.cache_shape[write.axis].max(2);
-        let (capacity, rows) = (write.capacity(), write.rows as i64);
-        write.write_indices =
-            Some(r.many(write.batch(), |r| capacity - 1 - r.below(rows as usize - 1) as i64));
+        let (last, rows) = (write.capacity() - 1, write.rows);
+        write.random_starts(r, |r| last - r.below(rows - 1) as i64);
         write.draft(e)
     }),
-    ("tensor_scatter_ring_edge_indices", |r, e| {
+    ("ring_edge_indices", |r, e| {
         let mut write = circular(r);
         let (capacity, rows) = (write.capacity(), write.rows as i64);
-        let edges = [
-            -1,
-            0,
-            capacity,
-            capacity - 1,
-            capacity + 1,
-            capacity - rows,
-            capacity - rows - 1,
-            capacity - rows + 1,
-            -capacity,
-            i64::MIN,
-            i64::MAX,
-            i64::MAX - 1,
-        ];
-        write.write_indices = Some(r.many(write.batch(), |r| r.pick(&edges)));
+        let in_or_near_the_ring = [-1, 0, capacity, capacity - 1, capacity + 1];
+        let wrapping = [capacity - rows, capacity - rows - 1, capacity - rows + 1, -capacity];
+        let edges = [&in_or_near_the_ring[..], &wrapping, &[i64::MIN, i64::MAX, i64::MAX - 1]].concat();
+        write.random_starts(r, |r| r.pick(&edges));
         write.draft(e)
     }),
-    ("tensor_scatter_ring_batch_over_capacity", |r, e| {
+    ("ring_batch_over_capacity", |r, e| {
         let mut write = circular(r);
         write.cache_shape[write.axis] = r.between(1, 3);
         write.rows = 1;
         write.cache_shape[0] = write.cache_shape[write.axis] + r.between(1, 5);
-        write.write_indices = Some(r.many(write.batch(), |r| r.below(7) as i64));
+        write.random_starts(r, |r| r.below(7) as i64);
         write.draft(e)
     }),
-    ("tensor_scatter_ring_heads_over_capacity", |r, e| {
+    ("ring_heads_over_capacity", |r, e| {
         let mut write = circular(r);
         let capacity = r.between(1, 3);
         write.cache_shape = vec![r.between(1, 2), capacity + r.between(1, 5), capacity, r.between(1, 3)];
         (write.axis, write.rows) = (2, 1);
-        write.write_indices = Some(r.many(write.batch(), |r| r.below(7) as i64));
+        write.random_starts(r, |r| r.below(7) as i64);
         write.draft(e)
     }),
-    ("tensor_scatter_ring_without_indices", |r, e| circular(r).without_indices().draft(e)),
-    ("tensor_scatter_no_rows", |r, e| {
+    ("ring_without_indices", |r, e| circular(r).with(|write| write.write_indices = None).draft(e)),
+    ("no_rows", |r, e| {
         let mut write = linear(r);
         write.rows = 0;
         let capacity = write.capacity();
-        write.write_indices = Some(r.many(write.batch(), |r| r.pick(&[0, capacity])));
+        write.random_starts(r, |r| r.pick(&[0, capacity]));
         write.draft(e)
     }),
-    ("tensor_scatter_no_samples", |r, e| {
+    ("no_samples", |r, e| {
         let mut write = linear(r);
         write.cache_shape[0] = 0;
         write.write_indices = r.pick(&[None, Some(vec![])]);
         write.draft(e)
     }),
-    ("tensor_scatter_empty_cache_in_a_ring", |r, e| {
+    ("empty_cache_in_a_ring", |r, e| {
         let mut write = circular(r);
         (write.cache_shape[write.axis], write.rows) = (0, 0);
-        write.write_indices = Some(r.many(write.batch(), |r| r.pick(&[0, 5, -5, i64::MIN, i64::MAX])));
+        write.random_starts(r, |r| r.pick(&[0, 5, -5, i64::MIN, i64::MAX]));
         write.draft(e)
     }),
-    ("tensor_scatter_empty_rows", |r, e| {
-        let mut write = linear(r);
-        write.cache_shape.push(0);
-        write.draft(e)
-    }),
-    ("tensor_scatter_odd_nibbles", |r, _| {
+    ("empty_rows", |r, e| linear(r).with(|write| write.cache_shape.push(0)).draft(e)),
+    ("odd_nibbles", |r, _| {
         let nibbles: Vec<_> = Element::all().iter().filter(|e| e.bits == Some(4)).collect();
         let e = r.pick(&nibbles);
         let mut write = circular(r);
         write.cache_shape = vec![r.between(1, 3), r.between(1, 3), r.between(2, 5), r.pick(&[1, 3, 5, 7])];
         (write.axis, write.rows) = (r.between(1, 3), 1);
-        write.write_indices = Some(r.many(write.batch(), |r| r.below(12) as i64 - 4));
+        write.random_starts(r, |r| r.below(12) as i64 - 4);
         write.draft(e)
     }),
-    ("tensor_scatter_refused_mode", |r, e| {
+    ("refused_mode", |r, e| {
         let mut write = linear(r);
         write.operator.mode = r.pick(&["", "Linear", "CIRCULAR", "ring", "linear ", "circular\0"]).to_owned();
         write.draft(e)
     }),
-    ("tensor_scatter_refused_rank", |r, e| {
-        let mut write = linear(r);
-        write.cache_shape = r.pick(&[vec![], vec![4]]);
-        let mut draft = write.draft_with_axis(e, r.pick(&[-2, -1, 0, 1]));
-        draft.update_shape.clone_from(&draft.cache_shape);
-        draft
+    ("refused_rank", |r, e| {
+        let write = linear(r).with(|write| write.cache_shape = r.pick(&[vec![], vec![4]]));
+        let draft = write.draft_with_axis(e, r.pick(&[-2, -1, 0, 1]));
+        draft.with(|draft| draft.update_shape.clone_from(&draft.cache_shape))
     }),
-    ("tensor_scatter_refused_axis", |r, e| {
+    ("refused_axis", |r, e| {
         let write = linear(r);
         let rank = write.cache_shape.len() as i64;
         write.draft_with_axis(e, r.pick(&[0, -rank, rank, -rank - 1, rank + 1, i64::MIN, i64::MAX]))
     }),
-    ("tensor_scatter_refused_update_rank", |r, e| {
-        let mut draft = linear(r).draft(e);
-        if r.below(2) == 0 {
-            draft.update_shape.push(1);
-        } else {
-            draft.update_shape.pop();
-        }
-        draft
-    }),
-    ("tensor_scatter_refused_dimension", |r, e| {
+    ("refused_update_rank", |r, e| linear(r).draft(e).with(|draft| change_rank(r, &mut draft.update_shape))),
+    ("refused_dimension", |r, e| {
         let write = linear(r);
-        let other =
-            (0..write.cache_shape.len()).filter(|&dimension| dimension != write.axis).collect::<Vec<_>>();
-        let other = r.pick(&other);
-        let mut draft = write.draft(e);
-        draft.update_shape[other] = r.pick(&[draft.update_shape[other] + 1, draft.update_shape[other] - 1]);
-        draft
+        let others = (0..write.cache_shape.len()).filter(|&dimension| dimension != write.axis);
+        let other = r.pick(&others.collect::<Vec<_>>());
+        write.draft(e).with(|draft| {
+            draft.update_shape[other] =
+                r.pick(&[draft.update_shape[other] + 1, draft.update_shape[other] - 1]);
+        })
     }),
-    ("tensor_scatter_refused_long_update", |r, e| {
+    ("refused_long_update", |r, e| {
         let mut write = if r.below(2) == 0 { linear(r) } else { circular(r) };
         write.rows = write.cache_shape[write.axis] + r.between(1, 3);
         write.draft(e)
     }),
-    ("tensor_scatter_refused_types_differ", |r, e| {
-        let mut draft = linear(r).draft(e);
-        let others: Vec<_> = Element::all().iter().filter(|other| *other != e).collect();
-        draft.elements[1] = r.pick(&others);
-        draft
+    ("refused_types_differ", |r, e| {
+        linear(r).draft(e).with(|draft| draft.elements[1] = unsupported(r, &[e.name]))
     }),
-    ("tensor_scatter_refused_index_count", |r, e| {
+    ("refused_index_count", |r, e| {
         let mut write = linear(r);
         let count = r.pick(&[write.batch() - 1, write.batch() + 1]);
         write.write_indices = Some(vec![0; count]);
         write.draft(e)
     }),
-    ("tensor_scatter_refused_negative", |r, e| {
-        let mut write = linear(r);
-        write.rows = r.pick(&[0, write.rows]);
-        write.deviate(r, &[-1, i64::MIN]);
-        write.draft(e)
+    ("refused_negative", |r, e| linear(r).or_no_rows(r).deviate(r, |_, _| vec![-1, i64::MIN]).draft(e)),
+    ("refused_out_of_range", |r, e| {
+        let starts = |_, beyond| vec![beyond, beyond + 1, i64::MAX, i64::MAX - 1, 1 << 32];
+        linear(r).or_no_rows(r).deviate(r, starts).draft(e)
     }),
-    ("tensor_scatter_refused_out_of_range", |r, e| {
-        let mut write = linear(r);
-        write.rows = r.pick(&[0, write.rows]);
-        let beyond = write.capacity() - write.rows as i64 + 1;
-        write.deviate(r, &[beyond, beyond + 1, i64::MAX, i64::MAX - 1, 1 << 32]);
-        write.draft(e)
-    }),
-    ("tensor_scatter_refused_index_into_empty_cache", |r, e| {
+    ("refused_index_into_empty_cache", |r, e| {
         let mut write = linear(r);
         (write.cache_shape[write.axis], write.rows) = (0, 0);
-        write.write_indices = Some(vec![0; write.batch()]);
-        write.deviate(r, &[1]);
-        write.draft(e)
+        write.starts(|_, _| 0);
+        write.deviate(r, |_, _| vec![1]).draft(e)
     }),
 ];
 
 /// Themes that need kvscatter extensions.
 pub(super) const EXTENDED_THEMES: &[Theme] = &[
-    ("tensor_scatter_lengths", |r, e| linear(r).with_lengths(r).draft(e)),
-    ("tensor_scatter_lengths_reach_the_end", |r, e| {
+    ("lengths", |r, e| linear(r).with_lengths(r).draft(e)),
+    ("lengths_reach_the_end", |r, e| {
         let mut write = linear(r).with_lengths(r);
-        let capacity = write.capacity();
-        write.write_indices =
-            write.lengths.as_ref().map(|l| l.iter().map(|length| capacity - length).collect());
+        let starts = |length: &i64| write.capacity() - length;
+        write.write_indices = write.lengths.as_ref().map(|lengths| lengths.iter().map(starts).collect());
         write.draft(e)
     }),
-    ("tensor_scatter_lengths_in_a_ring", |r, e| circular(r).with_lengths(r).draft(e)),
-    ("tensor_scatter_skipped_samples", |r, e| {
+    ("lengths_in_a_ring", |r, e| circular(r).with_lengths(r).draft(e)),
+    ("skipped_samples", |r, e| {
         let mut write = linear(r);
         write.operator.out_of_range = OutOfRange::SkipSample;
         let capacity = write.capacity();
         let starts = [-1, 0, capacity - write.rows as i64 + 1, capacity, i64::MIN, i64::MAX];
-        write.write_indices = Some(r.many(write.batch(), |r| r.pick(&starts)));
+        write.random_starts(r, |r| r.pick(&starts));
         if r.below(2) == 0 { write.with_lengths(r).draft(e) } else { write.draft(e) }
     }),
-    ("tensor_scatter_ring_without_negatives", |r, e| {
-        let mut write = circular(r);
-        write.operator.negative_index = NegativeIndex::Reject;
-        write.write_indices = Some(r.many(write.batch(), |r| r.pick(&[0, 1, 9, i64::MAX])));
+    ("ring_without_negatives", |r, e| {
+        let mut write = rejecting(r);
+        write.random_starts(r, |r| r.pick(&[0, 1, 9, i64::MAX]));
         write.draft(e)
     }),
-    ("tensor_scatter_skipped_negatives_in_a_ring", |r, e| {
-        let mut write = circular(r);
-        write.operator.negative_index = NegativeIndex::Reject;
-        write.operator.out_of_range = OutOfRange::SkipSample;
-        write.draft(e)
+    ("skipped_negatives_in_a_ring", |r, e| {
+        rejecting(r).with(|write| write.operator.out_of_range = OutOfRange::SkipSample).draft(e)
     }),
-    ("tensor_scatter_refused_negative_in_a_ring", |r, e| {
-        let mut write = circular(r);
-        write.operator.negative_index = NegativeIndex::Reject;
-        write.write_indices = Some(vec![0; write.batch()]);
-        write.deviate(r, &[-1, i64::MIN]);
-        write.draft(e)
+    ("refused_negative_in_a_ring", |r, e| {
+        rejecting(r).with(|write| write.starts(|_, _| 0)).deviate(r, |_, _| vec![-1, i64::MIN]).draft(e)
     }),
-    ("tensor_scatter_refused_length", |r, e| {
+    ("refused_length", |r, e| {
         let mut write = linear(r).with_lengths(r);
         let wrong = r.pick(&[-1, write.rows as i64 + 1, i64::MIN, i64::MAX]);
         let sample = r.below(write.batch());
         write.lengths.iter_mut().for_each(|lengths| lengths[sample] = wrong);
         write.draft(e)
     }),
-    ("tensor_scatter_refused_length_count", |r, e| {
+    ("refused_length_count", |r, e| {
         let mut write = linear(r);
         let count = r.pick(&[write.batch() - 1, write.batch() + 1]);
         write.lengths = Some(vec![0; count]);
         write.draft(e)
     }),
-    ("tensor_scatter_refused_start_of_no_rows", |r, e| {
+    ("refused_start_of_no_rows", |r, e| {
         let mut write = linear(r);
         write.lengths = Some(vec![0; write.batch()]);
-        let capacity = write.capacity();
-        write.deviate(r, &[-1, capacity + 1]);
-        write.draft(e)
+        write.deviate(r, |capacity, _| vec![-1, capacity + 1]).draft(e)
     }),
 ];
 
@@ -274,6 +220,11 @@ fn circular(r: &mut Random) -> Write {
     write
 }
 
+/// Creates a call for a ring that rejects negative starts.
+fn rejecting(r: &mut Random) -> Write {
+    circular(r).with(|write| write.operator.negative_index = NegativeIndex::Reject)
+}
+
 impl Write {
     fn batch(&self) -> usize {
         self.cache_shape[0]
@@ -283,15 +234,16 @@ impl Write {
         self.cache_shape[self.axis] as i64
     }
 
-    fn one_row(mut self, r: &mut Random) -> Self {
-        self.rows = 1;
-        self.write_indices = Some(r.many(self.batch(), |r| r.below(self.cache_shape[self.axis]) as i64));
-        self
+    fn one_row(self, r: &mut Random) -> Self {
+        self.with(|write| {
+            write.rows = 1;
+            let capacity = write.cache_shape[write.axis];
+            write.random_starts(r, |r| r.below(capacity) as i64);
+        })
     }
 
-    fn without_indices(mut self) -> Self {
-        self.write_indices = None;
-        self
+    fn or_no_rows(self, r: &mut Random) -> Self {
+        self.with(|write| write.rows = r.pick(&[0, write.rows]))
     }
 
     fn with_lengths(mut self, r: &mut Random) -> Self {
@@ -299,10 +251,23 @@ impl Write {
         self
     }
 
-    /// Replaces the start of one random sample with one of these starts.
-    fn deviate(&mut self, r: &mut Random, starts: &[i64]) {
-        let (sample, start) = (r.below(self.batch()), r.pick(starts));
+    /// Gives all samples one start, which may follow from the capacity and from the first start beyond the
+    /// cache.
+    fn starts(&mut self, start: impl FnOnce(i64, i64) -> i64) {
+        let start = start(self.capacity(), self.capacity() - self.rows as i64 + 1);
+        self.write_indices = Some(vec![start; self.batch()]);
+    }
+
+    fn random_starts(&mut self, r: &mut Random, start: impl FnMut(&mut Random) -> i64) {
+        self.write_indices = Some(r.many(self.batch(), start));
+    }
+
+    /// Replaces the start of one random sample with one of these, which may follow from the same numbers.
+    fn deviate(mut self, r: &mut Random, starts: impl FnOnce(i64, i64) -> Vec<i64>) -> Self {
+        let starts = starts(self.capacity(), self.capacity() - self.rows as i64 + 1);
+        let (sample, start) = (r.below(self.batch()), r.pick(&starts));
         self.write_indices.iter_mut().for_each(|indices| indices[sample] = start);
+        self
     }
 
     fn draft(self, element: &'static Element) -> Draft {

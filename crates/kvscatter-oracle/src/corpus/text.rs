@@ -13,7 +13,6 @@ pub static RULES: LazyLock<Vec<Rule>> = LazyLock::new(|| rules_and_cases().0);
 
 const TEXT: &str = include_str!("rules.txt");
 
-/// Returns every rule, and every case of the text.
 pub(super) fn rules_and_cases() -> (Vec<Rule>, Vec<CorpusCase>) {
     let mut lines = TEXT.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
     let (mut rules, mut cases): (Vec<Rule>, _) = (Vec::new(), Vec::new());

@@ -120,8 +120,8 @@ fn random_cases_agree_with_the_oracle() {
         let Some(call) = Call::new(&case) else { continue };
         let results = call.run().unwrap_or_else(|error| panic!("{}: {error:?}", case.name));
         let (bounds, name) = (Bounds::new(&case), || case.name.clone());
-        bounds.check_y(numbers(&results[0]).into_iter(), &name);
-        bounds.check_scores(numbers(results.last().unwrap()).into_iter(), &name);
+        bounds.check_y(&numbers(&results[0]), &name);
+        bounds.check_scores(&numbers(results.last().unwrap()), &name);
         let presents = [&bounds.expected.present_key, &bounds.expected.present_value];
         for (present, expected) in results[1..results.len() - 1].iter().zip(presents) {
             assert_eq!(present.shape(), expected.shape, "{}", case.name);

@@ -63,7 +63,6 @@ impl NibbleKernels {
         Self { kernel: kernel(isa), limits, usual_rows, usual: NibbleRuns { runs, len } }
     }
 
-    /// Writes in place.
     pub(super) fn write(&self, moves: &Moves<'_>, threads: Threads<'_>, cache: &mut [u8], update: &[u8]) {
         let geometry = moves.geometry();
         let bytes = moves.elements().div_ceil(2);

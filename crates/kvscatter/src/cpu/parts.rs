@@ -95,7 +95,6 @@ pub(super) struct DestinationPart<'a> {
     pub(super) bytes: &'a mut [u8],
 }
 
-/// The parts that one thread writes.
 #[derive(Debug)]
 pub(super) struct ThreadParts<'a, 'p> {
     parts: &'a DestinationParts<'a>,

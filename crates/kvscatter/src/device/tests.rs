@@ -106,81 +106,54 @@ fn call<'a>(layer_id: &'a [i32], token_offset: &'a [i32], seq_len: &'a [i32]) ->
 
 const HALF: ElementType = ElementType::Float16;
 
-fn lengths(starts: usize, row_counts: Option<usize>) -> ListCounts {
-    ListCounts { positions: Some(starts), row_counts, lengths: None, layers: 0 }
+#[test]
+fn conventions_limit_the_rows_of_a_sample() {
+    let onnx = TensorScatter::new().prepare(HALF, &[2, 5, 1], &[2, 3, 1]);
+    let totals = KvCacheUpdate::new().prepare_packed(HALF, &[3, 1, 5, 1], &[7, 1, 1]);
+    let ends = |new_kv: &[usize]| KvCacheOperation::new().prepare(HALF, &[2, 3, 5, 2], new_kv);
+    for (write, convention, min, max) in [
+        (onnx, Convention::Starts, 3, 3),
+        (totals, Convention::StartsAndCumulativeLengths, 0, 5),
+        (ends(&[4, 2]), Convention::EndsAndRowCounts, 1, 5),
+        (ends(&[3, 2, 1, 2]), Convention::EndsAndRowCounts, 2, 2),
+        (ends(&[3, 0, 1, 2]), Convention::EndsAndRowCounts, 1, 0),
+    ] {
+        let write = write.unwrap();
+        let limits = write.device_interface().row_limits();
+        assert_eq!((write.convention(), limits), (convention, RowLimits { min, max }));
+    }
 }
 
 #[test]
-fn padded_updates_have_starts_and_no_rows() {
+fn counts_of_lists_give_the_number_of_samples() {
+    use Argument::{LayerId, SeqLen, TensorRtWriteIndices, TokenOffset, UpdateLengths, WriteIndices};
     let onnx = TensorScatter::new().prepare(HALF, &[2, 5, 1], &[2, 3, 1]).unwrap();
-    assert_eq!(
-        (onnx.convention(), onnx.device_interface().row_limits()),
-        (Convention::Starts, RowLimits { min: 3, max: 3 })
-    );
-    assert_eq!(onnx.device_interface().check_counts(lengths(2, None)), Ok(2));
-    assert_eq!(onnx.device_interface().check_counts(ListCounts::default()), Ok(2), "absent starts are 0");
-    let count = |argument, got, expected| Err(Error::ListLength { argument, got, expected });
-    assert_eq!(onnx.device_interface().check_counts(lengths(3, None)), count(Argument::WriteIndices, 3, 2));
-    assert_eq!(
-        onnx.device_interface().check_counts(lengths(2, Some(2))),
-        count(Argument::UpdateLengths, 2, 0)
-    );
-    let long = ListCounts { lengths: Some(1), ..lengths(2, None) };
-    assert_eq!(onnx.device_interface().check_counts(long), count(Argument::Lengths, 1, 2));
-    let layered = ListCounts { layers: 1, ..lengths(2, None) };
-    assert_eq!(onnx.device_interface().check_counts(layered), count(Argument::LayerId, 1, 0));
-
-    let tensorrt = KvCacheUpdate::new().prepare(HALF, &[2, 1, 5, 1], &[1, 1, 3, 1]).unwrap();
-    let absent = tensorrt.device_interface().check_counts(ListCounts::default());
-    assert_eq!(absent, count(Argument::TensorRtWriteIndices, 0, 1));
-}
-
-#[test]
-fn packed_updates_have_as_many_samples_as_their_lists_give() {
-    let totals = KvCacheUpdate::new().prepare_packed(HALF, &[3, 1, 5, 1], &[7, 1, 1]).unwrap();
-    assert_eq!(
-        (totals.convention(), totals.device_interface().row_limits()),
-        (Convention::StartsAndCumulativeLengths, RowLimits { min: 0, max: 5 })
-    );
-    assert_eq!(totals.device_interface().check_counts(lengths(2, Some(3))), Ok(2));
-    assert_eq!(
-        totals.device_interface().check_counts(lengths(4, Some(5))),
-        Err(Error::BatchTooLarge { argument: Argument::TensorRtWriteIndices, cache: 3, update: 4 })
-    );
-    let count = |argument, got, expected| Err(Error::ListLength { argument, got, expected });
-    assert_eq!(
-        totals.device_interface().check_counts(lengths(2, None)),
-        count(Argument::UpdateLengths, 0, 3)
-    );
-    let per_sample = totals.device_interface().check_counts(lengths(2, Some(2)));
-    assert_eq!(per_sample, count(Argument::UpdateLengths, 2, 3), "lengths that are not cumulative");
-    assert_eq!(
-        totals.device_interface().check_counts(lengths(2, Some(4))),
-        count(Argument::TensorRtWriteIndices, 2, 3)
-    );
-}
-
-#[test]
-fn ascend_has_a_number_for_every_sample_of_the_cache() {
-    let count = |argument, got, expected| Err(Error::ListLength { argument, got, expected });
-    let limits = |min, max| RowLimits { min, max };
-    for (new_kv, limits) in
-        [(&[4_usize, 2][..], limits(1, 5)), (&[3, 2, 1, 2], limits(2, 2)), (&[3, 0, 1, 2], limits(1, 0))]
-    {
-        let ends = KvCacheOperation::new().prepare(HALF, &[2, 3, 5, 2], new_kv).unwrap();
-        assert_eq!(
-            (ends.convention(), ends.device_interface().row_limits()),
-            (Convention::EndsAndRowCounts, limits)
-        );
-        let counts = |offsets, rows| ListCounts { layers: 1, ..lengths(offsets, rows) };
-        assert_eq!(ends.device_interface().check_counts(counts(3, Some(3))), Ok(3));
-        assert_eq!(
-            ends.device_interface().check_counts(counts(2, Some(2))),
-            count(Argument::TokenOffset, 2, 3)
-        );
-        assert_eq!(ends.device_interface().check_counts(counts(3, Some(2))), count(Argument::SeqLen, 2, 3));
-        assert_eq!(ends.device_interface().check_counts(counts(3, None)), count(Argument::SeqLen, 0, 3));
-        assert_eq!(ends.device_interface().check_counts(lengths(3, Some(3))), count(Argument::LayerId, 0, 1));
+    let padded = KvCacheUpdate::new().prepare(HALF, &[2, 1, 5, 1], &[1, 1, 3, 1]).unwrap();
+    let packed = KvCacheUpdate::new().prepare_packed(HALF, &[3, 1, 5, 1], &[7, 1, 1]).unwrap();
+    let ends = KvCacheOperation::new().prepare(HALF, &[2, 3, 5, 2], &[4, 2]).unwrap();
+    let wrong = |argument, got, expected| Err(Error::ListLength { argument, got, expected });
+    let too_many = Error::BatchTooLarge { argument: TensorRtWriteIndices, cache: 3, update: 4 };
+    for (write, positions, row_counts, lengths, layers, expected) in [
+        (&onnx, Some(2), None, None, 0, Ok(2)),
+        (&onnx, None, None, None, 0, Ok(2)), // absent starts are 0
+        (&onnx, Some(3), None, None, 0, wrong(WriteIndices, 3, 2)),
+        (&onnx, Some(2), Some(2), None, 0, wrong(UpdateLengths, 2, 0)),
+        (&onnx, Some(2), None, Some(1), 0, wrong(Argument::Lengths, 1, 2)),
+        (&onnx, Some(2), None, None, 1, wrong(LayerId, 1, 0)),
+        (&padded, None, None, None, 0, wrong(TensorRtWriteIndices, 0, 1)),
+        (&packed, Some(2), Some(3), None, 0, Ok(2)),
+        (&packed, Some(4), Some(5), None, 0, Err(too_many)),
+        (&packed, Some(2), None, None, 0, wrong(UpdateLengths, 0, 3)),
+        (&packed, Some(2), Some(2), None, 0, wrong(UpdateLengths, 2, 3)), // lengths that are not cumulative
+        (&packed, Some(2), Some(4), None, 0, wrong(TensorRtWriteIndices, 2, 3)),
+        (&ends, Some(3), Some(3), None, 1, Ok(3)),
+        (&ends, Some(2), Some(2), None, 1, wrong(TokenOffset, 2, 3)),
+        (&ends, Some(3), Some(2), None, 1, wrong(SeqLen, 2, 3)),
+        (&ends, Some(3), None, None, 1, wrong(SeqLen, 0, 3)),
+        (&ends, Some(3), Some(3), None, 0, wrong(LayerId, 0, 1)),
+    ] {
+        let lists = ListCounts { positions, row_counts, lengths, layers };
+        assert_eq!(write.device_interface().check_counts(lists), expected, "{lists:?}");
     }
 }
 

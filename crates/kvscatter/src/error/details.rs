@@ -331,8 +331,7 @@ impl Error {
 mod tests {
     use alloc::{collections::BTreeSet, string::ToString};
 
-    use super::{ErrorField, ErrorKind};
-    use crate::{Argument, ElementType, Error};
+    use super::ErrorKind;
 
     #[test]
     fn every_kind_has_a_name_of_its_own() {
@@ -345,34 +344,5 @@ mod tests {
             name.split('_').map(upper).collect()
         };
         assert_eq!(names.into_iter().map(camel).collect::<BTreeSet<_>>(), debug);
-    }
-
-    #[test]
-    fn details_have_all_fields_and_the_nearest_value_that_fits() {
-        let argument = Argument::WriteIndices;
-        let error = Error::StartOutOfRange { argument, index: 3, value: 4095, rows: 2, capacity: 4096 };
-        let details = error.details();
-        assert_eq!((details.kind, details.argument), (ErrorKind::StartOutOfRange, Some(argument)));
-        assert_eq!((details.index, details.value, details.limit), (Some(3), Some(4095), Some(4094)));
-        assert!(details.fields().eq([
-            ("index", ErrorField::Size(3)),
-            ("value", ErrorField::Integer(4095)),
-            ("rows", ErrorField::Size(2)),
-            ("capacity", ErrorField::Size(4096)),
-        ]));
-        let limit = |error: Error| error.details().limit;
-        assert_eq!(limit(Error::AxisOutOfRange { axis: -9, rank: 4 }), Some(-3));
-        assert_eq!(limit(Error::AxisOutOfRange { axis: 4, rank: 4 }), Some(3));
-        assert_eq!(limit(Error::Rank { argument, rank: 3, expected: &[2, 4] }), Some(2));
-        let end = |value, min, max| Error::EndOutOfRange { argument, index: 0, value, min, max };
-        assert_eq!(limit(end(9, 2, 7)), Some(7));
-        assert_eq!(limit(end(1, 2, 7)), Some(2));
-        assert_eq!(limit(end(1, 8, 7)), None, "no value fits");
-        let types = Error::ElementTypeMismatch {
-            cache: ElementType::Float16,
-            argument: Argument::Update,
-            element: ElementType::Float32,
-        };
-        assert_eq!((types.details().value, types.details().limit), (Some(1), Some(10)), "ONNX codes");
     }
 }

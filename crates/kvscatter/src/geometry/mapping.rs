@@ -190,7 +190,6 @@ impl Mapping {
         (0..self.block_count(rows)).map(move |index| self.at_split(block, index))
     }
 
-    /// Returns the number of blocks that move these rows.
     pub(crate) fn block_count(&self, rows: RowRange) -> usize {
         if self.is_empty(rows) { 0 } else { self.splits() }
     }
@@ -272,10 +271,14 @@ fn merge(dimensions: &[Loop]) -> Vec<Loop> {
 mod tests {
     use super::{Loop, Mapping, MappingDims, Offsets, RowRange, Strides, merge};
     use crate::error::Error;
-    use alloc::{vec, vec::Vec};
+    use alloc::vec::Vec;
 
     fn strided(count: usize, dst: isize, src: isize) -> Loop {
         Loop { count, dst_stride: dst, src_stride: src }
+    }
+
+    fn mapping(sample: Strides, outer: &[Loop], rows: Loop, inner: &[Loop]) -> Result<Mapping, Error> {
+        Mapping::new(&MappingDims { sample, outer: outer.to_vec(), rows, inner: inner.to_vec() })
     }
 
     const ROWS: RowRange = RowRange { sample: 1, dst_row: 3, src_row: 0, count: 2 };
@@ -291,13 +294,8 @@ mod tests {
     #[test]
     fn dense_heads_make_one_block_per_sample() {
         // The cache is [batch, 8 heads, 16 slots, 4] and the update [batch, 8, 2, 4].
-        let mapping = Mapping::new(&MappingDims {
-            sample: Strides { dst: 8 * 64, src: 8 * 8 },
-            outer: vec![strided(8, 64, 8)],
-            rows: strided(2, 4, 4),
-            inner: vec![strided(4, 1, 1)],
-        })
-        .unwrap();
+        let sample = Strides { dst: 8 * 64, src: 8 * 8 };
+        let mapping = mapping(sample, &[strided(8, 64, 8)], strided(2, 4, 4), &[strided(4, 1, 1)]).unwrap();
         let blocks: Vec<_> = mapping.blocks(Offsets { dst: 0, src: 0 }, ROWS).collect();
         assert_eq!(blocks.len(), 1);
         assert_eq!((blocks[0].dst_offset, blocks[0].src_offset, blocks[0].len), (8 * 64 + 12, 64, 8));
@@ -312,13 +310,8 @@ mod tests {
     #[test]
     fn a_transposed_update_keeps_one_block() {
         // The update is stored as [batch, 2 rows, 8 heads, 4].
-        let mapping = Mapping::new(&MappingDims {
-            sample: Strides { dst: 8 * 64, src: 64 },
-            outer: vec![strided(8, 64, 4)],
-            rows: strided(2, 4, 32),
-            inner: vec![strided(4, 1, 1)],
-        })
-        .unwrap();
+        let sample = Strides { dst: 8 * 64, src: 64 };
+        let mapping = mapping(sample, &[strided(8, 64, 4)], strided(2, 4, 32), &[strided(4, 1, 1)]).unwrap();
         let blocks: Vec<_> = mapping.blocks(Offsets { dst: 0, src: 0 }, ROWS).collect();
         assert_eq!(blocks[0].loops, [Loop::ONCE, strided(8, 64, 4), strided(2, 4, 32)]);
         assert_eq!(blocks.len(), 1);
@@ -329,13 +322,9 @@ mod tests {
 
     #[test]
     fn outer_loops_that_do_not_fit_are_split() {
-        let mapping = Mapping::new(&MappingDims {
-            sample: Strides { dst: 0, src: 0 },
-            outer: vec![strided(2, 1000, 1), strided(3, 100, 7)],
-            rows: strided(2, 10, 30),
-            inner: vec![strided(4, 2, 3)],
-        })
-        .unwrap();
+        let outer = [strided(2, 1000, 1), strided(3, 100, 7)];
+        let mapping =
+            mapping(Strides { dst: 0, src: 0 }, &outer, strided(2, 10, 30), &[strided(4, 2, 3)]).unwrap();
         let blocks: Vec<_> = mapping
             .blocks(Offsets { dst: 5, src: 6 }, RowRange { sample: 0, dst_row: 0, src_row: 0, count: 2 })
             .collect();
@@ -349,12 +338,10 @@ mod tests {
 
     #[test]
     fn more_than_three_loops_after_the_heads_are_refused() {
-        let inner = vec![strided(2, 100, 1), strided(2, 10, 7), strided(2, 2, 50)];
+        let inner = [strided(2, 100, 1), strided(2, 10, 7), strided(2, 2, 50)];
         for rows in [1, 2] {
-            let sample = Strides { dst: 0, src: 0 };
-            let (rows, inner) = (strided(rows, 1000, 500), inner.clone());
-            let dimensions = MappingDims { sample, outer: vec![], rows, inner };
-            assert_eq!(Mapping::new(&dimensions).unwrap_err(), Error::TooManyLoops { loops: 4 });
+            let refused = mapping(Strides { dst: 0, src: 0 }, &[], strided(rows, 1000, 500), &inner);
+            assert_eq!(refused.unwrap_err(), Error::TooManyLoops { loops: 4 });
         }
     }
 }

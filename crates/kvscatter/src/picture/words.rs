@@ -36,7 +36,6 @@ pub(super) const fn plural(count: usize) -> &'static str {
     if count == 1 { "" } else { "s" }
 }
 
-/// Returns the number of decimal digits of a number.
 pub(super) fn digits(number: usize) -> usize {
     1_usize.saturating_add(number.checked_ilog10().and_then(|log| log.try_into().ok()).unwrap_or(0))
 }

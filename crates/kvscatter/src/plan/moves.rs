@@ -96,7 +96,6 @@ impl<'a> Moves<'a> {
         self.checked.skipped
     }
 
-    /// Returns the number of elements that move.
     #[inline]
     pub(crate) fn elements(&self) -> usize {
         // G1: these elements are a part of the update.
@@ -346,7 +345,6 @@ impl CallIndices<'_> {
         Ok((rows, length))
     }
 
-    /// Returns the first slot written of a sample.
     #[inline(always)]
     fn first_slot(&self, sample: usize, rows: usize, length: usize) -> Result<usize, Error> {
         let Some(positions) = self.call.positions.integers() else { return Ok(0) };

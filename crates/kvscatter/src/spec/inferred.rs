@@ -52,7 +52,6 @@ impl PartialTensor<'_> {
         self.sizes().unwrap_or_else(|| vec![None; rank])
     }
 
-    /// Returns the known size of one dimension.
     pub(super) fn size(&self, dimension: usize) -> Option<usize> {
         self.shape?.get(dimension)?.size()
     }
@@ -106,36 +105,4 @@ pub(super) fn fill_unknown(
     }
     let or_one = |sizes: Vec<Option<usize>>| sizes.into_iter().map(|size| size.unwrap_or(1)).collect();
     (or_one(one), or_one(other))
-}
-
-#[cfg(test)]
-mod tests {
-    use alloc::vec;
-
-    use super::fill_unknown;
-
-    #[test]
-    fn sizes_unknown_on_both_sides_are_1() {
-        let (cache, update) = (vec![None, Some(8), None], vec![Some(2), None, None]);
-        let pairs = [(0, 0), (1, 1), (2, 2)];
-        assert_eq!(fill_unknown(cache, update, &pairs), (vec![2, 8, 1], vec![2, 8, 1]));
-    }
-
-    #[test]
-    fn unknown_sizes_come_from_their_counterparts() {
-        let filled = fill_unknown(
-            vec![None, Some(2), None, Some(4)],
-            vec![Some(3), None, None, Some(5)],
-            &[(0, 0), (1, 1), (2, 2), (3, 3)],
-        );
-        assert_eq!(filled, (vec![3, 2, 1, 4], vec![3, 2, 1, 5]), "known sizes stay as they are");
-    }
-
-    #[test]
-    fn pairs_may_cross_and_may_be_out_of_range() {
-        let filled = fill_unknown(vec![Some(9), None, Some(7)], vec![Some(5), None], &[(1, 0), (2, 1)]);
-        assert_eq!(filled, (vec![9, 5, 7], vec![5, 7]));
-        assert_eq!(fill_unknown(vec![Some(7)], vec![], &[(0, 0), (3, 1)]), (vec![7], vec![]));
-        assert_eq!(fill_unknown(vec![None], vec![None], &[]), (vec![1], vec![1]));
-    }
 }

@@ -40,12 +40,14 @@ pub(crate) fn prepare(
             front.prepare(element, cache, update)
         }
     };
-    prepared.map_err(|error| match error {
-        Error::DimensionMismatch { argument, dimension, expected, got, .. } => {
-            Error::DimensionMismatch { argument, dimension, expected, got, hint: None }
-        }
-        error => error,
-    })
+    prepared.map_err(without_hint)
+}
+
+pub(crate) fn without_hint(mut error: Error) -> Error {
+    if let Error::DimensionMismatch { hint, .. } = &mut error {
+        *hint = None;
+    }
+    error
 }
 
 /// Plans the call, whose operator was prepared.

@@ -133,6 +133,6 @@ fn check(call: &Call, element: ElementType, cache: &View, update: &View) {
 }
 
 /// Returns bytes with a period that no stride shares.
-fn paint(from: usize, count: usize) -> Vec<u8> {
+pub(crate) fn paint(from: usize, count: usize) -> Vec<u8> {
     (from..from + count).map(|at| (at % 251) as u8 ^ (at / 251 % 241) as u8).collect()
 }

@@ -1,20 +1,14 @@
 //! Compares the core with the oracle: the same calls, whole buffers bit for bit, and the exact errors.
+#![cfg(test)]
 
-#[cfg(test)]
 mod call;
-#[cfg(test)]
 mod cases;
-#[cfg(test)]
 mod exhaustive;
-#[cfg(test)]
+mod infer;
 mod large;
-#[cfg(test)]
+mod nibbles;
 mod pool;
-#[cfg(test)]
 mod properties;
-#[cfg(test)]
 mod scene;
-#[cfg(test)]
 mod variants;
-#[cfg(test)]
 mod view;

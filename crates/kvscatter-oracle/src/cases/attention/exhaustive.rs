@@ -53,7 +53,6 @@ fn positions(batch: usize, keys: usize) -> Vec<(Option<usize>, Positions)> {
     past.into_iter().chain(lengths.chain(rings).map(|positions| (None, positions))).collect()
 }
 
-/// Returns no mask, and every mask of one row.
 fn masks(total: usize) -> Vec<Option<Mask>> {
     let rows = tuples(total, 0..=1).into_iter();
     let mask = |row: Vec<i64>| Mask::Bool(Array::new(row.iter().map(|&bit| bit == 1).collect(), &[total]));

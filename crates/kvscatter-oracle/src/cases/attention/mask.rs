@@ -23,7 +23,6 @@ pub(super) struct MaskPlan {
     pub(super) rank: usize,
     /// Which dimensions of `[B, q_heads, S]` are 1.
     pub(super) repeated: [bool; 3],
-    /// The number of missing columns.
     pub(super) missing: usize,
     pub(super) entries: Entries,
     /// The percentage of rows that hide every slot in the manner of the entries.

@@ -32,11 +32,11 @@ pub(super) const THEMES: &[Theme] = &[
     }),
     ("heads_missing", |r, case| {
         flatten(case);
-        if r.below(2) == 0 { case.attention.q_num_heads = None } else { case.attention.kv_num_heads = None }
+        *either_heads(r, case) = None;
     }),
     ("heads", |r, case| {
         let heads = Some(r.pick(&[0, -1, 1 << 20, i64::MAX, i64::MIN]));
-        if r.below(2) == 0 { case.attention.q_num_heads = heads } else { case.attention.kv_num_heads = heads }
+        *either_heads(r, case) = heads;
     }),
     ("groups", |_, case| {
         resize_keys_and_values(case, 2);
@@ -45,46 +45,40 @@ pub(super) const THEMES: &[Theme] = &[
     ("no_heads", |_, case| resize_keys_and_values(case, 0)),
     ("key_dimension", |r, case| {
         let dimension = r.pick(&[0, 3]);
-        let size = case.inputs.k.shape[dimension] + 1;
-        resize(&mut case.inputs.k, dimension, size);
+        enlarge(&mut case.inputs.k, dimension);
     }),
     ("value_dimension", |r, case| {
         let dimension = r.pick(&[0, 1, 2]);
-        let size = case.inputs.v.shape[dimension] + 1;
-        resize(&mut case.inputs.v, dimension, size);
+        enlarge(&mut case.inputs.v, dimension);
     }),
     ("past_alone", |r, case| {
         past(r, case);
-        if r.below(2) == 0 { case.inputs.past_key = None } else { case.inputs.past_value = None }
+        *either_past(r, case) = None;
     }),
     ("past_rank", |r, case| {
         past(r, case);
-        let past = if r.below(2) == 0 { &mut case.inputs.past_key } else { &mut case.inputs.past_value };
-        past.iter_mut().for_each(|past| past.shape.push(1));
+        either_past(r, case).iter_mut().for_each(|past| past.shape.push(1));
     }),
     ("past_dimension", |r, case| {
         past(r, case);
-        let past = if r.below(2) == 0 { &mut case.inputs.past_key } else { &mut case.inputs.past_value };
+        let past = either_past(r, case);
         let dimension = r.pick(&[0, 1, 3]);
-        past.iter_mut().for_each(|past| resize(past, dimension, past.shape[dimension] + 1));
+        past.iter_mut().for_each(|past| enlarge(past, dimension));
     }),
     ("past_lengths_differ", |r, case| {
         past(r, case);
-        case.inputs.past_value.iter_mut().for_each(|past| resize(past, 2, past.shape[2] + 1));
+        case.inputs.past_value.iter_mut().for_each(|past| enlarge(past, 2));
     }),
     ("past_with_lengths", |r, case| {
         past(r, case);
-        let lengths = vec![1; case.inputs.q.shape[0]];
-        case.inputs.positions =
-            if r.below(2) == 0 { Positions::Lengths(lengths) } else { Positions::Ring(lengths) };
+        case.inputs.positions = lengths_or_ring(r, case.inputs.q.shape[0]);
     }),
     ("mask_rank", |r, case| {
         let shape = r.pick(&[vec![], vec![1; 5]]);
         case.inputs.mask = Some(Mask::Bool(Array::new(vec![true], &shape)));
     }),
     ("mask_dimension", |r, case| {
-        let [batch, heads, queries, keys] = scores(case);
-        let mut full = [batch, heads, queries, keys];
+        let mut full = scores(case);
         let dimension = r.below(4);
         // Dimensions of 1 can be repeated.
         full[dimension] = full[dimension].max(1) + 1;
@@ -94,9 +88,8 @@ pub(super) const THEMES: &[Theme] = &[
     }),
     ("length_count", |r, case| {
         let batch = case.inputs.q.shape[0];
-        let lengths = vec![1; r.pick(&[batch - 1, batch + 1])];
-        case.inputs.positions =
-            if r.below(2) == 0 { Positions::Lengths(lengths) } else { Positions::Ring(lengths) };
+        let count = r.pick(&[batch - 1, batch + 1]);
+        case.inputs.positions = lengths_or_ring(r, count);
     }),
     ("length", |r, case| {
         let [batch, _, _, keys] = scores(case);
@@ -118,6 +111,22 @@ pub(super) fn plain(r: &mut Random, element: Float) -> Draft {
     draft
 }
 
+/// Returns this number of lengths of 1, or such a ring.
+fn lengths_or_ring(r: &mut Random, count: usize) -> Positions {
+    let lengths = vec![1; count];
+    if r.below(2) == 0 { Positions::Lengths(lengths) } else { Positions::Ring(lengths) }
+}
+
+/// Returns one of the inputs of the past.
+fn either_past<'c>(r: &mut Random, case: &'c mut AttentionCase) -> &'c mut Option<Array<f64>> {
+    if r.below(2) == 0 { &mut case.inputs.past_key } else { &mut case.inputs.past_value }
+}
+
+/// Returns one of the numbers of heads.
+fn either_heads<'c>(r: &mut Random, case: &'c mut AttentionCase) -> &'c mut Option<i64> {
+    if r.below(2) == 0 { &mut case.attention.q_num_heads } else { &mut case.attention.kv_num_heads }
+}
+
 /// Returns the shape of the scores of a case of rank 4.
 fn scores(case: &AttentionCase) -> [usize; 4] {
     let [batch, heads, queries] = [0, 1, 2].map(|dimension| case.inputs.q.shape[dimension]);
@@ -128,6 +137,10 @@ fn scores(case: &AttentionCase) -> [usize; 4] {
 fn resize(array: &mut Array<f64>, dimension: usize, size: usize) {
     array.shape[dimension] = size;
     array.data = vec![0.0; crate::size(&array.shape)];
+}
+
+fn enlarge(array: &mut Array<f64>, dimension: usize) {
+    resize(array, dimension, array.shape[dimension] + 1);
 }
 
 fn resize_keys_and_values(case: &mut AttentionCase, heads: usize) {
@@ -146,7 +159,6 @@ fn flatten(case: &mut AttentionCase) {
     }
 }
 
-/// Adds a valid past.
 fn past(r: &mut Random, case: &mut AttentionCase) {
     let rows = r.between(1, 4);
     let past = |r: &mut Random, new: &Array<f64>| {

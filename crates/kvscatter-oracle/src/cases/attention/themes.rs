@@ -1,6 +1,7 @@
 //! The ideas that random cases follow.
 
 use super::super::Random;
+use super::super::draft::With;
 use super::draft::Draft;
 use super::mask::{Entries, MaskPlan};
 use crate::attention::{Attention, Float, Positions};
@@ -11,22 +12,19 @@ pub(super) type Theme = (&'static str, fn(&mut Random, Float) -> Draft);
 pub(super) const THEMES: &[Theme] = &[
     ("plain", |r, e| any(r, e)),
     ("causal", |r, e| any(r, e).causal()),
-    ("causal_square", |r, e| {
-        let mut draft = any(r, e).causal();
-        draft.keys = draft.queries;
-        draft
-    }),
+    ("causal_square", |r, e| any(r, e).causal().with(|draft| draft.keys = draft.queries)),
     ("wide_heads", |r, e| {
-        let mut draft = any(r, e).causal().ragged(r);
-        (draft.head_size, draft.value_size) = (r.pick(&[64, 80, 128]), r.pick(&[64, 80, 128]));
-        draft
+        let sizes = [64, 80, 128];
+        any(r, e).causal().ragged(r).with(|draft| {
+            (draft.head_size, draft.value_size) = (r.pick(&sizes), r.pick(&sizes));
+        })
     }),
     ("decode", |r, e| any(r, e).decode().ragged(r)),
     ("decode_causal_wide", |r, e| {
-        let mut draft = any(r, e).causal().decode().ragged(r);
-        draft.head_size = r.pick(&[64, 80, 128]);
-        draft.value_size = draft.head_size;
-        draft
+        any(r, e).causal().decode().ragged(r).with(|draft| {
+            draft.head_size = r.pick(&[64, 80, 128]);
+            draft.value_size = draft.head_size;
+        })
     }),
     ("long", |r, e| long(r, e).ragged(r)),
     ("long_causal_masked", |r, e| {
@@ -40,16 +38,11 @@ pub(super) const THEMES: &[Theme] = &[
         let entries = any_entries(r);
         any(r, e).past(r).masked(r, entries)
     }),
-    ("past_empty", |r, e| {
-        let mut draft = any(r, e).causal();
-        draft.past = Some(0);
-        draft
-    }),
+    ("past_empty", |r, e| any(r, e).causal().with(|draft| draft.past = Some(0))),
     ("lengths_zero", |r, e| any(r, e).lengths(r, |_, _| 0)),
     ("lengths_full", |r, e| any(r, e).causal().lengths(r, |_, keys| keys)),
     ("lengths_below_the_queries", |r, e| {
-        let mut draft = any(r, e).causal();
-        draft.keys = draft.keys.max(draft.queries);
+        let draft = any(r, e).causal().with(|draft| draft.keys = draft.keys.max(draft.queries));
         let queries = draft.queries;
         draft.lengths(r, |r, _| r.between(0, queries))
     }),
@@ -73,9 +66,8 @@ pub(super) const THEMES: &[Theme] = &[
         any(r, e).causal().ragged(r).masked(r, Entries::Lowest(80)).hidden_rows(30)
     }),
     ("mask_large", |r, e| {
-        let mut draft = any(r, e).masked(r, Entries::Large(70)).hidden_rows(20);
-        draft.zero_queries = true;
-        draft
+        let draft = any(r, e).masked(r, Entries::Large(70)).hidden_rows(20);
+        draft.with(|draft| draft.zero_queries = true)
     }),
     ("mask_hidden_rows", |r, e| {
         let entries = r.pick(&[Entries::Bool(50), Entries::Infinite(50)]);
@@ -87,21 +79,19 @@ pub(super) const THEMES: &[Theme] = &[
     }),
     ("mask_short", |r, e| {
         let entries = any_entries(r);
-        let mut draft = any(r, e).masked(r, entries);
+        let draft = any(r, e).masked(r, entries);
         let missing = r.between(0, draft.keys);
-        draft.mask.iter_mut().for_each(|mask| mask.missing = missing);
-        draft
+        draft.without_columns(missing)
     }),
     ("mask_short_lengths", |r, e| {
         let entries = any_entries(r);
-        let mut draft = any(r, e).causal().ragged(r).masked(r, entries);
+        let draft = any(r, e).causal().ragged(r).masked(r, entries);
         let longest = match &draft.positions {
             Positions::Lengths(lengths) => lengths.iter().max().map_or(0, |&length| length as usize),
             _ => 0,
         };
         let missing = draft.keys - longest;
-        draft.mask.iter_mut().for_each(|mask| mask.missing = missing);
-        draft
+        draft.without_columns(missing)
     }),
     ("ring", |r, e| any(r, e).ring(r)),
     ("ring_decode", |r, e| any(r, e).causal().decode().ring(r)),
@@ -111,20 +101,10 @@ pub(super) const THEMES: &[Theme] = &[
         any(r, e).causal().ring(r).masked(r, entries)
     }),
     ("no_samples", |r, e| {
-        let mut draft = any(r, e).ragged(r);
-        (draft.batch, draft.positions) = (0, Positions::Lengths(vec![]));
-        draft
+        any(r, e).ragged(r).with(|draft| (draft.batch, draft.positions) = (0, Positions::Lengths(vec![])))
     }),
-    ("no_queries", |r, e| {
-        let mut draft = any(r, e);
-        draft.queries = 0;
-        draft
-    }),
-    ("no_keys", |r, e| {
-        let mut draft = any(r, e).causal();
-        draft.keys = 0;
-        draft
-    }),
+    ("no_queries", |r, e| any(r, e).with(|draft| draft.queries = 0)),
+    ("no_keys", |r, e| any(r, e).causal().with(|draft| draft.keys = 0)),
 ];
 
 fn any_entries(r: &mut Random) -> Entries {
@@ -164,27 +144,22 @@ pub(super) fn any(r: &mut Random, element: Float) -> Draft {
 
 /// Drafts a call with so many slots that they fill several blocks.
 fn long(r: &mut Random, element: Float) -> Draft {
-    let mut draft = any(r, element);
-    draft.batch = r.between(1, 2);
-    draft.queries = r.between(1, 5);
-    draft.keys = r.between(600, 1200);
-    draft
+    any(r, element).with(|draft| {
+        (draft.batch, draft.queries, draft.keys) = (r.between(1, 2), r.between(1, 5), r.between(600, 1200));
+    })
 }
 
 impl Draft {
-    fn causal(mut self) -> Self {
-        self.attention.is_causal = true;
-        self
+    fn causal(self) -> Self {
+        self.with(|draft| draft.attention.is_causal = true)
     }
 
-    fn decode(mut self) -> Self {
-        self.queries = 1;
-        self
+    fn decode(self) -> Self {
+        Self { queries: 1, ..self }
     }
 
-    fn past(mut self, r: &mut Random) -> Self {
-        self.past = Some(r.between(1, 40));
-        self
+    fn past(self, r: &mut Random) -> Self {
+        Self { past: Some(r.between(1, 40)), ..self }
     }
 
     fn lengths(mut self, r: &mut Random, mut length: impl FnMut(&mut Random, usize) -> usize) -> Self {
@@ -205,20 +180,8 @@ impl Draft {
         self.positions = Positions::Ring(self.many(r, |r| {
             let (below, above) = (r.between(0, keys), keys + r.between(1, 3 * keys));
             let far = r.pick(&[1_000_003, 1 << 40, i64::MAX as usize]);
-            r.pick(&[
-                0,
-                queries - 1,
-                queries,
-                keys - 1,
-                keys,
-                keys + 1,
-                below,
-                below,
-                above,
-                above,
-                above,
-                far,
-            ])
+            let near = [0, queries - 1, queries, keys - 1, keys, keys + 1];
+            r.pick(&[&near[..], &[below, below, above, above, above, far]].concat())
         }));
         self
     }
@@ -231,13 +194,15 @@ impl Draft {
         self
     }
 
-    fn masked(mut self, r: &mut Random, entries: Entries) -> Self {
-        self.mask = Some(MaskPlan::any(r, entries));
-        self
+    fn masked(self, r: &mut Random, entries: Entries) -> Self {
+        Self { mask: Some(MaskPlan::any(r, entries)), ..self }
     }
 
-    fn hidden_rows(mut self, percentage: usize) -> Self {
-        self.mask.iter_mut().for_each(|mask| mask.hidden_rows = percentage);
-        self
+    fn hidden_rows(self, percentage: usize) -> Self {
+        Self { mask: self.mask.map(|mask| MaskPlan { hidden_rows: percentage, ..mask }), ..self }
+    }
+
+    fn without_columns(self, missing: usize) -> Self {
+        Self { mask: self.mask.map(|mask| MaskPlan { missing, ..mask }), ..self }
     }
 }

@@ -49,59 +49,28 @@ pub enum TensorSource {
     Computed,
 }
 
-/// A rule that a network breaks.
+/// A rule that a network breaks. `layer` is the index of the layer that breaks it, and `argument` an input of
+/// the layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "each variant's comment and its names describe the other fields")]
 pub enum NetworkError {
     /// The types or the shapes of a layer break a rule of `KVCacheUpdate`.
-    Layer {
-        /// The index of the layer.
-        layer: usize,
-        /// The broken rule.
-        error: Error,
-    },
+    Layer { layer: usize, error: Error },
     /// The cache's sequence dimension, `maxSequenceLength`, is dynamic.
-    DynamicMaxSequenceLength {
-        /// The index of the layer.
-        layer: usize,
-    },
+    DynamicMaxSequenceLength { layer: usize },
     /// The cache is not an input of the network.
-    CacheNotNetworkInput {
-        /// The index of the layer.
-        layer: usize,
-    },
+    CacheNotNetworkInput { layer: usize },
     /// The output of the layer is not marked as an output of the network.
-    OutputNotMarked {
-        /// The index of the layer.
-        layer: usize,
-    },
-    /// Two layers write the same cache.
-    CacheSharedByLayers {
-        /// The index of the second layer.
-        layer: usize,
-        /// The index of the first layer.
-        first: usize,
-    },
-    /// An input of the layer is the output of another `KVCacheUpdate` layer.
-    FedByLayer {
-        /// The index of the layer.
-        layer: usize,
-        /// The index of the layer whose output is the input.
-        from: usize,
-        /// The input of the layer.
-        argument: Argument,
-    },
-    /// An input of the layer is a cache, so the cache would be read while it is written.
+    OutputNotMarked { layer: usize },
+    /// Another layer, the `first`, writes the same cache.
+    CacheSharedByLayers { layer: usize, first: usize },
+    /// An input of the layer is the output of the `KVCacheUpdate` layer `from`.
+    FedByLayer { layer: usize, from: usize, argument: Argument },
+    /// An input of the layer is the cache of the layer `cache_of`, so it would be read while it is written.
     ///
     /// kvscatter extension; not part of the specification. It is not known what TensorRT does in this case.
-    CacheReadByLayer {
-        /// The index of the layer.
-        layer: usize,
-        /// The index of the layer that writes the cache.
-        cache_of: usize,
-        /// The input of the layer.
-        argument: Argument,
-    },
+    CacheReadByLayer { layer: usize, cache_of: usize, argument: Argument },
 }
 
 impl fmt::Display for NetworkError {

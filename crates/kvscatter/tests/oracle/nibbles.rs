@@ -1,48 +1,37 @@
 //! Tests P3 with 4-bit elements on many threads: a byte that two samples share belongs to one thread.
 
-#[cfg(test)]
-#[path = "oracle/variants.rs"]
-#[expect(dead_code, reason = "writes are large here and run on a pool")]
-mod variants;
-
-use std::sync::LazyLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use kvscatter::spec::onnx::TensorScatter;
 use kvscatter::{ElementType, Executor, Layout, Mode, Prepared};
-use rayon::{ThreadPool, ThreadPoolBuilder};
 
-#[cfg(test)]
-use self::variants::Variant;
+use crate::large::paint;
+use crate::pool::POOL;
+use crate::variants::Variant;
 
-struct Pool {
+#[derive(Default)]
+struct CountedPool {
     asked: AtomicUsize,
 }
 
-#[cfg(test)]
-impl Executor for Pool {
+impl Executor for CountedPool {
     fn broadcast(&self, work: &(dyn Fn() + Sync)) {
         self.asked.fetch_add(1, Ordering::Relaxed);
-        POOL.broadcast(|_| work());
+        POOL.broadcast(work);
     }
 }
-
-#[cfg(test)]
-static POOL: LazyLock<ThreadPool> =
-    LazyLock::new(|| ThreadPoolBuilder::new().num_threads(3).build().unwrap());
 
 /// Compares whole buffers, in place and functional, with the result of one thread, with every variant. `shared`
 /// has how often the pool is used for each form.
 ///
 /// The comparison is repeated several times, because a race does not always give a wrong result.
-#[cfg(test)]
 fn check(
     write: &Prepared,
     starts: &[i64],
     [cache_len, update_len, present_len]: [usize; 3],
     shared: [usize; 2],
 ) {
-    let [past, update] = [paint(cache_len, 0), paint(update_len, 99)];
+    let [past, update] = [paint(0, cache_len), paint(99, update_len)];
     let unset = vec![0xEE; present_len];
     let [mut want_cache, mut want_present] = [past.clone(), unset.clone()];
     let plan = write.plan(starts).unwrap();
@@ -51,7 +40,7 @@ fn check(
     assert!(want_cache != past && want_present != unset);
 
     for variant in Variant::for_large().into_iter().flat_map(|variant| [variant; 8]) {
-        let pool = Pool { asked: AtomicUsize::new(0) };
+        let pool = CountedPool::default();
         let write = variant.apply(write);
         let plan = write.plan(starts).unwrap().with_executor(&pool);
         let [mut cache, mut present] = [past.clone(), unset.clone()];
@@ -64,14 +53,6 @@ fn check(
     }
 }
 
-/// Returns bytes with a period that no stride shares.
-#[cfg(test)]
-fn paint(count: usize, seed: usize) -> Vec<u8> {
-    let byte = |value: usize| u8::try_from(value).unwrap();
-    (seed..seed + count).map(|at| byte(at % 251) ^ byte(at / 251 % 241)).collect()
-}
-
-#[cfg(test)]
 fn bytes<const N: usize>(shape: [usize; N]) -> usize {
     ElementType::Int4.storage_len(&shape).unwrap()
 }
@@ -83,7 +64,7 @@ fn pairs_of_samples() {
         [(9, 3, 1501, 1213, 65), (700, 1, 31, 29, 129), (6001, 1, 3, 3, 101)]
     {
         let (cache, update) = ([batch, heads, capacity, size], [batch, heads, rows, size]);
-        let starts: Vec<i64> = (0..batch).map(|sample| i64::try_from(sample * 17).unwrap()).collect();
+        let starts: Vec<i64> = (0..batch).map(|sample| sample as i64 * 17).collect();
         let ring =
             TensorScatter::new().mode(Mode::Circular).prepare(ElementType::Int4, &cache, &update).unwrap();
         let lens = [bytes(cache), bytes(update), bytes(cache)];
