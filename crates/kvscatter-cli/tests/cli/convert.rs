@@ -13,26 +13,10 @@ const CONCAT: &str = "testdata/optimum-llama/model.onnx";
 const ATTENTION: &str = "testdata/mobius-llama-dynamic/model.onnx";
 
 #[test]
-fn a_decoder_whose_cache_is_joined() {
+fn answers() {
     let folder = Folder::with_testdata();
-    insta::assert_snapshot!(folder.run(&format!("convert {CONCAT} -o static.onnx --max-seq 64")));
-    let again = folder.run("convert static.onnx -o again.onnx --max-seq 64").refused();
-    assert!(again.contains("is written by TensorScatter already"), "{again}");
-}
-
-#[test]
-fn a_decoder_and_its_weights_in_another_folder() {
-    let folder = Folder::with_testdata();
-    std::fs::create_dir(folder.path("out")).unwrap();
-    insta::assert_snapshot!(folder.run(&format!("convert {ATTENTION} -o out/static.onnx --max-seq 64")));
+    folder.check_transcript("convert");
     assert_eq!(folder.read("out/model.onnx.data"), folder.read(&format!("{ATTENTION}.data")));
-}
-
-#[test]
-fn json() {
-    let folder = Folder::with_testdata();
-    let beside = "testdata/mobius-llama-dynamic/static.onnx";
-    insta::assert_snapshot!(folder.run(&format!("convert {ATTENTION} -o {beside} --max-seq 64 --json")));
 }
 
 #[test]
@@ -87,17 +71,6 @@ fn a_refusal_of_sessions_is_reported_with_their_reason() {
 }
 
 #[test]
-fn attention_that_is_kept() {
-    let folder = Folder::with_testdata();
-    insta::assert_snapshot!(
-        folder.run(&format!("convert {CONCAT} -o static.onnx --max-seq 64 --keep-attention"))
-    );
-    insta::assert_snapshot!(
-        folder.run(&format!("convert {CONCAT} -o static.onnx --max-seq 64 --keep-attention --json"))
-    );
-}
-
-#[test]
 fn a_decoder_that_was_merged() {
     let folder = Folder::with_testdata();
     let line = "convert testdata/decoders/optimum-1.18-gpt2-merged/model.onnx -o static.onnx --max-seq 32";
@@ -131,33 +104,11 @@ fn attention_with_a_cap() {
 }
 
 #[test]
-fn operators_of_onnx_runtime_become_standard_ones() {
-    let folder = Folder::with_testdata();
-    let converted =
-        folder.run("convert testdata/genai-llama-gqa/model.onnx -o static.onnx --max-seq 64").passed();
-    insta::assert_snapshot!(converted.lines().take(3).collect::<Vec<_>>().join("\n"));
-    // No operator is left that TensorRT does not know.
-    folder.run("inspect static.onnx --target tensorrt").passed();
-}
-
-#[test]
 fn refusals() {
     let folder = Folder::with_testdata();
-    let lines = [
-        format!("{CONCAT} -o out.onnx"),
-        format!("{CONCAT} --max-seq 64"),
-        format!("{CONCAT} -o out.onnx --max-seq 0"),
-        format!("{CONCAT} -o {CONCAT} --max-seq 64"),
-        format!("{ATTENTION} -o {ATTENTION}.data --max-seq 64"),
-        // The table of rotary positions is too short.
-        format!("{ATTENTION} -o out.onnx --max-seq 129"),
-        "testdata/mobius-llama-static/model.onnx -o out.onnx --max-seq 64".to_owned(),
-        "absent.onnx -o out.onnx --max-seq 64".to_owned(),
-    ];
-    insta::assert_snapshot!(folder.refusals("convert", &lines));
+    folder.check_transcript("convert_refusals");
     std::fs::remove_file(folder.path(&format!("{ATTENTION}.data"))).unwrap();
     let error = folder.run(&format!("convert {ATTENTION} -o out.onnx --max-seq 64")).refused();
     assert!(error.contains("model.onnx.data: No such file or directory"), "{error}");
-    let left = std::fs::read_dir(folder.path("")).unwrap().map(|entry| entry.unwrap().file_name());
-    assert_eq!(left.collect::<Vec<_>>(), ["testdata"]);
+    assert_eq!(folder.names(""), ["testdata"]);
 }

@@ -32,14 +32,8 @@ fn claims_are_compared_with_the_file() {
     folder.write("huge.pb", b"\x08\x80\x80\x80\x80\x80\x80\x80\x80\x40\x10\x01");
     folder.write("text.pb", b"hello");
 
-    let mut names: Vec<_> = std::fs::read_dir(folder.path(""))
-        .unwrap()
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .collect();
-    names.sort();
-    let answers: Vec<_> =
-        names.iter().map(|name| format!("{name}\n  {}\n", read(&folder, name).refused())).collect();
-    insta::assert_snapshot!(answers.concat());
+    let refused = |name: String| format!("{name}\n  {}\n", read(&folder, &name).refused());
+    insta::assert_snapshot!(folder.names("").into_iter().map(refused).collect::<String>());
 }
 
 fn write_npy_files(folder: &Folder) {

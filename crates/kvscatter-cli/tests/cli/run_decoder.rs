@@ -155,23 +155,6 @@ fn refusals() {
     folder.write("negative.npy", &npy_i64(&[5, -1]));
     folder.write("at.npy", &npy_i64(&[5, 0]));
     folder.write("far.npy", &npy_i64(&[5, 64]));
-    let growing =
-        format!("{GROWING} --dim batch_size=1 --dim sequence_length=1 --dim past_sequence_length=1");
-    let lines = [
-        STATIC.to_owned(),
-        format!("{STATIC} {SIZES} --dim rows=3"),
-        format!("{STATIC} --dim batch=2 --dim sequence_len=65"),
-        format!("{STATIC} --dim batch=99999999999 --dim sequence_len=3"),
-        format!("{STATIC} --dim sequence_len=1 -i write_indices=negative.npy"),
-        format!("{STATIC} --dim sequence_len=1 -i write_indices=far.npy"),
-        format!("{STATIC} {SIZES} -o logit=out.npy"),
-        format!("{STATIC} --dim sequence_len=1 -i write_indices=at.npy -o logits=at.npy"),
-        format!("{STATIC} {SIZES} --engine tract --ort-lib lib"),
-        format!("{growing} --in-place"),
-        format!("{growing} --dim total_sequence_length=9"),
-        "testdata/files/kv_pair.onnx --engine tract".to_owned(),
-        "testdata/onnx-node/test_tensorscatter --engine tract --dim b=1".to_owned(),
-    ];
-    insta::assert_snapshot!(folder.refusals("run", &lines));
+    folder.check_transcript("run_decoder");
     assert!(!folder.path("out.npy").exists());
 }

@@ -1,6 +1,6 @@
 //! Runs the binary in a temporary folder.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fmt;
 #[cfg(feature = "full")]
@@ -65,6 +65,15 @@ impl Folder {
         std::fs::read(self.path(name)).unwrap()
     }
 
+    /// Returns the names in a folder, in ascending order.
+    pub(crate) fn names(&self, folder: &str) -> Vec<String> {
+        let entries = std::fs::read_dir(self.path(folder)).unwrap();
+        let mut names: Vec<_> =
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
     pub(crate) fn write(&self, name: &str, bytes: &[u8]) {
         let path = self.path(name);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -93,15 +102,32 @@ impl Folder {
     /// Runs a command line with `--json`, and returns the document.
     #[track_caller]
     pub(crate) fn json(&self, line: &str) -> Value {
-        serde_json::from_str(&self.run(&format!("{line} --json")).passed()).unwrap()
+        let answer = self.run(&format!("{line} --json"));
+        assert_eq!((answer.code, answer.stderr.as_str()), (Some(0), ""), "{answer}");
+        answer.document()
     }
 
-    /// Runs a command with each of these arguments, which it must refuse. Returns the lines and their errors.
+    /// Runs the commands of a transcript again, and compares it with what they print.
+    ///
+    /// A transcript is a snapshot in `transcripts/`. It has comments (`# …`), commands (`$ kvscatter …`), and below each
+    /// command what it prints, with `[1]` if a check has failed. To add a command, write its line and update the
+    /// snapshot.
     #[track_caller]
-    pub(crate) fn refusals<A: AsRef<str>>(&self, command: &str, arguments: &[A]) -> String {
-        let lines = arguments.iter().map(|arguments| format!("{command} {}", arguments.as_ref()));
-        let refused = |line: String| format!("$ kvscatter {}\n{}\n", line.trim(), self.run(&line).refused());
-        lines.map(refused).collect()
+    pub(crate) fn check_transcript(&self, name: &str) {
+        let path = format!("{}/tests/cli/transcripts/{name}.snap", env!("CARGO_MANIFEST_DIR"));
+        let mut transcript = String::new();
+        for line in std::fs::read_to_string(path).unwrap().lines() {
+            if let Some(arguments) = line.strip_prefix("$ kvscatter ") {
+                transcript += &format!("{line}\n{}\n", self.run(arguments).shown());
+            } else if line.starts_with("# ") {
+                transcript += &format!("\n{line}\n");
+            }
+        }
+        let mut settings = insta::Settings::clone_current();
+        settings.set_snapshot_path("transcripts");
+        settings.set_prepend_module_to_snapshot(false);
+        settings.set_omit_expression(true);
+        settings.bind(|| insta::assert_snapshot!(name, transcript));
     }
 
     /// Saves a changed copy of a model. Files of weights are not copied.
@@ -180,6 +206,24 @@ impl Answer {
         self.one_error_line()
     }
 
+    /// Returns the JSON document on standard output.
+    pub(crate) fn document(&self) -> Value {
+        serde_json::from_str(&self.stdout).unwrap()
+    }
+
+    /// Returns what a transcript shows of a command: its error line, or its output.
+    #[track_caller]
+    fn shown(self) -> String {
+        match self.code {
+            Some(2) => self.refused(),
+            Some(1) => {
+                assert_eq!(self.stderr, "");
+                self.stdout + "[1]"
+            }
+            _ => self.passed().trim_end().to_owned(),
+        }
+    }
+
     #[track_caller]
     pub(crate) fn one_error_line(self) -> String {
         let line = self.stderr.strip_suffix('\n').expect("a line").to_owned();
@@ -251,6 +295,12 @@ pub(crate) fn listing(folder: &Path) -> BTreeSet<PathBuf> {
         found.insert(folder);
     }
     found
+}
+
+/// Returns the contents of all files below a folder.
+pub(crate) fn contents(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let files = listing(folder).into_iter().filter(|path| path.is_file());
+    files.map(|path| (path.strip_prefix(folder).unwrap().to_owned(), std::fs::read(path).unwrap())).collect()
 }
 
 /// Writes a decoder with the types of tokens, and returns its path.

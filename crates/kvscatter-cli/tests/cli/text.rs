@@ -235,7 +235,7 @@ fn the_turns_before_an_error_are_reported() {
     assert!(answer.stderr.contains("\nprefill      4 tokens in "), "{answer}");
     assert!(answer.stderr.ends_with("\nerror: standard input, line 2: not UTF-8\n"), "{answer}");
     let answer = run(" --json");
-    let document: serde_json::Value = serde_json::from_str(&answer.stdout).unwrap();
+    let document = answer.document();
     assert_eq!(document["samples"][0]["text"], "H ha");
     let error: serde_json::Value = serde_json::from_str(&answer.stderr).unwrap();
     assert_eq!(error["error"]["message"], "standard input, line 2: not UTF-8");

@@ -1,11 +1,6 @@
 //! Tests `kvscatter cases` and `kvscatter verify`.
 
-use crate::support::{Answer, Folder};
-
-#[test]
-fn the_node_cases_pass() {
-    insta::assert_snapshot!(Folder::with_testdata().run("verify testdata/onnx-node"));
-}
+use crate::support::{Answer, Folder, contents};
 
 /// Checks that the default number of cases is the number of ideas times the 24 types, and that they pass.
 #[test]
@@ -15,8 +10,7 @@ fn the_default_covers_every_idea_with_every_type() {
     let text = folder.run("verify cases").passed();
     assert!(text.ends_with("\n624 cases passed, 0 failed\n"), "{text}");
     let mut ideas = std::collections::BTreeMap::new();
-    for entry in std::fs::read_dir(folder.path("cases")).unwrap() {
-        let name = entry.unwrap().file_name().into_string().unwrap();
+    for name in folder.names("cases") {
         *ideas.entry(name.split_once('_').unwrap().1.to_owned()).or_insert(0) += 1;
     }
     assert!(ideas.len() == 26 && ideas.values().all(|&times| times == 24), "{ideas:?}");
@@ -25,35 +19,20 @@ fn the_default_covers_every_idea_with_every_type() {
 #[test]
 fn a_seed_makes_the_same_files() {
     let folder = Folder::new();
-    for out in ["a", "b"] {
+    let [one, other] = ["a", "b"].map(|out| {
         folder.run(&format!("cases -o {out} --seed 9 --count 60")).passed();
-    }
-    for entry in std::fs::read_dir(folder.path("a")).unwrap() {
-        let case = entry.unwrap().file_name().into_string().unwrap();
-        for file in ["model.onnx", "test_data_set_0/input_0.pb", "refused.json"] {
-            let read = |root| std::fs::read(folder.path(&format!("{root}/{case}/{file}"))).ok();
-            assert!(read("a") == read("b"), "{case}/{file}");
-        }
-    }
+        contents(&folder.path(out))
+    });
+    assert!(one == other);
 }
 
 #[test]
-fn cases_go_into_a_new_folder() {
-    let folder = Folder::new();
-    folder.run("cases -o cases --count 1").passed();
-    insta::assert_snapshot!(folder.run("cases -o cases --count 1").refused());
-}
-
-/// Checks that a count that would fill the disk is refused, and leaves no file.
-#[test]
-fn many_cases_are_asked_for_twice() {
-    let folder = Folder::new();
-    let refused = folder.run("cases -o a/b/cases --count 100001").refused();
-    let expected = "error: --count 100001: more than 100000 cases take long and fill the disk; add --many to write them all";
-    assert_eq!(refused, expected);
-    assert!(!folder.path("a").exists());
-    folder.run("cases -o a/b/cases --count 3 --many").passed();
-    assert_eq!(std::fs::read_dir(folder.path("a/b/cases")).unwrap().count(), 3);
+fn cases_and_folders_without_them() {
+    let folder = Folder::with_testdata();
+    std::fs::create_dir(folder.path("empty")).unwrap();
+    folder.check_transcript("cases_and_verify");
+    assert!(!folder.path("many").exists());
+    assert_eq!(folder.names("a/b/cases").len(), 3);
 }
 
 /// Checks that a full disk leaves no file. A limit of 0 bytes for every file simulates the full disk.
@@ -70,10 +49,8 @@ fn cases_that_cannot_be_written_leave_nothing() {
             continue;
         }
         assert!(answer.refused().contains("file too large"), "{out}");
-        let left: Vec<_> =
-            std::fs::read_dir(folder.path("")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-        assert_eq!(left.len(), 2, "{left:?}");
-        assert_eq!(std::fs::read_dir(folder.path("empty")).unwrap().count(), 0);
+        assert_eq!(folder.names(""), ["empty", "link"]);
+        assert!(folder.names("empty").is_empty());
     }
 }
 
@@ -110,26 +87,13 @@ fn files_that_cannot_be_read_are_no_failure() {
     insta::assert_snapshot!(folder.run("verify testdata/onnx-node"));
 }
 
-#[test]
-fn folders_without_cases() {
-    let folder = Folder::new();
-    std::fs::create_dir(folder.path("empty")).unwrap();
-    let answers = ["empty", "absent", "empty --actual absent"]
-        .map(|dir| folder.run(&format!("verify {dir}")).refused() + "\n");
-    insta::assert_snapshot!(answers.concat());
-}
-
 /// Checks the outputs of another implementation: right, missing, unreadable, of another type, and one that
 /// must not exist.
 #[test]
 fn outputs_of_another_implementation() {
     let folder = Folder::new();
     folder.run("cases -o cases --seed 1 --count 52").passed();
-    let mut cases: Vec<_> = std::fs::read_dir(folder.path("cases"))
-        .unwrap()
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .collect();
-    cases.sort();
+    let cases = folder.names("cases");
     for case in &cases {
         let expected = folder.path(&format!("cases/{case}/test_data_set_0/output_0.pb"));
         if let Ok(bytes) = std::fs::read(expected) {
@@ -210,8 +174,7 @@ fn unknown_folders_are_named() {
     folder.write("theirs/test_tensor_scatter/test_data_set_0/output_0.pb", b"");
     let answer = folder.run("verify testdata/onnx-node --actual theirs --quiet").passed();
     insta::assert_snapshot!(answer);
-    let json = folder.run("verify testdata/onnx-node --actual theirs --json").passed();
-    let document: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let document = folder.json("verify testdata/onnx-node --actual theirs");
     let unknown = ["theirs/test_tensor_scatter", "theirs/test_tensorscatter/test_data_set_1"];
     assert_eq!(document["unknown_folders"], serde_json::json!(unknown));
     for number in 0..30 {
@@ -284,8 +247,7 @@ fn links_that_lead_out_or_nowhere_do_not_stop_the_others() {
     std::fs::create_dir(folder.path("onnx-attention")).unwrap();
     insta::assert_snapshot!(folder.run("verify testdata/onnx-node"));
     insta::assert_snapshot!("links_alone", folder.run("verify none"));
-    let json = folder.run("verify testdata/onnx-node --json");
-    let document: serde_json::Value = serde_json::from_str(&json.stdout).unwrap();
+    let document = folder.run("verify testdata/onnx-node --json").document();
     assert_eq!((&document["passed"], &document["unreadable"]), (&3.into(), &4.into()), "{document}");
 }
 
@@ -352,12 +314,8 @@ fn surplus_inputs_are_refused_alike() {
 fn a_refusal_must_have_the_right_reason() {
     let folder = Folder::new();
     folder.run("cases -o cases --seed 1 --count 52").passed();
-    let mut refused: Vec<_> = std::fs::read_dir(folder.path("cases"))
-        .unwrap()
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .filter(|case| case.contains("_refused_"))
-        .collect();
-    refused.sort();
+    let mut refused = folder.names("cases");
+    refused.retain(|case| case.contains("_refused_"));
     let file = |case: &str| format!("cases/{case}/refused.json");
     folder.write(&file(&refused[0]), br#"{"kind": "types-differ", "reason": "changed by this test"}"#);
     folder.write(&file(&refused[1]), b"{");
