@@ -2,10 +2,9 @@
 //! exporters' models cover ONNX Runtime.
 
 use kvscatter_onnx::internal::proto::tensor_shape_proto::dimension::Value as DimValue;
-use kvscatter_onnx::internal::proto::type_proto::Value as TypeValue;
 use kvscatter_onnx::{Model, WeightTransfer};
 
-use crate::support::Folder;
+use crate::support::{Folder, dims};
 
 /// Checks that claims that cannot be judged are printed with the verdict and do not change the exit code.
 #[test]
@@ -35,13 +34,9 @@ fn refusals() {
     let mut model = Model::load(&folder.path("testdata/mobius-llama-static/model.onnx")).unwrap();
     for input in &mut model.proto_mut().graph.as_option_mut().unwrap().input {
         let name = input.name.clone().unwrap();
-        let Some(TypeValue::TensorType(tensor)) = input.r#type.as_option_mut().unwrap().value.as_mut() else {
-            panic!("{name} is no tensor")
-        };
-        let dims = &mut tensor.shape.as_option_mut().unwrap().dim;
         match name.as_str() {
-            "input_ids" => dims[0].value = Some(DimValue::DimValue(2)),
-            name if name.contains("cache") => dims[1].value = None,
+            "input_ids" => dims(input)[0].value = Some(DimValue::DimValue(2)),
+            name if name.contains("cache") => dims(input)[1].value = None,
             _ => {}
         }
     }

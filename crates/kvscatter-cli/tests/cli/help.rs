@@ -43,23 +43,12 @@ fn every_page_fits_and_its_examples_parse() {
         for line in help.lines().filter_map(|line| line.strip_prefix("  kvscatter ")) {
             let ends = [" #", "&&", " > "];
             let command = ends.iter().fold(line, |line, end| line.split(end).next().unwrap_or(line));
-            let error = folder.run_args(&words(command)).stderr;
+            let error = folder.run(command).stderr;
             assert!(!error.contains("see --help"), "{command}: {error}");
             examples += 1;
         }
         assert!(examples >= least, "{page}");
     }
-}
-
-/// Splits a line at the spaces that are not between single quotes.
-fn words(line: &str) -> Vec<&str> {
-    line.split('\'')
-        .enumerate()
-        .flat_map(|(index, part)| match index % 2 {
-            0 => part.split_whitespace().collect(),
-            _ => vec![part],
-        })
-        .collect()
 }
 
 #[test]

@@ -9,7 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use kvscatter_onnx::Model;
-use kvscatter_onnx::internal::proto::GraphProto;
+use kvscatter_onnx::internal::proto::tensor_shape_proto::Dimension;
+use kvscatter_onnx::internal::proto::type_proto::Value as TypeValue;
+use kvscatter_onnx::internal::proto::{GraphProto, ValueInfoProto};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -44,17 +46,22 @@ impl Folder {
     /// Makes a folder with a copy of the repository's test data as `testdata`.
     pub(crate) fn with_testdata() -> Self {
         let folder = Self::new();
-        let from = testdata("");
+        folder.copy("", "testdata");
+        folder
+    }
+
+    /// Copies a folder of the repository's test data.
+    pub(crate) fn copy(&self, name: &str, to: &str) {
+        let from = testdata(name);
         for path in listing(&from) {
-            let copy = folder.path("testdata").join(path.strip_prefix(&from).unwrap());
+            let copy = self.path(to).join(path.strip_prefix(&from).unwrap());
             // A folder comes before its files.
             if path.is_dir() {
-                std::fs::create_dir(copy).unwrap();
+                std::fs::create_dir_all(copy).unwrap();
             } else {
                 std::fs::copy(path, copy).unwrap();
             }
         }
-        folder
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -94,9 +101,13 @@ impl Folder {
         self.write(name, &bytes);
     }
 
-    /// Runs a command line, split at spaces.
+    /// Runs a command line, split at the spaces that are not between single quotes.
     pub(crate) fn run(&self, line: &str) -> Answer {
-        self.run_args(&line.split_whitespace().collect::<Vec<_>>())
+        let words = line.split('\'').enumerate().flat_map(|(index, part)| match index % 2 {
+            0 => part.split_whitespace().collect(),
+            _ => vec![part],
+        });
+        self.run_args(&words.collect::<Vec<_>>())
     }
 
     /// Runs a command line with `--json`, and returns the document.
@@ -109,9 +120,9 @@ impl Folder {
 
     /// Runs the commands of a transcript again, and compares it with what they print.
     ///
-    /// A transcript is a snapshot in `transcripts/`. It has comments (`# …`), commands (`$ kvscatter …`), and below each
-    /// command what it prints, with `[1]` if a check has failed. To add a command, write its line and update the
-    /// snapshot.
+    /// A transcript is a snapshot in `transcripts/`. It has comments (`# …`), commands (`$ kvscatter …`), and below
+    /// each command what it prints, with `[1]` if a check has failed. To add a command, write its line and update
+    /// the snapshot.
     #[track_caller]
     pub(crate) fn check_transcript(&self, name: &str) {
         let path = format!("{}/tests/cli/transcripts/{name}.snap", env!("CARGO_MANIFEST_DIR"));
@@ -215,7 +226,7 @@ impl Answer {
     #[track_caller]
     fn shown(self) -> String {
         match self.code {
-            Some(2) => self.refused(),
+            Some(2) => format!("{}{}", self.stdout, self.one_error_line()),
             Some(1) => {
                 assert_eq!(self.stderr, "");
                 self.stdout + "[1]"
@@ -225,7 +236,7 @@ impl Answer {
     }
 
     #[track_caller]
-    pub(crate) fn one_error_line(self) -> String {
+    pub(crate) fn one_error_line(&self) -> String {
         let line = self.stderr.strip_suffix('\n').expect("a line").to_owned();
         assert!(line.starts_with("error: ") && !line.contains('\n'), "{line}");
         assert!(!line.contains("panicked"), "{line}");
@@ -301,6 +312,14 @@ pub(crate) fn listing(folder: &Path) -> BTreeSet<PathBuf> {
 pub(crate) fn contents(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let files = listing(folder).into_iter().filter(|path| path.is_file());
     files.map(|path| (path.strip_prefix(folder).unwrap().to_owned(), std::fs::read(path).unwrap())).collect()
+}
+
+/// Returns the sizes that a model declares for a tensor.
+pub(crate) fn dims(value: &mut ValueInfoProto) -> &mut Vec<Dimension> {
+    let Some(TypeValue::TensorType(tensor)) = &mut value.r#type.get_or_insert_default().value else {
+        panic!("{:?} is no tensor", value.name)
+    };
+    &mut tensor.shape.get_or_insert_default().dim
 }
 
 /// Writes a decoder with the types of tokens, and returns its path.
