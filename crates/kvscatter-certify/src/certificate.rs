@@ -16,6 +16,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 
+use kvscatter_onnx::convert::RingSize;
 use kvscatter_session::engine_label;
 use serde::{Deserialize, Serialize};
 
@@ -202,7 +203,7 @@ pub struct DecoderSummary {
 impl DecoderSummary {
     /// Returns each size of a ring once, with the number of its caches.
     #[must_use]
-    pub fn rings(&self) -> BTreeMap<RingSummary, usize> {
+    pub fn rings(&self) -> BTreeMap<RingSize, usize> {
         let mut rings = BTreeMap::new();
         for ring in self.caches.iter().filter_map(|cache| cache.ring) {
             *rings.entry(ring).or_insert(0_usize) += 1;
@@ -228,20 +229,7 @@ pub struct CacheSummary {
     pub bytes: u64,
     /// The size of the ring, or `None` for a linear cache.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ring: Option<RingSummary>,
-}
-
-/// The size of a ring, and what it is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct RingSummary {
-    /// The number of slots of each sample.
-    pub capacity: usize,
-    /// The number of tokens that a token sees, itself included.
-    pub window: usize,
-    /// The largest number of rows that a step may write, padding included.
-    pub chunk: usize,
-    /// The number of tokens below the furthest one that a sample may be taken back.
-    pub rewind: usize,
+    pub ring: Option<RingSize>,
 }
 
 /// The caches that a decoder would have without rings.

@@ -6,7 +6,6 @@ mod setting;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use kvscatter_onnx::convert::RingSize;
 use kvscatter_onnx::decoder::{Decoder, InputRole};
 use kvscatter_onnx::{Dimension, Graph, Model, ModelFile};
 use kvscatter_session::{self as session, Engine, Interface, Rows, Runner};
@@ -15,7 +14,7 @@ use rand_pcg::rand_core::{Rng, SeedableRng};
 
 use crate::certificate::{
     CacheSummary, Certificate, Check, DecoderSummary, Evidence, LinearCaches, LogitsReference, Parameters,
-    RingSummary, RuntimeInfo, SCHEMA, Subject, Timings,
+    RuntimeInfo, SCHEMA, Subject, Timings,
 };
 use crate::drive::reference::{Reference, Sequence};
 use crate::drive::scenarios::ScenarioSetting;
@@ -335,12 +334,7 @@ fn summary(
             element: cache.element.onnx_name().to_owned(),
             style: cache.style.to_string(),
             bytes: count(cache.element.storage_len(&shape).unwrap_or_default()),
-            ring: port.ring.map(|RingSize { capacity, window, chunk, rewind }| RingSummary {
-                capacity,
-                window,
-                chunk,
-                rewind,
-            }),
+            ring: port.ring,
         });
     }
     // A model whose caches are all rings declares the number of slots that linear caches would have had.

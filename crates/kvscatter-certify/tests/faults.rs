@@ -12,7 +12,7 @@ use kvscatter_certify::{CertifyError, CertifyOptions, certify};
 use kvscatter_onnx::decoder::Growth;
 use kvscatter_onnx::internal::proto::NodeProto;
 use kvscatter_onnx::{LowerTarget, Model, WeightTransfer, lower};
-use kvscatter_session::{self as session, KvSession, SessionOptions, SessionSetting};
+use kvscatter_session::{KvSession, SessionError, SessionOptions, SessionSetting};
 use support::{assert_verdict, check, failed, testdata};
 
 const STATIC: &str = "mobius-llama-static/model.onnx";
@@ -198,27 +198,16 @@ fn options_that_do_not_fit_are_refused_before_anything_runs() {
     let error = refused(&|options| options.steps = Some(60));
     assert!(matches!(error, CertifyError::PromptTooLong { steps: 60, .. }), "{error}");
     let error = refused(&|options| options.memory = 1 << 10);
-    assert!(
-        matches!(
-            error,
-            CertifyError::Session(session::SessionError::MemoryLimit { needed: Some(_), limit: 1024 })
-        ),
-        "{error}"
-    );
+    let CertifyError::Session(error) = error else { panic!("{error}") };
+    assert!(matches!(error, SessionError::MemoryLimit { needed: Some(_), limit: 1024 }), "{error}");
     let error = refused(&|options| options.batch = Some(usize::MAX / 2));
-    assert!(matches!(error, CertifyError::Session(session::SessionError::MemoryLimit { .. })), "{error}");
-    let error = refused(&|options| options.capacity = Some(65));
-    assert!(
-        matches!(
-            error,
-            CertifyError::Session(session::SessionError::SizeFixed {
-                setting: SessionSetting::Capacity,
-                fixed: 64,
-                got: 65
-            })
-        ),
-        "{error}"
-    );
+    assert!(matches!(error, CertifyError::Session(SessionError::MemoryLimit { .. })), "{error}");
+    let CertifyError::Session(error) = refused(&|options| options.capacity = Some(65)) else {
+        panic!("not about the session")
+    };
+    let SessionError::SizeFixed { setting: SessionSetting::Capacity, fixed: 64, got: 65 } = error else {
+        panic!("{error}")
+    };
     let error = refused(&|options| (options.prompts, options.batch) = (Some(vec![1]), Some(2)));
     assert!(matches!(error, CertifyError::PromptCount { prompts: 1, batch: 2 }), "{error}");
     let error = certify(&Fake(Fault::None), &options(Some(STATIC)), &mut |_| {}).unwrap_err();
@@ -226,9 +215,9 @@ fn options_that_do_not_fit_are_refused_before_anything_runs() {
     let error = refused(&|options| options.model = testdata(GROWING));
     let CertifyError::InModel { cause, .. } = &error else { panic!("{error}") };
     let CertifyError::Session(cause) = &**cause else { panic!("{error}") };
-    assert!(matches!(cause, session::SessionError::NotStatic { growth: Growth::Joined, .. }), "{error}");
+    assert!(matches!(cause, SessionError::NotStatic { growth: Growth::Joined, .. }), "{error}");
     let error = refused(&|options| options.model = testdata(OPERATOR));
-    assert!(matches!(error, CertifyError::Session(session::SessionError::CapacityOpen)), "{error}");
+    assert!(matches!(error, CertifyError::Session(SessionError::CapacityOpen)), "{error}");
 }
 
 /// `lower` replaces TensorScatter in a static export by other nodes and keeps the inputs.

@@ -8,9 +8,9 @@ mod support;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use kvscatter_certify::certificate::{Certificate, LinearCaches, RingSummary, Verdict};
+use kvscatter_certify::certificate::{Certificate, LinearCaches, Verdict};
 use kvscatter_certify::{CertifyError, CertifyOptions, certify};
-use kvscatter_onnx::convert::{ConvertOptions, WindowedCaches, convert};
+use kvscatter_onnx::convert::{ConvertOptions, RingSize, WindowedCaches, convert};
 use kvscatter_onnx::internal::proto::tensor_shape_proto::dimension::Value;
 use kvscatter_onnx::internal::proto::{
     AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, type_proto,
@@ -21,7 +21,7 @@ use kvscatter_tract::Tract;
 use support::{assert_verdict, check, failed, options, testdata};
 
 /// A window of 4 tokens, in steps of up to 3 tokens, that can be taken back by 2 tokens.
-const RING: RingSummary = RingSummary { capacity: 8, window: 4, chunk: 3, rewind: 2 };
+const RING: RingSize = RingSize { capacity: 8, window: 4, chunk: 3, rewind: 2 };
 
 const MAX_SEQ: usize = 64;
 
@@ -75,11 +75,9 @@ fn graph(model: &mut ModelProto) -> &mut GraphProto {
 }
 
 /// Makes the metadata declare another ring.
-fn declare(model: &mut ModelProto, ring: RingSummary) {
-    let RingSummary { capacity, window, chunk, rewind } = ring;
+fn declare(model: &mut ModelProto, ring: RingSize) {
     let entry = model.metadata_props.iter_mut().find(|entry| entry.key.as_deref() == Some("kvscatter.rings"));
-    let value = format!("capacity={capacity} window={window} chunk={chunk} rewind={rewind}");
-    entry.unwrap().value = Some(value);
+    entry.unwrap().value = Some(ring.to_string());
 }
 
 /// Returns the constant that is an input of the only node of this type that has one with this value.
@@ -193,7 +191,7 @@ fn rings_are_mentioned_only_where_there_are_some() {
 
 #[test]
 fn a_ring_that_lacks_one_slot_is_caught() {
-    let small = RingSummary { capacity: RING.capacity - 1, ..RING };
+    let small = RingSize { capacity: RING.capacity - 1, ..RING };
     let refused = Decoder::new().certified(|model| {
         resize(model, small.capacity);
         declare(model, small);
@@ -203,7 +201,7 @@ fn a_ring_that_lacks_one_slot_is_caught() {
     // A smaller window would need no more slots. Only samples that are taken back as far as declared miss the slot.
     let certificate = Decoder::new().failed(|model| {
         resize(model, small.capacity);
-        declare(model, RingSummary { window: small.window - 1, ..small });
+        declare(model, RingSize { window: small.window - 1, ..small });
     });
     assert_eq!(wrong(&certificate), BTreeSet::from(["around the rings, taken back"]));
 }
@@ -226,7 +224,7 @@ fn a_mask_that_is_off_by_one_is_caught() {
 fn steps_that_overwrite_rows_in_use_are_caught() {
     // The ring has room for steps of 5 rows, if nothing is taken back.
     let certificate =
-        Decoder::new().failed(|model| declare(model, RingSummary { window: 2, chunk: 6, rewind: 1, ..RING }));
+        Decoder::new().failed(|model| declare(model, RingSize { window: 2, chunk: 6, rewind: 1, ..RING }));
     assert!(failed(&certificate).contains("logits-equal"));
     assert!(wrong(&certificate).contains("around the rings, padded"), "{:?}", wrong(&certificate));
     assert!(!wrong(&certificate).contains("around the rings, token by token"), "{:?}", wrong(&certificate));

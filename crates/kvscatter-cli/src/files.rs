@@ -15,15 +15,16 @@ mod safetensors;
 mod source;
 mod write;
 
-use std::io::{self, Read};
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 
 use kvscatter::ElementType;
-use kvscatter_onnx::Tensor;
+use kvscatter_onnx::{Data, Tensor};
 
 use error::Problem;
 pub(crate) use error::{FileError, plain};
-pub(crate) use in_place::{InPlaceFile, Stored};
+pub(crate) use in_place::InPlaceFile;
 use location::Format;
 pub(crate) use location::{Location, LocationError};
 pub(crate) use nibbles::{pack, unpack};
@@ -31,6 +32,19 @@ pub(crate) use os::{positions, split_at};
 #[cfg(feature = "certify")]
 pub(crate) use write::check_page;
 pub(crate) use write::{write_bytes, write_page, write_tensors};
+
+/// A tensor in a file, as the header of its format describes it.
+#[derive(Debug, PartialEq, Eq)]
+struct Header {
+    element: ElementType,
+    shape: Vec<usize>,
+    /// Whether each byte of the data contains one 4-bit element, as `ml_dtypes` stores them.
+    is_unpacked: bool,
+    /// The number of bytes before the data.
+    offset: u64,
+    /// The number of bytes of the data.
+    len: usize,
+}
 
 /// Reads a whole tensor.
 ///
@@ -55,10 +69,15 @@ pub(crate) fn read_hinted(location: &Location, hint: ElementType) -> Result<Tens
 
 fn load(location: &Location, ty: Option<ElementType>) -> Result<Tensor, Problem> {
     match location.format() {
-        Format::Npy => npy::read(location.path(), ty),
         Format::Npz => npz::read(location, ty),
-        Format::Safetensors => safetensors::read(location),
         Format::Pb => pb::read(location),
+        Format::Npy | Format::Safetensors => {
+            let (mut file, file_len) = source::open(location.path())?;
+            let header = find(&file, file_len, location, ty)?;
+            file.seek(SeekFrom::Start(header.offset))?;
+            let data = source::exactly(&mut file, u64::try_from(header.len).unwrap_or(u64::MAX))?;
+            header.tensor(data)
+        }
     }
 }
 
@@ -67,30 +86,44 @@ pub(crate) fn describe(
     location: &Location,
     ty: Option<ElementType>,
 ) -> Result<(ElementType, Vec<usize>), FileError> {
-    let described = || match location.format() {
-        Format::Npy => {
-            let (mut file, file_len) = source::open(location.path())?;
-            let header = npy::read_header(&mut file, ty)?;
-            npy::check_len(&header, file_len)?;
-            Ok((header.element, header.shape))
-        }
-        Format::Npz => {
-            let header = npz::describe(location, ty)?;
-            Ok((header.element, header.shape))
-        }
-        Format::Safetensors => {
-            let (file, file_len) = source::open(location.path())?;
-            let entry = safetensors::find(&file, file_len, location.entry())?;
-            Ok((entry.element, entry.shape))
-        }
-        Format::Pb => {
-            let (element, shape, _) = pb::read(location)?.into_parts();
-            Ok((element, shape))
-        }
+    let described = || {
+        let (element, shape) = match location.format() {
+            Format::Pb => {
+                let (element, shape, _) = pb::read(location)?.into_parts();
+                (element, shape)
+            }
+            Format::Npz => {
+                let header = npz::describe(location, ty)?;
+                (header.element, header.shape)
+            }
+            Format::Npy | Format::Safetensors => {
+                let (file, file_len) = source::open(location.path())?;
+                let header = find(&file, file_len, location, ty)?;
+                (header.element, header.shape)
+            }
+        };
+        Problem::check_type(element, ty)?;
+        Ok((element, shape))
     };
-    described()
-        .and_then(|(element, shape)| Problem::check_type(element, ty).map(|()| (element, shape)))
-        .map_err(|problem| FileError::new(location, problem))
+    described().map_err(|problem| FileError::new(location, problem))
+}
+
+/// Finds the bytes of a tensor in a file that was just opened. An archive does not contain them as they are.
+fn find(file: &File, file_len: u64, location: &Location, ty: Option<ElementType>) -> Result<Header, Problem> {
+    match location.format() {
+        Format::Npy => npy::find(file, file_len, ty),
+        Format::Npz => Err(Problem::NpzInPlace),
+        Format::Pb => pb::find(file, file_len),
+        Format::Safetensors => safetensors::find(file, file_len, location.entry()),
+    }
+}
+
+impl Header {
+    /// Returns the tensor of these bytes, whose number is [`len`](Self::len).
+    fn tensor(self, data: Vec<u8>) -> Result<Tensor, Problem> {
+        let data = if self.is_unpacked { pack(self.element, &data)? } else { data };
+        Ok(Tensor::new(self.element, self.shape, Data::Bytes(data))?)
+    }
 }
 
 /// Reads a small file of another kind.
@@ -100,10 +133,7 @@ pub(crate) fn describe(
 pub(crate) fn read_bytes(path: &Path, limit: u64) -> Result<Vec<u8>, FileError> {
     let read = || {
         let (mut file, len) = source::open(path)?;
-        match usize::try_from(len.min(limit)) {
-            Ok(bytes) if len <= limit => source::exactly(&mut file, bytes),
-            _ => Err(Problem::TooLong { len, limit }),
-        }
+        if len <= limit { source::exactly(&mut file, len) } else { Err(Problem::TooLong { len, limit }) }
     };
     read().map_err(|problem| FileError::at_path(path, problem))
 }

@@ -40,10 +40,6 @@ pub(crate) struct ModelFiles {
 }
 
 impl ModelFiles {
-    pub(crate) fn new(folder: PathBuf) -> Self {
-        Self { folder }
-    }
-
     /// Returns the path of a file, if it exists.
     fn find(&self, name: &str) -> Option<PathBuf> {
         Some(self.folder.join(name)).filter(|path| path.exists())

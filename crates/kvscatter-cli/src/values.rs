@@ -17,6 +17,16 @@ pub(crate) struct Tolerance {
     pub(crate) atol: f64,
 }
 
+impl Tolerance {
+    /// Returns the tolerance that `--rtol` and `--atol` give, or `None` without both of them.
+    pub(crate) fn of_options(rtol: Option<f64>, atol: Option<f64>) -> Option<Self> {
+        match (rtol, atol) {
+            (None, None) => None,
+            (rtol, atol) => Some(Self { rtol: rtol.unwrap_or(0.0), atol: atol.unwrap_or(0.0) }),
+        }
+    }
+}
+
 /// The first element that differs, and the number of elements that differ.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Difference {

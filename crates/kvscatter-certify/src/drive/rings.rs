@@ -6,7 +6,7 @@
 use kvscatter::ring::high_after;
 use kvscatter_session::{Feed, SampleFeed};
 
-use super::scenarios::{Scenario, ScenarioSetting};
+use super::scenarios::{Scenario, ScenarioSetting, listed};
 use crate::certificate::{Check, Phase};
 
 /// The number of times that a scenario goes around every ring.
@@ -130,25 +130,18 @@ impl ScenarioSetting {
     }
 
     fn around_scenario(&self, what: &str, description: String, steps: Vec<(Phase, Feed)>) -> Scenario {
-        Scenario {
-            name: format!("around the rings, {what}"),
-            description,
-            sequences: vec![self.going_around(); self.prompts.len()],
-            is_as_reference: false,
-            steps,
-        }
+        let sequences = vec![self.going_around(); self.prompts.len()];
+        Scenario::new(format!("around the rings, {what}"), description, sequences, steps)
     }
 
     fn around_alone(&self) -> Scenario {
         let (batch, width) = (self.smallest_batch(), self.around_width());
         let tokens = self.around();
-        Scenario {
-            name: "around the rings".to_owned(),
-            description: format!("{tokens} tokens of one sequence, {width} at a time"),
-            sequences: vec![self.going_around(); batch],
-            is_as_reference: true,
-            steps: self.chunks(vec![0; batch], tokens, &[width]),
-        }
+        let description = format!("{tokens} tokens of one sequence, {width} at a time");
+        let steps = self.chunks(vec![0; batch], tokens, &[width]);
+        let scenario =
+            Scenario::new("around the rings", description, vec![self.going_around(); batch], steps);
+        Scenario { is_as_reference: true, ..scenario }
     }
 
     /// Feeds prompts of different lengths, so that the samples reach the end of a ring in different steps.
@@ -166,9 +159,9 @@ impl ScenarioSetting {
             _ if chunk > widest => format!(", in steps of up to {widest}"),
             _ => String::new(),
         };
-        let lengths: Vec<String> = self.prompts.iter().map(ToString::to_string).collect();
+        let lengths = listed(&self.prompts);
         let description =
-            format!("prompts of {} tokens, then chunks of {chunk} for every sample{cut}", lengths.join(", "));
+            format!("prompts of {lengths} tokens, then chunks of {chunk} for every sample{cut}");
         self.around_scenario(&what, description, walk.steps)
     }
 
@@ -201,9 +194,8 @@ impl ScenarioSetting {
                 break;
             }
         }
-        let lengths: Vec<String> = padding.iter().map(ToString::to_string).collect();
-        let description =
-            format!("{} tokens of padding on the left, then chunks of all samples", lengths.join(", "));
+        let lengths = listed(&padding);
+        let description = format!("{lengths} tokens of padding on the left, then chunks of all samples");
         self.around_scenario("padded on the left", description, walk.steps)
     }
 

@@ -49,6 +49,17 @@ pub(crate) struct ScenarioSetting {
 }
 
 impl Scenario {
+    /// Creates a scenario whose steps do not feed the same as the reference.
+    pub(super) fn new(
+        name: impl Into<String>,
+        description: impl Into<String>,
+        sequences: Vec<usize>,
+        steps: Vec<(Phase, Feed)>,
+    ) -> Self {
+        let (name, description) = (name.into(), description.into());
+        Self { name, description, sequences, is_as_reference: false, steps }
+    }
+
     /// Returns `true` if a sample begins with padding. No query of that padding sees a slot that contains a
     /// token.
     pub(crate) fn has_left_padding(&self) -> bool {
@@ -139,13 +150,10 @@ impl ScenarioSetting {
             if let Some((phase, _)) = steps.first_mut().filter(|_| !self.is_decode_only) {
                 *phase = Phase::Prefill;
             }
-            Scenario {
-                name: format!("sample {sample} alone"),
-                description: format!("{prompt} tokens of one sequence at once, then one by one"),
-                sequences: vec![sample; batch],
-                is_as_reference: true,
-                steps,
-            }
+            let description = format!("{prompt} tokens of one sequence at once, then one by one");
+            let sequences = vec![sample; batch];
+            let scenario = Scenario::new(format!("sample {sample} alone"), description, sequences, steps);
+            Scenario { is_as_reference: true, ..scenario }
         };
         self.prompts.iter().enumerate().map(alone).collect()
     }
@@ -201,13 +209,8 @@ impl ScenarioSetting {
         for written in prompt..self.common() {
             steps.push((Phase::Decode, Feed::next(&vec![written; batch], 1)));
         }
-        Scenario {
-            name: "prefill".to_owned(),
-            description: format!("{prompt} tokens of every sample at once, then one by one"),
-            sequences: self.as_given(),
-            is_as_reference: false,
-            steps,
-        }
+        let description = format!("{prompt} tokens of every sample at once, then one by one");
+        Scenario::new("prefill", description, self.as_given(), steps)
     }
 
     fn chunked(&self) -> Scenario {
@@ -219,13 +222,8 @@ impl ScenarioSetting {
         } else {
             ("decode", "every sample token by token, all at the same slot".to_owned())
         };
-        Scenario {
-            name: name.to_owned(),
-            description,
-            sequences: (0..batch).collect(),
-            is_as_reference: false,
-            steps: self.chunks(vec![0; batch], self.common(), &self.widths(batch)),
-        }
+        let steps = self.chunks(vec![0; batch], self.common(), &self.widths(batch));
+        Scenario::new(name, description, (0..batch).collect(), steps)
     }
 
     /// Returns steps that write `tokens` more tokens of every sample, in chunks of `widths` tokens in turn.
@@ -279,18 +277,12 @@ impl ScenarioSetting {
             prompts.iter().map(sample).collect()
         });
         steps.extend(self.chunks(prompts.clone(), self.steps, &widths));
-        let lengths: Vec<String> = prompts.iter().map(ToString::to_string).collect();
         let then = if widths == [1] { "one by one" } else { "in chunks" };
-        Scenario {
-            name: name.to_owned(),
-            description: format!(
-                "prompts of {} tokens, padded on the right, then every sample {then} at its own slot, over its padding",
-                lengths.join(", ")
-            ),
-            sequences: order,
-            is_as_reference: false,
-            steps,
-        }
+        let description = format!(
+            "prompts of {} tokens, padded on the right, then every sample {then} at its own slot, over its padding",
+            listed(&prompts)
+        );
+        Scenario::new(name, description, order, steps)
     }
 
     /// Lets samples begin in different steps, for models that take one token at a time or no padding. Every step
@@ -311,15 +303,9 @@ impl ScenarioSetting {
             let samples = samples.collect();
             steps.push((Phase::Decode, Feed { width: 1, samples }));
         }
-        Scenario {
-            name: "ragged decode".to_owned(),
-            description: "every sample token by token at its own slot, where short samples repeat their first token until \
-                   they start"
-                .to_owned(),
-            sequences: self.as_given(),
-            is_as_reference: false,
-            steps,
-        }
+        let description = "every sample token by token at its own slot, where short samples repeat their first token \
+                           until they start";
+        Scenario::new("ragged decode", description, self.as_given(), steps)
     }
 
     fn left_padded(&self) -> Scenario {
@@ -341,13 +327,8 @@ impl ScenarioSetting {
         for slot in width..width + self.steps {
             steps.push((Phase::Decode, Feed { width: 1, samples: samples(slot..slot + 1) }));
         }
-        Scenario {
-            name: "left-padded".to_owned(),
-            description: "prompts padded on the left, masked, then every sample at the same slot".to_owned(),
-            sequences: self.as_given(),
-            is_as_reference: false,
-            steps,
-        }
+        let description = "prompts padded on the left, masked, then every sample at the same slot";
+        Scenario::new("left-padded", description, self.as_given(), steps)
     }
 
     fn full(&self) -> Scenario {
@@ -355,16 +336,17 @@ impl ScenarioSetting {
         let body = self.capacity - self.tail();
         let mut steps = self.chunks(vec![0; batch], body, &[self.filler()]);
         steps.extend(self.chunks(vec![body; batch], self.tail(), &[1]));
-        Scenario {
-            name: if self.has_linear { "to the last slot" } else { "many tokens" }.to_owned(),
-            description: if self.has_linear {
-                format!("{} tokens, which fill the cache", self.capacity)
-            } else {
-                format!("{} tokens, which go around the rings", self.capacity)
-            },
-            sequences: vec![self.filling(); batch],
-            is_as_reference: true,
-            steps,
-        }
+        let (name, what) = match self.has_linear {
+            true => ("to the last slot", "fill the cache"),
+            false => ("many tokens", "go around the rings"),
+        };
+        let description = format!("{} tokens, which {what}", self.capacity);
+        let scenario = Scenario::new(name, description, vec![self.filling(); batch], steps);
+        Scenario { is_as_reference: true, ..scenario }
     }
+}
+
+/// Returns numbers of tokens as a list.
+pub(super) fn listed(lengths: &[usize]) -> String {
+    lengths.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }

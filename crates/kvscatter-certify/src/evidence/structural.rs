@@ -7,31 +7,16 @@ use kvscatter_onnx::{Dimension, Graph, Node};
 
 use crate::certificate::{Check, Failure};
 
-/// The operator that writes the caches, and the claims that name it.
-struct Writer {
-    op_type: &'static str,
-    one_write: (&'static str, &'static str),
-    nothing_between: &'static str,
-}
-
-const TENSOR_SCATTER: Writer = Writer {
-    op_type: "TensorScatter",
-    one_write: ("written-by-tensorscatter", "Every cache is written by one TensorScatter."),
-    nothing_between: "No other tensor of the cache's size is between past and TensorScatter, or between TensorScatter and present.",
-};
-
-const GROUP_QUERY_ATTENTION: Writer = Writer {
-    op_type: "GroupQueryAttention",
-    one_write: ("written-by-groupqueryattention", "Every cache is written by one GroupQueryAttention."),
-    nothing_between: "No other tensor of the cache's size is between past and GroupQueryAttention, or between GroupQueryAttention and present.",
-};
+/// The operator that writes the caches.
+struct Writer(&'static str);
 
 /// Examines all claims about the caches that the graph alone can prove.
 pub(crate) fn examine(graph: &Graph<'_>, decoder: &Decoder<'_>) -> Vec<Check> {
     let caches = &decoder.caches;
     let count = caches.len();
     let by_operator = caches.iter().any(|cache| cache.style == WriterStyle::GroupQueryAttention);
-    let writer = if by_operator { GROUP_QUERY_ATTENTION } else { TENSOR_SCATTER };
+    let op_type = if by_operator { "GroupQueryAttention" } else { "TensorScatter" };
+    let writer = Writer(op_type);
     let each = |of: &dyn Fn(&Cache<'_>) -> Option<String>| {
         caches
             .iter()
@@ -43,15 +28,17 @@ pub(crate) fn examine(graph: &Graph<'_>, decoder: &Decoder<'_>) -> Vec<Check> {
     };
     vec![
         Check::unless(
-            writer.one_write.0,
-            writer.one_write.1,
+            &format!("written-by-{}", op_type.to_lowercase()),
+            &format!("Every cache is written by one {op_type}."),
             format!("{count} caches followed from past to present"),
             each(&|cache| writer.is_only(cache)),
         ),
         Check::unless(
             "nothing-in-between",
-            writer.nothing_between,
-            format!("past is {}'s input and its output is present, {count} times", writer.op_type),
+            &format!(
+                "No other tensor of the cache's size is between past and {op_type}, or between {op_type} and present."
+            ),
+            format!("past is {op_type}'s input and its output is present, {count} times"),
             each(&|cache| writer.in_between(cache)),
         ),
         Check::unless(
@@ -79,7 +66,7 @@ pub(crate) fn examine(graph: &Graph<'_>, decoder: &Decoder<'_>) -> Vec<Check> {
 
 impl Writer {
     fn writes(&self, cache: &Cache<'_>) -> bool {
-        cache.writer.is_some_and(|node| node.op_type() == self.op_type)
+        cache.writer.is_some_and(|node| node.op_type() == self.0)
     }
 
     fn is_only(&self, cache: &Cache<'_>) -> Option<String> {

@@ -121,12 +121,13 @@ fn cache_groups(caches: &[CacheSummary]) -> Vec<CacheGroup<'_>> {
 mod tests {
     use html5ever::tendril::TendrilSink;
     use html5ever::{ParseOpts, parse_document};
+    use kvscatter_onnx::convert::RingSize;
     use markup5ever_rcdom::{Handle, NodeData, RcDom};
     use minijinja::HtmlEscape;
     use serde_json::Value;
 
     use super::html;
-    use crate::certificate::{Certificate, Check, LinearCaches, RingSummary, SecondOpinion};
+    use crate::certificate::{Certificate, Check, LinearCaches, SecondOpinion};
     use crate::report::{sample, words};
 
     /// Markup, the end of an attribute, reversed text, a line break and terminal control sequences.
@@ -280,7 +281,7 @@ mod tests {
     fn rings_and_what_they_save_are_on_the_page() {
         let mut certificate = sample::passed();
         assert!(!html(&certificate).contains("rings of"), "a page without rings mentions them");
-        let ring = RingSummary { capacity: 39, window: 4, chunk: 4, rewind: 32 };
+        let ring = RingSize { capacity: 39, window: 4, chunk: 4, rewind: 32 };
         certificate.decoder.caches.iter_mut().take(2).for_each(|cache| cache.ring = Some(ring));
         certificate.decoder.without_rings = Some(LinearCaches { capacity: 64, bytes: 1 << 20 });
         certificate.occupancy[0].is_ring = true;

@@ -2,8 +2,9 @@
 
 use crate::certificate::{
     Certificate, Check, ComparedModel, Crossover, DecoderSummary, Evidence, Fill, LinearCaches,
-    LogitsReference, PeakMemory, Phase, RingSummary, SecondOpinion, Timings, Verdict,
+    LogitsReference, PeakMemory, Phase, SecondOpinion, Timings, Verdict,
 };
+use kvscatter_onnx::convert::RingSize;
 use kvscatter_onnx::internal::text::units;
 use serde::Serialize;
 
@@ -61,8 +62,8 @@ pub(crate) const LIMITS: [&str; 4] = [
 /// none.
 #[must_use]
 pub fn rings(decoder: &DecoderSummary) -> Vec<String> {
-    let of_size = |(ring, caches): (RingSummary, usize)| {
-        let RingSummary { capacity, window, chunk, rewind } = ring;
+    let of_size = |(ring, caches): (RingSize, usize)| {
+        let RingSize { capacity, window, chunk, rewind } = ring;
         let rings = if caches == 1 { "1 ring".to_owned() } else { format!("{caches} rings") };
         format!(
             "{rings} of C = {capacity} slots: a window of W = {window} tokens, steps of up to S = {chunk} rows, and \

@@ -9,7 +9,7 @@ use kvscatter_onnx::Data;
 use serde::Serialize;
 
 use crate::error::CommandError;
-use crate::files::{self, InPlaceFile, Location, Stored};
+use crate::files::{self, InPlaceFile, Location};
 use crate::operators::{Described, KvCacheOperation, KvCacheUpdate, Operator, TensorScatter, element_type};
 use crate::output::{Outcome, Output, count, one_line};
 
@@ -198,7 +198,7 @@ fn in_place(request: &Request) -> Result<Report, CommandError> {
         Data::Strings(_) => &Vec::new(),
     };
     let unpacked;
-    if place.stored() == Stored::BytePerElement {
+    if place.is_unpacked() {
         // The elements move as the bytes that they are stored in. Before that, the operator must accept their
         // real type.
         request.operator.prepare(&described)?.plan()?;

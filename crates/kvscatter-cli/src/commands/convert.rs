@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use super::merged;
 use super::weights::{self, WeightFiles};
 use crate::error::CommandError;
-use crate::json::without_null;
+use crate::json::{joined, without_null};
 use crate::numbers::integer;
 use crate::output::{Outcome, Output, count, hanging, one_line, paragraph, table};
 
@@ -411,10 +411,7 @@ fn explain(report: &Report, output: &mut Output) -> Result<(), CommandError> {
 fn document(args: &Convert, converted: &Converted, files: &[DataFile]) -> Value {
     let report = &converted.report;
     let slots = slots_per_step(report, args.max_seq);
-    let ring = |(ring, caches): (&RingSize, &usize)| {
-        let RingSize { capacity, window, chunk, rewind, .. } = ring;
-        json!({"capacity": capacity, "window": window, "chunk": chunk, "rewind": rewind, "caches": caches})
-    };
+    let ring = |(ring, caches): (&RingSize, &usize)| joined(json!(ring), json!({"caches": caches}));
     // Attention with a window that reads linear caches.
     let linear = |LinearWindow { window, attentions, reason }: &LinearWindow| json!({"window": window, "attentions": attentions, "reason": reason.to_string()});
     // The bytes are those of all caches, and `null` if the model leaves a size open.

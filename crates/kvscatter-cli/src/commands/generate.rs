@@ -19,6 +19,7 @@ use std::ops::ControlFlow;
 use kvscatter_onnx::source::ModelSource;
 use kvscatter_session::Event;
 
+use crate::engines;
 use crate::error::CommandError;
 use crate::output::{Outcome, Output, progress};
 pub(crate) use args::Generate;
@@ -35,7 +36,7 @@ pub(crate) fn run(args: Generate, output: &mut Output) -> Result<Outcome, Comman
         return Err(CommandError::NotBuilt { what: "tokenizers", feature: "text" });
     }
     let prompts = args.prompts.read()?;
-    let engine = args.open_engine()?;
+    let engine = engines::open(args.engine, &args.ort)?;
     let prepared = args.preparing.prepare(ModelSource::find(&args.model)?, output)?;
     let tokens = args.max_new_tokens.map_or(DEFAULT_TOKENS, NonZeroUsize::get);
     let options = args.options(Some(tokens), args.eos.clone());

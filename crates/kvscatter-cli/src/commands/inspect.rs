@@ -21,7 +21,7 @@ use crate::commands::named::{Dim, unique};
 use crate::error::CommandError;
 use crate::numbers::integer;
 use crate::output::{Outcome, Output};
-use facts::{Inspected, Sizes};
+use facts::{Inspected, Sizes, open_dims};
 
 /// The tokens in the cache if neither the user nor the model gives a number.
 const LENGTH: usize = 2048;
@@ -118,10 +118,7 @@ pub(crate) fn run(args: Inspect, output: &mut Output) -> Result<Outcome, Command
 
 /// Returns the given sizes. Each of them must be the size of a dimension that the costs depend on.
 fn dims(given: &[Dim], decoder: &Decoder<'_>) -> Result<BTreeMap<String, usize>, CommandError> {
-    let mut open: Vec<_> =
-        decoder.caches.iter().flat_map(|cache| cache.open_dims(&BTreeMap::new())).collect();
-    open.sort();
-    open.dedup();
+    let open = open_dims(decoder, &BTreeMap::new());
     match given.iter().find(|dim| !open.contains(&dim.name)) {
         Some(dim) => Err(CommandError::DimUnknown { name: dim.name.clone(), open }),
         None => Ok(given.iter().map(|dim| (dim.name.clone(), dim.size)).collect()),

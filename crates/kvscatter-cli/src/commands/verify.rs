@@ -149,7 +149,7 @@ pub(crate) fn run(args: Verify, output: &mut Output) -> Result<Outcome, CommandE
         let judge = Judge {
             folder,
             actual: args.actual.as_ref().map(|out| out.join(&below)),
-            tolerance: args.tolerance(),
+            tolerance: Tolerance::of_options(args.rtol, args.atol),
         };
         for mut line in judge.verdicts() {
             line.note.clone_from(note);
@@ -261,13 +261,5 @@ fn print_rules(rules: &[RuleCount], output: &mut Output) -> Result<(), CommandEr
 impl From<Unread> for CaseVerdict {
     fn from(unread: Unread) -> Self {
         Self::unreadable(unread.path.display().to_string(), unread.cause.into())
-    }
-}
-
-impl Verify {
-    fn tolerance(&self) -> Option<Tolerance> {
-        let (rtol, atol) = (self.rtol, self.atol);
-        (rtol.is_some() || atol.is_some())
-            .then(|| Tolerance { rtol: rtol.unwrap_or(0.0), atol: atol.unwrap_or(0.0) })
     }
 }

@@ -113,8 +113,12 @@ pub(crate) enum Problem {
         "the values are external data in {location:?}, which is only read for models and test directories"
     )]
     ExternalData { location: String },
-    #[error("{0}")]
-    NotInPlace(NotInPlace),
+    #[error("entries of a .npz have checksums and may be compressed, so they cannot be updated in place")]
+    NpzInPlace,
+    #[error("the values are not in raw_data, so they cannot be updated in place")]
+    TypedDataInPlace,
+    #[error("strings vary in length, so they cannot be updated in place")]
+    StringsInPlace,
 
     #[error("takes one tensor, but several outputs name it: use .npz or .safetensors for several")]
     OneTensor,
@@ -158,17 +162,6 @@ pub(crate) enum NpyHeader {
     NotPlain,
     #[error("{rank} dimensions do not fit into a header of 65535 bytes")]
     TooManyDimensions { rank: usize },
-}
-
-/// The reason why a tensor cannot be updated in its file.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum NotInPlace {
-    #[error("entries of a .npz have checksums and may be compressed, so they cannot be updated in place")]
-    Npz,
-    #[error("the values are not in raw_data, so they cannot be updated in place")]
-    TypedData,
-    #[error("strings vary in length, so they cannot be updated in place")]
-    Strings,
 }
 
 /// Returns the message of the operating system without Rust's `(os error 2)`.

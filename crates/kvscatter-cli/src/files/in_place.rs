@@ -1,23 +1,12 @@
 //! Updates a tensor in its file through a memory map.
 
 use std::fs::{File, TryLockError};
-use std::io::{BufReader, Seek};
 
 use kvscatter::{ElementType, WritePlan};
 use kvscatter_onnx::internal::file::UnfinishedFiles;
 use memmap2::{MmapMut, MmapOptions};
 
-use super::error::NotInPlace;
-use super::{FileError, Format, Location, Problem, npy, pb, reserve, safetensors, source};
-
-/// The way in which the bytes in the file represent elements.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stored {
-    /// The bytes are as in a [`Tensor`](kvscatter_onnx::Tensor).
-    Packed,
-    /// Each byte contains one 4-bit element, as `ml_dtypes` stores them.
-    BytePerElement,
-}
+use super::{FileError, Header, Location, Problem, find, reserve, source};
 
 /// A tensor's bytes in a file that is open for writing and locked against other commands. Only
 /// [`write`](Self::write) changes the file.
@@ -28,16 +17,6 @@ pub(crate) struct InPlaceFile {
     map: MmapMut,
     // The open file also keeps the lock while the map exists.
     file: File,
-}
-
-/// A tensor as its format's header describes it.
-#[derive(Debug)]
-struct Header {
-    element: ElementType,
-    shape: Vec<usize>,
-    stored: Stored,
-    offset: u64,
-    len: usize,
 }
 
 impl InPlaceFile {
@@ -70,8 +49,9 @@ impl InPlaceFile {
         &self.header.shape
     }
 
-    pub(crate) fn stored(&self) -> Stored {
-        self.header.stored
+    /// Returns whether each byte of the data contains one 4-bit element.
+    pub(crate) fn is_unpacked(&self) -> bool {
+        self.header.is_unpacked
     }
 
     /// Writes `update` by a plan, and waits until the rows are in the file.
@@ -95,48 +75,6 @@ impl InPlaceFile {
         });
         // If a signal came during the write, this waits until the signal ends the command.
         unfinished.fill(|| written)
-    }
-}
-
-fn find(
-    mut file: &File,
-    file_len: u64,
-    location: &Location,
-    ty: Option<ElementType>,
-) -> Result<Header, Problem> {
-    file.rewind()?;
-    match location.format() {
-        Format::Npy => {
-            let header = npy::read_header(&mut BufReader::new(file), ty)?;
-            npy::check_len(&header, file_len)?;
-            Ok(Header {
-                stored: if header.byte_per_element() { Stored::BytePerElement } else { Stored::Packed },
-                element: header.element,
-                shape: header.shape,
-                offset: header.data_offset,
-                len: header.data_len,
-            })
-        }
-        Format::Safetensors => safetensors::find(file, file_len, location.entry()).map(Header::from),
-        Format::Pb => {
-            let len = usize::try_from(file_len).map_err(|_| Problem::TooLarge { bytes: file_len })?;
-            let (tensor, range) = pb::find(&source::exactly(&mut file, len)?)?;
-            Ok(Header {
-                element: tensor.element(),
-                shape: tensor.shape().to_vec(),
-                stored: Stored::Packed,
-                offset: u64::try_from(range.start).unwrap_or(u64::MAX),
-                len: range.len(),
-            })
-        }
-        Format::Npz => Err(Problem::NotInPlace(NotInPlace::Npz)),
-    }
-}
-
-impl From<safetensors::TensorEntry> for Header {
-    fn from(entry: safetensors::TensorEntry) -> Self {
-        let safetensors::TensorEntry { element, shape, offset, len } = entry;
-        Self { element, shape, stored: Stored::Packed, offset, len }
     }
 }
 

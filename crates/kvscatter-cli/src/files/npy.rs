@@ -9,36 +9,30 @@
 mod header;
 mod literal;
 
+use std::fs::File;
 use std::io::BufReader;
-use std::path::Path;
 
 use kvscatter::ElementType;
 use kvscatter_onnx::{Data, Tensor};
 
-use super::{Problem, pack, source, unpack};
-pub(super) use header::{Header, read_header};
+use super::{Header, Problem, unpack};
+pub(super) use header::read_header;
 
-pub(super) fn read(path: &Path, ty: Option<ElementType>) -> Result<Tensor, Problem> {
-    let (file, file_len) = source::open(path)?;
-    let mut file = BufReader::new(file);
-    let header = read_header(&mut file, ty)?;
+/// Reads the header of a file, which must have exactly the data that it describes.
+pub(super) fn find(file: &File, file_len: u64, ty: Option<ElementType>) -> Result<Header, Problem> {
+    let header = read_header(&mut BufReader::new(file), ty)?;
     check_len(&header, file_len)?;
-    let data = source::exactly(&mut file, header.data_len)?;
-    header.tensor(data)
+    Ok(header)
 }
 
 /// Checks that a file of this length has exactly the data that its header describes.
 pub(super) fn check_len(header: &Header, file_len: u64) -> Result<(), Problem> {
-    let got = file_len.saturating_sub(header.data_offset);
-    if u64::try_from(header.data_len) == Ok(got) {
+    let got = file_len.saturating_sub(header.offset);
+    if u64::try_from(header.len) == Ok(got) {
         return Ok(());
     }
-    Err(Problem::DataLength {
-        element: header.element,
-        shape: header.shape.clone(),
-        expected: header.data_len,
-        got,
-    })
+    let (element, shape) = (header.element, header.shape.clone());
+    Err(Problem::DataLength { element, shape, expected: header.len, got })
 }
 
 /// Returns the bytes of an `.npy` file.
@@ -60,14 +54,6 @@ pub(super) fn encode(tensor: &Tensor) -> Result<Vec<u8>, Problem> {
     let mut file = header::encode(element, tensor.shape())?;
     file.extend_from_slice(data);
     Ok(file)
-}
-
-impl Header {
-    /// Returns the tensor of these bytes. Their number is exactly [`data_len`](Self::data_len).
-    pub(super) fn tensor(self, data: Vec<u8>) -> Result<Tensor, Problem> {
-        let data = if self.byte_per_element() { pack(self.element, &data)? } else { data };
-        Ok(Tensor::new(self.element, self.shape, Data::Bytes(data))?)
-    }
 }
 
 #[cfg(test)]
@@ -92,8 +78,8 @@ mod tests {
                 let file = encode(&tensor).unwrap();
                 let mut source = file.as_slice();
                 let header = read_header(&mut source, Some(element)).unwrap();
-                assert_eq!(header.data_offset % 64, 0);
-                assert_eq!(header.data_len, source.len());
+                assert_eq!(header.offset % 64, 0);
+                assert_eq!(header.len, source.len());
                 assert_eq!(header.tensor(source.to_vec()).unwrap(), tensor);
             }
         }

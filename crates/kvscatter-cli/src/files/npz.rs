@@ -10,7 +10,7 @@ use kvscatter_onnx::Tensor;
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipArchive, ZipWriter};
 
-use super::{Location, Problem, npy, source};
+use super::{Header, Location, Problem, npy, source};
 
 /// The largest size of an array that is compressed. Deflate packs a gigabyte of zeros into a megabyte, so a
 /// small file can contain a huge array.
@@ -22,13 +22,13 @@ pub(super) fn read(location: &Location, ty: Option<ElementType>) -> Result<Tenso
     let name = entry(&archive, location.entry())?;
     let mut entry = archive.by_name(&name)?;
     let header = npy::read_header(&mut entry, ty)?;
-    if entry.compression() != CompressionMethod::Stored && header.data_len > MAX_INFLATED {
+    if entry.compression() != CompressionMethod::Stored && header.len > MAX_INFLATED {
         return Err(Problem::Inflates { limit: MAX_INFLATED });
     }
     // Reading one byte more shows whether the data is too long. Reading to the end also compares the
     // checksum.
-    let data = source::at_most(&mut entry, header.data_len.saturating_add(1))?;
-    let (element, shape, expected) = (header.element, header.shape.clone(), header.data_len);
+    let data = source::at_most(&mut entry, header.len.saturating_add(1))?;
+    let (element, shape, expected) = (header.element, header.shape.clone(), header.len);
     match data.len().cmp(&expected) {
         Ordering::Equal => header.tensor(data),
         Ordering::Greater => Err(Problem::MoreData { element, shape, expected }),
@@ -40,7 +40,7 @@ pub(super) fn read(location: &Location, ty: Option<ElementType>) -> Result<Tenso
 }
 
 /// Reads the header of an array. The data is not expanded.
-pub(super) fn describe(location: &Location, ty: Option<ElementType>) -> Result<npy::Header, Problem> {
+pub(super) fn describe(location: &Location, ty: Option<ElementType>) -> Result<Header, Problem> {
     let (file, _) = source::open(location.path())?;
     let mut archive = ZipArchive::new(BufReader::new(file))?;
     let name = entry(&archive, location.entry())?;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
+use std::io::Read;
 use std::path::Path;
 
 use kvscatter::ElementType;
@@ -12,7 +12,7 @@ use safetensors::{Dtype, SafeTensorError};
 use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-use super::{Location, Problem, source};
+use super::{Header, Problem, source};
 
 /// The limit of the header in the reference implementation.
 const MAX_HEADER: u64 = 100_000_000;
@@ -20,24 +20,8 @@ const MAX_HEADER: u64 = 100_000_000;
 /// The key of the header that does not name a tensor.
 const METADATA: &str = "__metadata__";
 
-/// An entry and the range of its data in the file.
-pub(super) struct TensorEntry {
-    pub(super) element: ElementType,
-    pub(super) shape: Vec<usize>,
-    pub(super) offset: u64,
-    pub(super) len: usize,
-}
-
-pub(super) fn read(location: &Location) -> Result<Tensor, Problem> {
-    let (mut file, file_len) = source::open(location.path())?;
-    let entry = find(&file, file_len, location.entry())?;
-    file.seek(SeekFrom::Start(entry.offset))?;
-    let bytes = source::exactly(&mut file, entry.len)?;
-    Ok(Tensor::new(entry.element, entry.shape, Data::Bytes(bytes))?)
-}
-
 /// Reads the header and finds the given entry, or the only entry if none is given.
-pub(super) fn find(file: &File, file_len: u64, asked: Option<&str>) -> Result<TensorEntry, Problem> {
+pub(super) fn find(file: &File, file_len: u64, asked: Option<&str>) -> Result<Header, Problem> {
     let (metadata, data_offset) = header(file, file_len)?;
     let names = metadata.offset_keys();
     let name = match (asked, names.as_slice()) {
@@ -58,14 +42,15 @@ pub(super) fn names(path: &Path) -> Result<Vec<String>, Problem> {
     Ok(metadata.offset_keys())
 }
 
-fn located(info: &TensorInfo, data_offset: u64) -> Result<TensorEntry, Problem> {
+fn located(info: &TensorInfo, data_offset: u64) -> Result<Header, Problem> {
     let dtype = info.dtype.to_string();
     let element = ElementType::from_safetensors_name(&dtype).ok_or(Problem::SafetensorsType { dtype })?;
     let (begin, end) = info.data_offsets;
     // `header` has compared the last end with the length of the file. The crate has compared the offsets.
-    Ok(TensorEntry {
+    Ok(Header {
         element,
         shape: info.shape.clone(),
+        is_unpacked: false,
         offset: data_offset.saturating_add(u64::try_from(begin).unwrap_or(u64::MAX)),
         len: end.saturating_sub(begin),
     })
@@ -83,7 +68,7 @@ fn header(mut file: &File, file_len: u64) -> Result<(Metadata, u64), Problem> {
     if data_offset > file_len {
         return Err(SafeTensorError::InvalidHeaderLength.into());
     }
-    let text = source::exactly(&mut file, usize::try_from(len).unwrap_or(usize::MAX))?;
+    let text = source::exactly(&mut file, len)?;
     // The crate silently keeps the last of two tensors of one name.
     let Names(mut names) =
         serde_json::from_slice(&text).map_err(SafeTensorError::InvalidHeaderDeserialization)?;

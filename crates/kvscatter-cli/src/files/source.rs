@@ -30,21 +30,14 @@ fn open_with(path: &Path, options: &mut OpenOptions) -> Result<(File, u64), Prob
     if meta.is_file() { Ok((file, meta.len())) } else { Err(Problem::NotAFile) }
 }
 
-/// Reads all bytes of a file.
-pub(super) fn read_all(path: &Path) -> Result<Vec<u8>, Problem> {
-    let (mut file, len) = open(path)?;
-    let len = usize::try_from(len).map_err(|_| Problem::TooLarge { bytes: len })?;
-    exactly(&mut file, len)
-}
-
 /// Reads the next `len` bytes. The caller has checked that the source has at least this length.
-pub(super) fn exactly(source: &mut impl Read, len: usize) -> Result<Vec<u8>, Problem> {
+pub(super) fn exactly(source: &mut impl Read, len: u64) -> Result<Vec<u8>, Problem> {
+    let too_large = Problem::TooLarge { bytes: len };
+    let Ok(size) = usize::try_from(len) else { return Err(too_large) };
     let mut bytes = Vec::new();
-    bytes
-        .try_reserve_exact(len)
-        .map_err(|_| Problem::TooLarge { bytes: u64::try_from(len).unwrap_or(u64::MAX) })?;
-    source.take(u64::try_from(len).unwrap_or(u64::MAX)).read_to_end(&mut bytes)?;
-    if bytes.len() == len { Ok(bytes) } else { Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()) }
+    bytes.try_reserve_exact(size).map_err(|_| too_large)?;
+    source.take(len).read_to_end(&mut bytes)?;
+    if bytes.len() == size { Ok(bytes) } else { Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()) }
 }
 
 /// Reads at most `limit` bytes of a source of unknown length. Memory grows only with the bytes that are read.

@@ -43,21 +43,17 @@ impl Operand {
         update: &Self,
         ty: Option<ElementType>,
     ) -> Result<[Described; 2], files::FileError> {
-        let [cache, update] = [cache.given(ty)?, update.given(ty)?];
-        let of_a_file = [&cache, &update].into_iter().find_map(|given| match given {
-            Given::File(described) => Some(described.element),
-            Given::Shape(_) => None,
-        });
-        let element = ty.or(of_a_file).unwrap_or(ElementType::Float16);
-        Ok([cache.described(element), update.described(element)])
-    }
-
-    fn given(&self, ty: Option<ElementType>) -> Result<Given, files::FileError> {
-        match self {
-            Self::Shape(shape) => Ok(Given::Shape(shape.clone())),
-            Self::File(location) => files::describe(location, ty)
-                .map(|(element, shape)| Given::File(Described { element, shape })),
-        }
+        let given = |operand: &Self| match operand {
+            Self::Shape(shape) => Ok((None, shape.clone())),
+            Self::File(location) => {
+                files::describe(location, ty).map(|(element, shape)| (Some(element), shape))
+            }
+        };
+        let [cache, update] = [given(cache)?, given(update)?];
+        let default = ty.or(cache.0).or(update.0).unwrap_or(ElementType::Float16);
+        let described =
+            |(element, shape): (Option<_>, _)| Described { element: element.unwrap_or(default), shape };
+        Ok([cache, update].map(described))
     }
 
     /// Returns the file whose header is read.
@@ -65,21 +61,6 @@ impl Operand {
         match self {
             Self::Shape(_) => None,
             Self::File(location) => Some(location.path()),
-        }
-    }
-}
-
-/// The type and shape of an operand, as far as it is known without the other operand.
-enum Given {
-    Shape(Vec<usize>),
-    File(Described),
-}
-
-impl Given {
-    fn described(self, element: ElementType) -> Described {
-        match self {
-            Self::Shape(shape) => Described { element, shape },
-            Self::File(described) => described,
         }
     }
 }

@@ -183,7 +183,7 @@ mod tests {
 
     fn end_tokens(files: &[(&str, Value)]) -> Result<Vec<i64>, String> {
         let folder = folder(files);
-        let files = ModelFiles::new(folder.path().to_owned());
+        let files = ModelFiles { folder: folder.path().to_owned() };
         let tokens = || {
             let config = Config::read(&files)?;
             let tokenizer = Tokenizer::read(&files, &config)?;
@@ -245,7 +245,7 @@ mod tests {
         let jinja = ("chat_template.jinja", json!("file {{ bos_token }}"));
         let text = |files: &[(&str, Value)]| {
             let folder = folder(files);
-            let files = ModelFiles::new(folder.path().to_owned());
+            let files = ModelFiles { folder: folder.path().to_owned() };
             let hello = Message { role: Role::User, content: "Hello".to_owned() };
             let template = Config::read(&files).and_then(|config| config.chat_template(&files));
             let name = format!("{}/", folder.path().display());

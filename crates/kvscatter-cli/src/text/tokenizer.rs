@@ -250,7 +250,7 @@ mod tests {
     }
 
     fn read(folder: &Path) -> Result<Tokenizer, String> {
-        let files = ModelFiles::new(folder.to_owned());
+        let files = ModelFiles { folder: folder.to_owned() };
         let config = Config::read(&files).map_err(|error| error.to_string())?;
         Tokenizer::read(&files, &config).map_err(|error| error.to_string())
     }

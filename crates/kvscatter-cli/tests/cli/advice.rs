@@ -117,7 +117,7 @@ fn caches_that_grow_are_generated_with_and_say_what_can_be_done() {
         error.contains(&format!("prompts of 3 and 1 tokens: a cache that grows takes one length; {why}")),
         "{error}"
     );
-    let json: serde_json::Value = serde_json::from_str(&generate("--prompt-ids 1 --json").passed()).unwrap();
+    let json = generate("--prompt-ids 1 --json").document();
     assert!(json["advice"].as_str().unwrap().starts_with(why), "{json}");
 }
 

@@ -1,10 +1,9 @@
 //! Tests that `conformance/` is what `kvscatter cases --conformance` writes, and that `kvscatter verify` passes it.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::support::{Folder, listing};
+use crate::support::{Folder, contents};
 
 /// The folder of the repository.
 fn checked_in() -> PathBuf {
@@ -15,8 +14,8 @@ fn checked_in() -> PathBuf {
 fn the_checked_in_corpus_is_the_generated_one() {
     let folder = Folder::new();
     folder.run("cases -o corpus --conformance").passed();
-    let generated = files(&folder.path("corpus"));
-    let mut checked_in = files(&checked_in());
+    let generated = contents(&folder.path("corpus"));
+    let mut checked_in = contents(&checked_in());
     // The other files of the folder are not part of the corpus.
     let entries: Vec<_> = generated.keys().filter_map(|path| path.components().next()).collect();
     checked_in.retain(|path, _| path.components().next().is_some_and(|entry| entries.contains(&entry)));
@@ -68,10 +67,4 @@ fn a_failed_case_of_the_corpus_is_printed_with_its_rule() {
     // The case itself is also below the index.
     let answer = verify("tensor_scatter/write/decode");
     assert!(answer.stdout.contains("1 of 1 case "), "{answer}");
-}
-
-/// Returns the contents of every file in a folder and below it.
-fn files(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
-    let files = listing(root).into_iter().filter(|path| path.is_file());
-    files.map(|path| (path.strip_prefix(root).unwrap().to_owned(), fs::read(path).unwrap())).collect()
 }

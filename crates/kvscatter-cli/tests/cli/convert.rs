@@ -1,10 +1,7 @@
 //! Tests what `kvscatter convert` writes, prints and refuses. A refusal leaves no file.
 
-use kvscatter_onnx::Model;
-use kvscatter_onnx::internal::proto::NodeProto;
-use kvscatter_onnx::internal::proto::tensor_shape_proto::Dimension;
-use kvscatter_onnx::internal::proto::tensor_shape_proto::dimension::Value as DimValue;
-use kvscatter_onnx::internal::proto::type_proto::Value as TypeValue;
+use kvscatter_onnx::internal::proto::{GraphProto, NodeProto, ValueInfoProto};
+use kvscatter_onnx::{Dimension, Model};
 use kvscatter_session::{KvSession, SessionError, SessionOptions};
 
 use crate::support::{Folder, with_token_types};
@@ -13,48 +10,22 @@ const CONCAT: &str = "testdata/optimum-llama/model.onnx";
 const ATTENTION: &str = "testdata/mobius-llama-dynamic/model.onnx";
 
 #[test]
-fn a_decoder_whose_cache_is_joined() {
+fn answers() {
     let folder = Folder::with_testdata();
-    insta::assert_snapshot!(folder.run(&format!("convert {CONCAT} -o static.onnx --max-seq 64")));
-    let again = folder.run("convert static.onnx -o again.onnx --max-seq 64").refused();
-    assert!(again.contains("is written by TensorScatter already"), "{again}");
-}
-
-#[test]
-fn a_decoder_and_its_weights_in_another_folder() {
-    let folder = Folder::with_testdata();
-    std::fs::create_dir(folder.path("out")).unwrap();
-    insta::assert_snapshot!(folder.run(&format!("convert {ATTENTION} -o out/static.onnx --max-seq 64")));
+    with_token_types(&folder);
+    folder.change(CONCAT, "capped.onnx", cap_scores);
+    folder.check_transcript("convert");
     assert_eq!(folder.read("out/model.onnx.data"), folder.read(&format!("{ATTENTION}.data")));
 }
 
-#[test]
-fn json() {
-    let folder = Folder::with_testdata();
-    let beside = "testdata/mobius-llama-dynamic/static.onnx";
-    insta::assert_snapshot!(folder.run(&format!("convert {ATTENTION} -o {beside} --max-seq 64 --json")));
-}
-
-#[test]
-fn passes_are_explained() {
-    let folder = Folder::with_testdata();
-    let text = folder.run(&format!("convert {CONCAT} -o static.onnx --max-seq 64 --explain")).passed();
-    let tables = text.find("\nPass").unwrap();
-    insta::assert_snapshot!(&text[tables..]);
-}
-
-#[test]
-fn an_input_of_unknown_meaning_is_reported() {
-    let folder = Folder::with_testdata();
-    let beside = with_token_types(&folder);
-    let line = format!("convert {beside} -o testdata/genai-llama-gqa/static.onnx --max-seq 16");
-    let text = folder.run(&line).passed();
-    assert!(text.contains("refuse this model: input \"token_type_ids\""), "{text}");
-    let document = folder.json(&line);
-    assert_eq!(document["unknown_inputs"], serde_json::json!(["token_type_ids"]));
-    assert!(document["refusal"].as_str().unwrap().contains("token_type_ids"));
-    let text = folder.run(&format!("inspect {beside}")).passed();
-    assert!(text.lines().any(|line| line.contains("token_type_ids") && line.contains("other")), "{text}");
+/// Caps the scores of the first layer at 1.
+fn cap_scores(graph: &mut GraphProto) {
+    let scores = "/model/layers.0/self_attn/MatMul_output_0";
+    let at = graph.node.iter().position(|node| node.input.iter().any(|input| input == scores)).unwrap();
+    let input = graph.node[at].input.iter_mut().find(|input| *input == scores).unwrap();
+    *input = "capped".to_owned();
+    let cap = NodeProto { name: Some("cap".to_owned()), ..NodeProto::new("Tanh", &[scores], &["capped"]) };
+    graph.node.insert(at, cap);
 }
 
 /// The graph shows that an input contains embeddings, but sessions have no table of them.
@@ -68,13 +39,8 @@ fn a_refusal_of_sessions_is_reported_with_their_reason() {
         let table = graph.node.iter_mut().find(reads_tokens).unwrap();
         (table.op_type, table.input) = (Some("Identity".to_owned()), vec!["inputs_embeds".to_owned()]);
         let tokens = graph.input.iter_mut().find(|input| input.name.as_deref() == Some("input_ids")).unwrap();
-        tokens.name = Some("inputs_embeds".to_owned());
-        let Some(TypeValue::TensorType(tensor)) = &mut tokens.r#type.get_or_insert_default().value else {
-            panic!()
-        };
-        tensor.elem_type = Some(1);
-        let size = Dimension { value: Some(DimValue::DimValue(64)), ..Dimension::default() };
-        tensor.shape.get_or_insert_default().dim.push(size);
+        let [batch, length] = ["batch_size", "sequence_length"].map(Dimension::Symbolic);
+        *tokens = ValueInfoProto::tensor("inputs_embeds", 1, &[batch, length, Dimension::Known(64)]);
     });
     let line = "convert testdata/genai-llama-gqa/embeddings.onnx -o testdata/genai-llama-gqa/static.onnx --max-seq 16";
     let document = folder.json(line);
@@ -87,77 +53,11 @@ fn a_refusal_of_sessions_is_reported_with_their_reason() {
 }
 
 #[test]
-fn attention_that_is_kept() {
-    let folder = Folder::with_testdata();
-    insta::assert_snapshot!(
-        folder.run(&format!("convert {CONCAT} -o static.onnx --max-seq 64 --keep-attention"))
-    );
-    insta::assert_snapshot!(
-        folder.run(&format!("convert {CONCAT} -o static.onnx --max-seq 64 --keep-attention --json"))
-    );
-}
-
-#[test]
-fn a_decoder_that_was_merged() {
-    let folder = Folder::with_testdata();
-    let line = "convert testdata/decoders/optimum-1.18-gpt2-merged/model.onnx -o static.onnx --max-seq 32";
-    let text = folder.run(line).passed();
-    insta::assert_snapshot!(text.lines().take(8).collect::<Vec<_>>().join("\n"));
-    let json = folder.json(line);
-    assert_eq!(json["merged"], serde_json::json!({"input": "use_cache_branch", "value": true}));
-}
-
-/// The scores of the first layer are capped at 1.
-#[test]
-fn attention_with_a_cap() {
-    let folder = Folder::with_testdata();
-    folder.change(CONCAT, "capped.onnx", |graph| {
-        let scores = "/model/layers.0/self_attn/MatMul_output_0".to_owned();
-        let at = graph.node.iter().position(|node| node.input.contains(&scores)).unwrap();
-        let mut cap = graph.node[at].clone();
-        cap.name = Some("cap".to_owned());
-        cap.op_type = Some("Tanh".to_owned());
-        cap.input = vec![scores.clone()];
-        cap.output = vec!["capped".to_owned()];
-        for input in graph.node[at].input.iter_mut().filter(|input| **input == scores) {
-            *input = "capped".to_owned();
-        }
-        graph.node.insert(at, cap);
-    });
-    let converted = folder.run("convert capped.onnx -o static.onnx --max-seq 64 --onnxruntime 1.26").passed();
-    insta::assert_snapshot!(converted.lines().take(6).collect::<Vec<_>>().join("\n"));
-    let converted = folder.run("convert capped.onnx -o static.onnx --max-seq 64").passed();
-    assert!(!converted.contains("Kept") && converted.contains("ONNX Runtime 1.27"), "{converted}");
-}
-
-#[test]
-fn operators_of_onnx_runtime_become_standard_ones() {
-    let folder = Folder::with_testdata();
-    let converted =
-        folder.run("convert testdata/genai-llama-gqa/model.onnx -o static.onnx --max-seq 64").passed();
-    insta::assert_snapshot!(converted.lines().take(3).collect::<Vec<_>>().join("\n"));
-    // No operator is left that TensorRT does not know.
-    folder.run("inspect static.onnx --target tensorrt").passed();
-}
-
-#[test]
 fn refusals() {
     let folder = Folder::with_testdata();
-    let lines = [
-        format!("{CONCAT} -o out.onnx"),
-        format!("{CONCAT} --max-seq 64"),
-        format!("{CONCAT} -o out.onnx --max-seq 0"),
-        format!("{CONCAT} -o {CONCAT} --max-seq 64"),
-        format!("{ATTENTION} -o {ATTENTION}.data --max-seq 64"),
-        // The table of rotary positions is too short.
-        format!("{ATTENTION} -o out.onnx --max-seq 129"),
-        "testdata/mobius-llama-static/model.onnx -o out.onnx --max-seq 64".to_owned(),
-        "absent.onnx -o out.onnx --max-seq 64".to_owned(),
-    ];
-    insta::assert_snapshot!(folder.refusals("convert", &lines));
+    folder.check_transcript("convert_refusals");
     std::fs::remove_file(folder.path(&format!("{ATTENTION}.data"))).unwrap();
     let error = folder.run(&format!("convert {ATTENTION} -o out.onnx --max-seq 64")).refused();
     assert!(error.contains("model.onnx.data: No such file or directory"), "{error}");
-    let left = std::fs::read_dir(folder.path("")).unwrap().map(|entry| entry.unwrap().file_name());
-    assert_eq!(left.collect::<Vec<_>>(), ["testdata"]);
+    assert_eq!(folder.names(""), ["testdata"]);
 }

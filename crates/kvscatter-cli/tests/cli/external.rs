@@ -11,8 +11,9 @@ use kvscatter::ElementType;
 use kvscatter_onnx::Model;
 use kvscatter_onnx::internal::proto::tensor_proto::DataLocation;
 use kvscatter_onnx::internal::proto::{StringStringEntryProto, TensorProto};
+use kvscatter_onnx::internal::{ExternalData, tensor_proto};
 
-use crate::support::{Answer, BINARY, Folder, is_built};
+use crate::support::{Answer, BINARY, Folder, contents, is_built, testdata};
 
 /// The size and the SHA-256 of the file next to the model's folder.
 const SECRET_BYTES: usize = 12_347;
@@ -123,7 +124,10 @@ fn walk(lines: &[Line]) {
             let answer = run(&scene, line.words);
             if location == ABSENT && line.tolerates_absence {
                 assert!(matches!(answer.code, Some(0..=2)), "{}: {answer}", line.words);
-                clear(&scene);
+                scene
+                    .names("out")
+                    .iter()
+                    .for_each(|name| std::fs::remove_file(scene.path("out").join(name)).unwrap());
             } else {
                 check(&scene, &format!("{} at {location}", line.words), &answer, &location);
             }
@@ -151,14 +155,7 @@ fn check(scene: &Folder, what: &str, answer: &Answer, location: &str) {
         !printed.contains(SECRET_SHA256) && !printed.contains(&SECRET_BYTES.to_string()),
         "{what}: {answer}"
     );
-    let written = std::fs::read_dir(scene.path("out")).unwrap().count();
-    assert_eq!(written, 0, "{what} left a file: {answer}");
-}
-
-fn clear(scene: &Folder) {
-    for entry in std::fs::read_dir(scene.path("out")).unwrap() {
-        std::fs::remove_file(entry.unwrap().path()).unwrap();
-    }
+    assert!(scene.names("out").is_empty(), "{what} left a file: {answer}");
 }
 
 /// Runs a command as [`Folder::run`] does, with a time limit. A command that opened a pipe, or read a device
@@ -176,14 +173,12 @@ fn scene() -> Folder {
     scene.write("secret.bin", &(0..SECRET_BYTES).map(|at| (at * 7 % 256) as u8).collect::<Vec<_>>());
     scene.write(&format!("m/{INSIDE}"), &[0; 8]);
     std::fs::create_dir(scene.path("out")).unwrap();
-    let case = crate::support::testdata("onnx-node/test_tensorscatter/test_data_set_0");
-    for entry in std::fs::read_dir(case).unwrap() {
-        let entry = entry.unwrap();
-        let name = entry.file_name().into_string().unwrap();
-        scene.write(&format!("m/test_data_set_0/{name}"), &std::fs::read(entry.path()).unwrap());
+    let case = testdata("onnx-node/test_tensorscatter/test_data_set_0");
+    for (name, bytes) in contents(&case) {
+        scene.write(&format!("m/test_data_set_0/{}", name.display()), &bytes);
     }
     for (model, name) in MODELS {
-        let mut model = Model::load(&crate::support::testdata(model)).unwrap();
+        let mut model = Model::load(&testdata(model)).unwrap();
         // The values of the model move into the model file, so only the planted tensor is external.
         model.proto_mut().graph.get_or_insert_default().initializer.iter_mut().for_each(inline);
         for folder in ["m", "original"] {
@@ -203,11 +198,9 @@ const MODELS: [(&str, &str); 4] = [
 
 fn inline(tensor: &mut TensorProto) {
     if tensor.data_location == Some(DataLocation::EXTERNAL) {
-        let folder =
-            kvscatter_onnx::internal::ExternalData::open(&crate::support::testdata("mobius-llama-static"));
-        let values =
-            kvscatter_onnx::internal::tensor_proto::decode(tensor.clone(), Some(&folder.unwrap())).unwrap();
-        *tensor = kvscatter_onnx::internal::tensor_proto::encode(tensor.name.as_deref().unwrap(), &values);
+        let folder = ExternalData::open(&testdata("mobius-llama-static")).unwrap();
+        let values = tensor_proto::decode(tensor.clone(), Some(&folder)).unwrap();
+        *tensor = tensor_proto::encode(tensor.name.as_deref().unwrap(), &values);
     }
 }
 

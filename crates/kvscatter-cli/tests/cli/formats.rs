@@ -83,47 +83,10 @@ fn indices_come_from_every_container() {
 }
 
 #[test]
-fn files_that_cannot_be_read_are_refused() {
+fn refusals() {
     let folder = Folder::with_testdata();
     std::fs::create_dir(folder.path("folder.npy")).unwrap();
     folder.write("two_bytes.npy", &npy("<V2", &[2], &[0; 4]));
     folder.write("big_nibble.npy", &npy("<V1", &[2, 1, 1], &[0x0f, 0x1f]));
-    let files = [
-        "testdata/files/fortran.npy",
-        "testdata/files/big_endian.npy",
-        "testdata/files/object.npy",
-        "testdata/files/unicode.npy",
-        "testdata/files/structured.npy",
-        "testdata/files/bfloat16.npy",
-        "testdata/files/int4.npy",
-        "testdata/files/two.npz",
-        "testdata/files/two.npz#absent",
-        "testdata/files/two.safetensors",
-        "testdata/files/two.safetensors#absent",
-        "folder.npy",
-        "absent.npy",
-        "absent.safetensors#k",
-        "two_bytes.npy --type int8",
-        "testdata/files/float32.npy --type float16",
-        "testdata/files/float32.npy --type int4",
-        "big_nibble.npy --type uint4",
-        "testdata/files/strings.pb --type float",
-    ];
-    let lines = files.map(|file| format!("--update {} --past-cache {file}", file.split(' ').next().unwrap()));
-    insta::assert_snapshot!(folder.refusals("apply tensor-scatter --present-cache out.npy", &lines));
-}
-
-#[test]
-fn tensors_that_a_format_lacks_are_refused() {
-    let folder = Folder::with_testdata();
-    let strings = "apply tensor-scatter --past-cache testdata/files/strings.pb --update testdata/files/strings.pb --axis 1 \
-                   --present-cache";
-    let int4 = "apply tensor-scatter --past-cache testdata/files/int4.pb --update testdata/files/int4.pb --present-cache";
-    let lines = [
-        format!("{strings} out.npy"),
-        format!("{strings} out.npz"),
-        format!("{strings} out.safetensors"),
-        format!("{int4} out.safetensors"),
-    ];
-    insta::assert_snapshot!(folder.refusals("", &lines));
+    folder.check_transcript("formats");
 }

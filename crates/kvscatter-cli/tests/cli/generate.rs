@@ -221,36 +221,7 @@ fn refusals() {
     folder.write("letters.txt", b"1,2\n3,x\n");
     folder.write("bytes.txt", b"1\n\xff\xfe\n");
     folder.write("garbage.onnx", &[0xff; 100]);
-    let scatter = "testdata/onnx-node/test_tensorscatter/model.onnx";
-    let lines = [
-        STATIC.to_owned(),
-        format!("{STATIC} --prompt-ids 1 --batch-file empty.txt"),
-        format!("{STATIC} --prompt-ids 1,,2"),
-        format!("{STATIC} --prompt-ids 1,x"),
-        format!("{STATIC} --prompt-ids -1,2"),
-        format!("{STATIC} --prompt-ids 99999999999999999999"),
-        format!("{STATIC} --batch-file absent.txt"),
-        format!("{STATIC} --batch-file testdata"),
-        format!("{STATIC} --batch-file empty.txt"),
-        format!("{STATIC} --batch-file letters.txt"),
-        format!("{STATIC} --batch-file bytes.txt"),
-        format!("{STATIC} --prompt-ids 1 --tokens 0"),
-        format!("{STATIC} --prompt-ids 1 --chunk 0"),
-        format!("{STATIC} --prompt-ids 1 --threads 5000"),
-        format!("{STATIC} --prompt-ids 1 --engine cuda"),
-        format!("{STATIC} --prompt-ids 1 --ort-lib testdata/files/two.npz"),
-        format!("{STATIC} --prompt-ids 1 --engine ort --ort-lib testdata/files/two.npz"),
-        format!("{STATIC} --prompt-ids 1 --ort-plugin none"),
-        format!("{STATIC} --prompt-ids 1,256"),
-        format!("{STATIC} --prompt-ids 1 --eos 256"),
-        format!("{STATIC} --prompt-ids 1 --capacity 32"),
-        format!("{STATIC} --prompt-ids 1,2,3 --tokens 63"),
-        format!("{STATIC} --prompt-ids 1 --memory 1000"),
-        "absent.onnx --prompt-ids 1".to_owned(),
-        "garbage.onnx --prompt-ids 1".to_owned(),
-        format!("{scatter} --prompt-ids 1"),
-    ];
-    insta::assert_snapshot!(folder.refusals("generate", &lines));
+    folder.check_transcript("generate");
 }
 
 /// Fills all slots of the cache.

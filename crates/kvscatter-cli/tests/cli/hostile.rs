@@ -4,12 +4,11 @@
 use std::io::Write;
 
 use kvscatter_onnx::internal::proto::tensor_shape_proto::Dimension;
-use kvscatter_onnx::internal::proto::type_proto::Value as TypeValue;
 use kvscatter_onnx::internal::proto::{GraphProto, ValueInfoProto};
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
 
-use crate::support::{Answer, Folder, npy, testdata};
+use crate::support::{Answer, Folder, dims, npy, testdata};
 
 /// Reads a file as the cache of an operator that takes any type, in 256 MiB of address space. A command that allocates
 /// the memory that a file claims would fail.
@@ -32,14 +31,8 @@ fn claims_are_compared_with_the_file() {
     folder.write("huge.pb", b"\x08\x80\x80\x80\x80\x80\x80\x80\x80\x40\x10\x01");
     folder.write("text.pb", b"hello");
 
-    let mut names: Vec<_> = std::fs::read_dir(folder.path(""))
-        .unwrap()
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .collect();
-    names.sort();
-    let answers: Vec<_> =
-        names.iter().map(|name| format!("{name}\n  {}\n", read(&folder, name).refused())).collect();
-    insta::assert_snapshot!(answers.concat());
+    let refused = |name: String| format!("{name}\n  {}\n", read(&folder, &name).refused());
+    insta::assert_snapshot!(folder.names("").into_iter().map(refused).collect::<String>());
 }
 
 fn write_npy_files(folder: &Folder) {
@@ -174,9 +167,7 @@ fn many_inputs_and_writes_take_no_more_time_than_a_few() {
     for (model, copy) in [("optimum-llama", "growing.onnx"), ("mobius-llama-static", "fixed.onnx")] {
         folder.change(&format!("testdata/{model}/model.onnx"), copy, |graph| {
             let mut like = graph.input[0].clone();
-            if let Some(TypeValue::TensorType(tensor)) = &mut like.r#type.get_or_insert_default().value {
-                tensor.shape.get_or_insert_default().dim = vec![Dimension::default(); 2];
-            }
+            *dims(&mut like) = vec![Dimension::default(); 2];
             let extra = |at| ValueInfoProto { name: Some(format!("extra{at}")), ..like.clone() };
             graph.input.extend((0..MANY).map(extra));
         });

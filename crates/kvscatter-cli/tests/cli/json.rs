@@ -28,18 +28,15 @@ fn rename(model: &mut [u8], name: &str) -> String {
 fn every_command_escapes_what_misleads() {
     let folder = Folder::with_testdata();
     let file = format!("{HOSTILE}.onnx");
-    let mut model = folder.read("testdata/mobius-llama-static/model.onnx");
+    folder.copy("mobius-llama-static", "");
+    let mut model = folder.read("model.onnx");
     let cache = rename(&mut model, "key_cache.0");
     folder.write(&file, &model);
-    folder.write("model.onnx.data", &folder.read("testdata/mobius-llama-static/model.onnx.data"));
-    let mut model = folder.read("testdata/onnx-node/test_tensorscatter/model.onnx");
-    let past = rename(&mut model, "past_cache");
     let case = format!("{HOSTILE}case");
+    folder.copy("onnx-node/test_tensorscatter", &case);
+    let mut model = folder.read(&format!("{case}/model.onnx"));
+    let past = rename(&mut model, "past_cache");
     folder.write(&format!("{case}/model.onnx"), &model);
-    for input in ["input_0.pb", "input_1.pb", "input_2.pb", "output_0.pb"] {
-        let set = folder.read(&format!("testdata/onnx-node/test_tensorscatter/test_data_set_0/{input}"));
-        folder.write(&format!("{case}/test_data_set_0/{input}"), &set);
-    }
     folder.write_cache_and_update();
     let made = format!("made{HOSTILE}.onnx");
     let array = format!("{HOSTILE}.npy");

@@ -3,13 +3,17 @@
 //! Features add engines and change nothing else. So commands that need no engine are tested without features only, and
 //! with the feature `full` the others. Modules in both builds test commands of both kinds.
 
-#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a helper that fails must fail its test")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a helper that fails must fail its test"
+)]
 
 #[cfg(feature = "full")]
 mod advice;
 #[cfg(not(feature = "full"))]
 mod apply;
-#[cfg(not(feature = "full"))]
 #[cfg(not(feature = "full"))]
 mod beside;
 #[cfg(feature = "full")]

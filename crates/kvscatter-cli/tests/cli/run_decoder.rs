@@ -1,12 +1,13 @@
 //! Tests `kvscatter run` with whole decoders and other models that run in an engine.
 
-use kvscatter_onnx::Model;
-use kvscatter_onnx::internal::proto::{NodeProto, ValueInfoProto};
+use kvscatter_onnx::Dimension::{self, Known, Symbolic};
+use kvscatter_onnx::internal::proto::{GraphProto, ModelProto, NodeProto, ValueInfoProto, encode};
 
-use crate::support::{Folder, f32s, npy, npy_f32, npy_i64, testdata, with_token_types};
+use crate::support::{Folder, f32s, npy, npy_f32, npy_i64, with_token_types};
 
 const STATIC: &str = "testdata/mobius-llama-static/model.onnx";
 const GROWING: &str = "testdata/optimum-llama/model.onnx";
+const CACHE: [Dimension<'_>; 4] = [Symbolic("batch"), Known(2), Symbolic("length"), Known(16)];
 const SIZES: &str = "--dim batch=2 --dim sequence_len=3";
 
 #[test]
@@ -128,50 +129,22 @@ fn test_directories_in_an_engine() {
 }
 
 #[test]
-fn the_inputs_of_a_present_without_a_past_must_be_given() {
-    let mut model = Model::load(&testdata("optimum-llama/model.onnx")).unwrap();
-    let graph = model.proto_mut().graph.get_or_insert_default();
-    let cache = graph.input.iter().find(|input| input.name.as_deref() == Some("past_key_values.0.key"));
-    let cache = cache.unwrap().clone();
-    let value = |name: &&str| ValueInfoProto { name: Some((*name).to_owned()), ..cache.clone() };
-    graph.input = ["q", "k", "v"].iter().map(value).collect();
-    graph.output = ["y", "present_k", "present_v"].iter().map(value).collect();
-    graph.node = vec![NodeProto::new("Attention", &["q", "k", "v"], &["y", "present_k", "present_v"])];
-    graph.initializer.clear();
-    graph.value_info.clear();
-    model.proto_mut().opset_import[0].version = Some(24);
-    let folder = Folder::new();
-    model.save(&folder.path("model.onnx")).unwrap();
-    folder.write("q.npy", &npy_f32(&[1, 2, 1, 16], [0.0; 32]));
-    let error = folder.run("run model.onnx --engine tract -i q=q.npy").refused();
-    let expected = "error: give \"k\", \"v\" with --input NAME=FILE; values cannot be generated for this model, because node \
-                    0 (Attention, domain ai.onnx, version 24): \"present_k\" is written like a cache, but no input is its past";
-    assert_eq!(error.trim_end(), expected);
-}
-
-#[test]
 fn refusals() {
     let folder = Folder::with_testdata();
     folder.write("negative.npy", &npy_i64(&[5, -1]));
     folder.write("at.npy", &npy_i64(&[5, 0]));
     folder.write("far.npy", &npy_i64(&[5, 64]));
-    let growing =
-        format!("{GROWING} --dim batch_size=1 --dim sequence_length=1 --dim past_sequence_length=1");
-    let lines = [
-        STATIC.to_owned(),
-        format!("{STATIC} {SIZES} --dim rows=3"),
-        format!("{STATIC} --dim batch=2 --dim sequence_len=65"),
-        format!("{STATIC} --dim batch=99999999999 --dim sequence_len=3"),
-        format!("{STATIC} --dim sequence_len=1 -i write_indices=negative.npy"),
-        format!("{STATIC} --dim sequence_len=1 -i write_indices=far.npy"),
-        format!("{STATIC} {SIZES} -o logit=out.npy"),
-        format!("{STATIC} --dim sequence_len=1 -i write_indices=at.npy -o logits=at.npy"),
-        format!("{STATIC} {SIZES} --engine tract --ort-lib lib"),
-        format!("{growing} --in-place"),
-        format!("{growing} --dim total_sequence_length=9"),
-        "testdata/files/kv_pair.onnx --engine tract".to_owned(),
-        "testdata/onnx-node/test_tensorscatter --engine tract --dim b=1".to_owned(),
-    ];
-    insta::assert_snapshot!(folder.refusals("run", &lines));
+    folder.write("q.npy", &npy_f32(&[1, 2, 1, 16], [0.0; 32]));
+    let (inputs, outputs) = (["q", "k", "v"], ["y", "present_k", "present_v"]);
+    let values = |names: [&str; 3]| names.map(|name| ValueInfoProto::tensor(name, 1, &CACHE)).to_vec();
+    let graph = GraphProto {
+        input: values(inputs),
+        output: values(outputs),
+        node: vec![NodeProto::new("Attention", &inputs, &outputs)],
+        ..GraphProto::default()
+    };
+    let no_past = encode(&ModelProto::new(10, &[("", 24)], graph)).unwrap();
+    folder.write("no_past.onnx", &no_past);
+    folder.check_transcript("run_decoder");
     assert!(!folder.path("out.npy").exists());
 }

@@ -1,6 +1,6 @@
 //! Runs the binary in a temporary folder.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fmt;
 #[cfg(feature = "full")]
@@ -9,7 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use kvscatter_onnx::Model;
-use kvscatter_onnx::internal::proto::GraphProto;
+use kvscatter_onnx::internal::proto::tensor_shape_proto::Dimension;
+use kvscatter_onnx::internal::proto::type_proto::Value as TypeValue;
+use kvscatter_onnx::internal::proto::{GraphProto, ValueInfoProto};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -44,17 +46,22 @@ impl Folder {
     /// Makes a folder with a copy of the repository's test data as `testdata`.
     pub(crate) fn with_testdata() -> Self {
         let folder = Self::new();
-        let from = testdata("");
+        folder.copy("", "testdata");
+        folder
+    }
+
+    /// Copies a folder of the repository's test data.
+    pub(crate) fn copy(&self, name: &str, to: &str) {
+        let from = testdata(name);
         for path in listing(&from) {
-            let copy = folder.path("testdata").join(path.strip_prefix(&from).unwrap());
+            let copy = self.path(to).join(path.strip_prefix(&from).unwrap());
             // A folder comes before its files.
             if path.is_dir() {
-                std::fs::create_dir(copy).unwrap();
+                std::fs::create_dir_all(copy).unwrap();
             } else {
                 std::fs::copy(path, copy).unwrap();
             }
         }
-        folder
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -63,6 +70,15 @@ impl Folder {
 
     pub(crate) fn read(&self, name: &str) -> Vec<u8> {
         std::fs::read(self.path(name)).unwrap()
+    }
+
+    /// Returns the names in a folder, in ascending order.
+    pub(crate) fn names(&self, folder: &str) -> Vec<String> {
+        let entries = std::fs::read_dir(self.path(folder)).unwrap();
+        let mut names: Vec<_> =
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
     }
 
     pub(crate) fn write(&self, name: &str, bytes: &[u8]) {
@@ -85,23 +101,44 @@ impl Folder {
         self.write(name, &bytes);
     }
 
-    /// Runs a command line, split at spaces.
+    /// Runs a command line, split at the spaces that are not between single quotes.
     pub(crate) fn run(&self, line: &str) -> Answer {
-        self.run_args(&line.split_whitespace().collect::<Vec<_>>())
+        let words = line.split('\'').enumerate().flat_map(|(index, part)| match index % 2 {
+            0 => part.split_whitespace().collect(),
+            _ => vec![part],
+        });
+        self.run_args(&words.collect::<Vec<_>>())
     }
 
     /// Runs a command line with `--json`, and returns the document.
     #[track_caller]
     pub(crate) fn json(&self, line: &str) -> Value {
-        serde_json::from_str(&self.run(&format!("{line} --json")).passed()).unwrap()
+        let answer = self.run(&format!("{line} --json"));
+        assert_eq!((answer.code, answer.stderr.as_str()), (Some(0), ""), "{answer}");
+        answer.document()
     }
 
-    /// Runs a command with each of these arguments, which it must refuse. Returns the lines and their errors.
+    /// Runs the commands of a transcript again, and compares it with what they print.
+    ///
+    /// A transcript is a snapshot in `transcripts/`. It has comments (`# …`), commands (`$ kvscatter …`), and below
+    /// each command what it prints, with `[1]` if a check has failed. To add a command, write its line and update
+    /// the snapshot.
     #[track_caller]
-    pub(crate) fn refusals<A: AsRef<str>>(&self, command: &str, arguments: &[A]) -> String {
-        let lines = arguments.iter().map(|arguments| format!("{command} {}", arguments.as_ref()));
-        let refused = |line: String| format!("$ kvscatter {}\n{}\n", line.trim(), self.run(&line).refused());
-        lines.map(refused).collect()
+    pub(crate) fn check_transcript(&self, name: &str) {
+        let path = format!("{}/tests/cli/transcripts/{name}.snap", env!("CARGO_MANIFEST_DIR"));
+        let mut transcript = String::new();
+        for line in std::fs::read_to_string(path).unwrap().lines() {
+            if let Some(arguments) = line.strip_prefix("$ kvscatter ") {
+                transcript += &format!("{line}\n{}\n", self.run(arguments).shown());
+            } else if line.starts_with("# ") {
+                transcript += &format!("\n{line}\n");
+            }
+        }
+        let mut settings = insta::Settings::clone_current();
+        settings.set_snapshot_path("transcripts");
+        settings.set_prepend_module_to_snapshot(false);
+        settings.set_omit_expression(true);
+        settings.bind(|| insta::assert_snapshot!(name, transcript));
     }
 
     /// Saves a changed copy of a model. Files of weights are not copied.
@@ -180,8 +217,26 @@ impl Answer {
         self.one_error_line()
     }
 
+    /// Returns the JSON document on standard output.
+    pub(crate) fn document(&self) -> Value {
+        serde_json::from_str(&self.stdout).unwrap()
+    }
+
+    /// Returns what a transcript shows of a command: its error line, or its output.
     #[track_caller]
-    pub(crate) fn one_error_line(self) -> String {
+    fn shown(self) -> String {
+        match self.code {
+            Some(2) => format!("{}{}", self.stdout, self.one_error_line()),
+            Some(1) => {
+                assert_eq!(self.stderr, "");
+                self.stdout + "[1]"
+            }
+            _ => self.passed().trim_end().to_owned(),
+        }
+    }
+
+    #[track_caller]
+    pub(crate) fn one_error_line(&self) -> String {
         let line = self.stderr.strip_suffix('\n').expect("a line").to_owned();
         assert!(line.starts_with("error: ") && !line.contains('\n'), "{line}");
         assert!(!line.contains("panicked"), "{line}");
@@ -251,6 +306,20 @@ pub(crate) fn listing(folder: &Path) -> BTreeSet<PathBuf> {
         found.insert(folder);
     }
     found
+}
+
+/// Returns the contents of all files below a folder.
+pub(crate) fn contents(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let files = listing(folder).into_iter().filter(|path| path.is_file());
+    files.map(|path| (path.strip_prefix(folder).unwrap().to_owned(), std::fs::read(path).unwrap())).collect()
+}
+
+/// Returns the sizes that a model declares for a tensor.
+pub(crate) fn dims(value: &mut ValueInfoProto) -> &mut Vec<Dimension> {
+    let Some(TypeValue::TensorType(tensor)) = &mut value.r#type.get_or_insert_default().value else {
+        panic!("{:?} is no tensor", value.name)
+    };
+    &mut tensor.shape.get_or_insert_default().dim
 }
 
 /// Writes a decoder with the types of tokens, and returns its path.

@@ -2,10 +2,9 @@
 //! tokens of a decoder with random weights.
 
 use kvscatter_onnx::internal::proto::tensor_shape_proto::dimension::Value as Dim;
-use kvscatter_onnx::internal::proto::type_proto::Value;
 use serde_json::json;
 
-use crate::support::{Answer, Folder};
+use crate::support::{Answer, Folder, dims};
 
 /// The ids of `Once`, after the token that begins a text.
 const ONCE: &str = "0,4,5,6,7";
@@ -20,19 +19,13 @@ const ANSWER: &str = "H ha, ha, ha, ha, ha.";
 /// Returns a folder with a model and its tokenizer in the folder `m`.
 fn folder() -> Folder {
     let folder = Folder::with_testdata();
-    for (from, names) in [
-        ("mobius-llama-static", ["model.onnx", "model.onnx.data"].as_slice()),
-        ("text", &["tokenizer.json", "tokenizer_config.json", "generation_config.json"]),
-    ] {
-        for name in names {
-            folder.write(&format!("m/{name}"), &folder.read(&format!("testdata/{from}/{name}")));
-        }
-    }
+    folder.copy("mobius-llama-static", "m");
+    folder.copy("text", "m");
     folder
 }
 
-fn generate(folder: &Folder, options: &[&str]) -> Answer {
-    folder.run_args(&[&["generate", "m"], options].concat())
+fn generate(folder: &Folder, options: &str) -> Answer {
+    folder.run(&format!("generate m {options}"))
 }
 
 /// Returns the text, and checks that the lines about the run are on standard error.
@@ -44,22 +37,17 @@ fn text(answer: Answer) -> String {
     answer.stdout
 }
 
-#[track_caller]
-fn document(answer: Answer) -> serde_json::Value {
-    serde_json::from_str(&answer.passed()).unwrap()
-}
-
 #[test]
 fn a_text_is_continued_until_its_end() {
     let folder = folder();
-    assert_eq!(text(generate(&folder, &["--prompt", "Once"])), format!("{PRINTED}\n"));
+    assert_eq!(text(generate(&folder, "--prompt Once")), format!("{PRINTED}\n"));
     assert_eq!(text(folder.run("generate m/model.onnx --prompt Once")), format!("{PRINTED}\n"));
     folder.write("prompt.txt", b"\xef\xbb\xbfOnce\r\n");
-    assert_eq!(text(generate(&folder, &["--prompt-file", "prompt.txt"])), format!("{PRINTED}\n"));
+    assert_eq!(text(generate(&folder, "--prompt-file prompt.txt")), format!("{PRINTED}\n"));
     let answer = folder.run_with_input("generate m --prompt-file -", b"Once");
     assert_eq!(text(answer), format!("{PRINTED}\n"));
     // The same tokens as those after the ids.
-    let of_text = document(generate(&folder, &["--prompt", "Once", "--json"]));
+    let of_text = folder.json("generate m --prompt Once");
     let line = format!("generate m/model.onnx --prompt-ids {ONCE} --eos 255 --tokens 60");
     let of_ids = folder.json(&line);
     let sample = &of_text["samples"][0];
@@ -76,19 +64,18 @@ fn a_text_is_continued_until_its_end() {
 fn a_text_ends_where_it_is_asked_to() {
     let folder = folder();
     for (options, expected, end) in [
-        (&["--max-new-tokens", "2"][..], " upon a", "length"),
+        ("--max-new-tokens 2", " upon a", "length"),
         // The third token gives the first half of a character.
-        (&["--tokens", "4"], " upon a time\u{fffd}", "length"),
-        (&["--tokens", "1000"], TEXT, "eos"),
-        (&["--stop", "time"], " upon a ", "stopped"),
-        (&["--stop", "é\nE", "--stop", "D"], " upon a timeé\n\u{1b}", "stopped"),
-        (&["--stop", "none", "--stop", "x y"], TEXT, "eos"),
+        ("--tokens 4", " upon a time\u{fffd}", "length"),
+        ("--tokens 1000", TEXT, "eos"),
+        ("--stop time", " upon a ", "stopped"),
+        ("--stop 'é\nE' --stop D", " upon a timeé\n\u{1b}", "stopped"),
+        ("--stop none --stop 'x y'", TEXT, "eos"),
         // The text of an end token that is not special is kept, as in transformers.
-        (&["--eos", "209"], " upon a time", "eos"),
-        (&["--eos", "40", "--eos", "26"], " upon a timeé\n", "eos"),
+        ("--eos 209", " upon a time", "eos"),
+        ("--eos 40 --eos 26", " upon a timeé\n", "eos"),
     ] {
-        let sample =
-            &document(generate(&folder, &[&["--prompt", "Once", "--json"], options].concat()))["samples"][0];
+        let sample = &folder.json(&format!("generate m --prompt Once {options}"))["samples"][0];
         assert_eq!(
             (sample["text"].as_str(), sample["end"].as_str()),
             (Some(expected), Some(end)),
@@ -97,24 +84,20 @@ fn a_text_ends_where_it_is_asked_to() {
     }
     // Without an end token, the text fills the cache.
     folder.write("m/generation_config.json", b"{\"eos_token_id\": []}");
-    let answer = generate(&folder, &["--prompt", "Once"]);
+    let answer = generate(&folder, "--prompt Once");
     assert!(answer.stderr.contains("\nend          the cache is full"), "{answer}");
-    let document = document(generate(&folder, &["--prompt", "Once", "--json"]));
-    assert_eq!(document["samples"][0]["end"], "full");
-    assert_eq!(document["samples"][0]["tokens"].as_array().unwrap().len(), 60);
+    let sample = &folder.json("generate m --prompt Once")["samples"][0];
+    assert_eq!((&sample["end"], sample["tokens"].as_array().unwrap().len()), (&json!("full"), 60));
     folder.write("m/generation_config.json", b"{}");
-    assert_eq!(
-        text(generate(&folder, &["--prompt", "Once"])),
-        format!("{PRINTED}\n"),
-        "the tokenizer's end token"
-    );
+    let printed = text(generate(&folder, "--prompt Once"));
+    assert_eq!(printed, format!("{PRINTED}\n"), "the tokenizer's end token");
 }
 
 #[test]
 fn several_texts_are_printed_under_headings() {
     let folder = folder();
-    let printed = text(generate(&folder, &["--prompt", "Once", "--prompt", "H\n", "--tokens", "3"]));
-    let alone = text(generate(&folder, &["--prompt", "H\n", "--tokens", "3"]));
+    let printed = text(generate(&folder, "--prompt Once --prompt 'H\n' --tokens 3"));
+    let alone = text(generate(&folder, "--prompt 'H\n' --tokens 3"));
     assert_eq!(printed, format!("--- 1: Once\n upon a time\n\n--- 2: H\\n\n{alone}"));
 }
 
@@ -123,8 +106,7 @@ fn one_text_of_a_batch_may_fill_the_cache() {
     let folder = folder();
     folder.write("m/generation_config.json", b"{\"eos_token_id\": []}");
     let long = "O".repeat(60);
-    let options = ["--prompt", &long, "--prompt", "Once", "--max-new-tokens", "10", "--json"];
-    let document = document(generate(&folder, &options));
+    let document = folder.json(&format!("generate m --prompt {long} --prompt Once --max-new-tokens 10"));
     let ended = |sample: usize| {
         let sample = &document["samples"][sample];
         (sample["end"].clone(), sample["tokens"].as_array().unwrap().len())
@@ -137,28 +119,22 @@ fn one_text_of_a_batch_may_fill_the_cache() {
 fn open_caches_have_the_slots_that_the_model_declares() {
     let folder = folder();
     folder.change("m/model.onnx", "m/model.onnx", |graph| {
-        for value in graph.input.iter_mut().chain(&mut graph.output) {
-            let Some(Value::TensorType(tensor)) = &mut value.r#type.get_or_insert_default().value else {
-                panic!()
-            };
-            for dim in &mut tensor.shape.get_or_insert_default().dim {
-                if dim.value == Some(Dim::DimValue(64)) {
-                    dim.value = Some(Dim::DimParam("slots".to_owned()));
-                }
-            }
+        let sizes = graph.input.iter_mut().chain(&mut graph.output).flat_map(dims);
+        for dim in sizes.filter(|dim| dim.value == Some(Dim::DimValue(64))) {
+            dim.value = Some(Dim::DimParam("slots".to_owned()));
         }
     });
     folder.write("m/config.json", b"{\"max_position_embeddings\": 48}");
     let capacity = |line: &str| {
         let answer = folder.run_with_input(&format!("generate m --json {line}"), b"H\nH\n");
-        document(answer)["caches"]["capacity"].clone()
+        answer.document()["caches"]["capacity"].clone()
     };
     assert_eq!(capacity("--prompt Once"), 48);
     assert_eq!(capacity("--prompt Once --max-new-tokens 3"), 5 + 2);
     assert_eq!(capacity("--prompt Once --capacity 20"), 20);
     // A chat has any number of turns.
     assert_eq!(capacity("--chat --max-new-tokens 3"), 48);
-    let refused = generate(&folder, &["--prompt", &"O".repeat(48)]).refused();
+    let refused = generate(&folder, &format!("--prompt {}", "O".repeat(48))).refused();
     assert_eq!(refused, "error: --prompt has 49 tokens, but the cache has room for 48 (--capacity)");
 }
 
@@ -184,16 +160,16 @@ fn tokens_are_drawn_with_a_seed() {
 #[test]
 fn a_chat_follows_its_template() {
     let folder = folder();
-    assert_eq!(text(generate(&folder, &["--chat", "--prompt", "H"])), format!("{ANSWER}\n"));
-    let sample = |options: &[&str]| {
-        let options = [&["--prompt", "H", "--json", "--tokens", "1"], options].concat();
-        document(generate(&folder, &options))["samples"][0].clone()
+    assert_eq!(text(generate(&folder, "--chat --prompt H")), format!("{ANSWER}\n"));
+    let ids = |options: &str| {
+        let document = folder.json(&format!("generate m --prompt H --tokens 1 {options}"));
+        document["samples"][0]["prompt"].clone()
     };
-    assert_eq!(sample(&["--chat"])["prompt"], json!([253, 72, 255, 254]));
-    assert_eq!(sample(&["--chat", "--system", "O"])["prompt"], json!([252, 4, 255, 253, 72, 255, 254]));
-    assert_eq!(sample(&[])["prompt"], json!([0, 72]));
+    assert_eq!(ids("--chat"), json!([253, 72, 255, 254]));
+    assert_eq!(ids("--chat --system O"), json!([252, 4, 255, 253, 72, 255, 254]));
+    assert_eq!(ids(""), json!([0, 72]));
     folder.write("m/chat_template.jinja", b"{{ bos_token }}{{ messages[0].content }}");
-    assert_eq!(sample(&["--chat"])["prompt"], json!([0, 72]));
+    assert_eq!(ids("--chat"), json!([0, 72]));
 }
 
 /// The second turn gives the same tokens as its whole text, of which most are in the caches.
@@ -201,7 +177,8 @@ fn a_chat_follows_its_template() {
 fn a_turn_of_a_chat_computes_only_its_own_tokens() {
     let folder = folder();
     let answer = folder.run_with_input("generate m --chat --max-new-tokens 14", b"H\n\nH\n");
-    let document = document(folder.run_with_input("generate m --chat --max-new-tokens 14 --json", b"H\n\nH"));
+    let json = folder.run_with_input("generate m --chat --max-new-tokens 14 --json", b"H\n\nH");
+    let document = json.document();
     let turns = &document["samples"];
     assert_eq!(turns.as_array().unwrap().len(), 2);
     assert_eq!([&turns[0]["reused"], &turns[1]["reused"]], [0, 14]);
@@ -235,7 +212,7 @@ fn the_turns_before_an_error_are_reported() {
     assert!(answer.stderr.contains("\nprefill      4 tokens in "), "{answer}");
     assert!(answer.stderr.ends_with("\nerror: standard input, line 2: not UTF-8\n"), "{answer}");
     let answer = run(" --json");
-    let document: serde_json::Value = serde_json::from_str(&answer.stdout).unwrap();
+    let document = answer.document();
     assert_eq!(document["samples"][0]["text"], "H ha");
     let error: serde_json::Value = serde_json::from_str(&answer.stderr).unwrap();
     assert_eq!(error["error"]["message"], "standard input, line 2: not UTF-8");
@@ -255,8 +232,8 @@ fn a_file_of_a_text_is_a_regular_file_or_a_link_to_one() {
         std::fs::remove_file(folder.path(&format!("m/{name}"))).unwrap();
         symlink(format!("../blobs/{name}"), folder.path(&format!("m/{name}"))).unwrap();
     }
-    let chat = ["--chat", "--prompt", "Once", "--tokens", "2"];
-    assert_eq!(text(generate(&folder, &chat)), " upon a\n");
+    let chat = "--chat --prompt Once --tokens 2";
+    assert_eq!(text(generate(&folder, chat)), " upon a\n");
     let huge = std::fs::File::create(folder.path("huge")).unwrap();
     huge.set_len(1 << 40).unwrap();
     let pipe = folder.path("pipe");
@@ -270,7 +247,7 @@ fn a_file_of_a_text_is_a_regular_file_or_a_link_to_one() {
         ] {
             std::fs::remove_file(&link).unwrap();
             symlink(target, &link).unwrap();
-            let refused = generate(&folder, &chat).refused();
+            let refused = generate(&folder, chat).refused();
             assert!(refused.starts_with(&format!("error: m/{name}: {problem}")), "{refused}");
         }
         std::fs::remove_file(&link).unwrap();
@@ -282,9 +259,9 @@ fn a_file_of_a_text_is_a_regular_file_or_a_link_to_one() {
 #[test]
 fn a_saved_text_is_continued() {
     let folder = folder();
-    text(generate(&folder, &["--prompt", "On", "--save-prefix", "on.kv", "--tokens", "1"]));
-    assert_eq!(text(generate(&folder, &["--prefix", "on.kv", "--prompt", "ce"])), format!("{PRINTED}\n"));
-    let refused = generate(&folder, &["--prefix", "on.kv", "--prompt", &"O".repeat(62)]).refused();
+    text(generate(&folder, "--prompt On --save-prefix on.kv --tokens 1"));
+    assert_eq!(text(generate(&folder, "--prefix on.kv --prompt ce")), format!("{PRINTED}\n"));
+    let refused = generate(&folder, &format!("--prefix on.kv --prompt {}", "O".repeat(62))).refused();
     let expected = "error: --prompt has 62 tokens after the 3 of --prefix, but the cache has room for 64";
     assert_eq!(refused, expected);
 }
@@ -295,13 +272,13 @@ fn an_export_with_growing_caches_is_converted_once() {
     folder.write("m/model.onnx", &folder.read("testdata/optimum-llama/model.onnx"));
     std::fs::remove_file(folder.path("m/model.onnx.data")).unwrap();
     // The weights are those of the other model.
-    let first = generate(&folder, &["--prompt", "Once", "--max-seq", "64"]);
+    let first = generate(&folder, "--prompt Once --max-seq 64");
     assert_eq!((first.code, first.stdout.as_str()), (Some(0), format!("{PRINTED}\n").as_str()), "{first}");
     assert!(first.stderr.starts_with("note: converted in "), "{first}");
-    let second = generate(&folder, &["--prompt", "Once", "--max-seq", "64"]);
+    let second = generate(&folder, "--prompt Once --max-seq 64");
     assert_eq!(second.stdout, first.stdout);
     assert!(second.stderr.starts_with("note: using the conversion to static caches of 64 slots"), "{second}");
-    let refused = generate(&folder, &["--prompt", "Once", "--no-convert"]).refused();
+    let refused = generate(&folder, "--prompt Once --no-convert").refused();
     assert!(refused.contains("tract 0.23.9 cannot load"), "{refused}");
 }
 
@@ -341,7 +318,7 @@ fn a_hostile_template_is_one_error() {
     }
     for (template, expected) in hostile {
         folder.write("m/chat_template.jinja", template.as_bytes());
-        let error = generate(&folder, &["--chat", "--prompt", "H"]).refused();
+        let error = generate(&folder, "--chat --prompt H").refused();
         let shown: String = template.chars().take(120).collect();
         assert!(error.contains(expected), "{shown}: {error}");
     }
@@ -355,70 +332,34 @@ fn a_hostile_template_is_one_error() {
 fn text_refusals() {
     let folder = folder();
     let tokenizer = String::from_utf8(folder.read("m/tokenizer.json")).unwrap();
-    let long = "O".repeat(70);
     folder.write("bytes.txt", b"\xff");
     folder.write("empty.txt", b"\n");
-    let mut printed = String::new();
-    let mut refuse = |change: Option<(&str, &[u8])>, options: &[&str]| {
-        let before = change.map(|(name, content)| {
-            let before = std::fs::read(folder.path(name)).ok();
-            folder.write(name, content);
-            (name, before)
-        });
-        let line = generate(&folder, options).refused();
-        let shown = options.join(" ").replace(&long, "OOO...");
-        let changed = change.map(|(name, _)| format!(" ({name})")).unwrap_or_default();
-        printed += &format!("{shown}{changed}\n{line}\n\n");
-        match before {
-            Some((name, Some(content))) => folder.write(name, &content),
-            Some((name, None)) => std::fs::remove_file(folder.path(name)).unwrap(),
-            None => {}
+    let loops = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}";
+    for (copy, file, content) in [
+        ("cut", "tokenizer.json", "{"),
+        ("other", "tokenizer.json", &tokenizer.replace(r#""H": 72"#, r#""H": 7200"#)),
+        ("eos", "generation_config.json", "{\"eos_token_id\": 256}"),
+        ("eos_name", "generation_config.json", "{\"eos_token_id\": \"</s>\"}"),
+        ("config", "tokenizer_config.json", "["),
+        ("tools", "chat_template.jinja", "{{ raise_exception('only tools') }}"),
+        ("method", "chat_template.jinja", "{% for tool in tools.values() %}{% endfor %}"),
+        ("function", "chat_template.jinja", "{{ lookup(messages) }}"),
+        ("loops", "chat_template.jinja", loops),
+        ("syntax", "chat_template.jinja", "{% if %}"),
+        ("no_template", "tokenizer_config.json", "{}"),
+        ("no_model", "tokenizer.json", ""),
+        ("no_tokenizer", "", ""),
+    ] {
+        // Each refusal comes before the engine loads the model, whose weights are missing.
+        if copy != "no_tokenizer" {
+            folder.copy("text", copy);
+            folder.write(&format!("{copy}/{file}"), content.as_bytes());
         }
-    };
-    for options in [
-        &["--prompt", ""][..],
-        &["--prompt", "O", "--prompt", ""],
-        &["--prompt-file", "absent.txt"],
-        &["--prompt-file", "bytes.txt"],
-        &["--prompt-file", "empty.txt"],
-        &["--prompt", "O", "--prompt", &long],
-        &["--prompt", "O", "--eos", "256"],
-        &["--prompt", "O", "--eos", "</s>"],
-        &["--prompt", "O", "--engine", "ort", "--ort-lib", "bytes.txt"],
-    ] {
-        refuse(None, options);
+        if copy != "no_model" {
+            folder.write(&format!("{copy}/model.onnx"), &folder.read("m/model.onnx"));
+        }
     }
-    // Each refusal comes before the engine loads the model, whose weights are missing.
-    std::fs::remove_file(folder.path("m/model.onnx.data")).unwrap();
-    let other = tokenizer.replace(r#""H": 72"#, r#""H": 7200"#);
-    let prompt = ["--prompt", "O"];
-    let chat = ["--prompt", "O", "--chat"];
-    for (name, content, options) in [
-        ("m/tokenizer.json", "{", &prompt[..]),
-        ("m/tokenizer.json", &other, &prompt),
-        ("m/generation_config.json", "{\"eos_token_id\": 256}", &prompt),
-        ("m/generation_config.json", "{\"eos_token_id\": \"</s>\"}", &prompt),
-        ("m/tokenizer_config.json", "[", &prompt),
-        ("m/chat_template.jinja", "{{ raise_exception('only tools') }}", &chat),
-        ("m/chat_template.jinja", "{% for tool in tools.values() %}{% endfor %}", &chat),
-        ("m/chat_template.jinja", "{{ lookup(messages) }}", &chat),
-        (
-            "m/chat_template.jinja",
-            "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
-            &chat,
-        ),
-        ("m/chat_template.jinja", "{% if %}", &chat),
-        ("m/tokenizer_config.json", "{}", &chat),
-    ] {
-        refuse(Some((name, content.as_bytes())), options);
-    }
-    std::fs::remove_file(folder.path("m/tokenizer.json")).unwrap();
-    refuse(None, &prompt);
-    std::fs::remove_file(folder.path("m/model.onnx")).unwrap();
-    refuse(None, &prompt);
-    std::fs::remove_dir_all(folder.path("m")).unwrap();
-    refuse(None, &prompt);
-    insta::assert_snapshot!(printed);
+    folder.check_transcript("text");
 }
 
 /// Sends SIGINT to a command that generates a long text, and to one that answers in a chat.

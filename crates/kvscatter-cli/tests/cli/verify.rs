@@ -1,11 +1,6 @@
 //! Tests `kvscatter cases` and `kvscatter verify`.
 
-use crate::support::{Answer, Folder};
-
-#[test]
-fn the_node_cases_pass() {
-    insta::assert_snapshot!(Folder::with_testdata().run("verify testdata/onnx-node"));
-}
+use crate::support::{Folder, contents};
 
 /// Checks that the default number of cases is the number of ideas times the 24 types, and that they pass.
 #[test]
@@ -15,8 +10,7 @@ fn the_default_covers_every_idea_with_every_type() {
     let text = folder.run("verify cases").passed();
     assert!(text.ends_with("\n624 cases passed, 0 failed\n"), "{text}");
     let mut ideas = std::collections::BTreeMap::new();
-    for entry in std::fs::read_dir(folder.path("cases")).unwrap() {
-        let name = entry.unwrap().file_name().into_string().unwrap();
+    for name in folder.names("cases") {
         *ideas.entry(name.split_once('_').unwrap().1.to_owned()).or_insert(0) += 1;
     }
     assert!(ideas.len() == 26 && ideas.values().all(|&times| times == 24), "{ideas:?}");
@@ -25,35 +19,46 @@ fn the_default_covers_every_idea_with_every_type() {
 #[test]
 fn a_seed_makes_the_same_files() {
     let folder = Folder::new();
-    for out in ["a", "b"] {
+    let [one, other] = ["a", "b"].map(|out| {
         folder.run(&format!("cases -o {out} --seed 9 --count 60")).passed();
-    }
-    for entry in std::fs::read_dir(folder.path("a")).unwrap() {
-        let case = entry.unwrap().file_name().into_string().unwrap();
-        for file in ["model.onnx", "test_data_set_0/input_0.pb", "refused.json"] {
-            let read = |root| std::fs::read(folder.path(&format!("{root}/{case}/{file}"))).ok();
-            assert!(read("a") == read("b"), "{case}/{file}");
-        }
-    }
+        contents(&folder.path(out))
+    });
+    assert!(one == other);
 }
 
-#[test]
-fn cases_go_into_a_new_folder() {
-    let folder = Folder::new();
-    folder.run("cases -o cases --count 1").passed();
-    insta::assert_snapshot!(folder.run("cases -o cases --count 1").refused());
-}
+/// The cases of ONNX. The second has three dimensions, and the third is a ring.
+const CASES: [&str; 3] = ["test_tensorscatter", "test_tensorscatter_3d", "test_tensorscatter_circular"];
 
-/// Checks that a count that would fill the disk is refused, and leaves no file.
 #[test]
-fn many_cases_are_asked_for_twice() {
-    let folder = Folder::new();
-    let refused = folder.run("cases -o a/b/cases --count 100001").refused();
-    let expected = "error: --count 100001: more than 100000 cases take long and fill the disk; add --many to write them all";
-    assert_eq!(refused, expected);
-    assert!(!folder.path("a").exists());
-    folder.run("cases -o a/b/cases --count 3 --many").passed();
-    assert_eq!(std::fs::read_dir(folder.path("a/b/cases")).unwrap().count(), 3);
+fn reports() {
+    let folder = Folder::with_testdata();
+    std::fs::create_dir(folder.path("empty")).unwrap();
+    for copy in ["wrong", "inexact", "unreadable", "missing", "folder", "surplus", "two", "misnamed", "many"]
+    {
+        folder.copy("onnx-node", copy);
+    }
+    let [plain, three_d, ring] = CASES.map(|case| format!("{case}/test_data_set_0"));
+    let output = folder.read(&format!("testdata/onnx-node/{plain}/output_0.pb"));
+    folder.flip(&format!("wrong/{ring}/output_0.pb"), 2, 0x40);
+    folder.flip(&format!("wrong/{ring}/output_0.pb"), 42, 0x01);
+    folder.write(&format!("wrong/{three_d}/output_0.pb"), &output);
+    folder.flip(&format!("inexact/{ring}/output_0.pb"), 4, 0x01);
+    folder.write(&format!("unreadable/{}/model.onnx", CASES[0]), &[0xff; 50]);
+    folder.write(&format!("unreadable/{three_d}/input_1.pb"), b"\x08");
+    folder.flip(&format!("unreadable/{ring}/output_0.pb"), 2, 0x40);
+    std::fs::remove_file(folder.path(&format!("missing/{three_d}/input_1.pb"))).unwrap();
+    std::fs::create_dir(folder.path("folder/model.onnx")).unwrap();
+    let input = folder.read(&format!("surplus/{plain}/input_2.pb"));
+    folder.write(&format!("surplus/{plain}/input_3.pb"), &input);
+
+    // The outputs of other implementations: of two cases, and with folders that belong to no case.
+    std::fs::remove_dir_all(folder.path(&format!("two/{}", CASES[1]))).unwrap();
+    folder.write("misnamed/test_tensorscatter/test_data_set_1/output_0.pb", b"");
+    folder.write("misnamed/test_tensor_scatter/test_data_set_0/output_0.pb", b"");
+    (0..32).for_each(|number| std::fs::create_dir(folder.path(&format!("many/more-{number}"))).unwrap());
+    folder.check_transcript("cases_and_verify");
+    assert!(!folder.path("many/cases").exists());
+    assert_eq!(folder.names("a/b/cases").len(), 3);
 }
 
 /// Checks that a full disk leaves no file. A limit of 0 bytes for every file simulates the full disk.
@@ -70,53 +75,9 @@ fn cases_that_cannot_be_written_leave_nothing() {
             continue;
         }
         assert!(answer.refused().contains("file too large"), "{out}");
-        let left: Vec<_> =
-            std::fs::read_dir(folder.path("")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-        assert_eq!(left.len(), 2, "{left:?}");
-        assert_eq!(std::fs::read_dir(folder.path("empty")).unwrap().count(), 0);
+        assert_eq!(folder.names(""), ["empty", "link"]);
+        assert!(folder.names("empty").is_empty());
     }
-}
-
-/// Makes two of three cases fail, one with a wrong value and one with a wrong shape.
-#[test]
-fn failures_name_the_first_difference() {
-    let folder = Folder::with_testdata();
-    let circular = "testdata/onnx-node/test_tensorscatter_circular/test_data_set_0/output_0.pb";
-    folder.flip(circular, 2, 0x40);
-    folder.flip(circular, 42, 0x01);
-    let linear = folder.read("testdata/onnx-node/test_tensorscatter/test_data_set_0/output_0.pb");
-    folder.write("testdata/onnx-node/test_tensorscatter_3d/test_data_set_0/output_0.pb", &linear);
-    insta::assert_snapshot!(folder.run("verify testdata/onnx-node"));
-    insta::assert_snapshot!("failures_json", folder.run("verify testdata/onnx-node --json"));
-}
-
-#[test]
-fn a_tolerance_is_asked_for() {
-    let folder = Folder::with_testdata();
-    let circular = "testdata/onnx-node/test_tensorscatter_circular/test_data_set_0/output_0.pb";
-    folder.flip(circular, 4, 0x01);
-    assert_eq!(folder.run("verify testdata/onnx-node").code, Some(1));
-    for tolerance in ["--rtol 1e-6", "--atol 1e-5", "--rtol 1e-6 --atol 0"] {
-        folder.run(&format!("verify testdata/onnx-node {tolerance}")).passed();
-    }
-    assert_eq!(folder.run("verify testdata/onnx-node --rtol 1e-9").code, Some(1));
-}
-
-#[test]
-fn files_that_cannot_be_read_are_no_failure() {
-    let folder = Folder::with_testdata();
-    folder.write("testdata/onnx-node/test_tensorscatter/model.onnx", &[0xff; 50]);
-    folder.write("testdata/onnx-node/test_tensorscatter_3d/test_data_set_0/input_1.pb", b"\x08");
-    insta::assert_snapshot!(folder.run("verify testdata/onnx-node"));
-}
-
-#[test]
-fn folders_without_cases() {
-    let folder = Folder::new();
-    std::fs::create_dir(folder.path("empty")).unwrap();
-    let answers = ["empty", "absent", "empty --actual absent"]
-        .map(|dir| folder.run(&format!("verify {dir}")).refused() + "\n");
-    insta::assert_snapshot!(answers.concat());
 }
 
 /// Checks the outputs of another implementation: right, missing, unreadable, of another type, and one that
@@ -125,11 +86,7 @@ fn folders_without_cases() {
 fn outputs_of_another_implementation() {
     let folder = Folder::new();
     folder.run("cases -o cases --seed 1 --count 52").passed();
-    let mut cases: Vec<_> = std::fs::read_dir(folder.path("cases"))
-        .unwrap()
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .collect();
-    cases.sort();
+    let cases = folder.names("cases");
     for case in &cases {
         let expected = folder.path(&format!("cases/{case}/test_data_set_0/output_0.pb"));
         if let Ok(bytes) = std::fs::read(expected) {
@@ -146,8 +103,7 @@ fn outputs_of_another_implementation() {
     std::fs::remove_file(folder.path(&output(accepted[1]))).unwrap();
     folder.write(&output(accepted[2]), b"\xff");
     folder.write(&output(accepted[3]), &right);
-    let answer = folder.run("verify cases --actual theirs");
-    insta::assert_snapshot!(without_passes(answer));
+    insta::assert_snapshot!(folder.run("verify cases --actual theirs --quiet"));
 }
 
 /// Checks a ring in whose second sample slot 3 is written, slot 0 is wrapped, and slots 1 and 2 are old.
@@ -178,94 +134,6 @@ fn a_wrong_slot_is_named_by_its_use() {
     folder.run(picture.unwrap()).passed();
 }
 
-#[test]
-fn quiet_is_what_does_not_pass_and_the_summary() {
-    let folder = Folder::with_testdata();
-    let quiet = folder.run("verify testdata/onnx-node --quiet").passed();
-    assert_eq!(quiet, "3 cases passed, 0 failed\n");
-    std::fs::remove_file(folder.path("testdata/onnx-node/test_tensorscatter_3d/model.onnx")).unwrap();
-    folder.write("testdata/onnx-node/test_tensorscatter_3d/model.onnx", b"x");
-    let circular = "testdata/onnx-node/test_tensorscatter_circular/test_data_set_0/output_0.pb";
-    folder.flip(circular, 2, 0x40);
-    let all = folder.run("verify testdata/onnx-node");
-    let quiet = folder.run("verify testdata/onnx-node -q");
-    assert_eq!((all.code, quiet.code), (Some(1), Some(1)));
-    assert!(all.stdout.starts_with("pass  "), "{all}");
-    assert_eq!(without_passes(all), quiet.to_string().trim_end());
-    let json = |options: &str| folder.run(&format!("verify testdata/onnx-node --json {options}")).stdout;
-    assert_eq!(json("--quiet"), json(""));
-}
-
-/// Checks that folders among the outputs that belong to no case are printed, because their names are most
-/// likely wrong.
-#[test]
-fn unknown_folders_are_named() {
-    let folder = Folder::with_testdata();
-    for name in ["test_tensorscatter", "test_tensorscatter_3d", "test_tensorscatter_circular"] {
-        let output = folder.read(&format!("testdata/onnx-node/{name}/test_data_set_0/output_0.pb"));
-        folder.write(&format!("theirs/{name}/test_data_set_0/output_0.pb"), &output);
-    }
-    folder.run("verify testdata/onnx-node --actual theirs --quiet").passed();
-    folder.write("theirs/test_tensorscatter/test_data_set_1/output_0.pb", b"");
-    folder.write("theirs/test_tensor_scatter/test_data_set_0/output_0.pb", b"");
-    let answer = folder.run("verify testdata/onnx-node --actual theirs --quiet").passed();
-    insta::assert_snapshot!(answer);
-    let json = folder.run("verify testdata/onnx-node --actual theirs --json").passed();
-    let document: serde_json::Value = serde_json::from_str(&json).unwrap();
-    let unknown = ["theirs/test_tensor_scatter", "theirs/test_tensorscatter/test_data_set_1"];
-    assert_eq!(document["unknown_folders"], serde_json::json!(unknown));
-    for number in 0..30 {
-        std::fs::create_dir(folder.path(&format!("theirs/more-{number}"))).unwrap();
-    }
-    let answer = folder.run("verify testdata/onnx-node --actual theirs --quiet").passed();
-    assert_eq!(answer.matches("\nwarn  ").count() + 1, 21, "{answer}");
-    assert!(answer.contains("warn  12 more folders without a case\n"), "{answer}");
-}
-
-#[test]
-fn a_npy_of_another_implementation() {
-    let folder = Folder::with_testdata();
-    let case = "testdata/onnx-node/test_tensorscatter_circular";
-    std::fs::create_dir_all(folder.path("theirs/test_tensorscatter_circular/test_data_set_0")).unwrap();
-    let out = "theirs/test_tensorscatter_circular/test_data_set_0/output_0.npy";
-    folder.run(&format!("run {case} -o present_cache={out}")).passed();
-    let answer = folder.run("verify testdata/onnx-node --actual theirs");
-    insta::assert_snapshot!(answer);
-}
-
-/// Runs `verify cases/* --actual OUT`. If DIR is a case itself, its outputs are in OUT under the name of its
-/// folder.
-#[test]
-fn cases_named_one_by_one_have_their_outputs_apart() {
-    let folder = Folder::with_testdata();
-    let cases = ["test_tensorscatter", "test_tensorscatter_circular"];
-    for case in cases {
-        let expected = folder.read(&format!("testdata/onnx-node/{case}/test_data_set_0/output_0.pb"));
-        folder.write(&format!("theirs/{case}/test_data_set_0/output_0.pb"), &expected);
-    }
-    let [one, other] = cases.map(|case| format!("testdata/onnx-node/{case}"));
-    folder.run(&format!("verify {one} {other} --actual theirs")).passed();
-    folder.run(&format!("verify {one}/. --actual theirs")).passed();
-    let answer = folder.run(&format!("verify {one}_3d --actual theirs"));
-    assert_eq!(answer.code, Some(1));
-    let missing = "no theirs/test_tensorscatter_3d/test_data_set_0/output_0.pb or .npy";
-    assert!(answer.stdout.contains(missing), "{}", answer.stdout);
-}
-
-/// Checks that a case that cannot be read is one line of the report. There is no verdict only if no case can
-/// be read.
-#[test]
-fn broken_directories_do_not_stop_the_others() {
-    let folder = Folder::with_testdata();
-    let set = "testdata/onnx-node/test_tensorscatter_3d/test_data_set_0";
-    std::fs::remove_file(folder.path(&format!("{set}/input_1.pb"))).unwrap();
-    let answer = folder.run("verify testdata/onnx-node");
-    assert_eq!(answer.code, Some(1), "{answer}");
-    assert!(answer.stdout.contains("2 cases passed, 0 failed, 1 could not be read"), "{answer}");
-    let answer = folder.run("verify testdata/onnx-node/test_tensorscatter_3d");
-    assert_eq!(answer.code, Some(2), "{answer}");
-}
-
 /// Checks that a link that leads nowhere, or out of the folder, is one line of the report.
 #[cfg(unix)]
 #[test]
@@ -282,11 +150,7 @@ fn links_that_lead_out_or_nowhere_do_not_stop_the_others() {
     link("nowhere", "testdata/onnx-node/test_tensorscatter_3d/test_data_set_0/input_3.pb");
     link("test_tensorscatter", "testdata/onnx-node/same");
     std::fs::create_dir(folder.path("onnx-attention")).unwrap();
-    insta::assert_snapshot!(folder.run("verify testdata/onnx-node"));
-    insta::assert_snapshot!("links_alone", folder.run("verify none"));
-    let json = folder.run("verify testdata/onnx-node --json");
-    let document: serde_json::Value = serde_json::from_str(&json.stdout).unwrap();
-    assert_eq!((&document["passed"], &document["unreadable"]), (&3.into(), &4.into()), "{document}");
+    folder.check_transcript("verify_links");
 }
 
 /// Checks that `verify` does not enter a folder again that it is already in, or folders deeper than 32. The
@@ -324,52 +188,17 @@ fn cases_that_the_walk_does_not_reach_whole_lead_nowhere_either() {
     }
 }
 
-/// Checks that a model that is a folder or a pipe is printed.
-#[cfg(unix)]
-#[test]
-fn a_model_that_is_no_file_is_named() {
-    let folder = Folder::with_testdata();
-    std::fs::create_dir(folder.path("testdata/onnx-node/model.onnx")).unwrap();
-    let answer = folder.run("verify testdata/onnx-node");
-    assert_eq!(answer.code, Some(1), "{answer}");
-    assert!(answer.stdout.contains("ERR   testdata/onnx-node/model.onnx: not a regular file"), "{answer}");
-}
-
-/// Checks that `run` and `verify` refuse an additional input, which is not an input of the model.
-#[test]
-fn surplus_inputs_are_refused_alike() {
-    let folder = Folder::with_testdata();
-    let case = "testdata/onnx-node/test_tensorscatter";
-    let input = folder.read(&format!("{case}/test_data_set_0/input_2.pb"));
-    folder.write(&format!("{case}/test_data_set_0/input_3.pb"), &input);
-    assert_eq!(folder.run(&format!("run {case}")).code, Some(2));
-    let answer = folder.run(&format!("verify {case}"));
-    assert_eq!(answer.code, Some(2), "{answer}");
-    assert!(answer.stdout.starts_with("ERR "), "{answer}");
-}
-
 #[test]
 fn a_refusal_must_have_the_right_reason() {
     let folder = Folder::new();
     folder.run("cases -o cases --seed 1 --count 52").passed();
-    let mut refused: Vec<_> = std::fs::read_dir(folder.path("cases"))
-        .unwrap()
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .filter(|case| case.contains("_refused_"))
-        .collect();
-    refused.sort();
+    let mut refused = folder.names("cases");
+    refused.retain(|case| case.contains("_refused_"));
     let file = |case: &str| format!("cases/{case}/refused.json");
     folder.write(&file(&refused[0]), br#"{"kind": "types-differ", "reason": "changed by this test"}"#);
     folder.write(&file(&refused[1]), b"{");
     std::fs::remove_file(folder.path(&file(&refused[2]))).unwrap();
     let accepted = "cases/accepted";
     std::fs::create_dir(folder.path(accepted)).unwrap();
-    let answer = folder.run("verify cases");
-    insta::assert_snapshot!(without_passes(answer));
-}
-
-fn without_passes(answer: Answer) -> String {
-    let lines: Vec<_> =
-        answer.to_string().lines().filter(|line| !line.starts_with("pass")).map(str::to_owned).collect();
-    lines.join("\n")
+    insta::assert_snapshot!(folder.run("verify cases --quiet"));
 }

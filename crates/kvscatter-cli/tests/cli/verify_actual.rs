@@ -16,8 +16,7 @@ fn verify(folder: &Folder) -> Answer {
 
 /// Returns the verdicts of a case: those of the command, of the plain call and of the call in place.
 fn verdicts(folder: &Folder, case: &str) -> [Value; 3] {
-    let answer = folder.run("verify cases --actual theirs --json");
-    let document: Value = serde_json::from_str(&answer.stdout).unwrap();
+    let document = folder.run("verify cases --actual theirs --json").document();
     let cases = document["cases"].as_array().unwrap();
     let found = cases.iter().find(|found| found["case"] == format!("cases/{case}")).unwrap();
     ["verdict", "answer", "in_place"].map(|field| found[field].clone())

@@ -23,7 +23,7 @@ pub const MOST_TOKENS: &str = "kvscatter.most_tokens";
 pub const UNLIMITED: usize = (1 << 31) - 1;
 
 /// The size of a ring, and what it is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 pub struct RingSize {
     /// The number of slots of each sample.
     pub capacity: usize,

@@ -84,7 +84,7 @@ fn crossover(at: &[DecodeTime]) -> Crossover {
 }
 
 /// A decoder and the tensors of its next step.
-struct Decoding<'a> {
+pub(super) struct Decoding<'a> {
     session: Box<dyn Session>,
     interface: &'a Interface,
     inputs: Vec<(String, Tensor)>,
@@ -95,29 +95,51 @@ struct Decoding<'a> {
 }
 
 impl<'a> Decoding<'a> {
-    fn load(engine: &dyn Engine, timed: Timed<'a>, options: LoadOptions) -> Result<Self, CertifyError> {
+    pub(super) fn load(
+        engine: &dyn Engine,
+        timed: Timed<'a>,
+        options: LoadOptions,
+    ) -> Result<Self, CertifyError> {
         let session = engine.load(timed.file, options)?;
         let none = (Vec::new(), Vec::new(), Vec::new());
         Ok(Self { session, interface: timed.interface, inputs: none.0, pasts: none.1, presents: none.2 })
     }
 
-    /// Creates the tensors of a step after `context` tokens.
+    /// Creates the tensors of a step after `context` tokens, with new caches.
     fn bind(&mut self, batch: usize, context: usize, capacity: usize) -> Result<(), CertifyError> {
         // The old tensors are freed before the new ones are allocated.
         (self.pasts, self.presents) = (Vec::new(), Vec::new());
-        let grows = self.interface.is_copied();
+        self.advance(batch, context, capacity)
+    }
+
+    /// Creates the tensors of a step after `context` tokens. The caches are those of the step before, if there is one:
+    /// a present of a growing cache becomes the past.
+    pub(super) fn advance(
+        &mut self,
+        batch: usize,
+        context: usize,
+        capacity: usize,
+    ) -> Result<(), CertifyError> {
+        let (grows, is_first) = (self.interface.is_copied(), self.pasts.is_empty());
         let slots = if grows { context + 1 } else { capacity };
         self.inputs = Feed::next(&vec![context; batch], 1).tensors(self.interface, |_, _| 0, slots)?;
+        if grows && !is_first {
+            self.pasts = self.presents.drain(..).flatten().collect();
+        }
+        self.presents.clear();
         for port in &self.interface.caches {
             let zeros = |length| self.session.zeros(port.element, &port.shape(batch, length));
-            self.pasts.push(zeros(if grows { context } else { capacity })?);
+            if is_first {
+                self.pasts.push(zeros(if grows { context } else { capacity })?);
+            }
             self.presents.push(if grows { Some(zeros(context + 1)?) } else { None });
         }
         Ok(())
     }
 
-    /// Runs one step and returns its time in nanoseconds. All calls write the same slot.
-    fn step(&mut self) -> Result<f64, CertifyError> {
+    /// Runs one step and returns its time in nanoseconds. Calls without another [`advance`](Self::advance) write the
+    /// same slot.
+    pub(super) fn step(&mut self) -> Result<f64, CertifyError> {
         let mut step = Step {
             inputs: self.inputs.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect(),
             returned: vec![&self.interface.logits],

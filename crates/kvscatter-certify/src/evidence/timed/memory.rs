@@ -2,8 +2,9 @@
 
 use std::fs;
 
-use kvscatter_session::{Engine, Feed, InPlaceCache, LoadOptions, Session, Step};
+use kvscatter_session::{Engine, LoadOptions};
 
+use super::decode::Decoding;
 use super::subject::{Timed, TimedModels};
 use crate::CertifyError;
 use crate::certificate::{ComparedModel, PeakMemory};
@@ -52,52 +53,19 @@ fn peak(
     options: LoadOptions,
     load: Load,
 ) -> Result<Option<u64>, CertifyError> {
-    let mut session = engine.load(timed.file, options)?;
+    let mut decoding = Decoding::load(engine, timed, options)?;
     give_back_free_memory();
     let Some(before) = counted("VmRSS:") else { return Ok(None) };
     if fs::write("/proc/self/clear_refs", "5").is_err() {
         return Ok(None);
     }
-    decode(session.as_mut(), timed, load)?;
-    Ok(counted("VmHWM:").map(|peak| peak.saturating_sub(before)))
-}
-
-/// Decodes as a caller would. Static caches are written in place, and each present of a growing cache becomes
-/// the past of the next step.
-fn decode(session: &mut dyn Session, timed: Timed<'_>, load: Load) -> Result<(), CertifyError> {
+    // Each present of a growing cache becomes the past of the next step, as a caller would do.
     let Load { batch, capacity, steps } = load;
-    let ports = &timed.interface.caches;
-    let grows = timed.interface.is_copied();
-    let length = if grows { capacity - steps } else { capacity };
-    let zeros = |session: &dyn Session, length| {
-        let zeros = ports.iter().map(|port| session.zeros(port.element, &port.shape(batch, length)));
-        zeros.collect::<Result<Vec<_>, _>>()
-    };
-    let mut caches = zeros(session, length)?;
     for context in capacity - steps..capacity {
-        let slots = if grows { context + 1 } else { capacity };
-        let inputs = Feed::next(&vec![context; batch], 1).tensors(timed.interface, |_, _| 0, slots)?;
-        let mut step = Step {
-            inputs: inputs.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect(),
-            returned: vec![&timed.interface.logits],
-            ..Step::default()
-        };
-        if !grows {
-            let shared = ports.iter().zip(&mut caches);
-            let shared =
-                shared.map(|(port, cache)| InPlaceCache { past: &port.past, present: &port.present, cache });
-            step.shared = shared.collect();
-            session.run(step)?;
-            continue;
-        }
-        let mut presents = zeros(session, context + 1)?;
-        step.inputs.extend(ports.iter().zip(&caches).map(|(port, cache)| (port.past.as_str(), cache)));
-        let outputs = ports.iter().zip(&mut presents);
-        step.outputs = outputs.map(|(port, present)| (port.present.as_str(), present)).collect();
-        session.run(step)?;
-        caches = presents;
+        decoding.advance(batch, context, capacity)?;
+        decoding.step()?;
     }
-    Ok(())
+    Ok(counted("VmHWM:").map(|peak| peak.saturating_sub(before)))
 }
 
 /// Returns freed memory to the system. Otherwise the allocator would reuse that memory, and the count would

@@ -140,7 +140,7 @@ fn folder_of(operator: Operator) -> &'static str {
 /// Writes the inputs again, with their values in the typed fields.
 fn write_typed(folder: &Path, contents: &Contents) -> Result<(), CommandError> {
     for (index, (tensor, declared)) in contents.inputs.iter().zip(&contents.parts.inputs).enumerate() {
-        let message = tensor_proto::encode_typed(&declared.name, tensor);
+        let message = tensor_proto::encode_typed(declared.name.as_deref().unwrap_or_default(), tensor);
         let path = folder.join("test_data_set_0").join(format!("input_{index}.pb"));
         files::write_bytes(&path, &proto::encode(&message)?, &[])?;
     }

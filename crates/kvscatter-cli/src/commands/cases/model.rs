@@ -1,6 +1,5 @@
 //! Models of one or two nodes.
 
-use kvscatter::ElementType;
 use kvscatter_onnx::internal::proto::{AttributeProto, GraphProto, ModelProto, NodeProto, ValueInfoProto};
 use kvscatter_onnx::{Dimension, Model, Tensor};
 
@@ -16,26 +15,10 @@ const PLUGIN_VERSION: i64 = 1;
 #[derive(Clone, Debug)]
 pub(super) struct ModelParts {
     pub(super) nodes: Vec<NodeProto>,
-    pub(super) inputs: Vec<Declared>,
-    pub(super) outputs: Vec<Declared>,
+    pub(super) inputs: Vec<ValueInfoProto>,
+    pub(super) outputs: Vec<ValueInfoProto>,
     /// The version of ONNX's operator set.
     pub(super) operator_set: i64,
-}
-
-/// A declared input or output.
-#[derive(Clone, Debug)]
-pub(super) struct Declared {
-    pub(super) name: String,
-    pub(super) element: ElementType,
-    pub(super) shape: Shape,
-}
-
-/// The declared shape of an input or output.
-#[derive(Clone, Debug)]
-pub(super) enum Shape {
-    Known(Vec<usize>),
-    /// As many symbols as there are dimensions. They begin with this text.
-    Symbols(&'static str, usize),
 }
 
 impl ModelParts {
@@ -47,8 +30,8 @@ impl ModelParts {
         scatter.attribute = vec![AttributeProto::int("axis", axis), AttributeProto::string("mode", mode)];
         Self {
             nodes: vec![scatter],
-            outputs: inputs.first().map(|past| Declared::new("present_cache", past)).into_iter().collect(),
-            inputs: names.iter().zip(inputs).map(|(name, tensor)| Declared::new(name, tensor)).collect(),
+            outputs: inputs.first().map(|past| declared("present_cache", past)).into_iter().collect(),
+            inputs: names.iter().zip(inputs).map(|(name, tensor)| declared(name, tensor)).collect(),
             operator_set: OPERATOR_SET,
         }
     }
@@ -57,8 +40,8 @@ impl ModelParts {
         let graph = GraphProto {
             name: Some("case".to_owned()),
             node: self.nodes.clone(),
-            input: self.inputs.iter().map(Declared::value_info).collect(),
-            output: self.outputs.iter().map(Declared::value_info).collect(),
+            input: self.inputs.clone(),
+            output: self.outputs.clone(),
             ..Default::default()
         };
         let own = self.nodes.iter().any(|node| node.domain.as_deref() == Some(PLUGIN_DOMAIN));
@@ -80,23 +63,17 @@ fn ir_version(operator_set: i64) -> i64 {
     }
 }
 
-impl Declared {
-    pub(super) fn new(name: &str, tensor: &Tensor) -> Self {
-        let shape = Shape::Known(tensor.shape().to_vec());
-        Self { name: name.to_owned(), element: tensor.element(), shape }
-    }
+/// Declares an input or output of the type and shape of a tensor.
+pub(super) fn declared(name: &str, tensor: &Tensor) -> ValueInfoProto {
+    let dims: Vec<_> = tensor.shape().iter().map(|&size| Dimension::Known(size)).collect();
+    ValueInfoProto::tensor(name, tensor.element().onnx_code(), &dims)
+}
 
-    fn value_info(&self) -> ValueInfoProto {
-        let symbols: Vec<_> = match &self.shape {
-            Shape::Known(_) => Vec::new(),
-            Shape::Symbols(prefix, rank) => (0..*rank).map(|index| format!("{prefix}{index}")).collect(),
-        };
-        let dims: Vec<_> = match &self.shape {
-            Shape::Known(shape) => shape.iter().map(|&size| Dimension::Known(size)).collect(),
-            Shape::Symbols(..) => symbols.iter().map(|symbol| Dimension::Symbolic(symbol)).collect(),
-        };
-        ValueInfoProto::tensor(&self.name, self.element.onnx_code(), &dims)
-    }
+/// Declares another symbol for each dimension of a tensor. The symbols begin with `prefix`.
+pub(super) fn declared_open(name: &str, tensor: &Tensor, prefix: &str) -> ValueInfoProto {
+    let symbols: Vec<_> = (0..tensor.shape().len()).map(|index| format!("{prefix}{index}")).collect();
+    let dims: Vec<_> = symbols.iter().map(|symbol| Dimension::Symbolic(symbol)).collect();
+    ValueInfoProto::tensor(name, tensor.element().onnx_code(), &dims)
 }
 
 /// Returns a node of the domain that kvscatter's plugin adds to ONNX Runtime.

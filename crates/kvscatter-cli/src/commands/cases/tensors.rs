@@ -30,19 +30,13 @@ pub(super) fn tensor(element: ElementType, shape: &[usize], values: &Values) -> 
 }
 
 pub(super) fn int64s(values: &[i64]) -> Result<Tensor, CommandError> {
-    data(
-        ElementType::Int64,
-        vec![values.len()],
-        values.iter().flat_map(|value| value.to_le_bytes()).collect(),
-    )
+    let bytes = values.iter().flat_map(|value| value.to_le_bytes());
+    data(ElementType::Int64, vec![values.len()], bytes.collect())
 }
 
 pub(super) fn int32s(values: &[i32]) -> Result<Tensor, CommandError> {
-    data(
-        ElementType::Int32,
-        vec![values.len()],
-        values.iter().flat_map(|value| value.to_le_bytes()).collect(),
-    )
+    let bytes = values.iter().flat_map(|value| value.to_le_bytes());
+    data(ElementType::Int32, vec![values.len()], bytes.collect())
 }
 
 /// Returns a tensor with these bytes.

@@ -133,10 +133,6 @@ pub(crate) struct Generate {
 }
 
 impl Generate {
-    pub(super) fn open_engine(&self) -> Result<Box<dyn Engine>, CommandError> {
-        engines::open(self.engine, &self.ort)
-    }
-
     pub(super) fn options(&self, max_new_tokens: Option<usize>, eos: Vec<i64>) -> GenerateOptions {
         GenerateOptions {
             max_new_tokens,
@@ -186,15 +182,8 @@ impl Generate {
         prompts: Vec<Vec<i64>>,
         generated: Generated,
     ) -> show::Generation {
-        let prefix = self
-            .prefix
-            .as_ref()
-            .map(|path| show::Prefix { path: path.display().to_string(), tokens: generator.prefix() });
-        let saved = self
-            .save_prefix
-            .as_ref()
-            .zip(generated.saved)
-            .map(|(path, tokens)| show::Prefix { path: path.display().to_string(), tokens });
+        let in_file =
+            |(path, tokens): (&PathBuf, usize)| show::Prefix { path: path.display().to_string(), tokens };
         show::Generation {
             model: self.model.display().to_string(),
             runtime: EngineInfo::new(engine),
@@ -202,9 +191,9 @@ impl Generate {
             texts: None,
             sized_by: "",
             may_draft: self.draft > 0,
+            prefix: self.prefix.as_ref().map(|path| in_file((path, generator.prefix()))),
+            saved: self.save_prefix.as_ref().zip(generated.saved).map(in_file),
             generated,
-            prefix,
-            saved,
             memory: generator.memory(),
             capacity: generator.capacity(),
             growth: generator.growth(),

@@ -12,6 +12,7 @@ use super::args::{Generate, check_eos};
 use super::chat;
 use super::show::Texts;
 use super::texter::{Room, Texter, Turns, system};
+use crate::engines;
 use crate::error::CommandError;
 use crate::interrupt::Interrupts;
 use crate::output::{Outcome, Output};
@@ -19,7 +20,7 @@ use crate::text::{ChatTemplate, Config, Message, ModelFiles, Role, TextError, To
 
 pub(super) fn run(args: &Generate, output: &mut Output) -> Result<Outcome, CommandError> {
     let source = ModelSource::find(&args.model)?;
-    let files = ModelFiles::new(source.folder.clone());
+    let files = ModelFiles { folder: source.folder.clone() };
     let config = Config::read(&files)?;
     let tokenizer = Tokenizer::read(&files, &config)?;
     let template = if args.prompts.is_chat() { Some(config.chat_template(&files)?) } else { None };
@@ -28,7 +29,7 @@ pub(super) fn run(args: &Generate, output: &mut Output) -> Result<Outcome, Comma
         template.check()?;
     }
     let prompts = encoded(args, &tokenizer, template.as_ref(), &texts)?;
-    let engine = args.open_engine()?;
+    let engine = engines::open(args.engine, &args.ort)?;
     let prepared = args.preparing.prepare(source, output)?;
     let sizes = Sizes::read(&prepared.model)?;
     let eos = match args.eos.as_slice() {

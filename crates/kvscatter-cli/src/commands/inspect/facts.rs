@@ -1,6 +1,6 @@
 //! The facts of an inspected model, and the sizes for which its costs are computed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use kvscatter_onnx::CheckedRing;
 use kvscatter_onnx::TakenBranch;
@@ -37,6 +37,12 @@ impl Sizes {
     pub(super) fn at(&self) -> CostAt<'_> {
         CostAt { batch: self.batch, length: self.length, capacity: self.capacity, dims: &self.dims }
     }
+}
+
+/// Returns the dimensions that the costs depend on and that have no size, each once.
+pub(super) fn open_dims(decoder: &Decoder<'_>, dims: &BTreeMap<String, usize>) -> Vec<String> {
+    let open: BTreeSet<_> = decoder.caches.iter().flat_map(|cache| cache.open_dims(dims)).collect();
+    open.into_iter().collect()
 }
 
 /// Returns the sum of costs, or `None` if one of them is not known.

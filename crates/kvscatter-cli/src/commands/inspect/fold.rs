@@ -17,39 +17,39 @@ pub(super) struct Group<'a> {
 /// Groups caches that differ only in the numbers in their names. The groups are in the order of their first
 /// caches.
 pub(super) fn groups<'a>(caches: &'a [Cache<'a>]) -> Vec<Group<'a>> {
-    let mut places = BTreeMap::new();
-    let mut groups: Vec<Vec<&Cache<'_>>> = Vec::new();
-    for cache in caches {
+    let kind = |cache: &&'a Cache<'a>| {
         // Exporters have several names for one size, so only numbers distinguish caches.
         let shape: Vec<_> = cache.known_shape.iter().map(|dim| dim.size()).collect();
         let patterns = (pattern(cache.past), pattern(cache.present));
         let style = cache.style.to_string();
-        let kind = (patterns, style, shape, cache.axis, cache.part, cache.element, cache.between.len());
-        let place = *places.entry(kind).or_insert(groups.len());
-        match groups.get_mut(place) {
-            Some(group) => group.push(cache),
-            None => groups.push(vec![cache]),
-        }
-    }
+        (patterns, style, shape, cache.axis, cache.part, cache.element, cache.between.len())
+    };
     let folded = |caches: Vec<&'a Cache<'a>>| Group {
         past: fold(&caches.iter().map(|cache| cache.past).collect::<Vec<_>>()),
         present: fold(&caches.iter().map(|cache| cache.present).collect::<Vec<_>>()),
         caches,
     };
-    groups.into_iter().map(folded).collect()
+    alike(caches, kind).into_iter().map(folded).collect()
+}
+
+/// Groups things of the same kind, in the order of the first of each group.
+pub(super) fn alike<T, K: Ord>(things: impl IntoIterator<Item = T>, kind: impl Fn(&T) -> K) -> Vec<Vec<T>> {
+    let mut indices = BTreeMap::new();
+    let mut groups: Vec<Vec<T>> = Vec::new();
+    for thing in things {
+        let index = *indices.entry(kind(&thing)).or_insert(groups.len());
+        match groups.get_mut(index) {
+            Some(group) => group.push(thing),
+            None => groups.push(vec![thing]),
+        }
+    }
+    groups
 }
 
 /// Returns names with their numbers folded, one text for each pattern, in the order of the first names.
 pub(super) fn folded(names: &[&str]) -> String {
-    let mut patterns: Vec<(Vec<&str>, Vec<&str>)> = Vec::new();
-    for name in names {
-        let of_name = pattern(name);
-        match patterns.iter_mut().find(|(pattern, _)| *pattern == of_name) {
-            Some((_, alike)) => alike.push(name),
-            None => patterns.push((of_name, vec![name])),
-        }
-    }
-    patterns.iter().map(|(_, names)| fold(names)).collect::<Vec<_>>().join(" and ")
+    let groups = alike(names.iter().copied(), |name| pattern(name));
+    groups.iter().map(|names| fold(names)).collect::<Vec<_>>().join(" and ")
 }
 
 /// Returns the shape of a group. A size with different names in the group is `?`.

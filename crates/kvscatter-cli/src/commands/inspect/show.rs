@@ -11,8 +11,8 @@ use kvscatter_onnx::decoder::{
 };
 use kvscatter_onnx::internal::text::units;
 
-use super::facts::{Inspected, Sizes, total};
-use super::fold::{Group, folded, groups, shape};
+use super::facts::{Inspected, Sizes, open_dims, total};
+use super::fold::{Group, alike, folded, groups, shape};
 use super::words::{dim, part, role, style};
 use crate::commands::merged;
 use crate::output::{Output, count, hanging, one_line, paragraph, styled, table};
@@ -76,12 +76,11 @@ fn what(groups: &[Group<'_>]) -> String {
 /// Prints why a style is unknown, if the operator in the table does not explain it.
 fn unknown(groups: &[Group<'_>], output: &mut Output) -> io::Result<()> {
     for group in groups {
-        match group.caches.first().map(|cache| &cache.style) {
-            None | Some(WriterStyle::Unknown(UnknownStyle::Operator { .. })) => {}
-            Some(WriterStyle::Unknown(why)) => {
-                writeln!(output, "{}", hanging(2, &format!("{}: {why}", one_line(&group.past))))?;
-            }
-            Some(_) => {}
+        let style = group.caches.first().map(|cache| &cache.style);
+        if let Some(WriterStyle::Unknown(why)) = style
+            && !matches!(why, UnknownStyle::Operator { .. })
+        {
+            writeln!(output, "{}", hanging(2, &format!("{}: {why}", one_line(&group.past))))?;
         }
     }
     Ok(())
@@ -130,10 +129,7 @@ fn costs(inspected: &Inspected<'_>, groups: &[Group<'_>], output: &mut Output) -
 
 /// Prints why costs are `?`, and the options that give them values.
 fn open_sizes(inspected: &Inspected<'_>, output: &mut Output) -> io::Result<()> {
-    let caches = inspected.decoder.caches.iter();
-    let mut open: Vec<_> = caches.flat_map(|cache| cache.open_dims(&inspected.sizes.dims)).collect();
-    open.sort();
-    open.dedup();
+    let open = open_dims(inspected.decoder, &inspected.sizes.dims);
     if open.is_empty() {
         return Ok(());
     }
@@ -216,7 +212,7 @@ fn inputs(inspected: &Inspected<'_>) -> String {
 
 /// Prints one line for each kind of hazard and kind of node. The line shows the first hazard.
 fn hazards(hazards: &[Hazard], output: &mut Output) -> io::Result<()> {
-    let kind = |hazard: &Hazard| match hazard {
+    let kind = |hazard: &&Hazard| match hazard {
         Hazard::RuntimeBug { bug, .. } => (hazard.kind(), bug.to_string()),
         Hazard::FileUnread { file, .. } => (hazard.kind(), file.clone()),
         _ => (hazard.kind(), hazard.node().map(|node| node.op_type.clone()).unwrap_or_default()),
@@ -230,20 +226,6 @@ fn hazards(hazards: &[Hazard], output: &mut Output) -> io::Result<()> {
         writeln!(output, "  {}  {}", styled(first.kind(), color), hanging(indent, &text))?;
     }
     Ok(())
-}
-
-/// Groups things of the same kind, in the order of the first of each group.
-fn alike<T, K: Ord>(things: &[T], kind: impl Fn(&T) -> K) -> Vec<Vec<&T>> {
-    let mut indices = BTreeMap::new();
-    let mut groups: Vec<Vec<&T>> = Vec::new();
-    for thing in things {
-        let index = *indices.entry(kind(thing)).or_insert(groups.len());
-        match groups.get_mut(index) {
-            Some(group) => group.push(thing),
-            None => groups.push(vec![thing]),
-        }
-    }
-    groups
 }
 
 fn refusals(inspected: &Inspected<'_>, output: &mut Output) -> io::Result<()> {
@@ -261,7 +243,7 @@ fn refusals(inspected: &Inspected<'_>, output: &mut Output) -> io::Result<()> {
     }
     let fail = styled("FAIL", AnsiColor::Red);
     writeln!(output, "\n{fail}  of {nodes}, TensorRT refuses:")?;
-    for refusals in alike(refusals, rule) {
+    for refusals in alike(refusals, |refusal| rule(refusal)) {
         let Some((first, rest)) = refusals.split_first() else { continue };
         let text = format!("{}{}", one_line(&first.to_string()), more(rest.len()));
         writeln!(output, "  {}", hanging(2, &text))?;

@@ -92,9 +92,6 @@ impl Run {
 
     /// Returns the tolerance of the options, or else the usual one.
     pub(super) fn tolerance(&self, usual: Option<Tolerance>) -> Option<Tolerance> {
-        match (self.rtol, self.atol) {
-            (None, None) => usual,
-            (rtol, atol) => Some(Tolerance { rtol: rtol.unwrap_or(0.0), atol: atol.unwrap_or(0.0) }),
-        }
+        Tolerance::of_options(self.rtol, self.atol).or(usual)
     }
 }

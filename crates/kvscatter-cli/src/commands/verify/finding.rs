@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use serde::Serialize;
+use strum::VariantArray;
 
 use super::behaviour::Behaviour;
 use super::rejection::Rejection;
@@ -27,7 +28,7 @@ pub(super) struct FailedCase {
 }
 
 /// The kind of a failure.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, VariantArray)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum FailureKind {
     /// The output has another type, shape or value.
@@ -96,10 +97,7 @@ impl FailedCase {
     pub(super) fn broken(&self, tested: &[Rule]) -> Vec<Rule> {
         let mut rules = match (&self.finding, &self.slots) {
             (Finding::Mismatch(Mismatch::Values { .. }), Some(slots)) => {
-                let wrong = slots.elements;
-                let rules =
-                    [(wrong.written, Rule::Written), (wrong.wrapped, Rule::Wrapped), (wrong.old, Rule::Old)];
-                rules.into_iter().filter(|(count, _)| *count > 0).map(|(_, rule)| rule).collect()
+                slots.uses().map(|(slot_use, _)| Rule::Slots(slot_use)).collect()
             }
             (Finding::Mismatch(Mismatch::Values { .. }), None) => vec![Rule::Values],
             (Finding::Mismatch(Mismatch::Type { .. }), _) => vec![Rule::ElementType],
@@ -117,6 +115,21 @@ impl FailedCase {
         };
         rules.extend(self.in_place.as_ref().map(InPlaceFault::rule));
         rules
+    }
+}
+
+impl FailureKind {
+    /// Returns the name of the number of such cases, and the words after that number.
+    pub(super) fn words(self) -> [&'static str; 2] {
+        match self {
+            Self::Wrong => ["wrong", "wrong"],
+            Self::NoOutput => ["no_output", "without a readable output"],
+            Self::NotRefused => ["not_refused", "not refused"],
+            Self::WronglyRefused => ["wrongly_refused", "wrongly refused"],
+            Self::Crashed => ["crashed", "crashed"],
+            Self::Timeout => ["timeout", "out of time"],
+            Self::InPlace => ["in_place", "wrong only in place"],
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use super::corpus::Note;
 use super::evaluate::{Evaluated, Explanation, evaluate};
 use super::finding::{FailedCase, Finding};
 use super::rules::Rule;
-use super::scatter::{SlotUse, Slots, WrongSlots};
+use super::scatter::{Slots, WrongSlots};
 use super::theirs::{Reply, Their, TheirReply};
 use super::verdict::{Answer, InPlace};
 use crate::case_tolerance;
@@ -175,15 +175,7 @@ fn rules(refused: Option<&Refused>, slots: Option<&Slots>) -> Vec<Rule> {
     let mut rules = vec![Rule::Output, Rule::ElementType, Rule::Shape];
     match slots {
         None => rules.push(Rule::Values),
-        Some(slots) => {
-            let uses = [
-                (SlotUse::Written, Rule::Written),
-                (SlotUse::Wrapped, Rule::Wrapped),
-                (SlotUse::Old, Rule::Old),
-            ];
-            rules
-                .extend(uses.into_iter().filter(|(slot_use, _)| slots.have(*slot_use)).map(|(_, rule)| rule));
-        }
+        Some(slots) => rules.extend(slots.uses().map(Rule::Slots)),
     }
     rules
 }

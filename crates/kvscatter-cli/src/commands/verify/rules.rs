@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Serialize, Serializer};
 
+use super::scatter::SlotUse;
 use crate::refused::RefusedRule;
 
 /// A rule that cases test. The rules are in the order of the summary.
@@ -15,9 +16,8 @@ pub(super) enum Rule {
     Shape,
     /// The output has the expected values. This rule is for values whose slots are not known.
     Values,
-    Written,
-    Wrapped,
-    Old,
+    /// The slots of this use have the expected values.
+    Slots(SlotUse),
     /// A write in place gives the expected present.
     InPlace,
     /// The past is unchanged if it is read after the write.
@@ -65,36 +65,37 @@ impl RuleCounts {
 impl RuleCount {
     /// Returns the rule as a sentence.
     pub(super) fn sentence(&self) -> String {
-        match self.rule {
-            Rule::Output => "valid inputs give an output".to_owned(),
-            Rule::ElementType => "the output has the cache's type".to_owned(),
-            Rule::Shape => "the output has the cache's shape".to_owned(),
-            Rule::Values => "the output has the expected values".to_owned(),
-            Rule::Written => "written slots take the update's rows".to_owned(),
-            Rule::Wrapped => "wrapped slots take the update's rows".to_owned(),
-            Rule::Old => "old slots keep their values".to_owned(),
-            Rule::InPlace => "a write in place gives the expected cache".to_owned(),
-            Rule::Past => "a past that is read after the write keeps its values".to_owned(),
-            Rule::Unchanged => "a refused call in place changes nothing".to_owned(),
-            Rule::Refused(rule) => format!("invalid inputs are refused: {}", rule.name()),
-        }
+        let [_, sentence] = self.rule.words();
+        sentence
+    }
+}
+
+impl Rule {
+    /// Returns the name of the rule, and the rule as a sentence.
+    fn words(self) -> [String; 2] {
+        let words = match self {
+            Self::Output => ["output", "valid inputs give an output"],
+            Self::ElementType => ["element-type", "the output has the cache's type"],
+            Self::Shape => ["shape", "the output has the cache's shape"],
+            Self::Values => ["values", "the output has the expected values"],
+            Self::Slots(SlotUse::Written) => ["written-slots", "written slots take the update's rows"],
+            Self::Slots(SlotUse::Wrapped) => ["wrapped-slots", "wrapped slots take the update's rows"],
+            Self::Slots(SlotUse::Old) => ["old-slots", "old slots keep their values"],
+            Self::InPlace => ["in-place", "a write in place gives the expected cache"],
+            Self::Past => ["past", "a past that is read after the write keeps its values"],
+            Self::Unchanged => ["unchanged-after-refusal", "a refused call in place changes nothing"],
+            Self::Refused(rule) => {
+                let rule = rule.name();
+                return [format!("refused-{rule}"), format!("invalid inputs are refused: {rule}")];
+            }
+        };
+        words.map(str::to_owned)
     }
 }
 
 impl Serialize for Rule {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Self::Output => serializer.serialize_str("output"),
-            Self::ElementType => serializer.serialize_str("element-type"),
-            Self::Shape => serializer.serialize_str("shape"),
-            Self::Values => serializer.serialize_str("values"),
-            Self::Written => serializer.serialize_str("written-slots"),
-            Self::Wrapped => serializer.serialize_str("wrapped-slots"),
-            Self::Old => serializer.serialize_str("old-slots"),
-            Self::InPlace => serializer.serialize_str("in-place"),
-            Self::Past => serializer.serialize_str("past"),
-            Self::Unchanged => serializer.serialize_str("unchanged-after-refusal"),
-            Self::Refused(rule) => serializer.serialize_str(&format!("refused-{}", rule.name())),
-        }
+        let [name, _] = self.words();
+        serializer.serialize_str(&name)
     }
 }

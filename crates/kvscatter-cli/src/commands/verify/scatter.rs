@@ -1,11 +1,13 @@
 //! The TensorScatter of a test directory, and the use of each slot of its cache.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use kvscatter::spec::onnx::TensorScatter;
 use kvscatter::{Segment, WritePlan};
 use kvscatter_onnx::{Graph, Node, Tensor};
 use serde::Serialize;
+use strum::IntoStaticStr;
 
 use crate::values::Summary;
 
@@ -38,8 +40,9 @@ pub(super) struct Slots {
 }
 
 /// The use of a slot in a write.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, IntoStaticStr)]
 #[serde(rename_all = "kebab-case")]
+#[strum(serialize_all = "kebab-case")]
 pub(super) enum SlotUse {
     Written,
     /// The slot is written after the end of a ring.
@@ -60,19 +63,12 @@ pub(super) struct WrongPlace {
     write_index: Option<i64>,
 }
 
-/// The number of wrong elements for each use of slots.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
-pub(super) struct WrongElements {
-    pub(super) written: usize,
-    pub(super) wrapped: usize,
-    pub(super) old: usize,
-}
-
 /// The wrong elements of an output, by the slots that they lie in.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct WrongSlots {
     first: WrongPlace,
-    pub(super) elements: WrongElements,
+    /// The number of wrong elements for each use of slots.
+    elements: BTreeMap<SlotUse, usize>,
 }
 
 impl ScatterCall {
@@ -118,9 +114,22 @@ impl ScatterCall {
     }
 }
 
+impl SlotUse {
+    const ALL: [Self; 3] = [Self::Written, Self::Wrapped, Self::Old];
+
+    pub(super) fn name(self) -> &'static str {
+        self.into()
+    }
+}
+
 impl Slots {
+    /// Returns the uses that the slots have.
+    pub(super) fn uses(&self) -> impl Iterator<Item = SlotUse> {
+        SlotUse::ALL.into_iter().filter(|slot_use| self.have(*slot_use))
+    }
+
     /// Returns whether the write has a slot of this use.
-    pub(super) fn have(&self, slot_use: SlotUse) -> bool {
+    fn have(&self, slot_use: SlotUse) -> bool {
         match slot_use {
             SlotUse::Written => self.segments.iter().any(|segment| segment.rows > 0 && !segment.is_wrapped()),
             SlotUse::Wrapped => self.segments.iter().any(|segment| segment.rows > 0 && segment.is_wrapped()),
@@ -134,21 +143,18 @@ impl Slots {
 
     /// Returns the slots of the wrong elements of an output. Returns `None` if there are none, or if the
     /// output is not the present cache.
-    pub(super) fn wrong(
-        &self,
-        output: usize,
-        mut elements: impl Iterator<Item = usize>,
-    ) -> Option<WrongSlots> {
+    pub(super) fn wrong(&self, output: usize, wrong: impl Iterator<Item = usize>) -> Option<WrongSlots> {
         if output != self.output {
             return None;
         }
-        let first = self.place(elements.next()?)?;
-        let mut counts = WrongElements::default();
-        counts.count(first.slot_use);
-        for element in elements {
-            counts.count(self.place(element)?.slot_use);
+        let (mut first, mut elements) = (None, BTreeMap::from(SlotUse::ALL.map(|slot_use| (slot_use, 0))));
+        for element in wrong {
+            let place = self.place(element)?;
+            let count = elements.entry(place.slot_use).or_insert(0_usize);
+            *count = count.saturating_add(1);
+            first.get_or_insert(place);
         }
-        Some(WrongSlots { first, elements: counts })
+        Some(WrongSlots { first: first?, elements })
     }
 
     /// Returns the place of an element of the cache. Elements are counted in the order of memory.
@@ -177,14 +183,10 @@ impl Slots {
     }
 }
 
-impl WrongElements {
-    fn count(&mut self, slot_use: SlotUse) {
-        let count = match slot_use {
-            SlotUse::Written => &mut self.written,
-            SlotUse::Wrapped => &mut self.wrapped,
-            SlotUse::Old => &mut self.old,
-        };
-        *count = count.saturating_add(1);
+impl WrongSlots {
+    /// Returns the uses of the slots with wrong elements, and the numbers of these elements.
+    pub(super) fn uses(&self) -> impl Iterator<Item = (SlotUse, usize)> {
+        self.elements.iter().map(|(slot_use, count)| (*slot_use, *count)).filter(|(_, count)| *count > 0)
     }
 }
 
@@ -203,12 +205,7 @@ impl fmt::Display for ScatterCall {
 /// Formats a place as `slot 1 of sample 1 is wrapped: row 2 of the update belongs there (…)`.
 impl fmt::Display for WrongPlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let slot_use = match self.slot_use {
-            SlotUse::Written => "written",
-            SlotUse::Wrapped => "wrapped",
-            SlotUse::Old => "old",
-        };
-        write!(f, "slot {} of sample {} is {slot_use}: ", self.slot, self.sample)?;
+        write!(f, "slot {} of sample {} is {}: ", self.slot, self.sample, self.slot_use.name())?;
         match self.update_row {
             Some(row) => write!(f, "row {row} of the update belongs there")?,
             None => write!(f, "it must keep its value")?,
@@ -223,14 +220,9 @@ impl fmt::Display for WrongPlace {
 /// Formats the place of the first wrong element, and the number of wrong elements for each use of slots.
 impl fmt::Display for WrongSlots {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let WrongElements { written, wrapped, old } = self.elements;
         write!(f, "{}", self.first)?;
-        let counts = [(written, "written"), (wrapped, "wrapped"), (old, "old")];
-        let counts: Vec<_> = counts
-            .iter()
-            .filter(|(count, _)| *count > 0)
-            .map(|(count, slots)| format!("{count} in {slots} slots"))
-            .collect();
+        let counts: Vec<_> =
+            self.uses().map(|(slot_use, count)| format!("{count} in {} slots", slot_use.name())).collect();
         if counts.len() > 1 { write!(f, "; wrong elements: {}", counts.join(", ")) } else { Ok(()) }
     }
 }

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
+use strum::VariantArray;
 
 use super::finding::FailureKind;
 use super::judge::{CaseVerdict, Verdict};
@@ -16,7 +17,8 @@ pub(super) struct Totals {
     pub(super) passed: usize,
     pub(super) failed: usize,
     pub(super) unreadable: usize,
-    failures: Failures,
+    #[serde(serialize_with = "by_name")]
+    failures: BTreeMap<FailureKind, usize>,
     /// The answers of another implementation.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     answers: BTreeMap<Answer, usize>,
@@ -25,39 +27,17 @@ pub(super) struct Totals {
     in_place: BTreeMap<InPlace, usize>,
 }
 
-/// The number of failed cases of each kind.
-#[derive(Clone, Copy, Default, Serialize)]
-struct Failures {
-    wrong: usize,
-    no_output: usize,
-    not_refused: usize,
-    wrongly_refused: usize,
-    crashed: usize,
-    timeout: usize,
-    in_place: usize,
-}
-
 impl Totals {
     pub(super) fn new(lines: &[CaseVerdict]) -> Self {
         let mut totals = Self::default();
-        let failures = &mut totals.failures;
+        totals.failures.extend(FailureKind::VARIANTS.iter().map(|kind| (*kind, 0)));
         for line in lines {
             let (total, kind) = match &line.judged.verdict {
                 Verdict::Pass => (&mut totals.passed, None),
                 Verdict::Unreadable(_) => (&mut totals.unreadable, None),
-                Verdict::Fail(failed) => {
-                    let kind = match failed.finding.failure() {
-                        FailureKind::Wrong => &mut failures.wrong,
-                        FailureKind::NoOutput => &mut failures.no_output,
-                        FailureKind::NotRefused => &mut failures.not_refused,
-                        FailureKind::WronglyRefused => &mut failures.wrongly_refused,
-                        FailureKind::Crashed => &mut failures.crashed,
-                        FailureKind::Timeout => &mut failures.timeout,
-                        FailureKind::InPlace => &mut failures.in_place,
-                    };
-                    (&mut totals.failed, Some(kind))
-                }
+                Verdict::Fail(failed) => (&mut totals.failed, Some(failed.finding.failure())),
             };
+            let kind = kind.map(|kind| totals.failures.entry(kind).or_default());
             let answer = line.judged.answer.map(|answer| totals.answers.entry(answer).or_default());
             let in_place = line.judged.in_place.map(|in_place| totals.in_place.entry(in_place).or_default());
             for count in kind.into_iter().chain([total]).chain(answer).chain(in_place) {
@@ -78,19 +58,8 @@ impl Totals {
 impl fmt::Display for Totals {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} passed, {} failed", count(self.passed, "case"), self.failed)?;
-        let Failures { wrong, no_output, not_refused, wrongly_refused, crashed, timeout, in_place } =
-            self.failures;
-        let kinds = [
-            (wrong, "wrong"),
-            (no_output, "without a readable output"),
-            (not_refused, "not refused"),
-            (wrongly_refused, "wrongly refused"),
-            (crashed, "crashed"),
-            (timeout, "out of time"),
-            (in_place, "wrong only in place"),
-        ];
-        let kinds: Vec<_> =
-            kinds.iter().filter(|(n, _)| *n > 0).map(|(n, kind)| format!("{n} {kind}")).collect();
+        let kinds = self.failures.iter().filter(|(_, cases)| **cases > 0);
+        let kinds: Vec<_> = kinds.map(|(kind, cases)| format!("{cases} {}", kind.words()[1])).collect();
         if !kinds.is_empty() {
             write!(f, " ({})", kinds.join(", "))?;
         }
@@ -99,4 +68,8 @@ impl fmt::Display for Totals {
             unreadable => write!(f, ", {unreadable} could not be read"),
         }
     }
+}
+
+fn by_name<S: Serializer>(failures: &BTreeMap<FailureKind, usize>, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(failures.iter().map(|(kind, cases)| (kind.words()[0], cases)))
 }

@@ -7,32 +7,14 @@ use kvscatter_onnx::internal::storage_len;
 use winnow::Parser;
 
 use super::literal::{Literal, dictionary};
-use crate::files::Problem;
 use crate::files::error::NpyHeader;
+use crate::files::{Header, Problem};
 
 const MAGIC: &[u8; 6] = b"\x93NUMPY";
 
 /// The longest header. NumPy also refuses longer ones, and the header of a plain array has less than 200
 /// bytes.
 const MAX_HEADER: usize = 10_000;
-
-/// A parsed header.
-#[derive(Debug, PartialEq, Eq)]
-pub(in crate::files) struct Header {
-    pub(in crate::files) element: ElementType,
-    pub(in crate::files) shape: Vec<usize>,
-    /// The number of bytes before the data.
-    pub(in crate::files) data_offset: u64,
-    /// The number of bytes of data that the shape needs.
-    pub(in crate::files) data_len: usize,
-}
-
-impl Header {
-    /// Returns whether each byte of the data contains one 4-bit element.
-    pub(in crate::files) fn byte_per_element(&self) -> bool {
-        self.element.bits() == Some(4)
-    }
-}
 
 /// Reads the header. The source is then at the first byte of data.
 pub(in crate::files) fn read_header(
@@ -72,17 +54,16 @@ pub(in crate::files) fn read_header(
     interpret(literal, ty, prefix.saturating_add(u64::from(len)))
 }
 
-fn interpret(literal: Literal<'_>, ty: Option<ElementType>, data_offset: u64) -> Result<Header, Problem> {
+fn interpret(literal: Literal<'_>, ty: Option<ElementType>, offset: u64) -> Result<Header, Problem> {
     let element = element(literal.descr, ty)?;
     if literal.fortran_order {
         return Err(Problem::FortranOrder);
     }
     let dim = |(axis, &dim)| usize::try_from(dim).map_err(|_| Problem::NpyDimension { axis, dim });
     let shape = literal.shape.iter().enumerate().map(dim).collect::<Result<Vec<_>, _>>()?;
-    // The file stores 4-bit elements in one byte each.
-    let stored = if element.bits() == Some(4) { ElementType::UInt8 } else { element };
-    let data_len = storage_len(stored, &shape)?;
-    Ok(Header { element, shape, data_offset, data_len })
+    let is_unpacked = element.bits() == Some(4);
+    let len = storage_len(if is_unpacked { ElementType::UInt8 } else { element }, &shape)?;
+    Ok(Header { element, shape, is_unpacked, offset, len })
 }
 
 /// Returns the element type of a `descr`, which has a byte order, a kind and a width in bytes.
@@ -227,8 +208,8 @@ mod tests {
                 let header = read_header(&mut file.as_slice(), None).unwrap();
                 assert_eq!(header.element, ElementType::Float32);
                 assert_eq!(header.shape, [2, 3]);
-                assert_eq!(usize::try_from(header.data_offset), Ok(file.len()));
-                assert_eq!(header.data_len, 24);
+                assert_eq!(usize::try_from(header.offset), Ok(file.len()));
+                assert_eq!(header.len, 24);
             }
         }
     }
@@ -239,7 +220,7 @@ mod tests {
             let header =
                 parse(&format!("{{'descr': '<i8', 'fortran_order': False, 'shape': {shape}}}"), None)
                     .unwrap();
-            assert_eq!((header.shape.as_slice(), header.data_len), (dims, len));
+            assert_eq!((header.shape.as_slice(), header.len), (dims, len));
         }
     }
 
@@ -248,7 +229,7 @@ mod tests {
         let bf16 = Some(ElementType::BFloat16);
         assert_eq!(parse(&plain("<V2"), bf16).unwrap().element, ElementType::BFloat16);
         assert_eq!(
-            parse(&plain("|V1"), Some(ElementType::Int4)).unwrap().data_len,
+            parse(&plain("|V1"), Some(ElementType::Int4)).unwrap().len,
             6,
             "4-bit types are one value per byte"
         );

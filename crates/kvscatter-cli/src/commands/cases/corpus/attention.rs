@@ -7,7 +7,7 @@ use kvscatter_oracle::attention::{Array, Attention, Float, Mask, Positions};
 use kvscatter_oracle::cases::attention::AttentionCase;
 use kvscatter_oracle::corpus::AttentionForm;
 
-use super::super::model::{Declared, ModelParts, Shape};
+use super::super::model::{ModelParts, declared, declared_open};
 use super::super::tensors::{data, int64s};
 use super::contents::Contents;
 use crate::compare::Tolerance;
@@ -53,14 +53,14 @@ pub(super) fn contents(
     let last = tensors.iter().rposition(Option::is_some).unwrap_or(0);
     let named = || INPUTS.iter().zip(&tensors).take(last.saturating_add(1));
     let names: Vec<_> = named().map(|(name, tensor)| if tensor.is_some() { *name } else { "" }).collect();
-    let declared = named().filter_map(|(name, tensor)| Some(Declared::new(name, tensor.as_ref()?))).collect();
+    let declared_inputs = named().filter_map(|(name, tensor)| Some(declared(name, tensor.as_ref()?)));
 
     let outputs = if form.has_present { &OUTPUTS[..] } else { &OUTPUTS[..1] };
     let mut attention = NodeProto::new("Attention", &names, outputs);
     attention.attribute = attributes(&case.attention);
     let mut parts = ModelParts {
         nodes: vec![attention],
-        inputs: declared,
+        inputs: declared_inputs.collect(),
         outputs: Vec::new(),
         operator_set: form.operator_set,
     };
@@ -70,17 +70,13 @@ pub(super) fn contents(
             let tolerance = made.y.data.iter().map(|&y| case.tolerance(y)).fold(0.0, f64::max);
             let arrays = [Array::new(y, &made.y.shape), made.present_key, made.present_value];
             let tensors = arrays.iter().take(outputs.len()).map(numbers).collect::<Result<Vec<_>, _>>()?;
-            let declared = outputs.iter().zip(&tensors).map(|(name, tensor)| Declared::new(name, tensor));
-            parts.outputs.extend(declared);
+            parts.outputs.extend(outputs.iter().zip(&tensors).map(|(name, tensor)| declared(name, tensor)));
             (Ok(tensors), Some(Tolerance { rtol: 0.0, atol: tolerance }))
         }
         Err(refusal) => {
             let kind = of_oracle::attention(&refusal);
             let query = tensors.first().and_then(Option::as_ref);
-            parts.outputs.extend(query.map(|query| Declared {
-                shape: Shape::Symbols("y_", query.shape().len()),
-                ..Declared::new("y", query)
-            }));
+            parts.outputs.extend(query.map(|query| declared_open("y", query, "y_")));
             (Err(Refused { kind, reason: what.to_owned() }), None)
         }
     };

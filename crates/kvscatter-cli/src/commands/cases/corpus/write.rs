@@ -1,13 +1,13 @@
 //! The files of a case that writes a cache.
 
 use kvscatter::ElementType;
-use kvscatter_onnx::internal::proto::{AttributeProto, NodeProto};
+use kvscatter_onnx::internal::proto::{AttributeProto, NodeProto, ValueInfoProto};
 use kvscatter_onnx::{Data, Tensor};
 use kvscatter_oracle::cases::{Call, Case};
 use kvscatter_oracle::corpus::{Fault, Form, TwoWrites};
 use kvscatter_oracle::tensorrt::UpdateForm;
 
-use super::super::model::{Declared, ModelParts, OPERATOR_SET, Shape, own_node};
+use super::super::model::{ModelParts, OPERATOR_SET, declared, declared_open, own_node};
 use super::super::tensors::{data, element, int32s, int64s, tensor, tensors};
 use super::contents::{Contents, InPlace};
 use crate::error::CommandError;
@@ -50,13 +50,13 @@ pub(super) fn one(case: &Case, form: Form, what: &str) -> Result<Contents, Comma
     let mut in_place = if is_refused { InPlace::Unchanged } else { InPlace::Yes };
     match form {
         Form::Plain | Form::TypedFields => {}
-        Form::Symbols => declare_symbols(&mut parts),
+        Form::Symbols => declare_symbols(&mut parts, &inputs),
         Form::EmptyIndicesName => parts.nodes.iter_mut().for_each(|node| node.input.push(String::new())),
         Form::PastIsOutput => {
             in_place = InPlace::No;
             parts.nodes.push(NodeProto::new("Identity", &["past_cache"], &["past_again"]));
             if let (Some(past), Ok(outputs)) = (inputs.first(), &mut expected) {
-                parts.outputs.push(Declared::new("past_again", past));
+                parts.outputs.push(declared("past_again", past));
                 outputs.push(past.clone());
             }
         }
@@ -90,10 +90,10 @@ pub(super) fn two(cases: &[Case; 2], how: TwoWrites, what: &str) -> Result<Conte
         contents.parts.nodes.push(node);
     }
     for (name, input) in ["update_2", "write_indices_2"].iter().zip(next.inputs.into_iter().skip(1)) {
-        contents.parts.inputs.push(Declared::new(name, &input));
+        contents.parts.inputs.push(declared(name, &input));
         contents.inputs.push(input);
     }
-    let present = |output| Declared { name: "present_cache_2".to_owned(), ..output };
+    let present = |output| ValueInfoProto { name: Some("present_cache_2".to_owned()), ..output };
     let outputs = next.parts.outputs.into_iter().map(present);
     match how {
         TwoWrites::OfOnePast => {
@@ -116,19 +116,17 @@ fn own(op_type: &str, names: &[&str], inputs: &[Tensor], past: usize) -> ModelPa
     let names: Vec<_> = names.iter().copied().take(inputs.len()).collect();
     ModelParts {
         nodes: vec![own_node(op_type, &names, "present")],
-        outputs: inputs.get(past).map(|past| Declared::new("present", past)).into_iter().collect(),
-        inputs: names.iter().zip(inputs).map(|(name, tensor)| Declared::new(name, tensor)).collect(),
+        outputs: inputs.get(past).map(|past| declared("present", past)).into_iter().collect(),
+        inputs: names.iter().zip(inputs).map(|(name, tensor)| declared(name, tensor)).collect(),
         operator_set: OPERATOR_SET,
     }
 }
 
-/// Declares every dimension as another symbol.
-fn declare_symbols(parts: &mut ModelParts) {
-    let declared = parts.inputs.iter_mut().chain(&mut parts.outputs);
-    for (declared, prefix) in declared.zip(["past_", "update_", "indices_", "present_"]) {
-        if let Shape::Known(shape) = &declared.shape {
-            declared.shape = Shape::Symbols(prefix, shape.len());
-        }
+/// Declares every dimension as another symbol. The output has the type and shape of the first input.
+fn declare_symbols(parts: &mut ModelParts, inputs: &[Tensor]) {
+    let values = parts.inputs.iter_mut().chain(&mut parts.outputs).zip(inputs.iter().chain(inputs.first()));
+    for ((value, tensor), prefix) in values.zip(["past_", "update_", "indices_", "present_"]) {
+        *value = declared_open(value.name.as_deref().unwrap_or_default(), tensor, prefix);
     }
 }
 
@@ -168,9 +166,9 @@ fn replace_indices(
     inputs: &mut [Tensor],
     make: impl FnOnce(&Tensor) -> Result<Tensor, CommandError>,
 ) -> Result<(), CommandError> {
-    if let (Some(indices), Some(declared)) = (inputs.get_mut(2), parts.inputs.get_mut(2)) {
+    if let (Some(indices), Some(info)) = (inputs.get_mut(2), parts.inputs.get_mut(2)) {
         *indices = make(indices)?;
-        *declared = Declared::new("write_indices", indices);
+        *info = declared("write_indices", indices);
     }
     Ok(())
 }
