@@ -167,7 +167,7 @@ impl<'a, 'm> Finder<'a, 'm> {
         while value != cache.past {
             let (node, _) =
                 self.graph.producer(value).filter(|_| nodes.len() < MAX_NODES).ok_or_else(no_way)?;
-            value = self.handed_on(&node).ok_or_else(|| inseparable(&node))?;
+            value = self.passed_tensor(&node).ok_or_else(|| inseparable(&node))?;
             nodes.push(node);
         }
         nodes.reverse();
@@ -178,7 +178,7 @@ impl<'a, 'm> Finder<'a, 'm> {
     ///
     /// The output also has the elements of that input, except for the new rows. The output of a `Concat` is
     /// longer in the sequence dimension by the new rows.
-    fn handed_on(&self, node: &Node<'m>) -> Option<&'m str> {
+    fn passed_tensor(&self, node: &Node<'m>) -> Option<&'m str> {
         match Passing::of_node(node)? {
             Passing::Joins if node.is("TensorScatter") || node.proto().input.len() == 2 => node.input(0),
             Passing::Keeps if node.is("Identity") || node.is("Cast") => node.input(0),

@@ -86,7 +86,7 @@ mod windows;
 
 pub use conversion::{Converted, convert};
 pub use kept::{KeptAttention, KeptForm, KeptReason};
-pub(crate) use limits::Limits;
+pub(crate) use limits::SlotLimits;
 pub use options::{ConvertOptions, WindowedCaches};
 pub(crate) use outcome::near;
 pub use outcome::{ConvertOutcome, Windows};

@@ -16,7 +16,7 @@ use kvscatter::Mode;
 use kvscatter::ring::{Feeding, Ring, least_capacity};
 use kvscatter::visibility::Visibility;
 
-use crate::convert::{Limits, RingSize};
+use crate::convert::{RingSize, SlotLimits};
 use crate::decoder::{Cache, Decoder, Hazard, PrefixMask, Step, WrongSlot};
 use crate::fold::signed;
 use crate::onnx_attention::{KEYS, MASK, NONPAD_KV_SEQLEN, PAST_KEYS, VALUES};
@@ -309,7 +309,7 @@ impl<'m> Reading<'m> {
             capacity,
             mask: attention.input(MASK),
             lengths: attention.input(NONPAD_KV_SEQLEN),
-            limits: Limits::from_node(attention),
+            limits: SlotLimits::from_node(attention),
             write_indices,
         }
     }
@@ -341,7 +341,7 @@ impl Fault {
 
 /// Returns how an attention hides slots by their index, or `None` if it does not.
 fn by_index(attention: &Node<'_>) -> Option<PrefixMask> {
-    let has_limit = Limits::from_node(attention) != Limits::default();
+    let has_limit = SlotLimits::from_node(attention) != SlotLimits::default();
     match attention.input(MASK) {
         _ if attention.flag("is_causal") => Some(PrefixMask::IsCausal),
         _ if has_limit => Some(PrefixMask::Window),

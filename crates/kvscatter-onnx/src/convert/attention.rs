@@ -14,7 +14,7 @@ mod walk;
 mod whole;
 
 pub(super) use idioms::IDIOMS;
-pub(super) use nodes::{AttentionNode, Attentions, Source};
-pub(super) use site::{CacheRead, End, Factor, Form, Layout, MaskKind, Neutral, Site};
-pub(super) use walk::{Sites, shape_probe};
+pub(super) use nodes::{AttentionNode, Attentions, OperandSource};
+pub(super) use site::{CacheRead, Factor, Form, Layout, MaskKind, Site, WeightedSum, ZeroAddition};
+pub(super) use walk::{AttentionSites, shape_probe};
 pub(super) use whole::WholeCaches;

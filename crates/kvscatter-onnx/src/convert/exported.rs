@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use super::attention::{Attentions, IDIOMS, Site, Sites, WholeCaches, shape_probe};
+use super::attention::{AttentionSites, Attentions, IDIOMS, Site, WholeCaches, shape_probe};
 use super::masks;
 use super::probe::{Inputs, Probe};
 use super::probes::{self, Padding};
 use super::refusal::ConvertRefusal;
-use super::rule::{CacheWindow, Rule, Rules};
+use super::rule::{CacheWindow, CandidateRules, Rule};
 use super::tables::{self, ShortTable};
 use crate::decoder::{Cache, Decoder, InputRole};
 use crate::fold::Fold;
@@ -18,13 +18,13 @@ use crate::{ExternalData, Graph, Model, OnnxError};
 const MANY: usize = 1009;
 
 /// An exported decoder with its inputs, its attention operations and its probes.
-pub(super) struct Exported<'a, 'm> {
+pub(super) struct ExportedDecoder<'a, 'm> {
     pub(super) model: &'a Model,
     pub(super) graph: &'a Graph<'m>,
     pub(super) decoder: &'a Decoder<'m>,
     pub(super) max_seq: usize,
     pub(super) inputs: Inputs<'m>,
-    pub(super) sites: Sites<'m>,
+    pub(super) sites: AttentionSites<'m>,
     pub(super) attentions: Attentions<'m>,
     pub(super) probes: Vec<Probe>,
     pub(super) padding: Padding,
@@ -39,7 +39,7 @@ pub(super) struct Lane<'m> {
     pub(super) fold: Fold<'m>,
 }
 
-impl<'a, 'm> Exported<'a, 'm> {
+impl<'a, 'm> ExportedDecoder<'a, 'm> {
     /// Creates the description of a decoder.
     ///
     /// # Errors
@@ -60,7 +60,7 @@ impl<'a, 'm> Exported<'a, 'm> {
             let probe = shape_probe(decoder, &inputs, most);
             let mut fold = Fold::new(graph, external.as_ref());
             probe.feed(&inputs, &mut fold)?;
-            let found = Sites::find(graph, decoder, &probe, &mut fold, IDIOMS).and_then(|sites| {
+            let found = AttentionSites::find(graph, decoder, &probe, &mut fold, IDIOMS).and_then(|sites| {
                 let mut attentions = Attentions::find(decoder, &mut fold)?;
                 if !sites.over_concat.is_empty() || sites.merged().next().is_some() {
                     let mut whole = WholeCaches::new(graph, &inputs, external.as_ref())?;
@@ -69,7 +69,7 @@ impl<'a, 'm> Exported<'a, 'm> {
                 }
                 Ok((sites, attentions))
             });
-            found.map_err(|cause| probe.capacity(cause))
+            found.map_err(|cause| probe.error_at_length(cause))
         };
         // Tables of positions and masks may have no row beyond `max_seq`. Fewer slots are tried then, although two axes
         // are then more likely to have the same size.
@@ -90,14 +90,14 @@ impl<'a, 'm> Exported<'a, 'm> {
             let found = masks::find_rules(self.sites.sites.iter_mut(), longest, &mut fold);
             let found =
                 found.and_then(|()| masks::find_rules(self.attentions.nodes.iter_mut(), longest, &mut fold));
-            found.map_err(|cause| longest.capacity(cause))?;
+            found.map_err(|cause| longest.error_at_length(cause))?;
         }
         let heads = self.rules().filter_map(|rule| Some(rule.bias.as_ref()?.slopes.len())).max().unwrap_or(1);
         let windows = self.rules().filter_map(|rule| Some(rule.window?.size)).collect();
         self.probes = probes::probes(&self.inputs, self.max_seq, self.padding, heads, &windows);
         // Exporters count slots or real tokens. Padding between two tokens shows which.
         if self.padding == Padding::Anywhere {
-            self.rules_mut().for_each(Rules::count_either);
+            self.rules_mut().for_each(CandidateRules::add_token_counting);
         }
         let Self { graph, external, inputs, probes, sites, attentions, .. } = self;
         let mut lanes = Vec::new();
@@ -107,7 +107,7 @@ impl<'a, 'm> Exported<'a, 'm> {
             fed.and_then(|()| masks::check_neutral(&sites.neutral, &mut fold))
                 .and_then(|()| masks::check(sites.sites.iter_mut(), probe, &mut fold))
                 .and_then(|()| masks::check(attentions.nodes.iter_mut(), probe, &mut fold))
-                .map_err(|cause| probe.capacity(cause))?;
+                .map_err(|cause| probe.error_at_length(cause))?;
             lanes.push(Lane { probe: probe.clone(), fold });
         }
         Ok(lanes)
@@ -119,7 +119,7 @@ impl<'a, 'm> Exported<'a, 'm> {
     /// Returns [`ConvertRefusal::Table`], wrapped with the node that reads the table.
     pub(super) fn check_tables(&self, lanes: &mut [Lane<'m>]) -> Result<(), OnnxError> {
         let Some(longest) = lanes.last_mut() else { return Ok(()) };
-        match tables::short(self.graph, &mut longest.fold) {
+        match tables::first_short_table(self.graph, &mut longest.fold) {
             None => Ok(()),
             Some(ShortTable { node, table, rows }) => {
                 let (table, max_seq) = (table.to_owned(), self.max_seq);
@@ -147,7 +147,7 @@ impl<'a, 'm> Exported<'a, 'm> {
         self.decoder.caches.iter().flat_map(of_cache).collect()
     }
 
-    fn rules_mut(&mut self) -> impl Iterator<Item = &mut Rules> {
+    fn rules_mut(&mut self) -> impl Iterator<Item = &mut CandidateRules> {
         self.sites.sites.iter_mut().map(|site| &mut site.rules).chain(self.attentions.rules_mut())
     }
 }

@@ -20,7 +20,7 @@ use proof::FusionProofs;
 use region::regions;
 
 use super::ConvertOptions;
-use super::exported::{Exported, Lane};
+use super::exported::{ExportedDecoder, Lane};
 use super::kept::{KeptAttention, KeptReason};
 use crate::OnnxError;
 use crate::fold::Fold;
@@ -38,11 +38,11 @@ impl<'m> Fusions<'m> {
     /// # Errors
     /// Returns the errors of feeding a probe. An attention that cannot be evaluated is not an error.
     pub(super) fn find(
-        exported: &Exported<'_, 'm>,
+        exported: &ExportedDecoder<'_, 'm>,
         lanes: &mut [Lane<'m>],
         options: ConvertOptions,
     ) -> Result<Self, OnnxError> {
-        let Exported { graph, decoder, ref sites, .. } = *exported;
+        let ExportedDecoder { graph, decoder, ref sites, .. } = *exported;
         let probes = proof::probes(&exported.inputs, exported.padding, exported.max_seq);
         let mut folds = Vec::new();
         for probe in &probes {

@@ -13,7 +13,7 @@ use crate::fold::{Fold, Value, Values};
 
 /// A value of the exported graph, and how the converted graph computes it instead.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Replacement<'m> {
+pub(super) enum LengthReplacement<'m> {
     /// The number of all tokens, which becomes the number of slots.
     Total { value: &'m str, element: ElementType, rank: usize },
     /// The position of each new token, `past + i`, `[1 or batch, new]`, which becomes `write_indices[b] + i`.
@@ -24,7 +24,7 @@ pub(super) enum Replacement<'m> {
 }
 
 /// Returns every replacement that fits its value on all probes.
-pub(super) fn replacements<'m>(graph: &Graph<'m>, lanes: &mut [Lane<'m>]) -> Vec<Replacement<'m>> {
+pub(super) fn replacements<'m>(graph: &Graph<'m>, lanes: &mut [Lane<'m>]) -> Vec<LengthReplacement<'m>> {
     let Some((first, others)) = lanes.split_first_mut() else { return Vec::new() };
     let mut replacements = all(graph, &first.probe, &mut first.fold);
     for lane in others {
@@ -34,7 +34,7 @@ pub(super) fn replacements<'m>(graph: &Graph<'m>, lanes: &mut [Lane<'m>]) -> Vec
 }
 
 /// Returns every replacement that fits a value on one probe.
-fn all<'m>(graph: &Graph<'m>, probe: &Probe, fold: &mut Fold<'m>) -> Vec<Replacement<'m>> {
+fn all<'m>(graph: &Graph<'m>, probe: &Probe, fold: &mut Fold<'m>) -> Vec<LengthReplacement<'m>> {
     let mut replacements = Vec::new();
     for node in graph.nodes() {
         for value in node.proto().output.iter().map(String::as_str).filter(|name| !name.is_empty()) {
@@ -43,9 +43,9 @@ fn all<'m>(graph: &Graph<'m>, probe: &Probe, fold: &mut Fold<'m>) -> Vec<Replace
                 continue;
             };
             let (element, rank) = (*element, shape.len());
-            let total = Replacement::Total { value, element, rank };
-            let positions = Replacement::Positions { value, element };
-            let columns = node.input(0).map(|of| Replacement::Columns { value, of });
+            let total = LengthReplacement::Total { value, element, rank };
+            let positions = LengthReplacement::Positions { value, element };
+            let columns = node.input(0).map(|of| LengthReplacement::Columns { value, of });
             // If several replacements fit a value on all probes, the first is used.
             replacements.extend(
                 [Some(total), Some(positions), columns]
@@ -58,7 +58,7 @@ fn all<'m>(graph: &Graph<'m>, probe: &Probe, fold: &mut Fold<'m>) -> Vec<Replace
     replacements
 }
 
-impl Replacement<'_> {
+impl LengthReplacement<'_> {
     fn holds(&self, probe: &Probe, fold: &mut Fold<'_>) -> bool {
         match *self {
             Self::Total { value, .. } => {

@@ -7,12 +7,12 @@ use crate::Node;
 
 /// How far before and after its own slot a token of an `Attention` node sees, without a mask. `None` is no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Limits {
+pub(crate) struct SlotLimits {
     left: Option<usize>,
     right: Option<usize>,
 }
 
-impl Limits {
+impl SlotLimits {
     /// The attributes that set the limits.
     pub(crate) const ATTRIBUTES: [&str; 3] = ["is_causal", "left_window_size", "right_window_size"];
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::caches;
-use super::exported::Exported;
+use super::exported::ExportedDecoder;
 use super::options::ConvertOptions;
 use super::passes::{self, PASSES};
 use super::refusal::ConvertRefusal;
@@ -55,7 +55,7 @@ fn check(model: &Model, tokens: usize) -> Result<Vec<Rule>, OnnxError> {
     let graph = passed.model.graph()?;
     let decoder = Decoder::from_graph(&graph)?;
     caches::check(&graph, &decoder, tokens)?;
-    let mut exported = Exported::new(&passed.model, &graph, &decoder, tokens, passed.padding)?;
+    let mut exported = ExportedDecoder::new(&passed.model, &graph, &decoder, tokens, passed.padding)?;
     exported.check_masks()?;
     Ok(exported.rules().cloned().collect())
 }

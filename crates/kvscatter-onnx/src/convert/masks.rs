@@ -8,12 +8,12 @@ use std::collections::BTreeMap;
 
 use kvscatter::ElementType;
 
-use super::attention::{AttentionNode, Layout, MaskKind, Neutral, Site};
+use super::attention::{AttentionNode, Layout, MaskKind, Site, ZeroAddition};
 use super::caches::RANK;
-use super::limits::Limits;
+use super::limits::SlotLimits;
 use super::probe::{Distance, Probe};
 use super::refusal::ConvertRefusal;
-use super::rule::{Bias, Rule, Rules, Window};
+use super::rule::{Bias, CandidateRules, Rule, Window};
 use crate::OnnxError;
 use crate::fold::{Fold, Value, Values, round};
 use crate::mask_elements::{HIDDEN, MaskEffect, ScoreAt, element_of};
@@ -37,7 +37,7 @@ pub(super) trait Masked<'m> {
     /// Returns the masks on a probe that was fed to the fold.
     fn masks(&self, probe: &Probe, fold: &mut Fold<'m>) -> Result<Masks, OnnxError>;
 
-    fn rules(&mut self) -> &mut Rules;
+    fn rules(&mut self) -> &mut CandidateRules;
 
     /// Wraps an error with the node that masks, unless the error already names a node.
     fn error_within(&self, error: OnnxError) -> OnnxError;
@@ -54,7 +54,7 @@ pub(super) fn find_rules<'a, 'm, A: Masked<'m> + 'a>(
     probe: &Probe,
     fold: &mut Fold<'m>,
 ) -> Result<(), OnnxError> {
-    let mut found: BTreeMap<A::Key, Rules> = BTreeMap::new();
+    let mut found: BTreeMap<A::Key, CandidateRules> = BTreeMap::new();
     for attention in attention {
         let key = attention.key();
         if !found.contains_key(&key) {
@@ -83,7 +83,7 @@ pub(super) fn check<'a, 'm, A: Masked<'m> + 'a>(
     probe: &Probe,
     fold: &mut Fold<'m>,
 ) -> Result<(), OnnxError> {
-    let mut checked: BTreeMap<A::Key, Rules> = BTreeMap::new();
+    let mut checked: BTreeMap<A::Key, CandidateRules> = BTreeMap::new();
     for attention in attention {
         let key = attention.key();
         if let Some(rules) = checked.get(&key) {
@@ -106,7 +106,7 @@ pub(super) fn check<'a, 'm, A: Masked<'m> + 'a>(
 ///
 /// # Errors
 /// Returns [`ConvertRefusal::NotNeutral`], wrapped with the node, and the errors of [`Fold::value`].
-pub(super) fn check_neutral<'m>(neutral: &[Neutral<'m>], fold: &mut Fold<'m>) -> Result<(), OnnxError> {
+pub(super) fn check_neutral<'m>(neutral: &[ZeroAddition<'m>], fold: &mut Fold<'m>) -> Result<(), OnnxError> {
     for neutral in neutral {
         let added = fold.value(neutral.operand)?.as_floats().unwrap_or(&[f64::NAN]);
         if let Some(&added) = added.iter().find(|&&added| added != 0.0) {
@@ -127,7 +127,7 @@ impl<'m> Masked<'m> for Site<'m> {
         Masks::of_site(self, probe, fold)
     }
 
-    fn rules(&mut self) -> &mut Rules {
+    fn rules(&mut self) -> &mut CandidateRules {
         &mut self.rules
     }
 
@@ -140,7 +140,7 @@ impl<'m> Masked<'m> for Site<'m> {
 }
 
 impl<'m> Masked<'m> for AttentionNode<'m> {
-    type Key = (Option<&'m str>, Limits);
+    type Key = (Option<&'m str>, SlotLimits);
 
     fn key(&self) -> Self::Key {
         (self.mask(), self.limits)
@@ -155,7 +155,7 @@ impl<'m> Masked<'m> for AttentionNode<'m> {
         Ok(Masks::new(mask.into_iter().collect(), RANK, self.limits, false))
     }
 
-    fn rules(&mut self) -> &mut Rules {
+    fn rules(&mut self) -> &mut CandidateRules {
         &mut self.rules
     }
 
@@ -171,7 +171,7 @@ pub(super) struct Masks {
     /// size 1.
     heads: Vec<usize>,
     /// The slots that the operation hides by itself.
-    limits: Limits,
+    limits: SlotLimits,
     /// Whether the softmax has a score that no mask changes. What is added to all other scores then counts.
     has_sink: bool,
 }
@@ -187,7 +187,7 @@ struct MaskValue {
 
 impl Masks {
     /// Creates the masks of scores of this rank.
-    fn new(masks: Vec<MaskValue>, rank: usize, limits: Limits, has_sink: bool) -> Self {
+    fn new(masks: Vec<MaskValue>, rank: usize, limits: SlotLimits, has_sink: bool) -> Self {
         let mut heads = vec![1; rank.saturating_sub(3)];
         for mask in &masks {
             let inner = mask.value.shape.iter().rev().skip(2);
@@ -230,7 +230,12 @@ impl Masks {
             masks.push(MaskValue { value, effect, at });
         }
         // A mask that differs between heads has an axis between batch and tokens.
-        Ok(Self::new(masks, ranks.into_iter().max().unwrap_or_default(), Limits::default(), site.has_sink()))
+        Ok(Self::new(
+            masks,
+            ranks.into_iter().max().unwrap_or_default(),
+            SlotLimits::default(),
+            site.has_sink(),
+        ))
     }
 
     fn heads(&self) -> usize {
@@ -238,10 +243,10 @@ impl Masks {
     }
 
     /// Returns the rule that the masks follow for the last token of the first sample. The sample must have no padding.
-    fn rules(&self, probe: &Probe, fold: &Fold<'_>) -> Result<Rules, OnnxError> {
+    fn rules(&self, probe: &Probe, fold: &Fold<'_>) -> Result<CandidateRules, OnnxError> {
         let mut biased = 0;
         let mut rule = Rule::default();
-        let Some(token) = probe.new.checked_sub(1) else { return Ok(Rules::new(rule, biased)) };
+        let Some(token) = probe.new.checked_sub(1) else { return Ok(CandidateRules::new(rule, biased)) };
         let read = [self.heads(), self.masks.len(), probe.total()];
         fold.charge(read.into_iter().fold(1, usize::saturating_mul))?;
         for mask in &self.masks {
@@ -264,7 +269,7 @@ impl Masks {
                 break;
             }
         }
-        Ok(Rules::new(rule, biased))
+        Ok(CandidateRules::new(rule, biased))
     }
 
     /// Returns what a head adds for each step of the distance.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::exported::Exported;
+use super::exported::ExportedDecoder;
 use super::probe::{Distance, Probe};
 use super::probes::Padding;
 use super::rewriter::StaticInputs;
@@ -13,7 +13,7 @@ use crate::proto::{ModelProto, set_metadata};
 
 /// Describes a rewritten model in its `metadata_props`, under keys that begin with `kvscatter.`.
 pub(super) fn write(
-    exported: &Exported<'_, '_>,
+    exported: &ExportedDecoder<'_, '_>,
     inputs: &StaticInputs,
     rings: &Rings,
     least_onnxruntime: RuntimeVersion,

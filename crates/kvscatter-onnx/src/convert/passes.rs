@@ -65,7 +65,7 @@ pub(super) static PASSES: [Pass; 6] = [
 ];
 
 /// A decoder after several passes.
-pub(super) struct Passed<'m> {
+pub(super) struct PassOutput<'m> {
     pub(super) model: Cow<'m, Model>,
     pub(super) padding: Padding,
     pub(super) report: Report,
@@ -79,7 +79,7 @@ pub(super) fn run<'m>(
     model: &'m Model,
     options: ConvertOptions,
     passes: impl IntoIterator<Item = &'static Pass>,
-) -> Result<Passed<'m>, OnnxError> {
+) -> Result<PassOutput<'m>, OnnxError> {
     let exported = model.graph()?;
     let decoder = Decoder::from_graph(&exported)?;
     // The caches are checked before the operator set is raised, so that the error is about the caches.
@@ -88,7 +88,7 @@ pub(super) fn run<'m>(
     caches::check_written(&exported, &decoder, options.max_seq, is_taken)?;
     let mut origins = Origins::unchanged(exported.nodes().len());
     let (model, report) = (Cow::Borrowed(model), Report::default());
-    let mut passed = Passed { model, padding: Padding::Anywhere, report };
+    let mut passed = PassOutput { model, padding: Padding::Anywhere, report };
     let mut open = passes.into_iter().peekable();
     while open.peek().is_some() {
         let padding = passed.padding;

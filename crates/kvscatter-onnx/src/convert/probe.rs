@@ -43,7 +43,7 @@ pub(super) enum Distance {
 
 /// The things that a dimension of an input counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Length {
+enum DimRole {
     Batch,
     Past,
     New,
@@ -54,18 +54,18 @@ enum Length {
 /// The inputs of a decoder with growing caches, with the meaning of each dimension.
 #[derive(Debug)]
 pub(super) struct Inputs<'m> {
-    inputs: Vec<Growing<'m>>,
+    inputs: Vec<SizedInput<'m>>,
     /// The index of each input in `inputs`, by name.
     places: BTreeMap<&'m str, usize>,
 }
 
 /// One input of the decoder.
 #[derive(Debug)]
-struct Growing<'m> {
+struct SizedInput<'m> {
     value: ValueInfo<'m>,
     role: InputRole,
     /// The meaning of each dimension.
-    lengths: Vec<Length>,
+    lengths: Vec<DimRole>,
 }
 
 impl Probe {
@@ -137,7 +137,7 @@ impl Probe {
 
     /// Feeds the inputs of the exported decoder to a fold, one evaluation of a graph.
     pub(super) fn feed<'m>(&self, inputs: &Inputs<'m>, fold: &mut Fold<'m>) -> Result<(), OnnxError> {
-        for Growing { value, role, lengths } in &inputs.inputs {
+        for SizedInput { value, role, lengths } in &inputs.inputs {
             let shape: Vec<_> = lengths.iter().map(|&length| self.size(length)).collect();
             let data = self.values(*role, value.element, &shape, self.total());
             fold.set(value.name, Value { element: value.element, shape, data })?;
@@ -158,7 +158,7 @@ impl Probe {
         for &ValueInfo { name, element, .. } in
             graph.inputs()?.iter().filter(|input| graph.is_input(input.name))
         {
-            let Some(Growing { role, lengths, .. }) = growing.named(name) else {
+            let Some(SizedInput { role, lengths, .. }) = growing.named(name) else {
                 let is_start = name == write_indices;
                 let role = if is_start { InputRole::WriteIndices } else { InputRole::NonpadKvSeqlen };
                 let (element, shape) = (ElementType::Int64, vec![self.batch]);
@@ -167,7 +167,7 @@ impl Probe {
                 continue;
             };
             let size = |&length| match length {
-                Length::Past if matches!(role, InputRole::Past(_)) => slots.capacity(name),
+                DimRole::Past if matches!(role, InputRole::Past(_)) => slots.capacity(name),
                 length => self.size(length),
             };
             let shape = match role {
@@ -191,7 +191,7 @@ impl Probe {
     ) -> Result<bool, OnnxError> {
         let masks = growing.inputs.iter().filter(|input| input.role == InputRole::AttentionMask);
         let mut is_fed = false;
-        for Growing { value: ValueInfo { name, element, .. }, .. } in masks {
+        for SizedInput { value: ValueInfo { name, element, .. }, .. } in masks {
             if graph.is_input(name) && self.total() < slots.max_seq {
                 let (element, shape) = (*element, vec![self.batch, slots.max_seq]);
                 let inputs = StepInputs { marks_unused: true, ..self.inputs() };
@@ -205,7 +205,7 @@ impl Probe {
 
     /// Returns the error of this probe. If the error shows that a table of masks or positions is too short,
     /// it is wrapped in one that names the number of tokens.
-    pub(super) fn capacity(&self, cause: OnnxError) -> OnnxError {
+    pub(super) fn error_at_length(&self, cause: OnnxError) -> OnnxError {
         let is_table = matches!(cause.cause(), Some(EvalError::Broadcast { .. }))
             || matches!(cause.cause(), Some(FoldError::Index { .. }));
         match is_table {
@@ -214,13 +214,13 @@ impl Probe {
         }
     }
 
-    fn size(&self, length: Length) -> usize {
+    fn size(&self, length: DimRole) -> usize {
         match length {
-            Length::Batch => self.batch,
-            Length::Past => self.past,
-            Length::New => self.new,
-            Length::Total => self.total(),
-            Length::Known(size) => size,
+            DimRole::Batch => self.batch,
+            DimRole::Past => self.past,
+            DimRole::New => self.new,
+            DimRole::Total => self.total(),
+            DimRole::Known(size) => size,
         }
     }
 
@@ -274,21 +274,21 @@ impl<'m> Inputs<'m> {
             };
             let dims = shape.map_or(by_role.len(), <[_]>::len);
             let length = |axis: usize| match (shape.and_then(|shape| shape.get(axis)), by_role.get(axis)) {
-                (Some(&Dimension::Known(size)), Some(Some(Length::Total))) if !is_capacity(size) => {
+                (Some(&Dimension::Known(size)), Some(Some(DimRole::Total))) if !is_capacity(size) => {
                     let name = input.value.name.to_owned();
                     Err(ConvertRefusal::InputFixed { name, axis, size }.into())
                 }
-                (Some(&Dimension::Known(size)), _) => Ok(Length::Known(size)),
+                (Some(&Dimension::Known(size)), _) => Ok(DimRole::Known(size)),
                 (_, Some(&Some(length))) => Ok(length),
                 (Some(Dimension::Symbolic(symbol)), _) if symbols.contains_key(symbol) => {
-                    Ok(symbols.get(symbol).copied().unwrap_or(Length::Batch))
+                    Ok(symbols.get(symbol).copied().unwrap_or(DimRole::Batch))
                 }
                 _ => Err(ConvertRefusal::InputShape { name: input.value.name.to_owned(), axis }.into()),
             };
             (0..dims).map(length).collect::<Result<Vec<_>, OnnxError>>()
         };
         let input = |input: &Input<'m>| {
-            Ok(Growing { value: input.value.clone(), role: input.role, lengths: lengths(input)? })
+            Ok(SizedInput { value: input.value.clone(), role: input.role, lengths: lengths(input)? })
         };
         let places = decoder.inputs.iter().enumerate().map(|(at, input)| (input.value.name, at)).collect();
         Ok(Self { inputs: decoder.inputs.iter().map(input).collect::<Result<_, OnnxError>>()?, places })
@@ -311,7 +311,7 @@ impl<'m> Inputs<'m> {
         Probe::new(self.batch().unwrap_or(samples), past, self.new_tokens().unwrap_or(new))
     }
 
-    fn named(&self, name: &str) -> Option<&Growing<'m>> {
+    fn named(&self, name: &str) -> Option<&SizedInput<'m>> {
         self.inputs.get(*self.places.get(name)?)
     }
 
@@ -363,13 +363,13 @@ impl<'m> Inputs<'m> {
 
     /// Returns an input, and the axis of it whose size is the number of new tokens.
     pub(super) fn counts_new_tokens(&self) -> Option<(&'m str, usize)> {
-        let axis = |input: &Growing<'_>| input.lengths.iter().position(|&length| length == Length::New);
+        let axis = |input: &SizedInput<'_>| input.lengths.iter().position(|&length| length == DimRole::New);
         self.inputs.iter().find_map(|input| Some((input.value.name, axis(input)?)))
     }
 
     fn known(&self, is: impl Fn(&InputRole) -> bool, axis: usize) -> Option<usize> {
-        let known = |input: &Growing<'_>| match input.lengths.get(axis) {
-            Some(&Length::Known(size)) => Some(size),
+        let known = |input: &SizedInput<'_>| match input.lengths.get(axis) {
+            Some(&DimRole::Known(size)) => Some(size),
             _ => None,
         };
         self.inputs.iter().filter(|input| is(&input.role)).find_map(known)
@@ -377,28 +377,28 @@ impl<'m> Inputs<'m> {
 }
 
 /// Returns the meaning of each dimension of an input, as far as the role of the input determines it.
-fn roles_lengths(decoder: &Decoder<'_>, Input { value, role }: &Input<'_>) -> Vec<Option<Length>> {
+fn roles_lengths(decoder: &Decoder<'_>, Input { value, role }: &Input<'_>) -> Vec<Option<DimRole>> {
     let by_token = |length| match value.shape.as_ref().map(Vec::len) {
-        None | Some(2) => vec![Some(Length::Batch), Some(length)],
+        None | Some(2) => vec![Some(DimRole::Batch), Some(length)],
         Some(_) => Vec::new(),
     };
     match *role {
         InputRole::Past(cache) => {
             let Some(cache) = decoder.caches.get(cache) else { return Vec::new() };
             let length = |axis| match axis {
-                0 => Some(Length::Batch),
-                axis if axis == cache.axis => Some(Length::Past),
+                0 => Some(DimRole::Batch),
+                axis if axis == cache.axis => Some(DimRole::Past),
                 _ => None,
             };
             (0..cache.past_shape.len()).map(length).collect()
         }
         InputRole::State(state) => {
             let rank = decoder.states.get(state).map_or(0, |state| state.shape.len());
-            (0..rank).map(|axis| (axis == 0).then_some(Length::Batch)).collect()
+            (0..rank).map(|axis| (axis == 0).then_some(DimRole::Batch)).collect()
         }
-        InputRole::TokenIds | InputRole::PositionIds => by_token(Length::New),
-        InputRole::Embeddings => vec![Some(Length::Batch), Some(Length::New), None],
-        InputRole::AttentionMask => by_token(Length::Total),
+        InputRole::TokenIds | InputRole::PositionIds => by_token(DimRole::New),
+        InputRole::Embeddings => vec![Some(DimRole::Batch), Some(DimRole::New), None],
+        InputRole::AttentionMask => by_token(DimRole::Total),
         _ => Vec::new(),
     }
 }

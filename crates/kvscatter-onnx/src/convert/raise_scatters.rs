@@ -32,8 +32,8 @@ use crate::fold::{Budget, Fold};
 use crate::proto::set_metadata;
 use crate::{Graph, Model, OnnxError};
 
-use samples::{Operands, PerSample};
-use step::Setting;
+use samples::{ExportedNames, PerSample};
+use step::ScatteredDecoder;
 use write::Write;
 
 /// Replaces the scatters of a decoder of the newest operator set, if scatters write all of its caches.
@@ -49,7 +49,7 @@ pub(super) fn raise_scatters(subject: &Subject<'_, '_>) -> Result<Option<Change>
     let scattered = decoder.caches.iter().filter(|cache| cache.is_scattered());
     let writes = scattered.map(|cache| Write::new(graph, cache)).collect::<Result<Vec<_>, _>>()?;
     let [first, ..] = writes.as_slice() else { return Ok(None) };
-    let setting = Setting::new(graph, decoder, first, max_seq)?;
+    let setting = ScatteredDecoder::new(graph, decoder, first, max_seq)?;
     let (mut raised, origins, compared) = proved(model, graph, &setting, &writes)?;
     if setting.positions.are_shared {
         // Both evaluations feed this input, which no node reads now.
@@ -83,7 +83,7 @@ pub(super) fn raise_scatters(subject: &Subject<'_, '_>) -> Result<Option<Change>
 fn proved<'m>(
     model: &Model,
     graph: &Graph<'m>,
-    setting: &Setting<'m>,
+    setting: &ScatteredDecoder<'m>,
     writes: &[Write<'m>],
 ) -> Result<(Model, Origins, usize), OnnxError> {
     let external = model.shared_external_data()?;
@@ -117,11 +117,11 @@ fn proved<'m>(
 /// the samples now, and where the nodes come from.
 fn replaced<'m>(
     graph: &Graph<'m>,
-    setting: &Setting<'m>,
+    setting: &ScatteredDecoder<'m>,
     writes: &[Write<'m>],
     before: Fold<'m>,
     raised: &mut Model,
-) -> Result<(String, Operands<'m>, Origins), OnnxError> {
+) -> Result<(String, ExportedNames<'m>, Origins), OnnxError> {
     let mut editor = Editor::new(raised.proto_mut())?;
     let positions = &setting.positions;
     let int64 = ElementType::Int64;
@@ -140,7 +140,7 @@ fn replaced<'m>(
             let (values, operands) = Default::default();
             PerSample { graph, setting, editor: &mut editor, before, values, operands }.compute(&starts)?
         }
-        false => Operands::new(),
+        false => ExportedNames::new(),
     };
     Ok((input, operands, editor.finish()?))
 }

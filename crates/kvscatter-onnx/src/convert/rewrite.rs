@@ -6,11 +6,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use kvscatter::ElementType;
 
-use super::attention::{Neutral, Sites};
+use super::attention::{AttentionSites, ZeroAddition};
 use super::caches::AXIS;
-use super::exported::Exported;
+use super::exported::ExportedDecoder;
 use super::fusion::FusedAttention;
-use super::length::Replacement;
+use super::length::LengthReplacement;
 use super::refusal::ConvertRefusal;
 use super::rewriter::{Rewriter, StaticInputs};
 use super::ring::Slots;
@@ -28,14 +28,14 @@ use crate::{Dimension, OnnxError};
 /// Returns [`ConvertRefusal::ScoresType`] if a mask cannot be created for scores, and the errors of the
 /// editor.
 pub(super) fn rewrite<'m>(
-    exported: &Exported<'_, 'm>,
-    replacements: &[Replacement<'m>],
+    exported: &ExportedDecoder<'_, 'm>,
+    replacements: &[LengthReplacement<'m>],
     fused: &[FusedAttention<'_>],
     slots: Slots<'_>,
     proto: &mut ModelProto,
 ) -> Result<(StaticInputs, Origins), OnnxError> {
     let mut editor = Editor::new(proto)?;
-    let Exported { decoder, inputs, padding, .. } = exported;
+    let ExportedDecoder { decoder, inputs, padding, .. } = exported;
     let mut rewriter = Rewriter::new(&mut editor, decoder, inputs, slots, *padding);
     for cache in &exported.decoder.caches {
         rewrite_cache(&mut rewriter, cache, slots.capacity(cache.past))?;
@@ -93,10 +93,10 @@ fn rewrite_cache(
 }
 
 /// Replaces the masks of every attention operation that consists of separate nodes.
-fn rewrite_masks(rewriter: &mut Rewriter<'_, '_, '_>, sites: &Sites<'_>) -> Result<(), OnnxError> {
+fn rewrite_masks(rewriter: &mut Rewriter<'_, '_, '_>, sites: &AttentionSites<'_>) -> Result<(), OnnxError> {
     // The scores that each removed neutral node reads, by the name of its output.
     let mut passed: BTreeMap<&str, &str> = BTreeMap::new();
-    for &Neutral { node, scores, operand: _ } in &sites.neutral {
+    for &ZeroAddition { node, scores, operand: _ } in &sites.neutral {
         let scores = passed.get(scores).copied().unwrap_or(scores);
         passed.insert(node.output(0).unwrap_or_default(), scores);
         rewriter.editor.remove_node(node.index());
@@ -147,12 +147,15 @@ fn rewrite_masks(rewriter: &mut Rewriter<'_, '_, '_>, sites: &Sites<'_>) -> Resu
     Ok(())
 }
 
-fn replace(rewriter: &mut Rewriter<'_, '_, '_>, replacement: &Replacement<'_>) -> Result<(), OnnxError> {
+fn replace(
+    rewriter: &mut Rewriter<'_, '_, '_>,
+    replacement: &LengthReplacement<'_>,
+) -> Result<(), OnnxError> {
     let (value, element) = match *replacement {
-        Replacement::Total { value, element, .. } | Replacement::Positions { value, element } => {
+        LengthReplacement::Total { value, element, .. } | LengthReplacement::Positions { value, element } => {
             (value, element)
         }
-        Replacement::Columns { value, .. } => (value, ElementType::Int64),
+        LengthReplacement::Columns { value, .. } => (value, ElementType::Int64),
     };
     if let Some(producer) = rewriter.editor.producer(value) {
         rewriter.editor.at(producer);
@@ -161,17 +164,17 @@ fn replace(rewriter: &mut Rewriter<'_, '_, '_>, replacement: &Replacement<'_>) -
     let new = rewriter.editor.fresh("by_slot");
     rewriter.editor.replace_uses(value, &new);
     let last = match *replacement {
-        Replacement::Total { rank, .. } => {
+        LengthReplacement::Total { rank, .. } => {
             let capacity = rewriter.capacity()?;
             let shape = rewriter.editor.ints(&vec![1; rank])?;
             let capacity = rewriter.editor.node("Reshape", &[&capacity, &shape]);
             NewNode::cast(&capacity, element)
         }
-        Replacement::Positions { .. } => {
+        LengthReplacement::Positions { .. } => {
             let positions = rewriter.positions()?;
             NewNode::cast(&positions, element)
         }
-        Replacement::Columns { of, .. } => {
+        LengthReplacement::Columns { of, .. } => {
             let positions = rewriter.positions()?;
             NewNode::new("GatherElements", &[of, &positions]).int("axis", 1)
         }

@@ -40,7 +40,7 @@ pub(super) struct Bias {
 /// The rules that an attention operation may follow, at least one. They differ in what counts as distance, slots or
 /// real tokens, which only padding between two tokens shows.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Rules {
+pub(super) struct CandidateRules {
     first: Rule,
     others: Vec<Rule>,
     /// The index of the mask that adds the bias.
@@ -96,7 +96,7 @@ impl Rule {
     }
 }
 
-impl Rules {
+impl CandidateRules {
     /// Creates the rules of a decoder in which no padding shows what counts. Slots then count.
     pub(super) fn new(rule: Rule, biased: usize) -> Self {
         Self { first: rule, others: Vec::new(), biased }
@@ -108,7 +108,7 @@ impl Rules {
     }
 
     /// Adds the rules in which real tokens count: for the window, for the bias, or for both.
-    pub(super) fn count_either(&mut self) {
+    pub(super) fn add_token_counting(&mut self) {
         let (distance, Rule { window, bias }) = (Distance::Tokens, &self.first);
         let windows = [*window, window.map(|window| Window { distance, ..window })];
         let biases = [bias.clone(), bias.clone().map(|bias| Bias { distance, ..bias })];

@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
 use super::equivalence::{Comparison, Correspondence};
-use super::exported::{Exported, Lane};
+use super::exported::{ExportedDecoder, Lane};
 use super::fusion::{FusedAttention, Fusions};
-use super::length::{self, Replacement};
+use super::length::{self, LengthReplacement};
 use super::options::ConvertOptions;
 use super::pass::{Change, Subject, at_origin};
 use super::refusal::ConvertRefusal;
@@ -27,7 +27,7 @@ use crate::{Graph, Model, OnnxError, RuntimeVersion};
 pub(super) fn make_static(subject: &Subject<'_, '_>) -> Result<Option<Change>, OnnxError> {
     let Subject { model, graph, decoder, options, padding } = *subject;
     caches::check(graph, decoder, options.max_seq)?;
-    let mut exported = Exported::new(model, graph, decoder, options.max_seq, padding)?;
+    let mut exported = ExportedDecoder::new(model, graph, decoder, options.max_seq, padding)?;
     let mut lanes = exported.check_masks()?;
     exported.check_tables(&mut lanes)?;
     let fusions = match options.keep_attention {
@@ -53,7 +53,7 @@ pub(super) fn make_static(subject: &Subject<'_, '_>) -> Result<Option<Change>, O
 }
 
 fn report(
-    exported: Exported<'_, '_>,
+    exported: ExportedDecoder<'_, '_>,
     fusions: Fusions<'_>,
     inputs: StaticInputs,
     rings: Rings,
@@ -126,13 +126,13 @@ struct Rewritten<'m> {
     /// Where the nodes of its graph come from.
     origins: Origins,
     inputs: StaticInputs,
-    replacements: Vec<Replacement<'m>>,
+    replacements: Vec<LengthReplacement<'m>>,
 }
 
 /// Rewrites the model and compares it with the exported one, with rings where the options ask for them and a ring can
 /// be used. Returns the rings, and the attention with windows that has none.
 fn rewrite<'m>(
-    exported: &Exported<'_, 'm>,
+    exported: &ExportedDecoder<'_, 'm>,
     lanes: &mut [Lane<'m>],
     fused: &[FusedAttention<'m>],
     options: ConvertOptions,
@@ -170,7 +170,7 @@ const ALL: RangeInclusive<usize> = 0..=usize::MAX;
 /// length of the past are replaced only if the first comparison fails.
 fn compared<'m>(
     rewritten: Rewritten<'m>,
-    exported: &Exported<'_, 'm>,
+    exported: &ExportedDecoder<'_, 'm>,
     lanes: &mut [Lane<'m>],
     fused: &[FusedAttention<'m>],
     (slots, steps): (Slots<'_>, RangeInclusive<usize>),
@@ -197,8 +197,8 @@ fn compared<'m>(
 
 impl<'m> Rewritten<'m> {
     fn new(
-        exported: &Exported<'_, 'm>,
-        replacements: Vec<Replacement<'m>>,
+        exported: &ExportedDecoder<'_, 'm>,
+        replacements: Vec<LengthReplacement<'m>>,
         fused: &[FusedAttention<'m>],
         slots: Slots<'_>,
     ) -> Result<Self, OnnxError> {
@@ -209,8 +209,8 @@ impl<'m> Rewritten<'m> {
 
     /// Returns `true` if a decoder whose caches are all rings computes a step at any position. A decoder that looks up
     /// positions in a table does not, and neither does one with a mask of all tokens.
-    fn is_endless(&self, exported: &Exported<'_, '_>, slots: Slots<'_>) -> Result<bool, OnnxError> {
-        let counts_slots = |it: &Replacement<'_>| matches!(it, Replacement::Total { .. });
+    fn is_endless(&self, exported: &ExportedDecoder<'_, '_>, slots: Slots<'_>) -> Result<bool, OnnxError> {
+        let counts_slots = |it: &LengthReplacement<'_>| matches!(it, LengthReplacement::Total { .. });
         if self.inputs.attention_mask.is_some() || self.replacements.iter().any(counts_slots) {
             return Ok(false);
         }
@@ -220,13 +220,14 @@ impl<'m> Rewritten<'m> {
         probe.feed_static(&graph, &self.inputs.write_indices, &exported.inputs, slots, &mut fold)?;
         let values = graph.nodes().iter().flat_map(|node| &node.proto().output);
         let mut values = values.filter(|name| !name.is_empty());
-        Ok(values.all(|name| fold.known(name).is_ok()) && tables::short(&graph, &mut fold).is_none())
+        Ok(values.all(|name| fold.known(name).is_ok())
+            && tables::first_short_table(&graph, &mut fold).is_none())
     }
 }
 
 /// Compares the values of both decoders in steps of these numbers of new tokens.
 fn compare<'m>(
-    exported: &Exported<'_, 'm>,
+    exported: &ExportedDecoder<'_, 'm>,
     lanes: &mut [Lane<'m>],
     converted: &Rewritten<'m>,
     (slots, steps): (Slots<'_>, &RangeInclusive<usize>),
@@ -248,7 +249,7 @@ fn compare<'m>(
         probe.feed_static(&graph, write_indices, &exported.inputs, slots, &mut fold)?;
         let (changed, correspondence) = (&mut fold, &correspondence);
         let mut comparison = Comparison { exported: before, changed, correspondence, sample: None };
-        let place = |error| probe.capacity(at_origin(error, origins, exported.graph));
+        let place = |error| probe.error_at_length(at_origin(error, origins, exported.graph));
         comparison.check(&graph).map_err(place)?;
         // A slot that is not in use may have any value in the mask. A position that is counted in the whole mask
         // shows there.

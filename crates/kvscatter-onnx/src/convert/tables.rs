@@ -15,7 +15,7 @@ pub(super) struct ShortTable<'m> {
 ///
 /// An index or a table that cannot be evaluated is left out. The rows of a table need not be known, because it may be
 /// too large to be evaluated.
-pub(super) fn short<'m>(graph: &Graph<'m>, fold: &mut Fold<'m>) -> Option<ShortTable<'m>> {
+pub(super) fn first_short_table<'m>(graph: &Graph<'m>, fold: &mut Fold<'m>) -> Option<ShortTable<'m>> {
     graph.nodes().iter().find_map(|node| {
         let (table, axis, indices) = match () {
             () if node.is("Gather") => (0, node.attribute("axis").and_then(|axis| axis.i).unwrap_or(0), 1),

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::exported::Exported;
+use super::exported::ExportedDecoder;
 use super::fusion::FusedAttention;
 use super::options::WindowedCaches;
 use super::ring::{RingSize, Rings, add_one};
@@ -59,7 +59,7 @@ impl Rings {
     ///
     /// Every node that reads a ring is an `Attention` with the ring's window, whose keys and values have one capacity.
     pub(super) fn find(
-        exported: &Exported<'_, '_>,
+        exported: &ExportedDecoder<'_, '_>,
         converted: &Graph<'_>,
         fused: &[FusedAttention<'_>],
         wanted: WindowedCaches,

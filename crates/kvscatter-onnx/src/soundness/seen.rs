@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use crate::convert::Limits;
+use crate::convert::SlotLimits;
 use crate::decoder::{Decoder, Input, InputRole, Step};
 use crate::fold::{Fold, Value, Values, signed};
 use crate::mask_elements::{MaskEffect, ScoreAt, element_of, last_sizes};
@@ -23,7 +23,7 @@ pub(super) struct Reading<'m> {
     /// The value with the number of slots in use.
     pub(super) lengths: Option<&'m str>,
     /// What the attributes of the attention hide. They count slots, as in a linear cache.
-    pub(super) limits: Limits,
+    pub(super) limits: SlotLimits,
     /// The value with the positions at which rows are written.
     pub(super) write_indices: &'m str,
 }

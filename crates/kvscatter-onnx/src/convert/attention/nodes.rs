@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use kvscatter::ElementType;
 
-use super::site::OverConcat;
+use super::site::AttentionOverCaches;
 use super::whole::WholeCaches;
 use crate::convert::kept::KeptAttention;
-use crate::convert::limits::Limits;
+use crate::convert::limits::SlotLimits;
 use crate::convert::refusal::ConvertRefusal;
-use crate::convert::rule::{Rule, Rules};
+use crate::convert::rule::{CandidateRules, Rule};
 use crate::decoder::{Decoder, WriterStyle};
 use crate::fold::Fold;
 use crate::onnx_attention::{
@@ -32,19 +32,19 @@ pub(in crate::convert) struct AttentionNode<'m> {
     pub(in crate::convert) node: Node<'m>,
     /// The past of the cache with the keys.
     pub(in crate::convert) past: &'m str,
-    pub(in crate::convert) source: Source<'m>,
-    pub(in crate::convert) limits: Limits,
+    pub(in crate::convert) source: OperandSource<'m>,
+    pub(in crate::convert) limits: SlotLimits,
     /// Whether queries, keys and values are `[batch, tokens, heads * head size]`.
     pub(in crate::convert) is_flat: bool,
     /// What the mask adds.
-    pub(in crate::convert) rules: Rules,
+    pub(in crate::convert) rules: CandidateRules,
     /// The type of the queries.
     pub(in crate::convert) element: ElementType,
 }
 
 /// The origin of the keys and the values of a node, in this order.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::convert) enum Source<'m> {
+pub(in crate::convert) enum OperandSource<'m> {
     /// It appends new rows to its pasts and returns these presents.
     Appended([&'m str; 2]),
     /// Its keys and values are these presents, or repeat their heads.
@@ -78,7 +78,7 @@ impl<'m> Attentions<'m> {
                 ],
             )?;
             let past = pasts.get(presents[0]).copied().unwrap_or(cache.past);
-            attentions.push(AttentionNode::new(node, past, Source::Appended(presents), fold)?);
+            attentions.push(AttentionNode::new(node, past, OperandSource::Appended(presents), fold)?);
         }
         Ok(Self { nodes: attentions, kept: Vec::new() })
     }
@@ -91,13 +91,13 @@ impl<'m> Attentions<'m> {
     pub(in crate::convert) fn find_readers(
         &mut self,
         decoder: &Decoder<'m>,
-        over_concat: &[OverConcat<'m>],
+        over_concat: &[AttentionOverCaches<'m>],
         fold: &mut Fold<'m>,
         whole: &mut WholeCaches<'m>,
     ) -> Result<(), OnnxError> {
         let caches: BTreeMap<_, _> = decoder.caches.iter().map(|cache| (cache.past, cache)).collect();
         for attention in over_concat {
-            let OverConcat { node, pasts, .. } = attention;
+            let AttentionOverCaches { node, pasts, .. } = attention;
             check_form(
                 node,
                 &[
@@ -111,16 +111,19 @@ impl<'m> Attentions<'m> {
                         "a second output without a past",
                     ),
                     // Such limits count from slot 0, so a token of a later step would not see itself.
-                    (Limits::from_node(node) != Limits::default(), "is_causal or a window without a past"),
+                    (
+                        SlotLimits::from_node(node) != SlotLimits::default(),
+                        "is_causal or a window without a past",
+                    ),
                 ],
             )?;
             let [Some(keys), Some(values)] = pasts.map(|past| caches.get(past).copied()) else { continue };
             let source = match whole.check(attention, [keys, values]) {
-                Ok(()) => Source::Presents([keys.present, values.present]),
+                Ok(()) => OperandSource::Presents([keys.present, values.present]),
                 Err(reason) => {
                     let output = node.output(0).unwrap_or_default().to_owned();
                     self.kept.push(KeptAttention { output, reason });
-                    Source::Computed([(KEYS, keys), (VALUES, values)].map(|(slot, cache)| {
+                    OperandSource::Computed([(KEYS, keys), (VALUES, values)].map(|(slot, cache)| {
                         let read = node.input(slot).unwrap_or_default();
                         if read == cache.written { cache.present } else { read }
                     }))
@@ -145,14 +148,14 @@ impl<'m> Attentions<'m> {
     /// reads values that are computed from presents is left out.
     pub(in crate::convert) fn readers(&self) -> impl Iterator<Item = ([&'m str; 2], &Rule)> {
         self.nodes.iter().filter_map(|attention| match attention.source {
-            Source::Appended(presents) | Source::Presents(presents) => {
+            OperandSource::Appended(presents) | OperandSource::Presents(presents) => {
                 Some((presents, attention.rules.rule()))
             }
-            Source::Computed(_) => None,
+            OperandSource::Computed(_) => None,
         })
     }
 
-    pub(in crate::convert) fn rules_mut(&mut self) -> impl Iterator<Item = &mut Rules> {
+    pub(in crate::convert) fn rules_mut(&mut self) -> impl Iterator<Item = &mut CandidateRules> {
         self.nodes.iter_mut().map(|attention| &mut attention.rules)
     }
 
@@ -173,7 +176,7 @@ impl<'m> AttentionNode<'m> {
     fn new(
         node: Node<'m>,
         past: &'m str,
-        source: Source<'m>,
+        source: OperandSource<'m>,
         fold: &mut Fold<'m>,
     ) -> Result<Self, OnnxError> {
         let mut ranks = Vec::new();
@@ -189,7 +192,7 @@ impl<'m> AttentionNode<'m> {
                 return Err(node.error(ConvertRefusal::AttentionForm { what }));
             }
         };
-        let (limits, rules) = (Limits::from_node(&node), Rules::default());
+        let (limits, rules) = (SlotLimits::from_node(&node), CandidateRules::default());
         Ok(Self { node, past, source, limits, is_flat, rules, element })
     }
 

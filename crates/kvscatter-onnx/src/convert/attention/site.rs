@@ -3,7 +3,7 @@
 use kvscatter::ElementType;
 
 use crate::Node;
-use crate::convert::rule::{Rule, Rules};
+use crate::convert::rule::{CandidateRules, Rule};
 
 /// What nodes in a row do to a value, in their order.
 ///
@@ -20,7 +20,7 @@ pub(in crate::convert) struct Site<'m> {
     pub(in crate::convert) scores: Scores<'m>,
     pub(in crate::convert) softmax: Node<'m>,
     /// What the masks add together.
-    pub(in crate::convert) rules: Rules,
+    pub(in crate::convert) rules: CandidateRules,
 }
 
 /// Scores of the keys of a cache, with their slots along the last axis.
@@ -71,7 +71,7 @@ pub(in crate::convert) struct CacheRead<'m> {
 
 /// The product of weights and values, where attention ends.
 #[derive(Clone, Debug)]
-pub(in crate::convert) struct End<'m> {
+pub(in crate::convert) struct WeightedSum<'m> {
     pub(in crate::convert) node: Node<'m>,
     /// The index of the site whose softmax gives the weights.
     pub(in crate::convert) site: usize,
@@ -119,7 +119,7 @@ pub(in crate::convert) enum MaskKind<'m> {
 /// A node that adds zeros to scores, one for each slot. Exporters write such nodes for operators that
 /// multiply, add and scale at once.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::convert) struct Neutral<'m> {
+pub(in crate::convert) struct ZeroAddition<'m> {
     pub(in crate::convert) node: Node<'m>,
     pub(in crate::convert) scores: &'m str,
     /// The name of the value that contains the zeros.
@@ -128,7 +128,7 @@ pub(in crate::convert) struct Neutral<'m> {
 
 /// An `Attention` without pasts, whose keys and values are computed from caches that already have the new rows.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::convert) struct OverConcat<'m> {
+pub(in crate::convert) struct AttentionOverCaches<'m> {
     pub(in crate::convert) node: Node<'m>,
     /// The pasts of the caches of keys and values.
     pub(in crate::convert) pasts: [&'m str; 2],
@@ -138,7 +138,7 @@ pub(in crate::convert) struct OverConcat<'m> {
 
 impl<'m> Site<'m> {
     pub(super) fn new(scores: Scores<'m>, softmax: Node<'m>) -> Self {
-        Self { scores, softmax, rules: Rules::default() }
+        Self { scores, softmax, rules: CandidateRules::default() }
     }
 
     /// Returns the past of the cache with the keys.

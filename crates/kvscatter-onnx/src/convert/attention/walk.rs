@@ -2,7 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::site::{CacheRead, Chain, End, Factor, Form, Layout, Mask, Neutral, OverConcat, Scores, Site};
+use super::site::{
+    AttentionOverCaches, CacheRead, Chain, Factor, Form, Layout, Mask, Scores, Site, WeightedSum,
+    ZeroAddition,
+};
 use super::whole::WholeCaches;
 use crate::convert::probe::{Inputs, Probe, UNUSUAL_SAMPLES};
 use crate::convert::refusal::ConvertRefusal;
@@ -13,11 +16,11 @@ use crate::{Graph, Node, OnnxError};
 
 /// What the walk finds, and every value that contains one entry for each slot.
 #[derive(Debug, Default)]
-pub(in crate::convert) struct Sites<'m> {
+pub(in crate::convert) struct AttentionSites<'m> {
     pub(in crate::convert) sites: Vec<Site<'m>>,
-    pub(in crate::convert) ends: Vec<End<'m>>,
-    pub(in crate::convert) over_concat: Vec<OverConcat<'m>>,
-    pub(in crate::convert) neutral: Vec<Neutral<'m>>,
+    pub(in crate::convert) ends: Vec<WeightedSum<'m>>,
+    pub(in crate::convert) over_concat: Vec<AttentionOverCaches<'m>>,
+    pub(in crate::convert) neutral: Vec<ZeroAddition<'m>>,
     /// The idioms by name, each with the number of its nodes.
     pub(in crate::convert) idioms: BTreeMap<&'static str, usize>,
     states: BTreeMap<&'m str, State<'m>>,
@@ -52,7 +55,7 @@ pub(in crate::convert) enum Next<'m> {
     /// Each of its outputs has one entry for each slot.
     States(State<'m>),
     /// Its output has no entry for each slot, so the walk ends.
-    End,
+    WeightedSum,
 }
 
 /// What a node leads to, or `None` if it does something else.
@@ -80,10 +83,10 @@ pub(in crate::convert) struct Walk<'w, 'm> {
     idioms: &'static [Idiom],
     /// Why the first idiom that nearly fits the current node does not fit.
     declined: Option<&'static str>,
-    pub(super) sites: Sites<'m>,
+    pub(super) sites: AttentionSites<'m>,
 }
 
-impl<'m> Sites<'m> {
+impl<'m> AttentionSites<'m> {
     /// Follows every cache to the end of each attention operation that reads it. The fold must have been fed with a
     /// [`shape_probe`]. If several idioms fit a node, the first one counts.
     ///
@@ -208,7 +211,7 @@ impl<'m> Walk<'_, 'm> {
             Some(Next::States(state)) => {
                 self.sites.states.extend(node.outputs().map(|output| (output, state.clone())));
             }
-            Some(Next::End) => {}
+            Some(Next::WeightedSum) => {}
             None => {
                 let first = inputs().find(|name| self.sites.has_slots(name)).cloned();
                 let value = first.unwrap_or_default();

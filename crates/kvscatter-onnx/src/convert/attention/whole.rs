@@ -6,7 +6,7 @@
 use std::iter::repeat_n;
 use std::rc::Rc;
 
-use super::site::OverConcat;
+use super::site::AttentionOverCaches;
 use crate::convert::kept::{KeptForm, KeptReason};
 use crate::convert::probe::Inputs;
 use crate::convert::refusal::ConvertRefusal;
@@ -39,7 +39,7 @@ impl<'m> WholeCaches<'m> {
     /// Returns the reason why the node cannot read the caches in their place.
     pub(in crate::convert) fn check(
         &mut self,
-        attention: &OverConcat<'m>,
+        attention: &AttentionOverCaches<'m>,
         caches: [&Cache<'m>; 2],
     ) -> Result<(), KeptReason> {
         let heads = attention.node.attribute("kv_num_heads").and_then(|heads| usize::try_from(heads.i?).ok());

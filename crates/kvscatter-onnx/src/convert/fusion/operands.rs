@@ -6,7 +6,7 @@ use kvscatter::ElementType;
 
 use super::fused::{CacheNames, FusedAttention};
 use super::sink::Sinks;
-use crate::convert::attention::{CacheRead, End, Factor, Form, Site, Sites};
+use crate::convert::attention::{AttentionSites, CacheRead, Factor, Form, Site, WeightedSum};
 use crate::convert::caches::RANK;
 use crate::convert::exported::Lane;
 use crate::convert::kept::{KeptForm, KeptReason};
@@ -21,7 +21,7 @@ const MAX_STEPS: usize = 64;
 /// Finds the operands of attention operations.
 pub(super) struct OperandFinder<'f, 'm> {
     graph: &'f Graph<'m>,
-    sites: &'f Sites<'m>,
+    sites: &'f AttentionSites<'m>,
     caches: BTreeMap<&'m str, &'f Cache<'m>>,
     /// An evaluation of a small step.
     fold: &'f mut Fold<'m>,
@@ -33,7 +33,7 @@ impl<'f, 'm> OperandFinder<'f, 'm> {
     pub(super) fn new(
         graph: &'f Graph<'m>,
         decoder: &'f Decoder<'m>,
-        sites: &'f Sites<'m>,
+        sites: &'f AttentionSites<'m>,
         fold: &'f mut Fold<'m>,
         lanes: &'f mut [Lane<'m>],
     ) -> Self {
@@ -45,7 +45,7 @@ impl<'f, 'm> OperandFinder<'f, 'm> {
     ///
     /// # Errors
     /// Returns the reason why the operation cannot become one node.
-    pub(super) fn fused(&mut self, end: &End<'m>) -> Result<FusedAttention<'m>, KeptReason> {
+    pub(super) fn fused(&mut self, end: &WeightedSum<'m>) -> Result<FusedAttention<'m>, KeptReason> {
         let (Some(site), Some(factors)) = (self.sites.sites.get(end.site), end.factors.links()) else {
             return Err(KeptForm::NoSoftmax.into());
         };

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::samples::Operands;
+use super::samples::ExportedNames;
 use super::write::Write;
 use crate::convert::equivalence::{Comparison, Correspondence, Sample};
 use crate::fold::{Fold, Value, Values, signed};
@@ -61,7 +61,7 @@ fn advance(coordinates: &mut [usize], shape: &[usize]) {
 pub(super) fn check_values<'r>(
     exported: &Graph<'r>,
     raised: &Graph<'r>,
-    operands: &Operands<'r>,
+    operands: &ExportedNames<'r>,
     sample: Sample,
     [before, after]: [&mut Fold<'r>; 2],
 ) -> Result<(), OnnxError> {

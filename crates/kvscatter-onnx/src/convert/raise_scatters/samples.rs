@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 use kvscatter::ElementType;
 
-use super::step::{Positions, Setting};
+use super::step::{Positions, ScatteredDecoder};
 use crate::edit::{Editor, NewNode};
 use crate::fold::{Fold, signed};
 use crate::{Dimension, Graph, Node, OnnxError};
@@ -37,17 +37,17 @@ const ELEMENTWISE: [&str; 14] = [
 /// The values that have an axis for the samples, and the graph in which they are computed.
 pub(super) struct PerSample<'a, 'p, 'm> {
     pub(super) graph: &'a Graph<'m>,
-    pub(super) setting: &'a Setting<'m>,
+    pub(super) setting: &'a ScatteredDecoder<'m>,
     pub(super) editor: &'a mut Editor<'p>,
     /// An evaluation of the exported decoder, which shows the shapes.
     pub(super) before: Fold<'m>,
     /// The name of the value with the samples in front, for each value of the exported decoder.
     pub(super) values: BTreeMap<&'m str, String>,
-    pub(super) operands: Operands<'m>,
+    pub(super) operands: ExportedNames<'m>,
 }
 
 /// The exported value of each value with samples that takes its place as an operand.
-pub(super) type Operands<'m> = BTreeMap<String, &'m str>;
+pub(super) type ExportedNames<'m> = BTreeMap<String, &'m str>;
 
 impl<'a, 'p, 'm> PerSample<'a, 'p, 'm> {
     /// Adds the nodes that compute from the first position of each sample what is computed from the shared positions.
@@ -55,7 +55,7 @@ impl<'a, 'p, 'm> PerSample<'a, 'p, 'm> {
     ///
     /// # Errors
     /// Returns the errors of the editor.
-    pub(super) fn compute(mut self, starts: &str) -> Result<Operands<'m>, OnnxError> {
+    pub(super) fn compute(mut self, starts: &str) -> Result<ExportedNames<'m>, OnnxError> {
         let Positions { name, element, count, .. } = self.setting.positions;
         if let Some((first, _)) = self.graph.uses(name).next() {
             self.editor.at(first.index());

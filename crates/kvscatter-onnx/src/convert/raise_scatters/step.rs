@@ -22,7 +22,7 @@ pub(super) struct Positions<'m> {
 }
 
 /// A decoder with the sizes that its inputs share.
-pub(super) struct Setting<'m> {
+pub(super) struct ScatteredDecoder<'m> {
     inputs: Inputs<'m>,
     pub(super) positions: Positions<'m>,
     pub(super) batch_dim: Dimension<'m>,
@@ -67,7 +67,7 @@ impl<'m> Positions<'m> {
     }
 }
 
-impl<'m> Setting<'m> {
+impl<'m> ScatteredDecoder<'m> {
     /// Determines the sizes, and the input from which all slots are computed.
     pub(super) fn new(
         graph: &Graph<'m>,

@@ -4,7 +4,7 @@
 use kvscatter::ElementType;
 use kvscatter::spec::onnx::TensorScatter;
 
-use super::step::Setting;
+use super::step::ScatteredDecoder;
 use super::write::Write;
 use super::{proof, proved};
 use crate::convert::refusal::ConvertRefusal;
@@ -23,9 +23,9 @@ fn exports() -> [Model; 2] {
 }
 
 /// Returns the writes of a decoder, and the setting of its steps.
-fn found<'m>(graph: &Graph<'m>, decoder: &Decoder<'m>) -> (Vec<Write<'m>>, Setting<'m>) {
+fn found<'m>(graph: &Graph<'m>, decoder: &Decoder<'m>) -> (Vec<Write<'m>>, ScatteredDecoder<'m>) {
     let writes: Vec<_> = decoder.caches.iter().map(|cache| Write::new(graph, cache).unwrap()).collect();
-    let setting = Setting::new(graph, decoder, &writes[0], 16).unwrap();
+    let setting = ScatteredDecoder::new(graph, decoder, &writes[0], 16).unwrap();
     (writes, setting)
 }
 
@@ -105,7 +105,7 @@ fn a_fault_in_the_masks_or_angles_of_samples_is_found() {
             proof::check_values(
                 &graph,
                 &raised_graph,
-                &super::Operands::new(),
+                &super::ExportedNames::new(),
                 sample,
                 [&mut before, &mut after],
             )

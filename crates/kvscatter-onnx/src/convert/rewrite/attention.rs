@@ -3,9 +3,9 @@
 use kvscatter::ElementType;
 
 use crate::OnnxError;
-use crate::convert::attention::{AttentionNode, Source};
+use crate::convert::attention::{AttentionNode, OperandSource};
 use crate::convert::fusion::FusedAttention;
-use crate::convert::limits::Limits;
+use crate::convert::limits::SlotLimits;
 use crate::convert::rewriter::{Rewriter, over_caches};
 use crate::convert::rule::Rule;
 use crate::onnx_attention::{KEYS, PAST_KEYS, PAST_VALUES, QUERIES, VALUES};
@@ -31,7 +31,7 @@ pub(super) fn rewrite(
     let heads = |name| node.attribute(name).and_then(|attribute| attribute.i).unwrap_or_default();
     let (of_queries, of_keys) = (heads("q_num_heads"), heads("kv_num_heads"));
     rewriter.editor.replacing(node.index());
-    if let Source::Appended(presents) = attention.source {
+    if let OperandSource::Appended(presents) = attention.source {
         for ((slot, past), present) in [(KEYS, PAST_KEYS), (VALUES, PAST_VALUES)].into_iter().zip(presents) {
             let update = match attention.is_flat {
                 true => rewriter.editor.by_head(input(slot), of_keys)?,
@@ -41,10 +41,11 @@ pub(super) fn rewrite(
         }
     }
     let output = node.output(0).unwrap_or_default();
-    let mut dropped = Limits::ATTRIBUTES.to_vec();
-    let (Source::Appended(operands) | Source::Presents(operands) | Source::Computed(operands)) =
-        attention.source;
-    let is_flat = attention.is_flat && !matches!(attention.source, Source::Computed(_));
+    let mut dropped = SlotLimits::ATTRIBUTES.to_vec();
+    let (OperandSource::Appended(operands)
+    | OperandSource::Presents(operands)
+    | OperandSource::Computed(operands)) = attention.source;
+    let is_flat = attention.is_flat && !matches!(attention.source, OperandSource::Computed(_));
     let mut queries = input(QUERIES).to_owned();
     if is_flat {
         queries = rewriter.editor.by_head(&queries, of_queries)?;

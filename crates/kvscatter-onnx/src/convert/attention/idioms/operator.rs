@@ -1,6 +1,6 @@
 //! An `Attention` node reads keys and values.
 
-use super::super::site::OverConcat;
+use super::super::site::AttentionOverCaches;
 use super::super::walk::{Next, NextOrNone, Reading, State, Walk};
 use crate::onnx_attention::{KEYS, VALUES};
 
@@ -16,9 +16,9 @@ pub(super) fn attended<'m>(walk: &mut Walk<'_, 'm>, reading: &Reading<'_, 'm>) -
     }
     let is_scaled =
         [keys, values].iter().any(|cache| cache.factors.links().is_none_or(|factors| !factors.is_empty()));
-    let found = OverConcat { node: *reading.node, pasts: [keys.past, values.past], is_scaled };
+    let found = AttentionOverCaches { node: *reading.node, pasts: [keys.past, values.past], is_scaled };
     if reads_slots {
         walk.sites.over_concat.push(found);
     }
-    Ok(reads_slots.then_some(Next::End))
+    Ok(reads_slots.then_some(Next::WeightedSum))
 }

@@ -1,6 +1,6 @@
 //! Queries are multiplied with keys, and weights with values.
 
-use super::super::site::{End, Scores};
+use super::super::site::{Scores, WeightedSum};
 use super::super::walk::{Next, NextOrNone, Reading, State, Walk};
 
 pub(super) fn of_keys<'m>(walk: &mut Walk<'_, 'm>, reading: &Reading<'_, 'm>) -> NextOrNone<'m> {
@@ -20,6 +20,6 @@ pub(super) fn of_values<'m>(walk: &mut Walk<'_, 'm>, reading: &Reading<'_, 'm>) 
         return Ok(None);
     }
     let (factors, values) = (factors.clone(), values.clone());
-    walk.sites.ends.push(End { node: *reading.node, site: *site, factors, values });
-    Ok(Some(Next::End))
+    walk.sites.ends.push(WeightedSum { node: *reading.node, site: *site, factors, values });
+    Ok(Some(Next::WeightedSum))
 }

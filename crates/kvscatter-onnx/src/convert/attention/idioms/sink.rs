@@ -16,7 +16,7 @@ pub(super) fn appended<'m>(walk: &mut Walk<'_, 'm>, reading: &Reading<'_, 'm>) -
 pub(super) fn subtracted<'m>(walk: &mut Walk<'_, 'm>, reading: &Reading<'_, 'm>) -> NextOrNone<'m> {
     let Some(state @ State::WithSink(_)) = reading.only(0) else { return Ok(None) };
     if reading.node.is("ReduceMax") {
-        return Ok(walk.is_per_row(reading.output())?.then_some(Next::End));
+        return Ok(walk.is_per_row(reading.output())?.then_some(Next::WeightedSum));
     }
     Ok(walk.is_per_row(reading.input(1))?.then(|| Next::State(state.clone())))
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::IDIOMS;
-use crate::convert::attention::{Sites, shape_probe};
+use crate::convert::attention::{AttentionSites, shape_probe};
 use crate::convert::probe::Inputs;
 use crate::decoder::{Decoder, InputRole};
 use crate::fold::Fold;
@@ -64,7 +64,7 @@ fn idioms_in(attention: &str) -> BTreeSet<&'static str> {
     let probe = shape_probe(&decoder, &inputs, 99);
     let mut fold = Fold::new(&graph, None);
     probe.feed(&inputs, &mut fold).unwrap();
-    let sites = Sites::find(&graph, &decoder, &probe, &mut fold, IDIOMS)
+    let sites = AttentionSites::find(&graph, &decoder, &probe, &mut fold, IDIOMS)
         .unwrap_or_else(|error| panic!("{attention}: {error}"));
     sites.idioms.into_keys().collect()
 }
