@@ -3,6 +3,7 @@
 //! Before anything is allocated, the sizes in a header are compared with the bytes of the file.
 
 mod error;
+mod header;
 mod in_place;
 mod location;
 mod nibbles;
@@ -20,31 +21,19 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 
 use kvscatter::ElementType;
-use kvscatter_onnx::{Data, Tensor};
+use kvscatter_onnx::Tensor;
 
 use error::Problem;
 pub(crate) use error::{FileError, plain};
+use header::Header;
 pub(crate) use in_place::InPlaceFile;
 use location::Format;
 pub(crate) use location::{Location, LocationError};
-pub(crate) use nibbles::{pack, unpack};
+pub(crate) use nibbles::unpack;
 pub(crate) use os::{positions, split_at};
 #[cfg(feature = "certify")]
 pub(crate) use write::check_page;
 pub(crate) use write::{write_bytes, write_page, write_tensors};
-
-/// A tensor in a file, as the header of its format describes it.
-#[derive(Debug, PartialEq, Eq)]
-struct Header {
-    element: ElementType,
-    shape: Vec<usize>,
-    /// Whether each byte of the data contains one 4-bit element, as `ml_dtypes` stores them.
-    is_unpacked: bool,
-    /// The number of bytes before the data.
-    offset: u64,
-    /// The number of bytes of the data.
-    len: usize,
-}
 
 /// Reads a whole tensor.
 ///
@@ -115,14 +104,6 @@ fn find(file: &File, file_len: u64, location: &Location, ty: Option<ElementType>
         Format::Npz => Err(Problem::NpzInPlace),
         Format::Pb => pb::find(file, file_len),
         Format::Safetensors => safetensors::find(file, file_len, location.entry()),
-    }
-}
-
-impl Header {
-    /// Returns the tensor of these bytes, whose number is [`len`](Self::len).
-    fn tensor(self, data: Vec<u8>) -> Result<Tensor, Problem> {
-        let data = if self.is_unpacked { pack(self.element, &data)? } else { data };
-        Ok(Tensor::new(self.element, self.shape, Data::Bytes(data))?)
     }
 }
 

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-/// Returns these nodes and those that they depend on, each after the nodes that it reads from. Otherwise they keep their
-/// order. `sources` returns the nodes that a node reads from.
+/// Returns these nodes and those that they depend on, each after the nodes that it reads from. Otherwise they keep
+/// their order. `sources` returns the nodes that a node reads from.
 ///
 /// # Errors
 /// Returns a node that depends on itself.

@@ -6,7 +6,8 @@ use kvscatter::{ElementType, WritePlan};
 use kvscatter_onnx::internal::file::UnfinishedFiles;
 use memmap2::{MmapMut, MmapOptions};
 
-use super::{FileError, Header, Location, Problem, find, reserve, source};
+use super::header::Header;
+use super::{FileError, Location, Problem, find, reserve, source};
 
 /// A tensor's bytes in a file that is open for writing and locked against other commands. Only
 /// [`write`](Self::write) changes the file.

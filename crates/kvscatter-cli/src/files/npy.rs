@@ -15,7 +15,9 @@ use std::io::BufReader;
 use kvscatter::ElementType;
 use kvscatter_onnx::{Data, Tensor};
 
-use super::{Header, Problem, unpack};
+use super::error::Problem;
+use super::header::Header;
+use super::nibbles::unpack;
 pub(super) use header::read_header;
 
 /// Reads the header of a file, which must have exactly the data that it describes.

@@ -10,7 +10,8 @@ use kvscatter_onnx::Tensor;
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipArchive, ZipWriter};
 
-use super::{Header, Location, Problem, npy, source};
+use super::header::Header;
+use super::{Location, Problem, npy, source};
 
 /// The largest size of an array that is compressed. Deflate packs a gigabyte of zeros into a megabyte, so a
 /// small file can contain a huge array.

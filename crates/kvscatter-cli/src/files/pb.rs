@@ -5,7 +5,8 @@ use std::fs::File;
 use kvscatter_onnx::internal::tensor_proto::raw_data;
 use kvscatter_onnx::{Data, ExternalError, Tensor, read_tensor_pb};
 
-use super::{Header, Location, Problem, source};
+use super::header::Header;
+use super::{Location, Problem, source};
 
 pub(super) fn read(location: &Location) -> Result<Tensor, Problem> {
     let (mut file, len) = source::open(location.path())?;

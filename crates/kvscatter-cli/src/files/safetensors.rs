@@ -12,7 +12,8 @@ use safetensors::{Dtype, SafeTensorError};
 use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-use super::{Header, Problem, source};
+use super::header::Header;
+use super::{Problem, source};
 
 /// The limit of the header in the reference implementation.
 const MAX_HEADER: u64 = 100_000_000;

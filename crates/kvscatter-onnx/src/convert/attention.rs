@@ -15,6 +15,6 @@ mod whole;
 
 pub(super) use idioms::IDIOMS;
 pub(super) use nodes::{AttentionNode, Attentions, OperandSource};
-pub(super) use site::{CacheRead, Factor, Form, Layout, MaskKind, Site, WeightedSum, ZeroAddition};
+pub(super) use site::{CacheRead, Factor, Form, MaskKind, ScoresLayout, Site, WeightedSum, ZeroAddition};
 pub(super) use walk::{AttentionSites, shape_probe};
 pub(super) use whole::WholeCaches;

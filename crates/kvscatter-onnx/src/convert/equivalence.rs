@@ -19,7 +19,7 @@ pub(super) enum Correspondence<'n> {
     /// With the exported value of this name, for each sample. The samples are a new axis, the first one.
     PerSample(&'n str),
     /// With nothing, because the value is new and checked elsewhere.
-    Checked,
+    NotCompared,
     /// With nothing, because the value is new. Its elements must not be known.
     Unknown,
 }
@@ -39,6 +39,8 @@ pub(super) struct Comparison<'c, 'a, 'b> {
     pub(super) correspondence: &'c dyn Fn(&'b str) -> Correspondence<'b>,
     /// The only sample that both evaluations have in common, or `None` if they have all.
     pub(super) sample: Option<Sample>,
+    /// Whether new values may be open. They are then computed from open values that both graphs have.
+    pub(super) may_be_open: bool,
 }
 
 impl<'b> Comparison<'_, '_, 'b> {
@@ -65,8 +67,10 @@ impl<'b> Comparison<'_, '_, 'b> {
                 let correspondence = (self.correspondence)(name);
                 let Correspondence::Exported(exported) = correspondence else {
                     has_slots |= matches!(correspondence, Correspondence::WithSlots(_));
-                    // The shapes of new values must be known.
-                    is_arithmetic |= elements(self.changed.value(name)?).is_none();
+                    is_arithmetic |= match self.changed.known(name)? {
+                        None if self.may_be_open => true,
+                        _ => elements(self.changed.value(name)?).is_none(),
+                    };
                     continue;
                 };
                 if self.changed.known(name)?.is_some_and(|after| elements(after).is_some()) {
@@ -117,7 +121,7 @@ impl<'b> Comparison<'_, '_, 'b> {
                 Correspondence::PerSample(exported) => self.is_same([exported, name], |before, after| {
                     agree(before, after, sample, is_row(before, after))
                 })?,
-                Correspondence::Checked => true,
+                Correspondence::NotCompared => true,
                 Correspondence::Unknown => self.changed.known(name)?.and_then(elements).is_none(),
             };
             if !is_same {

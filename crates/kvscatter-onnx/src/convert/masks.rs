@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use kvscatter::ElementType;
 
-use super::attention::{AttentionNode, Layout, MaskKind, Site, ZeroAddition};
+use super::attention::{AttentionNode, MaskKind, ScoresLayout, Site, ZeroAddition};
 use super::caches::RANK;
 use super::limits::SlotLimits;
 use super::probe::{Distance, Probe};
@@ -117,7 +117,7 @@ pub(super) fn check_neutral<'m>(neutral: &[ZeroAddition<'m>], fold: &mut Fold<'m
 }
 
 impl<'m> Masked<'m> for Site<'m> {
-    type Key = (bool, Vec<(Layout, MaskKind<'m>)>);
+    type Key = (bool, Vec<(ScoresLayout, MaskKind<'m>)>);
 
     fn key(&self) -> Self::Key {
         (self.has_sink(), self.masks().iter().map(|mask| (mask.layout, mask.kind)).collect())
@@ -203,8 +203,8 @@ impl Masks {
         let mut ranks = Vec::new();
         for (at, mask) in site.masks().iter().enumerate() {
             ranks.push(match mask.layout {
-                Layout::Separate { rank } => rank,
-                Layout::Merged { .. } => RANK,
+                ScoresLayout::Separate { rank } => rank,
+                ScoresLayout::Merged { .. } => RANK,
             });
             let (name, effect) = match mask.kind {
                 MaskKind::Add { operand } => (operand, MaskEffect::Added),
@@ -221,7 +221,8 @@ impl Masks {
             if value.data.is_none() {
                 return Err(ConvertRefusal::MaskUnknown.into());
             }
-            if let (Layout::Merged { .. }, &[rows, new, slots]) = (mask.layout, value.shape.as_slice()) {
+            if let (ScoresLayout::Merged { .. }, &[rows, new, slots]) = (mask.layout, value.shape.as_slice())
+            {
                 value.shape = match rows.checked_div(probe.batch) {
                     Some(heads) if rows.is_multiple_of(probe.batch) => vec![probe.batch, heads, new, slots],
                     _ => vec![1, rows, new, slots],

@@ -5,7 +5,7 @@ mod ring;
 
 use kvscatter::ElementType;
 
-use super::attention::Layout;
+use super::attention::ScoresLayout;
 use super::caches::{AXIS, RANK};
 use super::probe::{Distance, Inputs};
 use super::ring::Slots;
@@ -125,10 +125,14 @@ impl<'e, 'p, 'm> Rewriter<'e, 'p, 'm> {
 
     /// Adds the visibility of slots for scores of this layout: bool `[batch, 1.., new tokens, slots]`, or
     /// `[batch * heads, new tokens, slots]`. Returns the name.
-    pub(super) fn visible(&mut self, layout: Layout, window: Option<Window>) -> Result<String, OnnxError> {
+    pub(super) fn visible(
+        &mut self,
+        layout: ScoresLayout,
+        window: Option<Window>,
+    ) -> Result<String, OnnxError> {
         match layout {
-            Layout::Separate { rank } => self.visible_at_rank(rank, window),
-            Layout::Merged { heads } => {
+            ScoresLayout::Separate { rank } => self.visible_at_rank(rank, window),
+            ScoresLayout::Merged { heads } => {
                 let visible = self.visible_at_rank(RANK, window)?;
                 let shape = self.editor.ints(&[1, i64::try_from(heads).unwrap_or(i64::MAX), 1, 1])?;
                 let repeated = self.shared("Expand", &[&visible, &shape])?;

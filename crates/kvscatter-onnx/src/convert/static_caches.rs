@@ -240,7 +240,7 @@ fn compare<'m>(
             Correspondence::Exported(name)
         } else {
             // Both graphs have the initializers. The other new values are caches, scores and masks.
-            Correspondence::Checked
+            Correspondence::NotCompared
         }
     };
     let (write_indices, origins) = (&converted.inputs.write_indices, &converted.origins);
@@ -248,7 +248,8 @@ fn compare<'m>(
         let mut fold = Fold::new(&graph, exported.external.as_ref());
         probe.feed_static(&graph, write_indices, &exported.inputs, slots, &mut fold)?;
         let (changed, correspondence) = (&mut fold, &correspondence);
-        let mut comparison = Comparison { exported: before, changed, correspondence, sample: None };
+        let mut comparison =
+            Comparison { exported: before, changed, correspondence, sample: None, may_be_open: false };
         let place = |error| probe.error_at_length(at_origin(error, origins, exported.graph));
         comparison.check(&graph).map_err(place)?;
         // A slot that is not in use may have any value in the mask. A position that is counted in the whole mask

@@ -9,9 +9,9 @@ use crate::{Graph, Node};
 /// Caches in real exports reach their attention within a dozen nodes.
 const MAX_VALUES: usize = 64;
 
-/// Follows a value with a meaning. Calls `visit` for each node that reads a followed value, with the index of the input,
-/// which is `None` if a subgraph of the node reads the value. The outputs of the node are followed with the meaning
-/// that `visit` returns, and are not followed if it returns `None`.
+/// Follows a value with a meaning. Calls `visit` for each node that reads a followed value, with the index of the
+/// input, which is `None` if a subgraph of the node reads the value. The outputs of the node are followed with the
+/// meaning that `visit` returns, and are not followed if it returns `None`.
 ///
 /// Returns the values that are followed.
 pub(super) fn follow<'m, M: Copy + Ord>(

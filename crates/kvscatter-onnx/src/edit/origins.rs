@@ -23,7 +23,7 @@ impl Origins {
 
     /// Returns the origins in the graph that an earlier change began with.
     pub(crate) fn after(&self, earlier: &Self) -> Self {
-        let earlier = |node: &Option<usize>| node.and_then(|node| earlier.0.get(node).copied().flatten());
+        let earlier = |node: &Option<usize>| node.and_then(|node| earlier.index_of(node));
         Self::new(self.0.iter().map(earlier))
     }
 }
@@ -41,6 +41,6 @@ mod tests {
         );
         let second = Origins::new([Some(3), Some(1), None, Some(0)]);
         let both = second.after(&first);
-        assert_eq!([0, 1, 2, 3].map(|node| both.index_of(node)), [Some(3), Some(0), Some(0), Some(0)]);
+        assert_eq!([0, 1, 2, 3].map(|node| both.index_of(node)), [Some(3), Some(1), Some(0), Some(0)]);
     }
 }

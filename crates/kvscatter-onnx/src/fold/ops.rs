@@ -19,14 +19,14 @@ use crate::graph::DEFAULT_DOMAIN;
 
 /// A function that evaluates an operator and returns the outputs that it can compute. Outputs that the node
 /// does not have are ignored.
-pub(super) type Rule = fn(&Call<'_>) -> Result<Vec<Value>, OnnxError>;
+pub(super) type Evaluate = fn(&Call<'_>) -> Result<Vec<Value>, OnnxError>;
 
 /// The domain of ONNX Runtime's own operators.
 const MICROSOFT: &str = "com.microsoft";
 
 /// Returns the rule of an operator, or `None` if the operator is not supported. An operator of ONNX Runtime
 /// that also exists in the default domain has the rule of the default domain.
-pub(super) fn rule(domain: &str, op_type: &str) -> Option<Rule> {
+pub(super) fn rule(domain: &str, op_type: &str) -> Option<Evaluate> {
     match domain {
         DEFAULT_DOMAIN => {
             moving_rule(op_type).or_else(|| arithmetic_rule(op_type)).or_else(|| layer_rule(op_type))
@@ -54,7 +54,7 @@ pub(super) fn is_shaped_by_values(domain: &str, op_type: &str) -> bool {
 }
 
 /// Returns the rule of an operator that computes shapes or moves elements.
-fn moving_rule(op_type: &str) -> Option<Rule> {
+fn moving_rule(op_type: &str) -> Option<Evaluate> {
     Some(match op_type {
         "Shape" => shape::shape,
         "Size" => shape::size,
@@ -90,7 +90,7 @@ fn moving_rule(op_type: &str) -> Option<Rule> {
 }
 
 /// Returns the rule of an operator that computes elements one by one or along an axis.
-fn arithmetic_rule(op_type: &str) -> Option<Rule> {
+fn arithmetic_rule(op_type: &str) -> Option<Evaluate> {
     Some(match op_type {
         "Cast" => elementwise::cast,
         "CastLike" => elementwise::cast_like,
@@ -123,7 +123,7 @@ fn arithmetic_rule(op_type: &str) -> Option<Rule> {
 
 /// Returns the rule of an operator that is a whole layer: a product, a normalization, a quantization or an
 /// attention.
-fn layer_rule(op_type: &str) -> Option<Rule> {
+fn layer_rule(op_type: &str) -> Option<Evaluate> {
     Some(match op_type {
         "MatMul" => neural::mat_mul,
         "MatMulInteger" => neural::mat_mul_integer,
@@ -142,7 +142,7 @@ fn layer_rule(op_type: &str) -> Option<Rule> {
     })
 }
 
-fn microsoft_rule(op_type: &str) -> Option<Rule> {
+fn microsoft_rule(op_type: &str) -> Option<Evaluate> {
     Some(match op_type {
         "FusedMatMul" => neural::fused_mat_mul,
         "FusedGemm" => neural::gemm,

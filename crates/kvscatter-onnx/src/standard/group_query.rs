@@ -77,7 +77,7 @@ pub(super) fn group_query_attention(
 ) -> Result<(), OnnxError> {
     check(old)?;
     let (heads, kv_heads) = (old.int("num_heads", 0)?, old.int("kv_num_heads", 0)?);
-    let step = Step::add(standard, old)?;
+    let step = GroupQueryStep::add(standard, old)?;
     let attention = if is_shared(old) {
         shared(standard, old, heads, &step)?
     } else {
@@ -119,7 +119,7 @@ fn shared<'a>(
     standard: &mut StandardEditor<'_, '_>,
     old: &Replacing<'a>,
     heads: i64,
-    step: &Step,
+    step: &GroupQueryStep,
 ) -> Result<Appending<'a>, OnnxError> {
     let queries = standard.editor.by_head(old.input(0)?, heads)?;
     let queries = positioned(standard, old, &queries, (14, "q_norm_epsilon"), step)?;
@@ -208,7 +208,7 @@ fn positioned(
     old: &Replacing<'_>,
     rows: &str,
     (norm, epsilon): (usize, &str),
-    step: &Step,
+    step: &GroupQueryStep,
 ) -> Result<String, OnnxError> {
     let mut rows = rows.to_owned();
     if let Some(weight) = old.optional(norm) {
@@ -241,7 +241,7 @@ fn head_size(old: &Replacing<'_>) -> Result<usize, OnnxError> {
 }
 
 /// The values that all layers derive from the lengths of a step.
-struct Step {
+struct GroupQueryStep {
     key: [String; 3],
     /// The number of tokens of each sample after the step, less 1, int64 `[batch]`.
     last: String,
@@ -253,7 +253,7 @@ struct Step {
     rotated: String,
 }
 
-impl Step {
+impl GroupQueryStep {
     fn add(standard: &mut StandardEditor<'_, '_>, old: &Replacing<'_>) -> Result<Self, OnnxError> {
         let (query, seqlens, total) = (old.input(0)?, old.input(5)?, old.input(6)?);
         // Layers have equally many tokens, but each reads another query.

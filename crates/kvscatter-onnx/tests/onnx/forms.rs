@@ -7,11 +7,11 @@ use kvscatter_onnx::convert::{ConvertRefusal, Converted, KeptState, convert};
 use kvscatter_onnx::decoder::{CachePart, Decoder, InputRole};
 use kvscatter_onnx::internal::proto::{FunctionProto, GraphProto, NodeProto};
 use kvscatter_onnx::internal::{MaskRule, mask_rule};
-use kvscatter_onnx::{Dimension, Model, Node};
+use kvscatter_onnx::{Dimension, Model, Node, OnnxError};
 
 use crate::support::{
     Nodes, assert_refused, counts, declare, decoder, extend, fix_dim, function, graph_mut, insert, ints,
-    kept_reasons, load, maker, raw, refusal, reroute, values,
+    kept_reasons, load, maker, parsed, raw, refusal, reroute, values,
 };
 
 const MAX_SEQ: usize = 24;
@@ -332,4 +332,15 @@ fn a_state_of_unknown_size_is_refused() {
     declare(&mut model, "past.conv: float[batch_size, ?, 2]");
     let name = "past.conv".to_owned();
     assert_eq!(refusal(&model, MAX_SEQ), ConvertRefusal::InputShape { name, axis: 1 });
+}
+
+#[test]
+fn a_cache_that_is_appended_to_itself_is_refused() {
+    let model = parsed(
+        "ids: int64[batch, new], past: float[batch, past, 2, 4]",
+        "present = Concat(past, past) {axis=1}; y = Add(ReduceSum(present), Cast(ReduceMax(ids)) {to=float})",
+        "y: float[], present: float[batch, all, 2, 4]",
+    );
+    let error = convert(&model, MAX_SEQ).unwrap_err();
+    assert!(matches!(&error, OnnxError::InNode { node, .. } if node.name == "npresent"), "{error}");
 }

@@ -8,7 +8,8 @@ use winnow::Parser;
 
 use super::literal::{Literal, dictionary};
 use crate::files::error::NpyHeader;
-use crate::files::{Header, Problem};
+use crate::files::error::Problem;
+use crate::files::header::Header;
 
 const MAGIC: &[u8; 6] = b"\x93NUMPY";
 

@@ -89,7 +89,7 @@ pub(in crate::convert) struct Mask<'m> {
     pub(in crate::convert) scores: &'m str,
     /// The scores after this node.
     pub(in crate::convert) output: &'m str,
-    pub(in crate::convert) layout: Layout,
+    pub(in crate::convert) layout: ScoresLayout,
     /// The element type of the scores.
     pub(in crate::convert) element: ElementType,
     /// Whether the scores after this node are multiplied by a factor below 1.
@@ -98,7 +98,7 @@ pub(in crate::convert) struct Mask<'m> {
 
 /// How scores are laid out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(in crate::convert) enum Layout {
+pub(in crate::convert) enum ScoresLayout {
     /// `[batch, .., new tokens, slots]` of this rank.
     Separate { rank: usize },
     /// `[batch * heads, new tokens, slots]`.

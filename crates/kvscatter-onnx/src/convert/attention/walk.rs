@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::site::{
-    AttentionOverCaches, CacheRead, Chain, Factor, Form, Layout, Mask, Scores, Site, WeightedSum,
+    AttentionOverCaches, CacheRead, Chain, Factor, Form, Mask, Scores, ScoresLayout, Site, WeightedSum,
     ZeroAddition,
 };
 use super::whole::WholeCaches;
@@ -120,7 +120,7 @@ impl<'m> AttentionSites<'m> {
 
     /// Returns the sites with all heads of all samples in one axis, each with the mask that shows it.
     pub(in crate::convert) fn merged(&self) -> impl Iterator<Item = (&Site<'m>, &Mask<'m>)> {
-        let is_merged = |mask: &&Mask<'m>| matches!(mask.layout, Layout::Merged { .. });
+        let is_merged = |mask: &&Mask<'m>| matches!(mask.layout, ScoresLayout::Merged { .. });
         self.sites.iter().filter_map(move |site| Some((site, site.masks().iter().find(is_merged)?)))
     }
 
@@ -285,15 +285,15 @@ impl<'m> Walk<'_, 'm> {
     }
 
     /// Returns the layout of scores, or `None` if it is not known.
-    pub(super) fn layout(&mut self, scores: &str) -> Result<Option<Layout>, OnnxError> {
+    pub(super) fn layout(&mut self, scores: &str) -> Result<Option<ScoresLayout>, OnnxError> {
         let (batch, new, total) = (self.probe.batch, self.probe.new, self.probe.total());
         Ok(match *self.fold.shape(scores)? {
             [rows, .., at_new, at_slots] if (at_new, at_slots) != (new, total) || rows == 0 => None,
             ref shape @ [rows, _, .., _] if rows == batch && shape.len() >= 3 => {
-                Some(Layout::Separate { rank: shape.len() })
+                Some(ScoresLayout::Separate { rank: shape.len() })
             }
             [rows, _, _] if rows.is_multiple_of(batch) => {
-                Some(Layout::Merged { heads: rows.checked_div(batch).unwrap_or(1) })
+                Some(ScoresLayout::Merged { heads: rows.checked_div(batch).unwrap_or(1) })
             }
             _ => None,
         })

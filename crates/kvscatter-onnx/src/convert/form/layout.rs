@@ -181,7 +181,8 @@ impl<'d, 'm> OtherLayout<'d, 'm> {
     /// Returns the error if the new nodes do not compute what the exported ones do.
     fn refused(&self, inequality: Inequality) -> OnnxError {
         match inequality {
-            Inequality::Before(error) | Inequality::After(error) => error,
+            // The proof evaluates nodes that the file does not have.
+            Inequality::Before(error) | Inequality::After(error) => self.writer.error(error.into_root()),
             Inequality::Unknown { .. } | Inequality::Shape { .. } | Inequality::Differs { .. } => {
                 let (rank, axis) = (self.cache.past_shape.len(), self.cache.axis);
                 self.writer.error(ConvertRefusal::Layout { past: self.cache.past.to_owned(), rank, axis })

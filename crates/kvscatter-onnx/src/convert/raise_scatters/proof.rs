@@ -71,12 +71,19 @@ pub(super) fn check_values<'r>(
         (Some(exported), _) => Correspondence::Exported(exported),
         (_, Some(exported)) => Correspondence::PerSample(exported),
         // The slots of the scatters are checked.
-        _ if starts.contains(name) => Correspondence::Checked,
+        _ if starts.contains(name) => Correspondence::NotCompared,
         // Other new values are new rows in another order.
         _ => Correspondence::Unknown,
     };
     let sample = Some(sample);
-    Comparison { exported: before, changed: after, correspondence: &correspondence, sample }.check(raised)
+    Comparison {
+        exported: before,
+        changed: after,
+        correspondence: &correspondence,
+        sample,
+        may_be_open: false,
+    }
+    .check(raised)
 }
 
 /// Returns a value, and charges its comparison, because many scatters may read the same one.

@@ -5,7 +5,7 @@
 
 use kvscatter::ElementType;
 
-use super::super::attention::Layout;
+use super::super::attention::ScoresLayout;
 use super::super::caches::RANK;
 use super::super::probe::Distance;
 use super::super::refusal::ConvertRefusal;
@@ -22,9 +22,9 @@ impl Rewriter<'_, '_, '_> {
     /// # Errors
     /// Returns [`ConvertRefusal::ScoresType`] if no bias can be created for the type.
     pub(in super::super) fn mask(&mut self, rule: &Rule, element: ElementType) -> Result<String, OnnxError> {
-        let visible = self.visible(Layout::Separate { rank: RANK }, rule.window)?;
+        let visible = self.visible(ScoresLayout::Separate { rank: RANK }, rule.window)?;
         let Some(bias) = &rule.bias else { return Ok(visible) };
-        let bias = self.bias(bias, Layout::Separate { rank: RANK }, element)?;
+        let bias = self.bias(bias, ScoresLayout::Separate { rank: RANK }, element)?;
         let lowest = lowest(element).ok_or(ConvertRefusal::ScoresType { element })?;
         let lowest = self.editor.float(element, lowest)?;
         self.shared("Where", &[&visible, &bias, &lowest])
@@ -38,7 +38,7 @@ impl Rewriter<'_, '_, '_> {
     pub(in super::super) fn bias(
         &mut self,
         bias: &Bias,
-        layout: Layout,
+        layout: ScoresLayout,
         element: ElementType,
     ) -> Result<String, OnnxError> {
         let distances = self.distances(bias.distance)?;
@@ -55,8 +55,8 @@ impl Rewriter<'_, '_, '_> {
         let slopes = self.editor.floats(element, shape, &bias.slopes)?;
         let bias = self.shared("Mul", &[&by_head, &slopes])?;
         match layout {
-            Layout::Separate { .. } => Ok(bias),
-            Layout::Merged { .. } => {
+            ScoresLayout::Separate { .. } => Ok(bias),
+            ScoresLayout::Merged { .. } => {
                 let merged = self.editor.merge_heads(&bias)?;
                 self.editor.shared(merged)
             }

@@ -1,6 +1,6 @@
 //! Scores are masked.
 
-use super::super::site::{Form, Layout, Mask, MaskKind, Scores, ZeroAddition};
+use super::super::site::{Form, Mask, MaskKind, Scores, ScoresLayout, ZeroAddition};
 use super::super::walk::{Next, NextOrNone, Reading, State, Walk};
 use crate::convert::refusal::ConvertRefusal;
 use crate::fold::Value;
@@ -22,7 +22,7 @@ pub(super) fn added<'m>(walk: &mut Walk<'_, 'm>, reading: &Reading<'_, 'm>) -> N
     }
     let added = walk.fold.value(operand)?.as_floats();
     let is_zero = added.is_some_and(|added| added.iter().all(|&added| added == 0.0));
-    if is_zero && !matches!(walk.layout(value)?, Some(Layout::Separate { .. })) {
+    if is_zero && !matches!(walk.layout(value)?, Some(ScoresLayout::Separate { .. })) {
         walk.sites.neutral.push(ZeroAddition { node: *reading.node, scores: value, operand });
         return Ok(Some(Next::State(State::Scores(scores.clone()))));
     }

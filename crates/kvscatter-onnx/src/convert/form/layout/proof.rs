@@ -80,8 +80,10 @@ pub(super) fn prove(
         after.model.graph.get_or_insert_default().initializer.extend(constant);
     }
     let (before, after) = (before.model, after.model);
-    let question = Question { before, after, known: Vec::new(), rounded: Some(ElementType::Float64) };
-    prover.equal(question, |_| Ok(vec![Case { given: given(cache)?, rows: None }]))
+    let known = vec![given(cache)?];
+    let question = Question { before, after, known, rounded: Some(ElementType::Float64) };
+    let case = |given: &BTreeMap<String, Value>| Case { given: given.clone(), rows: None };
+    prover.equal(question, |question| Ok(question.known.iter().map(case).collect()))
 }
 
 /// Returns the past in both layouts, and the new rows.

@@ -59,7 +59,7 @@ pub(in crate::fold::ops) fn group_query_attention(call: &Call<'_>) -> Outputs {
         if !is_small || NOT_MODELLED.iter().any(|&input| call.optional(input).is_some()) {
             return Err(Uncomputed::Unknown);
         }
-        let step = Step::read(call, q, k)?;
+        let step = GroupQueryStep::read(call, q, k)?;
         let [queries, keys, values] = step.new_rows(call)?;
         let keys = step.present(call, PAST[0], &keys, slots)?;
         let values = step.present(call, PAST[1], &values, slots)?;
@@ -71,7 +71,7 @@ pub(in crate::fold::ops) fn group_query_attention(call: &Call<'_>) -> Outputs {
 }
 
 /// The numbers that a step depends on.
-struct Step {
+struct GroupQueryStep {
     q: Heads,
     k: Heads,
     /// The number of cached tokens of each sample after the step.
@@ -81,7 +81,7 @@ struct Step {
     is_first: bool,
 }
 
-impl Step {
+impl GroupQueryStep {
     fn read(call: &Call<'_>, q: Heads, k: Heads) -> Result<Self, Uncomputed> {
         let seqlens = call.input(SEQLENS_K)?.known_ints()?;
         if seqlens.len() != q.batch {
