@@ -18,7 +18,8 @@ pub(crate) struct Tolerance {
 }
 
 impl Tolerance {
-    /// Returns the tolerance that `--rtol` and `--atol` give, or `None` without both of them.
+    /// Returns the tolerance that `--rtol` and `--atol` give, or `None` if neither is given. One that is not given
+    /// is 0.
     pub(crate) fn of_options(rtol: Option<f64>, atol: Option<f64>) -> Option<Self> {
         match (rtol, atol) {
             (None, None) => None,

@@ -30,8 +30,9 @@
 //! - `operators` reads a node through `node` and `tensor_info`, and a call through `context` and `input`. It
 //!   executes a write through `write`. Every operator uses `recent` and `threads`.
 //!
-//! A function of this crate that calls the runtime returns the status of a call that fails. The core defines every
-//! write and every error about a write. `kvscatter_attention` does so for attention.
+//! A function of this crate that calls the runtime returns the status of a call that fails, unless its result is an
+//! `Option` or a `bool`. The core defines every write and every error about a write. `kvscatter_attention` does so for
+//! attention.
 //!
 //! # Requirements
 //!

@@ -147,7 +147,7 @@ pub enum Error {
     NullBuffer { argument: Argument, pair: usize, len: usize },
     /// A buffer that is given by its address reaches past the end of the address space.
     AddressSpace { argument: Argument, pair: usize, address: usize, len: usize },
-    /// A buffer that the call would write shares a byte with the buffer `with`. Both are addresses.
+    /// A buffer that the call would write shares a byte with the buffer `with`. Both are given by addresses.
     Overlap {
         argument: Argument,
         with: Argument,

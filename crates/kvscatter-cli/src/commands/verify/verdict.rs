@@ -64,7 +64,7 @@ pub(super) enum InPlace {
 }
 
 impl Answer {
-    /// Returns the word in a sentence.
+    /// Returns the word of a behaviour, from [`Clamps`](Self::Clamps) to [`DropsRows`](Self::DropsRows).
     pub(super) fn word(self) -> &'static str {
         self.into()
     }
