@@ -5,8 +5,7 @@ use std::collections::BTreeSet;
 use crate::{Graph, Node};
 
 /// The largest number of values that are followed from one value, of nodes that are examined for each of them, and of
-/// outputs of such a node.
-/// Caches in real exports reach their attention within a dozen nodes.
+/// outputs of such a node. Caches in real exports reach their attention within a dozen nodes.
 const MAX_VALUES: usize = 64;
 
 /// Follows a value with a meaning. Calls `visit` for each node that reads a followed value, with the index of the

@@ -1,9 +1,9 @@
 //! Proves that the nodes around a cache move its rows as its layout requires.
 //!
-//! The exported nodes append new rows to a past in its exported cache. The new nodes append the same rows to the same
-//! past with the expected axes, and return it in the exported cache. Both must be equal, on rows whose numbers all
-//! differ. So each row has its place: those of the past, which the layout places, and the new ones, which
-//! the exported nodes place.
+//! The exported nodes append new rows to a past in its exported layout. The new nodes append the same rows to the same
+//! past with the expected axes, and return it in the exported layout. Both must be equal, on rows whose numbers all
+//! differ. This checks the place of each cached row, which the layout gives, and of each new row, which the exported
+//! nodes give.
 
 use std::collections::BTreeMap;
 
@@ -39,7 +39,7 @@ pub(super) struct Relaid<'a> {
     pub(super) order: [usize; RANK],
     /// The heads of each sample if they are merged with the samples.
     pub(super) heads: Option<usize>,
-    /// The present in its exported cache.
+    /// The present in its exported layout.
     pub(super) exported: &'a str,
 }
 
@@ -104,7 +104,7 @@ fn given(cache: &Relaid<'_>) -> Result<BTreeMap<String, Value>, OnnxError> {
     .into())
 }
 
-/// Returns a value with the expected axes in the exported cache.
+/// Returns a value with the expected axes in the exported layout.
 fn exported(cache: &Relaid<'_>, value: &Value) -> Result<Value, OnnxError> {
     let in_order = |list: &[usize]| cache.order.map(|axis| list.get(axis).copied().unwrap_or_default());
     let steps = strides(&value.shape);
