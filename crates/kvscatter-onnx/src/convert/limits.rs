@@ -4,6 +4,7 @@ use kvscatter::Mode;
 use kvscatter::visibility::Visibility;
 
 use crate::Node;
+use crate::fold::signed;
 
 /// How far before and after its own slot a token of an `Attention` node sees, without a mask. `None` is no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -32,7 +33,7 @@ impl SlotLimits {
 
     /// Returns `true` if a token does not see a slot among this many tokens.
     pub(crate) fn hides(self, tokens: usize, own: usize, slot: usize) -> bool {
-        let [length, own] = [tokens, own].map(|number| i64::try_from(number).unwrap_or(i64::MAX));
+        let [length, own] = [tokens, own].map(signed);
         !self.of_slots(tokens).sees(length, own, slot)
     }
 }

@@ -14,7 +14,7 @@ use super::rule::Window;
 use super::probes::Padding;
 use crate::decoder::{Decoder, InputRole};
 use crate::edit::{Editor, NewNode};
-use crate::fold::to_float;
+use crate::fold::{signed, to_float};
 use crate::{Dimension, OnnxError};
 
 /// The names of the inputs that a caller of the converted decoder has to know.
@@ -102,7 +102,7 @@ impl<'e, 'p, 'm> Rewriter<'e, 'p, 'm> {
     pub(super) fn capacity(&mut self) -> Result<String, OnnxError> {
         match self.linear {
             Some(past) => self.editor.size(past, AXIS),
-            None => self.editor.scalar_i64(i64::try_from(self.slots.max_seq).unwrap_or(i64::MAX)),
+            None => self.editor.scalar_i64(signed(self.slots.max_seq)),
         }
     }
 
@@ -110,7 +110,7 @@ impl<'e, 'p, 'm> Rewriter<'e, 'p, 'm> {
     /// name.
     pub(super) fn positions(&mut self) -> Result<String, OnnxError> {
         let new = match self.inputs.new_tokens() {
-            Some(new) => self.editor.scalar_i64(i64::try_from(new).unwrap_or(i64::MAX))?,
+            Some(new) => self.editor.scalar_i64(signed(new))?,
             None => {
                 let update = || self.decoder.caches.iter().find_map(|cache| Some((cache.update?, AXIS)));
                 let (counted, axis) = self.inputs.counts_new_tokens().or_else(update).unwrap_or_default();
@@ -134,7 +134,7 @@ impl<'e, 'p, 'm> Rewriter<'e, 'p, 'm> {
             ScoresLayout::Separate { rank } => self.visible_at_rank(rank, window),
             ScoresLayout::Merged { heads } => {
                 let visible = self.visible_at_rank(RANK, window)?;
-                let shape = self.editor.ints(&[1, i64::try_from(heads).unwrap_or(i64::MAX), 1, 1])?;
+                let shape = self.editor.ints(&[1, signed(heads), 1, 1])?;
                 let repeated = self.shared("Expand", &[&visible, &shape])?;
                 let merged = self.editor.merge_heads(&repeated)?;
                 self.editor.shared(merged)
@@ -174,7 +174,7 @@ impl<'e, 'p, 'm> Rewriter<'e, 'p, 'm> {
         let visible = self.visible_to_tokens()?;
         let Places { slots, tokens, element } = self.places(window.distance)?;
         let size = match element {
-            ElementType::Int64 => self.editor.scalar_i64(i64::try_from(window.size).unwrap_or(i64::MAX))?,
+            ElementType::Int64 => self.editor.scalar_i64(signed(window.size))?,
             element => self.editor.float(element, to_float(window.size))?,
         };
         let before = self.shared("Sub", &[&tokens, &size])?;

@@ -5,7 +5,7 @@ use kvscatter::{ElementType, Mode};
 
 use super::probe::{Distance, Probe};
 use crate::OnnxError;
-use crate::fold::int_to_float;
+use crate::fold::{int_to_float, signed};
 
 /// What attention adds to the score of each slot. The score of a hidden slot does not count.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -69,7 +69,7 @@ impl Rule {
         let causal = Visibility::new(Mode::Linear, probe.total()).causal();
         let rule = self.window.map_or(causal, |window| causal.window(window.size));
         let places = probe.places(sample, self.window.map_or(Distance::Slots, |window| window.distance));
-        let tokens = i64::try_from(probe.total()).unwrap_or(i64::MAX);
+        let tokens = signed(probe.total());
         let seen = places.get(probe.slot_of(token)).map(|&own| rule.positions(tokens, own));
         let is_seen = |place| seen.as_ref().is_some_and(|seen| seen.contains(place));
         let slots = places.iter().enumerate();

@@ -17,6 +17,7 @@ use super::state::State;
 use super::trace::{MAX_STEPS, Path};
 use super::trial::{Counts, MAX_TRIALS, TrialSetup};
 use crate::fold::Budget;
+use crate::onnx_attention::NONPAD_KV_SEQLEN;
 use crate::passing::{Passing, keeps_elements};
 use crate::{Dimension, Graph, Node, ValueInfo};
 
@@ -87,7 +88,11 @@ pub(super) fn assign<'m>(
     let (left, budget) = (Cell::new(MAX_TRIALS), Rc::new(Budget::new()));
     let setup = TrialSetup { graph, caches, states, logits, masks: &masks, left, budget };
     let written = caches.iter().filter(|cache| cache.is_static()).filter_map(|cache| cache.writer?.input(2));
-    let lengths = graph.nodes().iter().filter(|node| node.is("Attention")).filter_map(|node| node.input(6));
+    let lengths = graph
+        .nodes()
+        .iter()
+        .filter(|node| node.is("Attention"))
+        .filter_map(|node| node.input(NONPAD_KV_SEQLEN));
     for (role, values) in [
         (InputRole::WriteIndices, written.collect::<BTreeSet<_>>()),
         (InputRole::NonpadKvSeqlen, lengths.collect()),

@@ -4,6 +4,7 @@ use kvscatter::ElementType;
 
 use super::trace::Path;
 use crate::graph::DEFAULT_DOMAIN;
+use crate::onnx_attention::{MASK, NONPAD_KV_SEQLEN};
 use crate::passing::keeps_elements;
 use crate::{Graph, Node, ValueInfo};
 
@@ -84,7 +85,9 @@ pub(super) fn uses<'f, 'm>(
 fn slots(node: &Node<'_>) -> &'static [(usize, InputRole)] {
     match (node.domain(), node.op_type()) {
         (DEFAULT_DOMAIN, "TensorScatter") => &[(2, InputRole::WriteIndices)],
-        (DEFAULT_DOMAIN, "Attention") => &[(3, InputRole::AttentionMask), (6, InputRole::NonpadKvSeqlen)],
+        (DEFAULT_DOMAIN, "Attention") => {
+            &[(MASK, InputRole::AttentionMask), (NONPAD_KV_SEQLEN, InputRole::NonpadKvSeqlen)]
+        }
         (DEFAULT_DOMAIN, "RotaryEmbedding") => &[(3, InputRole::PositionIds)],
         ("com.microsoft", "RotaryEmbedding" | "MRotaryEmbedding") => &[(1, InputRole::PositionIds)],
         ("com.microsoft", "GroupQueryAttention") => {

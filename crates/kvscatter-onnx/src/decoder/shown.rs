@@ -9,6 +9,7 @@ use super::step::{Step, filled};
 use crate::fold::{Budget, Fold, Value, Values, signed};
 use crate::graph::DEFAULT_DOMAIN;
 use crate::mask_elements::{HIDDEN, MaskEffect, last_sizes};
+use crate::onnx_attention::{MASK, NONPAD_KV_SEQLEN};
 use crate::passing::{self, OnScores};
 use crate::{Graph, Node};
 
@@ -129,7 +130,9 @@ fn mask_of_scores<'m>(node: &Node<'m>, scores: usize) -> Option<SlotMask<'m>> {
 /// Returns the masks that a node of attention reads.
 fn of_attention<'m>(node: &Node<'m>) -> Vec<SlotMask<'m>> {
     let slots: &[(usize, SlotMaskKind<'m>)] = match (node.domain(), node.op_type()) {
-        (DEFAULT_DOMAIN, "Attention") => &[(3, SlotMaskKind::Scores), (6, SlotMaskKind::Length { less: 0 })],
+        (DEFAULT_DOMAIN, "Attention") => {
+            &[(MASK, SlotMaskKind::Scores), (NONPAD_KV_SEQLEN, SlotMaskKind::Length { less: 0 })]
+        }
         ("com.microsoft", "MultiHeadAttention") => &[(4, SlotMaskKind::Slots), (5, SlotMaskKind::Scores)],
         ("com.microsoft", "GroupQueryAttention") => {
             &[(5, SlotMaskKind::Length { less: 1 }), (10, SlotMaskKind::Scores)]

@@ -5,6 +5,7 @@ use super::state;
 use super::trace::Path;
 use crate::eval::Op;
 use crate::graph::DEFAULT_DOMAIN;
+use crate::onnx_attention::PAST_KEYS;
 use crate::{EvalError, Graph, Node, OnnxError};
 use kvscatter::spec::onnx::TensorScatter;
 
@@ -85,7 +86,7 @@ impl<'m> Writer<'m> {
                 known(CacheWrite::attention(node, WriterStyle::GroupQueryAttention, slot, 3))
             }
             (DEFAULT_DOMAIN, "Attention") => {
-                known(CacheWrite::attention(node, WriterStyle::AttentionPast, slot, 4))
+                known(CacheWrite::attention(node, WriterStyle::AttentionPast, slot, PAST_KEYS))
             }
             (domain, op_type) => {
                 let mut rows = OTHERS.iter().filter(|row| (row.0, row.1) == (domain, op_type)).peekable();

@@ -6,6 +6,7 @@ use super::attention::Appending;
 use super::node::{Replacing, StandardEditor, no_form};
 use crate::OnnxError;
 use crate::edit::NewNode;
+use crate::fold::signed;
 
 /// The inputs that have a standard form.
 const INPUTS: [(usize, &str); 8] = [
@@ -73,7 +74,7 @@ fn biased(
         let &[_, _, hidden] = old.shape(slot)? else {
             return Err(no_form("a bias with keys of rank 4 of MultiHeadAttention"));
         };
-        sizes.push(i64::try_from(hidden).unwrap_or(i64::MAX));
+        sizes.push(signed(hidden));
     }
     let sizes = standard.editor.ints(&sizes)?;
     let parts = ["queries_bias", "keys_bias", "values_bias"].map(|part| standard.editor.fresh(part));

@@ -3,6 +3,7 @@
 use super::node::{Replacing, StandardEditor, no_form};
 use crate::OnnxError;
 use crate::edit::NewNode;
+use crate::fold::signed;
 
 /// Replaces ONNX Runtime's `RotaryEmbedding`. ONNX has the positions after the tables.
 pub(super) fn rotary(standard: &mut StandardEditor<'_, '_>, old: &Replacing<'_>) -> Result<(), OnnxError> {
@@ -22,7 +23,7 @@ pub(super) fn rotary(standard: &mut StandardEditor<'_, '_>, old: &Replacing<'_>)
     let positions = positions(standard, old)?;
     let (cos, sin) = (old.input(2)?, old.input(3)?);
     let columns = old.shape(2)?.last().copied().unwrap_or_default();
-    let rotated = i64::try_from(columns.saturating_mul(2)).unwrap_or(i64::MAX);
+    let rotated = signed(columns.saturating_mul(2));
     if ![0, rotated].contains(&old.int("rotary_embedding_dim", 0)?) {
         return Err(no_form("a rotary_embedding_dim of RotaryEmbedding that its tables do not have"));
     }

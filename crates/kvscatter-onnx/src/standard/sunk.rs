@@ -9,7 +9,7 @@ use kvscatter::ElementType;
 use super::node::{Replacing, StandardEditor, no_form};
 use crate::OnnxError;
 use crate::edit::NewNode;
-use crate::fold::{lowest, to_float};
+use crate::fold::{lowest, signed, to_float};
 
 /// Adds the nodes. Queries, keys and values are `[batch, heads, tokens, head size]`, and the mask is true for a
 /// visible slot.
@@ -70,7 +70,7 @@ fn appended(
     let times = standard.editor.ints(&[1, 1, shared, 1, 1])?;
     let repeated = standard.editor.node("Expand", &[&each, &times]);
     let size = old.shape(past)?.last().copied().unwrap_or_default();
-    let shape = standard.editor.ints(&[0, heads, -1, i64::try_from(size).unwrap_or(i64::MAX)])?;
+    let shape = standard.editor.ints(&[0, heads, -1, signed(size)])?;
     Ok(standard.editor.node("Reshape", &[&repeated, &shape]))
 }
 

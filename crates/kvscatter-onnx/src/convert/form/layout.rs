@@ -12,11 +12,10 @@ mod proof;
 mod tests;
 
 use std::collections::BTreeMap;
-use std::rc::Rc;
 
 use crate::convert::caches::{AXIS, RANK};
 use crate::convert::pass::{Change, Subject};
-use crate::convert::probe::{Inputs, Probe};
+use crate::convert::probe::{Inputs, Probe, UNUSUAL_SAMPLES};
 use crate::convert::refusal::ConvertRefusal;
 use crate::convert::sample_numbers::{is_by_sample, numbered_by_sample};
 use crate::decoder::{Cache, Decoder, InputRole};
@@ -26,9 +25,6 @@ use crate::passing;
 use crate::prove::{Inequality, Prover};
 use crate::{Dimension, Graph, Model, Node, OnnxError};
 use proof::Relaid;
-
-/// The number of samples of the evaluation. It is not a usual number of heads.
-const BATCH: usize = 11;
 
 /// The maximum number of nodes that are followed in a row. It bounds the time for a hostile graph.
 const MAX_STEPS: usize = 64;
@@ -269,10 +265,10 @@ impl Heads {
         decoder: &Decoder<'m>,
         found: &[OtherLayout<'_, 'm>],
     ) -> Result<Option<Self>, OnnxError> {
-        let external = model.external_data()?.map(Rc::new);
+        let external = model.shared_external_data()?;
         let mut fold = Fold::new(graph, external.as_ref());
         let inputs = Inputs::from_decoder(decoder)?;
-        let samples = inputs.samples().unwrap_or(BATCH);
+        let samples = inputs.samples().unwrap_or(UNUSUAL_SAMPLES);
         let (past, new) = (3, inputs.new_tokens().unwrap_or(2));
         // The file may claim any size.
         if samples.saturating_mul(new.saturating_add(past)) > MAX_VALUES {

@@ -15,7 +15,7 @@ use crate::convert::kept::{KeptForm, KeptReason};
 use crate::convert::probe::{Inputs, Probe, SAMPLES};
 use crate::convert::probes::Padding;
 use crate::edit::Editor;
-use crate::fold::{Fold, MAX_VALUES, Value, Values, lowest, round, to_float};
+use crate::fold::{Fold, MAX_VALUES, Value, Values, lowest, round, signed, to_float};
 use crate::proto::{ModelProto, OperatorSetIdProto, ValueInfoProto};
 use crate::prove::{Case, Excerpt, Inequality, Prover, Question, multiply, untyped_model, with_random};
 use crate::{Node, OnnxError};
@@ -46,10 +46,7 @@ const REMEMBERED: usize = 4;
 /// Returns the steps on which both are evaluated: several tokens with a hidden slot among the visible ones if there
 /// may be one, and one token. A sample has at most `max_seq` tokens.
 pub(super) fn probes(inputs: &Inputs<'_>, padding: Padding, max_seq: usize) -> Vec<Probe> {
-    let probe = |past: usize, wanted: usize| {
-        let new = inputs.new_tokens().unwrap_or(wanted.min(max_seq));
-        Probe::new(inputs.batch().unwrap_or(SAMPLES), past.min(max_seq.saturating_sub(new)), new)
-    };
+    let probe = |past: usize, new: usize| inputs.probe(SAMPLES, past, new.min(max_seq)).within(max_seq);
     let several = probe(3, 2);
     let several = if padding == Padding::Anywhere { several.padded(&[1..2, 0..0]) } else { several };
     vec![several, probe(8, 1)]
@@ -141,7 +138,7 @@ fn facts(
         facts.insert(SINKS.to_owned(), sinks.moderate().spread(element, &shape)?);
     }
     facts.insert(MASK.to_owned(), mask(probe, fused, slots)?);
-    let length = i64::try_from(probe.total()).unwrap_or(i64::MAX);
+    let length = signed(probe.total());
     facts.insert(LENGTHS.to_owned(), Value::ints(vec![length; probe.batch])?);
     Ok(facts)
 }

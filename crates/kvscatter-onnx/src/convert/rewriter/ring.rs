@@ -10,6 +10,7 @@ use super::super::ring::RingSize;
 use super::Rewriter;
 use crate::decoder::InputRole;
 use crate::edit::NewNode;
+use crate::fold::signed;
 use crate::{Dimension, OnnxError};
 
 impl<'m> Rewriter<'_, '_, 'm> {
@@ -23,15 +24,14 @@ impl<'m> Rewriter<'_, '_, 'm> {
     /// A token at position `q` sees slot `s` if and only if `(q - s) mod C <= min(p, W - 1)`. `p` is its position among
     /// the real tokens of its sample.
     pub(in super::super) fn ring_mask(&mut self, ring: RingSize) -> Result<String, OnnxError> {
-        let int = |size: usize| i64::try_from(size).unwrap_or(i64::MAX);
-        let capacity = self.editor.scalar_i64(int(ring.capacity))?;
+        let capacity = self.editor.scalar_i64(signed(ring.capacity))?;
         // `q + (C - s)` is positive, because engines disagree about the remainders of negative numbers.
         let slots = self.editor.range(&capacity)?;
         let slots = self.shared("Sub", &[&capacity, &slots])?;
         let positions = self.positions_by_slot()?;
         let ages = self.shared("Add", &[&positions, &slots])?;
         let ages = self.shared("Mod", &[&ages, &capacity])?;
-        let oldest = self.editor.scalar_i64(int(ring.window.saturating_sub(1)))?;
+        let oldest = self.editor.scalar_i64(signed(ring.window.saturating_sub(1)))?;
         let before = self.tokens_before()?;
         let oldest = self.shared("Min", &[&before, &oldest])?;
         let visible = self.shared("LessOrEqual", &[&ages, &oldest])?;
@@ -42,7 +42,7 @@ impl<'m> Rewriter<'_, '_, 'm> {
     /// Adds the number of a ring's slots in use after this step, int64 `[batch]`. Returns the name.
     pub(in super::super) fn ring_lengths(&mut self, ring: RingSize) -> Result<String, OnnxError> {
         let lengths = self.nonpad_kv_seqlen();
-        let capacity = self.editor.scalar_i64(i64::try_from(ring.capacity).unwrap_or(i64::MAX))?;
+        let capacity = self.editor.scalar_i64(signed(ring.capacity))?;
         self.shared("Min", &[&lengths, &capacity])
     }
 

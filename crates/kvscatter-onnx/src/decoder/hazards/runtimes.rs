@@ -7,6 +7,7 @@ use super::hazard::{Hazard, RuntimeBug};
 use crate::Node;
 use crate::decoder::Decoder;
 use crate::narrow_types::is_narrow;
+use crate::onnx_attention::{MASK, NONPAD_KV_SEQLEN};
 
 pub(super) fn find(decoder: &Decoder<'_>, hazards: &mut Vec<Hazard>) {
     let scatters = || decoder.caches.iter().filter(|cache| cache.is_static());
@@ -26,12 +27,13 @@ pub(super) fn find(decoder: &Decoder<'_>, hazards: &mut Vec<Hazard>) {
         .graph
         .nodes()
         .iter()
-        .find(|node| node.is("Attention") && is_causal(node) && node.input(6).is_some());
+        .find(|node| node.is("Attention") && is_causal(node) && node.input(NONPAD_KV_SEQLEN).is_some());
     if first.is_some() {
         found(RuntimeBug::MaskTopLeft, causal.copied());
     }
     let capped = decoder.graph.nodes().iter().find(|node| {
-        let is_masked = is_causal(node) || [3, 6].iter().any(|&slot| node.input(slot).is_some());
+        let is_masked =
+            is_causal(node) || [MASK, NONPAD_KV_SEQLEN].iter().any(|&slot| node.input(slot).is_some());
         node.caps_scores() && is_masked
     });
     found(RuntimeBug::CapAfterMask, capped.copied());
