@@ -11,8 +11,9 @@ from typing import Any
 import fetch_and_export as source
 
 HERE = Path(__file__).parent
-GENAI, IN_PLACE = "onnxruntime-genai", "GroupQueryAttention in place"
-OURS, OURS_TRACT, OURS_MOBIUS = "kvscatter, ONNX Runtime", "kvscatter, tract", "kvscatter, mobius"
+GENAI, GENAI_OURS = "onnxruntime-genai", "onnxruntime-genai with kvscatter"
+OURS, OURS_UNCONVERTED = "kvscatter, ONNX Runtime", "kvscatter, ONNX Runtime, unconverted"
+OURS_TRACT, OURS_MOBIUS = "kvscatter, tract", "kvscatter, mobius"
 DYNAMIC, STATIC, LLAMA = "transformers, dynamic cache", "transformers, static cache", "llama.cpp"
 # Slots of converted models, and room in the caches of the other engines.
 CAPACITY = 8192
@@ -115,7 +116,7 @@ def groups_of_source(name: str, tools: Tools, only: list[str] | None) -> list[Gr
     return {"smollm2": _smollm2, "gemma3": _gemma3}[name](tools)
 
 
-NAMES = [GENAI, IN_PLACE, OURS, OURS_TRACT, OURS_MOBIUS, DYNAMIC, STATIC, LLAMA]
+NAMES = [GENAI, GENAI_OURS, OURS, OURS_UNCONVERTED, OURS_TRACT, OURS_MOBIUS, DYNAMIC, STATIC, LLAMA]
 
 
 def _checkpoint(name: str, tools: Tools) -> tuple[Path, Path, Callable[..., Path]]:
@@ -158,7 +159,8 @@ def _llama(tools: Tools, gguf: Callable[[], Path], left_out: dict[str, str]) -> 
 def _onnx(tools: Tools, export: Path | None, converted: Path | None) -> list[Candidate]:
     candidates = []
     if export:
-        candidates += [Candidate(GENAI, "genai", export), Candidate(IN_PLACE, "kvscatter", export)]
+        candidates += [Candidate(GENAI, "genai", export), Candidate(GENAI_OURS, "genai-kvscatter", export)]
+        candidates.append(Candidate(OURS_UNCONVERTED, "kvscatter", export))
     if converted:
         candidates += [Candidate(OURS, "kvscatter", converted), Candidate(OURS_TRACT, "tract", converted)]
     return candidates
@@ -244,8 +246,8 @@ def groups_of_folder(folder: Path, tools: Tools) -> list[Group]:
         raise source.Failure(f"{folder} has no .onnx, .safetensors or .gguf file")
     has_genai = (folder / "genai_config.json").exists()
     if models and not has_genai:
-        left_out[GENAI] = "no genai_config.json"
-        candidates = [each for each in candidates if each.name != GENAI]
+        left_out |= dict.fromkeys((GENAI, GENAI_OURS), "no genai_config.json")
+        candidates = [each for each in candidates if each.name not in left_out]
     reference = folder if sorted(folder.glob("*.safetensors")) else None
     tokenizer = folder / "tokenizer.json"
     return [Group("folder", folder.name, tokenizer, candidates, reference=reference, left_out=left_out)]

@@ -4,17 +4,21 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+from candidates import GENAI, GENAI_OURS
+
 import pages
 
 COMMAND = "cargo xtask bench-real"
 PAGE = pages.ROOT / "docs" / "performance" / "real.md"
+GENAI_PAGE = pages.ROOT / "docs" / "genai.md"
 PLOT = "real.svg"
 TITLE = "Decode of models with real weights"
 COLORS = {
     "kvscatter, ONNX Runtime": "#0969da",
     "kvscatter, tract": "#54aeff",
+    "kvscatter, ONNX Runtime, unconverted": "#80ccff",
+    "onnxruntime-genai with kvscatter": "#d4a72c",
     "onnxruntime-genai": "#bc4c00",
-    "GroupQueryAttention in place": "#d4a72c",
     "llama.cpp": "#1a7f37",
     "transformers, static cache": "#8250df",
     "transformers, dynamic cache": "#bf3989",
@@ -31,7 +35,8 @@ def write(results: Results, folder: Path, docs: bool) -> None:
         plot(results["groups"], PAGE.with_name(PLOT))
         picture = f"![{TITLE}: tokens per second against the tokens in the cache]({PLOT})"
         pages.write(PAGE, COMMAND, f"{picture}\n\n{text}")
-        print(f"wrote {PAGE}")
+        pages.write(GENAI_PAGE, COMMAND, f"{gains(results['groups'])}\n\n{machine(results)}")
+        print(f"wrote {PAGE} and {GENAI_PAGE}")
 
 
 def plot(groups: list[Results], path: Path) -> None:
@@ -103,6 +108,26 @@ def times(groups: list[Results]) -> str:
             lines.append([title, row["name"], *cells, size(row["peak"]), size(row["caches"])])
             title = ""
     return pages.table(["model", "engine", *head, "peak memory", "caches"], lines, left=2)
+
+
+def gains(groups: list[Results]) -> str:
+    """Returns a row for each model and length, with the rates of onnxruntime-genai without and with kvscatter."""
+    lines = []
+    for group in groups:
+        rows = {row["name"]: row for row in group["candidates"]}
+        if GENAI not in rows or GENAI_OURS not in rows:
+            continue
+        title = group["title"]
+        for length in lengths([group]):
+            cells = []
+            for function in (rate, prefill_rate):
+                pair = [function(rows[name], length) for name in (GENAI, GENAI_OURS)]
+                ratio = f"{pair[1] / pair[0]:.2f} ×" if all(pair) else "–"
+                cells += [*map(shown, pair), ratio]
+            lines.append([title, f"{int(length):,}", *cells])
+            title = ""
+    head = [f"{what}{which}" for what in ("decode", "prefill") for which in ("", ", kvscatter", ", ratio")]
+    return pages.table(["model", "tokens", *head], lines)
 
 
 def checks(groups: list[Results]) -> str:

@@ -71,9 +71,9 @@ class Kvscatter(Engine):
 
 
 class GenAI(Engine):
-    """onnxruntime-genai with the settings that its exporter wrote, and a number of threads."""
+    """onnxruntime-genai with the settings that its exporter wrote, a number of threads, and perhaps our plugin."""
 
-    def __init__(self, model: Path, threads: int, capacity: int, chunk: int) -> None:
+    def __init__(self, model: Path, threads: int, capacity: int, chunk: int, plugin: bool = False) -> None:
         import onnxruntime_genai as genai
 
         written = json.loads((model.parent / "genai_config.json").read_text())["model"]
@@ -82,6 +82,10 @@ class GenAI(Engine):
         # The other engines go on after the end of a text. GenAI ends with a token that no text here has.
         settings = {"decoder": {"session_options": options}, "eos_token_id": written["vocab_size"] - 1}
         config.overlay(json.dumps({"model": settings}))
+        if plugin:
+            import kvscatter.onnxruntime_genai
+
+            kvscatter.onnxruntime_genai.use(config)
         self._model = genai.Model(config)
         parameters = genai.GeneratorParams(self._model)
         parameters.set_search_options(max_length=capacity, do_sample=False)
@@ -177,6 +181,7 @@ class Llama(Engine):
 ENGINES = {
     "kvscatter": Kvscatter,
     "genai": GenAI,
+    "genai-kvscatter": lambda *given: GenAI(*given, plugin=True),
     "transformers": Transformers,
     "transformers-static": lambda *given: Transformers(*given, static=True),
     "llama": Llama,

@@ -23,6 +23,7 @@ const TORCH_PACKAGE: &str = "crates/kvscatter-python/python/kvscatter/torch";
 const TORCH_TESTS: &str = "crates/kvscatter-python/tests/torch";
 const XLA_TESTS: &str = "crates/kvscatter-python/tests/test_jax.py";
 const CUDA_TESTS: &str = "crates/kvscatter-python/tests/test_cuda.py";
+const GENAI_TESTS: &str = "crates/kvscatter-python/tests/genai";
 const BENCH: &str = "crates/kvscatter-python/bench";
 /// The modules that all benchmarks share.
 const SHARED: [&str; 3] = ["bench/pages.py", "bench/draw.py", "bench/paired.py"];
@@ -133,7 +134,7 @@ impl Version {
 /// Returns every step that does not need PyTorch.
 pub(crate) fn all(every_version: bool) -> Vec<Step> {
     let versions = versions(every_version).map(in_empty_environment);
-    let steps = [build(), lint(), test(), plugin(every_version)].into_iter().chain(versions).chain([sdist()]);
+    let steps = [build(), lint(), test(), plugin(every_version), genai(every_version)].into_iter().chain(versions).chain([sdist()]);
     let others = every_version.then(|| [accelerators(), sdist_build()]);
     steps.chain(others.into_iter().flatten()).collect()
 }
@@ -199,9 +200,9 @@ fn build() -> Step {
 }
 
 /// Tests the wheel and the source distribution as users install them.
-pub(crate) fn nightly() -> [Step; 5] {
+pub(crate) fn nightly() -> [Step; 6] {
     let optimised = Step::new("python-wheel-optimised", wheel(&wheels())).needs(needs(&[tools()]));
-    [optimised, test(), accelerators(), torch(Torch::Oldest), sdist_build()]
+    [optimised, test(), genai(true), accelerators(), torch(Torch::Oldest), sdist_build()]
 }
 
 /// Checks the format, lints and types, and that the stub matches the compiled module.
@@ -222,7 +223,7 @@ fn lint() -> Step {
 fn test() -> Step {
     let tools = tools();
     let mut commands = installed(&tools);
-    let ignored = [TORCH_TESTS, XLA_TESTS, CUDA_TESTS].map(|tests| format!("--ignore={tests}"));
+    let ignored = [TORCH_TESTS, XLA_TESTS, CUDA_TESTS, GENAI_TESTS].map(|tests| format!("--ignore={tests}"));
     commands.push(pytest(&tools, &[TESTS]).with_all(ignored));
     let no_torch = "--ignore-glob=/*/kvscatter/torch/*";
     commands.push(pytest(&tools, &["--doctest-modules", "--pyargs", "kvscatter", no_torch]));
@@ -249,6 +250,22 @@ fn plugin(every_version: bool) -> Step {
         commands
     });
     Step::new("python-onnxruntime", commands.collect()).needs(needs(&environments))
+}
+
+/// Tests the plugin in the newest version of ONNX Runtime GenAI, and with `every_version` in the oldest too.
+fn genai(every_version: bool) -> Step {
+    let oldest = every_version.then_some("genai-0.13");
+    let environments: Vec<_> = oldest.into_iter().chain(["genai-0.18"]).map(genai_environment).collect();
+    let commands = environments.iter().flat_map(|environment| {
+        let mut commands = installed(environment);
+        commands.push(pytest(environment, &[GENAI_TESTS]));
+        commands
+    });
+    Step::new("python-genai", commands.collect()).needs(needs(&environments))
+}
+
+fn genai_environment(name: &str) -> Environment {
+    Environment::new(format!("python/{name}"), format!("crates/kvscatter-python/locks/{name}.txt"))
 }
 
 /// Installs the wheel with only the packages that it requires, and runs the examples of the documents.

@@ -11,6 +11,8 @@ mod binding;
 mod element;
 mod error;
 mod locate;
+#[expect(unsafe_code, reason = "a library's functions are called by their names")]
+mod library;
 #[expect(unsafe_code, reason = "the library's tensors are pointers")]
 mod memory;
 mod message;
@@ -18,8 +20,6 @@ mod message;
 mod plugin;
 mod session;
 
-use std::error::Error as _;
-use std::ffi::CStr;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -29,9 +29,11 @@ use ort::environment::Environment;
 use kvscatter_onnx::{ModelFile, RuntimeVersion};
 use kvscatter_session::{Engine, LoadOptions, Session, engine_label};
 
+use library::Library;
 use plugin::Plugin;
 
 pub use error::RuntimeError;
+pub use library::has_plugin;
 pub use locate::{locate, locate_plugin};
 
 /// The loaded library.
@@ -89,7 +91,7 @@ impl OnnxRuntime {
     }
 
     fn load_library(library: PathBuf) -> Result<Self, RuntimeError> {
-        let version = version_of(&library)?;
+        let version = Library::open(&library)?.version()?;
         if !version.parse().is_ok_and(|version: RuntimeVersion| version >= RuntimeVersion::WITH_SCATTER) {
             return Err(RuntimeError::TooOld { path: library, version });
         }
@@ -161,40 +163,6 @@ impl Engine for OnnxRuntime {
         )?;
         Ok(Box::new(session))
     }
-}
-
-/// Returns the version that a library reports.
-///
-/// `ort` can do this too, but it panics if the library's function returns no interface.
-#[expect(unsafe_code, reason = "a library's function is called by its name")]
-fn version_of(library: &Path) -> Result<String, RuntimeError> {
-    type GetApiBase = unsafe extern "system" fn() -> *const ort::sys::OrtApiBase;
-    let unusable = |why: &str| RuntimeError::Unusable { path: library.to_owned(), why: why.to_owned() };
-    let no_library = |error: libloading::Error| {
-        // The loader's message begins with the path, which our error contains already.
-        let message = error.source().map_or_else(|| error.to_string(), ToString::to_string);
-        let path = format!("{}: ", library.display());
-        unusable(&format!("cannot be loaded: {}", message.strip_prefix(&path).unwrap_or(&message)))
-    };
-    // SAFETY: Loading a library runs its initialisers, which may be any code. The documentation of
-    // `OnnxRuntime::load` requires that the caller trusts the file.
-    let loaded = unsafe { libloading::Library::new(library) }.map_err(no_library)?;
-    // SAFETY: Only ONNX Runtime exports this name, as a function of this type.
-    let get_base = unsafe { loaded.get::<GetApiBase>(b"OrtGetApiBase\0") }
-        .map_err(|_| unusable("is a library, but not ONNX Runtime's: it exports no OrtGetApiBase"))?;
-    // SAFETY: The function takes no arguments and may be called at any time.
-    let base = unsafe { get_base() };
-    // SAFETY: `base` is NULL, or points to a table that lives as long as the library, which `loaded` keeps.
-    let base = unsafe { base.as_ref() }.ok_or_else(|| unusable("OrtGetApiBase returns no interface"))?;
-    // SAFETY: The function is in ONNX Runtime's table, takes no arguments and may be called at any time.
-    let version = unsafe { (base.GetVersionString)() };
-    if version.is_null() {
-        return Err(unusable("it does not tell its version"));
-    }
-    // SAFETY: `version` is not NULL, so it is a string of the library, which ends in a zero byte and lives as
-    // long as `loaded`.
-    let version = unsafe { CStr::from_ptr(version) };
-    Ok(version.to_string_lossy().into_owned())
 }
 
 #[cfg(test)]

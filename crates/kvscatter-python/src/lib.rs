@@ -68,6 +68,7 @@ mod _native {
         prepared::{PyPrepared, prepare, restore_prepared},
         reference::{oracle_kv_cache_operation, oracle_kv_cache_update, oracle_tensor_scatter},
         ring::module as ring,
+        runtime::has_plugin,
         scatter::{tensor_scatter, tensor_scatter_, write_many},
         session::PyKvSession,
         timing::{time_memcpy, time_rust_call},

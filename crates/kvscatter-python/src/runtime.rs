@@ -48,6 +48,12 @@ pub(crate) fn label(engine: &OnnxRuntime) -> String {
     engine_label(engine.name(), engine.version(), engine.plugin())
 }
 
+/// Returns `true` if the ONNX Runtime of this library, which other packages use, has registered a plugin of kvscatter.
+#[pyfunction]
+pub(crate) fn has_plugin(py: Python<'_>, library: PathBuf) -> PyResult<bool> {
+    py.detach(|| kvscatter_ort_engine::has_plugin(&library)).map_err(|error| no_runtime(py, &error))
+}
+
 /// Returns the path of this module, which is a plugin.
 fn own_path(py: Python<'_>) -> PyResult<PathBuf> {
     py.import("kvscatter._native")?.getattr("__file__")?.extract()

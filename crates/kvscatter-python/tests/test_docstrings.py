@@ -40,6 +40,7 @@ def test_every_function_has_an_example(module):
         ".errors",
         ".onnx_backend",
         ".onnxruntime",
+        ".onnxruntime_genai",
         ".positions",
         ".reference",
         ".ring",

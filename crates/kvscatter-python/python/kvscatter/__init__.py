@@ -1,6 +1,6 @@
 """Writes new keys and values into a KV cache in place, exactly as ONNX, TensorRT and Ascend define it."""
 
-from kvscatter import cuda, errors, onnxruntime, positions, ring
+from kvscatter import cuda, errors, onnxruntime, onnxruntime_genai, positions, ring
 from kvscatter._generate import Generator, chat, generate
 from kvscatter._native import (
     KvSession,
@@ -65,6 +65,7 @@ __all__ = [
     "kv_cache_operation_",
     "kv_cache_update_",
     "onnxruntime",
+    "onnxruntime_genai",
     "plan",
     "positions",
     "prepare",

@@ -50,6 +50,7 @@ __all__ = [
     "cuda_prepare_present",
     "cuda_prepare_slots",
     "error_kinds",
+    "has_plugin",
     "integer_within",
     "kv_cache_operation_",
     "kv_cache_update_",
@@ -569,4 +570,5 @@ def time_rust_call(
     write_indices: Indices,
     repeats: int,
 ) -> int: ...
+def has_plugin(library: str | PathLike[str]) -> bool: ...
 def time_memcpy(bytes: int, repeats: int) -> int: ...

@@ -1,0 +1,96 @@
+"""Lets models of ONNX Runtime GenAI use kvscatter's attention.
+
+The compiled module of this package is a plugin for ONNX Runtime, and ``onnxruntime_genai`` 0.13 and newer can load
+it. Importing this module does not import ``onnxruntime_genai``. These two lines are all that a program needs::
+
+    config = onnxruntime_genai.Config("model-folder")
+    kvscatter.onnxruntime_genai.use(config)
+    model = onnxruntime_genai.Model(config)
+"""
+
+from __future__ import annotations
+
+import os
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from kvscatter import _native
+from kvscatter.onnxruntime import PROVIDER, library
+
+if TYPE_CHECKING:
+    import onnxruntime_genai
+
+__all__ = ["register", "use"]
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
+OLDEST = (0, 13)
+# The variable in which ``onnxruntime_genai`` tells its compiled part which ONNX Runtime to load.
+RUNTIME = "ORT_LIB_PATH"
+
+
+def use(config: onnxruntime_genai.Config) -> None:
+    """Lets the models that are created with this configuration use the plugin.
+
+    Call this before ``Model(config)``. More calls with the same configuration change nothing. The first call of a
+    process registers the plugin as `register` does. Nodes that the plugin does not take run as without it.
+
+    Args:
+        config: The configuration, an ``onnxruntime_genai.Config``.
+
+    Raises:
+        ImportError: ``onnxruntime_genai`` is not installed, or is older than 0.13.
+        SessionError: The ONNX Runtime of ``onnxruntime_genai`` cannot be used, or is older than 1.24.
+        TypeError: The argument is not a configuration.
+    """
+    genai = _genai()
+    if not isinstance(config, genai.Config):
+        raise TypeError(f"config must be an onnxruntime_genai.Config, not {type(config).__name__}")
+    config.append_provider(_registered(genai))
+
+
+def register() -> str:
+    """Registers the plugin in the ONNX Runtime of ``onnxruntime_genai``, unless it is registered already.
+
+    Any thread may call this, any number of times. If another build of the plugin is registered, it is kept. This is
+    for programs that name execution providers in ``genai_config.json``, and `use` does it too. The package
+    ``onnxruntime`` has its own registration, `kvscatter.onnxruntime.register`, and both can be in one process.
+
+    Returns:
+        The name of the execution provider, for ``append_provider`` of a ``Config``.
+
+    Raises:
+        ImportError: For the same reasons as `use`.
+        SessionError: For the same reasons as `use`.
+    """
+    return _registered(_genai())
+
+
+def _registered(genai: ModuleType) -> str:
+    runtime = os.environ[RUNTIME]
+    if not _native.has_plugin(runtime):
+        try:
+            genai.register_execution_provider_library(PROVIDER, library())
+        except Exception:
+            # Another thread or a signal handler may have registered it meanwhile. A lock would not help, because a
+            # handler would wait for the code that it interrupts.
+            if not _native.has_plugin(runtime):
+                raise
+    return PROVIDER
+
+
+def _genai() -> ModuleType:
+    """Imports ONNX Runtime GenAI and checks its version."""
+    needed = f"kvscatter.onnxruntime_genai needs onnxruntime-genai {OLDEST[0]}.{OLDEST[1]} or newer"
+    try:
+        import onnxruntime_genai
+    except ImportError as missing:
+        raise ImportError(f"{needed}: pip install onnxruntime-genai") from missing
+    version: str = onnxruntime_genai.__version__
+    if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
+        raise ImportError(f"{needed}, this is {version}")
+    module: ModuleType = onnxruntime_genai
+    return module
