@@ -210,6 +210,7 @@ impl PreparedLayer {
             mask: mask.as_ref().map(MaskElements::as_mask),
             past: None,
             valid: call.valid(),
+            sinks: None,
         };
         // SAFETY: `check_separate` has accepted the memory, which is used only here.
         let output = unsafe { output.into_slice() };

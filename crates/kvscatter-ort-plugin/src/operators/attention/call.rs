@@ -147,6 +147,7 @@ impl PreparedCall {
             mask: mask.as_ref().map(MaskElements::as_mask),
             past: past.as_ref().map(|[key, value]| [&**key, &**value]),
             valid: lengths.as_deref().map_or(Valid::All, Valid::Lengths),
+            sinks: None,
         };
 
         self.check_valid(inputs.valid)?;
