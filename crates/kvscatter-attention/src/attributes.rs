@@ -46,7 +46,7 @@ impl Attributes {
             },
             softmax: softmax.unwrap_or_default(),
             scores: has_scores.then_some(mode.unwrap_or(Scores::Products)),
-            is_ring: false,
+            ..Attention::new()
         };
         operator.check()?;
         Ok(operator)

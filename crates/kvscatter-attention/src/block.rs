@@ -12,6 +12,7 @@
 use core::ops::Range;
 
 use crate::aligned::padded;
+use crate::error::Operand;
 use crate::kernel::{Float, Kernels};
 use crate::mask::Mask;
 use crate::operands::{Inputs, Outputs, Valid};
@@ -20,18 +21,18 @@ use crate::room::Room;
 use crate::setup::Setup;
 use crate::sizes::Sizes;
 
-pub(crate) struct CallMemory<'a, T> {
+pub(crate) struct CallMemory<'a, T, C> {
     pub(crate) setup: &'a Setup,
-    pub(crate) inputs: &'a Inputs<'a, T>,
+    pub(crate) inputs: &'a Inputs<'a, T, C>,
     output: *mut T,
-    present: Option<[*mut T; 2]>,
+    present: Option<[*mut C; 2]>,
     scores: *mut T,
-    pub(crate) kernels: Kernels<T>,
+    pub(crate) kernels: Kernels<C>,
 }
 
 // SAFETY: Threads share the inputs, and each item writes other elements of the outputs (A3), which the call borrows
 // mutably.
-unsafe impl<T: Float> Sync for CallMemory<'_, T> {}
+unsafe impl<T: Float, C: Float> Sync for CallMemory<'_, T, C> {}
 
 /// The rows of one item.
 #[derive(Clone, Debug)]
@@ -55,16 +56,20 @@ pub(crate) struct Row {
     pub(crate) index: usize,
 }
 
-impl<'a, T: Float> CallMemory<'a, T> {
+impl<'a, T: Float, C: Float> CallMemory<'a, T, C> {
     /// Joins the operands of a call, which must fit the prepared shapes.
-    pub(crate) fn new(setup: &'a Setup, inputs: &'a Inputs<'a, T>, outputs: &'a mut Outputs<'_, T>) -> Self {
+    pub(crate) fn new(
+        setup: &'a Setup,
+        inputs: &'a Inputs<'a, T, C>,
+        outputs: &'a mut Outputs<'_, T, C>,
+    ) -> Self {
         Self {
             setup,
             inputs,
             output: outputs.output.first,
             present: outputs.present.as_ref().map(|[key, value]| [key.first, value.first]),
             scores: outputs.scores.as_ref().map_or(core::ptr::null_mut(), |scores| scores.first),
-            kernels: T::kernels(setup.isa),
+            kernels: C::kernels(setup.isa),
         }
     }
 
@@ -73,18 +78,19 @@ impl<'a, T: Float> CallMemory<'a, T> {
         let sizes = &self.setup.sizes;
         let Sizes { batch, heads, keys, past, head_size, value_size, .. } = *sizes;
         let Some(presents) = self.present else { return };
-        let pasts = self.inputs.past.unwrap_or([&[], &[]]);
-        let news = [self.inputs.key, self.inputs.value];
-        for (((present, of_past), of_new), size) in
-            presents.into_iter().zip(pasts).zip(news).zip([head_size, value_size])
+        let [past_key, past_value] = self.inputs.past.unwrap_or([&[], &[]]);
+        let of_key = (past_key, self.inputs.key, [Operand::PastKey, Operand::Key, Operand::PresentKey]);
+        let of_value =
+            (past_value, self.inputs.value, [Operand::PastValue, Operand::Value, Operand::PresentValue]);
+        for ((present, (of_past, of_new, operands)), size) in
+            presents.into_iter().zip([of_key, of_value]).zip([head_size, value_size])
         {
             if size == 0 || past + keys == 0 {
                 continue; // an empty present may have any number of rows
             }
-            let from = sizes.strides(heads, keys, size);
-            let [old, to] = [past, sizes.total()].map(|length| sizes.strides_by_head(length, size));
+            let [old, from, to] = operands.map(|operand| sizes.strides(operand));
             for (sample, head) in (0..batch).flat_map(|sample| (0..heads).map(move |head| (sample, head))) {
-                let copy = |row: &[T], at: usize| {
+                let copy = |row: &[C], at: usize| {
                     let to = present.wrapping_add(to.offset(sample, head, at));
                     // SAFETY: `check` compared the length of the present with its shape, and the row is one of
                     // this shape. The present is borrowed mutably, so the row does not overlap it.
@@ -198,7 +204,7 @@ impl<'a, T: Float> CallMemory<'a, T> {
         let sizes = &self.setup.sizes;
         let size = sizes.head_size;
         let scale = self.setup.op.scale.unwrap_or_else(|| 1.0 / (size as f32).sqrt());
-        let strides = sizes.strides(sizes.query_heads, sizes.queries, size);
+        let strides = sizes.strides(Operand::Query);
         for (row, scaled) in block.each().zip(room.queries.chunks_exact_mut(padded(size).max(1))) {
             let (head, query) = self.query_of(row);
             let first = strides.offset(block.sample, head, query);
@@ -241,9 +247,12 @@ impl<'a, T: Float> CallMemory<'a, T> {
 
     /// Writes the rows of a block to `Y`.
     fn store(&self, block: &Block, room: &mut Room) {
+        if let Some(sinks) = self.inputs.sinks {
+            room.total.add_sinks(block.each().map(|row| sinks[self.query_of(row).0].to_f32()));
+        }
         let sizes = &self.setup.sizes;
         let size = sizes.value_size;
-        let strides = sizes.strides(sizes.query_heads, sizes.queries, size);
+        let strides = sizes.strides(Operand::Output);
         for (row, means) in block.each().zip(room.total.means()) {
             room.row.iter_mut().zip(means).for_each(|(element, mean)| *element = mean);
             let (head, query) = self.query_of(row);

@@ -7,6 +7,7 @@ use core::ops::Range;
 
 use crate::aligned::padded;
 use crate::block::{Block, CallMemory, Row};
+use crate::error::Operand;
 use crate::kernel::{Float, LANES, Rows, Stream, Streams};
 use crate::operator::{Scores, Softmax};
 use crate::partial::Partial;
@@ -14,7 +15,7 @@ use crate::room::Room;
 use crate::setup::Blocking;
 use crate::streams::{Start, Sweep, sweeps};
 
-impl<T: Float> CallMemory<'_, T> {
+impl<T: Float, C: Float> CallMemory<'_, T, C> {
     /// Computes the result of one chunk in `room.partial`. Returns `false` if no row sees any of its positions.
     pub(crate) fn chunk(&self, block: &Block, number: usize, room: &mut Room) -> bool {
         let Blocking { chunk, steps, .. } = self.setup.blocking;
@@ -120,7 +121,7 @@ impl<T: Float> CallMemory<'_, T> {
     }
 
     /// Adds weighted values of one head to rows of this head, whose lists begin with those of the first row of a block.
-    fn add_values(&self, values: Streams<T>, rows: Range<usize>, [weights, group, sums]: [&mut [f32]; 3]) {
+    fn add_values(&self, values: Streams<C>, rows: Range<usize>, [weights, group, sums]: [&mut [f32]; 3]) {
         let size = self.setup.sizes.value_size;
         let weights = rows_of(weights, self.setup.blocking.score_stride(), rows.clone());
         let group = rows_of(group, padded(size), rows.clone());
@@ -136,21 +137,28 @@ impl<T: Float> CallMemory<'_, T> {
         block: &Block,
         sweep: &Sweep,
         source: Source,
-    ) -> impl Iterator<Item = Streams<T>> + use<T> {
+    ) -> impl Iterator<Item = Streams<C>> + use<T, C> {
         let sizes = &self.setup.sizes;
-        let (size, new, past) = match source {
-            Source::Keys => (sizes.head_size, self.inputs.key, self.inputs.past.map(|past| past[0])),
-            Source::Values => (sizes.value_size, self.inputs.value, self.inputs.past.map(|past| past[1])),
+        let (size, new, past, operands) = match source {
+            Source::Keys => (
+                sizes.head_size,
+                self.inputs.key,
+                self.inputs.past.map(|past| past[0]),
+                [Operand::Key, Operand::PastKey],
+            ),
+            Source::Values => (
+                sizes.value_size,
+                self.inputs.value,
+                self.inputs.past.map(|past| past[1]),
+                [Operand::Value, Operand::PastValue],
+            ),
         };
+        let [of_new, of_past] = operands.map(|operand| sizes.strides(operand));
         let heads = block.heads.len();
         // A block of several heads has no past, so the heads of all its slots are equally far apart.
-        let head_stride = sizes.strides(sizes.heads, sizes.keys, size).head;
+        let head_stride = of_new.head;
         let stream = |start: &Start| {
-            let (rows, strides) = if start.is_past {
-                (past.unwrap_or(&[]), sizes.strides_by_head(sizes.past, size))
-            } else {
-                (new, sizes.strides(sizes.heads, sizes.keys, size))
-            };
+            let (rows, strides) = if start.is_past { (past.unwrap_or(&[]), of_past) } else { (new, of_new) };
             let first = strides.offset(block.sample, block.heads.start, start.slot);
             let last = first + (heads - 1) * head_stride + (sweep.count - 1) * strides.row;
             // This proves to the kernels that the slots are inside the tensor.

@@ -36,6 +36,9 @@ pub enum Operand {
     /// The products of queries and keys.
     #[strum(to_string = "qk_matmul_output")]
     Scores,
+    /// The score of the sink of each query head.
+    #[strum(to_string = "head_sink")]
+    Sinks,
 }
 
 /// An error of this crate. A call that returns an error has written nothing.
@@ -47,8 +50,8 @@ pub enum AttentionError {
     #[error("elements of type {element} are not supported, use float, float16 or bfloat16")]
     ElementType { element: ElementType },
     /// The elements of a call do not have the type that was prepared.
-    #[error("Q has elements of type {got}, but the call was prepared for {expected}")]
-    OtherElementType { got: ElementType, expected: ElementType },
+    #[error("{operand} has elements of type {got}, but the call was prepared for {expected}")]
+    OtherElementType { operand: Operand, got: ElementType, expected: ElementType },
     /// A tensor has the wrong number of dimensions.
     #[error("{operand} has rank {rank}, must be {expected}")]
     Rank {
@@ -117,6 +120,9 @@ pub enum AttentionError {
     /// Lengths cannot be combined with past keys and values.
     #[error("nonpad_kv_seqlen cannot be used with past_key and past_value")]
     LengthsAndPast,
+    /// An output of scores does not contain the sinks.
+    #[error("head_sink cannot be used with qk_matmul_output")]
+    SinksAndScores,
     /// A ring has no past, and no output of scores.
     #[error("a ring cannot be used with {operand}")]
     Ring { operand: Operand },

@@ -10,7 +10,8 @@ use crate::mask::Mask;
 /// The types and shapes of the inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shapes<'a> {
-    /// The type of all elements except those of a boolean mask.
+    /// The type of all elements except those of a boolean mask, and of keys and values if
+    /// [`Attention::cache_element`](crate::Attention::cache_element) was called.
     pub element: ElementType,
     /// `[batch, query heads, queries, head size]`, or `[batch, queries, query heads * head size]`.
     pub query: &'a [usize],
@@ -37,30 +38,34 @@ pub enum Valid<'a> {
     Lengths(&'a [i64]),
 }
 
-/// The inputs of one call. The slices are row-major and have the prepared shapes.
+/// The inputs of one call. The slices are row-major and have the prepared shapes. `T` is the type of the queries, and
+/// `C` that of keys and values.
 #[derive(Clone, Copy, Debug)]
-pub struct Inputs<'a, T> {
+pub struct Inputs<'a, T, C = T> {
     /// The queries.
     pub query: &'a [T],
     /// The keys: a static cache, or the new keys.
-    pub key: &'a [T],
+    pub key: &'a [C],
     /// The values.
-    pub value: &'a [T],
+    pub value: &'a [C],
     /// The mask, if it was prepared.
     pub mask: Option<Mask<'a, T>>,
     /// The keys and values of earlier steps, if they were prepared.
-    pub past: Option<[&'a [T]; 2]>,
+    pub past: Option<[&'a [C]; 2]>,
     /// The slots that contain tokens.
     pub valid: Valid<'a>,
+    /// The score of the sink of each query head. It must be given if
+    /// [`Attention::sinks`](crate::Attention::sinks) was called, and only then.
+    pub sinks: Option<&'a [T]>,
 }
 
 /// The outputs of one call. The slices are row-major, and a call that succeeds writes all their elements.
 #[derive(Debug)]
-pub struct Outputs<'a, T> {
+pub struct Outputs<'a, T, C = T> {
     pub(crate) output: Buffer<T>,
-    pub(crate) present: Option<[Buffer<T>; 2]>,
+    pub(crate) present: Option<[Buffer<C>; 2]>,
     pub(crate) scores: Option<Buffer<T>>,
-    borrows: PhantomData<&'a mut [T]>,
+    borrows: PhantomData<&'a mut [(T, C)]>,
 }
 
 /// Memory that a call writes.
@@ -70,7 +75,7 @@ pub(crate) struct Buffer<T> {
     pub(crate) len: usize,
 }
 
-impl<'a, T> Outputs<'a, T> {
+impl<'a, T, C> Outputs<'a, T, C> {
     /// Writes `Y` to this slice, in the layout of the queries with the value size.
     #[must_use]
     pub fn new(output: &'a mut [T]) -> Self {
@@ -79,7 +84,7 @@ impl<'a, T> Outputs<'a, T> {
 
     /// Writes `present_key` and `present_value`, `[batch, heads, past + keys, size]`.
     #[must_use]
-    pub fn present(self, key: &'a mut [T], value: &'a mut [T]) -> Self {
+    pub fn present(self, key: &'a mut [C], value: &'a mut [C]) -> Self {
         Self { present: Some([Buffer::new(key), Buffer::new(value)]), ..self }
     }
 
@@ -98,7 +103,7 @@ impl<'a, T> Outputs<'a, T> {
 
     /// Like [`present`](Self::present), for memory that need not be initialised.
     #[must_use]
-    pub fn present_uninit(self, key: &'a mut [MaybeUninit<T>], value: &'a mut [MaybeUninit<T>]) -> Self {
+    pub fn present_uninit(self, key: &'a mut [MaybeUninit<C>], value: &'a mut [MaybeUninit<C>]) -> Self {
         Self { present: Some([Buffer::uninit(key), Buffer::uninit(value)]), ..self }
     }
 

@@ -1,5 +1,7 @@
 //! The attributes of the operator.
 
+use kvscatter::ElementType;
+
 use crate::error::AttentionError;
 
 /// ONNX `Attention` of operator sets 23 to 25. Attributes that are not set have ONNX's defaults.
@@ -17,6 +19,9 @@ pub struct Attention {
     pub(crate) softmax: Softmax,
     pub(crate) scores: Option<Scores>,
     pub(crate) is_ring: bool,
+    pub(crate) has_sinks: bool,
+    pub(crate) cache_by_head: bool,
+    pub(crate) cache_element: Option<ElementType>,
 }
 
 /// What `qk_matmul_output` contains, in the order of `qk_matmul_output_mode`.
@@ -133,6 +138,29 @@ impl Attention {
     #[must_use]
     pub fn ring(self) -> Self {
         Self { is_ring: true, ..self }
+    }
+
+    /// Adds a sink to each query head: a part of the weights that goes to no value. A call has the score of each sink in
+    /// [`Inputs::sinks`](crate::Inputs::sinks). This is a kvscatter extension; not part of the specification.
+    ///
+    /// Sinks cannot be combined with an output of scores.
+    #[must_use]
+    pub fn sinks(self) -> Self {
+        Self { has_sinks: true, ..self }
+    }
+
+    /// Reads keys and values `[batch, heads, keys, size]`, also if the queries have rank 3. This is a kvscatter
+    /// extension; not part of the specification.
+    #[must_use]
+    pub fn cache_by_head(self) -> Self {
+        Self { cache_by_head: true, ..self }
+    }
+
+    /// Reads keys, values and their past as elements of this type, which may differ from that of the queries. This is a
+    /// kvscatter extension; not part of the specification.
+    #[must_use]
+    pub fn cache_element(self, element: ElementType) -> Self {
+        Self { cache_element: Some(element), ..self }
     }
 
     /// Checks `scale` and `softcap`, as [`prepare`](Self::prepare) does.

@@ -66,6 +66,15 @@ impl Total {
         }
     }
 
+    /// Adds a sink to each row: its weight, and no value. A row that sees nothing stays so.
+    pub(crate) fn add_sinks(&mut self, sinks: impl Iterator<Item = f32>) {
+        for ((most, weight), sink) in self.most.iter().zip(&mut self.weight).zip(sinks) {
+            if *weight != 0.0 {
+                *weight += (f64::from(sink) - f64::from(*most)).exp();
+            }
+        }
+    }
+
     /// Returns the number of sums of a row, or 1 if there are none, because no chunk of a list is empty.
     fn row_size(&self) -> usize {
         self.sums.len().checked_div(self.most.len()).unwrap_or(0).max(1)

@@ -48,7 +48,7 @@ impl Prepared {
     #[must_use]
     pub fn output_shape(&self) -> Vec<usize> {
         let [batch, heads, queries, size] = self.0.sizes.shape(Operand::Output);
-        if self.0.sizes.is_rank_3 {
+        if self.0.sizes.is_query_by_token {
             vec![batch, queries, heads * size]
         } else {
             vec![batch, heads, queries, size]
@@ -72,15 +72,41 @@ impl Prepared {
     /// the scores of all slots.
     #[must_use]
     pub fn scratch(&self, threads: usize) -> Scratch {
-        let items = self.0.items();
-        let threads = threads.clamp(1, MAX_THREADS).min(items.saturating_mul(self.0.max_chunks()));
-        let partials = if self.0.divides_items(threads) { items * self.0.max_chunks() } else { 0 };
-        Scratch {
-            rooms: (0..threads).map(|_| Room::new(&self.0)).collect(),
-            partials: (0..partials).map(|_| Partial::new(&self.0)).collect(),
+        let mut scratch = Scratch {
+            rooms: Vec::new(),
+            partials: Vec::new(),
+            threads: threads.clamp(1, MAX_THREADS),
             made_for: self.0.dimensions(),
             min_shared: self.0.limits.min_shared,
+        };
+        self.add_memory(&mut scratch);
+        scratch
+    }
+
+    /// Makes a scratch fit this call. It keeps the memory if the call differs only in the number of keys from the one
+    /// that the scratch was made for, as the steps of a growing cache do. It then allocates only if more keys can be
+    /// divided between more threads.
+    pub fn fit(&self, scratch: &mut Scratch) {
+        let dimensions = self.0.dimensions();
+        if scratch.made_for == dimensions {
+            return;
         }
+        if scratch.made_for.memory() != dimensions.memory() {
+            scratch.rooms.clear();
+            scratch.partials.clear();
+        }
+        scratch.made_for = dimensions;
+        self.add_memory(scratch);
+    }
+
+    /// Adds the memory that the longest call needs, and does not have.
+    fn add_memory(&self, scratch: &mut Scratch) {
+        let (items, chunks) = (self.0.items(), self.0.max_chunks());
+        let threads = scratch.threads.min(items.saturating_mul(chunks));
+        let partials = if self.0.divides_items(threads) { items * chunks } else { 0 };
+        let (rooms, all) = (&mut scratch.rooms, &mut scratch.partials);
+        rooms.resize_with(rooms.len().max(threads), || Room::new(&self.0));
+        all.resize_with(all.len().max(partials), || Partial::new(&self.0));
     }
 
     /// Computes the outputs.
@@ -92,10 +118,10 @@ impl Prepared {
     /// Returns an error if the elements do not have the prepared type, a buffer has the wrong length, an operand
     /// is missing, a length lies outside the cache, lengths are used with a past, or the scratch was made for
     /// other shapes. Nothing has been written then.
-    pub fn run<T: Float>(
+    pub fn run<T: Float, C: Float>(
         &self,
-        inputs: &Inputs<'_, T>,
-        outputs: &mut Outputs<'_, T>,
+        inputs: &Inputs<'_, T, C>,
+        outputs: &mut Outputs<'_, T, C>,
         scratch: &mut Scratch,
         executor: Option<&dyn Executor>,
     ) -> Result<(), AttentionError> {
@@ -135,13 +161,17 @@ impl Prepared {
         }
     }
 
-    fn check<T: Float>(
+    fn check<T: Float, C: Float>(
         &self,
-        inputs: &Inputs<'_, T>,
-        outputs: &Outputs<'_, T>,
+        inputs: &Inputs<'_, T, C>,
+        outputs: &Outputs<'_, T, C>,
     ) -> Result<(), AttentionError> {
-        if T::ELEMENT != self.0.element {
-            return Err(AttentionError::OtherElementType { got: T::ELEMENT, expected: self.0.element });
+        for (operand, got, expected) in
+            [(Operand::Query, T::ELEMENT, self.0.element), (Operand::Key, C::ELEMENT, self.0.cache_element)]
+        {
+            if got != expected {
+                return Err(AttentionError::OtherElementType { operand, got, expected });
+            }
         }
         let same = |operand, got, expected| {
             if got == expected { Ok(()) } else { Err(AttentionError::Length { operand, got, expected }) }
@@ -161,6 +191,10 @@ impl Prepared {
         presence(Operand::Mask, inputs.mask.is_some(), self.0.mask.is_some())?;
         if let (Some(mask), Some(layout)) = (&inputs.mask, &self.0.mask) {
             same(Operand::Mask, mask.len(), layout.len)?;
+        }
+        presence(Operand::Sinks, inputs.sinks.is_some(), self.0.op.has_sinks)?;
+        if let Some(sinks) = inputs.sinks {
+            length(Operand::Sinks, sinks.len())?;
         }
         presence(Operand::PastKey, inputs.past.is_some(), self.0.has_past)?;
         if let Some([key, value]) = inputs.past {

@@ -70,6 +70,8 @@ pub struct Scratch {
     pub(crate) rooms: Vec<Room>,
     /// The results of the chunks of each item, if an item is divided between threads.
     pub(crate) partials: Vec<Partial>,
+    /// The largest number of threads of a call.
+    pub(crate) threads: usize,
     pub(crate) made_for: Dimensions,
     /// The smallest number of multiplications for which a call uses the executor.
     pub(crate) min_shared: usize,

@@ -17,7 +17,7 @@ use crate::mask::Mask;
 use crate::room::Room;
 use crate::setup::Setup;
 
-impl<T: Float> CallMemory<'_, T> {
+impl<T: Float, C: Float> CallMemory<'_, T, C> {
     /// Stores the positions that each row of a head sees in `room.seen`, and those of the block in `room.positions`.
     pub(crate) fn find_positions(&self, block: &Block, room: &mut Room) {
         self.find_rows_with_a_slot(block, room);
@@ -139,7 +139,8 @@ mod tests {
         let mask = Some(Mask::Bool(&mask));
         let valid = [tokens as i64];
         let valid = Valid::Lengths(&valid);
-        let inputs = Inputs { query: &query, key: &cache, value: &cache, mask, past: None, valid };
+        let inputs =
+            Inputs { query: &query, key: &cache, value: &cache, mask, past: None, valid, sinks: None };
         let (mut output, mut room) = (vec![0.0; queries], Room::new(&setup));
         let mut outputs = Outputs::new(&mut output);
         let call = CallMemory::new(&setup, &inputs, &mut outputs);

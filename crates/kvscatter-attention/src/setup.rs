@@ -44,6 +44,8 @@ pub(crate) struct Setup {
     pub(crate) op: Attention,
     pub(crate) sizes: Sizes,
     pub(crate) element: ElementType,
+    /// The type of keys and values.
+    pub(crate) cache_element: ElementType,
     pub(crate) mask: Option<MaskLayout>,
     pub(crate) has_past: bool,
     pub(crate) rule: Visibility,
@@ -76,6 +78,13 @@ pub(crate) struct Dimensions {
     items: usize,
 }
 
+impl Dimensions {
+    /// Returns what the memory of one thread follows from. It does not depend on the number of keys.
+    pub(crate) fn memory(self) -> Self {
+        Self { sizes: Sizes { keys: 0, past: 0, ..self.sizes }, ..self }
+    }
+}
+
 impl Blocking {
     /// Returns the distance between two rows of scores. It is one vector more than a chunk: 1024 scores are 4 KiB, so
     /// without it the same position of all rows would share one set of the first-level CPU cache.
@@ -88,8 +97,10 @@ impl Blocking {
         let rows = sizes.rows().min(ROWS);
         let chunk = if is_whole { sizes.total().next_multiple_of(LANES).max(LANES) } else { limits.chunk };
         // Heads that are read together read the same slots, so a mask must hide the same slots from them.
-        let interleaves =
-            sizes.is_rank_3 && !has_past && !is_whole && !mask.is_some_and(MaskLayout::differs_by_head);
+        let interleaves = sizes.is_cache_by_token
+            && !has_past
+            && !is_whole
+            && !mask.is_some_and(MaskLayout::differs_by_head);
         Self {
             heads: if interleaves { sizes.heads } else { 1 },
             rows,
@@ -105,8 +116,11 @@ impl Setup {
         op.check()?;
         let sizes = Sizes::new(&op, shapes)?;
         let element = shapes.element;
-        if !matches!(element, ElementType::Float32 | ElementType::Float16 | ElementType::BFloat16) {
-            return Err(AttentionError::ElementType { element });
+        let cache_element = op.cache_element.unwrap_or(element);
+        for element in [element, cache_element] {
+            if !matches!(element, ElementType::Float32 | ElementType::Float16 | ElementType::BFloat16) {
+                return Err(AttentionError::ElementType { element });
+            }
         }
         let expected = sizes.shape(Operand::Mask);
         let mask = shapes.mask.map(|shape| MaskLayout::new(shape, expected)).transpose()?;
@@ -116,6 +130,7 @@ impl Setup {
             op,
             sizes,
             element,
+            cache_element,
             mask,
             has_past: shapes.past.is_some(),
             rule: sizes.visibility(&op),

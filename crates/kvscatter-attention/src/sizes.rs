@@ -25,8 +25,10 @@ pub(crate) struct Sizes {
     pub(crate) past: usize,
     pub(crate) head_size: usize,
     pub(crate) value_size: usize,
-    /// Whether the tensors are `[batch, length, heads * size]`.
-    pub(crate) is_rank_3: bool,
+    /// Whether queries and output are `[batch, length, heads * size]`.
+    pub(crate) is_query_by_token: bool,
+    /// Whether keys and values are `[batch, length, heads * size]`.
+    pub(crate) is_cache_by_token: bool,
 }
 
 impl Sizes {
@@ -39,16 +41,12 @@ impl Sizes {
         if !matches!(rank, 3 | 4) {
             return Err(AttentionError::Rank { operand: Operand::Query, rank, expected: "3 or 4" });
         }
-        let same_rank = |operand, shape: &[usize]| match shape.len() {
-            other if other == rank => Ok(()),
-            other => Err(AttentionError::Rank {
-                operand,
-                rank: other,
-                expected: if rank == 3 { "3" } else { "4" },
-            }),
-        };
-        same_rank(Operand::Key, shapes.key)?;
-        same_rank(Operand::Value, shapes.value)?;
+        let (cache_rank, expected) = if rank == 3 && !op.cache_by_head { (3, "3") } else { (4, "4") };
+        for (operand, shape) in [(Operand::Key, shapes.key), (Operand::Value, shapes.value)] {
+            if shape.len() != cache_rank {
+                return Err(AttentionError::Rank { operand, rank: shape.len(), expected });
+            }
+        }
         let (query_heads, heads) = match op.heads {
             _ if rank == 4 => (None, None),
             Some((query, key)) => (Some(query), Some(key)),
@@ -84,9 +82,22 @@ impl Sizes {
         if op.is_ring && op.scores.is_some() {
             return Err(AttentionError::Ring { operand: Operand::Scores });
         }
+        if op.has_sinks && op.scores.is_some() {
+            return Err(AttentionError::SinksAndScores);
+        }
         keys.checked_add(past).ok_or(AttentionError::TooLarge { operand: Operand::PresentKey })?;
-        let is_rank_3 = rank == 3;
-        let sizes = Self { batch, query_heads, heads, queries, keys, past, head_size, value_size, is_rank_3 };
+        let sizes = Self {
+            batch,
+            query_heads,
+            heads,
+            queries,
+            keys,
+            past,
+            head_size,
+            value_size,
+            is_query_by_token: rank == 3,
+            is_cache_by_token: cache_rank == 3,
+        };
         // The other tensors are parts of these.
         let largest =
             [Operand::Query, Operand::Output, Operand::PresentKey, Operand::PresentValue, Operand::Scores];
@@ -114,6 +125,7 @@ impl Sizes {
             Operand::PastKey => [batch, heads, past, head_size],
             Operand::PastValue => [batch, heads, past, value_size],
             Operand::Lengths => [batch, 1, 1, 1],
+            Operand::Sinks => [1, query_heads, 1, 1],
             Operand::Output => [batch, query_heads, queries, value_size],
             Operand::PresentKey => [batch, heads, self.total(), head_size],
             Operand::PresentValue => [batch, heads, self.total(), value_size],
@@ -145,19 +157,20 @@ impl Sizes {
         op.right.map_or(rule, |right| rule.right(right))
     }
 
-    /// Returns the strides of a tensor of rows in its layout.
-    pub(crate) fn strides(&self, heads: usize, length: usize, size: usize) -> Strides {
+    /// Returns the strides of an operand in its layout. A past and a present have rank 4 in every call.
+    pub(crate) fn strides(&self, operand: Operand) -> Strides {
+        let [_, heads, length, size] = self.shape(operand);
+        let is_by_token = match operand {
+            Operand::Query | Operand::Output => self.is_query_by_token,
+            Operand::Key | Operand::Value => self.is_cache_by_token,
+            _ => false,
+        };
         let sample = heads * length * size;
-        if self.is_rank_3 {
+        if is_by_token {
             Strides { sample, head: size, row: heads * size }
         } else {
             Strides { sample, head: length * size, row: size }
         }
-    }
-
-    /// Returns the strides of a past or a present, which have rank 4 in every call.
-    pub(crate) fn strides_by_head(&self, length: usize, size: usize) -> Strides {
-        Strides { sample: self.heads * length * size, head: length * size, row: size }
     }
 }
 

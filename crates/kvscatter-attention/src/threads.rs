@@ -15,8 +15,8 @@ use crate::room::{Room, Scratch};
 ///
 /// The results of chunks are always merged in the order of their positions, so the result does not depend on
 /// the threads.
-pub(crate) fn run<T: Float>(
-    call: &CallMemory<'_, T>,
+pub(crate) fn run<T: Float, C: Float>(
+    call: &CallMemory<'_, T, C>,
     scratch: &mut Scratch,
     executor: Option<&dyn Executor>,
 ) {

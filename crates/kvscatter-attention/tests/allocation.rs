@@ -71,6 +71,7 @@ fn check<T: Float>(op: Attention, queries: usize, with_mask: bool) {
             mask: with_mask.then_some(Mask::Bool(&mask)),
             past: None,
             valid: Valid::All,
+            sinks: None,
         };
         for threads in [1, 2, 8] {
             let mut scratch = prepared.scratch(threads);

@@ -43,9 +43,13 @@ fn element_types() {
     {
         refused(Attention::new(), Shapes { element, ..SHAPES }, Error::ElementType { element });
     }
-    let element = ElementType::Float16;
-    let values = Values::<f16>::new();
-    values.fails(&prepare(SHAPES), Error::OtherElementType { got: element, expected: ElementType::Float32 });
+    let (got, expected) = (ElementType::Float16, ElementType::Float32);
+    let other = |operand, got, expected| Error::OtherElementType { operand, got, expected };
+    Values::<f16>::new().fails(&prepare(SHAPES), other(Operand::Query, got, expected));
+    let narrow = Attention::new().cache_element(got);
+    Values::<f32>::new().fails(&narrow.prepare(&SHAPES).unwrap(), other(Operand::Key, expected, got));
+    let element = ElementType::Int8;
+    refused(Attention::new().cache_element(element), SHAPES, Error::ElementType { element });
 }
 
 #[test]
@@ -263,6 +267,7 @@ impl<T: Float> Values<T> {
             mask: self.mask.as_deref().map(Mask::Bool),
             past: self.past.as_ref().map(|[key, value]| [key.as_slice(), value]),
             valid: self.lengths.as_deref().map_or(Valid::All, Valid::Lengths),
+            sinks: None,
         }
     }
 

@@ -103,6 +103,7 @@ fn run(op: Attention, shapes: &Shapes<'_>) -> Option<Result<(), AttentionError>>
         mask: shapes.mask.map(|_| Mask::Bool(&[])),
         past: shapes.past.map(|_| [empty, empty]),
         valid: Valid::All,
+        sinks: None,
     };
     if shapes.element != ElementType::Float32 {
         return None;

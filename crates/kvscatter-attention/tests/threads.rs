@@ -42,6 +42,7 @@ fn used(has_tiny_limits: bool, tokens: usize, threads: usize, least: Option<usiz
         mask: None,
         past: None,
         valid: Valid::Lengths(&lengths),
+        sinks: None,
     };
     let (mut y, executor) = ([0.0; 64], Counted(AtomicUsize::new(0)));
     let scratch = prepared.scratch(threads);

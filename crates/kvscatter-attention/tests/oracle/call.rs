@@ -148,6 +148,7 @@ impl<T: Element> Operands<T> {
             }),
             past: self.past.as_ref().map(|[key, value]| [key.data.as_slice(), &value.data]),
             valid: self.lengths.as_deref().map_or(Valid::All, Valid::Lengths),
+            sinks: None,
         }
     }
 

@@ -8,6 +8,7 @@ mod cases;
 mod element;
 mod executors;
 mod exhaustive;
+mod extensions;
 mod properties;
 mod rings;
 mod scene;

@@ -16,7 +16,7 @@ use crate::threads::thread_count;
 
 /// The smallest number of multiplications for which a call uses the threads of the session. Between two nodes of a run,
 /// these threads do not sleep, unless the session turns spinning off.
-const MIN_SHARED: usize = 1 << 16;
+pub(crate) const MIN_SHARED: usize = 1 << 16;
 
 /// The inputs of a call.
 pub(super) struct Tensors<'a> {
@@ -147,6 +147,7 @@ impl PreparedCall {
             mask: mask.as_ref().map(MaskElements::as_mask),
             past: past.as_ref().map(|[key, value]| [&**key, &**value]),
             valid: lengths.as_deref().map_or(Valid::All, Valid::Lengths),
+            sinks: None,
         };
 
         self.check_valid(inputs.valid)?;

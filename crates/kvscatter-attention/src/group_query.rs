@@ -1,0 +1,606 @@
+//! `GroupQueryAttention` of ONNX Runtime's domain `com.microsoft`: which nodes the kernels can compute.
+//!
+//! The operator gets new inputs and attributes with new versions of the runtime, all in its version 1. So an attribute
+//! or an input that has no name here is refused, and the runtime's own kernel computes the node.
+
+use core::fmt;
+
+use kvscatter::ElementType;
+
+use crate::error::AttentionError;
+use crate::operator::Attention;
+
+/// `GroupQueryAttention` of ONNX Runtime's domain `com.microsoft`, as a node declares it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct GroupQuery {
+    /// The number of query heads, a multiple of `kv_heads`.
+    pub heads: usize,
+    /// The number of key and value heads.
+    pub kv_heads: usize,
+    /// How new queries and keys are rotated. `None` if they are not.
+    pub rotation: Option<RotaryOrder>,
+    /// Whether a part of the weights of each head goes to a sink whose score is 0. Such a node has no `head_sink`.
+    pub is_smooth: bool,
+    /// The causal attention over the cache, with the scale, cap and window of the node.
+    pub operator: Attention,
+}
+
+/// Which two elements of a head rotate together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RotaryOrder {
+    /// Element `i` of the first half and element `i` of the second half of the rotated elements.
+    Halves,
+    /// Elements `2i` and `2i + 1`.
+    Interleaved,
+}
+
+/// The value of an attribute.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[expect(missing_docs, reason = "the names are those of ONNX's types")]
+pub enum AttributeValue<'a> {
+    Int(i64),
+    Float(f32),
+    String(&'a str),
+    /// A value of any other type.
+    Other,
+}
+
+/// What a model declares about an input of a node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Declared {
+    /// The node does not have the input.
+    #[default]
+    Absent,
+    /// The node has the input, but its element type is not known.
+    Unknown,
+    /// The node has the input, with elements of this type.
+    Of(ElementType),
+}
+
+/// Why the kernels cannot compute a node.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "each variant's message names its fields")]
+pub enum NotTaken {
+    /// The kernels do not know the attribute.
+    #[error("attribute {name} is not supported")]
+    Attribute { name: String },
+    /// A required attribute is absent.
+    #[error("attribute {name} is missing")]
+    AttributeMissing { name: &'static str },
+    /// The value of an attribute is not supported.
+    #[error("{name} = {value}: must be {expected}")]
+    Value { name: String, value: String, expected: &'static str },
+    /// The query heads cannot be divided into groups.
+    #[error("num_heads = {heads} is not a multiple of kv_num_heads = {kv_heads}")]
+    Group { heads: usize, kv_heads: usize },
+    /// The scale or the cap is not valid.
+    #[error(transparent)]
+    Operator(#[from] AttentionError),
+    /// The kernels cannot use the input.
+    #[error("input {name} is not supported")]
+    Input { name: &'static str },
+    /// The node has more inputs than the kernels know.
+    #[error("the node has {got} inputs, but only {known} are known")]
+    Inputs { got: usize, known: usize },
+    /// An input is absent without which the kernels cannot compute the node.
+    #[error("input {name} is missing")]
+    InputMissing { name: &'static str },
+    /// Only one of two inputs is present.
+    #[error("inputs {one} and {other} must be used together")]
+    InputAlone { one: &'static str, other: &'static str },
+    /// Both kinds of sinks are present.
+    #[error("smooth_softmax = 1 and input head_sink cannot be used together")]
+    Sinks,
+    /// The elements of an input have another type than the kernels need.
+    #[error("input {name} has elements of type {element}, must be {expected}")]
+    Type {
+        name: &'static str,
+        element: ElementType,
+        /// The type, or what it may be.
+        expected: String,
+    },
+    /// The kernels cannot compute the output.
+    #[error("output {name} is not supported")]
+    Output { name: &'static str },
+    /// An output is absent without which the kernels cannot compute the node.
+    #[error("output {name} is missing")]
+    OutputMissing { name: &'static str },
+}
+
+impl GroupQuery {
+    /// The domain of the operator.
+    pub const DOMAIN: &'static str = "com.microsoft";
+
+    /// The name of the operator.
+    pub const NAME: &'static str = "GroupQueryAttention";
+
+    /// The names of the inputs, in their order.
+    pub const INPUTS: [&'static str; 17] = [
+        "query",
+        "key",
+        "value",
+        "past_key",
+        "past_value",
+        "seqlens_k",
+        "total_sequence_length",
+        "cos_cache",
+        "sin_cache",
+        "position_ids",
+        "attention_bias",
+        "head_sink",
+        "k_scale",
+        "v_scale",
+        "q_norm_weight",
+        "k_norm_weight",
+        "query_seqlens",
+    ];
+
+    /// The names of the outputs, in their order.
+    pub const OUTPUTS: [&'static str; 4] = ["output", "present_key", "present_value", "output_qk"];
+
+    /// Reads a node. `outputs` contains whether the node has each output. Inputs and outputs that are not in the lists
+    /// are absent.
+    ///
+    /// The element types of some inputs may be unknown. Those that are known must be supported.
+    ///
+    /// # Errors
+    /// Returns why the kernels cannot compute the node.
+    pub fn read<'a>(
+        attributes: impl IntoIterator<Item = (&'a str, AttributeValue<'a>)>,
+        inputs: &[Declared],
+        outputs: &[bool],
+    ) -> Result<Self, NotTaken> {
+        let declared = Self::of_attributes(attributes)?;
+        declared.check_inputs(inputs)?;
+        check_types(inputs)?;
+        check_outputs(outputs)?;
+        Ok(declared)
+    }
+
+    fn of_attributes<'a>(
+        attributes: impl IntoIterator<Item = (&'a str, AttributeValue<'a>)>,
+    ) -> Result<Self, NotTaken> {
+        let (mut heads, mut kv_heads) = (None, None);
+        let (mut rotates, mut is_interleaved, mut is_smooth) = (false, false, false);
+        let mut operator = Attention::new().causal(true);
+        for (name, value) in attributes {
+            let attribute = Attribute { name, value };
+            match name {
+                "num_heads" => heads = Some(attribute.count()?),
+                "kv_num_heads" => kv_heads = Some(attribute.count()?),
+                "scale" => {
+                    let scale = attribute.float()?;
+                    // 0 is the runtime's default, which is that of ONNX.
+                    operator = if scale == 0.0 { operator } else { operator.scale(scale) };
+                }
+                "softcap" => operator = operator.softcap(attribute.float()?),
+                "local_window_size" => operator = operator.window(attribute.tokens_before()?, None),
+                "do_rotary" => rotates = attribute.flag()?,
+                "rotary_interleaved" => is_interleaved = attribute.flag()?,
+                // -1 is the runtime's default.
+                "smooth_softmax" if value == AttributeValue::Int(-1) => {}
+                "smooth_softmax" => is_smooth = attribute.flag()?,
+                "causal" => attribute.only(AttributeValue::Int(1), "1")?,
+                "qk_output" | "sliding_window_cache" | "kv_cache_bit_width" => {
+                    attribute.only(AttributeValue::Int(0), "0")?;
+                }
+                "k_quant_type" | "v_quant_type" => attribute.only(AttributeValue::String("NONE"), "NONE")?,
+                // They have no effect without the weights of a norm.
+                "qk_norm_epsilon" | "q_norm_epsilon" | "k_norm_epsilon" => drop(attribute.float()?),
+                _ => return Err(NotTaken::Attribute { name: name.to_owned() }),
+            }
+        }
+        operator.check()?;
+        let heads = heads.ok_or(NotTaken::AttributeMissing { name: "num_heads" })?;
+        let kv_heads = kv_heads.ok_or(NotTaken::AttributeMissing { name: "kv_num_heads" })?;
+        if !heads.is_multiple_of(kv_heads) {
+            return Err(NotTaken::Group { heads, kv_heads });
+        }
+        let order = if is_interleaved { RotaryOrder::Interleaved } else { RotaryOrder::Halves };
+        Ok(Self { heads, kv_heads, rotation: rotates.then_some(order), is_smooth, operator })
+    }
+
+    /// Checks which inputs the node has.
+    fn check_inputs(&self, inputs: &[Declared]) -> Result<(), NotTaken> {
+        let known = Self::INPUTS.len();
+        if inputs.len() > known {
+            return Err(NotTaken::Inputs { got: inputs.len(), known });
+        }
+        let has = |name| input(inputs, name) != Declared::Absent;
+        for name in ["k_scale", "v_scale", "q_norm_weight", "k_norm_weight", "query_seqlens"] {
+            if has(name) {
+                return Err(NotTaken::Input { name });
+            }
+        }
+        // Without a key and a value, the query contains all three.
+        for (one, other) in [("key", "value"), ("cos_cache", "sin_cache")] {
+            if has(one) != has(other) {
+                return Err(NotTaken::InputAlone { one, other });
+            }
+        }
+        let rotary = ["cos_cache", "sin_cache"].into_iter().filter(|_| self.rotation.is_some());
+        let required = ["query", "past_key", "past_value", "seqlens_k", "total_sequence_length"];
+        match required.into_iter().chain(rotary).find(|name| !has(name)) {
+            Some(name) => Err(NotTaken::InputMissing { name }),
+            None if self.is_smooth && has("head_sink") => Err(NotTaken::Sinks),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Checks the types of the inputs, as far as they are known. The cache may have elements of half the size, which are
+/// widened when they are read.
+fn check_types(inputs: &[Declared]) -> Result<(), NotTaken> {
+    use ElementType::{BFloat16, Float16, Float32, Int32, Int64};
+
+    let check = |names: &[&'static str], accepted: &[ElementType]| {
+        for &name in names {
+            match input(inputs, name) {
+                Declared::Of(element) if !accepted.contains(&element) => {
+                    let expected = accepted.iter().map(ToString::to_string).collect::<Vec<_>>().join(" or ");
+                    return Err(NotTaken::Type { name, element, expected });
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    };
+    let first = |names: &[&'static str]| {
+        names.iter().find_map(|name| match input(inputs, name) {
+            Declared::Of(element) => Some(element),
+            Declared::Absent | Declared::Unknown => None,
+        })
+    };
+
+    let floats = ["query", "key", "value", "cos_cache", "sin_cache", "attention_bias", "head_sink"];
+    let cache = ["past_key", "past_value"];
+    let all = [Float32, Float16, BFloat16];
+    check(&floats, &all)?;
+    check(&cache, &all)?;
+    if let Some(element) = first(&floats) {
+        check(&floats, &[element])?;
+        check(&cache, if element == Float32 { &all } else { core::slice::from_ref(&element) })?;
+    }
+    if let Some(element) = first(&cache) {
+        check(&cache, &[element])?;
+    }
+    check(&["seqlens_k", "total_sequence_length"], &[Int32])?;
+    check(&["position_ids"], &[Int64])
+}
+
+/// Checks which outputs the node has. A node without presents attends to a cache that it does not return.
+fn check_outputs(outputs: &[bool]) -> Result<(), NotTaken> {
+    let has = |index: usize| outputs.get(index).is_some_and(|is_present| *is_present);
+    let [output, key, value, scores] = GroupQuery::OUTPUTS;
+    match [has(0), has(1), has(2), has(3)] {
+        [false, ..] => Err(NotTaken::OutputMissing { name: output }),
+        [_, false, true, _] => Err(NotTaken::OutputMissing { name: key }),
+        [_, true, false, _] => Err(NotTaken::OutputMissing { name: value }),
+        [.., true] => Err(NotTaken::Output { name: scores }),
+        _ => Ok(()),
+    }
+}
+
+/// Returns what is declared about the input of this name.
+fn input(inputs: &[Declared], name: &str) -> Declared {
+    let named = GroupQuery::INPUTS.iter().zip(inputs).find(|(input, _)| **input == name);
+    named.map(|(_, declared)| *declared).unwrap_or_default()
+}
+
+/// An attribute of a node.
+#[derive(Clone, Copy)]
+struct Attribute<'a> {
+    name: &'a str,
+    value: AttributeValue<'a>,
+}
+
+impl Attribute<'_> {
+    fn count(self) -> Result<usize, NotTaken> {
+        match self.value {
+            AttributeValue::Int(value) => usize::try_from(value).ok().filter(|count| *count > 0),
+            _ => None,
+        }
+        .ok_or_else(|| self.must_be("an integer above 0"))
+    }
+
+    fn flag(self) -> Result<bool, NotTaken> {
+        match self.value {
+            AttributeValue::Int(0) => Ok(false),
+            AttributeValue::Int(1) => Ok(true),
+            _ => Err(self.must_be("0 or 1")),
+        }
+    }
+
+    fn float(self) -> Result<f32, NotTaken> {
+        match self.value {
+            AttributeValue::Float(value) => Ok(value),
+            _ => Err(self.must_be("a float")),
+        }
+    }
+
+    /// Returns how many tokens before its own a query sees. A window counts the token of the query.
+    fn tokens_before(self) -> Result<Option<usize>, NotTaken> {
+        let AttributeValue::Int(size) = self.value else { return Err(self.must_be("an integer")) };
+        match i32::try_from(size).map(|size| usize::try_from(size).ok().and_then(|size| size.checked_sub(1)))
+        {
+            Ok(before @ Some(_)) => Ok(before),
+            _ if size == -1 => Ok(None),
+            _ => Err(self.must_be("-1, or an int32 above 0")),
+        }
+    }
+
+    /// Checks that the attribute has the only value that is supported.
+    fn only(self, accepted: AttributeValue<'static>, expected: &'static str) -> Result<(), NotTaken> {
+        if self.value == accepted { Ok(()) } else { Err(self.must_be(expected)) }
+    }
+
+    fn must_be(self, expected: &'static str) -> NotTaken {
+        NotTaken::Value { name: self.name.to_owned(), value: self.value.to_string(), expected }
+    }
+}
+
+impl fmt::Display for AttributeValue<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Int(value) => value.fmt(f),
+            Self::Float(value) => value.fmt(f),
+            Self::String(value) => value.escape_debug().fmt(f),
+            Self::Other => f.write_str("a value of another type"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kvscatter::ElementType::{self, BFloat16, Float16, Float32, Float64, Int8, Int32, Int64};
+
+    use super::AttributeValue::{Float, Int, Other, String};
+    use super::Declared::{Absent, Of, Unknown};
+    use super::{AttributeValue, Declared, GroupQuery, NotTaken, RotaryOrder};
+    use crate::{Attention, AttentionError};
+
+    type Attributes = &'static [(&'static str, AttributeValue<'static>)];
+
+    const HEADS: [(&str, AttributeValue<'_>); 2] = [("num_heads", Int(6)), ("kv_num_heads", Int(2))];
+
+    /// Returns the inputs of these names. `T` is the type of the activations, and `cache` that of the cache.
+    fn inputs(element: Declared, cache: Declared, present: &[&str]) -> [Declared; 17] {
+        GroupQuery::INPUTS.map(|name| match name {
+            "past_key" | "past_value" => cache,
+            "seqlens_k" | "total_sequence_length" => Of(Int32),
+            "query" => element,
+            _ if !present.contains(&name) => Absent,
+            "position_ids" => Of(Int64),
+            _ => element,
+        })
+    }
+
+    fn plain() -> [Declared; 17] {
+        inputs(Of(Float32), Of(Float32), &[])
+    }
+
+    /// Returns the inputs with another declaration of one of them.
+    fn with(name: &str, declared: Declared) -> [Declared; 17] {
+        let mut all = inputs(
+            Of(Float32),
+            Of(Float32),
+            &["key", "value", "cos_cache", "sin_cache", "position_ids", "attention_bias", "head_sink"],
+        );
+        let index = GroupQuery::INPUTS.iter().position(|input| *input == name).unwrap();
+        all[index] = declared;
+        all
+    }
+
+    fn read(attributes: Attributes, inputs: &[Declared]) -> Result<GroupQuery, NotTaken> {
+        GroupQuery::read(HEADS.into_iter().chain(attributes.iter().copied()), inputs, &[true; 3])
+    }
+
+    #[test]
+    fn attributes_set_what_is_computed() {
+        let operator = Attention::new().causal(true);
+        let none = GroupQuery { heads: 6, kv_heads: 2, rotation: None, is_smooth: false, operator };
+        let sets: [(Attributes, GroupQuery); 12] = [
+            (&[], none),
+            (&[("num_heads", Int(2))], GroupQuery { heads: 2, ..none }),
+            (&[("scale", Float(0.5))], GroupQuery { operator: operator.scale(0.5), ..none }),
+            (&[("scale", Float(0.0)), ("softcap", Float(0.0))], none),
+            (&[("softcap", Float(30.0))], GroupQuery { operator: operator.softcap(30.0), ..none }),
+            (
+                &[("local_window_size", Int(1))],
+                GroupQuery { operator: operator.window(Some(0), None), ..none },
+            ),
+            (
+                &[("local_window_size", Int(512))],
+                GroupQuery { operator: operator.window(Some(511), None), ..none },
+            ),
+            (&[("rotary_interleaved", Int(1))], none),
+            (&[("do_rotary", Int(1))], GroupQuery { rotation: Some(RotaryOrder::Halves), ..none }),
+            (
+                &[("rotary_interleaved", Int(1)), ("do_rotary", Int(1))],
+                GroupQuery { rotation: Some(RotaryOrder::Interleaved), ..none },
+            ),
+            (&[("smooth_softmax", Int(1))], GroupQuery { is_smooth: true, ..none }),
+            // The defaults of ONNX Runtime 1.32, which adds them to nodes.
+            (
+                &[
+                    ("local_window_size", Int(-1)),
+                    ("smooth_softmax", Int(-1)),
+                    ("qk_output", Int(0)),
+                    ("causal", Int(1)),
+                    ("sliding_window_cache", Int(0)),
+                    ("kv_cache_bit_width", Int(0)),
+                    ("k_quant_type", String("NONE")),
+                    ("v_quant_type", String("NONE")),
+                    ("qk_norm_epsilon", Float(1e-6)),
+                    ("q_norm_epsilon", Float(1e-5)),
+                    ("k_norm_epsilon", Float(1e-5)),
+                ],
+                none,
+            ),
+        ];
+        let given = inputs(Of(Float32), Of(Float32), &["cos_cache", "sin_cache"]);
+        for (attributes, expected) in sets {
+            assert_eq!(read(attributes, &given), Ok(expected), "{attributes:?}");
+        }
+    }
+
+    #[test]
+    fn other_values_are_refused() {
+        let sets = [
+            ("num_heads", Int(0), "an integer above 0"),
+            ("kv_num_heads", Int(-2), "an integer above 0"),
+            ("num_heads", Float(6.0), "an integer above 0"),
+            ("scale", Int(1), "a float"),
+            ("softcap", Other, "a float"),
+            ("local_window_size", Int(0), "-1, or an int32 above 0"),
+            ("local_window_size", Int(-2), "-1, or an int32 above 0"),
+            ("local_window_size", Int(1 << 31), "-1, or an int32 above 0"),
+            ("local_window_size", Int((1 << 32) - 1), "-1, or an int32 above 0"),
+            ("local_window_size", Float(1.0), "an integer"),
+            ("do_rotary", Int(2), "0 or 1"),
+            ("rotary_interleaved", Int(-1), "0 or 1"),
+            ("smooth_softmax", Int(2), "0 or 1"),
+            ("smooth_softmax", Float(-1.0), "0 or 1"),
+            ("causal", Int(0), "1"),
+            ("qk_output", Int(1), "0"),
+            ("sliding_window_cache", Int(1), "0"),
+            ("kv_cache_bit_width", Int(8), "0"),
+            ("k_quant_type", String("PER_TENSOR"), "NONE"),
+            ("v_quant_type", String("PER_CHANNEL"), "NONE"),
+            ("qk_norm_epsilon", String("1e-6"), "a float"),
+        ];
+        for (name, value, expected) in sets {
+            let attributes = HEADS.into_iter().chain([(name, value)]);
+            let refused = GroupQuery::read(attributes, &plain(), &[true; 3]).unwrap_err();
+            let (name, value) = (name.to_owned(), value.to_string());
+            assert_eq!(refused, NotTaken::Value { name, value, expected });
+        }
+        assert_eq!(
+            read(&[("scale", Float(-0.5))], &plain()),
+            Err(NotTaken::Operator(AttentionError::Scale { scale: -0.5 }))
+        );
+        assert_eq!(
+            read(&[("softcap", Float(f32::INFINITY))], &plain()),
+            Err(NotTaken::Operator(AttentionError::Softcap { softcap: f32::INFINITY }))
+        );
+        assert_eq!(
+            read(&[("kv_num_heads", Int(4))], &plain()),
+            Err(NotTaken::Group { heads: 6, kv_heads: 4 })
+        );
+    }
+
+    #[test]
+    fn attributes_are_required_and_known() {
+        for (index, name) in ["num_heads", "kv_num_heads"].into_iter().enumerate() {
+            let other = HEADS[1 - index];
+            let refused = GroupQuery::read([other], &plain(), &[true; 3]).unwrap_err();
+            assert_eq!(refused, NotTaken::AttributeMissing { name });
+        }
+        // The name that a later version may use for anything.
+        assert_eq!(
+            read(&[("num_sinks", Int(0))], &plain()),
+            Err(NotTaken::Attribute { name: "num_sinks".to_owned() })
+        );
+    }
+
+    #[test]
+    fn nodes_have_the_inputs_of_the_cache() {
+        assert!(read(&[], &plain()).is_ok());
+        // Trailing inputs that are absent need not be listed.
+        assert!(read(&[], &plain()[..7]).is_ok());
+        assert!(read(&[("do_rotary", Int(1))], &with("head_sink", Absent)[..9]).is_ok());
+        for name in ["query", "past_key", "past_value", "seqlens_k", "total_sequence_length"] {
+            assert_eq!(read(&[], &with(name, Absent)), Err(NotTaken::InputMissing { name }));
+        }
+        for (one, other) in [("key", "value"), ("cos_cache", "sin_cache")] {
+            for absent in [one, other] {
+                assert_eq!(read(&[], &with(absent, Absent)), Err(NotTaken::InputAlone { one, other }));
+            }
+        }
+        for name in ["position_ids", "attention_bias", "head_sink"] {
+            assert!(read(&[], &with(name, Absent)).is_ok(), "{name}");
+        }
+        for name in ["k_scale", "v_scale", "q_norm_weight", "k_norm_weight", "query_seqlens"] {
+            for declared in [Unknown, Of(Float32)] {
+                assert_eq!(read(&[], &with(name, declared)), Err(NotTaken::Input { name }));
+            }
+        }
+        assert_eq!(
+            read(&[("do_rotary", Int(1))], &plain()),
+            Err(NotTaken::InputMissing { name: "cos_cache" })
+        );
+        assert_eq!(read(&[("smooth_softmax", Int(1))], &with("head_sink", Unknown)), Err(NotTaken::Sinks));
+        assert_eq!(
+            read(&[], &[plain().as_slice(), &[Absent]].concat()),
+            Err(NotTaken::Inputs { got: 18, known: 17 })
+        );
+    }
+
+    #[test]
+    fn nodes_have_the_outputs_of_the_cache() {
+        let read = |outputs: &[bool]| GroupQuery::read(HEADS, &plain(), outputs);
+        assert!(read(&[true, true, true, false]).is_ok());
+        assert_eq!(read(&[true; 4]), Err(NotTaken::Output { name: "output_qk" }));
+        for (index, name) in ["output", "present_key", "present_value"].into_iter().enumerate() {
+            let mut outputs = [true; 3];
+            outputs[index] = false;
+            assert_eq!(read(&outputs), Err(NotTaken::OutputMissing { name }));
+        }
+        assert!(read(&[true]).is_ok(), "a cache that the node does not return");
+        assert_eq!(read(&[]), Err(NotTaken::OutputMissing { name: "output" }));
+        assert_eq!(read(&[true; 2]), Err(NotTaken::OutputMissing { name: "present_value" }));
+    }
+
+    #[test]
+    fn types_agree() {
+        let present = &["key", "value", "cos_cache", "sin_cache", "attention_bias", "head_sink"];
+        let takes = |element, cache| read(&[], &inputs(element, cache, present)).is_ok();
+        let floats = [Float32, Float16, BFloat16];
+        for element in floats {
+            for cache in floats {
+                assert_eq!(takes(Of(element), Of(cache)), element == Float32 || element == cache);
+            }
+            assert!(takes(Of(element), Unknown) && takes(Unknown, Of(element)), "{element}");
+        }
+        assert!(takes(Unknown, Unknown));
+        assert!(!takes(Of(Float64), Unknown) && !takes(Unknown, Of(Int8)));
+    }
+
+    #[test]
+    fn other_types_are_refused() {
+        let refused = |name, element: ElementType, expected: &str| {
+            let expected = expected.to_owned();
+            assert_eq!(read(&[], &with(name, Of(element))), Err(NotTaken::Type { name, element, expected }));
+        };
+        for name in ["key", "value", "cos_cache", "sin_cache", "attention_bias", "head_sink"] {
+            refused(name, Float16, "float");
+            refused(name, Float64, "float or float16 or bfloat16");
+        }
+        // The first of two types that differ is taken for that of the node.
+        assert_eq!(
+            read(&[], &with("query", Of(Float16))),
+            Err(NotTaken::Type { name: "key", element: Float32, expected: "float16".to_owned() })
+        );
+        refused("past_value", Float16, "float");
+        refused("past_key", Int8, "float or float16 or bfloat16");
+        refused("seqlens_k", Int64, "int32");
+        refused("total_sequence_length", Int64, "int32");
+        refused("position_ids", Int32, "int64");
+    }
+
+    #[test]
+    fn errors_are_one_line() {
+        let refused = |name, value| {
+            let attributes = HEADS.into_iter().chain([(name, value)]);
+            GroupQuery::read(attributes, &plain(), &[true; 3]).unwrap_err().to_string()
+        };
+        assert_eq!(refused("causal", Int(0)), "causal = 0: must be 1");
+        assert_eq!(refused("k_quant_type", String("A\nB")), "k_quant_type = A\\nB: must be NONE");
+        assert_eq!(refused("scale", Other), "scale = a value of another type: must be a float");
+        assert_eq!(
+            read(&[], &with("key", Of(Float16))).unwrap_err().to_string(),
+            "input key has elements of type float16, must be float"
+        );
+    }
+}

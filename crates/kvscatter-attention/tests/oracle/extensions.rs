@@ -1,0 +1,193 @@
+//! What ONNX does not have: sinks, queries with a layout of their own, caches of another type, and caches that grow.
+
+use half::f16;
+use kvscatter::ElementType;
+use kvscatter_attention::{Attention, AttentionError, Inputs, Operand, Outputs, Scores, Shapes, Valid};
+use kvscatter_oracle::cases::Random;
+
+use crate::element::bits;
+use crate::variants::Variant;
+
+/// The sizes of the operands: two heads of keys for six of queries.
+const BATCH: usize = 2;
+const HEADS: usize = 6;
+const KV_HEADS: usize = 2;
+const SIZE: usize = 24;
+
+/// Returns numbers that float16 can contain.
+fn numbers(r: &mut Random, count: usize) -> Vec<f32> {
+    (0..count).map(|_| f16::from_f32(r.between(0, 2000) as f32 / 1000.0 - 1.0).to_f32()).collect()
+}
+
+fn shapes<'a>(query: &'a [usize], cache: &'a [usize]) -> Shapes<'a> {
+    Shapes { element: ElementType::Float32, query, key: cache, value: cache, mask: None, past: None }
+}
+
+/// A sink of score 0 is a slot with a key and a value of zeros. One of another score is as much larger.
+#[test]
+fn a_sink_takes_a_part_of_the_weights() {
+    const SLOTS: usize = 50;
+    let r = &mut Random::new(46, 0);
+    for (variant, queries) in Variant::all().into_iter().flat_map(|variant| [1, 30].map(|it| (variant, it))) {
+        let (query, cache) = ([BATCH, HEADS, queries, SIZE], [BATCH, KV_HEADS, SLOTS, SIZE]);
+        let q = numbers(r, query.iter().product());
+        let (mut key, mut value) = (numbers(r, cache.iter().product()), numbers(r, cache.iter().product()));
+        for cache in [&mut key, &mut value] {
+            cache.chunks_exact_mut(SLOTS * SIZE).for_each(|head| head[..SIZE].fill(0.0));
+        }
+        let run = |op: Attention, first: usize, sinks: Option<&[f32]>| {
+            let without = |cache: &[f32]| -> Vec<f32> {
+                cache.chunks_exact(SLOTS * SIZE).flat_map(|head| head[first * SIZE..].to_vec()).collect()
+            };
+            let cache = [BATCH, KV_HEADS, SLOTS - first, SIZE];
+            let prepared = variant.apply(op.prepare(&shapes(&query, &cache)).unwrap());
+            let (key, value) = (without(&key), without(&value));
+            let lengths = [queries, 40].map(|length| length as i64 - first as i64);
+            let valid = Valid::Lengths(&lengths);
+            let inputs = Inputs { query: &q, key: &key, value: &value, mask: None, past: None, valid, sinks };
+            let mut y = vec![f32::NAN; q.len()];
+            prepared.run(&inputs, &mut Outputs::new(&mut y), &mut prepared.scratch(1), None).unwrap();
+            y
+        };
+        let op = Attention::new().causal(true);
+        let with_slot = run(op, 0, None);
+        let with_sink = run(op.sinks(), 1, Some(&[0.0; HEADS]));
+        for (row, (sink, slot)) in with_sink.iter().zip(&with_slot).enumerate() {
+            assert!((sink - slot).abs() < 2e-6, "{variant:?} {queries} {row}: {sink} {slot}");
+        }
+        // Each value is divided by the sum of the weights of the slots, and of exp(sink).
+        let (none, heavy) = (run(op, 1, None), run(op.sinks(), 1, Some(&[2.0; HEADS])));
+        for ((none, one), heavy) in none.iter().zip(&with_sink).zip(&heavy) {
+            let (none, one, heavy) = (f64::from(*none), f64::from(*one), f64::from(*heavy));
+            let expected = none * one / (one + (none - one) * 2_f64.exp());
+            assert!(
+                one.abs() < 1e-4 || (heavy - expected).abs() < 1e-3 * expected.abs().max(0.01),
+                "{variant:?}"
+            );
+        }
+        assert_eq!(bits(&run(op.sinks(), 1, Some(&[f32::NEG_INFINITY; HEADS]))), bits(&none));
+        assert!(run(op.sinks(), 1, Some(&[1e9; HEADS])).iter().all(|y| *y == 0.0));
+    }
+}
+
+#[test]
+fn sinks_are_given_if_they_are_prepared() {
+    let (query, cache) = ([1, 2, 1, 4], [1, 1, 3, 4]);
+    let (q, c) = ([0.5; 8], [0.5; 12]);
+    let run = |op: Attention, sinks: Option<&[f32]>| {
+        let prepared = op.prepare(&shapes(&query, &cache)).unwrap();
+        let inputs =
+            Inputs { query: &q, key: &c, value: &c, mask: None, past: None, valid: Valid::All, sinks };
+        prepared.run(&inputs, &mut Outputs::new(&mut [0.0; 8]), &mut prepared.scratch(1), None)
+    };
+    let operand = Operand::Sinks;
+    assert_eq!(
+        run(Attention::new(), Some(&[0.0; 2])),
+        Err(AttentionError::Presence { operand, is_expected: false })
+    );
+    assert_eq!(
+        run(Attention::new().sinks(), None),
+        Err(AttentionError::Presence { operand, is_expected: true })
+    );
+    let length = AttentionError::Length { operand, got: 1, expected: 2 };
+    assert_eq!(run(Attention::new().sinks(), Some(&[0.0])), Err(length));
+    let both = Attention::new().sinks().scores(Scores::Weights).prepare(&shapes(&query, &cache));
+    assert_eq!(both.err(), Some(AttentionError::SinksAndScores));
+}
+
+/// Queries by token over a cache by head, in float32 and in float16, give the bits of queries by head over float32.
+#[test]
+fn layouts_and_types_of_caches_do_not_change_the_result() {
+    const SLOTS: usize = 70;
+    let r = &mut Random::new(45, 0);
+    for (variant, queries) in
+        Variant::all().into_iter().flat_map(|variant| [1, 3, 30].map(|it| (variant, it)))
+    {
+        let cache = [BATCH, KV_HEADS, SLOTS, SIZE];
+        let (key, value) = (numbers(r, cache.iter().product()), numbers(r, cache.iter().product()));
+        let by_token = numbers(r, BATCH * HEADS * queries * SIZE);
+        let place = |index: usize| {
+            let (sample, query, head) = (index / HEADS / queries, index / HEADS % queries, index % HEADS);
+            (sample * HEADS + head) * queries + query
+        };
+        let mut by_head = by_token.clone();
+        for (index, row) in by_token.chunks_exact(SIZE).enumerate() {
+            by_head[place(index) * SIZE..][..SIZE].copy_from_slice(row);
+        }
+        let valid = Valid::Lengths(&[31, 64]);
+        let op = Attention::new().causal(true).window(Some(40), None);
+        let (mut expected, mut y) = (vec![f32::NAN; by_head.len()], vec![f32::NAN; by_head.len()]);
+        let prepared = variant.apply(op.prepare(&shapes(&[BATCH, HEADS, queries, SIZE], &cache)).unwrap());
+        let inputs =
+            Inputs { query: &by_head, key: &key, value: &value, mask: None, past: None, valid, sinks: None };
+        prepared.run(&inputs, &mut Outputs::new(&mut expected), &mut prepared.scratch(1), None).unwrap();
+
+        let op = op.heads(HEADS, KV_HEADS).cache_by_head();
+        let flat = [BATCH, queries, HEADS * SIZE];
+        let same = |y: &[f32]| {
+            for (index, row) in y.chunks_exact(SIZE).enumerate() {
+                assert_eq!(
+                    bits(row),
+                    bits(&expected[place(index) * SIZE..][..SIZE]),
+                    "{variant:?} {queries}"
+                );
+            }
+        };
+        let inputs =
+            Inputs { query: &by_token, key: &key, value: &value, mask: None, past: None, valid, sinks: None };
+        let prepared = variant.apply(op.prepare(&shapes(&flat, &cache)).unwrap());
+        prepared.run(&inputs, &mut Outputs::new(&mut y), &mut prepared.scratch(1), None).unwrap();
+        same(&y);
+        y.fill(f32::NAN);
+        let [key, value] = [key, value].map(|cache| cache.into_iter().map(f16::from_f32).collect::<Vec<_>>());
+        let (key, value) = (&key[..], &value[..]);
+        let inputs = Inputs { query: &by_token, key, value, mask: None, past: None, valid, sinks: None };
+        let op = op.cache_element(ElementType::Float16);
+        let prepared = variant.apply(op.prepare(&shapes(&flat, &cache)).unwrap());
+        prepared.run(&inputs, &mut Outputs::new(&mut y), &mut prepared.scratch(1), None).unwrap();
+        same(&y);
+    }
+}
+
+#[test]
+fn a_scratch_grows_with_a_cache() {
+    let op = Attention::new().causal(true);
+    let query = [1, 2, 1, 8];
+    let r = &mut Random::new(47, 0);
+    let q = numbers(r, 16);
+    let first = op.prepare(&shapes(&query, &[1, 1, 10, 8])).unwrap();
+    let mut scratch = first.scratch(4);
+    for (slots, queries) in [(10, 1), (11, 1), (1500, 1), (5000, 1), (20, 1), (40, 2), (41, 1)] {
+        let (query, cache) = ([1, 2, queries, 8], [1, 1, slots, 8]);
+        let prepared = op.prepare(&shapes(&query, &cache)).unwrap();
+        let (q, key, value) = (numbers(r, 16 * queries), numbers(r, 8 * slots), numbers(r, 8 * slots));
+        let inputs = Inputs {
+            query: &q,
+            key: &key,
+            value: &value,
+            mask: None,
+            past: None,
+            valid: Valid::All,
+            sinks: None,
+        };
+        let run = |scratch: &mut _| {
+            let mut y = vec![f32::NAN; 16 * queries];
+            prepared.run(&inputs, &mut Outputs::new(&mut y), scratch, Some(&crate::executors::Threads(3)))?;
+            Ok::<_, AttentionError>(y)
+        };
+        let expected = run(&mut prepared.scratch(4)).unwrap();
+        prepared.fit(&mut scratch);
+        assert_eq!(bits(&run(&mut scratch).unwrap()), bits(&expected), "{slots}");
+    }
+    let inputs = Inputs {
+        query: &q,
+        key: &[0.5; 80],
+        value: &[0.5; 80],
+        mask: None,
+        past: None,
+        valid: Valid::All,
+        sinks: None,
+    };
+    let refused = first.run(&inputs, &mut Outputs::new(&mut [0.0; 16]), &mut scratch, None);
+    assert_eq!(refused, Err(AttentionError::Scratch));
+}
