@@ -230,7 +230,7 @@ fn memory_of<T: Float>(
         Mask::Float(elements) => addresses(elements),
     });
     let lengths = match inputs.valid {
-        Valid::Lengths(lengths) => Some(addresses(lengths)),
+        Valid::Lengths(lengths) | Valid::Prompt(lengths) => Some(addresses(lengths)),
         Valid::All => None,
     };
     let [past_key, past_value] = match inputs.past {

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use kvscatter_attention::{Float, GroupQuery, RotaryOrder};
+use kvscatter_attention::{Float, GroupQuery, RotaryOrder, Valid};
 
 use super::Elements;
 use crate::context::Context;
@@ -71,10 +71,24 @@ struct Angles<'a, T: Float> {
 pub(super) struct Slots {
     /// The slot of the first new token of each sample.
     pub(super) starts: Vec<i64>,
-    /// The number of slots of each sample that the last query sees.
-    pub(super) lengths: Vec<i64>,
+    /// The number of slots of each sample that contain tokens after the call.
+    lengths: Vec<i64>,
     /// Whether the tokens begin at slot 0.
     is_first: bool,
+}
+
+impl Slots {
+    /// Returns the slots that the queries of a call can see.
+    pub(super) fn valid(&self) -> Valid<'_> {
+        if self.is_first { Valid::Prompt(&self.lengths) } else { Valid::Lengths(&self.lengths) }
+    }
+
+    /// Returns how many rows of the past of a sample are part of the present. Those of a call without new rows include
+    /// the rows of its tokens.
+    pub(super) fn kept(&self, sample: usize, is_without_new: bool) -> usize {
+        let rows = if is_without_new { &self.lengths } else { &self.starts };
+        rows.get(sample).and_then(|rows| usize::try_from(*rows).ok()).unwrap_or(0)
+    }
 }
 
 impl<'a> Tensors<'a> {
@@ -134,6 +148,11 @@ impl<'a> Tensors<'a> {
         let &[total] = &*integers::<i32>(&self.total)? else {
             return Err(shape_error(&self.total, "[1]"));
         };
+        // The tokens before the new ones are those of the past. So no present is longer than both together.
+        let longest = sizes.past.saturating_add(sizes.new);
+        if !usize::try_from(total).is_ok_and(|total| (1..=longest).contains(&total)) {
+            return Err(self.total.role.failure(format!("= {total}: must be between 1 and {longest}")));
+        }
         let bias_shape = self.bias.as_ref().map(|bias| bias_shape(bias, sizes, total)).transpose()?;
         if let Some(sinks) = &self.sinks
             && sinks.shape() != [heads as i64]
@@ -248,34 +267,26 @@ impl<'a, T: Float> Call<'a, T> {
         self.angles.is_some()
     }
 
-    /// Computes the slots of the new tokens. A first prompt, as long as the largest total, begins at slot 0 in every
-    /// sample, and the rows after the end of a shorter sample are padding. Returns an error if a sample does not fit.
+    /// Computes the slots of the new tokens. A first prompt, as long as the total, begins at slot 0 in every sample, and
+    /// its rows after the end of a shorter sample are padding. Returns an error if a sample does not fit.
     pub(super) fn find_slots(&self, slots: &mut Slots) -> Result<(), CallError> {
         let Sizes { rows, new, past, .. } = self.sizes;
-        let Self { seqlens, total, .. } = self;
-        let capacity = self.slots();
-        // Without new keys, the past contains the new tokens.
-        let (rows, readable) = (rows as i64, if new == 0 { past as i64 } else { capacity as i64 });
-        slots.is_first = i64::from(*total) == rows;
+        let (rows, past) = (rows as i64, past as i64);
+        slots.is_first = i64::from(self.total) == rows;
         slots.starts.clear();
         slots.lengths.clear();
-        let [least, most] = match slots.is_first {
-            true => [0, rows - 1],
-            // The rows before the new ones are those of the past.
-            false => [rows - 1, (readable - 1).min(past as i64 + new as i64 - 1)],
-        };
-        if slots.is_first && rows > readable {
-            return Err(Named("past_key").failure(format!("has {past} slots, must have {rows}")));
-        }
-        for (sample, &seqlen) in seqlens.iter().enumerate() {
-            let seqlen = i64::from(seqlen);
-            if !(least..=most).contains(&seqlen) {
-                let between = format!("must be between {least} and {most}");
+        // Without new keys, the past contains the new tokens. Otherwise it contains those before them.
+        let readable = if new == 0 { past } else { self.slots() as i64 };
+        let longest = if slots.is_first { readable } else { readable.min(past + new as i64) };
+        let shortest = if slots.is_first { 1 } else { rows };
+        for (sample, &seqlen) in self.seqlens.iter().enumerate() {
+            let length = i64::from(seqlen) + 1;
+            if !(shortest..=longest).contains(&length) {
+                let between = format!("must be between {} and {}", shortest - 1, longest - 1);
                 return Err(CallError::fail(format!("seqlens_k[{sample}] = {seqlen}: {between}")));
             }
-            let end = if slots.is_first { rows } else { seqlen + 1 };
-            slots.starts.push(end - rows);
-            slots.lengths.push(end);
+            slots.starts.push(if slots.is_first { 0 } else { length - rows });
+            slots.lengths.push(length);
         }
         Ok(())
     }

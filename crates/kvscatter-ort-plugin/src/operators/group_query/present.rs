@@ -53,10 +53,8 @@ pub(super) unsafe fn copy_past(
     });
     let is_large = presents.iter().any(|present| !present.is_in_place() && present.memory.len >= MIN_SHARED);
     for_each(heads, Some(threads).filter(|_| is_large), |(index, (from, to))| {
-        let start = positions.starts.get(index / kv_heads).map_or(0, |start| *start as usize);
-        // Without new rows, the past has the rows of this step.
-        let kept = if new == 0 { past } else { start };
-        let (old, rest) = to.split_at_mut(kept.min(past) * row);
+        let kept = positions.kept(index / kv_heads, new == 0).min(past);
+        let (old, rest) = to.split_at_mut(kept * row);
         old.write_copy_of_slice(&from[..old.len()]);
         rest.get_mut(new * row..).unwrap_or_default().fill(MaybeUninit::new(0));
     });

@@ -2,9 +2,7 @@
 
 use kvscatter::spec::onnx::TensorScatter;
 use kvscatter::{Layout, NegativeIndex, RawBuffer, WritePlan};
-use kvscatter_attention::{
-    Attention, Float, GroupQuery, Inputs, Mask, Outputs, Prepared, Scratch, Shapes, Valid,
-};
+use kvscatter_attention::{Attention, Float, GroupQuery, Inputs, Mask, Outputs, Prepared, Scratch, Shapes};
 
 use super::GroupQueryAttention;
 use super::inputs::{Call, Sizes, Slots, Tensors};
@@ -109,7 +107,7 @@ impl PreparedStep {
         let Sizes { batch, rows, new, heads, kv_heads, size, .. } = call.sizes;
         let (slots, threads) = (call.slots(), context.threads());
         let plan = self.write.plan(self.slots.starts.as_slice())?.with_executor(&threads);
-        self.attention.check_valid(Valid::Lengths(&self.slots.lengths))?;
+        self.attention.check_valid(self.slots.valid())?;
 
         let shape = [batch, rows, heads * size].map(|size| size as i64);
         let output = OutputMemory::<T, _>::request(context, 0, GroupQuery::OUTPUTS[0], &shape)?;
@@ -149,7 +147,7 @@ impl PreparedStep {
             value: &value,
             mask: call.bias.as_deref().map(Mask::Float),
             past: None,
-            valid: Valid::Lengths(&self.slots.lengths),
+            valid: self.slots.valid(),
             sinks: call.sinks.as_deref().or(zeros),
         };
         // SAFETY: `check_outputs` has accepted the memory, which is used only here.
