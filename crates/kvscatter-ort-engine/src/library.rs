@@ -76,7 +76,9 @@ impl Library {
     fn has_provider(&self, name: &str) -> Result<bool, RuntimeError> {
         let api = self.api()?;
         let mut environment: *mut OrtEnv = ptr::null_mut();
-        let level = OrtLoggingLevel::ORT_LOGGING_LEVEL_WARNING;
+        // If this is the first call, another thread may get the environment that this creates. Its log must then have
+        // no more than the log of ONNX Runtime GenAI.
+        let level = OrtLoggingLevel::ORT_LOGGING_LEVEL_ERROR;
         // SAFETY: The name ends in a zero byte, and `environment` is a place for one pointer. A process has one
         // environment, so this returns that of the other programs, and counts one more owner.
         let status = unsafe { (api.CreateEnv)(level, c"kvscatter".as_ptr(), &raw mut environment) };

@@ -30,7 +30,7 @@ class Run:
         # No text ends before its length.
         search = {"max_length": length, "min_length": length, "do_sample": False, **search}
         parameters.set_search_options(**search)
-        self._rows = search.get("batch_size", 1)
+        self._rows, self._has_beams = search.get("batch_size", 1), "num_beams" in search
         self._generator = onnxruntime_genai.Generator(model, parameters)
         self.logits: list[np.ndarray] = []
 
@@ -43,7 +43,9 @@ class Run:
         """Chooses tokens, and adds each to the cache."""
         for _ in range(count):
             self._generator.generate_next_token()
-            self.logits.append(np.array(self._generator.get_logits()))
+            # GenAI 0.13 aborts if it is asked for the logits of beams.
+            if not self._has_beams:
+                self.logits.append(np.array(self._generator.get_logits()))
         return self
 
     def rewind(self, length: int) -> "Run":
