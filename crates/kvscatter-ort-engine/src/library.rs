@@ -2,6 +2,7 @@
 
 use std::error::Error as _;
 use std::ffi::CStr;
+use std::mem;
 use std::path::{Path, PathBuf};
 use std::ptr::{self, NonNull};
 use std::slice;
@@ -15,13 +16,16 @@ use crate::plugin::PROVIDER;
 /// Returns `true` if an ONNX Runtime in this process has registered kvscatter's plugin, under any name and by any
 /// program.
 ///
-/// The library at this path is loaded, unless it is loaded already. Loading a library runs its code, so name only files
-/// that you trust. An [`OnnxRuntime`](crate::OnnxRuntime) can still load another library.
+/// The library at this path is loaded, unless it is loaded already, and stays so. Loading a library runs its code, so
+/// name only files that you trust. An [`OnnxRuntime`](crate::OnnxRuntime) can still load another library.
 ///
 /// # Errors
 /// Returns [`RuntimeError::Unusable`] if the file is not ONNX Runtime's library, or if the library is older than 1.24.
 pub fn has_plugin(library: &Path) -> Result<bool, RuntimeError> {
-    Library::open(library)?.has_provider(PROVIDER)
+    let library = Library::open(library)?;
+    let has_plugin = library.has_provider(PROVIDER);
+    mem::forget(library.loaded);
+    has_plugin
 }
 
 /// A library of ONNX Runtime.
@@ -30,9 +34,9 @@ pub fn has_plugin(library: &Path) -> Result<bool, RuntimeError> {
 /// returns no interface.
 pub(crate) struct Library {
     path: PathBuf,
-    /// The table of the library, which lives as long as `_loaded`.
+    /// The table of the library, which lives as long as `loaded`.
     base: NonNull<OrtApiBase>,
-    _loaded: libloading::Library,
+    loaded: libloading::Library,
 }
 
 impl Library {
@@ -56,7 +60,7 @@ impl Library {
         let base = unsafe { get_base() };
         let base =
             NonNull::new(base.cast_mut()).ok_or_else(|| unusable("OrtGetApiBase returns no interface"))?;
-        Ok(Self { path: path.to_owned(), base, _loaded: loaded })
+        Ok(Self { path: path.to_owned(), base, loaded })
     }
 
     /// Returns the version that the library reports.
@@ -72,7 +76,8 @@ impl Library {
         Ok(version.to_string_lossy().into_owned())
     }
 
-    /// Returns `true` if a plugin with an execution provider of this name is registered.
+    /// Returns `true` if a plugin with an execution provider of this name is registered. The library must stay loaded
+    /// after this.
     fn has_provider(&self, name: &str) -> Result<bool, RuntimeError> {
         let api = self.api()?;
         let mut environment: *mut OrtEnv = ptr::null_mut();
@@ -80,13 +85,11 @@ impl Library {
         // no more than the log of ONNX Runtime GenAI.
         let level = OrtLoggingLevel::ORT_LOGGING_LEVEL_ERROR;
         // SAFETY: The name ends in a zero byte, and `environment` is a place for one pointer. A process has one
-        // environment, so this returns that of the other programs, and counts one more owner.
+        // environment, so this returns that of the other programs, and counts one more owner. It is not released,
+        // because ONNX Runtime cannot destroy an environment while another thread creates it again.
         let status = unsafe { (api.CreateEnv)(level, c"kvscatter".as_ptr(), &raw mut environment) };
         self.check(api, status)?;
-        let found = self.lists(api, environment, name);
-        // SAFETY: This releases what the call above returned, once. Devices are not used after it.
-        unsafe { (api.ReleaseEnv)(environment) };
-        found
+        self.lists(api, environment, name)
     }
 
     /// Returns `true` if a device of an environment, which is alive, is of this execution provider.
