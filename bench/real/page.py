@@ -35,7 +35,7 @@ def write(results: Results, folder: Path, docs: bool) -> None:
         plot(results["groups"], PAGE.with_name(PLOT))
         picture = f"![{TITLE}: tokens per second against the tokens in the cache]({PLOT})"
         pages.write(PAGE, COMMAND, f"{picture}\n\n{text}")
-        pages.write(GENAI_PAGE, COMMAND, f"{gains(results['groups'])}\n\n{machine(results)}")
+        pages.write(GENAI_PAGE, COMMAND, gains(results["groups"]))
         print(f"wrote {PAGE} and {GENAI_PAGE}")
 
 
@@ -90,7 +90,6 @@ def prefill_rate(row: Results, length: str) -> float | None:
 def times(groups: list[Results]) -> str:
     """Returns a row for each candidate. The best of each group is bold."""
     columns = lengths(groups)
-    head = [f"{what} {int(length):,}" for what in ("decode", "prefill") for length in columns]
     lines = []
     for group in groups:
         title, rows = group["title"], group["candidates"]
@@ -107,27 +106,29 @@ def times(groups: list[Results]) -> str:
             ]
             lines.append([title, row["name"], *cells, size(row["peak"]), size(row["caches"])])
             title = ""
-    return pages.table(["model", "engine", *head, "peak memory", "caches"], lines, left=2)
+    return pages.table(["model", "engine", *heads(columns), "peak memory", "caches"], lines, left=2)
 
 
 def gains(groups: list[Results]) -> str:
-    """Returns a row for each model and length, with the rates of onnxruntime-genai without and with kvscatter."""
-    lines = []
+    """Returns the part of the page for GenAI: how many times as fast it is with the plugin as without it."""
+    columns, lines = lengths(groups), []
     for group in groups:
         rows = {row["name"]: row for row in group["candidates"]}
-        if GENAI not in rows or GENAI_OURS not in rows:
-            continue
-        title = group["title"]
-        for length in lengths([group]):
-            cells = []
-            for function in (rate, prefill_rate):
-                pair = [function(rows[name], length) for name in (GENAI, GENAI_OURS)]
-                ratio = f"{pair[1] / pair[0]:.2f} ×" if all(pair) else "–"
-                cells += [*map(shown, pair), ratio]
-            lines.append([title, f"{int(length):,}", *cells])
-            title = ""
-    head = [f"{what}{which}" for what in ("decode", "prefill") for which in ("", ", kvscatter", ", ratio")]
-    return pages.table(["model", "tokens", *head], lines)
+        if rows.keys() >= {GENAI, GENAI_OURS}:
+            without, ours = rows[GENAI], rows[GENAI_OURS]
+            pairs = [
+                (f(ours, length), f(without, length)) for f in (rate, prefill_rate) for length in columns
+            ]
+            lines.append(
+                [group["title"], *(f"{fast / slow:.2f}" if fast and slow else "–" for fast, slow in pairs)]
+            )
+    text = "How many times as fast GenAI is with the plugin as without it, with N tokens in the cache or in the prompt:"
+    return f"{text}\n\n{pages.table(['model', *heads(columns)], lines)}"
+
+
+def heads(columns: list[str]) -> list[str]:
+    """Returns the names of the columns with rates."""
+    return [f"{what} {int(length):,}" for what in ("decode", "prefill") for length in columns]
 
 
 def checks(groups: list[Results]) -> str:
@@ -152,8 +153,8 @@ def difference(found: Results) -> str:
     """Returns how far the logits of a conversion are from those of its export."""
     return (
         f"{found['same']} of {found['of']} tokens of the export after {found['prompt']:,}; logits differ by at most "
-        f"{found['rounded']:.2g}, without rounding to 8 bits by {found['exact']:.2g}. The rounding alone moves logits "
-        f"of the export by {found['rounding']:.2g}"
+        f"{found['rounded']:.2g}, without rounding by {found['exact']:.2g}, and the rounding moves them by "
+        f"{found['rounding']:.2g}"
     )
 
 

@@ -134,7 +134,10 @@ impl Version {
 /// Returns every step that does not need PyTorch.
 pub(crate) fn all(every_version: bool) -> Vec<Step> {
     let versions = versions(every_version).map(in_empty_environment);
-    let steps = [build(), lint(), test(), plugin(every_version), genai(every_version)].into_iter().chain(versions).chain([sdist()]);
+    let steps = [build(), lint(), test(), plugin(every_version), genai(every_version)]
+        .into_iter()
+        .chain(versions)
+        .chain([sdist()]);
     let others = every_version.then(|| [accelerators(), sdist_build()]);
     steps.chain(others.into_iter().flatten()).collect()
 }

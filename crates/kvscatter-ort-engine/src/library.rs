@@ -122,7 +122,10 @@ impl Library {
         let api = unsafe { (self.base().GetApi)(ORT_API_VERSION) };
         // SAFETY: `api` is NULL, or the library's table of this version, which lives as long as the library.
         unsafe { api.as_ref() }.ok_or_else(|| {
-            unusable(&self.path, &format!("is older than ONNX Runtime 1.{ORT_API_VERSION}, which a plugin needs"))
+            unusable(
+                &self.path,
+                &format!("is older than ONNX Runtime 1.{ORT_API_VERSION}, which a plugin needs"),
+            )
         })
     }
 
@@ -144,4 +147,42 @@ impl Library {
 
 fn unusable(path: &Path, why: &str) -> RuntimeError {
     RuntimeError::Unusable { path: path.to_owned(), why: why.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::has_plugin;
+    use crate::{OnnxRuntime, RuntimeError};
+
+    /// Returns why a file is refused, which does not depend on what is asked.
+    fn why_refused(file: &Path) -> String {
+        let Err(RuntimeError::Unusable { why, .. }) = OnnxRuntime::load(Some(file)) else { panic!() };
+        let Err(RuntimeError::Unusable { why: asked, .. }) = has_plugin(file) else { panic!() };
+        assert_eq!(why, asked);
+        why
+    }
+
+    #[test]
+    fn a_file_that_is_no_library_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("libonnxruntime.so");
+        std::fs::write(&file, "not a library").unwrap();
+        let why = why_refused(&file);
+        assert!(why.starts_with("cannot be loaded: "), "{why}");
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn another_library_is_refused() {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let libc = maps
+            .lines()
+            .filter_map(|line| line.split_whitespace().last())
+            .find(|p| p.contains("libc.so"))
+            .unwrap();
+        let why = why_refused(libc.as_ref());
+        assert!(why.contains("OrtGetApiBase"), "{why}");
+    }
 }

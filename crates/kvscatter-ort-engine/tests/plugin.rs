@@ -13,7 +13,7 @@ mod replay;
 use std::path::{Path, PathBuf};
 
 use kvscatter_onnx::Model;
-use kvscatter_ort_engine::{OnnxRuntime, RuntimeError, locate_plugin};
+use kvscatter_ort_engine::{OnnxRuntime, RuntimeError, has_plugin, locate_plugin};
 use kvscatter_session::{Engine, LoadOptions, SessionError};
 
 fn alone() -> OnnxRuntime {
@@ -42,6 +42,7 @@ fn a_process_loads_one_plugin_and_only_a_plugin() {
     assert!(format!("{engine:?}").contains(label));
     assert_eq!(alone().with_plugin(&plugin).unwrap().plugin(), Some(label), "the same again");
     assert_eq!(alone().plugin(), None, "an engine without it");
+    assert!(has_plugin(alone().library()).unwrap());
     let another = folder.path().join("another.so");
     std::fs::copy(&plugin, &another).unwrap();
     for other in [empty, another] {
