@@ -35,8 +35,9 @@ RUNTIME = "ORT_LIB_PATH"
 def use(config: onnxruntime_genai.Config) -> None:
     """Lets the models that are created with this configuration use the plugin.
 
-    Call this before ``Model(config)``. More calls with the same configuration change nothing. The first call of a
-    process registers the plugin as `register` does. Nodes that the plugin does not take run as without it.
+    Call this before ``Model(config)``, after ``clear_providers`` and before other providers are appended. More calls
+    with the same configuration change nothing. The first call of a process registers the plugin as `register` does.
+    Nodes that the plugin does not take run as without it.
 
     Args:
         config: The configuration, an ``onnxruntime_genai.Config``.

@@ -77,6 +77,16 @@ def test_other_models_do_not_use_it(folder: Path, expected: str, tmp_path: Path)
     assert models.providers(tmp_path) == {"CPUExecutionProvider"}
 
 
+def test_attention_can_be_left_to_onnx_runtime(folder: Path, expected: str, tmp_path: Path) -> None:
+    program = f"""
+        config = used(FOLDER)
+        config.set_provider_option("{PROVIDER}", "attention", "off")
+        print(tokens(config))
+    """
+    assert run(program, folder, tmp_path) == [expected]
+    assert models.providers(tmp_path) == {"CPUExecutionProvider"}
+
+
 def test_it_may_be_called_often(folder: Path, expected: str, tmp_path: Path) -> None:
     printed = run(
         """
