@@ -265,7 +265,7 @@ fn the_plugin_is_loaded_and_named() {
     assert!(std::fs::read_to_string(page).unwrap().contains(&format!(" with plugin {label} on CPU")));
 }
 
-/// Tests that an export of ONNX Runtime GenAI runs in the plugin without a conversion, and that each output says so.
+/// Tests that an export of ONNX Runtime GenAI runs in the plugin without a conversion, and that each output names the plugin.
 #[test]
 #[ignore = "needs ONNX Runtime and the plugin: cargo xtask models"]
 fn the_plugin_computes_an_operator_that_writes_its_caches() {
@@ -273,7 +273,7 @@ fn the_plugin_computes_an_operator_that_writes_its_caches() {
     let model = "testdata/genai-llama-gqa/model.onnx --engine ort";
     let generate = format!("generate {model} --prompt-ids 1,2,3 --prompt-ids 9 --tokens 4 --no-convert");
     let certify = format!("certify {model} --capacity 16 --steps 2 --no-timing");
-    for (options, in_plugin, says) in [
+    for (options, in_plugin, phrase) in [
         ("", 2, "the plugin computes 2 of 2 GroupQueryAttention nodes"),
         ("--ort-plugin none", 0, "the engine's own kernel computes 2 of 2 GroupQueryAttention nodes"),
     ] {
@@ -282,7 +282,7 @@ fn the_plugin_computes_an_operator_that_writes_its_caches() {
         let certify = format!("{certify} {options}");
         for line in [&generate, &certify] {
             let text = folder.run(line).passed();
-            assert!(text.contains(says), "{line}: {text}");
+            assert!(text.contains(phrase), "{line}: {text}");
         }
         assert_eq!(folder.json(&generate)["group_query_nodes"], nodes);
         assert_eq!(folder.json(&generate)["cache_write"]["bytes_copied"], 0);
