@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use kvscatter_ort_engine::OnnxRuntime;
-use kvscatter_session::{Engine, engine_label};
+use kvscatter_session::{Engine, GroupQueryNodes, engine_label};
 use pyo3::prelude::*;
 
 use crate::session_error::no_runtime;
@@ -52,6 +52,11 @@ pub(crate) fn label(engine: &OnnxRuntime) -> String {
 #[pyfunction]
 pub(crate) fn has_plugin(py: Python<'_>, library: PathBuf) -> PyResult<bool> {
     py.detach(|| kvscatter_ort_engine::has_plugin(&library)).map_err(|error| no_runtime(py, &error))
+}
+
+/// Returns how many nodes of `GroupQueryAttention` the plugin computes, and how many there are.
+pub(crate) fn group_query_nodes(of_model: Option<GroupQueryNodes>) -> (usize, usize) {
+    of_model.map_or((0, 0), |GroupQueryNodes { nodes, in_plugin }| (in_plugin, nodes))
 }
 
 /// Returns the path of this module, which is a plugin.
