@@ -265,7 +265,8 @@ fn the_plugin_is_loaded_and_named() {
     assert!(std::fs::read_to_string(page).unwrap().contains(&format!(" with plugin {label} on CPU")));
 }
 
-/// Tests that an export of ONNX Runtime GenAI runs in the plugin without a conversion, and that each output names the plugin.
+/// Tests that an export of ONNX Runtime GenAI runs in the plugin without a conversion, and that each output names the
+/// plugin.
 #[test]
 #[ignore = "needs ONNX Runtime and the plugin: cargo xtask models"]
 fn the_plugin_computes_an_operator_that_writes_its_caches() {
