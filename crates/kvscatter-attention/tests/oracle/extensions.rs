@@ -28,7 +28,9 @@ fn shapes<'a>(query: &'a [usize], cache: &'a [usize]) -> Shapes<'a> {
 fn a_sink_takes_a_part_of_the_weights() {
     const SLOTS: usize = 50;
     let r = &mut Random::new(46, 0);
-    for (variant, queries) in Variant::all().into_iter().flat_map(|variant| [1, 30].map(|it| (variant, it))) {
+    for (variant, queries) in
+        Variant::all().into_iter().flat_map(|variant| [1, 30].map(|queries| (variant, queries)))
+    {
         let (query, cache) = ([BATCH, HEADS, queries, SIZE], [BATCH, KV_HEADS, SLOTS, SIZE]);
         let q = numbers(r, query.iter().product());
         let (mut key, mut value) = (numbers(r, cache.iter().product()), numbers(r, cache.iter().product()));
@@ -101,7 +103,7 @@ fn layouts_and_types_of_caches_do_not_change_the_result() {
     const SLOTS: usize = 70;
     let r = &mut Random::new(45, 0);
     for (variant, queries) in
-        Variant::all().into_iter().flat_map(|variant| [1, 3, 30].map(|it| (variant, it)))
+        Variant::all().into_iter().flat_map(|variant| [1, 3, 30].map(|queries| (variant, queries)))
     {
         let cache = [BATCH, KV_HEADS, SLOTS, SIZE];
         let (key, value) = (numbers(r, cache.iter().product()), numbers(r, cache.iter().product()));
@@ -154,7 +156,7 @@ fn layouts_and_types_of_caches_do_not_change_the_result() {
 fn a_prompt_may_have_padding() {
     let r = &mut Random::new(48, 0);
     for (variant, window) in
-        Variant::all().into_iter().flat_map(|it| [None, Some(3)].map(|window| (it, window)))
+        Variant::all().into_iter().flat_map(|variant| [None, Some(3)].map(|window| (variant, window)))
     {
         let (query, cache) = ([2, HEADS, 30, SIZE], [2, KV_HEADS, 40, SIZE]);
         let q = numbers(r, query.iter().product());

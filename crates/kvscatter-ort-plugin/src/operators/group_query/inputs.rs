@@ -27,7 +27,7 @@ pub(super) struct Tensors<'a> {
 }
 
 /// The inputs of a call, whose types and shapes fit each other.
-pub(super) struct Call<'a, T: Float> {
+pub(super) struct StepInputs<'a, T: Float> {
     pub(super) sizes: Sizes,
     pub(super) query: Cow<'a, [T]>,
     pub(super) separate: Option<[Cow<'a, [T]>; 2]>,
@@ -131,7 +131,7 @@ impl<'a> Tensors<'a> {
     }
 
     /// Checks the types and shapes of a call. Returns an error about the first input that does not fit.
-    pub(super) fn call<T: Float, C: Float>(&self, node: &GroupQuery) -> Result<Call<'a, T>, CallError> {
+    pub(super) fn call<T: Float, C: Float>(&self, node: &GroupQuery) -> Result<StepInputs<'a, T>, CallError> {
         let sizes = self.sizes(node)?;
         let Sizes { batch, rows, heads, .. } = sizes;
         for past in &self.past {
@@ -159,7 +159,7 @@ impl<'a> Tensors<'a> {
         {
             return Err(shape_error(sinks, &format!("[{heads}]")));
         }
-        Ok(Call {
+        Ok(StepInputs {
             sizes,
             query: floats(&self.query)?,
             separate,
@@ -239,7 +239,7 @@ impl<'a> Tensors<'a> {
     }
 }
 
-impl<'a, T: Float> Call<'a, T> {
+impl<'a, T: Float> StepInputs<'a, T> {
     /// Returns the types and shapes that a step is prepared for. The number of slots is not one of them, so the steps
     /// of a growing cache are prepared once.
     pub(super) fn signatures<'s>(&self, tensors: &'s Tensors<'a>) -> [Signature<'s>; 4] {

@@ -8,7 +8,7 @@ use core::any::TypeId;
 use kvscatter::Executor;
 use kvscatter_attention::Float;
 
-use super::inputs::{Call, Sizes, Slots};
+use super::inputs::{Sizes, Slots, StepInputs};
 use crate::rotary::{convert, rotate};
 use crate::status::CallError;
 use crate::threads::for_each;
@@ -36,7 +36,7 @@ struct Part<'a, T> {
 
 impl<'a, T: Float> Part<'a, T> {
     /// Returns the queries, keys and values of a call.
-    fn all(call: &'a Call<'_, T>) -> [Self; 3] {
+    fn all(call: &'a StepInputs<'_, T>) -> [Self; 3] {
         let Sizes { batch, rows, new, heads, kv_heads, size, .. } = call.sizes;
         let (separate, rotates) = (call.separate.as_ref(), call.rotates());
         let all = (heads + 2 * kv_heads) * size;
@@ -79,7 +79,7 @@ impl<'a, T: Float> Part<'a, T> {
     }
 
     /// Copies consecutive tokens, of which `at` is the first.
-    fn copy<O: Float>(&self, call: &Call<'_, T>, slots: &Slots, at: usize, to: &mut [O]) {
+    fn copy<O: Float>(&self, call: &StepInputs<'_, T>, slots: &Slots, at: usize, to: &mut [O]) {
         for (token, to) in (at..).zip(to.chunks_exact_mut(self.heads * self.size)) {
             let [rows, sample] = [call.sizes.rows, token / call.sizes.rows];
             let angles = call.angles_of(slots, [sample, token % rows]).filter(|_| self.is_rotated);
@@ -96,14 +96,14 @@ impl<'a, T: Float> Part<'a, T> {
 }
 
 /// Returns the sizes of the memory for the new queries, keys and values.
-pub(super) fn memory<T: Float, C: Float>(call: &Call<'_, T>) -> [usize; 3] {
+pub(super) fn memory<T: Float, C: Float>(call: &StepInputs<'_, T>) -> [usize; 3] {
     let [query, key, value] = Part::all(call);
     [query.copied::<T>(), key.copied::<C>(), value.copied::<C>()].map(words)
 }
 
 /// Returns the new queries, keys and values, token after token.
 pub(super) fn arrange<'m, T: Float, C: Float>(
-    call: &'m Call<'_, T>,
+    call: &'m StepInputs<'_, T>,
     slots: &Slots,
     [query_memory, key_memory, value_memory]: [&'m mut [u64]; 3],
     threads: &dyn Executor,

@@ -4,7 +4,7 @@ use kvscatter::spec::onnx::TensorScatter;
 use kvscatter::{Layout, NegativeIndex, RawBuffer, WritePlan};
 use kvscatter_attention::{Attention, Float, GroupQuery, Inputs, Mask, Outputs, Prepared, Scratch, Shapes};
 
-use super::inputs::{Call, Sizes, Slots, Tensors};
+use super::inputs::{Sizes, Slots, StepInputs, Tensors};
 use super::new_rows::{arrange, memory};
 use super::present::{Present, copy_past};
 use crate::context::Context;
@@ -43,7 +43,7 @@ impl PreparedStep {
         node: &GroupQuery,
         context: &Context<'_>,
         tensors: &Tensors<'_>,
-        call: &Call<'_, T>,
+        call: &StepInputs<'_, T>,
     ) -> Result<Self, CallError> {
         let Sizes { heads, kv_heads, .. } = call.sizes;
         let operator = node.operator.heads(heads, kv_heads).cache_by_head().cache_element(C::ELEMENT);
@@ -67,7 +67,7 @@ impl PreparedStep {
         &mut self,
         context: &Context<'_>,
         tensors: &Tensors<'_>,
-        call: &Call<'_, T>,
+        call: &StepInputs<'_, T>,
     ) -> Result<(), CallError> {
         if self.lengths == lengths(call) {
             return Ok(());
@@ -85,7 +85,7 @@ impl PreparedStep {
         step_memory: StepMemory<'_>,
         context: &Context<'_>,
         tensors: &Tensors<'_>,
-        call: &Call<'_, T>,
+        call: &StepInputs<'_, T>,
     ) -> Result<(), CallError> {
         self.resize::<T, C>(context, tensors, call)?;
         call.find_slots(&mut self.slots)?;
@@ -110,7 +110,7 @@ impl PreparedStep {
         &mut self,
         context: &Context<'_>,
         tensors: &Tensors<'_>,
-        call: &Call<'_, T>,
+        call: &StepInputs<'_, T>,
         memory: [&mut [u64]; 3],
         presents: Option<[&mut [C]; 2]>,
     ) -> Result<(), CallError> {
@@ -210,12 +210,12 @@ fn check_memory(context: &Context<'_>, tensors: &Tensors<'_>) -> Result<(), Call
 }
 
 /// Returns the numbers of slots and of columns of the bias.
-fn lengths<T: Float>(call: &Call<'_, T>) -> [usize; 2] {
+fn lengths<T: Float>(call: &StepInputs<'_, T>) -> [usize; 2] {
     [call.slots(), call.bias_shape.map_or(0, |[.., total]| total)]
 }
 
 /// Returns the number of elements of a present.
-fn cache_len<T: Float>(call: &Call<'_, T>) -> usize {
+fn cache_len<T: Float>(call: &StepInputs<'_, T>) -> usize {
     let Sizes { batch, kv_heads, size, .. } = call.sizes;
     batch * kv_heads * call.slots() * size
 }
@@ -225,7 +225,10 @@ fn buffer<C: Float>(elements: &mut [C]) -> RawBuffer {
     RawBuffer { ptr: bytes.as_mut_ptr(), len: bytes.len() }
 }
 
-fn prepare_attention<T: Float>(operator: &Attention, call: &Call<'_, T>) -> Result<Prepared, CallError> {
+fn prepare_attention<T: Float>(
+    operator: &Attention,
+    call: &StepInputs<'_, T>,
+) -> Result<Prepared, CallError> {
     let Sizes { batch, rows, heads, kv_heads, size, .. } = call.sizes;
     let cache = [batch, kv_heads, call.slots(), size];
     let shapes = Shapes {
@@ -240,7 +243,7 @@ fn prepare_attention<T: Float>(operator: &Attention, call: &Call<'_, T>) -> Resu
 }
 
 /// Prepares the write of new rows, which are token after token.
-fn prepare_write<C: Float, T: Float>(call: &Call<'_, T>) -> Result<kvscatter::Prepared, CallError> {
+fn prepare_write<C: Float, T: Float>(call: &StepInputs<'_, T>) -> Result<kvscatter::Prepared, CallError> {
     let Sizes { batch, new, kv_heads, size, .. } = call.sizes;
     let update = [batch, kv_heads, new, size];
     let strides = [new * kv_heads * size, size, kv_heads * size, 1].map(|stride| stride as isize);
