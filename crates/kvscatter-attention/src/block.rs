@@ -182,6 +182,7 @@ impl<'a, T: Float, C: Float> CallMemory<'a, T, C> {
         let (tokens, first) = match self.inputs.valid {
             Valid::All => (sizes.total() as i64, sizes.past as i64),
             Valid::Lengths(lengths) => (lengths[sample], lengths[sample] - sizes.queries as i64),
+            Valid::Prompt(lengths) => (lengths[sample], 0),
         };
         Block {
             sample,

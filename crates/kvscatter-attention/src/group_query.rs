@@ -269,17 +269,17 @@ fn check_types(inputs: &[Declared]) -> Result<(), NotTaken> {
     check(&["position_ids"], &[Int64])
 }
 
+/// Checks which outputs the node has. A node without presents attends to a cache that it does not return.
 fn check_outputs(outputs: &[bool]) -> Result<(), NotTaken> {
-    for (index, name) in GroupQuery::OUTPUTS.into_iter().enumerate() {
-        let has = outputs.get(index).is_some_and(|is_present| *is_present);
-        match name {
-            "output_qk" if has => return Err(NotTaken::Output { name }),
-            "output_qk" => {}
-            _ if !has => return Err(NotTaken::OutputMissing { name }),
-            _ => {}
-        }
+    let has = |index: usize| outputs.get(index).is_some_and(|is_present| *is_present);
+    let [output, key, value, scores] = GroupQuery::OUTPUTS;
+    match [has(0), has(1), has(2), has(3)] {
+        [false, ..] => Err(NotTaken::OutputMissing { name: output }),
+        [_, false, true, _] => Err(NotTaken::OutputMissing { name: key }),
+        [_, true, false, _] => Err(NotTaken::OutputMissing { name: value }),
+        [.., true] => Err(NotTaken::Output { name: scores }),
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 /// Returns what is declared about the input of this name.
@@ -546,8 +546,10 @@ mod tests {
             let mut outputs = [true; 3];
             outputs[index] = false;
             assert_eq!(read(&outputs), Err(NotTaken::OutputMissing { name }));
-            assert_eq!(read(&[true; 3][..index]), Err(NotTaken::OutputMissing { name }));
         }
+        assert!(read(&[true]).is_ok(), "a cache that the node does not return");
+        assert_eq!(read(&[]), Err(NotTaken::OutputMissing { name: "output" }));
+        assert_eq!(read(&[true; 2]), Err(NotTaken::OutputMissing { name: "present_value" }));
     }
 
     #[test]

@@ -36,6 +36,9 @@ pub enum Valid<'a> {
     ///
     /// In a ring, the lengths count all tokens so far and may exceed the capacity.
     Lengths(&'a [i64]),
+    /// The first `length` slots of each sample contain tokens, and query `i` has position `i`. So the queries after the
+    /// last token of a shorter sample are padding.
+    Prompt(&'a [i64]),
 }
 
 /// The inputs of one call. The slices are row-major and have the prepared shapes. `T` is the type of the queries, and

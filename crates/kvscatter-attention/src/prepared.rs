@@ -143,7 +143,7 @@ impl Prepared {
     /// Returns an error if there is not one length for each sample, if a length lies outside the cache, or if
     /// lengths are used with a past.
     pub fn check_valid(&self, valid: Valid<'_>) -> Result<(), AttentionError> {
-        let Valid::Lengths(lengths) = valid else {
+        let (Valid::Lengths(lengths) | Valid::Prompt(lengths)) = valid else {
             return Ok(());
         };
         if self.0.has_past {

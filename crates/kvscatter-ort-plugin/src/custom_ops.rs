@@ -11,6 +11,7 @@
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr::{null, null_mut};
+use std::sync::Arc;
 
 use kvscatter::ElementType;
 use kvscatter::spec::{ascend, tensorrt};
@@ -19,12 +20,13 @@ use ort_sys::{
     OrtKernelContext, OrtKernelInfo, OrtMemType, OrtShapeInferContext, OrtStatusPtr,
 };
 
-use crate::kernel::Kernel;
+use crate::kernel::{Kernel, KernelState};
 use crate::operators::{KvCacheOperation, KvCacheUpdate, Operator, TensorScatter};
 use crate::runtime::{RuntimeApi, tensor_element};
 use crate::status::{CallError, catch_panic, guarded};
 use crate::sys::API_VERSION;
 use crate::tensor_info::TensorInfo;
+use crate::workspace::Workspace;
 
 /// The domain of the operators.
 pub(crate) const DOMAIN: &CStr = c"com.kvscatter";
@@ -254,8 +256,10 @@ unsafe extern "system" fn create<O: Operator>(
     // SAFETY: `op` is live (R4).
     let runtime = unsafe { CustomOp::from_raw(op) }.runtime;
     guarded(runtime.api, || {
+        // No operator of the domain uses working memory.
+        let state = KernelState { runtime, workspace: Arc::new(Workspace::new()) };
         // SAFETY: `info` is valid until this returns (R2).
-        let kernel = unsafe { Kernel::<O>::new(runtime, info) }?;
+        let kernel = unsafe { Kernel::<O>::new(&state, info) }?;
         // SAFETY: `out` points to a variable for the result (R3).
         unsafe { out.write(Box::into_raw(Box::new(kernel)).cast()) };
         Ok(())

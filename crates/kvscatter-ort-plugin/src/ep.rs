@@ -10,7 +10,7 @@ use ort_sys::{
     OrtSessionOptions, OrtStatusPtr,
 };
 
-use crate::layer::{self, CompiledLayer, NamedGraph, NamedNode, Workspace};
+use crate::layer::{self, CompiledLayer, NamedGraph, NamedNode};
 use crate::options::{EpOptions, NAME};
 use crate::registry::Registry;
 use crate::runtime::RuntimeApi;
@@ -18,6 +18,7 @@ use crate::status::{CallError, catch_panic, guarded};
 use crate::sys::{
     self, API_VERSION, NodeComputeInfo, OrtDataTransferImpl, OrtEpGraphSupportInfo, OrtKernelRegistry,
 };
+use crate::workspace::Workspace;
 
 const VENDOR: &CStr = c"kvscatter";
 /// The PCI number of the vendor. 0 means that the vendor has none.
@@ -146,7 +147,7 @@ impl Factory {
         guarded(factory.runtime.api, || {
             // SAFETY: `options` is valid until this returns (R2).
             let options = unsafe { EpOptions::read(factory.runtime, options) }?;
-            let ep = Box::into_raw(Box::new(Ep::new(factory.runtime, options, factory.registry.as_ptr())));
+            let ep = Box::into_raw(Box::new(Ep::new(factory, options)));
             // SAFETY: `out` points to a variable for the result (R3).
             unsafe { out.write(ep.cast()) };
             Ok(())
@@ -182,12 +183,12 @@ struct Ep {
     runtime: RuntimeApi,
     options: EpOptions,
     registry: *const OrtKernelRegistry,
-    /// The memory in which the layers of the session work.
+    /// The memory in which layers work.
     workspace: Arc<Workspace>,
 }
 
 impl Ep {
-    fn new(runtime: RuntimeApi, options: EpOptions, registry: *const OrtKernelRegistry) -> Self {
+    fn new(factory: &Factory, options: EpOptions) -> Self {
         let base = sys::Ep {
             ort_version_supported: API_VERSION,
             GetName: Self::name,
@@ -205,7 +206,14 @@ impl Ep {
             GetKernelRegistry: Self::kernel_registry,
             IsConcurrentRunSupported: None,
         };
-        Self { base, runtime, options, registry, workspace: Arc::new(Workspace::new()) }
+        let Factory { runtime, registry, .. } = factory;
+        Self {
+            base,
+            runtime: *runtime,
+            options,
+            registry: registry.as_ptr(),
+            workspace: registry.workspace(),
+        }
     }
 
     unsafe extern "system" fn name(_this: *const sys::Ep) -> *const c_char {

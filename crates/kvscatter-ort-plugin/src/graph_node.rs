@@ -4,6 +4,7 @@ use core::ffi::{CStr, c_char};
 use core::marker::PhantomData;
 use core::ptr::null;
 
+use kvscatter_attention::AttributeValue;
 use ort_sys::{OrtNode, OrtOpAttr, OrtOpAttrType, OrtStatusPtr, OrtValueInfo};
 
 use crate::node::{Attributes, decode, mistyped};
@@ -135,6 +136,31 @@ impl<'a> GraphNode<'a> {
         let count = |out| unsafe { count_of(self.raw, out) };
         // SAFETY: `self.raw` is valid by the contract of `new`, and `out` has room for `count` results (R1).
         self.runtime.addresses(count, |out, count| unsafe { list(self.raw, out, count) })
+    }
+
+    /// Returns the names and values of all attributes. A string that is longer than 15 bytes has no value.
+    pub(crate) fn attributes(&self) -> Result<Vec<(String, AttributeValue<'static>)>, CallError> {
+        let Self { runtime, raw, .. } = *self;
+        let api = runtime.api;
+        // SAFETY: `raw` is valid by the contract of `new`, and `out` takes the result (R1).
+        let count = |out| unsafe { (api.Node_GetNumAttributes)(raw, out) };
+        // SAFETY: `raw` is valid by the contract of `new`, and `out` has room for `count` results (R1).
+        let list = |out, count| unsafe { (api.Node_GetAttributes)(raw, out, count) };
+        let attributes: Vec<*const OrtOpAttr> = runtime.addresses(count, list)?;
+        let read = |attribute: *const OrtOpAttr| {
+            // SAFETY: `attribute` is a part of the node, which is valid (R2), and `out` takes the result (R1).
+            let name = runtime.result(null(), |out| unsafe { (api.OpAttr_GetName)(attribute, out) })?;
+            // SAFETY: `name` is a string of the attribute, which ends in a zero byte and lives as long (R5).
+            let name = unsafe { CStr::from_ptr(name) };
+            let value = match (self.integer(name), self.float(name), self.short_string(name)) {
+                (Ok(Some(value)), ..) => AttributeValue::Int(value),
+                (_, Ok(Some(value)), _) => AttributeValue::Float(value),
+                (.., Ok(Some(value))) if value == "NONE" => AttributeValue::String("NONE"),
+                _ => AttributeValue::Other,
+            };
+            Ok((name.to_string_lossy().into_owned(), value))
+        };
+        attributes.into_iter().map(read).collect()
     }
 
     fn tensor_info(&self, value: *const OrtValueInfo) -> Result<TensorInfo, CallError> {

@@ -1,6 +1,7 @@
 //! The kernels, which combine a node's operator with the functions that the runtime calls.
 
 use core::ffi::c_void;
+use std::sync::Arc;
 
 use ort_sys::{OrtKernelContext, OrtKernelInfo, OrtStatusPtr};
 
@@ -10,6 +11,13 @@ use crate::operators::Operator;
 use crate::runtime::RuntimeApi;
 use crate::status::{CallError, catch_panic, guarded};
 use crate::sys::{API_VERSION, KernelImpl};
+use crate::workspace::Workspace;
+
+/// What the kernels of a provider share.
+pub(crate) struct KernelState {
+    pub(crate) runtime: RuntimeApi,
+    pub(crate) workspace: Arc<Workspace>,
+}
 
 /// A kernel of one node, with the operator and the runtime that calls it.
 pub(crate) struct Kernel<O> {
@@ -24,14 +32,15 @@ impl<O: Operator> Kernel<O> {
     ///
     /// # Safety
     /// `info` is an object of the runtime and valid until this returns.
-    pub(crate) unsafe fn new(runtime: RuntimeApi, info: *const OrtKernelInfo) -> Result<Self, CallError> {
+    pub(crate) unsafe fn new(state: &KernelState, info: *const OrtKernelInfo) -> Result<Self, CallError> {
+        let KernelState { runtime, workspace } = state;
         // SAFETY: `info` is valid until this returns, by this function's contract, and `node` is not used
         // longer.
-        let node = unsafe { Node::new(runtime, info) };
+        let node = unsafe { Node::new(*runtime, info, workspace) };
         let operator = O::new(&node).map_err(O::with_operator_name)?;
         let inputs = node.inputs()?;
         operator.check(&inputs).map_err(O::with_operator_name)?;
-        Ok(Self { runtime, operator, inputs: inputs.len() })
+        Ok(Self { runtime: *runtime, operator, inputs: inputs.len() })
     }
 
     /// Executes one call.
@@ -59,16 +68,16 @@ impl<O: Operator> EpKernel<O> {
     /// Creates a kernel. The function is a `KernelCreateFn` of the runtime.
     ///
     /// # Safety
-    /// R2 for `info`, R3 for `out`, and `state` is the [`RuntimeApi`] that the kernel was registered with.
+    /// R2 for `info`, R3 for `out`, and `state` is the [`KernelState`] that the kernel was registered with.
     pub(crate) unsafe extern "system" fn create(
         state: *mut c_void,
         info: *const OrtKernelInfo,
         out: *mut *mut KernelImpl,
     ) -> OrtStatusPtr {
-        // SAFETY: This function's contract requires that `state` is the `RuntimeApi` that the kernel was
+        // SAFETY: This function's contract requires that `state` is the `KernelState` that the kernel was
         // registered with.
-        let runtime = unsafe { *state.cast::<RuntimeApi>() };
-        guarded(runtime.api, || {
+        let state = unsafe { &*state.cast::<KernelState>() };
+        guarded(state.runtime.api, || {
             let base = KernelImpl {
                 ort_version_supported: API_VERSION,
                 flags: 0,
@@ -78,7 +87,7 @@ impl<O: Operator> EpKernel<O> {
                 SetSharedPrePackedWeight: None,
             };
             // SAFETY: This function's contract requires that `info` is valid until this returns (R2).
-            let kernel = unsafe { Kernel::new(runtime, info) }?;
+            let kernel = unsafe { Kernel::new(state, info) }?;
             let kernel = Box::into_raw(Box::new(Self { base, kernel }));
             // SAFETY: This function's contract requires that `out` points to a variable for the result (R3).
             unsafe { out.write(kernel.cast()) };

@@ -7,7 +7,7 @@
 //! The group always has both writes and `Attention`. The other nodes belong to it where the graph has them.
 //!
 //! `find` searches a graph for groups. `compute` executes a call of one: `call` reads its inputs, `heads` and `arrange`
-//! put new rows into the order in which they are used, `rotation` rotates them, and `workspace` is the memory for both.
+//! put new rows into the order in which they are used, and `rotation` rotates them, in the memory of `workspace`.
 //! `compiled` is the interface of the runtime.
 
 mod arrange;
@@ -18,14 +18,12 @@ mod find;
 mod graph;
 mod heads;
 mod rotation;
-mod workspace;
 
 use kvscatter::spec::onnx;
 
 pub(crate) use compiled::CompiledLayer;
 pub(crate) use find::find;
 pub(crate) use graph::{NamedGraph, NamedNode};
-pub(crate) use workspace::Workspace;
 
 /// The nodes of one layer. Each value is a number: that of the value in a graph, or the index of an input or output of
 /// the node that takes the place of the others.

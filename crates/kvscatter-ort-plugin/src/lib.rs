@@ -4,7 +4,8 @@
 //!
 //! * **An execution provider**, [`CreateEpFactories`]: `KvscatterExecutionProvider` takes ONNX
 //!   `TensorScatter-24` for every element type that the runtime supports, and ONNX `Attention` of operator
-//!   sets 23 to 25 for the types and inputs that `kvscatter_attention` supports. If a session chooses it, the provider
+//!   sets 23 to 25 and `GroupQueryAttention` of the domain `com.microsoft` for the types and inputs that
+//!   `kvscatter_attention` supports. If a session chooses it, the provider
 //!   takes the nodes of a layer as one.
 //! * **Custom operators**, [`RegisterCustomOps`]: `TensorScatter`, `KVCacheUpdate` and `KVCacheOperation` of
 //!   the domain `com.kvscatter`, which run on the runtime's own CPU provider.
@@ -28,7 +29,7 @@
 //!   the parts that `operators` and `write` use.
 //! - `registration` and `custom_ops` are the custom operators.
 //! - `operators` reads a node through `node` and `tensor_info`, and a call through `context` and `input`. It
-//!   executes a write through `write`. Every operator uses `recent` and `threads`.
+//!   executes a write through `write`. Every operator uses `recent` and `threads`, and some use `rotary` and `workspace`.
 //!
 //! A function of this crate that calls the runtime returns the status of a call that fails, unless its result is an
 //! `Option` or a `bool`. The core defines every write and every error about a write. `kvscatter_attention` does so for
@@ -75,11 +76,13 @@ mod owned;
 mod recent;
 mod registration;
 mod registry;
+mod rotary;
 mod runtime;
 mod status;
 mod sys;
 mod tensor_info;
 mod threads;
+mod workspace;
 mod write;
 
 use core::ffi::c_char;

@@ -2,8 +2,8 @@
 //! outputs it has.
 
 use core::ffi::{CStr, c_char};
-use core::marker::PhantomData;
 use core::ptr::null_mut;
+use std::sync::Arc;
 
 use ort_sys::{OrtKernelInfo, OrtStatusPtr};
 
@@ -11,6 +11,7 @@ use crate::owned::Owned;
 use crate::runtime::RuntimeApi;
 use crate::status::CallError;
 use crate::tensor_info::TensorInfo;
+use crate::workspace::Workspace;
 
 /// The attributes of a node that an execution provider may take, or of one that it has taken.
 pub(crate) trait Attributes {
@@ -27,16 +28,21 @@ pub(crate) trait Attributes {
 pub(crate) struct Node<'a> {
     runtime: RuntimeApi,
     raw: *const OrtKernelInfo,
-    call: PhantomData<&'a ()>,
+    /// The memory in which the kernel may work.
+    pub(crate) workspace: &'a Arc<Workspace>,
 }
 
-impl Node<'_> {
+impl<'a> Node<'a> {
     /// Creates a node from the description that the runtime passes for a new kernel.
     ///
     /// # Safety
     /// `raw` is valid for `'a` (R2). The runtime passed it to a function that makes a kernel.
-    pub(crate) unsafe fn new(runtime: RuntimeApi, raw: *const OrtKernelInfo) -> Self {
-        Self { runtime, raw, call: PhantomData }
+    pub(crate) unsafe fn new(
+        runtime: RuntimeApi,
+        raw: *const OrtKernelInfo,
+        workspace: &'a Arc<Workspace>,
+    ) -> Self {
+        Self { runtime, raw, workspace }
     }
 
     /// Returns the string attribute of this name, if the node has it. Returns an error if the attribute is not a

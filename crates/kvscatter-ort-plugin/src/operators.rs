@@ -2,6 +2,7 @@
 //! declares for its inputs, and executes one call. Its messages use the names of its specification.
 
 pub(crate) mod attention;
+mod group_query;
 mod kv_cache_operation;
 mod kv_cache_update;
 pub(crate) mod tensor_scatter;
@@ -18,6 +19,7 @@ use crate::status::CallError;
 use crate::tensor_info::TensorInfo;
 
 pub(crate) use attention::{Attention, FLOATS};
+pub(crate) use group_query::GroupQueryAttention;
 pub(crate) use kv_cache_operation::KvCacheOperation;
 pub(crate) use kv_cache_update::KvCacheUpdate;
 pub(crate) use tensor_scatter::TensorScatter;

@@ -6,7 +6,7 @@ use core::ptr::null;
 use ort_sys::OrtSessionOptions;
 
 use crate::graph_node::GraphNode;
-use crate::operators::{Attention, Operator};
+use crate::operators::{Attention, GroupQueryAttention, Operator};
 use crate::owned::Owned;
 use crate::runtime::RuntimeApi;
 use crate::status::CallError;
@@ -17,7 +17,7 @@ pub(crate) const NAME: &CStr = c"KvscatterExecutionProvider";
 /// What a session may choose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EpOptions {
-    /// Whether the provider takes `Attention` nodes. It is `on` if the session does not choose.
+    /// Whether the provider takes `Attention` and `GroupQueryAttention` nodes. It is `on` if the session does not choose.
     pub(crate) takes_attention: bool,
     /// Whether the provider computes the writes and the attention of a layer as one node. It is `off` if the session
     /// does not choose, because the runtime cannot save a model with such nodes, and no function of the runtime returns
@@ -86,10 +86,15 @@ impl EpOptions {
 
     /// Returns `true` if the provider takes this node, which has a kernel.
     pub(crate) fn takes(self, node: &GraphNode<'_>) -> Result<bool, CallError> {
-        if node.operator()? != Attention::NAME {
-            return Ok(true);
+        let operator = node.operator()?;
+        if operator == Attention::NAME {
+            let takes = || Attention::check_node(node, &node.inputs()?, &node.outputs()?);
+            return Ok(self.takes_attention && takes().is_ok());
         }
-        Ok(self.takes_attention && Attention::check_node(node, &node.inputs()?, &node.outputs()?).is_ok())
+        if operator == GroupQueryAttention::NAME {
+            return Ok(self.takes_attention && GroupQueryAttention::takes(node)?);
+        }
+        Ok(true)
     }
 
     fn set(&mut self, option: &str, value: &str) -> Result<(), CallError> {

@@ -3,7 +3,7 @@
 use core::any::Any;
 use core::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread::available_parallelism;
 
 use kvscatter::Executor;
@@ -67,6 +67,26 @@ impl Job<'_> {
             }
         }
     }
+}
+
+/// Calls `work` with each item, on the threads of an executor if there is one. The calling thread works too.
+pub(crate) fn for_each<T>(
+    items: impl Iterator<Item = T> + Send,
+    executor: Option<&dyn Executor>,
+    work: impl Fn(T) + Sync,
+) {
+    let items = Mutex::new(items);
+    let next = || items.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let claim = || {
+        while let Some(item) = next() {
+            work(item);
+        }
+    };
+    if let Some(executor) = executor {
+        executor.broadcast(&claim);
+    }
+    // If the executor has no thread, no item is claimed yet.
+    claim();
 }
 
 /// Returns the number of calls of the work, one for each thread that the machine can run. The runtime does

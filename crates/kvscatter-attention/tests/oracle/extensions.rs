@@ -149,6 +149,47 @@ fn layouts_and_types_of_caches_do_not_change_the_result() {
     }
 }
 
+/// The rows of a prompt that are shorter than others see what they would see alone. Padding sees no padding.
+#[test]
+fn a_prompt_may_have_padding() {
+    let r = &mut Random::new(48, 0);
+    for (variant, window) in
+        Variant::all().into_iter().flat_map(|it| [None, Some(3)].map(|window| (it, window)))
+    {
+        let (query, cache) = ([2, HEADS, 30, SIZE], [2, KV_HEADS, 40, SIZE]);
+        let q = numbers(r, query.iter().product());
+        let mut caches = [0; 2].map(|_| numbers(r, cache.iter().product()));
+        // The slots after the ten tokens of the second sample must not be read.
+        for cache in &mut caches {
+            cache
+                .chunks_exact_mut(40 * SIZE)
+                .skip(KV_HEADS)
+                .for_each(|head| head[10 * SIZE..].fill(f32::NAN));
+        }
+        let op = Attention::new().causal(true).window(window, None);
+        let run = |op: Attention, valid| {
+            let [key, value] = &caches;
+            let prepared = variant.apply(op.prepare(&shapes(&query, &cache)).unwrap());
+            let inputs = Inputs { query: &q, key, value, mask: None, past: None, valid, sinks: None };
+            let mut y = vec![f32::NAN; q.len()];
+            prepared.run(&inputs, &mut Outputs::new(&mut y), &mut prepared.scratch(1), None).unwrap();
+            y
+        };
+        let prompt = run(op, Valid::Prompt(&[30, 10]));
+        let whole = run(op, Valid::Lengths(&[30, 30]));
+        for (index, (prompt, whole)) in prompt.chunks_exact(SIZE).zip(whole.chunks_exact(SIZE)).enumerate() {
+            let (sample, query) = (index / HEADS / 30, index % 30);
+            if sample == 0 || query < 10 {
+                let is_close = |(one, two): (&f32, &f32)| (one - two).abs() < 2e-6;
+                assert!(prompt.iter().zip(whole).all(is_close), "{variant:?} {index}");
+            }
+            assert!(prompt.iter().all(|y| y.is_finite()), "{variant:?} {index}");
+            let sees_nothing = sample == 1 && window.is_some_and(|window| query >= 10 + window);
+            assert_eq!(prompt.iter().all(|y| *y == 0.0), sees_nothing, "{variant:?} {index}");
+        }
+    }
+}
+
 #[test]
 fn a_scratch_grows_with_a_cache() {
     let op = Attention::new().causal(true);

@@ -9,6 +9,7 @@ use super::call::LayerCall;
 use super::heads::Heads;
 use super::rotation::Angles;
 use crate::status::CallError;
+use crate::workspace::elements_mut;
 
 /// Rows of a call, and the order in which they are used.
 #[derive(Clone, Copy)]
@@ -79,14 +80,4 @@ pub(super) fn by_token<T: Float>(rows: Heads, from: &[T], to: &mut [MaybeUninit<
             to.write(*from);
         });
     }
-}
-
-/// Returns the size of memory for so many elements of at most 4 bytes.
-pub(super) fn words(elements: usize) -> usize {
-    elements.div_ceil(2)
-}
-
-/// Returns the first elements of memory that has at least so many.
-pub(super) fn elements_mut<T: Float>(memory: &mut [u64], count: usize) -> &mut [T] {
-    bytemuck::cast_slice_mut(memory).get_mut(..count).unwrap_or_default()
 }

@@ -6,13 +6,14 @@ use std::sync::Arc;
 use ort_sys::{OrtGraph, OrtKernelContext, OrtNode, OrtStatusPtr};
 
 use super::compute::{LayerKernel, Names};
-use super::{NamedGraph, Workspace, find};
+use super::{NamedGraph, find};
 use crate::context::Context;
 use crate::graph_node::{GraphNode, NamedValue};
 use crate::operators::attention::declaration::Declaration;
 use crate::runtime::RuntimeApi;
 use crate::status::{CallError, guarded};
 use crate::sys::{API_VERSION, NodeComputeInfo, OrtNodeComputeContext};
+use crate::workspace::Workspace;
 
 /// The node of a layer. It begins with the struct that the runtime reads.
 #[repr(C)]

@@ -12,10 +12,10 @@ use half::{bf16, f16};
 use kvscatter::{ElementType, Layout, Prepared, WritePlan};
 use kvscatter_attention::{Float, Inputs, Operand, Outputs, Shapes};
 
-use super::arrange::{Arrangement, by_token, elements_mut, words};
+use super::arrange::{Arrangement, by_token};
 use super::call::{Cache, LayerCall, addresses};
 use super::heads::{Heads, reshaped};
-use super::{Layer, Workspace, Write};
+use super::{Layer, Write};
 use crate::context::Context;
 use crate::input::{InputTensor, Role, elements_at};
 use crate::operators::attention::call::{MaskElements, PreparedCall};
@@ -24,6 +24,7 @@ use crate::operators::attention::memory::{OutputMemory, check_separate};
 use crate::operators::{Attention, Operator, TensorScatter};
 use crate::recent::RecentlyPrepared;
 use crate::status::CallError;
+use crate::workspace::{Workspace, elements_mut, words};
 use crate::write::{CheckedWrite, RequestedWrite, check_memory, common_element};
 
 /// A layer whose values are inputs and outputs of a node, and what was prepared for its last calls.

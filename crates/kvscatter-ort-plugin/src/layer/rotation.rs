@@ -3,12 +3,13 @@
 use std::borrow::Cow;
 
 use kvscatter::ElementType;
-use kvscatter_attention::Float;
+use kvscatter_attention::{Float, RotaryOrder};
 
 use super::Rotation;
 use super::call::LayerCall;
 use super::heads::Heads;
 use crate::input::{Named, Role};
+use crate::rotary::rotate;
 use crate::status::CallError;
 
 /// The angles of a call.
@@ -20,7 +21,7 @@ pub(super) struct Angles<'a, T: Float> {
     positions: Cow<'a, [i64]>,
     /// Half the number of elements of a head that are rotated.
     half: usize,
-    is_interleaved: bool,
+    order: RotaryOrder,
 }
 
 impl<'a, T: Float> Angles<'a, T> {
@@ -61,7 +62,7 @@ impl<'a, T: Float> Angles<'a, T> {
             sin: sin.elements()?,
             positions: positions.elements()?,
             half,
-            is_interleaved: rotation.is_interleaved,
+            order: if rotation.is_interleaved { RotaryOrder::Interleaved } else { RotaryOrder::Halves },
         })
     }
 
@@ -80,27 +81,7 @@ impl<'a, T: Float> Angles<'a, T> {
     }
 
     /// Rotates the elements of a head. The elements after the rotated ones are copied.
-    pub(super) fn rotate(&self, [cos, sin]: [&[T]; 2], from: &[T], to: &mut [T]) {
-        let rotated = 2 * self.half;
-        let (from, rest) = from.split_at(rotated);
-        let (to, to_rest) = to.split_at_mut(rotated);
-        to_rest.copy_from_slice(rest);
-        let turn = |x: T, y: T, cos: T, sin: T| {
-            let [x, y, cos, sin] = [x, y, cos, sin].map(T::to_f32);
-            [T::of_f32(x * cos - y * sin), T::of_f32(x * sin + y * cos)]
-        };
-        if self.is_interleaved {
-            let pairs = from.as_chunks::<2>().0.iter().zip(to.as_chunks_mut::<2>().0);
-            for ((&[x, y], to), (&cos, &sin)) in pairs.zip(cos.iter().zip(sin)) {
-                *to = turn(x, y, cos, sin);
-            }
-            return;
-        }
-        let (x, y) = from.split_at(self.half);
-        let (to_x, to_y) = to.split_at_mut(self.half);
-        let to = to_x.iter_mut().zip(to_y);
-        for (((&x, &y), to), (&cos, &sin)) in x.iter().zip(y).zip(to).zip(cos.iter().zip(sin)) {
-            [*to.0, *to.1] = turn(x, y, cos, sin);
-        }
+    pub(super) fn rotate(&self, angles: [&[T]; 2], from: &[T], to: &mut [T]) {
+        rotate(self.order, angles, from, to);
     }
 }

@@ -16,7 +16,7 @@ use crate::threads::thread_count;
 
 /// The smallest number of multiplications for which a call uses the threads of the session. Between two nodes of a run,
 /// these threads do not sleep, unless the session turns spinning off.
-const MIN_SHARED: usize = 1 << 16;
+pub(crate) const MIN_SHARED: usize = 1 << 16;
 
 /// The inputs of a call.
 pub(super) struct Tensors<'a> {
@@ -230,7 +230,7 @@ fn memory_of<T: Float>(
         Mask::Float(elements) => addresses(elements),
     });
     let lengths = match inputs.valid {
-        Valid::Lengths(lengths) => Some(addresses(lengths)),
+        Valid::Lengths(lengths) | Valid::Prompt(lengths) => Some(addresses(lengths)),
         Valid::All => None,
     };
     let [past_key, past_value] = match inputs.past {

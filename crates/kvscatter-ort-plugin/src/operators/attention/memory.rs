@@ -11,20 +11,20 @@ use kvscatter_attention::Operand;
 use crate::context::Context;
 use crate::status::CallError;
 
-/// The memory of one output, which may contain anything.
-pub(crate) struct OutputMemory<T> {
-    operand: Operand,
+/// The memory of one output, which may contain anything. `N` is the type of its name.
+pub(crate) struct OutputMemory<T, N = Operand> {
+    name: N,
     data: *mut MaybeUninit<T>,
     count: usize,
 }
 
-impl<T> OutputMemory<T> {
+impl<T, N: Copy + Display> OutputMemory<T, N> {
     /// Requests the memory of an output with elements of `T` from the runtime. Returns the status of a function of the
     /// runtime that fails, or an error for memory that is not aligned, which a program may have bound.
     pub(crate) fn request(
         context: &Context<'_>,
         index: usize,
-        operand: Operand,
+        name: N,
         shape: &[i64],
     ) -> Result<Self, CallError> {
         let RawBuffer { ptr, len } = context.output(index, shape)?;
@@ -32,13 +32,13 @@ impl<T> OutputMemory<T> {
         let count = shape.iter().map(|&size| usize::try_from(size).unwrap_or(0)).product();
         if Some(len) != usize::checked_mul(count, width) {
             return Err(CallError::fail(format!(
-                "{operand} has {len} bytes, its shape requires {count} elements of {width}"
+                "{name} has {len} bytes, its shape requires {count} elements of {width}"
             )));
         }
         if count > 0 && !data.is_aligned() {
-            return Err(CallError::fail(format!("{operand} must begin at a multiple of {width} bytes")));
+            return Err(CallError::fail(format!("{name} must begin at a multiple of {width} bytes")));
         }
-        Ok(Self { operand, data, count })
+        Ok(Self { name, data, count })
     }
 
     /// Returns the elements.
@@ -55,10 +55,15 @@ impl<T> OutputMemory<T> {
         unsafe { slice::from_raw_parts_mut(self.data, self.count) }
     }
 
-    /// Returns the operand and its addresses.
-    pub(crate) fn addresses(&self) -> (Operand, Range<usize>) {
+    /// Returns the address and the size of the memory.
+    pub(crate) fn buffer(&self) -> RawBuffer {
+        RawBuffer { ptr: self.data.cast(), len: self.count.saturating_mul(size_of::<T>()) }
+    }
+
+    /// Returns the name and the addresses.
+    pub(crate) fn addresses(&self) -> (N, Range<usize>) {
         let first = self.data.addr();
-        (self.operand, first..first.saturating_add(self.count.saturating_mul(size_of::<T>())))
+        (self.name, first..first.saturating_add(self.count.saturating_mul(size_of::<T>())))
     }
 }
 
@@ -100,7 +105,7 @@ mod tests {
         let mut memory = [0_u32; 12];
         let first = memory.as_mut_ptr();
         let output = |operand, offset: usize, count| OutputMemory::<u32> {
-            operand,
+            name: operand,
             data: first.wrapping_add(offset).cast(),
             count,
         };

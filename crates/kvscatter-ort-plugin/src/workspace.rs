@@ -1,17 +1,19 @@
-//! The memory in which the layers of a session work.
+//! The memory in which calls work.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use kvscatter_attention::Float;
 
 use crate::status::CallError;
 
-/// The most bytes that a session keeps between two calls.
+/// The most bytes that are kept between two calls.
 const MAX_KEPT: usize = 16 << 20;
 
-/// The working memory of the layers of a session. The layers of one run use it one after another. If another run of the
-/// same session uses it already, a run allocates other memory.
+/// The working memory of all sessions. The nodes of one run use it one after another. Runs at the same time use
+/// different memory.
 pub(crate) struct Workspace {
     /// The memory that no call uses.
-    idle: Mutex<Vec<u64>>,
+    idle: Mutex<Vec<Vec<u64>>>,
 }
 
 impl Workspace {
@@ -19,15 +21,15 @@ impl Workspace {
         Self { idle: Mutex::new(Vec::new()) }
     }
 
-    /// Calls `work` with parts of these sizes, which contain anything. Keeps the memory for the next call if it is not
-    /// too large. Returns an error if the memory cannot be allocated, or the error of `work`.
-    pub(super) fn with<R, const N: usize>(
+    /// Calls `work` with parts of these sizes, which contain anything. Keeps the memory for the next call if all that is
+    /// kept is not too large. Returns an error if the memory cannot be allocated, or the error of `work`.
+    pub(crate) fn with<R, const N: usize>(
         &self,
         sizes: [usize; N],
         work: impl FnOnce([&mut [u64]; N]) -> Result<R, CallError>,
     ) -> Result<R, CallError> {
         let needed = sizes.iter().sum();
-        let mut memory = core::mem::take(&mut *self.idle.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut memory = self.idle().pop().unwrap_or_default();
         if memory.len() < needed {
             // The old memory is freed before the new one is allocated.
             memory = Vec::new();
@@ -39,19 +41,31 @@ impl Workspace {
         }
         let mut rest = &mut *memory;
         let result = work(sizes.map(|size| rest.split_off_mut(..size).unwrap_or_default()));
-        if size_of_val(&*memory) <= MAX_KEPT {
-            let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-            if idle.len() < memory.len() {
-                *idle = memory;
-            }
+        let mut idle = self.idle();
+        if idle.iter().chain([&memory]).map(|kept| size_of_val(&**kept)).sum::<usize>() <= MAX_KEPT {
+            idle.push(memory);
         }
         result
     }
 
-    #[cfg(test)]
-    fn kept(&self) -> usize {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner).len()
+    fn idle(&self) -> MutexGuard<'_, Vec<Vec<u64>>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    #[cfg(test)]
+    fn kept(&self) -> Vec<usize> {
+        self.idle().iter().map(Vec::len).collect()
+    }
+}
+
+/// Returns the size of memory for so many elements of at most 4 bytes.
+pub(crate) fn words(elements: usize) -> usize {
+    elements.div_ceil(2)
+}
+
+/// Returns the first elements of memory that has at least so many.
+pub(crate) fn elements_mut<T: Float>(memory: &mut [u64], count: usize) -> &mut [T] {
+    bytemuck::cast_slice_mut(memory).get_mut(..count).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -71,7 +85,7 @@ mod tests {
             };
             assert_eq!(workspace.with(sizes, work).ok(), Some(sizes));
         }
-        assert_eq!(workspace.kept(), 5, "the largest memory so far is used again");
+        assert_eq!(workspace.kept(), [5], "the same memory is used again");
         let parts = workspace.with([2, 3], |parts| {
             let [one, two] = parts;
             one.fill(1);
@@ -89,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_at_the_same_time_have_different_memory_and_one_is_kept() {
+    fn calls_at_the_same_time_have_different_memory() {
         let workspace = Workspace::new();
         let outer = workspace.with([4], |[outer]| {
             outer.fill(1);
@@ -100,7 +114,7 @@ mod tests {
             Ok(outer.to_vec())
         });
         assert_eq!(outer.ok(), Some(vec![1; 4]));
-        assert_eq!(workspace.kept(), 6);
+        assert_eq!(workspace.kept(), [6, 4]);
     }
 
     #[test]
@@ -108,8 +122,8 @@ mod tests {
         let workspace = Workspace::new();
         let limit = MAX_KEPT / size_of::<u64>();
         assert!(workspace.with([limit, 1], |_| Ok(())).is_ok());
-        assert_eq!(workspace.kept(), 0);
+        assert_eq!(workspace.kept(), []);
         assert!(workspace.with([limit], |_| Ok(())).is_ok());
-        assert_eq!(workspace.kept(), limit);
+        assert_eq!(workspace.kept(), [limit]);
     }
 }

@@ -1,0 +1,120 @@
+//! `GroupQueryAttention` of the domain `com.microsoft`, over caches that a program binds as past and present.
+//!
+//! A call splits and rotates the new rows, writes keys and values to the caches, and attends to them. If it returns an
+//! error, nothing has changed. So everything that can fail comes first: `inputs` checks types, shapes and positions,
+//! `step` requests all outputs and compares their memory with that of all inputs. Only then is anything written.
+
+mod inputs;
+mod new_rows;
+mod present;
+mod step;
+
+use core::ffi::CStr;
+use std::sync::Arc;
+
+use half::{bf16, f16};
+use kvscatter::ElementType::{self, BFloat16, Float16, Float32};
+use kvscatter_attention::{AttributeValue, Declared, Float, GroupQuery};
+
+use self::inputs::Tensors;
+use self::step::PreparedStep;
+use super::Operator;
+use crate::context::Context;
+use crate::graph_node::GraphNode;
+use crate::node::{Attributes, Node};
+use crate::recent::RecentlyPrepared;
+use crate::status::CallError;
+use crate::tensor_info::TensorInfo;
+use crate::workspace::Workspace;
+
+/// The operator.
+pub(crate) struct GroupQueryAttention {
+    node: GroupQuery,
+    has_present: bool,
+    recent: RecentlyPrepared<PreparedStep>,
+    workspace: Arc<Workspace>,
+}
+
+/// The attributes that change what a call computes, and their types.
+const INTEGERS: [&CStr; 6] = [
+    c"num_heads",
+    c"kv_num_heads",
+    c"local_window_size",
+    c"do_rotary",
+    c"rotary_interleaved",
+    c"smooth_softmax",
+];
+const FLOATS: [&CStr; 2] = [c"scale", c"softcap"];
+
+impl GroupQueryAttention {
+    /// The domain of the operator.
+    pub(crate) const DOMAIN: &'static CStr = c"com.microsoft";
+
+    /// Returns whether the kernel computes a node, which has this operator. The runtime has already compared its type of
+    /// queries with those of the kernel.
+    pub(crate) fn takes(node: &GraphNode<'_>) -> Result<bool, CallError> {
+        let attributes = node.attributes()?;
+        let attributes = attributes.iter().map(|(name, value)| (name.as_str(), *value));
+        Ok(GroupQuery::read(attributes, &declared(&node.inputs()?), &node.outputs()?).is_ok())
+    }
+
+    fn compute_as<T: Float, C: Float>(
+        &self,
+        context: &Context<'_>,
+        tensors: &Tensors<'_>,
+    ) -> Result<(), CallError> {
+        let call = tensors.call::<T, C>(&self.node)?;
+        let prepare = || PreparedStep::new::<T, C>(&self.node, context, tensors, &call);
+        let mut step = self.recent.get(call.signatures(tensors).into_iter(), prepare)?;
+        step.run::<T, C>(self, context, tensors, &call)
+    }
+}
+
+impl Operator for GroupQueryAttention {
+    const NAME: &'static CStr = c"GroupQueryAttention";
+
+    fn new(node: &Node<'_>) -> Result<Self, CallError> {
+        let mut attributes = Vec::new();
+        for name in INTEGERS {
+            attributes.extend(node.integer(name)?.map(|value| (name, AttributeValue::Int(value))));
+        }
+        for name in FLOATS {
+            attributes.extend(node.float(name)?.map(|value| (name, AttributeValue::Float(value))));
+        }
+        let named = attributes.iter().filter_map(|(name, value)| Some((name.to_str().ok()?, *value)));
+        let outputs = node.outputs()?;
+        let read = GroupQuery::read(named, &declared(&node.inputs()?), &outputs);
+        Ok(Self {
+            node: read.map_err(|refused| CallError::invalid_argument(refused.to_string()))?,
+            has_present: outputs.get(1) == Some(&true),
+            recent: RecentlyPrepared::new(),
+            workspace: Arc::clone(node.workspace),
+        })
+    }
+
+    fn compute(&self, context: &Context<'_>) -> Result<(), CallError> {
+        let tensors = Tensors::read(context)?;
+        match tensors.elements()? {
+            (Float16, Float16) => self.compute_as::<f16, f16>(context, &tensors),
+            (BFloat16, BFloat16) => self.compute_as::<bf16, bf16>(context, &tensors),
+            (Float32, Float16) => self.compute_as::<f32, f16>(context, &tensors),
+            (Float32, BFloat16) => self.compute_as::<f32, bf16>(context, &tensors),
+            // Inputs of other types are refused by their types.
+            _ => self.compute_as::<f32, f32>(context, &tensors),
+        }
+    }
+
+    /// Checks nothing, because [`takes`](Self::takes) has decided that the provider takes the node.
+    fn check(&self, _inputs: &[TensorInfo]) -> Result<(), CallError> {
+        Ok(())
+    }
+}
+
+/// Returns what a model declares about inputs.
+fn declared(inputs: &[TensorInfo]) -> Vec<Declared> {
+    let declared = |input: &TensorInfo| input.element().map_or(Declared::Absent, Declared::Of);
+    inputs.iter().map(declared).collect()
+}
+
+/// The types of queries and of caches.
+type Elements = (ElementType, ElementType);

@@ -1,0 +1,239 @@
+//! One call, and what is kept for the next call of the same shape.
+
+use kvscatter::spec::onnx::TensorScatter;
+use kvscatter::{Layout, NegativeIndex, RawBuffer, WritePlan};
+use kvscatter_attention::{Attention, Float, GroupQuery, Inputs, Mask, Outputs, Prepared, Scratch, Shapes};
+
+use super::GroupQueryAttention;
+use super::inputs::{Call, Sizes, Slots, Tensors};
+use super::new_rows::{arrange, memory};
+use super::present::{Present, copy_past};
+use crate::context::Context;
+use crate::operators::attention::call::MIN_SHARED;
+use crate::operators::attention::memory::{OutputMemory, check_separate};
+use crate::status::CallError;
+use crate::threads::thread_count;
+use crate::workspace::{elements_mut, words};
+
+/// A call that is prepared for the types and shapes of its inputs, with the memory that it works in.
+pub(super) struct PreparedStep {
+    operator: Attention,
+    attention: Prepared,
+    scratch: Scratch,
+    /// The write of new keys, and of new values.
+    write: kvscatter::Prepared,
+    /// The numbers of slots and of columns of the bias that the two above are prepared for.
+    lengths: [usize; 2],
+    slots: Slots,
+    /// The scores of sinks that no input has.
+    sinks: Vec<u64>,
+}
+
+impl PreparedStep {
+    /// Prepares a call. Returns an error if the runtime's memory for an input has another size than its shape requires,
+    /// or if a tensor is too large.
+    pub(super) fn new<T: Float, C: Float>(
+        node: &GroupQuery,
+        context: &Context<'_>,
+        tensors: &Tensors<'_>,
+        call: &Call<'_, T>,
+    ) -> Result<Self, CallError> {
+        let Sizes { heads, kv_heads, .. } = call.sizes;
+        let operator = node.operator.heads(heads, kv_heads).cache_by_head().cache_element(C::ELEMENT);
+        let has_sinks = node.is_smooth || call.sinks.is_some();
+        let operator = if has_sinks { operator.sinks() } else { operator };
+        check_memory(context, tensors)?;
+        let attention = prepare_attention(&operator, call)?;
+        Ok(Self {
+            operator,
+            scratch: attention.scratch(thread_count()).share_from(MIN_SHARED),
+            attention,
+            write: prepare_write::<C, T>(call)?,
+            lengths: lengths(call),
+            slots: Slots::default(),
+            sinks: vec![0; if node.is_smooth { words(heads) } else { 0 }],
+        })
+    }
+
+    /// Prepares the call for other numbers of slots and of columns of the bias, as each step of a growing cache has.
+    fn resize<T: Float, C: Float>(
+        &mut self,
+        context: &Context<'_>,
+        tensors: &Tensors<'_>,
+        call: &Call<'_, T>,
+    ) -> Result<(), CallError> {
+        if self.lengths == lengths(call) {
+            return Ok(());
+        }
+        check_memory(context, tensors)?;
+        let (attention, write) = (prepare_attention(&self.operator, call)?, prepare_write::<C, T>(call)?);
+        attention.fit(&mut self.scratch);
+        (self.attention, self.write, self.lengths) = (attention, write, lengths(call));
+        Ok(())
+    }
+
+    /// Executes a call. Returns an error if an input does not fit. Nothing has been written then.
+    pub(super) fn run<T: Float, C: Float>(
+        &mut self,
+        kernel: &GroupQueryAttention,
+        context: &Context<'_>,
+        tensors: &Tensors<'_>,
+        call: &Call<'_, T>,
+    ) -> Result<(), CallError> {
+        self.resize::<T, C>(context, tensors, call)?;
+        call.find_slots(&mut self.slots)?;
+        call.check_positions(&self.slots)?;
+        let [query, key, value] = memory::<T, C>(call);
+        // A node without presents attends to caches that no output has.
+        let present = if kernel.has_present { 0 } else { words(cache_len(call)) };
+        kernel.workspace.with([query, key, value, present, present], |[query, key, value, one, other]| {
+            let presents = match kernel.has_present {
+                true => None,
+                false => Some([one, other].map(|memory| elements_mut::<C>(memory, cache_len(call)))),
+            };
+            self.run_in::<T, C>(context, tensors, call, [query, key, value], presents)
+        })
+    }
+
+    /// Executes a call in this memory. `presents` are the caches after the call, if the node does not have them.
+    fn run_in<T: Float, C: Float>(
+        &mut self,
+        context: &Context<'_>,
+        tensors: &Tensors<'_>,
+        call: &Call<'_, T>,
+        memory: [&mut [u64]; 3],
+        presents: Option<[&mut [C]; 2]>,
+    ) -> Result<(), CallError> {
+        let Sizes { batch, rows, new, heads, kv_heads, size, .. } = call.sizes;
+        let (slots, threads) = (call.slots(), context.threads());
+        let plan = self.write.plan(self.slots.starts.as_slice())?.with_executor(&threads);
+        self.attention.check_valid(self.slots.valid())?;
+
+        let shape = [batch, rows, heads * size].map(|size| size as i64);
+        let output = OutputMemory::<T, _>::request(context, 0, GroupQuery::OUTPUTS[0], &shape)?;
+        let pasts = [tensors.past[0].memory()?, tensors.past[1].memory()?];
+        let present_memory = match presents {
+            Some(presents) => presents.map(|present| buffer(present)),
+            None => {
+                let shape = [batch, kv_heads, slots, size].map(|size| size as i64);
+                let request = |index: usize| {
+                    OutputMemory::<C, _>::request(context, index, GroupQuery::OUTPUTS[index], &shape)
+                };
+                [request(1)?.buffer(), request(2)?.buffer()]
+            }
+        };
+        let presents = [0, 1].map(|part| Present { past: pasts[part], memory: present_memory[part] });
+        check_outputs(&output, presents, tensors)?;
+
+        // Nothing below fails.
+        let (queries, news) = arrange::<T, C>(call, &self.slots, memory, &threads)?;
+        // SAFETY: The pasts have the sizes of the call, are initialised and valid until the call returns (R2). The
+        // presents have these sizes too: `OutputMemory` and `cache_len` compute them. `check_outputs` has compared their
+        // memory with that of everything else.
+        unsafe { copy_past(presents, call.sizes, slots, &self.slots, size_of::<C>(), &threads) };
+        if new > 0 {
+            write(&plan, presents, news)?;
+        }
+        let [key, value] = presents.map(|present| {
+            // SAFETY: The present is initialised: its slots are copied, written or filled, or it is the past. It is
+            // aligned and has whole elements, as `OutputMemory` has checked, and nothing writes to it until the call
+            // returns.
+            unsafe { crate::input::elements_at::<C>(present.memory) }
+        });
+        let zeros = bytemuck::cast_slice::<u64, T>(&self.sinks).get(..heads);
+        let inputs = Inputs {
+            query: queries,
+            key: &key,
+            value: &value,
+            mask: call.bias.as_deref().map(Mask::Float),
+            past: None,
+            valid: self.slots.valid(),
+            sinks: call.sinks.as_deref().or(zeros),
+        };
+        // SAFETY: `check_outputs` has accepted the memory, which is used only here.
+        let mut outputs = Outputs::uninit(unsafe { output.into_slice() });
+        Ok(self.attention.run(&inputs, &mut outputs, &mut self.scratch, Some(&threads))?)
+    }
+}
+
+/// Writes new keys and values, all or none.
+fn write<C: Float>(plan: &WritePlan<'_>, presents: [Present; 2], news: [&[C]; 2]) -> Result<(), CallError> {
+    let pairs = [0, 1].map(|part| {
+        let new: &[u8] = bytemuck::cast_slice(news[part]);
+        (presents[part].memory, RawBuffer { ptr: new.as_ptr().cast_mut(), len: new.len() })
+    });
+    // SAFETY: The presents are valid for reads and writes until the call returns, and the new rows for reads. The core
+    // refuses buffers that overlap. Nothing else uses the presents.
+    let _ = unsafe { plan.write_many_raw(pairs) }?;
+    Ok(())
+}
+
+/// Checks that the outputs share no memory with an input or with each other, except that a cache may be written in place.
+fn check_outputs<T>(
+    output: &OutputMemory<T, &'static str>,
+    presents: [Present; 2],
+    tensors: &Tensors<'_>,
+) -> Result<(), CallError> {
+    let range = |memory: RawBuffer| {
+        let first = memory.ptr.addr();
+        first..first.saturating_add(memory.len)
+    };
+    let [_, key, value, _] = GroupQuery::OUTPUTS;
+    let outputs = [output.addresses(), (key, range(presents[0].memory)), (value, range(presents[1].memory))];
+    // A past that is written in place is the memory of an output, with which the others are compared.
+    let in_place = presents.map(|present| present.is_in_place().then_some(present.past));
+    let mut inputs = [const { ("", 0..0) }; GroupQuery::INPUTS.len()];
+    for (place, tensor) in inputs.iter_mut().zip(tensors.all()) {
+        *place = (tensor.role.0, range(tensor.memory()?));
+    }
+    let [past_key, past_value] = &tensors.past;
+    let is_in_place = |name: &str| {
+        in_place[0].is_some() && name == past_key.role.0 || in_place[1].is_some() && name == past_value.role.0
+    };
+    let inputs = inputs.iter().filter(|(name, _)| !is_in_place(name)).cloned();
+    check_separate(outputs.into_iter(), inputs)
+}
+
+fn check_memory(context: &Context<'_>, tensors: &Tensors<'_>) -> Result<(), CallError> {
+    tensors.all().try_for_each(|tensor| context.check_memory(tensor))
+}
+
+/// Returns the numbers of slots and of columns of the bias.
+fn lengths<T: Float>(call: &Call<'_, T>) -> [usize; 2] {
+    [call.slots(), call.bias_shape.map_or(0, |[.., total]| total)]
+}
+
+/// Returns the number of elements of a present.
+fn cache_len<T: Float>(call: &Call<'_, T>) -> usize {
+    let Sizes { batch, kv_heads, size, .. } = call.sizes;
+    batch * kv_heads * call.slots() * size
+}
+
+fn buffer<C: Float>(elements: &mut [C]) -> RawBuffer {
+    let bytes: &mut [u8] = bytemuck::cast_slice_mut(elements);
+    RawBuffer { ptr: bytes.as_mut_ptr(), len: bytes.len() }
+}
+
+fn prepare_attention<T: Float>(operator: &Attention, call: &Call<'_, T>) -> Result<Prepared, CallError> {
+    let Sizes { batch, rows, heads, kv_heads, size, .. } = call.sizes;
+    let cache = [batch, kv_heads, call.slots(), size];
+    let shapes = Shapes {
+        element: T::ELEMENT,
+        query: &[batch, rows, heads * size],
+        key: &cache,
+        value: &cache,
+        mask: call.bias_shape.as_ref().map(<[usize; 4]>::as_slice),
+        past: None,
+    };
+    Ok(operator.prepare(&shapes)?)
+}
+
+/// Prepares the write of new rows, which are token after token.
+fn prepare_write<C: Float, T: Float>(call: &Call<'_, T>) -> Result<kvscatter::Prepared, CallError> {
+    let Sizes { batch, new, kv_heads, size, .. } = call.sizes;
+    let update = [batch, kv_heads, new, size];
+    let strides = [new * kv_heads * size, size, kv_heads * size, 1].map(|stride| stride as isize);
+    let layout = if new > 1 { Layout::strided(&update, &strides) } else { Layout::dense(&update) };
+    let operator = TensorScatter::new().axis(2).negative_index(NegativeIndex::Reject);
+    Ok(operator.prepare(C::ELEMENT, &[batch, kv_heads, call.slots(), size], layout)?)
+}
