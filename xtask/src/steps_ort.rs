@@ -38,6 +38,7 @@ pub(crate) fn ort(every_version: bool) -> Step {
     let (build, library) = if every_version { (build(), library()) } else { development_plugin() };
     commands.extend([build, command()]);
     commands.push(cargo_shared("build", "-p kvscatter-oracle --example export-attention-cases"));
+    commands.push(cargo_shared("build", "-p kvscatter-onnx --example export-group-query-cases"));
     let mut environments = environments(every_version);
     if every_version {
         commands.extend(too_old());
@@ -51,13 +52,14 @@ fn too_old() -> [Command; 2] {
     [environment(TOO_OLD).make(), python(TOO_OLD).with(format!("{TESTS}/too_old.py"))]
 }
 
-/// Returns the tests in one version, with the programs of a development build that write the oracle's cases.
+/// Returns the tests in one version, with the programs of a development build that write the cases.
 fn tests(version: &str) -> Command {
     let folder = target_dir();
     python(version)
         .with_all(["-m", "pytest", "--quiet", TESTS])
         .with_env("KVSCATTER_COMMAND", folder.join("debug/kvscatter"))
         .with_env("KVSCATTER_ATTENTION_CASES", folder.join("debug/examples/export-attention-cases"))
+        .with_env("KVSCATTER_GROUP_QUERY_CASES", folder.join("debug/examples/export-group-query-cases"))
 }
 
 /// Times calls of the plugin and of the newest ONNX Runtime's built-in kernel.
