@@ -45,13 +45,8 @@ const INPUTS: [&str; 12] = [
 const OUTPUTS: [&str; 3] = ["output", "present_key", "present_value"];
 
 /// The types of queries and of caches.
-const TYPES: [[ElementType; 2]; 5] = [
-    [Float32, Float32],
-    [Float16, Float16],
-    [BFloat16, BFloat16],
-    [Float32, Float16],
-    [Float32, BFloat16],
-];
+const TYPES: [[ElementType; 2]; 5] =
+    [[Float32, Float32], [Float16, Float16], [BFloat16, BFloat16], [Float32, Float16], [Float32, BFloat16]];
 
 /// How the slots of a call are chosen.
 #[derive(Clone, Copy, Debug, strum::EnumIter, strum::IntoStaticStr, PartialEq, Eq)]
@@ -160,17 +155,14 @@ impl Case {
         let [element, cache] = TYPES[number % TYPES.len()];
         let rotation = nth::<Rotation>(number / 45);
         let sizes = Sizes::random(phase, rotation, random);
-        let grows = sizes.past < sizes.total;
         let form = match random.below(4) {
-            0 if !grows => Form::SharedLayer,
+            0 if sizes.past >= sizes.total => Form::SharedLayer,
             0 | 1 => Form::Separate,
             _ => Form::Packed,
         };
-        let phase: &str = phase.into();
-        let rotation_name: &str = rotation.into();
-        let form_name: &str = form.into();
+        let names: [&str; 3] = [phase.into(), rotation.into(), form.into()];
         let mut case = Self {
-            name: format!("{number}_{phase}_{rotation_name}_{form_name}_{element}_{cache}"),
+            name: format!("{number}_{}_{element}_{cache}", names.join("_")),
             attributes: sizes.attributes(),
             inputs: BTreeMap::new(),
             queries: random.floats(element, vec![sizes.batch, sizes.tokens, sizes.heads * sizes.size], 3, 4),
@@ -239,30 +231,29 @@ impl Case {
             // A first prompt uses the first one as an offset.
             let most = positions - tokens + 1;
             let data = (0..batch * tokens).map(|_| integer(random.below(most))).collect();
-            self.inputs
-                .insert("position_ids", Array { element: Int64, shape: vec![batch, tokens], data });
+            self.inputs.insert("position_ids", Array { element: Int64, shape: vec![batch, tokens], data });
         }
     }
 
     /// Adds what changes the weights: a scale, a cap, a window, a bias and sinks.
     fn add_scores(&mut self, element: ElementType, random: &mut Random) {
         let Sizes { batch, tokens, total, heads, .. } = self.sizes;
-        let mut set = |name, attribute| drop(self.attributes.insert(name, attribute));
-        match random.below(3) {
-            0 => set("scale", Attribute::Float([0.0, 0.25, 0.75][random.below(3)])),
-            _ => {}
+        if random.below(3) == 0 {
+            self.attributes.insert("scale", Attribute::Float([0.0, 0.25, 0.75][random.below(3)]));
         }
         if random.below(3) == 0 {
-            set("softcap", Attribute::Float([0.0, 0.5, 1.5][random.below(3)]));
+            self.attributes.insert("softcap", Attribute::Float([0.0, 0.5, 1.5][random.below(3)]));
         }
         if random.flips() {
-            set("local_window_size", Attribute::Int([-1, 1, 2, 3, 5, 1 << 20][random.below(6)]));
+            let window = [-1, 1, 2, 3, 5, 1 << 20][random.below(6)];
+            self.attributes.insert("local_window_size", Attribute::Int(window));
         }
-        match random.below(4) {
-            0 => set("smooth_softmax", Attribute::Int([0, 1][random.below(2)])),
-            1 => {
-                let sinks = random.floats(element, vec![heads], 3, 4);
-                self.inputs.insert("head_sink", sinks);
+        match random.below(5) {
+            sink @ (0 | 1) => {
+                self.attributes.insert("smooth_softmax", Attribute::Int(i64::from(sink == 1)));
+            }
+            2 => {
+                self.inputs.insert("head_sink", random.floats(element, vec![heads], 3, 4));
             }
             _ => {}
         }
@@ -368,15 +359,16 @@ impl Sizes {
         let (heads, kv_heads) = [(4, 2), (2, 2), (6, 2), (3, 1)][random.below(4)];
         let size = match rotation {
             Rotation::Unrotated => [8, 16, 24][random.below(3)],
-            Rotation::Half | Rotation::Interleaved => [16, 32][random.below(2)],
-            Rotation::HalfPartial | Rotation::InterleavedPartial => 32,
+            Rotation::Half | Rotation::Interleaved => [16, 32, 80][random.below(3)],
+            Rotation::HalfPartial | Rotation::InterleavedPartial => [32, 32, 160][random.below(3)],
         };
         Self { batch, tokens, past, lengths, total, heads, kv_heads, size }
     }
 
+    /// Returns the attributes that every node has.
     fn attributes(&self) -> BTreeMap<&'static str, Attribute> {
-        let count = |count: usize| Attribute::Int(i64::try_from(count).unwrap_or_default());
-        BTreeMap::from([("num_heads", count(self.heads)), ("kv_num_heads", count(self.kv_heads))])
+        let counts = [("num_heads", self.heads), ("kv_num_heads", self.kv_heads)];
+        BTreeMap::from(counts.map(|(name, count)| (name, Attribute::Int(count as i64))))
     }
 
     /// Returns the slot of the first new token of each sample.
@@ -389,8 +381,7 @@ impl Sizes {
 impl Random {
     /// Returns a number below `limit`.
     fn below(&mut self, limit: usize) -> usize {
-        let draw = usize::try_from(self.0.next_u64() >> 33).unwrap_or_default();
-        draw % limit
+        (self.0.next_u64() >> 33) as usize % limit
     }
 
     fn flips(&mut self) -> bool {
@@ -415,7 +406,6 @@ impl Array {
     /// Returns the tensor in float64, or of integers.
     fn tensor(&self) -> Result<Tensor, Box<dyn Error>> {
         let Self { element, shape, data } = self;
-        #[expect(clippy::cast_possible_truncation, reason = "the integers are small")]
         let (element, bytes): (_, Vec<u8>) = match element {
             Int32 => (Int32, data.iter().flat_map(|element| (*element as i32).to_le_bytes()).collect()),
             Int64 => (Int64, data.iter().flat_map(|element| (*element as i64).to_le_bytes()).collect()),
@@ -469,7 +459,6 @@ fn bits(element: ElementType) -> u32 {
 }
 
 /// Rounds an element to the type of a cache.
-#[expect(clippy::cast_possible_truncation, reason = "the function rounds")]
 fn rounded(cache: ElementType, element: f64) -> f64 {
     match cache {
         BFloat16 => bf16::from_f64(element).to_f64(),
@@ -479,18 +468,14 @@ fn rounded(cache: ElementType, element: f64) -> f64 {
 }
 
 /// Returns a small integer as float64.
-#[expect(clippy::cast_precision_loss, reason = "the integers are small")]
 fn integer(value: usize) -> f64 {
     value as f64
 }
 
 /// Returns the variant with this number, which wraps.
-fn nth<E: strum::IntoEnumIterator>(number: usize) -> E
-where
-    E: Clone,
-{
+fn nth<E: strum::IntoEnumIterator + Copy>(number: usize) -> E {
     let all: Vec<E> = E::iter().collect();
-    all[number % all.len()].clone()
+    all[number % all.len()]
 }
 
 fn object(fields: impl IntoIterator<Item = String>) -> String {

@@ -166,8 +166,8 @@ def is_refused(session, inputs: dict, outputs: dict, memory: list[Tensor], messa
     with pytest.raises(Exception, match=message) as caught:
         run(session, inputs, outputs)
     assert "\n" not in str(caught.value)
-    for tensor, contents in zip(memory, before, strict=True):
-        same(tensor, contents)
+    for each, contents in zip(memory, before, strict=True):
+        same(each, contents)
 
 
 @pytest.mark.parametrize("in_place", [True, False], ids=["in place", "apart"])
@@ -186,7 +186,16 @@ def test_an_error_says_why_and_writes_nothing(name, in_place):
 def test_a_session_goes_on_after_an_error():
     session = session_for(CALL)
     expected = results(session, CALL, in_place=True)
-    for changed in ({}, lengths(6, 1), {}, total(0), lengths(9, 9), {}, {"query": CALL["query"][..., 1:]}, {}):
+    for changed in (
+        {},
+        lengths(6, 1),
+        {},
+        total(0),
+        lengths(9, 9),
+        {},
+        {"query": CALL["query"][..., 1:]},
+        {},
+    ):
         inputs, outputs = memory(CALL, in_place=True)
         inputs |= {name: tensor(np.ascontiguousarray(array)) for name, array in changed.items()}
         if changed:
@@ -312,7 +321,9 @@ def test_a_cache_in_place_must_be_aligned():
     placed = Placed()
     placed.move("past_key", "past_key", 2)
     placed.move("present_key", "past_key")
-    placed.is_refused(session_for(CALL), "GroupQueryAttention: present_key must begin at a multiple of 4 bytes")
+    placed.is_refused(
+        session_for(CALL), "GroupQueryAttention: present_key must begin at a multiple of 4 bytes"
+    )
 
 
 def test_inputs_may_begin_anywhere():

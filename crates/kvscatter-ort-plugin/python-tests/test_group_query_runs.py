@@ -17,8 +17,8 @@ MODEL = group_query.model(types(feed([1])), do_rotary=1, **COUNTS)
 
 
 def generate(session, thread: int, barrier: threading.Barrier | None = None) -> bytes:
-    """Returns the results of a prompt and of single tokens after it, with sizes that few other threads have. Half of the
-    threads write in place, and every seventh step fails."""
+    """Returns the results of a prompt and of single tokens after it, with sizes that few other threads have. Half of
+    the threads write in place, and every seventh step fails."""
     batch, prompt, in_place = 1 + thread % 3, 2 + thread % 5, thread % 2 == 0
     cache = feed(batch * [prompt], prompt, prompt + STEPS if in_place else 0, seed=thread)
     if barrier:

@@ -6,7 +6,7 @@ import pytest
 from support import group_query
 from support.group_query import COUNTS, OUTPUTS, PRESENTS, feed, memory, rows
 from support.sessions import PROVIDER, VERSION, assignment, builtin, plugin, run
-from support.tensors import Tensor, same
+from support.tensors import same
 
 # Past and present may have another type than the queries from this version on.
 HAS_CACHE_TYPES = VERSION >= (1, 25)
@@ -14,8 +14,8 @@ HAS_CACHE_TYPES = VERSION >= (1, 25)
 # A node may have no presents from this version on, and a layer no keys and values of its own.
 HAS_SHARED_LAYERS = VERSION >= (1, 27)
 
-# The queries of padding see the tokens of their sample from this version on. Before, their results are garbage, and still
-# are if a window ends before them.
+# The queries of padding see the tokens of their sample from this version on. Before, their results are garbage, and
+# they still are if a window has no token.
 HAS_PADDING = VERSION >= (1, 28)
 
 
@@ -71,9 +71,7 @@ def test_a_node_without_presents_attends_to_new_rows(cases):
 # The cases that the built-in kernel does not compute.
 LEFT_OUT = {
     "bfloat16": lambda case: "bfloat16" in {case.element(name).name for name in OUTPUTS[:3]},
-    "chunks of several samples": lambda case: (
-        case.tokens > 1 and not case.is_first and len(case.lengths) > 1
-    ),
+    "chunks of several samples": lambda case: case.tokens > 1 and not case.is_first and len(case.lengths) > 1,
     "caches of another type up to 1.26": lambda case: is_mixed(case) and VERSION < (1, 27),
     "layers without keys up to 1.26": lambda case: not case.has_own_rows and not HAS_SHARED_LAYERS,
 }
@@ -150,9 +148,7 @@ def test_long_caches_and_prompts(window, dtype):
     """Calls of several blocks of rows and of several chunks of slots give the numbers of the built-in kernel."""
     for lengths, tokens in [((1090,), 20), ((1090, 700, 3), 1), ((70, 33), 70)]:
         arrays = feed(lengths, tokens, slots=1100, dtype=dtype)
-        model = group_query.model(
-            group_query.types(arrays), do_rotary=1, local_window_size=window, **COUNTS
-        )
+        model = group_query.model(group_query.types(arrays), do_rotary=1, local_window_size=window, **COUNTS)
         results = []
         for make in (plugin, builtin):
             inputs, outputs = memory(arrays, in_place=True)
@@ -163,6 +159,35 @@ def test_long_caches_and_prompts(window, dtype):
             np.testing.assert_allclose(got, expected, atol=1e-5 if dtype == np.float32 else 2e-3)
         for got, expected in zip(results[0][1:], results[1][1:], strict=True):
             np.testing.assert_allclose(got, expected, atol=1e-6 if dtype == np.float32 else 4e-3)
+
+
+@pytest.mark.parametrize("in_place", [True, False], ids=["in place", "apart"])
+@pytest.mark.parametrize(
+    ("lengths", "tokens", "total"),
+    [
+        ((7, 6), 5, 5),
+        ((5, 2), 5, 5),
+        ((7,), 1, 1),
+        ((6, 4), 1, 3),
+        ((6, 4), 1, 16),
+        ((6,), 3, 4),
+        ((3,), 3, 9),
+    ],
+)
+def test_the_total_decides_only_whether_a_call_is_a_prompt(lengths, tokens, total, in_place):
+    """A call whose total is its number of tokens begins at slot 0, whatever the lengths are."""
+    arrays = feed(lengths, tokens, 16, total)
+    model = group_query.model(group_query.types(arrays), do_rotary=1, **COUNTS)
+    results = []
+    for make in (plugin, builtin):
+        inputs, outputs = memory(arrays, in_place)
+        run(make(model), inputs, outputs)
+        results.append([group_query.values(outputs[name]) for name in OUTPUTS[:3]])
+    for sample, length in enumerate(lengths):
+        got, expected = (result[0][sample, :length] for result in results)
+        np.testing.assert_allclose(got, expected, atol=1e-5)
+    for got, expected in zip(results[0][1:], results[1][1:], strict=True):
+        np.testing.assert_allclose(got, expected, atol=1e-6)
 
 
 def test_calls_of_all_kinds_in_one_session():

@@ -58,23 +58,22 @@ def feed(lengths, tokens: int = 1, slots: int | None = 16, total: int | None = N
     made = rows(batch, tokens, **options)
     random = np.random.default_rng(options.get("seed", 24) + 1)
     shape = (batch, KV_HEADS, longest - tokens if slots is None else slots, SIZE)
-    dtype = options.get("cache", made["query"].dtype)
+    dtype = made["query"].dtype
     made |= {name: random.standard_normal(shape).astype(dtype) for name in PRESENTS.values()}
     made["seqlens_k"] = np.array(lengths, np.int32) - 1
     made["total_sequence_length"] = np.array([longest if total is None else total], np.int32)
     return made
 
 
-def rows(batch: int, tokens: int, packed=True, rotates=True, dtype=np.float32, seed=24, cache=None) -> dict:
+def rows(batch: int, tokens: int, packed=True, dtype=np.float32, seed=24) -> dict:
     """Returns random queries, keys and values, and the angles of all positions."""
     random = np.random.default_rng(seed)
     widths = {"query": HEADS, "key": KV_HEADS, "value": KV_HEADS}
     if packed:
         widths = {"query": sum(widths.values())}
     made = {name: random.standard_normal((batch, tokens, heads * SIZE)) for name, heads in widths.items()}
-    if rotates:
-        angles = np.arange(POSITIONS)[:, None] * 10000.0 ** (-np.arange(SIZE // 2) / (SIZE // 2))
-        made |= {"cos_cache": np.cos(angles), "sin_cache": np.sin(angles)}
+    angles = np.arange(POSITIONS)[:, None] * 10000.0 ** (-np.arange(SIZE // 2) / (SIZE // 2))
+    made |= {"cos_cache": np.cos(angles), "sin_cache": np.sin(angles)}
     return {name: array.astype(dtype) for name, array in made.items()}
 
 
@@ -122,7 +121,9 @@ class Case:
 
     def outputs(self) -> dict[str, Tensor]:
         """Returns memory for all outputs, which contains garbage."""
-        return {name: Tensor.garbage(self.element(name), array.shape) for name, array in self.expected.items()}
+        return {
+            name: Tensor.garbage(self.element(name), array.shape) for name, array in self.expected.items()
+        }
 
     @property
     def tokens(self) -> int:
@@ -151,17 +152,21 @@ class Case:
 
     def ends(self) -> np.ndarray:
         """Returns the slot of each sample after the last one that the call writes or reads."""
-        return np.full_like(self.lengths, self.tokens) if self.is_first and self.has_own_rows else self.lengths
+        if self.is_first and self.has_own_rows:
+            return np.full_like(self.lengths, self.tokens)
+        return self.lengths
 
     def painted(self) -> "Case":
         """Returns the same case with NaN in all slots of the past that the call must not read."""
-        pasts = {name: self._filled(self.inputs[name], np.nan) for name in PRESENTS.values()}
-        presents = {name: self._filled(self.expected[name], np.nan) for name in PRESENTS} if self.has_room else {}
-        return Case(self.name, self.attributes, self.inputs | pasts, self.expected | presents)
+        if not self.has_room:
+            return self
+        inputs = {name: self._filled(self.inputs[name], np.nan) for name in PRESENTS.values()}
+        expected = {name: self._filled(self.expected[name], np.nan) for name in PRESENTS}
+        return Case(self.name, self.attributes, self.inputs | inputs, self.expected | expected)
 
     def check(self, outputs, in_place: bool, tolerance: float = 2e-6, has_padding: bool = True) -> None:
-        """Compares the outputs with the expected ones, and fails if a byte beside them was written. The caches must have
-        the same bits."""
+        """Compares the outputs with the expected ones, and fails if a byte beside them was written. The caches must
+        have the same bits."""
         self.check_output(outputs["output"], tolerance, has_padding)
         for name in PRESENTS:
             expected = self.expected[name]
