@@ -140,8 +140,8 @@ impl Attention {
         Self { is_ring: true, ..self }
     }
 
-    /// Adds a sink to each query head: a part of the weights that goes to no value. A call has the score of each sink in
-    /// [`Inputs::sinks`](crate::Inputs::sinks). This is a kvscatter extension; not part of the specification.
+    /// Adds a sink to each query head: a part of the weights that goes to no value. A call has the score of each sink
+    /// in [`Inputs::sinks`](crate::Inputs::sinks). This is a kvscatter extension; not part of the specification.
     ///
     /// Sinks cannot be combined with an output of scores.
     #[must_use]

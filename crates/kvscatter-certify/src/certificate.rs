@@ -17,7 +17,7 @@ use std::fmt;
 use std::ops::Range;
 
 use kvscatter_onnx::convert::RingSize;
-use kvscatter_session::engine_label;
+use kvscatter_session::{GroupQueryNodes, engine_label};
 use serde::{Deserialize, Serialize};
 
 pub use timings::{
@@ -151,6 +151,9 @@ pub struct RuntimeInfo {
     /// used none.
     #[serde(default)]
     pub plugin: Option<String>,
+    /// Which kernels compute the nodes of `GroupQueryAttention`, or `None` if the model has no such node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group_query_nodes: Option<GroupQueryNodes>,
 }
 
 /// Formats the name, the version and the plugin.

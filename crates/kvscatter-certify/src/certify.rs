@@ -104,7 +104,7 @@ pub fn certify(
         verdict: evidence.verdict(),
         model: subject,
         original: original_subject,
-        runtime: runtime(engine),
+        runtime: runtime(engine, &runner),
         machine: options.machine.clone(),
         decoder: summary(&model, &decoder, &runner.interface, &setting),
         parameters: parameters(options, plan.tolerance, setting),
@@ -215,12 +215,13 @@ fn take_times(
     }
 }
 
-fn runtime(engine: &dyn Engine) -> RuntimeInfo {
+fn runtime(engine: &dyn Engine, runner: &Runner) -> RuntimeInfo {
     RuntimeInfo {
         name: engine.name().to_owned(),
         version: engine.version().to_owned(),
         device: engine.device().to_owned(),
         plugin: engine.plugin().map(str::to_owned),
+        group_query_nodes: runner.group_query_nodes(),
     }
 }
 

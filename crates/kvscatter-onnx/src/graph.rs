@@ -252,6 +252,13 @@ impl<'m> Graph<'m> {
         self.proto.output.iter().map(ValueInfo::parse).collect()
     }
 
+    /// Returns the element type of a value, if the model declares it or if the value is a constant.
+    #[must_use]
+    pub fn element(&self, value: &str) -> Option<ElementType> {
+        let of_constant = || ElementType::from_onnx_code(self.constant(value)?.data_type?);
+        self.declared(value).map(|declared| declared.element).or_else(of_constant)
+    }
+
     /// Returns the declaration of a value, or `None` if it is not declared as a tensor.
     pub(crate) fn declared(&self, value: &str) -> Option<ValueInfo<'m>> {
         ValueInfo::parse(self.values.get(value)?.declared?).ok()

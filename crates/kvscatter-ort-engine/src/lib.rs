@@ -6,6 +6,8 @@
 #![warn(missing_debug_implementations)]
 #![deny(unsafe_code, reason = "only calls to the library need any")]
 
+#[expect(unsafe_code, reason = "the library's interface is C")]
+mod assignment;
 #[expect(unsafe_code, reason = "the library's interface is C and takes pointers to our tensors")]
 mod binding;
 mod element;

@@ -12,7 +12,7 @@ use crate::RuntimeError;
 use crate::message::{lowercase_message, one_line};
 
 /// The name of the execution provider, under which its library is registered too.
-const PROVIDER: &str = "KvscatterExecutionProvider";
+pub(crate) const PROVIDER: &str = "KvscatterExecutionProvider";
 
 /// The plugin that an environment has registered.
 #[derive(Clone, Debug)]

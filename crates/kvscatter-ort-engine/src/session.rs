@@ -5,16 +5,17 @@ use std::path::Path;
 use ort::session::Session as RuntimeSession;
 
 use kvscatter_onnx::RuntimeVersion;
-use kvscatter_session::{LoadOptions, Session, SessionError, Step, StepOutput};
+use kvscatter_session::{GroupQueryNodes, LoadOptions, Session, SessionError, Step, StepOutput};
 
 use crate::binding::Binding;
 use crate::message::one_line;
-use crate::plugin;
+use crate::{assignment, plugin};
 
 /// A loaded model.
 pub(super) struct OrtSession {
     binding: Binding,
     session: RuntimeSession,
+    group_query_nodes: Option<GroupQueryNodes>,
     engine: String,
 }
 
@@ -36,6 +37,8 @@ impl OrtSession {
         if let Some(threads) = options.threads {
             builder = builder.with_intra_threads(threads).map_err(|error| refused(error.into()))?;
         }
+        let (option, value) = assignment::RECORDED;
+        builder = builder.with_config_entry(option, value).map_err(|error| refused(error.into()))?;
         let devices = plugin::devices(environment, with_plugin);
         let provider = plugin::options();
         builder = builder.with_devices(devices, Some(&provider)).map_err(|error| refused(error.into()))?;
@@ -52,7 +55,8 @@ impl OrtSession {
             return Err(SessionError::Load { path: model.to_owned(), engine, message });
         }
         let binding = Binding::new(&session).map_err(refused)?;
-        Ok(Self { binding, session, engine })
+        let group_query_nodes = assignment::group_query_nodes(&session).map_err(refused)?;
+        Ok(Self { binding, session, group_query_nodes, engine })
     }
 }
 
@@ -65,6 +69,10 @@ fn least_version(session: &RuntimeSession) -> Option<RuntimeVersion> {
 impl Session for OrtSession {
     fn takes_some_samples(&self) -> bool {
         true
+    }
+
+    fn group_query_nodes(&self) -> Option<GroupQueryNodes> {
+        self.group_query_nodes
     }
 
     fn run(&mut self, step: Step<'_>) -> Result<StepOutput, SessionError> {

@@ -29,7 +29,8 @@
 //!   the parts that `operators` and `write` use.
 //! - `registration` and `custom_ops` are the custom operators.
 //! - `operators` reads a node through `node` and `tensor_info`, and a call through `context` and `input`. It
-//!   executes a write through `write`. Every operator uses `recent` and `threads`, and some use `rotary` and `workspace`.
+//!   executes a write through `write`. Every operator uses `recent` and `threads`, and some use `rotary` and
+//!   `workspace`.
 //!
 //! A function of this crate that calls the runtime returns the status of a call that fails, unless its result is an
 //! `Option` or a `bool`. The core defines every write and every error about a write. `kvscatter_attention` does so for

@@ -17,7 +17,8 @@ pub(crate) const NAME: &CStr = c"KvscatterExecutionProvider";
 /// What a session may choose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EpOptions {
-    /// Whether the provider takes `Attention` and `GroupQueryAttention` nodes. It is `on` if the session does not choose.
+    /// Whether the provider takes `Attention` and `GroupQueryAttention` nodes. It is `on` if the session does not
+    /// choose.
     pub(crate) takes_attention: bool,
     /// Whether the provider computes the writes and the attention of a layer as one node. It is `off` if the session
     /// does not choose, because the runtime cannot save a model with such nodes, and no function of the runtime returns

@@ -96,8 +96,8 @@ fn attention(runtime: RuntimeApi) -> KernelEntry {
     }
 }
 
-/// `GroupQueryAttention`, with each present in the memory of its past. [`GroupQueryAttention::takes`] restricts its nodes
-/// further. It also compares the types of caches, whose parameter has other names in other versions.
+/// `GroupQueryAttention`, with each present in the memory of its past. [`GroupQueryAttention::takes`] restricts its
+/// nodes further. It also compares the types of caches, whose parameter has other names in other versions.
 fn group_query_attention(runtime: RuntimeApi) -> KernelEntry {
     KernelEntry {
         operator: GroupQueryAttention::NAME,

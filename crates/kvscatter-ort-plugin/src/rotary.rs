@@ -5,8 +5,8 @@ use kvscatter_attention::{Element, RotaryOrder};
 /// The number of pairs that are rotated together.
 const PAIRS: usize = 32;
 
-/// Rotates the first elements of a head, two for each cosine and sine, and copies the others. The results are computed in
-/// float32 and rounded once.
+/// Rotates the first elements of a head, two for each cosine and sine, and copies the others. The results are computed
+/// in float32 and rounded once.
 pub(crate) fn rotate<T: Element, O: Element>(
     order: RotaryOrder,
     [cos, sin]: [&[T]; 2],

@@ -21,8 +21,8 @@ impl Workspace {
         Self { idle: Mutex::new(Vec::new()) }
     }
 
-    /// Calls `work` with parts of these sizes, which contain anything. Keeps the memory for the next call if all that is
-    /// kept is not too large. Returns an error if the memory cannot be allocated, or the error of `work`.
+    /// Calls `work` with parts of these sizes, which contain anything. Keeps the memory for the next call if all that
+    /// is kept is not too large. Returns an error if the memory cannot be allocated, or the error of `work`.
     pub(crate) fn with<R, const N: usize>(
         &self,
         sizes: [usize; N],

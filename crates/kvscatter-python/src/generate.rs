@@ -14,7 +14,7 @@ use kvscatter_session::{
 use pyo3::exceptions::PyTypeError;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyString, PyType};
+use pyo3::types::{IntoPyDict, PyBytes, PyString, PyType};
 
 use crate::failure::{Failure, Name, class_name};
 use crate::indices::Indices;
@@ -150,7 +150,8 @@ impl Model {
         };
         let generator = py.detach(open).map_err(|error| raise(py, &error))?;
         let (capacity, engine) = (generator.capacity(), runtime::label(&engine));
-        Ok(KeptGenerator { capacity, engine, open: Mutex::new(Some(generator)) })
+        let group_query_nodes = runtime::group_query_nodes(generator.group_query_nodes());
+        Ok(KeptGenerator { capacity, engine, group_query_nodes, open: Mutex::new(Some(generator)) })
     }
 }
 
@@ -277,6 +278,7 @@ impl Generation {
 pub(crate) struct KeptGenerator {
     capacity: Option<usize>,
     engine: String,
+    group_query_nodes: (usize, usize),
     /// The generator, or `None` after it was closed.
     open: Mutex<Option<Generator>>,
 }
@@ -336,7 +338,7 @@ impl KeptGenerator {
         });
         match raised {
             Some(error) => Err(error),
-            None => python_generated(py, generated?, self.engine.clone()),
+            None => python_generated(py, generated?, self),
         }
     }
 
@@ -407,9 +409,15 @@ fn list(values: Indices) -> Vec<i64> {
     values.values().unwrap_or_default().to_vec()
 }
 
-fn python_generated(py: Python<'_>, generated: Generated, engine: String) -> PyResult<Bound<'_, PyAny>> {
+fn python_generated<'py>(
+    py: Python<'py>,
+    generated: Generated,
+    generator: &KeptGenerator,
+) -> PyResult<Bound<'py, PyAny>> {
     static CLASS: Lazy<Py<PyType>> = Lazy::new();
-    CLASS.import(py, "kvscatter._session", "Generated")?.call1((
+    // A tuple of arguments has at most twelve elements.
+    let nodes = [("group_query_nodes", generator.group_query_nodes)].into_py_dict(py)?;
+    let arguments = (
         generated.samples,
         generated.ends.into_iter().map(End::name).collect::<Vec<_>>(),
         generated.prompt_tokens,
@@ -421,6 +429,7 @@ fn python_generated(py: Python<'_>, generated: Generated, engine: String) -> PyR
         generated.decode.as_secs_f64(),
         generated.written_per_step,
         generated.copied,
-        engine,
-    ))
+        &generator.engine,
+    );
+    CLASS.import(py, "kvscatter._session", "Generated")?.call(arguments, Some(&nodes))
 }

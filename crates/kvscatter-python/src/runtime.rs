@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use kvscatter_ort_engine::OnnxRuntime;
-use kvscatter_session::{Engine, engine_label};
+use kvscatter_session::{Engine, GroupQueryNodes, engine_label};
 use pyo3::prelude::*;
 
 use crate::session_error::no_runtime;
@@ -46,6 +46,11 @@ pub(crate) fn load(py: Python<'_>, library: Option<PathBuf>, plugin: Plugin) -> 
 /// Returns the name and version of an engine and its plugin.
 pub(crate) fn label(engine: &OnnxRuntime) -> String {
     engine_label(engine.name(), engine.version(), engine.plugin())
+}
+
+/// Returns how many nodes of `GroupQueryAttention` the plugin computes, and how many there are.
+pub(crate) fn group_query_nodes(of_model: Option<GroupQueryNodes>) -> (usize, usize) {
+    of_model.map_or((0, 0), |GroupQueryNodes { nodes, in_plugin }| (in_plugin, nodes))
 }
 
 /// Returns the path of this module, which is a plugin.

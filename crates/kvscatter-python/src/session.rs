@@ -54,6 +54,7 @@ pub(crate) struct PyKvSession {
     batch: usize,
     capacity: usize,
     engine: String,
+    group_query_nodes: (usize, usize),
     shared: Arc<SharedSession>,
 }
 
@@ -80,8 +81,9 @@ impl PyKvSession {
         let session =
             py.detach(|| KvSession::open(&engine, &path, options)).map_err(|error| raise(py, &error))?;
         let (batch, capacity) = (session.batch(), session.capacity());
+        let group_query_nodes = runtime::group_query_nodes(session.group_query_nodes());
         let (engine, shared) = (runtime::label(&engine), Arc::new(SharedSession::new(session)));
-        Ok(Self { batch, capacity, engine, shared })
+        Ok(Self { batch, capacity, engine, group_query_nodes, shared })
     }
 
     /// The maximum number of samples.
@@ -101,6 +103,13 @@ impl PyKvSession {
     #[getter]
     fn engine(&self) -> &str {
         &self.engine
+    }
+
+    /// How many nodes of `GroupQueryAttention` the plugin computes, and how many the model has. Both are 0 for a model
+    /// without such nodes.
+    #[getter]
+    fn group_query_nodes(&self) -> (usize, usize) {
+        self.group_query_nodes
     }
 
     /// The number of tokens that the model knows. If the model does not declare it, it is None until the

@@ -105,6 +105,7 @@ def test_a_sample_that_is_not_named_stays_as_it_is(session: KvSession) -> None:
 def test_an_operator_that_writes_its_caches_scores_as_each_sample_alone() -> None:
     """All exports have the same weights."""
     with KvSession(GROUP_QUERY, batch=3, capacity=CAPACITY, threads=1) as session:
+        assert session.group_query_nodes == (2, 2)
         first, second = session.add(), session.add()
         want_first, want_second = alone([*A, 1, 2, 3]), alone([*B, 9, 4])
         scores = session.step({first: A, second: B})
@@ -332,6 +333,11 @@ def test_generate_draws_tokens() -> None:
 def test_generate_runs_what_a_static_cache_is_compared_with() -> None:
     ragged = kvscatter.generate(GROUP_QUERY, [A, B], 8, convert=False)
     assert (ragged.samples, ragged.copied) == (kvscatter.generate(STATIC, [A, B], 8).samples, 0)
+    without = kvscatter.generate(GROUP_QUERY, [A, B], 8, convert=False, plugin=False)
+    converted = kvscatter.generate(GROUP_QUERY, [A, B], 8)
+    assert without.samples == converted.samples == ragged.samples
+    nodes = [generated.group_query_nodes for generated in (ragged, without, converted)]
+    assert nodes == [(2, 2), (0, 2), (0, 0)]
     one, again = (
         kvscatter.generate(GROWING, [A], 8, convert=False).samples[0],
         kvscatter.generate(GROWING, [A], 4, convert=False).samples[0],

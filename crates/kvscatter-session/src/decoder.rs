@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use crate::engine::Engine;
+use crate::engine::{Engine, GroupQueryNodes};
 use crate::error::SessionError;
 use crate::growing::Growing;
 use crate::interface::Interface;
@@ -93,6 +93,13 @@ impl Decoder {
         match self {
             Self::Static(of) => of.session.interface(),
             Self::Growing(growing) => growing.interface(),
+        }
+    }
+
+    pub(crate) fn group_query_nodes(&self) -> Option<GroupQueryNodes> {
+        match self {
+            Self::Static(of) => of.session.group_query_nodes(),
+            Self::Growing(growing) => growing.group_query_nodes(),
         }
     }
 

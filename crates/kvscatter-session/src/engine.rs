@@ -4,11 +4,13 @@
 //! The caller owns every tensor, so it can read them all after a run and check every claim about memory. It
 //! passes a cache either as one tensor that past and present share, or as two tensors.
 
+use std::fmt;
 use std::ops::Range;
 use std::time::Duration;
 
 use kvscatter::ElementType;
 use kvscatter_onnx::ModelFile;
+use serde::{Deserialize, Serialize};
 
 use crate::error::SessionError;
 use crate::tensor::Tensor;
@@ -61,6 +63,28 @@ impl LoadOptions {
     pub const MAX_THREADS: usize = 1024;
 }
 
+/// The nodes of ONNX Runtime's `GroupQueryAttention` in a loaded model, and which kernels compute them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GroupQueryNodes {
+    /// The number of nodes, which is not 0.
+    pub nodes: usize,
+    /// The number of nodes that the engine's [plugin](Engine::plugin) computes. The engine's own kernel computes the
+    /// others.
+    pub in_plugin: usize,
+}
+
+/// Formats the numbers as a sentence without a full stop.
+impl fmt::Display for GroupQueryNodes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { nodes, in_plugin } = *self;
+        let noun = if nodes == 1 { "GroupQueryAttention node" } else { "GroupQueryAttention nodes" };
+        match in_plugin {
+            0 => write!(f, "the engine's own kernel computes {nodes} of {nodes} {noun}"),
+            _ => write!(f, "the plugin computes {in_plugin} of {nodes} {noun}"),
+        }
+    }
+}
+
 /// A loaded model.
 pub trait Session: Send {
     /// Allocates a tensor of zeros in the memory that suits this engine: it can write a present there in place, and
@@ -75,6 +99,12 @@ pub trait Session: Send {
     /// Returns `true` if a run can cover some samples of a batch ([`Step::samples`]).
     fn takes_some_samples(&self) -> bool {
         false
+    }
+
+    /// Returns which kernels compute the nodes of ONNX Runtime's `GroupQueryAttention`. Returns `None` if the model has
+    /// no such node.
+    fn group_query_nodes(&self) -> Option<GroupQueryNodes> {
+        None
     }
 
     /// Runs the model once.

@@ -9,7 +9,7 @@ use kvscatter_onnx::Model;
 use kvscatter_onnx::decoder::Growth;
 
 use crate::decoder::Decoder;
-use crate::engine::Engine;
+use crate::engine::{Engine, GroupQueryNodes};
 use crate::error::SessionError;
 use crate::generate_options::GenerateOptions;
 use crate::kv_session::KvSession;
@@ -204,6 +204,12 @@ impl Generator {
     #[must_use]
     pub fn growth(&self) -> Option<Growth> {
         if self.decoder.session().is_some() { None } else { self.decoder.interface().growth() }
+    }
+
+    /// Returns which kernels compute the nodes of `GroupQueryAttention`, if the model has any.
+    #[must_use]
+    pub fn group_query_nodes(&self) -> Option<GroupQueryNodes> {
+        self.decoder.group_query_nodes()
     }
 
     /// Returns the maximum number of tokens of a sample that can be cached, or `None` for growing caches.

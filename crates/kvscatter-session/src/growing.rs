@@ -2,7 +2,7 @@
 
 use kvscatter_onnx::ModelFile;
 
-use crate::engine::{Engine, LoadOptions};
+use crate::engine::{Engine, GroupQueryNodes, LoadOptions};
 use crate::error::{SessionError, SessionSetting};
 use crate::interface::Interface;
 use crate::memory_report::{MemoryReport, bytes};
@@ -51,6 +51,10 @@ impl Growing {
 
     pub(crate) fn interface(&self) -> &Interface {
         &self.runner.interface
+    }
+
+    pub(crate) fn group_query_nodes(&self) -> Option<GroupQueryNodes> {
+        self.runner.group_query_nodes()
     }
 
     pub(crate) fn batch(&self) -> usize {

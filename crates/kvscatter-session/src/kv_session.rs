@@ -5,7 +5,7 @@ use std::path::Path;
 
 use kvscatter_onnx::{Fingerprint, Model, ModelFile};
 
-use crate::engine::{Engine, LoadOptions};
+use crate::engine::{Engine, GroupQueryNodes, LoadOptions};
 use crate::error::SessionError;
 use crate::inputs::RunInputs;
 use crate::interface::Interface;
@@ -111,6 +111,12 @@ impl KvSession {
     #[must_use]
     pub fn interface(&self) -> &Interface {
         &self.steps.runner.interface
+    }
+
+    /// Returns which kernels compute the nodes of `GroupQueryAttention`, if the model has any.
+    #[must_use]
+    pub fn group_query_nodes(&self) -> Option<GroupQueryNodes> {
+        self.steps.runner.group_query_nodes()
     }
 
     /// Adds an empty sample at the first free batch index.

@@ -62,7 +62,9 @@ mod texts;
 mod transaction;
 mod undo;
 
-pub use engine::{Engine, InPlaceCache, LoadOptions, Session, Step, StepOutput, engine_label};
+pub use engine::{
+    Engine, GroupQueryNodes, InPlaceCache, LoadOptions, Session, Step, StepOutput, engine_label,
+};
 pub use error::{GenerateSetting, ModelSize, SessionError, SessionSetting};
 pub use feed::{Feed, SampleFeed};
 pub use generate::{Generated, Generator};

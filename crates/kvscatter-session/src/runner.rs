@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use kvscatter::ElementType;
 
-use crate::engine::{InPlaceCache, Session, Step};
+use crate::engine::{GroupQueryNodes, InPlaceCache, Session, Step};
 use crate::error::SessionError;
 use crate::interface::{Interface, Purpose};
 use crate::numbers;
@@ -70,6 +70,12 @@ impl Runner {
     #[must_use]
     pub fn new(session: Box<dyn Session>, interface: Interface) -> Self {
         Self { session, interface }
+    }
+
+    /// Returns which kernels compute the nodes of `GroupQueryAttention`, if the model has any.
+    #[must_use]
+    pub fn group_query_nodes(&self) -> Option<GroupQueryNodes> {
+        self.session.group_query_nodes()
     }
 
     /// Allocates caches of zeros.

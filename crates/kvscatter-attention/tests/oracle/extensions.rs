@@ -1,4 +1,4 @@
-//! What ONNX does not have: sinks, queries with a layout of their own, caches of another type, and caches that grow.
+//! What ONNX does not have: sinks, another layout or type for queries than for caches, and caches that grow.
 
 use half::f16;
 use kvscatter::ElementType;

@@ -23,6 +23,8 @@ use crate::certificate::{CacheSummary, Certificate, Check};
 struct Page<'c> {
     c: &'c Certificate,
     runtime: String,
+    /// Which kernels compute `GroupQueryAttention`.
+    kernels: Option<String>,
     headline: &'static str,
     counts: String,
     second_opinion: String,
@@ -54,6 +56,7 @@ pub fn html(certificate: &Certificate) -> String {
     let page = Page {
         c: certificate,
         runtime: certificate.runtime.to_string(),
+        kernels: certificate.runtime.group_query_nodes.map(|nodes| nodes.to_string()),
         headline: words::headline(certificate),
         counts: words::verdict_counts(evidence),
         second_opinion: words::second_opinion(certificate),
@@ -122,6 +125,7 @@ mod tests {
     use html5ever::tendril::TendrilSink;
     use html5ever::{ParseOpts, parse_document};
     use kvscatter_onnx::convert::RingSize;
+    use kvscatter_session::GroupQueryNodes;
     use markup5ever_rcdom::{Handle, NodeData, RcDom};
     use minijinja::HtmlEscape;
     use serde_json::Value;
@@ -252,6 +256,7 @@ mod tests {
             assert_ne!(older, text);
             assert_eq!(serde_json::from_str::<Certificate>(&older).unwrap(), certificate);
             certificate.runtime.plugin = Some("kvscatter 0.1.0".to_owned());
+            certificate.runtime.group_query_nodes = Some(GroupQueryNodes { nodes: 2, in_plugin: 1 });
             let text = serde_json::to_string(&certificate).unwrap();
             assert_eq!(serde_json::from_str::<Certificate>(&text).unwrap(), certificate);
         }
@@ -266,6 +271,10 @@ mod tests {
         certificate.runtime.plugin = Some("kvscatter 0.1.0".to_owned());
         let with_plugin = format!("{engine} with plugin kvscatter 0.1.0. ");
         assert!(head(&html(&certificate)).contains(&with_plugin));
+        let kernels = "the plugin computes 1 of 2 GroupQueryAttention nodes";
+        assert!(!html(&certificate).contains(kernels));
+        certificate.runtime.group_query_nodes = Some(GroupQueryNodes { nodes: 2, in_plugin: 1 });
+        assert!(html(&certificate).contains(&format!("0.1.0, CPU; {kernels}</dd>")));
         certificate.runtime.plugin = None;
         certificate.second_opinion = SecondOpinion::None;
         let why = "not comparable because one scale is that of a whole tensor";

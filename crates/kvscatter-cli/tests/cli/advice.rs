@@ -84,6 +84,10 @@ fn a_cache_that_an_operator_writes_itself() {
     let json = folder.json(&format!("inspect {MODEL}"));
     assert_eq!(json["hazards"][0]["kind"], "operator-writes");
     assert_eq!(json["hazards"].as_array().unwrap().len(), 4);
+    let taken = "kvscatter's plugin for ONNX Runtime takes 2 of 2 GroupQueryAttention nodes\n";
+    assert!(inspected.contains(taken), "{inspected}");
+    assert!(words.join(" ").contains("kvscatter.onnxruntime_genai.use(config)"), "{inspected}");
+    assert_eq!(json["group_query_nodes"], serde_json::json!({"nodes": 2, "in_plugin": 2, "left": []}));
     let error = folder.run(&format!("certify {MODEL} --engine tract")).refused();
     assert!(error.contains("the caches have an open capacity: one must be given"), "{error}");
     let error = folder.run(&format!("certify {MODEL} --engine tract --capacity 64")).refused();

@@ -265,6 +265,35 @@ fn the_plugin_is_loaded_and_named() {
     assert!(std::fs::read_to_string(page).unwrap().contains(&format!(" with plugin {label} on CPU")));
 }
 
+/// Tests that an export of ONNX Runtime GenAI runs in the plugin without a conversion, and that each output names the
+/// plugin.
+#[test]
+#[ignore = "needs ONNX Runtime and the plugin: cargo xtask models"]
+fn the_plugin_computes_an_operator_that_writes_its_caches() {
+    let folder = Folder::with_testdata();
+    let model = "testdata/genai-llama-gqa/model.onnx --engine ort";
+    let generate = format!("generate {model} --prompt-ids 1,2,3 --prompt-ids 9 --tokens 4 --no-convert");
+    let certify = format!("certify {model} --capacity 16 --steps 2 --no-timing");
+    for (options, in_plugin, phrase) in [
+        ("", 2, "the plugin computes 2 of 2 GroupQueryAttention nodes"),
+        ("--ort-plugin none", 0, "the engine's own kernel computes 2 of 2 GroupQueryAttention nodes"),
+    ] {
+        let nodes = serde_json::json!({"nodes": 2, "in_plugin": in_plugin});
+        let generate = format!("{generate} {options}");
+        let certify = format!("{certify} {options}");
+        for line in [&generate, &certify] {
+            let text = folder.run(line).passed();
+            assert!(text.contains(phrase), "{line}: {text}");
+        }
+        assert_eq!(folder.json(&generate)["group_query_nodes"], nodes);
+        assert_eq!(folder.json(&generate)["cache_write"]["bytes_copied"], 0);
+        assert_eq!(folder.json(&certify)["runtime"]["group_query_nodes"], nodes);
+    }
+    assert_eq!(tokens(folder.run(&generate)), tokens(folder.run(&format!("{generate} --ort-plugin none"))));
+    let converted = folder.json(&format!("generate {model} --prompt-ids 1 --tokens 2"));
+    assert_eq!(converted["group_query_nodes"], serde_json::Value::Null);
+}
+
 /// Compares both engines with ragged prompts on every model that can be made static. KVSCATTER_ORT_LIB names
 /// ONNX Runtime.
 #[test]

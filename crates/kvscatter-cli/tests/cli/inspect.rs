@@ -10,7 +10,7 @@ use crate::support::{Folder, dims};
 type Change = fn(&mut GraphProto);
 
 /// Changed models: the model of the test data, the name of the copy, and the change.
-const CHANGED: [(&str, &str, Change); 12] = [
+const CHANGED: [(&str, &str, Change); 13] = [
     ("optimum-llama", "not_fed_back.onnx", |graph| {
         graph.output.retain(|output| output.name.as_deref() != Some("present.1.value"));
     }),
@@ -86,6 +86,11 @@ const CHANGED: [(&str, &str, Change); 12] = [
             node("TensorScatter", &["updated_key_cache.1", "key_cache.1"], "again"),
         ]);
     }),
+    // The plugin does not take a cache of the size of the window.
+    ("genai-llama-gqa", "testdata/genai-llama-gqa/window_cache.onnx", |graph| {
+        let index = writer_of(graph, "/model/layers.0/attn/GroupQueryAttention/output_0");
+        graph.node[index].attribute.push(AttributeProto::int("sliding_window_cache", 1));
+    }),
     // Names come from strangers, and control characters in them must not reach the terminal.
     ("mobius-llama-static", "names.onnx", |graph| {
         let nodes = graph.node.iter_mut().flat_map(|node| node.input.iter_mut().chain(&mut node.output));
@@ -144,7 +149,18 @@ fn models_that_were_changed() {
     let windowed = format!("{WINDOWED} --batch 2 --length 64");
     let window = |cache: &str| json!({"cache": cache, "window": 4});
     let windows = [window("past_key_values.0.key"), window("past_key_values.1.key")];
+    let left = json!([{
+        "node": {
+            "index": 11, "name": "/model/layers.0/attn/GroupQueryAttention", "operator": "GroupQueryAttention",
+        },
+        "message": "sliding_window_cache = 1: must be 0",
+    }]);
     for (line, pointer, expected) in [
+        (
+            "testdata/genai-llama-gqa/window_cache.onnx",
+            "/group_query_nodes",
+            json!({"nodes": 2, "in_plugin": 1, "left": left}),
+        ),
         ("layers.onnx", "/caches/63/past", json!("past_key_values.31.value")),
         ("open.onnx --dim head=16", "/total/bytes_per_token", json!(512)),
         ("rings.onnx", "/rings/0", ring(Some(8), Some(4), Some(3), Some(2), None)),

@@ -13,11 +13,11 @@ use core::ffi::CStr;
 use std::sync::Arc;
 
 use half::{bf16, f16};
-use kvscatter::ElementType::{self, BFloat16, Float16, Float32};
+use kvscatter::ElementType::{BFloat16, Float16, Float32};
 use kvscatter_attention::{AttributeValue, Declared, Float, GroupQuery};
 
 use self::inputs::Tensors;
-use self::step::PreparedStep;
+use self::step::{PreparedStep, StepMemory};
 use super::Operator;
 use crate::context::Context;
 use crate::graph_node::GraphNode;
@@ -50,8 +50,8 @@ impl GroupQueryAttention {
     /// The domain of the operator.
     pub(crate) const DOMAIN: &'static CStr = c"com.microsoft";
 
-    /// Returns whether the kernel computes a node, which has this operator. The runtime has already compared its type of
-    /// queries with those of the kernel.
+    /// Returns whether the kernel computes a node, which has this operator. The runtime has already compared its type
+    /// of queries with those of the kernel.
     pub(crate) fn takes(node: &GraphNode<'_>) -> Result<bool, CallError> {
         let attributes = node.attributes()?;
         let attributes = attributes.iter().map(|(name, value)| (name.as_str(), *value));
@@ -66,7 +66,8 @@ impl GroupQueryAttention {
         let call = tensors.call::<T, C>(&self.node)?;
         let prepare = || PreparedStep::new::<T, C>(&self.node, context, tensors, &call);
         let mut step = self.recent.get(call.signatures(tensors).into_iter(), prepare)?;
-        step.run::<T, C>(self, context, tensors, &call)
+        let memory = StepMemory { workspace: &self.workspace, has_present: self.has_present };
+        step.run::<T, C>(memory, context, tensors, &call)
     }
 }
 
@@ -115,6 +116,3 @@ fn declared(inputs: &[TensorInfo]) -> Vec<Declared> {
     let declared = |input: &TensorInfo| input.element().map_or(Declared::Absent, Declared::Of);
     inputs.iter().map(declared).collect()
 }
-
-/// The types of queries and of caches.
-type Elements = (ElementType, ElementType);

@@ -69,6 +69,8 @@ class Generated:
         copied: The bytes of static caches that ONNX Runtime copied, in all steps, instead of writing them in
             place.
         engine: The name and version of ONNX Runtime and its plugin.
+        group_query_nodes: How many nodes of `GroupQueryAttention` the plugin computes, and how many the model has. Both
+            are 0 for a model without such nodes, such as a converted one.
         texts: The text after each prompt, without special tokens, or None if the prompts are token ids.
     """
 
@@ -84,6 +86,7 @@ class Generated:
     written_per_step: int
     copied: int
     engine: str
+    group_query_nodes: tuple[int, int]
     texts: list[str] | None = None
 
     @property

@@ -61,6 +61,9 @@ fn subject(certificate: &Certificate, output: &mut Output) -> io::Result<()> {
     }
     let prompts: Vec<String> = parameters.prompts.iter().map(ToString::to_string).collect();
     writeln!(output, "{} on {}", one_line(&runtime.to_string()), runtime.device)?;
+    if let Some(nodes) = runtime.group_query_nodes {
+        writeln!(output, "{}", hanging(0, &nodes.to_string()))?;
+    }
     let caches = count(decoder.caches.len(), "cache");
     let caches = match decoder.rings().values().sum() {
         0 => format!("{caches} of {} slots", parameters.capacity),

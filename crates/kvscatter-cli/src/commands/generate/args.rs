@@ -187,6 +187,7 @@ impl Generate {
         show::Generation {
             model: self.model.display().to_string(),
             runtime: EngineInfo::new(engine),
+            group_query_nodes: generator.group_query_nodes(),
             prompts,
             texts: None,
             sized_by: "",

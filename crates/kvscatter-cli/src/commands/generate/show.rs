@@ -6,7 +6,7 @@ use std::time::Duration;
 use kvscatter_onnx::convert::UNLIMITED;
 use kvscatter_onnx::decoder::Growth;
 use kvscatter_onnx::internal::text::units;
-use kvscatter_session::{CacheSize, End, Generated, MemoryReport};
+use kvscatter_session::{CacheSize, End, Generated, GroupQueryNodes, MemoryReport};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -18,6 +18,8 @@ use crate::output::{Output, count, hanging, one_line};
 pub(super) struct Generation {
     pub(super) model: String,
     pub(super) runtime: EngineInfo,
+    /// Which kernels compute `GroupQueryAttention`, if the model has it.
+    pub(super) group_query_nodes: Option<GroupQueryNodes>,
     pub(super) prompts: Vec<Vec<i64>>,
     /// The texts of prompts and samples, if the prompts are texts.
     pub(super) texts: Option<Texts>,
@@ -79,6 +81,7 @@ impl Generation {
             |prefix: &Prefix| format!("{} in {}", count(prefix.tokens, "token"), one_line(&prefix.path));
         let lines = [
             Some(("engine", one_line(&self.runtime.to_string()))),
+            self.group_query_nodes.map(|nodes| ("attention", nodes.to_string())),
             self.prefix.as_ref().map(|prefix| ("prefix", file(prefix))),
             Some(("prefill", self.prefill())),
             self.saved.as_ref().map(|saved| ("saved", file(saved))),
@@ -229,6 +232,8 @@ fn document(generation: &Generation) -> Value {
     json!({
         "model": generation.model,
         "engine": generation.runtime,
+        // `null` for a model without such nodes.
+        "group_query_nodes": generation.group_query_nodes,
         "samples": samples.map(sample).collect::<Value>(),
         // `null` without --prefix.
         "prefix": generation.prefix,

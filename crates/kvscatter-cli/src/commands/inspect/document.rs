@@ -7,6 +7,7 @@ use kvscatter_onnx::{Dimension, NodeLabel};
 use serde_json::{Value, json};
 
 use super::facts::{Inspected, Sizes, total};
+use super::group_query::GroupQueryNodes;
 use super::words::{dim, part, role};
 use crate::commands::merged;
 use crate::json::{joined, without_null};
@@ -39,10 +40,12 @@ pub(super) fn document(inspected: &Inspected<'_>) -> Value {
         "rings": inspected.rings.iter().map(ring).collect::<Value>(),
         // The result of converting the growing caches, or `null` if there are none.
         "convert": inspected.advice.as_ref().map(|advice| conversion(advice, sizes.batch)),
+        // The `GroupQueryAttention` nodes, if there are any, and those that kvscatter's plugin does not take.
+        "group_query_nodes": inspected.group_query_nodes.as_ref().map(group_query_nodes),
         // The nodes that TensorRT refuses, if it is the target.
         "tensorrt": inspected.refusals.as_ref().map(|all| all.iter().map(refusal).collect::<Value>()),
     });
-    without_null(document, &["merged", "tensorrt"])
+    without_null(document, &["merged", "group_query_nodes", "tensorrt"])
 }
 
 fn cache(cache: &Cache<'_>, sizes: &Sizes) -> Value {
@@ -118,6 +121,12 @@ fn conversion(advice: &ConvertOutcome, batch: usize) -> Value {
         "linear_bytes": of_batch(windows.linear_bytes),
         "ring_bytes": of_batch(windows.ring_bytes),
     })
+}
+
+fn group_query_nodes(of_model: &GroupQueryNodes) -> Value {
+    let left =
+        of_model.left.iter().map(|(label, why)| json!({"node": node(label), "message": why.to_string()}));
+    json!({"nodes": of_model.nodes, "in_plugin": of_model.in_plugin(), "left": left.collect::<Value>()})
 }
 
 fn refusal(refusal: &TensorRtRefusal) -> Value {

@@ -13,6 +13,7 @@ use kvscatter_onnx::internal::text::units;
 
 use super::facts::{Inspected, Sizes, open_dims, total};
 use super::fold::{Group, alike, folded, groups, shape};
+use super::group_query::GroupQueryNodes;
 use super::words::{dim, part, role, style};
 use crate::commands::merged;
 use crate::output::{Output, count, hanging, one_line, paragraph, styled, table};
@@ -38,6 +39,7 @@ pub(super) fn show(inspected: &Inspected<'_>, output: &mut Output) -> io::Result
     writeln!(output, "{}", inputs(inspected))?;
     hazards(&inspected.hazards, output)?;
     refusals(inspected, output)?;
+    group_query_nodes(inspected.group_query_nodes.as_ref(), output)?;
     for line in next_steps(inspected) {
         writeln!(output, "\n{line}")?;
     }
@@ -251,6 +253,23 @@ fn refusals(inspected: &Inspected<'_>, output: &mut Output) -> io::Result<()> {
     Ok(())
 }
 
+/// Prints which nodes ONNX Runtime computes with kvscatter's plugin, and the first node of each kind that it does not.
+fn group_query_nodes(of_model: Option<&GroupQueryNodes>, output: &mut Output) -> io::Result<()> {
+    let Some(of_model) = of_model else { return Ok(()) };
+    let (nodes, in_plugin) = (count(of_model.nodes, "GroupQueryAttention node"), of_model.in_plugin());
+    let what = format!("kvscatter's plugin for ONNX Runtime takes {in_plugin} of {nodes}");
+    if of_model.left.is_empty() {
+        return writeln!(output, "\n{what}");
+    }
+    writeln!(output, "\n{what}, and ONNX Runtime's own kernel computes:")?;
+    for left in alike(&of_model.left, |(_, why)| why.to_string()) {
+        let Some(((node, why), rest)) = left.split_first() else { continue };
+        let text = format!("{}{}", one_line(&format!("{node:#}: {why}")), more(rest.len()));
+        writeln!(output, "  {}", hanging(2, &text))?;
+    }
+    Ok(())
+}
+
 /// Returns the text of a refusal without the name of the layer.
 fn rule(refusal: &TensorRtRefusal) -> String {
     let text = refusal.reason.to_string();
@@ -296,12 +315,18 @@ fn next_steps(inspected: &Inspected<'_>) -> Vec<String> {
              the start.",
         ));
     }
+    if inspected.group_query_nodes.as_ref().is_some_and(|nodes| nodes.in_plugin() > 0) {
+        steps.push(paragraph(
+            "To use the plugin in ONNX Runtime GenAI without a conversion, call kvscatter.onnxruntime_genai.use(config) \
+             before Model(config) in Python (docs/genai.md).",
+        ));
+    }
     if any(|cache| cache.style == WriterStyle::GroupQueryAttention) {
         steps.push(paragraph(
             "As it is, GroupQueryAttention writes only the new rows if past and present of a cache are bound to one \
              buffer as long as the longest text (IO binding, or past_present_share_buffer in ONNX Runtime GenAI). \
-             kvscatter generate --engine ort does this. Otherwise every step copies the whole cache, as the column \
-             \"written a step\" shows.",
+             kvscatter generate --engine ort --no-convert does this. Otherwise every step copies the whole cache, as \
+             the column \"written a step\" shows.",
         ));
     }
     steps

@@ -170,6 +170,7 @@ fn compute<T: Bytes>(
         },
         past: past.as_ref().map(|[key, value]| [&key[..], &value[..]]),
         valid,
+        sinks: None,
     };
     let shapes = output_shapes(&prepared);
     let zeros = |shape: &Vec<usize>| vec![T::of_f32(0.0); shape.iter().product()];

@@ -2,9 +2,9 @@
 
 use std::borrow::Cow;
 
+use kvscatter::ElementType;
 use kvscatter_attention::{Float, GroupQuery, RotaryOrder, Valid};
 
-use super::Elements;
 use crate::context::Context;
 use crate::input::{InputTensor, Integer, Named, Role};
 use crate::recent::Signature;
@@ -118,7 +118,7 @@ impl<'a> Tensors<'a> {
     }
 
     /// Returns the types of queries and of caches.
-    pub(super) fn elements(&self) -> Result<Elements, CallError> {
+    pub(super) fn elements(&self) -> Result<(ElementType, ElementType), CallError> {
         Ok((self.query.element()?, self.past[0].element()?))
     }
 
@@ -240,8 +240,8 @@ impl<'a> Tensors<'a> {
 }
 
 impl<'a, T: Float> Call<'a, T> {
-    /// Returns the types and shapes that a step is prepared for. The number of slots is not one of them, so the steps of
-    /// a growing cache are prepared once.
+    /// Returns the types and shapes that a step is prepared for. The number of slots is not one of them, so the steps
+    /// of a growing cache are prepared once.
     pub(super) fn signatures<'s>(&self, tensors: &'s Tensors<'a>) -> [Signature<'s>; 4] {
         let Tensors { query, separate, past, bias, .. } = tensors;
         let [key, _] = past;
@@ -267,8 +267,8 @@ impl<'a, T: Float> Call<'a, T> {
         self.angles.is_some()
     }
 
-    /// Computes the slots of the new tokens. A first prompt, as long as the total, begins at slot 0 in every sample, and
-    /// its rows after the end of a shorter sample are padding. Returns an error if a sample does not fit.
+    /// Computes the slots of the new tokens. A first prompt, as long as the total, begins at slot 0 in every sample,
+    /// and its rows after the end of a shorter sample are padding. Returns an error if a sample does not fit.
     pub(super) fn find_slots(&self, slots: &mut Slots) -> Result<(), CallError> {
         let Sizes { rows, new, past, .. } = self.sizes;
         let (rows, past) = (rows as i64, past as i64);
@@ -314,8 +314,8 @@ impl<'a, T: Float> Call<'a, T> {
         Some((*order, [cos.get(row.clone())?, sin.get(row)?]))
     }
 
-    /// Returns the position of a new token. In a first prompt, the operator uses only the first of `position_ids`, as an
-    /// offset.
+    /// Returns the position of a new token. In a first prompt, the operator uses only the first of `position_ids`, as
+    /// an offset.
     fn position(&self, slots: &Slots, [sample, token]: [usize; 2]) -> i64 {
         let ids = self.angles.as_ref().and_then(|angles| angles.position_ids.as_deref());
         match ids {

@@ -36,7 +36,7 @@ struct Part<'a, T> {
 
 impl<'a, T: Float> Part<'a, T> {
     /// Returns the queries, keys and values of a call.
-    fn of(call: &'a Call<'_, T>) -> [Self; 3] {
+    fn all(call: &'a Call<'_, T>) -> [Self; 3] {
         let Sizes { batch, rows, new, heads, kv_heads, size, .. } = call.sizes;
         let (separate, rotates) = (call.separate.as_ref(), call.rotates());
         let all = (heads + 2 * kv_heads) * size;
@@ -97,7 +97,7 @@ impl<'a, T: Float> Part<'a, T> {
 
 /// Returns the sizes of the memory for the new queries, keys and values.
 pub(super) fn memory<T: Float, C: Float>(call: &Call<'_, T>) -> [usize; 3] {
-    let [query, key, value] = Part::of(call);
+    let [query, key, value] = Part::all(call);
     [query.copied::<T>(), key.copied::<C>(), value.copied::<C>()].map(words)
 }
 
@@ -108,7 +108,7 @@ pub(super) fn arrange<'m, T: Float, C: Float>(
     [query_memory, key_memory, value_memory]: [&'m mut [u64]; 3],
     threads: &dyn Executor,
 ) -> Result<(&'m [T], [&'m [C]; 2]), CallError> {
-    let [query, key, value] = Part::of(call);
+    let [query, key, value] = Part::all(call);
     let counts = [query.copied::<T>(), key.copied::<C>(), value.copied::<C>()];
     let queries = elements_mut::<T>(query_memory, counts[0]);
     let keys = elements_mut::<C>(key_memory, counts[1]);

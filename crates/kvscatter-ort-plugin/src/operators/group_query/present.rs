@@ -29,8 +29,8 @@ impl Present {
 /// Caches that are written in place keep what they have.
 ///
 /// # Safety
-/// Both caches have these sizes, with `slots` slots and elements of `width` bytes. The past is initialised and valid for
-/// reads, and the present valid for writes. A present that is not in place shares no memory with anything else.
+/// Both caches have these sizes, with `slots` slots and elements of `width` bytes. The past is initialised and valid
+/// for reads, and the present valid for writes. A present that is not in place shares no memory with anything else.
 pub(super) unsafe fn copy_past(
     presents: [Present; 2],
     sizes: Sizes,

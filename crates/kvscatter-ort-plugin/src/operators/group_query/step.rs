@@ -4,7 +4,6 @@ use kvscatter::spec::onnx::TensorScatter;
 use kvscatter::{Layout, NegativeIndex, RawBuffer, WritePlan};
 use kvscatter_attention::{Attention, Float, GroupQuery, Inputs, Mask, Outputs, Prepared, Scratch, Shapes};
 
-use super::GroupQueryAttention;
 use super::inputs::{Call, Sizes, Slots, Tensors};
 use super::new_rows::{arrange, memory};
 use super::present::{Present, copy_past};
@@ -13,7 +12,7 @@ use crate::operators::attention::call::MIN_SHARED;
 use crate::operators::attention::memory::{OutputMemory, check_separate};
 use crate::status::CallError;
 use crate::threads::thread_count;
-use crate::workspace::{elements_mut, words};
+use crate::workspace::{Workspace, elements_mut, words};
 
 /// A call that is prepared for the types and shapes of its inputs, with the memory that it works in.
 pub(super) struct PreparedStep {
@@ -27,6 +26,14 @@ pub(super) struct PreparedStep {
     slots: Slots,
     /// The scores of sinks that no input has.
     sinks: Vec<u64>,
+}
+
+/// The memory of the calls of a node.
+#[derive(Clone, Copy)]
+pub(super) struct StepMemory<'a> {
+    pub(super) workspace: &'a Workspace,
+    /// Whether the node has the caches after the call as outputs.
+    pub(super) has_present: bool,
 }
 
 impl PreparedStep {
@@ -75,7 +82,7 @@ impl PreparedStep {
     /// Executes a call. Returns an error if an input does not fit. Nothing has been written then.
     pub(super) fn run<T: Float, C: Float>(
         &mut self,
-        kernel: &GroupQueryAttention,
+        step_memory: StepMemory<'_>,
         context: &Context<'_>,
         tensors: &Tensors<'_>,
         call: &Call<'_, T>,
@@ -85,14 +92,17 @@ impl PreparedStep {
         call.check_positions(&self.slots)?;
         let [query, key, value] = memory::<T, C>(call);
         // A node without presents attends to caches that no output has.
-        let present = if kernel.has_present { 0 } else { words(cache_len(call)) };
-        kernel.workspace.with([query, key, value, present, present], |[query, key, value, one, other]| {
-            let presents = match kernel.has_present {
-                true => None,
-                false => Some([one, other].map(|memory| elements_mut::<C>(memory, cache_len(call)))),
-            };
-            self.run_in::<T, C>(context, tensors, call, [query, key, value], presents)
-        })
+        let present = if step_memory.has_present { 0 } else { words(cache_len(call)) };
+        step_memory.workspace.with(
+            [query, key, value, present, present],
+            |[query, key, value, one, other]| {
+                let presents = match step_memory.has_present {
+                    true => None,
+                    false => Some([one, other].map(|memory| elements_mut::<C>(memory, cache_len(call)))),
+                };
+                self.run_in::<T, C>(context, tensors, call, [query, key, value], presents)
+            },
+        )
     }
 
     /// Executes a call in this memory. `presents` are the caches after the call, if the node does not have them.
@@ -128,8 +138,8 @@ impl PreparedStep {
         // Nothing below fails.
         let (queries, news) = arrange::<T, C>(call, &self.slots, memory, &threads)?;
         // SAFETY: The pasts have the sizes of the call, are initialised and valid until the call returns (R2). The
-        // presents have these sizes too: `OutputMemory` and `cache_len` compute them. `check_outputs` has compared their
-        // memory with that of everything else.
+        // presents have these sizes too: `OutputMemory` and `cache_len` compute them. `check_outputs` has compared
+        // their memory with that of everything else.
         unsafe { copy_past(presents, call.sizes, slots, &self.slots, size_of::<C>(), &threads) };
         if new > 0 {
             write(&plan, presents, news)?;
@@ -168,7 +178,8 @@ fn write<C: Float>(plan: &WritePlan<'_>, presents: [Present; 2], news: [&[C]; 2]
     Ok(())
 }
 
-/// Checks that the outputs share no memory with an input or with each other, except that a cache may be written in place.
+/// Checks that the outputs share no memory with an input or with each other, except that a cache may be written in
+/// place.
 fn check_outputs<T>(
     output: &OutputMemory<T, &'static str>,
     presents: [Present; 2],
