@@ -71,9 +71,9 @@ pub(crate) fn ort_bench(options: &[OsString]) -> Step {
     Step::new("ort-bench", commands).needs(needs(&[environment])).needs(&[GLIBC])
 }
 
-/// Builds the plugin, and the programs that write the oracle's cases. Also returns the interpreter with the newest ONNX
-/// Runtime, the plugin and both programs.
-pub(crate) fn plugin(name: &'static str) -> (Step, [OsString; 4]) {
+/// Builds the plugin, and the programs that write cases. Also returns the interpreter with the newest ONNX Runtime, the
+/// plugin and the programs.
+pub(crate) fn plugin(name: &'static str) -> (Step, [OsString; 5]) {
     let [_, newest] = ENDS;
     let environment = environment(newest);
     let commands = vec![
@@ -81,10 +81,14 @@ pub(crate) fn plugin(name: &'static str) -> (Step, [OsString; 4]) {
         build(),
         cargo("build --release -p kvscatter-cli"),
         cargo("build --release -p kvscatter-oracle --example export-attention-cases"),
+        cargo("build --release -p kvscatter-onnx --example export-group-query-cases"),
     ];
     let python = environment.path().join("bin/python");
     let built = target_dir().join("release");
-    let files = [python, library(), built.join("kvscatter"), built.join("examples/export-attention-cases")];
+    let examples =
+        ["attention", "group-query"].map(|what| built.join(format!("examples/export-{what}-cases")));
+    let [attention, group_query] = examples;
+    let files = [python, library(), built.join("kvscatter"), attention, group_query];
     let step = Step::new(name, commands).skipped_without(needs(&[environment])).skipped_without(&[GLIBC]);
     (step, files.map(PathBuf::into_os_string))
 }

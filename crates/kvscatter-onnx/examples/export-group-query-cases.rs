@@ -10,8 +10,8 @@
 //! `json` reads and writes them.
 //!
 //! All elements are multiples of a power of two and so short that rotations are exact in float32. So the caches after
-//! the call have only one right result, to the bit. Queries are also exact in their own type after the rotation. New keys
-//! and values are rounded to the type of the cache, and the queries see them as the cache has them.
+//! the call have only one right result, to the bit. Rotated queries are also exact in their own type. New keys and values
+//! are rounded to the type of the cache, and the queries see them as the cache has them.
 
 use std::collections::BTreeMap;
 use std::env;

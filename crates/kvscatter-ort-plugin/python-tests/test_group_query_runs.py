@@ -96,7 +96,7 @@ def test_a_step_in_place_allocates_nothing_that_stays():
 
 
 @pytest.mark.parametrize("has_bias", [False, True], ids=["without a bias", "with a bias"])
-def test_what_is_prepared_is_used_for_all_steps_of_a_growing_cache(has_bias):
+def test_all_steps_of_a_growing_cache_use_one_preparation(has_bias):
     """Each of them has other shapes. To prepare them all would take about 20 kB for each of the eight that are kept."""
     arrays = feed([1, 1], slots=0)
     if has_bias:

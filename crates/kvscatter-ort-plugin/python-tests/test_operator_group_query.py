@@ -40,18 +40,23 @@ def forms(case, in_place_too: bool = True):
         yield inputs, case.outputs() | {name: inputs[past] for name, past in PRESENTS.items()}, True
 
 
+def check(case, n, shaped):
+    """Runs a case with caches apart and in place. ``n`` chooses the number of threads."""
+    session = plugin(case.model(shaped=shaped), threads=1 + n % 2)
+    assert assignment(session) == {PROVIDER: ["GroupQueryAttention"]}, case.name
+    for inputs, outputs, in_place in forms(case):
+        before = {name: tensor.bytes() for name, tensor in inputs.items()}
+        run(session, inputs, outputs)
+        case.check(outputs, in_place)
+        for name, tensor in inputs.items():
+            if not in_place or name not in PRESENTS.values():
+                same(tensor, before[name])
+
+
 @pytest.mark.parametrize("shaped", [False, True], ids=["open shapes", "declared shapes"])
 def test_outputs_are_those_of_the_model(cases, shaped):
     for n, case in enumerate(cases):
-        session = plugin(case.model(shaped=shaped), threads=1 + n % 2)
-        assert assignment(session) == {PROVIDER: ["GroupQueryAttention"]}, case.name
-        for inputs, outputs, in_place in forms(case):
-            before = {name: tensor.bytes() for name, tensor in inputs.items()}
-            run(session, inputs, outputs)
-            case.check(outputs, in_place)
-            for name, tensor in inputs.items():
-                if not in_place or name not in PRESENTS.values():
-                    same(tensor, before[name])
+        check(case, n, shaped)
     assert len(cases) == (225 if HAS_CACHE_TYPES else 135)
 
 

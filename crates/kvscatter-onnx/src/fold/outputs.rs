@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use super::{Fold, Value};
 use crate::{Model, OnnxError, Tensor};
 
-/// Computes values of a model from tensors for its inputs, and returns the elements of each in row-major order. They are
-/// `None` if they are not floats, or if this module cannot compute them.
+/// Computes values of a model from tensors for its inputs, and returns the elements of each in row-major order. They
+/// are `None` if they are not floats, or if this module cannot compute them.
 ///
 /// # Errors
 /// Returns an error if the model is not valid, or if an operator does not accept its inputs.
