@@ -1,4 +1,4 @@
-"""Checks the plugin in ONNX Runtime on the oracle's cases of a seed, as the plugin's tests do.
+"""Checks the plugin in ONNX Runtime on the cases of a seed, as the plugin's tests do.
 
 The last line has the numbers of calls that were accepted and refused. A difference is an error.
 """
@@ -17,10 +17,11 @@ import onnxruntime as ort  # noqa: E402 - the runtime reads the variable when it
 
 import test_cases as writes  # noqa: E402
 import test_operator_attention as reads  # noqa: E402
-from support import attention  # noqa: E402
+import test_operator_group_query as steps  # noqa: E402
+from support import attention, group_query  # noqa: E402
 from support.sessions import HAS_WINDOWS, LIBRARY, PROVIDER, unregister  # noqa: E402
 
-WRITES, READS = "624", "234"
+WRITES, READS, STEPS = "624", "234", "225"
 
 
 def _check(folder: pathlib.Path, seed: str) -> tuple[int, int]:
@@ -40,6 +41,12 @@ def _check(folder: pathlib.Path, seed: str) -> tuple[int, int]:
             continue
         with _Noted(case.name):
             reads.check(case, n, shaped=n % 4 < 2)
+        accepted += 1
+    path = folder / "group_query.jsonl"
+    subprocess.run([os.environ["KVSCATTER_GROUP_QUERY_CASES"], path, seed, STEPS], check=True)
+    for n, case in enumerate(group_query.cases(path)):
+        with _Noted(case.name):
+            steps.check(case.painted(), n, shaped=n % 4 < 2)
         accepted += 1
     return accepted, refused
 

@@ -38,6 +38,7 @@ pub(crate) fn ort(every_version: bool) -> Step {
     let (build, library) = if every_version { (build(), library()) } else { development_plugin() };
     commands.extend([build, command()]);
     commands.push(cargo_shared("build", "-p kvscatter-oracle --example export-attention-cases"));
+    commands.push(cargo_shared("build", "-p kvscatter-onnx --example export-group-query-cases"));
     let mut environments = environments(every_version);
     if every_version {
         commands.extend(too_old());
@@ -51,13 +52,14 @@ fn too_old() -> [Command; 2] {
     [environment(TOO_OLD).make(), python(TOO_OLD).with(format!("{TESTS}/too_old.py"))]
 }
 
-/// Returns the tests in one version, with the programs of a development build that write the oracle's cases.
+/// Returns the tests in one version, with the programs of a development build that write the cases.
 fn tests(version: &str) -> Command {
     let folder = target_dir();
     python(version)
         .with_all(["-m", "pytest", "--quiet", TESTS])
         .with_env("KVSCATTER_COMMAND", folder.join("debug/kvscatter"))
         .with_env("KVSCATTER_ATTENTION_CASES", folder.join("debug/examples/export-attention-cases"))
+        .with_env("KVSCATTER_GROUP_QUERY_CASES", folder.join("debug/examples/export-group-query-cases"))
 }
 
 /// Times calls of the plugin and of the newest ONNX Runtime's built-in kernel.
@@ -69,9 +71,9 @@ pub(crate) fn ort_bench(options: &[OsString]) -> Step {
     Step::new("ort-bench", commands).needs(needs(&[environment])).needs(&[GLIBC])
 }
 
-/// Builds the plugin, and the programs that write the oracle's cases. Also returns the interpreter with the newest ONNX
-/// Runtime, the plugin and both programs.
-pub(crate) fn plugin(name: &'static str) -> (Step, [OsString; 4]) {
+/// Builds the plugin, and the programs that write cases. Also returns the interpreter with the newest ONNX Runtime, the
+/// plugin and the programs.
+pub(crate) fn plugin(name: &'static str) -> (Step, [OsString; 5]) {
     let [_, newest] = ENDS;
     let environment = environment(newest);
     let commands = vec![
@@ -79,10 +81,14 @@ pub(crate) fn plugin(name: &'static str) -> (Step, [OsString; 4]) {
         build(),
         cargo("build --release -p kvscatter-cli"),
         cargo("build --release -p kvscatter-oracle --example export-attention-cases"),
+        cargo("build --release -p kvscatter-onnx --example export-group-query-cases"),
     ];
     let python = environment.path().join("bin/python");
     let built = target_dir().join("release");
-    let files = [python, library(), built.join("kvscatter"), built.join("examples/export-attention-cases")];
+    let examples =
+        ["attention", "group-query"].map(|what| built.join(format!("examples/export-{what}-cases")));
+    let [attention, group_query] = examples;
+    let files = [python, library(), built.join("kvscatter"), attention, group_query];
     let step = Step::new(name, commands).skipped_without(needs(&[environment])).skipped_without(&[GLIBC]);
     (step, files.map(PathBuf::into_os_string))
 }

@@ -87,8 +87,10 @@ fn c_cases([export, check]: &[OsString; 2], seed: u64) -> [Command; 2] {
 }
 
 /// Checks the plugin in ONNX Runtime, on writes and calls of attention.
-fn plugin_cases([python, library, command, export]: &[OsString; 4], seed: u64) -> Command {
-    let plugin = script(python, "plugin", seed).with_env("KVSCATTER_ATTENTION_CASES", export);
+fn plugin_cases(files: &[OsString; 5], seed: u64) -> Command {
+    let [python, library, command, attention, group_query] = files;
+    let plugin = script(python, "plugin", seed).with_env("KVSCATTER_ATTENTION_CASES", attention);
+    let plugin = plugin.with_env("KVSCATTER_GROUP_QUERY_CASES", group_query);
     plugin.with_env("KVSCATTER_ORT_LIBRARY", library).with_env("KVSCATTER_COMMAND", command)
 }
 

@@ -35,6 +35,7 @@ mod call;
 mod error;
 mod number;
 mod ops;
+pub(crate) mod outputs;
 #[cfg(test)]
 mod properties;
 mod shapes;

@@ -14,6 +14,9 @@ pub mod eval {
 pub mod file {
     pub use crate::file::*;
 }
+pub mod fold {
+    pub use crate::fold::outputs::floats;
+}
 pub mod proto {
     pub use crate::proto::*;
 }

@@ -1,8 +1,8 @@
 """Loads the plugin once for all tests, as an application does.
 
-``cargo xtask ort`` sets three variables. KVSCATTER_ORT_LIBRARY is the path of the plugin. KVSCATTER_COMMAND is
-the command line tool that writes the oracle's cases, and KVSCATTER_ATTENTION_CASES is the program that writes
-those of attention.
+``cargo xtask ort`` sets four variables. KVSCATTER_ORT_LIBRARY is the path of the plugin. KVSCATTER_COMMAND is
+the command line tool that writes the oracle's cases. KVSCATTER_ATTENTION_CASES and KVSCATTER_GROUP_QUERY_CASES are
+the programs that write those of attention.
 """
 
 import os
@@ -47,6 +47,15 @@ def attention_cases(tmp_path_factory):
     element type twice, and every rule that a call can break."""
     path = tmp_path_factory.mktemp("oracle") / "attention.jsonl"
     subprocess.run([os.environ["KVSCATTER_ATTENTION_CASES"], path, "24", "234"], check=True)
+    return path
+
+
+@pytest.fixture(scope="session")
+def group_query_cases(tmp_path_factory):
+    """Returns a file of cases of GroupQueryAttention with the answers of the model with which ``convert`` proves its
+    results. It has every set of a phase, a rotation and two types once."""
+    path = tmp_path_factory.mktemp("model") / "group_query.jsonl"
+    subprocess.run([os.environ["KVSCATTER_GROUP_QUERY_CASES"], path, "24", "225"], check=True)
     return path
 
 

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 from onnx import helper
 
-from support.elements import BY_NAME, INT64, Element
+from support.elements import BY_NAME, Element
 from support.models import value
 from support.tensors import Tensor
 
@@ -147,8 +147,8 @@ def array(fields: dict, dtype) -> np.ndarray:
 
 def tensor(array: np.ndarray) -> Tensor:
     """Returns a copy of an array in guarded memory."""
-    if array.dtype == np.int64:
-        return Tensor(INT64, array.shape, array.tobytes())
+    if array.dtype.kind == "i":
+        return Tensor.of(array)
     name = next(name for name, dtype in DTYPES.items() if array.dtype == dtype)
     return Tensor(BY_NAME[name], array.shape, array.tobytes())
 

@@ -201,9 +201,10 @@ impl GroupQueryStep {
             size if size < 0 => i64::MAX,
             size => size,
         };
-        bias.add_input(call, BIAS, self.q, keys.heads)?;
+        // The columns are those of the longest sequence, also if the cache has more slots.
+        bias.add_input(call, BIAS, self.q, Heads { length: dim(call.scalar(TOTAL)?)?, ..keys.heads })?;
         let sinks = call.optional(SINK).map(Value::known_floats).transpose()?;
-        let is_smooth = call.int("smooth_softmax", 0)? > 0;
+        let is_smooth = call.int("smooth_softmax", 0)? == 1;
         let sink = |head: usize| match sinks {
             Some(sinks) => sinks.get(head).copied().unwrap_or(f64::NAN),
             None if is_smooth => 0.0,
