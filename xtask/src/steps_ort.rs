@@ -85,10 +85,13 @@ pub(crate) fn plugin(name: &'static str) -> (Step, [OsString; 5]) {
     ];
     let python = environment.path().join("bin/python");
     let built = target_dir().join("release");
-    let examples =
-        ["attention", "group-query"].map(|what| built.join(format!("examples/export-{what}-cases")));
-    let [attention, group_query] = examples;
-    let files = [python, library(), built.join("kvscatter"), attention, group_query];
+    let files = [
+        python,
+        library(),
+        built.join("kvscatter"),
+        built.join("examples/export-attention-cases"),
+        built.join("examples/export-group-query-cases"),
+    ];
     let step = Step::new(name, commands).skipped_without(needs(&[environment])).skipped_without(&[GLIBC]);
     (step, files.map(PathBuf::into_os_string))
 }

@@ -10,8 +10,8 @@
 //! `json` reads and writes them.
 //!
 //! All elements are multiples of a power of two and so short that rotations are exact in float32. So the caches after
-//! the call have only one right result, to the bit. Rotated queries are also exact in their own type. New keys and values
-//! are rounded to the type of the cache, and the queries see them as the cache has them.
+//! the call have only one right result, to the bit. Rotated queries are also exact in their own type. New keys and
+//! values are rounded to the type of the cache, and the queries see them as the cache has them.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -279,14 +279,13 @@ impl Case {
             Attribute::Int(value) => field(name, value),
             Attribute::Float(value) => field(name, format!("{value:?}")),
         });
-        let arrays = |arrays: &mut dyn Iterator<Item = (&'static str, &Array)>| {
-            object(arrays.map(|(name, array)| field(name, array.json())))
-        };
+        let inputs = self.inputs.iter().map(|(name, array)| field(name, array.json()));
+        let outputs = OUTPUTS.iter().zip(&outputs).map(|(name, array)| field(name, array.json()));
         Ok(object([
             field("name", format!("\"{}\"", self.name)),
             field("attributes", object(attributes)),
-            field("inputs", arrays(&mut self.inputs.iter().map(|(name, array)| (*name, array)))),
-            field("outputs", arrays(&mut OUTPUTS.into_iter().zip(&outputs))),
+            field("inputs", object(inputs)),
+            field("outputs", object(outputs)),
         ]))
     }
 

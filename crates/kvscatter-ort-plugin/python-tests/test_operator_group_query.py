@@ -11,7 +11,7 @@ from support.tensors import same
 # Past and present may have another type than the queries from this version on.
 HAS_CACHE_TYPES = VERSION >= (1, 25)
 
-# A node may have no presents from this version on, and a layer no keys and values of its own.
+# A node may have no presents from this version on, and a layer may read the keys and values of another layer.
 HAS_SHARED_LAYERS = VERSION >= (1, 27)
 
 # The queries of padding see the tokens of their sample from this version on. Before, their results are garbage, and
@@ -180,7 +180,7 @@ def test_long_caches_and_prompts(window, dtype):
     ],
 )
 def test_the_total_decides_only_whether_a_call_is_a_prompt(lengths, tokens, total, in_place):
-    """A call whose total is its number of tokens begins at slot 0, whatever the lengths are."""
+    """A call whose total is its number of tokens begins at slot 0 for all lengths."""
     arrays = feed(lengths, tokens, 16, total)
     model = group_query.model(group_query.types(arrays), do_rotary=1, **COUNTS)
     results = []

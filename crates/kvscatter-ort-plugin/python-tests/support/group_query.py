@@ -175,7 +175,7 @@ class Case:
             same(outputs[name], expected.astype(DTYPES[self.element(name).name]).tobytes())
 
     def check_output(self, got: Tensor, tolerance: float = 2e-6, has_padding: bool = True) -> None:
-        """Compares the results of the queries. ``has_padding`` says whether those of padding are compared too."""
+        """Compares the results of the queries, and those of padding only with ``has_padding``."""
         got.check_guards()
         made, expected = numbers(got), self.expected["output"]
         error = np.abs(made - expected)
