@@ -27,7 +27,7 @@ const LINE: usize = 64;
 /// The number of vectors of one row of sums that stay in registers.
 const ROW_VECTORS: usize = 8;
 
-/// See [`Products`](super::vector::Products). `W` is the number of keys that four rows multiply at a time. `K1` is
+/// See [`Products`](super::vector::Products). `W` is the number of keys that three or four rows multiply at a time. `K1` is
 /// that of one row, whose columns are read `B` vectors at a time.
 ///
 /// # Safety
@@ -46,7 +46,7 @@ pub(super) unsafe fn products<V: Load<T>, T: Copy, const W: usize, const K1: usi
         row += unsafe {
             match queries.count {
                 4.. => tiles::<V, T, 4, W, 4>(queries, &keys, size, scores),
-                3 => tiles::<V, T, 3, 4, 4>(queries, &keys, size, scores),
+                3 => tiles::<V, T, 3, W, 4>(queries, &keys, size, scores),
                 2.. => tiles::<V, T, 2, 4, 4>(queries, &keys, size, scores),
                 _ => tiles::<V, T, 1, K1, B>(queries, &keys, size, scores),
             }
@@ -179,7 +179,7 @@ fn prefetch<V: Vector, T>(stream: &Stream<T>, at: usize, columns: Range<usize>) 
     }
 }
 
-/// See [`WeightedSums`](super::vector::WeightedSums). `W` is the number of vectors of columns that four rows add to
+/// See [`WeightedSums`](super::vector::WeightedSums). `W` is the number of vectors of columns that three or four rows add to
 /// at a time.
 ///
 /// # Safety
@@ -206,7 +206,7 @@ pub(super) unsafe fn weighted_sums<V: Load<T>, T: Copy, const W: usize>(
             row += unsafe {
                 match weights.count {
                     4.. => columns::<V, T, 4, W>(weights, &values, slots.clone(), size, group),
-                    3 => columns::<V, T, 3, 4>(weights, &values, slots.clone(), size, group),
+                    3 => columns::<V, T, 3, W>(weights, &values, slots.clone(), size, group),
                     2.. => columns::<V, T, 2, 4>(weights, &values, slots.clone(), size, group),
                     _ => columns::<V, T, 1, ROW_VECTORS>(weights, &values, slots.clone(), size, group),
                 }
