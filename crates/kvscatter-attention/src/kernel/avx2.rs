@@ -84,6 +84,12 @@ impl Vector for Avx2 {
     }
 
     #[inline(always)]
+    fn prefetch(at: *const u8) {
+        // SAFETY: Every machine with these vectors has the instruction, which accepts any address.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
+    }
+
+    #[inline(always)]
     unsafe fn sums([a, b, c, d]: [Self; 4]) -> [f32; 4] {
         // SAFETY: The machine has the instruction set.
         let (ab, cd) = unsafe { (_mm256_hadd_ps(a.0, b.0), _mm256_hadd_ps(c.0, d.0)) };

@@ -85,6 +85,12 @@ impl Vector for Avx512 {
     }
 
     #[inline(always)]
+    fn prefetch(at: *const u8) {
+        // SAFETY: Every machine with these vectors has the instruction, which accepts any address.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
+    }
+
+    #[inline(always)]
     unsafe fn sums(vectors: [Self; 4]) -> [f32; 4] {
         // The halves are added first, and then the quarters.
         let halves = vectors.map(|vector| {

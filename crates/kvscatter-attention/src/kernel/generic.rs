@@ -17,10 +17,17 @@ use super::vector::{GROUP, LANES, Load, Rows, STREAMS, Stream, Streams, Vector};
 /// stay in the first-level cache.
 const STEPS: usize = 4;
 
+/// The number of slots between one that is read and the one of the same stream that is requested from memory. With
+/// several rows, the processor computes too long with a slot to reach the next ones by itself.
+const AHEAD: usize = 6;
+
+/// The number of bytes of a line of the CPU cache.
+const LINE: usize = 64;
+
 /// The number of vectors of one row of sums that stay in registers.
 const ROW_VECTORS: usize = 8;
 
-/// See [`Products`](super::vector::Products). `W` is the number of keys that four rows multiply at a time. `K1` is
+/// See [`Products`](super::vector::Products). `W` is the number of keys that three or four rows multiply at a time. `K1` is
 /// that of one row, whose columns are read `B` vectors at a time.
 ///
 /// # Safety
@@ -39,6 +46,7 @@ pub(super) unsafe fn products<V: Load<T>, T: Copy, const W: usize, const K1: usi
         row += unsafe {
             match queries.count {
                 4.. => tiles::<V, T, 4, W, 4>(queries, &keys, size, scores),
+                3 => tiles::<V, T, 3, W, 4>(queries, &keys, size, scores),
                 2.. => tiles::<V, T, 2, 4, 4>(queries, &keys, size, scores),
                 _ => tiles::<V, T, 1, K1, B>(queries, &keys, size, scores),
             }
@@ -91,6 +99,11 @@ unsafe fn tile<V: Load<T>, T: Copy, const R: usize, const K: usize, const B: usi
     scores: Rows,
 ) {
     let query = |r: usize, column: usize| queries.first.wrapping_add(r * queries.stride + column);
+    if R > 1 {
+        for key in keys {
+            prefetch::<V, T>(key, at, 0..size);
+        }
+    }
     // SAFETY: The machine has the instruction set. Each load is within `size` elements of a key, or within
     // the padded size of a query. Each store is to the score of a row and a key.
     unsafe {
@@ -157,7 +170,16 @@ unsafe fn tile<V: Load<T>, T: Copy, const R: usize, const K: usize, const B: usi
     }
 }
 
-/// See [`WeightedSums`](super::vector::WeightedSums). `W` is the number of vectors of columns that four rows add to
+/// Requests columns of a slot some slots after the slot `at` of a stream, which may be outside the stream.
+#[inline(always)]
+fn prefetch<V: Vector, T>(stream: &Stream<T>, at: usize, columns: Range<usize>) {
+    let slot = stream.first.wrapping_add((at + AHEAD) * stream.stride);
+    for column in columns.step_by(LINE / size_of::<T>()) {
+        V::prefetch(slot.wrapping_add(column).cast());
+    }
+}
+
+/// See [`WeightedSums`](super::vector::WeightedSums). `W` is the number of vectors of columns that three or four rows add to
 /// at a time.
 ///
 /// # Safety
@@ -184,6 +206,7 @@ pub(super) unsafe fn weighted_sums<V: Load<T>, T: Copy, const W: usize>(
             row += unsafe {
                 match weights.count {
                     4.. => columns::<V, T, 4, W>(weights, &values, slots.clone(), size, group),
+                    3 => columns::<V, T, 3, W>(weights, &values, slots.clone(), size, group),
                     2.. => columns::<V, T, 2, 4>(weights, &values, slots.clone(), size, group),
                     _ => columns::<V, T, 1, ROW_VECTORS>(weights, &values, slots.clone(), size, group),
                 }
@@ -330,6 +353,9 @@ unsafe fn column_tile<V: Load<T>, T: Copy, const R: usize, const C: usize>(
         let mut totals: [[V; C]; R] = core::array::from_fn(|r| core::array::from_fn(|c| V::load(sum(r, c))));
         for at in slots {
             for stream in values.used() {
+                if R > 1 {
+                    prefetch::<V, T>(stream, at, column..column + C * V::LANES);
+                }
                 let slot = stream.after(at);
                 let value = slot.first.wrapping_add(column);
                 let value: [V; C] = core::array::from_fn(|c| V::load_wide(value.wrapping_add(c * V::LANES)));

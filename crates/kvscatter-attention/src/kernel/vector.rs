@@ -49,6 +49,9 @@ pub(crate) trait Vector: Copy {
     /// # Safety
     /// See [`splat`](Self::splat).
     unsafe fn zero_where_below(self, value: Self, limit: Self) -> Self;
+    /// Brings the line of memory at any address into the first-level cache, if the machine can do so.
+    #[inline(always)]
+    fn prefetch(_at: *const u8) {}
     /// Returns the sums of the lanes of four vectors.
     ///
     /// # Safety
