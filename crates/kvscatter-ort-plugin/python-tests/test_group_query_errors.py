@@ -66,7 +66,7 @@ REFUSED = {
     "fewer values": ({"value": KEY[:, :1]}, "value has shape [2, 1, 32], must be [2, 2, 32]"),
     "keys without values": ({"key": KEY, "value": KEY[:, :0]}, "value has shape [2, 0, 32], must be [2, 2, 32]"),
     "values without keys": ({"key": KEY[:, :0]}, "value has shape [2, 2, 32], must be [2, 0, 32]"),
-    "a past of rank 3": ({"past_key": PAST[0]}, "past_key has shape [2, 8, 16], must be [2, 2, 0, 16]"),
+    "a past of rank 3": ({"past_key": PAST[0]}, "past_key has shape [2, 8, 16], must be [2, 2, slots, 16]"),
     "a past of another batch": (
         {"past_key": PAST[:1]}, "past_key has shape [1, 2, 8, 16], must be [2, 2, 8, 16]",
     ),

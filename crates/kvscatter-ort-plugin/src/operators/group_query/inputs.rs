@@ -195,9 +195,12 @@ impl<'a> Tensors<'a> {
                 }
             }
         }
-        let past = match *self.past[0].shape() {
-            [_, _, slots, _] => usize::try_from(slots).unwrap_or(0),
-            _ => 0,
+        let slots = match *self.past[0].shape() {
+            [_, _, slots, _] => usize::try_from(slots).ok(),
+            _ => None,
+        };
+        let Some(past) = slots else {
+            return Err(shape_error(&self.past[0], &format!("[{batch}, {kv_heads}, slots, {size}]")));
         };
         for tensor in &self.past {
             let expected = [batch, kv_heads, past, size];
