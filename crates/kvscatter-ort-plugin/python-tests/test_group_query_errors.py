@@ -95,6 +95,10 @@ REFUSED = {
     "a total of 0": (total(0), "total_sequence_length = 0: must be between 1 and 10"),
     "a negative total": (total(-6), "total_sequence_length = -6: must be between 1 and 10"),
     "a total above all slots": (total(11), "total_sequence_length = 11: must be between 1 and 10"),
+    "a total below the tokens": (
+        {name: CALL[name][:, :, :1] for name in ("past_key", "past_value")} | total(1),
+        "total_sequence_length = 1: must be between 2 and 3",
+    ),
     "the largest total": (total(LONGEST), f"total_sequence_length = {LONGEST}: must be between 1 and 10"),
     "another layer with too few tokens": (
         {"key": KEY[:, :0], "value": KEY[:, :0]} | lengths(9, 4),

@@ -150,8 +150,11 @@ impl<'a> Tensors<'a> {
         };
         // The tokens before the new ones are those of the past. So no present is longer than both together.
         let longest = sizes.past.saturating_add(sizes.new);
-        if !usize::try_from(total).is_ok_and(|total| (1..=longest).contains(&total)) {
-            return Err(self.total.role.failure(format!("= {total}: must be between 1 and {longest}")));
+        // The new rows must fit in the present.
+        let shortest = if sizes.past < sizes.new { sizes.new } else { 1 };
+        if !usize::try_from(total).is_ok_and(|total| (shortest..=longest).contains(&total)) {
+            let between = format!("must be between {shortest} and {longest}");
+            return Err(self.total.role.failure(format!("= {total}: {between}")));
         }
         let bias_shape = self.bias.as_ref().map(|bias| bias_shape(bias, sizes, total)).transpose()?;
         if let Some(sinks) = &self.sinks
