@@ -9,7 +9,7 @@ use super::new_rows::{arrange, memory};
 use super::present::{Present, copy_past};
 use crate::context::Context;
 use crate::operators::attention::call::MIN_SHARED;
-use crate::operators::attention::memory::{OutputMemory, check_separate};
+use crate::operators::attention::memory::{OutputMemory, check_separate, range};
 use crate::status::CallError;
 use crate::threads::thread_count;
 use crate::workspace::{Workspace, elements_mut, words};
@@ -79,7 +79,7 @@ impl PreparedStep {
         Ok(())
     }
 
-    /// Executes a call. Returns an error if an input does not fit. Nothing has been written then.
+    /// Executes a call. Returns an error if an input does not fit, and has written nothing then.
     pub(super) fn run<T: Float, C: Float>(
         &mut self,
         step_memory: StepMemory<'_>,
@@ -96,10 +96,8 @@ impl PreparedStep {
         step_memory.workspace.with(
             [query, key, value, present, present],
             |[query, key, value, one, other]| {
-                let presents = match step_memory.has_present {
-                    true => None,
-                    false => Some([one, other].map(|memory| elements_mut::<C>(memory, cache_len(call)))),
-                };
+                let made = || [one, other].map(|memory| elements_mut::<C>(memory, cache_len(call)));
+                let presents = (!step_memory.has_present).then(made);
                 self.run_in::<T, C>(context, tensors, call, [query, key, value], presents)
             },
         )
@@ -185,23 +183,15 @@ fn check_outputs<T>(
     presents: [Present; 2],
     tensors: &Tensors<'_>,
 ) -> Result<(), CallError> {
-    let range = |memory: RawBuffer| {
-        let first = memory.ptr.addr();
-        first..first.saturating_add(memory.len)
-    };
     let [_, key, value, _] = GroupQuery::OUTPUTS;
     let outputs = [output.addresses(), (key, range(presents[0].memory)), (value, range(presents[1].memory))];
-    // A past that is written in place is the memory of an output, with which the others are compared.
-    let in_place = presents.map(|present| present.is_in_place().then_some(present.past));
     let mut inputs = [const { ("", 0..0) }; GroupQuery::INPUTS.len()];
     for (place, tensor) in inputs.iter_mut().zip(tensors.all()) {
         *place = (tensor.role.0, range(tensor.memory()?));
     }
-    let [past_key, past_value] = &tensors.past;
-    let is_in_place = |name: &str| {
-        in_place[0].is_some() && name == past_key.role.0 || in_place[1].is_some() && name == past_value.role.0
-    };
-    let inputs = inputs.iter().filter(|(name, _)| !is_in_place(name)).cloned();
+    // A past that is written in place is the memory of an output, with which the others are compared.
+    let in_place = [0, 1].map(|part| (tensors.past[part].role.0, presents[part].is_in_place()));
+    let inputs = inputs.iter().filter(|(name, _)| !in_place.contains(&(*name, true))).cloned();
     check_separate(outputs.into_iter(), inputs)
 }
 
