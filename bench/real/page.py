@@ -110,7 +110,7 @@ def times(groups: list[Results]) -> str:
 
 
 def gains(groups: list[Results]) -> str:
-    """Returns the part of the page for GenAI: how many times as fast it is with the plugin as without it."""
+    """Returns the generated part of the page for GenAI: its speed with the plugin divided by that without it."""
     columns, lines = lengths(groups), []
     for group in groups:
         rows = {row["name"]: row for row in group["candidates"]}
@@ -122,7 +122,7 @@ def gains(groups: list[Results]) -> str:
             lines.append(
                 [group["title"], *(f"{fast / slow:.2f}" if fast and slow else "–" for fast, slow in pairs)]
             )
-    text = "How many times as fast GenAI is with the plugin as without it, with N tokens in the cache or in the prompt:"
+    text = "Speed with the plugin divided by that without it, with N tokens in the cache or in the prompt:"
     return f"{text}\n\n{pages.table(['model', *heads(columns)], lines)}"
 
 
