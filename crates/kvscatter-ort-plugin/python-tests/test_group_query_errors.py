@@ -183,6 +183,16 @@ def test_an_error_says_why_and_writes_nothing(name, in_place):
     is_refused(session_for(arrays), inputs, outputs, every, re.escape(f"GroupQueryAttention: {message}"))
 
 
+def test_numbers_of_heads_that_no_query_has_are_an_error():
+    """Three times this number of heads does not fit in 64 bits."""
+    arrays = feed([6], slots=SLOTS)
+    heads = ((1 << 64) + 2) // 3
+    session = plugin(group_query.model(types(arrays), num_heads=heads, kv_num_heads=heads))
+    message = re.escape("GroupQueryAttention: query has shape [1, 1, 128], must be [batch, tokens, ")
+    inputs, outputs = memory(arrays, in_place=True)
+    is_refused(session, inputs, outputs, [*inputs.values(), *outputs.values()], message)
+
+
 def test_a_session_goes_on_after_an_error():
     session = session_for(CALL)
     expected = results(session, CALL, in_place=True)

@@ -106,6 +106,11 @@ def test_attributes_that_the_kernel_does_not_support_are_left(attributes, since)
     assert is_ours(inputs_of(**ANGLES), **attributes) is (False if since <= VERSION else None)
 
 
+def test_a_string_is_compared_up_to_its_end():
+    """No version has this value. The runtime's own kernel refuses it."""
+    assert is_ours(inputs_of(), k_quant_type="NONE\0X") is None
+
+
 # The inputs and outputs that the kernel does not support, and the first version that loads such a model.
 LEFT = {
     "k_scale": (inputs_of(k_scale=FLOAT), OUTPUTS[:3], (1, 25)),

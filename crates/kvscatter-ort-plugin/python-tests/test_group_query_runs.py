@@ -4,12 +4,14 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper
 
-from support import group_query, heap
-from support.group_query import COUNTS, PRESENTS, feed, memory, rows, types, values
-from support.sessions import plugin, run
-from support.tensors import same
+from support import group_query, heap, models
+from support.group_query import COUNTS, KV_HEADS, OUTPUTS, PRESENTS, SIZE, feed, memory, rows, types, values
+from support.sessions import VERSION, builtin, plugin, run
+from support.tensors import Part, same
 from support.threads import thread_time, time_of_others
 
 THREADS, STEPS = 16, 24
@@ -113,6 +115,75 @@ def test_all_steps_of_a_growing_cache_use_one_preparation(has_bias):
         used.append(heap.used())
     # The first call prepares. The caches themselves grow by half a kilobyte in each step.
     assert used[-1] - used[1] < 30_000, np.diff(used)
+
+
+def without_keys(slots: int) -> dict:
+    """Returns the inputs of a layer that attends to the cache of another one."""
+    arrays = feed([6, 4], slots=slots, packed=False)
+    return arrays | {name: arrays[name][:, :0] for name in ("key", "value")}
+
+
+@pytest.mark.skipif(VERSION < (1, 27), reason="the presents are required")
+def test_a_node_without_keys_and_presents_does_not_copy_the_cache():
+    """Both caches together are smaller than the working memory that is kept."""
+    arrays = without_keys(slots=1 << 14)
+    session = plugin(group_query.model(types(arrays), OUTPUTS[:1], do_rotary=1, **COUNTS))
+    inputs, outputs = memory(arrays, in_place=False)
+    binding = bound(session, inputs, {"output": outputs["output"]})
+    used = heap.used()
+    session.run_with_iobinding(binding)
+    assert heap.used() - used < len(inputs["past_key"].data) // 4
+
+
+def test_caches_of_a_node_without_keys_may_share_memory():
+    """In place, they are only read."""
+    arrays = without_keys(slots=16)
+    arrays["past_value"] = arrays["past_key"]
+    session = plugin(group_query.model(types(arrays), do_rotary=1, **COUNTS))
+    inputs, outputs = memory(arrays, in_place=False)
+    run(session, inputs, outputs)
+    expected = outputs["output"].bytes()
+    inputs, outputs = memory(arrays, in_place=True)
+    inputs["past_value"] = inputs["past_key"]
+    outputs |= dict.fromkeys(PRESENTS, inputs["past_key"])
+    before = inputs["past_key"].bytes()
+    run(session, inputs, outputs)
+    same(outputs["output"], expected)
+    same(inputs["past_key"], before)
+    output = outputs["output"]
+    outputs["output"] = Part(output.element, output.shape, inputs["past_key"].address)
+    with pytest.raises(Exception, match="the buffer of output shares memory with that of past_key"):
+        run(session, inputs, outputs)
+    same(inputs["past_key"], before)
+
+
+@pytest.mark.parametrize("slots", [16, None], ids=["static", "growing"])
+def test_caches_inside_a_graph_are_those_of_the_built_in_kernel(slots):
+    """A model may declare one shape for past and present. The runtime must not give both the same memory, because a
+    growing cache does not fit, and the slots after the tokens are zero in the runtime's own kernel."""
+    arrays = feed([6, 4], slots=slots)
+    made = onnx.load_from_string(MODEL)
+    graph, caches = made.graph, [*PRESENTS, *PRESENTS.values()]
+    [node] = graph.node
+    inner = {name: f"{name} inside" for name in caches}
+    node.input[:], node.output[:] = (
+        [inner.get(name, name) for name in names] for names in (node.input, node.output)
+    )
+    before = [helper.make_node("Neg", [past], [inner[past]]) for past in PRESENTS.values()]
+    after = [helper.make_node("Neg", [inner[present]], [present]) for present in PRESENTS]
+    shape = [2, KV_HEADS, "slots", SIZE]
+    graph.value_info.extend(models.value(name, TensorProto.FLOAT, shape) for name in inner.values())
+    # The nodes are in the order in which they run.
+    graph.node.extend(after)
+    for each in before:
+        graph.node.insert(0, each)
+    results = []
+    for make in (plugin, builtin):
+        inputs, outputs = memory(arrays, in_place=False)
+        run(make(made.SerializeToString()), inputs, outputs)
+        results.append(outputs)
+    for name, expected in results[1].items():
+        np.testing.assert_allclose(values(results[0][name]), values(expected), atol=1e-5, err_msg=name)
 
 
 def work(arrays: dict, repeats: int, threads: int) -> tuple[int, int]:

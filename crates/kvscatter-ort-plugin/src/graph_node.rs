@@ -120,8 +120,9 @@ impl<'a> GraphNode<'a> {
     /// Returns the string attribute of this name, if the node has it and it is short. Returns an error if the attribute
     /// is not a string, or longer than 15 bytes.
     pub(crate) fn short_string(&self, name: &CStr) -> Result<Option<String>, CallError> {
-        let bytes = self.attribute::<[u8; 16]>(name, OrtOpAttrType::ORT_OP_ATTR_STRING, "a short string")?;
-        Ok(bytes.map(|bytes| decode(bytes.split(|byte| *byte == 0).next().unwrap_or_default())))
+        let read =
+            self.sized_attribute::<[u8; 16]>(name, OrtOpAttrType::ORT_OP_ATTR_STRING, "a short string")?;
+        Ok(read.map(|(bytes, size)| decode(bytes.get(..size).unwrap_or(&bytes))))
     }
 
     /// Returns the first four integers of the attribute of this name, if the node has it and it has no more. Returns an
@@ -181,6 +182,17 @@ impl<'a> GraphNode<'a> {
         kind: OrtOpAttrType,
         words: &str,
     ) -> Result<Option<T>, CallError> {
+        Ok(self.sized_attribute(name, kind, words)?.map(|(value, _)| value))
+    }
+
+    /// Reads the attribute of this name, which has at most `size_of::<T>()` bytes if it is of this type. Also returns
+    /// their number, which includes the NUL after a string.
+    fn sized_attribute<T: Default>(
+        &self,
+        name: &CStr,
+        kind: OrtOpAttrType,
+        words: &str,
+    ) -> Result<Option<(T, usize)>, CallError> {
         let Self { runtime, raw, .. } = *self;
         let mut attribute: *const OrtOpAttr = null();
         // SAFETY: `raw` is valid by the contract of `new`, and `attribute` takes the result (R1).
@@ -196,7 +208,7 @@ impl<'a> GraphNode<'a> {
             (runtime.api.ReadOpAttr)(attribute, kind, (&raw mut value).cast(), size_of::<T>(), &raw mut bytes)
         };
         runtime.check(status).map_err(|_| mistyped(name, words))?;
-        Ok(Some(value))
+        Ok(Some((value, bytes)))
     }
 }
 

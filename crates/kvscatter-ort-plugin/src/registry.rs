@@ -96,15 +96,19 @@ fn attention(runtime: RuntimeApi) -> KernelEntry {
     }
 }
 
-/// `GroupQueryAttention`, with each present in the memory of its past. [`GroupQueryAttention::takes`] restricts its
-/// nodes further. It also compares the types of caches, whose parameter has other names in other versions.
+/// `GroupQueryAttention`. [`GroupQueryAttention::takes`] restricts its nodes further. It also compares the types of
+/// caches, whose parameter has other names in other versions.
+///
+/// A present has the memory of its past only if a program binds both to it. Inside a graph, the runtime would choose so
+/// if a model declares one shape for both. It would then refuse each step in which the cache grows, and leave rows in
+/// the slots after the tokens, which the runtime's own kernel fills with zeros.
 fn group_query_attention(runtime: RuntimeApi) -> KernelEntry {
     KernelEntry {
         operator: GroupQueryAttention::NAME,
         domain: GroupQueryAttention::DOMAIN,
         versions: (1, 1),
         types: vec![(c"T", of_types(runtime, &FLOATS))],
-        in_place: (&[3, 4], &[1, 2]),
+        in_place: (&[], &[]),
         create: EpKernel::<GroupQueryAttention>::create,
     }
 }

@@ -174,7 +174,9 @@ impl<'a> Tensors<'a> {
 
     fn sizes(&self, node: &GroupQuery) -> Result<Sizes, CallError> {
         let GroupQuery { heads, kv_heads, .. } = *node;
-        let shares = if self.separate.is_some() { heads } else { heads + 2 * kv_heads };
+        // A model may have any numbers of heads. No query has more than fit.
+        let packed = kv_heads.saturating_mul(2).saturating_add(heads);
+        let shares = if self.separate.is_some() { heads } else { packed };
         let dims = match *self.query.shape() {
             [batch, rows, hidden] => positive([batch, rows, hidden]),
             _ => None,

@@ -36,6 +36,17 @@ pub(super) struct StepMemory<'a> {
     pub(super) has_present: bool,
 }
 
+/// Where the caches after a call are.
+#[derive(Clone, Copy)]
+enum Presents {
+    /// They are outputs.
+    Outputs,
+    /// They are the inputs, because the call has no new rows.
+    Pasts,
+    /// They are in this memory, which is valid until the call returns.
+    Memory([RawBuffer; 2]),
+}
+
 impl PreparedStep {
     /// Prepares a call. Returns an error if the runtime's memory for an input has another size than its shape requires,
     /// or if a tensor is too large.
@@ -91,26 +102,34 @@ impl PreparedStep {
         call.find_slots(&mut self.slots)?;
         call.check_positions(&self.slots)?;
         let [query, key, value] = memory::<T, C>(call);
-        // A node without presents attends to caches that no output has.
-        let present = if step_memory.has_present { 0 } else { words(cache_len(call)) };
+        // A node without presents attends to caches that no output has. Without new rows, these are the pasts.
+        let present = match step_memory.has_present || call.sizes.new == 0 {
+            true => 0,
+            false => words(cache_len(call)),
+        };
         step_memory.workspace.with(
             [query, key, value, present, present],
             |[query, key, value, one, other]| {
-                let made = || [one, other].map(|memory| elements_mut::<C>(memory, cache_len(call)));
-                let presents = (!step_memory.has_present).then(made);
+                let presents = match (step_memory.has_present, call.sizes.new) {
+                    (true, _) => Presents::Outputs,
+                    (false, 0) => Presents::Pasts,
+                    (false, _) => Presents::Memory(
+                        [one, other].map(|memory| buffer(elements_mut::<C>(memory, cache_len(call)))),
+                    ),
+                };
                 self.run_in::<T, C>(context, tensors, call, [query, key, value], presents)
             },
         )
     }
 
-    /// Executes a call in this memory. `presents` are the caches after the call, if the node does not have them.
+    /// Executes a call in this memory.
     fn run_in<T: Float, C: Float>(
         &mut self,
         context: &Context<'_>,
         tensors: &Tensors<'_>,
         call: &StepInputs<'_, T>,
         memory: [&mut [u64]; 3],
-        presents: Option<[&mut [C]; 2]>,
+        presents: Presents,
     ) -> Result<(), CallError> {
         let Sizes { batch, rows, new, heads, kv_heads, size, .. } = call.sizes;
         let (slots, threads) = (call.slots(), context.threads());
@@ -121,8 +140,9 @@ impl PreparedStep {
         let output = OutputMemory::<T, _>::request(context, 0, GroupQuery::OUTPUTS[0], &shape)?;
         let pasts = [tensors.past[0].memory()?, tensors.past[1].memory()?];
         let present_memory = match presents {
-            Some(presents) => presents.map(|present| buffer(present)),
-            None => {
+            Presents::Memory(memory) => memory,
+            Presents::Pasts => pasts,
+            Presents::Outputs => {
                 let shape = [batch, kv_heads, slots, size].map(|size| size as i64);
                 let request = |index: usize| {
                     OutputMemory::<C, _>::request(context, index, GroupQuery::OUTPUTS[index], &shape)
@@ -131,7 +151,7 @@ impl PreparedStep {
             }
         };
         let presents = [0, 1].map(|part| Present { past: pasts[part], memory: present_memory[part] });
-        check_outputs(&output, presents, tensors)?;
+        check_outputs(&output, presents, tensors, new > 0)?;
 
         // Nothing below fails.
         let (queries, news) = arrange::<T, C>(call, &self.slots, memory, &threads)?;
@@ -143,9 +163,8 @@ impl PreparedStep {
             write(&plan, presents, news)?;
         }
         let [key, value] = presents.map(|present| {
-            // SAFETY: The present is initialised: its slots are copied, written or filled, or it is the past. It is
-            // aligned and has whole elements, as `OutputMemory` has checked, and nothing writes to it until the call
-            // returns.
+            // SAFETY: The present is initialised: its slots are copied, written or filled, or it is the past. It has
+            // whole elements, and nothing writes to it until the call returns.
             unsafe { crate::input::elements_at::<C>(present.memory) }
         });
         let zeros = bytemuck::cast_slice::<u64, T>(&self.sinks).get(..heads);
@@ -177,20 +196,27 @@ fn write<C: Float>(plan: &WritePlan<'_>, presents: [Present; 2], news: [&[C]; 2]
 }
 
 /// Checks that the outputs share no memory with an input or with each other, except that a cache may be written in
-/// place.
+/// place. In place, a call without new rows writes nothing, so the cache is only an input.
 fn check_outputs<T>(
     output: &OutputMemory<T, &'static str>,
     presents: [Present; 2],
     tensors: &Tensors<'_>,
+    has_new: bool,
 ) -> Result<(), CallError> {
     let [_, key, value, _] = GroupQuery::OUTPUTS;
-    let outputs = [output.addresses(), (key, range(presents[0].memory)), (value, range(presents[1].memory))];
+    let written = presents.map(|present| match has_new || !present.is_in_place() {
+        true => range(present.memory),
+        false => 0..0,
+    });
+    let [of_key, of_value] = written;
+    let outputs = [output.addresses(), (key, of_key), (value, of_value)];
+    // A past that is written in place is the memory of an output, with which the others are compared.
+    let in_place = presents.map(|present| has_new && present.is_in_place());
     let mut inputs = [const { ("", 0..0) }; GroupQuery::INPUTS.len()];
     for (place, tensor) in inputs.iter_mut().zip(tensors.all()) {
         *place = (tensor.role.0, range(tensor.memory()?));
     }
-    // A past that is written in place is the memory of an output, with which the others are compared.
-    let in_place = [0, 1].map(|part| (tensors.past[part].role.0, presents[part].is_in_place()));
+    let in_place = [0, 1].map(|part| (tensors.past[part].role.0, in_place[part]));
     let inputs = inputs.iter().filter(|(name, _)| !in_place.contains(&(*name, true))).cloned();
     check_separate(outputs.into_iter(), inputs)
 }
