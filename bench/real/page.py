@@ -27,16 +27,18 @@ Results = dict[str, Any]
 
 
 def write(results: Results, folder: Path, docs: bool) -> None:
-    """Prints the tables, and writes them to a folder, or with the plot to the page."""
+    """Prints the tables, and writes them to a folder and to pages. Only a whole run has the page of all engines."""
     text = tables(results)
     (folder / "results.md").write_text(text, encoding="utf-8")
     print(f"\n{text}\n\nwrote {folder / 'results.md'}")
     if docs:
+        pages.write(GENAI_PAGE, COMMAND, f"{gains(results['groups'])}\n\n{machine(results)}")
+        print(f"wrote {GENAI_PAGE}")
+    if docs and results["whole"]:
         plot(results["groups"], PAGE.with_name(PLOT))
         picture = f"![{TITLE}: tokens per second against the tokens in the cache]({PLOT})"
         pages.write(PAGE, COMMAND, f"{picture}\n\n{text}")
-        pages.write(GENAI_PAGE, COMMAND, gains(results["groups"]))
-        print(f"wrote {PAGE} and {GENAI_PAGE}")
+        print(f"wrote {PAGE}")
 
 
 def plot(groups: list[Results], path: Path) -> None:
@@ -110,7 +112,7 @@ def times(groups: list[Results]) -> str:
 
 
 def gains(groups: list[Results]) -> str:
-    """Returns the part of the page for GenAI: how many times as fast it is with the plugin as without it."""
+    """Returns the generated part of the page for GenAI: its speed with the plugin divided by that without it."""
     columns, lines = lengths(groups), []
     for group in groups:
         rows = {row["name"]: row for row in group["candidates"]}
@@ -122,7 +124,7 @@ def gains(groups: list[Results]) -> str:
             lines.append(
                 [group["title"], *(f"{fast / slow:.2f}" if fast and slow else "–" for fast, slow in pairs)]
             )
-    text = "How many times as fast GenAI is with the plugin as without it, with N tokens in the cache or in the prompt:"
+    text = "Speed with the plugin divided by that without it, with N tokens in the cache or in the prompt:"
     return f"{text}\n\n{pages.table(['model', *heads(columns)], lines)}"
 
 

@@ -50,7 +50,7 @@ enum Task {
     },
     /// Runs the steps that are too long for every change: lint and unit of candle, XLA, CUDA and the benchmarks,
     /// linear, cuda, cuda-images, candle-cuda, instructions, c-valgrind, package, the Python package as users install
-    /// it, with accelerators and PyTorch, ort --every-version and bench-gpu-check. Runs two steps at once
+    /// it, with accelerators, GenAI and PyTorch, ort --every-version and bench-gpu-check. Runs two steps at once
     Nightly,
     /// Checks the formatting, also outside the workspace: fuzz targets, divergences
     Fmt,
@@ -124,11 +124,11 @@ enum Task {
     },
     /// Times the plugin and compares it with ONNX Runtime's built-in kernel. Options: --quick, --write-docs
     OrtBench(Passed),
-    /// Tests the Python package: wheel, format, lints, types and tests, and the examples on the oldest and the newest
-    /// Python that are installed (needs Python, downloads once)
+    /// Tests the Python package: wheel, format, lints, types and tests, also in ONNX Runtime and ONNX Runtime GenAI,
+    /// and the examples on the oldest and the newest Python that are installed (needs Python, downloads once)
     Python {
-        /// Also test the versions of Python and of ONNX Runtime between the oldest and the newest, JAX and CUDA, and
-        /// build the source distribution
+        /// Also test the versions of Python and of ONNX Runtime between the oldest and the newest, the oldest ONNX
+        /// Runtime GenAI, JAX and CUDA, and build the source distribution
         #[arg(long)]
         every_version: bool,
     },

@@ -83,7 +83,7 @@ pub enum NotTaken {
     /// The node has more inputs than the kernels know.
     #[error("the node has {got} inputs, but only {known} are known")]
     Inputs { got: usize, known: usize },
-    /// An input is absent without which the kernels cannot compute the node.
+    /// The kernels need an input that is absent.
     #[error("input {name} is missing")]
     InputMissing { name: &'static str },
     /// Only one of two inputs is present.
@@ -103,7 +103,7 @@ pub enum NotTaken {
     /// The kernels cannot compute the output.
     #[error("output {name} is not supported")]
     Output { name: &'static str },
-    /// An output is absent without which the kernels cannot compute the node.
+    /// The kernels need an output that is absent.
     #[error("output {name} is missing")]
     OutputMissing { name: &'static str },
 }
@@ -139,8 +139,8 @@ impl GroupQuery {
     /// The names of the outputs, in their order.
     pub const OUTPUTS: [&'static str; 4] = ["output", "present_key", "present_value", "output_qk"];
 
-    /// Reads a node. `outputs` contains whether the node has each output. Inputs and outputs that are not in the lists
-    /// are absent.
+    /// Reads a node. `outputs` contains for each output whether the node has it. Inputs and outputs after the end of a
+    /// list are absent.
     ///
     /// The element types of some inputs may be unknown. Those that are known must be supported.
     ///
@@ -186,7 +186,7 @@ impl GroupQuery {
                     attribute.only(AttributeValue::Int(0), "0")?;
                 }
                 "k_quant_type" | "v_quant_type" => attribute.only(AttributeValue::String("NONE"), "NONE")?,
-                // They have no effect without the weights of a norm.
+                // Norms have weights, which `check_inputs` refuses. Without these, the attributes have no effect.
                 "qk_norm_epsilon" | "q_norm_epsilon" | "k_norm_epsilon" => drop(attribute.float()?),
                 _ => return Err(NotTaken::Attribute { name: name.to_owned() }),
             }

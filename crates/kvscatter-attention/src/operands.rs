@@ -36,8 +36,8 @@ pub enum Valid<'a> {
     ///
     /// In a ring, the lengths count all tokens so far and may exceed the capacity.
     Lengths(&'a [i64]),
-    /// The first `length` slots of each sample contain tokens, and query `i` has position `i`. So the queries after the
-    /// last token of a shorter sample are padding.
+    /// The first `length` slots of each sample contain tokens, and query `i` has position `i`. So the queries after
+    /// `length` are padding.
     Prompt(&'a [i64]),
 }
 

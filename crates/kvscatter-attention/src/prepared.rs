@@ -83,9 +83,8 @@ impl Prepared {
         scratch
     }
 
-    /// Makes a scratch fit this call. It keeps the memory if the call differs only in the number of keys from the one
-    /// that the scratch was made for, as the steps of a growing cache do. It then allocates only if more keys can be
-    /// divided between more threads.
+    /// Makes a scratch fit this call. If the call that it was made for differs only in the number of keys, as in the
+    /// steps of a growing cache, it keeps its memory, and gets more only if more threads can share the keys.
     pub fn fit(&self, scratch: &mut Scratch) {
         let dimensions = self.0.dimensions();
         if scratch.made_for == dimensions {
@@ -99,7 +98,7 @@ impl Prepared {
         self.add_memory(scratch);
     }
 
-    /// Adds the memory that the longest call needs, and does not have.
+    /// Adds the memory that a scratch needs for the longest call and does not have.
     fn add_memory(&self, scratch: &mut Scratch) {
         let (items, chunks) = (self.0.items(), self.0.max_chunks());
         let threads = scratch.threads.min(items.saturating_mul(chunks));

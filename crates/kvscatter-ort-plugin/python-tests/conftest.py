@@ -52,8 +52,8 @@ def attention_cases(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def group_query_cases(tmp_path_factory):
-    """Returns a file of cases of GroupQueryAttention with the answers of the model with which ``convert`` proves its
-    results. It has every set of a phase, a rotation and two types once."""
+    """Returns a file of cases of GroupQueryAttention, with the outputs of the model that ``convert`` proves with. Each
+    phase occurs once with each rotation and each pair of types."""
     path = tmp_path_factory.mktemp("model") / "group_query.jsonl"
     subprocess.run([os.environ["KVSCATTER_GROUP_QUERY_CASES"], path, "24", "225"], check=True)
     return path

@@ -139,7 +139,7 @@ def test_inputs_and_outputs_that_the_kernel_does_not_support_are_left(name):
 
 
 def test_a_sink_and_smooth_weights_are_left():
-    """The versions of the runtime do not say which of the two counts."""
+    """The versions of the runtime do not document which of the two counts."""
     assert is_ours(inputs_of(head_sink=FLOAT), smooth_softmax=0)
     assert is_ours(inputs_of(head_sink=FLOAT), smooth_softmax=1) is False
 
@@ -181,7 +181,7 @@ def test_operators_of_other_domains_are_not_meant():
 
 
 def test_layers_of_one_graph_are_taken_one_by_one():
-    """A node that the plugin cannot compute does not change who computes the others."""
+    """The plugin takes the other nodes of a model in which it cannot compute one."""
     nodes, inputs = [], {}
     for number, window in enumerate([4, 0, -1]):
         layer = {f"past_{name}{number}": FLOAT for name in ("key", "value")}

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use bytemuck::Pod;
 use kvscatter::{Argument, ElementType, Error, RawBuffer};
-use kvscatter_attention::Operand;
+use kvscatter_attention::{Float, Operand};
 use ort_sys::OrtValue;
 
 use crate::recent::Signature;
@@ -183,10 +183,22 @@ impl<'a, R: Role> InputTensor<'a, R> {
     /// Returns the values of a tensor that is a list of such integers. Returns an error if the tensor has another type
     /// or rank.
     pub(crate) fn list<T: Integer>(&self) -> Result<Cow<'a, [T]>, CallError> {
-        self.check_element(const { &[T::ELEMENT] })?;
+        let integers = self.integers()?;
         if self.shape.len() != 1 {
             return Err(self.role.list_failure(self.shape.len()));
         }
+        Ok(integers)
+    }
+
+    /// Returns the values of a tensor of such integers. Returns an error if the tensor has another type.
+    pub(crate) fn integers<T: Integer>(&self) -> Result<Cow<'a, [T]>, CallError> {
+        self.check_element(const { &[T::ELEMENT] })?;
+        self.elements()
+    }
+
+    /// Returns the values of a tensor of such numbers. Returns an error if the tensor has another type.
+    pub(crate) fn floats<T: Float>(&self) -> Result<Cow<'a, [T]>, CallError> {
+        self.check_element(const { &[T::ELEMENT] })?;
         self.elements()
     }
 

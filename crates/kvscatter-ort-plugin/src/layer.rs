@@ -20,6 +20,7 @@ mod heads;
 mod rotation;
 
 use kvscatter::spec::onnx;
+use kvscatter_attention::RotaryOrder;
 
 pub(crate) use compiled::CompiledLayer;
 pub(crate) use find::find;
@@ -70,7 +71,7 @@ struct Rotation {
     cos: usize,
     sin: usize,
     positions: usize,
-    is_interleaved: bool,
+    order: RotaryOrder,
     /// The number of elements of a head that are rotated, or 0 for all.
     size: usize,
 }

@@ -5,8 +5,7 @@
 //! * **An execution provider**, [`CreateEpFactories`]: `KvscatterExecutionProvider` takes ONNX
 //!   `TensorScatter-24` for every element type that the runtime supports, and ONNX `Attention` of operator
 //!   sets 23 to 25 and `GroupQueryAttention` of the domain `com.microsoft` for the types and inputs that
-//!   `kvscatter_attention` supports. If a session chooses it, the provider
-//!   takes the nodes of a layer as one.
+//!   `kvscatter_attention` supports. If a session chooses it, the provider takes the nodes of a layer as one.
 //! * **Custom operators**, [`RegisterCustomOps`]: `TensorScatter`, `KVCacheUpdate` and `KVCacheOperation` of
 //!   the domain `com.kvscatter`, which run on the runtime's own CPU provider.
 //!

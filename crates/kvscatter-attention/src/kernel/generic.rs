@@ -17,8 +17,8 @@ use super::vector::{GROUP, LANES, Load, Rows, STREAMS, Stream, Streams, Vector};
 /// stay in the first-level cache.
 const STEPS: usize = 4;
 
-/// The number of slots between one that is read and the one of the same stream that is requested from memory. With
-/// several rows, the processor computes too long with a slot to reach the next ones by itself.
+/// How many slots of a stream before its use a slot is requested from memory. With several rows, the processor computes
+/// too long with one slot to reach the next ones by itself.
 const AHEAD: usize = 6;
 
 /// The number of bytes of a line of the CPU cache.
@@ -27,8 +27,8 @@ const LINE: usize = 64;
 /// The number of vectors of one row of sums that stay in registers.
 const ROW_VECTORS: usize = 8;
 
-/// See [`Products`](super::vector::Products). `W` is the number of keys that three or four rows multiply at a time. `K1` is
-/// that of one row, whose columns are read `B` vectors at a time.
+/// See [`Products`](super::vector::Products). `W` is the number of keys that three or four rows multiply at a time.
+/// `K1` is that of one row, whose columns are read `B` vectors at a time.
 ///
 /// # Safety
 /// See [`Products`](super::vector::Products).
@@ -170,7 +170,7 @@ unsafe fn tile<V: Load<T>, T: Copy, const R: usize, const K: usize, const B: usi
     }
 }
 
-/// Requests columns of a slot some slots after the slot `at` of a stream, which may be outside the stream.
+/// Requests columns of the slot that is [`AHEAD`] slots after the slot `at` of a stream, and may be outside of it.
 #[inline(always)]
 fn prefetch<V: Vector, T>(stream: &Stream<T>, at: usize, columns: Range<usize>) {
     let slot = stream.first.wrapping_add((at + AHEAD) * stream.stride);
@@ -179,8 +179,8 @@ fn prefetch<V: Vector, T>(stream: &Stream<T>, at: usize, columns: Range<usize>) 
     }
 }
 
-/// See [`WeightedSums`](super::vector::WeightedSums). `W` is the number of vectors of columns that three or four rows add to
-/// at a time.
+/// See [`WeightedSums`](super::vector::WeightedSums). `W` is the number of vectors of columns that three or four rows
+/// add to at a time.
 ///
 /// # Safety
 /// See [`WeightedSums`](super::vector::WeightedSums).

@@ -23,7 +23,7 @@ fn shapes<'a>(query: &'a [usize], cache: &'a [usize]) -> Shapes<'a> {
     Shapes { element: ElementType::Float32, query, key: cache, value: cache, mask: None, past: None }
 }
 
-/// A sink of score 0 is a slot with a key and a value of zeros. One of another score is as much larger.
+/// A sink of score 0 has the weight of a slot whose key and value are zeros. Other scores multiply this weight.
 #[test]
 fn a_sink_takes_a_part_of_the_weights() {
     const SLOTS: usize = 50;
@@ -151,7 +151,7 @@ fn layouts_and_types_of_caches_do_not_change_the_result() {
     }
 }
 
-/// The rows of a prompt that are shorter than others see what they would see alone. Padding sees no padding.
+/// Shorter samples of a prompt see what they would see alone. Padding sees no padding.
 #[test]
 fn a_prompt_may_have_padding() {
     let r = &mut Random::new(48, 0);

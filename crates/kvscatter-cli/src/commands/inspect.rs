@@ -23,7 +23,7 @@ use crate::error::CommandError;
 use crate::numbers::integer;
 use crate::output::{Outcome, Output};
 use facts::{Inspected, Sizes, open_dims};
-use group_query::GroupQueryNodes;
+use group_query::Coverage;
 
 /// The tokens in the cache if neither the user nor the model gives a number.
 const LENGTH: usize = 2048;
@@ -106,7 +106,7 @@ pub(crate) fn run(args: Inspect, output: &mut Output) -> Result<Outcome, Command
         hazards,
         rings,
         refusals: args.target.map(|Target::TensorRt| decoder.tensorrt_refusals()),
-        group_query_nodes: GroupQueryNodes::read(&graph),
+        group_query_nodes: Coverage::read(&graph),
         scatters: graph.nodes().iter().filter(|node| node.is("TensorScatter")).count(),
         decoder: &decoder,
     };

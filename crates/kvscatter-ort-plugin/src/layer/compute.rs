@@ -5,7 +5,6 @@
 //! checked, all outputs are requested, and their memory is compared with that of all inputs. Only then are the writes
 //! executed.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use half::{bf16, f16};
@@ -17,7 +16,7 @@ use super::call::{Cache, LayerCall, addresses};
 use super::heads::{Heads, reshaped};
 use super::{Layer, Write};
 use crate::context::Context;
-use crate::input::{InputTensor, Role, elements_at};
+use crate::input::{InputTensor, elements_at};
 use crate::operators::attention::call::{MaskElements, PreparedCall};
 use crate::operators::attention::declaration::Declaration;
 use crate::operators::attention::memory::{OutputMemory, check_separate};
@@ -176,11 +175,11 @@ impl PreparedLayer {
         attention.check_valid(call.valid()).map_err(Attention::with_operator_name)?;
         let mask = call.mask.as_ref().map(MaskElements::<T>::read).transpose();
         let mask = mask.map_err(Attention::with_operator_name)?;
-        let queries = elements::<T, _>(&call.query).map_err(Attention::with_operator_name)?;
+        let queries = call.query.floats::<T>().map_err(Attention::with_operator_name)?;
         let queries = query.apply(call, &layer.query, &queries, query_memory)?;
-        let new_keys = elements::<T, _>(&call.key.rows).map_err(TensorScatter::with_operator_name)?;
+        let new_keys = call.key.rows.floats::<T>().map_err(TensorScatter::with_operator_name)?;
         let new_keys = keys.arrangement.apply(call, &layer.key.rows, &new_keys, key_memory)?;
-        let new_values = elements::<T, _>(&call.value.rows).map_err(TensorScatter::with_operator_name)?;
+        let new_values = call.value.rows.floats::<T>().map_err(TensorScatter::with_operator_name)?;
         let new_values = values.arrangement.apply(call, &layer.value.rows, &new_values, value_memory)?;
         let request = || {
             let of_keys = keys.request(context, &call.key, new_keys, layer.key.present)?;
@@ -262,10 +261,4 @@ impl PreparedRows {
         let rows = bytemuck::cast_slice(rows);
         Ok((plan, CheckedWrite::new(&self.write, context, &cache.past, rows, output).request()?))
     }
-}
-
-/// Returns the elements of an input.
-fn elements<'a, T: Float, R: Role>(tensor: &InputTensor<'a, R>) -> Result<Cow<'a, [T]>, CallError> {
-    tensor.check_element(const { &[T::ELEMENT] })?;
-    tensor.elements()
 }

@@ -1,5 +1,7 @@
 //! Finds the nodes of a layer in a graph.
 
+use kvscatter_attention::RotaryOrder;
+
 use super::graph::{NamedGraph, NamedNode};
 use super::{Layer, Packed, Rotation, Rows, Write};
 use crate::node::Attributes;
@@ -198,10 +200,14 @@ fn rotation(node: &NamedNode<'_>) -> Result<Option<Rotation>, CallError> {
     let (Some(cos), Some(sin), Some(positions)) = (node.input(1), node.input(2), node.input(3)) else {
         return Ok(None);
     };
-    let interleaved = node.node.integer(c"interleaved")?.unwrap_or(0);
+    let order = match node.node.integer(c"interleaved")?.unwrap_or(0) {
+        0 => RotaryOrder::Halves,
+        1 => RotaryOrder::Interleaved,
+        _ => return Ok(None),
+    };
     let size = usize::try_from(node.node.integer(c"rotary_embedding_dim")?.unwrap_or(0));
-    let (0 | 1, Ok(size)) = (interleaved, size) else { return Ok(None) };
-    Ok(Some(Rotation { cos, sin, positions, is_interleaved: interleaved == 1, size }))
+    let Ok(size) = size else { return Ok(None) };
+    Ok(Some(Rotation { cos, sin, positions, order, size }))
 }
 
 /// Returns whether a node exchanges the heads and the tokens.

@@ -62,7 +62,7 @@ impl<'a, T: Float> Angles<'a, T> {
             sin: sin.elements()?,
             positions: positions.elements()?,
             half,
-            order: if rotation.is_interleaved { RotaryOrder::Interleaved } else { RotaryOrder::Halves },
+            order: rotation.order,
         })
     }
 

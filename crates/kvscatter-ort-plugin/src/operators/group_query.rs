@@ -35,7 +35,7 @@ pub(crate) struct GroupQueryAttention {
     workspace: Arc<Workspace>,
 }
 
-/// The attributes that change what a call computes, and their types.
+/// The attributes that change what a call computes. A kernel gets them by their names.
 const INTEGERS: [&CStr; 6] = [
     c"num_heads",
     c"kv_num_heads",
@@ -50,8 +50,8 @@ impl GroupQueryAttention {
     /// The domain of the operator.
     pub(crate) const DOMAIN: &'static CStr = c"com.microsoft";
 
-    /// Returns whether the kernel computes a node, which has this operator. The runtime has already compared its type
-    /// of queries with those of the kernel.
+    /// Returns whether the provider takes a node of this operator. The runtime has already compared the type of its
+    /// queries with those of the kernel.
     pub(crate) fn takes(node: &GraphNode<'_>) -> Result<bool, CallError> {
         let attributes = node.attributes()?;
         let attributes = attributes.iter().map(|(name, value)| (name.as_str(), *value));
@@ -95,12 +95,12 @@ impl Operator for GroupQueryAttention {
 
     fn compute(&self, context: &Context<'_>) -> Result<(), CallError> {
         let tensors = Tensors::read(context)?;
-        match tensors.elements()? {
+        match tensors.types()? {
             (Float16, Float16) => self.compute_as::<f16, f16>(context, &tensors),
             (BFloat16, BFloat16) => self.compute_as::<bf16, bf16>(context, &tensors),
             (Float32, Float16) => self.compute_as::<f32, f16>(context, &tensors),
             (Float32, BFloat16) => self.compute_as::<f32, bf16>(context, &tensors),
-            // Inputs of other types are refused by their types.
+            // `call` refuses other types.
             _ => self.compute_as::<f32, f32>(context, &tensors),
         }
     }

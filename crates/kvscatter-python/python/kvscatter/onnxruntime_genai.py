@@ -1,7 +1,7 @@
 """Lets models of ONNX Runtime GenAI use kvscatter's attention.
 
 The compiled module of this package is a plugin for ONNX Runtime, and ``onnxruntime_genai`` 0.13 and newer can load
-it. Importing this module does not import ``onnxruntime_genai``. These two lines are all that a program needs::
+it. Importing this module does not import ``onnxruntime_genai``. A program adds the import and the second line::
 
     config = onnxruntime_genai.Config("model-folder")
     kvscatter.onnxruntime_genai.use(config)
@@ -28,7 +28,7 @@ def __dir__() -> list[str]:
 
 
 OLDEST = (0, 13)
-# The variable in which ``onnxruntime_genai`` tells its compiled part which ONNX Runtime to load.
+# The variable that ``onnxruntime_genai`` sets to the path of the ONNX Runtime that its compiled part loads.
 RUNTIME = "ORT_LIB_PATH"
 
 
@@ -56,9 +56,9 @@ def use(config: onnxruntime_genai.Config) -> None:
 def register() -> str:
     """Registers the plugin in the ONNX Runtime of ``onnxruntime_genai``, unless it is registered already.
 
-    Any thread may call this, any number of times. If another build of the plugin is registered, it is kept. This is
-    for programs that name execution providers in ``genai_config.json``, and `use` does it too. The package
-    ``onnxruntime`` has its own registration, `kvscatter.onnxruntime.register`, and both can be in one process.
+    Any thread may call this, any number of times. If another build of the plugin is registered, it is kept. `use`
+    calls this too, so only programs that name the execution provider in ``genai_config.json`` need it. For sessions
+    of the module ``onnxruntime``, call `kvscatter.onnxruntime.register`. A process may call both.
 
     Returns:
         The name of the execution provider, for ``append_provider`` of a ``Config``.

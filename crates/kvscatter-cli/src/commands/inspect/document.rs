@@ -7,7 +7,7 @@ use kvscatter_onnx::{Dimension, NodeLabel};
 use serde_json::{Value, json};
 
 use super::facts::{Inspected, Sizes, total};
-use super::group_query::GroupQueryNodes;
+use super::group_query::Coverage;
 use super::words::{dim, part, role};
 use crate::commands::merged;
 use crate::json::{joined, without_null};
@@ -123,7 +123,7 @@ fn conversion(advice: &ConvertOutcome, batch: usize) -> Value {
     })
 }
 
-fn group_query_nodes(of_model: &GroupQueryNodes) -> Value {
+fn group_query_nodes(of_model: &Coverage) -> Value {
     let left =
         of_model.left.iter().map(|(label, why)| json!({"node": node(label), "message": why.to_string()}));
     json!({"nodes": of_model.nodes, "in_plugin": of_model.in_plugin(), "left": left.collect::<Value>()})

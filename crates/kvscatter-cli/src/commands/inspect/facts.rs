@@ -7,7 +7,7 @@ use kvscatter_onnx::TakenBranch;
 use kvscatter_onnx::convert::ConvertOutcome;
 use kvscatter_onnx::decoder::{Cost, CostAt, Decoder, Hazard, TensorRtRefusal};
 
-use super::group_query::GroupQueryNodes;
+use super::group_query::Coverage;
 
 /// The facts of an inspected model.
 pub(super) struct Inspected<'a> {
@@ -22,7 +22,7 @@ pub(super) struct Inspected<'a> {
     /// The result of converting the caches, if they grow or scatters write them.
     pub(super) advice: Option<ConvertOutcome>,
     /// The `GroupQueryAttention` nodes, if the model has any.
-    pub(super) group_query_nodes: Option<GroupQueryNodes>,
+    pub(super) group_query_nodes: Option<Coverage>,
     /// The nodes that the target refuses, if there is a target.
     pub(super) refusals: Option<Vec<TensorRtRefusal>>,
     /// The number of `TensorScatter` nodes in the model.

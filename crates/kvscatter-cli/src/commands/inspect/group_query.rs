@@ -3,15 +3,15 @@
 use kvscatter_attention::{AttributeValue, Declared, GroupQuery, NotTaken};
 use kvscatter_onnx::{Graph, Node, NodeLabel};
 
-/// The `GroupQueryAttention` nodes of a model.
-pub(super) struct GroupQueryNodes {
+/// The `GroupQueryAttention` nodes of a model, and those of them that the plugin does not take.
+pub(super) struct Coverage {
     /// The number of nodes, which is not 0.
     pub(super) nodes: usize,
     /// The nodes that the plugin leaves to ONNX Runtime's own kernel, and why.
     pub(super) left: Vec<(NodeLabel, NotTaken)>,
 }
 
-impl GroupQueryNodes {
+impl Coverage {
     /// Reads the nodes of a graph, if it has any.
     pub(super) fn read(graph: &Graph<'_>) -> Option<Self> {
         let is_one = |node: &&Node<'_>| {

@@ -13,7 +13,7 @@ use kvscatter_onnx::internal::text::units;
 
 use super::facts::{Inspected, Sizes, open_dims, total};
 use super::fold::{Group, alike, folded, groups, shape};
-use super::group_query::GroupQueryNodes;
+use super::group_query::Coverage;
 use super::words::{dim, part, role, style};
 use crate::commands::merged;
 use crate::output::{Output, count, hanging, one_line, paragraph, styled, table};
@@ -254,7 +254,7 @@ fn refusals(inspected: &Inspected<'_>, output: &mut Output) -> io::Result<()> {
 }
 
 /// Prints which nodes ONNX Runtime computes with kvscatter's plugin, and the first node of each kind that it does not.
-fn group_query_nodes(of_model: Option<&GroupQueryNodes>, output: &mut Output) -> io::Result<()> {
+fn group_query_nodes(of_model: Option<&Coverage>, output: &mut Output) -> io::Result<()> {
     let Some(of_model) = of_model else { return Ok(()) };
     let (nodes, in_plugin) = (count(of_model.nodes, "GroupQueryAttention node"), of_model.in_plugin());
     let what = format!("kvscatter's plugin for ONNX Runtime takes {in_plugin} of {nodes}");

@@ -210,8 +210,8 @@ fn layers_with_shapes_alone() {
         "Attention is_causal=1 | float 1x1x2x1: 0 0, float 1x1x3x1: 1 2 3, float 1x1x3x1: 8 4 1, -, -, -, int64 1: 2 => float 1x1x2x1: 8 6",
         "GroupQueryAttention@com.microsoft num_heads=4 kv_num_heads=2 | float 2x1x128, -, -, float 2x2x6x16, float 2x2x6x16, int32 2, int32 scalar: 7 => float 2x1x64, float 2x2x7x16, float 2x2x7x16",
         "GroupQueryAttention@com.microsoft num_heads=4 kv_num_heads=2 | float 2x1x128, -, -, float 2x2x32x16, float 2x2x32x16, int32 2, int32 scalar: 7 => float 2x1x64, float 2x2x32x16, float 2x2x32x16",
-        // A cache of three slots has two tokens, and then one. A bias of ln 3 makes the weights 3/4 and 1/4. A sink
-        // halves the weight of the only token. Only 1 adds a sink.
+        // In the first case, a bias of ln 3 makes the weights of two tokens 3/4 and 1/4. In the others, a sink halves
+        // the weight of the only token, if `smooth_softmax` is 1.
         "GroupQueryAttention@com.microsoft num_heads=1 kv_num_heads=1 | float 1x1x1: 0, float 1x1x1: 5, float 1x1x1: 4, float 1x1x3x1: 1 2 3, float 1x1x3x1: 8 9 9, int32 1: 1, int32 scalar: 2, -, -, -, float 1x1x1x2: 1.0986122886681098 0 => float 1x1x1: 7, float 1x1x3x1: 1 5 3, float 1x1x3x1: 8 4 9",
         "GroupQueryAttention@com.microsoft num_heads=1 kv_num_heads=1 smooth_softmax=1 | float 1x1x1: 0, float 1x1x1: 5, float 1x1x1: 4, float 1x1x3x1: 1 2 3, float 1x1x3x1: 8 9 9, int32 1: 0, int32 scalar: 1 => float 1x1x1: 2, float 1x1x3x1: 5 2 3, float 1x1x3x1: 4 9 9",
         "GroupQueryAttention@com.microsoft num_heads=1 kv_num_heads=1 smooth_softmax=2 | float 1x1x1: 0, float 1x1x1: 5, float 1x1x1: 4, float 1x1x3x1: 1 2 3, float 1x1x3x1: 8 9 9, int32 1: 0, int32 scalar: 1 => float 1x1x1: 4, float 1x1x3x1: 5 2 3, float 1x1x3x1: 4 9 9",

@@ -133,10 +133,10 @@ impl PreparedCall {
         tensors: &Tensors<'_>,
     ) -> Result<(), CallError> {
         let Tensors { query, key, value, mask, past, lengths } = tensors;
-        let (query, key, value) = (&*floats::<T>(query)?, &*floats::<T>(key)?, &*floats::<T>(value)?);
+        let (query, key, value) = (&*query.floats::<T>()?, &*key.floats::<T>()?, &*value.floats::<T>()?);
         let mask = mask.as_ref().map(MaskElements::<T>::read).transpose()?;
         let past = match past {
-            Some([key, value]) => Some([floats::<T>(key)?, floats::<T>(value)?]),
+            Some([key, value]) => Some([key.floats::<T>()?, value.floats::<T>()?]),
             None => None,
         };
         let lengths = lengths.as_ref().map(InputTensor::list).transpose()?;
@@ -214,11 +214,6 @@ impl<'a, T: Float> MaskElements<'a, T> {
             Self::Float(elements) => Mask::Float(elements),
         }
     }
-}
-
-fn floats<'a, T: Float>(tensor: &Tensor<'a>) -> Result<Cow<'a, [T]>, CallError> {
-    tensor.check_element(const { &[T::ELEMENT] })?;
-    tensor.elements()
 }
 
 /// Returns the addresses of the inputs.

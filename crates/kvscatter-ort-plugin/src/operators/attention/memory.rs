@@ -62,8 +62,7 @@ impl<T, N: Copy + Display> OutputMemory<T, N> {
 
     /// Returns the name and the addresses.
     pub(crate) fn addresses(&self) -> (N, Range<usize>) {
-        let first = self.data.addr();
-        (self.name, first..first.saturating_add(self.count.saturating_mul(size_of::<T>())))
+        (self.name, range(self.buffer()))
     }
 }
 
@@ -82,6 +81,12 @@ pub(crate) fn check_separate<N: Display>(
         }
     }
     Ok(())
+}
+
+/// Returns the addresses of memory.
+pub(crate) fn range(memory: RawBuffer) -> Range<usize> {
+    let first = memory.ptr.addr();
+    first..first.saturating_add(memory.len)
 }
 
 /// Returns the addresses of an input.

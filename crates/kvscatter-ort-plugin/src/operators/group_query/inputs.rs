@@ -6,7 +6,7 @@ use kvscatter::ElementType;
 use kvscatter_attention::{Float, GroupQuery, RotaryOrder, Valid};
 
 use crate::context::Context;
-use crate::input::{InputTensor, Integer, Named, Role};
+use crate::input::{InputTensor, Named, Role};
 use crate::recent::Signature;
 use crate::status::CallError;
 
@@ -118,7 +118,7 @@ impl<'a> Tensors<'a> {
     }
 
     /// Returns the types of queries and of caches.
-    pub(super) fn elements(&self) -> Result<(ElementType, ElementType), CallError> {
+    pub(super) fn types(&self) -> Result<(ElementType, ElementType), CallError> {
         Ok((self.query.element()?, self.past[0].element()?))
     }
 
@@ -133,19 +133,19 @@ impl<'a> Tensors<'a> {
     /// Checks the types and shapes of a call. Returns an error about the first input that does not fit.
     pub(super) fn call<T: Float, C: Float>(&self, node: &GroupQuery) -> Result<StepInputs<'a, T>, CallError> {
         let sizes = self.sizes(node)?;
-        let Sizes { batch, rows, heads, .. } = sizes;
+        let Sizes { batch, heads, .. } = sizes;
         for past in &self.past {
             past.check_element(const { &[C::ELEMENT] })?;
         }
         let separate = match &self.separate {
-            Some([key, value]) => Some([floats(key)?, floats(value)?]),
+            Some([key, value]) => Some([key.floats()?, value.floats()?]),
             None => None,
         };
-        let seqlens = integers::<i32>(&self.seqlens)?;
+        let seqlens = self.seqlens.integers::<i32>()?;
         if seqlens.len() != batch {
             return Err(shape_error(&self.seqlens, &format!("[{batch}]")));
         }
-        let &[total] = &*integers::<i32>(&self.total)? else {
+        let &[total] = &*self.total.integers::<i32>()? else {
             return Err(shape_error(&self.total, "[1]"));
         };
         // The tokens before the new ones are those of the past. So no present is longer than both together.
@@ -164,14 +164,14 @@ impl<'a> Tensors<'a> {
         }
         Ok(StepInputs {
             sizes,
-            query: floats(&self.query)?,
+            query: self.query.floats()?,
             separate,
             seqlens,
             total,
-            angles: node.rotation.map(|order| self.angles(order, batch, rows, sizes.size)).transpose()?,
-            bias: self.bias.as_ref().map(floats).transpose()?,
+            angles: node.rotation.map(|order| self.angles(order, sizes)).transpose()?,
+            bias: self.bias.as_ref().map(Tensor::floats).transpose()?,
             bias_shape,
-            sinks: self.sinks.as_ref().map(floats).transpose()?,
+            sinks: self.sinks.as_ref().map(Tensor::floats).transpose()?,
         })
     }
 
@@ -180,11 +180,11 @@ impl<'a> Tensors<'a> {
         // A model may have any numbers of heads. No query has more than fit.
         let packed = kv_heads.saturating_mul(2).saturating_add(heads);
         let shares = if self.separate.is_some() { heads } else { packed };
-        let divided = match *self.query.shape() {
+        let dims = match *self.query.shape() {
             [batch, rows, hidden] => positive([batch, rows, hidden]),
             _ => None,
         };
-        let Some([batch, rows, hidden]) = divided.filter(|[.., hidden]| hidden.is_multiple_of(shares)) else {
+        let Some([batch, rows, hidden]) = dims.filter(|[.., hidden]| hidden.is_multiple_of(shares)) else {
             return Err(shape_error(&self.query, &format!("[batch, tokens, {shares} * size], each above 0")));
         };
         let size = hidden / shares;
@@ -216,21 +216,16 @@ impl<'a> Tensors<'a> {
         Ok(Sizes { batch, rows, new, heads, kv_heads, size, past })
     }
 
-    fn angles<T: Float>(
-        &self,
-        order: RotaryOrder,
-        batch: usize,
-        rows: usize,
-        size: usize,
-    ) -> Result<Angles<'a, T>, CallError> {
+    fn angles<T: Float>(&self, order: RotaryOrder, sizes: Sizes) -> Result<Angles<'a, T>, CallError> {
+        let Sizes { batch, rows, size, .. } = sizes;
         let Some([cos, sin]) = &self.angles else {
             return Err(Named("cos_cache").failure("is missing".to_owned()));
         };
-        let of_angles = match *cos.shape() {
+        let table = match *cos.shape() {
             [count, half] => usize::try_from(count).ok().zip(usize::try_from(half).ok()),
             _ => None,
         };
-        let Some((count, half)) = of_angles.filter(|(_, half)| half.saturating_mul(2) <= size) else {
+        let Some((count, half)) = table.filter(|(_, half)| half.saturating_mul(2) <= size) else {
             return Err(shape_error(cos, &format!("[positions, at most {}]", size / 2)));
         };
         if sin.shape() != cos.shape() {
@@ -240,10 +235,10 @@ impl<'a> Tensors<'a> {
             Some(ids) if ids.shape() != [batch, rows].map(|size| size as i64) => {
                 return Err(shape_error(ids, &format!("{:?}", [batch, rows])));
             }
-            Some(ids) => Some(integers(ids)?),
+            Some(ids) => Some(ids.integers()?),
             None => None,
         };
-        Ok(Angles { order, cos: floats(cos)?, sin: floats(sin)?, count, half, position_ids })
+        Ok(Angles { order, cos: cos.floats()?, sin: sin.floats()?, count, half, position_ids })
     }
 }
 
@@ -356,16 +351,6 @@ fn bias_shape(bias: &Tensor<'_>, sizes: Sizes, total: i32) -> Result<[usize; 4],
 fn positive<const N: usize>(dims: [i64; N]) -> Option<[usize; N]> {
     let sizes = dims.map(|dim| usize::try_from(dim).unwrap_or(0));
     (!sizes.contains(&0)).then_some(sizes)
-}
-
-fn floats<'a, T: Float>(tensor: &Tensor<'a>) -> Result<Cow<'a, [T]>, CallError> {
-    tensor.check_element(const { &[T::ELEMENT] })?;
-    tensor.elements()
-}
-
-fn integers<'a, T: Integer>(tensor: &Tensor<'a>) -> Result<Cow<'a, [T]>, CallError> {
-    tensor.check_element(const { &[T::ELEMENT] })?;
-    tensor.elements()
 }
 
 fn shape_error(tensor: &Tensor<'_>, expected: &str) -> CallError {

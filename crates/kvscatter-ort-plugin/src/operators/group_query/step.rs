@@ -9,7 +9,7 @@ use super::new_rows::{arrange, memory};
 use super::present::{Present, copy_past};
 use crate::context::Context;
 use crate::operators::attention::call::MIN_SHARED;
-use crate::operators::attention::memory::{OutputMemory, check_separate};
+use crate::operators::attention::memory::{OutputMemory, check_separate, range};
 use crate::status::CallError;
 use crate::threads::thread_count;
 use crate::workspace::{Workspace, elements_mut, words};
@@ -90,7 +90,7 @@ impl PreparedStep {
         Ok(())
     }
 
-    /// Executes a call. Returns an error if an input does not fit. Nothing has been written then.
+    /// Executes a call. Returns an error if an input does not fit, and has written nothing then.
     pub(super) fn run<T: Float, C: Float>(
         &mut self,
         step_memory: StepMemory<'_>,
@@ -203,10 +203,6 @@ fn check_outputs<T>(
     tensors: &Tensors<'_>,
     has_new: bool,
 ) -> Result<(), CallError> {
-    let range = |memory: RawBuffer| {
-        let first = memory.ptr.addr();
-        first..first.saturating_add(memory.len)
-    };
     let [_, key, value, _] = GroupQuery::OUTPUTS;
     let written = presents.map(|present| match has_new || !present.is_in_place() {
         true => range(present.memory),
@@ -220,10 +216,8 @@ fn check_outputs<T>(
     for (place, tensor) in inputs.iter_mut().zip(tensors.all()) {
         *place = (tensor.role.0, range(tensor.memory()?));
     }
-    let [past_key, past_value] = &tensors.past;
-    let is_in_place =
-        |name: &str| in_place[0] && name == past_key.role.0 || in_place[1] && name == past_value.role.0;
-    let inputs = inputs.iter().filter(|(name, _)| !is_in_place(name)).cloned();
+    let in_place = [0, 1].map(|part| (tensors.past[part].role.0, in_place[part]));
+    let inputs = inputs.iter().filter(|(name, _)| !in_place.contains(&(*name, true))).cloned();
     check_separate(outputs.into_iter(), inputs)
 }
 
