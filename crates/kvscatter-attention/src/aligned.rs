@@ -38,3 +38,10 @@ impl DerefMut for Aligned {
 pub(crate) fn padded(size: usize) -> usize {
     size.next_multiple_of(LANES)
 }
+
+/// Returns the distance between many rows of this many numbers, of which the same part is read one after the other. It
+/// is an odd multiple of [`LANES`]. With a power of two, that part of all rows would share a few sets of the
+/// first-level cache.
+pub(crate) fn spread(size: usize) -> usize {
+    (size.div_ceil(LANES) | 1) * LANES
+}

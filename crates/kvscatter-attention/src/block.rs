@@ -13,7 +13,7 @@ use core::ops::Range;
 
 use crate::aligned::padded;
 use crate::error::Operand;
-use crate::kernel::{Float, Kernels};
+use crate::kernel::{Float, Kernels, WideKernels, wide_kernels};
 use crate::mask::Mask;
 use crate::operands::{Inputs, Outputs, Valid};
 use crate::partial::Partial;
@@ -28,6 +28,7 @@ pub(crate) struct CallMemory<'a, T, C> {
     present: Option<[*mut C; 2]>,
     scores: *mut T,
     pub(crate) kernels: Kernels<C>,
+    pub(crate) wide_kernels: WideKernels,
 }
 
 // SAFETY: Threads share the inputs, and each item writes other elements of the outputs (A3), which the call borrows
@@ -70,6 +71,7 @@ impl<'a, T: Float, C: Float> CallMemory<'a, T, C> {
             present: outputs.present.as_ref().map(|[key, value]| [key.first, value.first]),
             scores: outputs.scores.as_ref().map_or(core::ptr::null_mut(), |scores| scores.first),
             kernels: C::kernels(setup.isa),
+            wide_kernels: wide_kernels(setup.isa),
         }
     }
 
@@ -202,23 +204,36 @@ impl<'a, T: Float, C: Float> CallMemory<'a, T, C> {
     }
 
     fn scale_queries(&self, block: &Block, room: &mut Room) {
-        let sizes = &self.setup.sizes;
-        let size = sizes.head_size;
-        let scale = self.setup.op.scale.unwrap_or_else(|| 1.0 / (size as f32).sqrt());
-        let strides = sizes.strides(Operand::Query);
+        if self.setup.blocking.is_wide {
+            return self.transpose_queries(block, room);
+        }
+        let (size, scale) = (self.setup.sizes.head_size, self.scale());
         for (row, scaled) in block.each().zip(room.queries.chunks_exact_mut(padded(size).max(1))) {
-            let (head, query) = self.query_of(row);
-            let first = strides.offset(block.sample, head, query);
             let scaled = &mut scaled[..size];
-            T::widen(&self.inputs.query[first..first + size], scaled);
+            T::widen(self.query(block, row), scaled);
             scaled.iter_mut().for_each(|element| *element *= scale);
         }
     }
 
-    /// Returns the indices of positions in the chunk that begins at `base`.
+    /// Returns the factor of the queries.
+    pub(crate) fn scale(&self) -> f32 {
+        let Setup { op, sizes, .. } = self.setup;
+        op.scale.unwrap_or_else(|| 1.0 / (sizes.head_size as f32).sqrt())
+    }
+
+    /// Returns the query of a row.
+    pub(crate) fn query(&self, block: &Block, row: Row) -> &[T] {
+        let sizes = &self.setup.sizes;
+        let strides = sizes.strides(Operand::Query);
+        let (head, query) = self.query_of(row);
+        let first = strides.offset(block.sample, head, query);
+        &self.inputs.query[first..first + sizes.head_size]
+    }
+
+    /// Returns the indices of positions in the section that begins at `base`.
     pub(crate) fn indices(&self, base: i64, positions: &Range<i64>) -> Range<usize> {
         let index =
-            |position: i64| usize::try_from(position - base).unwrap_or(0).min(self.setup.blocking.chunk);
+            |position: i64| usize::try_from(position - base).unwrap_or(0).min(self.setup.blocking.section);
         index(positions.start)..index(positions.end)
     }
 

@@ -1,4 +1,4 @@
-//! One chunk of the positions of a block.
+//! One chunk of the positions of a block. Those of blocks with many rows are in `wide`.
 //!
 //! A slot that a row does not see has the weight 0 in this row, and 0 times NaN is NaN. So a row is summed again if one
 //! of its sums is not finite, without the values of weight 0.
@@ -13,18 +13,22 @@ use crate::operator::{Scores, Softmax};
 use crate::partial::Partial;
 use crate::room::Room;
 use crate::setup::Blocking;
+use crate::sizes::Strides;
 use crate::streams::{Start, Sweep, sweeps};
 
 impl<T: Float, C: Float> CallMemory<'_, T, C> {
     /// Computes the result of one chunk in `room.partial`. Returns `false` if no row sees any of its positions.
     pub(crate) fn chunk(&self, block: &Block, number: usize, room: &mut Room) -> bool {
-        let Blocking { chunk, steps, .. } = self.setup.blocking;
+        let Blocking { chunk, steps, is_wide, .. } = self.setup.blocking;
         let score_stride = self.setup.blocking.score_stride();
         // The position of the first index of the lists of a room. An output of scores begins with slot 0.
         let base =
             if self.setup.op.scores.is_some() { 0 } else { room.positions.start + (number * chunk) as i64 };
         let end = base.saturating_add(chunk as i64).min(room.positions.end);
         let positions = base.max(room.positions.start)..end;
+        if is_wide {
+            return self.wide_chunk(block, &positions, room);
+        }
         let head_size = self.setup.sizes.head_size;
         let query_size = padded(head_size);
         let rows = block.rows.len();
@@ -138,6 +142,27 @@ impl<T: Float, C: Float> CallMemory<'_, T, C> {
         sweep: &Sweep,
         source: Source,
     ) -> impl Iterator<Item = Streams<C>> + use<T, C> {
+        let (tensors, size) = self.tensors(source);
+        let heads = block.heads.len();
+        // A block of several heads has no past, so the heads of all its slots are equally far apart.
+        let head_stride = tensors[0].1.head;
+        let stream = |start: &Start| {
+            let (rows, strides) = tensors[usize::from(start.is_past)];
+            let first = strides.offset(block.sample, block.heads.start, start.slot);
+            let last = first + (heads - 1) * head_stride + (sweep.count - 1) * strides.row;
+            // This proves to the kernels that the slots are inside the tensor.
+            assert!(last + size <= rows.len(), "slots lie inside their tensor");
+            Stream { first: rows.as_ptr().wrapping_add(first), stride: strides.row, index: start.index }
+        };
+        let starts = sweep.starts();
+        let unused = Stream { first: core::ptr::null(), stride: 0, index: 0 };
+        let all = core::array::from_fn(|at| starts.get(at).map_or(unused, stream));
+        let first = Streams { all, used: starts.len(), count: sweep.count, before: sweep.before };
+        (0..heads).map(move |head| first.of_head(head * head_stride))
+    }
+
+    /// Returns the keys or values of this call and those of the past, with their strides, and the size of one of them.
+    pub(crate) fn tensors(&self, source: Source) -> ([(&[C], Strides); 2], usize) {
         let sizes = &self.setup.sizes;
         let (size, new, past, operands) = match source {
             Source::Keys => (
@@ -154,22 +179,7 @@ impl<T: Float, C: Float> CallMemory<'_, T, C> {
             ),
         };
         let [of_new, of_past] = operands.map(|operand| sizes.strides(operand));
-        let heads = block.heads.len();
-        // A block of several heads has no past, so the heads of all its slots are equally far apart.
-        let head_stride = of_new.head;
-        let stream = |start: &Start| {
-            let (rows, strides) = if start.is_past { (past.unwrap_or(&[]), of_past) } else { (new, of_new) };
-            let first = strides.offset(block.sample, block.heads.start, start.slot);
-            let last = first + (heads - 1) * head_stride + (sweep.count - 1) * strides.row;
-            // This proves to the kernels that the slots are inside the tensor.
-            assert!(last + size <= rows.len(), "slots lie inside their tensor");
-            Stream { first: rows.as_ptr().wrapping_add(first), stride: strides.row, index: start.index }
-        };
-        let starts = sweep.starts();
-        let unused = Stream { first: core::ptr::null(), stride: 0, index: 0 };
-        let all = core::array::from_fn(|at| starts.get(at).map_or(unused, stream));
-        let first = Streams { all, used: starts.len(), count: sweep.count, before: sweep.before };
-        (0..heads).map(move |head| first.of_head(head * head_stride))
+        ([(new, of_new), (past.unwrap_or(&[]), of_past)], size)
     }
 
     /// Caps the scores of a row, adds the mask and hides the positions outside `visible`, which the row does not see.
@@ -198,9 +208,7 @@ impl<T: Float, C: Float> CallMemory<'_, T, C> {
         scores[visible.end..].fill(f32::NEG_INFINITY);
         if let Some(bias) = bias {
             for (score, bias) in scores[visible.clone()].iter_mut().zip(&bias[visible.clone()]) {
-                // The score of a slot that is not read is not a number of this call. The lowest number absorbs
-                // every score.
-                *score = if *bias <= T::LOWEST.to_f32() { *bias } else { *score + *bias };
+                *score = with_bias::<T>(*score, *bias);
             }
         }
         if op.scores == Some(Scores::Masked) {
@@ -219,9 +227,15 @@ impl<T: Float, C: Float> CallMemory<'_, T, C> {
     }
 }
 
+/// Returns a score with the number of the mask.
+pub(crate) fn with_bias<T: Float>(score: f32, bias: f32) -> f32 {
+    // The score of a slot that is not read is not a number of this call. The lowest number absorbs every score.
+    if bias <= T::LOWEST.to_f32() { bias } else { score + bias }
+}
+
 /// Keys or values.
 #[derive(Clone, Copy)]
-enum Source {
+pub(crate) enum Source {
     Keys,
     Values,
 }
@@ -246,7 +260,7 @@ fn add_groups(sums: &mut [f32], groups: &mut [f32]) -> bool {
 }
 
 /// Returns whether no number is NaN or infinite. Without an early exit, the compiler uses vectors.
-fn is_finite(numbers: &[f32]) -> bool {
+pub(crate) fn is_finite(numbers: &[f32]) -> bool {
     numbers.iter().fold(true, |all, number| all & number.is_finite())
 }
 

@@ -1,7 +1,8 @@
 //! The kernels, which are compiled once for each instruction set.
 //!
-//! A [`Vector`](vector::Vector) is a register of float32 numbers. `generic` has each kernel once, for any
-//! vector. The other files define the vectors of an instruction set and compile the kernels for them.
+//! A [`Vector`](vector::Vector) is a register of float32 numbers. `generic` and `wide` have each kernel once, for any
+//! vector: `wide` those of blocks with many rows, and `generic` the others. The other files define the vectors of an
+//! instruction set and compile the kernels for them.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -10,6 +11,7 @@ mod avx512;
 mod generic;
 mod portable;
 mod vector;
+mod wide;
 
 use half::{bf16, f16};
 use kvscatter::Isa;
@@ -17,6 +19,7 @@ use kvscatter::Isa;
 use crate::element::Element;
 
 pub(crate) use vector::{Kernels, LANES, Rows, STREAMS, Stream, Streams};
+pub(crate) use wide::{PANEL, Panel, SECTION, SlotList, Soon, WIDE_ROWS, WideKernels};
 
 /// A floating-point element that the kernels load: `f32`, [`half::f16`] or [`half::bf16`].
 pub trait Float: Element {
@@ -31,7 +34,7 @@ macro_rules! float {
         impl Float for $element {
             fn kernels(isa: Isa) -> Kernels<Self> {
                 #[cfg(target_arch = "x86_64")]
-                if is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c") {
+                if has_vectors() {
                     match isa {
                         Isa::Avx512 => return avx512::kernels(),
                         Isa::Avx2 => return avx2::kernels(),
@@ -45,3 +48,22 @@ macro_rules! float {
 }
 
 float!(f32, f16, bf16);
+
+/// Returns the kernels of wide blocks for an instruction set, like [`Float::kernels`].
+pub(crate) fn wide_kernels(isa: Isa) -> WideKernels {
+    #[cfg(target_arch = "x86_64")]
+    if has_vectors() {
+        match isa {
+            Isa::Avx512 => return avx512::WIDE,
+            Isa::Avx2 => return avx2::WIDE,
+            _ => {}
+        }
+    }
+    portable::WIDE
+}
+
+/// Returns whether the machine has what all kernels with vectors need.
+#[cfg(target_arch = "x86_64")]
+fn has_vectors() -> bool {
+    is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c")
+}

@@ -135,6 +135,7 @@ mod sizes;
 mod slots;
 mod streams;
 mod threads;
+mod wide;
 
 pub use attributes::Attributes;
 pub use element::Element;

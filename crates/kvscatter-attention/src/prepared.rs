@@ -34,7 +34,7 @@ impl Prepared {
     /// Returns this call with kernels that use at most this instruction set, to compare several in one process.
     #[must_use]
     pub fn with_isa(self, isa: Isa) -> Self {
-        Self(Setup { isa: isa.min(Isa::allowed()), ..self.0 })
+        Self(self.0.with_isa(isa.min(Isa::allowed())))
     }
 
     /// Returns this call with limits so small that short calls take every path.
@@ -42,6 +42,14 @@ impl Prepared {
     #[must_use]
     pub fn with_tiny_limits(self) -> Self {
         Self(self.0.with_limits(Limits::TINY))
+    }
+
+    /// Returns this call with wide blocks for any number of rows.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn with_wide_blocks(self) -> Self {
+        let limits = self.0.limits.with_wide_blocks();
+        Self(self.0.with_limits(limits))
     }
 
     /// Returns the shape of `Y`, which has the rank of the queries.

@@ -2,7 +2,8 @@
 
 use core::ops::Range;
 
-use crate::aligned::{Aligned, padded};
+use crate::aligned::{Aligned, padded, spread};
+use crate::kernel::PANEL;
 use crate::partial::{Partial, Total};
 use crate::setup::{Blocking, Dimensions, Setup};
 use crate::sizes::Sizes;
@@ -12,13 +13,18 @@ use crate::slots::Slots;
 /// row of a block.
 #[derive(Debug)]
 pub(crate) struct Room {
-    /// The scaled queries, [`padded`] with zeros.
+    /// The scaled queries, [`padded`] with zeros. In a wide block, those of a panel are transposed.
     pub(crate) queries: Aligned,
-    /// The scores of a chunk, and then the weights.
+    /// The scores of a section, and then the weights. In a wide block, they are those of a panel,
+    /// transposed.
     pub(crate) scores: Aligned,
-    /// The numbers that the mask adds to the scores of a chunk, if `has_bias`.
+    /// The keys of a section of a wide block in float32, [`padded`] with zeros and [`spread`].
+    pub(crate) keys: Aligned,
+    /// The values of a section of a wide block in float32, [`padded`] with zeros and [`spread`].
+    pub(crate) values: Aligned,
+    /// The numbers that the mask adds to the scores of a section, if `has_bias`.
     pub(crate) bias: Vec<f32>,
-    /// Whether the mask changes a score of the chunk.
+    /// Whether the mask changes a score of the section.
     pub(crate) has_bias: bool,
     /// The result of one chunk.
     pub(crate) partial: Partial,
@@ -42,22 +48,32 @@ pub(crate) struct Room {
 impl Room {
     /// Allocates memory for the blocks of a prepared call.
     pub(crate) fn new(setup: &Setup) -> Self {
-        let Blocking { heads, rows, chunk, .. } = setup.blocking;
+        let Blocking { heads, rows, section, is_wide, copies_keys, .. } = setup.blocking;
         let Sizes { head_size, value_size, .. } = setup.sizes;
         let all = heads * rows;
+        let [queries, scores, keys, values] = if is_wide {
+            let keys = if copies_keys { section * spread(head_size) } else { 0 };
+            // Queries are copied to the room of values before they are transposed.
+            let values = section * spread(value_size.max(head_size));
+            [rows.next_multiple_of(PANEL) * head_size, section * PANEL, keys, values]
+        } else {
+            [all * padded(head_size), all * setup.blocking.score_stride(), 0, 0]
+        };
         Self {
-            queries: Aligned::zeros(all * padded(head_size)),
-            scores: Aligned::zeros(all * setup.blocking.score_stride()),
-            bias: if setup.mask.is_some() { vec![0.0; all * chunk] } else { Vec::new() },
+            queries: Aligned::zeros(queries),
+            scores: Aligned::zeros(scores),
+            keys: Aligned::zeros(keys),
+            values: Aligned::zeros(values),
+            bias: if setup.mask.is_some() { vec![0.0; all * section] } else { Vec::new() },
             has_bias: false,
             partial: Partial::new(setup),
-            group: Aligned::zeros(all * padded(value_size)),
+            group: Aligned::zeros(if is_wide { 0 } else { all * padded(value_size) }),
             total: Total::new(setup),
             row: vec![0.0; value_size],
             seen: Vec::with_capacity(rows),
             positions: 0..0,
             has_gaps: false,
-            runs: Vec::with_capacity(if setup.mask.is_some() { chunk / 2 + 2 } else { 2 }),
+            runs: Vec::with_capacity(if setup.mask.is_some() { section / 2 + 2 } else { 2 }),
             has_a_slot: Vec::with_capacity(all),
         }
     }

@@ -23,10 +23,10 @@ impl<T: Float, C: Float> CallMemory<'_, T, C> {
             room.runs.extend(segments.into_iter().filter(|run| !run.slots.is_empty()));
             return;
         }
-        let chunk = self.setup.blocking.chunk;
+        let section = self.setup.blocking.section;
         let (rows, of_head) = (block.heads.len() * block.rows.len(), block.rows.len());
         for (at, row) in block.each().enumerate() {
-            let bias = &mut room.bias[at * chunk..][..chunk];
+            let bias = &mut room.bias[at * section..][..section];
             bias.fill(f32::NEG_INFINITY);
             let Some(mask) = self.mask_of(block, row) else { continue };
             let visible = self.indices(base, &room.seen[at % of_head]);
@@ -40,7 +40,7 @@ impl<T: Float, C: Float> CallMemory<'_, T, C> {
             let mut start = None;
             for offset in 0..=run.slots.len() {
                 let is_seen = offset < run.slots.len()
-                    && (0..rows).any(|at| room.bias[at * chunk + run.index + offset] != f32::NEG_INFINITY);
+                    && (0..rows).any(|at| room.bias[at * section + run.index + offset] != f32::NEG_INFINITY);
                 match (start, is_seen) {
                     (None, true) => start = Some(offset),
                     (Some(first), false) => {

@@ -7,7 +7,7 @@ use kvscatter::visibility::Visibility;
 use kvscatter::{ElementType, Isa};
 
 use crate::error::{AttentionError, Operand};
-use crate::kernel::LANES;
+use crate::kernel::{LANES, SECTION, WIDE_ROWS};
 use crate::mask::MaskLayout;
 use crate::operands::Shapes;
 use crate::operator::{Attention, Softmax};
@@ -18,21 +18,33 @@ use crate::sizes::Sizes;
 pub(crate) struct Limits {
     /// The number of positions that are processed together, counted from the first one that a block sees.
     pub(crate) chunk: usize,
+    /// The number of positions of a wide block that are processed together.
+    pub(crate) section: usize,
+    /// The number of rows of a head from which on its blocks are wide.
+    pub(crate) wide: usize,
     /// The smallest number of multiplications for which a call uses the executor, unless a scratch has another.
     pub(crate) min_shared: usize,
 }
 
 impl Limits {
     /// So many multiplications take about 20 microseconds on one thread, and waking a thread takes as long.
-    pub(crate) const REAL: Self = Self { chunk: 1024, min_shared: 1 << 20 };
+    pub(crate) const REAL: Self = Self { chunk: 1024, section: SECTION, wide: 32, min_shared: 1 << 20 };
 
-    /// Numbers so small that short calls take every path. They are for tests.
-    pub(crate) const TINY: Self = Self { chunk: 2 * LANES, min_shared: 1 };
+    /// Numbers so small that short calls take every path of blocks that are not wide. They are for tests.
+    pub(crate) const TINY: Self = Self { chunk: 2 * LANES, section: LANES, wide: usize::MAX, min_shared: 1 };
+
+    /// Returns these limits with wide blocks for any number of rows. It is for tests.
+    pub(crate) fn with_wide_blocks(self) -> Self {
+        Self { wide: 0, ..self }
+    }
 }
 
-/// The largest number of rows of a head that are processed together. Each key is read from memory once for these
-/// rows.
+/// The largest number of rows of a head that are processed together, unless their block is wide. Each key is read from
+/// memory once for these rows.
 const ROWS: usize = 16;
+
+/// The number of wide blocks of a sample below which they have half as many rows, so that more threads can share them.
+const FEW_BLOCKS: usize = 8;
 
 /// The number of slots of each stream that are read before those of the next head, if the heads of a slot are
 /// neighbours in memory.
@@ -55,7 +67,7 @@ pub(crate) struct Setup {
 }
 
 /// How the rows and positions of a call are divided.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Blocking {
     /// The number of heads of keys whose rows are processed together.
     pub(crate) heads: usize,
@@ -63,6 +75,12 @@ pub(crate) struct Blocking {
     pub(crate) rows: usize,
     /// The number of positions that are processed together.
     pub(crate) chunk: usize,
+    /// The number of positions whose scores are in memory at a time: those of a chunk, unless the block is wide.
+    pub(crate) section: usize,
+    /// Whether blocks are wide.
+    pub(crate) is_wide: bool,
+    /// Whether the keys of a wide block are copied, because they are not float32.
+    pub(crate) copies_keys: bool,
     /// The number of slots of each stream that are read before those of the next head.
     pub(crate) steps: usize,
     /// Whether every position is processed in one chunk, read or not. An output of scores needs this.
@@ -92,19 +110,33 @@ impl Blocking {
         self.chunk + LANES
     }
 
-    fn new(op: &Attention, sizes: &Sizes, mask: Option<&MaskLayout>, has_past: bool, limits: Limits) -> Self {
+    fn new(setup: &Setup) -> Self {
+        let Setup { op, sizes, mask, limits, .. } = setup;
         let is_whole = op.scores.is_some() || op.softmax == Softmax::Float64;
-        let rows = sizes.rows().min(ROWS);
+        let copies_keys = setup.cache_element != ElementType::Float32;
+        // A wide block multiplies keys that only some of its rows see. With portable kernels, this takes a larger
+        // share.
+        let wide = if setup.isa >= Isa::Avx2 { limits.wide } else { limits.wide.saturating_mul(4) };
+        let is_wide = !is_whole && sizes.rows() >= wide;
+        let rows = match sizes.heads.saturating_mul(sizes.rows().div_ceil(WIDE_ROWS)) {
+            _ if !is_wide => ROWS,
+            ..FEW_BLOCKS => WIDE_ROWS / 2,
+            _ => WIDE_ROWS,
+        };
         let chunk = if is_whole { sizes.total().next_multiple_of(LANES).max(LANES) } else { limits.chunk };
         // Heads that are read together read the same slots, so a mask must hide the same slots from them.
         let interleaves = sizes.is_cache_by_token
-            && !has_past
+            && !setup.has_past
             && !is_whole
-            && !mask.is_some_and(MaskLayout::differs_by_head);
+            && !is_wide
+            && !mask.as_ref().is_some_and(MaskLayout::differs_by_head);
         Self {
             heads: if interleaves { sizes.heads } else { 1 },
-            rows,
+            rows: sizes.rows().min(rows),
             chunk,
+            section: if is_wide { limits.section } else { chunk },
+            is_wide,
+            copies_keys,
             steps: if interleaves { INTERLEAVED_STEPS } else { usize::MAX },
             is_whole,
         }
@@ -124,9 +156,7 @@ impl Setup {
         }
         let expected = sizes.shape(Operand::Mask);
         let mask = shapes.mask.map(|shape| MaskLayout::new(shape, expected)).transpose()?;
-        let limits = Limits::REAL;
-        let blocking = Blocking::new(&op, &sizes, mask.as_ref(), shapes.past.is_some(), limits);
-        Ok(Self {
+        let setup = Self {
             op,
             sizes,
             element,
@@ -135,9 +165,15 @@ impl Setup {
             has_past: shapes.past.is_some(),
             rule: sizes.visibility(&op),
             isa: Isa::allowed(),
-            limits,
-            blocking,
-        })
+            limits: Limits::REAL,
+            blocking: Blocking::default(),
+        };
+        Ok(setup.divided())
+    }
+
+    /// Returns this setup with the blocks that follow from its other fields.
+    fn divided(self) -> Self {
+        Self { blocking: Blocking::new(&self), ..self }
     }
 
     /// Returns what the sizes of a scratch follow from.
@@ -147,8 +183,11 @@ impl Setup {
     }
 
     pub(crate) fn with_limits(self, limits: Limits) -> Self {
-        let blocking = Blocking::new(&self.op, &self.sizes, self.mask.as_ref(), self.has_past, limits);
-        Self { limits, blocking, ..self }
+        Self { limits, ..self }.divided()
+    }
+
+    pub(crate) fn with_isa(self, isa: Isa) -> Self {
+        Self { isa, ..self }.divided()
     }
 
     /// Returns the number of blocks that threads can claim.
@@ -178,12 +217,12 @@ impl Setup {
 
 #[cfg(test)]
 mod tests {
-    use kvscatter::ElementType;
+    use kvscatter::{ElementType, Isa};
 
-    use super::{Limits, Setup};
-    use crate::kernel::LANES;
+    use super::{Blocking, Limits, Setup};
+    use crate::kernel::{LANES, SECTION};
     use crate::operands::Shapes;
-    use crate::operator::{Attention, Softmax};
+    use crate::operator::{Attention, Scores, Softmax};
 
     const CHUNK: usize = Limits::REAL.chunk;
 
@@ -220,6 +259,36 @@ mod tests {
         assert_eq!(setup(op, [1, 1, 0]).max_chunks(), 1);
         // The whole row of scores is needed at once.
         assert_eq!(setup(op.softmax(Softmax::Float64), [1, 1, 3 * CHUNK]).max_chunks(), 1);
+    }
+
+    /// Prepares a prompt with so many heads, heads of keys and queries.
+    fn prompt(op: Attention, [query_heads, heads, queries]: [usize; 3], isa: Isa) -> Blocking {
+        let (query, cache) = ([1, query_heads, queries, 8], [1, heads, 300, 8]);
+        let element = ElementType::Float16;
+        let shapes = Shapes { element, query: &query, key: &cache, value: &cache, mask: None, past: None };
+        Setup::new(op, &shapes).unwrap().with_isa(isa).blocking
+    }
+
+    #[test]
+    fn blocks_of_many_rows_are_wide() {
+        let op = Attention::new();
+        for (isa, sizes, is_wide, rows) in [
+            (Isa::Avx2, [4, 1, 7], false, 16),
+            (Isa::Avx2, [4, 1, 8], true, 32),
+            (Isa::Avx512, [2, 2, 200], true, 64),
+            // Many blocks are larger.
+            (Isa::Avx512, [32, 8, 64], true, 128),
+            (Isa::Portable, [3, 1, 42], false, 16),
+            (Isa::Portable, [4, 1, 32], true, 64),
+        ] {
+            let blocking = prompt(op, sizes, isa);
+            assert_eq!((blocking.is_wide, blocking.rows), (is_wide, rows), "{isa:?} {sizes:?}");
+            assert_eq!(blocking.section, if is_wide { SECTION } else { CHUNK });
+        }
+        // These need the scores of all slots at once.
+        for op in [op.softmax(Softmax::Float64), op.scores(Scores::Weights)] {
+            assert!(!prompt(op, [32, 8, 64], Isa::Avx512).is_wide);
+        }
     }
 
     #[test]

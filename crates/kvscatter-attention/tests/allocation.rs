@@ -38,6 +38,14 @@ fn a_decode() {
     }
 }
 
+#[test]
+fn a_prompt() {
+    let op = Attention::new().causal(true);
+    check::<f32>(op, 40, false);
+    check::<f16>(op.softcap(3.0), 40, false);
+    check::<f32>(op.window(Some(900), None), 40, true);
+}
+
 /// Runs a call over tensors of both ranks, twice with the same scratch.
 fn check<T: Float>(op: Attention, queries: usize, with_mask: bool) {
     const SLOTS: usize = 2000;

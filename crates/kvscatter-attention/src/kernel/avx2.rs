@@ -11,6 +11,7 @@ use half::{bf16, f16};
 
 use super::generic;
 use super::vector::{Kernels, Load, Rows, Streams, Vector};
+use super::wide::{self, Panel, SlotList, Soon, WideKernels};
 
 /// A register of 8 numbers.
 #[derive(Clone, Copy)]
@@ -62,11 +63,11 @@ impl Vector for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn power_of_two(self) -> Self {
+    unsafe fn times_power_of_two(self, n: Self) -> Self {
         // SAFETY: The machine has the instruction set.
-        let exponent = unsafe { _mm256_add_epi32(_mm256_cvtps_epi32(self.0), _mm256_set1_epi32(127)) };
+        let exponent = unsafe { _mm256_add_epi32(_mm256_cvtps_epi32(n.0), _mm256_set1_epi32(127)) };
         // SAFETY: The machine has the instruction set.
-        Self(unsafe { _mm256_castsi256_ps(_mm256_slli_epi32(exponent, 23)) })
+        Self(unsafe { _mm256_mul_ps(self.0, _mm256_castsi256_ps(_mm256_slli_epi32(exponent, 23))) })
     }
 
     #[inline(always)]
@@ -81,6 +82,14 @@ impl Vector for Avx2 {
         let below = unsafe { _mm256_cmp_ps::<_CMP_LT_OQ>(value.0, limit.0) };
         // SAFETY: The machine has the instruction set.
         Self(unsafe { _mm256_andnot_ps(below, self.0) })
+    }
+
+    #[inline(always)]
+    unsafe fn replaced_below(self, value: Self, limit: Self, other: Self) -> Self {
+        // SAFETY: The machine has the instruction set.
+        let below = unsafe { _mm256_cmp_ps::<_CMP_LT_OQ>(value.0, limit.0) };
+        // SAFETY: The machine has the instruction set.
+        Self(unsafe { _mm256_blendv_ps(self.0, other.0, below) })
     }
 
     #[inline(always)]
@@ -171,7 +180,7 @@ pub(super) fn kernels<T: Copy>() -> Kernels<T>
 where
     Avx2: Load<T>,
 {
-    Kernels { products: products::<T>, weighted_sums: weighted_sums::<T>, weights }
+    Kernels { products: products::<T>, weighted_sums: weighted_sums::<T>, weights, widen: widen::<T> }
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
@@ -196,4 +205,51 @@ where
 unsafe fn weights(scores: *mut f32, count: usize) -> (f32, f32) {
     // SAFETY: The contract is the same.
     unsafe { generic::weights::<Avx2>(scores, count) }
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn widen<T: Copy>(from: *const T, count: usize, to: *mut f32)
+where
+    Avx2: Load<T>,
+{
+    // SAFETY: The contract is the same.
+    unsafe { generic::widen::<Avx2, T>(from, count, to) }
+}
+
+/// The kernels of wide blocks.
+pub(super) const WIDE: WideKernels = WideKernels {
+    products: wide_products,
+    weights: wide_weights,
+    weighted_sums: wide_sums,
+    sums_with_weight: wide_sums_with_weight,
+};
+
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn wide_products(
+    queries: *const f32,
+    keys: SlotList<'_>,
+    soon: Soon<'_>,
+    panel: &Panel,
+    scores: *mut f32,
+) {
+    // SAFETY: The contract is the same.
+    unsafe { wide::products::<Avx2, 2, 6>(queries, keys, soon, panel, scores) }
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn wide_weights(scores: *mut f32, count: usize, panel: &mut Panel, indices: Option<&[f32]>) {
+    // SAFETY: The contract is the same.
+    unsafe { wide::weights::<Avx2>(scores, count, panel, indices) }
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn wide_sums(weights: *const f32, values: SlotList<'_>, panel: &Panel, sums: *mut f32) {
+    // SAFETY: The contract is the same.
+    unsafe { wide::weighted_sums::<Avx2, 6, 2>(weights, values, panel, sums) }
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn wide_sums_with_weight(weights: *const f32, values: SlotList<'_>, panel: &Panel, sums: *mut f32) {
+    // SAFETY: The contract is the same.
+    unsafe { wide::sums_with_weight::<Avx2>(weights, values, panel, sums) }
 }

@@ -12,6 +12,7 @@ use half::{bf16, f16};
 
 use super::generic;
 use super::vector::{Kernels, Load, Rows, Streams, Vector};
+use super::wide::{self, Panel, SlotList, Soon, WideKernels};
 
 /// A register of 16 numbers.
 #[derive(Clone, Copy)]
@@ -63,11 +64,9 @@ impl Vector for Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn power_of_two(self) -> Self {
+    unsafe fn times_power_of_two(self, n: Self) -> Self {
         // SAFETY: The machine has the instruction set.
-        let exponent = unsafe { _mm512_add_epi32(_mm512_cvtps_epi32(self.0), _mm512_set1_epi32(127)) };
-        // SAFETY: The machine has the instruction set.
-        Self(unsafe { _mm512_castsi512_ps(_mm512_slli_epi32(exponent, 23)) })
+        Self(unsafe { _mm512_scalef_ps(self.0, n.0) })
     }
 
     #[inline(always)]
@@ -82,6 +81,14 @@ impl Vector for Avx512 {
         let below = unsafe { _mm512_cmp_ps_mask::<_CMP_LT_OQ>(value.0, limit.0) };
         // SAFETY: The machine has the instruction set.
         Self(unsafe { _mm512_maskz_mov_ps(!below, self.0) })
+    }
+
+    #[inline(always)]
+    unsafe fn replaced_below(self, value: Self, limit: Self, other: Self) -> Self {
+        // SAFETY: The machine has the instruction set.
+        let below = unsafe { _mm512_cmp_ps_mask::<_CMP_LT_OQ>(value.0, limit.0) };
+        // SAFETY: The machine has the instruction set.
+        Self(unsafe { _mm512_mask_blend_ps(below, self.0, other.0) })
     }
 
     #[inline(always)]
@@ -227,7 +234,7 @@ pub(super) fn kernels<T: Copy>() -> Kernels<T>
 where
     Avx512: Load<T>,
 {
-    Kernels { products: products::<T>, weighted_sums: weighted_sums::<T>, weights }
+    Kernels { products: products::<T>, weighted_sums: weighted_sums::<T>, weights, widen: widen::<T> }
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,fma,f16c")]
@@ -252,6 +259,53 @@ where
 unsafe fn weights(scores: *mut f32, count: usize) -> (f32, f32) {
     // SAFETY: The contract is the same.
     unsafe { generic::weights::<Avx512>(scores, count) }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,fma,f16c")]
+unsafe fn widen<T: Copy>(from: *const T, count: usize, to: *mut f32)
+where
+    Avx512: Load<T>,
+{
+    // SAFETY: The contract is the same.
+    unsafe { generic::widen::<Avx512, T>(from, count, to) }
+}
+
+/// The kernels of wide blocks.
+pub(super) const WIDE: WideKernels = WideKernels {
+    products: wide_products,
+    weights: wide_weights,
+    weighted_sums: wide_sums,
+    sums_with_weight: wide_sums_with_weight,
+};
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,fma,f16c")]
+unsafe fn wide_products(
+    queries: *const f32,
+    keys: SlotList<'_>,
+    soon: Soon<'_>,
+    panel: &Panel,
+    scores: *mut f32,
+) {
+    // SAFETY: The contract is the same.
+    unsafe { wide::products::<Avx512, 2, 8>(queries, keys, soon, panel, scores) }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,fma,f16c")]
+unsafe fn wide_weights(scores: *mut f32, count: usize, panel: &mut Panel, indices: Option<&[f32]>) {
+    // SAFETY: The contract is the same.
+    unsafe { wide::weights::<Avx512>(scores, count, panel, indices) }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,fma,f16c")]
+unsafe fn wide_sums(weights: *const f32, values: SlotList<'_>, panel: &Panel, sums: *mut f32) {
+    // SAFETY: The contract is the same.
+    unsafe { wide::weighted_sums::<Avx512, 6, 4>(weights, values, panel, sums) }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,fma,f16c")]
+unsafe fn wide_sums_with_weight(weights: *const f32, values: SlotList<'_>, panel: &Panel, sums: *mut f32) {
+    // SAFETY: The contract is the same.
+    unsafe { wide::sums_with_weight::<Avx512>(weights, values, panel, sums) }
 }
 
 #[cfg(test)]

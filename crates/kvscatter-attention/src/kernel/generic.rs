@@ -412,13 +412,35 @@ pub(super) unsafe fn weights<V: Vector>(scores: *mut f32, count: usize) -> (f32,
     }
 }
 
+/// See [`Widen`](super::vector::Widen).
+///
+/// # Safety
+/// See [`Widen`](super::vector::Widen).
+#[inline(always)]
+pub(super) unsafe fn widen<V: Load<T>, T>(from: *const T, count: usize, to: *mut f32) {
+    let mut at = 0;
+    // SAFETY: The machine has the instruction set. Each load is within `count` elements, and each store within `count`
+    // numbers, rounded up.
+    unsafe {
+        while at + V::LANES <= count {
+            V::load_wide(from.wrapping_add(at)).store(to.wrapping_add(at));
+            at += V::LANES;
+        }
+        while at < count.next_multiple_of(LANES) {
+            let rest = count.saturating_sub(at);
+            V::load_first(from.wrapping_add(at), rest).store(to.wrapping_add(at));
+            at += V::LANES;
+        }
+    }
+}
+
 /// Returns `exp(x)` for `x <= 0`, with a relative error of at most 2e-7, 0 for results below the smallest
 /// normal number, and NaN for NaN.
 ///
 /// # Safety
 /// The machine has the instruction set.
 #[inline(always)]
-unsafe fn exp<V: Vector>(x: V) -> V {
+pub(super) unsafe fn exp<V: Vector>(x: V) -> V {
     /// The logarithm of 2, split so that the product of the first part and a small whole number is exact.
     const LN_2: [f32; 2] = [0.693_359_4, -2.121_944_4e-4];
     /// The logarithm of the smallest normal number.
@@ -439,6 +461,6 @@ unsafe fn exp<V: Vector>(x: V) -> V {
         for coefficient in &COEFFICIENTS[1..] {
             result = result.mul_add(rest, V::splat(*coefficient));
         }
-        result.mul_add(n.power_of_two(), V::splat(0.0)).zero_where_below(x, min)
+        result.times_power_of_two(n).zero_where_below(x, min)
     }
 }

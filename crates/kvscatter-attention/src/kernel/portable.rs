@@ -2,6 +2,7 @@
 
 use super::generic;
 use super::vector::{Kernels, Load, Rows, Streams, Vector};
+use super::wide::{self, Panel, SlotList, Soon, WideKernels};
 use crate::element::Element;
 
 /// Eight numbers, whose products are rounded before they are added.
@@ -55,8 +56,8 @@ impl Vector for Portable {
     }
 
     #[inline(always)]
-    unsafe fn power_of_two(self) -> Self {
-        Self(self.0.map(|n| f32::from_bits(((n as i32 + 127) as u32) << 23)))
+    unsafe fn times_power_of_two(self, n: Self) -> Self {
+        self.zip(n, |number, n| number * f32::from_bits(((n as i32 + 127) as u32) << 23))
     }
 
     #[inline(always)]
@@ -69,6 +70,12 @@ impl Vector for Portable {
     #[inline(always)]
     unsafe fn zero_where_below(self, value: Self, limit: Self) -> Self {
         Self(core::array::from_fn(|lane| if value.0[lane] < limit.0[lane] { 0.0 } else { self.0[lane] }))
+    }
+
+    #[inline(always)]
+    unsafe fn replaced_below(self, value: Self, limit: Self, other: Self) -> Self {
+        let lane = |lane: usize| if value.0[lane] < limit.0[lane] { other.0[lane] } else { self.0[lane] };
+        Self(core::array::from_fn(lane))
     }
 
     #[inline(always)]
@@ -96,7 +103,7 @@ impl<T: Element> Load<T> for Portable {
 }
 
 pub(super) fn kernels<T: Element>() -> Kernels<T> {
-    Kernels { products: products::<T>, weighted_sums: weighted_sums::<T>, weights }
+    Kernels { products: products::<T>, weighted_sums: weighted_sums::<T>, weights, widen: widen::<T> }
 }
 
 unsafe fn products<T: Element>(queries: Rows, keys: Streams<T>, size: usize, scores: Rows) {
@@ -112,6 +119,45 @@ unsafe fn weighted_sums<T: Element>(weights: Rows, values: Streams<T>, size: usi
 unsafe fn weights(scores: *mut f32, count: usize) -> (f32, f32) {
     // SAFETY: The contract is the same.
     unsafe { generic::weights::<Portable>(scores, count) }
+}
+
+unsafe fn widen<T: Element>(from: *const T, count: usize, to: *mut f32) {
+    // SAFETY: The contract is the same.
+    unsafe { generic::widen::<Portable, T>(from, count, to) }
+}
+
+/// The kernels of wide blocks.
+pub(super) const WIDE: WideKernels = WideKernels {
+    products: wide_products,
+    weights: wide_weights,
+    weighted_sums: wide_sums,
+    sums_with_weight: wide_sums_with_weight,
+};
+
+unsafe fn wide_products(
+    queries: *const f32,
+    keys: SlotList<'_>,
+    soon: Soon<'_>,
+    panel: &Panel,
+    scores: *mut f32,
+) {
+    // SAFETY: The contract is the same.
+    unsafe { wide::products::<Portable, 1, 5>(queries, keys, soon, panel, scores) }
+}
+
+unsafe fn wide_weights(scores: *mut f32, count: usize, panel: &mut Panel, indices: Option<&[f32]>) {
+    // SAFETY: The contract is the same.
+    unsafe { wide::weights::<Portable>(scores, count, panel, indices) }
+}
+
+unsafe fn wide_sums(weights: *const f32, values: SlotList<'_>, panel: &Panel, sums: *mut f32) {
+    // SAFETY: The contract is the same.
+    unsafe { wide::weighted_sums::<Portable, 4, 1>(weights, values, panel, sums) }
+}
+
+unsafe fn wide_sums_with_weight(weights: *const f32, values: SlotList<'_>, panel: &Panel, sums: *mut f32) {
+    // SAFETY: The contract is the same.
+    unsafe { wide::sums_with_weight::<Portable>(weights, values, panel, sums) }
 }
 
 #[cfg(test)]

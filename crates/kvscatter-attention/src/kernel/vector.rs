@@ -33,12 +33,12 @@ pub(crate) trait Vector: Copy {
     /// # Safety
     /// See [`splat`](Self::splat).
     unsafe fn max(self, other: Self) -> Self;
-    /// Returns `2^n` for each lane. Every lane must be a whole number between -126 and 127. The result
-    /// for NaN is any number.
+    /// Returns `self * 2^n` for each lane. Every lane of `n` must be a whole number between -126 and 127. The result
+    /// for NaN is any number, or NaN if `self` is NaN.
     ///
     /// # Safety
     /// See [`splat`](Self::splat).
-    unsafe fn power_of_two(self) -> Self;
+    unsafe fn times_power_of_two(self, n: Self) -> Self;
     /// Rounds each lane to the nearest whole number.
     ///
     /// # Safety
@@ -49,6 +49,11 @@ pub(crate) trait Vector: Copy {
     /// # Safety
     /// See [`splat`](Self::splat).
     unsafe fn zero_where_below(self, value: Self, limit: Self) -> Self;
+    /// Returns `self`, with the lane of `other` in each lane where `value < limit`.
+    ///
+    /// # Safety
+    /// See [`splat`](Self::splat).
+    unsafe fn replaced_below(self, value: Self, limit: Self, other: Self) -> Self;
     /// Brings the line of memory at any address into the first-level cache, if the machine can do so.
     #[inline(always)]
     fn prefetch(_at: *const u8) {}
@@ -210,6 +215,16 @@ pub(crate) type WeightedSums<T> =
 ///    [`LANES`].
 pub(crate) type Weights = unsafe fn(scores: *mut f32, count: usize) -> (f32, f32);
 
+/// Converts the elements of a slot to float32. The arguments are the first element, their number, and the address of
+/// the first number.
+///
+/// # Safety
+/// 1. The machine has the instruction set of the kernel.
+/// 2. The first argument is valid for reads of `count` elements.
+/// 3. The last argument is valid for writes of `count` numbers, rounded up to a multiple of [`LANES`]. Those after
+///    `count` become 0.
+pub(crate) type Widen<T> = unsafe fn(from: *const T, count: usize, to: *mut f32);
+
 /// The kernels of one instruction set for one element type.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug)]
@@ -217,4 +232,5 @@ pub struct Kernels<T> {
     pub(crate) products: Products<T>,
     pub(crate) weighted_sums: WeightedSums<T>,
     pub(crate) weights: Weights,
+    pub(crate) widen: Widen<T>,
 }

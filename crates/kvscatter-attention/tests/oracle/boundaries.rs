@@ -12,7 +12,7 @@ use crate::scene::{Ways, check};
 use crate::variants::Variant;
 
 /// Returns values between `-range` and `range`, or if `exact`, small multiples of `range`.
-fn values(r: &mut Random, element: Float, range: f64, exact: bool, shape: &[usize]) -> Array<f64> {
+pub(crate) fn values(r: &mut Random, element: Float, range: f64, exact: bool, shape: &[usize]) -> Array<f64> {
     let value = |r: &mut Random| {
         if exact {
             return element.round(range * (r.below(9) as f64 - 4.0));

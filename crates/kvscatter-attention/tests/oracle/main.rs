@@ -9,6 +9,7 @@ mod element;
 mod executors;
 mod exhaustive;
 mod extensions;
+mod prompts;
 mod properties;
 mod rings;
 mod scene;

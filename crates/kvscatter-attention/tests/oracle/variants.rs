@@ -6,21 +6,40 @@ use kvscatter_attention::{Attention, AttentionError, Prepared};
 use super::call::{Operands, Results};
 use super::element::Element;
 
-/// An instruction set, with the real limits or with tiny ones.
+/// An instruction set, with the real limits or with tiny ones, and with wide blocks for
+/// many rows or for any number of them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Variant {
     isa: Isa,
     has_tiny_limits: bool,
+    has_wide_blocks: bool,
 }
 
 impl Variant {
     /// The variant that users have.
-    pub(crate) const USUAL: Self = Self { isa: Isa::Avx512, has_tiny_limits: false };
+    pub(crate) const USUAL: Self = Self::with_real_limits(Isa::Avx512);
+
+    const fn with_real_limits(isa: Isa) -> Self {
+        Self { isa, has_tiny_limits: false, has_wide_blocks: false }
+    }
+
+    /// Returns every instruction set of this machine that has kernels, with the limits that users have.
+    pub(crate) fn real() -> Vec<Self> {
+        let sets = Isa::allowed().up_to().filter(|isa| *isa != Isa::Sse2);
+        sets.map(Self::with_real_limits).collect()
+    }
 
     /// Returns every instruction set of this machine that has kernels, with each of the limits.
     pub(crate) fn all() -> Vec<Self> {
-        let sets = Isa::allowed().up_to().filter(|isa| *isa != Isa::Sse2);
-        sets.flat_map(|isa| [true, false].map(|has_tiny_limits| Self { isa, has_tiny_limits })).collect()
+        let limits = [(true, true), (true, false), (false, true), (false, false)];
+        let with_limits = |variant: Self| {
+            limits.map(|(has_tiny_limits, has_wide_blocks)| Self {
+                has_tiny_limits,
+                has_wide_blocks,
+                ..variant
+            })
+        };
+        Self::real().into_iter().flat_map(with_limits).collect()
     }
 
     /// Returns those with tiny limits, so that short calls take every path, and the usual one.
@@ -30,7 +49,8 @@ impl Variant {
 
     pub(crate) fn apply(self, prepared: Prepared) -> Prepared {
         let prepared = prepared.with_isa(self.isa);
-        if self.has_tiny_limits { prepared.with_tiny_limits() } else { prepared }
+        let prepared = if self.has_tiny_limits { prepared.with_tiny_limits() } else { prepared };
+        if self.has_wide_blocks { prepared.with_wide_blocks() } else { prepared }
     }
 }
 
