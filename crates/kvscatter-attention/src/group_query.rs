@@ -136,6 +136,20 @@ impl GroupQuery {
         "query_seqlens",
     ];
 
+    /// The attributes with an integer that change what is computed. The others that [`read`](Self::read) accepts have
+    /// one value only, or no effect.
+    pub const INTEGERS: [&'static str; 6] = [
+        "num_heads",
+        "kv_num_heads",
+        "local_window_size",
+        "do_rotary",
+        "rotary_interleaved",
+        "smooth_softmax",
+    ];
+
+    /// The attributes with a float that change what is computed.
+    pub const FLOATS: [&'static str; 2] = ["scale", "softcap"];
+
     /// The names of the outputs, in their order.
     pub const OUTPUTS: [&'static str; 4] = ["output", "present_key", "present_value", "output_qk"];
 
@@ -443,6 +457,28 @@ mod tests {
         for (attributes, expected) in sets {
             assert_eq!(read(attributes, &given), Ok(expected), "{attributes:?}");
         }
+    }
+
+    /// A kernel reads only the attributes that are listed.
+    #[test]
+    fn attributes_that_set_something_are_listed() {
+        let given = inputs(Of(Float32), Of(Float32), &["cos_cache", "sin_cache"]);
+        let plain = read(&[("do_rotary", Int(1))], &given);
+        for (attribute, list) in [
+            (("num_heads", Int(8)), GroupQuery::INTEGERS.as_slice()),
+            (("kv_num_heads", Int(3)), &GroupQuery::INTEGERS),
+            (("local_window_size", Int(7)), &GroupQuery::INTEGERS),
+            (("do_rotary", Int(0)), &GroupQuery::INTEGERS),
+            (("rotary_interleaved", Int(1)), &GroupQuery::INTEGERS),
+            (("smooth_softmax", Int(1)), &GroupQuery::INTEGERS),
+            (("scale", Float(2.0)), &GroupQuery::FLOATS),
+            (("softcap", Float(2.0)), &GroupQuery::FLOATS),
+        ] {
+            let attributes = HEADS.into_iter().chain([("do_rotary", Int(1)), attribute]);
+            assert_ne!(GroupQuery::read(attributes, &given, &[true; 3]), plain, "{attribute:?}");
+            assert!(list.contains(&attribute.0));
+        }
+        assert_eq!(GroupQuery::INTEGERS.len() + GroupQuery::FLOATS.len(), 8);
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod present;
 mod step;
 
 use core::ffi::CStr;
+use std::ffi::CString;
 use std::sync::Arc;
 
 use half::{bf16, f16};
@@ -34,17 +35,6 @@ pub(crate) struct GroupQueryAttention {
     recent: RecentlyPrepared<PreparedStep>,
     workspace: Arc<Workspace>,
 }
-
-/// The attributes that change what a call computes. A kernel gets them by their names.
-const INTEGERS: [&CStr; 6] = [
-    c"num_heads",
-    c"kv_num_heads",
-    c"local_window_size",
-    c"do_rotary",
-    c"rotary_interleaved",
-    c"smooth_softmax",
-];
-const FLOATS: [&CStr; 2] = [c"scale", c"softcap"];
 
 impl GroupQueryAttention {
     /// The domain of the operator.
@@ -75,16 +65,18 @@ impl Operator for GroupQueryAttention {
     const NAME: &'static CStr = c"GroupQueryAttention";
 
     fn new(node: &Node<'_>) -> Result<Self, CallError> {
+        // A kernel gets attributes only by their names.
         let mut attributes = Vec::new();
-        for name in INTEGERS {
-            attributes.extend(node.integer(name)?.map(|value| (name, AttributeValue::Int(value))));
+        for name in GroupQuery::INTEGERS {
+            let value = node.integer(&CString::new(name).unwrap_or_default())?;
+            attributes.extend(value.map(|value| (name, AttributeValue::Int(value))));
         }
-        for name in FLOATS {
-            attributes.extend(node.float(name)?.map(|value| (name, AttributeValue::Float(value))));
+        for name in GroupQuery::FLOATS {
+            let value = node.float(&CString::new(name).unwrap_or_default())?;
+            attributes.extend(value.map(|value| (name, AttributeValue::Float(value))));
         }
-        let named = attributes.iter().filter_map(|(name, value)| Some((name.to_str().ok()?, *value)));
         let outputs = node.outputs()?;
-        let read = GroupQuery::read(named, &declared(&node.inputs()?), &outputs);
+        let read = GroupQuery::read(attributes, &declared(&node.inputs()?), &outputs);
         Ok(Self {
             node: read.map_err(|refused| CallError::invalid_argument(refused.to_string()))?,
             has_present: outputs.get(1) == Some(&true),

@@ -213,6 +213,10 @@ impl<'a> Tensors<'a> {
                 return Err(shape_error(tensor, &format!("{expected:?}")));
             }
         }
+        if new == 0 && past < rows {
+            let failure = format!("has {past} slots, must have at least {rows}");
+            return Err(self.past[0].role.failure(failure));
+        }
         Ok(Sizes { batch, rows, new, heads, kv_heads, size, past })
     }
 

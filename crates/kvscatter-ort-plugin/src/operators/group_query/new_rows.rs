@@ -18,7 +18,7 @@ use crate::workspace::{elements_mut, words};
 const TOKENS: usize = 16;
 
 /// The smallest number of elements for which a call uses the threads of the session.
-const MIN_SHARED: usize = 1 << 15;
+const MIN_SHARED_ELEMENTS: usize = 1 << 15;
 
 /// Queries, keys or values in the tensor that has them.
 struct Part<'a, T> {
@@ -128,7 +128,7 @@ pub(super) fn arrange<'m, T: Float, C: Float>(
             value.next().unwrap_or_default(),
         )
     });
-    let executor = Some(threads).filter(|_| counts.iter().sum::<usize>() >= MIN_SHARED);
+    let executor = Some(threads).filter(|_| counts.iter().sum::<usize>() >= MIN_SHARED_ELEMENTS);
     for_each(tokens, executor, |(at, to_query, to_key, to_value)| {
         query.copy(call, slots, at, to_query);
         key.copy(call, slots, at, to_key);

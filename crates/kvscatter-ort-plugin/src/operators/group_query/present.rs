@@ -9,7 +9,7 @@ use super::inputs::{Sizes, Slots};
 use crate::threads::for_each;
 
 /// The smallest number of bytes for which a call uses the threads of the session.
-const MIN_SHARED: usize = 1 << 18;
+const MIN_SHARED_BYTES: usize = 1 << 18;
 
 /// A cache before and after a call.
 #[derive(Clone, Copy)]
@@ -51,7 +51,8 @@ pub(super) unsafe fn copy_past(
     let heads = copied.into_iter().flatten().flat_map(|(from, to)| {
         from_heads(from, past * row).zip(to.chunks_exact_mut(slots * row)).enumerate()
     });
-    let is_large = presents.iter().any(|present| !present.is_in_place() && present.memory.len >= MIN_SHARED);
+    let is_large =
+        presents.iter().any(|present| !present.is_in_place() && present.memory.len >= MIN_SHARED_BYTES);
     for_each(heads, Some(threads).filter(|_| is_large), |(index, (from, to))| {
         let kept = positions.kept(index / kv_heads, new == 0).min(past);
         let (old, rest) = to.split_at_mut(kept * row);
