@@ -259,9 +259,9 @@ fn group_query_nodes(of_model: Option<&Coverage>, output: &mut Output) -> io::Re
     let (nodes, in_plugin) = (count(of_model.nodes, "GroupQueryAttention node"), of_model.in_plugin());
     let what = format!("kvscatter's plugin for ONNX Runtime takes {in_plugin} of {nodes}");
     if of_model.left.is_empty() {
-        return writeln!(output, "\n{what}");
+        return writeln!(output, "\n{}", paragraph(&what));
     }
-    writeln!(output, "\n{what}, and ONNX Runtime's own kernel computes:")?;
+    writeln!(output, "\n{}", paragraph(&format!("{what}, and ONNX Runtime's own kernel computes:")))?;
     for left in alike(&of_model.left, |(_, why)| why.to_string()) {
         let Some(((node, why), rest)) = left.split_first() else { continue };
         let text = format!("{}{}", one_line(&format!("{node:#}: {why}")), more(rest.len()));
