@@ -18,7 +18,7 @@ from kvscatter import _native
 from kvscatter.onnxruntime import PROVIDER, library
 
 if TYPE_CHECKING:
-    import onnxruntime_genai
+    import onnxruntime_genai  # pyright: ignore[reportMissingImports]
 
 __all__ = ["register", "use"]
 
@@ -87,7 +87,7 @@ def _genai() -> ModuleType:
     """Imports ONNX Runtime GenAI and checks its version."""
     needed = f"kvscatter.onnxruntime_genai needs onnxruntime-genai {OLDEST[0]}.{OLDEST[1]} or newer"
     try:
-        import onnxruntime_genai
+        import onnxruntime_genai  # pyright: ignore[reportMissingImports]
     except ImportError as missing:
         raise ImportError(f"{needed}: pip install onnxruntime-genai") from missing
     version: str = onnxruntime_genai.__version__
