@@ -91,6 +91,12 @@ impl Prepared {
         scratch
     }
 
+    /// Returns whether [`fit`](Self::fit) keeps the memory of a scratch.
+    #[must_use]
+    pub fn keeps(&self, scratch: &Scratch) -> bool {
+        scratch.made_for.memory() == self.0.dimensions().memory()
+    }
+
     /// Makes a scratch fit this call. If the call that it was made for differs only in the number of keys, as in the
     /// steps of a growing cache, it keeps its memory, and gets more only if more threads can share the keys.
     pub fn fit(&self, scratch: &mut Scratch) {
@@ -98,7 +104,7 @@ impl Prepared {
         if scratch.made_for == dimensions {
             return;
         }
-        if scratch.made_for.memory() != dimensions.memory() {
+        if !self.keeps(scratch) {
             scratch.rooms.clear();
             scratch.partials.clear();
         }

@@ -107,12 +107,12 @@ def test_the_page_names_the_best_engine_the_checks_and_what_is_missing():
     ]
 
 
-def test_the_page_needs_a_whole_run_on_a_quiet_machine():
-    main.check_quality({"whole": True, "busy": 0.01})
+def test_pages_need_a_full_plan_on_a_quiet_machine():
+    main.check_quality({"hasty": False, "busy": 0.01})
     with pytest.raises(drive.Failure, match="without --quick"):
-        main.check_quality({"whole": False, "busy": 0})
+        main.check_quality({"hasty": True, "busy": 0})
     with pytest.raises(drive.Failure, match="other programs used 30% of the processors"):
-        main.check_quality({"whole": True, "busy": 0.3})
+        main.check_quality({"hasty": False, "busy": 0.3})
 
 
 def test_a_conversion_with_other_tokens_or_logits_fails():
@@ -167,8 +167,12 @@ def test_an_unfinished_result_does_not_get_the_real_name(tmp_path):
         ([], None, "no .onnx, .safetensors or .gguf file"),
         (["a.onnx", "b.onnx"], None, r"several models (a.onnx, b.onnx)"),
         (["model.safetensors"], [candidates.DYNAMIC, candidates.STATIC], None),
-        (["model.onnx"], [candidates.IN_PLACE], None),
-        (["model.onnx", "genai_config.json"], [candidates.GENAI, candidates.IN_PLACE], None),
+        (["model.onnx"], [candidates.OURS_UNCONVERTED], None),
+        (
+            ["model.onnx", "genai_config.json"],
+            [candidates.GENAI, candidates.GENAI_OURS, candidates.OURS_UNCONVERTED],
+            None,
+        ),
     ],
 )
 def test_a_folder_gets_the_candidates_that_it_has_files_for(tmp_path, files, found, missing):

@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use kvscatter_attention::Float;
+use kvscatter_attention::{Float, Prepared, Scratch};
 
 use crate::status::CallError;
 
@@ -14,11 +14,45 @@ const MAX_KEPT: usize = 16 << 20;
 pub(crate) struct Workspace {
     /// The memory that no call uses.
     idle: Mutex<Vec<Vec<u64>>>,
+    /// The memory of attention that no call uses. The one that was used last is the last.
+    scratches: Mutex<Vec<Scratch>>,
 }
+
+/// The number of scratches that are kept. The layers of a model share one in decoding, and one for each length of a
+/// prompt. Runs at the same time need others.
+const MAX_SCRATCHES: usize = 8;
 
 impl Workspace {
     pub(crate) fn new() -> Self {
-        Self { idle: Mutex::new(Vec::new()) }
+        Self { idle: Mutex::new(Vec::new()), scratches: Mutex::new(Vec::new()) }
+    }
+
+    /// Calls `work` with memory for a prepared call, which the next call of the same size uses again. `make` allocates
+    /// it for the first one.
+    pub(crate) fn with_scratch<R>(
+        &self,
+        prepared: &Prepared,
+        make: impl FnOnce() -> Scratch,
+        work: impl FnOnce(&mut Scratch) -> R,
+    ) -> R {
+        let kept = {
+            let mut scratches = self.scratches();
+            let index = scratches.iter().rposition(|scratch| prepared.keeps(scratch));
+            index.map(|index| scratches.remove(index))
+        };
+        let mut scratch = kept.unwrap_or_else(make);
+        prepared.fit(&mut scratch);
+        let result = work(&mut scratch);
+        let mut scratches = self.scratches();
+        scratches.push(scratch);
+        let oldest = (scratches.len() > MAX_SCRATCHES).then(|| scratches.remove(0));
+        drop(scratches);
+        drop(oldest);
+        result
+    }
+
+    fn scratches(&self) -> MutexGuard<'_, Vec<Scratch>> {
+        self.scratches.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Calls `work` with parts of these sizes, which contain anything. Keeps the memory for the next call if all that
@@ -70,7 +104,9 @@ pub(crate) fn elements_mut<T: Float>(memory: &mut [u64], count: usize) -> &mut [
 
 #[cfg(test)]
 mod tests {
-    use super::{MAX_KEPT, Workspace};
+    use kvscatter_attention::{Attention, Shapes};
+
+    use super::{MAX_KEPT, MAX_SCRATCHES, Workspace};
 
     #[test]
     fn parts_are_separate_and_have_the_sizes_that_were_asked_for() {
@@ -115,6 +151,35 @@ mod tests {
         });
         assert_eq!(outer.ok(), Some(vec![1; 4]));
         assert_eq!(workspace.kept(), [6, 4]);
+    }
+
+    #[test]
+    fn calls_of_one_size_use_one_scratch() {
+        let workspace = Workspace::new();
+        let prepared = |queries: usize, keys: usize| {
+            let (query, cache) = ([1, 2, queries, 8], [1, 1, keys, 8]);
+            let element = kvscatter::ElementType::Float32;
+            let shapes =
+                Shapes { element, query: &query, key: &cache, value: &cache, mask: None, past: None };
+            Attention::new().prepare(&shapes).unwrap()
+        };
+        let made = core::cell::Cell::new(0);
+        let call = |queries, keys| {
+            let prepared = prepared(queries, keys);
+            let make = || {
+                made.set(made.get() + 1);
+                prepared.scratch(2)
+            };
+            workspace.with_scratch(&prepared, make, |scratch| assert!(prepared.keeps(scratch)));
+        };
+        // The steps of a growing cache, and another number of queries between them.
+        (1..2000).for_each(|keys| call(1, keys));
+        call(3, 7);
+        call(1, 2000);
+        assert_eq!(made.get(), 2);
+        (4..4 + MAX_SCRATCHES).for_each(|queries| call(queries, 100));
+        call(1, 2000);
+        assert_eq!((made.get(), workspace.scratches().len()), (3 + MAX_SCRATCHES, MAX_SCRATCHES));
     }
 
     #[test]

@@ -14,11 +14,10 @@ use crate::status::CallError;
 use crate::threads::thread_count;
 use crate::workspace::{Workspace, elements_mut, words};
 
-/// A call that is prepared for the types and shapes of its inputs, with the memory that it works in.
+/// A call that is prepared for the types and shapes of its inputs.
 pub(super) struct PreparedStep {
     operator: Attention,
     attention: Prepared,
-    scratch: Scratch,
     /// The write of new keys, and of new values.
     write: kvscatter::Prepared,
     /// The numbers of slots and of columns of the bias that the two above are prepared for.
@@ -64,7 +63,6 @@ impl PreparedStep {
         let attention = prepare_attention(&operator, call)?;
         Ok(Self {
             operator,
-            scratch: attention.scratch(thread_count()).share_from(MIN_SHARED),
             attention,
             write: prepare_write::<C, T>(call)?,
             lengths: lengths(call),
@@ -85,7 +83,6 @@ impl PreparedStep {
         }
         check_memory(context, tensors)?;
         let (attention, write) = (prepare_attention(&self.operator, call)?, prepare_write::<C, T>(call)?);
-        attention.fit(&mut self.scratch);
         (self.attention, self.write, self.lengths) = (attention, write, lengths(call));
         Ok(())
     }
@@ -117,19 +114,24 @@ impl PreparedStep {
                         [one, other].map(|memory| buffer(elements_mut::<C>(memory, cache_len(call)))),
                     ),
                 };
-                self.run_in::<T, C>(context, tensors, call, [query, key, value], presents)
+                let make = || self.attention.scratch(thread_count()).share_from(MIN_SHARED);
+                let memory = [query, key, value];
+                step_memory.workspace.with_scratch(&self.attention, make, |scratch| {
+                    self.run_in::<T, C>(context, tensors, call, memory, presents, scratch)
+                })
             },
         )
     }
 
     /// Executes a call in this memory.
     fn run_in<T: Float, C: Float>(
-        &mut self,
+        &self,
         context: &Context<'_>,
         tensors: &Tensors<'_>,
         call: &StepInputs<'_, T>,
         memory: [&mut [u64]; 3],
         presents: Presents,
+        scratch: &mut Scratch,
     ) -> Result<(), CallError> {
         let Sizes { batch, rows, new, heads, kv_heads, size, .. } = call.sizes;
         let (slots, threads) = (call.slots(), context.threads());
@@ -179,7 +181,7 @@ impl PreparedStep {
         };
         // SAFETY: `check_outputs` has accepted the memory, which is used only here.
         let mut outputs = Outputs::uninit(unsafe { output.into_slice() });
-        Ok(self.attention.run(&inputs, &mut outputs, &mut self.scratch, Some(&threads))?)
+        Ok(self.attention.run(&inputs, &mut outputs, scratch, Some(&threads))?)
     }
 }
 
