@@ -189,7 +189,9 @@ def test_caches_inside_a_graph_are_those_of_the_built_in_kernel(slots):
 def work(arrays: dict, repeats: int, threads: int) -> tuple[int, int]:
     """Returns the time of this thread and of all others for some calls."""
     session = plugin(MODEL, threads, entries={"session.intra_op.allow_spinning": "0"})
-    binding = bound(session, *memory(arrays, in_place=True))
+    # A binding has addresses, and does not keep the memory.
+    inputs, outputs = memory(arrays, in_place=True)
+    binding = bound(session, inputs, outputs)
     session.run_with_iobinding(binding)
     begin, others = thread_time(), time_of_others()
     for _ in range(repeats):
