@@ -170,6 +170,14 @@ impl<'a, R: Role> InputTensor<'a, R> {
         })
     }
 
+    /// Checks that the tensor has these sizes. Returns an error that names both shapes if it has others.
+    pub(crate) fn check_shape<const N: usize>(&self, expected: [usize; N]) -> Result<(), CallError> {
+        if *self.shape == expected.map(|size| size as i64) {
+            return Ok(());
+        }
+        Err(self.role.failure(format!("has shape {:?}, must be {expected:?}", self.shape)))
+    }
+
     /// Returns the element type and the shape.
     pub(crate) fn signature(&self) -> Signature<'a> {
         (self.code, self.shape)

@@ -1,6 +1,27 @@
 //! Rotates heads by their positions, as ONNX `RotaryEmbedding` and `GroupQueryAttention` do.
 
-use kvscatter_attention::{Element, RotaryOrder};
+use std::borrow::Cow;
+
+use kvscatter_attention::{Element, Float, RotaryOrder};
+
+/// The cosines and sines of each position.
+pub(crate) struct AngleTable<'a, T: Float> {
+    pub(crate) order: RotaryOrder,
+    /// `[positions, half]`.
+    pub(crate) cos: Cow<'a, [T]>,
+    pub(crate) sin: Cow<'a, [T]>,
+    /// Half the number of elements of a head that are rotated.
+    pub(crate) half: usize,
+}
+
+impl<T: Float> AngleTable<'_, T> {
+    /// Returns the cosines and sines of a position, if the table has it.
+    pub(crate) fn row(&self, position: i64) -> Option<[&[T]; 2]> {
+        let first = usize::try_from(position).ok()?.checked_mul(self.half)?;
+        let end = first.checked_add(self.half)?;
+        Some([self.cos.get(first..end)?, self.sin.get(first..end)?])
+    }
+}
 
 /// The number of pairs that are rotated together.
 const PAIRS: usize = 32;

@@ -3,13 +3,14 @@
 use core::ops::Range;
 use std::borrow::Cow;
 
-use kvscatter::{Argument, RawBuffer};
+use kvscatter::Argument;
 use kvscatter_attention::{Operand, Valid};
 
 use super::heads::{Heads, reshaped};
 use super::{Layer, Packed, Rows, Write};
 use crate::context::Context;
 use crate::input::{InputTensor, Named, Role};
+use crate::operators::attention::memory::range;
 use crate::operators::{Attention, Operator, TensorScatter};
 use crate::recent::Signature;
 use crate::status::CallError;
@@ -88,7 +89,7 @@ impl<'a> LayerCall<'a> {
 
     /// Returns the addresses of each input. Returns an error if no tensor can have the type or the shape of an input.
     pub(super) fn addresses(&self) -> Result<Vec<Range<usize>>, CallError> {
-        self.all.iter().map(|tensor| tensor.memory().map(addresses)).collect()
+        self.all.iter().map(|tensor| tensor.memory().map(range)).collect()
     }
 
     /// Returns an input of the node. Returns an error if the node does not have it.
@@ -111,11 +112,6 @@ impl<'a> LayerCall<'a> {
         let sizes = self.packed.as_ref().map(|[_, sizes]| &**sizes);
         Heads::new(&shape, of.is_by_token, sizes.map(|sizes| (sizes, of.part)), rows.role)
     }
-}
-
-/// Returns the addresses of a buffer.
-pub(super) fn addresses(RawBuffer { ptr, len }: RawBuffer) -> Range<usize> {
-    ptr.addr()..ptr.addr().saturating_add(len)
 }
 
 fn input<'a, R: Role>(

@@ -12,14 +12,14 @@ use kvscatter::{ElementType, Layout, Prepared, WritePlan};
 use kvscatter_attention::{Float, Inputs, Operand, Outputs, Shapes};
 
 use super::arrange::{Arrangement, by_token};
-use super::call::{Cache, LayerCall, addresses};
+use super::call::{Cache, LayerCall};
 use super::heads::{Heads, reshaped};
 use super::{Layer, Write};
 use crate::context::Context;
 use crate::input::{InputTensor, elements_at};
 use crate::operators::attention::call::{MaskElements, PreparedCall};
 use crate::operators::attention::declaration::Declaration;
-use crate::operators::attention::memory::{OutputMemory, check_separate};
+use crate::operators::attention::memory::{OutputMemory, check_separate, range};
 use crate::operators::{Attention, Operator, TensorScatter};
 use crate::recent::RecentlyPrepared;
 use crate::status::CallError;
@@ -79,8 +79,8 @@ impl LayerKernel {
     ) -> Result<(), CallError> {
         let Self { layer, names, .. } = self;
         let outputs = [
-            (layer.key.present, addresses(keys.present())),
-            (layer.value.present, addresses(values.present())),
+            (layer.key.present, range(keys.present())),
+            (layer.value.present, range(values.present())),
             (layer.output, output.addresses().1),
         ];
         let outputs = outputs.map(|(index, memory)| (name(&names.outputs, index), memory));

@@ -3,25 +3,20 @@
 use std::borrow::Cow;
 
 use kvscatter::ElementType;
-use kvscatter_attention::{Float, RotaryOrder};
+use kvscatter_attention::Float;
 
 use super::Rotation;
 use super::call::LayerCall;
 use super::heads::Heads;
 use crate::input::{Named, Role};
-use crate::rotary::rotate;
+use crate::rotary::{AngleTable, rotate};
 use crate::status::CallError;
 
 /// The angles of a call.
 pub(super) struct Angles<'a, T: Float> {
-    /// The cosines and sines of each position, `[positions, rotated elements / 2]`.
-    cos: Cow<'a, [T]>,
-    sin: Cow<'a, [T]>,
+    table: AngleTable<'a, T>,
     /// The position of each row of each sample, `[batch, tokens]`.
     positions: Cow<'a, [i64]>,
-    /// Half the number of elements of a head that are rotated.
-    half: usize,
-    order: RotaryOrder,
 }
 
 impl<'a, T: Float> Angles<'a, T> {
@@ -40,11 +35,7 @@ impl<'a, T: Float> Angles<'a, T> {
         if !size.is_multiple_of(2) || size > rows.size {
             return Err(CallError::fail(format!("{size} elements of {} cannot be rotated", rows.size)));
         }
-        let expected = [rows.batch, rows.tokens].map(|size| size as i64);
-        if positions.shape() != expected {
-            let shape = positions.shape();
-            return Err(positions.role.failure(format!("has shape {shape:?}, must be {expected:?}")));
-        }
+        positions.check_shape([rows.batch, rows.tokens])?;
         for angles in [&cos, &sin] {
             if !matches!(angles.shape(), &[_, columns] if columns == half as i64) {
                 let shape = angles.shape();
@@ -57,31 +48,22 @@ impl<'a, T: Float> Angles<'a, T> {
                 .role
                 .failure(format!("has shape {shape:?}, must be {expected:?} like cos_cache")));
         }
-        Ok(Self {
-            cos: cos.elements()?,
-            sin: sin.elements()?,
-            positions: positions.elements()?,
-            half,
-            order: rotation.order,
-        })
+        let (order, cos, sin) = (rotation.order, cos.elements()?, sin.elements()?);
+        Ok(Self { table: AngleTable { order, cos, sin, half }, positions: positions.elements()? })
     }
 
     /// Returns the cosines and sines of a row. Returns an error if the angles do not include its position.
     pub(super) fn row(&self, row: usize) -> Result<[&[T]; 2], CallError> {
         let position = self.positions.get(row).copied().unwrap_or(-1);
-        let of_position = || {
-            let first = usize::try_from(position).ok()?.checked_mul(self.half)?;
-            let end = first.checked_add(self.half)?;
-            Some([self.cos.get(first..end)?, self.sin.get(first..end)?])
-        };
-        of_position().ok_or_else(|| {
-            let count = self.cos.len().min(self.sin.len()).checked_div(self.half).unwrap_or_default();
+        self.table.row(position).ok_or_else(|| {
+            let AngleTable { cos, sin, half, .. } = &self.table;
+            let count = cos.len().min(sin.len()).checked_div(*half).unwrap_or_default();
             CallError::fail(format!("position_ids has position {position}, must be from 0 to below {count}"))
         })
     }
 
     /// Rotates the elements of a head. The elements after the rotated ones are copied.
     pub(super) fn rotate(&self, angles: [&[T]; 2], from: &[T], to: &mut [T]) {
-        rotate(self.order, angles, from, to);
+        rotate(self.table.order, angles, from, to);
     }
 }

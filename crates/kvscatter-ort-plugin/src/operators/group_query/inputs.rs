@@ -8,6 +8,7 @@ use kvscatter_attention::{Float, GroupQuery, RotaryOrder, Valid};
 use crate::context::Context;
 use crate::input::{InputTensor, Named, Role};
 use crate::recent::Signature;
+use crate::rotary::AngleTable;
 use crate::status::CallError;
 
 type Tensor<'a> = InputTensor<'a, Named>;
@@ -54,15 +55,11 @@ pub(super) struct Sizes {
     pub(super) past: usize,
 }
 
-/// The cosines and sines of each position, and the positions of the new tokens.
+/// The angles of all positions, and the positions of the new tokens.
 struct Angles<'a, T: Float> {
-    order: RotaryOrder,
-    cos: Cow<'a, [T]>,
-    sin: Cow<'a, [T]>,
+    table: AngleTable<'a, T>,
     /// The number of positions.
     count: usize,
-    /// Half the number of elements of a head that are rotated.
-    half: usize,
     position_ids: Option<Cow<'a, [i64]>>,
 }
 
@@ -157,10 +154,8 @@ impl<'a> Tensors<'a> {
             return Err(self.total.role.failure(format!("= {total}: {between}")));
         }
         let bias_shape = self.bias.as_ref().map(|bias| bias_shape(bias, sizes, total)).transpose()?;
-        if let Some(sinks) = &self.sinks
-            && sinks.shape() != [heads as i64]
-        {
-            return Err(shape_error(sinks, &format!("[{heads}]")));
+        if let Some(sinks) = &self.sinks {
+            sinks.check_shape([heads])?;
         }
         Ok(StepInputs {
             sizes,
@@ -194,10 +189,7 @@ impl<'a> Tensors<'a> {
                 new = 0;
             }
             for tensor in [key, value] {
-                let expected = [batch, new, kv_heads * size];
-                if tensor.shape() != expected.map(|size| size as i64) {
-                    return Err(shape_error(tensor, &format!("{expected:?}")));
-                }
+                tensor.check_shape([batch, new, kv_heads * size])?;
             }
         }
         let slots = match *self.past[0].shape() {
@@ -208,10 +200,7 @@ impl<'a> Tensors<'a> {
             return Err(shape_error(&self.past[0], &format!("[{batch}, {kv_heads}, slots, {size}]")));
         };
         for tensor in &self.past {
-            let expected = [batch, kv_heads, past, size];
-            if tensor.shape() != expected.map(|size| size as i64) {
-                return Err(shape_error(tensor, &format!("{expected:?}")));
-            }
+            tensor.check_shape([batch, kv_heads, past, size])?;
         }
         if new == 0 && past < rows {
             let failure = format!("has {past} slots, must have at least {rows}");
@@ -235,14 +224,14 @@ impl<'a> Tensors<'a> {
         if sin.shape() != cos.shape() {
             return Err(shape_error(sin, &format!("{:?}, that of cos_cache", cos.shape())));
         }
-        let position_ids = match &self.position_ids {
-            Some(ids) if ids.shape() != [batch, rows].map(|size| size as i64) => {
-                return Err(shape_error(ids, &format!("{:?}", [batch, rows])));
-            }
-            Some(ids) => Some(ids.integers()?),
-            None => None,
-        };
-        Ok(Angles { order, cos: cos.floats()?, sin: sin.floats()?, count, half, position_ids })
+        if let Some(ids) = &self.position_ids {
+            ids.check_shape([batch, rows])?;
+        }
+        Ok(Angles {
+            table: AngleTable { order, cos: cos.floats()?, sin: sin.floats()?, half },
+            count,
+            position_ids: self.position_ids.as_ref().map(Tensor::integers).transpose()?,
+        })
     }
 }
 
@@ -315,10 +304,8 @@ impl<'a, T: Float> StepInputs<'a, T> {
 
     /// Returns the cosines and sines of a new token, whose position is checked.
     pub(super) fn angles_of(&self, slots: &Slots, token: [usize; 2]) -> Option<(RotaryOrder, [&[T]; 2])> {
-        let Angles { order, cos, sin, half, .. } = self.angles.as_ref()?;
-        let position = usize::try_from(self.position(slots, token)).unwrap_or(0);
-        let row = position * half..(position + 1) * half;
-        Some((*order, [cos.get(row.clone())?, sin.get(row)?]))
+        let Angles { table, .. } = self.angles.as_ref()?;
+        Some((table.order, table.row(self.position(slots, token))?))
     }
 
     /// Returns the position of a new token. In a first prompt, the operator uses only the first of `position_ids`, as

@@ -82,7 +82,7 @@ impl<'a, T: Float> Part<'a, T> {
     fn copy<O: Float>(&self, call: &StepInputs<'_, T>, slots: &Slots, at: usize, to: &mut [O]) {
         for (token, to) in (at..).zip(to.chunks_exact_mut(self.heads * self.size)) {
             let [rows, sample] = [call.sizes.rows, token / call.sizes.rows];
-            let angles = call.angles_of(slots, [sample, token % rows]).filter(|_| self.is_rotated);
+            let angles = self.is_rotated.then(|| call.angles_of(slots, [sample, token % rows])).flatten();
             let first = token * self.stride + self.first;
             let heads = self.elements.get(first..).unwrap_or_default().chunks_exact(self.size);
             for (from, to) in heads.zip(to.chunks_exact_mut(self.size)) {
