@@ -24,7 +24,8 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from kvscatter import _native
+from kvscatter import _plugin
+from kvscatter._plugin import PROVIDER
 
 __all__ = ["devices", "library", "register"]
 
@@ -33,7 +34,6 @@ def __dir__() -> list[str]:
     return __all__
 
 
-PROVIDER = "KvscatterExecutionProvider"
 OLDEST = (1, 24)
 
 
@@ -70,35 +70,14 @@ def library() -> str:
     ``SessionOptions.register_custom_ops_library`` takes it, and adds the operators of the domain
     ``com.kvscatter`` to sessions. ``register`` is not needed for this.
     """
-    return str(_native.__file__)
+    return _plugin.library()
 
 
 def _registered() -> list[Any]:
-    runtime = _runtime()
-    if not _devices(runtime):
-        try:
-            runtime.register_execution_provider_library(PROVIDER, library())
-        except Exception:
-            # Another thread or a signal handler may have registered it meanwhile. A lock would not help, because a
-            # handler would wait for the code that it interrupts.
-            if not _devices(runtime):
-                raise
+    runtime = _plugin.required("onnxruntime", OLDEST)
+    _plugin.register(runtime, lambda: bool(_devices(runtime)))
     return _devices(runtime)
 
 
 def _devices(runtime: ModuleType) -> list[Any]:
     return [device for device in runtime.get_ep_devices() if device.ep_name == PROVIDER]
-
-
-def _runtime() -> ModuleType:
-    """Imports ONNX Runtime and checks its version."""
-    needed = f"kvscatter.onnxruntime needs onnxruntime {OLDEST[0]}.{OLDEST[1]} or newer"
-    try:
-        import onnxruntime
-    except ImportError as missing:
-        raise ImportError(f"{needed}: pip install onnxruntime") from missing
-    version: str = onnxruntime.__version__
-    if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
-        raise ImportError(f"{needed}, this is {version}")
-    module: ModuleType = onnxruntime
-    return module

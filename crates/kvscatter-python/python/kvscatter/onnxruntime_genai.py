@@ -14,8 +14,8 @@ import os
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from kvscatter import _native
-from kvscatter.onnxruntime import PROVIDER, library
+from kvscatter import _native, _plugin
+from kvscatter._plugin import PROVIDER
 
 if TYPE_CHECKING:
     import onnxruntime_genai  # pyright: ignore[reportMissingImports]
@@ -72,26 +72,9 @@ def register() -> str:
 
 def _registered(genai: ModuleType) -> str:
     runtime = os.environ[RUNTIME]
-    if not _native.has_plugin(runtime):
-        try:
-            genai.register_execution_provider_library(PROVIDER, library())
-        except Exception:
-            # Another thread or a signal handler may have registered it meanwhile. A lock would not help, because a
-            # handler would wait for the code that it interrupts.
-            if not _native.has_plugin(runtime):
-                raise
+    _plugin.register(genai, lambda: _native.has_plugin(runtime))
     return PROVIDER
 
 
 def _genai() -> ModuleType:
-    """Imports ONNX Runtime GenAI and checks its version."""
-    needed = f"kvscatter.onnxruntime_genai needs onnxruntime-genai {OLDEST[0]}.{OLDEST[1]} or newer"
-    try:
-        import onnxruntime_genai  # pyright: ignore[reportMissingImports]
-    except ImportError as missing:
-        raise ImportError(f"{needed}: pip install onnxruntime-genai") from missing
-    version: str = onnxruntime_genai.__version__
-    if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
-        raise ImportError(f"{needed}, this is {version}")
-    module: ModuleType = onnxruntime_genai
-    return module
+    return _plugin.required("onnxruntime_genai", OLDEST)
