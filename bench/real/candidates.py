@@ -44,7 +44,12 @@ class Tools:
     def llama(self) -> Path:
         """The interpreter of the environment with llama.cpp, which is compiled once."""
         folder = self.root / "environments" / "llama"
-        make = [sys.executable, HERE.parents[1] / "xtask/python/environment.py", folder, HERE / "locks/llama.txt"]
+        make = [
+            sys.executable,
+            HERE.parents[1] / "xtask/python/environment.py",
+            folder,
+            HERE / "locks/llama.txt",
+        ]
         source.run("llama.cpp", make, self.root)
         return folder / "bin" / "python"
 
