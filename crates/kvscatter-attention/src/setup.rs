@@ -12,6 +12,7 @@ use crate::mask::MaskLayout;
 use crate::operands::Shapes;
 use crate::operator::{Attention, Softmax};
 use crate::sizes::Sizes;
+use crate::streams::Order;
 
 /// The numbers that decide how a call is divided. They do not change what is computed, except for rounding.
 #[derive(Clone, Copy, Debug)]
@@ -81,6 +82,8 @@ pub(crate) struct Blocking {
     pub(crate) is_wide: bool,
     /// Whether the keys of a wide block are copied, because they are not float32.
     pub(crate) copies_keys: bool,
+    /// The order in which the slots of a chunk are read.
+    pub(crate) order: Order,
     /// The number of slots of each stream that are read before those of the next head.
     pub(crate) steps: usize,
     /// Whether every position is processed in one chunk, read or not. An output of scores needs this.
@@ -137,6 +140,7 @@ impl Blocking {
             section: if is_wide { limits.section } else { chunk },
             is_wide,
             copies_keys,
+            order: if sizes.rows() > 1 { Order::Neighbours } else { Order::Places },
             steps: if interleaves { INTERLEAVED_STEPS } else { usize::MAX },
             is_whole,
         }

@@ -1,24 +1,49 @@
 //! The order in which the slots of a chunk are read.
 //!
-//! One core reads memory faster from several places in turn than from one. So the positions of a chunk, from the first
-//! that is seen to the last, are cut into [`STREAMS`] streams of the same length. The first position of each stream is
-//! read, then the second, and so on. The positions after the last stream are cut in the same way. The order depends on
-//! the positions that are read, and not on the slots in which they lie. So the bits of a sum are the same in every slot
-//! of a ring.
+//! The positions of a chunk, from the first that is seen to the last, are cut into [`STREAMS`] streams of the same
+//! length. The first position of each stream is read, then the second, and so on. The positions after the last stream
+//! are cut in the same way. The order depends on the positions that are read, and not on the slots in which they lie.
+//! So the bits of a sum are the same in every slot of a ring.
 //!
-//! The length of a stream is odd, because with a power of two all streams would share a few sets of the first-level
-//! CPU cache.
+//! A block of one row reads its streams at eight places in turn ([`Order::Places`]). So one core reads memory faster
+//! than from one place, unless it requests slots ahead. The kernels of several rows do that, so they read all slots in
+//! the order of addresses ([`Order::Neighbours`]).
+//!
+//! The length of a stream is odd, because with a power of two all places would share a few sets of the first-level CPU
+//! cache.
 
 use crate::kernel::STREAMS;
 use crate::slots::Slots;
 
-/// Consecutive slots in each of several streams.
+/// Where the streams of a chunk lie.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// One stream after the other.
+    #[default]
+    Places,
+    /// Each position is in another stream than the one before it.
+    Neighbours,
+}
+
+impl Order {
+    /// Returns the number of positions from a slot of a stream to the next one.
+    fn step(self) -> usize {
+        match self {
+            Self::Places => 1,
+            Self::Neighbours => STREAMS,
+        }
+    }
+}
+
+/// Slots that are equally far apart in each of several streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sweep {
     /// The number of slots of each stream in the sweeps before this one.
     pub(crate) before: usize,
     /// The number of slots of each stream.
     pub(crate) count: usize,
+    /// The number of positions from a slot of a stream to the next one.
+    pub(crate) step: usize,
     starts: [Start; STREAMS],
     used: usize,
 }
@@ -40,7 +65,8 @@ impl Sweep {
 
 /// Returns the sweeps over runs, which are in the order of their positions. A sweep has at most `max_count` slots of
 /// each stream.
-pub(crate) fn sweeps(runs: &[Slots], max_count: usize) -> impl Iterator<Item = Sweep> {
+pub(crate) fn sweeps(runs: &[Slots], order: Order, max_count: usize) -> impl Iterator<Item = Sweep> {
+    let step = order.step();
     let end = runs.last().map_or(0, Slots::end);
     let mut first = runs.first().map_or(0, |run| run.index);
     let (mut length, mut at, mut before) = (stream_length(end - first), 0, 0);
@@ -49,19 +75,21 @@ pub(crate) fn sweeps(runs: &[Slots], max_count: usize) -> impl Iterator<Item = S
             let mut sweep = Sweep {
                 before,
                 count: max_count.min(length - at),
+                step,
                 starts: [Start::default(); STREAMS],
                 used: 0,
             };
-            for index in (first..end).step_by(length).take(STREAMS).map(|stream| stream + at) {
+            let index = |stream: usize| first + (stream / step * length + at) * step + stream % step;
+            for index in (0..STREAMS).map(index).take_while(|index| *index < end) {
                 // The run that contains the index, or else the first one after it.
                 let Some(run) = runs.get(runs.partition_point(|run| run.end() <= index)) else { continue };
                 if run.index <= index {
                     let slot = run.slots.start + index - run.index;
                     sweep.starts[sweep.used] = Start { index, is_past: run.is_past, slot };
                     sweep.used += 1;
-                    sweep.count = sweep.count.min(run.end() - index);
+                    sweep.count = sweep.count.min((run.end() - index).div_ceil(step));
                 } else {
-                    sweep.count = sweep.count.min(run.index - index);
+                    sweep.count = sweep.count.min((run.index - index).div_ceil(step));
                 }
             }
             at += sweep.count;
@@ -88,18 +116,23 @@ fn stream_length(count: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::{Slots, Sweep, sweeps};
+    use super::{Order, Slots, Sweep, sweeps};
 
     fn run(index: usize, slots: core::ops::Range<usize>) -> Slots {
         Slots { index, is_past: false, slots }
     }
+
+    /// Both orders, with the distance between the indices of a stream.
+    const ORDERS: [(Order, usize); 2] = [(Order::Places, 1), (Order::Neighbours, 8)];
 
     /// Returns the indices and the slots of sweeps in the order in which they are read.
     fn order(sweeps: impl Iterator<Item = Sweep>) -> Vec<(usize, usize)> {
         let read = |sweep: Sweep| {
             (0..sweep.count).flat_map(move |at| {
                 let starts = sweep.starts().to_vec();
-                starts.into_iter().map(move |start| (start.index + at, start.slot + at))
+                starts
+                    .into_iter()
+                    .map(move |start| (start.index + at * sweep.step, start.slot + at * sweep.step))
             })
         };
         sweeps.flat_map(read).collect()
@@ -107,19 +140,23 @@ mod tests {
 
     #[test]
     fn one_run_is_read_as_eight_streams() {
-        let all: Vec<_> = sweeps(&[run(3, 100..129)], usize::MAX).collect();
-        // Streams of 3 slots, and then of one slot.
-        let shapes = |sweep: &Sweep| (sweep.before, sweep.count, sweep.starts().len());
-        assert_eq!(all.iter().map(shapes).collect::<Vec<_>>(), [(0, 3, 8), (3, 1, 5)]);
-        let indices: Vec<_> = order(all.into_iter()).into_iter().map(|(index, _)| index - 3).collect();
-        let first = (0..3).flat_map(|at| (0..8).map(move |stream| 3 * stream + at));
-        assert_eq!(indices, first.chain(24..29).collect::<Vec<_>>());
+        let of_places = (0..3).flat_map(|at| (0..8).map(move |stream| 3 * stream + at));
+        let expected = [of_places.chain(24..29).collect(), (0..29).collect::<Vec<_>>()];
+        for ((order_of_reads, step), expected) in ORDERS.into_iter().zip(expected) {
+            let all: Vec<_> = sweeps(&[run(3, 100..129)], order_of_reads, usize::MAX).collect();
+            // Streams of 3 slots, and then of one slot.
+            let shapes = |sweep: &Sweep| (sweep.before, sweep.count, sweep.starts().len());
+            assert_eq!(all.iter().map(shapes).collect::<Vec<_>>(), [(0, 3, 8), (3, 1, 5)]);
+            assert!(all.iter().all(|sweep| sweep.step == step));
+            let indices: Vec<_> = order(all.into_iter()).into_iter().map(|(index, _)| index - 3).collect();
+            assert_eq!(indices, expected);
+        }
     }
 
     #[test]
     fn every_slot_is_read_once_and_a_wrap_does_not_change_the_order() {
-        for count in 0..70 {
-            let expected = order(sweeps(&[run(0, 0..count)], usize::MAX));
+        for (count, (order_of_reads, _)) in (0..200).flat_map(|count| ORDERS.map(|order| (count, order))) {
+            let expected = order(sweeps(&[run(0, 0..count)], order_of_reads, usize::MAX));
             let indices: Vec<_> = expected.iter().map(|(index, _)| *index).collect();
             let mut sorted = indices.clone();
             sorted.sort_unstable();
@@ -130,7 +167,7 @@ mod tests {
                     .into_iter()
                     .filter(|run| run.end() > run.index)
                     .collect();
-                let read = order(sweeps(&runs, step));
+                let read = order(sweeps(&runs, order_of_reads, step));
                 assert_eq!(read.iter().map(|(index, _)| *index).collect::<Vec<_>>(), indices);
                 assert!(
                     read.iter()
@@ -142,16 +179,17 @@ mod tests {
 
     #[test]
     fn hidden_slots_are_left_out_and_not_counted() {
-        // The last runs leave all streams without a slot for a while.
-        for runs in [
+        // The last runs leave all places without a slot for a while.
+        let cases = [
             vec![run(0, 0..2), run(5, 5..6), run(9, 9..20)],
             (0..8).map(|stream| run(127 * stream, 0..60)).chain([run(1000, 1000..1024)]).collect(),
-        ] {
-            let all = order(sweeps(&[run(0, 0..runs.last().unwrap().end())], usize::MAX));
+        ];
+        for (runs, (order_of_reads, _)) in cases.iter().flat_map(|runs| ORDERS.map(|order| (runs, order))) {
+            let all = order(sweeps(&[run(0, 0..runs.last().unwrap().end())], order_of_reads, usize::MAX));
             let is_seen = |index: &usize| runs.iter().any(|run| (run.index..run.end()).contains(index));
             let expected: Vec<_> = all.iter().map(|(index, _)| *index).filter(is_seen).collect();
             for most in [1, 7, usize::MAX] {
-                let read: Vec<_> = sweeps(&runs, most).collect();
+                let read: Vec<_> = sweeps(runs, order_of_reads, most).collect();
                 let mut count = 0;
                 for sweep in &read {
                     assert!(!sweep.starts().is_empty());

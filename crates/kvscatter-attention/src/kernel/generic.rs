@@ -21,6 +21,9 @@ const STEPS: usize = 4;
 /// too long with one slot to reach the next ones by itself.
 const AHEAD: usize = 6;
 
+/// The number of slots from which on a stream is long. It makes one request in 16 that may be of no use.
+const LONG: usize = 16 * AHEAD;
+
 /// The number of bytes of a line of the CPU cache.
 const LINE: usize = 64;
 
@@ -69,18 +72,20 @@ unsafe fn tiles<V: Load<T>, T: Copy, const R: usize, const K: usize, const B: us
         let (tiles, rest) = keys.used().as_chunks::<K>();
         for streams in tiles {
             // SAFETY: The slot `at` of each stream exists. The rest is the contract of this function.
-            unsafe { tile::<V, T, R, K, B>(queries, streams, at, size, scores) };
+            unsafe { tile::<V, T, R, K, B>(queries, streams, [at, keys.count], size, scores) };
         }
         // Two keys are left of eight if `K` is 3.
         let (pairs, rest) =
             if STREAMS.is_multiple_of(K) { (&[] as &[_], rest) } else { rest.as_chunks::<2>() };
         for streams in pairs {
             // SAFETY: The slot `at` of each stream exists. The rest is the contract of this function.
-            unsafe { tile::<V, T, R, 2, B>(queries, streams, at, size, scores) };
+            unsafe { tile::<V, T, R, 2, B>(queries, streams, [at, keys.count], size, scores) };
         }
         for stream in rest {
             // SAFETY: The slot `at` of each stream exists. The rest is the contract of this function.
-            unsafe { tile::<V, T, R, 1, B>(queries, core::array::from_ref(stream), at, size, scores) };
+            unsafe {
+                tile::<V, T, R, 1, B>(queries, core::array::from_ref(stream), [at, keys.count], size, scores)
+            };
         }
     }
     R
@@ -89,19 +94,19 @@ unsafe fn tiles<V: Load<T>, T: Copy, const R: usize, const K: usize, const B: us
 /// Stores the products of `R` rows and the slot `at` of each stream.
 ///
 /// # Safety
-/// The contract of [`products`] is met for these rows and streams, and `at` is below the number of slots.
+/// The contract of [`products`] is met for these rows and streams, and `at` is below `count`, the number of slots.
 #[inline(always)]
 unsafe fn tile<V: Load<T>, T: Copy, const R: usize, const K: usize, const B: usize>(
     queries: Rows,
     keys: &[Stream<T>; K],
-    at: usize,
+    [at, count]: [usize; 2],
     size: usize,
     scores: Rows,
 ) {
     let query = |r: usize, column: usize| queries.first.wrapping_add(r * queries.stride + column);
     if R > 1 {
         for key in keys {
-            prefetch::<V, T>(key, at, 0..size);
+            prefetch::<V, T>(key, at, count, 0..size);
         }
     }
     // SAFETY: The machine has the instruction set. Each load is within `size` elements of a key, or within
@@ -152,7 +157,7 @@ unsafe fn tile<V: Load<T>, T: Copy, const R: usize, const K: usize, const B: usi
         if R * K == 16 {
             let sums = V::sums_of_16(core::array::from_fn(|i| sums[i / K][i % K]));
             for (i, sum) in sums.into_iter().enumerate() {
-                scores.first.wrapping_add(i / K * scores.stride + keys[i % K].index + at).write(sum);
+                scores.first.wrapping_add(i / K * scores.stride + keys[i % K].after(at).index).write(sum);
             }
             return;
         }
@@ -162,7 +167,7 @@ unsafe fn tile<V: Load<T>, T: Copy, const R: usize, const K: usize, const B: usi
             while k < K {
                 let vectors = core::array::from_fn(|i| if k + i < K { sums[k + i] } else { V::splat(0.0) });
                 for (sum, key) in V::sums(vectors).into_iter().zip(&keys[k..]) {
-                    scores.wrapping_add(key.index + at).write(sum);
+                    scores.wrapping_add(key.after(at).index).write(sum);
                 }
                 k += 4;
             }
@@ -170,10 +175,14 @@ unsafe fn tile<V: Load<T>, T: Copy, const R: usize, const K: usize, const B: usi
     }
 }
 
-/// Requests columns of the slot that is [`AHEAD`] slots after the slot `at` of a stream, and may be outside of it.
+/// Requests columns of the slot that is [`AHEAD`] slots after the slot `at` of a stream of `count` slots. After a long
+/// stream, the first slots of the next chunk mostly follow.
 #[inline(always)]
-fn prefetch<V: Vector, T>(stream: &Stream<T>, at: usize, columns: Range<usize>) {
-    let slot = stream.first.wrapping_add((at + AHEAD) * stream.stride);
+fn prefetch<V: Vector, T: Copy>(stream: &Stream<T>, at: usize, count: usize, columns: Range<usize>) {
+    if at + AHEAD >= count && count < LONG {
+        return;
+    }
+    let slot = stream.after(at + AHEAD).first;
     for column in columns.step_by(LINE / size_of::<T>()) {
         V::prefetch(slot.wrapping_add(column).cast());
     }
@@ -319,7 +328,7 @@ unsafe fn row_tile<V: Load<T>, T: Copy, const K: usize>(
     // slot. Each sum is within the padded size of the row.
     unsafe {
         let weights = values.each_ref().map(|stream| {
-            let weight = weights.first.wrapping_add(stream.index + at);
+            let weight = weights.first.wrapping_add(stream.after(at).index);
             V::splat(weight.read())
         });
         for column in (0..end).step_by(V::LANES) {
@@ -354,7 +363,7 @@ unsafe fn column_tile<V: Load<T>, T: Copy, const R: usize, const C: usize>(
         for at in slots {
             for stream in values.used() {
                 if R > 1 {
-                    prefetch::<V, T>(stream, at, column..column + C * V::LANES);
+                    prefetch::<V, T>(stream, at, values.count, column..column + C * V::LANES);
                 }
                 let slot = stream.after(at);
                 let value = slot.first.wrapping_add(column);

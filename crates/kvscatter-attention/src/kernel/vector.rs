@@ -108,7 +108,7 @@ pub(crate) struct Streams<T> {
     pub(crate) before: usize,
 }
 
-/// Consecutive slots of one head.
+/// Slots of one head that are equally far apart.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stream<T> {
     /// The first element of the first slot.
@@ -117,6 +117,8 @@ pub(crate) struct Stream<T> {
     pub(crate) stride: usize,
     /// The index of the first slot in a row of scores.
     pub(crate) index: usize,
+    /// The distance between the indices of slots.
+    pub(crate) step: usize,
 }
 
 impl<T: Copy> Streams<T> {
@@ -132,7 +134,8 @@ impl<T: Copy> Streams<T> {
     /// The result has no slot that `self` does not have, so the proof that the slots can be read (A2) covers it.
     pub(crate) fn steps_from(&self, first: usize, is_read: impl Fn(usize) -> bool) -> Self {
         let reads = |step| -> [bool; STREAMS] {
-            core::array::from_fn(|at| self.used().get(at).is_some_and(|stream| is_read(stream.index + step)))
+            let is_read = |stream: &Stream<T>| is_read(stream.after(step).index);
+            core::array::from_fn(|at| self.used().get(at).is_some_and(is_read))
         };
         let streams = reads(first);
         let count = (first..self.count).take_while(|step| reads(*step) == streams).count();
@@ -154,8 +157,8 @@ impl<T> Stream<T> {
     /// Returns the stream from a later slot on.
     #[inline(always)]
     pub(crate) fn after(&self, slots: usize) -> Self {
-        let Self { first, stride, index } = *self;
-        Self { first: first.wrapping_add(slots * stride), stride, index: index + slots }
+        let Self { first, index, stride, step } = *self;
+        Self { first: first.wrapping_add(slots * stride), index: index + slots * step, ..*self }
     }
 }
 
