@@ -160,7 +160,8 @@ impl<T: Float, C: Float> CallMemory<'_, T, C> {
         let starts = sweep.starts();
         let unused = Stream { first: core::ptr::null(), stride: 0, index: 0, step: 0 };
         let all = core::array::from_fn(|at| starts.get(at).map_or(unused, stream));
-        let first = Streams { all, used: starts.len(), count: sweep.count, before: sweep.before };
+        let first =
+            Streams { all, used: starts.len(), count: sweep.count, before: sweep.before, reach: sweep.reach };
         (0..heads).map(move |head| first.of_head(head * head_stride))
     }
 

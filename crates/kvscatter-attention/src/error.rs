@@ -94,7 +94,8 @@ pub enum AttentionError {
         /// `[batch, query heads, queries, keys]`.
         expected: [usize; 4],
     },
-    /// The product of the dimensions of a tensor exceeds `isize::MAX` bytes.
+    /// The product of the dimensions of a tensor exceeds `isize::MAX` bytes, or a cache without elements has more than
+    /// 65,536 slots.
     #[error("{operand} is too large for this machine's address space")]
     TooLarge { operand: Operand },
     /// An operand was prepared and is missing, or it is given and was not prepared.

@@ -136,8 +136,8 @@ impl GroupQuery {
         "query_seqlens",
     ];
 
-    /// The attributes with an integer that change what is computed. The others that [`read`](Self::read) accepts have
-    /// one value only, or no effect.
+    /// The attributes with an integer that change what is computed. Other integers that [`read`](Self::read) accepts
+    /// have one value only, or no effect.
     pub const INTEGERS: [&'static str; 6] = [
         "num_heads",
         "kv_num_heads",

@@ -18,7 +18,7 @@ use kvscatter::Isa;
 
 use crate::element::Element;
 
-pub(crate) use vector::{Kernels, LANES, Rows, STREAMS, Stream, Streams};
+pub(crate) use vector::{AHEAD, Kernels, LANES, Rows, STREAMS, Stream, Streams};
 pub(crate) use wide::{PANEL, Panel, SECTION, SlotList, Soon, WIDE_ROWS, WideKernels};
 
 /// A floating-point element that the kernels load: `f32`, [`half::f16`] or [`half::bf16`].

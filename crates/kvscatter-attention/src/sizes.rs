@@ -31,6 +31,10 @@ pub(crate) struct Sizes {
     pub(crate) is_cache_by_token: bool,
 }
 
+/// The largest number of slots of a cache whose keys and values have no elements. Such a cache takes no memory, so a
+/// stranger could claim any number of slots, and the scores of these take memory.
+const MAX_EMPTY_SLOTS: usize = 1 << 16;
+
 impl Sizes {
     /// Computes the sizes, and establishes A1.
     ///
@@ -85,7 +89,9 @@ impl Sizes {
         if op.has_sinks && op.scores.is_some() {
             return Err(AttentionError::SinksAndScores);
         }
-        keys.checked_add(past).ok_or(AttentionError::TooLarge { operand: Operand::PresentKey })?;
+        let is_possible = |total: &usize| head_size > 0 || value_size > 0 || *total <= MAX_EMPTY_SLOTS;
+        let total = keys.checked_add(past).filter(is_possible);
+        total.ok_or(AttentionError::TooLarge { operand: Operand::PresentKey })?;
         let sizes = Self {
             batch,
             query_heads,

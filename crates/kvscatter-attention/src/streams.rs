@@ -5,23 +5,24 @@
 //! are cut in the same way. The order depends on the positions that are read, and not on the slots in which they lie.
 //! So the bits of a sum are the same in every slot of a ring.
 //!
-//! A block of one row reads its streams at eight places in turn ([`Order::Places`]). So one core reads memory faster
-//! than from one place, unless it requests slots ahead. The kernels of several rows do that, so they read all slots in
-//! the order of addresses ([`Order::Neighbours`]).
-//!
-//! The length of a stream is odd, because with a power of two all places would share a few sets of the first-level CPU
-//! cache.
+//! A call with one row requests no slots ahead, and reads at eight places in turn ([`Order::Places`]), which is faster
+//! than at one. A call with several rows requests slots ahead, and reads in the order of positions
+//! ([`Order::Neighbours`]).
 
-use crate::kernel::STREAMS;
+use crate::kernel::{AHEAD, STREAMS};
 use crate::slots::Slots;
+
+/// The number of slots from which on a stream is long. At most one request in 16 is for a slot after its end. These are
+/// mostly the first slots of the next chunk.
+const LONG: usize = 16 * AHEAD;
 
 /// Where the streams of a chunk lie.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Order {
-    /// One stream after the other.
+    /// Each stream is one part of the chunk.
     #[default]
     Places,
-    /// Each position is in another stream than the one before it.
+    /// The streams share the positions in turn.
     Neighbours,
 }
 
@@ -42,6 +43,8 @@ pub(crate) struct Sweep {
     pub(crate) before: usize,
     /// The number of slots of each stream.
     pub(crate) count: usize,
+    /// The number of slots of each stream that may be requested from memory, in this sweep and after it.
+    pub(crate) reach: usize,
     /// The number of positions from a slot of a stream to the next one.
     pub(crate) step: usize,
     starts: [Start; STREAMS],
@@ -74,15 +77,16 @@ pub(crate) fn sweeps(runs: &[Slots], order: Order, max_count: usize) -> impl Ite
         while first < end {
             let mut sweep = Sweep {
                 before,
-                count: max_count.min(length - at),
+                count: length - at,
+                reach: 0,
                 step,
                 starts: [Start::default(); STREAMS],
                 used: 0,
             };
             let index = |stream: usize| first + (stream / step * length + at) * step + stream % step;
             for index in (0..STREAMS).map(index).take_while(|index| *index < end) {
-                // The run that contains the index, or else the first one after it.
-                let Some(run) = runs.get(runs.partition_point(|run| run.end() <= index)) else { continue };
+                // The run that contains the index, or else the first one after it. The last run ends after the index.
+                let run = &runs[runs.partition_point(|run| run.end() <= index)];
                 if run.index <= index {
                     let slot = run.slots.start + index - run.index;
                     sweep.starts[sweep.used] = Start { index, is_past: run.is_past, slot };
@@ -92,6 +96,8 @@ pub(crate) fn sweeps(runs: &[Slots], order: Order, max_count: usize) -> impl Ite
                     sweep.count = sweep.count.min((run.index - index).div_ceil(step));
                 }
             }
+            sweep.reach = sweep.count + if length < LONG { 0 } else { AHEAD };
+            sweep.count = sweep.count.min(max_count);
             at += sweep.count;
             if at == length {
                 first = end.min(first + length * STREAMS);
@@ -109,7 +115,7 @@ pub(crate) fn sweeps(runs: &[Slots], order: Order, max_count: usize) -> impl Ite
 
 /// Returns the length of the streams of a number of positions.
 ///
-/// It is odd. With a power of two, all streams would share the same few sets of the first-level cache.
+/// It is odd. With a power of two, all places would share the same few sets of the first-level cache.
 fn stream_length(count: usize) -> usize {
     (count / STREAMS).saturating_sub(1) | 1
 }
@@ -174,6 +180,63 @@ mod tests {
                         .all(|&(index, slot)| slot == if index < cut { 200 + index } else { index - cut })
                 );
             }
+        }
+    }
+
+    #[test]
+    fn random_runs_are_read_in_the_order_of_a_run_without_gaps() {
+        let mut state = 1_u64;
+        let mut below = |end: usize| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 33) as usize % end
+        };
+        for _ in 0..300 {
+            // Runs of the past, and then those of new slots. Gaps are as short as one slot.
+            let (mut index, mut runs) = (below(5), vec![]);
+            let (past, all) = (below(8), 1 + below(12));
+            for number in 0..past.max(all) {
+                let (count, slot) = (1 + below(40), 1000 * number);
+                runs.push(Slots { index, is_past: number < past, slots: slot..slot + count });
+                index += count + below(3) * below(20);
+            }
+            let [first, .., last] = [&runs[0], &runs[0], &runs[runs.len() - 1]];
+            let slot_of = |index: usize| {
+                let run = runs.iter().find(|run| (run.index..run.end()).contains(&index))?;
+                Some((run.is_past, run.slots.start + index - run.index))
+            };
+            for (order_of_reads, max_count) in
+                ORDERS.iter().flat_map(|(order, _)| [1, 2, 7, usize::MAX].map(|count| (*order, count)))
+            {
+                let whole = run(first.index, 0..last.end() - first.index);
+                let expected: Vec<_> = order(sweeps(&[whole], order_of_reads, usize::MAX))
+                    .into_iter()
+                    .filter_map(|(index, _)| Some((index, slot_of(index)?)))
+                    .collect();
+                let read = sweeps(&runs, order_of_reads, max_count).flat_map(|sweep| {
+                    let starts = sweep.starts().to_vec();
+                    (0..sweep.count * starts.len()).map(move |at| {
+                        let (start, at) = (starts[at % starts.len()], at / starts.len() * sweep.step);
+                        (start.index + at, (start.is_past, start.slot + at))
+                    })
+                });
+                assert_eq!(read.collect::<Vec<_>>(), expected, "{runs:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn slots_are_requested_up_to_the_end_of_a_run() {
+        for (count, max_count, expected) in [
+            // Streams of 9 slots, and then of one.
+            (80, usize::MAX, vec![(9, 9), (1, 1)]),
+            // Every sweep reaches the end of its stream.
+            (80, 4, vec![(4, 9), (4, 5), (1, 1), (1, 1)]),
+            // A long stream reaches the next chunk.
+            (1024, usize::MAX, vec![(127, 133), (1, 1)]),
+        ] {
+            let runs = [run(0, 0..count)];
+            let all = sweeps(&runs, Order::Neighbours, max_count);
+            assert_eq!(all.map(|sweep| (sweep.count, sweep.reach)).collect::<Vec<_>>(), expected);
         }
     }
 

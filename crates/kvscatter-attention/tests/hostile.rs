@@ -83,13 +83,16 @@ fn run(op: Attention, shapes: &Shapes<'_>) -> Option<Result<(), AttentionError>>
     let is_empty = |shape: &[usize]| shape.contains(&0);
     let inputs = [shapes.query, shapes.key, shapes.value].into_iter();
     let inputs = inputs.chain(shapes.past.into_iter().flatten()).chain(shapes.mask);
-    let outputs_are_empty = is_empty(&prepared.output_shape())
-        && prepared.present_shapes().iter().all(|shape| is_empty(shape))
-        && (!has_scores || is_empty(&prepared.scores_shape()));
+    let outputs_are_empty =
+        is_empty(&prepared.output_shape()) && prepared.present_shapes().iter().all(|shape| is_empty(shape));
     if !outputs_are_empty || !inputs.clone().all(is_empty) {
         return None;
     }
+    // The scores of empty tensors may have elements.
     let mut scratch = prepared.scratch(8);
+    if has_scores && !is_empty(&prepared.scores_shape()) {
+        return None;
+    }
     let empty: &[f32] = &[];
     let (mut y, mut key, mut value, mut scores) = ([], [], [], []);
     let mut outputs = Outputs::new(&mut y).present(&mut key, &mut value);

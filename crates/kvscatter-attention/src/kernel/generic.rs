@@ -13,16 +13,9 @@ use core::ops::Range;
 
 use super::vector::{GROUP, LANES, Load, Rows, STREAMS, Stream, Streams, Vector};
 
-/// The number of slots of each stream whose values are summed before the next rows or columns of the same slots. They
-/// stay in the first-level cache.
+/// All rows and columns of so many slots of each stream are summed before those of the next slots. So the values stay
+/// in the first-level cache.
 const STEPS: usize = 4;
-
-/// How many slots of a stream before its use a slot is requested from memory. With several rows, the processor computes
-/// too long with one slot to reach the next ones by itself.
-const AHEAD: usize = 6;
-
-/// The number of slots from which on a stream is long. It makes one request in 16 that may be of no use.
-const LONG: usize = 16 * AHEAD;
 
 /// The number of bytes of a line of the CPU cache.
 const LINE: usize = 64;
@@ -69,44 +62,44 @@ unsafe fn tiles<V: Load<T>, T: Copy, const R: usize, const K: usize, const B: us
     scores: Rows,
 ) -> usize {
     for at in 0..keys.count {
+        let soon = if R > 1 { keys.soon(at) } else { None };
         let (tiles, rest) = keys.used().as_chunks::<K>();
         for streams in tiles {
             // SAFETY: The slot `at` of each stream exists. The rest is the contract of this function.
-            unsafe { tile::<V, T, R, K, B>(queries, streams, [at, keys.count], size, scores) };
+            unsafe { tile::<V, T, R, K, B>(queries, streams, at, soon, size, scores) };
         }
         // Two keys are left of eight if `K` is 3.
         let (pairs, rest) =
             if STREAMS.is_multiple_of(K) { (&[] as &[_], rest) } else { rest.as_chunks::<2>() };
         for streams in pairs {
             // SAFETY: The slot `at` of each stream exists. The rest is the contract of this function.
-            unsafe { tile::<V, T, R, 2, B>(queries, streams, [at, keys.count], size, scores) };
+            unsafe { tile::<V, T, R, 2, B>(queries, streams, at, soon, size, scores) };
         }
         for stream in rest {
             // SAFETY: The slot `at` of each stream exists. The rest is the contract of this function.
-            unsafe {
-                tile::<V, T, R, 1, B>(queries, core::array::from_ref(stream), [at, keys.count], size, scores)
-            };
+            unsafe { tile::<V, T, R, 1, B>(queries, core::array::from_ref(stream), at, soon, size, scores) };
         }
     }
     R
 }
 
-/// Stores the products of `R` rows and the slot `at` of each stream.
+/// Stores the products of `R` rows and the slot `at` of each stream, and requests the slot `soon`.
 ///
 /// # Safety
-/// The contract of [`products`] is met for these rows and streams, and `at` is below `count`, the number of slots.
+/// The contract of [`products`] is met for these rows and streams, and `at` is below the number of slots.
 #[inline(always)]
 unsafe fn tile<V: Load<T>, T: Copy, const R: usize, const K: usize, const B: usize>(
     queries: Rows,
     keys: &[Stream<T>; K],
-    [at, count]: [usize; 2],
+    at: usize,
+    soon: Option<usize>,
     size: usize,
     scores: Rows,
 ) {
     let query = |r: usize, column: usize| queries.first.wrapping_add(r * queries.stride + column);
-    if R > 1 {
+    if let Some(soon) = soon {
         for key in keys {
-            prefetch::<V, T>(key, at, count, 0..size);
+            prefetch::<V, T>(key, soon, 0..size);
         }
     }
     // SAFETY: The machine has the instruction set. Each load is within `size` elements of a key, or within
@@ -175,14 +168,10 @@ unsafe fn tile<V: Load<T>, T: Copy, const R: usize, const K: usize, const B: usi
     }
 }
 
-/// Requests columns of the slot that is [`AHEAD`] slots after the slot `at` of a stream of `count` slots. After a long
-/// stream, the first slots of the next chunk mostly follow.
+/// Requests columns of the slot `at` of a stream from memory.
 #[inline(always)]
-fn prefetch<V: Vector, T: Copy>(stream: &Stream<T>, at: usize, count: usize, columns: Range<usize>) {
-    if at + AHEAD >= count && count < LONG {
-        return;
-    }
-    let slot = stream.after(at + AHEAD).first;
+fn prefetch<V: Vector, T: Copy>(stream: &Stream<T>, at: usize, columns: Range<usize>) {
+    let slot = stream.after(at).first;
     for column in columns.step_by(LINE / size_of::<T>()) {
         V::prefetch(slot.wrapping_add(column).cast());
     }
@@ -361,9 +350,10 @@ unsafe fn column_tile<V: Load<T>, T: Copy, const R: usize, const C: usize>(
     unsafe {
         let mut totals: [[V; C]; R] = core::array::from_fn(|r| core::array::from_fn(|c| V::load(sum(r, c))));
         for at in slots {
+            let soon = if R > 1 { values.soon(at) } else { None };
             for stream in values.used() {
-                if R > 1 {
-                    prefetch::<V, T>(stream, at, values.count, column..column + C * V::LANES);
+                if let Some(soon) = soon {
+                    prefetch::<V, T>(stream, soon, column..column + C * V::LANES);
                 }
                 let slot = stream.after(at);
                 let value = slot.first.wrapping_add(column);

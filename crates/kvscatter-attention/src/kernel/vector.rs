@@ -92,6 +92,10 @@ pub(crate) trait Load<T>: Vector {
 /// The largest number of streams that are read in turn.
 pub(crate) const STREAMS: usize = 8;
 
+/// A slot is requested from memory so many slots of its stream before its use, if there are several rows. The processor
+/// computes too long with them to request the next slots itself.
+pub(crate) const AHEAD: usize = 6;
+
 /// The number of slots of each stream whose weighted values are added one after the other.
 pub(crate) const GROUP: usize = 16;
 
@@ -106,6 +110,8 @@ pub(crate) struct Streams<T> {
     pub(crate) count: usize,
     /// The number of slots of each stream that were read before, by other calls.
     pub(crate) before: usize,
+    /// The number of slots of each stream that may be requested from memory, counted from the first one.
+    pub(crate) reach: usize,
 }
 
 /// Slots of one head that are equally far apart.
@@ -139,12 +145,19 @@ impl<T: Copy> Streams<T> {
         };
         let streams = reads(first);
         let count = (first..self.count).take_while(|step| reads(*step) == streams).count();
-        let mut steps = Self { used: 0, count, before: self.before + first, ..*self };
+        let (before, reach) = (self.before + first, self.reach.saturating_sub(first));
+        let mut steps = Self { used: 0, count, before, reach, ..*self };
         for (stream, _) in self.used().iter().zip(streams).filter(|(_, is_read)| *is_read) {
             steps.all[steps.used] = stream.after(first);
             steps.used += 1;
         }
         steps
+    }
+
+    /// Returns which slot of each stream is requested when the slot `at` is read.
+    #[inline(always)]
+    pub(crate) fn soon(&self, at: usize) -> Option<usize> {
+        Some(at + AHEAD).filter(|soon| *soon < self.reach)
     }
 
     #[inline(always)]
