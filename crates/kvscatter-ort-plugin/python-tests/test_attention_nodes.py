@@ -200,15 +200,17 @@ def test_a_session_goes_on_after_an_error():
                 session.run(None, feed)
 
 
+@pytest.mark.parametrize("offset", [0, 1], ids=["aligned", "unaligned"])
 @pytest.mark.parametrize("name", ["Q", "K", "V"])
-def test_an_output_in_the_memory_of_an_input_is_refused(name):
+def test_an_output_in_the_memory_of_an_input_is_refused(name, offset):
+    """An input that is not aligned is read from a copy, and the output would overwrite it."""
     memory = Tensor.painted(BY_NAME["float"], (256,), 1)
     before = memory.bytes()
     session = plugin(attention.model(QKV, ["Y"], 24))
     binding = session.io_binding()
     at = {"Q": 0, "K": 64, "V": 128}
     for key, place in at.items():
-        binding.bind_input(key, "cpu", 0, np.float32, (1, 2, 4, 8), memory.address + 4 * place)
+        binding.bind_input(key, "cpu", 0, np.float32, (1, 2, 4, 8), memory.address + 4 * place + offset)
     binding.bind_output("Y", "cpu", 0, np.float32, (1, 2, 4, 8), memory.address + 4 * (at[name] + 3))
     with pytest.raises(Exception, match=f"Attention: the buffer of Y shares memory with that of {name}"):
         session.run_with_iobinding(binding)

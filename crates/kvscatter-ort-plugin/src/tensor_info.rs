@@ -13,6 +13,8 @@ use crate::status::CallError;
 /// The type and shape of a tensor, as far as the model declares them.
 #[derive(Debug, Default)]
 pub(crate) struct TensorInfo {
+    /// Whether the node has the tensor.
+    is_present: bool,
     element: Option<ElementType>,
     /// The dimensions, if at least their number is known. Names are left out, because no rule reads them.
     shape: Option<Vec<Dimension<'static>>>,
@@ -21,7 +23,7 @@ pub(crate) struct TensorInfo {
 }
 
 impl TensorInfo {
-    /// Creates a description from the runtime's type of a value. Everything is unknown if the value is no tensor.
+    /// Creates a description from the runtime's type of a value. If the value is no tensor, only its presence is known.
     ///
     /// # Safety
     /// `info` is an object of the runtime and valid until this returns.
@@ -30,7 +32,7 @@ impl TensorInfo {
         let call = |out| unsafe { (runtime.api.CastTypeInfoToTensorInfo)(info, out) };
         let tensor = runtime.result(null(), call)?;
         if tensor.is_null() {
-            return Ok(Self::default());
+            return Ok(Self { is_present: true, ..Self::default() });
         }
         // SAFETY: `tensor` is a part of `info` (R5), which is valid by this function's contract.
         unsafe { Self::new(runtime, tensor) }
@@ -68,7 +70,7 @@ impl TensorInfo {
         // The runtime describes an unknown rank like that of a scalar, and no input of an operator is a
         // scalar.
         let shape = (rank > 0).then(|| numbers.iter().map(dimension).collect());
-        Ok(Self { element: element_type(code), shape, has_every_dimension })
+        Ok(Self { is_present: true, element: element_type(code), shape, has_every_dimension })
     }
 
     /// Creates a description for a test. A dimension of `None` is unknown.
@@ -76,7 +78,7 @@ impl TensorInfo {
     pub(crate) fn with_shape(element: ElementType, shape: &[Option<usize>]) -> Self {
         let dimension = |size: &Option<usize>| size.map_or(Dimension::Unknown, Dimension::Known);
         let shape = Some(shape.iter().map(dimension).collect());
-        Self { element: Some(element), shape, has_every_dimension: false }
+        Self { is_present: true, element: Some(element), shape, has_every_dimension: false }
     }
 
     /// Returns the type and shape as a tensor of the core. Both are unknown for an absent input.
@@ -101,6 +103,6 @@ impl TensorInfo {
 
     /// Returns `true` if the node has this input.
     pub(crate) fn is_present(&self) -> bool {
-        self.element.is_some()
+        self.is_present
     }
 }

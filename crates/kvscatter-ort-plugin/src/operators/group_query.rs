@@ -105,6 +105,10 @@ impl Operator for GroupQueryAttention {
 
 /// Returns what a model declares about inputs.
 fn declared(inputs: &[TensorInfo]) -> Vec<Declared> {
-    let declared = |input: &TensorInfo| input.element().map_or(Declared::Absent, Declared::Of);
+    let declared = |input: &TensorInfo| match input.element() {
+        Some(element) => Declared::Of(element),
+        None if input.is_present() => Declared::Unknown,
+        None => Declared::Absent,
+    };
     inputs.iter().map(declared).collect()
 }

@@ -1,5 +1,6 @@
 //! One call of attention, and what is kept for the next call with the same shapes.
 
+use core::ops::Range;
 use std::borrow::Cow;
 
 use half::{bf16, f16};
@@ -7,7 +8,7 @@ use kvscatter::ElementType;
 use kvscatter_attention::{Float, Inputs, Mask, Operand, Outputs, Prepared, Scratch, Shapes, Valid};
 
 use super::declaration::Declaration;
-use super::memory::{OutputMemory, addresses, check_separate};
+use super::memory::{OutputMemory, check_separate, range};
 use crate::context::Context;
 use crate::input::InputTensor;
 use crate::recent::Signature;
@@ -56,6 +57,15 @@ impl<'a> Tensors<'a> {
 
     fn prepared(&self) -> impl Iterator<Item = &Tensor<'a>> + Clone {
         [&self.query, &self.key, &self.value].into_iter().chain(&self.mask).chain(self.past.iter().flatten())
+    }
+
+    /// Returns the addresses of the inputs. An input that is not aligned is read from a copy, but has these addresses.
+    fn memory(&self) -> Result<[(Operand, Range<usize>); 7], CallError> {
+        let mut all = [const { (Operand::Query, 0..0) }; 7];
+        for (place, tensor) in all.iter_mut().zip(self.prepared().chain(&self.lengths)) {
+            *place = (tensor.role, range(tensor.memory()?));
+        }
+        Ok(all)
     }
 }
 
@@ -164,7 +174,7 @@ impl PreparedCall {
             false => None,
         };
         let all = [&output].into_iter().chain(present.iter().flatten()).chain(&scores);
-        check_separate(all.map(OutputMemory::addresses), memory_of(&inputs))?;
+        check_separate(all.map(OutputMemory::addresses), tensors.memory()?.into_iter())?;
         // SAFETY: `check_separate` has accepted the memory of `output`, which is used only here.
         let mut outputs = Outputs::uninit(unsafe { output.into_slice() });
         if let Some([key, value]) = present {
@@ -214,35 +224,6 @@ impl<'a, T: Float> MaskElements<'a, T> {
             Self::Float(elements) => Mask::Float(elements),
         }
     }
-}
-
-/// Returns the addresses of the inputs.
-fn memory_of<T: Float>(
-    inputs: &Inputs<'_, T>,
-) -> impl Iterator<Item = (Operand, core::ops::Range<usize>)> + Clone {
-    let mask = inputs.mask.map(|mask| match mask {
-        Mask::Bool(elements) => addresses(elements),
-        Mask::Float(elements) => addresses(elements),
-    });
-    let lengths = match inputs.valid {
-        Valid::Lengths(lengths) | Valid::Prompt(lengths) => Some(addresses(lengths)),
-        Valid::All => None,
-    };
-    let [past_key, past_value] = match inputs.past {
-        Some(past) => past.map(|past| Some(addresses(past))),
-        None => [None, None],
-    };
-    [
-        (Operand::Query, Some(addresses(inputs.query))),
-        (Operand::Key, Some(addresses(inputs.key))),
-        (Operand::Value, Some(addresses(inputs.value))),
-        (Operand::Mask, mask),
-        (Operand::PastKey, past_key),
-        (Operand::PastValue, past_value),
-        (Operand::Lengths, lengths),
-    ]
-    .into_iter()
-    .filter_map(|(operand, memory)| Some((operand, memory?)))
 }
 
 /// Returns sizes as the runtime's dimensions.

@@ -89,12 +89,6 @@ pub(crate) fn range(memory: RawBuffer) -> Range<usize> {
     first..first.saturating_add(memory.len)
 }
 
-/// Returns the addresses of an input.
-pub(super) fn addresses<T>(elements: &[T]) -> Range<usize> {
-    let Range { start, end } = elements.as_ptr_range();
-    start.addr()..end.addr()
-}
-
 fn overlaps(one: &Range<usize>, other: &Range<usize>) -> bool {
     !one.is_empty() && !other.is_empty() && one.start < other.end && other.start < one.end
 }
@@ -103,7 +97,7 @@ fn overlaps(one: &Range<usize>, other: &Range<usize>) -> bool {
 mod tests {
     use kvscatter_attention::Operand;
 
-    use super::{OutputMemory, addresses, check_separate};
+    use super::{OutputMemory, check_separate};
 
     #[test]
     fn memory_that_is_shared_is_refused() {
@@ -115,7 +109,8 @@ mod tests {
             count,
         };
         let refusal = |outputs: &[OutputMemory<u32>], input: core::ops::Range<usize>| {
-            let input = (Operand::Key, addresses(&memory[input]));
+            let input = memory[input].as_ptr_range();
+            let input = (Operand::Key, input.start.addr()..input.end.addr());
             check_separate(outputs.iter().map(OutputMemory::addresses), [input].into_iter())
                 .err()
                 .map(|refused| refused.to_string())

@@ -80,8 +80,8 @@ impl Slots {
         if self.is_first { Valid::Prompt(&self.lengths) } else { Valid::Lengths(&self.lengths) }
     }
 
-    /// Returns how many rows of the past of a sample are part of the present. Those of a call without new rows include
-    /// the rows of its tokens.
+    /// Returns how many rows of the past of a sample are part of the present. Without new rows, these include the rows
+    /// of the tokens of the call.
     pub(super) fn kept(&self, sample: usize, is_without_new: bool) -> usize {
         let rows = if is_without_new { &self.lengths } else { &self.starts };
         rows.get(sample).and_then(|rows| usize::try_from(*rows).ok()).unwrap_or(0)
@@ -172,7 +172,7 @@ impl<'a> Tensors<'a> {
 
     fn sizes(&self, node: &GroupQuery) -> Result<Sizes, CallError> {
         let GroupQuery { heads, kv_heads, .. } = *node;
-        // A model may have any numbers of heads. No query has more than fit.
+        // The numbers of heads have no limit, so the sum saturates. No query is that wide.
         let packed = kv_heads.saturating_mul(2).saturating_add(heads);
         let shares = if self.separate.is_some() { heads } else { packed };
         let dims = match *self.query.shape() {
@@ -236,8 +236,8 @@ impl<'a> Tensors<'a> {
 }
 
 impl<'a, T: Float> StepInputs<'a, T> {
-    /// Returns the types and shapes that a step is prepared for. The number of slots is not one of them, so the steps
-    /// of a growing cache are prepared once.
+    /// Returns the types and shapes that a kept call is found by. The number of slots is not one of them, so the calls
+    /// of a growing cache share one.
     pub(super) fn signatures<'s>(&self, tensors: &'s Tensors<'a>) -> [Signature<'s>; 4] {
         let Tensors { query, separate, past, bias, .. } = tensors;
         let [key, _] = past;
@@ -247,7 +247,7 @@ impl<'a, T: Float> StepInputs<'a, T> {
         [
             query.signature(),
             separate.as_ref().map_or((0, &[][..]), |[key, _]| key.signature()),
-            // The batch, the heads and the size are those of the queries.
+            // The batch and the size follow from the queries.
             (kind, slots.get(1..2).unwrap_or_default()),
             bias.as_ref().map_or((0, &[][..]), |bias| without_last(bias.signature())),
         ]
@@ -302,7 +302,7 @@ impl<'a, T: Float> StepInputs<'a, T> {
         Ok(())
     }
 
-    /// Returns the cosines and sines of a new token, whose position is checked.
+    /// Returns the cosines and sines of a new token. The positions must be checked.
     pub(super) fn angles_of(&self, slots: &Slots, token: [usize; 2]) -> Option<(RotaryOrder, [&[T]; 2])> {
         let Angles { table, .. } = self.angles.as_ref()?;
         Some((table.order, table.row(self.position(slots, token))?))

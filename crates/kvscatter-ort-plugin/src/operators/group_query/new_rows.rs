@@ -1,7 +1,7 @@
 //! The new rows of a call: queries, keys and values of each token.
 //!
-//! They are split from a packed tensor, rotated, and converted to the type of the cache. Rows for which nothing of this
-//! is needed stay where they are.
+//! They are split from a packed tensor, rotated, and converted to the type of the cache. Rows that need none of this
+//! stay where they are.
 
 use core::any::TypeId;
 
@@ -23,7 +23,7 @@ const MIN_SHARED_ELEMENTS: usize = 1 << 15;
 /// Queries, keys or values in the tensor that has them.
 struct Part<'a, T> {
     elements: &'a [T],
-    /// The number of elements between two tokens.
+    /// The number of elements from one token to the next.
     stride: usize,
     /// The number of elements before those of the first head.
     first: usize,

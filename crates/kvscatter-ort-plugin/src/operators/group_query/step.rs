@@ -20,10 +20,10 @@ pub(super) struct PreparedStep {
     attention: Prepared,
     /// The write of new keys, and of new values.
     write: kvscatter::Prepared,
-    /// The numbers of slots and of columns of the bias that the two above are prepared for.
+    /// The numbers of slots and of columns of the bias that `attention` and `write` are prepared for.
     lengths: [usize; 2],
     slots: Slots,
-    /// The scores of sinks that no input has.
+    /// Zeros, the scores of the sinks of `smooth_softmax`.
     sinks: Vec<u64>,
 }
 
@@ -71,7 +71,7 @@ impl PreparedStep {
         })
     }
 
-    /// Prepares the call for other numbers of slots and of columns of the bias, as each step of a growing cache has.
+    /// Prepares the call for other numbers of slots and of columns of the bias, as each call with a growing cache has.
     fn resize<T: Float, C: Float>(
         &mut self,
         context: &Context<'_>,
@@ -155,7 +155,7 @@ impl PreparedStep {
         let presents = [0, 1].map(|part| Present { past: pasts[part], memory: present_memory[part] });
         check_outputs(&output, presents, tensors, new > 0)?;
 
-        // Nothing below fails.
+        // Everything is checked, so the errors below cannot occur.
         let (queries, news) = arrange::<T, C>(call, &self.slots, memory, &threads)?;
         // SAFETY: The pasts have the sizes of the call, are initialised and valid until the call returns (R2). The
         // presents have these sizes too: `OutputMemory` and `cache_len` compute them. `check_outputs` has compared
@@ -212,7 +212,7 @@ fn check_outputs<T>(
     });
     let [of_key, of_value] = written;
     let outputs = [output.addresses(), (key, of_key), (value, of_value)];
-    // A past that is written in place is the memory of an output, with which the others are compared.
+    // A past that is written in place is compared as an output.
     let in_place = presents.map(|present| has_new && present.is_in_place());
     let mut inputs = [const { ("", 0..0) }; GroupQuery::INPUTS.len()];
     for (place, tensor) in inputs.iter_mut().zip(tensors.all()) {
