@@ -12,7 +12,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 INK, GREY, GRID, SHADE = "#1f2328", "#59636e", "#d8dee4", "#eef0f2"
 OURS = "#0969da"
 # The space around the axes, in points of 1/72 inch. The names of lines are on the right.
-LEFT, RIGHT, TOP, BOTTOM = 76, 200, 64, 56
+LEFT, RIGHT, TOP, BOTTOM = 76, 216, 64, 56
 SMALL = 9.7
 
 

@@ -143,7 +143,8 @@ def checks(groups: list[Results]) -> str:
         else:
             lines += [f"- {title}, {name}: {agreement(of_engine)}" for name, of_engine in found.items()]
         lines += [f"- {title}, kvscatter, ONNX Runtime: {difference(each)}" for each in group["logits"]]
-    return "\n".join(["Tokens that equal those of transformers in float32:", "", *lines]) if lines else ""
+    title = "Tokens that equal those of transformers in float32, or of the export, after a prompt of so many tokens:"
+    return "\n".join([title, "", *lines]) if lines else ""
 
 
 def agreement(found: list[Results]) -> str:
@@ -165,7 +166,7 @@ def remarks(groups: list[Results]) -> list[str]:
     lines = [f"- {group['title']}: {note}" for group in groups for note in group["notes"]]
     for group in groups:
         lines += [
-            f"- {group['title']}, without {name}: {reason}" for name, reason in group["left_out"].items()
+            f"- {group['title']}: not run: {name} ({reason})" for name, reason in group["left_out"].items()
         ]
     return ["\n".join(lines)] if lines else []
 

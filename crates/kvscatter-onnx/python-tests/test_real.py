@@ -97,11 +97,11 @@ def test_the_page_names_the_best_engine_the_checks_and_what_is_missing():
         "| Small, float32 | kvscatter, tract | 2 | 2 | 2 | 2.86 | 5.00 GiB | 3 MiB |",
         "|  | llama.cpp | **4** | **4** | **4** | **5.71** | 5.00 GiB | 3 MiB |",
         "",
-        "Tokens that equal those of transformers in float32:",
+        "Tokens that equal those of transformers in float32, or of the export, after a prompt of so many tokens:",
         "",
         "- Small, float32, kvscatter, tract: 127 of 128 after 1,500",
         "",
-        "- Small, float32, without onnxruntime-genai: no genai_config.json",
+        "- Small, float32: not run: onnxruntime-genai (no genai_config.json)",
         "",
         "CPU: Example 9000; threads of each engine: 2; time that other virtual machines took: 25.0%.",
     ]

@@ -1,4 +1,4 @@
-"""What registering the plugin in ONNX Runtime and in ONNX Runtime GenAI has in common."""
+"""Registers the plugin in ONNX Runtime and in ONNX Runtime GenAI."""
 
 from __future__ import annotations
 
@@ -20,14 +20,16 @@ def required(name: str, oldest: tuple[int, int]) -> ModuleType:
     """Imports the module of a runtime and checks its version.
 
     Raises:
-        ImportError: The module is not installed, or is older than ``oldest``.
+        ImportError: The module cannot be imported, or is older than ``oldest``.
     """
     package = name.replace("_", "-")
     needed = f"kvscatter.{name} needs {package} {oldest[0]}.{oldest[1]} or newer"
     try:
         module = importlib.import_module(name)
-    except ImportError as missing:
-        raise ImportError(f"{needed}: pip install {package}") from missing
+    except ImportError as failed:
+        is_missing = isinstance(failed, ModuleNotFoundError) and failed.name == name
+        advice = f"pip install {package}" if is_missing else failed
+        raise ImportError(f"{needed}: {advice}") from failed
     version: str = module.__version__
     if tuple(int(part) for part in version.split(".")[:2]) < oldest:
         raise ImportError(f"{needed}, this is {version}")

@@ -1,7 +1,7 @@
 """Lets models of ONNX Runtime GenAI use kvscatter's attention.
 
 The compiled module of this package is a plugin for ONNX Runtime, and ``onnxruntime_genai`` 0.13 and newer can load
-it. Importing this module does not import ``onnxruntime_genai``. A program adds the import and the second line::
+it. Importing this module does not import ``onnxruntime_genai``. A program imports both modules and calls `use`::
 
     config = onnxruntime_genai.Config("model-folder")
     kvscatter.onnxruntime_genai.use(config)
@@ -43,7 +43,7 @@ def use(config: onnxruntime_genai.Config) -> None:
         config: The configuration, an ``onnxruntime_genai.Config``.
 
     Raises:
-        ImportError: ``onnxruntime_genai`` is not installed, or is older than 0.13.
+        ImportError: ``onnxruntime_genai`` cannot be imported, or is older than 0.13.
         SessionError: The ONNX Runtime of ``onnxruntime_genai`` cannot be used, or is older than 1.24.
         TypeError: The argument is not a configuration.
     """
@@ -56,7 +56,7 @@ def use(config: onnxruntime_genai.Config) -> None:
 def register() -> str:
     """Registers the plugin in the ONNX Runtime of ``onnxruntime_genai``, unless it is registered already.
 
-    Any thread may call this, any number of times. If another build of the plugin is registered, it is kept. `use`
+    Any thread may call this, any number of times. Another build that is registered is kept. `use`
     calls this too, so only programs that name the execution provider in ``genai_config.json`` need it. For sessions
     of the module ``onnxruntime``, call `kvscatter.onnxruntime.register`. A process may call both.
 
