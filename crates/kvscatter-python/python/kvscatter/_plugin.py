@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Callable
 from types import ModuleType
 
@@ -31,7 +32,8 @@ def required(name: str, oldest: tuple[int, int]) -> ModuleType:
         advice = f"pip install {package}" if is_missing else failed
         raise ImportError(f"{needed}: {advice}") from failed
     version: str = module.__version__
-    if tuple(int(part) for part in version.split(".")[:2]) < oldest:
+    parts = re.match(r"(\d+)\.(\d+)", version)
+    if parts is None or (int(parts[1]), int(parts[2])) < oldest:
         raise ImportError(f"{needed}, this is {version}")
     return module
 

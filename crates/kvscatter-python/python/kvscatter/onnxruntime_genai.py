@@ -71,7 +71,9 @@ def register() -> str:
 
 
 def _registered(genai: ModuleType) -> str:
-    runtime = os.environ[RUNTIME]
+    runtime = os.environ.get(RUNTIME)
+    if runtime is None:
+        raise ImportError(f"onnxruntime_genai sets {RUNTIME} when it is imported, and it is not set")
     _plugin.register(genai, lambda: _native.has_plugin(runtime))
     return PROVIDER
 

@@ -218,6 +218,8 @@ def test_the_line_in_the_configuration(interface: str, folder: Path, expected: s
     ("version", "message"),
     [
         ("0.12.2", "kvscatter.onnxruntime_genai needs onnxruntime-genai 0.13 or newer, this is 0.12.2"),
+        ("0.12rc1", "kvscatter.onnxruntime_genai needs onnxruntime-genai 0.13 or newer, this is 0.12rc1"),
+        ("main", "kvscatter.onnxruntime_genai needs onnxruntime-genai 0.13 or newer, this is main"),
         (
             None,
             "kvscatter.onnxruntime_genai needs onnxruntime-genai 0.13 or newer: pip install onnxruntime-genai",
@@ -244,6 +246,21 @@ def test_a_runtime_that_is_too_old_or_missing(
         tmp_path,
     )
     assert printed == [message] * 2
+
+
+def test_a_runtime_whose_variable_is_removed(folder: Path, tmp_path: Path) -> None:
+    printed = run(
+        """
+        del os.environ["ORT_LIB_PATH"]
+        try:
+            use(og.Config(FOLDER))
+        except ImportError as error:
+            print(error)
+        """,
+        folder,
+        tmp_path,
+    )
+    assert printed == ["onnxruntime_genai sets ORT_LIB_PATH when it is imported, and it is not set"]
 
 
 def test_a_runtime_without_plugins(folder: Path, tmp_path: Path) -> None:
