@@ -14,12 +14,12 @@ use crate::partial::Partial;
 use crate::room::Room;
 use crate::setup::Blocking;
 use crate::sizes::Strides;
-use crate::streams::{Start, Sweep, sweeps};
+use crate::streams::{Start, Sweep};
 
 impl<T: Float, C: Float> CallMemory<'_, T, C> {
     /// Computes the result of one chunk in `room.partial`. Returns `false` if no row sees any of its positions.
     pub(crate) fn chunk(&self, block: &Block, number: usize, room: &mut Room) -> bool {
-        let Blocking { chunk, order, steps, is_wide, .. } = self.setup.blocking;
+        let Blocking { chunk, is_wide, .. } = self.setup.blocking;
         let score_stride = self.setup.blocking.score_stride();
         // The position of the first index of the lists of a room. An output of scores begins with slot 0.
         let base =
@@ -44,7 +44,7 @@ impl<T: Float, C: Float> CallMemory<'_, T, C> {
             (room.runs.as_slice(), (positions.end - base) as usize)
         };
         let used = used.next_multiple_of(LANES);
-        for sweep in sweeps(read, order, steps) {
+        for sweep in self.setup.blocking.sweeps(read) {
             for (head, keys) in self.streams(block, &sweep, Source::Keys).enumerate() {
                 let of_head = head * rows..(head + 1) * rows;
                 let queries = rows_of(&mut room.queries, query_size, of_head.clone());
@@ -79,11 +79,10 @@ impl<T: Float, C: Float> CallMemory<'_, T, C> {
 
     /// Sums the weighted values of a chunk in `room.partial`.
     fn sum_values(&self, block: &Block, room: &mut Room) {
-        let Blocking { order, steps, .. } = self.setup.blocking;
         let rows = block.rows.len();
         let Room { runs, scores, group, partial, .. } = room;
         partial.sums.fill(0.0);
-        for sweep in sweeps(runs, order, steps) {
+        for sweep in self.setup.blocking.sweeps(runs) {
             for (head, values) in self.streams(block, &sweep, Source::Values).enumerate() {
                 self.add_values(values, head * rows..(head + 1) * rows, [scores, group, &mut partial.sums]);
             }
@@ -106,12 +105,11 @@ impl<T: Float, C: Float> CallMemory<'_, T, C> {
     /// Sums the values of one row of a chunk that have a weight other than 0, in the order of [`Self::sum_values`].
     #[cold]
     fn sum_values_with_weight(&self, block: &Block, row: usize, room: &mut Room) {
-        let Blocking { order, steps, .. } = self.setup.blocking;
         let row_size = padded(self.setup.sizes.value_size);
         let of_row = row * row_size..(row + 1) * row_size;
         let Room { runs, scores, group, partial, .. } = room;
         partial.sums[of_row.clone()].fill(0.0);
-        for sweep in sweeps(runs, order, steps) {
+        for sweep in self.setup.blocking.sweeps(runs) {
             let Some(values) = self.streams(block, &sweep, Source::Values).nth(row / block.rows.len()) else {
                 continue;
             };

@@ -94,10 +94,12 @@ pub enum AttentionError {
         /// `[batch, query heads, queries, keys]`.
         expected: [usize; 4],
     },
-    /// The product of the dimensions of a tensor exceeds `isize::MAX` bytes, or a cache without elements has more than
-    /// 65,536 slots.
+    /// The product of the dimensions of a tensor exceeds `isize::MAX` bytes.
     #[error("{operand} is too large for this machine's address space")]
     TooLarge { operand: Operand },
+    /// Keys and values without elements take no memory, but the scores of their slots would.
+    #[error("keys and values without elements have {slots} slots, must have at most {max}")]
+    EmptySlots { slots: usize, max: usize },
     /// An operand was prepared and is missing, or it is given and was not prepared.
     #[error("{operand} must be {}", if *is_expected { "given" } else { "absent" })]
     Presence { operand: Operand, is_expected: bool },

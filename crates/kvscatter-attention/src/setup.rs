@@ -12,7 +12,8 @@ use crate::mask::MaskLayout;
 use crate::operands::Shapes;
 use crate::operator::{Attention, Softmax};
 use crate::sizes::Sizes;
-use crate::streams::Order;
+use crate::slots::Slots;
+use crate::streams::{Order, Sweep, sweeps};
 
 /// The numbers that decide how a call is divided. They do not change what is computed, except for rounding.
 #[derive(Clone, Copy, Debug)]
@@ -111,6 +112,11 @@ impl Blocking {
     /// without it the same position of all rows would share one set of the first-level CPU cache.
     pub(crate) fn score_stride(&self) -> usize {
         self.chunk + LANES
+    }
+
+    /// Returns the sweeps over runs of slots, in the order in which they are read.
+    pub(crate) fn sweeps(self, runs: &[Slots]) -> impl Iterator<Item = Sweep> {
+        sweeps(runs, self.order, self.steps)
     }
 
     fn new(setup: &Setup) -> Self {

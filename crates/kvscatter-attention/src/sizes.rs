@@ -89,9 +89,11 @@ impl Sizes {
         if op.has_sinks && op.scores.is_some() {
             return Err(AttentionError::SinksAndScores);
         }
-        let is_possible = |total: &usize| head_size > 0 || value_size > 0 || *total <= MAX_EMPTY_SLOTS;
-        let total = keys.checked_add(past).filter(is_possible);
-        total.ok_or(AttentionError::TooLarge { operand: Operand::PresentKey })?;
+        let total = keys.checked_add(past);
+        let slots = total.ok_or(AttentionError::TooLarge { operand: Operand::PresentKey })?;
+        if head_size == 0 && value_size == 0 && slots > MAX_EMPTY_SLOTS {
+            return Err(AttentionError::EmptySlots { slots, max: MAX_EMPTY_SLOTS });
+        }
         let sizes = Self {
             batch,
             query_heads,

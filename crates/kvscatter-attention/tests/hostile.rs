@@ -60,6 +60,20 @@ fn shapes_of_rank_3_and_masks() {
     assert!(ran > 1000, "{ran}");
 }
 
+#[test]
+fn a_cache_without_elements_has_few_slots() {
+    let prepare = |slots, value_size| {
+        let (query, key, value) = ([1, 1, 1, 0], [1, 1, slots, 0], [1, 1, slots, value_size]);
+        let element = ElementType::Float32;
+        let shapes = Shapes { element, query: &query, key: &key, value: &value, mask: None, past: None };
+        Attention::new().scores(Scores::Weights).prepare(&shapes).err()
+    };
+    assert_eq!(prepare(1 << 16, 0), None);
+    let (slots, max) = ((1 << 16) + 1, 1 << 16);
+    assert_eq!(prepare(slots, 0), Some(AttentionError::EmptySlots { slots, max }));
+    assert_eq!(prepare(slots, 1), None);
+}
+
 fn operators() -> [Attention; 5] {
     let op = Attention::new();
     [

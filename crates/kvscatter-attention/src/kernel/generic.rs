@@ -170,7 +170,7 @@ unsafe fn tile<V: Load<T>, T: Copy, const R: usize, const K: usize, const B: usi
 
 /// Requests columns of the slot `at` of a stream from memory.
 #[inline(always)]
-fn prefetch<V: Vector, T: Copy>(stream: &Stream<T>, at: usize, columns: Range<usize>) {
+fn prefetch<V: Vector, T>(stream: &Stream<T>, at: usize, columns: Range<usize>) {
     let slot = stream.after(at).first;
     for column in columns.step_by(LINE / size_of::<T>()) {
         V::prefetch(slot.wrapping_add(column).cast());
