@@ -1,5 +1,6 @@
 //! The inputs of a call.
 
+use core::ops::Range;
 use core::ptr;
 use std::borrow::Cow;
 
@@ -170,6 +171,11 @@ impl<'a, R: Role> InputTensor<'a, R> {
         })
     }
 
+    /// Returns the addresses of the elements. Returns an error for the same reasons as [`memory`](Self::memory).
+    pub(crate) fn addresses(&self) -> Result<Range<usize>, CallError> {
+        self.memory().map(range)
+    }
+
     /// Checks that the tensor has these sizes. Returns an error that names both shapes if it has others.
     pub(crate) fn check_shape<const N: usize>(&self, expected: [usize; N]) -> Result<(), CallError> {
         if *self.shape == expected.map(|size| size as i64) {
@@ -231,6 +237,12 @@ impl<'a, R: Role> InputTensor<'a, R> {
         // `new`.
         Ok(unsafe { elements_at(memory) })
     }
+}
+
+/// Returns the addresses of memory.
+pub(crate) fn range(memory: RawBuffer) -> Range<usize> {
+    let first = memory.ptr.addr();
+    first..first.saturating_add(memory.len)
 }
 
 /// Returns whether memory can be at this address. A program may have bound any number.

@@ -10,7 +10,6 @@ use super::heads::{Heads, reshaped};
 use super::{Layer, Packed, Rows, Write};
 use crate::context::Context;
 use crate::input::{InputTensor, Named, Role};
-use crate::operators::attention::memory::range;
 use crate::operators::{Attention, Operator, TensorScatter};
 use crate::recent::Signature;
 use crate::status::CallError;
@@ -89,7 +88,7 @@ impl<'a> LayerCall<'a> {
 
     /// Returns the addresses of each input. Returns an error if no tensor can have the type or the shape of an input.
     pub(super) fn addresses(&self) -> Result<Vec<Range<usize>>, CallError> {
-        self.all.iter().map(|tensor| tensor.memory().map(range)).collect()
+        self.all.iter().map(InputTensor::addresses).collect()
     }
 
     /// Returns an input of the node. Returns an error if the node does not have it.

@@ -8,7 +8,7 @@ use kvscatter::ElementType;
 use kvscatter_attention::{Float, Inputs, Mask, Operand, Outputs, Prepared, Scratch, Shapes, Valid};
 
 use super::declaration::Declaration;
-use super::memory::{OutputMemory, check_separate, range};
+use super::memory::{OutputMemory, check_separate};
 use crate::context::Context;
 use crate::input::InputTensor;
 use crate::recent::Signature;
@@ -63,7 +63,7 @@ impl<'a> Tensors<'a> {
     fn memory(&self) -> Result<[(Operand, Range<usize>); 7], CallError> {
         let mut all = [const { (Operand::Query, 0..0) }; 7];
         for (place, tensor) in all.iter_mut().zip(self.prepared().chain(&self.lengths)) {
-            *place = (tensor.role, range(tensor.memory()?));
+            *place = (tensor.role, tensor.addresses()?);
         }
         Ok(all)
     }

@@ -9,6 +9,7 @@ use kvscatter::RawBuffer;
 use kvscatter_attention::Operand;
 
 use crate::context::Context;
+use crate::input::range;
 use crate::status::CallError;
 
 /// The memory of one output, which may contain anything. `N` is the type of its name.
@@ -81,12 +82,6 @@ pub(crate) fn check_separate<N: Display>(
         }
     }
     Ok(())
-}
-
-/// Returns the addresses of memory.
-pub(crate) fn range(memory: RawBuffer) -> Range<usize> {
-    let first = memory.ptr.addr();
-    first..first.saturating_add(memory.len)
 }
 
 fn overlaps(one: &Range<usize>, other: &Range<usize>) -> bool {

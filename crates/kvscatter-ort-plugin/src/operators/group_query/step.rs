@@ -8,8 +8,9 @@ use super::inputs::{Sizes, Slots, StepInputs, Tensors};
 use super::new_rows::{arrange, memory};
 use super::present::{Present, copy_past};
 use crate::context::Context;
+use crate::input::range;
 use crate::operators::attention::call::MIN_SHARED;
-use crate::operators::attention::memory::{OutputMemory, check_separate, range};
+use crate::operators::attention::memory::{OutputMemory, check_separate};
 use crate::status::CallError;
 use crate::threads::thread_count;
 use crate::workspace::{Workspace, elements_mut, words};
@@ -216,7 +217,7 @@ fn check_outputs<T>(
     let in_place = presents.map(|present| has_new && present.is_in_place());
     let mut inputs = [const { ("", 0..0) }; GroupQuery::INPUTS.len()];
     for (place, tensor) in inputs.iter_mut().zip(tensors.all()) {
-        *place = (tensor.role.0, range(tensor.memory()?));
+        *place = (tensor.role.0, tensor.addresses()?);
     }
     let in_place = [0, 1].map(|part| (tensors.past[part].role.0, in_place[part]));
     let inputs = inputs.iter().filter(|(name, _)| !in_place.contains(&(*name, true))).cloned();
