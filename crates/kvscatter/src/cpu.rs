@@ -111,9 +111,9 @@ impl CpuKernels {
 
     /// Checks that elements have a fixed width and that buffers of so many bytes hold the tensors.
     #[inline(always)]
-    pub(crate) fn check_bytes(&self, moves: &Moves<'_>, lens: [usize; 2]) -> Result<(), Error> {
+    pub(crate) fn check_bytes(&self, moves: &Moves<'_>, pair: usize, lens: [usize; 2]) -> Result<(), Error> {
         self.check_fixed_width(moves.geometry())?;
-        moves.geometry().check_buffers(0, lens, LengthUnit::Bytes)
+        moves.geometry().check_buffers(pair, lens, LengthUnit::Bytes)
     }
 
     /// Returns `true` if writing a present reads bytes of it first. A store of 4 bits must read the byte to
@@ -149,7 +149,7 @@ impl CpuKernels {
         cache: &mut [u8],
         update: &[u8],
     ) -> Result<(), Error> {
-        self.check_bytes(moves, [cache.len(), update.len()])?;
+        self.check_bytes(moves, 0, [cache.len(), update.len()])?;
         // SAFETY: K1 holds for the moves of a plan. V1: `check_bytes` has compared both lengths with the geometry of
         // `moves`, whose elements have a fixed width. The update is borrowed, and the cache is borrowed
         // exclusively.

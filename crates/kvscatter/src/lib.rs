@@ -40,6 +40,7 @@
 //! 3. The plan moves the bytes:
 //!    * [`write`](WritePlan::write) writes one cache in place.
 //!    * [`write_many`](WritePlan::write_many) writes many caches in place, either all of them or none.
+//!    * [`write_all`] does so for caches of different element types and rows, such as codes and scales.
 //!    * [`write_present`](WritePlan::write_present) writes the result of ONNX's functional form.
 //!    * [`for_each_block`](WritePlan::for_each_block) visits the blocks to copy, for your own backend.
 //!
@@ -115,6 +116,7 @@ pub mod picture;
 mod plan;
 pub mod positions;
 mod prepared;
+pub mod quantize;
 pub mod ring;
 mod size;
 pub mod spec;
@@ -129,7 +131,7 @@ pub use error::Error;
 pub use geometry::{Block, Geometry, Layout, Loop};
 pub use plan::{Call, Convention, Integers, Lengths, Mode, NegativeIndex, OutOfRange, Positions, Segment};
 pub use prepared::Prepared;
-pub use write::{BufferPairs, CacheMemory, RawBuffer, WritePlan, Written};
+pub use write::{BufferPairs, CacheMemory, PlannedWrite, RawBuffer, WritePlan, Written, write_all};
 
 /// Tests the examples of this crate's README.
 #[cfg(doctest)]

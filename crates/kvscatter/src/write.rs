@@ -251,26 +251,7 @@ impl<'a> WritePlan<'a> {
 impl WritePlan<'_> {
     /// Checks everything that [`write`](Self::write) checks, and writes nothing.
     ///
-    /// A write of the same buffers then returns no error. So caches whose element types or rows differ, such as the
-    /// codes and the scales of a quantised cache, can be written as a whole or not at all. Make a plan for each of
-    /// them from the same positions, check all plans, and then write.
-    ///
-    /// ```
-    /// use kvscatter::ElementType;
-    /// use kvscatter::spec::onnx::TensorScatter;
-    ///
-    /// let codes = TensorScatter::new().prepare(ElementType::Int8, &[1, 4, 64], &[1, 1, 64])?;
-    /// let scales = TensorScatter::new().prepare(ElementType::Float32, &[1, 4, 2], &[1, 1, 2])?;
-    /// let (mut code_cache, mut scale_cache) = ([0_i8; 256], [0.0_f32; 8]);
-    /// let (new_codes, new_scales) = ([1_i8; 64], [0.5_f32; 2]);
-    ///
-    /// let (codes, scales) = (codes.plan(&[3])?, scales.plan(&[3])?);
-    /// codes.check(&code_cache, &new_codes)?;
-    /// scales.check(&scale_cache, &new_scales)?;
-    /// let _ = codes.write(&mut code_cache, &new_codes)?;
-    /// let _ = scales.write(&mut scale_cache, &new_scales)?;
-    /// # Ok::<(), kvscatter::Error>(())
-    /// ```
+    /// A write of the same buffers then returns no error. [`write_all`] checks several plans in this way.
     ///
     /// # Errors
     /// Returns the errors of [`write`](Self::write).
@@ -284,7 +265,7 @@ impl WritePlan<'_> {
     /// # Errors
     /// Returns the errors of [`write_bytes`](Self::write_bytes).
     pub fn check_bytes(&self, cache: &[u8], update: &[u8]) -> Result<(), Error> {
-        self.cpu.check_bytes(&self.moves, [cache.len(), update.len()])
+        self.cpu.check_bytes(&self.moves, 0, [cache.len(), update.len()])
     }
 
     /// Writes the update into the cache.
@@ -327,8 +308,7 @@ impl WritePlan<'_> {
     /// This method checks every length before the first byte moves. The pairs must not change between that
     /// check and the write (see [`BufferPairs`]).
     ///
-    /// The pairs have the shapes and the element type of the plan. [`check`](Self::check) shows how other caches are
-    /// written with them.
+    /// The pairs have the shapes and the element type of the plan. [`write_all`] writes other caches with them.
     ///
     /// Strings and 4-bit elements have separate methods. Write each pair of them with
     /// [`write_bytes`](Self::write_bytes) or [`write_cloned`](Self::write_cloned).
@@ -448,6 +428,55 @@ impl WritePlan<'_> {
     pub(crate) fn written(&self) -> Written {
         Written { skipped: self.skipped() }
     }
+}
+
+/// One write of [`write_all`].
+#[derive(Debug)]
+pub struct PlannedWrite<'a> {
+    /// Where the update goes.
+    pub plan: WritePlan<'a>,
+    /// The bytes of the cache, with 4-bit elements packed two to a byte.
+    pub cache: &'a mut [u8],
+    /// The bytes of the update.
+    pub update: &'a [u8],
+}
+
+/// Writes caches of different element types and rows, such as the codes and the scales of a quantised cache, either all
+/// of them or none.
+///
+/// ```
+/// use bytemuck::{bytes_of, cast_slice_mut};
+/// use kvscatter::{ElementType, PlannedWrite, spec::onnx::TensorScatter, write_all};
+///
+/// let codes = TensorScatter::new().prepare(ElementType::Int8, &[1, 4, 64], &[1, 1, 64])?;
+/// let scales = TensorScatter::new().prepare(ElementType::Float32, &[1, 4, 1], &[1, 1, 1])?;
+/// let (mut code_cache, mut scale_cache) = ([0_i8; 256], [0.0_f32; 4]);
+/// write_all(&mut [
+///     PlannedWrite {
+///         plan: codes.plan(&[3])?,
+///         cache: cast_slice_mut(&mut code_cache),
+///         update: bytes_of(&[1_i8; 64]),
+///     },
+///     PlannedWrite {
+///         plan: scales.plan(&[3])?,
+///         cache: cast_slice_mut(&mut scale_cache),
+///         update: bytes_of(&0.5_f32),
+///     },
+/// ])?;
+/// assert_eq!((code_cache[191..193].to_vec(), scale_cache), (vec![0, 1], [0.0, 0.0, 0.0, 0.5]));
+/// # Ok::<(), kvscatter::Error>(())
+/// ```
+///
+/// # Errors
+/// Returns the errors of [`WritePlan::write_bytes`]. [`Error::BufferLength`] has the index of the write as its pair.
+pub fn write_all(writes: &mut [PlannedWrite<'_>]) -> Result<(), Error> {
+    for (index, PlannedWrite { plan, cache, update }) in writes.iter().enumerate() {
+        plan.cpu.check_bytes(&plan.moves, index, [cache.len(), update.len()])?;
+    }
+    for PlannedWrite { plan, cache, update } in writes {
+        plan.cpu.write_bytes(&plan.moves, plan.threads, cache, update)?;
+    }
+    Ok(())
 }
 
 #[expect(
