@@ -2,6 +2,7 @@
 //! every kind must lose nothing.
 
 pub(crate) mod faulty;
+pub(crate) mod narrow;
 pub(crate) mod oracle;
 mod reference;
 pub(crate) mod rings;

@@ -11,6 +11,7 @@ use kvscatter_onnx::{Dimension, Model, WeightTransfer};
 use tempfile::TempDir;
 
 use super::Subject;
+use super::narrow::{Narrow, narrow};
 
 /// The tokens that tests feed. Token 0 is the padding of samples without tokens.
 pub(crate) const TOKENS: Range<i64> = 1..14;
@@ -60,6 +61,11 @@ impl Made {
         let path = folder.path().join("model.onnx");
         model.save_with_weights(&path, WeightTransfer::Copy).unwrap();
         Self { _folder: folder, path }
+    }
+
+    /// Returns the same decoder with narrow caches.
+    pub(crate) fn narrow(self, to: Narrow) -> Self {
+        Self::new(&narrow(Model::load(&self.path).unwrap(), to))
     }
 
     pub(crate) fn subject(&self) -> Subject<'_> {
@@ -203,12 +209,12 @@ fn table(name: &str, token: i64, number: i64) -> TensorProto {
     int64s(name, &[VOCABULARY], numbers)
 }
 
-fn with(mut node: NodeProto, attribute: &str, value: i64) -> NodeProto {
+pub(super) fn with(mut node: NodeProto, attribute: &str, value: i64) -> NodeProto {
     node.attribute.push(AttributeProto::int(attribute, value));
     node
 }
 
-fn node(op_type: &str, input: &[&str], output: &[&str]) -> NodeProto {
+pub(super) fn node(op_type: &str, input: &[&str], output: &[&str]) -> NodeProto {
     NodeProto { name: Some(format!("make_{}", output[0])), ..NodeProto::new(op_type, input, output) }
 }
 

@@ -5,6 +5,7 @@ use kvscatter_tract::Tract;
 
 use crate::random::world::{Counts, histories};
 use crate::replay;
+use crate::replay::narrow::Narrow;
 use crate::replay::tiny::{self, TRAPS};
 
 #[test]
@@ -23,6 +24,18 @@ fn every_logit_is_bit_for_bit_that_of_the_tokens_alone_in_rings() {
         replay::run(&Tract, tiny::rings(size).subject(), batch, histories(10), &mut counts);
     }
     counts.check();
+}
+
+#[test]
+fn every_logit_of_narrow_caches_is_bit_for_bit_that_of_the_tokens_alone() {
+    for to in [Narrow::Float16, Narrow::Int8] {
+        let mut counts = Counts::default();
+        let made = [tiny::linear(), tiny::rings(tiny::RINGS[0]), tiny::rings(tiny::RINGS[3])];
+        for (batch, made) in (2..).zip(made) {
+            replay::run(&Tract, made.narrow(to).subject(), batch, histories(10), &mut counts);
+        }
+        counts.check();
+    }
 }
 
 #[test]
