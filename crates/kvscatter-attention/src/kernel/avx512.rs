@@ -11,7 +11,7 @@ use core::array::from_fn;
 use half::{bf16, f16};
 
 use super::generic;
-use super::vector::{Kernels, Load, Rows, Streams, Vector};
+use super::vector::{Kernels, Load, Rows, Scaled, Streams, Vector};
 use super::wide::{self, Panel, SlotList, Soon, WideKernels};
 
 /// A register of 16 numbers.
@@ -191,6 +191,25 @@ impl Load<bf16> for Avx512 {
     }
 }
 
+impl Load<i8> for Avx512 {
+    #[inline(always)]
+    unsafe fn load_wide(at: *const i8) -> Self {
+        // SAFETY: `at` is valid for reads of 16 elements. The machine has the instruction set.
+        let wide = unsafe { _mm512_cvtepi8_epi32(_mm_loadu_si128(at.cast())) };
+        // SAFETY: The machine has the instruction set.
+        Self(unsafe { _mm512_cvtepi32_ps(wide) })
+    }
+
+    #[inline(always)]
+    unsafe fn load_first(at: *const i8, count: usize) -> Self {
+        // SAFETY: Only the first `count` elements are read, which `at` is valid for. The machine has the
+        // instruction set.
+        let narrow = unsafe { _mm_maskz_loadu_epi8(first(count), at) };
+        // SAFETY: The machine has the instruction set.
+        Self(unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(narrow)) })
+    }
+}
+
 /// The order of the inputs of `sums_of_16` for which the sums are in the order of the vectors.
 const INPUTS: [usize; 16] = [0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15];
 
@@ -234,7 +253,7 @@ pub(super) fn kernels<T: Copy>() -> Kernels<T>
 where
     Avx512: Load<T>,
 {
-    Kernels { products: products::<T>, weighted_sums: weighted_sums::<T>, weights, widen: widen::<T> }
+    Kernels { products: products::<T>, weighted_sums: weighted_sums::<T>, weights, scale, widen: widen::<T> }
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,fma,f16c")]
@@ -259,6 +278,12 @@ where
 unsafe fn weights(scores: *mut f32, count: usize) -> (f32, f32) {
     // SAFETY: The contract is the same.
     unsafe { generic::weights::<Avx512>(scores, count) }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,fma,f16c")]
+unsafe fn scale(of: Scaled, numbers: *mut f32, factors: &[f32]) {
+    // SAFETY: The contract is the same.
+    unsafe { generic::scale::<Avx512>(of, numbers, factors) }
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,fma,f16c")]

@@ -204,13 +204,9 @@ impl PreparedLayer {
         // SAFETY: As for the keys.
         let value = unsafe { elements_at::<T>(value) };
         let inputs = Inputs {
-            query: queries,
-            key: &key,
-            value: &value,
             mask: mask.as_ref().map(MaskElements::as_mask),
-            past: None,
             valid: call.valid(),
-            sinks: None,
+            ..Inputs::new(queries, &key, &value)
         };
         // SAFETY: `check_separate` has accepted the memory, which is used only here.
         let output = unsafe { output.into_slice() };

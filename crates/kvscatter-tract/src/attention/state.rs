@@ -136,7 +136,7 @@ fn translate<'a, T: Float + Datum>(operands: &Operands<'a, TValue>) -> TractResu
     };
     let valid = operands.lengths.map_or(Ok(Valid::All), |lengths| slice(lengths).map(Valid::Lengths))?;
     let [query, key, value] = [operands.query, operands.key, operands.value].map(|tensor| slice(tensor));
-    Ok(Inputs { query: query?, key: key?, value: value?, mask, past, valid, sinks: None })
+    Ok(Inputs { mask, past, valid, ..Inputs::new(query?, key?, value?) })
 }
 
 fn slice<T: Datum>(tensor: &Tensor) -> TractResult<&[T]> {

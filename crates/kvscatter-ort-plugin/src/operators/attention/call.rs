@@ -151,13 +151,10 @@ impl PreparedCall {
         };
         let lengths = lengths.as_ref().map(InputTensor::list).transpose()?;
         let inputs = Inputs {
-            query,
-            key,
-            value,
             mask: mask.as_ref().map(MaskElements::as_mask),
             past: past.as_ref().map(|[key, value]| [&**key, &**value]),
             valid: lengths.as_deref().map_or(Valid::All, Valid::Lengths),
-            sinks: None,
+            ..Inputs::new(query, key, value)
         };
 
         self.check_valid(inputs.valid)?;
