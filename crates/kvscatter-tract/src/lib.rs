@@ -13,6 +13,8 @@
 //!   * `MatMulNBits` replaces tract's operator, because tract 0.23.9 returns wrong products for it. Its weights stay
 //!     codes in memory.
 //!   * `QuantizeLinear` also takes one scale for each row, as int8 caches need it. tract's own operator does not.
+//! * [`Tract`] reads caches of float16, and of int8 codes with a scale for each row, without a conversion of all slots,
+//!   and writes codes and scales of keys and values in one operator.
 //! * [`Tract`] lays out constant float32 weights once, when it loads a model. A product with them reads each weight
 //!   once per run, uses the threads of the plan, and gives a row the same bits in every batch. [`Tract`] implements
 //!   [`Engine`](kvscatter_session::Engine) with tract. A run takes the caches and returns them, even if it fails.

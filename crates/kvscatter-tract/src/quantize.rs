@@ -39,7 +39,7 @@ pub(crate) struct QuantizeRows {
 }
 
 impl QuantizeRows {
-    fn new(node: &NodeProto) -> Result<Self, NodeError> {
+    pub(crate) fn new(node: &NodeProto) -> Result<Self, NodeError> {
         let known = ["axis", "block_size", "output_dtype", "precision", "saturate"];
         let attributes = Attributes::read(node, &known)?;
         let integer = |name| attributes.integer(name);
@@ -58,18 +58,19 @@ impl QuantizeRows {
         NodeError { node: self.node.clone(), op: "QuantizeLinear".to_owned(), why: why.to_string() }
     }
 
+    /// Returns `true` if a block is a row of a tensor with this rank and last size.
+    pub(crate) fn takes_rows(&self, rank: usize, size: i64) -> bool {
+        let axis = i64::try_from(rank).unwrap_or(i64::MAX).saturating_sub(1);
+        [-1, axis].contains(&self.axis) && self.block_size == size
+    }
+
     /// Checks that each row has one scale, as far as the shapes are known.
     fn check(&self, x: &[TDim], scale: &[TDim]) -> Result<(), NodeError> {
         let (Some((size, rows)), Some((of_row, scaled))) = (x.split_last(), scale.split_last()) else {
             return Err(self.error("x and y_scale must have the same rank, which is not 0"));
         };
-        let last = i64::try_from(rows.len()).unwrap_or(i64::MAX);
-        let is_last = self.axis == last || self.axis == -1;
-        if !is_last
-            || rows != scaled
-            || !of_row.is_one()
-            || size.to_i64().is_ok_and(|size| size != self.block_size)
-        {
+        let takes = self.takes_rows(x.len(), size.to_i64().unwrap_or(self.block_size));
+        if !takes || rows != scaled || !of_row.is_one() {
             let why = format!(
                 "a block must be a whole row, got block_size {} of axis {}, x {x:?} and y_scale {scale:?}",
                 self.block_size, self.axis
