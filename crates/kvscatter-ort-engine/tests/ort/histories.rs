@@ -30,7 +30,7 @@ fn every_logit_is_bit_for_bit_that_of_the_tokens_alone_in_rings() {
 #[test]
 #[ignore = "needs ONNX Runtime"]
 fn every_logit_is_bit_for_bit_that_of_the_tokens_alone_in_narrow_caches() {
-    for to in [Narrow::Float16, Narrow::Int8] {
+    for to in [Narrow::Float16, Narrow::BFloat16, Narrow::Int8] {
         run(tiny::linear().narrow(to).subject(), 20);
         run(tiny::rings(tiny::RINGS[3]).narrow(to).subject(), 20);
     }

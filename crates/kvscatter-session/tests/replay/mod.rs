@@ -4,6 +4,7 @@
 pub(crate) mod faulty;
 pub(crate) mod narrow;
 pub(crate) mod oracle;
+pub(crate) mod protos;
 mod reference;
 pub(crate) mod rings;
 pub(crate) mod tiny;

@@ -8,16 +8,18 @@ use kvscatter_onnx::internal::proto::tensor_shape_proto::dimension::Value as Dim
 use kvscatter_onnx::internal::proto::type_proto::Value as Type;
 use kvscatter_onnx::internal::proto::{AttributeProto, GraphProto, NodeProto, ValueInfoProto};
 
-use super::tiny::{floats, int64s, node, with};
+use super::protos::{floats, int64s, node, with};
 
 const FLOAT: i32 = 1;
 const INT8: i32 = 3;
 const FLOAT16: i32 = 10;
+const BFLOAT16: i32 = 16;
 
 /// The type of the caches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Narrow {
     Float16,
+    BFloat16,
     Int8,
 }
 
@@ -67,12 +69,13 @@ fn write(graph: &mut GraphProto, scatter: NodeProto, to: Narrow, is_key: bool) -
         scatter
     };
     let values = of_past("values");
-    if to == Narrow::Float16 {
+    if to != Narrow::Int8 {
+        let element = if to == Narrow::Float16 { FLOAT16 } else { BFLOAT16 };
         let halves = of_past("halves");
         for port in ports(graph, past, present) {
-            retype(port, FLOAT16, None);
+            retype(port, element, None);
         }
-        graph.node.push(with(node("Cast", &[rows], &[&halves]), "to", FLOAT16.into()));
+        graph.node.push(with(node("Cast", &[rows], &[&halves]), "to", element.into()));
         graph.node.push(into(past, &halves, present));
         graph.node.push(with(node("Cast", &[present], &[&values]), "to", FLOAT.into()));
         return (values, None);

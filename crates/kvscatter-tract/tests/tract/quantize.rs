@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use tract_onnx::prelude::{IntoTValue, Tensor as Theirs, tensor1, tvec};
 
 use crate::replay::narrow::{Narrow, narrow};
-use crate::replay::tiny::floats;
+use crate::replay::protos::floats;
 use crate::support::{model, node, plan, value, words};
 
 const SIZE: usize = 8;
