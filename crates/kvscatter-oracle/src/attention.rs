@@ -18,6 +18,12 @@
 //!
 //! A row that sees nothing gives zeros, in the first output and in the fourth output of mode 3.
 //!
+//! # Caches of int8
+//! [`Attention::run_scaled`] takes integers as `K` and `V`, with a scale for each row of both. The score of a slot
+//! is multiplied by the scale of its key, before the softcap. The weight of a slot is multiplied by the scale of
+//! its value, after the softmax. So a hidden slot may have scales of NaN. For caches of half types,
+//! [`Array::rounded`] returns what is stored.
+//!
 //! # The lowest value in a mask
 //! Exported masks often contain the element type's lowest finite value instead of minus infinity. The lowest
 //! value absorbs the score that it is added to: in float32 and bfloat16 always, and in float16 if the score
@@ -56,7 +62,7 @@ mod shapes;
 
 pub use attributes::Attention;
 pub use float::Float;
-pub use inputs::{Array, Inputs, Mask, Positions};
+pub use inputs::{Array, Inputs, Mask, Positions, Scales};
 pub use refusal::AttentionRefusal;
 
 use self::shapes::Shapes;
@@ -82,20 +88,49 @@ impl Attention {
     /// Returns the first rule that the call breaks, in this order: attributes, ranks and heads, dimensions of
     /// `K` and `V`, past, mask, lengths.
     pub fn run(&self, inputs: &Inputs) -> Result<Outputs, AttentionRefusal> {
+        self.compute(inputs, None)
+    }
+
+    /// Computes all four outputs of a cache of int8. `K` and `V` contain the codes, and so do the second and the third
+    /// output.
+    ///
+    /// # Errors
+    /// Returns the first rule that the call breaks, like [`Self::run`].
+    ///
+    /// # Panics
+    /// Panics if there is a past, or if the scales do not have the shape of the rows, because the calling test is then
+    /// wrong.
+    pub fn run_scaled(&self, inputs: &Inputs, scales: &Scales) -> Result<Outputs, AttentionRefusal> {
+        self.compute(inputs, Some(scales))
+    }
+
+    fn compute(&self, inputs: &Inputs, scales: Option<&Scales>) -> Result<Outputs, AttentionRefusal> {
         let shapes = Shapes::new(self, inputs)?;
         let q = heads_outermost(&inputs.q, shapes.q_heads);
         let present_key = concatenate(inputs.past_key.as_ref(), heads_outermost(&inputs.k, shapes.kv_heads));
         let present_value =
             concatenate(inputs.past_value.as_ref(), heads_outermost(&inputs.v, shapes.kv_heads));
         let scale = self.scale.unwrap_or(1.0 / (shapes.head_size as f64).sqrt());
+        if let Some(Scales { key, value }) = scales {
+            let rows = [shapes.batch, shapes.kv_heads, shapes.total];
+            assert_eq!(
+                (&*key.shape, &*value.shape, shapes.past),
+                (&rows[..], &rows[..], 0),
+                "scales of all rows"
+            );
+        }
 
         let (mut y, mut qk) = (Vec::new(), Vec::new());
         for [sample, head, query] in shapes.rows() {
             let kv_head = head / (shapes.q_heads / shapes.kv_heads);
             let slots = 0..shapes.total;
             let q = q.row([sample, head, query]);
-            let scores: Vec<_> =
-                slots.clone().map(|slot| score(q, present_key.row([sample, kv_head, slot]), scale)).collect();
+            let place = |slot| (sample * shapes.kv_heads + kv_head) * shapes.total + slot;
+            let scale_of = |slot| scales.map_or([1.0; 2], |scales| scales.row(place(slot)));
+            let scores: Vec<_> = slots
+                .clone()
+                .map(|slot| score(q, present_key.row([sample, kv_head, slot]), scale) * scale_of(slot)[0])
+                .collect();
             let capped: Vec<_> = scores.iter().map(|&score| self.cap(score)).collect();
             let biases = self.biases(inputs, &shapes, [sample, head, query]);
             let biased: Vec<_> = capped
@@ -111,7 +146,9 @@ impl Attention {
                 slots
                     .clone()
                     .filter(|&slot| weights[slot] != 0.0)
-                    .map(|slot| weights[slot] * present_value.row([sample, kv_head, slot])[d])
+                    .map(|slot| {
+                        weights[slot] * scale_of(slot)[1] * present_value.row([sample, kv_head, slot])[d]
+                    })
                     // Unlike `sum`, this gives 0 and not -0 if there are no slots.
                     .fold(0.0, |sum, value| sum + value)
             }));

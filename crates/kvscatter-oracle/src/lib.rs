@@ -5,6 +5,7 @@
 //! - [`tensorrt::KvCacheUpdate`]: TensorRT `KVCacheUpdate`, padded and packed.
 //! - [`ascend::KvCacheOperation`]: Ascend ATB `KVCacheOperation`.
 //! - [`attention::Attention`]: ONNX `Attention` of operator sets 23 to 25, in float64, also over rings.
+//! - [`quantized::Row`]: a row of a cache of int8.
 //! - [`visibility::Visibility`]: which slots of a cache a query sees.
 //! - [`ring::Ring`]: a ring of one sample, filled slot by slot.
 //! - [`cases`]: the adversarial cases that everything is tested on, and an exhaustive small domain.
@@ -35,6 +36,7 @@ pub mod cases;
 pub mod corpus;
 pub mod nibbles;
 pub mod onnx;
+pub mod quantized;
 mod refusal;
 pub mod ring;
 mod rule;

@@ -1,10 +1,11 @@
-//! Rows as codes and scales, compared with the rule in float64, and special rows.
+//! Rows as codes and scales, compared with the oracle in float64, and special rows.
 
 use kvscatter::quantize::{
     MIN_SCALE, SCALE_FACTOR, dequantize_row, inverse_root, quantize_row, rotate_row, rotation_block,
 };
 use kvscatter::spec::onnx::TensorScatter;
 use kvscatter::{ElementType, Error, PlannedWrite, write_all};
+use kvscatter_oracle::quantized::{Row, rotated};
 
 /// Returns numbers of many magnitudes.
 fn numbers(count: usize, seed: u32) -> Vec<f32> {
@@ -17,23 +18,58 @@ fn numbers(count: usize, seed: u32) -> Vec<f32> {
     (0..count).map(number).collect()
 }
 
+/// Compares what is stored and read of a row with the oracle, and the error with its bound.
+#[track_caller]
+fn check_row(row: &[f32]) {
+    let given: Vec<f64> = row.iter().map(|x| f64::from(*x)).collect();
+    let expected = Row::quantize(&given);
+    let (mut codes, mut read) = (vec![99; row.len()], vec![f32::INFINITY; row.len()]);
+    let scale = quantize_row(row, &mut codes);
+    dequantize_row(&codes, scale, &mut read);
+    let bits = |x: f64| if x.is_nan() { f32::NAN.to_bits() } else { (x as f32).to_bits() };
+    assert_eq!(bits(scale.into()), bits(expected.scale), "{row:?}");
+    assert!(
+        codes.iter().map(|code| f64::from(*code)).eq(expected.codes.iter().copied()),
+        "{row:?} {codes:?}"
+    );
+    assert!(read.iter().zip(expected.read()).all(|(got, want)| bits((*got).into()) == bits(want)), "{row:?}");
+    for (x, code) in given.iter().zip(codes) {
+        let error = (f64::from(code) * f64::from(scale) - x).abs();
+        assert!(scale.is_nan() || error <= expected.bound(), "{x} {code} {scale}");
+    }
+}
+
 #[test]
-fn codes_are_those_of_the_rule_in_float64_division() {
+fn rows_are_those_of_the_oracle() {
     for seed in 0..2000 {
-        let row = numbers(64, seed);
-        let mut codes = [99; 64];
-        let scale = quantize_row(&row, &mut codes);
-        let most = row.iter().fold(0.0_f32, |most, x| most.max(x.abs()));
-        assert_eq!(scale, most * SCALE_FACTOR);
-        for (x, code) in row.iter().zip(codes) {
-            // A quotient of float32 is rounded once, so the rule is stated with it.
-            assert_eq!(f64::from(code), f64::from(x / scale).round_ties_even(), "{x} / {scale}");
-            let error = (f64::from(code) * f64::from(scale) - f64::from(*x)).abs();
-            assert!(error <= f64::from(scale) * (0.5 + 2_f64.powi(-16)), "{x} {code} {scale}");
-        }
-        let mut read = [f32::NAN; 64];
-        dequantize_row(&codes, scale, &mut read);
-        assert!(read.iter().zip(codes).all(|(x, code)| *x == f32::from(code) * scale));
+        check_row(&numbers(1 + seed as usize % 130, seed));
+        let power = 2_f32.powi(seed as i32 % 240 - 130);
+        check_row(&numbers(64, seed).iter().map(|x| x * power).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn rows_of_any_bits_are_those_of_the_oracle() {
+    // Every exponent and sign, beside numbers of the same magnitude and of others.
+    let bits = |n: u32| f32::from_bits(n.wrapping_mul(2_654_435_761) ^ (n << 7));
+    for n in 0..30_000 {
+        check_row(&[bits(n)]);
+        check_row(&[bits(n), bits(n).mul_add(0.5, bits(n + 1)), bits(n) * 0.996]);
+        check_row(&core::array::from_fn::<_, 5, _>(|i| bits(5 * n + i as u32)));
+    }
+}
+
+#[test]
+fn rotated_rows_are_those_of_the_oracle() {
+    for size in [0, 1, 8, 16, 24, 64, 65, 72, 80, 96, 128, 256] {
+        let row = numbers(size, size as u32);
+        let mut got = row.clone();
+        rotate_row(&mut got);
+        let given: Vec<f64> = row.iter().map(|x| f64::from(*x)).collect();
+        let length = given.iter().map(|x| x * x).sum::<f64>().sqrt();
+        let close = |(got, want): (&f32, f64)| (f64::from(*got) - want).abs() <= 1e-6 * length;
+        assert!(got.iter().zip(rotated(&given)).all(close), "{size}");
+        assert_eq!(got == row, rotation_block(size).is_none());
     }
 }
 
@@ -78,32 +114,12 @@ fn special_rows_have_the_scales_and_codes_of_the_rule() {
 }
 
 #[test]
-fn rotation_is_a_product_with_the_hadamard_matrix() {
-    for (size, block) in [(64, 64), (256, 256), (80, 16), (96, 32), (128, 128)] {
+fn blocks_are_the_largest_power_of_two_from_16() {
+    for (size, block) in [(16, 16), (64, 64), (256, 256), (80, 16), (96, 32), (128, 128)] {
         assert_eq!(rotation_block(size), Some(block));
-        let row = numbers(size, size as u32);
-        let mut rotated = row.clone();
-        rotate_row(&mut rotated);
-        let length = |row: &[f32]| row.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();
-        for (at, x) in rotated.iter().enumerate() {
-            let first = at / block * block;
-            let sum = (0..block).map(|i| {
-                let sign = if (i & (at - first)).count_ones() % 2 == 0 { 1.0 } else { -1.0 };
-                sign * f64::from(row[first + i])
-            });
-            let expected = sum.sum::<f64>() / (block as f64).sqrt();
-            assert!((expected - f64::from(*x)).abs() <= 1e-6 * length(&row), "{size} {at}");
-        }
-        rotate_row(&mut rotated);
-        assert!(rotated.iter().zip(&row).all(|(a, b)| f64::from((a - b).abs()) <= 1e-6 * length(&row)));
         assert_eq!(inverse_root(block), (1.0 / (block as f64).sqrt()) as f32);
     }
-    for size in [0, 1, 8, 24, 65, 72] {
-        assert_eq!(rotation_block(size), None);
-        let mut row = numbers(size, 1);
-        rotate_row(&mut row);
-        assert_eq!(row, numbers(size, 1));
-    }
+    assert!([0, 1, 8, 24, 65, 72].iter().all(|size| rotation_block(*size).is_none()));
 }
 
 #[test]

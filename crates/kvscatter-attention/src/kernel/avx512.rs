@@ -99,15 +99,11 @@ impl Vector for Avx512 {
 
     #[inline(always)]
     unsafe fn sums(vectors: [Self; 4]) -> [f32; 4] {
-        // The halves are added first, and then the quarters.
-        let halves = vectors.map(|vector| {
-            // SAFETY: The machine has the instruction set.
-            let pair = unsafe {
-                (_mm512_castps512_ps256(vector.0), _mm512_extractf64x4_pd::<1>(_mm512_castps_pd(vector.0)))
-            };
-            // SAFETY: The machine has the instruction set.
-            unsafe { _mm256_add_ps(pair.0, _mm256_castpd_ps(pair.1)) }
-        });
+        // The halves are added first, and then the quarters. The function is not passed to `map`: a closure lacks the
+        // instruction set, so it could stay a call.
+        let [a, b, c, d] = vectors;
+        // SAFETY: The machine has the instruction set.
+        let halves = unsafe { [add_half(a.0), add_half(b.0), add_half(c.0), add_half(d.0)] };
         // SAFETY: The machine has the instruction set.
         let (ab, cd) =
             unsafe { (_mm256_hadd_ps(halves[0], halves[1]), _mm256_hadd_ps(halves[2], halves[3])) };
@@ -212,6 +208,17 @@ impl Load<i8> for Avx512 {
 
 /// The order of the inputs of `sums_of_16` for which the sums are in the order of the vectors.
 const INPUTS: [usize; 16] = [0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15];
+
+/// Returns the sum of the halves.
+///
+/// # Safety
+/// The machine has the instruction set.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn add_half(a: __m512) -> __m256 {
+    let second = _mm512_extractf64x4_pd::<1>(_mm512_castps_pd(a));
+    _mm256_add_ps(_mm512_castps512_ps256(a), _mm256_castpd_ps(second))
+}
 
 /// Returns the sum of the halves of `a`, and then that of `b`.
 ///

@@ -129,8 +129,11 @@ unsafe fn tile<V: Load<T>, T: Copy, const R: usize, const K: usize, const B: usi
             }
         }
         while column + V::LANES <= size {
-            let key =
-                keys.each_ref().map(|key| V::load_wide(key.first.wrapping_add(at * key.stride + column)));
+            // No closure loads the keys: it lacks the instruction set, so it could stay a call.
+            let mut key = [V::splat(0.0); K];
+            for (loaded, key) in key.iter_mut().zip(keys) {
+                *loaded = V::load_wide(key.first.wrapping_add(at * key.stride + column));
+            }
             for (r, sums) in sums.iter_mut().enumerate() {
                 let query = V::load(query(r, column));
                 for (sum, key) in sums.iter_mut().zip(key) {
@@ -272,6 +275,11 @@ unsafe fn columns<V: Load<T>, T: Copy, const R: usize, const C: usize>(
         while column + C * V::LANES <= size && (C != 3 || size - column != 4 * V::LANES) {
             column_tile::<V, T, R, C>(weights, values, slots.clone(), sums, column);
             column += C * V::LANES;
+        }
+        // With one row, two vectors would wait for each other's sums.
+        while R == 1 && column + 4 * V::LANES <= size {
+            column_tile::<V, T, R, 4>(weights, values, slots.clone(), sums, column);
+            column += 4 * V::LANES;
         }
         while column + 2 * V::LANES <= size {
             column_tile::<V, T, R, 2>(weights, values, slots.clone(), sums, column);

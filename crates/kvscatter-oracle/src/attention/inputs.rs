@@ -1,4 +1,5 @@
 use super::Float;
+use crate::quantized::Row;
 use crate::size;
 
 /// A dense row-major tensor that owns its elements. `data.len()` is the product of `shape`.
@@ -25,6 +26,44 @@ impl<E> Array<E> {
     pub(crate) fn row(&self, [a, b, c]: [usize; 3]) -> &[E] {
         let row = (a * self.shape[1] + b) * self.shape[2] + c;
         &self.data[row * self.shape[3]..][..self.shape[3]]
+    }
+}
+
+impl Array<f64> {
+    /// Returns what a cache of this element type stores.
+    #[must_use]
+    pub fn rounded(&self, element: Float) -> Self {
+        Self::new(self.data.iter().map(|&x| element.round(x)).collect(), &self.shape)
+    }
+}
+
+/// The scales of the rows of `K` and `V` that contain codes, `[B, kv_heads, keys]` each.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Scales {
+    /// The scales of the keys.
+    pub key: Array<f64>,
+    /// The scales of the values.
+    pub value: Array<f64>,
+}
+
+impl Scales {
+    /// Returns keys or values of rank 4 as codes and scales of rows, `[B, kv_heads, keys, size]` and
+    /// `[B, kv_heads, keys]`.
+    #[must_use]
+    pub fn quantize(rows: &Array<f64>) -> [Array<f64>; 2] {
+        let [batch, heads, keys, row_size] = [0, 1, 2, 3].map(|dimension| rows.shape[dimension]);
+        let rows =
+            (0..batch * heads * keys).map(|row| Row::quantize(&rows.data[row * row_size..][..row_size]));
+        let (scales, codes): (Vec<_>, Vec<_>) = rows.map(|row| (row.scale, row.codes)).unzip();
+        [
+            Array::new(codes.concat(), &[batch, heads, keys, row_size]),
+            Array::new(scales, &[batch, heads, keys]),
+        ]
+    }
+
+    /// Returns the scales of a key and its value.
+    pub(crate) fn row(&self, row: usize) -> [f64; 2] {
+        [self.key.data[row], self.value.data[row]]
     }
 }
 

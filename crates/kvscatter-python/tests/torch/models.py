@@ -41,10 +41,11 @@ ALTERNATING = {"layer_types": ["sliding_attention", "full_attention"]}
 LLAMA = LlamaConfig(num_hidden_layers=3, **{**CONFIG, "sliding_window": None})
 
 
-def llama() -> LlamaForCausalLM:
+def llama(**options: Any) -> LlamaForCausalLM:
     """Returns a model without windows."""
     torch.manual_seed(0)
-    return LlamaForCausalLM(LLAMA).eval()
+    config = LlamaConfig(**{**LLAMA.to_dict(), **options}) if options else LLAMA
+    return LlamaForCausalLM(config).eval()
 
 
 def mistral(**options: Any) -> MistralForCausalLM:
@@ -57,9 +58,10 @@ def gemma_2() -> Gemma2ForCausalLM:
     return Gemma2ForCausalLM(Gemma2Config(num_hidden_layers=3, **CONFIG)).eval()
 
 
-def gemma_3() -> Gemma3ForCausalLM:
+def gemma_3(**options: Any) -> Gemma3ForCausalLM:
     torch.manual_seed(0)
-    return Gemma3ForCausalLM(Gemma3TextConfig(num_hidden_layers=2, **CONFIG, **ALTERNATING)).eval()
+    config = Gemma3TextConfig(num_hidden_layers=2, **{**CONFIG, **options}, **ALTERNATING)
+    return Gemma3ForCausalLM(config).eval()
 
 
 def gpt_oss() -> GptOssForCausalLM:

@@ -2,22 +2,24 @@
 
 `KvCache` replaces `transformers.StaticCache`. Layers of full attention have the same shapes and work under
 `torch.compile` and `torch.export` where those of `StaticCache` do. Layers with a sliding window keep the
-last tokens in a ring. Keys and values stay in place while the number of samples stays the same. This module needs
-transformers 4.57 or newer and imports it.
+last tokens in a ring. Keys and values stay in place while the number of samples stays the same. They can be stored in
+fewer bytes than the model computes with. This module needs transformers 4.57 or newer and imports it.
 """
 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn.functional import pad
 
 import kvscatter
 from kvscatter import _integers, errors
-from kvscatter.torch import _derivatives, tensor_scatter_
+from kvscatter.torch import _cache_types, _derivatives, tensor_scatter_
 
 try:
     from transformers.cache_utils import Cache, DynamicLayer, StaticCache, StaticLayer
@@ -32,6 +34,9 @@ __all__ = ["KvCache", "KvLayer", "KvRingLayer"]
 def __dir__() -> list[str]:
     return __all__
 
+
+CacheType = Literal["float32", "float16", "bfloat16", "int8"]
+"""The types in which keys and values can be stored."""
 
 _KINDS = {"full_attention", "sliding_attention", "chunked_attention"}
 """The supported types of layers. A chunk needs no more slots than a window of the same size."""
@@ -55,8 +60,8 @@ def _least_to_keep() -> int:
 _LEAST_TO_KEEP = _least_to_keep()
 _LARGEST_CROP = 2**63 - 1 if _BEFORE_5_15 else 0
 
-_KEPT_WRITES = 8
-"""The number of layouts whose writes a layer keeps. Keys and values of a prompt and of a token may have four."""
+_KEPT_WRITES = 16
+"""The number of layouts whose writes a layer keeps. A prompt and a token may have four each, two of them of scales."""
 
 _C: Any = torch._C
 """PyTorch's stubs lack the functions that report whether something records the operators that are called."""
@@ -75,8 +80,18 @@ class _Layer(StaticLayer):  # type: ignore[misc]
     """The number of slots."""
     _mode: Literal["linear", "circular"]
 
-    def __init__(self, max_cache_len: int) -> None:
+    def __init__(self, max_cache_len: int, cache_type: str | None, rotation: bool) -> None:
         super().__init__(max_cache_len)
+        self._element_type = _cache_types.element_type(cache_type)
+        """The type of stored elements, or None for the model's."""
+        if not isinstance(rotation, bool):
+            message = f"rotation is of type {type(rotation).__name__}: must be True or False"
+            raise errors.ElementTypeError(message, "element_type", "rotation")
+        self._rotation = rotation
+        self.key_scales: torch.Tensor | None = None
+        """The scales of int8 keys, ``[batch, heads, slots, 1]`` in float32. None for other types."""
+        self.value_scales: torch.Tensor | None = None
+        """The scales of int8 values."""
         self.cumulative_length = torch.tensor(0)
         """The number of tokens. Compiled graphs keep its address."""
         self._is_reset = False
@@ -85,18 +100,23 @@ class _Layer(StaticLayer):  # type: ignore[misc]
         """The prepared writes, by the layouts of a cache and of its new rows."""
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor | None = None) -> None:
-        """Allocates zeros with the batch size, heads, dtype and device of these tensors. transformers 4 passes only
-        the keys."""
+        """Allocates zeros with the batch size, heads and device of these tensors, and with their dtype unless the layer
+        has its own. transformers 4 passes only the keys."""
         self.dtype, self.device = key_states.dtype, key_states.device
         self.batch_size, self.num_heads = key_states.shape[:2]
+        slots = self.batch_size, self.num_heads, self.max_cache_len
         self.keys, self.values = (
-            states.new_zeros(self.batch_size, self.num_heads, self.max_cache_len, states.shape[3])
+            states.new_zeros(*slots, states.shape[3], dtype=self._element_type)
             for states in (key_states, key_states if value_states is None else value_states)
         )
+        if self._element_type is torch.int8:
+            self.key_scales, self.value_scales = (
+                key_states.new_zeros(*slots, 1, dtype=torch.float32) for _ in range(2)
+            )
         self.cumulative_length = self.cumulative_length.to(self.device)
         self._forget()
         if not torch.compiler.is_compiling():
-            for tensor in (self.keys, self.values, self.cumulative_length):
+            for tensor in (*self._held(), self.cumulative_length):
                 torch._dynamo.mark_static_address(tensor)
         self.is_initialized = True
 
@@ -124,6 +144,49 @@ class _Layer(StaticLayer):  # type: ignore[misc]
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
 
+    def _held(self) -> list[torch.Tensor]:
+        """Returns the stored tensors, `[batch, heads, slots, ..]` each."""
+        tensors = self.keys, self.values, self.key_scales, self.value_scales
+        return [tensor for tensor in tensors if tensor is not None]
+
+    def _stored(self, key_states: torch.Tensor, value_states: torch.Tensor) -> list[torch.Tensor]:
+        """Returns new rows as they are stored, in the order of `_held`. Raises an error if it cannot convert them."""
+        if self._element_type is None:
+            return [key_states, value_states]
+        for argument, states in (("key_states", key_states), ("value_states", value_states)):
+            if (
+                states.dtype != self.dtype
+                or states.layout is not torch.strided
+                or not states.is_floating_point()
+            ):
+                message = (
+                    f"{argument} is {states.dtype}, {states.layout}: must be dense and of the floating-point type of "
+                    f"the first update, {self.dtype}"
+                )
+                raise errors.ElementTypeError(message, "element_type_mismatch", argument)
+            if self._element_type is torch.int8 and _needs_gradient(states):
+                message = (
+                    f"{argument} requires a gradient, which int8 caches do not have: use torch.no_grad()"
+                )
+                raise errors.OptionError(message, "gradient", argument)
+        if self._element_type is not torch.int8:
+            return [key_states.to(self._element_type), value_states.to(self._element_type)]
+        if self._rotation:
+            key_states = _cache_types.rotate(key_states)
+        (keys, key_scales), (values, value_scales) = map(_cache_types.quantize, (key_states, value_states))
+        return [keys, values, key_scales, value_scales]
+
+    def _read(self, held: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns keys and values as the model computes with them. The argument is in the order of `_held`."""
+        keys, values, *scales = held
+        if scales:
+            keys, values = (
+                _cache_types.dequantize(*pair) for pair in zip((keys, values), scales, strict=True)
+            )
+            if self._rotation:
+                keys = _cache_types.rotate(keys)  # the inverse, so that queries stay as they are
+        return keys.to(self.dtype), values.to(self.dtype)
+
     def _forget(self) -> None:
         """Sets the number of tokens to 0."""
         self.cumulative_length.zero_()
@@ -133,30 +196,32 @@ class _Layer(StaticLayer):  # type: ignore[misc]
         if self._is_reset:  # not set in every step, because compiled graphs guard what they write
             self._is_reset = False
 
-    def _write(self, key_states: torch.Tensor, value_states: torch.Tensor, slot: int | torch.Tensor) -> None:
-        """Writes new rows of every sample from this slot on, or raises an error and writes nothing. If a derivative of
-        the values cannot be recorded, the keys have been written."""
-        assert self.keys is not None and self.values is not None, "they have been allocated"
-        pairs, samples = ((self.keys, key_states), (self.values, value_states)), key_states.shape[0]
-        # The values are first written with lengths of 0. This writes nothing, and raises all errors of the write except
-        # those for positions. The write of the keys checks the positions, which are the same.
-        if _is_plain(self.keys, self.values, key_states, value_states):
+    def _write(self, stored: Sequence[torch.Tensor], slot: int | torch.Tensor) -> None:
+        """Writes new rows of every sample, in the order of `_held`, from this slot on, or raises an error and writes
+        nothing. If a derivative of the values cannot be recorded, the keys have been written."""
+        held, samples = self._held(), stored[0].shape[0]
+        pairs = list(zip(held, stored, strict=True))
+        # All but the keys are first written with lengths of 0. This writes nothing, and raises all errors of the write
+        # except those for positions. The write of the keys checks the positions, which are the same.
+        if _is_plain(*held, *stored):
             # A prepared write takes a microsecond, and the operator takes 30.
-            write_keys, write_values = [self._prepare(cache, states) for cache, states in pairs]
+            writes = [self._prepare(*pair) for pair in pairs]
             slots = [int(slot)] * samples
-            write_values(*pairs[1], slots, [0] * samples)
-            write_keys(*pairs[0], slots)
-            write_values(*pairs[1], slots)
+            for write, pair in zip(writes[1:], pairs[1:], strict=True):
+                write(*pair, slots, [0] * samples)
+            for write, pair in zip(writes, pairs, strict=True):
+                write(*pair, slots)
             return
         if isinstance(slot, torch.Tensor):
             starts = slot.repeat(samples)  # a copy, which gradients need
         else:
-            starts = torch.full((samples,), slot, dtype=torch.int64, device=key_states.device)
-        if not _is_traced(key_states):  # operators that are recorded have been checked
+            starts = torch.full((samples,), slot, dtype=torch.int64, device=held[0].device)
+        if not _is_traced(stored[0]):  # operators that are recorded have been checked
             with torch.no_grad():
-                tensor_scatter_(*pairs[1], starts, mode=self._mode, lengths=torch.zeros_like(starts))
-        for cache, states in pairs:
-            tensor_scatter_(cache, states, starts, mode=self._mode)
+                for pair in pairs[1:]:
+                    tensor_scatter_(*pair, starts, mode=self._mode, lengths=torch.zeros_like(starts))
+        for pair in pairs:
+            tensor_scatter_(*pair, starts, mode=self._mode)
 
     def _prepare(self, cache: torch.Tensor, states: torch.Tensor) -> kvscatter.Prepared:
         """Returns the write of these rows. It is the same in every step of a loop."""
@@ -172,8 +237,8 @@ class _Layer(StaticLayer):  # type: ignore[misc]
     def _clear(self, first: int, end: int) -> None:
         """Writes zeros over slots whose tokens were dropped. Attention multiplies slots that a mask hides by 0, and 0
         times NaN or infinity is NaN."""
-        for held in (self.keys, self.values):
-            if held is not None and first < end:
+        for held in self._held():
+            if first < end:
                 with _in_place(held):
                     held[:, :, first:end].zero_()
 
@@ -193,8 +258,10 @@ class _Layer(StaticLayer):  # type: ignore[misc]
         copy of one tensor at a time, if the number of samples stays the same."""
         if not self.is_initialized:
             return
-        for name in ("keys", "values"):
-            held: torch.Tensor = getattr(self, name)
+        for name in ("keys", "values", "key_scales", "value_scales"):
+            held: torch.Tensor | None = getattr(self, name)
+            if held is None:
+                continue
             with _in_place(held):
                 selected = held[indices.to(held.device)]
                 if selected.shape == held.shape:
@@ -215,16 +282,21 @@ class KvLayer(_Layer):
     """The keys and values of one layer, ``[batch, heads, max_cache_len, head_size]`` each, written in place.
 
     Shapes and masks are those of `StaticLayer`. In every supported version of transformers, this layer can be
-    cropped, and its samples can be selected and repeated.
+    cropped, and its samples can be selected and repeated. `KvCache` describes ``cache_type`` and ``rotation``.
     """
 
     is_croppable = True
     _mode = "linear"
 
+    def __init__(
+        self, max_cache_len: int, *, cache_type: CacheType | None = None, rotation: bool = True
+    ) -> None:
+        super().__init__(max_cache_len, cache_type, rotation)
+
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Writes new keys and values after the old ones and returns the whole caches.
+        """Writes new keys and values after the old ones and returns the whole caches, in the model's type.
 
         Both are ``[batch, heads, rows, head_size]`` and may have any strides. If they do not fit, this
         raises `errors.PositionError` before anything is written. `StaticLayer` fails with an index error or
@@ -236,23 +308,28 @@ class KvLayer(_Layer):
         positions, rows = _positions(args, kwargs), key_states.shape[-2]
         if _is_traced(key_states):
             self._allocate(key_states, value_states)
-            first = self.cumulative_length
+            stored, first = self._stored(key_states, value_states), self.cumulative_length
             if positions is not None:
                 # After a prompt in chunks, transformers 5.0 passes a position that is one too far.
                 first = first.minimum(positions[0])
-            self._write(key_states, value_states, first)
+            self._write(stored, first)
             self.cumulative_length.copy_(first + rows)
+            end = self.max_cache_len  # it is not known
         else:
             tokens = int(self.cumulative_length)
             start = tokens if positions is None else min(tokens, int(positions[0]))
             end = _end(start, rows, self.max_cache_len)
             self._allocate(key_states, value_states)
-            self._write(key_states, value_states, start)
+            self._write(self._stored(key_states, value_states), start)
             self._clear(end, tokens)
             self.cumulative_length.fill_(end)
         self._written()
-        assert self.keys is not None and self.values is not None, "they have been allocated above"
-        return self.keys, self.values
+        if self.key_scales is None or end == self.max_cache_len:
+            return self._read(self._held())
+        # Empty slots are zeros, and are not computed.
+        keys, values = self._read([held[:, :, :end] for held in self._held()])
+        empty = 0, 0, 0, self.max_cache_len - end
+        return pad(keys, empty), pad(values, empty)
 
     def get_seq_length(self) -> torch.Tensor | int:
         """Returns the number of tokens, as a tensor once memory has been allocated."""
@@ -278,8 +355,8 @@ class KvLayer(_Layer):
         if _is_traced(self.keys):
             slots = torch.arange(self.max_cache_len, device=self.keys.device)
             dropped = (slots >= self.cumulative_length)[:, None]
-            self.keys.masked_fill_(dropped, 0)
-            self.values.masked_fill_(dropped, 0)
+            for held in self._held():
+                held.masked_fill_(dropped, 0)
         else:
             self._clear(int(self.cumulative_length), int(tokens))
 
@@ -289,7 +366,8 @@ class KvRingLayer(_Layer):
     each, written in place.
 
     Position ``p`` is in slot ``p % slots``. There are ``sliding_window - 1 + max(rewind, 1)`` slots, but not
-    more than ``max_cache_len``. `update` takes any number of rows. `crop` removes up to ``rewind`` tokens.
+    more than ``max_cache_len``. `update` takes any number of rows. `crop` removes up to ``rewind`` tokens. `KvCache`
+    describes ``cache_type`` and ``rotation``.
 
     `torch.export` is refused. The number of tokens is a Python integer, which a program would keep as a
     constant.
@@ -298,9 +376,17 @@ class KvRingLayer(_Layer):
     is_sliding = True
     _mode = "circular"
 
-    def __init__(self, max_cache_len: int, sliding_window: int, rewind: int) -> None:
+    def __init__(
+        self,
+        max_cache_len: int,
+        sliding_window: int,
+        rewind: int,
+        *,
+        cache_type: CacheType | None = None,
+        rotation: bool = True,
+    ) -> None:
         slots = min(sliding_window - 1 + max(rewind, 1), max_cache_len)
-        super().__init__(slots)  # which it allocates
+        super().__init__(slots, cache_type, rotation)  # it allocates the slots
         self.max_tokens = max_cache_len
         self.sliding_window = sliding_window
         self.is_croppable = rewind > 0
@@ -316,8 +402,8 @@ class KvRingLayer(_Layer):
         of their positions.
 
         Both are ``[batch, heads, rows, head_size]`` and may have any strides. The result is a view of the
-        ring. It is a copy if it wraps around the end of the ring, or if the write overwrites rows that the new queries
-        see. A later update overwrites the view.
+        ring. It is a copy if it wraps around the end of the ring, if the write overwrites rows that the new queries
+        see, or if rows are stored in another type than the model's. A later update overwrites the view.
         transformers makes masks for consecutive positions, so the order of the slots cannot be returned.
         More than ``max_cache_len`` tokens raise `errors.PositionError` before anything is written.
         """
@@ -327,21 +413,22 @@ class KvRingLayer(_Layer):
         start, rows = self.length, key_states.shape[-2]
         end = _end(start, rows, self.max_tokens)
         self._allocate(key_states, value_states)
-        assert self.keys is not None and self.values is not None, "they have been allocated above"
+        held, stored = self._held(), self._stored(key_states, value_states)
         first = self._first_seen()
         high = max(self.high, end) if start > 0 else end
-        pairs = (self.keys, key_states), (self.values, value_states)
         if high - first <= self.max_cache_len:  # the inequality of the Rust module `ring`
-            self._write_before(end, key_states, value_states)
-            keys, values = (self._rows(cache, first, end) for cache, _ in pairs)
+            self._write_before(end, stored)
+            seen = [self._rows(cache, first, end) for cache in held]
         else:
             # The write overwrites rows that the new queries see, so these are copied first. They are still
             # there, because `crop` refuses to go back further.
-            keys, values = (self._rows(cache, first, start, states) for cache, states in pairs)
-            self._write_before(end, key_states, value_states)
+            seen = [
+                self._rows(cache, first, start, states) for cache, states in zip(held, stored, strict=True)
+            ]
+            self._write_before(end, stored)
         self.length, self.high = end, high
         self._written()
-        return keys, values
+        return self._read(seen)
 
     def get_mask_sizes(self, query_length: int | torch.Tensor) -> tuple[int, int]:
         """Returns the number of rows that `update` returns for ``query_length`` new rows, and the position
@@ -402,13 +489,11 @@ class KvRingLayer(_Layer):
         """Returns the first position that the next query sees."""
         return max(self.length - self.sliding_window + 1, 0)
 
-    def _write_before(self, end: int, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+    def _write_before(self, end: int, stored: list[torch.Tensor]) -> None:
         """Writes rows before position ``end``, or the last ones if there are more than slots."""
-        if key_states.shape[-2] > self.max_cache_len:
-            key_states, value_states = (
-                states[:, :, -self.max_cache_len :] for states in (key_states, value_states)
-            )
-        self._write(key_states, value_states, (end - key_states.shape[-2]) % self.max_cache_len)
+        if stored[0].shape[-2] > self.max_cache_len:
+            stored = [rows[:, :, -self.max_cache_len :] for rows in stored]
+        self._write(stored, (end - stored[0].shape[-2]) % self.max_cache_len)
 
     def _rows(self, cache: torch.Tensor, first: int, end: int, *newer: torch.Tensor) -> torch.Tensor:
         """Returns the rows of the positions ``first`` to ``end - 1``, and ``newer`` rows after them."""
@@ -448,6 +533,11 @@ def _is_plain(*tensors: torch.Tensor) -> bool:
         if type(tensor) is not torch.Tensor or tensor.requires_grad or not tensor.is_cpu:
             return False
     return not tensors[0].is_inference() or torch.is_inference_mode_enabled()
+
+
+def _needs_gradient(tensor: torch.Tensor) -> bool:
+    """Returns True if the gradient of a program that runs now would be lost. Exported programs have none."""
+    return torch.is_grad_enabled() and tensor.requires_grad and not torch.compiler.is_exporting()
 
 
 def _are_operators_recorded() -> bool:
@@ -496,9 +586,28 @@ class KvCache(StaticCache):  # type: ignore[misc]
 
     ``rewind`` is how many tokens `crop` can remove once a window has moved. Assisted decoding removes at most
     as many as it drafts at once.
+
+    ``cache_type`` is the type in which keys and values are stored, ``"float32"``, ``"float16"``, ``"bfloat16"`` or
+    ``"int8"``, and the model's by default. `update` returns them in the model's type, so attention is computed as
+    before, on what is stored. ``"int8"`` has one float32 scale for each token and head in ``key_scales`` and
+    ``value_scales``, so a head of 64 elements takes 68 bytes. Each stored element differs from the given one by at most
+    ``scale * (1/2 + 2**-16)``, with ``scale = max|row| / 127``. `kvscatter.torch._cache_types` states the rule.
+
+    With ``rotation``, int8 keys are multiplied by an orthonormal Hadamard matrix before they are stored, and again when
+    they are read, which loses less. Heads whose size is not a multiple of 16 are not rotated. Another ``cache_type``
+    raises `errors.OptionError`. Gradients do not pass through an int8 cache, so it raises that error for tensors that
+    require them outside of ``torch.no_grad()``.
     """
 
-    def __init__(self, config: Any, max_cache_len: int, *, rewind: int = 32) -> None:
+    def __init__(
+        self,
+        config: Any,
+        max_cache_len: int,
+        *,
+        rewind: int = 32,
+        cache_type: CacheType | None = None,
+        rotation: bool = True,
+    ) -> None:
         max_cache_len = _integers.within("max_cache_len", max_cache_len, 1, 2**63 - 1)
         rewind = _integers.within("rewind", rewind, 0, 2**63 - 1)
         layers: list[Any] = []
@@ -521,13 +630,14 @@ class KvCache(StaticCache):  # type: ignore[misc]
             raise errors.OptionError(message, "layer_type", "config")
         if _BEFORE_5_15 and text.model_type in _OWN_MASKS:
             layers = [StaticLayer(max_cache_len) for _ in layers]
+        stored: Any = {"cache_type": cache_type, "rotation": rotation}
         windows = [_integers.within("sliding_window", layer.max_cache_len, 1, 2**63 - 1) for layer in layers]
         Cache.__init__(
             self,
             layers=[
-                KvRingLayer(max_cache_len, window, rewind)
+                KvRingLayer(max_cache_len, window, rewind, **stored)
                 if window < max_cache_len
-                else KvLayer(max_cache_len)
+                else KvLayer(max_cache_len, **stored)
                 for window in windows
             ],
         )
