@@ -19,10 +19,10 @@ const CAPACITY: usize = 24;
 const TOKENS: [i64; 12] = [5, 9, 200, 17, 3, 11, 250, 1, 7, 2, 2, 101];
 
 /// Saves a converted decoder with narrow caches.
-fn narrowed(model: &Path, to: Narrow, folder: &Path) -> PathBuf {
+pub(crate) fn narrowed(model: &Model, to: Narrow, folder: &Path) -> PathBuf {
     let path = folder.join(format!("{to:?}")).join("model.onnx");
     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-    narrow(Model::load(model).unwrap(), to).save_with_weights(&path, WeightTransfer::Copy).unwrap();
+    narrow(model.clone(), to).save_with_weights(&path, WeightTransfer::Copy).unwrap();
     path
 }
 
@@ -62,7 +62,7 @@ fn floats(tensor: &Tensor) -> Vec<f32> {
 fn stored_rows_differ_from_the_given_ones_by_half_a_step_and_chunks_store_the_same_bits() {
     let folder = tempfile::tempdir().unwrap();
     let float = converted("mobius-llama-dynamic", CAPACITY, folder.path());
-    let int8 = narrowed(&float, Narrow::Int8, folder.path());
+    let int8 = narrowed(&Model::load(&float).unwrap(), Narrow::Int8, folder.path());
     let given = first_layer(&float, &[12]);
     let [whole, chunked] = [&[12][..], &[5, 1, 6]].map(|chunks| first_layer(&int8, chunks));
     for (name, whole) in &whole {
@@ -108,7 +108,7 @@ fn decoders_with_narrow_caches_are_in_place_and_score_nearly_as_with_float32_cac
     let expected = last_logits(&float);
     let most = expected.iter().fold(0.0_f32, |most, logit| most.max(logit.abs()));
     for (to, tolerance) in [(Narrow::Float16, 1e-3), (Narrow::Int8, 1e-2)] {
-        let logits = last_logits(&narrowed(&float, to, folder.path()));
+        let logits = last_logits(&narrowed(&Model::load(&float).unwrap(), to, folder.path()));
         let differences = logits.iter().zip(&expected).map(|(got, expected)| (got - expected).abs() / most);
         let worst = differences.fold(0.0_f32, f32::max);
         // No difference at all would mean that the caches are float32.
