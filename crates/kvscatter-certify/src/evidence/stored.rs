@@ -41,8 +41,9 @@ impl StoredModel<'_> {
         if self.narrow.is_empty() {
             return Ok((Vec::new(), Vec::new()));
         }
-        let mut session = match self.load() {
-            Ok(session) => session,
+        // The session is dropped before its files are removed.
+        let (_files, mut session) = match self.load() {
+            Ok(loaded) => loaded,
             Err(error) => return Ok((Vec::new(), vec![Check::not_measured(ID, CLAIM, error.to_string())])),
         };
         let mut comparison = Comparison {
@@ -62,7 +63,7 @@ impl StoredModel<'_> {
 
     /// Loads a copy of the model that also returns the given rows and the queries. The copy is in the model's folder,
     /// so that its weights can be links.
-    fn load(&self) -> Result<Box<dyn Session>, CertifyError> {
+    fn load(&self) -> Result<(UnfinishedFiles, Box<dyn Session>), CertifyError> {
         let mut model = self.model.clone();
         let outputs = &mut model.proto_mut().graph.get_or_insert_default().output;
         let known: BTreeSet<_> = outputs.iter().filter_map(|output| output.name.clone()).collect();
@@ -77,7 +78,7 @@ impl StoredModel<'_> {
             .map_err(|cause| CertifyError::Io { path: folder.to_owned(), cause })?;
         let copy = folder.join("model.onnx");
         model.save_with_weights(&copy, WeightTransfer::Link)?;
-        Ok(self.engine.load(&Model::load(&copy)?.file()?, self.options)?)
+        Ok((unfinished, self.engine.load(&Model::load(&copy)?.file()?, self.options)?))
     }
 
     /// Returns the names of the given rows and queries, each once.
