@@ -13,9 +13,10 @@ use core::ops::Range;
 
 use crate::aligned::padded;
 use crate::error::Operand;
-use crate::kernel::{Float, Kernels, WideKernels, wide_kernels};
+use crate::float::Float;
+use crate::kernel::{CacheElement, Kernels, WideKernels, wide_kernels};
 use crate::mask::Mask;
-use crate::operands::{Inputs, Outputs, Valid};
+use crate::operands::{Inputs, Outputs, Scales, Valid};
 use crate::partial::Partial;
 use crate::room::Room;
 use crate::setup::Setup;
@@ -33,7 +34,7 @@ pub(crate) struct CallMemory<'a, T, C> {
 
 // SAFETY: Threads share the inputs, and each item writes other elements of the outputs (A3), which the call borrows
 // mutably.
-unsafe impl<T: Float, C: Float> Sync for CallMemory<'_, T, C> {}
+unsafe impl<T: Float, C: CacheElement> Sync for CallMemory<'_, T, C> {}
 
 /// The rows of one item.
 #[derive(Clone, Debug)]
@@ -57,7 +58,7 @@ pub(crate) struct Row {
     pub(crate) index: usize,
 }
 
-impl<'a, T: Float, C: Float> CallMemory<'a, T, C> {
+impl<'a, T: Float, C: CacheElement> CallMemory<'a, T, C> {
     /// Joins the operands of a call, which must fit the prepared shapes.
     pub(crate) fn new(
         setup: &'a Setup,
@@ -212,6 +213,15 @@ impl<'a, T: Float, C: Float> CallMemory<'a, T, C> {
             let scaled = &mut scaled[..size];
             T::widen(self.query(block, row), scaled);
             scaled.iter_mut().for_each(|element| *element *= scale);
+            self.scale_channels(row, scaled);
+        }
+    }
+
+    /// Multiplies a query with the scales of the elements of a key, if these have some.
+    pub(crate) fn scale_channels(&self, row: Row, query: &mut [f32]) {
+        if let Some([scales, _]) = self.inputs.scales.and_then(Scales::of_channels) {
+            let scales = &scales[row.head * query.len()..];
+            query.iter_mut().zip(scales).for_each(|(element, scale)| *element *= scale);
         }
     }
 
@@ -271,6 +281,10 @@ impl<'a, T: Float, C: Float> CallMemory<'a, T, C> {
         let strides = sizes.strides(Operand::Output);
         for (row, means) in block.each().zip(room.total.means()) {
             room.row.iter_mut().zip(means).for_each(|(element, mean)| *element = mean);
+            if let Some([_, scales]) = self.inputs.scales.and_then(Scales::of_channels) {
+                let scales = &scales[row.head * size..];
+                room.row.iter_mut().zip(scales).for_each(|(element, scale)| *element *= scale);
+            }
             let (head, query) = self.query_of(row);
             let output = self.output.wrapping_add(strides.offset(block.sample, head, query));
             // SAFETY: `check` compared the length of the output with its shape, and the row is one of this shape.

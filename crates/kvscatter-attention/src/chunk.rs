@@ -8,15 +8,17 @@ use core::ops::Range;
 use crate::aligned::padded;
 use crate::block::{Block, CallMemory, Row};
 use crate::error::Operand;
-use crate::kernel::{Float, LANES, Rows, Stream, Streams};
+use crate::float::Float;
+use crate::kernel::{CacheElement, LANES, Rows, Scaled, Stream, Streams};
 use crate::operator::{Scores, Softmax};
 use crate::partial::Partial;
 use crate::room::Room;
 use crate::setup::Blocking;
-use crate::sizes::Strides;
+use crate::sizes::{Sizes, Strides};
+use crate::slots::Slots;
 use crate::streams::{Start, Sweep};
 
-impl<T: Float, C: Float> CallMemory<'_, T, C> {
+impl<T: Float, C: CacheElement> CallMemory<'_, T, C> {
     /// Computes the result of one chunk in `room.partial`. Returns `false` if no row sees any of its positions.
     pub(crate) fn chunk(&self, block: &Block, number: usize, room: &mut Room) -> bool {
         let Blocking { chunk, is_wide, .. } = self.setup.blocking;
@@ -55,6 +57,7 @@ impl<T: Float, C: Float> CallMemory<'_, T, C> {
                 unsafe { (self.kernels.products)(queries, keys, head_size, scores) };
             }
         }
+        self.scale_slots(Scaled::Scores, block, read, &mut room.scores);
         for (at, row) in block.each().enumerate() {
             let scores = &mut room.scores[at * score_stride..][..used];
             let bias = room.has_bias.then(|| &room.bias[at * chunk..][..used]);
@@ -73,8 +76,23 @@ impl<T: Float, C: Float> CallMemory<'_, T, C> {
                 self.store_scores(block, row, weights, 0.0);
             }
         }
+        self.scale_slots(Scaled::Weights, block, &room.runs, &mut room.scores);
         self.sum_values(block, room);
         true
+    }
+
+    /// Multiplies the scores or the weights of each row with the scales of the slots of runs, if these have some.
+    fn scale_slots(&self, of: Scaled, block: &Block, runs: &[Slots], numbers: &mut [f32]) {
+        let source = if of == Scaled::Scores { Source::Keys } else { Source::Values };
+        let rows = numbers.chunks_exact_mut(self.setup.blocking.score_stride());
+        for (row, numbers) in block.each().zip(rows) {
+            let Some(scales) = self.scales_of(source, block.sample, row.head) else { return };
+            for run in runs {
+                let (numbers, scales) = (&mut numbers[run.index..run.end()], &scales[run.slots.clone()]);
+                // SAFETY: `Setup` has an instruction set of the machine (A4). Both slices are as long as the run.
+                unsafe { (self.kernels.scale)(of, numbers.as_mut_ptr(), scales) };
+            }
+        }
     }
 
     /// Sums the weighted values of a chunk in `room.partial`.
@@ -184,6 +202,14 @@ impl<T: Float, C: Float> CallMemory<'_, T, C> {
         ([(new, of_new), (past.unwrap_or(&[]), of_past)], size)
     }
 
+    /// Returns the scales of the slots of a head, if each row has one.
+    pub(crate) fn scales_of(&self, source: Source, sample: usize, head: usize) -> Option<&[f32]> {
+        let [key, value] = self.inputs.scales?.of_rows()?;
+        let Sizes { heads, keys, .. } = self.setup.sizes;
+        let scales = if source == Source::Keys { key } else { value };
+        Some(&scales[(sample * heads + head) * keys..][..keys])
+    }
+
     /// Caps the scores of a row, adds the mask and hides the positions outside `visible`, which the row does not see.
     fn finish_scores(
         &self,
@@ -236,7 +262,7 @@ pub(crate) fn with_bias<T: Float>(score: f32, bias: f32) -> f32 {
 }
 
 /// Keys or values.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Source {
     Keys,
     Values,

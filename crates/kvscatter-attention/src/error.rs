@@ -39,6 +39,12 @@ pub enum Operand {
     /// The score of the sink of each query head.
     #[strum(to_string = "head_sink")]
     Sinks,
+    /// The scales of keys that are codes.
+    #[strum(to_string = "the scale of K")]
+    KeyScales,
+    /// The scales of values that are codes.
+    #[strum(to_string = "the scale of V")]
+    ValueScales,
 }
 
 /// An error of this crate. A call that returns an error has written nothing.
@@ -126,6 +132,9 @@ pub enum AttentionError {
     /// An output of scores does not contain the sinks.
     #[error("head_sink cannot be used with qk_matmul_output")]
     SinksAndScores,
+    /// Codes have no past, because a past has no scales.
+    #[error("K and V of int8 cannot be used with {operand}")]
+    Codes { operand: Operand },
     /// A ring has no past, and no output of scores.
     #[error("a ring cannot be used with {operand}")]
     Ring { operand: Operand },

@@ -18,20 +18,21 @@ use kvscatter::Isa;
 
 use crate::element::Element;
 
-pub(crate) use vector::{AHEAD, Kernels, LANES, Rows, STREAMS, Stream, Streams};
+pub(crate) use vector::{AHEAD, Kernels, LANES, Rows, STREAMS, Scaled, Stream, Streams};
 pub(crate) use wide::{PANEL, Panel, SECTION, SlotList, Soon, WIDE_ROWS, WideKernels};
 
-/// A floating-point element that the kernels load: `f32`, [`half::f16`] or [`half::bf16`].
-pub trait Float: Element {
+/// An element that the kernels load, which is the type of keys and values: `f32`, [`half::f16`], [`half::bf16`], or
+/// `i8` for codes that have scales ([`Scales`](crate::Scales)).
+pub trait CacheElement: Element {
     /// Returns the kernels for an instruction set that the machine has, or the portable ones if it lacks FMA or
     /// F16C, which the others need too.
     #[doc(hidden)]
     fn kernels(isa: Isa) -> Kernels<Self>;
 }
 
-macro_rules! float {
+macro_rules! cache_element {
     ($($element:ty),*) => {$(
-        impl Float for $element {
+        impl CacheElement for $element {
             fn kernels(isa: Isa) -> Kernels<Self> {
                 #[cfg(target_arch = "x86_64")]
                 if has_vectors() {
@@ -47,9 +48,9 @@ macro_rules! float {
     )*};
 }
 
-float!(f32, f16, bf16);
+cache_element!(f32, f16, bf16, i8);
 
-/// Returns the kernels of wide blocks for an instruction set, like [`Float::kernels`].
+/// Returns the kernels of wide blocks for an instruction set, like [`CacheElement::kernels`].
 pub(crate) fn wide_kernels(isa: Isa) -> WideKernels {
     #[cfg(target_arch = "x86_64")]
     if has_vectors() {

@@ -41,7 +41,7 @@
 //! let value: Vec<_> = (0..48).map(|n| (n / 2 % 8) as f32).collect();
 //! let mut output = [f32::NAN; 12];
 //! let valid = Valid::Lengths(&[1, 0, 5]);
-//! let inputs = Inputs { query: &query, key: &key, value: &value, mask: None, past: None, valid, sinks: None };
+//! let inputs = Inputs { valid, ..Inputs::new(&query, &key, &value) };
 //! decode.run(&inputs, &mut Outputs::new(&mut output), &mut scratch, None)?;
 //!
 //! // All keys are equal, so each result is the mean of the values that are seen. A query that sees nothing
@@ -75,7 +75,7 @@
 //! let (query, key, value) = ([1.0_f32; 2], [1.0_f32; 8], [8.0_f32, 9.0, f32::NAN, 7.0]);
 //! let mut output = [0.0_f32];
 //! let valid = Valid::Lengths(&[10]);
-//! let inputs = Inputs { query: &query, key: &key, value: &value, mask: None, past: None, valid, sinks: None };
+//! let inputs = Inputs { valid, ..Inputs::new(&query, &key, &value) };
 //! decode.run(&inputs, &mut Outputs::new(&mut output), &mut decode.scratch(1), None)?;
 //! assert_eq!(output, [8.0]);
 //! # Ok::<(), kvscatter_attention::AttentionError>(())
@@ -120,6 +120,7 @@ mod block;
 mod chunk;
 mod element;
 mod error;
+mod float;
 mod group_query;
 mod kernel;
 mod mask;
@@ -140,10 +141,11 @@ mod wide;
 pub use attributes::Attributes;
 pub use element::Element;
 pub use error::{AttentionError, Operand};
+pub use float::Float;
 pub use group_query::{AttributeValue, Declared, GroupQuery, NotTaken, RotaryOrder};
-pub use kernel::Float;
+pub use kernel::CacheElement;
 pub use mask::Mask;
-pub use operands::{Inputs, Outputs, Shapes, Valid};
+pub use operands::{Inputs, Outputs, Scales, Shapes, Valid};
 pub use operator::{Attention, Scores, Softmax};
 pub use prepared::Prepared;
 pub use room::Scratch;

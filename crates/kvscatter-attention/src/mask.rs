@@ -3,7 +3,7 @@
 use core::ops::Range;
 
 use crate::error::AttentionError;
-use crate::kernel::Float;
+use crate::float::Float;
 
 /// The values of a mask.
 #[derive(Clone, Copy, Debug)]

@@ -57,9 +57,55 @@ pub struct Inputs<'a, T, C = T> {
     pub past: Option<[&'a [C]; 2]>,
     /// The slots that contain tokens.
     pub valid: Valid<'a>,
+    /// The scales of keys and values that are codes. They must be given if the elements of the cache are int8, and only
+    /// then.
+    pub scales: Option<Scales<'a>>,
     /// The score of the sink of each query head. It must be given if
     /// [`Attention::sinks`](crate::Attention::sinks) was called, and only then.
     pub sinks: Option<&'a [T]>,
+}
+
+impl<'a, T, C> Inputs<'a, T, C> {
+    /// Returns inputs without a mask, a past, scales and sinks, of which all slots contain tokens.
+    #[must_use]
+    pub fn new(query: &'a [T], key: &'a [C], value: &'a [C]) -> Self {
+        Self { query, key, value, mask: None, past: None, valid: Valid::All, scales: None, sinks: None }
+    }
+}
+
+/// The scales of keys and values that are int8 codes: a key or a value is its code times its scale. The slices are
+/// row-major.
+///
+/// The scale of a key is multiplied with its scores, before the cap and the mask. That of a value is multiplied with
+/// its weights, after their sum.
+#[derive(Clone, Copy, Debug)]
+pub enum Scales<'a> {
+    /// A scale for each key and each value, as [`quantize_row`](kvscatter::quantize::quantize_row) returns it.
+    Rows {
+        /// `[batch, heads, keys]`.
+        key: &'a [f32],
+        /// `[batch, heads, keys]`.
+        value: &'a [f32],
+    },
+    /// A scale for each element of a head, the same in all slots.
+    Channels {
+        /// `[heads, head size]`.
+        key: &'a [f32],
+        /// `[heads, value size]`.
+        value: &'a [f32],
+    },
+}
+
+impl<'a> Scales<'a> {
+    /// Returns the scales of keys and those of values, if each row has one.
+    pub(crate) fn of_rows(self) -> Option<[&'a [f32]; 2]> {
+        if let Self::Rows { key, value } = self { Some([key, value]) } else { None }
+    }
+
+    /// Returns the scales of keys and those of values, if each element of a head has one.
+    pub(crate) fn of_channels(self) -> Option<[&'a [f32]; 2]> {
+        if let Self::Channels { key, value } = self { Some([key, value]) } else { None }
+    }
 }
 
 /// The outputs of one call. The slices are row-major, and a call that succeeds writes all their elements.

@@ -156,8 +156,9 @@ impl Attention {
         Self { cache_by_head: true, ..self }
     }
 
-    /// Reads keys, values and their past as elements of this type, which may differ from that of the queries. This is a
-    /// kvscatter extension; not part of the specification.
+    /// Reads keys, values and their past as elements of this type, which may differ from that of the queries. Int8
+    /// elements are codes, and a call has their [`Scales`](crate::Scales). This is a kvscatter extension; not part of
+    /// the specification.
     #[must_use]
     pub fn cache_element(self, element: ElementType) -> Self {
         Self { cache_element: Some(element), ..self }

@@ -1,15 +1,17 @@
 //! A call that is prepared for one set of shapes. It checks the buffers and lengths of each call, and runs it.
 
-use kvscatter::{Executor, Isa};
+use kvscatter::{ElementType, Executor, Isa};
 
 use crate::block::CallMemory;
 use crate::error::{AttentionError, Operand};
-use crate::kernel::Float;
-use crate::operands::{Inputs, Outputs, Shapes, Valid};
+use crate::float::Float;
+use crate::kernel::CacheElement;
+use crate::operands::{Inputs, Outputs, Scales, Shapes, Valid};
 use crate::operator::Attention;
 use crate::partial::Partial;
 use crate::room::{Room, Scratch};
 use crate::setup::{Limits, Setup};
+use crate::sizes::Sizes;
 use crate::threads;
 
 impl Attention {
@@ -131,7 +133,7 @@ impl Prepared {
     /// Returns an error if the elements do not have the prepared type, a buffer has the wrong length, an operand
     /// is missing, a length lies outside the cache, lengths are used with a past, or the scratch was made for
     /// other shapes. Nothing has been written then.
-    pub fn run<T: Float, C: Float>(
+    pub fn run<T: Float, C: CacheElement>(
         &self,
         inputs: &Inputs<'_, T, C>,
         outputs: &mut Outputs<'_, T, C>,
@@ -174,7 +176,7 @@ impl Prepared {
         }
     }
 
-    fn check<T: Float, C: Float>(
+    fn check<T: Float, C: CacheElement>(
         &self,
         inputs: &Inputs<'_, T, C>,
         outputs: &Outputs<'_, T, C>,
@@ -208,6 +210,19 @@ impl Prepared {
         presence(Operand::Sinks, inputs.sinks.is_some(), self.0.op.has_sinks)?;
         if let Some(sinks) = inputs.sinks {
             length(Operand::Sinks, sinks.len())?;
+        }
+        presence(Operand::KeyScales, inputs.scales.is_some(), C::ELEMENT == ElementType::Int8)?;
+        match inputs.scales {
+            None => {}
+            Some(Scales::Rows { key, value }) => {
+                length(Operand::KeyScales, key.len())?;
+                length(Operand::ValueScales, value.len())?;
+            }
+            Some(Scales::Channels { key, value }) => {
+                let Sizes { heads, head_size, value_size, .. } = self.0.sizes;
+                same(Operand::KeyScales, key.len(), heads * head_size)?;
+                same(Operand::ValueScales, value.len(), heads * value_size)?;
+            }
         }
         presence(Operand::PastKey, inputs.past.is_some(), self.0.has_past)?;
         if let Some([key, value]) = inputs.past {

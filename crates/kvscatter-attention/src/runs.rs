@@ -6,12 +6,13 @@ use kvscatter::Mode;
 use kvscatter::visibility::Visibility;
 
 use crate::block::{Block, CallMemory, Row};
-use crate::kernel::Float;
+use crate::float::Float;
+use crate::kernel::CacheElement;
 use crate::mask::Mask;
 use crate::room::Room;
 use crate::slots::Slots;
 
-impl<T: Float, C: Float> CallMemory<'_, T, C> {
+impl<T: Float, C: CacheElement> CallMemory<'_, T, C> {
     /// Stores the runs of positions that any row of the block sees in `room.runs`, and the mask of the chunk in
     /// `room.bias` if it changes a score.
     pub(crate) fn find_runs(&self, block: &Block, base: i64, positions: &Range<i64>, room: &mut Room) {

@@ -12,12 +12,13 @@
 use core::ops::Range;
 
 use crate::block::{Block, CallMemory, Row};
-use crate::kernel::Float;
+use crate::float::Float;
+use crate::kernel::CacheElement;
 use crate::mask::Mask;
 use crate::room::Room;
 use crate::setup::Setup;
 
-impl<T: Float, C: Float> CallMemory<'_, T, C> {
+impl<T: Float, C: CacheElement> CallMemory<'_, T, C> {
     /// Stores the positions that each row of a head sees in `room.seen`, and those of the block in `room.positions`.
     pub(crate) fn find_positions(&self, block: &Block, room: &mut Room) {
         self.find_rows_with_a_slot(block, room);
@@ -139,8 +140,7 @@ mod tests {
         let mask = Some(Mask::Bool(&mask));
         let valid = [tokens as i64];
         let valid = Valid::Lengths(&valid);
-        let inputs =
-            Inputs { query: &query, key: &cache, value: &cache, mask, past: None, valid, sinks: None };
+        let inputs = Inputs { mask, valid, ..Inputs::new(&query, &cache, &cache) };
         let (mut output, mut room) = (vec![0.0; queries], Room::new(&setup));
         let mut outputs = Outputs::new(&mut output);
         let call = CallMemory::new(&setup, &inputs, &mut outputs);

@@ -159,10 +159,15 @@ impl Setup {
         let sizes = Sizes::new(&op, shapes)?;
         let element = shapes.element;
         let cache_element = op.cache_element.unwrap_or(element);
-        for element in [element, cache_element] {
-            if !matches!(element, ElementType::Float32 | ElementType::Float16 | ElementType::BFloat16) {
-                return Err(AttentionError::ElementType { element });
+        for (element, is_cache) in [(element, false), (cache_element, true)] {
+            match element {
+                ElementType::Float32 | ElementType::Float16 | ElementType::BFloat16 => {}
+                ElementType::Int8 if is_cache => {}
+                _ => return Err(AttentionError::ElementType { element }),
             }
+        }
+        if cache_element == ElementType::Int8 && shapes.past.is_some() {
+            return Err(AttentionError::Codes { operand: Operand::PastKey });
         }
         let expected = sizes.shape(Operand::Mask);
         let mask = shapes.mask.map(|shape| MaskLayout::new(shape, expected)).transpose()?;

@@ -134,6 +134,7 @@ impl Sizes {
             Operand::PastValue => [batch, heads, past, value_size],
             Operand::Lengths => [batch, 1, 1, 1],
             Operand::Sinks => [1, query_heads, 1, 1],
+            Operand::KeyScales | Operand::ValueScales => [batch, heads, keys, 1],
             Operand::Output => [batch, query_heads, queries, value_size],
             Operand::PresentKey => [batch, heads, self.total(), head_size],
             Operand::PresentValue => [batch, heads, self.total(), value_size],

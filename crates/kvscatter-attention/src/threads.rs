@@ -7,7 +7,8 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use kvscatter::Executor;
 
 use crate::block::CallMemory;
-use crate::kernel::Float;
+use crate::float::Float;
+use crate::kernel::CacheElement;
 use crate::room::{Room, Scratch};
 
 /// Computes every item of a call. Threads claim items, or chunks of items if there are few, until none are left.
@@ -15,7 +16,7 @@ use crate::room::{Room, Scratch};
 ///
 /// The results of chunks are always merged in the order of their positions, so the result does not depend on
 /// the threads.
-pub(crate) fn run<T: Float, C: Float>(
+pub(crate) fn run<T: Float, C: CacheElement>(
     call: &CallMemory<'_, T, C>,
     scratch: &mut Scratch,
     executor: Option<&dyn Executor>,

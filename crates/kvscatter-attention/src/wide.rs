@@ -13,7 +13,8 @@ use core::ops::Range;
 use crate::aligned::{Aligned, padded, spread};
 use crate::block::{Block, CallMemory};
 use crate::chunk::{Source, is_finite, with_bias};
-use crate::kernel::{Float, LANES, PANEL, Panel, SECTION, SlotList, Soon, WIDE_ROWS};
+use crate::float::Float;
+use crate::kernel::{CacheElement, LANES, PANEL, Panel, SECTION, SlotList, Soon, WIDE_ROWS};
 use crate::room::Room;
 use crate::slots::Slots;
 
@@ -31,7 +32,7 @@ struct Section {
     soon: [[*const u8; 2]; SECTION],
 }
 
-impl<T: Float, C: Float> CallMemory<'_, T, C> {
+impl<T: Float, C: CacheElement> CallMemory<'_, T, C> {
     /// Stores the scaled queries of a wide block, transposed.
     pub(crate) fn transpose_queries(&self, block: &Block, room: &mut Room) {
         let (size, scale) = (self.setup.sizes.head_size, self.scale());
@@ -43,6 +44,7 @@ impl<T: Float, C: Float> CallMemory<'_, T, C> {
             // The processor reads several queries at a time if nothing else is done meanwhile.
             for (row, query) in rows.by_ref().take(LANES).zip(copies.chunks_exact_mut(size.max(1))) {
                 T::widen(self.query(block, row), &mut query[..size]);
+                self.scale_channels(row, &mut query[..size]);
             }
             let panel = &mut queries[first / PANEL * PANEL * size..][..PANEL * size];
             let rows = (first..block.rows.len()).take(LANES).map(|row| row % PANEL);
@@ -166,18 +168,18 @@ impl<T: Float, C: Float> CallMemory<'_, T, C> {
     fn section(&self, block: &Block, room: &mut Room) -> Section {
         let Room { runs, keys: key_copies, values: value_copies, .. } = room;
         let count = runs.iter().map(|run| run.slots.len()).sum();
-        let (keys, head_size) = self.slots(block, Source::Keys, runs);
-        let (values, value_size) = self.slots(block, Source::Values, runs);
+        let keys = self.slots(block, Source::Keys, runs);
+        let values = self.slots(block, Source::Values, runs);
         let mut section = Section {
             count,
             indices: [0.0; SECTION],
             // The kernels read single elements of a key, so keys in float32 are not copied.
             keys: if self.setup.blocking.copies_keys {
-                self.copied(&keys[..count], head_size, key_copies)
+                self.copied(block, Source::Keys, runs, &keys[..count], key_copies)
             } else {
                 keys.map(|[key, _]| key.cast())
             },
-            values: self.copied(&values[..count], value_size, value_copies),
+            values: self.copied(block, Source::Values, runs, &values[..count], value_copies),
             soon: core::array::from_fn(|at| [keys[at][1].cast(), values[at][1].cast()]),
         };
         let indices = runs.iter().flat_map(|run| run.index..run.end());
@@ -186,8 +188,8 @@ impl<T: Float, C: Float> CallMemory<'_, T, C> {
     }
 
     /// Returns the first element of each slot of the runs of a section, and that of the slot which is probably at the
-    /// same index of the next section. Also returns the size of a slot.
-    fn slots(&self, block: &Block, source: Source, runs: &[Slots]) -> ([[*const C; 2]; SECTION], usize) {
+    /// same index of the next section.
+    fn slots(&self, block: &Block, source: Source, runs: &[Slots]) -> [[*const C; 2]; SECTION] {
         let (tensors, size) = self.tensors(source);
         let mut slots = [[core::ptr::null(); 2]; SECTION];
         let mut to = slots.iter_mut();
@@ -202,21 +204,32 @@ impl<T: Float, C: Float> CallMemory<'_, T, C> {
                 *to = [at, next].map(|at| rows.as_ptr().wrapping_add(first + at * strides.row));
             }
         }
-        (slots, size)
+        slots
     }
 
-    /// Copies slots in float32, and returns the copies.
-    fn copied(&self, slots: &[[*const C; 2]], size: usize, copies: &mut Aligned) -> [*const f32; SECTION] {
+    /// Copies the slots of runs in float32, multiplied with their scales, and returns the copies.
+    fn copied(
+        &self,
+        block: &Block,
+        source: Source,
+        runs: &[Slots],
+        slots: &[[*const C; 2]],
+        copies: &mut Aligned,
+    ) -> [*const f32; SECTION] {
+        let (_, size) = self.tensors(source);
         let stride = spread(size);
-        assert!(slots.len() * stride <= copies.len(), "copies lie inside the room");
-        let (copies, mut copied) = (copies.as_mut_ptr(), [core::ptr::null(); SECTION]);
-        for ((at, [slot, _]), to) in slots.iter().enumerate().zip(&mut copied) {
-            let copy = copies.wrapping_add(at * stride);
+        let scales = self.scales_of(source, block.sample, block.heads.start);
+        let mut scales = scales.map(|scales| runs.iter().flat_map(|run| &scales[run.slots.clone()]));
+        for ([slot, _], copy) in slots.iter().zip(copies.chunks_exact_mut(stride)) {
             // SAFETY: `Setup` has an instruction set of the machine (A4). `slots` proved that the slot is in its
-            // tensor, and the assertion that the copy is in the room.
-            unsafe { (self.kernels.widen)(*slot, size, copy) };
-            *to = copy;
+            // tensor, and a copy has the size of a slot, rounded up to a multiple of `LANES`.
+            unsafe { (self.kernels.widen)(*slot, size, copy.as_mut_ptr()) };
+            if let Some(scale) = scales.as_mut().and_then(Iterator::next) {
+                copy[..size].iter_mut().for_each(|element| *element *= scale);
+            }
         }
-        copied
+        assert!(slots.len() * stride <= copies.len(), "copies lie inside the room");
+        let first = copies.as_ptr();
+        core::array::from_fn(|at| first.wrapping_add(at * stride))
     }
 }

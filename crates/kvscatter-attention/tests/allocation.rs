@@ -72,15 +72,8 @@ fn check<T: Float>(op: Attention, queries: usize, with_mask: bool) {
                 past: None,
             })
             .unwrap();
-        let inputs = Inputs {
-            query: &query,
-            key: &key,
-            value: &value,
-            mask: with_mask.then_some(Mask::Bool(&mask)),
-            past: None,
-            valid: Valid::All,
-            sinks: None,
-        };
+        let inputs =
+            Inputs { mask: with_mask.then_some(Mask::Bool(&mask)), ..Inputs::new(&query, &key, &value) };
         for threads in [1, 2, 8] {
             let mut scratch = prepared.scratch(threads);
             for executor in [None, Some(&InTurn as &dyn Executor)] {

@@ -48,8 +48,11 @@ fn element_types() {
     Values::<f16>::new().fails(&prepare(SHAPES), other(Operand::Query, got, expected));
     let narrow = Attention::new().cache_element(got);
     Values::<f32>::new().fails(&narrow.prepare(&SHAPES).unwrap(), other(Operand::Key, expected, got));
-    let element = ElementType::Int8;
+    let element = ElementType::UInt8;
     refused(Attention::new().cache_element(element), SHAPES, Error::ElementType { element });
+    // Only a cache may have codes.
+    let element = ElementType::Int8;
+    refused(Attention::new(), Shapes { element, ..SHAPES }, Error::ElementType { element });
 }
 
 #[test]
@@ -261,13 +264,10 @@ impl<T: Float> Values<T> {
 
     fn inputs(&self) -> Inputs<'_, T> {
         Inputs {
-            query: &self.query,
-            key: &self.key,
-            value: &self.value,
             mask: self.mask.as_deref().map(Mask::Bool),
             past: self.past.as_ref().map(|[key, value]| [key.as_slice(), value]),
             valid: self.lengths.as_deref().map_or(Valid::All, Valid::Lengths),
-            sinks: None,
+            ..Inputs::new(&self.query, &self.key, &self.value)
         }
     }
 

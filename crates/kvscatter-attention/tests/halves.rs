@@ -3,7 +3,7 @@
 //! A stored number differs from a given float32 number `x` by at most `2^-11 |x|` in float16, for
 //! `2^-14 <= |x| <= 65504`, and by at most `2^-8 |x|` in bfloat16, for `|x| >= 2^-126`.
 
-use kvscatter_attention::Element;
+use kvscatter_attention as attention;
 use kvscatter_oracle::attention::Float;
 
 /// The bits of the largest finite number, and the magnitudes between which the relative error is bounded, by the last
@@ -16,7 +16,7 @@ struct Half {
 }
 
 /// Compares the conversion of each number, alone and in a slice, with the oracle's.
-fn check<H: Element>(half: &Half, numbers: &[f32]) {
+fn check<H: attention::Float>(half: &Half, numbers: &[f32]) {
     let mut stored = vec![H::LOWEST; numbers.len()];
     H::narrow(numbers, &mut stored);
     let mut read = vec![0.0; numbers.len()];
@@ -42,7 +42,7 @@ fn check<H: Element>(half: &Half, numbers: &[f32]) {
 }
 
 /// Checks every number of the type, the number halfway to the next one, and both neighbours of that.
-fn check_all<H: Element>(half: &Half) {
+fn check_all<H: attention::Float>(half: &Half) {
     let value = |bits: u16| bytemuck::pod_read_unaligned::<H>(&bits.to_le_bytes()).to_f32();
     check::<H>(half, &(0..=u16::MAX).map(value).collect::<Vec<_>>());
     let ties = (0..half.largest).flat_map(|bits| {

@@ -3,7 +3,7 @@
 
 use allocation_counter::measure;
 use kvscatter::ElementType;
-use kvscatter_attention::{Attention, AttentionError, Inputs, Mask, Outputs, Scores, Shapes, Softmax, Valid};
+use kvscatter_attention::{Attention, AttentionError, Inputs, Mask, Outputs, Scores, Shapes, Softmax};
 
 /// Some of the dimensions that the cases consist of.
 const DIMS: [usize; 9] = [0, 1, 2, 1 << 20, 1 << 32, (1 << 32) + 1, 1 << 61, isize::MAX as usize, usize::MAX];
@@ -114,13 +114,9 @@ fn run(op: Attention, shapes: &Shapes<'_>) -> Option<Result<(), AttentionError>>
         outputs = outputs.scores(&mut scores);
     }
     let inputs = Inputs {
-        query: empty,
-        key: empty,
-        value: empty,
         mask: shapes.mask.map(|_| Mask::Bool(&[])),
         past: shapes.past.map(|_| [empty, empty]),
-        valid: Valid::All,
-        sinks: None,
+        ..Inputs::new(empty, empty, empty)
     };
     if shapes.element != ElementType::Float32 {
         return None;

@@ -35,15 +35,7 @@ fn used(has_tiny_limits: bool, tokens: usize, threads: usize, least: Option<usiz
     let prepared = Attention::new().prepare(&shapes).unwrap();
     let prepared = if has_tiny_limits { prepared.with_tiny_limits() } else { prepared };
     let (lengths, cache) = ([i64::try_from(tokens).unwrap()], vec![1.0_f32; SLOTS * 64]);
-    let inputs = Inputs {
-        query: &[1.0; 64],
-        key: &cache,
-        value: &cache,
-        mask: None,
-        past: None,
-        valid: Valid::Lengths(&lengths),
-        sinks: None,
-    };
+    let inputs = Inputs { valid: Valid::Lengths(&lengths), ..Inputs::new(&[1.0; 64], &cache, &cache) };
     let (mut y, executor) = ([0.0; 64], Counted(AtomicUsize::new(0)));
     let scratch = prepared.scratch(threads);
     let mut scratch = match least {

@@ -1,6 +1,7 @@
 //! The commands and their arguments.
 
 mod apply;
+mod cache_type;
 mod cases;
 mod certify;
 mod completions;

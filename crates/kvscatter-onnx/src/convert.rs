@@ -45,14 +45,15 @@
 //!
 //! | for | modules, in order |
 //! |---|---|
-//! | what a caller wants and cannot have | `options`, `refusal`, `kept` |
+//! | what a caller wants and cannot have | `cache_type`, `options`, `refusal`, `kept` |
 //! | made-up steps | `ring`, `probe`, `probes`, `sample_numbers` |
 //! | what attention shows | `limits`, `rule`, `tables`, `caches`, `attention`, `masks`, `exported` |
-//! | the new graph, and the comparison | `length`, `equivalence`, `rewriter`, `fusion`, `windows`, `rewrite`, `metadata` |
-//! | passes | `report`, `pass`, `form`, `to_standard`, `static_caches`, `raise_scatters`, `passes` |
+//! | the new graph, and the comparison | `length`, `equivalence`, `rewriter`, `fusion`, `windows`, `report`, `rewrite`, `metadata` |
+//! | passes | `pass`, `form`, `to_standard`, `static_caches`, `raise_scatters`, `narrow`, `passes` |
 //! | uses of a conversion | `mask_rule`, `conversion`, `outcome` |
 
 mod attention;
+mod cache_type;
 mod caches;
 mod conversion;
 mod equivalence;
@@ -65,6 +66,7 @@ mod limits;
 pub(crate) mod mask_rule;
 mod masks;
 mod metadata;
+mod narrow;
 mod options;
 mod outcome;
 mod pass;
@@ -84,6 +86,7 @@ mod tables;
 mod to_standard;
 mod windows;
 
+pub use cache_type::{CacheType, CacheTypeError};
 pub use conversion::{Converted, convert};
 pub use kept::{KeptAttention, KeptForm, KeptReason};
 pub(crate) use limits::SlotLimits;
@@ -91,7 +94,9 @@ pub use options::{ConvertOptions, WindowedCaches};
 pub(crate) use outcome::near;
 pub use outcome::{ConvertOutcome, Windows};
 pub use refusal::{ConvertError, ConvertRefusal};
-pub use report::{AttentionReport, CacheReport, Claim, InputReport, KeptState, PassReport, Report};
+pub use report::{
+    AttentionReport, CacheReport, Claim, InputReport, KeptState, NarrowCaches, PassReport, Report,
+};
 pub use ring::{MOST_TOKENS, RingSize, RingSizeError, UNLIMITED};
 pub use rule::CacheWindow;
 pub use windows::{LinearReason, LinearWindow};

@@ -315,6 +315,15 @@ impl<'p> Editor<'p> {
         name
     }
 
+    /// Adds an output of the graph that a node with this output produces.
+    pub(crate) fn add_output(&mut self, name: &str, element: ElementType, dims: &[Dimension<'_>]) {
+        let output = ValueInfoProto::tensor(name, element.onnx_code(), dims);
+        let outputs = &mut self.graph().output;
+        let place = Declared::Output(outputs.len());
+        outputs.push(output);
+        self.declared.entry(name.to_owned()).or_default().push(place);
+    }
+
     /// Changes the declared dimensions of an input or an output of the graph.
     ///
     /// # Errors
@@ -324,7 +333,7 @@ impl<'p> Editor<'p> {
         self.declarations(name, |tensor| tensor.shape = TensorShapeProto::from(dims).into())
     }
 
-    /// Changes the declared element type of an input of the graph.
+    /// Changes the declared element type of an input or an output of the graph.
     ///
     /// # Errors
     /// Returns the errors of [`set_dims`](Self::set_dims).

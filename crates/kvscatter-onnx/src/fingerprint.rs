@@ -89,11 +89,12 @@ impl GraphHash {
     }
 
     /// Returns the hash of an exported graph together with the options of a conversion that change how values are
-    /// rounded.
-    pub(crate) fn with_options(self, options: [bool; 2]) -> Self {
+    /// rounded. `caches` describes their type, and is empty if it is that of the export.
+    pub(crate) fn with_options(self, options: [bool; 2], caches: &str) -> Self {
         let mut bytes = self.0.to_le_bytes().to_vec();
         bytes.push(FORM);
         bytes.extend(options.map(u8::from));
+        bytes.extend(caches.as_bytes());
         Self(xxh3_128(&bytes))
     }
 

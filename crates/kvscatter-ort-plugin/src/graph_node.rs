@@ -217,8 +217,8 @@ pub(crate) struct NamedValue {
     /// The name, which ends before the first zero byte and has U+FFFD in place of what is not UTF-8. So two values may
     /// have the same.
     pub(crate) name: String,
-    /// The address of the runtime's object, which differs from those of the other values of the graph.
-    pub(crate) address: usize,
+    /// The runtime's object, whose address differs from those of the other values of the graph.
+    pub(crate) raw: *const OrtValueInfo,
 }
 
 impl NamedValue {
@@ -227,15 +227,14 @@ impl NamedValue {
     /// # Safety
     /// `value` is NULL, or an object of the runtime that is valid until this returns.
     pub(crate) unsafe fn read(runtime: RuntimeApi, value: *const OrtValueInfo) -> Result<Self, CallError> {
-        let address = value.addr();
         if value.is_null() {
-            return Ok(Self { name: String::new(), address });
+            return Ok(Self { name: String::new(), raw: value });
         }
         // SAFETY: `value` is valid by this function's contract, and `out` takes the result (R1).
         let name = runtime.result(null(), |out| unsafe { (runtime.api.GetValueInfoName)(value, out) })?;
         // SAFETY: `name` is a string of `value`, which ends in a zero byte and lives as long as `value` (R5).
         let name = unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned();
-        Ok(Self { name, address })
+        Ok(Self { name, raw: value })
     }
 }
 

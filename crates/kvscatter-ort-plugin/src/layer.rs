@@ -6,7 +6,11 @@
 //! little work, so its fixed cost counts. The provider takes them as one group, which the runtime replaces by one node.
 //! The group always has both writes and `Attention`. The other nodes belong to it where the graph has them.
 //!
-//! `find` searches a graph for groups. `compute` executes a call of one: `call` reads its inputs, `heads` and `arrange`
+//! A cache may have a narrower type than queries. Its rows are then cast before they are written, or stored as codes
+//! with scales, and the nodes that read them back belong to the group too.
+//!
+//! `find` searches a graph for groups, with `rows` for the nodes that compute rows and `storage` for those that store
+//! them. `compute` executes a call of one: `call` reads its inputs, `heads` and `arrange`
 //! put new rows into the order in which they are used, and `rotation` rotates them, in the memory of `workspace`.
 //! `compiled` is the interface of the runtime.
 
@@ -18,6 +22,9 @@ mod find;
 mod graph;
 mod heads;
 mod rotation;
+mod rows;
+mod storage;
+mod store;
 
 use kvscatter::spec::onnx;
 use kvscatter_attention::RotaryOrder;
@@ -32,8 +39,8 @@ pub(crate) use graph::{NamedGraph, NamedNode};
 pub(crate) struct Layer {
     /// The numbers of all nodes in the graph.
     pub(crate) nodes: Vec<usize>,
-    /// The numbers of `Attention` and of both `TensorScatter`, for which the provider has kernels.
-    pub(crate) kernels: [usize; 3],
+    /// The numbers of `Attention` and of each `TensorScatter`, for which the provider has kernels.
+    pub(crate) kernels: Vec<usize>,
     /// The shape and the sizes with which queries, keys and values are cut from one tensor, if they are.
     packed: Option<Packed>,
     query: Rows,
@@ -63,6 +70,8 @@ struct Rows {
     /// Whether the tensor is `[batch, tokens, heads, size]` and not `[batch, heads, tokens, size]`.
     is_by_token: bool,
     rotation: Option<Rotation>,
+    /// Whether each row is then multiplied with the Hadamard matrix.
+    has_hadamard: bool,
 }
 
 /// A `RotaryEmbedding` whose angles are selected by positions.
@@ -79,23 +88,48 @@ struct Rotation {
 /// A `TensorScatter` along the slots of a cache, `[batch, heads, slots, size]`.
 #[derive(Debug)]
 struct Write {
-    node: usize,
     rows: Rows,
+    storage: Storage,
     past: usize,
     present: usize,
     indices: Option<usize>,
     operator: onnx::TensorScatter,
 }
 
+/// How new rows are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Storage {
+    /// With the type that they have.
+    Same,
+    /// Cast to a half type.
+    Half,
+    /// As int8 codes, with a scale for each row in another cache, `[batch, heads, slots, 1]`.
+    Codes { past: usize, present: usize },
+}
+
 impl Layer {
+    /// Returns the past of each cache, also those of scales.
+    fn pasts(&self) -> impl Iterator<Item = usize> {
+        [&self.key, &self.value].into_iter().flat_map(|write| {
+            let scales = match write.storage {
+                Storage::Codes { past, .. } => Some(past),
+                _ => None,
+            };
+            [Some(write.past), scales].into_iter().flatten()
+        })
+    }
+
     /// Returns all inputs. An input that is used twice is there twice.
     fn inputs_mut(&mut self) -> Vec<&mut usize> {
         let Self { packed, query, key, value, mask, lengths, output_shape, .. } = self;
         let (mut inputs, mut all_rows) = (Vec::new(), vec![query]);
-        for Write { rows, past, indices, .. } in [key, value] {
+        for Write { rows, storage, past, indices, .. } in [key, value] {
             inputs.push(past);
             inputs.extend(indices);
             all_rows.push(rows);
+            if let Storage::Codes { past, .. } = storage {
+                inputs.push(past);
+            }
         }
         for Rows { value, rotation, .. } in all_rows {
             inputs.push(value);
@@ -119,9 +153,13 @@ impl Layer {
         for value in self.inputs_mut() {
             *value = input(*value)?;
         }
-        for value in [&mut self.key.present, &mut self.value.present, &mut self.output] {
-            *value = output(*value)?;
+        for write in [&mut self.key, &mut self.value] {
+            write.present = output(write.present)?;
+            if let Storage::Codes { present, .. } = &mut write.storage {
+                *present = output(*present)?;
+            }
         }
+        self.output = output(self.output)?;
         Some(self)
     }
 }

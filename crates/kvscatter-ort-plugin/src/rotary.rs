@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use kvscatter_attention::{Element, Float, RotaryOrder};
+use kvscatter_attention::{Float, RotaryOrder};
 
 /// The cosines and sines of each position.
 pub(crate) struct AngleTable<'a, T: Float> {
@@ -28,7 +28,7 @@ const PAIRS: usize = 32;
 
 /// Rotates the first elements of a head, two for each cosine and sine, and copies the others. The results are computed
 /// in float32 and rounded once.
-pub(crate) fn rotate<T: Element, O: Element>(
+pub(crate) fn rotate<T: Float, O: Float>(
     order: RotaryOrder,
     [cos, sin]: [&[T]; 2],
     from: &[T],
@@ -69,14 +69,14 @@ pub(crate) fn rotate<T: Element, O: Element>(
 }
 
 /// Converts elements to another type. Both slices have the same length.
-pub(crate) fn convert<T: Element, O: Element>(from: &[T], to: &mut [O]) {
+pub(crate) fn convert<T: Float, O: Float>(from: &[T], to: &mut [O]) {
     for (from, to) in from.chunks(PAIRS).zip(to.chunks_mut(PAIRS)) {
         O::narrow(&wide(from)[..to.len()], to);
     }
 }
 
 /// Returns up to [`PAIRS`] elements as float32.
-fn wide<T: Element>(from: &[T]) -> [f32; PAIRS] {
+fn wide<T: Float>(from: &[T]) -> [f32; PAIRS] {
     let mut numbers = [0.0; PAIRS];
     T::widen(from, &mut numbers[..from.len()]);
     numbers

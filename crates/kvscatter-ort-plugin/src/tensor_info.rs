@@ -96,6 +96,11 @@ impl TensorInfo {
         self.shape.as_ref().map(Vec::len)
     }
 
+    /// Returns a dimension, if it is known.
+    pub(crate) fn size(&self, index: usize) -> Option<usize> {
+        self.shape.as_ref()?.get(index)?.size()
+    }
+
     /// Returns the dimensions, if all of them are known.
     pub(crate) fn sizes(&self) -> Option<Vec<usize>> {
         self.shape.as_ref()?.iter().map(|dimension| dimension.size()).collect()

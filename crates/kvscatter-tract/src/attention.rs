@@ -22,7 +22,15 @@ pub(crate) fn build(
     _: &ParsingContext<'_>,
     node: &NodeProto,
 ) -> TractResult<(Box<dyn InferenceOp>, Vec<String>)> {
-    Ok((expand(AttentionNode::new(node)?), vec![]))
+    Ok((expand(AttentionNode::new(node, false)?), vec![]))
+}
+
+/// Builds the operator of a node that reads float16 or int8 caches with float32 queries.
+pub(crate) fn build_narrow(
+    _: &ParsingContext<'_>,
+    node: &NodeProto,
+) -> TractResult<(Box<dyn InferenceOp>, Vec<String>)> {
+    Ok((expand(AttentionNode::new(node, true)?), vec![]))
 }
 
 impl Expansion for AttentionNode {
@@ -43,7 +51,8 @@ impl Expansion for AttentionNode {
         check_input_arity(inputs, self.inputs.count)?;
         check_output_arity(outputs, self.outputs.count)?;
         let ([query, key, value, ..], [y, ..]) = (inputs, outputs) else { bail!("inputs are missing") };
-        for same in [key, value].into_iter().chain(outputs) {
+        let cached = [key, value].into_iter().filter(|_| !self.reads_narrow);
+        for same in cached.chain(outputs) {
             solver.equals(&query.datum_type, &same.datum_type)?;
         }
         for same in [key, value, y] {

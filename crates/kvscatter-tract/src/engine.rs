@@ -1,5 +1,6 @@
 //! tract as an engine of [`kvscatter_session`].
 
+mod fuse;
 mod load;
 mod memory;
 mod messages;

@@ -12,6 +12,9 @@
 //!     bits of a linear cache.
 //!   * `MatMulNBits` replaces tract's operator, because tract 0.23.9 returns wrong products for it. Its weights stay
 //!     codes in memory.
+//!   * `QuantizeLinear` also takes one scale for each row, as int8 caches need it. tract's own operator does not.
+//! * [`Tract`] reads caches of float16, and of int8 codes with a scale for each row, without a conversion of all slots,
+//!   and writes codes and scales of keys and values in one operator.
 //! * [`Tract`] lays out constant float32 weights once, when it loads a model. A product with them reads each weight
 //!   once per run, uses the threads of the plan, and gives a row the same bits in every batch. [`Tract`] implements
 //!   [`Engine`](kvscatter_session::Engine) with tract. A run takes the caches and returns them, even if it fails.
@@ -81,6 +84,7 @@ mod error;
 mod lay_out;
 mod matmul_nbits;
 mod product;
+mod quantize;
 mod scatter;
 mod threads;
 
@@ -90,11 +94,12 @@ pub use engine::Tract;
 pub use scatter::cache_copy_counts;
 pub use tract_onnx;
 
-/// Adds `TensorScatter` to tract's ONNX reader, and replaces its `Attention` and `MatMulNBits`.
+/// Adds `TensorScatter` to tract's ONNX reader, and replaces its `Attention`, `MatMulNBits` and `QuantizeLinear`.
 pub fn register(onnx: &mut Onnx) {
     onnx.op_register.insert("TensorScatter", scatter::build);
     onnx.op_register.insert("Attention", attention::build);
     onnx.op_register.insert("MatMulNBits", matmul_nbits::build);
+    onnx.op_register.insert("QuantizeLinear", quantize::build);
 }
 
 /// The examples of this crate's README are tested with those of the crate.

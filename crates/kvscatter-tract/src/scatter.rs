@@ -1,9 +1,11 @@
 //! The `TensorScatter-24` operator. It writes a cache in place unless the plan shares the cache with another
 //! value.
 
+mod quantised;
+
 use kvscatter::spec::onnx::TensorScatter;
 use kvscatter::spec::{Dimension, PartialTensor};
-use kvscatter::{ElementType, Mode, Positions, Prepared, WritePlan};
+use kvscatter::{ElementType, Mode, PlannedWrite, Positions, Prepared, WritePlan, write_all};
 use tract_onnx::model::ParsingContext;
 use tract_onnx::pb::NodeProto;
 use tract_onnx::tract_core::ops::cast::cast;
@@ -13,21 +15,13 @@ use crate::attributes::{Attributes, given_index};
 use crate::element;
 use crate::error::{NodeError, label};
 
+pub(crate) use quantised::build as build_quantised;
+
 /// Builds the operator of a node.
 pub(crate) fn build(
     _: &ParsingContext<'_>,
     node: &NodeProto,
 ) -> TractResult<(Box<dyn InferenceOp>, Vec<String>)> {
-    let attributes = Attributes::read(node, &["axis", "mode"])?;
-    let mut write = TensorScatter::new();
-    if let Some(axis) = attributes.integer("axis")? {
-        write = write.axis(axis);
-    }
-    if let Some(mode) = attributes.string("mode")? {
-        let mode: Mode =
-            mode.parse().map_err(|error| NodeError::new(node, format!("{error}, got {mode:?}")))?;
-        write = write.mode(mode);
-    }
     let inputs = node.input.len();
     if given_index(&node.input, 0).is_none() || given_index(&node.input, 1).is_none() || inputs > 3 {
         return Err(NodeError::new(node, format!("takes 2 or 3 inputs, got {inputs}")).into());
@@ -35,8 +29,7 @@ pub(crate) fn build(
     if given_index(&node.output, 0).is_none() || node.output.len() != 1 {
         return Err(NodeError::new(node, format!("has 1 output, got {}", node.output.len())).into());
     }
-    let takes_indices = given_index(&node.input, 2).is_some();
-    Ok((expand(Scatter { node: label(node), write, takes_indices }), vec![]))
+    Ok((expand(Scatter::new(node, 2)?), vec![]))
 }
 
 /// Returns how often each node of this state has copied its cache, by the nodes' names.
@@ -63,6 +56,22 @@ pub(crate) struct Scatter {
 }
 
 impl Scatter {
+    /// Reads the attributes of a node. `indices` is the index of its input `write_indices`, which is optional.
+    fn new(node: &NodeProto, indices: usize) -> Result<Self, NodeError> {
+        let attributes = Attributes::read(node, &["axis", "mode"])?;
+        let mut write = TensorScatter::new();
+        if let Some(axis) = attributes.integer("axis")? {
+            write = write.axis(axis);
+        }
+        if let Some(mode) = attributes.string("mode")? {
+            let mode: Mode =
+                mode.parse().map_err(|error| NodeError::new(node, format!("{error}, got {mode:?}")))?;
+            write = write.mode(mode);
+        }
+        let takes_indices = given_index(&node.input, indices).is_some();
+        Ok(Self { node: label(node), write, takes_indices })
+    }
+
     fn error(&self, why: impl std::fmt::Display) -> NodeError {
         NodeError { node: self.node.clone(), op: "TensorScatter".to_owned(), why: why.to_string() }
     }
@@ -156,21 +165,43 @@ impl TypedOp for Scatter {
 
 impl EvalOp for Scatter {
     fn eval_out_of_plan(&self, inputs: TVec<TValue>) -> TractResult<Option<TVec<TValue>>> {
-        Ok(Some(ScatterState::default().run(self, inputs)?))
+        Ok(Some(self.run(&mut ScatterState::new::<Self>(), inputs)?))
     }
 
     fn state(&self, _: &EvalContext<'_>) -> TractResult<Option<Box<dyn OpState>>> {
-        Ok(Some(Box::new(ScatterState::default())))
+        Ok(Some(Box::new(ScatterState::new::<Self>())))
     }
 }
 
 /// The state of a node between runs.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct ScatterState {
-    last: Option<Shapes>,
+    /// Runs the node's operator.
+    eval: Eval,
+    /// What was prepared for each cache.
+    last: Vec<Option<Shapes>>,
     copies: u64,
-    /// The cache during a call. It stays here after an error and after a panic.
-    held: Option<Arc<Tensor>>,
+    /// The caches during a call. They stay here after an error and after a panic.
+    held: Vec<Arc<Tensor>>,
+}
+
+type Eval = fn(&dyn Op, &mut ScatterState, TVec<TValue>) -> TractResult<TVec<TValue>>;
+
+/// An operator that writes caches.
+trait WritesCaches: Op {
+    fn run(&self, state: &mut ScatterState, inputs: TVec<TValue>) -> TractResult<TVec<TValue>>;
+}
+
+impl WritesCaches for Scatter {
+    fn run(&self, state: &mut ScatterState, inputs: TVec<TValue>) -> TractResult<TVec<TValue>> {
+        let mut inputs = inputs.into_iter();
+        let (Some(cache), Some(update)) = (inputs.next(), inputs.next()) else {
+            return Err(self.error("takes 2 or 3 inputs").into());
+        };
+        let indices = inputs.next();
+        state.hold([cache]);
+        state.write(self, &[&update], indices.as_deref())
+    }
 }
 
 /// The shapes of the last call and the write that was prepared for them.
@@ -183,24 +214,41 @@ struct Shapes {
 }
 
 impl ScatterState {
-    /// Returns the cache of a call that failed or panicked. A part of its rows may have been written.
-    pub(crate) fn take_held(&mut self) -> Option<TValue> {
-        self.held.take().map(TValue::from_const)
+    /// Returns the state of a node with this operator.
+    fn new<O: WritesCaches>() -> Self {
+        let eval = |op: &dyn Op, state: &mut Self, inputs: TVec<TValue>| {
+            op.downcast_ref::<O>().context("the state of another operator")?.run(state, inputs)
+        };
+        Self { eval, last: Vec::new(), copies: 0, held: Vec::new() }
     }
 
-    fn run(&mut self, op: &Scatter, inputs: TVec<TValue>) -> TractResult<TVec<TValue>> {
-        let mut inputs = inputs.into_iter();
-        let (Some(cache), Some(update)) = (inputs.next(), inputs.next()) else {
-            return Err(op.error("takes 2 or 3 inputs").into());
-        };
-        let indices = inputs.next();
-        // The plan has dropped its own reference, so an error or a panic would drop a cache that is not kept here.
-        let cache = self.held.insert(cache.into_arc_tensor());
-        let plan = plan(&mut self.last, op, cache, &update, indices.as_deref())?;
-        self.copies += u64::from(Arc::strong_count(cache) > 1);
-        // This copies the cache if and only if it is shared.
-        write(&plan, Arc::make_mut(cache), &update).map_err(|error| op.error(error))?;
-        Ok(self.take_held().into_iter().collect())
+    /// Returns the caches of a call that failed or panicked. A part of their rows may have been written.
+    pub(crate) fn take_held(&mut self) -> TVec<TValue> {
+        self.held.drain(..).map(TValue::from_const).collect()
+    }
+
+    /// Keeps the caches of a call. The plan has dropped its own references, so an error or a panic would drop caches
+    /// that are not kept here.
+    fn hold(&mut self, caches: impl IntoIterator<Item = TValue>) {
+        self.held = caches.into_iter().map(TValue::into_arc_tensor).collect();
+    }
+
+    /// Writes all caches that are held, or none. Returns them.
+    fn write(
+        &mut self,
+        op: &Scatter,
+        updates: &[&Tensor],
+        indices: Option<&Tensor>,
+    ) -> TractResult<TVec<TValue>> {
+        self.last.resize_with(self.held.len(), Default::default);
+        let calls = self.last.iter_mut().zip(&self.held).zip(updates);
+        let plans = calls.map(|((last, cache), update)| plan(last, op, cache, update, indices));
+        let plans = plans.collect::<Result<Vec<_>, _>>()?;
+        self.copies += self.held.iter().map(|cache| u64::from(Arc::strong_count(cache) > 1)).sum::<u64>();
+        // This copies a cache if and only if it is shared.
+        let presents = self.held.iter_mut().map(Arc::make_mut);
+        write(&plans, presents.collect(), updates).map_err(|error| op.error(error))?;
+        Ok(self.take_held())
     }
 }
 
@@ -232,24 +280,27 @@ fn plan<'a>(
     prepared.plan(starts).map_err(|error| op.error(error))
 }
 
-fn write(plan: &WritePlan<'_>, present: &mut Tensor, update: &Tensor) -> TractResult<()> {
-    if update.datum_type() == String::datum_type() {
-        let rows = update.try_as_plain_ram()?;
-        let mut present = present.try_as_plain_ram_mut()?;
-        let _ = plan.write_cloned(present.as_slice_mut::<String>()?, rows.as_slice()?)?;
-    } else {
-        let _ = plan.write_bytes(
-            present.try_as_plain_ram_mut()?.as_bytes_mut(),
-            update.try_as_plain_ram()?.as_bytes(),
-        )?;
+fn write(plans: &[WritePlan<'_>], presents: Vec<&mut Tensor>, updates: &[&Tensor]) -> TractResult<()> {
+    let mut presents =
+        presents.into_iter().map(Tensor::try_as_plain_ram_mut).collect::<TractResult<Vec<_>>>()?;
+    if let ([plan], [present], [update]) = (plans, &mut *presents, updates)
+        && update.datum_type() == String::datum_type()
+    {
+        let _ =
+            plan.write_cloned(present.as_slice_mut::<String>()?, update.try_as_plain_ram()?.as_slice()?)?;
+        return Ok(());
     }
-    Ok(())
+    let mut writes = Vec::with_capacity(plans.len());
+    for ((plan, present), update) in plans.iter().zip(&mut presents).zip(updates) {
+        let update = update.try_as_plain_ram()?.as_bytes();
+        writes.push(PlannedWrite { plan: *plan, cache: present.as_bytes_mut(), update });
+    }
+    Ok(write_all(&mut writes)?)
 }
 
 impl OpState for ScatterState {
     fn eval(&mut self, _: &EvalContext<'_>, op: &dyn Op, inputs: TVec<TValue>) -> TractResult<TVec<TValue>> {
-        let op = op.downcast_ref::<Scatter>().context("the state of a TensorScatter")?;
-        self.run(op, inputs)
+        (self.eval)(op, self, inputs)
     }
 
     fn reset_lanes(&mut self, _: &[LaneId]) -> TractResult<()> {
@@ -266,7 +317,7 @@ mod tests {
     use kvscatter::spec::onnx::TensorScatter;
     use tract_onnx::tract_hir::internal::*;
 
-    use super::{Scatter, ScatterState};
+    use super::{Scatter, ScatterState, WritesCaches};
 
     /// The storage of a tensor that cannot be read. A read fails or panics.
     #[derive(Clone, Debug, PartialEq, Eq)]
@@ -322,16 +373,16 @@ mod tests {
     #[test]
     fn a_cache_is_kept_by_a_write_that_fails_or_panics() {
         let op = Scatter { node: "write".to_owned(), write: TensorScatter::new(), takes_indices: false };
-        let mut state = ScatterState::default();
+        let mut state = ScatterState::new::<Scatter>();
         for panics in [false, true] {
             let cache = Tensor::zero::<f32>(&[1, 1, 4, 2]).unwrap().into_tvalue();
             let address = cache.as_bytes().as_ptr();
             let update = Tensor::from_storage(f32::datum_type(), &[1, 1, 1, 2], Unreadable { panics });
             let inputs = tvec![cache, update.into_tvalue()];
-            let ran = catch_unwind(AssertUnwindSafe(|| state.run(&op, inputs)));
+            let ran = catch_unwind(AssertUnwindSafe(|| op.run(&mut state, inputs)));
             assert_eq!(ran.is_err(), panics);
             assert!(!ran.is_ok_and(|ran| ran.is_ok()));
-            let kept = state.take_held().expect("the cache is kept");
+            let kept = state.take_held().pop().expect("the cache is kept");
             assert_eq!((kept.as_bytes().as_ptr(), kept.is_exclusive()), (address, true));
         }
     }

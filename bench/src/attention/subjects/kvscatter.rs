@@ -60,8 +60,7 @@ impl<T: Float> Call<T> {
         lengths: &[i64],
         executor: Option<&dyn kvscatter::Executor>,
     ) -> Result<(), Failed> {
-        let inputs =
-            Inputs { query, key, value, mask: None, past: None, valid: Valid::Lengths(lengths), sinks: None };
+        let inputs = Inputs { valid: Valid::Lengths(lengths), ..Inputs::new(query, key, value) };
         let mut outputs = Outputs::new(&mut self.output);
         Ok(self.prepared.run(&inputs, &mut outputs, &mut self.scratch, executor)?)
     }

@@ -10,7 +10,7 @@ use core::arch::x86_64::*;
 use half::{bf16, f16};
 
 use super::generic;
-use super::vector::{Kernels, Load, Rows, Streams, Vector};
+use super::vector::{Kernels, Load, Rows, Scaled, Streams, Vector};
 use super::wide::{self, Panel, SlotList, Soon, WideKernels};
 
 /// A register of 8 numbers.
@@ -157,6 +157,22 @@ impl Load<bf16> for Avx2 {
     }
 }
 
+impl Load<i8> for Avx2 {
+    #[inline(always)]
+    unsafe fn load_wide(at: *const i8) -> Self {
+        // SAFETY: `at` is valid for reads of 8 elements. The machine has the instruction set.
+        let wide = unsafe { _mm256_cvtepi8_epi32(_mm_loadl_epi64(at.cast())) };
+        // SAFETY: The machine has the instruction set.
+        Self(unsafe { _mm256_cvtepi32_ps(wide) })
+    }
+
+    #[inline(always)]
+    unsafe fn load_first(at: *const i8, count: usize) -> Self {
+        // SAFETY: The contract is the same.
+        unsafe { load_first(at, count) }
+    }
+}
+
 /// Loads the first elements of a vector through an array.
 ///
 /// # Safety
@@ -180,7 +196,7 @@ pub(super) fn kernels<T: Copy>() -> Kernels<T>
 where
     Avx2: Load<T>,
 {
-    Kernels { products: products::<T>, weighted_sums: weighted_sums::<T>, weights, widen: widen::<T> }
+    Kernels { products: products::<T>, weighted_sums: weighted_sums::<T>, weights, scale, widen: widen::<T> }
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
@@ -205,6 +221,12 @@ where
 unsafe fn weights(scores: *mut f32, count: usize) -> (f32, f32) {
     // SAFETY: The contract is the same.
     unsafe { generic::weights::<Avx2>(scores, count) }
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn scale(of: Scaled, numbers: *mut f32, factors: &[f32]) {
+    // SAFETY: The contract is the same.
+    unsafe { generic::scale::<Avx2>(of, numbers, factors) }
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]

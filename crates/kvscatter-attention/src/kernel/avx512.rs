@@ -11,7 +11,7 @@ use core::array::from_fn;
 use half::{bf16, f16};
 
 use super::generic;
-use super::vector::{Kernels, Load, Rows, Streams, Vector};
+use super::vector::{Kernels, Load, Rows, Scaled, Streams, Vector};
 use super::wide::{self, Panel, SlotList, Soon, WideKernels};
 
 /// A register of 16 numbers.
@@ -99,15 +99,11 @@ impl Vector for Avx512 {
 
     #[inline(always)]
     unsafe fn sums(vectors: [Self; 4]) -> [f32; 4] {
-        // The halves are added first, and then the quarters.
-        let halves = vectors.map(|vector| {
-            // SAFETY: The machine has the instruction set.
-            let pair = unsafe {
-                (_mm512_castps512_ps256(vector.0), _mm512_extractf64x4_pd::<1>(_mm512_castps_pd(vector.0)))
-            };
-            // SAFETY: The machine has the instruction set.
-            unsafe { _mm256_add_ps(pair.0, _mm256_castpd_ps(pair.1)) }
-        });
+        // The halves are added first, and then the quarters. The function is not passed to `map`: a closure lacks the
+        // instruction set, so it could stay a call.
+        let [a, b, c, d] = vectors;
+        // SAFETY: The machine has the instruction set.
+        let halves = unsafe { [add_half(a.0), add_half(b.0), add_half(c.0), add_half(d.0)] };
         // SAFETY: The machine has the instruction set.
         let (ab, cd) =
             unsafe { (_mm256_hadd_ps(halves[0], halves[1]), _mm256_hadd_ps(halves[2], halves[3])) };
@@ -191,8 +187,38 @@ impl Load<bf16> for Avx512 {
     }
 }
 
+impl Load<i8> for Avx512 {
+    #[inline(always)]
+    unsafe fn load_wide(at: *const i8) -> Self {
+        // SAFETY: `at` is valid for reads of 16 elements. The machine has the instruction set.
+        let wide = unsafe { _mm512_cvtepi8_epi32(_mm_loadu_si128(at.cast())) };
+        // SAFETY: The machine has the instruction set.
+        Self(unsafe { _mm512_cvtepi32_ps(wide) })
+    }
+
+    #[inline(always)]
+    unsafe fn load_first(at: *const i8, count: usize) -> Self {
+        // SAFETY: Only the first `count` elements are read, which `at` is valid for. The machine has the
+        // instruction set.
+        let narrow = unsafe { _mm_maskz_loadu_epi8(first(count), at) };
+        // SAFETY: The machine has the instruction set.
+        Self(unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(narrow)) })
+    }
+}
+
 /// The order of the inputs of `sums_of_16` for which the sums are in the order of the vectors.
 const INPUTS: [usize; 16] = [0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15];
+
+/// Returns the sum of the halves.
+///
+/// # Safety
+/// The machine has the instruction set.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn add_half(a: __m512) -> __m256 {
+    let second = _mm512_extractf64x4_pd::<1>(_mm512_castps_pd(a));
+    _mm256_add_ps(_mm512_castps512_ps256(a), _mm256_castpd_ps(second))
+}
 
 /// Returns the sum of the halves of `a`, and then that of `b`.
 ///
@@ -234,7 +260,7 @@ pub(super) fn kernels<T: Copy>() -> Kernels<T>
 where
     Avx512: Load<T>,
 {
-    Kernels { products: products::<T>, weighted_sums: weighted_sums::<T>, weights, widen: widen::<T> }
+    Kernels { products: products::<T>, weighted_sums: weighted_sums::<T>, weights, scale, widen: widen::<T> }
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,fma,f16c")]
@@ -259,6 +285,12 @@ where
 unsafe fn weights(scores: *mut f32, count: usize) -> (f32, f32) {
     // SAFETY: The contract is the same.
     unsafe { generic::weights::<Avx512>(scores, count) }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,fma,f16c")]
+unsafe fn scale(of: Scaled, numbers: *mut f32, factors: &[f32]) {
+    // SAFETY: The contract is the same.
+    unsafe { generic::scale::<Avx512>(of, numbers, factors) }
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,fma,f16c")]

@@ -11,7 +11,7 @@
 
 use core::ops::Range;
 
-use super::vector::{GROUP, LANES, Load, Rows, STREAMS, Stream, Streams, Vector};
+use super::vector::{GROUP, LANES, Load, Rows, STREAMS, Scaled, Stream, Streams, Vector};
 
 /// All rows and columns of so many slots of each stream are summed before those of the next slots. So the values stay
 /// in the first-level cache.
@@ -129,8 +129,11 @@ unsafe fn tile<V: Load<T>, T: Copy, const R: usize, const K: usize, const B: usi
             }
         }
         while column + V::LANES <= size {
-            let key =
-                keys.each_ref().map(|key| V::load_wide(key.first.wrapping_add(at * key.stride + column)));
+            // No closure loads the keys: it lacks the instruction set, so it could stay a call.
+            let mut key = [V::splat(0.0); K];
+            for (loaded, key) in key.iter_mut().zip(keys) {
+                *loaded = V::load_wide(key.first.wrapping_add(at * key.stride + column));
+            }
             for (r, sums) in sums.iter_mut().enumerate() {
                 let query = V::load(query(r, column));
                 for (sum, key) in sums.iter_mut().zip(key) {
@@ -273,6 +276,11 @@ unsafe fn columns<V: Load<T>, T: Copy, const R: usize, const C: usize>(
             column_tile::<V, T, R, C>(weights, values, slots.clone(), sums, column);
             column += C * V::LANES;
         }
+        // With one row, two vectors would wait for each other's sums.
+        while R == 1 && column + 4 * V::LANES <= size {
+            column_tile::<V, T, R, 4>(weights, values, slots.clone(), sums, column);
+            column += 4 * V::LANES;
+        }
         while column + 2 * V::LANES <= size {
             column_tile::<V, T, R, 2>(weights, values, slots.clone(), sums, column);
             column += 2 * V::LANES;
@@ -408,6 +416,38 @@ pub(super) unsafe fn weights<V: Vector>(scores: *mut f32, count: usize) -> (f32,
         lanes = [0.0; LANES];
         sum.store(lanes.as_mut_ptr());
         (most, lanes.iter().sum())
+    }
+}
+
+/// See [`Scale`](super::vector::Scale).
+///
+/// # Safety
+/// See [`Scale`](super::vector::Scale).
+#[inline(always)]
+pub(super) unsafe fn scale<V: Vector>(of: Scaled, numbers: *mut f32, factors: &[f32]) {
+    // A weight is 0 or at least this number.
+    let least = match of {
+        Scaled::Scores => f32::NEG_INFINITY,
+        Scaled::Weights => f32::MIN_POSITIVE,
+    };
+    // SAFETY: The machine has the instruction set. Each load and store is within `factors.len()` numbers.
+    unsafe {
+        let (zero, least_of_all) = (V::splat(-0.0), V::splat(least));
+        let mut at = 0;
+        while at + V::LANES <= factors.len() {
+            let (number, factor) =
+                (V::load(numbers.wrapping_add(at)), V::load(factors.as_ptr().wrapping_add(at)));
+            number
+                .mul_add(factor, zero)
+                .zero_where_below(number, least_of_all)
+                .store(numbers.wrapping_add(at));
+            at += V::LANES;
+        }
+        for (at, factor) in factors.iter().enumerate().skip(at) {
+            let number = numbers.wrapping_add(at);
+            let product = number.read() * factor;
+            number.write(if number.read() < least { 0.0 } else { product });
+        }
     }
 }
 

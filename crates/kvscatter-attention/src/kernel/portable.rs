@@ -1,7 +1,7 @@
 //! The kernels without instructions of one architecture. The compiler vectorises the arrays.
 
 use super::generic;
-use super::vector::{Kernels, Load, Rows, Streams, Vector};
+use super::vector::{Kernels, Load, Rows, Scaled, Streams, Vector};
 use super::wide::{self, Panel, SlotList, Soon, WideKernels};
 use crate::element::Element;
 
@@ -103,7 +103,7 @@ impl<T: Element> Load<T> for Portable {
 }
 
 pub(super) fn kernels<T: Element>() -> Kernels<T> {
-    Kernels { products: products::<T>, weighted_sums: weighted_sums::<T>, weights, widen: widen::<T> }
+    Kernels { products: products::<T>, weighted_sums: weighted_sums::<T>, weights, scale, widen: widen::<T> }
 }
 
 unsafe fn products<T: Element>(queries: Rows, keys: Streams<T>, size: usize, scores: Rows) {
@@ -119,6 +119,11 @@ unsafe fn weighted_sums<T: Element>(weights: Rows, values: Streams<T>, size: usi
 unsafe fn weights(scores: *mut f32, count: usize) -> (f32, f32) {
     // SAFETY: The contract is the same.
     unsafe { generic::weights::<Portable>(scores, count) }
+}
+
+unsafe fn scale(of: Scaled, numbers: *mut f32, factors: &[f32]) {
+    // SAFETY: The contract is the same.
+    unsafe { generic::scale::<Portable>(of, numbers, factors) }
 }
 
 unsafe fn widen<T: Element>(from: *const T, count: usize, to: *mut f32) {

@@ -231,6 +231,23 @@ pub(crate) type WeightedSums<T> =
 ///    [`LANES`].
 pub(crate) type Weights = unsafe fn(scores: *mut f32, count: usize) -> (f32, f32);
 
+/// What is multiplied with the scales of slots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scaled {
+    /// Scores with the scales of keys.
+    Scores,
+    /// Weights with the scales of values. A weight of 0 stays 0, even if the scale is NaN. So a row
+    /// ignores the scales of slots that it does not see.
+    Weights,
+}
+
+/// Multiplies numbers with the scales of their slots.
+///
+/// # Safety
+/// 1. The machine has the instruction set of the kernel.
+/// 2. The second argument is valid for reads and writes of a number for each factor.
+pub(crate) type Scale = unsafe fn(of: Scaled, numbers: *mut f32, factors: &[f32]);
+
 /// Converts the elements of a slot to float32. The arguments are the first element, their number, and the address of
 /// the first number.
 ///
@@ -248,5 +265,6 @@ pub struct Kernels<T> {
     pub(crate) products: Products<T>,
     pub(crate) weighted_sums: WeightedSums<T>,
     pub(crate) weights: Weights,
+    pub(crate) scale: Scale,
     pub(crate) widen: Widen<T>,
 }

@@ -139,16 +139,13 @@ impl<T: Element> Operands<T> {
 
     pub(crate) fn inputs(&self) -> Inputs<'_, T> {
         Inputs {
-            query: &self.query.data,
-            key: &self.key.data,
-            value: &self.value.data,
             mask: self.mask.as_ref().map(|mask| match mask {
                 AnyMask::Bool(mask) => Mask::Bool(&mask.data),
                 AnyMask::Float(mask) => Mask::Float(&mask.data),
             }),
             past: self.past.as_ref().map(|[key, value]| [key.data.as_slice(), &value.data]),
             valid: self.lengths.as_deref().map_or(Valid::All, Valid::Lengths),
-            sinks: None,
+            ..Inputs::new(&self.query.data, &self.key.data, &self.value.data)
         }
     }
 

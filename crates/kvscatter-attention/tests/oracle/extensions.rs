@@ -46,7 +46,7 @@ fn a_sink_takes_a_part_of_the_weights() {
             let (key, value) = (without(&key), without(&value));
             let lengths = [queries, 40].map(|length| length as i64 - first as i64);
             let valid = Valid::Lengths(&lengths);
-            let inputs = Inputs { query: &q, key: &key, value: &value, mask: None, past: None, valid, sinks };
+            let inputs = Inputs { valid, sinks, ..Inputs::new(&q, &key, &value) };
             let mut y = vec![f32::NAN; q.len()];
             prepared.run(&inputs, &mut Outputs::new(&mut y), &mut prepared.scratch(1), None).unwrap();
             y
@@ -78,8 +78,7 @@ fn sinks_are_given_if_they_are_prepared() {
     let (q, c) = ([0.5; 8], [0.5; 12]);
     let run = |op: Attention, sinks: Option<&[f32]>| {
         let prepared = op.prepare(&shapes(&query, &cache)).unwrap();
-        let inputs =
-            Inputs { query: &q, key: &c, value: &c, mask: None, past: None, valid: Valid::All, sinks };
+        let inputs = Inputs { sinks, ..Inputs::new(&q, &c, &c) };
         prepared.run(&inputs, &mut Outputs::new(&mut [0.0; 8]), &mut prepared.scratch(1), None)
     };
     let operand = Operand::Sinks;
@@ -120,8 +119,7 @@ fn layouts_and_types_of_caches_do_not_change_the_result() {
         let op = Attention::new().causal(true).window(Some(40), None);
         let (mut expected, mut y) = (vec![f32::NAN; by_head.len()], vec![f32::NAN; by_head.len()]);
         let prepared = variant.apply(op.prepare(&shapes(&[BATCH, HEADS, queries, SIZE], &cache)).unwrap());
-        let inputs =
-            Inputs { query: &by_head, key: &key, value: &value, mask: None, past: None, valid, sinks: None };
+        let inputs = Inputs { valid, ..Inputs::new(&by_head, &key, &value) };
         prepared.run(&inputs, &mut Outputs::new(&mut expected), &mut prepared.scratch(1), None).unwrap();
 
         let op = op.heads(HEADS, KV_HEADS).cache_by_head();
@@ -135,15 +133,14 @@ fn layouts_and_types_of_caches_do_not_change_the_result() {
                 );
             }
         };
-        let inputs =
-            Inputs { query: &by_token, key: &key, value: &value, mask: None, past: None, valid, sinks: None };
+        let inputs = Inputs { valid, ..Inputs::new(&by_token, &key, &value) };
         let prepared = variant.apply(op.prepare(&shapes(&flat, &cache)).unwrap());
         prepared.run(&inputs, &mut Outputs::new(&mut y), &mut prepared.scratch(1), None).unwrap();
         same(&y);
         y.fill(f32::NAN);
         let [key, value] = [key, value].map(|cache| cache.into_iter().map(f16::from_f32).collect::<Vec<_>>());
         let (key, value) = (&key[..], &value[..]);
-        let inputs = Inputs { query: &by_token, key, value, mask: None, past: None, valid, sinks: None };
+        let inputs = Inputs { valid, ..Inputs::new(&by_token, key, value) };
         let op = op.cache_element(ElementType::Float16);
         let prepared = variant.apply(op.prepare(&shapes(&flat, &cache)).unwrap());
         prepared.run(&inputs, &mut Outputs::new(&mut y), &mut prepared.scratch(1), None).unwrap();
@@ -172,7 +169,7 @@ fn a_prompt_may_have_padding() {
         let run = |op: Attention, valid| {
             let [key, value] = &caches;
             let prepared = variant.apply(op.prepare(&shapes(&query, &cache)).unwrap());
-            let inputs = Inputs { query: &q, key, value, mask: None, past: None, valid, sinks: None };
+            let inputs = Inputs { valid, ..Inputs::new(&q, key, value) };
             let mut y = vec![f32::NAN; q.len()];
             prepared.run(&inputs, &mut Outputs::new(&mut y), &mut prepared.scratch(1), None).unwrap();
             y
@@ -204,15 +201,7 @@ fn a_scratch_grows_with_a_cache() {
         let (query, cache) = ([1, 2, queries, 8], [1, 1, slots, 8]);
         let prepared = op.prepare(&shapes(&query, &cache)).unwrap();
         let (q, key, value) = (numbers(r, 16 * queries), numbers(r, 8 * slots), numbers(r, 8 * slots));
-        let inputs = Inputs {
-            query: &q,
-            key: &key,
-            value: &value,
-            mask: None,
-            past: None,
-            valid: Valid::All,
-            sinks: None,
-        };
+        let inputs = Inputs::new(&q, &key, &value);
         let run = |scratch: &mut _| {
             let mut y = vec![f32::NAN; 16 * queries];
             prepared.run(&inputs, &mut Outputs::new(&mut y), scratch, Some(&crate::executors::Threads(3)))?;
@@ -222,15 +211,7 @@ fn a_scratch_grows_with_a_cache() {
         prepared.fit(&mut scratch);
         assert_eq!(bits(&run(&mut scratch).unwrap()), bits(&expected), "{slots}");
     }
-    let inputs = Inputs {
-        query: &q,
-        key: &[0.5; 80],
-        value: &[0.5; 80],
-        mask: None,
-        past: None,
-        valid: Valid::All,
-        sinks: None,
-    };
+    let inputs = Inputs::new(&q, &[0.5; 80], &[0.5; 80]);
     let refused = first.run(&inputs, &mut Outputs::new(&mut [0.0; 16]), &mut scratch, None);
     assert_eq!(refused, Err(AttentionError::Scratch));
 }

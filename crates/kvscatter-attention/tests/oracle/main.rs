@@ -5,6 +5,7 @@ mod boundaries;
 mod bounds;
 mod call;
 mod cases;
+mod codes;
 mod element;
 mod executors;
 mod exhaustive;

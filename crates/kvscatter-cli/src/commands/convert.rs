@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use kvscatter_onnx::convert::{
-    self, ConvertOptions, Converted, KeptAttention, KeptReason, LinearWindow, PassReport, Report, RingSize,
-    UNLIMITED, WindowedCaches,
+    self, ConvertOptions, Converted, KeptAttention, KeptReason, LinearWindow, NarrowCaches, PassReport,
+    Report, RingSize, UNLIMITED, WindowedCaches,
 };
 use kvscatter_onnx::internal::text::units;
 use kvscatter_onnx::source::ModelSource;
@@ -15,6 +15,7 @@ use kvscatter_onnx::{DataFile, Model, RuntimeVersion};
 use kvscatter_session::{KvSession, SessionError, SessionOptions};
 use serde_json::{Value, json};
 
+use super::cache_type::CacheTypeArgs;
 use super::merged;
 use super::weights::{self, WeightFiles};
 use crate::error::CommandError;
@@ -87,6 +88,9 @@ pub(crate) struct Convert {
     #[arg(long, value_name = "R", value_parser = integer::<usize>)]
     rewind: Option<usize>,
 
+    #[command(flatten)]
+    caches: CacheTypeArgs,
+
     /// Leave attention that consists of separate nodes as it is
     #[arg(long)]
     keep_attention: bool,
@@ -134,6 +138,7 @@ pub(crate) fn run(args: Convert, output: &mut Output) -> Result<Outcome, Command
     let options =
         ConvertOptions::new(args.max_seq).keep_attention(args.keep_attention).windowed(windowed(&args)?);
     let options = args.onnxruntime.map_or(options, |oldest| options.onnxruntime(oldest));
+    let options = options.caches(args.caches.cache_type, !args.caches.no_rotation);
     let converted = convert::convert(&model, options).map_err(|cause| kvscatter_onnx::OnnxError::InFile {
         path: args.model.clone(),
         cause: Box::new(cause),
@@ -179,6 +184,7 @@ fn show(
     );
     writeln!(output, "{}", hanging(0, &heading))?;
     rings(report, args).iter().try_for_each(|line| writeln!(output, "{}", hanging(2, line)))?;
+    narrow(report).iter().try_for_each(|line| writeln!(output, "{}", hanging(2, line)))?;
     weights::show(files, output)?;
     if let Some(branch) = &report.branch {
         writeln!(output, "{}", hanging(2, &merged::line(branch)))?;
@@ -278,6 +284,20 @@ fn rings(report: &Report, args: &Convert) -> Vec<String> {
         report.caches.rings.keys().map(ring).chain(report.caches.linear_windows.iter().map(linear)).collect();
     if lines.is_empty() && (args.chunk.is_some() || args.rewind.is_some()) {
         lines.push("No layer has a window, so --chunk and --rewind have no effect.".to_owned());
+    }
+    lines
+}
+
+/// Returns a line with the type of the caches, and one about keys that are not rotated.
+fn narrow(report: &Report) -> Vec<String> {
+    let Some(narrow) = &report.caches.narrow else { return Vec::new() };
+    let mut lines = vec![format!("{} became {narrow}.", count(narrow.count, "cache"))];
+    if !narrow.unrotated.is_empty() {
+        let sizes: Vec<_> = narrow.unrotated.iter().map(ToString::to_string).collect();
+        let sizes = sizes.join(", ");
+        lines.push(format!(
+            "Keys in heads of {sizes} are not rotated: no power of two from 16 divides their size."
+        ));
     }
     lines
 }
@@ -435,6 +455,8 @@ fn document(args: &Convert, converted: &Converted, files: &[DataFile]) -> Value 
         "caches": report.caches.count,
         "rings": report.caches.rings.iter().map(ring).collect::<Value>(),
         "linear_windows": report.caches.linear_windows.iter().map(linear).collect::<Value>(),
+        // The type that the caches got; absent if they have that of the export.
+        "narrow": report.caches.narrow.as_ref().map(narrow_document),
         "attentions": report.attention.count,
         "attention_nodes": report.attention.nodes,
         "fused": report.attention.fused,
@@ -478,7 +500,19 @@ fn document(args: &Convert, converted: &Converted, files: &[DataFile]) -> Value 
         "cost": without_null(cost, &["most_tokens"]),
         "files": weights::document(files),
     });
-    without_null(document, &["merged"])
+    without_null(document, &["merged", "narrow"])
+}
+
+fn narrow_document(narrow: &NarrowCaches) -> Value {
+    json!({
+        "cache_type": narrow.cache_type.to_string(),
+        "caches": narrow.count,
+        "description": narrow.to_string(),
+        // The past of each cache of codes with that of its scales.
+        "scales": narrow.scales,
+        "rotated": narrow.rotated,
+        "unrotated_head_sizes": narrow.unrotated,
+    })
 }
 
 #[cfg(test)]

@@ -44,6 +44,22 @@ pub(super) fn check_written(
     }
 }
 
+/// Checks that caches that are static already have this many slots. The masks of a model describe the slots of rings.
+///
+/// # Errors
+/// Returns a [`ConvertRefusal`].
+pub(super) fn check_static(decoder: &Decoder<'_>, max_seq: usize) -> Result<(), OnnxError> {
+    if let Some(&input) = decoder.from_encoder.first() {
+        return Err(ConvertRefusal::EncoderDecoder { input: input.to_owned() }.into());
+    }
+    each(decoder, |cache| match cache.capacity().size() {
+        Some(length) if !cache.is_ring() && length != max_seq => {
+            Some(ConvertRefusal::PastFixed { past: cache.past.to_owned(), length, max_seq })
+        }
+        _ => None,
+    })
+}
+
 /// Checks everything about the caches of a formed decoder that can be checked without computing
 /// values.
 ///

@@ -18,6 +18,9 @@ pub struct Converted {
 /// Converts a decoder to a static cache. The options are a number of slots for each sample, or
 /// [`ConvertOptions`].
 ///
+/// If the options name a type of caches, a decoder whose caches are static already is converted too, and only their
+/// type changes.
+///
 /// Of a merged decoder, the branch with a past is converted, as [`unmerge`](crate::unmerge) takes it out.
 ///
 /// # Errors
@@ -40,7 +43,8 @@ pub fn convert(model: &Model, options: impl Into<ConvertOptions>) -> Result<Conv
     let passed = passes::run(model, options, &PASSES)?;
     let mut converted = passed.model.into_owned();
     let ConvertOptions { keep_attention, .. } = options;
-    let exported = model.graph_hash()?.with_options([keep_attention, options.may_cap()]);
+    let caches = passed.report.caches.narrow.as_ref().map(ToString::to_string).unwrap_or_default();
+    let exported = model.graph_hash()?.with_options([keep_attention, options.may_cap()], &caches);
     exported.set(converted.graph_hash()?, converted.proto_mut());
     let branch = unmerged.as_ref().map(|unmerged| unmerged.branch.clone());
     Ok(Converted { model: converted, report: Report { branch, ..passed.report } })

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use super::caches;
 use super::exported::ExportedDecoder;
 use super::options::ConvertOptions;
+use super::pass::Stage;
 use super::passes::{self, PASSES};
 use super::refusal::ConvertRefusal;
 use super::rule::Rule;
@@ -50,7 +51,7 @@ pub fn mask_rule(model: &Model, tokens: usize) -> Option<MaskRule> {
 /// Checks the masks, and returns the rule of each attention.
 fn check(model: &Model, tokens: usize) -> Result<Vec<Rule>, OnnxError> {
     let options = ConvertOptions::new(tokens);
-    let preparing = PASSES.iter().filter(|pass| !pass.makes_static);
+    let preparing = PASSES.iter().filter(|pass| pass.stage == Stage::Prepares);
     let passed = passes::run(model, options, preparing)?;
     let graph = passed.model.graph()?;
     let decoder = Decoder::from_graph(&graph)?;

@@ -5,11 +5,12 @@ use std::collections::BTreeSet;
 use super::exported::ExportedDecoder;
 use super::probe::{Distance, Probe};
 use super::probes::Padding;
+use super::report::NarrowCaches;
 use super::rewriter::StaticInputs;
 use super::ring::{self, Rings};
 use crate::RuntimeVersion;
-use crate::decoder::{Decoder, InputRole};
-use crate::proto::{ModelProto, set_metadata};
+use crate::decoder::{Cache, Decoder, InputRole};
+use crate::proto::{ModelProto, metadata, set_metadata};
 
 /// Describes a rewritten model in its `metadata_props`, under keys that begin with `kvscatter.`.
 pub(super) fn write(
@@ -144,6 +145,29 @@ pub(super) fn write(
     }
 }
 
+/// Describes caches that got a narrower type. The metadata of a converted model already describe the other ones.
+/// `pairs` are those of [`pairs`].
+pub(super) fn write_narrow(pairs: &str, narrow: &NarrowCaches, model: &mut ModelProto) {
+    let layout = metadata(model, "kvscatter.cache_layout").map(str::to_owned);
+    let mut set = |key: &str, value: &str| set_metadata(model, &format!("kvscatter.{key}"), value);
+    set("cache_type", &narrow.to_string());
+    set("caches", pairs);
+    if narrow.scales.is_empty() {
+        return;
+    }
+    let scales: Vec<_> = narrow.scales.iter().map(|(codes, scale)| format!("{codes} -> {scale}")).collect();
+    set("scales", &scales.join("; "));
+    if let Some(layout) = layout {
+        set("cache_layout", &format!("{layout}; scales have 1 in place of the head size"));
+    }
+}
+
+/// Returns each past of a decoder with its present.
+pub(super) fn pairs(decoder: &Decoder<'_>) -> String {
+    let pair = |cache: &Cache<'_>| format!("{} -> {}", cache.past, cache.present);
+    decoder.caches.iter().map(pair).collect::<Vec<_>>().join("; ")
+}
+
 /// Describes the caches and states of a decoder with static caches. `slots` is the number of slots in words.
 pub(super) fn write_caches(decoder: &Decoder<'_>, max_seq: usize, slots: &str, model: &mut ModelProto) {
     let mut set = |key: &str, value: &str| set_metadata(model, &format!("kvscatter.{key}"), value);
@@ -156,9 +180,7 @@ pub(super) fn write_caches(decoder: &Decoder<'_>, max_seq: usize, slots: &str, m
              contents must be finite at the start"
         ),
     );
-    let pairs: Vec<_> =
-        decoder.caches.iter().map(|cache| format!("{} -> {}", cache.past, cache.present)).collect();
-    set("caches", &pairs.join("; "));
+    set("caches", &pairs(decoder));
     if !decoder.states.is_empty() {
         let states = decoder.states.iter().map(|state| format!("{} -> {}", state.past, state.present));
         set("states", &states.collect::<Vec<_>>().join("; "));

@@ -1,5 +1,6 @@
 //! Options of a conversion.
 
+use super::cache_type::CacheType;
 use crate::RuntimeVersion;
 
 /// What a conversion does.
@@ -19,6 +20,10 @@ pub struct ConvertOptions {
     pub onnxruntime: Option<RuntimeVersion>,
     /// How the caches of layers with a window are kept.
     pub windowed: WindowedCaches,
+    /// The type of the caches, or `None` for that of the exported model.
+    pub cache_type: Option<CacheType>,
+    /// Whether keys and queries are rotated before keys become int8, so that no channel dominates the scale of a row.
+    pub rotation: bool,
 }
 
 /// How the caches of layers with a window are kept.
@@ -55,7 +60,14 @@ impl ConvertOptions {
     /// Returns the default options for this many slots of each sample.
     #[must_use]
     pub fn new(max_seq: usize) -> Self {
-        Self { max_seq, keep_attention: false, onnxruntime: None, windowed: WindowedCaches::default() }
+        Self {
+            max_seq,
+            keep_attention: false,
+            onnxruntime: None,
+            windowed: WindowedCaches::default(),
+            cache_type: None,
+            rotation: true,
+        }
     }
 
     /// Sets whether attention that consists of separate nodes stays as it is.
@@ -79,6 +91,12 @@ impl ConvertOptions {
     #[must_use]
     pub fn windowed(self, windowed: WindowedCaches) -> Self {
         Self { windowed, ..self }
+    }
+
+    /// Sets the type of the caches, and whether keys and queries are rotated before keys become int8.
+    #[must_use]
+    pub fn caches(self, cache_type: Option<CacheType>, rotation: bool) -> Self {
+        Self { cache_type, rotation, ..self }
     }
 }
 

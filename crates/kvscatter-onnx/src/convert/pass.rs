@@ -7,7 +7,7 @@ use super::options::ConvertOptions;
 use super::probe::{Inputs, SAMPLES};
 use super::probes::Padding;
 use super::refusal::{ConvertError, ConvertRefusal};
-use super::report::{Claim, Report};
+use super::report::{CacheReport, Claim, Report};
 use crate::decoder::{Cache, Decoder};
 use crate::edit::Origins;
 use crate::fold::Fold;
@@ -18,11 +18,22 @@ pub(super) struct Pass {
     pub(super) name: &'static str,
     /// What the change keeps.
     pub(super) claim: Claim,
-    /// Whether the pass makes caches static. The conversion then ends.
-    pub(super) makes_static: bool,
+    /// What the pass does to caches.
+    pub(super) stage: Stage,
     /// Whether the pass replaces the node that writes a cache.
     pub(super) takes: fn(&Decoder<'_>, &Cache<'_>) -> bool,
     pub(super) run: for<'m> fn(&Subject<'_, 'm>) -> Result<Option<Change>, OnnxError>,
+}
+
+/// What a pass does to caches, which determines the decoders that it may change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// It prepares a decoder whose caches are not static.
+    Prepares,
+    /// It makes caches static.
+    MakesStatic,
+    /// It changes static caches.
+    AfterStatic,
 }
 
 /// A decoder that a pass may change.
@@ -50,6 +61,8 @@ pub(super) struct Change {
     pub(super) padding: Option<Padding>,
     /// The report of the pass that makes the caches static.
     pub(super) report: Option<Report>,
+    /// The caches that got a narrower type, with their costs.
+    pub(super) narrowed: Option<CacheReport>,
 }
 
 impl<'m> Subject<'_, 'm> {
@@ -62,7 +75,11 @@ impl<'m> Subject<'_, 'm> {
         let inputs = Inputs::checked(self.decoder, max_seq)?;
         let external = self.model.shared_external_data()?;
         let mut fold = Fold::new(self.graph, external.as_ref());
-        inputs.probe(SAMPLES, 3, 2.min(max_seq)).within(max_seq).feed(&inputs, &mut fold)?;
+        let probe = inputs.probe(SAMPLES, 3, 2.min(max_seq)).within(max_seq);
+        // The mask of static caches has an element for each slot.
+        let is_static = self.decoder.caches.iter().all(Cache::is_static);
+        let probe = if is_static { probe.ending(max_seq) } else { probe };
+        probe.feed(&inputs, &mut fold)?;
         Ok(fold)
     }
 }
@@ -115,8 +132,8 @@ fn differs(pass: &Pass, error: OnnxError) -> OnnxError {
 
 impl Change {
     pub(super) fn new(model: Model, origins: Origins) -> Self {
-        let (what, proof) = (String::new(), String::new());
-        Self { model, origins, what, proof, moved: BTreeSet::new(), padding: None, report: None }
+        let (what, proof, moved) = Default::default();
+        Self { model, origins, what, proof, moved, padding: None, report: None, narrowed: None }
     }
 
     /// Sets what was changed.

@@ -10,58 +10,66 @@ use std::borrow::Cow;
 
 use super::kept::KeptReason;
 use super::options::ConvertOptions;
-use super::pass::{self, Change, Pass, Subject, at_origin, move_to_origin};
+use super::pass::{self, Change, Pass, Stage, Subject, at_origin, move_to_origin};
 use super::probes::Padding;
-use super::report::{Claim, PassReport, Report};
-use super::{caches, form, raise_scatters, static_caches, to_standard};
+use super::refusal::ConvertRefusal;
+use super::report::{CacheReport, Claim, PassReport, Report};
+use super::{caches, form, narrow, raise_scatters, ring, static_caches, to_standard};
 use crate::decoder::{Cache, Decoder};
 use crate::edit::Origins;
 use crate::{Model, OnnxError, opset, standard};
 
 /// The passes. Those that make caches static come after those that bring a decoder into the form that they expect, but
 /// scatters are raised first, because the other passes expect caches that grow.
-pub(super) static PASSES: [Pass; 6] = [
+pub(super) static PASSES: [Pass; 7] = [
     Pass {
         name: "raise operator set",
         claim: Claim::Values,
-        makes_static: false,
+        stage: Stage::Prepares,
         takes: |_, _| false,
         run: raise_operator_set,
     },
     Pass {
         name: "raise scatters",
         claim: Claim::Consecutive,
-        makes_static: true,
+        stage: Stage::MakesStatic,
         takes: |decoder, _| decoder.caches.iter().all(Cache::is_scattered),
         run: raise_scatters::raise_scatters,
     },
     Pass {
         name: "cache types",
         claim: Claim::Rounded,
-        makes_static: false,
+        stage: Stage::Prepares,
         takes: |_, _| false,
         run: form::unify_types,
     },
     Pass {
         name: "cache layout",
         claim: Claim::Values,
-        makes_static: false,
+        stage: Stage::Prepares,
         takes: |_, _| false,
         run: form::change_layouts,
     },
     Pass {
         name: "standard operators",
         claim: Claim::Values,
-        makes_static: false,
+        stage: Stage::Prepares,
         takes: |_, cache| cache.writer.as_ref().is_some_and(standard::replaces),
         run: to_standard::standardize,
     },
     Pass {
         name: "static caches",
         claim: Claim::Visible,
-        makes_static: true,
+        stage: Stage::MakesStatic,
         takes: |_, cache| caches::is_appended(cache),
         run: static_caches::make_static,
+    },
+    Pass {
+        name: "narrow caches",
+        claim: Claim::Narrowed,
+        stage: Stage::AfterStatic,
+        takes: |_, _| false,
+        run: narrow::narrow_caches,
     },
 ];
 
@@ -86,14 +94,26 @@ pub(super) fn run<'m>(
     // The caches are checked before the operator set is raised, so that the error is about the caches.
     // Raising the operator set fails for many decoders whose caches cannot be converted in any case.
     let is_taken = |cache: &Cache<'_>| PASSES.iter().any(|pass| (pass.takes)(&decoder, cache));
-    caches::check_written(&exported, &decoder, options.max_seq, is_taken)?;
+    let is_narrowed = |cache: &Cache<'_>| cache.is_static() && options.cache_type.is_some();
+    let mut is_static = decoder.caches.iter().all(is_narrowed);
+    if is_static {
+        caches::check_static(&decoder, options.max_seq)?;
+    } else {
+        caches::check_written(&exported, &decoder, options.max_seq, is_taken)?;
+    }
     let mut origins = Origins::unchanged(exported.nodes().len());
-    let (model, report) = (Cow::Borrowed(model), Report::default());
+    let mut report = Report::default();
+    if is_static {
+        report = static_caches::report_of_static(&exported, &decoder, options)?;
+        (report.caches.rings, report.caches.most_tokens) = ring::described(model, &decoder);
+    }
+    let model = Cow::Borrowed(model);
     let mut passed = PassOutput { model, padding: Padding::Anywhere, report };
     let mut open = passes.into_iter().peekable();
     while open.peek().is_some() {
         let padding = passed.padding;
-        let changed = first_change(&passed.model, options, padding, open.by_ref());
+        let fitting = open.by_ref().filter(|pass| (pass.stage == Stage::AfterStatic) == is_static);
+        let changed = first_change(&passed.model, options, padding, fitting);
         // Before the first change, an error names a node of the exported model, which may be in a function.
         let is_exported = passed.report.passes.is_empty();
         let place = |error| if is_exported { error } else { at_origin(error, &origins, &exported) };
@@ -110,13 +130,26 @@ pub(super) fn run<'m>(
             }
             passed.report = Report { passes: std::mem::take(&mut passed.report.passes), ..report };
         }
+        if let Some(narrowed) = change.narrowed {
+            let CacheReport { bytes_per_slot, bytes_per_sample, linear_bytes_per_sample, narrow, .. } =
+                narrowed;
+            let earlier = std::mem::take(&mut passed.report.caches);
+            passed.report.caches =
+                CacheReport { bytes_per_slot, bytes_per_sample, linear_bytes_per_sample, narrow, ..earlier };
+        }
         passed.padding = change.padding.unwrap_or(padding);
         passed.model = Cow::Owned(change.model);
-        if pass.makes_static {
+        is_static |= pass.stage == Stage::MakesStatic;
+        if is_static && options.cache_type.is_none() {
             break;
         }
     }
-    Ok(passed)
+    // Nothing has changed, because static caches have this type already.
+    let first = decoder.caches.first().filter(|cache| is_narrowed(cache) && passed.report.passes.is_empty());
+    match first {
+        Some(cache) => Err(ConvertRefusal::AlreadyStatic { past: cache.past.to_owned() }.into()),
+        None => Ok(passed),
+    }
 }
 
 /// Returns the first of the open passes that changes a decoder, and its change.
@@ -132,7 +165,7 @@ fn first_change(
     for pass in open {
         if let Some(mut change) = (pass.run)(&subject)? {
             let placed = |error| at_origin(error, &change.origins, &graph);
-            if !pass.makes_static && pass::check(pass, &subject, &change).map_err(placed)? {
+            if pass.stage != Stage::MakesStatic && pass::check(pass, &subject, &change).map_err(placed)? {
                 change.proof.push_str(", and the masks, positions and shapes of a step");
             }
             return Ok(Some((pass, change)));
@@ -161,6 +194,7 @@ mod tests {
     use super::{Change, Claim, PASSES, Pass, first_change, run};
     use crate::convert::ConvertOptions;
     use crate::convert::ConvertRefusal;
+    use crate::convert::pass::Stage;
     use crate::convert::probes::Padding;
     use crate::decoder::Decoder;
     use crate::edit::Origins;
@@ -185,7 +219,7 @@ mod tests {
         static WRONG: Pass = Pass {
             name: "wrong",
             claim: Claim::Values,
-            makes_static: false,
+            stage: Stage::Prepares,
             takes: |_, _| false,
             run: |subject| {
                 let mut model = subject.model.clone();

@@ -22,11 +22,9 @@ use kvscatter::ElementType;
 
 use super::pass::{Change, Subject, at_origin};
 use super::refusal::ConvertRefusal;
-use super::report::{AttentionReport, Report};
-use super::rewriter::StaticInputs;
-use super::ring::Slots;
+use super::report::Report;
 use super::{caches, metadata, static_caches};
-use crate::decoder::{CachePart, Decoder, InputRole};
+use crate::decoder::Decoder;
 use crate::edit::{Editor, Origins};
 use crate::fold::{Budget, Fold};
 use crate::proto::set_metadata;
@@ -58,21 +56,8 @@ pub(super) fn raise_scatters(subject: &Subject<'_, '_>) -> Result<Option<Change>
     }
     let finished = raised.graph()?;
     let static_decoder = Decoder::from_graph(&finished)?;
-    let least_onnxruntime = caches::check_readers(&finished, &static_decoder)
-        .and_then(|()| static_caches::least_onnxruntime(&finished, options))
+    let report = static_caches::report_of_static(&finished, &static_decoder, options)
         .map_err(|error| at_origin(error, &origins, graph))?;
-    let input = |role| static_decoder.input(role).map(|input| input.name.to_owned());
-    let inputs = StaticInputs {
-        write_indices: input(InputRole::WriteIndices).unwrap_or_default(),
-        nonpad_kv_seqlen: input(InputRole::NonpadKvSeqlen),
-        attention_mask: input(InputRole::AttentionMask),
-    };
-    let nodes = finished.nodes().iter().filter(|node| node.is("Attention")).count();
-    let keys = static_decoder.caches.iter().filter(|cache| cache.part == CachePart::Key).count();
-    let attention = AttentionReport { count: keys.max(nodes), nodes, ..AttentionReport::default() };
-    let slots = Slots::linear(max_seq);
-    let report = static_caches::basic_report(&static_decoder, slots, inputs, least_onnxruntime);
-    let report = Report { attention, ..report };
     describe(decoder, max_seq, &report, &mut raised);
     let change = Change::new(raised, origins).what(format!("{} caches", writes.len()));
     let change = change.proof(format!("slots and values of each sample in {compared} steps"));

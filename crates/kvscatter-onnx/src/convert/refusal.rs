@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use kvscatter::ElementType;
 
+use super::cache_type::CacheType;
 use crate::text::names::one_line;
 use crate::{NodeLabel, OnnxError, RuntimeVersion};
 
@@ -149,6 +150,18 @@ pub enum ConvertRefusal {
     /// A pass changes a value that it claims to keep.
     #[error("the pass {pass:?} would change {value:?}")]
     PassDiffers { pass: &'static str, value: String },
+    /// The caches cannot get the type that the options ask for, because they are no wider.
+    #[error("past {past:?} is {element} already: only a wider cache can become {asked}")]
+    CacheNarrow { past: String, element: ElementType, asked: CacheType },
+    /// The form of a cache prevents another type.
+    #[error("past {past:?} cannot become {asked}: {reason}")]
+    CacheForm { past: String, asked: CacheType, reason: &'static str },
+    /// A node other than an `Attention` node reads a cache whose type would change.
+    #[error(
+        "{present:?} is read here: a cache becomes {asked} only if Attention nodes alone read it. Keep the type of the \
+         export"
+    )]
+    CacheReader { present: String, asked: CacheType },
     /// An input or output of `Attention` is not supported with a static cache.
     #[error("{what} of Attention is not supported with a static cache")]
     AttentionForm { what: &'static str },

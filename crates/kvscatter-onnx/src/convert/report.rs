@@ -1,7 +1,9 @@
 //! What a conversion did.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
+use super::cache_type::CacheType;
 use super::kept::KeptAttention;
 use super::ring::RingSize;
 use super::rule::CacheWindow;
@@ -58,6 +60,9 @@ pub enum Claim {
     /// All values but those of hidden slots and of padding.
     #[strum(to_string = "values, but not those of hidden slots and padding")]
     Visible,
+    /// All values, but rows are rounded as they are cached, within a bound that the proof names.
+    #[strum(to_string = "values, but rows are rounded as they are cached, within a bound")]
+    Narrowed,
 }
 
 /// The caches of a converted decoder.
@@ -83,6 +88,42 @@ pub struct CacheReport {
     /// The window of each attention operation, as far as the checked texts are longer than the window. Equal ones are
     /// listed once for each cache.
     pub windows: Vec<CacheWindow>,
+    /// The narrower type of the caches, or `None` if they have that of the export.
+    pub narrow: Option<NarrowCaches>,
+}
+
+/// The caches of a converted decoder that got a narrower type.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct NarrowCaches {
+    /// The type.
+    pub cache_type: CacheType,
+    /// The number of caches. Codes and their scales are one cache.
+    pub count: usize,
+    /// The past of each cache of codes, with the past of its scales.
+    pub scales: BTreeMap<String, String>,
+    /// The number of caches of rotated keys. Queries are rotated like the keys.
+    pub rotated: usize,
+    /// The head sizes of keys that are not rotated although the options ask for it, because no block of a rotation
+    /// fits them.
+    pub unrotated: BTreeSet<usize>,
+}
+
+/// Describes the caches as the metadata of a converted model contains them.
+impl fmt::Display for NarrowCaches {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { cache_type, rotated, unrotated, .. } = self;
+        write!(f, "{cache_type}")?;
+        if *cache_type != CacheType::Int8 {
+            return Ok(());
+        }
+        f.write_str(" symmetric, one float32 scale for each row and head")?;
+        if *rotated == 0 {
+            return Ok(());
+        }
+        f.write_str(", keys and queries rotated")?;
+        unrotated.iter().try_for_each(|size| write!(f, ", not in heads of {size}"))
+    }
 }
 
 /// The attention operations of a converted decoder.

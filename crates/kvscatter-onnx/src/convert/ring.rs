@@ -166,6 +166,17 @@ impl Rings {
     }
 }
 
+/// Returns the sizes of the rings of a model, each with the number of its caches, and the number of tokens that a
+/// sample can have, as the metadata describe them.
+pub(super) fn described(model: &Model, decoder: &Decoder<'_>) -> (BTreeMap<RingSize, usize>, Option<usize>) {
+    let (known, mut sizes) = (RingSize::of_model(model).unwrap_or_default(), BTreeMap::new());
+    for ring in decoder.rings() {
+        let size = known.iter().find(|size| ring.fixed_capacity() == Some(size.capacity));
+        size.into_iter().for_each(|size| add_one(&mut sizes, *size));
+    }
+    (sizes, model.metadata(MOST_TOKENS).and_then(|most| most.parse().ok()))
+}
+
 pub(super) fn add_one<K: Ord>(counts: &mut BTreeMap<K, usize>, key: K) {
     let count = counts.entry(key).or_default();
     *count = count.saturating_add(1);

@@ -18,7 +18,7 @@ use super::rewriter::StaticInputs;
 use super::ring::{Rings, Slots, UNLIMITED};
 use super::windows::{LinearReason, LinearWindow};
 use super::{caches, metadata, rewrite, tables};
-use crate::decoder::{Cost, CostAt, Decoder, InputRole};
+use crate::decoder::{CachePart, Cost, CostAt, Decoder, InputRole};
 use crate::edit::Origins;
 use crate::fold::{Fold, FoldError};
 use crate::{Graph, Model, OnnxError, RuntimeVersion};
@@ -82,8 +82,32 @@ fn report(
     }
 }
 
+/// Returns the report of a decoder whose caches are static, and whose masks are those of the exported one.
+///
+/// # Errors
+/// Returns the errors of [`caches::check_readers`] and [`least_onnxruntime`].
+pub(super) fn report_of_static(
+    graph: &Graph<'_>,
+    decoder: &Decoder<'_>,
+    options: ConvertOptions,
+) -> Result<Report, OnnxError> {
+    caches::check_readers(graph, decoder)?;
+    let least_onnxruntime = least_onnxruntime(graph, options)?;
+    let input = |role| decoder.input(role).map(|input| input.name.to_owned());
+    let inputs = StaticInputs {
+        write_indices: input(InputRole::WriteIndices).unwrap_or_default(),
+        nonpad_kv_seqlen: input(InputRole::NonpadKvSeqlen),
+        attention_mask: input(InputRole::AttentionMask),
+    };
+    let nodes = graph.nodes().iter().filter(|node| node.is("Attention")).count();
+    let keys = decoder.caches.iter().filter(|cache| cache.part == CachePart::Key).count();
+    let attention = AttentionReport { count: keys.max(nodes), nodes, ..AttentionReport::default() };
+    let report = basic_report(decoder, Slots::linear(options.max_seq), inputs, least_onnxruntime);
+    Ok(Report { attention, ..report })
+}
+
 /// Returns the part of a report that does not depend on how the caches became static.
-pub(super) fn basic_report(
+fn basic_report(
     decoder: &Decoder<'_>,
     slots: Slots<'_>,
     inputs: StaticInputs,
@@ -112,7 +136,7 @@ pub(super) fn basic_report(
 }
 
 /// Returns the sum of one cost of all caches of one sample, or `None` if the model leaves a size open.
-fn bytes(decoder: &Decoder<'_>, slots: Slots<'_>, of: fn(&Cost) -> u64) -> Option<u64> {
+pub(super) fn bytes(decoder: &Decoder<'_>, slots: Slots<'_>, of: fn(&Cost) -> u64) -> Option<u64> {
     let dims = BTreeMap::new();
     decoder.caches.iter().try_fold(0_u64, |sum, cache| {
         let at = CostAt { batch: 1, length: 0, capacity: slots.capacity(cache.past), dims: &dims };
@@ -265,10 +289,7 @@ fn compare<'m>(
 ///
 /// # Errors
 /// Returns [`ConvertRefusal::OnnxRuntime`] if the options name an older one, wrapped with the node.
-pub(super) fn least_onnxruntime(
-    graph: &Graph<'_>,
-    options: ConvertOptions,
-) -> Result<RuntimeVersion, OnnxError> {
+fn least_onnxruntime(graph: &Graph<'_>, options: ConvertOptions) -> Result<RuntimeVersion, OnnxError> {
     let capped = graph.nodes().iter().find(|node| node.caps_scores());
     let least = if capped.is_some() { RuntimeVersion::WITH_CAP } else { RuntimeVersion::WITH_SCATTER };
     let Some(oldest) = options.onnxruntime.filter(|&oldest| oldest < least) else { return Ok(least) };

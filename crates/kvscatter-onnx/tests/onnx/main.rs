@@ -17,6 +17,7 @@ mod masks;
 mod merged;
 mod messages;
 mod models;
+mod narrow;
 mod over_concat;
 mod placement;
 mod raise_scatters;

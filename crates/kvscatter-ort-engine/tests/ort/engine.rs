@@ -6,7 +6,7 @@ use kvscatter_onnx::{Model, ModelFile};
 use kvscatter_ort_engine::OnnxRuntime;
 use kvscatter_session::{Engine, InPlaceCache, LoadOptions, Session, SessionError, Step, Tensor};
 
-use crate::replay::tiny::{floats, value};
+use crate::replay::protos::{floats, value};
 use crate::testdata;
 
 const CACHES: [(&str, &str); 4] = [

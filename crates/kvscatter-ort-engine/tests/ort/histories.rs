@@ -3,6 +3,7 @@
 use kvscatter_ort_engine::OnnxRuntime;
 
 use crate::random::world::{Counts, histories};
+use crate::replay::narrow::Narrow;
 use crate::replay::{self, Subject, tiny};
 use crate::testdata;
 
@@ -23,6 +24,15 @@ fn every_logit_is_bit_for_bit_that_of_the_tokens_alone_in_linear_caches() {
 fn every_logit_is_bit_for_bit_that_of_the_tokens_alone_in_rings() {
     for setting in tiny::RINGS {
         run(tiny::rings(setting).subject(), 20);
+    }
+}
+
+#[test]
+#[ignore = "needs ONNX Runtime"]
+fn every_logit_is_bit_for_bit_that_of_the_tokens_alone_in_narrow_caches() {
+    for to in [Narrow::Float16, Narrow::BFloat16, Narrow::Int8] {
+        run(tiny::linear().narrow(to).subject(), 20);
+        run(tiny::rings(tiny::RINGS[3]).narrow(to).subject(), 20);
     }
 }
 

@@ -10,7 +10,7 @@ use kvscatter_session::{GenerateOptions, Generator, KvSession, SessionError, Ses
 
 use crate::poison::nan_spares_earlier_tokens;
 use crate::poisoned_decoder::poisoned;
-use crate::replay::tiny::value;
+use crate::replay::protos::value;
 use crate::replay::{compare, rings};
 use crate::testdata;
 

@@ -36,12 +36,13 @@ def layer(
     reads_sizes=False,
     sines=ANGLES,
     angles=("cos", "sin"),
+    size=SIZE,
 ):
     """Returns a model of one layer, whose queries, keys and values are inputs.
 
     ``extra`` names values that are outputs too, ``past_v`` the input that the new values are written to, and ``angles``
-    the cosines and sines. ``slots`` is the capacity, and ``sines`` the number of rows of the sines. ``reads_sizes``
-    makes an input of the sizes of the parts that are split.
+    the cosines and sines. ``slots`` is the capacity, ``size`` that of a head, and ``sines`` the number of rows of the
+    sines. ``reads_sizes`` makes an input of the sizes of the parts that are split.
     """
     widths = {"q": HEADS, "k": KV_HEADS, "v": KV_HEADS}
     inputs, initializers, nodes = {}, {}, []
@@ -51,8 +52,8 @@ def layer(
 
     if packed:
         heads = HEADS + 2 * KV_HEADS
-        inputs["qkv"] = [BATCH, "tokens", heads * SIZE]
-        initializers["shape"] = [0, 0, heads, SIZE]
+        inputs["qkv"] = [BATCH, "tokens", heads * size]
+        initializers["shape"] = [0, 0, heads, size]
         if not reads_sizes:
             initializers["sizes"] = [HEADS, KV_HEADS, KV_HEADS]
         node("Reshape", ["qkv", "shape"], ["all"])
@@ -60,7 +61,7 @@ def layer(
     else:
         for name, heads in widths.items():
             order = [heads, "tokens"] if by_head else ["tokens", heads]
-            inputs[name] = [BATCH, *order, SIZE]
+            inputs[name] = [BATCH, *order, size]
     for name in widths:
         if not by_head:
             node("Transpose", [name], [f"{name}_by_head"], perm=BY_HEAD)
@@ -76,13 +77,13 @@ def layer(
     read = [rows["q"], "present_k", "present_v", "mask" if mask else "", "", "", "lengths"]
     node("Attention", read, ["Y" if by_head else "attended"], is_causal=int(not mask))
     if not by_head:
-        initializers["hidden"] = [0, 0, HEADS * SIZE]
+        initializers["hidden"] = [0, 0, HEADS * size]
         node("Transpose", ["attended"], ["by_token"], perm=BY_HEAD)
         node("Reshape", ["by_token", "hidden"], ["Y"])
-    cache = [BATCH, KV_HEADS, slots, SIZE]
+    cache = [BATCH, KV_HEADS, slots, size]
     floats = inputs | {"past_k": cache, past_v: cache}
     if rotation is not None:
-        columns = rotation.get("rotary_embedding_dim", SIZE) // 2
+        columns = rotation.get("rotary_embedding_dim", size) // 2
         floats |= {angles[0]: [ANGLES, columns], angles[1]: [sines, columns]}
     integers = {"starts_k": [BATCH], "starts_v": [BATCH], "lengths": [BATCH]}
     if reads_sizes:

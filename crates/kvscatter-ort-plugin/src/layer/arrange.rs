@@ -2,6 +2,7 @@
 
 use core::mem::MaybeUninit;
 
+use kvscatter::quantize;
 use kvscatter_attention::Float;
 
 use super::Rows;
@@ -16,12 +17,14 @@ use crate::workspace::elements_mut;
 pub(super) struct Arrangement {
     pub(super) rows: Heads,
     is_rotated: bool,
+    has_hadamard: bool,
     to_by_token: bool,
 }
 
 impl Arrangement {
     pub(super) fn new(of: &Rows, rows: Heads, to_by_token: bool) -> Self {
-        Self { rows, is_rotated: of.rotation.is_some(), to_by_token }
+        let Rows { rotation, has_hadamard, .. } = of;
+        Self { rows, is_rotated: rotation.is_some(), has_hadamard: *has_hadamard, to_by_token }
     }
 
     /// Returns the number of elements of memory that [`apply`](Self::apply) needs.
@@ -30,7 +33,7 @@ impl Arrangement {
     }
 
     fn keeps(self) -> bool {
-        !self.is_rotated && self.rows.keeps_order(self.to_by_token)
+        !self.is_rotated && !self.has_hadamard && self.rows.keeps_order(self.to_by_token)
     }
 
     /// Returns the rows of the tensor `from` in the order that is wanted. They are in `memory`, unless the tensor has
@@ -64,6 +67,10 @@ impl Arrangement {
                     let of_row = angles.row(sample * rows.tokens + token).map_err(named)?;
                     angles.rotate(of_row, from, to);
                 }
+            }
+            if self.has_hadamard {
+                // `find` takes a product with the matrix only if the rows are float32.
+                quantize::rotate_row(bytemuck::cast_slice_mut(to));
             }
         }
         Ok(to)

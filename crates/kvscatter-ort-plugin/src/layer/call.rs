@@ -7,7 +7,7 @@ use kvscatter::Argument;
 use kvscatter_attention::{Operand, Valid};
 
 use super::heads::{Heads, reshaped};
-use super::{Layer, Packed, Rows, Write};
+use super::{Layer, Packed, Rows, Storage, Write};
 use crate::context::Context;
 use crate::input::{InputTensor, Named, Role};
 use crate::operators::{Attention, Operator, TensorScatter};
@@ -31,6 +31,8 @@ pub(super) struct LayerCall<'a> {
 /// A cache, and the rows that a call writes to it.
 pub(super) struct Cache<'a> {
     pub(super) past: InputTensor<'a>,
+    /// The past of the scales, if the cache has codes.
+    pub(super) scales: Option<InputTensor<'a>>,
     pub(super) rows: InputTensor<'a>,
     pub(super) indices: Option<Vec<i64>>,
 }
@@ -40,8 +42,13 @@ impl<'a> LayerCall<'a> {
         let all = context.inputs()?;
         let cache = |write: &Write| {
             let indices = write.indices.map(|index| list(&all, index, Argument::WriteIndices)).transpose();
+            let scales = match write.storage {
+                Storage::Codes { past, .. } => Some(input(&all, past, Argument::PastCache)?),
+                Storage::Same | Storage::Half => None,
+            };
             Ok::<_, CallError>(Cache {
                 past: input(&all, write.past, Argument::PastCache)?,
+                scales,
                 rows: input(&all, write.rows.value, Argument::Update)?,
                 indices: indices.map_err(TensorScatter::with_operator_name)?.map(Cow::into_owned),
             })
@@ -72,10 +79,12 @@ impl<'a> LayerCall<'a> {
     pub(super) fn signatures(&self) -> impl Iterator<Item = Signature<'_>> + Clone {
         let Self { query, key, value, mask, packed, output_shape, .. } = self;
         let writes = [&key.past, &key.rows, &value.past, &value.rows].map(InputTensor::signature);
+        let scales = key.scales.iter().chain(&value.scales).map(InputTensor::signature);
         let shapes = packed.iter().flatten().chain(output_shape).map(|shape| (0, &**shape));
         [query.signature()]
             .into_iter()
             .chain(writes)
+            .chain(scales)
             .chain(mask.as_ref().map(InputTensor::signature))
             .chain(shapes)
     }

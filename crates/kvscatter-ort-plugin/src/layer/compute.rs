@@ -8,13 +8,14 @@
 use std::sync::Arc;
 
 use half::{bf16, f16};
-use kvscatter::{ElementType, Layout, Prepared, WritePlan};
-use kvscatter_attention::{Float, Inputs, Operand, Outputs, Shapes};
+use kvscatter::ElementType;
+use kvscatter_attention::{CacheElement, Float, Inputs, Operand, Outputs, Scales, Shapes};
 
 use super::arrange::{Arrangement, by_token};
 use super::call::{Cache, LayerCall};
 use super::heads::{Heads, reshaped};
-use super::{Layer, Write};
+use super::store::{PreparedRows, RequestedRows};
+use super::{Layer, Storage, Write};
 use crate::context::Context;
 use crate::input::{InputTensor, elements_at, range};
 use crate::operators::attention::call::{MaskElements, PreparedCall};
@@ -24,7 +25,6 @@ use crate::operators::{Attention, Operator, TensorScatter};
 use crate::recent::RecentlyPrepared;
 use crate::status::CallError;
 use crate::workspace::{Workspace, elements_mut, words};
-use crate::write::{CheckedWrite, RequestedWrite, check_memory, common_element};
 
 /// A layer whose values are inputs and outputs of a node, and what was prepared for its last calls.
 pub(super) struct LayerKernel {
@@ -54,18 +54,27 @@ impl LayerKernel {
     /// Executes one call. Returns an error if an input does not fit. Nothing has been written then.
     pub(super) fn compute(&self, context: &Context<'_>) -> Result<(), CallError> {
         let call = LayerCall::read(&self.layer, context)?;
-        match call.query.element().map_err(Attention::with_operator_name)? {
-            ElementType::Float16 => self.compute_as::<f16>(context, &call),
-            ElementType::BFloat16 => self.compute_as::<bf16>(context, &call),
-            // An input of another type is refused by its type.
-            _ => self.compute_as::<f32>(context, &call),
+        let query = call.query.element().map_err(Attention::with_operator_name)?;
+        let cache = call.key.past.element().map_err(TensorScatter::with_operator_name)?;
+        // An input of another type is refused by its type.
+        match (self.layer.key.storage, query, cache) {
+            (Storage::Codes { .. }, ..) => self.compute_as::<f32, i8>(context, &call),
+            (Storage::Half, _, ElementType::Float16) => self.compute_as::<f32, f16>(context, &call),
+            (Storage::Half, ..) => self.compute_as::<f32, bf16>(context, &call),
+            (Storage::Same, ElementType::Float16, _) => self.compute_as::<f16, f16>(context, &call),
+            (Storage::Same, ElementType::BFloat16, _) => self.compute_as::<bf16, bf16>(context, &call),
+            (Storage::Same, ..) => self.compute_as::<f32, f32>(context, &call),
         }
     }
 
-    fn compute_as<T: Float>(&self, context: &Context<'_>, call: &LayerCall<'_>) -> Result<(), CallError> {
-        let prepare = || PreparedLayer::new::<T>(self, context, call);
+    fn compute_as<T: Float, C: CacheElement>(
+        &self,
+        context: &Context<'_>,
+        call: &LayerCall<'_>,
+    ) -> Result<(), CallError> {
+        let prepare = || PreparedLayer::new::<T, C>(self, context, call);
         let mut prepared = self.recent.get(call.signatures(), prepare)?;
-        self.workspace.with(prepared.sizes, |memory| prepared.run::<T>(self, context, call, memory))
+        self.workspace.with(prepared.sizes, |memory| prepared.run::<T, C>(self, context, call, memory))
     }
 
     /// Checks that the outputs share no memory with an input or with each other, except that a cache may be written in
@@ -73,26 +82,23 @@ impl LayerKernel {
     fn check_separate<T>(
         &self,
         call: &LayerCall<'_>,
-        keys: &RequestedWrite<'_>,
-        values: &RequestedWrite<'_>,
+        writes: [&RequestedRows<'_>; 2],
         output: &OutputMemory<T>,
     ) -> Result<(), CallError> {
         let Self { layer, names, .. } = self;
-        let outputs = [
-            (layer.key.present, range(keys.present())),
-            (layer.value.present, range(values.present())),
-            (layer.output, output.addresses().1),
-        ];
+        let writes =
+            || [&layer.key, &layer.value].into_iter().zip(writes).flat_map(|(of, rows)| rows.writes(of));
+        let outputs = writes().map(|(_, index, requested)| (index, range(requested.present())));
+        let outputs = outputs.chain([(layer.output, output.addresses().1)]);
         let outputs = outputs.map(|(index, memory)| (name(&names.outputs, index), memory));
         // A past that is written in place is the memory of an output, with which the others are compared. `find` has
         // checked that it is no other input of the layer.
-        let in_place = [(&layer.key, keys), (&layer.value, values)]
-            .map(|(write, requested)| requested.is_in_place().then_some(write.past));
+        let is_in_place =
+            |index: usize| writes().any(|(past, _, requested)| past == index && requested.is_in_place());
         let inputs = call.addresses()?;
-        let inputs = inputs.iter().enumerate().filter(|(index, _)| !in_place.contains(&Some(*index)));
+        let inputs = inputs.iter().enumerate().filter(|(index, _)| !is_in_place(*index));
         let inputs = inputs.map(|(index, memory)| (name(&names.inputs, index), memory.clone()));
-        check_separate(outputs.into_iter(), inputs)
-            .map_err(|failure| CallError::fail(format!("kvscatter: {failure}")))
+        check_separate(outputs, inputs).map_err(|failure| CallError::fail(format!("kvscatter: {failure}")))
     }
 }
 
@@ -110,17 +116,13 @@ struct PreparedLayer {
     output: Heads,
     /// The shape of the output of the node.
     output_shape: Vec<i64>,
-    /// The sizes of the working memory for queries, keys, values and the output of attention.
-    sizes: [usize; 4],
-}
-
-struct PreparedRows {
-    arrangement: Arrangement,
-    write: Prepared,
+    /// The sizes of the working memory for queries, keys, values, the output of attention, and what is stored for keys
+    /// and for values.
+    sizes: [usize; 8],
 }
 
 impl PreparedLayer {
-    fn new<T: Float>(
+    fn new<T: Float, C: CacheElement>(
         kernel: &LayerKernel,
         context: &Context<'_>,
         call: &LayerCall<'_>,
@@ -137,7 +139,7 @@ impl PreparedLayer {
             let caches = [(&call.key, Operand::Key), (&call.value, Operand::Value)];
             let [key, value] = caches.map(|(cache, operand)| {
                 let past = cache.past.with_role(operand);
-                past.check_element(const { &[T::ELEMENT] })?;
+                past.check_element(const { &[C::ELEMENT] })?;
                 past.sizes()
             });
             let mask = call.mask.as_ref().map(InputTensor::sizes).transpose()?;
@@ -149,7 +151,7 @@ impl PreparedLayer {
                 mask: mask.as_deref(),
                 past: None,
             };
-            PreparedCall::for_shapes(declaration, &shapes)
+            PreparedCall::for_shapes(declaration.operator.cache_element(C::ELEMENT), &shapes)
         };
         let attention = prepare().map_err(Attention::with_operator_name)?;
         let output = rows.output(values.arrangement.rows.size, layer.is_output_by_token);
@@ -158,16 +160,27 @@ impl PreparedLayer {
             None => Vec::from(output.shape()),
         };
         let of_output = if output.keeps_order(false) { 0 } else { output.len() };
-        let sizes = [query.memory(), keys.arrangement.memory(), values.arrangement.memory(), of_output];
+        let [of_keys, of_values] = [&keys, &values].map(PreparedRows::memory);
+        let sizes = [
+            query.memory(),
+            of_keys[0],
+            of_values[0],
+            of_output,
+            of_keys[1],
+            of_keys[2],
+            of_values[1],
+            of_values[2],
+        ];
         Ok(Self { query, keys, values, attention, output, output_shape, sizes: sizes.map(words) })
     }
 
-    fn run<T: Float>(
+    fn run<T: Float, C: CacheElement>(
         &mut self,
         kernel: &LayerKernel,
         context: &Context<'_>,
         call: &LayerCall<'_>,
-        [query_memory, key_memory, value_memory, by_head]: [&mut [u64]; 4],
+        [query_memory, key_memory, value_memory, by_head, codes, scales, value_codes, value_scales]: [&mut [u64];
+            8],
     ) -> Result<(), CallError> {
         let LayerKernel { layer, .. } = kernel;
         let Self { query, keys, values, attention, output: rows, output_shape, .. } = self;
@@ -178,43 +191,46 @@ impl PreparedLayer {
         let queries = call.query.floats::<T>().map_err(Attention::with_operator_name)?;
         let queries = query.apply(call, &layer.query, &queries, query_memory)?;
         let new_keys = call.key.rows.floats::<T>().map_err(TensorScatter::with_operator_name)?;
-        let new_keys = keys.arrangement.apply(call, &layer.key.rows, &new_keys, key_memory)?;
+        let new_keys = keys.new_rows(call, &layer.key, &new_keys, [key_memory, codes, scales])?;
         let new_values = call.value.rows.floats::<T>().map_err(TensorScatter::with_operator_name)?;
-        let new_values = values.arrangement.apply(call, &layer.value.rows, &new_values, value_memory)?;
+        let memory = [value_memory, value_codes, value_scales];
+        let new_values = values.new_rows(call, &layer.value, &new_values, memory)?;
         let request = || {
-            let of_keys = keys.request(context, &call.key, new_keys, layer.key.present)?;
-            Ok((of_keys, values.request(context, &call.value, new_values, layer.value.present)?))
+            let of_keys = keys.request(context, &layer.key, &call.key, &new_keys)?;
+            Ok((of_keys, values.request(context, &layer.value, &call.value, &new_values)?))
         };
-        let ((key_plan, key_write), (value_plan, value_write)) =
-            request().map_err(TensorScatter::with_operator_name)?;
+        let (of_keys, of_values) = request().map_err(TensorScatter::with_operator_name)?;
         let output = OutputMemory::<T>::request(context, layer.output, Operand::Output, output_shape);
         let output = output.map_err(Attention::with_operator_name)?;
-        kernel.check_separate(call, &key_write, &value_write, &output)?;
+        kernel.check_separate(call, [&of_keys, &of_values], &output)?;
 
         // Nothing below fails. The core refuses only buffers of other lengths, impossible addresses and buffers that
         // overlap, and attention only slices of other lengths. `request` and `check_separate` have excluded them.
-        // SAFETY: `check_separate` has compared the output with all inputs. Only the past may be the same memory, which
+        // SAFETY: `check_separate` has compared the outputs with all inputs. Only a past may be the same memory, which
         // nothing borrows.
-        let key = unsafe { key_write.execute(&key_plan) }.map_err(TensorScatter::with_operator_name)?;
+        let [key, key_scales] = unsafe { of_keys.execute() }.map_err(TensorScatter::with_operator_name)?;
         // SAFETY: As for the keys, whose memory nothing borrows yet.
-        let value = unsafe { value_write.execute(&value_plan) }.map_err(TensorScatter::with_operator_name)?;
+        let [value, value_scales] =
+            unsafe { of_values.execute() }.map_err(TensorScatter::with_operator_name)?;
         // SAFETY: The write has initialised its output, which is valid until this call returns (R2). No other output
         // of this call shares its memory, as `check_separate` has checked.
-        let key = unsafe { elements_at::<T>(key) };
+        let key = unsafe { elements_at::<C>(key) };
         // SAFETY: As for the keys.
-        let value = unsafe { elements_at::<T>(value) };
+        let value = unsafe { elements_at::<C>(value) };
+        // SAFETY: As for the keys.
+        let key_scales = unsafe { elements_at::<f32>(key_scales) };
+        // SAFETY: As for the keys.
+        let value_scales = unsafe { elements_at::<f32>(value_scales) };
         let inputs = Inputs {
-            query: queries,
-            key: &key,
-            value: &value,
             mask: mask.as_ref().map(MaskElements::as_mask),
-            past: None,
             valid: call.valid(),
-            sinks: None,
+            scales: matches!(layer.key.storage, Storage::Codes { .. })
+                .then_some(Scales::Rows { key: &key_scales, value: &value_scales }),
+            ..Inputs::new(queries, &key, &value)
         };
         // SAFETY: `check_separate` has accepted the memory, which is used only here.
         let output = unsafe { output.into_slice() };
-        let mut compute = |outputs: &mut Outputs<'_, T>| {
+        let mut compute = |outputs: &mut Outputs<'_, T, C>| {
             attention.compute(context, &inputs, outputs).map_err(Attention::with_operator_name)
         };
         if rows.keeps_order(false) {
@@ -224,41 +240,5 @@ impl PreparedLayer {
         compute(&mut Outputs::new(by_head))?;
         by_token(*rows, by_head, output);
         Ok(())
-    }
-}
-
-impl PreparedRows {
-    fn new(
-        write: &Write,
-        context: &Context<'_>,
-        call: &LayerCall<'_>,
-        cache: &Cache<'_>,
-    ) -> Result<Self, CallError> {
-        let rows = call.heads(&write.rows, &cache.rows)?;
-        let Heads { batch, heads, tokens, size, is_by_token, .. } = rows;
-        let shape = [batch, heads, tokens, size];
-        let strides = [tokens * heads * size, size, heads * size, 1].map(|stride| stride as isize);
-        let layout = match is_by_token && tokens > 1 {
-            true => Layout::strided(&shape, &strides),
-            false => Layout::dense(&shape),
-        };
-        let element = common_element(&cache.past, &cache.rows)?;
-        let prepared = write.operator.prepare(element, &cache.past.sizes()?, layout)?;
-        check_memory(context, &cache.past, prepared.geometry().cache_bytes())?;
-        Ok(Self { arrangement: Arrangement::new(&write.rows, rows, is_by_token), write: prepared })
-    }
-
-    /// Plans a write of these rows, and requests its output.
-    fn request<'a, T: Float>(
-        &'a self,
-        context: &'a Context<'a>,
-        cache: &'a Cache<'a>,
-        rows: &'a [T],
-        output: usize,
-    ) -> Result<(WritePlan<'a>, RequestedWrite<'a>), CallError> {
-        let indices = cache.indices.as_deref();
-        let plan = self.write.plan_with_lengths(indices, None::<&[i64]>)?;
-        let rows = bytemuck::cast_slice(rows);
-        Ok((plan, CheckedWrite::new(&self.write, context, &cache.past, rows, output).request()?))
     }
 }

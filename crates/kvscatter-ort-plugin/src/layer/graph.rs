@@ -1,10 +1,12 @@
 //! A graph whose nodes are connected by the names of their values. Each name has a number.
 
+use core::ptr::null;
 use std::collections::{HashMap, HashSet};
 
 use ort_sys::{OrtGraph, OrtStatusPtr, OrtValueInfo};
 
 use crate::graph_node::{GraphNode, NamedValue};
+use crate::input::{InputTensor, Named};
 use crate::runtime::RuntimeApi;
 use crate::status::CallError;
 
@@ -21,6 +23,9 @@ pub(crate) struct NamedGraph<'a> {
     pub(crate) nodes: Vec<NamedNode<'a>>,
     /// The numbers of the values by their names.
     pub(crate) values: HashMap<String, usize>,
+    /// The runtime's objects of the values.
+    raw: Vec<*const OrtValueInfo>,
+    runtime: RuntimeApi,
     producers: HashMap<usize, usize>,
     /// The nodes that read each value. A node that reads it twice is there twice.
     readers: HashMap<usize, Vec<usize>>,
@@ -64,16 +69,16 @@ impl<'a> NamedGraph<'a> {
             runtime.addresses(count, |out, count| unsafe { (api.Graph_GetNodes)(graph, out, count) })?;
         let (mut nodes, mut producers) = (Vec::with_capacity(raw.len()), HashMap::new());
         let mut readers: HashMap<usize, Vec<usize>> = HashMap::new();
-        let (mut values, mut addresses, mut has_unique_names) = (HashMap::new(), Vec::new(), true);
-        let mut number = |NamedValue { name, address }: NamedValue| {
+        let (mut values, mut objects, mut has_unique_names) = (HashMap::new(), Vec::new(), true);
+        let mut number = |NamedValue { name, raw }: NamedValue| {
             if name.is_empty() {
                 return None;
             }
-            let number = *values.entry(name).or_insert(addresses.len());
-            if number == addresses.len() {
-                addresses.push(address);
+            let number = *values.entry(name).or_insert(objects.len());
+            if number == objects.len() {
+                objects.push(raw);
             }
-            has_unique_names &= addresses.get(number) == Some(&address);
+            has_unique_names &= objects.get(number) == Some(&raw);
             Some(number)
         };
         for (index, raw) in raw.into_iter().enumerate() {
@@ -100,12 +105,50 @@ impl<'a> NamedGraph<'a> {
         };
         let inputs = numbers(api.Graph_GetNumInputs, api.Graph_GetInputs)?;
         let outputs = numbers(api.Graph_GetNumOutputs, api.Graph_GetOutputs)?;
-        Ok(Self { has_unique_names, nodes, values, producers, readers, inputs, outputs })
+        Ok(Self {
+            has_unique_names,
+            nodes,
+            values,
+            raw: objects,
+            runtime,
+            producers,
+            readers,
+            inputs,
+            outputs,
+        })
+    }
+
+    /// Returns the tensor of a value that is a constant of the model.
+    pub(crate) fn constant(&self, value: usize) -> Result<Option<InputTensor<'a, Named>>, CallError> {
+        let Self { runtime, raw, .. } = self;
+        let Some(&raw) = raw.get(value) else { return Ok(None) };
+        // SAFETY: `raw` is a part of the graph, which is valid for `'a` by the contract of `read`, and `out` takes the
+        // result (R1).
+        let is_constant = |out| unsafe { (runtime.api.ValueInfo_IsConstantInitializer)(raw, out) };
+        if !runtime.result(false, is_constant)? {
+            return Ok(None);
+        }
+        // SAFETY: As before.
+        let tensor = |out| unsafe { (runtime.api.ValueInfo_GetInitializerValue)(raw, out) };
+        let tensor = runtime.result(null(), tensor)?;
+        if tensor.is_null() {
+            return Ok(None);
+        }
+        // SAFETY: `tensor` is a part of `raw`, which lives as long as the graph (R5).
+        unsafe { InputTensor::new(*runtime, Named("a constant"), tensor) }.map(Some)
     }
 
     /// Returns the number of the node that computes a value.
     pub(crate) fn producer(&self, value: usize) -> Option<usize> {
         self.producers.get(&value).copied()
+    }
+
+    /// Returns whether each of these nodes reads a value once, nothing else reads it, and it is no output of the graph.
+    pub(crate) fn is_read_only_by(&self, value: usize, nodes: &[usize]) -> bool {
+        let readers = self.readers.get(&value).map_or(&[][..], Vec::as_slice);
+        !self.outputs.contains(&value)
+            && readers.len() == nodes.len()
+            && nodes.iter().all(|node| readers.contains(node))
     }
 
     /// Returns the number of the only node that reads a value, if the value is no output of the graph.

@@ -98,7 +98,7 @@ impl Session for ExactSession {
                 let caches = caches.chunks(2).zip(self.interface.caches.chunks(2));
                 for (layer, (pair, ports)) in caches.enumerate() {
                     for (part, rows) in pair.iter().enumerate() {
-                        let value = row([layer, part], token, fed_position, context);
+                        let value = row(&ports[part], [layer, part], token, fed_position, context);
                         let cache = step.shared[rows.shared].cache.bytes_mut();
                         rows.write(cache, first + sample, position, value);
                     }
@@ -169,13 +169,16 @@ fn starts_of_mask(mask: &[i64], batch: usize, width: usize) -> Option<Vec<i64>> 
     (batch == 1 || width == 1).then(|| starts.collect())
 }
 
-/// Where the rows of a cache lie, `[batch, outer…, slots, inner…]`. The first 8 bytes of a row and the last 8 are used.
+/// Where the rows of a cache lie, `[batch, outer…, slots, inner…]`. The first bytes of a row and the last ones are
+/// used.
 struct Rows {
     /// The index of the cache in `Step::shared`.
     shared: usize,
     outer: usize,
     slots: usize,
     run: usize,
+    /// The number of bytes that are used at each end of a row.
+    used: usize,
 }
 
 impl Rows {
@@ -183,27 +186,43 @@ impl Rows {
         let shared = step.shared.iter().position(|shared| shared.past == port.past).unwrap();
         let shape = step.shared[shared].cache.shape();
         let run = shape[port.axis + 1..].iter().product::<usize>() * port.element.bits().unwrap() / 8;
-        Self { shared, outer: shape[1..port.axis].iter().product(), slots: shape[port.axis], run }
+        let outer = shape[1..port.axis].iter().product();
+        Self { shared, outer, slots: shape[port.axis], run, used: used(port) }
     }
 
     fn ends(&self, sample: usize, position: usize) -> [usize; 2] {
         let slot = position % self.slots;
         let first = (sample * self.outer * self.slots + slot) * self.run;
-        [first, first + (self.outer - 1) * self.slots * self.run + self.run - 8]
+        [first, first + (self.outer - 1) * self.slots * self.run + self.run - self.used]
     }
 
     fn write(&self, cache: &mut [u8], sample: usize, position: usize, value: u64) {
         let [first, last] = self.ends(sample, position);
-        cache[first..first + 8].copy_from_slice(&value.to_le_bytes());
-        cache[last..last + 8].copy_from_slice(&(!value).to_le_bytes());
+        cache[first..first + self.used].copy_from_slice(&value.to_le_bytes()[..self.used]);
+        cache[last..last + self.used].copy_from_slice(&(!value).to_le_bytes()[..self.used]);
     }
 
     fn read(&self, cache: &[u8], sample: usize, position: usize) -> u64 {
         let [first, last] = self.ends(sample, position);
-        let value = |at: usize| u64::from_le_bytes(cache[at..at + 8].try_into().unwrap());
+        let value = |begin: usize| {
+            let mut bytes = [0; 8];
+            bytes[..self.used].copy_from_slice(&cache[begin..begin + self.used]);
+            u64::from_le_bytes(bytes)
+        };
         let (first, last) = (value(first), value(last));
-        if last == !first { first } else { mix(first, last) }
+        if last == !first & mask(self.used) { first } else { mix(first, last) }
     }
+}
+
+/// Returns the number of bytes that are used of each end of a row, of which each head has at most 8.
+fn used(port: &CachePort) -> usize {
+    let inner = port.dims[port.axis + 1..].iter().map(|dim| dim.unwrap()).product::<usize>();
+    (inner * port.element.bits().unwrap() / 8).min(8)
+}
+
+/// Returns a mask of the lowest bytes.
+fn mask(bytes: usize) -> u64 {
+    u64::MAX >> (64 - 8 * bytes)
 }
 
 /// Returns the first position that a query at `position` sees.
@@ -211,8 +230,9 @@ fn first_seen(port: &CachePort, position: usize) -> usize {
     port.ring.map_or(0, |ring| (position + 1).saturating_sub(ring.window))
 }
 
-fn row([layer, part]: [usize; 2], token: i64, position: usize, context: u64) -> u64 {
-    [layer as u64, part as u64, token as u64, position as u64].into_iter().fold(context, mix)
+fn row(port: &CachePort, [layer, part]: [usize; 2], token: i64, position: usize, context: u64) -> u64 {
+    let row = [layer as u64, part as u64, token as u64, position as u64].into_iter().fold(context, mix);
+    row & mask(used(port))
 }
 
 /// Returns two logits, which are finite unless they are to be NaN.
@@ -256,7 +276,8 @@ impl Expected {
                 context = mix(context, state);
             }
             for (layer, pair) in interface.caches.chunks(2).enumerate() {
-                self.rows[layer].push([0, 1].map(|part| row([layer, part], token, position, context)));
+                let row = |part| row(&pair[part], [layer, part], token, position, context);
+                self.rows[layer].push([0, 1].map(row));
                 let seen = &self.rows[layer][first_seen(&pair[0], position)..=position];
                 context = seen.iter().flatten().fold(context, |context, row| mix(context, *row));
             }

@@ -14,6 +14,11 @@ mod decoders;
 mod exact;
 mod kept;
 mod models;
+#[path = "../replay/narrow.rs"]
+mod narrow;
+#[path = "../replay/protos.rs"]
+#[expect(dead_code, reason = "no value of a model is new")]
+mod protos;
 #[path = "../random/mod.rs"]
 mod random;
 
@@ -22,6 +27,7 @@ use std::path::Path;
 use kvscatter_session::{KvSession, SessionOptions};
 
 use exact::{Exact, FromTokens};
+use narrow::Narrow;
 use random::faults::Plan;
 use random::world::{Counts, World, histories};
 
@@ -44,6 +50,16 @@ fn every_logit_is_that_of_the_tokens_alone_in_the_last_rings() {
 fn run_rings((windows, model, other): &models::Windows) {
     let [model, other] = [model, other].map(|sizes| models::rings(windows, *sizes));
     run_all([&model.path(), &other.path()], [None; 2]);
+}
+
+/// The scales of a head are rows of 4 bytes, and the codes are rows of another type.
+#[test]
+fn every_logit_is_that_of_the_tokens_alone_in_narrow_caches() {
+    let (windows, sizes, _) = models::RINGS[2];
+    run_all([&models::linear(48).narrow(Narrow::Float16).path(); 2], [None; 2]);
+    run_all([&models::linear(48).narrow(Narrow::Int8).path(); 2], [None; 2]);
+    run_all([&models::rings(windows, sizes).narrow(Narrow::BFloat16).path(); 2], [None; 2]);
+    run_all([&models::rings(windows, sizes).narrow(Narrow::Int8).path(); 2], [None; 2]);
 }
 
 #[test]

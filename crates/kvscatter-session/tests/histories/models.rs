@@ -9,6 +9,7 @@ use kvscatter_onnx::{Model, WeightTransfer};
 use tempfile::TempDir;
 
 use super::decoders::{self, GROWING, STATIC, tensor};
+use super::narrow::{Narrow, narrow};
 
 /// The windows of a model's first layers, and the capacity, chunk and rewind of two models with these windows. In the
 /// small ones, a full sample waits for others, and its last rows are overwritten with padding.
@@ -38,6 +39,11 @@ impl Made {
         let made = Self(tempfile::tempdir().unwrap());
         model.save_with_weights(&made.path(), WeightTransfer::Copy).unwrap();
         made
+    }
+
+    /// Returns the same model with narrow caches.
+    pub(crate) fn narrow(self, to: Narrow) -> Self {
+        Self::new(&narrow(Model::load(&self.path()).unwrap(), to))
     }
 
     pub(crate) fn path(&self) -> PathBuf {

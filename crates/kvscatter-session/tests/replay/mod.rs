@@ -2,7 +2,9 @@
 //! every kind must lose nothing.
 
 pub(crate) mod faulty;
+pub(crate) mod narrow;
 pub(crate) mod oracle;
+pub(crate) mod protos;
 mod reference;
 pub(crate) mod rings;
 pub(crate) mod tiny;

@@ -4,13 +4,13 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use kvscatter_onnx::convert::{ConvertOptions, WindowedCaches, convert};
-use kvscatter_onnx::internal::proto::{
-    AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto,
-};
-use kvscatter_onnx::{Dimension, Model, WeightTransfer};
+use kvscatter_onnx::internal::proto::{AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto};
+use kvscatter_onnx::{Model, WeightTransfer};
 use tempfile::TempDir;
 
 use super::Subject;
+use super::narrow::{Narrow, narrow};
+use super::protos::{floats, int64s, node, value, with};
 
 /// The tokens that tests feed. Token 0 is the padding of samples without tokens.
 pub(crate) const TOKENS: Range<i64> = 1..14;
@@ -60,6 +60,11 @@ impl Made {
         let path = folder.path().join("model.onnx");
         model.save_with_weights(&path, WeightTransfer::Copy).unwrap();
         Self { _folder: folder, path }
+    }
+
+    /// Returns the same decoder with narrow caches.
+    pub(crate) fn narrow(self, to: Narrow) -> Self {
+        Self::new(&narrow(Model::load(&self.path).unwrap(), to))
     }
 
     pub(crate) fn subject(&self) -> Subject<'_> {
@@ -203,44 +208,9 @@ fn table(name: &str, token: i64, number: i64) -> TensorProto {
     int64s(name, &[VOCABULARY], numbers)
 }
 
-fn with(mut node: NodeProto, attribute: &str, value: i64) -> NodeProto {
-    node.attribute.push(AttributeProto::int(attribute, value));
-    node
-}
-
-fn node(op_type: &str, input: &[&str], output: &[&str]) -> NodeProto {
-    NodeProto { name: Some(format!("make_{}", output[0])), ..NodeProto::new(op_type, input, output) }
-}
-
-/// Returns a value from its name, the number of its type and its dimensions. A dimension that is not a number is a
-/// symbol.
-pub(crate) fn value(name: &str, element: i32, dims: &[&str]) -> ValueInfoProto {
-    let dims: Vec<_> =
-        dims.iter().map(|dim| dim.parse().map_or(Dimension::Symbolic(dim), Dimension::Known)).collect();
-    ValueInfoProto::tensor(name, element, &dims)
-}
-
 /// Returns irregular values from -1 to 1.
 fn weights(name: &str, dims: &[usize], seed: u64) -> TensorProto {
     let mut random = kvscatter_oracle::cases::Random::new(seed, 0);
     let count = dims.iter().product();
     floats(name, dims, random.many(count, |random| random.below(20_001) as f32 / 10_000.0 - 1.0))
-}
-
-pub(crate) fn floats(name: &str, dims: &[usize], values: impl IntoIterator<Item = f32>) -> TensorProto {
-    tensor(name, dims, FLOAT, values.into_iter().flat_map(f32::to_le_bytes).collect())
-}
-
-pub(crate) fn int64s(name: &str, dims: &[usize], values: impl IntoIterator<Item = i64>) -> TensorProto {
-    tensor(name, dims, INT64, values.into_iter().flat_map(i64::to_le_bytes).collect())
-}
-
-pub(crate) fn tensor(name: &str, dims: &[usize], element: i32, bytes: Vec<u8>) -> TensorProto {
-    TensorProto {
-        name: Some(name.to_owned()),
-        dims: dims.iter().map(|&dim| dim as i64).collect(),
-        data_type: Some(element),
-        raw_data: Some(bytes.into()),
-        ..TensorProto::default()
-    }
 }

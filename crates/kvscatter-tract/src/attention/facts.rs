@@ -5,6 +5,7 @@ use kvscatter_attention::{AttentionError, Operand};
 use tract_onnx::tract_hir::internal::*;
 
 use super::operator::{AttentionNode, Operands};
+use crate::element;
 
 /// Returns the types and shapes of the outputs. They are exact if the shapes of all inputs are known. Returns a message
 /// about an error that would occur in every run.
@@ -12,9 +13,9 @@ pub(super) fn facts(node: &AttentionNode, inputs: &[&TypedFact]) -> Result<TVec<
     let operands = node.inputs.select(inputs);
     let operands =
         operands.ok_or_else(|| format!("takes {} inputs, got {}", node.inputs.count, inputs.len()))?;
-    let element = check_types(&operands)?;
+    let [element, cached] = check_types(node, &operands)?;
     if let Some(shapes) = operands.shapes(element, |fact| fact.shape.as_concrete()) {
-        node.op.prepare(&shapes).map_err(words)?;
+        node.operator(cached).prepare(&shapes).map_err(words)?;
     }
     let Dims { output, presents, scores } = Dims::new(node, &operands).map_err(words)?;
     let presents = presents.into_iter().zip(node.outputs.has_presents);
@@ -24,22 +25,32 @@ pub(super) fn facts(node: &AttentionNode, inputs: &[&TypedFact]) -> Result<TVec<
     Ok(all.map(|dims| operands.query.datum_type.fact(dims)).collect())
 }
 
-/// Returns the type of the elements. Returns a message for a type that attention does not support.
-pub(super) fn element(datum: DatumType) -> Result<ElementType, String> {
-    match datum {
-        DatumType::F32 => Ok(ElementType::Float32),
-        DatumType::F16 => Ok(ElementType::Float16),
-        _ => Err(format!("Q is {datum:?}, only float32 and float16 are known")),
-    }
+/// Returns the types of the queries, and of keys and values. Returns a message for a type that attention does not
+/// support.
+pub(super) fn elements<T>(
+    node: &AttentionNode,
+    operands: &Operands<'_, T>,
+    datum: impl Fn(&T) -> DatumType,
+) -> Result<[ElementType; 2], String> {
+    let [query, key] = [operands.query, operands.key].map(datum);
+    let element = element::ours(query);
+    let element = element.filter(|of| matches!(of, ElementType::Float32 | ElementType::Float16));
+    let element = element.ok_or_else(|| format!("Q is {query:?}, only float32 and float16 are known"))?;
+    let cached = element::ours(key).filter(|_| node.reads_narrow).unwrap_or(element);
+    Ok([element, cached])
 }
 
-/// Checks the types of the inputs, and returns that of the elements.
-fn check_types(operands: &Operands<'_, &TypedFact>) -> Result<ElementType, String> {
+/// Checks the types of the inputs, and returns that of the queries and that of keys and values.
+fn check_types(
+    node: &AttentionNode,
+    operands: &Operands<'_, &TypedFact>,
+) -> Result<[ElementType; 2], String> {
+    let elements = elements(node, operands, |fact| fact.datum_type)?;
     let datum = operands.query.datum_type;
-    let element = element(datum)?;
+    let cached = if node.reads_narrow { operands.key.datum_type } else { datum };
     let others = [operands.key, operands.value].into_iter().chain(operands.past.into_iter().flatten());
     for got in others.map(|fact| fact.datum_type) {
-        if got != datum {
+        if got != cached {
             return Err(format!("keys and values must be of Q's type, got {got:?}"));
         }
     }
@@ -58,7 +69,7 @@ fn check_types(operands: &Operands<'_, &TypedFact>) -> Result<ElementType, Strin
             return Err(words(AttentionError::Rank { operand: Operand::Lengths, rank, expected: "1" }));
         }
     }
-    Ok(element)
+    Ok(elements)
 }
 
 /// The outputs' shapes in tract's dimensions, which may be symbols.

@@ -14,6 +14,8 @@ pub(super) struct AttentionNode {
     pub(super) op: Attention,
     pub(super) inputs: NodeInputs,
     pub(super) outputs: NodeOutputs,
+    /// Whether the node reads caches that are narrower than the queries. Only [`Tract`](crate::Tract) makes such nodes.
+    pub(super) reads_narrow: bool,
 }
 
 /// Floats are compared with `==`. `check` has refused NaN, so every node equals itself.
@@ -26,6 +28,8 @@ pub(super) struct NodeInputs {
     pub(super) mask: Option<usize>,
     pub(super) past: Option<(usize, usize)>,
     pub(super) nonpad_kv_seqlen: Option<usize>,
+    /// The scales of keys and values. Only nodes that read int8 caches have them.
+    pub(super) scales: Option<(usize, usize)>,
 }
 
 /// The optional outputs that are present.
@@ -44,10 +48,11 @@ pub(super) struct Operands<'a, T> {
     pub(super) mask: Option<&'a T>,
     pub(super) past: Option<[&'a T; 2]>,
     pub(super) lengths: Option<&'a T>,
+    pub(super) scales: Option<[&'a T; 2]>,
 }
 
 impl AttentionNode {
-    pub(super) fn new(node: &NodeProto) -> Result<Self, NodeError> {
+    pub(super) fn new(node: &NodeProto, reads_narrow: bool) -> Result<Self, NodeError> {
         let known = [
             "is_causal",
             "kv_num_heads",
@@ -60,7 +65,7 @@ impl AttentionNode {
             "softmax_precision",
         ];
         let attributes = Attributes::read(node, &known)?;
-        let (inputs, outputs) = (NodeInputs::new(node)?, NodeOutputs::new(node)?);
+        let (inputs, outputs) = (NodeInputs::new(node, reads_narrow)?, NodeOutputs::new(node)?);
         let attributes = kvscatter_attention::Attributes {
             is_causal: attributes.integer("is_causal")?,
             kv_num_heads: attributes.integer("kv_num_heads")?,
@@ -74,7 +79,12 @@ impl AttentionNode {
         };
         let has_scores = given_index(&node.output, 3).is_some();
         let op = attributes.operator(has_scores).map_err(|error| NodeError::new(node, error))?;
-        Ok(Self { node: label(node), op, inputs, outputs })
+        Ok(Self { node: label(node), op, inputs, outputs, reads_narrow })
+    }
+
+    /// Returns the operator for keys and values of a type.
+    pub(super) fn operator(&self, cached: ElementType) -> Attention {
+        if self.reads_narrow { self.op.cache_element(cached) } else { self.op }
     }
 
     pub(super) fn error(&self, why: impl std::fmt::Display) -> NodeError {
@@ -83,9 +93,10 @@ impl AttentionNode {
 }
 
 impl NodeInputs {
-    fn new(node: &NodeProto) -> Result<Self, NodeError> {
+    fn new(node: &NodeProto, reads_narrow: bool) -> Result<Self, NodeError> {
         let given = |index| given_index(&node.input, index);
-        if (0..3).any(|index| given(index).is_none()) || node.input.len() > 7 {
+        let most = if reads_narrow { 9 } else { 7 };
+        if (0..3).any(|index| given(index).is_none()) || node.input.len() > most {
             return Err(NodeError::new(node, format!("takes 3 to 7 inputs, got {}", node.input.len())));
         }
         let past = match (given(4), given(5)) {
@@ -100,7 +111,8 @@ impl NodeInputs {
             return Err(NodeError::new(node, AttentionError::LengthsAndPast));
         }
         let count = node.input.iter().filter(|name| !name.is_empty()).count();
-        Ok(Self { count, mask: given(3), past, nonpad_kv_seqlen })
+        let scales = given(7).zip(given(8));
+        Ok(Self { count, mask: given(3), past, nonpad_kv_seqlen, scales })
     }
 
     /// Returns the inputs of a node by their roles, or `None` if one is missing.
@@ -109,17 +121,18 @@ impl NodeInputs {
             return None;
         }
         let optional = |index: Option<usize>| index.and_then(|index| all.get(index));
-        let past = match self.past {
-            Some((key, value)) => Some([all.get(key)?, all.get(value)?]),
-            None => None,
+        let pair = |indices: Option<(usize, usize)>| {
+            let (key, value) = indices?;
+            Some([all.get(key)?, all.get(value)?])
         };
         Some(Operands {
             query: all.first()?,
             key: all.get(1)?,
             value: all.get(2)?,
             mask: optional(self.mask),
-            past,
+            past: pair(self.past),
             lengths: optional(self.nonpad_kv_seqlen),
+            scales: pair(self.scales),
         })
     }
 }

@@ -2,7 +2,7 @@
 //! its scratch.
 
 use half::f16;
-use kvscatter_attention::{Float, Inputs, Mask, Outputs, Prepared, Scratch, Valid};
+use kvscatter_attention::{CacheElement, Float, Inputs, Mask, Outputs, Prepared, Scales, Scratch, Valid};
 use tract_onnx::tract_hir::internal::*;
 
 use super::facts;
@@ -46,19 +46,23 @@ impl OpState for AttentionState {
 impl AttentionState {
     /// Runs the operator. An error does not change the inputs, because the operator writes only to new tensors.
     pub(super) fn run(&mut self, node: &AttentionNode, inputs: &[TValue]) -> TractResult<TVec<TValue>> {
-        match inputs.first().map(|query| query.datum_type()) {
-            Some(DatumType::F16) => self.attend::<f16>(node, inputs),
-            _ => self.attend::<f32>(node, inputs),
+        let [query, key] =
+            [inputs.first(), inputs.get(1)].map(|input| input.map(|tensor| tensor.datum_type()));
+        match (query, key) {
+            (Some(DatumType::F16), _) => self.attend::<f16, f16>(node, inputs),
+            (_, Some(DatumType::F16)) => self.attend::<f32, f16>(node, inputs),
+            (_, Some(DatumType::I8)) => self.attend::<f32, i8>(node, inputs),
+            _ => self.attend::<f32, f32>(node, inputs),
         }
     }
 
-    fn attend<T: Float + Datum>(
+    fn attend<T: Float + Datum, C: CacheElement + Datum>(
         &mut self,
         node: &AttentionNode,
         inputs: &[TValue],
     ) -> TractResult<TVec<TValue>> {
         let operands = node.inputs.select(inputs).context("an input is missing")?;
-        let inputs_of_call = translate::<T>(&operands)?;
+        let inputs_of_call = translate::<T, C>(&operands)?;
         let threads = Threads::current();
         let PreparedCall { prepared, scratch, .. } =
             self.prepare(node, inputs, &operands, threads.count())?;
@@ -67,7 +71,7 @@ impl AttentionState {
             [false, false] => None,
             _ => {
                 let [key, value] = prepared.present_shapes();
-                Some([zeros::<T>(&key)?, zeros::<T>(&value)?])
+                Some([zeros::<C>(&key)?, zeros::<C>(&value)?])
             }
         };
         let mut scores = node.op.has_scores().then(|| zeros::<T>(&prepared.scores_shape())).transpose()?;
@@ -108,10 +112,11 @@ impl AttentionState {
         let last = match self.last.take().filter(is_same) {
             Some(last) => last,
             None => {
-                let element = facts::element(operands.query.datum_type()).map_err(|why| node.error(why))?;
+                let elements = facts::elements(node, operands, |tensor| tensor.datum_type());
+                let [element, cached] = elements.map_err(|why| node.error(why))?;
                 let shapes = operands.shapes(element, |tensor| Some(tensor.shape()));
                 let shapes = shapes.context("a tensor has a shape")?;
-                let prepared = node.op.prepare(&shapes).map_err(|error| node.error(error))?;
+                let prepared = node.operator(cached).prepare(&shapes).map_err(|error| node.error(error))?;
                 let scratch = prepared.scratch(threads);
                 let shapes = inputs.iter().map(|tensor| tensor.shape().into()).collect();
                 PreparedCall { shapes, threads, prepared, scratch }
@@ -122,7 +127,9 @@ impl AttentionState {
 }
 
 /// Returns the inputs of a call as slices.
-fn translate<'a, T: Float + Datum>(operands: &Operands<'a, TValue>) -> TractResult<Inputs<'a, T>> {
+fn translate<'a, T: Float + Datum, C: Datum>(
+    operands: &Operands<'a, TValue>,
+) -> TractResult<Inputs<'a, T, C>> {
     let mask = match operands.mask {
         Some(mask) if mask.datum_type() == DatumType::Bool => {
             Some(Mask::Bool(mask.try_as_plain_ram()?.as_bytes()))
@@ -135,8 +142,12 @@ fn translate<'a, T: Float + Datum>(operands: &Operands<'a, TValue>) -> TractResu
         None => None,
     };
     let valid = operands.lengths.map_or(Ok(Valid::All), |lengths| slice(lengths).map(Valid::Lengths))?;
-    let [query, key, value] = [operands.query, operands.key, operands.value].map(|tensor| slice(tensor));
-    Ok(Inputs { query: query?, key: key?, value: value?, mask, past, valid, sinks: None })
+    let scales = match operands.scales {
+        Some([key, value]) => Some(Scales::Rows { key: slice(key)?, value: slice(value)? }),
+        None => None,
+    };
+    let [key, value] = [operands.key, operands.value].map(|tensor| slice(tensor));
+    Ok(Inputs { mask, past, valid, scales, ..Inputs::new(slice(operands.query)?, key?, value?) })
 }
 
 fn slice<T: Datum>(tensor: &Tensor) -> TractResult<&[T]> {

@@ -12,7 +12,7 @@ use tract_onnx::tract_hir::internal::*;
 
 use super::session::TractSession;
 use super::weights::Weights;
-use super::{prune, rotary};
+use super::{fuse, prune, rotary};
 use crate::lay_out::lay_out;
 
 /// Loads a model with its external data.
@@ -25,6 +25,8 @@ pub(super) fn load(file: &ModelFile, options: LoadOptions) -> TractResult<TractS
     ensure!(!graph.output.is_empty(), "the graph has no output");
     prune::prune(graph);
     prune::check(graph, &onnx)?;
+    fuse::fuse(graph, &mut onnx);
+    prune::prune(graph);
     rotary::pick_rows(graph);
     let outputs = graph.output.iter().map(|output| output.name.clone()).collect();
     let model = parse(&onnx, &proto, file.path())?;

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tract_onnx::Onnx;
 use tract_onnx::pb::tensor_proto::DataType as TensorType;
+use tract_onnx::pb::type_proto::Value as Type;
 use tract_onnx::pb::{GraphProto, NodeProto};
 
 use crate::error::{NodeError, is_onnx};
@@ -71,8 +72,8 @@ fn graphs(node: &NodeProto) -> impl Iterator<Item = &GraphProto> {
 }
 
 /// Checks that tract supports all operators, and that a node, input or initialiser provides each output of the graph.
-/// Returns an error for the first output without a source, the first bfloat16 initialiser, or the first node with an
-/// unknown operator.
+/// Returns an error for the first output without a source, the first bfloat16 initialiser or input, or the first node
+/// with an unknown operator.
 pub(super) fn check(graph: &GraphProto, onnx: &Onnx) -> Result<(), NodeError> {
     let mut made: BTreeSet<&str> = graph.input.iter().map(|input| input.name.as_str()).collect();
     made.extend(graph.initializer.iter().map(|tensor| tensor.name.as_str()));
@@ -82,9 +83,14 @@ pub(super) fn check(graph: &GraphProto, onnx: &Onnx) -> Result<(), NodeError> {
         return Err(NodeError { node: output.name.clone(), op: "graph output".to_owned(), why });
     }
     let bfloat16 = TensorType::Bfloat16 as i32;
-    if let Some(tensor) = graph.initializer.iter().find(|tensor| tensor.data_type == bfloat16) {
+    let initializers = graph.initializer.iter().map(|tensor| (&tensor.name, tensor.data_type, "initializer"));
+    let inputs = graph.input.iter().filter_map(|input| {
+        let Type::TensorType(tensor) = input.r#type.as_ref()?.value.as_ref()?;
+        Some((&input.name, tensor.elem_type, "input"))
+    });
+    if let Some((name, _, role)) = initializers.chain(inputs).find(|(_, element, _)| *element == bfloat16) {
         let why = "tract does not have bfloat16".to_owned();
-        return Err(NodeError { node: tensor.name.clone(), op: "initializer".to_owned(), why });
+        return Err(NodeError { node: name.clone(), op: role.to_owned(), why });
     }
     check_operators(graph, onnx)
 }

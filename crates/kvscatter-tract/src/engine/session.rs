@@ -137,8 +137,8 @@ impl TractSession {
     /// Returns the caches to the session after a failed run.
     fn restore(&mut self, step: Step<'_>, mut caches: Vec<Cache>, error: SessionError) -> SessionError {
         let states = self.state.op_states.iter_mut().flatten();
-        let mut held: Vec<_> =
-            states.filter_map(|state| state.downcast_mut::<ScatterState>()?.take_held()).collect();
+        let states = states.filter_map(|state| state.downcast_mut::<ScatterState>());
+        let mut held: Vec<_> = states.flat_map(ScatterState::take_held).collect();
         let values: Vec<_> = caches.iter_mut().map(|cache| self.recover(cache, &mut held)).collect();
         // No other reference may be left, or the caches would be copied.
         drop(held);

@@ -5,6 +5,7 @@ use kvscatter_tract::Tract;
 
 use crate::random::world::{Counts, histories};
 use crate::replay;
+use crate::replay::narrow::Narrow;
 use crate::replay::tiny::{self, TRAPS};
 
 #[test]
@@ -26,6 +27,18 @@ fn every_logit_is_bit_for_bit_that_of_the_tokens_alone_in_rings() {
 }
 
 #[test]
+fn every_logit_of_narrow_caches_is_bit_for_bit_that_of_the_tokens_alone() {
+    for to in [Narrow::Float16, Narrow::Int8] {
+        let mut counts = Counts::default();
+        let made = [tiny::linear(), tiny::rings(tiny::RINGS[0]), tiny::rings(tiny::RINGS[3])];
+        for (batch, made) in (2..).zip(made) {
+            replay::run(&Tract, made.narrow(to).subject(), batch, histories(10), &mut counts);
+        }
+        counts.check();
+    }
+}
+
+#[test]
 fn a_state_is_refused_by_the_name_of_its_operator() {
     let made = tiny::with_state();
     let opened = KvSession::open(&Tract, made.subject().model, SessionOptions::default());
@@ -36,15 +49,17 @@ fn a_state_is_refused_by_the_name_of_its_operator() {
 /// The second token makes tract's `Gather` panic.
 #[test]
 fn a_run_fails_in_the_last_write_and_panics_after_it_and_the_caches_are_back() {
-    let made = tiny::linear();
-    let mut session = KvSession::open(&Tract, made.subject().model, SessionOptions::default()).unwrap();
-    let sample = session.add().unwrap();
-    for (trap, message) in TRAPS.into_iter().zip(["(TensorScatter): write_indices[0]", "it panicked: "]) {
-        match session.step(&[(sample, &[1, trap])]) {
-            Err(SessionError::Run { message: words, .. }) => assert!(words.contains(message), "{words}"),
-            other => panic!("{other:?}"),
+    let narrow = [Narrow::Float16, Narrow::Int8].map(|to| tiny::linear().narrow(to));
+    for made in [tiny::linear()].into_iter().chain(narrow) {
+        let mut session = KvSession::open(&Tract, made.subject().model, SessionOptions::default()).unwrap();
+        let sample = session.add().unwrap();
+        for (trap, message) in TRAPS.into_iter().zip(["(TensorScatter): write_indices[0]", "it panicked: "]) {
+            match session.step(&[(sample, &[1, trap])]) {
+                Err(SessionError::Run { message: words, .. }) => assert!(words.contains(message), "{words}"),
+                other => panic!("{other:?}"),
+            }
         }
+        session.step(&[(sample, &[1])]).unwrap();
+        assert_eq!(session.bytes_copied(), 0);
     }
-    session.step(&[(sample, &[1])]).unwrap();
-    assert_eq!(session.bytes_copied(), 0);
 }

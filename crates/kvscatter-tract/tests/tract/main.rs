@@ -15,6 +15,7 @@ mod onnxruntime;
 mod poison;
 #[path = "../../../kvscatter-session/tests/poison/decoder.rs"]
 mod poisoned_decoder;
+mod quantize;
 #[path = "../../../kvscatter-session/tests/random/mod.rs"]
 mod random;
 #[path = "../../../kvscatter-session/tests/replay/mod.rs"]

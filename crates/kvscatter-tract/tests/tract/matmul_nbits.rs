@@ -12,7 +12,7 @@ use kvscatter_session::{Engine, LoadOptions, SessionError, Step};
 use tract_onnx::prelude::tract_ndarray::Dimension;
 use tract_onnx::prelude::*;
 
-use crate::replay::tiny::{floats, int64s, tensor};
+use crate::replay::protos::{floats, int64s, tensor};
 use crate::support::{model, node, plan, value, words};
 
 const FLOAT: i32 = 1;

@@ -2,13 +2,15 @@
 
 use std::path::Path;
 
-use kvscatter_session::{KvSession, SessionOptions};
+use kvscatter_session::{KvSession, SessionError, SessionOptions};
 use kvscatter_tract::Tract;
 
 use crate::poison::nan_spares_earlier_tokens;
 use crate::poisoned_decoder::poisoned;
 use crate::replay::compare;
+use crate::replay::narrow::Narrow;
 use crate::replay::rings::{check_histories, check_truncation};
+use crate::replay::tiny;
 use crate::support::{converted, decoder};
 
 #[test]
@@ -52,4 +54,53 @@ fn a_saved_sample_of_version_1_is_continued() {
     let logits = session.step(&[(loaded, &[17]), (fed, &[17])]).unwrap();
     let [loaded, fed] = [loaded, fed].map(|sample| logits.last(sample).unwrap());
     assert!(loaded.iter().zip(fed).all(|(loaded, fed)| (loaded - fed).abs() < 1e-4));
+}
+
+#[test]
+fn codes_and_scales_count_as_memory_of_their_layer() {
+    // A row has 4 elements in each of two caches, and 24 slots.
+    for (to, bytes) in [(Narrow::Float16, 4 * 2), (Narrow::Int8, 4 + 4)] {
+        let made = tiny::linear().narrow(to);
+        let session = KvSession::open(&Tract, made.subject().model, SessionOptions::default()).unwrap();
+        let memory = session.memory();
+        assert_eq!((memory.per_token, &*memory.layers), (4 * bytes, &[2 * 24 * bytes; 2][..]), "{to:?}");
+        assert_eq!(memory.total, memory.caches.iter().map(|cache| cache.bytes).sum::<u64>());
+        assert!(memory.caches.iter().all(|cache| cache.past.contains(&format!(".{}.", cache.layer))));
+    }
+}
+
+#[test]
+fn a_sample_that_was_saved_with_another_type_of_caches_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("sample.kv");
+    let made = [tiny::linear(), tiny::linear().narrow(Narrow::Float16), tiny::linear().narrow(Narrow::Int8)];
+    let mut sessions = made
+        .each_ref()
+        .map(|made| KvSession::open(&Tract, made.subject().model, SessionOptions::default()).unwrap());
+    for saves in 0..sessions.len() {
+        let sample = sessions[saves].add().unwrap();
+        sessions[saves].step(&[(sample, &[1, 2, 3])]).unwrap();
+        sessions[saves].save(sample, &path).unwrap();
+        sessions[saves].remove(sample).unwrap();
+        for (loads, session) in sessions.iter_mut().enumerate() {
+            match session.load(&path) {
+                Ok(sample) => {
+                    assert_eq!(loads, saves);
+                    session.remove(sample).unwrap();
+                }
+                Err(error) => {
+                    assert!(loads != saves && matches!(error, SessionError::SavedModel { .. }), "{error}")
+                }
+            }
+        }
+    }
+}
+
+/// tract has no bfloat16.
+#[test]
+fn caches_of_bfloat16_are_refused_by_the_name_of_the_type() {
+    let made = tiny::linear().narrow(Narrow::BFloat16);
+    let opened = KvSession::open(&Tract, made.subject().model, SessionOptions::default());
+    let Err(SessionError::Load { message, .. }) = opened else { panic!("tract has no bfloat16") };
+    assert_eq!(message, "node \"past_key_values.0.key\" (input): tract does not have bfloat16");
 }

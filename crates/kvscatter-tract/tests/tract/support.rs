@@ -9,7 +9,7 @@ use kvscatter_onnx::{Model, WeightTransfer};
 use kvscatter_tract::register;
 use tract_onnx::prelude::*;
 
-pub(crate) use crate::replay::tiny::value;
+pub(crate) use crate::replay::protos::value;
 
 pub(crate) fn testdata(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata").join(path)

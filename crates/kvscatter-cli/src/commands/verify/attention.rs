@@ -160,9 +160,6 @@ fn compute<T: Bytes>(
     let past = operands.past.map(|past| past.map(decode::<T>));
     let mask = operands.mask.filter(|mask| mask.element() != ElementType::Bool).map(decode::<T>);
     let inputs = Inputs {
-        query: &query,
-        key: &key,
-        value: &value,
         mask: match (operands.mask.map(Tensor::data), &mask) {
             (_, Some(mask)) => Some(Mask::Float(mask)),
             (Some(Data::Bytes(bytes)), None) => Some(Mask::Bool(bytes)),
@@ -170,7 +167,7 @@ fn compute<T: Bytes>(
         },
         past: past.as_ref().map(|[key, value]| [&key[..], &value[..]]),
         valid,
-        sinks: None,
+        ..Inputs::new(&query, &key, &value)
     };
     let shapes = output_shapes(&prepared);
     let zeros = |shape: &Vec<usize>| vec![T::of_f32(0.0); shape.iter().product()];

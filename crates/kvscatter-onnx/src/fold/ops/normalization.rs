@@ -1,4 +1,4 @@
-//! Normalizations, and the output shapes of quantization.
+//! Normalizations and quantization.
 
 use kvscatter::ElementType;
 
@@ -6,7 +6,8 @@ use crate::OnnxError;
 use crate::fold::call::{Call, Outputs, dim};
 use crate::fold::number::{self, to_float};
 use crate::fold::shapes::{AxisSplit, spread};
-use crate::fold::{FoldError, Value, shapes};
+use crate::fold::values::{Uncomputed, int_range};
+use crate::fold::{FoldError, Value, Values, shapes};
 
 /// Evaluates `LayerNormalization`, `RMSNormalization` and ONNX Runtime's `SimplifiedLayerNormalization`.
 ///
@@ -102,19 +103,54 @@ pub(super) fn dynamic_quantize(call: &Call<'_>) -> Outputs {
     call.shaped([(byte, input.shape.clone()), (ElementType::Float32, vec![]), (byte, vec![])])
 }
 
-/// Returns the shape of `QuantizeLinear`. Its type is `output_dtype`, or the type of the zero point, or
-/// uint8.
+/// Evaluates `QuantizeLinear`. Its type is `output_dtype`, or the type of the zero point, or uint8. The elements are
+/// computed as [`block_scales`] describes.
 pub(super) fn quantize(call: &Call<'_>) -> Outputs {
     let input = call.input(0)?;
     let zero_point = call.optional(2).map(|zero_point| zero_point.element);
     let element = call.element("output_dtype")?.or(zero_point).unwrap_or(ElementType::UInt8);
-    call.shaped([(element, input.shape.clone())])
+    call.output(element, input.shape.clone(), |shape| {
+        let (least, most) = int_range(element).ok_or(Uncomputed::Unknown)?;
+        let [least, most] = [least, most].map(|limit| number::int_to_float(ElementType::Float64, limit));
+        let numbers = input.known_floats()?.iter().zip(block_scales(call, shape)?);
+        let codes = numbers.map(|(number, scale)| {
+            let code = number::round(ElementType::Float32, number / scale).round_ties_even();
+            number::float_to_int(element, code.clamp(least, most))
+        });
+        Ok(Values::Ints(codes.collect::<Result<_, _>>()?))
+    })
 }
 
-/// Returns the shape of `DequantizeLinear`. Its type is `output_dtype`, or the type of the scale.
+/// Evaluates `DequantizeLinear`. Its type is `output_dtype`, or the type of the scale. The elements are computed as
+/// [`block_scales`] describes.
 pub(super) fn dequantize(call: &Call<'_>) -> Outputs {
+    let codes = call.input(0)?;
     let element = call.element("output_dtype")?.unwrap_or(call.input(1)?.element);
-    call.shaped([(element, call.input(0)?.shape.clone())])
+    call.output(element, codes.shape.clone(), |shape| {
+        let codes = number::cast(codes.known()?, ElementType::Float32)?;
+        let Values::Floats(codes) = codes else { return Err(Uncomputed::Unknown) };
+        let numbers = codes.iter().zip(block_scales(call, shape)?).map(|(code, scale)| code * scale);
+        Ok(number::rounded(element, numbers))
+    })
+}
+
+/// Returns the scale of each element of a value of this shape. It is known for float32 scales without zero points if
+/// one block takes a whole axis, which is how rows of caches are quantized.
+fn block_scales(call: &Call<'_>, shape: &[usize]) -> Result<Vec<f64>, Uncomputed> {
+    let scale = call.input(1)?;
+    let axis = call.axis("axis", 1, call.input(0)?)?;
+    let size = shape.get(axis).copied().unwrap_or_default();
+    let is_single = |element| element == ElementType::Float32;
+    let is_known = is_single(scale.element)
+        && call.element("precision")?.is_none_or(is_single)
+        && call.optional(2).is_none()
+        && call.int("block_size", 0)? == shapes::signed(size)
+        && scale.shape == shapes::with_dim(shape, axis, 1);
+    if !is_known {
+        return Err(Uncomputed::Unknown);
+    }
+    let scales = scale.known_floats()?;
+    Ok(spread(&scale.shape, shape).map(|at| scales.get(at).copied().unwrap_or(f64::NAN)).collect())
 }
 
 /// Returns the shape of ONNX Runtime's product with blockwise quantized weights, which maps `K` columns to

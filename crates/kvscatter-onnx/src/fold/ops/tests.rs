@@ -217,6 +217,13 @@ fn layers_with_shapes_alone() {
         "GroupQueryAttention@com.microsoft num_heads=1 kv_num_heads=1 smooth_softmax=2 | float 1x1x1: 0, float 1x1x1: 5, float 1x1x1: 4, float 1x1x3x1: 1 2 3, float 1x1x3x1: 8 9 9, int32 1: 0, int32 scalar: 1 => float 1x1x1: 4, float 1x1x3x1: 5 2 3, float 1x1x3x1: 4 9 9",
         "MultiHeadAttention@com.microsoft num_heads=2 | float 2x3x8, float 2x3x8, float 2x3x12, -, -, -, float 2x2x4x4, float 2x2x4x6 => float 2x3x12, float 2x2x7x4, float 2x2x7x6",
         "TensorScatter | float 2x2x32x16, float 2x2x3x16, int64 2 => float 2x2x32x16",
+        "QuantizeLinear axis=1 block_size=3 output_dtype=3 | float 2x3: 0.5 1.5 -2.5 300 -300 2, float 2x1: 1 2 => int8 2x3: 0 2 -2 127 -128 1",
+        "QuantizeLinear axis=-1 block_size=2 output_dtype=2 | float 1x2: -1 300, float 1x1: 1 => uint8 1x2: 0 255",
+        "QuantizeLinear axis=1 block_size=2 output_dtype=3 | float 1x4: 1 2 3 4, float 1x2: 1 2 => int8 1x4",
+        "QuantizeLinear axis=1 block_size=2 | float 1x2: 1 2, float 1x1: 1, uint8 1x1: 3 => uint8 1x2",
+        "QuantizeLinear axis=0 output_dtype=3 | float 2: 1 2, float 2: 1 2 => int8 2",
+        "DequantizeLinear axis=1 block_size=2 | int8 2x2: -127 3 1 0, float 2x1: 0.5 0.10000000149011612 => float 2x2: -63.5 1.5 0.10000000149011612 0",
+        "DequantizeLinear axis=1 block_size=2 | int8 1x2: 1 2, float16 1x1: 0.5 => float16 1x2",
         "DynamicQuantizeLinear | float 2x3 => uint8 2x3, float scalar, uint8 scalar",
         "DequantizeLinear | uint8 2x3, float16 scalar => float16 2x3",
     ]);

@@ -5,7 +5,9 @@ use std::borrow::Cow;
 
 use half::{bf16, f16};
 use kvscatter::ElementType;
-use kvscatter_attention::{Float, Inputs, Mask, Operand, Outputs, Prepared, Scratch, Shapes, Valid};
+use kvscatter_attention::{
+    Attention, CacheElement, Float, Inputs, Mask, Operand, Outputs, Prepared, Scratch, Shapes, Valid,
+};
 
 use super::declaration::Declaration;
 use super::memory::{OutputMemory, check_separate};
@@ -97,15 +99,15 @@ impl PreparedCall {
             mask: mask.as_deref(),
             past: past.as_ref().map(|past| past.each_ref().map(Vec::as_slice)),
         };
-        let call = Self::for_shapes(declaration, &shapes)?;
+        let call = Self::for_shapes(declaration.operator, &shapes)?;
         tensors.prepared().try_for_each(|tensor| context.check_memory(tensor))?;
         Ok(call)
     }
 
     /// Prepares a call for inputs of these shapes, whose memory the caller checks. Returns an error if the shapes
     /// disagree.
-    pub(crate) fn for_shapes(declaration: &Declaration, shapes: &Shapes<'_>) -> Result<Self, CallError> {
-        let prepared = declaration.operator.prepare(shapes)?;
+    pub(crate) fn for_shapes(operator: Attention, shapes: &Shapes<'_>) -> Result<Self, CallError> {
+        let prepared = operator.prepare(shapes)?;
         Ok(Self {
             scratch: prepared.scratch(thread_count()).share_from(MIN_SHARED),
             output: shape(&prepared.output_shape()),
@@ -151,13 +153,10 @@ impl PreparedCall {
         };
         let lengths = lengths.as_ref().map(InputTensor::list).transpose()?;
         let inputs = Inputs {
-            query,
-            key,
-            value,
             mask: mask.as_ref().map(MaskElements::as_mask),
             past: past.as_ref().map(|[key, value]| [&**key, &**value]),
             valid: lengths.as_deref().map_or(Valid::All, Valid::Lengths),
-            sinks: None,
+            ..Inputs::new(query, key, value)
         };
 
         self.check_valid(inputs.valid)?;
@@ -192,11 +191,11 @@ impl PreparedCall {
 
     /// Computes the outputs of a call. Returns an error if an operand does not have the prepared type or length, or if
     /// a length of a sample does not fit. Nothing has been written then.
-    pub(crate) fn compute<T: Float>(
+    pub(crate) fn compute<T: Float, C: CacheElement>(
         &mut self,
         context: &Context<'_>,
-        inputs: &Inputs<'_, T>,
-        outputs: &mut Outputs<'_, T>,
+        inputs: &Inputs<'_, T, C>,
+        outputs: &mut Outputs<'_, T, C>,
     ) -> Result<(), CallError> {
         Ok(self.prepared.run(inputs, outputs, &mut self.scratch, Some(&context.threads()))?)
     }

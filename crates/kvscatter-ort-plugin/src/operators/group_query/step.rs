@@ -172,13 +172,10 @@ impl PreparedStep {
         });
         let zeros = bytemuck::cast_slice::<u64, T>(&self.sinks).get(..heads);
         let inputs = Inputs {
-            query: queries,
-            key: &key,
-            value: &value,
             mask: call.bias.as_deref().map(Mask::Float),
-            past: None,
             valid: self.slots.valid(),
             sinks: call.sinks.as_deref().or(zeros),
+            ..Inputs::new(queries, &key, &value)
         };
         // SAFETY: `check_outputs` has accepted the memory, which is used only here.
         let mut outputs = Outputs::uninit(unsafe { output.into_slice() });

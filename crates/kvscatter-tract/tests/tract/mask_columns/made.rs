@@ -5,7 +5,7 @@ use kvscatter_oracle::cases::Random;
 use tract_onnx::prelude::*;
 
 use super::{BATCH, BOOL, CAPACITY, FLOAT, INT64, Ran, bytes, names, run};
-use crate::replay::tiny::{floats, int64s};
+use crate::replay::protos::{floats, int64s};
 use crate::support::{model, node, read, value, words};
 
 /// The nodes that compute `mask` from `marks`, `[batch, capacity]`, and those that read it.

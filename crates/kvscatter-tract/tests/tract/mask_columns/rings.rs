@@ -6,7 +6,7 @@ use kvscatter_tract::cache_copy_counts;
 use tract_onnx::prelude::*;
 
 use super::{BATCH, FLOAT, INT64, run};
-use crate::replay::tiny::int64s;
+use crate::replay::protos::int64s;
 use crate::support::{model, node, plan, value};
 
 const WINDOW: i64 = 20;

@@ -1,0 +1,225 @@
+//! Checks what the new nodes compute, and that all other nodes stayed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
+use std::rc::Rc;
+
+use kvscatter::ElementType;
+
+use super::nodes::{self, NarrowNodes, NarrowValues};
+use super::rule::QuantizedRow;
+use super::sites::{NarrowCache, NarrowSites};
+use crate::convert::cache_type::CacheType;
+use crate::convert::refusal::ConvertRefusal;
+use crate::fold::{Budget, Fold, MAX_VALUES, Value, Values, elements, int_to_float, round, to_float};
+use crate::onnx_attention::{KEYS, QUERIES, VALUES};
+use crate::proto::NodeProto;
+use crate::prove::with_random;
+use crate::{Graph, Node, OnnxError};
+
+/// The number of rows on which the nodes are evaluated.
+const ROWS: usize = 8;
+
+/// The largest share of a step of the scale by which a cached number differs: half a step, and what float32 rounds.
+const LARGEST_STEP: f64 = 0.5 + 1.0 / 65536.0;
+
+/// The largest relative change of a score by a rotation, which is exact but for float32.
+const ROTATION: f64 = 1e-5;
+
+/// The size of the rows that are cast.
+const CAST_SIZE: usize = 64;
+
+/// The magnitudes that float16 has with its full precision.
+const HALVES: RangeInclusive<f64> = 1.0 / 16384.0..=65504.0;
+
+/// Checks a decoder whose caches were made narrower. Returns what was compared.
+///
+/// # Errors
+/// Returns [`ConvertRefusal::PassDiffers`], wrapped with a node of the new graph, and errors of the evaluation.
+pub(super) fn check(
+    before: &Graph<'_>,
+    after: &Graph<'_>,
+    sites: &NarrowSites<'_, '_>,
+    written: &NarrowNodes,
+) -> Result<String, OnnxError> {
+    check_others(before, after, sites)?;
+    let mut proof = Proof { fold: Fold::with(after, None, Some(Rc::new(Budget::new()))), graph: after };
+    let mut queries = BTreeMap::new();
+    for (site, values) in sites.caches.iter().zip(&written.caches) {
+        proof.rows(sites.asked, site, values)?;
+        queries.extend(site.block.map(|_| (site.cache.present, (site, values))));
+    }
+    for reader in &sites.readers {
+        let keys = reader.input(KEYS).and_then(|keys| queries.get(keys));
+        if let (Some(&(site, values)), Some(queries)) = (keys, reader.input(QUERIES)) {
+            let rotated = written.queries.get(queries).map(String::as_str).unwrap_or_default();
+            proof.scores(reader, (site, values), [queries, rotated])?;
+        }
+    }
+    let bound = match sites.asked {
+        CacheType::Int8 => "each number is within 0.394 % of its row's largest",
+        CacheType::Float16 => "each number from 2^-14 to 65504 is within 2^-11 of itself",
+        _ => "each number is within 2^-8 of itself",
+    };
+    Ok(format!("{ROWS} rows of each cache: {bound}; other nodes are the same"))
+}
+
+/// Checks that all nodes but the writers of the caches are the same, and that attention has the same inputs but for
+/// queries, keys and values.
+fn check_others(before: &Graph<'_>, after: &Graph<'_>, sites: &NarrowSites<'_, '_>) -> Result<(), OnnxError> {
+    let writers: BTreeSet<usize> = sites.caches.iter().map(|site| site.writer.index()).collect();
+    let readers: BTreeSet<usize> = sites.readers.iter().map(Node::index).collect();
+    let kept = |node: &Node<'_>| -> NodeProto {
+        let mut kept = node.proto().clone();
+        kept.input.iter_mut().take(VALUES.saturating_add(1)).for_each(String::clear);
+        kept
+    };
+    for node in before.nodes().iter().filter(|node| !writers.contains(&node.index())) {
+        let Some((new, _)) = node.outputs().next().and_then(|output| after.producer(output)) else {
+            continue;
+        };
+        let is_same = match readers.contains(&node.index()) {
+            true => kept(node) == kept(&new),
+            false => node.proto() == new.proto(),
+        };
+        if !is_same {
+            return Err(new.error(differs(new.output(0).unwrap_or_default())));
+        }
+    }
+    Ok(())
+}
+
+fn differs(value: &str) -> ConvertRefusal {
+    ConvertRefusal::PassDiffers { pass: "narrow caches", value: value.to_owned() }
+}
+
+/// The evaluation of the new graph.
+struct Proof<'a, 'm> {
+    fold: Fold<'m>,
+    graph: &'a Graph<'m>,
+}
+
+impl Proof<'_, '_> {
+    /// Checks what is stored of new rows, and what attention reads of it.
+    fn rows(
+        &mut self,
+        asked: CacheType,
+        site: &NarrowCache<'_, '_>,
+        values: &NarrowValues,
+    ) -> Result<(), OnnxError> {
+        let cache = site.cache;
+        let size = if site.size == 0 { CAST_SIZE } else { site.size };
+        self.set_rows(site.update, cache.element, vec![1, 1, ROWS, size])?;
+        let given = self.floats(&values.rows)?;
+        let stored = self.fold.value(&values.stored)?.clone();
+        let is_read =
+            |proof: &mut Self, expected: &mut dyn Iterator<Item = f64>| -> Result<bool, OnnxError> {
+                let read = proof.floats(&values.read)?;
+                Ok(expected.map(|number| round(cache.element, number)).eq(read))
+            };
+        let is_right = match (asked, &values.scale) {
+            (CacheType::Int8, Some(scale)) => {
+                let scales = self.fold.value(&scale.update)?.clone();
+                let (codes, steps) = (self.floats(&values.stored)?, self.floats(&scale.update)?);
+                let expected: Vec<_> = given.chunks(size).map(QuantizedRow::new).collect();
+                let is_rule = expected.iter().flat_map(|row| &row.codes).eq(&codes)
+                    && expected.iter().map(|row| &row.scale).eq(&steps);
+                let is_near = given.chunks(size).zip(&expected).all(|(given, row)| {
+                    given.iter().zip(row.numbers()).all(|(a, b)| (a - b).abs() <= LARGEST_STEP * row.scale)
+                });
+                self.fold.set(cache.present, stored)?;
+                self.fold.set(&scale.present, scales)?;
+                let mut numbers = expected.iter().flat_map(QuantizedRow::numbers);
+                is_rule && is_near && is_read(self, &mut numbers)?
+            }
+            _ => {
+                let halves = self.floats(&values.stored)?;
+                let bound = if asked == CacheType::Float16 { 2.0_f64.powi(-11) } else { 2.0_f64.powi(-8) };
+                let is_bound = |number: f64| asked != CacheType::Float16 || HALVES.contains(&number.abs());
+                let mut pairs = given.iter().zip(&halves).filter(|(given, _)| is_bound(**given));
+                let is_near = pairs.all(|(a, b)| (a - b).abs() <= bound * a.abs());
+                self.fold.set(cache.present, stored)?;
+                is_near && is_read(self, &mut halves.into_iter())?
+            }
+        };
+        self.verdict(is_right, &values.read)
+    }
+
+    /// Checks that the scores of rotated queries and keys are those of the exported ones.
+    fn scores(
+        &mut self,
+        reader: &Node<'_>,
+        (site, keys): (&NarrowCache<'_, '_>, &NarrowValues),
+        [queries, rotated]: [&str; 2],
+    ) -> Result<(), OnnxError> {
+        let (element, size) = (site.cache.element, site.size.max(1));
+        let keys_before = self.set_rows(site.update, element, vec![1, 1, ROWS, size])?;
+        let keys_after = self.floats(&keys.rows)?;
+        let shape = match nodes::flat_heads(reader) {
+            Some(heads) => vec![1, 1, usize::try_from(heads).unwrap_or_default().saturating_mul(size)],
+            None => vec![1, 1, ROWS, size],
+        };
+        let queries_before = self.set_rows(queries, element, shape)?;
+        let queries_after = self.floats(rotated)?;
+        let product = |a: &[f64], b: &[f64]| -> f64 { a.iter().zip(b).map(|(a, b)| a * b).sum() };
+        let length = |a: &[f64]| product(a, a).sqrt();
+        let is_right = queries_before.len() == queries_after.len()
+            && queries_before.chunks(size).zip(queries_after.chunks(size)).all(|(query, turned)| {
+                keys_before.chunks(size).zip(keys_after.chunks(size)).all(|(key, turned_key)| {
+                    let difference = (product(query, key) - product(turned, turned_key)).abs();
+                    difference <= ROTATION * length(query) * length(key)
+                })
+            });
+        self.verdict(is_right, rotated)
+    }
+
+    /// Sets a value to random rows and to rows at the limits of the rule: zeros, numbers whose scale is the smallest,
+    /// and numbers between two codes. Returns the elements.
+    fn set_rows(
+        &mut self,
+        name: &str,
+        element: ElementType,
+        shape: Vec<usize>,
+    ) -> Result<Vec<f64>, OnnxError> {
+        let size = shape.last().copied().unwrap_or(1).max(1);
+        if elements(&shape) > MAX_VALUES {
+            return Err(differs(name).into());
+        }
+        let known = BTreeMap::from([(name.to_owned(), Value::shaped(element, shape)?)]);
+        let Some(mut value) = with_random(&known)?.remove(name) else { return Err(differs(name).into()) };
+        if let Some(Values::Floats(numbers)) = &mut value.data {
+            let [zeros, tiny, halves] = [0.0, 2.0_f64.powi(-110), 1.0];
+            for (row, factor) in numbers.chunks_mut(size).zip([zeros, tiny, halves]) {
+                row.iter_mut().for_each(|number| *number = round(element, *number * factor));
+            }
+            if let Some(row) = numbers.chunks_mut(size).nth(2) {
+                let between = |(at, number): (usize, &mut f64)| *number = round(element, to_float(at) + 0.5);
+                row.iter_mut().take(127).enumerate().for_each(between);
+                row.iter_mut().take(1).for_each(|first| *first = 127.0);
+            }
+        }
+        let numbers = value.as_floats().unwrap_or_default().to_vec();
+        self.fold.set(name, value)?;
+        Ok(numbers)
+    }
+
+    /// Returns the numbers of a value that is computed.
+    fn floats(&mut self, name: &str) -> Result<Vec<f64>, OnnxError> {
+        let value = self.fold.value(name)?;
+        Ok(match &value.data {
+            Some(Values::Floats(numbers)) => numbers.clone(),
+            Some(Values::Ints(codes)) => {
+                codes.iter().map(|&code| int_to_float(ElementType::Float64, code)).collect()
+            }
+            _ => return Err(differs(name).into()),
+        })
+    }
+
+    fn verdict(&self, is_right: bool, value: &str) -> Result<(), OnnxError> {
+        match self.graph.producer(value) {
+            _ if is_right => Ok(()),
+            Some((node, _)) => Err(node.error(differs(value))),
+            None => Err(differs(value).into()),
+        }
+    }
+}

@@ -1,0 +1,215 @@
+"""Layers whose caches are narrower than their keys and values are one node, which stores and reads the same."""
+
+import itertools
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+from onnx import TensorProto, helper
+
+from support.layers import KV_HEADS, LAYERS, SIZE, SLOTS, feed, layer, run
+from support.sessions import PROVIDER, assignment, plugin
+from support.stored import codes, hadamard, stored
+
+# Rows of these sizes are rotated in blocks of 16 and of 64.
+SIZES = [48, 64]
+KINDS = ["float16", "bfloat16", "int8"]
+
+
+def inputs_of(session, tokens, dtype=np.float32):
+    """Returns inputs whose caches have the types that the model declares, and valid rows."""
+    inputs = feed(session, tokens, dtype)
+    types = {"tensor(int8)": "i1", "tensor(float16)": "f2"}
+    for value in session.get_inputs():
+        if value.name.startswith("past"):
+            made = inputs[value.name]
+            made = (
+                np.abs(made) / 50
+                if value.name.endswith("scale")
+                else made * (60 if "int8" in value.type else 1)
+            )
+            inputs[value.name] = made.astype(types.get(value.type, "f4"))
+    return inputs
+
+
+@pytest.mark.parametrize("kind", ["float16", "int8"])
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_layer_stores_and_computes_what_its_nodes_do(name, kind):
+    model = stored(layer(size=64, **LAYERS[name]), kind)
+    one, several = plugin(model, 2, fusion="on"), plugin(model, 2)
+    for tokens, in_place in itertools.product((1, 3, 1), (True, False)):
+        inputs = inputs_of(one, tokens)
+        got, expected = (run(session, inputs, in_place) for session in (one, several))
+        for output, values in expected.items():
+            # A last bit of a rotated key may change its code by one, and a rounded half by one unit.
+            unit = {"i1": 1, "f2": 1e-3}.get(values.dtype.str[1:], 1e-2 if output == "Y" else 1e-6)
+            difference = np.abs(got[output].astype("f8") - values.astype("f8"))
+            assert difference.max() <= unit * max(1, np.abs(values).max() if unit < 1 else 1), output
+        assert got["present_v"].tobytes() == expected["present_v"].tobytes()
+
+
+@pytest.mark.parametrize("dequantize", [False, True])
+@pytest.mark.parametrize("size", SIZES)
+def test_stored_rows_are_those_of_the_rule(size, dequantize):
+    """The codes and scales are those of NumPy for the same row, and bytes that are not written stay."""
+    session = plugin(stored(layer(by_head=True, size=size), "int8", dequantize=dequantize), fusion="on")
+    assert set(assignment(session)) == {PROVIDER}
+    inputs = inputs_of(session, 3)
+    rows = {"k": inputs["k"] @ hadamard(size), "v": inputs["v"]}
+    got = run(session, inputs, True)
+    for name, new in rows.items():
+        new_codes, new_scales = codes(new)
+        # The sums of a product with the matrix may have another order.
+        unit = 1 if name == "k" else 0
+        for of, values, bound in (("", new_codes, unit), ("_scale", new_scales, unit * 1e-6)):
+            expected = inputs[f"past_{name}{of}"].copy()
+            for sample, start in enumerate(inputs["starts_k"]):
+                expected[sample, :, start : start + 3] = values[sample]
+            written = got[f"present_{name}{of}"]
+            assert np.abs(written.astype("f8") - expected.astype("f8")).max() <= bound
+            assert (written != expected).mean() <= 0.01 * unit or of
+    # What is read is the stored value.
+    read = {name: got[f"present_{name}"].astype("f8") * got[f"present_{name}_scale"] for name in rows}
+    query = (inputs["q"] @ hadamard(size)).astype("f8").reshape(2, KV_HEADS, -1, 3, size)
+    scores = query @ read["k"][:, :, None].swapaxes(-1, -2) / np.sqrt(size)
+    positions = inputs["starts_k"][:, None] + np.arange(3)
+    scores = np.where(np.arange(SLOTS) <= positions[:, None, None, :, None], scores, -np.inf)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    expected = weights / weights.sum(-1, keepdims=True) @ read["v"][:, :, None]
+    np.testing.assert_allclose(got["Y"], expected.reshape(got["Y"].shape), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", LAYERS)
+def test_all_nodes_of_a_narrow_layer_are_ours(name, kind):
+    session = plugin(stored(layer(size=64, **LAYERS[name]), kind), fusion="on")
+    assert set(assignment(session)) == {PROVIDER}
+    assert "Cast" in assignment(session)[PROVIDER]
+
+
+@pytest.mark.parametrize("name", ["q", "k"])
+def test_a_rotation_of_one_side_is_computed_as_it_is(name):
+    model = stored(layer(by_head=True, size=64), "int8", rotated=(name,))
+    one, several = plugin(model, fusion="on"), plugin(model)
+    inputs = inputs_of(one, 1)
+    got, expected = (run(session, inputs, True)["Y"] for session in (one, several))
+    np.testing.assert_allclose(got, expected, atol=2e-2)
+    both = plugin(stored(layer(by_head=True, size=64), "int8"), fusion="on")
+    assert np.abs(run(both, inputs, True)["Y"] - got).max() > 0.1
+
+
+def set_attribute(operator, **attributes):
+    def change(node):
+        if node.op_type == operator:
+            kept = [it for it in node.attribute if it.name not in attributes]
+            del node.attribute[:]
+            node.attribute.extend(kept)
+            node.attribute.extend(helper.make_attribute(*it) for it in attributes.items())
+
+    return change
+
+
+def other_input(operator, index, name):
+    def change(node):
+        if node.op_type == operator:
+            node.input[index] = name
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        set_attribute("QuantizeLinear", output_dtype=TensorProto.INT8, block_size=32, axis=3),
+        set_attribute("ReduceMax", keepdims=1, noop_with_empty_axes=0),
+        other_input("Max", 1, "factor"),
+        other_input("Mul", 1, "least"),
+    ],
+    ids=["another block", "the same", "another floor", "another factor"],
+)
+def test_other_rules_are_not_taken_for_ours(change, request):
+    """Nodes with other constants or attributes are computed as they are."""
+    try:
+        session = plugin(stored(layer(by_head=True, size=64), "int8", change=change), fusion="on")
+    except Exception as refused:
+        # The runtime refuses scales of another block.
+        assert "another block" in request.node.name, refused
+        return
+    assert (set(assignment(session)) == {PROVIDER}) == ("the same" in request.node.name)
+
+
+def test_a_row_with_nan_is_read_as_nan():
+    session = plugin(stored(layer(by_head=True, size=64), "int8"), fusion="on")
+    for number in (np.nan, np.inf, -np.inf):
+        inputs = inputs_of(session, 1)
+        inputs["v"][0, 1, 0, 7] = number
+        got = run(session, inputs, True)
+        assert np.isnan(got["present_v_scale"][0, 1, 5, 0])
+        assert not got["present_v"][0, 1, 5].any()
+        # Two query heads of the first sample read this head.
+        assert np.isnan(got["Y"][0, 2:]).all()
+        assert np.isfinite(got["Y"][1]).all()
+        assert np.isfinite(got["Y"][0, :2]).all()
+
+
+def test_the_scale_of_a_slot_that_is_not_seen_has_no_influence():
+    session = plugin(stored(layer(by_head=True, size=64), "int8"), fusion="on")
+    inputs = inputs_of(session, 1)
+    expected = run(session, inputs, True)["Y"]
+    for name in ("past_k_scale", "past_v_scale"):
+        inputs[name][0, :, 6:] = np.nan
+        inputs[name][1, :, 3:] = np.inf
+    assert run(session, inputs, True)["Y"].tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"starts_k": [5, SLOTS]}, r"TensorScatter linear mode: write_indices\[1\]"),
+        ({"starts_v": [5, -1]}, r"TensorScatter: write_indices\[1\] = -1 is negative"),
+        ({"lengths": [6, SLOTS + 1]}, r"Attention: nonpad_kv_seqlen\[1\] = 17: must be between 0 and 16"),
+    ],
+)
+def test_an_error_changes_none_of_the_four_caches(change, message):
+    session = plugin(stored(layer(by_head=True, size=64), "int8"), fusion="on")
+    inputs = inputs_of(session, 1) | {name: np.array(values, np.int64) for name, values in change.items()}
+    pasts = [name for name in inputs if name.startswith("past")]
+    assert len(pasts) == 4
+    caches = {name: ort.OrtValue.ortvalue_from_numpy(inputs[name]) for name in pasts}
+    binding = session.io_binding()
+    for name, array in inputs.items():
+        if name not in caches:
+            binding.bind_cpu_input(name, array)
+    for name, cache in caches.items():
+        binding.bind_ortvalue_input(name, cache)
+        binding.bind_ortvalue_output(name.replace("past", "present"), cache)
+    binding.bind_output("Y")
+    before = {name: cache.numpy().tobytes() for name, cache in caches.items()}
+    with pytest.raises(Exception, match=message):
+        session.run_with_iobinding(binding)
+    assert {name: cache.numpy().tobytes() for name, cache in caches.items()} == before
+
+
+def test_scales_of_another_capacity_are_refused():
+    model = stored(layer(by_head=True, size=64, slots="slots"), "int8")
+    session = plugin(model, fusion="on")
+    inputs = feed_open(session)
+    inputs["past_k_scale"] = inputs["past_k_scale"][:, :, 1:].copy()
+    with pytest.raises(Exception, match=f"has {SLOTS - 1} slots of scales and {SLOTS} of codes"):
+        run(session, inputs, False)
+
+
+def feed_open(session):
+    inputs = {}
+    random = np.random.default_rng(3)
+    for value in session.get_inputs():
+        shape = [{"tokens": 1, "slots": SLOTS}.get(size, size) for size in value.shape]
+        integers = {"starts_k": [5, 2], "starts_v": [5, 2], "lengths": [6, 3]}.get(value.name)
+        numbers = random.standard_normal(shape).astype("i1" if "int8" in value.type else "f4")
+        inputs[value.name] = numbers if integers is None else np.array(integers)
+    return inputs
+
+
+def test_nodes_without_rotation_are_fused_for_small_heads():
+    session = plugin(stored(layer(size=SIZE, by_head=True), "int8", rotated=()), fusion="on")
+    assert set(assignment(session)) == {PROVIDER}
