@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use kvscatter::ElementType;
 use kvscatter::quantize::{dequantize_row, rotate_row, rotation_block};
+use kvscatter_onnx::convert::{CacheType, ConvertOptions, convert};
 use kvscatter_onnx::decoder::Decoder;
 use kvscatter_onnx::{Model, WeightTransfer};
 use kvscatter_session::{
@@ -13,7 +14,7 @@ use kvscatter_session::{
 use kvscatter_tract::Tract;
 
 use crate::replay::narrow::{Narrow, narrow};
-use crate::support::converted;
+use crate::support::{converted, decoder};
 
 const CAPACITY: usize = 24;
 const TOKENS: [i64; 12] = [5, 9, 200, 17, 3, 11, 250, 1, 7, 2, 2, 101];
@@ -113,5 +114,32 @@ fn decoders_with_narrow_caches_are_in_place_and_score_nearly_as_with_float32_cac
         let worst = differences.fold(0.0_f32, f32::max);
         // No difference at all would mean that the caches are float32.
         assert!((1e-6..tolerance).contains(&worst), "{to:?}: {worst}");
+    }
+}
+
+/// Only the fused node stores NaN in the scale of a row with NaN.
+#[test]
+fn the_nodes_that_convert_writes_are_fused() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = ConvertOptions::new(CAPACITY).caches(Some(CacheType::Int8), true);
+    let mut model = convert(&Model::load(&decoder("mobius-llama-dynamic")).unwrap(), options).unwrap().model;
+    let graph = model.proto_mut().graph.get_or_insert_default();
+    let lookup = graph.node.iter().find(|node| node.op_type.as_deref() == Some("Gather")).unwrap();
+    let table = lookup.input[0].clone();
+    let embedded = graph.initializer.iter().find(|tensor| tensor.name.as_ref() == Some(&table)).unwrap();
+    assert_eq!(embedded.dims, [256, 64]);
+    let entry = |key: &str| {
+        let entry = embedded.external_data.iter().find(|entry| entry.key.as_deref() == Some(key));
+        entry.and_then(|entry| entry.value.clone()).unwrap()
+    };
+    let (file, offset) = (folder.path().join(entry("location")), entry("offset").parse::<usize>().unwrap());
+    let path = folder.path().join("model.onnx");
+    model.save_with_weights(&path, WeightTransfer::Copy).unwrap();
+    let mut weights = std::fs::read(&file).unwrap();
+    weights[offset + 64 * 4 * TOKENS[2] as usize..][..4].copy_from_slice(&f32::NAN.to_le_bytes());
+    std::fs::write(&file, weights).unwrap();
+    for (name, cache) in first_layer(&path, &[12]).iter().filter(|(name, _)| name.ends_with("_scale")) {
+        let is_nan = floats(cache).into_iter().map(f32::is_nan);
+        assert!(is_nan.enumerate().all(|(row, is_nan)| is_nan == (row % CAPACITY == 2)), "{name}");
     }
 }
