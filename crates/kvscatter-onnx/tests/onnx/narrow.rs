@@ -12,8 +12,8 @@ use kvscatter_onnx::decoder::{Cache, QuantizedPart, WriterStyle};
 use kvscatter_onnx::{Dimension, Model, Node, check_rings};
 
 use crate::support::{
-    Nodes, count, decoder, extend, first, graph_mut, insert, int, kinds, load, maker, nodes_mut, parsed,
-    refusal, reroute, string,
+    Nodes, count, declare, decoder, extend, first, graph_mut, insert, int, kinds, load, maker, nodes_mut,
+    parsed, refusal, reroute, string,
 };
 
 const MAX_SEQ: usize = 24;
@@ -446,4 +446,20 @@ fn queries_of_impossible_heads_are_refused() {
             .push(int("q_num_heads", heads));
         assert!(convert(&model, options(CacheType::Int8)).is_err(), "{heads}");
     }
+}
+
+#[test]
+fn queries_with_all_heads_in_a_row_are_rotated_by_head() {
+    let mut model = static_decoder("16");
+    let graph = graph_mut(&mut model);
+    let place = first(graph, "Attention");
+    graph.node[place].input[0] = "flat".to_owned();
+    graph.node[place].output[0] = "result".to_owned();
+    graph.node[place].attribute.push(int("q_num_heads", 2));
+    insert(&mut model, place, Nodes::parse("flat = Reshape(Transpose(rows) {perm=[0,2,1,3]}, [0, 0, 32])"));
+    extend(&mut model, "", "y = Identity(result)", "");
+    declare(&mut model, "y: float[batch, new, 32]");
+    let converted = converted(&model, CacheType::Int8);
+    assert_eq!(converted.report.caches.narrow.unwrap().rotated, 1);
+    assert_eq!(count(&converted.model, "Reshape"), count(&model, "Reshape") + 2);
 }

@@ -4,6 +4,9 @@ use kvscatter::ElementType;
 
 use crate::fold::round;
 
+/// The name of the pass.
+pub(in crate::convert) const PASS: &str = "narrow caches";
+
 /// The float32 nearest to 1/127, which leads from the largest magnitude of a row to its scale.
 const SCALE_FACTOR: f32 = 1.0 / 127.0;
 
