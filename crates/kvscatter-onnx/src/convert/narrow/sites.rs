@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use kvscatter::ElementType;
+use kvscatter::quantize::rotation_block;
 
-use super::rule;
 use crate::convert::cache_type::CacheType;
 use crate::convert::caches::{AXIS, RANK, check_readers};
 use crate::convert::refusal::ConvertRefusal;
@@ -73,7 +73,7 @@ impl<'d, 'm> NarrowSites<'d, 'm> {
                 }
                 readers.insert(reader.index(), reader);
             }
-            found.block = rule::rotation_block(found.size).filter(|_| rotates && found.is_key);
+            found.block = rotation_block(found.size).filter(|_| rotates && found.is_key);
             caches.push(found);
         }
         check_readers(graph, decoder)?;
