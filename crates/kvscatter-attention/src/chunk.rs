@@ -89,6 +89,12 @@ impl<T: Float, C: CacheElement> CallMemory<'_, T, C> {
             let Some(scales) = self.scales_of(source, block.sample, row.head) else { return };
             for run in runs {
                 let (numbers, scales) = (&mut numbers[run.index..run.end()], &scales[run.slots.clone()]);
+                if of == Scaled::Weights && self.setup.op.softmax == Softmax::Float64 {
+                    // These weights may be below the smallest normal number, which the kernel takes for 0.
+                    let seen = numbers.iter_mut().zip(scales).filter(|(weight, _)| **weight != 0.0);
+                    seen.for_each(|(weight, scale)| *weight *= scale);
+                    continue;
+                }
                 // SAFETY: `Setup` has an instruction set of the machine (A4). Both slices are as long as the run.
                 unsafe { (self.kernels.scale)(of, numbers.as_mut_ptr(), scales) };
             }

@@ -3,6 +3,7 @@
 import itertools
 
 import numpy as np
+import onnx
 import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
@@ -114,10 +115,11 @@ def other_input(operator, index, name):
     [
         (set_attribute("ReduceMax", keepdims=1, noop_with_empty_axes=0), True),
         (set_attribute("QuantizeLinear", axis=-1, block_size=64, output_dtype=TensorProto.INT8), True),
+        (set_attribute("QuantizeLinear", axis=3, block_size=64, output_dtype=3, precision=10), False),
         (other_input("Max", 1, "factor"), False),
         (other_input("Mul", 1, "least"), False),
     ],
-    ids=["the same", "the same axis", "another floor", "another factor"],
+    ids=["the same", "the same axis", "another precision", "another floor", "another factor"],
 )
 def test_other_rules_are_not_taken_for_ours(change, is_fused):
     """Nodes with other constants are computed as they are."""
@@ -195,3 +197,18 @@ def test_nodes_without_rotation_are_fused_for_small_heads():
 def test_layers_of_bfloat16_are_fused(name):
     session = plugin(stored(layer(size=64, **LAYERS[name]), "bfloat16"), fusion="on")
     assert set(assignment(session)) == {PROVIDER}
+
+
+def test_keys_and_values_of_two_types_are_not_fused():
+    """Attention reads one type, so the nodes of such a layer stay apart."""
+
+    def to_bfloat16(node):
+        if node.op_type == "Cast" and node.output[0].startswith("v_half"):
+            node.attribute[0].i = TensorProto.BFLOAT16
+
+    model = onnx.load_from_string(stored(layer(by_head=True, size=64), "float16", change=to_bfloat16))
+    for value in (*model.graph.input, *model.graph.output):
+        if value.name in ("past_v", "present_v"):
+            value.type.tensor_type.elem_type = TensorProto.BFLOAT16
+    session = plugin(model.SerializeToString(), fusion="on")
+    assert "Cast" not in assignment(session)[PROVIDER]

@@ -26,6 +26,7 @@ mod rotation;
 mod rows;
 mod stored_rows;
 
+use kvscatter::ElementType;
 use kvscatter::spec::onnx;
 use kvscatter_attention::RotaryOrder;
 
@@ -101,8 +102,8 @@ struct Write {
 enum Storage {
     /// With the type that they have.
     Same,
-    /// Cast to a half type.
-    Half,
+    /// Cast to this half type.
+    Half(ElementType),
     /// As int8 codes, with a scale for each row in another cache, `[batch, heads, slots, 1]`.
     Codes { past: usize, present: usize },
 }

@@ -3,7 +3,7 @@
 use half::{bf16, f16};
 use kvscatter::ElementType;
 use kvscatter_attention::{
-    Attention, AttentionError, Float, Inputs, Mask, Operand, Outputs, Scales, Scores, Shapes, Valid,
+    Attention, AttentionError, Float, Inputs, Mask, Operand, Outputs, Scales, Scores, Shapes, Softmax, Valid,
 };
 use kvscatter_oracle::attention as oracle;
 use kvscatter_oracle::cases::Random;
@@ -13,7 +13,7 @@ use crate::executors::Threads;
 use crate::variants::Variant;
 
 /// A call over codes.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Scene {
     batch: usize,
     /// The query heads and the heads of keys.
@@ -224,24 +224,13 @@ fn codes_are_read_as_the_values_that_they_stand_for() {
 #[test]
 fn queries_over_codes_may_be_halves() {
     fn check<T: Float>(scene: &Scene, unit: f64) {
-        let scene =
-            &Scene { query: scene.query.iter().map(|x| T::of_f32(*x).to_f32()).collect(), ..clone(scene) };
+        let mut scene = scene.clone();
+        scene.query.iter_mut().for_each(|x| *x = T::of_f32(*x).to_f32());
         let expected = scene.reference.run(&scene.inputs()).unwrap().y.data;
         let most = scene.values(1).into_iter().fold(0.0, |most: f64, value| most.max(value.abs()));
         for (y, expected) in scene.run::<T>(Variant::USUAL, 1).iter().zip(&expected) {
             let error = (f64::from(y.to_f32()) - expected).abs();
             assert!(error <= 4e-6 * most + unit * expected.abs(), "{y:?} {expected}", y = y.to_f32());
-        }
-    }
-    fn clone(scene: &Scene) -> Scene {
-        Scene {
-            reference: scene.reference.clone(),
-            lengths: scene.lengths.clone(),
-            mask: scene.mask.clone(),
-            query: Vec::new(),
-            codes: scene.codes.clone(),
-            scales: scene.scales.clone(),
-            ..*scene
         }
     }
     for seed in 0..20 {
@@ -343,5 +332,29 @@ fn weights_are_stored_before_the_scales_of_values() {
         let is_near = |(one, two): (&f32, f32)| (one - two).abs() < 1e-6;
         assert!(weights.iter().zip([1.0 / 3.0; 3]).all(is_near), "{weights:?}");
         assert!(is_near((&y[0], 2.0)), "{y:?}");
+    }
+}
+
+/// A weight in float64 may be below the smallest normal float32, and its value so large that it counts.
+#[test]
+fn small_weights_in_float64_count() {
+    let (query, cache) = ([1, 1, 1, 1], [1, 1, 2, 1]);
+    let shapes = Shapes {
+        element: ElementType::Float32,
+        query: &query,
+        key: &cache,
+        value: &cache,
+        mask: None,
+        past: None,
+    };
+    let op = Attention::new().cache_element(ElementType::Int8).softmax(Softmax::Float64).scale(1.0);
+    let prepared = op.prepare(&shapes).unwrap();
+    for (scale, expected) in [(1e36, 127e36 * (-90_f64).exp()), (f32::NAN, f64::NAN)] {
+        let scales = Some(Scales::Rows { key: &[1.0, 1.0], value: &[1.0, scale] });
+        let inputs = Inputs { scales, ..Inputs::new(&[1.0], &[0_i8, -90], &[0_i8, 127]) };
+        let mut y = [0.0_f32];
+        prepared.run(&inputs, &mut Outputs::new(&mut y), &mut prepared.scratch(1), None).unwrap();
+        let is_near = (f64::from(y[0]) / expected - 1.0).abs() < 1e-3;
+        assert!(is_near || (expected.is_nan() && y[0].is_nan()), "{y:?} {expected}");
     }
 }

@@ -44,7 +44,7 @@ impl<'a> LayerCall<'a> {
             let indices = write.indices.map(|index| list(&all, index, Argument::WriteIndices)).transpose();
             let scales = match write.storage {
                 Storage::Codes { past, .. } => Some(input(&all, past, Argument::PastCache)?),
-                Storage::Same | Storage::Half => None,
+                Storage::Same | Storage::Half(_) => None,
             };
             Ok::<_, CallError>(Cache {
                 past: input(&all, write.past, Argument::PastCache)?,

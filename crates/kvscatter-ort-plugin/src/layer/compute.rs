@@ -55,15 +55,14 @@ impl LayerKernel {
     pub(super) fn compute(&self, context: &Context<'_>) -> Result<(), CallError> {
         let call = LayerCall::read(&self.layer, context)?;
         let query = call.query.element().map_err(Attention::with_operator_name)?;
-        let cache = call.key.past.element().map_err(TensorScatter::with_operator_name)?;
         // An input of another type is refused by its type.
-        match (self.layer.key.storage, query, cache) {
-            (Storage::Codes { .. }, ..) => self.compute_as::<f32, i8>(context, &call),
-            (Storage::Half, _, ElementType::Float16) => self.compute_as::<f32, f16>(context, &call),
-            (Storage::Half, ..) => self.compute_as::<f32, bf16>(context, &call),
-            (Storage::Same, ElementType::Float16, _) => self.compute_as::<f16, f16>(context, &call),
-            (Storage::Same, ElementType::BFloat16, _) => self.compute_as::<bf16, bf16>(context, &call),
-            (Storage::Same, ..) => self.compute_as::<f32, f32>(context, &call),
+        match (self.layer.key.storage, query) {
+            (Storage::Codes { .. }, _) => self.compute_as::<f32, i8>(context, &call),
+            (Storage::Half(ElementType::Float16), _) => self.compute_as::<f32, f16>(context, &call),
+            (Storage::Half(_), _) => self.compute_as::<f32, bf16>(context, &call),
+            (Storage::Same, ElementType::Float16) => self.compute_as::<f16, f16>(context, &call),
+            (Storage::Same, ElementType::BFloat16) => self.compute_as::<bf16, bf16>(context, &call),
+            (Storage::Same, _) => self.compute_as::<f32, f32>(context, &call),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::graph::{NamedGraph, NamedNode};
 use super::rows::{FreeNodes, exchanges, rows};
-use super::{Layer, Packed, Rows, find_writes};
+use super::{Layer, Packed, Rows, Storage, find_writes};
 use crate::node::Attributes;
 use crate::operators::{Attention, Operator};
 use crate::status::CallError;
@@ -33,8 +33,11 @@ pub(crate) fn find(
     let mut kernels = vec![attention];
     let mut write = |read| find_writes::write(graph, node, read, &mut nodes, &mut kernels);
     let (Some(mut key), Some(mut value)) = (write(key)?, write(value)?) else { return Ok(None) };
-    if core::mem::discriminant(&key.storage) != core::mem::discriminant(&value.storage) {
-        return Ok(None);
+    // Attention reads one type of keys and values.
+    match (key.storage, value.storage) {
+        (Storage::Codes { .. }, Storage::Codes { .. }) => {}
+        (one, other) if one == other => {}
+        _ => return Ok(None),
     }
     let mut query = rows(graph, query, &[attention], &mut nodes)?;
     let packed = packed(graph, [&mut query, &mut key.rows, &mut value.rows], &mut nodes)?;

@@ -49,7 +49,8 @@ pub(super) fn write(
         && graph.graph.is_read_once(scatter.present)
     {
         nodes.extend([index, cast]);
-        return scatter.write(graph, (given, &[cast]), Storage::Half, nodes, kernels).map(Some);
+        let storage = Storage::Half(scatter.element);
+        return scatter.write(graph, (given, &[cast]), storage, nodes, kernels).map(Some);
     }
     codes(graph, (index, node), nodes, kernels)
 }
@@ -64,7 +65,8 @@ struct Scatter {
     axis: Option<i64>,
     mode: Option<String>,
     element: ElementType,
-    /// The number of elements of a row, if the graph declares it.
+    /// The numbers of slots and of elements of a row, if the graph declares them.
+    slots: Option<usize>,
     size: Option<usize>,
 }
 
@@ -90,6 +92,7 @@ impl Scatter {
             axis,
             mode: node.node.short_string(c"mode")?,
             element,
+            slots: info.size(2),
             size: info.size(3),
         }))
     }
@@ -151,8 +154,10 @@ fn codes(
     let is_one_write = (of_codes.indices, of_codes.axis, &of_codes.mode)
         == (of_scales.indices, of_scales.axis, &of_scales.mode);
     let types = (of_codes.element, of_scales.element, of_scales.size);
+    // `Mul` broadcasts the scales of one slot. A call checks the numbers that the graph does not declare.
+    let may_fit = of_codes.slots.zip(of_scales.slots).is_none_or(|(codes, scales)| codes == scales);
     let block = of_codes.size.and_then(|size| i64::try_from(size).ok());
-    let (Some(block), true) = (block, is_one_write) else { return Ok(None) };
+    let (Some(block), true) = (block, is_one_write && may_fit) else { return Ok(None) };
     let blocks = |node: &NamedNode<'_>| Ok::<_, CallError>(node.node.integer(c"block_size")? == Some(block));
     if types != (ElementType::Int8, ElementType::Float32, Some(1))
         || (group.len() == 1 && !blocks(node)?)
@@ -162,9 +167,11 @@ fn codes(
     }
     let Some((quantize, node)) = graph.producer(of_codes.update) else { return Ok(None) };
     let (Some(given), Some(scale)) = (node.input(0), node.input(1)) else { return Ok(None) };
-    let is_int8 =
-        node.node.integer(c"output_dtype")? == Some(INT8) && element(node, 0)? == Some(ElementType::Float32);
-    if !is_blocked(node, c"QuantizeLinear")? || !blocks(node)? || !is_int8 || scale != of_scales.update {
+    if !is_blocked(node, c"QuantizeLinear")?
+        || !blocks(node)?
+        || !divides_float32_to_int8(node)?
+        || scale != of_scales.update
+    {
         return Ok(None);
     }
     let Some([max, factor, reduce, abs]) = scale_nodes(graph, scale, (quantize, of_scales.node), given)?
@@ -213,8 +220,16 @@ fn scale_nodes(
     Ok((of == given && reduces_rows(graph, reduce)?).then_some([max, factor, reduce, abs]))
 }
 
-/// ONNX's number of int8.
+/// ONNX's numbers of float and int8.
+const FLOAT: i64 = 1;
 const INT8: i64 = 3;
+
+/// Returns whether a `QuantizeLinear` divides float32 by float32 and rounds to int8.
+fn divides_float32_to_int8(node: &NamedNode<'_>) -> Result<bool, CallError> {
+    let divides_float32 = matches!(node.node.integer(c"precision")?, None | Some(0 | FLOAT));
+    let is_int8 = node.node.integer(c"output_dtype")? == Some(INT8);
+    Ok(divides_float32 && is_int8 && element(node, 0)? == Some(ElementType::Float32))
+}
 
 /// Returns the element type of an input.
 fn element(node: &NamedNode<'_>, input: usize) -> Result<Option<ElementType>, CallError> {

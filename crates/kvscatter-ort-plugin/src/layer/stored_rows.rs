@@ -47,7 +47,7 @@ impl PreparedRows {
         let element = cache.past.element()?;
         let (element, converted) = match write.storage {
             Storage::Same => (common_element(&cache.past, &cache.rows)?, None),
-            Storage::Half | Storage::Codes { .. } => (element, Some(element)),
+            Storage::Half(_) | Storage::Codes { .. } => (element, Some(element)),
         };
         let scales = match &cache.scales {
             Some(past) => {
@@ -159,7 +159,7 @@ impl<'a> RequestedRows<'a> {
     ) -> impl Iterator<Item = (usize, usize, &RequestedWrite<'a>)> + Clone {
         let scales = match of.storage {
             Storage::Codes { past, present } => Some((past, present)),
-            Storage::Same | Storage::Half => None,
+            Storage::Same | Storage::Half(_) => None,
         };
         let scales = scales.zip(self.scales.as_ref());
         let scales = scales.map(|((past, present), (_, write))| (past, present, write));

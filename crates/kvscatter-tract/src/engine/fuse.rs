@@ -16,6 +16,7 @@ use tract_onnx::pb::tensor_shape_proto::dimension::Value as Size;
 use tract_onnx::pb::type_proto::Value as Type;
 use tract_onnx::pb::{GraphProto, NodeProto, TensorProto};
 
+use super::prune::named;
 use crate::error::{is_onnx, label};
 use crate::quantize::QuantizeRows;
 use crate::{attention, scatter};
@@ -83,7 +84,10 @@ impl<'g> Index<'g> {
         let (mut makers, mut readers) = (HashMap::new(), HashMap::<_, Vec<_>>::new());
         for (at, node) in graph.node.iter().enumerate() {
             makers.extend(node.output.iter().map(|output| (output.as_str(), at)));
-            node.input.iter().for_each(|input| readers.entry(input.as_str()).or_default().push(at));
+            // A graph inside a node reads values of the outer one too.
+            let mut names = Vec::new();
+            named(node, &mut names);
+            names.into_iter().for_each(|name| readers.entry(name).or_default().push(at));
         }
         let input = |input: &'g tract_onnx::pb::ValueInfoProto| {
             let Type::TensorType(tensor) = input.r#type.as_ref()?.value.as_ref()?;

@@ -59,7 +59,7 @@ fn reads(graph: &GraphProto) -> BTreeSet<String> {
 }
 
 /// Collects the names of the inputs of a node, and those of the inputs and results of graphs inside it.
-fn named<'a>(node: &'a NodeProto, names: &mut Vec<&'a str>) {
+pub(super) fn named<'a>(node: &'a NodeProto, names: &mut Vec<&'a str>) {
     names.extend(node.input.iter().map(String::as_str));
     for inner in graphs(node) {
         names.extend(inner.output.iter().map(|output| output.name.as_str()));

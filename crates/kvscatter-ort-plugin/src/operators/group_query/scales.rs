@@ -44,7 +44,8 @@ impl CacheScales {
             scales.clear();
             scales.extend(given.iter().cycle().take(elements));
             inverses.clear();
-            inverses.extend(scales.iter().map(|&scale| if scale == 0.0 { 0.0 } else { scale.recip() }));
+            // The runtime divides by 1 if a scale is 0.
+            inverses.extend(scales.iter().map(|&scale| if scale == 0.0 { 1.0 } else { scale.recip() }));
         }
     }
 
@@ -115,7 +116,7 @@ mod tests {
         scales.set([&[0.5], &[0.25, 0.0, 2.0]], 3);
         let memory = &mut [0; 8];
         assert_eq!(scales.stored::<i8>(0, &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], memory), [2, 4, 6, 8, 10, 12]);
-        assert_eq!(scales.stored::<i8>(1, &[1.0, 2.0, 3.0], memory), [4, 0, 2]);
+        assert_eq!(scales.stored::<i8>(1, &[1.0, 2.0, 3.0], memory), [4, 2, 2]);
         assert_eq!(scales.stored::<f32>(0, &[1.0], &mut []), 1.0_f32.to_ne_bytes());
     }
 }
