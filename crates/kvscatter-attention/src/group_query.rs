@@ -21,8 +21,19 @@ pub struct GroupQuery {
     pub rotation: Option<RotaryOrder>,
     /// Whether a part of the weights of each head goes to a sink whose score is 0. Such a node has no `head_sink`.
     pub is_smooth: bool,
+    /// How the scales of keys and of values are given, if the cache has int8 codes.
+    pub scales: Option<[CacheScale; 2]>,
     /// The causal attention over the cache, with the scale, cap and window of the node.
     pub operator: Attention,
+}
+
+/// What one scale of a cache of codes is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CacheScale {
+    /// The whole cache: `PER_TENSOR`.
+    Tensor,
+    /// Each element of each head: `PER_CHANNEL`.
+    Channel,
 }
 
 /// Which two elements of a head rotate together.
@@ -86,8 +97,8 @@ pub enum NotTaken {
     /// The kernels need an input that is absent.
     #[error("input {name} is missing")]
     InputMissing { name: &'static str },
-    /// Only one of two inputs is present.
-    #[error("inputs {one} and {other} must be used together")]
+    /// Only one of two inputs or attributes is used.
+    #[error("{one} and {other} must be used together")]
     InputAlone { one: &'static str, other: &'static str },
     /// Both kinds of sinks are present.
     #[error("smooth_softmax = 1 and input head_sink cannot be used together")]
@@ -138,14 +149,21 @@ impl GroupQuery {
 
     /// The attributes with an integer that change what is computed. Other integers that [`read`](Self::read) accepts
     /// have one value only, or no effect.
-    pub const INTEGERS: [&'static str; 6] = [
+    pub const INTEGERS: [&'static str; 7] = [
         "num_heads",
         "kv_num_heads",
         "local_window_size",
         "do_rotary",
         "rotary_interleaved",
         "smooth_softmax",
+        "kv_cache_bit_width",
     ];
+
+    /// The attributes with a string that change what is computed.
+    pub const STRINGS: [&'static str; 2] = ["k_quant_type", "v_quant_type"];
+
+    /// The values of these strings that [`read`](Self::read) accepts.
+    pub const QUANT_TYPES: [&'static str; 3] = ["NONE", "PER_TENSOR", "PER_CHANNEL"];
 
     /// The attributes with a float that change what is computed.
     pub const FLOATS: [&'static str; 2] = ["scale", "softcap"];
@@ -167,7 +185,7 @@ impl GroupQuery {
     ) -> Result<Self, NotTaken> {
         let declared = Self::of_attributes(attributes)?;
         declared.check_inputs(inputs)?;
-        check_types(inputs)?;
+        check_types(inputs, declared.scales.is_some())?;
         check_outputs(outputs)?;
         Ok(declared)
     }
@@ -177,6 +195,7 @@ impl GroupQuery {
     ) -> Result<Self, NotTaken> {
         let (mut heads, mut kv_heads) = (None, None);
         let (mut rotates, mut is_interleaved, mut is_smooth) = (false, false, false);
+        let (mut key_scale, mut value_scale, mut bits) = (None, None, 0);
         let mut operator = Attention::new().causal(true);
         for (name, value) in attributes {
             let attribute = Attribute { name, value };
@@ -196,23 +215,33 @@ impl GroupQuery {
                 "smooth_softmax" if value == AttributeValue::Int(-1) => {}
                 "smooth_softmax" => is_smooth = attribute.flag()?,
                 "causal" => attribute.only(AttributeValue::Int(1), "1")?,
-                "qk_output" | "sliding_window_cache" | "kv_cache_bit_width" => {
-                    attribute.only(AttributeValue::Int(0), "0")?;
-                }
-                "k_quant_type" | "v_quant_type" => attribute.only(AttributeValue::String("NONE"), "NONE")?,
+                "qk_output" | "sliding_window_cache" => attribute.only(AttributeValue::Int(0), "0")?,
+                "k_quant_type" => key_scale = attribute.scale()?,
+                "v_quant_type" => value_scale = attribute.scale()?,
+                "kv_cache_bit_width" => bits = attribute.integer()?,
                 // Norms have weights, which `check_inputs` refuses. Without these, the attributes have no effect.
                 "qk_norm_epsilon" | "q_norm_epsilon" | "k_norm_epsilon" => drop(attribute.float()?),
                 _ => return Err(NotTaken::Attribute { name: name.to_owned() }),
             }
         }
         operator.check()?;
+        let scales = key_scale.zip(value_scale).map(|(key, value)| [key, value]);
+        if scales.is_none() && key_scale.or(value_scale).is_some() {
+            let (one, other) = ("k_quant_type", "v_quant_type");
+            return Err(NotTaken::InputAlone { one, other });
+        }
+        let (width, expected) = if scales.is_some() { (8, "8") } else { (0, "0") };
+        if bits != width {
+            let (name, value) = ("kv_cache_bit_width".to_owned(), bits.to_string());
+            return Err(NotTaken::Value { name, value, expected });
+        }
         let heads = heads.ok_or(NotTaken::AttributeMissing { name: "num_heads" })?;
         let kv_heads = kv_heads.ok_or(NotTaken::AttributeMissing { name: "kv_num_heads" })?;
         if !heads.is_multiple_of(kv_heads) {
             return Err(NotTaken::Group { heads, kv_heads });
         }
         let order = if is_interleaved { RotaryOrder::Interleaved } else { RotaryOrder::Halves };
-        Ok(Self { heads, kv_heads, rotation: rotates.then_some(order), is_smooth, operator })
+        Ok(Self { heads, kv_heads, rotation: rotates.then_some(order), is_smooth, scales, operator })
     }
 
     /// Checks which inputs the node has.
@@ -222,9 +251,16 @@ impl GroupQuery {
             return Err(NotTaken::Inputs { got: inputs.len(), known });
         }
         let has = |name| input(inputs, name) != Declared::Absent;
-        for name in ["k_scale", "v_scale", "q_norm_weight", "k_norm_weight", "query_seqlens"] {
+        for name in ["q_norm_weight", "k_norm_weight", "query_seqlens"] {
             if has(name) {
                 return Err(NotTaken::Input { name });
+            }
+        }
+        for name in ["k_scale", "v_scale"] {
+            match (self.scales, has(name)) {
+                (Some(_), false) => return Err(NotTaken::InputMissing { name }),
+                (None, true) => return Err(NotTaken::Input { name }),
+                _ => {}
             }
         }
         // Without a key and a value, the query contains all three.
@@ -244,9 +280,9 @@ impl GroupQuery {
 }
 
 /// Checks the types of the inputs, as far as they are known. The cache may have elements of half the size, which are
-/// widened when they are read.
-fn check_types(inputs: &[Declared]) -> Result<(), NotTaken> {
-    use ElementType::{BFloat16, Float16, Float32, Int32, Int64};
+/// widened when they are read. A cache of codes needs queries in float32.
+fn check_types(inputs: &[Declared], has_codes: bool) -> Result<(), NotTaken> {
+    use ElementType::{BFloat16, Float16, Float32, Int8, Int32, Int64};
 
     let check = |names: &[&'static str], accepted: &[ElementType]| {
         for &name in names {
@@ -270,11 +306,17 @@ fn check_types(inputs: &[Declared]) -> Result<(), NotTaken> {
     let floats = ["query", "key", "value", "cos_cache", "sin_cache", "attention_bias", "head_sink"];
     let cache = ["past_key", "past_value"];
     let all = [Float32, Float16, BFloat16];
-    check(&floats, &all)?;
-    check(&cache, &all)?;
-    if let Some(element) = first(&floats) {
-        check(&floats, &[element])?;
-        check(&cache, if element == Float32 { &all } else { core::slice::from_ref(&element) })?;
+    if has_codes {
+        check(&floats, &[Float32])?;
+        check(&["k_scale", "v_scale"], &[Float32])?;
+        check(&cache, &[Int8])?;
+    } else {
+        check(&floats, &all)?;
+        check(&cache, &all)?;
+        if let Some(element) = first(&floats) {
+            check(&floats, &[element])?;
+            check(&cache, if element == Float32 { &all } else { core::slice::from_ref(&element) })?;
+        }
     }
     if let Some(element) = first(&cache) {
         check(&cache, &[element])?;
@@ -341,6 +383,23 @@ impl Attribute<'_> {
             Ok(before @ Some(_)) => Ok(before),
             _ if size == -1 => Ok(None),
             _ => Err(self.must_be("-1, or an int32 above 0")),
+        }
+    }
+
+    fn integer(self) -> Result<i64, NotTaken> {
+        match self.value {
+            AttributeValue::Int(value) => Ok(value),
+            _ => Err(self.must_be("an integer")),
+        }
+    }
+
+    /// Returns what one scale is for, or `None` if there are no scales.
+    fn scale(self) -> Result<Option<CacheScale>, NotTaken> {
+        match self.value {
+            AttributeValue::String("NONE") => Ok(None),
+            AttributeValue::String("PER_TENSOR") => Ok(Some(CacheScale::Tensor)),
+            AttributeValue::String("PER_CHANNEL") => Ok(Some(CacheScale::Channel)),
+            _ => Err(self.must_be("NONE, PER_TENSOR or PER_CHANNEL")),
         }
     }
 

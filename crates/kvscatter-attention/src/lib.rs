@@ -142,7 +142,7 @@ pub use attributes::Attributes;
 pub use element::Element;
 pub use error::{AttentionError, Operand};
 pub use float::Float;
-pub use group_query::{AttributeValue, Declared, GroupQuery, NotTaken, RotaryOrder};
+pub use group_query::{AttributeValue, CacheScale, Declared, GroupQuery, NotTaken, RotaryOrder};
 pub use kernel::CacheElement;
 pub use mask::Mask;
 pub use operands::{Inputs, Outputs, Scales, Shapes, Valid};

@@ -65,6 +65,13 @@ pub struct Certificate {
     pub logits: Vec<LogitsComparison>,
     /// The slots that each step wrote, scenario by scenario.
     pub occupancy: Vec<Occupancy>,
+    /// The errors of the rows that caches of half types and of int8 store, one entry for each cache.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stored: Vec<StoredRows>,
+    /// How far the distributions of the next token are from the original's. `None` without such caches or without an
+    /// original.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub divergence: Option<Divergence>,
     /// The times and sizes that were measured, or `None` if nothing was timed.
     pub timings: Option<Timings>,
 }
@@ -339,6 +346,51 @@ pub struct LogitsComparison {
     pub greedy_compared: u64,
     /// The number of those tokens for which both sides choose the same next token.
     pub greedy_equal: u64,
+}
+
+/// The errors of the rows that one cache stores. Rows of rotated keys are given after the rotation.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StoredRows {
+    /// The graph input of the cache. For int8, it is that of the codes.
+    pub cache: String,
+    /// The index of the layer, counted from 0.
+    pub layer: usize,
+    /// The name of the element type in ONNX.
+    pub element: String,
+    /// The number of elements that were compared.
+    pub compared: u64,
+    /// The largest error as a part of its bound. The bound of an element is `s * (1/2 + 2^-16)` for int8 and the scale
+    /// `s` of its row, `2^-11 * |x|` for float16, and `2^-8 * |x|` for bfloat16.
+    pub worst: f64,
+    /// The largest error.
+    pub largest_error: f64,
+    /// The largest magnitude of a given element. Above 65504, float16 stores infinity.
+    pub largest_given: f64,
+    /// The largest change of a score that the errors of these keys can make, in exact arithmetic. `None` for values,
+    /// and if the queries are not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub score_bound: Option<f64>,
+    /// The largest change of an output of attention that the errors of these values and of their keys can make, in
+    /// exact arithmetic. `None` for keys.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output_bound: Option<f64>,
+}
+
+/// How far the distributions of the next token are from the original's. These numbers are measured and are no bounds.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Divergence {
+    /// The number of tokens after which the distributions were compared.
+    pub tokens: u64,
+    /// The mean of the Kullback-Leibler divergences from the original, in nats.
+    pub mean_kl: f64,
+    /// The divergence that 99 of 100 tokens do not exceed.
+    pub p99_kl: f64,
+    /// The number of tokens after which both models have the same most likely token.
+    pub same_top_1: u64,
+    /// The largest absolute difference of two logits.
+    pub largest_difference: f64,
+    /// The largest mean that counts as close.
+    pub limit: f64,
 }
 
 /// What the caches contain before the first step.

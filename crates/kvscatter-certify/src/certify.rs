@@ -19,8 +19,10 @@ use crate::certificate::{
 use crate::drive::reference::{Reference, Sequence};
 use crate::drive::scenarios::ScenarioSetting;
 use crate::drive::values::can_paint;
-use crate::evidence::logits::Tolerance;
+use crate::evidence::logits::{Tolerance, divergence_limit};
+use crate::evidence::narrow::{self, NarrowCache};
 use crate::evidence::observed::{self, Observed, Plan, WideScales};
+use crate::evidence::stored::StoredModel;
 use crate::evidence::structural;
 use crate::evidence::timed::{self, Timed};
 use crate::{CertifyError, subject};
@@ -76,6 +78,8 @@ pub fn certify(
         original.as_ref(),
         scales.is_some() || decoder.rounds_activations(),
     );
+    let narrow = NarrowCache::find(&graph, &decoder);
+    let limit = divergence_limit(narrow.iter().map(|narrow| narrow.element));
     let plan = Plan {
         scenarios: &scenarios,
         scales: scales.as_ref(),
@@ -84,17 +88,29 @@ pub fn certify(
         against,
         tolerance: options.tolerance.unwrap_or_else(|| tolerance.among(&sequences)),
         seed: options.seed,
+        divergence: Some(limit).filter(|_| original.is_some() && !narrow.is_empty()),
     };
     let mut observed = observe(&mut runner, &plan, progress)?;
     observed.checks.extend(setting.left_out());
     observed.checks.extend(setting.turns(&scenarios));
+    let stored = StoredModel {
+        engine,
+        options: options.load_options(),
+        file: &file,
+        model: &model,
+        interface: &runner.interface,
+        narrow: &narrow,
+    };
+    let (stored, errors) = stored.compare(&plan)?;
+    observed.checks.extend(errors);
     let (mut timings, mut timed) = (None, Vec::new());
     if options.is_timed {
         progress(Progress { doing: "measuring times", done: 0, total: 0 });
         let model = Timed { file: &file, model: &model, interface: &runner.interface };
         (timings, timed) = take_times(engine, options, &setting, model, original.as_ref())?;
     }
-    let structural = structural::examine(&graph, &decoder);
+    let mut structural = structural::examine(&graph, &decoder);
+    structural.extend(narrow::examine(&graph, &decoder, &narrow));
     let evidence = Evidence { structural, observed: observed.checks, timed };
     Ok(Certificate {
         schema: SCHEMA,
@@ -112,6 +128,8 @@ pub fn certify(
         second_opinion: against.into(),
         logits: observed.logits,
         occupancy: observed.occupancy,
+        stored,
+        divergence: observed.divergence,
         timings,
     })
 }

@@ -33,6 +33,9 @@
 //! Attention that consists of separate nodes then becomes one `Attention` node that reads the caches, wherever
 //! the node computes the same on random queries and caches. [`ConvertOptions`] can leave it as it is.
 //!
+//! If the options name a type of caches, new rows are cast or quantized before they are written, and attention reads
+//! them in its own type ([`CacheType`]). A decoder whose caches are static already can get another type too.
+//!
 //! Operators with quantized weights stay.
 //!
 //! The conversion uses the structure of the graph. Names count only for the roles of inputs

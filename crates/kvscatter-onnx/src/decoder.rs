@@ -21,6 +21,7 @@ mod follow;
 mod hazards;
 mod pairs;
 mod part;
+mod quantized;
 mod readers;
 mod roles;
 mod rotary;
@@ -38,7 +39,7 @@ mod writer;
 use std::collections::BTreeSet;
 
 use crate::{DecoderError, Graph, Node, OnnxError, ValueInfo};
-pub use cache::{Cache, CachePart, Growth, UnknownStyle, WriterStyle};
+pub use cache::{Cache, CachePart, Growth, QuantizedPart, UnknownStyle, WriterStyle};
 pub use cost::{Cost, CostAt};
 pub use hazards::{Hazard, PrefixMask, RuntimeBug, WrongSlot};
 pub use roles::{Input, InputRole};
@@ -86,6 +87,7 @@ impl<'m> Decoder<'m> {
             return Err(DecoderError::CacheNone.into());
         }
         sizes::check(&caches, &inputs)?;
+        quantized::find(graph, &mut caches);
         for cache in &mut caches {
             cache.part = part::find(graph, cache);
             cache.known_shape = sizes::known(graph, cache);

@@ -59,7 +59,9 @@ pub fn check_rings(model: &Model, graph: &Graph<'_>, decoder: &Decoder<'_>) -> V
     let mut checker = Checker::new(graph, decoder, external.as_ref());
     checker.declared = RingSize::of_model(model).unwrap_or_default();
     let mut outcomes = ByMask::default();
-    decoder.rings().flat_map(|ring| checker.ring(ring, &mut outcomes)).collect()
+    // The scales of a ring are read with its codes.
+    let rings = decoder.rings().filter(|ring| !ring.is_scales());
+    rings.flat_map(|ring| checker.ring(ring, &mut outcomes)).collect()
 }
 
 /// Returns the number of tokens that the last of `tokens` tokens sees in each attention over static caches. Returns

@@ -4,7 +4,7 @@ use core::ffi::{CStr, c_char};
 use core::marker::PhantomData;
 use core::ptr::null;
 
-use kvscatter_attention::AttributeValue;
+use kvscatter_attention::{AttributeValue, GroupQuery};
 use ort_sys::{OrtNode, OrtOpAttr, OrtOpAttrType, OrtStatusPtr, OrtValueInfo};
 
 use crate::node::{Attributes, decode, mistyped};
@@ -156,7 +156,11 @@ impl<'a> GraphNode<'a> {
             let value = match (self.integer(name), self.float(name), self.short_string(name)) {
                 (Ok(Some(value)), ..) => AttributeValue::Int(value),
                 (_, Ok(Some(value)), _) => AttributeValue::Float(value),
-                (.., Ok(Some(value))) if value == "NONE" => AttributeValue::String("NONE"),
+                (.., Ok(Some(value))) => {
+                    // These are the only strings that a node that is taken may have.
+                    let known = GroupQuery::QUANT_TYPES.into_iter().find(|known| *known == value);
+                    known.map_or(AttributeValue::Other, AttributeValue::String)
+                }
                 _ => AttributeValue::Other,
             };
             Ok((name.to_string_lossy().into_owned(), value))

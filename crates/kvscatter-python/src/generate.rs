@@ -4,6 +4,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock, TryLockError};
 
+use kvscatter_onnx::convert::CacheType;
 use kvscatter_onnx::decoder::Decoder;
 use kvscatter_onnx::source::{ModelSource, Preparation, PrepareOptions};
 use kvscatter_onnx::unmerge;
@@ -48,15 +49,19 @@ struct Declared {
 impl Model {
     /// Finds the decoder of a path. Nothing is converted or loaded.
     #[new]
-    #[pyo3(signature = (path, *, convert=true, max_seq=None, capacity=None, threads=None, memory=SessionOptions::default().memory, onnxruntime=None, plugin=Plugin::OfPackage(true)))]
-    #[pyo3(text_signature = "(path, *, convert=True, max_seq=None, capacity=None, threads=None, \
-        memory=17179869184, onnxruntime=None, plugin=True)")]
+    #[pyo3(signature = (path, *, convert=true, max_seq=None, cache_type=None, rotation=true, capacity=None, threads=None, memory=SessionOptions::default().memory, onnxruntime=None, plugin=Plugin::OfPackage(true)))]
+    #[pyo3(
+        text_signature = "(path, *, convert=True, max_seq=None, cache_type=None, rotation=True, capacity=None, \
+        threads=None, memory=17179869184, onnxruntime=None, plugin=True)"
+    )]
     #[expect(clippy::too_many_arguments, reason = "the options of a session, by keyword")]
     fn new(
         py: Python<'_>,
         path: PathBuf,
         convert: bool,
         #[pyo3(from_py_with = options::max_seq)] max_seq: Option<usize>,
+        #[pyo3(from_py_with = options::cache_type)] cache_type: Option<CacheType>,
+        rotation: bool,
         #[pyo3(from_py_with = options::capacity)] capacity: Option<usize>,
         #[pyo3(from_py_with = options::threads)] threads: Option<usize>,
         #[pyo3(from_py_with = options::memory)] memory: u64,
@@ -65,7 +70,8 @@ impl Model {
     ) -> PyResult<Self> {
         let source = py.detach(|| ModelSource::find(&path));
         let source = source.map_err(|error| raise(py, &SessionError::Onnx(error)))?;
-        let preparation = PrepareOptions { convert, max_seq, ..PrepareOptions::default() };
+        let preparation =
+            PrepareOptions { convert, max_seq, cache_type, rotation, ..PrepareOptions::default() };
         let session = SessionOptions { batch: None, capacity, threads, memory, ..SessionOptions::default() };
         Ok(Self { source, preparation, session, onnxruntime, plugin, declared: OnceLock::new() })
     }
@@ -85,7 +91,8 @@ impl Model {
     /// Whether opening the model converts it, as far as its file tells.
     #[getter]
     fn is_converted(&self, py: Python<'_>) -> bool {
-        self.preparation.convert && self.declared(py).grows
+        let is_other = self.preparation.cache_type.is_some();
+        self.preparation.convert && (is_other || self.declared(py).grows)
     }
 
     /// Checks a generation before the model is converted and loaded. If it is converted, `open` checks the length of

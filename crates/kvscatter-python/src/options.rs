@@ -4,6 +4,7 @@ use kvscatter::picture::Picture;
 use kvscatter::ring::Feeding;
 use kvscatter::spec::onnx::TensorScatter;
 use kvscatter::{Mode, NegativeIndex, OutOfRange};
+use kvscatter_onnx::convert::CacheType;
 use kvscatter_session::{GenerateSetting, LoadOptions};
 use pyo3::prelude::*;
 use pyo3::types::PyString;
@@ -209,18 +210,35 @@ pub(crate) fn feeding(value: &Bound<'_, PyAny>) -> PyResult<Feeding> {
     })
 }
 
+pub(crate) fn cache_type(value: &Bound<'_, PyAny>) -> PyResult<Option<CacheType>> {
+    if value.is_none() {
+        return Ok(None);
+    }
+    let name = string(value, "cache_type")?;
+    CacheType::parse(&name).map(Some).map_err(|error| {
+        let message = format!("cache_type: {error}");
+        raise(value.py(), Class::Option, "choice", Some("cache_type"), message, &[("value", name.into())])
+    })
+}
+
 fn word<T>(
     value: &Bound<'_, PyAny>,
     argument: &'static str,
     choices: &'static [&'static str],
     known: impl Fn(&str) -> Option<T>,
 ) -> PyResult<T> {
-    let Ok(word) = value.cast::<PyString>() else {
-        let class = class_name(&value.get_type());
-        return Err(Failure::Keyword { argument, class, wanted: "a string" }.into());
-    };
-    let word = word.to_string_lossy();
-    known(&word).ok_or_else(|| Failure::Choice { argument, value: word.into_owned(), choices }.into())
+    let word = string(value, argument)?;
+    known(&word).ok_or_else(|| Failure::Choice { argument, value: word, choices }.into())
+}
+
+fn string(value: &Bound<'_, PyAny>, argument: &'static str) -> PyResult<String> {
+    match value.cast::<PyString>() {
+        Ok(text) => Ok(text.to_string_lossy().into_owned()),
+        Err(_) => {
+            let class = class_name(&value.get_type());
+            Err(Failure::Keyword { argument, class, wanted: "a string" }.into())
+        }
+    }
 }
 
 /// Returns the operator with the attributes of `TensorScatter` and with the policies of kvscatter.

@@ -388,6 +388,29 @@ def test_a_folder_is_converted_once(
     refused("max_seq_useless", "max_seq", Generator, folder, max_seq=40, convert=False)
 
 
+def test_each_type_of_caches_has_a_conversion(tmp_path: Path, conversions: Path) -> None:
+    folder = shutil.copytree(GROWING.parent, tmp_path / "m")
+    prompts, before = [[5, 9, 200], [7, 7, 7]], set(conversions.iterdir())
+    wide = kvscatter.generate(folder, prompts, 6, threads=1)
+    written = [wide.written_per_step]
+    types: list[dict[str, Any]] = [{"cache_type": name} for name in ("float16", "int8")]
+    for options in [*types, {"cache_type": "int8", "rotation": False}]:
+        got = kvscatter.generate(folder, prompts, 6, threads=1, **options)
+        assert [len(sample) for sample in got.samples] == [6, 6]
+        written.append(got.written_per_step)
+    assert written[1] == wide.written_per_step / 2 and written[1] > written[2] == written[3]
+    assert len([path for path in set(conversions.iterdir()) - before if path.is_dir()]) == 4
+    refused("cache_type_useless", "cache_type", Generator, folder, cache_type="int8", convert=False)
+    for name, reason in (
+        ("int4", "too coarse"),
+        ("fp8", "as many bytes as int8"),
+        ("half", "no type of caches"),
+    ):
+        refused("choice", "cache_type", Generator, folder, cache_type=name)
+        with pytest.raises(kvscatter.OptionError, match=reason):
+            Generator(folder, cache_type=name)
+
+
 @pytest.mark.parametrize("number", range(len(json.loads((TEXT / "templates.json").read_text())["cases"])))
 def test_a_chat_template_writes_the_text_that_transformers_writes(files: Path, number: int) -> None:
     written = json.loads((TEXT / "templates.json").read_text())

@@ -2,7 +2,7 @@ use kvscatter::ElementType::{self, BFloat16, Float16, Float32, Float64, Int8, In
 
 use super::AttributeValue::{Float, Int, Other, String};
 use super::Declared::{Absent, Of, Unknown};
-use super::{AttributeValue, Declared, GroupQuery, NotTaken, RotaryOrder};
+use super::{AttributeValue, CacheScale, Declared, GroupQuery, NotTaken, RotaryOrder};
 use crate::{Attention, AttentionError};
 
 type Attributes = &'static [(&'static str, AttributeValue<'static>)];
@@ -44,7 +44,7 @@ fn read(attributes: Attributes, inputs: &[Declared]) -> Result<GroupQuery, NotTa
 #[test]
 fn attributes_set_what_is_computed() {
     let operator = Attention::new().causal(true);
-    let none = GroupQuery { heads: 6, kv_heads: 2, rotation: None, is_smooth: false, operator };
+    let none = GroupQuery { heads: 6, kv_heads: 2, rotation: None, is_smooth: false, scales: None, operator };
     let sets: [(Attributes, GroupQuery); 12] = [
         (&[], none),
         (&[("num_heads", Int(2))], GroupQuery { heads: 2, ..none }),
@@ -106,7 +106,9 @@ fn attributes_that_set_something_are_listed() {
         assert_ne!(GroupQuery::read(attributes, &given, &[true; 3]), plain, "{attribute:?}");
         assert!(list.contains(&attribute.0));
     }
-    assert_eq!(GroupQuery::INTEGERS.len() + GroupQuery::FLOATS.len(), 8);
+    // Those of codes set something together only.
+    let listed = [GroupQuery::INTEGERS.len(), GroupQuery::FLOATS.len(), GroupQuery::STRINGS.len()];
+    assert_eq!(listed, [6 + 1, 2, 2]);
 }
 
 #[test]
@@ -130,8 +132,9 @@ fn other_values_are_refused() {
         ("qk_output", Int(1), "0"),
         ("sliding_window_cache", Int(1), "0"),
         ("kv_cache_bit_width", Int(8), "0"),
-        ("k_quant_type", String("PER_TENSOR"), "NONE"),
-        ("v_quant_type", String("PER_CHANNEL"), "NONE"),
+        ("kv_cache_bit_width", Float(8.0), "an integer"),
+        ("k_quant_type", String("PER_ROW"), "NONE, PER_TENSOR or PER_CHANNEL"),
+        ("v_quant_type", Int(1), "NONE, PER_TENSOR or PER_CHANNEL"),
         ("qk_norm_epsilon", String("1e-6"), "a float"),
     ];
     for (name, value, expected) in sets {
@@ -247,6 +250,51 @@ fn other_types_are_refused() {
     refused("position_ids", Int32, "int64");
 }
 
+/// A cache of codes needs both types, 8 bits, both scales, and float32 queries.
+#[test]
+fn codes_need_their_scales() {
+    const fn types(
+        key: &'static str,
+        value: &'static str,
+        bits: i64,
+    ) -> [(&'static str, AttributeValue<'static>); 3] {
+        [("k_quant_type", String(key)), ("v_quant_type", String(value)), ("kv_cache_bit_width", Int(bits))]
+    }
+    let read_as = |types: [(&'static str, AttributeValue<'static>); 3], inputs: &[Declared]| {
+        GroupQuery::read(HEADS.into_iter().chain(types), inputs, &[true; 3])
+    };
+    let read_all = |inputs: &[Declared]| read_as(types("PER_TENSOR", "PER_CHANNEL", 8), inputs);
+    let given = |query, cache, scales: &[&str]| {
+        let mut given = inputs(Of(query), Of(cache), &[]);
+        for name in scales {
+            given[GroupQuery::INPUTS.iter().position(|input| input == name).unwrap()] = Of(Float32);
+        }
+        given
+    };
+    let scaled = given(Float32, Int8, &["k_scale", "v_scale"]);
+    let scales = Some([CacheScale::Tensor, CacheScale::Channel]);
+    let none = read(&[], &plain()).unwrap();
+    assert_eq!(read_all(&scaled), Ok(GroupQuery { scales, ..none }));
+    let missing = |name| Err(NotTaken::InputMissing { name });
+    assert_eq!(read_all(&given(Float32, Int8, &["k_scale"])), missing("v_scale"));
+    assert_eq!(read_all(&given(Float32, Int8, &[])), missing("k_scale"));
+    assert_eq!(read(&[], &given(Float32, Float32, &["k_scale"])), Err(NotTaken::Input { name: "k_scale" }));
+    let other =
+        |name, element, expected: &str| Err(NotTaken::Type { name, element, expected: expected.to_owned() });
+    assert_eq!(read_all(&given(Float16, Int8, &["k_scale", "v_scale"])), other("query", Float16, "float"));
+    assert_eq!(
+        read_all(&given(Float32, Float16, &["k_scale", "v_scale"])),
+        other("past_key", Float16, "int8")
+    );
+    for bits in [0, 4] {
+        let (name, value) = ("kv_cache_bit_width".to_owned(), bits.to_string());
+        let refused = Err(NotTaken::Value { name, value, expected: "8" });
+        assert_eq!(read_as(types("PER_TENSOR", "PER_TENSOR", bits), &scaled), refused);
+    }
+    let (one, other) = ("k_quant_type", "v_quant_type");
+    assert_eq!(read_as(types("PER_TENSOR", "NONE", 8), &scaled), Err(NotTaken::InputAlone { one, other }));
+}
+
 #[test]
 fn errors_are_one_line() {
     let refused = |name, value| {
@@ -254,7 +302,10 @@ fn errors_are_one_line() {
         GroupQuery::read(attributes, &plain(), &[true; 3]).unwrap_err().to_string()
     };
     assert_eq!(refused("causal", Int(0)), "causal = 0: must be 1");
-    assert_eq!(refused("k_quant_type", String("A\nB")), "k_quant_type = A\\nB: must be NONE");
+    assert_eq!(
+        refused("k_quant_type", String("A\nB")),
+        "k_quant_type = A\\nB: must be NONE, PER_TENSOR or PER_CHANNEL"
+    );
     assert_eq!(refused("scale", Other), "scale = a value of another type: must be a float");
     assert_eq!(
         read(&[], &with("key", Of(Float16))).unwrap_err().to_string(),

@@ -3,7 +3,7 @@
 use kvscatter::ElementType;
 use kvscatter_session::argmax;
 
-use crate::certificate::{Failure, Fill, LogitPlace, LogitsComparison, LogitsReference};
+use crate::certificate::{Check, Divergence, Failure, Fill, LogitPlace, LogitsComparison, LogitsReference};
 use crate::drive::reference::Sequence;
 use crate::report::words;
 
@@ -24,6 +24,8 @@ impl Tolerance {
             ElementType::Float64 => 1e-9,
             ElementType::Float32 => 1e-4,
             ElementType::Float16 => 1e-2,
+            // A difference of the last bit can change a code, which is 1/127 of the largest element of a row.
+            ElementType::Int8 => 1e-1,
             // Types with at most eight bits of precision represent less than three decimal digits.
             _ => 5e-2,
         };
@@ -128,6 +130,73 @@ impl Comparison {
     }
 }
 
+/// Returns the largest mean divergence that counts as close for caches of these types. It is at least ten times what
+/// the coarsest type has in language models of 135M and 270M parameters on English text.
+pub(crate) fn divergence_limit(elements: impl IntoIterator<Item = ElementType>) -> f64 {
+    let one = |element| match element {
+        ElementType::Int8 => 1e-2,
+        ElementType::BFloat16 => 1e-3,
+        _ => 1e-4,
+    };
+    elements.into_iter().map(one).fold(0.0, f64::max)
+}
+
+/// The divergence of distributions of which one excludes a token that the other has, or is NaN. JSON has no infinity.
+const MAX_DIVERGENCE: f64 = 1e6;
+
+/// Returns the Kullback-Leibler divergence of the distribution of tokens from the expected one, in nats, of at most
+/// [`MAX_DIVERGENCE`].
+pub(crate) fn divergence(expected: &[f32], got: &[f32]) -> f64 {
+    let log_sum = |logits: &[f32]| {
+        let largest = logits.iter().fold(f64::NEG_INFINITY, |largest, x| largest.max((*x).into()));
+        largest + logits.iter().map(|x| (f64::from(*x) - largest).exp()).sum::<f64>().ln()
+    };
+    let sums = [log_sum(expected), log_sum(got)];
+    let terms = expected.iter().zip(got).map(|(expected, got)| {
+        let [expected, got] = [f64::from(*expected) - sums[0], f64::from(*got) - sums[1]];
+        if expected == f64::NEG_INFINITY { 0.0 } else { expected.exp() * (expected - got) }
+    });
+    let sum: f64 = terms.sum();
+    // Rounding may make the sum of nearly equal distributions negative.
+    if sum.is_nan() { MAX_DIVERGENCE } else { sum.clamp(0.0, MAX_DIVERGENCE) }
+}
+
+/// Returns the summary of the divergences of all tokens, or `None` if no token was compared.
+pub(crate) fn summary(
+    mut divergences: Vec<f64>,
+    comparisons: &[LogitsComparison],
+    limit: f64,
+) -> Option<Divergence> {
+    divergences.sort_by(f64::total_cmp);
+    let tokens = divergences.len();
+    let percentile = divergences.get((tokens * 99).div_ceil(100).checked_sub(1)?)?;
+    let sum = |of: fn(&LogitsComparison) -> u64| comparisons.iter().map(of).sum::<u64>();
+    Some(Divergence {
+        tokens: u64::try_from(tokens).unwrap_or(u64::MAX),
+        mean_kl: divergences.iter().sum::<f64>() / tokens as f64,
+        p99_kl: *percentile,
+        same_top_1: sum(|comparison| comparison.greedy_equal),
+        largest_difference: comparisons.iter().map(|comparison| comparison.worst).fold(0.0, f64::max),
+        limit,
+    })
+}
+
+/// Returns the claim about divergences. It was measured and does not follow from a bound.
+pub(crate) fn divergence_check(divergence: &Divergence) -> Check {
+    let Divergence { tokens, mean_kl, p99_kl, same_top_1, largest_difference, limit } = divergence;
+    let failures =
+        (mean_kl > limit).then(|| Failure::new(format!("the mean KL divergence is {mean_kl:.3e} nats")));
+    Check::unless(
+        "near-original-distribution",
+        "Measured, and no bound: the model's distributions of the next token are close to the original's.",
+        format!(
+            "{tokens} tokens: mean KL divergence {mean_kl:.3e} nats of up to {limit:.0e}, 99th percentile {p99_kl:.3e}, \
+             the same most likely token for {same_top_1}, largest difference of a logit {largest_difference:.3e}"
+        ),
+        failures,
+    )
+}
+
 /// The difference of two lists of logits.
 pub(crate) struct Difference {
     /// The largest difference among the logits that are finite on both sides.
@@ -173,7 +242,8 @@ impl Difference {
 
 #[cfg(test)]
 mod tests {
-    use super::{Difference, Tolerance};
+    use super::{Difference, MAX_DIVERGENCE, Tolerance, divergence, divergence_check, summary};
+    use crate::certificate::Verdict;
     use crate::drive::reference::Sequence;
     use kvscatter::ElementType;
 
@@ -198,5 +268,28 @@ mod tests {
         assert!((single - 1e-3).abs() < 1e-9, "{single}");
         let mixed = Tolerance::from_types([ElementType::Float32, ElementType::Float16]).among(&[sequence]);
         assert!((mixed - 0.1).abs() < 1e-9, "{mixed}");
+    }
+
+    #[test]
+    fn divergences_are_those_of_distributions() {
+        // p = (3/4, 1/4) and q = (1/2, 1/2).
+        let p = [3_f32.ln(), 0.0];
+        let expected = 0.75 * 1.5_f64.ln() + 0.25 * 0.5_f64.ln();
+        assert!((divergence(&p, &[7.0, 7.0]) - expected).abs() < 1e-6);
+        assert!(divergence(&p, &[3_f32.ln() + 5.0, 5.0]) < 1e-6, "a constant changes nothing");
+        assert!(divergence(&[1.0, f32::NEG_INFINITY], &[1.0, f32::NEG_INFINITY]).abs() < 1e-6);
+        for other in [[f32::NAN, 0.0], [0.0, f32::NEG_INFINITY]] {
+            assert_eq!(divergence(&p, &other), MAX_DIVERGENCE);
+        }
+    }
+
+    #[test]
+    fn the_mean_divergence_decides() {
+        let divergences: Vec<_> = (1..=200).rev().map(f64::from).collect();
+        let found = summary(divergences, &[], 100.0).unwrap();
+        assert_eq!((found.tokens, found.mean_kl, found.p99_kl), (200, 100.5, 198.0));
+        assert_eq!(divergence_check(&found).verdict, Verdict::Failed);
+        assert_eq!(divergence_check(&summary(vec![1.0, 3.0], &[], 2.0).unwrap()).verdict, Verdict::Passed);
+        assert_eq!(summary(vec![], &[], 1.0), None);
     }
 }

@@ -9,13 +9,15 @@ use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::SeedableRng;
 
 use crate::CertifyError;
-use crate::certificate::{Check, Failure, Fill, LogitsComparison, LogitsReference, Occupancy, OccupancyStep};
+use crate::certificate::{
+    Check, Divergence, Failure, Fill, LogitsComparison, LogitsReference, Occupancy, OccupancyStep,
+};
 use crate::drive::reference::Sequence;
 use crate::drive::scenarios::Scenario;
 use crate::drive::values;
 
 use super::check_builder::{CheckBuilder, Place};
-use super::logits::{Comparison, Difference, Token};
+use super::logits::{self, Comparison, Difference, Token};
 use super::memory::{MemoryChecks, StepMemory};
 use super::slots::SlotKind;
 use crate::report::words;
@@ -31,6 +33,9 @@ pub(crate) struct Plan<'a> {
     /// The largest difference between logits that counts as equal.
     pub(crate) tolerance: f64,
     pub(crate) seed: u64,
+    /// The largest mean KL divergence from the original that counts as close, or `None` if the caches are not narrow or
+    /// if there is no original.
+    pub(crate) divergence: Option<f64>,
 }
 
 /// The results of all runs.
@@ -38,6 +43,7 @@ pub(crate) struct Observed {
     pub(crate) checks: Vec<Check>,
     pub(crate) logits: Vec<LogitsComparison>,
     pub(crate) occupancy: Vec<Occupancy>,
+    pub(crate) divergence: Option<Divergence>,
 }
 
 impl Plan<'_> {
@@ -51,6 +57,13 @@ impl Plan<'_> {
     /// Returns `true` if the logits of a scenario must equal those of the sequences run alone.
     fn is_comparable(&self, scenario: &Scenario) -> bool {
         self.scales.is_none() || scenario.is_as_reference
+    }
+
+    /// Returns the scenarios whose stored rows are compared with the given ones: a ragged one, and the last one, which
+    /// fills the caches or goes around the rings.
+    pub(crate) fn compared_rows(&self) -> impl Iterator<Item = &Scenario> {
+        let last = self.scenarios.iter().rfind(|scenario| self.is_comparable(scenario));
+        self.nan_scenario().into_iter().chain(last)
     }
 
     /// Returns the scenario that is also run with NaN in every slot: the first ragged decode, or else the
@@ -88,6 +101,7 @@ struct Observer<'a> {
     as_out_of_place: CheckBuilder,
     fills: CheckBuilder,
     positions: CheckBuilder,
+    divergences: Vec<f64>,
     comparisons: Vec<LogitsComparison>,
     occupancy: Vec<Occupancy>,
     wrong_at_start: u64,
@@ -139,6 +153,7 @@ impl<'a> Observer<'a> {
                 "Logits are the same whether the caches start with zeros or with canaries.",
             ),
             positions: CheckBuilder::new("position-conventions", positions),
+            divergences: Vec::new(),
             comparisons: Vec::new(),
             occupancy: Vec::new(),
             wrong_at_start: 0,
@@ -252,6 +267,9 @@ impl<'a> Observer<'a> {
                 if self.plan.is_comparable(scenario) {
                     let token = Token { step: place.step, sample, column, is_mid_cache: fed.start > 0 };
                     comparison.compare(token, &got, expected, &mut self.logits);
+                    if self.plan.divergence.is_some() {
+                        self.divergences.push(logits::divergence(expected, &got));
+                    }
                 }
                 kept.insert((place.step, sample, column), got.into_owned());
             }
@@ -376,7 +394,10 @@ impl<'a> Observer<'a> {
             nan,
         ];
         checks.extend(plan.scales.map(WideScales::not_comparable));
-        Observed { checks, logits: self.comparisons, occupancy: self.occupancy }
+        let divergence =
+            plan.divergence.and_then(|limit| logits::summary(self.divergences, &self.comparisons, limit));
+        checks.extend(divergence.as_ref().map(logits::divergence_check));
+        Observed { checks, logits: self.comparisons, occupancy: self.occupancy, divergence }
     }
 }
 
@@ -450,7 +471,7 @@ fn pictures(scenario: &Scenario, kinds: &[SlotKind]) -> Vec<Occupancy> {
 }
 
 /// Returns a function that maps a sample and a position in its sequence to the token there.
-fn tokens(scenario: &Scenario, sequences: &[Sequence]) -> impl Fn(usize, usize) -> i64 {
+pub(crate) fn tokens(scenario: &Scenario, sequences: &[Sequence]) -> impl Fn(usize, usize) -> i64 {
     move |sample, position| {
         let sequence = scenario.sequences.get(sample).and_then(|&index| sequences.get(index));
         sequence.and_then(|sequence| sequence.tokens.get(position)).copied().unwrap_or_default()

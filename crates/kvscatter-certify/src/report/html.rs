@@ -184,8 +184,14 @@ mod tests {
     #[test]
     fn pages_are_well_formed() {
         for certificate in [sample::passed(), sample::failed()] {
-            let errors = parse(&html(&certificate)).errors.borrow().to_vec();
+            let page = html(&certificate);
+            let errors = parse(&page).errors.borrow().to_vec();
             assert!(errors.is_empty(), "{errors:?}");
+            let has_rows = page.contains("<td class=\"n\">0.999820</td>");
+            assert_eq!(
+                (page.contains("id=\"stored\""), has_rows),
+                [!certificate.stored.is_empty(); 2].into()
+            );
         }
     }
 

@@ -1,6 +1,6 @@
 //! Certificates for tests of rendering, one that passed and one that failed.
 
-use crate::certificate::{CachePathTimes, Certificate, Check, Failure, Verdict};
+use crate::certificate::{CachePathTimes, Certificate, Check, Divergence, Failure, StoredRows, Verdict};
 
 /// Returns a certificate of a model for which all claims hold. An earlier build wrote the document.
 pub(crate) fn passed() -> Certificate {
@@ -25,6 +25,25 @@ pub(crate) fn failed() -> Certificate {
         (30..60).map(place),
     );
     certificate.occupancy[0].steps[4].samples[1].clobbered.push(30..60);
+    certificate.stored.extend(["key", "value"].map(|part| StoredRows {
+        cache: format!("past_key_values.0.{part}"),
+        layer: 0,
+        element: "int8".to_owned(),
+        compared: 4256,
+        worst: 0.999_82,
+        largest_error: 2.28e-3,
+        largest_given: 0.5943,
+        score_bound: Some(1.89e-3).filter(|_| part == "key"),
+        output_bound: Some(7.4e-3).filter(|_| part == "value"),
+    }));
+    certificate.divergence = Some(Divergence {
+        tokens: 42,
+        mean_kl: 2.1e-4,
+        p99_kl: 1.8e-3,
+        same_top_1: 41,
+        largest_difference: 0.156,
+        limit: 1e-2,
+    });
     certificate.logits[1].worst = 0.156;
     certificate.logits[1].greedy_equal = 31;
     if let Some(CachePathTimes { at, ratio, .. }) =

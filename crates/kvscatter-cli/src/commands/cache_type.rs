@@ -15,7 +15,7 @@ pub(crate) struct CacheTypeArgs {
     pub(crate) cache_type: Option<CacheType>,
 
     /// Do not rotate keys and queries before keys become int8, which increases the error of int8
-    #[arg(long)]
+    #[arg(long, requires = "cache_type")]
     pub(crate) no_rotation: bool,
 }
 

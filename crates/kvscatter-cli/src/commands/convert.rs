@@ -404,6 +404,10 @@ fn cost_of_linear_caches(report: &Report, max_seq: usize, slots: &str) -> Vec<St
     if report.attention.nodes != report.attention.count {
         text.push(format!("Attention of separate nodes reads all {slots} in every engine."));
     }
+    // The caches of that decoder are float32.
+    if report.caches.narrow.is_some() {
+        return text;
+    }
     text.push(format!(
         "For example, a step of the decoder in docs/models.md, with 4096 slots, takes {few_in_plugin} × the \
          time of a growing cache at {few} tokens and {many_in_plugin} × at {many} with the plugin, and {slower} × \

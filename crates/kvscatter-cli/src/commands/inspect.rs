@@ -22,7 +22,7 @@ use crate::commands::named::{Dim, unique};
 use crate::error::CommandError;
 use crate::numbers::integer;
 use crate::output::{Outcome, Output};
-use facts::{Inspected, Sizes, open_dims};
+use facts::{Inspected, Sizes, WholeCache, open_dims};
 use group_query::Coverage;
 
 /// The tokens in the cache if neither the user nor the model gives a number.
@@ -108,6 +108,7 @@ pub(crate) fn run(args: Inspect, output: &mut Output) -> Result<Outcome, Command
         refusals: args.target.map(|Target::TensorRt| decoder.tensorrt_refusals()),
         group_query_nodes: Coverage::read(&graph),
         scatters: graph.nodes().iter().filter(|node| node.is("TensorScatter")).count(),
+        caches: WholeCache::all(&decoder),
         decoder: &decoder,
     };
     if output.is_json() {

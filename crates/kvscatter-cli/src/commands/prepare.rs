@@ -9,6 +9,7 @@ use kvscatter_onnx::convert::ConvertError;
 use kvscatter_onnx::source::{ModelSource, Preparation, PrepareOptions, Prepared};
 use kvscatter_session::Generator;
 
+use super::cache_type::CacheTypeArgs;
 use crate::error::CommandError;
 use crate::numbers::integer;
 use crate::output::Output;
@@ -17,12 +18,15 @@ use crate::output::Output;
 #[derive(Debug, Args)]
 pub(super) struct Preparing {
     /// Run a model whose caches grow as it was exported, and do not convert it
-    #[arg(long, conflicts_with = "max_seq")]
+    #[arg(long, conflicts_with_all = ["max_seq", "cache_type"])]
     no_convert: bool,
 
     /// Slots of each sample if the model is converted [default: the tokens that it supports, at most 4096]
     #[arg(long, value_name = "N", conflicts_with = "capacity", value_parser = integer::<NonZeroUsize>)]
     max_seq: Option<NonZeroUsize>,
+
+    #[command(flatten)]
+    caches: CacheTypeArgs,
 }
 
 impl Preparing {
@@ -32,6 +36,8 @@ impl Preparing {
         let options = PrepareOptions {
             convert: !self.no_convert,
             max_seq: self.max_seq.map(NonZeroUsize::get),
+            cache_type: self.caches.cache_type,
+            rotation: !self.caches.no_rotation,
             ..PrepareOptions::default()
         };
         let prepared = source.prepare(&options).map_err(|error| match error.cause() {

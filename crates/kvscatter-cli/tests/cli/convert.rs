@@ -53,6 +53,37 @@ fn a_refusal_of_sessions_is_reported_with_their_reason() {
 }
 
 #[test]
+fn cache_types() {
+    let folder = Folder::with_testdata();
+    for name in ["int8", "ring", "half"] {
+        std::fs::create_dir(folder.path(name)).unwrap();
+    }
+    folder.check_transcript("cache_types");
+    assert_eq!(folder.names(""), ["half", "int8", "ring", "testdata"]);
+
+    let document = folder.json("inspect int8/model.onnx");
+    let caches = document["caches"].as_array().unwrap();
+    assert_eq!(caches.len(), 4);
+    for cache in caches {
+        let past = cache["past"].as_str().unwrap();
+        assert_eq!((&cache["type"], &cache["scales"]["type"]), (&"int8".into(), &"float".into()));
+        assert_eq!(cache["scales"]["past"], format!("{past}_scale"));
+        // Two heads, each with 16 codes and a scale, in 32 slots.
+        assert_eq!((&cache["bytes_per_token"], &cache["bytes"]), (&40.into(), &1280.into()));
+    }
+    assert_eq!(document["total"]["bytes"], 4 * 1280);
+
+    let line = "convert testdata/genai-llama-gqa/model.onnx -o int8/again.onnx --max-seq 32 --cache-type";
+    let narrow = &folder.json(&format!("{line} int8"))["narrow"];
+    assert_eq!(
+        (&narrow["cache_type"], &narrow["caches"], &narrow["rotated"]),
+        (&"int8".into(), &4.into(), &2.into())
+    );
+    assert_eq!(narrow["scales"].as_object().unwrap().len(), 4);
+    assert_eq!(folder.json(&format!("{line} float32")).get("narrow"), None);
+}
+
+#[test]
 fn refusals() {
     let folder = Folder::with_testdata();
     folder.check_transcript("convert_refusals");

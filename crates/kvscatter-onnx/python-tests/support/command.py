@@ -17,7 +17,7 @@ def kvscatter(*arguments: object, exit_code: int = 0) -> subprocess.CompletedPro
     return done
 
 
-def convert(model: pathlib.Path, out: pathlib.Path, slots: int) -> pathlib.Path:
+def convert(model: pathlib.Path, out: pathlib.Path, slots: int, *options: str) -> pathlib.Path:
     """Converts the model to linear caches of that many slots, at ``out``."""
-    kvscatter("convert", model, "-o", out, "--max-seq", slots, "--window", "mask")
+    kvscatter("convert", model, "-o", out, "--max-seq", slots, "--window", "mask", *options)
     return out

@@ -12,7 +12,7 @@ import onnxruntime as ort
 
 ort.set_default_logger_severity(4)
 
-DTYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
+DTYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(int8)": np.int8}
 
 
 def session(model: pathlib.Path) -> ort.InferenceSession:
@@ -92,7 +92,7 @@ class Static(Decoder):
         self.values = {}
         for index, (name, node) in enumerate(self.pasts.items()):
             shape = (batch, *node.shape[1:])
-            painted = np.broadcast_to(paint(index, shape), shape).astype(self.dtype)
+            painted = np.broadcast_to(paint(index, shape), shape).astype(DTYPES[node.type])
             self.values[name] = ort.OrtValue.ortvalue_from_numpy(painted, "cpu")
         self.slots = node.shape[2]
 

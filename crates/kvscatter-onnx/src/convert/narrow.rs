@@ -10,6 +10,8 @@ mod nodes;
 mod proof;
 mod rule;
 mod sites;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 
@@ -22,6 +24,8 @@ use super::static_caches::bytes;
 use crate::OnnxError;
 use crate::decoder::Decoder;
 use crate::edit::Editor;
+
+pub(super) use rule::PASS;
 
 use nodes::NarrowNodes;
 use sites::NarrowSites;

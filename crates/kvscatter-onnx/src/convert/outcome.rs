@@ -1,6 +1,7 @@
 //! Tests whether a decoder can be converted by trying it.
 
 use super::conversion::{Converted, convert};
+use super::options::ConvertOptions;
 use super::refusal::{ConvertError, ConvertRefusal};
 use super::report::CacheReport;
 use super::rule::CacheWindow;
@@ -90,15 +91,20 @@ impl ConvertOutcome {
     }
 }
 
-/// Converts a decoder to this many slots, or to the number of rows if a table of positions has fewer. Returns
+/// Converts a decoder to the slots of the options, or to the number of rows if a table of positions has fewer. Returns
 /// the number of slots with the conversion.
-pub(crate) fn near(model: &Model, max_seq: usize) -> Result<(usize, Converted), OnnxError> {
-    let error = match convert(model, max_seq) {
-        Ok(converted) => return Ok((max_seq, converted)),
+pub(crate) fn near(
+    model: &Model,
+    options: impl Into<ConvertOptions>,
+) -> Result<(usize, Converted), OnnxError> {
+    let options = options.into();
+    let error = match convert(model, options) {
+        Ok(converted) => return Ok((options.max_seq, converted)),
         Err(error) => error,
     };
-    let Some(&ConvertRefusal::Table { rows, .. }) = error.cause() else { return Err(error) };
-    convert(model, rows).map(|converted| (rows, converted)).map_err(|_| error)
+    let Some(&ConvertRefusal::Table { rows: max_seq, .. }) = error.cause() else { return Err(error) };
+    let fewer = convert(model, ConvertOptions { max_seq, ..options });
+    fewer.map(|converted| (max_seq, converted)).map_err(|_| error)
 }
 
 /// Returns `true` if a conversion is refused and another number of slots may succeed.

@@ -65,7 +65,7 @@ pub(super) static PASSES: [Pass; 7] = [
         run: static_caches::make_static,
     },
     Pass {
-        name: "narrow caches",
+        name: narrow::PASS,
         claim: Claim::Narrowed,
         stage: Stage::AfterStatic,
         takes: |_, _| false,

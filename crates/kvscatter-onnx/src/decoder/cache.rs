@@ -50,6 +50,25 @@ pub struct Cache<'m> {
     pub earlier: Vec<Node<'m>>,
     /// The names of other outputs that return the same present.
     pub copies: Vec<&'m str>,
+    /// The part that this tensor has in a quantized cache, or `None` if it is a cache alone.
+    pub quantized: Option<QuantizedPart<'m>>,
+    /// The value that attention reads: what is written, or the product of codes and scales.
+    pub(crate) read: &'m str,
+}
+
+/// The part of a quantized cache that one tensor has. A row of numbers is its codes, multiplied by their scale.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QuantizedPart<'m> {
+    /// The codes.
+    Codes {
+        /// The past of the scales.
+        scales: &'m str,
+    },
+    /// One scale for each row and head.
+    Scales {
+        /// The past of the codes.
+        codes: &'m str,
+    },
 }
 
 /// How a cache is written.
@@ -175,6 +194,12 @@ impl<'m> Cache<'m> {
         let is_unknown = matches!(self.style, WriterStyle::Unknown(UnknownStyle::Operator { .. }));
         let is_scatter = |node: Node<'_>| node.is("ScatterND") || node.is("ScatterElements");
         is_unknown && self.writer.is_some_and(is_scatter)
+    }
+
+    /// Returns `true` if the tensor contains the scales of another cache.
+    #[must_use]
+    pub fn is_scales(&self) -> bool {
+        matches!(self.quantized, Some(QuantizedPart::Scales { .. }))
     }
 
     /// Returns `true` if past and present have one fixed capacity and new rows overwrite old ones.

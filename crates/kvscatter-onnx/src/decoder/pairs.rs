@@ -187,6 +187,8 @@ fn cache<'m>(
         between: copying(steps, past.element),
         earlier: from_past.earlier.clone(),
         copies: Vec::new(),
+        quantized: None,
+        read: tail.source,
     }))
 }
 

@@ -20,10 +20,10 @@ impl<'m> Decoder<'m> {
         self.caches.iter().filter(|cache| cache.is_ring())
     }
 
-    /// Returns the nodes that read a cache, after nodes that keep its shape.
+    /// Returns the nodes that read a cache, after nodes that keep its shape. Codes and scales are read together.
     pub(crate) fn readers(&self, cache: &Cache<'m>) -> Vec<CacheReader<'m>> {
         let mut readers = Vec::new();
-        follow(&self.graph, cache.written, (), |node, slot, ()| {
+        follow(&self.graph, cache.read, (), |node, slot, ()| {
             let is_followed = keeps_shape(node) && slot == Some(0);
             if !is_followed && !node.reads_shape() {
                 readers.push(CacheReader { node: *node, slot });

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use xxhash_rust::xxh3::xxh3_128;
 
-use crate::convert::ConvertError;
+use crate::convert::{ConvertError, ConvertOptions};
 use crate::external::Folder;
 use crate::file::{self, Stamp, UnfinishedFiles, folder_of};
 use crate::{
@@ -55,9 +55,11 @@ pub(super) struct Request {
     path: PathBuf,
     /// The hash of the model's bytes.
     hash: Fingerprint,
-    /// The number of slots, and whether it may be smaller if the model supports fewer tokens.
-    slots: (usize, bool),
+    asked: Asked,
 }
+
+/// The options of a conversion, and whether the number of slots may be smaller if the model supports fewer tokens.
+pub(super) type Asked = (ConvertOptions, bool);
 
 /// A conversion that is kept.
 pub(super) struct Kept {
@@ -92,18 +94,19 @@ struct Weights {
 
 impl Request {
     /// Describes a request for the model of this path and these bytes.
-    pub(super) fn new(path: &Path, bytes: &[u8], slots: (usize, bool)) -> Result<Self, OnnxError> {
+    pub(super) fn new(path: &Path, bytes: &[u8], asked: Asked) -> Result<Self, OnnxError> {
         // If the file is a link, its weights are in the folder of the link.
         let folder = folder_of(path).canonicalize().in_file(path)?;
         let path = folder.join(path.file_name().unwrap_or_default());
-        Ok(Self { path, hash: hash(bytes), slots })
+        Ok(Self { path, hash: hash(bytes), asked })
     }
 
     /// Returns the name of the conversion's folder.
     fn name(&self) -> String {
-        let (slots, is_most) = self.slots;
+        let (ConvertOptions { max_seq, cache_type, rotation, .. }, is_most) = self.asked;
+        let caches = cache_type.map(|cache_type| format!(" {cache_type} {rotation}")).unwrap_or_default();
         let mut bytes = self.path.as_os_str().as_encoded_bytes().to_vec();
-        bytes.extend(format!("\0{slots} {is_most}").into_bytes());
+        bytes.extend(format!("\0{max_seq} {is_most}{caches}").into_bytes());
         hash(&bytes).to_string()
     }
 }

@@ -9,8 +9,8 @@ use crate::text::units;
 
 use super::cache::{Cache, Request, default_cache};
 use super::{FolderError, ModelSource};
-use crate::convert::ConvertError;
-use crate::decoder::Decoder;
+use crate::convert::{CacheType, ConvertError, ConvertOptions, UNLIMITED};
+use crate::decoder::{self, Decoder};
 use crate::file::folder_of;
 use crate::{ErrorPlace, Model, OnnxError, convert, declared, file, merged, proto};
 
@@ -28,6 +28,11 @@ pub struct PrepareOptions {
     /// The slots of each sample in a conversion. The default is the number of tokens that the model supports, and at
     /// most 4096.
     pub max_seq: Option<usize>,
+    /// The type of the caches in a conversion, or `None` for that of the export. A model with static caches of another
+    /// type is converted too.
+    pub cache_type: Option<CacheType>,
+    /// Whether keys and queries are rotated before keys become int8.
+    pub rotation: bool,
     /// The folder of conversions, which need not exist. The default is that of the environment variable
     /// `KVSCATTER_CACHE`, else `kvscatter` in `XDG_CACHE_HOME` if that is an absolute path, else `.cache/kvscatter` in
     /// the home folder.
@@ -36,7 +41,7 @@ pub struct PrepareOptions {
 
 impl Default for PrepareOptions {
     fn default() -> Self {
-        Self { convert: true, max_seq: None, cache: None }
+        Self { convert: true, max_seq: None, cache_type: None, rotation: true, cache: None }
     }
 }
 
@@ -76,7 +81,8 @@ impl ModelSource {
     /// Returns the model to run. If the caches of the exported model grow, or if `GroupQueryAttention` writes them,
     /// that is a conversion. It is made at the first call and used again later, as the [module](super) describes.
     ///
-    /// A model with static caches runs as it is, and so does every model if [`PrepareOptions::convert`] is `false`.
+    /// A model with static caches runs as it is unless the options name a type of caches, and so does every model if
+    /// [`PrepareOptions::convert`] is `false`.
     ///
     /// # Errors
     /// * Returns [`ConvertError::NotConverted`] wrapped in [`OnnxError::InFile`] if the model cannot be converted. It
@@ -98,28 +104,33 @@ impl ModelSource {
     fn converted(&self, options: &PrepareOptions) -> Result<(Option<PathBuf>, Preparation), OnnxError> {
         let (bytes, stamp) = file::read_stamped(&self.model, proto::MAX_MESSAGE_BYTES)?;
         let started = Instant::now();
-        // The number of slots, and whether it may be smaller if the model supports fewer tokens.
-        let slots = match options.max_seq {
-            Some(max_seq) => Ok((max_seq, false)),
-            None => default_max_seq(&self.folder).map(|most| (most, true)),
+        let to = |max_seq| ConvertOptions::new(max_seq).caches(options.cache_type, options.rotation);
+        let asked = match options.max_seq {
+            Some(max_seq) => Ok((to(max_seq), false)),
+            None => default_max_seq(&self.folder).map(|most| (to(most), true)),
         };
         let root = options.cache.clone().map_or_else(default_cache, Ok);
-        if let (Ok(slots), Ok(root)) = (&slots, &root)
-            && let Some(kept) = (Cache { root }).find(&Request::new(&self.model, &bytes, *slots)?)
+        if let (Ok(asked), Ok(root)) = (&asked, &root)
+            && let Some(kept) = (Cache { root }).find(&Request::new(&self.model, &bytes, *asked)?)
         {
             return Ok((Some(kept.model), Preparation::Reused { max_seq: kept.max_seq }));
         }
         let model = Model::read(&self.model, &bytes, stamp)?;
-        if !grows(&model).in_file(&self.model)? {
+        let fixed = fixed_slots(&model).in_file(&self.model)?;
+        if fixed.is_some() && options.cache_type.is_none() {
             return Ok((None, Preparation::AsItIs));
         }
-        let (slots, root) = (slots?, root?);
-        let request = Request::new(&self.model, &bytes, slots)?;
+        let (asked, root) = (asked?, root?);
+        let request = Request::new(&self.model, &bytes, asked)?;
         drop(bytes);
         let stamps = model.stamps()?;
-        let (max_seq, converted) = match slots {
-            (most, true) => convert::near(&model, most),
-            (max_seq, false) => convert::convert(&model, max_seq).map(|converted| (max_seq, converted)),
+        let exactly = |options: ConvertOptions| {
+            convert::convert(&model, options).map(|converted| (options.max_seq, converted))
+        };
+        let (max_seq, converted) = match (asked, fixed) {
+            ((options, false), _) => exactly(options),
+            ((_, true), Some(fixed)) => exactly(to(fixed)),
+            ((options, true), None) => convert::near(&model, options),
         }
         .map_err(|cause| ConvertError::NotConverted { cause: Box::new(cause) })
         .in_file(&self.model)?;
@@ -143,13 +154,17 @@ pub fn default_max_seq(folder: &Path) -> Result<usize, OnnxError> {
     }
 }
 
-/// Returns `true` if caches of a decoder grow.
-fn grows(model: &Model) -> Result<bool, OnnxError> {
+/// Returns the most slots that a cache of a decoder has, or `None` if caches grow.
+fn fixed_slots(model: &Model) -> Result<Option<usize>, OnnxError> {
     if merged::unmerge(model)?.is_some() {
-        return Ok(true);
+        return Ok(None);
     }
     let graph = model.graph()?;
-    Ok(Decoder::from_graph(&graph)?.caches.iter().any(|cache| cache.style.growth().is_some()))
+    let caches = Decoder::from_graph(&graph)?.caches;
+    let grows = caches.iter().any(|cache| cache.style.growth().is_some());
+    let linear =
+        caches.iter().filter(|cache| !cache.is_ring()).filter_map(decoder::Cache::fixed_capacity).max();
+    Ok((!grows).then(|| linear.unwrap_or(UNLIMITED)))
 }
 
 impl fmt::Display for Prepared {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use kvscatter::ElementType;
 use kvscatter_onnx::check_rings;
-use kvscatter_onnx::convert::{ConvertOptions, ConvertOutcome, RingSize, WindowedCaches, convert};
+use kvscatter_onnx::convert::{CacheType, ConvertOptions, ConvertOutcome, RingSize, WindowedCaches, convert};
 use kvscatter_onnx::decoder::{CostAt, Decoder};
 use kvscatter_onnx::internal::declared::{self, Declared};
 use kvscatter_onnx::internal::eval::{Evaluator, Feed, NodeReport, Outcome, Placement};
@@ -64,7 +64,11 @@ fn conversions(seed: u64) -> Vec<(&'static str, ConvertOptions)> {
         6 => ("convert to many slots", ConvertOptions::new(1 << 40)),
         _ => ("convert to no slots", ConvertOptions::new(0)),
     };
-    vec![("convert", usual), other]
+    let narrow = match seed % 3 {
+        0 => usual.caches(Some(CacheType::Float16), true),
+        rotated => usual.caches(Some(CacheType::Int8), rotated == 1),
+    };
+    vec![("convert", usual), other, ("convert to a narrower type", narrow)]
 }
 
 fn huge_rings() -> WindowedCaches {

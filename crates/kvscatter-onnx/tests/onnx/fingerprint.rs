@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use kvscatter_onnx::convert::{ConvertOptions, WindowedCaches, convert};
+use kvscatter_onnx::convert::{CacheType, ConvertOptions, WindowedCaches, convert};
 use kvscatter_onnx::internal::proto::tensor_proto::DataLocation;
 use kvscatter_onnx::internal::proto::{TensorProto, ValueInfoProto};
 use kvscatter_onnx::{
@@ -91,6 +91,21 @@ fn options_that_change_values_count() {
     let [kept, fused] = [options.keep_attention(true), options]
         .map(|options| fingerprint(&convert(&load("optimum-llama"), options).unwrap().model));
     assert_ne!(kept, fused);
+}
+
+#[test]
+fn the_type_of_the_caches_counts() {
+    let print = |max_seq: usize, cache_type, rotation| {
+        let options = ConvertOptions::new(max_seq).caches(cache_type, rotation);
+        fingerprint(&convert(&load("mobius-llama-dynamic"), options).unwrap().model).to_bits()
+    };
+    let types = [CacheType::Float16, CacheType::BFloat16, CacheType::Int8].map(|narrow| (Some(narrow), true));
+    let all = [(None, true), (Some(CacheType::Int8), false)].into_iter().chain(types);
+    let prints: BTreeSet<_> = all.map(|(cache_type, rotation)| print(16, cache_type, rotation)).collect();
+    assert_eq!(prints.len(), 5);
+    assert!(prints.contains(&print(24, Some(CacheType::Int8), true)));
+    // Float32 is the type of the export.
+    assert_eq!(print(16, Some(CacheType::Float32), true), print(16, None, true));
 }
 
 #[test]

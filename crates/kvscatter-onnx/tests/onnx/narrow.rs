@@ -8,11 +8,12 @@ use kvscatter::{ElementType, Mode};
 use kvscatter_onnx::convert::{
     CacheType, Claim, ConvertOptions, ConvertRefusal, Converted, WindowedCaches, convert,
 };
-use kvscatter_onnx::decoder::{Cache, WriterStyle};
-use kvscatter_onnx::{Dimension, Model, Node};
+use kvscatter_onnx::decoder::{Cache, QuantizedPart, WriterStyle};
+use kvscatter_onnx::{Dimension, Model, Node, check_rings};
 
 use crate::support::{
-    Nodes, count, decoder, extend, first, graph_mut, insert, load, nodes_mut, refusal, reroute,
+    Nodes, count, declare, decoder, extend, first, graph_mut, insert, int, kinds, load, maker, nodes_mut,
+    parsed, refusal, reroute, string,
 };
 
 const MAX_SEQ: usize = 24;
@@ -315,4 +316,150 @@ fn a_cache_with_another_reader_is_refused() {
         let refused = refusal(&model, options(cache_type));
         assert!(matches!(refused, ConvertRefusal::CacheReader { .. }), "{refused}");
     }
+}
+
+/// Codes and scales are one cache, which attention reads as one value.
+#[test]
+fn codes_and_scales_are_found_together() {
+    let dequantized = |model: &mut Model| {
+        let graph = graph_mut(model);
+        for place in 0..graph.node.len() {
+            let is_product = graph.node[place].input.iter().any(|name| name.ends_with("_scale"))
+                && graph.node[place].op_type.as_deref() == Some("Mul");
+            if is_product {
+                let cast = maker(graph, &graph.node[place].input[0]);
+                graph.node[place].input[0] = graph.node[cast].input[0].clone();
+                graph.node[place].op_type = Some("DequantizeLinear".to_owned());
+                graph.node[place].attribute = vec![int("axis", 3), int("block_size", 16)];
+            }
+        }
+        graph
+            .node
+            .retain(|node| node.op_type.as_deref() != Some("Cast") || !node.input[0].contains("present"));
+    };
+    for change in [|_: &mut Model| {}, dequantized] {
+        let mut model = converted(&load("mobius-llama-dynamic"), CacheType::Int8).model;
+        change(&mut model);
+        let found = decoder(&model);
+        for (codes, scales) in found.caches.iter().take(4).zip(&found.caches[4..]) {
+            assert_eq!(codes.quantized, Some(QuantizedPart::Codes { scales: scales.past }));
+            assert_eq!(scales.quantized, Some(QuantizedPart::Scales { codes: codes.past }));
+            assert!(scales.is_scales() && !codes.is_scales());
+        }
+        let hazards = kinds(&found.hazards());
+        assert!(hazards.iter().all(|kind| *kind == "runtime"), "{hazards:?}");
+    }
+}
+
+/// A change of a model, with its name.
+type Change = (&'static str, fn(&mut Model));
+
+#[test]
+fn codes_without_scales_of_their_own_are_caches_alone() {
+    let changes: [Change; 4] = [
+        ("the codes are also read elsewhere", |model| {
+            extend(model, "", "y = ReduceMax(present.0.key)", "y: int8[]");
+        }),
+        ("the scales are also read elsewhere", |model| {
+            extend(model, "", "y = ReduceMax(present.0.key_scale)", "y: float[]");
+        }),
+        ("the scales are written at other slots", |model| {
+            extend(model, "others: int64[batch]", "", "");
+            let graph = graph_mut(model);
+            let writer = maker(graph, "present.0.key_scale");
+            graph.node[writer].input[2] = "others".to_owned();
+        }),
+        ("the scales have another mode", |model| {
+            let graph = graph_mut(model);
+            let writer = maker(graph, "present.0.key_scale");
+            graph.node[writer].attribute.retain(|attribute| attribute.name.as_deref() != Some("mode"));
+            graph.node[writer].attribute.push(string("mode", "circular"));
+        }),
+    ];
+    for (name, change) in changes {
+        let mut model = converted(&load("mobius-llama-dynamic"), CacheType::Int8).model;
+        change(&mut model);
+        let found = decoder(&model);
+        let of_first = found.caches.iter().filter(|cache| cache.past.starts_with("past_key_values.0.key"));
+        assert!(of_first.clone().all(|cache| cache.quantized.is_none()), "{name}");
+        assert_eq!(of_first.count(), 2, "{name}");
+        assert_eq!(found.caches.iter().filter(|cache| cache.is_scales()).count(), 3, "{name}");
+    }
+}
+
+#[test]
+fn attention_over_a_narrow_ring_is_checked() {
+    let windowed = WindowedCaches::Ring { chunk: Some(3), rewind: 2 };
+    for cache_type in [CacheType::Float16, CacheType::Int8] {
+        let options = options(cache_type).windowed(windowed);
+        let model = convert(&load("decoders/optimum-0.1-mistral-window"), options).unwrap().model;
+        let graph = model.graph().unwrap();
+        let rings = check_rings(&model, &graph, &decoder(&model));
+        assert_eq!(rings.len(), 4, "{cache_type}");
+        for ring in rings {
+            let size = ring.outcome.unwrap();
+            assert_eq!((size.capacity, size.window), (8, 4), "{cache_type}");
+            assert_eq!(ring.reader.unwrap().op_type, "Attention");
+        }
+    }
+}
+
+/// Returns a decoder of one layer with static caches in heads of this size, as the model declares it.
+fn static_decoder(size: &str) -> Model {
+    let shapes = format!("float[batch, 2, 24, {size}]");
+    parsed(
+        &format!("ids: int64[batch, new], at: int64[batch], length: int64[batch], k: {shapes}, v: {shapes}"),
+        &format!(
+            "rows = Expand(Unsqueeze(Cast(ids) {{to=float}}, [1, 3]), [1, 2, 1, {rows}])
+            k1 = TensorScatter(k, rows, at) {{axis=2}}
+            v1 = TensorScatter(v, rows, at) {{axis=2}}
+            y = Attention(rows, k1, v1, _, _, _, length)",
+            rows = if size.parse::<i64>().is_ok() { size } else { "4" }
+        ),
+        &format!("y: float[batch, 2, new, {size}], k1: {shapes}, v1: {shapes}"),
+    )
+}
+
+/// A file may claim any head size. Nothing of that size is made before it is checked.
+#[test]
+fn head_sizes_that_do_not_fit_int8_are_refused() {
+    for size in ["0", "1", "1025", "1048576", "1000000000000", "open"] {
+        let refused = refusal(&static_decoder(size), options(CacheType::Int8));
+        assert!(matches!(refused, ConvertRefusal::CacheForm { .. }), "{size}: {refused}");
+    }
+    for (size, rotated) in [("2", 0), ("7", 0), ("33", 0), ("40", 0), ("48", 1), ("1024", 1)] {
+        let narrow = converted(&static_decoder(size), CacheType::Int8).report.caches.narrow.unwrap();
+        assert_eq!((narrow.count, narrow.rotated), (2, rotated), "{size}");
+        assert_eq!(narrow.unrotated.len(), 1 - rotated, "{size}");
+    }
+}
+
+/// The number of heads of queries is a claim too.
+#[test]
+fn queries_of_impossible_heads_are_refused() {
+    for heads in [0, -1, 1 << 40, i64::MAX] {
+        let mut model = static_decoder("16");
+        nodes_mut(graph_mut(&mut model), "Attention")
+            .next()
+            .unwrap()
+            .attribute
+            .push(int("q_num_heads", heads));
+        assert!(convert(&model, options(CacheType::Int8)).is_err(), "{heads}");
+    }
+}
+
+#[test]
+fn queries_with_all_heads_in_a_row_are_rotated_by_head() {
+    let mut model = static_decoder("16");
+    let graph = graph_mut(&mut model);
+    let place = first(graph, "Attention");
+    graph.node[place].input[0] = "flat".to_owned();
+    graph.node[place].output[0] = "result".to_owned();
+    graph.node[place].attribute.push(int("q_num_heads", 2));
+    insert(&mut model, place, Nodes::parse("flat = Reshape(Transpose(rows) {perm=[0,2,1,3]}, [0, 0, 32])"));
+    extend(&mut model, "", "y = Identity(result)", "");
+    declare(&mut model, "y: float[batch, new, 32]");
+    let converted = converted(&model, CacheType::Int8);
+    assert_eq!(converted.report.caches.narrow.unwrap().rotated, 1);
+    assert_eq!(count(&converted.model, "Reshape"), count(&model, "Reshape") + 2);
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use kvscatter::ElementType::Float32;
-use kvscatter_onnx::convert::{ConvertError, ConvertRefusal};
+use kvscatter_onnx::convert::{CacheType, ConvertError, ConvertRefusal};
 use kvscatter_onnx::source::{FolderError, ModelSource, Preparation, PrepareOptions, Prepared};
 use kvscatter_onnx::{Model, OnnxError};
 
@@ -268,6 +268,42 @@ fn a_static_model_runs_as_it_is_and_needs_no_folder_for_conversions() {
     let prepared = scene.prepare_with(&options).unwrap();
     assert_eq!((&prepared.model, prepared.what), (&scene.file("model.onnx"), Preparation::AsItIs));
     assert!(prepared.to_string().ends_with("/model.onnx runs as it was exported"));
+}
+
+#[test]
+fn each_type_of_caches_has_a_conversion() {
+    let scene = Scene::gqa();
+    let plain = scene.converts();
+    let mut models = vec![plain.model];
+    for (cache_type, rotation) in
+        [(CacheType::Float16, true), (CacheType::Int8, true), (CacheType::Int8, false)]
+    {
+        let options = PrepareOptions { cache_type: Some(cache_type), rotation, ..scene.options() };
+        let prepared = scene.prepare_with(&options).unwrap();
+        assert!(matches!(prepared.what, Preparation::Converted { max_seq: 32, .. }), "{prepared}");
+        let model = Model::load(&prepared.model).unwrap();
+        assert_eq!(decoder(&model).caches[0].element, cache_type.element());
+        let reused = scene.prepare_with(&options).unwrap();
+        assert_eq!(reused, Prepared { what: Preparation::Reused { max_seq: 32 }, ..prepared.clone() });
+        models.push(prepared.model);
+    }
+    models.sort();
+    models.dedup();
+    assert_eq!((models.len(), scene.conversions()), (4, 4));
+    scene.reuses();
+}
+
+#[test]
+fn a_static_model_is_converted_to_another_type_alone() {
+    let scene = Scene::new("mobius-llama-static", "{}");
+    let to = |cache_type| PrepareOptions { cache_type: Some(cache_type), ..scene.options() };
+    let prepared = scene.prepare_with(&to(CacheType::BFloat16)).unwrap();
+    assert!(matches!(prepared.what, Preparation::Converted { max_seq: 64, .. }), "{prepared}");
+    let error = scene.prepare_with(&to(CacheType::Int8)).unwrap_err();
+    let Some(ConvertError::NotConverted { cause }) = error.cause() else { panic!("{error}") };
+    assert!(matches!(cause.cause(), Some(ConvertRefusal::CacheForm { .. })), "{error}");
+    // Nothing but the first conversion is kept.
+    assert_eq!(scene.conversions(), 1);
 }
 
 /// Without a number of slots, the configuration and the tables of the graph limit it.

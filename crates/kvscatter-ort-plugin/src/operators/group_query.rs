@@ -7,6 +7,7 @@
 mod inputs;
 mod new_rows;
 mod present;
+mod scales;
 mod step;
 
 use core::ffi::CStr;
@@ -14,10 +15,11 @@ use std::ffi::CString;
 use std::sync::Arc;
 
 use half::{bf16, f16};
-use kvscatter::ElementType::{BFloat16, Float16, Float32};
+use kvscatter::ElementType::{BFloat16, Float16, Float32, Int8};
 use kvscatter_attention::{AttributeValue, Declared, Float, GroupQuery};
 
 use self::inputs::Tensors;
+use self::scales::CacheType;
 use self::step::{PreparedStep, StepMemory};
 use super::Operator;
 use crate::context::Context;
@@ -48,7 +50,7 @@ impl GroupQueryAttention {
         Ok(GroupQuery::read(attributes, &declared(&node.inputs()?), &node.outputs()?).is_ok())
     }
 
-    fn compute_as<T: Float, C: Float>(
+    fn compute_as<T: Float, C: CacheType>(
         &self,
         context: &Context<'_>,
         tensors: &Tensors<'_>,
@@ -75,6 +77,11 @@ impl Operator for GroupQueryAttention {
             let value = node.float(&CString::new(name).unwrap_or_default())?;
             attributes.extend(value.map(|value| (name, AttributeValue::Float(value))));
         }
+        for name in GroupQuery::STRINGS {
+            let value = node.string(&CString::new(name).unwrap_or_default())?;
+            let known = GroupQuery::QUANT_TYPES.into_iter().find(|known| value.as_deref() == Some(known));
+            attributes.extend(known.map(|known| (name, AttributeValue::String(known))));
+        }
         let outputs = node.outputs()?;
         let read = GroupQuery::read(attributes, &declared(&node.inputs()?), &outputs);
         Ok(Self {
@@ -92,6 +99,7 @@ impl Operator for GroupQueryAttention {
             (BFloat16, BFloat16) => self.compute_as::<bf16, bf16>(context, &tensors),
             (Float32, Float16) => self.compute_as::<f32, f16>(context, &tensors),
             (Float32, BFloat16) => self.compute_as::<f32, bf16>(context, &tensors),
+            (Float32, Int8) => self.compute_as::<f32, i8>(context, &tensors),
             // `call` refuses other types.
             _ => self.compute_as::<f32, f32>(context, &tensors),
         }

@@ -88,6 +88,9 @@ def generate(
         convert: Whether to convert the model. False runs it as it was exported.
         max_seq: The number of slots of a conversion. The default is the number of tokens that the model supports, at
             most 4096.
+        cache_type: The type of the caches in a conversion: "float32", "float16", "bfloat16" or "int8". The default is
+            that of the export.
+        rotation: Whether keys and queries are rotated before keys become int8, which reduces the error of int8.
         capacity, threads, memory, onnxruntime, plugin: See ``KvSession``.
         do_sample: Whether to draw tokens at random. ``temperature``, ``top_k``, ``top_p``, ``min_p`` and ``seed`` have
             no effect without it.
@@ -329,8 +332,9 @@ class _Model:
 
     def __init__(self, path: str | PathLike[str], options: Mapping[str, Any]) -> None:
         max_seq, capacity = options.get("max_seq"), options.get("capacity")
-        if max_seq is not None and not options.get("convert", True):
-            raise OptionError("max_seq has no effect with convert=False", "max_seq_useless", "max_seq")
+        for name in ["max_seq", "cache_type"]:
+            if options.get(name) is not None and not options.get("convert", True):
+                raise OptionError(f"{name} has no effect with convert=False", f"{name}_useless", name)
         if max_seq is not None and capacity is not None:
             message = "capacity cannot be given with max_seq, which sets it"
             raise OptionError(message, "capacity_useless", "capacity")

@@ -14,6 +14,7 @@ from kvscatter._session import Generated, MemoryReport
 from kvscatter._status import StatusWords
 from kvscatter._typing import (
     AnyArray,
+    CacheType,
     CudaArray,
     CudaStream,
     Indices,
@@ -470,6 +471,8 @@ class Model:
         *,
         convert: bool = True,
         max_seq: int | None = None,
+        cache_type: CacheType | None = None,
+        rotation: bool = True,
         capacity: int | None = None,
         threads: int | None = None,
         memory: int = 17179869184,

@@ -80,6 +80,7 @@ Indices: TypeAlias = SupportsDLPack | Sequence[SupportsIndex]
 
 Shape: TypeAlias = tuple[int, ...] | list[int]
 
+CacheType: TypeAlias = Literal["float32", "float16", "bfloat16", "int8"]
 Feeding: TypeAlias = Literal["without_padding", "padded_on_the_right", "idle"]
 Mode: TypeAlias = Literal["linear", "circular"]
 OutOfRange: TypeAlias = Literal["error", "skip"]
@@ -91,6 +92,8 @@ class ModelOptions(TypedDict, total=False):
 
     convert: bool
     max_seq: int | None
+    cache_type: CacheType | None
+    rotation: bool
     capacity: int | None
     threads: int | None
     memory: int

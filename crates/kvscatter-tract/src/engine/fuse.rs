@@ -6,7 +6,7 @@
 //!
 //! Nodes that do not have exactly this form stay as they are.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 
 use kvscatter::quantize::{MIN_SCALE, SCALE_FACTOR};
 use tract_onnx::Onnx;
@@ -32,13 +32,13 @@ pub(super) fn fuse(graph: &mut GraphProto, onnx: &mut Onnx) {
     onnx.op_register.insert(ATTENTION, attention::build_narrow);
     onnx.op_register.insert(WRITE, scatter::build_quantised);
     let index = Index::new(graph);
-    let (mut readers, mut writers, mut replaced) = (Vec::new(), Vec::new(), HashSet::new());
+    let (mut readers, mut writers, mut replaced) = (Vec::new(), Vec::new(), BTreeSet::new());
     for (at, node) in graph.node.iter().enumerate().filter(|(_, node)| is_operator(node, "Attention")) {
         let Some((reader, caches)) = index.reader(node) else { continue };
         readers.push((at, reader));
         // Layers may share caches, which are then written once.
         if let Some((writes, writer)) = index.writer(caches)
-            && writes.iter().all(|write| !replaced.contains(write))
+            && writes.is_disjoint(&replaced)
         {
             replaced.extend(writes);
             writers.push(writer);
@@ -108,7 +108,7 @@ impl<'g> Index<'g> {
     /// Returns the node that reads narrow caches in place of `attention`, and these caches.
     fn reader(&self, attention: &'g NodeProto) -> Option<(NodeProto, [Cache<'g>; 2])> {
         let [_, key, value, others @ ..] = attention.input.as_slice() else { return None };
-        let has_past = others.iter().take(LENGTHS).skip(1).take(2).any(|past| !past.is_empty());
+        let has_past = others.iter().skip(1).take(2).any(|past| !past.is_empty());
         let caches = [self.cache(key)?, self.cache(value)?];
         let [of_keys, of_values] = caches.map(|cache| cache.scales);
         if has_past || attention.output.len() != 1 || of_keys.is_some() != of_values.is_some() {
@@ -157,7 +157,7 @@ impl<'g> Index<'g> {
     }
 
     /// Returns the node that writes codes and scales of these caches, and the nodes that it replaces.
-    fn writer(&self, caches: [Cache<'g>; 2]) -> Option<(Vec<usize>, NodeProto)> {
+    fn writer(&self, caches: [Cache<'g>; 2]) -> Option<(BTreeSet<usize>, NodeProto)> {
         let (mut writes, mut conversions) = (Vec::new(), Vec::new());
         let mut writer = NodeProto { op_type: WRITE.to_owned(), ..NodeProto::default() };
         for Cache { present, scales, floats } in caches {
@@ -174,10 +174,12 @@ impl<'g> Index<'g> {
         let first = writes.first()?.node;
         let rules = |node: &'g NodeProto| (&node.attribute, node.input.get(2));
         // New rows must not be computed from the presents, because one node writes all of them.
-        let last = writes.iter().map(|write| write.at).max()?;
+        let all: BTreeSet<usize> = writes.iter().map(|write| write.at).collect();
+        let last = *all.last()?;
         let made = caches.iter().flat_map(|of| of.floats.into_iter().chain([of.present]).chain(of.scales));
         let mut readers = made.filter_map(|value| self.readers.get(value)).flatten();
-        if writes.iter().any(|write| rules(write.node) != rules(first))
+        if all.len() != writes.len()
+            || writes.iter().any(|write| rules(write.node) != rules(first))
             || readers.any(|at| *at < last && !conversions.contains(&at))
         {
             return None;
@@ -185,7 +187,7 @@ impl<'g> Index<'g> {
         writer.name = label(first);
         writer.attribute.clone_from(&first.attribute);
         writer.input.extend(first.input.get(2).cloned());
-        Some((writes.iter().map(|write| write.at).collect(), writer))
+        Some((all, writer))
     }
 
     /// Returns the rows whose codes and scales these are, if the nodes compute what

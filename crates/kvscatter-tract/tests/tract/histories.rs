@@ -32,7 +32,7 @@ fn every_logit_of_narrow_caches_is_bit_for_bit_that_of_the_tokens_alone() {
         let mut counts = Counts::default();
         let made = [tiny::linear(), tiny::rings(tiny::RINGS[0]), tiny::rings(tiny::RINGS[3])];
         for (batch, made) in (2..).zip(made) {
-            replay::run(&Tract, made.narrow(to).subject(), batch, histories(10), &mut counts);
+            replay::run(&Tract, made.narrow(to).subject(), batch, histories(7), &mut counts);
         }
         counts.check();
     }

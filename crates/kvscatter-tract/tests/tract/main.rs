@@ -9,6 +9,7 @@ mod engine;
 mod histories;
 mod mask_columns;
 mod matmul_nbits;
+mod narrow_caches;
 mod onnx_cases;
 mod onnxruntime;
 #[path = "../../../kvscatter-session/tests/poison/mod.rs"]

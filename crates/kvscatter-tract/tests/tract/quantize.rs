@@ -35,14 +35,15 @@ fn rows() -> Vec<Row> {
     rows
 }
 
-/// Returns a model that writes keys and values to int8 caches of one head, and attends to them.
+/// Returns a model that writes keys and values to int8 caches of one head. Two layers attend to them.
 fn attending() -> Model {
     let scatter = |part: &str| NodeProto {
         attribute: vec![AttributeProto::int("axis", 2)],
         ..node("TensorScatter", part, &[&format!("past_{part}"), part, "at"], &[&format!("present_{part}")])
     };
     let inputs = ["query", "present_key", "present_value", "", "", "", "lengths"];
-    let nodes = vec![scatter("key"), scatter("value"), node("Attention", "attend", &inputs, &["y"])];
+    let attend = |y: &str| node("Attention", y, &inputs, &[y]);
+    let nodes = vec![scatter("key"), scatter("value"), attend("y"), attend("z")];
     let cached = |name: &str, slots: &str| value(name, 1, &["batch", "1", slots, "8"]);
     let inputs = vec![
         cached("past_key", "slots"),
@@ -53,7 +54,8 @@ fn attending() -> Model {
         value("at", 7, &["batch"]),
         value("lengths", 7, &["batch"]),
     ];
-    let outputs = vec![cached("present_key", "slots"), cached("present_value", "slots"), value("y", 1, &[])];
+    let presents = ["key", "value"].map(|part| cached(&format!("present_{part}"), "slots"));
+    let outputs = presents.into_iter().chain(["y", "z"].map(|y| value(y, 1, &[]))).collect();
     narrow(Model::from_proto(model(nodes, inputs, outputs)), Narrow::Int8)
 }
 
@@ -98,7 +100,8 @@ impl Loaded {
         let inputs =
             [("key", &key), ("value", &value), ("query", &query), ("at", &at), ("lengths", &lengths)]
                 .to_vec();
-        let ran = self.session.run(Step { inputs, shared, returned: vec!["y"], ..Step::default() })?;
+        let ran = self.session.run(Step { inputs, shared, returned: vec!["y", "z"], ..Step::default() })?;
+        assert_eq!(ran.returned[0].bytes(), ran.returned[1].bytes());
         Ok((floats_of(&ran.returned[0]), ran.present_at == before))
     }
 
@@ -179,7 +182,7 @@ fn fused_nodes_compute_what_the_nodes_of_the_file_compute() {
         scales(),
     ]);
     let ran = ran.unwrap();
-    let order = [0, 3, 1, 4];
+    let order = [0, 4, 1, 5];
     for (cache, output) in fused.caches.iter().zip(order) {
         assert_eq!(cache.bytes(), ran[output].as_bytes());
     }
@@ -223,6 +226,20 @@ fn values_that_are_computed_from_the_keys_in_the_cache_are_written_after_these()
     let mut loaded = Loaded::new(&Tract, &changed, 1, 1);
     let (y, in_place) = loaded.run([&[[1.0; SIZE]], &[[2.0; SIZE]]], &[0], &[1]).unwrap();
     assert_eq!((y, in_place), (vec![3.0; SIZE], true));
+}
+
+/// One node of the file reads the cache twice, and two nodes write codes and scales as they do in the file.
+#[test]
+fn one_cache_can_have_keys_and_values() {
+    let mut changed = attending();
+    let nodes = &mut changed.proto_mut().graph.get_or_insert_default().node;
+    for attention in nodes.iter_mut().filter(|node| node.op_type.as_deref() == Some("Attention")) {
+        attention.input[1] = attention.input[2].clone();
+    }
+    let mut loaded = Loaded::new(&Tract, &changed, 1, 1);
+    let (y, in_place) = loaded.run([&[[1.0; SIZE]], &[[2.0; SIZE]]], &[0], &[1]).unwrap();
+    assert_eq!((y, in_place), (vec![2.0; SIZE], true));
+    assert_eq!(loaded.rows()[0], [quantised(&[1.0; SIZE])]);
 }
 
 /// A row with NaN is read as NaN, and only where it is seen.

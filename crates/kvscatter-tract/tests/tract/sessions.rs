@@ -1,10 +1,13 @@
 //! Running batches of exported and converted decoders in tract.
 
 use std::path::Path;
+use std::sync::Arc;
 
+use kvscatter_onnx::Model;
 use kvscatter_session::{KvSession, SessionError, SessionOptions};
 use kvscatter_tract::Tract;
 
+use crate::narrow_caches::narrowed;
 use crate::poison::nan_spares_earlier_tokens;
 use crate::poisoned_decoder::poisoned;
 use crate::replay::compare;
@@ -39,7 +42,19 @@ fn a_ring_is_truncated_by_its_rewind_and_no_further() {
 #[test]
 fn nan_of_a_later_token_spares_earlier_tokens() {
     let folder = poisoned(13);
-    nan_spares_earlier_tokens(&Tract, &folder.path().join("model.onnx"), None, 13, 1e-4);
+    let model = folder.path().join("model.onnx");
+    nan_spares_earlier_tokens(&Tract, &model, None, 13, 1e-4);
+    let halves = narrowed(&Model::load(&model).unwrap(), Narrow::Float16, folder.path());
+    nan_spares_earlier_tokens(&Tract, &halves, None, 13, 1e-4);
+    let made = tiny::linear();
+    let mut model = Model::load(made.subject().model).unwrap();
+    let tensors = &mut model.proto_mut().graph.get_or_insert_default().initializer;
+    let embeddings = tensors.iter_mut().find(|tensor| tensor.name.as_deref() == Some("embeddings")).unwrap();
+    let values = Arc::make_mut(embeddings.raw_data.as_mut().unwrap());
+    let row = values.len() / 16;
+    values[13 * row..][..4].copy_from_slice(&f32::NAN.to_le_bytes());
+    let int8 = narrowed(&model, Narrow::Int8, folder.path());
+    nan_spares_earlier_tokens(&Tract, &int8, None, 13, 1e-4);
 }
 
 /// A file that an earlier version has written stays readable.

@@ -6,7 +6,7 @@ use kvscatter_onnx::decoder::{Cache, Cost, Hazard, Input, InputRole, TensorRtRef
 use kvscatter_onnx::{Dimension, NodeLabel};
 use serde_json::{Value, json};
 
-use super::facts::{Inspected, Sizes, total};
+use super::facts::{Inspected, Sizes, WholeCache, total};
 use super::group_query::Coverage;
 use super::words::{dim, part, role};
 use crate::commands::merged;
@@ -28,9 +28,9 @@ pub(super) fn document(inspected: &Inspected<'_>) -> Value {
         "batch": sizes.batch,
         "length": sizes.length,
         "capacity": sizes.capacity,
-        "caches": decoder.caches.iter().map(|each| cache(each, sizes)).collect::<Value>(),
+        "caches": inspected.caches.iter().map(|each| cache(each, sizes)).collect::<Value>(),
         // The cost of all caches.
-        "total": cost(total(decoder.caches.iter().map(|cache| cache.cost(&sizes.at())))),
+        "total": cost(total(inspected.caches.iter().map(|each| each.cost(sizes)))),
         "inputs": inputs.map(input).collect::<Value>(),
         "logits": decoder.logits.as_ref().map(|logits| logits.name),
         // The branch of a merged decoder that is inspected.
@@ -48,7 +48,18 @@ pub(super) fn document(inspected: &Inspected<'_>) -> Value {
     without_null(document, &["merged", "group_query_nodes", "tensorrt"])
 }
 
-fn cache(cache: &Cache<'_>, sizes: &Sizes) -> Value {
+/// Returns a cache. The bytes contain those of its scales.
+fn cache(whole: &WholeCache<'_>, sizes: &Sizes) -> Value {
+    let cache = whole.cache;
+    let scales = |scales: &Cache<'_>| {
+        json!({
+            "past": scales.past,
+            "present": scales.present,
+            "type": scales.element.onnx_name(),
+            "shape": dims(&scales.known_shape),
+            "writer": scales.writer.map(|writer| node(&writer.label())),
+        })
+    };
     let document = json!({
         "past": cache.past,
         "present": cache.present,
@@ -60,8 +71,10 @@ fn cache(cache: &Cache<'_>, sizes: &Sizes) -> Value {
         "writer": cache.writer.map(|writer| node(&writer.label())),
         // The nodes that make another tensor of the size of the cache.
         "between": cache.between.iter().map(|between| node(&between.label())).collect::<Value>(),
+        // The cache of the scales, one for each row and head, if this cache contains codes.
+        "scales": whole.scales.map(scales),
     });
-    joined(document, cost(cache.cost(&sizes.at())))
+    joined(without_null(document, &["scales"]), cost(whole.cost(sizes)))
 }
 
 /// Returns sizes as text. A symbolic size is its name, and an unknown size is `?`.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use kvscatter_onnx::CheckedRing;
 use kvscatter_onnx::TakenBranch;
 use kvscatter_onnx::convert::ConvertOutcome;
-use kvscatter_onnx::decoder::{Cost, CostAt, Decoder, Hazard, TensorRtRefusal};
+use kvscatter_onnx::decoder::{Cache, Cost, CostAt, Decoder, Hazard, QuantizedPart, TensorRtRefusal};
 
 use super::group_query::Coverage;
 
@@ -13,6 +13,7 @@ use super::group_query::Coverage;
 pub(super) struct Inspected<'a> {
     pub(super) model: String,
     pub(super) decoder: &'a Decoder<'a>,
+    pub(super) caches: Vec<WholeCache<'a>>,
     pub(super) sizes: Sizes,
     /// The branch that is inspected, if the model is a merged decoder.
     pub(super) branch: Option<&'a TakenBranch>,
@@ -27,6 +28,39 @@ pub(super) struct Inspected<'a> {
     pub(super) refusals: Option<Vec<TensorRtRefusal>>,
     /// The number of `TensorScatter` nodes in the model.
     pub(super) scatters: usize,
+}
+
+/// A cache, with its scales if it contains codes.
+#[derive(Clone, Copy)]
+pub(super) struct WholeCache<'a> {
+    pub(super) cache: &'a Cache<'a>,
+    pub(super) scales: Option<&'a Cache<'a>>,
+}
+
+impl<'a> WholeCache<'a> {
+    /// Returns the caches of a decoder, in its order.
+    pub(super) fn all(decoder: &'a Decoder<'a>) -> Vec<Self> {
+        let (scales, caches): (Vec<_>, Vec<_>) = decoder.caches.iter().partition(|cache| cache.is_scales());
+        let scales: BTreeMap<_, _> = scales.into_iter().map(|scales| (scales.past, scales)).collect();
+        let whole = |cache: &'a Cache<'a>| match cache.quantized {
+            Some(QuantizedPart::Codes { scales: past }) => Self { cache, scales: scales.get(past).copied() },
+            _ => Self { cache, scales: None },
+        };
+        caches.into_iter().map(whole).collect()
+    }
+
+    pub(super) fn cost(&self, sizes: &Sizes) -> Option<Cost> {
+        total([Some(self.cache), self.scales].into_iter().flatten().map(|cache| cache.cost(&sizes.at())))
+    }
+
+    /// Returns the type of the numbers, such as `int8 + float scales`.
+    pub(super) fn types(&self) -> String {
+        let element = self.cache.element.onnx_name();
+        self.scales.map_or_else(
+            || element.to_owned(),
+            |scales| format!("{element} + {} scales", scales.element.onnx_name()),
+        )
+    }
 }
 
 /// The sizes for which costs are computed.

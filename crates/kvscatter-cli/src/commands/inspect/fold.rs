@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use kvscatter_onnx::decoder::Cache;
-
+use super::facts::WholeCache;
 use super::words;
 
 /// Caches that are written in the same way and have names of the same pattern.
@@ -11,25 +10,26 @@ pub(super) struct Group<'a> {
     /// The names of past and present, `layer.{0..31}.key`.
     pub(super) past: String,
     pub(super) present: String,
-    pub(super) caches: Vec<&'a Cache<'a>>,
+    pub(super) caches: Vec<WholeCache<'a>>,
 }
 
 /// Groups caches that differ only in the numbers in their names. The groups are in the order of their first
 /// caches.
-pub(super) fn groups<'a>(caches: &'a [Cache<'a>]) -> Vec<Group<'a>> {
-    let kind = |cache: &&'a Cache<'a>| {
+pub(super) fn groups<'a>(caches: &[WholeCache<'a>]) -> Vec<Group<'a>> {
+    let kind = |whole: &WholeCache<'a>| {
+        let cache = whole.cache;
         // Exporters have several names for one size, so only numbers distinguish caches.
         let shape: Vec<_> = cache.known_shape.iter().map(|dim| dim.size()).collect();
         let patterns = (pattern(cache.past), pattern(cache.present));
         let style = cache.style.to_string();
-        (patterns, style, shape, cache.axis, cache.part, cache.element, cache.between.len())
+        (patterns, style, shape, cache.axis, cache.part, whole.types(), cache.between.len())
     };
-    let folded = |caches: Vec<&'a Cache<'a>>| Group {
-        past: fold(&caches.iter().map(|cache| cache.past).collect::<Vec<_>>()),
-        present: fold(&caches.iter().map(|cache| cache.present).collect::<Vec<_>>()),
+    let folded = |caches: Vec<WholeCache<'a>>| Group {
+        past: fold(&caches.iter().map(|whole| whole.cache.past).collect::<Vec<_>>()),
+        present: fold(&caches.iter().map(|whole| whole.cache.present).collect::<Vec<_>>()),
         caches,
     };
-    alike(caches, kind).into_iter().map(folded).collect()
+    alike(caches.iter().copied(), kind).into_iter().map(folded).collect()
 }
 
 /// Groups things of the same kind, in the order of the first of each group.
@@ -53,11 +53,11 @@ pub(super) fn folded(names: &[&str]) -> String {
 }
 
 /// Returns the shape of a group. A size with different names in the group is `?`.
-pub(super) fn shape(caches: &[&Cache<'_>]) -> Vec<String> {
-    let Some(first) = caches.first() else { return Vec::new() };
-    let one_name =
-        |axis: usize| caches.iter().all(|cache| cache.known_shape.get(axis) == first.known_shape.get(axis));
-    let dims = first.known_shape.iter().enumerate();
+pub(super) fn shape(caches: &[WholeCache<'_>]) -> Vec<String> {
+    let mut shapes = caches.iter().map(|whole| &whole.cache.known_shape);
+    let Some(first) = shapes.next() else { return Vec::new() };
+    let one_name = |axis: usize| shapes.clone().all(|shape| shape.get(axis) == first.get(axis));
+    let dims = first.iter().enumerate();
     dims.map(|(axis, dim)| if one_name(axis) { words::dim(dim) } else { "?".to_owned() }).collect()
 }
 

@@ -6,12 +6,10 @@ use std::io::{self, Write};
 use anstyle::AnsiColor;
 use kvscatter_onnx::CheckedRing;
 use kvscatter_onnx::convert::{ConvertOutcome, RingSize};
-use kvscatter_onnx::decoder::{
-    Cache, Cost, Decoder, Hazard, InputRole, TensorRtRefusal, UnknownStyle, WriterStyle,
-};
+use kvscatter_onnx::decoder::{Cache, Cost, Hazard, InputRole, TensorRtRefusal, UnknownStyle, WriterStyle};
 use kvscatter_onnx::internal::text::units;
 
-use super::facts::{Inspected, Sizes, open_dims, total};
+use super::facts::{Inspected, Sizes, WholeCache, open_dims, total};
 use super::fold::{Group, alike, folded, groups, shape};
 use super::group_query::Coverage;
 use super::words::{dim, part, role, style};
@@ -19,13 +17,8 @@ use crate::commands::merged;
 use crate::output::{Output, count, hanging, one_line, paragraph, styled, table};
 
 pub(super) fn show(inspected: &Inspected<'_>, output: &mut Output) -> io::Result<()> {
-    let caches = &inspected.decoder.caches;
-    let groups = groups(caches);
-    writeln!(
-        output,
-        "{}\n",
-        hanging(0, &format!("{}: {}", one_line(&inspected.model), summary(inspected.decoder)))
-    )?;
+    let groups = groups(&inspected.caches);
+    writeln!(output, "{}\n", hanging(0, &format!("{}: {}", one_line(&inspected.model), summary(inspected))))?;
     if let Some(branch) = inspected.branch {
         writeln!(output, "{}\n", paragraph(&merged::line(branch)))?;
     }
@@ -47,9 +40,8 @@ pub(super) fn show(inspected: &Inspected<'_>, output: &mut Output) -> io::Result
 }
 
 /// Returns a summary such as `64 caches, written by Concat`.
-fn summary(decoder: &Decoder<'_>) -> String {
-    let caches = &decoder.caches;
-    let mut styles: Vec<_> = caches.iter().map(|cache| style(&cache.style)).collect();
+fn summary(Inspected { decoder, caches, .. }: &Inspected<'_>) -> String {
+    let mut styles: Vec<_> = caches.iter().map(|whole| style(&whole.cache.style)).collect();
     styles.sort();
     styles.dedup();
     let written = format!("{}, written by {}", count(caches.len(), "cache"), styles.join(" and "));
@@ -61,14 +53,15 @@ fn summary(decoder: &Decoder<'_>) -> String {
 
 fn what(groups: &[Group<'_>]) -> String {
     let rows = groups.iter().filter_map(|group| {
-        let cache = group.caches.first()?;
+        let whole = group.caches.first()?;
+        let cache = whole.cache;
         Some(vec![
             group.past.clone(),
             group.present.clone(),
             group.caches.len().to_string(),
             part(cache.part).to_owned(),
             style(&cache.style),
-            format!("{} [{}]", cache.element.onnx_name(), shape(&group.caches).join(", ")),
+            format!("{} [{}]", whole.types(), shape(&group.caches).join(", ")),
             cache.axis.to_string(),
         ])
     });
@@ -78,7 +71,7 @@ fn what(groups: &[Group<'_>]) -> String {
 /// Prints why a style is unknown, if the operator in the table does not explain it.
 fn unknown(groups: &[Group<'_>], output: &mut Output) -> io::Result<()> {
     for group in groups {
-        let style = group.caches.first().map(|cache| &cache.style);
+        let style = group.caches.first().map(|whole| &whole.cache.style);
         if let Some(WriterStyle::Unknown(why)) = style
             && !matches!(why, UnknownStyle::Operator { .. })
         {
@@ -90,7 +83,7 @@ fn unknown(groups: &[Group<'_>], output: &mut Output) -> io::Result<()> {
 
 fn costs(inspected: &Inspected<'_>, groups: &[Group<'_>], output: &mut Output) -> io::Result<()> {
     let Sizes { batch, length, capacity, .. } = inspected.sizes;
-    let sum = |caches: &[&Cache<'_>]| total(caches.iter().map(|cache| cache.cost(&inspected.sizes.at())));
+    let sum = |caches: &[WholeCache<'_>]| total(caches.iter().map(|whole| whole.cost(&inspected.sizes)));
     // If every cache has a fixed capacity, the columns for static caches would repeat the other columns.
     let converts = inspected.decoder.caches.iter().any(|cache| cache.fixed_capacity().is_none());
     let row = |name: String, cost: Option<Cost>| {

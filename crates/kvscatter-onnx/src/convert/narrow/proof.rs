@@ -7,7 +7,7 @@ use std::rc::Rc;
 use kvscatter::ElementType;
 
 use super::nodes::{self, NarrowNodes, NarrowValues};
-use super::rule::QuantizedRow;
+use super::rule::{PASS, QuantizedRow};
 use super::sites::{NarrowCache, NarrowSites};
 use crate::convert::cache_type::CacheType;
 use crate::convert::refusal::ConvertRefusal;
@@ -23,8 +23,15 @@ const ROWS: usize = 8;
 /// The largest share of a step of the scale by which a cached number differs: half a step, and what float32 rounds.
 const LARGEST_STEP: f64 = 0.5 + 1.0 / 65536.0;
 
-/// The largest relative change of a score by a rotation, which is exact but for float32.
-const ROTATION: f64 = 1e-5;
+/// Returns the largest change of a score by a rotation, relative to the lengths of query and key. The rotated query is
+/// rounded to the type of the cache before.
+fn rotation_error(element: ElementType) -> f64 {
+    match element {
+        ElementType::Float16 => 2.0_f64.powi(-10),
+        ElementType::BFloat16 => 2.0_f64.powi(-7),
+        _ => 1e-5,
+    }
+}
 
 /// The size of the rows that are cast.
 const CAST_SIZE: usize = 64;
@@ -90,7 +97,7 @@ fn check_others(before: &Graph<'_>, after: &Graph<'_>, sites: &NarrowSites<'_, '
 }
 
 fn differs(value: &str) -> ConvertRefusal {
-    ConvertRefusal::PassDiffers { pass: "narrow caches", value: value.to_owned() }
+    ConvertRefusal::PassDiffers { pass: PASS, value: value.to_owned() }
 }
 
 /// The evaluation of the new graph.
@@ -109,9 +116,12 @@ impl Proof<'_, '_> {
     ) -> Result<(), OnnxError> {
         let cache = site.cache;
         let size = if site.size == 0 { CAST_SIZE } else { site.size };
-        self.set_rows(site.update, cache.element, vec![1, 1, ROWS, size])?;
+        self.set_random(site.update, cache.element, vec![1, 1, ROWS, size], |numbers| {
+            at_limits(numbers, size)
+        })?;
         let given = self.floats(&values.rows)?;
         let stored = self.fold.value(&values.stored)?.clone();
+        let is_asked = stored.element == asked.element();
         let is_read =
             |proof: &mut Self, expected: &mut dyn Iterator<Item = f64>| -> Result<bool, OnnxError> {
                 let read = proof.floats(&values.read)?;
@@ -142,7 +152,7 @@ impl Proof<'_, '_> {
                 is_near && is_read(self, &mut halves.into_iter())?
             }
         };
-        self.verdict(is_right, &values.read)
+        self.verdict(is_asked && is_right, &values.read)
     }
 
     /// Checks that the scores of rotated queries and keys are those of the exported ones.
@@ -153,50 +163,46 @@ impl Proof<'_, '_> {
         [queries, rotated]: [&str; 2],
     ) -> Result<(), OnnxError> {
         let (element, size) = (site.cache.element, site.size.max(1));
-        let keys_before = self.set_rows(site.update, element, vec![1, 1, ROWS, size])?;
+        let keys_before = self.set_random(site.update, element, vec![1, 1, ROWS, size], |_| {})?;
         let keys_after = self.floats(&keys.rows)?;
         let shape = match nodes::flat_heads(reader) {
             Some(heads) => vec![1, 1, usize::try_from(heads).unwrap_or_default().saturating_mul(size)],
             None => vec![1, 1, ROWS, size],
         };
-        let queries_before = self.set_rows(queries, element, shape)?;
+        let queries_before = self.set_random(queries, element, shape, |_| {})?;
         let queries_after = self.floats(rotated)?;
         let product = |a: &[f64], b: &[f64]| -> f64 { a.iter().zip(b).map(|(a, b)| a * b).sum() };
         let length = |a: &[f64]| product(a, a).sqrt();
-        let is_right = queries_before.len() == queries_after.len()
+        // A claim of no heads leaves nothing to compare.
+        let is_right = !queries_before.is_empty()
+            && queries_before.len() == queries_after.len()
             && queries_before.chunks(size).zip(queries_after.chunks(size)).all(|(query, turned)| {
                 keys_before.chunks(size).zip(keys_after.chunks(size)).all(|(key, turned_key)| {
                     let difference = (product(query, key) - product(turned, turned_key)).abs();
-                    difference <= ROTATION * length(query) * length(key)
+                    difference <= rotation_error(element) * length(query) * length(key)
                 })
             });
         self.verdict(is_right, rotated)
     }
 
-    /// Sets a value to random rows and to rows at the limits of the rule: zeros, numbers whose scale is the smallest,
-    /// and numbers between two codes. Returns the elements.
-    fn set_rows(
+    /// Sets a value to random numbers, changed in a way. Returns the numbers.
+    fn set_random(
         &mut self,
         name: &str,
         element: ElementType,
         shape: Vec<usize>,
+        change: impl FnOnce(&mut [f64]),
     ) -> Result<Vec<f64>, OnnxError> {
-        let size = shape.last().copied().unwrap_or(1).max(1);
         if elements(&shape) > MAX_VALUES {
             return Err(differs(name).into());
         }
         let known = BTreeMap::from([(name.to_owned(), Value::shaped(element, shape)?)]);
         let Some(mut value) = with_random(&known)?.remove(name) else { return Err(differs(name).into()) };
         if let Some(Values::Floats(numbers)) = &mut value.data {
-            let [zeros, tiny, halves] = [0.0, 2.0_f64.powi(-110), 1.0];
-            for (row, factor) in numbers.chunks_mut(size).zip([zeros, tiny, halves]) {
-                row.iter_mut().for_each(|number| *number = round(element, *number * factor));
-            }
-            if let Some(row) = numbers.chunks_mut(size).nth(2) {
-                let between = |(at, number): (usize, &mut f64)| *number = round(element, to_float(at) + 0.5);
-                row.iter_mut().take(127).enumerate().for_each(between);
-                row.iter_mut().take(1).for_each(|first| *first = 127.0);
-            }
+            // The random numbers are short, and a third of them needs rounding.
+            numbers.iter_mut().for_each(|number| *number /= 3.0);
+            change(numbers);
+            numbers.iter_mut().for_each(|number| *number = round(element, *number));
         }
         let numbers = value.as_floats().unwrap_or_default().to_vec();
         self.fold.set(name, value)?;
@@ -222,4 +228,18 @@ impl Proof<'_, '_> {
             None => Err(differs(value).into()),
         }
     }
+}
+
+/// Puts some rows at the limits of the rule: zeros, numbers whose scale is the smallest, numbers between two codes, and
+/// a row and its negative, one of which has its largest magnitude below zero.
+fn at_limits(numbers: &mut [f64], size: usize) {
+    let mut rows = numbers.chunks_mut(size);
+    let mut row = || rows.next().unwrap_or_default();
+    row().fill(0.0);
+    row().iter_mut().for_each(|number| *number *= 2.0_f64.powi(-110));
+    let (between, first, second) = (row(), row(), row());
+    for (at, number) in between.iter_mut().enumerate().take(127) {
+        *number = if at == 0 { 127.0 } else { to_float(at) + 0.5 };
+    }
+    first.iter().zip(second).for_each(|(number, negative)| *negative = -number);
 }

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use kvscatter::ElementType;
+use kvscatter::quantize::rotation_block;
 
-use super::rule;
 use crate::convert::cache_type::CacheType;
 use crate::convert::caches::{AXIS, RANK, check_readers};
 use crate::convert::refusal::ConvertRefusal;
@@ -73,7 +73,7 @@ impl<'d, 'm> NarrowSites<'d, 'm> {
                 }
                 readers.insert(reader.index(), reader);
             }
-            found.block = rule::rotation_block(found.size).filter(|_| rotates && found.is_key);
+            found.block = rotation_block(found.size).filter(|_| rotates && found.is_key);
             caches.push(found);
         }
         check_readers(graph, decoder)?;
@@ -101,12 +101,12 @@ impl<'d, 'm> NarrowCache<'d, 'm> {
             (AXIS, [_, _, _, size]) if cache.past_shape.len() == RANK => size.size(),
             _ => {
                 return refused(
-                    "its layout is not [batch, heads, slots, head size], which a scale for each row needs",
+                    "its layout is not [batch, heads, slots, head size], which a scale for each row needs. Use float16",
                 );
             }
         };
         let Some(size) = size.filter(|size| (1..=MAX_HEAD_SIZE).contains(size)) else {
-            return refused("its head size is open, 0 or above 1024");
+            return refused("its head size is open, 0 or above 1024. Use float16");
         };
         let before = width(cache.element).and_then(|bytes| bytes.checked_mul(size));
         if before.is_none_or(|before| before <= size.saturating_add(SCALE_BYTES)) {

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use kvscatter::ElementType;
-use kvscatter_attention::{Float, GroupQuery, RotaryOrder, Valid};
+use kvscatter_attention::{CacheElement, CacheScale, Float, GroupQuery, RotaryOrder, Valid};
 
 use crate::context::Context;
 use crate::input::{InputTensor, Named, Role};
@@ -25,6 +25,7 @@ pub(super) struct Tensors<'a> {
     position_ids: Option<Tensor<'a>>,
     bias: Option<Tensor<'a>>,
     sinks: Option<Tensor<'a>>,
+    scales: Option<[Tensor<'a>; 2]>,
 }
 
 /// The inputs of a call, whose types and shapes fit each other.
@@ -39,6 +40,8 @@ pub(super) struct StepInputs<'a, T: Float> {
     /// The shape of the bias, `[batch or 1, heads or 1, rows, total]`.
     pub(super) bias_shape: Option<[usize; 4]>,
     pub(super) sinks: Option<Cow<'a, [T]>>,
+    /// The scales of keys and of values that are codes.
+    pub(super) scales: Option<[Cow<'a, [f32]>; 2]>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,6 +114,7 @@ impl<'a> Tensors<'a> {
             position_ids: optional(9)?,
             bias: optional(10)?,
             sinks: optional(11)?,
+            scales: pair(12, 13)?,
         })
     }
 
@@ -121,14 +125,17 @@ impl<'a> Tensors<'a> {
 
     /// Returns all inputs.
     pub(super) fn all(&self) -> impl Iterator<Item = &Tensor<'a>> + Clone {
-        let Self { query, separate, past, seqlens, total, angles, position_ids, bias, sinks } = self;
-        let pairs = [separate, angles].into_iter().flatten().flatten();
+        let Self { query, separate, past, seqlens, total, angles, position_ids, bias, sinks, scales } = self;
+        let pairs = [separate, angles, scales].into_iter().flatten().flatten();
         let optional = [position_ids, bias, sinks].into_iter().flatten();
         [query].into_iter().chain(past).chain([seqlens, total]).chain(pairs).chain(optional)
     }
 
     /// Checks the types and shapes of a call. Returns an error about the first input that does not fit.
-    pub(super) fn call<T: Float, C: Float>(&self, node: &GroupQuery) -> Result<StepInputs<'a, T>, CallError> {
+    pub(super) fn call<T: Float, C: CacheElement>(
+        &self,
+        node: &GroupQuery,
+    ) -> Result<StepInputs<'a, T>, CallError> {
         let sizes = self.sizes(node)?;
         let Sizes { batch, heads, .. } = sizes;
         for past in &self.past {
@@ -157,6 +164,13 @@ impl<'a> Tensors<'a> {
         if let Some(sinks) = &self.sinks {
             sinks.check_shape([heads])?;
         }
+        let scales = match (node.scales, &self.scales) {
+            (Some([of_key, of_value]), Some([key, value])) => {
+                Some([scales(of_key, key, sizes)?, scales(of_value, value, sizes)?])
+            }
+            (None, None) => None,
+            _ => return Err(Named("k_scale").failure("is missing".to_owned())),
+        };
         Ok(StepInputs {
             sizes,
             query: self.query.floats()?,
@@ -167,6 +181,7 @@ impl<'a> Tensors<'a> {
             bias: self.bias.as_ref().map(Tensor::floats).transpose()?,
             bias_shape,
             sinks: self.sinks.as_ref().map(Tensor::floats).transpose()?,
+            scales,
         })
     }
 
@@ -233,6 +248,20 @@ impl<'a> Tensors<'a> {
             position_ids: self.position_ids.as_ref().map(Tensor::integers).transpose()?,
         })
     }
+}
+
+/// Returns the scales of a cache of codes: one, or one for each element of each head.
+fn scales<'a>(of: CacheScale, scales: &Tensor<'a>, sizes: Sizes) -> Result<Cow<'a, [f32]>, CallError> {
+    let expected = match of {
+        CacheScale::Tensor => 1,
+        CacheScale::Channel => sizes.kv_heads * sizes.size,
+    };
+    let given = scales.floats::<f32>()?;
+    if given.len() != expected {
+        let (got, role) = (given.len(), scales.role);
+        return Err(role.failure(format!("has {got} scales, must have {expected}")));
+    }
+    Ok(given)
 }
 
 impl<'a, T: Float> StepInputs<'a, T> {

@@ -7,13 +7,14 @@ use kvscatter_attention::{Attention, Float, GroupQuery, Inputs, Mask, Outputs, P
 use super::inputs::{Sizes, Slots, StepInputs, Tensors};
 use super::new_rows::{arrange, memory};
 use super::present::{Present, copy_past};
+use super::scales::{CacheScales, CacheType};
 use crate::context::Context;
 use crate::input::range;
 use crate::operators::attention::call::MIN_SHARED;
 use crate::operators::attention::memory::{OutputMemory, check_separate};
 use crate::status::CallError;
 use crate::threads::thread_count;
-use crate::workspace::{Workspace, elements_mut, words};
+use crate::workspace::{Workspace, words};
 
 /// A call that is prepared for the types and shapes of its inputs.
 pub(super) struct PreparedStep {
@@ -26,6 +27,7 @@ pub(super) struct PreparedStep {
     slots: Slots,
     /// Zeros, the scores of the sinks of `smooth_softmax`.
     sinks: Vec<u64>,
+    scales: CacheScales,
 }
 
 /// The memory of the calls of a node.
@@ -50,7 +52,7 @@ enum Presents {
 impl PreparedStep {
     /// Prepares a call. Returns an error if the runtime's memory for an input has another size than its shape requires,
     /// or if a tensor is too large.
-    pub(super) fn new<T: Float, C: Float>(
+    pub(super) fn new<T: Float, C: CacheType>(
         node: &GroupQuery,
         context: &Context<'_>,
         tensors: &Tensors<'_>,
@@ -69,11 +71,12 @@ impl PreparedStep {
             lengths: lengths(call),
             slots: Slots::default(),
             sinks: vec![0; if node.is_smooth { words(heads) } else { 0 }],
+            scales: CacheScales::default(),
         })
     }
 
     /// Prepares the call for other numbers of slots and of columns of the bias, as each call with a growing cache has.
-    fn resize<T: Float, C: Float>(
+    fn resize<T: Float, C: CacheType>(
         &mut self,
         context: &Context<'_>,
         tensors: &Tensors<'_>,
@@ -89,7 +92,7 @@ impl PreparedStep {
     }
 
     /// Executes a call. Returns an error if an input does not fit, and has written nothing then.
-    pub(super) fn run<T: Float, C: Float>(
+    pub(super) fn run<T: Float, C: CacheType>(
         &mut self,
         step_memory: StepMemory<'_>,
         context: &Context<'_>,
@@ -99,24 +102,29 @@ impl PreparedStep {
         self.resize::<T, C>(context, tensors, call)?;
         call.find_slots(&mut self.slots)?;
         call.check_positions(&self.slots)?;
-        let [query, key, value] = memory::<T, C>(call);
+        if let Some([key, value]) = &call.scales {
+            self.scales.set([key, value], call.sizes.kv_heads * call.sizes.size);
+        }
+        let [query, key, value] = memory::<T, C::Row>(call);
+        let Sizes { batch, new, kv_heads, size, .. } = call.sizes;
+        let codes = CacheScales::memory::<C>(batch * new * kv_heads * size);
         // A node without presents attends to caches that no output has. Without new rows, these are the pasts.
         let present = match step_memory.has_present || call.sizes.new == 0 {
             true => 0,
             false => words(cache_len(call)),
         };
         step_memory.workspace.with(
-            [query, key, value, present, present],
-            |[query, key, value, one, other]| {
+            [query, key, value, codes, codes, present, present],
+            |[query, key, value, of_key, of_value, one, other]| {
                 let presents = match (step_memory.has_present, call.sizes.new) {
                     (true, _) => Presents::Outputs,
                     (false, 0) => Presents::Pasts,
-                    (false, _) => Presents::Memory(
-                        [one, other].map(|memory| buffer(elements_mut::<C>(memory, cache_len(call)))),
-                    ),
+                    (false, _) => {
+                        Presents::Memory([one, other].map(|memory| buffer::<C>(memory, cache_len(call))))
+                    }
                 };
                 let make = || self.attention.scratch(thread_count()).share_from(MIN_SHARED);
-                let memory = [query, key, value];
+                let memory = ([query, key, value], [of_key, of_value]);
                 step_memory.workspace.with_scratch(&self.attention, make, |scratch| {
                     self.run_in::<T, C>(context, tensors, call, memory, presents, scratch)
                 })
@@ -125,12 +133,12 @@ impl PreparedStep {
     }
 
     /// Executes a call in this memory.
-    fn run_in<T: Float, C: Float>(
+    fn run_in<T: Float, C: CacheType>(
         &self,
         context: &Context<'_>,
         tensors: &Tensors<'_>,
         call: &StepInputs<'_, T>,
-        memory: [&mut [u64]; 3],
+        (memory, [of_key, of_value]): ([&mut [u64]; 3], [&mut [u64]; 2]),
         presents: Presents,
         scratch: &mut Scratch,
     ) -> Result<(), CallError> {
@@ -157,7 +165,8 @@ impl PreparedStep {
         check_outputs(&output, presents, tensors, new > 0)?;
 
         // Everything is checked, so the errors below cannot occur.
-        let (queries, news) = arrange::<T, C>(call, &self.slots, memory, &threads)?;
+        let (queries, [key, value]) = arrange::<T, C::Row>(call, &self.slots, memory, &threads)?;
+        let news = [self.scales.stored::<C>(0, key, of_key), self.scales.stored::<C>(1, value, of_value)];
         // SAFETY: The pasts have the sizes of the call, are initialised and valid until the call returns (R2). The
         // presents have these sizes too: `OutputMemory` and `cache_len` compute them. `check_outputs` has compared
         // their memory with that of everything else.
@@ -174,6 +183,7 @@ impl PreparedStep {
         let inputs = Inputs {
             mask: call.bias.as_deref().map(Mask::Float),
             valid: self.slots.valid(),
+            scales: self.scales.as_scales(),
             sinks: call.sinks.as_deref().or(zeros),
             ..Inputs::new(queries, &key, &value)
         };
@@ -184,9 +194,9 @@ impl PreparedStep {
 }
 
 /// Writes new keys and values, all or none.
-fn write<C: Float>(plan: &WritePlan<'_>, presents: [Present; 2], news: [&[C]; 2]) -> Result<(), CallError> {
+fn write(plan: &WritePlan<'_>, presents: [Present; 2], news: [&[u8]; 2]) -> Result<(), CallError> {
     let pairs = [0, 1].map(|part| {
-        let new: &[u8] = bytemuck::cast_slice(news[part]);
+        let new = news[part];
         (presents[part].memory, RawBuffer { ptr: new.as_ptr().cast_mut(), len: new.len() })
     });
     // SAFETY: The presents are valid for reads and writes until the call returns, and the new rows for reads. The core
@@ -236,9 +246,10 @@ fn cache_len<T: Float>(call: &StepInputs<'_, T>) -> usize {
     batch * kv_heads * call.slots() * size
 }
 
-fn buffer<C: Float>(elements: &mut [C]) -> RawBuffer {
-    let bytes: &mut [u8] = bytemuck::cast_slice_mut(elements);
-    RawBuffer { ptr: bytes.as_mut_ptr(), len: bytes.len() }
+/// Returns memory of so many elements of a cache.
+fn buffer<C: CacheType>(memory: &mut [u64], elements: usize) -> RawBuffer {
+    let bytes: &mut [u8] = bytemuck::cast_slice_mut(memory);
+    RawBuffer { ptr: bytes.as_mut_ptr(), len: elements * size_of::<C>() }
 }
 
 fn prepare_attention<T: Float>(
@@ -259,7 +270,7 @@ fn prepare_attention<T: Float>(
 }
 
 /// Prepares the write of new rows, which are token after token.
-fn prepare_write<C: Float, T: Float>(call: &StepInputs<'_, T>) -> Result<kvscatter::Prepared, CallError> {
+fn prepare_write<C: CacheType, T: Float>(call: &StepInputs<'_, T>) -> Result<kvscatter::Prepared, CallError> {
     let Sizes { batch, new, kv_heads, size, .. } = call.sizes;
     let update = [batch, kv_heads, new, size];
     let strides = [new * kv_heads * size, size, kv_heads * size, 1].map(|stride| stride as isize);

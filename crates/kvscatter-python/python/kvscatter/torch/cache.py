@@ -179,6 +179,8 @@ class _Layer(StaticLayer):  # type: ignore[misc]
     def _read(self, held: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns keys and values as the model computes with them. The argument is in the order of `_held`."""
         keys, values, *scales = held
+        if self._element_type is None:
+            return keys, values
         if scales:
             keys, values = (
                 _cache_types.dequantize(*pair) for pair in zip((keys, values), scales, strict=True)
@@ -589,9 +591,10 @@ class KvCache(StaticCache):  # type: ignore[misc]
 
     ``cache_type`` is the type in which keys and values are stored, ``"float32"``, ``"float16"``, ``"bfloat16"`` or
     ``"int8"``, and the model's by default. `update` returns them in the model's type, so attention is computed as
-    before, on what is stored. ``"int8"`` has one float32 scale for each token and head in ``key_scales`` and
-    ``value_scales``, so a head of 64 elements takes 68 bytes. Each stored element differs from the given one by at most
-    ``scale * (1/2 + 2**-16)``, with ``scale = max|row| / 127``. `kvscatter.torch._cache_types` states the rule.
+    before, on what is stored. ``"float16"`` stores infinity for numbers above 65,504. ``"int8"`` has one float32 scale
+    for each token and head in ``key_scales`` and ``value_scales``, so a head of 64 elements takes 68 bytes. Each stored
+    element differs from the given one by at most ``scale * (1/2 + 2**-16)``, with ``scale = max|row| / 127``. The
+    Rust module ``kvscatter::quantize`` states the rule.
 
     With ``rotation``, int8 keys are multiplied by an orthonormal Hadamard matrix before they are stored, and again when
     they are read, which loses less. Heads whose size is not a multiple of 16 are not rotated. Another ``cache_type``
