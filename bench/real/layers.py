@@ -22,7 +22,8 @@ class Heads:
 def layers(heads: Heads, count: int, scale: float | None = None) -> onnx.ModelProto:
     """Returns a model that sums the results of layers.
 
-    Each layer multiplies the rows by another factor, because ONNX Runtime would join equal ones. It is one `GroupQueryAttention`. With a scale, its caches have int8 codes with this scale, and else float32.
+    Each layer multiplies the rows by another factor, because ONNX Runtime would compute equal ones once. Then it is one
+    `GroupQueryAttention`. With a scale, its caches have int8 codes with this scale, and else float32.
     """
     code = TensorProto.FLOAT if scale is None else TensorProto.INT8
     constants = {"axis": np.array([1]), "one": np.array([1]), "first": np.array(1)}
