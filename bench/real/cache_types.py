@@ -8,6 +8,7 @@ import argparse
 import json
 import os
 import platform
+import subprocess
 import sys
 import tempfile
 import time
@@ -65,8 +66,8 @@ class Bench:
         """One call of attention. The benchmark in Rust measures it."""
         folder = self._given.root / "kernel"
         options = ["cache-types", "--out", folder, *(["--quick"] if self._quick else [])]
-        for line in drive.output([self._given.bench, *options], "", self._given.threads).splitlines()[-1:]:
-            print(line)
+        if code := subprocess.run([self._given.bench, *options]).returncode:
+            raise drive.Failure(f"{self._given.bench.name} ended with {code}")
         return json.loads((folder / "cache-types.json").read_text())
 
     def layer(self) -> Any:

@@ -21,7 +21,7 @@ const WITHOUT_MODELS: [&str; 3] = ["--help", "-h", "--from"];
 pub(crate) fn bench_real(options: &[OsString]) -> Step {
     let newest = steps_exports::environment("genai");
     let older = steps_exports::environment("optimum");
-    let runs_models = !options.iter().any(|option| WITHOUT_MODELS.iter().any(|without| option == without));
+    let runs_models = runs_models(options);
     let python = if runs_models { newest.python() } else { program("python3") };
     let run = with_folders(python.with(PROGRAM));
     let run = run.with("--tract").with(target_dir().join("release/examples/worker")).with_all(options);
@@ -41,9 +41,17 @@ pub(crate) fn bench_cache_types(options: &[OsString]) -> Step {
     let run = with_folders(newest.python().with(OF_CACHE_TYPES));
     let run = run.with("--bench").with(target_dir().join("release/kvscatter-bench"));
     let run = run.with("--plugin").with(steps_ort::library()).with_all(options);
-    let kernels = cargo("build --release -p kvscatter-bench");
-    let commands = vec![newest.make(), full_command(), steps_ort::build(), kernels, run];
+    let mut commands = vec![newest.make()];
+    if runs_models(options) {
+        let kernels = cargo("build --release -p kvscatter-bench");
+        commands.extend([full_command(), steps_ort::build(), kernels]);
+    }
+    commands.push(run);
     Step::new("bench-cache-types", commands).needs(needs(&[newest]))
+}
+
+fn runs_models(options: &[OsString]) -> bool {
+    !options.iter().any(|option| WITHOUT_MODELS.iter().any(|without| option == without))
 }
 
 /// Adds the folders and the command that both programs take, and the modules that they import.
