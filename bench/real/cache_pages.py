@@ -23,17 +23,20 @@ class Target:
     value: float | None
     limit: float
     is_least: bool = False
+    is_undecided: bool = False
+    """Whether the limit is within the noise."""
 
     def is_met(self) -> bool:
         """Returns whether the number keeps the limit."""
-        if self.value is None:
+        if self.value is None or self.is_undecided:
             return False
         return self.value >= self.limit if self.is_least else self.value <= self.limit
 
     def line(self) -> str:
         """Returns the number and the limit."""
         value = NONE if self.value is None else f"{self.value:.3g}"
-        return f"{self.what}: {value}, {'at least' if self.is_least else 'at most'} {self.limit:g}"
+        limit = f"{'at least' if self.is_least else 'at most'} {self.limit:.3g}"
+        return f"{self.what}: {value}, {limit}{', within the noise' if self.is_undecided else ''}"
 
 
 def write(results: dict[str, Found], folder: Path, docs: bool) -> None:
@@ -63,15 +66,15 @@ def generated(results: dict[str, Found]) -> str:
 
 
 def machines(results: dict[str, Found]) -> str:
-    """Returns the machines and versions of the tables. Most runs have one."""
-    names: dict[str, list[str]] = {}
+    """Returns the machine and the commit of the tables. Most pages have one."""
+    tables: dict[str, list[str]] = {}
     for name, table in results.items():
         facts = "; ".join(f"{key}: {fact}" for key, fact in table["machine"].items())
-        names.setdefault(facts, []).append(name)
-    alone = len(names) == 1
-    lines = [facts + ("" if alone else f" (tables {', '.join(of)})") + "." for facts, of in names.items()]
+        tables.setdefault(facts, []).append(TABLES[name][0])
+    alone = len(tables) == 1
+    lines = [f"- {facts}{'' if alone else ': ' + ', '.join(titles)}." for facts, titles in tables.items()]
     stolen = max((table["stolen"] for table in results.values()), default=0)
-    return "\n".join([*lines, f"Other virtual machines took at most {stolen:.1%} of the time of a table."])
+    return "\n".join([*lines, f"- Other virtual machines took at most {stolen:.1%} of the time of a table."])
 
 
 def kernel(found: Found) -> tuple[str, list[Target]]:
@@ -87,7 +90,12 @@ def kernel(found: Found) -> tuple[str, list[Target]]:
             cells.append(NONE if ratio is None else pages.digits(ratio))
         lines.append([case["name"], pages.shown(plain["median"]) if plain else NONE, *cells])
         targets += [
-            Target(f"attention, {case['name']}, {each['subject']}", each["ratio"], each["limit"])
+            Target(
+                f"attention, {case['name']}, {each['subject']}",
+                each["ratio"],
+                each["limit"],
+                is_undecided=each["status"] == "undecided",
+            )
             for each in case["verdicts"]
         ]
     head = [
@@ -189,10 +197,10 @@ def quality(found: Found) -> tuple[str, list[Target]]:
     count = next(iter(found.values()))["tokens"]
     text = (
         f"The logits of {count:,} tokens of a text against those with caches of float32: the Kullback-Leibler "
-        "divergence in nats, its mean and what 99 % of the tokens do not exceed, and how often the most likely token "
+        "divergence in nats, its mean and what 99% of the tokens do not exceed, and how often the most likely token "
         "is the same:"
     )
-    table = pages.table(["model", "caches", "mean KL", "99 %", "same token"], lines, left=2)
+    table = pages.table(["model", "caches", "mean KL", "99%", "same token"], lines, left=2)
     more = (
         "Tokens that a model chooses with float16 until one differs from those with float32, after a prompt:"
     )
@@ -201,7 +209,7 @@ def quality(found: Found) -> tuple[str, list[Target]]:
 
 def quality_line(numbers: dict[str, float]) -> str:
     """Returns the numbers of one type."""
-    return f"mean KL {numbers['mean']:.1e}, 99 % {numbers['p99']:.1e}, same token {numbers['same']:.2%}"
+    return f"mean KL {numbers['mean']:.1e}, 99% {numbers['p99']:.1e}, same token {numbers['same']:.2%}"
 
 
 def codes(found: Found) -> tuple[str, list[Target]]:

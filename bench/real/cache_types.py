@@ -231,7 +231,7 @@ def divergence(wanted: Array, found: Array) -> tuple[Array, Array]:
 
 
 def compared(parts: list[tuple[Array, Array]]) -> dict[str, float]:
-    """Returns the mean divergence, that which 99 % of the tokens do not exceed, and the share of equal first words."""
+    """Returns the mean divergence, that which 99% of the tokens do not exceed, and the share of equal first words."""
     nats, same = (np.concatenate(each) for each in zip(*parts, strict=True))
     return {"mean": float(nats.mean()), "p99": float(np.quantile(nats, 0.99)), "same": float(same.mean())}
 
@@ -265,7 +265,7 @@ def arguments() -> argparse.Namespace:
     """Reads the options."""
     options = argparse.ArgumentParser(
         prog="cargo xtask bench-cache-types",
-        description="Measures the speed, the bytes and the error of caches of each type, in about twelve minutes.",
+        description="Measures the speed, the bytes and the error of caches of each type, in about ten minutes.",
     )
     options.add_argument("root", type=Path, help=argparse.SUPPRESS)
     for name in ("--environments", "--command", "--bench", "--plugin"):
@@ -299,7 +299,7 @@ def measured(given: argparse.Namespace, results: dict[str, Any], file: Path) -> 
         table = TABLES[name](bench)
         facts = {
             "CPU": pages.machine("onnxruntime"),
-            "kernel": platform.release(),
+            "Linux": platform.release(),
             "commit": host.commit(tools.repository),
         }
         quality = {"hasty": given.quick, "busy": busy, "stolen": stolen.share()}
