@@ -9,22 +9,22 @@
 //! A cache may have a narrower type than queries. Its rows are then cast before they are written, or stored as codes
 //! with scales, and the nodes that read them back belong to the group too.
 //!
-//! `find` searches a graph for groups, with `rows` for the nodes that compute rows and `storage` for those that store
-//! them. `compute` executes a call of one: `call` reads its inputs, `heads` and `arrange`
-//! put new rows into the order in which they are used, and `rotation` rotates them, in the memory of `workspace`.
-//! `compiled` is the interface of the runtime.
+//! `find` searches a graph for groups: `rows` has the nodes that compute rows, and `find_writes` those that store them.
+//! `compute` executes a call of one: `call` reads its inputs, `heads` and `arrange` put new rows into the order in
+//! which they are used, `rotation` rotates them, and `stored_rows` converts and writes them, in the memory of
+//! `workspace`. `compiled` is the interface of the runtime.
 
 mod arrange;
 mod call;
 mod compiled;
 mod compute;
 mod find;
+mod find_writes;
 mod graph;
 mod heads;
 mod rotation;
 mod rows;
-mod storage;
-mod store;
+mod stored_rows;
 
 use kvscatter::spec::onnx;
 use kvscatter_attention::RotaryOrder;

@@ -115,7 +115,7 @@ def feed(session: ort.InferenceSession, tokens: int, dtype=np.float32, seed: int
     positions = starts[:, None] + np.arange(tokens)
     made = {}
     for value in session.get_inputs():
-        shape = [{"tokens": tokens, "parts": 3}.get(size, size) for size in value.shape]
+        shape = [{"tokens": tokens, "parts": 3, "slots": SLOTS}.get(size, size) for size in value.shape]
         made[value.name] = random.standard_normal(shape).astype(dtype)
     integers = {"starts_k": starts, "starts_v": starts, "lengths": starts + tokens, "positions": positions}
     integers["sizes"] = np.array([HEADS, KV_HEADS, KV_HEADS])

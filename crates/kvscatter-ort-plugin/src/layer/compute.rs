@@ -14,7 +14,7 @@ use kvscatter_attention::{CacheElement, Float, Inputs, Operand, Outputs, Scales,
 use super::arrange::{Arrangement, by_token};
 use super::call::{Cache, LayerCall};
 use super::heads::{Heads, reshaped};
-use super::store::{PreparedRows, RequestedRows};
+use super::stored_rows::{PreparedRows, RequestedRows};
 use super::{Layer, Storage, Write};
 use crate::context::Context;
 use crate::input::{InputTensor, elements_at, range};
@@ -116,8 +116,8 @@ struct PreparedLayer {
     output: Heads,
     /// The shape of the output of the node.
     output_shape: Vec<i64>,
-    /// The sizes of the working memory for queries, keys, values, the output of attention, and what is stored for keys
-    /// and for values.
+    /// The sizes of the working memory for queries, the three parts of keys, those of values, and the output of
+    /// attention. See [`PreparedRows::memory`].
     sizes: [usize; 8],
 }
 
@@ -160,17 +160,8 @@ impl PreparedLayer {
             None => Vec::from(output.shape()),
         };
         let of_output = if output.keeps_order(false) { 0 } else { output.len() };
-        let [of_keys, of_values] = [&keys, &values].map(PreparedRows::memory);
-        let sizes = [
-            query.memory(),
-            of_keys[0],
-            of_values[0],
-            of_output,
-            of_keys[1],
-            of_keys[2],
-            of_values[1],
-            of_values[2],
-        ];
+        let ([k0, k1, k2], [v0, v1, v2]) = (keys.memory(), values.memory());
+        let sizes = [query.memory(), k0, k1, k2, v0, v1, v2, of_output];
         Ok(Self { query, keys, values, attention, output, output_shape, sizes: sizes.map(words) })
     }
 
@@ -179,8 +170,7 @@ impl PreparedLayer {
         kernel: &LayerKernel,
         context: &Context<'_>,
         call: &LayerCall<'_>,
-        [query_memory, key_memory, value_memory, by_head, codes, scales, value_codes, value_scales]: [&mut [u64];
-            8],
+        [query_memory, k0, k1, k2, v0, v1, v2, by_head]: [&mut [u64]; 8],
     ) -> Result<(), CallError> {
         let LayerKernel { layer, .. } = kernel;
         let Self { query, keys, values, attention, output: rows, output_shape, .. } = self;
@@ -191,10 +181,9 @@ impl PreparedLayer {
         let queries = call.query.floats::<T>().map_err(Attention::with_operator_name)?;
         let queries = query.apply(call, &layer.query, &queries, query_memory)?;
         let new_keys = call.key.rows.floats::<T>().map_err(TensorScatter::with_operator_name)?;
-        let new_keys = keys.new_rows(call, &layer.key, &new_keys, [key_memory, codes, scales])?;
+        let new_keys = keys.new_rows(call, &layer.key, &new_keys, [k0, k1, k2])?;
         let new_values = call.value.rows.floats::<T>().map_err(TensorScatter::with_operator_name)?;
-        let memory = [value_memory, value_codes, value_scales];
-        let new_values = values.new_rows(call, &layer.value, &new_values, memory)?;
+        let new_values = values.new_rows(call, &layer.value, &new_values, [v0, v1, v2])?;
         let request = || {
             let of_keys = keys.request(context, &layer.key, &call.key, &new_keys)?;
             Ok((of_keys, values.request(context, &layer.value, &call.value, &new_values)?))

@@ -2,7 +2,7 @@
 
 use super::graph::{NamedGraph, NamedNode};
 use super::rows::{FreeNodes, exchanges, rows};
-use super::{Layer, Packed, Rows, storage};
+use super::{Layer, Packed, Rows, find_writes};
 use crate::node::Attributes;
 use crate::operators::{Attention, Operator};
 use crate::status::CallError;
@@ -31,7 +31,7 @@ pub(crate) fn find(
     };
     let mut nodes = vec![attention];
     let mut kernels = vec![attention];
-    let mut write = |read| storage::write(graph, node, read, &mut nodes, &mut kernels);
+    let mut write = |read| find_writes::write(graph, node, read, &mut nodes, &mut kernels);
     let (Some(mut key), Some(mut value)) = (write(key)?, write(value)?) else { return Ok(None) };
     if core::mem::discriminant(&key.storage) != core::mem::discriminant(&value.storage) {
         return Ok(None);

@@ -30,7 +30,7 @@ impl<'g, 'a> FreeNodes<'g, 'a> {
     }
 
     /// Returns the node that computes a value, with its number, if only these nodes read the value.
-    fn inner_producer(&self, value: usize, nodes: &[usize]) -> Option<(usize, &'g NamedNode<'a>)> {
+    pub(super) fn inner_producer(&self, value: usize, nodes: &[usize]) -> Option<(usize, &'g NamedNode<'a>)> {
         self.producer(value).filter(|_| self.graph.is_read_only_by(value, nodes))
     }
 

@@ -124,22 +124,20 @@ fn codes(
     kernels: &mut Vec<usize>,
 ) -> Result<Option<Write>, CallError> {
     let (Some(one), Some(other)) = (node.input(0), node.input(1)) else { return Ok(None) };
-    let mut own = vec![index];
+    let mut group = vec![index];
     let (codes, scales) = if node.node.is(c"Mul")? {
         let cast = |value| -> Result<_, CallError> {
             let cast = graph.producer(value).filter(|_| graph.graph.is_read_only_by(value, &[index]));
             let Some((cast, before)) = cast else { return Ok(None) };
-            Ok(before
-                .input(0)
-                .filter(|_| before.node.is(c"Cast").unwrap_or(false))
-                .map(|codes| (cast, codes)))
+            let codes = if before.node.is(c"Cast")? { before.input(0) } else { None };
+            Ok(codes.map(|codes| (cast, codes)))
         };
         let (cast, codes, scales) = match (cast(one)?, cast(other)?) {
             (Some((cast, codes)), None) => (cast, codes, other),
             (None, Some((cast, codes))) => (cast, codes, one),
             _ => return Ok(None),
         };
-        own.push(cast);
+        group.push(cast);
         (codes, scales)
     } else if is_blocked(node, c"DequantizeLinear")? {
         (one, other)
@@ -157,12 +155,11 @@ fn codes(
     let (Some(block), true) = (block, is_one_write) else { return Ok(None) };
     let blocks = |node: &NamedNode<'_>| Ok::<_, CallError>(node.node.integer(c"block_size")? == Some(block));
     if types != (ElementType::Int8, ElementType::Float32, Some(1))
-        || (own.len() == 1 && !blocks(node)?)
+        || (group.len() == 1 && !blocks(node)?)
         || ![codes, scales].into_iter().all(|present| graph.graph.is_read_once(present))
     {
         return Ok(None);
     }
-    // The codes.
     let Some((quantize, node)) = graph.producer(of_codes.update) else { return Ok(None) };
     let (Some(given), Some(scale)) = (node.input(0), node.input(1)) else { return Ok(None) };
     let is_int8 =
@@ -170,46 +167,50 @@ fn codes(
     if !is_blocked(node, c"QuantizeLinear")? || !blocks(node)? || !is_int8 || scale != of_scales.update {
         return Ok(None);
     }
-    // The scales.
-    let step = |value, operator, constant| -> Result<Option<(usize, usize)>, CallError> {
-        let Some((index, node)) = graph.producer(value) else { return Ok(None) };
+    let Some([max, factor, reduce, abs]) = scale_nodes(graph, scale, (quantize, of_scales.node), given)?
+    else {
+        return Ok(None);
+    };
+    group.extend([quantize, max, factor, reduce, abs, of_scales.node]);
+    if !graph.graph.is_read_only_by(of_codes.update, &[of_codes.node]) {
+        return Ok(None);
+    }
+    nodes.extend(group);
+    kernels.push(of_scales.node);
+    let storage = Storage::Codes { past: of_scales.past, present: of_scales.present };
+    of_codes.write(graph, (given, &[quantize, abs]), storage, nodes, kernels).map(Some)
+}
+
+/// Returns the nodes that compute `scale` from the rows `given`: `Max`, `Mul`, `ReduceMax` and `Abs`. Each reads the
+/// output of the next one alone, and only `quantize` and `scatter` read the scale.
+fn scale_nodes(
+    graph: &FreeNodes<'_, '_>,
+    scale: usize,
+    (quantize, scatter): (usize, usize),
+    given: usize,
+) -> Result<Option<[usize; 4]>, CallError> {
+    let step = |value, readers: &[usize], operator, constant| -> Result<Option<(usize, usize)>, CallError> {
+        let Some((index, node)) = graph.inner_producer(value, readers) else { return Ok(None) };
         if !node.node.is(operator)? {
             return Ok(None);
         }
-        let Some(constant) = constant else { return Ok(node.input(0).map(|given| (index, given))) };
-        let (Some(one), Some(other)) = (node.input(0), node.input(1)) else { return Ok(None) };
-        if node.input(2).is_some() {
+        let Some(constant) = constant else { return Ok(node.input(0).map(|input| (index, input))) };
+        let (Some(one), Some(other), None) = (node.input(0), node.input(1), node.input(2)) else {
             return Ok(None);
-        }
-        let given = match (is_scalar(graph, one, constant)?, is_scalar(graph, other, constant)?) {
+        };
+        let input = match (is_scalar(graph, one, constant)?, is_scalar(graph, other, constant)?) {
             (true, false) => other,
             (false, true) => one,
             _ => return Ok(None),
         };
-        Ok(Some((index, given)))
+        Ok(Some((index, input)))
     };
-    let Some((max, factored)) = step(scale, c"Max", Some(MIN_SCALE))? else { return Ok(None) };
-    let Some((factor, most)) = step(factored, c"Mul", Some(SCALE_FACTOR))? else { return Ok(None) };
-    let Some((reduce, magnitudes)) = step(most, c"ReduceMax", None)? else { return Ok(None) };
-    let Some((abs, also_given)) = step(magnitudes, c"Abs", None)? else { return Ok(None) };
-    if also_given != given || !reduces_rows(graph, reduce)? {
-        return Ok(None);
-    }
-    own.extend([quantize, max, factor, reduce, abs, of_scales.node]);
-    let inner: [(usize, &[usize]); 5] = [
-        (of_codes.update, &[of_codes.node]),
-        (scale, &[quantize, of_scales.node]),
-        (factored, &[max]),
-        (most, &[factor]),
-        (magnitudes, &[reduce]),
-    ];
-    if !inner.into_iter().all(|(value, readers)| graph.graph.is_read_only_by(value, readers)) {
-        return Ok(None);
-    }
-    nodes.extend(own);
-    kernels.push(of_scales.node);
-    let storage = Storage::Codes { past: of_scales.past, present: of_scales.present };
-    of_codes.write(graph, (given, &[quantize, abs]), storage, nodes, kernels).map(Some)
+    let readers = [quantize, scatter];
+    let Some((max, product)) = step(scale, &readers, c"Max", Some(MIN_SCALE))? else { return Ok(None) };
+    let Some((factor, absmax)) = step(product, &[max], c"Mul", Some(SCALE_FACTOR))? else { return Ok(None) };
+    let Some((reduce, magnitudes)) = step(absmax, &[factor], c"ReduceMax", None)? else { return Ok(None) };
+    let Some((abs, of)) = step(magnitudes, &[reduce], c"Abs", None)? else { return Ok(None) };
+    Ok((of == given && reduces_rows(graph, reduce)?).then_some([max, factor, reduce, abs]))
 }
 
 /// ONNX's number of int8.
