@@ -53,15 +53,15 @@ class Tools:
         source.run("llama.cpp", make, self.root)
         return folder / "bin" / "python"
 
-    def convert(self, model: Path, folder: Path) -> Path:
-        """Converts a model, unless it is done."""
+    def convert(self, model: Path, folder: Path, *options: str) -> Path:
+        """Converts a model with these options of the command, unless it is done."""
         converted = folder / "model.onnx"
         if not converted.exists():
-            source.needs(folder.parent, 2 * _gigabytes(model.parent))
+            source.needs(folder.parent, 0.1 if "link" in options else 2 * _gigabytes(model.parent))
             with source.partial(folder) as unfinished:
                 unfinished.mkdir(parents=True)
                 output = unfinished / converted.name
-                words = [self.kvscatter, "convert", model, "-o", output, "--max-seq", CAPACITY]
+                words = [self.kvscatter, "convert", model, "-o", output, "--max-seq", CAPACITY, *options]
                 source.run(folder.name, words, folder.parent)
         return converted
 
@@ -124,7 +124,7 @@ def groups_of_source(name: str, tools: Tools, only: list[str] | None) -> list[Gr
 NAMES = [GENAI, GENAI_OURS, OURS, OURS_UNCONVERTED, OURS_TRACT, OURS_MOBIUS, DYNAMIC, STATIC, LLAMA]
 
 
-def _checkpoint(name: str, tools: Tools) -> tuple[Path, Path, Callable[..., Path]]:
+def source_of(name: str, tools: Tools) -> tuple[Path, Path, Callable[..., Path]]:
     """Returns the folder of a model, its checkpoint, and a function that exports."""
     folder, weights = tools.root / name, source.SOURCES[name]
     gguf, checkpoint = source.fetch(weights, folder), folder / "checkpoint"
@@ -172,7 +172,7 @@ def _onnx(tools: Tools, export: Path | None, converted: Path | None) -> list[Can
 
 
 def _smollm2(tools: Tools) -> list[Group]:
-    folder, checkpoint, export = _checkpoint("smollm2", tools)
+    folder, checkpoint, export = source_of("smollm2", tools)
     tokenizer, gguf = checkpoint / "tokenizer.json", folder / "weights.gguf"
     plain, four = export("genai-fp32"), export("genai-int4")
     converted = tools.convert(plain, folder / "genai-fp32-converted")
@@ -206,7 +206,7 @@ def _smollm2(tools: Tools) -> list[Group]:
 
 
 def _gemma3(tools: Tools) -> list[Group]:
-    folder, checkpoint, export = _checkpoint("gemma3", tools)
+    folder, checkpoint, export = source_of("gemma3", tools)
     converted = tools.convert(export("mobius"), folder / "mobius-converted")
     older = tools.environments / "optimum" / "bin" / "python"
     left_out: dict[str, str] = {}

@@ -162,6 +162,12 @@ def continuation(worker: Worker, prompt: Sequence[int], count: int) -> list[int]
     return [int(token) for token in (first, *worker.ask(f"decode {count - 1}").split()[1].split(","))]
 
 
+def agreeing(found: Sequence[int], wanted: Sequence[int]) -> int:
+    """Returns after how many tokens two continuations of the same length first differ."""
+    pairs = enumerate(zip(found, wanted, strict=True))
+    return next((at for at, (one, other) in pairs if one != other), len(wanted))
+
+
 def joined(tokens: Sequence[int]) -> str:
     """Returns tokens as the requests have them."""
     return ",".join(map(str, tokens))

@@ -22,9 +22,14 @@ def facts(tools: Any) -> list[tuple[str, str]]:
         "kernel": platform.release(),
         "llama-cpp-python": _output(python, "-c", llama),
         "tract": _tract(tools.repository),
-        "commit": _output("git", "-C", tools.repository, "log", "-1", "--format=%h, %cs"),
+        "commit": commit(tools.repository),
     }
     return [(name, fact) for name, fact in known.items() if fact]
+
+
+def commit(repository: Path) -> str:
+    """Returns the short name and the date of the last commit."""
+    return _output("git", "-C", repository, "log", "-1", "--format=%h, %cs")
 
 
 def _tract(repository: Path) -> str:

@@ -136,10 +136,7 @@ class Bench:
         results = []
         for prompt, wanted in zip(prompts, reference or [], strict=False):
             found = drive.continuation(process, prompt, self._steps)
-            same = next(
-                (at for at, pair in enumerate(zip(found, wanted, strict=True)) if len({*pair}) > 1),
-                len(wanted),
-            )
+            same = drive.agreeing(found, wanted)
             results.append({"prompt": len(prompt), "same": same, "of": len(wanted)})
         if results:
             print(f"{group.title}: {name} agrees with transformers: {page.agreement(results)}", flush=True)

@@ -15,6 +15,7 @@ use crate::runtimes::Runtimes;
 use crate::suite::Case;
 
 pub(crate) const CASES: &str = include_str!("../attention.toml");
+pub(crate) const CACHE_TYPES: &str = include_str!("../cache-types.toml");
 
 impl Case for Attention {
     type Scene = Scene;
@@ -65,22 +66,24 @@ impl Case for Attention {
 #[cfg(test)]
 mod tests {
     use super::scene::Scene;
-    use super::{Attention, CASES};
+    use super::{Attention, CACHE_TYPES, CASES};
     use crate::runtimes::Runtimes;
     use crate::suite::{Case, Suite};
 
     fn small(case: &Attention) -> Attention {
         let valid = case.valid.iter().map(|valid| valid.div_ceil(40) + 3).collect::<Vec<_>>();
-        Attention { capacity: 120, queries: case.queries.min(3), valid, ..case.clone() }
+        // A text of 16,384 tokens would not fit.
+        let capacity = valid.iter().copied().max().unwrap_or(0).max(120);
+        Attention { capacity, queries: case.queries.min(3), layers: 2, valid, ..case.clone() }
     }
 
     /// Runs every subject of small cases. Those that need a library which is absent are left out.
     #[test]
     fn every_subject_computes_what_the_oracle_does() {
         let runtimes = Runtimes::find(None, None).unwrap();
-        let suite = Suite::<Attention>::parse(CASES).unwrap();
+        let suites = [CASES, CACHE_TYPES].map(|cases| Suite::<Attention>::parse(cases).unwrap());
         let mut checked = 0;
-        for row in &suite.rows {
+        for row in suites.iter().flat_map(|suite| &suite.rows) {
             for case in row.cases.iter().map(small) {
                 let mut scene = Scene::new(&case).unwrap();
                 for name in &row.subjects {

@@ -75,6 +75,14 @@ enum Subcommands {
         #[command(flatten)]
         options: Options,
     },
+    /// Times attention over caches of each type, with every instruction set of this machine, in about two minutes and
+    /// 5 GiB of memory. `cargo xtask bench-cache-types` writes the table into a page
+    CacheTypes {
+        #[command(flatten)]
+        selection: Selection,
+        #[command(flatten)]
+        options: Options,
+    },
     /// Measures the caches and the decode step of a decoder like Gemma 3 with rings and with linear caches, in about
     /// two minutes and 5 GiB of memory
     Rings {
@@ -168,6 +176,12 @@ fn run(Arguments { suite, selection, options, isa }: Arguments) -> Result<(), St
                 options.publish("tract", || tract::measure(options.quick))?;
             }
             Ok(())
+        }
+        Some(Subcommands::CacheTypes { options, .. }) if options.write_docs => {
+            Err("`cargo xtask bench-cache-types --write-docs` writes the page".to_owned())
+        }
+        Some(Subcommands::CacheTypes { selection, options }) => {
+            measure_suite::<Attention>("cache-types", attention::CACHE_TYPES, &selection, &options)
         }
         Some(Subcommands::Rings { options }) => {
             options.publish("rings", || rings::measure(&options.runtimes()?, options.quick))

@@ -189,6 +189,7 @@ mod tests {
             assert!(Suite::<Write>::parse(text).unwrap().rows.len() >= 2);
         }
         assert!(Suite::<Attention>::parse(attention::CASES).unwrap().rows.len() > 5);
+        assert!(Suite::<Attention>::parse(attention::CACHE_TYPES).unwrap().rows.len() > 2);
     }
 
     #[test]

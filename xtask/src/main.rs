@@ -188,6 +188,10 @@ enum Task {
     /// Python and 25 GB of disk, downloads once). Add `--help` for the options
     #[command(disable_help_flag = true)]
     BenchReal(Passed),
+    /// Measures the speed, the bytes and the error of caches of each type with real weights (needs what bench-real
+    /// needs). Add `--help` for the options
+    #[command(disable_help_flag = true)]
+    BenchCacheTypes(Passed),
     /// Times the CUDA kernels on this machine's GPU and compares them with PyTorch, Triton, JAX and CuPy, if
     /// python3 has them. Add `--help` for the options
     #[command(disable_help_flag = true)]
@@ -259,6 +263,7 @@ fn main() -> ExitCode {
         Task::Hostile { count, from } => one(steps::hostile(count, from)),
         Task::Bench(Passed { options }) => one(steps::bench(&options)),
         Task::BenchReal(Passed { options }) => one(steps_real::bench_real(&options)),
+        Task::BenchCacheTypes(Passed { options }) => one(steps_real::bench_cache_types(&options)),
         Task::BenchGpu(Passed { options }) => one(steps_gpu::bench_gpu(&options)),
         Task::BenchGpuCheck => one(steps_gpu::check()),
     };

@@ -3,9 +3,6 @@
 use kvscatter::ElementType;
 use serde::Deserialize;
 
-/// The number of elements of a head's row, for keys and values.
-pub(super) const HEAD_SIZE: usize = 128;
-
 /// One call of attention over a static cache.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -16,6 +13,9 @@ pub(crate) struct Attention {
     pub(super) query_heads: usize,
     /// The number of heads of keys and values.
     pub(super) heads: usize,
+    /// The number of elements of a head's row, for keys and values.
+    #[serde(default = "usual_head_size")]
+    pub(super) head_size: usize,
     /// The slots of each sample.
     pub(super) capacity: usize,
     /// The new tokens of each sample. They are in the last valid slots.
@@ -25,6 +25,9 @@ pub(crate) struct Attention {
     pub(super) valid: Vec<usize>,
     #[serde(default = "one")]
     pub(super) threads: usize,
+    /// The number of layers, of which each call reads the next one, in subjects that convert the caches.
+    #[serde(default = "one")]
+    pub(super) layers: usize,
 }
 
 /// The element types that are measured.
@@ -68,4 +71,8 @@ impl Element {
 
 fn one() -> usize {
     1
+}
+
+fn usual_head_size() -> usize {
+    128
 }

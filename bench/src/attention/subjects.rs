@@ -1,5 +1,6 @@
 //! Everything that is timed: kvscatter's kernels, other libraries and the yardsticks.
 
+mod caches;
 mod candle;
 mod kvscatter;
 mod node;
@@ -23,6 +24,7 @@ pub(super) fn prepare(name: &str, scene: &Scene, runtimes: &Runtimes) -> Prepare
     match scene.case.element {
         Element::Float32 => match name {
             "tract" => tract::prepare(scene),
+            _ if name.contains(caches::NAMED) => caches::prepare(name, scene),
             _ => prepare_any::<f32>(name, scene, runtimes),
         },
         Element::Float16 => prepare_any::<half::f16>(name, scene, runtimes),

@@ -7,7 +7,7 @@ use candle_nn::attention::{AttnMask, flash_attn};
 use kvscatter_attention::Float;
 
 use super::run::settle;
-use crate::attention::case::{Attention, HEAD_SIZE};
+use crate::attention::case::Attention;
 use crate::attention::scene::{Layout, Scene, elements};
 use crate::measure::{Failed, Prepared, Subject};
 
@@ -18,7 +18,7 @@ impl<T: Float + WithDType + num_traits::Float> Elements for T {}
 
 /// Prepares a call on copies of the operands.
 pub(super) fn prepare<T: Elements>(scene: &Scene) -> Prepared<Scene> {
-    let Attention { query_heads, heads, capacity, queries, threads, .. } = scene.case;
+    let Attention { query_heads, heads, head_size, capacity, queries, threads, .. } = scene.case;
     let &[valid] = scene.case.valid.as_slice() else {
         return Err("it copies the caches of a batch".to_owned());
     };
@@ -27,7 +27,7 @@ pub(super) fn prepare<T: Elements>(scene: &Scene) -> Prepared<Scene> {
         return Err("its pool has another number of threads".to_owned());
     }
     let copied = |tensor: &kvscatter_session::Tensor, heads: usize, length: usize| {
-        Tensor::from_slice(elements::<T>(tensor.bytes()), (1, heads, length, HEAD_SIZE), &Device::Cpu)
+        Tensor::from_slice(elements::<T>(tensor.bytes()), (1, heads, length, head_size), &Device::Cpu)
     };
     // It takes `[batch, length, heads, head size]`, by strides.
     let turned = |tensor: Tensor, length: usize| tensor.narrow(2, 0, length)?.transpose(1, 2);
@@ -58,7 +58,7 @@ impl<T: Elements> Subject<Scene> for Candle<T> {
     fn time(&mut self, scene: &mut Scene, calls: usize) -> Result<Duration, Failed> {
         settle(&scene.case);
         let [query, key, value] = &self.operands;
-        let (offset, scale) = (self.offset, 1.0 / (HEAD_SIZE as f32).sqrt());
+        let (offset, scale) = (self.offset, 1.0 / (scene.case.head_size as f32).sqrt());
         let run = || {
             let mut output = None;
             let began = Instant::now();

@@ -6,7 +6,7 @@ use kvscatter::{ElementType, Isa};
 use kvscatter_attention::{self as ours, Float, Inputs, Outputs, Scratch, Shapes, Valid};
 
 use super::run::with_threads;
-use crate::attention::case::{Attention, HEAD_SIZE};
+use crate::attention::case::Attention;
 use crate::attention::scene::{Layout, Scene, elements};
 use crate::measure::{Failed, Prepared, Subject};
 
@@ -18,12 +18,12 @@ pub(super) fn prepare<T: Float>(scene: &Scene, isa: Isa) -> Prepared<Scene> {
 /// Prepares a call on copies of the caches with fewer slots.
 pub(super) fn prepare_small<T: Float>(scene: &Scene, slots: usize) -> Prepared<Scene> {
     let case = Attention { capacity: slots, ..scene.case.clone() };
-    let len = case.batch() * case.heads * slots * HEAD_SIZE;
+    let len = case.batch() * case.heads * slots * case.head_size;
     let mut caches = [(); 2].map(|()| vec![T::of_f32(0.0); len]);
     for (head, valid) in scene.valid_bytes().enumerate() {
         for (cache, valid) in caches.iter_mut().zip(valid) {
             let valid = elements::<T>(valid);
-            cache[head * slots * HEAD_SIZE..][..valid.len()].copy_from_slice(valid);
+            cache[head * slots * case.head_size..][..valid.len()].copy_from_slice(valid);
         }
     }
     Ok(Box::new(Whole { call: Call::<T>::new(&case, case.batch(), Isa::allowed())?, caches: Some(caches) }))
@@ -42,8 +42,8 @@ struct Call<T> {
 
 impl<T: Float> Call<T> {
     fn new(case: &Attention, batch: usize, isa: Isa) -> Result<Self, String> {
-        let query = [batch, case.query_heads, case.queries, HEAD_SIZE];
-        let cache = [batch, case.heads, case.capacity, HEAD_SIZE];
+        let query = [batch, case.query_heads, case.queries, case.head_size];
+        let cache = [batch, case.heads, case.capacity, case.head_size];
         let element: ElementType = case.element.onnx();
         let shapes = Shapes { element, query: &query, key: &cache, value: &cache, mask: None, past: None };
         let prepared =
@@ -108,8 +108,8 @@ impl<T: Float> BySample<T> {
         executor: Option<&dyn kvscatter::Executor>,
         mut after: impl FnMut(&[T]),
     ) -> Result<(), Failed> {
-        let Attention { heads, capacity, .. } = scene.case;
-        let sample = heads * capacity * HEAD_SIZE;
+        let Attention { heads, head_size, capacity, .. } = scene.case;
+        let sample = heads * capacity * head_size;
         let queries = elements::<T>(scene.query.bytes()).chunks_exact(self.call.output.len());
         let [keys, values] = [&scene.key, &scene.value].map(|cache| elements::<T>(cache.bytes()));
         let caches = keys.chunks_exact(sample).zip(values.chunks_exact(sample));

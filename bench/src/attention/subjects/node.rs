@@ -8,7 +8,7 @@ use kvscatter_onnx::{Dimension, Model};
 use kvscatter_session::{InPlaceCache, Session, Step, Tensor};
 
 use super::run::settle;
-use crate::attention::case::{Attention, HEAD_SIZE};
+use crate::attention::case::Attention;
 use crate::attention::scene::{Layout, Scene, elements};
 use crate::graph::{Builder, INT32, INT64, MICROSOFT, Versions, int, value};
 use crate::measure::{Failed, Prepared, Subject};
@@ -19,8 +19,8 @@ pub(super) fn attention<T: Float>(scene: &Scene, runtime: Runtime<'_>) -> Prepar
     let case = &scene.case;
     let element = case.element.onnx().onnx_code();
     let mut builder = Builder::default();
-    let query = dims(&[case.batch(), case.query_heads, case.queries, HEAD_SIZE]);
-    let cache = dims(&[case.batch(), case.heads, case.capacity, HEAD_SIZE]);
+    let query = dims(&[case.batch(), case.query_heads, case.queries, case.head_size]);
+    let cache = dims(&[case.batch(), case.heads, case.capacity, case.head_size]);
     builder.graph.input = vec![
         value("query", element, &query),
         value("key", element, &cache),
@@ -33,7 +33,7 @@ pub(super) fn attention<T: Float>(scene: &Scene, runtime: Runtime<'_>) -> Prepar
     let lengths = Tensor::int64s(&[case.batch()], &scene.lengths).map_err(|error| error.to_string())?;
     Ok(Box::new(Node {
         session: load(builder, runtime, case)?,
-        output: output(case, &[case.batch(), case.query_heads, case.queries, HEAD_SIZE])?,
+        output: output(case, &[case.batch(), case.query_heads, case.queries, case.head_size])?,
         kind: Kind::Attention { lengths },
         element: std::marker::PhantomData::<T>,
     }))
@@ -45,9 +45,9 @@ pub(super) fn group_query<T: Float>(scene: &Scene, runtimes: &Runtimes) -> Prepa
     let case = &scene.case;
     let element = case.element.onnx().onnx_code();
     let mut builder = Builder::default();
-    let query = dims(&[case.batch(), case.queries, case.query_heads * HEAD_SIZE]);
-    let update = dims(&[case.batch(), case.queries, case.heads * HEAD_SIZE]);
-    let cache = dims(&[case.batch(), case.heads, case.capacity, HEAD_SIZE]);
+    let query = dims(&[case.batch(), case.queries, case.query_heads * case.head_size]);
+    let update = dims(&[case.batch(), case.queries, case.heads * case.head_size]);
+    let cache = dims(&[case.batch(), case.heads, case.capacity, case.head_size]);
     builder.graph.input = vec![
         value("query", element, &query),
         value("key", element, &update),
@@ -76,7 +76,7 @@ pub(super) fn group_query<T: Float>(scene: &Scene, runtimes: &Runtimes) -> Prepa
     let total = scene.lengths.iter().copied().max().unwrap_or_default();
     Ok(Box::new(Node {
         session: load(builder, runtimes.stock()?, case)?,
-        output: output(case, &[case.batch(), case.queries, case.query_heads * HEAD_SIZE])?,
+        output: output(case, &[case.batch(), case.queries, case.query_heads * case.head_size])?,
         kind: Kind::GroupQuery { last: ints(&last)?, total: ints(&[total])? },
         element: std::marker::PhantomData::<T>,
     }))

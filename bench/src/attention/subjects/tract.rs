@@ -6,7 +6,7 @@ use ndarray::{Array4, ArrayView4, s};
 use tract_transformers::ops::flash_sdpa::FlashSdpaOp;
 
 use super::run::settle;
-use crate::attention::case::{Attention, HEAD_SIZE};
+use crate::attention::case::Attention;
 use crate::attention::scene::{Layout, Scene, elements};
 use crate::measure::{Failed, Prepared, Subject};
 
@@ -29,10 +29,10 @@ struct Tract {
 impl Subject<Scene> for Tract {
     fn time(&mut self, scene: &mut Scene, calls: usize) -> Result<Duration, Failed> {
         settle(&scene.case);
-        let Attention { query_heads, heads, capacity, queries, .. } = scene.case;
-        let query = (1, query_heads, queries, HEAD_SIZE);
+        let Attention { query_heads, heads, head_size, capacity, queries, .. } = scene.case;
+        let query = (1, query_heads, queries, head_size);
         let query = ArrayView4::from_shape(query, elements::<f32>(scene.query.bytes()))?;
-        let cache = |cache| ArrayView4::from_shape((1, heads, capacity, HEAD_SIZE), cache);
+        let cache = |cache| ArrayView4::from_shape((1, heads, capacity, head_size), cache);
         let keys = cache(elements::<f32>(scene.key.bytes()))?;
         let values = cache(elements::<f32>(scene.value.bytes()))?;
         let [keys, values] = [&keys, &values].map(|cache| cache.slice(s![.., .., ..self.valid, ..]));

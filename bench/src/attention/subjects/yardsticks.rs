@@ -8,7 +8,7 @@ use kvscatter::Isa;
 
 use super::raw;
 use super::run::with_threads;
-use crate::attention::case::{Attention, HEAD_SIZE};
+use crate::attention::case::Attention;
 use crate::attention::scene::Scene;
 use crate::measure::{Failed, Prepared, Subject};
 
@@ -93,7 +93,7 @@ impl MultiplyAdds {
         make: impl Fn(usize) -> usize + Send + Sync + 'static,
     ) -> Box<dyn Subject<Scene>> {
         // One product with each key, and one with each value.
-        let count = case.query_heads * case.seen() * 2 * HEAD_SIZE;
+        let count = case.query_heads * case.seen() * 2 * case.head_size;
         Box::new(Self { make: Box::new(make), count, done: 0 })
     }
 }
