@@ -52,7 +52,7 @@ use crate::{ErrorPlace, EvalError, ExternalData, Graph, GraphError, Node, OnnxEr
 
 pub(crate) use error::FoldError;
 
-pub(crate) use number::{int_to_float, lowest, round, to_float};
+pub(crate) use number::{int_to_float, lowest, round, round_to_f32, to_float};
 pub(crate) use shapes::{elements, signed, strides, walk};
 pub(crate) use value::{MAX_VALUES, Value};
 pub(crate) use values::Values;

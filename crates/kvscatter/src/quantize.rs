@@ -4,7 +4,7 @@
 //! codes are `x / s`, rounded to the nearest whole number, ties to even. What is read is `code * s`. ONNX writes the
 //! same with `Abs`, `ReduceMax`, `Mul`, `Max` and a blocked `QuantizeLinear`, and gives the same bits for finite rows.
 //!
-//! * For a finite row, `|code * s - x| <= s * (1/2 + 2^-16)` for each element.
+//! * For a finite row, `|code * s - x|` is at most [`largest_error`] for each element.
 //! * Codes lie between -127 and 127.
 //! * A row with NaN or an infinity gets the scale NaN and codes of 0, so it is read as NaN. ONNX Runtime's `ReduceMax`
 //!   ignores NaN, so its operators lose it.
@@ -13,6 +13,8 @@
 //! Large elements of a few channels make the scale of a key large, and all other elements of the key inexact. So keys
 //! are rotated before that ([`rotate_row`]), which spreads these elements over the row. A query that is rotated too has
 //! the same product with the key.
+
+use crate::ElementType;
 
 /// The factor from the largest magnitude of a row to its scale.
 pub const SCALE_FACTOR: f32 = 1.0 / 127.0;
@@ -103,11 +105,59 @@ pub fn rotate_row(row: &mut [f32]) {
     }
 }
 
-/// Returns the element of the orthonormal Hadamard matrix of this size, a power of two, without its sign.
+/// Returns an element of the matrix with which [`rotate_row`] multiplies rows of this size. It is symmetric, and the
+/// identity for rows that are not rotated.
+///
+/// ```
+/// use kvscatter::quantize::rotation_element;
+///
+/// assert_eq!(rotation_element(16, 3, 1), -0.25);
+/// assert_eq!(rotation_element(48, 3, 17), 0.0); // another block
+/// ```
 #[must_use]
-pub fn inverse_root(size: usize) -> f32 {
+pub fn rotation_element(size: usize, row: usize, column: usize) -> f32 {
+    let block = rotation_block(size).unwrap_or(1);
+    let in_block = block.wrapping_sub(1);
+    if row & !in_block != column & !in_block {
+        return 0.0;
+    }
+    let magnitude = inverse_root(block);
+    if (row & column & in_block).count_ones() & 1 == 0 { magnitude } else { -magnitude }
+}
+
+/// Returns `1 / sqrt(size)` for a power of two.
+fn inverse_root(size: usize) -> f32 {
     // `1 / sqrt(2^n)` is `2^-(n / 2)`, for odd `n` times `1 / sqrt(2)`.
     let power = size.trailing_zeros();
     let half = f32::from_bits(127_u32.saturating_sub(power >> 1) << 23);
     if power & 1 == 0 { half } else { half * core::f32::consts::FRAC_1_SQRT_2 }
+}
+
+/// Returns the largest difference between a finite number and what a cache of this type stores of it. `scale` is that
+/// of the number's row of codes.
+///
+/// | Type | Largest difference |
+/// |---|---|
+/// | int8 | `scale * (1/2 + 2^-16)` |
+/// | float16 | `2^-11` of the magnitude, and `2^-25` for magnitudes below `2^-14` |
+/// | bfloat16 | `2^-8` of the magnitude, and `2^-134` for magnitudes below `2^-126` |
+/// | float32 | `2^-24` of the magnitude, and `2^-150` for magnitudes below `2^-126` |
+///
+/// It is `None` for magnitudes above 65504 in float16, which may become infinite, and for other types.
+#[must_use]
+pub fn largest_error(element: ElementType, given: f64, scale: f64) -> Option<f64> {
+    let magnitude = given.abs();
+    let rounded = |relative, least| (magnitude * inverse_power(relative)).max(inverse_power(least));
+    match element {
+        ElementType::Int8 => Some(scale * (0.5 + inverse_power(16))),
+        ElementType::Float16 => (magnitude <= 65504.0).then(|| rounded(11, 25)),
+        ElementType::BFloat16 => Some(rounded(8, 134)),
+        ElementType::Float32 => Some(rounded(24, 150)),
+        _ => None,
+    }
+}
+
+/// Returns `2^-power` for a power up to 1022.
+fn inverse_power(power: u64) -> f64 {
+    f64::from_bits(1023_u64.saturating_sub(power) << 52)
 }

@@ -1,10 +1,12 @@
 //! Rows as codes and scales, compared with the oracle in float64, and special rows.
 
 use kvscatter::quantize::{
-    MIN_SCALE, SCALE_FACTOR, dequantize_row, inverse_root, quantize_row, rotate_row, rotation_block,
+    MIN_SCALE, SCALE_FACTOR, dequantize_row, largest_error, quantize_row, rotate_row, rotation_block,
+    rotation_element,
 };
 use kvscatter::spec::onnx::TensorScatter;
 use kvscatter::{ElementType, Error, PlannedWrite, write_all};
+use kvscatter_oracle::attention::Float;
 use kvscatter_oracle::quantized::{Row, rotated};
 
 /// Returns numbers of many magnitudes.
@@ -35,7 +37,9 @@ fn check_row(row: &[f32]) {
     assert!(read.iter().zip(expected.read()).all(|(got, want)| bits((*got).into()) == bits(want)), "{row:?}");
     for (x, code) in given.iter().zip(codes) {
         let error = (f64::from(code) * f64::from(scale) - x).abs();
-        assert!(scale.is_nan() || error <= expected.bound(), "{x} {code} {scale}");
+        let bound = largest_error(ElementType::Int8, *x, scale.into());
+        let is_within = bound == Some(expected.bound()) && error <= expected.bound();
+        assert!(scale.is_nan() || is_within, "{x} {code} {scale}");
     }
 }
 
@@ -117,9 +121,47 @@ fn special_rows_have_the_scales_and_codes_of_the_rule() {
 fn blocks_are_the_largest_power_of_two_from_16() {
     for (size, block) in [(16, 16), (64, 64), (256, 256), (80, 16), (96, 32), (128, 128)] {
         assert_eq!(rotation_block(size), Some(block));
-        assert_eq!(inverse_root(block), (1.0 / (block as f64).sqrt()) as f32);
     }
     assert!([0, 1, 8, 24, 65, 72].iter().all(|size| rotation_block(*size).is_none()));
+}
+
+#[test]
+fn elements_of_the_rotation_are_those_of_the_oracle() {
+    for size in [1, 8, 16, 32, 48, 64, 80, 256] {
+        for row in 0..size {
+            let mut unit = vec![0.0; size];
+            unit[row] = 1.0;
+            let expected: Vec<f32> = rotated(&unit).iter().map(|x| *x as f32).collect();
+            let got: Vec<f32> = (0..size).map(|column| rotation_element(size, row, column)).collect();
+            assert_eq!(got, expected, "{size} {row}");
+        }
+    }
+}
+
+#[test]
+fn rounded_numbers_differ_by_at_most_the_largest_error() {
+    let types = [
+        (ElementType::Float16, Float::F16, 11, -25),
+        (ElementType::BFloat16, Float::Bf16, 8, -134),
+        (ElementType::Float32, Float::F32, 24, -150),
+    ];
+    for (element, float, digits, least) in types {
+        for power in least - 2..=15 {
+            let first = 2_f64.powi(power);
+            let tie = first + 2_f64.powi(least.max(power - digits));
+            let numbers = (0..4096).map(|n| first * (1.0 + f64::from(n) / 4096.0)).chain([tie]);
+            let parts = numbers.filter_map(|number| {
+                let bound = largest_error(element, -number, 0.0)?;
+                Some((float.round(number) - number).abs() / bound)
+            });
+            let worst = parts.fold(0.0, f64::max);
+            assert!(worst <= 1.0, "{element} 2^{power}: {worst}");
+            assert!(worst > 0.99 || power < least, "{element} 2^{power}: {worst}");
+        }
+    }
+    assert!(largest_error(ElementType::Float16, -65504.0, 0.0).is_some());
+    assert!(largest_error(ElementType::Float16, 65505.0, 0.0).is_none());
+    assert!(largest_error(ElementType::Float64, 1.0, 1.0).is_none());
 }
 
 #[test]

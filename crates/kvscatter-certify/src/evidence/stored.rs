@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 
 use kvscatter::ElementType;
+use kvscatter::quantize::largest_error;
 use kvscatter_onnx::decoder::CachePart;
 use kvscatter_onnx::internal::file::UnfinishedFiles;
 use kvscatter_onnx::internal::proto::ValueInfoProto;
@@ -215,7 +216,8 @@ impl<'a> CacheErrors<'a> {
         let mut message = None;
         for (element, (&x, read)) in given.iter().zip(self.read(stored, scale)?).enumerate() {
             let x = f64::from(x);
-            let bound = bound(self.port.element, x, scale.unwrap_or_default());
+            // A number without a bound may become infinite.
+            let bound = largest_error(self.port.element, x, scale.unwrap_or_default()).unwrap_or(0.0);
             let error = (read - x).abs();
             // A comparison with NaN is false.
             let is_within = error <= bound;
@@ -259,16 +261,6 @@ impl<'a> CacheErrors<'a> {
             let sum: f64 = query.iter().map(|x| f64::from(x.abs())).sum();
             self.query = self.query.max(sum * factor);
         }
-    }
-}
-
-/// Returns the largest error of a stored element.
-fn bound(element: ElementType, given: f64, scale: f64) -> f64 {
-    match element {
-        ElementType::Float16 if given.abs() > 65504.0 => 0.0,
-        ElementType::Float16 => (given.abs() * 2_f64.powi(-11)).max(2_f64.powi(-25)),
-        ElementType::BFloat16 => (given.abs() * 2_f64.powi(-8)).max(2_f64.powi(-134)),
-        _ => scale * (0.5 + 2_f64.powi(-16)),
     }
 }
 

@@ -14,7 +14,7 @@ pub(crate) struct CacheTypeArgs {
     #[arg(long, value_name = "TYPE", value_parser = CacheTypeParser)]
     pub(crate) cache_type: Option<CacheType>,
 
-    /// Do not rotate keys and queries before keys become int8, which increases the error of int8
+    /// Store int8 keys without the Hadamard rotation. This increases their error
     #[arg(long, requires = "cache_type")]
     pub(crate) no_rotation: bool,
 }
@@ -29,7 +29,7 @@ enum Offered {
     /// Half the bytes of float32, with the range of float32
     #[value(name = "bfloat16")]
     BFloat16,
-    /// About a quarter of the bytes of float32: codes, and one scale for each row and head
+    /// About a quarter of the bytes of float32: int8 codes, and one float32 scale for each token and head
     Int8,
 }
 

@@ -295,9 +295,7 @@ fn narrow(report: &Report) -> Vec<String> {
     if !narrow.unrotated.is_empty() {
         let sizes: Vec<_> = narrow.unrotated.iter().map(ToString::to_string).collect();
         let sizes = sizes.join(", ");
-        lines.push(format!(
-            "Keys in heads of {sizes} are not rotated: no power of two from 16 divides their size."
-        ));
+        lines.push(format!("Keys in heads of {sizes} are not rotated: their size is not a multiple of 16."));
     }
     lines
 }

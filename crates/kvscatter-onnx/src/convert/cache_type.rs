@@ -14,7 +14,7 @@ pub enum CacheType {
     Float16,
     /// New rows are cast to bfloat16.
     BFloat16,
-    /// New rows become int8 codes with one float32 scale for each row and head. The scales are a second cache.
+    /// New rows become int8 codes with one float32 scale for each token and head. The scales are a second cache.
     Int8,
 }
 
@@ -31,8 +31,8 @@ pub enum CacheTypeError {
     Float8 { name: String },
     /// A scale belongs to a channel.
     #[error(
-        "{name:?} needs calibration, and its error is larger than that of a scale for each row (KL 1.8e-3 instead of \
-         6.4e-4). Use int8"
+        "{name:?} needs calibration, and its error is larger than that of a scale for each token and head (KL 1.8e-3 \
+         instead of 6.4e-4). Use int8"
     )]
     ByChannel { name: String },
     /// There is no such type of caches.

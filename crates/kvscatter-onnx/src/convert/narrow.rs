@@ -1,14 +1,13 @@
 //! The pass that gives static caches a narrower type.
 //!
 //! A half is cast before it is written, and cast back before `Attention` reads it. Int8 has one float32 scale for each
-//! row and head. Codes and scales are two caches, which two `TensorScatter` nodes write at the same slots. Keys and
+//! token and head. Codes and scales are two caches, which two `TensorScatter` nodes write at the same slots. Keys and
 //! queries are rotated before, which changes no score, so that no channel dominates the scale of a row.
 //!
-//! The new nodes are evaluated on rows of numbers and compared with the [rule](rule). All other nodes stay as they are.
+//! The new nodes are evaluated on rows of numbers and compared with [`kvscatter::quantize`]. All other nodes stay as they are.
 
 mod nodes;
 mod proof;
-mod rule;
 mod sites;
 #[cfg(test)]
 mod tests;
@@ -25,10 +24,11 @@ use crate::OnnxError;
 use crate::decoder::Decoder;
 use crate::edit::Editor;
 
-pub(super) use rule::PASS;
-
 use nodes::NarrowNodes;
 use sites::NarrowSites;
+
+/// The name of the pass.
+pub(super) const PASS: &str = "narrow caches";
 
 /// Gives the caches the type that the options ask for.
 pub(super) fn narrow_caches(subject: &Subject<'_, '_>) -> Result<Option<Change>, OnnxError> {
@@ -81,9 +81,9 @@ fn report(
             cache_type: sites.asked,
             count: sites.caches.len(),
             scales,
-            rotated: keys().filter(|site| site.block.is_some()).count(),
+            rotated: keys().filter(|site| site.is_rotated).count(),
             unrotated: keys()
-                .filter(|site| sites.rotates && site.block.is_none())
+                .filter(|site| sites.rotates && !site.is_rotated)
                 .map(|site| site.size)
                 .collect(),
         }),

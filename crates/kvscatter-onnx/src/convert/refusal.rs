@@ -158,8 +158,8 @@ pub enum ConvertRefusal {
     CacheForm { past: String, asked: CacheType, reason: &'static str },
     /// A node other than an `Attention` node reads a cache whose type would change.
     #[error(
-        "{present:?} is read here: a cache becomes {asked} only if Attention nodes alone read it. Keep the type of the \
-         export"
+        "this node reads the cache {present:?}, and only Attention may read a cache that becomes {asked}. Convert without \
+         a cache type, or export attention as Attention nodes"
     )]
     CacheReader { present: String, asked: CacheType },
     /// An input or output of `Attention` is not supported with a static cache.

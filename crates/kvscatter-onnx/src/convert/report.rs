@@ -60,8 +60,8 @@ pub enum Claim {
     /// All values but those of hidden slots and of padding.
     #[strum(to_string = "values, but not those of hidden slots and padding")]
     Visible,
-    /// All values, but rows are rounded as they are cached, within a bound that the proof names.
-    #[strum(to_string = "values, but rows are rounded as they are cached, within a bound")]
+    /// All values, up to the rounding of cached rows that the proof names.
+    #[strum(to_string = "values, up to the rounding of cached rows")]
     Narrowed,
 }
 
@@ -117,7 +117,7 @@ impl fmt::Display for NarrowCaches {
         if *cache_type != CacheType::Int8 {
             return Ok(());
         }
-        f.write_str(" symmetric, one float32 scale for each row and head")?;
+        f.write_str(" symmetric, one float32 scale for each token and head")?;
         if *rotated == 0 {
             return Ok(());
         }

@@ -64,7 +64,7 @@ pub enum QuantizedPart<'m> {
         /// The past of the scales.
         scales: &'m str,
     },
-    /// One scale for each row and head.
+    /// One scale for each token and head.
     Scales {
         /// The past of the codes.
         codes: &'m str,

@@ -1,4 +1,4 @@
-//! Finds quantized caches, which consist of two tensors: codes, and one scale for each row and head.
+//! Finds quantized caches, which consist of two tensors: codes, and one scale for each token and head.
 //!
 //! Attention reads the product of both, `Mul(Cast(codes), scales)` or `DequantizeLinear(codes, scales)`. Nothing else
 //! reads them, and both are written at the same slots.

@@ -14,14 +14,19 @@ use super::values::{Elements, NumberKind, Uncomputed, Values, int_range};
 use crate::OnnxError;
 
 /// Rounds a float to the precision and range of its type.
-#[expect(clippy::as_conversions, reason = "the function rounds")]
 pub(crate) fn round(element: ElementType, value: f64) -> f64 {
     match element {
-        ElementType::Float32 => f64::from(value as f32),
-        ElementType::Float16 => f16::from_f32(value as f32).to_f64(),
-        ElementType::BFloat16 => bf16::from_f32(value as f32).to_f64(),
+        ElementType::Float32 => round_to_f32(value).into(),
+        ElementType::Float16 => f16::from_f32(round_to_f32(value)).to_f64(),
+        ElementType::BFloat16 => bf16::from_f32(round_to_f32(value)).to_f64(),
         _ => value,
     }
+}
+
+/// Rounds a float to float32.
+#[expect(clippy::as_conversions, reason = "the function rounds")]
+pub(crate) fn round_to_f32(value: f64) -> f32 {
+    value as f32
 }
 
 /// Checks that an integer fits its type.

@@ -29,14 +29,6 @@ impl<E> Array<E> {
     }
 }
 
-impl Array<f64> {
-    /// Returns what a cache of this element type stores.
-    #[must_use]
-    pub fn rounded(&self, element: Float) -> Self {
-        Self::new(self.data.iter().map(|&x| element.round(x)).collect(), &self.shape)
-    }
-}
-
 /// The scales of the rows of `K` and `V` that contain codes, `[B, kv_heads, keys]` each.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scales {

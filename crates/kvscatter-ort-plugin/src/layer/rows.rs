@@ -1,7 +1,7 @@
 //! Finds the nodes that compute new rows: queries, keys or values.
 
 use kvscatter::ElementType;
-use kvscatter::quantize::{inverse_root, rotation_block};
+use kvscatter::quantize::{rotation_block, rotation_element};
 use kvscatter_attention::RotaryOrder;
 
 use super::graph::{NamedGraph, NamedNode};
@@ -114,15 +114,9 @@ fn multiplies_with_hadamard(graph: &FreeNodes<'_, '_>, node: &NamedNode<'_>) -> 
     };
     let sizes = matrix.sizes()?;
     let (&[rows, size], true) = (&*sizes, matrix.has_element(ElementType::Float32)) else { return Ok(false) };
-    let Some(block) = rotation_block(size).filter(|_| rows == size) else { return Ok(false) };
-    let of_block = inverse_root(block);
-    let expected = |at: usize| {
-        let (row, column) = (at / size, at % size);
-        match (row / block == column / block, (row & column & (block - 1)).count_ones() % 2) {
-            (false, _) => 0.0,
-            (true, 0) => of_block,
-            (true, _) => -of_block,
-        }
-    };
+    if rows != size || rotation_block(size).is_none() {
+        return Ok(false);
+    }
+    let expected = |at: usize| rotation_element(size, at / size, at % size);
     Ok(matrix.floats::<f32>()?.iter().enumerate().all(|(at, element)| *element == expected(at)))
 }

@@ -19,7 +19,7 @@ use kvscatter::ElementType::{BFloat16, Float16, Float32, Int8};
 use kvscatter_attention::{AttributeValue, Declared, Float, GroupQuery};
 
 use self::inputs::Tensors;
-use self::scales::CacheType;
+use self::scales::CacheRows;
 use self::step::{PreparedStep, StepMemory};
 use super::Operator;
 use crate::context::Context;
@@ -50,7 +50,7 @@ impl GroupQueryAttention {
         Ok(GroupQuery::read(attributes, &declared(&node.inputs()?), &node.outputs()?).is_ok())
     }
 
-    fn compute_as<T: Float, C: CacheType>(
+    fn compute_as<T: Float, C: CacheRows>(
         &self,
         context: &Context<'_>,
         tensors: &Tensors<'_>,

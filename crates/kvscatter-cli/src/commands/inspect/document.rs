@@ -71,7 +71,7 @@ fn cache(whole: &WholeCache<'_>, sizes: &Sizes) -> Value {
         "writer": cache.writer.map(|writer| node(&writer.label())),
         // The nodes that make another tensor of the size of the cache.
         "between": cache.between.iter().map(|between| node(&between.label())).collect::<Value>(),
-        // The cache of the scales, one for each row and head, if this cache contains codes.
+        // The cache of the scales, one for each token and head, if this cache contains codes.
         "scales": whole.scales.map(scales),
     });
     joined(without_null(document, &["scales"]), cost(whole.cost(sizes)))

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use kvscatter::ElementType;
+use kvscatter::quantize::{MIN_SCALE, SCALE_FACTOR, rotation_element};
 
-use super::rule;
-use super::sites::{NarrowCache, NarrowSites};
+use super::sites::{NarrowSite, NarrowSites};
 use crate::convert::cache_type::CacheType;
 use crate::edit::{Editor, NewNode};
 use crate::fold::signed;
@@ -70,10 +70,10 @@ impl NarrowNodes {
                     continue;
                 };
                 (*read).clone_into(input);
-                let (Some(queries), Some(block)) = (reader.input(QUERIES), site.block) else { continue };
+                let Some(queries) = reader.input(QUERIES).filter(|_| site.is_rotated) else { continue };
                 let rotated = match written.queries.get(queries) {
                     Some(rotated) => rotated.clone(),
-                    None => rotate_queries(editor, reader, queries, site, block)?,
+                    None => rotate_queries(editor, reader, queries, site)?,
                 };
                 if let Some(input) = proto.input.get_mut(QUERIES) {
                     rotated.clone_into(input);
@@ -89,7 +89,7 @@ impl NarrowNodes {
 /// Casts new rows to the type of the cache, and what attention reads back.
 fn cast(
     editor: &mut Editor<'_>,
-    site: &NarrowCache<'_, '_>,
+    site: &NarrowSite<'_, '_>,
     element: ElementType,
 ) -> Result<NarrowValues, OnnxError> {
     let stored = editor.add(NewNode::cast(site.update, element));
@@ -99,14 +99,14 @@ fn cast(
 }
 
 /// Quantizes new rows, with one scale each, and multiplies codes and scales for attention.
-fn quantize(editor: &mut Editor<'_>, site: &NarrowCache<'_, '_>) -> Result<NarrowValues, OnnxError> {
+fn quantize(editor: &mut Editor<'_>, site: &NarrowSite<'_, '_>) -> Result<NarrowValues, OnnxError> {
     const SINGLE: ElementType = ElementType::Float32;
-    let NarrowCache { cache, update, size, block, .. } = *site;
+    let NarrowSite { cache, update, size, is_rotated, .. } = *site;
     let mut rows = editor.cast(update, cache.element, SINGLE);
-    if let Some(block) = block {
-        rows = rotate(editor, &rows, size, block)?;
+    if is_rotated {
+        rows = rotate(editor, &rows, size)?;
     }
-    let [factor, least] = rule::scale_constants();
+    let [factor, least] = [SCALE_FACTOR, MIN_SCALE].map(f64::from);
     let (factor, least) = (editor.float(SINGLE, factor)?, editor.float(SINGLE, least)?);
     let magnitudes = editor.node("Abs", &[&rows]);
     let last = editor.ints(&[-1])?;
@@ -140,11 +140,11 @@ fn of_scales<'m>(dims: &[Dimension<'m>]) -> Vec<Dimension<'m>> {
 /// Declares the type of a cache, and writes its rows as the exported node does.
 fn scatter(
     editor: &mut Editor<'_>,
-    site: &NarrowCache<'_, '_>,
+    site: &NarrowSite<'_, '_>,
     element: ElementType,
     stored: &str,
 ) -> Result<(), OnnxError> {
-    let NarrowCache { cache, writer, .. } = site;
+    let NarrowSite { cache, writer, .. } = site;
     for name in [cache.past, cache.present] {
         editor.set_element(name, element)?;
     }
@@ -161,8 +161,10 @@ fn add_scatter(editor: &mut Editor<'_>, like: &Node<'_>, [past, update]: [&str; 
 }
 
 /// Multiplies each row of a float32 value by the matrix of a rotation.
-fn rotate(editor: &mut Editor<'_>, rows: &str, size: usize, block: usize) -> Result<String, OnnxError> {
-    let matrix = rule::rotation(size, block);
+fn rotate(editor: &mut Editor<'_>, rows: &str, size: usize) -> Result<String, OnnxError> {
+    let element = |row, column| f64::from(rotation_element(size, row, column));
+    let matrix: Vec<_> =
+        (0..size).flat_map(|row| (0..size).map(move |column| element(row, column))).collect();
     let matrix = editor.floats(ElementType::Float32, vec![size, size], &matrix)?;
     Ok(editor.add(NewNode::new("MatMul", &[rows, &matrix]).called("rotated")))
 }
@@ -178,8 +180,7 @@ fn rotate_queries(
     editor: &mut Editor<'_>,
     reader: &Node<'_>,
     queries: &str,
-    site: &NarrowCache<'_, '_>,
-    block: usize,
+    site: &NarrowSite<'_, '_>,
 ) -> Result<String, OnnxError> {
     let (element, size) = (site.cache.element, signed(site.size));
     let heads = flat_heads(reader);
@@ -188,7 +189,7 @@ fn rotate_queries(
         let shape = editor.ints(&[0, 0, heads, size])?;
         rows = editor.node("Reshape", &[&rows, &shape]);
     }
-    rows = rotate(editor, &rows, site.size, block)?;
+    rows = rotate(editor, &rows, site.size)?;
     if let Some(heads) = heads {
         let shape = editor.ints(&[0, 0, heads.saturating_mul(size)])?;
         rows = editor.node("Reshape", &[&rows, &shape]);

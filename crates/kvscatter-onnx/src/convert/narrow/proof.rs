@@ -1,17 +1,19 @@
 //! Checks what the new nodes compute, and that all other nodes stayed.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::RangeInclusive;
 use std::rc::Rc;
 
 use kvscatter::ElementType;
+use kvscatter::quantize::{dequantize_row, largest_error, quantize_row};
 
+use super::PASS;
 use super::nodes::{self, NarrowNodes, NarrowValues};
-use super::rule::{PASS, QuantizedRow};
-use super::sites::{NarrowCache, NarrowSites};
+use super::sites::{NarrowSite, NarrowSites};
 use crate::convert::cache_type::CacheType;
 use crate::convert::refusal::ConvertRefusal;
-use crate::fold::{Budget, Fold, MAX_VALUES, Value, Values, elements, int_to_float, round, to_float};
+use crate::fold::{
+    Budget, Fold, MAX_VALUES, Value, Values, elements, int_to_float, round, round_to_f32, to_float,
+};
 use crate::onnx_attention::{KEYS, QUERIES, VALUES};
 use crate::proto::NodeProto;
 use crate::prove::with_random;
@@ -19,9 +21,6 @@ use crate::{Graph, Node, OnnxError};
 
 /// The number of rows on which the nodes are evaluated.
 const ROWS: usize = 8;
-
-/// The largest share of a step of the scale by which a cached number differs: half a step, and what float32 rounds.
-const LARGEST_STEP: f64 = 0.5 + 1.0 / 65536.0;
 
 /// Returns the largest change of a score by a rotation, relative to the lengths of query and key. The rotated query is
 /// rounded to the type of the cache before.
@@ -35,9 +34,6 @@ fn rotation_error(element: ElementType) -> f64 {
 
 /// The size of the rows that are cast.
 const CAST_SIZE: usize = 64;
-
-/// The magnitudes that float16 has with its full precision.
-const HALVES: RangeInclusive<f64> = 1.0 / 16384.0..=65504.0;
 
 /// Checks a decoder whose caches were made narrower. Returns what was compared.
 ///
@@ -54,7 +50,9 @@ pub(super) fn check(
     let mut queries = BTreeMap::new();
     for (site, values) in sites.caches.iter().zip(&written.caches) {
         proof.rows(sites.asked, site, values)?;
-        queries.extend(site.block.map(|_| (site.cache.present, (site, values))));
+        if site.is_rotated {
+            queries.insert(site.cache.present, (site, values));
+        }
     }
     for reader in &sites.readers {
         let keys = reader.input(KEYS).and_then(|keys| queries.get(keys));
@@ -64,9 +62,14 @@ pub(super) fn check(
         }
     }
     let bound = match sites.asked {
-        CacheType::Int8 => "each number is within 0.394 % of its row's largest",
-        CacheType::Float16 => "each number from 2^-14 to 65504 is within 2^-11 of itself",
-        _ => "each number is within 2^-8 of itself",
+        CacheType::Int8 => {
+            "quantisation changes each number by at most 0.394 % of its row's largest magnitude"
+        }
+        CacheType::Float16 => {
+            "rounding changes each number from 2^-14 to 65504 by at most 2^-11 of its magnitude"
+        }
+        CacheType::BFloat16 => "rounding changes each number by at most 2^-8 of its magnitude",
+        CacheType::Float32 => "rounding changes each number by at most 2^-24 of its magnitude",
     };
     Ok(format!("{ROWS} rows of each cache: {bound}; other nodes are the same"))
 }
@@ -111,7 +114,7 @@ impl Proof<'_, '_> {
     fn rows(
         &mut self,
         asked: CacheType,
-        site: &NarrowCache<'_, '_>,
+        site: &NarrowSite<'_, '_>,
         values: &NarrowValues,
     ) -> Result<(), OnnxError> {
         let cache = site.cache;
@@ -127,29 +130,37 @@ impl Proof<'_, '_> {
                 let read = proof.floats(&values.read)?;
                 Ok(expected.map(|number| round(cache.element, number)).eq(read))
             };
+        let is_near = |given: f64, stored: f64, scale: f64| {
+            let bound = largest_error(asked.element(), given, scale);
+            bound.is_none_or(|bound| (given - stored).abs() <= bound)
+        };
         let is_right = match (asked, &values.scale) {
             (CacheType::Int8, Some(scale)) => {
                 let scales = self.fold.value(&scale.update)?.clone();
                 let (codes, steps) = (self.floats(&values.stored)?, self.floats(&scale.update)?);
-                let expected: Vec<_> = given.chunks(size).map(QuantizedRow::new).collect();
-                let is_rule = expected.iter().flat_map(|row| &row.codes).eq(&codes)
-                    && expected.iter().map(|row| &row.scale).eq(&steps);
-                let is_near = given.chunks(size).zip(&expected).all(|(given, row)| {
-                    given.iter().zip(row.numbers()).all(|(a, b)| (a - b).abs() <= LARGEST_STEP * row.scale)
+                let rows: Vec<_> = given.iter().map(|&number| round_to_f32(number)).collect();
+                let (mut expected, mut numbers) = (vec![0; rows.len()], vec![0.0; rows.len()]);
+                let expected_rows = expected.chunks_mut(size).zip(numbers.chunks_mut(size));
+                let expected_steps = rows.chunks(size).zip(expected_rows).map(|(row, (codes, numbers))| {
+                    let scale = quantize_row(row, codes);
+                    dequantize_row(codes, scale, numbers);
+                    f64::from(scale)
                 });
+                let is_rule =
+                    expected_steps.eq(steps.iter().copied()) && expected.into_iter().map(f64::from).eq(codes);
+                let numbers: Vec<_> = numbers.into_iter().map(f64::from).collect();
+                let is_bound = steps.iter().zip(given.chunks(size)).zip(numbers.chunks(size)).all(
+                    |((scale, given), stored)| given.iter().zip(stored).all(|(a, b)| is_near(*a, *b, *scale)),
+                );
                 self.fold.set(cache.present, stored)?;
                 self.fold.set(&scale.present, scales)?;
-                let mut numbers = expected.iter().flat_map(QuantizedRow::numbers);
-                is_rule && is_near && is_read(self, &mut numbers)?
+                is_rule && is_bound && is_read(self, &mut numbers.into_iter())?
             }
             _ => {
-                let halves = self.floats(&values.stored)?;
-                let bound = if asked == CacheType::Float16 { 2.0_f64.powi(-11) } else { 2.0_f64.powi(-8) };
-                let is_bound = |number: f64| asked != CacheType::Float16 || HALVES.contains(&number.abs());
-                let mut pairs = given.iter().zip(&halves).filter(|(given, _)| is_bound(**given));
-                let is_near = pairs.all(|(a, b)| (a - b).abs() <= bound * a.abs());
+                let numbers = self.floats(&values.stored)?;
+                let is_bound = given.iter().zip(&numbers).all(|(a, b)| is_near(*a, *b, 0.0));
                 self.fold.set(cache.present, stored)?;
-                is_near && is_read(self, &mut halves.into_iter())?
+                is_bound && is_read(self, &mut numbers.into_iter())?
             }
         };
         self.verdict(is_asked && is_right, &values.read)
@@ -159,7 +170,7 @@ impl Proof<'_, '_> {
     fn scores(
         &mut self,
         reader: &Node<'_>,
-        (site, keys): (&NarrowCache<'_, '_>, &NarrowValues),
+        (site, keys): (&NarrowSite<'_, '_>, &NarrowValues),
         [queries, rotated]: [&str; 2],
     ) -> Result<(), OnnxError> {
         let (element, size) = (site.cache.element, site.size.max(1));

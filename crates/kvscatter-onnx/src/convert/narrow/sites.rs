@@ -23,21 +23,21 @@ pub(super) struct NarrowSites<'d, 'm> {
     pub(super) asked: CacheType,
     /// Whether the options ask for a rotation.
     pub(super) rotates: bool,
-    pub(super) caches: Vec<NarrowCache<'d, 'm>>,
+    pub(super) caches: Vec<NarrowSite<'d, 'm>>,
     /// The `Attention` nodes that read these caches.
     pub(super) readers: Vec<Node<'m>>,
 }
 
 /// A cache that becomes narrower.
-pub(super) struct NarrowCache<'d, 'm> {
+pub(super) struct NarrowSite<'d, 'm> {
     pub(super) cache: &'d Cache<'m>,
     pub(super) writer: Node<'m>,
     pub(super) update: &'m str,
     /// The size of a row. It is 0 unless the cache becomes int8.
     pub(super) size: usize,
     pub(super) is_key: bool,
-    /// The size of the blocks of the rotation, or `None` if rows are not rotated.
-    pub(super) block: Option<usize>,
+    /// Whether rows are rotated.
+    pub(super) is_rotated: bool,
 }
 
 impl<'d, 'm> NarrowSites<'d, 'm> {
@@ -62,7 +62,7 @@ impl<'d, 'm> NarrowSites<'d, 'm> {
                 let past = cache.past.to_owned();
                 return Err(ConvertRefusal::CacheNarrow { past, element: cache.element, asked }.into());
             }
-            let mut found = NarrowCache::new(cache, asked)?;
+            let mut found = NarrowSite::new(cache, asked)?;
             for (reader, slot) in graph.uses(cache.written).filter(|(reader, _)| !reader.reads_shape()) {
                 found.is_key |= slot == Some(KEYS);
                 let is_attention = reader.is("Attention") && matches!(slot, Some(KEYS | VALUES));
@@ -73,7 +73,7 @@ impl<'d, 'm> NarrowSites<'d, 'm> {
                 }
                 readers.insert(reader.index(), reader);
             }
-            found.block = rotation_block(found.size).filter(|_| rotates && found.is_key);
+            found.is_rotated = rotates && found.is_key && rotation_block(found.size).is_some();
             caches.push(found);
         }
         check_readers(graph, decoder)?;
@@ -81,7 +81,7 @@ impl<'d, 'm> NarrowSites<'d, 'm> {
     }
 }
 
-impl<'d, 'm> NarrowCache<'d, 'm> {
+impl<'d, 'm> NarrowSite<'d, 'm> {
     /// Checks how a cache is written, and its form.
     fn new(cache: &'d Cache<'m>, asked: CacheType) -> Result<Self, OnnxError> {
         let refusal = |reason| ConvertRefusal::CacheForm { past: cache.past.to_owned(), asked, reason };
@@ -93,7 +93,7 @@ impl<'d, 'm> NarrowCache<'d, 'm> {
         if !is_alone || cache.written != cache.present || !cache.is_static() {
             return refused("other nodes are between its past, its TensorScatter and its present");
         }
-        let site = Self { cache, writer, update, size: 0, is_key: false, block: None };
+        let site = Self { cache, writer, update, size: 0, is_key: false, is_rotated: false };
         if asked != CacheType::Int8 {
             return Ok(site);
         }
@@ -101,16 +101,18 @@ impl<'d, 'm> NarrowCache<'d, 'm> {
             (AXIS, [_, _, _, size]) if cache.past_shape.len() == RANK => size.size(),
             _ => {
                 return refused(
-                    "its layout is not [batch, heads, slots, head size], which a scale for each row needs. Use float16",
+                    "its layout is not [batch, heads, slots, head size], which a scale for each token and head needs. Use float16",
                 );
             }
         };
         let Some(size) = size.filter(|size| (1..=MAX_HEAD_SIZE).contains(size)) else {
-            return refused("its head size is open, 0 or above 1024. Use float16");
+            return refused("its head size must be known and from 1 to 1024. Use float16");
         };
         let before = width(cache.element).and_then(|bytes| bytes.checked_mul(size));
         if before.is_none_or(|before| before <= size.saturating_add(SCALE_BYTES)) {
-            return refused("codes and scales of so small heads take no fewer bytes. Use float16");
+            return refused(
+                "int8 codes and scales of heads this small take as many bytes as the cache. Use float16",
+            );
         }
         Ok(Self { size, ..site })
     }

@@ -8,24 +8,24 @@ use kvscatter_attention::{CacheElement, Float, Scales};
 use crate::workspace::{elements_mut, words};
 
 /// An element type of caches, and the type that new rows have before they are stored as it.
-pub(super) trait CacheType: CacheElement {
+pub(super) trait CacheRows: CacheElement {
     /// The type of new rows. It is `Self` unless elements are codes.
     type Row: Float;
 }
 
-impl CacheType for f32 {
+impl CacheRows for f32 {
     type Row = Self;
 }
 
-impl CacheType for f16 {
+impl CacheRows for f16 {
     type Row = Self;
 }
 
-impl CacheType for bf16 {
+impl CacheRows for bf16 {
     type Row = Self;
 }
 
-impl CacheType for i8 {
+impl CacheRows for i8 {
     type Row = f32;
 }
 
@@ -55,12 +55,12 @@ impl CacheScales {
     }
 
     /// Returns the size of the memory that [`stored`](Self::stored) needs for so many elements.
-    pub(super) fn memory<C: CacheType>(elements: usize) -> usize {
+    pub(super) fn memory<C: CacheRows>(elements: usize) -> usize {
         if size_of::<C>() == size_of::<C::Row>() { 0 } else { words(elements) }
     }
 
     /// Returns the bytes that are written for new keys or new values, which are token after token.
-    pub(super) fn stored<'m, C: CacheType>(
+    pub(super) fn stored<'m, C: CacheRows>(
         &self,
         part: usize,
         rows: &'m [C::Row],

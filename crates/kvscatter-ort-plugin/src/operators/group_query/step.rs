@@ -7,7 +7,7 @@ use kvscatter_attention::{Attention, Float, GroupQuery, Inputs, Mask, Outputs, P
 use super::inputs::{Sizes, Slots, StepInputs, Tensors};
 use super::new_rows::{arrange, memory};
 use super::present::{Present, copy_past};
-use super::scales::{CacheScales, CacheType};
+use super::scales::{CacheRows, CacheScales};
 use crate::context::Context;
 use crate::input::range;
 use crate::operators::attention::call::MIN_SHARED;
@@ -52,7 +52,7 @@ enum Presents {
 impl PreparedStep {
     /// Prepares a call. Returns an error if the runtime's memory for an input has another size than its shape requires,
     /// or if a tensor is too large.
-    pub(super) fn new<T: Float, C: CacheType>(
+    pub(super) fn new<T: Float, C: CacheRows>(
         node: &GroupQuery,
         context: &Context<'_>,
         tensors: &Tensors<'_>,
@@ -76,7 +76,7 @@ impl PreparedStep {
     }
 
     /// Prepares the call for other numbers of slots and of columns of the bias, as each call with a growing cache has.
-    fn resize<T: Float, C: CacheType>(
+    fn resize<T: Float, C: CacheRows>(
         &mut self,
         context: &Context<'_>,
         tensors: &Tensors<'_>,
@@ -92,7 +92,7 @@ impl PreparedStep {
     }
 
     /// Executes a call. Returns an error if an input does not fit, and has written nothing then.
-    pub(super) fn run<T: Float, C: CacheType>(
+    pub(super) fn run<T: Float, C: CacheRows>(
         &mut self,
         step_memory: StepMemory<'_>,
         context: &Context<'_>,
@@ -133,7 +133,7 @@ impl PreparedStep {
     }
 
     /// Executes a call in this memory.
-    fn run_in<T: Float, C: CacheType>(
+    fn run_in<T: Float, C: CacheRows>(
         &self,
         context: &Context<'_>,
         tensors: &Tensors<'_>,
@@ -247,7 +247,7 @@ fn cache_len<T: Float>(call: &StepInputs<'_, T>) -> usize {
 }
 
 /// Returns memory of so many elements of a cache.
-fn buffer<C: CacheType>(memory: &mut [u64], elements: usize) -> RawBuffer {
+fn buffer<C: CacheRows>(memory: &mut [u64], elements: usize) -> RawBuffer {
     let bytes: &mut [u8] = bytemuck::cast_slice_mut(memory);
     RawBuffer { ptr: bytes.as_mut_ptr(), len: elements * size_of::<C>() }
 }
@@ -270,7 +270,7 @@ fn prepare_attention<T: Float>(
 }
 
 /// Prepares the write of new rows, which are token after token.
-fn prepare_write<C: CacheType, T: Float>(call: &StepInputs<'_, T>) -> Result<kvscatter::Prepared, CallError> {
+fn prepare_write<C: CacheRows, T: Float>(call: &StepInputs<'_, T>) -> Result<kvscatter::Prepared, CallError> {
     let Sizes { batch, new, kv_heads, size, .. } = call.sizes;
     let update = [batch, kv_heads, new, size];
     let strides = [new * kv_heads * size, size, kv_heads * size, 1].map(|stride| stride as isize);
