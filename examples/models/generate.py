@@ -16,13 +16,21 @@ inputs = {value.name: value for value in session.get_inputs()}
 prompts = [[11, 42, 7, 99, 23, 64], [5, 17]]
 batch = len(prompts)
 
-# The past and the present of each cache share one buffer. It begins as zeros, because it must be finite.
+# The past and the present of each cache share one buffer. It begins as zeros, because it must be finite. NumPy has no
+# bfloat16, so its bits are numbers of another type.
+TYPES = {
+    "tensor(float)": (np.float32, 1),
+    "tensor(float16)": (np.float16, 10),
+    "tensor(bfloat16)": (np.uint16, 16),
+    "tensor(int8)": (np.int8, 3),
+}
 binding = session.io_binding()
 for pair in metadata["kvscatter.caches"].split("; "):
     past, present = pair.split(" -> ")
     _, heads, capacity, size = inputs[past].shape
-    dtype = np.float16 if inputs[past].type == "tensor(float16)" else np.float32
-    cache = ort.OrtValue.ortvalue_from_numpy(np.zeros((batch, heads, capacity, size), dtype))
+    dtype, onnx_type = TYPES[inputs[past].type]
+    zeros = np.zeros((batch, heads, capacity, size), dtype)
+    cache = ort.OrtValue.ortvalue_from_numpy_with_onnx_type(zeros, onnx_type)
     binding.bind_ortvalue_input(past, cache)
     binding.bind_ortvalue_output(present, cache)
 

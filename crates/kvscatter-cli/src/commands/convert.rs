@@ -219,6 +219,14 @@ fn show(
             format!("{} + the new tokens of this step, padding included", report.inputs.write_indices);
         rows.push(input(nonpad, "int64 [batch]", &contract));
     }
+    if let Some((_, scales)) =
+        report.caches.narrow.as_ref().and_then(|narrow| narrow.scales.first_key_value())
+    {
+        let others = report.caches.narrow.as_ref().map_or(0, |narrow| narrow.scales.len().saturating_sub(1));
+        let more = if others == 0 { String::new() } else { format!(", and {others} more") };
+        let contract = format!("the scales of a cache{more}, bound like its codes");
+        rows.push(input(scales, "float32 [batch, heads, slots, 1]", &contract));
+    }
     writeln!(output, "\n{}", table(&["Input", "Shape", "Value"], &[], rows))?;
     writeln!(
         output,
@@ -393,11 +401,17 @@ fn cost_of_linear_caches(report: &Report, max_seq: usize, slots: &str) -> Vec<St
         return vec![reads("Attention of separate nodes", "So")];
     }
     let [(few, slower, few_in_plugin), (many, faster, many_in_plugin)] = MEASURED;
+    // Without its option, the plugin computes the nodes that convert a narrow cache back as they are.
+    let (plugin, without) = match report.caches.narrow {
+        None => ("its plugin", "ONNX Runtime without the plugin"),
+        Some(_) => ("its plugin with the option fusion=on", "ONNX Runtime without this option"),
+    };
     let mut text = vec![
-        "With kvscatter's plugin or its engine tract, an Attention node reads only the slots in use, so its time \
-         grows with the context and not with --max-seq."
-            .to_owned(),
-        reads("ONNX Runtime without the plugin", "Without the plugin,"),
+        format!(
+            "With kvscatter's engine tract or {plugin}, an Attention node reads only the slots in use, so its time \
+             grows with the context and not with --max-seq."
+        ),
+        reads(without, "Then"),
     ];
     if report.attention.nodes != report.attention.count {
         text.push(format!("Attention of separate nodes reads all {slots} in every engine."));

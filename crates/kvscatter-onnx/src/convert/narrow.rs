@@ -26,9 +26,7 @@ use crate::edit::Editor;
 
 use nodes::NarrowNodes;
 use sites::NarrowSites;
-
-/// The name of the pass.
-pub(super) const PASS: &str = "narrow caches";
+pub(super) use sites::PASS;
 
 /// Gives the caches the type that the options ask for.
 pub(super) fn narrow_caches(subject: &Subject<'_, '_>) -> Result<Option<Change>, OnnxError> {

@@ -6,9 +6,8 @@ use std::rc::Rc;
 use kvscatter::ElementType;
 use kvscatter::quantize::{dequantize_row, largest_error, quantize_row};
 
-use super::PASS;
 use super::nodes::{self, NarrowNodes, NarrowValues};
-use super::sites::{NarrowSite, NarrowSites};
+use super::sites::{NarrowSite, NarrowSites, PASS};
 use crate::convert::cache_type::CacheType;
 use crate::convert::refusal::ConvertRefusal;
 use crate::fold::{

@@ -12,6 +12,8 @@ use crate::decoder::{Cache, Decoder};
 use crate::onnx_attention::{KEYS, PAST_KEYS, PAST_VALUES, VALUES};
 use crate::{Graph, Node, OnnxError};
 
+pub(in crate::convert) const PASS: &str = "narrow caches";
+
 /// The size of the largest head that becomes int8. Its rotation takes 4 MiB.
 const MAX_HEAD_SIZE: usize = 1024;
 
