@@ -51,6 +51,10 @@ pub(crate) enum CommandError {
     NoPrompts { place: String },
     #[error("--eos {id}: must be 0 to {}, as the vocabulary has {vocabulary} tokens", vocabulary.saturating_sub(1))]
     EosUnknown { id: i64, vocabulary: usize },
+    #[error("--no-rotation: only caches of int8 are rotated; leave it out, or use --cache-type int8")]
+    RotationUnused,
+    #[error("--cache-type bfloat16: tract has no bfloat16; add --engine ort, or use float16")]
+    BFloat16InTract,
     #[error("{option}: only rings use it; leave it out, or leave out --window mask")]
     OnlyRings { option: &'static str },
     /// An input has values that an engine does not accept.

@@ -7,6 +7,8 @@ use clap::error::ErrorKind;
 use clap::{Arg, Args, Command, Error, ValueEnum};
 use kvscatter_onnx::convert::CacheType;
 
+use crate::error::CommandError;
+
 /// The type that the caches of a converted model get.
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct CacheTypeArgs {
@@ -17,6 +19,19 @@ pub(crate) struct CacheTypeArgs {
     /// Store int8 keys without the Hadamard rotation. This increases their error
     #[arg(long, requires = "cache_type")]
     pub(crate) no_rotation: bool,
+}
+
+impl CacheTypeArgs {
+    /// Returns the type, and whether keys of int8 are rotated.
+    ///
+    /// # Errors
+    /// Returns an error if only caches of int8 could use the options.
+    pub(crate) fn checked(self) -> Result<(Option<CacheType>, bool), CommandError> {
+        if self.no_rotation && self.cache_type != Some(CacheType::Int8) {
+            return Err(CommandError::RotationUnused);
+        }
+        Ok((self.cache_type, !self.no_rotation))
+    }
 }
 
 /// The types that the help lists.
@@ -42,7 +57,7 @@ impl TypedValueParser for CacheTypeParser {
 
     fn parse_ref(&self, command: &Command, _: Option<&Arg>, value: &OsStr) -> Result<CacheType, Error> {
         CacheType::parse(&value.to_string_lossy())
-            .map_err(|error| command.clone().error(ErrorKind::InvalidValue, error.to_string()))
+            .map_err(|error| command.clone().error(ErrorKind::InvalidValue, format!("--cache-type {error}")))
     }
 
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {

@@ -138,7 +138,8 @@ pub(crate) fn run(args: Convert, output: &mut Output) -> Result<Outcome, Command
     let options =
         ConvertOptions::new(args.max_seq).keep_attention(args.keep_attention).windowed(windowed(&args)?);
     let options = args.onnxruntime.map_or(options, |oldest| options.onnxruntime(oldest));
-    let options = options.caches(args.caches.cache_type, !args.caches.no_rotation);
+    let (cache_type, rotates) = args.caches.checked()?;
+    let options = options.caches(cache_type, rotates);
     let converted = convert::convert(&model, options).map_err(|cause| kvscatter_onnx::OnnxError::InFile {
         path: args.model.clone(),
         cause: Box::new(cause),

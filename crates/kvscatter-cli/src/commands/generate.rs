@@ -37,7 +37,7 @@ pub(crate) fn run(args: Generate, output: &mut Output) -> Result<Outcome, Comman
     }
     let prompts = args.prompts.read()?;
     let engine = engines::open(args.engine, &args.ort)?;
-    let prepared = args.preparing.prepare(ModelSource::find(&args.model)?, output)?;
+    let prepared = args.preparing.prepare(ModelSource::find(&args.model)?, args.engine, output)?;
     let tokens = args.max_new_tokens.map_or(DEFAULT_TOKENS, NonZeroUsize::get);
     let options = args.options(Some(tokens), args.eos.clone());
     let mut generator = args.open_generator(&*engine, &prepared, &prompts, &options, args.capacity())?;

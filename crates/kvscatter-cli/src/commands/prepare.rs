@@ -5,11 +5,12 @@ use std::path::Path;
 
 use clap::Args;
 use kvscatter_onnx::Model;
-use kvscatter_onnx::convert::ConvertError;
+use kvscatter_onnx::convert::{CacheType, ConvertError};
 use kvscatter_onnx::source::{ModelSource, Preparation, PrepareOptions, Prepared};
 use kvscatter_session::Generator;
 
 use super::cache_type::CacheTypeArgs;
+use crate::engines::EngineName;
 use crate::error::CommandError;
 use crate::numbers::integer;
 use crate::output::Output;
@@ -30,14 +31,23 @@ pub(super) struct Preparing {
 }
 
 impl Preparing {
-    /// Returns the model to run, and prints a note if it is a conversion.
-    pub(super) fn prepare(&self, source: ModelSource, output: &Output) -> Result<Prepared, CommandError> {
+    /// Returns the model that an engine runs, and prints a note if it is a conversion.
+    pub(super) fn prepare(
+        &self,
+        source: ModelSource,
+        engine: EngineName,
+        output: &Output,
+    ) -> Result<Prepared, CommandError> {
         let model = source.model.clone();
+        let (cache_type, rotation) = self.caches.checked()?;
+        if engine == EngineName::Tract && cache_type == Some(CacheType::BFloat16) {
+            return Err(CommandError::BFloat16InTract);
+        }
         let options = PrepareOptions {
             convert: !self.no_convert,
             max_seq: self.max_seq.map(NonZeroUsize::get),
-            cache_type: self.caches.cache_type,
-            rotation: !self.caches.no_rotation,
+            cache_type,
+            rotation,
             ..PrepareOptions::default()
         };
         let prepared = source.prepare(&options).map_err(|error| match error.cause() {

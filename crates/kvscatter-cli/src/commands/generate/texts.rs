@@ -30,7 +30,7 @@ pub(super) fn run(args: &Generate, output: &mut Output) -> Result<Outcome, Comma
     }
     let prompts = encoded(args, &tokenizer, template.as_ref(), &texts)?;
     let engine = engines::open(args.engine, &args.ort)?;
-    let prepared = args.preparing.prepare(source, output)?;
+    let prepared = args.preparing.prepare(source, args.engine, output)?;
     let sizes = Sizes::read(&prepared.model)?;
     let eos = match args.eos.as_slice() {
         [] => config.end_tokens(&files, |token| tokenizer.id(token), sizes.vocabulary)?,
