@@ -4,7 +4,8 @@
 //! token and head. Codes and scales are two caches, which two `TensorScatter` nodes write at the same slots. Keys and
 //! queries are rotated before, which changes no score, so that no channel dominates the scale of a row.
 //!
-//! The new nodes are evaluated on rows of numbers and compared with [`kvscatter::quantize`]. All other nodes stay as they are.
+//! The new nodes are evaluated on rows of numbers and compared with [`kvscatter::quantize`]. All other nodes stay as
+//! they are.
 
 mod nodes;
 mod proof;
