@@ -151,7 +151,9 @@ pub enum ConvertRefusal {
     #[error("the pass {pass:?} would change {value:?}")]
     PassDiffers { pass: &'static str, value: String },
     /// The caches cannot get the type that the options ask for, because they are no wider.
-    #[error("past {past:?} is {element}, which is no wider than {asked}. Keep its type, or convert the export again")]
+    #[error(
+        "past {past:?} is {element}, which is no wider than {asked}. Keep its type, or convert the export again"
+    )]
     CacheNarrow { past: String, element: ElementType, asked: CacheType },
     /// The form of a cache prevents another type.
     #[error("past {past:?} cannot become {asked}: {reason}")]
