@@ -41,6 +41,9 @@ impl Limits {
     }
 }
 
+/// The number of bits of a slot up to which one row over a narrow type requests slots ahead.
+const SHORT: usize = 128 * 8;
+
 /// The largest number of rows of a head that are processed together, unless their block is wide. Each key is read from
 /// memory once for these rows.
 const ROWS: usize = 16;
@@ -123,6 +126,8 @@ impl Blocking {
         let Setup { op, sizes, mask, limits, .. } = setup;
         let is_whole = op.scores.is_some() || op.softmax == Softmax::Float64;
         let copies_keys = setup.cache_element != ElementType::Float32;
+        let bits = setup.cache_element.bits().unwrap_or_default();
+        let is_short = copies_keys && sizes.head_size.max(sizes.value_size) <= SHORT / bits.max(1);
         // A wide block multiplies keys that only some of its rows see. With portable kernels, this takes a larger
         // share.
         let wide = if setup.isa >= Isa::Avx2 { limits.wide } else { limits.wide.saturating_mul(4) };
@@ -146,7 +151,7 @@ impl Blocking {
             section: if is_wide { limits.section } else { chunk },
             is_wide,
             copies_keys,
-            order: if sizes.rows() > 1 { Order::Neighbours } else { Order::Places },
+            order: if sizes.rows() > 1 || is_short { Order::Neighbours } else { Order::Places },
             steps: if interleaves { INTERLEAVED_STEPS } else { usize::MAX },
             is_whole,
         }

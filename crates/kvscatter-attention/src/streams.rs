@@ -6,7 +6,8 @@
 //! So the bits of a sum are the same in every slot of a ring.
 //!
 //! A call with one row requests no slots ahead, and reads at eight places in turn ([`Order::Places`]), which is faster
-//! than at one. A call with several rows requests slots ahead, and reads in the order of positions
+//! than at one. A call with several rows computes too long with a slot for the processor to read ahead, and slots of a
+//! narrow type may be too short for it. Such calls request slots ahead, and read in the order of positions
 //! ([`Order::Neighbours`]).
 
 use crate::kernel::{AHEAD, STREAMS};

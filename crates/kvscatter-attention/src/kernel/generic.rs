@@ -62,7 +62,7 @@ unsafe fn tiles<V: Load<T>, T: Copy, const R: usize, const K: usize, const B: us
     scores: Rows,
 ) -> usize {
     for at in 0..keys.count {
-        let soon = if R > 1 { keys.soon(at) } else { None };
+        let soon = requested::<T, R>(keys, at);
         let (tiles, rest) = keys.used().as_chunks::<K>();
         for streams in tiles {
             // SAFETY: The slot `at` of each stream exists. The rest is the contract of this function.
@@ -171,6 +171,14 @@ unsafe fn tile<V: Load<T>, T: Copy, const R: usize, const K: usize, const B: usi
     }
 }
 
+/// Returns which slot of each stream is requested from memory when `R` rows read the slot `at`. One row requests none
+/// if each stream is at another place, because the processor then reads ahead of it.
+#[inline(always)]
+fn requested<T: Copy, const R: usize>(streams: &Streams<T>, at: usize) -> Option<usize> {
+    let is_in_turn = || size_of::<T>() < size_of::<f32>() && streams.all[0].step > 1;
+    if R > 1 || is_in_turn() { streams.soon(at) } else { None }
+}
+
 /// Requests columns of the slot `at` of a stream from memory.
 #[inline(always)]
 fn prefetch<V: Vector, T>(stream: &Stream<T>, at: usize, columns: Range<usize>) {
@@ -261,6 +269,9 @@ unsafe fn columns<V: Load<T>, T: Copy, const R: usize, const C: usize>(
             // The sums of the row do not fit in registers.
             let end = size / V::LANES * V::LANES;
             for at in slots.clone() {
+                if let Some(soon) = requested::<T, R>(values, at) {
+                    values.used().iter().for_each(|stream| prefetch::<V, T>(stream, soon, 0..end));
+                }
                 let (tiles, rest) = values.used().as_chunks::<STREAMS>();
                 for streams in tiles {
                     row_tile::<V, T, STREAMS>(weights, streams, at, end, sums);
@@ -358,7 +369,7 @@ unsafe fn column_tile<V: Load<T>, T: Copy, const R: usize, const C: usize>(
     unsafe {
         let mut totals: [[V; C]; R] = core::array::from_fn(|r| core::array::from_fn(|c| V::load(sum(r, c))));
         for at in slots {
-            let soon = if R > 1 { values.soon(at) } else { None };
+            let soon = requested::<T, R>(values, at);
             for stream in values.used() {
                 if let Some(soon) = soon {
                     prefetch::<V, T>(stream, soon, column..column + C * V::LANES);
