@@ -21,8 +21,8 @@
 //! # Caches of int8
 //! [`Attention::run_scaled`] takes integers as `K` and `V`, with a scale for each row of both. The score of a slot
 //! is multiplied by the scale of its key, before the softcap. The weight of a slot is multiplied by the scale of
-//! its value, after the softmax. So a hidden slot may have scales of NaN. For caches of half types,
-//! [`Array::rounded`] returns what is stored.
+//! its value, after the softmax. So a hidden slot may have scales of NaN. [`Float::round`] returns what a cache of a
+//! half type stores.
 //!
 //! # The lowest value in a mask
 //! Exported masks often contain the element type's lowest finite value instead of minus infinity. The lowest
