@@ -469,18 +469,12 @@ fn rings(model: &Model) -> Result<Vec<RingSize>, SessionError> {
 fn cache_ports(decoder: &Decoder<'_>, rings: &[RingSize]) -> Vec<CachePort> {
     let mut layers: BTreeMap<_, usize> = BTreeMap::new();
     let port = |cache: &Cache<'_>| {
-        let layer = layers.entry((cache.part, is_scale(cache))).or_default();
+        let layer = layers.entry((cache.part, cache.is_scales())).or_default();
         let port = CachePort::new(cache, *layer, rings);
         *layer += 1;
         port
     };
     decoder.caches.iter().map(port).collect()
-}
-
-/// Returns `true` if a cache has one number for each head and slot, such as the scales of int8 codes.
-fn is_scale(cache: &Cache<'_>) -> bool {
-    let inner = cache.known_shape.get(cache.axis.saturating_add(1)..).unwrap_or_default();
-    !inner.is_empty() && inner.iter().all(|dim| dim.size() == Some(1))
 }
 
 fn known(value: &ValueInfo<'_>, axis: usize) -> Option<usize> {
