@@ -16,7 +16,7 @@ use crate::error::Operand;
 use crate::float::Float;
 use crate::kernel::{CacheElement, Kernels, WideKernels, wide_kernels};
 use crate::mask::Mask;
-use crate::operands::{Inputs, Outputs, Scales, Valid};
+use crate::operands::{Inputs, Outputs, Source, Valid};
 use crate::partial::Partial;
 use crate::room::Room;
 use crate::setup::Setup;
@@ -213,15 +213,16 @@ impl<'a, T: Float, C: CacheElement> CallMemory<'a, T, C> {
             let scaled = &mut scaled[..size];
             T::widen(self.query(block, row), scaled);
             scaled.iter_mut().for_each(|element| *element *= scale);
-            self.scale_channels(row, scaled);
+            self.scale_channels(Source::Keys, row, scaled);
         }
     }
 
-    /// Multiplies a query with the scales of the elements of a key, if these have some.
-    pub(crate) fn scale_channels(&self, row: Row, query: &mut [f32]) {
-        if let Some([scales, _]) = self.inputs.scales.and_then(Scales::of_channels) {
-            let scales = &scales[row.head * query.len()..];
-            query.iter_mut().zip(scales).for_each(|(element, scale)| *element *= scale);
+    /// Multiplies a query with the scales of the elements of a key, or a result with those of a value, if these have
+    /// some.
+    pub(crate) fn scale_channels(&self, source: Source, row: Row, numbers: &mut [f32]) {
+        if let Some(scales) = self.inputs.scales.and_then(|scales| scales.of_channels(source)) {
+            let scales = &scales[row.head * numbers.len()..];
+            numbers.iter_mut().zip(scales).for_each(|(number, scale)| *number *= scale);
         }
     }
 
@@ -281,10 +282,7 @@ impl<'a, T: Float, C: CacheElement> CallMemory<'a, T, C> {
         let strides = sizes.strides(Operand::Output);
         for (row, means) in block.each().zip(room.total.means()) {
             room.row.iter_mut().zip(means).for_each(|(element, mean)| *element = mean);
-            if let Some([_, scales]) = self.inputs.scales.and_then(Scales::of_channels) {
-                let scales = &scales[row.head * size..];
-                room.row.iter_mut().zip(scales).for_each(|(element, scale)| *element *= scale);
-            }
+            self.scale_channels(Source::Values, row, &mut room.row);
             let (head, query) = self.query_of(row);
             let output = self.output.wrapping_add(strides.offset(block.sample, head, query));
             // SAFETY: `check` compared the length of the output with its shape, and the row is one of this shape.

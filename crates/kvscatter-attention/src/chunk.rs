@@ -10,6 +10,7 @@ use crate::block::{Block, CallMemory, Row};
 use crate::error::Operand;
 use crate::float::Float;
 use crate::kernel::{CacheElement, LANES, Rows, Scaled, Stream, Streams};
+use crate::operands::Source;
 use crate::operator::{Scores, Softmax};
 use crate::partial::Partial;
 use crate::room::Room;
@@ -210,9 +211,8 @@ impl<T: Float, C: CacheElement> CallMemory<'_, T, C> {
 
     /// Returns the scales of the slots of a head, if each row has one.
     pub(crate) fn scales_of(&self, source: Source, sample: usize, head: usize) -> Option<&[f32]> {
-        let [key, value] = self.inputs.scales?.of_rows()?;
+        let scales = self.inputs.scales?.of_rows(source)?;
         let Sizes { heads, keys, .. } = self.setup.sizes;
-        let scales = if source == Source::Keys { key } else { value };
         Some(&scales[(sample * heads + head) * keys..][..keys])
     }
 
@@ -265,13 +265,6 @@ impl<T: Float, C: CacheElement> CallMemory<'_, T, C> {
 pub(crate) fn with_bias<T: Float>(score: f32, bias: f32) -> f32 {
     // The score of a slot that is not read is not a number of this call. The lowest number absorbs every score.
     if bias <= T::LOWEST.to_f32() { bias } else { score + bias }
-}
-
-/// Keys or values.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Source {
-    Keys,
-    Values,
 }
 
 /// Returns rows of a list whose rows are `stride` numbers apart.

@@ -96,15 +96,31 @@ pub enum Scales<'a> {
     },
 }
 
+/// Keys or values.
+#[derive(Clone, Copy)]
+pub(crate) enum Source {
+    Keys,
+    Values,
+}
+
+impl Source {
+    fn choose<T>(self, key: T, value: T) -> T {
+        match self {
+            Self::Keys => key,
+            Self::Values => value,
+        }
+    }
+}
+
 impl<'a> Scales<'a> {
-    /// Returns the scales of keys and those of values, if each row has one.
-    pub(crate) fn of_rows(self) -> Option<[&'a [f32]; 2]> {
-        if let Self::Rows { key, value } = self { Some([key, value]) } else { None }
+    /// Returns the scales of all keys or all values, if each row has one.
+    pub(crate) fn of_rows(self, source: Source) -> Option<&'a [f32]> {
+        if let Self::Rows { key, value } = self { Some(source.choose(key, value)) } else { None }
     }
 
-    /// Returns the scales of keys and those of values, if each element of a head has one.
-    pub(crate) fn of_channels(self) -> Option<[&'a [f32]; 2]> {
-        if let Self::Channels { key, value } = self { Some([key, value]) } else { None }
+    /// Returns the scales of keys or of values, if each element of a head has one.
+    pub(crate) fn of_channels(self, source: Source) -> Option<&'a [f32]> {
+        if let Self::Channels { key, value } = self { Some(source.choose(key, value)) } else { None }
     }
 }
 

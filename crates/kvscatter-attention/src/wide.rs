@@ -12,9 +12,10 @@ use core::ops::Range;
 
 use crate::aligned::{Aligned, padded, spread};
 use crate::block::{Block, CallMemory};
-use crate::chunk::{Source, is_finite, with_bias};
+use crate::chunk::{is_finite, with_bias};
 use crate::float::Float;
 use crate::kernel::{CacheElement, LANES, PANEL, Panel, SECTION, SlotList, Soon, WIDE_ROWS};
+use crate::operands::Source;
 use crate::room::Room;
 use crate::slots::Slots;
 
@@ -44,7 +45,7 @@ impl<T: Float, C: CacheElement> CallMemory<'_, T, C> {
             // The processor reads several queries at a time if nothing else is done meanwhile.
             for (row, query) in rows.by_ref().take(LANES).zip(copies.chunks_exact_mut(size.max(1))) {
                 T::widen(self.query(block, row), &mut query[..size]);
-                self.scale_channels(row, &mut query[..size]);
+                self.scale_channels(Source::Keys, row, &mut query[..size]);
             }
             let panel = &mut queries[first / PANEL * PANEL * size..][..PANEL * size];
             let rows = (first..block.rows.len()).take(LANES).map(|row| row % PANEL);
