@@ -2,7 +2,8 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use kvscatter_attention::{Float, Prepared, Scratch};
+use bytemuck::Pod;
+use kvscatter_attention::{Prepared, Scratch};
 
 use crate::status::CallError;
 
@@ -98,7 +99,7 @@ pub(crate) fn words(elements: usize) -> usize {
 }
 
 /// Returns the first elements of memory that has at least so many.
-pub(crate) fn elements_mut<T: Float>(memory: &mut [u64], count: usize) -> &mut [T] {
+pub(crate) fn elements_mut<T: Pod>(memory: &mut [u64], count: usize) -> &mut [T] {
     bytemuck::cast_slice_mut(memory).get_mut(..count).unwrap_or_default()
 }
 

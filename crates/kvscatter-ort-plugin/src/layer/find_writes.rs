@@ -41,11 +41,10 @@ pub(super) fn write(
         && let Some(scatter) =
             node.input(0).map(|present| Scatter::read(graph, present)).transpose()?.flatten()
         && matches!(scatter.element, ElementType::Float16 | ElementType::BFloat16)
-        && let Some((cast, before)) = graph.producer(scatter.update)
+        && let Some((cast, before)) = graph.inner_producer(scatter.update, &[scatter.node])
         && before.node.is(c"Cast")?
         && is_float32(before)?
         && let Some(given) = before.input(0)
-        && graph.graph.is_read_only_by(scatter.update, &[scatter.node])
         && graph.graph.is_read_once(scatter.present)
     {
         nodes.extend([index, cast]);
@@ -130,8 +129,7 @@ fn codes(
     let mut group = vec![index];
     let (codes, scales) = if node.node.is(c"Mul")? {
         let cast = |value| -> Result<_, CallError> {
-            let cast = graph.producer(value).filter(|_| graph.graph.is_read_only_by(value, &[index]));
-            let Some((cast, before)) = cast else { return Ok(None) };
+            let Some((cast, before)) = graph.inner_producer(value, &[index]) else { return Ok(None) };
             let codes = if before.node.is(c"Cast")? { before.input(0) } else { None };
             Ok(codes.map(|codes| (cast, codes)))
         };
@@ -165,7 +163,8 @@ fn codes(
     {
         return Ok(None);
     }
-    let Some((quantize, node)) = graph.producer(of_codes.update) else { return Ok(None) };
+    let quantize = graph.inner_producer(of_codes.update, &[of_codes.node]);
+    let Some((quantize, node)) = quantize else { return Ok(None) };
     let (Some(given), Some(scale)) = (node.input(0), node.input(1)) else { return Ok(None) };
     if !is_blocked(node, c"QuantizeLinear")?
         || !blocks(node)?
@@ -179,9 +178,6 @@ fn codes(
         return Ok(None);
     };
     group.extend([quantize, max, factor, reduce, abs, of_scales.node]);
-    if !graph.graph.is_read_only_by(of_codes.update, &[of_codes.node]) {
-        return Ok(None);
-    }
     nodes.extend(group);
     kernels.push(of_scales.node);
     let storage = Storage::Codes { past: of_scales.past, present: of_scales.present };

@@ -83,7 +83,6 @@ impl PreparedRows {
         given: &'m [T],
         [rows, converted, scales]: [&'m mut [u64]; 3],
     ) -> Result<NewRows<'m>, CallError> {
-        let count = self.arrangement.rows.len();
         let given = self.arrangement.apply(call, &of.rows, given, rows)?;
         let Some(element) = self.converted else {
             return Ok(NewRows { rows: bytemuck::cast_slice(given), scales: &[] });
@@ -91,8 +90,8 @@ impl PreparedRows {
         // `find` takes such a write only if the rows are float32.
         let given = bytemuck::cast_slice(given);
         if let Some(size) = self.scales.as_ref().map(|_| self.arrangement.rows.size) {
-            let codes = &mut bytemuck::cast_slice_mut(converted)[..count];
-            let of_rows = &mut bytemuck::cast_slice_mut(scales)[..self.memory()[2]];
+            let codes = elements_mut::<i8>(converted, self.arrangement.rows.len());
+            let of_rows = elements_mut::<f32>(scales, self.memory()[2]);
             let rows = given.chunks_exact(size.max(1)).zip(codes.chunks_exact_mut(size.max(1)));
             for ((row, codes), scale) in rows.zip(&mut *of_rows) {
                 *scale = quantize::quantize_row(row, codes);

@@ -70,8 +70,7 @@ impl CacheScales {
             return bytemuck::cast_slice(rows);
         }
         let rows: &[f32] = bytemuck::cast_slice(rows);
-        let codes: &mut [i8] = bytemuck::cast_slice_mut(elements_mut::<f32>(memory, rows.len().div_ceil(4)));
-        let (codes, inverses) = (&mut codes[..rows.len()], &self.inverses[part]);
+        let (codes, inverses) = (elements_mut::<i8>(memory, rows.len()), &self.inverses[part]);
         for (rows, codes) in rows.chunks_exact(inverses.len()).zip(codes.chunks_exact_mut(inverses.len())) {
             for ((x, inverse), code) in rows.iter().zip(inverses).zip(codes) {
                 *code = code_of(x * inverse);
