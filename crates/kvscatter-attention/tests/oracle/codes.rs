@@ -10,6 +10,7 @@ use kvscatter_oracle::cases::Random;
 
 use crate::element::bits;
 use crate::executors::Threads;
+use crate::extensions::shapes;
 use crate::variants::Variant;
 
 /// A call over codes.
@@ -246,14 +247,7 @@ fn a_scale_that_is_nan_reaches_the_queries_that_see_it() {
     const SLOTS: usize = 40;
     let (query, cache) = ([1, 2, 30, 16], [1, 1, SLOTS, 16]);
     let op = Attention::new().causal(true).window(Some(4), None).cache_element(ElementType::Int8);
-    let shapes = Shapes {
-        element: ElementType::Float32,
-        query: &query,
-        key: &cache,
-        value: &cache,
-        mask: None,
-        past: None,
-    };
+    let shapes = shapes(&query, &cache);
     let codes = [3_i8; SLOTS * 16];
     for (variant, of) in Variant::all().into_iter().flat_map(|variant| [0, 1].map(|of| (variant, of))) {
         let mut scales = [[0.01; SLOTS]; 2];
@@ -274,14 +268,7 @@ fn a_scale_that_is_nan_reaches_the_queries_that_see_it() {
 #[test]
 fn scales_are_given_for_codes_only() {
     let shape = [1, 2, 3, 4];
-    let shapes = Shapes {
-        element: ElementType::Float32,
-        query: &shape,
-        key: &shape,
-        value: &shape,
-        mask: None,
-        past: None,
-    };
+    let shapes = shapes(&shape, &shape);
     let op = Attention::new().cache_element(ElementType::Int8);
     let prepared = op.prepare(&shapes).unwrap();
     let run = |scales| {
@@ -313,14 +300,7 @@ fn scales_are_given_for_codes_only() {
 #[test]
 fn weights_are_stored_before_the_scales_of_values() {
     let (query, cache) = ([1, 1, 1, 1], [1, 1, 3, 1]);
-    let shapes = Shapes {
-        element: ElementType::Float32,
-        query: &query,
-        key: &cache,
-        value: &cache,
-        mask: None,
-        past: None,
-    };
+    let shapes = shapes(&query, &cache);
     let op = Attention::new().cache_element(ElementType::Int8).scores(Scores::Weights);
     for variant in Variant::all() {
         let prepared = variant.apply(op.prepare(&shapes).unwrap());
@@ -339,14 +319,7 @@ fn weights_are_stored_before_the_scales_of_values() {
 #[test]
 fn small_weights_in_float64_count() {
     let (query, cache) = ([1, 1, 1, 1], [1, 1, 2, 1]);
-    let shapes = Shapes {
-        element: ElementType::Float32,
-        query: &query,
-        key: &cache,
-        value: &cache,
-        mask: None,
-        past: None,
-    };
+    let shapes = shapes(&query, &cache);
     let op = Attention::new().cache_element(ElementType::Int8).softmax(Softmax::Float64).scale(1.0);
     let prepared = op.prepare(&shapes).unwrap();
     for (scale, expected) in [(1e36, 127e36 * (-90_f64).exp()), (f32::NAN, f64::NAN)] {

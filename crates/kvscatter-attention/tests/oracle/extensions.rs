@@ -19,7 +19,8 @@ fn numbers(r: &mut Random, count: usize) -> Vec<f32> {
     (0..count).map(|_| f16::from_f32(r.between(0, 2000) as f32 / 1000.0 - 1.0).to_f32()).collect()
 }
 
-fn shapes<'a>(query: &'a [usize], cache: &'a [usize]) -> Shapes<'a> {
+/// Returns the shapes of float32 queries over caches without a mask and a past.
+pub(crate) fn shapes<'a>(query: &'a [usize], cache: &'a [usize]) -> Shapes<'a> {
     Shapes { element: ElementType::Float32, query, key: cache, value: cache, mask: None, past: None }
 }
 

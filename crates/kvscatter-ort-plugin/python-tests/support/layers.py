@@ -2,6 +2,7 @@
 
 import numpy as np
 import onnxruntime as ort
+import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from support import models
@@ -140,3 +141,23 @@ def run(session: ort.InferenceSession, inputs: dict, in_place: bool) -> dict[str
             binding.bind_output(name)
     session.run_with_iobinding(binding)
     return dict(zip(names, (output.numpy().copy() for output in binding.get_outputs()), strict=True))
+
+
+def check_refusal(session: ort.InferenceSession, inputs: dict, message: str) -> None:
+    """Checks that a run in place fails with this message, and that no cache has changed."""
+    caches = {name: array for name, array in inputs.items() if name.startswith("past")}
+    bound = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in caches.items()}
+    binding = session.io_binding()
+    for name, array in inputs.items():
+        if name not in bound:
+            binding.bind_cpu_input(name, array)
+    for name, cache in bound.items():
+        binding.bind_ortvalue_input(name, cache)
+        binding.bind_ortvalue_output(name.replace("past", "present"), cache)
+    for output in session.get_outputs():
+        if not output.name.startswith("present"):
+            binding.bind_output(output.name)
+    before = {name: cache.numpy().tobytes() for name, cache in bound.items()}
+    with pytest.raises(Exception, match=message):
+        session.run_with_iobinding(binding)
+    assert {name: cache.numpy().tobytes() for name, cache in bound.items()} == before
