@@ -25,9 +25,9 @@ const CHUNK: usize = 4;
 /// The approximate number of steps that fill a cache to its end.
 const FILLING_STEPS: usize = 32;
 
-/// The number of copies of the caches that a run needs: one in place, one from before the step, and one out
-/// of place.
-const COPIES: usize = 3;
+/// The number of copies of the caches that a scenario needs: two in place, with zeros and with canaries, one from
+/// before the step, and one out of place.
+const COPIES: usize = 4;
 
 /// The bytes for each slot of each sample besides the caches: its element of a mask, and the state of its
 /// canary. A ring has no mask.
@@ -154,26 +154,17 @@ pub(super) fn check_caches(
     Ok(memory)
 }
 
-/// Checks that two copies of the logits of each sequence are within the limit as well: the expected logits,
-/// and those of the run with zeros in the caches.
+/// Checks that the expected logits of each sequence are within the limit as well.
 fn check_logits(
     mut memory: MemoryBudget,
     interface: &Interface,
     setting: &ScenarioSetting,
 ) -> Result<(), CertifyError> {
-    let tokens = setting
-        .prompts
-        .iter()
-        .try_fold(setting.tail().saturating_add(kept_around(setting)), |tokens, prompt| {
+    let tokens =
+        setting.prompts.iter().try_fold(setting.tail().saturating_add(setting.around()), |tokens, prompt| {
             tokens.checked_add(prompt.checked_add(setting.steps)?)
         });
-    let bytes = interface.vocabulary.unwrap_or_default().checked_mul(2 * size_of::<f32>());
+    let bytes = interface.vocabulary.unwrap_or_default().checked_mul(size_of::<f32>());
     memory.add(tokens.zip(bytes).and_then(|(tokens, bytes)| tokens.checked_mul(bytes)));
     memory.check()
-}
-
-/// Returns the number of tokens around the rings whose logits are kept. All samples of a batch run one sequence,
-/// and the logits of each sample are kept.
-fn kept_around(setting: &ScenarioSetting) -> usize {
-    setting.around().saturating_mul(setting.prompts.len().saturating_add(1))
 }

@@ -7,13 +7,13 @@ use kvscatter::ring::high_after;
 use kvscatter_session::{Feed, SampleFeed};
 
 use super::scenarios::{Scenario, ScenarioSetting, listed};
-use crate::certificate::{Check, Phase};
+use crate::certificate::{Check, Fill, Phase};
 
 /// The number of times that a scenario goes around every ring.
 pub(crate) const TURNS: usize = 3;
 
-/// The number of tokens above which a scenario takes single tokens only near the ends of the rings, because it would
-/// otherwise take too long.
+/// The number of tokens above which a scenario would take too long. It then takes single tokens only near the ends of
+/// the rings, and only canaries: each slot loses its first value in the first turn, and a run of one sequence has both.
 const MANY_TOKENS: usize = 1024;
 
 /// The number of slots on both sides of the end of a ring that count as near.
@@ -103,7 +103,7 @@ impl ScenarioSetting {
     }
 
     /// Returns the numbers of tokens that steps around the rings have: 1, one window and one token more or less, and
-    /// the chunk.
+    /// the chunk. If there are many tokens, numbers that steps of the largest width cut alike are one.
     fn ring_chunks(&self) -> Vec<usize> {
         if self.is_decode_only {
             return vec![1];
@@ -112,7 +112,9 @@ impl ScenarioSetting {
             let window = ring.window;
             [1, window.saturating_sub(1), window, window.saturating_add(1), ring.chunk]
         };
-        let mut chunks: Vec<usize> = self.rings.iter().flat_map(of_ring).filter(|chunk| *chunk > 0).collect();
+        let most = if self.around() > MANY_TOKENS { self.most_rows() } else { usize::MAX };
+        let chunks = self.rings.iter().flat_map(of_ring).filter(|chunk| *chunk > 0);
+        let mut chunks: Vec<usize> = chunks.map(|chunk| chunk.min(most)).collect();
         chunks.sort_unstable();
         chunks.dedup();
         chunks
@@ -131,7 +133,8 @@ impl ScenarioSetting {
 
     fn around_scenario(&self, what: &str, description: String, steps: Vec<(Phase, Feed)>) -> Scenario {
         let sequences = vec![self.going_around(); self.prompts.len()];
-        Scenario::new(format!("around the rings, {what}"), description, sequences, steps)
+        let scenario = Scenario::new(format!("around the rings, {what}"), description, sequences, steps);
+        if self.around() > MANY_TOKENS { Scenario { fills: &[Fill::Canaries], ..scenario } } else { scenario }
     }
 
     fn around_alone(&self) -> Scenario {

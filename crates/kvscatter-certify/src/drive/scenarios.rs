@@ -5,7 +5,7 @@ use std::ops::Range;
 use kvscatter_onnx::convert::RingSize;
 use kvscatter_session::{CacheWriter, Feed, SampleFeed};
 
-use crate::certificate::{Check, Phase};
+use crate::certificate::{Check, Fill, Phase};
 
 /// A scenario: one way to use a cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,6 +18,8 @@ pub(crate) struct Scenario {
     /// Whether every step feeds the same as the reference: the same tokens, no padding, and no other sequence
     /// in the batch.
     pub(crate) is_as_reference: bool,
+    /// What the caches contain at first, once for each run.
+    pub(crate) fills: &'static [Fill],
     pub(crate) steps: Vec<(Phase, Feed)>,
 }
 
@@ -57,7 +59,14 @@ impl Scenario {
         steps: Vec<(Phase, Feed)>,
     ) -> Self {
         let (name, description) = (name.into(), description.into());
-        Self { name, description, sequences, is_as_reference: false, steps }
+        Self {
+            name,
+            description,
+            sequences,
+            is_as_reference: false,
+            fills: &[Fill::Zeros, Fill::Canaries],
+            steps,
+        }
     }
 
     /// Returns `true` if a sample begins with padding. No query of that padding sees a slot that contains a

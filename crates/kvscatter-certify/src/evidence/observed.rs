@@ -1,7 +1,5 @@
-//! The evidence from running the model. Every scenario runs in place and out of place, with zeros and with
-//! canaries.
-
-use std::collections::BTreeMap;
+//! The evidence from running the model. Every scenario runs in place and out of place, with canaries, and with zeros
+//! unless it is very long.
 
 use kvscatter_onnx::decoder::{Decoder, Hazard};
 use kvscatter_session::{self as session, CacheWriter, Feed, LogitsTensor, Runner, Tensor};
@@ -49,9 +47,15 @@ pub(crate) struct Observed {
 impl Plan<'_> {
     /// Returns the number of steps that [`observe`] takes, for a progress bar.
     pub(crate) fn steps(&self) -> usize {
-        let steps = |scenario: &Scenario| scenario.steps.len();
-        let nan = self.nan_scenario().map_or(0, steps);
-        2 * self.scenarios.iter().map(steps).sum::<usize>() + nan
+        let nan = self.nan_scenario().map_or(0, |scenario| scenario.steps.len());
+        let steps = self.scenarios.iter().map(|scenario| scenario.fills.len() * scenario.steps.len());
+        steps.sum::<usize>() + nan
+    }
+
+    /// Returns the expected logits after the token at a position of a sample, if they are known.
+    fn expected(&self, scenario: &Scenario, sample: usize, position: usize) -> Option<&[f32]> {
+        let sequence = self.sequences.get(*scenario.sequences.get(sample)?)?;
+        sequence.logits.get(position)?.as_deref()
     }
 
     /// Returns `true` if the logits of a scenario must equal those of the sequences run alone.
@@ -74,7 +78,7 @@ impl Plan<'_> {
     }
 }
 
-/// Runs every scenario twice, and one scenario a third time with NaN. `stepped` is called after every step.
+/// Runs every scenario with each of its fills, and one scenario also with NaN. `stepped` is called after every step.
 pub(crate) fn observe(
     runner: &mut Runner,
     plan: &Plan<'_>,
@@ -82,16 +86,37 @@ pub(crate) fn observe(
 ) -> Result<Observed, CertifyError> {
     let mut observer = Observer::new(plan, runner.interface.writer());
     for scenario in plan.scenarios {
-        let zeros = observer.run_scenario(runner, scenario, Fill::Zeros, stepped)?;
-        let canaries = observer.run_scenario(runner, scenario, Fill::Canaries, stepped)?;
-        observer.compare_fills(scenario, &zeros, &canaries);
+        observer.run_scenario(runner, scenario, stepped)?;
     }
     let nan = observer.nan(runner, stepped)?;
     Ok(observer.conclude(nan))
 }
 
-/// The logits of a scenario that have an expected value, by step, sample and column.
-type LogitsByToken = BTreeMap<(usize, usize, usize), Vec<f32>>;
+/// A scenario that runs with caches of one fill.
+struct FilledRun {
+    fill: Fill,
+    caches: Vec<Tensor>,
+    kinds: Vec<SlotKind>,
+    comparison: Comparison,
+    pictures: Vec<Occupancy>,
+    /// Whether the runtime could not run a step.
+    has_ended: bool,
+}
+
+impl FilledRun {
+    fn new(runner: &Runner, scenario: &Scenario, plan: &Plan<'_>, fill: Fill) -> Result<Self, CertifyError> {
+        let batch = scenario.sequences.len();
+        let kinds = SlotKind::all(&runner.interface.caches, batch, plan.capacity, fill == Fill::Canaries);
+        Ok(Self {
+            fill,
+            caches: start_caches(runner, batch, plan, fill)?,
+            comparison: Comparison::new(&scenario.name, fill, plan.against, plan.tolerance),
+            pictures: pictures(scenario, &kinds),
+            kinds,
+            has_ended: false,
+        })
+    }
+}
 
 struct Observer<'a> {
     plan: &'a Plan<'a>,
@@ -161,69 +186,76 @@ impl<'a> Observer<'a> {
         }
     }
 
-    /// Runs a scenario. If the runtime returns an error for a step, the scenario ends there and the claim
-    /// fails.
+    /// Runs a scenario with every fill, step by step, so that only the logits of one step are kept. If the runtime
+    /// returns an error for a step, the run of that fill ends there and the claim fails.
     fn run_scenario(
         &mut self,
         runner: &mut Runner,
         scenario: &Scenario,
-        fill: Fill,
         stepped: &mut dyn FnMut(&str),
-    ) -> Result<LogitsByToken, CertifyError> {
+    ) -> Result<(), CertifyError> {
         let plan = self.plan;
         let batch = scenario.sequences.len();
-        let mut caches = start_caches(runner, batch, plan, fill)?;
-        let ports = &runner.interface.caches;
-        let mut kinds = SlotKind::all(ports, batch, plan.capacity, fill == Fill::Canaries);
+        let mut fills = Vec::new();
+        for &fill in scenario.fills {
+            fills.push(FilledRun::new(runner, scenario, plan, fill)?);
+        }
         let mut before = runner.caches(batch, plan.capacity)?;
         let mut presents = runner.caches(batch, plan.capacity)?;
-        let mut comparison = Comparison::new(&scenario.name, fill, plan.against, plan.tolerance);
-        let mut kept = LogitsByToken::new();
-        let mut pictures = pictures(scenario, &kinds);
         let token = tokens(scenario, plan.sequences);
         for (step, (phase, feed)) in scenario.steps.iter().enumerate() {
             let place = Place { scenario: &scenario.name, step };
             let inputs = feed.tensors(&runner.interface, &token, plan.capacity)?;
-            for (before, cache) in before.iter_mut().zip(&caches) {
-                before.bytes_mut().copy_from_slice(cache.bytes());
-            }
-            self.runs.look(2);
-            let ran =
-                runner.out_of_place(&inputs, &before, &mut presents, feed.width).and_then(|out_of_place| {
-                    let (in_place, at) = runner.in_place(&inputs, &mut caches, feed.width)?;
-                    Ok((out_of_place, in_place, at))
-                });
-            let (out_of_place, in_place, present_at) = match ran {
-                Ok(ran) => ran,
-                Err(error @ session::SessionError::Run { .. }) => {
-                    self.runs.fail(place.failure(error.to_string()));
-                    break;
+            let mut of_fills = Vec::new();
+            for run in fills.iter_mut().filter(|run| !run.has_ended) {
+                for (before, cache) in before.iter_mut().zip(&run.caches) {
+                    before.bytes_mut().copy_from_slice(cache.bytes());
                 }
-                Err(error) => return Err(error.into()),
-            };
-            let slots = self.memory.look(&mut StepMemory {
-                place,
-                feed,
-                ports: &runner.interface.caches,
-                capacity: plan.capacity,
-                before: &before,
-                after: &caches,
-                out_of_place: &presents,
-                present_at: &present_at,
-                kinds: &mut kinds,
-            });
-            for (picture, samples) in pictures.iter_mut().zip(slots) {
-                picture.steps.push(OccupancyStep { phase: *phase, rows: feed.width, samples });
+                self.runs.look(2);
+                let ran = runner.out_of_place(&inputs, &before, &mut presents, feed.width).and_then(
+                    |out_of_place| {
+                        let (in_place, at) = runner.in_place(&inputs, &mut run.caches, feed.width)?;
+                        Ok((out_of_place, in_place, at))
+                    },
+                );
+                let (out_of_place, in_place, present_at) = match ran {
+                    Ok(ran) => ran,
+                    Err(error @ session::SessionError::Run { .. }) => {
+                        self.runs.fail(place.failure(error.to_string()));
+                        run.has_ended = true;
+                        continue;
+                    }
+                    Err(error) => return Err(error.into()),
+                };
+                let slots = self.memory.look(&mut StepMemory {
+                    place,
+                    feed,
+                    ports: &runner.interface.caches,
+                    capacity: plan.capacity,
+                    before: &before,
+                    after: &run.caches,
+                    out_of_place: &presents,
+                    present_at: &present_at,
+                    kinds: &mut run.kinds,
+                });
+                for (picture, samples) in run.pictures.iter_mut().zip(slots) {
+                    picture.steps.push(OccupancyStep { phase: *phase, rows: feed.width, samples });
+                }
+                self.compare(scenario, place, feed, [&in_place, &out_of_place], &mut run.comparison);
+                of_fills.push(in_place);
+                stepped(&scenario.name);
             }
-            self.compare(scenario, place, feed, [&in_place, &out_of_place], &mut comparison, &mut kept);
-            stepped(&scenario.name);
+            if let [zeros, canaries] = &of_fills[..] {
+                self.compare_fills(scenario, place, feed, zeros, canaries);
+            }
         }
-        self.record(scenario, fill, comparison, pictures);
-        Ok(kept)
+        fills.into_iter().for_each(|run| self.record(scenario, run));
+        Ok(())
     }
 
     /// Keeps the results of a run. The slots are recorded once, from the run with canaries.
-    fn record(&mut self, scenario: &Scenario, fill: Fill, comparison: Comparison, pictures: Vec<Occupancy>) {
+    fn record(&mut self, scenario: &Scenario, run: FilledRun) {
+        let FilledRun { fill, comparison, pictures, .. } = run;
         if self.plan.is_comparable(scenario) {
             self.wrong_at_start += comparison.wrong_at_start;
             self.positions.looked += comparison.mid_cache;
@@ -244,11 +276,9 @@ impl<'a> Observer<'a> {
         feed: &Feed,
         [in_place, out_of_place]: [&LogitsTensor; 2],
         comparison: &mut Comparison,
-        kept: &mut LogitsByToken,
     ) {
         comparison.begin_step();
         for (sample, fed) in feed.samples.iter().enumerate() {
-            let sequence = scenario.sequences.get(sample).and_then(|&index| self.plan.sequences.get(index));
             for column in 0..feed.width {
                 let Some(position) = fed.position(column) else { continue };
                 let Some(got) = in_place.after(sample, column) else { continue };
@@ -261,9 +291,7 @@ impl<'a> Observer<'a> {
                         self.as_out_of_place.fail(Failure { sample: Some(sample), ..place.failure(message) });
                     }
                 }
-                let expected =
-                    sequence.and_then(|sequence| sequence.logits.get(position)).and_then(Option::as_deref);
-                let Some(expected) = expected else { continue };
+                let Some(expected) = self.plan.expected(scenario, sample, position) else { continue };
                 if self.plan.is_comparable(scenario) {
                     let token = Token { step: place.step, sample, column, is_mid_cache: fed.start > 0 };
                     comparison.compare(token, &got, expected, &mut self.logits);
@@ -271,25 +299,35 @@ impl<'a> Observer<'a> {
                         self.divergences.push(logits::divergence(expected, &got));
                     }
                 }
-                kept.insert((place.step, sample, column), got.into_owned());
             }
         }
     }
 
-    fn compare_fills(&mut self, scenario: &Scenario, zeros: &LogitsByToken, canaries: &LogitsByToken) {
+    /// Compares the logits of a step that have an expected value, for both fills.
+    fn compare_fills(
+        &mut self,
+        scenario: &Scenario,
+        place: Place<'_>,
+        feed: &Feed,
+        zeros: &LogitsTensor,
+        canaries: &LogitsTensor,
+    ) {
         if self.plan.scales.is_some() && scenario.has_left_padding() {
             return;
         }
-        for (&(step, sample, column), with_canaries) in canaries {
-            let Some(with_zeros) = zeros.get(&(step, sample, column)) else { continue };
-            self.fills.look(with_zeros.len());
-            if let Some(message) = Difference::between(with_canaries, with_zeros).beyond(self.plan.tolerance)
-            {
-                let place = Place { scenario: &scenario.name, step };
-                self.fills.fail(Failure {
-                    sample: Some(sample),
-                    ..place.failure(format!("with canaries instead of zeros, {message}"))
-                });
+        for (sample, fed) in feed.samples.iter().enumerate() {
+            for column in 0..feed.width {
+                let expected = fed.position(column).and_then(|at| self.plan.expected(scenario, sample, at));
+                let both = zeros.after(sample, column).zip(canaries.after(sample, column));
+                let Some((with_zeros, with_canaries)) = expected.and(both) else { continue };
+                self.fills.look(with_zeros.len());
+                let difference = Difference::between(&with_canaries, &with_zeros);
+                if let Some(message) = difference.beyond(self.plan.tolerance) {
+                    self.fills.fail(Failure {
+                        sample: Some(sample),
+                        ..place.failure(format!("with canaries instead of zeros, {message}"))
+                    });
+                }
             }
         }
     }
@@ -367,7 +405,11 @@ impl<'a> Observer<'a> {
         let MemoryChecks { aliased, only_named, written, placed, as_out_of_place, finite, .. } = self.memory;
         let mut checks = vec![
             self.runs.into_check(|runs| {
-                format!("{runs} runs in {scenarios} scenarios, each with zeros and canaries")
+                let left_out = match plan.scenarios.iter().filter(|scenario| scenario.fills.len() == 1).count() {
+                    0 => String::new(),
+                    long => format!("; {long} long ones around the rings with canaries only"),
+                };
+                format!("{runs} runs in {scenarios} scenarios, each with zeros and canaries{left_out}")
             }),
             aliased.into_check(|looked| format!("{looked} addresses compared after as many runs of a cache")),
             only_named.into_check(|bytes| format!("{bytes} bytes compared with a copy from before the step")),
