@@ -16,7 +16,7 @@ use crate::error::Operand;
 use crate::float::Float;
 use crate::kernel::{CacheElement, Kernels, WideKernels, wide_kernels};
 use crate::mask::Mask;
-use crate::operands::{Inputs, Outputs, Source, Valid};
+use crate::operands::{Inputs, Outputs, Source};
 use crate::partial::Partial;
 use crate::room::Room;
 use crate::setup::Setup;
@@ -91,7 +91,7 @@ impl<'a, T: Float, C: CacheElement> CallMemory<'a, T, C> {
             if size == 0 || past + keys == 0 {
                 continue; // an empty present may have any number of rows
             }
-            let [old, from, to] = operands.map(|operand| sizes.strides(operand));
+            let [old, from, to] = operands.map(|operand| self.setup.place(operand));
             for (sample, head) in (0..batch).flat_map(|sample| (0..heads).map(move |head| (sample, head))) {
                 let copy = |row: &[C], at: usize| {
                     let to = present.wrapping_add(to.offset(sample, head, at));
@@ -182,11 +182,7 @@ impl<'a, T: Float, C: CacheElement> CallMemory<'a, T, C> {
         let head_blocks = sizes.heads.div_ceil(blocking.heads);
         let (row, rest) = (item % row_blocks * blocking.rows, item / row_blocks);
         let (head, sample) = (rest % head_blocks * blocking.heads, rest / head_blocks);
-        let (tokens, first) = match self.inputs.valid {
-            Valid::All => (sizes.total() as i64, sizes.past as i64),
-            Valid::Lengths(lengths) => (lengths[sample], lengths[sample] - sizes.queries as i64),
-            Valid::Prompt(lengths) => (lengths[sample], 0),
-        };
+        let (tokens, first) = self.setup.tokens_of(self.inputs.valid, sample);
         Block {
             sample,
             heads: head..(head + blocking.heads).min(sizes.heads),
@@ -235,9 +231,8 @@ impl<'a, T: Float, C: CacheElement> CallMemory<'a, T, C> {
     /// Returns the query of a row.
     pub(crate) fn query(&self, block: &Block, row: Row) -> &[T] {
         let sizes = &self.setup.sizes;
-        let strides = sizes.strides(Operand::Query);
         let (head, query) = self.query_of(row);
-        let first = strides.offset(block.sample, head, query);
+        let first = self.setup.places.query.offset(block.sample, head, query);
         &self.inputs.query[first..first + sizes.head_size]
     }
 
@@ -277,14 +272,12 @@ impl<'a, T: Float, C: CacheElement> CallMemory<'a, T, C> {
         if let Some(sinks) = self.inputs.sinks {
             room.total.add_sinks(block.each().map(|row| sinks[self.query_of(row).0].to_f32()));
         }
-        let sizes = &self.setup.sizes;
-        let size = sizes.value_size;
-        let strides = sizes.strides(Operand::Output);
+        let size = self.setup.sizes.value_size;
         for (row, means) in block.each().zip(room.total.means()) {
             room.row.iter_mut().zip(means).for_each(|(element, mean)| *element = mean);
             self.scale_channels(Source::Values, row, &mut room.row);
             let (head, query) = self.query_of(row);
-            let output = self.output.wrapping_add(strides.offset(block.sample, head, query));
+            let output = self.output.wrapping_add(self.setup.places.output.offset(block.sample, head, query));
             // SAFETY: `check` compared the length of the output with its shape, and the row is one of this shape.
             unsafe { output.write_bytes(0, size) };
             // SAFETY: As before. The row is initialised, and only this item uses it.

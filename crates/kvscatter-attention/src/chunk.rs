@@ -13,9 +13,10 @@ use crate::kernel::{CacheElement, LANES, Rows, Scaled, Stream, Streams};
 use crate::operands::Source;
 use crate::operator::{Scores, Softmax};
 use crate::partial::Partial;
+use crate::places::Place;
 use crate::room::Room;
 use crate::setup::Blocking;
-use crate::sizes::{Sizes, Strides};
+use crate::sizes::{Blocks, Sizes};
 use crate::slots::Slots;
 use crate::streams::{Start, Sweep};
 
@@ -87,9 +88,9 @@ impl<T: Float, C: CacheElement> CallMemory<'_, T, C> {
         let source = if of == Scaled::Scores { Source::Keys } else { Source::Values };
         let rows = numbers.chunks_exact_mut(self.setup.blocking.score_stride());
         for (row, numbers) in block.each().zip(rows) {
-            let Some(scales) = self.scales_of(source, block.sample, row.head) else { return };
             for run in runs {
-                let (numbers, scales) = (&mut numbers[run.index..run.end()], &scales[run.slots.clone()]);
+                let Some(scales) = self.scales_of(source, block.sample, row.head, run) else { return };
+                let numbers = &mut numbers[run.index..run.end()];
                 if of == Scaled::Weights && self.setup.op.softmax == Softmax::Float64 {
                     // These weights may be below the smallest normal number, which the kernel takes for 0.
                     let seen = numbers.iter_mut().zip(scales).filter(|(weight, _)| **weight != 0.0);
@@ -189,7 +190,7 @@ impl<T: Float, C: CacheElement> CallMemory<'_, T, C> {
     }
 
     /// Returns the keys or values of this call and those of the past, with their strides, and the size of one of them.
-    pub(crate) fn tensors(&self, source: Source) -> ([(&[C], Strides); 2], usize) {
+    pub(crate) fn tensors(&self, source: Source) -> ([(&[C], Place); 2], usize) {
         let sizes = &self.setup.sizes;
         let (size, new, past, operands) = match source {
             Source::Keys => (
@@ -205,15 +206,25 @@ impl<T: Float, C: CacheElement> CallMemory<'_, T, C> {
                 [Operand::Value, Operand::PastValue],
             ),
         };
-        let [of_new, of_past] = operands.map(|operand| sizes.strides(operand));
+        let [of_new, of_past] = operands.map(|operand| self.setup.place(operand));
         ([(new, of_new), (past.unwrap_or(&[]), of_past)], size)
     }
 
-    /// Returns the scales of the slots of a head, if each row has one.
-    pub(crate) fn scales_of(&self, source: Source, sample: usize, head: usize) -> Option<&[f32]> {
+    /// Returns the scales of the slots of a run, which is in one block, if each row has one.
+    pub(crate) fn scales_of(
+        &self,
+        source: Source,
+        sample: usize,
+        head: usize,
+        run: &Slots,
+    ) -> Option<&[f32]> {
         let scales = self.inputs.scales?.of_rows(source)?;
-        let Sizes { heads, keys, .. } = self.setup.sizes;
-        Some(&scales[(sample * heads + head) * keys..][..keys])
+        let Sizes { heads, keys, blocks, .. } = self.setup.sizes;
+        let (outer, rows, slot) = match blocks {
+            None => (sample, keys, run.slots.start),
+            Some(Blocks { size, .. }) => (run.slots.start / size, size, run.slots.start % size),
+        };
+        Some(&scales[(outer * heads + head) * rows + slot..][..run.slots.len()])
     }
 
     /// Caps the scores of a row, adds the mask and hides the positions outside `visible`, which the row does not see.

@@ -26,6 +26,9 @@ pub enum Operand {
     /// The number of valid slots of each sample, or the number of tokens of each sample of a ring.
     #[strum(to_string = "nonpad_kv_seqlen")]
     Lengths,
+    /// The block of each slot of each sample, in a cache of blocks.
+    #[strum(to_string = "block_table")]
+    BlockTable,
     /// The result.
     #[strum(to_string = "Y")]
     Output,
@@ -135,7 +138,26 @@ pub enum AttentionError {
     /// Codes have no past, because a past has no scales.
     #[error("K and V of int8 cannot be used with {operand}")]
     Codes { operand: Operand },
-    /// A ring has no past, and no output of scores.
+    /// An operand with strides ends after its buffer.
+    #[error("{operand} has {got} element{}, must have at least {needed} for its strides", if *got == 1 { "" } else { "s" })]
+    TooShort { operand: Operand, got: usize, needed: usize },
+    /// Rows of an output with strides share elements.
+    #[error("rows of {operand} with the strides {strides:?} share elements")]
+    Overlap {
+        operand: Operand,
+        /// The distances between samples, heads and rows, in elements.
+        strides: [usize; 3],
+    },
+    /// Blocks of keys and values have no slots.
+    #[error("blocks of K and V must have at least one slot")]
+    EmptyBlocks,
+    /// A cache of blocks has no past, and no output of scores.
+    #[error("block_table cannot be used with {operand}")]
+    Blocks { operand: Operand },
+    /// A sample sees a block that does not exist.
+    #[error("block_table[{sample}][{index}] = {value}: must be between 0 and {max}")]
+    BlockOutOfRange { sample: usize, index: usize, value: i32, max: i64 },
+    /// A ring has no past, no blocks, and no output of scores.
     #[error("a ring cannot be used with {operand}")]
     Ring { operand: Operand },
 }

@@ -127,6 +127,7 @@ mod mask;
 mod operands;
 mod operator;
 mod partial;
+mod places;
 mod prepared;
 mod room;
 mod runs;
@@ -147,6 +148,7 @@ pub use kernel::CacheElement;
 pub use mask::Mask;
 pub use operands::{Inputs, Outputs, Scales, Shapes, Valid};
 pub use operator::{Attention, Scores, Softmax};
+pub use places::Strides;
 pub use prepared::Prepared;
 pub use room::Scratch;
 

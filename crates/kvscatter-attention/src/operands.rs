@@ -57,6 +57,10 @@ pub struct Inputs<'a, T, C = T> {
     pub past: Option<[&'a [C]; 2]>,
     /// The slots that contain tokens.
     pub valid: Valid<'a>,
+    /// The blocks of each sample, `[batch, blocks of a sample]`. It must be given if
+    /// [`Attention::blocks`](crate::Attention::blocks) was called, and only then. Entries for positions that no query
+    /// sees may have any value.
+    pub block_table: Option<&'a [i32]>,
     /// The scales of keys and values that are codes. They must be given if the elements of the cache are int8, and only
     /// then.
     pub scales: Option<Scales<'a>>,
@@ -69,7 +73,17 @@ impl<'a, T, C> Inputs<'a, T, C> {
     /// Returns inputs without a mask, a past, scales and sinks, of which all slots contain tokens.
     #[must_use]
     pub fn new(query: &'a [T], key: &'a [C], value: &'a [C]) -> Self {
-        Self { query, key, value, mask: None, past: None, valid: Valid::All, scales: None, sinks: None }
+        Self {
+            query,
+            key,
+            value,
+            mask: None,
+            past: None,
+            valid: Valid::All,
+            block_table: None,
+            scales: None,
+            sinks: None,
+        }
     }
 }
 

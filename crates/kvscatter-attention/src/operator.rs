@@ -21,6 +21,8 @@ pub struct Attention {
     pub(crate) is_ring: bool,
     pub(crate) has_sinks: bool,
     pub(crate) cache_by_head: bool,
+    /// The number of blocks of a sample, in a cache of blocks.
+    pub(crate) blocks: Option<usize>,
     pub(crate) cache_element: Option<ElementType>,
 }
 
@@ -162,6 +164,18 @@ impl Attention {
     #[must_use]
     pub fn cache_element(self, element: ElementType) -> Self {
         Self { cache_element: Some(element), ..self }
+    }
+
+    /// Reads keys and values from blocks that samples share, `[blocks, heads, slots of a block, size]`. A call has the
+    /// blocks of each sample, at most `blocks_per_sample`, in [`Inputs::block_table`](crate::Inputs::block_table). The
+    /// token at position `p` is in slot `p mod n` of the block `p / n` of its sample, if a block has `n` slots. This is
+    /// a kvscatter extension; not part of the specification.
+    ///
+    /// A mask has an element for each position, and scales are `[blocks, heads, slots of a block]`. Blocks cannot be
+    /// combined with a past, a [`ring`](Self::ring) or an output of scores.
+    #[must_use]
+    pub fn blocks(self, blocks_per_sample: usize) -> Self {
+        Self { blocks: Some(blocks_per_sample), cache_by_head: true, ..self }
     }
 
     /// Checks `scale` and `softcap`, as [`prepare`](Self::prepare) does.

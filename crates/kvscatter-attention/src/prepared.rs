@@ -9,6 +9,7 @@ use crate::kernel::CacheElement;
 use crate::operands::{Inputs, Outputs, Scales, Shapes, Valid};
 use crate::operator::Attention;
 use crate::partial::Partial;
+use crate::places::{Place, Strides};
 use crate::room::{Room, Scratch};
 use crate::setup::{Limits, Setup};
 use crate::sizes::Sizes;
@@ -21,7 +22,21 @@ impl Attention {
     /// Returns an error if the element type is not supported, an attribute is out of range, numbers of heads are
     /// missing, a tensor is too large, attributes and operands cannot be combined, or two shapes disagree.
     pub fn prepare(&self, shapes: &Shapes<'_>) -> Result<Prepared, AttentionError> {
-        Setup::new(*self, shapes).map(Prepared)
+        self.prepare_strided(shapes, &Strides::default())
+    }
+
+    /// Checks the shapes of operands that need not be dense, and chooses the kernels. The buffer of an operand with
+    /// strides may end after its last row.
+    ///
+    /// # Errors
+    /// Returns the errors of [`prepare`](Self::prepare), and an error if strides exceed the address space, or if rows
+    /// of the output share elements.
+    pub fn prepare_strided(
+        &self,
+        shapes: &Shapes<'_>,
+        strides: &Strides,
+    ) -> Result<Prepared, AttentionError> {
+        Setup::new(*self, shapes, strides).map(Prepared)
     }
 }
 
@@ -192,10 +207,17 @@ impl Prepared {
             if got == expected { Ok(()) } else { Err(AttentionError::Length { operand, got, expected }) }
         };
         let length = |operand, got| same(operand, got, self.0.sizes.shape(operand).iter().product());
-        length(Operand::Query, inputs.query.len())?;
-        length(Operand::Key, inputs.key.len())?;
-        length(Operand::Value, inputs.value.len())?;
-        length(Operand::Output, outputs.output.len)?;
+        let spans = |operand, got| match self.0.place(operand) {
+            place if place.is_dense => length(operand, got),
+            Place { span: needed, .. } if got < needed => {
+                Err(AttentionError::TooShort { operand, got, needed })
+            }
+            _ => Ok(()),
+        };
+        spans(Operand::Query, inputs.query.len())?;
+        spans(Operand::Key, inputs.key.len())?;
+        spans(Operand::Value, inputs.value.len())?;
+        spans(Operand::Output, outputs.output.len)?;
         let presence = |operand, is_given: bool, is_expected: bool| {
             if is_given == is_expected {
                 Ok(())
@@ -237,6 +259,34 @@ impl Prepared {
         if let Some(scores) = &outputs.scores {
             length(Operand::Scores, scores.len)?;
         }
-        self.check_valid(inputs.valid)
+        presence(Operand::BlockTable, inputs.block_table.is_some(), self.0.sizes.blocks.is_some())?;
+        if let Some(table) = inputs.block_table {
+            length(Operand::BlockTable, table.len())?;
+        }
+        self.check_valid(inputs.valid)?;
+        self.check_blocks(inputs.valid, inputs.block_table)
+    }
+
+    /// Checks every entry of a block table whose block contains a position that a query sees.
+    fn check_blocks(&self, valid: Valid<'_>, table: Option<&[i32]>) -> Result<(), AttentionError> {
+        let (Some(table), Some(blocks)) = (table, self.0.sizes.blocks) else { return Ok(()) };
+        for sample in 0..self.0.sizes.batch {
+            let (tokens, first) = self.0.tokens_of(valid, sample);
+            let of_query = |query: usize| self.0.rule.positions(tokens, first + query as i64);
+            let (Some(last), seen) = (self.0.sizes.queries.checked_sub(1), of_query(0)) else { continue };
+            let slots = seen.start as usize..of_query(last).end.max(seen.end) as usize;
+            if slots.is_empty() {
+                continue;
+            }
+            for index in slots.start / blocks.size..slots.end.div_ceil(blocks.size) {
+                let value = table[sample * blocks.per_sample + index];
+                if usize::try_from(value).is_ok_and(|block| block < blocks.count) {
+                    continue;
+                }
+                let max = i64::try_from(blocks.count).unwrap_or(i64::MAX) - 1;
+                return Err(AttentionError::BlockOutOfRange { sample, index, value, max });
+            }
+        }
+        Ok(())
     }
 }

@@ -16,6 +16,27 @@ impl<T: Float, C: CacheElement> CallMemory<'_, T, C> {
     /// Stores the runs of positions that any row of the block sees in `room.runs`, and the mask of the chunk in
     /// `room.bias` if it changes a score.
     pub(crate) fn find_runs(&self, block: &Block, base: i64, positions: &Range<i64>, room: &mut Room) {
+        self.find_runs_of_sample(block, base, positions, room);
+        let (Some(table), Some(blocks)) = (self.inputs.block_table, self.setup.sizes.blocks) else { return };
+        let table = &table[block.sample * blocks.per_sample..][..blocks.per_sample];
+        core::mem::swap(&mut room.runs, &mut room.runs_of_sample);
+        room.runs.clear();
+        for run in &room.runs_of_sample {
+            let mut slots = run.slots.clone();
+            while !slots.is_empty() {
+                let (number, slot) = (slots.start / blocks.size, slots.start % blocks.size);
+                // `check_blocks` has checked the blocks of all positions that are seen.
+                let first = table[number] as usize * blocks.size + slot;
+                let count = slots.len().min(blocks.size - slot);
+                let index = run.index + slots.start - run.slots.start;
+                room.runs.push(Slots { index, is_past: false, slots: first..first + count });
+                slots.start += count;
+            }
+        }
+    }
+
+    /// Stores the runs, with slots that count in the sample.
+    fn find_runs_of_sample(&self, block: &Block, base: i64, positions: &Range<i64>, room: &mut Room) {
         room.runs.clear();
         let segments = self.segments(block.turn, base, positions);
         room.has_bias = self.setup.mask.is_some()

@@ -121,6 +121,7 @@ mod tests {
     use crate::mask::Mask;
     use crate::operands::{Inputs, Outputs, Shapes, Valid};
     use crate::operator::Attention;
+    use crate::places::Strides;
     use crate::room::Room;
     use crate::setup::Setup;
 
@@ -135,7 +136,7 @@ mod tests {
             mask: Some(&[queries, slots]),
             past: None,
         };
-        let setup = Setup::new(Attention::new(), &shapes).unwrap();
+        let setup = Setup::new(Attention::new(), &shapes, &Strides::default()).unwrap();
         let (cache, query, mask) = (vec![1.0_f32; slots], vec![1.0; queries], rows.concat());
         let mask = Some(Mask::Bool(&mask));
         let valid = [tokens as i64];

@@ -9,8 +9,9 @@ use kvscatter::{ElementType, Isa};
 use crate::error::{AttentionError, Operand};
 use crate::kernel::{LANES, SECTION, WIDE_ROWS};
 use crate::mask::MaskLayout;
-use crate::operands::Shapes;
+use crate::operands::{Shapes, Valid};
 use crate::operator::{Attention, Softmax};
+use crate::places::{Place, Places, Strides};
 use crate::sizes::Sizes;
 use crate::slots::Slots;
 use crate::streams::{Order, Sweep, sweeps};
@@ -68,6 +69,7 @@ pub(crate) struct Setup {
     pub(crate) rule: Visibility,
     pub(crate) isa: Isa,
     pub(crate) limits: Limits,
+    pub(crate) places: Places,
     pub(crate) blocking: Blocking,
 }
 
@@ -139,7 +141,7 @@ impl Blocking {
         };
         let chunk = if is_whole { sizes.total().next_multiple_of(LANES).max(LANES) } else { limits.chunk };
         // Heads that are read together read the same slots, so a mask must hide the same slots from them.
-        let interleaves = sizes.is_cache_by_token
+        let interleaves = setup.places.are_heads_together()
             && !setup.has_past
             && !is_whole
             && !is_wide
@@ -159,7 +161,7 @@ impl Blocking {
 }
 
 impl Setup {
-    pub(crate) fn new(op: Attention, shapes: &Shapes<'_>) -> Result<Self, AttentionError> {
+    pub(crate) fn new(op: Attention, shapes: &Shapes<'_>, strides: &Strides) -> Result<Self, AttentionError> {
         op.check()?;
         let sizes = Sizes::new(&op, shapes)?;
         let element = shapes.element;
@@ -186,9 +188,31 @@ impl Setup {
             rule: sizes.visibility(&op),
             isa: Isa::allowed(),
             limits: Limits::REAL,
+            places: Places::new(&sizes, strides)?,
             blocking: Blocking::default(),
         };
         Ok(setup.divided())
+    }
+
+    /// Returns the number of tokens of a sample, and the position of its first query.
+    pub(crate) fn tokens_of(&self, valid: Valid<'_>, sample: usize) -> (i64, i64) {
+        let sizes = &self.sizes;
+        match valid {
+            Valid::All => (sizes.total() as i64, sizes.past as i64),
+            Valid::Lengths(lengths) => (lengths[sample], lengths[sample] - sizes.queries as i64),
+            Valid::Prompt(lengths) => (lengths[sample], 0),
+        }
+    }
+
+    /// Returns the place of an operand.
+    pub(crate) fn place(&self, operand: Operand) -> Place {
+        match operand {
+            Operand::Query => self.places.query,
+            Operand::Key => self.places.key,
+            Operand::Value => self.places.value,
+            Operand::Output => self.places.output,
+            _ => Place::dense(&self.sizes, operand),
+        }
     }
 
     /// Returns this setup with the blocks that follow from its other fields.
@@ -243,6 +267,7 @@ mod tests {
     use crate::kernel::{LANES, SECTION};
     use crate::operands::Shapes;
     use crate::operator::{Attention, Scores, Softmax};
+    use crate::places::Strides;
 
     const CHUNK: usize = Limits::REAL.chunk;
 
@@ -257,7 +282,7 @@ mod tests {
             mask: None,
             past: None,
         };
-        Setup::new(op, &shapes).unwrap()
+        Setup::new(op, &shapes, &Strides::default()).unwrap()
     }
 
     #[test]
@@ -286,7 +311,7 @@ mod tests {
         let (query, cache) = ([1, query_heads, queries, 8], [1, heads, 300, 8]);
         let element = ElementType::Float16;
         let shapes = Shapes { element, query: &query, key: &cache, value: &cache, mask: None, past: None };
-        Setup::new(op, &shapes).unwrap().with_isa(isa).blocking
+        Setup::new(op, &shapes, &Strides::default()).unwrap().with_isa(isa).blocking
     }
 
     #[test]

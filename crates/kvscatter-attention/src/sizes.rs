@@ -29,6 +29,18 @@ pub(crate) struct Sizes {
     pub(crate) is_query_by_token: bool,
     /// Whether keys and values are `[batch, length, heads * size]`.
     pub(crate) is_cache_by_token: bool,
+    pub(crate) blocks: Option<Blocks>,
+}
+
+/// The blocks of keys and values that samples share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Blocks {
+    /// The number of all blocks.
+    pub(crate) count: usize,
+    /// The number of slots of a block.
+    pub(crate) size: usize,
+    /// The number of blocks of a sample.
+    pub(crate) per_sample: usize,
 }
 
 /// The largest number of slots of a cache whose keys and values have no elements. Such a cache takes no memory, so a
@@ -59,10 +71,16 @@ impl Sizes {
         let [batch, query_heads, queries, head_size] = by_head(Operand::Query, shapes.query, query_heads)?;
         let of_key = by_head(Operand::Key, shapes.key, heads)?;
         let of_value = by_head(Operand::Value, shapes.value, heads)?;
-        let [_, heads, keys, _] = of_key;
+        let [count, heads, keys, _] = of_key;
         let [.., value_size] = of_value;
-        agree(Operand::Key, of_key, [batch, heads, keys, head_size])?;
-        agree(Operand::Value, of_value, [batch, heads, keys, value_size])?;
+        let blocks = op.blocks.map(|per_sample| Blocks { count, size: keys, per_sample });
+        let outer = if blocks.is_some() { count } else { batch };
+        agree(Operand::Key, of_key, [outer, heads, keys, head_size])?;
+        agree(Operand::Value, of_value, [outer, heads, keys, value_size])?;
+        let keys = match blocks {
+            None => keys,
+            Some(blocks) => Self::slots_of_blocks(op, blocks, shapes.past.is_some())?,
+        };
         if let Some(got) = op.heads
             && got != (query_heads, heads)
         {
@@ -105,10 +123,18 @@ impl Sizes {
             value_size,
             is_query_by_token: rank == 3,
             is_cache_by_token: cache_rank == 3,
+            blocks,
         };
         // The other tensors are parts of these.
-        let largest =
-            [Operand::Query, Operand::Output, Operand::PresentKey, Operand::PresentValue, Operand::Scores];
+        let largest = [
+            Operand::Query,
+            Operand::Output,
+            Operand::Key,
+            Operand::Value,
+            Operand::PresentKey,
+            Operand::PresentValue,
+            Operand::Scores,
+        ];
         for operand in largest {
             // Scores are float32, so all tensors are counted as if they were.
             let bytes = sizes
@@ -122,10 +148,34 @@ impl Sizes {
         Ok(sizes)
     }
 
+    /// Returns the number of slots of a sample whose slots are in blocks.
+    fn slots_of_blocks(op: &Attention, blocks: Blocks, has_past: bool) -> Result<usize, AttentionError> {
+        let others = [(has_past, Operand::PastKey), (op.scores.is_some(), Operand::Scores)];
+        if let Some((_, operand)) = others.into_iter().find(|(is_given, _)| *is_given) {
+            return Err(AttentionError::Blocks { operand });
+        }
+        if op.is_ring {
+            return Err(AttentionError::Ring { operand: Operand::BlockTable });
+        }
+        if blocks.size == 0 {
+            return Err(AttentionError::EmptyBlocks);
+        }
+        let slots = blocks.size.checked_mul(blocks.per_sample);
+        slots.ok_or(AttentionError::TooLarge { operand: Operand::BlockTable })
+    }
+
     /// Returns the shape of an operand as `[batch, heads, length, size]`, for a mask the one that it broadcasts
     /// to.
     pub(crate) fn shape(&self, operand: Operand) -> [usize; 4] {
         let Self { batch, query_heads, heads, queries, keys, past, head_size, value_size, .. } = *self;
+        if let Some(Blocks { count, size, .. }) = self.blocks {
+            match operand {
+                Operand::Key => return [count, heads, size, head_size],
+                Operand::Value => return [count, heads, size, value_size],
+                Operand::KeyScales | Operand::ValueScales => return [count, heads, size, 1],
+                _ => {}
+            }
+        }
         match operand {
             Operand::Query => [batch, query_heads, queries, head_size],
             Operand::Key => [batch, heads, keys, head_size],
@@ -133,6 +183,7 @@ impl Sizes {
             Operand::PastKey => [batch, heads, past, head_size],
             Operand::PastValue => [batch, heads, past, value_size],
             Operand::Lengths => [batch, 1, 1, 1],
+            Operand::BlockTable => [batch, self.blocks.map_or(0, |blocks| blocks.per_sample), 1, 1],
             Operand::Sinks => [1, query_heads, 1, 1],
             Operand::KeyScales | Operand::ValueScales => [batch, heads, keys, 1],
             Operand::Output => [batch, query_heads, queries, value_size],
@@ -166,35 +217,12 @@ impl Sizes {
         op.right.map_or(rule, |right| rule.right(right))
     }
 
-    /// Returns the strides of an operand in its layout. A past and a present have rank 4 in every call.
-    pub(crate) fn strides(&self, operand: Operand) -> Strides {
-        let [_, heads, length, size] = self.shape(operand);
-        let is_by_token = match operand {
-            Operand::Query | Operand::Output => self.is_query_by_token,
-            Operand::Key | Operand::Value => self.is_cache_by_token,
-            _ => false,
-        };
-        let sample = heads * length * size;
-        if is_by_token {
-            Strides { sample, head: size, row: heads * size }
-        } else {
-            Strides { sample, head: length * size, row: size }
+    /// Returns the number of rows of a block of an operand, if it consists of blocks.
+    pub(crate) fn block_of(&self, operand: Operand) -> Option<usize> {
+        match operand {
+            Operand::Key | Operand::Value => self.blocks.map(|blocks| blocks.size),
+            _ => None,
         }
-    }
-}
-
-/// The distances between the samples, heads and rows of a tensor, in elements.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Strides {
-    pub(crate) sample: usize,
-    pub(crate) head: usize,
-    pub(crate) row: usize,
-}
-
-impl Strides {
-    /// Returns the offset of a row, which fits (A1).
-    pub(crate) fn offset(&self, sample: usize, head: usize, row: usize) -> usize {
-        sample * self.sample + head * self.head + row * self.row
     }
 }
 

@@ -219,13 +219,13 @@ impl<T: Float, C: CacheElement> CallMemory<'_, T, C> {
     ) -> [*const f32; SECTION] {
         let (_, size) = self.tensors(source);
         let stride = spread(size);
-        let scales = self.scales_of(source, block.sample, block.heads.start);
-        let mut scales = scales.map(|scales| runs.iter().flat_map(|run| &scales[run.slots.clone()]));
+        let of_run = |run| self.scales_of(source, block.sample, block.heads.start, run);
+        let mut scales = runs.iter().filter_map(of_run).flatten();
         for ([slot, _], copy) in slots.iter().zip(copies.chunks_exact_mut(stride)) {
             // SAFETY: `Setup` has an instruction set of the machine (A4). `slots` proved that the slot is in its
             // tensor, and a copy has the size of a slot, rounded up to a multiple of `LANES`.
             unsafe { (self.kernels.widen)(*slot, size, copy.as_mut_ptr()) };
-            if let Some(scale) = scales.as_mut().and_then(Iterator::next) {
+            if let Some(scale) = scales.next() {
                 copy[..size].iter_mut().for_each(|element| *element *= scale);
             }
         }
