@@ -10,6 +10,7 @@ mod element;
 mod executors;
 mod exhaustive;
 mod extensions;
+mod layouts;
 mod prompts;
 mod properties;
 mod rings;

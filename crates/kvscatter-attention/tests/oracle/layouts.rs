@@ -1,0 +1,442 @@
+//! Operands with strides, and caches of blocks. They must have the bits of dense operands.
+
+use core::ops::Range;
+
+use half::{bf16, f16};
+use kvscatter::{ElementType, Executor};
+use kvscatter_attention::{
+    Attention, AttentionError, CacheElement, Inputs, Mask, Operand, Outputs, Prepared, Scales, Scores,
+    Shapes, Strides, Valid,
+};
+use kvscatter_oracle::attention::Positions;
+use kvscatter_oracle::cases::Random;
+use kvscatter_oracle::cases::attention::random;
+
+use crate::call::{AnyMask, Operands, Tensor, operator};
+use crate::element::{Element, bits};
+use crate::executors::Threads;
+use crate::extensions::shapes;
+use crate::variants::Variant;
+
+/// Rows at random distances, in a buffer whose other elements are garbage.
+struct Laid<T> {
+    strides: [usize; 3],
+    data: Vec<T>,
+}
+
+impl<T: Copy> Laid<T> {
+    /// Lays out the rows of a dense tensor, `[samples, heads, rows, size]`.
+    fn new(r: &mut Random, shape: [usize; 4], dense: &[T], garbage: T) -> Self {
+        let [samples, heads, rows, size] = shape;
+        let counts = [samples, heads, rows];
+        let order = r.pick(&[[0, 1, 2], [0, 2, 1], [1, 0, 2], [2, 0, 1], [1, 2, 0], [2, 1, 0]]);
+        let (mut strides, mut extent) = ([0; 3], size);
+        for dimension in order.into_iter().rev() {
+            strides[dimension] = extent + r.below(3);
+            extent = strides[dimension] * counts[dimension];
+        }
+        let mut data = vec![garbage; extent];
+        for (number, row) in dense.chunks_exact(size.max(1)).enumerate() {
+            let at = [number / rows / heads, number / rows % heads, number % rows];
+            let first: usize = at.iter().zip(strides).map(|(at, stride)| at * stride).sum();
+            data[first..first + size].copy_from_slice(row);
+        }
+        Self { strides, data }
+    }
+}
+
+/// Blocks that the slots of samples are in.
+struct Pages {
+    /// The number of slots of a block.
+    size: usize,
+    per_sample: usize,
+    /// The number of all blocks.
+    count: usize,
+    table: Vec<i32>,
+}
+
+impl Pages {
+    /// Returns blocks in random order for so many slots of each sample, of which those in `used` are seen. Entries
+    /// for other slots are garbage.
+    fn random(r: &mut Random, slots: usize, used: &[Range<usize>]) -> Self {
+        let size = r.pick(&[1, 2, 3, 16, 16, 64]);
+        let per_sample = slots.div_ceil(size) + r.below(2);
+        let count = used.len() * per_sample + r.below(3);
+        let mut free: Vec<_> = (0..i32::try_from(count).unwrap()).collect();
+        let mut table = Vec::new();
+        for used in used {
+            let blocks = used.start / size..used.end.div_ceil(size);
+            table.extend((0..per_sample).map(|number| match blocks.contains(&number) {
+                true => free.swap_remove(r.below(free.len())),
+                false => r.pick(&[-1, i32::MIN, i32::MAX, i32::try_from(count).unwrap()]),
+            }));
+        }
+        Self { size, per_sample, count, table }
+    }
+
+    /// Returns the blocks of a cache `[batch, heads, slots, size]`, as `[blocks, heads, slots of a block, size]`.
+    fn blocks<T: Copy>(&self, [batch, heads, slots, size]: [usize; 4], cache: &[T], garbage: T) -> Vec<T> {
+        let mut blocks = vec![garbage; self.count * heads * self.size * size];
+        for (sample, slot) in (0..batch).flat_map(|sample| (0..slots).map(move |slot| (sample, slot))) {
+            let block = self.table[sample * self.per_sample + slot / self.size];
+            let Some(block) = usize::try_from(block).ok().filter(|block| *block < self.count) else {
+                continue;
+            };
+            for head in 0..heads {
+                let from = ((sample * heads + head) * slots + slot) * size;
+                let to = ((block * heads + head) * self.size + slot % self.size) * size;
+                blocks[to..to + size].copy_from_slice(&cache[from..from + size]);
+            }
+        }
+        blocks
+    }
+}
+
+fn four(shape: &[usize]) -> [usize; 4] {
+    shape.try_into().unwrap()
+}
+
+impl<T: Element> Operands<T> {
+    /// Returns these operands with rank 4.
+    fn by_head(&self, op: &Attention) -> Self {
+        let Some((query, key)) = op.head_counts().filter(|_| self.query.shape.len() == 3) else {
+            return self.clone();
+        };
+        let by_head = |tensor: &Tensor<T>, heads| tensor.by_head(heads);
+        Self {
+            query: by_head(&self.query, query),
+            key: by_head(&self.key, key),
+            value: by_head(&self.value, key),
+            ..self.clone()
+        }
+    }
+
+    fn mask(&self) -> Option<(&[usize], Mask<'_, T>)> {
+        self.mask.as_ref().map(|mask| match mask {
+            AnyMask::Bool(mask) => (&mask.shape[..], Mask::Bool(&mask.data)),
+            AnyMask::Float(mask) => (&mask.shape[..], Mask::Float(&mask.data)),
+        })
+    }
+
+    /// Runs a call of rank 4 whose operands have random strides, and returns `Y` with its garbage removed.
+    fn run_strided(&self, r: &mut Random, variant: Variant, op: &Attention) -> Vec<T> {
+        let nan = T::from_f64(f64::NAN);
+        let [query, key, value] =
+            [&self.query, &self.key, &self.value].map(|of| Laid::new(r, four(&of.shape), &of.data, nan));
+        let mut output_shape = four(&self.query.shape);
+        output_shape[3] = self.value.shape[3];
+        let marks: Vec<_> = (0..output_shape.iter().product()).map(|_| T::from_f64(1.0)).collect();
+        let places = Laid::new(r, output_shape, &marks, T::from_f64(-7.0));
+        let strides = Strides {
+            query: Some(query.strides),
+            key: Some(key.strides),
+            value: Some(value.strides),
+            output: Some(places.strides),
+        };
+        let mask = self.mask();
+        let shapes = Shapes {
+            element: T::ELEMENT,
+            query: &self.query.shape,
+            key: &self.key.shape,
+            value: &self.value.shape,
+            mask: mask.map(|(shape, _)| shape),
+            past: None,
+        };
+        let prepared = variant.apply(op.prepare_strided(&shapes, &strides).unwrap());
+        let valid = self.lengths.as_deref().map_or(Valid::All, Valid::Lengths);
+        let mask = mask.map(|(_, mask)| mask);
+        let inputs = Inputs { mask, valid, ..Inputs::new(&query.data, &key.data, &value.data) };
+        let mut y = places.data.clone();
+        let mut outputs = Outputs::new(&mut y);
+        prepared.run(&inputs, &mut outputs, &mut prepared.scratch(2), Some(&Threads(2))).unwrap();
+        let is_row = |at: &usize| places.data[*at].bits() == T::from_f64(1.0).bits();
+        for at in (0..y.len()).filter(|at| !is_row(at)) {
+            assert_eq!(y[at].bits(), places.data[at].bits(), "an element between rows has changed");
+        }
+        // The rows in the order of a dense tensor.
+        let [samples, heads, rows, size] = output_shape;
+        let row = |[sample, head, row]: [usize; 3]| {
+            let [a, b, c] = places.strides;
+            y[sample * a + head * b + row * c..][..size].to_vec()
+        };
+        let at = (0..samples)
+            .flat_map(|sample| (0..heads).flat_map(move |head| (0..rows).map(move |at| [sample, head, at])));
+        at.flat_map(row).collect()
+    }
+
+    /// Runs a call of rank 4 whose keys and values are in blocks. Returns `None` for operands that cannot be.
+    fn run_in_blocks(&self, r: &mut Random, variant: Variant, op: &Attention) -> Vec<T> {
+        let [batch, _, slots, _] = four(&self.key.shape);
+        // Without lengths, query `i` has the position `i`.
+        let all = vec![i64::try_from(slots).unwrap(); batch];
+        let valid = self.lengths.as_deref().map_or(Valid::Prompt(&all), Valid::Lengths);
+        let used: Vec<_> = self
+            .lengths
+            .as_ref()
+            .unwrap_or(&all)
+            .iter()
+            .map(|length| 0..usize::try_from(*length).unwrap())
+            .collect();
+        let pages = Pages::random(r, slots, &used);
+        let nan = T::from_f64(f64::NAN);
+        let [key, value] = [&self.key, &self.value].map(|of| {
+            let shape = four(&of.shape);
+            let blocks = pages.blocks(shape, &of.data, nan);
+            let shape = [pages.count, shape[1], pages.size, shape[3]];
+            (shape, Laid::new(r, shape, &blocks, nan))
+        });
+        let mask = self.mask();
+        let shapes = Shapes {
+            element: T::ELEMENT,
+            query: &self.query.shape,
+            key: &key.0,
+            value: &value.0,
+            mask: mask.map(|(shape, _)| shape),
+            past: None,
+        };
+        let strides =
+            Strides { key: Some(key.1.strides), value: Some(value.1.strides), ..Strides::default() };
+        let prepared = op.blocks(pages.per_sample).prepare_strided(&shapes, &strides).unwrap();
+        let prepared = variant.apply(prepared);
+        let inputs = Inputs {
+            mask: mask.map(|(_, mask)| mask),
+            valid,
+            block_table: Some(&pages.table),
+            ..Inputs::new(&self.query.data, &key.1.data, &value.1.data)
+        };
+        run(&prepared, &inputs, Some(&Threads(2))).unwrap()
+    }
+}
+
+fn run<T: Element, C: CacheElement>(
+    prepared: &Prepared,
+    inputs: &Inputs<'_, T, C>,
+    executor: Option<&dyn Executor>,
+) -> Result<Vec<T>, AttentionError> {
+    let mut y = vec![T::from_f64(-7.0); prepared.output_shape().iter().product()];
+    let result = prepared.run(inputs, &mut Outputs::new(&mut y), &mut prepared.scratch(2), executor);
+    assert!(result.is_ok() || y.iter().all(|y| y.bits() == T::from_f64(-7.0).bits()));
+    result.map(|()| y)
+}
+
+#[test]
+fn strides_and_blocks_do_not_change_the_result() {
+    fn check<T: Element>(seed: usize, operands: &Operands<T>, op: &Attention, is_ring: bool) {
+        let r = &mut Random::new(71, seed);
+        let operands = operands.by_head(op);
+        for variant in Variant::for_short() {
+            let expected = bits(&operands.run_as(variant, op).unwrap().y);
+            assert!(bits(&operands.run_strided(r, variant, op)) == expected, "{seed} {variant:?} strides");
+            if !is_ring {
+                let y = operands.run_in_blocks(r, variant, op);
+                assert!(bits(&y) == expected, "{seed} {variant:?} blocks");
+            }
+        }
+    }
+    let mut checked = 0;
+    for (seed, case) in random(70, 300).enumerate() {
+        let is_ring = matches!(case.inputs.positions, Positions::Ring(_));
+        let op = operator(&case.attention, &case.inputs.positions).unwrap();
+        if case.inputs.past_key.is_some() {
+            continue;
+        }
+        match seed % 3 {
+            0 => check(seed, &Operands::<f32>::new(&case.inputs).unwrap(), &op, is_ring),
+            1 => check(seed, &Operands::<f16>::new(&case.inputs).unwrap(), &op, is_ring),
+            _ => check(seed, &Operands::<bf16>::new(&case.inputs).unwrap(), &op, is_ring),
+        }
+        checked += 1;
+    }
+    assert!(checked > 100, "{checked}");
+}
+
+/// Long calls are divided between threads, and blocks end in the middle of chunks.
+#[test]
+fn long_caches_in_blocks() {
+    const SLOTS: usize = 2500;
+    for (seed, (queries, heads, size)) in
+        [(1, [4, 4], 64), (1, [8, 2], 64), (3, [4, 1], 40), (60, [4, 2], 16)].into_iter().enumerate()
+    {
+        let r = &mut Random::new(72, seed);
+        let [query_heads, kv_heads] = heads;
+        let mut operands = Operands::<f16> {
+            query: Tensor::random(r, [2, query_heads, queries, size]),
+            key: Tensor::random(r, [2, kv_heads, SLOTS, size]),
+            value: Tensor::random(r, [2, kv_heads, SLOTS, 24]),
+            mask: None,
+            past: None,
+            lengths: Some(vec![2499, 1100]),
+        };
+        for has_mask in [false, true] {
+            if has_mask {
+                let seen = r.many(queries * SLOTS, |r| u8::from(r.below(40) > 0));
+                operands.mask = Some(AnyMask::Bool(Tensor { shape: vec![queries, SLOTS], data: seen }));
+            }
+            for op in [Attention::new().causal(true), Attention::new().causal(true).window(Some(1000), None)]
+            {
+                for variant in Variant::real() {
+                    let expected = bits(&operands.run_as(variant, &op).unwrap().y);
+                    assert!(bits(&operands.run_in_blocks(r, variant, &op)) == expected, "{seed} {variant:?}");
+                    assert!(bits(&operands.run_strided(r, variant, &op)) == expected, "{seed} {variant:?}");
+                }
+            }
+        }
+    }
+}
+
+/// Codes have a scale for each row of a block.
+#[test]
+fn codes_in_blocks() {
+    for seed in 0..60 {
+        let r = &mut Random::new(73, seed);
+        let (queries, slots, size) = (r.pick(&[1, 1, 3, 40]), r.pick(&[40, 130]), r.pick(&[16, 64, 40]));
+        let (query, cache) = ([2, 4, queries, size], [2, 2, slots, size]);
+        let q = r.many(query.iter().product(), |r| r.between(0, 200) as f32 / 100.0 - 1.0);
+        let codes = [0, 1].map(|_| r.many(cache.iter().product(), |r| r.between(0, 254) as u8 as i8));
+        let scales = [0, 1].map(|_| r.many(4 * slots, |r| r.between(1, 2000) as f32 / 100_000.0));
+        let lengths = [slots as i64, (slots / 2).max(queries) as i64];
+        let op = Attention::new().causal(true).cache_element(ElementType::Int8);
+        let used = lengths.map(|length| 0..length as usize);
+        let pages = Pages::random(r, slots, &used);
+        let [of_key, of_value] = [0, 1].map(|of| pages.blocks([2, 2, slots, 1], &scales[of], f32::NAN));
+        let [key, value] = [0, 1].map(|of| pages.blocks(cache, &codes[of], 77));
+        let valid = Valid::Lengths(&lengths);
+        for variant in Variant::all() {
+            let dense = variant.apply(op.prepare(&shapes(&query, &cache)).unwrap());
+            let [k, v] = &scales;
+            let inputs = Inputs {
+                valid,
+                scales: Some(Scales::Rows { key: k, value: v }),
+                ..Inputs::new(&q, &codes[0], &codes[1])
+            };
+            let expected = run(&dense, &inputs, None).unwrap();
+            let blocks = [pages.count, 2, pages.size, size];
+            let paged = op.blocks(pages.per_sample).prepare(&shapes(&query, &blocks)).unwrap();
+            let inputs = Inputs {
+                valid,
+                block_table: Some(&pages.table),
+                scales: Some(Scales::Rows { key: &of_key, value: &of_value }),
+                ..Inputs::new(&q, &key, &value)
+            };
+            let y = run(&variant.apply(paged), &inputs, Some(&Threads(2))).unwrap();
+            assert!(bits(&y) == bits(&expected), "{seed} {variant:?}");
+        }
+    }
+}
+
+/// Every table of up to three blocks, with every length: each entry that a query sees must be a block.
+#[test]
+fn every_small_block_table() {
+    const COUNT: usize = 3;
+    let (mut ran, mut refused) = (0, 0);
+    for (batch, per_sample, size, window) in
+        [(1, 3, 2, None), (1, 3, 1, Some(1)), (2, 2, 1, None), (2, 2, 2, Some(0)), (1, 2, 3, None)]
+    {
+        let (query, cache) = ([batch, 2, 1, 2], [COUNT, 1, size, 2]);
+        let op = Attention::new().causal(true).window(window, None);
+        let prepared = op.blocks(per_sample).prepare(&shapes(&query, &cache)).unwrap();
+        let dense_shape = [batch, 1, per_sample * size, 2];
+        let dense = op.prepare(&shapes(&query, &dense_shape)).unwrap();
+        let q: Vec<_> = (0..batch * 4).map(|n| n as f32 / 4.0).collect();
+        let key: Vec<_> = (0..COUNT * size * 2).map(|n| (n * 7 % 5) as f32).collect();
+        let value: Vec<_> = (0..COUNT * size * 2).map(|n| n as f32).collect();
+        let entries = batch * per_sample;
+        let slots = per_sample * size;
+        for number in 0..5_usize.pow(entries as u32) * (slots + 1).pow(batch as u32) {
+            let (mut rest, mut table, mut lengths) = (number, Vec::new(), Vec::new());
+            for _ in 0..entries {
+                table.push((rest % 5) as i32 - 1);
+                rest /= 5;
+            }
+            for _ in 0..batch {
+                lengths.push((rest % (slots + 1)) as i64);
+                rest /= slots + 1;
+            }
+            let valid = Valid::Lengths(&lengths);
+            let inputs = Inputs { valid, block_table: Some(&table), ..Inputs::new(&q, &key, &value) };
+            let result = run(&prepared, &inputs, None);
+            let first_bad = (0..batch).find_map(|sample| {
+                let end = lengths[sample] as usize;
+                let start = window.map_or(0, |window| end.saturating_sub(window + 1));
+                let seen = start / size..if start < end { end.div_ceil(size) } else { start / size };
+                let mut entries = seen.map(|index| (sample, index, table[sample * per_sample + index]));
+                entries.find(|(_, _, block)| !(0..COUNT as i32).contains(block))
+            });
+            if let Some((sample, index, value)) = first_bad {
+                let max = COUNT as i64 - 1;
+                assert_eq!(result, Err(AttentionError::BlockOutOfRange { sample, index, value, max }));
+                refused += 1;
+                continue;
+            }
+            // The slots that no query sees contain NaN.
+            let gather = |blocks: &[f32]| -> Vec<f32> {
+                let slots = (0..batch).flat_map(|sample| (0..slots).map(move |slot| (sample, slot)));
+                let row = |(sample, slot): (usize, usize)| {
+                    let block = usize::try_from(table[sample * per_sample + slot / size]).unwrap_or(COUNT);
+                    let first = (block * size + slot % size) * 2;
+                    [0, 1].map(|at| blocks.get(first + at).copied().unwrap_or(f32::NAN))
+                };
+                slots.flat_map(row).collect()
+            };
+            let (key, value) = (gather(&key), gather(&value));
+            let expected = run(&dense, &Inputs { valid, ..Inputs::new(&q, &key, &value) }, None).unwrap();
+            assert_eq!(bits(&result.unwrap()), bits(&expected), "{table:?} {lengths:?}");
+            ran += 1;
+        }
+    }
+    assert!(ran > 2000 && refused > 2000, "{ran} {refused}");
+}
+
+#[test]
+fn layouts_that_are_refused() {
+    let (query, cache) = ([2, 4, 3, 8], [5, 2, 4, 8]);
+    let shapes_of = shapes(&query, &cache);
+    let op = Attention::new();
+    let error =
+        |op: Attention, shapes: &Shapes<'_>, strides: Strides| op.prepare_strided(shapes, &strides).err();
+    let none = Strides::default();
+    let paged = op.blocks(3);
+    assert_eq!(error(paged, &shapes_of, none), None);
+    let scores = paged.scores(Scores::Weights);
+    assert_eq!(error(scores, &shapes_of, none), Some(AttentionError::Blocks { operand: Operand::Scores }));
+    let past = Shapes { past: Some([&cache, &cache]), ..shapes_of };
+    assert_eq!(error(paged, &past, none), Some(AttentionError::Blocks { operand: Operand::PastKey }));
+    let ring = AttentionError::Ring { operand: Operand::BlockTable };
+    assert_eq!(error(paged.ring(), &shapes_of, none), Some(ring));
+    let empty = shapes(&query, &[5, 2, 0, 8]);
+    assert_eq!(error(paged, &empty, none), Some(AttentionError::EmptyBlocks));
+    let large = AttentionError::TooLarge { operand: Operand::BlockTable };
+    assert_eq!(error(op.blocks(usize::MAX), &shapes_of, none), Some(large));
+
+    let cache = [2, 2, 4, 8];
+    let dense = shapes(&query, &cache);
+    for stride in [usize::MAX, isize::MAX as usize, isize::MAX as usize / 4] {
+        let key = Strides { key: Some([stride, 32, 8]), ..none };
+        assert_eq!(error(op, &dense, key), Some(AttentionError::TooLarge { operand: Operand::Key }));
+    }
+    for strides in [[0, 24, 8], [96, 24, 7], [95, 24, 8], [96, 0, 8], [8, 16, 4]] {
+        let output = Strides { output: Some(strides), ..none };
+        let overlap = AttentionError::Overlap { operand: Operand::Output, strides };
+        assert_eq!(error(op, &dense, output), Some(overlap));
+    }
+    // A cache may share rows, and a buffer may end after its last row.
+    let strides = Strides { key: Some([0, 0, 9]), ..none };
+    let prepared = op.prepare_strided(&dense, &strides).unwrap();
+    let (q, key, value) = ([0.5_f32; 192], [0.5_f32; 35], [0.5_f32; 128]);
+    assert!(run(&prepared, &Inputs::new(&q, &key, &value), None).is_ok());
+    let short = AttentionError::TooShort { operand: Operand::Key, got: 34, needed: 35 };
+    assert_eq!(run(&prepared, &Inputs::new(&q, &key[1..], &value), None), Err(short));
+
+    let prepared = paged.prepare(&shapes_of).unwrap();
+    let (cache, table) = ([0.5_f32; 320], [0; 6]);
+    let inputs = Inputs::new(&q, &cache, &cache);
+    let absent = AttentionError::Presence { operand: Operand::BlockTable, is_expected: true };
+    assert_eq!(run(&prepared, &inputs, None), Err(absent));
+    let short = AttentionError::Length { operand: Operand::BlockTable, got: 5, expected: 6 };
+    assert_eq!(run(&prepared, &Inputs { block_table: Some(&table[1..]), ..inputs }, None), Err(short));
+    assert!(run(&prepared, &Inputs { block_table: Some(&table), ..inputs }, None).is_ok());
+    let given = AttentionError::Presence { operand: Operand::BlockTable, is_expected: false };
+    let cache = [0.5_f32; 128];
+    let inputs = Inputs { block_table: Some(&table), ..Inputs::new(&q, &cache, &cache) };
+    assert_eq!(run(&op.prepare(&dense).unwrap(), &inputs, None), Err(given));
+}
