@@ -42,6 +42,7 @@ impl<T: Float, C: CacheElement> CallMemory<'_, T, C> {
         }
         let total = self.setup.sizes.total();
         let all = self.segments(total as i64, 0, &(0..total as i64));
+        self.find_offsets(block, room);
         let (read, used) = if self.setup.op.returns_hidden() {
             (all.as_slice(), total)
         } else {
@@ -49,7 +50,7 @@ impl<T: Float, C: CacheElement> CallMemory<'_, T, C> {
         };
         let used = used.next_multiple_of(LANES);
         for sweep in self.setup.blocking.sweeps(read) {
-            for (head, keys) in self.streams(block, &sweep, Source::Keys).enumerate() {
+            for (head, keys) in self.streams(block, &sweep, Source::Keys, &room.offsets).enumerate() {
                 let of_head = head * rows..(head + 1) * rows;
                 let queries = rows_of(&mut room.queries, query_size, of_head.clone());
                 let scores = rows_of(&mut room.scores, score_stride, of_head);
@@ -88,8 +89,8 @@ impl<T: Float, C: CacheElement> CallMemory<'_, T, C> {
         let source = if of == Scaled::Scores { Source::Keys } else { Source::Values };
         let rows = numbers.chunks_exact_mut(self.setup.blocking.score_stride());
         for (row, numbers) in block.each().zip(rows) {
-            for run in runs {
-                let Some(scales) = self.scales_of(source, block.sample, row.head, run) else { return };
+            for run in runs.iter().flat_map(|run| self.parts(block.sample, run)) {
+                let Some(scales) = self.scales_of(source, block.sample, row.head, &run) else { return };
                 let numbers = &mut numbers[run.index..run.end()];
                 if of == Scaled::Weights && self.setup.op.softmax == Softmax::Float64 {
                     // These weights may be below the smallest normal number, which the kernel takes for 0.
@@ -106,10 +107,10 @@ impl<T: Float, C: CacheElement> CallMemory<'_, T, C> {
     /// Sums the weighted values of a chunk in `room.partial`.
     fn sum_values(&self, block: &Block, room: &mut Room) {
         let rows = block.rows.len();
-        let Room { runs, scores, group, partial, .. } = room;
+        let Room { runs, offsets, scores, group, partial, .. } = room;
         partial.sums.fill(0.0);
         for sweep in self.setup.blocking.sweeps(runs) {
-            for (head, values) in self.streams(block, &sweep, Source::Values).enumerate() {
+            for (head, values) in self.streams(block, &sweep, Source::Values, offsets).enumerate() {
                 self.add_values(values, head * rows..(head + 1) * rows, [scores, group, &mut partial.sums]);
             }
         }
@@ -133,10 +134,12 @@ impl<T: Float, C: CacheElement> CallMemory<'_, T, C> {
     fn sum_values_with_weight(&self, block: &Block, row: usize, room: &mut Room) {
         let row_size = padded(self.setup.sizes.value_size);
         let of_row = row * row_size..(row + 1) * row_size;
-        let Room { runs, scores, group, partial, .. } = room;
+        let Room { runs, offsets, scores, group, partial, .. } = room;
         partial.sums[of_row.clone()].fill(0.0);
         for sweep in self.setup.blocking.sweeps(runs) {
-            let Some(values) = self.streams(block, &sweep, Source::Values).nth(row / block.rows.len()) else {
+            let Some(values) =
+                self.streams(block, &sweep, Source::Values, offsets).nth(row / block.rows.len())
+            else {
                 continue;
             };
             let mut step = 0;
@@ -161,28 +164,59 @@ impl<T: Float, C: CacheElement> CallMemory<'_, T, C> {
         unsafe { (self.kernels.weighted_sums)(weights, values, size, group, sums) };
     }
 
+    /// Stores where the keys and values of the runs lie, if they are in blocks, as offsets from those of the first head.
+    fn find_offsets(&self, block: &Block, room: &mut Room) {
+        if self.setup.sizes.blocks.is_none() {
+            return;
+        }
+        for (source, offsets) in [Source::Keys, Source::Values].into_iter().zip(&mut room.offsets) {
+            let ([(rows, place), _], size) = self.tensors(source);
+            let last_head = (block.heads.end - 1) * place.head;
+            for run in room.runs.iter().flat_map(|run| self.parts(block.sample, run)) {
+                let first = place.offset(0, 0, run.slots.start);
+                let last = first + last_head + (run.slots.len() - 1) * place.row;
+                // This proves to the kernels that the slots are inside the tensor.
+                assert!(last + size <= rows.len(), "slots lie inside their tensor");
+                let offsets = offsets[run.index..run.end()].iter_mut().enumerate();
+                offsets.for_each(|(at, offset)| *offset = first + at * place.row);
+            }
+        }
+    }
+
     /// Returns the keys or values of a sweep for each head of the block.
     fn streams(
         &self,
         block: &Block,
         sweep: &Sweep,
         source: Source,
+        offsets: &[Vec<usize>; 2],
     ) -> impl Iterator<Item = Streams<C>> + use<T, C> {
         let (tensors, size) = self.tensors(source);
         let heads = block.heads.len();
         // A block of several heads has no past, so the heads of all its slots are equally far apart.
         let head_stride = tensors[0].1.head;
+        let offsets = self.setup.sizes.blocks.map(|_| source.choose(&offsets[0], &offsets[1]));
         let stream = |start: &Start| {
+            if let Some(offsets) = offsets {
+                // `find_offsets` has proved that the slots are inside the tensor.
+                let last = start.index + sweep.count.max(sweep.reach).saturating_sub(1) * sweep.step;
+                assert!(last < offsets.len(), "the list has an offset for each slot");
+                let first = tensors[0].0.as_ptr().wrapping_add(block.heads.start * head_stride);
+                let (offsets, step) = (offsets.as_ptr(), sweep.step);
+                return Stream { first, stride: 0, offsets, index: start.index, step };
+            }
             let (rows, strides) = tensors[usize::from(start.is_past)];
             let stride = strides.row * sweep.step;
             let first = strides.offset(block.sample, block.heads.start, start.slot);
             let last = first + (heads - 1) * head_stride + (sweep.count - 1) * stride;
             // This proves to the kernels that the slots are inside the tensor.
             assert!(last + size <= rows.len(), "slots lie inside their tensor");
-            Stream { first: rows.as_ptr().wrapping_add(first), stride, index: start.index, step: sweep.step }
+            let (first, offsets) = (rows.as_ptr().wrapping_add(first), core::ptr::null());
+            Stream { first, stride, offsets, index: start.index, step: sweep.step }
         };
         let starts = sweep.starts();
-        let unused = Stream { first: core::ptr::null(), stride: 0, index: 0, step: 0 };
+        let unused =
+            Stream { first: core::ptr::null(), stride: 0, offsets: core::ptr::null(), index: 0, step: 0 };
         let all = core::array::from_fn(|at| starts.get(at).map_or(unused, stream));
         let first =
             Streams { all, used: starts.len(), count: sweep.count, before: sweep.before, reach: sweep.reach };

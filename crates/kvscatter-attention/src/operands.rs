@@ -118,7 +118,7 @@ pub(crate) enum Source {
 }
 
 impl Source {
-    fn choose<T>(self, key: T, value: T) -> T {
+    pub(crate) fn choose<T>(self, key: T, value: T) -> T {
         match self {
             Self::Keys => key,
             Self::Values => value,

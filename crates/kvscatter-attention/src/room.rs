@@ -3,7 +3,7 @@
 use core::ops::Range;
 
 use crate::aligned::{Aligned, padded, spread};
-use crate::kernel::PANEL;
+use crate::kernel::{AHEAD, PANEL, STREAMS};
 use crate::partial::{Partial, Total};
 use crate::setup::{Blocking, Dimensions, Setup};
 use crate::sizes::Sizes;
@@ -41,8 +41,8 @@ pub(crate) struct Room {
     pub(crate) has_gaps: bool,
     /// The slots of a chunk that any row sees.
     pub(crate) runs: Vec<Slots>,
-    /// Slots of a chunk, counted in the sample, before they are found in blocks.
-    pub(crate) runs_of_sample: Vec<Slots>,
+    /// The offsets of the keys and the values of a chunk whose slots are in blocks, by index.
+    pub(crate) offsets: [Vec<usize>; 2],
     /// Whether each row sees a slot that the mask does not hide with the lowest number.
     pub(crate) has_a_slot: Vec<bool>,
 }
@@ -53,9 +53,8 @@ impl Room {
         let Blocking { heads, rows, section, is_wide, copies_keys, .. } = setup.blocking;
         let Sizes { head_size, value_size, .. } = setup.sizes;
         let all = heads * rows;
-        let runs = if setup.mask.is_some() { section / 2 + 2 } else { 2 };
-        // A run is cut where a block ends.
-        let blocks = setup.sizes.blocks.map_or(0, |blocks| section / blocks.size + 2);
+        // Kernels request slots after a chunk.
+        let offsets = if setup.sizes.blocks.is_some() && !is_wide { section + AHEAD * STREAMS } else { 0 };
         let [queries, scores, keys, values] = if is_wide {
             let keys = if copies_keys { section * spread(head_size) } else { 0 };
             // Queries are copied to the room of values before they are transposed.
@@ -78,8 +77,8 @@ impl Room {
             seen: Vec::with_capacity(rows),
             positions: 0..0,
             has_gaps: false,
-            runs: Vec::with_capacity(runs + blocks),
-            runs_of_sample: Vec::with_capacity(if blocks > 0 { runs } else { 0 }),
+            runs: Vec::with_capacity(if setup.mask.is_some() { section / 2 + 2 } else { 2 }),
+            offsets: [(); 2].map(|()| vec![0; offsets]),
             has_a_slot: Vec::with_capacity(all),
         }
     }

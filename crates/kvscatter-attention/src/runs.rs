@@ -10,33 +10,13 @@ use crate::float::Float;
 use crate::kernel::CacheElement;
 use crate::mask::Mask;
 use crate::room::Room;
+use crate::sizes::Blocks;
 use crate::slots::Slots;
 
 impl<T: Float, C: CacheElement> CallMemory<'_, T, C> {
     /// Stores the runs of positions that any row of the block sees in `room.runs`, and the mask of the chunk in
     /// `room.bias` if it changes a score.
     pub(crate) fn find_runs(&self, block: &Block, base: i64, positions: &Range<i64>, room: &mut Room) {
-        self.find_runs_of_sample(block, base, positions, room);
-        let (Some(table), Some(blocks)) = (self.inputs.block_table, self.setup.sizes.blocks) else { return };
-        let table = &table[block.sample * blocks.per_sample..][..blocks.per_sample];
-        core::mem::swap(&mut room.runs, &mut room.runs_of_sample);
-        room.runs.clear();
-        for run in &room.runs_of_sample {
-            let mut slots = run.slots.clone();
-            while !slots.is_empty() {
-                let (number, slot) = (slots.start / blocks.size, slots.start % blocks.size);
-                // `check_blocks` has checked the blocks of all positions that are seen.
-                let first = table[number] as usize * blocks.size + slot;
-                let count = slots.len().min(blocks.size - slot);
-                let index = run.index + slots.start - run.slots.start;
-                room.runs.push(Slots { index, is_past: false, slots: first..first + count });
-                slots.start += count;
-            }
-        }
-    }
-
-    /// Stores the runs, with slots that count in the sample.
-    fn find_runs_of_sample(&self, block: &Block, base: i64, positions: &Range<i64>, room: &mut Room) {
         room.runs.clear();
         let segments = self.segments(block.turn, base, positions);
         room.has_bias = self.setup.mask.is_some()
@@ -86,6 +66,29 @@ impl<T: Float, C: CacheElement> CallMemory<'_, T, C> {
             let visible = self.indices(base, seen);
             let mut runs = segments.iter().map(|run| self.slots_in_mask(&run.within(&visible)));
             runs.any(|slots| !slots.is_empty() && !mask.is_zero(slots))
+        })
+    }
+
+    /// Returns the parts of a run that are in one block each, with the slots counted from block 0. Without blocks, the
+    /// run is one part.
+    pub(crate) fn parts<'r>(&'r self, sample: usize, run: &'r Slots) -> impl Iterator<Item = Slots> + 'r {
+        let blocks = self.inputs.block_table.zip(self.setup.sizes.blocks);
+        let mut slots = run.slots.clone();
+        core::iter::from_fn(move || {
+            if slots.is_empty() {
+                return None;
+            }
+            let index = run.index + slots.start - run.slots.start;
+            let Some((table, Blocks { size, per_sample, .. })) = blocks else {
+                let all = core::mem::take(&mut slots);
+                return Some(Slots { index, slots: all, ..*run });
+            };
+            // `check_blocks` has checked the blocks of all positions that are seen.
+            let block = table[sample * per_sample + slots.start / size] as usize;
+            let (first, count) = (slots.start % size, slots.len().min(size - slots.start % size));
+            slots.start += count;
+            let first = block * size + first;
+            Some(Slots { index, slots: first..first + count, ..*run })
         })
     }
 

@@ -194,7 +194,7 @@ impl<T: Float, C: CacheElement> CallMemory<'_, T, C> {
         let (tensors, size) = self.tensors(source);
         let mut slots = [[core::ptr::null(); 2]; SECTION];
         let mut to = slots.iter_mut();
-        for run in runs {
+        for run in runs.iter().flat_map(|run| self.parts(block.sample, run)) {
             let (rows, strides) = tensors[usize::from(run.is_past)];
             let first = strides.offset(block.sample, block.heads.start, run.slots.start);
             let last = first + (run.slots.len() - 1) * strides.row;
@@ -219,8 +219,9 @@ impl<T: Float, C: CacheElement> CallMemory<'_, T, C> {
     ) -> [*const f32; SECTION] {
         let (_, size) = self.tensors(source);
         let stride = spread(size);
-        let of_run = |run| self.scales_of(source, block.sample, block.heads.start, run);
-        let mut scales = runs.iter().filter_map(of_run).flatten();
+        let of_run = |run| self.scales_of(source, block.sample, block.heads.start, &run);
+        let parts = runs.iter().flat_map(|run| self.parts(block.sample, run));
+        let mut scales = parts.filter_map(of_run).flatten();
         for ([slot, _], copy) in slots.iter().zip(copies.chunks_exact_mut(stride)) {
             // SAFETY: `Setup` has an instruction set of the machine (A4). `slots` proved that the slot is in its
             // tensor, and a copy has the size of a slot, rounded up to a multiple of `LANES`.

@@ -35,16 +35,37 @@ pub(super) unsafe fn products<V: Load<T>, T: Copy, const W: usize, const K1: usi
     size: usize,
     scores: Rows,
 ) {
+    // SAFETY: The contract is the same.
+    unsafe {
+        if keys.is_listed() {
+            products_of::<V, T, true, W, K1, B>(queries, keys, size, scores);
+        } else {
+            products_of::<V, T, false, W, K1, B>(queries, keys, size, scores);
+        }
+    }
+}
+
+/// Does what [`products`] does. `L` says whether a list places the slots.
+///
+/// # Safety
+/// See [`Products`](super::vector::Products).
+#[inline(always)]
+unsafe fn products_of<V: Load<T>, T: Copy, const L: bool, const W: usize, const K1: usize, const B: usize>(
+    queries: Rows,
+    keys: Streams<T>,
+    size: usize,
+    scores: Rows,
+) {
     let mut row = 0;
     while row < queries.count {
         let (queries, scores) = (queries.after(row), scores.after(row));
         // SAFETY: The rows `row..row + R` exist. The rest is the contract of this function.
         row += unsafe {
             match queries.count {
-                4.. => tiles::<V, T, 4, W, 4>(queries, &keys, size, scores),
-                3 => tiles::<V, T, 3, W, 4>(queries, &keys, size, scores),
-                2.. => tiles::<V, T, 2, 4, 4>(queries, &keys, size, scores),
-                _ => tiles::<V, T, 1, K1, B>(queries, &keys, size, scores),
+                4.. => tiles::<V, T, L, 4, W, 4>(queries, &keys, size, scores),
+                3 => tiles::<V, T, L, 3, W, 4>(queries, &keys, size, scores),
+                2.. => tiles::<V, T, L, 2, 4, 4>(queries, &keys, size, scores),
+                _ => tiles::<V, T, L, 1, K1, B>(queries, &keys, size, scores),
             }
         };
     }
@@ -55,29 +76,31 @@ pub(super) unsafe fn products<V: Load<T>, T: Copy, const W: usize, const K1: usi
 /// # Safety
 /// The contract of [`products`] is met for rows 0 to `R`.
 #[inline(always)]
-unsafe fn tiles<V: Load<T>, T: Copy, const R: usize, const K: usize, const B: usize>(
+unsafe fn tiles<V: Load<T>, T: Copy, const L: bool, const R: usize, const K: usize, const B: usize>(
     queries: Rows,
     keys: &Streams<T>,
     size: usize,
     scores: Rows,
 ) -> usize {
     for at in 0..keys.count {
-        let soon = requested::<T, R>(keys, at);
+        let soon = requested::<T, L, R>(keys, at);
         let (tiles, rest) = keys.used().as_chunks::<K>();
         for streams in tiles {
             // SAFETY: The slot `at` of each stream exists. The rest is the contract of this function.
-            unsafe { tile::<V, T, R, K, B>(queries, streams, at, soon, size, scores) };
+            unsafe { tile::<V, T, L, R, K, B>(queries, streams, at, soon, size, scores) };
         }
         // Two keys are left of eight if `K` is 3.
         let (pairs, rest) =
             if STREAMS.is_multiple_of(K) { (&[] as &[_], rest) } else { rest.as_chunks::<2>() };
         for streams in pairs {
             // SAFETY: The slot `at` of each stream exists. The rest is the contract of this function.
-            unsafe { tile::<V, T, R, 2, B>(queries, streams, at, soon, size, scores) };
+            unsafe { tile::<V, T, L, R, 2, B>(queries, streams, at, soon, size, scores) };
         }
         for stream in rest {
             // SAFETY: The slot `at` of each stream exists. The rest is the contract of this function.
-            unsafe { tile::<V, T, R, 1, B>(queries, core::array::from_ref(stream), at, soon, size, scores) };
+            unsafe {
+                tile::<V, T, L, R, 1, B>(queries, core::array::from_ref(stream), at, soon, size, scores)
+            };
         }
     }
     R
@@ -88,7 +111,7 @@ unsafe fn tiles<V: Load<T>, T: Copy, const R: usize, const K: usize, const B: us
 /// # Safety
 /// The contract of [`products`] is met for these rows and streams, and `at` is below the number of slots.
 #[inline(always)]
-unsafe fn tile<V: Load<T>, T: Copy, const R: usize, const K: usize, const B: usize>(
+unsafe fn tile<V: Load<T>, T: Copy, const L: bool, const R: usize, const K: usize, const B: usize>(
     queries: Rows,
     keys: &[Stream<T>; K],
     at: usize,
@@ -99,10 +122,11 @@ unsafe fn tile<V: Load<T>, T: Copy, const R: usize, const K: usize, const B: usi
     let query = |r: usize, column: usize| queries.first.wrapping_add(r * queries.stride + column);
     if let Some(soon) = soon {
         for key in keys {
-            prefetch::<V, T>(key, soon, 0..size);
+            // SAFETY: A list has an offset for this slot.
+            unsafe { prefetch::<V, T, L>(key, soon, 0..size) };
         }
     }
-    // SAFETY: The machine has the instruction set. Each load is within `size` elements of a key, or within
+    // SAFETY: The machine has the instruction set. A list has the slot. Each load is within `size` elements of a key, or within
     // the padded size of a query. Each store is to the score of a row and a key.
     unsafe {
         let mut sums = [[V::splat(0.0); K]; R];
@@ -113,7 +137,7 @@ unsafe fn tile<V: Load<T>, T: Copy, const R: usize, const K: usize, const B: usi
             while column + B * V::LANES <= size {
                 let query: [V; B] = core::array::from_fn(|b| V::load(query(0, column + b * V::LANES)));
                 for (key, sum) in keys.iter().zip(&mut sums[0]) {
-                    let key = key.first.wrapping_add(at * key.stride);
+                    let key = key.slot::<L>(at);
                     let mut second = V::splat(0.0);
                     for (b, query) in query.into_iter().enumerate() {
                         let key = V::load_wide(key.wrapping_add(column + b * V::LANES));
@@ -132,7 +156,7 @@ unsafe fn tile<V: Load<T>, T: Copy, const R: usize, const K: usize, const B: usi
             // No closure loads the keys: it lacks the instruction set, so it could stay a call.
             let mut key = [V::splat(0.0); K];
             for (loaded, key) in key.iter_mut().zip(keys) {
-                *loaded = V::load_wide(key.first.wrapping_add(at * key.stride + column));
+                *loaded = V::load_wide(key.slot::<L>(at).wrapping_add(column));
             }
             for (r, sums) in sums.iter_mut().enumerate() {
                 let query = V::load(query(r, column));
@@ -144,7 +168,7 @@ unsafe fn tile<V: Load<T>, T: Copy, const R: usize, const K: usize, const B: usi
         }
         if column < size {
             for (k, key) in keys.iter().enumerate() {
-                let key = V::load_first(key.first.wrapping_add(at * key.stride + column), size - column);
+                let key = V::load_first(key.slot::<L>(at).wrapping_add(column), size - column);
                 for (r, sums) in sums.iter_mut().enumerate() {
                     sums[k] = V::load(query(r, column)).mul_add(key, sums[k]);
                 }
@@ -172,17 +196,21 @@ unsafe fn tile<V: Load<T>, T: Copy, const R: usize, const K: usize, const B: usi
 }
 
 /// Returns which slot of each stream is requested from memory when `R` rows read the slot `at`. One row requests none
-/// if each stream is at another place, because the processor then reads ahead of it.
+/// if each stream is at another place, because the processor then reads ahead of it, unless a list places the slots.
 #[inline(always)]
-fn requested<T: Copy, const R: usize>(streams: &Streams<T>, at: usize) -> Option<usize> {
+fn requested<T: Copy, const L: bool, const R: usize>(streams: &Streams<T>, at: usize) -> Option<usize> {
     let is_in_turn = || size_of::<T>() < size_of::<f32>() && streams.all[0].step > 1;
-    if R > 1 || is_in_turn() { streams.soon(at) } else { None }
+    if L || R > 1 || is_in_turn() { streams.soon(at) } else { None }
 }
 
 /// Requests columns of the slot `at` of a stream from memory.
+///
+/// # Safety
+/// If `L`, the list has an offset for the slot.
 #[inline(always)]
-fn prefetch<V: Vector, T>(stream: &Stream<T>, at: usize, columns: Range<usize>) {
-    let slot = stream.after(at).first;
+unsafe fn prefetch<V: Vector, T, const L: bool>(stream: &Stream<T>, at: usize, columns: Range<usize>) {
+    // SAFETY: The contract is the same.
+    let slot = unsafe { stream.slot::<L>(at) };
     for column in columns.step_by(LINE / size_of::<T>()) {
         V::prefetch(slot.wrapping_add(column).cast());
     }
@@ -195,6 +223,28 @@ fn prefetch<V: Vector, T>(stream: &Stream<T>, at: usize, columns: Range<usize>) 
 /// See [`WeightedSums`](super::vector::WeightedSums).
 #[inline(always)]
 pub(super) unsafe fn weighted_sums<V: Load<T>, T: Copy, const W: usize>(
+    weights: Rows,
+    values: Streams<T>,
+    size: usize,
+    group: Rows,
+    sums: Rows,
+) {
+    // SAFETY: The contract is the same.
+    unsafe {
+        if values.is_listed() {
+            sums_of::<V, T, true, W>(weights, values, size, group, sums);
+        } else {
+            sums_of::<V, T, false, W>(weights, values, size, group, sums);
+        }
+    }
+}
+
+/// Does what [`weighted_sums`] does. `L` says whether a list places the slots.
+///
+/// # Safety
+/// See [`WeightedSums`](super::vector::WeightedSums).
+#[inline(always)]
+unsafe fn sums_of<V: Load<T>, T: Copy, const L: bool, const W: usize>(
     weights: Rows,
     values: Streams<T>,
     size: usize,
@@ -214,10 +264,10 @@ pub(super) unsafe fn weighted_sums<V: Load<T>, T: Copy, const W: usize>(
             // this function.
             row += unsafe {
                 match weights.count {
-                    4.. => columns::<V, T, 4, W>(weights, &values, slots.clone(), size, group),
-                    3 => columns::<V, T, 3, W>(weights, &values, slots.clone(), size, group),
-                    2.. => columns::<V, T, 2, 4>(weights, &values, slots.clone(), size, group),
-                    _ => columns::<V, T, 1, ROW_VECTORS>(weights, &values, slots.clone(), size, group),
+                    4.. => columns::<V, T, L, 4, W>(weights, &values, slots.clone(), size, group),
+                    3 => columns::<V, T, L, 3, W>(weights, &values, slots.clone(), size, group),
+                    2.. => columns::<V, T, L, 2, 4>(weights, &values, slots.clone(), size, group),
+                    _ => columns::<V, T, L, 1, ROW_VECTORS>(weights, &values, slots.clone(), size, group),
                 }
             };
         }
@@ -253,7 +303,7 @@ unsafe fn finish_group<V: Vector>(size: usize, group: Rows, sums: Rows) {
 /// # Safety
 /// The contract of [`weighted_sums`] is met for rows 0 to `R`, and the range `slots` is within the number of slots.
 #[inline(always)]
-unsafe fn columns<V: Load<T>, T: Copy, const R: usize, const C: usize>(
+unsafe fn columns<V: Load<T>, T: Copy, const L: bool, const R: usize, const C: usize>(
     weights: Rows,
     values: &Streams<T>,
     slots: Range<usize>,
@@ -269,35 +319,37 @@ unsafe fn columns<V: Load<T>, T: Copy, const R: usize, const C: usize>(
             // The sums of the row do not fit in registers.
             let end = size / V::LANES * V::LANES;
             for at in slots.clone() {
-                if let Some(soon) = requested::<T, R>(values, at) {
-                    values.used().iter().for_each(|stream| prefetch::<V, T>(stream, soon, 0..end));
+                if let Some(soon) = requested::<T, L, R>(values, at) {
+                    for stream in values.used() {
+                        prefetch::<V, T, L>(stream, soon, 0..end);
+                    }
                 }
                 let (tiles, rest) = values.used().as_chunks::<STREAMS>();
                 for streams in tiles {
-                    row_tile::<V, T, STREAMS>(weights, streams, at, end, sums);
+                    row_tile::<V, T, L, STREAMS>(weights, streams, at, end, sums);
                 }
                 for stream in rest {
-                    row_tile::<V, T, 1>(weights, core::array::from_ref(stream), at, end, sums);
+                    row_tile::<V, T, L, 1>(weights, core::array::from_ref(stream), at, end, sums);
                 }
             }
             column = end;
         }
         // Four vectors are two tiles of two, which is faster than three and one.
         while column + C * V::LANES <= size && (C != 3 || size - column != 4 * V::LANES) {
-            column_tile::<V, T, R, C>(weights, values, slots.clone(), sums, column);
+            column_tile::<V, T, L, R, C>(weights, values, slots.clone(), sums, column);
             column += C * V::LANES;
         }
         // With one row, two vectors would wait for each other's sums.
         while R == 1 && column + 4 * V::LANES <= size {
-            column_tile::<V, T, R, 4>(weights, values, slots.clone(), sums, column);
+            column_tile::<V, T, L, R, 4>(weights, values, slots.clone(), sums, column);
             column += 4 * V::LANES;
         }
         while column + 2 * V::LANES <= size {
-            column_tile::<V, T, R, 2>(weights, values, slots.clone(), sums, column);
+            column_tile::<V, T, L, R, 2>(weights, values, slots.clone(), sums, column);
             column += 2 * V::LANES;
         }
         while column + V::LANES <= size {
-            column_tile::<V, T, R, 1>(weights, values, slots.clone(), sums, column);
+            column_tile::<V, T, L, R, 1>(weights, values, slots.clone(), sums, column);
             column += V::LANES;
         }
         if column < size {
@@ -306,9 +358,9 @@ unsafe fn columns<V: Load<T>, T: Copy, const R: usize, const C: usize>(
                 let mut total = V::load(sum);
                 for at in slots.clone() {
                     for stream in values.used() {
-                        let slot = stream.after(at);
-                        let value = V::load_first(slot.first.wrapping_add(column), size - column);
-                        total = value.mul_add(V::splat(weight(row, slot.index).read()), total);
+                        let value = stream.slot::<L>(at).wrapping_add(column);
+                        let value = V::load_first(value, size - column);
+                        total = value.mul_add(V::splat(weight(row, stream.after(at).index).read()), total);
                     }
                 }
                 total.store(sum);
@@ -324,14 +376,15 @@ unsafe fn columns<V: Load<T>, T: Copy, const R: usize, const C: usize>(
 /// The contract of [`weighted_sums`] is met for one row and the slot `at` of each stream. `end` is a multiple of a
 /// vector's length, and at most the value size.
 #[inline(always)]
-unsafe fn row_tile<V: Load<T>, T: Copy, const K: usize>(
+unsafe fn row_tile<V: Load<T>, T: Copy, const L: bool, const K: usize>(
     weights: Rows,
     values: &[Stream<T>; K],
     at: usize,
     end: usize,
     sums: Rows,
 ) {
-    let slots = values.each_ref().map(|stream| stream.first.wrapping_add(at * stream.stride));
+    // SAFETY: A list has the slot.
+    let slots = values.each_ref().map(|stream| unsafe { stream.slot::<L>(at) });
     // SAFETY: The machine has the instruction set. Each vector of a value ends at or before `end`, which is within its
     // slot. Each sum is within the padded size of the row.
     unsafe {
@@ -356,7 +409,7 @@ unsafe fn row_tile<V: Load<T>, T: Copy, const K: usize>(
 /// The contract of [`weighted_sums`] is met for `R` rows and these slots, and `column + C * V::LANES` is at most the
 /// value size.
 #[inline(always)]
-unsafe fn column_tile<V: Load<T>, T: Copy, const R: usize, const C: usize>(
+unsafe fn column_tile<V: Load<T>, T: Copy, const L: bool, const R: usize, const C: usize>(
     weights: Rows,
     values: &Streams<T>,
     slots: Range<usize>,
@@ -369,16 +422,15 @@ unsafe fn column_tile<V: Load<T>, T: Copy, const R: usize, const C: usize>(
     unsafe {
         let mut totals: [[V; C]; R] = core::array::from_fn(|r| core::array::from_fn(|c| V::load(sum(r, c))));
         for at in slots {
-            let soon = requested::<T, R>(values, at);
+            let soon = requested::<T, L, R>(values, at);
             for stream in values.used() {
                 if let Some(soon) = soon {
-                    prefetch::<V, T>(stream, soon, column..column + C * V::LANES);
+                    prefetch::<V, T, L>(stream, soon, column..column + C * V::LANES);
                 }
-                let slot = stream.after(at);
-                let value = slot.first.wrapping_add(column);
+                let value = stream.slot::<L>(at).wrapping_add(column);
                 let value: [V; C] = core::array::from_fn(|c| V::load_wide(value.wrapping_add(c * V::LANES)));
                 for (r, totals) in totals.iter_mut().enumerate() {
-                    let weight = weights.first.wrapping_add(r * weights.stride + slot.index);
+                    let weight = weights.first.wrapping_add(r * weights.stride + stream.after(at).index);
                     let weight = V::splat(weight.read());
                     for (total, value) in totals.iter_mut().zip(value) {
                         *total = value.mul_add(weight, *total);

@@ -114,13 +114,15 @@ pub(crate) struct Streams<T> {
     pub(crate) reach: usize,
 }
 
-/// Slots of one head that are equally far apart.
+/// Slots of one head that are equally far apart, or that a list places.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stream<T> {
-    /// The first element of the first slot.
+    /// The first element of the first slot, or the element that the offsets of a list count from.
     pub(crate) first: *const T,
-    /// The distance between slots, in elements.
+    /// The distance between slots, in elements. It is 0 with a list.
     pub(crate) stride: usize,
+    /// The offset of the slot of each index, in elements, or null if slots are equally far apart.
+    pub(crate) offsets: *const usize,
     /// The index of the first slot in a row of scores.
     pub(crate) index: usize,
     /// The distance between the indices of slots.
@@ -160,6 +162,12 @@ impl<T: Copy> Streams<T> {
         Some(at + AHEAD).filter(|soon| *soon < self.reach)
     }
 
+    /// Returns whether a list places the slots.
+    #[inline(always)]
+    pub(crate) fn is_listed(&self) -> bool {
+        !self.all[0].offsets.is_null()
+    }
+
     #[inline(always)]
     pub(crate) fn used(&self) -> &[Stream<T>] {
         &self.all[..self.used.min(STREAMS)]
@@ -170,8 +178,22 @@ impl<T> Stream<T> {
     /// Returns the stream from a later slot on.
     #[inline(always)]
     pub(crate) fn after(&self, slots: usize) -> Self {
-        let Self { first, index, stride, step } = *self;
+        let Self { first, index, stride, step, .. } = *self;
         Self { first: first.wrapping_add(slots * stride), index: index + slots * step, ..*self }
+    }
+
+    /// Returns the first element of a later slot.
+    ///
+    /// # Safety
+    /// If `LISTED`, the list has an offset for the index of the slot.
+    #[inline(always)]
+    pub(crate) unsafe fn slot<const LISTED: bool>(&self, at: usize) -> *const T {
+        if LISTED {
+            // SAFETY: The list has this offset.
+            self.first.wrapping_add(unsafe { self.offsets.wrapping_add(self.index + at * self.step).read() })
+        } else {
+            self.first.wrapping_add(at * self.stride)
+        }
     }
 }
 
@@ -199,7 +221,8 @@ impl Rows {
 ///
 /// # Safety
 /// 1. The machine has the instruction set of the kernel.
-/// 2. Each slot of a stream that is used is valid for reads of `size` elements.
+/// 2. Each slot of a stream that is used is valid for reads of `size` elements. A list has an offset for each index of
+///    a stream up to `reach`.
 /// 3. Each query is valid for reads of `size` numbers, rounded up to a multiple of [`LANES`]. The numbers
 ///    after `size` are 0.
 /// 4. Each row of scores is valid for writes of a number at the index of each key.
@@ -213,7 +236,8 @@ pub(crate) type Products<T> = unsafe fn(queries: Rows, keys: Streams<T>, size: u
 ///
 /// # Safety
 /// 1. The machine has the instruction set of the kernel.
-/// 2. Each slot of a stream that is used is valid for reads of `size` elements.
+/// 2. Each slot of a stream that is used is valid for reads of `size` elements. A list has an offset for each index of
+///    a stream up to `reach`.
 /// 3. Each row of weights is valid for reads of a number at the index of each slot.
 /// 4. Each row of the group and of the sums is valid for reads and writes of `size` numbers, rounded up to a
 ///    multiple of [`LANES`].
