@@ -44,6 +44,8 @@ pub(crate) struct Block {
     pub(crate) heads: Range<usize>,
     pub(crate) rows: Range<usize>,
     pub(crate) tokens: i64,
+    /// The position of the first token that is not padding on the left.
+    pub(crate) start: i64,
     /// The position of the first query of the call.
     pub(crate) first: i64,
     /// The number of positions after which the slots repeat.
@@ -188,6 +190,7 @@ impl<'a, T: Float, C: CacheElement> CallMemory<'a, T, C> {
             heads: head..(head + blocking.heads).min(sizes.heads),
             rows: row..(row + blocking.rows).min(sizes.rows()),
             tokens,
+            start: self.inputs.starts.map_or(0, |starts| starts[sample]),
             first,
             turn: if self.may_wrap() { self.setup.rule.cached(tokens).end } else { sizes.total() as i64 },
         }
@@ -197,7 +200,7 @@ impl<'a, T: Float, C: CacheElement> CallMemory<'a, T, C> {
     /// index.
     pub(crate) fn positions_of(&self, block: &Block, index: usize) -> Range<i64> {
         let position = block.first + (index / self.setup.sizes.group()) as i64;
-        self.setup.rule.positions(block.tokens, position)
+        self.setup.positions(block.tokens, position, block.start)
     }
 
     fn scale_queries(&self, block: &Block, room: &mut Room) {

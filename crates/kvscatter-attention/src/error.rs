@@ -26,6 +26,8 @@ pub enum Operand {
     /// The number of valid slots of each sample, or the number of tokens of each sample of a ring.
     #[strum(to_string = "nonpad_kv_seqlen")]
     Lengths,
+    /// The first position of each sample that is not padding.
+    Starts,
     /// The block of each slot of each sample, in a cache of blocks.
     #[strum(to_string = "block_table")]
     BlockTable,
@@ -123,6 +125,9 @@ pub enum AttentionError {
         /// The number of slots, or `i64::MAX` for a ring.
         max: i64,
     },
+    /// The first position of a sample is negative.
+    #[error("starts[{index}] = {value}: must be at least 0")]
+    NegativeStart { index: usize, value: i64 },
     /// The scratch was made for a call with other shapes or attributes.
     #[error("the scratch was made for other shapes")]
     Scratch,

@@ -57,6 +57,9 @@ pub struct Inputs<'a, T, C = T> {
     pub past: Option<[&'a [C]; 2]>,
     /// The slots that contain tokens.
     pub valid: Valid<'a>,
+    /// The position of the first token of each sample that is not padding on the left. No query sees those before it.
+    /// `None` means 0.
+    pub starts: Option<&'a [i64]>,
     /// The blocks of each sample, `[batch, blocks of a sample]`. It must be given if
     /// [`Attention::blocks`](crate::Attention::blocks) was called, and only then. Entries for positions that no query
     /// sees may have any value.
@@ -80,6 +83,7 @@ impl<'a, T, C> Inputs<'a, T, C> {
             mask: None,
             past: None,
             valid: Valid::All,
+            starts: None,
             block_table: None,
             scales: None,
             sinks: None,

@@ -264,20 +264,33 @@ impl Prepared {
             length(Operand::BlockTable, table.len())?;
         }
         self.check_valid(inputs.valid)?;
-        self.check_blocks(inputs.valid, inputs.block_table)
+        if let Some(starts) = inputs.starts {
+            length(Operand::Starts, starts.len())?;
+            if let Some((index, &value)) = starts.iter().enumerate().find(|(_, start)| **start < 0) {
+                return Err(AttentionError::NegativeStart { index, value });
+            }
+        }
+        self.check_blocks(inputs.valid, inputs.starts, inputs.block_table)
     }
 
     /// Checks every entry of a block table whose block contains a position that a query sees.
-    fn check_blocks(&self, valid: Valid<'_>, table: Option<&[i32]>) -> Result<(), AttentionError> {
+    fn check_blocks(
+        &self,
+        valid: Valid<'_>,
+        starts: Option<&[i64]>,
+        table: Option<&[i32]>,
+    ) -> Result<(), AttentionError> {
         let (Some(table), Some(blocks)) = (table, self.0.sizes.blocks) else { return Ok(()) };
         for sample in 0..self.0.sizes.batch {
             let (tokens, first) = self.0.tokens_of(valid, sample);
-            let of_query = |query: usize| self.0.rule.positions(tokens, first + query as i64);
+            let start = starts.map_or(0, |starts| starts[sample]);
+            let of_query = |query: usize| self.0.positions(tokens, first + query as i64, start);
             let (Some(last), seen) = (self.0.sizes.queries.checked_sub(1), of_query(0)) else { continue };
-            let slots = seen.start as usize..of_query(last).end.max(seen.end) as usize;
-            if slots.is_empty() {
+            let seen = seen.start..of_query(last).end.max(seen.end).min(tokens);
+            if seen.is_empty() {
                 continue;
             }
+            let slots = seen.start as usize..seen.end as usize;
             for index in slots.start / blocks.size..slots.end.div_ceil(blocks.size) {
                 let value = table[sample * blocks.per_sample + index];
                 if usize::try_from(value).is_ok_and(|block| block < blocks.count) {

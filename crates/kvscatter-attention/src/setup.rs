@@ -3,6 +3,8 @@
 //! This file decides how a call is divided: the rows that are processed together, the chunks of positions, and the
 //! order of heads and slots.
 
+use core::ops::Range;
+
 use kvscatter::visibility::Visibility;
 use kvscatter::{ElementType, Isa};
 
@@ -202,6 +204,13 @@ impl Setup {
             Valid::Lengths(lengths) => (lengths[sample], lengths[sample] - sizes.queries as i64),
             Valid::Prompt(lengths) => (lengths[sample], 0),
         }
+    }
+
+    /// Returns the positions that the rule of visibility shows to a query of a sample that begins at `start`. Both ends
+    /// increase with the position of the query.
+    pub(crate) fn positions(&self, tokens: i64, position: i64, start: i64) -> Range<i64> {
+        let seen = self.rule.positions(tokens, position);
+        seen.start.max(start)..seen.end.max(start)
     }
 
     /// Returns the place of an operand.

@@ -182,7 +182,7 @@ impl Sizes {
             Operand::Value => [batch, heads, keys, value_size],
             Operand::PastKey => [batch, heads, past, head_size],
             Operand::PastValue => [batch, heads, past, value_size],
-            Operand::Lengths => [batch, 1, 1, 1],
+            Operand::Lengths | Operand::Starts => [batch, 1, 1, 1],
             Operand::BlockTable => [batch, self.blocks.map_or(0, |blocks| blocks.per_sample), 1, 1],
             Operand::Sinks => [1, query_heads, 1, 1],
             Operand::KeyScales | Operand::ValueScales => [batch, heads, keys, 1],

@@ -2,7 +2,7 @@
 
 use half::f16;
 use kvscatter::ElementType;
-use kvscatter_attention::{Attention, AttentionError, Inputs, Operand, Outputs, Scores, Shapes, Valid};
+use kvscatter_attention::{Attention, AttentionError, Inputs, Mask, Operand, Outputs, Scores, Shapes, Valid};
 use kvscatter_oracle::cases::Random;
 
 use crate::element::bits;
@@ -215,4 +215,56 @@ fn a_scratch_grows_with_a_cache() {
     let inputs = Inputs::new(&q, &[0.5; 80], &[0.5; 80]);
     let refused = first.run(&inputs, &mut Outputs::new(&mut [0.0; 16]), &mut scratch, None);
     assert_eq!(refused, Err(AttentionError::Scratch));
+}
+
+/// Padding on the left is hidden as by a mask that is false there.
+#[test]
+fn starts_hide_what_lies_before_them() {
+    for seed in 0..60 {
+        let r = &mut Random::new(75, seed);
+        let (queries, slots) = (r.pick(&[1, 1, 3, 40]), r.pick(&[50, 130, 1500]));
+        let (query, cache) = ([2, 4, queries, SIZE], [2, 2, slots, SIZE]);
+        let (q, key) = (numbers(r, query.iter().product()), numbers(r, cache.iter().product()));
+        let value = numbers(r, cache.iter().product());
+        let lengths = [slots as i64, r.between(queries, slots) as i64];
+        let starts = [0, 1].map(|_| r.below(slots + 20) as i64);
+        let is_ring = r.below(3) == 0;
+        let op = Attention::new().causal(true).window(if is_ring { Some(7) } else { None }, None);
+        let op = if is_ring { op.ring() } else { op };
+        let seen =
+            starts.into_iter().flat_map(|start| (0..slots).map(move |slot| u8::from(slot as i64 >= start)));
+        let seen: Vec<_> = seen.collect();
+        let mask_shape = [2, 1, 1, slots];
+        for variant in Variant::all() {
+            let run = |mask: Option<&[u8]>, starts: Option<&[i64]>| {
+                let shapes = Shapes { mask: mask.map(|_| &mask_shape[..]), ..shapes(&query, &cache) };
+                let prepared = variant.apply(op.prepare(&shapes).unwrap());
+                let mask = mask.map(Mask::Bool);
+                let valid = Valid::Lengths(&lengths);
+                let inputs = Inputs { mask, starts, valid, ..Inputs::new(&q, &key, &value) };
+                let mut y = vec![f32::NAN; q.len()];
+                prepared.run(&inputs, &mut Outputs::new(&mut y), &mut prepared.scratch(1), None).unwrap();
+                y
+            };
+            let expected = run(Some(&seen), None);
+            assert!(bits(&run(None, Some(&starts))) == bits(&expected), "{seed} {variant:?}");
+        }
+    }
+}
+
+#[test]
+fn starts_that_are_refused() {
+    let (query, cache) = ([2, 1, 1, 4], [2, 1, 3, 4]);
+    let prepared = Attention::new().prepare(&shapes(&query, &cache)).unwrap();
+    let run = |starts: &[i64]| {
+        let inputs = Inputs { starts: Some(starts), ..Inputs::new(&[1.0; 8], &[1.0; 24], &[1.0; 24]) };
+        let mut y = [7.0; 8];
+        let result = prepared.run(&inputs, &mut Outputs::new(&mut y), &mut prepared.scratch(1), None);
+        result.map(|()| y)
+    };
+    assert_eq!(run(&[0, -1]), Err(AttentionError::NegativeStart { index: 1, value: -1 }));
+    let length = AttentionError::Length { operand: Operand::Starts, got: 1, expected: 2 };
+    assert_eq!(run(&[0]), Err(length));
+    // Nothing is left to see, as after the last slot.
+    assert_eq!(run(&[i64::MAX, 3]), Ok([0.0; 8]));
 }
