@@ -223,6 +223,14 @@ impl Form {
         if out.form.dense { Ok(()) } else { Err(Failure::NotContiguous { argument }) }
     }
 
+    /// Checks that an array for a result has this shape.
+    pub(crate) fn check_result(&self, shape: &[usize]) -> Result<(), Failure> {
+        if self.shape.as_slice() == shape {
+            return Ok(());
+        }
+        Err(Failure::ResultShape { argument: "out", got: tuple(&self.shape), expected: tuple(shape) })
+    }
+
     /// Checks that an array has the form that a write was prepared for.
     pub(crate) fn check_prepared(&self, array: &Array<'_>, pair: usize) -> Result<(), Failure> {
         self.check_prepared_type(array, pair)?;

@@ -1,5 +1,6 @@
 //! Errors in Python arguments that are detected before the core is called.
 
+use kvscatter::ElementType;
 use kvscatter::error::ErrorKind;
 use pyo3::prelude::*;
 use pyo3::types::PyType;
@@ -118,6 +119,18 @@ failures! {
     IndexRank { list: Option<usize>, rank: usize }: Shape ErrorKind::Rank.name(), [rank],
         "{argument}{} has {rank} dimension{}, must have 1{}",
             in_brackets(*list), plural(*rank), per_sample(*list);
+    AttentionRank { rank: usize }: Shape ErrorKind::Rank.name(), [rank],
+        "{argument} has {rank} dimension{}, must have 4", plural(*rank);
+    TableRank { rank: usize }: Shape ErrorKind::Rank.name(), [rank],
+        "{argument} has {rank} dimension{}, must have 2: [samples, blocks of a sample]", plural(*rank);
+    ScaleMissing {}: Option "scale_missing", [],
+        "{argument} is missing: codes need k_scale and v_scale";
+    WrongType { element: Element, expected: ElementType }: ElementType ErrorKind::ElementTypeMismatch.name(), [element],
+        "{argument} is {element}, must be {}", expected.numpy_name();
+    ResultShape { got: String, expected: String }: Shape "out_shape", [got, expected],
+        "{argument} has shape {got}, must have {expected}";
+    OutMissing {}: Option "out_missing", [],
+        "{argument} is missing: the call was prepared for an array to write to";
     Keyword { class: String, wanted: &'static str }: ElementType "keyword_type", [],
         "{argument} is of type {class}: must be {wanted}";
     /// The axis does not fit 64 bits.

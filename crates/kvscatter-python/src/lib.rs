@@ -9,6 +9,8 @@
 //! has the function that JAX registers with its compiler.
 
 mod array;
+mod attention;
+mod attention_error;
 mod cases;
 mod cuda;
 mod dlpack;
@@ -30,6 +32,7 @@ mod numbers;
 mod object_array;
 mod options;
 mod plan;
+mod pool;
 mod positions;
 mod prepared;
 mod prepared_scatter;
@@ -55,6 +58,7 @@ use pyo3::prelude::*;
 mod _native {
     #[pymodule_export]
     use crate::{
+        attention::{PyPreparedAttention, attention, prepare_attention},
         cases::OracleCases,
         error::error_kinds,
         generate::{Generation, KeptGenerator, Model, Prompts},

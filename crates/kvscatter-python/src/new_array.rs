@@ -13,7 +13,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
-use crate::array::{Array, Form, Owner};
+use crate::array::{Array, Form, Owner, Shape};
 use crate::dlpack;
 use crate::failure::Failure;
 
@@ -23,16 +23,27 @@ pub(crate) fn present<'py>(
     past: &Array<'py>,
     fill: impl FnOnce(&Array<'py>) -> PyResult<()>,
 ) -> PyResult<Bound<'py, PyAny>> {
+    like(object, past, &past.form.shape, fill)
+}
+
+/// Returns a dense array of this shape and of the type and the library of another array, filled by `fill`.
+pub(crate) fn like<'py>(
+    object: &Bound<'py, PyAny>,
+    past: &Array<'py>,
+    sizes: &Shape,
+    fill: impl FnOnce(&Array<'py>) -> PyResult<()>,
+) -> PyResult<Bound<'py, PyAny>> {
     let py = object.py();
     if past.numpy().is_some() {
         let keywords = PyDict::new(py);
         keywords.set_item("order", "C")?;
         keywords.set_item("subok", false)?;
+        keywords.set_item("shape", PyTuple::new(py, sizes)?)?;
         let made = py.import("numpy")?.call_method("empty_like", (object,), Some(&keywords))?;
         fill(&Array::written(&made, OUT)?)?;
         return Ok(made);
     }
-    let shape = PyTuple::new(py, &past.form.shape)?;
+    let shape = PyTuple::new(py, sizes)?;
     if dlpack::library(object)? == "torch" {
         let made = object.call_method1("new_empty", (shape,))?;
         fill(&Array::written(&made, OUT)?)?;
@@ -44,7 +55,7 @@ pub(crate) fn present<'py>(
         if unknown { Failure::Tensor { argument: past.argument, why }.into() } else { error }
     };
     let namespace = object.call_method0(intern!(py, "__array_namespace__")).map_err(no_namespace)?;
-    let memory = Memory::new(&past.form)?;
+    let memory = Memory::new(Form::dense(past.element(), sizes.clone()))?;
     fill(&Array::new(OUT, memory.form.clone(), memory.data(), Owner::Caller))?;
     namespace.call_method1("from_dlpack", (Bound::new(py, Exported(Arc::new(memory)))?,))
 }
@@ -62,8 +73,8 @@ struct Memory {
 struct Line(#[expect(dead_code, reason = "memory, reached by address")] [u8; 64]);
 
 impl Memory {
-    fn new(past: &Form) -> PyResult<Self> {
-        let form = Form::dense(past.element, past.shape.clone());
+    /// Allocates memory for a dense array.
+    fn new(form: Form) -> PyResult<Self> {
         let bits = form.extent().wrapping_mul(form.element.bits());
         let count = bits.div_ceil(8 * size_of::<Line>());
         let mut lines: Vec<MaybeUninit<Line>> = Vec::new();

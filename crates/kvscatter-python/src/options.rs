@@ -34,6 +34,7 @@ integers! {
     width: usize = number { ..PICTURE };
     samples: usize = number { ..PICTURE };
     batch: Option<usize> = optional { ..COUNT };
+    window: Option<usize> = optional { ..COUNT };
     capacity: Option<usize> = optional { ..COUNT };
     threads: Option<usize> = optional { max: wide(LoadOptions::MAX_THREADS), ..COUNT };
     chunk: usize = number { ..COUNT };
@@ -171,6 +172,40 @@ pub(crate) fn resolve_axis(
 
 pub(crate) fn mode(value: &Bound<'_, PyAny>) -> PyResult<Mode> {
     word(value, "mode", &["linear", "circular"], |word| word.parse().ok())
+}
+
+/// The order of the dimensions of attention's arrays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AttentionLayout {
+    /// `[batch, heads, sequence, size]`.
+    Bhsd,
+    /// `[batch, sequence, heads, size]`.
+    Bshd,
+}
+
+pub(crate) fn attention_layout(value: &Bound<'_, PyAny>) -> PyResult<AttentionLayout> {
+    word(value, "layout", &["bhsd", "bshd"], |word| match word {
+        "bhsd" => Some(AttentionLayout::Bhsd),
+        "bshd" => Some(AttentionLayout::Bshd),
+        _ => None,
+    })
+}
+
+/// Reads the scale of attention, which attention checks.
+pub(crate) fn scale(value: &Bound<'_, PyAny>) -> PyResult<Option<f32>> {
+    if value.is_none() { Ok(None) } else { float(value, "scale").map(Some) }
+}
+
+/// Reads the cap of attention, which attention checks. `None` means no cap.
+pub(crate) fn softcap(value: &Bound<'_, PyAny>) -> PyResult<f32> {
+    if value.is_none() { Ok(0.0) } else { float(value, "softcap") }
+}
+
+fn float(value: &Bound<'_, PyAny>, argument: &'static str) -> PyResult<f32> {
+    value.extract().map_err(|_| {
+        let class = class_name(&value.get_type());
+        Failure::Keyword { argument, class, wanted: "a number" }.into()
+    })
 }
 
 pub(crate) fn out_of_range(value: &Bound<'_, PyAny>) -> PyResult<OutOfRange> {

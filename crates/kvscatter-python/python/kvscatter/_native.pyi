@@ -14,6 +14,7 @@ from kvscatter._session import Generated, MemoryReport
 from kvscatter._status import StatusWords
 from kvscatter._typing import (
     AnyArray,
+    AttentionLayout,
     CacheType,
     CudaArray,
     CudaStream,
@@ -40,10 +41,12 @@ __all__ = [
     "OracleCases",
     "Plan",
     "Prepared",
+    "PreparedAttention",
     "Prompts",
     "Sample",
     "Transaction",
     "__version__",
+    "attention",
     "cuda_driver_version",
     "cuda_prepare",
     "cuda_prepare_kv_cache_operation",
@@ -61,6 +64,7 @@ __all__ = [
     "plan",
     "positions",
     "prepare",
+    "prepare_attention",
     "resolve_axis",
     "restore_prepared",
     "ring",
@@ -202,6 +206,63 @@ def kv_cache_operation_(
     lengths: Indices | None = None,
     out_of_range: OutOfRange = "error",
 ) -> int: ...
+@final
+class PreparedAttention:
+    def __call__(
+        self,
+        q: AnyArray,
+        k: SupportsDLPack,
+        v: SupportsDLPack,
+        lengths: Indices | None = None,
+        starts: Indices | None = None,
+        mask: SupportsDLPack | None = None,
+        sink: SupportsDLPack | None = None,
+        k_scale: SupportsDLPack | None = None,
+        v_scale: SupportsDLPack | None = None,
+        block_tables: SupportsDLPack | None = None,
+        out: AnyArray | None = None,
+    ) -> AnyArray: ...
+
+def attention(
+    q: AnyArray,
+    k: SupportsDLPack,
+    v: SupportsDLPack,
+    lengths: Indices | None = None,
+    *,
+    starts: Indices | None = None,
+    causal: bool = True,
+    window: int | None = None,
+    scale: float | None = None,
+    softcap: float | None = 0.0,
+    mask: SupportsDLPack | None = None,
+    sink: SupportsDLPack | None = None,
+    mode: Mode = "linear",
+    layout: AttentionLayout = "bhsd",
+    k_scale: SupportsDLPack | None = None,
+    v_scale: SupportsDLPack | None = None,
+    block_tables: SupportsDLPack | None = None,
+    threads: int | None = None,
+    out: AnyArray | None = None,
+) -> AnyArray: ...
+def prepare_attention(
+    q: SupportsDLPack,
+    k: SupportsDLPack,
+    v: SupportsDLPack,
+    *,
+    causal: bool = True,
+    window: int | None = None,
+    scale: float | None = None,
+    softcap: float | None = 0.0,
+    mask: SupportsDLPack | None = None,
+    sink: SupportsDLPack | None = None,
+    mode: Mode = "linear",
+    layout: AttentionLayout = "bhsd",
+    k_scale: SupportsDLPack | None = None,
+    v_scale: SupportsDLPack | None = None,
+    block_tables: SupportsDLPack | None = None,
+    threads: int | None = None,
+    out: SupportsDLPack | None = None,
+) -> PreparedAttention: ...
 @overload
 def prepare(
     cache: SupportsDLPack,

@@ -82,6 +82,9 @@ Shape: TypeAlias = tuple[int, ...] | list[int]
 
 CacheType: TypeAlias = Literal["float32", "float16", "bfloat16", "int8"]
 Feeding: TypeAlias = Literal["without_padding", "padded_on_the_right", "idle"]
+AttentionLayout: TypeAlias = Literal["bhsd", "bshd"]
+"""Whether arrays are ``[batch, heads, sequence, size]`` or ``[batch, sequence, heads, size]``."""
+
 Mode: TypeAlias = Literal["linear", "circular"]
 OutOfRange: TypeAlias = Literal["error", "skip"]
 NegativeIndex: TypeAlias = Literal["modulo", "reject"]
