@@ -4,7 +4,7 @@
 //! - [`cases`] generates cases of all three operators, and [`stretched`] one with more rows and slots.
 //! - [`tensor_scatter`] generates the cases that an ONNX model can express.
 //! - [`exhaustive`] generates every `TensorScatter` of a small domain, in index space.
-//! - [`attention`] generates cases of ONNX `Attention`.
+//! - [`attention`] generates cases of ONNX `Attention`, and [`paged`] those of paged caches.
 
 pub mod attention;
 mod call;
@@ -13,6 +13,7 @@ mod element;
 mod exhaustive;
 mod kv_cache_operation;
 mod kv_cache_update;
+pub mod paged;
 mod placed;
 mod random;
 mod tensor_scatter;

@@ -4,6 +4,7 @@
 //! - [`onnx::TensorScatter`]: ONNX `TensorScatter-24`, with the modulo taken on the sequence coordinate only.
 //! - [`tensorrt::KvCacheUpdate`]: TensorRT `KVCacheUpdate`, padded and packed.
 //! - [`ascend::KvCacheOperation`]: Ascend ATB `KVCacheOperation`.
+//! - [`paged::PagedWrite`]: a write by slots into a paged cache, and the slots of block tables.
 //! - [`attention::Attention`]: ONNX `Attention` of operator sets 23 to 25, in float64, also over rings.
 //! - [`quantized::Row`]: a row of a cache of int8.
 //! - [`visibility::Visibility`]: which slots of a cache a query sees.
@@ -20,7 +21,7 @@
 //! These operators are generic over the element. Numbers, strings, unpacked [`nibbles`] and plain
 //! [origins](cases::Origin) are all treated in the same way.
 //!
-//! If a call breaks several rules, an operator that writes reports the first one in this order:
+//! If a call breaks several rules, an operator of a specification reports the first one in this order:
 //!
 //! 1. attributes and shapes
 //! 2. the numbers of indices
@@ -36,6 +37,7 @@ pub mod cases;
 pub mod corpus;
 pub mod nibbles;
 pub mod onnx;
+pub mod paged;
 pub mod quantized;
 mod refusal;
 pub mod ring;
