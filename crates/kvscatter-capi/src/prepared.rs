@@ -89,7 +89,8 @@ impl kvs_prepared {
                 let update_lengths = as_i32(update_lengths, c"update_lengths")?;
                 Ok(Call::from(PackedCall::new(write_indices, update_lengths)))
             }
-            Convention::Starts => {
+            // No function here prepares a paged cache.
+            Convention::Starts | Convention::Slots => {
                 self.refuse_given([
                     (c"update_lengths", update_lengths),
                     (c"layer_id", layer_id),

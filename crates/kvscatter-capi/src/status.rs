@@ -217,14 +217,20 @@ mod tests {
     use super::{kvs_status, kvs_status_code, kvs_status_name};
 
     /// The kinds of error that no call of the interface can cause, and the reason.
-    const IMPOSSIBLE: [(ErrorKind, &str); 6] = [
+    const IMPOSSIBLE: [(ErrorKind, &str); 10] = [
         (ErrorKind::UnknownMode, "modes are numbers here, and `options.rs` refuses others"),
         (ErrorKind::StrideCount, "`kvs_tensor` has one rank, with which both arrays are read"),
         (ErrorKind::BeforeBuffer, "`Description::layout` leaves the room that the strides need"),
         (ErrorKind::BufferLength, "`Operand` asks the core for the length of the buffers that it gives it"),
         (ErrorKind::IndexTooLarge, "lists have signed numbers here"),
         (ErrorKind::InvalidPosition, "no function here takes positions without a call"),
+        (ErrorKind::SlotOutOfRange, PAGED),
+        (ErrorKind::DuplicateSlot, PAGED),
+        (ErrorKind::BlockOutOfRange, PAGED),
+        (ErrorKind::InPlaceOnly, PAGED),
     ];
+
+    const PAGED: &str = "no function here prepares a paged cache";
 
     fn name(code: kvs_status_code) -> &'static str {
         // SAFETY: `kvs_status_name` returns a static string.

@@ -248,6 +248,11 @@ pub enum TensorRole {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, strum::Display)]
 #[non_exhaustive]
 pub enum SlotMappingError {
+    /// The write was prepared for blocks of slots.
+    #[strum(
+        to_string = "no kernel takes a cache of blocks: prepare a TensorScatter of [1, slots, ...] for its slots"
+    )]
+    Blocks,
     /// The operator has lists besides its positions.
     #[strum(to_string = "a slot mapping has only positions, and this operator has another list")]
     Lists,

@@ -16,8 +16,10 @@ use crate::units::Scale;
 /// become one loop over rows.
 ///
 /// # Errors
-/// Returns [`CudaError::SamplesNotAdjacent`] if the tokens of the samples are not at one stride.
+/// * Returns [`CudaError::SlotMapping`] if the cache has blocks.
+/// * Returns [`CudaError::SamplesNotAdjacent`] if the tokens of the samples are not at one stride.
 pub(crate) fn update_loops(prepared: &Prepared, mut loops: Loops) -> Result<Loops, CudaError> {
+    refuse_blocks(prepared)?;
     if prepared.convention() != Convention::EndsAndRowCounts || prepared.is_packed() {
         return Ok(loops);
     }
@@ -44,6 +46,7 @@ pub(crate) fn update_loops(prepared: &Prepared, mut loops: Loops) -> Result<Loop
 /// # Errors
 /// Returns [`CudaError::SlotMapping`] if the shapes do not fit a slot mapping.
 pub(crate) fn slot_loops(prepared: &Prepared) -> Result<Loops, CudaError> {
+    refuse_blocks(prepared)?;
     let mut loops = prepared.device_interface().write_loops();
     match loops.samples.count {
         _ if prepared.convention() != Convention::Starts => {
@@ -58,6 +61,14 @@ pub(crate) fn slot_loops(prepared: &Prepared) -> Result<Loops, CudaError> {
     loops.samples = Loop { dst_stride: 0, ..loops.rows };
     loops.rows = Loop { count: 1, src_stride: 0, ..loops.rows };
     Ok(loops)
+}
+
+/// Refuses a cache of blocks, because no kernel divides a slot into a block and an offset.
+fn refuse_blocks(prepared: &Prepared) -> Result<(), CudaError> {
+    match prepared.convention() {
+        Convention::Slots => Err(CudaError::SlotMapping(SlotMappingError::Blocks)),
+        _ => Ok(()),
+    }
 }
 
 /// Returns the loops of a write in place, and the number of runs in a job.

@@ -1,4 +1,4 @@
-//! The arguments of the three operators, under the names that their specifications give them.
+//! The arguments of the operators, under the names that their specifications give them.
 
 use core::ffi::CStr;
 use core::fmt;
@@ -11,13 +11,13 @@ use core::fmt;
 pub enum Argument {
     /// The ONNX input `past_cache`.
     PastCache,
-    /// The ONNX and TensorRT input `update`.
+    /// The ONNX and TensorRT input `update`, and the update of a paged write.
     Update,
     /// The ONNX input `write_indices`.
     WriteIndices,
     /// The ONNX output `present_cache`.
     PresentCache,
-    /// The TensorRT input `cache`.
+    /// The TensorRT input `cache`, and the cache of a paged write.
     Cache,
     /// The TensorRT input `writeIndices`.
     TensorRtWriteIndices,
@@ -39,7 +39,15 @@ pub enum Argument {
     Present,
     /// The input `lengths` of all three operators. kvscatter extension; not part of the specification.
     Lengths,
-    /// The ONNX attribute `axis`.
+    /// The `slot_mapping` of a paged write, which has one slot for each token.
+    SlotMapping,
+    /// The `block_tables` of a paged cache, which list the blocks of each sample.
+    BlockTables,
+    /// The `seq_lens` of a paged cache, the number of tokens of each sample.
+    SeqLens,
+    /// The number of new tokens of each sample of a paged cache.
+    NewTokens,
+    /// The ONNX attribute `axis`, and the axis of the slots of a paged write.
     Axis,
     /// The ONNX attribute `mode`.
     Mode,
@@ -74,6 +82,10 @@ impl Argument {
             Self::SeqLen => c"seqLen",
             Self::Present => c"present",
             Self::Lengths => c"lengths",
+            Self::SlotMapping => c"slot_mapping",
+            Self::BlockTables => c"block_tables",
+            Self::SeqLens => c"seq_lens",
+            Self::NewTokens => c"new_tokens",
             Self::Axis => c"axis",
             Self::Mode => c"mode",
         }

@@ -186,7 +186,7 @@ impl DeviceInterface<'_> {
         let geometry = self.prepared.geometry();
         let (samples, rows) = match geometry.samples() {
             Samples::Padded { batch, rows } => (batch, rows),
-            Samples::Packed { tokens } => (geometry.cache_batch(), tokens),
+            Samples::Packed { tokens } | Samples::Tokens { tokens } => (geometry.cache_batch(), tokens),
         };
         let layers = Loop { count: geometry.layers(), dst_stride: layer_stride, src_stride: 0 };
         Loops::new(mapping, Offsets { dst, src: geometry.update_offset() }, layers, samples, rows)

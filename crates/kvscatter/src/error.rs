@@ -123,6 +123,26 @@ pub enum Error {
     TokenSum { argument: Argument, got: i64, tokens: usize },
     /// The layer does not exist.
     LayerOutOfRange { argument: Argument, value: i64, layers: usize },
+    /// The slot of a token lies beyond the last block of a paged cache.
+    SlotOutOfRange { argument: Argument, index: usize, value: i64, slots: usize },
+    /// Two tokens have the same slot of a paged cache.
+    DuplicateSlot {
+        argument: Argument,
+        /// The first token whose slot an earlier token already has.
+        index: usize,
+        value: i64,
+        /// The earlier token with the same slot.
+        earlier: usize,
+    },
+    /// A block table names a block that does not exist.
+    BlockOutOfRange {
+        argument: Argument,
+        sample: usize,
+        /// The place in the sample's row of the table.
+        index: usize,
+        value: i64,
+        blocks: usize,
+    },
 
     /// An unsigned index exceeds `i64::MAX`.
     IndexTooLarge { argument: Argument, index: usize },
@@ -156,6 +176,8 @@ pub enum Error {
         /// index as `pair`.
         with_pair: usize,
     },
+    /// A paged cache has no functional form. It can only be written in place.
+    InPlaceOnly { argument: Argument },
     /// The elements of a slice do not have the width of the operator's element type.
     ElementWidth { got: usize, element: ElementType },
 }

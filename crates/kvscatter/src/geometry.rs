@@ -21,7 +21,7 @@ pub use self::layout::Layout;
 pub(crate) use self::layout::{Dim, View};
 pub(crate) use self::mapping::Mapping;
 use self::operands::TensorDims;
-pub(crate) use self::operands::{ByTensor, Operands};
+pub(crate) use self::operands::{ByTensor, Operands, UpdateBatch};
 use self::overlap::SortedStrides;
 use crate::argument::ArgumentNames;
 use crate::element::ElementType;
@@ -61,14 +61,15 @@ impl Geometry {
         self.element
     }
 
-    /// Returns the number of slots of the cache (`max_sequence_length`).
+    /// Returns the number of slots of a sample of the cache (`max_sequence_length`). In a paged cache it is
+    /// `block_size`.
     #[must_use]
     #[inline]
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// Returns the number of samples of the cache.
+    /// Returns the number of samples of the cache. In a paged cache it is `num_blocks`.
     #[must_use]
     #[inline]
     pub fn cache_batch(&self) -> usize {
@@ -132,13 +133,19 @@ impl Geometry {
         self.samples
     }
 
+    /// Returns `true` if the call gives the slot of each token, as for a paged cache. Rows then move in any
+    /// order.
+    pub(crate) fn has_slots_of_tokens(&self) -> bool {
+        matches!(self.samples, Samples::Tokens { .. })
+    }
+
     /// Returns the number of rows that a sample usually has. The kernels are chosen for this number.
     pub(crate) fn usual_rows(&self) -> usize {
         match self.samples {
             Samples::Padded { rows, .. } => rows,
             // With at most one token per sample, each sample adds its next token.
-            Samples::Packed { tokens } if tokens <= self.cache_batch => 1,
-            Samples::Packed { tokens } => tokens.min(self.capacity),
+            Samples::Packed { tokens } | Samples::Tokens { tokens } if tokens <= self.cache_batch => 1,
+            Samples::Packed { tokens } | Samples::Tokens { tokens } => tokens.min(self.capacity),
         }
     }
 
@@ -218,8 +225,13 @@ impl Geometry {
         self.update.check(self.names.update, pair, update, unit)
     }
 
+    /// Checks that the functional form is possible, and the length of its result.
     #[inline]
     pub(crate) fn check_present(&self, len: usize, unit: LengthUnit) -> Result<(), Error> {
+        if self.has_slots_of_tokens() {
+            // The functional form visits the slots of a sample in order, but tokens come in any order.
+            return Err(Error::InPlaceOnly { argument: self.names.present });
+        }
         self.present.buffer.check(self.names.present, 0, len, unit)
     }
 
@@ -253,7 +265,7 @@ impl Geometry {
         let overlap = SortedStrides::new(cache, names.cache)?;
         let capacity = rows.cache.size;
         let (samples, sample_stride, max_rows) = match batch.update {
-            Some(Dim { size, stride }) => {
+            UpdateBatch::Padded(Dim { size, stride }) => {
                 let argument = names.update;
                 if rows.update.size > capacity {
                     return Err(Error::UpdateLongerThanCache { argument, rows: rows.update.size, capacity });
@@ -263,7 +275,12 @@ impl Geometry {
                 }
                 (Samples::Padded { batch: size, rows: rows.update.size }, stride, rows.update.size)
             }
-            None => (Samples::Packed { tokens: rows.update.size }, 0, rows.update.size.min(capacity)),
+            UpdateBatch::Packed => {
+                (Samples::Packed { tokens: rows.update.size }, 0, rows.update.size.min(capacity))
+            }
+            UpdateBatch::Tokens => {
+                (Samples::Tokens { tokens: rows.update.size }, 0, rows.update.size.min(capacity))
+            }
         };
         let (layer_stride, present_dims) =
             operands.present().ok_or(Error::TooLarge { argument: names.present })?;
@@ -332,6 +349,8 @@ pub(crate) enum Samples {
     Padded { batch: usize, rows: usize },
     /// The samples follow each other, and each call gives the number of rows of each.
     Packed { tokens: usize },
+    /// Each call gives the slot of each token. The samples of the cache are blocks of slots.
+    Tokens { tokens: usize },
 }
 
 /// The buffer and the mappings of the functional form.

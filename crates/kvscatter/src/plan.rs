@@ -7,10 +7,11 @@ mod indices;
 mod moves;
 mod policy;
 mod rules;
+mod slots;
 
 pub use self::indices::{Call, Integers, Lengths, Positions};
 pub(crate) use self::moves::Moves;
 pub use self::moves::Segment;
 pub use self::policy::{Mode, NegativeIndex, OutOfRange};
-pub(crate) use self::rules::{CallRules, RuleOptions};
+pub(crate) use self::rules::{CallRules, RuleOptions, check_count, within};
 pub use self::rules::{Convention, ListCounts, RowLimits};

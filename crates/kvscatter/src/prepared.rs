@@ -100,7 +100,7 @@ impl Prepared {
     /// Returns `true` if the update is packed.
     ///
     /// The samples of a packed update follow each other without padding, and a list gives the number of rows
-    /// of each sample.
+    /// of each sample. The update of a paged cache has no samples, so it is not packed.
     #[must_use]
     pub fn is_packed(&self) -> bool {
         matches!(self.geometry().samples(), Samples::Packed { .. })
@@ -121,6 +121,7 @@ impl Prepared {
     /// | ONNX `TensorScatter`, padded `KVCacheUpdate` | `write_indices`, one per sample of the update, as anything that converts into [`Positions`](crate::Positions) |
     /// | packed `KVCacheUpdate` | [`PackedCall`](crate::spec::tensorrt::PackedCall) |
     /// | `KVCacheOperation` | [`KvCacheOperationCall`](crate::spec::ascend::KvCacheOperationCall) |
+    /// | [`PagedWrite`](crate::spec::paged::PagedWrite) | `slot_mapping`, one slot per token of the update |
     ///
     /// # Errors
     /// * Returns [`Error::ListLength`] if a list is too short, too long or missing.
@@ -132,6 +133,7 @@ impl Prepared {
     ///   [`Error::LengthOutOfRange`] or [`Error::TokenSum`] if the row counts or lengths of the samples are
     ///   not valid.
     /// * Returns [`Error::LayerOutOfRange`] if the layer does not exist.
+    /// * Returns [`Error::SlotOutOfRange`] or [`Error::DuplicateSlot`] for slots of a paged cache.
     #[inline(always)]
     pub fn plan<'a>(&'a self, call: impl Into<Call<'a>>) -> Result<WritePlan<'a>, Error> {
         Ok(WritePlan::new(Moves::new(&self.rules, call.into())?, &self.cpu))

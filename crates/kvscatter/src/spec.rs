@@ -1,4 +1,4 @@
-//! The three specifications, each with the names that it defines.
+//! The three specifications, each with the names that it defines, and paged caches.
 //!
 //! Every `prepare` makes a [`Geometry`](crate::Geometry). The lower layers do not depend on the
 //! specification.
@@ -7,6 +7,7 @@ pub mod ascend;
 mod inferred;
 pub mod onnx;
 mod operands;
+pub mod paged;
 pub mod tensorrt;
 
 use inferred::fill_unknown;

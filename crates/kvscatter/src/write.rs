@@ -19,7 +19,7 @@ pub use self::raw::RawBuffer;
 pub(crate) use self::raw::{check_pairs, check_present};
 use crate::cpu::{CpuKernels, Executor, Threads};
 use crate::error::{Error, LengthUnit};
-use crate::geometry::{Block, Geometry, Offsets, RowRange, SampleRows, Source};
+use crate::geometry::{Block, Geometry, Offsets, SampleRows, Source};
 use crate::plan::{Moves, Segment};
 use crate::size;
 
@@ -45,10 +45,11 @@ pub struct WritePlan<'a> {
 
 /// The result of a write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[must_use = "under `OutOfRange::SkipSample` it contains the number of samples that were not written"]
+#[must_use = "it contains the number of samples or tokens that were skipped"]
 #[non_exhaustive]
 pub struct Written {
-    /// The number of samples that [`OutOfRange::SkipSample`](crate::OutOfRange::SkipSample) left unchanged.
+    /// The number of samples that [`OutOfRange::SkipSample`](crate::OutOfRange::SkipSample) left unchanged, or of
+    /// tokens with a negative slot of a paged cache.
     pub skipped: usize,
 }
 
@@ -131,7 +132,7 @@ impl<'a> WritePlan<'a> {
         self.moves.geometry()
     }
 
-    /// Returns the number of samples in the update.
+    /// Returns the number of samples in the update. For a paged cache, each token is a sample.
     #[must_use]
     pub fn batch(&self) -> usize {
         self.moves.batch()
@@ -143,28 +144,28 @@ impl<'a> WritePlan<'a> {
         self.moves.layer()
     }
 
-    /// Returns how many samples [`OutOfRange::SkipSample`](crate::OutOfRange::SkipSample) leaves unchanged.
+    /// Returns how many samples [`OutOfRange::SkipSample`](crate::OutOfRange::SkipSample) leaves unchanged, or how
+    /// many tokens have a negative slot of a paged cache.
     #[must_use]
     pub fn skipped(&self) -> usize {
         self.moves.skipped()
     }
 
-    /// Returns the position of a sample as the caller passed it: `write_indices[sample]`, or Ascend's
-    /// `tokenOffset`.
+    /// Returns the position of a sample as the caller passed it: `write_indices[sample]`, Ascend's `tokenOffset`,
+    /// or the slot of a token of a paged cache.
     #[must_use]
     pub fn position(&self, sample: usize) -> Option<i64> {
         self.moves.position(sample)
     }
 
     /// Returns `true` if [`OutOfRange::SkipSample`](crate::OutOfRange::SkipSample) leaves this sample
-    /// unchanged.
+    /// unchanged, or if this token has a negative slot of a paged cache.
     #[must_use]
     pub fn skips(&self, sample: usize) -> bool {
         self.moves.skips(sample)
     }
 
-    /// Returns the samples that [`OutOfRange::SkipSample`](crate::OutOfRange::SkipSample) leaves unchanged, in
-    /// ascending order.
+    /// Returns the samples that [`skips`](Self::skips) names, in ascending order.
     pub fn skipped_samples(&self) -> impl Iterator<Item = usize> + use<'a> {
         let moves = self.moves;
         // A batch of which no sample is skipped may be too large to be searched.
@@ -196,14 +197,14 @@ impl<'a> WritePlan<'a> {
     /// faster.
     pub fn blocks(&self) -> impl Iterator<Item = Block> + use<'a> {
         let (geometry, first) = (self.geometry(), self.offsets());
-        self.moves.row_ranges().flat_map(move |(rows, _)| geometry.write_mapping().blocks(first, rows))
+        self.moves.row_ranges().flat_map(move |rows| geometry.write_mapping().blocks(first, rows))
     }
 
     /// Returns the number of [`blocks`](Self::blocks). The time grows with the lists of the call, and not with
     /// the batch.
     #[must_use]
     pub fn block_count(&self) -> usize {
-        let blocks = |(rows, _)| self.geometry().write_mapping().block_count(rows);
+        let blocks = |rows| self.geometry().write_mapping().block_count(rows);
         let mut ranges = self.moves.row_ranges();
         if self.moves.lists().next().is_none() {
             // Every sample has one range, because it is written from slot 0. G1: a block moves at least one element of
@@ -213,11 +214,9 @@ impl<'a> WritePlan<'a> {
         ranges.map(blocks).sum()
     }
 
-    /// Returns the slots of each sample that are written, in the order of the update's rows.
+    /// Returns the slots that are written, in the order of the update's rows.
     pub fn segments(&self) -> impl Iterator<Item = Segment> + use<'a> {
-        let segment =
-            |rows: RowRange, row| Segment { sample: rows.sample, slot: rows.dst_row, row, rows: rows.count };
-        self.moves.row_ranges().map(move |(rows, row)| segment(rows, row))
+        self.moves.segments()
     }
 
     /// Visits the blocks of the functional form.

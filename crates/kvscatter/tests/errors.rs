@@ -23,6 +23,14 @@ fn errors() -> Vec<Error> {
     let end = |value, min, max| Error::EndOutOfRange { argument, index: 2, value, min, max };
     let length = |value, min, max| Error::LengthOutOfRange { argument, index: 2, value, min, max };
     let layer = |value, layers| Error::LayerOutOfRange { argument, value, layers };
+    let slot = |value, slots| {
+        let argument = Argument::SlotMapping;
+        Error::SlotOutOfRange { argument, index: 3, value, slots }
+    };
+    let block = |value, blocks| {
+        let (argument, sample) = (Argument::BlockTables, 1);
+        Error::BlockOutOfRange { argument, sample, index: 3, value, blocks }
+    };
     let buffer = |unit, exact| Error::BufferLength { argument, pair: 3, got: 9, expected: 11, unit, exact };
     let overlap = |pair, with_pair| Error::Overlap { argument, with: Argument::Present, pair, with_pair };
     let width = |element| Error::ElementWidth { got: 7, element };
@@ -70,6 +78,12 @@ fn errors() -> Vec<Error> {
         layer(7, 2),
         layer(-7, 2),
         layer(7, 0),
+        slot(12, 8),
+        slot(12, 0),
+        Error::DuplicateSlot { argument: Argument::SlotMapping, index: 3, value: 12, earlier: 1 },
+        block(9, 8),
+        block(-9, 8),
+        block(9, 0),
         Error::IndexTooLarge { argument, index: 2 },
         Error::InvalidPosition { value: -3, rows: 1 },
         buffer(LengthUnit::Elements, false),
@@ -80,6 +94,7 @@ fn errors() -> Vec<Error> {
         overlap(0, 0),
         overlap(2, 2),
         overlap(2, 4),
+        Error::InPlaceOnly { argument: Argument::PresentCache },
         width(ElementType::Float16),
         width(ElementType::Int4),
         width(ElementType::String),

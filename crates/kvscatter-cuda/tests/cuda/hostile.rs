@@ -2,6 +2,7 @@
 
 use kvscatter::spec::ascend::KvCacheOperation;
 use kvscatter::spec::onnx::TensorScatter;
+use kvscatter::spec::paged::PagedWrite;
 use kvscatter::spec::tensorrt::KvCacheUpdate;
 use kvscatter::{Argument, ElementType, Error as CoreError, Mode, Prepared};
 use kvscatter_cuda::{
@@ -229,14 +230,19 @@ fn slot_mappings_take_starts_alone() {
     let batch = TensorScatter::new().prepare(half, &[2, 1, 2, 2], &[2, 1, 1, 2]).unwrap();
     let packed = KvCacheUpdate::new().prepare_packed(half, &past, &[2, 1, 2]).unwrap();
     let layered = KvCacheOperation::new().prepare(half, &past, &[2, 2]).unwrap();
+    let paged = PagedWrite::new().prepare(half, &[1, 4, 2, 2], &[2, 2, 2]).unwrap();
     for (prepared, why) in [
         (&ring, SlotMappingError::Ring),
         (&batch, SlotMappingError::Samples(2)),
         (&packed, SlotMappingError::Lists),
         (&layered, SlotMappingError::Lists),
+        (&paged, SlotMappingError::Blocks),
     ] {
         assert_refused(prepare(prepared).map(drop), CudaError::SlotMapping(why));
     }
+    let pairs = [BufferPair { cache: buffer(&cache), update: buffer(&update) }];
+    let blocks = CudaError::SlotMapping(SlotMappingError::Blocks);
+    assert_refused(cuda().prepare(&paged, &pairs).map(drop), blocks);
 
     let (write, rig) = (prepare(&linear).unwrap(), Rig::new(0));
     let (list, indices) = (DeviceList::i64(rig.starts.address, 2), rig.indices());

@@ -67,7 +67,9 @@ impl NibbleKernels {
         let geometry = moves.geometry();
         let bytes = moves.elements().div_ceil(2);
         let written = bytes.checked_div(moves.batch()).unwrap_or(0);
-        let executor = threads.for_bytes(bytes, self.limits).filter(|_| geometry.is_cache_dense());
+        // The parts of threads need samples in ascending order. Tokens come in any order.
+        let is_divisible = geometry.is_cache_dense() && !geometry.has_slots_of_tokens();
+        let executor = threads.for_bytes(bytes, self.limits).filter(|_| is_divisible);
         let layer = moves.layer();
         let first = geometry.write_offsets(layer);
         parts::share(geometry, cache, [written, self.limits.thread_grain], executor, |mine| {

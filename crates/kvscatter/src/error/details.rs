@@ -110,12 +110,16 @@ error_kinds! {
     CumulativeLength cumulative_length Position (argument) [index index, value rows, limit capacity];
     TokenSum token_sum Position (argument) [value got, limit tokens];
     LayerOutOfRange layer_out_of_range Position (argument) [value value, field layers];
+    SlotOutOfRange slot_out_of_range Position (argument) [index index, value value, field slots];
+    DuplicateSlot duplicate_slot Position (argument) [index index, value value, field earlier];
+    BlockOutOfRange block_out_of_range Position (argument) [field sample, index index, value value, field blocks];
     IndexTooLarge index_too_large Position (argument) [index index];
     InvalidPosition invalid_position Position () [value value, field rows];
     BufferLength buffer_length Buffer (argument) [index pair, value got, limit expected] - unit, exact;
     NullBuffer null_buffer Buffer (argument) [index pair, limit len];
     AddressSpace address_space Buffer (argument) [index pair, field address, value len];
     Overlap overlap Buffer (argument) [field with, index pair, field with_pair];
+    InPlaceOnly in_place_only Buffer (argument) [];
     ElementWidth element_width ElementType () [value got, field element];
 }
 
@@ -316,8 +320,10 @@ impl Error {
             Self::EndOutOfRange { value, min, max, .. } | Self::LengthOutOfRange { value, min, max, .. } => {
                 (min <= max).then(|| value.clamp(saturate(min), saturate(max)))
             }
-            Self::LayerOutOfRange { value, layers, .. } => {
-                layers.checked_sub(1).map(|last| value.clamp(0, saturate(last)))
+            Self::LayerOutOfRange { value, layers: count, .. }
+            | Self::SlotOutOfRange { value, slots: count, .. }
+            | Self::BlockOutOfRange { value, blocks: count, .. } => {
+                count.checked_sub(1).map(|last| value.clamp(0, saturate(last)))
             }
             Self::IndexTooLarge { .. } => Some(i64::MAX),
             Self::ElementWidth { element, .. } => element.bits().map(saturate),

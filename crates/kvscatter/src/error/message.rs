@@ -165,6 +165,20 @@ impl<'n, N: Fn(Argument) -> &'n str> fmt::Display for Message<N> {
             Error::LayerOutOfRange { value, layers, .. } => {
                 write!(f, "{argument} = {value}: the cache has {}, numbered from 0", Counted(layers, "layer"))
             }
+            Error::SlotOutOfRange { index, value, slots, .. } => write!(
+                f,
+                "{argument}[{index}] = {value}: the cache has {}, numbered from 0",
+                Counted(slots, "slot")
+            ),
+            Error::DuplicateSlot { index, value, earlier, .. } => write!(
+                f,
+                "{argument}[{index}] = {value}: {argument}[{earlier}] is the same slot, which holds one token"
+            ),
+            Error::BlockOutOfRange { sample, index, value, blocks, .. } => write!(
+                f,
+                "{argument}[{sample}][{index}] = {value}: the cache has {}, numbered from 0",
+                Counted(blocks, "block")
+            ),
             Error::IndexTooLarge { index, .. } => {
                 write!(f, "{argument}[{index}] is too large: must be at most {}", i64::MAX)
             }
@@ -196,6 +210,9 @@ impl<'n, N: Fn(Argument) -> &'n str> fmt::Display for Message<N> {
             Error::Overlap { with, pair, .. } => {
                 let with = name(with);
                 write!(f, "the buffer of {argument}{} shares memory with that of {with}", Pair(pair))
+            }
+            Error::InPlaceOnly { .. } => {
+                write!(f, "{argument} is not possible for a paged cache: write it in place")
             }
             Error::ElementWidth { got, element } => match element.bits() {
                 None => f.write_str("strings have no width: use the `_cloned` methods"),

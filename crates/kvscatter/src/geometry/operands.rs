@@ -17,13 +17,23 @@ pub(crate) struct Operands<'a> {
     pub(crate) cache: &'a View,
     pub(crate) update: &'a View,
     pub(crate) layers: Dim,
-    /// `None` if the update is packed, because it then has no batch dimension.
-    pub(crate) batch: ByTensor<Dim, Option<Dim>>,
+    pub(crate) batch: ByTensor<Dim, UpdateBatch>,
     pub(crate) rows: ByTensor,
     /// The dimensions between the batch and the sequence. The sizes of each pair agree.
     pub(crate) outer: Vec<ByTensor>,
     /// The dimensions after the sequence. The sizes of each pair agree.
     pub(crate) inner: Vec<ByTensor>,
+}
+
+/// How an update is divided into the samples of the cache.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum UpdateBatch {
+    /// The update is padded, and this is its batch dimension.
+    Padded(Dim),
+    /// The samples of the update follow each other.
+    Packed,
+    /// The call gives the sample and the slot of each token. In a paged cache the samples are the blocks.
+    Tokens,
 }
 
 /// A dimension of the cache, and the dimension of the update with the same role.

@@ -81,9 +81,15 @@ impl Picture {
 
     /// Creates the picture of a plan. It has a lane for each of the first samples of the cache, at most `lanes`
     /// and at most [`MAX_LANES`](Self::MAX_LANES).
+    ///
+    /// The picture of a paged cache has a lane for each of the first tokens instead. It shows the slots of the
+    /// token's block, and [`visible`](Self::visible) does not apply to it.
     #[must_use]
     pub fn new(plan: &WritePlan<'_>, lanes: usize) -> Self {
         let geometry = plan.geometry();
+        if geometry.has_slots_of_tokens() {
+            return Self::of_tokens(plan, lanes);
+        }
         let samples = geometry.cache_batch();
         let mut segments = plan.segments().peekable();
         let mut lane = |sample| {
@@ -104,6 +110,25 @@ impl Picture {
             skipped: plan.skipped(),
             positions: geometry.names().positions,
             lanes: (0..samples.min(lanes).min(Self::MAX_LANES)).map(&mut lane).collect(),
+        }
+    }
+
+    fn of_tokens(plan: &WritePlan<'_>, lanes: usize) -> Self {
+        let (geometry, samples) = (plan.geometry(), plan.batch());
+        let lane = |token| {
+            let position = plan.position(token);
+            let slot = position.and_then(|slot| usize::try_from(slot).ok()?.checked_rem(geometry.capacity()));
+            let written =
+                |slot: usize| SampleOutcome::Written { first: slot..slot.saturating_add(1), wrapped: 0..0 };
+            let outcome = slot.map_or(SampleOutcome::Skipped, written);
+            Lane { sample: token, position, outcome, visible: [0..0, 0..0] }
+        };
+        Self {
+            capacity: geometry.capacity(),
+            samples,
+            skipped: plan.skipped(),
+            positions: geometry.names().positions,
+            lanes: (0..samples.min(lanes).min(Self::MAX_LANES)).map(lane).collect(),
         }
     }
 

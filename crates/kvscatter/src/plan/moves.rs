@@ -5,6 +5,7 @@
 use super::indices::{Call, Integers, Lengths, Positions};
 use super::policy::OutOfRange;
 use super::rules::{CallRules, Convention, ListCounts, Padded};
+use super::slots::{Duplicate, SlotRuns};
 use crate::argument::Argument;
 use crate::error::{Error, LengthUnit};
 use crate::geometry::{Geometry, RowRange, SampleRows, Samples, Source};
@@ -40,25 +41,28 @@ struct Checked {
 /// A run of slots of one sample that receives consecutive rows of its update.
 ///
 /// A sample has one segment, or two if a ring wraps. The second segment then begins at slot 0.
+///
+/// In a paged cache, the samples are the blocks, and a block has any number of segments in any order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Segment {
-    /// The index of the sample.
+    /// The index of the sample. In a paged cache, the block.
     pub sample: usize,
-    /// The first slot written.
+    /// The first slot written, counted within the sample.
     pub slot: usize,
-    /// The row of the sample's update that is written to this slot.
+    /// The row of the sample's update that is written to this slot. In a paged cache, the token.
     pub row: usize,
     /// The number of rows.
     pub rows: usize,
+    is_wrapped: bool,
 }
 
 impl Segment {
-    /// Returns `true` if the segment follows the end of a ring. A sample's first segment begins with its
-    /// first row.
+    /// Returns `true` if the segment follows the end of a ring. Otherwise it begins with the first row of its
+    /// sample, or of a token of a paged cache.
     #[must_use]
     pub const fn is_wrapped(&self) -> bool {
-        self.row > 0
+        self.is_wrapped
     }
 }
 
@@ -72,6 +76,8 @@ impl<'a> Moves<'a> {
     /// 5. In linear mode, `0 <= start` and `start + length <= capacity`. In circular mode, every start fits,
     ///    except that [`NegativeIndex::Reject`](super::NegativeIndex::Reject) rejects negative starts. Under
     ///    [`OutOfRange::SkipSample`], a sample that breaks this condition is counted and left out.
+    /// 6. In a paged cache, there is one slot per token instead, every slot exists, and no two tokens have the
+    ///    same slot (P2). If negative slots are skipped, their tokens are counted and left out.
     #[inline(always)]
     pub(crate) fn new(rules: &'a CallRules, call: Call<'a>) -> Result<Self, Error> {
         let indices = CallIndices { rules, call };
@@ -151,16 +157,27 @@ impl<'a> Moves<'a> {
                         target.for_each_row_range(&mut visit);
                     }
                 }
+                self.slot_ranges().for_each(visit);
             }
         }
     }
 
-    /// Returns the ranges of rows that move. Each comes with its first row, counted within the sample's
-    /// update.
-    pub(crate) fn row_ranges(&self) -> impl Iterator<Item = (RowRange, usize)> + use<'a> {
-        self.targets().flat_map(|target| {
-            target.row_ranges().map(move |rows| (rows, rows.src_row.wrapping_sub(target.first_row)))
-        })
+    /// Returns the ranges of rows that move.
+    pub(crate) fn row_ranges(&self) -> impl Iterator<Item = RowRange> + use<'a> {
+        self.targets().flat_map(Target::row_ranges).chain(self.slot_ranges())
+    }
+
+    /// Returns the same ranges as segments of the samples.
+    pub(crate) fn segments(&self) -> impl Iterator<Item = Segment> + use<'a> {
+        let segment = |RowRange { sample, dst_row, src_row, count }, first_row| {
+            let row = src_row.wrapping_sub(first_row); // the target's rows begin with `first_row`
+            Segment { sample, slot: dst_row, row, rows: count, is_wrapped: row > 0 }
+        };
+        let of_samples = self
+            .targets()
+            .flat_map(move |target| target.row_ranges().map(move |rows| segment(rows, target.first_row)));
+        let of_tokens = self.slot_ranges().map(move |rows| Segment { is_wrapped: false, ..segment(rows, 0) });
+        of_samples.chain(of_tokens)
     }
 
     /// Visits every sample of every layer of the cache, for the functional form.
@@ -213,9 +230,26 @@ impl<'a> Moves<'a> {
             .flatten()
     }
 
-    /// Returns the number of samples to visit. It is 0 if no element moves.
+    /// Returns the rows of a paged cache that receive tokens. They are in the order of the tokens. There are
+    /// none in other caches.
+    #[inline(always)]
+    fn slot_ranges(&self) -> impl Iterator<Item = RowRange> + use<'a> {
+        let tokens = match self.geometry().samples() {
+            Samples::Tokens { tokens } if self.elements() > 0 => tokens,
+            _ => 0,
+        };
+        let block_size = self.geometry().capacity();
+        self.indices.slot_runs(tokens).flat_map(move |run| run.row_ranges(block_size))
+    }
+
+    /// Returns the number of samples to visit. It is 0 if no element moves, or if the call gives the
+    /// slot of each token.
     fn visited(&self) -> usize {
-        if self.elements() == 0 { 0 } else { self.batch() }
+        match self.geometry().samples() {
+            Samples::Tokens { .. } => 0,
+            _ if self.elements() == 0 => 0,
+            _ => self.batch(),
+        }
     }
 
     /// Returns the target of a sample, or `None` if the sample is skipped.
@@ -232,7 +266,7 @@ impl<'a> Moves<'a> {
     }
 }
 
-impl CallIndices<'_> {
+impl<'a> CallIndices<'a> {
     /// Checks the usual call of decoding: one position per sample of a padded update, and no other list.
     /// Returns the number of rows written. Returns `None` if the call has a different form or is invalid, so
     /// that [`check_each`](Self::check_each) must check it.
@@ -279,6 +313,9 @@ impl CallIndices<'_> {
             layers: usize::try_from(self.call.layer_count).unwrap_or(usize::MAX),
         })?; // Conditions 1 and 2
         self.rules.check_layer(self.call.layer.into())?; // Condition 1
+        if let Samples::Tokens { tokens } = self.rules.geometry.samples() {
+            return self.check_slots(tokens);
+        }
         let mut checked = Checked { rows: 0, skipped: 0, positions_only: false };
         if self.is_full_from_slot_0() {
             // `Geometry` has checked that the update fits from slot 0. Without this case, the loop below
@@ -306,6 +343,39 @@ impl CallIndices<'_> {
         }
         self.rules.check_total(total)?; // Condition 3
         Ok(checked)
+    }
+
+    /// Checks that each token has a slot that no other token has. [`check_each`](Self::check_each) has checked
+    /// the number of slots.
+    #[inline(never)]
+    fn check_slots(&self, tokens: usize) -> Result<Checked, Error> {
+        let mut skipped = 0_usize;
+        for token in 0..tokens {
+            match self.first_slot(token, 1, 1) {
+                Ok(_) => {}
+                Err(Error::NegativeStart { .. }) if self.rules.options.skip_negative => {
+                    skipped = skipped.wrapping_add(1); // at most `tokens`
+                }
+                Err(error) => return Err(error), // Condition 6
+            }
+        }
+        let runs = self.slot_runs(tokens);
+        if runs.has_duplicates()
+            && let Some(Duplicate { token, earlier }) = runs.first_duplicate()
+        {
+            let argument = self.rules.geometry.names().positions;
+            let value = self.first_slot(token, 1, 1)?;
+            let value = i64::try_from(value).unwrap_or(i64::MAX);
+            return Err(Error::DuplicateSlot { argument, index: token, value, earlier }); // Condition 6
+        }
+        Ok(Checked { rows: tokens.wrapping_sub(skipped), skipped, positions_only: false })
+    }
+
+    /// Returns the runs of the slots of the first `tokens` tokens.
+    #[inline(always)]
+    fn slot_runs(&self, tokens: usize) -> SlotRuns<impl Fn(usize) -> Option<usize> + Clone + use<'a>> {
+        let positions = self.call.positions.integers();
+        SlotRuns::new(tokens, move |token| usize::try_from(positions?.get(token)?).ok())
     }
 
     /// Checks that cumulative lengths begin with 0, even without samples, and do not decrease.
@@ -384,14 +454,16 @@ impl CallIndices<'_> {
         match self.rules.geometry.samples() {
             Samples::Padded { rows, .. } => rows,
             Samples::Packed { .. } => 0,
+            Samples::Tokens { .. } => 1,
         }
     }
 
-    /// Returns the number of samples of the update.
+    /// Returns the number of samples of the update. For a paged cache, each token is one.
     fn batch(&self) -> usize {
         let values = self.call.row_counts.map_or(0, <[i32]>::len);
         match (self.rules.geometry.samples(), self.rules.options.convention) {
             (Samples::Padded { batch, .. }, _) => batch,
+            (Samples::Tokens { tokens }, _) => tokens,
             (Samples::Packed { .. }, Convention::EndsAndRowCounts) => values,
             (Samples::Packed { .. }, _) => values.saturating_sub(1),
         }

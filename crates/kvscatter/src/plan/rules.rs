@@ -19,6 +19,9 @@ pub enum Convention {
     /// Ascend. `tokenOffset` is the length after the write and `seqLen` the number of new rows, one of each
     /// for every sample of the cache. `layerId` is the layer.
     EndsAndRowCounts,
+    /// Paged caches. The positions are slots, one for each token of the update: `block * block_size + offset`.
+    #[doc(alias = "slot_mapping")]
+    Slots,
 }
 
 /// The number of values in each list of a call, or `None` if a list is absent.
@@ -60,6 +63,8 @@ pub(crate) struct RuleOptions {
     pub(crate) min_rows: usize,
     /// Whether a call names a layer.
     pub(crate) has_layers: bool,
+    /// Whether a token with a negative slot of a paged cache is skipped. Otherwise it is an error.
+    pub(crate) skip_negative: bool,
 }
 
 impl RuleOptions {
@@ -74,6 +79,7 @@ impl RuleOptions {
             convention,
             min_rows: 0,
             has_layers: false,
+            skip_negative: false,
         }
     }
 }
@@ -110,6 +116,7 @@ impl CallRules {
         let (min, max) = match self.geometry.samples() {
             Samples::Padded { rows, .. } => (rows, rows),
             Samples::Packed { .. } => (0, self.geometry.capacity()),
+            Samples::Tokens { .. } => (1, 1),
         };
         RowLimits { min: min.max(self.options.min_rows), max }
     }
@@ -125,7 +132,8 @@ impl CallRules {
         self.check_layer_count(layers)?;
         let expected = match (convention, geometry.samples()) {
             (Convention::Starts, Samples::Padded { batch, .. }) => batch,
-            (Convention::Starts, Samples::Packed { .. }) => 0,
+            (Convention::Slots, Samples::Tokens { tokens }) => tokens,
+            (Convention::Starts | Convention::Slots, _) => 0,
             (Convention::EndsAndRowCounts, _) => geometry.cache_batch(),
             (Convention::StartsAndCumulativeLengths, _) => {
                 // A list with one value per sample contains plain lengths instead of cumulative ones, so it
@@ -142,13 +150,18 @@ impl CallRules {
             return Err(Error::ListLength { argument: names.positions, got: 0, expected });
         }
         check_count(names.positions, positions, expected)?;
-        // Only the lists of a packed update can have more samples than the cache.
+        // Only the lists of a packed update can have more samples than the cache. Many tokens can go to one block.
         let cache = geometry.cache_batch();
-        if expected > cache {
+        if expected > cache && *convention != Convention::Slots {
             return Err(Error::BatchTooLarge { argument: names.positions, cache, update: expected });
         }
         match convention {
             Convention::Starts => check_count(names.row_counts, row_counts, 0)?,
+            Convention::Slots => {
+                check_count(names.row_counts, row_counts, 0)?;
+                check_count(Argument::Lengths, lengths, 0)?;
+                return Ok(expected);
+            }
             Convention::EndsAndRowCounts => check_count(names.row_counts, row_counts.or(Some(0)), expected)?,
             Convention::StartsAndCumulativeLengths => {}
         }
@@ -228,10 +241,26 @@ impl CallRules {
     ) -> Result<usize, Error> {
         match self.options.convention {
             Convention::EndsAndRowCounts => self.slot_from_end(sample, position, rows, length),
+            Convention::Slots => self.slot_of_token(sample, position),
             Convention::Starts | Convention::StartsAndCumulativeLengths => {
                 self.slot_from_start(sample, position, length)
             }
         }
+    }
+
+    /// Returns the slot of a token of a paged cache, counted over all blocks.
+    #[inline(always)]
+    fn slot_of_token(&self, token: usize, slot: i64) -> Result<usize, Error> {
+        // G1: this is the number of slots of one tensor.
+        let slots = self.geometry.cache_batch().wrapping_mul(self.geometry.capacity());
+        usize::try_from(slot).ok().filter(|&slot| slot < slots).ok_or_else(|| {
+            let argument = self.geometry.names().positions;
+            if slot < 0 {
+                Error::NegativeStart { argument, index: token, value: slot }
+            } else {
+                Error::SlotOutOfRange { argument, index: token, value: slot, slots }
+            }
+        })
     }
 
     #[inline]
@@ -310,14 +339,21 @@ impl SlotRule {
 }
 
 /// Checks that a list has `expected` values, if it is present.
-fn check_count(argument: Argument, got: Option<usize>, expected: usize) -> Result<(), Error> {
+pub(crate) fn check_count(argument: Argument, got: Option<usize>, expected: usize) -> Result<(), Error> {
     match got {
         Some(got) if got != expected => Err(Error::ListLength { argument, got, expected }),
         _ => Ok(()),
     }
 }
 
-fn within(argument: Argument, index: usize, value: i64, min: usize, max: usize) -> Result<usize, Error> {
+/// Checks that a length lies in `min..=max`, and returns it.
+pub(crate) fn within(
+    argument: Argument,
+    index: usize,
+    value: i64,
+    min: usize,
+    max: usize,
+) -> Result<usize, Error> {
     let length = usize::try_from(value).ok().filter(|length| (min..=max).contains(length));
     length.ok_or(Error::LengthOutOfRange { argument, index, value, min, max })
 }

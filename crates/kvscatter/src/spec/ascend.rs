@@ -19,7 +19,7 @@ use super::{PartialTensor, fill_unknown};
 use crate::argument::{Argument, ArgumentNames};
 use crate::element::ElementType;
 use crate::error::Error;
-use crate::geometry::{ByTensor, Dim, Layout, Operands};
+use crate::geometry::{ByTensor, Dim, Layout, Operands, UpdateBatch};
 use crate::plan::{Call, Convention, OutOfRange, RuleOptions};
 use crate::prepared::Prepared;
 
@@ -114,9 +114,9 @@ impl KvCacheOperation {
             return Err(Error::Rank { argument: Argument::Past, rank: cache.dims().len(), expected: &[4] });
         };
         let new = new_kv.resolve(Argument::NewKv, element.size_bits())?;
-        let (sample, tokens, inner) = match *new.dims() {
+        let (update_batch, tokens, inner) = match *new.dims() {
             [tokens, new_hidden] => {
-                (None, tokens, pair_dimensions(Argument::NewKv, 1, &[hidden], &[new_hidden])?)
+                (UpdateBatch::Packed, tokens, pair_dimensions(Argument::NewKv, 1, &[hidden], &[new_hidden])?)
             }
             [sample, rows, heads, head] => {
                 pair_dimensions(Argument::NewKv, 0, &[batch], &[sample])?;
@@ -132,7 +132,7 @@ impl KvCacheOperation {
                 let hidden = Dim { size: head.size, ..hidden };
                 let inner = [(old_heads, heads), (hidden, head)];
                 let inner = inner.map(|(cache, update)| ByTensor { cache, update });
-                (Some(sample), rows, inner.into())
+                (UpdateBatch::Padded(sample), rows, inner.into())
             }
             _ => {
                 return Err(Error::Rank {
@@ -148,7 +148,7 @@ impl KvCacheOperation {
             cache: &cache,
             update: &new,
             layers,
-            batch: ByTensor { cache: batch, update: sample },
+            batch: ByTensor { cache: batch, update: update_batch },
             rows: ByTensor { cache: rows, update: tokens },
             outer: vec![],
             inner,

@@ -2,7 +2,7 @@
 
 mod infer;
 
-use super::operands::{padded, pair_dimensions};
+use super::operands::{axis_from_front, padded, pair_dimensions};
 use crate::argument::{Argument, ArgumentNames};
 use crate::element::ElementType;
 use crate::error::Error;
@@ -58,6 +58,7 @@ impl TensorScatter {
             convention: Convention::Starts,
             min_rows: 0,
             has_layers: false,
+            skip_negative: false,
         };
         Self { axis: Self::DEFAULT_AXIS, rules }
     }
@@ -102,16 +103,7 @@ impl TensorScatter {
         if rank < 2 {
             return Err(Error::RankTooLow { argument: Argument::PastCache, rank, min: 2 });
         }
-        let out_of_range = Error::AxisOutOfRange { axis: self.axis, rank };
-        let from_front = match usize::try_from(self.axis) {
-            Ok(axis) => Some(axis),
-            Err(_) => self.axis.checked_neg().and_then(|back| rank.checked_sub(usize::try_from(back).ok()?)),
-        };
-        match from_front {
-            Some(0) => Err(Error::AxisIsBatch { axis: self.axis, rank }),
-            Some(axis) if axis < rank => Ok(axis),
-            _ => Err(out_of_range),
-        }
+        axis_from_front(self.axis, rank)
     }
 
     /// Checks everything about the shapes, once per shape.

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use crate::argument::{Argument, ArgumentNames};
 use crate::element::ElementType;
 use crate::error::{Error, SequenceHint};
-use crate::geometry::{ByTensor, Dim, Operands, View};
+use crate::geometry::{ByTensor, Dim, Operands, UpdateBatch, View};
 
 /// Pairs two tensors of the same rank that differ only in the batch and in the sequence. The sequence is the
 /// dimension `axis`.
@@ -38,7 +38,7 @@ pub(super) fn padded<'a>(
         cache,
         update,
         layers: Dim::ONE,
-        batch: ByTensor { cache: of_cache.sample, update: Some(of_update.sample) },
+        batch: ByTensor { cache: of_cache.sample, update: UpdateBatch::Padded(of_update.sample) },
         rows: ByTensor { cache: of_cache.rows, update: of_update.rows },
         outer: pair(1, of_cache.outer, of_update.outer)?,
         inner: pair(axis.saturating_add(1), of_cache.inner, of_update.inner)?,
@@ -74,6 +74,23 @@ fn with_hint(error: Error, attribute: Option<Argument>, [cache, update]: [&[Dim]
         None
     };
     Error::DimensionMismatch { argument, dimension, expected, got, hint }
+}
+
+/// Returns a dimension of a tensor of this rank, counted from the front. A negative `axis` counts from the end.
+///
+/// # Errors
+/// * Returns [`Error::AxisOutOfRange`] if the axis lies outside `[-rank, rank)`.
+/// * Returns [`Error::AxisIsBatch`] if the axis is 0 or `-rank`.
+pub(super) fn axis_from_front(axis: i64, rank: usize) -> Result<usize, Error> {
+    let from_front = match usize::try_from(axis) {
+        Ok(axis) => Some(axis),
+        Err(_) => axis.checked_neg().and_then(|back| rank.checked_sub(usize::try_from(back).ok()?)),
+    };
+    match from_front {
+        Some(0) => Err(Error::AxisIsBatch { axis, rank }),
+        Some(axis) if axis < rank => Ok(axis),
+        _ => Err(Error::AxisOutOfRange { axis, rank }),
+    }
 }
 
 /// Checks that an operator accepts this element type.

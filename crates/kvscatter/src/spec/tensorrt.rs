@@ -19,7 +19,7 @@ use super::operands::{Roles, check_accepted, padded, pair_dimensions};
 use crate::argument::{Argument, ArgumentNames};
 use crate::element::ElementType;
 use crate::error::Error;
-use crate::geometry::{ByTensor, Dim, Layout, Operands, View};
+use crate::geometry::{ByTensor, Dim, Layout, Operands, UpdateBatch, View};
 use crate::plan::{Call, Convention, OutOfRange, Positions, RuleOptions};
 use crate::prepared::Prepared;
 
@@ -129,7 +129,7 @@ impl KvCacheUpdate {
             cache: &cache,
             update: &update,
             layers: Dim::ONE,
-            batch: ByTensor { cache: of_cache.sample, update: None },
+            batch: ByTensor { cache: of_cache.sample, update: UpdateBatch::Packed },
             rows: ByTensor { cache: of_cache.rows, update: *tokens },
             outer: pair_dimensions(Argument::Update, 1, of_cache.outer, &[*heads])?,
             inner: pair_dimensions(Argument::Update, 2, of_cache.inner, &[*head_size])?,
