@@ -157,7 +157,10 @@ impl<'a> Moves<'a> {
                         target.for_each_row_range(&mut visit);
                     }
                 }
-                self.slot_ranges().for_each(visit);
+                let block_size = self.geometry().capacity();
+                for run in self.slot_runs() {
+                    run.row_ranges(block_size).for_each(&mut visit);
+                }
             }
         }
     }
@@ -234,12 +237,18 @@ impl<'a> Moves<'a> {
     /// none in other caches.
     #[inline(always)]
     fn slot_ranges(&self) -> impl Iterator<Item = RowRange> + use<'a> {
+        let block_size = self.geometry().capacity();
+        self.slot_runs().flat_map(move |run| run.row_ranges(block_size))
+    }
+
+    /// Returns the runs of the slots of a paged cache.
+    #[inline(always)]
+    fn slot_runs(&self) -> SlotRuns<impl Fn(usize) -> Option<usize> + Clone + use<'a>> {
         let tokens = match self.geometry().samples() {
             Samples::Tokens { tokens } if self.elements() > 0 => tokens,
             _ => 0,
         };
-        let block_size = self.geometry().capacity();
-        self.indices.slot_runs(tokens).flat_map(move |run| run.row_ranges(block_size))
+        self.indices.slot_runs(tokens)
     }
 
     /// Returns the number of samples to visit. It is 0 if no element moves, or if the call gives the
