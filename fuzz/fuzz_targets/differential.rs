@@ -6,14 +6,19 @@
 use arbitrary::{Result, Unstructured};
 use kvscatter::{ElementType, Error};
 use kvscatter_oracle::ascend::KvCacheOperation;
+use kvscatter_oracle::cases::paged::PagedCase;
 use kvscatter_oracle::cases::{Call, Element, Random, View};
 use kvscatter_oracle::onnx::TensorScatter;
+use kvscatter_oracle::paged::PagedWrite;
 use kvscatter_oracle::tensorrt::{KvCacheUpdate, UpdateForm};
 use kvscatter_oracle::{NegativeIndex, OutOfRange, size};
 use libfuzzer_sys::fuzz_target;
 
 #[path = "../../crates/kvscatter/tests/oracle/call.rs"]
 mod call;
+#[path = "../../crates/kvscatter/tests/paged/scene.rs"]
+#[expect(dead_code, reason = "the element type is the input's choice here")]
+mod paged_scene;
 #[path = "../../crates/kvscatter/tests/oracle/scene.rs"]
 #[expect(dead_code, reason = "the element type is the input's choice here")]
 mod scene;
@@ -36,7 +41,8 @@ fuzz_target!(|bytes: &[u8]| {
 });
 
 fn run(u: &mut Unstructured<'_>) -> Result<()> {
-    let (call, cache_shape, update_shape) = match u.int_in_range(0..=3)? {
+    let (call, cache_shape, update_shape) = match u.int_in_range(0..=4)? {
+        4 => return paged(u),
         0 => kv_cache_update(u)?,
         1 => kv_cache_operation(u)?,
         _ => tensor_scatter(u)?,
@@ -60,6 +66,39 @@ fn run(u: &mut Unstructured<'_>) -> Result<()> {
             assert!(prepared.is_err() || are_apart(cache.places()), "{cache:?}");
             Scene { call: &call, cache, update, outcome }.check_on(element, &[variant], variants::ODD);
         }
+    }
+    Ok(())
+}
+
+/// Makes a write into a paged cache, and compares the core with the oracle.
+fn paged(u: &mut Unstructured<'_>) -> Result<()> {
+    let rank = u.int_in_range(2..=5)?;
+    let mut cache_shape = (0..rank).map(|_| dimension(u)).collect::<Result<Vec<_>>>()?;
+    let axis = u.int_in_range(1..=rank - 1)?;
+    cache_shape[axis] = u.int_in_range(0..=9)?;
+    let slots = cache_shape[0] * cache_shape[axis];
+    let slot_mapping = (0..u.int_in_range(0..=12)?)
+        .map(|_| if u.ratio(1, 16)? { start(u, slots) } else { u.int_in_range(0..=slots.max(1) as i64 - 1) })
+        .collect::<Result<Vec<_>>>()?;
+    let mut update_shape = cache_shape.clone();
+    update_shape.remove(axis);
+    update_shape[0] = count(u, slot_mapping.len())?;
+    spoil(u, &mut update_shape)?;
+    spoil(u, &mut cache_shape)?;
+    let attribute = if u.ratio(1, 16)? { start(u, rank)? } else { axis as i64 };
+    let operator = PagedWrite { axis: attribute, skip_negative: u.arbitrary()? };
+    let case = &PagedCase { operator, cache_shape, update_shape, slot_mapping };
+    let element = u.choose(Element::all())?;
+    let variant = *u.choose(&Variant::for_small())?;
+    let (cache, sane) = view(u, &case.cache_shape)?;
+    let (update, _) = view(u, &case.update_shape)?;
+    let Some(element) = ElementType::from_name(element.name) else { unreachable!("{element:?}") };
+    let scene = paged_scene::Scene { case, cache, update, outcome: &case.run_on_origins() };
+    match scene.prepare(element) {
+        // These errors are about where the tensors lie, which the oracle does not know.
+        Err(Error::TooManyLoops { loops }) => assert!(loops > 3),
+        Err(Error::CacheOverlapsItself { .. }) => assert!(!sane, "{scene:?}"),
+        _ => scene.check(element, &[variant], variants::ODD),
     }
     Ok(())
 }

@@ -42,7 +42,8 @@ pub(crate) fn soak(options: &Options) -> bool {
         println!("seed {seed}");
         let mut round = Vec::new();
         if chosen("core") {
-            round.push(Step::new("core", vec![random_tests("kvscatter", "oracle", seed)]));
+            let tests = ["oracle", "paged"].map(|test| random_tests("kvscatter", test, seed));
+            round.push(Step::new("core", tests.into()));
         }
         if chosen("sessions") {
             round.push(Step::new("sessions", vec![random_tests("kvscatter-session", "histories", seed)]));

@@ -19,13 +19,14 @@
 //! # Ok::<(), kvscatter::Error>(())
 //! ```
 //!
-//! # The three operators
+//! # Operators
 //!
 //! | specification | here | shapes | positions |
 //! |---|---|---|---|
 //! | ONNX `TensorScatter-24` | [`spec::onnx::TensorScatter`] | any rank, any axis, linear or circular | `write_indices`: first slot |
 //! | TensorRT `KVCacheUpdate` | [`spec::tensorrt::KvCacheUpdate`] | `[b, d, s, h]` or packed `[tokens, d, h]` | `writeIndices`: first slot |
 //! | Ascend ATB `KVCacheOperation` | [`spec::ascend::KvCacheOperation`] | `[layer, batch, maxSeqLen, hidden]`, packed tokens | `tokenOffset`: length *after* the write |
+//! | paged caches of engines | [`spec::paged::PagedWrite`] | `[num_blocks, block_size, …]`, tokens | `slot_mapping`: a slot for each token |
 //!
 //! Each module uses the terms of its specification and documents where that specification is wrong or
 //! incomplete. [`spec::tensorrt::Network`] checks TensorRT's rules about whole networks. The module
@@ -35,8 +36,8 @@
 //! # Prepare, plan, write
 //!
 //! 1. `prepare` checks the shapes, once per shape. It returns a handle that owns a [`Geometry`].
-//! 2. `plan` checks the indices of one call and returns a [`WritePlan`]. It allocates nothing, and no byte is
-//!    written before it succeeds.
+//! 2. `plan` checks the indices of one call and returns a [`WritePlan`]. It allocates nothing (for a paged cache,
+//!    up to 128 runs of slots), and no byte is written before it succeeds.
 //! 3. The plan moves the bytes:
 //!    * [`write`](WritePlan::write) writes one cache in place.
 //!    * [`write_many`](WritePlan::write_many) writes many caches in place, either all of them or none.
@@ -84,7 +85,8 @@
 //! # Speed
 //!
 //! `prepare` chooses the kernels once per shape, for the length of a run and for the widest
-//! [instruction set](Isa) of the machine. A call allocates nothing and takes no lock. Large writes can use
+//! [instruction set](Isa) of the machine. A call takes no lock, and allocates nothing except to compare more than
+//! 128 runs of slots of a paged cache. Large writes can use
 //! the caller's threads through an [`Executor`]. Without an executor, everything runs on the calling thread.
 //!
 //! # Features

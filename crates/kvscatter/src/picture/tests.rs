@@ -6,6 +6,7 @@ use super::*;
 use crate::Argument;
 use crate::spec::ascend::{KvCacheOperation, KvCacheOperationCall};
 use crate::spec::onnx::TensorScatter;
+use crate::spec::paged::PagedWrite;
 use crate::visibility::Visibility;
 use crate::{ElementType, Mode, OutOfRange};
 
@@ -320,6 +321,18 @@ fn the_marks_of_a_ring_follow_its_writes() {
             }
         }
     }
+}
+
+/// A paged cache has a lane for each token, with the slots of its block.
+#[test]
+fn tokens_of_a_paged_cache_are_drawn() {
+    let write = PagedWrite::new().skip_negative(true);
+    let write = write.prepare(ElementType::Int8, &[3, 4, 1], &[3, 1]).unwrap();
+    let picture = Picture::new(&write.plan(&[9, -1, 3]).unwrap(), 64);
+    let lanes = [written(0, 9, 1..2, 0..0), skipped(1, -1), written(2, 3, 3..4, 0..0)];
+    assert_eq!(picture.lanes, lanes);
+    assert_eq!((picture.capacity, picture.samples, picture.skipped), (4, 3, 1));
+    assert_eq!(picture.positions, Argument::SlotMapping);
 }
 
 #[test]
