@@ -28,6 +28,7 @@ impl Cuda {
     /// * Returns [`CudaError::Buffer`] if a buffer is null or too small for its tensor.
     /// * Returns [`CudaError::Loops`] if the strides need more loops than the kernels have.
     /// * Returns [`CudaError::TooLarge`] if a count does not fit the kernels' 32-bit arithmetic.
+    /// * Returns [`CudaError::SlotMapping`] if the cache has blocks, as a paged cache does.
     /// * Returns [`CudaError::SamplesNotAdjacent`] if the tokens of a `newKv` with four dimensions are not
     ///   evenly spaced.
     /// * Returns [`CudaError::WholeWords`] if 4-bit rows straddle bytes and a cache does not consist of whole

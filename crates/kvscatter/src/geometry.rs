@@ -135,6 +135,7 @@ impl Geometry {
 
     /// Returns `true` if the call gives the slot of each token, as for a paged cache. Rows then move in any
     /// order.
+    #[inline]
     pub(crate) fn has_slots_of_tokens(&self) -> bool {
         matches!(self.samples, Samples::Tokens { .. })
     }

@@ -56,6 +56,37 @@ impl ByteKernels {
         cache: *mut u8,
         update: *const u8,
     ) {
+        if moves.geometry().has_slots_of_tokens() {
+            // SAFETY: K1 and V1 hold for the same arguments.
+            unsafe { self.write_paged(moves, threads, cache, update) };
+        } else {
+            // SAFETY: K1 and V1 hold for the same arguments.
+            unsafe { self.write_rows::<false>(moves, threads, cache, update) };
+        }
+    }
+
+    /// Writes the tokens of a paged cache. A separate function keeps other writes short.
+    ///
+    /// # Safety
+    /// K1 and V1 as for [`write`](Self::write).
+    #[inline(never)]
+    unsafe fn write_paged(&self, moves: &Moves<'_>, threads: Threads<'_>, cache: *mut u8, update: *const u8) {
+        // SAFETY: K1 and V1 hold for the same arguments.
+        unsafe { self.write_rows::<true>(moves, threads, cache, update) };
+    }
+
+    /// Writes into a paged cache if `PAGED` is true, or into another cache if it is false.
+    ///
+    /// # Safety
+    /// K1 and V1 as for [`write`](Self::write). `PAGED` is true if the geometry has slots of tokens.
+    #[inline(always)]
+    unsafe fn write_rows<const PAGED: bool>(
+        &self,
+        moves: &Moves<'_>,
+        threads: Threads<'_>,
+        cache: *mut u8,
+        update: *const u8,
+    ) {
         let first = moves.geometry().write_offsets(moves.layer());
         let pointers = Pointers { dst: cache, src: update }.offset(self.width, first);
         let bytes = self.width.bytes(moves.elements());
@@ -65,7 +96,7 @@ impl ByteKernels {
                 let write = |share: &mut Share<'_>| {
                     // SAFETY: V1: by K1 and P1 every run lies inside both buffers, which are valid and do not
                     // overlap. By P3 no other thread writes the rows that this share takes.
-                    moves.for_each_row_range(|rows| unsafe {
+                    moves.for_each_row_range_of::<PAGED>(|rows| unsafe {
                         self.write.copy_shared(pointers, rows, self.row_bytes, stores, share);
                     });
                     stores.finish();
@@ -76,7 +107,7 @@ impl ByteKernels {
                 let walk = |batch: &mut BlockBatch<'_>| {
                     // SAFETY: V1: by K1 and P1 every run lies inside both buffers, which are valid and do not
                     // overlap until this function returns. `for_each_row_range` visits no empty range.
-                    moves.for_each_row_range(|rows| unsafe { batch.copy(rows) });
+                    moves.for_each_row_range_of::<PAGED>(|rows| unsafe { batch.copy(rows) });
                 };
                 // SAFETY: V1: by K1 and P1 every run of all ranges lies inside both buffers, which are valid
                 // and do not overlap until this function returns.

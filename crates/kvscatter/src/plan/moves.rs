@@ -140,7 +140,26 @@ impl<'a> Moves<'a> {
 
     /// Visits the rows that move from the update into the cache.
     #[inline(always)]
-    pub(crate) fn for_each_row_range(&self, mut visit: impl FnMut(RowRange)) {
+    pub(crate) fn for_each_row_range(&self, visit: impl FnMut(RowRange)) {
+        if self.geometry().has_slots_of_tokens() {
+            self.for_each_row_range_of::<true>(visit);
+        } else {
+            self.for_each_row_range_of::<false>(visit);
+        }
+    }
+
+    /// Visits the rows that move into a paged cache if `PAGED` is true, or into another cache if it is false.
+    /// The caller has compared it with the geometry. The walk of one kind then takes no registers from the walk
+    /// of the other.
+    #[inline(always)]
+    pub(crate) fn for_each_row_range_of<const PAGED: bool>(&self, mut visit: impl FnMut(RowRange)) {
+        if PAGED {
+            let block_size = self.geometry().capacity();
+            for run in self.slot_runs() {
+                run.row_ranges(block_size).for_each(&mut visit);
+            }
+            return;
+        }
         match self.indices.call.positions {
             Positions::Each(Integers::I64(values)) if self.checked.positions_only => {
                 self.position_targets(values.iter().copied())
@@ -156,10 +175,6 @@ impl<'a> Moves<'a> {
                     if let Some(target) = self.target(sample, &mut packed_row) {
                         target.for_each_row_range(&mut visit);
                     }
-                }
-                let block_size = self.geometry().capacity();
-                for run in self.slot_runs() {
-                    run.row_ranges(block_size).for_each(&mut visit);
                 }
             }
         }
@@ -228,9 +243,8 @@ impl<'a> Moves<'a> {
 
     fn targets(&self) -> impl Iterator<Item = Target> + use<'a> {
         let moves = *self;
-        (0..moves.visited())
-            .scan(0, move |packed_row, sample| Some(moves.target(sample, packed_row)))
-            .flatten()
+        let samples = if self.geometry().has_slots_of_tokens() { 0 } else { self.visited() };
+        (0..samples).scan(0, move |packed_row, sample| Some(moves.target(sample, packed_row))).flatten()
     }
 
     /// Returns the rows of a paged cache that receive tokens. They are in the order of the tokens. There are
@@ -251,14 +265,9 @@ impl<'a> Moves<'a> {
         self.indices.slot_runs(tokens)
     }
 
-    /// Returns the number of samples to visit. It is 0 if no element moves, or if the call gives the
-    /// slot of each token.
+    /// Returns the number of samples to visit. It is 0 if no element moves.
     fn visited(&self) -> usize {
-        match self.geometry().samples() {
-            Samples::Tokens { .. } => 0,
-            _ if self.elements() == 0 => 0,
-            _ => self.batch(),
-        }
+        if self.elements() == 0 { 0 } else { self.batch() }
     }
 
     /// Returns the target of a sample, or `None` if the sample is skipped.
@@ -462,8 +471,7 @@ impl<'a> CallIndices<'a> {
     fn padded_rows(&self) -> usize {
         match self.rules.geometry.samples() {
             Samples::Padded { rows, .. } => rows,
-            Samples::Packed { .. } => 0,
-            Samples::Tokens { .. } => 1,
+            Samples::Packed { .. } | Samples::Tokens { .. } => 0,
         }
     }
 

@@ -115,8 +115,7 @@ impl CallRules {
     pub(crate) fn row_limits(&self) -> RowLimits {
         let (min, max) = match self.geometry.samples() {
             Samples::Padded { rows, .. } => (rows, rows),
-            Samples::Packed { .. } => (0, self.geometry.capacity()),
-            Samples::Tokens { .. } => (1, 1),
+            Samples::Packed { .. } | Samples::Tokens { .. } => (0, self.geometry.capacity()),
         };
         RowLimits { min: min.max(self.options.min_rows), max }
     }
