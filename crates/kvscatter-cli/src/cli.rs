@@ -25,9 +25,10 @@ Start here:
       --write-indices 3,0 --in-place
       write into a cache file, and change only the planned bytes
   kvscatter generate testdata/mobius-llama-static/model.onnx --prompt-ids 1,2
-      continue a prompt with a decoder (needs the feature tract)
+      continue a prompt with a decoder (needs an engine)
 
-The default build runs no whole decoder. To build all features, in a clone of the repository:
+The default build has no engine and runs no whole decoder. The Python package uses the \
+installed ONNX Runtime. To build all features, in a clone of the repository:
   cargo install --locked --path crates/kvscatter-cli --features full
 
 Tensor files are .npy, .npz, .pb (ONNX) and .safetensors. FILE#NAME is an entry of a .npz or \

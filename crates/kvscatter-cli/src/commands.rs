@@ -20,6 +20,7 @@ mod weights;
 use clap::Subcommand;
 
 use crate::error::CommandError;
+use crate::host::Invocation;
 use crate::output::{Outcome, Output};
 
 #[derive(Debug, Subcommand)]
@@ -43,15 +44,16 @@ pub(crate) enum Command {
 pub(crate) fn run(
     command: Command,
     command_line: fn() -> clap::Command,
+    invocation: &Invocation<'_>,
     output: &mut Output,
 ) -> Result<Outcome, CommandError> {
     match command {
-        Command::Run(args) => run::run(*args, output),
-        Command::Generate(args) => generate::run(*args, output),
+        Command::Run(args) => run::run(*args, invocation.host, output),
+        Command::Generate(args) => generate::run(*args, invocation.host, output),
         Command::Apply(args) => apply::run(args, output),
         Command::Plan(args) => plan::run(args, output),
         Command::Inspect(args) => inspect::run(args, output),
-        Command::Certify(args) => certify::run(*args, output),
+        Command::Certify(args) => certify::run(*args, invocation, output),
         Command::Convert(args) => convert::run(args, output),
         Command::Lower(args) => lower::run(args, output),
         Command::Verify(args) => verify::run(args, output),

@@ -8,6 +8,7 @@ use kvscatter_session::{Engine, LoadOptions, engine_label};
 use serde::Serialize;
 
 use crate::error::CommandError;
+use crate::host::Host;
 
 /// The value of `--engine`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -32,6 +33,16 @@ pub(crate) struct OrtFiles {
     ort_plugin: Option<PathBuf>,
 }
 
+impl EngineName {
+    /// Returns the engine of commands without `--engine`.
+    pub(crate) fn default(host: &Host) -> Self {
+        match host {
+            Host::Program => Self::Tract,
+            Host::Python(_) => Self::Ort,
+        }
+    }
+}
+
 impl OrtFiles {
     /// Checks that none of the files is given, because the engine is not ONNX Runtime.
     pub(crate) fn check_unused(&self) -> Result<(), CommandError> {
@@ -43,21 +54,33 @@ impl OrtFiles {
     }
 }
 
-/// Opens an engine.
+/// Opens an engine. Without options, ONNX Runtime and the plugin are those of the host.
 ///
 /// # Errors
 /// - Returns [`CommandError::LibraryUnused`] if a library is given to an engine that does not use one.
 /// - Returns [`CommandError::NotBuilt`] if this build of the command does not contain the engine.
 /// - Returns an error if the library or the plugin cannot be loaded.
-pub(crate) fn open(name: EngineName, ort: &OrtFiles) -> Result<Box<dyn Engine>, CommandError> {
+#[cfg_attr(
+    not(feature = "onnxruntime"),
+    expect(unused_variables, reason = "only ONNX Runtime can be the host's")
+)]
+pub(crate) fn open(name: EngineName, ort: &OrtFiles, host: &Host) -> Result<Box<dyn Engine>, CommandError> {
     match name {
         #[cfg(feature = "onnxruntime")]
         EngineName::Ort => {
-            let runtime = kvscatter_ort_engine::OnnxRuntime::load(ort.ort_lib.as_deref())?;
-            Ok(Box::new(match kvscatter_ort_engine::locate_plugin(ort.ort_plugin.as_deref()) {
-                Some(plugin) => runtime.with_plugin(&plugin)?,
-                None => runtime,
-            }))
+            let of_host = host.python();
+            let (library, plugin) = (ort.ort_lib.as_deref(), ort.ort_plugin.as_deref());
+            let runtime = kvscatter_ort_engine::OnnxRuntime::load(
+                library.or(of_host.and_then(|package| package.ort_library.as_deref())),
+            )?;
+            Ok(Box::new(
+                match kvscatter_ort_engine::locate_plugin(
+                    plugin.or(of_host.map(|package| &*package.ort_plugin)),
+                ) {
+                    Some(plugin) => runtime.with_plugin(&plugin)?,
+                    None => runtime,
+                },
+            ))
         }
         #[cfg(not(feature = "onnxruntime"))]
         EngineName::Ort => {

@@ -25,14 +25,14 @@ pub(crate) struct Failure {
 impl Failure {
     /// Prints the error on standard error. If standard error is closed, nothing is printed.
     pub(crate) fn print(&self, as_json: bool) {
-        let mut stderr = io::stderr();
-        if as_json {
-            let error = joined(json!({"kind": self.kind, "message": self.message}), self.fields.clone());
-            let _ = json::write_line(&mut stderr, &json!({"error": error}));
-            let _ = writeln!(stderr);
-        } else {
-            let _ = writeln!(stderr, "error: {}", one_line(&self.message));
-        }
+        let text = if as_json { self.document() } else { format!("error: {}", one_line(&self.message)) };
+        let _ = writeln!(io::stderr(), "{text}");
+    }
+
+    /// Returns the JSON object, in one line.
+    pub(crate) fn document(&self) -> String {
+        let error = joined(json!({"kind": self.kind, "message": self.message}), self.fields.clone());
+        json::line(&json!({"error": error}))
     }
 
     /// Makes a failure of an error of the operating system about the process itself.
@@ -51,17 +51,16 @@ impl From<UsageError> for Failure {
 
 impl From<&CommandError> for Failure {
     fn from(error: &CommandError) -> Self {
-        let rule = |name: &'static str| json!({"rule": name});
         let (kind, fields) = match error {
             CommandError::Write(rule) | CommandError::Hinted { rule, .. } => {
                 ("operator", broken_rule(&rule.details()))
             }
-            CommandError::Onnx(error) => match error.cause::<kvscatter::Error>() {
-                Some(rule) => ("operator", broken_rule(&rule.details())),
-                None if error.cause::<std::io::Error>().is_some() => ("file", Value::Null),
-                None => ("model", rule(error.kind())),
-            },
-            CommandError::Session(error) => ("session", rule(error.kind())),
+            CommandError::Onnx(error) | CommandError::NoConvert(error) => of_onnx(error),
+            CommandError::Session(error) => of_session(error),
+            #[cfg(feature = "certify")]
+            CommandError::Certify(error) => of_certify(error),
+            #[cfg(feature = "onnxruntime")]
+            CommandError::OnnxRuntime(error) => ("engine", named_rule(error.kind())),
             CommandError::File(_) => ("file", Value::Null),
             CommandError::Output(_) => ("output", Value::Null),
             CommandError::ManyCases { count, .. } => ("many-cases", json!({"cases": count})),
@@ -69,6 +68,38 @@ impl From<&CommandError> for Failure {
         };
         Self { kind, message: error.to_string(), fields }
     }
+}
+
+/// The kind of an error, and its fields.
+type KindAndFields = (&'static str, Value);
+
+fn of_onnx(error: &kvscatter_onnx::OnnxError) -> KindAndFields {
+    match error.cause::<kvscatter::Error>() {
+        Some(rule) => ("operator", broken_rule(&rule.details())),
+        None if error.cause::<std::io::Error>().is_some() => ("file", Value::Null),
+        None => ("model", named_rule(error.kind())),
+    }
+}
+
+fn of_session(error: &kvscatter_session::SessionError) -> KindAndFields {
+    ("session", named_rule(error.kind()))
+}
+
+#[cfg(feature = "certify")]
+fn of_certify(error: &kvscatter_certify::CertifyError) -> KindAndFields {
+    use kvscatter_certify::CertifyError;
+
+    match error {
+        CertifyError::InModel { cause, .. } => of_certify(cause),
+        CertifyError::Onnx(error) => of_onnx(error),
+        CertifyError::Session(error) => of_session(error),
+        CertifyError::Io { .. } => ("file", Value::Null),
+        _ => ("input", Value::Null),
+    }
+}
+
+fn named_rule(name: &str) -> Value {
+    json!({"rule": name})
 }
 
 /// Returns the fields of a broken rule of an operator: its stable name, the argument, and the numbers that

@@ -11,14 +11,20 @@ use crate::{json, table};
 pub(crate) use crate::table::{columns, hanging, paragraph};
 pub(crate) use kvscatter_onnx::internal::text::names::one_line;
 
-/// Standard output. Colours are written only to terminals, and not if `NO_COLOR` is set.
+/// Standard output, or a buffer instead of it.
 pub(crate) struct Output {
-    /// A stream that writes every line as soon as it ends, so that the user sees the progress of long work.
-    stream: anstream::AutoStream<io::StdoutLock<'static>>,
+    stream: Stream,
     json: bool,
     /// Whether the reader has closed the pipe (`| head`). This is not an error. The work goes on, because its
     /// exit code still counts.
     unread: bool,
+}
+
+enum Stream {
+    /// A stream that writes every line as soon as it ends, so that the user sees the progress of long work. Colours are
+    /// written only to terminals, and not if `NO_COLOR` is set.
+    Standard(anstream::AutoStream<io::StdoutLock<'static>>),
+    Captured(Vec<u8>),
 }
 
 /// The result of a command that had no error.
@@ -28,9 +34,42 @@ pub(crate) enum Outcome {
     Failed,
 }
 
+impl Outcome {
+    pub(crate) fn exit_code(self) -> u8 {
+        match self {
+            Self::Passed => 0,
+            Self::Failed => 1,
+        }
+    }
+}
+
 impl Output {
     pub(crate) fn new(json: bool) -> Self {
-        Self { stream: anstream::AutoStream::auto(io::stdout().lock()), json, unread: false }
+        let stream = Stream::Standard(anstream::AutoStream::auto(io::stdout().lock()));
+        Self { stream, json, unread: false }
+    }
+
+    /// Returns a buffer for the JSON document.
+    pub(crate) fn captured() -> Self {
+        Self { stream: Stream::Captured(Vec::new()), json: true, unread: false }
+    }
+
+    /// Returns what was written to a buffer.
+    pub(crate) fn into_captured(self) -> Vec<u8> {
+        match self.stream {
+            Stream::Standard(_) => Vec::new(),
+            Stream::Captured(bytes) => bytes,
+        }
+    }
+
+    /// Returns a progress bar on standard error, without a length if it is 0. indicatif draws it only on a terminal,
+    /// and nothing is drawn if the output is captured.
+    pub(crate) fn progress(&self, steps: usize) -> ProgressBar {
+        match (&self.stream, steps) {
+            (Stream::Captured(_), _) => ProgressBar::hidden(),
+            (Stream::Standard(_), 0) => ProgressBar::no_length(),
+            (Stream::Standard(_), _) => ProgressBar::new(u64::try_from(steps).unwrap_or(u64::MAX)),
+        }
     }
 
     /// Returns whether the command prints one JSON document instead of text.
@@ -75,12 +114,21 @@ impl Output {
     }
 }
 
+impl Stream {
+    fn as_write(&mut self) -> &mut dyn Write {
+        match self {
+            Self::Standard(stream) => stream,
+            Self::Captured(bytes) => bytes,
+        }
+    }
+}
+
 impl Write for Output {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.unread {
             return Ok(bytes.len());
         }
-        match self.stream.write(bytes) {
+        match self.stream.as_write().write(bytes) {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
                 self.unread = true;
                 Ok(bytes.len())
@@ -90,7 +138,7 @@ impl Write for Output {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        match self.stream.flush() {
+        match self.stream.as_write().flush() {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
                 self.unread = true;
                 Ok(())
@@ -143,11 +191,6 @@ pub(crate) fn quoted(word: &str) -> String {
     } else {
         format!("'{}'", word.replace('\'', r"'\''"))
     }
-}
-
-/// Returns a progress bar on standard error. indicatif draws it only on a terminal.
-pub(crate) fn progress(steps: usize) -> ProgressBar {
-    ProgressBar::new(u64::try_from(steps).unwrap_or(u64::MAX))
 }
 
 /// Formats a word in a colour. [`Output`] removes the colour if it is not wanted.

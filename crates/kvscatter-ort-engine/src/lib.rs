@@ -36,7 +36,7 @@ use plugin::Plugin;
 
 pub use error::RuntimeError;
 pub use library::has_plugin;
-pub use locate::{locate, locate_plugin};
+pub use locate::{library_of_environment, locate, locate_plugin, plugin_of_environment};
 
 /// The loaded library.
 pub struct OnnxRuntime {

@@ -43,13 +43,10 @@ pub fn locate(named: Option<&Path>) -> Result<PathBuf, RuntimeError> {
     if let Some(path) = named {
         return library_at(path);
     }
-    let mut tried = Vec::new();
-    for variable in VARIABLES {
-        match env::var_os(variable).filter(|value| !value.is_empty()) {
-            Some(path) => return library_at(Path::new(&path)),
-            None => tried.push(format!("{variable} (not set)")),
-        }
+    if let Some(path) = library_of_environment() {
+        return library_at(&path);
     }
+    let mut tried = VARIABLES.map(|variable| format!("{variable} (not set)")).to_vec();
     for python in interpreters() {
         match package_folder(&python) {
             Ok(package) => match library_in(&package) {
@@ -60,6 +57,18 @@ pub fn locate(named: Option<&Path>) -> Result<PathBuf, RuntimeError> {
         }
     }
     Err(RuntimeError::Missing { tried })
+}
+
+/// Returns the path in `KVSCATTER_ORT_LIB` or `ORT_DYLIB_PATH`, which [`locate`] uses without a named path.
+#[must_use]
+pub fn library_of_environment() -> Option<PathBuf> {
+    VARIABLES.into_iter().find_map(path_in)
+}
+
+/// Returns the path in `KVSCATTER_ORT_PLUGIN`, which [`locate_plugin`] uses without a named path.
+#[must_use]
+pub fn plugin_of_environment() -> Option<PathBuf> {
+    path_in(PLUGIN_VARIABLE)
 }
 
 /// Finds the plugin and returns its path, or `None` if there is none.
@@ -75,13 +84,15 @@ pub fn locate(named: Option<&Path>) -> Result<PathBuf, RuntimeError> {
 /// returns an error. The path `none` chooses no plugin.
 #[must_use]
 pub fn locate_plugin(named: Option<&Path>) -> Option<PathBuf> {
-    let given = named
-        .map(Path::to_owned)
-        .or_else(|| env::var_os(PLUGIN_VARIABLE).filter(|value| !value.is_empty()).map(PathBuf::from));
-    match given {
+    match named.map(Path::to_owned).or_else(plugin_of_environment) {
         Some(path) => Some(path).filter(|path| path.as_os_str() != NO_PLUGIN),
         None => plugin_beside(&env::current_exe().ok()?.canonicalize().ok()?),
     }
+}
+
+/// Returns the path in an environment variable, unless it is empty.
+fn path_in(variable: &str) -> Option<PathBuf> {
+    env::var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from)
 }
 
 /// Returns the plugin in the folder of a program, or in the folder `lib` beside it.

@@ -8,7 +8,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use indicatif::ProgressStyle;
+use indicatif::{ProgressBar, ProgressStyle};
 use kvscatter_onnx::internal::file::UnfinishedFiles;
 use kvscatter_onnx::internal::test_dir::TestCase;
 use kvscatter_oracle::cases::{Call, Case, tensor_scatter};
@@ -18,7 +18,7 @@ use crate::error::CommandError;
 use crate::files;
 use crate::json::without_null;
 use crate::numbers::integer;
-use crate::output::{Outcome, Output, count, one_line, progress};
+use crate::output::{Outcome, Output, count, one_line};
 use crate::refused::Refused;
 
 use corpus::Written;
@@ -81,7 +81,7 @@ pub(crate) fn run(args: Cases, output: &mut Output) -> Result<Outcome, CommandEr
         return Err(CommandError::ManyCases { count: args.count, limit: MANY });
     }
     check_empty(&args.output)?;
-    let Written { cases, refused } = write_all(&args)?;
+    let Written { cases, refused } = write_all(&args, &output.progress(args.count))?;
     let folder = args.output.display().to_string();
     if output.is_json() {
         // The corpus has no seed.
@@ -103,7 +103,7 @@ pub(crate) fn run(args: Cases, output: &mut Output) -> Result<Outcome, CommandEr
 /// The cases are made in a new folder inside the output, and moved up after all of them are complete. An
 /// error or a signal removes that folder. After an event that cannot be caught, such as a power failure, the
 /// folder remains, with its [`MARKER`].
-fn write_all(args: &Cases) -> Result<Written, CommandError> {
+fn write_all(args: &Cases, bar: &ProgressBar) -> Result<Written, CommandError> {
     let refuse = |error: io::Error| files::FileError::at_path(&args.output, error);
     let mut unfinished = UnfinishedFiles::new();
     unfinished.folders(&args.output).map_err(refuse)?;
@@ -112,7 +112,7 @@ fn write_all(args: &Cases) -> Result<Written, CommandError> {
     let (names, written) = if args.conformance {
         (corpus::entries(), unfinished.fill(|| corpus::write_all(&folder))?)
     } else {
-        write_random(args, &folder, &unfinished)?
+        write_random(args, &folder, &unfinished, bar)?
     };
     unfinished.complete(|| move_up(&folder, &args.output, &names)).map_err(refuse)?;
     Ok(written)
@@ -123,8 +123,9 @@ fn write_random(
     args: &Cases,
     folder: &Path,
     unfinished: &UnfinishedFiles,
+    bar: &ProgressBar,
 ) -> Result<(Vec<String>, Written), CommandError> {
-    let bar = progress(args.count).with_style(with_time_left());
+    bar.set_style(with_time_left());
     let (mut names, mut written) = (Vec::new(), Written::default());
     for case in tensor_scatter(args.seed, args.count) {
         let is_refused = unfinished.fill(|| write(&case, &folder.join(&case.name)))?;

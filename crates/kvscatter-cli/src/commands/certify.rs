@@ -118,6 +118,7 @@ pub(crate) struct Certify {
 #[cfg(not(feature = "certify"))]
 pub(crate) fn run(
     _: Certify,
+    _: &crate::host::Invocation<'_>,
     _: &mut crate::output::Output,
 ) -> Result<crate::output::Outcome, crate::error::CommandError> {
     Err(crate::error::CommandError::NotBuilt { what: "certify", feature: "certify" })

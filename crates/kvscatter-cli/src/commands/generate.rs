@@ -21,28 +21,29 @@ use kvscatter_session::Event;
 
 use crate::engines;
 use crate::error::CommandError;
-use crate::output::{Outcome, Output, progress};
+use crate::host::Host;
+use crate::output::{Outcome, Output};
 pub(crate) use args::Generate;
 use args::check_eos;
 
 /// The most new tokens after prompts of token ids.
 const DEFAULT_TOKENS: usize = 16;
 
-pub(crate) fn run(args: Generate, output: &mut Output) -> Result<Outcome, CommandError> {
+pub(crate) fn run(args: Generate, host: &Host, output: &mut Output) -> Result<Outcome, CommandError> {
     if args.prompts.are_texts() {
         #[cfg(feature = "text")]
-        return texts::run(&args, output);
+        return texts::run(&args, host, output);
         #[cfg(not(feature = "text"))]
         return Err(CommandError::NotBuilt { what: "tokenizers", feature: "text" });
     }
     let prompts = args.prompts.read()?;
-    let engine = engines::open(args.engine, &args.ort)?;
-    let prepared = args.preparing.prepare(ModelSource::find(&args.model)?, args.engine, output)?;
+    let engine = engines::open(args.engine(host), &args.ort, host)?;
+    let prepared = args.preparing.prepare(ModelSource::find(&args.model)?, args.engine(host), output)?;
     let tokens = args.max_new_tokens.map_or(DEFAULT_TOKENS, NonZeroUsize::get);
     let options = args.options(Some(tokens), args.eos.clone());
     let mut generator = args.open_generator(&*engine, &prepared, &prompts, &options, args.capacity())?;
     check_eos(&options.eos, generator.vocabulary())?;
-    let bar = progress(tokens);
+    let bar = output.progress(tokens);
     let generated = generator.generate(&prompts, &options, &mut |event| {
         if let Event::Tokens(new) = event {
             bar.set_position(u64::try_from(new.progress().tokens).unwrap_or(u64::MAX));

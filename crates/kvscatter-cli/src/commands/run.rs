@@ -17,18 +17,19 @@ use kvscatter_onnx::source::{FolderError, ModelSource};
 use crate::commands::named::unique;
 use crate::error::CommandError;
 use crate::files;
+use crate::host::Host;
 use crate::output::{Outcome, Output};
 
 pub(crate) use args::Run;
 use record::{Input, RunRecord};
 use subject::Subject;
 
-pub(crate) fn run(mut args: Run, output: &mut Output) -> Result<Outcome, CommandError> {
+pub(crate) fn run(mut args: Run, host: &Host, output: &mut Output) -> Result<Outcome, CommandError> {
     let records = if is_test_dir(&args.model) {
-        run_test_dir(&args)?
+        run_test_dir(&args, host)?
     } else {
         args.model = found(&args.model)?;
-        vec![run_model(&args)?]
+        vec![run_model(&args, host)?]
     };
     show::show(&records, output)?;
     Ok(if records.iter().all(RunRecord::is_right) { Outcome::Passed } else { Outcome::Failed })
@@ -50,9 +51,9 @@ fn found(path: &Path) -> Result<PathBuf, CommandError> {
     Ok(found.model)
 }
 
-fn run_model(args: &Run) -> Result<RunRecord, CommandError> {
+fn run_model(args: &Run, host: &Host) -> Result<RunRecord, CommandError> {
     let model = Model::load(&args.model)?;
-    let mut subject = Subject::new(args, &model)?;
+    let mut subject = Subject::new(args, host, &model)?;
     args.check_output_names(&subject)?;
     let inputs = inputs::gather(args, &subject)?;
     let record = run_once(args, &mut subject, args.model.display().to_string(), inputs)?;
@@ -63,7 +64,7 @@ fn run_model(args: &Run) -> Result<RunRecord, CommandError> {
     Ok(record)
 }
 
-fn run_test_dir(args: &Run) -> Result<Vec<RunRecord>, CommandError> {
+fn run_test_dir(args: &Run, host: &Host) -> Result<Vec<RunRecord>, CommandError> {
     let dir = || args.model.clone();
     if !args.model.join("model.onnx").exists() {
         return Err(CommandError::NoModel { dir: dir() });
@@ -74,7 +75,7 @@ fn run_test_dir(args: &Run) -> Result<Vec<RunRecord>, CommandError> {
         return Err(CommandError::OwnInputs { dir: dir(), option });
     }
     let model = Model::load(&case.model_path())?;
-    let mut subject = Subject::new(args, &model)?;
+    let mut subject = Subject::new(args, host, &model)?;
     args.check_output_names(&subject)?;
     match case.data_sets.as_slice() {
         [] => return Err(CommandError::NoDataSet { dir: dir() }),

@@ -32,7 +32,7 @@ use crate::compare::Tolerance;
 use crate::error::CommandError;
 use crate::files;
 use crate::numbers::tolerance;
-use crate::output::{Outcome, Output, count, one_line, paragraph, progress, styled, table};
+use crate::output::{Outcome, Output, count, one_line, paragraph, styled, table};
 
 use corpus::Corpus;
 use judge::{CaseVerdict, Judge, Verdict};
@@ -142,7 +142,7 @@ pub(crate) fn run(args: Verify, output: &mut Output) -> Result<Outcome, CommandE
     if !output.is_json() {
         lines.iter().try_for_each(|line| writeln!(output, "{line}"))?;
     }
-    let bar = progress(cases.len());
+    let bar = output.progress(cases.len());
     let mut known = BTreeSet::new();
     for (dir, folder, note) in &cases {
         let below = place_below(dir, folder)?;

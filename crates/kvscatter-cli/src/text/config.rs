@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::template::ChatTemplate;
 use super::{ModelFiles, TextError};
 use crate::error::CommandError;
+use crate::host::Host;
 
 /// The special tokens that a chat template can name.
 const SPECIAL: [&str; 7] =
@@ -70,16 +71,20 @@ impl Config {
         Some([token(bos, "bos_token"), token(eos, "eos_token")])
     }
 
-    /// Reads the chat template.
+    /// Reads the chat template, which `host` evaluates.
     ///
     /// # Errors
     /// Returns [`TextError::NoTemplate`] if there is none, and the errors of the files.
-    pub(crate) fn chat_template(&self, files: &ModelFiles) -> Result<ChatTemplate, CommandError> {
+    pub(crate) fn chat_template(
+        &self,
+        files: &ModelFiles,
+        host: &Host,
+    ) -> Result<ChatTemplate, CommandError> {
         let (path, source) = match files.text("chat_template.jinja")? {
             Some(file) => file,
             None => (self.path.clone(), self.own_template(files)?.to_owned()),
         };
-        Ok(ChatTemplate::new(path.display().to_string(), source, self.special_tokens()))
+        Ok(ChatTemplate::new(path.display().to_string(), source, self.special_tokens(), host.clone()))
     }
 
     fn own_template(&self, files: &ModelFiles) -> Result<&str, TextError> {
@@ -163,6 +168,7 @@ mod tests {
     use tempfile::TempDir;
 
     use super::{Config, ModelFiles};
+    use crate::host::Host;
     use crate::text::{Message, Role, Tokenizer};
 
     fn folder(files: &[(&str, Value)]) -> TempDir {
@@ -247,7 +253,8 @@ mod tests {
             let folder = folder(files);
             let files = ModelFiles { folder: folder.path().to_owned() };
             let hello = Message { role: Role::User, content: "Hello".to_owned() };
-            let template = Config::read(&files).and_then(|config| config.chat_template(&files));
+            let template =
+                Config::read(&files).and_then(|config| config.chat_template(&files, &Host::Program));
             let name = format!("{}/", folder.path().display());
             let text = template.and_then(|template| Ok(template.apply_here(&[hello])?));
             text.map_err(|error| error.to_string().replace(&name, "").replace(&name[..name.len() - 1], "."))

@@ -6,10 +6,12 @@
 
 use std::io::{self, Read, Write};
 use std::path::PathBuf;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
+
+use crate::host::Host;
 
 use super::jinja::{MAX_TEXT, Refusal, Request, evaluate as evaluate_here};
 
@@ -40,10 +42,10 @@ pub(crate) enum Ended {
 }
 
 /// Evaluates a template in another process.
-pub(super) fn evaluate(request: &Request) -> Result<Result<String, Refusal>, Ended> {
+pub(super) fn evaluate(request: &Request, host: &Host) -> Result<Result<String, Refusal>, Ended> {
     let input = serde_json::to_vec(request).map_err(|error| Ended::NotStarted(error.into()))?;
-    let mut command = Command::new(executable().map_err(Ended::NotStarted)?);
-    command.arg(ARGUMENT).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut command = evaluator(host).map_err(Ended::NotStarted)?;
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = command.spawn().map_err(Ended::NotStarted)?;
     let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
     let (sender, receiver) = mpsc::channel();
@@ -69,7 +71,19 @@ pub(super) fn evaluate(request: &Request) -> Result<Result<String, Refusal>, End
     }
 }
 
-/// Returns the command. On Linux this works if its file was replaced meanwhile.
+/// Returns the program that calls [`serve`].
+fn evaluator(host: &Host) -> io::Result<Command> {
+    let mut words = match host {
+        Host::Program => vec![executable()?.into(), ARGUMENT.into()],
+        Host::Python(package) => package.template_evaluator.clone(),
+    }
+    .into_iter();
+    let mut command = Command::new(words.next().unwrap_or_default());
+    command.args(words);
+    Ok(command)
+}
+
+/// Returns this program. On Linux this works if its file was replaced meanwhile.
 fn executable() -> io::Result<PathBuf> {
     if cfg!(target_os = "linux") { Ok("/proc/self/exe".into()) } else { std::env::current_exe() }
 }
@@ -86,7 +100,7 @@ fn parsed(mut answer: Vec<u8>) -> Option<Result<String, Refusal>> {
 
 /// Evaluates the template on standard input, and writes the answer to standard output. This is the work of the other
 /// process.
-pub(crate) fn serve() -> ExitCode {
+pub(crate) fn serve() -> u8 {
     limit();
     let evaluated = || -> io::Result<Result<String, Refusal>> {
         let mut input = Vec::new();
@@ -107,7 +121,7 @@ pub(crate) fn serve() -> ExitCode {
         stdout.write_all(text.as_bytes())?;
         stdout.flush()
     });
-    if answered.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    u8::from(answered.is_err())
 }
 
 /// Limits the resources of this process. It writes no core dump when a limit ends it.

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use super::TextError;
 use super::jinja::{Message, Refusal, Request};
 use super::process::{self, Ended};
+use crate::host::Host;
 
 /// A chat template that can be applied.
 #[derive(Clone, Debug)]
@@ -16,11 +17,18 @@ pub(crate) struct ChatTemplate {
     place: String,
     source: String,
     special_tokens: BTreeMap<String, String>,
+    host: Host,
 }
 
 impl ChatTemplate {
-    pub(super) fn new(place: String, source: String, special_tokens: BTreeMap<String, String>) -> Self {
-        Self { place, source, special_tokens }
+    /// Makes a template of its source. `host` evaluates it.
+    pub(super) fn new(
+        place: String,
+        source: String,
+        special_tokens: BTreeMap<String, String>,
+        host: Host,
+    ) -> Self {
+        Self { place, source, special_tokens, host }
     }
 
     /// Checks the syntax.
@@ -28,13 +36,13 @@ impl ChatTemplate {
     /// # Errors
     /// Returns [`TextError::Template`] if it is not a template, and the errors of the limits.
     pub(crate) fn check(&self) -> Result<(), TextError> {
-        self.text(process::evaluate(&self.request(None))).map(drop)
+        self.text(process::evaluate(&self.request(None), &self.host)).map(drop)
     }
 
     /// Returns the text of a chat and of the beginning of the next answer, as `apply_chat_template` of transformers
     /// writes it with `add_generation_prompt=True`.
     pub(crate) fn apply(&self, messages: &[Message]) -> Result<String, TextError> {
-        self.text(process::evaluate(&self.request(Some(messages.to_vec()))))
+        self.text(process::evaluate(&self.request(Some(messages.to_vec())), &self.host))
     }
 
     /// Applies the template in this process.
@@ -72,6 +80,7 @@ mod tests {
     use serde::Deserialize;
 
     use super::ChatTemplate;
+    use crate::host::Host;
     use crate::text::{Message, Role};
 
     /// The chats and templates of `testdata/text/templates.json`, and the texts that transformers makes.
@@ -92,7 +101,7 @@ mod tests {
     fn template(source: &str) -> ChatTemplate {
         let tokens = [("bos_token", "<s>"), ("eos_token", "</s>")];
         let tokens = tokens.map(|(name, token)| (name.to_owned(), token.to_owned()));
-        ChatTemplate::new("t.jinja".to_owned(), source.to_owned(), BTreeMap::from(tokens))
+        ChatTemplate::new("t.jinja".to_owned(), source.to_owned(), BTreeMap::from(tokens), Host::Program)
     }
 
     fn hello() -> Vec<Message> {

@@ -1,5 +1,6 @@
 //! Runs the decoder, and prints and writes the certificate.
 
+use std::ffi::OsString;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -15,9 +16,14 @@ use super::{Certify, show};
 use crate::engines;
 use crate::error::CommandError;
 use crate::files;
+use crate::host::Invocation;
 use crate::output::{Outcome, Output, quoted};
 
-pub(crate) fn run(args: Certify, output: &mut Output) -> Result<Outcome, CommandError> {
+pub(crate) fn run(
+    args: Certify,
+    invocation: &Invocation<'_>,
+    output: &mut Output,
+) -> Result<Outcome, CommandError> {
     let find = |path: &PathBuf| ModelSource::find(path).map(|source| source.model);
     let original = args.original.as_ref().map(find).transpose()?;
     let args = Certify { model: find(&args.model)?, original, ..args };
@@ -27,9 +33,10 @@ pub(crate) fn run(args: Certify, output: &mut Output) -> Result<Outcome, Command
         // This is checked first, because certifying is slow.
         files::check_page(html, OutputFileKind::Html, &inputs)?;
     }
-    let engine = engines::open(args.engine, &args.ort)?;
-    let bar = ProgressBar::no_length();
-    let certificate = certify(&*engine, &args.options(), &mut |progress| show_progress(&bar, progress));
+    let engine = engines::open(args.engine, &args.ort, invocation.host)?;
+    let bar = output.progress(0);
+    let options = args.options(invocation.arguments);
+    let certificate = certify(&*engine, &options, &mut |progress| show_progress(&bar, progress));
     bar.finish_and_clear();
     let certificate = certificate?;
     let written = args.html.as_ref().map_or(Ok(()), |html| {
@@ -57,7 +64,7 @@ fn outcome(certificate: &Certificate) -> Outcome {
 }
 
 impl Certify {
-    fn options(&self) -> CertifyOptions {
+    fn options(&self, arguments: &[OsString]) -> CertifyOptions {
         CertifyOptions {
             model: self.model.clone(),
             original: self.original.clone(),
@@ -71,7 +78,7 @@ impl Certify {
             threads: self.threads.get(),
             memory: self.memory,
             is_timed: !self.no_timing,
-            command: command(),
+            command: command(arguments),
             machine: Machine::read(),
             made_at: Some(humantime::format_rfc3339_seconds(SystemTime::now()).to_string()),
         }
@@ -89,10 +96,15 @@ impl Certify {
 }
 
 /// Returns the command line, quoted so that it can be pasted into a shell.
-fn command() -> String {
-    let mut arguments = std::env::args_os();
-    let program = arguments.next().unwrap_or_default();
-    let program = Path::new(&program).file_name().unwrap_or_default().to_string_lossy().into_owned();
+fn command(arguments: &[OsString]) -> String {
+    let mut arguments = arguments.iter();
+    let program = arguments
+        .next()
+        .map(Path::new)
+        .and_then(Path::file_name)
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned();
     let mut words = vec![program];
     words.extend(arguments.map(|argument| quoted(&argument.to_string_lossy())));
     words.join(" ")

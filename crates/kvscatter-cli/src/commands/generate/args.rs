@@ -14,6 +14,7 @@ use super::show;
 use crate::commands::prepare::Preparing;
 use crate::engines::{self, EngineInfo, EngineName, OrtFiles};
 use crate::error::CommandError;
+use crate::host::Host;
 use crate::numbers::integer;
 
 /// Continue prompts with a decoder (needs the features text and tract or onnxruntime)
@@ -37,8 +38,9 @@ use crate::numbers::integer;
 /// the prompt again. The file works with every conversion of the same model, also if kvscatter convert made them
 /// with other values of --max-seq, --chunk or --rewind.
 ///
-/// The default engine needs the cargo feature tract, and --engine ort needs the feature onnxruntime. To build
-/// all features, in a clone of the repository: cargo install --locked --path crates/kvscatter-cli --features full
+/// The default engine needs the cargo feature tract, and --engine ort needs the feature onnxruntime. In the Python
+/// package, the default engine is the installed ONNX Runtime. To build all features, in a clone of the repository:
+/// cargo install --locked --path crates/kvscatter-cli --features full
 #[derive(Debug, Args)]
 #[command(
     override_usage = "\
@@ -100,9 +102,9 @@ pub(crate) struct Generate {
     #[arg(long, value_name = "FILE")]
     pub(super) save_prefix: Option<PathBuf>,
 
-    /// The engine that runs the model
-    #[arg(long, default_value = "tract")]
-    pub(super) engine: EngineName,
+    /// The engine that runs the model [default: tract, and ort in the Python package]
+    #[arg(long)]
+    engine: Option<EngineName>,
 
     #[command(flatten)]
     pub(super) ort: OrtFiles,
@@ -133,6 +135,10 @@ pub(crate) struct Generate {
 }
 
 impl Generate {
+    pub(super) fn engine(&self, host: &Host) -> EngineName {
+        self.engine.unwrap_or_else(|| EngineName::default(host))
+    }
+
     pub(super) fn options(&self, max_new_tokens: Option<usize>, eos: Vec<i64>) -> GenerateOptions {
         GenerateOptions {
             max_new_tokens,

@@ -14,23 +14,24 @@ use super::show::Texts;
 use super::texter::{Room, Texter, Turns, system};
 use crate::engines;
 use crate::error::CommandError;
+use crate::host::Host;
 use crate::interrupt::Interrupts;
 use crate::output::{Outcome, Output};
 use crate::text::{ChatTemplate, Config, Message, ModelFiles, Role, TextError, Tokenizer};
 
-pub(super) fn run(args: &Generate, output: &mut Output) -> Result<Outcome, CommandError> {
+pub(super) fn run(args: &Generate, host: &Host, output: &mut Output) -> Result<Outcome, CommandError> {
     let source = ModelSource::find(&args.model)?;
     let files = ModelFiles { folder: source.folder.clone() };
     let config = Config::read(&files)?;
     let tokenizer = Tokenizer::read(&files, &config)?;
-    let template = if args.prompts.is_chat() { Some(config.chat_template(&files)?) } else { None };
+    let template = if args.prompts.is_chat() { Some(config.chat_template(&files, host)?) } else { None };
     let texts = args.prompts.texts()?;
     if let Some(template) = template.as_ref().filter(|_| texts.is_empty()) {
         template.check()?;
     }
     let prompts = encoded(args, &tokenizer, template.as_ref(), &texts)?;
-    let engine = engines::open(args.engine, &args.ort)?;
-    let prepared = args.preparing.prepare(source, args.engine, output)?;
+    let engine = engines::open(args.engine(host), &args.ort, host)?;
+    let prepared = args.preparing.prepare(source, args.engine(host), output)?;
     let sizes = Sizes::read(&prepared.model)?;
     let eos = match args.eos.as_slice() {
         [] => config.end_tokens(&files, |token| tokenizer.id(token), sizes.vocabulary)?,

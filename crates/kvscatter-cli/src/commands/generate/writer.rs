@@ -7,7 +7,7 @@ use kvscatter_onnx::internal::text::names::{beginning, one_line, printable};
 use kvscatter_session::{Event, NewTokens};
 
 use crate::error::CommandError;
-use crate::output::{Output, progress};
+use crate::output::Output;
 use crate::text::{Stops, TextError, TextStream, Tokenizer};
 
 /// The most characters of a prompt that the heading of its text shows.
@@ -55,7 +55,7 @@ impl<'w> Writer<'w> {
         match event {
             Event::Prefill { done, total } => {
                 if self.bar.is_none() && total.saturating_sub(done) > self.chunk {
-                    self.bar = Some(progress(total));
+                    self.bar = Some(self.output.progress(total));
                 }
                 let done = u64::try_from(done).unwrap_or(u64::MAX);
                 self.bar.iter().for_each(|bar| bar.set_position(done));

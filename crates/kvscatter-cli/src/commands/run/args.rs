@@ -65,7 +65,8 @@ pub(crate) struct Run {
     #[arg(long)]
     functional: bool,
 
-    /// The engine that runs the model [default: none for TensorScatter nodes, else tract]
+    /// The engine that runs the model [default: none for TensorScatter nodes, else tract, and ort in
+    /// the Python package]
     #[arg(long)]
     pub(super) engine: Option<EngineName>,
 

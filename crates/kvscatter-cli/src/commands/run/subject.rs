@@ -13,6 +13,7 @@ use super::record::{Input, RunResult};
 use crate::compare::Tolerance;
 use crate::engines::{self, EngineInfo, EngineName};
 use crate::error::CommandError;
+use crate::host::Host;
 
 /// The most lanes of a picture.
 const LANES: usize = 32;
@@ -30,20 +31,20 @@ const OF_ENGINES: Tolerance = Tolerance { rtol: 1e-3, atol: 1e-7 };
 
 impl<'m> Subject<'m> {
     /// Prepares a model. It runs in the engine of `--engine`. Without `--engine`, the command evaluates the
-    /// nodes if it can evaluate all of them, and otherwise the model runs in tract.
-    pub(super) fn new(args: &Run, model: &'m Model) -> Result<Self, CommandError> {
+    /// nodes if it can evaluate all of them, and otherwise the model runs in the default engine.
+    pub(super) fn new(args: &Run, host: &Host, model: &'m Model) -> Result<Self, CommandError> {
         let engine = match args.engine {
             Some(engine) => engine,
             None => {
                 args.ort.check_unused()?;
                 match Evaluator::new(model) {
                     Ok(evaluator) => return Ok(Self::Evaluated(evaluator)),
-                    Err(error) if is_for_engines(&error) => EngineName::Tract,
+                    Err(error) if is_for_engines(&error) => EngineName::default(host),
                     Err(error) => return Err(error.into()),
                 }
             }
         };
-        let engine = engines::open(engine, &args.ort)?;
+        let engine = engines::open(engine, &args.ort, host)?;
         Ok(Self::Loaded(Loaded::new(&*engine, model, args.placement())?))
     }
 
