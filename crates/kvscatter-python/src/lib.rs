@@ -12,6 +12,7 @@ mod array;
 mod attention;
 mod attention_error;
 mod cases;
+mod command;
 mod cuda;
 mod dlpack;
 mod dtype;
@@ -60,6 +61,7 @@ mod _native {
     use crate::{
         attention::{PyPreparedAttention, attention, prepare_attention},
         cases::OracleCases,
+        command::{capture_command, run_command},
         error::error_kinds,
         generate::{Generation, KeptGenerator, Model, Prompts},
         kv_cache_operation::kv_cache_operation_,

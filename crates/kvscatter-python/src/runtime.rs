@@ -60,12 +60,12 @@ pub(crate) fn group_query_nodes(of_model: Option<GroupQueryNodes>) -> (usize, us
 }
 
 /// Returns the path of this module, which is a plugin.
-fn own_path(py: Python<'_>) -> PyResult<PathBuf> {
+pub(crate) fn own_path(py: Python<'_>) -> PyResult<PathBuf> {
     py.import("kvscatter._native")?.getattr("__file__")?.extract()
 }
 
 /// Returns the folder of the installed package.
-fn package(py: Python<'_>) -> PyResult<Option<PathBuf>> {
+pub(crate) fn package(py: Python<'_>) -> PyResult<Option<PathBuf>> {
     let spec = py.import("importlib.util")?.call_method1("find_spec", ("onnxruntime",))?;
     if spec.is_none() {
         return Ok(None);

@@ -45,12 +45,8 @@ pub(crate) fn generator_busy(py: Python<'_>) -> PyErr {
     raise_of(py, Class::Session, "busy", None, message, &[])
 }
 
-/// Returns the suffix of an error's message: the keyword that the error is about, or where the command is that the
-/// message names.
+/// Returns the suffix of an error's message: the keyword that the error is about.
 fn suffix(error: &SessionError) -> &'static str {
-    if matches!(error, SessionError::NotStatic { .. } | SessionError::Ragged { .. }) {
-        return " (the command kvscatter is in the crate kvscatter-cli, not in this package)";
-    }
     if let SessionError::Onnx(error) = error
         && matches!(error.cause(), Some(ConvertError::NotConverted { .. }))
     {

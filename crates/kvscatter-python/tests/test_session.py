@@ -464,11 +464,6 @@ def test_an_error_names_the_prompt(prompts: Any, message: str) -> None:
     assert (str(caught.value), caught.value.argument) == (message, "prompts")
 
 
-def test_an_error_that_names_the_command_says_where_it_is() -> None:
-    with pytest.raises(errors.SessionError, match="kvscatter inspect .*crate kvscatter-cli"):
-        KvSession(GROWING)
-
-
 def test_caches_that_grow_take_one_length_and_no_capacity() -> None:
     with pytest.raises(errors.OptionError) as ragged:
         kvscatter.generate(GROWING, [A, B], 8, convert=False)

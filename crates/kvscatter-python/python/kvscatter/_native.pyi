@@ -47,6 +47,7 @@ __all__ = [
     "Transaction",
     "__version__",
     "attention",
+    "capture_command",
     "cuda_driver_version",
     "cuda_prepare",
     "cuda_prepare_kv_cache_operation",
@@ -68,6 +69,7 @@ __all__ = [
     "resolve_axis",
     "restore_prepared",
     "ring",
+    "run_command",
     "tensor_scatter",
     "tensor_scatter_",
     "time_memcpy",
@@ -636,5 +638,7 @@ def time_rust_call(
     write_indices: Indices,
     repeats: int,
 ) -> int: ...
+def run_command(arguments: Sequence[str], template_evaluator: Sequence[str]) -> int: ...
+def capture_command(arguments: Sequence[str]) -> tuple[bytes, str | None]: ...
 def has_plugin(library: str | PathLike[str]) -> bool: ...
 def time_memcpy(bytes: int, repeats: int) -> int: ...
