@@ -45,6 +45,7 @@ const SOURCES: [&str; 9] = [
 /// Documents whose examples need only NumPy.
 const PLAIN: [&str; 4] =
     ["README.md", "crates/kvscatter-python/README.md", "docs/python.md", "docs/python/numpy.md"];
+const MODELS: &str = "docs/python/models.md";
 const ONNX: &str = "docs/python/onnx.md";
 const SESSION: &str = "docs/python/session.md";
 const TEXT: &str = "docs/python/text.md";
@@ -230,7 +231,7 @@ fn test() -> Step {
     commands.push(pytest(&tools, &[TESTS]).with_all(ignored));
     let no_torch = "--ignore-glob=/*/kvscatter/torch/*";
     commands.push(pytest(&tools, &["--doctest-modules", "--pyargs", "kvscatter", no_torch]));
-    commands.push(documents(&tools, &[ONNX, SESSION, TEXT, SESSIONS]));
+    commands.push(documents(&tools, &[MODELS, ONNX, SESSION, TEXT, SESSIONS]));
     Step::new("python-test", commands).needs(needs(&[tools]))
 }
 

@@ -128,7 +128,7 @@ fn raise(py: Python<'_>, error: OnnxError) -> PyErr {
     let about = |error: &OnnxError| {
         let fields = PyDict::new(py);
         set_fields(error, &fields)?;
-        let class = CLASS.import(py, "kvscatter.onnx_backend", "ModelError")?;
+        let class = CLASS.import(py, "kvscatter.errors", "ModelError")?;
         class.call((error.to_string(), error.kind()), Some(&fields)).map(PyErr::from_value)
     };
     let raised = about(&error).unwrap_or_else(|error| error);

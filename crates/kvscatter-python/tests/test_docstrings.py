@@ -9,7 +9,7 @@ import re
 import pytest
 
 import kvscatter
-from kvscatter import _native
+from kvscatter import _native, results
 
 
 def documented():
@@ -43,6 +43,7 @@ def test_every_function_has_an_example(module):
         ".onnxruntime_genai",
         ".positions",
         ".reference",
+        ".results",
         ".ring",
         ".testing",
     ],
@@ -52,9 +53,18 @@ def test_dir_shows_no_imports(name):
     assert dir(module) == sorted(module.__all__)
 
 
+RESULTS = [of for of in vars(results).values() if dataclasses.is_dataclass(of)]
+
+
 @pytest.mark.parametrize(
-    "of", [kvscatter.CacheMemory, kvscatter.Generated, kvscatter.MemoryReport, kvscatter.Segment]
+    "of", [kvscatter.CacheMemory, kvscatter.Generated, kvscatter.MemoryReport, kvscatter.Segment, *RESULTS]
 )
 def test_help_describes_every_field(of):
     described = re.findall(r"(?m)^ {4}(\w+): ", inspect.getdoc(of))
-    assert described == [field.name for field in dataclasses.fields(of)]
+    inherited = [
+        field.name
+        for base in of.__bases__
+        if dataclasses.is_dataclass(base)
+        for field in dataclasses.fields(base)
+    ]
+    assert inherited + described == [field.name for field in dataclasses.fields(of)]

@@ -261,6 +261,8 @@ def test_the_message_is_the_cores() -> None:
         (errors.ArrayError, {ValueError}),
         (errors.DeviceError, {errors.ArrayError, ValueError}),
         (errors.SessionError, {RuntimeError}),
+        (errors.FileError, {OSError}),
+        (errors.ModelError, {ValueError}),
         (errors.CudaError, {RuntimeError}),
     ],
 )
@@ -314,7 +316,9 @@ def test_every_declared_field_is_there(of: type[errors.Error]) -> None:
     """Errors that a program makes have every field. Their copies have them too, even in another process."""
     assert {errors.Error, errors.ShapeError, Refused, ModelError} <= set(CLASSES)
     made = of("what is wrong")
-    for error in (made, copy.copy(made), copy.deepcopy(made), pickle.loads(pickle.dumps(made)), of()):
+    copies = (copy.copy(made), copy.deepcopy(made), pickle.loads(pickle.dumps(made)))
+    assert [str(error) for error in copies] == ["what is wrong"] * 3
+    for error in (made, *copies, of()):
         assert (type(error), error.kind, error.fields) == (of, "unspecified", {})
         for name in get_type_hints(of).keys() - {"kind"}:
             assert getattr(error, name) is None, name

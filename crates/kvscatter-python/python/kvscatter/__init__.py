@@ -2,6 +2,7 @@
 
 from kvscatter import cuda, errors, onnxruntime, onnxruntime_genai, positions, ring
 from kvscatter._generate import Generator, chat, generate
+from kvscatter._models import certify, convert, inspect, lower, verify
 from kvscatter._native import (
     KvSession,
     Logits,
@@ -30,6 +31,8 @@ from kvscatter.errors import (
     DeviceError,
     ElementTypeError,
     Error,
+    FileError,
+    ModelError,
     OptionError,
     PositionError,
     SessionError,
@@ -44,12 +47,14 @@ __all__ = [
     "DeviceError",
     "ElementTypeError",
     "Error",
+    "FileError",
     "Generated",
     "Generator",
     "KvSession",
     "Logits",
     "Loop",
     "MemoryReport",
+    "ModelError",
     "OptionError",
     "Plan",
     "PositionError",
@@ -63,12 +68,16 @@ __all__ = [
     "Transaction",
     "__version__",
     "attention",
+    "certify",
     "chat",
+    "convert",
     "cuda",
     "errors",
     "generate",
+    "inspect",
     "kv_cache_operation_",
     "kv_cache_update_",
+    "lower",
     "onnxruntime",
     "onnxruntime_genai",
     "plan",
@@ -78,6 +87,7 @@ __all__ = [
     "ring",
     "tensor_scatter",
     "tensor_scatter_",
+    "verify",
     "write_many",
 ]
 

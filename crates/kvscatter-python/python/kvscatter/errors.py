@@ -22,6 +22,8 @@ __all__ = [
     "DeviceError",
     "ElementTypeError",
     "Error",
+    "FileError",
+    "ModelError",
     "OptionError",
     "PositionError",
     "SessionError",
@@ -192,6 +194,34 @@ class SessionError(Error, RuntimeError):
     busy, or because its logits contain NaN and it refuses that."""
 
 
+class FileError(Error, OSError):
+    """A file cannot be read, written or replaced. ``errno`` is not set."""
+
+
+class ModelError(Error, ValueError):
+    """A model is broken or cannot be evaluated, or the inputs do not match its declarations.
+
+    ``kind`` names the case. If the error is about a part of the model, these attributes identify the part:
+    ``node``, ``node_name`` and ``op_type``, or ``tensor``, or ``file``, or ``value_name``. If a call breaks a
+    rule of ``TensorScatter`` itself, the error is a different class of this package, such as
+    ``PositionError``. Its cause is then a ``ModelError`` that names the node.
+    """
+
+    node: int | None = None
+    """The node's index in its graph."""
+    node_name: str | None = None
+    op_type: str | None = None
+    tensor: str | None = None
+    """The name of the initializer or the constant."""
+    file: str | None = None
+    """The file of the model, or the file of its external data."""
+    value_name: str | None = None
+    """The name of the input, or of the value in the graph."""
+
+
 def _again(of: type[Error], args: tuple[object, ...]) -> Error:
     """Returns an error without its fields, which pickle and copy then set again."""
-    return of.__new__(of, *args)
+    error = of.__new__(of, *args)
+    # The constructor of OSError does not set them.
+    error.args = args
+    return error

@@ -26,7 +26,7 @@ import numpy.typing as npt
 from kvscatter import _native
 from kvscatter._arrays import Array, as_array
 from kvscatter._dtypes import FOUR_BITS, ONNX_NAMES, dtype_named, packed, unpacked
-from kvscatter.errors import DeviceError, ElementTypeError, Error
+from kvscatter.errors import DeviceError, ElementTypeError, Error, ModelError
 
 try:
     import onnx
@@ -52,27 +52,6 @@ def __dir__() -> list[str]:
 
 
 Inputs = Sequence[npt.ArrayLike] | Mapping[str, npt.ArrayLike]
-
-
-class ModelError(Error, ValueError):
-    """A model is broken or cannot be evaluated, or the inputs do not match its declarations.
-
-    ``kind`` names the case. If the error is about a part of the model, these attributes identify the part:
-    ``node``, ``node_name`` and ``op_type``, or ``tensor``, or ``file``, or ``value_name``. If a call breaks a
-    rule of ``TensorScatter`` itself, the error is a different class of this package, such as
-    ``PositionError``. Its cause is then a ``ModelError`` that names the node.
-    """
-
-    node: int | None = None
-    """The node's index in its graph."""
-    node_name: str | None = None
-    op_type: str | None = None
-    tensor: str | None = None
-    """The name of the initializer or the constant."""
-    file: str | None = None
-    """The file of the model, or the file of its external data."""
-    value_name: str | None = None
-    """The name of the input, or of the value in the graph."""
 
 
 class BackendRep(onnx.backend.base.BackendRep):  # type: ignore[misc, unused-ignore]

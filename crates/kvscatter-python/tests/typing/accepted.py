@@ -1,5 +1,6 @@
 """What type checkers must accept: the calls of the documentation, and their results."""
 
+from pathlib import Path
 from typing import Any, assert_type
 
 import jax
@@ -8,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import kvscatter
-from kvscatter import cuda, positions, reference, ring
+from kvscatter import cuda, positions, reference, results, ring
 
 
 def on_numpy(cache: NDArray[np.float16], update: NDArray[np.float16], starts: NDArray[np.int32]) -> None:
@@ -138,3 +139,15 @@ def refused(error: kvscatter.PositionError) -> None:
     assert_type((error.index, error.value), tuple[int | None, int | None])
     assert_type(error.capacity, int | None)
     raise kvscatter.ShapeError("of a program")
+
+
+def models() -> None:
+    inspected = kvscatter.inspect("model.onnx", batch=2, dim={"heads": 4}, target="tensorrt")
+    assert_type(inspected, results.Inspection)
+    assert_type([cache.bytes for cache in inspected.caches], list[int | None])
+    converted = kvscatter.convert(Path("folder"), "static.onnx", max_seq=64, cache_type="int8", window="mask")
+    assert_type(converted.rings[0].capacity, int)
+    assert_type(kvscatter.lower("static.onnx", "lowered.onnx", to="scatter-nd").scatters, int)
+    certificate = kvscatter.certify("static.onnx", original="folder", prompt=(3, 5), ort_plugin="none")
+    assert_type(certificate.evidence.observed[0].verdict, results.Verdict)
+    assert_type(kvscatter.verify("one", Path("two"), rtol=0).failures, dict[str, int])
