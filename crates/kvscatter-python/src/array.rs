@@ -41,6 +41,8 @@ pub(crate) enum Owner<'py> {
         /// The handle that releases the memory when it is dropped.
         tensor: ImportedDlpack,
     },
+    /// A tensor of PyTorch, looked at when no more Python code runs before its use.
+    Torch(Bound<'py, PyAny>),
     /// The function that allocated the array.
     Caller,
 }
@@ -67,7 +69,7 @@ impl<'py> Array<'py> {
     pub(crate) fn numpy(&self) -> Option<&Bound<'py, PyUntypedArray>> {
         match &self.owner {
             Owner::Numpy(array) => Some(array),
-            Owner::Dlpack { .. } | Owner::Caller => None,
+            Owner::Dlpack { .. } | Owner::Torch(_) | Owner::Caller => None,
         }
     }
 
@@ -86,7 +88,7 @@ impl<'py> Array<'py> {
     pub(crate) fn into_dlpack(self) -> Option<ImportedDlpack> {
         match self.owner {
             Owner::Dlpack { tensor, .. } => Some(tensor),
-            Owner::Numpy(_) | Owner::Caller => None,
+            Owner::Numpy(_) | Owner::Torch(_) | Owner::Caller => None,
         }
     }
 

@@ -18,7 +18,7 @@ use crate::attention_error;
 use crate::failure::Failure;
 use crate::indices::Indices;
 use crate::options::{self, AttentionLayout};
-use crate::{new_array, pool};
+use crate::{new_array, pool, torch};
 
 /// Calls that read at least so many bytes of keys release the interpreter lock.
 const DETACHED: usize = 64 << 10;
@@ -102,11 +102,11 @@ pub(crate) fn attention<'py>(
     out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let options = Options { is_causal: causal, window, scale, softcap, mode, layout, threads };
-    let arrays = Arrays::read([q, k, v], [mask, sink, k_scale, v_scale], block_tables)?;
     let numbers = Numbers::read(lengths, starts)?;
-    let out_array = out.map(|out| Array::written(out, "out")).transpose()?;
+    let others = Others::read([mask, sink, k_scale, v_scale], block_tables)?;
+    let (arrays, out_array) = Arrays::read([q, k, v], others, out)?;
     let attend = Attend::new(py, options, &arrays, out_array.as_ref())?;
-    attend.call(py, q, &arrays, &numbers, out.cloned(), out_array)
+    attend.call(py, q, &arrays, &numbers, out, out_array)
 }
 
 /// Attention whose shapes have been checked, as `kvscatter.prepare_attention` returns it.
@@ -164,8 +164,8 @@ pub(crate) fn prepare_attention<'py>(
     out: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<PyPreparedAttention> {
     let options = Options { is_causal: causal, window, scale, softcap, mode, layout, threads };
-    let arrays = Arrays::read([q, k, v], [mask, sink, k_scale, v_scale], block_tables)?;
-    let out = out.map(|out| Array::written(out, "out")).transpose()?;
+    let others = Others::read([mask, sink, k_scale, v_scale], block_tables)?;
+    let (arrays, out) = Arrays::read([q, k, v], others, out)?;
     Attend::new(py, options, &arrays, out.as_ref()).map(PyPreparedAttention)
 }
 
@@ -188,11 +188,11 @@ impl PyPreparedAttention {
         block_tables: Option<&Bound<'py, PyAny>>,
         out: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let arrays = Arrays::read([q, k, v], [mask, sink, k_scale, v_scale], block_tables)?;
-        self.0.check_forms(&arrays)?;
         let numbers = Numbers::read(lengths, starts)?;
-        let out_array = out.map(|out| Array::written(out, "out")).transpose()?;
-        self.0.call(py, q, &arrays, &numbers, out.cloned(), out_array)
+        let others = Others::read([mask, sink, k_scale, v_scale], block_tables)?;
+        let (arrays, out_array) = Arrays::read([q, k, v], others, out)?;
+        self.0.check_forms(&arrays)?;
+        self.0.call(py, q, &arrays, &numbers, out, out_array)
     }
 
     fn __repr__(&self) -> String {
@@ -218,6 +218,11 @@ struct Arrays<'py> {
     q: Array<'py>,
     k: Array<'py>,
     v: Array<'py>,
+    others: Others<'py>,
+}
+
+/// The arrays that most calls do not have.
+struct Others<'py> {
     mask: Option<Array<'py>>,
     sink: Option<Array<'py>>,
     scales: Option<[Array<'py>; 2]>,
@@ -243,9 +248,8 @@ impl Numbers {
     }
 }
 
-impl<'py> Arrays<'py> {
+impl<'py> Others<'py> {
     fn read(
-        [q, k, v]: [&Bound<'py, PyAny>; 3],
         [mask, sink, k_scale, v_scale]: [Option<&Bound<'py, PyAny>>; 4],
         tables: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Self> {
@@ -261,9 +265,6 @@ impl<'py> Arrays<'py> {
             }
         };
         Ok(Self {
-            q: Array::read(q, "q")?,
-            k: Array::read(k, "k")?,
-            v: Array::read(v, "v")?,
             mask: read(mask, "mask")?,
             sink: read(sink, "sink")?,
             scales,
@@ -273,7 +274,30 @@ impl<'py> Arrays<'py> {
 
     fn all(&self) -> impl Iterator<Item = &Array<'py>> {
         let others = [self.mask.as_ref(), self.sink.as_ref()].into_iter().flatten();
-        [&self.q, &self.k, &self.v].into_iter().chain(others).chain(self.scales.iter().flatten())
+        others.chain(self.scales.iter().flatten())
+    }
+}
+
+impl<'py> Arrays<'py> {
+    /// Reads the arrays of a call, and the array for its result.
+    fn read(
+        [q, k, v]: [&Bound<'py, PyAny>; 3],
+        others: Others<'py>,
+        out: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<(Self, Option<Array<'py>>)> {
+        // Python code runs while the others are copied.
+        if let Some(out) = out.filter(|_| others.all().next().is_none())
+            && let Some([q, k, v, out]) = torch::plain([("q", q), ("k", k), ("v", v), ("out", out)])
+        {
+            return Ok((Self { q, k, v, others }, Some(out)));
+        }
+        let arrays =
+            Self { q: Array::read(q, "q")?, k: Array::read(k, "k")?, v: Array::read(v, "v")?, others };
+        Ok((arrays, out.map(|out| Array::written(out, "out")).transpose()?))
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Array<'py>> {
+        [&self.q, &self.k, &self.v].into_iter().chain(self.others.all())
     }
 }
 
@@ -330,10 +354,10 @@ impl Attend {
         if mode == kvscatter::Mode::Circular {
             op = op.ring();
         }
-        if arrays.sink.is_some() {
+        if arrays.others.sink.is_some() {
             op = op.sinks();
         }
-        let blocks_per_sample = arrays.tables.as_ref().map(|tables| tables.per_sample);
+        let blocks_per_sample = arrays.others.tables.as_ref().map(|tables| tables.per_sample);
         if let Some(blocks) = blocks_per_sample {
             op = op.blocks(blocks);
         }
@@ -361,7 +385,7 @@ impl Attend {
             query: &query,
             key: &key,
             value: &value,
-            mask: arrays.mask.as_ref().map(|mask| mask.form.shape.as_slice()),
+            mask: arrays.others.mask.as_ref().map(|mask| mask.form.shape.as_slice()),
             past: None,
         };
         let first_three = |[a, b, c, _]: [usize; 4]| Some([a, b, c]);
@@ -379,7 +403,7 @@ impl Attend {
         Ok(Self {
             options,
             forms: [&arrays.q, &arrays.k, &arrays.v].map(|array| array.form.clone()),
-            mask: arrays.mask.as_ref().map(|mask| mask.form.clone()),
+            mask: arrays.others.mask.as_ref().map(|mask| mask.form.clone()),
             has_out: out.is_some(),
             out: form,
             blocks_per_sample,
@@ -394,7 +418,7 @@ impl Attend {
         for (form, array) in self.forms.iter().zip([&arrays.q, &arrays.k, &arrays.v]) {
             form.check_prepared(array, 0)?;
         }
-        if let (Some(form), Some(mask)) = (&self.mask, &arrays.mask) {
+        if let (Some(form), Some(mask)) = (&self.mask, &arrays.others.mask) {
             form.check_prepared(mask, 0)?;
         }
         Ok(())
@@ -407,14 +431,14 @@ impl Attend {
         q: &Bound<'py, PyAny>,
         arrays: &Arrays<'py>,
         numbers: &Numbers,
-        out: Option<Bound<'py, PyAny>>,
+        out: Option<&Bound<'py, PyAny>>,
         out_array: Option<Array<'py>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         match (out, out_array) {
             (Some(out), Some(array)) => {
                 self.out.check_prepared(&array, 0)?;
                 self.run(py, arrays, numbers, &array)?;
-                Ok(out)
+                Ok(out.clone())
             }
             _ if self.has_out => Err(Failure::OutMissing { argument: "out" }.into()),
             _ => new_array::like(q, &arrays.q, &self.out.shape, |out| self.run(py, arrays, numbers, out)),
@@ -453,13 +477,13 @@ impl Attend {
         numbers: &Numbers,
         out: &Array<'_>,
     ) -> PyResult<()> {
-        if let Some(tables) = &arrays.tables {
+        if let Some(tables) = &arrays.others.tables {
             self.check_tables(py, tables)?;
         }
         // Copies of small arrays, and of others that are not dense.
-        let mask = arrays.mask.as_ref().map(|mask| AnyMask::<T>::read(mask)).transpose()?;
-        let sinks = arrays.sink.as_ref().map(|sink| typed::<T>(sink, T::ELEMENT)).transpose()?;
-        let scales = match &arrays.scales {
+        let mask = arrays.others.mask.as_ref().map(|mask| AnyMask::<T>::read(mask)).transpose()?;
+        let sinks = arrays.others.sink.as_ref().map(|sink| typed::<T>(sink, T::ELEMENT)).transpose()?;
+        let scales = match &arrays.others.scales {
             None => None,
             Some([key, value]) => {
                 let is_by_channel = key.form.shape.len() == 2;
@@ -478,7 +502,7 @@ impl Attend {
                 false => Scales::Rows { key, value },
             }),
             starts: numbers.starts.values(),
-            block_table: arrays.tables.as_ref().map(|tables| tables.values.as_slice()),
+            block_table: arrays.others.tables.as_ref().map(|tables| tables.values.as_slice()),
         };
         let lengths = numbers.lengths.values().unwrap_or(&self.all_slots);
         let [query, key, value] = [&arrays.q, &arrays.k, &arrays.v].map(memory);

@@ -35,7 +35,7 @@ impl<'py> Array<'py> {
         let current = match &self.owner {
             Owner::Numpy(array) => Some(strided::array(array, argument, Access::Read)?),
             Owner::Dlpack { object, .. } => dlpack::reimport(object, argument)?,
-            Owner::Caller => None,
+            Owner::Torch(_) | Owner::Caller => None,
         };
         if current.is_none_or(|current| self.is(&current)) {
             Ok(())
@@ -50,6 +50,7 @@ impl<'py> Array<'py> {
             Owner::Dlpack { object, .. } if dlpack::library(object)? == "torch" => {
                 torch::note_written(object)
             }
+            Owner::Torch(tensor) => torch::note_written(tensor),
             _ => Ok(()),
         }
     }

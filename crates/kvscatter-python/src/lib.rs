@@ -71,7 +71,7 @@ mod _native {
         options::{integer_within, resolve_axis},
         plan::{Plan, plan},
         positions::module as positions,
-        prepared::{PyPrepared, prepare, restore_prepared},
+        prepared::{PyPrepared, prepare, restore_prepared, write_rows},
         reference::{oracle_kv_cache_operation, oracle_kv_cache_update, oracle_tensor_scatter},
         ring::module as ring,
         runtime::has_plugin,

@@ -3,13 +3,17 @@
 use std::sync::Arc;
 
 use kvscatter::{Mode, NegativeIndex, OutOfRange};
+use numpy::PyUntypedArray;
 use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+use smallvec::SmallVec;
 
 use crate::array::Array;
+use crate::error::ArgumentNames;
 use crate::plan::Plan;
 use crate::prepared_scatter::{PickledScatter, PreparedScatter, ScatterIndices, restore_function};
 use crate::prepared_tensor::PickledTensor;
-use crate::{options, prepared_scatter, write};
+use crate::{options, prepared_scatter, torch, write};
 
 /// A `TensorScatter` whose shapes, strides and dtype have been checked, as `kvscatter.prepare` returns it.
 ///
@@ -81,6 +85,51 @@ pub(crate) fn restore_prepared(
 ) -> PyResult<PyPrepared> {
     let operator = options::tensor_scatter(axis, mode, out_of_range, negative_index);
     PreparedScatter::restore(py, operator, cache, update).map(PyPrepared)
+}
+
+/// Writes each update into its cache, all of them or none. Every sample begins at the same slot.
+///
+/// Each write is a prepared write, the cache and the update. Returns `False`, and writes nothing, if an array is not
+/// plain memory in the prepared form, so that only `Prepared.write` can say what is wrong with it.
+#[pyfunction]
+pub(crate) fn write_rows(
+    py: Python<'_>,
+    writes: Vec<(Bound<'_, PyPrepared>, Bound<'_, PyAny>, Bound<'_, PyAny>)>,
+    slot: i64,
+) -> PyResult<bool> {
+    if !writes.iter().all(|(prepared, cache, update)| prepared.get().0.are_plain(cache, update)) {
+        return Ok(false);
+    }
+    let mut memories = SmallVec::<[_; 4]>::new();
+    let (mut starts, mut none) = (SmallVec::<[i64; 16]>::new(), SmallVec::<[i64; 16]>::new());
+    for (prepared, cache, update) in &writes {
+        let Some(memory) = prepared.get().0.memories(cache, update) else { return Ok(false) };
+        memories.push(memory);
+        let samples = prepared.get().0.prepared.geometry().cache_batch();
+        starts.resize(samples, slot);
+        none.resize(samples, 0);
+    }
+    // A write of no rows raises all errors of the write but those of its slots, which are the same for all.
+    for lengths in [Some(none.as_slice()), None] {
+        for ((prepared, ..), &[cache, update]) in writes.iter().zip(&memories) {
+            let write = &prepared.get().0.prepared;
+            let samples = write.geometry().cache_batch();
+            let starts = starts.get(..samples).unwrap_or_default();
+            let plan = match lengths {
+                Some(lengths) => write.plan_with_lengths(starts, lengths.get(..samples).unwrap_or_default()),
+                None => write.plan(starts),
+            };
+            let plan = plan.map_err(|refused| ArgumentNames::InPlace.raise(py, refused))?;
+            write::in_place_raw(py, &plan, cache, update)?;
+        }
+    }
+    let written: Vec<_> = writes
+        .iter()
+        .map(|(_, cache, _)| cache)
+        .filter(|cache| !cache.is_instance_of::<PyUntypedArray>())
+        .collect();
+    torch::note_all_written(&PyTuple::new(py, written)?)?;
+    Ok(true)
 }
 
 #[pymethods]

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use kvscatter::WritePlan;
 use kvscatter::spec::onnx::TensorScatter;
+use kvscatter::{RawBuffer, WritePlan};
 use numpy::PyUntypedArray;
 use pyo3::prelude::*;
 
@@ -161,6 +161,25 @@ impl PreparedScatter {
         indices.plan(py, &self.prepared)
     }
 
+    /// Returns `true` if the values of a cache and its update are those in their memory. This may run Python code.
+    pub(crate) fn are_plain(&self, cache: &Bound<'_, PyAny>, update: &Bound<'_, PyAny>) -> bool {
+        self.cache.is_plain(cache) && self.update.is_plain(update)
+    }
+
+    /// Returns the memory of a cache and its update if quick comparisons show that the write was prepared for them. This
+    /// runs no Python code.
+    pub(crate) fn memories(
+        &self,
+        cache: &Bound<'_, PyAny>,
+        update: &Bound<'_, PyAny>,
+    ) -> Option<[RawBuffer; 2]> {
+        let geometry = self.prepared.geometry();
+        Some([
+            self.cache.memory(cache, Access::Write, geometry.cache_bytes())?,
+            self.update.memory(update, Access::Read, geometry.update_bytes())?,
+        ])
+    }
+
     pub(crate) fn in_place(
         &self,
         py: Python<'_>,
@@ -169,12 +188,9 @@ impl PreparedScatter {
         cache: &Bound<'_, PyAny>,
         update: &Bound<'_, PyAny>,
     ) -> PyResult<usize> {
-        let geometry = self.prepared.geometry();
-        // `is_plain` may run Python code, and the check of the memory does not, so it comes second.
-        if self.cache.is_plain(cache)
-            && self.update.is_plain(update)
-            && let Some(memory) = self.cache.memory(cache, Access::Write, geometry.cache_bytes())
-            && let Some(update) = self.update.memory(update, Access::Read, geometry.update_bytes())
+        // The memory is looked at after all Python code has run.
+        if self.are_plain(cache, update)
+            && let Some([memory, update]) = self.memories(cache, update)
         {
             write::check_disjoint(lists, memory, "cache")?;
             let skipped = write::in_place_raw(py, plan, memory, update)?;

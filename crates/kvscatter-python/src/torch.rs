@@ -3,13 +3,17 @@
 use std::convert::Infallible;
 use std::ffi::{c_int, c_void};
 
+use dlpark::DlpackFlags;
 use dlpark::ffi::{DLDevice, DLPACK_MAJOR_VERSION, DLPackExchangeAPI, DLTensor};
 use dlpark::tensor::TensorRef;
 use pyo3::exceptions::PyModuleNotFoundError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyCapsuleMethods, PyTuple, PyType};
+use smallvec::SmallVec;
 
+use crate::array::{Array, Form, Owner};
+use crate::element::Element;
 use crate::failure::Failure;
 use crate::lazy::Lazy;
 
@@ -150,6 +154,34 @@ pub(crate) fn look<R>(
     // no Python code runs.
     let tensor = unsafe { TensorRef::from_raw(&tensor) }.ok()?;
     if tensor.device() == DLDevice::CPU { look(&tensor) } else { None }
+}
+
+/// Returns tensors without an import, if all of them are plain tensors of the CPU. Their memory is looked at after all
+/// Python code of the checks has run, so none has moved.
+pub(crate) fn plain<'py, const N: usize>(
+    tensors: [(&'static str, &Bound<'py, PyAny>); N],
+) -> Option<[Array<'py>; N]> {
+    for (argument, object) in tensors {
+        tensor_class(object)?;
+        check(object, argument).ok()?;
+    }
+    let mut arrays = SmallVec::<[_; N]>::new();
+    for (argument, object) in tensors {
+        let (form, data) = look(object, form)?;
+        arrays.push(Array::new(argument, form, data, Owner::Torch(object.clone())));
+    }
+    arrays.into_inner().ok()
+}
+
+/// Returns the form of a tensor, and its first element.
+fn form(tensor: &TensorRef<'_>) -> Option<(Form, *mut u8)> {
+    let element = Element::of_dlpack(tensor.dtype(), DlpackFlags::empty(), "").ok()?;
+    let shape = tensor.shape().iter().map(|size| usize::try_from(*size).ok()).collect::<Option<_>>()?;
+    let strides =
+        tensor.strides()?.iter().map(|stride| isize::try_from(*stride).ok()).collect::<Option<_>>()?;
+    // SAFETY: PyTorch filled in the description, whose offset leads to the first element.
+    let data = unsafe { tensor.offset_bytes_ptr() }.ok()?;
+    Some((Form::new(element, shape, strides), data.cast_mut()))
 }
 
 /// Returns the class if the object is exactly a `torch.Tensor`, not a parameter and not a placeholder for

@@ -75,6 +75,7 @@ __all__ = [
     "time_memcpy",
     "time_rust_call",
     "write_many",
+    "write_rows",
     "xla_check",
     "xla_handlers",
 ]
@@ -208,6 +209,8 @@ def kv_cache_operation_(
     lengths: Indices | None = None,
     out_of_range: OutOfRange = "error",
 ) -> int: ...
+def write_rows(writes: Sequence[tuple[Prepared, SupportsDLPack, SupportsDLPack]], slot: int) -> bool: ...
+
 @final
 class PreparedAttention:
     def __call__(

@@ -186,7 +186,8 @@ def test_compiled_updates(new_layer: Any) -> None:
         want = plain.update(rows, rows)
         # Compiled programs do not allocate.
         got = step(rows) if compiled.is_initialized else compiled.update(rows, rows)
-        torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
+        got = [read[:, :, : want[0].shape[2]] for read in got]  # compiled programs get all slots
+        torch.testing.assert_close(got, [*want], rtol=1e-5, atol=1e-5)
 
 
 @torch.no_grad()

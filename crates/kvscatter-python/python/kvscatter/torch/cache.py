@@ -15,11 +15,11 @@ from typing import Any, Literal
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.nn.functional import pad
 
 import kvscatter
 from kvscatter import _integers, errors
-from kvscatter.torch import _cache_types, _derivatives, tensor_scatter_
+from kvscatter._native import write_rows
+from kvscatter.torch import _cache_types, tensor_scatter_
 
 try:
     from transformers.cache_utils import Cache, DynamicLayer, StaticCache, StaticLayer
@@ -27,6 +27,10 @@ except ImportError as missing:
     raise ImportError(
         "kvscatter.torch.KvCache needs transformers 4.57: pip install kvscatter[transformers]"
     ) from missing
+
+from kvscatter.torch import _interface
+
+_interface.register()
 
 __all__ = ["KvCache", "KvLayer", "KvRingLayer"]
 
@@ -60,11 +64,11 @@ def _least_to_keep() -> int:
 _LEAST_TO_KEEP = _least_to_keep()
 _LARGEST_CROP = 2**63 - 1 if _BEFORE_5_15 else 0
 
+_SHORTEN_MASKS = {"eager", "sdpa", _interface.NAME}
+"""The implementations of attention that shorten a mask to the number of keys."""
+
 _KEPT_WRITES = 16
 """The number of layouts whose writes a layer keeps. A prompt and a token may have four each, two of them of scales."""
-
-_C: Any = torch._C
-"""PyTorch's stubs lack the functions that report whether something records the operators that are called."""
 
 
 class _Layer(StaticLayer):  # type: ignore[misc]
@@ -98,6 +102,10 @@ class _Layer(StaticLayer):  # type: ignore[misc]
         """Whether the next update may have another number of samples."""
         self._prepared: dict[tuple[object, ...], kvscatter.Prepared] = {}
         """The prepared writes, by the layouts of a cache and of its new rows."""
+        self.config: Any = None
+        """The config of the model, which names its attention. `KvCache` sets it."""
+        self._last: list[kvscatter.Prepared] = []
+        """The prepared writes of the keys and the values of the last step, if they are stored as they are."""
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor | None = None) -> None:
         """Allocates zeros with the batch size, heads and device of these tensors, and with their dtype unless the layer
@@ -119,6 +127,17 @@ class _Layer(StaticLayer):  # type: ignore[misc]
             for tensor in (*self._held(), self.cumulative_length):
                 torch._dynamo.mark_static_address(tensor)
         self.is_initialized = True
+
+    @property
+    def is_compileable(self) -> bool:
+        """False for ``attn_implementation="kvscatter"``, whose masks are only numbers. transformers then makes no masks
+        for a compiled model in advance."""
+        return self._attention() != _interface.NAME
+
+    def _attention(self) -> str:
+        """Returns the name of the model's attention."""
+        name: str = getattr(self.config, "_attn_implementation", None) or "sdpa"
+        return name
 
     @property
     def max_batch_size(self) -> int:
@@ -205,13 +224,16 @@ class _Layer(StaticLayer):  # type: ignore[misc]
         pairs = list(zip(held, stored, strict=True))
         # All but the keys are first written with lengths of 0. This writes nothing, and raises all errors of the write
         # except those for positions. The write of the keys checks the positions, which are the same.
-        if _is_plain(*held, *stored):
-            # A prepared write takes a microsecond, and the operator takes 30.
-            writes = [self._prepare(*pair) for pair in pairs]
+        if _interface.is_plain(*held, *stored):
+            # Prepared writes take a microsecond, and the operator takes 30.
+            writes = [(self._prepare(*pair), *pair) for pair in pairs]
+            self._last = [write for write, *_ in writes] if self._element_type is None else []
+            if write_rows(writes, int(slot)):
+                return
             slots = [int(slot)] * samples
-            for write, pair in zip(writes[1:], pairs[1:], strict=True):
+            for write, *pair in writes[1:]:
                 write(*pair, slots, [0] * samples)
-            for write, pair in zip(writes, pairs, strict=True):
+            for write, *pair in writes:
                 write(*pair, slots)
             return
         if isinstance(slot, torch.Tensor):
@@ -224,6 +246,17 @@ class _Layer(StaticLayer):  # type: ignore[misc]
                     tensor_scatter_(*pair, starts, mode=self._mode, lengths=torch.zeros_like(starts))
         for pair in pairs:
             tensor_scatter_(*pair, starts, mode=self._mode)
+
+    def _write_as_before(self, key_states: torch.Tensor, value_states: torch.Tensor, slot: int) -> bool:
+        """Writes new rows if they are stored as they are and have the layouts of the last step, as in a loop. Returns
+        False if it has written nothing. Only the memory of tensors is looked at, so none may be traced."""
+        keys, values = self.keys, self.values
+        if len(self._last) != 2 or self._is_reset or keys is None or values is None:
+            return False
+        if keys.is_inference() and not torch.is_inference_mode_enabled():
+            return False
+        of_keys, of_values = self._last
+        return write_rows([(of_keys, keys, key_states), (of_values, values, value_states)], slot)
 
     def _prepare(self, cache: torch.Tensor, states: torch.Tensor) -> kvscatter.Prepared:
         """Returns the write of these rows. It is the same in every step of a loop."""
@@ -298,7 +331,9 @@ class KvLayer(_Layer):
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Writes new keys and values after the old ones and returns the whole caches, in the model's type.
+        """Writes new keys and values after the old ones. Returns the tokens so far as views of the caches, or copies
+        if they are stored in another type than the model's. Compiled models, and attention that does not shorten its
+        mask, get the whole caches.
 
         Both are ``[batch, heads, rows, head_size]`` and may have any strides. If they do not fit, this
         raises `errors.PositionError` before anything is written. `StaticLayer` fails with an index error or
@@ -316,22 +351,21 @@ class KvLayer(_Layer):
                 first = first.minimum(positions[0])
             self._write(stored, first)
             self.cumulative_length.copy_(first + rows)
-            end = self.max_cache_len  # it is not known
-        else:
-            tokens = int(self.cumulative_length)
-            start = tokens if positions is None else min(tokens, int(positions[0]))
-            end = _end(start, rows, self.max_cache_len)
+            self._written()
+            return self._read(self._held())
+        tokens = int(self.cumulative_length)
+        start = tokens if positions is None else min(tokens, int(positions[0]))
+        end = _end(start, rows, self.max_cache_len)
+        if not self._write_as_before(key_states, value_states, start):
             self._allocate(key_states, value_states)
             self._write(self._stored(key_states, value_states), start)
+            self._written()
+        if end < tokens:
             self._clear(end, tokens)
-            self.cumulative_length.fill_(end)
-        self._written()
-        if self.key_scales is None or end == self.max_cache_len:
-            return self._read(self._held())
-        # Empty slots are zeros, and are not computed.
-        keys, values = self._read([held[:, :, :end] for held in self._held()])
-        empty = 0, 0, 0, self.max_cache_len - end
-        return pad(keys, empty), pad(values, empty)
+        self.cumulative_length.fill_(end)
+        if self._attention() not in _SHORTEN_MASKS:
+            end = self.max_cache_len
+        return self._read([held.narrow(2, 0, end) for held in self._held()])
 
     def get_seq_length(self) -> torch.Tensor | int:
         """Returns the number of tokens, as a tensor once memory has been allocated."""
@@ -403,9 +437,10 @@ class KvRingLayer(_Layer):
         """Writes new keys and values after the old ones. Returns those that the new queries see, in the order
         of their positions.
 
-        Both are ``[batch, heads, rows, head_size]`` and may have any strides. The result is a view of the
-        ring. It is a copy if it wraps around the end of the ring, if the write overwrites rows that the new queries
-        see, or if rows are stored in another type than the model's. A later update overwrites the view.
+        Both are ``[batch, heads, rows, head_size]`` and may have any strides. With
+        ``attn_implementation="kvscatter"``, which reads rings, the result is the ring itself. Otherwise, it is a view
+        of the ring. It is a copy if it wraps around the end of the ring, if the write overwrites rows that the new
+        queries see, or if rows are stored in another type than the model's. A later update overwrites the view.
         transformers makes masks for consecutive positions, so the order of the slots cannot be returned.
         More than ``max_cache_len`` tokens raise `errors.PositionError` before anything is written.
         """
@@ -420,6 +455,11 @@ class KvRingLayer(_Layer):
         high = max(self.high, end) if start > 0 else end
         if high - first <= self.max_cache_len:  # the inequality of the Rust module `ring`
             self._write_before(end, stored)
+            if self._is_read_in_place():
+                self.length, self.high = end, high
+                self._written()
+                keys, values = held
+                return _interface.as_ring(keys, end), _interface.as_ring(values, end)
             seen = [self._rows(cache, first, end) for cache in held]
         else:
             # The write overwrites rows that the new queries see, so these are copied first. They are still
@@ -487,6 +527,11 @@ class KvRingLayer(_Layer):
         super()._forget()
         self.length = self.high = 0
 
+    def _is_read_in_place(self) -> bool:
+        """Returns True if attention can read the ring as it is."""
+        is_ours = self._attention() == _interface.NAME
+        return is_ours and self._element_type is None and not _interface.are_operators_recorded()
+
     def _first_seen(self) -> int:
         """Returns the first position that the next query sees."""
         return max(self.length - self.sliding_window + 1, 0)
@@ -524,29 +569,12 @@ def _end(start: int, rows: int, max_cache_len: int) -> int:
 def _is_traced(tensor: torch.Tensor) -> bool:
     """Returns True if the number of tokens is not known, because operators are recorded or because tensors have no
     memory."""
-    return _are_operators_recorded() or type(tensor) is FakeTensor or tensor.is_meta
-
-
-def _is_plain(*tensors: torch.Tensor) -> bool:
-    """Returns True if tensors are only memory of the CPU, so that a write needs none of PyTorch's operators."""
-    if _are_operators_recorded() or _derivatives.may_have_tangents():
-        return False
-    for tensor in tensors:
-        if type(tensor) is not torch.Tensor or tensor.requires_grad or not tensor.is_cpu:
-            return False
-    return not tensors[0].is_inference() or torch.is_inference_mode_enabled()
+    return _interface.are_operators_recorded() or type(tensor) is FakeTensor or tensor.is_meta
 
 
 def _needs_gradient(tensor: torch.Tensor) -> bool:
     """Returns True if the gradient of a program that runs now would be lost. Exported programs have none."""
     return torch.is_grad_enabled() and tensor.requires_grad and not torch.compiler.is_exporting()
-
-
-def _are_operators_recorded() -> bool:
-    """Returns True if a program is compiled, exported or traced, or if a mode sees every operator."""
-    if torch.compiler.is_compiling():  # compilers do not trace the rest
-        return True
-    return _C._len_torch_dispatch_stack() > 0 or _C._get_tracing_state() is not None
 
 
 def _in_place(tensor: torch.Tensor) -> AbstractContextManager[None]:
@@ -558,7 +586,7 @@ def _positions(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor | 
     """Returns the positions of the new rows, which models before transformers 5.4 pass to `update`."""
     options = args[0] if args else kwargs.get("cache_kwargs")
     positions = options.get("cache_position") if isinstance(options, dict) else None
-    return positions if positions is not None and positions.ndim == 1 and len(positions) > 0 else None
+    return positions if positions is not None and positions.ndim == 1 and positions.shape[0] > 0 else None
 
 
 def _kinds(config: Any) -> set[str]:
@@ -644,6 +672,8 @@ class KvCache(StaticCache):  # type: ignore[misc]
                 for window in windows
             ],
         )
+        for layer in self.layers:
+            layer.config = text
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
