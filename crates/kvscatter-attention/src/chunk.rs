@@ -164,7 +164,8 @@ impl<T: Float, C: CacheElement> CallMemory<'_, T, C> {
         unsafe { (self.kernels.weighted_sums)(weights, values, size, group, sums) };
     }
 
-    /// Stores where the keys and values of the runs lie, if they are in blocks, as offsets from those of the first head.
+    /// Stores where the keys and values of the runs lie, if they are in blocks, as offsets from those of the first
+    /// head.
     fn find_offsets(&self, block: &Block, room: &mut Room) {
         if self.setup.sizes.blocks.is_none() {
             return;

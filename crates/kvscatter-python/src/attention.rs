@@ -600,7 +600,7 @@ impl Memory {
         if self.bytes == 0 {
             return &[];
         }
-        // SAFETY: `memory` has checked the alignment, and an array has the bytes between its first and its last element.
+        // SAFETY: `memory` has checked the alignment, and an array has the bytes from its first to its last element.
         unsafe { slice::from_raw_parts(self.first.cast(), self.bytes / size_of::<T>()) }
     }
 

@@ -166,8 +166,8 @@ impl PreparedScatter {
         self.cache.is_plain(cache) && self.update.is_plain(update)
     }
 
-    /// Returns the memory of a cache and its update if quick comparisons show that the write was prepared for them. This
-    /// runs no Python code.
+    /// Returns the memory of a cache and its update if quick comparisons show that the write was prepared for them.
+    /// This runs no Python code.
     pub(crate) fn memories(
         &self,
         cache: &Bound<'_, PyAny>,

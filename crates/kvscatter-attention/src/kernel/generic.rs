@@ -45,7 +45,7 @@ pub(super) unsafe fn products<V: Load<T>, T: Copy, const W: usize, const K1: usi
     }
 }
 
-/// Does what [`products`] does. `L` says whether a list places the slots.
+/// Does what [`products`] does. With `L`, a list places the slots.
 ///
 /// # Safety
 /// See [`Products`](super::vector::Products).
@@ -126,8 +126,8 @@ unsafe fn tile<V: Load<T>, T: Copy, const L: bool, const R: usize, const K: usiz
             unsafe { prefetch::<V, T, L>(key, soon, 0..size) };
         }
     }
-    // SAFETY: The machine has the instruction set. A list has the slot. Each load is within `size` elements of a key, or within
-    // the padded size of a query. Each store is to the score of a row and a key.
+    // SAFETY: The machine has the instruction set. A list has the slot. Each load is within `size` elements of a key,
+    // or within the padded size of a query. Each store is to the score of a row and a key.
     unsafe {
         let mut sums = [[V::splat(0.0); K]; R];
         let mut column = 0;
@@ -239,7 +239,7 @@ pub(super) unsafe fn weighted_sums<V: Load<T>, T: Copy, const W: usize>(
     }
 }
 
-/// Does what [`weighted_sums`] does. `L` says whether a list places the slots.
+/// Does what [`weighted_sums`] does. With `L`, a list places the slots.
 ///
 /// # Safety
 /// See [`WeightedSums`](super::vector::WeightedSums).

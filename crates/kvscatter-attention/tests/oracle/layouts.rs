@@ -37,8 +37,8 @@ impl<T: Copy> Laid<T> {
         }
         let mut data = vec![garbage; extent];
         for (number, row) in dense.chunks_exact(size.max(1)).enumerate() {
-            let at = [number / rows / heads, number / rows % heads, number % rows];
-            let first: usize = at.iter().zip(strides).map(|(at, stride)| at * stride).sum();
+            let place = [number / rows / heads, number / rows % heads, number % rows];
+            let first: usize = place.iter().zip(strides).map(|(index, stride)| index * stride).sum();
             data[first..first + size].copy_from_slice(row);
         }
         Self { strides, data }
@@ -126,12 +126,12 @@ impl<T: Element> Operands<T> {
         let mut output_shape = four(&self.query.shape);
         output_shape[3] = self.value.shape[3];
         let marks: Vec<_> = (0..output_shape.iter().product()).map(|_| T::from_f64(1.0)).collect();
-        let places = Laid::new(r, output_shape, &marks, T::from_f64(-7.0));
+        let laid = Laid::new(r, output_shape, &marks, T::from_f64(-7.0));
         let strides = Strides {
             query: Some(query.strides),
             key: Some(key.strides),
             value: Some(value.strides),
-            output: Some(places.strides),
+            output: Some(laid.strides),
         };
         let mask = self.mask();
         let shapes = Shapes {
@@ -146,22 +146,22 @@ impl<T: Element> Operands<T> {
         let valid = self.lengths.as_deref().map_or(Valid::All, Valid::Lengths);
         let mask = mask.map(|(_, mask)| mask);
         let inputs = Inputs { mask, valid, ..Inputs::new(&query.data, &key.data, &value.data) };
-        let mut y = places.data.clone();
+        let mut y = laid.data.clone();
         let mut outputs = Outputs::new(&mut y);
         prepared.run(&inputs, &mut outputs, &mut prepared.scratch(2), Some(&Threads(2))).unwrap();
-        let is_row = |at: &usize| places.data[*at].bits() == T::from_f64(1.0).bits();
+        let is_row = |at: &usize| laid.data[*at].bits() == T::from_f64(1.0).bits();
         for at in (0..y.len()).filter(|at| !is_row(at)) {
-            assert_eq!(y[at].bits(), places.data[at].bits(), "an element between rows has changed");
+            assert_eq!(y[at].bits(), laid.data[at].bits(), "an element between rows has changed");
         }
         // The rows in the order of a dense tensor.
         let [samples, heads, rows, size] = output_shape;
         let row = |[sample, head, row]: [usize; 3]| {
-            let [a, b, c] = places.strides;
+            let [a, b, c] = laid.strides;
             y[sample * a + head * b + row * c..][..size].to_vec()
         };
-        let at = (0..samples)
+        let places = (0..samples)
             .flat_map(|sample| (0..heads).flat_map(move |head| (0..rows).map(move |at| [sample, head, at])));
-        at.flat_map(row).collect()
+        places.flat_map(row).collect()
     }
 
     /// Runs a call of rank 4 whose keys and values are in blocks. Returns `None` for operands that cannot be.

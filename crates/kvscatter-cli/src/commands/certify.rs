@@ -23,8 +23,8 @@ pub(crate) use issue::run;
 /// present in one memory. After every step, every byte of every cache is compared with a copy. Only the rows
 /// that the write indices name may have changed. The logits are compared with the logits of the original.
 /// Without --original, they are compared with the logits of each sequence run alone, with separate memory for
-/// its present. Every run is made twice: with caches of zeros and with caches of finite canaries. Batches that go around
-/// large rings are run with canaries only.
+/// its present. Every run is made twice: with caches of zeros and with caches of finite canaries. Batches
+/// that go around large rings are run with canaries only.
 ///
 /// This command needs the cargo feature certify and an engine. The default engine, ort, needs the feature
 /// onnxruntime, and --engine tract needs the feature tract. To build all, in a clone of the repository:
