@@ -14,8 +14,6 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
-import numpy as np
-
 try:
     import torch
     from torch.fx.node import has_side_effect
@@ -27,6 +25,7 @@ from kvscatter import _integers, errors
 from kvscatter._typing import OutOfRange
 from kvscatter.torch import _derivatives as _derivatives  # registers their derivatives
 from kvscatter.torch import _ops as _ops  # registers the operators
+from kvscatter.torch._positions import tensor_of
 
 if torch.distributed.is_available():
     from kvscatter.torch import distributed as distributed  # registers their sharding rules
@@ -215,24 +214,12 @@ def _positions(
 ) -> torch.Tensor | None:
     """Converts a sequence to the tensor that the operators take, on the cache's device. For a distributed cache, the
     values are those of every rank."""
-    if values is not None and not isinstance(values, torch.Tensor):
-        values = _tensor(values, argument, cache)
+    values = tensor_of(values, argument, cache)
     if _derivatives.is_distributed(cache) and values is not None and not _derivatives.is_distributed(values):
         from kvscatter.torch.distributed import replicated
 
         return replicated(values, cache)
     return values
-
-
-def _tensor(values: Sequence[int], argument: str, cache: torch.Tensor) -> torch.Tensor:
-    if not isinstance(values, Sequence) or isinstance(values, (str, bytes, bytearray)):
-        message = f"{argument} is of type {type(values).__name__}: must be a tensor or a sequence of integers"
-        raise errors.ElementTypeError(message, "not_integers", argument)
-    for value in values:
-        if isinstance(value, bool) or not isinstance(value, (int, np.integer, torch.SymInt)):
-            message = f"{argument} holds {type(value).__name__}: must hold integers"
-            raise errors.ElementTypeError(message, "not_integers", argument)
-    return torch.tensor(values, dtype=torch.int64, device=cache.device)
 
 
 if not TYPE_CHECKING:  # with this function, a type checker would accept every attribute of the module

@@ -28,7 +28,7 @@ def _functional(
     keyset: torch._C.DispatchKeySet, past_cache: torch.Tensor, update: torch.Tensor, *rest: Any
 ) -> torch.Tensor:
     """Calls ``tensor_scatter`` and records derivatives if they are needed."""
-    if not _is_recorded(past_cache, update):
+    if not is_recorded(past_cache, update):
         below = keyset & torch._C._after_autograd_keyset
         present: torch.Tensor = torch.ops.kvscatter.tensor_scatter.default.redispatch(
             below, past_cache, update, *rest
@@ -43,7 +43,7 @@ def _functional(
 def _in_place(keyset: torch._C.DispatchKeySet, cache: torch.Tensor, update: torch.Tensor, *rest: Any) -> None:
     """Calls ``tensor_scatter_``. If derivatives are needed, it copies the result of the functional write,
     which PyTorch records."""
-    if _is_recorded(cache, update):
+    if is_recorded(cache, update):
         cache.copy_(torch.ops.kvscatter.tensor_scatter.default(cache, update, *rest))
         return
     below = keyset & torch._C._after_autograd_keyset
@@ -62,7 +62,7 @@ def check_not_captured(cache: torch.Tensor) -> None:
         cache.detach().narrow(0, 0, 0).zero_()
 
 
-def _is_recorded(*tensors: torch.Tensor) -> bool:
+def is_recorded(*tensors: torch.Tensor) -> bool:
     """Returns True if a derivative of the write is needed.
 
     An exported program keeps its writes unchanged, because it is differentiated when it runs. The transforms
@@ -85,7 +85,7 @@ def composed(
 ) -> torch.Tensor:
     """Composes the write of operators that PyTorch can differentiate."""
     slots = torch.ops.kvscatter.slots.default(
-        _value(past_cache), _value(update), write_indices, axis, mode, lengths
+        value(past_cache), value(update), write_indices, axis, mode, lengths
     )
     axis %= past_cache.dim()
     batch, rows = slots.shape
@@ -102,7 +102,7 @@ def composed(
     return past_cache.scatter(axis, index, update)
 
 
-def _value(tensor: torch.Tensor) -> torch.Tensor:
+def value(tensor: torch.Tensor) -> torch.Tensor:
     """Returns ``tensor`` without its history and without a tangent."""
     return (_unpacked(tensor).primal if may_have_tangents() else tensor).detach()
 

@@ -176,7 +176,7 @@ def _checked(arguments: tuple[Any, ...]) -> WriteArguments:
         raise errors.ElementTypeError(message, "element_type_mismatch", "update")
     shapes = past_cache.shape, update.shape
     # Symbolic sizes are replaced by 1 here and compared with the other tensor's sizes below.
-    symbols = {dimension for shape in shapes for dimension, size in enumerate(shape) if _is_symbol(size)}
+    symbols = {dimension for shape in shapes for dimension, size in enumerate(shape) if is_symbol(size)}
     known = [
         [1 if dimension in symbols else size for dimension, size in enumerate(shape)] for shape in shapes
     ]
@@ -188,7 +188,7 @@ def _checked(arguments: tuple[Any, ...]) -> WriteArguments:
         fits = rows <= capacity if dimension == sequence else rows == capacity
         torch._check(fits, lambda: f"update {tuple(update.shape)} does not fit {tuple(past_cache.shape)}")
     counts = [
-        _count(argument, values, past_cache.shape[0])
+        value_count(argument, values, past_cache.shape[0])
         for argument, values in (("write_indices", write_indices), ("lengths", lengths))
     ]
     if 0 not in symbols:
@@ -196,7 +196,7 @@ def _checked(arguments: tuple[Any, ...]) -> WriteArguments:
     return call
 
 
-def _count(argument: str, values: torch.Tensor | None, batch: int) -> int | None:
+def value_count(argument: str, values: torch.Tensor | None, batch: int) -> int | None:
     """Returns the number of positions or lengths. It is ``batch`` if one of the two numbers is symbolic."""
     if values is None:
         return None
@@ -208,13 +208,13 @@ def _count(argument: str, values: torch.Tensor | None, batch: int) -> int | None
             f"{argument} holds {values.dtype}: must hold integers", "not_integers", argument
         )
     count = values.shape[0]
-    if _is_symbol(count) or _is_symbol(batch):
+    if is_symbol(count) or is_symbol(batch):
         torch._check(count == batch, lambda: f"{argument} has length {count}, must have {batch}")
         return batch
     return count
 
 
-def _is_symbol(size: int | torch.SymInt) -> bool:
+def is_symbol(size: int | torch.SymInt) -> bool:
     return isinstance(size, torch.SymInt)
 
 
