@@ -1,11 +1,12 @@
 """kvscatter for PyTorch: operators, ONNX export, a cache for transformers, and rules for distributed
 tensors.
 
-Importing this package registers ``torch.ops.kvscatter.tensor_scatter`` and ``tensor_scatter_``. If PyTorch
-has distributed tensors, it also registers their sharding rules. `tensor_scatter` and `tensor_scatter_` in
-this module are these operators with the arguments of ``kvscatter.tensor_scatter``. Unlike that function,
-they are visible to ``torch.compile`` and ``torch.export``. ``kvscatter.torch.onnx`` exports them. `KvCache`
-needs transformers, so it is imported at its first use.
+Importing this package registers ``torch.ops.kvscatter.tensor_scatter``, ``tensor_scatter_`` and ``attention``. If
+PyTorch has distributed tensors, it also registers the sharding rules of writes. `tensor_scatter`,
+`tensor_scatter_` and `attention` in this module are these operators with the arguments of
+``kvscatter.tensor_scatter`` and ``kvscatter.attention``. Unlike those functions, they are visible to
+``torch.compile`` and ``torch.export``. ``kvscatter.torch.onnx`` exports them. `KvCache` needs transformers, so
+it is imported at its first use.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from kvscatter import _integers, errors
 from kvscatter._typing import OutOfRange
 from kvscatter.torch import _derivatives as _derivatives  # registers their derivatives
 from kvscatter.torch import _ops as _ops  # registers the operators
+from kvscatter.torch._attention import attention as attention
 from kvscatter.torch._positions import tensor_of
 
 if torch.distributed.is_available():
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
     from kvscatter.torch.cache import KvRingLayer as KvRingLayer
 
 # Without `KvCache`, because `import *` would then need transformers.
-__all__ = ["tensor_scatter", "tensor_scatter_"]
+__all__ = ["attention", "tensor_scatter", "tensor_scatter_"]
 
 _LAZY = ["KvCache", "KvLayer", "KvRingLayer"]
 
