@@ -1,7 +1,8 @@
-"""Exports PyTorch models to ONNX models that write their caches with ``TensorScatter``, opset 24.
+"""Exports PyTorch models to ONNX models that write their caches with ``TensorScatter`` and read them with
+``Attention``, opset 24.
 
 `export` calls `torch.onnx.export` with a program in which the in-place writes are functional
-(`functionalize`), and with the operator's translation (`translations`). ONNX has no in-place operations. A
+(`functionalize`), and with the operators' translations (`translations`). ONNX has no in-place operations. A
 runtime writes in place if the output uses the input's memory.
 """
 
@@ -48,7 +49,8 @@ def export(
     keep_initializers_as_inputs: bool = False,
     **options: Any,
 ) -> torch.onnx.ONNXProgram:
-    """Calls `torch.onnx.export` for a model that uses ``kvscatter::tensor_scatter`` or ``tensor_scatter_``.
+    """Calls `torch.onnx.export` for a model that uses ``kvscatter::tensor_scatter``, ``tensor_scatter_`` or
+    ``attention``.
 
     See `torch.onnx.export` for the arguments and the result. An input or a buffer that the model writes in
     place is an input of the ONNX model. It is also an output, whose name is ``present_`` plus the input's
@@ -100,6 +102,8 @@ def translations() -> dict[Callable[..., Any], Callable[..., Any]]:
     ``opset_version=24``."""
     from onnxscript import ir, values
 
+    from kvscatter.torch import _onnx_attention
+
     onnx24 = values.Opset("", OPSET)
 
     def tensor_scatter(
@@ -115,7 +119,7 @@ def translations() -> dict[Callable[..., Any], Callable[..., Any]]:
             write_indices = onnx24.Cast(write_indices, to=ir.DataType.INT64)
         return onnx24.TensorScatter(past_cache, update, write_indices, axis=axis, mode=mode)
 
-    return {_FUNCTIONAL: tensor_scatter}
+    return {_FUNCTIONAL: tensor_scatter, torch.ops.kvscatter.attention.default: _onnx_attention.attention}
 
 
 def functionalize(program: ExportedProgram) -> ExportedProgram:
