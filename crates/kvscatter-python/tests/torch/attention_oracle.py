@@ -122,7 +122,7 @@ class Case:
 
 
 def case(seed: int) -> Case:
-    """Returns a random call whose slots that no query sees contain NaN."""
+    """Returns a random call. Slots that no query sees contain NaN, and so do queries that see no slot."""
     choose = random.Random(seed)
     generator = torch.Generator().manual_seed(seed)
 
@@ -206,6 +206,11 @@ def _mask(choose: random.Random, generator: torch.Generator, full: tuple[int, ..
 
 
 def _paint(made: Case) -> None:
+    for sample in range(made.batch):
+        for head in range(made.heads):
+            for query in range(made.queries):
+                if not made.masked(sample, head, query):
+                    made.by_head(made.q)[sample, head, query] = math.nan
     unused = ~made.used()
     for cache, name in ((made.k, "k_scale"), (made.v, "v_scale")):
         scales = made.options[name]
