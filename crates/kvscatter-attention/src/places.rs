@@ -97,6 +97,8 @@ impl Place {
             span.checked_mul(size_of::<f32>()).is_some_and(|bytes| isize::try_from(bytes).is_ok())
         };
         let span = span.filter(fits).ok_or(AttentionError::TooLarge { operand })?;
+        // Rows without elements lie at the start, because a buffer may have no element at their strides.
+        let [sample, head, row] = if span == 0 { [0; 3] } else { [sample, head, row] };
         Ok(Self { sample, head, row, block: sizes.block_of(operand), span, is_dense: false })
     }
 

@@ -448,3 +448,22 @@ fn layouts_that_are_refused() {
     let inputs = Inputs { block_table: Some(&table), ..Inputs::new(&q, &cache, &cache) };
     assert_eq!(run(&op.prepare(&dense).unwrap(), &inputs, None), Err(given));
 }
+
+#[test]
+fn rows_without_elements_have_any_strides() {
+    let (query, key, value) = ([2, 2, 3, 0], [2, 1, 8, 0], [2, 1, 8, 4]);
+    let shapes = Shapes {
+        element: ElementType::Float32,
+        query: &query,
+        key: &key,
+        value: &value,
+        mask: None,
+        past: None,
+    };
+    let strides = Strides { query: Some([8, 4, 1]), key: Some([8, 8, 1]), ..Strides::default() };
+    let prepared = Attention::new().prepare_strided(&shapes, &strides).unwrap();
+    let (values, mut output) = ([1.0_f32; 64], [0.0_f32; 48]);
+    let inputs = Inputs::new(&[], &[], &values);
+    prepared.run(&inputs, &mut Outputs::new(&mut output), &mut prepared.scratch(1), None).unwrap();
+    assert_eq!(output, [1.0; 48]);
+}
