@@ -252,17 +252,27 @@ impl BlockTables<'_> {
         slots: &mut [i64],
     ) -> Result<(), Error> {
         let new_tokens = new_tokens.into();
-        self.check_lists(new_tokens)?;
-        let mut total = 0_usize;
-        for (sample, &seq_len) in self.seq_lens.iter().enumerate() {
-            total = total.saturating_add(self.new_positions(sample, seq_len, new_tokens)?.len());
-        }
-        check_count(Argument::SlotMapping, Some(slots.len()), total)?;
+        check_count(Argument::SlotMapping, Some(slots.len()), self.count_new_tokens(new_tokens)?)?;
         self.for_each_span(new_tokens, |_, _| {})?; // checks every block
         let mut slots = slots.iter_mut();
         self.for_each_span(new_tokens, |first, count| {
             slots.by_ref().zip(first..).take(count).for_each(|(place, slot)| *place = slot);
         })
+    }
+
+    /// Returns the number of new tokens of all samples, which is the number of slots that
+    /// [`slot_mapping`](Self::slot_mapping) computes.
+    ///
+    /// # Errors
+    /// Returns the errors of [`slot_mapping`](Self::slot_mapping), except those about `slots` and about blocks.
+    pub fn count_new_tokens<'n>(&self, new_tokens: impl Into<NewTokens<'n>>) -> Result<usize, Error> {
+        let new_tokens = new_tokens.into();
+        self.check_lists(new_tokens)?;
+        let mut total = 0_usize;
+        for (sample, &seq_len) in self.seq_lens.iter().enumerate() {
+            total = total.saturating_add(self.new_positions(sample, seq_len, new_tokens)?.len());
+        }
+        Ok(total)
     }
 
     fn check_lists(&self, new_tokens: NewTokens<'_>) -> Result<(), Error> {

@@ -33,6 +33,9 @@ fn check(tables: &paged::BlockTables, new_tokens: NewTokens<'_>, places: usize) 
     };
     let mut slots = vec![-7; places];
     let got = core.slot_mapping(new_tokens, &mut slots);
+    if got.is_ok() {
+        assert_eq!(core.count_new_tokens(new_tokens), Ok(slots.len()));
+    }
     match tables.slot_mapping(&each, places) {
         Ok(expected) => {
             assert_eq!(got, Ok(()), "{tables:?}, {new_tokens:?}");
