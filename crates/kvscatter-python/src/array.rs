@@ -5,6 +5,7 @@ use std::fmt;
 use dlpark::python::ImportedDlpack;
 use kvscatter::{Layout, RawBuffer};
 use numpy::PyUntypedArray;
+use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
 use smallvec::SmallVec;
 
@@ -102,6 +103,21 @@ impl<'py> Array<'py> {
         let count = self.form.count().filter(|&count| count == self.form.extent());
         let bits = count.and_then(|count| count.checked_mul(self.form.element.bits()));
         Ok(bits.ok_or(Failure::NotContiguous { argument: self.argument })?.div_ceil(8))
+    }
+
+    /// Copies the elements in row-major order. The array has elements of this type.
+    pub(crate) fn gather<T: Copy>(&self) -> PyResult<Vec<T>> {
+        self.check_unmoved()?;
+        let first = self.buffer(None).ptr;
+        // With strides of 0, few elements can claim any shape, so the allocation may fail.
+        let mut elements = Vec::new();
+        let count = self.form.count().unwrap_or(usize::MAX);
+        elements.try_reserve_exact(count).map_err(|error| PyMemoryError::new_err(error.to_string()))?;
+        elements.extend(self.form.offsets().map(|offset| {
+            // SAFETY: The array has an element at this offset, of this type. No Python code runs during the copy.
+            unsafe { first.cast::<T>().wrapping_add(offset).read_unaligned() }
+        }));
+        Ok(elements)
     }
 
     /// Checks that both arrays have the same element type. This is the first rule of all three

@@ -10,11 +10,13 @@ use kvscatter_attention::{
     Attention, AttentionError, CacheElement, Float, Inputs, Mask, Outputs, Prepared, Scales, Scratch, Shapes,
     Strides, Valid,
 };
+use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
 use smallvec::SmallVec;
 
 use crate::array::{Array, Form, Shape};
 use crate::attention_error;
+use crate::block_tables::BlockTables;
 use crate::failure::Failure;
 use crate::indices::Indices;
 use crate::options::{self, AttentionLayout};
@@ -70,7 +72,7 @@ const DETACHED: usize = 64 << 10;
 ///
 /// >>> import numpy as np
 /// >>> q, k = np.ones((2, 1, 1, 4), np.float32), np.ones((2, 1, 8, 4), np.float32)
-/// >>> v = np.broadcast_to(np.arange(8, dtype=np.float32)[:, None], (2, 1, 8, 4))
+/// >>> v = np.zeros((2, 1, 8, 4), np.float32) + np.arange(8, dtype=np.float32)[:, None]
 /// >>> kvscatter.attention(q, k, v, lengths=[1, 5])[:, 0, 0, 0]
 /// array([0., 2.], dtype=float32)
 #[pyfunction]
@@ -229,13 +231,6 @@ struct Others<'py> {
     tables: Option<BlockTables>,
 }
 
-/// A copy of block tables.
-struct BlockTables {
-    per_sample: usize,
-    samples: usize,
-    values: Vec<i32>,
-}
-
 /// The numbers of each sample.
 struct Numbers {
     lengths: Indices,
@@ -298,29 +293,6 @@ impl<'py> Arrays<'py> {
 
     fn all(&self) -> impl Iterator<Item = &Array<'py>> {
         [&self.q, &self.k, &self.v].into_iter().chain(self.others.all())
-    }
-}
-
-impl BlockTables {
-    fn read(object: &Bound<'_, PyAny>) -> PyResult<Self> {
-        const ARGUMENT: &str = "block_tables";
-        let array = Array::read(object, ARGUMENT)?;
-        let &[samples, per_sample] = array.form.shape.as_slice() else {
-            return Err(Failure::TableRank { argument: ARGUMENT, rank: array.form.shape.len() }.into());
-        };
-        let element = array.element().stored();
-        let values = match element {
-            ElementType::Int32 => gather::<i32>(&array)?,
-            // A number that does not fit is no block.
-            ElementType::Int64 => {
-                gather::<i64>(&array)?.into_iter().map(|block| i32::try_from(block).unwrap_or(-1)).collect()
-            }
-            _ => {
-                let got = array.element().to_string();
-                return Err(Failure::NotIntegers { argument: ARGUMENT, list: None, got }.into());
-            }
-        };
-        Ok(Self { per_sample, samples, values })
     }
 }
 
@@ -400,6 +372,10 @@ impl Attend {
         // `prepare_strided` has checked this product.
         let slots = blocks_per_sample.map_or(key[2], |blocks| key[2] * blocks);
         let slots = i64::try_from(slots).unwrap_or(i64::MAX);
+        // With a stride of 0, few elements can claim any batch, so the allocation may fail.
+        let mut all_slots = SmallVec::new();
+        all_slots.try_reserve_exact(query[0]).map_err(|error| PyMemoryError::new_err(error.to_string()))?;
+        all_slots.resize(query[0], slots);
         Ok(Self {
             options,
             forms: [&arrays.q, &arrays.k, &arrays.v].map(|array| array.form.clone()),
@@ -407,7 +383,7 @@ impl Attend {
             has_out: out.is_some(),
             out: form,
             blocks_per_sample,
-            all_slots: SmallVec::from_elem(slots, query[0]),
+            all_slots,
             prepared,
             scratches: Mutex::new(Vec::new()),
         })
@@ -642,24 +618,13 @@ fn check_apart(out: &Array<'_>, input: &Array<'_>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Copies the elements of an array in row-major order. The array has elements of this type.
-fn gather<T: Copy>(array: &Array<'_>) -> PyResult<Vec<T>> {
-    array.check_unmoved()?;
-    let first = array.buffer(None).ptr;
-    let element = |offset: usize| {
-        // SAFETY: The array has an element at this offset, of this type. No Python code runs during the copy.
-        unsafe { first.cast::<T>().wrapping_add(offset).read_unaligned() }
-    };
-    Ok(array.form.offsets().map(element).collect())
-}
-
 /// Copies the elements of an array that must have this type.
 fn typed<T: Copy>(array: &Array<'_>, element: ElementType) -> PyResult<Vec<T>> {
     let got = array.element();
     if got.stored() != element || got.is_padded() {
         return Err(Failure::WrongType { argument: array.argument, element: got, expected: element }.into());
     }
-    gather(array)
+    array.gather()
 }
 
 fn gather_f32(array: &Array<'_>) -> PyResult<Vec<f32>> {
@@ -675,7 +640,7 @@ enum AnyMask<T> {
 impl<T: Float> AnyMask<T> {
     fn read(array: &Array<'_>) -> PyResult<Self> {
         match array.element().ty {
-            ElementType::Bool => gather(array).map(Self::Bool),
+            ElementType::Bool => array.gather().map(Self::Bool),
             _ => typed(array, T::ELEMENT).map(Self::Float),
         }
     }

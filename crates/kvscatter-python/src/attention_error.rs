@@ -77,9 +77,9 @@ fn describe(refused: &AttentionError) -> (Class, &'static str, Vec<(&'static str
             fields.push(("min", Field::Int(0)));
             (Class::Position, "negative_start", fields)
         }
-        AttentionError::BlockOutOfRange { sample, value, max, .. } => {
-            let mut fields = of_position(*sample, (*value).into());
-            fields.extend([("min", Field::Int(0)), ("max", Field::Int(*max))]);
+        AttentionError::BlockOutOfRange { sample, index, value, max } => {
+            let mut fields = of_position(*index, (*value).into());
+            fields.extend([("sample", Field::Size(*sample)), ("blocks", Field::Int(max.saturating_add(1)))]);
             (Class::Position, "block_out_of_range", fields)
         }
         AttentionError::Overlap { .. } => (Class::Array, "overlap", vec![]),

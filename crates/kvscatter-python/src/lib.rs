@@ -11,6 +11,7 @@
 mod array;
 mod attention;
 mod attention_error;
+mod block_tables;
 mod cases;
 mod command;
 mod cuda;
@@ -32,6 +33,7 @@ mod new_array;
 mod numbers;
 mod object_array;
 mod options;
+mod paged;
 mod plan;
 mod pool;
 mod positions;
@@ -69,6 +71,7 @@ mod _native {
         logits::{PyLogits, PySample},
         model::OnnxModel,
         options::{integer_within, resolve_axis},
+        paged::module as paged,
         plan::{Plan, plan},
         positions::module as positions,
         prepared::{PyPrepared, prepare, restore_prepared, write_rows},

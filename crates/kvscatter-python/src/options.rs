@@ -38,6 +38,8 @@ integers! {
     capacity: Option<usize> = optional { ..COUNT };
     threads: Option<usize> = optional { max: wide(LoadOptions::MAX_THREADS), ..COUNT };
     chunk: usize = number { ..COUNT };
+    block_size: usize = number { ..COUNT };
+    num_blocks: usize = number { min: 0, ..COUNT };
     max_new_tokens: Option<usize> = optional { min: 0, ..COUNT };
     max_seq: Option<usize> = optional { ..COUNT };
     /// 0 means no limit.
@@ -174,7 +176,7 @@ pub(crate) fn mode(value: &Bound<'_, PyAny>) -> PyResult<Mode> {
     word(value, "mode", &["linear", "circular"], |word| word.parse().ok())
 }
 
-/// The order of the dimensions of attention's arrays.
+/// The order of the dimensions of attention's arrays, and of paged caches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AttentionLayout {
     /// `[batch, heads, sequence, size]`.

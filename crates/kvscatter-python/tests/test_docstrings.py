@@ -27,7 +27,7 @@ def test_examples(text):
     assert not doctest.DocTestRunner().run(example, out=report.append).failed, "".join(report)
 
 
-@pytest.mark.parametrize("module", [kvscatter.positions, kvscatter.ring])
+@pytest.mark.parametrize("module", [kvscatter.paged, kvscatter.positions, kvscatter.ring])
 def test_every_function_has_an_example(module):
     assert all(">>>" in inspect.getdoc(getattr(module, name)) for name in module.__all__)
 
@@ -41,6 +41,7 @@ def test_every_function_has_an_example(module):
         ".onnx_backend",
         ".onnxruntime",
         ".onnxruntime_genai",
+        ".paged",
         ".positions",
         ".reference",
         ".results",

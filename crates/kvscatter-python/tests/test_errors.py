@@ -16,7 +16,7 @@ import pytest
 from numpy.typing import NDArray
 
 import kvscatter
-from kvscatter import errors, positions
+from kvscatter import errors, paged, positions
 from kvscatter._native import error_kinds
 from kvscatter.onnx_backend import ModelError
 from kvscatter.reference import Refused
@@ -49,6 +49,10 @@ def tensorrt(cache: Array, update: Array, *indices: object, **options: Any) -> C
 def packed(ends: list[int]) -> Callable[[], object]:
     samples, tokens = len(ends) - 1, max(ends)
     return tensorrt(f32(samples, 1, 4, 2), f32(tokens, 1, 2), [0] * samples, ends)
+
+
+def in_blocks(slots: list[int]) -> Callable[[], object]:
+    return lambda: paged.write_([(f32(2, 1, 2, 2), f32(len(slots), 1, 2))], slots)
 
 
 def ascend(
@@ -189,6 +193,20 @@ CAUSED: dict[type[errors.Error], list[tuple[str, str | None, dict[str, Any], Cal
         ("token_sum", "seqLen", {"got": 2, "tokens": 3}, ascend(1, [1, 1], [1, 1])),
         ("layer_out_of_range", "layerId", {"value": 2, "layers": 2}, ascend(2)),
         (
+            "slot_out_of_range",
+            "slot_mapping",
+            {"index": 1, "value": 4, "slots": 4},
+            in_blocks([0, 4]),
+        ),
+        ("negative_start", "slot_mapping", {"index": 0, "value": -1}, in_blocks([-1, 4])),
+        ("duplicate_slot", "slot_mapping", {"index": 2, "value": 3, "earlier": 0}, in_blocks([3, 1, 3])),
+        (
+            "block_out_of_range",
+            "block_tables",
+            {"sample": 1, "index": 1, "value": 7, "blocks": 4},
+            lambda: paged.slot_mapping(np.array([[0, 9], [3, 7]]), [2, 3], 1, block_size=2, num_blocks=4),
+        ),
+        (
             "invalid_position",
             "length",
             {"value": 2, "rows": 3, "index": 1},
@@ -206,6 +224,7 @@ UNREACHABLE = {
     "buffer_length": "`write.rs` asks the core for the length of the buffers that it gives it",
     "null_buffer": "arrays of more than no bytes have an address",
     "element_width": "`object_array.rs` moves strings",
+    "in_place_only": "no function asks for the functional form of a paged write",
     "index_too_large": "`indices.rs` gives the core signed numbers",
 }
 

@@ -13,7 +13,7 @@ import pytest
 
 import kvscatter
 from integers import check, declared
-from kvscatter import KvSession, cuda, errors, positions, reference, ring, testing
+from kvscatter import KvSession, cuda, errors, paged, positions, reference, ring, testing
 from support import TESTDATA, refused
 
 MODEL = TESTDATA / "mobius-llama-static/model.onnx"
@@ -21,6 +21,9 @@ MODEL = TESTDATA / "mobius-llama-static/model.onnx"
 CACHE, UPDATE = np.zeros((1, 4, 2), np.float32), np.ones((1, 1, 2), np.float32)
 PAST, NEW = np.zeros((2, 1, 4, 2), np.float16), np.zeros((1, 2), np.float16)
 PLAN = kvscatter.plan(CACHE, UPDATE)
+
+TABLES = np.zeros((1, 1), np.int32)
+QUERY = np.ones((1, 1, 1, 2), np.float32)
 
 OPTIONAL = {"batch", "capacity", "threads", "max_new_tokens", "max_seq"}
 """The arguments that may be None in functions of sessions."""
@@ -81,6 +84,19 @@ WITHOUT_A_SESSION: dict[str, Callable[[Any], object]] = {
         for name in module.__all__
         for argument in numbers(getattr(module, name))
     },
+    **{
+        f"_native.{function.__name__}.{argument}": lambda value, call=function, argument=argument: call(
+            QUERY, QUERY, QUERY, **{argument: value}
+        )
+        for function in (kvscatter.attention, kvscatter.prepare_attention)
+        for argument in ("threads", "window")
+    },
+    **{
+        f"paged.slot_mapping.{argument}": lambda value, argument=argument: paged.slot_mapping(
+            TABLES, [1], **{"new_tokens": 1, "block_size": 2, "num_blocks": 2} | {argument: value}
+        )
+        for argument in ("new_tokens", "block_size", "num_blocks")
+    },
     "_case.cases.seed": lambda value: next(testing.cases(value, 1)),
     "_case.cases.n": lambda value: next(testing.cases(1, value)),
     "_check.check.seed": lambda value: testing.check(lambda *_: None, seed=value, n=1),
@@ -139,6 +155,7 @@ def test_every_integer_argument_is_in_a_table() -> None:
     modules = (
         "_native.pyi",
         "_generate.py",
+        "paged.py",
         "positions.py",
         "reference.py",
         "ring.py",
@@ -152,7 +169,7 @@ def test_every_integer_argument_is_in_a_table() -> None:
 
 @pytest.mark.parametrize("name", WITHOUT_A_SESSION)
 def test_an_integer_argument(name: str) -> None:
-    check(name, WITHOUT_A_SESSION[name])
+    check(name, WITHOUT_A_SESSION[name], optional=name.rpartition(".")[2] in {"threads", "window"})
 
 
 @pytest.mark.parametrize("name", SESSION)

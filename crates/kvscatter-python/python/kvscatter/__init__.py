@@ -1,6 +1,6 @@
 """Writes new keys and values into a KV cache in place, exactly as ONNX, TensorRT and Ascend define it."""
 
-from kvscatter import cuda, errors, onnxruntime, onnxruntime_genai, positions, ring
+from kvscatter import cuda, errors, onnxruntime, onnxruntime_genai, paged, positions, ring
 from kvscatter._generate import Generator, chat, generate
 from kvscatter._models import certify, convert, inspect, lower, verify
 from kvscatter._native import (
@@ -80,6 +80,7 @@ __all__ = [
     "lower",
     "onnxruntime",
     "onnxruntime_genai",
+    "paged",
     "plan",
     "positions",
     "prepare",

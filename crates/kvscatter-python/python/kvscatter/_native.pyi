@@ -1,5 +1,5 @@
 """The compiled part of the package. At run time, its public classes and functions have docstrings, except
-those of `positions` and `ring`, which the modules of these names document."""
+those of `paged`, `positions` and `ring`, which the modules of these names document."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike
@@ -62,6 +62,7 @@ __all__ = [
     "oracle_kv_cache_operation",
     "oracle_kv_cache_update",
     "oracle_tensor_scatter",
+    "paged",
     "plan",
     "positions",
     "prepare",
@@ -473,6 +474,25 @@ class _Ring(Protocol):
     def least_capacity(self, window: Integer, rows: Integer, rewind: Integer, feeding: str) -> int: ...
 
 ring: _Ring
+
+class _Paged(Protocol):
+    def slot_mapping(
+        self,
+        block_tables: SupportsDLPack,
+        seq_lens: Indices,
+        new_tokens: _Numbers,
+        block_size: Integer,
+        num_blocks: Integer,
+    ) -> NDArray[np.int64]: ...
+    def write_(
+        self,
+        pairs: Iterable[tuple[SupportsDLPack, SupportsDLPack]],
+        slot_mapping: Indices,
+        layout: AttentionLayout,
+        skip_negative: bool,
+    ) -> int: ...
+
+paged: _Paged
 
 # The names of the element types, the cache's shape and the update's shape.
 _Tensors: TypeAlias = tuple[Sequence[str], Sequence[int], Sequence[int]]

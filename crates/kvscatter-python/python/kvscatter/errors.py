@@ -52,13 +52,21 @@ class Error(Exception):
     single argument."""
 
     index: int | None = None
-    """The sample, counted from 0, or the index in a list."""
+    """The sample, counted from 0, or the index in a list or in a row of a table."""
+    sample: int | None = None
+    """The sample, counted from 0, if ``index`` is not the sample."""
     value: int | None = None
     """The value that was given at ``index``, or for ``argument`` as a whole."""
     rows: int | None = None
     """The number of rows to write."""
     capacity: int | None = None
     """The number of rows that the cache has."""
+    slots: int | None = None
+    """The number of slots that a paged cache has."""
+    blocks: int | None = None
+    """The number of blocks that a paged cache has."""
+    earlier: int | None = None
+    """The index of the first token that has the slot."""
     min: int | None = None
     """The smallest allowed ``value``, ``rank`` or ``offset``."""
     max: int | None = None
