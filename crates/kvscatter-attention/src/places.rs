@@ -86,20 +86,19 @@ impl Place {
     /// Returns the place of an operand with strides. All offsets fit `isize`, in bytes of float32 (A1).
     fn new(sizes: &Sizes, operand: Operand, [sample, head, row]: [usize; 3]) -> Result<Self, AttentionError> {
         let [samples, heads, length, size] = sizes.shape(operand);
-        let span = if [samples, heads, length, size].contains(&0) {
-            Some(0)
-        } else {
-            [(samples, sample), (heads, head), (length, row)]
-                .into_iter()
-                .try_fold(size, |span, (count, stride)| span.checked_add((count - 1).checked_mul(stride)?))
-        };
+        let block = sizes.block_of(operand);
+        if [samples, heads, length, size].contains(&0) {
+            // Rows without elements are at the beginning, because nothing lies between two of them.
+            return Ok(Self { sample: 0, head: 0, row: 0, block, span: 0, is_dense: false });
+        }
+        let span = [(samples, sample), (heads, head), (length, row)]
+            .into_iter()
+            .try_fold(size, |span, (count, stride)| span.checked_add((count - 1).checked_mul(stride)?));
         let fits = |span: &usize| {
             span.checked_mul(size_of::<f32>()).is_some_and(|bytes| isize::try_from(bytes).is_ok())
         };
         let span = span.filter(fits).ok_or(AttentionError::TooLarge { operand })?;
-        // Rows without elements lie at the start, because a buffer may have no element at their strides.
-        let [sample, head, row] = if span == 0 { [0; 3] } else { [sample, head, row] };
-        Ok(Self { sample, head, row, block: sizes.block_of(operand), span, is_dense: false })
+        Ok(Self { sample, head, row, block, span, is_dense: false })
     }
 
     /// Checks that no two rows of this shape share an element (A3): each stride is at least as long as what lies

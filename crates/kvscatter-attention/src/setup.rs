@@ -44,6 +44,10 @@ impl Limits {
     }
 }
 
+/// The largest number of chunks between which threads divide the items of a call, because a scratch has memory for
+/// each. A cache with more slots may be an array whose strides are 0, which has few bytes.
+const MAX_PARTIALS: usize = 1 << 16;
+
 /// The number of bits of a slot up to which one row over a narrow type requests slots ahead.
 const SHORT: usize = 128 * 8;
 
@@ -256,7 +260,8 @@ impl Setup {
     /// Returns whether items are divided between this many threads, because some of them would be idle for a part
     /// of the call otherwise.
     pub(crate) fn divides_items(&self, threads: usize) -> bool {
-        threads > 1 && self.max_chunks() > 1 && self.items() < 2 * threads
+        let (chunks, items) = (self.max_chunks(), self.items());
+        threads > 1 && chunks > 1 && items < 2 * threads && items.saturating_mul(chunks) <= MAX_PARTIALS
     }
 
     /// Returns the largest number of chunks of an item, for any length.
@@ -272,7 +277,7 @@ impl Setup {
 mod tests {
     use kvscatter::{ElementType, Isa};
 
-    use super::{Blocking, Limits, Setup};
+    use super::{Blocking, Limits, MAX_PARTIALS, Setup};
     use crate::kernel::{LANES, SECTION};
     use crate::operands::Shapes;
     use crate::operator::{Attention, Scores, Softmax};
@@ -305,6 +310,9 @@ mod tests {
             ([1, 1, 3 * CHUNK], 1, false),
             ([1, 1, CHUNK], 2, false),
             ([1, 1, CHUNK + 1], 2, true),
+            // The slots of a cache that share their bytes may be very many.
+            ([1, 1, CHUNK * MAX_PARTIALS], 2, true),
+            ([1, 1, CHUNK * MAX_PARTIALS + 1], 2, false),
         ] {
             assert_eq!(setup(op, sizes).divides_items(threads), expected, "{sizes:?}, {threads} threads");
         }

@@ -395,6 +395,22 @@ fn every_small_block_table() {
     assert!(ran > 2000 && refused > 2000, "{ran} {refused}");
 }
 
+/// A tensor without elements may have any strides.
+#[test]
+fn rows_without_elements() {
+    let (query, key, value) = ([2, 4, 3, 0], [2, 2, 5, 0], [2, 2, 5, 8]);
+    let dense = Shapes { value: &value, ..shapes(&query, &key) };
+    let places = Some([15, 5, 1]);
+    let strides = Strides { query: places, key: places, ..Strides::default() };
+    let prepared = Attention::new().prepare_strided(&dense, &strides).unwrap();
+    let value = [0.5_f32; 160];
+    let mut output = [0.0_f32; 192];
+    let mut scratch = prepared.scratch(1);
+    let inputs = Inputs::new(&[], &[], &value);
+    prepared.run(&inputs, &mut Outputs::new(&mut output), &mut scratch, None).unwrap();
+    assert_eq!(output, [0.5; 192]);
+}
+
 #[test]
 fn layouts_that_are_refused() {
     let (query, cache) = ([2, 4, 3, 8], [5, 2, 4, 8]);
