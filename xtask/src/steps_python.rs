@@ -22,6 +22,7 @@ const PLUGIN_TESTS: &str = "crates/kvscatter-python/tests/test_onnxruntime.py";
 const TORCH_PACKAGE: &str = "crates/kvscatter-python/python/kvscatter/torch";
 const TORCH_TESTS: &str = "crates/kvscatter-python/tests/torch";
 const XLA_TESTS: &str = "crates/kvscatter-python/tests/test_jax.py";
+const ATTENTION_TESTS: &str = "crates/kvscatter-python/tests/test_attention.py";
 const CUDA_TESTS: &str = "crates/kvscatter-python/tests/test_cuda.py";
 const GENAI_TESTS: &str = "crates/kvscatter-python/tests/genai";
 const BENCH: &str = "crates/kvscatter-python/bench";
@@ -204,9 +205,9 @@ fn build() -> Step {
 }
 
 /// Tests the wheel and the source distribution as users install them.
-pub(crate) fn nightly() -> [Step; 6] {
+pub(crate) fn nightly() -> [Step; 7] {
     let optimised = Step::new("python-wheel-optimised", wheel(&wheels())).needs(needs(&[tools()]));
-    [optimised, test(), genai(true), accelerators(), torch(Torch::Oldest), sdist_build()]
+    [optimised, test(), attention(), genai(true), accelerators(), torch(Torch::Oldest), sdist_build()]
 }
 
 /// Checks the format, lints and types, and that the stub matches the compiled module.
@@ -233,6 +234,14 @@ fn test() -> Step {
     commands.push(pytest(&tools, &["--doctest-modules", "--pyargs", "kvscatter", no_torch]));
     commands.push(documents(&tools, &[MODELS, ONNX, SESSION, TEXT, SESSIONS]));
     Step::new("python-test", commands).needs(needs(&[tools]))
+}
+
+/// Compares attention with the oracle on many random calls.
+fn attention() -> Step {
+    let tools = tools();
+    let mut commands = installed(&tools);
+    commands.push(pytest(&tools, &[ATTENTION_TESTS]).with_env("KVSCATTER_ATTENTION_CALLS", "20000"));
+    Step::new("python-attention", commands).needs(needs(&[tools]))
 }
 
 /// Tests the package on accelerators: the custom call of XLA, on the CPU, and CUDA arrays, on a simulated driver.

@@ -33,6 +33,7 @@ mod new_array;
 mod numbers;
 mod object_array;
 mod options;
+mod oracle_attention;
 mod paged;
 mod plan;
 mod pool;
@@ -71,6 +72,7 @@ mod _native {
         logits::{PyLogits, PySample},
         model::OnnxModel,
         options::{integer_within, resolve_axis},
+        oracle_attention::oracle_attention,
         paged::module as paged,
         plan::{Plan, plan},
         positions::module as positions,

@@ -59,6 +59,7 @@ __all__ = [
     "integer_within",
     "kv_cache_operation_",
     "kv_cache_update_",
+    "oracle_attention",
     "oracle_kv_cache_operation",
     "oracle_kv_cache_update",
     "oracle_tensor_scatter",
@@ -500,6 +501,16 @@ _Tensors: TypeAlias = tuple[Sequence[str], Sequence[int], Sequence[int]]
 _Broken: TypeAlias = tuple[str, str, dict[str, int]]
 _Answer: TypeAlias = tuple[NDArray[np.int64], int, None] | tuple[None, Literal[0], _Broken]
 
+def oracle_attention(
+    element: Literal["float", "float16", "bfloat16"],
+    q: NDArray[np.float64],
+    k: NDArray[np.float64],
+    v: NDArray[np.float64],
+    lengths: Sequence[int],
+    ring: bool,
+    mask: NDArray[np.bool_] | NDArray[np.float64] | None,
+    attributes: tuple[bool, int, float | None, float],
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]]: ...
 def oracle_tensor_scatter(
     tensors: _Tensors,
     write_indices: Sequence[int] | None,
