@@ -21,7 +21,8 @@ const TESTS: &str = "crates/kvscatter-python/tests";
 const PLUGIN_TESTS: &str = "crates/kvscatter-python/tests/test_onnxruntime.py";
 const TORCH_PACKAGE: &str = "crates/kvscatter-python/python/kvscatter/torch";
 const TORCH_TESTS: &str = "crates/kvscatter-python/tests/torch";
-const XLA_TESTS: &str = "crates/kvscatter-python/tests/test_jax.py";
+const XLA_TESTS: [&str; 2] =
+    ["crates/kvscatter-python/tests/test_jax.py", "crates/kvscatter-python/tests/test_jax_attention.py"];
 const ATTENTION_TESTS: &str = "crates/kvscatter-python/tests/test_attention.py";
 const CUDA_TESTS: &str = "crates/kvscatter-python/tests/test_cuda.py";
 const GENAI_TESTS: &str = "crates/kvscatter-python/tests/genai";
@@ -228,7 +229,8 @@ fn lint() -> Step {
 fn test() -> Step {
     let tools = tools();
     let mut commands = installed(&tools);
-    let ignored = [TORCH_TESTS, XLA_TESTS, CUDA_TESTS, GENAI_TESTS].map(|tests| format!("--ignore={tests}"));
+    let ignored = [TORCH_TESTS, XLA_TESTS[0], XLA_TESTS[1], CUDA_TESTS, GENAI_TESTS];
+    let ignored = ignored.map(|tests| format!("--ignore={tests}"));
     commands.push(pytest(&tools, &[TESTS]).with_all(ignored));
     let no_torch = "--ignore-glob=/*/kvscatter/torch/*";
     commands.push(pytest(&tools, &["--doctest-modules", "--pyargs", "kvscatter", no_torch]));
@@ -248,7 +250,7 @@ fn attention() -> Step {
 fn accelerators() -> Step {
     let tools = tools();
     let mut commands = installed(&tools);
-    commands.push(pytest(&tools, &[XLA_TESTS, CUDA_TESTS]));
+    commands.push(pytest(&tools, &[XLA_TESTS[0], XLA_TESTS[1], CUDA_TESTS]));
     commands.push(documents(&tools, &[JAX]));
     Step::new("python-accelerators", commands).needs(needs(&[tools]))
 }

@@ -166,3 +166,39 @@ pub enum AttentionError {
     #[error("a ring cannot be used with {operand}")]
     Ring { operand: Operand },
 }
+
+/// The names of ONNX that messages contain, and those of the arguments of Python's functions.
+const PYTHON_NAMES: [(&str, &str); 11] = [
+    ("the scale of K", "k_scale"),
+    ("the scale of V", "v_scale"),
+    ("nonpad_kv_seqlen", "lengths"),
+    ("attn_mask", "mask"),
+    ("head_sink", "sink"),
+    ("block_table", "block_tables"),
+    ("float,", "float32,"),
+    ("Q", "q"),
+    ("K", "k"),
+    ("V", "v"),
+    ("Y", "out"),
+];
+
+impl AttentionError {
+    /// Returns the message with the names that `kvscatter.attention` and `kvscatter.jax.attention` of Python give their
+    /// arguments.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn python_message(&self) -> String {
+        PYTHON_NAMES.iter().fold(self.to_string(), |message, (onnx, python)| {
+            let mut parts = message.split(onnx);
+            let mut renamed = parts.next().unwrap_or_default().to_owned();
+            for part in parts {
+                let is_inside =
+                    |character: Option<char>| character.is_some_and(|c| c.is_alphanumeric() || c == '_');
+                let is_word = !is_inside(renamed.chars().next_back()) && !is_inside(part.chars().next());
+                renamed.push_str(if is_word { python } else { onnx });
+                renamed.push_str(part);
+            }
+            renamed
+        })
+    }
+}

@@ -5,42 +5,11 @@ use pyo3::prelude::*;
 
 use crate::error::{self, Class, Field};
 
-/// The names of ONNX that messages contain, and those of this package's arguments.
-const NAMES: [(&str, &str); 11] = [
-    ("the scale of K", "k_scale"),
-    ("the scale of V", "v_scale"),
-    ("nonpad_kv_seqlen", "lengths"),
-    ("attn_mask", "mask"),
-    ("head_sink", "sink"),
-    ("block_table", "block_tables"),
-    ("float,", "float32,"),
-    ("Q", "q"),
-    ("K", "k"),
-    ("V", "v"),
-    ("Y", "out"),
-];
-
 /// Creates the exception for an error of attention.
 #[cold]
 pub(crate) fn raise(py: Python<'_>, refused: &AttentionError) -> PyErr {
     let (class, kind, fields) = describe(refused);
-    error::raise(py, class, kind, None, message(refused), &fields)
-}
-
-/// Returns the message with the names of this package's arguments.
-fn message(refused: &AttentionError) -> String {
-    NAMES.iter().fold(refused.to_string(), |message, (onnx, python)| {
-        let mut parts = message.split(onnx);
-        let mut renamed = parts.next().unwrap_or_default().to_owned();
-        for part in parts {
-            let is_inside =
-                |character: Option<char>| character.is_some_and(|c| c.is_alphanumeric() || c == '_');
-            let is_word = !is_inside(renamed.chars().next_back()) && !is_inside(part.chars().next());
-            renamed.push_str(if is_word { python } else { onnx });
-            renamed.push_str(part);
-        }
-        renamed
-    })
+    error::raise(py, class, kind, None, refused.python_message(), &fields)
 }
 
 fn describe(refused: &AttentionError) -> (Class, &'static str, Vec<(&'static str, Field)>) {

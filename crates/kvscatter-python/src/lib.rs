@@ -84,7 +84,7 @@ mod _native {
         session::PyKvSession,
         timing::{time_memcpy, time_rust_call},
         transaction::PyTransaction,
-        xla::{xla_check, xla_handlers},
+        xla::{xla_attention_handlers, xla_check, xla_check_attention, xla_handlers},
     };
 
     use pyo3::prelude::*;

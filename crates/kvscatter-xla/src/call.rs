@@ -98,6 +98,15 @@ impl<'f> Call<'f> {
         self.scalar(name, PRED).map(|value| unsafe { value.cast::<u8>().read() } != 0)
     }
 
+    /// Returns a number in float32, or `None` if the call does not have the attribute.
+    pub(crate) fn optional_float(&self, name: &str) -> Result<Option<f32>, CallError> {
+        if self.find(name).is_none() {
+            return Ok(None);
+        }
+        // SAFETY: The element is float32.
+        self.scalar(name, F32).map(|value| Some(unsafe { value.cast::<f32>().read_unaligned() }))
+    }
+
     fn scalar(&self, name: &str, element: c_int) -> Result<*const c_void, CallError> {
         let scalar = self.attribute(name, SCALAR)?.cast::<Scalar>();
         // SAFETY: An attribute of this type is a scalar (F1).
@@ -112,6 +121,14 @@ impl<'f> Call<'f> {
     }
 
     fn attribute(&self, name: &str, kind: c_int) -> Result<*const c_void, CallError> {
+        match self.find(name) {
+            Some((found, value)) if found == kind => Ok(value),
+            _ => Err(CallError::program(format!("attribute {name} is missing or has another type"))),
+        }
+    }
+
+    /// Returns the type and the address of an attribute.
+    fn find(&self, name: &str) -> Option<(c_int, *const c_void)> {
         let Attributes { size, types, names, values, .. } = self.frame.attrs;
         let size = usize::try_from(size).unwrap_or_default();
         // SAFETY: The list has this length (F2), and lives as long as the frame (F1).
@@ -127,10 +144,7 @@ impl<'f> Call<'f> {
             unsafe { list(span.ptr, span.len) == name.as_bytes() }
         };
         let mut attributes = names.iter().zip(types.iter().zip(values));
-        match attributes.find(|(span, _)| is_named(span)) {
-            Some((_, (&found, &value))) if found == kind => Ok(value),
-            _ => Err(CallError::program(format!("attribute {name} is missing or has another type"))),
-        }
+        attributes.find(|(span, _)| is_named(span)).map(|(_, (&found, &value))| (found, value))
     }
 }
 
@@ -195,7 +209,7 @@ impl Tensor<'_> {
 ///
 /// # Safety
 /// Unless `len` is 0, `len` values that live as long as `'a` lie at `first`.
-unsafe fn list<'a, T>(first: *const T, len: usize) -> &'a [T] {
+pub(crate) unsafe fn list<'a, T>(first: *const T, len: usize) -> &'a [T] {
     // SAFETY: `len` values lie there (this function's contract).
     if len == 0 { &[] } else { unsafe { slice::from_raw_parts(first, len) } }
 }
@@ -206,6 +220,7 @@ pub(crate) const S32: c_int = 4;
 pub(crate) const S64: c_int = 5;
 pub(crate) const U32: c_int = 8;
 pub(crate) const U64: c_int = 9;
+pub(crate) const F32: c_int = 11;
 
 /// Returns the element type with a number of XLA.
 ///
@@ -223,7 +238,7 @@ pub(crate) fn element_type(number: c_int) -> Result<ElementType, CallError> {
         U32 => ElementType::UInt32,
         U64 => ElementType::UInt64,
         10 => ElementType::Float16,
-        11 => ElementType::Float32,
+        F32 => ElementType::Float32,
         12 => ElementType::Float64,
         15 => ElementType::Complex64,
         16 => ElementType::BFloat16,

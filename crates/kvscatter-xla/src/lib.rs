@@ -1,10 +1,11 @@
-//! `TensorScatter` as a custom call of XLA, the compiler of JAX.
+//! `TensorScatter` and attention as custom calls of XLA, the compiler of JAX.
 //!
-//! XLA calls [`tensor_scatter`] and, on CUDA devices, [`tensor_scatter_cuda`] through the C interface for custom calls
-//! that it calls FFI. The Python package registers them, and `kvscatter.jax` compiles programs that call them. The core
-//! defines every write and every error about a write.
+//! XLA calls [`tensor_scatter`], [`attention()`] and, on CUDA devices, [`tensor_scatter_cuda`] through the C interface
+//! for custom calls that it calls FFI. The Python package registers them, and `kvscatter.jax` compiles programs that
+//! call them. The core defines every write and every error about a write, and `kvscatter-attention` does so for
+//! attention.
 //!
-//! # The call
+//! # The call of the write
 //!
 //! * The arguments are `past`, `update`, `write_indices` and, if there is a fourth one, `lengths`. The indices and
 //!   lengths are integers of 32 or 64 bits `[batch]`.
@@ -20,12 +21,23 @@
 //! A call that returns an error has changed nothing in place. The exception is an error of the CUDA driver, which may
 //! come after the launch.
 //!
+//! # The call of attention
+//!
+//! * The arguments are `q`, `k`, `v`, `lengths`, and those that the attribute `operands` names, in its order and
+//!   separated by spaces: `starts`, `mask`, `sink`, `k_scale`, `v_scale` and `block_tables`. Lengths and starts are
+//!   int32 or int64 `[batch]`, and block tables int32 `[batch, blocks of a sample]`.
+//! * The other attributes are `causal` (bool), `window` (int64, where 0 means none), `mode` (`linear` or `circular`)
+//!   and `layout` (`bhsd` or `bshd`). `scale` and `softcap` (float32) may be missing.
+//! * The result has the type of `q`.
+//! * On a CUDA device, the call is an error.
+//!
 //! # Layers
 //!
 //! `sys` declares the structs of XLA. `call` reads a call from them, and `status` converts errors and panics to errors
 //! of XLA. `scatter` reads the tensors and the options of a call, and takes the write from `prepared` if an earlier
-//! call had the same shapes. `cpu` executes it with the threads of XLA that `threads` finds, and `cuda` launches it on
-//! XLA's stream.
+//! call had the same shapes. `recent` keeps what was prepared. `cpu` executes it with the threads of XLA that `threads`
+//! finds, and `cuda` launches it on XLA's stream. `attention` reads and executes a call of attention, and
+//! `attention_form` prepares it.
 //!
 //! # What XLA promises
 //!
@@ -45,15 +57,19 @@
 //!   run, and other uses of it are ordered before or after on the stream.
 #![deny(unsafe_op_in_unsafe_fn)]
 
+mod attention;
+mod attention_form;
 mod call;
 mod cpu;
 mod cuda;
 mod prepared;
+mod recent;
 mod scatter;
 mod status;
 mod sys;
 mod threads;
 
+pub use attention_form::{AttentionForm, AttentionLayout};
 pub use sys::{CallFrame, XlaError};
 
 /// The handler of the custom call on the CPU.
@@ -72,6 +88,24 @@ pub unsafe extern "C" fn tensor_scatter(frame: *mut CallFrame) -> *mut XlaError 
 pub unsafe extern "C" fn tensor_scatter_cuda(frame: *mut CallFrame) -> *mut XlaError {
     // SAFETY: The frame satisfies F1 to F5 (this function's contract).
     unsafe { handle(frame, cuda::run) }
+}
+
+/// The handler of attention on the CPU.
+///
+/// # Safety
+/// `frame` satisfies F1 to F4.
+pub unsafe extern "C" fn attention(frame: *mut CallFrame) -> *mut XlaError {
+    // SAFETY: The frame satisfies F1 to F4 (this function's contract).
+    unsafe { handle(frame, attention::run) }
+}
+
+/// The handler of attention on a CUDA device, which returns an error.
+///
+/// # Safety
+/// `frame` satisfies F1 to F4.
+pub unsafe extern "C" fn attention_cuda(frame: *mut CallFrame) -> *mut XlaError {
+    // SAFETY: The frame satisfies F1 to F4 (this function's contract).
+    unsafe { handle(frame, attention::refuse) }
 }
 
 /// Reads a frame and calls `run`.

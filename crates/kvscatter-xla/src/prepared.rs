@@ -1,7 +1,4 @@
-//! Keeps the last writes that each thread has prepared. XLA makes the same calls at each step of a program.
-//!
-//! The plugin of ONNX Runtime (`recent.rs` in `kvscatter-ort-plugin`) knows which operator a call is for, and has a
-//! list for each. A handler of XLA knows only the call.
+//! Keeps the last writes that each thread has prepared.
 
 use core::cell::RefCell;
 use core::ffi::c_int;
@@ -10,6 +7,7 @@ use std::rc::Rc;
 
 use kvscatter::{Mode, Prepared};
 
+use crate::recent::Recent;
 use crate::status::CallError;
 
 /// What the preparation of a write depends on.
@@ -31,13 +29,8 @@ impl Form<'_> {
     }
 }
 
-/// A program has a few forms: keys and values of full and of sliding layers, a prompt and a token. More are
-/// prepared again.
-const KEPT: usize = 16;
-
 thread_local! {
-    /// The form that was prepared last is at the end.
-    static LAST: RefCell<Vec<(Form<'static>, Rc<Prepared>)>> = const { RefCell::new(Vec::new()) };
+    static LAST: RefCell<Recent<Form<'static>, Prepared>> = const { RefCell::new(Recent::new()) };
 }
 
 /// Returns what an earlier call of this thread has prepared, or prepares it.
@@ -45,16 +38,12 @@ pub(crate) fn prepared(
     form: Form<'_>,
     prepare: impl FnOnce(&Form<'_>) -> Result<Prepared, CallError>,
 ) -> Result<Rc<Prepared>, CallError> {
-    LAST.with_borrow_mut(|kept| {
-        if let Some((_, write)) = kept.iter().rev().find(|(known, _)| *known == form) {
-            return Ok(Rc::clone(write));
+    LAST.with_borrow_mut(|last| {
+        if let Some(write) = last.find(|known| *known == form) {
+            return Ok(write);
         }
-        let write = Rc::new(prepare(&form)?);
-        if kept.len() == KEPT {
-            kept.remove(0);
-        }
-        kept.push((form.into_owned(), Rc::clone(&write)));
-        Ok(write)
+        let write = prepare(&form)?;
+        Ok(last.keep(form.into_owned(), write))
     })
 }
 
@@ -63,7 +52,8 @@ mod tests {
     use kvscatter::spec::onnx::TensorScatter;
     use kvscatter::{ElementType, Mode};
 
-    use super::{Form, KEPT, LAST, prepared};
+    use super::{Form, LAST, prepared};
+    use crate::recent::{KEPT, Recent};
 
     #[test]
     fn more_forms_than_are_kept_are_prepared_again() {
@@ -86,6 +76,6 @@ mod tests {
         }
         // Form `KEPT + 1` took the place of form 1, so form 1 is prepared twice. Form `KEPT` is still there.
         assert_eq!(count, KEPT + 2);
-        assert_eq!(LAST.with_borrow(Vec::len), KEPT);
+        assert_eq!(LAST.with_borrow(Recent::len), KEPT);
     }
 }

@@ -8,6 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use kvscatter::error::ErrorClass;
 use kvscatter::{Argument, Error};
+use kvscatter_attention::AttentionError;
 use kvscatter_cuda::CudaError;
 
 use crate::sys::{
@@ -42,6 +43,19 @@ impl From<Error> for CallError {
     fn from(error: Error) -> Self {
         let code = if error.kind().class() == ErrorClass::Position { OUT_OF_RANGE } else { INVALID_ARGUMENT };
         Self { code, message: error.display_with(name).to_string() }
+    }
+}
+
+impl From<AttentionError> for CallError {
+    fn from(error: AttentionError) -> Self {
+        let is_position = matches!(
+            error,
+            AttentionError::LengthOutOfRange { .. }
+                | AttentionError::NegativeStart { .. }
+                | AttentionError::BlockOutOfRange { .. }
+        );
+        let code = if is_position { OUT_OF_RANGE } else { INVALID_ARGUMENT };
+        Self { code, message: error.python_message() }
     }
 }
 

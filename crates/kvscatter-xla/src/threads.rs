@@ -1,4 +1,4 @@
-//! Runs large writes on threads of XLA.
+//! Runs large calls on threads of XLA.
 
 use core::any::Any;
 use core::ffi::c_void;
@@ -25,6 +25,11 @@ unsafe impl Sync for Pool<'_> {}
 impl<'f> Pool<'f> {
     pub(crate) fn new(frame: &'f CallFrame) -> Self {
         Self { frame }
+    }
+
+    /// Returns the number of threads that a call may use, its own included.
+    pub(crate) fn threads(&self) -> usize {
+        self.functions().map_or(1, |functions| self.count(functions).max(1))
     }
 
     /// Returns the functions about threads, or `None` if this XLA has none.

@@ -78,7 +78,9 @@ __all__ = [
     "time_rust_call",
     "write_many",
     "write_rows",
+    "xla_attention_handlers",
     "xla_check",
+    "xla_check_attention",
     "xla_handlers",
 ]
 
@@ -657,6 +659,18 @@ def restore_prepared(
     negative_index: NegativeIndex,
 ) -> Prepared: ...
 def xla_handlers() -> dict[str, object]: ...
+def xla_attention_handlers() -> dict[str, object]: ...
+def xla_check_attention(
+    elements: tuple[str, str],
+    shapes: tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[int] | None, Sequence[int] | None],
+    has_sinks: bool,
+    causal: bool,
+    window: int | None,
+    scale: float | None,
+    softcap: float | None,
+    mode: str,
+    layout: str,
+) -> None: ...
 def xla_check(
     past: Sequence[int],
     update: Sequence[int],

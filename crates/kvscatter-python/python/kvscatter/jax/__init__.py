@@ -1,6 +1,7 @@
-"""The write of a KV cache inside ``jax.jit``, and a cache for ``lax.scan`` and ``lax.while_loop``.
+"""The write of a KV cache inside ``jax.jit``, attention over it, and a cache for ``lax.scan`` and ``lax.while_loop``.
 
-`tensor_scatter` is a custom call of XLA. If the past is donated, the write is in place.
+`tensor_scatter` is a custom call of XLA. If the past is donated, the write is in place. `attention` is another one,
+which reads only the slots with tokens.
 
 >>> import jax, jax.numpy as jnp, kvscatter.jax
 >>> write = jax.jit(kvscatter.jax.tensor_scatter, donate_argnums=0)
@@ -18,11 +19,12 @@ try:
 except ImportError as missing:
     raise ImportError("kvscatter.jax needs JAX: pip install kvscatter[jax]") from missing
 
+from kvscatter.jax._attention import ATTENTION_TARGET, attention
 from kvscatter.jax._cache import KvCache, KvLayer
 from kvscatter.jax._scatter import tensor_scatter
 from kvscatter.jax._write import TARGET
 
-__all__ = ["TARGET", "KvCache", "KvLayer", "tensor_scatter"]
+__all__ = ["ATTENTION_TARGET", "TARGET", "KvCache", "KvLayer", "attention", "tensor_scatter"]
 
 
 def __dir__() -> list[str]:

@@ -89,9 +89,9 @@ def tensor_scatter(
         message = f"update is {update.dtype}, but the cache is {past.dtype}: both must have the same type"
         raise errors.ElementTypeError(message, "element_type_mismatch", "update")
     starts = jnp.zeros(past.shape[:1], jnp.int32) if write_indices is None else write_indices
-    lists = [_integers(starts, "write_indices")]
+    lists = [integers(starts, "write_indices")]
     if lengths is not None:
-        lists.append(_integers(lengths, "lengths"))
+        lists.append(integers(lengths, "lengths"))
     sizes = _known_sizes(past.shape, update.shape, [values.shape[0] for values in lists])
     sequence = _native.xla_check(*sizes, axis, mode, out_of_range)
     skips = out_of_range == "skip"
@@ -120,7 +120,7 @@ def _known_sizes(
     return known[0], known[1], [1 if 0 in symbolic else count for count in counts]
 
 
-def _integers(values: Integers, argument: str) -> jax.Array:
+def integers(values: Integers, argument: str) -> jax.Array:
     """Returns indices or lengths as integers of 32 or 64 bits, ``[batch]``."""
     if isinstance(values, Sequence) and any(isinstance(value, jax.Array) for value in values):
         values = jnp.stack([jnp.asarray(value) for value in values])

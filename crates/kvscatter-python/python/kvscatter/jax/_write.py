@@ -45,7 +45,7 @@ def write(lists: int, axis: int, mode: str, skips: bool) -> Callable[..., Result
 
     @batchable.def_vmap
     def batching_rule(items: int, is_batched: list[bool], *operands: jax.Array) -> tuple[Results, Any]:
-        samples = [_as_samples(*it, items) for it in zip(operands, is_batched, strict=True)]
+        samples = [as_samples(*it, items) for it in zip(operands, is_batched, strict=True)]
         batch = operands[0].shape[is_batched[0]]
         results = differentiable(*samples)
         return tuple(it.reshape(items, batch, *it.shape[1:]) for it in results), (True,) * len(results)
@@ -65,7 +65,7 @@ def write(lists: int, axis: int, mode: str, skips: bool) -> Callable[..., Result
     return differentiable
 
 
-def _as_samples(operand: jax.Array, is_batched: bool, items: int) -> jax.Array:
+def as_samples(operand: jax.Array, is_batched: bool, items: int) -> jax.Array:
     """Turns the items of vmap into more samples. Like samples, items are independent of each other."""
     if not is_batched:
         operand = jnp.broadcast_to(operand, (items, *operand.shape))
@@ -144,9 +144,14 @@ def _on_devices(
     """Makes the call on each device with a part of the cache."""
     call = _partitioned(past.ndim, len(lists), axis, mode, skips)
     results: Results = call(past, update, *lists)
-    # Inside of shard_map, the results vary over the same axes as the operands. JAX cannot know it of this call.
-    axes = frozenset[str]().union(*(_varying(operand) for operand in (past, update, *lists)))
-    return tuple(jax.lax.pcast(it, tuple(axes), to="varying") for it in results) if axes else results
+    return tuple(varying_like(it, (past, update, *lists)) for it in results)
+
+
+def varying_like(result: jax.Array, operands: Sequence[jax.Array]) -> jax.Array:
+    """Returns the result of a call, which inside of shard_map varies over the same axes as the operands. JAX cannot
+    know it of a call."""
+    axes = frozenset[str]().union(*(_varying(operand) for operand in operands))
+    return jax.lax.pcast(result, tuple(axes), to="varying") if axes else result
 
 
 def _varying(operand: jax.Array) -> frozenset[str]:
