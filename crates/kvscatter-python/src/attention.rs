@@ -17,6 +17,7 @@ use smallvec::SmallVec;
 use crate::array::{Array, Form, Shape};
 use crate::attention_error;
 use crate::block_tables::BlockTables;
+use crate::error::{self, Class};
 use crate::failure::Failure;
 use crate::indices::Indices;
 use crate::options::{self, AttentionLayout};
@@ -456,6 +457,9 @@ impl Attend {
         if let Some(tables) = &arrays.others.tables {
             self.check_tables(py, tables)?;
         }
+        if let Some(scales) = &arrays.scales {
+            self.check_scales(py, scales)?;
+        }
         // Copies of small arrays, and of others that are not dense.
         let mask = arrays.others.mask.as_ref().map(|mask| AnyMask::<T>::read(mask)).transpose()?;
         let sinks = arrays.others.sink.as_ref().map(|sink| typed::<T>(sink, T::ELEMENT)).transpose()?;
@@ -523,6 +527,24 @@ impl Attend {
             let operand = kvscatter_attention::Operand::BlockTable;
             let error = AttentionError::Length { operand, got: tables.values.len(), expected };
             return Err(attention_error::raise(py, &error));
+        }
+        Ok(())
+    }
+
+    /// Checks that both scales have a number for each row, or both one for each element of a head.
+    fn check_scales(&self, py: Python<'_>, scales: &[Array<'_>; 2]) -> PyResult<()> {
+        let [_, key, value] = &self.forms;
+        let is_by_channel = scales[0].form.shape.len() == 2;
+        for (cache, scale) in [key, value].into_iter().zip(scales) {
+            let &[a, b, c, size] = cache.shape.as_slice() else { continue };
+            let [samples, heads, rows, size] = self.options.layout.ordered([a, b, c, size]);
+            let (argument, got) = (scale.argument, scale.form.shape.as_slice());
+            let by_channel: &[usize] = &[heads, size];
+            let expected = if is_by_channel { by_channel } else { &[samples, heads, rows] };
+            if got != expected {
+                let message = format!("{argument} has shape {got:?}, must have {expected:?}");
+                return Err(error::raise(py, Class::Shape, "dimension_mismatch", Some(argument), message, &[]));
+            }
         }
         Ok(())
     }

@@ -148,7 +148,11 @@ REFUSED: list[tuple[str, str | None, dict[str, Any]]] = [
     ("list_length", None, {"lengths": [5]}),
     ("list_length", None, {"starts": [0, 0, 0]}),
     ("list_length", None, {"sink": ones(5)}),
-    ("list_length", None, {"k": CODES, "v": CODES, **ROW_SCALES, "v_scale": ones(2, 2, 4)}),
+    ("dimension_mismatch", "v_scale", {"k": CODES, "v": CODES, **ROW_SCALES, "v_scale": ones(2, 2, 4)}),
+    ("dimension_mismatch", "k_scale", {"k": CODES, "v": CODES, **ROW_SCALES, "k_scale": ones(5, 2, 2)}),
+    ("dimension_mismatch", "k_scale", {"k": CODES, "v": CODES, **ROW_SCALES, "k_scale": ones(20)}),
+    ("dimension_mismatch", "v_scale", {"k": CODES, "v": CODES, **ROW_SCALES, "v_scale": ones(2, 8)}),
+    ("dimension_mismatch", "k_scale", {"k": CODES, "v": CODES, "k_scale": ones(8, 2), "v_scale": ones(2, 8)}),
     ("list_length", None, {"k": BLOCKS, "v": BLOCKS, "block_tables": TABLES[:1]}),
     ("out_shape", "out", {"out": ones(2, 4, 3, 7)}),
     ("out_shape", "out", {"out": ones(2, 3, 4, 8)}),
@@ -366,18 +370,27 @@ def test_a_forked_process_has_threads_of_its_own() -> None:
 # ── other libraries ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_tensors_of_other_libraries() -> None:
-    torch = pytest.importorskip("torch")
-    jax = pytest.importorskip("jax.numpy")
-    numbers = np.random.default_rng(9)
-    q, k = (numbers.standard_normal(shape).astype(np.float32) for shape in (Q.shape, K.shape))
-    wanted = kvscatter.attention(q, k, k, [5, 4])
+def test_tensors_of_pytorch() -> None:
+    # The folder of the tests of PyTorch has its name.
+    torch = pytest.importorskip("torch._C") and pytest.importorskip("torch")
+    q, k = normal(*Q.shape), normal(*K.shape)
     found = kvscatter.attention(*(torch.from_numpy(it) for it in (q, k, k)), torch.tensor([5, 4]))
-    assert isinstance(found, torch.Tensor) and bits(found.numpy()) == bits(wanted)
-    found = kvscatter.attention(*(jax.asarray(it) for it in (q, k, k)), jax.array([5, 4]))
-    assert isinstance(found, jax.ndarray) and bits(np.asarray(found)) == bits(wanted)
+    assert isinstance(found, torch.Tensor)
+    assert bits(found.numpy()) == bits(kvscatter.attention(q, k, k, [5, 4]))
     half = [torch.from_numpy(it).bfloat16() for it in (q, k, k)]
     found = kvscatter.attention(*half, [5, 4])
     assert found.dtype == torch.bfloat16
     same = kvscatter.attention(*(it.astype(ml_dtypes.bfloat16) for it in (q, k, k)), [5, 4])
     assert bits(found.view(torch.int16).numpy()) == bits(same)
+
+
+def test_arrays_of_jax() -> None:
+    jax = pytest.importorskip("jax.numpy")
+    q, k = normal(*Q.shape), normal(*K.shape)
+    found = kvscatter.attention(*(jax.asarray(it) for it in (q, k, k)), jax.array([5, 4]))
+    assert isinstance(found, jax.ndarray)
+    assert bits(np.asarray(found)) == bits(kvscatter.attention(q, k, k, [5, 4]))
+
+
+def normal(*shape: int) -> Array:
+    return np.random.default_rng(9).standard_normal(shape).astype(np.float32)

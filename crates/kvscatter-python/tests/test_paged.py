@@ -150,9 +150,9 @@ def test_after_an_error_no_cache_has_changed() -> None:
     assert paged.write_([], [0]) == 0
 
 
-def test_tensors_of_other_libraries() -> None:
-    torch = pytest.importorskip("torch")
-    jax = pytest.importorskip("jax.numpy")
+def test_tensors_of_pytorch() -> None:
+    # The folder of the tests of PyTorch has its name.
+    torch = pytest.importorskip("torch._C") and pytest.importorskip("torch")
     cache = torch.zeros(3, 1, 2, 2, dtype=torch.bfloat16)
     new = torch.ones(2, 1, 2, dtype=torch.bfloat16)
     tables = torch.tensor([[2, 0], [1, 9]])
@@ -160,7 +160,11 @@ def test_tensors_of_other_libraries() -> None:
     assert slots.tolist() == [0, 2]
     assert paged.write_([(cache, new)], torch.from_numpy(slots)) == 0
     assert cache[:, 0, :, 0].tolist() == [[1, 0], [1, 0], [0, 0]]
-    numbers = np.zeros((3, 1, 2, 2), np.float32)
+
+
+def test_arrays_of_jax() -> None:
+    jax = pytest.importorskip("jax.numpy")
+    numbers, slots = np.zeros((3, 1, 2, 2), np.float32), [0, 2]
     assert paged.write_([(numbers, jax.ones((2, 1, 2)))], slots) == 0
     refused("immutable", "cache", paged.write_, [(jax.asarray(numbers), numbers[:2, :, 0])], slots)
 
