@@ -543,7 +543,14 @@ impl Attend {
             let expected = if is_by_channel { by_channel } else { &[samples, heads, rows] };
             if got != expected {
                 let message = format!("{argument} has shape {got:?}, must have {expected:?}");
-                return Err(error::raise(py, Class::Shape, "dimension_mismatch", Some(argument), message, &[]));
+                return Err(error::raise(
+                    py,
+                    Class::Shape,
+                    "dimension_mismatch",
+                    Some(argument),
+                    message,
+                    &[],
+                ));
             }
         }
         Ok(())

@@ -361,12 +361,55 @@ def test_shard_map_over_heads(checks: bool) -> None:
     assert bits(np.asarray(jax.jit(call)(*arrays(), jnp.asarray(LENGTHS)))) == bits(np.asarray(wanted))
 
 
-@pytest.mark.parametrize("spec", [P(None, "x"), P(None, None, "x"), P(None, None, None, "x")])
-def test_sharded_arrays_give_the_same(spec: P) -> None:
+SHARDED = [
+    P("x"),
+    P(None, "x"),
+    P("y", "x"),
+    P(("x", "y")),
+    P(None, None, "x"),
+    P(None, None, None, "x"),
+    P(),
+]
+
+
+@pytest.mark.parametrize("spec", SHARDED)
+@pytest.mark.parametrize("name", EXTRAS)
+def test_sharded_queries_and_caches(spec: P, name: str) -> None:
+    """Samples and heads are computed where they are. The other dimensions are gathered."""
+    given = {it: jnp.asarray(array) for it, array in EXTRAS[name].items()}
+    given["v"] = given["v"][..., :SIZE]
+    for it in ("q", "k", "v", "mask", "starts", "lengths", "block_tables"):
+        # 3 samples become 4.
+        if it in given and given[it].shape[0] == BATCH:
+            given[it] = jnp.concatenate([given[it], given[it][:1]])
+    wanted = kvscatter.attention(**{it: np.asarray(array) for it, array in given.items()})
+    of = Mesh(np.array(jax.devices()).reshape(2, 2), ("x", "y"))
+    places = {"q": spec, "k": spec, "v": spec}
+    if name == "paged":
+        places = {it: P(None, *spec[1:]) if it != "q" else spec for it in places}
+    placed = {it: jax.device_put(given[it], NamedSharding(of, place)) for it, place in places.items()}
+    call = jax.jit(lambda operands: attention(**operands))
+    assert bits(np.asarray(call(given | placed))) == bits(wanted)
+    text = call.lower(given | placed).compile().as_text()
+    moves = re.findall("all-gather|all-reduce|all-to-all|collective-permute", text)
+    assert not moves or len(spec) > 2, text
+
+
+def test_sharded_samples_and_heads_that_do_not_divide_evenly() -> None:
     q, k, v = arrays()
-    wanted = attention(q, k, v[..., :SIZE], LENGTHS)
-    placed = [jax.device_put(it, NamedSharding(mesh(), spec)) for it in (q, k, v[..., :SIZE])]
-    assert bits(np.asarray(jax.jit(attention)(*placed, LENGTHS))) == bits(np.asarray(wanted))
+    wanted = attention(q, k, v, LENGTHS)
+
+    @jax.jit
+    def call(q: jax.Array, k: jax.Array) -> jax.Array:
+        q = jax.lax.with_sharding_constraint(q, NamedSharding(mesh(), P("x")))
+        return attention(q, k, v, LENGTHS)
+
+    assert bits(np.asarray(call(q, k))) == bits(np.asarray(wanted))
+    of = Mesh(np.array(jax.devices()), ("x",))
+    placed = jax.device_put(
+        q, NamedSharding(of, P(None, "x"))
+    )  # a query head on each device, for 2 heads of keys
+    assert bits(np.asarray(jax.jit(attention)(placed, k, v, LENGTHS))) == bits(np.asarray(wanted))
 
 
 def test_export() -> None:

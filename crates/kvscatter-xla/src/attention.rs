@@ -296,3 +296,30 @@ fn count(tensor: &Tensor<'_>) -> Result<usize, CallError> {
     };
     count.ok_or_else(|| CallError::program("a tensor is larger than the address space"))
 }
+
+#[cfg(test)]
+mod tests {
+    use core::ptr::null_mut;
+
+    use crate::sys::tests::{frame, table};
+    use crate::sys::{NumThreadsArgs, ScheduleArgs, XlaError};
+
+    unsafe extern "C" fn schedule(_: *mut ScheduleArgs) -> *mut XlaError {
+        null_mut()
+    }
+
+    unsafe extern "C" fn num_threads(_: *mut NumThreadsArgs) -> *mut XlaError {
+        null_mut()
+    }
+
+    #[test]
+    fn calls_without_arguments_and_calls_on_a_gpu_are_errors() {
+        let table = table(schedule, num_threads);
+        for handler in [crate::attention, crate::attention_cuda] {
+            let mut frame = frame(&table);
+            // SAFETY: The frame is one of this version, and leads to a table that is valid.
+            let error = unsafe { handler(&raw mut frame) };
+            assert!(!error.is_null());
+        }
+    }
+}

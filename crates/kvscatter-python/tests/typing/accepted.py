@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import kvscatter
-from kvscatter import cuda, positions, reference, results, ring
+import kvscatter.jax
+from kvscatter import cuda, paged, positions, reference, results, ring
 
 
 def on_numpy(cache: NDArray[np.float16], update: NDArray[np.float16], starts: NDArray[np.int32]) -> None:
@@ -24,6 +25,18 @@ def on_numpy(cache: NDArray[np.float16], update: NDArray[np.float16], starts: ND
 
 def on_jax(cache: jax.Array, update: jax.Array) -> None:
     assert_type(kvscatter.tensor_scatter(cache, update, jnp.zeros(2, jnp.int32)), jax.Array)
+
+
+def in_blocks(cache: NDArray[np.float16], rows: NDArray[np.float16], tables: NDArray[np.int32]) -> None:
+    slots = paged.slot_mapping(tables, [3, 2], 1, block_size=np.int64(2), num_blocks=4)
+    assert_type(slots, NDArray[np.int64])
+    assert_type(paged.slot_mapping(tables, slots, [1, 1], block_size=2, num_blocks=4), NDArray[np.int64])
+    assert_type(paged.write_([(cache, rows)], slots, layout="bshd", skip_negative=True), int)
+    assert_type(kvscatter.attention(rows, cache, cache, [3, 2], block_tables=tables), NDArray[np.float16])
+
+
+def attention_in_jax(q: jax.Array, cache: jax.Array) -> None:
+    assert_type(kvscatter.jax.attention(q, cache, cache, [1, 2], mode="circular", layout="bshd"), jax.Array)
 
 
 def prepared(cache: NDArray[np.float32], update: NDArray[np.float32]) -> None:

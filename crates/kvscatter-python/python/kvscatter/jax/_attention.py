@@ -1,11 +1,12 @@
 """Attention over a cache: checks what JAX knows when it traces a program, and makes the call.
 
 As for the write, a ``custom_jvp`` composes derivatives of JAX's own operations, and a ``custom_vmap`` makes the items
-of ``vmap`` more samples of one call.
+of ``vmap`` more samples of one call. A ``custom_partitioning`` lets each device compute its own samples and heads.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import Any, Final, NamedTuple
@@ -14,13 +15,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.custom_batching import custom_vmap
+from jax.experimental.custom_partitioning import custom_partitioning
 from jax.export import is_symbolic_dim
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.typing import ArrayLike
 
 from kvscatter import _native, errors
 from kvscatter._typing import AttentionLayout, Mode
 from kvscatter.jax._scatter import Integers, integers
-from kvscatter.jax._write import as_samples, check_implicit, varying_like
+from kvscatter.jax._write import as_samples, check_implicit, placement, varying_like
 
 ATTENTION_TARGET: Final = "kvscatter_attention"
 """The name of the custom call of `attention`, for the list of calls that ``jax.export`` allows."""
@@ -216,7 +219,7 @@ def attend(names: tuple[str, ...], options: Options) -> Callable[..., jax.Array]
 
     @custom_vmap
     def batchable(*operands: jax.Array) -> jax.Array:
-        return _call(names, options, *operands)
+        return _on_devices(names, options, *operands)
 
     @batchable.def_vmap
     def batching_rule(items: int, is_batched: list[bool], *operands: jax.Array) -> tuple[jax.Array, bool]:
@@ -266,7 +269,91 @@ def _call(names: tuple[str, ...], options: Options, *operands: jax.Array) -> jax
         layout=options.layout,
         **scale,
     )
-    return varying_like(found, operands)
+    return found
+
+
+def _on_devices(names: tuple[str, ...], options: Options, *operands: jax.Array) -> jax.Array:
+    """Makes the call on each device with a part of the samples and of the heads."""
+    shapes = tuple(operand.shape for operand in operands)
+    if any(is_symbolic_dim(size) or size == 0 for shape in shapes for size in shape):
+        return varying_like(_call(names, options, *operands), operands)
+    result: jax.Array = _partitioned(names, options, shapes)(*operands)
+    return varying_like(result, operands)
+
+
+@cache
+def _partitioned(
+    names: tuple[str, ...], options: Options, shapes: tuple[tuple[int, ...], ...]
+) -> Callable[..., jax.Array]:
+    """Returns the call with its rule for devices: queries may be sharded along the samples and the heads.
+
+    The other operands follow the queries, and XLA moves what is elsewhere.
+    """
+    dims = _dimensions(names, options, shapes)
+    heads = 1 if options.layout == "bhsd" else 2
+    query_heads, kv_heads = shapes[0][heads], shapes[1][heads]
+    local = partial(_call, names, options)
+
+    def placements(mesh: Mesh, operands: Any) -> list[NamedSharding]:
+        spec = placement(operands[0])
+        axes = {"b": spec[0], "h": spec[heads]}
+        for dim, size in (("b", shapes[0][0]), ("h", kv_heads)):
+            of_dim = axes[dim]
+            used = of_dim if isinstance(of_dim, tuple) else () if of_dim is None else (of_dim,)
+            # A device would get samples that do not exist, or a part of a group.
+            if size % math.prod(mesh.shape[name] for name in used):
+                axes[dim] = None
+        axes["n"] = axes["h"]
+        return [NamedSharding(mesh, PartitionSpec(*(axes.get(dim) for dim in of))) for of in dims]
+
+    def partition(mesh: Mesh, operands: Any, _: Any) -> tuple[Mesh, Any, Any, Any]:
+        placed = placements(mesh, operands)
+        return mesh, local, placed[0], tuple(placed)
+
+    def infer(mesh: Mesh, operands: Any, _: Any) -> NamedSharding:
+        return placements(mesh, operands)[0]
+
+    def whole(*operands: jax.Array) -> jax.Array:
+        return local(*operands)
+
+    group = query_heads // kv_heads
+    in_rule = {"h": "n" if group == 1 else "(n g)"}
+    operands = [" ".join(in_rule.get(dim, dim) for dim in of) for of in dims]
+    result = " ".join(in_rule.get(dim, dim) for dim in (*dims[0][:3], "e"))
+    call = custom_partitioning(whole)
+    sizes: dict[str, Any] = {} if group == 1 else {"g": group}
+    rule = f"{', '.join(operands)} -> {result}"
+    call.def_partition(partition, infer_sharding_from_operands=infer, sharding_rule=rule, **sizes)
+    return call
+
+
+def _dimensions(
+    names: tuple[str, ...], options: Options, shapes: tuple[tuple[int, ...], ...]
+) -> list[tuple[str, ...]]:
+    """Names the dimensions of each operand. Those with one name have one size: ``b`` for samples, ``h`` for heads of
+    queries, and ``n`` for heads of keys."""
+    is_paged = "block_tables" in names
+    samples, rows = ("blocks", "offsets") if is_paged else ("b", "c")
+
+    def ordered(a: str, b: str, c: str, d: str) -> tuple[str, ...]:
+        return (a, b, c, d) if options.layout == "bhsd" else (a, c, b, d)
+
+    dims = [ordered("b", "h", "s", "d"), *(ordered(samples, "n", rows, size) for size in "de"), ("b",)]
+    sizes = dict(zip(dims[0], shapes[0], strict=True))
+    for name, shape in zip(names, shapes[4:], strict=True):
+        if name == "mask":
+            full = ("b", "h", "s", "")[4 - len(shape) :]
+            # A dimension of size 1 is repeated, and the last one may be shorter than the cache.
+            named = enumerate(zip(full, shape, strict=True))
+            dims.append(
+                tuple(dim if size > 1 and sizes.get(dim) == size else f"m{at}" for at, (dim, size) in named)
+            )
+        elif name in ("k_scale", "v_scale"):
+            size = "d" if name == "k_scale" else "e"
+            dims.append((samples, "n", rows) if len(shape) == 3 else ("n", size))
+        else:
+            dims.append({"starts": ("b",), "sink": ("h",), "block_tables": ("b", "t")}[name])
+    return dims
 
 
 def _folded(

@@ -183,7 +183,7 @@ def _partitioned(rank: int, lists: int, axis: int, mode: str, skips: bool) -> Ca
 
     def partition(mesh: Mesh, operands: Any, results: Any) -> tuple[Mesh, Any, Any, Any]:
         for argument, operand in zip(("past", "update"), operands, strict=False):
-            _check_sequence(argument, _spec(operand)[axis], axis)
+            _check_sequence(argument, placement(operand)[axis], axis)
         of_cache, of_samples = _placements(mesh, operands[0])
         placed = of_cache, of_cache, *[of_samples] * lists
         return mesh, local, (of_cache, of_samples)[: 1 + skips], placed
@@ -208,14 +208,14 @@ def _placements(mesh: Mesh, past: Any) -> tuple[NamedSharding, NamedSharding]:
 
     A batch that does not divide evenly is not split, because the devices would get samples that do not exist.
     """
-    batch, *others = _spec(past)
+    batch, *others = placement(past)
     names = batch if isinstance(batch, tuple) else () if batch is None else (batch,)
     if past.shape[0] % math.prod(mesh.shape[name] for name in names):
         batch = None
     return NamedSharding(mesh, PartitionSpec(batch, *others)), NamedSharding(mesh, PartitionSpec(batch))
 
 
-def _spec(operand: Any) -> tuple[Any, ...]:
+def placement(operand: Any) -> tuple[Any, ...]:
     """Returns the mesh axes of each dimension."""
     rank = len(operand.shape)
     if operand.sharding.is_fully_replicated:
