@@ -457,7 +457,7 @@ impl Attend {
         if let Some(tables) = &arrays.others.tables {
             self.check_tables(py, tables)?;
         }
-        if let Some(scales) = &arrays.scales {
+        if let Some(scales) = &arrays.others.scales {
             self.check_scales(py, scales)?;
         }
         // Copies of small arrays, and of others that are not dense.
