@@ -83,7 +83,7 @@ unsafe fn tiles<V: Load<T>, T: Copy, const L: bool, const R: usize, const K: usi
     scores: Rows,
 ) -> usize {
     for at in 0..keys.count {
-        let soon = requested::<T, L, R>(keys, at);
+        let soon = requested::<T, R>(keys, at);
         let (tiles, rest) = keys.used().as_chunks::<K>();
         for streams in tiles {
             // SAFETY: The slot `at` of each stream exists. The rest is the contract of this function.
@@ -196,11 +196,11 @@ unsafe fn tile<V: Load<T>, T: Copy, const L: bool, const R: usize, const K: usiz
 }
 
 /// Returns which slot of each stream is requested from memory when `R` rows read the slot `at`. One row requests none
-/// if each stream is at another place, because the processor then reads ahead of it, unless a list places the slots.
+/// if each stream is at another place, because the processor then reads ahead of it.
 #[inline(always)]
-fn requested<T: Copy, const L: bool, const R: usize>(streams: &Streams<T>, at: usize) -> Option<usize> {
+fn requested<T: Copy, const R: usize>(streams: &Streams<T>, at: usize) -> Option<usize> {
     let is_in_turn = || size_of::<T>() < size_of::<f32>() && streams.all[0].step > 1;
-    if L || R > 1 || is_in_turn() { streams.soon(at) } else { None }
+    if R > 1 || is_in_turn() { streams.soon(at) } else { None }
 }
 
 /// Requests columns of the slot `at` of a stream from memory.
@@ -319,7 +319,7 @@ unsafe fn columns<V: Load<T>, T: Copy, const L: bool, const R: usize, const C: u
             // The sums of the row do not fit in registers.
             let end = size / V::LANES * V::LANES;
             for at in slots.clone() {
-                if let Some(soon) = requested::<T, L, R>(values, at) {
+                if let Some(soon) = requested::<T, R>(values, at) {
                     for stream in values.used() {
                         prefetch::<V, T, L>(stream, soon, 0..end);
                     }
@@ -422,7 +422,7 @@ unsafe fn column_tile<V: Load<T>, T: Copy, const L: bool, const R: usize, const 
     unsafe {
         let mut totals: [[V; C]; R] = core::array::from_fn(|r| core::array::from_fn(|c| V::load(sum(r, c))));
         for at in slots {
-            let soon = requested::<T, L, R>(values, at);
+            let soon = requested::<T, R>(values, at);
             for stream in values.used() {
                 if let Some(soon) = soon {
                     prefetch::<V, T, L>(stream, soon, column..column + C * V::LANES);
