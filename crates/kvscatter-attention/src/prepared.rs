@@ -92,6 +92,17 @@ impl Prepared {
         self.0.sizes.shape(Operand::Scores)
     }
 
+    /// Returns the number of elements of an operand's buffer. For an operand with strides, it counts those from the
+    /// first element to the last one. For a mask that was not prepared, it is 0.
+    #[must_use]
+    pub fn elements(&self, operand: Operand) -> usize {
+        match operand {
+            Operand::Query | Operand::Key | Operand::Value | Operand::Output => self.0.place(operand).span,
+            Operand::Mask => self.0.mask.as_ref().map_or(0, |layout| layout.len),
+            _ => self.0.sizes.shape(operand).iter().product(),
+        }
+    }
+
     /// Allocates the working memory of calls that use at most this many threads, and at most 1024. Each thread has
     /// memory for the scores of a chunk. If `qk_matmul_output` or a softmax in float64 is requested, it has memory for
     /// the scores of all slots.
