@@ -1,6 +1,6 @@
 /*
  * kvscatter writes new keys and values into a KV cache, in place, exactly as ONNX TensorScatter,
- * TensorRT KVCacheUpdate and Ascend KVCacheOperation define it.
+ * TensorRT KVCacheUpdate and Ascend KVCacheOperation define it. It also reads a cache, as ONNX Attention does.
  *
  * Use
  *   1. Prepare once per shape: kvs_tensor_scatter_prepare, kvs_kv_cache_update_prepare or
@@ -8,22 +8,25 @@
  *   2. Run at every step: kvs_write, kvs_write_many, kvs_write_present, or kvs_for_each_block for your own
  *      kernel. If the cache is a ring for a window, test each step with kvs_ring_takes before.
  *   3. Destroy with kvs_prepared_destroy.
+ * Attention has the same steps: kvs_attention_prepare, kvs_attention_scratch_new, kvs_attention_run,
+ * kvs_attention_scratch_destroy and kvs_attention_destroy.
  * The directory examples/c of the repository contains a first program (first.c) and the loop of a decoder.
  * docs/c.md explains both.
  *
  * Errors
  *   Every function that can fail returns a kvs_status, and kvs_last_error returns the reason. After an error
- *   no byte of any cache has changed, even if the call was about many caches, and no output parameter was
- *   written. Any function may also return KVS_ERROR_PANIC or KVS_ERROR_INTERNAL, which report a bug in the
- *   library. After KVS_ERROR_PANIC, a write may be partly done.
+ *   no byte of any cache has changed, even if the call was about many caches, no output of attention has
+ *   changed, and no output parameter was written. Any function may also return KVS_ERROR_PANIC or KVS_ERROR_INTERNAL, which report a bug in the
+ *   library. After KVS_ERROR_PANIC, a write or an output may be partly done.
  *
  * Memory
- *   The library keeps no pointer after the call. It allocates only in the prepare functions and frees only in
- *   kvs_prepared_destroy. A write in place moves only the bytes of the update.
+ *   The library keeps no pointer after the call. It allocates only in the prepare functions and in
+ *   kvs_attention_scratch_new, and frees only in the functions whose names end in _destroy. A write in place
+ *   moves only the bytes of the update.
  *
  * Threads
- *   Any thread may call any function. A kvs_prepared is immutable, so any number of threads may use one at
- *   the same time. While a call writes memory, nothing else may read or write that memory.
+ *   Any thread may call any function. A kvs_prepared and a kvs_attention are immutable, so any number of
+ *   threads may use one at the same time. Only one call at a time may use a kvs_attention_scratch. While a call writes memory, nothing else may read or write that memory.
  *
  * Structs with struct_size
  *   A struct that begins with struct_size must contain its sizeof there, which the ..._INIT macros set. Later
@@ -73,6 +76,15 @@
 /** Initialises options with the defaults. NULL options mean the defaults too. */
 #define KVS_KV_CACHE_OPERATION_OPTIONS_INIT {sizeof(kvs_kv_cache_operation_options), KVS_OUT_OF_RANGE_ERROR}
 
+/** Initialises options of attention with the defaults. NULL options mean the defaults too. */
+#define KVS_ATTENTION_OPTIONS_INIT                                                                     \
+    {sizeof(kvs_attention_options), 0, KVS_MODE_LINEAR, 0, 0, 0, -1, -1, 0}
+
+/** Initialises a call of attention without any argument. */
+#define KVS_ATTENTION_CALL_INIT                                                                        \
+    {sizeof(kvs_attention_call), KVS_INDICES_NONE, KVS_INDICES_NONE, KVS_QUERIES_LAST, NULL, NULL, NULL,   \
+     NULL, NULL}
+
 /** Initialises the result of a run, which the run fills in. */
 #define KVS_WRITTEN_INIT {sizeof(kvs_written), 0}
 
@@ -96,7 +108,8 @@
  * `kvs_error`. If the comment does not mention a field, that field is not set. Unless the comment gives
  * another meaning, `limit` is the nearest value that would have been accepted.
  *
- * A "pair" is the index of a cache and its update in the array of `kvs_write_many`, and 0 in other runs.
+ * A "pair" is the index of a cache and its update in the array of `kvs_write_many`, and 0 in other writes. In
+ * attention it is not set.
  */
 typedef enum kvs_status_code {
   /**
@@ -140,7 +153,8 @@ typedef enum kvs_status_code {
    */
   KVS_ERROR_UNKNOWN_OPTION = 7,
   /**
-   * The call gives an argument that the operator does not have. `argument` is its name in `kvs_call`.
+   * The call gives an argument that the operator does not have, or that was not prepared for attention.
+   * `argument` is its name.
    */
   KVS_ERROR_UNEXPECTED_ARGUMENT = 8,
   /**
@@ -182,8 +196,8 @@ typedef enum kvs_status_code {
    */
   KVS_ERROR_ELEMENT_TYPE = 100,
   /**
-   * The cache and the update have different element types. `value` is the type of the update, and `limit`
-   * is the type of the cache.
+   * Two tensors have different element types. `value` is the type of the update, and `limit` is the type of
+   * the cache. In attention, `limit` is the type that the tensor must have.
    */
   KVS_ERROR_ELEMENT_TYPE_MISMATCH = 101,
   /**
@@ -210,8 +224,8 @@ typedef enum kvs_status_code {
    */
   KVS_ERROR_AXIS_IS_BATCH = 106,
   /**
-   * A dimension differs from the dimension of the cache. `index` is the dimension, `value` is its size,
-   * and `limit` is the size in the cache.
+   * A dimension differs from the dimension of the cache, or in attention, from the one that another tensor
+   * requires. `index` is the dimension, `value` is its size, and `limit` is the size that it must have.
    */
   KVS_ERROR_DIMENSION_MISMATCH = 107,
   /**
@@ -246,8 +260,8 @@ typedef enum kvs_status_code {
    */
   KVS_ERROR_TOO_MANY_LOOPS = 113,
   /**
-   * An index argument has the wrong number of values. `value` is the number of values, and `limit` is the
-   * number that it must have.
+   * An index argument, lengths or a block table have the wrong number of values. `value` is the number of
+   * values, and `limit` is the number that there must be.
    */
   KVS_ERROR_LIST_LENGTH = 200,
   /**
@@ -317,6 +331,57 @@ typedef enum kvs_status_code {
    * run, and for its `shape` and `strides`, `index` is the pair. For other memory, `index` is not set.
    */
   KVS_ERROR_ADDRESS_SPACE = 303,
+  /**
+   * Attention: a stride is negative, the elements of a row are not neighbours, or a tensor that must be
+   * dense is not. `index` is the dimension, `value` is its stride, and `limit` is the nearest stride that is
+   * allowed.
+   */
+  KVS_ERROR_STRIDE = 400,
+  /**
+   * Attention: an option that is a number is negative, infinite or not a number. `argument` names the
+   * option.
+   */
+  KVS_ERROR_NUMBER_OPTION = 401,
+  /**
+   * Attention: the number of query heads is not a multiple of the number of heads of keys and values.
+   * `value` is the number of query heads, and `limit` is the number of heads of keys.
+   */
+  KVS_ERROR_HEAD_GROUPS = 402,
+  /**
+   * Attention: the mask does not broadcast to [batch, query heads, queries, slots]. The message contains
+   * both shapes.
+   */
+  KVS_ERROR_MASK_SHAPE = 403,
+  /**
+   * Attention: keys and values without elements have too many slots. `value` is their number, and `limit` is
+   * the largest number.
+   */
+  KVS_ERROR_EMPTY_SLOTS = 404,
+  /**
+   * Attention: two rows of the output share elements.
+   */
+  KVS_ERROR_OUTPUT_OVERLAPS_ITSELF = 405,
+  /**
+   * Attention: a ring cannot consist of blocks.
+   */
+  KVS_ERROR_RING_OF_BLOCKS = 406,
+  /**
+   * Attention: the blocks of a cache have no slots.
+   */
+  KVS_ERROR_EMPTY_BLOCKS = 407,
+  /**
+   * Attention: the call lacks an argument that was prepared. `argument` is its name.
+   */
+  KVS_ERROR_MISSING_ARGUMENT = 408,
+  /**
+   * Attention: a query sees a block that does not exist. `index` is the sample, `value` is the entry of the
+   * block table, and `limit` is the nearest block. `limit` is not set if the cache has no blocks.
+   */
+  KVS_ERROR_BLOCK_OUT_OF_RANGE = 409,
+  /**
+   * Attention: the scratch was made for other shapes.
+   */
+  KVS_ERROR_SCRATCH = 410,
 } kvs_status_code;
 
 /**
@@ -527,6 +592,33 @@ typedef enum kvs_feeding {
 } kvs_feeding;
 
 /**
+ * Which positions the queries of a sample have, if its call gives lengths.
+ */
+typedef enum kvs_query_positions {
+  /**
+   * The queries are the last tokens: query i of n has the position length - n + i.
+   */
+  KVS_QUERIES_LAST = 0,
+  /**
+   * The queries are the first tokens: query i has the position i. So the queries after the length are padding.
+   */
+  KVS_QUERIES_FIRST = 1,
+} kvs_query_positions;
+
+/**
+ * Attention whose shapes have been checked. Create it once per set of shapes with `kvs_attention_prepare`, run it
+ * at every step with `kvs_attention_run`, and destroy it with `kvs_attention_destroy`. It never changes, so any
+ * number of threads may use one at the same time, each with its own scratch.
+ */
+typedef struct kvs_attention kvs_attention;
+
+/**
+ * The working memory of calls of attention. `kvs_attention_scratch_new` allocates it, so that a run allocates
+ * nothing. Only one call at a time may use a scratch, so each thread that calls `kvs_attention_run` needs its own.
+ */
+typedef struct kvs_attention_scratch kvs_attention_scratch;
+
+/**
  * A write whose shapes have been checked. Create it once per shape with a prepare function, run it at every
  * step, and destroy it with `kvs_prepared_destroy`. It never changes, so any number of threads may use one
  * at the same time.
@@ -574,7 +666,8 @@ typedef struct kvs_tensor {
   const int64_t *shape;
   /**
    * The `rank` strides in elements, or NULL for a dense row-major tensor. Strides of an update may be zero
-   * or negative. Strides of a cache must not let its elements overlap.
+   * or negative. Strides of a cache must not let its elements overlap. `kvs_attention_prepare` has its own
+   * rules.
    */
   const int64_t *strides;
 } kvs_tensor;
@@ -668,16 +761,16 @@ typedef struct kvs_indices {
 } kvs_indices;
 
 /**
- * Threads of your program that a call may use. Only large writes, of hundreds of kilobytes and more, use
- * them.
+ * Threads of your program that a call may use. Only large writes, of hundreds of kilobytes and more, and calls
+ * of attention with a million multiplications and more use them.
  */
 typedef struct kvs_executor {
   /**
    * Calls `work(context)` once or more on each thread that is to help. It returns when all of these calls
    * have returned and their stores are visible to the calling thread. Joining the threads makes the stores
    * visible, and so does any release and acquire. It must not call `work` after it has returned. Each call
-   * of `work` takes parts of the write until none are left, and the calling thread writes the parts that
-   * no call took. An executor that never calls `work`, or calls it on one thread only, is slow but
+   * of `work` takes parts of the call until none are left, and the calling thread does the parts that no call
+   * took. An executor that never calls `work`, or calls it on one thread only, is slow but
    * correct.
    */
   void (*broadcast)(void *user, void (*work)(void *context), void *context);
@@ -818,6 +911,100 @@ typedef struct kvs_ring {
    */
   size_t window;
 } kvs_ring;
+
+/**
+ * The attributes of ONNX Attention. `mode`, `has_sinks` and `blocks_per_sample` are kvscatter extensions; they
+ * are not part of the specification.
+ */
+typedef struct kvs_attention_options {
+  /**
+   * `sizeof(kvs_attention_options)`. The `KVS_ATTENTION_OPTIONS_INIT` macro sets it and the defaults.
+   */
+  size_t struct_size;
+  /**
+   * 1 if a query sees no position after its own, and 0 otherwise.
+   */
+  int32_t is_causal;
+  /**
+   * One of `kvs_mode`. In a ring, position p is in slot p modulo the capacity, and lengths count all tokens so
+   * far.
+   */
+  int32_t mode;
+  /**
+   * 1 if a call gives the score of a sink for each query head, and 0 otherwise. A sink takes a part of the
+   * weights of its head, which goes to no value.
+   */
+  int32_t has_sinks;
+  /**
+   * The factor of the scores, finite and at least 0. 0 means the default, 1 / sqrt(head size).
+   */
+  float scale;
+  /**
+   * A score s becomes softcap * tanh(s / softcap). 0 means no cap. It is finite and at least 0.
+   */
+  float softcap;
+  /**
+   * The number of positions before its own that a query sees, or -1 for all, which is the default.
+   */
+  int64_t window_left;
+  /**
+   * The number of positions after its own that a query sees, or -1 for all, which is the default.
+   */
+  int64_t window_right;
+  /**
+   * 0 for keys and values [batch, heads, slots, size]. Otherwise samples share blocks [blocks, heads, slots of a
+   * block, size], and this is the number of entries that each sample has in the `block_table` of a call.
+   */
+  size_t blocks_per_sample;
+} kvs_attention_options;
+
+/**
+ * The arguments of one call of attention besides queries, keys, values and the output. A tensor that is not given
+ * is NULL.
+ */
+typedef struct kvs_attention_call {
+  /**
+   * `sizeof(kvs_attention_call)`. The `KVS_ATTENTION_CALL_INIT` macro sets it.
+   */
+  size_t struct_size;
+  /**
+   * The number of tokens of each sample, including those of this step, which are the slots that contain tokens.
+   * In a ring it may exceed the capacity. If this argument is not given, all slots contain tokens, and query i
+   * has the position i.
+   */
+  struct kvs_indices lengths;
+  /**
+   * The blocks of each sample, [batch, blocks per sample], 32 bits, if `blocks_per_sample` was prepared. Entries
+   * for positions that no query sees may have any value.
+   */
+  struct kvs_indices block_table;
+  /**
+   * One of `kvs_query_positions`.
+   */
+  int32_t query_positions;
+  /**
+   * The mask, if it was prepared.
+   */
+  const struct kvs_tensor *mask;
+  /**
+   * The score of the sink of each query head, [query heads] of the type of `query`, if `has_sinks` was prepared.
+   */
+  const struct kvs_tensor *sinks;
+  /**
+   * The scales of keys of int8, float32 and dense: one for each row, [batch or blocks, heads, slots], or one for
+   * each element of a head, [heads, head size].
+   */
+  const struct kvs_tensor *key_scales;
+  /**
+   * The scales of values of int8, of the same rank: [batch or blocks, heads, slots] or [heads, value size].
+   */
+  const struct kvs_tensor *value_scales;
+  /**
+   * Threads for long calls. If this is NULL, the whole call runs on the calling thread. At most as many threads
+   * are used as the scratch was made for.
+   */
+  const struct kvs_executor *executor;
+} kvs_attention_call;
 
 /**
  * An error as fields for programs and as a message for people.
@@ -1186,6 +1373,122 @@ size_t kvs_ring_high_after(size_t high, size_t start, size_t rows);
  * `out` is either NULL or points to a `size_t` that nothing else uses before this returns.
  */
 kvs_status kvs_ring_least_capacity(size_t window, size_t rows, size_t rewind, int32_t feeding, size_t *out);
+
+/**
+ * Prepares ONNX Attention over a cache. `query` is [batch, query heads, queries, head size]. `key` is [batch,
+ * heads, slots, head size] and `value` is [batch, heads, slots, value size], or both consist of blocks
+ * (`blocks_per_sample`). `output` is [batch, query heads, queries, value size]. The number of query heads is a
+ * multiple of the number of heads.
+ *
+ * These four tensors may have strides, for example those of [batch, slots, heads, size]. The elements of a row,
+ * which is the last dimension, are neighbours, and no stride is negative. Rows of `output` share no element.
+ *
+ * `query` and `output` have the same type, float32, float16 or bfloat16. `key` and `value` have the same type,
+ * one of these three, or int8. Elements of int8 are codes, and a call gives their scales.
+ *
+ * `mask` is NULL if calls have no mask. Otherwise it is dense, and its dimensions broadcast to [batch, query
+ * heads, queries, slots], aligned on the right. The last dimension does not broadcast. If it is shorter, the mask
+ * hides the slots after it. Its elements are KVS_BOOL, where 0 hides a slot, or numbers of the type of `query`,
+ * which are added to the scores.
+ *
+ * Besides `KVS_OK`, returns one of these errors:
+ * - `KVS_ERROR_NULL_POINTER`, `KVS_ERROR_MISALIGNED`, `KVS_ERROR_ADDRESS_SPACE` or `KVS_ERROR_STRUCT_SIZE`
+ *   if a pointer or a `struct_size` is not valid.
+ * - `KVS_ERROR_UNKNOWN_ELEMENT_TYPE`, `KVS_ERROR_RANK_LIMIT`, `KVS_ERROR_NEGATIVE_DIMENSION` or
+ *   `KVS_ERROR_TOO_LARGE` if the type, the shape or the strides of a tensor are not valid.
+ * - `KVS_ERROR_UNKNOWN_OPTION` or `KVS_ERROR_NUMBER_OPTION` if an option has a value without a meaning.
+ * - `KVS_ERROR_ELEMENT_TYPE`, `KVS_ERROR_ELEMENT_TYPE_MISMATCH`, `KVS_ERROR_RANK`,
+ *   `KVS_ERROR_DIMENSION_MISMATCH`, `KVS_ERROR_HEAD_GROUPS`, `KVS_ERROR_MASK_SHAPE`, `KVS_ERROR_EMPTY_SLOTS`,
+ *   `KVS_ERROR_EMPTY_BLOCKS` or `KVS_ERROR_RING_OF_BLOCKS` if the tensors and options do not fit each other.
+ * - `KVS_ERROR_STRIDE` or `KVS_ERROR_OUTPUT_OVERLAPS_ITSELF` if strides are not supported.
+ *
+ * # Safety
+ * - `options` is either NULL, which means the defaults, or points to a struct of `struct_size` bytes.
+ * - `query`, `key`, `value`, `mask` and `output` are either NULL or each point to a struct of `struct_size`
+ *   bytes. Their `shape` and `strides` are either NULL or point to `rank` numbers.
+ * - Nothing writes these structs and numbers before this returns.
+ * - `out` is either NULL or points to memory for the handle's address, which nothing else uses before this
+ *   returns.
+ */
+kvs_status kvs_attention_prepare(const struct kvs_attention_options *options,
+                                 const struct kvs_tensor *query,
+                                 const struct kvs_tensor *key,
+                                 const struct kvs_tensor *value,
+                                 const struct kvs_tensor *mask,
+                                 const struct kvs_tensor *output,
+                                 struct kvs_attention **out);
+
+/**
+ * Frees prepared attention. NULL is allowed. No other thread may still use it. A scratch that was made for it
+ * stays valid.
+ *
+ * # Safety
+ * `attention` is either NULL or comes from `kvs_attention_prepare` and has not been destroyed. No other function
+ * uses it during this call or later.
+ */
+void kvs_attention_destroy(struct kvs_attention *attention);
+
+/**
+ * Allocates the working memory for runs of `attention` that use at most `threads` threads, including the calling
+ * thread. 0 is like 1, and more than 1024 is like 1024. It also fits any other `kvs_attention` that was prepared
+ * with the same types, shapes, strides and options, such as those of other layers.
+ *
+ * Besides `KVS_OK`, returns `KVS_ERROR_NULL_POINTER`, `KVS_ERROR_MISALIGNED` or `KVS_ERROR_ADDRESS_SPACE` if a
+ * pointer is not valid.
+ *
+ * # Safety
+ * - `attention` is either NULL or comes from `kvs_attention_prepare`, and nothing destroys it before this returns.
+ * - `out` is either NULL or points to memory for the address of the scratch, which nothing else uses before this
+ *   returns.
+ */
+kvs_status kvs_attention_scratch_new(const struct kvs_attention *attention,
+                                     size_t threads,
+                                     struct kvs_attention_scratch **out);
+
+/**
+ * Frees the working memory of attention. NULL is allowed. No other thread may still use it.
+ *
+ * # Safety
+ * `scratch` is either NULL or comes from `kvs_attention_scratch_new` and has not been destroyed. No other function
+ * uses it during this call or later.
+ */
+void kvs_attention_scratch_destroy(struct kvs_attention_scratch *scratch);
+
+/**
+ * Computes attention of `query` over a cache, `key` and `value`, and writes it to `output`. The tensors must have
+ * the type, rank, shape and strides that were prepared, but their data may be at other addresses in each call.
+ * Slots that no query sees are not read. A query that sees nothing gives zeros. Allocates nothing.
+ *
+ * Besides `KVS_OK`, returns one of these errors, after which `output` has not changed:
+ * - `KVS_ERROR_NULL_POINTER`, `KVS_ERROR_MISALIGNED`, `KVS_ERROR_ADDRESS_SPACE`, `KVS_ERROR_TOO_LARGE` or
+ *   `KVS_ERROR_STRUCT_SIZE` if a pointer, an array or a `struct_size` is not valid.
+ * - `KVS_ERROR_INDEX_WIDTH`, `KVS_ERROR_UNKNOWN_OPTION`, `KVS_ERROR_UNEXPECTED_ARGUMENT`,
+ *   `KVS_ERROR_MISSING_ARGUMENT` or `KVS_ERROR_TENSOR_MISMATCH` if an argument differs from what was prepared.
+ * - `KVS_ERROR_LIST_LENGTH`, `KVS_ERROR_LENGTH_OUT_OF_RANGE` or `KVS_ERROR_BLOCK_OUT_OF_RANGE` if a length or an
+ *   entry of the block table is not valid.
+ * - `KVS_ERROR_NULL_BUFFER` or `KVS_ERROR_OVERLAP` if the data of a tensor are NULL, or if `output` overlaps
+ *   memory that the call reads.
+ * - `KVS_ERROR_SCRATCH` if `scratch` was made for other shapes.
+ *
+ * # Safety
+ * - `attention` is either NULL or comes from `kvs_attention_prepare`, and nothing destroys it before this returns.
+ * - `call` and the tensors are either NULL or each point to a struct of `struct_size` bytes.
+ * - Each pointer in these structs is either NULL or points to the number of values that the field beside it
+ *   gives. Nothing writes the structs and these values before this returns.
+ * - The memory of each tensor, from its first to its last element, is in one allocation. It is initialised, except
+ *   that of `output`. Before this returns, nothing else writes it, and nothing else reads that of `output`.
+ * - The `broadcast` of the call's executor may be called with the `user` beside it, and it returns. It calls
+ *   `work` with its `context` only, and does not call it after it has returned.
+ * - `scratch` is either NULL or comes from `kvs_attention_scratch_new`. Nothing else uses or destroys it before
+ *   this returns.
+ */
+kvs_status kvs_attention_run(const struct kvs_attention *attention,
+                             const struct kvs_attention_call *call,
+                             const struct kvs_tensor *query,
+                             const struct kvs_tensor *key,
+                             const struct kvs_tensor *value,
+                             const struct kvs_tensor *output,
+                             struct kvs_attention_scratch *scratch);
 
 /**
  * Returns the error of the last function that failed on this thread. As with errno, success does not change

@@ -4,7 +4,7 @@
 
 use std::ffi::{CStr, c_void};
 
-use kvscatter::Integers;
+use kvscatter::{Integers, RawBuffer};
 
 use crate::boundary::{Versioned, array, structure};
 use crate::call_error::{CallError, CallErrorKind};
@@ -94,13 +94,21 @@ impl<'a> Arguments<'a> {
     }
 }
 
+impl kvs_indices {
+    /// Returns the memory of values that `read_indices` accepted.
+    pub(crate) fn buffer(&self) -> RawBuffer {
+        let bytes = if self.bits == 32 { size_of::<i32>() } else { size_of::<i64>() };
+        RawBuffer { ptr: self.values.cast_mut().cast(), len: self.count.saturating_mul(bytes) }
+    }
+}
+
 /// Returns the values of a `kvs_indices`, or `None` if the argument is not given.
 ///
 /// # Safety
 /// `given.values` satisfies C1 for the lifetime `'a`, as a pointer to `given.count` numbers of `given.bits`
 /// bits.
 #[inline(always)]
-unsafe fn read_indices<'a>(
+pub(crate) unsafe fn read_indices<'a>(
     given: &kvs_indices,
     argument: &'static CStr,
 ) -> Result<Option<Integers<'a>>, CallError> {

@@ -1,28 +1,32 @@
-//! The errors of the interface: errors of the core, and mistakes that only C permits.
+//! The errors of the interface: errors of the core and of attention, and mistakes that only C permits.
 
 use std::ffi::CStr;
 use std::fmt;
 
-use kvscatter::Error;
 use kvscatter::error::ErrorKind;
+use kvscatter::{ElementType, Error};
+use kvscatter_attention::AttentionError;
 
 use crate::element::kvs_element_type_code::{KVS_FLOAT8E8M0, KVS_FLOAT32};
 use crate::fields::{Fields, Name};
 use crate::status::kvs_status_code::*;
 
-/// An error of a function. `kvs_last_error` converts it to text.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// An error of a function. `kvs_last_error` returns it as text.
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct CallError {
     kind: CallErrorKind,
     /// The pair of the tensor. `None` if the error is not about a tensor of a run.
     pair: Option<usize>,
 }
 
-/// An error of the core, or a mistake that only C permits. Its message is one lower-case line without a full stop.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+/// An error of the core or of attention, or a mistake that only C permits. Its message is one lower-case line
+/// without a full stop.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub(crate) enum CallErrorKind {
     #[error("{}", CoreMessage(*.0))]
     Core(Error),
+    #[error(transparent)]
+    Attention(AttentionError),
     #[error("{subject} is NULL")]
     NullPointer { subject: Subject },
     #[error("the address of {subject} is not a multiple of {alignment} bytes")]
@@ -63,6 +67,18 @@ pub(crate) enum CallErrorKind {
     AddressSpace { subject: Subject, address: usize, bytes: usize },
     #[error("the buffer of {} shares memory with pairs", Name(argument))]
     PairsOverlap { argument: &'static CStr },
+    #[error("{} = {value}: must be at least {min}", Name(option))]
+    OptionTooSmall { option: &'static CStr, value: i64, min: i64 },
+    #[error("{} is {got}, must be {expected}", Name(argument))]
+    OtherElementType { argument: &'static CStr, got: ElementType, expected: ElementType },
+    #[error("stride {dimension} of {} is {value}, must be {}", Name(argument), rule)]
+    Stride { argument: &'static CStr, dimension: usize, value: i64, rule: StrideRule },
+    #[error("{} must be given", Name(argument))]
+    MissingArgument { argument: &'static CStr },
+    #[error("the buffer of {} is null, must have {bytes} bytes", Name(argument))]
+    NullBuffer { argument: &'static CStr, bytes: usize },
+    #[error("the buffer of {} shares memory with that of {}", Name(argument), Name(other))]
+    Overlap { argument: &'static CStr, other: &'static CStr },
     #[error("the tensor is on DLPack device type {device}, must be on {expected} (kDLCPU)")]
     Device { device: i32, expected: i32 },
     #[error("byte_offset = {offset}: the tensor's data with this offset is outside the address space")]
@@ -75,6 +91,13 @@ pub(crate) enum CallErrorKind {
 
 /// The smallest and the largest number of an element type. All numbers between them are element types too.
 const ELEMENT_TYPES: (i32, i32) = (KVS_FLOAT32 as i32, KVS_FLOAT8E8M0 as i32);
+
+/// The strides that a dimension of a tensor of attention may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StrideRule {
+    Exactly(i64),
+    NotNegative,
+}
 
 /// The argument that an address belongs to, or an array that the argument points to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,6 +134,7 @@ impl CallErrorKind {
     fn fields(&self) -> Fields {
         match *self {
             Self::Core(error) => error.details().into(),
+            Self::Attention(ref error) => error.into(),
             Self::NullPointer { subject } => Fields::new(KVS_ERROR_NULL_POINTER).named(subject.argument),
             Self::Misaligned { subject, alignment } => {
                 Fields::new(KVS_ERROR_MISALIGNED).named(subject.argument).limit(alignment)
@@ -154,6 +178,22 @@ impl CallErrorKind {
                 Fields::new(KVS_ERROR_ADDRESS_SPACE).named(subject.argument).value(bytes)
             }
             Self::PairsOverlap { argument } => Fields::new(KVS_ERROR_OVERLAP).named(argument),
+            Self::OptionTooSmall { option, value, min } => {
+                Fields::new(KVS_ERROR_UNKNOWN_OPTION).named(option).value(value).limit(min)
+            }
+            Self::OtherElementType { argument, got, expected } => {
+                let fields = Fields::new(KVS_ERROR_ELEMENT_TYPE_MISMATCH).named(argument);
+                fields.value(got.onnx_code()).limit(expected.onnx_code())
+            }
+            Self::Stride { argument, dimension, value, rule } => {
+                let fields = Fields::new(KVS_ERROR_STRIDE).named(argument);
+                fields.index(dimension).value(value).limit(rule.nearest())
+            }
+            Self::MissingArgument { argument } => Fields::new(KVS_ERROR_MISSING_ARGUMENT).named(argument),
+            Self::NullBuffer { argument, bytes } => {
+                Fields::new(KVS_ERROR_NULL_BUFFER).named(argument).limit(bytes)
+            }
+            Self::Overlap { argument, .. } => Fields::new(KVS_ERROR_OVERLAP).named(argument),
             Self::Device { device, expected } => {
                 Fields::new(KVS_ERROR_DEVICE).named(c"device").value(device).limit(expected)
             }
@@ -175,6 +215,31 @@ impl From<CallErrorKind> for CallError {
 impl From<Error> for CallError {
     fn from(error: Error) -> Self {
         CallErrorKind::Core(error).into()
+    }
+}
+
+impl From<AttentionError> for CallError {
+    fn from(error: AttentionError) -> Self {
+        CallErrorKind::Attention(error).into()
+    }
+}
+
+impl StrideRule {
+    /// Returns the allowed stride that is nearest to a stride that is not allowed.
+    fn nearest(self) -> i64 {
+        match self {
+            Self::Exactly(stride) => stride,
+            Self::NotNegative => 0,
+        }
+    }
+}
+
+impl fmt::Display for StrideRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exactly(stride) => write!(f, "{stride}"),
+            Self::NotNegative => f.write_str("0 or more"),
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! Runs large writes on the threads of the calling program.
+//! Runs large writes and long calls of attention on the threads of the calling program.
 //!
 //! `lib.rs` defines C1 and C6.
 
@@ -13,16 +13,16 @@ use crate::boundary::reference;
 use crate::call_error::{CallError, CallErrorKind};
 use crate::guard::discard;
 
-/// Threads of your program that a call may use. Only large writes, of hundreds of kilobytes and more, use
-/// them.
+/// Threads of your program that a call may use. Only large writes, of hundreds of kilobytes and more, and calls
+/// of attention with a million multiplications and more use them.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct kvs_executor {
     /// Calls `work(context)` once or more on each thread that is to help. It returns when all of these calls
     /// have returned and their stores are visible to the calling thread. Joining the threads makes the stores
     /// visible, and so does any release and acquire. It must not call `work` after it has returned. Each call
-    /// of `work` takes parts of the write until none are left, and the calling thread writes the parts that
-    /// no call took. An executor that never calls `work`, or calls it on one thread only, is slow but
+    /// of `work` takes parts of the call until none are left, and the calling thread does the parts that no call
+    /// took. An executor that never calls `work`, or calls it on one thread only, is slow but
     /// correct.
     pub broadcast: Option<
         unsafe extern "C" fn(

@@ -54,14 +54,15 @@ pub struct kvs_error {
 unsafe impl Versioned for kvs_error {}
 
 thread_local! {
-    static LAST: Cell<Option<CallError>> = const { Cell::new(None) };
+    static LAST: Cell<Option<kvs_error>> = const { Cell::new(None) };
 }
 
 /// Records the last error of this thread and returns its number.
 #[cold]
 pub(crate) fn record(call_error: CallError) -> kvs_status {
-    LAST.set(Some(call_error));
-    call_error.fields().code as kvs_status
+    let error = kvs_error::from_error(&call_error);
+    LAST.set(Some(error));
+    error.code
 }
 
 /// Returns the error of the last function that failed on this thread. As with errno, success does not change
@@ -82,11 +83,10 @@ pub unsafe extern "C" fn kvs_last_error(out: *mut kvs_error) -> kvs_status {
         Ok(size) => size,
         Err(call_error) => return call_error.fields().code as kvs_status,
     };
-    let error =
-        LAST.get().map_or(kvs_error::none(size), |call_error| kvs_error::from_error(&call_error, size));
+    let error = LAST.get().unwrap_or(kvs_error::none(size));
     // SAFETY: `struct_size` rejects NULL and misaligned pointers. For other pointers, this function's
     // contract requires C3.
-    unsafe { out.write(error) };
+    unsafe { out.write(kvs_error { struct_size: size, ..error }) };
     kvs_status_code::KVS_OK as kvs_status
 }
 
@@ -96,7 +96,7 @@ impl kvs_error {
         Self { struct_size, code, fields: 0, argument, index: 0, value: 0, limit: 0, message: [0; 256] }
     }
 
-    fn from_error(call_error: &CallError, struct_size: usize) -> Self {
+    fn from_error(call_error: &CallError) -> Self {
         use kvs_error_field::{KVS_ERROR_HAS_INDEX, KVS_ERROR_HAS_LIMIT, KVS_ERROR_HAS_VALUE};
         let parts = call_error.fields();
         let flag = |part: Option<i64>, flag| part.map_or(0, |_| flag as u32);
@@ -104,7 +104,7 @@ impl kvs_error {
         // Neither `Message` nor the `Display` of a `CallError` returns an error.
         let _ = write!(message, "{call_error}");
         Self {
-            struct_size,
+            struct_size: size_of::<Self>(),
             code: parts.code as kvs_status,
             fields: flag(parts.index, KVS_ERROR_HAS_INDEX)
                 | flag(parts.value, KVS_ERROR_HAS_VALUE)

@@ -1,9 +1,10 @@
 //! The C interface of kvscatter.
 //!
 //! The header `include/kvscatter.h` is generated from the documentation of this crate. The functions convert
-//! their arguments and call the core, which implements every rule of a specification. Each error of the core
-//! has a number here. This crate itself checks only for mistakes that C alone permits: wrong pointers, wrong
-//! struct sizes, numbers without a meaning, and a list of pairs in memory that would be written.
+//! their arguments and call the core, which implements every rule of a specification, or
+//! `kvscatter_attention`, which reads a cache. Each error of both has a number here. This crate itself checks
+//! only for mistakes that C alone permits: wrong pointers, wrong struct sizes, numbers without a meaning, and
+//! memory that would be both read and written.
 //!
 //! # Modules
 //!
@@ -15,9 +16,10 @@
 //! | errors in numbers and words | `fields`, `call_error` |
 //! | reading pointers | `boundary` |
 //! | from a body's result to a status | `last_error`, `guard` |
-//! | structs of the header | `tensor`, `options`, `executor`, `call` |
-//! | the handle | `prepared` |
+//! | structs of the header | `tensor`, `options`, `executor`, `call`, `attention_options` |
+//! | the handle of a write | `prepared` |
 //! | functions of the header | `dlpack`, `operators`, `run`, `blocks`, `ring` |
+//! | attention, which reads a cache | `attention_kernel`, `attention`, `attention_run` |
 //!
 //! Rust programs use the `kvscatter` crate. This crate is also a Rust library so that its tests can call the
 //! functions as C does.
@@ -34,14 +36,19 @@
 //! - **C2** A pointer to a struct with a `struct_size` points to at least as many bytes as that field gives.
 //! - **C3** A pointer that takes a result (`out`, `written`) points to memory for a value of its type.
 //!   Nothing else uses that memory before the function returns.
-//! - **C4** A `kvs_prepared` comes from a prepare function, and nothing destroys it before the function
-//!   returns.
+//! - **C4** A `kvs_prepared` or a `kvs_attention` comes from a prepare function, and nothing destroys it before
+//!   the function returns.
 //! - **C5** All elements of a tensor are in one allocation, at the addresses that `data`, `shape` and
 //!   `strides` give them. Elements of 4 bits are initialised in a cache, a past and an update. Before the
 //!   function returns, nothing else writes the elements, and nothing else reads the elements that the
 //!   function writes.
 //! - **C6** A callback may be called with the `user` beside it, and it returns. `broadcast` calls `work` with
 //!   its `context` only, and does not call it after `broadcast` has returned.
+//! - **C7** A `kvs_attention_scratch` comes from `kvs_attention_scratch_new`, and nothing else uses or destroys it
+//!   before the function returns.
+//! - **C8** The memory of a tensor of attention, from its first to its last element, is in one allocation, and
+//!   initialised unless it is the output. Before the function returns, nothing else writes it, and nothing else
+//!   reads that of the output.
 #![expect(non_camel_case_types, reason = "the names of the C header")]
 
 mod boundary;
@@ -73,10 +80,23 @@ mod blocks;
 
 mod ring;
 
+mod attention_kernel;
+mod attention_options;
+
+mod attention;
+
+mod attention_run;
+
 mod last_error;
 
 use std::ffi::{CStr, c_char};
 
+pub use attention::{
+    kvs_attention, kvs_attention_destroy, kvs_attention_prepare, kvs_attention_scratch,
+    kvs_attention_scratch_destroy, kvs_attention_scratch_new,
+};
+pub use attention_options::{kvs_attention_options, kvs_query_positions};
+pub use attention_run::{kvs_attention_call, kvs_attention_run};
 pub use blocks::{kvs_block, kvs_for_each_block, kvs_loop};
 pub use call::{kvs_call, kvs_indices};
 pub use dlpack::kvs_tensor_from_dlpack;

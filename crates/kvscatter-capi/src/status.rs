@@ -12,7 +12,8 @@ pub type kvs_status = i32;
 /// `kvs_error`. If the comment does not mention a field, that field is not set. Unless the comment gives
 /// another meaning, `limit` is the nearest value that would have been accepted.
 ///
-/// A "pair" is the index of a cache and its update in the array of `kvs_write_many`, and 0 in other runs.
+/// A "pair" is the index of a cache and its update in the array of `kvs_write_many`, and 0 in other writes. In
+/// attention it is not set.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum kvs_status_code {
@@ -41,7 +42,8 @@ pub enum kvs_status_code {
     /// An option has a value without a meaning. `argument` names the option, `value` is its value, and
     /// `limit` is the nearest value that has a meaning.
     KVS_ERROR_UNKNOWN_OPTION = 7,
-    /// The call gives an argument that the operator does not have. `argument` is its name in `kvs_call`.
+    /// The call gives an argument that the operator does not have, or that was not prepared for attention.
+    /// `argument` is its name.
     KVS_ERROR_UNEXPECTED_ARGUMENT = 8,
     /// The width of an index argument is neither 32 nor 64 bits, or it is 64 bits for an argument that must
     /// have 32. `value` is the width, and `limit` is the nearest width that is allowed.
@@ -66,8 +68,8 @@ pub enum kvs_status_code {
 
     /// The operator does not accept this element type. `value` is the number of the type.
     KVS_ERROR_ELEMENT_TYPE = 100,
-    /// The cache and the update have different element types. `value` is the type of the update, and `limit`
-    /// is the type of the cache.
+    /// Two tensors have different element types. `value` is the type of the update, and `limit` is the type of
+    /// the cache. In attention, `limit` is the type that the tensor must have.
     KVS_ERROR_ELEMENT_TYPE_MISMATCH = 101,
     /// A tensor has the wrong number of dimensions. `value` is its rank, and `limit` is the nearest rank that
     /// is allowed.
@@ -82,8 +84,8 @@ pub enum kvs_status_code {
     KVS_ERROR_AXIS_OUT_OF_RANGE = 105,
     /// `axis` is the batch dimension. `value` is the axis, and `limit` is the dimension after it.
     KVS_ERROR_AXIS_IS_BATCH = 106,
-    /// A dimension differs from the dimension of the cache. `index` is the dimension, `value` is its size,
-    /// and `limit` is the size in the cache.
+    /// A dimension differs from the dimension of the cache, or in attention, from the one that another tensor
+    /// requires. `index` is the dimension, `value` is its size, and `limit` is the size that it must have.
     KVS_ERROR_DIMENSION_MISMATCH = 107,
     /// The product of the head number and the head size of a 4-D newKv is not hiddenSize. `value` is the
     /// product, and `limit` is hiddenSize.
@@ -106,8 +108,8 @@ pub enum kvs_status_code {
     KVS_ERROR_TOO_MANY_LOOPS = 113,
     // 114 was for reserved bytes of KVCacheOperation's options. It stays unused so that no number has two
     // meanings.
-    /// An index argument has the wrong number of values. `value` is the number of values, and `limit` is the
-    /// number that it must have.
+    /// An index argument, lengths or a block table have the wrong number of values. `value` is the number of
+    /// values, and `limit` is the number that there must be.
     KVS_ERROR_LIST_LENGTH = 200,
     /// A start is negative, in linear mode or with an option that rejects negative starts. `index` is the
     /// sample, `value` is the start, and `limit` is 0.
@@ -151,6 +153,36 @@ pub enum kvs_status_code {
     /// lower addresses count too. `value` is the number of bytes that the memory must have. For a tensor of a
     /// run, and for its `shape` and `strides`, `index` is the pair. For other memory, `index` is not set.
     KVS_ERROR_ADDRESS_SPACE = 303,
+
+    /// Attention: a stride is negative, the elements of a row are not neighbours, or a tensor that must be
+    /// dense is not. `index` is the dimension, `value` is its stride, and `limit` is the nearest stride that is
+    /// allowed.
+    KVS_ERROR_STRIDE = 400,
+    /// Attention: an option that is a number is negative, infinite or not a number. `argument` names the
+    /// option.
+    KVS_ERROR_NUMBER_OPTION = 401,
+    /// Attention: the number of query heads is not a multiple of the number of heads of keys and values.
+    /// `value` is the number of query heads, and `limit` is the number of heads of keys.
+    KVS_ERROR_HEAD_GROUPS = 402,
+    /// Attention: the mask does not broadcast to [batch, query heads, queries, slots]. The message contains
+    /// both shapes.
+    KVS_ERROR_MASK_SHAPE = 403,
+    /// Attention: keys and values without elements have too many slots. `value` is their number, and `limit` is
+    /// the largest number.
+    KVS_ERROR_EMPTY_SLOTS = 404,
+    /// Attention: two rows of the output share elements.
+    KVS_ERROR_OUTPUT_OVERLAPS_ITSELF = 405,
+    /// Attention: a ring cannot consist of blocks.
+    KVS_ERROR_RING_OF_BLOCKS = 406,
+    /// Attention: the blocks of a cache have no slots.
+    KVS_ERROR_EMPTY_BLOCKS = 407,
+    /// Attention: the call lacks an argument that was prepared. `argument` is its name.
+    KVS_ERROR_MISSING_ARGUMENT = 408,
+    /// Attention: a query sees a block that does not exist. `index` is the sample, `value` is the entry of the
+    /// block table, and `limit` is the nearest block. `limit` is not set if the cache has no blocks.
+    KVS_ERROR_BLOCK_OUT_OF_RANGE = 409,
+    /// Attention: the scratch was made for other shapes.
+    KVS_ERROR_SCRATCH = 410,
 }
 
 /// The smallest number of an error of the core. Smaller numbers belong to errors of this interface.
@@ -204,7 +236,10 @@ const NAMES: &[(kvs_status_code, &CStr)] = named! {
     KVS_ERROR_TOO_MANY_LOOPS KVS_ERROR_LIST_LENGTH KVS_ERROR_NEGATIVE_START KVS_ERROR_START_OUT_OF_RANGE
     KVS_ERROR_END_OUT_OF_RANGE KVS_ERROR_LENGTH_OUT_OF_RANGE KVS_ERROR_CUMULATIVE_START
     KVS_ERROR_CUMULATIVE_ORDER KVS_ERROR_CUMULATIVE_LENGTH KVS_ERROR_TOKEN_SUM KVS_ERROR_LAYER_OUT_OF_RANGE
-    KVS_ERROR_NULL_BUFFER KVS_ERROR_OVERLAP KVS_ERROR_ELEMENT_WIDTH KVS_ERROR_ADDRESS_SPACE
+    KVS_ERROR_NULL_BUFFER KVS_ERROR_OVERLAP KVS_ERROR_ELEMENT_WIDTH KVS_ERROR_ADDRESS_SPACE KVS_ERROR_STRIDE
+    KVS_ERROR_NUMBER_OPTION KVS_ERROR_HEAD_GROUPS KVS_ERROR_MASK_SHAPE KVS_ERROR_EMPTY_SLOTS
+    KVS_ERROR_OUTPUT_OVERLAPS_ITSELF KVS_ERROR_RING_OF_BLOCKS KVS_ERROR_EMPTY_BLOCKS
+    KVS_ERROR_MISSING_ARGUMENT KVS_ERROR_BLOCK_OUT_OF_RANGE KVS_ERROR_SCRATCH
 };
 
 #[cfg(test)]

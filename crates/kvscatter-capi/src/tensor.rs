@@ -7,7 +7,7 @@ use std::ffi::{CStr, c_void};
 use kvscatter::{ElementType, Layout, RawBuffer};
 
 use crate::boundary::{Versioned, array};
-use crate::call_error::{Aspect, CallError, CallErrorKind, Subject};
+use crate::call_error::{Aspect, CallError, CallErrorKind, StrideRule, Subject};
 use crate::element::kvs_element_type;
 
 /// The largest number of dimensions that a tensor may have.
@@ -32,7 +32,8 @@ pub struct kvs_tensor {
     /// The `rank` dimensions in elements, outermost first.
     pub shape: *const i64,
     /// The `rank` strides in elements, or NULL for a dense row-major tensor. Strides of an update may be zero
-    /// or negative. Strides of a cache must not let its elements overlap.
+    /// or negative. Strides of a cache must not let its elements overlap. `kvs_attention_prepare` has its own
+    /// rules.
     pub strides: *const i64,
 }
 
@@ -71,7 +72,7 @@ pub(crate) struct Description {
     /// The tensor's name in the specification.
     pub(crate) argument: &'static CStr,
     pub(crate) element: ElementType,
-    shape: Vec<usize>,
+    pub(crate) shape: Vec<usize>,
     strides: Vec<isize>,
     /// Whether the strides are those of a dense row-major tensor.
     dense: bool,
@@ -122,6 +123,54 @@ impl Description {
     }
 }
 
+impl Description {
+    /// Returns a dense tensor, whose sizes are those of other tensors.
+    pub(crate) fn dense(argument: &'static CStr, element: ElementType, shape: &[usize]) -> Self {
+        let sizes = to_signed(shape);
+        let strides = (0..shape.len()).map(|at| dense_stride(&sizes, at) as isize).collect();
+        Self { argument, element, shape: shape.to_vec(), strides, dense: true }
+    }
+
+    /// Returns an error if the tensor is not dense.
+    pub(crate) fn check_dense(&self) -> Result<(), CallError> {
+        let sizes = to_signed(&self.shape);
+        let expected: Vec<_> = (0..sizes.len()).map(|at| dense_stride(&sizes, at)).collect();
+        match first_difference(&sizes, |at| self.strides[at] as i64, &expected) {
+            None => Ok(()),
+            Some(at) => Err(self.stride_error(at, StrideRule::Exactly(expected[at]))),
+        }
+    }
+
+    /// Returns the strides of the samples, heads and rows of a tensor of rank 4, or `None` if it is dense. A stride
+    /// that does not matter becomes that of a dense tensor.
+    ///
+    /// Returns an error if a stride is negative or the elements of a row are not neighbours.
+    pub(crate) fn row_strides(&self) -> Result<Option<[usize; 3]>, CallError> {
+        if self.dense {
+            return Ok(None);
+        }
+        let sizes = to_signed(&self.shape);
+        let used = |at: usize| sizes[at] > 1 && !sizes.contains(&0);
+        if used(3) && self.strides[3] != 1 {
+            return Err(self.stride_error(3, StrideRule::Exactly(1)));
+        }
+        let stride = |at| {
+            if used(at) {
+                let stride = usize::try_from(self.strides[at]);
+                stride.map_err(|_| self.stride_error(at, StrideRule::NotNegative))
+            } else {
+                Ok(usize::try_from(dense_stride(&sizes, at)).unwrap_or(0))
+            }
+        };
+        Ok(Some([stride(0)?, stride(1)?, stride(2)?]))
+    }
+
+    fn stride_error(&self, dimension: usize, rule: StrideRule) -> CallError {
+        let (argument, value) = (self.argument, self.strides[dimension] as i64);
+        CallErrorKind::Stride { argument, dimension, value, rule }.into()
+    }
+}
+
 /// A prepared tensor, with which the tensors of a run are compared, and the bounds of its buffer.
 #[derive(Debug)]
 pub(crate) struct Operand {
@@ -147,8 +196,8 @@ impl Operand {
         Self {
             argument,
             code: element.onnx_code(),
+            shape: to_signed(shape).into(),
             // These numbers were i64 before, so they fit.
-            shape: shape.iter().map(|&size| size as i64).collect(),
             strides: strides.iter().map(|&stride| stride as i64).collect(),
             dense: *dense,
             alignment: alignment(*element),
@@ -211,6 +260,25 @@ impl Operand {
         Ok(self.buffer(tensor))
     }
 
+    /// Returns the buffer of a tensor, or an error if anything but its address differs from the prepared
+    /// tensor, or if no memory of its size can have this address.
+    ///
+    /// # Safety
+    /// `tensor.shape` and `tensor.strides` satisfy C1.
+    pub(crate) unsafe fn memory(&self, tensor: &kvs_tensor) -> Result<RawBuffer, CallError> {
+        // SAFETY: This function's contract requires C1 for the shape and strides.
+        let buffer = unsafe { self.checked(tensor) }?;
+        let (argument, bytes) = (self.argument, buffer.len);
+        if bytes > 0 && buffer.ptr.is_null() {
+            return Err(CallErrorKind::NullBuffer { argument, bytes }.into());
+        }
+        if buffer.wraps() {
+            let (subject, address) = (Subject::from(argument).part("data"), buffer.ptr.addr());
+            return Err(CallErrorKind::AddressSpace { subject, address, bytes }.into());
+        }
+        Ok(buffer)
+    }
+
     /// Returns the buffer of a tensor that `checked` accepted.
     #[inline]
     pub(crate) fn buffer(&self, tensor: &kvs_tensor) -> RawBuffer {
@@ -241,6 +309,11 @@ fn dense_stride(shape: &[i64], at: usize) -> i64 {
 fn first_difference(shape: &[i64], stride: impl Fn(usize) -> i64, expected: &[i64]) -> Option<usize> {
     let first = (0..shape.len()).find(|&at| shape[at] > 1 && stride(at) != expected[at]);
     first.filter(|_| !shape.contains(&0))
+}
+
+/// Converts sizes that were i64 before, so they fit.
+fn to_signed(sizes: &[usize]) -> Vec<i64> {
+    sizes.iter().map(|&size| size as i64).collect()
 }
 
 /// Converts numbers to the width of the machine's addresses, which may be below 64 bits.

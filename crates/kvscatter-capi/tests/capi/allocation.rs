@@ -3,7 +3,8 @@
 use allocation_counter::measure;
 use kvscatter_capi::*;
 
-use crate::c::{CALL, Operator, OwnedTensor, PreparedHandle, TENSOR_SCATTER, wide};
+use crate::attend::attention;
+use crate::c::{CALL, Operator, OwnedTensor, PreparedHandle, TENSOR_SCATTER, narrow, wide};
 
 #[test]
 fn runs_allocate_nothing() {
@@ -43,6 +44,29 @@ fn runs_allocate_nothing() {
     assert_eq!(statuses, [[0; 4], [kvs_status_code::KVS_ERROR_LIST_LENGTH as i32; 4]]);
     assert_eq!(allocations.count_total, 0, "{allocations:?}");
     assert_eq!((k[24..32].to_vec(), v[191]), (vec![7; 8], 0));
+}
+
+#[test]
+fn runs_of_attention_allocate_nothing() {
+    let scene = attention();
+    let prepared = scene.try_prepare().unwrap();
+    let mut scratch = prepared.scratch(2);
+    let (q, k, v, mut output) = ([1_f32; 32], [1_f32; 128], [5_f32; 192], [0_f32; 48]);
+    let data = [q.as_ptr().cast_mut(), k.as_ptr().cast_mut(), v.as_ptr().cast_mut(), output.as_mut_ptr()];
+    let [q, k, v, y] = [0, 1, 2, 3].map(|at| scene.tensors[at].at(data[at]));
+    let calls = [narrow(&[8, 1]), wide(&[8, 1]), wide(&[8, 9])];
+    let calls = calls.map(|lengths| kvs_attention_call { lengths, ..scene.call });
+    let mut statuses = [-1; 3];
+    let (handle, scratch) = (prepared.handle(), scratch.handle());
+    let allocations = measure(|| {
+        for (call, status) in calls.iter().zip(&mut statuses) {
+            // SAFETY: The handles, `call` and the tensors outlive each call here, and no other thread uses them.
+            *status = unsafe { kvs_attention_run(handle, call, &q, &k, &v, &y, scratch) };
+        }
+    });
+    assert_eq!(statuses, [0, 0, kvs_status_code::KVS_ERROR_LENGTH_OUT_OF_RANGE as i32]);
+    assert_eq!(allocations.count_total, 0, "{allocations:?}");
+    assert_eq!(output, [5.0; 48]);
 }
 
 unsafe extern "C" fn nothing(_: *mut std::ffi::c_void, _: *const kvs_block) -> i32 {

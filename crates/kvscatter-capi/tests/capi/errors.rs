@@ -9,7 +9,8 @@ use std::ptr;
 use kvscatter_capi::kvs_element_type_code::*;
 use kvscatter_capi::*;
 
-use crate::c::{KV_CACHE_UPDATE, Operator, OwnedTensor, Refused, narrow, result, wide};
+use crate::attend::{attention, in_blocks, with_everything};
+use crate::c::{ABSENT, KV_CACHE_UPDATE, Operator, OwnedTensor, Refused, narrow, result, wide};
 use crate::dlpack::{DlTensor, described};
 use crate::scene::{Scene, ascend, onnx, packed, reversed, tensor_scatter};
 
@@ -19,7 +20,7 @@ static OTHER_STRIDES: [i64; 3] = [8, 2, 1];
 
 /// Returns all errors in the order of the header.
 fn all() -> Vec<Refused> {
-    [boundary(), shapes(), indices(), buffers()].concat()
+    [boundary(), shapes(), indices(), buffers(), attention_shapes(), attention_calls()].concat()
 }
 
 /// Returns the errors of mistakes that only C permits.
@@ -125,6 +126,122 @@ fn buffers() -> Vec<Refused> {
         onnx().called(|call| call.write_indices.values = ptr::without_provenance(usize::MAX - 7)).plan(),
         onnx().run(|[_, update, _]| update.shape = ptr::without_provenance(usize::MAX - 7)),
     ]
+}
+
+/// Returns the errors of preparing attention.
+fn attention_shapes() -> Vec<Refused> {
+    let shaped = |at: usize, shape: &[i64]| attention().tensor(at, |tensor| tensor.shape = shape.to_vec());
+    let typed = |at: usize, code: kvs_element_type_code| {
+        attention().tensor(at, |tensor| tensor.code = code as kvs_element_type)
+    };
+    let strided =
+        |at: usize, strides: &[i64]| attention().tensor(at, |tensor| tensor.strides = Some(strides.to_vec()));
+    let option = |change: fn(&mut kvs_attention_options)| attention().with_options(change);
+    let mask = |code, shape: &[i64]| attention().masked(OwnedTensor::dense(code, shape));
+    let many =
+        |size| attention().tensor(1, |key| key.shape[2] = size).tensor(2, |value| value.shape[2] = size);
+    let empty = (0..4).fold(many(1 << 20), |scene, at| scene.tensor(at, |tensor| tensor.shape[3] = 0));
+    let blocks = |size| {
+        let scene = in_blocks().tensor(1, |key| key.shape[2] = size);
+        scene.tensor(2, |value| value.shape[2] = size)
+    };
+    vec![
+        option(|options| options.struct_size -= 1).prepare(),
+        option(|options| options.is_causal = 2).prepare(),
+        option(|options| options.mode = -1).prepare(),
+        option(|options| options.has_sinks = 7).prepare(),
+        option(|options| options.window_left = -2).prepare(),
+        option(|options| options.window_right = i64::MIN).prepare(),
+        option(|options| options.scale = -1.0).prepare(),
+        option(|options| options.softcap = f32::NAN).prepare(),
+        typed(0, KVS_INT8).prepare(),
+        typed(1, KVS_FLOAT16).prepare(),
+        typed(1, KVS_FLOAT64).tensor(2, |value| value.code = KVS_FLOAT64 as i32).prepare(),
+        typed(3, KVS_BFLOAT16).prepare(),
+        typed(2, KVS_STRING).prepare(),
+        mask(KVS_FLOAT16, &[8]).prepare(),
+        shaped(0, &[2, 1, 16]).prepare(),
+        shaped(3, &[2, 1, 4, 1, 6]).prepare(),
+        shaped(1, &[2, 2, -8, 4]).prepare(),
+        shaped(1, &[2, 2, 8, 5]).prepare(),
+        shaped(2, &[2, 2, 7, 6]).prepare(),
+        shaped(3, &[2, 4, 1, 4]).prepare(),
+        shaped(0, &[2, 3, 1, 4]).tensor(3, |output| output.shape[1] = 3).prepare(),
+        mask(KVS_BOOL, &[3, 8]).prepare(),
+        mask(KVS_FLOAT32, &[1, 2, 4, 1, 8]).prepare(),
+        many(1 << 60).prepare(),
+        strided(1, &[1 << 62, 32, 4, 1]).prepare(),
+        empty.prepare(),
+        strided(0, &[16, 4, 4, 2]).prepare(),
+        strided(1, &[64, 32, -4, 1]).prepare(),
+        attention().masked(OwnedTensor::strided(KVS_BOOL, &[2, 1, 1, 8], &[9, 9, 9, 1])).prepare(),
+        strided(3, &[24, 5, 6, 1]).prepare(),
+        blocks(4).with_options(|options| options.mode = 1).prepare(),
+        blocks(0).prepare(),
+    ]
+}
+
+/// Returns the errors of runs of attention.
+fn attention_calls() -> Vec<Refused> {
+    let lengths = |values: &'static [i64]| attention().called(|call| call.lengths = wide(values)).run(|_| ());
+    let table =
+        |values: &'static [i32]| in_blocks().called(|call| call.block_table = narrow(values)).run(|_| ());
+    let all = with_everything();
+    let no_blocks = in_blocks().tensor(1, |key| key.shape[0] = 0).tensor(2, |value| value.shape[0] = 0);
+    vec![
+        attention().run(|all| all.call.struct_size = 8),
+        attention().run(|all| all.call.query_positions = 2),
+        attention().run(|all| all.call.lengths.values = ptr::null()),
+        attention().run(|all| all.call.lengths.bits = 8),
+        attention().run(|all| all.tensors[0].rank = 3),
+        attention().run(|all| all.tensors[1].r#type = KVS_INT8 as i32),
+        attention().run(|all| all.tensors[2].shape = OTHER_SHAPE.as_ptr()),
+        attention().run(|all| all.tensors[0].data = all.tensors[0].data.wrapping_byte_add(2)),
+        attention().run(|all| all.tensors[1].data = ptr::null_mut()),
+        attention().run(|all| all.tensors[2].data = ptr::without_provenance_mut(usize::MAX - 15)),
+        attention().run(|all| all.tensors[3].data = all.tensors[0].data),
+        // The output ends in the first element of the mask.
+        all.run(|all| all.tensors[3].data = all.mask.data.wrapping_byte_sub(188)),
+        all.run(|all| all.tensors[3].data = all.sinks.data),
+        all.run(|all| all.tensors[3].data = all.scales[0].data),
+        all.run(|all| all.tensors[3].data = all.scales[1].data),
+        attention().run(|all| all.call.lengths.values = all.tensors[3].data),
+        in_blocks().run(|all| all.call.block_table.values = all.tensors[3].data),
+        all.run(|all| all.call.mask = ptr::null()),
+        all.run(|all| all.call.sinks = ptr::null()),
+        all.run(|all| all.call.key_scales = ptr::null()),
+        all.run(|all| all.call.value_scales = ptr::null()),
+        all.run(|all| (all.call.key_scales, all.call.value_scales) = (ptr::null(), ptr::null())),
+        in_blocks().run(|all| all.call.block_table = ABSENT),
+        attention().run(|all| all.call.mask = ptr::dangling()),
+        attention().run(|all| all.call.sinks = ptr::dangling()),
+        attention().run(|all| all.call.block_table = narrow(&[0])),
+        all.run(|all| all.scales[0].rank = 2),
+        all.run(|all| all.scales[1].rank = 2),
+        all.run(|all| all.mask.r#type = KVS_FLOAT32 as i32),
+        lengths(&[8]),
+        attention().called(|call| call.lengths = narrow(&[1, 2, 3])).run(|_| ()),
+        lengths(&[8, 9]),
+        lengths(&[-1, 3]),
+        table(&[2, 0, 1]),
+        table(&[2, 3, 1, -1]),
+        table(&[2, 0, i32::MIN, -1]),
+        no_blocks.run(|_| ()),
+        in_blocks().called(|call| call.block_table = wide(&[2, 0, 1, -1])).run(|_| ()),
+        of_other_shapes(),
+    ]
+}
+
+/// Runs attention with the scratch of other shapes.
+fn of_other_shapes() -> Refused {
+    let (one, other) = (attention().try_prepare().unwrap(), in_blocks().try_prepare().unwrap());
+    let (q, k, v, mut output) = ([0_f32; 32], [0_f32; 128], [0_f32; 192], [7_f32; 48]);
+    let data = [q.as_ptr().cast_mut(), k.as_ptr().cast_mut(), v.as_ptr().cast_mut(), output.as_mut_ptr()];
+    let scene = attention();
+    let tensors = [0, 1, 2, 3].map(|at| scene.tensors[at].at(data[at]));
+    let refused = one.run(&scene.call, tensors.each_ref(), &mut other.scratch(1)).unwrap_err();
+    assert_eq!(output, [7.0; 48]);
+    refused
 }
 
 /// Describes a DLPack tensor of float32 with a device, a rank and an offset, and returns the error.

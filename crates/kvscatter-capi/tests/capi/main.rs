@@ -4,6 +4,8 @@
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a helper that panics fails its test")]
 
 mod allocation;
+mod attend;
+mod attention;
 mod c;
 mod dlpack;
 mod errors;

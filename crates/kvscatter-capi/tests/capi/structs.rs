@@ -42,6 +42,12 @@ fn lie_as_the_header_says() {
         kvs_loop { count, dst_stride, src_stride }
         kvs_block { dst_offset, src_offset, len, loops }
         kvs_ring { capacity, window }
+        kvs_attention_options {
+            struct_size, is_causal, mode, has_sinks, scale, softcap, window_left, window_right, blocks_per_sample
+        }
+        kvs_attention_call {
+            struct_size, lengths, block_table, query_positions, mask, sinks, key_scales, value_scales, executor
+        }
         kvs_error { struct_size, code, fields, argument, index, value, limit, message }
     }
     let folder = tempfile::tempdir().unwrap();
@@ -71,6 +77,8 @@ fn stay_as_they_were() {
         size_of::<kvs_block>(),
         size_of::<kvs_ring>(),
         size_of::<kvs_error>(),
+        size_of::<kvs_attention_options>(),
+        size_of::<kvs_attention_call>(),
     ];
-    assert_eq!(sizes, [40, 24, 160, 32, 24, 16, 80, 16, 96, 16, 304]);
+    assert_eq!(sizes, [40, 24, 160, 32, 24, 16, 80, 16, 96, 16, 304, 56, 104]);
 }
