@@ -68,6 +68,7 @@ const OTHER_TESTS: &[Program] = &[
     BAD_INPUT,
     Program { name: "valid", folder: TESTS, sources: &["valid.c", "spoilt.c", "memory.c", "check.c"] },
     Program { name: "threads", folder: TESTS, sources: &["threads.c", "memory.c", "check.c"] },
+    Program { name: "attention", folder: TESTS, sources: &["attention.c", "memory.c", "check.c"] },
     Program { name: "ring", folder: TESTS, sources: &["ring.c", "check.c"] },
     Program { name: "header", folder: TESTS, sources: &["header.cpp"] },
 ];
@@ -77,6 +78,8 @@ const FIRST: Program = Program { name: "first", folder: EXAMPLES, sources: &["fi
 const OTHER_EXAMPLES: &[Program] = &[
     Program { name: "decode-c", folder: EXAMPLES, sources: &["decode.c"] },
     Program { name: "decode-cpp", folder: EXAMPLES, sources: &["decode.cpp"] },
+    Program { name: "attend-c", folder: EXAMPLES, sources: &["attend.c"] },
+    Program { name: "attend-cpp", folder: EXAMPLES, sources: &["attend.cpp"] },
 ];
 
 /// How a program links the library, and which sanitizers check it.
@@ -190,7 +193,10 @@ fn c_cmake() -> Step {
     let build = command::program("cmake --build").with(&built);
     let mut commands = install(&prefix(Build::Shared), "dev");
     commands.extend([configure, build]);
-    commands.extend(["first", "decode_c", "decode_cpp"].map(|name| Command::new(built.join(name))));
+    commands.extend(
+        ["first", "decode_c", "decode_cpp", "attend_c", "attend_cpp"]
+            .map(|name| Command::new(built.join(name))),
+    );
     Step::new("c-cmake", commands).needs(&[GCC, GXX]).skipped_without(&[CMAKE])
 }
 
@@ -313,6 +319,9 @@ mod tests {
         let page = include_str!("../../docs/c.md");
         let program = include_str!("../../examples/c/first.c");
         assert!(page.contains(&format!("```c\n{program}```\n")));
+        let attend = include_str!("../../examples/c/attend.c");
+        let step = attend.split("\n\n").find(|part| part.contains("static kvs_status step("));
+        assert!(step.is_some_and(|step| page.contains(&format!("```c\n{step}\n```\n"))));
     }
 
     #[test]
