@@ -1026,8 +1026,9 @@ typedef struct kvs_error {
    * The name of the argument that is wrong, as a static string. It is NULL if the error is not about an
    * argument. A tensor has the name that the specification of the prepared operator uses: `past_cache`,
    * `update`, `present_cache` (ONNX); `cache`, `update`, `output` (TensorRT); `past`, `newKv`, `present`
-   * (Ascend). An index argument has the specification's name too, such as `writeIndices`, if its values or
-   * their number are wrong. Errors about a pointer, struct or option use the names of this header.
+   * (Ascend); `Q`, `K`, `V`, `attn_mask`, `head_sink`, `Y` (attention). An index argument has the
+   * specification's name too, such as `writeIndices`, if its values or their number are wrong. Errors about a
+   * pointer, struct or option use the names of this header.
    */
   const char *argument;
   /**
@@ -1434,7 +1435,8 @@ void kvs_attention_destroy(struct kvs_attention *attention);
  * with the same types, shapes, strides and options, such as those of other layers.
  *
  * Besides `KVS_OK`, returns `KVS_ERROR_NULL_POINTER`, `KVS_ERROR_MISALIGNED` or `KVS_ERROR_ADDRESS_SPACE` if a
- * pointer is not valid.
+ * pointer is not valid, and `KVS_ERROR_TOO_LARGE` if memory has no room for a length of each sample, which can
+ * happen if the tensors have no elements.
  *
  * # Safety
  * - `attention` is either NULL or comes from `kvs_attention_prepare`, and nothing destroys it before this returns.

@@ -35,6 +35,13 @@ pub struct kvs_attention_scratch {
     pub(crate) lengths: Box<[i64]>,
 }
 
+/// Any thread may use or destroy these.
+const _: () = {
+    const fn any_thread<T: Send + Sync>() {}
+    any_thread::<kvs_attention>();
+    any_thread::<kvs_attention_scratch>();
+};
+
 /// The tensors of a call, as they were prepared.
 #[derive(Debug)]
 pub(crate) struct Operands {
@@ -161,7 +168,8 @@ pub unsafe extern "C" fn kvs_attention_destroy(attention: *mut kvs_attention) {
 /// with the same types, shapes, strides and options, such as those of other layers.
 ///
 /// Besides `KVS_OK`, returns `KVS_ERROR_NULL_POINTER`, `KVS_ERROR_MISALIGNED` or `KVS_ERROR_ADDRESS_SPACE` if a
-/// pointer is not valid.
+/// pointer is not valid, and `KVS_ERROR_TOO_LARGE` if memory has no room for a length of each sample, which can
+/// happen if the tensors have no elements.
 ///
 /// # Safety
 /// - `attention` is either NULL or comes from `kvs_attention_prepare`, and nothing destroys it before this returns.
@@ -177,8 +185,13 @@ pub unsafe extern "C" fn kvs_attention_scratch_new(
         // SAFETY: This function's contract requires C4 for `attention`.
         let kvs_attention { prepared, .. } = unsafe { reference(attention, c"attention") }?;
         check_pointer(out, 1, c"out".into())?;
-        let lengths = vec![0; prepared.elements(Name::Lengths)].into();
-        let scratch = Box::new(kvs_attention_scratch { scratch: prepared.scratch(threads), lengths });
+        let (mut lengths, batch) = (Vec::new(), prepared.elements(Name::Lengths));
+        // A batch without elements may be larger than memory.
+        let reserved = lengths.try_reserve_exact(batch);
+        reserved.map_err(|_| CallErrorKind::TooLarge { subject: c"scratch".into() })?;
+        lengths.resize(batch, 0);
+        let (scratch, lengths) = (prepared.scratch(threads), lengths.into());
+        let scratch = Box::new(kvs_attention_scratch { scratch, lengths });
         // SAFETY: `check_pointer` rejects NULL and misaligned pointers. For other pointers, this function's
         // contract requires C3.
         unsafe { out.write(Box::into_raw(scratch)) };

@@ -36,8 +36,9 @@ pub struct kvs_error {
     /// The name of the argument that is wrong, as a static string. It is NULL if the error is not about an
     /// argument. A tensor has the name that the specification of the prepared operator uses: `past_cache`,
     /// `update`, `present_cache` (ONNX); `cache`, `update`, `output` (TensorRT); `past`, `newKv`, `present`
-    /// (Ascend). An index argument has the specification's name too, such as `writeIndices`, if its values or
-    /// their number are wrong. Errors about a pointer, struct or option use the names of this header.
+    /// (Ascend); `Q`, `K`, `V`, `attn_mask`, `head_sink`, `Y` (attention). An index argument has the
+    /// specification's name too, such as `writeIndices`, if its values or their number are wrong. Errors about a
+    /// pointer, struct or option use the names of this header.
     pub argument: *const c_char,
     /// The sample, dimension, pair or position in a list that is wrong. `kvs_status_code` documents which of
     /// them it is for each error.

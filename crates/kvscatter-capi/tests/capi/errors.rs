@@ -9,7 +9,7 @@ use std::ptr;
 use kvscatter_capi::kvs_element_type_code::*;
 use kvscatter_capi::*;
 
-use crate::attend::{attention, in_blocks, with_everything};
+use crate::attend::{AttentionScene, attention, in_blocks, with_everything};
 use crate::c::{ABSENT, KV_CACHE_UPDATE, Operator, OwnedTensor, Refused, narrow, result, wide};
 use crate::dlpack::{DlTensor, described};
 use crate::scene::{Scene, ascend, onnx, packed, reversed, tensor_scatter};
@@ -187,6 +187,8 @@ fn attention_calls() -> Vec<Refused> {
     let table =
         |values: &'static [i32]| in_blocks().called(|call| call.block_table = narrow(values)).run(|_| ());
     let all = with_everything();
+    let sinks = AttentionScene { sinks: all.sinks.clone(), ..attention() };
+    let scales = AttentionScene { scales: all.scales.clone(), ..attention() };
     let no_blocks = in_blocks().tensor(1, |key| key.shape[0] = 0).tensor(2, |value| value.shape[0] = 0);
     vec![
         attention().run(|all| all.call.struct_size = 8),
@@ -215,6 +217,8 @@ fn attention_calls() -> Vec<Refused> {
         in_blocks().run(|all| all.call.block_table = ABSENT),
         attention().run(|all| all.call.mask = ptr::dangling()),
         attention().run(|all| all.call.sinks = ptr::dangling()),
+        sinks.run(|_| ()),
+        scales.run(|_| ()),
         attention().run(|all| all.call.block_table = narrow(&[0])),
         all.run(|all| all.scales[0].rank = 2),
         all.run(|all| all.scales[1].rank = 2),
@@ -229,7 +233,19 @@ fn attention_calls() -> Vec<Refused> {
         no_blocks.run(|_| ()),
         in_blocks().called(|call| call.block_table = wide(&[2, 0, 1, -1])).run(|_| ()),
         of_other_shapes(),
+        larger_than_memory(),
     ]
+}
+
+/// Makes a scratch for so many samples that no array has a length for each. Their tensors have no elements.
+fn larger_than_memory() -> Refused {
+    let empty = |scene: AttentionScene, at| scene.tensor(at, |tensor| tensor.shape = vec![1 << 60, 1, 1, 0]);
+    let scene = [0, 1, 2, 3].into_iter().fold(attention(), empty);
+    let (prepared, mut out) = (scene.try_prepare().unwrap(), ptr::null_mut());
+    // SAFETY: `prepared` keeps the handle, and `out` is a reference.
+    let status = unsafe { kvs_attention_scratch_new(prepared.handle(), 1, &mut out) };
+    assert!(out.is_null());
+    result(status).unwrap_err()
 }
 
 /// Runs attention with the scratch of other shapes.
