@@ -82,8 +82,8 @@
 
 /** Initialises a call of attention without any argument. */
 #define KVS_ATTENTION_CALL_INIT                                                                        \
-    {sizeof(kvs_attention_call), KVS_INDICES_NONE, KVS_INDICES_NONE, KVS_QUERIES_LAST, NULL, NULL, NULL,   \
-     NULL, NULL}
+    {sizeof(kvs_attention_call), KVS_INDICES_NONE, KVS_INDICES_NONE, KVS_INDICES_NONE, KVS_QUERIES_LAST,   \
+     NULL, NULL, NULL, NULL, NULL}
 
 /** Initialises the result of a run, which the run fills in. */
 #define KVS_WRITTEN_INIT {sizeof(kvs_written), 0}
@@ -265,8 +265,8 @@ typedef enum kvs_status_code {
    */
   KVS_ERROR_LIST_LENGTH = 200,
   /**
-   * A start is negative, in linear mode or with an option that rejects negative starts. `index` is the
-   * sample, `value` is the start, and `limit` is 0.
+   * A start is negative, in linear mode, with an option that rejects negative starts, or in attention.
+   * `index` is the sample, `value` is the start, and `limit` is 0.
    */
   KVS_ERROR_NEGATIVE_START = 201,
   /**
@@ -974,6 +974,11 @@ typedef struct kvs_attention_call {
    */
   struct kvs_indices lengths;
   /**
+   * The position of the first token of each sample that is not padding on the left. No query sees a position
+   * before it. If this argument is not given, it is 0 for every sample.
+   */
+  struct kvs_indices starts;
+  /**
    * The blocks of each sample, [batch, blocks per sample], 32 bits, if `blocks_per_sample` was prepared. Entries
    * for positions that no query sees may have any value.
    */
@@ -1435,8 +1440,8 @@ void kvs_attention_destroy(struct kvs_attention *attention);
  * with the same types, shapes, strides and options, such as those of other layers.
  *
  * Besides `KVS_OK`, returns `KVS_ERROR_NULL_POINTER`, `KVS_ERROR_MISALIGNED` or `KVS_ERROR_ADDRESS_SPACE` if a
- * pointer is not valid, and `KVS_ERROR_TOO_LARGE` if memory has no room for a length of each sample, which can
- * happen if the tensors have no elements.
+ * pointer is not valid, and `KVS_ERROR_TOO_LARGE` if memory has no room for a length and a start of each sample,
+ * which can happen if the tensors have no elements.
  *
  * # Safety
  * - `attention` is either NULL or comes from `kvs_attention_prepare`, and nothing destroys it before this returns.
@@ -1466,8 +1471,8 @@ void kvs_attention_scratch_destroy(struct kvs_attention_scratch *scratch);
  *   `KVS_ERROR_STRUCT_SIZE` if a pointer, an array or a `struct_size` is not valid.
  * - `KVS_ERROR_INDEX_WIDTH`, `KVS_ERROR_UNKNOWN_OPTION`, `KVS_ERROR_UNEXPECTED_ARGUMENT`,
  *   `KVS_ERROR_MISSING_ARGUMENT` or `KVS_ERROR_TENSOR_MISMATCH` if an argument differs from what was prepared.
- * - `KVS_ERROR_LIST_LENGTH`, `KVS_ERROR_LENGTH_OUT_OF_RANGE` or `KVS_ERROR_BLOCK_OUT_OF_RANGE` if a length or an
- *   entry of the block table is not valid.
+ * - `KVS_ERROR_LIST_LENGTH`, `KVS_ERROR_LENGTH_OUT_OF_RANGE`, `KVS_ERROR_NEGATIVE_START` or
+ *   `KVS_ERROR_BLOCK_OUT_OF_RANGE` if a length, a start or an entry of the block table is not valid.
  * - `KVS_ERROR_NULL_BUFFER` or `KVS_ERROR_OVERLAP` if the data of a tensor are NULL, or if `output` overlaps
  *   memory that the call reads.
  * - `KVS_ERROR_SCRATCH` if `scratch` was made for other shapes.

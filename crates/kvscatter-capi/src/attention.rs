@@ -31,8 +31,8 @@ pub struct kvs_attention {
 #[derive(Debug)]
 pub struct kvs_attention_scratch {
     pub(crate) scratch: Scratch,
-    /// Room for lengths of 32 bits.
-    pub(crate) lengths: Box<[i64]>,
+    /// Room for lengths and starts of 32 bits, each of which has one half.
+    pub(crate) numbers: Box<[i64]>,
 }
 
 /// Any thread may use or destroy these.
@@ -168,8 +168,8 @@ pub unsafe extern "C" fn kvs_attention_destroy(attention: *mut kvs_attention) {
 /// with the same types, shapes, strides and options, such as those of other layers.
 ///
 /// Besides `KVS_OK`, returns `KVS_ERROR_NULL_POINTER`, `KVS_ERROR_MISALIGNED` or `KVS_ERROR_ADDRESS_SPACE` if a
-/// pointer is not valid, and `KVS_ERROR_TOO_LARGE` if memory has no room for a length of each sample, which can
-/// happen if the tensors have no elements.
+/// pointer is not valid, and `KVS_ERROR_TOO_LARGE` if memory has no room for a length and a start of each sample,
+/// which can happen if the tensors have no elements.
 ///
 /// # Safety
 /// - `attention` is either NULL or comes from `kvs_attention_prepare`, and nothing destroys it before this returns.
@@ -185,13 +185,13 @@ pub unsafe extern "C" fn kvs_attention_scratch_new(
         // SAFETY: This function's contract requires C4 for `attention`.
         let kvs_attention { prepared, .. } = unsafe { reference(attention, c"attention") }?;
         check_pointer(out, 1, c"out".into())?;
-        let (mut lengths, batch) = (Vec::new(), prepared.elements(Name::Lengths));
+        let (mut numbers, count) = (Vec::new(), prepared.elements(Name::Lengths).saturating_mul(2));
         // A batch without elements may be larger than memory.
-        let reserved = lengths.try_reserve_exact(batch);
+        let reserved = numbers.try_reserve_exact(count);
         reserved.map_err(|_| CallErrorKind::TooLarge { subject: c"scratch".into() })?;
-        lengths.resize(batch, 0);
-        let (scratch, lengths) = (prepared.scratch(threads), lengths.into());
-        let scratch = Box::new(kvs_attention_scratch { scratch, lengths });
+        numbers.resize(count, 0);
+        let (scratch, numbers) = (prepared.scratch(threads), numbers.into());
+        let scratch = Box::new(kvs_attention_scratch { scratch, numbers });
         // SAFETY: `check_pointer` rejects NULL and misaligned pointers. For other pointers, this function's
         // contract requires C3.
         unsafe { out.write(Box::into_raw(scratch)) };

@@ -21,6 +21,7 @@ pub(crate) struct Memory<'a> {
     pub(crate) sinks: Option<RawBuffer>,
     pub(crate) scales: Option<ScaleMemory>,
     pub(crate) valid: Valid<'a>,
+    pub(crate) starts: Option<&'a [i64]>,
     pub(crate) block_table: Option<&'a [i32]>,
 }
 
@@ -87,7 +88,7 @@ unsafe fn run<T: Float, C: CacheElement>(
     scratch: &mut Scratch,
     executor: Option<&dyn Executor>,
 ) -> Result<(), AttentionError> {
-    let Memory { query, key, value, output, mask, sinks, scales, valid, block_table } = *memory;
+    let Memory { query, key, value, output, mask, sinks, scales, valid, starts, block_table } = *memory;
     let inputs = Inputs {
         // SAFETY: This function's contract requires a valid buffer of `T`.
         query: unsafe { elements::<T>(query) },
@@ -103,6 +104,7 @@ unsafe fn run<T: Float, C: CacheElement>(
         }),
         past: None,
         valid,
+        starts,
         block_table,
         scales: scales.map(|scales| {
             // SAFETY: This function's contract requires a valid buffer of float32.

@@ -28,6 +28,9 @@ pub struct kvs_attention_call {
     /// In a ring it may exceed the capacity. If this argument is not given, all slots contain tokens, and query i
     /// has the position i.
     pub lengths: kvs_indices,
+    /// The position of the first token of each sample that is not padding on the left. No query sees a position
+    /// before it. If this argument is not given, it is 0 for every sample.
+    pub starts: kvs_indices,
     /// The blocks of each sample, [batch, blocks per sample], 32 bits, if `blocks_per_sample` was prepared. Entries
     /// for positions that no query sees may have any value.
     pub block_table: kvs_indices,
@@ -59,8 +62,8 @@ unsafe impl Versioned for kvs_attention_call {}
 ///   `KVS_ERROR_STRUCT_SIZE` if a pointer, an array or a `struct_size` is not valid.
 /// - `KVS_ERROR_INDEX_WIDTH`, `KVS_ERROR_UNKNOWN_OPTION`, `KVS_ERROR_UNEXPECTED_ARGUMENT`,
 ///   `KVS_ERROR_MISSING_ARGUMENT` or `KVS_ERROR_TENSOR_MISMATCH` if an argument differs from what was prepared.
-/// - `KVS_ERROR_LIST_LENGTH`, `KVS_ERROR_LENGTH_OUT_OF_RANGE` or `KVS_ERROR_BLOCK_OUT_OF_RANGE` if a length or an
-///   entry of the block table is not valid.
+/// - `KVS_ERROR_LIST_LENGTH`, `KVS_ERROR_LENGTH_OUT_OF_RANGE`, `KVS_ERROR_NEGATIVE_START` or
+///   `KVS_ERROR_BLOCK_OUT_OF_RANGE` if a length, a start or an entry of the block table is not valid.
 /// - `KVS_ERROR_NULL_BUFFER` or `KVS_ERROR_OVERLAP` if the data of a tensor are NULL, or if `output` overlaps
 ///   memory that the call reads.
 /// - `KVS_ERROR_SCRATCH` if `scratch` was made for other shapes.
@@ -94,11 +97,13 @@ pub unsafe extern "C" fn kvs_attention_run(
         check_pointer(scratch, 1, c"scratch".into())?;
         // SAFETY: `check_pointer` rejects NULL and misaligned pointers. For other pointers, this function's
         // contract requires C7.
-        let kvs_attention_scratch { scratch, lengths: room } = unsafe { &mut *scratch };
+        let kvs_attention_scratch { scratch, numbers: room } = unsafe { &mut *scratch };
         // SAFETY: This function's contract requires C1 and C6 for the executor.
         let executor = unsafe { CExecutor::read(call.executor) }?;
         // SAFETY: This function's contract requires C1 for `call.lengths`.
         let lengths = unsafe { read_indices(&call.lengths, c"lengths") }?;
+        // SAFETY: This function's contract requires C1 for `call.starts`.
+        let starts = unsafe { read_indices(&call.starts, c"starts") }?;
         // SAFETY: This function's contract requires C1 for `call.block_table`.
         let block_table = unsafe { read_indices(&call.block_table, c"block_table") }?;
         let block_table = block_table.map(|table| as_i32(Some(table), c"block_table")).transpose()?;
@@ -113,11 +118,14 @@ pub unsafe extern "C" fn kvs_attention_run(
         // SAFETY: This function's contract requires C1 and C2 for the tensors in `call`.
         let (mask, sinks, scales) = unsafe { optional_tensors(operands, call) }?;
         let expected = prepared.elements(Name::Lengths);
-        let lengths = lengths.map(|lengths| widened(lengths, room, expected)).transpose()?;
+        let (of_lengths, of_starts) = room.split_at_mut(room.len() / 2);
+        let widen = |room, name| move |numbers| widened(numbers, room, name, expected);
+        let lengths = lengths.map(widen(of_lengths, Name::Lengths)).transpose()?;
+        let starts = starts.map(widen(of_starts, Name::Starts)).transpose()?;
         let of_queries = [Valid::Lengths, Valid::Prompt];
         let of_queries = choice(c"query_positions", call.query_positions, &of_queries)?;
         let valid = lengths.map_or(Valid::All, of_queries);
-        let memory = Memory { query, key, value, output, mask, sinks, scales, valid, block_table };
+        let memory = Memory { query, key, value, output, mask, sinks, scales, valid, starts, block_table };
         check_apart(&memory, call)?;
         let executor = executor.as_ref().map(|executor| -> &dyn Executor { executor });
         // SAFETY: `memory` and `optional_tensors` returned buffers of the prepared sizes and types, aligned and not
@@ -192,18 +200,23 @@ unsafe fn scales(
     Ok(if is_channels { ScaleMemory::Channels([key, value]) } else { ScaleMemory::Rows([key, value]) })
 }
 
-/// Returns lengths of 64 bits. Those of 32 bits are copied to `room`.
-fn widened<'a>(lengths: Integers<'a>, room: &'a mut [i64], expected: usize) -> Result<&'a [i64], CallError> {
-    let narrow = match lengths {
-        Integers::I64(lengths) => return Ok(lengths),
-        other => as_i32(Some(other), c"lengths")?,
+/// Returns numbers of 64 bits. Those of 32 bits are copied to `room`.
+fn widened<'a>(
+    numbers: Integers<'a>,
+    room: &'a mut [i64],
+    operand: Name,
+    expected: usize,
+) -> Result<&'a [i64], CallError> {
+    let narrow = match numbers {
+        Integers::I64(numbers) => return Ok(numbers),
+        other => as_i32(Some(other), operand_name(operand))?,
     };
     let got = narrow.len();
     if got != expected {
-        return Err(AttentionError::Length { operand: Name::Lengths, got, expected }.into());
+        return Err(AttentionError::Length { operand, got, expected }.into());
     }
     let room = room.get_mut(..got).ok_or(AttentionError::Scratch)?;
-    room.iter_mut().zip(narrow).for_each(|(to, &length)| *to = length.into());
+    room.iter_mut().zip(narrow).for_each(|(to, &number)| *to = number.into());
     Ok(room)
 }
 
@@ -222,6 +235,7 @@ fn check_apart(memory: &Memory<'_>, call: &kvs_attention_call) -> Result<(), Cal
         (Name::KeyScales, key_scales),
         (Name::ValueScales, value_scales),
         (Name::Lengths, Some(call.lengths.buffer())),
+        (Name::Starts, Some(call.starts.buffer())),
         (Name::BlockTable, Some(call.block_table.buffer())),
     ];
     match read.into_iter().find(|(_, buffer)| buffer.is_some_and(|buffer| buffer.overlaps(output))) {

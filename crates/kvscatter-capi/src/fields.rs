@@ -91,6 +91,9 @@ impl From<&AttentionError> for Fields {
                 let fields = of(KVS_ERROR_LENGTH_OUT_OF_RANGE, Operand::Lengths);
                 fields.index(index).value(value).limit(value.clamp(0, max))
             }
+            AttentionError::NegativeStart { index, value } => {
+                of(KVS_ERROR_NEGATIVE_START, Operand::Starts).index(index).value(value).limit(0)
+            }
             AttentionError::Scratch => Self::new(KVS_ERROR_SCRATCH).named(c"scratch"),
             AttentionError::Overlap { operand, .. } => of(KVS_ERROR_OUTPUT_OVERLAPS_ITSELF, operand),
             AttentionError::EmptyBlocks => of(KVS_ERROR_EMPTY_BLOCKS, Operand::Key),
@@ -112,6 +115,7 @@ pub(crate) const fn operand_name(operand: Operand) -> &'static CStr {
         Operand::Value => c"V",
         Operand::Mask => c"attn_mask",
         Operand::Lengths => c"nonpad_kv_seqlen",
+        Operand::Starts => c"starts",
         Operand::BlockTable => c"block_table",
         Operand::Output => c"Y",
         Operand::Sinks => c"head_sink",

@@ -111,8 +111,8 @@ pub enum kvs_status_code {
     /// An index argument, lengths or a block table have the wrong number of values. `value` is the number of
     /// values, and `limit` is the number that there must be.
     KVS_ERROR_LIST_LENGTH = 200,
-    /// A start is negative, in linear mode or with an option that rejects negative starts. `index` is the
-    /// sample, `value` is the start, and `limit` is 0.
+    /// A start is negative, in linear mode, with an option that rejects negative starts, or in attention.
+    /// `index` is the sample, `value` is the start, and `limit` is 0.
     KVS_ERROR_NEGATIVE_START = 201,
     /// A linear write would extend past the end of the cache. `index` is the sample, `value` is its start,
     /// and `limit` is the last start at which its rows fit.
@@ -252,7 +252,7 @@ mod tests {
     use super::{kvs_status, kvs_status_code, kvs_status_name};
 
     /// The kinds of error that no call of the interface can cause, and the reason.
-    const IMPOSSIBLE: [(ErrorKind, &str); 10] = [
+    const IMPOSSIBLE: [(ErrorKind, &str); 9] = [
         (ErrorKind::UnknownMode, "modes are numbers here, and `options.rs` refuses others"),
         (ErrorKind::StrideCount, "`kvs_tensor` has one rank, with which both arrays are read"),
         (ErrorKind::BeforeBuffer, "`Description::layout` leaves the room that the strides need"),
@@ -261,7 +261,6 @@ mod tests {
         (ErrorKind::InvalidPosition, "no function here takes positions without a call"),
         (ErrorKind::SlotOutOfRange, PAGED),
         (ErrorKind::DuplicateSlot, PAGED),
-        (ErrorKind::BlockOutOfRange, PAGED),
         (ErrorKind::InPlaceOnly, PAGED),
     ];
 

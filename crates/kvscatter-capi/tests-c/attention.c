@@ -41,6 +41,7 @@ typedef struct scene {
     int64_t mask_shape[1];
     uint8_t shown[SLOTS];
     int64_t lengths[BATCH];
+    int64_t starts[BATCH]; /* 0 without padding on the left */
     int32_t narrow[BATCH], table[BATCH * PER_SAMPLE];
     kvs_attention_options options;
     kvs_attention_call call;
@@ -66,9 +67,9 @@ static float *element(const scene *s, int tensor, int sample, int head, int slot
 static bool sees(const scene *s, int sample, int query, int slot) {
     int64_t length = s->lengths[sample], position = length - QUERIES + query;
     if (!s->layout.ring)
-        return slot <= position;
+        return slot <= position && slot >= s->starts[sample];
     int64_t last = length - 1 - (length - 1 - slot) % SLOTS;
-    return slot < length && last <= position && last >= position - WINDOW_LEFT;
+    return slot < length && last <= position && last >= position - WINDOW_LEFT && last >= s->starts[sample];
 }
 
 static float value_of(int sample, int head, int slot, int i) {
@@ -185,11 +186,16 @@ static bool guards_hold(const scene *s, int tensor) {
 static size_t check_layouts(void) {
     size_t count = 0;
     for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++)
-        for (int way = 0; way < 4; way++, count++) {
+        for (int way = 0; way < 8; way++, count++) {
             scene s;
             scene_set(&s, layouts[i], way % 2 == 0);
-            if (way / 2 == 1)
+            if (way / 2 % 2 == 1)
                 s.call.lengths = (kvs_indices){s.narrow, BATCH, 32};
+            if (way / 4 == 1) {
+                s.starts[0] = s.lengths[0] - 4, s.starts[1] = 1;
+                s.call.starts = (kvs_indices){s.starts, BATCH, 64};
+                fill(&s); /* Slots before the starts contain NaN. */
+            }
             kvs_status status = run(&s);
             CHECK(status == KVS_OK, "%s: %s", layouts[i].name, kvs_status_name(status));
             CHECK(wrong_results(&s) == 0, "%s: %zu results", layouts[i].name, wrong_results(&s));
@@ -309,6 +315,20 @@ static kvs_status many_lengths(scene *s) {
     s->call.lengths.count = SIZE_MAX;
     return run(s);
 }
+static kvs_status negative_start(scene *s) {
+    static const int64_t starts[BATCH] = {0, -1};
+    s->call.starts = (kvs_indices){starts, BATCH, 64};
+    return run(s);
+}
+static kvs_status one_start(scene *s) {
+    static const int32_t start = 0;
+    s->call.starts = (kvs_indices){&start, 1, 32};
+    return run(s);
+}
+static kvs_status starts_in_the_output(scene *s) {
+    s->call.starts = (kvs_indices){s->output.data, BATCH, 32};
+    return run(s);
+}
 static kvs_status a_mask(scene *s) {
     s->call.mask = &s->mask;
     return run(s);
@@ -357,6 +377,9 @@ static const struct bad {
     {"a negative length", KVS_ERROR_LENGTH_OUT_OF_RANGE, "nonpad_kv_seqlen", negative_length},
     {"one length for two samples", KVS_ERROR_LIST_LENGTH, "nonpad_kv_seqlen", one_length},
     {"more lengths than memory has", KVS_ERROR_TOO_LARGE, "lengths", many_lengths},
+    {"a negative start", KVS_ERROR_NEGATIVE_START, "starts", negative_start},
+    {"one start for two samples", KVS_ERROR_LIST_LENGTH, "starts", one_start},
+    {"the starts are in the output", KVS_ERROR_OVERLAP, "Y", starts_in_the_output},
     {"a mask that was not prepared", KVS_ERROR_UNEXPECTED_ARGUMENT, "attn_mask", a_mask},
     {"a table that was not prepared", KVS_ERROR_UNEXPECTED_ARGUMENT, "block_table", a_table},
     {"broadcast is NULL", KVS_ERROR_NULL_POINTER, "executor.broadcast", null_broadcast},

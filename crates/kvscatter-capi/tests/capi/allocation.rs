@@ -55,7 +55,7 @@ fn runs_of_attention_allocate_nothing() {
     let data = [q.as_ptr().cast_mut(), k.as_ptr().cast_mut(), v.as_ptr().cast_mut(), output.as_mut_ptr()];
     let [q, k, v, y] = [0, 1, 2, 3].map(|at| scene.tensors[at].at(data[at]));
     let calls = [narrow(&[8, 1]), wide(&[8, 1]), wide(&[8, 9])];
-    let calls = calls.map(|lengths| kvs_attention_call { lengths, ..scene.call });
+    let calls = calls.map(|lengths| kvs_attention_call { lengths, starts: narrow(&[2, 0]), ..scene.call });
     let mut statuses = [-1; 3];
     let (handle, scratch) = (prepared.handle(), scratch.handle());
     let allocations = measure(|| {

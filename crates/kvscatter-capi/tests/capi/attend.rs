@@ -32,6 +32,7 @@ pub(crate) const ATTENTION: kvs_attention_options = kvs_attention_options {
 pub(crate) const ATTENTION_CALL: kvs_attention_call = kvs_attention_call {
     struct_size: size_of::<kvs_attention_call>(),
     lengths: ABSENT,
+    starts: ABSENT,
     block_table: ABSENT,
     query_positions: kvs_query_positions::KVS_QUERIES_LAST as i32,
     mask: ptr::null(),

@@ -12,7 +12,7 @@ use kvscatter_oracle::cases::Random;
 use kvscatter_oracle::cases::attention::{AttentionCase, random};
 
 use crate::attend::{ATTENTION, ATTENTION_CALL, AttentionHandle, attention, in_blocks, with_everything};
-use crate::c::{OwnedTensor, narrow, wide};
+use crate::c::{ABSENT, OwnedTensor, narrow, wide};
 
 /// An element type of a tensor.
 trait Element: Copy + 'static {
@@ -205,6 +205,8 @@ struct Caches {
     scales: Option<[Array<f64>; 2]>,
     /// The block table, and the number of entries of each sample.
     blocks: Option<(Vec<i32>, usize)>,
+    /// The first position of each sample.
+    starts: Option<Vec<i64>>,
 }
 
 const GARBAGE: f64 = -77.0;
@@ -237,13 +239,10 @@ fn run<T: Element, C: Element>(r: &mut Random, case: &AttentionCase, caches: &Ca
         Positions::Full => None,
         Positions::Lengths(lengths) | Positions::Ring(lengths) => Some(lengths.clone()),
     };
-    let lengths = lengths.unwrap_or_default();
-    let short: Option<Vec<_>> = lengths.iter().map(|&length| i32::try_from(length).ok()).collect();
-    let short = short.filter(|_| r.below(2) == 0);
-    let given = short.as_ref().map_or(wide(&lengths), |short| narrow(short));
-    if !lengths.is_empty() {
-        call.lengths = given;
-    }
+    let lengths = lengths.map(|lengths| Numbers::new(r, lengths));
+    let starts = caches.starts.clone().map(|starts| Numbers::new(r, starts));
+    call.lengths = lengths.as_ref().map_or(ABSENT, Numbers::given);
+    call.starts = starts.as_ref().map_or(ABSENT, Numbers::given);
     if let Some((table, _)) = &caches.blocks {
         call.block_table = narrow(table);
     }
@@ -266,6 +265,27 @@ fn run<T: Element, C: Element>(r: &mut Random, case: &AttentionCase, caches: &Ca
     output.numbers()
 }
 
+/// Numbers of 64 bits, or of 32 bits if they fit.
+enum Numbers {
+    Wide(Vec<i64>),
+    Narrow(Vec<i32>),
+}
+
+impl Numbers {
+    /// Chooses a width.
+    fn new(r: &mut Random, numbers: Vec<i64>) -> Self {
+        let short: Option<_> = numbers.iter().map(|&number| i32::try_from(number).ok()).collect();
+        short.filter(|_| r.below(2) == 0).map_or(Self::Wide(numbers), Self::Narrow)
+    }
+
+    fn given(&self) -> kvs_indices {
+        match self {
+            Self::Wide(numbers) => wide(numbers),
+            Self::Narrow(numbers) => narrow(numbers),
+        }
+    }
+}
+
 /// Compares a result with the oracle's.
 fn check(case: &AttentionCase, got: &[f64], expected: &[f64]) {
     assert_eq!(got.len(), expected.len(), "{}", case.name);
@@ -285,7 +305,7 @@ fn check_as<T: Element, C: Element>(r: &mut Random, case: &AttentionCase, caches
 }
 
 fn as_they_are(inputs: &Inputs) -> Caches {
-    Caches { key: inputs.k.clone(), value: inputs.v.clone(), scales: None, blocks: None }
+    Caches { key: inputs.k.clone(), value: inputs.v.clone(), scales: None, blocks: None, starts: None }
 }
 
 #[test]
@@ -364,7 +384,8 @@ fn caches_in_blocks_agree_with_the_oracle() {
             table.extend((used..per_sample).map(|_| -1));
         }
         let [key, value] = [&inputs.k, &inputs.v].map(|cache| into_blocks(cache, (&table, size), count));
-        let caches = Caches { key, value, scales: None, blocks: Some((table, per_sample)) };
+        let blocks = Some((table, per_sample));
+        let caches = Caches { key, value, scales: None, blocks, starts: None };
         match inputs.element {
             Float::F32 => check_as::<f32, f32>(r, &case, &caches),
             Float::F16 => check_as::<f16, f16>(r, &case, &caches),
@@ -373,6 +394,32 @@ fn caches_in_blocks_agree_with_the_oracle() {
         checked += 1;
     }
     assert!(checked > 80, "{checked}");
+}
+
+/// Padding on the left is hidden as by a mask that is false there, which the oracle gets.
+#[test]
+fn starts_agree_with_the_oracle() {
+    let mut checked = 0;
+    for (seed, mut case) in random(74, 400).filter_map(expressible).enumerate() {
+        let r = &mut Random::new(75, seed);
+        // A mask is indexed by slot, which differs from the position in a ring.
+        if case.inputs.mask.is_some() || matches!(case.inputs.positions, Positions::Ring(_)) {
+            continue;
+        }
+        let &[batch, _, slots, _] = case.inputs.k.shape.as_slice() else { unreachable!("rank 4") };
+        let starts = r.many(batch, |r| r.below(slots + 2) as i64);
+        let caches = Caches { starts: Some(starts.clone()), ..as_they_are(&case.inputs) };
+        let got = match case.inputs.element {
+            Float::F32 => run::<f32, f32>(r, &case, &caches),
+            Float::F16 => run::<f16, f16>(r, &case, &caches),
+            Float::Bf16 => run::<bf16, bf16>(r, &case, &caches),
+        };
+        let shown = starts.iter().flat_map(|&start| (0..slots).map(move |slot| slot as i64 >= start));
+        case.inputs.mask = Some(Mask::Bool(Array::new(shown.collect(), &[batch, 1, 1, slots])));
+        check(&case, &got, &case.expected().unwrap().y.data);
+        checked += 1;
+    }
+    assert!(checked > 60, "{checked}");
 }
 
 #[test]
@@ -385,7 +432,8 @@ fn codes_agree_with_the_oracle() {
             continue;
         }
         let [key, value] = [&case.inputs.k, &case.inputs.v].map(Scales::quantize);
-        let caches = |scales| Caches { key: key[0].clone(), value: value[0].clone(), scales, blocks: None };
+        let [k, v] = [&key, &value].map(|[codes, _]| codes);
+        let caches = |scales| Caches { key: k.clone(), value: v.clone(), scales, blocks: None, starts: None };
         let run = |r: &mut Random, case: &AttentionCase, caches: &Caches| match case.inputs.element {
             Float::F32 => run::<f32, i8>(r, case, caches),
             Float::F16 => run::<f16, i8>(r, case, caches),
@@ -394,7 +442,7 @@ fn codes_agree_with_the_oracle() {
 
         // A scale for each row.
         let scales = Scales { key: key[1].clone(), value: value[1].clone() };
-        let codes = Inputs { k: key[0].clone(), v: value[0].clone(), ..case.inputs.clone() };
+        let codes = Inputs { k: k.clone(), v: v.clone(), ..case.inputs.clone() };
         let expected = case.attention.run_scaled(&codes, &scales).unwrap().y;
         let got = run(r, &case, &caches(Some([key[1].clone(), value[1].clone()])));
         check(&case, &got, &expected.data);

@@ -184,6 +184,7 @@ fn attention_shapes() -> Vec<Refused> {
 /// Returns the errors of runs of attention.
 fn attention_calls() -> Vec<Refused> {
     let lengths = |values: &'static [i64]| attention().called(|call| call.lengths = wide(values)).run(|_| ());
+    let starts = |starts: kvs_indices| attention().called(|call| call.starts = starts).run(|_| ());
     let table =
         |values: &'static [i32]| in_blocks().called(|call| call.block_table = narrow(values)).run(|_| ());
     let all = with_everything();
@@ -227,6 +228,15 @@ fn attention_calls() -> Vec<Refused> {
         attention().called(|call| call.lengths = narrow(&[1, 2, 3])).run(|_| ()),
         lengths(&[8, 9]),
         lengths(&[-1, 3]),
+        starts(wide(&[0])),
+        starts(narrow(&[0, 0, 0])),
+        starts(wide(&[0, -1])),
+        starts(narrow(&[i32::MIN, 0])),
+        starts(kvs_indices { bits: 8, ..wide(&[0, 0]) }),
+        attention().run(|all| all.call.starts.bits = -1),
+        attention().run(|all| {
+            all.call.starts = kvs_indices { values: all.tensors[3].data, ..wide(&[0, 0]) };
+        }),
         table(&[2, 0, 1]),
         table(&[2, 3, 1, -1]),
         table(&[2, 0, i32::MIN, -1]),

@@ -46,7 +46,8 @@ fn lie_as_the_header_says() {
             struct_size, is_causal, mode, has_sinks, scale, softcap, window_left, window_right, blocks_per_sample
         }
         kvs_attention_call {
-            struct_size, lengths, block_table, query_positions, mask, sinks, key_scales, value_scales, executor
+            struct_size, lengths, starts, block_table, query_positions, mask, sinks, key_scales, value_scales,
+            executor
         }
         kvs_error { struct_size, code, fields, argument, index, value, limit, message }
     }
@@ -80,5 +81,5 @@ fn stay_as_they_were() {
         size_of::<kvs_attention_options>(),
         size_of::<kvs_attention_call>(),
     ];
-    assert_eq!(sizes, [40, 24, 160, 32, 24, 16, 80, 16, 96, 16, 304, 56, 104]);
+    assert_eq!(sizes, [40, 24, 160, 32, 24, 16, 80, 16, 96, 16, 304, 56, 128]);
 }
