@@ -4,9 +4,10 @@
  *
  * Use
  *   1. Prepare once per shape: kvs_tensor_scatter_prepare, kvs_kv_cache_update_prepare or
- *      kvs_kv_cache_operation_prepare.
+ *      kvs_kv_cache_operation_prepare, or kvs_paged_write_prepare for a cache of blocks.
  *   2. Run at every step: kvs_write, kvs_write_many, kvs_write_present, or kvs_for_each_block for your own
- *      kernel. If the cache is a ring for a window, test each step with kvs_ring_takes before.
+ *      kernel. If the cache is a ring for a window, test each step with kvs_ring_takes before. For a cache of
+ *      blocks, compute the slots with kvs_slot_mapping.
  *   3. Destroy with kvs_prepared_destroy.
  * Attention has the same steps: kvs_attention_prepare, kvs_attention_scratch_new, kvs_attention_run,
  * kvs_attention_scratch_destroy and kvs_attention_destroy.
@@ -16,17 +17,18 @@
  * Errors
  *   Every function that can fail returns a kvs_status, and kvs_last_error returns the reason. After an error
  *   no byte of any cache has changed, even if the call was about many caches, no output of attention has
- *   changed, and no output parameter was written. Any function may also return KVS_ERROR_PANIC or KVS_ERROR_INTERNAL, which report a bug in the
- *   library. After KVS_ERROR_PANIC, a write or an output may be partly done.
+ *   changed, and no output parameter was written. Any function may also return KVS_ERROR_PANIC or
+ *   KVS_ERROR_INTERNAL, which report a bug in the library. After KVS_ERROR_PANIC, a write or an output may be partly done.
  *
  * Memory
- *   The library keeps no pointer after the call. It allocates only in the prepare functions and in
- *   kvs_attention_scratch_new, and frees only in the functions whose names end in _destroy. A write in place
+ *   The library keeps no pointer after the call. It allocates only in the prepare functions, in
+ *   kvs_attention_scratch_new, and in some paged writes (kvs_write). It frees what it returned only in the functions whose names end in _destroy. A write in place
  *   moves only the bytes of the update.
  *
  * Threads
  *   Any thread may call any function. A kvs_prepared and a kvs_attention are immutable, so any number of
- *   threads may use one at the same time. Only one call at a time may use a kvs_attention_scratch. While a call writes memory, nothing else may read or write that memory.
+ *   threads may use one at the same time. Only one call at a time may use a kvs_attention_scratch. While a call
+ *   writes memory, nothing else may read or write that memory.
  *
  * Structs with struct_size
  *   A struct that begins with struct_size must contain its sizeof there, which the ..._INIT macros set. Later
@@ -63,7 +65,7 @@
 /** Initialises a call without any argument. */
 #define KVS_CALL_INIT                                                                                  \
     {sizeof(kvs_call), KVS_INDICES_NONE, KVS_INDICES_NONE, KVS_INDICES_NONE, KVS_INDICES_NONE,         \
-     KVS_INDICES_NONE, KVS_INDICES_NONE, NULL}
+     KVS_INDICES_NONE, KVS_INDICES_NONE, KVS_INDICES_NONE, NULL}
 
 /** Initialises options with the defaults. NULL options mean the defaults too. */
 #define KVS_TENSOR_SCATTER_OPTIONS_INIT                                                                \
@@ -75,6 +77,13 @@
 
 /** Initialises options with the defaults. NULL options mean the defaults too. */
 #define KVS_KV_CACHE_OPERATION_OPTIONS_INIT {sizeof(kvs_kv_cache_operation_options), KVS_OUT_OF_RANGE_ERROR}
+
+/** Initialises options with the defaults. NULL options mean the defaults too. */
+#define KVS_PAGED_WRITE_OPTIONS_INIT {sizeof(kvs_paged_write_options), 1, 0}
+
+/** Initialises block tables whose fields are then set. */
+#define KVS_BLOCK_TABLES_INIT                                                                          \
+    {sizeof(kvs_block_tables), KVS_INDICES_NONE, KVS_INDICES_NONE, KVS_INDICES_NONE, 0, 0, 0}
 
 /** Initialises options of attention with the defaults. NULL options mean the defaults too. */
 #define KVS_ATTENTION_OPTIONS_INIT                                                                     \
@@ -265,7 +274,7 @@ typedef enum kvs_status_code {
    */
   KVS_ERROR_LIST_LENGTH = 200,
   /**
-   * A start is negative, in linear mode, with an option that rejects negative starts, or in attention.
+   * A start or a slot is negative, in linear mode, with an option that rejects negative starts, or in attention.
    * `index` is the sample, `value` is the start, and `limit` is 0.
    */
   KVS_ERROR_NEGATIVE_START = 201,
@@ -310,6 +319,15 @@ typedef enum kvs_status_code {
    */
   KVS_ERROR_LAYER_OUT_OF_RANGE = 209,
   /**
+   * A slot of a paged cache is after its last block. `index` is the token, `value` is the slot, and `limit` is
+   * the nearest slot. `limit` is not set if the cache has no slots.
+   */
+  KVS_ERROR_SLOT_OUT_OF_RANGE = 210,
+  /**
+   * Two tokens have the same slot of a paged cache. `index` is the later token, and `value` is the slot.
+   */
+  KVS_ERROR_DUPLICATE_SLOT = 211,
+  /**
    * The data of a tensor that has elements are NULL. `index` is the pair, and `limit` is the number of
    * bytes that the buffer must have.
    */
@@ -331,6 +349,10 @@ typedef enum kvs_status_code {
    * run, and for its `shape` and `strides`, `index` is the pair. For other memory, `index` is not set.
    */
   KVS_ERROR_ADDRESS_SPACE = 303,
+  /**
+   * A paged write has no functional form. Write in place.
+   */
+  KVS_ERROR_IN_PLACE_ONLY = 304,
   /**
    * Attention: a stride is negative, the elements of a row are not neighbours, or a tensor that must be
    * dense is not. `index` is the dimension, `value` is its stride, and `limit` is the nearest stride that is
@@ -374,8 +396,8 @@ typedef enum kvs_status_code {
    */
   KVS_ERROR_MISSING_ARGUMENT = 408,
   /**
-   * Attention: a query sees a block that does not exist. `index` is the sample, `value` is the entry of the
-   * block table, and `limit` is the nearest block. `limit` is not set if the cache has no blocks.
+   * A query of attention sees a block that does not exist, or a new token of `kvs_slot_mapping` is in one.
+   * `index` is the sample, `value` is the entry of the block table, and `limit` is the nearest block. `limit` is not set if the cache has no blocks.
    */
   KVS_ERROR_BLOCK_OUT_OF_RANGE = 409,
   /**
@@ -742,6 +764,27 @@ typedef struct kvs_kv_cache_operation_options {
 } kvs_kv_cache_operation_options;
 
 /**
+ * The options of writes into paged caches, which no specification defines.
+ */
+typedef struct kvs_paged_write_options {
+  /**
+   * `sizeof(kvs_paged_write_options)`. The `KVS_PAGED_WRITE_OPTIONS_INIT` macro sets it and the defaults.
+   */
+  size_t struct_size;
+  /**
+   * The dimension of the cache that counts the slots of a block, from 1 to rank - 1, or from 1 - rank to -1
+   * if it is counted from the end. The default is 1, for [num_blocks, block_size, heads, size]. It is 2 for
+   * [num_blocks, heads, block_size, size].
+   */
+  int64_t axis;
+  /**
+   * 1 if a token with a negative slot is not written, such as the padding of vLLM, and 0 if it is an error.
+   * `kvs_written` counts the tokens that were skipped.
+   */
+  int32_t skip_negative;
+} kvs_paged_write_options;
+
+/**
  * An index argument: `count` numbers of 32 or 64 bits (`int32_t` or `int64_t`) with the alignment of their
  * type. An argument whose fields are all zero is not given.
  */
@@ -795,7 +838,12 @@ typedef struct kvs_call {
    */
   struct kvs_indices write_indices;
   /**
-   * All operators: the number of real rows of each sample. The other rows are padding and are not written.
+   * Paged writes: the slot of each token of the update, block * block_size + offset. The slots of a call are
+   * different, in any order.
+   */
+  struct kvs_indices slot_mapping;
+  /**
+   * All operators except paged writes: the number of real rows of each sample. The other rows are padding and are not written.
    * If this argument is not given, all rows are real. kvscatter extension; not part of the specification.
    */
   struct kvs_indices lengths;
@@ -833,7 +881,8 @@ typedef struct kvs_written {
    */
   size_t struct_size;
   /**
-   * The number of samples that `KVS_OUT_OF_RANGE_SKIP_SAMPLE` skipped. It is the same in each cache.
+   * The number of samples that `KVS_OUT_OF_RANGE_SKIP_SAMPLE` skipped, or of tokens that `skip_negative` of a
+   * paged write skipped. It is the same in each cache.
    */
   size_t skipped;
 } kvs_written;
@@ -895,6 +944,43 @@ typedef struct kvs_block {
    */
   struct kvs_loop loops[3];
 } kvs_block;
+
+/**
+ * The blocks of each sample of a paged cache. Token t of a sample is in block t / block_size of its table, at
+ * slot t % block_size of the block.
+ */
+typedef struct kvs_block_tables {
+  /**
+   * `sizeof(kvs_block_tables)`. The `KVS_BLOCK_TABLES_INIT` macro sets it.
+   */
+  size_t struct_size;
+  /**
+   * The blocks of each sample in the order of its tokens, [batch, max_blocks], 32 bits. Entries for tokens
+   * that are not new may have any value.
+   */
+  struct kvs_indices block_tables;
+  /**
+   * The number of tokens of each sample, new tokens included. 32 bits.
+   */
+  struct kvs_indices seq_lens;
+  /**
+   * The number of new tokens of each sample, which are its last tokens. 32 bits. If this argument is not
+   * given, each sample has one new token, as in a decode step.
+   */
+  struct kvs_indices new_tokens;
+  /**
+   * The number of entries of each sample in `block_tables`.
+   */
+  size_t max_blocks;
+  /**
+   * The number of slots of a block.
+   */
+  size_t block_size;
+  /**
+   * The number of blocks of the cache.
+   */
+  size_t num_blocks;
+} kvs_block_tables;
 
 /**
  * A ring of a layer whose queries see their own position and the `window - 1` positions before it. Position
@@ -1202,9 +1288,42 @@ kvs_status kvs_kv_cache_operation_prepare(const struct kvs_kv_cache_operation_op
                                           struct kvs_prepared **out);
 
 /**
+ * Prepares writes into a paged cache, one slot for each token, with the terms of vLLM and FlashInfer. `cache` is
+ * [num_blocks, block_size, ...], or its slots are another dimension (`axis`). `update` is [tokens, ...], where
+ * the other dimensions are those of `cache` without the blocks and the slots. All element types are accepted.
+ *
+ * A call gives the `slot_mapping`, as `kvs_slot_mapping` computes it. `lengths` do not apply, and there is no
+ * functional form, so `kvs_write_present` returns `KVS_ERROR_IN_PLACE_ONLY`.
+ *
+ * Besides `KVS_OK`, returns one of these errors:
+ * - `KVS_ERROR_NULL_POINTER`, `KVS_ERROR_MISALIGNED`, `KVS_ERROR_ADDRESS_SPACE` or `KVS_ERROR_STRUCT_SIZE`
+ *   if a pointer or a `struct_size` is not valid.
+ * - `KVS_ERROR_UNKNOWN_ELEMENT_TYPE`, `KVS_ERROR_RANK_LIMIT`, `KVS_ERROR_NEGATIVE_DIMENSION` or
+ *   `KVS_ERROR_TOO_LARGE` if the type, the shape or the strides of a tensor are not valid.
+ * - `KVS_ERROR_UNKNOWN_OPTION` if an option has a value without a meaning.
+ * - `KVS_ERROR_ELEMENT_TYPE_MISMATCH`, `KVS_ERROR_RANK`, `KVS_ERROR_AXIS_OUT_OF_RANGE`,
+ *   `KVS_ERROR_AXIS_IS_BATCH` or `KVS_ERROR_DIMENSION_MISMATCH` if the tensors do not fit the write or each
+ *   other. A cache has 2 to 8 dimensions.
+ * - `KVS_ERROR_CACHE_OVERLAPS_ITSELF` or `KVS_ERROR_TOO_MANY_LOOPS` if strides are not supported.
+ *
+ * # Safety
+ * - `options` is either NULL, which means the defaults, or points to a struct of `struct_size` bytes.
+ * - `cache` and `update` are either NULL or each point to a struct of `struct_size` bytes. Their `shape` and
+ *   `strides` are either NULL or point to `rank` numbers.
+ * - Nothing writes these structs and numbers before this returns.
+ * - `out` is either NULL or points to memory for the handle's address, which nothing else uses before this
+ *   returns.
+ */
+kvs_status kvs_paged_write_prepare(const struct kvs_paged_write_options *options,
+                                   const struct kvs_tensor *cache,
+                                   const struct kvs_tensor *update,
+                                   struct kvs_prepared **out);
+
+/**
  * Writes the update into the cache. The tensors must have the type, rank, shape and strides that were
  * prepared, but their data may be at other addresses in each call. A dense tensor may give its strides or
- * omit them. Allocates nothing.
+ * omit them. Allocates nothing, unless a paged write has more than 128 runs of consecutive slots that are not in
+ * ascending order, or a slot that occurs twice. It frees this memory before it returns.
  *
  * Besides `KVS_OK`, returns one of these errors:
  * - `KVS_ERROR_NULL_POINTER`, `KVS_ERROR_MISALIGNED`, `KVS_ERROR_ADDRESS_SPACE`, `KVS_ERROR_TOO_LARGE` or
@@ -1217,6 +1336,7 @@ kvs_status kvs_kv_cache_operation_prepare(const struct kvs_kv_cache_operation_op
  *   `KVS_ERROR_CUMULATIVE_ORDER`, `KVS_ERROR_CUMULATIVE_LENGTH` or `KVS_ERROR_TOKEN_SUM`.
  * - For KVCacheOperation, also `KVS_ERROR_LAYER_OUT_OF_RANGE`, `KVS_ERROR_END_OUT_OF_RANGE` or
  *   `KVS_ERROR_TOKEN_SUM`.
+ * - For a paged write, also `KVS_ERROR_SLOT_OUT_OF_RANGE` or `KVS_ERROR_DUPLICATE_SLOT`.
  * - `KVS_ERROR_NULL_BUFFER`, `KVS_ERROR_OVERLAP` or `KVS_ERROR_ELEMENT_WIDTH` if the data of the tensors
  *   cannot be written.
  *
@@ -1281,7 +1401,7 @@ kvs_status kvs_write_many(const struct kvs_prepared *prepared,
  * and it must not share memory with the other tensors. If the result may replace `past`, write in place with
  * `kvs_write` instead. Allocates nothing.
  *
- * Returns the same errors as `kvs_write`.
+ * Returns the same errors as `kvs_write`, and `KVS_ERROR_IN_PLACE_ONLY` for a paged write.
  *
  * # Safety
  * - `prepared` is either NULL or comes from a prepare function, and nothing destroys it before this returns.
@@ -1328,6 +1448,29 @@ kvs_status kvs_for_each_block(const struct kvs_prepared *prepared,
                               const struct kvs_call *call,
                               int32_t (*visit)(void *user, const struct kvs_block *block),
                               void *user);
+
+/**
+ * Computes the slots of the new tokens of each sample, one sample after the other, for the `slot_mapping` of a
+ * `kvs_call`. `slots` has room for `count` numbers, one for each new token of all samples. Allocates nothing.
+ *
+ * Besides `KVS_OK`, returns one of these errors, after which `slots` has not changed:
+ * - `KVS_ERROR_NULL_POINTER`, `KVS_ERROR_MISALIGNED`, `KVS_ERROR_ADDRESS_SPACE`, `KVS_ERROR_TOO_LARGE` or
+ *   `KVS_ERROR_STRUCT_SIZE` if a pointer, an array or a `struct_size` is not valid. `KVS_ERROR_TOO_LARGE` also
+ *   means that the cache has more than PTRDIFF_MAX slots.
+ * - `KVS_ERROR_INDEX_WIDTH` if a list does not have 32 bits, or `KVS_ERROR_OVERLAP` if `slots` overlaps one.
+ * - `KVS_ERROR_LIST_LENGTH`, `KVS_ERROR_LENGTH_OUT_OF_RANGE` or `KVS_ERROR_BLOCK_OUT_OF_RANGE` if a list, a
+ *   number of tokens or a block is not valid.
+ *
+ * # Safety
+ * - `tables` is either NULL or points to a struct of `struct_size` bytes. Each pointer in it is either NULL or
+ *   points to the number of values that the field beside it gives. Nothing writes the struct and these values
+ *   before this returns.
+ * - `slots` is either NULL or points to `count` initialised numbers, which nothing else uses before this
+ *   returns.
+ */
+kvs_status kvs_slot_mapping(const struct kvs_block_tables *tables,
+                            int64_t *slots,
+                            size_t count);
 
 /**
  * Returns 1 if each query of a step sees its window and nothing else, and 0 if the step overwrites a row that

@@ -33,7 +33,10 @@ pub struct kvs_call {
     /// TensorScatter, KVCacheUpdate: the first slot that is written, one per sample of the update. In
     /// TensorScatter this argument is optional, and without it every sample begins at slot 0.
     pub write_indices: kvs_indices,
-    /// All operators: the number of real rows of each sample. The other rows are padding and are not written.
+    /// Paged writes: the slot of each token of the update, block * block_size + offset. The slots of a call are
+    /// different, in any order.
+    pub slot_mapping: kvs_indices,
+    /// All operators except paged writes: the number of real rows of each sample. The other rows are padding and are not written.
     /// If this argument is not given, all rows are real. kvscatter extension; not part of the specification.
     pub lengths: kvs_indices,
     /// KVCacheUpdate with a packed update: the cumulative lengths, which begin with 0. Value i is the
@@ -58,6 +61,7 @@ unsafe impl Versioned for kvs_call {}
 #[derive(Debug)]
 pub(crate) struct Arguments<'a> {
     pub(crate) write_indices: Option<Integers<'a>>,
+    pub(crate) slot_mapping: Option<Integers<'a>>,
     pub(crate) lengths: Option<Integers<'a>>,
     pub(crate) update_lengths: Option<Integers<'a>>,
     pub(crate) layer_id: Option<Integers<'a>>,
@@ -78,6 +82,8 @@ impl<'a> Arguments<'a> {
         let call = unsafe { structure(call, c"call") }?;
         // SAFETY: This function's contract requires C1 for `call.write_indices`.
         let write_indices = unsafe { read_indices(&call.write_indices, c"write_indices") }?;
+        // SAFETY: This function's contract requires C1 for `call.slot_mapping`.
+        let slot_mapping = unsafe { read_indices(&call.slot_mapping, c"slot_mapping") }?;
         // SAFETY: This function's contract requires C1 for `call.lengths`.
         let lengths = unsafe { read_indices(&call.lengths, c"lengths") }?;
         // SAFETY: This function's contract requires C1 for `call.update_lengths`.
@@ -90,7 +96,16 @@ impl<'a> Arguments<'a> {
         let seq_len = unsafe { read_indices(&call.seq_len, c"seq_len") }?;
         // SAFETY: This function's contract requires C1 and C6 for `call.executor`.
         let executor = unsafe { CExecutor::read(call.executor) }?;
-        Ok(Self { write_indices, lengths, update_lengths, layer_id, token_offset, seq_len, executor })
+        Ok(Self {
+            write_indices,
+            slot_mapping,
+            lengths,
+            update_lengths,
+            layer_id,
+            token_offset,
+            seq_len,
+            executor,
+        })
     }
 }
 

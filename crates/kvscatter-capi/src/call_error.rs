@@ -133,6 +133,10 @@ impl CallError {
 impl CallErrorKind {
     fn fields(&self) -> Fields {
         match *self {
+            // The index is the sample, as in attention, and not the column of its table.
+            Self::Core(error @ Error::BlockOutOfRange { sample, .. }) => {
+                Fields::from(error.details()).index(sample)
+            }
             Self::Core(error) => error.details().into(),
             Self::Attention(ref error) => error.into(),
             Self::NullPointer { subject } => Fields::new(KVS_ERROR_NULL_POINTER).named(subject.argument),

@@ -18,7 +18,7 @@
 //! | from a body's result to a status | `last_error`, `guard` |
 //! | structs of the header | `tensor`, `options`, `executor`, `call`, `attention_options` |
 //! | the handle of a write | `prepared` |
-//! | functions of the header | `dlpack`, `operators`, `run`, `blocks`, `ring` |
+//! | functions of the header | `dlpack`, `operators`, `run`, `blocks`, `paged`, `ring` |
 //! | attention, which reads a cache | `attention_kernel`, `attention`, `attention_run` |
 //!
 //! Rust programs use the `kvscatter` crate. This crate is also a Rust library so that its tests can call the
@@ -78,6 +78,8 @@ mod run;
 
 mod blocks;
 
+mod paged;
+
 mod ring;
 
 mod attention_kernel;
@@ -104,12 +106,15 @@ pub use element::{kvs_element_type, kvs_element_type_code};
 pub use executor::kvs_executor;
 pub use last_error::{kvs_error, kvs_error_field, kvs_last_error};
 pub use operators::{
-    kvs_kv_cache_operation_prepare, kvs_kv_cache_update_prepare, kvs_tensor_scatter_prepare,
+    kvs_kv_cache_operation_prepare, kvs_kv_cache_update_prepare, kvs_paged_write_prepare,
+    kvs_tensor_scatter_prepare,
 };
 pub use options::{
     kvs_cache_mode, kvs_kv_cache_operation_options, kvs_kv_cache_update_options, kvs_mode,
-    kvs_negative_index, kvs_out_of_range, kvs_tensor_scatter_options, kvs_update_form,
+    kvs_negative_index, kvs_out_of_range, kvs_paged_write_options, kvs_tensor_scatter_options,
+    kvs_update_form,
 };
+pub use paged::{kvs_block_tables, kvs_slot_mapping};
 pub use prepared::{kvs_prepared, kvs_prepared_destroy};
 pub use ring::{
     kvs_feeding, kvs_ring, kvs_ring_high_after, kvs_ring_least_capacity, kvs_ring_least_start,

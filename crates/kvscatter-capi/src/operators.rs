@@ -1,9 +1,10 @@
-//! The prepare functions of the three operators.
+//! The prepare functions of the three operators and of paged writes.
 //!
 //! `lib.rs` defines C1 to C3.
 
 use kvscatter::spec::ascend::KvCacheOperation;
 use kvscatter::spec::onnx::TensorScatter;
+use kvscatter::spec::paged::PagedWrite;
 use kvscatter::spec::same_element_type;
 use kvscatter::spec::tensorrt::AttentionIoForm;
 use kvscatter::{Argument, ElementType, Error, Layout, Prepared};
@@ -12,7 +13,8 @@ use crate::boundary::{check_pointer, structure};
 use crate::call_error::CallError;
 use crate::guard::guarded;
 use crate::options::{
-    kvs_kv_cache_operation_options, kvs_kv_cache_update_options, kvs_tensor_scatter_options, optional,
+    kvs_kv_cache_operation_options, kvs_kv_cache_update_options, kvs_paged_write_options,
+    kvs_tensor_scatter_options, optional,
 };
 use crate::prepared::kvs_prepared;
 use crate::status::kvs_status;
@@ -158,6 +160,55 @@ pub unsafe extern "C" fn kvs_kv_cache_operation_prepare(
             present: Argument::Present,
         };
         let prepare = |element, past: Layout<'_>, new_kv: Layout<'_>| operator.prepare(element, past, new_kv);
+        // SAFETY: This function's contract requires C1 and C2 for the tensors and C3 for `out`.
+        unsafe { arguments.prepare(out, prepare) }
+    })
+}
+
+/// Prepares writes into a paged cache, one slot for each token, with the terms of vLLM and FlashInfer. `cache` is
+/// [num_blocks, block_size, ...], or its slots are another dimension (`axis`). `update` is [tokens, ...], where
+/// the other dimensions are those of `cache` without the blocks and the slots. All element types are accepted.
+///
+/// A call gives the `slot_mapping`, as `kvs_slot_mapping` computes it. `lengths` do not apply, and there is no
+/// functional form, so `kvs_write_present` returns `KVS_ERROR_IN_PLACE_ONLY`.
+///
+/// Besides `KVS_OK`, returns one of these errors:
+/// - `KVS_ERROR_NULL_POINTER`, `KVS_ERROR_MISALIGNED`, `KVS_ERROR_ADDRESS_SPACE` or `KVS_ERROR_STRUCT_SIZE`
+///   if a pointer or a `struct_size` is not valid.
+/// - `KVS_ERROR_UNKNOWN_ELEMENT_TYPE`, `KVS_ERROR_RANK_LIMIT`, `KVS_ERROR_NEGATIVE_DIMENSION` or
+///   `KVS_ERROR_TOO_LARGE` if the type, the shape or the strides of a tensor are not valid.
+/// - `KVS_ERROR_UNKNOWN_OPTION` if an option has a value without a meaning.
+/// - `KVS_ERROR_ELEMENT_TYPE_MISMATCH`, `KVS_ERROR_RANK`, `KVS_ERROR_AXIS_OUT_OF_RANGE`,
+///   `KVS_ERROR_AXIS_IS_BATCH` or `KVS_ERROR_DIMENSION_MISMATCH` if the tensors do not fit the write or each
+///   other. A cache has 2 to 8 dimensions.
+/// - `KVS_ERROR_CACHE_OVERLAPS_ITSELF` or `KVS_ERROR_TOO_MANY_LOOPS` if strides are not supported.
+///
+/// # Safety
+/// - `options` is either NULL, which means the defaults, or points to a struct of `struct_size` bytes.
+/// - `cache` and `update` are either NULL or each point to a struct of `struct_size` bytes. Their `shape` and
+///   `strides` are either NULL or point to `rank` numbers.
+/// - Nothing writes these structs and numbers before this returns.
+/// - `out` is either NULL or points to memory for the handle's address, which nothing else uses before this
+///   returns.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvs_paged_write_prepare(
+    options: *const kvs_paged_write_options,
+    cache: *const kvs_tensor,
+    update: *const kvs_tensor,
+    out: *mut *mut kvs_prepared,
+) -> kvs_status {
+    guarded(|| {
+        // SAFETY: This function's contract requires C1 and C2 for `options`.
+        let options = unsafe { optional(options) }?;
+        let operator = options.map_or(Ok(PagedWrite::new()), |options| options.operator())?;
+        let arguments = PrepareArguments {
+            operator: "a paged write",
+            cache: NamedTensor { argument: Argument::Cache, tensor: cache },
+            update: NamedTensor { argument: Argument::Update, tensor: update },
+            present: Argument::PresentCache,
+        };
+        let prepare =
+            |element, cache: Layout<'_>, update: Layout<'_>| operator.prepare(element, cache, update);
         // SAFETY: This function's contract requires C1 and C2 for the tensors and C3 for `out`.
         unsafe { arguments.prepare(out, prepare) }
     })

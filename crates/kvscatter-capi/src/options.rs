@@ -1,4 +1,4 @@
-//! The options of the three operators.
+//! The options of the three operators and of paged writes.
 //!
 //! `lib.rs` defines C1 and C2.
 
@@ -6,6 +6,7 @@ use std::ffi::CStr;
 
 use kvscatter::spec::ascend::KvCacheOperation;
 use kvscatter::spec::onnx::TensorScatter;
+use kvscatter::spec::paged::PagedWrite;
 use kvscatter::spec::tensorrt::{AttentionIoForm, KvCacheUpdate};
 use kvscatter::{Mode, NegativeIndex, OutOfRange};
 
@@ -109,6 +110,23 @@ pub struct kvs_kv_cache_operation_options {
     pub out_of_range: i32,
 }
 
+/// The options of writes into paged caches, which no specification defines.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct kvs_paged_write_options {
+    /// `sizeof(kvs_paged_write_options)`. The `KVS_PAGED_WRITE_OPTIONS_INIT` macro sets it and the defaults.
+    pub struct_size: usize,
+    /// The dimension of the cache that counts the slots of a block, from 1 to rank - 1, or from 1 - rank to -1
+    /// if it is counted from the end. The default is 1, for [num_blocks, block_size, heads, size]. It is 2 for
+    /// [num_blocks, heads, block_size, size].
+    pub axis: i64,
+    /// 1 if a token with a negative slot is not written, such as the padding of vLLM, and 0 if it is an error.
+    /// `kvs_written` counts the tokens that were skipped.
+    pub skip_negative: i32,
+}
+
+// SAFETY: The struct is `repr(C)` and begins with `struct_size: usize`.
+unsafe impl Versioned for kvs_paged_write_options {}
 // SAFETY: The struct is `repr(C)` and begins with `struct_size: usize`.
 unsafe impl Versioned for kvs_tensor_scatter_options {}
 // SAFETY: The struct is `repr(C)` and begins with `struct_size: usize`.
@@ -140,6 +158,13 @@ impl kvs_kv_cache_update_options {
 impl kvs_kv_cache_operation_options {
     pub(crate) fn operator(&self) -> Result<KvCacheOperation, CallError> {
         Ok(KvCacheOperation::new().out_of_range(out_of_range(self.out_of_range)?))
+    }
+}
+
+impl kvs_paged_write_options {
+    pub(crate) fn operator(&self) -> Result<PagedWrite, CallError> {
+        let skip = choice(c"skip_negative", self.skip_negative, &[false, true])?;
+        Ok(PagedWrite::new().axis(self.axis).skip_negative(skip))
     }
 }
 

@@ -70,10 +70,15 @@ impl kvs_prepared {
     /// Returns the arguments of the operator, or an error if the call gives other arguments.
     #[inline(always)]
     fn call<'a>(&self, call: &Arguments<'a>) -> Result<Call<'a>, CallError> {
-        let Arguments { write_indices, update_lengths, layer_id, token_offset, seq_len, .. } = *call;
+        let Arguments { write_indices, slot_mapping, update_lengths, .. } = *call;
+        let Arguments { layer_id, token_offset, seq_len, .. } = *call;
         match self.write.convention() {
             Convention::EndsAndRowCounts => {
-                self.refuse_given([(c"write_indices", write_indices), (c"update_lengths", update_lengths)])?;
+                self.refuse_given([
+                    (c"write_indices", write_indices),
+                    (c"slot_mapping", slot_mapping),
+                    (c"update_lengths", update_lengths),
+                ])?;
                 Ok(Call::from(KvCacheOperationCall {
                     layer_id: as_i32(layer_id, c"layer_id")?,
                     token_offset: as_i32(token_offset, c"token_offset")?,
@@ -82,6 +87,7 @@ impl kvs_prepared {
             }
             Convention::StartsAndCumulativeLengths => {
                 self.refuse_given([
+                    (c"slot_mapping", slot_mapping),
                     (c"layer_id", layer_id),
                     (c"token_offset", token_offset),
                     (c"seq_len", seq_len),
@@ -89,15 +95,19 @@ impl kvs_prepared {
                 let update_lengths = as_i32(update_lengths, c"update_lengths")?;
                 Ok(Call::from(PackedCall::new(write_indices, update_lengths)))
             }
-            // No function here prepares a paged cache.
-            Convention::Starts | Convention::Slots => {
+            convention @ (Convention::Starts | Convention::Slots) => {
+                let (own, other) = match convention {
+                    Convention::Slots => (slot_mapping, (c"write_indices", write_indices)),
+                    _ => (write_indices, (c"slot_mapping", slot_mapping)),
+                };
                 self.refuse_given([
+                    other,
                     (c"update_lengths", update_lengths),
                     (c"layer_id", layer_id),
                     (c"token_offset", token_offset),
                     (c"seq_len", seq_len),
                 ])?;
-                Ok(Call::from(write_indices))
+                Ok(Call::from(own))
             }
         }
     }

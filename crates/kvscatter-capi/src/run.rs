@@ -30,7 +30,8 @@ pub struct kvs_pair {
 pub struct kvs_written {
     /// The caller sets this to `sizeof(kvs_written)`, as the `KVS_WRITTEN_INIT` macro does.
     pub struct_size: usize,
-    /// The number of samples that `KVS_OUT_OF_RANGE_SKIP_SAMPLE` skipped. It is the same in each cache.
+    /// The number of samples that `KVS_OUT_OF_RANGE_SKIP_SAMPLE` skipped, or of tokens that `skip_negative` of a
+    /// paged write skipped. It is the same in each cache.
     pub skipped: usize,
 }
 
@@ -39,7 +40,8 @@ unsafe impl Versioned for kvs_written {}
 
 /// Writes the update into the cache. The tensors must have the type, rank, shape and strides that were
 /// prepared, but their data may be at other addresses in each call. A dense tensor may give its strides or
-/// omit them. Allocates nothing.
+/// omit them. Allocates nothing, unless a paged write has more than 128 runs of consecutive slots that are not in
+/// ascending order, or a slot that occurs twice. It frees this memory before it returns.
 ///
 /// Besides `KVS_OK`, returns one of these errors:
 /// - `KVS_ERROR_NULL_POINTER`, `KVS_ERROR_MISALIGNED`, `KVS_ERROR_ADDRESS_SPACE`, `KVS_ERROR_TOO_LARGE` or
@@ -52,6 +54,7 @@ unsafe impl Versioned for kvs_written {}
 ///   `KVS_ERROR_CUMULATIVE_ORDER`, `KVS_ERROR_CUMULATIVE_LENGTH` or `KVS_ERROR_TOKEN_SUM`.
 /// - For KVCacheOperation, also `KVS_ERROR_LAYER_OUT_OF_RANGE`, `KVS_ERROR_END_OUT_OF_RANGE` or
 ///   `KVS_ERROR_TOKEN_SUM`.
+/// - For a paged write, also `KVS_ERROR_SLOT_OUT_OF_RANGE` or `KVS_ERROR_DUPLICATE_SLOT`.
 /// - `KVS_ERROR_NULL_BUFFER`, `KVS_ERROR_OVERLAP` or `KVS_ERROR_ELEMENT_WIDTH` if the data of the tensors
 ///   cannot be written.
 ///
@@ -166,7 +169,7 @@ pub unsafe extern "C" fn kvs_write_many(
 /// and it must not share memory with the other tensors. If the result may replace `past`, write in place with
 /// `kvs_write` instead. Allocates nothing.
 ///
-/// Returns the same errors as `kvs_write`.
+/// Returns the same errors as `kvs_write`, and `KVS_ERROR_IN_PLACE_ONLY` for a paged write.
 ///
 /// # Safety
 /// - `prepared` is either NULL or comes from a prepare function, and nothing destroys it before this returns.

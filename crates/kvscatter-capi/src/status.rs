@@ -111,7 +111,7 @@ pub enum kvs_status_code {
     /// An index argument, lengths or a block table have the wrong number of values. `value` is the number of
     /// values, and `limit` is the number that there must be.
     KVS_ERROR_LIST_LENGTH = 200,
-    /// A start is negative, in linear mode, with an option that rejects negative starts, or in attention.
+    /// A start or a slot is negative, in linear mode, with an option that rejects negative starts, or in attention.
     /// `index` is the sample, `value` is the start, and `limit` is 0.
     KVS_ERROR_NEGATIVE_START = 201,
     /// A linear write would extend past the end of the cache. `index` is the sample, `value` is its start,
@@ -138,6 +138,11 @@ pub enum kvs_status_code {
     /// The layer does not exist. `value` is the layer, and `limit` is the nearest layer. `limit` is not set
     /// if the cache has no layers.
     KVS_ERROR_LAYER_OUT_OF_RANGE = 209,
+    /// A slot of a paged cache is after its last block. `index` is the token, `value` is the slot, and `limit` is
+    /// the nearest slot. `limit` is not set if the cache has no slots.
+    KVS_ERROR_SLOT_OUT_OF_RANGE = 210,
+    /// Two tokens have the same slot of a paged cache. `index` is the later token, and `value` is the slot.
+    KVS_ERROR_DUPLICATE_SLOT = 211,
 
     /// The data of a tensor that has elements are NULL. `index` is the pair, and `limit` is the number of
     /// bytes that the buffer must have.
@@ -153,6 +158,8 @@ pub enum kvs_status_code {
     /// lower addresses count too. `value` is the number of bytes that the memory must have. For a tensor of a
     /// run, and for its `shape` and `strides`, `index` is the pair. For other memory, `index` is not set.
     KVS_ERROR_ADDRESS_SPACE = 303,
+    /// A paged write has no functional form. Write in place.
+    KVS_ERROR_IN_PLACE_ONLY = 304,
 
     /// Attention: a stride is negative, the elements of a row are not neighbours, or a tensor that must be
     /// dense is not. `index` is the dimension, `value` is its stride, and `limit` is the nearest stride that is
@@ -178,8 +185,8 @@ pub enum kvs_status_code {
     KVS_ERROR_EMPTY_BLOCKS = 407,
     /// Attention: the call lacks an argument that was prepared. `argument` is its name.
     KVS_ERROR_MISSING_ARGUMENT = 408,
-    /// Attention: a query sees a block that does not exist. `index` is the sample, `value` is the entry of the
-    /// block table, and `limit` is the nearest block. `limit` is not set if the cache has no blocks.
+    /// A query of attention sees a block that does not exist, or a new token of `kvs_slot_mapping` is in one.
+    /// `index` is the sample, `value` is the entry of the block table, and `limit` is the nearest block. `limit` is not set if the cache has no blocks.
     KVS_ERROR_BLOCK_OUT_OF_RANGE = 409,
     /// Attention: the scratch was made for other shapes.
     KVS_ERROR_SCRATCH = 410,
@@ -236,7 +243,8 @@ const NAMES: &[(kvs_status_code, &CStr)] = named! {
     KVS_ERROR_TOO_MANY_LOOPS KVS_ERROR_LIST_LENGTH KVS_ERROR_NEGATIVE_START KVS_ERROR_START_OUT_OF_RANGE
     KVS_ERROR_END_OUT_OF_RANGE KVS_ERROR_LENGTH_OUT_OF_RANGE KVS_ERROR_CUMULATIVE_START
     KVS_ERROR_CUMULATIVE_ORDER KVS_ERROR_CUMULATIVE_LENGTH KVS_ERROR_TOKEN_SUM KVS_ERROR_LAYER_OUT_OF_RANGE
-    KVS_ERROR_NULL_BUFFER KVS_ERROR_OVERLAP KVS_ERROR_ELEMENT_WIDTH KVS_ERROR_ADDRESS_SPACE KVS_ERROR_STRIDE
+    KVS_ERROR_SLOT_OUT_OF_RANGE KVS_ERROR_DUPLICATE_SLOT KVS_ERROR_NULL_BUFFER KVS_ERROR_OVERLAP
+    KVS_ERROR_ELEMENT_WIDTH KVS_ERROR_ADDRESS_SPACE KVS_ERROR_IN_PLACE_ONLY KVS_ERROR_STRIDE
     KVS_ERROR_NUMBER_OPTION KVS_ERROR_HEAD_GROUPS KVS_ERROR_MASK_SHAPE KVS_ERROR_EMPTY_SLOTS
     KVS_ERROR_OUTPUT_OVERLAPS_ITSELF KVS_ERROR_RING_OF_BLOCKS KVS_ERROR_EMPTY_BLOCKS
     KVS_ERROR_MISSING_ARGUMENT KVS_ERROR_BLOCK_OUT_OF_RANGE KVS_ERROR_SCRATCH
@@ -252,19 +260,14 @@ mod tests {
     use super::{kvs_status, kvs_status_code, kvs_status_name};
 
     /// The kinds of error that no call of the interface can cause, and the reason.
-    const IMPOSSIBLE: [(ErrorKind, &str); 9] = [
+    const IMPOSSIBLE: [(ErrorKind, &str); 6] = [
         (ErrorKind::UnknownMode, "modes are numbers here, and `options.rs` refuses others"),
         (ErrorKind::StrideCount, "`kvs_tensor` has one rank, with which both arrays are read"),
         (ErrorKind::BeforeBuffer, "`Description::layout` leaves the room that the strides need"),
         (ErrorKind::BufferLength, "`Operand` asks the core for the length of the buffers that it gives it"),
         (ErrorKind::IndexTooLarge, "lists have signed numbers here"),
         (ErrorKind::InvalidPosition, "no function here takes positions without a call"),
-        (ErrorKind::SlotOutOfRange, PAGED),
-        (ErrorKind::DuplicateSlot, PAGED),
-        (ErrorKind::InPlaceOnly, PAGED),
     ];
-
-    const PAGED: &str = "no function here prepares a paged cache";
 
     fn name(code: kvs_status_code) -> &'static str {
         // SAFETY: `kvs_status_name` returns a static string.

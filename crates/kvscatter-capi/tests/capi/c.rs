@@ -31,6 +31,7 @@ pub(crate) enum Operator {
     TensorScatter(kvs_tensor_scatter_options),
     KvCacheUpdate(kvs_kv_cache_update_options),
     KvCacheOperation(kvs_kv_cache_operation_options),
+    PagedWrite(kvs_paged_write_options),
 }
 
 /// A handle that is destroyed when it is dropped.
@@ -57,11 +58,15 @@ pub(crate) const KV_CACHE_OPERATION: kvs_kv_cache_operation_options = kvs_kv_cac
     out_of_range: kvs_out_of_range::KVS_OUT_OF_RANGE_ERROR as i32,
 };
 
+pub(crate) const PAGED_WRITE: kvs_paged_write_options =
+    kvs_paged_write_options { struct_size: size_of::<kvs_paged_write_options>(), axis: 1, skip_negative: 0 };
+
 pub(crate) const ABSENT: kvs_indices = kvs_indices { values: ptr::null(), count: 0, bits: 0 };
 
 pub(crate) const CALL: kvs_call = kvs_call {
     struct_size: size_of::<kvs_call>(),
     write_indices: ABSENT,
+    slot_mapping: ABSENT,
     lengths: ABSENT,
     update_lengths: ABSENT,
     layer_id: ABSENT,
@@ -123,6 +128,11 @@ impl PreparedHandle {
             // arrays.
             Operator::KvCacheOperation(options) => unsafe {
                 kvs_kv_cache_operation_prepare(options, cache, update, &mut out)
+            },
+            // SAFETY: `options`, `cache`, `update` and `out` are references, and the tests own the tensors'
+            // arrays.
+            Operator::PagedWrite(options) => unsafe {
+                kvs_paged_write_prepare(options, cache, update, &mut out)
             },
         };
         assert_eq!(out.is_null(), status != 0, "the handle is put where it belongs, or nothing is");

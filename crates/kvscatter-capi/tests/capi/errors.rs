@@ -10,9 +10,10 @@ use kvscatter_capi::kvs_element_type_code::*;
 use kvscatter_capi::*;
 
 use crate::attend::{AttentionScene, attention, in_blocks, with_everything};
-use crate::c::{ABSENT, KV_CACHE_UPDATE, Operator, OwnedTensor, Refused, narrow, result, wide};
+use crate::c::{ABSENT, KV_CACHE_UPDATE, Operator, OwnedTensor, PAGED_WRITE, Refused, narrow, result, wide};
 use crate::dlpack::{DlTensor, described};
-use crate::scene::{Scene, ascend, onnx, packed, reversed, tensor_scatter};
+use crate::paged::{TABLES, slots_of};
+use crate::scene::{Scene, ascend, onnx, packed, paged, reversed, tensor_scatter};
 
 /// Shapes and strides that differ from the prepared ones.
 static OTHER_SHAPE: [i64; 3] = [2, 9, 4];
@@ -20,7 +21,8 @@ static OTHER_STRIDES: [i64; 3] = [8, 2, 1];
 
 /// Returns all errors in the order of the header.
 fn all() -> Vec<Refused> {
-    [boundary(), shapes(), indices(), buffers(), attention_shapes(), attention_calls()].concat()
+    let writes = [boundary(), shapes(), indices(), buffers(), paged_writes(), block_tables()];
+    [writes.concat(), attention_shapes(), attention_calls()].concat()
 }
 
 /// Returns the errors of mistakes that only C permits.
@@ -126,6 +128,110 @@ fn buffers() -> Vec<Refused> {
         onnx().called(|call| call.write_indices.values = ptr::without_provenance(usize::MAX - 7)).plan(),
         onnx().run(|[_, update, _]| update.shape = ptr::without_provenance(usize::MAX - 7)),
     ]
+}
+
+/// Returns the errors of writes into paged caches.
+fn paged_writes() -> Vec<Refused> {
+    let option = |change: fn(&mut kvs_paged_write_options)| {
+        let mut options = PAGED_WRITE;
+        change(&mut options);
+        Scene { operator: Operator::PagedWrite(options), ..paged() }.prepare()
+    };
+    let slots = |slot_mapping: kvs_indices| paged().called(|call| call.slot_mapping = slot_mapping).plan();
+    vec![
+        option(|options| options.struct_size = 8),
+        option(|options| options.skip_negative = 2),
+        option(|options| options.axis = 0),
+        option(|options| options.axis = -5),
+        paged().shaped(&[3], &[]).prepare(),
+        paged().shaped(&[1; 9], &[1; 8]).prepare(),
+        paged().shaped(&[3, 4, 2, 2], &[3, 4, 2, 2]).prepare(),
+        paged().shaped(&[3, 4, 2, 2], &[3, 2, 1]).prepare(),
+        Scene { update: OwnedTensor::dense(KVS_FLOAT16, &[3, 2, 2]), ..paged() }.prepare(),
+        Scene { cache: OwnedTensor::strided(KVS_FLOAT32, &[3, 4, 2, 2], &[8, 4, 2, 1]), ..paged() }.prepare(),
+        paged().called(|call| call.write_indices = wide(&[0])).plan(),
+        paged().called(|call| call.lengths = wide(&[1, 1, 1])).plan(),
+        onnx().called(|call| call.slot_mapping = wide(&[0])).plan(),
+        slots(ABSENT),
+        slots(wide(&[5, 0])),
+        slots(kvs_indices { bits: 16, ..wide(&[5, 0, 11]) }),
+        slots(kvs_indices { values: ptr::null(), ..wide(&[5, 0, 11]) }),
+        slots(wide(&[5, 0, 12])),
+        slots(narrow(&[5, i32::MAX, 11])),
+        slots(wide(&[5, -1, 11])),
+        slots(wide(&[5, 0, 5])),
+        paged().run_in_place(|[_, update, _]| update.data = ptr::null_mut()),
+        paged().run_in_place(|[cache, update, _]| update.data = cache.data.wrapping_byte_add(4)),
+        paged().functional(|_| ()),
+    ]
+}
+
+/// Returns the errors of block tables.
+fn block_tables() -> Vec<Refused> {
+    let good = || kvs_block_tables {
+        block_tables: narrow(&[2, 0, 1, -1]),
+        seq_lens: narrow(&[3, 2]),
+        max_blocks: 2,
+        block_size: 2,
+        num_blocks: 3,
+        ..TABLES
+    };
+    assert_eq!(slots_of(&good(), 2), Ok(vec![0, 3]));
+    let tables = |change: fn(&mut kvs_block_tables)| {
+        let mut tables = good();
+        change(&mut tables);
+        slots_of(&tables, 2).unwrap_err()
+    };
+    vec![
+        slots_to(ptr::null(), 0),
+        tables(|tables| tables.struct_size -= 8),
+        tables(|tables| tables.block_tables.values = ptr::null()),
+        tables(|tables| tables.seq_lens = wide(&[3, 2])),
+        tables(|tables| tables.new_tokens.bits = 8),
+        slots_to(&good(), 0),
+        slots_to(&good(), 4),
+        slots_to(&good(), usize::MAX - 7),
+        slots_to(&kvs_block_tables { seq_lens: narrow(&[]), ..good() }, 8),
+        tables(|tables| tables.num_blocks = usize::MAX),
+        tables(|tables| tables.max_blocks = 3),
+        tables(|tables| tables.block_tables = ABSENT),
+        tables(|tables| tables.new_tokens = narrow(&[1])),
+        slots_of(&good(), 3).unwrap_err(),
+        slots_of(&good(), 0).unwrap_err(),
+        tables(|tables| tables.new_tokens = narrow(&[1, -1])),
+        tables(|tables| tables.seq_lens = narrow(&[3, 0])),
+        tables(|tables| tables.seq_lens = narrow(&[5, 2])),
+        tables(|tables| tables.seq_lens = narrow(&[3, 3])),
+        tables(|tables| tables.block_tables = narrow(&[2, 3, 1, -1])),
+        tables(|tables| tables.num_blocks = 0),
+        in_its_lens(),
+    ]
+}
+
+/// Computes slots to an address that is not valid.
+fn slots_to(tables: *const kvs_block_tables, address: usize) -> Refused {
+    // SAFETY: `tables` is NULL or a reference, and its lists are constants. No function writes to an address that
+    // is NULL, misaligned or at the end of the address space, or if another argument is not valid.
+    result(unsafe { kvs_slot_mapping(tables, ptr::without_provenance_mut(address), 2) }).unwrap_err()
+}
+
+/// Computes slots in the memory of `seq_lens`.
+fn in_its_lens() -> Refused {
+    let mut lens = [1_i64; 2];
+    let first = lens.as_mut_ptr();
+    let tables = kvs_block_tables {
+        block_tables: narrow(&[0, 1]),
+        seq_lens: kvs_indices { values: first.cast(), count: 2, bits: 32 },
+        max_blocks: 1,
+        block_size: 2,
+        num_blocks: 3,
+        ..TABLES
+    };
+    // SAFETY: `tables` is a reference, and the test owns the lists and the slots. They share memory, so the function
+    // must not write it.
+    let status = unsafe { kvs_slot_mapping(&tables, first, 2) };
+    assert_eq!(lens, [1; 2]);
+    result(status).unwrap_err()
 }
 
 /// Returns the errors of preparing attention.

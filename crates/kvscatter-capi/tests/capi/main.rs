@@ -9,6 +9,7 @@ mod attention;
 mod c;
 mod dlpack;
 mod errors;
+mod paged;
 mod refusals;
 mod ring;
 mod scene;

@@ -7,7 +7,7 @@ use kvscatter_capi::kvs_element_type_code::*;
 use kvscatter_capi::*;
 
 use crate::c::{CALL, KV_CACHE_UPDATE, Operator, OwnedTensor, narrow, result};
-use crate::scene::{Scene, ascend, onnx, packed};
+use crate::scene::{Scene, ascend, onnx, packed, paged};
 
 /// A change that makes a pair wrong.
 type Change = fn(&mut kvs_pair);
@@ -83,14 +83,16 @@ fn pairs_may_not_be_written() {
 fn arguments_of_other_operators_are_refused() {
     type Give = fn(&mut kvs_call);
     type Own = (fn() -> Scene, &'static [&'static str]);
-    let arguments: [(&str, Give); 5] = [
+    let arguments: [(&str, Give); 6] = [
         ("write_indices", |call| call.write_indices = narrow(&[0])),
+        ("slot_mapping", |call| call.slot_mapping = narrow(&[0])),
         ("update_lengths", |call| call.update_lengths = narrow(&[0])),
         ("layer_id", |call| call.layer_id = narrow(&[0])),
         ("token_offset", |call| call.token_offset = narrow(&[0])),
         ("seq_len", |call| call.seq_len = narrow(&[0])),
     ];
-    let operators: [Own; 3] = [
+    let operators: [Own; 4] = [
+        (paged, &["slot_mapping"]),
         (onnx, &["write_indices"]),
         (packed, &["write_indices", "update_lengths"]),
         (ascend, &["layer_id", "token_offset", "seq_len"]),

@@ -6,7 +6,7 @@ use kvscatter_capi::kvs_element_type_code::*;
 use kvscatter_capi::*;
 
 use crate::c::{
-    CALL, KV_CACHE_OPERATION, KV_CACHE_UPDATE, Operator, OwnedTensor, PreparedHandle, Refused,
+    CALL, KV_CACHE_OPERATION, KV_CACHE_UPDATE, Operator, OwnedTensor, PAGED_WRITE, PreparedHandle, Refused,
     TENSOR_SCATTER, narrow, wide,
 };
 
@@ -65,6 +65,16 @@ pub(crate) fn ascend() -> Scene {
     }
 }
 
+/// A cache of three blocks of four slots, and three tokens.
+pub(crate) fn paged() -> Scene {
+    Scene {
+        operator: Operator::PagedWrite(PAGED_WRITE),
+        cache: OwnedTensor::dense(KVS_FLOAT32, &[3, 4, 2, 2]),
+        update: OwnedTensor::dense(KVS_FLOAT32, &[3, 2, 2]),
+        call: kvs_call { slot_mapping: wide(&[5, 0, 11]), ..CALL },
+    }
+}
+
 impl Scene {
     pub(crate) fn called(self, change: impl FnOnce(&mut kvs_call)) -> Self {
         let mut call = self.call;
@@ -98,12 +108,17 @@ impl Scene {
     /// Returns the error of a run in place with changed tensors, which every other function must return too.
     pub(crate) fn run(&self, change: impl Fn(&mut [kvs_tensor; 3])) -> Refused {
         self.refused(change, |prepared, [cache, update, present]| {
-            let refused = prepared.in_place(&self.call, &cache, &update).unwrap_err();
-            let many = prepared.write_many(&self.call, &[kvs_pair { cache, update }]).unwrap_err();
-            assert_eq!(refused, many);
+            let refused = in_place(prepared, &self.call, kvs_pair { cache, update });
             let functional = prepared.functional(&self.call, [&cache, &update, &present]).unwrap_err();
             assert_eq!(functional.code, refused.code);
             refused
+        })
+    }
+
+    /// Returns the error of a run in place with changed tensors.
+    pub(crate) fn run_in_place(&self, change: impl Fn(&mut [kvs_tensor; 3])) -> Refused {
+        self.refused(change, |prepared, [cache, update, _]| {
+            in_place(prepared, &self.call, kvs_pair { cache, update })
         })
     }
 
@@ -137,4 +152,11 @@ impl Scene {
         assert!(*buffers.borrow() == memory, "X1: {refused:?}");
         refused
     }
+}
+
+/// Returns the error of both functions that write in place.
+fn in_place(prepared: &PreparedHandle, call: &kvs_call, pair: kvs_pair) -> Refused {
+    let refused = prepared.in_place(call, &pair.cache, &pair.update).unwrap_err();
+    assert_eq!(prepared.write_many(call, &[pair]).unwrap_err(), refused);
+    refused
 }

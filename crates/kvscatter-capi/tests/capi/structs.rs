@@ -32,11 +32,14 @@ fn lie_as_the_header_says() {
         kvs_indices { values, count, bits }
         kvs_executor { broadcast, user }
         kvs_call {
-            struct_size, write_indices, lengths, update_lengths, layer_id, token_offset, seq_len, executor
+            struct_size, write_indices, slot_mapping, lengths, update_lengths, layer_id, token_offset, seq_len,
+            executor
         }
         kvs_tensor_scatter_options { struct_size, axis, mode, out_of_range, negative_index }
         kvs_kv_cache_update_options { struct_size, cache_mode, update_form, out_of_range }
         kvs_kv_cache_operation_options { struct_size, out_of_range }
+        kvs_paged_write_options { struct_size, axis, skip_negative }
+        kvs_block_tables { struct_size, block_tables, seq_lens, new_tokens, max_blocks, block_size, num_blocks }
         kvs_pair { cache, update }
         kvs_written { struct_size, skipped }
         kvs_loop { count, dst_stride, src_stride }
@@ -80,6 +83,8 @@ fn stay_as_they_were() {
         size_of::<kvs_error>(),
         size_of::<kvs_attention_options>(),
         size_of::<kvs_attention_call>(),
+        size_of::<kvs_paged_write_options>(),
+        size_of::<kvs_block_tables>(),
     ];
-    assert_eq!(sizes, [40, 24, 160, 32, 24, 16, 80, 16, 96, 16, 304, 56, 128]);
+    assert_eq!(sizes, [40, 24, 184, 32, 24, 16, 80, 16, 96, 16, 304, 56, 128, 24, 104]);
 }
