@@ -69,6 +69,7 @@ const OTHER_TESTS: &[Program] = &[
     Program { name: "valid", folder: TESTS, sources: &["valid.c", "spoilt.c", "memory.c", "check.c"] },
     Program { name: "threads", folder: TESTS, sources: &["threads.c", "memory.c", "check.c"] },
     Program { name: "attention", folder: TESTS, sources: &["attention.c", "memory.c", "check.c"] },
+    Program { name: "paged", folder: TESTS, sources: &["paged.c", "memory.c", "check.c"] },
     Program { name: "ring", folder: TESTS, sources: &["ring.c", "check.c"] },
     Program { name: "header", folder: TESTS, sources: &["header.cpp"] },
 ];

@@ -18,12 +18,13 @@
  *   Every function that can fail returns a kvs_status, and kvs_last_error returns the reason. After an error
  *   no byte of any cache has changed, even if the call was about many caches, no output of attention has
  *   changed, and no output parameter was written. Any function may also return KVS_ERROR_PANIC or
- *   KVS_ERROR_INTERNAL, which report a bug in the library. After KVS_ERROR_PANIC, a write or an output may be partly done.
+ *   KVS_ERROR_INTERNAL, which report a bug in the library. After KVS_ERROR_PANIC, a write or an output may be
+ *   partly done.
  *
  * Memory
  *   The library keeps no pointer after the call. It allocates only in the prepare functions, in
- *   kvs_attention_scratch_new, and in some paged writes (kvs_write). It frees what it returned only in the functions whose names end in _destroy. A write in place
- *   moves only the bytes of the update.
+ *   kvs_attention_scratch_new, and for some paged writes, as kvs_write describes. It frees handles only in the
+ *   functions whose names end in _destroy. A write in place moves only the bytes of the update.
  *
  * Threads
  *   Any thread may call any function. A kvs_prepared and a kvs_attention are immutable, so any number of
@@ -274,8 +275,9 @@ typedef enum kvs_status_code {
    */
   KVS_ERROR_LIST_LENGTH = 200,
   /**
-   * A start or a slot is negative, in linear mode, with an option that rejects negative starts, or in attention.
-   * `index` is the sample, `value` is the start, and `limit` is 0.
+   * A start is negative, in linear mode, with an option that rejects negative starts, or in attention. Or a slot
+   * of a paged write is negative.
+   * `index` is the sample or, for a slot, the token. `value` is the start or the slot, and `limit` is 0.
    */
   KVS_ERROR_NEGATIVE_START = 201,
   /**
@@ -397,7 +399,8 @@ typedef enum kvs_status_code {
   KVS_ERROR_MISSING_ARGUMENT = 408,
   /**
    * A query of attention sees a block that does not exist, or a new token of `kvs_slot_mapping` is in one.
-   * `index` is the sample, `value` is the entry of the block table, and `limit` is the nearest block. `limit` is not set if the cache has no blocks.
+   * `index` is the sample, `value` is the entry of the block table, and `limit` is the nearest block. `limit` is
+   * not set if the cache has no blocks.
    */
   KVS_ERROR_BLOCK_OUT_OF_RANGE = 409,
   /**
@@ -843,8 +846,9 @@ typedef struct kvs_call {
    */
   struct kvs_indices slot_mapping;
   /**
-   * All operators except paged writes: the number of real rows of each sample. The other rows are padding and are not written.
-   * If this argument is not given, all rows are real. kvscatter extension; not part of the specification.
+   * All operators except paged writes: the number of real rows of each sample. The other rows are padding and
+   * are not written. If this argument is not given, all rows are real. kvscatter extension; not part of the
+   * specification.
    */
   struct kvs_indices lengths;
   /**

@@ -36,8 +36,9 @@ pub struct kvs_call {
     /// Paged writes: the slot of each token of the update, block * block_size + offset. The slots of a call are
     /// different, in any order.
     pub slot_mapping: kvs_indices,
-    /// All operators except paged writes: the number of real rows of each sample. The other rows are padding and are not written.
-    /// If this argument is not given, all rows are real. kvscatter extension; not part of the specification.
+    /// All operators except paged writes: the number of real rows of each sample. The other rows are padding and
+    /// are not written. If this argument is not given, all rows are real. kvscatter extension; not part of the
+    /// specification.
     pub lengths: kvs_indices,
     /// KVCacheUpdate with a packed update: the cumulative lengths, which begin with 0. Value i is the
     /// position at which the rows of sample i begin. The last value is the number of all rows, so there is

@@ -111,8 +111,9 @@ pub enum kvs_status_code {
     /// An index argument, lengths or a block table have the wrong number of values. `value` is the number of
     /// values, and `limit` is the number that there must be.
     KVS_ERROR_LIST_LENGTH = 200,
-    /// A start or a slot is negative, in linear mode, with an option that rejects negative starts, or in attention.
-    /// `index` is the sample, `value` is the start, and `limit` is 0.
+    /// A start is negative, in linear mode, with an option that rejects negative starts, or in attention. Or a slot
+    /// of a paged write is negative.
+    /// `index` is the sample or, for a slot, the token. `value` is the start or the slot, and `limit` is 0.
     KVS_ERROR_NEGATIVE_START = 201,
     /// A linear write would extend past the end of the cache. `index` is the sample, `value` is its start,
     /// and `limit` is the last start at which its rows fit.
@@ -186,7 +187,8 @@ pub enum kvs_status_code {
     /// Attention: the call lacks an argument that was prepared. `argument` is its name.
     KVS_ERROR_MISSING_ARGUMENT = 408,
     /// A query of attention sees a block that does not exist, or a new token of `kvs_slot_mapping` is in one.
-    /// `index` is the sample, `value` is the entry of the block table, and `limit` is the nearest block. `limit` is not set if the cache has no blocks.
+    /// `index` is the sample, `value` is the entry of the block table, and `limit` is the nearest block. `limit` is
+    /// not set if the cache has no blocks.
     KVS_ERROR_BLOCK_OUT_OF_RANGE = 409,
     /// Attention: the scratch was made for other shapes.
     KVS_ERROR_SCRATCH = 410,
