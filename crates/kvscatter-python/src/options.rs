@@ -52,6 +52,8 @@ integers! {
     memory: u64 = number { min: 0, max: u64::MAX.into(), ..COUNT };
     /// Raises `PositionError` for a number out of range, because it is a position in the sample.
     length: usize = number { class: Class::Position, min: 0, ..COUNT };
+    /// Raises `PositionError` for a number out of range. The write decides which slots fit the cache.
+    slot: i64 = number { class: Class::Position, min: I64_MIN, max: I64_MAX, ..COUNT };
     /// Raises `PositionError` for a number out of range, because it is a position among the tokens since `begin`.
     tokens: usize = number { class: Class::Position, min: 0, ..COUNT };
     /// Raises `PositionError` for a number out of range, because it is an index among the tokens of a step.
@@ -117,6 +119,9 @@ impl Bounds<'_> {
         Err(raise(value.py(), class, "integer_range", Some(argument), message, &fields))
     }
 }
+
+const I64_MIN: i128 = -(1 << 63);
+const I64_MAX: i128 = (1 << 63) - 1;
 
 const fn wide(size: usize) -> i128 {
     // No target has sizes of more than 64 bits.

@@ -95,7 +95,7 @@ pub(crate) fn restore_prepared(
 pub(crate) fn write_rows(
     py: Python<'_>,
     writes: Vec<(Bound<'_, PyPrepared>, Bound<'_, PyAny>, Bound<'_, PyAny>)>,
-    slot: i64,
+    #[pyo3(from_py_with = options::slot)] slot: i64,
 ) -> PyResult<bool> {
     if !writes.iter().all(|(prepared, cache, update)| prepared.get().0.are_plain(cache, update)) {
         return Ok(false);

@@ -14,6 +14,7 @@ import pytest
 import kvscatter
 from integers import check, declared
 from kvscatter import KvSession, cuda, errors, paged, positions, reference, ring, testing
+from kvscatter._native import write_rows
 from support import TESTDATA, refused
 
 MODEL = TESTDATA / "mobius-llama-static/model.onnx"
@@ -62,6 +63,7 @@ WITHOUT_A_SESSION: dict[str, Callable[[Any], object]] = {
             kvscatter.plan,
         )
     },
+    "_native.write_rows.slot": lambda value: write_rows([], value),
     "reference.tensor_scatter.axis": lambda value: reference.tensor_scatter(CACHE, UPDATE, axis=value),
     "_native.write_many.axis": lambda value: kvscatter.write_many([(CACHE, UPDATE)], axis=value),
     "_native.kv_cache_operation_.layerId": lambda value: kvscatter.kv_cache_operation_(
