@@ -42,10 +42,9 @@ LLAMA = LlamaConfig(num_hidden_layers=3, **{**CONFIG, "sliding_window": None})
 
 
 def llama(**options: Any) -> LlamaForCausalLM:
-    """Returns a model without windows."""
+    """Returns a model without windows, and with a config that a test may change."""
     torch.manual_seed(0)
-    config = LlamaConfig(**{**LLAMA.to_dict(), **options}) if options else LLAMA
-    return LlamaForCausalLM(config).eval()
+    return LlamaForCausalLM(LlamaConfig(**{**LLAMA.to_dict(), **options})).eval()
 
 
 def mistral(**options: Any) -> MistralForCausalLM:
