@@ -7,6 +7,7 @@ use arbitrary::{Result, Unstructured};
 use half::{bf16, f16};
 use kvscatter_attention::Scores;
 use kvscatter_oracle::attention::{Array, Attention, Float, Inputs, Mask, Positions};
+use kvscatter_oracle::cases::Random;
 use kvscatter_oracle::cases::attention::AttentionCase;
 use libfuzzer_sys::fuzz_target;
 
@@ -19,6 +20,8 @@ mod call;
 mod element;
 #[path = "../../crates/kvscatter-attention/tests/oracle/executors.rs"]
 mod executors;
+#[path = "../../crates/kvscatter-attention/tests/oracle/laid.rs"]
+mod laid;
 #[path = "../../crates/kvscatter-attention/tests/oracle/scene.rs"]
 mod scene;
 #[path = "../../crates/kvscatter-attention/tests/oracle/variants.rs"]
@@ -37,7 +40,15 @@ fn run(u: &mut Unstructured<'_>) -> Result<()> {
     let variant = *u.choose(&Variant::for_short())?;
     let case = case(u)?;
     match case.expected() {
-        Ok(_) => scene::check(&case, Ways::Two, &[variant]),
+        Ok(_) => {
+            scene::check(&case, Ways::Two, &[variant]);
+            let seed = u.arbitrary()?;
+            match case.inputs.element {
+                Float::F32 => check_layouts::<f32>(&case, variant, seed),
+                Float::F16 => check_layouts::<f16>(&case, variant, seed),
+                Float::Bf16 => check_layouts::<bf16>(&case, variant, seed),
+            }
+        }
         Err(_) => match case.inputs.element {
             Float::F32 => check_refused::<f32>(&case),
             Float::F16 => check_refused::<f16>(&case),
@@ -45,6 +56,22 @@ fn run(u: &mut Unstructured<'_>) -> Result<()> {
         },
     }
     Ok(())
+}
+
+/// Checks that strides and blocks do not change a bit.
+fn check_layouts<T: Element>(case: &AttentionCase, variant: Variant, seed: u64) {
+    let is_ring = matches!(case.inputs.positions, Positions::Ring(_));
+    let op = call::operator(&case.attention, &case.inputs.positions);
+    let (Some(op), Some(operands)) = (op, call::Operands::<T>::new(&case.inputs)) else { return };
+    if operands.past.is_some() {
+        return;
+    }
+    let (r, operands) = (&mut Random::new(seed, 0), operands.by_head(&op));
+    let Ok(expected) = operands.run_as(variant, &op) else { return };
+    assert!(laid::are_same(&operands.run_strided(r, variant, &op), &expected.y), "{case:?}");
+    if !is_ring {
+        assert!(laid::are_same(&operands.run_in_blocks(r, variant, &op), &expected.y), "{case:?}");
+    }
 }
 
 /// Checks that the crate refuses what the oracle refuses, unless its types cannot express the call.

@@ -10,6 +10,7 @@ mod element;
 mod executors;
 mod exhaustive;
 mod extensions;
+mod laid;
 mod layouts;
 mod prompts;
 mod properties;
