@@ -86,6 +86,18 @@ def test_other_caches(build: Any, cache: str, calls: list[dict[str, Any]]) -> No
     assert calls and options
 
 
+@pytest.mark.parametrize("build", [llama, gemma_3])
+def test_generates_with_a_static_cache(build: Any) -> None:
+    model, results = build(), []
+    for name in ("sdpa", "kvscatter"):
+        model.set_attn_implementation(name)
+        options: dict[str, Any] = {"do_sample": False, "max_new_tokens": 30, "disable_compile": True}
+        results.append(
+            model.generate(**prompt(RAGGED), **options, past_key_values=StaticCache(model.config, 60))
+        )
+    assert torch.equal(*results)
+
+
 def _decode(model: Any, cache: Any, inputs: dict[str, torch.Tensor], steps: int) -> torch.Tensor:
     """Feeds a prompt and the most likely tokens. Returns all logits."""
     mask, logits = inputs["attention_mask"], []
@@ -147,13 +159,13 @@ def test_numbers_of_masks() -> None:
 
     assert seen(None) == (6, None, None)
     assert seen([[1] * 6]) == (6, None, None)
-    assert seen(None, kv_length=9) == (6, None, None)
     assert seen(None, cache_position=None, q_length=2, q_offset=4) == (6, None, None)
     length, starts, window = seen([[0, 0, 1, 1, 1, 1], [1] * 6], 1, mask_function=sliding)
     assert (length, starts.tolist(), window) == (5, [1, 0], 4)
     for hidden in ([[1, 0, 1, 1, 1, 1]], [[1, 1, 1, 1, 1, 0]], [[0] * 6], [[1] * 5]):
         assert seen(hidden) is None
-    assert seen(None, kv_length=5) is None and seen(None, cache_position=None) is None
+    assert seen(None, kv_length=5) is None and seen(None, kv_length=7) is None
+    assert seen(None, cache_position=None) is None
 
 
 def test_dropout_is_refused() -> None:

@@ -94,7 +94,6 @@ def attention_forward(
             # The numbers of a ring count from the first token.
             starts = None if starts is None else starts + (tokens - length)
             length, options["mode"] = tokens, "circular"
-        if length != key.shape[2]:
             options["lengths"] = [length] * key.shape[0]
         options |= {"starts": starts, "window": window, "causal": True}
     elif attention_mask is not None:
@@ -153,7 +152,8 @@ def _seen(
     else:
         return None
     length = end - kv_offset
-    if not 0 < length <= kv_length:
+    # If there are more keys than tokens, `generate` may make the mask in advance, and passes it where only tensors fit.
+    if length != kv_length or length <= 0:
         return None
     if attention_mask is None:
         return Seen(length, None, window)

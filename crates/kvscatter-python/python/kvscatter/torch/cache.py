@@ -367,6 +367,19 @@ class KvLayer(_Layer):
             end = self.max_cache_len
         return self._read([held.narrow(2, 0, end) for held in self._held()])
 
+    def get_mask_sizes(self, query_length: int | torch.Tensor) -> tuple[int, int]:
+        """Returns the number of slots and 0, the position of the first one. With ``attn_implementation="kvscatter"``,
+        the number is that of the tokens after ``query_length`` new ones.
+
+        Before transformers 5.4, the argument has the positions of the new tokens.
+        """
+        if self._attention() != _interface.NAME or _interface.are_operators_recorded():
+            return self.max_cache_len, 0
+        tokens = int(self.cumulative_length) if self.is_initialized else 0
+        if isinstance(query_length, torch.Tensor):
+            return min(tokens, int(query_length[0])) + query_length.shape[0], 0
+        return tokens + query_length, 0
+
     def get_seq_length(self) -> torch.Tensor | int:
         """Returns the number of tokens, as a tensor once memory has been allocated."""
         return self.cumulative_length.clone() if self.is_initialized else 0
