@@ -316,13 +316,16 @@ mod tests {
     use super::{NATIVE_LIBRARIES, SONAME, VERSION};
 
     #[test]
-    fn the_page_shows_the_program_that_is_tested() {
+    fn the_pages_show_the_programs_that_are_tested() {
         let page = include_str!("../../docs/c.md");
         let program = include_str!("../../examples/c/first.c");
         assert!(page.contains(&format!("```c\n{program}```\n")));
         let attend = include_str!("../../examples/c/attend.c");
         let step = attend.split("\n\n").find(|part| part.contains("static kvs_status step("));
-        assert!(step.is_some_and(|step| page.contains(&format!("```c\n{step}\n```\n"))));
+        let step = step.map(|step| format!("```c\n{step}\n```\n"));
+        for page in [page, include_str!("../../docs/attention.md")] {
+            assert!(step.as_ref().is_some_and(|step| page.contains(step)));
+        }
     }
 
     #[test]

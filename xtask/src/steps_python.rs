@@ -45,8 +45,13 @@ const SOURCES: [&str; 9] = [
 ];
 
 /// Documents whose examples need only NumPy.
-const PLAIN: [&str; 4] =
-    ["README.md", "crates/kvscatter-python/README.md", "docs/python.md", "docs/python/numpy.md"];
+const PLAIN: [&str; 5] = [
+    "README.md",
+    "crates/kvscatter-python/README.md",
+    "docs/attention.md",
+    "docs/python.md",
+    "docs/python/numpy.md",
+];
 const MODELS: &str = "docs/python/models.md";
 const ONNX: &str = "docs/python/onnx.md";
 const SESSION: &str = "docs/python/session.md";
