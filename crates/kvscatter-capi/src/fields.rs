@@ -55,51 +55,52 @@ impl From<ErrorDetails> for Fields {
 /// Converts an error of attention. Those that no call of the interface can cause are errors of the library.
 impl From<&AttentionError> for Fields {
     fn from(error: &AttentionError) -> Self {
-        let of = |code, operand| Self::new(code).named(operand_name(operand));
+        let about = |code, operand| Self::new(code).named(operand_name(operand));
         match *error {
             AttentionError::ElementType { element } => {
                 Self::new(KVS_ERROR_ELEMENT_TYPE).value(element.onnx_code())
             }
-            AttentionError::Rank { operand, rank, .. } => of(KVS_ERROR_RANK, operand).value(rank).limit(4),
+            AttentionError::Rank { operand, rank, .. } => about(KVS_ERROR_RANK, operand).value(rank).limit(4),
             AttentionError::Scale { .. } => Self::new(KVS_ERROR_NUMBER_OPTION).named(c"scale"),
             AttentionError::Softcap { .. } => Self::new(KVS_ERROR_NUMBER_OPTION).named(c"softcap"),
             AttentionError::Shape { operand, got, expected } => {
-                let fields = of(KVS_ERROR_DIMENSION_MISMATCH, operand);
+                let fields = about(KVS_ERROR_DIMENSION_MISMATCH, operand);
                 match (0..4).find(|&dimension| got[dimension] != expected[dimension]) {
                     Some(at) => fields.index(at).value(got[at]).limit(expected[at]),
                     None => fields,
                 }
             }
             AttentionError::Group { query, key } => {
-                of(KVS_ERROR_HEAD_GROUPS, Operand::Query).value(query).limit(key)
+                about(KVS_ERROR_HEAD_GROUPS, Operand::Query).value(query).limit(key)
             }
-            AttentionError::MaskShape { .. } => of(KVS_ERROR_MASK_SHAPE, Operand::Mask),
-            AttentionError::TooLarge { operand } => of(KVS_ERROR_TOO_LARGE, operand).limit(isize::MAX),
+            AttentionError::MaskShape { .. } => about(KVS_ERROR_MASK_SHAPE, Operand::Mask),
+            AttentionError::TooLarge { operand } => about(KVS_ERROR_TOO_LARGE, operand).limit(isize::MAX),
             AttentionError::EmptySlots { slots, max } => {
-                of(KVS_ERROR_EMPTY_SLOTS, Operand::Key).value(slots).limit(max)
+                about(KVS_ERROR_EMPTY_SLOTS, Operand::Key).value(slots).limit(max)
             }
             AttentionError::Presence { operand, is_expected: true } => {
-                of(KVS_ERROR_MISSING_ARGUMENT, operand)
+                about(KVS_ERROR_MISSING_ARGUMENT, operand)
             }
             AttentionError::Presence { operand, is_expected: false } => {
-                of(KVS_ERROR_UNEXPECTED_ARGUMENT, operand)
+                about(KVS_ERROR_UNEXPECTED_ARGUMENT, operand)
             }
             AttentionError::Length { operand, got, expected } => {
-                of(KVS_ERROR_LIST_LENGTH, operand).value(got).limit(expected)
+                about(KVS_ERROR_LIST_LENGTH, operand).value(got).limit(expected)
             }
             AttentionError::LengthOutOfRange { index, value, max } => {
-                let fields = of(KVS_ERROR_LENGTH_OUT_OF_RANGE, Operand::Lengths);
+                let fields = about(KVS_ERROR_LENGTH_OUT_OF_RANGE, Operand::Lengths);
                 fields.index(index).value(value).limit(value.clamp(0, max))
             }
             AttentionError::NegativeStart { index, value } => {
-                of(KVS_ERROR_NEGATIVE_START, Operand::Starts).index(index).value(value).limit(0)
+                about(KVS_ERROR_NEGATIVE_START, Operand::Starts).index(index).value(value).limit(0)
             }
             AttentionError::Scratch => Self::new(KVS_ERROR_SCRATCH).named(c"scratch"),
-            AttentionError::Overlap { operand, .. } => of(KVS_ERROR_OUTPUT_OVERLAPS_ITSELF, operand),
-            AttentionError::EmptyBlocks => of(KVS_ERROR_EMPTY_BLOCKS, Operand::Key),
-            AttentionError::Ring { operand } => of(KVS_ERROR_RING_OF_BLOCKS, operand),
+            AttentionError::Overlap { operand, .. } => about(KVS_ERROR_OUTPUT_OVERLAPS_ITSELF, operand),
+            AttentionError::EmptyBlocks => about(KVS_ERROR_EMPTY_BLOCKS, Operand::Key),
+            AttentionError::Ring { operand } => about(KVS_ERROR_RING_OF_BLOCKS, operand),
             AttentionError::BlockOutOfRange { sample, value, max, .. } => {
-                let fields = of(KVS_ERROR_BLOCK_OUT_OF_RANGE, Operand::BlockTable).index(sample).value(value);
+                let fields =
+                    about(KVS_ERROR_BLOCK_OUT_OF_RANGE, Operand::BlockTable).index(sample).value(value);
                 if max < 0 { fields } else { fields.limit(i64::from(value).clamp(0, max)) }
             }
             _ => Self::new(KVS_ERROR_INTERNAL),

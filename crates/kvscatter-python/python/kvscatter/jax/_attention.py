@@ -359,7 +359,7 @@ def _dimensions(
 def _folded(
     operands: dict[str, jax.Array], is_batched: dict[str, bool], items: int
 ) -> list[jax.Array] | None:
-    """Makes the items of vmap more samples of one call. Returns None if items need calls of their own: the operand
+    """Makes the items of vmap more samples of one call. Returns None if each item needs one call: the operand
     belongs to all samples of a call, or the caches of all samples would be copied for each item."""
     has_tables = "block_tables" in operands
     caches = ["k", "v", *(name for name in ("k_scale", "v_scale") if name in operands)]
