@@ -53,7 +53,7 @@ integers! {
     /// Raises `PositionError` for a number out of range, because it is a position in the sample.
     length: usize = number { class: Class::Position, min: 0, ..COUNT };
     /// Raises `PositionError` for a number out of range. The write decides which slots fit the cache.
-    slot: i64 = number { class: Class::Position, min: I64_MIN, max: I64_MAX, ..COUNT };
+    slot: i64 = number { class: Class::Position, min: I64_MIN, max: I64_MAX };
     /// Raises `PositionError` for a number out of range, because it is a position among the tokens since `begin`.
     tokens: usize = number { class: Class::Position, min: 0, ..COUNT };
     /// Raises `PositionError` for a number out of range, because it is an index among the tokens of a step.
