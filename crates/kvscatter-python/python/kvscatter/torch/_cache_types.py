@@ -63,4 +63,5 @@ def rotate(rows: torch.Tensor) -> torch.Tensor:
     device = rows.device.type
     # Under autocast, a product is otherwise computed in half precision.
     with torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext():
-        return (rows.unflatten(-1, (-1, block)) @ matrix).flatten(-2)
+        rotated: torch.Tensor = (rows.unflatten(-1, (-1, block)) @ matrix).flatten(-2)
+    return rotated

@@ -14,7 +14,7 @@ from transformers.masking_utils import AttentionMaskInterface, causal_mask_funct
 from transformers.modeling_utils import AttentionInterface
 
 import kvscatter
-from kvscatter.torch import _derivatives
+from kvscatter.torch import _derivatives, attention
 
 _C: Any = torch._C
 """PyTorch's stubs lack the functions that report whether something records the operators that are called."""
@@ -106,7 +106,7 @@ def attention_forward(
         threads = torch.get_num_threads()
         kvscatter.attention(query, key, value, **options, threads=threads, out=out.transpose(1, 2))
         return out, None
-    computed: torch.Tensor = kvscatter.torch.attention(query, key, value, **options)
+    computed: torch.Tensor = attention(query, key, value, **options)
     return computed.transpose(1, 2).contiguous(), None
 
 

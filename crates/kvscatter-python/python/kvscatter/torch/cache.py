@@ -84,7 +84,7 @@ class _Layer(StaticLayer):  # type: ignore[misc]
     """The number of slots."""
     _mode: Literal["linear", "circular"]
 
-    def __init__(self, max_cache_len: int, cache_type: str | None, rotation: bool) -> None:
+    def __init__(self, max_cache_len: int, cache_type: str | None, rotation: Any) -> None:
         super().__init__(max_cache_len)
         self._element_type = _cache_types.element_type(cache_type)
         """The type of stored elements, or None for the model's."""
@@ -231,10 +231,10 @@ class _Layer(StaticLayer):  # type: ignore[misc]
             if write_rows(writes, int(slot)):
                 return
             slots = [int(slot)] * samples
-            for write, *pair in writes[1:]:
-                write(*pair, slots, [0] * samples)
-            for write, *pair in writes:
-                write(*pair, slots)
+            for write, cache, rows in writes[1:]:
+                write(cache, rows, slots, [0] * samples)
+            for write, cache, rows in writes:
+                write(cache, rows, slots)
             return
         if isinstance(slot, torch.Tensor):
             starts = slot.repeat(samples)  # a copy, which gradients need
@@ -685,8 +685,9 @@ class KvCache(StaticCache):  # type: ignore[misc]
                 for window in windows
             ],
         )
-        for layer in self.layers:
-            layer.config = text
+        for made in self.layers:
+            if isinstance(made, _Layer):
+                made.config = text
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
