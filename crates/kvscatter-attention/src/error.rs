@@ -156,7 +156,7 @@ pub enum AttentionError {
     /// Blocks of keys and values have no slots.
     #[error("blocks of K and V must have at least one slot")]
     EmptyBlocks,
-    /// A cache of blocks has no past, and no output of scores.
+    /// A cache of blocks has no past, no present, and no output of scores.
     #[error("block_table cannot be used with {operand}")]
     Blocks { operand: Operand },
     /// A sample sees a block that does not exist.

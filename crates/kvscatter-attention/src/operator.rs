@@ -172,7 +172,7 @@ impl Attention {
     /// a kvscatter extension; not part of the specification.
     ///
     /// A mask has an element for each position, and scales are `[blocks, heads, slots of a block]`. Blocks cannot be
-    /// combined with a past, a [`ring`](Self::ring) or an output of scores.
+    /// combined with a past, a present, a [`ring`](Self::ring) or an output of scores.
     #[must_use]
     pub fn blocks(self, blocks_per_sample: usize) -> Self {
         Self { blocks: Some(blocks_per_sample), cache_by_head: true, ..self }

@@ -263,6 +263,9 @@ impl Prepared {
             length(Operand::PastValue, value.len())?;
         }
         if let Some([key, value]) = &outputs.present {
+            if self.0.sizes.blocks.is_some() {
+                return Err(AttentionError::Blocks { operand: Operand::PresentKey });
+            }
             length(Operand::PresentKey, key.len)?;
             length(Operand::PresentValue, value.len)?;
         }

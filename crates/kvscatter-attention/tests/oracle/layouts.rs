@@ -248,6 +248,15 @@ fn layouts_that_are_refused() {
     let short = AttentionError::Length { operand: Operand::BlockTable, got: 5, expected: 6 };
     assert_eq!(run(&prepared, &Inputs { block_table: Some(&table[1..]), ..inputs }, None), Err(short));
     assert!(run(&prepared, &Inputs { block_table: Some(&table), ..inputs }, None).is_ok());
+    // A present would need the rows of each sample in order.
+    let slots = prepared.present_shapes()[0].iter().product();
+    let (mut y, mut present) = ([-7.0_f32; 192], [vec![-7.0_f32; slots], vec![-7.0; slots]]);
+    let [present_key, present_value] = &mut present;
+    let mut outputs = Outputs::new(&mut y).present(present_key, present_value);
+    let inputs = Inputs { block_table: Some(&table), ..inputs };
+    let refused = prepared.run(&inputs, &mut outputs, &mut prepared.scratch(1), None);
+    assert_eq!(refused, Err(AttentionError::Blocks { operand: Operand::PresentKey }));
+    assert!(y.iter().chain(present.iter().flatten()).all(|number| *number == -7.0));
     let given = AttentionError::Presence { operand: Operand::BlockTable, is_expected: false };
     let cache = [0.5_f32; 128];
     let inputs = Inputs { block_table: Some(&table), ..Inputs::new(&q, &cache, &cache) };
