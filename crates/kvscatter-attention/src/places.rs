@@ -98,7 +98,8 @@ impl Place {
             span.checked_mul(size_of::<f32>()).is_some_and(|bytes| isize::try_from(bytes).is_ok())
         };
         let span = span.filter(fits).ok_or(AttentionError::TooLarge { operand })?;
-        Ok(Self { sample, head, row, block, span, is_dense: false })
+        // The stride of one row has no effect, but kernels multiply it. That of several rows is less than the span.
+        Ok(Self { sample, head, row: row.min(span), block, span, is_dense: false })
     }
 
     /// Checks that no two rows of this shape share an element (A3): each stride is at least as long as what lies

@@ -281,3 +281,19 @@ fn rows_without_elements_have_any_strides() {
     prepared.run(&inputs, &mut Outputs::new(&mut output), &mut prepared.scratch(1), None).unwrap();
     assert_eq!(output, [1.0; 48]);
 }
+
+/// A dimension of one element may have any stride, as arrays of other libraries do.
+#[test]
+fn dimensions_of_one_element_have_any_strides() {
+    let (query, cache) = ([1, 1, 2, 4], [1, 1, 1, 4]);
+    let all = Some([usize::MAX; 3]);
+    let strides = Strides { key: all, value: all, ..Strides::default() };
+    let (q, rows) = ([1.0_f32; 8], [0.5_f32; 4]);
+    for (op, table) in [(Attention::new(), None), (Attention::new().blocks(1), Some(&[0][..]))] {
+        let prepared = op.prepare_strided(&shapes(&query, &cache), &strides).unwrap();
+        for variant in Variant::for_short() {
+            let inputs = Inputs { block_table: table, ..Inputs::new(&q, &rows, &rows) };
+            assert_eq!(run(&variant.apply(prepared.clone()), &inputs, None), Ok(vec![0.5; 8]), "{variant:?}");
+        }
+    }
+}
