@@ -142,6 +142,24 @@ def test_a_ring_is_read_in_place(calls: list[dict[str, Any]]) -> None:
     assert calls[-1]["lengths"] == [34] and cache.layers[0].max_cache_len == WINDOW + 2
 
 
+@pytest.mark.parametrize("makes_mask", [True, False])
+def test_older_rows_of_a_ring_are_hidden(makes_mask: bool) -> None:
+    """A model may make masks without the window of a layer, or none. The ring has more rows than they count."""
+    config = mistral().config
+    config._attn_implementation = "kvscatter"
+    layer = KvCache(config, 60, rewind=3).layers[0]
+    rows = torch.randn(3, 1, 2, 3 * WINDOW, 8)
+    for position in range(rows.shape[3]):
+        new = rows[:, :, :, position : position + 1]
+        length, first = layer.get_mask_sizes(1)
+        keys, values = layer.update(new[0], new[1])
+        mask = _interface._seen(length, first, q_length=1, q_offset=position) if makes_mask else None
+        made, _ = _interface.attention_forward(torch.nn.Module(), new[2], keys, values, mask)
+        seen = rows[:2, :, :, first : position + 1]
+        expected = torch.nn.functional.scaled_dot_product_attention(new[2], *seen)
+        torch.testing.assert_close(made, expected.transpose(1, 2))
+
+
 def test_numbers_of_masks() -> None:
     causal, sliding = _interface.causal_mask_function, None
     from transformers.masking_utils import and_masks, or_masks, sliding_window_causal_mask_function

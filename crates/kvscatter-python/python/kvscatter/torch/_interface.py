@@ -24,7 +24,7 @@ NAME = "kvscatter"
 
 
 _TOKENS = "_kvscatter_tokens"
-"""The attribute of a ring that has its number of tokens."""
+"""The attribute of a ring that has its number of tokens, and how many of the last ones the queries may see."""
 
 
 class Seen(NamedTuple):
@@ -84,15 +84,20 @@ def attention_forward(
         )
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     options: dict[str, Any] = {"scale": scaling, "softcap": softcap, "sink": s_aux, "causal": causal}
-    tokens = getattr(key, _TOKENS, None)
+    tokens, rows = getattr(key, _TOKENS, (None, 0))
     if tokens is not None and not isinstance(attention_mask, Seen):
-        key, value = (_in_order(ring, tokens, attention_mask) for ring in (key, value))
+        rows = rows if attention_mask is None else attention_mask.shape[-1]
+        key, value = (_in_order(ring, tokens, rows) for ring in (key, value))
         tokens = None
     if isinstance(attention_mask, Seen):
         length, starts, window = attention_mask
         if tokens is not None:
-            # The numbers of a ring count from the first token.
-            starts = None if starts is None else starts + (tokens - length)
+            # The numbers of a ring count from the first token. It has older rows, which a window hides.
+            first = tokens - length
+            if starts is not None:
+                starts = starts + first
+            elif window is None:
+                starts = [first] * key.shape[0]
             length, options["mode"] = tokens, "circular"
             options["lengths"] = [length] * key.shape[0]
         options |= {"starts": starts, "window": window, "causal": True}
@@ -110,16 +115,16 @@ def attention_forward(
     return computed.transpose(1, 2).contiguous(), None
 
 
-def as_ring(ring: torch.Tensor, tokens: int) -> torch.Tensor:
-    """Returns a view of a ring that `attention_forward` knows to be one of so many tokens."""
+def as_ring(ring: torch.Tensor, tokens: int, rows: int) -> torch.Tensor:
+    """Returns a view of a ring that `attention_forward` knows to be one of so many tokens. The queries of this step see
+    none but the last ``rows`` of them."""
     view = ring.view(ring.shape)
-    setattr(view, _TOKENS, tokens)
+    setattr(view, _TOKENS, (tokens, rows))
     return view
 
 
-def _in_order(ring: torch.Tensor, tokens: int, mask: torch.Tensor | None) -> torch.Tensor:
-    """Returns the last rows of a ring in the order of their positions, as many as a mask has columns."""
-    rows = min(ring.shape[2], tokens) if mask is None else mask.shape[-1]
+def _in_order(ring: torch.Tensor, tokens: int, rows: int) -> torch.Tensor:
+    """Returns the last rows of a ring in the order of their positions."""
     slots = torch.arange(tokens - rows, tokens, device=ring.device) % ring.shape[2]
     return ring.index_select(2, slots)
 

@@ -471,8 +471,8 @@ class KvRingLayer(_Layer):
             if self._is_read_in_place():
                 self.length, self.high = end, high
                 self._written()
-                keys, values = held
-                return _interface.as_ring(keys, end), _interface.as_ring(values, end)
+                keys, values = (_interface.as_ring(cache, end, end - first) for cache in held)
+                return keys, values
             seen = [self._rows(cache, first, end) for cache in held]
         else:
             # The write overwrites rows that the new queries see, so these are copied first. They are still
