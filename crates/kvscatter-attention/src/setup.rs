@@ -62,6 +62,10 @@ const FEW_BLOCKS: usize = 8;
 /// neighbours in memory.
 const INTERLEAVED_STEPS: usize = 2;
 
+/// The largest number of heads that are read together. A scratch has memory for the scores of all of them, and heads
+/// whose stride is 0 take no memory, so an array can claim any number.
+const INTERLEAVED_HEADS: usize = 256;
+
 /// An [`Attention`] with checked shapes, and the choices that depend on them.
 #[derive(Clone, Debug)]
 pub(crate) struct Setup {
@@ -153,7 +157,7 @@ impl Blocking {
             && !is_wide
             && !mask.as_ref().is_some_and(MaskLayout::differs_by_head);
         Self {
-            heads: if interleaves { sizes.heads } else { 1 },
+            heads: if interleaves { sizes.heads.min(INTERLEAVED_HEADS) } else { 1 },
             rows: sizes.rows().min(rows),
             chunk,
             section: if is_wide { limits.section } else { chunk },

@@ -297,3 +297,28 @@ fn dimensions_of_one_element_have_any_strides() {
         }
     }
 }
+
+/// Heads that are neighbours are read together, but a scratch does not grow with any number of them.
+#[test]
+fn many_heads() {
+    let heads = 520;
+    let (query, cache) = ([1, heads, 1, 1], [1, heads, 3, 1]);
+    let r = &mut Random::new(72, 0);
+    let [q, key, value] =
+        [1, 3, 3].map(|rows| (0..heads * rows).map(|_| r.below(9) as f32 / 4.0).collect::<Vec<_>>());
+    let op = Attention::new();
+    let expected = run(&op.prepare(&shapes(&query, &cache)).unwrap(), &Inputs::new(&q, &key, &value), None);
+    let by_token =
+        |of: &[f32]| -> Vec<f32> { (0..3).flat_map(|row| of.iter().skip(row).step_by(3).copied()).collect() };
+    let [key, value] = [key, value].map(|of| by_token(&of));
+    let strides = Some([0, 1, heads]);
+    let strides = Strides { key: strides, value: strides, ..Strides::default() };
+    let prepared = op.prepare_strided(&shapes(&query, &cache), &strides).unwrap();
+    assert_eq!(run(&prepared, &Inputs::new(&q, &key, &value), None), expected);
+    // The heads of this cache share their bytes. Memory for the scores of all of them would be 70 TB.
+    let heads = usize::MAX >> 30;
+    let (query, cache) = ([1, heads, 1, 1], [1, heads, 3, 1]);
+    let strides = Some([0, 0, 1]);
+    let strides = Strides { query: strides, key: strides, value: strides, ..Strides::default() };
+    drop(op.prepare_strided(&shapes(&query, &cache), &strides).unwrap().scratch(2));
+}
