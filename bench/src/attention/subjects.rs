@@ -11,6 +11,7 @@ mod yardsticks;
 
 use ::kvscatter::Isa;
 
+use self::kvscatter::Placement;
 use super::case::Element;
 use super::scene::Scene;
 use crate::measure::Prepared;
@@ -37,6 +38,21 @@ fn prepare_any<T: candle::Elements>(name: &str, scene: &Scene, runtimes: &Runtim
         "kvscatter, AVX2" if Isa::allowed() == Isa::Avx512 => kvscatter::prepare::<T>(scene, Isa::Avx2),
         "kvscatter, AVX2" => Err("the machine has no wider instructions".to_owned()),
         "kvscatter, 512 slots" => kvscatter::prepare_small::<T>(scene, SMALL),
+        "kvscatter, by token" => {
+            kvscatter::prepare_placed::<T>(scene, Placement { is_by_token: true, block: None })
+        }
+        "kvscatter, blocks of 16" => {
+            kvscatter::prepare_placed::<T>(scene, Placement { is_by_token: false, block: Some(16) })
+        }
+        "kvscatter, blocks of 64" => {
+            kvscatter::prepare_placed::<T>(scene, Placement { is_by_token: false, block: Some(64) })
+        }
+        "kvscatter, blocks of 16 by token" => {
+            kvscatter::prepare_placed::<T>(scene, Placement { is_by_token: true, block: Some(16) })
+        }
+        "kvscatter, blocks of 64 by token" => {
+            kvscatter::prepare_placed::<T>(scene, Placement { is_by_token: true, block: Some(64) })
+        }
         "kvscatter, sample by sample" => kvscatter::prepare_by_sample::<T>(scene),
         "GroupQueryAttention" => node::group_query::<T>(scene, runtimes),
         "Attention" => node::attention::<T>(scene, runtimes.stock()?),

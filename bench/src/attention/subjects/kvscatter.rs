@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use kvscatter::{ElementType, Isa};
-use kvscatter_attention::{self as ours, Float, Inputs, Outputs, Scratch, Shapes, Valid};
+use kvscatter_attention::{self as ours, Float, Inputs, Outputs, Scratch, Shapes, Strides, Valid};
 
 use super::run::with_threads;
 use crate::attention::case::Attention;
@@ -34,10 +34,70 @@ pub(super) fn prepare_by_sample<T: Float>(scene: &Scene) -> Prepared<Scene> {
     Ok(Box::new(BySample { call: Call::<T>::new(&scene.case, 1, Isa::allowed())?, outputs: Vec::new() }))
 }
 
+/// How keys and values lie in memory.
+#[derive(Clone, Copy)]
+pub(super) struct Placement {
+    /// Whether the heads of a slot are neighbours, as in `[batch, slots, heads, size]`.
+    pub(super) is_by_token: bool,
+    /// The number of slots of a block, if samples have blocks in random order.
+    pub(super) block: Option<usize>,
+}
+
+/// Prepares a call on copies of the caches that are placed in another way.
+pub(super) fn prepare_placed<T: Float>(scene: &Scene, placement: Placement) -> Prepared<Scene> {
+    let case = &scene.case;
+    let Attention { heads, head_size, capacity, .. } = *case;
+    // Without blocks, each sample has one.
+    let block = placement.block.unwrap_or(capacity);
+    let per_sample = capacity.div_ceil(block);
+    let count = case.batch() * per_sample;
+    let table = if placement.block.is_some() { shuffled(count) } else { (0..count as i32).collect() };
+    let [head, row] =
+        if placement.is_by_token { [head_size, heads * head_size] } else { [block * head_size, head_size] };
+    let outer = heads * block * head_size;
+    let caches = [&scene.key, &scene.value].map(|cache| {
+        let mut placed = vec![T::of_f32(0.0); count * outer];
+        for (at, from) in elements::<T>(cache.bytes()).chunks_exact(head_size).enumerate() {
+            let (sample, of_head, slot) = (at / capacity / heads, at / capacity % heads, at % capacity);
+            let number = table[sample * per_sample + slot / block] as usize;
+            let to = number * outer + of_head * head + slot % block * row;
+            placed[to..to + head_size].copy_from_slice(from);
+        }
+        placed
+    });
+    let query = [case.batch(), case.query_heads, case.queries, head_size];
+    let cache = [count, heads, block, head_size];
+    let element = case.element.onnx();
+    let shapes = Shapes { element, query: &query, key: &cache, value: &cache, mask: None, past: None };
+    let places = Some([outer, head, row]);
+    let strides = Strides { key: places, value: places, ..Strides::default() };
+    let op = ours::Attention::new().causal(true);
+    let op = if placement.block.is_some() { op.blocks(per_sample) } else { op };
+    let prepared = op.prepare_strided(&shapes, &strides).map_err(|error| error.to_string())?;
+    let scratch = prepared.scratch(case.threads);
+    let output = vec![T::of_f32(0.0); query.iter().product()];
+    let table = placement.block.map(|_| table);
+    let call = Call { prepared, scratch, output, table };
+    Ok(Box::new(Whole { call, caches: Some(caches) }))
+}
+
+/// Returns the numbers below `count` in an order that is random, and the same in every run.
+fn shuffled(count: usize) -> Vec<i32> {
+    let mut numbers: Vec<_> = (0..count as i32).collect();
+    let mut state = 1_u64;
+    for last in (1..count).rev() {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        numbers.swap(last, (state >> 33) as usize % (last + 1));
+    }
+    numbers
+}
+
 struct Call<T> {
     prepared: ours::Prepared,
     scratch: Scratch,
     output: Vec<T>,
+    /// The blocks of each sample, if the caches are in blocks.
+    table: Option<Vec<i32>>,
 }
 
 impl<T: Float> Call<T> {
@@ -50,7 +110,7 @@ impl<T: Float> Call<T> {
             ours::Attention::new().causal(true).prepare(&shapes).map_err(|error| error.to_string())?;
         let prepared = prepared.with_isa(isa);
         let scratch = prepared.scratch(case.threads);
-        Ok(Self { prepared, scratch, output: vec![T::of_f32(0.0); query.iter().product()] })
+        Ok(Self { prepared, scratch, output: vec![T::of_f32(0.0); query.iter().product()], table: None })
     }
 
     fn run(
@@ -60,7 +120,8 @@ impl<T: Float> Call<T> {
         lengths: &[i64],
         executor: Option<&dyn kvscatter::Executor>,
     ) -> Result<(), Failed> {
-        let inputs = Inputs { valid: Valid::Lengths(lengths), ..Inputs::new(query, key, value) };
+        let (valid, block_table) = (Valid::Lengths(lengths), self.table.as_deref());
+        let inputs = Inputs { valid, block_table, ..Inputs::new(query, key, value) };
         let mut outputs = Outputs::new(&mut self.output);
         Ok(self.prepared.run(&inputs, &mut outputs, &mut self.scratch, executor)?)
     }
