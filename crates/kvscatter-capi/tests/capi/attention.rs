@@ -308,10 +308,15 @@ fn as_they_are(inputs: &Inputs) -> Caches {
     Caches { key: inputs.k.clone(), value: inputs.v.clone(), scales: None, blocks: None, starts: None }
 }
 
+/// Returns the number of random calls of a test, which `KVSCATTER_ATTENTION_CALLS` may set.
+fn calls() -> usize {
+    std::env::var("KVSCATTER_ATTENTION_CALLS").ok().and_then(|calls| calls.parse().ok()).unwrap_or(300)
+}
+
 #[test]
 fn random_calls_agree_with_the_oracle() {
     let mut checked = 0;
-    for (seed, case) in random(60, 300).filter_map(expressible).enumerate() {
+    for (seed, case) in random(60, calls()).filter_map(expressible).enumerate() {
         let r = &mut Random::new(61, seed);
         let caches = as_they_are(&case.inputs);
         match case.inputs.element {
@@ -329,7 +334,7 @@ fn random_calls_agree_with_the_oracle() {
 #[test]
 fn queries_may_have_another_type_than_the_cache() {
     let mut checked = 0;
-    for (seed, mut case) in random(62, 300).filter_map(expressible).enumerate() {
+    for (seed, mut case) in random(62, calls()).filter_map(expressible).enumerate() {
         let r = &mut Random::new(63, seed);
         if matches!(case.inputs.mask, Some(Mask::Float(_))) {
             continue;
@@ -364,7 +369,7 @@ fn into_blocks(array: &Array<f64>, (table, size): (&[i32], usize), count: usize)
 #[test]
 fn caches_in_blocks_agree_with_the_oracle() {
     let mut checked = 0;
-    for (seed, case) in random(64, 300).filter_map(expressible).enumerate() {
+    for (seed, case) in random(64, calls()).filter_map(expressible).enumerate() {
         let r = &mut Random::new(65, seed);
         let inputs = &case.inputs;
         let (batch, slots) = (inputs.k.shape[0], inputs.k.shape[2]);
@@ -425,7 +430,7 @@ fn starts_agree_with_the_oracle() {
 #[test]
 fn codes_agree_with_the_oracle() {
     let mut checked = 0;
-    for (seed, mut case) in random(66, 300).filter_map(expressible).enumerate() {
+    for (seed, mut case) in random(66, calls()).filter_map(expressible).enumerate() {
         let r = &mut Random::new(67, seed);
         let is_finite = |array: &Array<f64>| array.data.iter().all(|number| number.is_finite());
         if !is_finite(&case.inputs.k) || !is_finite(&case.inputs.v) {
