@@ -217,7 +217,7 @@ impl Prepared {
         let same = |operand, got, expected| {
             if got == expected { Ok(()) } else { Err(AttentionError::Length { operand, got, expected }) }
         };
-        let length = |operand, got| same(operand, got, self.0.sizes.shape(operand).iter().product());
+        let length = |operand, got| same(operand, got, self.elements(operand));
         let spans = |operand, got| match self.0.place(operand) {
             place if place.is_dense => length(operand, got),
             Place { span: needed, .. } if got < needed => {
@@ -237,8 +237,8 @@ impl Prepared {
             }
         };
         presence(Operand::Mask, inputs.mask.is_some(), self.0.mask.is_some())?;
-        if let (Some(mask), Some(layout)) = (&inputs.mask, &self.0.mask) {
-            same(Operand::Mask, mask.len(), layout.len)?;
+        if let Some(mask) = &inputs.mask {
+            length(Operand::Mask, mask.len())?;
         }
         presence(Operand::Sinks, inputs.sinks.is_some(), self.0.op.has_sinks)?;
         if let Some(sinks) = inputs.sinks {

@@ -9,6 +9,7 @@ use kvscatter::visibility::Visibility;
 use kvscatter::{ElementType, Isa};
 
 use crate::error::{AttentionError, Operand};
+use crate::for_elements::{Nothing, for_elements};
 use crate::kernel::{LANES, SECTION, WIDE_ROWS};
 use crate::mask::MaskLayout;
 use crate::operands::{Shapes, Valid};
@@ -176,13 +177,7 @@ impl Setup {
         let sizes = Sizes::new(&op, shapes)?;
         let element = shapes.element;
         let cache_element = op.cache_element.unwrap_or(element);
-        for (element, is_cache) in [(element, false), (cache_element, true)] {
-            match element {
-                ElementType::Float32 | ElementType::Float16 | ElementType::BFloat16 => {}
-                ElementType::Int8 if is_cache => {}
-                _ => return Err(AttentionError::ElementType { element }),
-            }
-        }
+        for_elements(element, cache_element, Nothing)?;
         if cache_element == ElementType::Int8 && shapes.past.is_some() {
             return Err(AttentionError::Codes { operand: Operand::PastKey });
         }

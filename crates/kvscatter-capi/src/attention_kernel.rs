@@ -3,10 +3,10 @@
 use std::mem::MaybeUninit;
 use std::ptr;
 
-use half::{bf16, f16};
 use kvscatter::{ElementType, Executor, RawBuffer};
 use kvscatter_attention::{
-    AttentionError, CacheElement, Float, Inputs, Mask, Outputs, Prepared, Scales, Scratch, Valid,
+    AttentionError, CacheElement, Float, ForElements, Inputs, Mask, Outputs, Prepared, Scales, Scratch,
+    Valid, for_elements,
 };
 
 /// The memory of a call. Each buffer has the prepared size.
@@ -39,25 +39,21 @@ pub(crate) struct Run(Function);
 type Function =
     unsafe fn(&Prepared, &Memory<'_>, &mut Scratch, Option<&dyn Executor>) -> Result<(), AttentionError>;
 
+/// Chooses [`run`] for element types.
+struct Choice;
+
+impl ForElements for Choice {
+    type Output = Function;
+
+    fn with<T: Float, C: CacheElement>(self) -> Function {
+        run::<T, C>
+    }
+}
+
 impl Run {
     /// Chooses the function for the types of queries and of a cache.
     pub(crate) fn new(query: ElementType, cache: ElementType) -> Result<Self, AttentionError> {
-        match query {
-            ElementType::Float32 => Self::over::<f32>(cache),
-            ElementType::Float16 => Self::over::<f16>(cache),
-            ElementType::BFloat16 => Self::over::<bf16>(cache),
-            element => Err(AttentionError::ElementType { element }),
-        }
-    }
-
-    fn over<T: Float>(cache: ElementType) -> Result<Self, AttentionError> {
-        Ok(Self(match cache {
-            ElementType::Float32 => run::<T, f32>,
-            ElementType::Float16 => run::<T, f16>,
-            ElementType::BFloat16 => run::<T, bf16>,
-            ElementType::Int8 => run::<T, i8>,
-            element => return Err(AttentionError::ElementType { element }),
-        }))
+        for_elements(query, cache, Choice).map(Self)
     }
 
     /// Runs a call. An error has written nothing.
