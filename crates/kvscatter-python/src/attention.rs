@@ -4,12 +4,12 @@ use std::ops::Range;
 use std::slice;
 use std::sync::{Mutex, PoisonError};
 
-use half::{bf16, f16};
 use kvscatter::ElementType;
 use kvscatter_attention::{
-    Attention, AttentionError, CacheElement, Float, Inputs, Mask, Outputs, Prepared, Scales, Scratch, Shapes,
-    Strides, Valid,
+    AttentionError, CacheElement, Float, ForElements, Inputs, Mask, Outputs, Prepared, Scales, Scratch,
+    Strides, Valid, for_elements,
 };
+use kvscatter_xla::{AttentionForm, AttentionLayout};
 use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
 use smallvec::SmallVec;
@@ -20,7 +20,7 @@ use crate::block_tables::BlockTables;
 use crate::error::{self, Class};
 use crate::failure::Failure;
 use crate::indices::Indices;
-use crate::options::{self, AttentionLayout};
+use crate::options;
 use crate::{new_array, pool, torch};
 
 /// Calls that read at least so many bytes of keys release the interpreter lock.
@@ -316,30 +316,30 @@ struct Attend {
 impl Attend {
     fn new(py: Python<'_>, options: Options, arrays: &Arrays<'_>, out: Option<&Array<'_>>) -> PyResult<Self> {
         let Options { is_causal, window, scale, softcap, mode, layout, .. } = options;
-        let [q, k, v] = [&arrays.q, &arrays.k, &arrays.v].map(|array| layout.dimensions(array));
+        let [q, k, v] =
+            [&arrays.q, &arrays.k, &arrays.v].map(|array| dimensions(&array.form, array.argument));
         let ([query, query_strides], [key, key_strides], [value, value_strides]) = (q?, k?, v?);
-        let mut op =
-            Attention::new().causal(is_causal).softcap(softcap).cache_element(arrays.k.element().stored());
-        op = op.window(window.map(|window| window - 1), None);
-        if let Some(scale) = scale {
-            op = op.scale(scale);
-        }
-        if mode == kvscatter::Mode::Circular {
-            op = op.ring();
-        }
-        if arrays.others.sink.is_some() {
-            op = op.sinks();
-        }
-        let blocks_per_sample = arrays.others.tables.as_ref().map(|tables| tables.per_sample);
-        if let Some(blocks) = blocks_per_sample {
-            op = op.blocks(blocks);
-        }
         if arrays.v.element() != arrays.k.element() {
             let (element, expected) = (arrays.v.element(), arrays.k.element().ty);
             return Err(Failure::WrongType { argument: "v", element, expected }.into());
         }
-        let output = [query[0], query[1], query[2], value[3]];
-        let out_shape = Shape::from_slice(&layout.ordered(output));
+        let attention = AttentionForm {
+            element: arrays.q.element().stored(),
+            cache_element: arrays.k.element().stored(),
+            query,
+            key,
+            value,
+            mask: arrays.others.mask.as_ref().map(|mask| mask.form.shape.to_vec()),
+            has_sinks: arrays.others.sink.is_some(),
+            blocks_per_sample: arrays.others.tables.as_ref().map(|tables| tables.per_sample),
+            is_causal,
+            window,
+            scale,
+            softcap,
+            mode,
+            layout,
+        };
+        let out_shape = Shape::from_slice(&attention.output());
         let form = match out {
             Some(out) => {
                 let (element, expected) = (out.element(), arrays.q.element());
@@ -352,16 +352,11 @@ impl Attend {
             }
             None => Form::dense(arrays.q.element(), out_shape),
         };
-        let [_, output_strides] = layout.dimensions_of(&form, "out")?;
-        let shapes = Shapes {
-            element: arrays.q.element().stored(),
-            query: &query,
-            key: &key,
-            value: &value,
-            mask: arrays.others.mask.as_ref().map(|mask| mask.form.shape.as_slice()),
-            past: None,
+        let [_, output_strides] = dimensions(&form, "out")?;
+        let first_three = |strides| {
+            let [a, b, c, _] = layout.ordered(strides);
+            Some([a, b, c])
         };
-        let first_three = |[a, b, c, _]: [usize; 4]| Some([a, b, c]);
         let strides = Strides {
             query: first_three(query_strides),
             key: first_three(key_strides),
@@ -369,9 +364,11 @@ impl Attend {
             output: first_three(output_strides),
         };
         let prepared =
-            op.prepare_strided(&shapes, &strides).map_err(|error| attention_error::raise(py, &error))?;
+            attention.prepare_strided(&strides).map_err(|error| attention_error::raise(py, &error))?;
+        let blocks_per_sample = attention.blocks_per_sample;
+        let [_, _, rows, _] = layout.ordered(key);
         // `prepare_strided` has checked this product.
-        let slots = blocks_per_sample.map_or(key[2], |blocks| key[2] * blocks);
+        let slots = blocks_per_sample.map_or(rows, |blocks| rows * blocks);
         let slots = i64::try_from(slots).unwrap_or(i64::MAX);
         // With a stride of 0, few elements can claim any batch, so the allocation may fail.
         let mut all_slots = SmallVec::new();
@@ -423,28 +420,9 @@ impl Attend {
     }
 
     fn run(&self, py: Python<'_>, arrays: &Arrays<'_>, numbers: &Numbers, out: &Array<'_>) -> PyResult<()> {
-        let query = arrays.q.element().stored();
-        match query {
-            ElementType::Float32 => self.run_query::<f32>(py, arrays, numbers, out),
-            ElementType::Float16 => self.run_query::<f16>(py, arrays, numbers, out),
-            // `prepare_strided` has refused all other types.
-            _ => self.run_query::<bf16>(py, arrays, numbers, out),
-        }
-    }
-
-    fn run_query<T: Float>(
-        &self,
-        py: Python<'_>,
-        arrays: &Arrays<'_>,
-        numbers: &Numbers,
-        out: &Array<'_>,
-    ) -> PyResult<()> {
-        match arrays.k.element().stored() {
-            ElementType::Float32 => self.run_cache::<T, f32>(py, arrays, numbers, out),
-            ElementType::Float16 => self.run_cache::<T, f16>(py, arrays, numbers, out),
-            ElementType::BFloat16 => self.run_cache::<T, bf16>(py, arrays, numbers, out),
-            _ => self.run_cache::<T, i8>(py, arrays, numbers, out),
-        }
+        let (query, cache) = (arrays.q.element().stored(), arrays.k.element().stored());
+        let run = Run { attend: self, py, arrays, numbers, out };
+        for_elements(query, cache, run).map_err(|error| attention_error::raise(py, &error))?
     }
 
     fn run_cache<T: Float, C: CacheElement>(
@@ -560,6 +538,23 @@ impl Attend {
     fn take_scratch(&self, threads: usize) -> Scratch {
         let kept = self.scratches.lock().unwrap_or_else(PoisonError::into_inner).pop();
         kept.unwrap_or_else(|| self.prepared.scratch(threads))
+    }
+}
+
+/// A call whose element types are not Rust types yet.
+struct Run<'a, 'py> {
+    attend: &'a Attend,
+    py: Python<'py>,
+    arrays: &'a Arrays<'py>,
+    numbers: &'a Numbers,
+    out: &'a Array<'py>,
+}
+
+impl ForElements for Run<'_, '_> {
+    type Output = PyResult<()>;
+
+    fn with<T: Float, C: CacheElement>(self) -> PyResult<()> {
+        self.attend.run_cache::<T, C>(self.py, self.arrays, self.numbers, self.out)
     }
 }
 
@@ -682,32 +677,20 @@ impl<T: Float> AnyMask<T> {
     }
 }
 
-impl AttentionLayout {
-    /// Returns the sizes and strides of an array as `[batch, heads, rows, size]`.
-    fn dimensions(self, array: &Array<'_>) -> PyResult<[[usize; 4]; 2]> {
-        self.dimensions_of(&array.form, array.argument)
+/// Returns the sizes and strides of an array of four dimensions, in their order in the array.
+fn dimensions(form: &Form, argument: &'static str) -> PyResult<[[usize; 4]; 2]> {
+    let &[a, b, c, size] = form.shape.as_slice() else {
+        return Err(Failure::ArrayRank { argument, rank: form.shape.len(), wanted: "4" }.into());
+    };
+    let strides = form.strides();
+    let stride = |dimension: usize| {
+        let why = "has a negative stride, which attention does not read: copy it";
+        usize::try_from(strides[dimension]).map_err(|_| Failure::Tensor { argument, why })
+    };
+    let strides = [stride(0)?, stride(1)?, stride(2)?, stride(3)?];
+    if size > 1 && strides[3] != 1 {
+        let why = "must have the elements of its last dimension next to each other: copy it";
+        return Err(Failure::Tensor { argument, why }.into());
     }
-
-    fn dimensions_of(self, form: &Form, argument: &'static str) -> PyResult<[[usize; 4]; 2]> {
-        let &[a, b, c, size] = form.shape.as_slice() else {
-            let rank = form.shape.len();
-            return Err(Failure::AttentionRank { argument, rank }.into());
-        };
-        let strides = form.strides();
-        let stride = |dimension: usize| {
-            let why = "has a negative stride, which attention does not read: copy it";
-            usize::try_from(strides[dimension]).map_err(|_| Failure::Tensor { argument, why })
-        };
-        let strides = [stride(0)?, stride(1)?, stride(2)?, stride(3)?];
-        if size > 1 && strides[3] != 1 {
-            let why = "must have the elements of its last dimension next to each other: copy it";
-            return Err(Failure::Tensor { argument, why }.into());
-        }
-        Ok([self.ordered([a, b, c, size]), self.ordered(strides)])
-    }
-
-    /// Exchanges heads and rows if the layout has the heads last.
-    fn ordered<T: Copy>(self, [a, b, c, d]: [T; 4]) -> [T; 4] {
-        if self == Self::Bhsd { [a, b, c, d] } else { [a, c, b, d] }
-    }
+    Ok([[a, b, c, size], strides])
 }

@@ -20,7 +20,7 @@ impl BlockTables {
     pub(crate) fn read(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         let array = Array::read(object, ARGUMENT)?;
         let &[samples, per_sample] = array.form.shape.as_slice() else {
-            return Err(Failure::TableRank { argument: ARGUMENT, rank: array.form.shape.len() }.into());
+            return Err(Failure::block_tables(array.form.shape.len()).into());
         };
         let values = match array.element().stored() {
             ElementType::Int32 => array.gather::<i32>()?,

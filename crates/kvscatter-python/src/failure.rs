@@ -119,10 +119,8 @@ failures! {
     IndexRank { list: Option<usize>, rank: usize }: Shape ErrorKind::Rank.name(), [rank],
         "{argument}{} has {rank} dimension{}, must have 1{}",
             in_brackets(*list), plural(*rank), per_sample(*list);
-    AttentionRank { rank: usize }: Shape ErrorKind::Rank.name(), [rank],
-        "{argument} has {rank} dimension{}, must have 4", plural(*rank);
-    TableRank { rank: usize }: Shape ErrorKind::Rank.name(), [rank],
-        "{argument} has {rank} dimension{}, must have 2: [samples, blocks of a sample]", plural(*rank);
+    ArrayRank { rank: usize, wanted: &'static str }: Shape ErrorKind::Rank.name(), [rank],
+        "{argument} has {rank} dimension{}, must have {wanted}", plural(*rank);
     ScaleMissing {}: Option "scale_missing", [],
         "{argument} is missing: codes need k_scale and v_scale";
     WrongType { element: Element, expected: ElementType }: ElementType ErrorKind::ElementTypeMismatch.name(), [element],
@@ -144,6 +142,13 @@ failures! {
         "{argument} is not allowed with arrays, which have their own";
     Dimension { dimension: usize, value: String }: Shape "dimension", [dimension],
         "{argument}[{dimension}] = {value}: dimensions must be integers from 0 to {}", isize::MAX;
+}
+
+impl Failure {
+    /// Returns the error for block tables of the wrong rank.
+    pub(crate) fn block_tables(rank: usize) -> Self {
+        Self::ArrayRank { argument: "block_tables", rank, wanted: "2: [samples, blocks of a sample]" }
+    }
 }
 
 /// The kind of memory that a call requires.

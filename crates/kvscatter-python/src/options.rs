@@ -6,6 +6,7 @@ use kvscatter::spec::onnx::TensorScatter;
 use kvscatter::{Mode, NegativeIndex, OutOfRange};
 use kvscatter_onnx::convert::CacheType;
 use kvscatter_session::{GenerateSetting, LoadOptions};
+use kvscatter_xla::AttentionLayout;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
@@ -139,10 +140,7 @@ fn integer(value: &Bound<'_, PyAny>, argument: &str) -> PyResult<Option<i128>> {
 
 /// Accepts a number in the range of an option. It is checked also if another argument makes it ineffective.
 fn real(value: &Bound<'_, PyAny>, setting: GenerateSetting) -> PyResult<f32> {
-    let Ok(number) = value.extract() else {
-        let (argument, class) = (setting.name(), class_name(&value.get_type()));
-        return Err(Failure::Keyword { argument, class, wanted: "a number" }.into());
-    };
+    let number = float(value, setting.name())?;
     setting.check(number).map(|()| number).map_err(|error| session_error::raise(value.py(), &error))
 }
 
@@ -181,21 +179,8 @@ pub(crate) fn mode(value: &Bound<'_, PyAny>) -> PyResult<Mode> {
     word(value, "mode", &["linear", "circular"], |word| word.parse().ok())
 }
 
-/// The order of the dimensions of attention's arrays, and of paged caches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum AttentionLayout {
-    /// `[batch, heads, sequence, size]`.
-    Bhsd,
-    /// `[batch, sequence, heads, size]`.
-    Bshd,
-}
-
 pub(crate) fn attention_layout(value: &Bound<'_, PyAny>) -> PyResult<AttentionLayout> {
-    word(value, "layout", &["bhsd", "bshd"], |word| match word {
-        "bhsd" => Some(AttentionLayout::Bhsd),
-        "bshd" => Some(AttentionLayout::Bshd),
-        _ => None,
-    })
+    word(value, "layout", &AttentionLayout::NAMES, AttentionLayout::named)
 }
 
 /// Reads the scale of attention, which attention checks.

@@ -1,6 +1,7 @@
 //! Writes into paged caches, and the slots of new tokens.
 
 use kvscatter::spec::paged::{self, NewTokens, PagedWrite};
+use kvscatter_xla::AttentionLayout;
 use numpy::PyArray1;
 use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
@@ -10,7 +11,7 @@ use crate::block_tables::BlockTables;
 use crate::error::ArgumentNames;
 use crate::failure::Failure;
 use crate::indices::Indices;
-use crate::options::{self, AttentionLayout};
+use crate::options;
 use crate::{prepared_scatter, write};
 
 /// The module `kvscatter._native.paged`, whose functions are documented in `paged.py`.
@@ -69,7 +70,7 @@ pub(crate) mod module {
         update.check_same_element(cache)?;
         let rank = cache.form.shape.len();
         if rank != 4 {
-            return Err(Failure::AttentionRank { argument: cache.argument, rank }.into());
+            return Err(Failure::ArrayRank { argument: cache.argument, rank, wanted: "4" }.into());
         }
         let axis = if layout == AttentionLayout::Bshd { PagedWrite::NHD } else { PagedWrite::HND };
         let operator = PagedWrite::new().axis(axis).skip_negative(skip_negative);

@@ -83,7 +83,7 @@ pub(crate) fn xla_check_attention(
     #[pyo3(from_py_with = options::scale)] scale: Option<f32>,
     #[pyo3(from_py_with = options::softcap)] softcap: f32,
     #[pyo3(from_py_with = options::mode)] mode: Mode,
-    #[pyo3(from_py_with = options::attention_layout)] layout: options::AttentionLayout,
+    #[pyo3(from_py_with = options::attention_layout)] layout: AttentionLayout,
 ) -> PyResult<()> {
     let (query, key, value, mask, tables) = shapes;
     // Attention refuses the types that are not named here.
@@ -97,7 +97,7 @@ pub(crate) fn xla_check_attention(
     let blocks_per_sample = match tables.as_deref() {
         None => None,
         Some(&[_, blocks]) => Some(blocks),
-        Some(other) => return Err(Failure::TableRank { argument: "block_tables", rank: other.len() }.into()),
+        Some(other) => return Err(Failure::block_tables(other.len()).into()),
     };
     let form = AttentionForm {
         element: element(&elements.0),
@@ -113,10 +113,7 @@ pub(crate) fn xla_check_attention(
         scale,
         softcap,
         mode,
-        layout: match layout {
-            options::AttentionLayout::Bhsd => AttentionLayout::Bhsd,
-            options::AttentionLayout::Bshd => AttentionLayout::Bshd,
-        },
+        layout,
     };
     form.prepare().map(drop).map_err(|error| attention_error::raise(py, &error))
 }

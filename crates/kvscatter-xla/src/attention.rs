@@ -5,9 +5,10 @@ use core::mem::MaybeUninit;
 use core::slice;
 use std::rc::Rc;
 
-use half::{bf16, f16};
-use kvscatter::{ElementType, Mode};
-use kvscatter_attention::{CacheElement, Float, Inputs, Mask, Outputs, Prepared, Scales, Scratch, Valid};
+use kvscatter::Mode;
+use kvscatter_attention::{
+    CacheElement, Float, ForElements, Inputs, Mask, Outputs, Prepared, Scales, Scratch, Valid, for_elements,
+};
 
 use crate::attention_form::{AttentionForm, AttentionLayout};
 use crate::call::{Call, F32, PRED, S32, S64, Tensor, element_type, list};
@@ -31,11 +32,23 @@ pub(crate) fn run(call: &Call<'_>) -> Result<(), CallError> {
         ));
     }
     let attention = prepared(form.clone())?;
-    match form.element {
-        ElementType::Float32 => run_query::<f32>(call, &operands, &form, output, &attention),
-        ElementType::Float16 => run_query::<f16>(call, &operands, &form, output, &attention),
-        // Attention has refused all other types.
-        _ => run_query::<bf16>(call, &operands, &form, output, &attention),
+    let run = Run { call, operands: &operands, output, attention: &attention };
+    for_elements(form.element, form.cache_element, run)?
+}
+
+/// A call whose element types are not Rust types yet.
+struct Run<'a, 'f> {
+    call: &'a Call<'f>,
+    operands: &'a Operands<'f>,
+    output: Tensor<'f>,
+    attention: &'a Kept,
+}
+
+impl ForElements for Run<'_, '_> {
+    type Output = Result<(), CallError>;
+
+    fn with<T: Float, C: CacheElement>(self) -> Self::Output {
+        run_cache::<T, C>(self.call, self.operands, self.output, self.attention)
     }
 }
 
@@ -137,10 +150,10 @@ impl<'f> Operands<'f> {
             scale: call.optional_float("scale")?,
             softcap: call.optional_float("softcap")?.unwrap_or(0.0),
             mode: call.text("mode")?.parse::<Mode>()?,
-            layout: match call.text("layout")? {
-                "bhsd" => AttentionLayout::Bhsd,
-                "bshd" => AttentionLayout::Bshd,
-                other => return Err(CallError::program(format!("there is no layout {other}"))),
+            layout: {
+                let name = call.text("layout")?;
+                let layout = AttentionLayout::named(name);
+                layout.ok_or_else(|| CallError::program(format!("there is no layout {name}")))?
             },
         })
     }
@@ -166,21 +179,6 @@ fn prepared(form: AttentionForm) -> Result<Rc<Kept>, CallError> {
         let attention = form.prepare()?;
         Ok(last.keep(form, Kept { attention, scratch: Cell::new(None) }))
     })
-}
-
-fn run_query<T: Float>(
-    call: &Call<'_>,
-    operands: &Operands<'_>,
-    form: &AttentionForm,
-    output: Tensor<'_>,
-    attention: &Kept,
-) -> Result<(), CallError> {
-    match form.cache_element {
-        ElementType::Float32 => run_cache::<T, f32>(call, operands, output, attention),
-        ElementType::Float16 => run_cache::<T, f16>(call, operands, output, attention),
-        ElementType::BFloat16 => run_cache::<T, bf16>(call, operands, output, attention),
-        _ => run_cache::<T, i8>(call, operands, output, attention),
-    }
 }
 
 fn run_cache<T: Float, C: CacheElement>(

@@ -1,4 +1,5 @@
-//! What a program knows about a call of attention when it is compiled.
+//! What is known about a call of attention before its arrays are: by a program when it is compiled, and by the
+//! functions of the Python package.
 
 use kvscatter::{ElementType, Mode};
 use kvscatter_attention::{Attention, AttentionError, Prepared, Shapes, Strides};
@@ -40,6 +41,20 @@ impl AttentionForm {
     /// # Errors
     /// Returns the errors of attention about types, shapes and attributes.
     pub fn prepare(&self) -> Result<Prepared, AttentionError> {
+        let strides = |shape| self.layout.strides(self.layout.ordered(shape));
+        self.prepare_strided(&Strides {
+            query: strides(self.query),
+            key: strides(self.key),
+            value: strides(self.value),
+            output: strides(self.output()),
+        })
+    }
+
+    /// Like [`prepare`](Self::prepare), for arrays that need not be dense.
+    ///
+    /// # Errors
+    /// Returns the errors of attention about types, shapes, strides and attributes.
+    pub fn prepare_strided(&self, strides: &Strides) -> Result<Prepared, AttentionError> {
         let mut operator = Attention::new()
             .causal(self.is_causal)
             .window(self.window.map(|window| window.saturating_sub(1)), None)
@@ -66,13 +81,7 @@ impl AttentionForm {
             mask: self.mask.as_deref(),
             past: None,
         };
-        let strides = Strides {
-            query: self.layout.strides(query),
-            key: self.layout.strides(key),
-            value: self.layout.strides(value),
-            output: self.layout.strides([query[0], query[1], query[2], value[3]]),
-        };
-        operator.prepare_strided(&shapes, &strides)
+        operator.prepare_strided(&shapes, strides)
     }
 
     /// Returns the shape of the result, in the order of the layout.
@@ -84,8 +93,22 @@ impl AttentionForm {
 }
 
 impl AttentionLayout {
+    /// The names of the layouts.
+    pub const NAMES: [&str; 2] = ["bhsd", "bshd"];
+
+    /// Returns the layout of this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        match name {
+            "bhsd" => Some(Self::Bhsd),
+            "bshd" => Some(Self::Bshd),
+            _ => None,
+        }
+    }
+
     /// Exchanges heads and rows if the layout has the heads last.
-    fn ordered(self, [a, b, c, d]: [usize; 4]) -> [usize; 4] {
+    #[must_use]
+    pub fn ordered<T>(self, [a, b, c, d]: [T; 4]) -> [T; 4] {
         if self == Self::Bhsd { [a, b, c, d] } else { [a, c, b, d] }
     }
 
